@@ -1,13 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 find_package(GTest REQUIRED)
 include(WithoutCublas)
-# STARPIPE_PYTHON: a Python with NumPy, for tests. The first python3 on PATH may have no NumPy; the system's has.
-find_program(STARPIPE_PYTHON NAMES python3)
-execute_process(COMMAND "${STARPIPE_PYTHON}" -c "import numpy" RESULT_VARIABLE without_numpy ERROR_QUIET)
-if(without_numpy)
-  set(STARPIPE_PYTHON /usr/bin/python3)
-endif()
-
 # Tests must not depend on the user's environment, bind threads (several ranks share the cores) or write outside of the
 # build tree.
 set(STARPIPE_TEST_ENVIRONMENT

@@ -25,12 +25,14 @@ EXTERNAL = {
     "hwloc": (re.compile(r"hwloc"), re.compile(r"\bhwloc_\w+\s*\(")),
     "CLI11": (re.compile(r"CLI/"), re.compile(r"\bCLI::")),
     "zlib": (re.compile(r"zlib\.h$"), re.compile(r"\bcrc32\w*\s*\(")),
+    "pybind11": (re.compile(r"pybind11/"), re.compile(r"\b(pybind11|py)::")),
     "yaml-cpp": (re.compile(r"yaml-cpp/"), re.compile(r"\bYAML::")),
 }
 COMMENT = re.compile(r"//.*?$|/\*.*?\*/", re.M | re.S)
 
-# A source without a header of its own contains one of these: a registration, the program, functions that mpi.h declares.
-ALONE = re.compile(r"\bregister_\w+\(|\bint main\(|^extern \"C\" int MPI_", re.M)
+# A source without a header of its own contains one of these: a registration, the program, functions that mpi.h declares,
+# Python's module.
+ALONE = re.compile(r"\bregister_\w+\(|\bint main\(|^extern \"C\" int MPI_|^PYBIND11_MODULE\(", re.M)
 
 MOST_FILES = 22  # of one kind, headers or sources, side by side
 
@@ -57,7 +59,7 @@ def table_of(text):
 def sources(root):
     """{file relative to the root: its text}, of all rooms."""
     found = {}
-    for top in ("src", "include/starpipe", "codelets"):
+    for top in ("src", "include/starpipe", "codelets", "python"):
         for file in sorted((root / top).rglob("*")):
             if file.suffix in SOURCES:
                 found[file.relative_to(root).as_posix()] = file.read_text()

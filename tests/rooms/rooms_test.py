@@ -80,7 +80,7 @@ def main():
     failures += [f"a mark was found in {text!r}" for text in UNMARKED if marks_in(text)]
     files = merge_marks.tracked_files(sys.argv[1])
     if files is None:  # not a repository: all files of the sources
-        files = [str(path.relative_to(sys.argv[1])) for folder in ("include", "src", "codelets", "tests", "docs", "scripts")
+        files = [str(path.relative_to(sys.argv[1])) for folder in ("include", "src", "codelets", "tests", "docs", "python", "scripts")
                  for path in (pathlib.Path(sys.argv[1]) / folder).rglob("*") if path.is_file()]
     failures += merge_marks.check(sys.argv[1], files)
     failures += [f"a good tree is refused: {line}" for line in problems_of(GOOD)]

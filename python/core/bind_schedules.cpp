@@ -1,0 +1,245 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "python/core/bind_schedules.hpp"
+
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <fmt/format.h>
+#include <pybind11/numpy.h>
+#include <pybind11/stl.h>
+
+#include "python/core/arrays.hpp"
+#include "python/core/dataclasses.hpp"
+#include "starpipe/base/index.hpp"
+#include "starpipe/plan/registry/plugin.hpp"
+#include "starpipe/plan/registry/registry.hpp"
+#include "starpipe/plan/schedule/check.hpp"
+#include "starpipe/plan/schedule/schedule.hpp"
+
+namespace starpipe::python {
+namespace {
+
+namespace py = pybind11;
+using py::literals::operator""_a;
+template <class Value>
+using Table = py::array_t<Value, py::array::c_style | py::array::forcecast>;
+
+/// w and n by job: micro-batch by micro-batch, stage by stage, F before B (BW) before W.
+struct JobTables {
+  Table<bool> split;  ///< by micro-batch and stage
+  Table<std::int32_t> weights;
+  Table<std::int32_t> compute;
+  Table<std::int64_t> priority;
+};
+
+plan::Schedule schedule_of_tables(std::string name, const plan::StageGraph& graph, int microbatches,
+                                  int workers, const JobTables& tables, plan::Discipline discipline,
+                                  std::vector<int> memory_limits, bool recompute) {
+  const auto split = tables.split.unchecked<1>();
+  std::vector<py::ssize_t> first = {0};  // job of each pair of micro-batch and stage
+  for (py::ssize_t pair = 0; pair < split.shape(0); ++pair)
+    first.push_back(first.back() + (split(pair) ? 3 : 2));
+  const auto pair_of = [stages = graph.size()](int stage, int microbatch) {
+    return index(microbatch) * index(stages) + index(stage);
+  };
+  if (first.size() != index(graph.size()) * index(microbatches) + 1)
+    throw std::logic_error("split: one value for each micro-batch and stage");
+  for (const py::ssize_t size : {tables.weights.size(), tables.compute.size(), tables.priority.size()}) {
+    if (size != first.back()) throw std::logic_error("w and n: one value for each job");
+  }
+  const auto job_of = [&](const plan::Job& job) {
+    const py::ssize_t pass = job.pass == plan::Pass::F ? 0 : job.pass == plan::Pass::W ? 2 : 1;
+    return first[pair_of(job.stage, job.microbatch)] + pass;
+  };
+  const auto weights = tables.weights.unchecked<1>();
+  const auto compute = tables.compute.unchecked<1>();
+  const auto priority = tables.priority.unchecked<1>();
+  return plan::Schedule({.name = std::move(name),
+                         .graph = graph,
+                         .microbatches = microbatches,
+                         .workers = workers,
+                         .split_backward =
+                             [&](int stage, int microbatch) {
+                               return split(static_cast<py::ssize_t>(pair_of(stage, microbatch)));
+                             },
+                         .placement =
+                             [&](const plan::Job& job) {
+                               const py::ssize_t at = job_of(job);
+                               return plan::Placement{.weights = weights(at), .compute = compute(at)};
+                             },
+                         .priority = [&](const plan::Job& job) { return priority(job_of(job)); },
+                         .discipline = discipline,
+                         .memory_limits = std::move(memory_limits),
+                         .recompute = recompute});
+}
+
+const plan::Schedule& schedule_of(py::handle self) { return self.cast<const plan::Schedule&>(); }
+
+void bind_graph(py::module_& module) {
+  using plan::StageGraph;
+  py::class_<StageGraph> graph(module, "StageGraph",
+                               "The stages of a network and the edges along which they pass data.\n\n"
+                               "Acyclic, with exactly one sink: the stage that ends in the loss. Immutable.");
+  graph.attr("__module__") = "starpipe";
+  const auto edges = [](const StageGraph& self) { return self.edges(); };
+  graph
+      .def(
+          py::init<int, std::vector<std::pair<int, int>>>(), "stages"_a, "edges"_a,
+          "A graph of stages 0 to stages - 1 with edges (from, to).\n\n"
+          "Raises InputError for a stage that does not exist, a repeated edge, a cycle, or when there is not "
+          "exactly one sink.")
+      .def_static("chain", &StageGraph::chain, "stages"_a,
+                  "Stages 0 -> 1 -> ... -> stages - 1. Raises InputError for fewer than one stage.")
+      .def_property_readonly("stages", &StageGraph::size, "Number of stages.")
+      .def_property_readonly("edges", edges, "Edges (from, to), sorted.")
+      .def_property_readonly("sink", &StageGraph::sink, "The stage that ends in the loss.")
+      .def_property_readonly("is_chain", &StageGraph::is_chain, "Whether stage s feeds stage s + 1 alone.")
+      .def(
+          "pred",
+          [](const StageGraph& self, int stage) {
+            const auto stages = self.pred(stage);
+            return std::vector<int>(stages.begin(), stages.end());
+          },
+          "stage"_a, "Stages whose output `stage` reads, ascending.")
+      .def(
+          "succ",
+          [](const StageGraph& self, int stage) {
+            const auto stages = self.succ(stage);
+            return std::vector<int>(stages.begin(), stages.end());
+          },
+          "stage"_a, "Stages that read the output of `stage`, ascending.")
+      .def("__eq__", [](const StageGraph& self, const StageGraph& other) { return self == other; })
+      .def("__hash__", [](const StageGraph& self) { return py::hash(py::tuple(py::cast(self.edges()))); })
+      .def("__repr__",
+           [](const StageGraph& self) {
+             return self.is_chain() ? fmt::format("StageGraph.chain({})", self.size())
+                                    : fmt::format("StageGraph({}, {})", self.size(),
+                                                  py::repr(py::cast(self.edges())).cast<std::string>());
+           })
+      .def(py::pickle([](const StageGraph& self) { return py::make_tuple(self.size(), self.edges()); },
+                      [](const py::tuple& state) {
+                        return StageGraph(state[0].cast<int>(),
+                                          state[1].cast<std::vector<std::pair<int, int>>>());
+                      }));
+}
+
+void bind_schedule(py::module_& module) {
+  using plan::Schedule;
+  const auto limits = [](const Schedule& self) {
+    return std::vector<int>(self.memory_limits().begin(), self.memory_limits().end());
+  };
+  py::class_<Schedule>(module, "Schedule")
+      .def(py::init([](std::string name, const plan::StageGraph& graph, int microbatches, int workers,
+                       Table<bool> split, Table<std::int32_t> weights, Table<std::int32_t> compute,
+                       Table<std::int64_t> priority, plan::Discipline discipline,
+                       std::vector<int> memory_limits, bool recompute) {
+             return schedule_of_tables(
+                 std::move(name), graph, microbatches, workers,
+                 {std::move(split), std::move(weights), std::move(compute), std::move(priority)}, discipline,
+                 std::move(memory_limits), recompute);
+           }),
+           "name"_a, "graph"_a, "microbatches"_a, "workers"_a, "split"_a, "weights"_a, "compute"_a,
+           "priority"_a, "discipline"_a, "memory_limits"_a, "recompute"_a)
+      .def_property_readonly("name", &Schedule::name)
+      .def_property_readonly("graph", &Schedule::graph)
+      .def_property_readonly("microbatches", &Schedule::microbatches)
+      .def_property_readonly("workers", &Schedule::workers)
+      .def_property_readonly("discipline", &Schedule::discipline)
+      .def_property_readonly("memory_limits", limits)
+      .def_property_readonly("recompute", &Schedule::recompute)
+      .def_property_readonly("id_count", &Schedule::id_count)
+      .def_property_readonly("job_count", &Schedule::job_count)
+      .def_property_readonly("split_backward", py::overload_cast<>(&Schedule::split_backward, py::const_))
+      .def_property_readonly("compute",
+                             [](py::handle self) {
+                               return view(schedule_of(self).placements(), &plan::Placement::compute, self);
+                             })
+      .def_property_readonly("weights",
+                             [](py::handle self) {
+                               return view(schedule_of(self).placements(), &plan::Placement::weights, self);
+                             })
+      .def_property_readonly("turn", [](py::handle self) { return view(schedule_of(self).turns(), self); })
+      .def_property_readonly("order", [](py::handle self) { return view(schedule_of(self).order(), self); })
+      .def(
+          "order_of", [](py::handle self, int worker) { return view(schedule_of(self).order(worker), self); },
+          "worker"_a)
+      .def("job", &Schedule::job, "id"_a)
+      .def("find", &Schedule::find, "job"_a)
+      .def("with_recomputation", &Schedule::with_recomputation)
+      .def("with_discipline", &Schedule::with, "discipline"_a, "memory_limits"_a)
+      .def("__eq__", [](const Schedule& self, const Schedule& other) { return self == other; });
+}
+
+py::tuple check(const plan::Schedule& schedule) {
+  plan::CheckResult result;
+  {
+    const py::gil_scoped_release released;
+    result = plan::check(schedule);
+  }
+  return py::make_tuple(result.problem, result.cycle);
+}
+
+py::list entries() {
+  py::list all;
+  for (const plan::ScheduleEntry& entry : plan::schedule_entries()) {
+    py::list options;
+    for (const plan::ScheduleOption& option : entry.options)
+      options.append(py::dict("name"_a = option.name, "meaning"_a = option.meaning,
+                              "default"_a = option.default_value, "least"_a = option.least,
+                              "most"_a = option.most));
+    all.append(py::dict("name"_a = entry.name, "summary"_a = entry.summary, "source"_a = entry.source,
+                        "alias"_a = entry.alias, "options"_a = options));
+  }
+  return all;
+}
+
+py::tuple named_schedule(const std::string& name, int workers, int microbatches,
+                         const std::optional<plan::StageGraph>& graph, const std::optional<int>& groups,
+                         std::vector<int> stage_workers, plan::ScheduleOptions options,
+                         const std::optional<plan::Discipline>& discipline, std::vector<int> memory_limits,
+                         bool recompute, const plan::Costs& costs, bool per_share) {
+  const plan::ScheduleRequest request{.workers = workers,
+                                      .microbatches = microbatches,
+                                      .graph = graph,
+                                      .recompute = recompute,
+                                      .groups = groups,
+                                      .stage_workers = std::move(stage_workers),
+                                      .options = std::move(options)};
+  plan::OrderRequest order{.discipline = discipline, .memory_limits = std::move(memory_limits)};
+  const auto [made, of_stages] = [&] {
+    const py::gil_scoped_release released;
+    return plan::make_costed_schedule(name, request, std::move(order), costs, per_share);
+  }();
+  return py::make_tuple(made.schedule, made.reordering, of_stages);
+}
+
+}  // namespace
+
+void bind_schedules(py::module_& module) {
+  bind_graph(module);
+  bind_schedule(module);
+  module.def("check", check, "schedule"_a);
+  module.def("schedule_entries", entries);
+  module.def("named_schedule", named_schedule, "name"_a, "workers"_a, "microbatches"_a, "graph"_a, "groups"_a,
+             "stage_workers"_a, "options"_a, "discipline"_a, "memory_limits"_a, "recompute"_a, "costs"_a,
+             "per_share"_a);
+  module.def(
+      "as_requested",
+      [](const plan::Schedule& schedule, std::vector<int> memory_limits, const plan::Costs& costs) {
+        const plan::LimitedSchedule made = [&] {
+          const py::gil_scoped_release released;
+          return plan::as_requested(schedule, {.memory_limits = std::move(memory_limits)}, costs);
+        }();
+        return py::make_tuple(made.schedule, made.reordering);
+      },
+      "schedule"_a, "memory_limits"_a, "costs"_a);
+  module.def("with_recomputation", &plan::with_recomputation, "costs"_a);
+  module.def(
+      "load_plugin", [](const std::string& file) { return plan::load_plugin(file); }, "file"_a);
+}
+
+}  // namespace starpipe::python

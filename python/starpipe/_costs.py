@@ -1,0 +1,180 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What passes, data and transfers cost."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, TypeVar, Union
+
+from starpipe._core import InputError
+
+Value = TypeVar("Value")
+
+
+@dataclass(frozen=True)
+class Durations:
+    """Time of each pass of one stage, in any one unit. A fused backward pass BW lasts B + W."""
+
+    F: float = 1.0
+    B: float = 1.0
+    W: float = 1.0
+
+
+@dataclass(frozen=True)
+class StageSizes:
+    """Sizes in bytes of the data of one stage and one micro-batch. All zero when no model is known."""
+
+    activation: int = 0
+    """The stage's output."""
+    gradient: int = 0
+    """The gradient with respect to the stage's output."""
+    stash: int = 0
+    """What F keeps for B and W."""
+    gradient_stash: int = 0
+    """What B keeps for W where the backward pass is split."""
+    weights: int = 0
+    """The stage's own parameters, as passes read them."""
+    master: int = 0
+    """The optimizer's own copy of the parameters; 0 when it updates `weights`."""
+    has_weights: bool = True
+    """Whether the stage has parameters of its own."""
+
+
+@dataclass(frozen=True)
+class SharedWeights:
+    """Parameters that several stages use. The holders of the first stage's weights hold them."""
+
+    stages: tuple[int, ...]
+    """Ascending."""
+    weights: int
+    """Bytes, as in StageSizes."""
+    master: int = 0
+    """Bytes of the optimizer's own copy; 0 when it updates `weights`."""
+
+
+@dataclass(frozen=True)
+class Link:
+    """The cost of a transfer that has its link for itself: alpha + beta * bytes."""
+
+    alpha: float = 0.0
+    """Time of each transfer, its latency."""
+    beta: float = 0.0
+    """Time of each byte, the inverse of the bandwidth."""
+
+
+Sharing = Literal["none", "in-order", "fair"]
+"""How transfers through one port delay each other. none: they do not. in-order: one after the other. fair: those under
+way share the bandwidth, max-min fairly."""
+
+
+@dataclass(frozen=True)
+class LinkLevel:
+    """One level of a machine, such as NVLink in a node or the network between nodes.
+
+    It connects its members like a switch. The members of the first level are workers, those of any other level are the
+    groups of the level before.
+    """
+
+    link: Link
+    """Of each member's port, in and out."""
+    workers: int = 0
+    """Workers of a group: workers 0 to workers - 1 are the first. Not read of the last level, which has all workers."""
+    sharing: Sharing = "none"
+    """How transfers through one port delay each other."""
+    name: str = ""
+    """For people."""
+
+
+DurationsLike = Union[Durations, tuple[float, float, float]]
+
+
+def _durations(value: DurationsLike) -> Durations:
+    if isinstance(value, Durations):
+        return value
+    try:
+        F, B, W = value
+    except (TypeError, ValueError):
+        raise InputError(f"durations: expected Durations or three times (F, B, W), got {value!r}") from None
+    return Durations(F, B, W)
+
+
+def _all_durations(value: DurationsLike | Sequence[DurationsLike]) -> tuple[Durations, ...]:
+    if isinstance(value, Durations):
+        return (value,)
+    try:
+        values: list[Any] = list(value)
+    except TypeError:
+        raise InputError(f"durations: expected Durations, three times (F, B, W), or one of these a stage, got {value!r}") from None
+    if len(values) == 3 and not any(isinstance(one, (Durations, tuple, list)) for one in values):
+        return (_durations((values[0], values[1], values[2])),)
+    return tuple(_durations(one) for one in values)
+
+
+def _levels(comm: float | None, links: Link | Sequence[LinkLevel]) -> tuple[LinkLevel, ...]:
+    """The levels that `comm` or `links` describe; none when transfers take no time."""
+    if comm is not None and links != ():
+        raise InputError("comm: does not apply together with links")
+    if comm:
+        links = Link(alpha=comm)
+    levels = (LinkLevel(links),) if isinstance(links, Link) else tuple(links)
+    return () if levels == (LinkLevel(Link()),) else levels
+
+
+def _one_or_each(value: Value | Sequence[Value], kind: type[Value]) -> tuple[Value, ...]:
+    return (value,) if isinstance(value, kind) else tuple(value)  # type: ignore[arg-type]
+
+
+@dataclass(frozen=True, init=False)
+class Costs:
+    """Durations, sizes and the price of transfers. Immutable.
+
+    `durations` and `sizes` have one entry for each stage, or a single one for all. All times have one unit: `unit`.
+    """
+
+    durations: tuple[Durations, ...]
+    sizes: tuple[StageSizes, ...]
+    shared: tuple[SharedWeights, ...]
+    links: tuple[LinkLevel, ...]
+    prefetch: bool
+    unit: str
+    includes_recomputation: bool
+
+    def __init__(
+        self,
+        durations: DurationsLike | Sequence[DurationsLike] = Durations(),
+        comm: float | None = None,
+        links: Link | Sequence[LinkLevel] = (),
+        sizes: StageSizes | Sequence[StageSizes] = StageSizes(),
+        shared: Sequence[SharedWeights] = (),
+        prefetch: bool = True,
+        unit: str = "",
+        includes_recomputation: bool = False,
+    ) -> None:
+        """Makes the costs of a schedule's stages.
+
+        durations: of all stages, or a sequence with one entry a stage. Three numbers stand for F, B and W.
+        comm: time of any transfer between two workers, in place of `links`.
+        links: between workers: one Link for all pairs, or the levels of a machine, innermost first. Empty: transfers
+            take no time.
+        sizes: of all stages, or a sequence with one entry a stage.
+        shared: parameters that several stages use.
+        prefetch: whether transfers overlap compute. Without, a worker fetches a job's inputs once it has picked the job.
+        unit: of all times: "s", or "" when it has no name. Pictures show short times in seconds as ms or µs.
+        includes_recomputation: whether B includes F's time already, as in the files of schedules that recompute.
+
+        Raises InputError for values of another form, and for both `comm` and `links`.
+        """
+        each = _all_durations(durations)
+        if unit not in ("", "s"):
+            raise InputError(f"unit: expected 's', or '' for a unit without a name, got {unit!r}")
+        for name, value in (
+            ("durations", each),
+            ("sizes", _one_or_each(sizes, StageSizes)),
+            ("shared", tuple(shared)),
+            ("links", _levels(comm, links)),
+            ("prefetch", bool(prefetch)),
+            ("unit", unit),
+            ("includes_recomputation", bool(includes_recomputation)),
+        ):
+            object.__setattr__(self, name, value)

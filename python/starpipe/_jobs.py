@@ -1,0 +1,36 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Jobs: what a stage computes for a micro-batch, and where."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal, NamedTuple
+
+Pass = Literal["F", "B", "W", "BW"]
+"""What a job computes: F forward, B the gradient of the stage's input, W the gradient of its weights, BW both."""
+
+Discipline = Literal["greedy", "bounded", "ordered"]
+"""How a worker uses the priority n. greedy: of the jobs that are ready, the smallest n. bounded: the same within the
+memory limits. ordered: exactly in the order of n, waiting for the next job."""
+
+
+@dataclass(frozen=True, order=True)
+class Job:
+    """One job (s, b, d) of a schedule."""
+
+    stage: int
+    """From 0."""
+    microbatch: int
+    """From 0."""
+    pass_: Pass
+    """F, B, W or BW."""
+
+    def __str__(self) -> str:
+        return f"{self.pass_}({self.stage},{self.microbatch})"
+
+
+class Placement(NamedTuple):
+    """w(s, b, d): the worker that holds the stage's weights, and the worker that computes."""
+
+    weights: int
+    compute: int

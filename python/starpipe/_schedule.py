@@ -1,0 +1,583 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Schedules: from two functions, by name, and whether they finish."""
+
+from __future__ import annotations
+
+import operator
+import os
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Union
+
+import numpy as np
+import numpy.typing as npt
+
+from starpipe import _core
+from starpipe._core import InputError, StageGraph
+from starpipe._costs import Costs
+from starpipe._jobs import Discipline, Job, Pass, Placement
+
+if TYPE_CHECKING:
+    import pandas  # type: ignore[import]
+
+PlacementFunction = Callable[[int, int, Pass], Union[int, tuple[int, int], Placement]]
+"""w(s, b, d): the worker that computes and holds the weights, or the pair (weights, compute)."""
+
+PriorityFunction = Callable[[int, int, Pass], Any]
+"""n(s, b, d): numbers, or other values with an order such as tuples of numbers. Smaller goes first."""
+
+Limits = Union[int, Sequence[int], None]
+
+_GREATEST_INT = 2**31 - 1
+
+
+@dataclass(frozen=True)
+class Reordering:
+    """Why a schedule does not run in its own order: the first worker that would hold more than its limit."""
+
+    worker: int
+    held: int
+    """The largest number of stashes on this worker in the schedule's own order."""
+    limit: int
+    """Of this worker, in stashes."""
+
+
+class CheckError(InputError):
+    """A schedule cannot finish, or cannot keep its memory limits. The message names the job, worker or stage at fault."""
+
+    cycle: tuple[Job, ...]
+    """When jobs wait for each other: each waits for the job before it, the first for the last. Else empty."""
+
+    def __init__(self, problem: str, cycle: Sequence[Job] = ()) -> None:
+        super().__init__(problem)
+        self.cycle = tuple(cycle)
+
+
+def _whole(name: str, value: Any, least: int = 1) -> int:
+    """`value` as an int that C++ can hold. Raises InputError, naming the argument, for anything else."""
+    try:
+        number = operator.index(value)
+    except TypeError:
+        raise InputError(f"{name}: expected a whole number, got {value!r}") from None
+    if not least <= number <= _GREATEST_INT:
+        raise InputError(f"{name}: expected a whole number from {least} to {_GREATEST_INT}, got {value!r}")
+    return number
+
+
+def _number(name: str, value: Any) -> float:
+    if isinstance(value, (str, bytes, bool)):
+        raise InputError(f"{name}: expected a number, got {value!r}")
+    try:
+        return float(value)
+    except (TypeError, ValueError):
+        raise InputError(f"{name}: expected a number, got {value!r}") from None
+
+
+def _numbers(name: str, value: Any) -> list[float]:
+    """One number, or a sequence of them."""
+    values = value if isinstance(value, (Sequence, np.ndarray)) and not isinstance(value, str) else [value]
+    return [_number(name, each) for each in values]
+
+
+def _limits(name: str, value: Limits) -> list[int]:
+    if value is None:
+        return []
+    try:
+        values = [operator.index(value)]  # type: ignore[arg-type]
+    except TypeError:
+        values = list(value)  # type: ignore[arg-type]
+    return [_whole(name, limit) for limit in values]
+
+
+def _graph(graph: StageGraph | int) -> StageGraph:
+    return graph if isinstance(graph, StageGraph) else StageGraph.chain(_whole("graph", graph))
+
+
+def _require_function(name: str, function: Any) -> None:
+    if not callable(function):
+        raise InputError(f"{name}: expected a function of (s, b, d), got {function!r}")
+
+
+def _job_text(job: tuple[int, int, Pass]) -> str:
+    return str(Job(*job))
+
+
+def _placements(values: list[Any], jobs: list[tuple[int, int, Pass]]) -> tuple[list[int], list[int]]:
+    """The workers of weights and computation. A worker has both where the function returns one."""
+    if all(type(value) is int for value in values):
+        return values, values
+    weights, compute = [], []
+    for value, job in zip(values, jobs):
+        try:
+            if isinstance(value, bool):
+                raise TypeError
+            pair = tuple(value) if isinstance(value, (tuple, list)) else (value, value)
+            at, on = map(operator.index, pair)
+        except (TypeError, ValueError):
+            raise InputError(
+                f"placement: {_job_text(job)}: expected a worker, or a pair of workers (weights, compute), got {value!r}"
+            ) from None
+        weights.append(at)
+        compute.append(on)
+    return weights, compute
+
+
+def _require_workers(values: list[int], jobs: list[tuple[int, int, Pass]], workers: int) -> None:
+    if min(values) >= 0 and max(values) < workers:
+        return
+    worker, job = next((value, job) for value, job in zip(values, jobs) if not 0 <= value < workers)
+    raise InputError(
+        f"placement: {_job_text(job)}: there is no worker {worker}; the workers are 0 to {workers - 1}"
+    )
+
+
+def _priorities(values: list[Any], jobs: list[tuple[int, int, Pass]]) -> npt.NDArray[np.int64]:
+    """The values as whole numbers in the same order. Equal values stay equal."""
+    if all(type(value) is int for value in values):
+        try:
+            return np.array(values, dtype=np.int64)
+        except OverflowError:
+            pass  # their ranks fit
+    try:
+        order = sorted(range(len(values)), key=values.__getitem__)
+        ranks = np.empty(len(values), dtype=np.int64)
+        ranks[order[0]] = rank = 0
+        for before, after in zip(order, order[1:]):
+            if values[before] < values[after]:
+                rank += 1
+            elif not values[before] == values[after]:
+                odd = next((i for i in (before, after) if values[i] != values[i]), after)
+                raise InputError(f"priority: {_job_text(jobs[odd])}: {values[odd]!r} has no place in an order")
+            ranks[after] = rank
+    except TypeError:
+        odd = next((i for i in range(len(values)) if not _comparable(values[0], values[i])), 0)
+        raise InputError(
+            f"priority: {_job_text(jobs[odd])}: expected values with one order, such as numbers or tuples of numbers, "
+            f"got {values[odd]!r}" + (f" beside {values[0]!r}" if odd else "")
+        ) from None
+    return ranks
+
+
+def _comparable(one: Any, other: Any) -> bool:
+    try:
+        one < other
+    except TypeError:
+        return False
+    return True
+
+
+class Schedule:
+    """A schedule as a value: stage graph, micro-batches, workers, placement w, priority n, discipline, memory limits.
+
+    Jobs have numbers, their ids. Arrays "by id" have `id_count` entries. Where some backward passes are split and others
+    are not, some ids have no job: `order` has the ids of all jobs. All arrays are read-only.
+
+    A notebook shows a schedule as its timeline.
+    """
+
+    _handle: _core.Schedule
+    costs: Costs
+    """With which it is simulated when no others are given: those that it was made for or that its file states."""
+    reordering: Reordering | None
+    """Why it runs in another order than its own, when a memory limit is the cause."""
+
+    def __init__(
+        self,
+        graph: StageGraph | int,
+        microbatches: int,
+        workers: int,
+        *,
+        placement: PlacementFunction,
+        priority: PriorityFunction,
+        split_backward: bool | Callable[[int, int], bool] = False,
+        discipline: Discipline = "ordered",
+        memory_limit: Limits = None,
+        recompute: bool = False,
+        name: str = "mine",
+        costs: Costs = Costs(),
+    ) -> None:
+        """Makes a schedule from w and n. Each function is called once for each job.
+
+        graph: a StageGraph, or the number of stages of a chain.
+        microbatches, workers: their numbers; both count from 0 in the functions.
+        placement: w(s, b, d) for stage s, micro-batch b and pass d. The worker that computes and holds the weights, or
+            the pair (weights, compute).
+        priority: n(s, b, d), smaller first: numbers, or other values with one order such as tuples. Equal values are
+            ordered by micro-batch, stage and pass.
+        split_backward: whether (stage, micro-batch) has the passes B and W instead of BW: for all, or a function.
+        discipline: how a worker uses n; see `Discipline`.
+        memory_limit: the most stashes that a worker may hold at once: one for all workers, or one for each.
+        recompute: F keeps only the stage's input, and the backward pass computes F again first.
+        name: for people and files.
+        costs: with which it is simulated when no others are given.
+
+        Exceptions of the functions go through unchanged. Raises InputError for anything that makes no schedule; whether
+        the schedule can finish is for `check` to say.
+        """
+        graph = _graph(graph)
+        microbatches = _whole("microbatches", microbatches)
+        workers = _whole("workers", workers)
+        _require_function("placement", placement)
+        _require_function("priority", priority)
+        pairs = [(s, b) for b in range(microbatches) for s in range(graph.stages)]
+        split = [bool(split_backward(s, b)) for s, b in pairs] if callable(split_backward) else [bool(split_backward)] * len(pairs)
+        fused: tuple[Pass, ...] = ("F", "BW")
+        divided: tuple[Pass, ...] = ("F", "B", "W")
+        jobs = [(s, b, d) for (s, b), is_split in zip(pairs, split) for d in (divided if is_split else fused)]
+        weights, compute = _placements([placement(s, b, d) for s, b, d in jobs], jobs)
+        for values in (compute, weights):
+            _require_workers(values, jobs, workers)
+        priorities = _priorities([priority(s, b, d) for s, b, d in jobs], jobs)
+        limits = _limits("memory_limit", memory_limit)
+        self._handle = _core.Schedule(
+            str(name), graph, microbatches, workers, np.array(split), np.array(weights, dtype=np.int32),
+            np.array(compute, dtype=np.int32), priorities, discipline,
+            limits * workers if len(limits) == 1 else limits, bool(recompute),
+        )  # fmt: skip
+        self.costs = costs
+        self.reordering = None
+
+    @classmethod
+    def _of(cls, core: _core.Schedule, costs: Costs, reordering: Reordering | None = None) -> Schedule:
+        made = cls.__new__(cls)
+        made._handle = core
+        made.costs = costs
+        made.reordering = reordering
+        return made
+
+    @property
+    def name(self) -> str:
+        """For people and files."""
+        return self._handle.name
+
+    @property
+    def graph(self) -> StageGraph:
+        """The stages and their edges."""
+        return self._handle.graph
+
+    @property
+    def stages(self) -> int:
+        """Number of stages."""
+        return self._handle.graph.stages
+
+    @property
+    def microbatches(self) -> int:
+        """Number of micro-batches of a step."""
+        return self._handle.microbatches
+
+    @property
+    def workers(self) -> int:
+        """Number of workers."""
+        return self._handle.workers
+
+    @property
+    def discipline(self) -> Discipline:
+        """How a worker uses n."""
+        return self._handle.discipline
+
+    @property
+    def memory_limits(self) -> tuple[int, ...]:
+        """The most stashes that each worker may hold at once; empty: no limits."""
+        return tuple(self._handle.memory_limits)
+
+    @property
+    def recompute(self) -> bool:
+        """Whether the backward pass computes F again."""
+        return self._handle.recompute
+
+    @property
+    def split_backward(self) -> bool:
+        """Whether any backward pass is split into B and W."""
+        return self._handle.split_backward
+
+    @property
+    def id_count(self) -> int:
+        """Ids run over [0, id_count)."""
+        return self._handle.id_count
+
+    @property
+    def job_count(self) -> int:
+        """Number of jobs."""
+        return self._handle.job_count
+
+    @property
+    def order(self) -> npt.NDArray[np.uint32]:
+        """The ids of all jobs, smallest n first."""
+        return self._handle.order
+
+    def order_of(self, worker: int) -> npt.NDArray[np.uint32]:
+        """The ids of the jobs that `worker` computes, smallest n first. Raises InputError for a worker that is none."""
+        return self._handle.order_of(self._worker(worker))
+
+    @property
+    def compute(self) -> npt.NDArray[np.int32]:
+        """The worker that computes each job, by id."""
+        return self._handle.compute
+
+    @property
+    def weights(self) -> npt.NDArray[np.int32]:
+        """The worker that holds the weights for each job, by id."""
+        return self._handle.weights
+
+    @property
+    def turn(self) -> npt.NDArray[np.uint32]:
+        """The position of each job in `order`, by id; 0xffffffff for an id without a job."""
+        return self._handle.turn
+
+    @property
+    def stage(self) -> npt.NDArray[np.int64]:
+        """The stage of each id."""
+        return self._pairs() % self.stages
+
+    @property
+    def microbatch(self) -> npt.NDArray[np.int64]:
+        """The micro-batch of each id."""
+        return self._pairs() // self.stages
+
+    @property
+    def passes(self) -> npt.NDArray[np.str_]:
+        """The pass of each id: F, B, W or BW; empty text for an id without a job."""
+        stride = self._stride()
+        which = np.arange(self.id_count) % stride
+        words: npt.NDArray[np.str_] = np.array(["F", "B", "W", "BW"])[which]
+        exists = self.turn != 0xFFFFFFFF
+        fused = (which == 1) & ~np.append(exists[1:], False) if stride == 3 else which == 1
+        words[fused] = "BW"
+        words[~exists] = ""
+        return words
+
+    def _stride(self) -> int:
+        return self.id_count // (self.stages * self.microbatches)
+
+    def _pairs(self) -> npt.NDArray[np.int64]:
+        return np.arange(self.id_count) // self._stride()
+
+    def _worker(self, worker: int) -> int:
+        number = _whole("worker", worker, 0)
+        if number >= self.workers:
+            raise InputError(f"worker: there is no worker {number}; the workers are 0 to {self.workers - 1}")
+        return number
+
+    def job(self, id: int) -> Job:
+        """The job of an id. Raises InputError for an id without a job."""
+        number = _whole("id", id, 0)
+        if number >= self.id_count or self.turn[number] == 0xFFFFFFFF:
+            raise InputError(f"id: {number} has no job")
+        return self._handle.job(number)
+
+    def id_of(self, stage: int, microbatch: int, pass_: Pass) -> int:
+        """The id of a job. Raises InputError when there is no such job."""
+        job = Job(_whole("stage", stage, 0), _whole("microbatch", microbatch, 0), pass_)
+        found = self._handle.find(job)
+        if found is None:
+            raise InputError(f"{self.name}: there is no job {job}")
+        return found
+
+    def with_discipline(self, discipline: Discipline, memory_limit: Limits = None) -> Schedule:
+        """The same jobs, w and n under another discipline and memory limit (stashes, one for all or one a worker)."""
+        limits = _limits("memory_limit", memory_limit)
+        limits = limits * self.workers if len(limits) == 1 else limits
+        return Schedule._of(self._handle.with_discipline(discipline, limits), self.costs)
+
+    def with_memory_limit(self, memory_limit: Limits, costs: Costs | None = None) -> Schedule:
+        """The schedule within a memory limit: the most stashes of a worker, one for all or one for each.
+
+        A schedule whose order needs no more keeps its order. Otherwise it runs under the bounded discipline, and
+        `reordering` of the result says why. `check` says whether the limit can be kept.
+        """
+        used = self._complete(costs)
+        core, reordering = _core.as_requested(self._handle, _limits("memory_limit", memory_limit), used)
+        return Schedule._of(core, used, reordering)
+
+    def with_recomputation(self) -> Schedule:
+        """The same jobs, w and n, where the backward pass computes F again."""
+        return Schedule._of(self._handle.with_recomputation(), self.costs, self.reordering)
+
+    def _complete(self, costs: Costs | None) -> Costs:
+        """The costs as the simulator takes them: with recomputation, B includes F."""
+        given = self.costs if costs is None else costs
+        if not isinstance(given, Costs):
+            raise InputError(f"costs: expected Costs, got {given!r}")
+        if given.includes_recomputation and not self.recompute:
+            raise InputError(f"costs: their B includes the time of F, but {self.name} does not recompute")
+        if not self.recompute or given.includes_recomputation:
+            return given
+        return replace(_core.with_recomputation(given), unit=given.unit, includes_recomputation=True)
+
+    def save(self, file: str | os.PathLike[str], format: str | None = None) -> None:
+        """Writes the schedule with its predicted run, as `Timeline.save` does: .json and .csv are schedule files.
+
+        `starpipe train CONFIG.yaml --set schedule.file=FILE` trains it.
+        """
+        from starpipe._timeline import simulate
+
+        simulate(self).save(file, format)
+
+    def _repr_svg_(self) -> str | None:
+        from starpipe._timeline import simulate
+
+        try:
+            return simulate(self).svg()
+        except InputError:
+            return None  # it cannot finish, as `check` says
+
+    def to_pandas(self) -> pandas.DataFrame:
+        """A row for each job, in the order of n, with the columns worker, weights, stage, microbatch and pass."""
+        pandas = _pandas()
+        ids = self.order
+        return pandas.DataFrame(
+            {
+                "worker": self.compute[ids],
+                "weights": self.weights[ids],
+                "stage": self.stage[ids],
+                "microbatch": self.microbatch[ids],
+                "pass": self.passes[ids],
+            },
+            index=pandas.Index(ids, name="id"),
+        )
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        exists = self.turn != 0xFFFFFFFF
+        stride = self._stride()
+        split = exists[2::3] if stride == 3 else np.zeros(self.id_count // stride, dtype=np.bool_)
+        tables = (split, self.weights[exists], self.compute[exists], self.turn[exists].astype(np.int64))
+        core = (self.name, self.graph, self.microbatches, self.workers, *tables, self.discipline, self.memory_limits, self.recompute)
+        return _unpickled, (core, self.costs, self.reordering)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Schedule) and self._handle == other._handle
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def __repr__(self) -> str:
+        return (
+            f"<starpipe.Schedule {self.name}: {self.workers} workers, {self.stages} stages, {self.microbatches} micro-batches, "
+            f"{self.discipline}>"
+        )
+
+
+def _unpickled(core: tuple[Any, ...], costs: Costs, reordering: Reordering | None) -> Schedule:
+    return Schedule._of(_core.Schedule(*core), costs, reordering)
+
+
+def _pandas() -> Any:
+    try:
+        import pandas
+    except ImportError as error:
+        raise ImportError("to_pandas needs pandas (Debian: python3-pandas)") from error
+    return pandas
+
+
+def check(schedule: Schedule) -> None:
+    """Proves that a schedule finishes whatever the timing, before anything runs.
+
+    Every job is on a worker that exists, the memory limits hold, and there is no cycle in the data dependencies and,
+    under the ordered discipline, the workers' orders. Raises CheckError, whose `cycle` has the jobs of a cycle. Its time
+    grows in proportion to the number of jobs.
+    """
+    problem, cycle = _core.check(schedule._handle)
+    if problem:
+        raise CheckError(problem, cycle)
+
+
+@dataclass(frozen=True)
+class ScheduleOption:
+    """A whole number that a named schedule takes beside the numbers of workers and micro-batches."""
+
+    name: str
+    meaning: str
+    default: int
+    least: int
+    most: int
+
+
+@dataclass(frozen=True)
+class ScheduleEntry:
+    """A named schedule."""
+
+    name: str
+    summary: str
+    """What it is, in one line."""
+    source: str
+    """The publication."""
+    alias: str
+    """Its name in torch.distributed.pipelining, which `schedule` takes too; empty if it has none there."""
+    options: tuple[ScheduleOption, ...]
+
+
+def schedules() -> list[ScheduleEntry]:
+    """All named schedules, sorted by name. Plug-ins add to them (`load_plugin`)."""
+    return [
+        ScheduleEntry(
+            name=entry["name"],
+            summary=entry["summary"],
+            source=entry["source"],
+            alias=entry["alias"],
+            options=tuple(ScheduleOption(**option) for option in entry["options"]),
+        )
+        for entry in _core.schedule_entries()
+    ]
+
+
+def load_plugin(file: str | os.PathLike[str]) -> list[str]:
+    """Adds the schedules of a plug-in (docs/extending.md) and returns their names.
+
+    Raises InputError, naming the file, for a file that is no plug-in or was built for another starpipe.
+    """
+    return _core.load_plugin(os.fspath(file))
+
+
+def read_schedule(file: str | os.PathLike[str]) -> Schedule:
+    """Reads a schedule from JSON (of starpipe or any other program) or from PyTorch's CSV, with or without communication.
+
+    Its `costs` are those that the file states. Raises InputError, naming file, key or cell, for a file that is no
+    schedule. docs/schedule-files.md describes both formats.
+    """
+    core, costs, unit = _core.read_schedule(os.fspath(file))
+    return Schedule._of(core, replace(costs, unit=unit, includes_recomputation=core.recompute))
+
+
+def schedule(
+    name: str,
+    *,
+    workers: int,
+    microbatches: int,
+    graph: StageGraph | int | None = None,
+    groups: int | None = None,
+    placement: Sequence[int] = (),
+    discipline: Discipline | None = None,
+    memory_limit: Limits = None,
+    recompute: bool = False,
+    costs: Costs = Costs(),
+    per_share: bool = False,
+    **options: int,
+) -> Schedule:
+    """A named schedule, as `starpipe schedule show` makes it. `schedules` lists the names.
+
+    graph: a StageGraph, or the number of stages of a chain (default: the schedule's own number of stages a worker).
+    groups: independent pipelines G of lpp and fslpp, workers / G each.
+    placement: the worker of each stage, for schedules that take one.
+    discipline: how workers use the priorities (default: the schedule's own).
+    memory_limit: the most stashes that a worker may hold: one for all workers, or one for each. A schedule whose order
+        needs no more keeps its order; otherwise it runs in another one, and `reordering` says why.
+    recompute: F keeps only the stage's input, and the backward pass computes F again.
+    costs: times without recomputation, for schedules that choose their order by them, and for `simulate` later.
+    per_share: costs and memory_limit are those of 1/W of the model, whatever the number of stages.
+    options: those of the schedule, such as waves=2; `schedules` has them.
+
+    Raises InputError for an unknown name and for what the schedule is not defined for.
+    """
+    workers = _whole("workers", workers)
+    microbatches = _whole("microbatches", microbatches)
+    if costs.includes_recomputation:
+        raise InputError("costs: give times without recomputation")
+    stage_workers = [_whole("placement", worker, 0) for worker in placement]
+    if graph is None and stage_workers:
+        graph = len(stage_workers)
+    core, reordering, used = _core.named_schedule(
+        name, workers, microbatches, None if graph is None else _graph(graph),
+        None if groups is None else _whole("groups", groups, 0), stage_workers,
+        {key: _whole(key, value, -_GREATEST_INT) for key, value in options.items()}, discipline,
+        _limits("memory_limit", memory_limit), bool(recompute), costs, bool(per_share),
+    )  # fmt: skip
+    return Schedule._of(core, replace(used, unit=costs.unit, includes_recomputation=bool(recompute)), reordering)

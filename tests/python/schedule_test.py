@@ -1,0 +1,305 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Schedules from two functions, by name and from files. Usage: schedule_test.py PACKAGE_ROOT [STARPIPE]"""
+
+import copy
+import pathlib
+import pickle
+import subprocess
+import sys
+import tempfile
+import unittest
+import warnings
+
+sys.path.insert(0, sys.argv[1])
+STARPIPE = sys.argv[2] if len(sys.argv) > 2 else None
+
+import numpy as np  # noqa: E402
+
+import starpipe  # noqa: E402
+from starpipe import Costs, InputError, Job, Schedule, StageGraph  # noqa: E402
+
+
+def fold(**changes):
+    """A V on 4 workers; backward passes go first, then old micro-batches."""
+    given = {
+        "graph": 8, "microbatches": 6, "workers": 4, "name": "fold", "discipline": "greedy",
+        "placement": lambda s, b, d: min(s, 7 - s), "priority": lambda s, b, d: (d == "F", b),
+    }  # fmt: skip
+    return Schedule(**{**given, **changes})
+
+
+class FromFunctions(unittest.TestCase):
+    def refused(self, words, **changes):
+        with self.assertRaises(InputError) as raised:
+            fold(**changes)
+        self.assertEqual(str(raised.exception), words)
+
+    def test_the_schedule_has_what_the_functions_say(self):
+        schedule = fold()
+        self.assertEqual((schedule.stages, schedule.workers, schedule.microbatches, schedule.job_count), (8, 4, 6, 96))
+        for s in range(8):
+            for b in range(6):
+                for d in ("F", "BW"):
+                    id = schedule.id_of(s, b, d)
+                    self.assertEqual(schedule.job(id), Job(s, b, d))
+                    self.assertEqual((schedule.stage[id], schedule.microbatch[id], schedule.passes[id]), (s, b, d))
+                    self.assertEqual((schedule.compute[id], schedule.weights[id]), (min(s, 7 - s),) * 2)
+        order = [(schedule.job(id).pass_ == "F", schedule.job(id).microbatch) for id in schedule.order]
+        self.assertEqual(order, sorted(order))
+        for worker in range(4):
+            own = [id for id in schedule.order if schedule.compute[id] == worker]
+            self.assertEqual(list(schedule.order_of(worker)), own)
+
+    def test_equal_priorities_go_by_microbatch_stage_and_pass(self):
+        jobs = [fold(priority=lambda s, b, d: 0).job(id) for id in fold(priority=lambda s, b, d: 0).order]
+        self.assertEqual(jobs, sorted(jobs, key=lambda job: (job.microbatch, job.stage, "F BW".index(job.pass_))))
+
+    def test_priorities_of_any_kind_with_one_order_are_the_same_schedule(self):
+        whole = fold(priority=lambda s, b, d: 100 * (d == "F") + b)
+        for same in (lambda s, b, d: (d == "F", b), lambda s, b, d: 1e300 * (d == "F") + 0.5 * b, lambda s, b, d: "ab"[d == "F"] + str(b),
+                     lambda s, b, d: 2**70 * (d == "F") + b, lambda s, b, d: np.int32(100 * (d == "F") + b)):  # fmt: skip
+            self.assertEqual(fold(priority=same), whole)
+        self.assertNotEqual(fold(priority=lambda s, b, d: (d == "F", -b)), whole)
+
+    def test_each_function_is_called_once_a_job(self):
+        calls = {"placement": [], "priority": [], "split": []}
+
+        def placement(s, b, d):
+            calls["placement"].append((s, b, d))
+            return s % 4
+
+        def priority(s, b, d):
+            calls["priority"].append((s, b, d))
+            return b
+
+        def split(s, b):
+            calls["split"].append((s, b))
+            return b % 2 == 0
+
+        schedule = fold(placement=placement, priority=priority, split_backward=split)
+        jobs = [(s, b, d) for s in range(8) for b in range(6) for d in (("F", "BW") if b % 2 else ("F", "B", "W"))]
+        self.assertCountEqual(calls["placement"], jobs)
+        self.assertCountEqual(calls["priority"], jobs)
+        self.assertCountEqual(calls["split"], [(s, b) for s in range(8) for b in range(6)])
+        self.assertEqual(schedule.job_count, len(jobs))
+        self.assertCountEqual([(j.stage, j.microbatch, j.pass_) for j in map(schedule.job, schedule.order)], jobs)
+        self.assertCountEqual(zip(schedule.stage[schedule.order], schedule.microbatch[schedule.order], schedule.passes[schedule.order]), jobs)
+        without = [id for id in range(schedule.id_count) if id not in set(schedule.order)]
+        self.assertTrue(without)
+        self.assertEqual(set(schedule.passes[without]), {""})
+        with self.assertRaisesRegex(InputError, f"id: {without[0]} has no job"):
+            schedule.job(without[0])
+
+    def test_weights_elsewhere(self):
+        schedule = fold(placement=lambda s, b, d: (s % 4, b % 4))
+        self.assertEqual(set(zip(schedule.stage % 4, schedule.microbatch % 4)), set(zip(schedule.weights, schedule.compute)))
+        self.assertEqual(fold(placement=lambda s, b, d: starpipe.Placement(weights=s % 4, compute=b % 4)), schedule)
+
+    def test_exceptions_go_through_unchanged(self):
+        class Mine(Exception):
+            pass
+
+        mine = Mine("of the function")
+
+        def throws(*job):
+            raise mine
+
+        for part in ("placement", "priority", "split_backward"):
+            with self.assertRaises(Mine) as raised:
+                fold(**{part: throws})
+            self.assertIs(raised.exception, mine)
+
+    def test_wrong_functions_get_one_clear_line(self):
+        self.refused("placement: F(0,0): there is no worker 9; the workers are 0 to 3", placement=lambda s, b, d: 9)
+        self.refused("placement: BW(7,5): there is no worker -1; the workers are 0 to 3", placement=lambda s, b, d: -1 if (s, b, d) == (7, 5, "BW") else 0)
+        self.refused("placement: F(0,0): there is no worker 4; the workers are 0 to 3", placement=lambda s, b, d: (4, 0))
+        self.refused(f"placement: F(0,0): there is no worker {10**30}; the workers are 0 to 3", placement=lambda s, b, d: 10**30)
+        for wrong in (None, "x", 1.5, True, (0, 1, 2), (0, "x"), [0]):
+            self.refused(f"placement: F(0,0): expected a worker, or a pair of workers (weights, compute), got {wrong!r}",
+                         placement=lambda s, b, d, wrong=wrong: wrong)  # fmt: skip
+        self.refused("placement: expected a function of (s, b, d), got 3", placement=3)
+        self.refused("priority: F(0,0): expected values with one order, such as numbers or tuples of numbers, got None",
+                     priority=lambda s, b, d: None)  # fmt: skip
+        self.refused("priority: F(3,0): expected values with one order, such as numbers or tuples of numbers, got 'x' beside 1",
+                     priority=lambda s, b, d: "x" if s == 3 else 1)  # fmt: skip
+        self.refused("priority: BW(2,1): nan has no place in an order",
+                     priority=lambda s, b, d: float("nan") if (s, b, d) == (2, 1, "BW") else 1.0)  # fmt: skip
+
+    def test_wrong_values_get_one_clear_line(self):
+        self.refused("workers: expected a whole number from 1 to 2147483647, got 0", workers=0)
+        self.refused("microbatches: expected a whole number, got 'x'", microbatches="x")
+        self.refused("graph: expected a whole number, got 2.5", graph=2.5)
+        self.refused("unknown discipline 'fast' (greedy, bounded or ordered)", discipline="fast")
+        self.refused("fold: 2 memory limits for 4 workers", memory_limit=[1, 2])
+        self.refused("memory_limit: expected a whole number from 1 to 2147483647, got 0", memory_limit=0)
+
+    def test_it_is_a_value(self):
+        schedule = fold()
+        self.assertEqual(schedule, fold())
+        self.assertNotEqual(schedule, fold(name="other"))
+        for copied in (pickle.loads(pickle.dumps(schedule)), copy.deepcopy(schedule)):
+            self.assertEqual(copied, schedule)
+            self.assertEqual(copied.costs, schedule.costs)
+
+
+class Graphs(unittest.TestCase):
+    def test_a_graph_of_branches(self):
+        towers = StageGraph(5, [(0, 1), (2, 3), (1, 4), (3, 4)])
+        self.assertEqual((towers.stages, towers.sink, towers.is_chain), (5, 4, False))
+        self.assertEqual((towers.pred(4), towers.succ(0), towers.edges[0]), ([1, 3], [1], (0, 1)))
+        self.assertEqual(pickle.loads(pickle.dumps(towers)), towers)
+        self.assertEqual(hash(StageGraph.chain(3)), hash(StageGraph(3, [(0, 1), (1, 2)])))
+        schedule = Schedule(towers, 4, 5, placement=lambda s, b, d: s, priority=lambda s, b, d: (d == "F", b), discipline="greedy")
+        timeline = starpipe.simulate(schedule)
+        self.assertEqual(timeline.start[schedule.id_of(4, 0, "F")], 2)
+        self.assertEqual(timeline.start[schedule.id_of(2, 0, "F")], 0)
+
+    def test_wrong_graphs(self):
+        for edges in ([(0, 1), (1, 0)], [(0, 5)], []):
+            with self.assertRaises(InputError):
+                StageGraph(3, edges)
+        with self.assertRaises(InputError):
+            StageGraph.chain(0)
+
+
+class Checks(unittest.TestCase):
+    def test_a_cycle_is_raised_with_its_jobs(self):
+        # Worker 0 runs BW(1,1) before F(1,1), on which it depends.
+        schedule = Schedule(2, 2, 1, placement=lambda s, b, d: 0, priority=lambda s, b, d: -1 if (s, b, d) == (1, 1, "BW") else (b if d == "F" else 9))
+        with self.assertRaises(starpipe.CheckError) as raised:
+            starpipe.check(schedule)
+        self.assertIn("can never finish", str(raised.exception))
+        cycle = raised.exception.cycle
+        self.assertIn(Job(1, 1, "BW"), cycle)
+        self.assertIn(Job(1, 1, "F"), cycle)
+        self.assertIsInstance(raised.exception, ValueError)
+        with self.assertRaisesRegex(InputError, "can never finish"):
+            starpipe.simulate(schedule)
+        self.assertIsNone(schedule._repr_svg_())
+
+    def test_a_limit_that_cannot_be_kept_has_no_cycle(self):
+        with self.assertRaises(starpipe.CheckError) as raised:
+            starpipe.check(fold(discipline="bounded", memory_limit=1))
+        self.assertIn("memory limit of 1", str(raised.exception))
+        self.assertEqual(raised.exception.cycle, ())
+
+    def test_sound_ones_pass(self):
+        for entry in starpipe.schedules():
+            with self.subTest(entry.name):
+                more = {"groups": 2} if entry.name in ("lpp", "fslpp") else {}
+                starpipe.check(starpipe.schedule(entry.name, workers=4, microbatches=8, **more))
+
+
+class Named(unittest.TestCase):
+    def test_the_list_is_that_of_the_command(self):
+        entries = {entry.name: entry for entry in starpipe.schedules()}
+        self.assertGreater(len(entries), 25)
+        self.assertEqual(entries["interleaved-1f1b"].alias, "Interleaved1F1B")
+        self.assertTrue(all(entry.summary and entry.source for entry in entries.values()))
+
+    def test_options_placement_groups_and_stages(self):
+        make = starpipe.schedule
+        with self.assertRaisesRegex(InputError, "schedule '1f1b' has no option 'waves' \\(it has none\\)"):
+            make("1f1b", workers=4, microbatches=8, waves=1)
+        with self.assertRaisesRegex(InputError, "waves: expected a whole number, got 'x'"):
+            make("1f1b", workers=4, microbatches=8, waves="x")
+        placed = make("1f1b", workers=2, microbatches=4, placement=[0, 1, 1, 0])
+        self.assertEqual(list(placed.compute[[placed.id_of(s, 0, "F") for s in range(4)]]), [0, 1, 1, 0])
+        self.assertEqual(make("lpp", workers=4, microbatches=4, groups=2).workers, 4)
+        self.assertEqual(make("gpipe", workers=2, microbatches=4, graph=2).stages, 2)
+        with self.assertRaisesRegex(InputError, "^placement: "):
+            make("v-half", workers=4, microbatches=8, placement=[0, 1])
+        with self.assertRaisesRegex(InputError, "unknown schedule 'no' \\(known: 1f1b, "):
+            make("no", workers=4, microbatches=8)
+
+    def test_a_memory_limit_says_when_it_changes_the_order(self):
+        kept = starpipe.schedule("1f1b", workers=4, microbatches=8, memory_limit=4)
+        self.assertIsNone(kept.reordering)
+        changed = starpipe.schedule("1f1b", workers=4, microbatches=8, memory_limit=2)
+        self.assertEqual(changed.reordering, starpipe.Reordering(worker=0, held=4, limit=2))
+        self.assertEqual(max(starpipe.simulate(changed).peak_stashes), 2)
+        again = starpipe.schedule("1f1b", workers=4, microbatches=8).with_memory_limit(2)
+        self.assertEqual((again, again.reordering), (changed, changed.reordering))
+
+    def test_costs_of_a_share(self):
+        of_shares = starpipe.schedule("v-half", workers=4, microbatches=8, costs=Costs((2, 4, 2)), memory_limit=4, per_share=True)
+        self.assertEqual(of_shares.costs.durations, (starpipe.Durations(1, 2, 1),))
+        self.assertEqual(of_shares.memory_limits, (8,) * 4)
+
+    @unittest.skipUnless(STARPIPE, "this build has no command")
+    def test_it_is_the_schedule_of_the_command(self):
+        with tempfile.TemporaryDirectory() as folder:
+            file = pathlib.Path(folder) / "a.json"
+            for name, options in (("v-half", ()), ("zb-2p", ()), ("1f1b", ("--memory-limit", "2")), ("fsdp", ("--recompute",))):
+                subprocess.run([STARPIPE, "schedule", "show", name, "--workers", "4", "--microbatches", "8", "--durations",
+                                "F=1,B=2,W=1", "--comm", "0.25", *options, "-o", file], check=True)  # fmt: skip
+                more = {"memory_limit": 2} if "--memory-limit" in options else {"recompute": bool(options)}
+                ours = starpipe.schedule(name, workers=4, microbatches=8, costs=Costs((1, 2, 1), comm=0.25), **more)
+                self.assertEqual(starpipe.simulate(ours).json(), file.read_text(), name)
+                read = starpipe.read_schedule(file)
+                self.assertEqual(starpipe.simulate(read).makespan, starpipe.simulate(ours).makespan, name)
+
+
+class Recomputation(unittest.TestCase):
+    def test_the_time_of_f_is_added_once(self):
+        schedule = starpipe.schedule("1f1b", workers=2, microbatches=4, recompute=True, costs=Costs((1, 2, 0)))
+        makespan = starpipe.simulate(schedule).makespan
+        self.assertEqual(makespan, starpipe.simulate(schedule, Costs((1, 2, 0))).makespan)
+        self.assertEqual(makespan, starpipe.simulate(starpipe.schedule("1f1b", workers=2, microbatches=4), Costs((1, 3, 0))).makespan)
+        with tempfile.TemporaryDirectory() as folder:
+            schedule.save(f"{folder}/r.json")
+            self.assertEqual(starpipe.simulate(starpipe.read_schedule(f"{folder}/r.json")).makespan, makespan)
+
+    def test_times_with_f_are_refused_elsewhere(self):
+        of_run = starpipe.simulate(starpipe.schedule("1f1b", workers=2, microbatches=4, recompute=True)).costs
+        self.assertTrue(of_run.includes_recomputation)
+        with self.assertRaisesRegex(InputError, "gpipe does not recompute"):
+            starpipe.simulate(starpipe.schedule("gpipe", workers=2, microbatches=4), of_run)
+
+
+class Files(unittest.TestCase):
+    def setUp(self):
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        self.folder = pathlib.Path(folder.name)
+
+    def test_json_and_csv_and_back(self):
+        for made in (fold(), starpipe.schedule("zb-h1", workers=3, microbatches=5)):
+            ordered = made.with_discipline("ordered") if made.discipline == "ordered" else made
+            for suffix in ("json", "csv"):
+                file = self.folder / f"x.{suffix}"
+                ordered.save(file)
+                read = starpipe.read_schedule(file)
+                self.assertEqual(starpipe.simulate(read).makespan, starpipe.simulate(ordered).makespan)
+                self.assertEqual([list(read.order_of(w)) for w in range(read.workers)],
+                                 [list(starpipe.simulate(ordered).order_of(w)) for w in range(read.workers)])  # fmt: skip
+
+    def test_csv_warns_of_what_it_cannot_say(self):
+        with self.assertWarnsRegex(UserWarning, "a CSV file cannot say which workers hold the weights"):
+            starpipe.schedule("fsdp", workers=2, microbatches=2).save(self.folder / "x.csv")
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            fold().save(self.folder / "y.csv")
+
+    def test_wrong_files(self):
+        (self.folder / "bad.csv").write_text("0F0,0F1,0B0,0B1\n1F0,1B1,1F1,1B0\n")
+        with self.assertRaises(InputError) as raised:
+            starpipe.read_schedule(self.folder / "bad.csv")
+        self.assertIn(f"{self.folder}/bad.csv: row 2, cell 2: BW(1,1) can never start: it waits for F(1,1)", str(raised.exception))
+        with self.assertRaisesRegex(InputError, "none.json"):
+            starpipe.read_schedule(self.folder / "none.json")
+        with self.assertRaisesRegex(InputError, "save: .*x.pdf ends in .pdf"):
+            fold().save(self.folder / "x.pdf")
+        with self.assertRaisesRegex(InputError, "save: .*nofolder"):
+            fold().save(self.folder / "nofolder" / "x.json")
+        self.assertEqual([file.name for file in self.folder.iterdir()], ["bad.csv"])
+
+    @unittest.skipUnless(STARPIPE, "this build has no command")
+    def test_the_command_takes_a_saved_schedule(self):
+        fold().save(self.folder / "mine.json")
+        done = subprocess.run([STARPIPE, "schedule", "check", self.folder / "mine.json", "--json"], check=True, capture_output=True, text=True)
+        self.assertIn('"fold"', done.stdout)
+
+
+if __name__ == "__main__":
+    unittest.main(argv=sys.argv[:1])
