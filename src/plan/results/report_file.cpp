@@ -108,7 +108,8 @@ ReportFile read_report(const std::filesystem::path& file) {
     const auto schedules = compared_policies_from_json(text, name);
     for (std::size_t s = 0; s < schedules.size(); ++s) {
       ReportRun& run = read.runs.emplace_back();
-      run.report = several ? std::move(json["schedules"][s]) : std::move(json);
+      nlohmann::ordered_json& of_schedule = several ? json["schedules"][s] : json;
+      run.report = std::move(of_schedule);
       if (several) run.schedule = schedules[s].front().step.planned.name();
       read_policies(schedules[s], run);
     }
