@@ -257,6 +257,10 @@ class Simulate(CommandTest):
         self.refused(["simulate", "gpt.yaml", "--set", "runtime.memory_limit=2KiB"], "no named schedule fits")
         # Stashes and bytes are not mixed up.
         self.refused(["simulate", "gpt.yaml", "--set", "runtime.memory_limit=4"], "schedule.memory_limit counts stashes")
+        self.refused(["simulate", "gpt.yaml", "--set", "runtime.memory_limit=[1GiB, 4]"], "schedule.memory_limit counts stashes")
+        self.ok("simulate", "gpt.yaml", "--set", "runtime.memory_limit=[1GiB, 2GiB]")
+        self.refused(["simulate", "gpt.yaml", "--set", "runtime.memory_limit=[1GiB, 2KiB]"], ", worker 1 needs ", "more than 2.0 KiB")
+        self.refused(["simulate", "gpt.yaml", "--set", "runtime.memory_limit=[1GiB, 1GiB, 1GiB]"], "3 values for schedule.workers 2")
         self.refused(["simulate", "gpt.yaml", "--set", "schedule.memory_limit=8GiB"], "runtime.memory_limit is in bytes")
 
     def test_sizes_of_an_mlp(self):

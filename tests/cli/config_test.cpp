@@ -123,7 +123,7 @@ runtime: {policy: worker-order, device: cuda, precision: tf32, window: 70, timeo
   EXPECT_EQ(config.runtime.window, 70);
   EXPECT_DOUBLE_EQ(config.runtime.timeout, 1.5);
   EXPECT_EQ(config.runtime.mapping, runtime::MappingKind::automatic);
-  EXPECT_EQ(config.runtime.memory_limit, 2U << 20);
+  EXPECT_THAT(config.runtime.memory_limits, ElementsAre(2U << 20));
 }
 
 TEST_F(LoadConfig, DevicesAreOfAllWorkersOrOfEach) {
@@ -321,7 +321,11 @@ TEST_F(LoadConfig, NamesValuesOutOfRange) {
             "--set schedule.placement: must be at least 0, got -1");
   EXPECT_EQ(override_problem("runtime.memory_limit=0x4KiB"),
             "--set runtime.memory_limit: expected a number of bytes such as 4096 or 16MiB, got '0x4KiB'");
-  EXPECT_EQ(load(minimal_mlp, {"runtime.memory_limit=0010KiB"}).runtime.memory_limit, 10U << 10);
+  EXPECT_THAT(load(minimal_mlp, {"runtime.memory_limit=0010KiB"}).runtime.memory_limits,
+              ElementsAre(10U << 10));
+  EXPECT_THAT(
+      load(minimal_mlp, {"runtime.memory_limit=[1MiB, 2048]", "schedule.workers=2"}).runtime.memory_limits,
+      ElementsAre(1U << 20, 2048));
   EXPECT_EQ(
       override_problem("runtime.emulate.F=1e300s"),
       "--set runtime.emulate.F: expected a time of 0, or at least 1e-99 and at most 1e+99, got '1e300s'");

@@ -57,6 +57,7 @@ json read_one(const YamlValue& value, const ValueType& type) {
 std::string expected_list(const ValueType& type) {
   if (type.kind == ValueType::Kind::whole) return "a list of integers such as [0, 1]";
   if (type.kind == ValueType::Kind::time) return "a time such as 2ms, or one a stage";
+  if (type.kind == ValueType::Kind::bytes) return "a number of bytes such as 16MiB, or a list of them";
   if (type.words.empty()) return "a word, or a list of words";
   return fmt::format("one of {}, or a list of them", fmt::join(type.words, ", "));
 }
@@ -97,9 +98,13 @@ void refuse_other_limit(const ConfigKey& key, const YamlValue& value) {
       node.Scalar().find_first_of("bB") != std::string::npos) {
     value.expected("a number of stashes (runtime.memory_limit is in bytes)");
   }
-  if (key.type.kind != ValueType::Kind::bytes || value.bytes() >= key.type.least) return;
-  value.fail(fmt::format("must be at least {}, got {} bytes (schedule.memory_limit counts stashes)",
-                         bytes_text(key.type.least), value.bytes()));
+  if (key.type.kind != ValueType::Kind::bytes) return;
+  if (node.IsSequence()) {
+    for (const YAML::Node& item : node) refuse_other_limit(key, YamlValue(item, value.label()));
+  } else if (value.bytes() < key.type.least) {
+    value.fail(fmt::format("must be at least {}, got {} bytes (schedule.memory_limit counts stashes)",
+                           bytes_text(key.type.least), value.bytes()));
+  }
 }
 
 /// The section that holds a key or section: "" for "model", "training" for "training.optimizer".

@@ -68,6 +68,12 @@ json to_json_value(const std::optional<T>& value) {
   return value ? to_json_value(*value) : json();
 }
 
+/// A list with one value as that value.
+template <class T>
+json one_or_list(const std::vector<T>& values) {
+  return values.size() == 1 ? json(values.front()) : to_json_value(values);
+}
+
 // The way back. The value must have passed ValueType::problem; only an optional takes null.
 
 template <class T>

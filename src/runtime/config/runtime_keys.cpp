@@ -125,12 +125,17 @@ void add_runtime_keys(Keys& keys) {
           at(&Config::runtime, &RuntimeConfig::mapping)));
   // Other policies, and `schedule.dynamic`, choose the order or the workers at run time, so what a worker
   // needs is not known before.
-  add(not_with(
-      only_with(key("runtime.memory_limit", {.kind = Kind::bytes, .least = 1024},
-                    "Bytes that a worker may need in all. A run in which a worker needs more is refused.",
-                    at(&Config::runtime, &RuntimeConfig::memory_limit)),
-                "runtime.policy", {"starpipe", "worker-order"}),
-      "schedule.dynamic"));
+  ConfigKey memory_limit = not_with(
+      only_with(
+          key("runtime.memory_limit",
+              {.kind = Kind::bytes, .count = Count::one_or_list, .least = 1024, .length = "schedule.workers"},
+              "Bytes that a worker may need in all: one number for all workers, or a list with one for "
+              "each. A run in which a worker needs more is refused.",
+              at(&Config::runtime, &RuntimeConfig::memory_limits)),
+          "runtime.policy", {"starpipe", "worker-order"}),
+      "schedule.dynamic");
+  memory_limit.get = [](const Config& config) { return one_or_list(config.runtime.memory_limits); };
+  add(std::move(memory_limit));
   add_emulation_keys(keys);
 }
 

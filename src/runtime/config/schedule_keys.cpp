@@ -95,10 +95,7 @@ void add_order_keys(Keys& keys) {
           "discipline greedy keeps no limit and is refused.",
           at(&Config::schedule, &ScheduleConfig::memory_limits)),
       "runtime.policy", {"starpipe", "worker-order"});
-  memory_limit.get = [](const Config& config) {
-    const std::vector<int>& of = config.schedule.memory_limits;
-    return of.size() == 1 ? json(of.front()) : to_json_value(of);
-  };
+  memory_limit.get = [](const Config& config) { return one_or_list(config.schedule.memory_limits); };
   add(std::move(memory_limit));
   // Tasks in the order of workers would neither pick jobs at run time nor keep a limit.
   add(unset_when_false(not_with(

@@ -102,7 +102,7 @@ std::vector<std::string> keys_of_policies(const Config& config) {
   std::vector<std::string> keys;
   if (config.runtime.window != RuntimeConfig().window) keys.emplace_back("runtime.window");
   if (!config.schedule.memory_limits.empty()) keys.emplace_back("schedule.memory_limit");
-  if (config.runtime.memory_limit) keys.emplace_back("runtime.memory_limit");
+  if (!config.runtime.memory_limits.empty()) keys.emplace_back("runtime.memory_limit");
   if (config.schedule.dynamic) keys.emplace_back("schedule.dynamic");
   return keys;
 }

@@ -23,19 +23,27 @@ namespace {
 /// With more jobs, other schedules are not tried: a user would wait too long for the refusal.
 constexpr std::size_t most_jobs_to_compare = 100'000;
 
+/// The need of one worker, and its limit.
 struct Need {
-  int worker = 0;  ///< the worker that needs the most
+  int worker = 0;
   WorkerMemory memory;
+  std::uint64_t limit = 0;
+
+  /// How many bytes the limit lacks; not positive when the need is within it.
+  [[nodiscard]] std::int64_t excess() const {
+    return static_cast<std::int64_t>(memory.total()) - static_cast<std::int64_t>(limit);
+  }
 };
 
 /// What a schedule would need, and how long it would take.
 struct Outcome {
-  std::string name;  ///< as a user writes it
-  std::uint64_t bytes = 0;
+  std::string name;     ///< as a user writes it
+  Need need;            ///< of the worker whose limit lacks most
   double makespan = 0;  ///< in a unit that does not depend on the number of stages
 };
 
-Need largest_need(const Config& config, const PlannedRun& run, const plan::Timeline& timeline) {
+/// The need of the worker whose limit lacks most.
+Need worst_need(const Config& config, const PlannedRun& run, const plan::Timeline& timeline) {
   const StepRules rules = step_rules(config, run.schedule.microbatches());
   const WorkerDevices workers = {.devices = {}, .on_gpu = config.runtime.on_gpu_of(run.schedule.workers())};
   const std::vector<WorkerMemory> needs =
@@ -43,15 +51,22 @@ Need largest_need(const Config& config, const PlannedRun& run, const plan::Timel
           ? evaluation_memory_need(run.schedule, run.network, run.costs, rules.evaluated, workers)
           : memory_need(run.schedule, run.network, config.training.optimizer, run.costs, timeline, workers,
                         rules);
-  const auto most = std::ranges::max_element(needs, {}, &WorkerMemory::total);
-  return {static_cast<int>(most - needs.begin()), *most};
+  const std::vector<std::uint64_t>& limits = config.runtime.memory_limits;
+  if (limits.size() > 1 && limits.size() != needs.size()) {
+    throw InputError(
+        fmt::format("runtime.memory_limit: {} values for {} workers", limits.size(), needs.size()));
+  }
+  std::vector<Need> of_workers;
+  for (std::size_t w = 0; w < needs.size(); ++w)
+    of_workers.push_back({static_cast<int>(w), needs[w], limits[limits.size() == 1 ? 0 : w]});
+  return *std::ranges::max_element(of_workers, {}, &Need::excess);
 }
 
 Outcome outcome_of(const Config& config, const PlannedRun& run, std::string name) {
   const plan::Timeline timeline = plan::simulate(run.schedule, run.costs);
   // With costs by FLOPs the average stage lasts 1, whatever the number of stages.
   const double unit = config.runtime.emulate ? 1 : run.schedule.stages();
-  return {std::move(name), largest_need(config, run, timeline).memory.total(), timeline.makespan / unit};
+  return {std::move(name), worst_need(config, run, timeline), timeline.makespan / unit};
 }
 
 /// Nothing when the run cannot be built: the schedule lacks an option, or the model has too few units.
@@ -138,16 +153,15 @@ std::string parts_text(const WorkerMemory& memory) {
 /// A sentence that tells which runs would fit.
 std::string advice(const Config& config, const PlannedRun& run, double makespan) {
   const std::vector<Outcome> all = alternatives(config, run);
-  const std::uint64_t limit = *config.runtime.memory_limit;
   const auto described = [makespan](const Outcome& o) {
-    return fmt::format("{} ({}, {:.2f} times the makespan)", o.name, bytes_text(o.bytes),
+    return fmt::format("{} ({}, {:.2f} times the makespan)", o.name, bytes_text(o.need.memory.total()),
                        makespan > 0 ? o.makespan / makespan : 1.0);
   };
   std::vector<Outcome> fitting;
   std::ranges::copy_if(all, std::back_inserter(fitting),
-                       [limit](const Outcome& o) { return o.bytes <= limit; });
+                       [](const Outcome& o) { return o.need.excess() <= 0; });
   const auto faster = [](const Outcome& a, const Outcome& b) {
-    return std::pair(a.makespan, a.bytes) < std::pair(b.makespan, b.bytes);
+    return std::pair(a.makespan, a.need.excess()) < std::pair(b.makespan, b.need.excess());
   };
   if (const auto fastest = std::ranges::min_element(fitting, faster); fastest != fitting.end()) {
     const bool own = fitting.front().name == recomputing;
@@ -159,7 +173,8 @@ std::string advice(const Config& config, const PlannedRun& run, double makespan)
     return "it does not fit with schedule.recompute: true either";
   std::string text =
       "no named schedule fits with this number of workers and micro-batches, with or without recomputation";
-  if (const auto least = std::ranges::min_element(all, {}, &Outcome::bytes); least != all.end()) {
+  const auto excess = [](const Outcome& o) { return o.need.excess(); };
+  if (const auto least = std::ranges::min_element(all, {}, excess); least != all.end()) {
     text += "; the least is " + described(*least);
   }
   return text;
@@ -168,11 +183,11 @@ std::string advice(const Config& config, const PlannedRun& run, double makespan)
 }  // namespace
 
 void require_memory(const Config& config, const PlannedRun& run) {
-  if (!config.runtime.memory_limit) return;
+  if (config.runtime.memory_limits.empty()) return;
   const plan::Timeline timeline = plan::simulate(run.schedule, run.costs);
-  const auto [worker, memory] = largest_need(config, run, timeline);
-  const std::uint64_t limit = *config.runtime.memory_limit;
-  if (memory.total() <= limit) return;
+  const Need worst = worst_need(config, run, timeline);
+  if (worst.excess() <= 0) return;
+  const auto& [worker, memory, limit] = worst;
   std::string need = bytes_text(memory.total());
   std::string given = bytes_text(limit);
   if (need == given) {  // rounding hides the difference

@@ -41,7 +41,7 @@ TEST(CheckValues, NamesTheKeyAndTheValue) {
             "schedule.cuts: must be at least 1, got -2");
   EXPECT_EQ(problem([](Config& c) { c.runtime.timeout = 0; }),
             "runtime.timeout: must be greater than 0, got 0");
-  EXPECT_EQ(problem([](Config& c) { c.runtime.memory_limit = 5; }),
+  EXPECT_EQ(problem([](Config& c) { c.runtime.memory_limits = {5}; }),
             "runtime.memory_limit: must be at least 1024, got 5");
 }
 

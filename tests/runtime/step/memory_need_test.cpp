@@ -387,9 +387,9 @@ WorkerMemory largest(const Config& config) {
 TEST(MemoryLimit, IsWhatTheLargestWorkerMayNeed) {
   Config config = gpipe_config();
   const std::uint64_t bytes = largest(config).total();
-  config.runtime.memory_limit = bytes;
+  config.runtime.memory_limits = {bytes};
   EXPECT_EQ(problem(config), "");
-  config.runtime.memory_limit = bytes - 1;
+  config.runtime.memory_limits = {bytes - 1};
   const std::string message = problem(config);
   EXPECT_THAT(message, HasSubstr("runtime.memory_limit: under gpipe, worker "));
   EXPECT_THAT(message, HasSubstr("needs " + std::to_string(bytes) + " bytes")) << "rounded they are equal";
@@ -397,23 +397,44 @@ TEST(MemoryLimit, IsWhatTheLargestWorkerMayNeed) {
   EXPECT_THAT(message, Not(HasSubstr("\n")));
 }
 
+TEST(MemoryLimit, EachWorkerMayHaveItsOwn) {
+  Config config = gpipe_config();
+  const Experiment e = make_experiment(config);
+  const plan::Costs costs = costs_by_flops(e.network);
+  std::vector<std::uint64_t> needs;
+  for (const WorkerMemory& need : memory_need(e.schedule, e.network, config.training.optimizer, costs,
+                                              plan::simulate(e.schedule, costs)))
+    needs.push_back(need.total());
+  ASSERT_NE(needs.front(), needs.back());
+  config.runtime.memory_limits = needs;
+  EXPECT_EQ(problem(config), "");
+  for (std::size_t w = 0; w < needs.size(); ++w) {
+    config.runtime.memory_limits = needs;
+    --config.runtime.memory_limits[w];
+    EXPECT_THAT(problem(config),
+                HasSubstr("runtime.memory_limit: under gpipe, worker " + std::to_string(w) + " needs"));
+  }
+  config.runtime.memory_limits = {needs[0], needs[1]};
+  EXPECT_THAT(problem(config), HasSubstr("runtime.memory_limit: 2 values for 4 workers"));
+}
+
 TEST(MemoryLimit, RecomputationIsNamedWhenItFits) {
   Config config = gpipe_config();
   Config recomputing = config;
   recomputing.schedule.recompute = true;
   const std::uint64_t bytes = largest(recomputing).total();
-  config.runtime.memory_limit = bytes;
+  config.runtime.memory_limits = {bytes};
   EXPECT_THAT(problem(config), HasSubstr("it fits with schedule.recompute: true"));
-  recomputing.runtime.memory_limit = bytes;
+  recomputing.runtime.memory_limits = {bytes};
   EXPECT_EQ(problem(recomputing), "");
-  config.runtime.memory_limit = bytes - 1;
+  config.runtime.memory_limits = {bytes - 1};
   EXPECT_THAT(problem(config), Not(HasSubstr("it fits with schedule.recompute: true")));
 }
 
 /// Tries all schedules one by one.
 TEST(MemoryLimit, TheFastestThatFitsIsNamed) {
   Config config = gpipe_config();
-  config.runtime.memory_limit = largest(config).total() / 2;
+  config.runtime.memory_limits = {largest(config).total() / 2};
   double shortest = std::numeric_limits<double>::infinity();
   std::string best;
   for (const plan::ScheduleEntry& entry : plan::schedule_entries()) {
@@ -437,7 +458,7 @@ TEST(MemoryLimit, TheFastestThatFitsIsNamed) {
 
 TEST(MemoryLimit, NothingThatFitsIsSaidToo) {
   Config config = gpipe_config();
-  config.runtime.memory_limit = 4096;
+  config.runtime.memory_limits = {4096};
   EXPECT_THAT(problem(config), HasSubstr("no named schedule fits"));
   EXPECT_THAT(problem(config), HasSubstr("the least is "));
 }
@@ -449,14 +470,14 @@ TEST(MemoryLimit, IsNotTheLimitOfStashes) {
   EXPECT_EQ(problem(config), "") << "four stashes, whatever their size";
   const std::uint64_t bounded = largest(config).total();
   EXPECT_LT(bounded, largest(gpipe_config()).total());
-  config.runtime.memory_limit = bounded;
+  config.runtime.memory_limits = {bounded};
   EXPECT_EQ(problem(config), "") << "both hold";
 }
 
 TEST(MemoryLimit, EmulatedTimesDecideWhoIsFastest) {
   Config config = gpipe_config();
   config.runtime.emulate = EmulationConfig{.F = {1e-3}, .B = {1e-3}, .W = {1e-3}, .comm = 0.1};
-  config.runtime.memory_limit = largest(gpipe_config()).total() / 2;
+  config.runtime.memory_limits = {largest(gpipe_config()).total() / 2};
   const std::string message = problem(config);
   EXPECT_THAT(message, HasSubstr("the fastest that fits is schedule.name: "));
   EXPECT_THAT(message, Not(HasSubstr("stages: 8"))) << "transfers are dear, so few of them";

@@ -76,7 +76,7 @@ struct ScheduleConfig {
   std::string profile_file;  ///< `profile`
   std::optional<plan::Discipline> discipline;
   std::vector<int>
-      memory_limits;  ///< in stashes, one or one a worker; RuntimeConfig::memory_limit is in bytes
+      memory_limits;  ///< in stashes, one or one a worker; RuntimeConfig::memory_limits are in bytes
   bool dynamic = false;
   std::optional<bool> recompute;  ///< unset: false, or what the file says
 };
@@ -114,7 +114,7 @@ struct RuntimeConfig {
   double timeout = 300;  ///< seconds
   int window = 10'000;   ///< most submitted tasks; bounds StarPU's memory for tasks
   MappingKind mapping = MappingKind::linear;
-  std::optional<std::uint64_t> memory_limit = std::nullopt;  ///< bytes
+  std::vector<std::uint64_t> memory_limits = {};  ///< bytes, one for all workers, or one for each
   std::optional<EmulationConfig> emulate = std::nullopt;
 
   [[nodiscard]] const std::string& device_of(int worker) const {
