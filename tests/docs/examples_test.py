@@ -9,11 +9,15 @@ text      straight after a console block: the output of the last command, on eit
           line may go on (a search that its budget ended says so).
 yaml      a first line "# FILE" names a file for the commands below; without it the block is a configuration, and
           `starpipe simulate` must take it.
+pycon     a session of Python with the package starpipe; the sessions of a page share their names. What they print is
+          compared. Left out where BUILD has no package.
 cpp       a first line "// FILE" names the file; a file in a folder is a source of the tree, compiled and run with the
           main program below.
 Blocks in other languages (sh) are not run.
 """
 
+import doctest
+import importlib.util
 import os
 import pathlib
 import re
@@ -139,6 +143,27 @@ def cpp_file(block, folder, env):
     run([program], folder, env)
 
 
+def pycon(block, folder, session):
+    """Runs a session of Python, with the names of those before it."""
+    if "to_pandas" in block and importlib.util.find_spec("pandas") is None:
+        print(f"{page.name}: a session is left out: no pandas (Debian: python3-pandas)")
+        return
+    test = doctest.DocTestParser().get_doctest(block, session, page.name, page.name, 0)
+    test.globs = session
+    before = os.getcwd()
+    os.chdir(folder)
+    try:
+        failed = doctest.DocTestRunner(verbose=False).run(test, clear_globs=False).failed
+    finally:
+        os.chdir(before)
+    if failed:
+        fail("a session of Python prints other lines, see above")
+
+
+def has_package():
+    return any((build / "python/starpipe").glob("_core*.so"))
+
+
 def main():
     blocks = re.findall(r"^```(\w+)\n(.*?)^```$(?=\n*(```text)?)", page.read_text(), re.M | re.S)
     with tempfile.TemporaryDirectory() as name:
@@ -150,7 +175,8 @@ def main():
             env["CMAKE_PREFIX_PATH"] = str(folder / "prefix")
         for link, target in (("experiments", source / "experiments"), ("include", source / "include"), ("build", build)):
             (folder / link).symlink_to(target)
-        printed = None
+        sys.path.insert(0, str(build / "python"))
+        session, printed = {}, None
         for language, block, text_follows in blocks:
             if language == "text" and printed:
                 check_form(block, printed)
@@ -162,7 +188,9 @@ def main():
                 yaml_file(block, folder, env)
             elif language == "cpp":
                 cpp_file(block, folder, env)
-    print(f"{page.name}: {sum(language in ('console', 'yaml', 'cpp') for language, _, _ in blocks)} blocks")
+            elif language == "pycon" and has_package():
+                pycon(block, folder, session)
+    print(f"{page.name}: {sum(language in ('console', 'yaml', 'cpp', 'pycon') for language, _, _ in blocks)} blocks")
 
 
 main()
