@@ -32,12 +32,10 @@ function(starpipe_find_simgrid)
   message(STATUS "Found StarPU on SimGrid in ${STARPIPE_SIMGRID_STARPU_PREFIX}")
 endfunction()
 
-# starpipe_simulated_program(NAME SOURCES PATTERN... OBJECTS TARGET... LIBS LIBRARY...)
-# makes NAME.so, which smpirun loads once for each simulated rank, in one process. Each of these copies has its own
-# globals, StarPU's among them, which is why all code that belongs to one rank is compiled into it. The libraries that it
-# links are loaded once for all ranks: they hold nothing that belongs to a rank.
-function(starpipe_simulated_program name)
-  cmake_parse_arguments(PARSE_ARGV 1 arg "" "" "SOURCES;OBJECTS;LIBS")
+# starpipe_simulated_objects(NAME SOURCES PATTERN... [LIBS LIBRARY...])
+# compiles sources for programs on SimGrid, as the object library NAME.
+function(starpipe_simulated_objects name)
+  cmake_parse_arguments(PARSE_ARGV 1 arg "" "" "SOURCES;LIBS")
   starpipe_sources(sources ${arg_SOURCES})
   list(FILTER sources EXCLUDE REGEX "/simulated_exchange\\.cpp$") # a library of its own
   # simulated_X.cpp takes the place of X.cpp.
@@ -47,18 +45,27 @@ function(starpipe_simulated_program name)
       list(REMOVE_ITEM sources "${replaced}")
     endif()
   endforeach()
-  add_library(${name} MODULE ${sources})
+  add_library(${name} OBJECT ${sources})
   starpipe_target_options(${name})
   starpipe_unhurried(${name} -O1)
   starpipe_unite(${name})
-  set_target_properties(${name} PROPERTIES PREFIX "" LIBRARY_OUTPUT_DIRECTORY "${CMAKE_RUNTIME_OUTPUT_DIRECTORY}")
-  target_compile_definitions(${name} PRIVATE STARPIPE_ON_SIMGRID)
+  target_compile_definitions(${name} PUBLIC STARPIPE_ON_SIMGRID)
   # GNU's unique symbols would be one for all ranks.
-  target_compile_options(${name} PRIVATE -fno-gnu-unique)
-  target_include_directories(${name} PRIVATE "${PROJECT_SOURCE_DIR}/src" "${PROJECT_SOURCE_DIR}")
-  target_link_libraries(${name} PRIVATE ${arg_LIBS} starpipe::simulated_starpu)
-  foreach(objects IN LISTS arg_OBJECTS)
-    target_sources(${name} PRIVATE $<TARGET_OBJECTS:${objects}>)
-  endforeach()
+  target_compile_options(${name} PUBLIC -fno-gnu-unique)
+  target_include_directories(${name} PUBLIC "${PROJECT_SOURCE_DIR}/src" "${PROJECT_SOURCE_DIR}")
+  target_link_libraries(${name} PUBLIC ${arg_LIBS} starpipe::simulated_starpu)
   starpipe_precompile(${name} <fmt/format.h> <nlohmann/json.hpp>)
+endfunction()
+
+# starpipe_simulated_program(NAME SOURCES FILE... LIBS LIBRARY...)
+# makes NAME.so, which smpirun loads once for each simulated rank, in one process. Each of these copies has its own
+# globals, StarPU's among them, which is why all code that belongs to one rank is compiled into it: LIBS has the object
+# libraries with this code. The other libraries are loaded once for all ranks: they hold nothing that belongs to a rank.
+function(starpipe_simulated_program name)
+  cmake_parse_arguments(PARSE_ARGV 1 arg "" "" "SOURCES;LIBS")
+  add_library(${name} MODULE ${arg_SOURCES})
+  starpipe_target_options(${name})
+  starpipe_unhurried(${name} -O1)
+  set_target_properties(${name} PROPERTIES PREFIX "" LIBRARY_OUTPUT_DIRECTORY "${CMAKE_RUNTIME_OUTPUT_DIRECTORY}")
+  target_link_libraries(${name} PRIVATE ${arg_LIBS})
 endfunction()
