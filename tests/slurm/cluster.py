@@ -57,7 +57,6 @@ SelectType=select/cons_tres
 SelectTypeParameters=CR_Core
 SlurmdParameters=config_overrides
 MpiDefault=none
-KillWait=5
 """
 
 

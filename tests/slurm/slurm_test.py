@@ -196,6 +196,11 @@ class Slurm(unittest.TestCase):
         self.assertEqual(self.run_command("scancel", str(job)).returncode, 0)
         self.wait(job, 60)
         self.assertRegex(self.output(job), r"(?m)^starpipe: ended by SIGTERM after step \d+ of 1000000")
+        # On two nodes, which Slurm signals at different times. It kills what has not ended after a while.
+        give_up = time.monotonic() + 30
+        while len(ends := re.findall(r"(?m)^srun: error: .* task \d: (.+)$", self.output(job))) < 2 and time.monotonic() < give_up:
+            time.sleep(0.1)
+        self.assertEqual(ends, ["Exited with exit code 75"] * 2, self.output(job))
         state = self.run_command("scontrol", "--oneliner", "show", "job", str(job)).stdout
         self.assertRegex(state, r" JobState=CANCELLED .* Restarts=0 ")
         self.assertTrue(list((self.folder / f"results/train-{job}-checkpoints").glob("step-*/manifest.json")))
