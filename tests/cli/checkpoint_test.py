@@ -201,6 +201,13 @@ class Resume(CheckpointTest):
         result = self.train("gpt.yaml", "--resume", *settings("data.validation=other", "evaluate.microbatches=3"))
         self.assertEqual(self.messages(result)[1:],
                          ["starpipe: --resume: evaluate.microbatches was 2, and is 3 from now on"])
+        # The same name, and another file.
+        self.write("other", "The quick brown fox jumps over the lazy dog. " * 20)
+        result = self.train("gpt.yaml", "--resume", *settings("training.steps=5", "data.validation=other", "evaluate.microbatches=3"))
+        [told] = self.messages(result)[1:]
+        self.assertIn("data.validation has other content than before", told)
+        result = self.train("gpt.yaml", "--resume", *settings("training.steps=6", "data.validation=other", "evaluate.microbatches=3"))
+        self.assertEqual(self.messages(result)[1:], [])
 
     def test_start_weights_are_those_of_step_1(self):
         """A run that goes on needs neither the file nor the key."""

@@ -121,6 +121,8 @@ ordered_json training_facts(const AgreedRun& run) {
   for (const char* name : fixed_keys) add(*find_key(keys, name));
   facts["training.microbatches"] = run.experiment.schedule.microbatches();
   facts["data.path"] = fmt::format("content {:016x}", run.experiment.data->digest());
+  if (const model::Dataset* const validation = run.experiment.validation.get())
+    facts[validation_fact] = fmt::format("content {:016x}", validation->digest());
   const model::LearningRateSchedule& rates = run.config.training.optimizer.schedule;
   if (rates.kind == "linear" || rates.kind == "cosine")
     facts[rate_steps] = rates.steps.value_or(run.config.training.steps);
@@ -135,6 +137,7 @@ void require_same_training(const AgreedRun& run, const CheckpointReader& reader,
     const ordered_json saved = facts.value(key, ordered_json());
     // The user may change the learning-rate schedule. `training.steps` does not change it in passing.
     if (key == rate_steps && (saved.is_null() || run.config.training.optimizer.schedule.steps)) continue;
+    if (key == validation_fact) continue;                                    // it changes no weights
     if (saved.is_null() && key == "model.tied" && value == false) continue;  // older than the key
     if (saved == value) continue;
     throw InputError(fmt::format("--resume: {}: {} was written with {}, this run has {}{}", key, name,

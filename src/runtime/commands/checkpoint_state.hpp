@@ -32,7 +32,10 @@ std::vector<TensorView> tensors_of(const AgreedRun& run, const SetCopy& copy);
 void read_set(const AgreedRun& run, CheckpointReader& reader, int set, std::span<float> parameters,
               std::span<float> optimizer);
 
-/// What must be the same when a run goes on, by configuration key.
+/// The fact that may change when a run goes on: the content of the validation data, where there are some.
+inline constexpr const char* validation_fact = "data.validation";
+
+/// What must be the same when a run goes on, by configuration key; and `validation_fact`.
 nlohmann::ordered_json training_facts(const AgreedRun& run);
 
 /// Throws InputError when the run cannot go on from a checkpoint: for the first name or shape of a parameter

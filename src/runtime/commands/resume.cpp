@@ -87,6 +87,17 @@ std::vector<std::string> changed_settings(const nlohmann::json& before, const nl
   return lines;
 }
 
+// Whether the file of this name has other content. Another name is told as a changed setting.
+bool has_other_validation(const RunRecord& record, const AgreedRun& run) {
+  const nlohmann::ordered_json::json_pointer name("/data/validation");
+  const nlohmann::ordered_json config = config_json(run.config);
+  if (!record.config.contains(name) || !config.contains(name) || record.config[name] != config[name])
+    return false;
+  const nlohmann::ordered_json now = training_facts(run);
+  return record.facts.contains(validation_fact) && now.contains(validation_fact) &&
+         record.facts[validation_fact] != now[validation_fact];
+}
+
 void say(const std::string& line) { print_message(fmt::format("starpipe: {}\n", line)); }
 
 }  // namespace
@@ -144,6 +155,8 @@ void CheckpointFolder::find(bool resume) {
   say(fmt::format("--resume: goes on after step {} of {}, from {}", found.manifest->step, steps, name));
   for (const std::string& line : changed_settings(record.config, config_json(run_.config)))
     say("--resume: " + line);
+  if (has_other_validation(record, run_))
+    say("--resume: data.validation has other content than before, so its losses cannot be compared");
   directory_ = found.directory;
   found_ = std::move(found.manifest);
 }
