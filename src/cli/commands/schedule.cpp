@@ -102,9 +102,10 @@ struct ShowOptions {
   ResultOptions result;
 };
 
-void show_prediction(const ResultOptions& result, const plan::LimitedSchedule& made, const plan::Costs& costs,
-                     const std::string& unit) {
+void show_prediction(const ResultOptions& result, const CostOptions& given, const plan::LimitedSchedule& made,
+                     const plan::Costs& costs, const std::string& unit) {
   const plan::Timeline timeline = plan::simulate(made.schedule, costs);
+  given.note_missing_bytes(made.schedule.name(), timeline);
   const plan::PredictedRun run{made.schedule, costs, timeline, unit, made.reordering};
   result.show(run, [&] { return result.drawn(run); });
 }
@@ -133,7 +134,7 @@ int show(const ShowOptions& options) {
   try {
     const plan::CostedSchedule made =
         plan::make_costed_schedule(options.name, request, order, costs, options.per_share);
-    show_prediction(options.result, made.made, made.costs, unit);
+    show_prediction(options.result, options.costs, made.made, made.costs, unit);
   } catch (const plan::RequestError& error) {
     throw InputError(fmt::format("--{}", error.what()));
   }
@@ -225,7 +226,7 @@ int check(const CheckOptions& options) {
         fmt::format("starpipe: {}: its run keeps the memory limit; its order is now fixed (discipline {})\n",
                     options.file, plan::to_string(made.schedule.discipline())));
   }
-  show_prediction(options.result, made, costs, unit);
+  show_prediction(options.result, options.costs, made, costs, unit);
   return 0;
 }
 

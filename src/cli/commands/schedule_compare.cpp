@@ -308,6 +308,10 @@ int compare(ScheduleCompareOptions options) {
   plan::load_plugins_for(options.plugins, options.names, "--plugin");
   std::string unit;
   const std::vector<Row> rows = rows_of(options, unit);
+  for (const Row& row : rows) {
+    if (row.run && row.microbatches == options.microbatches.front())
+      options.costs.note_missing_bytes(row.name, row.run->step.timeline);
+  }
   const auto json = [&] { return plan::json_text(to_json(options, rows, unit)); };
   print(options.json ? json() : to_text(options, rows, unit));
   if (options.output) {

@@ -5,16 +5,20 @@
 #include <array>
 #include <filesystem>
 #include <sstream>
+#include <string_view>
 #include <utility>
 #include <vector>
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include "cli/input/links_file.hpp"
 #include "cli/input/yaml.hpp"
 #include "cli/options/value_checks.hpp"
 #include "starpipe/base/error.hpp"
 #include "starpipe/base/index.hpp"
+#include "starpipe/base/messages.hpp"
+#include "starpipe/plan/simulate/transfers.hpp"
 
 namespace starpipe::cli {
 namespace {
@@ -188,6 +192,24 @@ void CostOptions::apply(plan::Costs& costs, std::string& unit, int stages, const
         "--no-prefetch: transfers take no time; give it with --links, or a --comm greater than 0");
   }
   costs.prefetch = false;
+}
+
+void CostOptions::note_missing_bytes(const std::string& name, const plan::Timeline& timeline) const {
+  if (bytes_.value_or(0) == 0) return;
+  std::vector<std::string_view> kinds;
+  for (const plan::TransferKind& kind : plan::transfer_kinds) {
+    // Reductions come after the last job, and are no part of the makespan.
+    if (kind.member == &plan::Transfers::weight_gradients) continue;
+    const bool without = std::ranges::any_of(timeline.received, [&](const plan::Transfers& received) {
+      const plan::Received& of_kind = received.*kind.member;
+      return of_kind.count > 0 && of_kind.bytes == 0;
+    });
+    if (without) kinds.push_back(kind.label);
+  }
+  if (kinds.empty()) return;
+  print_message(fmt::format(
+      "starpipe: {}: transfers of {} take a latency only: --bytes is of activations and gradients\n", name,
+      fmt::join(kinds, " and ")));
 }
 
 void CostOptions::apply_comm(plan::Costs& costs, const std::string& unit,

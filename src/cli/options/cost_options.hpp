@@ -10,6 +10,7 @@
 #include <CLI/CLI.hpp>
 
 #include "starpipe/plan/simulate/costs.hpp"
+#include "starpipe/plan/simulate/timeline.hpp"
 
 namespace starpipe::cli {
 
@@ -29,6 +30,9 @@ class CostOptions {
   /// file, also when only some times have a unit. `device`: of a file with durations by kind of device, the
   /// kind that is meant; empty where the caller knows none, and such a file is refused.
   void apply(plan::Costs& costs, std::string& unit, int stages, const std::string& device = {}) const;
+  /// Prints a line on standard error when a run of the schedule `name` transfers something whose bytes
+  /// --bytes does not give, so that these transfers have a latency only.
+  void note_missing_bytes(const std::string& name, const plan::Timeline& timeline) const;
   /// The files that --durations and --links name; empty where they name none.
   [[nodiscard]] std::array<std::filesystem::path, 2> files() const;
   /// Whether --durations was given.
