@@ -154,6 +154,7 @@ UNUSED = {
                  "runtime.emulate"],
     "compare": ["data.validation", "evaluate", "checkpoint"],
     "verify": ["data.validation", "evaluate", "checkpoint"],
+    "sim": ["training.steps", "runtime.timeout", "runtime.mapping", "runtime.emulate.comm", "runtime.emulate.links"],
 }  # fmt: skip
 
 
@@ -166,6 +167,8 @@ class ConfigKeys(CommandTest):
         self.write("light.yaml", "layers: [{F: 1}, {F: 1}, {F: 9}]\n")
         for name, latency in (("near", "1ms"), ("far", "3ms")):
             self.write(f"{name}.yaml", f"levels: [{{latency: {latency}, bandwidth: 1GB/s}}]\n")
+        self.write("cluster.yaml", "{gpus_per_node: 4, gpu_memory: 1GiB, host_link: {latency: 1us, bandwidth: 1GB/s}, "
+                                   "levels: [{latency: 1us, bandwidth: 1GB/s}]}")
         self.write("mlp.yaml", MLP)
         result = self.run_command("train", "mlp.yaml", "--set", "training.seed=9", "--save-weights", "weights")
         self.assertEqual(result.returncode, 0, result.stderr)
@@ -267,8 +270,14 @@ class ConfigKeys(CommandTest):
                 with self.subTest(command=command, key=name):
                     self.write("c.yaml", key.text)
                     words = [word for setting in [*key.base, f"{name}={key.value}"] for word in ("--set", setting)]
-                    weights = ["--weights", "weights"] if command == "evaluate" else []
-                    self.refused([command, "c.yaml", *weights, *words], f"does not apply to {command}")
+                    more = {"evaluate": ["--weights", "weights"], "sim": ["--cluster", "cluster.yaml"]}.get(command, [])
+                    self.refused([command, "c.yaml", *more, *words], f"does not apply to {command}")
+
+    def test_simulated_gpus_refuse_what_they_cannot_honour(self):
+        for key, runtime in (("runtime.emulate.prefetch", "emulate: {F: 2ms, B: 2ms, W: 1ms, comm: 1ms, prefetch: false}"),
+                             ("runtime.mapping", "mapping: auto")):
+            self.write("c.yaml", f"{MLP}runtime: {{{runtime}}}\n")
+            self.refused(["sim", "c.yaml", "--cluster", "cluster.yaml"], key)
 
     def test_the_environment_cannot_make_the_window_useless(self):
         self.refused(["train", "mlp.yaml", "--set", "runtime.window=5"], "STARPU_SCHED", "runtime.window", "lws",

@@ -7,6 +7,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -141,10 +142,26 @@ std::vector<plan::Durations> given_durations(const SimOptions& options, const ru
   return durations;
 }
 
+/// Keys that change nothing on simulated GPUs: the cluster has the links, SimGrid ends a run that cannot go
+/// on, and each GPU has one worker, in their order.
+constexpr std::array<std::string_view, 6> unused_by_sim = {
+    "training.steps",  "runtime.timeout",      "runtime.workers_per_core",
+    "runtime.mapping", "runtime.emulate.comm", "runtime.emulate.links"};
+
+/// What the file may say that would make a real run another one than the simulated one.
+void check_simulated(const ConfigOptions& options, const runtime::Config& config) {
+  options.refuse_overrides("sim", unused_by_sim);
+  if (config.runtime.emulate && !config.runtime.emulate->prefetch)
+    throw InputError("runtime.emulate.prefetch: false: simulated GPUs fetch the inputs of a job before it");
+  if (config.runtime.mapping != runtime::MappingKind::linear)
+    throw InputError("runtime.mapping: auto: the workers of simulated GPUs are in their order");
+}
+
 /// The configuration with the durations of its jobs in `runtime.emulate`: those of --durations, else those
 /// that were measured for its partition, else its own.
 runtime::Config with_durations(const SimOptions& options, const runtime::Cluster& cluster) {
   runtime::Config config = options.config.load();
+  check_simulated(options.config, config);
   if (const std::string policy = environment("STARPU_SCHED").value_or(""); !policy.empty())
     config.runtime.policy = policy;
   const std::optional<runtime::PartitionChoice> partition = runtime::choose_partition(config);
