@@ -272,6 +272,7 @@ class Sweep(CommandTest):
                 (study(grid="{training.steps: [~]}"), "training.steps", "a value"),
                 (study(set="{training.steps: 3}", grid="{training.steps: [3]}"), "study.yaml:4", "training.steps is given twice"),
                 (study(set="{--report: a.json}"), "study.yaml:3", "--report", "each run has a report"),
+                (study(set="{--html: a.html}"), "study.yaml:3", "--html", "outputs: [html]"),
                 (study(set="{ranks: 2}"), "ranks", "one process"),
                 (study("train", set="{ranks: 0}"), "ranks", "at least 1"),
                 (study("train", outputs="[weights]"), "outputs", "'weights'"),

@@ -24,7 +24,10 @@ constexpr std::array known_outputs = {StudyOutput{"train", "timeline", "--timeli
                                       StudyOutput{"train", "curves", "--curves", "curves.svg"},
                                       StudyOutput{"simulate", "timeline", "--timeline", "timeline.svg"},
                                       StudyOutput{"simulate", "trace", "--trace", "trace.json"},
-                                      StudyOutput{"compare", "timeline", "--timeline", "timeline.svg"}};
+                                      StudyOutput{"compare", "timeline", "--timeline", "timeline.svg"},
+                                      StudyOutput{"train", "html", "--html", "report.html"},
+                                      StudyOutput{"simulate", "html", "--html", "report.html"},
+                                      StudyOutput{"compare", "html", "--html", "report.html"}};
 
 /// Options that a study cannot give, and what to do instead.
 struct TakenOption {
@@ -36,6 +39,7 @@ constexpr std::array taken_options = {TakenOption{"--set", "give the key itself"
                                       TakenOption{"--output", "each run has a report"},
                                       TakenOption{"--json", "each run has a report in JSON"},
                                       TakenOption{"--format", "each run has a report in JSON"},
+                                      TakenOption{"--html", "give outputs: [html]"},
                                       TakenOption{"--timeline", "give outputs: [timeline]"},
                                       TakenOption{"--trace", "give outputs: [trace]"},
                                       TakenOption{"--metrics", "give outputs: [metrics]"},
