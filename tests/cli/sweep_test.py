@@ -258,6 +258,28 @@ class Sweep(CommandTest):
         subprocess.run(["bash", "-n"], input=script, text=True, check=True)
         self.assertEqual(os.listdir(self.path("out")), ["runs"])
 
+    def test_names_with_blanks_in_the_script(self):
+        """Slurm reads options of #SBATCH as a shell does, and replaces patterns in the names of logs."""
+        self.folder = self.path("two words")
+        os.mkdir(self.folder)
+        self.write("base.yaml", mlp_config(EMULATE))
+        self.write("a study.yaml", study())
+        script = self.ok("sweep", "a study.yaml", "-o", "re 5%j", "--slurm", 1)
+        options = dict(shlex.split(line)[1].split("=", 1) for line in script.splitlines() if line.startswith("#SBATCH"))
+        here = os.path.realpath(self.folder)
+        self.assertEqual((options["--job-name"], options["--chdir"], options["--output"]),
+                         ("a study", here, f"{here}/re 5%%j/slurm-%A_%a.txt"))
+
+    def test_workers_of_a_file(self):
+        self.ok("schedule", "show", "1f1b", "--workers", 2, "--microbatches", 4, "-o", "order.csv")
+        self.write("study.yaml", study("train", set="{schedule.file: order.csv}"))
+        self.assertIn("#SBATCH --cpus-per-task=2\n", self.sweep("--slurm", 1))
+
+    def test_a_policy_of_the_environment_is_another_run(self):
+        self.write("study.yaml", study())
+        for environment, told in (({}, "1 done;"), ({"STARPU_SCHED": "lws"}, "1 done;"), ({}, "1 done (1 before);")):
+            self.assertIn(f"1 run: {told}", self.sweep(environment=environment))
+
     def test_refusals(self):
         for parts, *culprits in [
                 (study("fly"), "study.yaml:1", "command", "'fly' is not one of train, simulate, compare"),

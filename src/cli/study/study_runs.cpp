@@ -15,6 +15,8 @@
 #include "cli/input/config.hpp"
 #include "cli/options/output_files.hpp"
 #include "cli/study/input_files.hpp"
+#include "runtime/setup/planned_run.hpp"
+#include "starpipe/base/environment.hpp"
 #include "starpipe/base/error.hpp"
 #include "starpipe/base/hash.hpp"
 #include "starpipe/base/index.hpp"
@@ -99,6 +101,17 @@ int ranks_of(const Settings& settings) {
   return found == settings.end() ? 1 : std::stoi(found->value);
 }
 
+/// The workers of a run. A file of a schedule has its own number. A schedule that cannot be made has 1: its
+/// run fails, and says why.
+int workers_of(const runtime::Config& config) {
+  if (!config.schedule.file) return config.schedule.workers.value_or(1);
+  try {
+    return runtime::plan_run(config).schedule.workers();
+  } catch (const InputError&) {
+    return 1;
+  }
+}
+
 void load_plugins_of(const Settings& settings) {
   for (const Setting& setting : settings) {
     if (setting.name == "--plugin") plan::load_plugin(setting.value);
@@ -131,13 +144,15 @@ std::vector<StudyRun> runs_of(const Study& study) {
     try {
       load_plugins_of(run.settings);
       const runtime::Config config = load_config(study.config, overrides_of(run.settings));
-      run.workers = config.schedule.workers.value_or(1);
-      const nlohmann::json whole = {study.command,
-                                    runtime::config_json(config),
-                                    options_of(run.settings),
-                                    run.ranks,
-                                    study.outputs,
-                                    files.marks(files_of(config, run.settings))};
+      run.workers = workers_of(config);
+      nlohmann::json whole = {study.command,
+                              runtime::config_json(config),
+                              options_of(run.settings),
+                              run.ranks,
+                              study.outputs,
+                              files.marks(files_of(config, run.settings))};
+      // It chooses the policy before the configuration does.
+      if (const auto policy = environment("STARPU_SCHED")) whole.push_back(*policy);
       hash = hash_of(whole.dump(), hash_start);
     } catch (const InputError& error) {
       throw InputError(fmt::format("{}: {}: {}", study.source, title_of(run, false), error.what()));
