@@ -28,6 +28,21 @@ std::string shell_text(std::span<const std::string> command) {
   return text;
 }
 
+namespace {
+
+/// A value of an option in a line of #SBATCH. Slurm reads such a line as a shell does.
+std::string option_text(const std::string& value) { return shell_text(std::array{value}); }
+
+/// The logs of the tasks. Slurm replaces %A, %a and other patterns in the name, and %% by %.
+std::string log_pattern(const std::filesystem::path& folder) {
+  std::string pattern;
+  for (const char letter : std::filesystem::absolute(folder).string())
+    pattern += letter == '%' ? "%%" : std::string(1, letter);
+  return pattern + "/slurm-%A_%a.txt";
+}
+
+}  // namespace
+
 std::string sbatch_script(const Study& study, std::span<const StudyRun> runs,
                           const std::filesystem::path& folder, int tasks) {
   int ranks = 1;
@@ -54,8 +69,8 @@ set -euo pipefail
 export SRUN_CPUS_PER_TASK=${{SLURM_CPUS_PER_TASK:-1}}
 exec {7} --block "$SLURM_ARRAY_TASK_ID/{0}"{8}
 )",
-                     tasks, runs.size(), std::filesystem::path(study.source).stem().string(), ranks, cores,
-                     here.string(), (std::filesystem::absolute(folder) / "slurm-%A_%a.txt").string(),
+                     tasks, runs.size(), option_text(std::filesystem::path(study.source).stem().string()),
+                     ranks, cores, option_text(here.string()), option_text(log_pattern(folder)),
                      shell_text(command),
                      ranks > 1 ? R"( --launcher "srun --mpi=pmi2 --cpu-bind=none --wait=60 -n")" : "");
 }
