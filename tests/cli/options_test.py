@@ -351,6 +351,8 @@ REFUSED = [
     ("explain run.json --what-if schedule=1f1b --plugin PLUGIN", "--plugin", "--what-if schedule="),
     ("simulate listed.yaml --plugin PLUGIN", "--plugin", "schedule.file"),
     ("simulate listed.yaml --set schedule.plugin=PLUGIN", "schedule.plugin", "schedule.file"),
+    ("simulate listed.yaml --set schedule.memory_limit=[]", "schedule.memory_limit"),
+    ("simulate listed.yaml --set schedule.memory_limit=[4,3,2]", "schedule.memory_limit", "s.csv"),
     # Policies.
     ("simulate mlp.yaml --set runtime.policy=strapipe", "runtime.policy", "strapipe"),
     (f"{COMPARE} --set runtime.policy=lws", "runtime.policy", "--policies"),

@@ -81,8 +81,9 @@ json read(const YamlValue& value, const ValueType& type) {
     if (type.count == ValueType::Count::list) value.expected(expected_list(type));
     return json::array({read_one(value, type)});
   }
-  const bool may_be_empty = type.count == ValueType::Count::list || type.words.empty();
-  if (value.node().size() == 0 && (!may_be_empty || type.kind == ValueType::Kind::time)) {
+  // An empty list of names is none of them. Where one value is for all, no value would be for none.
+  const bool of_names = type.kind == ValueType::Kind::word && type.words.empty();
+  if (value.node().size() == 0 && type.count != ValueType::Count::list && !of_names) {
     value.expected(expected_list(type));
   }
   json list = json::array();

@@ -143,10 +143,11 @@ PlannedRun plan_run(const Config& config) {
   }
   std::optional<plan::Schedule> listed;
   if (config.schedule.file) listed = read_schedule(config);
-  const std::size_t devices = config.runtime.device.size();
-  if (listed && devices > 1 && std::cmp_not_equal(devices, listed->workers())) {
-    throw InputError(fmt::format("runtime.device: {} devices for the {} workers of {}", devices,
-                                 listed->workers(), config.schedule.file->string()));
+  for (const auto& [key, count] : {std::pair{"runtime.device", config.runtime.device.size()},
+                                   {"schedule.memory_limit", config.schedule.memory_limits.size()}}) {
+    if (!listed || count < 2 || std::cmp_equal(count, listed->workers())) continue;
+    throw InputError(fmt::format("{}: {} values for the {} workers of {}", key, count, listed->workers(),
+                                 config.schedule.file->string()));
   }
   const int stages = listed ? listed->stages() : stage_count(config);
   refuse_many_jobs("training.microbatches", stages,
