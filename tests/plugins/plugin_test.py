@@ -42,6 +42,11 @@ class Plugins(CommandTest):
         os.symlink(PLUGIN, self.path("link.so"))
         self.ok(*self.show("sound"), "--plugin", "link.so", "--plugin", "link.so")
 
+    def test_what_it_overlooks_is_refused(self):
+        """A plug-in's function may ignore parts of the request."""
+        self.refused([*self.show("sound"), "--placement", "1,0"], "--placement: sound")
+        self.refused([*self.show("sound"), "--groups", 2], "--groups: sound")
+
     def test_configurations(self):
         shutil.copy(PLUGIN, self.path("a file.so"))
         self.write("a.yaml", mlp_config(schedule="plugin: a file.so, name: sound, workers: 2"))

@@ -5,12 +5,14 @@
 #include <cstdint>
 #include <map>
 #include <new>
+#include <optional>
 #include <utility>
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
 #include "starpipe/base/error.hpp"
+#include "starpipe/base/index.hpp"
 #include "starpipe/base/number_input.hpp"
 #include "starpipe/base/registration.hpp"
 
@@ -43,12 +45,35 @@ void require_as_asked(const ScheduleRequest& asked, const Schedule& built, const
   }
 }
 
+// Throws for a placement that the schedule does not follow, and for groups without which it would be the same
+// schedule. Its function should refuse them; a plug-in's may overlook them.
+void require_followed(const ScheduleEntry& entry, const ScheduleRequest& asked, const Schedule& built) {
+  if (!asked.stage_workers.empty()) {
+    const bool follows = std::cmp_equal(asked.stage_workers.size(), built.stages()) &&
+                         std::ranges::all_of(built.order(), [&](JobId id) {
+                           return built.compute(id) == asked.stage_workers[index(built.job(id).stage)];
+                         });
+    if (!follows) throw RequestError(fmt::format("placement: {} does not follow it", entry.name));
+  }
+  if (!asked.groups) return;
+  ScheduleRequest without = asked;
+  without.groups.reset();
+  std::optional<Schedule> same;
+  try {
+    same = entry.build(without);
+  } catch (const InputError&) {
+    return;  // it needs groups
+  }
+  if (*same == built) throw RequestError(fmt::format("groups: {} is the same without them", entry.name));
+}
+
 // Calls the function of a schedule. Returns a schedule of the requested size, or throws one error that names
 // the schedule.
 Schedule build(const ScheduleEntry& entry, const ScheduleRequest& request) {
   try {
     Schedule schedule = entry.build(request);
     require_as_asked(request, schedule, entry.name);
+    require_followed(entry, request, schedule);
     return schedule;
   } catch (const InputError&) {
     throw;

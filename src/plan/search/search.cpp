@@ -209,8 +209,8 @@ std::vector<Orders> registered(const Instance& instance, const SearchProblem& pr
         misfit.clear();
         found.push_back({OrderSearch(instance, *orders).makespan(), *orders});
         break;
-      } catch (const InputError& error) {
-        misfit = error.what();  // the schedule does not support this request
+      } catch (const InputError& error) {  // the schedule does not support this request
+        if (!placed || misfit.empty()) misfit = error.what();
       }
     }
     if (!reason.empty() && !misfit.empty()) reason = misfit;

@@ -75,6 +75,26 @@ TEST(Registry, AcceptsNewNamesOnce) {
   EXPECT_EQ(refusal("registry-test", {.workers = 3}), "accepted");
 }
 
+// As the function of a plug-in may do.
+TEST(Registry, PlacementAndGroupsThatAFunctionOverlooksAreRefused) {
+  register_schedule({"overlooks", "one line", "here", [](ScheduleRequest request) {
+                       request.stage_workers.clear();
+                       request.groups.reset();
+                       return make_schedule("gpipe", request);
+                     }});
+  EXPECT_EQ(refusal("overlooks", {.workers = 3, .stage_workers = {0, 1, 2}}), "accepted");
+  EXPECT_THAT(refusal("overlooks", {.workers = 3, .stage_workers = {2, 1, 0}}),
+              HasSubstr("placement: overlooks"));
+  EXPECT_THAT(refusal("overlooks", {.workers = 3, .stage_workers = {0, 1}}),
+              HasSubstr("placement: overlooks"));
+  EXPECT_THAT(refusal("overlooks", {.workers = 4, .groups = 2}), HasSubstr("groups: overlooks"));
+  register_schedule({"fixed", "one line", "here", [](ScheduleRequest request) {
+                       if (!request.groups) throw InputError("needs groups");
+                       return make_schedule("lpp", request);
+                     }});
+  EXPECT_EQ(refusal("fixed", {.workers = 4, .groups = 2}), "accepted");
+}
+
 TEST(Registry, GroupsMustDivideTheWorkers) {
   for (const std::string name : {"lpp", "fslpp"}) {
     EXPECT_THAT(refusal(name, {.workers = 6, .groups = 4}),

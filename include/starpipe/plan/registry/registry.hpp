@@ -117,7 +117,8 @@ class RequestError : public InputError {
 
 /// Builds the schedule with this name or alias. Throws InputError for an unknown name or a bad request, and
 /// BrokenSchedule when the schedule's function throws anything but InputError, or builds a schedule with
-/// other numbers of workers, micro-batches or stages than requested.
+/// other numbers of workers, micro-batches or stages than requested. A function that overlooks
+/// `stage_workers` or `groups` gives a RequestError: what a user asks for is not ignored.
 Schedule make_schedule(std::string_view name, const ScheduleRequest& request);
 
 /// The schedule with this name or alias under `order`, see `as_requested`; ScheduleRequest::memory_limits is
