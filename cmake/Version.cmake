@@ -19,6 +19,19 @@ if(CMAKE_SCRIPT_MODE_FILE)
   return()
 endif()
 
+# What a plug-in with a layer or a network is compiled with, without comments and spaces. A change configures again.
+file(GLOB_RECURSE model_headers CONFIGURE_DEPENDS "${PROJECT_SOURCE_DIR}/include/starpipe/model/*.hpp")
+set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS ${model_headers})
+set(model_text "")
+foreach(header IN LISTS model_headers)
+  file(READ "${header}" header_text)
+  string(REGEX REPLACE "//[^\n]*" "" header_text "${header_text}")
+  string(REGEX REPLACE "[ \n]+" " " header_text "${header_text}")
+  string(APPEND model_text "${header_text}")
+endforeach()
+string(SHA256 model_hash "${model_text}")
+string(SUBSTRING "${model_hash}" 0 12 STARPIPE_MODEL_HEADERS)
+
 configure_file("${PROJECT_SOURCE_DIR}/cmake/version.hpp.in"
   "${PROJECT_BINARY_DIR}/include/starpipe/version.hpp" @ONLY)
 set(version_source "${PROJECT_BINARY_DIR}/generated/version.cpp")

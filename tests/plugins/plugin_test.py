@@ -8,6 +8,7 @@ were built otherwise than starpipe lie beside ODD_PLUGIN.
 import json
 import os
 import pathlib
+import re
 import shutil
 import subprocess
 import sys
@@ -146,6 +147,9 @@ class Plugins(CommandTest):
         # Of earlier versions only the number is known.
         self.write("old.so", f"starpipe plug-in interface {version}\0")
         self.refused(["schedule", "list", "--plugin", "old.so"], "old.so", "compiler: unknown in the plug-in")
+        headers = re.search(rb";headers-of-layers-and-networks=[0-9a-f]{12};", pathlib.Path(PLUGIN).read_bytes())[0]
+        file = self.other("stale.so", headers, headers[:-13] + b"0123456789ab;")
+        self.refused(["schedule", "list", "--plugin", file], "headers of layers and networks: 0123456789ab in the plug-in")
         for old, new in ((b";Job=", b";Joy="), (b"compiler=", b"compiled=")):
             self.refused(["schedule", "list", "--plugin", self.other("faked.so", old, new)], "was built for another starpipe")
 

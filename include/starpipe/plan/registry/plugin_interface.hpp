@@ -184,6 +184,8 @@ constexpr InterfaceText interface_text() {
   add(text, "C++-ABI", "", __GXX_ABI_VERSION);
 #endif
   add(text, "pointers", "", sizeof(void*));
+  begin(text, "headers-of-layers-and-networks");  // classes with virtual functions: no types tell their order
+  text.add(STARPIPE_MODEL_HEADERS);
   add_class<std::string>(text, "std::string");
   add_class<std::vector<int>>(text, "std::vector");
   add_class<std::optional<int>>(text, "std::optional");
