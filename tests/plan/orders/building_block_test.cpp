@@ -120,7 +120,8 @@ TEST(Grid, JobsComeAfterWhatTheyWaitFor) {
   }
 }
 
-// 004's figure 11: with a split backward pass, reordering leaves a third of 1F1B's bubbles at its memory.
+// Figure 11 of Controllable Memory: with a split backward pass, reordering leaves a third of 1F1B's bubbles
+// at its memory.
 TEST(Grid, ReorderingTakesNoMemoryAndNoMoreTime) {
   for (const int workers : {2, 3, 5, 8}) {
     for (const auto steady : {Grid::Steady::kept, Grid::Steady::moved}) {

@@ -34,7 +34,8 @@ using testing::run;
 using testing::sum;
 using ::testing::ThrowsMessage;
 
-/// Whether the pattern is valid by 002's definition: repeats it over many periods and checks each operation.
+/// Whether the pattern is valid by the definition of Pipelined Model Parallelism: repeats it over many
+/// periods and checks each operation.
 bool timetable_works(const PeriodicPattern& pattern, const Chain& chain) {
   constexpr int periods = 40;
   struct Run {

@@ -34,8 +34,9 @@ struct BuildingBlock {
   /// when `workers * interval` cells are too many to keep. The stages are a chain.
   void validate() const;
 
-  /// For each worker, 004's equation 1: the sum over its stages of ceil(lifespan / interval). This bounds the
-  /// number of stashes that it holds at once, however often the block repeats. Needs every pass, W included.
+  /// For each worker, equation 1 of Controllable Memory: the sum over its stages of ceil(lifespan /
+  /// interval). This bounds the number of stashes that it holds at once, however often the block repeats.
+  /// Needs every pass, W included.
   [[nodiscard]] std::vector<int> peak_memory() const;
 };
 
