@@ -89,6 +89,12 @@ class LinkLevel:
 DurationsLike = Union[Durations, tuple[float, float, float]]
 
 
+def _require(name: str, value: object, kind: type) -> None:
+    """Raises InputError, naming the argument, for a value of another kind."""
+    if not isinstance(value, kind):
+        raise InputError(f"{name}: expected {kind.__name__}, got {value!r}")
+
+
 def _durations(value: DurationsLike) -> Durations:
     if isinstance(value, Durations):
         return value

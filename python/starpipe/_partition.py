@@ -9,7 +9,7 @@ from typing import Any, Union
 
 from starpipe import _core
 from starpipe._core import InputError
-from starpipe._costs import Costs, Durations, Link, LinkLevel, StageSizes, _levels
+from starpipe._costs import Costs, Durations, Link, LinkLevel, StageSizes, _levels, _require
 from starpipe._schedule import _number, _numbers, _whole
 from starpipe._search import Layout
 
@@ -155,6 +155,8 @@ def partition(
     message then has the smallest limit that one keeps. docs/partition.md has the method.
     """
     workers = _whole("workers", workers)
+    for of in units:
+        _require("units", of, Unit)
     kinds = units[0].devices if units else ("",)
     each: list[Unit] = []
     for number, of in enumerate(units):
@@ -176,7 +178,7 @@ def partition(
         4 * workers if microbatches is None else _whole("microbatches", microbatches),
         None if chunks is None else _whole("chunks", chunks), layout, bool(general), _levels(comm, links),
         [] if memory_limit is None else _numbers("memory_limit", memory_limit),
-        _number("optimizer_states", optimizer_states),
+        _number("optimizer_states", optimizer_states, 0, 100),
     )  # fmt: skip
     costs: Costs = found["costs"]
     return Partition(

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from starpipe import _core
-from starpipe._costs import Costs
+from starpipe._costs import Costs, _require
 from starpipe._jobs import Pass
 from starpipe._schedule import Schedule, _number, _whole
 from starpipe._timeline import Timeline
@@ -89,6 +89,8 @@ def periodic(
 
     Raises InputError for a chain that takes no time, and for a memory that is too small. docs/periodic.md has the theory.
     """
+    for stage in chain:
+        _require("chain", stage, ChainStage)
     found = _core.periodic(
         list(chain), [_whole("workers", worker, 0) for worker in workers],
         None if memory is None else _number("memory", memory), None if repeat is None else _whole("repeat", repeat),

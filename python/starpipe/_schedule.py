@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import math
 import operator
 import os
 from collections.abc import Callable, Sequence
@@ -14,7 +15,7 @@ import numpy.typing as npt
 
 from starpipe import _core
 from starpipe._core import InputError, StageGraph
-from starpipe._costs import Costs
+from starpipe._costs import Costs, _require
 from starpipe._jobs import Discipline, Job, Pass, Placement
 
 if TYPE_CHECKING:
@@ -64,13 +65,17 @@ def _whole(name: str, value: Any, least: int = 1) -> int:
     return number
 
 
-def _number(name: str, value: Any) -> float:
+def _number(name: str, value: Any, least: float = -math.inf, most: float = math.inf) -> float:
     if isinstance(value, (str, bytes, bool)):
         raise InputError(f"{name}: expected a number, got {value!r}")
     try:
-        return float(value)
+        number = float(value)
     except (TypeError, ValueError):
         raise InputError(f"{name}: expected a number, got {value!r}") from None
+    if not least <= number <= most:  # also NaN
+        bounds = "" if math.isinf(least) else f" from {least:g} to {most:g}"
+        raise InputError(f"{name}: expected a number{bounds}, got {value!r}")
+    return number
 
 
 def _numbers(name: str, value: Any) -> list[float]:
@@ -217,6 +222,7 @@ class Schedule:
         graph = _graph(graph)
         microbatches = _whole("microbatches", microbatches)
         workers = _whole("workers", workers)
+        _require("costs", costs, Costs)
         _require_function("placement", placement)
         _require_function("priority", priority)
         pairs = [(s, b) for b in range(microbatches) for s in range(graph.stages)]
@@ -396,8 +402,7 @@ class Schedule:
     def _complete(self, costs: Costs | None) -> Costs:
         """The costs as the simulator takes them: with recomputation, B includes F."""
         given = self.costs if costs is None else costs
-        if not isinstance(given, Costs):
-            raise InputError(f"costs: expected Costs, got {given!r}")
+        _require("costs", given, Costs)
         if given.includes_recomputation and not self.recompute:
             raise InputError(f"costs: their B includes the time of F, but {self.name} does not recompute")
         if not self.recompute or given.includes_recomputation:
@@ -475,6 +480,7 @@ def check(schedule: Schedule) -> None:
     under the ordered discipline, the workers' orders. Raises CheckError, whose `cycle` has the jobs of a cycle. Its time
     grows in proportion to the number of jobs.
     """
+    _require("schedule", schedule, Schedule)
     problem, cycle = _core.check(schedule._handle)
     if problem:
         raise CheckError(problem, cycle)
@@ -567,6 +573,9 @@ def schedule(
 
     Raises InputError for an unknown name and for what the schedule is not defined for.
     """
+    _require("name", name, str)
+    _require("costs", costs, Costs)
+    _require("placement", placement, Sequence)
     workers = _whole("workers", workers)
     microbatches = _whole("microbatches", microbatches)
     if costs.includes_recomputation:

@@ -10,7 +10,7 @@ from typing import Literal, Union
 
 from starpipe import _core
 from starpipe._core import InputError
-from starpipe._costs import Costs
+from starpipe._costs import Costs, _require
 from starpipe._schedule import Schedule, _number, _numbers, _whole
 from starpipe._timeline import Timeline
 
@@ -51,7 +51,7 @@ class SearchResult:
     """False when the budget or an interruption ended the search: another run may then find another schedule."""
     interrupted: bool
     """Whether a KeyboardInterrupt ended the search."""
-    unused: dict[str, str]
+    unused: dict[str, str] = field(repr=False)
     """Named schedules that the search could not start from, and why."""
     _more: str = field(repr=False, compare=False)
 
@@ -106,13 +106,16 @@ def search(
     Raises InputError for costs of a wrong number and for a limit that no schedule can keep; the message then has the
     smallest limit that works.
     """
+    _require("costs", costs, Costs)
+    if progress is not None and not callable(progress):
+        raise InputError(f"progress: expected a function of a SearchProgress, got {progress!r}")
     if costs.includes_recomputation:
         raise InputError("costs: the search is for schedules without recomputation")
     found = _core.search(
         _whole("workers", workers), _whole("microbatches", microbatches),
         None if chunks is None else _whole("chunks", chunks), layout, costs, _numbers("stash", stash),
-        [] if memory_limit is None else _numbers("memory_limit", memory_limit), _number("budget", budget),
-        None if work is None else _number("work", work), _whole("seed", seed, 0), progress,
+        [] if memory_limit is None else _numbers("memory_limit", memory_limit), _number("budget", budget, 0.01, 1e6),
+        None if work is None else _number("work", work, 0.01, 1e6), _whole("seed", seed, 0), progress,
     )  # fmt: skip
     used = replace(found["costs"], unit=costs.unit)
     schedule = Schedule._of(found["schedule"], used)

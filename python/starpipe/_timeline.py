@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from starpipe import _core
 from starpipe._core import InputError
-from starpipe._costs import Costs
+from starpipe._costs import Costs, _require
 from starpipe._jobs import Job
 from starpipe._schedule import Schedule, _pandas
 
@@ -292,5 +292,6 @@ def simulate(schedule: Schedule, costs: Costs | None = None) -> Timeline:
 
     Raises InputError when the schedule cannot finish, and for costs that do not fit it. Deterministic.
     """
+    _require("schedule", schedule, Schedule)
     used = schedule._complete(costs)
     return Timeline._of(schedule, used, _core.simulate(schedule._handle, used))

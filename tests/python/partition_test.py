@@ -91,6 +91,9 @@ class Partitions(WithCommand):
         ):
             with self.assertRaisesRegex(InputError, words):
                 starpipe.partition(UNITS, 4, **changes)
+        for call in (starpipe.partition, lambda values, _: starpipe.periodic(values)):
+            with self.assertRaisesRegex(InputError, "(units: expected Unit|chain: expected ChainStage), got 3"):
+                call([3], 2)
         with self.assertRaisesRegex(InputError, "1[0-9]+"):  # the least limit
             starpipe.partition(UNITS, 4, memory_limit=10)
 

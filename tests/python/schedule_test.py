@@ -211,6 +211,17 @@ class Named(unittest.TestCase):
             make("v-half", workers=4, microbatches=8, placement=[0, 1])
         with self.assertRaisesRegex(InputError, "unknown schedule 'no' \\(known: 1f1b, "):
             make("no", workers=4, microbatches=8)
+        for words, given in (
+            ("name: expected str, got 3", {"name": 3}),
+            ("costs: expected Costs, got 3", {"costs": 3}),
+            ("placement: expected Sequence, got 3", {"placement": 3}),
+            ("placement: expected a whole number from 0", {"placement": [-1, 0]}),
+        ):
+            with self.assertRaisesRegex(InputError, words):
+                make(**{"name": "1f1b", "workers": 4, "microbatches": 8, **given})
+        for function in (starpipe.check, starpipe.simulate):
+            with self.assertRaisesRegex(InputError, "schedule: expected Schedule, got 3"):
+                function(3)
 
     def test_a_memory_limit_says_when_it_changes_the_order(self):
         kept = starpipe.schedule("1f1b", workers=4, microbatches=8, memory_limit=4)

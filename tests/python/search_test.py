@@ -44,7 +44,12 @@ class Search(unittest.TestCase):
         for words, changes in (
             ("no schedule fits a memory limit of 1: the least feasible limit is 2", {"memory_limit": 1}),
             ("budget: expected a number, got 'x'", {"budget": "x"}),
+            ("budget: expected a number from 0.01 to 1e\\+06, got inf", {"budget": float("inf")}),
+            ("budget: expected a number from 0.01 to 1e\\+06, got nan", {"budget": float("nan")}),
+            ("memory_limit: expected a number, got nan", {"memory_limit": float("nan")}),
             ("workers: expected a whole number", {"workers": 1.5}),
+            ("costs: expected Costs, got 3", {"costs": 3}),
+            ("progress: expected a function", {"progress": 3}),
             ("unknown layout", {"layout": "x"}),
             ("costs: the search is for schedules without recomputation", {"costs": Costs(includes_recomputation=True)}),
             ("memory_limit: expected a number, got 'x'", {"memory_limit": ["x"]}),
