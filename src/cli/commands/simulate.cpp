@@ -194,7 +194,7 @@ int simulate(const SimulateOptions& options) {
   options.result.show(
       run, [&] { return summary(times, policy, partition, experiment, run, memory); },
       {{"memory", runtime::memory_json(memory)},
-       {"memory_over_time", runtime::memory_over_time_json(memory, config.runtime.memory_limit)}});
+       {"memory_over_time", runtime::memory_over_time_json(memory, config.runtime.memory_limits)}});
   return 0;
 }
 

@@ -104,7 +104,7 @@ void add_memory(const ComparedSchedule& compared, const Predictions& predictions
   const auto add = [&](const std::string& name, const plan::Costs& costs, const plan::Timeline& timeline) {
     const auto needs = memory_need_of(run.config, run.experiment, costs, timeline);
     report["memory"][name] = memory_json(needs);
-    report["memory_over_time"][name] = memory_over_time_json(needs, run.config.runtime.memory_limit);
+    report["memory_over_time"][name] = memory_over_time_json(needs, run.config.runtime.memory_limits);
   };
   add("predicted", compared.policies.front().median_repetition().costs, predictions.first.timeline);
   for (const ComparedPolicy& policy : compared.policies) {
@@ -136,7 +136,7 @@ nlohmann::ordered_json to_json(const Comparison& comparison, const ComparedSched
                          {"peak_activation_bytes", predicted.peak_stash_bytes},
                          {"bytes_moved", bytes_moved(predicted)}};
   if (!run.experiment.emulated) report["predicted"]["durations_of"] = compared.policies.front().choice.name;
-  if (run.config.runtime.memory_limit) add_memory(compared, predictions, report);
+  if (!run.config.runtime.memory_limits.empty()) add_memory(compared, predictions, report);
   for (std::size_t p = 0; p < compared.policies.size(); ++p)
     report["policies"].push_back(to_json(compared.policies[p], predictions.makespans[p]));
   return report;

@@ -23,11 +23,11 @@ nlohmann::ordered_json memory_json(const std::vector<DeviceNeed>& needs) {
 }
 
 nlohmann::ordered_json memory_over_time_json(const std::vector<DeviceNeed>& needs,
-                                             std::optional<std::uint64_t> limit) {
+                                             std::span<const std::uint64_t> limits) {
   nlohmann::ordered_json all = nlohmann::ordered_json::array();
   for (const DeviceNeed& need : needs) {
     nlohmann::ordered_json& of_worker = all.emplace_back(nlohmann::ordered_json::object());
-    if (limit) of_worker["limit"] = *limit;
+    if (!limits.empty()) of_worker["limit"] = limits[limits.size() == 1 ? 0 : all.size() - 1];
     for (const auto& [time, bytes] : need.over_time) {
       of_worker["time"].push_back(time);
       of_worker["bytes"].push_back(bytes);

@@ -2,7 +2,7 @@
 #pragma once
 
 #include <cstdint>
-#include <optional>
+#include <span>
 #include <vector>
 
 #include <nlohmann/json_fwd.hpp>
@@ -20,9 +20,10 @@ std::vector<DeviceNeed> memory_need_of(const Config& config, const Experiment& e
 /// <nlohmann/json.hpp>.
 nlohmann::ordered_json memory_json(const std::vector<DeviceNeed>& needs);
 
-/// The bytes over the step: an array of objects with `limit`, if there is one, and as "time" and "bytes" the
-/// levels of the worker. Times are in the unit of the timeline.
+/// The bytes over the step: an array of objects with the worker's `limit`, if there is one, and as "time" and
+/// "bytes" its levels. Times are in the unit of the timeline. `limits`: in bytes, none, one for all workers,
+/// or one for each.
 nlohmann::ordered_json memory_over_time_json(const std::vector<DeviceNeed>& needs,
-                                             std::optional<std::uint64_t> limit);
+                                             std::span<const std::uint64_t> limits);
 
 }  // namespace starpipe::runtime
