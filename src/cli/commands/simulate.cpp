@@ -191,10 +191,9 @@ int simulate(const SimulateOptions& options) {
   if (options.trace) write_file("--trace", *options.trace, plan::predicted_trace(run));
   const std::string_view times = source_of_times(options, config, partition, experiment);
   if (!options.result.is_text() && !policy.empty()) print_message("starpipe: " + policy);
-  options.result.show(
-      run, [&] { return summary(times, policy, partition, experiment, run, memory); },
-      {{"memory", runtime::memory_json(memory)},
-       {"memory_over_time", runtime::memory_over_time_json(memory, config.runtime.memory_limits)}});
+  options.result.show(run, [&] { return summary(times, policy, partition, experiment, run, memory); },
+                      {{"memory", runtime::memory_json(memory)},
+                       {"memory_over_time", runtime::memory_over_time_json(memory, config.runtime)}});
   return 0;
 }
 

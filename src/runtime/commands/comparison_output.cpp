@@ -104,7 +104,7 @@ void add_memory(const ComparedSchedule& compared, const Predictions& predictions
   const auto add = [&](const std::string& name, const plan::Costs& costs, const plan::Timeline& timeline) {
     const auto needs = memory_need_of(run.config, run.experiment, costs, timeline);
     report["memory"][name] = memory_json(needs);
-    report["memory_over_time"][name] = memory_over_time_json(needs, run.config.runtime.memory_limits);
+    report["memory_over_time"][name] = memory_over_time_json(needs, run.config.runtime);
   };
   add("predicted", compared.policies.front().median_repetition().costs, predictions.first.timeline);
   for (const ComparedPolicy& policy : compared.policies) {

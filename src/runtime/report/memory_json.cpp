@@ -23,12 +23,12 @@ nlohmann::ordered_json memory_json(const std::vector<DeviceNeed>& needs) {
 }
 
 nlohmann::ordered_json memory_over_time_json(const std::vector<DeviceNeed>& needs,
-                                             std::span<const std::uint64_t> limits) {
+                                             const RuntimeConfig& config) {
   nlohmann::ordered_json all = nlohmann::ordered_json::array();
-  for (const DeviceNeed& need : needs) {
+  for (std::size_t w = 0; w < needs.size(); ++w) {
     nlohmann::ordered_json& of_worker = all.emplace_back(nlohmann::ordered_json::object());
-    if (!limits.empty()) of_worker["limit"] = limits[limits.size() == 1 ? 0 : all.size() - 1];
-    for (const auto& [time, bytes] : need.over_time) {
+    if (const auto limit = config.memory_limit_of(static_cast<int>(w))) of_worker["limit"] = *limit;
+    for (const auto& [time, bytes] : needs[w].over_time) {
       of_worker["time"].push_back(time);
       of_worker["bytes"].push_back(bytes);
     }

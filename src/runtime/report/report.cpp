@@ -173,12 +173,12 @@ ordered_json make_report(const Config& config, const std::optional<PartitionChoi
       both(predicted.peak_stashes, by_worker(measurement.workers(), &WorkerRecord::peak_stashes));
   report["peak_activation_bytes"] =
       both(predicted.peak_stash_bytes, by_worker(measurement.workers(), &WorkerRecord::peak_stash_bytes));
-  if (const auto& limits = config.runtime.memory_limits; !limits.empty()) {
+  if (!config.runtime.memory_limits.empty()) {
     const auto expected = memory_need_of(config, experiment, run.costs, predicted);
     const auto found = memory_need_of(config, experiment, run.costs, measured);
     report["memory"] = both(memory_json(expected), memory_json(found));
     report["memory_over_time"] =
-        both(memory_over_time_json(expected, limits), memory_over_time_json(found, limits));
+        both(memory_over_time_json(expected, config.runtime), memory_over_time_json(found, config.runtime));
   }
   for (const plan::TransferKind& kind : plan::transfer_kinds) {
     report["received"][kind.key] = transfers(predicted, measurement.workers(), kind.member);

@@ -29,9 +29,10 @@ struct Need {
   WorkerMemory memory;
   std::uint64_t limit = 0;
 
-  /// How many bytes the limit lacks; not positive when the need is within it.
-  [[nodiscard]] std::int64_t excess() const {
-    return static_cast<std::int64_t>(memory.total()) - static_cast<std::int64_t>(limit);
+  /// How many bytes the limit lacks; not positive when the need is within it. As a double, so that no limit
+  /// is too large; exact below 2^53 bytes.
+  [[nodiscard]] double excess() const {
+    return static_cast<double>(memory.total()) - static_cast<double>(limit);
   }
 };
 
@@ -58,7 +59,8 @@ Need worst_need(const Config& config, const PlannedRun& run, const plan::Timelin
   }
   std::vector<Need> of_workers;
   for (std::size_t w = 0; w < needs.size(); ++w)
-    of_workers.push_back({static_cast<int>(w), needs[w], limits[limits.size() == 1 ? 0 : w]});
+    of_workers.push_back(
+        {static_cast<int>(w), needs[w], *config.runtime.memory_limit_of(static_cast<int>(w))});
   return *std::ranges::max_element(of_workers, {}, &Need::excess);
 }
 

@@ -117,6 +117,11 @@ struct RuntimeConfig {
   std::vector<std::uint64_t> memory_limits = {};  ///< bytes, one for all workers, or one for each
   std::optional<EmulationConfig> emulate = std::nullopt;
 
+  /// The bytes that this worker may need; nothing without a limit.
+  [[nodiscard]] std::optional<std::uint64_t> memory_limit_of(int worker) const {
+    if (memory_limits.empty()) return std::nullopt;
+    return memory_limits[memory_limits.size() == 1 ? 0 : index(worker)];
+  }
   [[nodiscard]] const std::string& device_of(int worker) const {
     return device[device.size() == 1 ? 0 : index(worker)];
   }

@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <cstdint>
-#include <span>
 #include <vector>
 
 #include <nlohmann/json_fwd.hpp>
@@ -21,9 +19,8 @@ std::vector<DeviceNeed> memory_need_of(const Config& config, const Experiment& e
 nlohmann::ordered_json memory_json(const std::vector<DeviceNeed>& needs);
 
 /// The bytes over the step: an array of objects with the worker's `limit`, if there is one, and as "time" and
-/// "bytes" its levels. Times are in the unit of the timeline. `limits`: in bytes, none, one for all workers,
-/// or one for each.
+/// "bytes" the levels of the worker. Times are in the unit of the timeline.
 nlohmann::ordered_json memory_over_time_json(const std::vector<DeviceNeed>& needs,
-                                             std::span<const std::uint64_t> limits);
+                                             const RuntimeConfig& config);
 
 }  // namespace starpipe::runtime
