@@ -404,7 +404,8 @@ class ScheduleCheck(CommandTest):
                 exported = json.loads(self.read("e.json"))
                 again = json.loads(self.ok("schedule", "check", "e.json", "--json"))
                 self.assertEqual(again, {key: value for key, value in exported.items()
-                                         if key not in ("lower_bound", "search", "pattern", "memory", "reordered")})
+                                         if key not in ("lower_bound", "search", "pattern", "memory", "memory_over_time",
+                                                        "reordered")})
 
     def test_the_discipline_is_that_of_the_text(self):
         """`simulate` fixes greedy and bounded orders. Its file has the order, and the discipline that the text says."""
