@@ -1,7 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""experiments/studies/plot.py draws what `starpipe sweep` has written. Usage: plot_test.py BINARY PLOT"""
+"""experiments/studies/plot.py and timeline.py draw what `starpipe sweep` has written. Usage: plot_test.py BINARY PLOT"""
 
+import json
 import os
+import re
 import subprocess
 import sys
 import unittest
@@ -42,6 +44,38 @@ class Plot(CommandTest):
                            "--frontier")
         for text in ("schedule.name: gpipe", "schedule.name: 1f1b", "predicted peak stash (KiB)", "4", "8"):
             self.assertIn(text, texts)
+
+    def test_timelines(self):
+        """Reports of runs below each other: a cell for each job, as wide as the job is long."""
+        def drawn(*files, output="t.svg"):
+            return subprocess.run([sys.executable, Path(PLOT).with_name("timeline.py"), *files, "-o", output], cwd=self.folder,
+                                  capture_output=True, text=True, env={**os.environ, "MPLCONFIGDIR": self.folder}, timeout=100, check=False)
+
+        reports = sorted(str(file) for file in Path(self.path("out/runs")).glob("microbatches=4*/report.json"))
+        result = drawn(*reports)
+        self.assertEqual((result.returncode, result.stderr), (0, ""))
+        svg = ElementTree.parse(self.path("t.svg"))
+        texts = [element.text for element in svg.iter() if element.text and element.text.strip()]
+        for report in map(json.loads, (Path(file).read_text() for file in reports)):
+            self.assertIn(f"{report['schedule']}, makespan {1e3 * report['makespan']:.4g} ms", texts)
+        for text in ("forward", "backward, whole", "time (ms)"):
+            self.assertIn(text, texts)
+        # Two schedules of two workers: F and BW of four micro-batches each, 1 ms and 2 ms long.
+        widths = []
+        for path in svg.iter("{http://www.w3.org/2000/svg}path"):
+            if "stroke: #ffffff" in (path.get("style") or ""):
+                xs = [float(x) for x in re.findall(r"[ML] ([\d.]+) ", path.get("d"))]
+                widths.append(round(max(xs) - min(xs), 2))
+        self.assertEqual(len(widths), 32)
+        self.assertAlmostEqual(max(widths), 2 * min(widths), delta=0.05)
+        self.assertEqual(widths.count(max(widths)), 16)
+        self.write("other.json", "{}")
+        for file, culprit in (("other.json", "is not JSON of a schedule"), ("missing.json", "No such file")):
+            result = drawn(file)
+            self.assertNotEqual(result.returncode, 0)
+            self.assertIn(culprit, result.stderr)
+            self.assertNotIn("Traceback", result.stderr)
+        self.assertIn(".svg, .png or .pdf", drawn(*reports, output="t.gif").stderr)
 
     def test_formats(self):
         for suffix, begin in (("png", b"\x89PNG"), ("pdf", b"%PDF")):
