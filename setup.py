@@ -34,7 +34,7 @@ class CMakeBuild(build_ext):
             run("cmake", "-S", ROOT, "-B", folder, "-DCMAKE_BUILD_TYPE=Release", f"-DPython_EXECUTABLE={sys.executable}",
                 "-DSTARPIPE_BUILD_PYTHON=ON", "-DSTARPIPE_WITH_RUNTIME=OFF", "-DSTARPIPE_BUILD_TESTS=OFF",
                 "-DSTARPIPE_BUILD_BENCHMARKS=OFF", *shlex.split(os.environ.get("CMAKE_ARGS", "")))  # fmt: skip
-            run("cmake", "--build", folder, "--target", "starpipe_python", "--parallel", os.cpu_count() or 1)
+            run("cmake", "--build", folder, "--target", "starpipe_python", "--parallel", str(os.cpu_count() or 1))
         run("cmake", "--install", folder, "--component", "wheel", "--prefix", package)
         for link in package.glob("*.so.*"):  # a wheel has no links
             if link.is_symlink():

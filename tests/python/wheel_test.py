@@ -2,14 +2,13 @@
 """`pip` makes a wheel without network, and the wheel works in an empty virtual environment.
 
 Usage: wheel_test.py PROJECT BUILD CMAKE GENERATOR COMPILER, where BUILD has the package. Nothing is compiled: the wheel gets
-the libraries of BUILD, and a build by setup.py's own options is configured only. Exits with 77 where venv, setuptools or
+the libraries of BUILD, and a build by setup.py alone is configured only. Exits with 77 where venv, setuptools or
 wheel are missing.
 """
 
 import importlib.util
 import os
 import pathlib
-import re
 import shutil
 import subprocess
 import sys
@@ -70,15 +69,39 @@ def use_wheel(folder, wheel):
     return run(empty / "bin/python", "-c", USE, cwd=folder)
 
 
-def configure(folder):
-    """setup.py's own build needs neither StarPU nor MPI nor OpenBLAS."""
-    options = re.findall(r'"(-D[A-Z_]+=\w+)"', (PROJECT / "setup.py").read_text())
-    if len(options) < 5:
-        sys.exit(f"setup.py has the options {options} only")
+# Takes the place of cmake: it configures as asked, compiles nothing, and installs what BUILD has.
+STAND_IN = """#!{python}
+import subprocess, sys
+words = sys.argv[1:]
+if words[0] == "--build":
+    assert words[2:4] == ["--target", "starpipe_python"] and words[4] == "--parallel" and int(words[5]) > 0, words
+    sys.exit(0)
+if words[0] == "--install":
+    words[1] = {build!r}
+sys.exit(subprocess.run([{cmake!r}, *words]).returncode)
+"""
+
+
+def make_own_wheel(folder):
+    """setup.py's own build, in a copy of the project: it needs neither StarPU nor MPI nor OpenBLAS."""
+    source, tools = folder / "project", folder / "tools"
+    source.mkdir()
+    for name in ("pyproject.toml", "setup.py", "CMakeLists.txt", "LICENSE", "README.md", "CONTRIBUTING.md", "CHANGELOG.md", "python", "cmake",
+                 "src", "include", "codelets", "viewer", "experiments", "docs"):  # fmt: skip
+        if (PROJECT / name).is_dir():
+            shutil.copytree(PROJECT / name, source / name, ignore=shutil.ignore_patterns("node_modules", "images"))
+        else:
+            shutil.copy(PROJECT / name, source / name)
+    tools.mkdir()
+    (tools / "cmake").write_text(STAND_IN.format(python=sys.executable, build=os.fspath(BUILD), cmake=CMAKE))
+    (tools / "cmake").chmod(0o755)
     missing = [f"-DCMAKE_DISABLE_FIND_PACKAGE_{name}=ON" for name in ("MPI", "CLI11", "yaml-cpp", "ZLIB", "CUDAToolkit", "GTest", "benchmark")]
-    run(CMAKE, "-S", PROJECT, "-B", folder / "configured", "-G", GENERATOR, f"-DCMAKE_CXX_COMPILER={COMPILER}",
-        f"-DPython_EXECUTABLE={sys.executable}", "-DSTARPIPE_BUILD_VIEWER=OFF", *options, *missing,
-        env={**ENVIRONMENT, "PKG_CONFIG_LIBDIR": os.fspath(folder), "PKG_CONFIG_PATH": ""})  # fmt: skip
+    options = " ".join(["-G", f"'{GENERATOR}'", f"-DCMAKE_CXX_COMPILER={COMPILER}", "-DSTARPIPE_BUILD_VIEWER=OFF", *missing])
+    run(folder / "builder/bin/python", "-m", "pip", "wheel", "--no-build-isolation", "--no-deps", "--no-index", "-w", folder / "own", source,
+        env={**ENVIRONMENT, "PATH": f"{tools}:{ENVIRONMENT['PATH']}", "CMAKE_ARGS": options,
+             "PKG_CONFIG_LIBDIR": os.fspath(folder), "PKG_CONFIG_PATH": ""})  # fmt: skip
+    (wheel,) = (folder / "own").iterdir()
+    return wheel
 
 
 def main():
@@ -94,7 +117,9 @@ def main():
             if wanted not in names:
                 sys.exit(f"the wheel has no {wanted}, but {names}")
         print(wheel.name, use_wheel(folder, wheel), end="")
-        configure(folder)
+        own = zipfile.ZipFile(make_own_wheel(folder)).namelist()
+        if sorted(own) != sorted(names):
+            sys.exit(f"the two wheels differ: {sorted(set(own) ^ set(names))}")
 
 
 main()
