@@ -498,6 +498,29 @@ class Faults(CheckpointTest):
                 self.end_by_sigterm(job)
                 self.assertLessEqual(len(self.checkpoints()), 3)
 
+    def test_no_memory_for_the_copy(self):
+        """The checkpoint is lost, with a line, and training goes on. A limit on a rank's addresses stands for a full memory."""
+        self.write("large.yaml", MLP.replace("hidden: 16", "hidden: 2048"))  # a copy of 50 MB
+        for launcher in (), LAUNCHER:
+            with self.subTest(launcher=launcher):
+                shutil.rmtree(self.path("ck"), ignore_errors=True)
+                pathlib.Path(self.path("m.jsonl")).unlink(missing_ok=True)
+                job = self.start("large.yaml", *ENDLESS, "--metrics", "m.jsonl", launcher=launcher)
+                self.wait_for(job, self.steps)
+                pids = self.processes(job) if launcher else [self.child_of(job)]
+                sizes = {pid: int(re.search(r"VmSize:\s+(\d+) kB", pathlib.Path(f"/proc/{pid}/status").read_text())[1])
+                         for pid in pids}
+                limit = (max(sizes.values()) + (20 << 10)) << 10
+                for pid in pids:
+                    resource.prlimit(pid, resource.RLIMIT_AS, (limit, resource.RLIM_INFINITY))
+                os.kill(job.pid, signal.SIGUSR1)
+                lost = r"the checkpoint of step \d+ could not be written: rank \d has no memory for a copy of the weights\n"
+                self.wait_for(job, lambda: re.search(lost, self.read("log")))
+                for pid in pids:
+                    resource.prlimit(pid, resource.RLIMIT_AS, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+                self.end_by_sigterm(job)
+                self.assertEqual(len(self.checkpoints()), 1)
+
     def child_of(self, job):
         (child,) = pathlib.Path(f"/proc/{job.pid}/task/{job.pid}/children").read_text().split()
         return int(child)

@@ -7,7 +7,10 @@
 #include <cmath>
 #include <csignal>
 #include <exception>
+#include <new>
 #include <string_view>
+#include <system_error>
+#include <type_traits>
 #include <utility>
 
 #include <fmt/format.h>
@@ -31,6 +34,18 @@ std::optional<int> number_of(std::string_view signal) {
     if (word == signal) return number;
   }
   return std::nullopt;
+}
+
+// Does the work on a thread of its own; now, where the system has no memory for a thread.
+template <class Work>
+std::future<std::invoke_result_t<Work>> begin_work(Work work) {
+  try {
+    return std::async(std::launch::async, work);
+  } catch (const std::system_error&) {
+    std::packaged_task<std::invoke_result_t<Work>()> task(std::move(work));
+    task();
+    return task.get_future();
+  }
 }
 
 // Infinity and NaN would push out the checkpoints from before.
@@ -67,14 +82,20 @@ double Checkpointing::copy(int steps) {
   const auto start = std::chrono::steady_clock::now();
   while (phase_ != Phase::idle) end_phase();
   steps_ = steps;
-  std::size_t count = 0;
-  engine_.read_state([&](int set, std::span<const float> parameters, std::span<const float> optimizer) {
-    if (count == copies_.size()) copies_.emplace_back();
-    SetCopy& copy = copies_[count++];  // of the same set as last time, whose memory is there
-    copy.set = set;
-    copy.parameters.assign(parameters.begin(), parameters.end());
-    copy.optimizer.assign(optimizer.begin(), optimizer.end());
-  });
+  copy_problem_.clear();
+  try {
+    std::size_t count = 0;
+    engine_.read_state([&](int set, std::span<const float> parameters, std::span<const float> optimizer) {
+      if (count == copies_.size()) copies_.emplace_back();
+      SetCopy& copy = copies_[count++];  // of the same set as last time, whose memory is there
+      copy.set = set;
+      copy.parameters.assign(parameters.begin(), parameters.end());
+      copy.optimizer.assign(optimizer.begin(), optimizer.end());
+    });
+  } catch (const std::bad_alloc&) {
+    copies_.clear();
+    copy_problem_ = fmt::format("rank {} has no memory for a copy of the weights", run_.mpi.rank());
+  }
   return run_.mpi.largest(std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count());
 }
 
@@ -91,7 +112,7 @@ void Checkpointing::begin_writing(const MetricsFile* metrics) {
   }
   const bool alone = run_.mpi.ranks() == 1;  // nobody else's part is missing
   phase_ = alone ? Phase::commit : Phase::parts;
-  thread_ = std::async(std::launch::async, [this, alone] {
+  thread_ = begin_work([this, alone] {
     Outcome own = write_own_part();
     if (!alone) return own;
     if (own.problem.empty()) return commit({part_to_json(own.part).dump()});
@@ -108,6 +129,8 @@ void Checkpointing::finish(CheckpointSummary& summary) {
 
 Checkpointing::Outcome Checkpointing::write_own_part() const {
   Outcome outcome;
+  outcome.problem = copy_problem_;
+  if (!outcome.problem.empty()) return outcome;
   try {
     if (run_.mpi.rank() == 0) folder_.renew_lock();
     std::vector<TensorView> tensors;
@@ -161,7 +184,7 @@ void Checkpointing::begin_commit(const PartRecord& mine) {
   phase_ = Phase::commit;
   std::vector<std::string> parts = run_.mpi.gather(part_to_json(mine).dump());
   if (run_.mpi.rank() != 0) return;
-  thread_ = std::async(std::launch::async, [this, parts = std::move(parts)] { return commit(parts); });
+  thread_ = begin_work([this, parts = std::move(parts)] { return commit(parts); });
 }
 
 void Checkpointing::end_checkpoint(const Outcome& mine) {

@@ -80,6 +80,7 @@ class Checkpointing {
   Phase phase_ = Phase::idle;
   int steps_ = 0;  // of the checkpoint
   std::vector<SetCopy> copies_;
+  std::string copy_problem_;  // why this rank has no copy; empty when it has one
   RunRecord record_;
   std::filesystem::path metrics_file_;  // of `record_`; empty when there is none
   int failures_ = 0;
