@@ -24,14 +24,17 @@ MicrobatchRunner::MicrobatchRunner(const Network& network)
     const bool source = network.graph.pred(s).empty();
     inputs_.emplace_back(source ? stage.input_size(0) : 0);
     std::size_t i = 0;
-    for (const int from : network.graph.pred(s)) {
-      gradients_[{from, s}].resize(stage.input_size(i++));
-    }
+    for (const int from : inputs_with_gradient(s)) gradients_[{from, s}].resize(stage.input_size(i++));
     scratch = std::max(scratch, stage.scratch_size());
   }
   const Stage& sink = at(network.graph.sink());
   target_.resize(sink.rows() * sink.target_columns());
   scratch_.resize(scratch);
+}
+
+std::span<const int> MicrobatchRunner::inputs_with_gradient(int stage) const {
+  const std::span<const int> all = network_.graph.pred(stage);
+  return at(stage).adds_inputs() ? all.first(1) : all;
 }
 
 double MicrobatchRunner::forward(const Dataset& data, int step, int microbatch,
@@ -57,9 +60,12 @@ void MicrobatchRunner::backward(float loss_scale, const std::vector<Floats>& wei
   for (auto at_stage = order_.rbegin(); at_stage != order_.rend(); ++at_stage) {
     const int s = *at_stage;
     std::vector<ConstMemory> in;
-    for (const int to : network_.graph.succ(s)) in.emplace_back(gradients_[{s, to}]);
+    for (const int to : network_.graph.succ(s)) {
+      const int from = at(to).adds_inputs() ? network_.graph.pred(to).front() : s;
+      in.emplace_back(gradients_[{from, to}]);
+    }
     std::vector<Memory> out;
-    for (const int from : network_.graph.pred(s)) out.emplace_back(gradients_[{from, s}]);
+    for (const int from : inputs_with_gradient(s)) out.emplace_back(gradients_[{from, s}]);
     std::vector<ConstMemory> shared;
     std::vector<Memory> shared_sums;
     at(s).backward(views(s, weights, shared), stashes_[index(s)], in, loss_scale, out,

@@ -37,10 +37,18 @@ UnitGraph make_units(const ModelConfig& config, int microbatch_size) {
   return kind.units(config, index(microbatch_size));
 }
 
-double flops(const Unit& unit) {
+double flops(const std::vector<StageOp>& ops) {
   double total = 0;
-  for (const StageOp& op : unit.ops) {
+  for (const StageOp& op : ops) {
     if (op.layer != nullptr) total += op.layer->flops();
+  }
+  return total;
+}
+
+double flops(const Unit& unit) {
+  double total = flops(unit.ops);
+  for (const auto& shards : unit.groups) {
+    for (const std::vector<StageOp>& shard : shards) total += flops(shard);
   }
   return total;
 }
@@ -77,6 +85,58 @@ std::size_t columns_after(const std::vector<StageOp>& ops, std::size_t columns) 
   return columns;
 }
 
+/// Builds the stages of a chain whose units are cut into shards. Units without shards that follow each other
+/// in a stage of the chain are one stage; each shard is one.
+class ShardedStages {
+ public:
+  ShardedStages(Network& network, const UnitGraph& units) : network_(network), units_(units) {
+    columns_ = units.branch_inputs;
+  }
+
+  void add(const std::vector<Unit>& chain, const Bounds& bounds) {
+    for (; std::cmp_less(whole_ + 1, bounds.size()); ++whole_) {
+      std::vector<StageOp> ops;
+      for (std::size_t u = bounds[index(whole_)]; u < bounds[index(whole_) + 1]; ++u) {
+        ops.insert(ops.end(), chain[u].ops.begin(), chain[u].ops.end());
+        if (chain[u].groups.empty()) continue;
+        flush(ops, nullptr);
+        for (const auto& shards : chain[u].groups) add_group(shards, nullptr);
+      }
+      const bool last = std::cmp_equal(whole_ + 2, bounds.size());
+      flush(ops, last ? units_.loss : nullptr);
+    }
+    network_.whole_stages = whole_;
+    network_.graph = plan::StageGraph(static_cast<int>(network_.stages.size()), std::move(edges_));
+  }
+
+ private:
+  void flush(std::vector<StageOp>& ops, const std::shared_ptr<const Loss>& loss) {
+    if (!ops.empty()) add_group({std::exchange(ops, {})}, loss);
+  }
+
+  void add_group(const std::vector<std::vector<StageOp>>& shards, const std::shared_ptr<const Loss>& loss) {
+    std::vector<int> added;
+    const std::vector<std::size_t> inputs(std::max<std::size_t>(before_.size(), 1), columns_);
+    for (std::size_t shard = 0; shard < shards.size(); ++shard) {
+      const auto s = static_cast<int>(network_.stages.size());
+      for (const int from : before_) edges_.emplace_back(from, s);
+      network_.stages.emplace_back(shards[shard], units_.rows, inputs, loss, network_.config.precision,
+                                   Join::add);
+      network_.parts.push_back({.stage = whole_, .shard = static_cast<int>(shard)});
+      added.push_back(s);
+    }
+    columns_ = columns_after(shards.front(), columns_);
+    before_ = std::move(added);
+  }
+
+  Network& network_;
+  const UnitGraph& units_;
+  int whole_ = 0;            // number of the stage of the chain
+  std::vector<int> before_;  // the stages whose outputs the next ones read
+  std::size_t columns_;      // of these outputs
+  std::vector<std::pair<int, int>> edges_;
+};
+
 }  // namespace
 
 OptionValue option_value(const ModelConfig& config, std::string_view key) {
@@ -112,6 +172,9 @@ std::vector<std::string> unit_names(const ModelConfig& config) {
 
 Network build_units(const ModelConfig& config, int microbatch_size) {
   const UnitGraph graph = make_units(config, microbatch_size);
+  const auto is_sharded = [](const Unit& unit) { return !unit.groups.empty(); };
+  if (std::ranges::any_of(graph.branches.front(), is_sharded))
+    throw InputError("model.tensor: units that are cut into shards can be neither measured nor partitioned");
   const auto branches = static_cast<int>(graph.branches.size());
   const auto units = static_cast<int>(graph.branches.front().size());
   return build_network(config, microbatch_size, branches > 1 ? branches * units + 1 : units);
@@ -129,6 +192,7 @@ std::vector<plan::StageSizes> Network::sizes() const {
     size.weights = bytes(stage.weights_size());
     if (stage.has_master()) size.master = bytes(stage.parameter_size());
     size.has_weights = stage.parameter_size() > 0;
+    size.adds_inputs = stage.adds_inputs();
     result.push_back(size);
   }
   return result;
@@ -186,6 +250,12 @@ std::vector<plan::SharedWeights> Network::shared_weights() const {
   return shared;
 }
 
+int Network::shards() const {
+  int most = 1;
+  for (const plan::StagePart& part : parts) most = std::max(most, part.shard + 1);
+  return most;
+}
+
 int Network::source_index(int stage) const {
   if (!graph.pred(stage).empty()) return -1;
   int index = 0;
@@ -219,6 +289,11 @@ Network build_network(const ModelConfig& config, int microbatch_size, int stages
   Network network;
   network.config = config;
   network.microbatch_size = microbatch_size;
+  const auto is_sharded = [](const Unit& unit) { return !unit.groups.empty(); };
+  if (std::ranges::any_of(units.branches[0], is_sharded)) {
+    ShardedStages(network, units).add(units.branches[0], make_bounds(units.branches[0], index(stages), cuts));
+    return network;
+  }
   std::vector<std::pair<int, int>> edges;
   std::vector<std::size_t> branch_columns;
   for (const std::vector<Unit>& branch : units.branches) {
@@ -253,17 +328,23 @@ std::vector<float> initial_parameters(const Stage& stage, std::uint64_t seed) {
 std::vector<float> initial_parameters(std::span<const Parameter> parameters, std::uint64_t seed) {
   std::vector<float> values;
   for (const Parameter& parameter : parameters) {
-    const std::size_t size = parameter.size();
-    if (parameter.deviation == 0) {
-      values.insert(values.end(), size, static_cast<float>(parameter.mean));
-      continue;
-    }
+    const std::size_t first = values.size();
+    values.resize(first + parameter.size(), static_cast<float>(parameter.mean));
+    if (parameter.deviation == 0) continue;
     std::vector<std::uint32_t> words;
     for (const char c : parameter.name) words.push_back(static_cast<unsigned char>(c));
     Normal normal(generator(seed, words));
-    for (std::size_t i = 0; i < size; ++i) {
-      values.push_back(static_cast<float>(parameter.mean + parameter.deviation * normal()));
+    const auto fill = [&](std::span<float> tensor) {
+      for (float& value : tensor) value = static_cast<float>(parameter.mean + parameter.deviation * normal());
+    };
+    const std::span<float> own = std::span(values).subspan(first);
+    if (!parameter.piece) {
+      fill(own);
+      continue;
     }
+    std::vector<float> tensor(parameter.piece.whole_size());  // a shard starts as its part of the whole does
+    fill(tensor);
+    parameter.piece.take(tensor, own);
   }
   return values;
 }

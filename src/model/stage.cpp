@@ -2,6 +2,7 @@
 #include "starpipe/model/stage.hpp"
 
 #include <algorithm>
+#include <iterator>
 #include <numeric>
 #include <stdexcept>
 #include <string>
@@ -51,15 +52,21 @@ void require_fit(bool fits, const std::string& otherwise) {
 }  // namespace
 
 Stage::Stage(std::vector<StageOp> ops, std::size_t rows, std::vector<std::size_t> input_columns,
-             std::shared_ptr<const Loss> loss, Precision precision)
+             std::shared_ptr<const Loss> loss, Precision precision, Join join)
     : ops_(std::move(ops)),
       rows_(rows),
       input_columns_(std::move(input_columns)),
       loss_(std::move(loss)),
       precision_(precision),
+      join_(join),
       first_with_parameters_(ops_.size()) {
   require_fit(rows_ > 0 && !input_columns_.empty(), "needs rows and an input");
   joined_columns_ = std::accumulate(input_columns_.begin(), input_columns_.end(), std::size_t{0});
+  if (adds_inputs()) {
+    joined_columns_ = input_columns_[0];
+    require_fit(std::ranges::count(input_columns_, joined_columns_) == std::ssize(input_columns_),
+                "inputs to add differ in their columns");
+  }
   std::size_t columns = joined_columns_;
   std::size_t widest = columns;
   std::vector<std::size_t> open;  // the residual_begin of each open residual connection
@@ -123,6 +130,11 @@ void Stage::add_layer(std::size_t op, std::size_t& columns, OpLayout& layout) {
 void Stage::place_parameters(const StageOp& op, OpLayout& layout) {
   const std::vector<Parameter> parameters = op.layer->parameters();
   for (const Parameter& parameter : parameters) layout.parameter_size += parameter.size();
+  const auto fits = [](const Parameter& parameter, const Piece& piece) {
+    return !piece || piece.shape() == parameter.shape;
+  };
+  require_fit(op.pieces.empty() || (op.shared.empty() && std::ranges::equal(parameters, op.pieces, fits)),
+              "pieces do not fit the parameters of their layer");
   if (op.shared.empty()) {
     layout.parameters = parameter_size_;
     parameter_size_ += layout.parameter_size;
@@ -215,7 +227,9 @@ std::vector<Parameter> Stage::parameters() const {
   std::vector<Parameter> result;
   for (const StageOp& op : ops_) {
     if (op.kind != StageOp::Kind::layer || !op.shared.empty()) continue;
-    for (Parameter& parameter : op.layer->parameters()) result.push_back(std::move(parameter));
+    std::vector<Parameter> own = op.layer->parameters();
+    for (std::size_t i = 0; i < op.pieces.size(); ++i) own[i].piece = op.pieces[i];
+    std::ranges::move(own, std::back_inserter(result));
   }
   return result;
 }
@@ -243,8 +257,15 @@ void Stage::forward(ConstParameters parameters, std::span<const ConstMemory> inp
   ConstMemory start = inputs[0].first(input_size(0));
   if (inputs.size() > 1) {
     const Memory joined = place_for(0, {});
-    join(backend, inputs, input_columns_, rows_, joined_columns_, element_bytes(precision_), joined);
-    start = joined;
+    if (adds_inputs()) {
+      for (const ConstMemory more : inputs.subspan(1)) {
+        backend.add(precision_, start, more, joined);  // from the third input on, `start` is `joined` itself
+        start = joined;
+      }
+    } else {
+      join(backend, inputs, input_columns_, rows_, joined_columns_, element_bytes(precision_), joined);
+      start = joined;
+    }
   }
   ConstMemory x = start;
   for (std::size_t i = 0; i < ops_.size(); ++i) {

@@ -222,7 +222,7 @@ std::vector<DerivativeCheck> check_derivatives(const Network& network, const Dat
     for (const Parameter& parameter : sets[s].parameters) {
       auto found = derivatives.check(s, first, parameter.size());
       checks.push_back(*std::ranges::max_element(found, {}, weight_of));
-      checks.back().parameter = parameter.name;
+      checks.back().parameter = parameter.label();
       checks.back().stage = sets[s].first_stage();
       first += parameter.size();
     }

@@ -4,7 +4,9 @@
 #include <algorithm>
 #include <cmath>
 #include <functional>
+#include <set>
 #include <span>
+#include <string_view>
 #include <utility>
 
 #include <fmt/format.h>
@@ -30,7 +32,7 @@ std::string shape_text(const std::vector<std::size_t>& shape) {
 std::map<std::string, std::string> describe(const ModelConfig& config) {
   std::map<std::string, std::string> result = {{"model", config.kind}};
   for (const NetworkKey& key : find_network(config.kind).keys) {
-    result[key.name] = to_string(option_value(config, key.name));
+    if (!key.cuts_only) result[key.name] = to_string(option_value(config, key.name));
   }
   return result;
 }
@@ -124,16 +126,22 @@ std::map<std::string, Tensor> read_for(const std::filesystem::path& file, const 
   return tensors;
 }
 
-/// Takes the tensor of a parameter out of those of a file.
-Tensor taken(std::map<std::string, Tensor>& tensors, const Parameter& parameter,
-             const std::filesystem::path& file) {
-  const auto found = tensors.extract(parameter.name);
-  if (found.empty()) throw InputError(file.string() + ": tensor " + parameter.name + ": is missing");
-  if (found.mapped().shape != parameter.shape) {
+/// The shape of a parameter's tensor in a file.
+const std::vector<std::size_t>& saved_shape(const Parameter& parameter) {
+  return parameter.piece ? parameter.piece.whole : parameter.shape;
+}
+
+/// The tensor of a parameter, or the one of which it is a piece.
+Tensor& tensor_of(std::map<std::string, Tensor>& tensors, const Parameter& parameter,
+                  const std::filesystem::path& file) {
+  const auto found = tensors.find(parameter.name);
+  if (found == tensors.end()) throw InputError(file.string() + ": tensor " + parameter.name + ": is missing");
+  if (found->second.shape != saved_shape(parameter)) {
     throw InputError(file.string() + ": tensor " + parameter.name + ": has shape " +
-                     shape_text(found.mapped().shape) + ", the model has " + shape_text(parameter.shape));
+                     shape_text(found->second.shape) + ", the model has " +
+                     shape_text(saved_shape(parameter)));
   }
-  return std::move(found.mapped());
+  return found->second;
 }
 
 /// Throws InputError when a value is infinity or NaN: the first step would fail, or train nothing.
@@ -145,9 +153,17 @@ void require_finite(const std::filesystem::path& file, const std::string& tensor
                                std::isnan(*bad) ? "NaN" : "infinity"));
 }
 
-void require_none(const std::map<std::string, Tensor>& tensors, const std::filesystem::path& file) {
-  if (tensors.empty()) return;
-  throw InputError(file.string() + ": tensor " + tensors.begin()->first + ": is not one of the model's");
+/// Throws InputError when the file has a tensor of which the network has no part.
+void require_known(const std::map<std::string, Tensor>& tensors, const std::vector<ParameterSet>& sets,
+                   const std::filesystem::path& file) {
+  std::set<std::string_view> known;
+  for (const ParameterSet& set : sets) {
+    for (const Parameter& parameter : set.parameters) known.insert(parameter.name);
+  }
+  for (const auto& [name, tensor] : tensors) {
+    if (!known.contains(name))
+      throw InputError(file.string() + ": tensor " + name + ": is not one of the model's");
+  }
 }
 
 }  // namespace
@@ -161,7 +177,14 @@ void save_weights(const std::filesystem::path& file, const Network& network,
     auto values = parameters[s].begin();
     for (const Parameter& parameter : sets[s].parameters) {
       const auto end = values + static_cast<std::ptrdiff_t>(parameter.size());
-      tensors[parameter.name] = {parameter.shape, std::vector<float>(values, end)};
+      Tensor& tensor = tensors[parameter.name];
+      tensor.shape = saved_shape(parameter);
+      if (parameter.piece) {
+        tensor.values.resize(parameter.piece.whole_size());
+        parameter.piece.put(std::span(values, end), tensor.values);
+      } else {
+        tensor.values.assign(values, end);
+      }
       values = end;
     }
   }
@@ -174,27 +197,35 @@ void save_weights(const std::filesystem::path& file, const Network& network,
 std::vector<std::vector<float>> load_weights(const std::filesystem::path& file, const Network& network,
                                              FileContents contents) {
   std::map<std::string, Tensor> tensors = read_for(file, network.config, contents, read_safetensors);
+  const std::vector<ParameterSet> sets = network.sets();
   std::vector<std::vector<float>> parameters;
-  for (const ParameterSet& set : network.sets()) {
+  for (const ParameterSet& set : sets) {
     std::vector<float>& values = parameters.emplace_back();
     values.reserve(set.size);
     for (const Parameter& parameter : set.parameters) {
-      const Tensor tensor = taken(tensors, parameter, file);
+      Tensor& tensor = tensor_of(tensors, parameter, file);
       require_finite(file, parameter.name, tensor.values);
-      values.insert(values.end(), tensor.values.begin(), tensor.values.end());
+      if (!parameter.piece) {
+        values.insert(values.end(), tensor.values.begin(), tensor.values.end());
+        tensor.values = {};  // so that the weights are in memory once
+        continue;
+      }
+      values.resize(values.size() + parameter.size());
+      parameter.piece.take(tensor.values, std::span(values).last(parameter.size()));
     }
   }
-  require_none(tensors, file);
+  require_known(tensors, sets, file);
   return parameters;
 }
 
 void check_weights(const std::filesystem::path& file, const Network& network) {
   std::map<std::string, Tensor> tensors =
       read_for(file, network.config, FileContents::start_weights, read_safetensors_shapes);
-  for (const ParameterSet& set : network.sets()) {
-    for (const Parameter& parameter : set.parameters) taken(tensors, parameter, file);
+  const std::vector<ParameterSet> sets = network.sets();
+  for (const ParameterSet& set : sets) {
+    for (const Parameter& parameter : set.parameters) tensor_of(tensors, parameter, file);
   }
-  require_none(tensors, file);
+  require_known(tensors, sets, file);
 }
 
 std::vector<std::vector<float>> start_parameters(const Network& network, std::uint64_t seed) {

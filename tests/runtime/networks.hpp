@@ -26,6 +26,7 @@
 #include "starpipe/model/data/make_dataset.hpp"
 #include "starpipe/model/network.hpp"
 #include "starpipe/model/optimizer.hpp"
+#include "starpipe/plan/orders/finer.hpp"
 #include "starpipe/plan/registry/registry.hpp"
 #include "starpipe/plan/schedule/check.hpp"
 #include "starpipe/plan/schedule/schedule.hpp"
@@ -50,6 +51,30 @@ inline model::Network tiny_gpt(int stages, model::Precision precision = model::P
   config.options["tied"] = tied;
   config.precision = precision;
   return model::build_network(config, 1, stages);
+}
+
+/// A GPT of two blocks, each half cut into shards.
+inline model::Network sharded_gpt(int stages, int shards,
+                                  model::Precision precision = model::Precision::fp32) {
+  model::ModelConfig config;
+  config.kind = "gpt";
+  config.options["layers"] = std::max(2, stages - 2);
+  config.options["hidden"] = 16;
+  config.options["heads"] = 4;
+  config.options["context"] = 16;
+  config.options["tensor"] = shards;
+  config.precision = precision;
+  return model::build_network(config, 1, stages);
+}
+
+/// The named schedule of the network without shards, with as many workers for each of its workers.
+inline plan::Schedule sharded_schedule(const char* name, const model::Network& network, int workers,
+                                       int microbatches) {
+  const plan::Schedule whole =
+      plan::make_schedule(name, {.workers = workers,
+                                 .microbatches = microbatches,
+                                 .graph = plan::StageGraph::chain(network.whole_stages)});
+  return plan::with_parts(whole, network.graph, network.parts, network.shards());
 }
 
 inline model::Network tiny_llama(int stages, model::Precision precision = model::Precision::fp32,

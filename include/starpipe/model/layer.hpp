@@ -12,6 +12,7 @@
 #include <utility>
 #include <vector>
 
+#include "starpipe/model/piece.hpp"
 #include "starpipe/model/precision.hpp"
 
 namespace starpipe::model {
@@ -22,12 +23,17 @@ class CudaLoss;
 /// One named tensor of a layer's parameters, row-major fp32.
 struct Parameter {
   std::string name;                ///< full name: "transformer.h.0.attn.c_attn.weight"
-  std::vector<std::size_t> shape;  ///< as in the saved file
+  std::vector<std::size_t> shape;  ///< as in the saved file, or of the piece
   /// Start value: normal with this deviation and mean; deviation 0 is the constant `mean`.
   double deviation = 0;
   double mean = 0;
+  /// Of a shard: which part of the tensor of this name it is. Empty: the whole tensor.
+  Piece piece = {};
 
   [[nodiscard]] std::size_t size() const;
+  /// The name, and of a piece which part of the tensor it is: "h.0.mlp.c_fc.bias[0:64]". No two parameters
+  /// of a network have the same label.
+  [[nodiscard]] std::string label() const;
 };
 
 /// The description by which a network asks make_layer() for a layer.

@@ -14,6 +14,7 @@
 
 #include "starpipe/model/precision.hpp"
 #include "starpipe/model/stage.hpp"
+#include "starpipe/plan/orders/finer.hpp"
 #include "starpipe/plan/schedule/stage_graph.hpp"
 #include "starpipe/plan/simulate/costs.hpp"
 
@@ -70,6 +71,12 @@ struct Network {
   int microbatch_size = 1;
   plan::StageGraph graph = plan::StageGraph::chain(1);
   std::vector<Stage> stages;
+  /// Of a network whose units are cut into shards: what each stage is of the chain of `whole_stages` stages
+  /// that it would have without shards. Empty otherwise.
+  std::vector<plan::StagePart> parts = {};
+  int whole_stages = 0;
+  /// T, the number of shards of each group; 1 without shards.
+  [[nodiscard]] int shards() const;
   /// All parameters, each once. Set s is that of stage s's own parameters, which may be empty. The shared
   /// sets follow, in the order of the first layers that use them.
   [[nodiscard]] std::vector<ParameterSet> sets() const;

@@ -21,6 +21,10 @@ namespace starpipe::model {
 struct Unit {
   std::string name;
   std::vector<StageOp> ops;
+  /// Of a unit that is cut into T shards (tensor parallelism); `ops` is then empty. Groups of T shards, one
+  /// group after the other: each shard of a group reads the outputs of all shards of the group before, or of
+  /// the unit before, and adds them.
+  std::vector<std::vector<std::vector<StageOp>>> groups = {};
 };
 
 /// A network before it is cut: branches side by side, and the unit that joins their outputs. A chain is one
@@ -44,6 +48,8 @@ struct NetworkKey {
   std::string former_name = {};         ///< read as well
   /// Whether it changes values only, neither sizes nor times: emulated runs compute none, and refuse it.
   bool values_only = false;
+  /// Whether it only says how the network is cut: files of weights do not depend on it.
+  bool cuts_only = false;
 };
 inline constexpr Interval from_1_to(int most) { return {.least = 1, .most = static_cast<double>(most)}; }
 

@@ -4,6 +4,7 @@
 #include <array>
 #include <concepts>
 #include <cstddef>
+#include <cstdint>
 #include <memory>
 #include <span>
 #include <string>
@@ -26,6 +27,15 @@ struct StageOp {
   /// Layers with the same set have parameters of the same sizes, which lie in the same order. Empty: the
   /// parameters are the layer's own.
   std::string shared = {};
+  /// Of a shard's layer: for each of its parameters, in order, the part of the saved tensor. Empty: the
+  /// layer's parameters are whole tensors. Shared parameters are whole.
+  std::vector<Piece> pieces = {};
+};
+
+/// How a stage with several inputs makes one matrix of them.
+enum class Join : std::uint8_t {
+  columns,  ///< side by side
+  add,      ///< their sum, from the first to the last
 };
 
 /// A shared set of parameters that a stage uses, with the names in the first layer of this stage that uses
@@ -64,16 +74,20 @@ using ParameterGradients = ParameterViews<Memory>;
 /// Immutable; its passes are thread-safe, do not allocate and do not throw.
 ///
 /// A stage that reads the data is a source. Other stages read the outputs of one or several stages, joined by
-/// columns. The stage with the loss is the sink: its output is the loss, one float.
+/// columns or added. The stage with the loss is the sink: its output is the loss, one float.
 class Stage {
  public:
   /// `input_columns`: the columns of each input; a source has one input, the data. Throws
-  /// std::invalid_argument when the layers do not fit together or have another precision.
+  /// std::invalid_argument when the layers do not fit together or have another precision, and when inputs to
+  /// add differ in their columns.
   Stage(std::vector<StageOp> ops, std::size_t rows, std::vector<std::size_t> input_columns,
-        std::shared_ptr<const Loss> loss, Precision precision = Precision::fp32);
+        std::shared_ptr<const Loss> loss, Precision precision = Precision::fp32, Join join = Join::columns);
 
   [[nodiscard]] std::size_t rows() const { return rows_; }
   [[nodiscard]] const std::vector<std::size_t>& input_columns() const { return input_columns_; }
+  /// Whether the stage adds several inputs. The gradient of each of them is then the same matrix, which B
+  /// writes once.
+  [[nodiscard]] bool adds_inputs() const { return join_ == Join::add && input_columns_.size() > 1; }
   /// Columns of the output activation; 0 for a sink, which has none.
   [[nodiscard]] std::size_t output_columns() const;
   [[nodiscard]] bool is_sink() const { return loss_ != nullptr; }
@@ -128,7 +142,8 @@ class Stage {
 
   /// B. `output_gradients`: a rows x output_columns matrix from each succeeding stage; B sums them. A sink
   /// has none and starts from `loss_scale`, the weight of the micro-batch's mean loss in the objective
-  /// (ignored by other stages). `input_gradients`: a matrix for each input; none for a source.
+  /// (ignored by other stages). `input_gradients`: a matrix for each input, or one for all of them if the
+  /// stage adds its inputs; none for a source.
   void backward_input(ConstParameters parameters, ConstMemory stash,
                       std::span<const ConstMemory> output_gradients, float loss_scale,
                       std::span<const Memory> input_gradients, Memory gradient_stash, Memory scratch,
@@ -232,6 +247,7 @@ class Stage {
   std::vector<std::size_t> input_columns_;
   std::shared_ptr<const Loss> loss_;
   Precision precision_;
+  Join join_;
   bool reads_ids_ = false;
   std::size_t parameter_size_ = 0;
   std::size_t stash_size_ = 0;
@@ -241,7 +257,7 @@ class Stage {
   std::size_t buffer_size_ = 0;
   std::size_t residual_size_ = 0;
   std::array<std::size_t, 2> layer_scratch_ = {};  ///< [0] on a CPU, [1] on a GPU
-  std::size_t joined_columns_ = 0;                 ///< sum of the inputs' columns
+  std::size_t joined_columns_ = 0;                 ///< of the matrix that the first op reads
   std::size_t first_with_parameters_ = 0;  ///< the first op with parameters; ops_.size() when none has any
 };
 

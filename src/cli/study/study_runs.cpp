@@ -104,7 +104,8 @@ int ranks_of(const Settings& settings) {
 /// The workers of a run. A file of a schedule has its own number. A schedule that cannot be made has 1: its
 /// run fails, and says why.
 int workers_of(const runtime::Config& config) {
-  if (!config.schedule.file) return config.schedule.workers.value_or(1);
+  if (!config.schedule.file)
+    return config.schedule.workers.value_or(1) * model::option_or(config.model, "tensor", 1);
   try {
     return runtime::plan_run(config).schedule.workers();
   } catch (const InputError&) {

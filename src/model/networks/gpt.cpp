@@ -28,6 +28,10 @@ UnitGraph gpt_units(const ModelConfig& config, std::size_t microbatch_size) {
   if (width % heads != 0) {
     throw InputError(fmt::format("model.heads: {} does not divide model.hidden, {}", heads, width));
   }
+  if (heads % option(config, tensor_key) != 0) {
+    throw InputError(
+        fmt::format("model.tensor: {} does not divide model.heads, {}", option(config, tensor_key), heads));
+  }
   const std::size_t hidden = index(width);
   const std::size_t rows = microbatch_size * index(context);
   // Each block adds to the residual stream twice; this keeps its variance from growing with the depth.
@@ -35,12 +39,16 @@ UnitGraph gpt_units(const ModelConfig& config, std::size_t microbatch_size) {
 
   const auto layer = [&](const LayerSpec& spec) { return layer_op(spec, config.precision); };
   const auto norm = [&](const std::string& name) { return layer({"layernorm", name, rows, hidden, {}}); };
-  const auto linear = [&](const std::string& name, std::size_t inputs, std::size_t outputs, double spread) {
+  const auto linear = [&](const std::string& name, std::size_t inputs, std::size_t outputs, double spread,
+                          bool bias = true) {
     return layer({"linear",
                   name,
                   rows,
                   inputs,
-                  {{"outputs", static_cast<double>(outputs)}, {"conv1d", 1}, {"deviation", spread}}});
+                  {{"outputs", static_cast<double>(outputs)},
+                   {"conv1d", 1},
+                   {"bias", bias ? 1 : 0},
+                   {"deviation", spread}}});
   };
 
   const bool tied = option<bool>(config, tied_key);
@@ -65,8 +73,49 @@ UnitGraph gpt_units(const ModelConfig& config, std::size_t microbatch_size) {
   } else {
     units.push_back({"embedding", {layer(tokens)}});
   }
+  // Shards of half a block, as Megatron-LM cuts it (arXiv 1909.08053, section 3): a shard has heads, or
+  // columns of the first and rows of the second matrix of the MLP. The outputs of the shards add up to that
+  // of the half: shard 0 has the residual connection and the bias.
+  const std::size_t shards = index(option(config, tensor_key));
+  const auto shards_of_half = [&](const std::string& norm_name, const LayerSpec& between, std::size_t wide,
+                                  std::size_t blocks_of_first, const std::string& first,
+                                  const std::string& second) {
+    const std::size_t inner = between.kind == "attention" ? hidden : wide;
+    std::vector<std::vector<StageOp>> result;
+    for (std::size_t k = 0; k < shards; ++k) {
+      LayerSpec part = between;
+      part.columns = wide / shards;
+      if (part.kind == "attention") part.options["heads"] = static_cast<double>(index(heads) / shards);
+      std::vector<StageOp> ops = {shared_as(norm_name, norm(norm_name)),
+                                  pieces(linear(first, hidden, wide / shards, deviation),
+                                         {columns_piece(hidden, wide, k, shards, blocks_of_first),
+                                          vector_piece(wide, k, shards, blocks_of_first)}),
+                                  layer(part),
+                                  pieces(linear(second, inner / shards, hidden, projection, k == 0),
+                                         {rows_piece(inner, hidden, k, shards)})};
+      if (k == 0) {
+        ops.back().pieces.emplace_back();  // the bias is whole
+        ops.insert(ops.begin(), residual_begin());
+        ops.push_back(residual_end());
+      }
+      result.push_back(std::move(ops));
+    }
+    return result;
+  };
   for (int n = 0; n < blocks; ++n) {
     const std::string block = "transformer.h." + std::to_string(n);
+    if (shards > 1) {
+      Unit unit = {"block " + std::to_string(n), {}};
+      unit.groups.push_back(shards_of_half(
+          block + ".ln_1",
+          {"attention", block + ".attn", rows, 3 * hidden, {{"heads", heads}, {"context", context}}},
+          3 * hidden, 3, block + ".attn.c_attn", block + ".attn.c_proj"));
+      unit.groups.push_back(shards_of_half(block + ".ln_2",
+                                           {"gelu", block + ".mlp.act", rows, 4 * hidden, {}}, 4 * hidden, 1,
+                                           block + ".mlp.c_fc", block + ".mlp.c_proj"));
+      units.push_back(std::move(unit));
+      continue;
+    }
     units.push_back(
         {"block " + std::to_string(n),
          {residual_begin(), norm(block + ".ln_1"),
@@ -101,7 +150,8 @@ const bool registered = register_network(with_saved_names(
               {"vocabulary", byte_values,
                "Number of tokens: ids are 0 to `vocabulary` - 1. At least 256 with `data.kind: text`.",
                from_1_to(1 << 24)},
-              tied_head_key()},
+              tied_head_key(),
+              tensor_shards_key()},
      .units = gpt_units},
     // Old versions of transformers saved causal masks among the weights.
     {.prefix = "transformer.",

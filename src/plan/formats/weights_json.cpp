@@ -34,6 +34,7 @@ void add_weights(nlohmann::ordered_json& object, const Costs& costs, int stages)
   }
   for (int s = 0; s < stages; ++s) {
     if (!costs.size(s).has_weights) object["stages_without_weights"].push_back(s);
+    if (costs.size(s).adds_inputs) object["stages_that_add"].push_back(s);
   }
 }
 
@@ -50,15 +51,19 @@ void read_weights(const JsonValue& object, int stages, Costs& costs) {
       shared.master = entry.at("master").bytes();
     }
   }
-  if (const auto list = object.find("stages_without_weights")) {
+  const auto for_each_listed = [&](const char* key, const auto& f) {
+    const auto list = object.find(key);
+    if (!list) return;
     const StageSizes same = costs.sizes.front();
     if (costs.sizes.size() == 1) costs.sizes.assign(index(stages), same);
-    for (const int stage : read_stages(*list, stages)) {
-      StageSizes& sizes = costs.sizes[index(stage)];
-      if (sizes.updated() > 0) list->fail(fmt::format("the sizes say that stage {} has weights", stage));
-      sizes.has_weights = false;
-    }
-  }
+    for (const int stage : read_stages(*list, stages)) f(stage, costs.sizes[index(stage)], *list);
+  };
+  for_each_listed("stages_without_weights", [](int stage, StageSizes& sizes, const JsonValue& list) {
+    if (sizes.updated() > 0) list.fail(fmt::format("the sizes say that stage {} has weights", stage));
+    sizes.has_weights = false;
+  });
+  for_each_listed("stages_that_add",
+                  [](int, StageSizes& sizes, const JsonValue&) { sizes.adds_inputs = true; });
 }
 
 }  // namespace starpipe::plan::detail

@@ -86,7 +86,9 @@ class Fetches {
   /// Names the copy that `worker` gets, and that all its readers there use; nothing for a datum that has one
   /// reader.
   [[nodiscard]] std::optional<std::uint64_t> copy(const Fetch& fetch, int worker) const {
-    if (fetch.kind == Fetch::Kind::gradient || fetch.kind == Fetch::Kind::gradient_stash) return std::nullopt;
+    if (fetch.kind == Fetch::Kind::gradient_stash) return std::nullopt;
+    if (fetch.kind == Fetch::Kind::gradient && !costs_.size(schedule_.job(fetch.producer).stage).adds_inputs)
+      return std::nullopt;
     // A holder may send the weights of several stages, so these need their stage too.
     const auto stage = fetch.kind == Fetch::Kind::weights ? static_cast<std::uint64_t>(fetch.stage) : 0;
     const auto workers = static_cast<std::uint64_t>(schedule_.workers());

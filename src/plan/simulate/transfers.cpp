@@ -82,9 +82,11 @@ void for_each_transfer(const Schedule& schedule, const Costs& costs, Function&& 
       }
     }
     if (job.pass == Pass::B || job.pass == Pass::BW) {
+      seen.clear();
       for (const int previous : schedule.graph().pred(job.stage)) {
         const int reader = schedule.compute(schedule.backward(previous, job.microbatch));
-        if (reader != worker) f(worker, reader, &Transfers::gradients, costs.size(previous).gradient);
+        if (reader == worker || (costs.size(job.stage).adds_inputs && !seen.insert(reader))) continue;
+        f(worker, reader, &Transfers::gradients, costs.size(previous).gradient);
       }
     }
     if (job.pass == Pass::B) {

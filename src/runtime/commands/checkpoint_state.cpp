@@ -38,14 +38,14 @@ void require_same_parameters(const AgreedRun& run, const CheckpointReader& reade
   std::set<std::string> known;
   for (const model::ParameterSet& set : run.experiment.network.sets()) {
     for (const model::Parameter& parameter : set.parameters) {
-      const std::vector<std::size_t>* const saved = reader.shape(parameter.name);
+      const std::vector<std::size_t>* const saved = reader.shape(parameter.label());
       if (saved == nullptr)
         throw InputError(
-            fmt::format("--resume: {} has no {}, a parameter of the model", name, parameter.name));
+            fmt::format("--resume: {} has no {}, a parameter of the model", name, parameter.label()));
       if (*saved != parameter.shape)
-        throw InputError(fmt::format("--resume: {} is {} in {}, and {} in the model", parameter.name, *saved,
-                                     name, parameter.shape));
-      known.insert(parameter.name);
+        throw InputError(fmt::format("--resume: {} is {} in {}, and {} in the model", parameter.label(),
+                                     *saved, name, parameter.shape));
+      known.insert(parameter.label());
     }
   }
   const auto is_state = [](const std::string& saved) { return saved.starts_with(state_prefix); };
@@ -61,10 +61,10 @@ void require_same_state(const AgreedRun& run, const CheckpointReader& reader, co
   for (const model::ParameterSet& set : run.experiment.network.sets()) {
     for (const model::Parameter& parameter : set.parameters) {
       for (const char* kind : {"first_moment", "second_moment", "velocity"}) {
-        const bool saved = reader.shape(state_name(kind, parameter.name)) != nullptr;
+        const bool saved = reader.shape(state_name(kind, parameter.label())) != nullptr;
         if (saved == (std::ranges::find(needed, kind) != needed.end())) continue;
         if (!saved && run.config.training.optimizer.kind == "adamw")
-          throw InputError(fmt::format("--resume: {} has no {}", name, state_name(kind, parameter.name)));
+          throw InputError(fmt::format("--resume: {} has no {}", name, state_name(kind, parameter.label())));
         throw InputError(fmt::format("--resume: training.optimizer.momentum: {} was written {} momentum",
                                      name, saved ? "with" : "without"));
       }
@@ -83,9 +83,9 @@ std::vector<TensorView> tensors_of(const AgreedRun& run, const SetCopy& copy) {
   const std::vector<model::ParameterSet> sets = run.experiment.network.sets();
   for (const model::Parameter& parameter : sets[index(copy.set)].parameters) {
     const std::size_t size = parameter.size();
-    tensors.push_back({parameter.name, parameter.shape, parameters.subspan(first, size)});
+    tensors.push_back({parameter.label(), parameter.shape, parameters.subspan(first, size)});
     for (std::size_t k = 0; k < kinds.size(); ++k) {
-      tensors.push_back({state_name(kinds[k], parameter.name), parameter.shape,
+      tensors.push_back({state_name(kinds[k], parameter.label()), parameter.shape,
                          optimizer.subspan(k * parameters.size() + first, size)});
     }
     first += size;
@@ -100,9 +100,9 @@ void read_set(const AgreedRun& run, CheckpointReader& reader, int set, std::span
   const std::vector<model::ParameterSet> sets = run.experiment.network.sets();
   for (const model::Parameter& parameter : sets[index(set)].parameters) {
     const std::size_t size = parameter.size();
-    reader.read(parameter.name, parameters.subspan(first, size));
+    reader.read(parameter.label(), parameters.subspan(first, size));
     for (std::size_t k = 0; k < kinds.size(); ++k) {
-      reader.read(state_name(kinds[k], parameter.name),
+      reader.read(state_name(kinds[k], parameter.label()),
                   optimizer.subspan(k * parameters.size() + first, size));
     }
     first += size;

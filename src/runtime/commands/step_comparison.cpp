@@ -189,7 +189,7 @@ void StepComparison::add_repeats(int step, const model::ExpectedGradient& expect
       all_.push_back({.what = Compared::repeat,
                       .step = step,
                       .stage = sets_[s].first_stage(),
-                      .name = parameter.name,
+                      .name = parameter.label(),
                       .absolute = most,
                       .scale = largest(part(expected.magnitudes[s]))});
     });
@@ -219,7 +219,7 @@ void StepComparison::add_gradients(const Difference& kind, const std::vector<std
       };
       Difference d = kind;
       d.stage = sets_[s].first_stage();
-      d.name = parameter.name;
+      d.name = parameter.label();
       d.absolute = largest_difference(part(found[s]), part(expected[s]));
       d.scale = largest(part(magnitudes[s]));
       d.allowed = tolerance * (d.scale + of_stage / 64);
@@ -248,7 +248,7 @@ void StepComparison::add_file_weights(const std::vector<std::vector<float>>& sta
       Difference d{.what = Compared::file_weights,
                    .step = last_step_,
                    .stage = sets_[s].first_stage(),
-                   .name = parameter.name};
+                   .name = parameter.label()};
       d.absolute = mean_difference(part(parameters_[s]), part(expected[s]), is_decided);
       d.scale = mean_difference(part(start[s]), part(expected[s]), is_decided);
       if (!std::isfinite(d.scale)) d.scale = 0;
@@ -305,7 +305,7 @@ void StepComparison::add_updates(int step, const StepResult& result,
         return std::span(values).subspan(first, parameter.size());
       };
       Difference d{
-          .what = Compared::update, .step = step, .stage = sets_[s].first_stage(), .name = parameter.name};
+          .what = Compared::update, .step = step, .stage = sets_[s].first_stage(), .name = parameter.label()};
       d.absolute = largest_difference(part(found[s]), part(expected[s]));
       d.scale = largest_difference(part(expected[s]), part(parameters_[s]));
       if (!std::isfinite(d.scale)) d.scale = 0;

@@ -66,7 +66,7 @@ std::optional<GradientNorm> Gathering::gradient_norm() const {
 std::string Gathering::parameter_name(std::int64_t number) const {
   for (const model::ParameterSet& set : network_.sets()) {
     for (const model::Parameter& parameter : set.parameters) {
-      if (number-- == 0) return parameter.name;
+      if (number-- == 0) return parameter.label();
     }
   }
   return "";

@@ -14,6 +14,7 @@
 #include "starpipe/base/files.hpp"
 #include "starpipe/base/index.hpp"
 #include "starpipe/plan/formats/imported_schedule.hpp"
+#include "starpipe/plan/orders/finer.hpp"
 #include "starpipe/plan/registry/plugin.hpp"
 #include "starpipe/plan/registry/registry.hpp"
 #include "starpipe/plan/schedule/check.hpp"
@@ -115,6 +116,37 @@ void refuse_large_stages(const model::Network& network) {
   }
 }
 
+// Throws InputError for keys that say nothing of a network of shards.
+void refuse_with_shards(const Config& config) {
+  if (model::option_or(config.model, "tensor", 1) == 1) return;
+  const auto refuse = [](bool is_set, const char* key, const char* why) {
+    if (is_set) throw InputError(fmt::format("{}: does not apply with model.tensor: {}", key, why));
+  };
+  refuse(config.schedule.file.has_value(), "schedule.file", "its stages have no shards");
+  refuse(!config.schedule.memory_limits.empty(), "schedule.memory_limit",
+         "stashes of whole stages and of shards differ");
+  refuse(config.schedule.dynamic, "schedule.dynamic", "shards run in a fixed order");
+  refuse(config.runtime.device.size() > 1, "runtime.device, a list", "give one word for all workers");
+  refuse(config.runtime.emulate && config.runtime.emulate->per_share, "runtime.emulate.per_share",
+         "give the times of each stage");
+}
+
+// The schedule of the chain that the network is without shards, with T workers for each of its workers.
+plan::LimitedSchedule build_sharded_schedule(const Config& config, const model::Network& network,
+                                             const std::optional<plan::Costs>& known,
+                                             const plan::Costs& expected) {
+  const auto whole = [&](const plan::Costs& costs) {
+    return plan::costs_of_whole_stages(costs, network.graph, network.parts, network.whole_stages);
+  };
+  plan::LimitedSchedule made =
+      build_schedule(config, plan::StageGraph::chain(network.whole_stages),
+                     known ? std::optional(whole(*known)) : std::nullopt, whole(expected));
+  if (made.schedule.discipline() != plan::Discipline::ordered)
+    made.schedule = plan::ordered_as_simulated(made.schedule, whole(expected));
+  made.schedule = plan::with_parts(made.schedule, network.graph, network.parts, network.shards());
+  return finishing(std::move(made));
+}
+
 }  // namespace
 
 plan::LimitedSchedule build_schedule(const Config& config, const plan::StageGraph& graph,
@@ -141,6 +173,7 @@ PlannedRun plan_run(const Config& config) {
   if (config.runtime.emulate && config.runtime.uses_gpus()) {
     throw InputError("runtime.device: cuda: runtime.emulate needs device cpu");
   }
+  refuse_with_shards(config);
   std::optional<plan::Schedule> listed;
   if (config.schedule.file) listed = read_schedule(config);
   for (const auto& [key, count] : {std::pair{"runtime.device", config.runtime.device.size()},
@@ -150,9 +183,10 @@ PlannedRun plan_run(const Config& config) {
                                  config.schedule.file->string()));
   }
   const int stages = listed ? listed->stages() : stage_count(config);
-  refuse_many_jobs("training.microbatches", stages,
-                   listed ? listed->microbatches() : config.training.microbatches.value());
+  const int microbatches = listed ? listed->microbatches() : config.training.microbatches.value();
+  refuse_many_jobs("training.microbatches", stages, microbatches);
   model::Network network = network_of(config, stages);
+  refuse_many_jobs("training.microbatches", network.graph.size(), microbatches);
   refuse_large_stages(network);
   std::optional<plan::Costs> emulated;
   if (config.runtime.emulate) {
@@ -163,8 +197,9 @@ PlannedRun plan_run(const Config& config) {
   const bool recompute = listed ? listed->recompute() : config.schedule.recompute.value_or(false);
   if (recompute) costs = plan::with_recomputation(std::move(costs));
   auto [schedule, reordering] =
-      listed ? finishing(plan::as_requested(*listed, order_request(config.schedule), costs))
-             : build_schedule(config, network.graph, emulated, costs);
+      listed                  ? finishing(plan::as_requested(*listed, order_request(config.schedule), costs))
+      : network.parts.empty() ? build_schedule(config, network.graph, emulated, costs)
+                              : build_sharded_schedule(config, network, emulated, costs);
   const plan::Discipline discipline = schedule.discipline();
   if (discipline == plan::Discipline::ordered && config.schedule.dynamic) {
     throw InputError("schedule.dynamic: the ordered discipline leaves nothing to pick at run time");

@@ -313,16 +313,24 @@ class TaskGraph::Builder {
     } else {
       read(task, {DataKind::stash, s, b, 0});
     }
-    for (const int next : schedule_.graph().succ(s)) read(task, {DataKind::gradient, s, b, next});
+    for (const int next : schedule_.graph().succ(s)) read(task, gradient_key(s, b, next));
     const auto preds = schedule_.graph().pred(s);
-    for (std::size_t i = 0; i < preds.size(); ++i) {
-      write(task, {DataKind::gradient, preds[i], b, s},
+    const std::size_t gradients = st.adds_inputs() ? 1 : preds.size();
+    for (std::size_t i = 0; i < gradients; ++i) {
+      write(task, gradient_key(preds[i], b, s),
             {DataKind::gradient, preds[i], b, task.worker, st.input_size(i)});
     }
     if (pass == plan::Pass::B) {
       write(task, {DataKind::gradient_stash, s, b, 0},
             {DataKind::gradient_stash, s, b, task.worker, st.gradient_stash_size()});
     }
+  }
+
+  // The gradient of a stage's output that `next`, which reads this output, computes. A stage that adds its
+  // inputs computes one for all of them, which counts as that of the first.
+  [[nodiscard]] DatumKey gradient_key(int s, int b, int next) const {
+    const int of = stage(next).adds_inputs() ? schedule_.graph().pred(next).front() : s;
+    return {DataKind::gradient, of, b, next};
   }
 
   void weights(const plan::Job& j, Draft& task) {

@@ -267,6 +267,24 @@ TEST(Engine, SharedParametersOfTwoTowers) {
   }
 }
 
+// Shards on workers side by side, on one worker, and scattered over all workers.
+TEST(Engine, Shards) {
+  for (const model::Precision precision : {model::Precision::fp32, model::Precision::bf16}) {
+    const int pairs = workers() / 2;
+    const model::Network gpt = sharded_gpt(std::max(pairs, 1), 2, precision);
+    for (const char* name : {"1f1b", "gpipe", "fsdp"}) {
+      if (workers() != 2 * pairs) continue;
+      SCOPED_TRACE(name);
+      const Schedule schedule = sharded_schedule(name, gpt, pairs, 6);
+      const Outcome run = expect_sound(schedule, gpt, 2);
+      if (our_policy()) expect_peaks(run, schedule, gpt);
+      expect_sound(split(schedule), gpt, 2);
+      expect_sound(schedule.with_recomputation(), gpt, 2);
+    }
+    expect_sound(scattered(gpt.graph, workers(), 5, true), gpt, 2);
+  }
+}
+
 // Passes read weights in bf16, the optimizer updates them in fp32. The schedules send data in every way.
 TEST(Engine, Bf16) {
   constexpr auto bf16 = model::Precision::bf16;

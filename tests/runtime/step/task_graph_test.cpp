@@ -48,7 +48,17 @@ void for_each_case(const std::function<void(const Case&)>& check) {
     for (NamedCase& named : named_cases(4, microbatches, true))
       cases.push_back({named.name + ", tied", named.network, named.schedule});
   }
+  for (const int shards : {2, 4}) {
+    const model::Network network = sharded_gpt(2, shards);
+    for (const char* name : {"1f1b", "fsdp"}) {
+      const Schedule schedule = sharded_schedule(name, network, 2, 3);
+      cases.push_back({std::string(name) + ", sharded", network, schedule});
+      cases.push_back({std::string(name) + ", sharded, split", network, split(schedule)});
+      cases.push_back({std::string(name) + ", sharded, recompute", network, schedule.with_recomputation()});
+    }
+  }
   const model::Network towers = two_towers();
+  const model::Network shards = sharded_gpt(2, 2);
   const model::Network tied_gpt = tiny_gpt(4, model::Precision::fp32, 0, true);
   const model::Network tied_llama = tiny_llama(4, model::Precision::fp32, true);
   const model::Network chain = tiny_mlp(4);
@@ -58,8 +68,8 @@ void for_each_case(const std::function<void(const Case&)>& check) {
   for (const bool is_split : {false, true}) {
     for (const auto& [label, network] :
          {std::pair{"chain", &chain}, std::pair{"tree", &tree}, std::pair{"dag", &dag},
-          std::pair{"bare", &bare}, std::pair{"towers", &towers}, std::pair{"tied gpt", &tied_gpt},
-          std::pair{"tied llama", &tied_llama}}) {
+          std::pair{"shards", &shards}, std::pair{"bare", &bare}, std::pair{"towers", &towers},
+          std::pair{"tied gpt", &tied_gpt}, std::pair{"tied llama", &tied_llama}}) {
       for (const int workers : {1, 2, 4}) {
         const Schedule schedule = scattered(network->graph, workers, 5, is_split);
         cases.push_back({std::string("scattered ") + label, *network, schedule});

@@ -77,10 +77,6 @@ constexpr auto members(T& value) {
   } else if constexpr (count == 5) {
     [[maybe_unused]] auto& [a, b, c, d, e] = value;
     return TypeList<decltype(a), decltype(b), decltype(c), decltype(d), decltype(e)>();
-  } else if constexpr (count == 7) {
-    [[maybe_unused]] auto& [a, b, c, d, e, f, g] = value;
-    return TypeList<decltype(a), decltype(b), decltype(c), decltype(d), decltype(e), decltype(f),
-                    decltype(g)>();
   } else if constexpr (count == 8) {
     [[maybe_unused]] auto& [a, b, c, d, e, f, g, h] = value;
     return TypeList<decltype(a), decltype(b), decltype(c), decltype(d), decltype(e), decltype(f), decltype(g),
@@ -202,10 +198,11 @@ constexpr InterfaceText interface_text() {
   add_class<StageGraph>(text, "StageGraph");
   add_aggregate<Durations, 3>(text, "Durations",
                               {offsetof(Durations, F), offsetof(Durations, B), offsetof(Durations, W)});
-  add_aggregate<StageSizes, 7>(
+  add_aggregate<StageSizes, 8>(
       text, "StageSizes",
       {offsetof(StageSizes, activation), offsetof(StageSizes, gradient), offsetof(StageSizes, stash),
-       offsetof(StageSizes, gradient_stash), offsetof(StageSizes, weights), offsetof(StageSizes, master)});
+       offsetof(StageSizes, gradient_stash), offsetof(StageSizes, weights), offsetof(StageSizes, master),
+       offsetof(StageSizes, has_weights), offsetof(StageSizes, adds_inputs)});
   add_aggregate<SharedWeights, 3>(text, "SharedWeights",
                                   {offsetof(SharedWeights, weights), offsetof(SharedWeights, master)});
   add_aggregate<Link, 2>(text, "Link", {offsetof(Link, alpha), offsetof(Link, beta)});

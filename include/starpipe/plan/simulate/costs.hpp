@@ -42,6 +42,8 @@ struct StageSizes {
   std::uint64_t weights = 0;         ///< the stage's own parameters, as passes read them
   std::uint64_t master = 0;          ///< the optimizer's own copy of them; 0 when it updates `weights`
   bool has_weights = true;           ///< whether the stage has parameters of its own
+  /// Whether the stage adds its inputs. Then the preceding stages all read one gradient of the same datum.
+  bool adds_inputs = false;
 
   /// Size of the parameters that the optimizer updates. A weight gradient, and each optimizer state, is as
   /// large.

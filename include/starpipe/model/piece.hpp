@@ -1,0 +1,49 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstddef>
+#include <span>
+#include <vector>
+
+namespace starpipe::model {
+
+/// A part of a tensor of the saved file: a shard has some rows of a matrix, or some of its columns. The
+/// tensor is row-major; a vector is a matrix of one row.
+struct Piece {
+  /// From `first`, `count` rows or columns.
+  struct Range {
+    std::size_t first = 0;
+    std::size_t count = 0;
+    friend bool operator==(const Range&, const Range&) = default;
+  };
+
+  std::vector<std::size_t> whole;  ///< shape of the tensor, of one or two extents
+  Range rows;
+  std::vector<Range> columns;  ///< in the order in which the piece has them
+
+  /// Whether it is a part of a tensor, and not the empty piece of a parameter that is a tensor of its own.
+  explicit operator bool() const { return !whole.empty(); }
+
+  /// How many numbers the tensor has.
+  [[nodiscard]] std::size_t whole_size() const;
+  /// The piece itself has as many extents as the tensor.
+  [[nodiscard]] std::vector<std::size_t> shape() const;
+
+  /// Copies the piece out of the tensor, or into it. `tensor` has the size of `whole`, `piece` that of
+  /// shape().
+  void take(std::span<const float> tensor, std::span<float> piece) const;
+  void put(std::span<const float> piece, std::span<float> tensor) const;
+
+  friend bool operator==(const Piece&, const Piece&) = default;
+};
+
+/// Piece `shard` of `shards` equal ones: of the rows of a matrix with this shape.
+Piece rows_piece(std::size_t rows, std::size_t columns, std::size_t shard, std::size_t shards);
+/// The same of the columns, which are `blocks` blocks side by side: the piece has a share of each block. An
+/// attention layer's queries, keys and values are three such blocks.
+Piece columns_piece(std::size_t rows, std::size_t columns, std::size_t shard, std::size_t shards,
+                    std::size_t blocks = 1);
+/// The same of a vector.
+Piece vector_piece(std::size_t size, std::size_t shard, std::size_t shards, std::size_t blocks = 1);
+
+}  // namespace starpipe::model

@@ -1,0 +1,37 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <span>
+
+#include "starpipe/plan/schedule/schedule.hpp"
+#include "starpipe/plan/simulate/costs.hpp"
+
+namespace starpipe::plan {
+
+/// What a stage of a finer graph is of a schedule's stages: a part of one of them. The T parts that compute
+/// side by side are its shards.
+struct StagePart {
+  int stage = 0;  ///< of the schedule
+  int shard = 0;  ///< in [0, T)
+};
+
+/// The schedule with each stage replaced by its parts. `finer` is the stage graph of all parts, and `parts`
+/// has an entry for each of its stages. Each worker becomes T workers: if w(s, b, d) is a worker v, the part
+/// with shard k runs on worker T v + k, and likewise for weights. Jobs keep their order n. The parts of one
+/// job run from the first to the last in F, and backwards in backward passes, by their depth in `finer`.
+///
+/// Tensor parallelism is a schedule of this kind: w alone says that T workers share a stage (Unifying
+/// Schemes, conclusion). With T = 1 the parts of a stage run on its worker one after the other.
+///
+/// Discipline and recomputation are those of the schedule. Throws InputError unless the schedule is ordered:
+/// a limit in stashes says nothing of parts. Throws std::logic_error when a part is of no stage, or its shard
+/// is not below `shards`.
+Schedule with_parts(const Schedule& schedule, const StageGraph& finer, std::span<const StagePart> parts,
+                    int shards);
+
+/// The costs of the schedule's stages, whose parts have `costs`. A stage lasts as long as its parts do on T
+/// workers: the sum over its groups of shards of the longest. Sizes of data are those of one shard.
+Costs costs_of_whole_stages(const Costs& costs, const StageGraph& finer, std::span<const StagePart> parts,
+                            int stages);
+
+}  // namespace starpipe::plan

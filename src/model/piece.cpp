@@ -1,0 +1,74 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "starpipe/model/piece.hpp"
+
+#include <algorithm>
+#include <functional>
+#include <numeric>
+
+namespace starpipe::model {
+namespace {
+
+/// Calls f(offset in the tensor, offset in the piece, count) for each run of neighbouring numbers.
+template <class Function>
+void for_each_run(const Piece& piece, Function&& f) {
+  const std::size_t width = piece.whole.back();
+  std::size_t at = 0;
+  for (std::size_t row = piece.rows.first; row < piece.rows.first + piece.rows.count; ++row) {
+    for (const auto& [first, count] : piece.columns) {
+      f(row * width + first, at, count);
+      at += count;
+    }
+  }
+}
+
+std::vector<Piece::Range> share_of_blocks(std::size_t columns, std::size_t shard, std::size_t shards,
+                                          std::size_t blocks) {
+  const std::size_t block = columns / blocks;
+  const std::size_t share = block / shards;
+  std::vector<Piece::Range> ranges;
+  for (std::size_t b = 0; b < blocks; ++b) ranges.push_back({b * block + shard * share, share});
+  return ranges;
+}
+
+}  // namespace
+
+std::size_t Piece::whole_size() const {
+  return std::accumulate(whole.begin(), whole.end(), std::size_t{1}, std::multiplies<>());
+}
+
+std::vector<std::size_t> Piece::shape() const {
+  std::size_t width = 0;
+  for (const Range& range : columns) width += range.count;
+  if (whole.size() == 1) return {width};
+  return {rows.count, width};
+}
+
+void Piece::take(std::span<const float> tensor, std::span<float> piece) const {
+  for_each_run(*this, [&](std::size_t from, std::size_t to, std::size_t count) {
+    std::ranges::copy(tensor.subspan(from, count), piece.subspan(to, count).begin());
+  });
+}
+
+void Piece::put(std::span<const float> piece, std::span<float> tensor) const {
+  for_each_run(*this, [&](std::size_t to, std::size_t from, std::size_t count) {
+    std::ranges::copy(piece.subspan(from, count), tensor.subspan(to, count).begin());
+  });
+}
+
+Piece rows_piece(std::size_t rows, std::size_t columns, std::size_t shard, std::size_t shards) {
+  const std::size_t share = rows / shards;
+  return {.whole = {rows, columns}, .rows = {shard * share, share}, .columns = {{0, columns}}};
+}
+
+Piece columns_piece(std::size_t rows, std::size_t columns, std::size_t shard, std::size_t shards,
+                    std::size_t blocks) {
+  return {.whole = {rows, columns},
+          .rows = {0, rows},
+          .columns = share_of_blocks(columns, shard, shards, blocks)};
+}
+
+Piece vector_piece(std::size_t size, std::size_t shard, std::size_t shards, std::size_t blocks) {
+  return {.whole = {size}, .rows = {0, 1}, .columns = share_of_blocks(size, shard, shards, blocks)};
+}
+
+}  // namespace starpipe::model

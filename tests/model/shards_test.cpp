@@ -1,0 +1,128 @@
+// SPDX-License-Identifier: Apache-2.0
+// Networks whose blocks are cut into shards, beside the same network without shards.
+#include <cmath>
+#include <filesystem>
+#include <map>
+#include <string>
+#include <vector>
+
+#include <cblas.h>
+#include <gtest/gtest.h>
+
+#include "model/files.hpp"
+#include "model/gradients.hpp"
+#include "starpipe/base/index.hpp"
+#include "starpipe/model/data/make_dataset.hpp"
+#include "starpipe/model/reference.hpp"
+#include "starpipe/model/safetensors.hpp"
+#include "starpipe/model/weights.hpp"
+
+namespace starpipe::model {
+namespace {
+
+using namespace testing;
+
+constexpr const char* text = "/usr/share/common-licenses/GPL-3";
+using Tensors = std::map<std::string, Tensor>;
+
+Network gpt(int shards, int stages = 2) {
+  ModelConfig config;
+  config.options["layers"] = 2;
+  config.options["hidden"] = 32;
+  config.options["heads"] = 4;
+  config.options["context"] = 24;
+  config.options["tensor"] = shards;
+  return build_network(config, 2, stages);
+}
+
+ReferenceRun train(const Network& network) {
+  openblas_set_num_threads(1);
+  const auto data = make_dataset({"text", text}, network.config, {3, network.microbatch_size}, 1);
+  return train_reference(network, *data, {}, start_parameters(network, 1), 3, 3);
+}
+
+Tensors whole_tensors(const Network& network, const std::vector<Floats>& parameters) {
+  const Folder folder;
+  save_weights(folder / "w.safetensors", network, parameters);
+  return read_safetensors(folder / "w.safetensors", nullptr, {});
+}
+
+double distance(const Tensors& a, const Tensors& b) {
+  double difference = 0;
+  double size = 0;
+  for (const auto& [name, tensor] : a) {
+    const Tensor& other = b.at(name);
+    EXPECT_EQ(tensor.shape, other.shape) << name;
+    for (std::size_t i = 0; i < tensor.values.size(); ++i) {
+      difference += std::pow(static_cast<double>(tensor.values[i] - other.values[i]), 2);
+      size += std::pow(static_cast<double>(other.values[i]), 2);
+    }
+  }
+  return std::sqrt(difference / size);
+}
+
+TEST(Shards, AddUpToTheSameTraining) {
+  const Network whole = gpt(1);
+  const ReferenceRun expected = train(whole);
+  for (const int shards : {2, 4}) {
+    SCOPED_TRACE(shards);
+    for (const int stages : {1, 2, 4}) {
+      const Network network = gpt(shards, stages);
+      EXPECT_EQ(network.shards(), shards);
+      EXPECT_EQ(network.whole_stages, stages);
+      EXPECT_EQ(network.parameter_count(), whole.parameter_count());
+      const ReferenceRun run = train(network);
+      for (std::size_t i = 0; i < expected.losses.size(); ++i) {
+        EXPECT_NEAR(run.losses[i], expected.losses[i], 1e-6);
+        EXPECT_NEAR(run.norms[i], expected.norms[i], 1e-5 * expected.norms[i]);
+      }
+      EXPECT_LE(distance(whole_tensors(network, run.gradients), whole_tensors(whole, expected.gradients)),
+                1e-5);
+      EXPECT_LE(distance(whole_tensors(network, run.parameters), whole_tensors(whole, expected.parameters)),
+                1e-5);
+    }
+  }
+}
+
+TEST(Shards, StartAndAreSavedAsTheWhole) {
+  const auto saved = [](int shards) {
+    const Folder folder;
+    const Network network = gpt(shards);
+    save_weights(folder / "w.safetensors", network, start_parameters(network, 7));
+    return bytes_of(folder / "w.safetensors");
+  };
+  EXPECT_EQ(saved(2), saved(1));
+  EXPECT_EQ(saved(4), saved(1));
+}
+
+TEST(Shards, LoadTheFileOfTheWhole) {
+  const Folder folder;
+  const std::filesystem::path file = folder / "w.safetensors";
+  const Network whole = gpt(1);
+  save_weights(file, whole, start_parameters(whole, 7));
+  const Network network = gpt(4);
+  EXPECT_EQ(load_weights(file, network), start_parameters(network, 7));
+  EXPECT_NO_THROW(check_weights(file, network));
+}
+
+// A stage that reads several shards adds them; the embedding and the head are whole.
+TEST(Shards, ReadAllShardsOfTheHalfBefore) {
+  const Network network = gpt(2, 1);
+  ASSERT_EQ(network.graph.size(), 1 + 2 * 2 * 2 + 1);
+  EXPECT_FALSE(network.stages[1].adds_inputs());
+  for (int s = 3; s < network.graph.size(); ++s) {
+    EXPECT_EQ(network.graph.pred(s).size(), 2U);
+    EXPECT_TRUE(network.stages[index(s)].adds_inputs());
+  }
+  EXPECT_EQ(network.parts[2].shard, 1);
+}
+
+TEST(Shards, DivideTheHeads) {
+  ModelConfig config;
+  config.options["heads"] = 4;
+  config.options["tensor"] = 3;
+  expect_input_error([&] { build_network(config, 1, 1); }, "model.tensor: 3 does not divide model.heads, 4");
+}
+
+}  // namespace
+}  // namespace starpipe::model
