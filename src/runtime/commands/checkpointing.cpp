@@ -51,7 +51,7 @@ std::future<std::invoke_result_t<Work>> begin_work(Work work) {
 // Infinity and NaN would push out the checkpoints from before.
 void require_finite(const TensorView& parameter) {
   if (std::ranges::all_of(parameter.values, [](float value) { return std::isfinite(value); })) return;
-  throw std::runtime_error(parameter.label() + " has infinity or NaN");
+  throw std::runtime_error(parameter.name + " has infinity or NaN");
 }
 
 }  // namespace

@@ -1,0 +1,80 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`model.tensor`: shards beside the whole model, on one rank and on two.
+
+Usage: tensor_test.py BINARY LAUNCHER..., the launcher being what starts two ranks.
+"""
+
+import json
+import os
+import sys
+import unittest
+
+from support import CommandTest
+
+LAUNCHER = []
+
+CONFIG = """
+model:    {kind: gpt, layers: 2, hidden: 16, heads: 4, context: 16}
+data:     {kind: text, path: text}
+training: {steps: 4, microbatches: 3, seed: 1}
+schedule: {name: 1f1b, workers: 2}
+runtime:  {workers_per_core: 16}
+"""
+
+
+class Tensor(CommandTest):
+    def setUp(self):
+        super().setUp()
+        self.write("c.yaml", CONFIG)
+        self.write("text", "It is a truth universally acknowledged. " * 40)
+
+    def train(self, shards, *arguments, **options):
+        result = self.run_command("train", "c.yaml", "--set", f"model.tensor={shards}", "--report", "r.json", *arguments,
+                                  timeout=300, **options)
+        self.assertEqual(result.returncode, 0, result.stderr)
+        return json.loads(self.read("r.json"))
+
+    def test_shards_train_as_the_whole(self):
+        whole = self.train(1)
+        for shards in (2, 4):
+            for launcher in ([], LAUNCHER):
+                report = self.train(shards, launcher=launcher)
+                self.assertEqual(report["workers"], 2 * shards)
+                self.assertEqual(report["parameters"], whole["parameters"])
+                for mine, expected in zip(report["losses"], whole["losses"], strict=True):
+                    self.assertAlmostEqual(mine, expected, delta=2e-6 * expected)
+                for kinds in report["received"].values():
+                    for figures in kinds.values():
+                        self.assertEqual(figures["predicted"], figures["measured"])
+                self.assertGreater(sum(report["received"]["activations"]["count"]["measured"]), 0)
+
+    def test_ranks_change_no_bit(self):
+        one = self.train(2)["losses"]
+        self.assertEqual(self.train(2, launcher=LAUNCHER)["losses"], one)
+
+    def test_a_checkpoint_goes_on_with_the_same_shards(self):
+        folder = ("--set", "checkpoint.folder=ck", "--set", "checkpoint.every=2")
+        self.train(2, "--save-weights", "whole.safetensors")
+        self.train(2, *folder, "--set", "training.steps=2")
+        self.train(2, *folder, "--resume", "--save-weights", "resumed.safetensors", launcher=LAUNCHER)
+        with open(self.path("whole.safetensors"), "rb") as whole, open(self.path("resumed.safetensors"), "rb") as resumed:
+            self.assertEqual(resumed.read(), whole.read())
+        self.refused(["train", "c.yaml", *folder, "--set", "model.tensor=4", "--resume"], "model.tensor")
+
+    def test_what_takes_no_shards_says_so(self):
+        for settings, message in (
+            (["schedule.memory_limit=4"], "schedule.memory_limit: does not apply with model.tensor: "),
+            (["schedule.discipline=greedy", "schedule.dynamic=true"], "schedule.dynamic: does not apply with model.tensor: "),
+            (["runtime.emulate={F: 1ms, B: 1ms, W: 1ms, per_share: true}"],
+             "runtime.emulate.per_share: does not apply with model.tensor: "),
+            (["runtime.device=[cpu, cpu]"], "runtime.device, a list: does not apply with model.tensor: "),
+            (["model.heads=2", "model.tensor=4"], "model.tensor: 4 does not divide model.heads, 2"),
+        ):
+            arguments = [word for setting in settings for word in ("--set", setting)]
+            self.refused(["simulate", "c.yaml", "--set", "model.tensor=2", *arguments], message)
+        self.refused(["profile", "c.yaml", "--set", "model.tensor=2"], "model.tensor: ")
+
+
+if __name__ == "__main__":
+    CommandTest.binary, LAUNCHER = os.path.abspath(sys.argv[1]), sys.argv[2:]
+    unittest.main(argv=sys.argv[:1])
