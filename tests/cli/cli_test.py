@@ -259,7 +259,7 @@ class Simulate(CommandTest):
         self.refused(["simulate", "gpt.yaml", "--set", "runtime.memory_limit=4"], "schedule.memory_limit counts stashes")
         self.refused(["simulate", "gpt.yaml", "--set", "runtime.memory_limit=[1GiB, 4]"], "schedule.memory_limit counts stashes")
         self.ok("simulate", "gpt.yaml", "--set", "runtime.memory_limit=[1GiB, 2GiB]")
-        self.refused(["simulate", "gpt.yaml", "--set", "runtime.memory_limit=[1GiB, 2KiB]"], ", worker 1 needs ", "more than 2.0 KiB")
+        self.refused(["simulate", "gpt.yaml", "--set", "runtime.memory_limit=[1GiB, 2KiB]"], ", worker 1 needs ", "more than 2048 B")
         self.refused(["simulate", "gpt.yaml", "--set", "runtime.memory_limit=[1GiB, 1GiB, 1GiB]"], "3 values for schedule.workers 2")
         self.refused(["simulate", "gpt.yaml", "--set", "schedule.memory_limit=8GiB"], "runtime.memory_limit is in bytes")
 
