@@ -47,7 +47,7 @@ double flops(const std::vector<StageOp>& ops) {
 
 double flops(const Unit& unit) {
   double total = flops(unit.ops);
-  for (const auto& shards : unit.groups) {
+  for (const auto& shards : unit.halves) {
     for (const std::vector<StageOp>& shard : shards) total += flops(shard);
   }
   return total;
@@ -85,6 +85,10 @@ std::size_t columns_after(const std::vector<StageOp>& ops, std::size_t columns) 
   return columns;
 }
 
+bool has_shards(const UnitGraph& graph) {
+  return std::ranges::any_of(graph.branches.front(), [](const Unit& unit) { return !unit.halves.empty(); });
+}
+
 /// Builds the stages of a chain whose units are cut into shards. Units without shards that follow each other
 /// in a stage of the chain are one stage; each shard is one.
 class ShardedStages {
@@ -98,23 +102,22 @@ class ShardedStages {
       std::vector<StageOp> ops;
       for (std::size_t u = bounds[index(whole_)]; u < bounds[index(whole_) + 1]; ++u) {
         ops.insert(ops.end(), chain[u].ops.begin(), chain[u].ops.end());
-        if (chain[u].groups.empty()) continue;
+        if (chain[u].halves.empty()) continue;
         flush(ops, nullptr);
-        for (const auto& shards : chain[u].groups) add_group(shards, nullptr);
+        for (const auto& shards : chain[u].halves) add_shards(shards, nullptr);
       }
       const bool last = std::cmp_equal(whole_ + 2, bounds.size());
       flush(ops, last ? units_.loss : nullptr);
     }
-    network_.whole_stages = whole_;
     network_.graph = plan::StageGraph(static_cast<int>(network_.stages.size()), std::move(edges_));
   }
 
  private:
   void flush(std::vector<StageOp>& ops, const std::shared_ptr<const Loss>& loss) {
-    if (!ops.empty()) add_group({std::exchange(ops, {})}, loss);
+    if (!ops.empty()) add_shards({std::exchange(ops, {})}, loss);
   }
 
-  void add_group(const std::vector<std::vector<StageOp>>& shards, const std::shared_ptr<const Loss>& loss) {
+  void add_shards(const std::vector<std::vector<StageOp>>& shards, const std::shared_ptr<const Loss>& loss) {
     std::vector<int> added;
     const std::vector<std::size_t> inputs(std::max<std::size_t>(before_.size(), 1), columns_);
     for (std::size_t shard = 0; shard < shards.size(); ++shard) {
@@ -172,8 +175,7 @@ std::vector<std::string> unit_names(const ModelConfig& config) {
 
 Network build_units(const ModelConfig& config, int microbatch_size) {
   const UnitGraph graph = make_units(config, microbatch_size);
-  const auto is_sharded = [](const Unit& unit) { return !unit.groups.empty(); };
-  if (std::ranges::any_of(graph.branches.front(), is_sharded))
+  if (has_shards(graph))
     throw InputError("model.tensor: units that are cut into shards can be neither measured nor partitioned");
   const auto branches = static_cast<int>(graph.branches.size());
   const auto units = static_cast<int>(graph.branches.front().size());
@@ -250,6 +252,8 @@ std::vector<plan::SharedWeights> Network::shared_weights() const {
   return shared;
 }
 
+int Network::whole_stages() const { return parts.empty() ? graph.size() : parts.back().stage + 1; }
+
 int Network::shards() const {
   int most = 1;
   for (const plan::StagePart& part : parts) most = std::max(most, part.shard + 1);
@@ -289,8 +293,7 @@ Network build_network(const ModelConfig& config, int microbatch_size, int stages
   Network network;
   network.config = config;
   network.microbatch_size = microbatch_size;
-  const auto is_sharded = [](const Unit& unit) { return !unit.groups.empty(); };
-  if (std::ranges::any_of(units.branches[0], is_sharded)) {
+  if (has_shards(units)) {
     ShardedStages(network, units).add(units.branches[0], make_bounds(units.branches[0], index(stages), cuts));
     return network;
   }

@@ -284,6 +284,13 @@ class Refused(CheckpointTest):
             self.edit_manifest(lambda text, key=key: re.sub(f'"{key}":', '"other":', text))
             self.refused(["train", "mlp.yaml", "--resume"], f'manifest.json has no valid "run.{name}"')
 
+    def test_a_checkpoint_that_is_older_than_a_key(self):
+        """It was written with the key's default."""
+        self.train("gpt.yaml", *settings("training.steps=2"))
+        self.edit_manifest(lambda text: re.sub(r'\s*"model\.(tied|tensor)": \w+,', "", text))
+        self.refused_resume("gpt.yaml", ("model.tensor=2",), "--resume: model.tensor: ck/step-00000002 was written with 1")
+        self.train("gpt.yaml", "--resume")
+
     def test_an_optimizers_state_that_is_missing(self):
         self.train("mlp.yaml", *settings("training.steps=2"))
         part = pathlib.Path(self.path("ck/step-00000002/rank-0000.safetensors"))

@@ -59,17 +59,18 @@ class Tensor(CommandTest):
         self.train(2, *folder, "--resume", "--save-weights", "resumed.safetensors", launcher=LAUNCHER)
         with open(self.path("whole.safetensors"), "rb") as whole, open(self.path("resumed.safetensors"), "rb") as resumed:
             self.assertEqual(resumed.read(), whole.read())
-        other = self.run_command("train", "c.yaml", *folder, "--set", "model.tensor=4", "--resume")
-        self.assertEqual(other.returncode, 2)
-        self.assertIn("has no transformer.h.0.attn.c_attn.weight[0:16,0:4+16:20+32:36]", other.stderr)
+        self.refused(["train", "c.yaml", *folder, "--resume"],
+                     "--resume: model.tensor: ck/step-00000004 was written with 2, this run has 1")
 
     def test_what_takes_no_shards_says_so(self):
+        self.ok("simulate", "c.yaml", "-o", "f.json")
         for settings, message in (
             (["schedule.memory_limit=4"], "schedule.memory_limit: does not apply with model.tensor: "),
             (["schedule.discipline=greedy", "schedule.dynamic=true"], "schedule.dynamic: does not apply with model.tensor: "),
             (["runtime.emulate={F: 1ms, B: 1ms, W: 1ms, per_share: true}"],
              "runtime.emulate.per_share: does not apply with model.tensor: "),
             (["runtime.device=[cpu, cpu]"], "runtime.device, a list: does not apply with model.tensor: "),
+            (["schedule.file=f.json"], "f.json: the model cannot be cut into its 2 stages: model.tensor: "),
             (["model.heads=2", "model.tensor=4"], "model.tensor: 4 does not divide model.heads, 2"),
         ):
             arguments = [word for setting in settings for word in ("--set", setting)]

@@ -69,7 +69,7 @@ TEST(Shards, AddUpToTheSameTraining) {
     for (const int stages : {1, 2, 4}) {
       const Network network = gpt(shards, stages);
       EXPECT_EQ(network.shards(), shards);
-      EXPECT_EQ(network.whole_stages, stages);
+      EXPECT_EQ(network.whole_stages(), stages);
       EXPECT_EQ(network.parameter_count(), whole.parameter_count());
       const ReferenceRun run = train(network);
       for (std::size_t i = 0; i < expected.losses.size(); ++i) {

@@ -73,7 +73,7 @@ inline plan::Schedule sharded_schedule(const char* name, const model::Network& n
   const plan::Schedule whole =
       plan::make_schedule(name, {.workers = workers,
                                  .microbatches = microbatches,
-                                 .graph = plan::StageGraph::chain(network.whole_stages)});
+                                 .graph = plan::StageGraph::chain(network.whole_stages())});
   return plan::with_parts(whole, network.graph, network.parts, network.shards());
 }
 

@@ -20,6 +20,9 @@
 
 namespace starpipe::model {
 
+/// The key of kinds whose units may be cut into shards.
+inline constexpr const char* tensor_key = "tensor";
+
 /// The most sequences or samples of a micro-batch.
 inline constexpr int most_samples = 1 << 20;
 
@@ -71,11 +74,12 @@ struct Network {
   int microbatch_size = 1;
   plan::StageGraph graph = plan::StageGraph::chain(1);
   std::vector<Stage> stages;
-  /// Of a network whose units are cut into shards: what each stage is of the chain of `whole_stages` stages
-  /// that it would have without shards. Empty otherwise.
+  /// Of a network whose units are cut into shards: which part each stage is of the chain of stages that the
+  /// network would have without shards. Empty without shards.
   std::vector<plan::StagePart> parts = {};
-  int whole_stages = 0;
-  /// T, the number of shards of each group; 1 without shards.
+  /// The number of stages of that chain; without shards, of `graph`.
+  [[nodiscard]] int whole_stages() const;
+  /// T, the number of shards of half a block; 1 without shards.
   [[nodiscard]] int shards() const;
   /// All parameters, each once. Set s is that of stage s's own parameters, which may be empty. The shared
   /// sets follow, in the order of the first layers that use them.

@@ -21,10 +21,10 @@ namespace starpipe::model {
 struct Unit {
   std::string name;
   std::vector<StageOp> ops;
-  /// Of a unit that is cut into T shards (tensor parallelism); `ops` is then empty. Groups of T shards, one
-  /// group after the other: each shard of a group reads the outputs of all shards of the group before, or of
-  /// the unit before, and adds them.
-  std::vector<std::vector<std::vector<StageOp>>> groups = {};
+  /// Of a unit that is cut into shards (tensor parallelism); `ops` is then empty. The unit's halves, one
+  /// after the other, and the ops of each of their T shards. A shard reads the outputs of all shards of the
+  /// half before it, or of the unit before it, and adds them.
+  std::vector<std::vector<std::vector<StageOp>>> halves = {};
 };
 
 /// A network before it is cut: branches side by side, and the unit that joins their outputs. A chain is one

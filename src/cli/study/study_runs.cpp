@@ -101,11 +101,11 @@ int ranks_of(const Settings& settings) {
   return found == settings.end() ? 1 : std::stoi(found->value);
 }
 
-/// The workers of a run. A file of a schedule has its own number. A schedule that cannot be made has 1: its
-/// run fails, and says why.
+/// The workers of a run. A file of a schedule has its own number, and shards have workers of their own. A
+/// schedule that cannot be made has 1: its run fails, and says why.
 int workers_of(const runtime::Config& config) {
-  if (!config.schedule.file)
-    return config.schedule.workers.value_or(1) * model::option_or(config.model, "tensor", 1);
+  if (!config.schedule.file && !config.model.options.contains(model::tensor_key))
+    return config.schedule.workers.value_or(1);
   try {
     return runtime::plan_run(config).schedule.workers();
   } catch (const InputError&) {

@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
 #include <cmath>
-#include <map>
+#include <iterator>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include <fmt/format.h>
 
@@ -17,125 +19,164 @@ namespace {
 
 constexpr double deviation = 0.02;  // of GPT-2's start values
 
-/// GPT-2, whose head may be tied; parameters have the names and start values of Hugging Face's
-/// GPT2LMHeadModel.
-UnitGraph gpt_units(const ModelConfig& config, std::size_t microbatch_size) {
-  const int blocks = option(config, "layers");
-  const int width = option(config, "hidden");
-  const int heads = option(config, "heads");
-  const int context = option(config, "context");
-  const int vocabulary = option(config, "vocabulary");
-  if (width % heads != 0) {
-    throw InputError(fmt::format("model.heads: {} does not divide model.hidden, {}", heads, width));
-  }
-  if (heads % option(config, tensor_key) != 0) {
-    throw InputError(
-        fmt::format("model.tensor: {} does not divide model.heads, {}", option(config, tensor_key), heads));
-  }
-  const std::size_t hidden = index(width);
-  const std::size_t rows = microbatch_size * index(context);
-  // Each block adds to the residual stream twice; this keeps its variance from growing with the depth.
-  const double projection = deviation / std::sqrt(2.0 * blocks);
+/// Makes the layers of a GPT-2 for micro-batches of `rows` tokens.
+class Layers {
+ public:
+  Layers(const ModelConfig& config, std::size_t rows)
+      : config_(config),
+        rows_(rows),
+        hidden_(index(option(config, "hidden"))),
+        heads_(index(option(config, "heads"))),
+        shards_(index(option(config, tensor_key))),
+        // Each block adds to the residual stream twice; this keeps its variance from growing with the depth.
+        projection_(deviation / std::sqrt(2.0 * option(config, "layers"))) {}
 
-  const auto layer = [&](const LayerSpec& spec) { return layer_op(spec, config.precision); };
-  const auto norm = [&](const std::string& name) { return layer({"layernorm", name, rows, hidden, {}}); };
-  const auto linear = [&](const std::string& name, std::size_t inputs, std::size_t outputs, double spread,
-                          bool bias = true) {
-    return layer({"linear",
-                  name,
-                  rows,
-                  inputs,
-                  {{"outputs", static_cast<double>(outputs)},
-                   {"conv1d", 1},
-                   {"bias", bias ? 1 : 0},
-                   {"deviation", spread}}});
-  };
-
-  const bool tied = option<bool>(config, tied_key);
-  LayerSpec tokens = {
-      "embedding",
-      "transformer",
-      rows,
-      1,
-      {{"vocabulary", vocabulary}, {"context", context}, {"outputs", width}, {"deviation", deviation}}};
-  std::vector<Unit> units;
-  if (tied) {
+  [[nodiscard]] Unit embedding() const {
+    LayerSpec tokens = {"embedding",
+                        "transformer",
+                        rows_,
+                        1,
+                        {{"vocabulary", option(config_, "vocabulary")},
+                         {"context", option(config_, "context")},
+                         {"outputs", static_cast<double>(hidden_)},
+                         {"deviation", deviation}}};
+    if (!is_tied()) return {"embedding", {layer(tokens)}};
     // The head shares the tokens' table. So the positions are a layer of their own.
     tokens.name = "transformer.wte";
     tokens.options.erase("context");
-    units.push_back(
-        {"embedding",
-         {shared_by_head(layer(tokens)), layer({"positions",
-                                                "transformer.wpe",
-                                                rows,
-                                                hidden,
-                                                {{"context", context}, {"deviation", deviation}}})}});
-  } else {
-    units.push_back({"embedding", {layer(tokens)}});
+    const LayerSpec positions = {"positions",
+                                 "transformer.wpe",
+                                 rows_,
+                                 hidden_,
+                                 {{"context", option(config_, "context")}, {"deviation", deviation}}};
+    return {"embedding", {shared_by_head(layer(tokens)), layer(positions)}};
   }
-  // Shards of half a block, as Megatron-LM cuts it (arXiv 1909.08053, section 3): a shard has heads, or
-  // columns of the first and rows of the second matrix of the MLP. The outputs of the shards add up to that
-  // of the half: shard 0 has the residual connection and the bias.
-  const std::size_t shards = index(option(config, tensor_key));
-  const auto shards_of_half = [&](const std::string& norm_name, const LayerSpec& between, std::size_t wide,
-                                  std::size_t blocks_of_first, const std::string& first,
-                                  const std::string& second) {
-    const std::size_t inner = between.kind == "attention" ? hidden : wide;
-    std::vector<std::vector<StageOp>> result;
-    for (std::size_t k = 0; k < shards; ++k) {
-      LayerSpec part = between;
-      part.columns = wide / shards;
-      if (part.kind == "attention") part.options["heads"] = static_cast<double>(index(heads) / shards);
-      std::vector<StageOp> ops = {shared_as(norm_name, norm(norm_name)),
-                                  pieces(linear(first, hidden, wide / shards, deviation),
-                                         {columns_piece(hidden, wide, k, shards, blocks_of_first),
-                                          vector_piece(wide, k, shards, blocks_of_first)}),
-                                  layer(part),
-                                  pieces(linear(second, inner / shards, hidden, projection, k == 0),
-                                         {rows_piece(inner, hidden, k, shards)})};
-      if (k == 0) {
-        ops.back().pieces.emplace_back();  // the bias is whole
-        ops.insert(ops.begin(), residual_begin());
-        ops.push_back(residual_end());
-      }
-      result.push_back(std::move(ops));
-    }
-    return result;
-  };
-  for (int n = 0; n < blocks; ++n) {
-    const std::string block = "transformer.h." + std::to_string(n);
-    if (shards > 1) {
-      Unit unit = {"block " + std::to_string(n), {}};
-      unit.groups.push_back(shards_of_half(
-          block + ".ln_1",
-          {"attention", block + ".attn", rows, 3 * hidden, {{"heads", heads}, {"context", context}}},
-          3 * hidden, 3, block + ".attn.c_attn", block + ".attn.c_proj"));
-      unit.groups.push_back(shards_of_half(block + ".ln_2",
-                                           {"gelu", block + ".mlp.act", rows, 4 * hidden, {}}, 4 * hidden, 1,
-                                           block + ".mlp.c_fc", block + ".mlp.c_proj"));
-      units.push_back(std::move(unit));
-      continue;
-    }
-    units.push_back(
-        {"block " + std::to_string(n),
-         {residual_begin(), norm(block + ".ln_1"),
-          linear(block + ".attn.c_attn", hidden, 3 * hidden, deviation),
-          layer({"attention", block + ".attn", rows, 3 * hidden, {{"heads", heads}, {"context", context}}}),
-          linear(block + ".attn.c_proj", hidden, hidden, projection), residual_end(), residual_begin(),
-          norm(block + ".ln_2"), linear(block + ".mlp.c_fc", hidden, 4 * hidden, deviation),
-          layer({"gelu", block + ".mlp.act", rows, 4 * hidden, {}}),
-          linear(block + ".mlp.c_proj", 4 * hidden, hidden, projection), residual_end()}});
-  }
-  StageOp head = layer(
-      {"linear", "lm_head", rows, hidden, {{"outputs", vocabulary}, {"bias", 0}, {"deviation", deviation}}});
-  if (tied) head = shared_by_head(std::move(head));
-  units.push_back({"head", {norm("transformer.ln_f"), std::move(head)}});
 
+  [[nodiscard]] Unit block(int number) const {
+    const std::string name = fmt::format("transformer.h.{}", number);
+    const Half attention = {.norm = name + ".ln_1",
+                            .first = name + ".attn.c_attn",
+                            .between = {"attention",
+                                        name + ".attn",
+                                        rows_,
+                                        3 * hidden_ / shards_,
+                                        {{"heads", static_cast<double>(heads_ / shards_)},
+                                         {"context", option(config_, "context")}}},
+                            .second = name + ".attn.c_proj",
+                            .columns = 3 * hidden_,
+                            .matrices = 3,
+                            .inner = hidden_};
+    const Half mlp = {.norm = name + ".ln_2",
+                      .first = name + ".mlp.c_fc",
+                      .between = {"gelu", name + ".mlp.act", rows_, 4 * hidden_ / shards_, {}},
+                      .second = name + ".mlp.c_proj",
+                      .columns = 4 * hidden_,
+                      .matrices = 1,
+                      .inner = 4 * hidden_};
+    Unit unit = {fmt::format("block {}", number), {}};
+    for (const Half& half : {attention, mlp}) {
+      std::vector<std::vector<StageOp>> shards;
+      for (std::size_t k = 0; k < shards_; ++k) shards.push_back(shard_of(half, k));
+      if (shards_ > 1) {
+        unit.halves.push_back(std::move(shards));
+      } else {
+        std::ranges::move(shards.front(), std::back_inserter(unit.ops));
+      }
+    }
+    return unit;
+  }
+
+  [[nodiscard]] Unit head() const {
+    StageOp output =
+        layer({"linear",
+               "lm_head",
+               rows_,
+               hidden_,
+               {{"outputs", option(config_, "vocabulary")}, {"bias", 0}, {"deviation", deviation}}});
+    if (is_tied()) output = shared_by_head(std::move(output));
+    return {"head", {norm("transformer.ln_f"), std::move(output)}};
+  }
+
+ private:
+  /// A half of a block: a normalisation, two linear layers, and the layer between them.
+  struct Half {
+    std::string norm;
+    std::string first;
+    LayerSpec between;  ///< of one shard
+    std::string second;
+    std::size_t columns;   ///< outputs of the first linear layer, of all shards together
+    std::size_t matrices;  ///< of the same size that make up its weight: queries, keys and values are three
+    std::size_t inner;     ///< inputs of the second one, of all shards together
+  };
+
+  [[nodiscard]] bool is_tied() const { return option<bool>(config_, tied_key); }
+  [[nodiscard]] StageOp layer(const LayerSpec& spec) const { return layer_op(spec, config_.precision); }
+  [[nodiscard]] StageOp norm(const std::string& name) const {
+    return layer({"layernorm", name, rows_, hidden_, {}});
+  }
+  [[nodiscard]] StageOp linear(const std::string& name, std::size_t inputs, std::size_t outputs,
+                               double spread, bool bias, std::vector<Piece> pieces) const {
+    StageOp op = layer({"linear",
+                        name,
+                        rows_,
+                        inputs,
+                        {{"outputs", static_cast<double>(outputs)},
+                         {"conv1d", 1},
+                         {"bias", bias ? 1 : 0},
+                         {"deviation", spread}}});
+    if (shards_ > 1) op.pieces = std::move(pieces);
+    return op;
+  }
+
+  /// A shard as Megatron-LM cuts it (arXiv 1909.08053, section 3): it has heads, or columns of the first
+  /// matrix of the MLP and rows of the second. The outputs of the shards add up to that of the half. Shard 0
+  /// has the residual connection and the second bias; the shards share the normalisation's parameters. The
+  /// only shard is the half itself.
+  [[nodiscard]] std::vector<StageOp> shard_of(const Half& half, std::size_t k) const {
+    StageOp normed = norm(half.norm);
+    if (shards_ > 1) normed.shared = half.norm;
+    std::vector<Piece> of_second = {rows_piece(half.inner, hidden_, k, shards_)};
+    if (k == 0) of_second.emplace_back();  // the bias is whole
+    std::vector<StageOp> ops = {
+        std::move(normed),
+        linear(half.first, hidden_, half.columns / shards_, deviation, true,
+               {columns_piece(hidden_, half.columns, k, shards_, half.matrices),
+                vector_piece(half.columns, k, shards_, half.matrices)}),
+        layer(half.between),
+        linear(half.second, half.inner / shards_, hidden_, projection_, k == 0, std::move(of_second))};
+    if (k > 0) return ops;
+    ops.insert(ops.begin(), residual_begin());
+    ops.push_back(residual_end());
+    return ops;
+  }
+
+  const ModelConfig& config_;
+  std::size_t rows_;
+  std::size_t hidden_;
+  std::size_t heads_;
+  std::size_t shards_;
+  double projection_;  ///< deviation of the start values of matrices whose output joins the residual stream
+};
+
+/// GPT-2, whose head may be tied; parameters have the names and start values of Hugging Face's
+/// GPT2LMHeadModel.
+UnitGraph gpt_units(const ModelConfig& config, std::size_t microbatch_size) {
+  const int width = option(config, "hidden");
+  const int heads = option(config, "heads");
+  const int shards = option(config, tensor_key);
+  if (width % heads != 0)
+    throw InputError(fmt::format("model.heads: {} does not divide model.hidden, {}", heads, width));
+  if (heads % shards != 0)
+    throw InputError(fmt::format("model.tensor: {} does not divide model.heads, {}", shards, heads));
   UnitGraph graph;
-  graph.rows = rows;
+  graph.rows = microbatch_size * index(option(config, "context"));
+  const Layers layers(config, graph.rows);
+  std::vector<Unit> units = {layers.embedding()};
+  for (int n = 0; n < option(config, "layers"); ++n) units.push_back(layers.block(n));
+  units.push_back(layers.head());
   graph.branches = {std::move(units)};
   graph.branch_inputs = 1;
-  graph.loss = make_loss("cross_entropy", rows, index(vocabulary), config.precision);
+  graph.loss = make_loss("cross_entropy", graph.rows, index(option(config, "vocabulary")), config.precision);
   return graph;
 }
 
@@ -151,7 +192,12 @@ const bool registered = register_network(with_saved_names(
                "Number of tokens: ids are 0 to `vocabulary` - 1. At least 256 with `data.kind: text`.",
                from_1_to(1 << 24)},
               tied_head_key(),
-              tensor_shards_key()},
+              {.name = tensor_key,
+               .default_value = 1,
+               .meaning = "Shards into which each half of a block is cut (tensor parallelism); they divide "
+                          "`heads`.",
+               .interval = from_1_to(1 << 18),
+               .cuts_only = true}},
      .units = gpt_units},
     // Old versions of transformers saved causal masks among the weights.
     {.prefix = "transformer.",

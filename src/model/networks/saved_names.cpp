@@ -24,25 +24,6 @@ NetworkKey tied_head_key() {
           .meaning = "Whether the head and the token embedding share one table of weights."};
 }
 
-NetworkKey tensor_shards_key() {
-  return {
-      .name = tensor_key,
-      .default_value = 1,
-      .meaning = "Shards into which each half of a block is cut (tensor parallelism); they divide `heads`.",
-      .interval = from_1_to(8),
-      .cuts_only = true};
-}
-
-StageOp shared_as(std::string name, StageOp op) {
-  op.shared = std::move(name);
-  return op;
-}
-
-StageOp pieces(StageOp op, std::vector<Piece> of_parameters) {
-  op.pieces = std::move(of_parameters);
-  return op;
-}
-
 StageOp shared_by_head(StageOp op) {
   op.shared = "tokens";
   return op;

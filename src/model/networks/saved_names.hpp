@@ -14,15 +14,6 @@ NetworkKey tied_head_key();
 /// The op of the embedding or the head, which share one table.
 StageOp shared_by_head(StageOp op);
 
-/// `tensor`: into how many shards each half of a block is cut.
-inline constexpr const char* tensor_key = "tensor";
-NetworkKey tensor_shards_key();
-
-/// The op, whose parameters all layers of this name share.
-StageOp shared_as(std::string name, StageOp op);
-/// The op of a shard, with the parts that its parameters are of saved tensors.
-StageOp pieces(StageOp op, std::vector<Piece> of_parameters);
-
 /// How Hugging Face's files of a language model differ from its parameters. The head is "lm_head.weight".
 struct SavedNames {
   std::string prefix;                    ///< of all parameters but the head's; files without a head lack it

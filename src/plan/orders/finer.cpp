@@ -62,20 +62,20 @@ Schedule with_parts(const Schedule& schedule, const StageGraph& finer, std::span
 
 Costs costs_of_whole_stages(const Costs& costs, const StageGraph& finer, std::span<const StagePart> parts,
                             int stages) {
-  std::map<std::pair<int, int>, Durations> groups;  // by stage and depth: the longest of the shards
+  std::map<std::pair<int, int>, Durations> side_by_side;  // by stage and depth: the longest
   Costs whole = costs;
   whole.shared.clear();
   whole.sizes.assign(index(stages), {});
   whole.durations.assign(index(stages), {.F = 0, .B = 0, .W = 0});
   for (int s = 0; s < finer.size(); ++s) {
     const int stage = parts[index(s)].stage;
-    Durations& longest = groups.try_emplace({stage, finer.depth(s)}, 0, 0, 0).first->second;
+    Durations& longest = side_by_side.try_emplace({stage, finer.depth(s)}, 0, 0, 0).first->second;
     for (const auto& [name, time] : pass_times)
       longest.*time = std::max(longest.*time, costs.duration(s).*time);
     whole.sizes[index(stage)] = costs.size(s);
   }
-  for (const auto& [group, longest] : groups) {
-    for (const auto& [name, time] : pass_times) whole.durations[index(group.first)].*time += longest.*time;
+  for (const auto& [place, longest] : side_by_side) {
+    for (const auto& [name, time] : pass_times) whole.durations[index(place.first)].*time += longest.*time;
   }
   return whole;
 }

@@ -20,6 +20,7 @@ namespace {
 
 using nlohmann::ordered_json;
 
+constexpr const char* shards_fact = "model.tensor";
 constexpr const char* rate_steps = "training.optimizer.schedule.steps";
 
 // Keys outside the section `model` that must not change: the data of a step, or the meaning of the
@@ -131,19 +132,23 @@ ordered_json training_facts(const AgreedRun& run) {
 
 void require_same_training(const AgreedRun& run, const CheckpointReader& reader, const ordered_json& facts,
                            const std::string& name) {
-  require_same_parameters(run, reader, name);
   const ordered_json mine = training_facts(run);
-  for (const auto& [key, value] : mine.items()) {
-    const ordered_json saved = facts.value(key, ordered_json());
+  const auto require_same = [&](const std::string& key) {
+    // Checkpoints that are older than a key were written with its default.
+    ordered_json older;
+    if (key == "model.tied") older = false;
+    if (key == shards_fact) older = 1;
+    const ordered_json saved = facts.value(key, older);
     // The user may change the learning-rate schedule. `training.steps` does not change it in passing.
-    if (key == rate_steps && (saved.is_null() || run.config.training.optimizer.schedule.steps)) continue;
-    if (key == validation_fact) continue;                                    // it changes no weights
-    if (saved.is_null() && key == "model.tied" && value == false) continue;  // older than the key
-    if (saved == value) continue;
+    if (key == rate_steps && (saved.is_null() || run.config.training.optimizer.schedule.steps)) return;
+    if (key == validation_fact || saved == mine[key]) return;  // validation changes no weights
     throw InputError(fmt::format("--resume: {}: {} was written with {}, this run has {}{}", key, name,
-                                 saved.dump(), value.dump(),
+                                 saved.dump(), mine[key].dump(),
                                  key == rate_steps ? " from training.steps; give the key" : ""));
-  }
+  };
+  if (mine.contains(shards_fact)) require_same(shards_fact);  // with other shards all names differ
+  require_same_parameters(run, reader, name);
+  for (const auto& [key, value] : mine.items()) require_same(key);
   require_same_state(run, reader, name);
 }
 

@@ -58,7 +58,9 @@ plan::Schedule read_schedule(const Config& config) {
   const std::string file = wanted.file->string();
   const auto graph = [&](int stages) {
     try {
-      return network_of(config, stages).graph;
+      const model::Network network = network_of(config, stages);
+      if (!network.parts.empty()) throw InputError("model.tensor: its stages have no shards");
+      return network.graph;
     } catch (const InputError& error) {
       throw InputError(
           fmt::format("{}: the model cannot be cut into its {} stages: {}", file, stages, error.what()));
@@ -117,12 +119,11 @@ void refuse_large_stages(const model::Network& network) {
 }
 
 // Throws InputError for keys that say nothing of a network of shards.
-void refuse_with_shards(const Config& config) {
-  if (model::option_or(config.model, "tensor", 1) == 1) return;
+void refuse_with_shards(const Config& config, const model::Network& network) {
+  if (network.parts.empty()) return;
   const auto refuse = [](bool is_set, const char* key, const char* why) {
     if (is_set) throw InputError(fmt::format("{}: does not apply with model.tensor: {}", key, why));
   };
-  refuse(config.schedule.file.has_value(), "schedule.file", "its stages have no shards");
   refuse(!config.schedule.memory_limits.empty(), "schedule.memory_limit",
          "stashes of whole stages and of shards differ");
   refuse(config.schedule.dynamic, "schedule.dynamic", "shards run in a fixed order");
@@ -136,10 +137,10 @@ plan::LimitedSchedule build_sharded_schedule(const Config& config, const model::
                                              const std::optional<plan::Costs>& known,
                                              const plan::Costs& expected) {
   const auto whole = [&](const plan::Costs& costs) {
-    return plan::costs_of_whole_stages(costs, network.graph, network.parts, network.whole_stages);
+    return plan::costs_of_whole_stages(costs, network.graph, network.parts, network.whole_stages());
   };
   plan::LimitedSchedule made =
-      build_schedule(config, plan::StageGraph::chain(network.whole_stages),
+      build_schedule(config, plan::StageGraph::chain(network.whole_stages()),
                      known ? std::optional(whole(*known)) : std::nullopt, whole(expected));
   if (made.schedule.discipline() != plan::Discipline::ordered)
     made.schedule = plan::ordered_as_simulated(made.schedule, whole(expected));
@@ -173,7 +174,6 @@ PlannedRun plan_run(const Config& config) {
   if (config.runtime.emulate && config.runtime.uses_gpus()) {
     throw InputError("runtime.device: cuda: runtime.emulate needs device cpu");
   }
-  refuse_with_shards(config);
   std::optional<plan::Schedule> listed;
   if (config.schedule.file) listed = read_schedule(config);
   for (const auto& [key, count] : {std::pair{"runtime.device", config.runtime.device.size()},
@@ -186,6 +186,7 @@ PlannedRun plan_run(const Config& config) {
   const int microbatches = listed ? listed->microbatches() : config.training.microbatches.value();
   refuse_many_jobs("training.microbatches", stages, microbatches);
   model::Network network = network_of(config, stages);
+  refuse_with_shards(config, network);
   refuse_many_jobs("training.microbatches", network.graph.size(), microbatches);
   refuse_large_stages(network);
   std::optional<plan::Costs> emulated;

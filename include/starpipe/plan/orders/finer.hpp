@@ -8,8 +8,8 @@
 
 namespace starpipe::plan {
 
-/// What a stage of a finer graph is of a schedule's stages: a part of one of them. The T parts that compute
-/// side by side are its shards.
+/// A stage of a finer graph is a part of a stage of a schedule. The T parts that compute side by side are
+/// shards.
 struct StagePart {
   int stage = 0;  ///< of the schedule
   int shard = 0;  ///< in [0, T)
@@ -21,7 +21,8 @@ struct StagePart {
 /// job run from the first to the last in F, and backwards in backward passes, by their depth in `finer`.
 ///
 /// Tensor parallelism is a schedule of this kind: w alone says that T workers share a stage (Unifying
-/// Schemes, conclusion). With T = 1 the parts of a stage run on its worker one after the other.
+/// Schemes, "Formal definitions of distributed schedules"). With T = 1 the parts of a stage run on its worker
+/// one after the other.
 ///
 /// Discipline and recomputation are those of the schedule. Throws InputError unless the schedule is ordered:
 /// a limit in stashes says nothing of parts. Throws std::logic_error when a part is of no stage, or its shard
@@ -29,8 +30,9 @@ struct StagePart {
 Schedule with_parts(const Schedule& schedule, const StageGraph& finer, std::span<const StagePart> parts,
                     int shards);
 
-/// The costs of the schedule's stages, whose parts have `costs`. A stage lasts as long as its parts do on T
-/// workers: the sum over its groups of shards of the longest. Sizes of data are those of one shard.
+/// The costs of a schedule's `stages`, whose parts have `costs`. A stage lasts as long as its parts do on T
+/// workers: parts at one depth of `finer` run side by side, so the longest of them counts. Sizes are those of
+/// one part, and nothing is said of shared weights.
 Costs costs_of_whole_stages(const Costs& costs, const StageGraph& finer, std::span<const StagePart> parts,
                             int stages);
 
