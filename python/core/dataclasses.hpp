@@ -83,7 +83,8 @@ struct Dataclass<plan::StageSizes> {
                                         Field{"gradient_stash", &plan::StageSizes::gradient_stash},
                                         Field{"weights", &plan::StageSizes::weights},
                                         Field{"master", &plan::StageSizes::master},
-                                        Field{"has_weights", &plan::StageSizes::has_weights}};
+                                        Field{"has_weights", &plan::StageSizes::has_weights},
+                                        Field{"adds_inputs", &plan::StageSizes::adds_inputs}};
 };
 template <>
 struct Dataclass<plan::SharedWeights> {
@@ -169,7 +170,7 @@ struct type_caster<Value, std::enable_if_t<(sizeof(starpipe::python::Dataclass<V
   }
 };
 
-/// In Python the links are the sequence of their levels; an empty one means that transfers take no time.
+/// In Python, links are a sequence of levels. An empty sequence means that transfers take no time.
 template <>
 struct type_caster<starpipe::plan::Links> {
   PYBIND11_TYPE_CASTER(starpipe::plan::Links, const_name("Sequence[LinkLevel]"));

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The module starpipe._core: `plan` for the Python package, which has the names and docstrings that users
-// see.
+// The module starpipe._core gives `plan` to the Python package. Users see the names and docstrings of the
+// package, not of this module.
 
 #include <pybind11/pybind11.h>
 

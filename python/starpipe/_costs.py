@@ -39,6 +39,8 @@ class StageSizes:
     """The optimizer's own copy of the parameters; 0 when it updates `weights`."""
     has_weights: bool = True
     """Whether the stage has parameters of its own."""
+    adds_inputs: bool = False
+    """Whether the stage adds its inputs. Then the preceding stages all read one gradient of the same datum."""
 
 
 @dataclass(frozen=True)

@@ -93,6 +93,19 @@ class Cost(unittest.TestCase):
         received = run(costs=Costs(sizes=sizes)).received
         self.assertEqual((received[1].activations.count, received[1].activations.bytes), (8, 800))
 
+    def test_one_gradient_of_inputs_that_are_added(self):
+        """The stages before a sum read one gradient, which their worker receives once. It survives a file."""
+        schedule = starpipe.Schedule(starpipe.StageGraph(3, [(0, 2), (1, 2)]), 1, 2, placement=lambda s, b, d: s // 2,
+                                     priority=lambda s, b, d: s if d == "F" else 5 - s)
+        for adds, count in ((False, 2), (True, 1)):
+            costs = Costs(sizes=[StageSizes(gradient=8, adds_inputs=adds and s == 2) for s in range(3)])
+            timeline = starpipe.simulate(schedule, costs)
+            self.assertEqual(timeline.received[0].gradients.count, count)
+            with tempfile.TemporaryDirectory() as folder:
+                timeline.save(f"{folder}/t.json")
+                again = starpipe.simulate(starpipe.read_schedule(f"{folder}/t.json"))
+            self.assertEqual(again.received[0].gradients.count, count)
+
     def test_memory(self):
         timeline = run(costs=Costs(sizes=StageSizes(stash=10)))
         self.assertEqual(list(timeline.peak_stashes), [4, 3, 2, 1])

@@ -158,7 +158,8 @@ plan::Link link_of(const PartitionOptions& options) {
   return {.alpha = alpha.value, .beta = beta.value};
 }
 
-/// A message that begins with a part of the request, which is an option or the file here.
+/// Makes the partition. The message of a refused request names one of its parts; the command names the option
+/// or the file instead.
 plan::PartitionResult partition_for(const PartitionOptions& options) {
   try {
     return plan::partition_for(options.asked);

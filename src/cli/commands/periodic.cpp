@@ -108,7 +108,8 @@ std::string summary(const plan::PeriodicResult& result, const plan::PeriodicRequ
   return text + table_text(stages) + "\n" + table_text(workers) + "\n";
 }
 
-/// A message that begins with a part of the request, which is an option here.
+/// Solves the request. The message of a refused request names one of its parts; the command names the option
+/// instead.
 plan::PeriodicResult solve(const plan::PeriodicRequest& request) {
   try {
     return plan::solve_periodic(request);

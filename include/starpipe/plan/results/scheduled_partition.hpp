@@ -16,7 +16,7 @@ namespace starpipe::plan {
 struct ScheduledPartition {
   /// Units, workers, links and limits. Allocation, placement and stashes follow from the schedule.
   PartitionRequest request = {};
-  /// Name of the schedule that decides how many stashes a worker holds, and which is predicted.
+  /// Name of a schedule. It decides how many stashes each worker holds, and the result has its prediction.
   std::string schedule = "1f1b";
   int microbatches = 1;
   std::optional<int> chunks = {};     ///< stages on each worker; nothing: the schedule's own number

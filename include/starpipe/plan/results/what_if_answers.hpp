@@ -18,7 +18,8 @@ struct Answer {
   std::vector<int> memory_limits = {};  ///< of the run, by worker, when another schedule was made for them
 };
 
-/// The changes of --what-if. Throws InputError as `parse_what_if` does, and for a text that is there twice.
+/// Reads several changes, such as "comm=0". Throws InputError as `parse_what_if` does, and for a change that
+/// is given twice.
 std::vector<WhatIf> parse_what_ifs(std::span<const std::string> texts);
 
 /// An answer for each change alone, the shortest makespan first. Throws InputError as `makespan_with` and

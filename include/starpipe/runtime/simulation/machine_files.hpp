@@ -23,8 +23,8 @@ struct MachineFiles {
 /// before the run has ended.
 MachineFiles write_machine_files(const Cluster& cluster, int workers, const std::filesystem::path& folder);
 
-/// The command that runs `program`, a library that was built for it, on the machine: one rank in each copy of
-/// the library. `folder`: for temporary files.
+/// The command line of SimGrid's `smpirun` that runs `program` on the machine. `program` is a shared library;
+/// smpirun loads a copy of it for each rank. `folder`: for temporary files.
 std::vector<std::string> smpirun_command(const MachineFiles& files, const std::filesystem::path& program,
                                          const std::vector<std::string>& arguments,
                                          const std::filesystem::path& folder);
