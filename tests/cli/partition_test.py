@@ -287,7 +287,7 @@ class PartitionTest(CommandTest):
         gpipe = "name: gpipe, workers: 2"
         for schedule, culprit in [
                 ("name: nonsense, workers: 2", "'nonsense'"), (f"{gpipe}, placement: [0, 9]", "worker 9"),
-                (f"{gpipe}, groups: 2", "schedule.groups: gpipe"), (f"{gpipe}, plugin: none.so", "none.so"),
+                (f"{gpipe}, groups: 3", "schedule.groups: gpipe"), (f"{gpipe}, plugin: none.so", "none.so"),
                 ("name: nonsense, workers: 2, partition: auto", "'nonsense'"), ("file: none.csv", "none.csv")]:
             self.write("c.yaml", mlp_config(schedule=schedule))
             self.refused(["profile", "c.yaml", "--repetitions", 1], culprit)

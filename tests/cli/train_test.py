@@ -578,7 +578,7 @@ class Train(CommandTest):
         for override, *names in (("schedule.name=2f2b", "'2f2b'"),
                                  ("runtime.policy=nonsense", "nonsense"),
                                  ("schedule.placement=[0, 5]", "stage 1", "worker 5"),
-                                 ("schedule.groups=2", "groups")):
+                                 ("schedule.groups=3", "schedule.groups")):
             self.refused_by_all(["mlp.yaml", "--report", "r.json", "--set", override], *names)
         self.refused_by_all(["mlp.yaml", "--set", "schedule={name: lpp, workers: 4, groups: 3, stages: 2}"], "lpp",
                             "4 workers", "3")

@@ -121,8 +121,8 @@ int show(const ShowOptions& options) {
   plan::ScheduleRequest request = options.request;
   std::optional<int> stages = options.stages;
   if (!stages && !request.stage_workers.empty()) stages = static_cast<int>(request.stage_workers.size());
-  const int own_stages =
-      plan::default_stages(plan::find_schedule(options.name), request.workers, request.options);
+  const int own_stages = plan::default_stages(plan::find_schedule(options.name), request.workers,
+                                              request.options, request.groups);
   if (!stages) stages = own_stages;
   require_few_jobs(*stages, request.microbatches);
   request.graph = plan::StageGraph::chain(*stages);
@@ -156,8 +156,9 @@ void add_show(CLI::App& schedule, Action& action) {
       ->type_name("S")
       ->transform(whole_number(1, most_stages));
   command
-      ->add_option("--groups", options->request.groups,
-                   "Groups (G) of lpp and fslpp, W / G workers each; G divides W")
+      ->add_option(
+          "--groups", options->request.groups,
+          "Groups (G) of W / G workers, each with a pipeline of its own; micro-batch b goes to group b mod G")
       ->type_name("G")
       ->transform(whole_number(0, most_workers));
   add_schedule_option(*command, options->request.options);

@@ -49,13 +49,15 @@ void require_as_asked(const ScheduleRequest& asked, const Schedule& built, const
 // schedule. Its function should refuse them; a plug-in's may overlook them.
 void require_followed(const ScheduleEntry& entry, const ScheduleRequest& asked, const Schedule& built) {
   if (!asked.stage_workers.empty()) {
-    const bool follows = std::cmp_equal(asked.stage_workers.size(), built.stages()) &&
-                         std::ranges::all_of(built.order(), [&](JobId id) {
-                           return built.compute(id) == asked.stage_workers[index(built.job(id).stage)];
-                         });
+    const int per_group = asked.workers / asked.groups.value_or(1);
+    const bool follows =
+        std::cmp_equal(asked.stage_workers.size(), built.stages()) &&
+        std::ranges::all_of(built.order(), [&](JobId id) {
+          return built.compute(id) % per_group == asked.stage_workers[index(built.job(id).stage)];
+        });
     if (!follows) throw RequestError(fmt::format("placement: {} does not follow it", entry.name));
   }
-  if (!asked.groups) return;
+  if (asked.groups.value_or(1) == 1) return;
   ScheduleRequest without = asked;
   without.groups.reset();
   std::optional<Schedule> same;
@@ -143,14 +145,17 @@ ScheduleOptions complete_options(const ScheduleEntry& entry, ScheduleOptions giv
   return given;
 }
 
-int default_stages(const ScheduleEntry& entry, int workers, const ScheduleOptions& options) {
+int default_stages(const ScheduleEntry& entry, int workers, const ScheduleOptions& options,
+                   const std::optional<int>& groups) {
   const ScheduleOptions complete = complete_options(entry, options);
   const int of_worker = entry.stages_with ? entry.stages_with(complete) : entry.stages_per_worker;
   if (of_worker < 1 || of_worker > most_stages_per_worker) {
     throw BrokenSchedule(fmt::format("schedule '{}': {} stages per worker, expected 1 to {}", entry.name,
                                      of_worker, most_stages_per_worker));
   }
-  return of_worker * workers;
+  // The schedule itself refuses groups that are not equal.
+  const bool divides = entry.chain_of_group && groups.value_or(0) > 0 && workers % *groups == 0;
+  return of_worker * (divides ? workers / *groups : workers);
 }
 
 Schedule make_schedule(std::string_view name, const ScheduleRequest& request) {
@@ -169,7 +174,8 @@ Schedule make_schedule(std::string_view name, const ScheduleRequest& request) {
   }
   complete.options = complete_options(entry, request.options);
   if (!request.graph)
-    complete.graph = StageGraph::chain(default_stages(entry, request.workers, request.options));
+    complete.graph =
+        StageGraph::chain(default_stages(entry, request.workers, request.options, request.groups));
   Schedule schedule = build(entry, complete);
   return request.recompute ? schedule.with_recomputation() : schedule;
 }
@@ -192,7 +198,8 @@ LimitedSchedule make_limited_schedule(std::string_view name, ScheduleRequest req
 CostedSchedule make_costed_schedule(std::string_view name, ScheduleRequest request, OrderRequest order,
                                     const Costs& costs, bool per_share) {
   if (!request.graph)
-    request.graph = StageGraph::chain(default_stages(find_schedule(name), request.workers, request.options));
+    request.graph = StageGraph::chain(
+        default_stages(find_schedule(name), request.workers, request.options, request.groups));
   const int stages = request.graph->size();
   Costs of_stages = per_share ? costs_of_stages(costs, request.workers, stages) : costs;
   if (per_share) {

@@ -69,7 +69,7 @@ Schedule named_schedule(const WhatIf& change, const ComparedRun& run, const std:
   const Costs costs = divided_costs(run);
   std::optional<int> stages;  // that the schedule has by itself
   try {
-    stages = default_stages(find_schedule(change.schedule), planned.workers());
+    stages = default_stages(find_schedule(change.schedule), planned.workers(), {}, run.groups);
     LimitedSchedule made = make_for_run(change.schedule,
                                         {.workers = planned.workers(),
                                          .microbatches = planned.microbatches(),

@@ -8,22 +8,27 @@ namespace {
 // backward passes in reverse.
 Schedule gpipe(const ScheduleRequest& request) {
   const StageGraph graph = requested_graph(request);
-  const auto slots = std::int64_t{graph.length()} + request.microbatches - 1;
+  const auto slots = std::int64_t{graph.length()} + place_in_group(request, request.microbatches - 1);
   return Schedule({.name = "gpipe",
                    .graph = graph,
                    .microbatches = request.microbatches,
                    .workers = request.workers,
                    .placement = by_stage("gpipe", request, graph),
-                   .priority = [graph, slots](const Job& job) {
-                     const auto forward = std::int64_t{graph.depth(job.stage)} + job.microbatch;
+                   .priority = [graph, request, slots](const Job& job) {
+                     const auto forward =
+                         std::int64_t{graph.depth(job.stage)} + place_in_group(request, job.microbatch);
                      return job.pass == Pass::F ? forward : 2 * slots - 1 - forward;
                    }});
 }
 
 const bool registered = register_schedule(
-    {"gpipe",
-     "all forward passes, then all backward passes in reverse (PyTorch: in order, at the same times)",
-     "GPipe, 2018, arXiv 1811.06965", gpipe, 1, "GPipe"});
+    {.name = "gpipe",
+     .summary =
+         "all forward passes, then all backward passes in reverse (PyTorch: in order, at the same times)",
+     .source = "GPipe, 2018, arXiv 1811.06965",
+     .build = gpipe,
+     .alias = "GPipe",
+     .chain_of_group = true});
 
 }  // namespace
 }  // namespace starpipe::plan

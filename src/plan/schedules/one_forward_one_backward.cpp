@@ -19,31 +19,39 @@ Schedule one_forward_one_backward(const ScheduleRequest& request, const char* na
                    .microbatches = request.microbatches,
                    .workers = request.workers,
                    .placement = by_stage(name, request, graph),
-                   .priority = [graph, stages, warm_up](const Job& job) {
+                   .priority = [graph, request, stages, warm_up](const Job& job) {
                      const auto depth = std::int64_t{graph.depth(job.stage)};
-                     const auto backward = 2 * stages - 1 - depth + 2 * std::int64_t{job.microbatch};
+                     const auto place = std::int64_t{place_in_group(request, job.microbatch)};
+                     const auto backward = 2 * stages - 1 - depth + 2 * place;
                      return job.pass == Pass::F ? backward + 1 - 2 * warm_up(stages, depth) : backward;
                    }});
 }
 
 const bool registered_1f1b = register_schedule(
-    {"1f1b", "one forward, one backward: S - s micro-batches in flight on stage s",
-     "PipeDream-Flush, 2020, arXiv 2006.09503; DAPPLE, 2020, arXiv 2007.01045",
-     [](const ScheduleRequest& request) {
-       return one_forward_one_backward(
-           request, "1f1b", [](std::int64_t stages, std::int64_t depth) { return stages - depth; });
-     },
-     1, "1F1B"});
+    {.name = "1f1b",
+     .summary = "one forward, one backward: S - s micro-batches in flight on stage s",
+     .source = "PipeDream-Flush, 2020, arXiv 2006.09503; DAPPLE, 2020, arXiv 2007.01045",
+     .build =
+         [](const ScheduleRequest& request) {
+           return one_forward_one_backward(
+               request, "1f1b", [](std::int64_t stages, std::int64_t depth) { return stages - depth; });
+         },
+     .alias = "1F1B",
+     .chain_of_group = true});
 
 const bool registered_eager = register_schedule(
-    {"eager-1f1b", "1F1B with 2(S - s) - 1 micro-batches in flight, to hide communication",
-     "On Optimizing the Communication of Model Parallelism, 2022, arXiv 2211.05322; Pipeline Parallelism "
-     "with Controllable Memory, 2024, fig. 1b",
-     [](const ScheduleRequest& request) {
-       return one_forward_one_backward(request, "eager-1f1b", [](std::int64_t stages, std::int64_t depth) {
-         return 2 * (stages - depth) - 1;
-       });
-     }});
+    {.name = "eager-1f1b",
+     .summary = "1F1B with 2(S - s) - 1 micro-batches in flight, to hide communication",
+     .source =
+         "On Optimizing the Communication of Model Parallelism, 2022, arXiv 2211.05322; Pipeline Parallelism "
+         "with Controllable Memory, 2024, fig. 1b",
+     .build =
+         [](const ScheduleRequest& request) {
+           return one_forward_one_backward(
+               request, "eager-1f1b",
+               [](std::int64_t stages, std::int64_t depth) { return 2 * (stages - depth) - 1; });
+         },
+     .chain_of_group = true});
 
 }  // namespace
 }  // namespace starpipe::plan

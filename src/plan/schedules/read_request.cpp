@@ -43,14 +43,16 @@ int requested_chunks(std::string_view name, const ScheduleRequest& request) {
 
 std::function<Placement(const Job&)> by_stage(std::string_view name, const ScheduleRequest& request,
                                               const StageGraph& graph) {
-  refuse_groups(name, request);
+  const int groups = request.groups.value_or(1);
+  const int per_group = request.groups ? workers_per_group(name, request) : request.workers;
   std::vector<int> workers = request.stage_workers;
   if (workers.empty()) {
-    if (graph.size() != request.workers) {
+    if (graph.size() != per_group) {
       throw RequestError(
-          fmt::format("stages: {} puts one stage on each worker, but there are {} stages and {} workers "
+          fmt::format("stages: {} puts one stage on each worker{}, but there are {} and {} "
                       "(a placement can put them elsewhere)",
-                      name, graph.size(), request.workers));
+                      name, groups > 1 ? " of a group" : "", counted_text(graph.size(), "stage"),
+                      counted_text(per_group, "worker")));
     }
     for (int s = 0; s < graph.size(); ++s) workers.push_back(s);
   }
@@ -59,13 +61,13 @@ std::function<Placement(const Job&)> by_stage(std::string_view name, const Sched
                                    counted_text(std::ssize(workers), "stage"), graph.size()));
   }
   for (std::size_t s = 0; s < workers.size(); ++s) {
-    if (workers[s] >= 0 && workers[s] < request.workers) continue;
+    if (workers[s] >= 0 && workers[s] < per_group) continue;
     throw RequestError(
-        fmt::format("placement: puts stage {} on worker {}, which does not exist (workers 0..{})", s,
-                    workers[s], request.workers - 1));
+        fmt::format("placement: puts stage {} on worker {}, which does not exist (workers 0..{}{})", s,
+                    workers[s], per_group - 1, groups > 1 ? " of a group" : ""));
   }
-  return [workers = std::move(workers)](const Job& job) {
-    const int worker = workers[index(job.stage)];
+  return [workers = std::move(workers), groups, per_group](const Job& job) {
+    const int worker = job.microbatch % groups * per_group + workers[index(job.stage)];
     return Placement{.weights = worker, .compute = worker};
   };
 }
@@ -77,8 +79,13 @@ void refuse_stage_workers(std::string_view name, const ScheduleRequest& request)
   throw RequestError(fmt::format("placement: {} places jobs by micro-batch, not by stage", name));
 }
 
+int place_in_group(const ScheduleRequest& request, int microbatch) {
+  return microbatch / request.groups.value_or(1);
+}
+
 void refuse_groups(std::string_view name, const ScheduleRequest& request) {
-  if (request.groups) throw RequestError(fmt::format("groups: {} has no groups (lpp and fslpp have)", name));
+  if (request.groups)
+    throw RequestError(fmt::format("groups: {} has no groups (1f1b, gpipe, lpp and others have)", name));
 }
 
 int workers_per_group(std::string_view name, const ScheduleRequest& request) {

@@ -13,9 +13,10 @@ namespace starpipe::plan {
 /// The requested stage graph; if none is requested, a chain of one stage a worker.
 StageGraph requested_graph(const ScheduleRequest& request);
 
-/// w of schedules in which one worker holds a stage's weights and computes all its jobs: stage s on worker s,
-/// or on `stage_workers[s]` of the request. Throws InputError when stages and workers do not match, or when
-/// the request has groups.
+/// w of schedules in which one worker of a group holds a stage's weights and computes the group's jobs: stage
+/// s on worker s of the group, or on `stage_workers[s]` of the request. Micro-batch b goes to group b mod G;
+/// without groups, G is 1. Throws InputError when stages and workers do not match, or when G does not divide
+/// the workers.
 std::function<Placement(const Job&)> by_stage(std::string_view name, const ScheduleRequest& request,
                                               const StageGraph& graph);
 
@@ -32,6 +33,8 @@ Costs requested_costs(const ScheduleRequest& request);
 
 /// Throws InputError when the request has `stage_workers`: the schedule `name` places jobs by micro-batch.
 void refuse_stage_workers(std::string_view name, const ScheduleRequest& request);
+/// The position of a micro-batch among those of its group: b / G.
+int place_in_group(const ScheduleRequest& request, int microbatch);
 /// Throws InputError when the request has groups.
 void refuse_groups(std::string_view name, const ScheduleRequest& request);
 /// R of W = G * R. Throws InputError when the request has no groups G, or G does not divide W.

@@ -37,7 +37,9 @@ void add_shape_keys(Keys& keys) {
       described_default(key("schedule.stages", whole(), "Stages (S) into which the network is cut.",
                             at(&Config::schedule, &ScheduleConfig::stages)),
                         "W times the schedule's number of stages on a worker")));
-  add(only_named(key("schedule.groups", whole(), "Groups (G) of lpp and fslpp; G divides W.",
+  add(only_named(key("schedule.groups", whole(),
+                     "Groups (G) of W / G workers, each with a pipeline of its own (data parallelism); "
+                     "micro-batch b goes to group b mod G. Of naive, gpipe, 1f1b, eager-1f1b, lpp and fslpp.",
                      at(&Config::schedule, &ScheduleConfig::groups))));
   ValueType option = whole(0);
   option.count = Count::map;

@@ -93,7 +93,7 @@ Config with_schedule(const Config& config, const PlannedRun& run, const plan::Sc
   Config other = config;
   ScheduleConfig& schedule = other.schedule;
   const int workers = run.schedule.workers();
-  const int stages = plan::default_stages(entry, workers);
+  const int stages = plan::default_stages(entry, workers, {}, schedule.groups);
   schedule.file.reset();
   schedule.plugins.clear();  // they are loaded; `stage_count` refuses one without the schedule
   schedule.name = entry.name;

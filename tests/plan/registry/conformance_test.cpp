@@ -96,7 +96,8 @@ TEST(Conformance, WhatApplies) {
   EXPECT_EQ(pipeline.at("graph").verdict, Verdict::passed);
   EXPECT_EQ(pipeline.at("split backward").verdict, Verdict::does_not_apply);
   EXPECT_EQ(pipeline.at("memory limit").verdict, Verdict::passed);
-  EXPECT_EQ(pipeline.at("replicas").verdict, Verdict::does_not_apply);
+  EXPECT_EQ(pipeline.at("replicas").verdict, Verdict::passed);
+  EXPECT_EQ(all_steps("zb-h1").at("replicas").verdict, Verdict::does_not_apply);
   EXPECT_EQ(all_steps("ddp").at("replicas").verdict, Verdict::passed);
   EXPECT_EQ(all_steps("lpp").at("replicas").verdict, Verdict::passed);
 }

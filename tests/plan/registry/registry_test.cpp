@@ -96,20 +96,48 @@ TEST(Registry, PlacementAndGroupsThatAFunctionOverlooksAreRefused) {
 }
 
 TEST(Registry, GroupsMustDivideTheWorkers) {
-  for (const std::string name : {"lpp", "fslpp"}) {
+  for (const std::string name : {"lpp", "fslpp", "1f1b"}) {
     EXPECT_THAT(refusal(name, {.workers = 6, .groups = 4}),
                 AllOf(HasSubstr(name), HasSubstr("6"), HasSubstr("4")));
     EXPECT_THAT(refusal(name, {.workers = 6, .groups = 0}), HasSubstr("0"));
     EXPECT_THAT(refusal(name, {.workers = 6, .groups = -2}), HasSubstr("-2"));
     EXPECT_THAT(refusal(name, {.workers = 6, .groups = 7}), AllOf(HasSubstr("6"), HasSubstr("7")));
+    EXPECT_EQ(refusal(name, {.workers = 6, .graph = StageGraph::chain(2), .groups = 3}), "accepted");
+    if (name == "1f1b") continue;
     EXPECT_THAT(refusal(name, {.workers = 6}), AllOf(HasSubstr(name), HasSubstr("groups")));
-    EXPECT_EQ(refusal(name, {.workers = 6, .groups = 3}), "accepted");
   }
 }
 
 TEST(Registry, OtherSchedulesRefuseGroups) {
-  for (const std::string name : {"naive", "gpipe", "1f1b", "eager-1f1b", "ddp", "fsdp"}) {
+  for (const std::string name : {"zb-h1", "v-half", "chimera", "ddp", "fsdp"}) {
     EXPECT_THAT(refusal(name, {.workers = 4, .groups = 2}), AllOf(HasSubstr(name), HasSubstr("groups")));
+  }
+}
+
+TEST(Registry, AGroupIsAPipelineForItsMicrobatches) {
+  for (const auto& name : by_stage) {
+    const StageGraph graph = StageGraph::chain(3);
+    const Schedule alone = make_schedule(name, {.workers = 3, .microbatches = 4, .graph = graph});
+    const Schedule grouped =
+        make_schedule(name, {.workers = 6, .microbatches = 8, .graph = graph, .groups = 2});
+    for (int group = 0; group < 2; ++group) {
+      for (int s = 0; s < 3; ++s) {
+        const std::span<const JobId> order = grouped.order(3 * group + s);
+        ASSERT_EQ(order.size(), alone.order(s).size());
+        for (std::size_t k = 0; k < order.size(); ++k) {
+          Job expected = alone.job(alone.order(s)[k]);
+          expected.microbatch = 2 * expected.microbatch + group;
+          EXPECT_EQ(grouped.job(order[k]), expected) << name;
+        }
+      }
+    }
+    EXPECT_EQ(simulate(grouped).makespan, simulate(alone).makespan) << name;
+    const Schedule placed = make_schedule(
+        name, {.workers = 4, .microbatches = 2, .graph = graph, .groups = 2, .stage_workers = {1, 0, 1}});
+    EXPECT_EQ(placed.compute(placed.forward(0, 0)), 1) << name;
+    EXPECT_THAT(refusal(name, {.workers = 4, .graph = graph, .groups = 2, .stage_workers = {1, 0, 2}}),
+                HasSubstr("worker 2, which does not exist (workers 0..1 of a group)"));
+    EXPECT_EQ(refusal(name, {.workers = 3, .groups = 1}), "accepted");
   }
 }
 

@@ -220,7 +220,7 @@ constexpr InterfaceText interface_text() {
       text, "ScheduleRequest",
       {offsetof(ScheduleRequest, workers), offsetof(ScheduleRequest, microbatches),
        offsetof(ScheduleRequest, memory_limits), offsetof(ScheduleRequest, stage_workers)});
-  add_aggregate<ScheduleEntry, 8>(text, "ScheduleEntry",
+  add_aggregate<ScheduleEntry, 9>(text, "ScheduleEntry",
                                   {offsetof(ScheduleEntry, name), offsetof(ScheduleEntry, summary),
                                    offsetof(ScheduleEntry, source), offsetof(ScheduleEntry, alias)});
   return text;

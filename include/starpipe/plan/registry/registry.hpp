@@ -45,10 +45,11 @@ struct ScheduleRequest {
   /// Schedules that are made for a limit (1f1b-star, k-periodic) then have it as their own where it is the
   /// same for all workers; others ignore it.
   std::vector<int> memory_limits = {};
-  /// Independent pipelines G of the looped schedules; W = G * R.
+  /// Independent pipelines G of R workers each, W = G * R; micro-batch b goes to group b mod G (data
+  /// parallelism).
   std::optional<int> groups = {};
-  /// Worker of each stage, one entry a stage, for schedules that place by stage. When empty, stage s is on
-  /// worker s.
+  /// Worker of each stage in its group, one entry a stage, for schedules that place by stage. When empty,
+  /// stage s is on worker s.
   std::vector<int> stage_workers = {};
   /// Values of the schedule's options. `make_schedule` adds those that are missing, with their defaults,
   /// before it calls the schedule's function.
@@ -78,6 +79,9 @@ struct ScheduleEntry {
   /// Number of stages per worker of the default chain for these values of all options, where it depends on
   /// them; empty where it does not.
   std::function<int(const ScheduleOptions& options)> stages_with = {};
+  /// Whether the default chain has its stages for each worker of a group, W / G of them, and not for each of
+  /// all workers.
+  bool chain_of_group = false;
 };
 
 /// Registers a schedule. Call it from a file-scope initialiser (`const bool registered = ...`). Returns
@@ -96,10 +100,11 @@ const ScheduleEntry& find_schedule(std::string_view name);
 /// an option that the schedule does not have, and for a value out of range.
 ScheduleOptions complete_options(const ScheduleEntry& entry, ScheduleOptions given);
 
-/// Number of stages of the default chain of this schedule with these options. Throws as `complete_options`
-/// does, and BrokenSchedule when the schedule gives a number below 1 or above
+/// Number of stages of the default chain of this schedule, with these options and groups. Throws as
+/// `complete_options` does, and BrokenSchedule when the schedule gives a number below 1 or above
 /// `most_stages_per_worker` for a worker.
-int default_stages(const ScheduleEntry& entry, int workers, const ScheduleOptions& options = {});
+int default_stages(const ScheduleEntry& entry, int workers, const ScheduleOptions& options = {},
+                   const std::optional<int>& groups = {});
 
 /// The function of a named schedule broke its contract.
 class BrokenSchedule : public InputError {
