@@ -62,13 +62,29 @@ class Tensor(CommandTest):
         self.refused(["train", "c.yaml", *folder, "--resume"],
                      "--resume: model.tensor: ck/step-00000004 was written with 2, this run has 1")
 
+    def test_shards_divide_emulated_times_by_their_flops(self):
+        emulate = ("--set", "runtime.emulate={F: 1ms, B: 2ms, W: 3ms, per_share: true}")
+        spans = {}
+        for shards in (1, 2):
+            self.ok("simulate", "c.yaml", *emulate, "--set", f"model.tensor={shards}", "--set", "schedule.stages=1",
+                    "--set", "schedule.workers=1", "-o", "r.json")
+            spans[shards] = json.loads(self.read("r.json"))["makespan"]
+        self.assertAlmostEqual(spans[1], 3 * 6e-3)  # three micro-batches of the whole model
+        # The head has no shards: its part of the FLOPs is not divided.
+        rows, hidden, context, vocabulary, layers = 16, 16, 16, 256, 2
+        head = 2 * rows * hidden * vocabulary
+        blocks = layers * (24 * rows * hidden**2 + 4 * rows * context * hidden)
+        self.assertGreater(spans[2], 2 * spans[1] * (head + blocks / 2) / (head + blocks) * 0.9)
+        self.assertLess(spans[2], 2 * spans[1])
+
     def test_what_takes_no_shards_says_so(self):
         self.ok("simulate", "c.yaml", "-o", "f.json")
         for settings, message in (
             (["schedule.memory_limit=4"], "schedule.memory_limit: does not apply with model.tensor: "),
             (["schedule.discipline=greedy", "schedule.dynamic=true"], "schedule.dynamic: does not apply with model.tensor: "),
-            (["runtime.emulate={F: 1ms, B: 1ms, W: 1ms, per_share: true}"],
-             "runtime.emulate.per_share: does not apply with model.tensor: "),
+            (["runtime.emulate={F: [1ms, 2ms], B: 1ms, W: 1ms, per_share: true}"], "runtime.emulate.F: 2 times for 4 workers"),
+            (["runtime.emulate={F: [1ms, 2ms, 1ms, 1ms], B: 1ms, W: 1ms, per_share: true}"],
+             "runtime.emulate.per_share: a list of times does not apply with shards"),
             (["runtime.device=[cpu, cpu]"], "runtime.device, a list: does not apply with model.tensor: "),
             (["schedule.file=f.json"], "f.json: the model cannot be cut into its 2 stages: model.tensor: "),
             (["model.heads=2", "model.tensor=4"], "model.tensor: 4 does not divide model.heads, 2"),

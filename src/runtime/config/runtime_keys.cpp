@@ -48,7 +48,8 @@ void add_emulation_keys(Keys& keys) {
       emulation_key("per_share", boolean(),
                     "Whether F, B and W are the times of 1/W of the model, W being the number of "
                     "workers, and not of a stage. Schedules with several stages on a worker then do "
-                    "the same work as others. A list has one time for each share.",
+                    "the same work as others. A list has one time for each share. With model.tensor each "
+                    "stage has a part of the model's times in proportion to its FLOPs.",
                     &EmulationConfig::per_share));
   constexpr const char* links_key = "runtime.emulate.links";
   ConfigKey comm =

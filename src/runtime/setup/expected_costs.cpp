@@ -2,6 +2,7 @@
 #include "starpipe/runtime/setup/expected_costs.hpp"
 
 #include <utility>
+#include <vector>
 
 #include <fmt/format.h>
 
@@ -10,13 +11,26 @@
 
 namespace starpipe::runtime {
 
-plan::Costs costs_by_flops(const model::Network& network) {
+namespace {
+
+/// [stage]: its part of `whole` in proportion to its FLOPs. Equal parts for a model that has none.
+std::vector<double> divided_by_flops(double whole, const model::Network& network) {
   double total = 0;
   for (const model::Stage& stage : network.stages) total += stage.flops();
+  const auto stages = static_cast<double>(network.stages.size());
+  std::vector<double> parts;
+  for (const model::Stage& stage : network.stages) {
+    parts.push_back(total > 0 ? stage.flops() * whole / total : whole / stages);
+  }
+  return parts;
+}
+
+}  // namespace
+
+plan::Costs costs_by_flops(const model::Network& network) {
   plan::Costs costs;
   costs.durations.clear();
-  for (const model::Stage& stage : network.stages) {
-    const double share = total > 0 ? stage.flops() * static_cast<double>(network.stages.size()) / total : 1.0;
+  for (const double share : divided_by_flops(static_cast<double>(network.stages.size()), network)) {
     costs.durations.push_back({share, share, share});
   }
   costs.sizes = network.sizes();
@@ -43,13 +57,24 @@ plan::Costs emulated_costs(const EmulationConfig& wanted, const model::Network& 
   if (wanted.per_share) {
     const bool one_for_all = wanted.F.size() == 1 && wanted.B.size() == 1 && wanted.W.size() == 1;
     if (one_for_all) costs.durations.resize(1);
+    if (!one_for_all && !network.parts.empty()) {
+      throw InputError("runtime.emulate.per_share: a list of times does not apply with shards");
+    }
     if (!one_for_all && stages % workers != 0) {
       throw InputError(
           fmt::format("runtime.emulate.per_share: times of {} shares cannot be divided among {} stages",
                       workers, stages));
     }
-    costs = plan::costs_of_stages(costs, workers, stages);
-    costs.durations.resize(index(stages), costs.durations.front());
+    if (network.parts.empty()) {
+      costs = plan::costs_of_stages(costs, workers, stages);
+      costs.durations.resize(index(stages), costs.durations.front());
+    } else {
+      const auto [F, B, W] = costs.durations.front();
+      costs.durations.clear();
+      for (const double shares : divided_by_flops(workers, network)) {
+        costs.durations.push_back({.F = F * shares, .B = B * shares, .W = W * shares});
+      }
+    }
   }
   costs.sizes = network.sizes();
   costs.shared = network.shared_weights();

@@ -29,8 +29,8 @@ int stage_count(const Config& config) {
                          config.model.kind);
   const ScheduleConfig& wanted = config.schedule;
   // Asked even where the stages are given: it refuses wrong options.
-  const int own =
-      plan::default_stages(plan::find_schedule(wanted.name), wanted.workers.value(), wanted.options);
+  const int own = plan::default_stages(plan::find_schedule(wanted.name), wanted.workers.value(),
+                                       wanted.options, wanted.groups);
   return wanted.stages.value_or(own);
 }
 
@@ -128,8 +128,6 @@ void refuse_with_shards(const Config& config, const model::Network& network) {
          "stashes of whole stages and of shards differ");
   refuse(config.schedule.dynamic, "schedule.dynamic", "shards run in a fixed order");
   refuse(config.runtime.device.size() > 1, "runtime.device, a list", "give one word for all workers");
-  refuse(config.runtime.emulate && config.runtime.emulate->per_share, "runtime.emulate.per_share",
-         "give the times of each stage");
 }
 
 // The schedule of the chain that the network is without shards, with T workers for each of its workers.
@@ -191,7 +189,7 @@ PlannedRun plan_run(const Config& config) {
   refuse_large_stages(network);
   std::optional<plan::Costs> emulated;
   if (config.runtime.emulate) {
-    const int workers = listed ? listed->workers() : config.schedule.workers.value();
+    const int workers = listed ? listed->workers() : config.schedule.workers.value() * network.shards();
     emulated = emulated_costs(*config.runtime.emulate, network, workers);
   }
   plan::Costs costs = emulated ? *emulated : costs_by_flops(network);

@@ -14,7 +14,8 @@ namespace starpipe::runtime {
 plan::Costs costs_by_flops(const model::Network& network);
 
 /// Costs of jobs and transfers that `runtime.emulate` times. Throws InputError where the number of times is
-/// neither 1 nor the number of stages, or with `per_share` the number of workers.
+/// neither 1 nor the number of stages, or with `per_share` the number of workers. `workers`: of the schedule,
+/// shards included. With `per_share`, the stages of a network of shards divide the times by their FLOPs.
 plan::Costs emulated_costs(const EmulationConfig& wanted, const model::Network& network, int workers);
 
 /// The configuration with these durations in `runtime.emulate`, on workers without a kind of device.
