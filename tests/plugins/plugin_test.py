@@ -139,7 +139,8 @@ class Plugins(CommandTest):
         for name, words in (("other_standard", ["language standard", "202002"]),
                             ("debug_library", ["_GLIBCXX_DEBUG: 1 in the plug-in, 0 in starpipe"]),
                             ("old_strings", ["_GLIBCXX_USE_CXX11_ABI: 0 in the plug-in, 1 in starpipe"]),
-                            ("changed_type", ["ScheduleEntry: "]), ("changed_order", ["StageSizes: "])):
+                            ("changed_type", ["ScheduleEntry: "]), ("changed_order", ["StageSizes: "]),
+                            ("changed_spec", ["ScheduleSpec: "])):
             file = str(pathlib.Path(PLUGIN).parent / f"lib{name}_plugin.so")
             for command in (["schedule", "list", "--plugin", file], ["plugin", "check", file]):
                 with self.subTest(name=name, command=command):

@@ -8,6 +8,7 @@
 #include <initializer_list>
 #include <map>
 #include <optional>
+#include <stdexcept>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -59,6 +60,13 @@ struct TypeList {
     };
     (add(name_of<Members>(), sizeof(Members), alignof(Members)), ...);
     return result;
+  }
+  /// The number of members whose type another member has, too.
+  static constexpr std::size_t with_equal_types() {
+    const auto count = [](std::string_view name) {
+      return (static_cast<std::size_t>(name_of<Members>() == name) + ...);
+    };
+    return (static_cast<std::size_t>(count(name_of<Members>()) > 1) + ...);
   }
 };
 
@@ -124,14 +132,16 @@ constexpr void add_places(InterfaceText& text, std::initializer_list<std::uint64
   text.add(nine_digits(hash));
 }
 
-/// An aggregate: also the types of its `count` members. `places`: of members with equal types, whose order
-/// the types do not tell.
+/// An aggregate: also the types of its `count` members. `places`: of all members with equal types, whose
+/// order the types do not tell. Fewer places than such members are a compile-time error.
 template <class T, std::size_t count>
 constexpr void add_aggregate(InterfaceText& text, std::string_view key,
                              std::initializer_list<std::uint64_t> places = {}) {
+  using Types = decltype(members<count>(std::declval<T&>()));
+  if (places.size() < Types::with_equal_types()) throw std::logic_error("a place is missing");
   add_class<T>(text, key);
   text.add(",-member-types-#");
-  text.add(nine_digits(decltype(members<count>(std::declval<T&>()))::hash()));
+  text.add(nine_digits(Types::hash()));
   if (places.size() == 0) return;
   text.add(",-order-");
   add_places(text, places);
@@ -212,9 +222,11 @@ constexpr InterfaceText interface_text() {
   add_class<Links>(text, "Links");
   add_aggregate<Costs, 5>(text, "Costs");
   add_class<Schedule>(text, "Schedule");
-  add_aggregate<ScheduleSpec, 10>(text, "ScheduleSpec");
+  add_aggregate<ScheduleSpec, 10>(text, "ScheduleSpec",
+                                  {offsetof(ScheduleSpec, microbatches), offsetof(ScheduleSpec, workers)});
   add_aggregate<ScheduleOption, 5>(text, "ScheduleOption",
-                                   {offsetof(ScheduleOption, default_value), offsetof(ScheduleOption, least),
+                                   {offsetof(ScheduleOption, name), offsetof(ScheduleOption, meaning),
+                                    offsetof(ScheduleOption, default_value), offsetof(ScheduleOption, least),
                                     offsetof(ScheduleOption, most)});
   add_aggregate<ScheduleRequest, 9>(
       text, "ScheduleRequest",
