@@ -39,9 +39,10 @@ class Waits {
     const auto [datum, writer] = *missing;
     const int sender = map_.rank_of(graph_.tasks()[writer].worker);
     row[3] = fmt::format("{}, from {}", describe(graph_.data()[datum]), name(static_cast<int>(writer)));
-    row[4] =
-        fmt::format("rank {}: {}{}", sender, doing(sender),
-                    has_ended(sender, writer, status) ? "; has computed it, but it has not arrived" : "");
+    row[4] = fmt::format("rank {}: {}{}", sender, doing(sender),
+                         has_ended(sender, writer, status)
+                             ? "; has computed it: it has not arrived, or the policy does not start the task"
+                             : "");
     return row;
   }
 
