@@ -22,8 +22,8 @@ namespace {
 
 using Json = nlohmann::json;
 
-InputError lock_error(const std::filesystem::path& folder, int error) {
-  return InputError(fmt::format("cannot write checkpoints to {}: {}", folder.string(),
+InputError lock_error(const std::filesystem::path& path, int error) {
+  return InputError(fmt::format("cannot write checkpoints to {}: {}", path.string(),
                                 std::generic_category().message(error)));
 }
 
@@ -84,7 +84,7 @@ void FolderLock::take() {
   // An earlier run's lock file may be open to us where the folder is not.
   if (::access(folder_.c_str(), W_OK | X_OK) != 0) throw lock_error(folder_, errno);
   const int descriptor = ::open(file_.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0666);
-  if (descriptor < 0) throw lock_error(folder_, errno);
+  if (descriptor < 0) throw lock_error(file_, errno);
   int status = 0;
   do {
     status = ::flock(descriptor, LOCK_EX | LOCK_NB);

@@ -83,7 +83,7 @@ TEST(FolderLock, AFolderThatCannotBeWrittenIsNamed) {
   expect_input_error([&] { const FolderLock lock(file); }, "cannot write checkpoints to " + file.string());
   expect_input_error([&] { const FolderLock lock(file / "ckpt"); }, "cannot write checkpoints to");
   fs::create_directories(folder / "ckpt/lock");
-  expect_input_error([&] { const FolderLock lock(folder / "ckpt"); }, "Is a directory");
+  expect_input_error([&] { const FolderLock lock(folder / "ckpt"); }, "ckpt/lock: Is a directory");
 }
 
 TEST(FolderLock, AFolderThatOnlyTheLockFileIsOpenIn) {
