@@ -91,7 +91,9 @@ sigset_t ending_signal_set() {
   return set;
 }
 
-void end_on_signals(std::string_view subject, int pause_ms) {
+namespace {
+
+void set_handlers(std::string_view subject, int pause_ms) {
   says_line = !subject.empty();
   pause_before_line_ms = pause_ms;
   const sigset_t set = ending_signal_set();
@@ -105,8 +107,25 @@ void end_on_signals(std::string_view subject, int pause_ms) {
     if (sigismember(&set, signal) == 1) set_action(signal, end);
     if (ignored_at_start[index(signal)]) std::signal(signal, SIG_IGN);
   }
-  pthread_sigmask(SIG_UNBLOCK, &set, nullptr);
   std::signal(SIGCHLD, SIG_DFL);
+}
+
+}  // namespace
+
+void end_on_signals(std::string_view subject, int pause_ms) {
+  set_handlers(subject, pause_ms);
+  unblock_ending_signals();
+}
+
+void hold_signals_to_end_on(std::string_view subject, int pause_ms) {
+  const sigset_t set = ending_signal_set();
+  pthread_sigmask(SIG_BLOCK, &set, nullptr);
+  set_handlers(subject, pause_ms);
+}
+
+void unblock_ending_signals() {
+  const sigset_t set = ending_signal_set();
+  pthread_sigmask(SIG_UNBLOCK, &set, nullptr);
 }
 
 void reset_signals() {

@@ -99,6 +99,11 @@ int run(int argc, char** argv) {
   } catch (const CLI::ParseError& error) {
     return bad_input(usage_message(app, error));
   }
+  if (starpipe::cli::ranks_of(app) == starpipe::cli::Ranks::watched) {
+    if (const auto status = starpipe::runtime::watch_over_rank()) return *status;
+  } else {
+    starpipe::unblock_ending_signals();
+  }
   try {
     return action();
   } catch (const starpipe::InputError& error) {
@@ -109,7 +114,11 @@ int run(int argc, char** argv) {
 }  // namespace
 
 int main(int argc, char** argv) {
-  starpipe::end_on_signals("starpipe:", starpipe::runtime::signal_line_pause_ms());
+  // Before MPI starts, a launcher takes the end of a rank for a normal one, and the other ranks would wait
+  // for this one. So a signal waits until a parent can ask the launcher to end the job.
+  const bool launched = starpipe::runtime::launcher_rank().has_value();
+  (launched ? starpipe::hold_signals_to_end_on : starpipe::end_on_signals)(
+      "starpipe:", starpipe::runtime::signal_line_pause_ms());
   try {
     // A file that may not grow further (ulimit -f) is then an error of the write, with one line.
     std::signal(SIGXFSZ, SIG_IGN);

@@ -31,6 +31,16 @@ def users_of(folder):
 SEARCH = ("search --workers=32 --microbatches=2048 --chunks=2 --layout=loop --durations=F=2.3,B=3.1,W=1.7 --comm=0.9 "
           "--memory-limit=48 --quiet").split()
 
+# Becomes the command of its arguments. On one rank a signal is then pending, as if it had come in the first moment.
+PENDING = """
+import os, signal, sys
+number, rank, *command = sys.argv[1:]
+if any(os.environ.get(name) == rank for name in ("PMI_RANK", "PMIX_RANK", "SLURM_PROCID")):
+    signal.pthread_sigmask(signal.SIG_BLOCK, [int(number)])
+    os.kill(os.getpid(), int(number))
+os.execv(command[0], command)
+"""
+
 
 class OfARun(JobTest):
     binary = STARPIPE
@@ -84,6 +94,19 @@ class OfARun(JobTest):
         for number in (signal.SIGQUIT, signal.SIGUSR2, signal.SIGXCPU, signal.SIGHUP, signal.SIGALRM, signal.SIGVTALRM,
                        signal.SIGPROF):
             self.check(2, ("group", 0), number)
+
+    def test_before_the_parent_watches(self):
+        """A signal that a rank finds pending when it starts: the other ranks wait for this rank in MPI's start."""
+        self.launcher = ["2" if word == "COUNT" else word for word in LAUNCHER]
+        for command, number, rank in (*(("train", number, rank) for number in ASKED for rank in (0, 1)),
+                                      *((command, signal.SIGTERM, 1) for command in ("compare", "verify"))):
+            with self.subTest(command=command, signal=number.name, rank=rank):
+                self.start(str(self.config), sys.executable, "-c", PENDING, str(int(number)), str(rank), STARPIPE, command,
+                           str(self.config))
+                self.expect_end(20)
+                self.expect_line(f"rank {rank}", number)
+                self.assertEqual(self.job.returncode, 128 + number, self.output())
+                self.log.unlink()
 
     def test_the_launcher_dies(self):
         """Its process on this host, which starts the ranks, is killed. mpiexec itself may wait for ever then."""

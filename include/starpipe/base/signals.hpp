@@ -53,6 +53,14 @@ sigset_t ending_signal_set();
 /// thread.
 void end_on_signals(std::string_view subject, int pause_ms = 0);
 
+/// The same, but the ending signals are blocked in the calling thread, and so in the threads that it starts,
+/// until `unblock_ending_signals`. For a process of which it is not known yet whether other processes wait
+/// for it.
+void hold_signals_to_end_on(std::string_view subject, int pause_ms = 0);
+
+/// Ends the holding of signals: one that came meanwhile ends the process now.
+void unblock_ending_signals();
+
 /// For a process that was just forked: gives the signals of `ending_signal_set` their default action and
 /// unblocks them.
 void reset_signals();

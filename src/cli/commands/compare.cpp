@@ -14,7 +14,6 @@
 #include "cli/options/value_checks.hpp"
 #include "starpipe/base/error.hpp"
 #include "starpipe/plan/page/page.hpp"
-#include "starpipe/runtime/ranks/lost_rank.hpp"
 
 namespace starpipe::cli {
 namespace {
@@ -31,7 +30,6 @@ struct CompareOptions {
 constexpr std::array<std::string_view, 3> unused_by_compare = {"data.validation", "evaluate", "checkpoint"};
 
 int compare(const CompareOptions& options) {
-  if (const auto status = runtime::watch_over_rank()) return *status;
   runtime::Comparison comparison = options.comparison;
   if (!comparison.schedules.empty() && options.policies->count() == 0) {
     comparison.policies = {runtime::RuntimeConfig().policy};
@@ -117,7 +115,7 @@ void add_compare(CLI::App& app, Action& action) {
 }
 
 const bool compare_registered =
-    register_subcommand({.position = 20, .add = add_compare, .ranks = Ranks::all});
+    register_subcommand({.position = 20, .add = add_compare, .ranks = Ranks::watched});
 
 }  // namespace
 }  // namespace starpipe::cli

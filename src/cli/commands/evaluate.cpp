@@ -16,7 +16,6 @@
 #include "cli/options/value_checks.hpp"
 #include "starpipe/base/error.hpp"
 #include "starpipe/model/dataset.hpp"
-#include "starpipe/runtime/ranks/lost_rank.hpp"
 
 namespace starpipe::cli {
 namespace {
@@ -59,7 +58,6 @@ runtime::Config evaluation_of(const EvaluateOptions& options) {
 }
 
 int evaluate(const EvaluateOptions& options) {
-  if (const auto status = runtime::watch_over_rank()) return *status;
   return runtime::evaluate([&] { return evaluation_of(options); }, options.outputs);
 }
 
@@ -92,7 +90,7 @@ void add_evaluate(CLI::App& app, Action& action) {
 }
 
 const bool evaluate_registered =
-    register_subcommand({.position = 14, .add = add_evaluate, .ranks = Ranks::all});
+    register_subcommand({.position = 14, .add = add_evaluate, .ranks = Ranks::watched});
 
 }  // namespace
 }  // namespace starpipe::cli

@@ -36,13 +36,16 @@ Action add_subcommands(CLI::App& app) {
   };
 }
 
-bool prints_usage(const CLI::App& app) {
+Ranks ranks_of(const CLI::App& app) {
   const auto added = app.get_subcommands([](const CLI::App*) { return true; });  // one for each entry
   for (std::size_t i = 0; i < added.size() && i < registry().size(); ++i) {
-    if (registry()[i].ranks == Ranks::all && app.got_subcommand(added[i]->get_name()))
-      return runtime::launcher_rank().value_or(0) == 0;
+    if (app.got_subcommand(added[i]->get_name())) return registry()[i].ranks;
   }
-  return true;
+  return Ranks::alone;
+}
+
+bool prints_usage(const CLI::App& app) {
+  return ranks_of(app) == Ranks::alone || runtime::launcher_rank().value_or(0) == 0;
 }
 
 }  // namespace starpipe::cli

@@ -14,8 +14,9 @@ using Action = std::function<int()>;
 
 /// What a subcommand does when a launcher (mpiexec, srun) starts it several times.
 enum class Ranks : std::uint8_t {
-  alone,  ///< each process does all of the work, with its own options and outputs, as any program does
-  all     ///< the processes work together, and rank 0 prints what all of them would
+  alone,   ///< each process does all of the work, with its own options and outputs, as any program does
+  all,     ///< the processes work together, and rank 0 prints what all of them would
+  watched  ///< the same, and a parent watches over each process, also without a launcher: watch_over_rank
 };
 
 /// A subcommand of `starpipe`. Each source file in this folder defines one and registers it.
@@ -32,6 +33,9 @@ bool register_subcommand(Subcommand subcommand);
 /// Adds all registered subcommands to `app`, in the order of their positions. The result does the work of the
 /// one that the parsed command line chooses.
 Action add_subcommands(CLI::App& app);
+
+/// What the subcommand that the parsed command line chooses does under a launcher.
+Ranks ranks_of(const CLI::App& app);
 
 /// Whether this process prints help and bad input: not on ranks other than 0 of a subcommand that the parsed
 /// command line chooses and whose ranks work together, since rank 0 prints the same.

@@ -13,7 +13,6 @@
 #include "starpipe/base/error.hpp"
 #include "starpipe/base/files.hpp"
 #include "starpipe/plan/page/page.hpp"
-#include "starpipe/runtime/ranks/lost_rank.hpp"
 
 namespace starpipe::cli {
 namespace {
@@ -68,7 +67,6 @@ void check_names(const runtime::Config& config, const runtime::TrainOutputs& out
 }
 
 int train(const TrainOptions& options) {
-  if (const auto status = runtime::watch_over_rank()) return *status;
   return runtime::train(
       [&] {
         runtime::Config config = options.config.load();
@@ -104,7 +102,8 @@ void add_train(CLI::App& app, Action& action) {
   command->callback([options, &action] { action = [options] { return train(*options); }; });
 }
 
-const bool train_registered = register_subcommand({.position = 10, .add = add_train, .ranks = Ranks::all});
+const bool train_registered =
+    register_subcommand({.position = 10, .add = add_train, .ranks = Ranks::watched});
 
 }  // namespace
 }  // namespace starpipe::cli

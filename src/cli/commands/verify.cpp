@@ -10,7 +10,6 @@
 #include "cli/options/config_options.hpp"
 #include "cli/options/output_files.hpp"
 #include "cli/options/value_checks.hpp"
-#include "starpipe/runtime/ranks/lost_rank.hpp"
 
 namespace starpipe::cli {
 namespace {
@@ -24,7 +23,6 @@ struct VerifyOptions {
 constexpr std::array<std::string_view, 3> unused_by_verify = {"data.validation", "evaluate", "checkpoint"};
 
 int verify(const VerifyOptions& options) {
-  if (const auto status = runtime::watch_over_rank()) return *status;
   return runtime::verify(
       [&] {
         runtime::Config config = options.config.load();
@@ -80,7 +78,8 @@ void add_verify(CLI::App& app, Action& action) {
   command->callback([options, &action] { action = [options] { return verify(*options); }; });
 }
 
-const bool verify_registered = register_subcommand({.position = 12, .add = add_verify, .ranks = Ranks::all});
+const bool verify_registered =
+    register_subcommand({.position = 12, .add = add_verify, .ranks = Ranks::watched});
 
 }  // namespace
 }  // namespace starpipe::cli

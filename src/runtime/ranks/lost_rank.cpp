@@ -209,7 +209,9 @@ std::optional<int> watch_over_rank() {
   sigaddset(&awaited, parent_died());
   sigset_t before;
   sigprocmask(SIG_BLOCK, &awaited, &before);
-  sigdelset(&before, parent_died());  // whoever started this process may have blocked it
+  // Whoever started this process may have blocked them, and the program holds ending signals until now.
+  for (const int signal : ending_signals) sigdelset(&before, signal);
+  sigdelset(&before, parent_died());
   share_signal_requests();
   std::fflush(nullptr);  // else parent and child would both print the buffered output
   const pid_t child = fork();
