@@ -9,6 +9,7 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include "plan/formats/json_structure.hpp"
 #include "starpipe/base/amounts.hpp"
 #include "starpipe/base/error.hpp"
 #include "starpipe/base/index.hpp"
@@ -24,24 +25,12 @@ nlohmann::ordered_json number(double value) {
 }
 
 json parse_json(std::string_view text, const std::string& source_name) {
-  // The keys of the objects that are open. nlohmann's parser would keep the last of two equal keys.
-  std::vector<std::vector<std::string>> open;
-  const auto refuse_twice = [&](int, json::parse_event_t event, json& parsed) {
-    if (event == json::parse_event_t::object_start) open.emplace_back();
-    if (event == json::parse_event_t::object_end) open.pop_back();
-    if (event != json::parse_event_t::key) return true;
-    const auto& key = parsed.get_ref<const std::string&>();
-    if (std::ranges::find(open.back(), key) != open.back().end()) {
-      throw InputError(fmt::format("{}: key '{}' is given twice in one object", source_name, key));
-    }
-    open.back().push_back(key);
-    return true;
-  };
   // nlohmann's parser takes it for the end of the text.
   if (const auto zero = text.find('\0'); zero != std::string_view::npos)
     throw InputError(fmt::format("{}: byte {} is zero, which no JSON text has", source_name, zero + 1));
+  require_structure(text, source_name, {.different_keys = true});
   try {
-    return json::parse(text, refuse_twice);
+    return json::parse(text);
   } catch (const json::exception& error) {
     // "[json.exception.parse_error.101] parse error at line 1, ...": the number in brackets helps nobody.
     const std::string message = error.what();

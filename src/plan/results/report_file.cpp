@@ -8,6 +8,7 @@
 
 #include <fmt/format.h>
 
+#include "plan/formats/json_structure.hpp"
 #include "starpipe/base/error.hpp"
 #include "starpipe/base/files.hpp"
 #include "starpipe/plan/formats/compared_policies_json.hpp"
@@ -21,13 +22,8 @@ namespace {
 /// which the reader of schedules says what is wrong. Reports are written by recursion, so their depth is
 /// bounded.
 nlohmann::ordered_json parse_report(const std::string& text, const std::string& name) {
-  constexpr int most_levels = 64;
-  const auto refuse_deep = [&](int depth, nlohmann::ordered_json::parse_event_t, nlohmann::ordered_json&) {
-    if (depth > most_levels)
-      throw InputError(fmt::format("{}: its values are nested in more than {} levels", name, most_levels));
-    return true;
-  };
-  nlohmann::ordered_json report = nlohmann::ordered_json::parse(text, refuse_deep, false);
+  detail::require_structure(text, name, {.most_levels = 64});
+  nlohmann::ordered_json report = nlohmann::ordered_json::parse(text, nullptr, false);
   return report.is_object() ? report : nlohmann::ordered_json::object();
 }
 
