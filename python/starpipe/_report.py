@@ -52,7 +52,7 @@ class Report:
 
     @property
     def timelines(self) -> dict[str, Timeline]:
-        """The steps by name: "predicted", and "measured" (the step with the median makespan) or a policy's name.
+        """The steps by name: "predicted", and "measured" (the step with the median makespan), "simulated" or a policy's name.
 
         Times are in seconds, of a schedule in the unit of its file. The schedule of a measured step is the one that ran.
         When a `compare` has several schedules, the schedule's name comes first: "1f1b, predicted".
@@ -70,8 +70,12 @@ class Report:
 
     @property
     def measured(self) -> Timeline | None:
-        """The measured step with the median makespan. None of a schedule and of a `compare`, whose steps `timelines` has."""
-        return self.timelines.get("measured")
+        """The measured step with the median makespan; of a report of `sim` the simulated step.
+
+        None for a schedule, and for a `compare`, whose steps `timelines` has.
+        """
+        timelines = self.timelines
+        return timelines.get("measured") or timelines.get("simulated")
 
     def _timeline(self, run: _core.ReportRun, step: _core.Step) -> Timeline:
         costs = replace(run.costs, unit=run.unit, includes_recomputation=step.as_run.recompute)

@@ -331,6 +331,14 @@ runtime: {{emulate: {{F: 1ms, B: 1ms, W: 1ms}}}}
         self.write("r.json", json.dumps(Pipeline().report()))
         self.refused(["explain", "r.json", "--trace", "r.json"], "--trace", "r.json", "input")
 
+    def test_a_report_of_sim_is_called_simulated(self):
+        report = {**Pipeline().report(), "makespan": {"predicted": 1, "simulated": 2}}
+        self.write("r.json", json.dumps(report))
+        text = self.ok("explain", "r.json", "--what-if", "comm=0", "--timeline", "t.svg", "--trace", "t.json")
+        for words in (text, self.read("t.svg"), self.read("t.json")):
+            self.assertIn("simulated", words)
+            self.assertNotIn("measured", words)
+
     def test_pictures(self):
         self.write("r.json", json.dumps(Pipeline().report()))
         self.ok("explain", "r.json", "--timeline", "t.svg", "--trace", "t.json")

@@ -75,6 +75,16 @@ class Reports(unittest.TestCase):
             report.explain()
 
     @needs_command
+    def test_the_step_of_sim_is_simulated(self):
+        data = json.loads((self.folder / "report.json").read_text())
+        data["makespan"] = {"predicted": 1, "simulated": 1}
+        (self.folder / "sim.json").write_text(json.dumps(data))
+        report = Report(self.folder / "sim.json")
+        self.assertEqual(list(report.timelines), ["predicted", "simulated"])
+        self.assertEqual(report.measured.makespan, Report(self.folder / "report.json").measured.makespan)
+        self.assertIn("(predicted / simulated)", report.explain().text)
+
+    @needs_command
     def test_a_compare_has_a_timeline_for_each_policy(self):
         done = self.command("compare", SOURCE / "experiments/emulated.yaml", "--set", "training.steps=2", "--repetitions", 1, "--policies",
                             "starpipe,eager", "--schedules", "1f1b,gpipe", "-o", "compared.json")  # fmt: skip

@@ -97,6 +97,11 @@ class Page(unittest.TestCase):
         self.assertIn(f"worker 2, {op['start']:g} to {op['end']:g}\n", tip)
         self.assertIn("took 1.25;", tip)
 
+    def test_short_times_without_a_unit(self):
+        self.open(self.make("schedule", "show", "1f1b", "--workers", 2, "--microbatches", 2, "--durations", "F=1e-9,B=2e-9,W=1e-9", "--html", "p.html"))
+        self.assertIn("took 1e-9;", self.hover(0, 1, 1, 0))
+        self.assertIn("makespan\n1.2e-8", self.browser.run("return document.querySelector('.key-figures').innerText"))
+
     def test_hover_on_a_report(self):
         pipeline = Pipeline()
         pipeline.links[(1, 2)] = 7 * MS  # F(2,0) on worker 2 is late by the transfer
@@ -219,6 +224,15 @@ class Page(unittest.TestCase):
         starts = [self.place(lane, 0, 0, 0)["x"] for lane in (0, 1)]
         self.assertAlmostEqual(starts[0], starts[1], delta=1)
 
+    def test_a_report_of_sim_is_simulated(self):
+        self.report(makespan={"predicted": 1, "simulated": 2}, bytes_between_ranks={"predicted": 4096, "simulated": 8192})
+        self.open(self.make("report", "report.json", "-o", "p.html"))
+        self.assertEqual(self.js("return view.lanes.map(lane => lane.title)"), ["predicted", "simulated"])
+        text = self.browser.run("document.querySelectorAll('details').forEach(d => d.open = true); return document.body.innerText")
+        self.assertNotIn("measured", text)
+        self.assertIn("From predicted to simulated", text)
+        self.assertIn("8192 B", text)
+
     def test_a_search_shows_its_bound(self):
         self.open(self.make("search", "--workers", 3, "--microbatches", 4, "--chunks", 1, "--budget", 0.2, "--memory-limit", 3, "--quiet",
                             "-o", "s.json", "--html", "p.html"))
@@ -333,8 +347,8 @@ class Page(unittest.TestCase):
         self.assertRegex(self.browser.run(read), r"^step \d+\ntraining: ")
         self.assertIn("clip 2.5", self.browser.run("return document.querySelector('#training').textContent"))
         text = self.browser.run("return document.querySelector('#training').innerText")
-        self.assertIn("The gradient of 11 steps was clipped.", text)
-        self.assertIn("1 step skipped its update, for infinity or NaN: 4.", text)
+        self.assertIn("The gradient was clipped in 11 steps.", text)
+        self.assertIn("The update was skipped in 1 step, for infinity or NaN: 4.", text)
 
     def test_rows_of_all_workers_fit(self):
         """Prediction and measurement of 64 workers are seen together; taller rows are a choice."""
@@ -395,6 +409,44 @@ class Page(unittest.TestCase):
         self.assertEqual(seen, ["rgb(255, 255, 255)", [255, 255, 255], "rgb(20, 24, 29)", [20, 24, 29]])
 
     # ---- hostile reports ----
+
+    def test_damaged_numbers_leave_the_page_in_order(self):
+        """Numbers of any size, and none where one is expected, in all that the page draws: no drawing has NaN in it."""
+        huge = 1.7e308
+        odd = [huge, -huge, None, "x", [], {}, 5e-324, 3]
+        workers = [{"time": [0, huge, 5e-324, 1e300], "bytes": [1, huge, 2, 3], "limit": huge}] * 4
+        for numbers in (odd, [huge] * 3, [None] * 3, [], [1e99, 1]):
+            report = {"config": {"training": {"clip": huge}}, "losses": numbers, "gradient_norms": numbers, "learning_rates": numbers,
+                      "step_seconds": numbers, "tokens_per_second": huge, "first_step": huge,
+                      "evaluations": [{"step": step, "loss": loss} for step in odd for loss in odd], "lower_bound": huge,
+                      "memory": {"predicted": [{"weights": huge, "x": None}] * 4, "measured": odd},
+                      "memory_over_time": {"predicted": workers, "measured": odd}, "bytes_between_ranks": {"predicted": huge, "measured": None},
+                      "clipped_steps": {"count": huge}, "skipped_steps": {"steps": odd}, "ranks": odd, "policy": odd}
+            self.report(**report)
+            self.open(self.make("report", "report.json", "-o", "p.html"))
+            for view in range(3):
+                self.browser.run("""document.querySelectorAll('details').forEach(d => d.open = true);
+                    const choice = document.querySelector('#memory select');
+                    if (choice) { choice.selectedIndex = Math.min(arguments[0], choice.length - 1); choice.dispatchEvent(new Event('change')); }""", view)
+                self.assertEqual(self.browser.run("""return [...document.querySelectorAll('svg *')].flatMap(e => [...e.attributes].filter(
+                    a => /NaN|Infinity|undefined|null/.test(a.value)).map(a => `${e.nodeName} ${a.name}="${a.value.slice(0, 80)}"`))"""), [])
+            for i in range(self.browser.run("return document.querySelectorAll('.chart svg').length")):
+                self.browser.run("document.querySelectorAll('.chart svg')[arguments[0]].focus()", i)
+                self.browser.keys("\ue012\ue014\ue010")
+            self.assertEqual(self.browser.messages(), [])
+
+    def test_a_run_of_very_many_steps(self):
+        report = Pipeline().report()
+        steps = 300_000
+        report["explain"]["steps"]["last"] += steps - 1
+        for name, values in report["explain"]["per_step"].items():
+            if name != "predicted":
+                report["explain"]["per_step"][name] = values * steps
+        report.update(losses=[1 / (1 + i) for i in range(steps)], step_seconds=[1] * steps, evaluations=[{"step": i, "loss": 1} for i in range(steps)])
+        (self.folder / "report.json").write_text(json.dumps(report))
+        self.open(self.make("report", "report.json", "-o", "p.html"))
+        self.assertIn(f"steps 2 to {steps + 1}", self.browser.run("return document.querySelector('#difference').innerText"))
+        self.assertLess(self.browser.run("return document.querySelectorAll('*').length"), 5000)
 
     def test_no_text_becomes_markup(self):
         strings = {"config": {HOSTILE: HOSTILE, "model": {"kind": HOSTILE}}, "config_file": HOSTILE, "versions": {HOSTILE: HOSTILE},

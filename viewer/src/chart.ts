@@ -43,14 +43,19 @@ export function lineKind(i: number): string {
 const WIDTH = 320;
 const MARGIN = {left: 58, right: 10, top: 6, bottom: 30};
 
-/** Extent of the finite values. */
+/** Whether a value has a place on an axis: losses may be infinite, and those of a damaged report of any size. */
+function hasPlace(value: number): boolean {
+  return Math.abs(value) < 1e100; // as all amounts that the program reads
+}
+
+/** Extent of the values that have a place. */
 function range(series: Series[], of: (s: Series) => ArrayLike<number>): [number, number] {
   let low = Infinity;
   let high = -Infinity;
   for (const one of series) {
     const values = of(one);
     for (let i = one.begin ?? 0; i < (one.end ?? values.length); ++i) {
-      if (!Number.isFinite(values[i])) continue;
+      if (!hasPlace(values[i])) continue;
       low = Math.min(low, values[i]);
       high = Math.max(high, values[i]);
     }
@@ -58,9 +63,13 @@ function range(series: Series[], of: (s: Series) => ArrayLike<number>): [number,
   return low <= high ? [low, high] : [0, 1];
 }
 
-/** Whether entry `i` has a place: losses may be infinite, and a report may be damaged. */
 function isPoint(series: Series, i: number): boolean {
-  return Number.isFinite(series.x[i]) && Number.isFinite(series.y[i]);
+  return hasPlace(series.x[i]) && hasPlace(series.y[i]);
+}
+
+/** A pixel that SVG can have, for a place far outside the chart. */
+function within(pixel: number): number {
+  return Math.max(-1e4, Math.min(1e4, pixel));
 }
 
 /** A path through the values; of those in one pixel the first, the smallest, the largest and the last. */
@@ -89,8 +98,8 @@ function pathOf(series: Series, x: (v: number) => number, y: (v: number) => numb
       column = NaN;
       continue;
     }
-    const px = x(series.x[i]);
-    const py = y(series.y[i]);
+    const px = within(x(series.x[i]));
+    const py = within(y(series.y[i]));
     const at = Math.round(px * 2) / 2;
     if (at === column && pending) {
       low = Math.min(low, py);
@@ -112,13 +121,14 @@ function pathOf(series: Series, x: (v: number) => number, y: (v: number) => numb
 
 export function chart(options: ChartOptions): HTMLElement {
   const height = options.height ?? 170;
+  const limits = (options.limits ?? []).filter(({value}) => hasPlace(value));
   const bottom = height - MARGIN.bottom;
   const [lowX, highX] = options.x.domain ?? range(options.series, (s) => s.x);
   const values = range(options.series, (s) => s.y);
   const [lowY = 0, highY = 1] = extent([
     ...values,
     options.y.atLeast ?? values[1],
-    ...(options.limits ?? []).filter(({beyond}) => !beyond).map(({value}) => value),
+    ...limits.filter(({beyond}) => !beyond).map(({value}) => value),
   ]);
   const floor = options.y.fromZero ? Math.min(0, lowY) : lowY;
   const x = scaleLinear([lowX, highX > lowX ? highX : lowX + 1], [MARGIN.left, WIDTH - MARGIN.right]);
@@ -151,7 +161,7 @@ export function chart(options: ChartOptions): HTMLElement {
   drawing.append(
     svg("text", {class: "label", x: WIDTH - MARGIN.right, y: height - 2, "text-anchor": "end"}, options.x.label),
   );
-  for (const {name, value, beyond} of options.limits ?? []) {
+  for (const {name, value, beyond} of limits) {
     const at = beyond ? MARGIN.top : y(value);
     if (!beyond) drawing.append(svg("line", {class: "limit", x1: MARGIN.left, x2: WIDTH - MARGIN.right, y1: at, y2: at}));
     const place = {x: WIDTH - MARGIN.right - 2, y: at < 20 ? at + 11 : at - 3, "text-anchor": "end"};
@@ -159,10 +169,10 @@ export function chart(options: ChartOptions): HTMLElement {
   }
   for (const series of options.series) {
     drawing.append(svg("path", {class: `curve ${series.kind}`, d: pathOf(series, x, y)}));
-    if (!series.points) continue;
+    if (!series.points || series.x.length > WIDTH) continue; // more points than pixels are the curve
     for (let i = 0; i < series.x.length; ++i) {
       if (isPoint(series, i))
-        drawing.append(svg("circle", {class: series.kind, cx: x(series.x[i]), cy: y(series.y[i]), r: 2.5}));
+        drawing.append(svg("circle", {class: series.kind, cx: within(x(series.x[i])), cy: within(y(series.y[i])), r: 2.5}));
     }
   }
   const names = options.legend
@@ -184,7 +194,7 @@ function entryAt(series: Series, at: number): number {
   const i = lastAtMost(series.x, at, begin, end);
   const next = !series.steps && i + 1 < end && (i < begin || series.x[i + 1] - at < at - series.x[i]);
   const found = next ? i + 1 : i;
-  return found < begin || Number.isNaN(series.x[found]) ? -1 : found;
+  return found < begin || !hasPlace(series.x[found]) ? -1 : found;
 }
 
 /** Shows the values where the pointer is, or where the arrow keys have led. */

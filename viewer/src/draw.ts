@@ -46,6 +46,9 @@ export interface Picture {
   selected: JobOfRun | null;
 }
 
+/** Opacity of jobs behind a chain that lights up. */
+const DIMMED = 0.28;
+
 /** Pixels of a job below which its row is drawn as shares. */
 const NARROW = 2.5;
 
@@ -75,8 +78,7 @@ export function drawLane(picture: Picture, lane: Lane): void {
     context.beginPath();
     context.rect(left, top, right - left, lane.rowHeight);
     context.clip();
-    if (chain) context.globalAlpha = 0.28;
-    drawRow(picture, lane, worker, top, xOf);
+    drawRow(picture, lane, worker, top, xOf, chain !== null);
     context.restore();
   }
   context.save();
@@ -119,7 +121,8 @@ function scaleOf(picture: Picture, run: Run): Scale {
   return (tick) => picture.left + (tick * run.tick - picture.from) * factor;
 }
 
-function drawRow(picture: Picture, lane: Lane, worker: number, top: number, xOf: Scale): void {
+/** `dimmed`: behind a chain that lights up. Labels stay legible. */
+function drawRow(picture: Picture, lane: Lane, worker: number, top: number, xOf: Scale, dimmed: boolean): void {
   const {timeline, run} = lane;
   const {offsets, start, end} = timeline;
   const from = picture.from / run.tick;
@@ -131,6 +134,7 @@ function drawRow(picture: Picture, lane: Lane, worker: number, top: number, xOf:
     idle.offsets[worker],
     lastAtMost(idle.start, from, idle.offsets[worker], idle.offsets[worker + 1]),
   );
+  if (dimmed) picture.context.globalAlpha = DIMMED;
   const lastIdle = lastAtMost(idle.start, to, idle.offsets[worker], idle.offsets[worker + 1]) + 1;
   if ((stop - begin) * NARROW > picture.right - picture.left) {
     drawShares(picture, lane, worker, top, from, to);
@@ -146,7 +150,7 @@ function drawRow(picture: Picture, lane: Lane, worker: number, top: number, xOf:
       picture.context.fillRect(x, top + lane.rowHeight - 1 - height, width, height);
     }
   }
-  for (let i = begin; i < stop; ++i) drawJob(picture, lane, timeline.id[i], xOf(start[i]), xOf(end[i]), top);
+  for (let i = begin; i < stop; ++i) drawJob(picture, lane, timeline.id[i], xOf(start[i]), xOf(end[i]), top, dimmed);
 }
 
 function drawShares(picture: Picture, lane: Lane, worker: number, top: number, from: number, to: number): void {
@@ -196,7 +200,7 @@ function colourOf(picture: Picture, run: Run, id: number): [string, string] {
   return pass === 0 ? [light, "#000000"] : [dark, "#ffffff"];
 }
 
-function drawJob(picture: Picture, lane: Lane, id: number, x0: number, x1: number, top: number): void {
+function drawJob(picture: Picture, lane: Lane, id: number, x0: number, x1: number, top: number, dimmed = false): void {
   const {context} = picture;
   const width = x1 - x0;
   const [fill, ink] = colourOf(picture, lane.run, id);
@@ -208,11 +212,14 @@ function drawJob(picture: Picture, lane: Lane, id: number, x0: number, x1: numbe
   const short = `${PASSES[pass]}${microbatch}`;
   const text = several && width > 52 ? `${short} s${stage}` : short;
   if (text.length * 6.6 + 3 > width) return;
-  context.fillStyle = ink;
+  const seen = Math.max(x0, picture.left); // of a job that begins left of the view, the label is still seen
+  if (x1 - seen <= text.length * 6.6 + 3) return;
+  context.globalAlpha = 1;
+  context.fillStyle = dimmed ? picture.colours.muted : ink;
   context.font = "11px system-ui, sans-serif";
   context.textAlign = "left";
-  const seen = Math.max(x0, picture.left); // of a job that begins left of the view, the label is still seen
-  if (x1 - seen > text.length * 6.6 + 3) context.fillText(text, seen + 3, top + lane.rowHeight / 2);
+  context.fillText(text, seen + 3, top + lane.rowHeight / 2);
+  if (dimmed) context.globalAlpha = DIMMED;
 }
 
 /** Where a job is; null when the timeline does not have it. */

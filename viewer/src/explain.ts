@@ -1,11 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 // Why a step took as long as it did: parts of the difference, idle time by cause, the critical path, what is slow.
 
+import {extent} from "d3-array";
 import {asNumber, asNumbers, asObject, asObjects, asText, CAUSES, type Json, type Run, type Timeline} from "./data";
 import {type Cell, h, section, svg, table} from "./dom";
 import {number, percent, signed, type Times} from "./format";
 import {PASSES} from "./jobs";
 import {paged} from "./pager";
+import {MEANING} from "./tip";
 
 const NANOSECOND = 1e-9;
 
@@ -19,6 +21,11 @@ function cards(title: string, id: string, runs: Run[], make: (run: Run) => (Node
   return columns.childElementCount > 0 ? section(title, id, columns) : null;
 }
 
+/** "measured", or "simulated" of a report of `sim`. */
+function foundTitle(run: Run): string {
+  return run.timelines[run.timelines.length - 1].title;
+}
+
 const PARTS: [string, string][] = [
   ["durations", "jobs took other times than predicted"],
   ["transfers", "results took other times to arrive"],
@@ -27,7 +34,9 @@ const PARTS: [string, string][] = [
 ];
 
 export function differenceSection(runs: Run[], times: Times): HTMLElement | null {
-  return cards("From predicted to measured", "difference", runs, (run) => {
+  const titles = new Set(runs.filter((run) => run.report["explain"] !== undefined).map(foundTitle));
+  const found = titles.size === 1 ? [...titles][0] : "measured";
+  return cards(`From predicted to ${found}`, "difference", runs, (run) => {
     const explain = asObject(run.report["explain"]);
     const steps = asObject(explain["steps"]);
     const perStep = asObject(explain["per_step"]);
@@ -38,8 +47,11 @@ export function differenceSection(runs: Run[], times: Times): HTMLElement | null
     const at = median - first;
     const share = (time: number): string => signed((time / predicted) * 100, "%");
     const text = (time: number): string => times.difference(time * NANOSECOND);
-    const spread = (values: number[]): string =>
-      `${text(Math.min(...values)).replace(/ [^ ]*$/, "")} to ${text(Math.max(...values))}`;
+    const [least = 0, most = 0] = extent(measured);
+    const spread = (values: number[]): string => {
+      const [low = NaN, high = NaN] = extent(values);
+      return `${text(low).replace(/ [^ ]*$/, "")} to ${text(high)}`;
+    };
     const rows = [
       ["predicted", times.text(predicted * NANOSECOND), "", "", ""],
       ...PARTS.map(([name, meaning]) => {
@@ -47,10 +59,10 @@ export function differenceSection(runs: Run[], times: Times): HTMLElement | null
         return [name, text(values[at]), share(values[at]), spread(values), meaning];
       }),
       [
-        "measured",
+        foundTitle(run),
         times.text(measured[at] * NANOSECOND),
         share(measured[at] - predicted),
-        `${times.number(Math.min(...measured) * NANOSECOND)} to ${times.text(Math.max(...measured) * NANOSECOND)}`,
+        `${times.number(least * NANOSECOND)} to ${times.text(most * NANOSECOND)}`,
         "",
       ],
     ];
@@ -80,6 +92,8 @@ export function idleSection(runs: Run[], times: Times): HTMLElement | null {
   const element = cards("Where each worker’s time went", "idle", runs, (run) => idleParts(run, times));
   if (runs.some((run) => run.timelines.length > 1)) element?.classList.add("wide");
   element?.insertBefore(legend, element.children[1]);
+  const meanings = CAUSES.map((cause) => [cause, MEANING[cause]]);
+  element?.append(h("details", {}, h("summary", {}, "Why a worker is idle"), table(["", ""], meanings, {words: [1]})));
   return element;
 }
 

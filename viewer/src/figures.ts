@@ -213,13 +213,13 @@ export function figuresSection(runs: Run[], times: Times): HTMLElement {
       }),
     ]);
     const between = asObject(run.report["bytes_between_ranks"]);
-    const [predicted, measured] = [asNumber(between["predicted"]), asNumber(between["measured"])];
-    if (predicted !== undefined && measured !== undefined)
+    const [predicted, found] = [first, run.timelines[run.timelines.length - 1]].map(({title}) => asNumber(between[title]));
+    if (several && predicted !== undefined && found !== undefined)
       rows.push([
         "bytes between ranks, whole run",
         bytes(predicted),
-        bytes(measured),
-        {text: change(predicted, measured), kind: "difference"},
+        bytes(found),
+        {text: change(predicted, found), kind: "difference"},
       ]);
     const heads = [
       "",

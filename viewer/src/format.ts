@@ -40,7 +40,8 @@ export class Times {
     this.factor = shown[0];
     this.name = shown[1];
     const size = longest * this.factor;
-    this.decimals = unit === "s" ? (size >= 100 ? 2 : 3) + more : 6;
+    const ofShort = size > 0 ? Math.min(100, 5 - Math.floor(Math.log10(size))) : 0; // six digits of the longest
+    this.decimals = unit === "s" ? (size >= 100 ? 2 : 3) + more : Math.max(6, ofShort);
   }
 
   /** Without the unit. `time` in units. */

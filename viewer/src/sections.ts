@@ -92,12 +92,12 @@ function clipOf(run: Run): number | undefined {
 function eventsOf({report}: Run): string[] {
   const sentences: string[] = [];
   const clipped = asNumber(asObject(report["clipped_steps"])["count"]);
-  if (clipped !== undefined) sentences.push(`The gradient of ${counted(clipped, "step")} was clipped.`);
+  if (clipped !== undefined) sentences.push(`The gradient was clipped in ${counted(clipped, "step")}.`);
   const skipped = asObjects(asObject(report["skipped_steps"])["steps"]);
   if (skipped.length > 0) {
     const steps = skipped.map(({step}) => String(step)).slice(0, 20).join(", ");
     const more = skipped.length > 20 ? ", …" : "";
-    sentences.push(`${counted(skipped.length, "step")} skipped its update, for infinity or NaN: ${steps}${more}.`);
+    sentences.push(`The update was skipped in ${counted(skipped.length, "step")}, for infinity or NaN: ${steps}${more}.`);
   }
   return sentences;
 }

@@ -22,7 +22,8 @@ export function jobLines({timeline, title}: Lane, {run, id}: JobOfRun, times: Ti
   ];
 }
 
-const MEANING: {[cause in (typeof CAUSES)[number]]: string} = {
+/** Why a worker is idle: sentences whose subject is the worker. */
+export const MEANING: {[cause in (typeof CAUSES)[number]]: string} = {
   fill: "its first job waits for other workers",
   drain: "it has run its last job",
   producer: "its next job waits for a job on another worker",

@@ -69,12 +69,12 @@ void draw(const ExplainOptions& options, const plan::ComparedRun& run) {
   const plan::RecordedStep& measured = run.measured;
   if (options.timeline) {
     const std::array runs = {plan::explained_run("predicted", predicted),
-                             plan::explained_run("measured", measured)};
+                             plan::explained_run(run.found, measured)};
     write_file("--timeline", *options.timeline, plan::timeline_svg(runs, {.unit = "s", .memory = false}));
   }
   if (options.trace) {
     const std::array runs = {plan::TracedRun{"predicted", &predicted.as_run, &predicted.timeline},
-                             plan::TracedRun{"measured", &measured.as_run, &measured.timeline}};
+                             plan::TracedRun{run.found, &measured.as_run, &measured.timeline}};
     write_file("--trace", *options.trace, plan::trace_json(runs).dump() + "\n");
   }
 }

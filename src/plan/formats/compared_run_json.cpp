@@ -120,6 +120,8 @@ ComparedRun compared_run_from_json(std::string_view text, const std::string& sou
   const JsonValue explain = JsonValue(parsed, "", source_name).at("explain").object();
   if (const int found = explain.at("version").whole(1); found != version)
     explain.at("version").fail(fmt::format("{}, but this program reads version {}", found, version));
+  const auto makespan = parsed.find("makespan");
+  const bool simulated = makespan != parsed.end() && makespan->is_object() && makespan->contains("simulated");
   const JsonValue steps = explain.at("steps").object();
   const JsonValue record = explain.at("record").object();
   const JsonValue groups = record.at("schedule").object().at("groups");
@@ -137,7 +139,8 @@ ComparedRun compared_run_from_json(std::string_view text, const std::string& sou
                     .work = work,
                     .groups = groups.raw().is_null() ? std::nullopt : std::optional(groups.whole(1)),
                     .predicted = std::move(predicted),
-                    .measured = std::move(measured)};
+                    .measured = std::move(measured),
+                    .found = simulated ? "simulated" : "measured"};
     if (steps.at("last").whole(1) != run.last_step())
       steps.at("last").fail(fmt::format("is not the last of the {} compared steps", run.differences.size()));
     if (run.median_step < run.first_step || run.median_step > run.last_step())

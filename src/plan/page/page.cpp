@@ -88,7 +88,7 @@ PageRun compared_page_run(const std::string& title, const ComparedRun& run, cons
   return {.title = title,
           .unit = "s",
           .costs = run.costs,
-          .timelines = {{"predicted", &run.predicted}, {"measured", &run.measured}},
+          .timelines = {{"predicted", &run.predicted}, {run.found, &run.measured}},
           .report = &report};
 }
 

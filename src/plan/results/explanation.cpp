@@ -125,8 +125,8 @@ std::string difference_table(const ComparedRun& run) {
     row.emplace_back(part.meaning);
   }
   const auto measured = [](const Difference& d) { return hundredths_of_ms(d.measured); };
-  TableRow& last = rows.emplace_back(
-      TableRow{"measured", ms_text(measured(step)), percent(step.predicted, step.measured)});
+  TableRow& last =
+      rows.emplace_back(TableRow{run.found, ms_text(measured(step)), percent(step.predicted, step.measured)});
   if (several) last.push_back(range_text(steps, measured, ms_text));
   std::vector<TableColumn> aligned(columns.begin(), columns.end());
   if (several) aligned.push_back({Align::right});
@@ -150,8 +150,9 @@ std::string idle_table(const ComparedRun& run) {
       row.push_back(tenths_text(predicted[w][c]) + " / " + tenths_text(measured[w][c]));
   }
   constexpr std::array columns = {TableColumn{Align::left, 8}};
-  std::string text = "Where each worker's time went, % of the step; idle by cause (predicted / measured):\n" +
-                     table_text(rows, columns);
+  std::string text =
+      fmt::format("Where each worker's time went, % of the step; idle by cause (predicted / {}):\n{}",
+                  run.found, table_text(rows, columns));
   const auto waits = producer_waits(measured_parts, run.measured);
   std::vector<std::string> producers;
   for (const auto& [stage, pass, worker, seconds] : waits) {
@@ -234,7 +235,7 @@ std::string slowness_text(const ComparedRun& run) {
 
 namespace {
 
-std::string answers_table(std::span<const Answer> all, double measured) {
+std::string answers_table(std::span<const Answer> all, double measured, std::string_view found) {
   constexpr std::array columns = {TableColumn{Align::left, 24}, TableColumn{Align::right, 12}};
   std::vector<TableRow> rows = {{"What if", "makespan", "change"}};
   std::string notes;
@@ -249,7 +250,7 @@ std::string answers_table(std::span<const Answer> all, double measured) {
                            fmt::join(memory_limits, ", "));
     if (divided) notes += fmt::format("{}: the run's BW is divided into B and W by their work.\n", change);
   }
-  add("(nothing: as measured)", measured);
+  add(fmt::format("(nothing: as {})", found), measured);
   return "\n" + table_text(rows, columns) + notes;
 }
 
@@ -261,7 +262,7 @@ std::string explanation_text(const ComparedRun& run, std::span<const Answer> all
       fmt::format("{} on {}, {}, {} micro-batches\n\n{}\n{}\n{}", schedule.name(),
                   counted_text(schedule.workers(), "worker"), counted_text(schedule.stages(), "stage"),
                   schedule.microbatches(), difference_table(run), idle_table(run), slowness_text(run));
-  if (!all.empty()) text += answers_table(all, run.measured.timeline.makespan);
+  if (!all.empty()) text += answers_table(all, run.measured.timeline.makespan, run.found);
   return text;
 }
 

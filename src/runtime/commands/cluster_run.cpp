@@ -124,6 +124,7 @@ ClusterRun read_cluster_run(const Config& config, const Experiment& experiment, 
   ClusterRun run{.nodes = cluster.nodes(schedule.workers()),
                  .ranks = cluster.ranks(schedule.workers()),
                  .compared = measurement.compared()};
+  run.compared.found = "simulated";
   const auto needs = needs_of(config, experiment, costs, run.compared.predicted.timeline);
   for (std::size_t w = 0; w < needs.size(); ++w) {
     const WorkerRecord& record = measurement.workers().at(w);

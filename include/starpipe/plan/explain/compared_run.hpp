@@ -2,6 +2,7 @@
 #pragma once
 
 #include <optional>
+#include <string>
 #include <vector>
 
 #include "starpipe/plan/explain/difference.hpp"
@@ -21,6 +22,7 @@ struct ComparedRun {
   std::optional<int> groups = {};  ///< with which the schedule was made (ScheduleRequest::groups)
   RecordedStep predicted;          ///< simulated with `costs`
   RecordedStep measured;           ///< step `median_step`
+  std::string found = "measured";  ///< what that step is: "measured", or "simulated" by `sim`
 
   [[nodiscard]] int last_step() const { return first_step + static_cast<int>(differences.size()) - 1; }
   [[nodiscard]] const Difference& median_difference() const {

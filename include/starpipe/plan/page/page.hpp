@@ -14,9 +14,9 @@
 
 namespace starpipe::plan {
 
-/// A predicted or measured step of a run. Refers to the step, which must outlive the call.
+/// A predicted, measured or simulated step of a run. Refers to the step, which must outlive the call.
 struct PageTimeline {
-  std::string title;  ///< "predicted", "measured", the name of a policy
+  std::string title;  ///< "predicted", "measured", "simulated", the name of a policy
   const RecordedStep* step = nullptr;
 };
 
