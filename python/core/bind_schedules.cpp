@@ -14,11 +14,13 @@
 
 #include "python/core/arrays.hpp"
 #include "python/core/dataclasses.hpp"
+#include "starpipe/base/error.hpp"
 #include "starpipe/base/index.hpp"
 #include "starpipe/plan/registry/plugin.hpp"
 #include "starpipe/plan/registry/registry.hpp"
 #include "starpipe/plan/schedule/check.hpp"
 #include "starpipe/plan/schedule/schedule.hpp"
+#include "starpipe/plan/schedule/size_limits.hpp"
 
 namespace starpipe::python {
 namespace {
@@ -86,14 +88,27 @@ void bind_graph(py::module_& module) {
                                "Acyclic, with exactly one sink: the stage that ends in the loss. Immutable.");
   graph.attr("__module__") = "starpipe";
   const auto edges = [](const StageGraph& self) { return self.edges(); };
+  const auto require_few = [](int stages) {
+    if (stages > plan::size_limits::stages)
+      throw InputError(fmt::format("stages: {}, at most {}", stages, plan::size_limits::stages));
+  };
   graph
       .def(
-          py::init<int, std::vector<std::pair<int, int>>>(), "stages"_a, "edges"_a,
+          py::init([require_few](int stages, std::vector<std::pair<int, int>> of_edges) {
+            require_few(stages);
+            return StageGraph(stages, std::move(of_edges));
+          }),
+          "stages"_a, "edges"_a,
           "A graph of stages 0 to stages - 1 with edges (from, to).\n\n"
           "Raises InputError for a stage that does not exist, a repeated edge, a cycle, or when there is not "
           "exactly one sink.")
-      .def_static("chain", &StageGraph::chain, "stages"_a,
-                  "Stages 0 -> 1 -> ... -> stages - 1. Raises InputError for fewer than one stage.")
+      .def_static(
+          "chain",
+          [require_few](int stages) {
+            require_few(stages);
+            return StageGraph::chain(stages);
+          },
+          "stages"_a, "Stages 0 -> 1 -> ... -> stages - 1. Raises InputError for fewer than one stage.")
       .def_property_readonly("stages", &StageGraph::size, "Number of stages.")
       .def_property_readonly("edges", edges, "Edges (from, to), sorted.")
       .def_property_readonly("sink", &StageGraph::sink, "The stage that ends in the loss.")
@@ -209,6 +224,9 @@ py::tuple named_schedule(const std::string& name, int workers, int microbatches,
                                       .groups = groups,
                                       .stage_workers = std::move(stage_workers),
                                       .options = std::move(options)};
+  const int stages =
+      graph ? graph->size() : plan::default_stages(plan::find_schedule(name), workers, request.options);
+  plan::require_few_jobs("microbatches", stages, microbatches);
   plan::OrderRequest order{.discipline = discipline, .memory_limits = std::move(memory_limits)};
   const auto [made, of_stages] = [&] {
     const py::gil_scoped_release released;
@@ -222,6 +240,18 @@ py::tuple named_schedule(const std::string& name, int workers, int microbatches,
 void bind_schedules(py::module_& module) {
   bind_graph(module);
   bind_schedule(module);
+  namespace limits = plan::size_limits;
+  module.attr("size_limits") = py::dict(
+      "workers"_a = limits::workers, "microbatches"_a = limits::microbatches, "stages"_a = limits::stages,
+      "units"_a = limits::units, "search_workers"_a = limits::search_workers,
+      "search_microbatches"_a = limits::search_microbatches, "search_chunks"_a = limits::search_chunks,
+      "periodic_stages"_a = limits::periodic_stages, "periodic_repetitions"_a = limits::periodic_repetitions);
+  module.def(
+      "require_few_jobs",
+      [](const std::string& key, int stages, int microbatches) {
+        plan::require_few_jobs(key, stages, microbatches);
+      },
+      "key"_a, "stages"_a, "microbatches"_a);
   module.def("check", check, "schedule"_a);
   module.def("schedule_entries", entries);
   module.def("named_schedule", named_schedule, "name"_a, "workers"_a, "microbatches"_a, "graph"_a, "groups"_a,

@@ -2,6 +2,7 @@
 #include "python/core/bind_searches.hpp"
 
 #include <cstdint>
+#include <iterator>
 #include <optional>
 #include <string>
 #include <utility>
@@ -15,6 +16,7 @@
 #include "starpipe/plan/results/periodic_result.hpp"
 #include "starpipe/plan/results/scheduled_partition.hpp"
 #include "starpipe/plan/results/search_json.hpp"
+#include "starpipe/plan/schedule/size_limits.hpp"
 #include "starpipe/plan/search/search.hpp"
 
 namespace starpipe::python {
@@ -130,6 +132,8 @@ void bind_search(py::module_& module) {
          const std::optional<std::string>& layout, const plan::Costs& costs, const std::vector<double>& stash,
          const std::vector<double>& memory_limits, double budget, const std::optional<double>& work,
          std::uint64_t seed, const py::object& progress) {
+        plan::require_few_jobs("microbatches", std::int64_t{workers} * chunks.value_or(1), microbatches,
+                               plan::size_limits::search_pairs);
         plan::SearchRequest request{.workers = workers, .microbatches = microbatches, .chunks = chunks};
         if (layout) request.layout = plan::parse_layout(*layout);
         request.costs = costs;
@@ -194,6 +198,8 @@ void bind_periodic(py::module_& module) {
       [](const std::vector<plan::ChainStage>& chain, const std::vector<int>& workers,
          const std::optional<double>& memory, const std::optional<int>& repeat,
          const std::optional<double>& period, int microbatches) {
+        plan::require_few_jobs("microbatches", std::ssize(chain), microbatches,
+                               plan::size_limits::periodic_pairs);
         const plan::PeriodicRequest request{chain, workers, memory, repeat, period};
         const auto [result, schedule] = [&] {
           const py::gil_scoped_release released;

@@ -5,8 +5,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, TypeVar, Union
+from typing import Literal, TypeVar, Union
 
+import numpy as np
+
+from starpipe._arguments import _flag, _list, _number, _one_or_more, _require, _shown
 from starpipe._core import InputError
 
 Value = TypeVar("Value")
@@ -91,46 +94,44 @@ class LinkLevel:
 DurationsLike = Union[Durations, tuple[float, float, float]]
 
 
-def _require(name: str, value: object, kind: type) -> None:
-    """Raises InputError, naming the argument, for a value of another kind."""
-    if not isinstance(value, kind):
-        raise InputError(f"{name}: expected {kind.__name__}, got {value!r}")
-
-
 def _durations(value: DurationsLike) -> Durations:
     if isinstance(value, Durations):
         return value
     try:
         F, B, W = value
     except (TypeError, ValueError):
-        raise InputError(f"durations: expected Durations or three times (F, B, W), got {value!r}") from None
-    return Durations(F, B, W)
+        raise InputError(f"durations: expected Durations or three times (F, B, W), got {_shown(value)}") from None
+    return Durations(*(_number("durations", time) for time in (F, B, W)))
 
 
 def _all_durations(value: DurationsLike | Sequence[DurationsLike]) -> tuple[Durations, ...]:
     if isinstance(value, Durations):
         return (value,)
     try:
-        values: list[Any] = list(value)
-    except TypeError:
-        raise InputError(f"durations: expected Durations, three times (F, B, W), or one of these a stage, got {value!r}") from None
-    if len(values) == 3 and not any(isinstance(one, (Durations, tuple, list)) for one in values):
+        values = _list("durations", value, "times")
+    except InputError:
+        raise InputError(f"durations: expected Durations, three times (F, B, W), or one of these a stage, got {_shown(value)}") from None
+    if len(values) == 3 and not any(isinstance(one, (Durations, tuple, list, np.ndarray)) for one in values):
         return (_durations((values[0], values[1], values[2])),)
     return tuple(_durations(one) for one in values)
 
 
 def _levels(comm: float | None, links: Link | Sequence[LinkLevel]) -> tuple[LinkLevel, ...]:
     """The levels that `comm` or `links` describe; none when transfers take no time."""
-    if comm is not None and links != ():
-        raise InputError("comm: does not apply together with links")
-    if comm:
-        links = Link(alpha=comm)
-    levels = (LinkLevel(links),) if isinstance(links, Link) else tuple(links)
+    levels = (LinkLevel(links),) if isinstance(links, Link) else _each("links", links, LinkLevel)
+    if comm is not None:
+        if levels:
+            raise InputError("comm: does not apply together with links")
+        levels = (LinkLevel(Link(alpha=_number("comm", comm))),)
     return () if levels == (LinkLevel(Link()),) else levels
 
 
-def _one_or_each(value: Value | Sequence[Value], kind: type[Value]) -> tuple[Value, ...]:
-    return (value,) if isinstance(value, kind) else tuple(value)  # type: ignore[arg-type]
+def _each(name: str, values: Sequence[Value], kind: type[Value]) -> tuple[Value, ...]:
+    """The elements of a sequence of dataclasses."""
+    elements = _list(name, values, kind.__name__)
+    for element in elements:
+        _require(name, element, kind)
+    return tuple(elements)
 
 
 @dataclass(frozen=True, init=False)
@@ -175,14 +176,14 @@ class Costs:
         """
         each = _all_durations(durations)
         if unit not in ("", "s"):
-            raise InputError(f"unit: expected 's', or '' for a unit without a name, got {unit!r}")
+            raise InputError(f"unit: expected 's', or '' for a unit without a name, got {_shown(unit)}")
         for name, value in (
             ("durations", each),
-            ("sizes", _one_or_each(sizes, StageSizes)),
-            ("shared", tuple(shared)),
+            ("sizes", _each("sizes", _one_or_more("sizes", sizes, "StageSizes"), StageSizes)),
+            ("shared", _each("shared", shared, SharedWeights)),
             ("links", _levels(comm, links)),
-            ("prefetch", bool(prefetch)),
+            ("prefetch", _flag("prefetch", prefetch)),
             ("unit", unit),
-            ("includes_recomputation", bool(includes_recomputation)),
+            ("includes_recomputation", _flag("includes_recomputation", includes_recomputation)),
         ):
             object.__setattr__(self, name, value)

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from typing import Any, Union
 
 from starpipe import _core
-from starpipe._core import InputError
-from starpipe._costs import Costs, Durations, Link, LinkLevel, StageSizes, _levels, _require
-from starpipe._schedule import _number, _numbers, _whole
+from starpipe._arguments import _MOST_WORKERS, _flag, _list, _number, _numbers, _require, _require_word, _shown, _whole
+from starpipe._core import InputError, size_limits
+from starpipe._costs import Costs, Durations, Link, LinkLevel, StageSizes, _each, _levels
 from starpipe._search import Layout
 
 _DEVICES = ("cpu", "cuda")
@@ -67,6 +67,9 @@ class Unit:
         if (self.F, self.B, self.W) != (0, 0, 0):
             raise InputError(f"unit {self.name!r}: give F, B and W either directly or under {' and '.join(devices)}")
         each = {device: getattr(self, device) for device in devices}
+        for device, of in each.items():
+            if not isinstance(of, Mapping):
+                raise InputError(f"unit {self.name!r}: {device}: expected a mapping with F, B and W, got {_shown(of)}")
         return {device: Durations(*(of.get(d, 0.0) for d in ("F", "B", "W"))) for device, of in each.items()}
 
 
@@ -154,29 +157,37 @@ def partition(
     Raises InputError when the units do not make so many stages, and for a limit that no found partition keeps; the
     message then has the smallest limit that one keeps. docs/partition.md has the method.
     """
-    workers = _whole("workers", workers)
-    for of in units:
-        _require("units", of, Unit)
+    workers = _whole("workers", workers, 1, _MOST_WORKERS)
+    _require_word("schedule", schedule)
+    if layout is not None:
+        _require_word("layout", layout)
+    units = _each("units", units, Unit)
     kinds = units[0].devices if units else ("",)
+    most_units = size_limits["units"]
     each: list[Unit] = []
     for number, of in enumerate(units):
+        _require_word(f"units: name of unit {number}", of.name)
         if of.devices != kinds:
             raise InputError(f"units: unit {number} has times for other devices than unit 0")
-        each.extend([of] * _whole("count", of.count))
+        each.extend([of] * _whole("count", of.count, 1, most_units))
+        if len(each) > most_units:
+            raise InputError(f"units: more than {most_units}")
     if devices is None:
         if len(kinds) > 1:
             raise InputError(f"devices: the units have times on {' and '.join(kinds)}: give the kind of each worker")
         wanted = list(kinds)
     else:
-        wanted = [devices] if isinstance(devices, str) else list(devices)
+        wanted = [devices] if isinstance(devices, str) else _list("devices", devices, "words")
+        for device in wanted:
+            _require_word("devices", device)
         if kinds == ("",):
             raise InputError("devices: the units have times without a kind of device")
         if len(wanted) not in (1, workers):
             raise InputError(f"devices: {len(wanted)} devices for {workers} workers")
     found = _core.partition(
-        each, list(shared), list(kinds), wanted, workers, schedule,
+        each, list(_each("shared", shared, SharedUnits)), list(kinds), wanted, workers, schedule,
         4 * workers if microbatches is None else _whole("microbatches", microbatches),
-        None if chunks is None else _whole("chunks", chunks), layout, bool(general), _levels(comm, links),
+        None if chunks is None else _whole("chunks", chunks), layout, _flag("general", general), _levels(comm, links),
         [] if memory_limit is None else _numbers("memory_limit", memory_limit),
         _number("optimizer_states", optimizer_states, 0, 100),
     )  # fmt: skip

@@ -7,9 +7,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from starpipe import _core
-from starpipe._costs import Costs, _require
+from starpipe._arguments import _list, _number, _require, _whole
+from starpipe._core import size_limits
+from starpipe._costs import Costs
 from starpipe._jobs import Pass
-from starpipe._schedule import Schedule, _number, _whole
+from starpipe._schedule import Schedule
 from starpipe._timeline import Timeline
 
 
@@ -89,11 +91,14 @@ def periodic(
 
     Raises InputError for a chain that takes no time, and for a memory that is too small. docs/periodic.md has the theory.
     """
-    for stage in chain:
+    stages = _list("chain", chain, "ChainStage")
+    for stage in stages:
         _require("chain", stage, ChainStage)
+    most_worker = size_limits["periodic_stages"] - 1
     found = _core.periodic(
-        list(chain), [_whole("workers", worker, 0) for worker in workers],
-        None if memory is None else _number("memory", memory), None if repeat is None else _whole("repeat", repeat),
+        stages, [_whole("workers", worker, 0, most_worker) for worker in _list("workers", workers, "workers")],
+        None if memory is None else _number("memory", memory),
+        None if repeat is None else _whole("repeat", repeat, 1, size_limits["periodic_repetitions"]),
         None if period is None else _number("period", period), _whole("microbatches", microbatches),
     )  # fmt: skip
     costs: Costs = found["costs"]

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import math
 import operator
 import os
 from collections.abc import Callable, Sequence
@@ -14,8 +13,23 @@ import numpy as np
 import numpy.typing as npt
 
 from starpipe import _core
+from starpipe._arguments import (
+    _GREATEST_INT,
+    _MOST_MICROBATCHES,
+    _MOST_STAGES,
+    _MOST_WORKERS,
+    _flag,
+    _limits,
+    _list,
+    _require,
+    _require_few_jobs,
+    _require_function,
+    _require_word,
+    _shown,
+    _whole,
+)
 from starpipe._core import InputError, StageGraph
-from starpipe._costs import Costs, _require
+from starpipe._costs import Costs
 from starpipe._jobs import Discipline, Job, Pass, Placement
 
 if TYPE_CHECKING:
@@ -28,8 +42,6 @@ PriorityFunction = Callable[[int, int, Pass], Any]
 """n(s, b, d): numbers, or other values with an order such as tuples of numbers. Smaller goes first."""
 
 Limits = Union[int, Sequence[int], None]
-
-_GREATEST_INT = 2**31 - 1
 
 
 @dataclass(frozen=True)
@@ -54,53 +66,8 @@ class CheckError(InputError):
         self.cycle = tuple(cycle)
 
 
-def _whole(name: str, value: Any, least: int = 1) -> int:
-    """`value` as an int that C++ can hold. Raises InputError, naming the argument, for anything else."""
-    try:
-        number = operator.index(value)
-    except TypeError:
-        raise InputError(f"{name}: expected a whole number, got {value!r}") from None
-    if not least <= number <= _GREATEST_INT:
-        raise InputError(f"{name}: expected a whole number from {least} to {_GREATEST_INT}, got {value!r}")
-    return number
-
-
-def _number(name: str, value: Any, least: float = -math.inf, most: float = math.inf) -> float:
-    if isinstance(value, (str, bytes, bool)):
-        raise InputError(f"{name}: expected a number, got {value!r}")
-    try:
-        number = float(value)
-    except (TypeError, ValueError):
-        raise InputError(f"{name}: expected a number, got {value!r}") from None
-    if not least <= number <= most:  # also NaN
-        bounds = "" if math.isinf(least) else f" from {least:g} to {most:g}"
-        raise InputError(f"{name}: expected a number{bounds}, got {value!r}")
-    return number
-
-
-def _numbers(name: str, value: Any) -> list[float]:
-    """One number, or a sequence of them."""
-    values = value if isinstance(value, (Sequence, np.ndarray)) and not isinstance(value, str) else [value]
-    return [_number(name, each) for each in values]
-
-
-def _limits(name: str, value: Limits) -> list[int]:
-    if value is None:
-        return []
-    try:
-        values = [operator.index(value)]  # type: ignore[arg-type]
-    except TypeError:
-        values = list(value)  # type: ignore[arg-type]
-    return [_whole(name, limit) for limit in values]
-
-
 def _graph(graph: StageGraph | int) -> StageGraph:
-    return graph if isinstance(graph, StageGraph) else StageGraph.chain(_whole("graph", graph))
-
-
-def _require_function(name: str, function: Any) -> None:
-    if not callable(function):
-        raise InputError(f"{name}: expected a function of (s, b, d), got {function!r}")
+    return graph if isinstance(graph, StageGraph) else StageGraph.chain(_whole("graph", graph, 1, _MOST_STAGES))
 
 
 def _job_text(job: tuple[int, int, Pass]) -> str:
@@ -120,7 +87,7 @@ def _placements(values: list[Any], jobs: list[tuple[int, int, Pass]]) -> tuple[l
             at, on = map(operator.index, pair)
         except (TypeError, ValueError):
             raise InputError(
-                f"placement: {_job_text(job)}: expected a worker, or a pair of workers (weights, compute), got {value!r}"
+                f"placement: {_job_text(job)}: expected a worker, or a pair of workers (weights, compute), got {_shown(value)}"
             ) from None
         weights.append(at)
         compute.append(on)
@@ -132,7 +99,7 @@ def _require_workers(values: list[int], jobs: list[tuple[int, int, Pass]], worke
         return
     worker, job = next((value, job) for value, job in zip(values, jobs) if not 0 <= value < workers)
     raise InputError(
-        f"placement: {_job_text(job)}: there is no worker {worker}; the workers are 0 to {workers - 1}"
+        f"placement: {_job_text(job)}: there is no worker {_shown(worker)}; the workers are 0 to {workers - 1}"
     )
 
 
@@ -152,21 +119,23 @@ def _priorities(values: list[Any], jobs: list[tuple[int, int, Pass]]) -> npt.NDA
                 rank += 1
             elif not values[before] == values[after]:
                 odd = next((i for i in (before, after) if values[i] != values[i]), after)
-                raise InputError(f"priority: {_job_text(jobs[odd])}: {values[odd]!r} has no place in an order")
+                raise InputError(f"priority: {_job_text(jobs[odd])}: {_shown(values[odd])} has no place in an order")
             ranks[after] = rank
-    except TypeError:
+    except InputError:
+        raise
+    except (TypeError, ValueError):  # ValueError: arrays, whose comparison is no single answer
         odd = next((i for i in range(len(values)) if not _comparable(values[0], values[i])), 0)
         raise InputError(
             f"priority: {_job_text(jobs[odd])}: expected values with one order, such as numbers or tuples of numbers, "
-            f"got {values[odd]!r}" + (f" beside {values[0]!r}" if odd else "")
+            f"got {_shown(values[odd])}" + (f" beside {_shown(values[0])}" if odd else "")
         ) from None
     return ranks
 
 
 def _comparable(one: Any, other: Any) -> bool:
     try:
-        one < other
-    except TypeError:
+        bool(one < other)
+    except (TypeError, ValueError):
         return False
     return True
 
@@ -220,13 +189,19 @@ class Schedule:
         the schedule can finish is for `check` to say.
         """
         graph = _graph(graph)
-        microbatches = _whole("microbatches", microbatches)
-        workers = _whole("workers", workers)
+        microbatches = _whole("microbatches", microbatches, 1, _MOST_MICROBATCHES)
+        workers = _whole("workers", workers, 1, _MOST_WORKERS)
+        _require_few_jobs(graph.stages, microbatches)
         _require("costs", costs, Costs)
-        _require_function("placement", placement)
-        _require_function("priority", priority)
+        _require("name", name, str)
+        _require_word("discipline", discipline)
+        _require_function("placement", placement, "(s, b, d)")
+        _require_function("priority", priority, "(s, b, d)")
         pairs = [(s, b) for b in range(microbatches) for s in range(graph.stages)]
-        split = [bool(split_backward(s, b)) for s, b in pairs] if callable(split_backward) else [bool(split_backward)] * len(pairs)
+        if callable(split_backward):
+            split = [_flag(f"split_backward: stage {s}, micro-batch {b}", split_backward(s, b)) for s, b in pairs]
+        else:
+            split = [_flag("split_backward", split_backward)] * len(pairs)
         fused: tuple[Pass, ...] = ("F", "BW")
         divided: tuple[Pass, ...] = ("F", "B", "W")
         jobs = [(s, b, d) for (s, b), is_split in zip(pairs, split) for d in (divided if is_split else fused)]
@@ -236,9 +211,9 @@ class Schedule:
         priorities = _priorities([priority(s, b, d) for s, b, d in jobs], jobs)
         limits = _limits("memory_limit", memory_limit)
         self._handle = _core.Schedule(
-            str(name), graph, microbatches, workers, np.array(split), np.array(weights, dtype=np.int32),
+            name, graph, microbatches, workers, np.array(split), np.array(weights, dtype=np.int32),
             np.array(compute, dtype=np.int32), priorities, discipline,
-            limits * workers if len(limits) == 1 else limits, bool(recompute),
+            limits * workers if len(limits) == 1 else limits, _flag("recompute", recompute),
         )  # fmt: skip
         self.costs = costs
         self.reordering = None
@@ -373,6 +348,7 @@ class Schedule:
 
     def id_of(self, stage: int, microbatch: int, pass_: Pass) -> int:
         """The id of a job. Raises InputError when there is no such job."""
+        _require_word("pass_", pass_)
         job = Job(_whole("stage", stage, 0), _whole("microbatch", microbatch, 0), pass_)
         found = self._handle.find(job)
         if found is None:
@@ -381,6 +357,7 @@ class Schedule:
 
     def with_discipline(self, discipline: Discipline, memory_limit: Limits = None) -> Schedule:
         """The same jobs, w and n under another discipline and memory limit (stashes, one for all or one a worker)."""
+        _require_word("discipline", discipline)
         limits = _limits("memory_limit", memory_limit)
         limits = limits * self.workers if len(limits) == 1 else limits
         return Schedule._of(self._handle.with_discipline(discipline, limits), self.costs)
@@ -575,18 +552,20 @@ def schedule(
     """
     _require("name", name, str)
     _require("costs", costs, Costs)
-    _require("placement", placement, Sequence)
-    workers = _whole("workers", workers)
-    microbatches = _whole("microbatches", microbatches)
+    if discipline is not None:
+        _require_word("discipline", discipline)
+    workers = _whole("workers", workers, 1, _MOST_WORKERS)
+    microbatches = _whole("microbatches", microbatches, 1, _MOST_MICROBATCHES)
+    recompute = _flag("recompute", recompute)
     if costs.includes_recomputation:
         raise InputError("costs: give times without recomputation")
-    stage_workers = [_whole("placement", worker, 0) for worker in placement]
+    stage_workers = [_whole("placement", worker, 0) for worker in _list("placement", placement, "workers")]
     if graph is None and stage_workers:
         graph = len(stage_workers)
     core, reordering, used = _core.named_schedule(
         name, workers, microbatches, None if graph is None else _graph(graph),
         None if groups is None else _whole("groups", groups, 0), stage_workers,
         {key: _whole(key, value, -_GREATEST_INT) for key, value in options.items()}, discipline,
-        _limits("memory_limit", memory_limit), bool(recompute), costs, bool(per_share),
+        _limits("memory_limit", memory_limit), recompute, costs, _flag("per_share", per_share),
     )  # fmt: skip
-    return Schedule._of(core, replace(used, unit=costs.unit, includes_recomputation=bool(recompute)), reordering)
+    return Schedule._of(core, replace(used, unit=costs.unit, includes_recomputation=recompute), reordering)

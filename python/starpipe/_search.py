@@ -9,9 +9,10 @@ from dataclasses import dataclass, field, replace
 from typing import Literal, Union
 
 from starpipe import _core
-from starpipe._core import InputError
-from starpipe._costs import Costs, _require
-from starpipe._schedule import Schedule, _number, _numbers, _whole
+from starpipe._arguments import _number, _numbers, _require, _require_function, _require_word, _whole
+from starpipe._core import InputError, size_limits
+from starpipe._costs import Costs
+from starpipe._schedule import Schedule
 from starpipe._timeline import Timeline
 
 Layout = Literal["loop", "v"]
@@ -107,15 +108,18 @@ def search(
     smallest limit that works.
     """
     _require("costs", costs, Costs)
-    if progress is not None and not callable(progress):
-        raise InputError(f"progress: expected a function of a SearchProgress, got {progress!r}")
+    if progress is not None:
+        _require_function("progress", progress, "a SearchProgress")
+    if layout is not None:
+        _require_word("layout", layout)
     if costs.includes_recomputation:
         raise InputError("costs: the search is for schedules without recomputation")
     found = _core.search(
-        _whole("workers", workers), _whole("microbatches", microbatches),
-        None if chunks is None else _whole("chunks", chunks), layout, costs, _numbers("stash", stash),
+        _whole("workers", workers, 1, size_limits["search_workers"]),
+        _whole("microbatches", microbatches, 1, size_limits["search_microbatches"]),
+        None if chunks is None else _whole("chunks", chunks, 1, size_limits["search_chunks"]), layout, costs, _numbers("stash", stash),
         [] if memory_limit is None else _numbers("memory_limit", memory_limit), _number("budget", budget, 0.01, 1e6),
-        None if work is None else _number("work", work, 0.01, 1e6), _whole("seed", seed, 0), progress,
+        None if work is None else _number("work", work, 0.01, 1e6), _whole("seed", seed, 0, 2**64 - 1), progress,
     )  # fmt: skip
     used = replace(found["costs"], unit=costs.unit)
     schedule = Schedule._of(found["schedule"], used)

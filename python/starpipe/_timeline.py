@@ -13,8 +13,9 @@ import numpy as np
 import numpy.typing as npt
 
 from starpipe import _core
+from starpipe._arguments import _require, _shown, _whole
 from starpipe._core import InputError
-from starpipe._costs import Costs, _require
+from starpipe._costs import Costs
 from starpipe._jobs import Job
 from starpipe._schedule import Schedule, _pandas
 
@@ -215,7 +216,7 @@ class Timeline:
 
     def text(self, columns: int = 100) -> str:
         """A drawing for the terminal, with a table of each worker's peak stashes and received data."""
-        return _core.run_text(self.schedule._handle, self._handle, self.costs.unit, columns)
+        return _core.run_text(self.schedule._handle, self._handle, self.costs.unit, _whole("columns", columns))
 
     def svg(self) -> str:
         """The run as an SVG image: a row for each worker, and below the stashes that it holds."""
@@ -257,7 +258,7 @@ class Timeline:
             if format is None:
                 raise InputError(f"save: {name}: has no suffix that says its form; name it .json, .csv, .svg, .html or .txt")
         elif format not in suffixes:
-            raise InputError(f"format: expected {', '.join(suffixes)}, got {format!r}")
+            raise InputError(f"format: expected {', '.join(suffixes)}, got {_shown(format)}")
         _core.require_suffix("save", name, [suffixes[format]])
         _core.write_file("save", name, getattr(self, format)())
 

@@ -126,7 +126,7 @@ class FromFunctions(unittest.TestCase):
                      priority=lambda s, b, d: float("nan") if (s, b, d) == (2, 1, "BW") else 1.0)  # fmt: skip
 
     def test_wrong_values_get_one_clear_line(self):
-        self.refused("workers: expected a whole number from 1 to 2147483647, got 0", workers=0)
+        self.refused("workers: expected a whole number from 1 to 65536, got 0", workers=0)
         self.refused("microbatches: expected a whole number, got 'x'", microbatches="x")
         self.refused("graph: expected a whole number, got 2.5", graph=2.5)
         self.refused("unknown discipline 'fast' (greedy, bounded or ordered)", discipline="fast")
@@ -214,7 +214,7 @@ class Named(unittest.TestCase):
         for words, given in (
             ("name: expected str, got 3", {"name": 3}),
             ("costs: expected Costs, got 3", {"costs": 3}),
-            ("placement: expected Sequence, got 3", {"placement": 3}),
+            ("placement: expected a sequence of workers, got 3", {"placement": 3}),
             ("placement: expected a whole number from 0", {"placement": [-1, 0]}),
         ):
             with self.assertRaisesRegex(InputError, words):

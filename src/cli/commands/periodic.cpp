@@ -19,14 +19,11 @@
 #include "starpipe/plan/periodic/pattern.hpp"
 #include "starpipe/plan/registry/registry.hpp"
 #include "starpipe/plan/results/periodic_result.hpp"
+#include "starpipe/plan/schedule/size_limits.hpp"
 #include "starpipe/plan/simulate/simulate.hpp"
 
 namespace starpipe::cli {
 namespace {
-
-constexpr int most_periodic_stages = 1 << 12;
-constexpr int most_repetitions = 16;
-constexpr std::int64_t most_periodic_cells = 2'000'000;
 
 struct PeriodicOptions {
   std::string file;
@@ -49,7 +46,8 @@ constexpr std::array stage_keys = {
     time_key<1, FileStage, times_of>,
     Key{"weights", [](const YamlValue& v, FileStage& s) { s.stage.weights = v.number(amounts); }},
     Key{"activation", [](const YamlValue& v, FileStage& s) { s.stage.activation = v.number(amounts); }},
-    Key{"worker", [](const YamlValue& v, FileStage& s) { s.worker = v.whole(0, most_periodic_stages - 1); }},
+    Key{"worker", [](const YamlValue& v,
+                     FileStage& s) { s.worker = v.whole(0, plan::size_limits::periodic_stages - 1); }},
 };
 
 void read_stage(const YamlValue& map, plan::PeriodicRequest& into) {
@@ -67,8 +65,9 @@ void read_stage(const YamlValue& map, plan::PeriodicRequest& into) {
 void read_chain(const std::string& file, plan::PeriodicRequest& into) {
   const YAML::Node root = load_yaml(file);
   if (!root.IsSequence()) YamlValue(root, file).expected("a list of one map a stage");
-  if (root.size() < 1 || root.size() > most_periodic_stages) {
-    throw InputError(fmt::format("{}: {} stages, expected 1 to {}", file, root.size(), most_periodic_stages));
+  if (root.size() < 1 || root.size() > plan::size_limits::periodic_stages) {
+    throw InputError(fmt::format("{}: {} stages, expected 1 to {}", file, root.size(),
+                                 plan::size_limits::periodic_stages));
   }
   for (const YAML::Node& stage : root) read_stage(YamlValue(stage, position_of(file, stage)), into);
 }
@@ -127,10 +126,8 @@ int periodic(PeriodicOptions options) {
   read_chain(options.file, options.request);
   const std::vector<plan::ChainStage>& chain = options.request.chain;
   const int microbatches = options.microbatches;
-  if (static_cast<std::int64_t>(chain.size()) * microbatches > most_periodic_cells) {
-    throw InputError(fmt::format("--microbatches: {} micro-batches of {} stages are too many jobs",
-                                 microbatches, chain.size()));
-  }
+  plan::require_few_jobs("--microbatches", std::ssize(chain), microbatches,
+                         plan::size_limits::periodic_pairs);
   const plan::PeriodicResult result = solve(options.request);
   const plan::Schedule schedule = plan::unrolled("periodic", result.pattern, chain, microbatches);
   const plan::Costs costs = plan::costs_of_chain(chain);
@@ -168,7 +165,7 @@ void add_periodic(CLI::App& app, Action& action) {
       ->add_option("--repeat", options->request.repeat,
                    "Try patterns of up to K micro-batches (default 1: 1F1B* with the shortest period)")
       ->type_name("K")
-      ->transform(whole_number(1, most_repetitions));
+      ->transform(whole_number(1, plan::size_limits::periodic_repetitions));
   command->add_option("--period", options->request.period, "Take 1F1B* with this period instead of searching")
       ->type_name("T")
       ->transform(decimal_number(positive))

@@ -28,6 +28,7 @@
 #include "starpipe/plan/registry/plugin.hpp"
 #include "starpipe/plan/registry/registry.hpp"
 #include "starpipe/plan/schedule/check.hpp"
+#include "starpipe/plan/schedule/size_limits.hpp"
 #include "starpipe/plan/simulate/simulate.hpp"
 
 namespace starpipe::cli {
@@ -124,7 +125,7 @@ int show(const ShowOptions& options) {
   const int own_stages = plan::default_stages(plan::find_schedule(options.name), request.workers,
                                               request.options, request.groups);
   if (!stages) stages = own_stages;
-  require_few_jobs(*stages, request.microbatches);
+  plan::require_few_jobs("--microbatches", *stages, request.microbatches);
   request.graph = plan::StageGraph::chain(*stages);
   plan::Costs costs;
   std::string unit;
@@ -148,24 +149,24 @@ void add_show(CLI::App& schedule, Action& action) {
       ->required()
       ->type_name("NAME");
   add_plugin_option(*command, options->plugins);
-  add_size_options(*command, options->request.workers, most_workers, options->request.microbatches,
-                   most_microbatches);
+  add_size_options(*command, options->request.workers, plan::size_limits::workers,
+                   options->request.microbatches, plan::size_limits::microbatches);
   command
       ->add_option("--stages", options->stages,
                    "Number of stages (default: W times the schedule's number of stages on a worker)")
       ->type_name("S")
-      ->transform(whole_number(1, most_stages));
+      ->transform(whole_number(1, plan::size_limits::stages));
   command
       ->add_option(
           "--groups", options->request.groups,
           "Groups (G) of W / G workers, each with a pipeline of its own; micro-batch b goes to group b mod G")
       ->type_name("G")
-      ->transform(whole_number(0, most_workers));
+      ->transform(whole_number(0, plan::size_limits::workers));
   add_schedule_option(*command, options->request.options);
   command->add_option("--placement", options->request.stage_workers, "Worker of each stage, such as 0,1,1,0")
       ->type_name("W,W,...")
       ->delimiter(',')
-      ->transform(whole_number(0, most_workers - 1))
+      ->transform(whole_number(0, plan::size_limits::workers - 1))
       ->allow_extra_args(false);
   command
       ->add_option(

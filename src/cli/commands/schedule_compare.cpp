@@ -40,6 +40,7 @@
 #include "starpipe/plan/partition/schedule_demands.hpp"
 #include "starpipe/plan/registry/plugin.hpp"
 #include "starpipe/plan/registry/registry.hpp"
+#include "starpipe/plan/schedule/size_limits.hpp"
 #include "starpipe/plan/search/lower_bound.hpp"
 #include "starpipe/plan/simulate/simulate.hpp"
 
@@ -129,8 +130,9 @@ std::vector<Row> rows_of(const ScheduleCompareOptions& options, std::string& uni
   std::int64_t stages = 0;
   for (const std::string& name : options.names)
     stages += plan::default_stages(plan::find_schedule(name), options.workers);
-  require_few_jobs(stages,
-                   std::reduce(options.microbatches.begin(), options.microbatches.end(), std::int64_t{0}));
+  plan::require_few_jobs(
+      "--microbatches", stages,
+      std::reduce(options.microbatches.begin(), options.microbatches.end(), std::int64_t{0}));
   std::vector<Row> rows;
   for (const int microbatches : options.microbatches) {
     for (const std::string& name : options.names) {
@@ -336,7 +338,7 @@ void add_schedule_compare(CLI::App& schedule, Action& action) {
   command->add_option("--workers", options->workers, "Number of workers")
       ->required()
       ->type_name("W")
-      ->transform(whole_number(1, most_workers));
+      ->transform(whole_number(1, plan::size_limits::workers));
   command
       ->add_option("--microbatches", options->microbatches,
                    "Numbers of micro-batches in a step, each compared on its own")
@@ -344,7 +346,7 @@ void add_schedule_compare(CLI::App& schedule, Action& action) {
       ->type_name("B,B,...")
       ->delimiter(',')
       ->allow_extra_args(false)
-      ->transform(whole_number(1, most_microbatches));
+      ->transform(whole_number(1, plan::size_limits::microbatches));
   add_memory_options(*command, options->memory_limits, options->recompute);
   command->add_flag("--per-share,!--per-stage", options->per_share,
                     "Whether durations and stashes are those of 1/W of the model (the default), so that all "

@@ -30,14 +30,10 @@
 #include "starpipe/plan/drawing/shown_unit.hpp"
 #include "starpipe/plan/registry/plugin.hpp"
 #include "starpipe/plan/results/search_json.hpp"
+#include "starpipe/plan/schedule/size_limits.hpp"
 
 namespace starpipe::cli {
 namespace {
-
-constexpr int most_search_workers = 1 << 10;
-constexpr int most_search_microbatches = 1 << 16;
-constexpr int most_search_chunks = 64;
-constexpr std::int64_t most_search_cells = 2'000'000;
 
 struct SearchCommand {
   std::vector<std::string> plugins;
@@ -101,11 +97,7 @@ double read_limit(const SearchCommand& options, const std::string& text) {
 plan::SearchRequest read_request(const SearchCommand& options, std::string& unit) {
   plan::SearchRequest request = options.request;
   const int stages = request.workers * request.chunks.value_or(1);
-  if (std::int64_t{stages} * request.microbatches > most_search_cells) {
-    throw InputError(
-        fmt::format("--microbatches: {} micro-batches of {} stages are too many jobs to search over",
-                    request.microbatches, stages));
-  }
+  plan::require_few_jobs("--microbatches", stages, request.microbatches, plan::size_limits::search_pairs);
   if (options.layout != "any" && request.chunks == 1) {
     throw InputError("--layout: applies to --chunks of 2 or more");
   }
@@ -206,15 +198,15 @@ void add_search(CLI::App& app, Action& action) {
       "search", "Search for a short schedule within a memory limit, and bound how short any schedule can be");
   const auto options = std::make_shared<SearchCommand>();
   add_plugin_option(*command, options->plugins);
-  add_size_options(*command, options->request.workers, most_search_workers, options->request.microbatches,
-                   most_search_microbatches);
+  add_size_options(*command, options->request.workers, plan::size_limits::search_workers,
+                   options->request.microbatches, plan::size_limits::search_microbatches);
   command
       ->add_option(
           "--chunks", options->request.chunks,
           "Stages on each worker. Without this option the search tries several numbers; then durations and "
           "sizes are those of 1/W of the model, and are divided by the number of stages on a worker")
       ->type_name("C")
-      ->transform(whole_number(1, most_search_chunks));
+      ->transform(whole_number(1, plan::size_limits::search_chunks));
   command
       ->add_option("--layout", options->layout,
                    "Worker of each stage: loop (stage s on worker s mod W), v (from worker 0 to W-1 and "

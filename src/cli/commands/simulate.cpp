@@ -19,7 +19,6 @@
 #include "cli/options/cost_options.hpp"
 #include "cli/options/output_files.hpp"
 #include "cli/options/result_options.hpp"
-#include "cli/options/schedule_options.hpp"
 #include "cli/options/value_checks.hpp"
 #include "starpipe/base/error.hpp"
 #include "starpipe/base/files.hpp"
@@ -29,6 +28,7 @@
 #include "starpipe/base/table.hpp"
 #include "starpipe/plan/drawing/schedule_text.hpp"
 #include "starpipe/plan/drawing/shown_unit.hpp"
+#include "starpipe/plan/schedule/size_limits.hpp"
 #include "starpipe/runtime/report/memory_json.hpp"
 #include "starpipe/runtime/report/other_policy.hpp"
 #include "starpipe/runtime/setup/expected_costs.hpp"
@@ -205,7 +205,7 @@ void add_simulate(CLI::App& app, Action& action) {
   options->config.add_plugin_to(*command);
   command->add_option("--workers", options->workers, "Number of workers, in place of schedule.workers")
       ->type_name("W")
-      ->transform(whole_number(1, most_workers));
+      ->transform(whole_number(1, plan::size_limits::workers));
   options->costs.add_to(*command,
                         "the seconds of runtime.emulate; with schedule.partition the measured times; else in "
                         "proportion to the FLOPs of each stage, 1 for an average stage",

@@ -16,13 +16,12 @@
 #include "starpipe/base/error.hpp"
 #include "starpipe/base/index.hpp"
 #include "starpipe/plan/formats/durations_json.hpp"
+#include "starpipe/plan/schedule/size_limits.hpp"
 #include "starpipe/plan/simulate/costs.hpp"
 #include "starpipe/runtime/config/config.hpp"
 
 namespace starpipe::cli {
 namespace {
-
-constexpr int most_units = 4096;
 
 struct FileUnit {
   plan::UnitCosts costs;
@@ -48,7 +47,7 @@ constexpr std::array keys = {
     Key{runtime::device_kinds[0], read_device<0>},
     Key{runtime::device_kinds[1], read_device<1>},
     Key{"name", [](Value v, FileUnit& u) { u.costs.name = v.word(); }},
-    Key{"count", [](Value v, FileUnit& u) { u.count = v.whole<int>(1, most_units); }},
+    Key{"count", [](Value v, FileUnit& u) { u.count = v.whole<int>(1, plan::size_limits::units); }},
     unit_time<0>,
     unit_time<1>,
     unit_time<2>,
@@ -161,8 +160,8 @@ plan::Profile read_profile(const std::filesystem::path& file) {
                                    position_of(name, list[i]), i));
     }
     units.insert(units.end(), index(unit.count), unit.costs);
-    if (units.size() > most_units) {
-      throw InputError(fmt::format("{}: more than {} units", name, most_units));
+    if (units.size() > plan::size_limits::units) {
+      throw InputError(fmt::format("{}: more than {} units", name, plan::size_limits::units));
     }
   }
   if (shared.IsDefined() && !shared.IsNull()) profile.shared = read_shared(shared, name, units.size());

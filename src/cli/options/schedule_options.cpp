@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "cli/options/schedule_options.hpp"
 
-#include <cstdint>
 #include <limits>
 #include <string>
 #include <system_error>
@@ -10,17 +9,9 @@
 #include <fmt/format.h>
 
 #include "cli/options/value_checks.hpp"
-#include "starpipe/base/error.hpp"
 #include "starpipe/base/number_input.hpp"
 
 namespace starpipe::cli {
-
-void require_few_jobs(std::int64_t stages, std::int64_t microbatches) {
-  constexpr std::int64_t most_jobs = 20'000'000;
-  if (stages * microbatches <= most_jobs) return;
-  throw InputError(
-      fmt::format("--microbatches: {} micro-batches of {} stages are too many jobs", microbatches, stages));
-}
 
 void add_schedule_option(CLI::App& command, plan::ScheduleOptions& options) {
   const auto read = [&options](const std::vector<std::string>& words) {

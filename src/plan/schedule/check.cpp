@@ -120,9 +120,9 @@ std::string bounded_problem(const Schedule& schedule) {
   for (std::size_t w = 0; w < need.size(); ++w) {
     if (limits[w] >= need[w]) continue;
     return fmt::format(
-        "worker {}: a memory limit of {} stashes is below {}, the number of stages of one micro-batch that "
-        "the worker runs",
-        w, limits[w], need[w]);
+        "worker {}: a memory limit of {} {} is below {}, the number of stages of one micro-batch that the "
+        "worker runs",
+        w, limits[w], limits[w] == 1 ? "stash" : "stashes", need[w]);
   }
   return {};
 }
