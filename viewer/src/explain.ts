@@ -234,7 +234,7 @@ function pathTable(run: Run, timeline: Timeline, times: Times, most: number): HT
   const rows = all.slice(0, most).map(({name, count, ticks, kind}): (string | Cell)[] => [
     name,
     String(count),
-    times.text(ticks * run.tick),
+    times.fine(ticks * run.tick),
     percent(ticks / total),
     {
       text: "",

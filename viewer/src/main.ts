@@ -31,15 +31,16 @@ function check(text: string, checked: boolean, act: (on: boolean) => void): HTML
   return h("label", {}, box, text);
 }
 
-function legend(runs: Run[]): HTMLElement {
+function legend(runs: Run[], by: ColourBy): HTMLElement {
   const used = new Set<number>();
   for (const {jobs, timelines} of runs) {
     const {id} = timelines[0];
     for (let i = 0; i < id.length && used.size < PASSES.length; ++i) used.add(jobs.pass(id[i]));
   }
   const element = h("div", {class: "legend"});
+  if (by !== "pass") element.append(h("span", {}, `a hue for each ${by}: eight, again and again; F is light, other passes are dark`));
   PASSES.forEach((pass, p) => {
-    if (used.has(p)) element.append(h("span", {class: `key pass-${pass.toLowerCase()}`}, h("i", {}), pass));
+    if (by === "pass" && used.has(p)) element.append(h("span", {class: `key pass-${pass.toLowerCase()}`}, h("i", {}), pass));
   });
   element.append(h("span", {class: "gap"}, "idle:"));
   for (const cause of CAUSES) element.append(h("span", {class: `key idle-${cause}`}, h("i", {}), cause));
@@ -93,9 +94,13 @@ function finder(runs: Run[], view: TimelineView): HTMLElement {
 function timelineSection(runs: Run[], view: TimelineView): HTMLElement {
   const colour = h("select", {"aria-label": "Colour of jobs"});
   for (const by of ["pass", "micro-batch", "stage"]) colour.append(h("option", {value: by}, `colour by ${by}`));
+  let keys = legend(runs, view.options.colourBy);
   colour.addEventListener("change", () => {
     view.options.colourBy = colour.value as ColourBy;
     view.redraw();
+    const other = legend(runs, view.options.colourBy);
+    keys.replaceWith(other);
+    keys = other;
   });
   const shown = h("output", {class: "shown"});
   const selected = h("div", {"aria-live": "polite"});
@@ -131,7 +136,7 @@ function timelineSection(runs: Run[], view: TimelineView): HTMLElement {
     tall,
     finder(runs, view),
   );
-  return section("Timelines", "timelines", controls, legend(runs), view.element, selected);
+  return section("Timelines", "timelines", controls, keys, view.element, selected);
 }
 
 function heading(runs: Run[], times: Times): HTMLElement {
