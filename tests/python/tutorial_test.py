@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Executes docs/tutorial.ipynb, and compares what its cells print with what the file has; figures may differ.
 
-Usage: tutorial_test.py PACKAGE_ROOT PROJECT STARPIPE; with --write the notebook gets the new outputs. Exits with 77 where
+Usage: tutorial_test.py PACKAGE_ROOT PROJECT STARPIPE; with --write the notebook gets the new outputs. Its times are those
+of an idle machine, or of one where the test runs under `chrt -r 5`. Exits with 77 where
 nbconvert or ipykernel are missing.
 """
 
