@@ -103,8 +103,9 @@ class Browser:
             moves += [{"type": "pointerDown", "button": 0}, {"type": "pointerUp", "button": 0}]
         self.actions({"type": "pointer", "id": "mouse", "parameters": {"pointerType": "mouse"}, "actions": moves})
 
-    def drag(self, x, y, right):
-        self.actions({"type": "pointer", "id": "mouse", "parameters": {"pointerType": "mouse"}, "actions": [
+    def drag(self, x, y, right, kind="mouse"):
+        """The mouse, or a finger (`kind`: "touch"), moves to the right while it is down."""
+        self.actions({"type": "pointer", "id": kind, "parameters": {"pointerType": kind}, "actions": [
             {"type": "pointerMove", "duration": 0, "x": round(x), "y": round(y)}, {"type": "pointerDown", "button": 0},
             {"type": "pointerMove", "duration": 50, "x": round(x + right), "y": round(y)}, {"type": "pointerUp", "button": 0}]})
 

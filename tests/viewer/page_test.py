@@ -171,6 +171,12 @@ class Page(unittest.TestCase):
             shown = self.js("return view.shown")
             self.assertAlmostEqual((shown[1] - shown[0]) / (whole[1] - whole[0]), 1 / 3, delta=0.02)
             self.assertAlmostEqual(self.place(0, 1, 8, 0)["x"], before["x"], delta=3)
+            at = self.place(0, 1, 8, 0)
+            self.browser.drag(at["x"], at["y"], 60, kind="touch")
+            self.assertAlmostEqual(self.place(0, 1, 8, 0)["x"], at["x"] + 60, delta=3)
+            at = self.place(0, 2, 8, 0)
+            self.browser.tap(at["x"], at["y"])
+            self.assertEqual(self.js("return page.runs[0].jobs.name(view.selected.id)"), "F(2,8)")
         finally:
             self.browser.command("Emulation.setTouchEmulationEnabled", enabled=False)
 
