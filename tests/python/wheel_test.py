@@ -82,8 +82,22 @@ sys.exit(subprocess.run([{cmake!r}, *words]).returncode)
 """
 
 
+def bare_builder(folder):
+    """An environment like that in which pip builds a wheel: it has setuptools and wheel, and no NumPy."""
+    builder = folder / "bare"
+    run(sys.executable, "-m", "venv", builder)
+    (packages,) = (builder / "lib").glob("python*/site-packages")
+    for name in ("setuptools", "wheel", "_distutils_hack", "pkg_resources"):
+        spec = importlib.util.find_spec(name)
+        if spec is None or (packages / name).exists():
+            continue
+        for part in pathlib.Path(spec.submodule_search_locations[0]).parent.glob(f"{name}*"):
+            (packages / part.name).symlink_to(part)
+    return builder / "bin/python"
+
+
 def make_own_wheel(folder):
-    """setup.py's own build, in a copy of the project: it needs neither StarPU nor MPI nor OpenBLAS."""
+    """setup.py's own build, in a copy of the project: it needs neither StarPU nor MPI nor OpenBLAS, and no NumPy."""
     source, tools = folder / "project", folder / "tools"
     source.mkdir()
     for name in ("pyproject.toml", "setup.py", "CMakeLists.txt", "LICENSE", "README.md", "CONTRIBUTING.md", "CHANGELOG.md", "python", "cmake",
@@ -97,7 +111,7 @@ def make_own_wheel(folder):
     (tools / "cmake").chmod(0o755)
     missing = [f"-DCMAKE_DISABLE_FIND_PACKAGE_{name}=ON" for name in ("MPI", "CLI11", "yaml-cpp", "ZLIB", "CUDAToolkit", "GTest", "benchmark")]
     options = " ".join(["-G", f"'{GENERATOR}'", f"-DCMAKE_CXX_COMPILER={COMPILER}", "-DSTARPIPE_BUILD_VIEWER=OFF", *missing])
-    run(folder / "builder/bin/python", "-m", "pip", "wheel", "--no-build-isolation", "--no-deps", "--no-index", "-w", folder / "own", source,
+    run(bare_builder(folder), "-m", "pip", "wheel", "--no-build-isolation", "--no-deps", "--no-index", "-w", folder / "own", source,
         env={**ENVIRONMENT, "PATH": f"{tools}:{ENVIRONMENT['PATH']}", "CMAKE_ARGS": options,
              "PKG_CONFIG_LIBDIR": os.fspath(folder), "PKG_CONFIG_PATH": ""})  # fmt: skip
     (wheel,) = (folder / "own").iterdir()
