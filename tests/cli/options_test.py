@@ -218,6 +218,7 @@ EFFECTS = {
         "--plugin": Effect("schedule compare sound --workers 2 --microbatches 2", "--plugin PLUGIN"),
         "--workers": Effect("schedule compare 1f1b --microbatches 8 --workers 4", "--workers 2"),
         "--microbatches": Effect("schedule compare 1f1b --workers 4 --microbatches 8", "--microbatches 4"),
+        "--option": Effect(SIDE_BY_SIDE, "--option waves=2", status),
         "--memory-limit": Effect(SIDE_BY_SIDE, "--memory-limit 2"),
         "--recompute": Effect(SIDE_BY_SIDE, "--recompute"),
         "--per-share": Effect(f"{SIDE_BY_SIDE} --per-stage", "--per-share"),

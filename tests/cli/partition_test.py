@@ -90,7 +90,7 @@ class PartitionTest(CommandTest):
         uneven = self.partition(text, *arguments, "--memory-limit", "20,60")
         self.assertEqual((uneven["cuts"], uneven["memory_limit"]), ([2], [20, 60]))
         self.refused(["partition", "layers.yaml", *arguments, "--memory-limit", "20,50"], "memory limits of the workers")
-        self.refused(["partition", "layers.yaml", *arguments, "--memory-limit", "20,60,60"], "3 memory limits for 2 workers")
+        self.refused(["partition", "layers.yaml", *arguments, "--memory-limit", "20,60,60"], "--memory-limit: 3 values for 2 workers")
 
     def test_stages_for_megatron(self):
         """Its layout, read as Megatron-LM's page on custom pipeline layouts says."""

@@ -135,13 +135,15 @@ class ScheduleShow(CommandTest):
         self.assertNotIn("reordered", self.show("1f1b-star", 6, 24, "--memory-limit", 6))
         self.assertEqual(self.show("1f1b-star", 6, 24, "--memory-limit", 4)["reordered"]["limit"], 4)
         # A limit for each worker.
+        self.ok("schedule", "show", "v-half", "--workers", 4, "--microbatches", 8, "-o", "v-half.json")
         own = self.show("1f1b", 4, 8)
         self.assertEqual(self.show("1f1b", 4, 8, "--memory-limit", "4,3,2,1")["ops"], own["ops"])
         limited = self.show("1f1b", 4, 8, "--memory-limit", "4,3,1,1")
         self.assertEqual((limited["reordered"], limited["memory_limits"]),
                          ({"worker": 2, "stashes": 2, "limit": 1}, [4, 3, 1, 1]))
         self.refused(["schedule", "show", "1f1b", "--workers", 4, "--microbatches", 8, "--memory-limit", "4,3,2"],
-                     "3 memory limits for 4 workers")
+                     "--memory-limit: 3 values for 4 workers")
+        self.refused(["schedule", "check", "v-half.json", "--memory-limit", "6,6"], "--memory-limit: 2 values for 4 workers")
         # Limits that cannot be kept, or a discipline that keeps none.
         self.refused([*show[:-1], 1], "memory limit of 1")
         self.refused([*show, "--discipline", "ordered"], "memory limit of 4")

@@ -92,6 +92,13 @@ class Plugins(CommandTest):
             self.refused([*self.show("counted"), "--option", value], *culprits)
         self.refused([*self.show("counted"), "--option", "copies=1", "--option", "copies=2"], "--option", "copies is given twice")
         self.refused(["schedule", "show", "1f1b", *SIZE, "--option", "copies=1"], "'1f1b' has no option 'copies' (it has none)")
+        compare = ["schedule", "compare", "1f1b", "counted", *SIZE, "--plugin", PLUGIN, "--json", "--option"]
+        compared = json.loads(self.ok(*compare, "copies=3"))
+        self.assertEqual(([row["stages"] for row in compared["schedules"]], compared["options"]), ([2, 6], {"copies": 3}))
+        shown = json.loads(self.ok(*self.show("counted"), "--option", "copies=3", "--per-share", "--json"))
+        self.assertEqual(compared["schedules"][1]["makespan"], shown["makespan"])
+        self.refused([*compare, "copies=5"], "'counted'", "copies", "at most 4")
+        self.refused([*compare, "copies=3", "--option", "pages=1"], "--option", "none of these schedules has an option 'pages'")
         text = self.ok("schedule", "list", "--long", "--plugin", PLUGIN)
         self.assertIn("option copies: stages of a worker (1 to 4; default 2)", text)
         listed = {entry["name"]: entry for entry in json.loads(self.ok("schedule", "list", "--json", "--plugin", PLUGIN))["schedules"]}

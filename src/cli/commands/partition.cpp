@@ -178,6 +178,7 @@ int partition(PartitionOptions options) {
   options.asked.request.links =
       options.links ? read_links(*options.links).links : plan::Links(link_of(options));
   require_sizes(options);
+  require_one_or_each("--memory-limit", options.memory_limits.size(), options.asked.request.workers);
   if (!options.memory_limits.empty())
     options.asked.request.memory_limits.assign(options.memory_limits.begin(), options.memory_limits.end());
   options.asked.microbatches = options.microbatches.value_or(4 * options.asked.request.workers);

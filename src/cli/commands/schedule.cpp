@@ -119,6 +119,7 @@ int show(const ShowOptions& options) {
                               OutputFile{"--html", options.result.html()}};
   check_outputs(outputs, inputs);
   plan::load_plugins_for(options.plugins, {options.name}, "--plugin");
+  require_one_or_each("--memory-limit", options.memory_limits.size(), options.request.workers);
   plan::ScheduleRequest request = options.request;
   std::optional<int> stages = options.stages;
   if (!stages && !request.stage_workers.empty()) stages = static_cast<int>(request.stage_workers.size());
@@ -214,6 +215,7 @@ int check(const CheckOptions& options) {
   if (options.recompute && schedule.recompute()) {
     throw InputError(fmt::format("--recompute: {} says already that it recomputes", options.file));
   }
+  require_one_or_each("--memory-limit", options.memory_limits.size(), schedule.workers());
   // Times in a file with recomputation have F's time in B. Times of the command line never have.
   const bool has_repeated_forward = schedule.recompute() && !options.costs.gives_durations();
   options.costs.apply(costs, unit, schedule.stages());

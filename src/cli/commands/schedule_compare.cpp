@@ -53,6 +53,7 @@ struct ScheduleCompareOptions {
   int workers = 1;
   std::vector<int> microbatches;
   std::vector<int> memory_limits;
+  plan::ScheduleOptions schedule_options;
   bool recompute = false;
   bool per_share = true;
   CostOptions costs;
@@ -64,6 +65,16 @@ struct ScheduleCompareOptions {
   /// Stages on a worker that count as one in limits and peaks.
   [[nodiscard]] double parts(int stages) const {
     return per_share ? static_cast<double>(stages) / workers : 1;
+  }
+
+  /// Those of --option that a schedule has.
+  [[nodiscard]] plan::ScheduleOptions options_of(const plan::ScheduleEntry& entry) const {
+    plan::ScheduleOptions own;
+    for (const plan::ScheduleOption& option : entry.options) {
+      if (const auto given = schedule_options.find(option.name); given != schedule_options.end())
+        own.insert(*given);
+    }
+    return own;
   }
 };
 
@@ -106,7 +117,8 @@ Run predict(const ScheduleCompareOptions& options, const Row& row, const plan::C
   const plan::ScheduleRequest request{.workers = options.workers,
                                       .microbatches = row.microbatches,
                                       .graph = plan::StageGraph::chain(row.stages),
-                                      .recompute = options.recompute};
+                                      .recompute = options.recompute,
+                                      .options = options.options_of(plan::find_schedule(row.name))};
   auto [made, costs] = plan::make_costed_schedule(row.name, request, {.memory_limits = options.memory_limits},
                                                   given, options.per_share);
   auto& [schedule, reordering] = made;
@@ -125,11 +137,23 @@ std::uint64_t transfers_of(const Run& run) {
   return count;
 }
 
+/// Throws InputError for an --option that none of the schedules has.
+void require_known_options(const ScheduleCompareOptions& options) {
+  for (const auto& [option, value] : options.schedule_options) {
+    const bool known = std::ranges::any_of(options.names, [&](const std::string& name) {
+      return options.options_of(plan::find_schedule(name)).contains(option);
+    });
+    if (!known) throw InputError(fmt::format("--option: none of these schedules has an option '{}'", option));
+  }
+}
+
 /// One row for each number of micro-batches and each schedule.
 std::vector<Row> rows_of(const ScheduleCompareOptions& options, std::string& unit) {
+  const auto stages_of = [&](const plan::ScheduleEntry& entry) {
+    return plan::default_stages(entry, options.workers, options.options_of(entry));
+  };
   std::int64_t stages = 0;
-  for (const std::string& name : options.names)
-    stages += plan::default_stages(plan::find_schedule(name), options.workers);
+  for (const std::string& name : options.names) stages += stages_of(plan::find_schedule(name));
   plan::require_few_jobs(
       "--microbatches", stages,
       std::reduce(options.microbatches.begin(), options.microbatches.end(), std::int64_t{0}));
@@ -139,7 +163,7 @@ std::vector<Row> rows_of(const ScheduleCompareOptions& options, std::string& uni
       const plan::ScheduleEntry& entry = plan::find_schedule(name);
       rows.push_back({.name = entry.name,
                       .microbatches = microbatches,
-                      .stages = plan::default_stages(entry, options.workers),
+                      .stages = stages_of(entry),
                       .run = {},
                       .problem = {}});
       Row& row = rows.back();
@@ -185,6 +209,7 @@ nlohmann::ordered_json to_json(const ScheduleCompareOptions& options, const std:
       {"workers", options.workers}, {"per", options.per_share ? "share" : "stage"}, {"unit", unit}};
   if (!options.memory_limits.empty()) json["memory_limits"] = options.memory_limits;
   json["recompute"] = options.recompute;
+  if (!options.schedule_options.empty()) json["options"] = options.schedule_options;
   for (const Row& row : rows) {
     nlohmann::ordered_json& entry = json["schedules"].emplace_back();
     entry = {{"schedule", row.name}, {"microbatches", row.microbatches}, {"stages", row.stages}};
@@ -308,6 +333,8 @@ int compare(ScheduleCompareOptions options) {
   for (const std::filesystem::path& file : options.costs.files()) inputs.push_back(file);
   check_outputs(outputs, inputs);
   plan::load_plugins_for(options.plugins, options.names, "--plugin");
+  require_known_options(options);
+  require_one_or_each("--memory-limit", options.memory_limits.size(), options.workers);
   std::string unit;
   const std::vector<Row> rows = rows_of(options, unit);
   for (const Row& row : rows) {
@@ -347,6 +374,9 @@ void add_schedule_compare(CLI::App& schedule, Action& action) {
       ->delimiter(',')
       ->allow_extra_args(false)
       ->transform(whole_number(1, plan::size_limits::microbatches));
+  add_schedule_option(
+      *command, options->schedule_options,
+      "Option of those schedules that have it, as `schedule list --long` shows them; may be repeated");
   add_memory_options(*command, options->memory_limits, options->recompute);
   command->add_flag("--per-share,!--per-stage", options->per_share,
                     "Whether durations and stashes are those of 1/W of the model (the default), so that all "

@@ -103,6 +103,7 @@ plan::SearchRequest read_request(const SearchCommand& options, std::string& unit
   }
   if (options.layout != "any") request.layout = plan::parse_layout(options.layout);
   options.costs.apply(request.costs, unit, stages);
+  require_one_or_each("--memory-limit", options.memory_limits.size(), request.workers);
   if (!options.memory_limits.empty()) {
     request.memory_limits.clear();
     for (const std::string& text : options.memory_limits)

@@ -13,7 +13,7 @@
 
 namespace starpipe::cli {
 
-void add_schedule_option(CLI::App& command, plan::ScheduleOptions& options) {
+void add_schedule_option(CLI::App& command, plan::ScheduleOptions& options, const std::string& help) {
   const auto read = [&options](const std::vector<std::string>& words) {
     for (const std::string& word : words) {
       const auto equals = word.find('=');
@@ -26,9 +26,7 @@ void add_schedule_option(CLI::App& command, plan::ScheduleOptions& options) {
         throw CLI::ValidationError("--option", fmt::format("{} is given twice", word.substr(0, equals)));
     }
   };
-  command
-      .add_option_function<std::vector<std::string>>(
-          "--option", read, "Option of the schedule, as `schedule list --long` shows them; may be repeated")
+  command.add_option_function<std::vector<std::string>>("--option", read, help)
       ->type_name("NAME=VALUE")
       ->expected(1)
       ->allow_extra_args(false)

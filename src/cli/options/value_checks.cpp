@@ -9,6 +9,8 @@
 #include <fmt/format.h>
 
 #include "cli/input/yaml.hpp"
+#include "starpipe/base/error.hpp"
+#include "starpipe/base/index.hpp"
 #include "starpipe/base/number_input.hpp"
 
 namespace starpipe::cli {
@@ -55,6 +57,12 @@ CLI::Validator byte_count(std::uint64_t least) {
             return "";
           },
           ""};
+}
+
+void require_one_or_each(std::string_view option, std::size_t values, int workers) {
+  if (values < 2 || values == index(workers)) return;
+  throw InputError(fmt::format("{}: {} values for {} workers; give one for all, or one for each", option,
+                               values, workers));
 }
 
 void refuse_empty_values(CLI::App& app) {
