@@ -12,6 +12,7 @@ of micro-batches. The tables for the page go to standard output.
 import argparse
 import concurrent.futures
 import json
+import math
 import pathlib
 import subprocess
 import sys
@@ -83,8 +84,10 @@ def draw(runs, file):
     marks = [plt.Line2D([], [], color=colour, marker=mark, linestyle="", markersize=4.5) for colour, mark in CLUSTERS.values()]
     marks += [plt.Line2D([], [], color="#59636e", marker="o", linestyle="", markersize=4.5, markerfacecolor="none"),
               plt.Line2D([], [], color="#1f2328", marker="|", linestyle="", markersize=7)]  # fmt: skip
-    figure.get_layout_engine().set(rect=(0, 0.1, 1, 0.9))
-    figure.legend(marks, [*CLUSTERS, "without contention", "simulate, with contention"], loc="lower center", ncols=3, frameon=False, fontsize=8)
+    columns = min(3, len(sizes))
+    foot = 0.05 * math.ceil(len(marks) / columns)
+    figure.get_layout_engine().set(rect=(0, foot, 1, 1 - foot))
+    figure.legend(marks, [*CLUSTERS, "without contention", "simulate, with contention"], loc="lower center", ncols=columns, frameon=False, fontsize=8)
     figure.savefig(file, dpi=300, metadata={"Date": None} if file.suffix == ".svg" else None)
 
 
