@@ -5,7 +5,6 @@
 // The request names the configuration and the file for the result, which rank 0 writes.
 #include <exception>
 #include <string>
-#include <vector>
 
 #include <nlohmann/json.hpp>
 #include <starpu.h>  // renames main: StarPU starts SimGrid, and then calls it
@@ -13,7 +12,6 @@
 #include "cli/input/simulated_request.hpp"
 #include "starpipe/base/files.hpp"
 #include "starpipe/base/messages.hpp"
-#include "starpipe/plan/registry/plugin.hpp"
 #include "starpipe/runtime/simulation/simulated_rank.hpp"
 
 int main(int argc, char** argv) {
@@ -23,7 +21,6 @@ int main(int argc, char** argv) {
     if (argc != 2) throw std::runtime_error("starpipe-simulated.so: `starpipe sim` starts it");
     const cli::SimulatedRequest request =
         cli::simulated_request(nlohmann::json::parse(starpipe::read_file(argv[1])));
-    for (const std::string& plugin : request.plugins) starpipe::plan::load_plugin(plugin);
     const nlohmann::json result = runtime::run_simulated_rank(cli::configuration_of(request), request.steps);
     if (!result.is_null()) starpipe::write_file("sim", request.result, result.dump());
     return 0;

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """`starpipe sim`: the engine on simulated GPUs against the prediction.
 
-Usage: sim_test.py BINARY
+Usage: sim_test.py BINARY PLUGIN, where PLUGIN is tests/plugins/odd_plugin.
 """
 
 import json
@@ -27,6 +27,7 @@ levels:
 
 
 EMULATED = "runtime: {emulate: {F: 2ms, B: 2ms, W: 2ms}}\n"
+PLUGIN = ""
 EXPERIMENTS = os.path.join(os.path.dirname(__file__), "..", "..", "experiments")
 
 
@@ -62,6 +63,14 @@ class Sim(CommandTest):
                 self.assertEqual((worker["copied"]["from_gpus"], worker["copied"]["to_host"]), (received, 0), number)
         times = report["makespan"]
         self.assertLessEqual(abs(times["simulated"] / times["predicted"] - 1), makespan, times)
+
+    def test_a_schedule_of_a_plugin(self):
+        """It takes the times of its prediction. The ranks have the schedule, and not the plug-in."""
+        report = self.simulate(config("name: counted, workers: 4, options: {copies: 2}"), "--plugin", PLUGIN)
+        self.assertEqual((report["stages"], report["ranks"]), (8, 1))
+        self.assert_as_predicted(report)
+        self.refused([*self.arguments(config("name: counted, workers: 4, discipline: greedy, dynamic: true")), "--plugin", PLUGIN],
+                     "schedule.dynamic", "fixed order")
 
     def names(self):
         return [s["name"] for s in json.loads(self.ok("schedule", "list", "--json"))["schedules"]]
@@ -249,4 +258,5 @@ class Sim(CommandTest):
 
 if __name__ == "__main__":
     Sim.binary = os.path.abspath(sys.argv.pop(1))
+    PLUGIN = os.path.abspath(sys.argv.pop(1))
     unittest.main()

@@ -29,7 +29,10 @@
 #include "starpipe/base/index.hpp"
 #include "starpipe/base/messages.hpp"
 #include "starpipe/base/signals.hpp"
+#include "starpipe/model/network.hpp"
 #include "starpipe/plan/formats/json_text.hpp"
+#include "starpipe/plan/formats/schedule_json.hpp"
+#include "starpipe/plan/simulate/simulate.hpp"
 #include "starpipe/runtime/commands/cluster_run.hpp"
 #include "starpipe/runtime/config/config_keys.hpp"
 #include "starpipe/runtime/setup/expected_costs.hpp"
@@ -176,7 +179,33 @@ runtime::Config with_durations(const SimOptions& options, const runtime::Cluster
       "--durations or schedule.partition with a profile give them, too");
 }
 
+/// The configuration that the ranks read. SimGrid loads the engine once for each rank, and plug-ins would not
+/// find its functions: a schedule that one of them makes reaches the ranks as a file in `folder`. Throws
+/// InputError where the ranks would need the plug-in itself. `kinds`: the networks without plug-ins.
+runtime::Config without_plugins(runtime::Config config, const runtime::Experiment& experiment,
+                                const std::vector<std::string>& kinds, const TemporaryFolder& folder) {
+  if (config.schedule.plugins.empty()) return config;
+  const plan::Schedule& schedule = experiment.schedule;
+  if (std::ranges::find(kinds, config.model.kind) == kinds.end())
+    throw InputError(fmt::format("model.kind: {}: sim does not run networks of plug-ins", config.model.kind));
+  if (!experiment.network.parts.empty())
+    throw InputError("model.tensor: sim does not run shards with the schedules of plug-ins");
+  if (schedule.discipline() != plan::Discipline::ordered)
+    throw InputError("schedule.dynamic: sim runs schedules of plug-ins in a fixed order");
+  const plan::Costs& costs = experiment.emulated.value();
+  const std::string file = folder.file("schedule.json");
+  write_file("sim", file, plan::schedule_json(schedule, costs, plan::simulate(schedule, costs), "s").dump());
+  runtime::ScheduleConfig of_file;
+  of_file.file = file;
+  of_file.workers = schedule.workers();
+  of_file.stages = schedule.stages();
+  of_file.cuts = config.schedule.cuts;
+  config.schedule = std::move(of_file);
+  return config;
+}
+
 int sim(SimOptions options) {
+  const std::vector<std::string> kinds = model::network_kinds();
   if (options.per_share && !options.durations.gives_durations())
     throw InputError("--per-share: applies to the times of --durations");
   if (options.report) require_writable("--report", *options.report);
@@ -195,7 +224,6 @@ int sim(SimOptions options) {
   const SimulatedRequest request = {.config = folder.file("config.json"),
                                     .cluster = fs::absolute(options.cluster),
                                     .sharing = sharing_of(options),
-                                    .plugins = options.config.plugins(),
                                     .steps = steps,
                                     .result = folder.file("result.json")};
   write_file("sim", request.config, runtime::config_json(given).dump());
@@ -204,6 +232,8 @@ int sim(SimOptions options) {
   const plan::Costs& costs = experiment.emulated.value();
   cluster.check(experiment.schedule.workers());
   runtime::check_gpu_memory(config, experiment, cluster, costs);
+  write_file("sim", request.config,
+             runtime::config_json(without_plugins(given, experiment, kinds, folder)).dump());
   const nlohmann::json result = simulate_ranks(request, cluster, experiment.schedule.workers(), folder);
   const runtime::ClusterRun run =
       runtime::read_cluster_run(config, experiment, cluster, costs, result, steps);

@@ -11,7 +11,6 @@ namespace starpipe::cli {
 nlohmann::json to_json(const SimulatedRequest& request) {
   nlohmann::json json = {{"config", request.config.string()},
                          {"cluster", request.cluster.string()},
-                         {"plugins", request.plugins},
                          {"steps", request.steps},
                          {"result", request.result.string()}};
   if (request.sharing) json["sharing"] = static_cast<int>(*request.sharing);
@@ -22,7 +21,6 @@ SimulatedRequest simulated_request(const nlohmann::json& json) {
   SimulatedRequest request = {.config = json.at("config").get<std::string>(),
                               .cluster = json.at("cluster").get<std::string>(),
                               .sharing = std::nullopt,
-                              .plugins = json.at("plugins"),
                               .steps = json.at("steps"),
                               .result = json.at("result").get<std::string>()};
   if (json.contains("sharing")) request.sharing = static_cast<plan::Sharing>(json.at("sharing").get<int>());

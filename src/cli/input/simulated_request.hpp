@@ -4,8 +4,6 @@
 
 #include <filesystem>
 #include <optional>
-#include <string>
-#include <vector>
 
 #include <nlohmann/json_fwd.hpp>
 
@@ -19,7 +17,6 @@ struct SimulatedRequest {
   std::filesystem::path config;          ///< a whole configuration, with `runtime.emulate`
   std::filesystem::path cluster;         ///< the file of --cluster
   std::optional<plan::Sharing> sharing;  ///< of all of the cluster's levels, in place of what the file says
-  std::vector<std::string> plugins;
   int steps = 1;
   std::filesystem::path result;  ///< what rank 0 writes
 };
@@ -29,7 +26,7 @@ nlohmann::json to_json(const SimulatedRequest& request);
 SimulatedRequest simulated_request(const nlohmann::json& json);
 
 /// The configuration of the request on its cluster: transfers take the cluster's links, also where schedules
-/// are made for times. Plug-ins must be loaded.
+/// are made for times. Plug-ins of the configuration must be loaded; the ranks' has none.
 runtime::Config configuration_of(const SimulatedRequest& request);
 
 }  // namespace starpipe::cli
