@@ -19,6 +19,7 @@
 #include "starpipe/base/error.hpp"
 #include "starpipe/base/index.hpp"
 #include "starpipe/base/messages.hpp"
+#include "starpipe/base/numbers.hpp"
 
 namespace starpipe::runtime {
 namespace {
@@ -105,10 +106,9 @@ CoreShare share_cores(const Mpi& mpi, const WorkerMap& map, const RuntimeConfig&
   }
   if (computing > share.cores * config.workers_per_core) {
     problem = fmt::format(
-        "schedule.workers: {} workers put {} on the {} cores of {}, which carry at most {} "
-        "(runtime.workers_per_core: {})",
-        map.workers(), computing, share.cores, hardware.machine, share.cores * config.workers_per_core,
-        config.workers_per_core);
+        "schedule.workers: {} workers put {} on {} of {}, with room for {} (runtime.workers_per_core: {})",
+        map.workers(), computing, counted_text(share.cores, "core"), hardware.machine,
+        share.cores * config.workers_per_core, config.workers_per_core);
   } else if (allowed.value_or(own_workers) < own_workers) {
     problem = fmt::format("schedule.workers: rank {} carries {} workers, but STARPU_NCPU allows {}",
                           mpi.rank(), own_workers, *allowed);
