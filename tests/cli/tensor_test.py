@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`model.tensor`: shards beside the whole model, on one rank and on two.
+"""`model.tensor`: shards beside the whole model, on one rank, on two and on four.
 
-Usage: tensor_test.py BINARY LAUNCHER..., the launcher being what starts two ranks.
+Usage: tensor_test.py BINARY LAUNCHER..., the launcher being what starts two ranks: its last word is their number.
 """
 
 import json
@@ -12,6 +12,7 @@ import unittest
 from support import CommandTest
 
 LAUNCHER = []
+FOUR_RANKS = []
 
 CONFIG = """
 model:    {kind: gpt, layers: 2, hidden: 16, heads: 4, context: 16}
@@ -34,11 +35,11 @@ class Tensor(CommandTest):
         self.assertEqual(result.returncode, 0, result.stderr)
         return json.loads(self.read("r.json"))
 
-    def test_shards_train_as_the_whole(self):
-        whole = self.train(1)
+    def train_as_the_whole(self, *model):
+        whole = self.train(1, *model)
         for shards in (2, 4):
-            for launcher in ([], LAUNCHER):
-                report = self.train(shards, launcher=launcher)
+            for launcher in ([], LAUNCHER, FOUR_RANKS):
+                report = self.train(shards, *model, launcher=launcher)
                 self.assertEqual(report["workers"], 2 * shards)
                 self.assertEqual(report["parameters"], whole["parameters"])
                 for mine, expected in zip(report["losses"], whole["losses"], strict=True):
@@ -47,6 +48,12 @@ class Tensor(CommandTest):
                     for figures in kinds.values():
                         self.assertEqual(figures["predicted"], figures["measured"])
                 self.assertGreater(sum(report["received"]["activations"]["count"]["measured"]), 0)
+
+    def test_shards_train_as_the_whole(self):
+        self.train_as_the_whole()
+
+    def test_shards_of_llama_train_as_the_whole(self):
+        self.train_as_the_whole("--set", "model={kind: llama, heads: 8, kv_heads: 4, intermediate: 24}")
 
     def test_ranks_change_no_bit(self):
         one = self.train(2)["losses"]
@@ -96,4 +103,5 @@ class Tensor(CommandTest):
 
 if __name__ == "__main__":
     CommandTest.binary, LAUNCHER = os.path.abspath(sys.argv[1]), sys.argv[2:]
+    FOUR_RANKS = [*LAUNCHER[:-1], "4"]
     unittest.main(argv=sys.argv[:1])

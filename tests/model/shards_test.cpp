@@ -25,14 +25,23 @@ using namespace testing;
 constexpr const char* text = "/usr/share/common-licenses/GPL-3";
 using Tensors = std::map<std::string, Tensor>;
 
-Network gpt(int shards, int stages = 2) {
+ModelConfig config_of(const std::string& kind, int shards) {
   ModelConfig config;
+  config.kind = kind;
   config.options["layers"] = 2;
   config.options["hidden"] = 32;
-  config.options["heads"] = 4;
+  config.options["heads"] = kind == "llama" ? 8 : 4;
   config.options["context"] = 24;
   config.options["tensor"] = shards;
-  return build_network(config, 2, stages);
+  if (kind == "llama") {
+    config.options["kv_heads"] = 4;
+    config.options["intermediate"] = 48;
+  }
+  return config;
+}
+
+Network network_of(const std::string& kind, int shards, int stages = 2) {
+  return build_network(config_of(kind, shards), 2, stages);
 }
 
 ReferenceRun train(const Network& network) {
@@ -61,13 +70,15 @@ double distance(const Tensors& a, const Tensors& b) {
   return std::sqrt(difference / size);
 }
 
-TEST(Shards, AddUpToTheSameTraining) {
-  const Network whole = gpt(1);
+class Shards : public ::testing::TestWithParam<std::string> {};
+
+TEST_P(Shards, AddUpToTheSameTraining) {
+  const Network whole = network_of(GetParam(), 1);
   const ReferenceRun expected = train(whole);
   for (const int shards : {2, 4}) {
     SCOPED_TRACE(shards);
     for (const int stages : {1, 2, 4}) {
-      const Network network = gpt(shards, stages);
+      const Network network = network_of(GetParam(), shards, stages);
       EXPECT_EQ(network.shards(), shards);
       EXPECT_EQ(network.whole_stages(), stages);
       EXPECT_EQ(network.parameter_count(), whole.parameter_count());
@@ -84,10 +95,10 @@ TEST(Shards, AddUpToTheSameTraining) {
   }
 }
 
-TEST(Shards, StartAndAreSavedAsTheWhole) {
-  const auto saved = [](int shards) {
+TEST_P(Shards, StartAndAreSavedAsTheWhole) {
+  const auto saved = [&](int shards) {
     const Folder folder;
-    const Network network = gpt(shards);
+    const Network network = network_of(GetParam(), shards);
     save_weights(folder / "w.safetensors", network, start_parameters(network, 7));
     return bytes_of(folder / "w.safetensors");
   };
@@ -95,19 +106,19 @@ TEST(Shards, StartAndAreSavedAsTheWhole) {
   EXPECT_EQ(saved(4), saved(1));
 }
 
-TEST(Shards, LoadTheFileOfTheWhole) {
+TEST_P(Shards, LoadTheFileOfTheWhole) {
   const Folder folder;
   const std::filesystem::path file = folder / "w.safetensors";
-  const Network whole = gpt(1);
+  const Network whole = network_of(GetParam(), 1);
   save_weights(file, whole, start_parameters(whole, 7));
-  const Network network = gpt(4);
+  const Network network = network_of(GetParam(), 4);
   EXPECT_EQ(load_weights(file, network), start_parameters(network, 7));
   EXPECT_NO_THROW(check_weights(file, network));
 }
 
 // A stage that reads several shards adds them; the embedding and the head are whole.
-TEST(Shards, ReadAllShardsOfTheHalfBefore) {
-  const Network network = gpt(2, 1);
+TEST_P(Shards, ReadAllShardsOfTheHalfBefore) {
+  const Network network = network_of(GetParam(), 2, 1);
   ASSERT_EQ(network.graph.size(), 1 + 2 * 2 * 2 + 1);
   EXPECT_FALSE(network.stages[1].adds_inputs());
   for (int s = 3; s < network.graph.size(); ++s) {
@@ -117,11 +128,20 @@ TEST(Shards, ReadAllShardsOfTheHalfBefore) {
   EXPECT_EQ(network.parts[2].shard, 1);
 }
 
-TEST(Shards, DivideTheHeads) {
-  ModelConfig config;
-  config.options["heads"] = 4;
-  config.options["tensor"] = 3;
-  expect_input_error([&] { build_network(config, 1, 1); }, "model.tensor: 3 does not divide model.heads, 4");
+INSTANTIATE_TEST_SUITE_P(Kinds, Shards, ::testing::Values("gpt", "llama"),
+                         [](const auto& kind) { return kind.param; });
+
+TEST(ShardsOfAKind, DivideTheHeads) {
+  const auto refused = [](const std::string& kind, const std::string& key, int value,
+                          const std::string& problem) {
+    ModelConfig config = config_of(kind, 4);
+    config.options[key] = value;
+    expect_input_error([&] { build_network(config, 1, 1); }, problem);
+  };
+  refused("gpt", "tensor", 3, "model.tensor: 3 does not divide model.heads, 4");
+  refused("llama", "heads", 2, "model.kv_heads: 4 does not divide model.heads, 2");
+  refused("llama", "kv_heads", 2, "model.tensor: 4 does not divide model.kv_heads, 2");
+  refused("llama", "intermediate", 50, "model.tensor: 4 does not divide model.intermediate, 50");
 }
 
 }  // namespace

@@ -1,7 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include <algorithm>
 #include <cmath>
-#include <iterator>
 #include <string>
 #include <utility>
 #include <vector>
@@ -9,6 +7,7 @@
 #include <fmt/format.h>
 
 #include "model/networks/saved_names.hpp"
+#include "model/networks/shards.hpp"
 #include "starpipe/base/error.hpp"
 #include "starpipe/base/index.hpp"
 #include "starpipe/model/dataset.hpp"
@@ -74,15 +73,8 @@ class Layers {
                       .matrices = 1,
                       .inner = 4 * hidden_};
     Unit unit = {fmt::format("block {}", number), {}};
-    for (const Half& half : {attention, mlp}) {
-      std::vector<std::vector<StageOp>> shards;
-      for (std::size_t k = 0; k < shards_; ++k) shards.push_back(shard_of(half, k));
-      if (shards_ > 1) {
-        unit.halves.push_back(std::move(shards));
-      } else {
-        std::ranges::move(shards.front(), std::back_inserter(unit.ops));
-      }
-    }
+    for (const Half& half : {attention, mlp})
+      add_half(unit, shards_, [&](std::size_t k) { return shard_of(half, k); });
     return unit;
   }
 
@@ -116,38 +108,31 @@ class Layers {
   }
   [[nodiscard]] StageOp linear(const std::string& name, std::size_t inputs, std::size_t outputs,
                                double spread, bool bias, std::vector<Piece> pieces) const {
-    StageOp op = layer({"linear",
-                        name,
-                        rows_,
-                        inputs,
-                        {{"outputs", static_cast<double>(outputs)},
-                         {"conv1d", 1},
-                         {"bias", bias ? 1 : 0},
-                         {"deviation", spread}}});
-    if (shards_ > 1) op.pieces = std::move(pieces);
-    return op;
+    return with_pieces(layer({"linear",
+                              name,
+                              rows_,
+                              inputs,
+                              {{"outputs", static_cast<double>(outputs)},
+                               {"conv1d", 1},
+                               {"bias", bias ? 1 : 0},
+                               {"deviation", spread}}}),
+                       shards_, std::move(pieces));
   }
 
   /// A shard as Megatron-LM cuts it (arXiv 1909.08053, section 3): it has heads, or columns of the first
   /// matrix of the MLP and rows of the second. The outputs of the shards add up to that of the half. Shard 0
-  /// has the residual connection and the second bias; the shards share the normalisation's parameters. The
-  /// only shard is the half itself.
+  /// has the second bias; the shards share the normalisation's parameters.
   [[nodiscard]] std::vector<StageOp> shard_of(const Half& half, std::size_t k) const {
     StageOp normed = norm(half.norm);
     if (shards_ > 1) normed.shared = half.norm;
     std::vector<Piece> of_second = {rows_piece(half.inner, hidden_, k, shards_)};
     if (k == 0) of_second.emplace_back();  // the bias is whole
-    std::vector<StageOp> ops = {
-        std::move(normed),
-        linear(half.first, hidden_, half.columns / shards_, deviation, true,
-               {columns_piece(hidden_, half.columns, k, shards_, half.matrices),
-                vector_piece(half.columns, k, shards_, half.matrices)}),
-        layer(half.between),
-        linear(half.second, half.inner / shards_, hidden_, projection_, k == 0, std::move(of_second))};
-    if (k > 0) return ops;
-    ops.insert(ops.begin(), residual_begin());
-    ops.push_back(residual_end());
-    return ops;
+    return {std::move(normed),
+            linear(half.first, hidden_, half.columns / shards_, deviation, true,
+                   {columns_piece(hidden_, half.columns, k, shards_, half.matrices),
+                    vector_piece(half.columns, k, shards_, half.matrices)}),
+            layer(half.between),
+            linear(half.second, half.inner / shards_, hidden_, projection_, k == 0, std::move(of_second))};
   }
 
   const ModelConfig& config_;
@@ -163,11 +148,9 @@ class Layers {
 UnitGraph gpt_units(const ModelConfig& config, std::size_t microbatch_size) {
   const int width = option(config, "hidden");
   const int heads = option(config, "heads");
-  const int shards = option(config, tensor_key);
   if (width % heads != 0)
     throw InputError(fmt::format("model.heads: {} does not divide model.hidden, {}", heads, width));
-  if (heads % shards != 0)
-    throw InputError(fmt::format("model.tensor: {} does not divide model.heads, {}", shards, heads));
+  require_shards_divide(config, "heads", heads);
   UnitGraph graph;
   graph.rows = microbatch_size * index(option(config, "context"));
   const Layers layers(config, graph.rows);
@@ -192,12 +175,7 @@ const bool registered = register_network(with_saved_names(
                "Number of tokens: ids are 0 to `vocabulary` - 1. At least 256 with `data.kind: text`.",
                from_1_to(1 << 24)},
               tied_head_key(),
-              {.name = tensor_key,
-               .default_value = 1,
-               .meaning = "Shards into which each half of a block is cut (tensor parallelism); they divide "
-                          "`heads`.",
-               .interval = from_1_to(1 << 18),
-               .cuts_only = true}},
+              tensor_network_key()},
      .units = gpt_units},
     // Old versions of transformers saved causal masks among the weights.
     {.prefix = "transformer.",

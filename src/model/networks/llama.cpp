@@ -8,6 +8,7 @@
 #include <fmt/format.h>
 
 #include "model/networks/saved_names.hpp"
+#include "model/networks/shards.hpp"
 #include "starpipe/base/error.hpp"
 #include "starpipe/base/index.hpp"
 #include "starpipe/model/dataset.hpp"
@@ -41,6 +42,9 @@ Heads heads_of(const ModelConfig& config) {
   if (heads % kv_heads != 0) {
     throw InputError(fmt::format("model.kv_heads: {} does not divide model.heads, {}", kv_heads, heads));
   }
+  require_shards_divide(config, "heads", heads);
+  require_shards_divide(config, "kv_heads", kv_heads);
+  require_shards_divide(config, "intermediate", option(config, "intermediate"));
   return {index(heads), index(kv_heads), index(width / heads)};
 }
 
@@ -52,7 +56,8 @@ class Layers {
         rows_(rows),
         vocabulary_(index(option(config, "vocabulary"))),
         hidden_(index(option(config, "hidden"))),
-        heads_(heads_of(config)) {}
+        heads_(heads_of(config)),
+        shards_(index(option(config, tensor_key))) {}
 
   [[nodiscard]] StageOp embedding() const {
     return tied_if_asked({"embedding",
@@ -66,48 +71,12 @@ class Layers {
   [[nodiscard]] StageOp norm(const std::string& name) const {
     return layer({"rmsnorm", name, rows_, hidden_, {{"epsilon", option<double>(config_, "epsilon")}}});
   }
-  [[nodiscard]] StageOp linear(const std::string& name, std::size_t inputs, std::size_t outputs,
-                               std::vector<std::pair<std::string, std::size_t>> parts = {}) const {
-    LayerSpec spec = linear_spec(name, inputs, outputs);
-    spec.parts = std::move(parts);
-    return layer(spec);
-  }
-
-  /// The ops of a block, whose parameters' names begin with `name`.
-  [[nodiscard]] std::vector<StageOp> block(const std::string& name) const {
-    const auto [queries, keys, size] = heads_;
-    const std::size_t columns = (queries + 2 * keys) * size;  // of q, k and v
-    const std::size_t inner = index(option(config_, "intermediate"));
-    const auto context = static_cast<double>(option(config_, "context"));
-    const std::string attention = name + ".self_attn";
-    const std::string mlp = name + ".mlp";
-    return {residual_begin(),
-            norm(name + ".input_layernorm"),
-            linear(attention, hidden_, columns,
-                   {{"q_proj", hidden_}, {"k_proj", keys * size}, {"v_proj", keys * size}}),
-            layer({"rotary",
-                   attention,
-                   rows_,
-                   columns,
-                   {{"heads", static_cast<double>(queries + keys)},
-                    {"size", static_cast<double>(size)},
-                    {"context", context},
-                    {"theta", option<double>(config_, "rope_theta")}}}),
-            layer({"attention",
-                   attention,
-                   rows_,
-                   columns,
-                   {{"heads", static_cast<double>(queries)},
-                    {"kv_heads", static_cast<double>(keys)},
-                    {"context", context}}}),
-            linear(attention + ".o_proj", hidden_, hidden_),
-            residual_end(),
-            residual_begin(),
-            norm(name + ".post_attention_layernorm"),
-            linear(mlp, hidden_, 2 * inner, {{"gate_proj", inner}, {"up_proj", inner}}),
-            layer({"swiglu", mlp, rows_, 2 * inner, {}}),
-            linear(mlp + ".down_proj", inner, hidden_),
-            residual_end()};
+  [[nodiscard]] Unit block(int number) const {
+    const std::string name = fmt::format("model.layers.{}", number);
+    Unit unit = {fmt::format("block {}", number), {}};
+    add_half(unit, shards_, [&](std::size_t k) { return attention_shard(name, k); });
+    add_half(unit, shards_, [&](std::size_t k) { return mlp_shard(name, k); });
+    return unit;
   }
 
   [[nodiscard]] std::vector<StageOp> head() const {
@@ -115,6 +84,71 @@ class Layers {
   }
 
  private:
+  /// A tensor of the saved file that is a part of a linear layer's weight: its name after the layer's, and
+  /// its outputs, of all shards together.
+  using Part = std::pair<std::string, std::size_t>;
+
+  // Shards are cut as in gpt.cpp. A shard of the attention has query heads, and the heads of keys and values
+  // that belong to them.
+  [[nodiscard]] std::vector<StageOp> attention_shard(const std::string& block, std::size_t k) const {
+    const Heads own = {heads_.queries / shards_, heads_.keys / shards_, heads_.size};
+    const std::size_t columns = (own.queries + 2 * own.keys) * own.size;  // of q, k and v
+    const std::size_t of_keys = heads_.keys * heads_.size;
+    const auto context = static_cast<double>(option(config_, "context"));
+    const std::string name = block + ".self_attn";
+    return {shared_norm(block + ".input_layernorm"),
+            first_linear(name, {{"q_proj", hidden_}, {"k_proj", of_keys}, {"v_proj", of_keys}}, k),
+            layer({"rotary",
+                   name,
+                   rows_,
+                   columns,
+                   {{"heads", static_cast<double>(own.queries + own.keys)},
+                    {"size", static_cast<double>(own.size)},
+                    {"context", context},
+                    {"theta", option<double>(config_, "rope_theta")}}}),
+            layer({"attention",
+                   name,
+                   rows_,
+                   columns,
+                   {{"heads", static_cast<double>(own.queries)},
+                    {"kv_heads", static_cast<double>(own.keys)},
+                    {"context", context}}}),
+            second_linear(name + ".o_proj", hidden_, k)};
+  }
+  [[nodiscard]] std::vector<StageOp> mlp_shard(const std::string& block, std::size_t k) const {
+    const std::size_t inner = index(option(config_, "intermediate"));
+    const std::string name = block + ".mlp";
+    return {shared_norm(block + ".post_attention_layernorm"),
+            first_linear(name, {{"gate_proj", inner}, {"up_proj", inner}}, k),
+            layer({"swiglu", name, rows_, 2 * inner / shards_, {}}),
+            second_linear(name + ".down_proj", inner, k)};
+  }
+
+  /// A normalisation whose parameters all shards share.
+  [[nodiscard]] StageOp shared_norm(const std::string& name) const {
+    StageOp op = norm(name);
+    if (shards_ > 1) op.shared = name;
+    return op;
+  }
+  /// The first linear layer of a half: shard k has rows of each part, since the weights are [outputs,
+  /// inputs].
+  [[nodiscard]] StageOp first_linear(const std::string& name, std::vector<Part> parts, std::size_t k) const {
+    std::vector<Piece> pieces;
+    std::size_t outputs = 0;
+    for (auto& [part, rows] : parts) {
+      pieces.push_back(rows_piece(rows, hidden_, k, shards_));
+      rows /= shards_;
+      outputs += rows;
+    }
+    LayerSpec spec = linear_spec(name, hidden_, outputs);
+    spec.parts = std::move(parts);
+    return with_pieces(layer(spec), shards_, std::move(pieces));
+  }
+  /// The second one, with `inputs` of all shards together: shard k has columns.
+  [[nodiscard]] StageOp second_linear(const std::string& name, std::size_t inputs, std::size_t k) const {
+    return with_pieces(layer(linear_spec(name, inputs / shards_, hidden_)), shards_,
+                       {columns_piece(hidden_, inputs, k, shards_)});
+  }
   [[nodiscard]] StageOp layer(const LayerSpec& spec) const { return layer_op(spec, config_.precision); }
   [[nodiscard]] LayerSpec linear_spec(const std::string& name, std::size_t inputs,
                                       std::size_t outputs) const {
@@ -134,6 +168,7 @@ class Layers {
   std::size_t vocabulary_;
   std::size_t hidden_;
   Heads heads_;
+  std::size_t shards_;
 };
 
 /// Parameters have the names, shapes and start values of Hugging Face's LlamaForCausalLM.
@@ -142,9 +177,7 @@ UnitGraph units(const ModelConfig& config, std::size_t microbatch_size) {
   const Layers layers(config, rows);
   std::vector<Unit> chain;
   chain.push_back({"embedding", {layers.embedding()}});
-  for (int n = 0; n < option(config, "layers"); ++n) {
-    chain.push_back({fmt::format("block {}", n), layers.block(fmt::format("model.layers.{}", n))});
-  }
+  for (int n = 0; n < option(config, "layers"); ++n) chain.push_back(layers.block(n));
   chain.push_back({"head", layers.head()});
 
   UnitGraph graph;
@@ -182,7 +215,8 @@ const bool registered = register_network(with_saved_names(
            .meaning = "Added to the mean square in RMSNorm.",
            .interval = positive,
            .values_only = true},
-          tied_head_key()},
+          tied_head_key(),
+          tensor_network_key()},
      .units = units},
     // Old versions of transformers saved the frequencies of rotary positions among the weights.
     {.prefix = "model.", .embedding = "model.embed_tokens.weight", .not_weights = {".rotary_emb.inv_freq"}}));
