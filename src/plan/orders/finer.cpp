@@ -16,19 +16,20 @@ namespace starpipe::plan {
 namespace {
 
 void require_parts(const Schedule& schedule, const StageGraph& finer, std::span<const StagePart> parts,
-                   int shards) {
+                   int workers_each) {
+  if (workers_each < 1) throw std::logic_error("a stage has no worker");
   if (std::cmp_not_equal(parts.size(), finer.size())) throw std::logic_error("a stage is no part of any");
   for (const StagePart& part : parts) {
     const bool known = part.stage >= 0 && part.stage < schedule.stages();
-    if (!known || part.shard < 0 || part.shard >= shards) throw std::logic_error("a part of no stage");
+    if (!known || part.shard < 0) throw std::logic_error("a part of no stage");
   }
 }
 
 }  // namespace
 
 Schedule with_parts(const Schedule& schedule, const StageGraph& finer, std::span<const StagePart> parts,
-                    int shards) {
-  require_parts(schedule, finer, parts, shards);
+                    int workers_each) {
+  require_parts(schedule, finer, parts, workers_each);
   if (schedule.discipline() != Discipline::ordered) {
     throw InputError(
         fmt::format("{}: only an ordered schedule has stages of several parts", schedule.name()));
@@ -39,7 +40,7 @@ Schedule with_parts(const Schedule& schedule, const StageGraph& finer, std::span
   return Schedule({.name = schedule.name(),
                    .graph = finer,
                    .microbatches = schedule.microbatches(),
-                   .workers = schedule.workers() * shards,
+                   .workers = schedule.workers() * workers_each,
                    .split_backward =
                        [&](int stage, int microbatch) {
                          return schedule.split_backward(parts[index(stage)].stage, microbatch);
@@ -47,9 +48,9 @@ Schedule with_parts(const Schedule& schedule, const StageGraph& finer, std::span
                    .placement =
                        [&](const Job& job) {
                          const Placement at = schedule.placement(whole(job));
-                         const int shard = parts[index(job.stage)].shard;
-                         return Placement{.weights = at.weights * shards + shard,
-                                          .compute = at.compute * shards + shard};
+                         const int own = parts[index(job.stage)].shard % workers_each;
+                         return Placement{.weights = at.weights * workers_each + own,
+                                          .compute = at.compute * workers_each + own};
                        },
                    .priority =
                        [&](const Job& job) {
@@ -61,21 +62,27 @@ Schedule with_parts(const Schedule& schedule, const StageGraph& finer, std::span
 }
 
 Costs costs_of_whole_stages(const Costs& costs, const StageGraph& finer, std::span<const StagePart> parts,
-                            int stages) {
-  std::map<std::pair<int, int>, Durations> side_by_side;  // by stage and depth: the longest
+                            int stages, int workers_each) {
+  // By stage and depth: the times of each of its workers.
+  std::map<std::pair<int, int>, std::vector<Durations>> side_by_side;
+  constexpr Durations none = {.F = 0, .B = 0, .W = 0};
   Costs whole = costs;
   whole.shared.clear();
   whole.sizes.assign(index(stages), {});
-  whole.durations.assign(index(stages), {.F = 0, .B = 0, .W = 0});
+  whole.durations.assign(index(stages), none);
   for (int s = 0; s < finer.size(); ++s) {
-    const int stage = parts[index(s)].stage;
-    Durations& longest = side_by_side.try_emplace({stage, finer.depth(s)}, 0, 0, 0).first->second;
+    const auto [stage, shard] = parts[index(s)];
+    auto& workers =
+        side_by_side.try_emplace({stage, finer.depth(s)}, index(workers_each), none).first->second;
     for (const auto& [name, time] : pass_times)
-      longest.*time = std::max(longest.*time, costs.duration(s).*time);
+      workers[index(shard % workers_each)].*time += costs.duration(s).*time;
     whole.sizes[index(stage)] = costs.size(s);
   }
-  for (const auto& [place, longest] : side_by_side) {
-    for (const auto& [name, time] : pass_times) whole.durations[index(place.first)].*time += longest.*time;
+  for (const auto& [place, workers] : side_by_side) {
+    for (const auto& [name, time] : pass_times) {
+      const auto longest = std::ranges::max(workers, {}, time);
+      whole.durations[index(place.first)].*time += longest.*time;
+    }
   }
   return whole;
 }

@@ -37,6 +37,12 @@ void add_shape_keys(Keys& keys) {
       described_default(key("schedule.stages", whole(), "Stages (S) into which the network is cut.",
                             at(&Config::schedule, &ScheduleConfig::stages)),
                         "W times the schedule's number of stages on a worker")));
+  add(described_default(
+      only_named(key("schedule.tensor", whole(),
+                     "With `model.tensor`: the workers that each of the W workers becomes (D). Where the "
+                     "schedule has worker v, shard k is on worker D v + k mod D.",
+                     at(&Config::schedule, &ScheduleConfig::tensor))),
+      "the value of `model.tensor`"));
   add(only_named(key("schedule.groups", whole(),
                      "Groups (G) of W / G workers, each with a pipeline of its own (data parallelism); "
                      "micro-batch b goes to group b mod G. Of naive, gpipe, 1f1b, eager-1f1b, lpp and fslpp.",

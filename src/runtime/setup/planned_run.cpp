@@ -130,19 +130,29 @@ void refuse_with_shards(const Config& config, const model::Network& network) {
   refuse(config.runtime.device.size() > 1, "runtime.device, a list", "give one word for all workers");
 }
 
-// The schedule of the chain that the network is without shards, with T workers for each of its workers.
+// How many workers each worker of the schedule becomes.
+int workers_each(const Config& config, const model::Network& network) {
+  const int shards = network.shards();
+  const int workers = config.schedule.tensor.value_or(shards);
+  if (workers <= shards) return workers;
+  throw InputError(fmt::format("schedule.tensor: {} workers are more than the shards of model.tensor, {}",
+                               workers, shards));
+}
+
+// The schedule of the chain that the network is without shards, with several workers for each of its workers.
 plan::LimitedSchedule build_sharded_schedule(const Config& config, const model::Network& network,
                                              const std::optional<plan::Costs>& known,
                                              const plan::Costs& expected) {
+  const int each = workers_each(config, network);
   const auto whole = [&](const plan::Costs& costs) {
-    return plan::costs_of_whole_stages(costs, network.graph, network.parts, network.whole_stages());
+    return plan::costs_of_whole_stages(costs, network.graph, network.parts, network.whole_stages(), each);
   };
   plan::LimitedSchedule made =
       build_schedule(config, plan::StageGraph::chain(network.whole_stages()),
                      known ? std::optional(whole(*known)) : std::nullopt, whole(expected));
   if (made.schedule.discipline() != plan::Discipline::ordered)
     made.schedule = plan::ordered_as_simulated(made.schedule, whole(expected));
-  made.schedule = plan::with_parts(made.schedule, network.graph, network.parts, network.shards());
+  made.schedule = plan::with_parts(made.schedule, network.graph, network.parts, each);
   return finishing(std::move(made));
 }
 
@@ -185,6 +195,7 @@ PlannedRun plan_run(const Config& config) {
   refuse_many_jobs("training.microbatches", stages, microbatches);
   model::Network network = network_of(config, stages);
   refuse_with_shards(config, network);
+  if (network.parts.empty()) workers_each(config, network);
   refuse_many_jobs("training.microbatches", network.graph.size(), microbatches);
   refuse_large_stages(network);
   std::optional<plan::Costs> emulated;

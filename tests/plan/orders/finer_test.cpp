@@ -89,10 +89,27 @@ TEST(WithParts, LastsAsLongAsTheWhole) {
   Costs costs = added_inputs(graph);
   costs.durations.assign(index(graph.size()), {.F = 1, .B = 2, .W = 3});
   costs.durations.back() = {.F = 0, .B = 0, .W = 0};
-  const Costs of_whole = costs_of_whole_stages(costs, graph, parts, whole.stages());
+  const Costs of_whole = costs_of_whole_stages(costs, graph, parts, whole.stages(), 2);
   EXPECT_EQ(of_whole.duration(0), (Durations{.F = 2, .B = 4, .W = 6}));
   EXPECT_DOUBLE_EQ(simulate(with_parts(whole, graph, parts, 2), costs).makespan,
                    simulate(whole, of_whole).makespan);
+}
+
+// Two workers that share three shards: one of them computes two, one after the other.
+TEST(WithParts, PutsShardsRoundOverFewerWorkers) {
+  const auto [graph, parts] = sharded_chain(2, 1, 3);
+  const Schedule whole = named("1f1b", 2, 4, 2);
+  const Schedule finer = with_parts(whole, graph, parts, 2);
+  EXPECT_EQ(finer.workers(), 4);
+  EXPECT_TRUE(check(finer).ok());
+  for (const auto& [stage, worker] : {std::pair{0, 0}, {1, 1}, {2, 0}, {3, 2}, {4, 3}, {5, 2}})
+    EXPECT_EQ(finer.compute(finer.forward(stage, 0)), worker);
+  Costs costs = added_inputs(graph);
+  costs.durations.assign(index(graph.size()), {.F = 1, .B = 2, .W = 3});
+  costs.durations.back() = {.F = 0, .B = 0, .W = 0};
+  const Costs of_whole = costs_of_whole_stages(costs, graph, parts, whole.stages(), 2);
+  EXPECT_EQ(of_whole.duration(0), (Durations{.F = 2, .B = 4, .W = 6}));
+  EXPECT_LE(simulate(finer, costs).makespan, simulate(whole, of_whole).makespan);
 }
 
 // T (T - 1) activations and as many gradients between two groups, for each micro-batch: each shard receives

@@ -68,6 +68,7 @@ struct ScheduleConfig {
   std::optional<std::filesystem::path> file;  ///< when it is given, `name` has no effect
   std::optional<int> workers = 1;
   std::optional<int> stages;
+  std::optional<int> tensor;  ///< unset: as many workers as shards
   std::optional<int> groups;
   std::map<std::string, int> options;
   std::vector<int> placement;
