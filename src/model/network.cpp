@@ -90,11 +90,14 @@ bool has_shards(const UnitGraph& graph) {
 }
 
 /// Builds the stages of a chain whose units are cut into shards. Units without shards that follow each other
-/// in a stage of the chain are one stage; each shard is one.
+/// in a stage of the chain are one stage; each shard is one, and so is each sum under `sums: one`.
 class ShardedStages {
  public:
   ShardedStages(Network& network, const UnitGraph& units) : network_(network), units_(units) {
     columns_ = units.branch_inputs;
+    const auto sums = network.config.options.find(sums_key);
+    sums_by_one_ =
+        sums != network.config.options.end() && sums->second == OptionValue(std::string(sums_by_one));
   }
 
   void add(const std::vector<Unit>& chain, const Bounds& bounds) {
@@ -109,7 +112,8 @@ class ShardedStages {
       const bool last = std::cmp_equal(whole_ + 2, bounds.size());
       flush(ops, last ? units_.loss : nullptr);
     }
-    network_.graph = plan::StageGraph(static_cast<int>(network_.stages.size()), std::move(edges_));
+    network_.graph = plan::StageGraph(static_cast<int>(network_.stages.size()), std::move(edges_))
+                         .with_shards(std::move(side_by_side_));
   }
 
  private:
@@ -118,6 +122,8 @@ class ShardedStages {
   }
 
   void add_shards(const std::vector<std::vector<StageOp>>& shards, const std::shared_ptr<const Loss>& loss) {
+    // A stage without ops hands on the sum of its inputs. A whole stage adds them itself.
+    if (sums_by_one_ && shards.size() > 1 && before_.size() > 1) add_shards({{}}, nullptr);
     std::vector<int> added;
     const std::vector<std::size_t> inputs(std::max<std::size_t>(before_.size(), 1), columns_);
     for (std::size_t shard = 0; shard < shards.size(); ++shard) {
@@ -129,15 +135,18 @@ class ShardedStages {
       added.push_back(s);
     }
     columns_ = columns_after(shards.front(), columns_);
+    if (added.size() > 1) side_by_side_.push_back(added);
     before_ = std::move(added);
   }
 
   Network& network_;
   const UnitGraph& units_;
+  bool sums_by_one_;         // whether a stage of its own adds the outputs of shards
   int whole_ = 0;            // number of the stage of the chain
   std::vector<int> before_;  // the stages whose outputs the next ones read
   std::size_t columns_;      // of these outputs
   std::vector<std::pair<int, int>> edges_;
+  std::vector<std::vector<int>> side_by_side_;  // the shards of each half
 };
 
 }  // namespace

@@ -63,6 +63,7 @@ KEYS = {
     "model.vocabulary": Key("simulate", GPT, 300),
     "model.tied": Key("simulate", GPT, True),
     "model.tensor": Key("simulate", GPT, 2),
+    "model.sums": Key("simulate", GPT, "one", "model.tensor=2"),
     "model.kv_heads": Key("simulate", LLAMA, 2),
     "model.intermediate": Key("simulate", LLAMA, 20),
     "model.rope_theta": Key("train", LLAMA, 10),

@@ -128,8 +128,44 @@ TEST_P(Shards, ReadAllShardsOfTheHalfBefore) {
   EXPECT_EQ(network.parts[2].shard, 1);
 }
 
+// With a summing stage between two halves. The head adds the last shards' outputs itself.
+TEST_P(Shards, AreAddedByAStageOfItsOwn) {
+  ModelConfig config = config_of(GetParam(), 4);
+  config.options["sums"] = std::string("one");
+  const Network network = build_network(config, 2, 2);
+  ASSERT_EQ(network.graph.size(), 1 + 4 * 4 + 3 + 1);
+  const int sum = 5;
+  EXPECT_EQ(network.graph.pred(sum).size(), 4U);
+  EXPECT_EQ(network.graph.succ(sum).size(), 4U);
+  EXPECT_EQ(network.parts[index(sum)].shard, 0);
+  EXPECT_EQ(network.graph.pred(6).size(), 1U);
+  const ReferenceRun expected = train(network_of(GetParam(), 4));
+  const ReferenceRun run = train(network);
+  EXPECT_EQ(run.losses, expected.losses);
+  const Network each = network_of(GetParam(), 4);
+  EXPECT_LE(distance(whole_tensors(network, run.parameters), whole_tensors(each, expected.parameters)), 1e-6);
+}
+
+TEST_P(Shards, AreNoneToBeAdded) {
+  ModelConfig config = config_of(GetParam(), 1);
+  config.options["sums"] = std::string("one");
+  expect_input_error([&] { build_network(config, 1, 1); },
+                     "model.sums: one needs shards, but model.tensor is 1");
+}
+
 INSTANTIATE_TEST_SUITE_P(Kinds, Shards, ::testing::Values("gpt", "llama"),
                          [](const auto& kind) { return kind.param; });
+
+// docs/tensor.md: (4 + 12 / T) b s h numbers of a block, and 2 + heads / T statistics of each row.
+TEST(ShardsOfAKind, KeepTheirShareOfTheStash) {
+  const std::size_t rows = 2 * 24;
+  const std::size_t hidden = 32;
+  for (const std::size_t shards : {2U, 4U}) {
+    const Network network = network_of("gpt", static_cast<int>(shards));
+    const std::size_t block = network.stages[1].stash_size() + network.stages[1 + shards].stash_size();
+    EXPECT_EQ(block, rows * (hidden * (4 * shards + 12) / shards + 2 + 4 / shards));
+  }
+}
 
 TEST(ShardsOfAKind, DivideTheHeads) {
   const auto refused = [](const std::string& kind, const std::string& key, int value,

@@ -22,6 +22,11 @@ namespace starpipe::model {
 
 /// The key of kinds whose units may be cut into shards.
 inline constexpr const char* tensor_key = "tensor";
+/// Their key that says where the outputs of shards are added, and its values: by each shard that reads them,
+/// or by one summing stage whose output the shards read.
+inline constexpr const char* sums_key = "sums";
+inline constexpr const char* sums_by_each = "each";
+inline constexpr const char* sums_by_one = "one";
 
 /// The most sequences or samples of a micro-batch.
 inline constexpr int most_samples = 1 << 20;

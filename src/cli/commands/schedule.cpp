@@ -99,6 +99,7 @@ struct ShowOptions {
   std::optional<std::string> discipline;
   std::vector<int> memory_limits;
   bool per_share = false;
+  TensorOptions tensor;
   CostOptions costs;
   ResultOptions result;
 };
@@ -126,7 +127,7 @@ int show(const ShowOptions& options) {
   const int own_stages = plan::default_stages(plan::find_schedule(options.name), request.workers,
                                               request.options, request.groups);
   if (!stages) stages = own_stages;
-  plan::require_few_jobs("--microbatches", *stages, request.microbatches);
+  plan::require_few_jobs("--microbatches", options.tensor.stages(*stages), request.microbatches);
   request.graph = plan::StageGraph::chain(*stages);
   plan::Costs costs;
   std::string unit;
@@ -134,8 +135,9 @@ int show(const ShowOptions& options) {
   plan::OrderRequest order{.memory_limits = options.memory_limits};
   if (options.discipline) order.discipline = plan::parse_discipline(*options.discipline);
   try {
-    const plan::CostedSchedule made =
+    plan::CostedSchedule made =
         plan::make_costed_schedule(options.name, request, order, costs, options.per_share);
+    options.tensor.apply(made.made.schedule, made.costs);
     show_prediction(options.result, options.costs, made.made, made.costs, unit);
   } catch (const plan::RequestError& error) {
     throw InputError(fmt::format("--{}", error.what()));
@@ -180,6 +182,7 @@ void add_show(CLI::App& schedule, Action& action) {
   command->add_flag(
       "--per-share", options->per_share,
       "Durations and --memory-limit are those of 1/W of the model, whatever the number of stages");
+  options->tensor.add_to(*command);
   options->costs.add_to(*command, "1 for each pass");
   options->costs.add_bytes_to(*command);
   options->costs.add_no_prefetch_to(*command);
@@ -195,6 +198,7 @@ struct CheckOptions {
   std::string file;
   std::vector<int> memory_limits;
   bool recompute = false;
+  TensorOptions tensor;
   CostOptions costs;
   ResultOptions result;
 };
@@ -222,14 +226,15 @@ int check(const CheckOptions& options) {
   if (options.recompute) schedule = schedule.with_recomputation();
   if (schedule.recompute() && !has_repeated_forward) costs = plan::with_recomputation(costs);
   require_finishing(options.file, schedule);
-  const plan::LimitedSchedule made =
-      plan::as_requested(schedule, {.memory_limits = options.memory_limits}, costs);
+  plan::LimitedSchedule made = plan::as_requested(schedule, {.memory_limits = options.memory_limits}, costs);
   require_finishing(options.file, made.schedule);
   if (!made.reordering && made.schedule.discipline() != schedule.discipline()) {
     print_message(
         fmt::format("starpipe: {}: its run keeps the memory limit; its order is now fixed (discipline {})\n",
                     options.file, plan::to_string(made.schedule.discipline())));
   }
+  require_few_jobs(options.tensor.stages(schedule.stages()), schedule.microbatches());
+  options.tensor.apply(made.schedule, costs);
   show_prediction(options.result, options.costs, made, costs, unit);
   return 0;
 }
@@ -245,6 +250,7 @@ void add_check(CLI::App& schedule, Action& action) {
       ->required()
       ->type_name("FILE.csv|FILE.json");
   add_memory_options(*command, options->memory_limits, options->recompute);
+  options->tensor.add_to(*command);
   options->costs.add_to(*command, "the times in the file, or 1 for each pass", "that of the file, else 0");
   options->costs.add_bytes_to(*command);
   options->costs.add_no_prefetch_to(*command);

@@ -56,6 +56,7 @@ struct ScheduleCompareOptions {
   plan::ScheduleOptions schedule_options;
   bool recompute = false;
   bool per_share = true;
+  TensorOptions tensor;
   CostOptions costs;
   bool json = false;
   std::optional<std::string> output;
@@ -97,11 +98,12 @@ struct Row {
   std::string problem;  ///< why there is no run
 };
 
-/// The bound is on schedules that have each stage on one worker and overlap transfers with compute.
+/// The bound is on schedules of a chain that have each stage on one worker and overlap transfers with
+/// compute.
 std::optional<double> bound_of(const ScheduleCompareOptions& options, const plan::Schedule& schedule,
                                const plan::Costs& costs, const std::vector<int>& limits) {
   const auto stage_workers = plan::stage_workers_of(schedule);
-  if (!stage_workers || !costs.prefetch) return std::nullopt;
+  if (!stage_workers || !costs.prefetch || options.tensor.shards() > 1) return std::nullopt;
   const std::set<int> used(stage_workers->begin(), stage_workers->end());
   if (std::cmp_less(used.size(), schedule.workers())) return std::nullopt;
   plan::SearchProblem problem{.workers = schedule.workers(),
@@ -123,6 +125,7 @@ Run predict(const ScheduleCompareOptions& options, const Row& row, const plan::C
                                                   given, options.per_share);
   auto& [schedule, reordering] = made;
   const std::vector<int> limits = plan::stage_stashes(options.memory_limits, options.parts(row.stages));
+  options.tensor.apply(schedule, costs);
   plan::RecordedStep step = plan::simulated_step(schedule, costs);
   const double makespan = step.timeline.makespan;
   const double peak = std::ranges::max(step.timeline.peak_stashes) / options.parts(row.stages);
@@ -153,7 +156,8 @@ std::vector<Row> rows_of(const ScheduleCompareOptions& options, std::string& uni
     return plan::default_stages(entry, options.workers, options.options_of(entry));
   };
   std::int64_t stages = 0;
-  for (const std::string& name : options.names) stages += stages_of(plan::find_schedule(name));
+  for (const std::string& name : options.names)
+    stages += options.tensor.stages(stages_of(plan::find_schedule(name)));
   plan::require_few_jobs(
       "--microbatches", stages,
       std::reduce(options.microbatches.begin(), options.microbatches.end(), std::int64_t{0}));
@@ -381,6 +385,7 @@ void add_schedule_compare(CLI::App& schedule, Action& action) {
   command->add_flag("--per-share,!--per-stage", options->per_share,
                     "Whether durations and stashes are those of 1/W of the model (the default), so that all "
                     "schedules do the same work, or those of a stage");
+  options->tensor.add_to(*command);
   options->costs.add_to(*command, "1 for each pass");
   options->costs.add_bytes_to(*command);
   options->costs.add_no_prefetch_to(*command);

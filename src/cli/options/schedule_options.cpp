@@ -10,8 +10,14 @@
 
 #include "cli/options/value_checks.hpp"
 #include "starpipe/base/number_input.hpp"
+#include "starpipe/plan/orders/tensor_fold.hpp"
 
 namespace starpipe::cli {
+namespace {
+
+constexpr int most_shards = 1 << 10;
+
+}  // namespace
 
 void add_schedule_option(CLI::App& command, plan::ScheduleOptions& options, const std::string& help) {
   const auto read = [&options](const std::vector<std::string>& words) {
@@ -48,6 +54,38 @@ void add_memory_options(CLI::App& command, std::vector<int>& memory_limits, bool
       ->transform(whole_number(1, std::numeric_limits<int>::max()));
   command.add_flag("--recompute", recompute,
                    "F keeps only the stage's inputs, and B computes F again, so its time includes F's");
+}
+
+void TensorOptions::add_to(CLI::App& command) {
+  CLI::Option* const tensor =
+      command
+          .add_option(
+              "--tensor", shards_,
+              "Shards (T) into which each stage is cut. Each of them adds the outputs of all shards of "
+              "the stage before. Durations and bytes that are given are those of a stage; a shard has "
+              "1/T of the times")
+          ->type_name("T")
+          ->transform(whole_number(1, most_shards));
+  command
+      .add_option(
+          "--tensor-workers", workers_each_,
+          "Workers (D) that each worker becomes with --tensor: where the schedule has worker v, shard k "
+          "is on worker D v + k mod D (default: T)")
+      ->type_name("D")
+      ->transform(whole_number(1, most_shards))
+      ->needs(tensor);
+}
+
+void TensorOptions::apply(plan::Schedule& schedule, plan::Costs& costs) const {
+  const int workers_each = workers_each_.value_or(shards_);
+  if (workers_each > shards_) {
+    throw InputError(
+        fmt::format("--tensor-workers: {} workers are more than the {} shards", workers_each, shards_));
+  }
+  plan::TensorFold fold =
+      plan::tensor_fold(schedule, costs, {.shards = shards_, .workers_each = workers_each});
+  schedule = std::move(fold.schedule);
+  costs = std::move(fold.costs);
 }
 
 }  // namespace starpipe::cli

@@ -1,12 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <optional>
 #include <string>
 #include <vector>
 
 #include <CLI/CLI.hpp>
 
 #include "starpipe/plan/registry/registry.hpp"
+#include "starpipe/plan/schedule/schedule.hpp"
+#include "starpipe/plan/simulate/costs.hpp"
 
 namespace starpipe::cli {
 
@@ -17,5 +20,23 @@ void add_schedule_option(CLI::App& command, plan::ScheduleOptions& options,
 
 /// Adds --memory-limit and --recompute.
 void add_memory_options(CLI::App& command, std::vector<int>& memory_limits, bool& recompute);
+
+/// Cuts the stages of a schedule into shards: --tensor and --tensor-workers.
+class TensorOptions {
+ public:
+  void add_to(CLI::App& command);
+  /// The schedule of shards and their costs, `costs` being those of stages. Throws InputError as
+  /// plan::tensor_fold does.
+  void apply(plan::Schedule& schedule, plan::Costs& costs) const;
+  [[nodiscard]] int shards() const { return shards_; }
+  /// How many stages there are with shards, for as many without.
+  [[nodiscard]] std::int64_t stages(std::int64_t whole) const {
+    return shards_ > 1 ? whole * shards_ + 1 : whole;
+  }
+
+ private:
+  int shards_ = 1;
+  std::optional<int> workers_each_;
+};
 
 }  // namespace starpipe::cli

@@ -150,6 +150,7 @@ UnitGraph gpt_units(const ModelConfig& config, std::size_t microbatch_size) {
   const int heads = option(config, "heads");
   if (width % heads != 0)
     throw InputError(fmt::format("model.heads: {} does not divide model.hidden, {}", heads, width));
+  require_sums_of_shards(config);
   require_shards_divide(config, "heads", heads);
   UnitGraph graph;
   graph.rows = microbatch_size * index(option(config, "context"));
@@ -175,7 +176,8 @@ const bool registered = register_network(with_saved_names(
                "Number of tokens: ids are 0 to `vocabulary` - 1. At least 256 with `data.kind: text`.",
                from_1_to(1 << 24)},
               tied_head_key(),
-              tensor_network_key()},
+              tensor_network_key(),
+              sums_network_key()},
      .units = gpt_units},
     // Old versions of transformers saved causal masks among the weights.
     {.prefix = "transformer.",

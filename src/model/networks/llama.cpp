@@ -42,6 +42,7 @@ Heads heads_of(const ModelConfig& config) {
   if (heads % kv_heads != 0) {
     throw InputError(fmt::format("model.kv_heads: {} does not divide model.heads, {}", kv_heads, heads));
   }
+  require_sums_of_shards(config);
   require_shards_divide(config, "heads", heads);
   require_shards_divide(config, "kv_heads", kv_heads);
   require_shards_divide(config, "intermediate", option(config, "intermediate"));
@@ -216,7 +217,8 @@ const bool registered = register_network(with_saved_names(
            .interval = positive,
            .values_only = true},
           tied_head_key(),
-          tensor_network_key()},
+          tensor_network_key(),
+          sums_network_key()},
      .units = units},
     // Old versions of transformers saved the frequencies of rotary positions among the weights.
     {.prefix = "model.", .embedding = "model.embed_tokens.weight", .not_weights = {".rotary_emb.inv_freq"}}));

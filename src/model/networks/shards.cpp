@@ -2,6 +2,7 @@
 #include "model/networks/shards.hpp"
 
 #include <iterator>
+#include <string>
 #include <utility>
 
 #include <fmt/format.h>
@@ -18,6 +19,23 @@ NetworkKey tensor_network_key() {
               "`heads`, and of llama `kv_heads` and `intermediate`.",
           .interval = from_1_to(1 << 18),
           .cuts_only = true};
+}
+
+NetworkKey sums_network_key() {
+  return {.name = sums_key,
+          .default_value = std::string(sums_by_each),
+          .meaning =
+              "With `tensor`: where the outputs of shards are added. each: by every shard that reads "
+              "them. one: by a stage of its own, on the first shard's worker, whose output the shards "
+              "read.",
+          .words = {sums_by_each, sums_by_one},
+          .cuts_only = true};
+}
+
+void require_sums_of_shards(const ModelConfig& config) {
+  if (option(config, tensor_key) > 1 || option<std::string>(config, sums_key) == sums_by_each) return;
+  throw InputError(fmt::format("model.sums: {} needs shards, but model.tensor is 1",
+                               option<std::string>(config, sums_key)));
 }
 
 void require_shards_divide(const ModelConfig& config, std::string_view name, int value) {

@@ -12,8 +12,12 @@
 
 namespace starpipe::model {
 
-/// The key `tensor` of kinds with blocks.
+/// The keys `tensor` and `sums` of kinds with blocks.
 NetworkKey tensor_network_key();
+NetworkKey sums_network_key();
+
+/// Throws InputError for sums of shards where there are none.
+void require_sums_of_shards(const ModelConfig& config);
 
 /// Throws InputError unless `model.tensor` divides `value`, that of the key `name`.
 void require_shards_divide(const ModelConfig& config, std::string_view name, int value);

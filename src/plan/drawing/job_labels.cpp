@@ -14,7 +14,9 @@
 namespace starpipe::plan::detail {
 namespace {
 
-std::string upper(const Job& job) { return fmt::format("{}{}", to_string(job.pass), job.stage); }
+std::string upper(const Schedule& schedule, const Job& job) {
+  return fmt::format("{}{}", to_string(job.pass), schedule.graph().label(job.stage));
+}
 std::string lower(const Job& job) { return std::to_string(job.microbatch); }
 
 }  // namespace
@@ -33,7 +35,7 @@ double JobLabels::width(JobId id) const {
 
 bool JobLabels::fits(JobId id, Style style) const {
   const Job job = schedule_.job(id);
-  return text_width(style.numbers ? lower(job) : upper(job), style.size) <= width(id) - 2;
+  return text_width(style.numbers ? lower(job) : upper(schedule_, job), style.size) <= width(id) - 2;
 }
 
 JobLabels::Style JobLabels::style_of(Pass pass) const {
@@ -67,12 +69,12 @@ JobLabels::Drawn JobLabels::draw(JobId id, double x, double y, std::string& svg)
     return Drawn::microbatch;
   }
   if (two_lines(row_height_)) {
-    line(middle - 2, size, upper(job));
+    line(middle - 2, size, upper(schedule_, job));
     line(middle + 10, std::min(size, 10.0), lower(job));
-  } else if (text_width(upper(job) + " " + lower(job), size) + 6 <= width(id)) {
-    line(middle + size * 0.36, size, upper(job) + " · " + lower(job));
+  } else if (text_width(upper(schedule_, job) + " " + lower(job), size) + 6 <= width(id)) {
+    line(middle + size * 0.36, size, upper(schedule_, job) + " · " + lower(job));
   } else {
-    line(middle + size * 0.36, size, upper(job));
+    line(middle + size * 0.36, size, upper(schedule_, job));
   }
   return Drawn::stage_and_microbatch;
 }

@@ -95,22 +95,28 @@ class Drawing {
     for (int w = 0; w < schedule_.workers(); ++w) {
       const auto order = schedule_.order(w);
       if (order.empty()) continue;
-      const int stage = schedule_.job(order.front()).stage;
+      int stage = -1;
       for (const JobId id : order) {
-        if (schedule_.job(id).stage != stage) return false;
+        const Span span = timeline_.spans[id];
+        if (!(span.end > span.start)) continue;  // a job of zero length is not drawn
+        if (stage >= 0 && schedule_.job(id).stage != stage) return false;
+        stage = schedule_.job(id).stage;
       }
     }
     return true;
   }
 
   [[nodiscard]] std::string label(const Job& job) const {
-    return with_stage_ ? fmt::format("{}{}.{}", to_string(job.pass), job.stage, job.microbatch)
+    return with_stage_ ? fmt::format("{}{}.{}", to_string(job.pass), schedule_.graph().label(job.stage),
+                                     job.microbatch)
                        : fmt::format("{}{}", to_string(job.pass), job.microbatch);
   }
 
   [[nodiscard]] std::string key() const {
-    return with_stage_ ? "F2.5: pass F of stage 2, micro-batch 5; . idle"
-                       : "F5: pass F of micro-batch 5; . idle";
+    if (!with_stage_) return "F5: pass F of micro-batch 5; . idle";
+    return schedule_.graph().shards().empty()
+               ? "F2.5: pass F of stage 2, micro-batch 5; . idle"
+               : "F2a.5: pass F of stage 2, a first shard (b: a second), micro-batch 5; . idle";
   }
 
   [[nodiscard]] std::string scaled_key() const {

@@ -196,14 +196,16 @@ Costs costs_of_file(const JsonValue& file, int stages) {
 }
 
 // The keys that a schedule is read from.
-constexpr std::array<std::string_view, 19> schedule_keys = {
-    "schedule",       "workers",        "stages",
-    "microbatches",   "split_backward", "discipline",
-    "stage_graph",    "memory_limits",  "recompute",
-    "unit",           "durations",      "comm",
-    "comm_per_byte",  "links",          "prefetch",
-    "sizes",          "shared_weights", "stages_without_weights",
-    "stages_that_add"};
+constexpr std::array<std::string_view, 20> schedule_keys = {"schedule",        "workers",
+                                                            "stages",          "microbatches",
+                                                            "split_backward",  "discipline",
+                                                            "stage_graph",     "memory_limits",
+                                                            "recompute",       "unit",
+                                                            "durations",       "comm",
+                                                            "comm_per_byte",   "links",
+                                                            "prefetch",        "sizes",
+                                                            "shared_weights",  "stages_without_weights",
+                                                            "stages_that_add", "shards"};
 // The keys that describe the run that was written, or how the schedule was found. Reading ignores their
 // values.
 constexpr std::array<std::string_view, 5> ignored_numbers = {"makespan", "bubble_fraction", "device_span",
@@ -259,6 +261,7 @@ ordered_json schedule_json(const Schedule& schedule, const Costs& costs, const T
   result["split_backward"] = schedule.split_backward();
   result["discipline"] = to_string(schedule.discipline());
   if (!schedule.graph().is_chain()) result["stage_graph"] = schedule.graph().edges();
+  if (!schedule.graph().shards().empty()) result["shards"] = schedule.graph().shards();
   if (!schedule.memory_limits().empty()) result["memory_limits"] = schedule.memory_limits();
   if (schedule.recompute()) result["recompute"] = true;
   if (!unit.empty()) result["unit"] = unit;
@@ -307,6 +310,7 @@ ImportedSchedule schedule_from_json(std::string_view text, const std::string& so
   if (const auto value = file.find("microbatches")) listing.microbatches = value->whole(1);
   listing.graph = graph;
   if (const auto value = file.find("stage_graph")) listing.graph = detail::read_graph(*value);
+  if (const auto value = file.find("shards")) listing.graph = detail::with_shards(listing.graph, *value);
   if (const auto value = file.find("recompute")) listing.recompute = value->truth();
   if (const auto value = file.find("discipline")) listing.discipline = detail::read_discipline(*value);
   if (const auto value = file.find("memory_limits"))

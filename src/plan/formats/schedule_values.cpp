@@ -53,6 +53,23 @@ GraphOfStages read_graph(const JsonValue& value) {
   };
 }
 
+GraphOfStages with_shards(GraphOfStages graph, const JsonValue& value) {
+  std::vector<std::vector<int>> shards;
+  for (std::size_t i = 0; i < value.array().size(); ++i) {
+    const JsonValue list = value.at(i);
+    std::vector<int>& stages = shards.emplace_back();
+    for (std::size_t k = 0; k < list.array().size(); ++k) stages.push_back(list.at(k).whole(0));
+  }
+  return [graph = std::move(graph), shards = std::move(shards), value](int stages) {
+    const StageGraph without = graph(stages);
+    try {
+      return without.with_shards(shards);
+    } catch (const InputError& error) {
+      value.fail(error.what());
+    }
+  };
+}
+
 std::vector<int> read_memory_limits(const JsonValue& value, std::size_t workers) {
   if (value.array().size() != workers)
     value.fail(fmt::format("{} entries for {} workers", value.size(), workers));

@@ -26,6 +26,8 @@ std::string read_name(const JsonValue& value);
 /// Edges [from, to] of a stage graph. The result throws InputError for a number of stages that they do not
 /// fit.
 GraphOfStages read_graph(const JsonValue& value);
+/// The graphs with the shards that a file names (StageGraph::with_shards).
+GraphOfStages with_shards(GraphOfStages graph, const JsonValue& value);
 
 /// A number of stashes for each of `workers` workers.
 std::vector<int> read_memory_limits(const JsonValue& value, std::size_t workers);

@@ -77,6 +77,7 @@ nlohmann::ordered_json trace_json(std::span<const TracedRun> runs, double micros
                             {"microbatch", job.microbatch},
                             {"pass", to_string(job.pass)},
                             {"weights_from", schedule.placement(id).weights}}}});
+        if (const auto shard = schedule.graph().shard(job.stage)) events.back()["args"]["shard"] = *shard;
       }
     }
 

@@ -3,6 +3,8 @@
 
 #include <algorithm>
 #include <cstddef>
+#include <string>
+#include <utility>
 
 #include <fmt/format.h>
 
@@ -96,6 +98,37 @@ bool StageGraph::is_chain() const {
     if (edges_[i].first != static_cast<int>(i) || edges_[i].second != static_cast<int>(i) + 1) return false;
   }
   return static_cast<int>(edges_.size()) == size() - 1;
+}
+
+StageGraph StageGraph::with_shards(std::vector<std::vector<int>> shards) const {
+  StageGraph named = *this;
+  named.shard_.assign(shards.empty() ? 0 : index(size()), -1);
+  for (const std::vector<int>& list : shards) {
+    if (list.size() < 2) throw InputError("a list of shards has fewer than 2 stages");
+    for (std::size_t k = 0; k < list.size(); ++k) {
+      const int stage = list[k];
+      if (stage < 0 || stage >= size())
+        throw InputError(fmt::format("there is no stage {} to be a shard, only {} stages", stage, size()));
+      if (named.shard_[index(stage)] >= 0) throw InputError(fmt::format("stage {} is a shard twice", stage));
+      named.shard_[index(stage)] = static_cast<int>(k);
+    }
+  }
+  named.shards_ = std::move(shards);
+  return named;
+}
+
+std::optional<int> StageGraph::shard(int stage) const {
+  if (shard_.empty() || shard_[index(stage)] < 0) return std::nullopt;
+  return shard_[index(stage)];
+}
+
+std::string StageGraph::label(int stage) const {
+  const std::optional<int> shard_number = shard(stage);
+  if (!shard_number) return std::to_string(stage);
+  std::string letters;  // a to z, aa, ab, ...
+  for (int rest = *shard_number + 1; rest > 0; rest = (rest - 1) / 26)
+    letters.insert(letters.begin(), static_cast<char>('a' + (rest - 1) % 26));
+  return std::to_string(stage) + letters;
 }
 
 }  // namespace starpipe::plan

@@ -117,7 +117,9 @@ ordered_json training_facts(const AgreedRun& run) {
     if (applies(key, run.config, keys)) facts[key.name] = key.get(run.config);
   };
   for (const ConfigKey& key : keys) {
-    if (key.name.starts_with("model.") && key.name != "model.init") add(key);
+    // Where shards are added is a matter of the schedule.
+    const bool free_to_change = key.name == "model.init" || key.name == "model.sums";
+    if (key.name.starts_with("model.") && !free_to_change) add(key);
   }
   for (const char* name : fixed_keys) add(*find_key(keys, name));
   facts["training.microbatches"] = run.experiment.schedule.microbatches();

@@ -51,25 +51,36 @@ model::Network network_of(const Config& config, int stages) {
   }
 }
 
-// Reads `schedule.file`. Workers, stages and micro-batches that the configuration also gives must be those of
-// the file; the stage graph must be the model's.
+// Whether the stages of the model are cut into shards.
+bool has_shards(const Config& config) { return model::option_or(config.model, model::tensor_key, 1) > 1; }
+
+// Reads `schedule.file`. With shards its stages are those of the model with `schedule.stages`, cut into
+// shards. Workers, stages and micro-batches that the configuration also gives must be those of the file; the
+// stage graph must be the model's.
 plan::Schedule read_schedule(const Config& config) {
   const ScheduleConfig& wanted = config.schedule;
   const std::string file = wanted.file->string();
+  const bool sharded = has_shards(config);
   const auto graph = [&](int stages) {
     try {
-      const model::Network network = network_of(config, stages);
-      if (!network.parts.empty()) throw InputError("model.tensor: its stages have no shards");
-      return network.graph;
+      if (!sharded) return network_of(config, stages).graph;
+      plan::StageGraph of_model = network_of(config, wanted.stages.value()).graph;
+      if (of_model.size() == stages) return of_model;
+      throw InputError(fmt::format("with its shards it has {} stages", of_model.size()));
     } catch (const InputError& error) {
       throw InputError(
           fmt::format("{}: the model cannot be cut into its {} stages: {}", file, stages, error.what()));
     }
   };
+  if (sharded && !wanted.stages) {
+    throw InputError(
+        "schedule.stages: is required with schedule.file and model.tensor: the number of stages of which the "
+        "file has the shards");
+  }
   plan::Schedule schedule = plan::schedule_from_text(read_file(file), file, graph).schedule;
   for (const auto& [key, asked, found] :
        {std::tuple{"schedule.workers", wanted.workers, schedule.workers()},
-        {"schedule.stages", wanted.stages, schedule.stages()},
+        {"schedule.stages", sharded ? std::nullopt : wanted.stages, schedule.stages()},
         {"training.microbatches", config.training.microbatches, schedule.microbatches()}}) {
     if (asked && *asked != found)
       throw InputError(fmt::format("{}: {}, but {} has {}", key, *asked, file, found));
@@ -127,7 +138,8 @@ void refuse_with_shards(const Config& config, const model::Network& network) {
   refuse(!config.schedule.memory_limits.empty(), "schedule.memory_limit",
          "stashes of whole stages and of shards differ");
   refuse(config.schedule.dynamic, "schedule.dynamic", "shards run in a fixed order");
-  refuse(config.runtime.device.size() > 1, "runtime.device, a list", "give one word for all workers");
+  refuse(config.runtime.device.size() > 1 && !config.schedule.file, "runtime.device, a list",
+         "give one word for all workers");
 }
 
 // How many workers each worker of the schedule becomes.
@@ -190,7 +202,9 @@ PlannedRun plan_run(const Config& config) {
     throw InputError(fmt::format("{}: {} values for the {} workers of {}", key, count, listed->workers(),
                                  config.schedule.file->string()));
   }
-  const int stages = listed ? listed->stages() : stage_count(config);
+  const int stages = !listed              ? stage_count(config)
+                     : has_shards(config) ? config.schedule.stages.value()
+                                          : listed->stages();
   const int microbatches = listed ? listed->microbatches() : config.training.microbatches.value();
   refuse_many_jobs("training.microbatches", stages, microbatches);
   model::Network network = network_of(config, stages);

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "starpipe/plan/schedule/stage_graph.hpp"
 
+#include <numeric>
 #include <random>
 #include <set>
 #include <string>
@@ -106,6 +107,27 @@ TEST(StageGraph, RefusesWhatIsNoStageGraph) {
   EXPECT_THAT(refusal(2, {{0, 1}, {1, 0}}), HasSubstr("cycle"));
   EXPECT_THAT(refusal(3, {{0, 1}, {0, 2}}), HasSubstr("2 stages"));
   EXPECT_THAT(refusal(2, {}), HasSubstr("2 stages"));
+}
+
+TEST(StageGraph, ShardsHaveALetter) {
+  const StageGraph graph(4, {{0, 1}, {0, 2}, {1, 3}, {2, 3}});
+  const StageGraph named = graph.with_shards({{1, 2}});
+  EXPECT_EQ(named, graph);
+  EXPECT_EQ(named.label(0), "0");
+  EXPECT_EQ(named.label(1), "1a");
+  EXPECT_EQ(named.label(2), "2b");
+  EXPECT_EQ(named.shard(2), 1);
+  EXPECT_EQ(named.shard(3), std::nullopt);
+  EXPECT_EQ(graph.label(2), "2");
+  std::vector<int> many(28);
+  std::iota(many.begin(), many.end(), 0);
+  const StageGraph wide = StageGraph::chain(28).with_shards({many});
+  EXPECT_EQ(wide.label(25), "25z");
+  EXPECT_EQ(wide.label(26), "26aa");
+  EXPECT_EQ(wide.label(27), "27ab");
+  EXPECT_THROW(static_cast<void>(graph.with_shards({{1}})), InputError);
+  EXPECT_THROW(static_cast<void>(graph.with_shards({{1, 4}})), InputError);
+  EXPECT_THROW(static_cast<void>(graph.with_shards({{1, 2}, {2, 3}})), InputError);
 }
 
 TEST(StageGraph, RandomGraphsKeepTheirEdges) {

@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <optional>
 #include <span>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -37,6 +39,17 @@ class StageGraph {
   /// (from, to), sorted.
   [[nodiscard]] const std::vector<std::pair<int, int>>& edges() const { return edges_; }
 
+  /// The same graph with shards: each list has the stages into which one stage was cut, in order. They are
+  /// what drawings call them, and nothing else depends on them. Throws InputError for a stage out of range or
+  /// in two lists, and for a list of fewer than two stages.
+  [[nodiscard]] StageGraph with_shards(std::vector<std::vector<int>> shards) const;
+  [[nodiscard]] const std::vector<std::vector<int>>& shards() const { return shards_; }
+  /// Which shard the stage is, from 0; nothing for a whole stage.
+  [[nodiscard]] std::optional<int> shard(int stage) const;
+  /// The stage's number, with a letter when it is a shard: "5b" is stage 5, the second shard of its list.
+  [[nodiscard]] std::string label(int stage) const;
+
+  /// Compares stages and edges; shards are names only.
   friend bool operator==(const StageGraph& a, const StageGraph& b) {
     return a.size() == b.size() && a.edges_ == b.edges_;
   }
@@ -48,6 +61,8 @@ class StageGraph {
   std::vector<int> succ_values_, succ_offsets_;
   std::vector<int> depth_;
   int sink_ = 0;
+  std::vector<std::vector<int>> shards_;
+  std::vector<int> shard_;  // by stage, -1 for a whole one; empty without shards
 };
 
 }  // namespace starpipe::plan

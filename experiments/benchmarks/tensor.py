@@ -1,0 +1,64 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""Time of one micro-batch of a GPT cut into T shards, relative to the same on one core.
+
+    experiments/benchmarks/tensor.py [--starpipe build/bin/starpipe] [--pairs 5] [--steps 12] [--shards 2]
+
+A step has one micro-batch, so nothing but the shards can use a second core. Runs of one process with one worker (T = 1)
+and with T workers alternate, so that a disturbance of the machine meets both. The time is from the start of the first
+forward pass to the end of the last backward pass, of the fastest step of each run; prints the pairs, and the median of
+their ratios. Embedding, head and loss are not cut. Nothing else should run on the machine, which needs T cores.
+"""
+import argparse
+import json
+import os
+import pathlib
+import shlex
+import statistics
+import subprocess
+import sys
+import tempfile
+
+CONFIG = """
+model:    {{kind: gpt, layers: 4, hidden: 512, heads: 8, context: {context}}}
+data:     {{kind: text, path: /usr/share/common-licenses/GPL-3}}
+training: {{microbatches: 1, microbatch_size: {microbatch_size}, steps: {steps}, seed: 1}}
+schedule: {{name: 1f1b, workers: 1}}
+"""
+
+
+def microbatch_time(arguments, shards):
+    """Seconds of the fastest step."""
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("STARPU_")}
+    with tempfile.TemporaryDirectory() as folder:
+        config, report = pathlib.Path(folder) / "gpt.yaml", pathlib.Path(folder) / "report.json"
+        config.write_text(CONFIG.format(**vars(arguments)))
+        run = subprocess.run([arguments.starpipe, "train", config, "--report", report, "--set", f"model.tensor={shards}"],
+                             stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True,
+                             env={**environment, "OPENBLAS_NUM_THREADS": "1"})
+        if run.returncode:
+            sys.exit(f"{shlex.join(map(str, run.args))} ended with status {run.returncode}:\n{run.stderr}")
+        result = json.loads(report.read_text())
+    return min(result["makespan"]["all_measured"])
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--starpipe", default="build/bin/starpipe")
+    parser.add_argument("--pairs", type=int, default=5)
+    parser.add_argument("--steps", type=int, default=12)
+    parser.add_argument("--shards", type=int, default=2)
+    parser.add_argument("--context", type=int, default=256)
+    parser.add_argument("--microbatch-size", type=int, default=1)
+    arguments = parser.parse_args()
+    print(f"{'pair':>4}{'1 worker':>13}{f'{arguments.shards} workers':>13}{'ratio':>8}")
+    ratios = []
+    for pair in range(1, arguments.pairs + 1):
+        whole, cut = microbatch_time(arguments, 1), microbatch_time(arguments, arguments.shards)
+        ratios.append(cut / whole)
+        print(f"{pair:>4}{1000 * whole:>10.2f} ms{1000 * cut:>10.2f} ms{ratios[-1]:>8.3f}", flush=True)
+    print(f"median ratio {statistics.median(ratios):.3f}")
+
+
+if __name__ == "__main__":
+    main()
