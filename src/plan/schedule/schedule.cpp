@@ -144,6 +144,21 @@ Schedule Schedule::with(Discipline discipline, std::vector<int> memory_limits) c
   return changed;
 }
 
+Schedule Schedule::ordered_by(std::span<const std::int64_t> priorities) const {
+  const auto id = [&](const Job& job) { return *find(job); };
+  ScheduleSpec spec;
+  spec.name = name_;
+  spec.graph = graph_;
+  spec.microbatches = microbatches_;
+  spec.workers = workers_;
+  spec.split_backward = [&](int stage, int microbatch) { return split_backward(stage, microbatch); };
+  spec.placement = [&](const Job& job) { return placement(id(job)); };
+  spec.priority = [&](const Job& job) { return priorities[id(job)]; };
+  spec.memory_limits = memory_limits_;
+  spec.recompute = recompute_;
+  return Schedule(spec);
+}
+
 Schedule Schedule::with_recomputation() const {
   Schedule changed = *this;
   changed.recompute_ = !forward_only();

@@ -323,18 +323,7 @@ Schedule ordered_as_simulated(const Schedule& schedule, const Costs& costs) {
   std::vector<std::int64_t> position(schedule.id_count(), 0);
   for (std::size_t i = 0; i < run.started().size(); ++i)
     position[run.started()[i]] = static_cast<std::int64_t>(i);
-  const auto id = [&](const Job& job) { return *schedule.find(job); };
-  ScheduleSpec spec;
-  spec.name = schedule.name();
-  spec.graph = schedule.graph();
-  spec.microbatches = schedule.microbatches();
-  spec.workers = schedule.workers();
-  spec.split_backward = [&](int stage, int microbatch) { return schedule.split_backward(stage, microbatch); };
-  spec.placement = [&](const Job& job) { return schedule.placement(id(job)); };
-  spec.priority = [&](const Job& job) { return position[id(job)]; };
-  spec.memory_limits.assign(schedule.memory_limits().begin(), schedule.memory_limits().end());
-  spec.recompute = schedule.recompute();
-  return Schedule(spec);
+  return schedule.ordered_by(position);
 }
 
 }  // namespace starpipe::plan

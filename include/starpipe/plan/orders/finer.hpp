@@ -1,7 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <array>
+#include <cstdint>
 #include <span>
+#include <string_view>
 
 #include "starpipe/plan/schedule/schedule.hpp"
 #include "starpipe/plan/simulate/costs.hpp"
@@ -12,8 +15,20 @@ namespace starpipe::plan {
 /// shards.
 struct StagePart {
   int stage = 0;  ///< of the schedule
-  int shard = 0;  ///< in [0, T)
+  int shard = 0;  ///< in [0, T); of a detached part any number from 0
+  /// Whether the part is placed and ordered on its own: a shard of the vocabulary, or the loss that joins
+  /// such shards.
+  bool detached = false;
 };
+
+/// Where detached parts run.
+enum class ShardPlacement : std::uint8_t {
+  all,   ///< shard k runs on worker k of all workers, counted round; the sink with its stage
+  last,  ///< each with its stage, so that shards of the head are on the last stage's worker
+};
+
+/// The placements' words, in the order of the enum.
+inline constexpr std::array<std::string_view, 2> shard_placement_words = {"all", "last"};
 
 /// The schedule with each stage replaced by its parts. `finer` is the stage graph of all parts, and `parts`
 /// has an entry for each of its stages. Each worker becomes D = `workers_each` workers: if w(s, b, d) is a
@@ -25,15 +40,21 @@ struct StagePart {
 /// Schemes, "Formal definitions of distributed schedules"). With D = 1 the parts of a stage run on its worker
 /// one after the other.
 ///
+/// Detached parts have the workers that `detached` says, or those of their stage's other parts. They keep the
+/// turn of their stage's job: `with_detached_where_free` finds a better one. Sources and sink among them have
+/// one backward pass, BW, whatever their stage has: nothing waits for W of a source, and a sink has no
+/// weights.
+///
 /// Discipline and recomputation are those of the schedule. Throws InputError unless the schedule is ordered:
 /// a limit in stashes says nothing of parts. Throws std::logic_error when a part is of no stage, or D is less
 /// than 1.
 Schedule with_parts(const Schedule& schedule, const StageGraph& finer, std::span<const StagePart> parts,
-                    int workers_each);
+                    int workers_each, ShardPlacement detached = ShardPlacement::all);
 
 /// The costs of a schedule's `stages`, whose parts have `costs`. A stage lasts as long as its parts do on
 /// `workers_each` workers: parts at one depth of `finer` run side by side, so the worker with the longest of
-/// them counts. Sizes are those of one part, and nothing is said of shared weights.
+/// them counts. Detached parts do not count. Sizes are those of one part, and nothing is said of shared
+/// weights.
 Costs costs_of_whole_stages(const Costs& costs, const StageGraph& finer, std::span<const StagePart> parts,
                             int stages, int workers_each);
 

@@ -83,6 +83,9 @@ class Schedule {
   /// The same jobs, w and n under another discipline or other limits.
   [[nodiscard]] Schedule with(Discipline discipline, std::vector<int> memory_limits = {}) const;
 
+  /// The same jobs, w and limits under the ordered discipline with another n, which is given by JobId.
+  [[nodiscard]] Schedule ordered_by(std::span<const std::int64_t> priorities) const;
+
   /// Job numbers run over [0, id_count()); with split backward passes some numbers may have no job.
   [[nodiscard]] JobId id_count() const { return static_cast<JobId>(tables_->turn.size()); }
   [[nodiscard]] bool exists(JobId id) const { return tables_->turn[id] != no_turn; }
