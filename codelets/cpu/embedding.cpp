@@ -11,16 +11,24 @@ namespace {
 /// Token embedding plus learned position: y[r] = wte[x[r]] + wpe[r mod context]. Options: vocabulary,
 /// outputs; context: without it there are no positions, and the only parameter is "weight"; deviation of the
 /// start values (default 0). Token ids must be in [0, vocabulary). The stash is the token ids.
+///
+/// Option first, of a shard, which has no positions: the table has the tokens in [first, first + vocabulary),
+/// and y[r] is zero for every other token.
 class Embedding final : public Layer {
  public:
   explicit Embedding(const LayerSpec& spec) : name_(spec.name), rows_(spec.rows) {
-    check_options(spec, {"vocabulary", "outputs"}, {"context", "deviation"});
+    check_options(spec, {"vocabulary", "outputs"}, {"context", "deviation", "first"});
     vocabulary_ = size_option(spec, "vocabulary");
     positions_ = spec.options.contains("context");
     context_ = size_option(spec, "context", rows_);
     outputs_ = size_option(spec, "outputs");
     deviation_ = option(spec, "deviation", 0);
-    if (vocabulary_ > cpu::most_ids) {
+    is_shard_ = spec.options.contains("first");
+    if (option(spec, "first", 0) > 0) first_ = size_option(spec, "first");
+    if (is_shard_ && positions_) {
+      throw std::invalid_argument("embedding " + name_ + ": option first does not go with context");
+    }
+    if (first_ + vocabulary_ > cpu::most_ids) {
       throw std::invalid_argument("embedding " + name_ + ": token ids are floats, exact up to 2^24");
     }
     if (spec.columns != 1) throw std::invalid_argument("embedding " + name_ + ": input is not one column");
@@ -48,8 +56,12 @@ class Embedding final : public Layer {
     std::copy_n(input.data(), rows_, stash.data());
     const float* positions = parameters.data() + vocabulary_ * outputs_;
     for (std::size_t r = 0; r < rows_; ++r) {
-      const float* token = parameters.data() + cpu::index_of(input[r], vocabulary_) * outputs_;
       float* y = output.data() + r * outputs_;
+      if (!has(input[r])) {
+        std::fill_n(y, outputs_, 0.0f);
+        continue;
+      }
+      const float* token = parameters.data() + row_of(input[r]) * outputs_;
       std::copy_n(token, outputs_, y);
       if (!positions_) continue;
       const float* position = positions + r % context_ * outputs_;
@@ -69,7 +81,8 @@ class Embedding final : public Layer {
                         std::span<float> /*scratch*/) const noexcept override {
     float* positions = parameter_gradient.data() + vocabulary_ * outputs_;
     for (std::size_t r = 0; r < rows_; ++r) {
-      float* token = parameter_gradient.data() + cpu::index_of(stash[r], vocabulary_) * outputs_;
+      if (!has(stash[r])) continue;
+      float* token = parameter_gradient.data() + row_of(stash[r]) * outputs_;
       const float* dy = output_gradient.data() + r * outputs_;
       for (std::size_t c = 0; c < outputs_; ++c) token[c] += dy[c];
       if (!positions_) continue;
@@ -79,8 +92,15 @@ class Embedding final : public Layer {
   }
 
  private:
+  [[nodiscard]] bool has(float id) const { return !is_shard_ || cpu::is_in_shard(id, first_, vocabulary_); }
+  [[nodiscard]] std::size_t row_of(float id) const {
+    return cpu::index_of(id - static_cast<float>(first_), vocabulary_);
+  }
+
   std::string name_;
   std::size_t rows_;
+  std::size_t first_ = 0;
+  bool is_shard_ = false;
   std::size_t vocabulary_ = 0;
   bool positions_ = false;
   std::size_t context_ = 0;

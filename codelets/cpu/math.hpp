@@ -91,6 +91,11 @@ inline std::size_t index_of(float id, std::size_t count) noexcept {
   return id < static_cast<float>(count) ? static_cast<std::size_t>(id) : count - 1;
 }
 
+/// Whether a token id is one of the `count` tokens of a shard of the vocabulary, which begin with `first`.
+inline bool is_in_shard(float id, std::size_t first, std::size_t count) noexcept {
+  return id >= static_cast<float>(first) && id < static_cast<float>(first + count);
+}
+
 /// An operand of multiply(), stored row-major.
 struct Matrix {
   const float* data;

@@ -34,6 +34,11 @@ std::size_t inputs(const Layer& layer) { return layer.rows() * layer.input_colum
 std::size_t outputs(const Layer& layer) { return layer.rows() * layer.output_columns(); }
 std::size_t inputs(const Loss& loss) { return loss.rows() * loss.input_columns(); }
 
+std::span<const float> widened_gradient(const Layer& layer, ConstMemory output_gradient, Floats& floats) {
+  if (layer.writes_floats()) return output_gradient.floats().first(outputs(layer));
+  return floats.widened(output_gradient, outputs(layer));
+}
+
 /// Elements of the stash in the layer's precision, and the word of the stash at which its statistics start.
 std::size_t elements(const Layer& layer) { return layer.stash_size() - layer.statistics_size(); }
 std::size_t statistics_at(const Layer& layer) { return words(Precision::bf16, elements(layer)); }
@@ -54,10 +59,12 @@ void forward(const Layer& layer, ConstMemory parameters, ConstMemory input, Memo
   const auto weights = floats.widened(parameters, layer.parameter_size());
   const auto x =
       layer.reads_ids() ? input.floats().first(inputs(layer)) : floats.widened(input, inputs(layer));
-  const auto y = floats.take(outputs(layer));
+  const auto y = layer.writes_floats() ? output.floats().first(outputs(layer)) : floats.take(outputs(layer));
   const auto kept = floats.take(layer.stash_size());
+  std::ranges::copy(stash.subspan(layer.target_offset(), layer.target_size()).floats(),
+                    kept.last(layer.target_size()).begin());
   layer.forward(weights, x, y, kept, floats.rest());
-  round_to_bf16(y, output);
+  if (!layer.writes_floats()) round_to_bf16(y, output);
   round_to_bf16(kept.first(elements(layer)), stash);
   std::ranges::copy(kept.subspan(elements(layer)), stash.subspan(statistics_at(layer)).floats().begin());
 }
@@ -67,7 +74,7 @@ void backward_input(const Layer& layer, ConstMemory parameters, ConstMemory stas
   Floats floats(scratch);
   const auto weights = floats.widened(parameters, layer.parameter_size());
   const auto kept = widened_stash(layer, stash, floats);
-  const auto dy = floats.widened(output_gradient, outputs(layer));
+  const auto dy = widened_gradient(layer, output_gradient, floats);
   if (layer.reads_ids()) {
     layer.backward_input(weights, kept, dy, input_gradient.floats(), floats.rest());
     return;
@@ -81,7 +88,7 @@ void backward_weights(const Layer& layer, ConstMemory stash, ConstMemory output_
                       std::span<float> parameter_gradient, Memory scratch) noexcept {
   Floats floats(scratch);
   const auto kept = widened_stash(layer, stash, floats);
-  const auto dy = floats.widened(output_gradient, outputs(layer));
+  const auto dy = widened_gradient(layer, output_gradient, floats);
   layer.backward_weights(kept, dy, parameter_gradient, floats.rest());
 }
 

@@ -20,6 +20,7 @@ MicrobatchRunner::MicrobatchRunner(const Network& network)
     const Stage& stage = at(s);
     shared_sets_.push_back(network.shared_sets(s));
     outputs_.emplace_back(stage.is_sink() ? 1 : stage.output_size());
+    target_.resize(std::max(target_.size(), stage.rows() * stage.target_columns()));
     stashes_.emplace_back(stage.stash_size());
     const bool source = network.graph.pred(s).empty();
     inputs_.emplace_back(source ? stage.input_size(0) : 0);
@@ -27,8 +28,6 @@ MicrobatchRunner::MicrobatchRunner(const Network& network)
     for (const int from : inputs_with_gradient(s)) gradients_[{from, s}].resize(stage.input_size(i++));
     scratch = std::max(scratch, stage.scratch_size());
   }
-  const Stage& sink = at(network.graph.sink());
-  target_.resize(sink.rows() * sink.target_columns());
   scratch_.resize(scratch);
 }
 
@@ -49,8 +48,8 @@ double MicrobatchRunner::forward(const Dataset& data, int step, int microbatch,
     for (const int from : network_.graph.pred(s)) inputs.emplace_back(outputs_[index(from)]);
     const Stage& stage = at(s);
     std::vector<ConstMemory> shared;
-    stage.forward(views(s, weights, shared), inputs, stage.is_sink() ? target_ : Floats{}, outputs_[index(s)],
-                  stashes_[index(s)], scratch_);
+    stage.forward(views(s, weights, shared), inputs, stage.target_columns() > 0 ? target_ : Floats{},
+                  outputs_[index(s)], stashes_[index(s)], scratch_);
   }
   return static_cast<double>(outputs_[index(network_.graph.sink())][0]);
 }

@@ -34,7 +34,12 @@ UnitGraph make_units(const ModelConfig& config, int microbatch_size) {
   for (const NetworkKey& key : kind.keys) {
     refuse("model." + key.name, problem_of(key, option_value(config, key.name)));
   }
-  return kind.units(config, index(microbatch_size));
+  UnitGraph graph = kind.units(config, index(microbatch_size));
+  const auto detached = [](const Unit& unit) { return unit.detached; };
+  if (config.vocabulary.shards > 1 && std::ranges::none_of(graph.branches.front(), detached)) {
+    throw InputError(fmt::format("schedule.vocabulary.shards: does not apply to model.kind {}", config.kind));
+  }
+  return graph;
 }
 
 double flops(const std::vector<StageOp>& ops) {
@@ -57,15 +62,26 @@ double flops(const Unit& unit) {
 using Bounds = std::vector<std::size_t>;
 
 /// Cuts into contiguous stages such that the largest number of FLOPs of a stage is the smallest possible.
-std::vector<int> balanced_cuts(const std::vector<Unit>& units, std::size_t parts) {
+std::vector<int> balanced_cuts(std::span<const Unit> units, std::size_t parts) {
   plan::PartitionRequest request{.workers = static_cast<int>(parts), .allocation = plan::Allocation::placed};
   for (const Unit& unit : units) request.units.push_back({.time = {.F = flops(unit), .B = 0, .W = 0}});
   for (int s = 0; s < request.workers; ++s) request.stage_workers.push_back(s);
   return plan::partition(request).cuts;
 }
 
-Bounds make_bounds(const std::vector<Unit>& units, std::size_t parts, std::vector<int> cuts) {
-  if (cuts.empty()) cuts = balanced_cuts(units, parts);
+/// The same where shards of embedding and head load all workers alike: the units between are balanced.
+std::vector<int> balanced_cuts_between(std::span<const Unit> units, std::size_t parts) {
+  const std::span<const Unit> between = units.subspan(1, units.size() - 2);
+  if (parts > between.size()) return balanced_cuts(units, parts);
+  std::vector<int> cuts = balanced_cuts(between, parts);
+  for (int& cut : cuts) ++cut;
+  return cuts;
+}
+
+Bounds make_bounds(const std::vector<Unit>& units, std::size_t parts, std::vector<int> cuts,
+                   const VocabularyShards& vocabulary) {
+  const bool spread = vocabulary.shards > 1 && vocabulary.placement == plan::ShardPlacement::all;
+  if (cuts.empty()) cuts = spread ? balanced_cuts_between(units, parts) : balanced_cuts(units, parts);
   if (cuts.size() + 1 != parts) {
     throw InputError("schedule.cuts: " + std::to_string(cuts.size()) + " cuts make " +
                      std::to_string(cuts.size() + 1) + " stages, not " + std::to_string(parts));
@@ -107,7 +123,8 @@ class ShardedStages {
         ops.insert(ops.end(), chain[u].ops.begin(), chain[u].ops.end());
         if (chain[u].halves.empty()) continue;
         flush(ops, nullptr);
-        for (const auto& shards : chain[u].halves) add_shards(shards, nullptr);
+        for (const auto& shards : chain[u].halves) add_shards(shards, nullptr, chain[u].detached);
+        join_ = chain[u].join;
       }
       const bool last = std::cmp_equal(whole_ + 2, bounds.size());
       flush(ops, last ? units_.loss : nullptr);
@@ -117,25 +134,30 @@ class ShardedStages {
   }
 
  private:
+  // The loss of a head in shards is a stage of its own.
   void flush(std::vector<StageOp>& ops, const std::shared_ptr<const Loss>& loss) {
-    if (!ops.empty()) add_shards({std::exchange(ops, {})}, loss);
+    if (ops.empty() && loss == nullptr) return;
+    const bool detached = ops.empty();
+    add_shards({std::exchange(ops, {})}, loss, detached);
   }
 
-  void add_shards(const std::vector<std::vector<StageOp>>& shards, const std::shared_ptr<const Loss>& loss) {
+  void add_shards(const std::vector<std::vector<StageOp>>& shards, const std::shared_ptr<const Loss>& loss,
+                  bool detached) {
     // A stage without ops hands on the sum of its inputs. A whole stage adds them itself.
-    if (sums_by_one_ && shards.size() > 1 && before_.size() > 1) add_shards({{}}, nullptr);
+    if (sums_by_one_ && shards.size() > 1 && before_.size() > 1) add_shards({{}}, nullptr, false);
     std::vector<int> added;
+    const Precision precision = loss != nullptr ? loss->precision() : network_.config.precision;
     const std::vector<std::size_t> inputs(std::max<std::size_t>(before_.size(), 1), columns_);
     for (std::size_t shard = 0; shard < shards.size(); ++shard) {
       const auto s = static_cast<int>(network_.stages.size());
       for (const int from : before_) edges_.emplace_back(from, s);
-      network_.stages.emplace_back(shards[shard], units_.rows, inputs, loss, network_.config.precision,
-                                   Join::add);
-      network_.parts.push_back({.stage = whole_, .shard = static_cast<int>(shard)});
+      network_.stages.emplace_back(shards[shard], units_.rows, inputs, loss, precision, join_);
+      network_.parts.push_back({.stage = whole_, .shard = static_cast<int>(shard), .detached = detached});
       added.push_back(s);
     }
     columns_ = columns_after(shards.front(), columns_);
     if (added.size() > 1) side_by_side_.push_back(added);
+    join_ = Join::add;
     before_ = std::move(added);
   }
 
@@ -145,6 +167,7 @@ class ShardedStages {
   int whole_ = 0;            // number of the stage of the chain
   std::vector<int> before_;  // the stages whose outputs the next ones read
   std::size_t columns_;      // of these outputs
+  Join join_ = Join::add;    // how the next ones join them
   std::vector<std::pair<int, int>> edges_;
   std::vector<std::vector<int>> side_by_side_;  // the shards of each half
 };
@@ -184,8 +207,10 @@ std::vector<std::string> unit_names(const ModelConfig& config) {
 
 Network build_units(const ModelConfig& config, int microbatch_size) {
   const UnitGraph graph = make_units(config, microbatch_size);
-  if (has_shards(graph))
-    throw InputError("model.tensor: units that are cut into shards can be neither measured nor partitioned");
+  if (has_shards(graph)) {
+    throw InputError(fmt::format("{}: units that are cut into shards can be neither measured nor partitioned",
+                                 config.vocabulary.shards > 1 ? "schedule.vocabulary" : "model.tensor"));
+  }
   const auto branches = static_cast<int>(graph.branches.size());
   const auto units = static_cast<int>(graph.branches.front().size());
   return build_network(config, microbatch_size, branches > 1 ? branches * units + 1 : units);
@@ -265,12 +290,15 @@ int Network::whole_stages() const { return parts.empty() ? graph.size() : parts.
 
 int Network::shards() const {
   int most = 1;
-  for (const plan::StagePart& part : parts) most = std::max(most, part.shard + 1);
+  for (const plan::StagePart& part : parts) {
+    if (!part.detached) most = std::max(most, part.shard + 1);
+  }
   return most;
 }
 
 int Network::source_index(int stage) const {
   if (!graph.pred(stage).empty()) return -1;
+  if (!parts.empty()) return 0;
   int index = 0;
   for (int s = 0; s < stage; ++s) index += graph.pred(s).empty() ? 1 : 0;
   return index;
@@ -303,13 +331,14 @@ Network build_network(const ModelConfig& config, int microbatch_size, int stages
   network.config = config;
   network.microbatch_size = microbatch_size;
   if (has_shards(units)) {
-    ShardedStages(network, units).add(units.branches[0], make_bounds(units.branches[0], index(stages), cuts));
+    const Bounds bounds = make_bounds(units.branches[0], index(stages), cuts, config.vocabulary);
+    ShardedStages(network, units).add(units.branches[0], bounds);
     return network;
   }
   std::vector<std::pair<int, int>> edges;
   std::vector<std::size_t> branch_columns;
   for (const std::vector<Unit>& branch : units.branches) {
-    const Bounds bounds = make_bounds(branch, index(each), cuts);
+    const Bounds bounds = make_bounds(branch, index(each), cuts, config.vocabulary);
     std::size_t columns = units.branch_inputs;
     for (std::size_t part = 0; part + 1 < bounds.size(); ++part) {
       std::vector<StageOp> ops;
@@ -331,6 +360,16 @@ Network build_network(const ModelConfig& config, int microbatch_size, int stages
     network.stages.emplace_back(units.join.ops, units.rows, branch_columns, units.loss, config.precision);
   network.graph = plan::StageGraph(stages, std::move(edges));
   return network;
+}
+
+std::optional<Network> whole_network(const Network& network) {
+  if (network.parts.empty()) return std::nullopt;
+  ModelConfig config = network.config;
+  for (const NetworkKey& key : find_network(config.kind).keys) {
+    if (key.cuts_only) config.options.erase(key.name);
+  }
+  config.vocabulary = {};
+  return build_network(config, network.microbatch_size, 1);
 }
 
 std::vector<float> initial_parameters(const Stage& stage, std::uint64_t seed) {

@@ -21,6 +21,13 @@ void for_each_run(const Piece& piece, Function&& f) {
   }
 }
 
+template <class Number>
+void take_numbers(const Piece& piece, std::span<const Number> tensor, std::span<Number> numbers) {
+  for_each_run(piece, [&](std::size_t from, std::size_t to, std::size_t count) {
+    std::ranges::copy(tensor.subspan(from, count), numbers.subspan(to, count).begin());
+  });
+}
+
 std::vector<Piece::Range> share_of_blocks(std::size_t columns, std::size_t shard, std::size_t shards,
                                           std::size_t blocks) {
   const std::size_t block = columns / blocks;
@@ -44,9 +51,10 @@ std::vector<std::size_t> Piece::shape() const {
 }
 
 void Piece::take(std::span<const float> tensor, std::span<float> piece) const {
-  for_each_run(*this, [&](std::size_t from, std::size_t to, std::size_t count) {
-    std::ranges::copy(tensor.subspan(from, count), piece.subspan(to, count).begin());
-  });
+  take_numbers(*this, tensor, piece);
+}
+void Piece::take(std::span<const double> tensor, std::span<double> piece) const {
+  take_numbers(*this, tensor, piece);
 }
 
 void Piece::put(std::span<const float> piece, std::span<float> tensor) const {
@@ -55,9 +63,13 @@ void Piece::put(std::span<const float> piece, std::span<float> tensor) const {
   });
 }
 
+Piece::Range share_of(std::size_t size, std::size_t shard, std::size_t shards) {
+  const std::size_t first = size * shard / shards;
+  return {first, size * (shard + 1) / shards - first};
+}
+
 Piece rows_piece(std::size_t rows, std::size_t columns, std::size_t shard, std::size_t shards) {
-  const std::size_t share = rows / shards;
-  return {.whole = {rows, columns}, .rows = {shard * share, share}, .columns = {{0, columns}}};
+  return {.whole = {rows, columns}, .rows = share_of(rows, shard, shards), .columns = {{0, columns}}};
 }
 
 Piece columns_piece(std::size_t rows, std::size_t columns, std::size_t shard, std::size_t shards,

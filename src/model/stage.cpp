@@ -58,6 +58,7 @@ Stage::Stage(std::vector<StageOp> ops, std::size_t rows, std::vector<std::size_t
       input_columns_(std::move(input_columns)),
       loss_(std::move(loss)),
       precision_(precision),
+      output_precision_(precision),
       join_(join),
       first_with_parameters_(ops_.size()) {
   require_fit(rows_ > 0 && !input_columns_.empty(), "needs rows and an input");
@@ -73,6 +74,7 @@ Stage::Stage(std::vector<StageOp> ops, std::size_t rows, std::vector<std::size_t
   std::size_t open_size = 0;      // words of the activations that they keep
   for (std::size_t i = 0; i < ops_.size(); ++i) {
     OpLayout layout;
+    require_fit(output_precision_ == precision_, "an op follows a layer that writes floats");
     switch (ops_[i].kind) {
       case StageOp::Kind::layer:
         add_layer(i, columns, layout);
@@ -98,7 +100,7 @@ Stage::Stage(std::vector<StageOp> ops, std::size_t rows, std::vector<std::size_t
   }
   require_fit(open.empty(), "residual connection leaves the stage");
   if (loss_ != nullptr) add_loss(columns);
-  buffer_size_ = padded(matrix_size(precision_, widest));
+  buffer_size_ = padded(std::max(matrix_size(precision_, widest), output_size()));
   place_activations();
 }
 
@@ -112,8 +114,15 @@ void Stage::add_layer(std::size_t op, std::size_t& columns, OpLayout& layout) {
     require_fit(op == 0 && input_columns_.size() == 1, "token ids are not the input");
     reads_ids_ = true;
   }
+  if (layer.target_columns() > 0) {
+    require_fit(target_columns_ == 0, "several layers read the target");
+    target_columns_ = layer.target_columns();
+  }
+  if (layer.writes_floats()) output_precision_ = Precision::fp32;
   columns = layer.output_columns();
   place_parameters(ops_[op], layout);
+  require_fit(!layer.writes_floats() || layout.parameter_size == 0,
+              "a layer that writes floats has parameters");
   layout.stash = stash_size_;
   layout.stash_size = layer.stash_words();
   layout.gradient = gradient_stash_size_;
@@ -128,13 +137,14 @@ void Stage::add_layer(std::size_t op, std::size_t& columns, OpLayout& layout) {
 }
 
 void Stage::place_parameters(const StageOp& op, OpLayout& layout) {
-  const std::vector<Parameter> parameters = op.layer->parameters();
+  std::vector<Parameter> parameters = op.layer->parameters();
   for (const Parameter& parameter : parameters) layout.parameter_size += parameter.size();
   const auto fits = [](const Parameter& parameter, const Piece& piece) {
     return !piece || piece.shape() == parameter.shape;
   };
-  require_fit(op.pieces.empty() || (op.shared.empty() && std::ranges::equal(parameters, op.pieces, fits)),
+  require_fit(op.pieces.empty() || std::ranges::equal(parameters, op.pieces, fits),
               "pieces do not fit the parameters of their layer");
+  for (std::size_t i = 0; i < op.pieces.size(); ++i) parameters[i].piece = op.pieces[i];
   if (op.shared.empty()) {
     layout.parameters = parameter_size_;
     parameter_size_ += layout.parameter_size;
@@ -152,7 +162,10 @@ void Stage::place_parameters(const StageOp& op, OpLayout& layout) {
 void Stage::add_loss(std::size_t columns) {
   require_fit(loss_->rows() == rows_ && loss_->input_columns() == columns,
               "loss does not fit the last layer");
-  require_fit(loss_->precision() == precision_, "the loss is of another precision");
+  require_fit(loss_->precision() == precision_ && output_precision_ == precision_,
+              "the loss is of another precision");
+  require_fit(target_columns_ == 0, "a layer reads the target of the loss");
+  target_columns_ = loss_->target_columns();
   stash_size_ += loss_->stash_words();
   largest_stash_ = std::max(largest_stash_, padded(loss_->stash_words()));
   for (const bool gpu : {false, true}) {
@@ -174,7 +187,8 @@ std::size_t Stage::activation_given(std::size_t op) const {
 void Stage::place_activations() {
   for (std::size_t i = 0; i <= ops_.size(); ++i) {
     Activation activation;
-    activation.size = i > 0                       ? matrix_size(precision_, layouts_[i - 1].columns)
+    const Precision precision = i == ops_.size() ? output_precision_ : precision_;
+    activation.size = i > 0                       ? matrix_size(precision, layouts_[i - 1].columns)
                       : input_columns_.size() > 1 ? matrix_size(precision_, joined_columns_)
                                                   : input_size(0);
     // The op that reads the activation comes after each residual_begin, which passes the activation on.
@@ -220,8 +234,6 @@ std::size_t Stage::output_columns() const {
   if (is_sink()) return 0;
   return layouts_.empty() ? joined_columns_ : layouts_.back().columns;
 }
-
-std::size_t Stage::target_columns() const { return is_sink() ? loss_->target_columns() : 0; }
 
 std::vector<Parameter> Stage::parameters() const {
   std::vector<Parameter> result;
@@ -278,7 +290,11 @@ void Stage::forward(ConstParameters parameters, std::span<const ConstMemory> inp
     } else {
       const Memory layer_stash = stash.empty() ? parts.layer_stash.first(layout.stash_size)
                                                : stash.subspan(layout.stash, layout.stash_size);
-      backend.forward(*ops_[i].layer, weights_of(layout, parameters), x, y, layer_stash, parts.layer);
+      const Layer& layer = *ops_[i].layer;
+      if (layer.target_columns() > 0)
+        backend.copy(target.first(layer.target_size()),
+                     layer_stash.subspan(layer.target_offset(), layer.target_size()));
+      backend.forward(layer, weights_of(layout, parameters), x, y, layer_stash, parts.layer);
     }
     x = y;
   }
@@ -322,7 +338,8 @@ void Stage::run_backward(ConstParameters parameters, ConstMemory stash,
     start = output_gradients[0].first(output_size());
     for (const ConstMemory more : output_gradients.subspan(1)) {
       const Memory sum = place_for(ops_.size(), {});
-      backend.add(precision_, start, more, sum);  // from the third gradient on, `start` is `sum` itself
+      backend.add(output_precision_, start, more,
+                  sum);  // from the third gradient on, `start` is `sum` itself
       start = sum;
     }
   }

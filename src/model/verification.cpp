@@ -6,7 +6,10 @@
 #include <cmath>
 #include <cstdint>
 #include <limits>
+#include <map>
+#include <optional>
 #include <span>
+#include <string>
 
 #include "model/microbatch_runner.hpp"
 #include "model/random.hpp"
@@ -181,8 +184,74 @@ double difference(double found, double expected) {
 
 bool DerivativeCheck::agrees() const { return !is_decided() || std::abs(passes - differences) <= allowed(); }
 
+namespace {
+
+/// Calls f(parameter, number of its set, place of its first number in the set).
+template <class Function>
+void for_each_parameter_of(const Network& network, Function&& f) {
+  const std::vector<ParameterSet> sets = network.sets();
+  for (std::size_t s = 0; s < sets.size(); ++s) {
+    std::size_t first = 0;
+    for (const Parameter& parameter : sets[s].parameters) {
+      f(parameter, s, first);
+      first += parameter.size();
+    }
+  }
+}
+
+/// The values of a network's parameters in the sets of the same network without shards.
+Parameters joined(const Network& network, const Parameters& pieces, const Network& whole) {
+  std::map<std::string, std::vector<float>> tensors;
+  for_each_parameter_of(network, [&](const Parameter& parameter, std::size_t set, std::size_t first) {
+    const std::span<const float> values = std::span(pieces[set]).subspan(first, parameter.size());
+    std::vector<float>& tensor = tensors[parameter.name];
+    tensor.resize(parameter.piece ? parameter.piece.whole_size() : parameter.size());
+    if (parameter.piece) {
+      parameter.piece.put(values, tensor);
+    } else {
+      std::ranges::copy(values, tensor.begin());
+    }
+  });
+  Parameters sets(whole.sets().size());
+  for_each_parameter_of(whole, [&](const Parameter& parameter, std::size_t set, std::size_t) {
+    const std::vector<float>& tensor = tensors.at(parameter.name);
+    sets[set].insert(sets[set].end(), tensor.begin(), tensor.end());
+  });
+  return sets;
+}
+
+/// The reverse, for the values of one kind.
+std::vector<std::vector<double>> cut(const Network& network, const std::vector<std::vector<double>>& of_whole,
+                                     const Network& whole) {
+  std::vector<std::vector<double>> pieces;
+  if (of_whole.empty()) return pieces;
+  std::map<std::string, std::span<const double>> tensors;
+  for_each_parameter_of(whole, [&](const Parameter& parameter, std::size_t set, std::size_t first) {
+    tensors[parameter.name] = std::span(of_whole[set]).subspan(first, parameter.size());
+  });
+  for (const ParameterSet& set : network.sets()) pieces.emplace_back(set.size);
+  for_each_parameter_of(network, [&](const Parameter& parameter, std::size_t set, std::size_t first) {
+    const std::span<double> values = std::span(pieces[set]).subspan(first, parameter.size());
+    if (parameter.piece) {
+      parameter.piece.take(tensors.at(parameter.name), values);
+    } else {
+      std::ranges::copy(tensors.at(parameter.name), values.begin());
+    }
+  });
+  return pieces;
+}
+
+}  // namespace
+
 ExpectedGradient expected_gradient(const Network& network, const Dataset& data, const Parameters& parameters,
                                    int microbatches, int step) {
+  if (const std::optional<Network> whole = whole_network(network)) {
+    ExpectedGradient expected =
+        expected_gradient(*whole, data, joined(network, parameters, *whole), microbatches, step);
+    for (auto* values : {&expected.gradients, &expected.magnitudes, &expected.repeated_gradients})
+      *values = cut(network, *values, *whole);
+    return expected;
+  }
   MicrobatchRunner runner(network);
   ExpectedGradient expected;
   Parameters one;

@@ -102,6 +102,15 @@ std::vector<Case> cases() {
       {"embedding_more_tokens_than_rows", embedding(30, 5, 304), 7},
       {"embedding_one", embedding(1, 1, 1), 1},
       {"embedding_no_positions", {"embedding", "e", 70, 1, {{"vocabulary", 11}, {"outputs", 8}}}, 11},
+      {"embedding_shard", {"embedding", "e", 70, 1, {{"vocabulary", 4}, {"outputs", 8}, {"first", 3}}}, 11},
+      {"embedding_shard_of_more_tokens_than_rows",
+       {"embedding", "e", 20, 1, {{"vocabulary", 30}, {"outputs", 304}, {"first", 10}}},
+       60},
+      {"partial_cross_entropy", {"partial_cross_entropy", "h", 30, 33, {{"first", 7}}}},
+      {"partial_cross_entropy_packs", {"partial_cross_entropy", "h", 70, 64, {{"first", 0}}}},
+      {"partial_cross_entropy_of_block", {"partial_cross_entropy", "h", 3, 2051, {{"first", 5}}}},
+      {"partial_cross_entropy_packs_of_block", {"partial_cross_entropy", "h", 2, 4096, {{"first", 0}}}},
+      {"partial_cross_entropy_one", {"partial_cross_entropy", "h", 1, 1, {{"first", 0}}}},
       {"positions", {"positions", "p", 70, 33, {{"context", 35}}}},
       {"positions_packs", {"positions", "p", 1100, 16, {{"context", 11}}}},
       {"positions_wide", {"positions", "p", 3, 304, {{"context", 3}}}},
@@ -182,9 +191,9 @@ class LayerPasses : public OnDevice, public ::testing::WithParamInterface<std::t
                                  parameter_words);
 
     DeviceFloats input(device, encoded_input, shift(Array::input));
-    DeviceFloats weights(device, encoded(precision_, weights_), shift(Array::weights));
-    DeviceFloats output(device, words(precision_, weights_.size()), shift(Array::output));
-    DeviceFloats stash(device, layer_->stash_words(), shift(Array::stash));
+    DeviceFloats weights(device, encoded(of_output(), weights_), shift(Array::weights));
+    DeviceFloats output(device, words(of_output(), weights_.size()), shift(Array::output));
+    DeviceFloats stash(device, stash_before(), shift(Array::stash));
     DeviceFloats input_gradient(device, encoded_input.size(), shift(Array::input_gradient));
     DeviceFloats parameter_gradient(device, Floats(parameters_.size(), start), shift(Array::gradient));
     DeviceFloats scratch(device, layer_->scratch_words(device.is_gpu()), shift(Array::scratch));
@@ -196,13 +205,21 @@ class LayerPasses : public OnDevice, public ::testing::WithParamInterface<std::t
     EXPECT_EQ(input.read("input"), encoded_input);
     EXPECT_EQ(all_parameters.read("parameters"), encoded_parameters);
     const std::size_t statistics = layer_->statistics_size();
-    return {decoded(precision_, output.read("output"), weights_.size()),
+    return {decoded(of_output(), output.read("output"), weights_.size()),
             decoded(precision_, stash.read("stash"), layer_->stash_size() - statistics, statistics),
             decoded(of_input, input_gradient.read("input gradient"), input_.size()),
             parameter_gradient.read("parameter gradient")};
   }
 
   const LayerSpec& spec() const { return std::get<1>(GetParam()).spec; }
+  Precision of_output() const { return layer_->writes_floats() ? Precision::fp32 : precision_; }
+  /// The stash before F: the target, if the layer reads it.
+  Floats stash_before() const {
+    Floats stash(layer_->stash_words(), poison_value);
+    for (std::size_t r = 0; r < layer_->target_size(); ++r)
+      stash[layer_->target_offset() + r] = target_of_row(spec(), r);
+    return stash;
+  }
 
   std::unique_ptr<Layer> layer_;
   Floats parameters_, input_, weights_;
@@ -281,15 +298,15 @@ TEST_P(LayerPasses, FindTheirInputInTheStash) {
   SCOPED_TRACE("STARPIPE_TEST_SEED=" + std::to_string(seed()));
   const Results apart = run(0);
   const Floats input = encoded(precision_, input_);
-  Floats start(layer_->stash_words(), not_a_number);
+  Floats start = stash_before();
   std::ranges::copy(input, start.begin());
   DeviceFloats stash = put(start);
   DeviceFloats parameters = put_array(parameters_);
-  DeviceFloats output = poisoned(words(precision_, weights_.size()));
+  DeviceFloats output = poisoned(words(of_output(), weights_.size()));
   DeviceFloats scratch = poisoned(layer_->scratch_words(device_->is_gpu()));
   on().forward(*layer_, parameters, stash.span().first(input.size()), output, stash, scratch);
   const std::size_t statistics = layer_->statistics_size();
-  EXPECT_EQ(decoded(precision_, output.read("output"), weights_.size()), apart.output);
+  EXPECT_EQ(decoded(of_output(), output.read("output"), weights_.size()), apart.output);
   EXPECT_EQ(decoded(precision_, stash.read("stash"), layer_->stash_size() - statistics, statistics),
             apart.stash);
 }

@@ -11,6 +11,7 @@
 #include <gtest/gtest.h>
 
 #include "codelets/cpu/math.hpp"
+#include "codelets/exact.hpp"
 #include "model/gradients.hpp"
 #include "starpipe/base/error.hpp"
 #include "starpipe/base/registration.hpp"
@@ -33,6 +34,8 @@ std::vector<Case> cases() {
   return {
       {"embedding", {"embedding", "t", 12, 1, {{"vocabulary", 11}, {"context", 4}, {"outputs", 5}}}, true},
       {"embedding_no_positions", {"embedding", "t", 12, 1, {{"vocabulary", 11}, {"outputs", 5}}}, true},
+      {"embedding_shard", {"embedding", "t", 12, 1, {{"vocabulary", 3}, {"outputs", 5}, {"first", 1}}}, true},
+      {"partial_cross_entropy", {"partial_cross_entropy", "h", 12, 7, {{"first", 2}}}},
       {"positions", {"positions", "p", 12, 5, {{"context", 4}}}},
       {"layernorm", {"layernorm", "n", 7, 13, {}}},
       {"layernorm_wide", {"layernorm", "n", 3, 64, {}}},
@@ -74,6 +77,8 @@ class Layers : public ::testing::TestWithParam<Case> {
   Floats forward(const Floats& parameters, const Floats& input, Floats* stash = nullptr) {
     Guarded output(layer_->rows() * layer_->output_columns());
     Guarded kept(layer_->stash_size());
+    for (std::size_t r = 0; r < layer_->target_size(); ++r)
+      kept.span()[layer_->target_offset() + r] = target_of_row(GetParam().spec, r);
     Guarded scratch(layer_->scratch_size());
     layer_->forward(parameters, input, output, kept, scratch);
     output.expect_whole("output");
@@ -162,7 +167,7 @@ TEST(Registry, EveryKindIsTestedHere) {
     EXPECT_TRUE(tested.contains(kind))
         << "layer " << kind << ": add it to cases() in tests/codelets/layers_test.cpp";
   }
-  EXPECT_EQ(loss_kinds(), (std::vector<std::string>{"cross_entropy", "mse"}));
+  EXPECT_EQ(loss_kinds(), (std::vector<std::string>{"cross_entropy", "joined_cross_entropy", "mse"}));
 }
 
 TEST(Registry, RefusesInvalidLayersAndLosses) {
@@ -193,6 +198,12 @@ TEST(Registry, RefusesInvalidLayersAndLosses) {
                std::invalid_argument);
   EXPECT_THROW(make_layer({"gelu", "g", 1, 1, {}, {{"a", 1}}}), std::invalid_argument);
   EXPECT_THROW(make_loss("hinge", 1, 1), std::invalid_argument);
+  EXPECT_THROW(make_loss("joined_cross_entropy", 1, 3), std::invalid_argument);
+  EXPECT_THROW(make_layer({"partial_cross_entropy", "h", 1, 1, {{"first", 16777216.0}}}),
+               std::invalid_argument);
+  EXPECT_THROW(
+      make_layer({"embedding", "e", 1, 1, {{"vocabulary", 2}, {"first", 1}, {"context", 1}, {"outputs", 1}}}),
+      std::invalid_argument);
   EXPECT_THROW(make_loss("cross_entropy", 1, (std::size_t{1} << 24U) + 1), std::invalid_argument);
   EXPECT_THROW(
       make_layer({"embedding", "e", 1, 1, {{"vocabulary", 16777217.0}, {"context", 1}, {"outputs", 1}}}),

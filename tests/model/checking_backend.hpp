@@ -60,7 +60,9 @@ class CheckingBackend final : public Backend {
     const bool in_stash = layer.keeps_input() && input.data() == stash.data();
     if (!disjoint("F", {output, stash, scratch, in_stash ? ConstMemory() : input})) return;
     poison(output);
-    poison(in_stash ? stash.subspan(input.size()) : stash);
+    const Memory before_target =
+        layer.target_size() > 0 ? stash.first(layer.target_offset()) : stash;  // the target is there already
+    poison(in_stash ? before_target.subspan(input.size()) : before_target);
     poison(scratch);
     cpu_.forward(layer, parameters, input, output, stash, scratch);
   }
@@ -115,7 +117,8 @@ class CheckingBackend final : public Backend {
                  layer.rows() * layer.input_columns());
   }
   static std::size_t output_words(const Layer& layer) {
-    return words(layer.precision(), layer.rows() * layer.output_columns());
+    return words(layer.writes_floats() ? Precision::fp32 : layer.precision(),
+                 layer.rows() * layer.output_columns());
   }
   static std::size_t input_words(const Loss& loss) {
     return words(loss.precision(), loss.rows() * loss.input_columns());

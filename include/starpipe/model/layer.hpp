@@ -87,6 +87,12 @@ class Layer {
   [[nodiscard]] virtual bool keeps_input() const { return false; }
   /// Whether the input is token ids, which are floats in any precision.
   [[nodiscard]] virtual bool reads_ids() const { return false; }
+  /// Floats in a row of the target that the layer reads; 0 for a layer that reads none. The target is the
+  /// last part of the layer's statistics: it lies in the stash before F, which leaves it as it is.
+  [[nodiscard]] virtual std::size_t target_columns() const { return 0; }
+  /// Whether the output and its gradient are floats in any precision. Such a layer is the last of its stage,
+  /// and has no parameters.
+  [[nodiscard]] virtual bool writes_floats() const { return false; }
   /// Floats of scratch (working memory), enough for each of the passes.
   [[nodiscard]] virtual std::size_t scratch_size() const { return 0; }
   /// Estimated floating-point operations of F for one micro-batch, to balance stages.
@@ -114,6 +120,11 @@ class Layer {
   [[nodiscard]] std::size_t stash_words() const {
     return words(precision_, stash_size() - statistics_size(), statistics_size());
   }
+  /// How many floats the target of a micro-batch has, and the word of the stash at which it begins.
+  [[nodiscard]] std::size_t target_size() const { return rows() * target_columns(); }
+  [[nodiscard]] std::size_t target_offset() const {
+    return words(precision_, stash_size() - statistics_size()) + statistics_size() - target_size();
+  }
   /// Words of scratch on a GPU or a CPU in the layer's precision, enough for each of the passes.
   [[nodiscard]] std::size_t scratch_words(bool on_gpu) const;
   /// The layer's CUDA implementation; null in a program without CUDA, and for a shape that the kernels cannot
@@ -135,7 +146,8 @@ class Loss {
 
   [[nodiscard]] virtual std::size_t rows() const = 0;
   [[nodiscard]] virtual std::size_t input_columns() const = 0;
-  /// Floats per row of the target: 1 for a token id, the output's columns for regression.
+  /// Floats per row of the target: 1 for a token id, the output's columns for regression, 0 for a loss that
+  /// reads none.
   [[nodiscard]] virtual std::size_t target_columns() const = 0;
   [[nodiscard]] virtual std::size_t stash_size() const = 0;
   /// Returns the mean loss of the rows.

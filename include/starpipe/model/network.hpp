@@ -34,6 +34,12 @@ inline constexpr int most_samples = 1 << 20;
 /// The value of a kind's own key: a whole number, a number, a truth value or text.
 using OptionValue = std::variant<int, double, bool, std::string>;
 
+/// Shards of the vocabulary: of the embedding, and of the head.
+struct VocabularyShards {
+  int shards = 1;  ///< 1: embedding and head are whole
+  plan::ShardPlacement placement = plan::ShardPlacement::all;
+};
+
 /// `model:` of the configuration, and the precision.
 struct ModelConfig {
   std::string kind = "gpt";  ///< one of network_kinds()
@@ -41,6 +47,7 @@ struct ModelConfig {
   std::map<std::string, OptionValue, std::less<>> options;
   std::optional<std::filesystem::path> init;  ///< file with the parameters to start from: load_weights
   Precision precision = Precision::fp32;      ///< `runtime.precision`: stages are built for it
+  VocabularyShards vocabulary = {};           ///< `schedule.vocabulary`
 };
 
 /// The value of a key of the kind. Throws std::logic_error when the kind has no such key.
@@ -80,11 +87,12 @@ struct Network {
   plan::StageGraph graph = plan::StageGraph::chain(1);
   std::vector<Stage> stages;
   /// Of a network whose units are cut into shards: which part each stage is of the chain of stages that the
-  /// network would have without shards. Empty without shards.
+  /// network would have without shards. Shards of the vocabulary, and the loss that joins them, are detached
+  /// parts. Empty without shards.
   std::vector<plan::StagePart> parts = {};
   /// The number of stages of that chain; without shards, of `graph`.
   [[nodiscard]] int whole_stages() const;
-  /// T, the number of shards of half a block; 1 without shards.
+  /// T, the number of shards of half a block; 1 without such shards.
   [[nodiscard]] int shards() const;
   /// All parameters, each once. Set s is that of stage s's own parameters, which may be empty. The shared
   /// sets follow, in the order of the first layers that use them.
@@ -96,8 +104,9 @@ struct Network {
   /// The shared sets: the stages that use each, and its bytes.
   [[nodiscard]] std::vector<plan::SharedWeights> shared_weights() const;
   [[nodiscard]] std::size_t parameter_count() const;
-  /// The position of `stage` among the stages that read the data, ascending: `branch` of Dataset::input. -1
-  /// when the stage reads another stage's output.
+  /// The position of `stage` among the stages that read the data, ascending: `branch` of Dataset::input. 0
+  /// for all shards of the embedding, which read the same data. -1 when the stage reads another stage's
+  /// output.
   [[nodiscard]] int source_index(int stage) const;
 };
 
@@ -116,6 +125,9 @@ Network build_network(const ModelConfig& config, int microbatch_size, int stages
 
 /// The network with each unit as a stage. Throws InputError as `build_network` does.
 Network build_units(const ModelConfig& config, int microbatch_size);
+
+/// The network without shards, as one stage; nothing for a network that has none.
+std::optional<Network> whole_network(const Network& network);
 
 /// Names of the units that `cuts` counts: those of the chain, or of the first branch, in order.
 /// Throws InputError as `build_network` does.

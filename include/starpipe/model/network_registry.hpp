@@ -21,10 +21,14 @@ namespace starpipe::model {
 struct Unit {
   std::string name;
   std::vector<StageOp> ops;
-  /// Of a unit that is cut into shards (tensor parallelism); `ops` is then empty. The unit's halves, one
-  /// after the other, and the ops of each of their T shards. A shard reads the outputs of all shards of the
-  /// half before it, or of the unit before it, and adds them.
+  /// Of a unit that is cut into shards: its halves, one after the other, and the ops of each of their shards.
+  /// `ops` come before them. A shard reads the outputs of all shards of the half before it, or of the unit
+  /// before it.
   std::vector<std::vector<std::vector<StageOp>>> halves = {};
+  /// Whether the shards are those of the vocabulary, which are placed on their own (StagePart::detached).
+  bool detached = false;
+  /// How a stage that reads the outputs of the last half's shards joins them.
+  Join join = Join::add;
 };
 
 /// A network before it is cut: branches side by side, and the unit that joins their outputs. A chain is one

@@ -32,15 +32,19 @@ struct Piece {
   /// Copies the piece out of the tensor, or into it. `tensor` has the size of `whole`, `piece` that of
   /// shape().
   void take(std::span<const float> tensor, std::span<float> piece) const;
+  void take(std::span<const double> tensor, std::span<double> piece) const;
   void put(std::span<const float> piece, std::span<float> tensor) const;
 
   friend bool operator==(const Piece&, const Piece&) = default;
 };
 
-/// Piece `shard` of `shards` equal ones: of the rows of a matrix with this shape.
+/// Share `shard` of `shards` of `size` things: sizes of shares differ by one at most.
+Piece::Range share_of(std::size_t size, std::size_t shard, std::size_t shards);
+
+/// The piece with share `shard` of `shards` of the rows of a matrix with this shape.
 Piece rows_piece(std::size_t rows, std::size_t columns, std::size_t shard, std::size_t shards);
-/// The same of the columns, which are `blocks` blocks side by side: the piece has a share of each block. An
-/// attention layer's queries, keys and values are three such blocks.
+/// Piece `shard` of `shards` equal ones: of the columns, which are `blocks` blocks side by side: the piece
+/// has a share of each block. An attention layer's queries, keys and values are three such blocks.
 Piece columns_piece(std::size_t rows, std::size_t columns, std::size_t shard, std::size_t shards,
                     std::size_t blocks = 1);
 /// The same of a vector.

@@ -28,7 +28,7 @@ struct StageOp {
   /// parameters are the layer's own.
   std::string shared = {};
   /// Of a shard's layer: for each of its parameters, in order, the part of the saved tensor. Empty: the
-  /// layer's parameters are whole tensors. Shared parameters are whole.
+  /// layer's parameters are whole tensors.
   std::vector<Piece> pieces = {};
 };
 
@@ -69,12 +69,14 @@ using ConstParameters = ParameterViews<ConstMemory>;
 using ParameterGradients = ParameterViews<Memory>;
 
 /// Consecutive layers that are placed together, with the F, B, W and BW passes over all of them. Activations,
-/// their gradients and weights are arrays in the stage's precision; token ids, targets, losses and weight
-/// gradients are floats. All views are of the memory of the backend that runs the pass, and never overlap.
-/// Immutable; its passes are thread-safe, do not allocate and do not throw.
+/// their gradients and weights are arrays in the stage's precision; token ids, targets, losses, weight
+/// gradients and the outputs of layers that write floats are floats. All views are of the memory of the
+/// backend that runs the pass, and never overlap. Immutable; its passes are thread-safe, do not allocate and
+/// do not throw.
 ///
 /// A stage that reads the data is a source. Other stages read the outputs of one or several stages, joined by
-/// columns or added. The stage with the loss is the sink: its output is the loss, one float.
+/// columns or added. The stage with the loss is the sink: its output is the loss, one float. The sink may
+/// read the target, and so may a stage with a layer that reads it.
 class Stage {
  public:
   /// `input_columns`: the columns of each input; a source has one input, the data. Throws
@@ -91,10 +93,12 @@ class Stage {
   /// Columns of the output activation; 0 for a sink, which has none.
   [[nodiscard]] std::size_t output_columns() const;
   [[nodiscard]] bool is_sink() const { return loss_ != nullptr; }
-  /// Floats in a row of the target; 0 unless the stage is a sink.
-  [[nodiscard]] std::size_t target_columns() const;
+  /// Floats in a row of the target; 0 for a stage that does not read it.
+  [[nodiscard]] std::size_t target_columns() const { return target_columns_; }
 
   [[nodiscard]] Precision precision() const { return precision_; }
+  /// Of the output activation and its gradient: fp32 where the last layer writes floats.
+  [[nodiscard]] Precision output_precision() const { return output_precision_; }
   /// Whether the input is token ids, which are floats. All other inputs are in the stage's precision.
   [[nodiscard]] bool reads_ids() const { return reads_ids_; }
   /// Whether the optimizer keeps an fp32 master of the parameters, beside the weights that passes read.
@@ -111,7 +115,7 @@ class Stage {
     return matrix_size(reads_ids_ ? Precision::fp32 : precision_, input_columns_[input]);
   }
   /// The output activation, and its gradient; 0 for a sink.
-  [[nodiscard]] std::size_t output_size() const { return matrix_size(precision_, output_columns()); }
+  [[nodiscard]] std::size_t output_size() const { return matrix_size(output_precision_, output_columns()); }
   [[nodiscard]] std::size_t stash_size() const { return stash_size_; }
   /// The gradients that B keeps for W where the backward pass is split.
   [[nodiscard]] std::size_t gradient_stash_size() const { return gradient_stash_size_; }
@@ -134,7 +138,7 @@ class Stage {
   [[nodiscard]] const std::shared_ptr<const Loss>& loss() const { return loss_; }
 
   /// F. `output`: rows x output_columns, or for a sink one float, the micro-batch's mean loss. `target` is
-  /// empty unless the stage is a sink. `output` may be empty: then F only fills the stash. `stash` may be
+  /// empty unless the stage reads it. `output` may be empty: then F only fills the stash. `stash` may be
   /// empty: then F keeps none, and `scratch` must have scratch_size_without_stash() words.
   void forward(ConstParameters parameters, std::span<const ConstMemory> inputs, ConstMemory target,
                Memory output, Memory stash, Memory scratch,
@@ -247,7 +251,9 @@ class Stage {
   std::vector<std::size_t> input_columns_;
   std::shared_ptr<const Loss> loss_;
   Precision precision_;
+  Precision output_precision_;
   Join join_;
+  std::size_t target_columns_ = 0;
   bool reads_ids_ = false;
   std::size_t parameter_size_ = 0;
   std::size_t stash_size_ = 0;

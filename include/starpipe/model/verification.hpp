@@ -31,6 +31,9 @@ struct ExpectedGradient {
 /// Runs the micro-batches of step `step` (from 0) one after the other on the calling thread. `parameters`:
 /// fp32 values before the step, [set]. Passes run once more before the first micro-batch, and in step 0 twice
 /// for each: a layer that counts its calls is then at another count than in the engine.
+///
+/// The passes are those of the network without shards (whole_network), so a network of shards is compared with
+/// one that was never cut.
 ExpectedGradient expected_gradient(const Network& network, const Dataset& data,
                                    const std::vector<std::vector<float>>& parameters, int microbatches,
                                    int step);

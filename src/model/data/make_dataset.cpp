@@ -58,14 +58,19 @@ void require_data_sizes(const Network& network, std::string_view data_kind) {
                                  fmt::join(gives, " x ")));
   };
   int sources = 0;
+  bool has_target = false;
   for (int s = 0; s < network.graph.size(); ++s) {
     const Stage& stage = network.stages[index(s)];
     if (network.source_index(s) >= 0) {
       require(fmt::format("source {}", s), {stage.rows(), stage.input_columns()[0]}, {rows, inputs});
       ++sources;
     }
-    if (stage.is_sink()) require("sink", {stage.rows(), stage.target_columns()}, {rows, outputs});
+    if (stage.target_columns() == 0) continue;
+    require(stage.is_sink() ? "sink" : fmt::format("stage {}", s), {stage.rows(), stage.target_columns()},
+            {rows, outputs});
+    has_target = true;
   }
+  if (!has_target) require("sink", {rows, 0}, {rows, outputs});
   if (synthetic && sources != branches) {
     throw InputError(fmt::format("model.kind: {} has {} sources, data.kind {} is for {} (model.branches)",
                                  model.kind, sources, data_kind, branches));

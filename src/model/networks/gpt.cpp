@@ -8,6 +8,7 @@
 
 #include "model/networks/saved_names.hpp"
 #include "model/networks/shards.hpp"
+#include "model/networks/vocabulary_shards.hpp"
 #include "starpipe/base/error.hpp"
 #include "starpipe/base/index.hpp"
 #include "starpipe/model/dataset.hpp"
@@ -39,8 +40,10 @@ class Layers {
                          {"context", option(config_, "context")},
                          {"outputs", static_cast<double>(hidden_)},
                          {"deviation", deviation}}};
-    if (!is_tied()) return {"embedding", {layer(tokens)}};
-    // The head shares the tokens' table. So the positions are a layer of their own.
+    const bool in_shards = config_.vocabulary.shards > 1;
+    if (!is_tied() && !in_shards) return {"embedding", {layer(tokens)}};
+    // The head shares the tokens' table, or shards have parts of it. So the positions are a layer of their
+    // own.
     tokens.name = "transformer.wte";
     tokens.options.erase("context");
     const LayerSpec positions = {"positions",
@@ -48,6 +51,7 @@ class Layers {
                                  rows_,
                                  hidden_,
                                  {{"context", option(config_, "context")}, {"deviation", deviation}}};
+    if (in_shards) return embedding_in_shards(config_, tokens, {layer(positions)});
     return {"embedding", {shared_by_head(layer(tokens)), layer(positions)}};
   }
 
@@ -79,12 +83,14 @@ class Layers {
   }
 
   [[nodiscard]] Unit head() const {
-    StageOp output =
-        layer({"linear",
-               "lm_head",
-               rows_,
-               hidden_,
-               {{"outputs", option(config_, "vocabulary")}, {"bias", 0}, {"deviation", deviation}}});
+    const LayerSpec spec = {
+        "linear",
+        "lm_head",
+        rows_,
+        hidden_,
+        {{"outputs", option(config_, "vocabulary")}, {"bias", 0}, {"deviation", deviation}}};
+    if (config_.vocabulary.shards > 1) return head_in_shards(config_, norm("transformer.ln_f"), spec);
+    StageOp output = layer(spec);
     if (is_tied()) output = shared_by_head(std::move(output));
     return {"head", {norm("transformer.ln_f"), std::move(output)}};
   }
@@ -160,7 +166,7 @@ UnitGraph gpt_units(const ModelConfig& config, std::size_t microbatch_size) {
   units.push_back(layers.head());
   graph.branches = {std::move(units)};
   graph.branch_inputs = 1;
-  graph.loss = make_loss("cross_entropy", graph.rows, index(option(config, "vocabulary")), config.precision);
+  graph.loss = cross_entropy_of_head(config, graph.rows);
   return graph;
 }
 

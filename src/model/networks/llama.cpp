@@ -9,6 +9,7 @@
 
 #include "model/networks/saved_names.hpp"
 #include "model/networks/shards.hpp"
+#include "model/networks/vocabulary_shards.hpp"
 #include "starpipe/base/error.hpp"
 #include "starpipe/base/index.hpp"
 #include "starpipe/model/dataset.hpp"
@@ -60,14 +61,16 @@ class Layers {
         heads_(heads_of(config)),
         shards_(index(option(config, tensor_key))) {}
 
-  [[nodiscard]] StageOp embedding() const {
-    return tied_if_asked({"embedding",
-                          "model.embed_tokens",
-                          rows_,
-                          1,
-                          {{"vocabulary", static_cast<double>(vocabulary_)},
-                           {"outputs", static_cast<double>(hidden_)},
-                           {"deviation", deviation}}});
+  [[nodiscard]] Unit embedding() const {
+    const LayerSpec table = {"embedding",
+                             "model.embed_tokens",
+                             rows_,
+                             1,
+                             {{"vocabulary", static_cast<double>(vocabulary_)},
+                              {"outputs", static_cast<double>(hidden_)},
+                              {"deviation", deviation}}};
+    if (config_.vocabulary.shards > 1) return embedding_in_shards(config_, table);
+    return {"embedding", {tied_if_asked(table)}};
   }
   [[nodiscard]] StageOp norm(const std::string& name) const {
     return layer({"rmsnorm", name, rows_, hidden_, {{"epsilon", option<double>(config_, "epsilon")}}});
@@ -80,8 +83,10 @@ class Layers {
     return unit;
   }
 
-  [[nodiscard]] std::vector<StageOp> head() const {
-    return {norm("model.norm"), tied_if_asked(linear_spec("lm_head", hidden_, vocabulary_))};
+  [[nodiscard]] Unit head() const {
+    const LayerSpec output = linear_spec("lm_head", hidden_, vocabulary_);
+    if (config_.vocabulary.shards > 1) return head_in_shards(config_, norm("model.norm"), output);
+    return {"head", {norm("model.norm"), tied_if_asked(output)}};
   }
 
  private:
@@ -177,15 +182,15 @@ UnitGraph units(const ModelConfig& config, std::size_t microbatch_size) {
   const std::size_t rows = microbatch_size * index(option(config, "context"));
   const Layers layers(config, rows);
   std::vector<Unit> chain;
-  chain.push_back({"embedding", {layers.embedding()}});
+  chain.push_back(layers.embedding());
   for (int n = 0; n < option(config, "layers"); ++n) chain.push_back(layers.block(n));
-  chain.push_back({"head", layers.head()});
+  chain.push_back(layers.head());
 
   UnitGraph graph;
   graph.rows = rows;
   graph.branches = {std::move(chain)};
   graph.branch_inputs = 1;
-  graph.loss = make_loss("cross_entropy", rows, index(option(config, "vocabulary")), config.precision);
+  graph.loss = cross_entropy_of_head(config, rows);
   return graph;
 }
 

@@ -131,7 +131,7 @@ void find_nonfinite(const KernelContext& context, const Task& task, std::span<co
     switch (datum.kind) {
       case DataKind::activation:
       case DataKind::gradient:  // both have the size of the stage's output
-        backend.find_nonfinite(stage().precision(), data[i], stage().rows() * stage().output_columns(),
+        backend.find_nonfinite(stage().output_precision(), data[i], stage().rows() * stage().output_columns(),
                                found.results);
         break;
       case DataKind::loss:

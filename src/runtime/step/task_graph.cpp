@@ -282,7 +282,8 @@ class TaskGraph::Builder {
       task.data.push_back({find({DataKind::loss, sink, b - in_flight_, 0}), Access::read});
     }
     for (const int p : preds) task.data.push_back({find({DataKind::activation, p, b, 0}), Access::read});
-    if (st.is_sink()) read_from_host(task, DataKind::target, s, b, st.rows() * st.target_columns());
+    if (st.target_columns() > 0)
+      read_from_host(task, DataKind::target, s, b, st.rows() * st.target_columns());
   }
 
   void write_stash(const plan::Job& j, Draft& task) {

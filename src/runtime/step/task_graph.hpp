@@ -27,7 +27,7 @@ enum class DataKind : std::uint8_t {
   weight_gradient,  // accumulator, one for each worker that runs W or BW and each holder; lasts over the
                     // steps
   input,            // of a source, one for each worker that reads it; the host fills it before the step
-  target,           // of the sink; the host fills it before the step
+  target,           // of a stage that reads it, as `input`
   loss,             // the host reads it after the step
   verdict,          // what a worker knows of the whole step: class Verdict; in the host's memory
   activation,       // this kind and the next ones are written once a step and dropped after their last reader
