@@ -38,6 +38,7 @@ SGD = "training.optimizer.kind=sgd"
 LINEAR = "training.optimizer.schedule.kind=linear"
 EMULATED = "runtime.emulate={F: 2ms, B: 2ms, W: 1ms, comm: 1ms}"
 CHECKPOINTS = "checkpoint={folder: ck}"
+VOCABULARY = "schedule.vocabulary.shards=2"
 DYNAMIC = ("schedule.discipline=greedy", "schedule.dynamic=true")
 
 # What `train` reports and what does not depend on the machine's speed.
@@ -116,6 +117,9 @@ KEYS = {
     "schedule.memory_limit": Key("simulate", MLP, 1),
     "schedule.dynamic": Key("simulate", MLP, "true", "schedule.memory_limit=4"),
     "schedule.recompute": Key("simulate", MLP, "true"),
+    "schedule.vocabulary.shards": Key("simulate", GPT, 2),
+    "schedule.vocabulary.placement": Key("simulate", GPT, "last", VOCABULARY),
+    "schedule.vocabulary.ahead": Key("simulate", GPT, 0, VOCABULARY, "training.microbatches=6"),
     "runtime.policy": Key("train", MLP, "lws"),
     "runtime.device": Key("simulate", MLP, "cuda"),
     "runtime.precision": Key("simulate", MLP, "bf16"),

@@ -20,7 +20,8 @@ namespace {
 
 using nlohmann::ordered_json;
 
-constexpr const char* shards_fact = "model.tensor";
+// Pieces of tensors have other names with other shards.
+constexpr std::array shards_facts = {"model.tensor", "schedule.vocabulary.shards"};
 constexpr const char* rate_steps = "training.optimizer.schedule.steps";
 
 // Keys outside the section `model` that must not change: the data of a step, or the meaning of the
@@ -122,6 +123,7 @@ ordered_json training_facts(const AgreedRun& run) {
     if (key.name.starts_with("model.") && !free_to_change) add(key);
   }
   for (const char* name : fixed_keys) add(*find_key(keys, name));
+  facts[shards_facts.back()] = run.config.model.vocabulary.shards;
   facts["training.microbatches"] = run.experiment.schedule.microbatches();
   facts["data.path"] = fmt::format("content {:016x}", run.experiment.data->digest());
   if (const model::Dataset* const validation = run.experiment.validation.get())
@@ -139,7 +141,7 @@ void require_same_training(const AgreedRun& run, const CheckpointReader& reader,
     // Checkpoints that are older than a key were written with its default.
     ordered_json older;
     if (key == "model.tied") older = false;
-    if (key == shards_fact) older = 1;
+    if (std::ranges::find(shards_facts, key) != shards_facts.end()) older = 1;
     const ordered_json saved = facts.value(key, older);
     // The user may change the learning-rate schedule. `training.steps` does not change it in passing.
     if (key == rate_steps && (saved.is_null() || run.config.training.optimizer.schedule.steps)) return;
@@ -148,7 +150,9 @@ void require_same_training(const AgreedRun& run, const CheckpointReader& reader,
                                  saved.dump(), mine[key].dump(),
                                  key == rate_steps ? " from training.steps; give the key" : ""));
   };
-  if (mine.contains(shards_fact)) require_same(shards_fact);  // with other shards all names differ
+  for (const char* shards : shards_facts) {
+    if (mine.contains(shards)) require_same(shards);
+  }
   require_same_parameters(run, reader, name);
   for (const auto& [key, value] : mine.items()) require_same(key);
   require_same_state(run, reader, name);

@@ -118,9 +118,9 @@ double Difference::relative() const {
   return scale > 0 ? absolute / scale : std::numeric_limits<double>::infinity();
 }
 
-double rounding_tolerance(model::Precision precision, bool on_gpu, double additions) {
+double rounding_tolerance(model::Precision precision, bool other_kernels, double additions) {
   const double sums = 8 * std::sqrt(std::max(additions, 1.0)) * fp32_unit;
-  if (!on_gpu) return sums;  // a core runs the same passes, so only the order of the additions differs
+  if (!other_kernels) return sums;  // a core runs the same passes, so only the order of the additions differs
   switch (precision) {
     case model::Precision::fp32:
       break;

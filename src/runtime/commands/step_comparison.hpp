@@ -41,9 +41,9 @@ struct Difference {
   [[nodiscard]] bool agrees() const { return absolute <= allowed; }
 };
 
-/// The relative difference that rounding explains (docs/verify.md states the rule). `additions`: those of a
-/// gradient.
-double rounding_tolerance(model::Precision precision, bool on_gpu, double additions);
+/// The relative difference that rounding explains (docs/verify.md states the rule). `other_kernels`: whether
+/// the two sides compute with other kernels, as a GPU does. `additions`: those of a gradient.
+double rounding_tolerance(model::Precision precision, bool other_kernels, double additions);
 
 /// Compares the engine's steps with expected ones. Each step is expected from the parameters that the engine
 /// had before it, so that differences of one step do not grow in the next ones.

@@ -34,6 +34,7 @@ json to_json_value(model::SampleOrder value) { return model::sample_order_words[
 json to_json_value(plan::Discipline value) { return plan::discipline_words[index(value)]; }
 json to_json_value(NonFinitePolicy value) { return nonfinite_words[index(value)]; }
 json to_json_value(MappingKind value) { return mapping_words[index(value)]; }
+json to_json_value(plan::ShardPlacement value) { return plan::shard_placement_words[index(value)]; }
 
 void from_json_value(const json& from, std::filesystem::path& value) { value = from.get<std::string>(); }
 void from_json_value(const json& from, model::Precision& value) {
@@ -47,6 +48,9 @@ void from_json_value(const json& from, plan::Discipline& value) {
 }
 void from_json_value(const json& from, NonFinitePolicy& value) { from_word(from, nonfinite_words, value); }
 void from_json_value(const json& from, MappingKind& value) { from_word(from, mapping_words, value); }
+void from_json_value(const json& from, plan::ShardPlacement& value) {
+  from_word(from, plan::shard_placement_words, value);
+}
 
 ConfigKey unset_when_false(ConfigKey made) {
   made.get = [get = std::move(made.get)](const Config& config) {

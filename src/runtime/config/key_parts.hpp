@@ -55,6 +55,7 @@ json to_json_value(model::SampleOrder value);
 json to_json_value(plan::Discipline value);
 json to_json_value(NonFinitePolicy value);
 json to_json_value(MappingKind value);
+json to_json_value(plan::ShardPlacement value);
 template <class T>
 json to_json_value(const std::vector<T>& value) {
   return value.empty() ? json() : json(value);
@@ -86,6 +87,7 @@ void from_json_value(const json& from, model::SampleOrder& value);
 void from_json_value(const json& from, plan::Discipline& value);
 void from_json_value(const json& from, NonFinitePolicy& value);
 void from_json_value(const json& from, MappingKind& value);
+void from_json_value(const json& from, plan::ShardPlacement& value);
 template <class T>
 void from_json_value(const json& from, std::optional<T>& value) {
   value.reset();

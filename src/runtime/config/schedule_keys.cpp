@@ -118,10 +118,44 @@ void add_order_keys(Keys& keys) {
                        at(&Config::schedule, &ScheduleConfig::recompute))));
 }
 
+/// Shards of the vocabulary, which w places like any stage.
+void add_vocabulary_keys(Keys& keys) {
+  constexpr const char* shards_key = "schedule.vocabulary.shards";
+  const auto add = [&keys](ConfigKey made) { keys.push_back(only_named(std::move(made))); };
+  ConfigKey shards =
+      key(shards_key, whole(),
+          "Shards into which the embedding and the head of gpt and llama are cut (vocabulary "
+          "parallelism): each has a range of the tokens. 1: both are whole.",
+          at(&Config::model, &model::ModelConfig::vocabulary, &model::VocabularyShards::shards));
+  shards.default_value = {};
+  shards.get = [](const Config& config) {
+    const int count = config.model.vocabulary.shards;
+    return count == 1 ? json() : json(count);
+  };
+  shards.set = [](Config& config, const json& value) {
+    config.model.vocabulary.shards = value.is_null() ? 1 : value.get<int>();
+  };
+  add(described_default(std::move(shards), "1"));
+  add(only_with(
+      key("schedule.vocabulary.placement", one_of(plan::shard_placement_words),
+          "The workers of the shards. all: shard k is on worker k of all workers, counted round. last: "
+          "shards "
+          "of the head are on the last stage's worker, those of the embedding on the first stage's.",
+          at(&Config::model, &model::ModelConfig::vocabulary, &model::VocabularyShards::placement)),
+      shards_key));
+  add(only_with(
+      key("schedule.vocabulary.ahead", whole(0),
+          "How many micro-batches a worker may run ahead of the schedule's own order while it waits "
+          "for shards. It holds the stashes of as many micro-batches more.",
+          at(&Config::schedule, &ScheduleConfig::vocabulary_ahead)),
+      shards_key));
+}
+
 }  // namespace
 
 void add_schedule_keys(Keys& keys) {
   add_shape_keys(keys);
+  add_vocabulary_keys(keys);
   add_order_keys(keys);
 }
 

@@ -13,6 +13,22 @@ namespace starpipe::runtime {
 
 namespace {
 
+/// Times of whole stages, divided among the parts of each by their FLOPs.
+std::vector<plan::Durations> times_of_parts(const std::vector<plan::Durations>& of_stages,
+                                            const model::Network& network) {
+  std::vector<double> flops(of_stages.size());
+  for (std::size_t s = 0; s < network.stages.size(); ++s)
+    flops[index(network.parts[s].stage)] += network.stages[s].flops();
+  std::vector<plan::Durations> times;
+  for (std::size_t s = 0; s < network.stages.size(); ++s) {
+    const std::size_t stage = index(network.parts[s].stage);
+    const double share = network.stages[s].flops() / flops[stage];
+    const auto& [F, B, W] = of_stages[stage];
+    times.push_back({.F = F * share, .B = B * share, .W = W * share});
+  }
+  return times;
+}
+
 /// [stage]: its part of `whole` in proportion to its FLOPs. Equal parts for a model that has none.
 std::vector<double> divided_by_flops(double whole, const model::Network& network) {
   double total = 0;
@@ -40,7 +56,15 @@ plan::Costs costs_by_flops(const model::Network& network) {
 
 plan::Costs emulated_costs(const EmulationConfig& wanted, const model::Network& network, int workers) {
   const auto stages = static_cast<int>(network.stages.size());
-  const std::size_t parts = index(wanted.per_share ? workers : stages);
+  // With shards of the vocabulary the times may be those of whole stages.
+  const auto fits = [&](const std::vector<double>& times) {
+    return times.size() == 1 || std::cmp_equal(times.size(), network.whole_stages());
+  };
+  const bool of_whole_stages = !wanted.per_share && network.config.vocabulary.shards > 1 && fits(wanted.F) &&
+                               fits(wanted.B) && fits(wanted.W);
+  const std::size_t parts = index(wanted.per_share  ? workers
+                                  : of_whole_stages ? network.whole_stages()
+                                                    : stages);
   const auto of = [&](const char* pass, const std::vector<double>& times, std::size_t part) {
     if (times.size() != 1 && times.size() != parts) {
       throw InputError(fmt::format("runtime.emulate.{}: {} times for {} {}", pass, times.size(), parts,
@@ -76,6 +100,7 @@ plan::Costs emulated_costs(const EmulationConfig& wanted, const model::Network& 
       }
     }
   }
+  if (of_whole_stages) costs.durations = times_of_parts(costs.durations, network);
   costs.sizes = network.sizes();
   costs.shared = network.shared_weights();
   costs.links = wanted.links_file.empty() ? plan::Links(plan::Link{.alpha = wanted.comm}) : wanted.links;

@@ -14,6 +14,7 @@
 #include "starpipe/base/files.hpp"
 #include "starpipe/base/index.hpp"
 #include "starpipe/plan/formats/imported_schedule.hpp"
+#include "starpipe/plan/orders/detached_parts.hpp"
 #include "starpipe/plan/orders/finer.hpp"
 #include "starpipe/plan/registry/plugin.hpp"
 #include "starpipe/plan/registry/registry.hpp"
@@ -132,14 +133,17 @@ void refuse_large_stages(const model::Network& network) {
 // Throws InputError for keys that say nothing of a network of shards.
 void refuse_with_shards(const Config& config, const model::Network& network) {
   if (network.parts.empty()) return;
-  const auto refuse = [](bool is_set, const char* key, const char* why) {
-    if (is_set) throw InputError(fmt::format("{}: does not apply with model.tensor: {}", key, why));
+  const bool divides_workers = network.shards() > 1;
+  const auto refuse = [&](bool is_set, const char* key, const char* why) {
+    if (!is_set) return;
+    throw InputError(fmt::format("{}: does not apply with {}: {}", key,
+                                 divides_workers ? "model.tensor" : "schedule.vocabulary.shards", why));
   };
   refuse(!config.schedule.memory_limits.empty(), "schedule.memory_limit",
          "stashes of whole stages and of shards differ");
   refuse(config.schedule.dynamic, "schedule.dynamic", "shards run in a fixed order");
-  refuse(config.runtime.device.size() > 1 && !config.schedule.file, "runtime.device, a list",
-         "give one word for all workers");
+  refuse(divides_workers && config.runtime.device.size() > 1 && !config.schedule.file,
+         "runtime.device, a list", "give one word for all workers");
 }
 
 // How many workers each worker of the schedule becomes.
@@ -152,6 +156,7 @@ int workers_each(const Config& config, const model::Network& network) {
 }
 
 // The schedule of the chain that the network is without shards, with several workers for each of its workers.
+// Shards of the vocabulary run where these workers have time.
 plan::LimitedSchedule build_sharded_schedule(const Config& config, const model::Network& network,
                                              const std::optional<plan::Costs>& known,
                                              const plan::Costs& expected) {
@@ -164,7 +169,14 @@ plan::LimitedSchedule build_sharded_schedule(const Config& config, const model::
                      known ? std::optional(whole(*known)) : std::nullopt, whole(expected));
   if (made.schedule.discipline() != plan::Discipline::ordered)
     made.schedule = plan::ordered_as_simulated(made.schedule, whole(expected));
-  made.schedule = plan::with_parts(made.schedule, network.graph, network.parts, each);
+  const bool own_recomputation = made.schedule.recompute() && !config.schedule.recompute.value_or(false);
+  made.schedule = plan::with_parts(made.schedule, network.graph, network.parts, each,
+                                   network.config.vocabulary.placement);
+  if (network.config.vocabulary.shards > 1) {
+    made.schedule = plan::with_detached_where_free(
+        made.schedule, network.parts, own_recomputation ? plan::with_recomputation(expected) : expected,
+        config.schedule.vocabulary_ahead);
+  }
   return finishing(std::move(made));
 }
 
@@ -214,7 +226,8 @@ PlannedRun plan_run(const Config& config) {
   refuse_large_stages(network);
   std::optional<plan::Costs> emulated;
   if (config.runtime.emulate) {
-    const int workers = listed ? listed->workers() : config.schedule.workers.value() * network.shards();
+    const int workers =
+        listed ? listed->workers() : config.schedule.workers.value() * workers_each(config, network);
     emulated = emulated_costs(*config.runtime.emulate, network, workers);
   }
   plan::Costs costs = emulated ? *emulated : costs_by_flops(network);

@@ -80,6 +80,8 @@ struct ScheduleConfig {
       memory_limits;  ///< in stashes, one or one a worker; RuntimeConfig::memory_limits are in bytes
   bool dynamic = false;
   std::optional<bool> recompute;  ///< unset: false, or what the file says
+  /// `vocabulary.ahead`, in micro-batches. The other keys of `vocabulary` are in model::ModelConfig.
+  int vocabulary_ahead = 2;
 };
 
 /// `runtime.emulate:` of the configuration: timed waits instead of kernels, so that any number of logical
