@@ -11,27 +11,6 @@
 namespace starpipe::model::cuda {
 namespace {
 
-// Rows up to this many columns are a warp's, wider ones a block's.
-constexpr std::size_t most_warp_columns = 2048;
-constexpr unsigned wide_row_threads = 1024;  // blocks this large are few at a time, so caches hold their rows
-
-/// Calls function(size, column) for groups of `size` columns that together are the whole row: packs of N
-/// columns where packs are aligned, and single columns (size 1) before the first and after the last pack.
-template <class T, bool PerBlock, int N, class Function>
-__device__ void each_pack(const T* row, std::size_t columns, Function function) {
-  constexpr std::integral_constant<int, 1> one;
-  const unsigned lane = Team<PerBlock>::lane();
-  const auto past = reinterpret_cast<std::uintptr_t>(row) % (N * sizeof(T)) / sizeof(T);
-  const std::size_t before = past == 0 ? 0 : N - past;
-  if (lane < before && lane < columns) function(one, std::size_t{lane});
-  std::size_t column = before + std::size_t{lane} * N;
-  for (; column + N <= columns; column += std::size_t{Team<PerBlock>::size()} * N) {
-    function(std::integral_constant<int, N>{}, column);
-  }
-  // At most one thread has the rest of the row: fewer columns than a pack.
-  for (; N > 1 && column < columns; ++column) function(one, column);
-}
-
 /// One team a row: losses[row] = log-sum-exp(x) - x[label], and gradient = (softmax(x) - one-hot(label)) /
 /// rows.
 template <class T, bool PerBlock, int N>

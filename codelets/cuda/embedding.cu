@@ -10,17 +10,32 @@
 namespace starpipe::model::cuda {
 namespace {
 
-/// One warp a row: output[row] = tokens[ids[row]] + positions[row % context]. `positions` may be null.
+/// The rows of a table: one for each token of the vocabulary, or of a shard of it.
+struct Table {
+  std::size_t tokens;
+  std::size_t first;  ///< token of a shard
+  bool is_shard;
+
+  /// The row of a token; `tokens` when the shard does not have it.
+  __device__ std::size_t row_of(float id) const {
+    return is_shard ? index_in_shard(id, first, tokens) : index_of(id, tokens);
+  }
+};
+
+/// One warp a row: output[row] = tokens[ids[row]] + positions[row % context], without the tokens that the
+/// table does not have. `positions` may be null.
 template <class T, int N>
-__global__ void forward_rows(std::size_t rows, std::size_t columns, std::size_t vocabulary,
-                             std::size_t context, const float* __restrict__ ids, const T* __restrict__ tokens,
+__global__ void forward_rows(std::size_t rows, std::size_t columns, Table table, std::size_t context,
+                             const float* __restrict__ ids, const T* __restrict__ tokens,
                              const T* __restrict__ positions, T* __restrict__ output) {
   const std::size_t row = Team<false>::row();
   if (row >= rows) return;
-  const T* const token = tokens + index_of(ids[row], vocabulary) * columns;
+  const std::size_t id = table.row_of(ids[row]);
+  const T* const token = id < table.tokens ? tokens + id * columns : nullptr;
   const T* const position = positions == nullptr ? nullptr : positions + row % context * columns;
   for (std::size_t c = std::size_t{Team<false>::lane()} * N; c < columns; c += warp_size * N) {
-    Values<N> y = load<N>(token + c);
+    Values<N> y = {};
+    if (token != nullptr) y = load<N>(token + c);
     if (position != nullptr) {
       const Values<N> at = load<N>(position + c);
       for (int k = 0; k < N; ++k) y[k] += at[k];
@@ -33,11 +48,11 @@ constexpr unsigned adding_warps = 16;  // warps of a block that adds a token's g
 // A warp searches this many rows for the token, then adds the gradients of the rows found.
 constexpr unsigned rows_searched = 256;
 
-/// The token ids, one a row.
+/// The token ids, one a row, as rows of the table.
 struct Ids {
   const float* ids;
-  std::size_t vocabulary;
-  __device__ std::size_t at(std::size_t row) const { return index_of(ids[row], vocabulary); }
+  Table table;
+  __device__ std::size_t at(std::size_t row) const { return table.row_of(ids[row]); }
 
   /// Searches the rows [first, last), but at most rows_searched of them, for the token. Writes the rows that
   /// have it, relative to `first` and in ascending order, to `found` and returns their number. All lanes of a
@@ -53,7 +68,7 @@ struct Ids {
     unsigned count = 0;
 #pragma unroll
     for (unsigned i = 0; i < rows_searched / warp_size; ++i) {
-      const bool same = first + i * warp_size + lane < last && index_of(id[i], vocabulary) == token;
+      const bool same = first + i * warp_size + lane < last && table.row_of(id[i]) == token;
       const unsigned lanes = __ballot_sync(all_lanes, same);
       const unsigned before = lanes & ((1u << lane) - 1);
       if (same) found[count + static_cast<unsigned>(__popc(before))] = i * warp_size + lane;
@@ -69,7 +84,7 @@ struct Ids {
     bool seen = false;
     each_loaded<8>(
         threadIdx.x, row, blockDim.x, [&](std::size_t r) { return ids[r]; },
-        [&](float id) { seen |= index_of(id, vocabulary) == token; });
+        [&](float id) { seen |= table.row_of(id) == token; });
     return __syncthreads_or(seen) != 0;
   }
 };
@@ -78,7 +93,7 @@ struct Ids {
 /// share of the rows in ascending order, then the warps' sums are added in turn. The order of the additions
 /// is fixed; with atomic additions it would not be. blockIdx.x is the token. With `by_row`, for vocabularies
 /// larger than the number of rows, blockIdx.x is a row and the block does the row's token, unless an earlier
-/// row has the same token. blockIdx.y and gridDim.y divide the columns.
+/// row has the same token or the table does not have it. blockIdx.y and gridDim.y divide the columns.
 template <class T, int N>
 __global__ void __launch_bounds__(adding_warps* warp_size)
     add_token_gradients(std::size_t rows, std::size_t columns, Ids ids, bool by_row, const T* __restrict__ dy,
@@ -86,8 +101,8 @@ __global__ void __launch_bounds__(adding_warps* warp_size)
   constexpr unsigned block_columns = warp_size * N;
   __shared__ unsigned found[adding_warps][rows_searched];
   __shared__ float sums[adding_warps][block_columns];
-  if (by_row && ids.seen_before(blockIdx.x)) return;
   const std::size_t token = by_row ? ids.at(blockIdx.x) : blockIdx.x;
+  if (by_row && (token == ids.table.tokens || ids.seen_before(blockIdx.x))) return;
   const unsigned warp = threadIdx.x / warp_size;
   const unsigned own = threadIdx.x % warp_size * N;
   const std::size_t share = ceil_div(rows, adding_warps);
@@ -127,7 +142,8 @@ class Embedding final : public CudaLayer {
  public:
   explicit Embedding(const LayerSpec& spec)
       : rows_(spec.rows),
-        vocabulary_(size_option(spec, "vocabulary")),
+        table_{size_option(spec, "vocabulary"), static_cast<std::size_t>(option(spec, "first", 0)),
+               spec.options.contains("first")},
         positions_(spec.options.contains("context")),
         context_(size_option(spec, "context", spec.rows)),
         outputs_(size_option(spec, "outputs")) {}
@@ -136,11 +152,11 @@ class Embedding final : public CudaLayer {
                std::span<float> /*scratch*/) const noexcept override {
     keep_input(on, "embedding F", input, stash, rows_ * sizeof(float));
     const T* tokens = parameters.as<T>();
-    const T* positions = positions_ ? tokens + vocabulary_ * outputs_ : nullptr;
+    const T* positions = positions_ ? tokens + table_.tokens * outputs_ : nullptr;
     T* y = output.as<T>();
     with_pack_size<pack_size<T>>(packs_fill_rows() && pack_aligned(tokens, positions, y), [&](auto size) {
-      launch(on, "embedding F", warp_per_row(rows_), forward_rows<T, size>, rows_, outputs_, vocabulary_,
-             context_, input.as<float>(), tokens, positions, y);
+      launch(on, "embedding F", warp_per_row(rows_), forward_rows<T, size>, rows_, outputs_, table_, context_,
+             input.as<float>(), tokens, positions, y);
     });
   }
 
@@ -156,10 +172,10 @@ class Embedding final : public CudaLayer {
                         std::span<float> /*scratch*/) const noexcept override {
     const T* dy = output_gradient.as<T>();
     float* gradients = parameter_gradient.data();
-    const Ids ids{stash.as<float>(), vocabulary_};
-    const bool by_row = vocabulary_ > rows_;
+    const Ids ids{stash.as<float>(), table_};
+    const bool by_row = table_.tokens > rows_;
     with_pack_size<pack_size<T>>(packs_fill_rows() && pack_aligned(dy), [&](auto size) {
-      const dim3 blocks(static_cast<unsigned>(by_row ? rows_ : vocabulary_),
+      const dim3 blocks(static_cast<unsigned>(by_row ? rows_ : table_.tokens),
                         by_row ? 1 : static_cast<unsigned>(ceil_div(outputs_, warp_size * size)));
       launch(on, "embedding W", {blocks, dim3(adding_warps * warp_size)}, add_token_gradients<T, size>, rows_,
              outputs_, ids, by_row, dy, gradients);
@@ -169,14 +185,14 @@ class Embedding final : public CudaLayer {
     // outputs_ columns.
     const std::size_t sequence = context_ * outputs_;
     add_column_sums(on, "embedding W", rows_ / context_, sequence, Elements<T>{dy},
-                    gradients + vocabulary_ * outputs_, {});
+                    gradients + table_.tokens * outputs_, {});
   }
 
  private:
   bool packs_fill_rows() const noexcept { return outputs_ % pack_size<T> == 0; }
 
   std::size_t rows_;
-  std::size_t vocabulary_;
+  Table table_;
   bool positions_;
   std::size_t context_;
   std::size_t outputs_;

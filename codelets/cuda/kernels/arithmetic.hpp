@@ -21,6 +21,13 @@ STARPIPE_HOST_DEVICE inline std::size_t index_of(float id, std::size_t count) {
   return id < static_cast<float>(count) ? static_cast<std::size_t>(id) : count - 1;
 }
 
+/// The index of a token id in a shard of the vocabulary, which has `count` tokens from `first` on; `count`
+/// when the shard does not have the token.
+STARPIPE_HOST_DEVICE inline std::size_t index_in_shard(float id, std::size_t first, std::size_t count) {
+  const bool has = id >= static_cast<float>(first) && id < static_cast<float>(first + count);
+  return has ? static_cast<std::size_t>(id) - first : count;
+}
+
 /// Online softmax of values that come in blocks (Milakov and Gimelshein, arXiv 1805.02867): sums are kept
 /// relative to the largest value so far, and rescaled when a block has a larger one.
 struct OnlineSoftmax {
