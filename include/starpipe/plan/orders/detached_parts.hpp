@@ -18,9 +18,9 @@ namespace starpipe::plan {
 /// `ahead` + 1 micro-batches from it in its worker's order: outputs of sources would fill the memory.
 ///
 /// Shards of the vocabulary are such parts. Their passes, and the loss that joins them, come back to the last
-/// stage only after other workers had time for them, so a pipeline must have micro-batches more in flight:
-/// two, as Vocabulary Parallelism (Yeung et al., MLSys 2025, arXiv 2411.05288, section 5) finds for two
-/// exchanges a micro-batch.
+/// stage only after other workers had time for them, so a pipeline must have more micro-batches in flight.
+/// Vocabulary Parallelism (Yeung et al., MLSys 2025, arXiv 2411.05288, Figure 10) has one or two more in its
+/// schedules, one for each exchange of results.
 ///
 /// Transfers take the time that links need for one alone; with `costs.prefetch == false` too. Throws
 /// InputError as `simulate` does for durations that do not fit. O(jobs log jobs).

@@ -81,7 +81,7 @@ struct ScheduleConfig {
   bool dynamic = false;
   std::optional<bool> recompute;  ///< unset: false, or what the file says
   /// `vocabulary.ahead`, in micro-batches. The other keys of `vocabulary` are in model::ModelConfig.
-  int vocabulary_ahead = 2;
+  int vocabulary_ahead = 1;
 };
 
 /// `runtime.emulate:` of the configuration: timed waits instead of kernels, so that any number of logical
