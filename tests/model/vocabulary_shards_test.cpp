@@ -135,6 +135,25 @@ TEST(VocabularyShards, HaveExactGradients) {
   }
 }
 
+// `verify` compares with the network that was never cut: the same losses and gradients, bit for bit.
+TEST(VocabularyShards, AreVerifiedByTheWhole) {
+  const Network whole = network_of({});
+  const Network network = network_of({.shards = 3, .tensor = 2});
+  const auto data = data_for(whole);
+  const ExpectedGradient expected = expected_gradient(whole, *data, start_parameters(whole, 1), 2, 0);
+  const ExpectedGradient found = expected_gradient(network, *data, start_parameters(network, 1), 2, 0);
+  EXPECT_EQ(found.losses, expected.losses);
+  const auto floats = [](const std::vector<std::vector<double>>& sets) {
+    std::vector<Floats> values;
+    for (const std::vector<double>& set : sets) values.emplace_back(set.begin(), set.end());
+    return values;
+  };
+  for (const auto values : {&ExpectedGradient::gradients, &ExpectedGradient::magnitudes})
+    EXPECT_EQ(distance(whole_tensors(network, floats(found.*values)),
+                       whole_tensors(whole, floats(expected.*values))),
+              0);
+}
+
 TEST(VocabularyShards, StartAndAreSavedAsTheWhole) {
   for (const bool tied : {false, true}) {
     const auto saved = [&](int shards) {
