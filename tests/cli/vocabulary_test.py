@@ -111,6 +111,11 @@ class Vocabulary(CommandTest):
 
         self.assertAlmostEqual(work(whole), work(shared), places=6)
         self.assertLess(shared["makespan"], 0.8 * whole["makespan"])
+        # A head that is shared out is in the bound.
+        for run in (whole, shared):
+            self.assertLessEqual(run["lower_bound"], run["makespan"])
+            busiest = max(sum(job["end"] - job["start"] for job in worker) for worker in run["ops"])
+            self.assertGreaterEqual(run["lower_bound"], busiest * (1 - 1e-9))
 
     def test_what_takes_no_shards_says_so(self):
         self.ok("simulate", "c.yaml", "-o", "f.json")

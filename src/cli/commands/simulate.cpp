@@ -29,6 +29,8 @@
 #include "starpipe/plan/drawing/schedule_text.hpp"
 #include "starpipe/plan/drawing/shown_unit.hpp"
 #include "starpipe/plan/schedule/size_limits.hpp"
+#include "starpipe/plan/search/lower_bound.hpp"
+#include "starpipe/plan/search/placement_bound.hpp"
 #include "starpipe/runtime/report/memory_json.hpp"
 #include "starpipe/runtime/report/other_policy.hpp"
 #include "starpipe/runtime/setup/expected_costs.hpp"
@@ -77,7 +79,7 @@ std::string default_unit(const runtime::Config& config,
 std::string summary(std::string_view times, std::string_view policy,
                     const std::optional<runtime::PartitionChoice>& partition,
                     const runtime::Experiment& experiment, const plan::PredictedRun& run,
-                    const std::vector<runtime::DeviceNeed>& memory) {
+                    const std::vector<runtime::DeviceNeed>& memory, double bound) {
   const auto& [schedule, costs, timeline, unit, reordering, discipline] = run;
   const plan::ShownUnit shown(unit, timeline.makespan);
   const auto number = [&shown](double time) { return fmt::format("{:.4g}", time * shown.factor()); };
@@ -121,10 +123,11 @@ std::string summary(std::string_view times, std::string_view policy,
   }
   text += table_text(workers) + "\n";
 
-  return text + plan::makespan_text(timeline, [&](double time) {
-           return fmt::format("{:.6g}{}{}", time * shown.factor(), shown.name().empty() ? "" : " ",
-                              shown.name());
-         });
+  const auto with_unit = [&](double time) {
+    return fmt::format("{:.6g}{}{}", time * shown.factor(), shown.name().empty() ? "" : " ", shown.name());
+  };
+  return text + plan::makespan_text(timeline, with_unit) +
+         fmt::format("{:<31}at least {}\n", "any order on these workers", with_unit(bound));
 }
 
 /// With runtime.emulate its times; else, with a partition by measured times, these; else times in proportion
@@ -191,8 +194,11 @@ int simulate(const SimulateOptions& options) {
   if (options.trace) write_file("--trace", *options.trace, plan::predicted_trace(run));
   const std::string_view times = source_of_times(options, config, partition, experiment);
   if (!options.result.is_text() && !policy.empty()) print_message("starpipe: " + policy);
-  options.result.show(run, [&] { return summary(times, policy, partition, experiment, run, memory); },
-                      {{"memory", runtime::memory_json(memory)},
+  const double bound =
+      plan::bound_of_makespan(plan::placement_bound(experiment.schedule, costs), timeline.makespan);
+  options.result.show(run, [&] { return summary(times, policy, partition, experiment, run, memory, bound); },
+                      {{"lower_bound", bound},
+                       {"memory", runtime::memory_json(memory)},
                        {"memory_over_time", runtime::memory_over_time_json(memory, config.runtime)}});
   return 0;
 }
