@@ -32,8 +32,8 @@ struct ExpectedGradient {
 /// fp32 values before the step, [set]. Passes run once more before the first micro-batch, and in step 0 twice
 /// for each: a layer that counts its calls is then at another count than in the engine.
 ///
-/// The passes are those of the network without shards (whole_network), so a network of shards is compared with
-/// one that was never cut.
+/// The passes are those of the network without shards (whole_network), so a network of shards is compared
+/// with one that was never cut.
 ExpectedGradient expected_gradient(const Network& network, const Dataset& data,
                                    const std::vector<std::vector<float>>& parameters, int microbatches,
                                    int step);

@@ -233,7 +233,7 @@ int check(const CheckOptions& options) {
         fmt::format("starpipe: {}: its run keeps the memory limit; its order is now fixed (discipline {})\n",
                     options.file, plan::to_string(made.schedule.discipline())));
   }
-  require_few_jobs(options.tensor.stages(schedule.stages()), schedule.microbatches());
+  plan::require_few_jobs("--tensor", options.tensor.stages(schedule.stages()), schedule.microbatches());
   options.tensor.apply(made.schedule, costs);
   show_prediction(options.result, options.costs, made, costs, unit);
   return 0;
