@@ -49,7 +49,9 @@ void require_as_asked(const ScheduleRequest& asked, const Schedule& built, const
 // schedule. Its function should refuse them; a plug-in's may overlook them.
 void require_followed(const ScheduleEntry& entry, const ScheduleRequest& asked, const Schedule& built) {
   if (!asked.stage_workers.empty()) {
-    const int per_group = asked.workers / asked.groups.value_or(1);
+    // A plug-in may overlook groups that make no sense.
+    const int groups = std::max(1, asked.groups.value_or(1));
+    const int per_group = std::max(1, asked.workers / groups);
     const bool follows =
         std::cmp_equal(asked.stage_workers.size(), built.stages()) &&
         std::ranges::all_of(built.order(), [&](JobId id) {
