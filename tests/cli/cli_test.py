@@ -370,7 +370,7 @@ schedule: {name: 1f1b, workers: 3}
         refused_set("schedule.placement=[0, 5]", "stage 1", "worker 5")
         refused_set("schedule.placement=[0]", "schedule.placement: ", "1 stage")
         refused_set("schedule.cuts=[7]", "schedule.cuts", "7")
-        refused_set("schedule.groups=3", "schedule.groups: 1f1b")
+        refused_set("schedule.groups=3", "schedule.groups: gpipe")
         refused_set("model.heads=3", "model.heads", "3", config="gpt.yaml")
         refused_set("data.path=missing", "missing", config="gpt.yaml")
         refused_set("data.path=/dev/null", "/dev/null", config="gpt.yaml")

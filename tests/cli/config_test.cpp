@@ -208,8 +208,9 @@ std::vector<std::string> needed_by(const runtime::ConfigKey& key) {
   std::vector<std::string> overrides;
   bool text_network = false;
   for (const runtime::Condition& condition : key.only_with) {
-    // A key without values is schedule.partition.
-    overrides.push_back(condition.key + "=" + (condition.values.empty() ? "auto" : condition.values.front()));
+    // Keys without values are schedule.partition and schedule.vocabulary.shards.
+    const std::string any = condition.key == "schedule.partition" ? "auto" : "2";
+    overrides.push_back(condition.key + "=" + (condition.values.empty() ? any : condition.values.front()));
     text_network |=
         condition.key == "model.kind" && model::find_network(condition.values.front()).data.front() == "text";
   }

@@ -329,7 +329,7 @@ class ScheduleShow(CommandTest):
         refused("1f1b", "--workers", 60000, "--microbatches", 1000000, names=["--microbatches", "too many"])
         refused("1f1b", *size, "--stages", 5, names=["1f1b", "5 stages", "4 workers"])
         refused("1f1b", *size, "--stages", 0, names=["--stages"])
-        refused("1f1b", *size, "--groups", 2, names=["1f1b", "groups"])
+        refused("1f1b", *size, "--groups", 3, names=["1f1b", "groups"])
         refused("lpp", *size, names=["lpp", "groups"])
         refused("lpp", *size, "--groups", 3, names=["lpp", "4 workers", "3"])
         refused("lpp", *size, "--groups", 0, names=["lpp", "0"])

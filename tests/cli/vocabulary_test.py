@@ -123,8 +123,6 @@ class Vocabulary(CommandTest):
             (["schedule.memory_limit=4"], "schedule.memory_limit: does not apply with schedule.vocabulary.shards: "),
             (["schedule.discipline=greedy", "schedule.dynamic=true"],
              "schedule.dynamic: does not apply with schedule.vocabulary.shards: "),
-            (["runtime.emulate={F: 1ms, B: 1ms, W: 1ms, per_share: true}"],
-             "runtime.emulate.per_share: does not apply with schedule.vocabulary.shards: "),
             (["schedule.vocabulary.shards=300"], "schedule.vocabulary.shards: 300 is more than model.vocabulary, 256"),
             (["schedule.partition=auto"], "schedule.vocabulary: "),
         ):

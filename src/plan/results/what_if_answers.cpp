@@ -44,7 +44,7 @@ std::vector<int> planned_stage_workers(const Schedule& planned) {
 }
 
 /// The schedule with the groups and the placement of `request`. A schedule that refuses one of them, since it
-/// has no groups or a placement of its own, is made without it.
+/// has no groups for so many stages or a placement of its own, is made without it.
 LimitedSchedule make_for_run(const std::string& name, ScheduleRequest request, const OrderRequest& order,
                              const Costs& costs) {
   while (true) {
@@ -57,6 +57,8 @@ LimitedSchedule make_for_run(const std::string& name, ScheduleRequest request, c
       } else if (problem.starts_with("groups: ")) {
         if (!request.groups) throw InputError(fmt::format("{}, and the run has none", problem));
         request.groups.reset();
+      } else if (problem.starts_with("stages: ") && request.groups) {
+        request.groups.reset();  // a pipeline of a group would have fewer stages than the run
       } else {
         throw;
       }
