@@ -94,20 +94,24 @@ std::vector<Ping> ping(const Mpi& mpi, const MeasuredPair& pair) {
   const int other = starts ? pair.second : pair.first;
   std::vector<char> message(sizes.back());
   std::vector<Ping> pings;
-  for (const std::uint64_t bytes : sizes) {
-    const int repetitions = bytes <= sizes[3] ? 50 : 8;
-    const int count = static_cast<int>(bytes);
-    double shortest = std::numeric_limits<double>::infinity();
-    for (int i = 0; i < repetitions; ++i) {
-      const double start = clock_seconds();
-      if (starts) MPI_Send(message.data(), count, MPI_BYTE, other, tag, mpi.comm());
-      MPI_Recv(message.data(), count, MPI_BYTE, other, tag, mpi.comm(), MPI_STATUS_IGNORE);
-      if (!starts) MPI_Send(message.data(), count, MPI_BYTE, other, tag, mpi.comm());
-      // The first messages of a size set up buffers.
-      if (i >= 2) shortest = std::min(shortest, (clock_seconds() - start) / 2);
+  for (const std::uint64_t bytes : sizes) pings.push_back({bytes, std::numeric_limits<double>::infinity()});
+  // What disturbs the host for a while disturbs one round, and so no size more than others.
+  constexpr int rounds = 8;
+  for (int round = 0; round < rounds; ++round) {
+    for (Ping& shortest : pings) {
+      const int repetitions = shortest.bytes <= sizes[3] ? 10 : 3;
+      const int count = static_cast<int>(shortest.bytes);
+      for (int i = 0; i < repetitions; ++i) {
+        const double start = clock_seconds();
+        if (starts) MPI_Send(message.data(), count, MPI_BYTE, other, tag, mpi.comm());
+        MPI_Recv(message.data(), count, MPI_BYTE, other, tag, mpi.comm(), MPI_STATUS_IGNORE);
+        if (!starts) MPI_Send(message.data(), count, MPI_BYTE, other, tag, mpi.comm());
+        // The first messages of a size set up buffers.
+        if (i >= 1) shortest.time = std::min(shortest.time, (clock_seconds() - start) / 2);
+      }
     }
-    pings.push_back({bytes, std::max(shortest, 1e-9)});
   }
+  for (Ping& shortest : pings) shortest.time = std::max(shortest.time, 1e-9);
   return pings;
 }
 
