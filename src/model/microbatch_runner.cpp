@@ -56,8 +56,7 @@ double MicrobatchRunner::forward(const Dataset& data, int step, int microbatch,
 
 void MicrobatchRunner::backward(float loss_scale, const std::vector<Floats>& weights,
                                 std::vector<Floats>& sums) {
-  for (auto at_stage = order_.rbegin(); at_stage != order_.rend(); ++at_stage) {
-    const int s = *at_stage;
+  for (const int s : std::vector<int>(order_.rbegin(), order_.rend())) {
     std::vector<ConstMemory> in;
     for (const int to : network_.graph.succ(s)) {
       const int from = at(to).adds_inputs() ? network_.graph.pred(to).front() : s;

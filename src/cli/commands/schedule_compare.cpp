@@ -143,7 +143,7 @@ std::uint64_t transfers_of(const Run& run) {
 /// Throws InputError for an --option that none of the schedules has.
 void require_known_options(const ScheduleCompareOptions& options) {
   for (const auto& [option, value] : options.schedule_options) {
-    const bool known = std::ranges::any_of(options.names, [&](const std::string& name) {
+    const bool known = std::ranges::any_of(options.names, [&, &option = option](const std::string& name) {
       return options.options_of(plan::find_schedule(name)).contains(option);
     });
     if (!known) throw InputError(fmt::format("--option: none of these schedules has an option '{}'", option));

@@ -57,18 +57,19 @@ class Layers {
 
   [[nodiscard]] Unit block(int number) const {
     const std::string name = fmt::format("transformer.h.{}", number);
-    const Half attention = {.norm = name + ".ln_1",
-                            .first = name + ".attn.c_attn",
-                            .between = {"attention",
-                                        name + ".attn",
-                                        rows_,
-                                        3 * hidden_ / shards_,
-                                        {{"heads", static_cast<double>(heads_ / shards_)},
-                                         {"context", option(config_, "context")}}},
-                            .second = name + ".attn.c_proj",
-                            .columns = 3 * hidden_,
-                            .matrices = 3,
-                            .inner = hidden_};
+    const std::size_t heads = heads_ / shards_;
+    const Half attention = {
+        .norm = name + ".ln_1",
+        .first = name + ".attn.c_attn",
+        .between = {"attention",
+                    name + ".attn",
+                    rows_,
+                    3 * hidden_ / shards_,
+                    {{"heads", static_cast<double>(heads)}, {"context", option(config_, "context")}}},
+        .second = name + ".attn.c_proj",
+        .columns = 3 * hidden_,
+        .matrices = 3,
+        .inner = hidden_};
     const Half mlp = {.norm = name + ".ln_2",
                       .first = name + ".mlp.c_fc",
                       .between = {"gelu", name + ".mlp.act", rows_, 4 * hidden_ / shards_, {}},

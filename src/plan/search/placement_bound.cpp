@@ -3,7 +3,6 @@
 
 #include <algorithm>
 #include <limits>
-#include <ranges>
 #include <vector>
 
 #include "plan/simulate/fetches.hpp"
@@ -35,7 +34,7 @@ double placement_bound(const Schedule& schedule, const Costs& costs) {
       start[id] = std::max(start[id], start[before] + duration(before) + time);
     });
   }
-  for (const JobId id : order | std::views::reverse) {
+  for (const JobId id : std::vector<JobId>(order.rbegin(), order.rend())) {
     for_each_wait(id, [&](JobId before, double time) {
       after[before] = std::max(after[before], time + duration(id) + after[id]);
     });

@@ -299,8 +299,8 @@ Timeline simulate(const Schedule& schedule, const Costs& costs, const JobTimes& 
     Simulation run = simulated(schedule, costs, times);
     order = run.order();
     ready = std::move(run).ready();
-    spans = std::move(run).spans();
-  }  // the simulation's tables are not needed below
+    spans = std::move(run).spans();  // NOLINT(bugprone-use-after-move): each moves another member
+  }                                  // the simulation's tables are not needed below
   Timeline timeline = evaluate(schedule, costs, std::move(spans), std::move(order));
   timeline.ready = std::move(ready);
   return timeline;

@@ -84,7 +84,8 @@ std::pair<plan::LinkLevel, std::string> level_of(std::string name, std::span<con
       "{}: {} of ranks, messages of {} to {}; the largest difference from these times is {:.0f} %", name,
       counted_text(std::ssize(pairs), "pair"), bytes_text(pings.front().bytes),
       bytes_text(pings.back().bytes), 100 * deviation);
-  return {{.name = std::move(name), .link = link}, std::move(note)};
+  plan::LinkLevel level{.name = std::move(name), .link = link};
+  return {std::move(level), std::move(note)};
 }
 
 /// On the two ranks of a pair. Returns half of the shortest round trip of each size.
