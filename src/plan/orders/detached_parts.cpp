@@ -30,7 +30,7 @@ class DetachedRun {
         workers_(index(schedule.workers())),
         waiting_(schedule.id_count(), 0),
         end_(schedule.id_count(), 0),
-        is_ready_(schedule.id_count(), false),
+        place_(schedule.id_count(), 0),
         position_(schedule.id_count(), not_started) {
     for (int w = 0; w < schedule.workers(); ++w) add_own_jobs(w);
     for (const JobId id : schedule.order()) waiting_[id] = schedule.pred_count(id);
@@ -74,9 +74,11 @@ class DetachedRun {
     }
   };
   struct Worker {
-    std::vector<JobId> own;  // the jobs that are not detached, in order
-    std::size_t next = 0;    // the first of them that has not started
-    int passes = 0;          // the most forward passes that it may pass over
+    std::vector<JobId> own;       // the jobs that are not detached, in order
+    std::vector<int> forwards;    // by place in `own`: the forward passes up to there
+    std::set<std::size_t> ready;  // places of those that are ready
+    std::size_t next = 0;         // place of the first that has not started
+    int passes = 0;               // the most forward passes that it may pass over
     bool is_busy = false;
     std::set<std::pair<std::uint32_t, JobId>> detached;  // ready jobs by turn
   };
@@ -91,7 +93,10 @@ class DetachedRun {
     for (const JobId id : schedule_.order(w)) {
       const Job job = schedule_.job(id);
       if (is_detached(job.stage)) continue;
+      place_[id] = worker.own.size();
       worker.own.push_back(id);
+      const int before = worker.forwards.empty() ? 0 : worker.forwards.back();
+      worker.forwards.push_back(before + (job.pass == Pass::F ? 1 : 0));
       if (job.pass == Pass::F) most = std::max(most, ++stages[job.microbatch]);
     }
     worker.passes = ahead_ * most;
@@ -123,9 +128,12 @@ class DetachedRun {
   }
 
   void make_ready(JobId id) {
-    is_ready_[id] = true;
-    if (is_detached(schedule_.job(id).stage))
-      workers_[index(schedule_.compute(id))].detached.emplace(schedule_.turn(id), id);
+    Worker& worker = workers_[index(schedule_.compute(id))];
+    if (is_detached(schedule_.job(id).stage)) {
+      worker.detached.emplace(schedule_.turn(id), id);
+    } else {
+      worker.ready.insert(place_[id]);
+    }
   }
 
   // The time at which all inputs of `id` are on its worker. Their producers have ended.
@@ -150,15 +158,15 @@ class DetachedRun {
 
   std::optional<JobId> next_job(Worker& worker) const {
     if (!worker.detached.empty()) return worker.detached.extract(worker.detached.begin()).value().second;
+    if (worker.ready.empty()) return std::nullopt;
     const std::vector<JobId>& own = worker.own;
-    while (worker.next < own.size() && position_[own[worker.next]] != not_started) ++worker.next;
-    int passed = 0;
-    for (std::size_t i = worker.next; i < own.size(); ++i) {
-      if (i > worker.next && is_forward(own[i])) ++passed;
-      if (passed > worker.passes || (i > worker.next && ahead_ == 0)) break;
-      if (is_ready_[own[i]] && position_[own[i]] == not_started) return own[i];
-    }
-    return std::nullopt;
+    while (position_[own[worker.next]] != not_started) ++worker.next;
+    const std::size_t first = *worker.ready.begin();
+    const bool is_ahead = first > worker.next;
+    if (is_ahead && ahead_ == 0) return std::nullopt;
+    if (worker.forwards[first] - worker.forwards[worker.next] > worker.passes) return std::nullopt;
+    worker.ready.erase(worker.ready.begin());
+    return own[first];
   }
 
   void start_next(Worker& worker, double now) {
@@ -180,9 +188,9 @@ class DetachedRun {
   detail::Fetches fetches_;
   int ahead_;
   std::vector<Worker> workers_;
-  std::vector<int> waiting_;  // by JobId: inputs that are missing
-  std::vector<double> end_;   // by JobId
-  std::vector<bool> is_ready_;
+  std::vector<int> waiting_;        // by JobId: inputs that are missing
+  std::vector<double> end_;         // by JobId
+  std::vector<std::size_t> place_;  // by JobId: in Worker::own
   std::vector<std::int64_t> position_;
   std::int64_t started_ = 0;
   std::map<JobId, std::vector<JobId>> released_by_;  // by F of a reader: sources that its start releases
