@@ -43,8 +43,7 @@ class CrossEntropy final : public Loss {
 
   void backward_input(std::span<const float> stash, float scale,
                       std::span<float> input_gradient) const noexcept override {
-    const std::size_t count = rows_ * columns_;
-    for (std::size_t i = 0; i < count; ++i) input_gradient[i] = scale * stash[i];
+    cpu::scale(scale, stash, input_gradient);
   }
 
  private:

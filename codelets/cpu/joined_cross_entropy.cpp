@@ -3,6 +3,7 @@
 #include <cmath>
 #include <stdexcept>
 
+#include "codelets/cpu/math.hpp"
 #include "starpipe/model/layer.hpp"
 
 namespace starpipe::model {
@@ -50,8 +51,7 @@ class JoinedCrossEntropy final : public Loss {
 
   void backward_input(std::span<const float> stash, float scale,
                       std::span<float> input_gradient) const noexcept override {
-    const std::size_t count = rows_ * columns_;
-    for (std::size_t i = 0; i < count; ++i) input_gradient[i] = scale * stash[i];
+    cpu::scale(scale, stash, input_gradient);
   }
 
  private:

@@ -49,6 +49,11 @@ inline float sum_of(std::size_t count, Term term) noexcept {
   return ((lane[0] + lane[4]) + (lane[2] + lane[6])) + ((lane[1] + lane[5]) + (lane[3] + lane[7]));
 }
 
+/// results[i] = factor * values[i].
+inline void scale(float factor, std::span<const float> values, std::span<float> results) noexcept {
+  std::ranges::transform(values, results.begin(), [factor](float x) { return factor * x; });
+}
+
 /// `past ? limit : x` with bit masks. From the plain expression GCC makes a branch when `limit` is a
 /// constant, and then it does not vectorise the loop.
 inline float limit_to(float x, float limit, bool past) noexcept {
@@ -91,7 +96,8 @@ inline std::size_t index_of(float id, std::size_t count) noexcept {
   return id < static_cast<float>(count) ? static_cast<std::size_t>(id) : count - 1;
 }
 
-/// Whether a token id is one of the `count` tokens of a shard of the vocabulary, which begin with `first`.
+/// Whether a token id is in a shard of the vocabulary that has the ids first, first + 1, ..., first + count -
+/// 1.
 inline bool is_in_shard(float id, std::size_t first, std::size_t count) noexcept {
   return id >= static_cast<float>(first) && id < static_cast<float>(first + count);
 }

@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+#include "codelets/cpu/math.hpp"
 #include "starpipe/model/layer.hpp"
 
 namespace starpipe::model {
@@ -28,9 +29,7 @@ class MeanSquaredError final : public Loss {
 
   void backward_input(std::span<const float> stash, float scale,
                       std::span<float> input_gradient) const noexcept override {
-    const std::size_t count = rows_ * columns_;
-    const float factor = 2.0f * scale / static_cast<float>(count);
-    for (std::size_t i = 0; i < count; ++i) input_gradient[i] = factor * stash[i];
+    cpu::scale(2.0f * scale / static_cast<float>(rows_ * columns_), stash, input_gradient);
   }
 
  private:

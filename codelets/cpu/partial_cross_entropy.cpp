@@ -8,11 +8,11 @@
 namespace starpipe::model {
 namespace {
 
-/// The part of a cross entropy that knows the logits of some tokens: those in [first, first + columns), a
-/// shard of the vocabulary. Gives two floats a row: log-sum-exp(x), and the logit of the target, or 0 when
-/// the target is not in the shard. The loss joined_cross_entropy computes the cross entropy from them
-/// (Vocabulary Parallelism, MLSys 2025). Option: first. The stash is the input, then the log-sum-exp of each
-/// row, then the target.
+/// The cross entropy's share of a shard of the vocabulary. The input x is the logits of the shard's tokens,
+/// whose ids are [first, first + columns). The output has two floats a row: log-sum-exp(x), and the target's
+/// logit, or 0 when the shard does not have the target. The loss joined_cross_entropy computes the cross
+/// entropy from the outputs of all shards (Vocabulary Parallelism, MLSys 2025). Option: first. The stash is
+/// the input, then the log-sum-exp of each row, then the target.
 class PartialCrossEntropy final : public Layer {
  public:
   explicit PartialCrossEntropy(const LayerSpec& spec) : rows_(spec.rows), columns_(spec.columns) {

@@ -1,9 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include <cfloat>
-
-#include "codelets/cuda/kernels/arithmetic.hpp"
 #include "codelets/cuda/kernels/element.hpp"
-#include "codelets/cuda/kernels/for_each.cuh"
 #include "codelets/cuda/kernels/losses.cuh"
 #include "codelets/cuda/kernels/rows.cuh"
 #include "starpipe/model/cuda_layer.hpp"
@@ -21,17 +17,7 @@ __global__ void __launch_bounds__(wide_row_threads)
   const std::size_t row = Team::row();
   if (row >= rows) return;
   const T* const x = input + row * columns;
-  OnlineSoftmax own;
-  each_pack<T, PerBlock, N>(x, columns, [&](auto size, std::size_t column) {
-    constexpr int count = decltype(size)::value;
-    const Values<count> v = load<count>(x + column);
-    float top = -FLT_MAX;  // not -infinity: a difference of two infinities would be NaN
-    for (int k = 0; k < count; ++k) top = fmaxf(top, v[k]);
-    own.raise(top);
-    for (int k = 0; k < count; ++k) own.sum += expf(v[k] - own.top);
-  });
-  const float top = Team::max(own.top);
-  const float sum = Team::sum(own.sum * expf(own.top - top));
+  const auto [top, sum] = exp_sum_of_row<T, PerBlock, N>(x, columns);
   const std::size_t label = index_of(labels[row], columns);
   const float n = static_cast<float>(rows);
   const float scale = 1.0f / (sum * n);
@@ -59,26 +45,17 @@ class CrossEntropy final : public CudaLoss {
     T* gradient = stash.as<T>();
     // A row of x need not begin at a pack. With both arrays aligned, though, a row of x and the same row of
     // the gradient are equally far from a pack, and each_pack() finds packs in both.
-    with_pack_size<pack_size<T>>(pack_aligned(x, gradient), [&](auto size) {
-      const auto run = [&](auto kernel, const Grid& grid) {
-        launch(on, "cross_entropy F", grid, kernel, rows_, columns_, x, target.data(), gradient,
-               scratch.data());
-      };
-      if (columns_ <= most_warp_columns) {
-        run(forward_rows<T, false, size>, warp_per_row(rows_));
-      } else {
-        run(forward_rows<T, true, size>, block_per_row(rows_, wide_row_threads));
-      }
+    const bool aligned = pack_aligned(x, gradient);
+    with_teams<T>(rows_, columns_, aligned, [&](auto per_block, auto size, const Grid& grid) {
+      launch(on, "cross_entropy F", grid, forward_rows<T, per_block, size>, rows_, columns_, x, target.data(),
+             gradient, scratch.data());
     });
-    if (mean.empty()) return;
-    launch(on, "cross_entropy F", {dim3(1), dim3(default_threads)}, sum_of_rows<float>, rows_, scratch.data(),
-           static_cast<double>(rows_), mean.data());
+    mean_of(on, "cross_entropy F", rows_, scratch.data(), static_cast<double>(rows_), mean);
   }
 
   void backward_input(const Context& on, ConstMemory stash, float scale,
                       Memory input_gradient) const noexcept override {
-    for_each_pack<Scaled<T>, pack_size<T>>(on, "cross_entropy B", rows_ * columns_, stash.as<T>(),
-                                           input_gradient.as<T>(), scale);
+    cuda::scale(on, "cross_entropy B", rows_ * columns_, stash.as<T>(), input_gradient.as<T>(), scale);
   }
 
  private:

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "codelets/cuda/kernels/element.hpp"
-#include "codelets/cuda/kernels/for_each.cuh"
 #include "codelets/cuda/kernels/losses.cuh"
 #include "codelets/cuda/kernels/rows.cuh"
 #include "starpipe/model/cuda_layer.hpp"
@@ -47,15 +46,12 @@ class JoinedCrossEntropy final : public CudaLoss {
                std::span<float> mean, std::span<float> scratch) const noexcept override {
     launch(on, "joined_cross_entropy F", warp_per_row(rows_), forward_rows<T>, rows_, columns_ / 2,
            input.as<T>(), stash.as<T>(), scratch.data());
-    if (mean.empty()) return;
-    launch(on, "joined_cross_entropy F", {dim3(1), dim3(default_threads)}, sum_of_rows<float>, rows_,
-           scratch.data(), static_cast<double>(rows_), mean.data());
+    mean_of(on, "joined_cross_entropy F", rows_, scratch.data(), static_cast<double>(rows_), mean);
   }
 
   void backward_input(const Context& on, ConstMemory stash, float scale,
                       Memory input_gradient) const noexcept override {
-    for_each_pack<Scaled<T>, pack_size<T>>(on, "joined_cross_entropy B", rows_ * columns_, stash.as<T>(),
-                                           input_gradient.as<T>(), scale);
+    cuda::scale(on, "joined_cross_entropy B", rows_ * columns_, stash.as<T>(), input_gradient.as<T>(), scale);
   }
 
  private:

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "codelets/cuda/kernels/element.hpp"
-#include "codelets/cuda/kernels/for_each.cuh"
 #include "codelets/cuda/kernels/losses.cuh"
 #include "codelets/cuda/kernels/rows.cuh"
 #include "starpipe/model/cuda_layer.hpp"
@@ -46,16 +45,13 @@ class MeanSquaredError final : public CudaLoss {
       launch(on, "mse F", warp_per_row(rows_), forward_rows<T, size>, rows_, columns_, x, target.data(),
              errors, scratch.data());
     });
-    if (mean.empty()) return;
-    launch(on, "mse F", {dim3(1), dim3(default_threads)}, sum_of_rows<float>, rows_, scratch.data(),
-           static_cast<double>(rows_ * columns_), mean.data());
+    mean_of(on, "mse F", rows_, scratch.data(), static_cast<double>(rows_ * columns_), mean);
   }
 
   void backward_input(const Context& on, ConstMemory stash, float scale,
                       Memory input_gradient) const noexcept override {
     const float factor = 2.0f * scale / static_cast<float>(rows_ * columns_);
-    for_each_pack<Scaled<T>, pack_size<T>>(on, "mse B", rows_ * columns_, stash.as<T>(),
-                                           input_gradient.as<T>(), factor);
+    cuda::scale(on, "mse B", rows_ * columns_, stash.as<T>(), input_gradient.as<T>(), factor);
   }
 
  private:

@@ -1,9 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-#include <cfloat>
-
 #include "codelets/cuda/device/keep_input.hpp"
 #include "codelets/cuda/kernels/arithmetic.hpp"
 #include "codelets/cuda/kernels/element.hpp"
+#include "codelets/cuda/kernels/losses.cuh"
 #include "codelets/cuda/kernels/rows.cuh"
 #include "starpipe/model/cuda_layer.hpp"
 
@@ -21,17 +20,7 @@ __global__ void __launch_bounds__(wide_row_threads)
   const std::size_t row = Team::row();
   if (row >= rows) return;
   const T* const x = input + row * columns;
-  OnlineSoftmax own;
-  each_pack<T, PerBlock, N>(x, columns, [&](auto size, std::size_t column) {
-    constexpr int count = decltype(size)::value;
-    const Values<count> v = load<count>(x + column);
-    float top = -FLT_MAX;  // not -infinity: a difference of two infinities would be NaN
-    for (int k = 0; k < count; ++k) top = fmaxf(top, v[k]);
-    own.raise(top);
-    for (int k = 0; k < count; ++k) own.sum += expf(v[k] - own.top);
-  });
-  const float top = Team::max(own.top);
-  const float sum = Team::sum(own.sum * expf(own.top - top));
+  const auto [top, sum] = exp_sum_of_row<T, PerBlock, N>(x, columns);
   if (Team::lane() != 0) return;
   const std::size_t label = index_in_shard(labels[row], first, columns);
   const float logarithm = top + logf(sum);
@@ -79,7 +68,7 @@ class PartialCrossEntropy final : public CudaLayer {
     keep_input(on, "partial_cross_entropy F", input, stash, rows_ * columns_ * sizeof(T));
     const T* x = input.as<T>();
     float* logarithms = floats_behind<T>(stash, rows_ * columns_);
-    with_teams(pack_aligned(x), [&](auto per_block, auto size, const Grid& grid) {
+    with_teams<T>(rows_, columns_, pack_aligned(x), [&](auto per_block, auto size, const Grid& grid) {
       launch(on, "partial_cross_entropy F", grid, forward_rows<T, per_block, size>, rows_, columns_, first_,
              x, static_cast<const float*>(logarithms + rows_), logarithms, output.as<float>());
     });
@@ -91,25 +80,13 @@ class PartialCrossEntropy final : public CudaLayer {
     const T* x = stash.as<T>();
     T* dx = input_gradient.as<T>();
     const float* logarithms = floats_behind<T>(stash, rows_ * columns_);
-    with_teams(pack_aligned(x, dx), [&](auto per_block, auto size, const Grid& grid) {
+    with_teams<T>(rows_, columns_, pack_aligned(x, dx), [&](auto per_block, auto size, const Grid& grid) {
       launch(on, "partial_cross_entropy B", grid, backward_rows<T, per_block, size>, rows_, columns_, first_,
              x, logarithms + rows_, logarithms, output_gradient.as<float>(), dx);
     });
   }
 
  private:
-  /// Calls run(whether a block takes a row, elements of a pack, grid), the first two as constants.
-  template <class Run>
-  void with_teams(bool aligned, Run run) const noexcept {
-    with_pack_size<pack_size<T>>(aligned, [&](auto size) {
-      if (columns_ <= most_warp_columns) {
-        run(std::false_type(), size, warp_per_row(rows_));
-      } else {
-        run(std::true_type(), size, block_per_row(rows_, wide_row_threads));
-      }
-    });
-  }
-
   std::size_t rows_;
   std::size_t columns_;
   std::size_t first_;

@@ -1,8 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
+// What the kernels of losses share.
 #pragma once
 
-#include "codelets/cuda/kernels/packs.cuh"
-#include "codelets/cuda/kernels/warp.cuh"
+#include <cfloat>
+#include <span>
+
+#include "codelets/cuda/kernels/arithmetic.hpp"
+#include "codelets/cuda/kernels/for_each.cuh"
+#include "codelets/cuda/kernels/rows.cuh"
 
 namespace starpipe::model::cuda {
 
@@ -23,6 +28,14 @@ __global__ void sum_of_rows(std::size_t rows, const T* values, double divisor, f
   if (threadIdx.x == 0) *mean = static_cast<float>(sums[0] / divisor);
 }
 
+/// Enqueues mean = sum(values) / divisor. Does nothing when `mean` has no room for a number: F of the
+/// micro-batch was not asked for the loss.
+inline void mean_of(const Context& on, const char* name, std::size_t rows, const float* values,
+                    double divisor, std::span<float> mean) noexcept {
+  if (mean.empty()) return;
+  launch(on, name, {dim3(1), dim3(default_threads)}, sum_of_rows<float>, rows, values, divisor, mean.data());
+}
+
 /// gradient[i] = factor * stash[i], for for_each_pack().
 template <class T>
 struct Scaled {
@@ -36,5 +49,34 @@ struct Scaled {
     store(gradient + i, x);
   }
 };
+
+/// Enqueues gradient = factor * stash, for `count` elements of T.
+template <class T>
+void scale(const Context& on, const char* name, std::size_t count, const T* stash, T* gradient,
+           float factor) noexcept {
+  for_each_pack<Scaled<T>, pack_size<T>>(on, name, count, stash, gradient, factor);
+}
+
+/// The largest element of a row, and the sum of exp(x - largest) over the row.
+struct ExpSum {
+  float top;
+  float sum;
+};
+
+/// ExpSum of the row x, computed by a team that reads the row once. Every thread gets it.
+template <class T, bool PerBlock, int N>
+__device__ ExpSum exp_sum_of_row(const T* x, std::size_t columns) {
+  OnlineSoftmax own;
+  each_pack<T, PerBlock, N>(x, columns, [&](auto size, std::size_t column) {
+    constexpr int count = decltype(size)::value;
+    const Values<count> v = load<count>(x + column);
+    float top = -FLT_MAX;  // not -infinity: a difference of two infinities would be NaN
+    for (int k = 0; k < count; ++k) top = fmaxf(top, v[k]);
+    own.raise(top);
+    for (int k = 0; k < count; ++k) own.sum += expf(v[k] - own.top);
+  });
+  const float top = Team<PerBlock>::max(own.top);
+  return {top, Team<PerBlock>::sum(own.sum * expf(own.top - top))};
+}
 
 }  // namespace starpipe::model::cuda

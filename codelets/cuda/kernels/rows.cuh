@@ -141,6 +141,19 @@ inline constexpr std::size_t most_warp_columns = 2048;
 inline constexpr unsigned wide_row_threads =
     1024;  // blocks this large are few at a time, so caches hold their rows
 
+/// Chooses teams for kernels that use each_pack(), and calls run(whether a block takes a row, elements of a
+/// pack, grid), the first two as constants. `aligned`: all arrays begin at a pack.
+template <class T, class Run>
+void with_teams(std::size_t rows, std::size_t columns, bool aligned, Run run) noexcept {
+  with_pack_size<pack_size<T>>(aligned, [&](auto size) {
+    if (columns <= most_warp_columns) {
+      run(std::false_type(), size, warp_per_row(rows));
+    } else {
+      run(std::true_type(), size, block_per_row(rows, wide_row_threads));
+    }
+  });
+}
+
 /// Calls function(size, column) for groups of `size` columns that together are the whole row: packs of N
 /// columns where packs are aligned, and single columns (size 1) before the first and after the last pack.
 template <class T, bool PerBlock, int N, class Function>

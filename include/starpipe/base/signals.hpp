@@ -58,7 +58,8 @@ void end_on_signals(std::string_view subject, int pause_ms = 0);
 /// for it.
 void hold_signals_to_end_on(std::string_view subject, int pause_ms = 0);
 
-/// Ends the holding of signals: one that came meanwhile ends the process now.
+/// Unblocks the signals that hold_signals_to_end_on() blocked. If one of them has come since, it ends the
+/// process now.
 void unblock_ending_signals();
 
 /// For a process that was just forked: gives the signals of `ending_signal_set` their default action and

@@ -33,8 +33,8 @@ class Dataset {
   /// target() throw InputError with the file when the micro-batch cannot be read or has a token outside the
   /// vocabulary.
   virtual void input(int step, int microbatch, int branch, std::span<float> out) const = 0;
-  /// The target of one micro-batch, which the sink reads or the shards of the head. gpt and llama: rows x 1,
-  /// the next token; mlp: rows x outputs.
+  /// The target of one micro-batch. The sink reads it; if the head is in shards, they read it. gpt and llama:
+  /// rows x 1, the next token; mlp: rows x outputs.
   virtual void target(int step, int microbatch, std::span<float> out) const = 0;
   /// Of each of the micro-batch's sequences, the number of tokens before it in the file. Empty for data that
   /// is no file.

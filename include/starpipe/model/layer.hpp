@@ -87,8 +87,8 @@ class Layer {
   [[nodiscard]] virtual bool keeps_input() const { return false; }
   /// Whether the input is token ids, which are floats in any precision.
   [[nodiscard]] virtual bool reads_ids() const { return false; }
-  /// Floats in a row of the target that the layer reads; 0 for a layer that reads none. The target is the
-  /// last part of the layer's statistics: it lies in the stash before F, which leaves it as it is.
+  /// Floats of the target in a row; 0 for a layer that reads no target. The target is the last part of the
+  /// layer's statistics. It is put into the stash before F, and F leaves it there.
   [[nodiscard]] virtual std::size_t target_columns() const { return 0; }
   /// Whether the output and its gradient are floats in any precision. Such a layer is the last of its stage,
   /// and has no parameters.

@@ -22,8 +22,8 @@ namespace starpipe::model {
 
 /// The key of kinds whose units may be cut into shards.
 inline constexpr const char* tensor_key = "tensor";
-/// Their key that says where the outputs of shards are added, and its values: by each shard that reads them,
-/// or by one summing stage whose output the shards read.
+/// The key of these kinds for who adds the outputs of shards. `each`: every shard that reads them. `one`: one
+/// stage, whose output the shards read.
 inline constexpr const char* sums_key = "sums";
 inline constexpr const char* sums_by_each = "each";
 inline constexpr const char* sums_by_one = "one";

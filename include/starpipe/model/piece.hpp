@@ -43,8 +43,9 @@ Piece::Range share_of(std::size_t size, std::size_t shard, std::size_t shards);
 
 /// The piece with share `shard` of `shards` of the rows of a matrix with this shape.
 Piece rows_piece(std::size_t rows, std::size_t columns, std::size_t shard, std::size_t shards);
-/// Piece `shard` of `shards` equal ones: of the columns, which are `blocks` blocks side by side: the piece
-/// has a share of each block. An attention layer's queries, keys and values are three such blocks.
+/// The piece with 1 / `shards` of the columns, the `shard`-th one. The matrix is `blocks` blocks side by
+/// side, and the piece has 1 / `shards` of the columns of each block. An attention layer's queries, keys and
+/// values are three such blocks.
 Piece columns_piece(std::size_t rows, std::size_t columns, std::size_t shard, std::size_t shards,
                     std::size_t blocks = 1);
 /// The same of a vector.

@@ -9,6 +9,7 @@
 #include <fmt/format.h>
 
 #include "cli/options/value_checks.hpp"
+#include "starpipe/base/error.hpp"
 #include "starpipe/base/number_input.hpp"
 #include "starpipe/plan/orders/tensor_fold.hpp"
 
