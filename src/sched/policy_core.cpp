@@ -166,14 +166,15 @@ PolicyCore::Task PolicyCore::pop(int worker_id) {
   {
     const std::scoped_lock lock(worker.mutex);
     worker.was_pushed = false;
+    const bool has_n = worker.pinned.empty() || worker.pinned.front().n != no_n;
+    if (has_n && worker.queue) {
+      if (const auto job = worker.queue->pop()) return worker.task_of[schedule_->position(*job)];
+    }
     if (!worker.pinned.empty()) {
       std::ranges::pop_heap(worker.pinned, std::greater<>());
       const Task task = worker.pinned.back().task;
       worker.pinned.pop_back();
       return task;
-    }
-    if (worker.queue) {
-      if (const auto job = worker.queue->pop()) return worker.task_of[schedule_->position(*job)];
     }
   }
   const std::scoped_lock lock(free_mutex_);

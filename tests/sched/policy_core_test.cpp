@@ -154,7 +154,7 @@ TEST(PolicyCore, PinnedThenJobsThenFree) {
   EXPECT_EQ(core.pop(1), nullptr);
 }
 
-TEST(PolicyCore, PinnedTasksWithAnNThenJobs) {
+TEST(PolicyCore, JobsThenPinnedTasksWithAnN) {
   const Schedule schedule = one_f_one_b(2, 2);
   constexpr std::array<std::int64_t, 6> ns = {
       5, -3, PolicyCore::no_n, std::numeric_limits<std::int64_t>::max(), 5, PolicyCore::no_n};
@@ -166,8 +166,14 @@ TEST(PolicyCore, PinnedTasksWithAnNThenJobs) {
   core.push(0, tasks[first], first);
   for (std::size_t i = 0; i < ns.size(); ++i) core.push(0, pinned(i), std::nullopt, ns[i]);
   EXPECT_EQ(core.pop(1), nullptr) << "another worker's";
-  for (const std::size_t i : {2, 5, 1, 0, 4, 3}) EXPECT_EQ(core.pop(0), pinned(i)) << i;
+  for (const std::size_t i : {2, 5}) EXPECT_EQ(core.pop(0), pinned(i)) << i;
   EXPECT_EQ(core.pop(0), tasks[first]);
+  const JobId second = schedule.order(0)[1];
+  for (const std::size_t i : {1, 0}) EXPECT_EQ(core.pop(0), pinned(i)) << i << ": no job is ready";
+  core.push(0, tasks[second], second);
+  core.finish(0, first);
+  EXPECT_EQ(core.pop(0), tasks[second]);
+  for (const std::size_t i : {4, 3}) EXPECT_EQ(core.pop(0), pinned(i)) << i;
 }
 
 TEST(PolicyCore, PinnedTasksByNAndArrival) {

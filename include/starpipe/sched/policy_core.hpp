@@ -30,10 +30,10 @@ namespace starpipe::sched {
 /// Tasks. A task is an opaque pointer. It is either a *job* of the schedule (pushed with its JobId, to the
 /// worker that carries w(s,b,d)), or *pinned* (to a worker, but no job: gradient reductions, optimizer steps,
 /// and the tasks of a program with a w and an n of its own), or *free* (any worker that can run it: tasks of
-/// other libraries). A worker takes pinned tasks first, since jobs may wait for them, then the job that the
-/// discipline picks, then free tasks. Of its pinned tasks it takes the one with the smallest n, and of those
-/// with equal n the one that was pushed first. Pinned tasks that are pushed without an n come before those
-/// with one.
+/// other libraries). A worker takes pinned tasks without an n first, since jobs may wait for them, then the
+/// job that the discipline picks, then pinned tasks with an n, then free tasks. Of its pinned tasks with an n
+/// it takes the one with the smallest n, and of those with equal n the one that was pushed first. Those
+/// without an n run in the order in which they were pushed.
 ///
 /// Calling threads. `push` and `push_free` run on the thread that made the task ready: the submitting thread,
 /// the worker that finished the task's last predecessor, or the MPI thread when a message arrives. Many

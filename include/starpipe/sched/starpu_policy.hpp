@@ -53,8 +53,9 @@ inline constexpr std::int64_t smallest_n = -(std::int64_t{1} << 47);
 inline constexpr std::int64_t largest_n = (std::int64_t{1} << 47) - 1;
 
 /// For a task with a placement w and a priority n that need no schedule: `worker` runs the task, and of its
-/// ready tasks the one with the smallest n first. With equal n, the task that became ready first. Throws
-/// std::out_of_range also for an n outside of smallest_n .. largest_n.
+/// ready tasks the one with the smallest n first. With equal n, the task that became ready first. The
+/// worker's jobs come before these tasks. Throws std::out_of_range also for an n outside of smallest_n ..
+/// largest_n.
 void* pack_pinned(int worker, std::int64_t n);
 
 }  // namespace starpipe::sched

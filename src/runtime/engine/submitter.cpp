@@ -113,13 +113,17 @@ void Submitter::insert(const Task& task) {
     data.push_back({data_.handle(access.datum), mode_of(access.access, session_.knows_workers())});
   if (const starpu_data_handle_t scratch = data_.scratch(task)) data.push_back({scratch, STARPU_SCRATCH});
 
-  // A small n means a high priority. Tasks that are not jobs have the highest: jobs or the end of the step
-  // wait for them.
+  // A small n means a high priority. Tasks that are not jobs have the highest, since jobs may wait for them.
+  // No job of the step waits for a norm or an update: these have the lowest, and run when no job can.
+  const bool yields_to_jobs = task.kind == TaskKind::norm || task.kind == TaskKind::optimize;
   int priority = std::numeric_limits<int>::max();
   if (task.job) priority = -static_cast<int>(schedule_.turn(*task.job));
+  if (yields_to_jobs) priority = std::numeric_limits<int>::min();
   void* sched_data = nullptr;
-  if (session_.core() != nullptr && is_local)
-    sched_data = sched::pack_sched_data(session_.starpu_worker(task.worker), task.job);
+  if (session_.core() != nullptr && is_local) {
+    const int to = session_.starpu_worker(task.worker);
+    sched_data = yields_to_jobs ? sched::pack_pinned(to, 0) : sched::pack_sched_data(to, task.job);
+  }
   int worker = -1;
   unsigned order = 0;
   if (control != StarpuControl::none && is_local) {
