@@ -8,9 +8,8 @@ A step has one micro-batch, so nothing but the shards can use a second core. Run
 and with T workers alternate, so that a disturbance of the machine meets both. Prints two times of the fastest step of each
 run, and medians of the ratios:
 
-    passes   from the start of the first forward pass to the end of the last backward pass. The policy `starpipe` updates
-             the weights of a shard as soon as its gradient is complete, so with T > 1 this time has updates in it, and with
-             one worker, which has one stage, it has none. With --policy worker-order updates come last.
+    passes   from the start of the first forward pass to the end of the last backward pass. An update of weights may run in
+             it, while its worker waits for a shard of another one.
     step     the whole step, updates included
 
 Embedding, head and loss are not cut. Nothing else should run on the machine, which needs T cores.
