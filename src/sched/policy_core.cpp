@@ -167,13 +167,14 @@ void PolicyCore::wait(int worker_id, std::chrono::microseconds most) {
 // Only the worker's own thread removes tasks, so a task that is found here is still there afterwards.
 PolicyCore::Task PolicyCore::find_with_inputs(int worker_id) {
   Worker& worker = *workers_[index(worker_id)];
-  std::deque<Task> tasks;
+  std::vector<Task> tasks;
   {
     const std::scoped_lock lock(worker.mutex);
-    tasks = worker.without_n;
+    if (worker.without_n.empty()) return nullptr;
+    if (has_inputs_ == nullptr) return worker.without_n.front();
+    tasks.assign(worker.without_n.begin(), worker.without_n.end());
   }
-  const auto found = std::ranges::find_if(
-      tasks, [&](Task task) { return has_inputs_ == nullptr || has_inputs_(task, worker_id); });
+  const auto found = std::ranges::find_if(tasks, [&](Task task) { return has_inputs_(task, worker_id); });
   return found == tasks.end() ? nullptr : *found;
 }
 

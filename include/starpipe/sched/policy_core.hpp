@@ -32,8 +32,8 @@ namespace starpipe::sched {
 /// worker that carries w(s,b,d)), or *pinned* (to a worker, but no job: gradient reductions, optimizer steps,
 /// and the tasks of a program with a w and an n of its own), or *free* (any worker that can run it: tasks of
 /// other libraries). A worker takes pinned tasks without an n first, since jobs may wait for them, then the
-/// job that the discipline picks, then pinned tasks with an n, then free tasks. But a pinned task without an n
-/// whose inputs are still on their way does not keep the worker from a job that can run meanwhile. Of its
+/// job that the discipline picks, then pinned tasks with an n, then free tasks. But a pinned task without an
+/// n whose inputs are still on their way does not keep the worker from a job that can run meanwhile. Of its
 /// pinned tasks with an n it takes the one with the smallest n, and of those with equal n the one that was
 /// pushed first. Those without an n run in the order in which they were pushed, as far as they have inputs.
 ///
@@ -44,9 +44,9 @@ namespace starpipe::sched {
 ///
 /// Locks. Each worker's queue has a mutex of its own, and the free tasks have one. They are leaves: while one
 /// is held, no other mutex is locked and no code of StarPU or of a user runs. A worker's mutex is held for
-/// O(log tasks), where tasks are its jobs or its queued pinned tasks with an n, and O(those without), which
-/// are few (in `begin` for O(jobs)), the one of the
-/// free tasks for a pass over these tasks and the idle workers. So they may be locked in any StarPU callback
+/// O(log tasks), where tasks are its jobs or its queued pinned tasks with an n, and for a pass over those
+/// without an n, which are few (in `begin` for O(jobs)). The mutex of the free tasks is held for a pass over
+/// these tasks and the idle workers. So they may be locked in any StarPU callback
 /// without relaxing the worker first.
 ///
 /// Wake-ups. The caller must wake the worker when `push` returns true, and the worker that `push_free` or
