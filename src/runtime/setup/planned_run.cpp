@@ -53,7 +53,7 @@ model::Network network_of(const Config& config, int stages) {
 }
 
 // Whether the stages of the model are cut into shards.
-bool has_shards(const Config& config) { return model::option_or(config.model, model::tensor_key, 1) > 1; }
+bool has_shards(const Config& config) { return model::most_shards(config.model) > 1; }
 
 // Reads `schedule.file`. With shards its stages are those of the model with `schedule.stages`, cut into
 // shards. Workers, stages and micro-batches that the configuration also gives must be those of the file; the
@@ -142,14 +142,12 @@ void refuse_with_shards(const Config& config, const model::Network& network) {
   refuse(!config.schedule.memory_limits.empty(), "schedule.memory_limit",
          "stashes of whole stages and of shards differ");
   refuse(config.schedule.dynamic, "schedule.dynamic", "shards run in a fixed order");
-  refuse(divides_workers && config.runtime.device.size() > 1 && !config.schedule.file,
-         "runtime.device, a list", "give one word for all workers");
 }
 
-// How many workers each worker of the schedule becomes.
+// Config::workers_each(). Throws InputError when they are more than the shards.
 int workers_each(const Config& config, const model::Network& network) {
   const int shards = network.shards();
-  const int workers = config.schedule.tensor.value_or(shards);
+  const int workers = config.workers_each();
   if (workers <= shards) return workers;
   throw InputError(fmt::format("schedule.tensor: {} workers are more than the shards of model.tensor, {}",
                                workers, shards));
