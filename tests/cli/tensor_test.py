@@ -7,6 +7,7 @@ Usage: tensor_test.py BINARY LAUNCHER..., the launcher being what starts two ran
 import itertools
 import json
 import os
+import re
 import shutil
 import sys
 import unittest
@@ -234,6 +235,35 @@ class Tensor(CommandTest):
         blocks = layers * (24 * rows * hidden**2 + 4 * rows * context * hidden)
         self.assertGreater(spans[2], 2 * spans[1] * (head + blocks / 2) / (head + blocks) * 0.9)
         self.assertLess(spans[2], 2 * spans[1])
+
+    def test_the_advice_of_a_memory_limit_holds(self):
+        """It is of the same number of workers, whatever the shards, and the schedule that it names needs and takes what it says."""
+        self.write("c.yaml", CONFIG.replace("1f1b", "gpipe"))
+        base = ("--set", "model.layers=4", "--set", "training.microbatches=4", "--set", "model.hidden=64",
+                "--set", "training.microbatch_size=8", "--set", "model.tensor=2")
+        self.ok("simulate", "c.yaml", *base, "-o", "file.json")
+        file = ("schedule={file: file.json, stages: 2}",)
+        emulated = ("runtime.emulate={F: 1ms, B: 2ms, W: 3ms}",)
+        for settings in ((), ("schedule.tensor=1",), ("model.tensor=[2, 1, 4, 2]",), file, emulated,
+                         ("schedule.vocabulary.shards=2", "model.tensor=1")):
+            words = [*base, *(word for setting in settings for word in ("--set", setting))]
+            with self.subTest(settings):
+                own = json.loads(self.ok("simulate", "c.yaml", *words, "--json"))
+                limit = max(sum(parts.values()) for parts in own["memory"]) * 2 // 3
+                message = self.refused(["simulate", "c.yaml", *words, "--set", f"runtime.memory_limit={limit}"],
+                                       "runtime.memory_limit: under gpipe, ")
+                name, need, factor = re.search(
+                    r"the fastest that fits is ([^(]*) \(([^,]*), ([0-9.]*) times the makespan\)", message).groups()
+                advice = [part.removeprefix("schedule.").replace(": ", "=") for part in name.split(", ")]
+                named = base if settings == file else words
+                advised = json.loads(self.ok("simulate", "c.yaml", *named, "--json",
+                                             *(word for part in advice for word in ("--set", "schedule." + part))))
+                self.assertEqual(advised["workers"], own["workers"])
+                needed = max(sum(parts.values()) for parts in advised["memory"])
+                self.assertLessEqual(needed, limit)
+                self.assertAlmostEqual(needed / (float(need.split()[0]) * {"KiB": 2**10, "MiB": 2**20}[need.split()[1]]), 1, delta=0.02)
+                of_stage = (1, 1) if settings == emulated else (advised["stages"], own["stages"])
+                self.assertAlmostEqual(advised["makespan"] / of_stage[0] / (own["makespan"] / of_stage[1]), float(factor), delta=0.006)
 
     def test_what_takes_no_shards_says_so(self):
         self.ok("simulate", "c.yaml", "-o", "f.json")
