@@ -96,6 +96,7 @@ class Vocabulary(CommandTest):
         for shards in (1, 3):
             self.train(shards, *folder, arguments=("--resume", "--save-weights", "resumed.safetensors"))
             self.assertEqual(self.bytes("resumed.safetensors"), saved)
+        for shards in (1, 3):
             shutil.rmtree(self.path("ck"))
             self.train(2, *folder, "training.steps=2")
             report = self.train(shards, *folder, "model.tensor=2", arguments=("--resume",), launcher=LAUNCHER)
