@@ -161,6 +161,24 @@ class Tensor(CommandTest):
         self.write("bad.json", json.dumps(plan))
         self.refused(["schedule", "check", "bad.json"], "bad.json: shards: there is no stage 10 to be a shard, only 10 stages")
 
+    def test_shards_of_a_file_are_stages_like_others(self):
+        """They may be picked at run time, and a limit counts them."""
+        self.ok("simulate", "c.yaml", "--set", "model.tensor=2", "--set", "schedule.name=gpipe", "-o", "shards.json")
+        whole = self.train(1)["losses"]
+        for settings, launcher in (("discipline: greedy, dynamic: true", LAUNCHER), ("discipline: bounded, memory_limit: 6", [])):
+            report = self.train(2, "--set", f"schedule={{file: shards.json, stages: 2, {settings}}}", launcher=launcher)
+            self.assertEqual(report["discipline"], settings.split()[1].strip(","))
+            for mine, expected in zip(report["losses"], whole, strict=True):
+                self.assertAlmostEqual(mine, expected, delta=2e-6 * expected)
+        self.assertEqual(report["peak_activations"]["measured"], report["peak_activations"]["predicted"])
+        self.assertLessEqual(max(report["peak_activations"]["measured"]), 6)
+        self.assertGreater(max(self.train(2, "--set", "schedule={file: shards.json, stages: 2}")["peak_activations"]["measured"]), 6)
+
+    def test_a_greedy_order_is_that_of_whole_stages(self):
+        report = self.train(2, "--set", "schedule.discipline=greedy")
+        self.assertEqual(report["discipline"], "greedy")
+        self.assert_as_predicted(report)
+
     def test_a_fold_of_a_schedule_is_a_file(self):
         show = ("schedule", "show", "zb-h1", "--workers", "2", "--microbatches", "4", "--durations", "F=2,B=4,W=2")
         whole = json.loads(self.ok(*show, "--json"))

@@ -27,6 +27,7 @@
 #include "starpipe/model/data/make_dataset.hpp"
 #include "starpipe/model/network.hpp"
 #include "starpipe/model/optimizer.hpp"
+#include "starpipe/plan/orders/detached_parts.hpp"
 #include "starpipe/plan/orders/finer.hpp"
 #include "starpipe/plan/registry/registry.hpp"
 #include "starpipe/plan/schedule/check.hpp"
@@ -58,9 +59,10 @@ inline model::Network tiny_gpt(int stages, model::Precision precision = model::P
 /// A GPT whose head shares the embedding's table.
 inline model::Network tied_gpt(int stages) { return tiny_gpt(stages, model::Precision::fp32, 0, true); }
 
-/// A GPT whose half-blocks are cut into shards. `shards`: the numbers of the blocks, in turn.
+/// A GPT whose half-blocks are cut into shards. `shards`: the numbers of the blocks, in turn. `vocabulary`:
+/// the shards of embedding and head.
 inline model::Network sharded_gpt(int stages, const std::vector<int>& shards,
-                                  model::Precision precision = model::Precision::fp32) {
+                                  model::Precision precision = model::Precision::fp32, int vocabulary = 1) {
   model::ModelConfig config;
   config.kind = "gpt";
   const int layers = std::max(2, stages - 2);
@@ -71,14 +73,18 @@ inline model::Network sharded_gpt(int stages, const std::vector<int>& shards,
   config.options["heads"] = 4;
   config.options["context"] = 16;
   config.options["tensor"] = std::move(of_blocks);
+  config.vocabulary.shards = vocabulary;
   config.precision = precision;
   return model::build_network(config, 1, stages);
 }
 
-/// A schedule of the network's whole stages, with `each` workers for each of its workers.
+/// A schedule of the network's whole stages, with `each` workers for each of its workers. Shards of the
+/// vocabulary run where there is time.
 inline plan::Schedule sharded_schedule(plan::Schedule whole, const model::Network& network, int each) {
   if (whole.discipline() != plan::Discipline::ordered) whole = plan::ordered_as_simulated(whole, {});
-  return plan::with_parts(whole, network.graph, network.parts, each);
+  plan::Schedule sharded = plan::with_parts(whole, network.graph, network.parts, each);
+  if (network.config.vocabulary.shards == 1) return sharded;
+  return plan::with_detached_where_free(sharded, network.parts, {}, 1);
 }
 
 /// The named schedule, with a worker for each shard.

@@ -300,18 +300,23 @@ void expect_whole_step(const Outcome& run, const Schedule& schedule, const model
   expect_close(run.gradients, gradients, 1e-5, "gradient");
 }
 
-/// Shards T, and the workers D that each worker of the schedule becomes.
+/// Shards T, the workers D that each worker of the schedule becomes, and shards of the vocabulary.
 struct Fold {
   std::vector<int> shards;
   int workers_each;
+  int vocabulary = 1;
 };
 
-// T = 2 and 4, and another one in each block. Where the workers can be divided, shards are side by side.
+// T = 2 and 4, and another one in each block; shards of the vocabulary without and with them. Where the
+// workers can be divided, shards are side by side.
 TEST(Engine, ShardsUnderNamedSchedules) {
   const int two = std::gcd(2, workers());
   const int four = std::gcd(4, workers());
-  for (const Fold& fold : {Fold{{2}, two}, Fold{{4}, two}, Fold{{4}, four}, Fold{{4, 2}, two}}) {
-    const auto sharded = [&](int stages) { return sharded_gpt(stages, fold.shards); };
+  for (const Fold& fold : {Fold{{2}, two}, Fold{{4}, two}, Fold{{4}, four}, Fold{{4, 1, 2}, two},
+                           Fold{{1}, 1, 3}, Fold{{2}, two, 3}}) {
+    const auto sharded = [&](int stages) {
+      return sharded_gpt(stages, fold.shards, model::Precision::fp32, fold.vocabulary);
+    };
     for (const NamedCase& c : named_cases(workers() / fold.workers_each, 4, sharded)) {
       const Schedule schedule = sharded_schedule(c.schedule, c.network, fold.workers_each);
       SCOPED_TRACE(
