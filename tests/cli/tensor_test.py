@@ -283,6 +283,22 @@ class Tensor(CommandTest):
                 of_stage = (1, 1) if settings == emulated else (advised["stages"], own["stages"])
                 self.assertAlmostEqual(advised["makespan"] / of_stage[0] / (own["makespan"] / of_stage[1]), float(factor), delta=0.006)
 
+    def test_compared_schedules_have_the_same_emulated_work(self):
+        """Blocks without shards are one stage where the schedule has few stages, and several where it has more."""
+        for shards, vocabulary, stages in ((2, 1, (18, 18)), ("[1, 1, 2, 2]", 1, (10, 11)), (1, 2, (7, 9))):
+            text = self.ok("compare", "c.yaml", "--schedules", "1f1b,interleaved-1f1b", "--set", "model.layers=4",
+                           "--set", "training={microbatches: 4, steps: 1}", "--set", f"model.tensor={shards}",
+                           "--set", f"schedule.vocabulary.shards={vocabulary}", "--repetitions", 1, "-o", "compared.json",
+                           "--set", "runtime={emulate: {F: 1ms, B: 1ms, W: 1ms}}")
+            compared = json.loads(self.read("compared.json"))["schedules"]
+            self.assertEqual(tuple(one["stages"] for one in compared), stages, text)
+            work = []
+            for one in compared:
+                self.write("again.json", json.dumps(one["config"]))
+                durations = json.loads(self.ok("simulate", "again.json", "--json"))["durations"]
+                work.append(sum(d["F"] for d in durations) if isinstance(durations, list) else durations["F"] * one["stages"])
+            self.assertAlmostEqual(work[0], work[1])
+
     def test_what_takes_no_shards_says_so(self):
         self.ok("simulate", "c.yaml", "-o", "f.json")
         for settings, message in (

@@ -199,6 +199,7 @@ TEST(ShardsOfAKind, AreColumnsOfAnMlp) {
   EXPECT_EQ(network.stages[6].input_columns(), std::vector<std::size_t>(2, 16));
   EXPECT_FALSE(network.stages[6].adds_inputs());
   EXPECT_EQ(network.source_index(3), 0) << "all read the same data";
+  EXPECT_EQ(network.stages[5].stash_size(), 2U * (32 + 16)) << "the whole input, and the share of GELU's";
 }
 
 // docs/tensor.md: (4 + 12 / T) b s h numbers of a block, and 2 + heads / T statistics of each row.

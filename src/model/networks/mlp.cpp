@@ -20,11 +20,12 @@ constexpr int most_columns = 1 << 20;
 /// A hidden layer and its GELU for one of its shards, which has outputs of the linear layer. GELU takes each
 /// output by itself, so the next layer reads the outputs of all shards side by side.
 std::vector<StageOp> hidden_shard(const ModelConfig& config, LayerSpec linear, const Shard& shard) {
-  const std::size_t outputs = size_option(linear, "outputs");
-  std::vector<Piece> pieces = {rows_piece(outputs, linear.columns, shard.k, shard.of),
-                               vector_piece(outputs, shard.k, shard.of)};
-  linear.options["outputs"] = static_cast<double>(outputs / shard.of);
-  const LayerSpec gelu = {"gelu", linear.name, linear.rows, outputs / shard.of, {}};
+  const std::size_t all = size_option(linear, "outputs");
+  const std::size_t outputs = all / shard.of;
+  std::vector<Piece> pieces = {rows_piece(all, linear.columns, shard.k, shard.of),
+                               vector_piece(all, shard.k, shard.of)};
+  linear.options["outputs"] = static_cast<double>(outputs);
+  const LayerSpec gelu = {"gelu", linear.name, linear.rows, outputs, {}};
   return {with_pieces(layer_op(linear, config.precision), shard, std::move(pieces)),
           layer_op(gelu, config.precision)};
 }

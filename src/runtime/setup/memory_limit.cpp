@@ -15,6 +15,7 @@
 #include "starpipe/base/numbers.hpp"
 #include "starpipe/plan/registry/registry.hpp"
 #include "starpipe/plan/simulate/simulate.hpp"
+#include "starpipe/runtime/setup/expected_costs.hpp"
 #include "starpipe/runtime/setup/experiment.hpp"
 #include "starpipe/runtime/step/memory_need.hpp"
 
@@ -77,12 +78,6 @@ void scale(EmulationConfig& emulate, double factor) {
   for (std::vector<double>* times : {&emulate.F, &emulate.B, &emulate.W}) {
     for (double& time : *times) time *= factor;
   }
-}
-
-/// How many stages have a time of their own in `runtime.emulate`. Shards of the vocabulary have parts of the
-/// times of whole stages.
-double emulated_stages(const model::Network& network) {
-  return network.config.vocabulary.shards > 1 ? network.whole_stages() : network.graph.size();
 }
 
 /// The workers of a named schedule that has as many in all as the run.
