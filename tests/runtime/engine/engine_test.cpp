@@ -13,9 +13,11 @@
 #include <csignal>
 #include <limits>
 #include <memory>
+#include <numeric>
 #include <thread>
 
 #include <cblas.h>
+#include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -30,6 +32,7 @@
 #include "runtime/report/rank_bytes.hpp"
 #include "starpipe/base/index.hpp"
 #include "starpipe/model/reference.hpp"
+#include "starpipe/model/verification.hpp"
 #include "starpipe/plan/simulate/simulate.hpp"
 #include "starpipe/plan/simulate/transfers.hpp"
 
@@ -234,7 +237,7 @@ TEST(Engine, NamedSchedulesOrdered) {
 
 // One table for the embedding and the head, on every schedule.
 TEST(Engine, SharedParametersUnderNamedSchedules) {
-  for (const NamedCase& c : named_cases(workers(), 6, true)) {
+  for (const NamedCase& c : named_cases(workers(), 6, tied_gpt)) {
     for (const bool is_split : {false, true}) {
       const Schedule schedule = is_split ? split(c.schedule) : c.schedule;
       SCOPED_TRACE(schedule.name());
@@ -271,7 +274,7 @@ TEST(Engine, SharedParametersOfTwoTowers) {
 TEST(Engine, Shards) {
   for (const model::Precision precision : {model::Precision::fp32, model::Precision::bf16}) {
     const int pairs = workers() / 2;
-    const model::Network gpt = sharded_gpt(std::max(pairs, 1), 2, precision);
+    const model::Network gpt = sharded_gpt(std::max(pairs, 1), {2}, precision);
     for (const char* name : {"1f1b", "gpipe", "fsdp"}) {
       if (workers() != 2 * pairs) continue;
       SCOPED_TRACE(name);
@@ -282,6 +285,46 @@ TEST(Engine, Shards) {
       expect_sound(schedule.with_recomputation(), gpt, 2);
     }
     expect_sound(scattered(gpt.graph, workers(), 5, true), gpt, 2);
+  }
+}
+
+// The first step computes the losses and the gradient of the network that was never cut.
+void expect_whole_step(const Outcome& run, const Schedule& schedule, const model::Network& network) {
+  if (!is_root()) return;
+  const auto whole = model::expected_gradient(network, *data_for(network), start_values(network),
+                                              schedule.microbatches(), 0);
+  for (std::size_t b = 0; b < whole.losses.size(); ++b)
+    EXPECT_NEAR(run.losses[0][b], whole.losses[b], 1e-5 * whole.losses[b]) << "micro-batch " << b;
+  std::vector<Floats> gradients;
+  for (const auto& of_set : whole.gradients) gradients.emplace_back(of_set.begin(), of_set.end());
+  expect_close(run.gradients, gradients, 1e-5, "gradient");
+}
+
+/// Shards T, the workers D that each worker of the schedule becomes, and shards of the vocabulary.
+struct Fold {
+  std::vector<int> shards;
+  int workers_each;
+  int vocabulary = 1;
+};
+
+// T = 2 and 4, and another one in each block; shards of the vocabulary without and with them. Where the
+// workers can be divided, shards are side by side.
+TEST(Engine, ShardsUnderNamedSchedules) {
+  const int two = std::gcd(2, workers());
+  const int four = std::gcd(4, workers());
+  for (const Fold& fold : {Fold{{2}, two}, Fold{{4}, two}, Fold{{4}, four}, Fold{{4, 1, 2}, two},
+                           Fold{{1}, 1, 3}, Fold{{2}, two, 3}}) {
+    const auto sharded = [&](int stages) {
+      return sharded_gpt(stages, fold.shards, model::Precision::fp32, fold.vocabulary);
+    };
+    for (const NamedCase& c : named_cases(workers() / fold.workers_each, 4, sharded)) {
+      const Schedule schedule = sharded_schedule(c.schedule, c.network, fold.workers_each);
+      SCOPED_TRACE(
+          fmt::format("{}, {} shards on {} workers each", c.name, fold.shards.front(), fold.workers_each));
+      const Outcome run = expect_sound(schedule, c.network, 1);
+      if (our_policy()) expect_peaks(run, schedule, c.network);
+      expect_whole_step(run, schedule, c.network);
+    }
   }
 }
 

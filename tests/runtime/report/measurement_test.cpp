@@ -168,7 +168,7 @@ TEST(Meter, OtherPoliciesMayRunAJobOnAnotherWorker) {
 
 TEST(BytesBetweenRanks, OneWorkerARankIsWhatWorkersReceive) {
   std::vector<NamedCase> cases = named_cases(4, 6);
-  std::ranges::move(named_cases(4, 6, true), std::back_inserter(cases));
+  std::ranges::move(named_cases(4, 6, tied_gpt), std::back_inserter(cases));
   for (const NamedCase& named : cases) {
     SCOPED_TRACE(named.name);
     const TaskGraph graph(named.schedule, named.network, sgd);
