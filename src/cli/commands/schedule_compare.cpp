@@ -293,7 +293,8 @@ std::string to_text(const ScheduleCompareOptions& options, const std::vector<Row
          "workers" +
          (!options.memory_limits.empty() && !options.recompute ? " and within this memory limit" : "") +
          " ends earlier." +
-         (summed ? " Gradients summed: when workers that share a stage have its weight gradient.\n" : "\n");
+         (summed ? " Gradients summed: until the holders of each stage's weights have its summed gradient.\n"
+                 : "\n");
 }
 
 std::string title_of(const ScheduleCompareOptions& options, const Row& row) {
