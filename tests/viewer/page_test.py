@@ -115,7 +115,7 @@ training: {steps: 2, microbatches: 2, seed: 1}
 schedule: {name: 1f1b, workers: 1}
 runtime:  {workers_per_core: 2}
 """, encoding="utf-8")
-        self.make("train", "c.yaml", "--report", "r.json")
+        self.assertEqual(run(self.folder, "train", "c.yaml", "--report", "r.json").returncode, 0)
         self.open(self.make("report", "r.json", "-o", "p.html"))
         self.assertEqual(self.js("return [0, 1, 2, 3, 4, 5].map(stage => page.runs[0].jobs.label(stage))"), ["0", "1a", "2b", "3a", "4b", "5"])
         self.assertIn("with gradients summed", self.browser.run("return document.body.innerText"))
