@@ -118,6 +118,16 @@ class Tensor(CommandTest):
             for figures in kinds.values():
                 self.assertEqual(figures["predicted"], figures["measured"])
 
+    def test_commands_for_chains_refuse_shards(self):
+        self.refused(["search", "--workers", 2, "--microbatches", 4, "--tensor", 2], "--tensor", "search knows chains of stages only")
+        self.refused(["partition", "absent.yaml", "--workers", 2, "--tensor", 2], "--tensor", "partition knows chains of units only")
+        self.refused(["profile", "c.yaml", "--set", "model.tensor=2", "-o", "u.yaml"], "model.tensor", "units that are cut into shards")
+        self.refused(["simulate", "c.yaml", "--set", "model.tensor=2", "--set", "schedule.partition=auto"], "model.tensor")
+        # What they find for whole stages can be cut.
+        self.ok("search", "--workers", 2, "--microbatches", 4, "--budget", 0.1, "--quiet", "-o", "found.json")
+        self.ok("schedule", "check", "found.json", "--tensor", 2)
+        self.ok("simulate", "c.yaml", "--set", "model.tensor=2", "--set", "schedule.cuts=[1]")
+
     def test_one_sum_moves_fewer_results(self):
         """By hand, for 3 micro-batches of 2 blocks on 4 workers: embedding and head exchange 3 results each with other
         workers. Between the 4 halves each shard reads 3 others; or one worker receives 3 and sends the sum to 3."""
