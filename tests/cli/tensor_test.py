@@ -101,11 +101,11 @@ class Tensor(CommandTest):
         self.assert_as_predicted(report)
 
     def test_every_schedule_runs_shards(self):
-        """Each with another number of shards and ranks."""
+        """Each with another number of shards and ranks. The engine's tests run each with all of these numbers."""
         model = ("--set", "model.layers=6", "--set", "training.microbatches=4", "--set", "training.steps=1")
         names = [entry["name"] for entry in json.loads(self.ok("schedule", "list", "--json"))["schedules"]]
         whole = self.train(1, *model)["losses"][0]
-        combinations = itertools.cycle(itertools.product((2, 4), ([], LAUNCHER, FOUR_RANKS)))
+        combinations = itertools.cycle(itertools.product((2, 4), ([], LAUNCHER)))
         for name, (shards, launcher) in zip(names, combinations):
             with self.subTest(name, shards=shards, launcher=launcher):
                 groups = ("--set", "schedule.groups=2") if name in ("lpp", "fslpp") else ()
