@@ -297,7 +297,7 @@ void require_consistent(const Schema& schema, const Given& given, const Config& 
     if (key.type.length.empty() || !value->node().IsSequence()) continue;
     const json length = runtime::find_key(schema.keys, key.type.length)->get(config);
     const int each = config.schedule.file ? 1 : config.workers_each();
-    const auto size = std::int64_t{static_cast<std::int64_t>(value->node().size())};
+    const auto size = static_cast<std::int64_t>(value->node().size());
     if (length.is_null() || size == length.get<std::int64_t>() * each) continue;
     value->fail(fmt::format("{} values for {} {}{}", size, key.type.length, length.dump(),
                             each > 1 ? fmt::format(", each of which becomes {} workers", each) : ""));

@@ -23,8 +23,7 @@ NetworkKey tensor_network_key(std::string meaning) {
 NetworkKey tensor_key_of_blocks() {
   return tensor_network_key(
       "Shards into which each half of a block is cut (tensor parallelism), or a list with one number for "
-      "each "
-      "block. A number divides `heads`, and of llama `kv_heads` and `intermediate`.");
+      "each block. A number divides `heads`, and of llama `kv_heads` and `intermediate`.");
 }
 
 NetworkKey sums_network_key() {
