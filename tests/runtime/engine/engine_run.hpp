@@ -12,6 +12,7 @@
 #include "runtime/engine/engine.hpp"
 #include "runtime/mpi_main.hpp"
 #include "runtime/networks.hpp"
+#include "runtime/ranks/clock.hpp"
 #include "runtime/report/measurement.hpp"
 #include "runtime/report/rank_bytes.hpp"
 #include "starpipe/base/index.hpp"
@@ -76,7 +77,7 @@ inline Outcome train(const Schedule& schedule, const model::Network& network,
 
 /// Another order of additions changes the last bits of a gradient. In bf16 a weight may then be rounded the
 /// other way, a change of 2^-8 of the weight at most.
-double tolerance_of(const model::Network& network) {
+inline double tolerance_of(const model::Network& network) {
   return network.config.precision == model::Precision::bf16 ? 1.0 / 256 : 1e-5;
 }
 
