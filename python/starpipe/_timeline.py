@@ -143,6 +143,12 @@ class Timeline:
         return self._handle.makespan
 
     @property
+    def gradients_summed(self) -> float | None:
+        """Time from the first start until the weight gradients of all stages are summed on all workers that hold them, at
+        least the makespan. None where no gradient is summed over workers."""
+        return self._handle.gradients_summed
+
+    @property
     def bubble_fraction(self) -> float:
         """Share of the makespan in which workers are idle: 1 - busy / (workers * makespan)."""
         return self._handle.bubble_fraction

@@ -38,16 +38,7 @@ std::size_t Parameter::size() const {
   return std::accumulate(shape.begin(), shape.end(), std::size_t{1}, std::multiplies<>());
 }
 
-std::string Parameter::label() const {
-  if (!piece) return name;
-  const auto text = [](const Piece::Range& range) {
-    return fmt::format("{}:{}", range.first, range.first + range.count);
-  };
-  std::vector<std::string> columns;
-  for (const Piece::Range& range : piece.columns) columns.push_back(text(range));
-  const std::string rows = piece.whole.size() == 1 ? "" : text(piece.rows) + ",";
-  return fmt::format("{}[{}{}]", name, rows, fmt::join(columns, "+"));
-}
+std::string Parameter::label() const { return piece ? name + piece.text() : name; }
 
 void check_options(const LayerSpec& spec, std::initializer_list<std::string_view> required,
                    std::initializer_list<std::string_view> optional) {

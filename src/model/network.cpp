@@ -8,6 +8,7 @@
 #include <utility>
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include "model/random.hpp"
 #include "starpipe/base/error.hpp"
@@ -18,12 +19,18 @@
 namespace starpipe::model {
 namespace {
 
+/// Null when the kind has no such key.
+const NetworkKey* find_key(const ModelConfig& config, std::string_view name) {
+  const std::vector<NetworkKey>& keys = find_network(config.kind).keys;
+  const auto found = std::ranges::find(keys, name, &NetworkKey::name);
+  return found == keys.end() ? nullptr : &*found;
+}
+
 UnitGraph make_units(const ModelConfig& config, int microbatch_size) {
   const NetworkKind& kind = find_network(config.kind);
   for (const auto& [name, value] : config.options) {
-    if (std::ranges::find(kind.keys, name, &NetworkKey::name) == kind.keys.end()) {
+    if (find_key(config, name) == nullptr)
       throw InputError(fmt::format("model.{}: does not apply to model.kind {}", name, config.kind));
-    }
   }
   const auto refuse = [](const std::string& key, const std::string& problem) {
     if (!problem.empty()) throw InputError(fmt::format("{}: {}", key, problem));
@@ -176,16 +183,19 @@ class ShardedStages {
 
 OptionValue option_value(const ModelConfig& config, std::string_view key) {
   if (const auto given = config.options.find(key); given != config.options.end()) return given->second;
-  const std::vector<NetworkKey>& keys = find_network(config.kind).keys;
-  const auto known = std::ranges::find(keys, key, &NetworkKey::name);
-  if (known == keys.end()) throw std::logic_error(fmt::format("{} has no key {}", config.kind, key));
-  return known->default_value;
+  if (const NetworkKey* const known = find_key(config, key)) return known->default_value;
+  throw std::logic_error(fmt::format("{} has no key {}", config.kind, key));
 }
 
 int option_or(const ModelConfig& config, std::string_view key, int otherwise) {
-  const std::vector<NetworkKey>& keys = find_network(config.kind).keys;
-  const bool has_key = std::ranges::find(keys, key, &NetworkKey::name) != keys.end();
-  return has_key ? option(config, key) : otherwise;
+  return find_key(config, key) != nullptr ? option(config, key) : otherwise;
+}
+
+int most_shards(const ModelConfig& config) {
+  int most = 1;
+  if (find_key(config, tensor_key) == nullptr) return most;
+  for (const int shards : option<std::vector<int>>(config, tensor_key)) most = std::max(most, shards);
+  return most;
 }
 
 std::string to_string(const OptionValue& value) {

@@ -27,6 +27,10 @@ bool has_whole(const NetworkKind& kind, std::string_view name) {
   return key != kind.keys.end() && std::holds_alternative<int>(key->default_value);
 }
 
+bool is_whole(const OptionValue& value) {
+  return std::holds_alternative<int>(value) || std::holds_alternative<std::vector<int>>(value);
+}
+
 /// Why a kind cannot be registered; empty when it can.
 std::string problem_of(const NetworkKind& kind) {
   for (const NetworkKey& key : kind.keys) {
@@ -61,10 +65,12 @@ std::string problem_of(const NetworkKey& key, const OptionValue& value) {
   const auto refused = [&](const std::string& why) { return fmt::format("{} {}", to_string(value), why); };
   if (value.index() != key.default_value.index()) return refused("is not of the key's type");
   Interval interval = key.interval;
-  if (std::holds_alternative<int>(value)) interval.least = std::max(interval.least, 0.0);
+  if (is_whole(value)) interval.least = std::max(interval.least, 0.0);
   const bool inside = std::visit(
       [&]<class T>(const T& one) {
         if constexpr (std::is_same_v<T, int> || std::is_same_v<T, double>) return interval.contains(one);
+        if constexpr (std::is_same_v<T, std::vector<int>>)
+          return !one.empty() && std::ranges::all_of(one, [&](int item) { return interval.contains(item); });
         return true;
       },
       value);

@@ -2,8 +2,14 @@
 #include "starpipe/model/piece.hpp"
 
 #include <algorithm>
+#include <charconv>
 #include <functional>
 #include <numeric>
+#include <system_error>
+#include <utility>
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
 
 namespace starpipe::model {
 namespace {
@@ -37,6 +43,31 @@ std::vector<Piece::Range> share_of_blocks(std::size_t columns, std::size_t shard
   return ranges;
 }
 
+std::string text_of(const Piece::Range& range) {
+  return fmt::format("{}:{}", range.first, range.first + range.count);
+}
+
+/// Takes the character off the beginning of the text, if it is there.
+bool take_character(std::string_view& text, char character) {
+  if (!text.starts_with(character)) return false;
+  text.remove_prefix(1);
+  return true;
+}
+
+/// Takes a range within `extent` off the beginning of the text.
+std::optional<Piece::Range> take_range(std::string_view& text, std::size_t extent) {
+  std::size_t first = 0;
+  std::size_t end = 0;
+  for (std::size_t* number : {&first, &end}) {
+    if (number == &end && !take_character(text, ':')) return std::nullopt;
+    const auto [rest, error] = std::from_chars(text.data(), text.data() + text.size(), *number);
+    if (error != std::errc()) return std::nullopt;
+    text.remove_prefix(static_cast<std::size_t>(rest - text.data()));
+  }
+  if (first >= end || end > extent) return std::nullopt;
+  return Piece::Range{first, end - first};
+}
+
 }  // namespace
 
 std::size_t Piece::whole_size() const {
@@ -48,6 +79,28 @@ std::vector<std::size_t> Piece::shape() const {
   for (const Range& range : columns) width += range.count;
   if (whole.size() == 1) return {width};
   return {rows.count, width};
+}
+
+std::string Piece::text() const {
+  std::vector<std::string> ranges;
+  for (const Range& range : columns) ranges.push_back(text_of(range));
+  return fmt::format("[{}{}]", whole.size() == 1 ? "" : text_of(rows) + ",", fmt::join(ranges, "+"));
+}
+
+std::optional<Piece> piece_from_text(std::string_view text, std::vector<std::size_t> whole) {
+  Piece piece = {.whole = std::move(whole), .rows = {0, 1}, .columns = {}};
+  if (piece.whole.empty() || piece.whole.size() > 2 || !take_character(text, '[')) return std::nullopt;
+  if (piece.whole.size() == 2) {
+    const auto rows = take_range(text, piece.whole.front());
+    if (!rows || !take_character(text, ',')) return std::nullopt;
+    piece.rows = *rows;
+  }
+  for (bool more = true; more; more = take_character(text, '+')) {
+    const auto columns = take_range(text, piece.whole.back());
+    if (!columns) return std::nullopt;
+    piece.columns.push_back(*columns);
+  }
+  return text == "]" ? std::optional(std::move(piece)) : std::nullopt;
 }
 
 void Piece::take(std::span<const float> tensor, std::span<float> piece) const {

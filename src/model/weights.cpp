@@ -126,20 +126,15 @@ std::map<std::string, Tensor> read_for(const std::filesystem::path& file, const 
   return tensors;
 }
 
-/// The shape of a parameter's tensor in a file.
-const std::vector<std::size_t>& saved_shape(const Parameter& parameter) {
-  return parameter.piece ? parameter.piece.whole : parameter.shape;
-}
-
 /// The tensor of a parameter, or the one of which it is a piece.
 Tensor& tensor_of(std::map<std::string, Tensor>& tensors, const Parameter& parameter,
                   const std::filesystem::path& file) {
   const auto found = tensors.find(parameter.name);
   if (found == tensors.end()) throw InputError(file.string() + ": tensor " + parameter.name + ": is missing");
-  if (found->second.shape != saved_shape(parameter)) {
+  if (found->second.shape != parameter.whole_shape()) {
     throw InputError(file.string() + ": tensor " + parameter.name + ": has shape " +
                      shape_text(found->second.shape) + ", the model has " +
-                     shape_text(saved_shape(parameter)));
+                     shape_text(parameter.whole_shape()));
   }
   return found->second;
 }
@@ -178,7 +173,7 @@ void save_weights(const std::filesystem::path& file, const Network& network,
     for (const Parameter& parameter : sets[s].parameters) {
       const auto end = values + static_cast<std::ptrdiff_t>(parameter.size());
       Tensor& tensor = tensors[parameter.name];
-      tensor.shape = saved_shape(parameter);
+      tensor.shape = parameter.whole_shape();
       if (parameter.piece) {
         tensor.values.resize(parameter.piece.whole_size());
         parameter.piece.put(std::span(values, end), tensor.values);

@@ -69,9 +69,6 @@ class CheckpointTest(CommandTest):
         lines = [json.loads(line) for line in self.read(name).splitlines()]
         return [{key: value for key, value in line.items() if key not in TIMES} for line in lines]
 
-    def bytes(self, name):
-        return pathlib.Path(self.path(name)).read_bytes()
-
     def checkpoints(self):
         return sorted(name for name in os.listdir(self.path("ck")) if name.startswith("step-"))
 
@@ -287,8 +284,7 @@ class Refused(CheckpointTest):
     def test_a_checkpoint_that_is_older_than_a_key(self):
         """It was written with the key's default."""
         self.train("gpt.yaml", *settings("training.steps=2"))
-        self.edit_manifest(lambda text: re.sub(r'\s*"model\.(tied|tensor)": \w+,', "", text))
-        self.refused_resume("gpt.yaml", ("model.tensor=2",), "--resume: model.tensor: ck/step-00000002 was written with 1")
+        self.edit_manifest(lambda text: re.sub(r'\s*"model\.tied": \w+,', "", text))
         self.train("gpt.yaml", "--resume")
 
     def test_an_optimizers_state_that_is_missing(self):

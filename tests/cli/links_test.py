@@ -135,7 +135,7 @@ class Links(CommandTest):
         """--bytes is of activations and gradients; fsdp fetches weights, too."""
         self.write("links.yaml", one_level("1us", "1GB/s"))
         more = ["--workers", 2, "--microbatches", 2, *TIMES, "--links", "links.yaml", "--bytes", 8]
-        note = "starpipe: fsdp: transfers of weights take a latency only: --bytes is of activations and gradients\n"
+        note = "starpipe: fsdp: transfers of weights and weight gradients take a latency only: --bytes is of activations and gradients\n"
         for command in (["show", "fsdp"], ["compare", "1f1b", "fsdp"]):
             result = self.run_command("schedule", *command, *more)
             self.assertEqual((result.returncode, result.stderr), (0, note))
@@ -178,6 +178,22 @@ class Emulation(CommandTest):
         for sharing in ("in-order", "fair"):
             self.write("links.yaml", MACHINE.replace("SHARING", sharing))
             self.refused(["train", "c.yaml"], "runtime.emulate.links", "one rank", launcher=LAUNCHER)
+
+    def test_sums_of_gradients_take_the_time_of_their_links(self):
+        """Two replicas: worker 1 sends its gradient to worker 0, and worker 0 sends the sum back. A wait never ends early."""
+        for launcher in ([], LAUNCHER):
+            self.write("c.yaml", EMULATED)
+            self.write("links.yaml", MACHINE.replace("SHARING", "none").replace("latency: 100us", "latency: 30ms"))
+            replicas = ["--set", "schedule={name: ddp, workers: 2, stages: 1}"]
+            predicted = json.loads(self.ok("simulate", "c.yaml", *replicas, "--json"))
+            report = self.report(*replicas, launcher=launcher)
+            self.assertAlmostEqual(report["gradients_summed"]["predicted"], predicted["gradients_summed"])
+            self.assertGreaterEqual(predicted["gradients_summed"], predicted["makespan"] + 0.06)
+            jobs = report["explain"]["record"]["jobs"]
+            first = max(end for end, worker in zip(jobs["end"], jobs["worker"]) if worker == 1) * 1e-9
+            self.assertGreaterEqual(report["gradients_summed"]["measured"], first + 0.06 - 1e-6)
+            self.assertIn("with gradients summed", self.run_command("train", "c.yaml", *replicas, launcher=launcher).stdout)
+            self.assertEqual(self.run_command("explain", "r.json").returncode, 0)
 
     def test_refusals(self):
         self.write("c.yaml", EMULATED)

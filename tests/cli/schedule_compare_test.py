@@ -97,6 +97,21 @@ class ScheduleCompare(CommandTest):
         self.refused(["schedule", "compare", "1f1b", "--workers", 60000, "--microbatches", 1000], "--microbatches", "too many")
         self.refused(["schedule", "compare", "1f1b", "--workers", 3, "--microbatches", 8, "-o", "c.svg"], "-o", ".csv")
 
+    def test_replicas_sum_their_gradients(self):
+        """By hand: 2 replicas of 2 stages with 2 micro-batches each, passes of 1. Worker 1 sends worker 0 two gradients at once,
+        which arrive 1 later, and their sums are back after another 1."""
+        more = ("--workers", 2, "--microbatches", 4, "--comm", 1)
+        ddp, pipeline = self.compare("ddp", "1f1b", *more)["schedules"]
+        self.assertEqual((ddp["makespan"], ddp["gradients_summed"]), (12, 14))
+        self.assertIsNone(pipeline["gradients_summed"])
+        table = self.ok("schedule", "compare", "ddp", "1f1b", *more)
+        self.assertRegex(table, r"makespan  gradients summed  bubble")
+        self.assertIn("Gradients summed: until", table)
+        self.assertNotIn("summed", self.ok("schedule", "compare", "1f1b", *more))
+        show = ("schedule", "show", "ddp", *more)
+        self.assertEqual(json.loads(self.ok(*show, "--json"))["gradients_summed"], 14)
+        self.assertRegex(self.ok(*show), r"\nwith gradients summed +14\n")
+
     def test_files(self):
         arguments = ("1f1b", "zb-h1", "--workers", 3, "--microbatches", "4,6", "--durations", "F=1ms,B=2ms,W=1ms")
         compared = self.compare(*arguments)
@@ -105,7 +120,7 @@ class ScheduleCompare(CommandTest):
             self.assertEqual((row["workers"], row["per"], row["unit"], row["problem"]), ("3", "share", "s", ""))
             self.assertEqual(row["reordered"], "false")
             for name, value in wanted.items():
-                self.assertEqual(row[name], str(value))
+                self.assertEqual(row[name], "" if value is None else str(value))
         self.ok("schedule", "compare", *arguments, "-o", "c.json")
         self.assertEqual(json.loads(self.read("c.json")), compared)
         svg = ElementTree.fromstring(self.read("c.svg"))

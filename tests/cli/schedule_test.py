@@ -450,7 +450,8 @@ class ScheduleCheck(CommandTest):
         """A command that writes a schedule which CSV cannot hold says so."""
         for name, extra, lost in (("1f1b", (), ""), ("gpipe", ("--recompute",), "that B computes F again"),
                                   ("fsdp", (), "which workers hold the weights"),
-                                  ("fsdp", ("--recompute",), "which workers hold the weights and that B computes F again")):
+                                  ("fsdp", ("--recompute",), "which workers hold the weights and that B computes F again"),
+                                  ("1f1b", ("--tensor", 2), "which stages read which")):
             result = self.run_command("schedule", "show", name, "--workers", 2, "--microbatches", 4, *extra, "-o", "lost.csv")
             self.assertEqual(result.returncode, 0)
             self.assertEqual(result.stderr, f"starpipe: a CSV file cannot say {lost}; a JSON file can\n" if lost else "")

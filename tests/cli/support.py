@@ -32,6 +32,10 @@ class CommandTest(unittest.TestCase):
         with open(self.path(name), encoding="utf-8") as file:
             return file.read()
 
+    def bytes(self, name):
+        with open(self.path(name), "rb") as file:
+            return file.read()
+
     def run_command(self, *arguments, launcher=(), environment=None, timeout=100, stdout=subprocess.PIPE):
         env = {k: v for k, v in os.environ.items() if k not in LAUNCHER_RANKS}
         env.update(environment or {})

@@ -76,6 +76,15 @@ class Sweep(CommandTest):
             self.assertEqual({name: value for name, value in row.items() if value},
                              {name: value if isinstance(value, str) else json.dumps(value) for name, value in line.items()})
 
+    def test_replicas_sum_their_gradients(self):
+        self.write("study.yaml", study(set="{runtime.emulate.comm: 1ms}", grid="{schedule.name: [1f1b, ddp]}"))
+        self.assertIn("with gradients summed", self.sweep())
+        pipeline, replicas = self.rows()
+        self.assertEqual(pipeline["predicted_gradients_summed"], "")
+        by_hand = json.loads(self.ok("simulate", "base.yaml", "--set", "runtime.emulate.comm=1ms", "--set", "schedule.name=ddp", "--json"))
+        self.assertEqual(float(replicas["predicted_gradients_summed"]), by_hand["gradients_summed"])
+        self.assertGreater(by_hand["gradients_summed"], by_hand["makespan"])
+
     def test_training_on_ranks(self):
         self.write("study.yaml", study("train", grid="{ranks: [1, 2]}", repetitions=2, outputs="[timeline, metrics]",
                                        set="{training.steps: 3}"))

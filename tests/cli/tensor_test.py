@@ -7,6 +7,8 @@ Usage: tensor_test.py BINARY LAUNCHER..., the launcher being what starts two ran
 import itertools
 import json
 import os
+import re
+import shutil
 import sys
 import unittest
 
@@ -22,26 +24,33 @@ training: {steps: 4, microbatches: 3, seed: 1}
 schedule: {name: 1f1b, workers: 2}
 runtime:  {workers_per_core: 16}
 """
+MLP_CONFIG = """
+model:    {kind: mlp, layers: 3, hidden: 16, inputs: 6, outputs: 2}
+training: {steps: 4, microbatches: 3, microbatch_size: 5, seed: 1}
+schedule: {name: 1f1b, workers: 2}
+runtime:  {workers_per_core: 16}
+"""
 
 
 class Tensor(CommandTest):
     def setUp(self):
         super().setUp()
         self.write("c.yaml", CONFIG)
+        self.write("mlp.yaml", MLP_CONFIG)
         self.write("text", "It is a truth universally acknowledged. " * 40)
 
-    def train(self, shards, *arguments, **options):
-        result = self.run_command("train", "c.yaml", "--set", f"model.tensor={shards}", "--report", "r.json", *arguments,
+    def train(self, shards, *arguments, config="c.yaml", **options):
+        result = self.run_command("train", config, "--set", f"model.tensor={shards}", "--report", "r.json", *arguments,
                                   timeout=300, **options)
         self.assertEqual(result.returncode, 0, result.stderr)
         return json.loads(self.read("r.json"))
 
-    def train_as_the_whole(self, *model):
-        whole = self.train(1, *model)
-        for shards in (2, 4):
+    def train_as_the_whole(self, *model, every_shards=(2, 4), **options):
+        whole = self.train(1, *model, **options)
+        for shards in every_shards:
             for launcher in ([], LAUNCHER, FOUR_RANKS):
-                report = self.train(shards, *model, launcher=launcher)
-                self.assertEqual(report["workers"], 2 * shards)
+                report = self.train(shards, *model, launcher=launcher, **options)
+                self.assertEqual(report["workers"], 2 * (max(shards) if isinstance(shards, list) else shards))
                 self.assertEqual(report["parameters"], whole["parameters"])
                 for mine, expected in zip(report["losses"], whole["losses"], strict=True):
                     self.assertAlmostEqual(mine, expected, delta=2e-6 * expected)
@@ -54,12 +63,49 @@ class Tensor(CommandTest):
     def test_shards_of_llama_train_as_the_whole(self):
         self.train_as_the_whole("--set", "model={kind: llama, heads: 8, kv_heads: 4, intermediate: 24}")
 
+    def test_shards_of_an_mlp_train_as_the_whole(self):
+        self.train_as_the_whole(config="mlp.yaml", every_shards=(2, 4, [4, 1, 2]))
+
+    def test_blocks_have_shards_of_their_own(self):
+        self.train_as_the_whole(every_shards=([4, 1], [2, 4]))
+        expected = self.train([4, 2])["losses"]
+        for mine, other in zip(self.train([4, 2], "--set", "model.sums=one")["losses"], expected, strict=True):
+            self.assertAlmostEqual(mine, other, delta=2e-6 * other)
+
+    def test_shards_agree_with_the_network_that_was_never_cut(self):
+        for config, shards in (("c.yaml", "[4, 2]"), ("mlp.yaml", "2"), ("mlp.yaml", "[1, 4, 2]")):
+            for launcher in ([], LAUNCHER):
+                with self.subTest(config, shards=shards, launcher=launcher):
+                    result = self.run_command("verify", config, "--set", f"model.tensor={shards}", "--steps", 2, "--json",
+                                              launcher=launcher)
+                    self.assertEqual(result.returncode, 0, result.stderr)
+                    self.assertTrue(json.loads(result.stdout)["agrees"])
+
+    def test_layers_of_an_mlp_exchange_columns(self):
+        """By hand, for 3 micro-batches of 5 rows and 3 layers of 16 columns on 4 workers. Each of 4 shards of the second and
+        the third layer reads 4 columns of 3 others, and the last layer does so once. Gradients go the other way."""
+        report = self.train(4, "--set", "schedule.workers=1", config="mlp.yaml")
+        for kind in ("activations", "gradients"):
+            for figure, expected in (("count", 3 * (2 * 4 + 1) * 3), ("bytes", 3 * (2 * 4 + 1) * 3 * 5 * 4 * 4)):
+                self.assertEqual(sum(report["received"][kind][figure]["measured"]), expected, (kind, figure))
+        self.assert_as_predicted(report)
+
+    def test_blocks_with_other_shards_exchange_results(self):
+        """By hand, for 3 micro-batches and blocks with 4 and 2 shards on 4 workers. The embedding's output goes to 3 workers, and
+        each of 4 results of the first half, too. The 2 shards of the third half read 3 results of others each, those of the
+        fourth 1 each, and the head 1."""
+        report = self.train("[4, 2]", "--set", "schedule.workers=1")
+        self.assertEqual(sum(report["received"]["activations"]["count"]["measured"]), 3 * (3 + 4 * 3 + 2 * 3 + 2 * 1 + 1))
+        # Each of 2 gradients of the third half's input goes to the 3 other workers with shards of the second.
+        self.assertEqual(sum(report["received"]["gradients"]["count"]["measured"]), 3 * (3 + 4 * 3 + 2 * 3 + 2 * 1 + 1))
+        self.assert_as_predicted(report)
+
     def test_every_schedule_runs_shards(self):
-        """Each with another number of shards and ranks."""
+        """Each with another number of shards and ranks. The engine's tests run each with all of these numbers."""
         model = ("--set", "model.layers=6", "--set", "training.microbatches=4", "--set", "training.steps=1")
         names = [entry["name"] for entry in json.loads(self.ok("schedule", "list", "--json"))["schedules"]]
         whole = self.train(1, *model)["losses"][0]
-        combinations = itertools.cycle(itertools.product((2, 4), ([], LAUNCHER, FOUR_RANKS)))
+        combinations = itertools.cycle(itertools.product((2, 4), ([], LAUNCHER)))
         for name, (shards, launcher) in zip(names, combinations):
             with self.subTest(name, shards=shards, launcher=launcher):
                 groups = ("--set", "schedule.groups=2") if name in ("lpp", "fslpp") else ()
@@ -71,6 +117,16 @@ class Tensor(CommandTest):
         for kinds in report["received"].values():
             for figures in kinds.values():
                 self.assertEqual(figures["predicted"], figures["measured"])
+
+    def test_commands_for_chains_refuse_shards(self):
+        self.refused(["search", "--workers", 2, "--microbatches", 4, "--tensor", 2], "--tensor", "search knows chains of stages only")
+        self.refused(["partition", "absent.yaml", "--workers", 2, "--tensor", 2], "--tensor", "partition knows chains of units only")
+        self.refused(["profile", "c.yaml", "--set", "model.tensor=2", "-o", "u.yaml"], "model.tensor", "units that are cut into shards")
+        self.refused(["simulate", "c.yaml", "--set", "model.tensor=2", "--set", "schedule.partition=auto"], "model.tensor")
+        # What they find for whole stages can be cut.
+        self.ok("search", "--workers", 2, "--microbatches", 4, "--budget", 0.1, "--quiet", "-o", "found.json")
+        self.ok("schedule", "check", "found.json", "--tensor", 2)
+        self.ok("simulate", "c.yaml", "--set", "model.tensor=2", "--set", "schedule.cuts=[1]")
 
     def test_one_sum_moves_fewer_results(self):
         """By hand, for 3 micro-batches of 2 blocks on 4 workers: embedding and head exchange 3 results each with other
@@ -115,6 +171,24 @@ class Tensor(CommandTest):
         self.write("bad.json", json.dumps(plan))
         self.refused(["schedule", "check", "bad.json"], "bad.json: shards: there is no stage 10 to be a shard, only 10 stages")
 
+    def test_shards_of_a_file_are_stages_like_others(self):
+        """They may be picked at run time, and a limit counts them."""
+        self.ok("simulate", "c.yaml", "--set", "model.tensor=2", "--set", "schedule.name=gpipe", "-o", "shards.json")
+        whole = self.train(1)["losses"]
+        for settings, launcher in (("discipline: greedy, dynamic: true", LAUNCHER), ("discipline: bounded, memory_limit: 6", [])):
+            report = self.train(2, "--set", f"schedule={{file: shards.json, stages: 2, {settings}}}", launcher=launcher)
+            self.assertEqual(report["discipline"], settings.split()[1].strip(","))
+            for mine, expected in zip(report["losses"], whole, strict=True):
+                self.assertAlmostEqual(mine, expected, delta=2e-6 * expected)
+        self.assertEqual(report["peak_activations"]["measured"], report["peak_activations"]["predicted"])
+        self.assertLessEqual(max(report["peak_activations"]["measured"]), 6)
+        self.assertGreater(max(self.train(2, "--set", "schedule={file: shards.json, stages: 2}")["peak_activations"]["measured"]), 6)
+
+    def test_a_greedy_order_is_that_of_whole_stages(self):
+        report = self.train(2, "--set", "schedule.discipline=greedy")
+        self.assertEqual(report["discipline"], "greedy")
+        self.assert_as_predicted(report)
+
     def test_a_fold_of_a_schedule_is_a_file(self):
         show = ("schedule", "show", "zb-h1", "--workers", "2", "--microbatches", "4", "--durations", "F=2,B=4,W=2")
         whole = json.loads(self.ok(*show, "--json"))
@@ -142,11 +216,38 @@ class Tensor(CommandTest):
         self.train(2, "--save-weights", "whole.safetensors")
         self.train(2, *folder, "--set", "training.steps=2")
         self.train(2, *folder, "--resume", "--save-weights", "resumed.safetensors", launcher=LAUNCHER)
-        with open(self.path("whole.safetensors"), "rb") as whole, open(self.path("resumed.safetensors"), "rb") as resumed:
-            self.assertEqual(resumed.read(), whole.read())
+        self.assertEqual(self.bytes("resumed.safetensors"), self.bytes("whole.safetensors"))
         self.train(2, *folder, "--resume", "--set", "model.sums=one", "--set", "training.steps=5")
-        self.refused(["train", "c.yaml", *folder, "--resume", "--set", "training.steps=6"],
-                     "--resume: model.tensor: ck/step-00000005 was written with 2, this run has 1")
+
+    def test_a_checkpoint_goes_on_with_other_shards(self):
+        """Its weights are the same, bit for bit, and its moments give the same next steps."""
+        words = ["--set", "checkpoint.every=2", "--set", "checkpoint.folder=ck"]
+        mlp = {"config": "mlp.yaml"}
+        for model, options, changes in (
+            (["--set", "model.tied=true"], {}, ((2, 1, []), (1, 4, LAUNCHER), ("[4, 2]", 2, []), (2, "[1, 4]", LAUNCHER))),
+            (["--set", "model.kind=llama"], {}, ((4, 2, LAUNCHER),)),
+            (["--set", "training.optimizer={kind: sgd, momentum: 0.9}"], mlp, ((2, "[1, 4, 2]", LAUNCHER),)),
+        ):
+            whole = self.train(1, *model, **options)["losses"]
+            for before, after, launcher in changes:
+                with self.subTest(model, before=before, after=after):
+                    shutil.rmtree(self.path("ck"), ignore_errors=True)
+                    two = [*model, *words, "--set", "training.steps=2"]
+                    self.train(before, *two, "--save-weights", "saved.safetensors", launcher=launcher, **options)
+                    self.train(after, *two, "--resume", "--save-weights", "read.safetensors", **options)
+                    self.assertEqual(self.bytes("read.safetensors"), self.bytes("saved.safetensors"))
+                    report = self.train(after, *model, *words, "--resume", launcher=launcher, **options)
+                    self.assertEqual(report["first_step"], 3)
+                    for mine, expected in zip(report["losses"], whole[2:], strict=True):
+                        self.assertAlmostEqual(mine, expected, delta=2e-6 * expected)
+
+    def test_a_checkpoint_of_other_sizes_is_refused(self):
+        folder = ("--set", "checkpoint.folder=ck", "--set", "training.steps=2")
+        self.train(4, *folder, config="mlp.yaml")
+        for hidden, problem in ((32, "is there in part, and [32, 6] in the model"),
+                                (8, "is in pieces of another shape, and [8, 6] in the model")):
+            self.refused(["train", "mlp.yaml", *folder, "--resume", "--set", f"model.hidden={hidden}"],
+                         "--resume: ck/step-00000002: layers.0.weight " + problem)
 
     def test_shards_divide_emulated_times_by_their_flops(self):
         emulate = ("--set", "runtime.emulate={F: 1ms, B: 2ms, W: 3ms, per_share: true}")
@@ -163,6 +264,51 @@ class Tensor(CommandTest):
         self.assertGreater(spans[2], 2 * spans[1] * (head + blocks / 2) / (head + blocks) * 0.9)
         self.assertLess(spans[2], 2 * spans[1])
 
+    def test_the_advice_of_a_memory_limit_holds(self):
+        """It is of the same number of workers, whatever the shards, and the schedule that it names needs and takes what it says."""
+        self.write("c.yaml", CONFIG.replace("1f1b", "gpipe"))
+        base = ("--set", "model.layers=4", "--set", "training.microbatches=4", "--set", "model.hidden=64",
+                "--set", "training.microbatch_size=8", "--set", "model.tensor=2")
+        self.ok("simulate", "c.yaml", *base, "-o", "file.json")
+        file = ("schedule={file: file.json, stages: 2}",)
+        emulated = ("runtime.emulate={F: 1ms, B: 2ms, W: 3ms}",)
+        for settings in ((), ("schedule.tensor=1",), ("model.tensor=[2, 1, 4, 2]",), file, emulated,
+                         ("schedule.vocabulary.shards=2", "model.tensor=1")):
+            words = [*base, *(word for setting in settings for word in ("--set", setting))]
+            with self.subTest(settings):
+                own = json.loads(self.ok("simulate", "c.yaml", *words, "--json"))
+                limit = max(sum(parts.values()) for parts in own["memory"]) * 2 // 3
+                message = self.refused(["simulate", "c.yaml", *words, "--set", f"runtime.memory_limit={limit}"],
+                                       "runtime.memory_limit: under gpipe, ")
+                name, need, factor = re.search(
+                    r"the fastest that fits is ([^(]*) \(([^,]*), ([0-9.]*) times the makespan\)", message).groups()
+                advice = [part.removeprefix("schedule.").replace(": ", "=") for part in name.split(", ")]
+                named = base if settings == file else words
+                advised = json.loads(self.ok("simulate", "c.yaml", *named, "--json",
+                                             *(word for part in advice for word in ("--set", "schedule." + part))))
+                self.assertEqual(advised["workers"], own["workers"])
+                needed = max(sum(parts.values()) for parts in advised["memory"])
+                self.assertLessEqual(needed, limit)
+                self.assertAlmostEqual(needed / (float(need.split()[0]) * {"KiB": 2**10, "MiB": 2**20}[need.split()[1]]), 1, delta=0.02)
+                of_stage = (1, 1) if settings == emulated else (advised["stages"], own["stages"])
+                self.assertAlmostEqual(advised["makespan"] / of_stage[0] / (own["makespan"] / of_stage[1]), float(factor), delta=0.006)
+
+    def test_compared_schedules_have_the_same_emulated_work(self):
+        """Blocks without shards are one stage where the schedule has few stages, and several where it has more."""
+        for shards, vocabulary, stages in ((2, 1, (18, 18)), ("[1, 1, 2, 2]", 1, (10, 11)), (1, 2, (7, 9))):
+            text = self.ok("compare", "c.yaml", "--schedules", "1f1b,interleaved-1f1b", "--set", "model.layers=4",
+                           "--set", "training={microbatches: 4, steps: 1}", "--set", f"model.tensor={shards}",
+                           "--set", f"schedule.vocabulary.shards={vocabulary}", "--repetitions", 1, "-o", "compared.json",
+                           "--set", "runtime={emulate: {F: 1ms, B: 1ms, W: 1ms}}")
+            compared = json.loads(self.read("compared.json"))["schedules"]
+            self.assertEqual(tuple(one["stages"] for one in compared), stages, text)
+            work = []
+            for one in compared:
+                self.write("again.json", json.dumps(one["config"]))
+                durations = json.loads(self.ok("simulate", "again.json", "--json"))["durations"]
+                work.append(sum(d["F"] for d in durations) if isinstance(durations, list) else durations["F"] * one["stages"])
+            self.assertAlmostEqual(work[0], work[1])
+
     def test_what_takes_no_shards_says_so(self):
         self.ok("simulate", "c.yaml", "-o", "f.json")
         for settings, message in (
@@ -171,7 +317,11 @@ class Tensor(CommandTest):
             (["runtime.emulate={F: [1ms, 2ms], B: 1ms, W: 1ms, per_share: true}"], "runtime.emulate.F: 2 times for 4 workers"),
             (["runtime.emulate={F: [1ms, 2ms, 1ms, 1ms], B: 1ms, W: 1ms, per_share: true}"],
              "runtime.emulate.per_share: a list of times does not apply with shards"),
-            (["runtime.device=[cpu, cpu]"], "runtime.device, a list: does not apply with model.tensor: "),
+            (["runtime.device=[cpu, cpu]"],
+             "runtime.device: 2 values for schedule.workers 2, each of which becomes 2 workers"),
+            (["model.tensor=[2, 2, 2]"], "model.tensor: 3 values for model.layers, 2"),
+            (["model.tensor=[]"], "model.tensor: expected a list of integers such as [0, 1], got a list"),
+            (["model.tensor=[2, 0]"], "model.tensor: must be at least 1, got 0"),
             (["schedule={file: f.json}"], "schedule.stages: is required with schedule.file and model.tensor: "),
             (["schedule={file: f.json, stages: 2}"],
              "f.json: the model cannot be cut into its 2 stages: with its shards it has 10 stages"),
@@ -182,6 +332,18 @@ class Tensor(CommandTest):
             arguments = [word for setting in settings for word in ("--set", setting)]
             self.refused(["simulate", "c.yaml", "--set", "model.tensor=2", *arguments], message)
         self.refused(["profile", "c.yaml", "--set", "model.tensor=2"], "model.tensor: ")
+        for settings, message in (
+            (["model.tensor=3"], "model.tensor: 3 does not divide model.hidden, 16"),
+            (["model.tensor=2", "model.branches=2"], "model.tensor: does not apply with model.branches, 2: only a chain has shards"),
+            (["model.sums=one"], "model.sums: does not apply to model.kind mlp"),
+        ):
+            self.refused(["simulate", "mlp.yaml", *(word for setting in settings for word in ("--set", setting))], message)
+
+    def test_lists_have_a_value_for_each_worker(self):
+        four = ("--set", "model.tensor=2", "--set", "runtime.device=[cpu, cpu, cpu, cpu]")
+        self.assertEqual(self.train(2, *four)["workers"], 4)
+        self.ok("simulate", "c.yaml", *four, "--set", "runtime.memory_limit=[1GiB, 1GiB, 1GiB, 1GiB]")
+        self.refused(["simulate", "c.yaml", *four, "--set", "runtime.memory_limit=[1GiB, 1GiB, 2KiB, 1GiB]"], "worker 2 needs")
 
 
 if __name__ == "__main__":

@@ -45,7 +45,7 @@ Network network_of(const Wanted& wanted) {
   config.options["context"] = 24;
   config.options["vocabulary"] = 257;  // a prime: shards differ in size
   config.options["tied"] = wanted.tied;
-  if (wanted.tensor > 1) config.options["tensor"] = wanted.tensor;
+  if (wanted.tensor > 1) config.options["tensor"] = std::vector{wanted.tensor};
   config.vocabulary.shards = wanted.shards;
   config.precision = wanted.precision;
   return build_network(config, 2, wanted.stages);

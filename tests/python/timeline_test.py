@@ -71,6 +71,12 @@ class Arrays(unittest.TestCase):
         self.assertAlmostEqual(timeline.bubble_fraction, 1 - timeline.busy.sum() / (4 * timeline.makespan))
         self.assertAlmostEqual(timeline.device_bubble_fraction, 1 - timeline.busy.max() / timeline.device_span)
 
+    def test_sums_of_replicas_come_after_the_last_job(self):
+        """Two replicas: one transfer to the first worker, and one back."""
+        replicas = run("ddp", Costs(links=Link(alpha=1)), workers=2)
+        self.assertEqual((replicas.makespan, replicas.gradients_summed), (4 * 2 * 3, 4 * 2 * 3 + 2))
+        self.assertIsNone(run().gradients_summed)
+
     def test_durations_of_each_stage(self):
         costs = Costs([(1, 2, 0), Durations(3, 1, 1)])
         timeline = run(costs=costs, workers=2)

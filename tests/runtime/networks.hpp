@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
+#include <functional>
 #include <limits>
 #include <memory>
 #include <optional>
@@ -26,12 +27,14 @@
 #include "starpipe/model/data/make_dataset.hpp"
 #include "starpipe/model/network.hpp"
 #include "starpipe/model/optimizer.hpp"
+#include "starpipe/plan/orders/detached_parts.hpp"
 #include "starpipe/plan/orders/finer.hpp"
 #include "starpipe/plan/registry/registry.hpp"
 #include "starpipe/plan/schedule/check.hpp"
 #include "starpipe/plan/schedule/schedule.hpp"
 #include "starpipe/plan/simulate/costs.hpp"
 #include "starpipe/plan/simulate/reductions.hpp"
+#include "starpipe/plan/simulate/simulate.hpp"
 
 namespace starpipe::runtime::testing {
 
@@ -53,28 +56,43 @@ inline model::Network tiny_gpt(int stages, model::Precision precision = model::P
   return model::build_network(config, 1, stages);
 }
 
-/// A GPT of two blocks, each half cut into shards.
-inline model::Network sharded_gpt(int stages, int shards,
-                                  model::Precision precision = model::Precision::fp32) {
+/// A GPT whose head shares the embedding's table.
+inline model::Network tied_gpt(int stages) { return tiny_gpt(stages, model::Precision::fp32, 0, true); }
+
+/// A GPT whose half-blocks are cut into shards. `shards`: the numbers of the blocks, in turn. `vocabulary`:
+/// the shards of embedding and head.
+inline model::Network sharded_gpt(int stages, const std::vector<int>& shards,
+                                  model::Precision precision = model::Precision::fp32, int vocabulary = 1) {
   model::ModelConfig config;
   config.kind = "gpt";
-  config.options["layers"] = std::max(2, stages - 2);
+  const int layers = std::max(2, stages - 2);
+  std::vector<int> of_blocks;
+  for (int n = 0; n < layers; ++n) of_blocks.push_back(shards[index(n) % shards.size()]);
+  config.options["layers"] = layers;
   config.options["hidden"] = 16;
   config.options["heads"] = 4;
   config.options["context"] = 16;
-  config.options["tensor"] = shards;
+  config.options["tensor"] = std::move(of_blocks);
+  config.vocabulary.shards = vocabulary;
   config.precision = precision;
   return model::build_network(config, 1, stages);
 }
 
-/// The named schedule of the network without shards, with as many workers for each of its workers.
+/// A schedule of the network's whole stages, with `each` workers for each of its workers. Shards of the
+/// vocabulary run where there is time.
+inline plan::Schedule sharded_schedule(plan::Schedule whole, const model::Network& network, int each) {
+  if (whole.discipline() != plan::Discipline::ordered) whole = plan::ordered_as_simulated(whole, {});
+  plan::Schedule sharded = plan::with_parts(whole, network.graph, network.parts, each);
+  if (network.config.vocabulary.shards == 1) return sharded;
+  return plan::with_detached_where_free(sharded, network.parts, {}, 1);
+}
+
+/// The named schedule, with a worker for each shard.
 inline plan::Schedule sharded_schedule(const char* name, const model::Network& network, int workers,
                                        int microbatches) {
-  const plan::Schedule whole =
-      plan::make_schedule(name, {.workers = workers,
-                                 .microbatches = microbatches,
-                                 .graph = plan::StageGraph::chain(network.whole_stages())});
-  return plan::with_parts(whole, network.graph, network.parts, network.shards());
+  const plan::StageGraph chain = plan::StageGraph::chain(network.whole_stages());
+  const plan::ScheduleRequest request{.workers = workers, .microbatches = microbatches, .graph = chain};
+  return sharded_schedule(plan::make_schedule(name, request), network, network.shards());
 }
 
 inline model::Network tiny_llama(int stages, model::Precision precision = model::Precision::fp32,
@@ -258,7 +276,10 @@ struct NamedCase {
   plan::Schedule schedule;
 };
 
-inline std::vector<NamedCase> named_cases(int workers, int microbatches, bool tied = false) {
+/// `make_network`: gives a network by its number of stages; one of shards by that of whole stages.
+inline std::vector<NamedCase> named_cases(
+    int workers, int microbatches,
+    const std::function<model::Network(int)>& make_network = [](int stages) { return tiny_gpt(stages); }) {
   std::vector<NamedCase> cases;
   for (const plan::ScheduleEntry& entry : plan::schedule_entries()) {
     std::optional<NamedCase> found;
@@ -270,8 +291,8 @@ inline std::vector<NamedCase> named_cases(int workers, int microbatches, bool ti
           plan::ScheduleRequest request{.workers = workers, .microbatches = count};
           if (groups > 0) request.groups = groups;
           try {
-            model::Network network = tiny_gpt(stages, model::Precision::fp32, 0, tied);
-            request.graph = network.graph;
+            model::Network network = make_network(stages);
+            request.graph = plan::StageGraph::chain(network.whole_stages());
             found.emplace(NamedCase{entry.name, network, plan::make_schedule(entry.name, request)});
           } catch (const InputError& error) {
             problem += error.what() + std::string("; ");

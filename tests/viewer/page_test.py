@@ -98,6 +98,28 @@ class Page(unittest.TestCase):
         self.assertIn(f"worker 2, {op['start']:g} to {op['end']:g}\n", tip)
         self.assertIn("took 1.25;", tip)
 
+    def test_a_shard_has_its_letter(self):
+        """Stages 0 and 1 are the shards of the first stage, 2 and 3 those of the second; stage 4 is the loss."""
+        self.open(self.make("schedule", "show", "1f1b", "--workers", 2, "--microbatches", 2, "--tensor", 2, "--html", "p.html"))
+        self.assertEqual(self.js("return [0, 1, 2, 3, 4].map(stage => page.runs[0].jobs.label(stage))"), ["0a", "1b", "2a", "3b", "4"])
+        self.assertIn("F(3b,1): pass F of stage 3b, micro-batch 1", self.hover(0, 3, 1, 0))
+        find = "const {jobs} = page.runs[0]; return arguments[0].map(text => jobs.labelled(text));"
+        self.assertEqual(self.js(find, ["3", "3b", "3a", "4", "4a", "5", ""]), [3, 3, -1, 4, -1, 5, -1])
+
+    def test_reports_keep_the_letters(self):
+        (self.folder / "text").write_text("It is a truth universally acknowledged. " * 20, encoding="utf-8")
+        (self.folder / "c.yaml").write_text("""
+model:    {kind: gpt, layers: 1, hidden: 16, heads: 2, context: 16, tensor: 2}
+data:     {kind: text, path: text}
+training: {steps: 2, microbatches: 2, seed: 1}
+schedule: {name: 1f1b, workers: 1}
+runtime:  {workers_per_core: 2}
+""", encoding="utf-8")
+        self.assertEqual(run(self.folder, "train", "c.yaml", "--report", "r.json").returncode, 0)
+        self.open(self.make("report", "r.json", "-o", "p.html"))
+        self.assertEqual(self.js("return [0, 1, 2, 3, 4, 5].map(stage => page.runs[0].jobs.label(stage))"), ["0", "1a", "2b", "3a", "4b", "5"])
+        self.assertIn("with gradients summed", self.browser.run("return document.body.innerText"))
+
     def test_short_times_without_a_unit(self):
         self.open(self.make("schedule", "show", "1f1b", "--workers", 2, "--microbatches", 2, "--durations", "F=1e-9,B=2e-9,W=1e-9", "--html", "p.html"))
         self.assertIn("took 1e-9;", self.hover(0, 1, 1, 0))

@@ -18,6 +18,8 @@ export interface ScheduleData {
   discipline: string;
   recompute: boolean;
   edges?: [number, number][];
+  /** By stage: its number, with a letter when it is a shard; only where there are shards. */
+  labels?: string[];
   memory_limits?: number[];
 }
 
@@ -28,6 +30,8 @@ interface Received {
 
 export interface Figures {
   makespan: number;
+  /** First start until the weight gradients are summed; only where workers sum them. */
+  gradients_summed?: number;
   bubble_fraction: number;
   device_span: number;
   device_bubble_fraction: number;

@@ -210,7 +210,7 @@ function drawJob(picture: Picture, lane: Lane, id: number, x0: number, x1: numbe
   const {stage, microbatch, pass} = lane.run.jobs.job(id);
   const several = lane.run.schedule.stages > lane.run.schedule.workers;
   const short = `${PASSES[pass]}${microbatch}`;
-  const text = several && width > 52 ? `${short} s${stage}` : short;
+  const text = several && width > 52 ? `${short} s${lane.run.jobs.label(stage)}` : short;
   if (text.length * 6.6 + 3 > width) return;
   const seen = Math.max(x0, picture.left); // of a job that begins left of the view, the label is still seen
   if (x1 - seen <= text.length * 6.6 + 3) return;

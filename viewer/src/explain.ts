@@ -198,7 +198,7 @@ function pathSums(run: Run, timeline: Timeline): PathSum[] {
     const job = run.jobs.job(path.job[i]);
     const worker = timeline.workerOf(entry[path.job[i]]);
     const name = [
-      `${PASSES[job.pass]} of stage ${job.stage} on worker ${worker}`,
+      `${PASSES[job.pass]} of stage ${run.jobs.label(job.stage)} on worker ${worker}`,
       `transfer from worker ${path.from[i]} to ${worker}`,
       "runtime",
     ][path.kind[i]];
@@ -266,7 +266,7 @@ export function slownessSection(runs: Run[], times: Times): HTMLElement | null {
     const waits = asObjects(explain["waited_for"]).slice(0, 5);
     const linkWaits = asObjects(explain["waited_for_transfers"]).slice(0, 5);
     const kernel = (of: (typeof kernels)[0]): string =>
-      `${asText(of["pass"])} of stage ${text(of["stage"])} on worker ${text(of["worker"])}`;
+      `${asText(of["pass"])} of stage ${run.jobs.label(asNumber(of["stage"]) ?? 0)} on worker ${text(of["worker"])}`;
     const link = (of: (typeof links)[0]): string => `worker ${text(of["from"])} to ${text(of["to"])}`;
     const ratio = (of: (typeof links)[0]): string => `${number(asNumber(of["times_typical"]) ?? 1, 3)} ×`;
     const tables = [

@@ -21,6 +21,12 @@ const total = (figures: Figures, what: "count" | "bytes"): number =>
 
 const FIGURES: Figure[] = [
   {name: "makespan", of: (f) => f.makespan, text: (v, times) => times.text(v)},
+  {
+    name: "with gradients summed",
+    of: (f) => f.gradients_summed ?? 0,
+    text: (v, times) => times.text(v),
+    applies: (run) => run.timelines.every((timeline) => timeline.figures.gradients_summed !== undefined),
+  },
   {name: "bubble fraction, by makespan", of: (f) => f.bubble_fraction, text: (v) => percent(v), points: true},
   {name: "device span", of: (f) => f.device_span, text: (v, times) => times.text(v)},
   {name: "bubble fraction, by device span", of: (f) => f.device_bubble_fraction, text: (v) => percent(v), points: true},

@@ -49,7 +49,7 @@ export function factsOf(run: Run, timeline: Timeline, id: number): JobFacts | un
 
 export function describe(run: Run, id: number): string {
   const {stage, microbatch, pass} = run.jobs.job(id);
-  return `pass ${PASSES[pass]} of stage ${stage}, micro-batch ${microbatch}`;
+  return `pass ${PASSES[pass]} of stage ${run.jobs.label(stage)}, micro-batch ${microbatch}`;
 }
 
 /** What the job waited for last: a sentence. */

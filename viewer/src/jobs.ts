@@ -51,7 +51,18 @@ export class Jobs {
 
   name(id: number): string {
     const {stage, microbatch, pass} = this.job(id);
-    return `${PASSES[pass]}(${stage},${microbatch})`;
+    return `${PASSES[pass]}(${this.label(stage)},${microbatch})`;
+  }
+
+  /** The stage's number, with a letter when it is a shard: "5b" is stage 5, the second shard of a stage. */
+  label(stage: number): string {
+    return this.schedule.labels?.[stage] ?? String(stage);
+  }
+
+  /** The stage with this number or label; -1 when there is none. */
+  labelled(text: string): number {
+    const stage = parseInt(text, 10);
+    return text === String(stage) || text === this.label(stage) ? stage : -1;
   }
 
   /** The id of a job; undefined when there is none. */

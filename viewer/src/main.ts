@@ -47,15 +47,19 @@ function legend(runs: Run[], by: ColourBy): HTMLElement {
   return element;
 }
 
-/** "2,5,F" or "F(2,5)", spaces anywhere. */
-function parseJob(text: string): [number, number, number] | undefined {
+/** "2,5,F" or "F(2,5)", spaces anywhere; a shard's stage may have its letter: "2b,5,F". */
+function parseJob(text: string): {stage: string; microbatch: number; pass: number} | undefined {
   const plain = text.replace(/\s+/g, "").toUpperCase();
-  const found = /^(\d+),(\d+),(F|BW|B|W)$/.exec(plain) ?? /^(F|BW|B|W)\((\d+),(\d+)\)$/.exec(plain);
+  const found = /^(\d+[A-Z]*),(\d+),(F|BW|B|W)$/.exec(plain) ?? /^(F|BW|B|W)\((\d+[A-Z]*),(\d+)\)$/.exec(plain);
   if (!found) return undefined;
   const [stage, microbatch, pass] = /^\d/.test(found[1])
     ? [found[1], found[2], found[3]]
     : [found[2], found[3], found[1]];
-  return [Number(stage), Number(microbatch), (PASSES as readonly string[]).indexOf(pass)];
+  return {
+    stage: stage.toLowerCase(),
+    microbatch: Number(microbatch),
+    pass: (PASSES as readonly string[]).indexOf(pass),
+  };
 }
 
 function finder(runs: Run[], view: TimelineView): HTMLElement {
@@ -69,10 +73,12 @@ function finder(runs: Run[], view: TimelineView): HTMLElement {
   const find = (): void => {
     last = input.value;
     const asked = parseJob(input.value);
-    const having = asked ? runs.filter(({jobs}) => jobs.find(...asked) !== undefined) : [];
-    const before = having.findIndex((one) => asked && one === view.selected?.run && one.jobs.find(...asked) === view.selected.id);
+    const idIn = ({jobs}: Run): number | undefined =>
+      asked && jobs.find(jobs.labelled(asked.stage), asked.microbatch, asked.pass);
+    const having = runs.filter((run) => idIn(run) !== undefined);
+    const before = having.findIndex((run) => run === view.selected?.run && idIn(run) === view.selected.id);
     const run = having[(before + 1) % Math.max(1, having.length)]; // Enter again: in the next report
-    const id = asked && run?.jobs.find(...asked);
+    const id = run && idIn(run);
     input.setCustomValidity(
       id === undefined && input.value !== "" ? "There is no such job. Write stage, micro-batch, pass: 2,5,F" : "",
     );

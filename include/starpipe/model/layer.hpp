@@ -31,6 +31,8 @@ struct Parameter {
   Piece piece = {};
 
   [[nodiscard]] std::size_t size() const;
+  /// The shape of the tensor, and not of a piece of it.
+  [[nodiscard]] const std::vector<std::size_t>& whole_shape() const { return piece ? piece.whole : shape; }
   /// The name, and of a piece which part of the tensor it is: "h.0.mlp.c_fc.bias[0:64]". No two parameters
   /// of a network have the same label.
   [[nodiscard]] std::string label() const;

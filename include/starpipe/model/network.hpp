@@ -31,8 +31,9 @@ inline constexpr const char* sums_by_one = "one";
 /// The most sequences or samples of a micro-batch.
 inline constexpr int most_samples = 1 << 20;
 
-/// The value of a kind's own key: a whole number, a number, a truth value or text.
-using OptionValue = std::variant<int, double, bool, std::string>;
+/// The value of a kind's own key: a whole number, a number, a truth value, text, or a list of whole numbers.
+/// A list with one number may be written as that number.
+using OptionValue = std::variant<int, double, bool, std::string, std::vector<int>>;
 
 /// Shards of the vocabulary: of the embedding, and of the head.
 struct VocabularyShards {
@@ -62,7 +63,10 @@ T option(const ModelConfig& config, std::string_view key) {
 /// The whole number that is the value of a key of the kind; `otherwise` when the kind has no such key.
 int option_or(const ModelConfig& config, std::string_view key, int otherwise);
 
-/// A value for people and for files: "4", "0.5", "true", "relu".
+/// The largest number of shards of a layer (`model.tensor`); 1 for a kind that has no such key.
+int most_shards(const ModelConfig& config);
+
+/// A value for people and for files: "4", "0.5", "true", "relu", "[2, 1]".
 std::string to_string(const OptionValue& value);
 
 /// Parameters that are held, updated and saved together: those that belong to one stage alone, or those that
@@ -92,7 +96,8 @@ struct Network {
   std::vector<plan::StagePart> parts = {};
   /// The number of stages of that chain; without shards, of `graph`.
   [[nodiscard]] int whole_stages() const;
-  /// T, the number of shards of half a block; 1 without such shards.
+  /// T, the largest number of shards side by side; 1 without such shards. Those of the vocabulary do not
+  /// count.
   [[nodiscard]] int shards() const;
   /// All parameters, each once. Set s is that of stage s's own parameters, which may be empty. The shared
   /// sets follow, in the order of the first layers that use them.

@@ -47,7 +47,7 @@ struct NetworkKey {
   std::string name;
   OptionValue default_value;
   std::string meaning;                  ///< one sentence
-  Interval interval = {};               ///< of numbers; whole numbers are at least 0
+  Interval interval = {};               ///< of numbers, each of a list; whole numbers are at least 0
   std::vector<std::string> words = {};  ///< of text: the values that it may have; empty: any text
   std::string former_name = {};         ///< read as well
   /// Whether it changes values only, neither sizes nor times: emulated runs compute none, and refuse it.

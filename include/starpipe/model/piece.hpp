@@ -2,7 +2,10 @@
 #pragma once
 
 #include <cstddef>
+#include <optional>
 #include <span>
+#include <string>
+#include <string_view>
 #include <vector>
 
 namespace starpipe::model {
@@ -28,6 +31,9 @@ struct Piece {
   [[nodiscard]] std::size_t whole_size() const;
   /// The piece itself has as many extents as the tensor.
   [[nodiscard]] std::vector<std::size_t> shape() const;
+  /// Its rows and columns, from the first to the one behind the last: "[0:16,0:32]", and of a vector
+  /// "[0:8+16:24]".
+  [[nodiscard]] std::string text() const;
 
   /// Copies the piece out of the tensor, or into it. `tensor` has the size of `whole`, `piece` that of
   /// shape().
@@ -37,6 +43,10 @@ struct Piece {
 
   friend bool operator==(const Piece&, const Piece&) = default;
 };
+
+/// The piece with this text() of a tensor. `whole`: the tensor's shape. Nothing when no piece of it has the
+/// text.
+std::optional<Piece> piece_from_text(std::string_view text, std::vector<std::size_t> whole);
 
 /// Share `shard` of `shards` of `size` things: sizes of shares differ by one at most.
 Piece::Range share_of(std::size_t size, std::size_t shard, std::size_t shards);

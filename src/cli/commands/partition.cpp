@@ -20,6 +20,7 @@
 #include "cli/input/profile_file.hpp"
 #include "cli/input/yaml.hpp"
 #include "cli/options/output_files.hpp"
+#include "cli/options/schedule_options.hpp"
 #include "cli/options/value_checks.hpp"
 #include "starpipe/base/error.hpp"
 #include "starpipe/base/files.hpp"
@@ -272,6 +273,10 @@ void add_partition(CLI::App& app, Action& action) {
       ->delimiter(',')
       ->check(CLI::IsMember(
           std::vector<std::string>(runtime::device_kinds.begin(), runtime::device_kinds.end())));
+  refuse_tensor(
+      *command,
+      "partition knows chains of units only; shards have the cuts of their units: give those that it "
+      "finds as schedule.cuts, with model.tensor");
   add_schedule_options(*command, *options);
   add_cost_options(*command, *options);
   CLI::Option* const json = command->add_flag("--json", options->json, "The same as --format json");

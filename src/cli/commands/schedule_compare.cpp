@@ -195,6 +195,11 @@ struct Figure {
 };
 constexpr std::array figures = {
     Figure{"makespan", [](const Run& run) { return nlohmann::ordered_json(run.step.timeline.makespan); }},
+    Figure{"gradients_summed",
+           [](const Run& run) {
+             const auto& summed = run.step.timeline.gradients_summed;
+             return summed ? nlohmann::ordered_json(*summed) : nlohmann::ordered_json();
+           }},
     Figure{"bubble_fraction",
            [](const Run& run) { return nlohmann::ordered_json(run.step.timeline.bubble_fraction); }},
     Figure{"device_bubble_fraction",
@@ -255,8 +260,12 @@ std::string to_text(const ScheduleCompareOptions& options, const std::vector<Row
       fmt::format("{}; durations and stashes are those of {}\n", counted_text(options.workers, "worker"),
                   options.per_share ? fmt::format("1/{} of the model", options.workers) : "a stage");
   std::string notes;
-  std::vector<TableRow> table = {{"micro-batches", "schedule", "stages", shown.heading("makespan"), "bubble",
-                                  "peak stashes", "transfers", shown.heading("lower bound"), "above"}};
+  const bool summed = std::ranges::any_of(
+      rows, [](const Row& row) { return row.run && row.run->step.timeline.gradients_summed; });
+  std::vector<TableRow> table = {{"micro-batches", "schedule", "stages", shown.heading("makespan")}};
+  if (summed) table.front().push_back(shown.heading("gradients summed"));
+  table.front().insert(table.front().end(),
+                       {"bubble", "peak stashes", "transfers", shown.heading("lower bound"), "above"});
   for (const Row& row : rows) {
     TableRow& cells = table.emplace_back();
     cells = {std::to_string(row.microbatches), row.name, std::to_string(row.stages)};
@@ -269,6 +278,8 @@ std::string to_text(const ScheduleCompareOptions& options, const std::vector<Row
     const auto& [schedule, reordering, costs, step, peak, lower_bound] = *row.run;
     const double makespan = step.timeline.makespan;
     cells.push_back(shown.number(makespan));
+    if (summed)
+      cells.push_back(step.timeline.gradients_summed ? shown.number(*step.timeline.gradients_summed) : "");
     cells.push_back(percent_text(step.timeline.bubble_fraction));
     cells.push_back(number_text(peak));
     cells.push_back(std::to_string(transfers_of(*row.run)));
@@ -281,7 +292,9 @@ std::string to_text(const ScheduleCompareOptions& options, const std::vector<Row
          "Peak stashes: the largest of a worker. Lower bound: no schedule with these stages on these "
          "workers" +
          (!options.memory_limits.empty() && !options.recompute ? " and within this memory limit" : "") +
-         " ends earlier.\n";
+         " ends earlier." +
+         (summed ? " Gradients summed: until the holders of each stage's weights have its summed gradient.\n"
+                 : "\n");
 }
 
 std::string title_of(const ScheduleCompareOptions& options, const Row& row) {

@@ -19,6 +19,7 @@
 #include "cli/options/output_files.hpp"
 #include "cli/options/plugin_option.hpp"
 #include "cli/options/result_options.hpp"
+#include "cli/options/schedule_options.hpp"
 #include "cli/options/size_options.hpp"
 #include "cli/options/value_checks.hpp"
 #include "starpipe/base/error.hpp"
@@ -214,6 +215,10 @@ void add_search(CLI::App& app, Action& action) {
                    "back), any (default: tries both)")
       ->type_name("NAME")
       ->check(CLI::IsMember({"v", "loop", "any"}));
+  refuse_tensor(
+      *command,
+      "search knows chains of stages only; cut the stages of what it finds: starpipe schedule check "
+      "found.json --tensor T");
   options->costs.add_to(*command, "1 for each pass");
   options->costs.add_bytes_to(*command);
   add_memory_options(*command, *options);

@@ -296,8 +296,11 @@ void require_consistent(const Schema& schema, const Given& given, const Config& 
     if (const std::string why = runtime::misfit(key, config, schema.keys); !why.empty()) value->fail(why);
     if (key.type.length.empty() || !value->node().IsSequence()) continue;
     const json length = runtime::find_key(schema.keys, key.type.length)->get(config);
-    if (length.is_null() || value->node().size() == length.get<std::size_t>()) continue;
-    value->fail(fmt::format("{} values for {} {}", value->node().size(), key.type.length, length.dump()));
+    const int each = config.schedule.file ? 1 : config.workers_each();
+    const auto size = static_cast<std::int64_t>(value->node().size());
+    if (length.is_null() || size == length.get<std::int64_t>() * each) continue;
+    value->fail(fmt::format("{} values for {} {}{}", size, key.type.length, length.dump(),
+                            each > 1 ? fmt::format(", each of which becomes {} workers", each) : ""));
   }
 }
 

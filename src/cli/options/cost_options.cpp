@@ -198,8 +198,6 @@ void CostOptions::note_missing_bytes(const std::string& name, const plan::Timeli
   if (bytes_.value_or(0) == 0) return;
   std::vector<std::string_view> kinds;
   for (const plan::TransferKind& kind : plan::transfer_kinds) {
-    // Reductions come after the last job, and are no part of the makespan.
-    if (kind.member == &plan::Transfers::weight_gradients) continue;
     const bool without = std::ranges::any_of(timeline.received, [&](const plan::Transfers& received) {
       const plan::Received& of_kind = received.*kind.member;
       return of_kind.count > 0 && of_kind.bytes == 0;

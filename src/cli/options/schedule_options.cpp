@@ -77,6 +77,13 @@ void TensorOptions::add_to(CLI::App& command) {
       ->needs(tensor);
 }
 
+void refuse_tensor(CLI::App& command, const std::string& reason) {
+  command
+      .add_option_function<std::string>(
+          "--tensor", [reason](const std::string&) { throw InputError("--tensor: " + reason); })
+      ->group("");  // not in the help
+}
+
 void TensorOptions::apply(plan::Schedule& schedule, plan::Costs& costs) const {
   const int workers_each = workers_each_.value_or(shards_);
   if (workers_each > shards_) {

@@ -40,4 +40,8 @@ class TensorOptions {
   std::optional<int> workers_each_;
 };
 
+/// Adds a hidden option --tensor that is refused: for commands that know chains only. `reason`: why, and what
+/// to do instead.
+void refuse_tensor(CLI::App& command, const std::string& reason);
+
 }  // namespace starpipe::cli

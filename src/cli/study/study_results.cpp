@@ -108,6 +108,7 @@ void put_train(Json& row, const Report& report) {
   put(row, "parameters", report.at("/parameters"));
   for (const std::string which : {"predicted", "measured"}) {
     put(row, which + "_makespan", report.at("/makespan/" + which));
+    put(row, which + "_gradients_summed", report.at("/gradients_summed/" + which));
     put(row, which + "_bubble_fraction", report.at("/bubble_fraction/" + which));
     put(row, which + "_device_span", report.at("/device_span/" + which));
     put(row, which + "_peak_stashes", report.largest("/peak_activations/" + which));
@@ -129,7 +130,7 @@ void put_simulate(Json& row, const Report& report) {
   for (const char* name : {"schedule", "workers", "stages", "microbatches", "discipline", "unit"})
     put(row, name, report.at(std::string("/") + name));
   put(row, "reordered", !report.at("/reordered").is_null());
-  for (const char* name : {"makespan", "bubble_fraction", "device_span"})
+  for (const char* name : {"makespan", "gradients_summed", "bubble_fraction", "device_span"})
     put(row, std::string("predicted_") + name, report.at(std::string("/") + name));
   put(row, "predicted_peak_stashes", report.largest("/peak_activations"));
   put(row, "predicted_peak_stash_bytes", report.largest("/peak_activation_bytes"));
@@ -146,7 +147,7 @@ void put_sim(Json& row, const Report& report) {
   for (const char* name : {"stages", "microbatches", "nodes", "ranks"})
     put(row, name, report.at(std::string("/") + name));
   for (const std::string which : {"predicted", "simulated"}) {
-    for (const char* name : {"makespan", "bubble_fraction"})
+    for (const char* name : {"makespan", "gradients_summed", "bubble_fraction"})
       put(row, fmt::format("{}_{}", which, name), report.at(fmt::format("/{}/{}", name, which)));
     std::map<std::string, Json> most;
     Json moved;
@@ -306,6 +307,9 @@ std::string rows_text(const Study& study, std::span<const Json> rows) {
   head.emplace_back("predicted");
   if (measured) head.insert(head.end(), {found_word, "difference"});
   head.insert(head.end(), {"bubble", "peak stashes"});
+  const std::string sums = which + "gradients_summed";
+  const bool summed = std::ranges::any_of(rows, [&](const Json& row) { return row.contains(sums); });
+  if (summed) head.emplace_back("with gradients summed");
   for (const Json& row : rows) {
     TableRow cells;
     for (const std::string& name : names) cells.push_back(cell_text(row, name));
@@ -314,20 +318,21 @@ std::string rows_text(const Study& study, std::span<const Json> rows) {
       const auto found = row.find(name);
       return found == row.end() ? std::nullopt : std::optional(found->get<double>());
     };
-    const auto makespan = [&](std::optional<double> time) {
+    const auto time_text = [&](std::optional<double> time) {
       if (!time) return std::string();
       return in_seconds ? fmt::format("{:.2f} ms", *time * 1e3) : number_text(*time);
     };
     const std::optional<double> expected = number("predicted_makespan");
     const std::optional<double> found = number(found_word + "_makespan");
-    cells.push_back(makespan(expected));
+    cells.push_back(time_text(expected));
     if (measured) {
-      cells.push_back(makespan(found));
+      cells.push_back(time_text(found));
       cells.push_back(expected && found ? difference_text(*found / *expected - 1) : "");
     }
     const std::optional<double> bubble = number(which + "bubble_fraction");
     cells.push_back(bubble ? percent_text(*bubble) : cell_text(row, "status"));
     cells.push_back(cell_text(row, which + "peak_stashes"));
+    if (summed) cells.push_back(time_text(number(sums)));
     table.push_back(std::move(cells));
   }
   return table_text(table);

@@ -63,7 +63,7 @@ void require_data_sizes(const Network& network, std::string_view data_kind) {
     const Stage& stage = network.stages[index(s)];
     if (network.source_index(s) >= 0) {
       require(fmt::format("source {}", s), {stage.rows(), stage.input_columns()[0]}, {rows, inputs});
-      ++sources;
+      sources = std::max(sources, network.source_index(s) + 1);  // shards read the same data
     }
     if (stage.target_columns() == 0) continue;
     require(stage.is_sink() ? "sink" : fmt::format("stage {}", s), {stage.rows(), stage.target_columns()},

@@ -27,7 +27,7 @@ class Layers {
         rows_(rows),
         hidden_(index(option(config, "hidden"))),
         heads_(index(option(config, "heads"))),
-        shards_(index(option(config, tensor_key))),
+        shards_(shards_of_layers(config)),
         // Each block adds to the residual stream twice; this keeps its variance from growing with the depth.
         projection_(deviation / std::sqrt(2.0 * option(config, "layers"))) {}
 
@@ -57,14 +57,15 @@ class Layers {
 
   [[nodiscard]] Unit block(int number) const {
     const std::string name = fmt::format("transformer.h.{}", number);
-    const std::size_t heads = heads_ / shards_;
+    const std::size_t shards = shards_[index(number)];
+    const std::size_t heads = heads_ / shards;
     const Half attention = {
         .norm = name + ".ln_1",
         .first = name + ".attn.c_attn",
         .between = {"attention",
                     name + ".attn",
                     rows_,
-                    3 * hidden_ / shards_,
+                    3 * hidden_ / shards,
                     {{"heads", static_cast<double>(heads)}, {"context", option(config_, "context")}}},
         .second = name + ".attn.c_proj",
         .columns = 3 * hidden_,
@@ -72,14 +73,14 @@ class Layers {
         .inner = hidden_};
     const Half mlp = {.norm = name + ".ln_2",
                       .first = name + ".mlp.c_fc",
-                      .between = {"gelu", name + ".mlp.act", rows_, 4 * hidden_ / shards_, {}},
+                      .between = {"gelu", name + ".mlp.act", rows_, 4 * hidden_ / shards, {}},
                       .second = name + ".mlp.c_proj",
                       .columns = 4 * hidden_,
                       .matrices = 1,
                       .inner = 4 * hidden_};
     Unit unit = {fmt::format("block {}", number), {}};
     for (const Half& half : {attention, mlp})
-      add_half(unit, shards_, [&](std::size_t k) { return shard_of(half, k); });
+      add_half(unit, shards, [&](const Shard& shard) { return shard_of(half, shard); });
     return unit;
   }
 
@@ -114,7 +115,8 @@ class Layers {
     return layer({"layernorm", name, rows_, hidden_, {}});
   }
   [[nodiscard]] StageOp linear(const std::string& name, std::size_t inputs, std::size_t outputs,
-                               double spread, bool bias, std::vector<Piece> pieces) const {
+                               double spread, bool bias, const Shard& shard,
+                               std::vector<Piece> pieces) const {
     return with_pieces(layer({"linear",
                               name,
                               rows_,
@@ -123,30 +125,32 @@ class Layers {
                                {"conv1d", 1},
                                {"bias", bias ? 1 : 0},
                                {"deviation", spread}}}),
-                       shards_, std::move(pieces));
+                       shard, std::move(pieces));
   }
 
   /// A shard as Megatron-LM cuts it (arXiv 1909.08053, section 3): it has heads, or columns of the first
   /// matrix of the MLP and rows of the second. The outputs of the shards add up to that of the half. Shard 0
   /// has the second bias; the shards share the normalisation's parameters.
-  [[nodiscard]] std::vector<StageOp> shard_of(const Half& half, std::size_t k) const {
+  [[nodiscard]] std::vector<StageOp> shard_of(const Half& half, const Shard& shard) const {
+    const auto [k, shards] = shard;
     StageOp normed = norm(half.norm);
-    if (shards_ > 1) normed.shared = half.norm;
-    std::vector<Piece> of_second = {rows_piece(half.inner, hidden_, k, shards_)};
+    if (shards > 1) normed.shared = half.norm;
+    std::vector<Piece> of_second = {rows_piece(half.inner, hidden_, k, shards)};
     if (k == 0) of_second.emplace_back();  // the bias is whole
-    return {std::move(normed),
-            linear(half.first, hidden_, half.columns / shards_, deviation, true,
-                   {columns_piece(hidden_, half.columns, k, shards_, half.matrices),
-                    vector_piece(half.columns, k, shards_, half.matrices)}),
-            layer(half.between),
-            linear(half.second, half.inner / shards_, hidden_, projection_, k == 0, std::move(of_second))};
+    return {
+        std::move(normed),
+        linear(half.first, hidden_, half.columns / shards, deviation, true, shard,
+               {columns_piece(hidden_, half.columns, k, shards, half.matrices),
+                vector_piece(half.columns, k, shards, half.matrices)}),
+        layer(half.between),
+        linear(half.second, half.inner / shards, hidden_, projection_, k == 0, shard, std::move(of_second))};
   }
 
   const ModelConfig& config_;
   std::size_t rows_;
   std::size_t hidden_;
   std::size_t heads_;
-  std::size_t shards_;
+  std::vector<std::size_t> shards_;  ///< of each block
   double projection_;  ///< deviation of the start values of matrices whose output joins the residual stream
 };
 
@@ -183,7 +187,7 @@ const bool registered = register_network(with_saved_names(
                "Number of tokens: ids are 0 to `vocabulary` - 1. At least 256 with `data.kind: text`.",
                from_1_to(1 << 24)},
               tied_head_key(),
-              tensor_network_key(),
+              tensor_key_of_blocks(),
               sums_network_key()},
      .units = gpt_units},
     // Old versions of transformers saved causal masks among the weights.

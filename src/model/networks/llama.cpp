@@ -59,7 +59,7 @@ class Layers {
         vocabulary_(index(option(config, "vocabulary"))),
         hidden_(index(option(config, "hidden"))),
         heads_(heads_of(config)),
-        shards_(index(option(config, tensor_key))) {}
+        shards_(shards_of_layers(config)) {}
 
   [[nodiscard]] Unit embedding() const {
     const LayerSpec table = {"embedding",
@@ -78,8 +78,9 @@ class Layers {
   [[nodiscard]] Unit block(int number) const {
     const std::string name = fmt::format("model.layers.{}", number);
     Unit unit = {fmt::format("block {}", number), {}};
-    add_half(unit, shards_, [&](std::size_t k) { return attention_shard(name, k); });
-    add_half(unit, shards_, [&](std::size_t k) { return mlp_shard(name, k); });
+    const std::size_t shards = shards_[index(number)];
+    add_half(unit, shards, [&](const Shard& shard) { return attention_shard(name, shard); });
+    add_half(unit, shards, [&](const Shard& shard) { return mlp_shard(name, shard); });
     return unit;
   }
 
@@ -96,14 +97,14 @@ class Layers {
 
   // Shards are cut as in gpt.cpp. A shard of the attention has query heads, and the heads of keys and values
   // that belong to them.
-  [[nodiscard]] std::vector<StageOp> attention_shard(const std::string& block, std::size_t k) const {
-    const Heads own = {heads_.queries / shards_, heads_.keys / shards_, heads_.size};
+  [[nodiscard]] std::vector<StageOp> attention_shard(const std::string& block, const Shard& shard) const {
+    const Heads own = {heads_.queries / shard.of, heads_.keys / shard.of, heads_.size};
     const std::size_t columns = (own.queries + 2 * own.keys) * own.size;  // of q, k and v
     const std::size_t of_keys = heads_.keys * heads_.size;
     const auto context = static_cast<double>(option(config_, "context"));
     const std::string name = block + ".self_attn";
-    return {shared_norm(block + ".input_layernorm"),
-            first_linear(name, {{"q_proj", hidden_}, {"k_proj", of_keys}, {"v_proj", of_keys}}, k),
+    return {shared_norm(block + ".input_layernorm", shard),
+            first_linear(name, {{"q_proj", hidden_}, {"k_proj", of_keys}, {"v_proj", of_keys}}, shard),
             layer({"rotary",
                    name,
                    rows_,
@@ -119,41 +120,42 @@ class Layers {
                    {{"heads", static_cast<double>(own.queries)},
                     {"kv_heads", static_cast<double>(own.keys)},
                     {"context", context}}}),
-            second_linear(name + ".o_proj", hidden_, k)};
+            second_linear(name + ".o_proj", hidden_, shard)};
   }
-  [[nodiscard]] std::vector<StageOp> mlp_shard(const std::string& block, std::size_t k) const {
+  [[nodiscard]] std::vector<StageOp> mlp_shard(const std::string& block, const Shard& shard) const {
     const std::size_t inner = index(option(config_, "intermediate"));
     const std::string name = block + ".mlp";
-    return {shared_norm(block + ".post_attention_layernorm"),
-            first_linear(name, {{"gate_proj", inner}, {"up_proj", inner}}, k),
-            layer({"swiglu", name, rows_, 2 * inner / shards_, {}}),
-            second_linear(name + ".down_proj", inner, k)};
+    return {shared_norm(block + ".post_attention_layernorm", shard),
+            first_linear(name, {{"gate_proj", inner}, {"up_proj", inner}}, shard),
+            layer({"swiglu", name, rows_, 2 * inner / shard.of, {}}),
+            second_linear(name + ".down_proj", inner, shard)};
   }
 
   /// A normalisation whose parameters all shards share.
-  [[nodiscard]] StageOp shared_norm(const std::string& name) const {
+  [[nodiscard]] StageOp shared_norm(const std::string& name, const Shard& shard) const {
     StageOp op = norm(name);
-    if (shards_ > 1) op.shared = name;
+    if (shard.of > 1) op.shared = name;
     return op;
   }
   /// The first linear layer of a half: shard k has rows of each part, since the weights are [outputs,
   /// inputs].
-  [[nodiscard]] StageOp first_linear(const std::string& name, std::vector<Part> parts, std::size_t k) const {
+  [[nodiscard]] StageOp first_linear(const std::string& name, std::vector<Part> parts,
+                                     const Shard& shard) const {
     std::vector<Piece> pieces;
     std::size_t outputs = 0;
     for (auto& [part, rows] : parts) {
-      pieces.push_back(rows_piece(rows, hidden_, k, shards_));
-      rows /= shards_;
+      pieces.push_back(rows_piece(rows, hidden_, shard.k, shard.of));
+      rows /= shard.of;
       outputs += rows;
     }
     LayerSpec spec = linear_spec(name, hidden_, outputs);
     spec.parts = std::move(parts);
-    return with_pieces(layer(spec), shards_, std::move(pieces));
+    return with_pieces(layer(spec), shard, std::move(pieces));
   }
   /// The second one, with `inputs` of all shards together: shard k has columns.
-  [[nodiscard]] StageOp second_linear(const std::string& name, std::size_t inputs, std::size_t k) const {
-    return with_pieces(layer(linear_spec(name, inputs / shards_, hidden_)), shards_,
-                       {columns_piece(hidden_, inputs, k, shards_)});
+  [[nodiscard]] StageOp second_linear(const std::string& name, std::size_t inputs, const Shard& shard) const {
+    return with_pieces(layer(linear_spec(name, inputs / shard.of, hidden_)), shard,
+                       {columns_piece(hidden_, inputs, shard.k, shard.of)});
   }
   [[nodiscard]] StageOp layer(const LayerSpec& spec) const { return layer_op(spec, config_.precision); }
   [[nodiscard]] LayerSpec linear_spec(const std::string& name, std::size_t inputs,
@@ -174,7 +176,7 @@ class Layers {
   std::size_t vocabulary_;
   std::size_t hidden_;
   Heads heads_;
-  std::size_t shards_;
+  std::vector<std::size_t> shards_;  ///< of each block
 };
 
 /// Parameters have the names, shapes and start values of Hugging Face's LlamaForCausalLM.
@@ -222,7 +224,7 @@ const bool registered = register_network(with_saved_names(
            .interval = positive,
            .values_only = true},
           tied_head_key(),
-          tensor_network_key(),
+          tensor_key_of_blocks(),
           sums_network_key()},
      .units = units},
     // Old versions of transformers saved the frequencies of rotary positions among the weights.

@@ -8,17 +8,22 @@
 #include <fmt/format.h>
 
 #include "starpipe/base/error.hpp"
+#include "starpipe/base/index.hpp"
 
 namespace starpipe::model {
 
-NetworkKey tensor_network_key() {
+NetworkKey tensor_network_key(std::string meaning) {
   return {.name = tensor_key,
-          .default_value = 1,
-          .meaning =
-              "Shards into which each half of a block is cut (tensor parallelism). Their number divides "
-              "`heads`, and of llama `kv_heads` and `intermediate`.",
+          .default_value = std::vector{1},
+          .meaning = std::move(meaning),
           .interval = from_1_to(1 << 18),
           .cuts_only = true};
+}
+
+NetworkKey tensor_key_of_blocks() {
+  return tensor_network_key(
+      "Shards into which each half of a block is cut (tensor parallelism), or a list with one number for "
+      "each block. A number divides `heads`, and of llama `kv_heads` and `intermediate`.");
 }
 
 NetworkKey sums_network_key() {
@@ -32,21 +37,30 @@ NetworkKey sums_network_key() {
           .cuts_only = true};
 }
 
+std::vector<std::size_t> shards_of_layers(const ModelConfig& config) {
+  const auto given = option<std::vector<int>>(config, tensor_key);
+  const std::size_t layers = index(option(config, "layers"));
+  if (given.size() == 1) return std::vector<std::size_t>(layers, index(given.front()));
+  if (given.size() == layers) return {given.begin(), given.end()};
+  throw InputError(fmt::format("model.tensor: {} values for model.layers, {}", given.size(), layers));
+}
+
 void require_sums_of_shards(const ModelConfig& config) {
-  if (option(config, tensor_key) > 1 || option<std::string>(config, sums_key) == sums_by_each) return;
+  if (most_shards(config) > 1 || option<std::string>(config, sums_key) == sums_by_each) return;
   throw InputError(fmt::format("model.sums: {} needs shards, but model.tensor is 1",
                                option<std::string>(config, sums_key)));
 }
 
 void require_shards_divide(const ModelConfig& config, std::string_view name, int value) {
-  const int shards = option(config, tensor_key);
-  if (value % shards == 0) return;
-  throw InputError(fmt::format("model.tensor: {} does not divide model.{}, {}", shards, name, value));
+  for (const int shards : option<std::vector<int>>(config, tensor_key)) {
+    if (value % shards == 0) continue;
+    throw InputError(fmt::format("model.tensor: {} does not divide model.{}, {}", shards, name, value));
+  }
 }
 
 void add_half(Unit& unit, std::size_t shards, const OpsOfShard& ops_of_shard) {
   std::vector<std::vector<StageOp>> half;
-  for (std::size_t k = 0; k < shards; ++k) half.push_back(ops_of_shard(k));
+  for (std::size_t k = 0; k < shards; ++k) half.push_back(ops_of_shard({k, shards}));
   std::vector<StageOp>& first = half.front();
   first.insert(first.begin(), residual_begin());
   first.push_back(residual_end());
@@ -58,8 +72,8 @@ void add_half(Unit& unit, std::size_t shards, const OpsOfShard& ops_of_shard) {
   }
 }
 
-StageOp with_pieces(StageOp op, std::size_t shards, std::vector<Piece> pieces) {
-  if (shards > 1) op.pieces = std::move(pieces);
+StageOp with_pieces(StageOp op, const Shard& shard, std::vector<Piece> pieces) {
+  if (shard.of > 1) op.pieces = std::move(pieces);
   return op;
 }
 

@@ -269,13 +269,15 @@ std::string summary(const Schedule& schedule, const Timeline& timeline, const Sh
 }  // namespace
 
 std::string makespan_text(const Timeline& timeline, const std::function<std::string(double)>& time_text) {
-  return fmt::format(
-      "makespan                       {}\n"
-      "bubble fraction, by makespan   {}\n"
-      "device span                    {}\n"
-      "bubble fraction, device span   {}\n",
-      time_text(timeline.makespan), percent_text(timeline.bubble_fraction), time_text(timeline.device_span),
-      percent_text(timeline.device_bubble_fraction));
+  std::string text = fmt::format("makespan                       {}\n", time_text(timeline.makespan));
+  if (timeline.gradients_summed)
+    text += fmt::format("with gradients summed          {}\n", time_text(*timeline.gradients_summed));
+  return text + fmt::format(
+                    "bubble fraction, by makespan   {}\n"
+                    "device span                    {}\n"
+                    "bubble fraction, device span   {}\n",
+                    percent_text(timeline.bubble_fraction), time_text(timeline.device_span),
+                    percent_text(timeline.device_bubble_fraction));
 }
 
 std::string makespan_sentence(const Timeline& timeline, std::string_view makespan) {

@@ -38,15 +38,17 @@ ordered_json all_durations(std::span<const Durations> durations) {
 }
 
 ordered_json schedule_of(const Schedule& schedule, std::optional<int> groups) {
-  return {{"name", schedule.name()},
-          {"workers", schedule.workers()},
-          {"stages", schedule.stages()},
-          {"microbatches", schedule.microbatches()},
-          {"discipline", to_string(schedule.discipline())},
-          {"stage_graph", schedule.graph().edges()},
-          {"memory_limits", schedule.memory_limits()},
-          {"recompute", schedule.recompute()},
-          {"groups", groups ? ordered_json(*groups) : ordered_json()}};
+  ordered_json about = {{"name", schedule.name()},
+                        {"workers", schedule.workers()},
+                        {"stages", schedule.stages()},
+                        {"microbatches", schedule.microbatches()},
+                        {"discipline", to_string(schedule.discipline())},
+                        {"stage_graph", schedule.graph().edges()},
+                        {"memory_limits", schedule.memory_limits()},
+                        {"recompute", schedule.recompute()},
+                        {"groups", groups ? ordered_json(*groups) : ordered_json()}};
+  if (!schedule.graph().shards().empty()) about["shards"] = schedule.graph().shards();
+  return about;
 }
 
 /// "weights" and "ran_on" are the word "worker" when every job has its weights, or ran, where w computes it.
@@ -177,6 +179,8 @@ ordered_json recorded_step_json(const RecordedStep& step, const RecordContext& c
                          {"costs", std::move(costs)}};
   if (!context.work.empty()) record["work"] = all_durations(context.work);
   record["prefetch"] = step.prefetch;
+  if (step.timeline.gradients_summed)
+    record["gradients_summed"] = nanoseconds(*step.timeline.gradients_summed);
   record["jobs"] = jobs_of(step);
   return record;
 }
@@ -227,6 +231,7 @@ RecordedStep read_recorded_step(const JsonValue& record, const std::string& sour
   listing.microbatches = about.at("microbatches").whole(1);
   listing.discipline = read_discipline(about.at("discipline"));
   listing.graph = read_graph(about.at("stage_graph"));
+  if (const auto shards = about.find("shards")) listing.graph = with_shards(listing.graph, *shards);
   if (const JsonValue limits = about.at("memory_limits"); limits.array().size() > 0)
     listing.memory_limits = read_memory_limits(limits, index(workers));
   listing.recompute = about.at("recompute").truth();
@@ -249,6 +254,8 @@ RecordedStep read_recorded_step(const JsonValue& record, const std::string& sour
   Costs costs = read_recorded_costs(record, planned.stages());  // for the sizes
   costs.prefetch = record.at("prefetch").truth();
   RecordedStep step = measured_step(planned, runs, costs);
+  if (const auto summed = record.find("gradients_summed"))
+    step.timeline.gradients_summed = summed->nanoseconds();
   require_no_overlap(step, jobs);
   require_ready_in_time(step, runs, jobs);
   return step;

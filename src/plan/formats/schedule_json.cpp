@@ -199,8 +199,9 @@ Costs costs_of_file(const JsonValue& file, int stages) {
 constexpr std::array<std::string_view, 21> schedule_keys = {"schedule", "workers", "stages", "microbatches", "split_backward", "discipline", "stage_graph", "memory_limits", "recompute", "unit", "durations", "comm", "comm_per_byte", "links", "workers_of_rank", "prefetch", "sizes", "shared_weights", "stages_without_weights", "stages_that_add", "shards"};
 // The keys that describe the run that was written, or how the schedule was found. Reading ignores their
 // values.
-constexpr std::array<std::string_view, 5> ignored_numbers = {"makespan", "bubble_fraction", "device_span",
-                                                             "device_bubble_fraction", "lower_bound"};
+constexpr std::array<std::string_view, 6> ignored_numbers = {
+    "makespan",    "gradients_summed",       "bubble_fraction",
+    "device_span", "device_bubble_fraction", "lower_bound"};
 constexpr std::array<std::string_view, 4> ignored_arrays = {"peak_activations", "peak_activation_bytes",
                                                             "memory", "memory_over_time"};
 struct IgnoredObject {
@@ -263,6 +264,7 @@ ordered_json schedule_json(const Schedule& schedule, const Costs& costs, const T
   detail::add_sizes(result, costs, schedule.stages());
   detail::add_weights(result, costs, schedule.stages());
   result["makespan"] = number(timeline.makespan);
+  if (timeline.gradients_summed) result["gradients_summed"] = number(*timeline.gradients_summed);
   result["bubble_fraction"] = number(timeline.bubble_fraction);
   result["device_span"] = number(timeline.device_span);
   result["device_bubble_fraction"] = number(timeline.device_bubble_fraction);

@@ -14,6 +14,7 @@
 
 #include "plan/simulate/fetches.hpp"
 #include "starpipe/base/index.hpp"
+#include "starpipe/plan/simulate/simulate.hpp"
 
 namespace starpipe::plan {
 namespace {
@@ -201,7 +202,19 @@ class DetachedRun {
 
 Schedule with_detached_where_free(const Schedule& schedule, std::span<const StagePart> parts,
                                   const Costs& costs, int ahead) {
-  return schedule.ordered_by(DetachedRun(schedule, parts, costs, ahead).run());
+  std::optional<Schedule> best;
+  double shortest = 0;
+  // A worker that runs further ahead does not always help: it may start a long job just before a part is
+  // ready that others wait for.
+  for (int least = 0;; least = std::min(ahead, std::max(1, 2 * least))) {
+    Schedule found = schedule.ordered_by(DetachedRun(schedule, parts, costs, least).run());
+    const double makespan = simulated_makespan(found, costs);
+    if (!best || makespan < shortest) {
+      best = std::move(found);
+      shortest = makespan;
+    }
+    if (least == ahead) return *std::move(best);
+  }
 }
 
 }  // namespace starpipe::plan

@@ -38,6 +38,9 @@ ordered_json schedule_data(const Schedule& schedule) {
                        {"discipline", to_string(schedule.discipline())},
                        {"recompute", schedule.recompute()}};
   if (!schedule.graph().is_chain()) data["edges"] = schedule.graph().edges();
+  if (!schedule.graph().shards().empty()) {
+    for (int s = 0; s < schedule.stages(); ++s) data["labels"].push_back(schedule.graph().label(s));
+  }
   if (!schedule.memory_limits().empty()) data["memory_limits"] = schedule.memory_limits();
   return data;
 }

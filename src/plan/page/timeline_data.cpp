@@ -32,14 +32,16 @@ ordered_json figures_of(const Timeline& timeline) {
       of_kind["bytes"].push_back((to.*kind.member).bytes);
     }
   }
-  return {{"makespan", timeline.makespan},
-          {"bubble_fraction", timeline.bubble_fraction},
-          {"device_span", timeline.device_span},
-          {"device_bubble_fraction", timeline.device_bubble_fraction},
-          {"busy", timeline.busy},
-          {"peak_stashes", timeline.peak_stashes},
-          {"peak_stash_bytes", timeline.peak_stash_bytes},
-          {"received", std::move(received)}};
+  ordered_json figures = {{"makespan", timeline.makespan},
+                          {"bubble_fraction", timeline.bubble_fraction},
+                          {"device_span", timeline.device_span},
+                          {"device_bubble_fraction", timeline.device_bubble_fraction},
+                          {"busy", timeline.busy},
+                          {"peak_stashes", timeline.peak_stashes},
+                          {"peak_stash_bytes", timeline.peak_stash_bytes},
+                          {"received", std::move(received)}};
+  if (timeline.gradients_summed) figures["gradients_summed"] = *timeline.gradients_summed;
+  return figures;
 }
 
 /// Jobs by worker in the order in which they ran: "start" counts from the end of the job before, "ready" back

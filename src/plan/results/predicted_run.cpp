@@ -35,6 +35,7 @@ std::string lost_in_csv(const Schedule& schedule) {
   const bool moves_weights = std::ranges::any_of(
       schedule.order(), [&](JobId id) { return schedule.placement(id).weights != schedule.compute(id); });
   std::vector<std::string_view> lost;
+  if (!schedule.graph().is_chain()) lost.emplace_back("which stages read which");
   if (moves_weights) lost.emplace_back("which workers hold the weights");
   if (schedule.recompute()) lost.emplace_back("that B computes F again");
   if (lost.empty()) return "";

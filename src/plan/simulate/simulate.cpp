@@ -20,6 +20,7 @@
 #include "starpipe/base/error.hpp"
 #include "starpipe/base/index.hpp"
 #include "starpipe/plan/schedule/check.hpp"
+#include "starpipe/plan/simulate/gradient_sums.hpp"
 #include "starpipe/plan/simulate/worker_queue.hpp"
 
 namespace starpipe::plan {
@@ -97,14 +98,26 @@ class Simulation {
     }
   }
 
-  std::vector<Span> spans() && { return std::move(spans_); }
-  /// By JobId: see Timeline.
-  std::vector<double> ready() && { return std::move(ready_at_); }
-  /// By worker: its jobs in the order in which they started.
-  [[nodiscard]] std::vector<std::vector<JobId>> order() const {
-    std::vector<std::vector<JobId>> rows(running_.size());
-    for (const JobId id : started_) rows[index(schedule_.compute(id))].push_back(id);
-    return rows;
+  /// See the members of Timeline.
+  struct Run {
+    std::vector<Span> spans;
+    std::vector<double> ready;
+    std::vector<std::vector<JobId>> order;
+  };
+  /// Gives away what was found.
+  Run take() && {
+    std::vector<std::vector<JobId>> order(running_.size());
+    for (const JobId id : started_) order[index(schedule_.compute(id))].push_back(id);
+    return {std::move(spans_), std::move(ready_at_), std::move(order)};
+  }
+  [[nodiscard]] double makespan() const {
+    double first = spans_[started_.front()].start;
+    double last = first;
+    for (const JobId id : started_) {
+      first = std::min(first, spans_[id].start);
+      last = std::max(last, spans_[id].end);
+    }
+    return last - first;
   }
   /// The jobs in the order in which they started.
   [[nodiscard]] const std::vector<JobId>& started() const { return started_; }
@@ -292,29 +305,15 @@ Simulation simulated(const Schedule& schedule, const Costs& costs, const JobTime
 }  // namespace
 
 Timeline simulate(const Schedule& schedule, const Costs& costs, const JobTimes& times) {
-  std::vector<std::vector<JobId>> order;
-  std::vector<double> ready;
-  std::vector<Span> spans;
-  {
-    Simulation run = simulated(schedule, costs, times);
-    order = run.order();
-    ready = std::move(run).ready();
-    spans = std::move(run).spans();  // NOLINT(bugprone-use-after-move): each moves another member
-  }                                  // the simulation's tables are not needed below
+  auto [spans, ready, order] = simulated(schedule, costs, times).take();
   Timeline timeline = evaluate(schedule, costs, std::move(spans), std::move(order));
   timeline.ready = std::move(ready);
+  timeline.gradients_summed = gradients_summed(schedule, costs, timeline);
   return timeline;
 }
 
 double simulated_makespan(const Schedule& schedule, const Costs& costs, const JobTimes& times) {
-  const std::vector<Span> spans = simulated(schedule, costs, times).spans();
-  double first = spans[schedule.order().front()].start;
-  double last = first;
-  for (const JobId id : schedule.order()) {
-    first = std::min(first, spans[id].start);
-    last = std::max(last, spans[id].end);
-  }
-  return last - first;
+  return simulated(schedule, costs, times).makespan();
 }
 
 Schedule ordered_as_simulated(const Schedule& schedule, const Costs& costs) {

@@ -150,10 +150,13 @@ const std::vector<std::size_t>* CheckpointReader::shape(const std::string& name)
   return found == places_.end() ? nullptr : &found->second.record.shape;
 }
 
-std::vector<std::string> CheckpointReader::names() const {
+std::vector<std::string> CheckpointReader::names() const { return names_from(""); }
+
+std::vector<std::string> CheckpointReader::names_from(const std::string& beginning) const {
   std::vector<std::string> names;
-  names.reserve(places_.size());
-  for (const auto& [name, place] : places_) names.push_back(name);
+  for (auto at = places_.lower_bound(beginning); at != places_.end() && at->first.starts_with(beginning);
+       ++at)
+    names.push_back(at->first);
   return names;
 }
 

@@ -59,6 +59,8 @@ class CheckpointReader {
   [[nodiscard]] const std::vector<std::size_t>* shape(const std::string& name) const;
   /// All names, sorted.
   [[nodiscard]] std::vector<std::string> names() const;
+  /// Those that begin with `beginning`, sorted.
+  [[nodiscard]] std::vector<std::string> names_from(const std::string& beginning) const;
   /// Reads the values of a tensor and checks their checksum. Throws InputError with the file and the tensor
   /// when it is missing, has another number of values, or is damaged.
   void read(const std::string& name, std::span<float> values);

@@ -4,10 +4,12 @@
 #include <algorithm>
 #include <array>
 #include <set>
+#include <string_view>
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include "runtime/checkpoint/saved_pieces.hpp"
 #include "starpipe/base/error.hpp"
 #include "starpipe/base/index.hpp"
 #include "starpipe/model/optimizer.hpp"
@@ -20,14 +22,16 @@ namespace {
 
 using nlohmann::ordered_json;
 
-// Pieces of tensors have other names with other shards.
-constexpr std::array shards_facts = {"model.tensor", "schedule.vocabulary.shards"};
 constexpr const char* rate_steps = "training.optimizer.schedule.steps";
 
 // Keys outside the section `model` that must not change: the data of a step, or the meaning of the
 // optimizer's state, depends on them.
 constexpr std::array fixed_keys = {"data.kind", "data.order", "training.seed", "training.microbatch_size",
                                    "training.optimizer.kind"};
+
+// Keys of the section `model` that may change. Shards, and where they are added, are a matter of the
+// schedule.
+constexpr std::array<std::string_view, 3> free_keys = {"model.init", "model.tensor", "model.sums"};
 
 // The pieces of optimizer state that each number of a parameter has, in the order of optimizer_step().
 std::vector<std::string> state_kinds(const model::OptimizerConfig& optimizer) {
@@ -36,18 +40,25 @@ std::vector<std::string> state_kinds(const model::OptimizerConfig& optimizer) {
   return {};
 }
 
+// What the checkpoint has of a parameter, which a run with other shards may have written.
+std::vector<SavedPiece> pieces_of(const CheckpointReader& reader, const std::string& prefix,
+                                  const model::Parameter& parameter, const std::string& name) {
+  try {
+    return saved_pieces(reader, prefix, parameter);
+  } catch (const InputError& error) {
+    throw InputError(fmt::format("--resume: {}: {}", name, error.what()));
+  }
+}
+
 void require_same_parameters(const AgreedRun& run, const CheckpointReader& reader, const std::string& name) {
   std::set<std::string> known;
   for (const model::ParameterSet& set : run.experiment.network.sets()) {
     for (const model::Parameter& parameter : set.parameters) {
-      const std::vector<std::size_t>* const saved = reader.shape(parameter.label());
-      if (saved == nullptr)
+      const std::vector<SavedPiece> saved = pieces_of(reader, "", parameter, name);
+      if (saved.empty())
         throw InputError(
-            fmt::format("--resume: {} has no {}, a parameter of the model", name, parameter.label()));
-      if (*saved != parameter.shape)
-        throw InputError(fmt::format("--resume: {} is {} in {}, and {} in the model", parameter.label(),
-                                     *saved, name, parameter.shape));
-      known.insert(parameter.label());
+            fmt::format("--resume: {} has no {}, a parameter of the model", name, parameter.name));
+      for (const SavedPiece& piece : saved) known.insert(piece.name);
     }
   }
   const auto is_state = [](const std::string& saved) { return saved.starts_with(state_prefix); };
@@ -63,10 +74,10 @@ void require_same_state(const AgreedRun& run, const CheckpointReader& reader, co
   for (const model::ParameterSet& set : run.experiment.network.sets()) {
     for (const model::Parameter& parameter : set.parameters) {
       for (const char* kind : {"first_moment", "second_moment", "velocity"}) {
-        const bool saved = reader.shape(state_name(kind, parameter.label())) != nullptr;
+        const bool saved = !pieces_of(reader, state_name(kind, ""), parameter, name).empty();
         if (saved == (std::ranges::find(needed, kind) != needed.end())) continue;
         if (!saved && run.config.training.optimizer.kind == "adamw")
-          throw InputError(fmt::format("--resume: {} has no {}", name, state_name(kind, parameter.label())));
+          throw InputError(fmt::format("--resume: {} has no {}", name, state_name(kind, parameter.name)));
         throw InputError(fmt::format("--resume: training.optimizer.momentum: {} was written {} momentum",
                                      name, saved ? "with" : "without"));
       }
@@ -102,10 +113,10 @@ void read_set(const AgreedRun& run, CheckpointReader& reader, int set, std::span
   const std::vector<model::ParameterSet> sets = run.experiment.network.sets();
   for (const model::Parameter& parameter : sets[index(set)].parameters) {
     const std::size_t size = parameter.size();
-    reader.read(parameter.label(), parameters.subspan(first, size));
+    read_numbers(reader, "", parameter, parameters.subspan(first, size));
     for (std::size_t k = 0; k < kinds.size(); ++k) {
-      reader.read(state_name(kinds[k], parameter.label()),
-                  optimizer.subspan(k * parameters.size() + first, size));
+      read_numbers(reader, state_name(kinds[k], ""), parameter,
+                   optimizer.subspan(k * parameters.size() + first, size));
     }
     first += size;
   }
@@ -118,12 +129,9 @@ ordered_json training_facts(const AgreedRun& run) {
     if (applies(key, run.config, keys)) facts[key.name] = key.get(run.config);
   };
   for (const ConfigKey& key : keys) {
-    // Where shards are added is a matter of the schedule.
-    const bool free_to_change = key.name == "model.init" || key.name == "model.sums";
-    if (key.name.starts_with("model.") && !free_to_change) add(key);
+    if (key.name.starts_with("model.") && std::ranges::find(free_keys, key.name) == free_keys.end()) add(key);
   }
   for (const char* name : fixed_keys) add(*find_key(keys, name));
-  facts[shards_facts.back()] = run.config.model.vocabulary.shards;
   facts["training.microbatches"] = run.experiment.schedule.microbatches();
   facts["data.path"] = fmt::format("content {:016x}", run.experiment.data->digest());
   if (const model::Dataset* const validation = run.experiment.validation.get())
@@ -141,7 +149,6 @@ void require_same_training(const AgreedRun& run, const CheckpointReader& reader,
     // Checkpoints that are older than a key were written with its default.
     ordered_json older;
     if (key == "model.tied") older = false;
-    if (std::ranges::find(shards_facts, key) != shards_facts.end()) older = 1;
     const ordered_json saved = facts.value(key, older);
     // The user may change the learning-rate schedule. `training.steps` does not change it in passing.
     if (key == rate_steps && (saved.is_null() || run.config.training.optimizer.schedule.steps)) return;
@@ -150,9 +157,6 @@ void require_same_training(const AgreedRun& run, const CheckpointReader& reader,
                                  saved.dump(), mine[key].dump(),
                                  key == rate_steps ? " from training.steps; give the key" : ""));
   };
-  for (const char* shards : shards_facts) {
-    if (mine.contains(shards)) require_same(shards);
-  }
   require_same_parameters(run, reader, name);
   for (const auto& [key, value] : mine.items()) require_same(key);
   require_same_state(run, reader, name);

@@ -40,6 +40,7 @@ StepResult read_step(const nlohmann::json& result) {
     WorkerRecord& record = step.workers.emplace_back();
     record.peak_stashes = worker.at("peak_stashes");
     record.peak_stash_bytes = worker.at("peak_stash_bytes");
+    record.last_sum = worker.at("last_sum");
     for (const plan::TransferKind& kind : plan::transfer_kinds) {
       const nlohmann::json& received = worker.at("received").at(std::string(kind.key));
       record.received.*kind.member = {.count = received.at(0), .bytes = received.at(1)};
@@ -59,19 +60,20 @@ std::string whole_table(const ClusterRun& run) {
   constexpr std::array columns = {TableColumn{Align::left, 28}, TableColumn{Align::right, 12},
                                   TableColumn{Align::right, 12}, TableColumn{Align::left}};
   const auto milliseconds = [](double seconds) { return fmt::format("{:.3f} ms", seconds * 1e3); };
-  const std::array rows = {
-      TableRow{"", "predicted", "simulated", "difference"},
-      TableRow{"makespan", milliseconds(predicted.makespan), milliseconds(simulated.makespan),
-               fmt::format("{:>10}",
-                           fmt::format("{:+.2f} %", (simulated.makespan / predicted.makespan - 1) * 100))},
-      TableRow{
-          "bubble fraction", percent_text(predicted.bubble_fraction), percent_text(simulated.bubble_fraction),
-          fmt::format("{:>+4.1f} points", (simulated.bubble_fraction - predicted.bubble_fraction) * 100)},
-      TableRow{
-          "bytes between ranks", bytes_text(run.predicted_bytes_between_ranks),
-          bytes_text(run.bytes_between_ranks),
-          fmt::format("{:>10}",
-                      run.predicted_bytes_between_ranks == run.bytes_between_ranks ? "equal" : "DIFFERS")}};
+  std::vector<TableRow> rows = {{"", "predicted", "simulated", "difference"}};
+  const auto add_time = [&](const char* name, double expected, double found) {
+    rows.push_back({name, milliseconds(expected), milliseconds(found),
+                    fmt::format("{:>10}", fmt::format("{:+.2f} %", (found / expected - 1) * 100))});
+  };
+  add_time("makespan", predicted.makespan, simulated.makespan);
+  if (simulated.gradients_summed)
+    add_time("with gradients summed", *predicted.gradients_summed, *simulated.gradients_summed);
+  rows.push_back(
+      {"bubble fraction", percent_text(predicted.bubble_fraction), percent_text(simulated.bubble_fraction),
+       fmt::format("{:>+4.1f} points", (simulated.bubble_fraction - predicted.bubble_fraction) * 100)});
+  const bool equal = run.predicted_bytes_between_ranks == run.bytes_between_ranks;
+  rows.push_back({"bytes between ranks", bytes_text(run.predicted_bytes_between_ranks),
+                  bytes_text(run.bytes_between_ranks), fmt::format("{:>10}", equal ? "equal" : "DIFFERS")});
   return table_text(rows, columns);
 }
 
@@ -170,6 +172,8 @@ nlohmann::ordered_json cluster_report(const ClusterRun& run) {
       {"makespan", both(predicted.makespan, simulated.makespan)},
       {"bubble_fraction", both(predicted.bubble_fraction, simulated.bubble_fraction)},
       {"bytes_between_ranks", both(run.predicted_bytes_between_ranks, run.bytes_between_ranks)}};
+  if (simulated.gradients_summed)
+    report["gradients_summed"] = both(*predicted.gradients_summed, *simulated.gradients_summed);
   nlohmann::ordered_json& workers = report["workers"] = nlohmann::ordered_json::array();
   for (std::size_t w = 0; w < run.workers.size(); ++w) {
     const SimulatedWorker& worker = run.workers[w];

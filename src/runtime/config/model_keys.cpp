@@ -31,10 +31,12 @@ ValueType type_of(const model::NetworkKey& key) {
   if (std::holds_alternative<double>(key.default_value)) return number(key.interval);
   if (std::holds_alternative<bool>(key.default_value)) return boolean();
   if (std::holds_alternative<std::string>(key.default_value)) return one_of(key.words);
+  const bool is_list = std::holds_alternative<std::vector<int>>(key.default_value);
   ValueType type = whole(static_cast<std::uint64_t>(std::max(key.interval.least, 0.0)));
   if (key.interval.most < static_cast<double>(type.most)) {
     type.most = static_cast<std::uint64_t>(key.interval.most);
   }
+  if (is_list) type.count = Count::one_or_list;
   return type;
 }
 
@@ -52,7 +54,9 @@ ConfigKey network_key(const model::NetworkKind& kind, const model::NetworkKey& o
     config.model.options[option] = option_of(value, type);
   };
   made.get = [option = own.name](const Config& config) {
-    return json_of(model::option_value(config.model, option));
+    const model::OptionValue value = model::option_value(config.model, option);
+    const auto* const list = std::get_if<std::vector<int>>(&value);
+    return list != nullptr ? one_or_list(*list) : json_of(value);
   };
   if (own.values_only) return not_emulated(std::move(made));
   return made;

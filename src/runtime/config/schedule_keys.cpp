@@ -42,7 +42,7 @@ void add_shape_keys(Keys& keys) {
                      "With `model.tensor`: the workers that each of the W workers becomes (D). Where the "
                      "schedule has worker v, shard k is on worker D v + k mod D.",
                      at(&Config::schedule, &ScheduleConfig::tensor))),
-      "the value of `model.tensor`"));
+      "the largest value of `model.tensor`"));
   add(only_named(key("schedule.groups", whole(),
                      "Groups (G) of W / G workers, each with a pipeline of its own (data parallelism); "
                      "micro-batch b goes to group b mod G. Of naive, gpipe, 1f1b, eager-1f1b, lpp and fslpp.",

@@ -11,7 +11,9 @@ Emulation::Emulation(const plan::Costs& costs, const Session& session, const pla
                      const TaskGraph& graph, const StepData& data)
     : costs_(costs), session_(session), schedule_(schedule), graph_(graph), data_(data) {
   // Where a policy chooses the worker, nobody knows where to send a datum before its reader starts.
-  if (costs.prefetch && costs.links.takes_time() && session.knows_workers()) links_.emplace(costs.links);
+  if (!costs.prefetch || !costs.links.takes_time() || !session.knows_workers()) return;
+  links_.emplace(costs.links);
+  sums_.emplace(costs.links);
 }
 
 std::uint64_t Emulation::bytes_of(std::size_t datum) const {
@@ -34,7 +36,8 @@ void Emulation::run(const Task& task, int worker, std::span<const std::size_t> r
 
 std::vector<starpu_task*> Emulation::arrivals(const Task& task) {
   std::vector<starpu_task*> tasks;
-  if (!links_ || !task.job) return tasks;
+  DelayLine* const line = line_of(task);
+  if (line == nullptr) return tasks;
   const int reader = session_.map().rank_of(task.worker);
   for (const DataAccess& access : task.data) {
     const Datum& datum = graph_.data()[access.datum];
@@ -48,15 +51,19 @@ std::vector<starpu_task*> Emulation::arrivals(const Task& task) {
     }
     if (reader != session_.mpi().rank()) continue;
     starpu_task*& arrival = sent_[{access.datum, task.worker}];
-    if (arrival == nullptr) arrival = links_->send(handle, datum.worker, task.worker, bytes_of(access.datum));
+    if (arrival == nullptr) arrival = line->send(handle, datum.worker, task.worker, bytes_of(access.datum));
     tasks.push_back(arrival);
   }
   return tasks;
 }
 
-std::unique_lock<std::mutex> Emulation::hold() {
-  return links_ ? links_->hold() : std::unique_lock<std::mutex>();
+DelayLine* Emulation::line_of(const Task& task) {
+  const bool sums = task.kind == TaskKind::add || task.kind == TaskKind::copy;
+  std::optional<DelayLine>& line = sums ? sums_ : links_;
+  return line && (task.job || sums) ? &*line : nullptr;
 }
+
+std::unique_lock<std::mutex> Emulation::hold(const Task& task) { return line_of(task)->hold(); }
 
 void Emulation::drop(std::size_t datum) {
   const auto first = sent_.lower_bound({datum, 0});

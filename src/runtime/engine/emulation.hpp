@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <map>
@@ -41,19 +42,20 @@ class Emulation {
   /// Whether transfers overlap computing, or take no time.
   [[nodiscard]] bool sends_ahead() const { return links_ || !costs_.links.takes_time(); }
 
-  /// Empty tasks that end when the inputs of `task` have arrived at its worker; empty without links. Like
-  /// `plan::simulate`, each datum is sent once to each worker that reads it, and gradients are reduced in no
-  /// time. Collective: the owner of an input and the rank of the worker call it.
+  /// Empty tasks that end when the inputs of `task` have arrived at its worker; empty without links, and for
+  /// tasks other than jobs and the steps of reductions. As in `plan::simulate`, each datum is sent once to
+  /// each worker that reads it, and sums of gradients delay no other transfers. Collective: the owner of an
+  /// input and the rank of the worker call it.
   std::vector<starpu_task*> arrivals(const Task& task);
 
   /// Seconds since the oldest transfer to this rank that is under way has started; nothing when there is
   /// none. Any thread may call it.
   [[nodiscard]] std::optional<double> oldest_transfer() const {
-    return links_ ? links_->oldest() : std::nullopt;
+    return links_ ? std::max(links_->oldest(), sums_->oldest()) : std::nullopt;
   }
 
-  /// Hold it while a task is made to depend on arrivals (see DelayLine::hold). Nothing without links.
-  std::unique_lock<std::mutex> hold();
+  /// Hold it while `task`, which has arrivals, is made to depend on them (see DelayLine::hold).
+  std::unique_lock<std::mutex> hold(const Task& task);
 
   /// Frees the arrivals of a datum when they have ended. Call it after the insertion of this rank's last task
   /// of the step that touches the datum.
@@ -61,6 +63,8 @@ class Emulation {
 
  private:
   [[nodiscard]] std::uint64_t bytes_of(std::size_t datum) const;
+  /// The links that bring the inputs of `task` from other workers; nullptr when they take no time.
+  DelayLine* line_of(const Task& task);
 
   const plan::Costs& costs_;
   const Session& session_;
@@ -68,7 +72,8 @@ class Emulation {
   const TaskGraph& graph_;
   const StepData& data_;
   EmulatedDevices devices_;
-  std::optional<DelayLine> links_;                            // when transfers are sent ahead
+  std::optional<DelayLine> links_;  // when transfers are sent ahead
+  std::optional<DelayLine> sums_;  // then too: of sums of gradients, which share no link with other transfers
   std::map<std::pair<std::size_t, int>, starpu_task*> sent_;  // arrivals in use, by datum and worker
 };
 

@@ -98,7 +98,10 @@ std::vector<WorkerRecord> Gathering::workers(std::span<const WorkerRecord> mine)
   const WorkerMap& map = session_.map();
   const int rank = session_.mpi().rank();
   std::vector<WorkerRecord> local;  // by slot, as they are gathered
-  for (int i = 0; i < map.count(rank); ++i) local.push_back(mine[index(map.worker(map.first(rank) + i))]);
+  for (int i = 0; i < map.count(rank); ++i) {
+    WorkerRecord& record = local.emplace_back(mine[index(map.worker(map.first(rank) + i))]);
+    if (record.last_sum > 0) record.last_sum += clock_offset_;
+  }
   const std::vector<WorkerRecord> by_slot = gather_on_root<WorkerRecord>(session_.mpi(), local);
   std::vector<WorkerRecord> by_worker;
   for (int w = 0; std::cmp_less(w, by_slot.size()); ++w) by_worker.push_back(by_slot[index(map.slot(w))]);

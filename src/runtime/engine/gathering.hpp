@@ -37,8 +37,8 @@ class Gathering {
   [[nodiscard]] std::vector<float> losses() const;
   /// The jobs of all ranks, on rank 0's clock; on rank 0 only. `mine`: this rank's, on its own clock.
   [[nodiscard]] std::vector<JobRecord> jobs(std::vector<JobRecord> mine) const;
-  /// The records of all workers, [logical worker], on rank 0 only. `mine`: [logical worker], empty for
-  /// workers of other ranks.
+  /// The records of all workers, [logical worker], on rank 0's clock; on rank 0 only. `mine`: [logical
+  /// worker], on this rank's clock, empty for workers of other ranks.
   [[nodiscard]] std::vector<WorkerRecord> workers(std::span<const WorkerRecord> mine) const;
   /// The parameters of each stage, in fp32 whatever the precision of its weights, from the first worker that
   /// holds them; on rank 0 only.

@@ -152,6 +152,8 @@ void TaskRunner::run_on_cpu(void** buffers, void* argument) noexcept {
     note_task_end();
   } else if (task.job) {
     runner.emulation_->run(task, worker, received, times);
+  } else {
+    times.start = times.end = clock_seconds();
   }
   meter.end(task, worker, times);
   runner.parts_.progress.end(task);

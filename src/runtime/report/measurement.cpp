@@ -15,21 +15,24 @@ std::size_t steps_to_keep(const plan::Schedule& schedule) {
   return std::max(Measurement::most_jobs / schedule.job_count(), Measurement::fewest_steps);
 }
 
+double in_nanoseconds(double seconds) { return std::round(seconds * 1e9) * 1e-9; }
+
 // Times are whole nanoseconds from the first start, as reports keep them. So a report that is read back gives
-// the same figures.
-void count_from_first_start(std::vector<plan::JobRun>& jobs) {
+// the same figures. Returns the first start.
+double count_from_first_start(std::vector<plan::JobRun>& jobs) {
   const double first = std::ranges::min_element(jobs, {}, &plan::JobRun::start)->start;
   for (plan::JobRun& job : jobs) {
     for (double* const time : {&job.submitted, &job.ready, &job.start, &job.end})
-      *time = std::round((*time - first) * 1e9) * 1e-9;
+      *time = in_nanoseconds(*time - first);
   }
+  return first;
 }
 
 // Of whole nanoseconds too: reports keep them so.
 plan::Difference in_nanoseconds(plan::Difference difference) {
   for (double* const makespan : {&difference.predicted, &difference.own_durations, &difference.own_transfers,
                                  &difference.own_order, &difference.measured}) {
-    *makespan = std::round(*makespan * 1e9) * 1e-9;
+    *makespan = in_nanoseconds(*makespan);
   }
   return difference;
 }
@@ -49,16 +52,22 @@ void Measurement::begin_step() {
   if (++steps_ == 2) {  // the first step warmed up
     makespans_.clear();
     kept_.clear();
+    summed_.clear();
   }
-  if (kept_.size() == steps_to_keep(schedule_)) kept_.pop_front();
+  if (kept_.size() < steps_to_keep(schedule_)) return;
+  kept_.pop_front();
+  summed_.pop_front();
 }
 
 void Measurement::end_step(StepResult step) {
   workers_ = std::move(step.workers);
   prefetch_ = step.prefetch;
-  count_from_first_start(step.jobs);
+  double last_sum = 0;
+  for (const WorkerRecord& worker : workers_) last_sum = std::max(last_sum, worker.last_sum);
+  const double first = count_from_first_start(step.jobs);
   kept_.push_back(std::move(step.jobs));
   makespans_.push_back(makespan(kept_.back()));
+  summed_.push_back(std::max(makespans_.back(), in_nanoseconds(last_sum - first)));
 }
 
 // A recorded step is far larger than its jobs, so one after the other is made, and made again.
@@ -82,13 +91,16 @@ plan::ComparedRun Measurement::compared() const {
   const auto median = by_makespan.begin() + static_cast<std::ptrdiff_t>(kept_.size() / 2);
   std::ranges::nth_element(by_makespan, median, {}, [&](std::size_t i) { return makespan(kept_[i]); });
   const int first = steps_ - static_cast<int>(kept_.size()) + 1;
-  return {.first_step = first,
-          .median_step = first + static_cast<int>(*median),
-          .differences = std::move(differences),
-          .costs = costs,
-          .work = known_ ? known_->durations : work_.durations,
-          .predicted = plan::simulated_step(schedule_, costs),
-          .measured = recorded(kept_[*median])};
+  plan::ComparedRun run{.first_step = first,
+                        .median_step = first + static_cast<int>(*median),
+                        .differences = std::move(differences),
+                        .costs = costs,
+                        .work = known_ ? known_->durations : work_.durations,
+                        .predicted = plan::simulated_step(schedule_, costs),
+                        .measured = recorded(kept_[*median])};
+  if (run.predicted.timeline.gradients_summed && prefetch_)
+    run.measured.timeline.gradients_summed = summed_[*median];
+  return run;
 }
 
 }  // namespace starpipe::runtime

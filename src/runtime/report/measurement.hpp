@@ -50,6 +50,7 @@ class Measurement {
   bool prefetch_ = true;  // of the measured steps
   std::vector<double> makespans_;
   std::deque<std::vector<plan::JobRun>> kept_;  // the jobs of the last steps
+  std::deque<double> summed_;                   // of these steps: Timeline::gradients_summed
   std::vector<WorkerRecord> workers_;
 };
 

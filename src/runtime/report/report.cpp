@@ -166,6 +166,8 @@ ordered_json make_report(const Config& config, const std::optional<PartitionChoi
 
   report["makespan"] = both(predicted.makespan, measured.makespan);
   report["makespan"]["all_measured"] = measurement.makespans();
+  if (measured.gradients_summed)
+    report["gradients_summed"] = both(*predicted.gradients_summed, *measured.gradients_summed);
   report["bubble_fraction"] = both(predicted.bubble_fraction, measured.bubble_fraction);
   report["device_span"] = both(predicted.device_span, measured.device_span);
   report["device_bubble_fraction"] = both(predicted.device_bubble_fraction, measured.device_bubble_fraction);

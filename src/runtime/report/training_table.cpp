@@ -28,9 +28,17 @@ std::string whole_run_table(const plan::Timeline& predicted, const plan::Timelin
   std::vector<TableRow> rows = {
       {"", "predicted", "measured", "difference"},
       {"makespan", milliseconds(predicted.makespan), milliseconds(measured.makespan),
-       fmt::format("{:>10}", difference_text(measured.makespan / predicted.makespan - 1))},
+       fmt::format("{:>10}", difference_text(measured.makespan / predicted.makespan - 1))}};
+  if (measured.gradients_summed) {
+    rows.push_back(
+        {"with gradients summed", milliseconds(*predicted.gradients_summed),
+         milliseconds(*measured.gradients_summed),
+         fmt::format("{:>10}",
+                     difference_text(*measured.gradients_summed / *predicted.gradients_summed - 1))});
+  }
+  rows.push_back(
       {"bubble fraction", percent_text(predicted.bubble_fraction), percent_text(measured.bubble_fraction),
-       fmt::format("{:>+4.1f} points", (measured.bubble_fraction - predicted.bubble_fraction) * 100)}};
+       fmt::format("{:>+4.1f} points", (measured.bubble_fraction - predicted.bubble_fraction) * 100)});
   if (!record.clipped.empty())
     rows.push_back({"gradients clipped", "",
                     fmt::format("{} of {}", record.clipped.size(), record.step_seconds.size())});

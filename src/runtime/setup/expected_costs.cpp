@@ -108,6 +108,10 @@ plan::Costs emulated_costs(const EmulationConfig& wanted, const model::Network& 
   return costs;
 }
 
+double emulated_stages(const model::Network& network) {
+  return network.config.vocabulary.shards > 1 ? network.whole_stages() : network.graph.size();
+}
+
 Config with_emulated_times(Config config, std::span<const plan::Durations> of_stages) {
   EmulationConfig emulate = config.runtime.emulate.value_or(EmulationConfig{});
   emulate.per_share = false;

@@ -2,6 +2,7 @@
 #include "runtime/setup/memory_limit.hpp"
 
 #include <algorithm>
+#include <functional>
 #include <optional>
 #include <string>
 #include <vector>
@@ -14,6 +15,7 @@
 #include "starpipe/base/numbers.hpp"
 #include "starpipe/plan/registry/registry.hpp"
 #include "starpipe/plan/simulate/simulate.hpp"
+#include "starpipe/runtime/setup/expected_costs.hpp"
 #include "starpipe/runtime/setup/experiment.hpp"
 #include "starpipe/runtime/step/memory_need.hpp"
 
@@ -71,15 +73,6 @@ Outcome outcome_of(const Config& config, const PlannedRun& run, std::string name
   return {std::move(name), worst_need(config, run, timeline), timeline.makespan / unit};
 }
 
-/// Nothing when the run cannot be built: the schedule lacks an option, or the model has too few units.
-std::optional<Outcome> try_run(const Config& config, const std::string& name) {
-  try {
-    return outcome_of(config, plan_run(config), name);
-  } catch (const InputError&) {
-    return std::nullopt;
-  }
-}
-
 /// Scales all times, so that another number of stages takes as long in total.
 void scale(EmulationConfig& emulate, double factor) {
   for (std::vector<double>* times : {&emulate.F, &emulate.B, &emulate.W}) {
@@ -87,28 +80,39 @@ void scale(EmulationConfig& emulate, double factor) {
   }
 }
 
+/// The workers of a named schedule that has as many in all as the run.
+int named_workers(const Config& config, const PlannedRun& run) {
+  return run.schedule.workers() / config.workers_each();
+}
+
+int stages_of(const Config& config, const PlannedRun& run, const plan::ScheduleEntry& entry) {
+  return plan::default_stages(entry, named_workers(config, run), {}, config.schedule.groups);
+}
+
 /// The configuration with another named schedule, for the same workers and micro-batches. Settings with one
 /// value a stage (placement, cuts, emulated times) are dropped or scaled when the number of stages differs.
-Config with_schedule(const Config& config, const PlannedRun& run, const plan::ScheduleEntry& entry) {
+/// `stages`: those of the schedule, which shards are parts of. Throws InputError when the model has too few
+/// units.
+Config with_schedule(const Config& config, const PlannedRun& run, const plan::ScheduleEntry& entry,
+                     int stages) {
   Config other = config;
   ScheduleConfig& schedule = other.schedule;
-  const int workers = run.schedule.workers();
-  const int stages = plan::default_stages(entry, workers, {}, schedule.groups);
   schedule.file.reset();
   schedule.plugins.clear();  // they are loaded; `stage_count` refuses one without the schedule
   schedule.name = entry.name;
   schedule.options.clear();
-  schedule.workers = workers;
+  schedule.workers = named_workers(config, run);
   other.training.microbatches = run.schedule.microbatches();
   schedule.stages = stages;
   schedule.discipline.reset();
   schedule.memory_limits.clear();
   schedule.dynamic = false;
   schedule.placement.clear();
-  if (stages == run.schedule.stages()) return other;
+  if (stages == run.network.whole_stages()) return other;
   schedule.cuts.clear();
   if (other.runtime.emulate && !other.runtime.emulate->per_share) {
-    scale(*other.runtime.emulate, static_cast<double>(run.schedule.stages()) / stages);
+    const model::Network network = model::build_network(other.model, other.training.microbatch_size, stages);
+    scale(*other.runtime.emulate, emulated_stages(run.network) / emulated_stages(network));
   }
   return other;
 }
@@ -119,27 +123,26 @@ constexpr const char* recomputing = "schedule.recompute: true";
 /// it recomputes already, then the named schedules without and with it.
 std::vector<Outcome> alternatives(const Config& config, const PlannedRun& run) {
   std::vector<Outcome> found;
-  const auto add = [&found](const Config& other, const std::string& name) {
-    if (auto outcome = try_run(other, name)) found.push_back(*std::move(outcome));
-  };
-  if (!run.schedule.recompute()) {
-    Config other = config;
-    other.schedule.recompute = true;
-    add(other, recomputing);
-  }
-  if (run.schedule.job_count() > most_jobs_to_compare) return found;
-  for (const plan::ScheduleEntry& entry : plan::schedule_entries()) {
-    Config other = with_schedule(config, run, entry);
-    const bool is_same = entry.name == run.schedule.name();
-    std::string name = "schedule.name: " + entry.name;
-    if (*other.schedule.stages != run.schedule.stages()) {
-      name += fmt::format(", stages: {}", *other.schedule.stages);
-    }
-    for (const bool recompute : {false, true}) {
-      if (is_same && !config.schedule.file) continue;  // tried above
+  const auto add = [&found](std::string name, bool recompute, const std::function<Config()>& configure) {
+    try {
+      Config other = configure();
       other.schedule.recompute = recompute;
-      add(other, recompute ? name + ", recompute: true" : name);
+      found.push_back(outcome_of(other, plan_run(other), std::move(name)));
+    } catch (const InputError&) {  // the schedule lacks an option, or the model has too few units
     }
+  };
+  if (!run.schedule.recompute()) add(recomputing, true, [&] { return config; });
+  if (run.schedule.job_count() > most_jobs_to_compare) return found;
+  // A file may have any number of workers, and a named schedule has D for each of its own.
+  if (run.schedule.workers() % config.workers_each() != 0) return found;
+  for (const plan::ScheduleEntry& entry : plan::schedule_entries()) {
+    if (entry.name == run.schedule.name() && !config.schedule.file) continue;  // tried above
+    const int stages = stages_of(config, run, entry);
+    std::string name = "schedule.name: " + entry.name;
+    if (stages != run.network.whole_stages()) name += fmt::format(", stages: {}", stages);
+    const auto other = [&] { return with_schedule(config, run, entry, stages); };
+    add(name, false, other);
+    add(name + ", recompute: true", true, other);
   }
   return found;
 }

@@ -8,8 +8,10 @@
 
 #include "runtime/setup/planned_run.hpp"
 #include "starpipe/base/error.hpp"
+#include "starpipe/model/network.hpp"
 #include "starpipe/plan/registry/plugin.hpp"
 #include "starpipe/plan/registry/registry.hpp"
+#include "starpipe/runtime/setup/expected_costs.hpp"
 
 namespace starpipe::runtime {
 namespace {
@@ -23,14 +25,19 @@ Config with_name(Config config, const std::string& name) {
   return config;
 }
 
+model::Network network_of(const Config& config) {
+  return model::build_network(config.model, config.training.microbatch_size, stage_count(config),
+                              config.schedule.cuts);
+}
+
 OtherSchedule with_schedule(const Config& config, const std::string& name) {
   OtherSchedule other{.config = with_name(config, name)};
   if (!config.runtime.emulate || config.runtime.emulate->per_share) return other;
   const std::string& own = config.schedule.name;
-  const int own_stages = stage_count(with_name(config, own));
-  const int stages = stage_count(other.config);
+  const double own_stages = emulated_stages(network_of(with_name(config, own)));
+  const double stages = emulated_stages(network_of(other.config));
   if (stages == own_stages) return other;
-  other.stage_share = static_cast<double>(own_stages) / stages;
+  other.stage_share = own_stages / stages;
   EmulationConfig& emulate = *other.config.runtime.emulate;
   for (const auto& [pass, times] :
        {std::pair{"F", &emulate.F}, std::pair{"B", &emulate.B}, std::pair{"W", &emulate.W}}) {

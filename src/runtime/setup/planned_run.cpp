@@ -53,7 +53,7 @@ model::Network network_of(const Config& config, int stages) {
 }
 
 // Whether the stages of the model are cut into shards.
-bool has_shards(const Config& config) { return model::option_or(config.model, model::tensor_key, 1) > 1; }
+bool has_shards(const Config& config) { return model::most_shards(config.model) > 1; }
 
 // Reads `schedule.file`. With shards its stages are those of the model with `schedule.stages`, cut into
 // shards. Workers, stages and micro-batches that the configuration also gives must be those of the file; the
@@ -130,9 +130,10 @@ void refuse_large_stages(const model::Network& network) {
   }
 }
 
-// Throws InputError for keys that say nothing of a network of shards.
+// Throws InputError for keys that say nothing of a named schedule whose stages are cut into shards. In a file
+// the shards are stages like others.
 void refuse_with_shards(const Config& config, const model::Network& network) {
-  if (network.parts.empty()) return;
+  if (network.parts.empty() || config.schedule.file) return;
   const bool divides_workers = network.shards() > 1;
   const auto refuse = [&](bool is_set, const char* key, const char* why) {
     if (!is_set) return;
@@ -142,24 +143,24 @@ void refuse_with_shards(const Config& config, const model::Network& network) {
   refuse(!config.schedule.memory_limits.empty(), "schedule.memory_limit",
          "stashes of whole stages and of shards differ");
   refuse(config.schedule.dynamic, "schedule.dynamic", "shards run in a fixed order");
-  refuse(divides_workers && config.runtime.device.size() > 1 && !config.schedule.file,
-         "runtime.device, a list", "give one word for all workers");
 }
 
-// How many workers each worker of the schedule becomes.
+// Config::workers_each(). Throws InputError when they are more than the shards.
 int workers_each(const Config& config, const model::Network& network) {
   const int shards = network.shards();
-  const int workers = config.schedule.tensor.value_or(shards);
+  const int workers = config.workers_each();
   if (workers <= shards) return workers;
   throw InputError(fmt::format("schedule.tensor: {} workers are more than the shards of model.tensor, {}",
                                workers, shards));
 }
 
 // The schedule of the chain that the network is without shards, with several workers for each of its workers.
-// Shards of the vocabulary run where these workers have time.
+// Shards of the vocabulary run where these workers have time. The order is fixed; `discipline` becomes the
+// chain's.
 plan::LimitedSchedule build_sharded_schedule(const Config& config, const model::Network& network,
                                              const std::optional<plan::Costs>& known,
-                                             const plan::Costs& expected) {
+                                             const plan::Costs& expected,
+                                             std::optional<plan::Discipline>& discipline) {
   const int each = workers_each(config, network);
   const auto whole = [&](const plan::Costs& costs) {
     return plan::costs_of_whole_stages(costs, network.graph, network.parts, network.whole_stages(), each);
@@ -167,7 +168,8 @@ plan::LimitedSchedule build_sharded_schedule(const Config& config, const model::
   plan::LimitedSchedule made =
       build_schedule(config, plan::StageGraph::chain(network.whole_stages()),
                      known ? std::optional(whole(*known)) : std::nullopt, whole(expected));
-  if (made.schedule.discipline() != plan::Discipline::ordered)
+  discipline = made.schedule.discipline();
+  if (discipline != plan::Discipline::ordered)
     made.schedule = plan::ordered_as_simulated(made.schedule, whole(expected));
   const bool own_recomputation = made.schedule.recompute() && !config.schedule.recompute.value_or(false);
   made.schedule = plan::with_parts(made.schedule, network.graph, network.parts, each,
@@ -233,16 +235,17 @@ PlannedRun plan_run(const Config& config) {
   plan::Costs costs = emulated ? *emulated : costs_by_flops(network);
   const bool recompute = listed ? listed->recompute() : config.schedule.recompute.value_or(false);
   if (recompute) costs = plan::with_recomputation(std::move(costs));
+  std::optional<plan::Discipline> of_whole_stages;
   auto [schedule, reordering] =
       listed                  ? finishing(plan::as_requested(*listed, order_request(config.schedule), costs))
       : network.parts.empty() ? build_schedule(config, network.graph, emulated, costs)
-                              : build_sharded_schedule(config, network, emulated, costs);
-  const plan::Discipline discipline = schedule.discipline();
+                              : build_sharded_schedule(config, network, emulated, costs, of_whole_stages);
+  const plan::Discipline discipline = of_whole_stages.value_or(schedule.discipline());
   if (discipline == plan::Discipline::ordered && config.schedule.dynamic) {
     throw InputError("schedule.dynamic: the ordered discipline leaves nothing to pick at run time");
   }
   if (schedule.recompute() && !recompute) costs = plan::with_recomputation(std::move(costs));
-  if (discipline != plan::Discipline::ordered && !config.schedule.dynamic) {
+  if (schedule.discipline() != plan::Discipline::ordered && !config.schedule.dynamic) {
     schedule = plan::ordered_as_simulated(schedule, costs);
   }
   return {std::move(network), std::move(schedule), discipline, reordering, std::move(costs)};

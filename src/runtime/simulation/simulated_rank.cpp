@@ -59,8 +59,9 @@ nlohmann::json to_json(const std::vector<JobRecord>& jobs) {
 nlohmann::json to_json(const std::vector<WorkerRecord>& workers) {
   nlohmann::json json = nlohmann::json::array();
   for (const WorkerRecord& worker : workers) {
-    nlohmann::json& one = json.emplace_back(
-        nlohmann::json{{"peak_stashes", worker.peak_stashes}, {"peak_stash_bytes", worker.peak_stash_bytes}});
+    nlohmann::json& one = json.emplace_back(nlohmann::json{{"peak_stashes", worker.peak_stashes},
+                                                           {"peak_stash_bytes", worker.peak_stash_bytes},
+                                                           {"last_sum", worker.last_sum}});
     for (const plan::TransferKind& kind : plan::transfer_kinds) {
       const plan::Received& received = worker.received.*kind.member;
       one["received"][kind.key] = {received.count, received.bytes};

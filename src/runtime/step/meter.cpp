@@ -165,8 +165,10 @@ void Meter::end(const Task& task, int worker, const TaskTimes& times) {
     const std::scoped_lock lock(ran.mutex);
     ran.jobs.push_back({*task.job, worker, times.submitted, times.ready, times.start, times.end});
   }
+  const bool sums = task.kind == TaskKind::add || task.kind == TaskKind::copy;
   Worker& named = *workers_[index(task.worker)];
   const std::scoped_lock lock(named.mutex);
+  if (sums) named.record.last_sum = std::max(named.record.last_sum, times.end);
   for (const DataAccess& access : task.data) {
     for (Copy& copy : copies(access.datum)) {
       if (copy.worker != task.worker) continue;

@@ -34,6 +34,9 @@ struct WorkerRecord {
   plan::Transfers received;
   int peak_stashes = 0;                ///< number of stashes
   std::uint64_t peak_stash_bytes = 0;  ///< as `plan::MemoryStep::bytes` counts them
+  /// When the worker's last task ended that adds or copies a sum of weight gradients, as in `TaskTimes`; 0
+  /// without such a task.
+  double last_sum = 0;
 };
 
 /// Measures a step from the starts and ends of its tasks. Any thread may call any function at any time. Each

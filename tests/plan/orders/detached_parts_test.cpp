@@ -178,6 +178,21 @@ TEST(DetachedParts, TakeTheLoadOfTheHeadFromTheLastWorker) {
   EXPECT_GT(simulate(of.run(whole, 0), of.costs).makespan, on_all);
 }
 
+// A greedy run that may go further ahead can take longer. Then the order that stays closer is kept.
+TEST(DetachedParts, RunningFurtherAheadNeverTakesLonger) {
+  for (const double head : {1.0, 2.0, 4.0}) {
+    WithVocabulary of(8, 8);
+    of.set_head(head);
+    const Schedule whole = named_chain("1f1b", 8, 32, 8);
+    double before = simulated_makespan(of.run(whole, 0), of.costs);
+    for (const int ahead : {1, 2, 4, 8}) {
+      const double makespan = simulated_makespan(of.run(whole, ahead), of.costs);
+      EXPECT_LE(makespan, before) << "head " << head << ", ahead " << ahead;
+      before = makespan;
+    }
+  }
+}
+
 // Between the first and the last of four workers and the others; the loss is on the last one.
 TEST(DetachedParts, MoveWhatTheFormulasSay) {
   constexpr int microbatches = 3;

@@ -6,6 +6,7 @@
 #include <iterator>
 #include <map>
 #include <set>
+#include <utility>
 
 #include <gtest/gtest.h>
 
@@ -168,7 +169,7 @@ TEST(Meter, OtherPoliciesMayRunAJobOnAnotherWorker) {
 
 TEST(BytesBetweenRanks, OneWorkerARankIsWhatWorkersReceive) {
   std::vector<NamedCase> cases = named_cases(4, 6);
-  std::ranges::move(named_cases(4, 6, true), std::back_inserter(cases));
+  std::ranges::move(named_cases(4, 6, tied_gpt), std::back_inserter(cases));
   for (const NamedCase& named : cases) {
     SCOPED_TRACE(named.name);
     const TaskGraph graph(named.schedule, named.network, sgd);
@@ -232,8 +233,9 @@ class Measured : public ::testing::Test {
     }
     for (int w = 0; w < schedule_.workers(); ++w) {
       const auto i = index(w);
-      result.workers.push_back(
-          {timeline.received[i], timeline.peak_stashes[i], timeline.peak_stash_bytes[i]});
+      result.workers.push_back({.received = timeline.received[i],
+                                .peak_stashes = timeline.peak_stashes[i],
+                                .peak_stash_bytes = timeline.peak_stash_bytes[i]});
     }
     return result;
   }
@@ -267,6 +269,28 @@ TEST_F(Measured, AStepIsWhatThePlanSays) {
   EXPECT_EQ(run.first_step, 1);
   EXPECT_EQ(run.last_step(), 1);
   EXPECT_NEAR(run.predicted.timeline.makespan, timeline.makespan, 1e-8);
+}
+
+// Of three replicas, worker 2 adds last: 0.25 after the last job, where the first job starts at 1000.
+TEST_F(Measured, GradientsAreSummedAfterTheLastJob) {
+  const auto summed = [&](const plan::Costs& known) {
+    Measurement measurement(schedule_, costs_of(network_), known);
+    measurement.begin_step();
+    StepResult result = step(costs(0.5), 1000);
+    const double makespan = plan::simulate(schedule_, costs(0.5)).makespan;
+    result.workers[0].last_sum = 1000 + 0.5 * makespan;
+    result.workers[2].last_sum = 1000 + makespan + 0.25;
+    measurement.end_step(std::move(result));
+    const plan::ComparedRun run = measurement.compared();
+    EXPECT_EQ(run.measured.timeline.gradients_summed.has_value(),
+              run.predicted.timeline.gradients_summed.has_value());
+    return run.measured.timeline.gradients_summed.value_or(-1) - makespan;
+  };
+  EXPECT_EQ(summed(costs(0.5)), -1 - plan::simulate(schedule_, costs(0.5)).makespan)
+      << "there are no replicas";
+  schedule_ =
+      split(plan::make_schedule("ddp", {.workers = 3, .microbatches = 3, .graph = schedule_.graph()}));
+  EXPECT_NEAR(summed(costs(0.5)), 0.25, 1e-8);
 }
 
 TEST_F(Measured, PredictsWithTheMediansOfTheComparedSteps) {

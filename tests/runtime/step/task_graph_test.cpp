@@ -45,10 +45,10 @@ void for_each_case(const std::function<void(const Case&)>& check) {
           {named.name + ", greedy", named.network, named.schedule.with(plan::Discipline::greedy)});
       cases.push_back({named.name + ", recompute", named.network, named.schedule.with_recomputation()});
     }
-    for (NamedCase& named : named_cases(4, microbatches, true))
+    for (NamedCase& named : named_cases(4, microbatches, tied_gpt))
       cases.push_back({named.name + ", tied", named.network, named.schedule});
   }
-  for (const int shards : {2, 4}) {
+  for (const std::vector<int>& shards : {std::vector{2}, std::vector{4}, std::vector{2, 4}}) {
     const model::Network network = sharded_gpt(2, shards);
     for (const char* name : {"1f1b", "fsdp"}) {
       const Schedule schedule = sharded_schedule(name, network, 2, 3);
@@ -58,8 +58,8 @@ void for_each_case(const std::function<void(const Case&)>& check) {
     }
   }
   const model::Network towers = two_towers();
-  const model::Network shards = sharded_gpt(2, 2);
-  const model::Network tied_gpt = tiny_gpt(4, model::Precision::fp32, 0, true);
+  const model::Network shards = sharded_gpt(2, {2});
+  const model::Network tied = tied_gpt(4);
   const model::Network tied_llama = tiny_llama(4, model::Precision::fp32, true);
   const model::Network chain = tiny_mlp(4);
   const model::Network tree = tiny_mlp(5, 2);
@@ -69,7 +69,7 @@ void for_each_case(const std::function<void(const Case&)>& check) {
     for (const auto& [label, network] :
          {std::pair{"chain", &chain}, std::pair{"tree", &tree}, std::pair{"dag", &dag},
           std::pair{"shards", &shards}, std::pair{"bare", &bare}, std::pair{"towers", &towers},
-          std::pair{"tied gpt", &tied_gpt}, std::pair{"tied llama", &tied_llama}}) {
+          std::pair{"tied gpt", &tied}, std::pair{"tied llama", &tied_llama}}) {
       for (const int workers : {1, 2, 4}) {
         const Schedule schedule = scattered(network->graph, workers, 5, is_split);
         cases.push_back({std::string("scattered ") + label, *network, schedule});

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <vector>
 
 #include "starpipe/plan/schedule/schedule.hpp"
@@ -28,7 +29,11 @@ struct Timeline {
   /// leaves it empty, `simulate` fills it. Without prefetch these are the starts, since a worker fetches the
   /// inputs just before.
   std::vector<double> ready;
-  double makespan = 0;         ///< first start to last end, all workers
+  double makespan = 0;  ///< first start to last end, all workers
+  /// First start until the weight gradients of all stages are summed on all of their holders, at least the
+  /// makespan; see `gradients_summed`. Nothing where no gradient is summed over workers. `evaluate` leaves it
+  /// empty.
+  std::optional<double> gradients_summed = {};
   double bubble_fraction = 0;  ///< 1 - busy / (workers * makespan)
   double device_span = 0;      ///< the longest first start to last end of one worker
   /// 1 - work / device_span, work being the longest busy time of one worker: the zero-bubble papers'

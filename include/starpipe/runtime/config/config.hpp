@@ -68,7 +68,7 @@ struct ScheduleConfig {
   std::optional<std::filesystem::path> file;  ///< when it is given, `name` has no effect
   std::optional<int> workers = 1;
   std::optional<int> stages;
-  std::optional<int> tensor;  ///< unset: as many workers as shards
+  std::optional<int> tensor;  ///< unset: as many workers as shards, see Config::workers_each
   std::optional<int> groups;
   std::map<std::string, int> options;
   std::vector<int> placement;
@@ -159,6 +159,8 @@ struct Config {
   [[nodiscard]] bool evaluates() const {
     return evaluate.every || evaluate.microbatches || !data.validation.empty();
   }
+  /// D: how many workers of the run each worker of a named schedule becomes. 1 without shards.
+  [[nodiscard]] int workers_each() const { return schedule.tensor.value_or(model::most_shards(model)); }
 };
 
 }  // namespace starpipe::runtime

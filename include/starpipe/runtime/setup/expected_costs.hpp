@@ -18,6 +18,11 @@ plan::Costs costs_by_flops(const model::Network& network);
 /// shards included. With `per_share`, the stages of a network of shards divide the times by their FLOPs.
 plan::Costs emulated_costs(const EmulationConfig& wanted, const model::Network& network, int workers);
 
+/// How many stages of the network have a time of their own in `runtime.emulate` without `per_share`: all
+/// shards, but shards of the vocabulary have parts of the times of whole stages. A time that is one for all
+/// stages gives the same work in all when it is divided by this number.
+double emulated_stages(const model::Network& network);
+
 /// The configuration with these durations in `runtime.emulate`, on workers without a kind of device.
 /// `of_stages`: in seconds and without recomputation, one a stage or one for all.
 Config with_emulated_times(Config config, std::span<const plan::Durations> of_stages);

@@ -1,0 +1,178 @@
+// SPDX-License-Identifier: Apache-2.0
+// When weight gradients are summed: cases counted by hand, and against a slow reference.
+#include "starpipe/plan/simulate/gradient_sums.hpp"
+
+#include <algorithm>
+#include <map>
+#include <optional>
+#include <set>
+#include <utility>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include "plan/random_schedules.hpp"
+#include "starpipe/base/index.hpp"
+#include "starpipe/plan/registry/registry.hpp"
+#include "starpipe/plan/schedule/check.hpp"
+#include "starpipe/plan/schedule/forward_passes.hpp"
+#include "starpipe/plan/simulate/reductions.hpp"
+#include "starpipe/plan/simulate/simulate.hpp"
+#include "support/rounds.hpp"
+
+namespace starpipe::plan {
+namespace {
+
+using ::testing::Optional;
+
+Links one_level(double alpha, double beta, Sharing sharing = Sharing::none) {
+  return Links({{.link = {.alpha = alpha, .beta = beta}, .sharing = sharing}});
+}
+
+// Four replicas of a stage, each with one micro-batch: all W end at 3. A transfer has a latency of 1, and its
+// 6 bytes pass a port in 3. Workers 1 and 3 send to 0 and 2: until 7. Worker 2 sends to 0: until 11. Worker 0
+// sends the sum to 1, 2 and 3.
+TEST(GradientsSummed, FollowTheTreeAndGoBackToAllHolders) {
+  const Schedule schedule =
+      make_schedule("ddp", {.workers = 4, .microbatches = 4, .graph = StageGraph::chain(1)});
+  const auto summed = [&](Sharing sharing) {
+    const Costs costs{.sizes = {{.weights = 6}}, .links = one_level(1, 0.5, sharing)};
+    const Timeline timeline = simulate(schedule, costs);
+    EXPECT_EQ(timeline.makespan, 3);
+    return timeline.gradients_summed;
+  };
+  EXPECT_THAT(summed(Sharing::none), Optional(15));
+  // Their latencies overlap, until 12. Then worker 0's port out passes 3 times 6 bytes.
+  EXPECT_THAT(summed(Sharing::in_order), Optional(21));
+  EXPECT_THAT(summed(Sharing::fair), Optional(21));
+}
+
+// Worker 0 has stage 1 and micro-batch 0 of stage 0, worker 1 has micro-batch 1 of stage 0. W of stage 1
+// lasts 4, all other passes 1, and a byte takes 1.
+//   worker 0   F00 F10 F11 B10 B11 B00 W00 W10     W11
+//              0   1   2   3   4   5   6   7       11      15
+//   worker 1   F01                 B01 W01
+//              0   1               5   6   7
+// So worker 1 sends its gradient of stage 0 at 7.
+Schedule with_late_additions() {
+  const std::map<std::pair<int, int>, std::vector<int>> turns = {// stage, micro-batch: of F, B, W
+                                                                 {{0, 0}, {0, 5, 6}},
+                                                                 {{1, 0}, {1, 3, 7}},
+                                                                 {{1, 1}, {2, 4, 8}},
+                                                                 {{0, 1}, {9, 10, 11}}};
+  return Schedule(
+      {.name = "late",
+       .graph = StageGraph::chain(2),
+       .microbatches = 2,
+       .workers = 2,
+       .split_backward = [](int, int) { return true; },
+       .placement =
+           [](const Job& job) {
+             const int worker = job.stage == 0 ? job.microbatch : 0;
+             return Placement{.weights = worker, .compute = worker};
+           },
+       .priority =
+           [turns](const Job& job) {
+             const int pass = job.pass == Pass::F ? 0 : job.pass == Pass::B ? 1 : 2;
+             return std::int64_t{turns.at({job.stage, job.microbatch}).at(static_cast<std::size_t>(pass))};
+           }});
+}
+
+TEST(GradientsSummed, AnAdditionWaitsForTheJobThatItsWorkerRuns) {
+  const Schedule schedule = with_late_additions();
+  const auto summed = [&](std::uint64_t bytes) {
+    const Costs costs{.durations = {{1, 1, 1}, {1, 1, 4}},
+                      .sizes = {{.weights = bytes}, {.weights = 100}},
+                      .links = one_level(0, 1)};
+    const Timeline timeline = simulate(schedule, costs);
+    EXPECT_EQ(timeline.makespan, 15);
+    return timeline.gradients_summed;
+  };
+  // Comes at 10, is added at 11, and the sum is on worker 1 at 14: before the last job ends.
+  EXPECT_THAT(summed(3), Optional(15));
+  // Comes at 11, as W of one micro-batch ends and the next begins: is added between the two.
+  EXPECT_THAT(summed(4), Optional(15));
+  // Comes at 12, is added at 15, and the sum is on worker 1 at 20.
+  EXPECT_THAT(summed(5), Optional(20));
+}
+
+// Stage 1 is on worker 1 and shares its weights with stage 0, on worker 0, which holds them: 0 bytes, of
+// which the gradient has 4. F0 0-1, F1 1-2, BW1 2-4, BW0 4-6. A byte takes 1.
+TEST(GradientsSummed, WeightsThatStagesShareAreSummedOnTheirHolder) {
+  const Schedule schedule = make_schedule("1f1b", {.workers = 2, .microbatches = 1});
+  const Costs costs{.sizes = {{.weights = 50, .has_weights = false}},
+                    .shared = {{.stages = {0, 1}, .weights = 0, .master = 4}},
+                    .links = one_level(0, 1)};
+  const Timeline timeline = simulate(schedule, costs);
+  EXPECT_EQ(timeline.makespan, 6);
+  EXPECT_THAT(timeline.gradients_summed, Optional(8));
+}
+
+TEST(GradientsSummed, AreThereOnlyWhereWorkersShareAGradient) {
+  const Costs costs{.links = one_level(1, 0)};
+  EXPECT_EQ(simulate(make_schedule("1f1b", {.workers = 2, .microbatches = 4}), costs).gradients_summed,
+            std::nullopt);
+  const Schedule replicas = make_schedule("ddp", {.workers = 2, .microbatches = 4});
+  EXPECT_NE(simulate(replicas, costs).gradients_summed, std::nullopt);
+  Costs without = costs;
+  without.sizes = {{.has_weights = false}};
+  EXPECT_EQ(simulate(replicas, without).gradients_summed, std::nullopt);
+  Costs late = costs;
+  late.prefetch = false;
+  EXPECT_EQ(simulate(replicas, late).gradients_summed, std::nullopt);
+  EXPECT_EQ(simulate(forward_passes(replicas, 4), costs).gradients_summed, std::nullopt);
+}
+
+/// Step by step, as a worker's sums follow one another; links that nobody shares.
+std::optional<double> slow_sums(const Schedule& schedule, const Costs& costs, const Timeline& timeline) {
+  bool any = false;
+  double last = 0;
+  for (const JobId id : schedule.order()) last = std::max(last, timeline.spans[id].end);
+  for (int s = 0; s < schedule.stages(); ++s) {
+    if (!costs.size(s).has_weights) continue;
+    std::map<int, double> ready;
+    for (const JobId id : schedule.order()) {
+      const Job job = schedule.job(id);
+      if (job.stage != s || (job.pass != Pass::W && job.pass != Pass::BW)) continue;
+      double& own = ready[schedule.compute(id)];
+      own = std::max(own, timeline.spans[id].end);
+    }
+    for (const ReductionStep& step : reduction_plan(schedule, s)) {
+      any = true;
+      double at = ready[step.from] + costs.link(step.from, step.into).time(costs.size(s).updated());
+      for (const JobId id : schedule.order(step.into)) {
+        const Span span = timeline.spans[id];
+        if (span.start < at && at < span.end) at = span.end;
+      }
+      if (!step.broadcast) at = ready[step.into] = std::max(ready[step.into], at);
+      last = std::max(last, at);
+    }
+  }
+  if (!any) return std::nullopt;
+  return last - first_start(timeline);
+}
+
+TEST(GradientsSummed, EqualASlowReference) {
+  testing::Random random(31);
+  int later = 0;
+  for (int round = 0; round < rounds(1500) && !HasFailure(); ++round) {
+    const Schedule schedule(testing::random_spec(random));
+    if (!check(schedule).ok()) continue;
+    Costs costs = testing::random_costs(random, schedule.stages());
+    costs.links = testing::random_links(random, {Sharing::none});
+    costs.prefetch = true;
+    SCOPED_TRACE(round);
+    const Timeline timeline = simulate(schedule, costs);
+    EXPECT_EQ(timeline.gradients_summed, slow_sums(schedule, costs, timeline));
+    if (timeline.gradients_summed.value_or(0) > timeline.makespan) ++later;
+    costs.links = {};
+    const Timeline free = simulate(schedule, costs);
+    if (free.gradients_summed) {
+      EXPECT_EQ(*free.gradients_summed, free.makespan);
+    }
+  }
+  EXPECT_GT(later, rounds(200)) << "the sums hardly ever took time";
+}
+
+}  // namespace
+}  // namespace starpipe::plan
