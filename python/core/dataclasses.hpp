@@ -111,7 +111,7 @@ struct Dataclass<plan::Costs> {
   static constexpr std::tuple fields = {
       Field{"durations", &plan::Costs::durations}, Field{"sizes", &plan::Costs::sizes},
       Field{"shared", &plan::Costs::shared}, Field{"links", &plan::Costs::links},
-      Field{"prefetch", &plan::Costs::prefetch}};
+      Field{"prefetch", &plan::Costs::prefetch}, Field{"workers_of_rank", &plan::Costs::workers_of_rank}};
 };
 template <>
 struct Dataclass<plan::Job> {
