@@ -121,6 +121,22 @@ class Sim(CommandTest):
                 self.assertGreater(between["predicted"], 0)
                 self.assert_as_predicted(report)
 
+    def test_sharded_weights(self):
+        """Fetching weights and adding up gradients takes many jobs' time, and overlaps with them as predicted: weights are fetched from
+        the start of the step, a job waits for no reduction, and memory is not freed while copies are under way."""
+        slow = CLUSTER.replace("bandwidth: 300GB/s", "bandwidth: 20MB/s").replace("bandwidth: 50GB/s", "bandwidth: 20MB/s")
+        for name, sharing in (("fsdp", "none"), ("fsdp", "fair"), ("fslpp, groups: 2", "fair")):
+            for nodes in (1, 2):
+                with self.subTest(schedule=name, sharing=sharing, nodes=nodes):
+                    text = config(f"name: {name}, workers: {8 * nodes}", microbatches=32, hidden=256, layers=16 * nodes)
+                    report = self.simulate(text, "--sharing", sharing, "--gpu-direct", cluster=slow)
+                    # StarPU fetches weights for a GPU two by two, simulate all at once. Where ports are shared, the first weights then
+                    # come earlier, so that the run may be faster.
+                    times = report["makespan"]
+                    self.assertLessEqual(times["simulated"], 1.02 * times["predicted"])
+                    if name == "fsdp":
+                        self.assert_as_predicted(report)
+
     def test_random_orders(self):
         """A wake-up that is lost is a deadlock here, which SimGrid finds."""
         chance = random.Random(7)

@@ -8,8 +8,8 @@ Run it in the project's folder. It writes to results/clusters: the files of the 
 for them, and for each part of the study its STUDY.yaml and the results of its sweep. What is done is not run again. figures.py
 draws the results.
 
-The parts: `small` has all schedules on 8 and 64 GPUs, `large` has pipelines on 512 GPUs with few micro-batches, `sharded` has FSDP
-and FSLPP on 512 GPUs with a micro-batch for each GPU, and `predicted` has `simulate` for these runs and for pipelines there.
+The parts: `pipelines` with few micro-batches, `sharded` with more, for FSDP and FSLPP, which compute on as many GPUs as there are
+micro-batches, and `predicted`, which has `simulate` alone for all of them with a micro-batch for each GPU.
 """
 
 import argparse
@@ -30,10 +30,9 @@ SEARCHED = "searched"
 SHARDED = ("fsdp", "fslpp")
 REPLICAS = {8: 4, 64: 8, 512: 8}  # of each group of fslpp: a node's GPUs, where there are several nodes
 PARTS = {  # command; GPUs: micro-batches; schedules
-    "small": ("sim", {8: 32, 64: 64}, (*NAMED, SEARCHED, *SHARDED)),
-    "large": ("sim", {512: 8}, (*NAMED, SEARCHED)),
-    "sharded": ("sim", {512: 512}, SHARDED),
-    "predicted": ("simulate", {512: 512}, (*NAMED, *SHARDED)),
+    "pipelines": ("sim", {8: 32, 64: 16, 512: 8}, (*NAMED, SEARCHED)),
+    "sharded": ("sim", {8: 32, 64: 64, 512: 64}, SHARDED),
+    "predicted": ("simulate", {64: 64, 512: 512}, (*NAMED, *SHARDED)),
 }
 BUDGET = {8: 3, 64: 6, 512: 12}  # seconds of search
 
@@ -98,15 +97,14 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--starpipe", default="build/bin/starpipe")
     parser.add_argument("--only", choices=PARTS)
-    parser.add_argument("--jobs", type=int, default=2, help="runs at a time; those of `sharded` need 12 GB each (2)")
+    parser.add_argument("--jobs", type=int, default=2, help="runs at a time (2)")
     options = parser.parse_args()
     RESULTS.mkdir(parents=True, exist_ok=True)
     write_clusters()
     for part in PARTS:
         if options.only in (None, part):
             study = write_study(options.starpipe, part)
-            jobs = 1 if part == "sharded" else options.jobs
-            subprocess.run([options.starpipe, "sweep", study, "-o", RESULTS / part, "--jobs", str(jobs)], check=True)
+            subprocess.run([options.starpipe, "sweep", study, "-o", RESULTS / part, "--jobs", str(options.jobs)], check=True)
 
 
 if __name__ == "__main__":
