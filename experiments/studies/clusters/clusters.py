@@ -31,7 +31,7 @@ SHARDED = ("fsdp", "fslpp")
 REPLICAS = {8: 4, 64: 8, 512: 8}  # of each group of fslpp: a node's GPUs, where there are several nodes
 PARTS = {  # command; GPUs: micro-batches; schedules
     "pipelines": ("sim", {8: 32, 64: 16, 512: 8}, (*NAMED, SEARCHED)),
-    "sharded": ("sim", {8: 32, 64: 64, 512: 64}, SHARDED),
+    "sharded": ("sim", {8: 32, 64: 64, 512: 8}, SHARDED),
     "predicted": ("simulate", {64: 64, 512: 512}, (*NAMED, *SHARDED)),
 }
 BUDGET = {8: 3, 64: 6, 512: 12}  # seconds of search
