@@ -8,8 +8,9 @@ Run it in the project's folder. It writes to results/clusters: the files of the 
 for them, and for each part of the study its STUDY.yaml and the results of its sweep. What is done is not run again. figures.py
 draws the results.
 
-The parts: `pipelines` with few micro-batches, `sharded` with more, for FSDP and FSLPP, which compute on as many GPUs as there are
-micro-batches, and `predicted`, which has `simulate` alone for all of them with a micro-batch for each GPU.
+The parts: `pipelines` and `sharded` (FSDP and FSLPP) with few micro-batches, so that simulations are short; `sharded` also with a
+micro-batch for each of 64 GPUs, since FSDP computes on as many GPUs as there are micro-batches; and `predicted`, which has `simulate`
+alone with a micro-batch for each GPU.
 """
 
 import argparse
@@ -29,10 +30,11 @@ NAMED = ("1f1b", "interleaved-1f1b", "zb-h1", "v-half")
 SEARCHED = "searched"
 SHARDED = ("fsdp", "fslpp")
 REPLICAS = {8: 4, 64: 8, 512: 8}  # of each group of fslpp: a node's GPUs, where there are several nodes
-PARTS = {  # command; GPUs: micro-batches; schedules
-    "pipelines": ("sim", {8: 32, 64: 16, 512: 8}, (*NAMED, SEARCHED)),
-    "sharded": ("sim", {8: 32, 64: 64, 512: 8}, SHARDED),
-    "predicted": ("simulate", {64: 64, 512: 512}, (*NAMED, *SHARDED)),
+FEW = [(8, 32, CLUSTERS[8]), (64, 16, CLUSTERS[64]), (512, 8, CLUSTERS[512])]  # GPUs, micro-batches, clusters
+PARTS = {  # command, sizes, schedules
+    "pipelines": ("sim", FEW, (*NAMED, SEARCHED)),
+    "sharded": ("sim", [*FEW, (64, 64, CLUSTERS[512])], SHARDED),
+    "predicted": ("simulate", [(64, 64, CLUSTERS[512]), (512, 512, CLUSTERS[512])], (*NAMED, *SHARDED)),
 }
 BUDGET = {8: 3, 64: 6, 512: 12}  # seconds of search
 
@@ -70,8 +72,8 @@ def schedule_of(starpipe, name, hidden, gpus, microbatches, cluster):
 def runs_of(starpipe, part):
     command, sizes, schedules = PARTS[part]
     ways = ("fair", "none") if command == "sim" else ("fair",)
-    for gpus, microbatches in sizes.items():
-        for cluster in CLUSTERS[gpus]:
+    for gpus, microbatches, clusters in sizes:
+        for cluster in clusters:
             for hidden, (heads, (f, b, w), batch, _) in MODELS.items():
                 for way in ways:
                     for name in schedules:
