@@ -32,8 +32,8 @@ namespace starpipe::sched {
 /// worker that carries w(s,b,d)), or *pinned* (to a worker, but no job: gradient reductions, optimizer steps,
 /// and the tasks of a program with a w and an n of its own), or *free* (any worker that can run it: tasks of
 /// other libraries). A worker takes pinned tasks without an n first, since jobs may wait for them, then the
-/// job that the discipline picks, then pinned tasks with an n, then free tasks. But a pinned task without an n
-/// whose inputs are still on their way does not keep the worker from a job that can run meanwhile. Of its
+/// job that the discipline picks, then pinned tasks with an n, then free tasks. But a pinned task without an
+/// n whose inputs are still on their way does not keep the worker from a job that can run meanwhile. Of its
 /// pinned tasks with an n it takes the one with the smallest n, and of those with equal n the one that was
 /// pushed first. Those without an n run in the order in which they were pushed, as far as they have inputs.
 ///

@@ -192,7 +192,8 @@ int simulate(const SimulateOptions& options) {
   plan::Costs costs = default_costs(config, partition, experiment);
   std::string unit = default_unit(config, partition, experiment);
   apply(options, costs, unit, experiment.schedule);
-  if (options.ranks) costs.workers_of_rank = workers_of_rank(*options.ranks, costs, experiment.schedule.workers());
+  if (options.ranks)
+    costs.workers_of_rank = workers_of_rank(*options.ranks, costs, experiment.schedule.workers());
   if (experiment.schedule.recompute()) costs = plan::with_recomputation(costs);
   const plan::Timeline timeline = plan::simulate(experiment.schedule, costs);
   const std::vector<runtime::DeviceNeed> memory =

@@ -154,10 +154,10 @@ class StepData {
   std::vector<int> nodes_;                // StarPU's memory node of each logical worker; -1 on other ranks
   std::optional<FetchedCopies> fetched_;  // when some workers are GPUs and the worker of each task is known
   std::mutex unread_mutex_;
-  std::vector<FetchedCopies::Copy> unread_;  // copies that nobody reads any more in this step
-  std::vector<HostMemory> memory_;        // by slot; empty unless this rank's host provides it
-  std::vector<PinnedMemory> pinned_;      // the part of `memory_` that GPUs copy from and to
-  const StepData* training_ = nullptr;    // whose weights and scratch memory an evaluation uses
+  std::vector<FetchedCopies::Copy> unread_;    // copies that nobody reads any more in this step
+  std::vector<HostMemory> memory_;             // by slot; empty unless this rank's host provides it
+  std::vector<PinnedMemory> pinned_;           // the part of `memory_` that GPUs copy from and to
+  const StepData* training_ = nullptr;         // whose weights and scratch memory an evaluation uses
   std::vector<starpu_data_handle_t> handles_;  // by slot; none where this rank's tasks touch no datum
   std::vector<Handle> own_;                    // those among them that this has registered
   std::vector<std::size_t> first_for_host_;    // the first datum of each slot that is for the host

@@ -185,8 +185,7 @@ MachineFiles write_machine_files(const Cluster& cluster, int workers, const std:
   const plan::Link& first = cluster.links.levels().front().link;
   constexpr double mega = 1e6;
   write(of_bus("config"), "");
-  write(of_bus("bandwidth"),
-        table_by_node(gpus, bandwidth(host) / mega, bandwidth(first) / mega));
+  write(of_bus("bandwidth"), table_by_node(gpus, bandwidth(host) / mega, bandwidth(first) / mega));
   write(of_bus("latency"), table_by_node(gpus, host.alpha * mega, first.alpha * mega));
 
   SimulatedLinks links(cluster, gpus);

@@ -316,7 +316,8 @@ TEST(SimulateOverSharedLinks, WeightsLeaveTogetherAtTimeZero) {
 }
 
 TEST(SimulateOverSharedLinks, ARankReceivesWeightsOnce) {
-  const Schedule schedule = make_schedule("fsdp", {.workers = 4, .microbatches = 4, .graph = StageGraph::chain(1)});
+  const Schedule schedule =
+      make_schedule("fsdp", {.workers = 4, .microbatches = 4, .graph = StageGraph::chain(1)});
   Costs costs;
   costs.sizes = {{.weights = 2}};
   costs.links = Links({{.workers = 2, .link = {.alpha = 0, .beta = 1}, .sharing = Sharing::fair},
