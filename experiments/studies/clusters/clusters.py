@@ -45,7 +45,10 @@ def write_clusters():
         # Memory is not what this study is about: it tells the need, and lets all schedules run.
         text = subprocess.run([HERE.parent.parent / "clusters" / "generate.py", "--node", node, "--network", network, "--scale",
                                str(SCALE), "--memory", "64TiB"], check=True, capture_output=True, text=True).stdout  # fmt: skip
-        (RESULTS / f"{name}.yaml").write_text(text, encoding="utf-8")
+        file = RESULTS / f"{name}.yaml"
+        # Another sweep may read it: what runs depend on is known by its contents.
+        if not file.exists() or file.read_text(encoding="utf-8") != text:
+            file.write_text(text, encoding="utf-8")
 
 
 def search(starpipe, hidden, gpus, microbatches, cluster):
