@@ -33,13 +33,6 @@ std::uint32_t starpu_words(std::size_t size) {
   return static_cast<std::uint32_t>(size);
 }
 
-// Whether less than a tenth of the memory that StarPU may use on the node is left.
-bool has_little_memory(unsigned node) {
-  constexpr starpu_ssize_t least = 10;
-  const starpu_ssize_t total = starpu_memory_get_total(node);
-  return total >= 0 && starpu_memory_get_available(node) < total / least;
-}
-
 // Memory that StarPU allocates when it is first written.
 starpu_data_handle_t register_words(std::size_t size) {
   starpu_data_handle_t handle = nullptr;
@@ -305,28 +298,8 @@ void StepData::fetch_weights() const {
 
 void StepData::drop_fetched(const Task& task) {
   if (!fetched_) return;
-  const std::vector<std::size_t> unread = fetched_->unread_after(task);
-  if (unread.empty()) return;
-  const int here = node(task.worker);
-  std::vector<FetchedCopies::Copy> dropped;
-  {
-    const std::scoped_lock lock(unread_mutex_);
-    for (const std::size_t datum : unread) unread_.emplace_back(datum, here);
-    if (has_little_memory(static_cast<unsigned>(here))) {
-      const auto kept = [here](const FetchedCopies::Copy& copy) { return copy.second != here; };
-      const auto gone = std::ranges::stable_partition(unread_, kept);
-      dropped.assign(gone.begin(), gone.end());
-      unread_.erase(gone.begin(), gone.end());
-    }
-  }
-  evict(dropped);
-}
-
-void StepData::drop_unread() { evict(std::exchange(unread_, {})); }
-
-void StepData::evict(const std::vector<FetchedCopies::Copy>& copies) const {
-  for (const auto& [datum, node] : copies)
-    starpu_data_evict_from_node(handle(datum), static_cast<unsigned>(node));
+  for (const std::size_t datum : fetched_->unread_after(task))
+    starpu_data_evict_from_node(handle(datum), static_cast<unsigned>(node(task.worker)));
 }
 
 }  // namespace starpipe::runtime

@@ -4,7 +4,6 @@
 #include <array>
 #include <cstddef>
 #include <map>
-#include <mutex>
 #include <optional>
 #include <span>
 #include <string>
@@ -101,14 +100,10 @@ class StepData {
   /// other ranks' data and temporaries; owners forget the ranks that they sent the datum to.
   void drop(std::size_t datum) const;
 
-  /// Call it when `task` has ended on its worker, a GPU. Finds the GPU's copies of lasting data of other
-  /// workers of this rank that no later task of the step reads there. StarPU would keep them until the datum
-  /// is written again. The writer has the value, so nothing is written back. Where the GPU has little memory
-  /// left they leave at once, else `drop_unread` drops them: StarPU frees their memory, and CUDA then waits
-  /// for all copies under way. Thread-safe.
+  /// Call it when `task` has ended on its worker, a GPU. Drops the GPU's copies of lasting data of other
+  /// workers of this rank that no later task of the step reads there. StarPU would keep them until the
+  /// datum is written again. The writer has the value, so nothing is written back. Thread-safe.
   void drop_fetched(const Task& task);
-  /// Drops the copies that `drop_fetched` has found. Call it when all tasks of the step have ended.
-  void drop_unread();
 
  private:
   [[nodiscard]] std::vector<float> start_value(const Datum& datum,
@@ -134,7 +129,6 @@ class StepData {
   // Notes that the datum is the one in its slot now.
   void enter(std::size_t datum);
   static void granted(void* argument) noexcept;
-  void evict(const std::vector<FetchedCopies::Copy>& copies) const;
   void request(std::size_t datum, starpu_data_access_mode mode, std::vector<float> values);
   void find_prepared(const RankTasks& tasks, std::optional<int> window);
   // Writes the values of an input or a target to `out`. None while nothing is computed. Zeros when the data
@@ -153,11 +147,9 @@ class StepData {
   const DataSlots& slots_;
   std::vector<int> nodes_;                // StarPU's memory node of each logical worker; -1 on other ranks
   std::optional<FetchedCopies> fetched_;  // when some workers are GPUs and the worker of each task is known
-  std::mutex unread_mutex_;
-  std::vector<FetchedCopies::Copy> unread_;    // copies that nobody reads any more in this step
-  std::vector<HostMemory> memory_;             // by slot; empty unless this rank's host provides it
-  std::vector<PinnedMemory> pinned_;           // the part of `memory_` that GPUs copy from and to
-  const StepData* training_ = nullptr;         // whose weights and scratch memory an evaluation uses
+  std::vector<HostMemory> memory_;        // by slot; empty unless this rank's host provides it
+  std::vector<PinnedMemory> pinned_;      // the part of `memory_` that GPUs copy from and to
+  const StepData* training_ = nullptr;    // whose weights and scratch memory an evaluation uses
   std::vector<starpu_data_handle_t> handles_;  // by slot; none where this rank's tasks touch no datum
   std::vector<Handle> own_;                    // those among them that this has registered
   std::vector<std::size_t> first_for_host_;    // the first datum of each slot that is for the host

@@ -111,7 +111,6 @@ StepResult Engine::run_step(int step, const model::Dataset& data) {
   starpu_iteration_pop();
   result.submission = clock_seconds() - start;
   require(starpu_mpi_wait_for_all(MPI_COMM_WORLD), "StarPU", "waiting for", "all tasks");
-  data_.drop_unread();
   progress_.enter(StepPhase::ending, step);
   gpu_memory_.end_step();
   session_.mpi().barrier();  // the collective calls that follow then wait for nobody

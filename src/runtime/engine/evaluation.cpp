@@ -83,7 +83,6 @@ EvaluationResult Evaluation::run(std::optional<int> steps, const model::Dataset&
   progress_.enter(StepPhase::running, after);
   submitter_.submit_step();
   require(starpu_mpi_wait_for_all(MPI_COMM_WORLD), "StarPU", "waiting for", "all tasks");
-  data_.drop_unread();
   progress_.enter(StepPhase::ending, after);
   gpu_memory_.end_step();
   session_.mpi().barrier();
