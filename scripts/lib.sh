@@ -67,7 +67,12 @@ at_once() {
     sessions[$!]=$!
   done
   while ((${#sessions[@]})); do
-    wait -n -p ended "${sessions[@]}" || status=$?
+    wait -n -p ended "${sessions[@]}" 2>/dev/null || status=$?
+    if [[ -z ${ended:-} ]]; then # bash forgets a job that ends together with another one, but keeps its status
+      status=0
+      for ended in "${sessions[@]}"; do kill -0 "$ended" 2>/dev/null || break; done
+      wait "$ended" || status=$?
+    fi
     unset "sessions[$ended]"
     ((status == 0)) || exit "$status"
   done

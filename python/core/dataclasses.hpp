@@ -110,8 +110,8 @@ struct Dataclass<plan::Costs> {
   static constexpr const char* name = "Costs";
   static constexpr std::tuple fields = {
       Field{"durations", &plan::Costs::durations}, Field{"sizes", &plan::Costs::sizes},
-      Field{"shared", &plan::Costs::shared}, Field{"links", &plan::Costs::links},
-      Field{"prefetch", &plan::Costs::prefetch}};
+      Field{"shared", &plan::Costs::shared},       Field{"links", &plan::Costs::links},
+      Field{"prefetch", &plan::Costs::prefetch},   Field{"workers_of_rank", &plan::Costs::workers_of_rank}};
 };
 template <>
 struct Dataclass<plan::Job> {

@@ -9,7 +9,7 @@ from typing import Literal, TypeVar, Union
 
 import numpy as np
 
-from starpipe._arguments import _flag, _list, _number, _one_or_more, _require, _shown
+from starpipe._arguments import _flag, _list, _number, _one_or_more, _require, _shown, _whole
 from starpipe._core import InputError
 
 Value = TypeVar("Value")
@@ -148,6 +148,7 @@ class Costs:
     prefetch: bool
     unit: str
     includes_recomputation: bool
+    workers_of_rank: int
 
     def __init__(
         self,
@@ -159,6 +160,7 @@ class Costs:
         prefetch: bool = True,
         unit: str = "",
         includes_recomputation: bool = False,
+        workers_of_rank: int = 1,
     ) -> None:
         """Makes the costs of a schedule's stages.
 
@@ -171,6 +173,8 @@ class Costs:
         prefetch: whether transfers overlap compute. Without, a worker fetches a job's inputs once it has picked the job.
         unit: of all times: "s", or "" when it has no name. Pictures show short times in seconds as ms or µs.
         includes_recomputation: whether B includes F's time already, as in the files of schedules that recompute.
+        workers_of_rank: so many neighbouring workers are a rank. Where links are shared, with prefetch, a rank receives
+            a datum of another rank once for all of its workers.
 
         Raises InputError for values of another form, and for both `comm` and `links`.
         """
@@ -185,5 +189,6 @@ class Costs:
             ("prefetch", _flag("prefetch", prefetch)),
             ("unit", unit),
             ("includes_recomputation", _flag("includes_recomputation", includes_recomputation)),
+            ("workers_of_rank", _whole("workers_of_rank", workers_of_rank, 1)),
         ):
             object.__setattr__(self, name, value)

@@ -3,11 +3,13 @@
 // each rank:
 //   starpipe-simulated.so REQUEST.json
 // The request names the configuration and the file for the result, which rank 0 writes.
+#include <csignal>
 #include <exception>
 #include <string>
 
 #include <nlohmann/json.hpp>
 #include <starpu.h>  // renames main: StarPU starts SimGrid, and then calls it
+#include <sys/prctl.h>
 
 #include "cli/input/simulated_request.hpp"
 #include "starpipe/base/files.hpp"
@@ -17,6 +19,8 @@
 int main(int argc, char** argv) {
   namespace cli = starpipe::cli;
   namespace runtime = starpipe::runtime;
+  // smpirun is a shell that waits for this process. When it is killed, with `sim`, this one would go on.
+  prctl(PR_SET_PDEATHSIG, SIGKILL);
   try {
     if (argc != 2) throw std::runtime_error("starpipe-simulated.so: `starpipe sim` starts it");
     const cli::SimulatedRequest request =

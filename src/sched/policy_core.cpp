@@ -17,7 +17,8 @@ constexpr std::chrono::microseconds awake{100};  // part of a wait in which the 
 
 }  // namespace
 
-PolicyCore::PolicyCore(int workers, CanRun can_run) : can_run_(can_run) {
+PolicyCore::PolicyCore(int workers, CanRun can_run, HasInputs has_inputs)
+    : can_run_(can_run), has_inputs_(has_inputs) {
   for (int w = 0; w < workers; ++w) workers_.push_back(std::make_unique<Worker>());
 }
 
@@ -84,8 +85,10 @@ bool PolicyCore::push(int worker_id, Task task, std::optional<plan::JobId> job, 
       plan::WorkerQueue& queue = queue_of(worker);
       worker.task_of[schedule_->position(*job)] = task;
       queue.push(*job);
+    } else if (n == no_n) {
+      worker.without_n.push_back(task);
     } else {
-      worker.pinned.push_back({.n = n, .arrival = worker.arrivals++, .task = task, .fetched = n == no_n});
+      worker.pinned.push_back({.n = n, .arrival = worker.arrivals++, .task = task, .fetched = false});
       std::ranges::push_heap(worker.pinned, std::greater<>());
     }
     worker.was_pushed = true;
@@ -161,14 +164,33 @@ void PolicyCore::wait(int worker_id, std::chrono::microseconds most) {
   worker.pushed.wait_for(lock, most, [&worker] { return worker.was_pushed.load(); });
 }
 
-PolicyCore::Task PolicyCore::pop(int worker_id) {
+// Only the worker's own thread removes tasks, so a task that is found here is still there afterwards.
+PolicyCore::Task PolicyCore::find_with_inputs(int worker_id) {
   Worker& worker = *workers_[index(worker_id)];
+  std::vector<Task> tasks;
   {
     const std::scoped_lock lock(worker.mutex);
-    worker.was_pushed = false;
-    const bool has_n = worker.pinned.empty() || worker.pinned.front().n != no_n;
-    if (has_n && worker.queue) {
+    if (worker.without_n.empty()) return nullptr;
+    if (has_inputs_ == nullptr) return worker.without_n.front();
+    tasks.assign(worker.without_n.begin(), worker.without_n.end());
+  }
+  const auto found = std::ranges::find_if(tasks, [&](Task task) { return has_inputs_(task, worker_id); });
+  return found == tasks.end() ? nullptr : *found;
+}
+
+PolicyCore::Task PolicyCore::pop(int worker_id) {
+  Worker& worker = *workers_[index(worker_id)];
+  worker.was_pushed = false;  // before the search: a push during it is not lost
+  Task without_n = find_with_inputs(worker_id);
+  {
+    const std::scoped_lock lock(worker.mutex);
+    if (without_n == nullptr && worker.queue) {
       if (const auto job = worker.queue->pop()) return worker.task_of[schedule_->position(*job)];
+    }
+    if (without_n == nullptr && !worker.without_n.empty()) without_n = worker.without_n.front();
+    if (without_n != nullptr) {
+      worker.without_n.erase(std::ranges::find(worker.without_n, without_n));
+      return without_n;
     }
     if (!worker.pinned.empty()) {
       std::ranges::pop_heap(worker.pinned, std::greater<>());

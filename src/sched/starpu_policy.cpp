@@ -78,21 +78,38 @@ bool choose_implementation(starpu_task* task, int worker) {
   return implementation.has_value();
 }
 
+bool has_own_memory(int worker) {
+  const unsigned node = starpu_worker_get_memory_node(static_cast<unsigned>(worker));
+  return starpu_node_get_kind(node) != STARPU_CPU_RAM;
+}
+
+// Whether all data that the task reads are in the worker's memory.
+bool has_inputs(void* queued, int worker) {
+  if (!has_own_memory(worker)) return true;
+  const int node = static_cast<int>(starpu_worker_get_memory_node(static_cast<unsigned>(worker)));
+  const auto* const task = static_cast<starpu_task*>(queued);
+  for (unsigned i = 0; i < STARPU_TASK_GET_NBUFFERS(task); ++i) {
+    const bool is_read = (STARPU_TASK_GET_MODE(task, i) & STARPU_R) != 0;
+    const bool has_own_node = task->cl->specific_nodes != 0 &&  // it is not read in the worker's memory
+                              STARPU_CODELET_GET_NODE(task->cl, i) != STARPU_SPECIFIC_NODE_LOCAL;
+    if (!is_read || has_own_node) continue;
+    int is_valid = 0;
+    starpu_data_query_status2(STARPU_TASK_GET_HANDLE(task, i), node, nullptr, &is_valid, nullptr, nullptr);
+    if (is_valid == 0) return false;
+  }
+  return true;
+}
+
 void init_sched(unsigned context) {
   starpu_sched_set_min_priority(INT_MIN);
   starpu_sched_set_max_priority(INT_MAX);
-  auto core = std::make_unique<PolicyCore>(static_cast<int>(starpu_worker_get_count()), can_run);
+  auto core = std::make_unique<PolicyCore>(static_cast<int>(starpu_worker_get_count()), can_run, has_inputs);
   starpu_sched_ctx_set_policy_data(context, core.release());  // deinit_sched takes it back
 }
 
 void deinit_sched(unsigned context) {
   const std::unique_ptr<PolicyCore> core(&core_of(context));
   starpu_sched_ctx_set_policy_data(context, nullptr);
-}
-
-bool has_own_memory(int worker) {
-  const unsigned node = starpu_worker_get_memory_node(static_cast<unsigned>(worker));
-  return starpu_node_get_kind(node) != STARPU_CPU_RAM;
 }
 
 // Begins to fetch the task's inputs to the worker. StarPU would also allocate data that the task only writes,

@@ -178,6 +178,22 @@ class Sweep(CommandTest):
         self.assertNotEqual(failed.stat().st_mtime_ns, before)
         self.assertEqual(json.loads(failed.read_text())["command"][1:3], ["simulate", str(pathlib.Path("out/runs") / failed.parent.name / "config.yaml")])
 
+    def test_a_failed_run_that_succeeds_by_hand(self):
+        """Such as one that was killed for want of memory. Its report is newer than the record of the failure."""
+        self.write("study.yaml", study(grid="{training.microbatches: [4, 6]}"))
+        self.sweep()
+        good = self.rows()
+        record = self.folder_of(good[1]) / "run.json"
+        (record.parent / "report.json").unlink()
+        failed = json.loads(record.read_text()) | {"problem": "killed by signal 9"}
+        record.write_text(json.dumps(failed))
+        self.assertIn("2 runs: 1 done (1 before), 1 failed (1 before);", self.sweep("--collect", status=1))
+        subprocess.run(failed["command"], cwd=self.folder, check=True, capture_output=True)
+        self.assertIn("2 runs: 2 done (2 before);", self.sweep("--collect"))
+        row = self.rows()[1]
+        self.assertEqual((row["status"], row["problem"] if "problem" in row else "", row["predicted_makespan"]), ("done", "", good[1]["predicted_makespan"]))
+        self.assertEqual(row["seconds"], "", "the time of the run that failed")
+
     def test_a_damaged_report(self):
         """It costs its own run alone: the other rows are written, and --retry makes the run again."""
         self.write("study.yaml", study(grid="{training.microbatches: [4, 6, 8]}"))

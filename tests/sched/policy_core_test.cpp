@@ -154,6 +154,31 @@ TEST(PolicyCore, PinnedThenJobsThenFree) {
   EXPECT_EQ(core.pop(1), nullptr);
 }
 
+std::set<PolicyCore::Task> on_their_way;  // tasks whose inputs are not there
+
+TEST(PolicyCore, APinnedTaskThatWaitsForItsInputsKeepsNoJobWaiting) {
+  const Schedule schedule = one_f_one_b(1, 2);
+  const std::size_t others = schedule.id_count();
+  Tasks tasks(others + 3);
+  PolicyCore core(1, always, [](PolicyCore::Task task, int) { return !on_their_way.contains(task); });
+  on_their_way = {tasks[others], tasks[others + 1]};
+  core.begin(schedule, std::array{0});
+  const auto order = schedule.order(0);
+  core.push(0, tasks[others], std::nullopt);
+  core.push(0, tasks[others + 1], std::nullopt);
+  core.push(0, tasks[others + 2], std::nullopt);
+  core.push(0, tasks[order[0]], order[0]);
+  core.push(0, tasks[order[1]], order[1]);
+  EXPECT_EQ(core.pop(0), tasks[others + 2]) << "its inputs are there";
+  EXPECT_EQ(core.pop(0), tasks[order[0]]);
+  core.finish(0, order[0]);
+  on_their_way.erase(tasks[others + 1]);
+  EXPECT_EQ(core.pop(0), tasks[others + 1]) << "its inputs have arrived";
+  EXPECT_EQ(core.pop(0), tasks[order[1]]);
+  EXPECT_EQ(core.pop(0), tasks[others]) << "no job can run meanwhile";
+  EXPECT_EQ(core.pop(0), nullptr);
+}
+
 TEST(PolicyCore, JobsThenPinnedTasksWithAnN) {
   const Schedule schedule = one_f_one_b(2, 2);
   constexpr std::array<std::int64_t, 6> ns = {

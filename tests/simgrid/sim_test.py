@@ -4,11 +4,15 @@
 Usage: sim_test.py BINARY PLUGIN, where PLUGIN is tests/plugins/odd_plugin.
 """
 
+import contextlib
 import json
 import math
 import os
 import random
+import signal
+import subprocess
 import sys
+import time
 import unittest
 
 sys.path.insert(0, os.path.join(os.path.dirname(__file__), "..", "cli"))
@@ -120,6 +124,56 @@ class Sim(CommandTest):
                 self.assertEqual(between["simulated"], between["predicted"])
                 self.assertGreater(between["predicted"], 0)
                 self.assert_as_predicted(report)
+
+    def test_sharded_weights(self):
+        """Fetching weights and adding up gradients takes many jobs' time, and overlaps with them as predicted: weights are fetched from
+        the start of the step, and a job waits for no reduction. The data are small enough for StarPU's blocks: larger ones would
+        be freed by `cudaFree`, which waits for copies."""
+        slow = CLUSTER.replace("bandwidth: 300GB/s", "bandwidth: 20MB/s").replace("bandwidth: 50GB/s", "bandwidth: 20MB/s")
+        for name, sharing in (("fsdp", "none"), ("fsdp", "fair"), ("fslpp, groups: 2", "fair")):
+            for nodes in (1, 2):
+                with self.subTest(schedule=name, sharing=sharing, nodes=nodes):
+                    text = config(f"name: {name}, workers: {8 * nodes}", microbatches=32, hidden=256, layers=16 * nodes)
+                    report = self.simulate(text, "--sharing", sharing, "--gpu-direct", cluster=slow)
+                    # StarPU fetches weights for a GPU two by two, simulate all at once. Where ports are shared, the first weights then
+                    # come earlier, so that the run may be faster.
+                    times = report["makespan"]
+                    self.assertLessEqual(times["simulated"], 1.02 * times["predicted"])
+                    if name == "fsdp":
+                        self.assert_as_predicted(report)
+
+    def test_nothing_goes_on_when_sim_ends(self):
+        """Neither when a sweep is interrupted, nor when it or `sim` is killed."""
+        self.arguments(config("name: 1f1b, workers: 8", microbatches=8000))
+        self.write("study.yaml", "command: sim\nconfig: run.yaml\nset: {--cluster: cluster.yaml}\n")
+        for number, end in enumerate((signal.SIGINT, signal.SIGTERM, signal.SIGKILL)):
+            with self.subTest(signal=end):
+                folder = os.path.join(self.folder, f"tmp{number}")
+                os.mkdir(folder)
+                sweep = subprocess.Popen([self.binary, "sweep", "study.yaml", "-o", "out"], cwd=self.folder, stdout=subprocess.DEVNULL,
+                                         stderr=subprocess.DEVNULL, env={**os.environ, "TMPDIR": folder})  # fmt: skip
+                self.wait_for(lambda: any("smpimain" in line for line in self.commands(folder)))
+                sweep.send_signal(end)
+                sweep.wait(timeout=60)
+                self.wait_for(lambda: not self.commands(folder))
+                if end != signal.SIGKILL:
+                    self.assertEqual(os.listdir(folder), [])
+
+    @staticmethod
+    def commands(folder):
+        """The command lines of all processes that name the folder."""
+        lines = []
+        for process in filter(str.isdigit, os.listdir("/proc")):
+            with contextlib.suppress(OSError), open(f"/proc/{process}/cmdline", encoding="utf-8", errors="replace") as file:
+                lines.append(file.read().replace("\0", " "))
+        return [line for line in lines if folder in line]
+
+    def wait_for(self, condition):
+        for _ in range(600):
+            if condition():
+                return
+            time.sleep(0.1)
+        self.fail("it did not happen within a minute")
 
     def test_random_orders(self):
         """A wake-up that is lost is a deadlock here, which SimGrid finds."""

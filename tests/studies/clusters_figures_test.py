@@ -34,19 +34,21 @@ class Figures(CommandTest):
 
     @staticmethod
     def row(schedule, simulated, predicted=0.5, **more):
-        return {"status": "done", "schedule": schedule, "workers": 8, "microbatches": 10, "model.hidden": 320,
+        return {"status": "done", "schedule": schedule, "workers": 8, "microbatches": 10, "model.hidden": 80,
                 "--cluster": "somewhere/nvlink-infiniband.yaml", "--sharing": "fair", "predicted_makespan": predicted,
-                "simulated_makespan": simulated, "predicted_memory": 1, "simulated_bytes_between_ranks": 0, **more}  # fmt: skip
+                "simulated_makespan": simulated, **more}  # fmt: skip
 
     def test_a_dot_for_each_run(self):
         """Filled with contention, hollow without, at makespan over compute; a dash where simulate has it."""
-        self.rows("named", self.row("1f1b", 0.5), self.row("1f1b", 0.5, **{"--sharing": "none"}), self.row("zb-h1", 0.625),
-                  self.row("fsdp", 1.0, status="failed"), self.row("fsdp", 1.0, **{"model.hidden": 448}))  # fmt: skip
-        self.rows("searched", self.row("search-8-10", 0.45, 0.4, **{"schedule.file": "found.json"}))
-        runs = FIGURES.read(self.results)
+        self.rows("pipelines", self.row("1f1b", 0.5), self.row("1f1b", 0.5, **{"--sharing": "none"}), self.row("zb-h1", 0.625),
+                  self.row("search-8-10", 0.45, 0.4, **{"schedule.file": "found.json"}))  # fmt: skip
+        self.rows("sharded", self.row("fsdp", 1.0, status="failed"), self.row("fsdp", 1.0, **{"model.hidden": 112}))
+        alone = {"status": "done", "workers": 8, "microbatches": 10, "model.hidden": 80, "--links": "x/nvlink-infiniband.yaml"}
+        self.rows("predicted", {**alone, "schedule": "1f1b", "predicted_makespan": 7}, {**alone, "schedule": "fslpp", "predicted_makespan": 0.75})
+        runs = FIGURES.simulated_runs(FIGURES.read(self.results))
         self.assertEqual([(run["schedule"], run["model"], run["sharing"]) for run in runs],
-                         [("1f1b", "9.6B", "fair"), ("1f1b", "9.6B", "none"), ("zb-h1", "9.6B", "fair"), ("fsdp", "38.5B", "fair"),
-                          ("searched", "9.6B", "fair")])  # fmt: skip
+                         [("1f1b", "9.6B", "fair"), ("1f1b", "9.6B", "none"), ("zb-h1", "9.6B", "fair"), ("searched", "9.6B", "fair"),
+                          ("fsdp", "38.5B", "fair"), ("fslpp", "9.6B", "fair")])  # fmt: skip
         self.assertAlmostEqual(runs[0]["compute"], 10 * (12.96 + 13.22 + 9.76) / 1e3)
         FIGURES.draw(runs, Path(self.path("runs.svg")))
         texts = words(self.path("runs.svg"))
@@ -63,24 +65,25 @@ class Figures(CommandTest):
         with contextlib.redirect_stdout(printed):
             FIGURES.table(runs)
         self.assertEqual(printed.getvalue().splitlines(), [
-            "| 8 | 38.5B | nvlink-infiniband | fair |  |  |  |  |  | 1000 (+100.0 %) |  |",
-            "| 8 | 9.6B | nvlink-infiniband | fair | 500 (+0.0 %) |  | 625 (+25.0 %) |  | 450 (+12.5 %) |  |  |",
-            "| 8 | 9.6B | nvlink-infiniband | none | 500 (+0.0 %) |  |  |  |  |  |  |"])  # fmt: skip
+            "| 8 | 10 | 38.5B | nvlink-infiniband | fair |  |  |  |  |  | 1000 (+100.0 %) |  |",
+            "| 8 | 10 | 9.6B | nvlink-infiniband | fair | 500 (+0.0 %) |  | 625 (+25.0 %) |  | 450 (+12.5 %) |  | *750* |",
+            "| 8 | 10 | 9.6B | nvlink-infiniband | none | 500 (+0.0 %) |  |  |  |  |  |  |"])  # fmt: skip
 
     def test_the_map_has_the_fastest(self):
         """On a slow network ZB-H1, which has one stage a GPU; on a fast one V-ZB with two."""
-        FIGURES.BANDWIDTHS, FIGURES.MICROBATCHES = (1.5625, 200), (16,)
+        FIGURES.BANDWIDTHS, FIGURES.SIZES = (1.5625, 200), {64: (16,)}
         FIGURES.draw_map(self.binary, Path(self.path("map.svg")))
         texts = words(self.path("map.svg"))
-        for text in ("9.6B", "38.5B", "1.56", "200", "16"):
+        for text in ("9.6B, 64 GPUs", "38.5B, 64 GPUs", "1.562", "200", "16"):
             self.assertIn(text, texts)
         links = subprocess.run([sys.executable, Path(FIGURES.__file__).parents[2] / "clusters" / "generate.py", "--bandwidth", "1.5625"],
                                check=True, capture_output=True, text=True).stdout  # fmt: skip
         self.write("slow.yaml", links)
-        compared = self.ok("schedule", "compare", *FIGURES.MAPPED, "--workers", 64, "--microbatches", 16, "--durations",
+        pipelines = [name for name in FIGURES.MAPPED if name not in FIGURES.SHARDED]
+        compared = self.ok("schedule", "compare", *pipelines, "--workers", 64, "--microbatches", 16, "--durations",
                            "F=12.96ms,B=13.22ms,W=9.76ms", "--links", "slow.yaml", "--bytes", 4 * 1024 * 5120 * 2, "--json")  # fmt: skip
         times = sorted((row["makespan"], row["schedule"]) for row in json.loads(compared)["schedules"])
-        self.assertEqual([FIGURES.SHORT[times[0][1]], f"{(times[1][0] / times[0][0] - 1) * 100:.0f} %"], texts[texts.index("9.6B") - 4:][:2])
+        self.assertEqual([FIGURES.SHORT[times[0][1]], f"{(times[1][0] / times[0][0] - 1) * 100:.0f} %"], texts[texts.index("9.6B, 64 GPUs") - 4:][:2])
 
 
 if __name__ == "__main__":

@@ -6,6 +6,7 @@
 #include <condition_variable>
 #include <cstddef>
 #include <cstdint>
+#include <deque>
 #include <limits>
 #include <map>
 #include <memory>
@@ -31,9 +32,10 @@ namespace starpipe::sched {
 /// worker that carries w(s,b,d)), or *pinned* (to a worker, but no job: gradient reductions, optimizer steps,
 /// and the tasks of a program with a w and an n of its own), or *free* (any worker that can run it: tasks of
 /// other libraries). A worker takes pinned tasks without an n first, since jobs may wait for them, then the
-/// job that the discipline picks, then pinned tasks with an n, then free tasks. Of its pinned tasks with an n
-/// it takes the one with the smallest n, and of those with equal n the one that was pushed first. Those
-/// without an n run in the order in which they were pushed.
+/// job that the discipline picks, then pinned tasks with an n, then free tasks. But a pinned task without an
+/// n whose inputs are still on their way does not keep the worker from a job that can run meanwhile. Of its
+/// pinned tasks with an n it takes the one with the smallest n, and of those with equal n the one that was
+/// pushed first. Those without an n run in the order in which they were pushed, as far as they have inputs.
 ///
 /// Calling threads. `push` and `push_free` run on the thread that made the task ready: the submitting thread,
 /// the worker that finished the task's last predecessor, or the MPI thread when a message arrives. Many
@@ -42,8 +44,9 @@ namespace starpipe::sched {
 ///
 /// Locks. Each worker's queue has a mutex of its own, and the free tasks have one. They are leaves: while one
 /// is held, no other mutex is locked and no code of StarPU or of a user runs. A worker's mutex is held for
-/// O(log tasks), where tasks are its jobs or its queued pinned tasks (in `begin` for O(jobs)), the one of the
-/// free tasks for a pass over these tasks and the idle workers. So they may be locked in any StarPU callback
+/// O(log tasks), where tasks are its jobs or its queued pinned tasks with an n, and for a pass over those
+/// without an n, which are few (in `begin` for O(jobs)). The mutex of the free tasks is held for a pass over
+/// these tasks and the idle workers. So they may be locked in any StarPU callback
 /// without relaxing the worker first.
 ///
 /// Wake-ups. The caller must wake the worker when `push` returns true, and the worker that `push_free` or
@@ -73,9 +76,13 @@ class PolicyCore {
   /// Whether `worker` can run a free task. `push_free` calls it once for each worker, on its own thread,
   /// before the task is queued and while no lock is held.
   using CanRun = bool (*)(Task task, int worker);
+  /// Whether the inputs of a pinned task have arrived at `worker`. `pop` calls it on the worker's thread,
+  /// while no lock is held.
+  using HasInputs = bool (*)(Task task, int worker);
 
-  /// For workers 0 .. workers-1. `can_run` is called for these workers only.
-  PolicyCore(int workers, CanRun can_run);
+  /// For workers 0 .. workers-1. `can_run` is called for these workers only. Without `has_inputs` all inputs
+  /// count as there.
+  PolicyCore(int workers, CanRun can_run, HasInputs has_inputs = nullptr);
 
   /// Starts a run of all jobs of `schedule`. `logical[w]`: the worker of the schedule whose jobs worker w
   /// runs; -1 if it runs none. Throws std::logic_error, and changes nothing, when jobs of the previous run
@@ -117,9 +124,9 @@ class PolicyCore {
   void finish(int worker, plan::JobId job);
 
  private:
-  struct PinnedTask {
+  struct PinnedTask {  // with an n
     std::int64_t n;
-    std::uint64_t arrival;  // number of pinned tasks that were pushed to the worker before this one
+    std::uint64_t arrival;  // number of such tasks that were pushed to the worker before this one
     Task task;
     bool fetched;  // whether the task was named to be fetched
     bool operator>(const PinnedTask& other) const {
@@ -133,8 +140,9 @@ class PolicyCore {
     std::atomic<bool> was_pushed = false;  // since the last pop
     std::atomic<bool> waits = false;       // whether the worker is in `wait`
     bool was_idle = false;           // `pop` gave null since the last start; for the worker's thread only
-    std::vector<PinnedTask> pinned;  // a heap, whose first element runs next
-    std::uint64_t arrivals = 0;      // number of pinned tasks pushed so far
+    std::deque<Task> without_n;      // pinned tasks without an n
+    std::vector<PinnedTask> pinned;  // those with one: a heap, whose first element runs next
+    std::uint64_t arrivals = 0;      // number of pinned tasks with an n pushed so far
     std::optional<plan::WorkerQueue> queue;  // none when all jobs of the run have finished
     std::vector<Task> task_of;               // by the job's position in the worker's order
     std::vector<bool> fetched;               // by the same position: whether the job was named to be fetched
@@ -147,6 +155,9 @@ class PolicyCore {
 
   /// The queue of a worker that has jobs in this run. Call it under the worker's mutex.
   static plan::WorkerQueue& queue_of(Worker& worker);
+  /// The first pinned task without an n whose inputs are there, or null. On the worker's thread, without its
+  /// mutex.
+  Task find_with_inputs(int worker_id);
   /// Takes from `idle_` the worker that became idle last among those that can run the task. Call it under
   /// `free_mutex_`.
   std::optional<int> take_idle(const FreeTask& task);
@@ -157,6 +168,7 @@ class PolicyCore {
   std::atomic<void (*)()> when_idle_ = nullptr;
   std::vector<std::unique_ptr<Worker>> workers_;  // a mutex does not move
   CanRun can_run_;
+  HasInputs has_inputs_;
   std::mutex free_mutex_;                              // guards the members below
   std::multimap<int, FreeTask, std::greater<>> free_;  // by priority
   std::vector<int> idle_;  // idle workers: `pop` returned null to them, and no wake-up has named them since;

@@ -229,12 +229,13 @@ int sim(SimOptions options) {
   write_file("sim", request.config, runtime::config_json(given).dump());
   const runtime::Config config = configuration_of(request);
   const runtime::Experiment experiment = runtime::make_experiment(config);
-  const plan::Costs& costs = experiment.emulated.value();
-  cluster.check(experiment.schedule.workers());
+  const int workers = experiment.schedule.workers();
+  plan::Costs costs = experiment.emulated.value();
+  costs.workers_of_rank = workers / cluster.ranks(workers);
   runtime::check_gpu_memory(config, experiment, cluster, costs);
   write_file("sim", request.config,
              runtime::config_json(without_plugins(given, experiment, kinds, folder)).dump());
-  const nlohmann::json result = simulate_ranks(request, cluster, experiment.schedule.workers(), folder);
+  const nlohmann::json result = simulate_ranks(request, cluster, workers, folder);
   const runtime::ClusterRun run =
       runtime::read_cluster_run(config, experiment, cluster, costs, result, steps);
   print(runtime::cluster_table(run));

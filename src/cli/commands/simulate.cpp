@@ -45,6 +45,7 @@ namespace {
 struct SimulateOptions {
   ConfigOptions config;
   std::optional<int> workers;
+  std::optional<int> ranks;
   std::optional<std::string> timeline;
   std::optional<std::string> trace;
   CostOptions costs;
@@ -158,6 +159,15 @@ void apply(const SimulateOptions& options, plan::Costs& costs, std::string& unit
   costs.durations = plan::costs_of_stages(of_shares, schedule.workers(), schedule.stages()).durations;
 }
 
+/// What --ranks says. Throws InputError where it would change nothing.
+int workers_of_rank(int ranks, const plan::Costs& costs, int workers) {
+  if (!costs.links.shared() || !costs.prefetch)
+    throw InputError("--ranks: changes nothing without prefetch or where transfers share no link");
+  if (workers % ranks != 0)
+    throw InputError(fmt::format("--ranks: {} workers cannot be divided among {} ranks", workers, ranks));
+  return workers / ranks;
+}
+
 int simulate(const SimulateOptions& options) {
   if (options.per_share && !options.costs.gives_durations()) {
     throw InputError("--per-share: applies to the times of --durations; the model gives those of its stages");
@@ -182,6 +192,8 @@ int simulate(const SimulateOptions& options) {
   plan::Costs costs = default_costs(config, partition, experiment);
   std::string unit = default_unit(config, partition, experiment);
   apply(options, costs, unit, experiment.schedule);
+  if (options.ranks)
+    costs.workers_of_rank = workers_of_rank(*options.ranks, costs, experiment.schedule.workers());
   if (experiment.schedule.recompute()) costs = plan::with_recomputation(costs);
   const plan::Timeline timeline = plan::simulate(experiment.schedule, costs);
   const std::vector<runtime::DeviceNeed> memory =
@@ -211,6 +223,12 @@ void add_simulate(CLI::App& app, Action& action) {
   options->config.add_plugin_to(*command);
   command->add_option("--workers", options->workers, "Number of workers, in place of schedule.workers")
       ->type_name("W")
+      ->transform(whole_number(1, plan::size_limits::workers));
+  command
+      ->add_option("--ranks", options->ranks,
+                   "Ranks among which the workers are divided: over shared links, a rank receives a datum of "
+                   "another rank once for all of its workers; without it, each worker receives its own")
+      ->type_name("N")
       ->transform(whole_number(1, plan::size_limits::workers));
   options->costs.add_to(*command,
                         "the seconds of runtime.emulate; with schedule.partition the measured times; else in "

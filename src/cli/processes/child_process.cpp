@@ -2,9 +2,11 @@
 #include "cli/processes/child_process.hpp"
 
 #include <cerrno>
+#include <chrono>
 #include <csignal>
 #include <cstdio>
 #include <system_error>
+#include <thread>
 #include <utility>
 
 #include <fmt/format.h>
@@ -19,10 +21,12 @@ namespace {
 
 constexpr int exit_no_program = 127;  // as shells have it
 constexpr pid_t nobody = -1;
+constexpr int waits = 100;  // for a process that was asked to end: a second
+constexpr std::chrono::milliseconds one_wait{10};
 
 }  // namespace
 
-ChildProcess::ChildProcess(const std::function<void()>& work) {
+ChildProcess::ChildProcess(const std::function<void()>& work, Ending ending) : ending_(ending) {
   std::fflush(nullptr);  // or both processes would print the buffered text
   const pid_t parent = getpid();
   id_ = fork();
@@ -40,12 +44,16 @@ ChildProcess::ChildProcess(const std::function<void()>& work) {
 
 ChildProcess::~ChildProcess() {
   if (id_ == nobody || status_) return;
+  if (ending_ == Ending::ask) {
+    kill(-id_, SIGTERM);
+    for (int wait = 0; wait < waits && !status(); ++wait) std::this_thread::sleep_for(one_wait);
+  }
   kill(-id_, SIGKILL);
-  waitpid(id_, nullptr, 0);
+  if (!status_) waitpid(id_, nullptr, 0);
 }
 
 ChildProcess::ChildProcess(ChildProcess&& other) noexcept
-    : id_(std::exchange(other.id_, nobody)), status_(other.status_) {}
+    : id_(std::exchange(other.id_, nobody)), ending_(other.ending_), status_(other.status_) {}
 
 std::optional<int> ChildProcess::status() {
   int status = 0;

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <cstdint>
 #include <functional>
 #include <optional>
 #include <string>
@@ -12,13 +13,16 @@ namespace starpipe::cli {
 
 /// A process that this one starts, in a process group of its own. Ending signals (starpipe/base/signals.hpp)
 /// have their default actions in it. It does not outlive this object, nor this process: its group is killed.
-/// It is killed and not asked to end, since a launcher of ranks that is asked while it starts may leave its
-/// ranks behind. When a launcher is killed, its helpers on the hosts end the ranks.
 class ChildProcess {
  public:
+  /// How the destructor ends a process that still runs. A launcher of ranks is killed: if it were asked while
+  /// it starts, it might leave its ranks behind. When it is killed, its helpers on the hosts end the ranks.
+  /// `sim` is asked first, so that it removes its files; it is killed if it has not ended after a second.
+  enum class Ending : std::uint8_t { kill, ask };
+
   /// Calls `work` in a copy of this process. `work` must not return. Throws std::system_error when no process
   /// can be started.
-  explicit ChildProcess(const std::function<void()>& work);
+  explicit ChildProcess(const std::function<void()>& work, Ending ending = Ending::kill);
   ~ChildProcess();
   ChildProcess(ChildProcess&& other) noexcept;
   ChildProcess& operator=(ChildProcess&&) = delete;
@@ -30,6 +34,7 @@ class ChildProcess {
 
  private:
   pid_t id_;
+  Ending ending_;
   std::optional<int> status_;
 };
 

@@ -45,7 +45,13 @@ fs::path log_of(const fs::path& folder) { return folder / "log.txt"; }
 RunOutcome read_outcome(const fs::path& folder) {
   std::error_code error;
   RunOutcome outcome;
-  if (fs::is_regular_file(record_of(folder), error)) {
+  const bool has_report = fs::is_regular_file(folder / report_file, error);
+  const bool has_record = fs::is_regular_file(record_of(folder), error);
+  // A sweep writes the record last. A newer report is of a run that was started by hand since then, and the
+  // record tells nothing about it.
+  const bool by_hand = has_report && has_record &&
+                       fs::last_write_time(folder / report_file) > fs::last_write_time(record_of(folder));
+  if (has_record && !by_hand) {
     // A record that somebody has damaged says nothing; the report counts.
     const nlohmann::json record = nlohmann::json::parse(read_file(record_of(folder)), nullptr, false);
     const auto value = [&](const char* name) {
@@ -57,7 +63,6 @@ RunOutcome read_outcome(const fs::path& folder) {
       if (value(name).is_primitive() && !value(name).is_null()) outcome.origin[name] = value(name);
     }
   }
-  const bool has_report = fs::is_regular_file(folder / report_file, error);
   if (outcome.problem.empty() && has_report && !nlohmann::json::accept(read_file(folder / report_file)))
     outcome.problem = fmt::format("its {} is damaged", report_file);
   if (!outcome.problem.empty()) {

@@ -170,11 +170,14 @@ class Sweep {
     }
     prepare_folder(folder, config_text_);
     std::vector<std::string> command = command_of(study_, runs_[run], options_, config_of(folder));
-    ChildProcess process([&] {
-      if (!cores.empty()) runtime::Topology::host().bind(cores);
-      print_to(log_of(folder));
-      become_program(command);
-    });
+    const auto ending = study_.command == "sim" ? ChildProcess::Ending::ask : ChildProcess::Ending::kill;
+    ChildProcess process(
+        [&] {
+          if (!cores.empty()) runtime::Topology::host().bind(cores);
+          print_to(log_of(folder));
+          become_program(command);
+        },
+        ending);
     places_[place].busy = true;
     active_.push_back({run, place, std::move(lock), std::move(command), Clock::now(), std::move(process)});
   }

@@ -112,6 +112,7 @@ void add_links(nlohmann::ordered_json& object, const Costs& costs) {
       entry["comm_per_byte"] = number(level.link.beta);
       entry["sharing"] = to_string(level.sharing);
     }
+    if (costs.workers_of_rank > 1) object["workers_of_rank"] = costs.workers_of_rank;
   }
 }
 
@@ -131,6 +132,7 @@ void read_links(const JsonValue& object, Costs& costs) {
     costs.links = Link{.alpha = latency ? latency->time() : 0, .beta = per_byte ? per_byte->time() : 0};
     if (per_byte) require_bytes(*per_byte);
   }
+  if (const auto workers = object.find("workers_of_rank")) costs.workers_of_rank = workers->whole(1);
 }
 
 }  // namespace starpipe::plan::detail

@@ -196,16 +196,27 @@ Costs costs_of_file(const JsonValue& file, int stages) {
 }
 
 // The keys that a schedule is read from.
-constexpr std::array<std::string_view, 20> schedule_keys = {"schedule",        "workers",
-                                                            "stages",          "microbatches",
-                                                            "split_backward",  "discipline",
-                                                            "stage_graph",     "memory_limits",
-                                                            "recompute",       "unit",
-                                                            "durations",       "comm",
-                                                            "comm_per_byte",   "links",
-                                                            "prefetch",        "sizes",
-                                                            "shared_weights",  "stages_without_weights",
-                                                            "stages_that_add", "shards"};
+constexpr std::array<std::string_view, 21> schedule_keys = {"schedule",
+                                                            "workers",
+                                                            "stages",
+                                                            "microbatches",
+                                                            "split_backward",
+                                                            "discipline",
+                                                            "stage_graph",
+                                                            "memory_limits",
+                                                            "recompute",
+                                                            "unit",
+                                                            "durations",
+                                                            "comm",
+                                                            "comm_per_byte",
+                                                            "links",
+                                                            "workers_of_rank",
+                                                            "prefetch",
+                                                            "sizes",
+                                                            "shared_weights",
+                                                            "stages_without_weights",
+                                                            "stages_that_add",
+                                                            "shards"};
 // The keys that describe the run that was written, or how the schedule was found. Reading ignores their
 // values.
 constexpr std::array<std::string_view, 6> ignored_numbers = {

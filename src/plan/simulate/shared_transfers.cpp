@@ -15,11 +15,14 @@ SharedTransfers::SharedTransfers(const Schedule& schedule, const Costs& costs, c
       missing_(schedule.id_count(), 0),
       in_flight_(costs.links) {
   std::unordered_map<std::uint64_t, std::uint32_t> copies;
+  const auto first_of_rank = [&](int worker) { return worker - worker % costs.workers_of_rank; };
   for (const JobId id : schedule.order()) {
     const int worker = schedule.compute(id);
     fetches.for_each(id, [&](const Fetch& fetch) {
       auto transfer = static_cast<std::uint32_t>(transfers_.size());
-      const std::optional<std::uint64_t> copy = fetches.copy(fetch, worker);
+      const int rank = first_of_rank(worker);
+      const bool from_other_rank = costs.prefetch && rank != first_of_rank(fetch.from);
+      const std::optional<std::uint64_t> copy = fetches.copy(fetch, from_other_rank ? rank : worker);
       if (copy) transfer = copies.try_emplace(*copy, transfer).first->second;
       if (transfer == transfers_.size()) {
         transfers_.push_back({fetch.from, worker, fetch.bytes, {}});

@@ -287,6 +287,15 @@ void StepData::drop(std::size_t datum) const {
   if (is_mine(dropped) && is_temporary(dropped.kind)) starpu_data_invalidate_submit(handle(datum));
 }
 
+void StepData::fetch_weights() const {
+  if (!fetched_) return;
+  int priority = 0;
+  for (const auto& [datum, node] : fetched_->weights()) {
+    require(starpu_data_prefetch_on_node_prio(handle(datum), static_cast<unsigned>(node), 1, --priority),
+            "StarPU", "fetching", "weights");
+  }
+}
+
 void StepData::drop_fetched(const Task& task) {
   if (!fetched_) return;
   for (const std::size_t datum : fetched_->unread_after(task))

@@ -62,6 +62,11 @@ class StepData {
   /// the tasks of the step are inserted. `data` must outlive the step.
   void begin_step(int step, const model::Dataset* data);
 
+  /// Asks StarPU to copy weights to the GPUs of this rank whose jobs read them, in the order of these jobs.
+  /// Weights are ready when a step begins, so their copies need not wait until a job is. Call it before the
+  /// tasks of the step are inserted. Does not wait.
+  void fetch_weights() const;
+
   /// Call it before the insertion of each of the rank's tasks, for each datum that the task touches. When
   /// the datum is the next one in its slot, asks StarPU to let the host keep the loss that was there before,
   /// or to let it copy the input's or target's values, as soon as the tasks of the slot's last datum have

@@ -80,6 +80,7 @@ Submitter::Submitter(const Session& session, const plan::Schedule& schedule, con
       next_order_(next_order) {}
 
 void Submitter::submit_step() {
+  data_.fetch_weights();
   for (std::size_t i = 0; i < tasks_.tasks.size(); ++i) {
     const std::span<const DataAccess> data = graph_.tasks()[tasks_.tasks[i]].data;
     wait_for_room();

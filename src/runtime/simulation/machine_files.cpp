@@ -33,6 +33,9 @@ std::string table_by_node(int gpus, double with_host, double between_gpus) {
   return text;
 }
 
+// Between a GPU and main memory.
+plan::Link host_link(const Cluster& cluster) { return cluster.gpu_direct ? plan::Link{} : cluster.host_link; }
+
 double bandwidth(const plan::Link& link) {
   return link.beta > 0 ? std::min(fastest, 1 / link.beta) : fastest;
 }
@@ -85,7 +88,7 @@ class SimulatedLinks {
   /// The link between a GPU and main memory, one way.
   std::string with_host(int worker, std::string_view way) {
     const std::string name = fmt::format("host-{}-{}", worker / cluster_.gpus_per_host_link, way);
-    const plan::Link link = cluster_.gpu_direct ? plan::Link{} : cluster_.host_link;
+    const plan::Link link = host_link(cluster_);
     add(name, link, link.alpha, cluster_.gpu_direct ? plan::Sharing::none : plan::Sharing::fair);
     return name;
   }
@@ -178,12 +181,12 @@ MachineFiles write_machine_files(const Cluster& cluster, int workers, const std:
     write_file("sim", file, text);
   };
   const auto of_bus = [&](std::string_view suffix) { return bus / fmt::format("{}.{}", host_name, suffix); };
+  const plan::Link host = host_link(cluster);
   const plan::Link& first = cluster.links.levels().front().link;
   constexpr double mega = 1e6;
   write(of_bus("config"), "");
-  write(of_bus("bandwidth"),
-        table_by_node(gpus, bandwidth(cluster.host_link) / mega, bandwidth(first) / mega));
-  write(of_bus("latency"), table_by_node(gpus, cluster.host_link.alpha * mega, first.alpha * mega));
+  write(of_bus("bandwidth"), table_by_node(gpus, bandwidth(host) / mega, bandwidth(first) / mega));
+  write(of_bus("latency"), table_by_node(gpus, host.alpha * mega, first.alpha * mega));
 
   SimulatedLinks links(cluster, gpus);
   std::string zones = network_zone(links, ranks);

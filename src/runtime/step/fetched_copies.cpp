@@ -7,7 +7,10 @@ FetchedCopies::FetchedCopies(const TaskGraph& graph, std::span<const int> nodes)
     : graph_(graph), nodes_(nodes.begin(), nodes.end()) {
   for (const Task& task : graph_.tasks()) {
     for (const DataAccess& access : task.data) {
-      if (is_fetched(access, task.worker)) ++readers_[{access.datum, node(task.worker)}];
+      if (!is_fetched(access, task.worker)) continue;
+      const Copy copy{access.datum, node(task.worker)};
+      if (++readers_[copy] == 1 && graph_.data()[access.datum].kind == DataKind::weights)
+        weights_.push_back(copy);
     }
   }
   reset();

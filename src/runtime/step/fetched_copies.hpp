@@ -25,6 +25,11 @@ class FetchedCopies {
   /// outlive this object.
   FetchedCopies(const TaskGraph& graph, std::span<const int> nodes);
 
+  using Copy = std::pair<std::size_t, int>;  ///< datum, memory node
+
+  /// The copies of weights, in the order of the tasks that read them first.
+  [[nodiscard]] std::span<const Copy> weights() const { return weights_; }
+
   /// Call it before each step.
   void reset();
 
@@ -33,14 +38,13 @@ class FetchedCopies {
   [[nodiscard]] std::vector<std::size_t> unread_after(const Task& task);
 
  private:
-  using Copy = std::pair<std::size_t, int>;  // datum, memory node
-
   [[nodiscard]] int node(int worker) const { return nodes_[index(worker)]; }
   [[nodiscard]] bool is_fetched(const DataAccess& access, int worker) const;
 
   const TaskGraph& graph_;
   std::vector<int> nodes_;
   std::map<Copy, int> readers_;  // number of tasks of a step that read the copy
+  std::vector<Copy> weights_;
   std::mutex mutex_;
   std::map<Copy, int> left_;  // number of these tasks that have not ended
 };

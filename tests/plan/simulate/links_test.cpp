@@ -315,6 +315,29 @@ TEST(SimulateOverSharedLinks, WeightsLeaveTogetherAtTimeZero) {
   EXPECT_GT(last_first_start(Sharing::fair), 2);
 }
 
+TEST(SimulateOverSharedLinks, ARankReceivesWeightsOnce) {
+  const Schedule schedule =
+      make_schedule("fsdp", {.workers = 4, .microbatches = 4, .graph = StageGraph::chain(1)});
+  Costs costs;
+  costs.sizes = {{.weights = 2}};
+  costs.links = Links({{.workers = 2, .link = {.alpha = 0, .beta = 1}, .sharing = Sharing::fair},
+                       {.link = {.alpha = 0, .beta = 1}, .sharing = Sharing::fair}});
+  const auto starts = [&](int workers_of_rank) {
+    costs.workers_of_rank = workers_of_rank;
+    const Timeline timeline = simulate(schedule, costs);
+    std::vector<double> first;
+    for (const auto& row : timeline.order) first.push_back(timeline.spans[row.front()].start);
+    return first;
+  };
+  // Worker 0 holds the stage. Both workers of the other node want it over the port of node 0.
+  EXPECT_THAT(starts(1), ElementsAre(0, 2, 4, 4));
+  EXPECT_THAT(starts(2), ElementsAre(0, 2, 2, 2));
+  // Without prefetch each worker fetches for itself.
+  costs.prefetch = false;
+  const std::vector<double> own = starts(1);
+  EXPECT_EQ(starts(2), own);
+}
+
 struct Case {
   Schedule schedule;
   Costs costs;

@@ -77,6 +77,22 @@ TEST(FetchedCopies, LeaveAfterTheirLastReaderOnTheGpu) {
   }
 }
 
+TEST(FetchedCopies, WeightsInTheOrderOfTheirReaders) {
+  const model::Network network = tiny_gpt(3);
+  const Schedule schedule =
+      plan::make_schedule("fsdp", {.workers = 3, .microbatches = 3, .graph = network.graph});
+  const TaskGraph graph(schedule, network, sgd);
+  const FetchedCopies copies(graph, std::vector{1, 2, 3});
+  std::map<int, std::vector<int>> stages;  // by node
+  for (const auto& [datum, node] : copies.weights()) {
+    EXPECT_EQ(graph.data()[datum].kind, DataKind::weights);
+    stages[node].push_back(graph.data()[datum].stage);
+  }
+  EXPECT_THAT(stages[1], ElementsAre(1, 2));
+  EXPECT_THAT(stages[2], ElementsAre(0, 2));
+  EXPECT_THAT(stages[3], ElementsAre(0, 1));
+}
+
 TEST(FetchedCopies, NothingLeavesMainMemoryOrItsOwner) {
   const model::Network network = tiny_gpt(4);
   const Schedule schedule =

@@ -85,6 +85,9 @@ constexpr auto members(T& value) {
   } else if constexpr (count == 5) {
     [[maybe_unused]] auto& [a, b, c, d, e] = value;
     return TypeList<decltype(a), decltype(b), decltype(c), decltype(d), decltype(e)>();
+  } else if constexpr (count == 6) {
+    [[maybe_unused]] auto& [a, b, c, d, e, f] = value;
+    return TypeList<decltype(a), decltype(b), decltype(c), decltype(d), decltype(e), decltype(f)>();
   } else if constexpr (count == 8) {
     [[maybe_unused]] auto& [a, b, c, d, e, f, g, h] = value;
     return TypeList<decltype(a), decltype(b), decltype(c), decltype(d), decltype(e), decltype(f), decltype(g),
@@ -220,7 +223,7 @@ constexpr InterfaceText interface_text() {
                               {offsetof(LinkLevel, name), offsetof(LinkLevel, workers),
                                offsetof(LinkLevel, link), offsetof(LinkLevel, sharing)});
   add_class<Links>(text, "Links");
-  add_aggregate<Costs, 5>(text, "Costs");
+  add_aggregate<Costs, 6>(text, "Costs");
   add_class<Schedule>(text, "Schedule");
   add_aggregate<ScheduleSpec, 10>(text, "ScheduleSpec",
                                   {offsetof(ScheduleSpec, microbatches), offsetof(ScheduleSpec, workers)});

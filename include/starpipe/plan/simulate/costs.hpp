@@ -70,6 +70,9 @@ struct Costs {
   /// With prefetch, transfers overlap compute: a result leaves when it is ready, weights leave at time 0.
   /// Without, a worker fetches the inputs of a job one after the other, once it has picked the job.
   bool prefetch = true;
+  /// So many neighbouring workers are a rank: 0 to N - 1, N to 2 N - 1, ... A rank receives a datum of
+  /// another rank once, and its workers share it. This counts where transfers share links, with prefetch.
+  int workers_of_rank = 1;
 
   /// The entry of `stage`, from 0.
   [[nodiscard]] const Durations& duration(int stage) const;
