@@ -173,7 +173,8 @@ EFFECTS = {
         "--comm": Effect("simulate mlp.yaml", "--comm 0.5"),
         "--links": Effect("simulate mlp.yaml", "--links links.yaml"),
         "--workers": Effect("simulate mlp.yaml", "--workers 3"),
-        "--ranks": Effect("simulate mlp.yaml --set schedule.name=fsdp --set schedule.workers=4 --links links.yaml", "--ranks 2"),
+        "--ranks": Effect("simulate mlp.yaml --set schedule.name=fsdp --set schedule.workers=4 --set schedule.stages=2 --links links.yaml",
+                          "--ranks 2"),
         "--no-prefetch": Effect("simulate mlp.yaml --comm 2 --set schedule.name=gpipe", "--no-prefetch"),
         "--per-share": Effect("simulate mlp.yaml --durations F=3,B=1,W=1 --set schedule.name=looped-bfs --set schedule.workers=1",
                               "--per-share"),
@@ -321,7 +322,7 @@ SILENCED = {
     # The CSV has the order only.
     *(("schedule show", option, "--format") for option in (*TIMES, "--bytes", "--per-share")),
     *(("schedule check", option, "--format") for option in (*TIMES, "--bytes")),
-    *(("simulate", option, "--format") for option in (*TIMES, "--per-share")),
+    *(("simulate", option, "--format") for option in (*TIMES, "--per-share", "--ranks")),
     # Both ask for JSON.
     *((command, "--json", "--output") for command in ("schedule show", "schedule check", "simulate", "partition", "periodic")),
     ("partition", "--format", "--output"),
