@@ -99,6 +99,19 @@ TEST(ScheduleJson, RoundTripsEveryCost) {
   EXPECT_EQ(json["received_bytes"]["activations"].dump(), "[0,30]");
 }
 
+TEST(ScheduleJson, RoundTripsTheWorkersOfARank) {
+  const Schedule schedule = named("fsdp", 4, 4);
+  Costs costs;
+  costs.sizes.assign(4, {.weights = 2});
+  costs.links = Links({{.workers = 2, .link = {.alpha = 0, .beta = 1}, .sharing = Sharing::fair},
+                       {.link = {.alpha = 0, .beta = 1}, .sharing = Sharing::fair}});
+  costs.workers_of_rank = 2;
+  const Timeline timeline = simulate(schedule, costs);
+  const ImportedSchedule read = schedule_from_json(schedule_json(schedule, costs, timeline).dump(), "file");
+  EXPECT_EQ(read.costs.workers_of_rank, 2);
+  EXPECT_EQ(simulate(read.schedule, read.costs).makespan, timeline.makespan);
+}
+
 TEST(ScheduleJson, RoundTripsSharedWeights) {
   const Schedule schedule = named("1f1b", 3, 2);
   Costs costs;
