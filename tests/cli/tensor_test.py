@@ -264,6 +264,22 @@ class Tensor(CommandTest):
         self.assertGreater(spans[2], 2 * spans[1] * (head + blocks / 2) / (head + blocks) * 0.9)
         self.assertLess(spans[2], 2 * spans[1])
 
+    def test_an_emulated_time_is_that_of_a_whole_stage(self):
+        """Whatever its shards; one time for each shard is taken, too."""
+        def work(*settings):
+            words = [word for setting in settings for word in ("--set", setting)]
+            result = json.loads(self.ok("simulate", "c.yaml", *words, "--json"))
+            durations = result["durations"]
+            return sum(times["F"] for times in durations) if isinstance(durations, list) else durations["F"] * result["stages"]
+
+        for shards in (("model.tensor=1",), ("model.tensor=2",), ("model.tensor=[4, 1]",), ("schedule.vocabulary.shards=3",),
+                       ("model.tensor=2", "schedule.vocabulary.shards=2")):
+            with self.subTest(shards):
+                self.assertAlmostEqual(work("schedule.workers=2", *shards, "runtime.emulate={F: 1ms, B: 1ms, W: 1ms}"), 2e-3)
+                self.assertAlmostEqual(work("schedule.workers=2", *shards, "runtime.emulate={F: [1ms, 3ms], B: 1ms, W: 1ms}"), 4e-3)
+        each = "[" + ", ".join(["1ms"] * 10) + "]"
+        self.assertAlmostEqual(work("schedule.workers=2", "model.tensor=2", f"runtime.emulate={{F: {each}, B: 1ms, W: 1ms}}"), 10e-3)
+
     def test_the_advice_of_a_memory_limit_holds(self):
         """It is of the same number of workers, whatever the shards, and the schedule that it names needs and takes what it says."""
         self.write("c.yaml", CONFIG.replace("1f1b", "gpipe"))
@@ -290,7 +306,9 @@ class Tensor(CommandTest):
                 needed = max(sum(parts.values()) for parts in advised["memory"])
                 self.assertLessEqual(needed, limit)
                 self.assertAlmostEqual(needed / (float(need.split()[0]) * {"KiB": 2**10, "MiB": 2**20}[need.split()[1]]), 1, delta=0.02)
-                of_stage = (1, 1) if settings == emulated else (advised["stages"], own["stages"])
+                # An emulated time is that of a whole stage, of which the advised schedule may have more.
+                whole = int(dict(part.split("=") for part in advice).get("stages", 2))
+                of_stage = (whole, 2) if settings == emulated else (advised["stages"], own["stages"])
                 self.assertAlmostEqual(advised["makespan"] / of_stage[0] / (own["makespan"] / of_stage[1]), float(factor), delta=0.006)
 
     def test_compared_schedules_have_the_same_emulated_work(self):

@@ -204,6 +204,7 @@ Schedule with_detached_where_free(const Schedule& schedule, std::span<const Stag
                                   const Costs& costs, int ahead) {
   std::optional<Schedule> best;
   double shortest = 0;
+  ahead = std::min(ahead, schedule.microbatches());  // there are no more to run ahead by
   // A worker that runs further ahead does not always help: it may start a long job just before a part is
   // ready that others wait for.
   for (int least = 0;; least = std::min(ahead, std::max(1, 2 * least))) {

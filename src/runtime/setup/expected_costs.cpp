@@ -56,12 +56,12 @@ plan::Costs costs_by_flops(const model::Network& network) {
 
 plan::Costs emulated_costs(const EmulationConfig& wanted, const model::Network& network, int workers) {
   const auto stages = static_cast<int>(network.stages.size());
-  // With shards of the vocabulary the times may be those of whole stages.
+  // With shards the times may be those of whole stages.
   const auto fits = [&](const std::vector<double>& times) {
     return times.size() == 1 || std::cmp_equal(times.size(), network.whole_stages());
   };
-  const bool of_whole_stages = !wanted.per_share && network.config.vocabulary.shards > 1 && fits(wanted.F) &&
-                               fits(wanted.B) && fits(wanted.W);
+  const bool of_whole_stages =
+      !wanted.per_share && !network.parts.empty() && fits(wanted.F) && fits(wanted.B) && fits(wanted.W);
   const std::size_t parts = index(wanted.per_share  ? workers
                                   : of_whole_stages ? network.whole_stages()
                                                     : stages);
@@ -106,10 +106,6 @@ plan::Costs emulated_costs(const EmulationConfig& wanted, const model::Network& 
   costs.links = wanted.links_file.empty() ? plan::Links(plan::Link{.alpha = wanted.comm}) : wanted.links;
   costs.prefetch = wanted.prefetch;
   return costs;
-}
-
-double emulated_stages(const model::Network& network) {
-  return network.config.vocabulary.shards > 1 ? network.whole_stages() : network.graph.size();
 }
 
 Config with_emulated_times(Config config, std::span<const plan::Durations> of_stages) {

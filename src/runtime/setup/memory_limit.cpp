@@ -112,7 +112,7 @@ Config with_schedule(const Config& config, const PlannedRun& run, const plan::Sc
   schedule.cuts.clear();
   if (other.runtime.emulate && !other.runtime.emulate->per_share) {
     const model::Network network = model::build_network(other.model, other.training.microbatch_size, stages);
-    scale(*other.runtime.emulate, emulated_stages(run.network) / emulated_stages(network));
+    scale(*other.runtime.emulate, static_cast<double>(run.network.whole_stages()) / network.whole_stages());
   }
   return other;
 }

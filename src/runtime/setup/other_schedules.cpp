@@ -34,8 +34,8 @@ OtherSchedule with_schedule(const Config& config, const std::string& name) {
   OtherSchedule other{.config = with_name(config, name)};
   if (!config.runtime.emulate || config.runtime.emulate->per_share) return other;
   const std::string& own = config.schedule.name;
-  const double own_stages = emulated_stages(network_of(with_name(config, own)));
-  const double stages = emulated_stages(network_of(other.config));
+  const double own_stages = network_of(with_name(config, own)).whole_stages();
+  const double stages = network_of(other.config).whole_stages();
   if (stages == own_stages) return other;
   other.stage_share = own_stages / stages;
   EmulationConfig& emulate = *other.config.runtime.emulate;

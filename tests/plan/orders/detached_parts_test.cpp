@@ -2,6 +2,7 @@
 #include "starpipe/plan/orders/detached_parts.hpp"
 
 #include <algorithm>
+#include <limits>
 #include <utility>
 #include <vector>
 
@@ -185,7 +186,7 @@ TEST(DetachedParts, RunningFurtherAheadNeverTakesLonger) {
     of.set_head(head);
     const Schedule whole = named_chain("1f1b", 8, 32, 8);
     double before = simulated_makespan(of.run(whole, 0), of.costs);
-    for (const int ahead : {1, 2, 4, 8}) {
+    for (const int ahead : {1, 2, 4, 8, std::numeric_limits<int>::max()}) {
       const double makespan = simulated_makespan(of.run(whole, ahead), of.costs);
       EXPECT_LE(makespan, before) << "head " << head << ", ahead " << ahead;
       before = makespan;

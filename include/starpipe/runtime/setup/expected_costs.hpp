@@ -15,13 +15,10 @@ plan::Costs costs_by_flops(const model::Network& network);
 
 /// Costs of jobs and transfers that `runtime.emulate` times. Throws InputError where the number of times is
 /// neither 1 nor the number of stages, or with `per_share` the number of workers. `workers`: of the schedule,
-/// shards included. With `per_share`, the stages of a network of shards divide the times by their FLOPs.
+/// shards included. In a network of shards, one time for all, or one for each whole stage, is divided among
+/// the parts of a stage by their FLOPs; one time for each part is taken as it is. With `per_share`, all
+/// stages divide the times by their FLOPs.
 plan::Costs emulated_costs(const EmulationConfig& wanted, const model::Network& network, int workers);
-
-/// How many stages of the network have a time of their own in `runtime.emulate` without `per_share`: all
-/// shards, but shards of the vocabulary have parts of the times of whole stages. A time that is one for all
-/// stages gives the same work in all when it is divided by this number.
-double emulated_stages(const model::Network& network);
 
 /// The configuration with these durations in `runtime.emulate`, on workers without a kind of device.
 /// `of_stages`: in seconds and without recomputation, one a stage or one for all.
