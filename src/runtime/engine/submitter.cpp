@@ -134,8 +134,10 @@ void Submitter::insert(const Task& task) {
   void (*const epilogue)(void*) = session_.on_gpus() ? TaskRunner::end_on_gpu : nullptr;
   std::vector<starpu_task*> awaited;
   std::unique_lock<std::mutex> arrivals_wait;  // until the task depends on its arrivals, none may end
-  if (emulation_ != nullptr) awaited = emulation_->arrivals(task);
-  if (!awaited.empty()) arrivals_wait = emulation_->hold(task);
+  if (emulation_ != nullptr) {
+    awaited = emulation_->arrivals(task);
+    if (!awaited.empty()) arrivals_wait = emulation_->hold(task);
+  }
   const std::string name = name_of(task, schedule_);
   TaskRunner::Argument* const argument = is_local ? runner_.new_argument(task, name) : nullptr;
   const int status = starpu_mpi_task_insert(
