@@ -32,10 +32,11 @@ namespace starpipe::sched {
 /// worker that carries w(s,b,d)), or *pinned* (to a worker, but no job: gradient reductions, optimizer steps,
 /// and the tasks of a program with a w and an n of its own), or *free* (any worker that can run it: tasks of
 /// other libraries). A worker takes pinned tasks without an n first, since jobs may wait for them, then the
-/// job that the discipline picks, then pinned tasks with an n, then free tasks. But a pinned task without an
-/// n whose inputs are still on their way does not keep the worker from a job that can run meanwhile. Of its
-/// pinned tasks with an n it takes the one with the smallest n, and of those with equal n the one that was
-/// pushed first. Those without an n run in the order in which they were pushed, as far as they have inputs.
+/// job that the discipline picks, then pinned tasks with an n, then free tasks. A pinned task
+/// without an n may have to wait for its inputs; jobs that can run go first then. Pinned tasks without an n
+/// run in the order in which they were pushed, except that one with its inputs there passes those without.
+/// Pinned tasks with an n run by n, the smallest first, and with equal n in the order in which they were
+/// pushed.
 ///
 /// Calling threads. `push` and `push_free` run on the thread that made the task ready: the submitting thread,
 /// the worker that finished the task's last predecessor, or the MPI thread when a message arrives. Many
@@ -141,7 +142,7 @@ class PolicyCore {
     std::atomic<bool> waits = false;       // whether the worker is in `wait`
     bool was_idle = false;           // `pop` gave null since the last start; for the worker's thread only
     std::deque<Task> without_n;      // pinned tasks without an n
-    std::vector<PinnedTask> pinned;  // those with one: a heap, whose first element runs next
+    std::vector<PinnedTask> pinned;  // pinned tasks with an n: a heap, whose first element runs next
     std::uint64_t arrivals = 0;      // number of pinned tasks with an n pushed so far
     std::optional<plan::WorkerQueue> queue;  // none when all jobs of the run have finished
     std::vector<Task> task_of;               // by the job's position in the worker's order
