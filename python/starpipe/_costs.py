@@ -173,8 +173,8 @@ class Costs:
         prefetch: whether transfers overlap compute. Without, a worker fetches a job's inputs once it has picked the job.
         unit: of all times: "s", or "" when it has no name. Pictures show short times in seconds as ms or µs.
         includes_recomputation: whether B includes F's time already, as in the files of schedules that recompute.
-        workers_of_rank: so many neighbouring workers are a rank. Where links are shared, with prefetch, a rank receives
-            a datum of another rank once for all of its workers.
+        workers_of_rank: so many neighbouring workers are a rank. With prefetch, a rank receives a datum of another rank
+            once for all of its workers, and transfers from one of its workers to another follow each other.
 
         Raises InputError for values of another form, and for both `comm` and `links`.
         """

@@ -344,7 +344,7 @@ REFUSED = [
     ("simulate mlp.yaml --comm 0 --no-prefetch", "--no-prefetch", "--comm"),
     ("simulate emulated.yaml --no-prefetch", "--no-prefetch", "--comm"),
     ("simulate mlp.yaml --per-share", "--per-share", "--durations"),
-    ("simulate mlp.yaml --ranks 2", "--ranks", "share no link"),
+    ("simulate mlp.yaml --ranks 2", "--ranks", "take no time"),
     ("simulate mlp.yaml --ranks 3 --links links.yaml", "--ranks", "2 workers cannot be divided among 3 ranks"),
     ("simulate mlp.yaml --workers 1 --set schedule.workers=2", "--workers", "--set gives schedule.workers"),
     (f"{SEARCH} --no-prefetch", "--no-prefetch"),

@@ -127,20 +127,19 @@ class Sim(CommandTest):
 
     def test_sharded_weights(self):
         """Fetching weights and adding up gradients takes many jobs' time, and overlaps with them as predicted: weights are fetched from
-        the start of the step, and a job waits for no reduction. The data are small enough for StarPU's blocks: larger ones would
-        be freed by `cudaFree`, which waits for copies."""
+        the start of the step, all messages of a rank are on their way at once (on 4 nodes more than StarPU-MPI's ten), and a job
+        waits for no reduction. The data are small enough for StarPU's blocks: larger ones would be freed by `cudaFree`, which waits
+        for copies."""
         slow = CLUSTER.replace("bandwidth: 300GB/s", "bandwidth: 20MB/s").replace("bandwidth: 50GB/s", "bandwidth: 20MB/s")
-        for name, sharing in (("fsdp", "none"), ("fsdp", "fair"), ("fslpp, groups: 2", "fair")):
-            for nodes in (1, 2):
+        # A GPU fetches the inputs of its next two jobs only, simulate sends them when they are made. So where ports are shared,
+        # activations must be small for both to agree.
+        fslpp = "fslpp, groups: 2"
+        for name, sharing, batch in (("fsdp", "none", 64), ("fsdp", "fair", 64), (fslpp, "none", 64), (fslpp, "fair", 2)):
+            for nodes in (1, 2, 4):
                 with self.subTest(schedule=name, sharing=sharing, nodes=nodes):
-                    text = config(f"name: {name}, workers: {8 * nodes}", microbatches=32, hidden=256, layers=16 * nodes)
+                    text = config(f"name: {name}, workers: {8 * nodes}", microbatches=32, hidden=256, batch=batch, layers=16 * nodes)
                     report = self.simulate(text, "--sharing", sharing, "--gpu-direct", cluster=slow)
-                    # StarPU fetches weights for a GPU two by two, simulate all at once. Where ports are shared, the first weights then
-                    # come earlier, so that the run may be faster.
-                    times = report["makespan"]
-                    self.assertLessEqual(times["simulated"], 1.02 * times["predicted"])
-                    if name == "fsdp":
-                        self.assert_as_predicted(report)
+                    self.assert_as_predicted(report)
 
     def test_nothing_goes_on_when_sim_ends(self):
         """Neither when a sweep is interrupted, nor when it or `sim` is killed."""

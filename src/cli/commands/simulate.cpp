@@ -161,8 +161,8 @@ void apply(const SimulateOptions& options, plan::Costs& costs, std::string& unit
 
 /// What --ranks says. Throws InputError where it would change nothing.
 int workers_of_rank(int ranks, const plan::Costs& costs, int workers) {
-  if (!costs.links.shared() || !costs.prefetch)
-    throw InputError("--ranks: changes nothing without prefetch or where transfers share no link");
+  if (!costs.links.takes_time() || !costs.prefetch)
+    throw InputError("--ranks: changes nothing without prefetch or where transfers take no time");
   if (workers % ranks != 0)
     throw InputError(fmt::format("--ranks: {} workers cannot be divided among {} ranks", workers, ranks));
   return workers / ranks;
@@ -225,9 +225,11 @@ void add_simulate(CLI::App& app, Action& action) {
       ->type_name("W")
       ->transform(whole_number(1, plan::size_limits::workers));
   command
-      ->add_option("--ranks", options->ranks,
-                   "Ranks among which the workers are divided: over shared links, a rank receives a datum of "
-                   "another rank once for all of its workers; without it, each worker receives its own")
+      ->add_option(
+          "--ranks", options->ranks,
+          "Ranks of GPUs among which the workers are divided: a rank receives a datum of another rank "
+          "once for all of its workers, and transfers from one of them to another follow each other; "
+          "without it, each worker is a rank")
       ->type_name("N")
       ->transform(whole_number(1, plan::size_limits::workers));
   options->costs.add_to(*command,

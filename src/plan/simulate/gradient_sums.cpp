@@ -22,7 +22,7 @@ namespace {
 class GradientSums {
  public:
   GradientSums(const Schedule& schedule, const Costs& costs, const Timeline& timeline)
-      : schedule_(schedule), timeline_(timeline), in_flight_(costs.links) {
+      : schedule_(schedule), timeline_(timeline), in_flight_(costs.links, costs.workers_of_rank) {
     for (int s = 0; s < schedule.stages(); ++s) {
       if (costs.size(s).has_weights) add(std::span(&s, 1), costs.size(s).updated());
     }

@@ -13,7 +13,7 @@ SharedTransfers::SharedTransfers(const Schedule& schedule, const Costs& costs, c
       results_(schedule.id_count()),
       inputs_(schedule.id_count()),
       missing_(schedule.id_count(), 0),
-      in_flight_(costs.links) {
+      in_flight_(costs.links, costs.workers_of_rank) {
   std::unordered_map<std::uint64_t, std::uint32_t> copies;
   const auto first_of_rank = [&](int worker) { return worker - worker % costs.workers_of_rank; };
   for (const JobId id : schedule.order()) {

@@ -73,7 +73,7 @@ class Simulation {
         running_(index(schedule.workers()), false) {
     queues_.reserve(running_.size());
     for (int w = 0; w < schedule.workers(); ++w) queues_.emplace_back(schedule, w);
-    if (costs.links.shared() && times.transfer.empty())
+    if (costs.transfers_wait() && times.transfer.empty())
       shared_ = std::make_unique<detail::SharedTransfers>(schedule, costs, fetches_);
   }
 

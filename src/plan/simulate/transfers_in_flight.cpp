@@ -8,30 +8,42 @@
 namespace starpipe::plan {
 
 void TransfersInFlight::begin(double now, int from, int to, std::uint64_t bytes, std::uint32_t number) {
-  if (links_.levels().empty()) return push(now, Event::Kind::arrival, number);
-  const std::size_t l = links_.level(from, to);
+  Transfer transfer = {from, to, bytes, number};
+  if (links_.between(from, to).time(bytes) == 0) return push_arrival(now, transfer);
+  transfer.stream = stream_of(from, to);
+  if (transfer.stream != no_stream) {
+    Stream& stream = streams_[transfer.stream];
+    if (stream.busy) return stream.waiting.push_back(transfer);
+    stream.busy = true;
+  }
+  start(now, transfer);
+}
+
+void TransfersInFlight::start(double now, const Transfer& transfer) {
+  const std::size_t l = links_.level(transfer.from, transfer.to);
   const auto& [name, workers, link, sharing] = links_.levels()[l];
-  const double undelayed = now + link.time(bytes);
-  const double passing = link.beta * static_cast<double>(bytes);
-  if (sharing == Sharing::none || passing == 0) return push(undelayed, Event::Kind::arrival, number);
-  const std::size_t out = port_of(l, from, true);
-  const std::size_t in = port_of(l, to, false);
+  const double undelayed = now + link.time(transfer.bytes);
+  const double passing = link.beta * static_cast<double>(transfer.bytes);
+  if (sharing == Sharing::none || passing == 0) return push_arrival(undelayed, transfer);
+  const std::size_t out = port_of(l, transfer.from, true);
+  const std::size_t in = port_of(l, transfer.to, false);
   const double at_ports = now + link.alpha;
   if (sharing == Sharing::in_order) {
     const double free_at = std::max(ports_[out].free_at, ports_[in].free_at);
     const double end = free_at > at_ports ? free_at + passing : undelayed;
     ports_[out].free_at = ports_[in].free_at = end;
-    return push(end, Event::Kind::arrival, number);
+    return push_arrival(end, transfer);
   }
   const std::uint32_t flow = new_flow();
-  flows_[flow] = {.number = number,
+  flows_[flow] = {.number = transfer.number,
+                  .stream = transfer.stream,
                   .turn = flows_[flow].turn,
                   .out = out,
                   .in = in,
                   .left = passing,
                   .since = at_ports,
                   .undelayed = undelayed};
-  push(at_ports, Event::Kind::flow_begins, flow);
+  events_.push({at_ports, pushed_++, Event::Kind::flow_begins, flow, 0, no_stream});
 }
 
 double TransfersInFlight::next() const {
@@ -42,14 +54,38 @@ double TransfersInFlight::next() const {
 void TransfersInFlight::advance(double now, std::vector<std::uint32_t>& arrived) {
   while (next() <= now) {
     const double time = next();
-    for (; next() == time; events_.pop()) handle(events_.top(), arrived);
+    while (next() == time) {
+      const Event event = events_.top();
+      events_.pop();
+      handle(event, arrived);
+    }
     change_rates(time);
     while (!events_.empty() && is_void(events_.top())) events_.pop();
   }
 }
 
-void TransfersInFlight::push(double time, Event::Kind kind, std::uint32_t index, std::uint32_t turn) {
-  events_.push({time, pushed_++, kind, index, turn});
+// The stream from one worker to another, or `no_stream` between ranks.
+std::uint32_t TransfersInFlight::stream_of(int from, int to) {
+  if (from / workers_of_rank_ != to / workers_of_rank_) return no_stream;
+  const std::uint64_t pair = (static_cast<std::uint64_t>(from) << 32U) | static_cast<std::uint32_t>(to);
+  const auto [found, is_new] = stream_numbers_.try_emplace(pair, static_cast<std::uint32_t>(streams_.size()));
+  if (is_new) streams_.emplace_back();
+  return found->second;
+}
+
+void TransfersInFlight::arrive(std::uint32_t number, std::uint32_t stream, double now,
+                               std::vector<std::uint32_t>& arrived) {
+  arrived.push_back(number);
+  if (stream == no_stream) return;
+  std::deque<Transfer>& waiting = streams_[stream].waiting;
+  streams_[stream].busy = !waiting.empty();
+  if (waiting.empty()) return;
+  start(now, waiting.front());
+  waiting.pop_front();
+}
+
+void TransfersInFlight::push_arrival(double time, const Transfer& transfer) {
+  events_.push({time, pushed_++, Event::Kind::arrival, transfer.number, 0, transfer.stream});
 }
 
 bool TransfersInFlight::is_void(const Event& event) const {
@@ -57,12 +93,9 @@ bool TransfersInFlight::is_void(const Event& event) const {
 }
 
 void TransfersInFlight::handle(const Event& event, std::vector<std::uint32_t>& arrived) {
-  if (event.kind == Event::Kind::arrival) {
-    arrived.push_back(event.index);
-    return;
-  }
+  if (event.kind == Event::Kind::arrival) return arrive(event.index, event.stream, event.time, arrived);
   if (is_void(event)) return;
-  Flow& flow = flows_[event.index];
+  const Flow flow = flows_[event.index];
   for (const std::size_t port : {flow.out, flow.in}) {
     std::vector<std::uint32_t>& users = ports_[port].flows;
     const auto at = std::ranges::lower_bound(users, event.index);
@@ -74,9 +107,9 @@ void TransfersInFlight::handle(const Event& event, std::vector<std::uint32_t>& a
     changed_.push_back(port);
   }
   if (event.kind == Event::Kind::flow_begins) return;
-  arrived.push_back(flow.number);
-  ++flow.turn;
+  ++flows_[event.index].turn;
   unused_flows_.push_back(event.index);
+  arrive(flow.number, flow.stream, event.time, arrived);
 }
 
 std::size_t TransfersInFlight::port_of(std::size_t level, int worker, bool out) {
@@ -163,7 +196,8 @@ void TransfersInFlight::set_rate(std::uint32_t number, double rate, double now) 
   flow.since = now;
   flow.rate = rate;
   ++flow.turn;
-  push(undelayed ? flow.undelayed : now + flow.left / rate, Event::Kind::flow_ends, number, flow.turn);
+  const double end = undelayed ? flow.undelayed : now + flow.left / rate;
+  events_.push({end, pushed_++, Event::Kind::flow_ends, number, flow.turn, no_stream});
 }
 
 }  // namespace starpipe::plan

@@ -4,12 +4,14 @@
 namespace starpipe::runtime {
 
 StarpuSettings::StarpuSettings() : hides_statistics_(!environment("STARPU_MPI_STATS")) {
-  // STARPU_CUDA_PIPELINE: a GPU's worker takes a task only when the task before has ended. Policy and meter
-  // rely on it.
-  for (const char* name :
-       {"STARPU_SILENT", "STARPU_MPI_STATS", "STARPU_MPI_NOBIND", "STARPU_CUDA_PIPELINE"}) {
-    if (!environment(name)) constants_.emplace_back(name, "1");
-  }
+  const auto unless_set = [this](const char* name, const char* value) {
+    if (!environment(name)) constants_.emplace_back(name, value);
+  };
+  for (const char* name : {"STARPU_SILENT", "STARPU_MPI_STATS", "STARPU_MPI_NOBIND"}) unless_set(name, "1");
+  // A GPU's worker takes a task only when the task before has ended. Policy and meter rely on it.
+  unless_set("STARPU_CUDA_PIPELINE", "1");
+  // No limit. By itself StarPU-MPI sends ten messages of a rank at a time, and links without traffic wait.
+  unless_set("STARPU_MPI_NDETACHED_SEND", "0");
 }
 
 }  // namespace starpipe::runtime

@@ -12,8 +12,9 @@ namespace starpipe::runtime {
 /// exist before MPI starts and until it has ended, and a session overwrites values in place.
 class StarpuSettings {
  public:
-  /// STARPU_SILENT, STARPU_MPI_STATS, STARPU_MPI_NOBIND and STARPU_CUDA_PIPELINE become 1 unless the user has
-  /// set them. The variables below keep their values. Call it while no other thread uses the environment.
+  /// Unless the user has set them, STARPU_SILENT, STARPU_MPI_STATS, STARPU_MPI_NOBIND and
+  /// STARPU_CUDA_PIPELINE become 1, and STARPU_MPI_NDETACHED_SEND becomes 0. The variables below keep their
+  /// values. Call it while no other thread uses the environment.
   StarpuSettings();
 
   /// Whether the user has not asked for StarPU-MPI's statistics.

@@ -215,9 +215,15 @@ MachineFiles write_machine_files(const Cluster& cluster, int workers, const std:
   for (const auto& [name, value] : {std::pair{"STARPU_SILENT", "1"},
                                     {"STARPU_MPI_STATS", "1"},
                                     {"STARPU_CUDA_PIPELINE", "1"},
+                                    {"STARPU_MPI_NDETACHED_SEND", "0"},
                                     {"STARPU_MINIMUM_CLEAN_BUFFERS", "0"}}) {
     if (!starpipe::environment(name)) files.environment.emplace_back(name, value);
   }
+  // StarPU-MPI starts so many messages, and then looks for messages that have ended. On a real machine it
+  // goes on with the rest at once; on SimGrid it sleeps until something happens.
+  constexpr const char* started_at_once = "STARPU_MPI_NREADY_PROCESS";
+  if (!starpipe::environment(started_at_once))
+    files.environment.emplace_back(started_at_once, std::to_string(std::numeric_limits<int>::max()));
   // By itself StarPU would take nine tenths of each GPU.
   constexpr const char* limit = "STARPU_LIMIT_CUDA_MEM";
   if (!starpipe::environment(limit))

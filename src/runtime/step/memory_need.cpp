@@ -265,8 +265,8 @@ class Accountant {
       if (is_on_host(accessed, task.worker)) continue;
       const double sent = arrival(datum, task.worker);
       const double from = costs_.prefetch ? std::min(sent, time.start) : time.start;
-      // Over shared links the datum may arrive later, but before the task starts.
-      const bool delayed = costs_.links.shared() && sent < time.start;
+      // Where transfers delay each other, the datum may arrive later, but before the task starts.
+      const bool delayed = costs_.transfers_wait() && sent < time.start;
       touch(datum, task.worker, {by_time(from, time.end).from, lifetime.to});
       if (is_temporary(accessed.kind))
         touch(datum, accessed.worker, by_time(from, costs_.prefetch && !delayed ? sent : time.start));

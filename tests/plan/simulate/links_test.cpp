@@ -85,8 +85,8 @@ struct Sent {
 };
 
 /// When each transfer arrives. `sent`: in the order of their times.
-std::vector<double> arrivals(const Links& links, const std::vector<Sent>& sent) {
-  TransfersInFlight in_flight(links);
+std::vector<double> arrivals(const Links& links, const std::vector<Sent>& sent, int workers_of_rank = 1) {
+  TransfersInFlight in_flight(links, workers_of_rank);
   std::vector<double> times(sent.size(), -1);
   const auto advance = [&](double until) {
     while (in_flight.next() <= until && in_flight.next() < TransfersInFlight::never) {
@@ -149,19 +149,36 @@ TEST(TransfersInFlight, ShareThePortsOfTheirOwnLevelOnly) {
   EXPECT_THAT(arrivals(machine(Sharing::fair), {{0, 0, 4, 1}, {0, 3, 8, 1}}), ElementsAre(11, 11));
 }
 
+TEST(TransfersInFlight, FromOneWorkerToAnotherOfItsRankFollowEachOther) {
+  // Latency and bytes: the second begins when the first has arrived. The way back, another receiver and
+  // another rank are other streams.
+  for (const Sharing sharing : {Sharing::none, Sharing::in_order, Sharing::fair}) {
+    EXPECT_THAT(arrivals(one_level(sharing), {{0, 0, 1, 4}, {0, 0, 1, 2}, {0, 1, 0, 2}}, 4),
+                ElementsAre(5, 8, 3));
+  }
+  EXPECT_THAT(arrivals(one_level(Sharing::none), {{0, 0, 1, 4}, {0, 0, 2, 2}, {0, 0, 4, 2}, {0, 0, 4, 2}}, 4),
+              ElementsAre(5, 3, 3, 3));
+  // Bytes are not needed for it.
+  EXPECT_THAT(arrivals(one_level(Sharing::none), {{0, 0, 1, 0}, {0, 0, 1, 0}, {5, 0, 1, 0}}, 2),
+              ElementsAre(1, 2, 6));
+}
+
 /// The arrivals by another way: all transfers and all ports of the machine are gone through at each event.
-std::vector<double> slow_arrivals(const Links& links, const std::vector<Sent>& sent) {
+std::vector<double> slow_arrivals(const Links& links, const std::vector<Sent>& sent, int workers_of_rank) {
   using Port = std::tuple<std::size_t, int, bool>;
+  constexpr std::size_t none = static_cast<std::size_t>(-1);
   struct Transfer {
     std::size_t level;
     std::set<Port> ports;
     double at_ports;
-    double left;  // seconds alone
+    double left;               // seconds alone
+    std::size_t after = none;  // the one before it in its stream
     double rate = 0;
     double arrival = -1;
   };
   constexpr double infinity = std::numeric_limits<double>::infinity();
   std::vector<Transfer> all;
+  std::map<std::pair<int, int>, std::size_t> last_of_stream;
   for (const auto& [at, from, to, bytes] : sent) {
     std::size_t l = 0;
     int inner = 1;
@@ -174,13 +191,25 @@ std::vector<double> slow_arrivals(const Links& links, const std::vector<Sent>& s
                    {{l, from / inner, true}, {l, to / inner, false}},
                    at + level.link.alpha,
                    level.link.beta * static_cast<double>(bytes)});
+    if (from / workers_of_rank != to / workers_of_rank || level.link.time(bytes) == 0) continue;
+    const auto [stream, is_new] = last_of_stream.try_emplace({from, to}, all.size() - 1);
+    if (!is_new) all.back().after = std::exchange(stream->second, all.size() - 1);
   }
   double now = 0;
   while (true) {
     for (std::size_t i = 0; i < all.size(); ++i) {
-      if (all[i].arrival < 0 && all[i].at_ports <= now && all[i].left <= 1e-12) all[i].arrival = now;
+      Transfer& t = all[i];
+      if (t.after != none && all[t.after].arrival >= 0) {
+        const double begins = std::max(sent[i].at, all[t.after].arrival);
+        t.at_ports = begins + links.levels()[t.level].link.alpha;
+        t.after = none;
+      }
+      const bool begun = t.after == none && t.at_ports <= now;
+      if (t.arrival < 0 && begun && t.left <= 1e-12) t.arrival = now;
     }
-    const auto busy = [&](const Transfer& t) { return t.arrival < 0 && t.at_ports <= now; };
+    const auto busy = [&](const Transfer& t) {
+      return t.arrival < 0 && t.after == none && t.at_ports <= now;
+    };
     // Rates.
     std::map<Port, double> used;
     std::set<const Transfer*> open;
@@ -219,7 +248,7 @@ std::vector<double> slow_arrivals(const Links& links, const std::vector<Sent>& s
     }
     double next = infinity;
     for (const Transfer& t : all) {
-      if (t.arrival >= 0) continue;
+      if (t.arrival >= 0 || t.after != none) continue;
       if (t.at_ports > now) next = std::min(next, t.at_ports);
       if (busy(t) && t.rate > 0) next = std::min(next, now + t.left / t.rate);
     }
@@ -234,10 +263,16 @@ std::vector<double> slow_arrivals(const Links& links, const std::vector<Sent>& s
   return times;
 }
 
+const std::vector<Sharing> every_sharing = {Sharing::none, Sharing::in_order, Sharing::fair};
+// Ports in order and ranks of several workers have no reference: it does not know which of two transfers that
+// leave their streams at one time takes a port first.
+const std::vector<Sharing> within_ranks = {Sharing::none, Sharing::fair};
+
 TEST(TransfersInFlight, ArriveAsInTheSlowReference) {
   testing::Random random(1);
   for (int round = 0; round < rounds(1500) && !HasFailure(); ++round) {
-    const Links links = testing::random_links(random, {Sharing::none, Sharing::in_order, Sharing::fair});
+    const int workers_of_rank = testing::chance(random, 0.5) ? 1 : 5;
+    const Links links = testing::random_links(random, workers_of_rank == 1 ? every_sharing : within_ranks);
     std::vector<Sent> sent(index(testing::between(random, 1, 14)));
     for (Sent& transfer : sent) {
       transfer.at = testing::between(random, 0, 12) / 4.0;
@@ -246,8 +281,8 @@ TEST(TransfersInFlight, ArriveAsInTheSlowReference) {
       transfer.bytes = static_cast<std::uint64_t>(testing::between(random, 0, 6));
     }
     std::ranges::stable_sort(sent, {}, &Sent::at);
-    const std::vector<double> fast = arrivals(links, sent);
-    const std::vector<double> slow = slow_arrivals(links, sent);
+    const std::vector<double> fast = arrivals(links, sent, workers_of_rank);
+    const std::vector<double> slow = slow_arrivals(links, sent, workers_of_rank);
     for (std::size_t i = 0; i < sent.size(); ++i) {
       EXPECT_NEAR(fast[i], slow[i], 1e-6) << "round " << round << ", transfer " << i << " of " << sent.size();
     }
@@ -332,10 +367,37 @@ TEST(SimulateOverSharedLinks, ARankReceivesWeightsOnce) {
   // Worker 0 holds the stage. Both workers of the other node want it over the port of node 0.
   EXPECT_THAT(starts(1), ElementsAre(0, 2, 4, 4));
   EXPECT_THAT(starts(2), ElementsAre(0, 2, 2, 2));
+  // Where nothing is shared, too: nobody waits, and the transfers from one worker to another follow each
+  // other.
+  costs.links = Links({.alpha = 0, .beta = 1});
+  EXPECT_THAT(starts(1), ElementsAre(0, 2, 2, 2));
+  EXPECT_THAT(starts(2), ElementsAre(0, 2, 2, 2));
   // Without prefetch each worker fetches for itself.
   costs.prefetch = false;
   const std::vector<double> own = starts(1);
   EXPECT_EQ(starts(2), own);
+}
+
+TEST(SimulateOverSharedLinks, WithinARankWeightsOfOneHolderFollowEachOther) {
+  // Worker 0 holds both stages, and worker 1 runs them for one of the micro-batches.
+  ScheduleSpec spec;
+  spec.graph = StageGraph::chain(2);
+  spec.workers = 2;
+  spec.microbatches = 2;
+  spec.placement = [](const Job& job) { return Placement{.weights = 0, .compute = job.microbatch}; };
+  spec.priority = [](const Job& job) { return job.pass == Pass::F ? job.stage : 10 - job.stage; };
+  const Schedule schedule(spec);
+  Costs costs;
+  costs.sizes = {{.weights = 4}};
+  costs.links = Link{.alpha = 0, .beta = 1};
+  const auto start_of = [&](int stage) {
+    return simulate(schedule, costs).spans[schedule.forward(stage, 1)].start;
+  };
+  EXPECT_EQ(start_of(0), 4);
+  EXPECT_EQ(start_of(1), 5);
+  costs.workers_of_rank = 2;
+  EXPECT_EQ(start_of(0), 4);
+  EXPECT_EQ(start_of(1), 8);
 }
 
 struct Case {
@@ -392,7 +454,9 @@ TEST(SimulateOverSharedLinks, JobsAreReadyWhenTheReferenceSaysSo) {
     c.costs.prefetch = true;
     // Jobs of no length have rounds of their own at one time; the reference does not know their order.
     for (Durations& d : c.costs.durations) d = {.F = d.F + 0.25, .B = d.B + 0.25, .W = d.W + 0.25};
-    c.costs.links = testing::random_links(random, {Sharing::in_order, Sharing::fair});
+    c.costs.workers_of_rank = testing::chance(random, 0.5) ? 1 : c.schedule.workers();
+    c.costs.links = testing::random_links(
+        random, c.costs.workers_of_rank == 1 ? std::vector{Sharing::in_order, Sharing::fair} : within_ranks);
     const Timeline timeline = simulate(c.schedule, c.costs);
     struct Read {
       double at;
@@ -422,7 +486,7 @@ TEST(SimulateOverSharedLinks, JobsAreReadyWhenTheReferenceSaysSo) {
     std::ranges::stable_sort(sorted, {}, [](const Read& r) { return std::tuple(r.at, r.turn, r.place); });
     std::vector<Sent> sent;
     for (const Read& read : sorted) sent.push_back(read.sent);
-    const std::vector<double> arrived = slow_arrivals(c.costs.links, sent);
+    const std::vector<double> arrived = slow_arrivals(c.costs.links, sent, c.costs.workers_of_rank);
     std::vector<double> ready(c.schedule.id_count(), 0);
     for (const JobId id : c.schedule.order()) {
       c.schedule.for_each_pred(id, [&](JobId p) { ready[id] = std::max(ready[id], timeline.spans[p].end); });

@@ -286,6 +286,7 @@ TEST(Sessions, LeaveTheProcessAsItWas) {
 // MPI's threads may read the environment.
 TEST(Sessions, TheEnvironmentChangesBeforeMpiHasThreads) {
   EXPECT_EQ(environment("STARPU_SILENT"), "1");
+  EXPECT_EQ(environment("STARPU_MPI_NDETACHED_SEND"), "0");
   EXPECT_EQ(environment("STARPU_NWORKER_PER_CUDA"), "1");
   EXPECT_GT(most_threads_at_a_change, 0) << "variables were set";
   EXPECT_LE(most_threads_at_a_change, threads_at_start);

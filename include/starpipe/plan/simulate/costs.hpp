@@ -71,7 +71,8 @@ struct Costs {
   /// Without, a worker fetches the inputs of a job one after the other, once it has picked the job.
   bool prefetch = true;
   /// So many neighbouring workers are a rank: 0 to N - 1, N to 2 N - 1, ... A rank receives a datum of
-  /// another rank once, and its workers share it. This counts where transfers share links, with prefetch.
+  /// another rank once, and its workers share it. Transfers from one of its workers to another follow each
+  /// other (TransfersInFlight). This counts where transfers take time, with prefetch.
   int workers_of_rank = 1;
 
   /// The entry of `stage`, from 0.
@@ -79,6 +80,10 @@ struct Costs {
   [[nodiscard]] const StageSizes& size(int stage) const;
   /// What a transfer between two different workers costs when it has the link for itself.
   [[nodiscard]] Link link(int from, int to) const { return links.between(from, to); }
+  /// Whether transfers may delay each other.
+  [[nodiscard]] bool transfers_wait() const {
+    return links.shared() || (workers_of_rank > 1 && links.takes_time());
+  }
 };
 
 /// The costs of `stages` equal stages of a model, made from the costs of `shares` equal parts of its chain.

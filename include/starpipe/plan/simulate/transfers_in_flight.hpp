@@ -3,9 +3,11 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <deque>
 #include <functional>
 #include <limits>
 #include <queue>
+#include <unordered_map>
 #include <vector>
 
 #include "starpipe/plan/simulate/links.hpp"
@@ -22,14 +24,18 @@ namespace starpipe::plan {
 /// the fluid model of SimGrid and other flow-level simulators. Rates are computed by progressive filling, and
 /// only for transfers that the change can reach.
 ///
+/// Transfers from one worker to another of the same rank follow each other, in the order in which they begin,
+/// whatever the links: a StarPU process has one CUDA stream for each pair of its GPUs.
+///
 /// An undelayed transfer arrives after exactly `Link::time(bytes)`. Times have the unit of the links.
 /// Deterministic. Not thread-safe.
 class TransfersInFlight {
  public:
   static constexpr double never = std::numeric_limits<double>::infinity();
 
-  /// `links` must outlive this.
-  explicit TransfersInFlight(const Links& links) : links_(links) {}
+  /// `links` must outlive this. `workers_of_rank`: see Costs.
+  explicit TransfersInFlight(const Links& links, int workers_of_rank = 1)
+      : links_(links), workers_of_rank_(workers_of_rank) {}
 
   /// Begins a transfer between two different workers at `now`, which must not be before the time of an
   /// earlier call. Of transfers that begin at one time, those that begin first come first. `number`: the
@@ -45,9 +51,24 @@ class TransfersInFlight {
   void advance(double now, std::vector<std::uint32_t>& arrived);
 
  private:
+  static constexpr std::uint32_t no_stream = std::numeric_limits<std::uint32_t>::max();
+
+  struct Transfer {
+    int from = 0;
+    int to = 0;
+    std::uint64_t bytes = 0;
+    std::uint32_t number = 0;
+    std::uint32_t stream = no_stream;
+  };
+  /// From one worker to another of the same rank.
+  struct Stream {
+    bool busy = false;
+    std::deque<Transfer> waiting = {};
+  };
   /// A transfer with fair sharing.
   struct Flow {
     std::uint32_t number = 0;
+    std::uint32_t stream = no_stream;
     std::uint32_t turn = 0;  ///< counts the changes of `rate`, so that ends of former rates are void
     std::size_t out = 0;     ///< its two ports
     std::size_t in = 0;
@@ -70,14 +91,18 @@ class TransfersInFlight {
     double time;
     std::uint64_t order;  ///< among events of one time
     Kind kind;
-    std::uint32_t index;  ///< arrival: the transfer's number; else its flow
-    std::uint32_t turn;   ///< flow_ends: of the flow
+    std::uint32_t index;   ///< arrival: the transfer's number; else its flow
+    std::uint32_t turn;    ///< flow_ends: of the flow
+    std::uint32_t stream;  ///< arrival: of the transfer
     bool operator>(const Event& other) const {
       return time != other.time ? time > other.time : order > other.order;
     }
   };
 
-  void push(double time, Event::Kind kind, std::uint32_t index, std::uint32_t turn = 0);
+  void start(double now, const Transfer& transfer);
+  std::uint32_t stream_of(int from, int to);
+  void arrive(std::uint32_t number, std::uint32_t stream, double now, std::vector<std::uint32_t>& arrived);
+  void push_arrival(double time, const Transfer& transfer);
   [[nodiscard]] bool is_void(const Event& event) const;
   void handle(const Event& event, std::vector<std::uint32_t>& arrived);
   std::size_t port_of(std::size_t level, int worker, bool out);
@@ -87,6 +112,9 @@ class TransfersInFlight {
   void set_rate(std::uint32_t flow, double rate, double now);
 
   const Links& links_;
+  int workers_of_rank_;
+  std::vector<Stream> streams_;
+  std::unordered_map<std::uint64_t, std::uint32_t> stream_numbers_;  // by sender and receiver
   std::vector<std::vector<std::size_t>> port_numbers_;  // by level, then 2 * member + (out ? 1 : 0)
   std::vector<Port> ports_;
   std::vector<Flow> flows_;
