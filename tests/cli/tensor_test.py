@@ -296,8 +296,9 @@ class Tensor(CommandTest):
                 limit = max(sum(parts.values()) for parts in own["memory"]) * 2 // 3
                 message = self.refused(["simulate", "c.yaml", *words, "--set", f"runtime.memory_limit={limit}"],
                                        "runtime.memory_limit: under gpipe, ")
-                name, need, factor = re.search(
-                    r"the fastest that fits is ([^(]*) \(([^,]*), ([0-9.]*) times the makespan\)", message).groups()
+                name, need, factor, share = re.search(
+                    r"the fastest that fits is ([^(]*) \(([^,]*), ([0-9.]*) times the makespan"
+                    r"(?: if its stages take ([0-9.]*) of the emulated times)?\)", message).groups()
                 advice = [part.removeprefix("schedule.").replace(": ", "=") for part in name.split(", ")]
                 named = base if settings == file else words
                 advised = json.loads(self.ok("simulate", "c.yaml", *named, "--json",
@@ -308,6 +309,7 @@ class Tensor(CommandTest):
                 self.assertAlmostEqual(needed / (float(need.split()[0]) * {"KiB": 2**10, "MiB": 2**20}[need.split()[1]]), 1, delta=0.02)
                 # An emulated time is that of a whole stage, of which the advised schedule may have more.
                 whole = int(dict(part.split("=") for part in advice).get("stages", 2))
+                self.assertEqual(float(share or 1), 2 / whole if settings == emulated else 1)
                 of_stage = (whole, 2) if settings == emulated else (advised["stages"], own["stages"])
                 self.assertAlmostEqual(advised["makespan"] / of_stage[0] / (own["makespan"] / of_stage[1]), float(factor), delta=0.006)
 

@@ -175,7 +175,14 @@ TEST(PolicyCore, APinnedTaskThatWaitsForItsInputsKeepsNoJobWaiting) {
   on_their_way.erase(tasks[others + 1]);
   EXPECT_EQ(core.pop(0), tasks[others + 1]) << "its inputs have arrived";
   EXPECT_EQ(core.pop(0), tasks[order[1]]);
-  EXPECT_EQ(core.pop(0), tasks[others]) << "no job can run meanwhile";
+  core.finish(0, order[1]);
+  EXPECT_EQ(core.pop(0), nullptr) << "jobs are to come, which would wait for its inputs, too";
+  for (std::size_t i = 2; i < order.size(); ++i) {
+    core.push(0, tasks[order[i]], order[i]);
+    EXPECT_EQ(core.pop(0), tasks[order[i]]);
+    core.finish(0, order[i]);
+  }
+  EXPECT_EQ(core.pop(0), tasks[others]) << "there are no more jobs";
   EXPECT_EQ(core.pop(0), nullptr);
 }
 

@@ -6,6 +6,7 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <sstream>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -82,6 +83,16 @@ std::optional<plan::Sharing> sharing_of(const SimOptions& options) {
   return static_cast<plan::Sharing>(at - plan::sharing_words.begin());
 }
 
+/// SimGrid prints one of all its threads after a deadlock.
+std::string without_backtraces(const std::string& output) {
+  std::istringstream lines(output);
+  std::string kept;
+  for (std::string line; std::getline(lines, line);) {
+    if (!line.empty() && !line.starts_with("Backtrace (") && !line.starts_with("  -> ")) kept += line + '\n';
+  }
+  return kept;
+}
+
 /// Runs the engine on SimGrid, with files in `folder`. Returns what rank 0 has written.
 nlohmann::json simulate_ranks(const SimulatedRequest& request, const runtime::Cluster& cluster, int workers,
                               const TemporaryFolder& folder) {
@@ -93,9 +104,13 @@ nlohmann::json simulate_ranks(const SimulatedRequest& request, const runtime::Cl
       runtime::smpirun_command(files, engine, {request_file}, folder.path()), std::chrono::hours(24));
   // SimGrid's exit status says nothing: it is 0 after a deadlock too.
   if (!fs::exists(request.result)) {
-    print_message(run.output);
-    throw std::runtime_error(run.failure.empty() ? "the simulation ended without a result"
-                                                 : "the simulation failed: " + run.failure);
+    print_message(without_backtraces(run.output));
+    if (!run.failure.empty()) throw std::runtime_error("the simulation failed: " + run.failure);
+    throw std::runtime_error(
+        run.output.find("Deadlock detected") != std::string::npos
+            ? "the simulation ended without a result: StarPU waits for ever, mostly for memory of a GPU "
+              "(gpu_memory, STARPU_LIMIT_CUDA_MEM)"
+            : "the simulation ended without a result");
   }
   return nlohmann::json::parse(read_file(request.result));
 }

@@ -76,7 +76,7 @@ Cluster read_cluster(const std::filesystem::path& file, std::optional<plan::Shar
   const YamlValue root = YamlValue::in_file(load_yaml(file), name);
   constexpr std::array<std::string_view, 5> keys = {"gpus_per_node", "gpu_memory", "device", "host_link",
                                                     "levels"};
-  Cluster cluster;
+  Cluster cluster{.file = file};
   const auto seen = read_map(root, keys, [&](std::size_t key, const YamlValue& value) {
     switch (key) {
       case 0:

@@ -112,8 +112,9 @@ void add_links(nlohmann::ordered_json& object, const Costs& costs) {
       entry["comm_per_byte"] = number(level.link.beta);
       entry["sharing"] = to_string(level.sharing);
     }
-    if (costs.workers_of_rank > 1) object["workers_of_rank"] = costs.workers_of_rank;
   }
+  if (costs.workers_of_rank > 1 && costs.links.takes_time())
+    object["workers_of_rank"] = costs.workers_of_rank;
 }
 
 void read_links(const JsonValue& object, Costs& costs) {

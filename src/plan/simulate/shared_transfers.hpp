@@ -11,8 +11,9 @@
 
 namespace starpipe::plan::detail {
 
-/// The transfers of a step on links that transfers share. Each datum is sent once to each worker that reads
-/// it. Transfers that are asked for at one time begin in the order of the jobs that want them: of n.
+/// The transfers of a step where transfers may delay each other. Each datum is sent once to each worker that
+/// reads it, or once to each rank of several workers. Transfers that are asked for at one time begin in the
+/// order of the jobs that want them: of n.
 class SharedTransfers {
  public:
   /// The references must outlive this.

@@ -143,7 +143,7 @@ class Simulation {
     return costs_.link(fetch.from, schedule_.compute(reader)).time(fetch.bytes);
   }
 
-  // With prefetch over shared links: whether the inputs of `id` have arrived. Otherwise the time of their
+  // With prefetch, where transfers may delay each other: whether the inputs of `id` have arrived. Otherwise the time of their
   // arrival is known when their producers end.
   [[nodiscard]] bool has_inputs(JobId id) const {
     return !shared_ || !costs_.prefetch || shared_->is_complete(id);

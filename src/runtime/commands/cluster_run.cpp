@@ -11,6 +11,7 @@
 #include "runtime/mapping/worker_map.hpp"
 #include "runtime/report/measurement.hpp"
 #include "runtime/report/rank_bytes.hpp"
+#include "starpipe/base/environment.hpp"
 #include "starpipe/base/error.hpp"
 #include "starpipe/base/index.hpp"
 #include "starpipe/base/numbers.hpp"
@@ -97,6 +98,11 @@ std::string worker_table(const ClusterRun& run) {
   return table_text(rows, columns);
 }
 
+constexpr std::uint64_t mebibyte = std::uint64_t{1} << 20U;
+constexpr std::uint64_t block_of_starpu = 32 * mebibyte;
+
+std::uint64_t whole_mebibytes(std::uint64_t bytes) { return bytes / mebibyte * mebibyte; }
+
 // By worker.
 std::vector<WorkerMemory> needs_of(const Config& config, const Experiment& experiment,
                                    const plan::Costs& costs, const plan::Timeline& timeline) {
@@ -112,9 +118,17 @@ void check_gpu_memory(const Config& config, const Experiment& experiment, const 
                       const plan::Costs& costs) {
   const auto needs = needs_of(config, experiment, costs, plan::simulate(experiment.schedule, costs));
   const auto most = std::ranges::max_element(needs, {}, &WorkerMemory::total);
-  if (most->total() <= cluster.gpu_memory) return;
-  throw InputError(fmt::format("gpu_memory: {}, but worker {} needs {}", bytes_text(cluster.gpu_memory),
-                               most - needs.begin(), bytes_text(most->total())));
+  const std::string problem =
+      fmt::format("{}: gpu_memory: {}, but ", cluster.file.string(), bytes_text(cluster.gpu_memory));
+  if (most->total() > whole_mebibytes(cluster.gpu_memory)) {
+    throw InputError(fmt::format("{}worker {} needs {}, and StarPU counts whole MiB", problem,
+                                 most - needs.begin(), bytes_text(most->total())));
+  }
+  // Otherwise StarPU waits for a block for ever.
+  if (cluster.gpu_memory < block_of_starpu && environment("STARPU_SUBALLOCATOR").value_or("1") != "0") {
+    throw InputError(fmt::format("{}StarPU takes blocks of {}; with STARPU_SUBALLOCATOR=0 it takes none",
+                                 problem, bytes_text(block_of_starpu)));
+  }
 }
 
 ClusterRun read_cluster_run(const Config& config, const Experiment& experiment, const Cluster& cluster,

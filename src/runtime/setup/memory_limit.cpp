@@ -43,6 +43,8 @@ struct Outcome {
   std::string name;     ///< as a user writes it
   Need need;            ///< of the worker whose limit lacks most
   double makespan = 0;  ///< in a unit that does not depend on the number of stages
+  /// With other stages than the run: what its emulated times were multiplied by.
+  double stage_share = 1;
 };
 
 /// The need of the worker whose limit lacks most.
@@ -70,7 +72,9 @@ Outcome outcome_of(const Config& config, const PlannedRun& run, std::string name
   const plan::Timeline timeline = plan::simulate(run.schedule, run.costs);
   // With costs by FLOPs the average stage lasts 1, whatever the number of stages.
   const double unit = config.runtime.emulate ? 1 : run.schedule.stages();
-  return {std::move(name), worst_need(config, run, timeline), timeline.makespan / unit};
+  return {.name = std::move(name),
+          .need = worst_need(config, run, timeline),
+          .makespan = timeline.makespan / unit};
 }
 
 /// Scales all times, so that another number of stages takes as long in total.
@@ -87,6 +91,14 @@ int named_workers(const Config& config, const PlannedRun& run) {
 
 int stages_of(const Config& config, const PlannedRun& run, const plan::ScheduleEntry& entry) {
   return plan::default_stages(entry, named_workers(config, run), {}, config.schedule.groups);
+}
+
+/// How long an emulated stage of `other` takes, with a stage of the run as the unit.
+double stage_share(const Config& config, const Config& other, const PlannedRun& run) {
+  if (!config.runtime.emulate || config.runtime.emulate->per_share) return 1;
+  const model::Network network =
+      model::build_network(other.model, other.training.microbatch_size, stage_count(other));
+  return static_cast<double>(run.network.whole_stages()) / network.whole_stages();
 }
 
 /// The configuration with another named schedule, for the same workers and micro-batches. Settings with one
@@ -110,10 +122,7 @@ Config with_schedule(const Config& config, const PlannedRun& run, const plan::Sc
   schedule.placement.clear();
   if (stages == run.network.whole_stages()) return other;
   schedule.cuts.clear();
-  if (other.runtime.emulate && !other.runtime.emulate->per_share) {
-    const model::Network network = model::build_network(other.model, other.training.microbatch_size, stages);
-    scale(*other.runtime.emulate, static_cast<double>(run.network.whole_stages()) / network.whole_stages());
-  }
+  if (other.runtime.emulate) scale(*other.runtime.emulate, stage_share(config, other, run));
   return other;
 }
 
@@ -123,11 +132,12 @@ constexpr const char* recomputing = "schedule.recompute: true";
 /// it recomputes already, then the named schedules without and with it.
 std::vector<Outcome> alternatives(const Config& config, const PlannedRun& run) {
   std::vector<Outcome> found;
-  const auto add = [&found](std::string name, bool recompute, const std::function<Config()>& configure) {
+  const auto add = [&](std::string name, bool recompute, const std::function<Config()>& configure) {
     try {
       Config other = configure();
       other.schedule.recompute = recompute;
       found.push_back(outcome_of(other, plan_run(other), std::move(name)));
+      found.back().stage_share = stage_share(config, other, run);
     } catch (const InputError&) {  // the schedule lacks an option, or the model has too few units
     }
   };
@@ -159,8 +169,11 @@ std::string parts_text(const WorkerMemory& memory) {
 std::string advice(const Config& config, const PlannedRun& run, double makespan) {
   const std::vector<Outcome> all = alternatives(config, run);
   const auto described = [makespan](const Outcome& o) {
-    return fmt::format("{} ({}, {:.2f} times the makespan)", o.name, bytes_text(o.need.memory.total()),
-                       makespan > 0 ? o.makespan / makespan : 1.0);
+    const std::string times = o.stage_share == 1 ? ""
+                                                 : fmt::format(" if its stages take {} of the emulated times",
+                                                               number_text(o.stage_share));
+    return fmt::format("{} ({}, {:.2f} times the makespan{})", o.name, bytes_text(o.need.memory.total()),
+                       makespan > 0 ? o.makespan / makespan : 1.0, times);
   };
   std::vector<Outcome> fitting;
   std::ranges::copy_if(all, std::back_inserter(fitting),

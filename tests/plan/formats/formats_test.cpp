@@ -103,13 +103,16 @@ TEST(ScheduleJson, RoundTripsTheWorkersOfARank) {
   const Schedule schedule = named("fsdp", 4, 4);
   Costs costs;
   costs.sizes.assign(4, {.weights = 2});
-  costs.links = Links({{.workers = 2, .link = {.alpha = 0, .beta = 1}, .sharing = Sharing::fair},
-                       {.link = {.alpha = 0, .beta = 1}, .sharing = Sharing::fair}});
   costs.workers_of_rank = 2;
-  const Timeline timeline = simulate(schedule, costs);
-  const ImportedSchedule read = schedule_from_json(schedule_json(schedule, costs, timeline).dump(), "file");
-  EXPECT_EQ(read.costs.workers_of_rank, 2);
-  EXPECT_EQ(simulate(read.schedule, read.costs).makespan, timeline.makespan);
+  const Links two_levels({{.workers = 2, .link = {.alpha = 0, .beta = 1}, .sharing = Sharing::fair},
+                          {.link = {.alpha = 0, .beta = 1}, .sharing = Sharing::fair}});
+  for (const Links& links : {two_levels, Links(Link{.alpha = 1, .beta = 1}), Links(Link{.alpha = 1})}) {
+    costs.links = links;
+    const Timeline timeline = simulate(schedule, costs);
+    const ImportedSchedule read = schedule_from_json(schedule_json(schedule, costs, timeline).dump(), "file");
+    EXPECT_EQ(read.costs.workers_of_rank, 2);
+    EXPECT_EQ(simulate(read.schedule, read.costs).makespan, timeline.makespan);
+  }
 }
 
 TEST(ScheduleJson, RoundTripsSharedWeights) {

@@ -266,13 +266,14 @@ std::vector<double> slow_arrivals(const Links& links, const std::vector<Sent>& s
 const std::vector<Sharing> every_sharing = {Sharing::none, Sharing::in_order, Sharing::fair};
 // Ports in order and ranks of several workers have no reference: it does not know which of two transfers that
 // leave their streams at one time takes a port first.
-const std::vector<Sharing> within_ranks = {Sharing::none, Sharing::fair};
+const std::vector<Sharing> sharing_within_ranks = {Sharing::none, Sharing::fair};
 
 TEST(TransfersInFlight, ArriveAsInTheSlowReference) {
   testing::Random random(1);
   for (int round = 0; round < rounds(1500) && !HasFailure(); ++round) {
     const int workers_of_rank = testing::chance(random, 0.5) ? 1 : 5;
-    const Links links = testing::random_links(random, workers_of_rank == 1 ? every_sharing : within_ranks);
+    const Links links =
+        testing::random_links(random, workers_of_rank == 1 ? every_sharing : sharing_within_ranks);
     std::vector<Sent> sent(index(testing::between(random, 1, 14)));
     for (Sent& transfer : sent) {
       transfer.at = testing::between(random, 0, 12) / 4.0;
@@ -455,8 +456,9 @@ TEST(SimulateOverSharedLinks, JobsAreReadyWhenTheReferenceSaysSo) {
     // Jobs of no length have rounds of their own at one time; the reference does not know their order.
     for (Durations& d : c.costs.durations) d = {.F = d.F + 0.25, .B = d.B + 0.25, .W = d.W + 0.25};
     c.costs.workers_of_rank = testing::chance(random, 0.5) ? 1 : c.schedule.workers();
-    c.costs.links = testing::random_links(
-        random, c.costs.workers_of_rank == 1 ? std::vector{Sharing::in_order, Sharing::fair} : within_ranks);
+    c.costs.links = testing::random_links(random, c.costs.workers_of_rank == 1
+                                                      ? std::vector{Sharing::in_order, Sharing::fair}
+                                                      : sharing_within_ranks);
     const Timeline timeline = simulate(c.schedule, c.costs);
     struct Read {
       double at;

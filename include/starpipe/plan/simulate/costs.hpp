@@ -80,7 +80,7 @@ struct Costs {
   [[nodiscard]] const StageSizes& size(int stage) const;
   /// What a transfer between two different workers costs when it has the link for itself.
   [[nodiscard]] Link link(int from, int to) const { return links.between(from, to); }
-  /// Whether transfers may delay each other.
+  /// Whether transfers may delay each other, on a port or between two workers of a rank.
   [[nodiscard]] bool transfers_wait() const {
     return links.shared() || (workers_of_rank > 1 && links.takes_time());
   }

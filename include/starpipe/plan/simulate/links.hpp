@@ -80,7 +80,7 @@ class Links {
   [[nodiscard]] bool takes_time() const;
   /// Whether some transfer's time depends on its bytes.
   [[nodiscard]] bool has_bandwidths() const;
-  /// Whether transfers may delay each other.
+  /// Whether transfers may delay each other on a port.
   [[nodiscard]] bool shared() const;
 
   /// The member of `level` to which a worker belongs. Its ports have the same number.

@@ -38,7 +38,8 @@ struct ClusterRun {
   std::uint64_t predicted_bytes_between_ranks = 0;  ///< of all steps
 };
 
-/// Throws InputError, naming gpu_memory and the worker, when a worker needs more memory than a GPU has.
+/// Throws InputError, naming the cluster's file and gpu_memory, when a worker needs more memory than a GPU
+/// has, or when a GPU has less than StarPU takes at a time.
 void check_gpu_memory(const Config& config, const Experiment& experiment, const Cluster& cluster,
                       const plan::Costs& costs);
 

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <filesystem>
 #include <string>
 #include <vector>
 
@@ -24,7 +25,8 @@ struct Cluster {
   /// Whether messages between ranks go from GPU to GPU. SimGrid has no such messages, so `host_link` then
   /// takes no time, for other transfers either.
   bool gpu_direct = false;
-  int ranks_per_node = 1;  ///< MPI ranks among which the GPUs of each node are divided
+  int ranks_per_node = 1;           ///< MPI ranks among which the GPUs of each node are divided
+  std::filesystem::path file = {};  ///< that says all this, for messages
 
   /// Nodes of a run with this many workers. All nodes have `gpus_per_node` workers, unless one node has them
   /// all. Throws InputError, naming schedule.workers, for other numbers, and when `devices` has kinds for
