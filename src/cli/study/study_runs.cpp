@@ -132,7 +132,7 @@ std::vector<std::filesystem::path> files_of(const runtime::Config& config, const
 
 }  // namespace
 
-std::vector<StudyRun> runs_of(const Study& study) {
+std::vector<StudyRun> runs_of(const Study& study, const RunCheck& check) {
   std::vector<StudyRun> runs;
   std::set<std::uint64_t> hashes;
   InputFiles files;
@@ -145,6 +145,7 @@ std::vector<StudyRun> runs_of(const Study& study) {
     try {
       load_plugins_of(run.settings);
       const runtime::Config config = load_config(study.config, overrides_of(run.settings));
+      check(run, config);
       run.workers = workers_of(config);
       nlohmann::json whole = {study.command,
                               runtime::config_json(config),
