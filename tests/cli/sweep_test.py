@@ -137,6 +137,18 @@ class Sweep(CommandTest):
             self.assertIn("predicted", (self.folder_of(row) / "log.txt").read_text())
             self.assertEqual((self.folder_of(row) / "config.yaml").read_text(), self.read("base.yaml"))
 
+    def test_bytes_of_a_step_and_of_a_run(self):
+        """The bytes that workers receive are those of a step; StarPU-MPI counts what ranks send in all steps."""
+        self.write("study.yaml", study("train", grid="{training.steps: [2, 4]}", set="{ranks: 2}"))
+        self.sweep("--launcher", LAUNCHER)
+        two, four = self.rows()
+        for which in ("predicted", "measured"):
+            self.assertGreater(int(two[f"{which}_bytes_moved"]), 0)
+            self.assertEqual(two[f"{which}_bytes_moved"], four[f"{which}_bytes_moved"])
+            bytes_in_all = f"{which}_bytes_between_ranks_in_all"
+            self.assertGreater(int(two[bytes_in_all]), 0)
+            self.assertEqual(2 * int(two[bytes_in_all]), int(four[bytes_in_all]))
+
     def test_policies(self):
         self.write("study.yaml", study("compare", grid="{schedule.name: [1f1b, gpipe]}",
                                        set='{--policies: "starpipe,lws", --repetitions: 1, training.steps: 2}'))

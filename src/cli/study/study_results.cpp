@@ -114,7 +114,7 @@ void put_train(Json& row, const Report& report) {
     put(row, which + "_peak_stashes", report.largest("/peak_activations/" + which));
     put(row, which + "_peak_stash_bytes", report.largest("/peak_activation_bytes/" + which));
     put(row, which + "_bytes_moved", bytes_moved(report, which));
-    put(row, which + "_bytes_between_ranks", report.at("/bytes_between_ranks/" + which));
+    put(row, which + "_bytes_between_ranks_in_all", report.at("/bytes_between_ranks/" + which));
   }
   put_difference(row, report);
   for (const char* rate : {"tokens_per_second", "samples_per_second"})
@@ -164,7 +164,7 @@ void put_sim(Json& row, const Report& report) {
     }
     for (const auto& [column, value] : most) put(row, fmt::format("{}_{}", which, column), value);
     put(row, which + "_bytes_moved", moved);
-    put(row, which + "_bytes_between_ranks", report.at("/bytes_between_ranks/" + which));
+    put(row, which + "_bytes_between_ranks_in_all", report.at("/bytes_between_ranks/" + which));
   }
 }
 
