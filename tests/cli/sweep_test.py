@@ -289,6 +289,9 @@ class Sweep(CommandTest):
             subprocess.run(command, shell=True, cwd=self.folder, check=True, capture_output=True)
         self.assertIn("2 runs: 2 done (2 before);", self.sweep("--collect"))
         by_hand = self.rows()
+        for row in by_hand:  # what docs/studies.md says of such runs
+            self.assertEqual(os.listdir(self.folder_of(row)), ["report.json"])
+            self.assertFalse({"seconds", "starpipe", "commit", "machine", "cores"} & row.keys())
         pathlib.Path(self.path("out")).rename(self.path("other"))
         self.sweep()
         for row, mine in zip(self.rows(), by_hand, strict=True):
