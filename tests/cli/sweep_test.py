@@ -76,6 +76,34 @@ class Sweep(CommandTest):
             self.assertEqual({name: value for name, value in row.items() if value},
                              {name: value if isinstance(value, str) else json.dumps(value) for name, value in line.items()})
 
+    def test_a_section_varies(self):
+        """Its keys are columns of their own: `schedule` is a column of what ran."""
+        self.write("study.yaml", study(
+            set="{schedule.workers: 2}",
+            grid="{schedule: [{name: 1f1b}, {name: 1f1b, memory_limit: 1}, {name: gpipe, memory_limit: 2}], "
+                 "runtime: [{emulate: {F: 1ms, B: 1ms, W: 1ms}}]}"))
+        text = self.sweep()
+        rows = self.rows()
+        self.assertEqual([(row["schedule.name"], row["schedule.memory_limit"], row["schedule"], row["runtime.emulate.F"]) for row in rows],
+                         [("1f1b", "", "1f1b", "1ms"), ("1f1b", "1", "1f1b", "1ms"), ("gpipe", "2", "gpipe", "1ms")])
+        lines = [json.loads(line) for line in self.read("out/results.jsonl").splitlines()]
+        self.assertEqual([line.get("schedule.memory_limit") for line in lines], [None, "1", "2"])
+        self.assertEqual(text.splitlines()[0].split()[:2], ["schedule.name", "schedule.memory_limit"])
+        for row in rows:
+            limit = ["--set", f"schedule.memory_limit={row['schedule.memory_limit']}"] if row["schedule.memory_limit"] else []
+            by_hand = json.loads(self.ok("simulate", "base.yaml", "--set", f"schedule.name={row['schedule.name']}", *limit, "--json"))
+            self.assertEqual(self.figures(row, "predicted_makespan", "predicted_peak_stashes"),
+                             [by_hand["makespan"], max(by_hand["peak_activations"])])
+        # One key whose value is a map stays one setting.
+        self.write("study.yaml", study(grid="{schedule: [{name: 1f1b, options: {waves: 2}}]}", set="{model.layers: 4}"))
+        self.assertIn("schedule.options={waves: 2}", self.sweep("--print"))
+
+    def test_no_setting_has_the_name_of_another_column(self):
+        """Keys have a section, so a dot, and options have dashes; no column of results has."""
+        keys = [line.split(":")[0] for line in self.ok("simulate", "--help-keys").splitlines() if line and line[0] != " "]
+        self.assertIn("schedule.name", keys)
+        self.assertEqual([key for key in keys if "." not in key], [])
+
     def test_replicas_sum_their_gradients(self):
         self.write("study.yaml", study(set="{runtime.emulate.comm: 1ms}", grid="{schedule.name: [1f1b, ddp]}"))
         self.assertIn("with gradients summed", self.sweep())
@@ -108,6 +136,18 @@ class Sweep(CommandTest):
                              ["config.yaml", "lock", "log.txt", "metrics.jsonl", "report.json", "run.json", "timeline.svg"])
             self.assertIn("predicted", (self.folder_of(row) / "log.txt").read_text())
             self.assertEqual((self.folder_of(row) / "config.yaml").read_text(), self.read("base.yaml"))
+
+    def test_bytes_of_a_step_and_of_a_run(self):
+        """The bytes that workers receive are those of a step; StarPU-MPI counts what ranks send in all steps."""
+        self.write("study.yaml", study("train", grid="{training.steps: [2, 4]}", set="{ranks: 2}"))
+        self.sweep("--launcher", LAUNCHER)
+        two, four = self.rows()
+        for which in ("predicted", "measured"):
+            self.assertGreater(int(two[f"{which}_bytes_moved"]), 0)
+            self.assertEqual(two[f"{which}_bytes_moved"], four[f"{which}_bytes_moved"])
+            bytes_in_all = f"{which}_bytes_between_ranks_in_all"
+            self.assertGreater(int(two[bytes_in_all]), 0)
+            self.assertEqual(2 * int(two[bytes_in_all]), int(four[bytes_in_all]))
 
     def test_policies(self):
         self.write("study.yaml", study("compare", grid="{schedule.name: [1f1b, gpipe]}",
@@ -249,6 +289,9 @@ class Sweep(CommandTest):
             subprocess.run(command, shell=True, cwd=self.folder, check=True, capture_output=True)
         self.assertIn("2 runs: 2 done (2 before);", self.sweep("--collect"))
         by_hand = self.rows()
+        for row in by_hand:  # what docs/studies.md says of such runs
+            self.assertEqual(os.listdir(self.folder_of(row)), ["report.json"])
+            self.assertFalse({"seconds", "starpipe", "commit", "machine", "cores"} & row.keys())
         pathlib.Path(self.path("out")).rename(self.path("other"))
         self.sweep()
         for row, mine in zip(self.rows(), by_hand, strict=True):
@@ -318,6 +361,19 @@ class Sweep(CommandTest):
                 (study(grid="{training.steps: []}"), "training.steps", "a list"),
                 (study(grid="{training.steps: [~]}"), "training.steps", "a value"),
                 (study(set="{training.steps: 3}", grid="{training.steps: [3]}"), "study.yaml:4", "training.steps is given twice"),
+                (study(set="{schedule.workers: 2}", grid="{schedule: [{name: 1f1b}, {name: 1f1b, workers: 4}]}"),
+                 "study.yaml:4", "schedule.workers is given twice"),
+                (study(set="{schedule: {workers: 2}}", runs="[{schedule.workers: 4}]"), "schedule.workers is given twice"),
+                (study(set="{schedule: {workers: 2, workers: 4}}"), "schedule.workers", "twice"),
+                (study(grid="{schedule: [{workers: 2}, {workers: 2}]}"), "{workers: 2} is there twice"),
+                (study(grid="{schedule: [{}]}"), "study.yaml", "schedule", "at least one key"),
+                (study(grid="{schedule: [{memory_limit: ~}]}"), "schedule.memory_limit", "expected a value"),
+                (study(grid="{schedule.name: [nosuch]}"), "schedule.name=nosuch", "unknown schedule 'nosuch'"),
+                (study(grid="{--nosuch: [a.json]}"), "study.yaml", "--nosuch=a.json", "starpipe simulate --help"),
+                (study(set="{--no-prefetch: maybe}"), "study.yaml", "--no-prefetch"),
+                (study(set="{--help: true}"), "study.yaml", "print something instead"),
+                (study(set="{runtime.policy: nosuch}"), "runtime.policy", "unknown policy 'nosuch'"),
+                (study("compare", grid="{runtime.policy: [starpipe, lws]}"), "runtime.policy=lws", "--policies instead"),
                 (study(set="{--report: a.json}"), "study.yaml:3", "--report", "each run has a report"),
                 (study(set="{--html: a.html}"), "study.yaml:3", "--html", "outputs: [html]"),
                 (study(set="{ranks: 2}"), "ranks", "one process"),

@@ -48,14 +48,20 @@ class Directives:
         return [arguments[0] for called, arguments, _ in self.calls if called == name]
 
 
+class InstallError(Exception):
+    """Takes the place of Spack's."""
+
+
 def load(package):
     """The class of a package.py, and the directives in it."""
     directives = Directives()
     spack = types.ModuleType("spack.package")
-    names = ("version variant depends_on requires conflicts license generator").split()
+    # Only what Spack's module has: a recipe imports the others from the modules of build systems.
+    names = "version variant depends_on requires conflicts license".split()
     for name in names:
         setattr(spack, name, getattr(directives, name))
-    spack.__all__ = names
+    spack.InstallError = InstallError
+    spack.__all__ = [*names, "InstallError"]
     modules = {"spack": types.ModuleType("spack"), "spack.package": spack}
     for module, base in (("spack_repo.builtin.build_systems.cmake", "CMakePackage"),
                          ("spack_repo.builtin.build_systems.cuda", "CudaPackage"),
@@ -65,6 +71,7 @@ def load(package):
             modules.setdefault(".".join(parts[:end]), types.ModuleType(parts[end - 1]))
         modules[module] = types.ModuleType(module)
         setattr(modules[module], base, type(base, (), {}))
+    modules["spack_repo.builtin.build_systems.cmake"].generator = directives.generator
     with unittest.mock.patch.dict(sys.modules, modules):
         spec = importlib.util.spec_from_file_location("recipe", SPACK / "packages" / package / "package.py")
         module = importlib.util.module_from_spec(spec)
@@ -104,6 +111,15 @@ class Spack(unittest.TestCase):
                                  "STARPIPE_BUILD_BENCHMARKS": False})
         self.assertLessEqual(set(given), cmake_options())
 
+    def test_gpus_need_an_architecture(self):
+        """Spack's "none" reaches CMake as the name of an architecture."""
+        self.assertIn(("conflicts", ("cuda_arch=none",), "+cuda"),
+                      [(name, arguments, options.get("when")) for name, arguments, options in self.directives.calls])
+
+    def test_the_generator_has_its_package(self):
+        self.assertEqual(self.directives.of("generator"), ["ninja"])
+        self.assertIn("ninja", self.directives.of("depends_on"))
+
     def test_the_source_is_this_clone(self):
         self.assertEqual(self.package.git, SOURCE.as_uri())
         self.assertIn("namespace: starpipe", (SPACK / "repo.yaml").read_text())
@@ -126,6 +142,18 @@ class Spack(unittest.TestCase):
                 results.append(texts - {source})
         self.assertEqual(results[0], results[1])
         self.assertEqual([text.count("sched_yield();") for text in results[0]], [1])
+
+    def test_another_starpu_is_refused(self):
+        """One without the place to change would be built as it is, and nobody would know."""
+        starpu, _ = load("starpu")
+        with tempfile.TemporaryDirectory() as folder, contextlib.chdir(folder):
+            source = pathlib.Path("mpi/src/mpi/starpu_mpi_mpi.c")
+            source.parent.mkdir(parents=True)
+            for text in ("STARPU_VALGRIND_YIELD();\n", "/* monopolizing it while polling */\n"):
+                source.write_text(text)
+                with self.assertRaisesRegex(InstallError, "polling loop"):
+                    starpu.patch(None)
+                self.assertEqual(source.read_text(), text)
 
 
 class Apptainer(unittest.TestCase):

@@ -44,10 +44,7 @@ int compare(const CompareOptions& options) {
         if (!comparison.schedules.empty() && options.config.overrides("schedule.name")) {
           throw InputError("--set schedule.name: compare runs the schedules of --schedules instead");
         }
-        if (config.runtime.policy != runtime::RuntimeConfig().policy) {
-          throw InputError(fmt::format("runtime.policy: {}: compare runs the policies of --policies instead",
-                                       config.runtime.policy));
-        }
+        refuse_policy_in_compare(config);
         const std::array outputs = {OutputFile{"--output", comparison.output, ".json"},
                                     OutputFile{"--timeline", comparison.timeline, ".svg"},
                                     OutputFile{"--html", comparison.html, ".html"}};

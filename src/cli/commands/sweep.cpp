@@ -5,6 +5,7 @@
 #include <filesystem>
 #include <memory>
 #include <optional>
+#include <set>
 #include <sstream>
 #include <string>
 #include <string_view>
@@ -16,6 +17,7 @@
 #include <unistd.h>
 
 #include "cli/commands/subcommand.hpp"
+#include "cli/options/config_options.hpp"
 #include "cli/options/value_checks.hpp"
 #include "cli/study/run_folder.hpp"
 #include "cli/study/sbatch.hpp"
@@ -26,6 +28,9 @@
 #include "starpipe/base/files.hpp"
 #include "starpipe/base/number_input.hpp"
 #include "starpipe/base/numbers.hpp"
+#include "starpipe/plan/registry/plugin.hpp"
+#include "starpipe/plan/registry/registry.hpp"
+#include "starpipe/runtime/report/other_policy.hpp"
 
 namespace starpipe::cli {
 namespace {
@@ -147,9 +152,54 @@ int print_commands(const Study& study, const std::vector<StudyRun>& runs, const 
   return 0;
 }
 
+/// Refuses what the command of a study would refuse, as far as it is found quickly.
+class RunChecks {
+ public:
+  explicit RunChecks(const Study& study) : study_(study) {}
+
+  void check(const StudyRun& run, const runtime::Config& config) {
+    check_options(run);
+    const bool other_schedules =
+        std::ranges::find(run.settings, "--schedules", &Setting::name) != run.settings.end();
+    if (!config.schedule.file && !other_schedules) {
+      for (const std::string& file : config.schedule.plugins) plan::load_plugin(file);
+      plan::find_schedule(config.schedule.name);
+    }
+    if (study_.command == "compare") {
+      refuse_policy_in_compare(config);
+    } else {
+      runtime::describe_other_policy(config);  // finds the policy
+    }
+  }
+
+ private:
+  /// Parses the command line of the run without its keys. Most runs of a study have the same options.
+  void check_options(const StudyRun& run) {
+    StudyRun options = run;
+    std::erase_if(options.settings, [](const Setting& setting) { return !setting.is_option(); });
+    std::vector<std::string> words = arguments_of(study_, options, study_.config, "");
+    if (!parsed_.insert(words).second) return;
+    CLI::App app;
+    const Action action = add_subcommands(app);
+    std::ranges::reverse(words);  // as CLI11 takes them
+    try {
+      app.parse(words);
+    } catch (const CLI::Success&) {
+      throw InputError(fmt::format("an option makes {} print something instead of running", study_.command));
+    } catch (const CLI::ParseError& error) {
+      throw InputError(fmt::format("{} (see starpipe {} --help)", error.what(), study_.command));
+    }
+  }
+
+  const Study& study_;
+  std::set<std::vector<std::string>> parsed_;
+};
+
 int sweep(const SweepCommand& command) {
   const Study study = read_study(command.study);
-  const std::vector<StudyRun> all = runs_of(study);
+  RunChecks checks(study);
+  const std::vector<StudyRun> all =
+      runs_of(study, [&](const StudyRun& run, const runtime::Config& config) { checks.check(run, config); });
   if (command.slurm) {
     take_folder(command.folder);  // Slurm writes its logs there
     print(sbatch_script(study, all, command.folder, *command.slurm));

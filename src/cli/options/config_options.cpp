@@ -97,4 +97,10 @@ void ConfigOptions::refuse_overrides(std::string_view command,
   }
 }
 
+void refuse_policy_in_compare(const runtime::Config& config) {
+  if (config.runtime.policy == runtime::RuntimeConfig().policy) return;
+  throw InputError(fmt::format("runtime.policy: {}: compare runs the policies of --policies instead",
+                               config.runtime.policy));
+}
+
 }  // namespace starpipe::cli

@@ -46,4 +46,7 @@ class ConfigOptions {
   std::vector<std::string> plugins_;
 };
 
+/// Throws InputError for a `runtime.policy`, which `compare` does not run: it has --policies.
+void refuse_policy_in_compare(const runtime::Config& config);
+
 }  // namespace starpipe::cli

@@ -14,6 +14,7 @@
 
 #include "cli/input/yaml.hpp"
 #include "starpipe/base/error.hpp"
+#include "starpipe/runtime/config/config_keys.hpp"
 
 namespace starpipe::cli {
 namespace {
@@ -67,6 +68,26 @@ Setting read_setting(const std::string& name, const YamlValue& value) {
   return setting;
 }
 
+/// Whether a map is the value of one key, and no section.
+bool is_key(const std::string& name) { return runtime::find_key(runtime::config_keys(), name) != nullptr; }
+
+/// Adds a setting; of a section, such as `schedule: {name: 1f1b, workers: 2}`, one for each of its keys.
+void add_settings(const std::string& name, const YamlValue& value, Settings& settings) {
+  const YAML::Node& node = value.node();
+  const bool section = node.IsMap() && node.size() > 0 && !name.starts_with('-') && !is_key(name);
+  if (!section) {
+    if (std::ranges::find(settings, name, &Setting::name) != settings.end())
+      value.fail(name + " is given twice");
+    settings.push_back(read_setting(name, value));
+    return;
+  }
+  for (const auto& pair : node) {
+    const std::string key = pair.first.IsScalar() ? pair.first.Scalar() : "";
+    if (key.empty()) value.expected("a map of keys and values");
+    add_settings(fmt::format("{}.{}", name, key), value.member(key, pair.second), settings);
+  }
+}
+
 void check_name(const Study& study, const std::string& name, const YAML::Node& key) {
   const std::string position = position_of(study.source, key);
   for (const TakenOption& option : taken_options) {
@@ -79,27 +100,58 @@ void check_name(const Study& study, const std::string& name, const YAML::Node& k
   }
 }
 
-/// Calls `read` with each key and value of a map of settings. `given`: the names so far.
-void read_settings(const Study& study, const YamlValue& map, std::set<std::string>& given,
-                   const std::function<void(const std::string&, const YamlValue&)>& read) {
+using Names = std::set<std::string>;
+
+/// Calls `read` with each name of a map of settings and its value. It returns the settings that it found;
+/// `given` are the names of those so far.
+void read_settings(const Study& study, const YamlValue& map, Names& given,
+                   const std::function<Settings(const std::string&, const YamlValue&)>& read) {
   if (!map.node().IsMap()) map.expected("a map of settings and values");
   for (const auto& pair : map.node()) {
     const std::string name = pair.first.IsScalar() ? pair.first.Scalar() : "";
     if (name.empty()) map.fail_at(pair.first, "expected the name of a setting, got " + described(pair.first));
     check_name(study, name, pair.first);
-    if (!given.insert(name).second) map.fail_at(pair.first, name + " is given twice");
-    read(name, YamlValue(pair.second, position_of(study.source, pair.second), name));
+    const YamlValue value(pair.second, position_of(study.source, pair.second), name);
+    for (const Setting& setting : read(name, value)) {
+      if (!given.insert(setting.name).second) map.fail_at(pair.first, setting.name + " is given twice");
+    }
   }
 }
 
-std::vector<std::string> read_values(const std::string& name, const YamlValue& list) {
+/// Reads a map of settings of `set` or `runs`.
+Settings read_values(const Study& study, const YamlValue& map, Names& given) {
+  Settings all;
+  read_settings(study, map, given, [&](const std::string& name, const YamlValue& value) {
+    Settings settings;
+    add_settings(name, value, settings);
+    all.insert(all.end(), settings.begin(), settings.end());
+    return settings;
+  });
+  return all;
+}
+
+GridLine read_line(const Study& study, const std::string& name, const YamlValue& list) {
   if (!list.node().IsSequence() || list.node().size() == 0) list.expected("a list of values");
-  std::vector<std::string> values;
+  GridLine line;
   for (const YAML::Node& item : list.node()) {
-    values.push_back(read_setting(name, YamlValue(item, list.label())).value);
-    if (std::ranges::count(values, values.back()) > 1) list.fail(values.back() + " is there twice");
+    Settings settings;
+    add_settings(name, YamlValue(item, position_of(study.source, item), name), settings);
+    if (std::ranges::find(line, settings) != line.end())
+      list.fail((item.IsScalar() ? settings.front().value : flow_text({item, ""})) + " is there twice");
+    line.push_back(std::move(settings));
   }
-  return values;
+  return line;
+}
+
+/// Those of all values of a line, each name once.
+Settings settings_of(const GridLine& line) {
+  Settings all;
+  for (const Settings& settings : line) {
+    for (const Setting& setting : settings) {
+      if (std::ranges::find(all, setting.name, &Setting::name) == all.end()) all.push_back(setting);
+    }
+  }
+  return all;
 }
 
 std::vector<std::string> read_outputs(const Study& study, const YamlValue& list) {
@@ -144,26 +196,18 @@ Study read_study(const std::filesystem::path& file) {
   }
   study.command = given("command")->one_of({study_commands.begin(), study_commands.end()});
   study.config = given("config")->word();
-  std::set<std::string> of_all;  // the names in `set` and `grid`
-  if (const YamlValue* const map = given("set")) {
-    read_settings(study, *map, of_all, [&](const std::string& name, const YamlValue& value) {
-      study.base.push_back(read_setting(name, value));
-    });
-  }
+  Names of_all;  // in `set` and `grid`
+  if (const YamlValue* const map = given("set")) study.base = read_values(study, *map, of_all);
   if (const YamlValue* const map = given("grid")) {
     read_settings(study, *map, of_all, [&](const std::string& name, const YamlValue& value) {
-      study.grid.push_back({name, read_values(name, value)});
+      return settings_of(study.grid.emplace_back(read_line(study, name, value)));
     });
   }
   if (const YamlValue* const list = given("runs")) {
     if (!list->node().IsSequence() || list->node().size() == 0) list->expected("a list of maps of settings");
     for (const YAML::Node& entry : list->node()) {
-      std::set<std::string> names = of_all;
-      Settings& settings = study.runs.emplace_back();
-      read_settings(study, YamlValue::in_file(entry, study.source), names,
-                    [&](const std::string& name, const YamlValue& value) {
-                      settings.push_back(read_setting(name, value));
-                    });
+      Names names = of_all;
+      study.runs.push_back(read_values(study, YamlValue::in_file(entry, study.source), names));
     }
   } else {
     study.runs.emplace_back();

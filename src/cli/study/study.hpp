@@ -13,10 +13,11 @@ namespace starpipe::cli {
 
 /// A value of a run: of a key of the configuration, of an option of the command, or of `ranks`.
 struct Setting {
-  std::string name;   ///< such as schedule.name, --policies (an option begins with dashes), ranks
+  std::string name;   ///< such as schedule.name, --policies (an option begins with dashes), ranks; no section
   std::string value;  ///< of a key as --set takes it; of an option its word; a flag has true or false
 
   [[nodiscard]] bool is_option() const { return name.starts_with("--"); }
+  bool operator==(const Setting&) const = default;
 };
 using Settings = std::vector<Setting>;
 
@@ -30,11 +31,9 @@ constexpr bool takes_devices(std::string_view command) { return command != "simu
 /// The setting that says how many MPI ranks a run has.
 inline constexpr std::string_view ranks_setting = "ranks";
 
-/// One name of the grid and the values that it takes.
-struct GridLine {
-  std::string name;
-  std::vector<std::string> values;
-};
+/// One name of the grid: the settings of each of its values. A value of a section has one for each of its
+/// keys.
+using GridLine = std::vector<Settings>;
 
 struct Study {
   std::string source;            ///< the study's file, for messages

@@ -114,7 +114,7 @@ void put_train(Json& row, const Report& report) {
     put(row, which + "_peak_stashes", report.largest("/peak_activations/" + which));
     put(row, which + "_peak_stash_bytes", report.largest("/peak_activation_bytes/" + which));
     put(row, which + "_bytes_moved", bytes_moved(report, which));
-    put(row, which + "_bytes_between_ranks", report.at("/bytes_between_ranks/" + which));
+    put(row, which + "_bytes_between_ranks_in_all", report.at("/bytes_between_ranks/" + which));
   }
   put_difference(row, report);
   for (const char* rate : {"tokens_per_second", "samples_per_second"})
@@ -164,7 +164,7 @@ void put_sim(Json& row, const Report& report) {
     }
     for (const auto& [column, value] : most) put(row, fmt::format("{}_{}", which, column), value);
     put(row, which + "_bytes_moved", moved);
-    put(row, which + "_bytes_between_ranks", report.at("/bytes_between_ranks/" + which));
+    put(row, which + "_bytes_between_ranks_in_all", report.at("/bytes_between_ranks/" + which));
   }
 }
 
@@ -192,6 +192,8 @@ void put_compared(Json& row, const Report& report, const Report& policy) {
 Json row_of(const StudyRun& run, const RunOutcome& outcome, bool repeated) {
   constexpr std::array words = {"open", "done", "failed"};
   Json row = {{"run", run.name}};
+  // The names of settings are never those of other columns: all keys have a section, so a dot. `ranks` is in
+  // both, and the same.
   for (const Setting& setting : run.varied) row[setting.name] = setting.value;
   if (repeated) row["repetition"] = run.repetition;
   row["status"] = words[static_cast<std::size_t>(outcome.state)];
@@ -288,12 +290,15 @@ std::string rows_csv(std::span<const Json> rows) {
 
 std::string rows_text(const Study& study, std::span<const Json> rows) {
   std::vector<std::string> names;  // of what varies
-  for (const Settings& entry : study.runs) {
-    for (const Setting& setting : entry) {
-      if (std::ranges::find(names, setting.name) == names.end()) names.push_back(setting.name);
+  const auto add_names = [&](const std::vector<Settings>& values) {
+    for (const Settings& settings : values) {
+      for (const Setting& setting : settings) {
+        if (std::ranges::find(names, setting.name) == names.end()) names.push_back(setting.name);
+      }
     }
-  }
-  for (const GridLine& line : study.grid) names.push_back(line.name);
+  };
+  add_names(study.runs);
+  for (const GridLine& line : study.grid) add_names(line);
   if (study.repetitions > 1) names.emplace_back("repetition");
   if (study.command == "compare") {
     if (std::ranges::find(names, "schedule.name") == names.end()) names.emplace_back("schedule");

@@ -32,13 +32,13 @@ constexpr std::size_t most_runs = 100'000;
 std::vector<Settings> combinations(const Study& study) {
   std::vector<Settings> points = study.runs;
   for (const GridLine& line : study.grid) {
-    if (points.size() * line.values.size() > most_runs)
+    if (points.size() * line.size() > most_runs)
       throw InputError(fmt::format("{}: grid: more than {} runs", study.source, most_runs));
     std::vector<Settings> wider;
     for (const Settings& point : points) {
-      for (const std::string& value : line.values) {
+      for (const Settings& value : line) {
         wider.push_back(point);
-        wider.back().push_back({line.name, value});
+        wider.back().insert(wider.back().end(), value.begin(), value.end());
       }
     }
     points = std::move(wider);
@@ -132,7 +132,7 @@ std::vector<std::filesystem::path> files_of(const runtime::Config& config, const
 
 }  // namespace
 
-std::vector<StudyRun> runs_of(const Study& study) {
+std::vector<StudyRun> runs_of(const Study& study, const RunCheck& check) {
   std::vector<StudyRun> runs;
   std::set<std::uint64_t> hashes;
   InputFiles files;
@@ -145,6 +145,7 @@ std::vector<StudyRun> runs_of(const Study& study) {
     try {
       load_plugins_of(run.settings);
       const runtime::Config config = load_config(study.config, overrides_of(run.settings));
+      check(run, config);
       run.workers = workers_of(config);
       nlohmann::json whole = {study.command,
                               runtime::config_json(config),

@@ -2,10 +2,12 @@
 #pragma once
 
 #include <filesystem>
+#include <functional>
 #include <string>
 #include <vector>
 
 #include "cli/study/study.hpp"
+#include "starpipe/runtime/config/config.hpp"
 
 namespace starpipe::cli {
 
@@ -22,11 +24,14 @@ struct StudyRun {
   std::string title = {};  ///< "schedule.name=1f1b, ranks=2, repetition 3", for people
 };
 
+/// Throws InputError for a run that its command would refuse.
+using RunCheck = std::function<void(const StudyRun& run, const runtime::Config& config)>;
+
 /// All runs of a study, in its order: the entries of `runs`, for each the points of the grid with the last
 /// name changing fastest, for each the repetitions. Reads the base configuration, and loads the plug-ins that
-/// it names. Throws InputError, naming study and run, when a run's configuration is refused, when two runs
-/// are the same, and when there are more than 100,000.
-std::vector<StudyRun> runs_of(const Study& study);
+/// it names. Throws InputError, naming study and run, when a run's configuration is refused, when `check`
+/// refuses the run, when two runs are the same, and when there are more than 100,000.
+std::vector<StudyRun> runs_of(const Study& study, const RunCheck& check);
 
 /// The arguments of a run behind the name of the program: the command, `config`, the settings, and outputs in
 /// `folder`.

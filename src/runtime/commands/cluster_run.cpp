@@ -73,7 +73,7 @@ std::string whole_table(const ClusterRun& run) {
       {"bubble fraction", percent_text(predicted.bubble_fraction), percent_text(simulated.bubble_fraction),
        fmt::format("{:>+4.1f} points", (simulated.bubble_fraction - predicted.bubble_fraction) * 100)});
   const bool equal = run.predicted_bytes_between_ranks == run.bytes_between_ranks;
-  rows.push_back({"bytes between ranks", bytes_text(run.predicted_bytes_between_ranks),
+  rows.push_back({"bytes between ranks in all", bytes_text(run.predicted_bytes_between_ranks),
                   bytes_text(run.bytes_between_ranks), fmt::format("{:>10}", equal ? "equal" : "DIFFERS")});
   return table_text(rows, columns);
 }

@@ -53,7 +53,7 @@ std::string whole_run_table(const plan::Timeline& predicted, const plan::Timelin
   }
   if (record.rank_bytes_known) {
     const bool equal = record.rank_bytes_predicted == record.rank_bytes_measured;
-    rows.push_back({"bytes between ranks", bytes_text(record.rank_bytes_predicted),
+    rows.push_back({"bytes between ranks in all", bytes_text(record.rank_bytes_predicted),
                     bytes_text(record.rank_bytes_measured),
                     fmt::format("{:>10}", equal ? "equal" : "DIFFERS")});
   }

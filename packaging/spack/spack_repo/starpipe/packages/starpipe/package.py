@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 from pathlib import Path
 
-from spack_repo.builtin.build_systems.cmake import CMakePackage
+from spack_repo.builtin.build_systems.cmake import CMakePackage, generator
 from spack_repo.builtin.build_systems.cuda import CudaPackage
 
 from spack.package import *
@@ -50,6 +50,8 @@ class Starpipe(CMakePackage, CudaPackage):
     depends_on("py-numpy", type="test")
 
     conflicts("%gcc@:11", msg="starpipe is written in C++20")
+    # CMake refuses the architecture "none".
+    conflicts("cuda_arch=none", when="+cuda", msg="starpipe +cuda needs the architecture of the GPUs, such as cuda_arch=90")
     generator("ninja")
 
     def cmake_args(self):

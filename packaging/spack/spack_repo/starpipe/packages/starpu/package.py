@@ -13,4 +13,7 @@ class Starpu(BuiltinStarpu):
     def patch(self):
         source = Path("mpi/src/mpi/starpu_mpi_mpi.c")
         before, comment, after = source.read_text().partition("monopolizing it while polling")
-        source.write_text(before + comment + after.replace("STARPU_VALGRIND_YIELD();", "sched_yield();", 1))
+        changed = after.replace("STARPU_VALGRIND_YIELD();", "sched_yield();", 1)
+        if changed == after:
+            raise InstallError(f"{source} has no place to yield in StarPU-MPI's polling loop")
+        source.write_text(before + comment + changed)
