@@ -104,6 +104,17 @@ class Sweep(CommandTest):
         self.assertIn("schedule.name", keys)
         self.assertEqual([key for key in keys if "." not in key], [])
 
+    def test_times_in_other_units(self):
+        """Without times 1 is a pass of an average stage, of which V-Half has twice as many."""
+        self.write("timeless.yaml", self.read("base.yaml").replace("runtime:", "# "))
+        names = "{schedule.name: [1f1b, v-half]}"
+        self.write("study.yaml", study(set="{model.layers: 4}", grid=names).replace("base", "timeless"))
+        self.assertIn("another number of stages", self.sweep())
+        self.write("study.yaml", study(set="{model.layers: 4}", grid="{schedule.name: [1f1b, gpipe]}").replace("base", "timeless"))
+        self.assertNotIn("another number of stages", self.sweep())
+        self.write("study.yaml", study(set="{model.layers: 4}", grid=names))
+        self.assertNotIn("another number of stages", self.sweep())
+
     def test_replicas_sum_their_gradients(self):
         self.write("study.yaml", study(set="{runtime.emulate.comm: 1ms}", grid="{schedule.name: [1f1b, ddp]}"))
         self.assertIn("with gradients summed", self.sweep())

@@ -288,6 +288,21 @@ std::string rows_csv(std::span<const Json> rows) {
   return csv_text(table);
 }
 
+/// Rows of `simulate` whose makespans must not be compared.
+std::string note_on_units(std::span<const Json> rows) {
+  std::set<std::string> stages;
+  for (const Json& row : rows) {
+    if (row.contains("predicted_makespan") && !row.contains("unit") && !row.contains("--per-share"))
+      stages.insert(cell_text(row, "stages"));
+  }
+  if (stages.size() < 2) return "";
+  return "\nMakespans without a unit are of another unit in runs with another number of stages: 1 is a pass "
+         "of an "
+         "average stage. Give times of shares of the model: runtime.emulate with per_share, or --durations "
+         "with "
+         "--per-share.\n";
+}
+
 std::string rows_text(const Study& study, std::span<const Json> rows) {
   std::vector<std::string> names;  // of what varies
   const auto add_names = [&](const std::vector<Settings>& values) {
@@ -340,7 +355,7 @@ std::string rows_text(const Study& study, std::span<const Json> rows) {
     if (summed) cells.push_back(time_text(number(sums)));
     table.push_back(std::move(cells));
   }
-  return table_text(table);
+  return table_text(table) + (measured ? "" : note_on_units(rows));
 }
 
 std::string rows_jsonl(std::span<const Json> rows) {
