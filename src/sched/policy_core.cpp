@@ -187,8 +187,9 @@ PolicyCore::Task PolicyCore::pop(int worker_id) {
     if (without_n == nullptr && worker.queue) {
       if (const auto job = worker.queue->pop()) return worker.task_of[schedule_->position(*job)];
     }
-    // While jobs are to come, a task whose inputs are on their way does not make them wait for these.
-    if (without_n == nullptr && !worker.without_n.empty() && !worker.queue)
+    // A worker that takes a task waits for its inputs. So it does not while it has jobs to come, or other
+    // tasks whose inputs may arrive earlier.
+    if (without_n == nullptr && worker.without_n.size() == 1 && !worker.queue)
       without_n = worker.without_n.front();
     if (without_n != nullptr) {
       worker.without_n.erase(std::ranges::find(worker.without_n, without_n));

@@ -184,6 +184,13 @@ TEST(PolicyCore, APinnedTaskThatWaitsForItsInputsKeepsNoJobWaiting) {
   }
   EXPECT_EQ(core.pop(0), tasks[others]) << "there are no more jobs";
   EXPECT_EQ(core.pop(0), nullptr);
+  on_their_way = {tasks[others], tasks[others + 1]};
+  core.push(0, tasks[others], std::nullopt);
+  core.push(0, tasks[others + 1], std::nullopt);
+  EXPECT_EQ(core.pop(0), nullptr) << "which of the two comes first?";
+  on_their_way.erase(tasks[others + 1]);
+  EXPECT_EQ(core.pop(0), tasks[others + 1]);
+  EXPECT_EQ(core.pop(0), tasks[others]) << "nothing else waits";
 }
 
 TEST(PolicyCore, JobsThenPinnedTasksWithAnN) {

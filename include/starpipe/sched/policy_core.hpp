@@ -34,10 +34,10 @@ namespace starpipe::sched {
 /// other libraries). A worker takes pinned tasks without an n first, since jobs may wait for them, then the
 /// job that the discipline picks, then pinned tasks with an n, then free tasks. A pinned task
 /// without an n whose inputs are on their way is left until they have arrived, or until the worker has no
-/// more jobs in the run. (StarPU keeps the request to fetch them, and a driver of a GPU pops again when they
-/// arrive.) Pinned tasks without an n run in the order in which they were pushed, except that one with its
-/// inputs there passes those without. Pinned tasks with an n run by n, the smallest first, and with equal n
-/// in the order in which they were pushed.
+/// more jobs in the run and no other such task. (StarPU keeps the request to fetch them, and a driver of a
+/// GPU pops again when they arrive.) Pinned tasks without an n run in the order in which they were pushed,
+/// except that one with its inputs there passes those without. Pinned tasks with an n run by n, the smallest
+/// first, and with equal n in the order in which they were pushed.
 ///
 /// Calling threads. `push` and `push_free` run on the thread that made the task ready: the submitting thread,
 /// the worker that finished the task's last predecessor, or the MPI thread when a message arrives. Many
