@@ -87,7 +87,7 @@ class SimulatedLinks {
 
   /// The link between a GPU and main memory, one way.
   std::string with_host(int worker, std::string_view way) {
-    const std::string name = fmt::format("host-{}-{}", worker / cluster_.gpus_per_host_link, way);
+    std::string name = fmt::format("host-{}-{}", worker / cluster_.gpus_per_host_link, way);
     const plan::Link link = host_link(cluster_);
     add(name, link, link.alpha, cluster_.gpu_direct ? plan::Sharing::none : plan::Sharing::fair);
     return name;
