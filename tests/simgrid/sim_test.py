@@ -92,7 +92,7 @@ class Sim(CommandTest):
 
     def test_memory_just_enough(self):
         """With 5 % more than the prediction StarPU evicts nothing, if it does not take memory in blocks of 32 MiB."""
-        for name in ("1f1b", "gpipe", "zb-h1", "v-half", "fsdp", "ddp"):
+        for name in self.names():
             with self.subTest(schedule=name):
                 text = config(self.schedule(name, 4), hidden=1024, batch=512)
                 single = {"STARPU_SUBALLOCATOR": "0"}
