@@ -32,7 +32,7 @@ inline constexpr const char* sums_by_one = "one";
 inline constexpr int most_samples = 1 << 20;
 
 /// The value of a kind's own key: a whole number, a number, a truth value, text, or a list of whole numbers.
-/// Where a key takes a list, a configuration may give one number for a list of that number.
+/// For a list with one number a configuration may give the number alone.
 using OptionValue = std::variant<int, double, bool, std::string, std::vector<int>>;
 
 /// Shards of the vocabulary: of the embedding, and of the head.

@@ -34,10 +34,9 @@ namespace starpipe::sched {
 /// other libraries). A worker takes pinned tasks without an n first, since jobs may wait for them, then the
 /// job that the discipline picks, then pinned tasks with an n, then free tasks. A pinned task
 /// without an n whose inputs are on their way is left until they have arrived, or until the worker has no
-/// more jobs in the run and no other such task. (StarPU keeps the request to fetch them, and a driver of a
-/// GPU pops again when they arrive.) Pinned tasks without an n run in the order in which they were pushed,
-/// except that one with its inputs there passes those without. Pinned tasks with an n run by n, the smallest
-/// first, and with equal n in the order in which they were pushed.
+/// more jobs in the run and no other such task. (The driver of a GPU pops again when they arrive.) Of the
+/// pinned tasks without an n whose inputs are there, the worker takes the one that was pushed first. Of those
+/// with an n it takes the one with the smallest n, and of equal n the one that was pushed first.
 ///
 /// Calling threads. `push` and `push_free` run on the thread that made the task ready: the submitting thread,
 /// the worker that finished the task's last predecessor, or the MPI thread when a message arrives. Many
@@ -78,8 +77,9 @@ class PolicyCore {
   /// Whether `worker` can run a free task. `push_free` calls it once for each worker, on its own thread,
   /// before the task is queued and while no lock is held.
   using CanRun = bool (*)(Task task, int worker);
-  /// Whether the inputs of a pinned task have arrived at `worker`. `pop` calls it on the worker's thread,
-  /// while no lock is held.
+  /// Whether the inputs of a pinned task have arrived at `worker`. It must see to it that they do arrive: a
+  /// task whose inputs are never there may never run. `pop` calls it on the worker's thread, while no lock is
+  /// held.
   using HasInputs = bool (*)(Task task, int worker);
 
   /// For workers 0 .. workers-1. `can_run` is called for these workers only. Without `has_inputs` all inputs

@@ -297,11 +297,9 @@ std::string note_on_units(std::span<const Json> rows) {
       stages.insert(cell_text(row, "stages"));
   }
   if (stages.size() < 2) return "";
-  return "\nMakespans without a unit are of another unit in runs with another number of stages: 1 is a pass "
-         "of an "
-         "average stage. Give times of shares of the model: runtime.emulate with per_share, or --durations "
-         "with "
-         "--per-share.\n";
+  return "\nWithout times 1 is a pass of an average stage: compare only the makespans of runs with equally\n"
+         "many stages here. Times of shares of the model make all comparable: runtime.emulate with\n"
+         "per_share, or --durations with --per-share.\n";
 }
 
 std::string rows_text(const Study& study, std::span<const Json> rows) {

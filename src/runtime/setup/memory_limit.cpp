@@ -40,11 +40,10 @@ struct Need {
 
 /// What a schedule would need, and how long it would take.
 struct Outcome {
-  std::string name;     ///< as a user writes it
-  Need need;            ///< of the worker whose limit lacks most
-  double makespan = 0;  ///< in a unit that does not depend on the number of stages
-  /// With other stages than the run: what its emulated times were multiplied by.
-  double stage_share = 1;
+  std::string name;        ///< as a user writes it
+  Need need;               ///< of the worker whose limit lacks most
+  double makespan = 0;     ///< in a unit that does not depend on the number of stages
+  double stage_share = 1;  ///< what the emulated times were multiplied by
 };
 
 /// The need of the worker whose limit lacks most.
@@ -94,11 +93,9 @@ int stages_of(const Config& config, const PlannedRun& run, const plan::ScheduleE
 }
 
 /// How long an emulated stage of `other` takes, with a stage of the run as the unit.
-double stage_share(const Config& config, const Config& other, const PlannedRun& run) {
+double stage_share(const Config& config, const PlannedRun& run, const model::Network& other) {
   if (!config.runtime.emulate || config.runtime.emulate->per_share) return 1;
-  const model::Network network =
-      model::build_network(other.model, other.training.microbatch_size, stage_count(other));
-  return static_cast<double>(run.network.whole_stages()) / network.whole_stages();
+  return static_cast<double>(run.network.whole_stages()) / other.whole_stages();
 }
 
 /// The configuration with another named schedule, for the same workers and micro-batches. Settings with one
@@ -122,7 +119,10 @@ Config with_schedule(const Config& config, const PlannedRun& run, const plan::Sc
   schedule.placement.clear();
   if (stages == run.network.whole_stages()) return other;
   schedule.cuts.clear();
-  if (other.runtime.emulate) scale(*other.runtime.emulate, stage_share(config, other, run));
+  if (other.runtime.emulate) {
+    const model::Network network = model::build_network(other.model, other.training.microbatch_size, stages);
+    scale(*other.runtime.emulate, stage_share(config, run, network));
+  }
   return other;
 }
 
@@ -136,8 +136,9 @@ std::vector<Outcome> alternatives(const Config& config, const PlannedRun& run) {
     try {
       Config other = configure();
       other.schedule.recompute = recompute;
-      found.push_back(outcome_of(other, plan_run(other), std::move(name)));
-      found.back().stage_share = stage_share(config, other, run);
+      const PlannedRun planned = plan_run(other);
+      found.push_back(outcome_of(other, planned, std::move(name)));
+      found.back().stage_share = stage_share(config, run, planned.network);
     } catch (const InputError&) {  // the schedule lacks an option, or the model has too few units
     }
   };

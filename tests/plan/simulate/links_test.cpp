@@ -264,8 +264,8 @@ std::vector<double> slow_arrivals(const Links& links, const std::vector<Sent>& s
 }
 
 const std::vector<Sharing> every_sharing = {Sharing::none, Sharing::in_order, Sharing::fair};
-// Ports in order and ranks of several workers have no reference: it does not know which of two transfers that
-// leave their streams at one time takes a port first.
+// Without ports in order: if two transfers within ranks begin at one time, the reference does not know which
+// of them takes a port first.
 const std::vector<Sharing> sharing_within_ranks = {Sharing::none, Sharing::fair};
 
 TEST(TransfersInFlight, ArriveAsInTheSlowReference) {

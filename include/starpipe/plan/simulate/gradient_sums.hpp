@@ -17,10 +17,10 @@ namespace starpipe::plan {
 /// A worker's contribution to the gradient of a stage, or of weights that stages share, is complete at the
 /// end of the worker's last W of these stages. The steps are those of `reduction_plan`. A sum leaves when the
 /// sender has added all that it receives for it, and takes the time of its bytes (`updated()`) on its link.
-/// Transfers of sums delay each other on links that they share (TransfersInFlight). If several begin at the
-/// same time, the one of the smaller stage goes first. Transfers of sums and those of jobs do not delay each
-/// other. An
-/// addition takes no time, but its worker runs one thing at a time: it waits for the end of the present job.
+/// Transfers of sums delay each other on links that they share (TransfersInFlight). If several begin at one
+/// time, that of the smallest stage goes first. Sums do not delay the transfers of jobs, nor these the sums.
+/// An addition takes no time, but its worker runs one thing at a time: it waits for the end of the present
+/// job.
 ///
 /// O(stages * micro-batches + steps * log(jobs)).
 std::optional<double> gradients_summed(const Schedule& schedule, const Costs& costs,

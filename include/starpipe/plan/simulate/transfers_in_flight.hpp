@@ -24,8 +24,9 @@ namespace starpipe::plan {
 /// the fluid model of SimGrid and other flow-level simulators. Rates are computed by progressive filling, and
 /// only for transfers that the change can reach.
 ///
-/// Transfers from one worker to another of the same rank follow each other, in the order in which they begin,
-/// whatever the links: a StarPU process has one CUDA stream for each pair of its GPUs.
+/// Within a rank, a worker sends another one transfer at a time, in the order of the calls of `begin`, on
+/// links of any kind: a StarPU process has one CUDA stream for each pair of its GPUs. Transfers without any
+/// time do not wait.
 ///
 /// An undelayed transfer arrives after exactly `Link::time(bytes)`. Times have the unit of the links.
 /// Deterministic. Not thread-safe.
