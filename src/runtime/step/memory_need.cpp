@@ -190,8 +190,7 @@ class Accountant {
     for (std::size_t d = 0; d < graph_.data().size(); ++d) {
       const Datum& datum = graph_.data()[d];
       if (datum.kind == DataKind::weights && !with_weights) continue;
-      if (!is_temporary(datum.kind) && !is_on_host(datum, datum.worker))
-        hold(d, device(datum.worker), lasting);
+      if (!comes_and_goes(datum) && !is_on_host(datum, datum.worker)) hold(d, device(datum.worker), lasting);
     }
     return std::move(holdings_);
   }
@@ -210,6 +209,12 @@ class Accountant {
   [[nodiscard]] bool is_on_host(const Datum& datum, int worker) const {
     return datum.kind == DataKind::verdict && !graph_.rules().can_skip && !on_gpu_.empty() &&
            on_gpu_[index(worker)];
+  }
+
+  // Inputs and targets are in the host's memory. StarPU copies them to the GPU for the jobs that read them.
+  [[nodiscard]] bool comes_and_goes(const Datum& datum) const {
+    const bool is_read = datum.kind == DataKind::input || datum.kind == DataKind::target;
+    return is_temporary(datum.kind) || (is_read && !on_gpu_.empty() && on_gpu_[index(datum.worker)]);
   }
 
   void hold(std::size_t datum, int device, const Lifetime& lifetime) {
@@ -248,6 +253,14 @@ class Accountant {
             {.time = time.end, .phase = end, .position = position, .is_end = true}};
   }
 
+  // When the policy asks for what the job reads: before it other jobs of the worker run.
+  [[nodiscard]] Moment fetched(const Task& task) const {
+    const std::vector<plan::JobId>& row = timeline_.order[index(task.worker)];
+    const std::size_t position = position_[*task.job];
+    const plan::JobId before = row[position - std::min(position, jobs_fetched_ahead)];
+    return {.time = timeline_.spans[before].start, .phase = Moment::Phase::arrive};
+  }
+
   void touch(std::size_t datum, int worker, const Lifetime& lifetime) {
     touches_.push_back({datum, device(worker), lifetime});
   }
@@ -258,7 +271,11 @@ class Accountant {
     for (const auto& [datum, access] : task.data) {
       const Datum& accessed = graph_.data()[datum];
       if (device(accessed.worker) == device(task.worker)) {
-        if (is_temporary(accessed.kind)) touch(datum, task.worker, lifetime);
+        if (is_temporary(accessed.kind)) {
+          touch(datum, task.worker, lifetime);
+        } else if (comes_and_goes(accessed)) {
+          touch(datum, task.worker, {fetched(task), lifetime.to});
+        }
         if (access != Access::read) written_[datum] = std::max(written_[datum], time.end);
         continue;
       }
@@ -281,7 +298,7 @@ class Accountant {
   const std::vector<bool>& on_gpu_;      // by worker; empty: all are cores
   std::vector<std::uint32_t> position_;  // by JobId: index in the order of its worker
   std::vector<double> written_;          // by datum: when its value is ready
-  std::vector<Touch> touches_;           // uses of temporaries, and of copies of all other data
+  std::vector<Touch> touches_;           // uses of data that come and go, and of copies of all other data
   std::vector<Holdings> holdings_;
 };
 

@@ -244,6 +244,29 @@ TEST(MemoryNeed, TheWorkspaceIsThatOfTheDevice) {
   EXPECT_NE(network.stages[0].scratch_size(false), network.stages[0].scratch_size(true));
 }
 
+/// A GPU has the inputs and targets of the jobs that read them, and fetches those of the next two jobs.
+TEST(MemoryNeed, InputsComeToAGpuWhenTheyAreRead) {
+  const model::Network network = dag_network(plan::StageGraph::chain(2));
+  const plan::Costs costs = costs_of(network);
+  const auto activations = [&](const char* name, int microbatches, int worker, bool recompute = false) {
+    const Schedule schedule =
+        plan::make_schedule(name, {.workers = 2, .microbatches = microbatches, .recompute = recompute});
+    return memory_need(schedule, network, sgd, costs, plan::simulate(schedule, costs),
+                       {.devices = {}, .on_gpu = {true, true}})[index(worker)]
+        .activations;
+  };
+  constexpr std::uint64_t size = 48;
+  constexpr std::uint64_t loss = 4;
+  // Stashes are most in the last F, which reads an input and writes an output; on the second worker it reads
+  // a target, too.
+  EXPECT_EQ(activations("gpipe", 3, 0), 2 * size);
+  EXPECT_EQ(activations("gpipe", 20, 0), 2 * size);
+  EXPECT_EQ(activations("gpipe", 3, 1), 2 * size + 3 * loss);
+  EXPECT_EQ(activations("gpipe", 3, 0, true), 4 * size) << "B reads the inputs again";
+  // An F with the input of the next F, which comes after a B; and a gradient.
+  EXPECT_EQ(activations("1f1b", 20, 0), 3 * size);
+}
+
 // GPUs have no verdicts, but for StarPU's copy where passes precede one.
 TEST(MemoryNeed, OfVerdicts) {
   const model::Network network = dag_network(plan::StageGraph::chain(2));
@@ -255,10 +278,10 @@ TEST(MemoryNeed, OfVerdicts) {
         .activations;
   };
   for (const int worker : {0, 1}) {
-    const std::uint64_t without = activations({.has_norm = false}, false, worker);
-    EXPECT_EQ(activations({}, false, worker), without + verdict);
-    EXPECT_EQ(activations({}, true, worker), without);
-    EXPECT_EQ(activations({.can_skip = true}, true, worker), without + verdict);
+    EXPECT_EQ(activations({}, false, worker), activations({.has_norm = false}, false, worker) + verdict);
+    const std::uint64_t of_gpu = activations({.has_norm = false}, true, worker);
+    EXPECT_EQ(activations({}, true, worker), of_gpu);
+    EXPECT_EQ(activations({.can_skip = true}, true, worker), of_gpu + verdict);
   }
 }
 
