@@ -67,7 +67,7 @@ const TaskMemory& memory_of(const Task& task, void** buffers) {
 TaskRunner::TaskRunner(const Session& session, const KernelContext& context, const StepParts& parts,
                        Emulation* emulation)
     : session_(session), context_(context), parts_(parts), emulation_(emulation) {
-  if (on_simgrid) starpu_profiling_status_set(STARPU_PROFILING_ENABLE);  // for the starts of tasks
+  if (on_simgrid) starpu_profiling_status_set(STARPU_PROFILING_ENABLE);  // for the times of tasks
 }
 
 TaskRunner::Argument* TaskRunner::new_argument(const Task& task, std::string_view name) {
@@ -184,6 +184,27 @@ void TaskRunner::note_simulated_start(Argument& ended) {
   note_start_on_gpu(ended);
   starpu_profiling_task_info* const times = starpu_task_get_current()->profiling_info;
   ended.times.start = starpu_timing_timespec_to_us(&times->start_time) * 1e-6;
+  // StarPU calls a task ready when its inputs are on the rank. They may still be on their way to the GPU.
+  // Where they are there, StarPU's own polling takes 2 us.
+  constexpr double polling = 10e-6;
+  const double asked = starpu_timing_timespec_to_us(&times->acquire_data_start_time) * 1e-6;
+  const double arrived = starpu_timing_timespec_to_us(&times->acquire_data_end_time) * 1e-6;
+  double& ready = ended.times.ready;
+  if (arrived - asked > polling) ready = std::max(ready, arrived);
+  ready = std::min(std::max(ready, ended.runner->weights_arrived(ended)), ended.times.start);
+}
+
+// When the weights came that `reader` fetched. It is known of the step's first reader; later ones may have to
+// wait for nothing else.
+double TaskRunner::weights_arrived(const Argument& reader) {
+  double last = 0;
+  for (const DataAccess& access : reader.task->data) {
+    const Datum& datum = context_.graph->data()[access.datum];
+    if (datum.kind != DataKind::weights || datum.worker == reader.worker) continue;
+    last =
+        std::max(last, arrived_.try_emplace({access.datum, reader.worker}, reader.times.ready).first->second);
+  }
+  return last;
 }
 
 void TaskRunner::end_on_gpu(void* /*unused*/) {

@@ -2,7 +2,10 @@
 #pragma once
 
 #include <array>
+#include <cstddef>
+#include <map>
 #include <string_view>
+#include <utility>
 
 #include <starpu.h>
 
@@ -43,6 +46,7 @@ class TaskRunner {
   void begin_step(int updates, double learning_rate) {
     context_.updates = updates;
     context_.learning_rate = learning_rate;
+    arrived_.clear();
   }
 
   /// The codelet of a task of the graph.
@@ -67,12 +71,14 @@ class TaskRunner {
   static void run_on_gpu(void** buffers, void* argument) noexcept;
   static void note_start_on_gpu(Argument& starting);
   static void note_simulated_start(Argument& ended);
+  double weights_arrived(const Argument& reader);
   [[nodiscard]] int calling_worker() const;
 
   const Session& session_;
   KernelContext context_;
   StepParts parts_;
   Emulation* emulation_;
+  std::map<std::pair<std::size_t, int>, double> arrived_;  // on SimGrid: when weights came to a worker
 };
 
 struct TaskRunner::Argument {
