@@ -32,6 +32,8 @@ levels:
 
 EMULATED = "runtime: {emulate: {F: 2ms, B: 2ms, W: 2ms}}\n"
 PLUGIN = ""
+# These write one datum or two, since StarPU frees twice as much memory as it wants.
+FREED_TOO_MUCH = ("ddp", "dualpipe", "dualpipe-v", "fsdp", "gems", "interleaved-zb", "looped-bfs", "v-half")
 EXPERIMENTS = os.path.join(os.path.dirname(__file__), "..", "..", "experiments")
 
 
@@ -53,8 +55,8 @@ class Sim(CommandTest):
         self.ok(*self.arguments(text, memory, cluster), *options, environment=environment)
         return json.loads(self.read("report.json"))
 
-    def assert_as_predicted(self, report, makespan=0.02):
-        """What w and n imply is exact, and times are close."""
+    def assert_as_predicted(self, report, makespan=0.02, to_host=0):
+        """What w and n imply is exact, and times are close. No worker writes more than `to_host` bytes to the host."""
         for number, worker in enumerate(report["workers"]):
             for key in ("peak_activations", "peak_activation_bytes"):
                 self.assertEqual(worker[key]["simulated"], worker[key]["predicted"], (number, key))
@@ -62,9 +64,10 @@ class Sim(CommandTest):
                 for what in ("count", "bytes"):
                     self.assertEqual(received[what]["simulated"], received[what]["predicted"], (number, kind))
             if report["ranks"] == 1:
-                # StarPU counts itself what it copied. Nothing goes back to the host.
+                # StarPU counts itself what it copied.
                 received = sum(received["bytes"]["predicted"] for received in worker["received"].values())
-                self.assertEqual((worker["copied"]["from_gpus"], worker["copied"]["to_host"]), (received, 0), number)
+                self.assertEqual(worker["copied"]["from_gpus"], received, number)
+                self.assertLessEqual(worker["copied"]["to_host"], to_host, number)
         times = report["makespan"]
         self.assertLessEqual(abs(times["simulated"] / times["predicted"] - 1), makespan, times)
 
@@ -90,26 +93,43 @@ class Sim(CommandTest):
                 with self.subTest(schedule=name, workers=workers):
                     self.assert_as_predicted(self.simulate(config(self.schedule(name, workers))))
 
+    def test_large_data_on_slow_links(self):
+        """A transfer takes up to eight times as long as a job. No transfer is stopped when StarPU evicts a copy: it would free its
+        memory by `cudaFree`, which waits for all transfers. The difference from the prediction is explained: what jobs wait for
+        is booked as transfers, as in the prediction."""
+        slow = CLUSTER.replace("bandwidth: 300GB/s", "bandwidth: 1GB/s")
+        for name in self.names():
+            with self.subTest(schedule=name):
+                report = self.simulate(config(self.schedule(name, 4), hidden=1024, batch=512), cluster=slow)
+                self.assert_as_predicted(report)
+                causes = report["explain"]["per_step"]
+                for cause in ("durations", "transfers", "order", "runtime"):
+                    self.assertLessEqual(abs(causes[cause][0]), 0.005 * causes["predicted"], cause)
+
     def test_memory_just_enough(self):
-        """With 5 % more than the prediction StarPU evicts nothing, if it does not take memory in blocks of 32 MiB."""
+        """The prediction is right within 5 % if StarPU does not take memory in blocks of 32 MiB, else within a block. With more than
+        that, runs take the predicted time; with 5 % less, data go to the host."""
+        single = {"STARPU_SUBALLOCATOR": "0"}
         for name in self.names():
             with self.subTest(schedule=name):
                 text = config(self.schedule(name, 4), hidden=1024, batch=512)
-                single = {"STARPU_SUBALLOCATOR": "0"}
                 need = max(w["gpu_memory"]["predicted"] for w in self.simulate(text, environment=single)["workers"])
-                enough = math.ceil(1.05 * need / MIB)
-                report = self.simulate(text, memory=f"{enough}MiB", environment=single)
-                self.assert_as_predicted(report)
-                for worker in report["workers"]:
-                    self.assertLessEqual(worker["gpu_memory"]["simulated"], enough * MIB)
+                for enough, environment in ((math.ceil(1.05 * need / MIB), single), (math.ceil(need / MIB) + 32, {})):
+                    report = self.simulate(text, memory=f"{enough}MiB", environment=environment)
+                    largest = 2 * 4 * 4 * (1024 * 1024 + 1024 + 8 * 1024)  # the optimizer's two values of 4 bytes a parameter of 4 layers
+                    self.assert_as_predicted(report, to_host=2 * largest if name in FREED_TOO_MUCH else 0)
+                    for worker in report["workers"]:
+                        self.assertLessEqual(worker["gpu_memory"]["simulated"], enough * MIB)
                 self.refused(self.arguments(text, memory=f"{math.floor(need / MIB)}MiB"), "gpu_memory", "needs")
+                less = {**single, "STARPU_LIMIT_CUDA_MEM": str(math.floor(0.95 * need / MIB))}
+                self.assertGreater(sum(w["copied"]["to_host"] for w in self.simulate(text, environment=less)["workers"]), 0)
 
     def test_too_little_memory_does_not_hang(self):
         """StarPU moves data out and in again, or SimGrid finds the deadlock."""
-        text = config(self.schedule("gpipe", 4), hidden=1024, batch=512)
-        arguments = self.arguments(text)
-        for share in (40, 80, 160):
-            with self.subTest(MiB=share):
+        # In fsdp StarPU evicts inputs of an addition of gradients before it runs, so that they must be fetched again.
+        for name, share in (("gpipe", 40), ("gpipe", 80), ("gpipe", 160), ("fsdp", 122)):
+            with self.subTest(schedule=name, MiB=share):
+                arguments = self.arguments(config(self.schedule(name, 4), hidden=1024, batch=512))
                 done = self.run_command(*arguments, environment={"STARPU_SUBALLOCATOR": "0", "STARPU_LIMIT_CUDA_MEM": str(share)})
                 self.assertIn(done.returncode, (0, 1), done.stderr)
                 if done.returncode == 1:
@@ -128,8 +148,7 @@ class Sim(CommandTest):
     def test_sharded_weights(self):
         """Fetching weights and adding up gradients takes many jobs' time, and overlaps with them as predicted: weights are fetched from
         the start of the step, all messages of a rank are on their way at once (on 4 nodes more than StarPU-MPI's ten), and a job
-        waits for no reduction, not even one that a worker could take while it has no job to run (chimera). The data are small enough for StarPU's blocks: larger ones would be freed by `cudaFree`, which waits
-        for copies."""
+        waits for no reduction, not even one that a worker could take while it has no job to run (chimera)."""
         slow = CLUSTER.replace("bandwidth: 300GB/s", "bandwidth: 20MB/s").replace("bandwidth: 50GB/s", "bandwidth: 20MB/s")
         # A GPU fetches the inputs of its next two jobs only, simulate sends them when they are made. So where ports are shared,
         # activations must be small for both to agree.

@@ -33,12 +33,7 @@ std::uint32_t starpu_words(std::size_t size) {
   return static_cast<std::uint32_t>(size);
 }
 
-// Memory that StarPU allocates when it is first written.
-starpu_data_handle_t register_words(std::size_t size) {
-  starpu_data_handle_t handle = nullptr;
-  starpu_vector_data_register(&handle, -1, 0, starpu_words(size), sizeof(float));
-  return handle;
-}
+constexpr int no_home = -1;  // StarPU allocates the memory when it is first written
 
 }  // namespace
 
@@ -127,6 +122,13 @@ std::vector<float> StepData::start_value(const Datum& datum,
   return std::vector<float>(datum.size, 0.0F);
 }
 
+starpu_data_handle_t StepData::register_words(std::size_t size, int home, std::uintptr_t memory) const {
+  if (session_.on_gpus()) return GpuBuffers::register_words(home, memory, starpu_words(size));
+  starpu_data_handle_t handle = nullptr;
+  starpu_vector_data_register(&handle, home, memory, starpu_words(size), sizeof(float));
+  return handle;
+}
+
 void StepData::register_datum(std::size_t number, std::span<const std::vector<float>> parameters) {
   const Datum& datum = graph_.data()[number];
   const std::size_t slot = slots_.of(number);
@@ -136,10 +138,9 @@ void StepData::register_datum(std::size_t number, std::span<const std::vector<fl
     memory_[slot] = on_simgrid ? HostMemory::unused(datum.size) : HostMemory(start_value(datum, parameters));
     const std::span<float> memory = memory_[slot].get();
     if (session_.on_gpus()) pinned_.emplace_back(memory);
-    starpu_vector_data_register(&handle, STARPU_MAIN_RAM, reinterpret_cast<std::uintptr_t>(memory.data()),
-                                starpu_words(datum.size), sizeof(float));
+    handle = register_words(datum.size, STARPU_MAIN_RAM, reinterpret_cast<std::uintptr_t>(memory.data()));
   } else {
-    handle = register_words(datum.size);
+    handle = register_words(datum.size, no_home, 0);
   }
   own_.emplace_back(handle, from_host);
   handles_[slot] = handle;
@@ -150,12 +151,13 @@ void StepData::register_datum(std::size_t number, std::span<const std::vector<fl
 }
 
 void StepData::register_scratch() {
-  norm_scratch_ = Handle(register_words(std::max<std::size_t>(1, norm_scratch_size(graph_))), false);
+  norm_scratch_ =
+      Handle(register_words(std::max<std::size_t>(1, norm_scratch_size(graph_)), no_home, 0), false);
   for (const bool on_gpu : {false, true}) {
     for (const model::Stage& stage : network_.stages) {
       const std::size_t size =
           std::max<std::size_t>(1, scratch_size(schedule_, stage, on_gpu, graph_.rules()));
-      scratch_[on_gpu ? 1 : 0].emplace_back(register_words(size), false);
+      scratch_[on_gpu ? 1 : 0].emplace_back(register_words(size, no_home, 0), false);
     }
   }
 }
@@ -284,7 +286,11 @@ std::vector<float> StepData::losses() {
 void StepData::drop(std::size_t datum) const {
   starpu_mpi_cache_flush(MPI_COMM_WORLD, handle(datum));
   const Datum& dropped = graph_.data()[datum];
-  if (is_mine(dropped) && is_temporary(dropped.kind)) starpu_data_invalidate_submit(handle(datum));
+  // What the host has filled is dropped where a GPU has a copy. The host fills it again for its next use.
+  const bool is_read = dropped.kind == DataKind::input || dropped.kind == DataKind::target;
+  const bool is_copied = is_read && fetched_ && node(dropped.worker) > FetchedCopies::main_memory;
+  if (is_mine(dropped) && (is_temporary(dropped.kind) || is_copied))
+    starpu_data_invalidate_submit(handle(datum));
 }
 
 void StepData::fetch_weights() const {

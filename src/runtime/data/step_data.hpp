@@ -3,6 +3,7 @@
 
 #include <array>
 #include <cstddef>
+#include <cstdint>
 #include <map>
 #include <optional>
 #include <span>
@@ -15,6 +16,7 @@
 
 #include "runtime/data/handle.hpp"
 #include "runtime/data/host_memory.hpp"
+#include "runtime/session/gpu_buffers.hpp"
 #include "runtime/session/session.hpp"
 #include "runtime/session/worker_backend.hpp"
 #include "runtime/step/data_slots.hpp"
@@ -110,6 +112,8 @@ class StepData {
                                                std::span<const std::vector<float>> parameters) const;
   // Registers the data that tasks of this rank touch, but for those that have a handle.
   void register_data(const RankTasks& tasks, std::span<const std::vector<float>> parameters);
+  // `home`: the memory node of `memory`.
+  [[nodiscard]] starpu_data_handle_t register_words(std::size_t size, int home, std::uintptr_t memory) const;
   void register_datum(std::size_t number, std::span<const std::vector<float>> parameters);
   // nullptr when no task of this rank touches them.
   [[nodiscard]] starpu_data_handle_t handle_of_weights(int stage, int holder) const;

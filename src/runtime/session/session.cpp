@@ -18,6 +18,7 @@
 #include "starpipe/base/error.hpp"
 #include "starpipe/base/index.hpp"
 #include "starpipe/base/simgrid.hpp"
+#include "starpipe/runtime/step/memory_need.hpp"
 #include "starpipe/sched/starpu_policy.hpp"
 
 // Not in StarPU's headers. Weak: a StarPU without it prints its statistics.
@@ -25,6 +26,9 @@
 extern "C" void _starpu_mpi_comm_amounts_shutdown() __attribute__((weak));
 
 namespace starpipe::runtime {
+
+static_assert(sched::PolicyCore::fetched_ahead == jobs_fetched_ahead, "the need of a GPU is predicted by it");
+
 namespace {
 
 // One CPU worker for each of `workers` that has no GPU.
@@ -99,7 +103,10 @@ Session::Session(const Mpi& mpi, const WorkerMap& map, const CoreShare& share, P
   // StarPU's measurement of links has left another GPU current.
   if (!gpus.gpus.empty()) use_gpu(gpus.gpus.front());
   check_start(gpus);
-  if (!gpus.gpus.empty()) cublas_.emplace();
+  if (!gpus.gpus.empty()) {
+    cublas_.emplace();
+    gpu_buffers_.emplace();
+  }
   for (GpuMemory& memory : gpu_memory_) memory.driver_initialised = gpu_bytes_in_use(memory.gpu);
   logical_.assign(starpu_worker_get_count(), -1);
   for (const int worker : map.workers_of(mpi.rank())) logical_[index(starpu_worker(worker))] = worker;
@@ -185,6 +192,7 @@ void Session::shut_down() {
 }
 
 Session::~Session() {
+  gpu_buffers_.reset();
   cublas_.reset();
   shut_down();
 }

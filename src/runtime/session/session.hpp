@@ -12,6 +12,7 @@
 #include "runtime/mapping/gpu_share.hpp"
 #include "runtime/mapping/worker_map.hpp"
 #include "runtime/ranks/mpi.hpp"
+#include "runtime/session/gpu_buffers.hpp"
 #include "runtime/session/gpu_memory.hpp"
 #include "runtime/session/policy_choice.hpp"
 #include "runtime/session/worker_backend.hpp"
@@ -91,6 +92,7 @@ class Session {
   PolicyChoice choice_;
   std::string policy_;
   std::optional<CublasHandles> cublas_;
+  std::optional<GpuBuffers> gpu_buffers_;
   std::vector<GpuMemory> gpu_memory_;  // by GPU
   sched::PolicyCore* core_ = nullptr;  // StarPU's policy owns it
   std::vector<int> starpu_ids_;        // by slot of this rank
