@@ -98,35 +98,25 @@ void fetch_inputs(starpu_task* task, int worker) {
   task->dyn_modes = own;
 }
 
-// Whether all data that the task reads are in the worker's memory. Those that StarPU has evicted again are
-// fetched once more: the worker may wait for them for ever otherwise. (StarPU fetches the inputs of a task
-// together once only.)
+// Whether no data that the task reads are on their way to the worker's memory. Those that StarPU has evicted
+// again come when the worker takes the task: nobody else asks for them.
 bool has_inputs(void* queued, int worker) {
   if (!has_own_memory(worker)) return true;
-  const unsigned node = starpu_worker_get_memory_node(static_cast<unsigned>(worker));
+  const int node = static_cast<int>(starpu_worker_get_memory_node(static_cast<unsigned>(worker)));
   auto* const task = static_cast<starpu_task*>(queued);
-  std::vector<starpu_data_handle_t> evicted;
-  bool has_all = true;
   for (unsigned i = 0; i < STARPU_TASK_GET_NBUFFERS(task); ++i) {
     const bool is_read = (STARPU_TASK_GET_MODE(task, i) & STARPU_R) != 0;
     const bool has_own_node = task->cl->specific_nodes != 0 &&  // it is not read in the worker's memory
                               STARPU_CODELET_GET_NODE(task->cl, i) != STARPU_SPECIFIC_NODE_LOCAL;
     if (!is_read || has_own_node) continue;
-    starpu_data_handle_t const handle = STARPU_TASK_GET_HANDLE(task, i);
     int is_valid = 0;
     int is_loading = 0;
     int is_requested = 0;
-    starpu_data_query_status2(handle, static_cast<int>(node), nullptr, &is_valid, &is_loading, &is_requested);
-    if (is_valid != 0) continue;
-    has_all = false;
-    if (is_loading == 0 && is_requested == 0) evicted.push_back(handle);
+    starpu_data_query_status2(STARPU_TASK_GET_HANDLE(task, i), node, nullptr, &is_valid, &is_loading,
+                              &is_requested);
+    if (is_valid == 0 && (is_loading != 0 || is_requested != 0)) return false;
   }
-  if (!evicted.empty()) {
-    starpu_worker_relax_on();
-    for (starpu_data_handle_t const handle : evicted) starpu_data_prefetch_on_node(handle, node, 1);
-    starpu_worker_relax_off();
-  }
-  return has_all;
+  return true;
 }
 
 void init_sched(unsigned context) {

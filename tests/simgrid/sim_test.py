@@ -126,10 +126,11 @@ class Sim(CommandTest):
 
     def test_too_little_memory_does_not_hang(self):
         """StarPU moves data out and in again, or SimGrid finds the deadlock."""
-        # In fsdp StarPU evicts inputs of an addition of gradients before it runs, so that they must be fetched again.
-        for name, share in (("gpipe", 40), ("gpipe", 80), ("gpipe", 160), ("fsdp", 122)):
-            with self.subTest(schedule=name, MiB=share):
-                arguments = self.arguments(config(self.schedule(name, 4), hidden=1024, batch=512))
+        # In fsdp and ddp StarPU evicts inputs of an addition of gradients before it runs, also those that another rank has sent.
+        for name, share, ranks in (("gpipe", 40, 1), ("gpipe", 80, 1), ("gpipe", 160, 1), ("fsdp", 122, 1), ("fsdp", 115, 2), ("ddp", 122, 2)):
+            with self.subTest(schedule=name, MiB=share, ranks=ranks):
+                text = config(self.schedule(name, 4), hidden=1024, batch=512)
+                arguments = [*self.arguments(text, cluster=CLUSTER.replace("8", "4")), "--ranks-per-node", ranks]
                 done = self.run_command(*arguments, environment={"STARPU_SUBALLOCATOR": "0", "STARPU_LIMIT_CUDA_MEM": str(share)})
                 self.assertIn(done.returncode, (0, 1), done.stderr)
                 if done.returncode == 1:

@@ -77,9 +77,8 @@ class PolicyCore {
   /// Whether `worker` can run a free task. `push_free` calls it once for each worker, on its own thread,
   /// before the task is queued and while no lock is held.
   using CanRun = bool (*)(Task task, int worker);
-  /// Whether the inputs of a pinned task have arrived at `worker`. It must see to it that they do arrive: a
-  /// task whose inputs are never there may never run. `pop` calls it on the worker's thread, while no lock is
-  /// held.
+  /// Whether no inputs of a pinned task are on their way to `worker`. What is on its way must arrive: a task
+  /// for which this never holds may never run. `pop` calls it on the worker's thread, while no lock is held.
   using HasInputs = bool (*)(Task task, int worker);
 
   /// For workers 0 .. workers-1. `can_run` is called for these workers only. Without `has_inputs` all inputs

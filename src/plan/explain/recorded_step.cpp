@@ -146,25 +146,6 @@ void set_transfers(RecordedStep& step) {
   }
 }
 
-// How long a job is usually ready after its inputs, when they are all its own worker's.
-double usual_delay(const RecordedStep& step) {
-  std::vector<double> delays;
-  for (const JobId id : step.as_run.order()) {
-    const LastInput input = last_input(step.as_run, step.timeline, id);
-    if (!input.from) delays.push_back(std::max(0.0, step.timeline.ready[id] - input.own_produced));
-  }
-  return detail::lower_median(std::move(delays)).value_or(0);
-}
-
-// Whether weights came last of what the job reads. No job of the step makes them, so they leave at its start,
-// and arrive when the job that waits for them is ready.
-bool waited_for_weights(const RecordedStep& step, JobId id, double delay) {
-  constexpr double much = 10;
-  const LastInput input = last_input(step.as_run, step.timeline, id);
-  return step.prefetch && input.from && !input.producer &&
-         step.timeline.ready[id] - input.own_produced > much * delay;
-}
-
 // By the median of the transfers observed on the same link; where there is none, of all.
 void bound_unobserved_transfers(RecordedStep& step) {
   std::vector<double> observed;
@@ -180,9 +161,8 @@ void bound_unobserved_transfers(RecordedStep& step) {
   const double median = detail::lower_median(std::move(observed)).value_or(0);
   std::map<std::pair<int, int>, double> medians;
   for (auto& [between, times] : of_links) medians[between] = *detail::lower_median(std::move(times));
-  const double delay = usual_delay(step);
   for (const JobId id : step.as_run.order()) {
-    if (step.transfer_observed[id] || step.transfer[id] == 0 || waited_for_weights(step, id, delay)) continue;
+    if (step.transfer_observed[id] || step.transfer[id] == 0) continue;
     const auto found = medians.find(link_of(id));
     step.transfer[id] = std::min(step.transfer[id], found == medians.end() ? median : found->second);
   }

@@ -37,6 +37,10 @@ StepResult read_step(const nlohmann::json& result) {
                          .start = job.at(4),
                          .end = job.at(5)});
   }
+  // Inserting tasks takes no simulated time, but StarPU's polling does before the first job. The step begins
+  // with this job, so weights that others wait for have left when it began.
+  const double begin = std::ranges::min(step.jobs, {}, &JobRecord::start).start;
+  for (JobRecord& job : step.jobs) job.submitted = std::min(std::max(job.submitted, begin), job.ready);
   for (const nlohmann::json& worker : result.at("workers")) {
     WorkerRecord& record = step.workers.emplace_back();
     record.peak_stashes = worker.at("peak_stashes");

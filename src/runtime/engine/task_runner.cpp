@@ -194,8 +194,8 @@ void TaskRunner::note_simulated_start(Argument& ended) {
   ready = std::min(std::max(ready, ended.runner->weights_arrived(ended)), ended.times.start);
 }
 
-// When the weights came that `reader` fetched. It is known of the step's first reader; later ones may have to
-// wait for nothing else.
+// When the weights came that `reader` fetched: by the time at which the step's first reader of them was
+// ready.
 double TaskRunner::weights_arrived(const Argument& reader) {
   double last = 0;
   for (const DataAccess& access : reader.task->data) {

@@ -58,21 +58,6 @@ TEST(Difference, AWaitForAWeightGradientIsNoTransfer) {
   }
 }
 
-/// Weights leave when the step begins, also where their readers were inserted earlier. So a job that waited
-/// for them waited for a transfer.
-TEST(Difference, WeightsThatComeLateAreATransfer) {
-  const Schedule fsdp = make_schedule("fsdp", {.workers = 2, .microbatches = 2});
-  const Costs expected = {.durations = {{1, 1, 1}}, .links = Link{.alpha = 0.25}};
-  Costs slow = expected;
-  slow.links = Link{.alpha = 5};
-  std::vector<JobRun> runs = runs_of(fsdp, simulate(fsdp, slow));
-  for (JobRun& run : runs) run.submitted = -0.001;
-  const Difference difference = plan::difference(measured_step(fsdp, runs, expected), expected);
-  EXPECT_GT(difference.measured, difference.predicted + 4);
-  EXPECT_EQ(difference.transfers(), difference.measured - difference.predicted);
-  EXPECT_EQ(difference.runtime(), 0);
-}
-
 TEST(Difference, AddsUpForEveryNamedScheduleAndAnyTimes) {
   Random random(1);
   for (const Schedule& schedule : examples()) {
