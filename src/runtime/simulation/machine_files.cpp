@@ -159,14 +159,13 @@ std::string network_zone(SimulatedLinks& links, int ranks) {
 
 // SimGrid's options. MPI's factors for real networks are off: a link has the latency and the bandwidth that
 // the cluster file gives it, also for messages.
-std::vector<std::string> simgrid_options(const std::filesystem::path& folder) {
+std::vector<std::string> simgrid_options() {
   std::vector<std::string> options = {"--log=root.thresh:critical"};
   for (const char* setting :
        {"network/model:CM02", "network/TCP-gamma:-1", "network/latency-factor:1",
         "network/bandwidth-factor:1", "network/weight-S:0", "network/crosstraffic:0",
         "smpi/simulate-computation:no", "smpi/host-speed:1", "contexts/stack-size:1024"})
     options.push_back(fmt::format("--cfg={}", setting));
-  options.push_back(fmt::format("--cfg=smpi/tmpdir:{}", folder.string()));
   return options;
 }
 
@@ -234,13 +233,14 @@ MachineFiles write_machine_files(const Cluster& cluster, int workers, const std:
 std::vector<std::string> smpirun_command(const MachineFiles& files, const std::filesystem::path& program,
                                          const std::vector<std::string>& arguments,
                                          const std::filesystem::path& folder) {
-  std::vector<std::string> command = {"env"};
+  // Each rank loads a copy of the program, which smpirun puts there.
+  std::vector<std::string> command = {"env", fmt::format("TMPDIR={}", folder.string())};
   for (const auto& [name, value] : files.environment) command.push_back(fmt::format("{}={}", name, value));
   for (const std::string& word :
        {std::string("smpirun"), std::string("-platform"), files.platform.string(), std::string("-hostfile"),
         files.hosts.string(), std::string("-np"), std::to_string(files.ranks)})
     command.push_back(word);
-  for (std::string& word : simgrid_options(folder)) command.push_back(std::move(word));
+  for (std::string& word : simgrid_options()) command.push_back(std::move(word));
   command.push_back(program.string());
   command.insert(command.end(), arguments.begin(), arguments.end());
   return command;
