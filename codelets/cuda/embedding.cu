@@ -22,8 +22,8 @@ struct Table {
   }
 };
 
-/// Each warp computes one row: output[row] = tokens[ids[row]] + positions[row % context]. A token that is not
-/// in the table adds nothing. `positions` may be null: then no positions are added.
+/// Each warp computes one row: output[row] = tokens[ids[row]] + positions[row % context]. For an id that is
+/// not in the table, tokens[id] counts as 0. `positions` may be null: then no positions are added.
 template <class T, int N>
 __global__ void forward_rows(std::size_t rows, std::size_t columns, Table table, std::size_t context,
                              const float* __restrict__ ids, const T* __restrict__ tokens,

@@ -17,8 +17,8 @@ constexpr std::chrono::microseconds awake{100};  // part of a wait in which the 
 
 }  // namespace
 
-PolicyCore::PolicyCore(int workers, CanRun can_run, HasInputs has_inputs)
-    : can_run_(can_run), has_inputs_(has_inputs) {
+PolicyCore::PolicyCore(int workers, CanRun can_run, AwaitsInputs awaits_inputs)
+    : can_run_(can_run), awaits_inputs_(awaits_inputs) {
   for (int w = 0; w < workers; ++w) workers_.push_back(std::make_unique<Worker>());
 }
 
@@ -165,23 +165,23 @@ void PolicyCore::wait(int worker_id, std::chrono::microseconds most) {
 }
 
 // Only the worker's own thread removes tasks, so a task that is found here is still there afterwards.
-PolicyCore::Task PolicyCore::find_with_inputs(int worker_id) {
+PolicyCore::Task PolicyCore::find_without_wait(int worker_id) {
   Worker& worker = *workers_[index(worker_id)];
   std::vector<Task> tasks;
   {
     const std::scoped_lock lock(worker.mutex);
     if (worker.without_n.empty()) return nullptr;
-    if (has_inputs_ == nullptr) return worker.without_n.front();
+    if (awaits_inputs_ == nullptr) return worker.without_n.front();
     tasks.assign(worker.without_n.begin(), worker.without_n.end());
   }
-  const auto found = std::ranges::find_if(tasks, [&](Task task) { return has_inputs_(task, worker_id); });
+  const auto found = std::ranges::find_if(tasks, [&](Task task) { return !awaits_inputs_(task, worker_id); });
   return found == tasks.end() ? nullptr : *found;
 }
 
 PolicyCore::Task PolicyCore::pop(int worker_id) {
   Worker& worker = *workers_[index(worker_id)];
   worker.was_pushed = false;  // before the search: a push during it is not lost
-  Task without_n = find_with_inputs(worker_id);
+  Task without_n = find_without_wait(worker_id);
   {
     const std::scoped_lock lock(worker.mutex);
     if (without_n == nullptr && worker.queue) {

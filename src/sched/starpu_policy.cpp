@@ -83,6 +83,40 @@ bool has_own_memory(int worker) {
   return starpu_node_get_kind(node) != STARPU_CPU_RAM;
 }
 
+// Whether data that the task reads are on their way to the worker's memory. Data that StarPU has evicted
+// again are not: nobody asks for them until the worker takes the task.
+bool awaits_inputs(void* queued, int worker) {
+  if (!has_own_memory(worker)) return false;
+  const int node = static_cast<int>(starpu_worker_get_memory_node(static_cast<unsigned>(worker)));
+  const auto* const task = static_cast<starpu_task*>(queued);
+  for (unsigned i = 0; i < STARPU_TASK_GET_NBUFFERS(task); ++i) {
+    const bool is_read = (STARPU_TASK_GET_MODE(task, i) & STARPU_R) != 0;
+    const bool has_own_node = task->cl->specific_nodes != 0 &&  // it is not read in the worker's memory
+                              STARPU_CODELET_GET_NODE(task->cl, i) != STARPU_SPECIFIC_NODE_LOCAL;
+    if (!is_read || has_own_node) continue;
+    int is_valid = 0;
+    int is_loading = 0;
+    int is_requested = 0;
+    starpu_data_query_status2(STARPU_TASK_GET_HANDLE(task, i), node, nullptr, &is_valid, &is_loading,
+                              &is_requested);
+    if (is_valid == 0 && (is_loading != 0 || is_requested != 0)) return true;
+  }
+  return false;
+}
+
+void init_sched(unsigned context) {
+  starpu_sched_set_min_priority(INT_MIN);
+  starpu_sched_set_max_priority(INT_MAX);
+  auto core =
+      std::make_unique<PolicyCore>(static_cast<int>(starpu_worker_get_count()), can_run, awaits_inputs);
+  starpu_sched_ctx_set_policy_data(context, core.release());  // deinit_sched takes it back
+}
+
+void deinit_sched(unsigned context) {
+  const std::unique_ptr<PolicyCore> core(&core_of(context));
+  starpu_sched_ctx_set_policy_data(context, nullptr);
+}
+
 // Begins to fetch the task's inputs to the worker. StarPU would also allocate data that the task only writes,
 // such as the stash of F(b+1) while F(b) runs. It skips scratch data, so these data are declared as scratch
 // during the call. (A copy of the task with fewer data would not work: StarPU identifies fetches by their
@@ -96,39 +130,6 @@ void fetch_inputs(starpu_task* task, int worker) {
   starpu_data_access_mode* const own = std::exchange(task->dyn_modes, modes.data());
   starpu_prefetch_task_input_for(task, static_cast<unsigned>(worker));
   task->dyn_modes = own;
-}
-
-// Whether no data that the task reads are on their way to the worker's memory. Those that StarPU has evicted
-// again come when the worker takes the task: nobody else asks for them.
-bool has_inputs(void* queued, int worker) {
-  if (!has_own_memory(worker)) return true;
-  const int node = static_cast<int>(starpu_worker_get_memory_node(static_cast<unsigned>(worker)));
-  auto* const task = static_cast<starpu_task*>(queued);
-  for (unsigned i = 0; i < STARPU_TASK_GET_NBUFFERS(task); ++i) {
-    const bool is_read = (STARPU_TASK_GET_MODE(task, i) & STARPU_R) != 0;
-    const bool has_own_node = task->cl->specific_nodes != 0 &&  // it is not read in the worker's memory
-                              STARPU_CODELET_GET_NODE(task->cl, i) != STARPU_SPECIFIC_NODE_LOCAL;
-    if (!is_read || has_own_node) continue;
-    int is_valid = 0;
-    int is_loading = 0;
-    int is_requested = 0;
-    starpu_data_query_status2(STARPU_TASK_GET_HANDLE(task, i), node, nullptr, &is_valid, &is_loading,
-                              &is_requested);
-    if (is_valid == 0 && (is_loading != 0 || is_requested != 0)) return false;
-  }
-  return true;
-}
-
-void init_sched(unsigned context) {
-  starpu_sched_set_min_priority(INT_MIN);
-  starpu_sched_set_max_priority(INT_MAX);
-  auto core = std::make_unique<PolicyCore>(static_cast<int>(starpu_worker_get_count()), can_run, has_inputs);
-  starpu_sched_ctx_set_policy_data(context, core.release());  // deinit_sched takes it back
-}
-
-void deinit_sched(unsigned context) {
-  const std::unique_ptr<PolicyCore> core(&core_of(context));
-  starpu_sched_ctx_set_policy_data(context, nullptr);
 }
 
 void wake(std::optional<int> worker) {

@@ -154,13 +154,13 @@ TEST(PolicyCore, PinnedThenJobsThenFree) {
   EXPECT_EQ(core.pop(1), nullptr);
 }
 
-std::set<PolicyCore::Task> on_their_way;  // tasks whose inputs are not there
+std::set<PolicyCore::Task> on_their_way;  // tasks whose inputs are on their way
 
 TEST(PolicyCore, APinnedTaskThatWaitsForItsInputsKeepsNoJobWaiting) {
   const Schedule schedule = one_f_one_b(1, 2);
   const std::size_t others = schedule.id_count();
   Tasks tasks(others + 3);
-  PolicyCore core(1, always, [](PolicyCore::Task task, int) { return !on_their_way.contains(task); });
+  PolicyCore core(1, always, [](PolicyCore::Task task, int) { return on_their_way.contains(task); });
   on_their_way = {tasks[others], tasks[others + 1]};
   core.begin(schedule, std::array{0});
   const auto order = schedule.order(0);

@@ -116,7 +116,8 @@ class Sim(CommandTest):
                 need = max(w["gpu_memory"]["predicted"] for w in self.simulate(text, environment=single)["workers"])
                 for enough, environment in ((math.ceil(1.05 * need / MIB), single), (math.ceil(need / MIB) + 32, {})):
                     report = self.simulate(text, memory=f"{enough}MiB", environment=environment)
-                    largest = 2 * 4 * 4 * (1024 * 1024 + 1024 + 8 * 1024)  # the optimizer's two values of 4 bytes a parameter of 4 layers
+                    # The optimizer's state of a stage: two values of 4 bytes for each parameter of its 4 layers.
+                    largest = 2 * 4 * 4 * (1024 * 1024 + 1024 + 8 * 1024)
                     self.assert_as_predicted(report, to_host=2 * largest if name in FREED_TOO_MUCH else 0)
                     for worker in report["workers"]:
                         self.assertLessEqual(worker["gpu_memory"]["simulated"], enough * MIB)
@@ -130,7 +131,7 @@ class Sim(CommandTest):
         for name, share, ranks in (("gpipe", 40, 1), ("gpipe", 80, 1), ("gpipe", 160, 1), ("fsdp", 122, 1), ("fsdp", 115, 2), ("ddp", 122, 2)):
             with self.subTest(schedule=name, MiB=share, ranks=ranks):
                 text = config(self.schedule(name, 4), hidden=1024, batch=512)
-                arguments = [*self.arguments(text, cluster=CLUSTER.replace("8", "4")), "--ranks-per-node", ranks]
+                arguments = [*self.arguments(text), "--ranks-per-node", ranks]
                 done = self.run_command(*arguments, environment={"STARPU_SUBALLOCATOR": "0", "STARPU_LIMIT_CUDA_MEM": str(share)})
                 self.assertIn(done.returncode, (0, 1), done.stderr)
                 if done.returncode == 1:

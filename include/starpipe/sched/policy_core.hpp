@@ -34,9 +34,9 @@ namespace starpipe::sched {
 /// other libraries). A worker takes pinned tasks without an n first, since jobs may wait for them, then the
 /// job that the discipline picks, then pinned tasks with an n, then free tasks. A pinned task
 /// without an n whose inputs are on their way is left until they have arrived, or until the worker has no
-/// more jobs in the run and no other such task. (The driver of a GPU pops again when they arrive.) Of the
-/// pinned tasks without an n whose inputs are there, the worker takes the one that was pushed first. Of those
-/// with an n it takes the one with the smallest n, and of equal n the one that was pushed first.
+/// more jobs in the run and no other such task. (The driver of a GPU pops again when they arrive.) The other
+/// pinned tasks without an n run in the order in which they were pushed. Pinned tasks with an n run in the
+/// order of n, the smallest first; those with the same n run in the order in which they were pushed.
 ///
 /// Calling threads. `push` and `push_free` run on the thread that made the task ready: the submitting thread,
 /// the worker that finished the task's last predecessor, or the MPI thread when a message arrives. Many
@@ -77,13 +77,13 @@ class PolicyCore {
   /// Whether `worker` can run a free task. `push_free` calls it once for each worker, on its own thread,
   /// before the task is queued and while no lock is held.
   using CanRun = bool (*)(Task task, int worker);
-  /// Whether no inputs of a pinned task are on their way to `worker`. What is on its way must arrive: a task
-  /// for which this never holds may never run. `pop` calls it on the worker's thread, while no lock is held.
-  using HasInputs = bool (*)(Task task, int worker);
+  /// Whether inputs of a pinned task are on their way to `worker`. They must arrive: a task for which this
+  /// always holds may never run. `pop` calls it on the worker's thread, while no lock is held.
+  using AwaitsInputs = bool (*)(Task task, int worker);
 
-  /// For workers 0 .. workers-1. `can_run` is called for these workers only. Without `has_inputs` all inputs
-  /// count as there.
-  PolicyCore(int workers, CanRun can_run, HasInputs has_inputs = nullptr);
+  /// For workers 0 .. workers-1. `can_run` is called for these workers only. Without `awaits_inputs` all
+  /// inputs count as there.
+  PolicyCore(int workers, CanRun can_run, AwaitsInputs awaits_inputs = nullptr);
 
   /// Starts a run of all jobs of `schedule`. `logical[w]`: the worker of the schedule whose jobs worker w
   /// runs; -1 if it runs none. Throws std::logic_error, and changes nothing, when jobs of the previous run
@@ -156,9 +156,9 @@ class PolicyCore {
 
   /// The queue of a worker that has jobs in this run. Call it under the worker's mutex.
   static plan::WorkerQueue& queue_of(Worker& worker);
-  /// The first pinned task without an n whose inputs are there, or null. On the worker's thread, without its
+  /// The first pinned task without an n that awaits no inputs, or null. On the worker's thread, without its
   /// mutex.
-  Task find_with_inputs(int worker_id);
+  Task find_without_wait(int worker_id);
   /// Takes from `idle_` the worker that became idle last among those that can run the task. Call it under
   /// `free_mutex_`.
   std::optional<int> take_idle(const FreeTask& task);
@@ -169,7 +169,7 @@ class PolicyCore {
   std::atomic<void (*)()> when_idle_ = nullptr;
   std::vector<std::unique_ptr<Worker>> workers_;  // a mutex does not move
   CanRun can_run_;
-  HasInputs has_inputs_;
+  AwaitsInputs awaits_inputs_;
   std::mutex free_mutex_;                              // guards the members below
   std::multimap<int, FreeTask, std::greater<>> free_;  // by priority
   std::vector<int> idle_;  // idle workers: `pop` returned null to them, and no wake-up has named them since;

@@ -33,8 +33,6 @@ std::uint32_t starpu_words(std::size_t size) {
   return static_cast<std::uint32_t>(size);
 }
 
-constexpr int no_home = -1;  // StarPU allocates the memory when it is first written
-
 }  // namespace
 
 StepData::StepData(const Session& session, const plan::Schedule& schedule, const model::Network& network,
@@ -140,7 +138,7 @@ void StepData::register_datum(std::size_t number, std::span<const std::vector<fl
     if (session_.on_gpus()) pinned_.emplace_back(memory);
     handle = register_words(datum.size, STARPU_MAIN_RAM, reinterpret_cast<std::uintptr_t>(memory.data()));
   } else {
-    handle = register_words(datum.size, no_home, 0);
+    handle = register_words(datum.size);
   }
   own_.emplace_back(handle, from_host);
   handles_[slot] = handle;
@@ -151,13 +149,12 @@ void StepData::register_datum(std::size_t number, std::span<const std::vector<fl
 }
 
 void StepData::register_scratch() {
-  norm_scratch_ =
-      Handle(register_words(std::max<std::size_t>(1, norm_scratch_size(graph_)), no_home, 0), false);
+  norm_scratch_ = Handle(register_words(std::max<std::size_t>(1, norm_scratch_size(graph_))), false);
   for (const bool on_gpu : {false, true}) {
     for (const model::Stage& stage : network_.stages) {
       const std::size_t size =
           std::max<std::size_t>(1, scratch_size(schedule_, stage, on_gpu, graph_.rules()));
-      scratch_[on_gpu ? 1 : 0].emplace_back(register_words(size, no_home, 0), false);
+      scratch_[on_gpu ? 1 : 0].emplace_back(register_words(size), false);
     }
   }
 }
@@ -199,8 +196,7 @@ void StepData::begin_step(int step, const model::Dataset* data) {
 }
 
 bool StepData::is_for_host(const Datum& datum) const {
-  return (datum.kind == DataKind::input || datum.kind == DataKind::target || datum.kind == DataKind::loss) &&
-         is_mine(datum);
+  return (is_from_host(datum.kind) || datum.kind == DataKind::loss) && is_mine(datum);
 }
 
 void StepData::enter(std::size_t datum) {
@@ -287,8 +283,8 @@ void StepData::drop(std::size_t datum) const {
   starpu_mpi_cache_flush(MPI_COMM_WORLD, handle(datum));
   const Datum& dropped = graph_.data()[datum];
   // What the host has filled is dropped where a GPU has a copy. The host fills it again for its next use.
-  const bool is_read = dropped.kind == DataKind::input || dropped.kind == DataKind::target;
-  const bool is_copied = is_read && fetched_ && node(dropped.worker) > FetchedCopies::main_memory;
+  const bool is_copied =
+      is_from_host(dropped.kind) && fetched_ && node(dropped.worker) > FetchedCopies::main_memory;
   if (is_mine(dropped) && (is_temporary(dropped.kind) || is_copied))
     starpu_data_invalidate_submit(handle(datum));
 }

@@ -112,8 +112,9 @@ class StepData {
                                                std::span<const std::vector<float>> parameters) const;
   // Registers the data that tasks of this rank touch, but for those that have a handle.
   void register_data(const RankTasks& tasks, std::span<const std::vector<float>> parameters);
-  // `home`: the memory node of `memory`.
-  [[nodiscard]] starpu_data_handle_t register_words(std::size_t size, int home, std::uintptr_t memory) const;
+  // `home`: the memory node of `memory`. Without one StarPU allocates memory when it is first written.
+  [[nodiscard]] starpu_data_handle_t register_words(std::size_t size, int home = -1,
+                                                    std::uintptr_t memory = 0) const;
   void register_datum(std::size_t number, std::span<const std::vector<float>> parameters);
   // nullptr when no task of this rank touches them.
   [[nodiscard]] starpu_data_handle_t handle_of_weights(int stage, int holder) const;

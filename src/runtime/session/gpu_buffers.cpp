@@ -46,7 +46,7 @@ class KeptBuffers {
     return buffers.extract(found).mapped();
   }
 
-  // The smallest one whose memory suffices for `size`, else the largest.
+  // The smallest buffer of at least `size` bytes; without one, the largest buffer.
   std::optional<std::pair<std::size_t, std::uintptr_t>> take_for(unsigned node, std::size_t size) {
     const std::scoped_lock lock(mutex_);
     Buffers& buffers = kept_[node];

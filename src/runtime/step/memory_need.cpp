@@ -213,8 +213,8 @@ class Accountant {
 
   // Inputs and targets are in the host's memory. StarPU copies them to the GPU for the jobs that read them.
   [[nodiscard]] bool comes_and_goes(const Datum& datum) const {
-    const bool is_read = datum.kind == DataKind::input || datum.kind == DataKind::target;
-    return is_temporary(datum.kind) || (is_read && !on_gpu_.empty() && on_gpu_[index(datum.worker)]);
+    const bool on_gpu = !on_gpu_.empty() && on_gpu_[index(datum.worker)];
+    return is_temporary(datum.kind) || (on_gpu && is_from_host(datum.kind));
   }
 
   void hold(std::size_t datum, int device, const Lifetime& lifetime) {
@@ -253,7 +253,7 @@ class Accountant {
             {.time = time.end, .phase = end, .position = position, .is_end = true}};
   }
 
-  // When the policy asks for what the job reads: before it other jobs of the worker run.
+  // When the policy asks for what the task, a job, reads: other jobs of its worker run before it.
   [[nodiscard]] Moment fetched(const Task& task) const {
     const std::vector<plan::JobId>& row = timeline_.order[index(task.worker)];
     const std::size_t position = position_[*task.job];
@@ -271,11 +271,9 @@ class Accountant {
     for (const auto& [datum, access] : task.data) {
       const Datum& accessed = graph_.data()[datum];
       if (device(accessed.worker) == device(task.worker)) {
-        if (is_temporary(accessed.kind)) {
-          touch(datum, task.worker, lifetime);
-        } else if (comes_and_goes(accessed)) {
-          touch(datum, task.worker, {fetched(task), lifetime.to});
-        }
+        if (comes_and_goes(accessed))
+          touch(datum, task.worker,
+                is_temporary(accessed.kind) ? lifetime : Lifetime{fetched(task), lifetime.to});
         if (access != Access::read) written_[datum] = std::max(written_[datum], time.end);
         continue;
       }

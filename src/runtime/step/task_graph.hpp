@@ -40,6 +40,9 @@ enum class DataKind : std::uint8_t {
 /// host provides the memory, and may read it between steps.
 constexpr bool is_temporary(DataKind kind) { return kind >= DataKind::activation; }
 
+/// Whether the host fills it before the tasks that read it: a micro-batch's input or target.
+constexpr bool is_from_host(DataKind kind) { return kind == DataKind::input || kind == DataKind::target; }
+
 /// Its name in messages, such as "weight gradient".
 std::string_view to_string(DataKind kind);
 

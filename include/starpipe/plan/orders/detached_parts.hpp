@@ -15,8 +15,8 @@ namespace starpipe::plan {
 /// may run ahead: it takes the first ready job after it in its order, passing over the forward passes of at
 /// most `ahead` micro-batches. So a worker holds the stashes of at most `ahead` micro-batches more than in
 /// the schedule's own order. This is done for 0, 1, 2, 4, ... and `ahead` micro-batches. The result is the
-/// order with the shortest makespan by `simulate`. Of several such orders it is the one that runs ahead
-/// least. F of a source among the detached parts is held back until its reader is at most `ahead` + 1
+/// order with the shortest makespan by `simulate`. If several orders have it, the result is the one that runs
+/// ahead least. F of a source among the detached parts is held back until its reader is at most `ahead` + 1
 /// micro-batches from it in its worker's order: outputs of sources would fill the memory.
 ///
 /// Shards of the vocabulary are such parts. Their passes, and the loss that joins them, come back to the last

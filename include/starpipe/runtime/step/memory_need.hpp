@@ -65,9 +65,9 @@ inline constexpr std::size_t jobs_fetched_ahead = 2;
 /// start of the job that reads it. Inputs and targets of a step last on a core; on a GPU they take memory
 /// from the start of the second job before the first that reads them to the end of the last. Holders send
 /// weights at the start of the step. Tasks of reductions take no time and run when their inputs are there.
-/// With `rules.evaluated` evaluations are counted, too: what they hold after a step, beside the data that
-/// last over the steps. O(jobs log jobs). Throws std::logic_error when schedule and network have different
-/// stage graphs.
+/// If `rules.evaluated` is positive, evaluations count, too. They run after a step, so they hold their own
+/// data and those that last over the steps. O(jobs log jobs). Throws std::logic_error when schedule and
+/// network have different stage graphs.
 std::vector<WorkerMemory> memory_need(const plan::Schedule& schedule, const model::Network& network,
                                       const model::OptimizerConfig& optimizer, const plan::Costs& costs,
                                       const plan::Timeline& timeline, const WorkerDevices& workers = {},
