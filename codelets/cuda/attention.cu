@@ -4,10 +4,10 @@
 #include <cstdint>
 #include <initializer_list>
 
-#include "codelets/cuda/attention/attention_bf16_backward.cuh"
-#include "codelets/cuda/attention/attention_bf16_forward.cuh"
-#include "codelets/cuda/attention/attention_fp32.cuh"
-#include "codelets/cuda/device/keep_input.hpp"
+#include "codelets/cuda/kernels/attention_bf16_backward.cuh"
+#include "codelets/cuda/kernels/attention_bf16_forward.cuh"
+#include "codelets/cuda/kernels/attention_fp32.cuh"
+#include "codelets/cuda/kernels/keep_input.hpp"
 #include "starpipe/base/ceil_div.hpp"
 #include "starpipe/model/cuda_layer.hpp"
 

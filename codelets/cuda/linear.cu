@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
 
-#include "codelets/cuda/device/keep_input.hpp"
+#include "codelets/cuda/kernels/keep_input.hpp"
 #include "codelets/cuda/kernels/column_sums.cuh"
 #include "codelets/cuda/kernels/element.hpp"
-#include "codelets/cuda/matrix/multiply.hpp"
+#include "codelets/cuda/kernels/multiply.hpp"
 #include "starpipe/model/cuda_layer.hpp"
 
 namespace starpipe::model::cuda {

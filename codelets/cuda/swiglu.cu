@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "codelets/cuda/device/keep_input.hpp"
+#include "codelets/cuda/kernels/keep_input.hpp"
 #include "codelets/cuda/kernels/arithmetic.hpp"
 #include "codelets/cuda/kernels/element.hpp"
 #include "codelets/cuda/kernels/rows.cuh"

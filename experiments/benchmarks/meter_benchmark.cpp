@@ -4,7 +4,7 @@
 
 #include <benchmark/benchmark.h>
 
-#include "runtime/step/meter.hpp"
+#include "runtime/engine/meter.hpp"
 #include "starpipe/base/index.hpp"
 #include "starpipe/model/network.hpp"
 #include "starpipe/plan/registry/registry.hpp"

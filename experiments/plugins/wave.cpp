@@ -4,9 +4,9 @@
 #include <algorithm>
 #include <vector>
 
-#include <starpipe/plan/orders/building_block.hpp>
-#include <starpipe/plan/orders/grid.hpp>
-#include <starpipe/plan/orders/in_order.hpp>
+#include <starpipe/plan/schedules/orders.hpp>
+#include <starpipe/plan/schedules/grid.hpp>
+#include <starpipe/plan/schedules/in_order.hpp>
 #include <starpipe/plan/registry/plugin.hpp>
 
 using namespace starpipe::plan;

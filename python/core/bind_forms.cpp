@@ -8,13 +8,13 @@
 #include <pybind11/stl.h>
 
 #include "python/core/dataclasses.hpp"
-#include "starpipe/base/files.hpp"
+#include "base/files.hpp"
 #include "starpipe/plan/drawing/schedule_text.hpp"
 #include "starpipe/plan/formats/imported_schedule.hpp"
-#include "starpipe/plan/formats/json_text.hpp"
+#include "plan/formats/json_text.hpp"
 #include "starpipe/plan/formats/schedule_csv.hpp"
-#include "starpipe/plan/page/page.hpp"
-#include "starpipe/plan/results/predicted_run.hpp"
+#include "plan/drawing/page.hpp"
+#include "plan/formats/results.hpp"
 
 namespace starpipe::python {
 namespace {

@@ -11,15 +11,15 @@
 #include <pybind11/stl.h>
 
 #include "python/core/dataclasses.hpp"
-#include "starpipe/base/files.hpp"
-#include "starpipe/plan/explain/critical_path.hpp"
-#include "starpipe/plan/explain/idle_causes.hpp"
-#include "starpipe/plan/formats/compared_run_json.hpp"
-#include "starpipe/plan/page/page.hpp"
-#include "starpipe/plan/results/explanation.hpp"
-#include "starpipe/plan/results/explanation_json.hpp"
-#include "starpipe/plan/results/report_file.hpp"
-#include "starpipe/plan/results/what_if_answers.hpp"
+#include "base/files.hpp"
+#include "plan/explain/critical_path.hpp"
+#include "plan/explain/idle_causes.hpp"
+#include "plan/formats/compared_run_json.hpp"
+#include "plan/drawing/page.hpp"
+#include "plan/formats/explanation.hpp"
+#include "plan/formats/explanation_json.hpp"
+#include "plan/formats/report_file.hpp"
+#include "plan/formats/what_if_answers.hpp"
 
 namespace starpipe::python {
 namespace {

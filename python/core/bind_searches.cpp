@@ -13,9 +13,9 @@
 #include <pybind11/stl.h>
 
 #include "python/core/dataclasses.hpp"
-#include "starpipe/plan/results/periodic_result.hpp"
-#include "starpipe/plan/results/scheduled_partition.hpp"
-#include "starpipe/plan/results/search_json.hpp"
+#include "plan/formats/periodic_result.hpp"
+#include "plan/formats/scheduled_partition.hpp"
+#include "plan/formats/search_json.hpp"
 #include "starpipe/plan/schedule/size_limits.hpp"
 #include "starpipe/plan/search/search.hpp"
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "starpipe/base/durable_file.hpp"
+#include "base/durable_file.hpp"
 
 #include <algorithm>
 #include <cerrno>

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "starpipe/base/environment.hpp"
+#include "base/environment.hpp"
 
 #include <algorithm>
 #include <cstdlib>
@@ -9,7 +9,7 @@
 
 #include <fmt/format.h>
 
-#include "starpipe/base/number_input.hpp"
+#include "base/number_input.hpp"
 #include "starpipe/base/require.hpp"
 
 namespace starpipe {

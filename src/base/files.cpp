@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "starpipe/base/files.hpp"
+#include "base/files.hpp"
 
 #include <algorithm>
 #include <array>
@@ -19,7 +19,7 @@
 #include <unistd.h>
 
 #include "starpipe/base/error.hpp"
-#include "starpipe/base/signals.hpp"
+#include "base/signals.hpp"
 
 namespace starpipe {
 namespace {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "starpipe/base/interval.hpp"
+#include "base/interval.hpp"
 
 #include <cmath>
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "starpipe/base/messages.hpp"
+#include "base/messages.hpp"
 
 #include <cstdio>
 

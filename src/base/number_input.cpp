@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "starpipe/base/number_input.hpp"
+#include "base/number_input.hpp"
 
 #include <fmt/format.h>
 

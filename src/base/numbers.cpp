@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "starpipe/base/numbers.hpp"
+#include "base/numbers.hpp"
 
 #include <cmath>
 #include <string_view>

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "starpipe/base/progress.hpp"
+#include "base/progress.hpp"
 
 #include <fmt/format.h>
 #include <unistd.h>
 
-#include "starpipe/base/messages.hpp"
+#include "base/messages.hpp"
 
 namespace starpipe {
 namespace {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "starpipe/base/signals.hpp"
+#include "base/signals.hpp"
 
 #include <algorithm>
 #include <atomic>

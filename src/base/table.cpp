@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "starpipe/base/table.hpp"
+#include "base/table.hpp"
 
 #include <algorithm>
 #include <iterator>

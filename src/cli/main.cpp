@@ -8,14 +8,14 @@
 #include <malloc.h>
 
 #include "cli/commands/subcommand.hpp"
-#include "cli/conformance/plugin_crash.hpp"
+#include "cli/processes/plugin_crash.hpp"
 #include "starpipe/base/error.hpp"
-#include "starpipe/base/files.hpp"
-#include "starpipe/base/messages.hpp"
+#include "base/files.hpp"
+#include "base/messages.hpp"
 #include "starpipe/base/registration.hpp"
-#include "starpipe/base/signals.hpp"
+#include "base/signals.hpp"
 #include "starpipe/plan/registry/plugin.hpp"
-#include "starpipe/runtime/ranks/lost_rank.hpp"
+#include "runtime/host/lost_rank.hpp"
 #include "starpipe/version.hpp"
 
 namespace {

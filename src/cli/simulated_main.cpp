@@ -12,9 +12,9 @@
 #include <sys/prctl.h>
 
 #include "cli/input/simulated_request.hpp"
-#include "starpipe/base/files.hpp"
-#include "starpipe/base/messages.hpp"
-#include "starpipe/runtime/simulation/simulated_rank.hpp"
+#include "base/files.hpp"
+#include "base/messages.hpp"
+#include "runtime/simulation/simulated_rank.hpp"
 
 int main(int argc, char** argv) {
   namespace cli = starpipe::cli;

@@ -5,7 +5,7 @@
 #include <cstdint>
 #include <cstring>
 
-#include "model/bf16.hpp"
+#include "starpipe/model/bf16.hpp"
 #include "starpipe/model/gradient_norm.hpp"
 
 namespace starpipe::model {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "model/bf16.hpp"
+#include "starpipe/model/bf16.hpp"
 
 #include <algorithm>
 #include <array>

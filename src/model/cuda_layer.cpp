@@ -3,7 +3,7 @@
 
 #include <utility>
 
-#include "model/layer_registries.hpp"
+#include "starpipe/model/layer_registries.hpp"
 
 namespace starpipe::model {
 

@@ -10,7 +10,7 @@
 
 #include <fmt/format.h>
 
-#include "model/layer_registries.hpp"
+#include "starpipe/model/layer_registries.hpp"
 #include "starpipe/base/error.hpp"
 #include "starpipe/base/registration.hpp"
 #include "starpipe/model/cuda_layer.hpp"

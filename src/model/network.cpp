@@ -14,7 +14,7 @@
 #include "starpipe/base/error.hpp"
 #include "starpipe/base/index.hpp"
 #include "starpipe/model/network_registry.hpp"
-#include "starpipe/plan/partition/partition.hpp"
+#include "plan/search/partition.hpp"
 
 namespace starpipe::model {
 namespace {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "starpipe/model/reference.hpp"
+#include "model/reference.hpp"
 
 #include <algorithm>
 #include <span>

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "starpipe/model/safetensors.hpp"
+#include "model/safetensors.hpp"
 
 #include <algorithm>
 #include <array>
@@ -18,7 +18,7 @@
 
 #include "starpipe/base/ceil_div.hpp"
 #include "starpipe/base/error.hpp"
-#include "starpipe/base/files.hpp"
+#include "base/files.hpp"
 
 namespace starpipe::model {
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "starpipe/model/safetensors_index.hpp"
+#include "model/safetensors_index.hpp"
 
 #include <system_error>
 
@@ -7,7 +7,7 @@
 #include <nlohmann/json.hpp>
 
 #include "starpipe/base/error.hpp"
-#include "starpipe/base/files.hpp"
+#include "base/files.hpp"
 
 namespace starpipe::model {
 

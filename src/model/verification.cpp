@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "starpipe/model/verification.hpp"
+#include "model/verification.hpp"
 
 #include <algorithm>
 #include <array>

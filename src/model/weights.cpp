@@ -13,8 +13,8 @@
 
 #include "starpipe/base/error.hpp"
 #include "starpipe/model/network_registry.hpp"
-#include "starpipe/model/safetensors.hpp"
-#include "starpipe/model/safetensors_index.hpp"
+#include "model/safetensors.hpp"
+#include "model/safetensors_index.hpp"
 
 namespace starpipe::model {
 namespace {

@@ -16,10 +16,10 @@
 #include <dlfcn.h>
 #include <starpu_scheduler.h>
 
-#include "starpipe/base/environment.hpp"
+#include "base/environment.hpp"
 #include "starpipe/base/error.hpp"
-#include "starpipe/base/messages.hpp"
-#include "starpipe/base/simgrid.hpp"
+#include "base/messages.hpp"
+#include "base/simgrid.hpp"
 
 namespace starpipe::sched {
 namespace {

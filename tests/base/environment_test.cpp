@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "starpipe/base/environment.hpp"
+#include "base/environment.hpp"
 
 #include <cstdlib>
 #include <stdexcept>

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "starpipe/base/files.hpp"
+#include "base/files.hpp"
 
 #include <array>
 #include <csignal>

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "starpipe/base/progress.hpp"
+#include "base/progress.hpp"
 
 #include <gtest/gtest.h>
 

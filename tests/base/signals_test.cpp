@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "starpipe/base/signals.hpp"
+#include "base/signals.hpp"
 
 #include <array>
 #include <chrono>
@@ -13,7 +13,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "starpipe/base/files.hpp"
+#include "base/files.hpp"
 
 namespace starpipe {
 namespace {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "cli/input/config.hpp"
+#include "cli/input/config_file.hpp"
 
 #include <algorithm>
 #include <fstream>
@@ -14,7 +14,7 @@
 #include "starpipe/base/error.hpp"
 #include "starpipe/model/network.hpp"
 #include "starpipe/model/network_registry.hpp"
-#include "starpipe/runtime/config/config_keys.hpp"
+#include "runtime/config/config_keys.hpp"
 
 namespace starpipe::cli {
 namespace {

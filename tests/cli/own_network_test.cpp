@@ -7,15 +7,15 @@
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
 
-#include "cli/input/config.hpp"
+#include "cli/input/config_file.hpp"
 #include "starpipe/base/error.hpp"
 #include "starpipe/base/index.hpp"
 #include "starpipe/base/registration.hpp"
 #include "starpipe/model/network_registry.hpp"
-#include "starpipe/model/reference.hpp"
+#include "model/reference.hpp"
 #include "starpipe/model/weights.hpp"
-#include "starpipe/runtime/config/config_keys.hpp"
-#include "starpipe/runtime/setup/experiment.hpp"
+#include "runtime/config/config_keys.hpp"
+#include "runtime/setup/experiment.hpp"
 
 namespace starpipe::cli {
 namespace {

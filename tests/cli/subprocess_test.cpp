@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "cli/conformance/subprocess.hpp"
+#include "cli/processes/subprocess.hpp"
 
 #include <algorithm>
 #include <chrono>
@@ -9,7 +9,7 @@
 #include <gtest/gtest.h>
 #include <unistd.h>
 
-#include "starpipe/base/signals.hpp"
+#include "base/signals.hpp"
 
 namespace starpipe::cli {
 namespace {

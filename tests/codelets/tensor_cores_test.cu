@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The functions of tensor_cores.cuh by themselves, on a GPU where there is one and in the emulator. Both must
 // have the same layouts of fragments: a mistake in either fails here.
-#include "codelets/cuda/matrix/tensor_cores.cuh"
+#include "codelets/cuda/kernels/tensor_cores.cuh"
 
 #include <limits>
 #include <random>

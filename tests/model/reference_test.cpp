@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Whole networks: the reference trainer, its independence of the cuts, and GPT-2 in NumPy.
-#include "starpipe/model/reference.hpp"
+#include "model/reference.hpp"
 
 #include <cmath>
 #include <sstream>
@@ -11,7 +11,7 @@
 
 #include "model/files.hpp"
 #include "model/gradients.hpp"
-#include "starpipe/model/data/make_dataset.hpp"
+#include "model/data/make_dataset.hpp"
 #include "starpipe/model/weights.hpp"
 
 namespace starpipe::model {

@@ -8,7 +8,7 @@
 #include <random>
 #include <string>
 
-#include "starpipe/base/environment.hpp"
+#include "base/environment.hpp"
 
 namespace starpipe::model::testing {
 

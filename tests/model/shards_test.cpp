@@ -12,9 +12,9 @@
 #include "model/files.hpp"
 #include "model/gradients.hpp"
 #include "starpipe/base/index.hpp"
-#include "starpipe/model/data/make_dataset.hpp"
-#include "starpipe/model/reference.hpp"
-#include "starpipe/model/safetensors.hpp"
+#include "model/data/make_dataset.hpp"
+#include "model/reference.hpp"
+#include "model/safetensors.hpp"
 #include "starpipe/model/weights.hpp"
 
 namespace starpipe::model {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "starpipe/model/verification.hpp"
+#include "model/verification.hpp"
 
 #include <algorithm>
 #include <random>
@@ -8,7 +8,7 @@
 
 #include "model/files.hpp"
 #include "model/gradients.hpp"
-#include "starpipe/model/data/make_dataset.hpp"
+#include "model/data/make_dataset.hpp"
 
 namespace starpipe::model {
 namespace {

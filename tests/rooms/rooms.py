@@ -34,7 +34,8 @@ COMMENT = re.compile(r"//.*?$|/\*.*?\*/", re.M | re.S)
 # Python's module.
 ALONE = re.compile(r"\bregister_\w+\(|\bint main\(|^extern \"C\" int MPI_|^PYBIND11_MODULE\(", re.M)
 
-MOST_FILES = 22  # of one kind, headers or sources, side by side
+MAX_FILES = 40  # of one room, headers and sources together
+MIN_LINES = 30  # of a private header with one user
 
 
 def table_of(text):
@@ -151,35 +152,47 @@ def check_cycles(used, rooms):
 
 
 def check_names(files):
-    """A source implements the header of its own name, registers something or is a program; and names are told apart:
-    no two rooms of a library have files of one stem."""
+    """A source implements a header of its room, registers something or is a program; and names are told apart: no two
+    rooms of a library have files of one stem. A header is no smaller than it is worth."""
     problems = []
     places = collections.defaultdict(list)
     counts = collections.Counter()
+    users = collections.defaultdict(set)
     for file, text in files.items():
         path = pathlib.PurePosixPath(file)
         room = room_of(file)
         places[room.split("/")[0] if not room.startswith("codelets") else room, path.stem].append((room, path.suffix))
-        counts[path.parent.as_posix(), path.suffix in HEADERS] += 1
+        counts[room] += 1
+        ours = [include for quote, include in INCLUDE.findall(text) if quote == '"']
+        for include in ours:
+            users[header_named(include, files)].add(file)
         if path.suffix in HEADERS:
             continue
-        ours = [include for quote, include in INCLUDE.findall(text) if quote == '"']
         # On SimGrid simulated_x.cpp takes the place of x.cpp.
         own = [header for stem in (path.stem, path.stem.removeprefix("simulated_")) for header in files
                if room_of(header) == room and pathlib.PurePosixPath(header).stem == stem
                and pathlib.PurePosixPath(header).suffix in HEADERS]
         if own and (not ours or header_named(ours[0], files) != own[0]):
             problems.append(f"{file}: does not begin with the header of its name, {own[0]}")
-        if not own and not ALONE.search(text):
-            problems.append(f"{file}: has no header of its name, registers nothing and has no main()")
+        of_room = [include for include in ours
+                   if header_named(include, files) and room_of(header_named(include, files)) == room]
+        if not own and not of_room and not ALONE.search(text):
+            problems.append(f"{file}: includes no header of its room, registers nothing and has no main()")
     for (library, stem), where in places.items():
         if len({room for room, _ in where}) > 1:
             problems.append(f"{library}: {stem} is a file's name in " + " and in ".join(sorted({r for r, _ in where})))
         if sum(suffix in HEADERS for _, suffix in where) > 1:
             problems.append(f"{library}: two headers are named {stem}")
-    for (folder, _), count in counts.items():
-        if count > MOST_FILES:
-            problems.append(f"{folder}: {count} files side by side, at most {MOST_FILES}")
+    for room, count in counts.items():
+        if count > MAX_FILES:
+            problems.append(f"{room}: {count} files in a room, at most {MAX_FILES}")
+    for file, text in files.items():
+        path = pathlib.PurePosixPath(file)
+        if path.suffix not in HEADERS or file.startswith("include/"):
+            continue
+        others = {user for user in users[file] if pathlib.PurePosixPath(user).stem.removeprefix("simulated_") != path.stem}
+        if len(text.splitlines()) < MIN_LINES and len(others) < 2:
+            problems.append(f"{file}: a private header of fewer than {MIN_LINES} lines with one user belongs to its user")
     return problems
 
 

@@ -9,7 +9,7 @@
 
 #include <gtest/gtest.h>
 
-#include "runtime/ranks/mpi.hpp"
+#include "runtime/host/mpi.hpp"
 
 namespace starpipe::runtime::testing {
 

@@ -19,16 +19,16 @@
 
 #include <gtest/gtest.h>
 
-#include "runtime/step/kernels.hpp"
-#include "runtime/step/task_graph.hpp"
-#include "runtime/step/verdict.hpp"
+#include "runtime/engine/kernels.hpp"
+#include "runtime/engine/task_graph.hpp"
+#include "runtime/engine/verdict.hpp"
 #include "starpipe/base/error.hpp"
 #include "starpipe/base/index.hpp"
-#include "starpipe/model/data/make_dataset.hpp"
+#include "model/data/make_dataset.hpp"
 #include "starpipe/model/network.hpp"
 #include "starpipe/model/optimizer.hpp"
-#include "starpipe/plan/orders/detached_parts.hpp"
-#include "starpipe/plan/orders/finer.hpp"
+#include "plan/schedules/detached_parts.hpp"
+#include "plan/schedules/finer.hpp"
 #include "starpipe/plan/registry/registry.hpp"
 #include "starpipe/plan/schedule/check.hpp"
 #include "starpipe/plan/schedule/schedule.hpp"

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include "runtime/ranks/mpi.hpp"
+#include "runtime/host/mpi.hpp"
 
 namespace starpipe::runtime::testing {
 

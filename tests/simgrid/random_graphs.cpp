@@ -28,7 +28,7 @@
 #include "starpipe/plan/schedule/check.hpp"
 #include "starpipe/plan/simulate/simulate.hpp"
 #include "starpipe/plan/simulate/transfers.hpp"
-#include "starpipe/runtime/step/memory_need.hpp"
+#include "runtime/engine/memory_need.hpp"
 
 namespace starpipe::runtime::testing {
 namespace {

@@ -7,7 +7,7 @@
 
 #include <fmt/format.h>
 
-#include "starpipe/runtime/simulation/cluster.hpp"
+#include "runtime/simulation/cluster.hpp"
 
 namespace starpipe::runtime::testing {
 

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// The data of the page as src/plan/page writes them, and as the page uses them.
+// The data of the page as src/plan/drawing writes them, and as the page uses them.
 
 import {column, offsetsOf, sums} from "./columns";
 import {Jobs} from "./jobs";
 
-const VERSION = 1; // data_version in src/plan/page/page.cpp
+const VERSION = 1; // data_version in src/plan/drawing/page.cpp
 
 export type Json = null | boolean | number | string | Json[] | {[key: string]: Json};
 export type JsonObject = {[key: string]: Json};

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include "codelets/cuda/device/context.hpp"
+#include "codelets/cuda/kernels/context.hpp"
 #include "starpipe/model/backend.hpp"
 
 namespace starpipe::model::cuda {

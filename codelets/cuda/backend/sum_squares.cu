@@ -5,8 +5,8 @@
 
 #include <algorithm>
 
-#include "codelets/cuda/device/check.hpp"
-#include "codelets/cuda/device/launch.cuh"
+#include "codelets/cuda/kernels/check.hpp"
+#include "codelets/cuda/kernels/launch.cuh"
 #include "codelets/cuda/kernels/for_each.cuh"
 #include "codelets/cuda/kernels/warp.cuh"
 #include "starpipe/base/ceil_div.hpp"

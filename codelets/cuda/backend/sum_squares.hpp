@@ -4,7 +4,7 @@
 #include <cstddef>
 #include <span>
 
-#include "codelets/cuda/device/context.hpp"
+#include "codelets/cuda/kernels/context.hpp"
 #include "starpipe/model/memory_view.hpp"
 
 namespace starpipe::model::cuda {

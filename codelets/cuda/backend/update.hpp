@@ -3,7 +3,7 @@
 
 #include <span>
 
-#include "codelets/cuda/device/context.hpp"
+#include "codelets/cuda/kernels/context.hpp"
 #include "starpipe/model/optimizer.hpp"
 
 namespace starpipe::model::cuda {

@@ -7,8 +7,8 @@
 #include <cstddef>
 #include <span>
 
-#include "codelets/cuda/device/context.hpp"
-#include "codelets/cuda/device/launch.cuh"
+#include "codelets/cuda/kernels/context.hpp"
+#include "codelets/cuda/kernels/launch.cuh"
 #include "codelets/cuda/kernels/for_each.cuh"
 #include "codelets/cuda/kernels/packs.cuh"
 #include "codelets/cuda/kernels/warp.cuh"

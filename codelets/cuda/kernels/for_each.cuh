@@ -5,8 +5,8 @@
 
 #include <cstddef>
 
-#include "codelets/cuda/device/context.hpp"
-#include "codelets/cuda/device/launch.cuh"
+#include "codelets/cuda/kernels/context.hpp"
+#include "codelets/cuda/kernels/launch.cuh"
 #include "codelets/cuda/kernels/packs.cuh"
 #include "codelets/cuda/kernels/warp.cuh"
 #include "starpipe/base/ceil_div.hpp"

@@ -3,7 +3,7 @@
 // row.
 #pragma once
 
-#include "codelets/cuda/device/launch.cuh"
+#include "codelets/cuda/kernels/launch.cuh"
 #include "codelets/cuda/kernels/packs.cuh"
 #include "codelets/cuda/kernels/warp.cuh"
 #include "starpipe/base/ceil_div.hpp"

@@ -2,7 +2,7 @@
 // The size of a warp, and reductions over its lanes.
 #pragma once
 
-#include "codelets/cuda/device/launch.cuh"
+#include "codelets/cuda/kernels/launch.cuh"
 
 namespace starpipe::model::cuda {
 

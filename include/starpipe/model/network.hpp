@@ -14,7 +14,7 @@
 
 #include "starpipe/model/precision.hpp"
 #include "starpipe/model/stage.hpp"
-#include "starpipe/plan/orders/finer.hpp"
+#include "plan/schedules/finer.hpp"
 #include "starpipe/plan/schedule/stage_graph.hpp"
 #include "starpipe/plan/simulate/costs.hpp"
 

@@ -11,9 +11,9 @@
 #include <string_view>
 #include <vector>
 
-#include "starpipe/base/interval.hpp"
+#include "base/interval.hpp"
 #include "starpipe/model/network.hpp"
-#include "starpipe/model/safetensors.hpp"
+#include "model/safetensors.hpp"
 
 namespace starpipe::model {
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "starpipe/runtime/commands/compare.hpp"
+#include "runtime/api/compare.hpp"
 
 #include <array>
 #include <cstdint>
@@ -10,10 +10,10 @@
 
 #include "cli/commands/subcommand.hpp"
 #include "cli/options/config_options.hpp"
-#include "cli/options/output_files.hpp"
+#include "cli/options/common_options.hpp"
 #include "cli/options/value_checks.hpp"
 #include "starpipe/base/error.hpp"
-#include "starpipe/plan/page/page.hpp"
+#include "plan/drawing/page.hpp"
 
 namespace starpipe::cli {
 namespace {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "starpipe/runtime/commands/evaluate.hpp"
+#include "runtime/api/evaluate.hpp"
 
 #include <array>
 #include <limits>
@@ -12,7 +12,7 @@
 
 #include "cli/commands/subcommand.hpp"
 #include "cli/options/config_options.hpp"
-#include "cli/options/output_files.hpp"
+#include "cli/options/common_options.hpp"
 #include "cli/options/value_checks.hpp"
 #include "starpipe/base/error.hpp"
 #include "starpipe/model/dataset.hpp"

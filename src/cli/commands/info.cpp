@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "starpipe/runtime/machine/info.hpp"
+#include "runtime/report/info.hpp"
 
 #include <array>
 #include <filesystem>
@@ -17,18 +17,18 @@
 #include "cli/input/links_file.hpp"
 #include "cli/options/config_options.hpp"
 #include "cli/options/value_checks.hpp"
-#include "starpipe/base/files.hpp"
-#include "starpipe/base/table.hpp"
+#include "base/files.hpp"
+#include "base/table.hpp"
 #include "starpipe/model/layer.hpp"
 #include "starpipe/model/network.hpp"
-#include "starpipe/plan/formats/json_text.hpp"
+#include "plan/formats/json_text.hpp"
 #include "starpipe/plan/registry/registry.hpp"
-#include "starpipe/runtime/commands/show_ranks.hpp"
-#include "starpipe/runtime/config/config_keys.hpp"
-#include "starpipe/runtime/machine/mapping_report.hpp"
-#include "starpipe/runtime/machine/measured_links.hpp"
-#include "starpipe/runtime/ranks/lost_rank.hpp"
-#include "starpipe/runtime/setup/partition_choice.hpp"
+#include "runtime/api/show_ranks.hpp"
+#include "runtime/config/config_keys.hpp"
+#include "runtime/report/mapping_report.hpp"
+#include "runtime/report/measured_links.hpp"
+#include "runtime/host/lost_rank.hpp"
+#include "runtime/setup/partition_choice.hpp"
 #include "starpipe/version.hpp"
 
 namespace starpipe::cli {

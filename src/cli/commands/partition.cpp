@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "starpipe/plan/partition/partition.hpp"
+#include "plan/search/partition.hpp"
 
 #include <algorithm>
 #include <array>
@@ -19,16 +19,16 @@
 #include "cli/input/links_file.hpp"
 #include "cli/input/profile_file.hpp"
 #include "cli/input/yaml.hpp"
-#include "cli/options/output_files.hpp"
+#include "cli/options/common_options.hpp"
 #include "cli/options/schedule_options.hpp"
 #include "cli/options/value_checks.hpp"
 #include "starpipe/base/error.hpp"
-#include "starpipe/base/files.hpp"
+#include "base/files.hpp"
 #include "starpipe/base/index.hpp"
-#include "starpipe/plan/formats/json_text.hpp"
-#include "starpipe/plan/partition/framework_stages.hpp"
+#include "plan/formats/json_text.hpp"
+#include "plan/search/framework_stages.hpp"
 #include "starpipe/plan/registry/registry.hpp"
-#include "starpipe/plan/results/scheduled_partition.hpp"
+#include "plan/formats/scheduled_partition.hpp"
 #include "starpipe/plan/search/layout.hpp"
 #include "starpipe/runtime/config/config.hpp"
 

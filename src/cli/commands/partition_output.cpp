@@ -13,10 +13,10 @@
 #include <nlohmann/json.hpp>
 
 #include "starpipe/base/index.hpp"
-#include "starpipe/base/numbers.hpp"
-#include "starpipe/base/table.hpp"
+#include "base/numbers.hpp"
+#include "base/table.hpp"
 #include "starpipe/plan/drawing/schedule_text.hpp"
-#include "starpipe/plan/formats/durations_json.hpp"
+#include "plan/formats/durations_json.hpp"
 
 namespace starpipe::cli {
 namespace {

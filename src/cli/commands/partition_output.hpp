@@ -8,7 +8,7 @@
 
 #include <nlohmann/json_fwd.hpp>
 
-#include "starpipe/plan/results/scheduled_partition.hpp"
+#include "plan/formats/scheduled_partition.hpp"
 
 namespace starpipe::cli {
 

@@ -10,15 +10,15 @@
 #include <nlohmann/json.hpp>
 
 #include "cli/commands/subcommand.hpp"
-#include "cli/conformance/subprocess.hpp"
-#include "cli/conformance/two_ranks.hpp"
+#include "cli/processes/subprocess.hpp"
+#include "cli/processes/two_ranks.hpp"
 #include "cli/options/plugin_option.hpp"
 #include "cli/options/value_checks.hpp"
 #include "starpipe/base/error.hpp"
-#include "starpipe/base/files.hpp"
-#include "starpipe/base/table.hpp"
-#include "starpipe/plan/formats/json_text.hpp"
-#include "starpipe/plan/registry/conformance.hpp"
+#include "base/files.hpp"
+#include "base/table.hpp"
+#include "plan/formats/json_text.hpp"
+#include "plan/registry/conformance.hpp"
 
 namespace starpipe::cli {
 namespace {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "starpipe/runtime/setup/profile.hpp"
+#include "runtime/setup/profile.hpp"
 
 #include <array>
 #include <filesystem>
@@ -15,14 +15,14 @@
 #include "cli/commands/subcommand.hpp"
 #include "cli/input/profile_file.hpp"
 #include "cli/options/config_options.hpp"
-#include "cli/options/output_files.hpp"
+#include "cli/options/common_options.hpp"
 #include "cli/options/value_checks.hpp"
 #include "starpipe/base/error.hpp"
-#include "starpipe/base/files.hpp"
-#include "starpipe/base/numbers.hpp"
-#include "starpipe/base/table.hpp"
-#include "starpipe/plan/formats/json_text.hpp"
-#include "starpipe/runtime/setup/experiment.hpp"
+#include "base/files.hpp"
+#include "base/numbers.hpp"
+#include "base/table.hpp"
+#include "plan/formats/json_text.hpp"
+#include "runtime/setup/experiment.hpp"
 
 namespace starpipe::cli {
 namespace {

@@ -7,10 +7,10 @@
 #include <vector>
 
 #include "cli/commands/subcommand.hpp"
-#include "cli/options/output_files.hpp"
-#include "starpipe/base/files.hpp"
-#include "starpipe/plan/page/page.hpp"
-#include "starpipe/plan/results/report_file.hpp"
+#include "cli/options/common_options.hpp"
+#include "base/files.hpp"
+#include "plan/drawing/page.hpp"
+#include "plan/formats/report_file.hpp"
 
 namespace starpipe::cli {
 namespace {

@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "cli/options/value_checks.hpp"
-#include "starpipe/runtime/ranks/lost_rank.hpp"
+#include "runtime/host/lost_rank.hpp"
 
 namespace starpipe::cli {
 namespace {

@@ -23,14 +23,14 @@
 #include "cli/study/sbatch.hpp"
 #include "cli/study/study_results.hpp"
 #include "cli/study/study_sweep.hpp"
-#include "starpipe/base/environment.hpp"
+#include "base/environment.hpp"
 #include "starpipe/base/error.hpp"
-#include "starpipe/base/files.hpp"
-#include "starpipe/base/number_input.hpp"
-#include "starpipe/base/numbers.hpp"
+#include "base/files.hpp"
+#include "base/number_input.hpp"
+#include "base/numbers.hpp"
 #include "starpipe/plan/registry/plugin.hpp"
 #include "starpipe/plan/registry/registry.hpp"
-#include "starpipe/runtime/report/other_policy.hpp"
+#include "runtime/report/other_policy.hpp"
 
 namespace starpipe::cli {
 namespace {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "starpipe/runtime/commands/train.hpp"
+#include "starpipe/runtime/api/train.hpp"
 
 #include <memory>
 #include <string_view>
@@ -9,10 +9,10 @@
 
 #include "cli/commands/subcommand.hpp"
 #include "cli/options/config_options.hpp"
-#include "cli/options/output_files.hpp"
+#include "cli/options/common_options.hpp"
 #include "starpipe/base/error.hpp"
-#include "starpipe/base/files.hpp"
-#include "starpipe/plan/page/page.hpp"
+#include "base/files.hpp"
+#include "plan/drawing/page.hpp"
 
 namespace starpipe::cli {
 namespace {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "starpipe/runtime/commands/verify.hpp"
+#include "runtime/api/verify.hpp"
 
 #include <array>
 #include <filesystem>
@@ -8,7 +8,7 @@
 
 #include "cli/commands/subcommand.hpp"
 #include "cli/options/config_options.hpp"
-#include "cli/options/output_files.hpp"
+#include "cli/options/common_options.hpp"
 #include "cli/options/value_checks.hpp"
 
 namespace starpipe::cli {

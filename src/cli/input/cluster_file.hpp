@@ -4,7 +4,7 @@
 #include <filesystem>
 #include <optional>
 
-#include "starpipe/runtime/simulation/cluster.hpp"
+#include "runtime/simulation/cluster.hpp"
 
 namespace starpipe::cli {
 

@@ -15,7 +15,7 @@
 #include "cli/input/yaml.hpp"
 #include "starpipe/base/error.hpp"
 #include "starpipe/base/index.hpp"
-#include "starpipe/plan/formats/durations_json.hpp"
+#include "plan/formats/durations_json.hpp"
 #include "starpipe/plan/schedule/size_limits.hpp"
 #include "starpipe/plan/simulate/costs.hpp"
 #include "starpipe/runtime/config/config.hpp"

@@ -7,8 +7,8 @@
 
 #include <nlohmann/json_fwd.hpp>
 
-#include "starpipe/plan/partition/partition.hpp"
-#include "starpipe/runtime/setup/profile.hpp"
+#include "plan/search/partition.hpp"
+#include "runtime/setup/profile.hpp"
 
 namespace starpipe::cli {
 

@@ -4,7 +4,7 @@
 #include <nlohmann/json.hpp>
 
 #include "cli/input/cluster_file.hpp"
-#include "cli/input/config.hpp"
+#include "cli/input/config_file.hpp"
 
 namespace starpipe::cli {
 

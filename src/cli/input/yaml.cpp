@@ -12,8 +12,8 @@
 #include <fmt/ranges.h>
 
 #include "starpipe/base/error.hpp"
-#include "starpipe/base/files.hpp"
-#include "starpipe/base/number_input.hpp"
+#include "base/files.hpp"
+#include "base/number_input.hpp"
 
 namespace starpipe::cli {
 

@@ -15,8 +15,8 @@
 
 #include <yaml-cpp/yaml.h>
 
-#include "starpipe/base/amounts.hpp"
-#include "starpipe/base/interval.hpp"
+#include "base/amounts.hpp"
+#include "base/interval.hpp"
 #include "starpipe/plan/simulate/costs.hpp"
 
 namespace starpipe::cli {

@@ -6,14 +6,14 @@
 
 #include <fmt/format.h>
 
-#include "cli/input/config.hpp"
-#include "cli/options/output_files.hpp"
+#include "cli/input/config_file.hpp"
+#include "cli/options/common_options.hpp"
 #include "cli/options/plugin_option.hpp"
-#include "starpipe/base/environment.hpp"
+#include "base/environment.hpp"
 #include "starpipe/base/error.hpp"
 #include "starpipe/plan/registry/plugin.hpp"
-#include "starpipe/runtime/config/config_keys.hpp"
-#include "starpipe/runtime/ranks/lost_rank.hpp"
+#include "runtime/config/config_keys.hpp"
+#include "runtime/host/lost_rank.hpp"
 
 namespace starpipe::cli {
 namespace {

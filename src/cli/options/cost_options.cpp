@@ -17,7 +17,7 @@
 #include "cli/options/value_checks.hpp"
 #include "starpipe/base/error.hpp"
 #include "starpipe/base/index.hpp"
-#include "starpipe/base/messages.hpp"
+#include "base/messages.hpp"
 #include "starpipe/plan/simulate/transfers.hpp"
 
 namespace starpipe::cli {

@@ -12,14 +12,14 @@
 #include <unistd.h>
 
 #include "cli/options/value_checks.hpp"
-#include "starpipe/base/environment.hpp"
+#include "base/environment.hpp"
 #include "starpipe/base/error.hpp"
-#include "starpipe/base/files.hpp"
-#include "starpipe/base/messages.hpp"
+#include "base/files.hpp"
+#include "base/messages.hpp"
 #include "starpipe/plan/drawing/schedule_text.hpp"
-#include "starpipe/plan/formats/json_text.hpp"
+#include "plan/formats/json_text.hpp"
 #include "starpipe/plan/formats/schedule_csv.hpp"
-#include "starpipe/plan/page/page.hpp"
+#include "plan/drawing/page.hpp"
 
 namespace starpipe::cli {
 namespace {

@@ -8,7 +8,7 @@
 #include <CLI/CLI.hpp>
 #include <nlohmann/json_fwd.hpp>
 
-#include "starpipe/plan/results/predicted_run.hpp"
+#include "plan/formats/results.hpp"
 
 namespace starpipe::cli {
 

@@ -10,8 +10,8 @@
 
 #include "cli/options/value_checks.hpp"
 #include "starpipe/base/error.hpp"
-#include "starpipe/base/number_input.hpp"
-#include "starpipe/plan/orders/tensor_fold.hpp"
+#include "base/number_input.hpp"
+#include "plan/schedules/tensor_fold.hpp"
 
 namespace starpipe::cli {
 namespace {

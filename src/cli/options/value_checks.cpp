@@ -11,7 +11,7 @@
 #include "cli/input/yaml.hpp"
 #include "starpipe/base/error.hpp"
 #include "starpipe/base/index.hpp"
-#include "starpipe/base/number_input.hpp"
+#include "base/number_input.hpp"
 
 namespace starpipe::cli {
 namespace {

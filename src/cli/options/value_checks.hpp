@@ -7,7 +7,7 @@
 
 #include <CLI/CLI.hpp>
 
-#include "starpipe/base/interval.hpp"
+#include "base/interval.hpp"
 
 namespace starpipe::cli {
 

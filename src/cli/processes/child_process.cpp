@@ -14,7 +14,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "starpipe/base/signals.hpp"
+#include "base/signals.hpp"
 
 namespace starpipe::cli {
 namespace {

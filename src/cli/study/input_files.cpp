@@ -3,7 +3,7 @@
 
 #include <system_error>
 
-#include "starpipe/base/files.hpp"
+#include "base/files.hpp"
 #include "starpipe/base/hash.hpp"
 
 namespace starpipe::cli {

@@ -13,9 +13,9 @@
 #include <sys/file.h>
 #include <unistd.h>
 
-#include "runtime/hardware/hardware.hpp"
+#include "runtime/host/hardware.hpp"
 #include "starpipe/base/error.hpp"
-#include "starpipe/base/files.hpp"
+#include "base/files.hpp"
 #include "starpipe/version.hpp"
 
 namespace starpipe::cli {

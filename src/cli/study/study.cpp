@@ -14,7 +14,7 @@
 
 #include "cli/input/yaml.hpp"
 #include "starpipe/base/error.hpp"
-#include "starpipe/runtime/config/config_keys.hpp"
+#include "runtime/config/config_keys.hpp"
 
 namespace starpipe::cli {
 namespace {

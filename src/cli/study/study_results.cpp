@@ -12,9 +12,9 @@
 
 #include "cli/study/run_folder.hpp"
 #include "starpipe/base/error.hpp"
-#include "starpipe/base/files.hpp"
-#include "starpipe/base/numbers.hpp"
-#include "starpipe/base/table.hpp"
+#include "base/files.hpp"
+#include "base/numbers.hpp"
+#include "base/table.hpp"
 
 namespace starpipe::cli {
 namespace {

@@ -12,16 +12,16 @@
 #include <fmt/ranges.h>
 #include <nlohmann/json.hpp>
 
-#include "cli/input/config.hpp"
-#include "cli/options/output_files.hpp"
+#include "cli/input/config_file.hpp"
+#include "cli/options/common_options.hpp"
 #include "cli/study/input_files.hpp"
 #include "runtime/setup/planned_run.hpp"
-#include "starpipe/base/environment.hpp"
+#include "base/environment.hpp"
 #include "starpipe/base/error.hpp"
 #include "starpipe/base/hash.hpp"
 #include "starpipe/base/index.hpp"
 #include "starpipe/plan/registry/plugin.hpp"
-#include "starpipe/runtime/config/config_keys.hpp"
+#include "runtime/config/config_keys.hpp"
 
 namespace starpipe::cli {
 namespace {

@@ -19,13 +19,13 @@
 #include "cli/processes/child_process.hpp"
 #include "cli/study/run_folder.hpp"
 #include "cli/study/study_results.hpp"
-#include "runtime/hardware/topology.hpp"
+#include "runtime/host/topology.hpp"
 #include "starpipe/base/error.hpp"
-#include "starpipe/base/files.hpp"
+#include "base/files.hpp"
 #include "starpipe/base/index.hpp"
-#include "starpipe/base/numbers.hpp"
-#include "starpipe/base/progress.hpp"
-#include "starpipe/base/signals.hpp"
+#include "base/numbers.hpp"
+#include "base/progress.hpp"
+#include "base/signals.hpp"
 
 namespace starpipe::cli {
 namespace {

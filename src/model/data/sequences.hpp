@@ -5,7 +5,7 @@
 #include <cstdint>
 #include <memory>
 
-#include "starpipe/model/data/make_dataset.hpp"
+#include "model/data/make_dataset.hpp"
 
 namespace starpipe::model {
 

@@ -9,7 +9,7 @@
 
 #include "starpipe/base/error.hpp"
 #include "starpipe/base/index.hpp"
-#include "starpipe/model/padding.hpp"
+#include "model/networks/padding.hpp"
 
 namespace starpipe::model {
 namespace {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "starpipe/plan/drawing/curves_svg.hpp"
+#include "plan/drawing/curves_svg.hpp"
 
 #include <algorithm>
 #include <cmath>
@@ -11,7 +11,7 @@
 #include "plan/drawing/axis.hpp"
 #include "plan/drawing/palette.hpp"
 #include "plan/drawing/svg_text.hpp"
-#include "starpipe/base/numbers.hpp"
+#include "base/numbers.hpp"
 
 namespace starpipe::plan {
 namespace {

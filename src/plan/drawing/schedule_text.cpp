@@ -13,8 +13,8 @@
 #include "plan/drawing/axis.hpp"
 #include "plan/drawing/palette.hpp"
 #include "starpipe/base/index.hpp"
-#include "starpipe/base/numbers.hpp"
-#include "starpipe/base/table.hpp"
+#include "base/numbers.hpp"
+#include "base/table.hpp"
 #include "starpipe/plan/drawing/shown_unit.hpp"
 
 namespace starpipe::plan {

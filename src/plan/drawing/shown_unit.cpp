@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "starpipe/plan/drawing/shown_unit.hpp"
 
-#include "starpipe/base/numbers.hpp"
+#include "base/numbers.hpp"
 
 namespace starpipe::plan {
 

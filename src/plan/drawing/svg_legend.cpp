@@ -9,7 +9,7 @@
 
 #include "plan/drawing/cell_paint.hpp"
 #include "plan/drawing/palette.hpp"
-#include "plan/drawing/svg_idle.hpp"
+#include "plan/drawing/svg_rows.hpp"
 #include "plan/drawing/svg_path.hpp"
 #include "plan/drawing/svg_text.hpp"
 #include "starpipe/base/index.hpp"

@@ -4,7 +4,7 @@
 #include <array>
 #include <string>
 
-#include "starpipe/plan/explain/idle_causes.hpp"
+#include "plan/explain/idle_causes.hpp"
 #include "starpipe/plan/schedule/job.hpp"
 
 namespace starpipe::plan::detail {

@@ -5,7 +5,7 @@
 #include <string>
 
 #include "plan/drawing/run_frame.hpp"
-#include "starpipe/plan/explain/critical_path.hpp"
+#include "plan/explain/critical_path.hpp"
 
 namespace starpipe::plan::detail {
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "starpipe/plan/explain/critical_path.hpp"
+#include "plan/explain/critical_path.hpp"
 
 #include <algorithm>
 #include <functional>

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "starpipe/plan/explain/difference.hpp"
+#include "plan/explain/difference.hpp"
 
 #include <optional>
 

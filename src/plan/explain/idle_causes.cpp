@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "starpipe/plan/explain/idle_causes.hpp"
+#include "plan/explain/idle_causes.hpp"
 
 #include <algorithm>
 #include <limits>

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "starpipe/plan/explain/slowness.hpp"
+#include "plan/explain/slowness.hpp"
 
 #include <algorithm>
 #include <array>

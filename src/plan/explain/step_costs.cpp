@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "starpipe/plan/explain/step_costs.hpp"
+#include "plan/explain/step_costs.hpp"
 
 #include <utility>
 

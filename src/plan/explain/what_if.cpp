@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "starpipe/plan/explain/what_if.hpp"
+#include "plan/explain/what_if.hpp"
 
 #include <algorithm>
 #include <array>
@@ -12,9 +12,9 @@
 #include "plan/explain/lower_median.hpp"
 #include "starpipe/base/error.hpp"
 #include "starpipe/base/index.hpp"
-#include "starpipe/base/interval.hpp"
-#include "starpipe/base/number_input.hpp"
-#include "starpipe/plan/explain/step_costs.hpp"
+#include "base/interval.hpp"
+#include "base/number_input.hpp"
+#include "plan/explain/step_costs.hpp"
 #include "starpipe/plan/simulate/simulate.hpp"
 
 namespace starpipe::plan {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "starpipe/plan/formats/compared_policies_json.hpp"
+#include "plan/formats/compared_policies_json.hpp"
 
 #include <cmath>
 #include <cstddef>

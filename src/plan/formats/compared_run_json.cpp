@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "starpipe/plan/formats/compared_run_json.hpp"
+#include "plan/formats/compared_run_json.hpp"
 
 #include <algorithm>
 #include <cstdint>
@@ -15,7 +15,7 @@
 #include "plan/formats/recorded_step_json.hpp"
 #include "starpipe/base/error.hpp"
 #include "starpipe/base/index.hpp"
-#include "starpipe/plan/explain/difference.hpp"
+#include "plan/explain/difference.hpp"
 
 namespace starpipe::plan {
 namespace {

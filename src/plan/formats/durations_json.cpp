@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "starpipe/plan/formats/durations_json.hpp"
+#include "plan/formats/durations_json.hpp"
 
 #include <nlohmann/json.hpp>
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "starpipe/plan/formats/imported_schedule.hpp"
 
-#include "starpipe/base/files.hpp"
+#include "base/files.hpp"
 #include "starpipe/plan/formats/schedule_csv.hpp"
 #include "starpipe/plan/formats/schedule_json.hpp"
 

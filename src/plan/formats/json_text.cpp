@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "starpipe/plan/formats/json_text.hpp"
+#include "plan/formats/json_text.hpp"
 
 #include <algorithm>
 

@@ -10,10 +10,10 @@
 #include <fmt/ranges.h>
 
 #include "plan/formats/json_structure.hpp"
-#include "starpipe/base/amounts.hpp"
+#include "base/amounts.hpp"
 #include "starpipe/base/error.hpp"
 #include "starpipe/base/index.hpp"
-#include "starpipe/base/number_input.hpp"
+#include "base/number_input.hpp"
 
 namespace starpipe::plan::detail {
 

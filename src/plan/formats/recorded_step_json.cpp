@@ -15,7 +15,7 @@
 #include "plan/formats/weights_json.hpp"
 #include "starpipe/base/error.hpp"
 #include "starpipe/base/index.hpp"
-#include "starpipe/plan/formats/durations_json.hpp"
+#include "plan/formats/durations_json.hpp"
 
 namespace starpipe::plan::detail {
 namespace {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "starpipe/plan/formats/trace_json.hpp"
+#include "plan/formats/trace_json.hpp"
 
 #include <algorithm>
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "starpipe/plan/registry/conformance.hpp"
+#include "plan/registry/conformance.hpp"
 
 #include <algorithm>
 #include <array>

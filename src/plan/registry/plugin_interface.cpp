@@ -5,7 +5,7 @@
 
 #include <fmt/format.h>
 
-#include "starpipe/base/numbers.hpp"
+#include "base/numbers.hpp"
 
 namespace starpipe::plan {
 namespace {

@@ -13,7 +13,7 @@
 
 #include "starpipe/base/error.hpp"
 #include "starpipe/base/index.hpp"
-#include "starpipe/base/number_input.hpp"
+#include "base/number_input.hpp"
 #include "starpipe/base/registration.hpp"
 
 namespace starpipe::plan {

@@ -6,9 +6,9 @@
 #include "plan/schedules/read_request.hpp"
 #include "starpipe/base/ceil_div.hpp"
 #include "starpipe/base/index.hpp"
-#include "starpipe/plan/orders/building_block.hpp"
-#include "starpipe/plan/orders/grid.hpp"
-#include "starpipe/plan/orders/in_order.hpp"
+#include "starpipe/plan/schedules/orders.hpp"
+#include "starpipe/plan/schedules/grid.hpp"
+#include "starpipe/plan/schedules/in_order.hpp"
 
 namespace starpipe::plan {
 namespace {

@@ -8,8 +8,8 @@
 
 #include "plan/schedules/read_request.hpp"
 #include "starpipe/base/index.hpp"
-#include "starpipe/plan/periodic/best_pattern.hpp"
-#include "starpipe/plan/periodic/one_forward_one_backward_star.hpp"
+#include "plan/schedules/best_pattern.hpp"
+#include "plan/schedules/one_forward_one_backward_star.hpp"
 
 namespace starpipe::plan {
 namespace {

@@ -7,7 +7,7 @@
 
 #include "starpipe/base/error.hpp"
 #include "starpipe/base/index.hpp"
-#include "starpipe/base/numbers.hpp"
+#include "base/numbers.hpp"
 
 namespace starpipe::plan {
 

@@ -3,10 +3,10 @@
 // that each worker has a stage whose stashes live long and a stage whose stashes live shortly.
 #include "plan/schedules/read_request.hpp"
 #include "starpipe/base/index.hpp"
-#include "starpipe/plan/orders/building_block.hpp"
-#include "starpipe/plan/orders/grid.hpp"
-#include "starpipe/plan/orders/in_order.hpp"
-#include "starpipe/plan/orders/list_scheduling.hpp"
+#include "starpipe/plan/schedules/orders.hpp"
+#include "starpipe/plan/schedules/grid.hpp"
+#include "starpipe/plan/schedules/in_order.hpp"
+#include "plan/schedules/list_scheduling.hpp"
 
 namespace starpipe::plan {
 namespace {

@@ -6,7 +6,7 @@
 
 #include <fmt/format.h>
 
-#include "starpipe/base/amounts.hpp"
+#include "base/amounts.hpp"
 #include "starpipe/base/index.hpp"
 #include "starpipe/base/require.hpp"
 #include "starpipe/plan/simulate/simulate.hpp"

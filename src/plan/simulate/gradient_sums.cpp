@@ -13,7 +13,7 @@
 
 #include "starpipe/base/index.hpp"
 #include "starpipe/plan/simulate/reductions.hpp"
-#include "starpipe/plan/simulate/transfers_in_flight.hpp"
+#include "plan/simulate/transfers_in_flight.hpp"
 
 namespace starpipe::plan {
 namespace {

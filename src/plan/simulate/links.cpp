@@ -6,7 +6,7 @@
 
 #include <fmt/format.h>
 
-#include "starpipe/base/amounts.hpp"
+#include "base/amounts.hpp"
 #include "starpipe/base/error.hpp"
 
 namespace starpipe::plan {

@@ -7,7 +7,7 @@
 #include "plan/simulate/fetches.hpp"
 #include "starpipe/plan/schedule/schedule.hpp"
 #include "starpipe/plan/simulate/costs.hpp"
-#include "starpipe/plan/simulate/transfers_in_flight.hpp"
+#include "plan/simulate/transfers_in_flight.hpp"
 
 namespace starpipe::plan::detail {
 

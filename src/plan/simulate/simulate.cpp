@@ -16,7 +16,7 @@
 #include "plan/simulate/producers.hpp"
 #include "plan/simulate/shared_transfers.hpp"
 #include "plan/simulate/stashes.hpp"
-#include "starpipe/base/amounts.hpp"
+#include "base/amounts.hpp"
 #include "starpipe/base/error.hpp"
 #include "starpipe/base/index.hpp"
 #include "starpipe/plan/schedule/check.hpp"

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "starpipe/plan/simulate/transfers_in_flight.hpp"
+#include "plan/simulate/transfers_in_flight.hpp"
 
 #include <algorithm>
 

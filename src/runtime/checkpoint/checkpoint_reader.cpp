@@ -11,9 +11,9 @@
 
 #include "runtime/checkpoint/checkpoint_names.hpp"
 #include "runtime/checkpoint/checksum.hpp"
-#include "starpipe/base/durable_file.hpp"
+#include "base/durable_file.hpp"
 #include "starpipe/base/error.hpp"
-#include "starpipe/base/files.hpp"
+#include "base/files.hpp"
 
 namespace starpipe::runtime {
 namespace {

@@ -12,7 +12,7 @@
 #include <vector>
 
 #include "runtime/checkpoint/manifest.hpp"
-#include "starpipe/model/safetensors.hpp"
+#include "model/safetensors.hpp"
 
 namespace starpipe::runtime {
 

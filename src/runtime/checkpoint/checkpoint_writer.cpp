@@ -12,9 +12,9 @@
 
 #include "runtime/checkpoint/checkpoint_names.hpp"
 #include "runtime/checkpoint/checksum.hpp"
-#include "starpipe/base/durable_file.hpp"
-#include "starpipe/base/files.hpp"
-#include "starpipe/model/safetensors.hpp"
+#include "base/durable_file.hpp"
+#include "base/files.hpp"
+#include "model/safetensors.hpp"
 
 namespace starpipe::runtime {
 namespace {

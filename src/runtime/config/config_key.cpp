@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "starpipe/runtime/config/config_key.hpp"
+#include "runtime/config/config_key.hpp"
 
 #include <algorithm>
 #include <cmath>
@@ -8,9 +8,9 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
-#include "starpipe/base/amounts.hpp"
-#include "starpipe/base/number_input.hpp"
-#include "starpipe/base/numbers.hpp"
+#include "base/amounts.hpp"
+#include "base/number_input.hpp"
+#include "base/numbers.hpp"
 
 namespace starpipe::runtime {
 namespace {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "starpipe/runtime/config/config_keys.hpp"
+#include "runtime/config/config_keys.hpp"
 
 #include <algorithm>
 
@@ -11,7 +11,7 @@
 #include "runtime/config/runtime_keys.hpp"
 #include "runtime/config/schedule_keys.hpp"
 #include "runtime/config/training_keys.hpp"
-#include "starpipe/runtime/config/config_rules.hpp"
+#include "runtime/config/config_rules.hpp"
 
 namespace starpipe::runtime {
 namespace {

@@ -15,11 +15,11 @@
 
 #include <nlohmann/json.hpp>
 
-#include "starpipe/base/interval.hpp"
-#include "starpipe/model/data/make_dataset.hpp"
+#include "base/interval.hpp"
+#include "model/data/make_dataset.hpp"
 #include "starpipe/model/precision.hpp"
 #include "starpipe/runtime/config/config.hpp"
-#include "starpipe/runtime/config/config_key.hpp"
+#include "runtime/config/config_key.hpp"
 
 namespace starpipe::runtime::keys {
 

@@ -3,7 +3,7 @@
 
 #include <vector>
 
-#include "starpipe/runtime/config/config_key.hpp"
+#include "runtime/config/config_key.hpp"
 
 namespace starpipe::runtime::keys {
 

@@ -13,12 +13,12 @@
 
 #include <starpu.h>
 
-#include "runtime/data/step_data.hpp"
-#include "runtime/emulation/delay_line.hpp"
-#include "runtime/emulation/emulated_devices.hpp"
+#include "runtime/engine/step_data.hpp"
+#include "runtime/engine/delay_line.hpp"
+#include "runtime/engine/emulated_devices.hpp"
 #include "runtime/session/session.hpp"
-#include "runtime/step/meter.hpp"
-#include "runtime/step/task_graph.hpp"
+#include "runtime/engine/meter.hpp"
+#include "runtime/engine/task_graph.hpp"
 #include "starpipe/plan/schedule/schedule.hpp"
 #include "starpipe/plan/simulate/costs.hpp"
 

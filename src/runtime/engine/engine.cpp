@@ -8,12 +8,12 @@
 #include <fmt/format.h>
 #include <starpu_mpi.h>
 
-#include "runtime/ranks/agreement.hpp"
-#include "runtime/ranks/clock.hpp"
-#include "runtime/ranks/gather.hpp"
+#include "runtime/host/agreement.hpp"
+#include "runtime/host/clock.hpp"
+#include "runtime/host/gather.hpp"
 #include "starpipe/base/index.hpp"
 #include "starpipe/base/require.hpp"
-#include "starpipe/base/simgrid.hpp"
+#include "base/simgrid.hpp"
 #include "starpipe/model/gradient_norm.hpp"
 
 namespace starpipe::runtime {

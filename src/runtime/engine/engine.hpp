@@ -6,8 +6,8 @@
 #include <optional>
 #include <vector>
 
-#include "runtime/data/step_data.hpp"
-#include "runtime/data/trained_state.hpp"
+#include "runtime/engine/step_data.hpp"
+#include "runtime/engine/trained_state.hpp"
 #include "runtime/engine/emulation.hpp"
 #include "runtime/engine/evaluation.hpp"
 #include "runtime/engine/expected_times.hpp"
@@ -18,11 +18,11 @@
 #include "runtime/engine/task_runner.hpp"
 #include "runtime/session/gpu_memory.hpp"
 #include "runtime/session/session.hpp"
-#include "runtime/step/data_slots.hpp"
-#include "runtime/step/meter.hpp"
-#include "runtime/step/rank_tasks.hpp"
-#include "runtime/step/task_graph.hpp"
-#include "runtime/watchdog/task_progress.hpp"
+#include "runtime/engine/data_slots.hpp"
+#include "runtime/engine/meter.hpp"
+#include "runtime/engine/rank_tasks.hpp"
+#include "runtime/engine/task_graph.hpp"
+#include "runtime/engine/task_progress.hpp"
 #include "starpipe/model/dataset.hpp"
 #include "starpipe/model/network.hpp"
 #include "starpipe/model/optimizer.hpp"

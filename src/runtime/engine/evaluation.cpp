@@ -7,8 +7,8 @@
 #include <fmt/format.h>
 #include <starpu_mpi.h>
 
-#include "runtime/ranks/agreement.hpp"
-#include "runtime/ranks/clock.hpp"
+#include "runtime/host/agreement.hpp"
+#include "runtime/host/clock.hpp"
 #include "starpipe/base/index.hpp"
 #include "starpipe/base/require.hpp"
 #include "starpipe/plan/schedule/forward_passes.hpp"

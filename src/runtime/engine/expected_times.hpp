@@ -5,7 +5,7 @@
 #include <span>
 #include <vector>
 
-#include "runtime/step/meter.hpp"
+#include "runtime/engine/meter.hpp"
 #include "starpipe/plan/schedule/schedule.hpp"
 #include "starpipe/plan/simulate/costs.hpp"
 

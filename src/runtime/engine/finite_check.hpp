@@ -7,9 +7,9 @@
 #include <string>
 #include <vector>
 
-#include "runtime/ranks/mpi.hpp"
-#include "runtime/session/worker_backend.hpp"
-#include "runtime/step/task_graph.hpp"
+#include "runtime/host/mpi.hpp"
+#include "runtime/engine/worker_backend.hpp"
+#include "runtime/engine/task_graph.hpp"
 
 namespace starpipe::runtime {
 

@@ -7,9 +7,9 @@
 #include <span>
 #include <utility>
 
-#include "runtime/ranks/clock.hpp"
-#include "runtime/ranks/gather.hpp"
-#include "runtime/step/verdict.hpp"
+#include "runtime/host/clock.hpp"
+#include "runtime/host/gather.hpp"
+#include "runtime/engine/verdict.hpp"
 #include "starpipe/base/index.hpp"
 #include "starpipe/model/backend.hpp"
 #include "starpipe/plan/simulate/reductions.hpp"

@@ -7,10 +7,10 @@
 #include <string>
 #include <vector>
 
-#include "runtime/data/step_data.hpp"
+#include "runtime/engine/step_data.hpp"
 #include "runtime/session/session.hpp"
-#include "runtime/step/meter.hpp"
-#include "runtime/step/task_graph.hpp"
+#include "runtime/engine/meter.hpp"
+#include "runtime/engine/task_graph.hpp"
 #include "starpipe/model/network.hpp"
 #include "starpipe/plan/schedule/schedule.hpp"
 

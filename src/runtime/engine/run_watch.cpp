@@ -4,8 +4,8 @@
 #include <span>
 #include <string>
 
-#include "runtime/watchdog/wait_table.hpp"
-#include "starpipe/base/simgrid.hpp"
+#include "runtime/engine/wait_table.hpp"
+#include "base/simgrid.hpp"
 
 namespace starpipe::runtime {
 

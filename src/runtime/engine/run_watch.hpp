@@ -6,10 +6,10 @@
 #include <optional>
 
 #include "runtime/session/session.hpp"
-#include "runtime/step/task_graph.hpp"
-#include "runtime/watchdog/rank_status.hpp"
-#include "runtime/watchdog/status_exchange.hpp"
-#include "runtime/watchdog/watchdog.hpp"
+#include "runtime/engine/task_graph.hpp"
+#include "runtime/engine/rank_status.hpp"
+#include "runtime/engine/status_exchange.hpp"
+#include "runtime/engine/watchdog.hpp"
 #include "starpipe/plan/schedule/schedule.hpp"
 
 namespace starpipe::runtime {

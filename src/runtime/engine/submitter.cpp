@@ -8,12 +8,15 @@
 #include <starpu.h>
 #include <starpu_mpi.h>
 
-#include "starpipe/base/environment.hpp"
+#include "base/environment.hpp"
 #include "starpipe/base/index.hpp"
 #include "starpipe/base/require.hpp"
+#include "runtime/engine/memory_need.hpp"
 #include "starpipe/sched/starpu_policy.hpp"
 
 namespace starpipe::runtime {
+
+static_assert(sched::PolicyCore::fetched_ahead == jobs_fetched_ahead, "the need of a GPU is predicted by it");
 namespace {
 
 // StarPU's mode for an access. `known_worker`: whether the worker of the task is known before it runs.

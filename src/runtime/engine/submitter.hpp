@@ -6,12 +6,12 @@
 #include <string>
 #include <vector>
 
-#include "runtime/data/step_data.hpp"
+#include "runtime/engine/step_data.hpp"
 #include "runtime/engine/emulation.hpp"
 #include "runtime/engine/task_runner.hpp"
 #include "runtime/session/session.hpp"
-#include "runtime/step/rank_tasks.hpp"
-#include "runtime/step/task_graph.hpp"
+#include "runtime/engine/rank_tasks.hpp"
+#include "runtime/engine/task_graph.hpp"
 #include "starpipe/plan/schedule/schedule.hpp"
 
 namespace starpipe::runtime {

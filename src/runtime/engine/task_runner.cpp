@@ -8,11 +8,11 @@
 #include <type_traits>
 #include <vector>
 
-#include "runtime/ranks/clock.hpp"
+#include "runtime/host/clock.hpp"
 #include "runtime/session/mpi_polling.hpp"
-#include "runtime/session/worker_backend.hpp"
+#include "runtime/engine/worker_backend.hpp"
 #include "starpipe/base/index.hpp"
-#include "starpipe/base/simgrid.hpp"
+#include "base/simgrid.hpp"
 
 namespace starpipe::runtime {
 namespace {

@@ -9,16 +9,16 @@
 
 #include <starpu.h>
 
-#include "runtime/data/step_data.hpp"
+#include "runtime/engine/step_data.hpp"
 #include "runtime/engine/emulation.hpp"
 #include "runtime/engine/expected_times.hpp"
 #include "runtime/engine/finite_check.hpp"
 #include "runtime/session/gpu_memory.hpp"
 #include "runtime/session/session.hpp"
-#include "runtime/step/kernels.hpp"
-#include "runtime/step/meter.hpp"
-#include "runtime/step/task_graph.hpp"
-#include "runtime/watchdog/task_progress.hpp"
+#include "runtime/engine/kernels.hpp"
+#include "runtime/engine/meter.hpp"
+#include "runtime/engine/task_graph.hpp"
+#include "runtime/engine/task_progress.hpp"
 
 namespace starpipe::runtime {
 

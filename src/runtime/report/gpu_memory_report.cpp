@@ -8,8 +8,8 @@
 #include <fmt/ranges.h>
 
 #include "starpipe/base/index.hpp"
-#include "starpipe/base/numbers.hpp"
-#include "starpipe/base/table.hpp"
+#include "base/numbers.hpp"
+#include "base/table.hpp"
 
 namespace starpipe::runtime {
 namespace {

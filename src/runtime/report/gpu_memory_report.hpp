@@ -9,9 +9,9 @@
 
 #include <nlohmann/json.hpp>
 
-#include "runtime/mapping/rank_location.hpp"
+#include "runtime/host/rank_location.hpp"
 #include "runtime/session/gpu_memory.hpp"
-#include "starpipe/runtime/step/memory_need.hpp"
+#include "runtime/engine/memory_need.hpp"
 
 namespace starpipe::runtime {
 

@@ -6,7 +6,7 @@
 #include <numeric>
 #include <utility>
 
-#include "starpipe/plan/explain/step_costs.hpp"
+#include "plan/explain/step_costs.hpp"
 
 namespace starpipe::runtime {
 namespace {

@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "runtime/engine/engine.hpp"
-#include "starpipe/plan/explain/compared_run.hpp"
+#include "plan/explain/compared_run.hpp"
 #include "starpipe/plan/explain/recorded_step.hpp"
 #include "starpipe/plan/schedule/schedule.hpp"
 #include "starpipe/plan/simulate/costs.hpp"

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "starpipe/runtime/report/memory_json.hpp"
+#include "runtime/report/memory_json.hpp"
 
 #include <nlohmann/json.hpp>
 

@@ -12,9 +12,9 @@
 #include <nlohmann/json.hpp>
 
 #include "starpipe/base/error.hpp"
-#include "starpipe/base/files.hpp"
+#include "base/files.hpp"
 #include "starpipe/base/index.hpp"
-#include "starpipe/base/messages.hpp"
+#include "base/messages.hpp"
 
 namespace starpipe::runtime {
 namespace {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "starpipe/runtime/report/other_policy.hpp"
+#include "runtime/report/other_policy.hpp"
 
 #include <fmt/format.h>
 

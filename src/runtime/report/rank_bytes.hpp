@@ -3,8 +3,8 @@
 
 #include <cstdint>
 
-#include "runtime/mapping/worker_map.hpp"
-#include "runtime/step/task_graph.hpp"
+#include "runtime/host/worker_map.hpp"
+#include "runtime/engine/task_graph.hpp"
 
 namespace starpipe::runtime {
 

@@ -7,15 +7,15 @@
 #include <fmt/chrono.h>
 #include <fmt/format.h>
 
-#include "runtime/hardware/topology.hpp"
-#include "runtime/machine/rank_table.hpp"
-#include "runtime/machine/versions.hpp"
-#include "starpipe/plan/formats/compared_run_json.hpp"
-#include "starpipe/plan/formats/durations_json.hpp"
-#include "starpipe/plan/formats/reordering_json.hpp"
-#include "starpipe/plan/results/explanation_json.hpp"
-#include "starpipe/runtime/config/config_keys.hpp"
-#include "starpipe/runtime/report/memory_json.hpp"
+#include "runtime/host/topology.hpp"
+#include "runtime/report/rank_table.hpp"
+#include "runtime/report/versions.hpp"
+#include "plan/formats/compared_run_json.hpp"
+#include "plan/formats/durations_json.hpp"
+#include "plan/formats/reordering_json.hpp"
+#include "plan/formats/explanation_json.hpp"
+#include "runtime/config/config_keys.hpp"
+#include "runtime/report/memory_json.hpp"
 
 namespace starpipe::runtime {
 namespace {

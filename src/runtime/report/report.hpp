@@ -7,11 +7,11 @@
 
 #include <nlohmann/json.hpp>
 
-#include "runtime/mapping/rank_location.hpp"
+#include "runtime/host/rank_location.hpp"
 #include "runtime/report/measurement.hpp"
 #include "runtime/report/train_record.hpp"
-#include "starpipe/runtime/setup/experiment.hpp"
-#include "starpipe/runtime/setup/partition_choice.hpp"
+#include "runtime/setup/experiment.hpp"
+#include "runtime/setup/partition_choice.hpp"
 
 namespace starpipe::runtime {
 

@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "runtime/engine/finite_check.hpp"
-#include "runtime/report/gpu_copies.hpp"
+#include "runtime/report/gpu_report.hpp"
 #include "runtime/report/gpu_memory_report.hpp"
 
 namespace starpipe::runtime {

@@ -6,9 +6,9 @@
 
 #include <fmt/format.h>
 
-#include "starpipe/base/numbers.hpp"
-#include "starpipe/base/table.hpp"
-#include "starpipe/plan/results/explanation.hpp"
+#include "base/numbers.hpp"
+#include "base/table.hpp"
+#include "plan/formats/explanation.hpp"
 
 namespace starpipe::runtime {
 namespace {

@@ -9,7 +9,20 @@
 #include <stdexcept>
 #include <utility>
 
+#ifdef STARPIPE_WITH_CUDA
+#include <starpu_cublas_v2.h>
+#endif
+
 namespace starpipe::runtime {
+
+#ifdef STARPIPE_WITH_CUDA
+CublasHandles::CublasHandles() { starpu_cublas_init(); }
+CublasHandles::~CublasHandles() { starpu_cublas_shutdown(); }
+#else
+CublasHandles::CublasHandles() = default;
+CublasHandles::~CublasHandles() = default;
+#endif
+
 namespace {
 
 /// The buffers of a node, by size.

@@ -7,6 +7,16 @@
 
 namespace starpipe::runtime {
 
+/// StarPU's cuBLAS handles, one for each CUDA worker, during this object's lifetime. It starts after StarPU
+/// and ends before StarPU ends. Does nothing in builds without CUDA.
+class CublasHandles {
+ public:
+  CublasHandles();
+  ~CublasHandles();
+  CublasHandles(const CublasHandles&) = delete;
+  CublasHandles& operator=(const CublasHandles&) = delete;
+};
+
 /// Keeps the buffers that StarPU frees on GPUs, for later data of the same size. StarPU frees a buffer of
 /// more than 4 MiB by cudaFree, which waits for all copies and kernels under way; so each eviction of a copy
 /// would stop the GPU. When StarPU finds no memory for a datum, kept buffers are freed first. One object at a

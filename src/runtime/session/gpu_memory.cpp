@@ -7,7 +7,7 @@
 
 #include <starpu.h>
 
-#include "runtime/hardware/cuda_devices.hpp"
+#include "runtime/host/cuda_devices.hpp"
 
 namespace starpipe::runtime {
 

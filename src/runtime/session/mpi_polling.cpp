@@ -11,8 +11,8 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-#include "runtime/hardware/topology.hpp"
-#include "runtime/ranks/clock.hpp"
+#include "runtime/host/topology.hpp"
+#include "runtime/host/clock.hpp"
 
 namespace starpipe::runtime {
 namespace {

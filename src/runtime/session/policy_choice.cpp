@@ -10,9 +10,9 @@
 #include <fmt/ranges.h>
 #include <starpu.h>
 
-#include "starpipe/base/environment.hpp"
+#include "base/environment.hpp"
 #include "starpipe/base/error.hpp"
-#include "starpipe/runtime/config/config_rules.hpp"
+#include "runtime/config/config_rules.hpp"
 #include "starpipe/sched/starpu_policy.hpp"
 
 namespace starpipe::runtime {

@@ -9,16 +9,15 @@
 #include <starpu.h>
 #include <starpu_mpi.h>
 
-#include "runtime/hardware/cuda_devices.hpp"
-#include "runtime/mapping/core_share.hpp"
-#include "runtime/ranks/agreement.hpp"
+#include "runtime/host/cuda_devices.hpp"
+#include "runtime/host/core_share.hpp"
+#include "runtime/host/agreement.hpp"
 #include "runtime/session/mpi_polling.hpp"
 #include "runtime/session/starpu_folder.hpp"
-#include "starpipe/base/environment.hpp"
+#include "base/environment.hpp"
 #include "starpipe/base/error.hpp"
 #include "starpipe/base/index.hpp"
-#include "starpipe/base/simgrid.hpp"
-#include "starpipe/runtime/step/memory_need.hpp"
+#include "base/simgrid.hpp"
 #include "starpipe/sched/starpu_policy.hpp"
 
 // Not in StarPU's headers. Weak: a StarPU without it prints its statistics.
@@ -26,8 +25,6 @@
 extern "C" void _starpu_mpi_comm_amounts_shutdown() __attribute__((weak));
 
 namespace starpipe::runtime {
-
-static_assert(sched::PolicyCore::fetched_ahead == jobs_fetched_ahead, "the need of a GPU is predicted by it");
 
 namespace {
 

@@ -6,17 +6,16 @@
 #include <string>
 #include <vector>
 
-#include "runtime/hardware/blas_threads.hpp"
-#include "runtime/hardware/hardware.hpp"
-#include "runtime/hardware/topology.hpp"
-#include "runtime/mapping/gpu_share.hpp"
-#include "runtime/mapping/worker_map.hpp"
-#include "runtime/ranks/mpi.hpp"
+#include "runtime/host/blas_threads.hpp"
+#include "runtime/host/hardware.hpp"
+#include "runtime/host/topology.hpp"
+#include "runtime/host/gpu_share.hpp"
+#include "runtime/host/worker_map.hpp"
+#include "runtime/host/mpi.hpp"
 #include "runtime/session/gpu_buffers.hpp"
 #include "runtime/session/gpu_memory.hpp"
 #include "runtime/session/policy_choice.hpp"
-#include "runtime/session/worker_backend.hpp"
-#include "starpipe/base/environment.hpp"
+#include "base/environment.hpp"
 #include "starpipe/base/index.hpp"
 #include "starpipe/sched/policy_core.hpp"
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "starpipe/runtime/setup/expected_costs.hpp"
+#include "runtime/setup/expected_costs.hpp"
 
 #include <utility>
 #include <vector>

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "starpipe/runtime/setup/experiment.hpp"
+#include "runtime/setup/experiment.hpp"
 
 #include <utility>
 
@@ -8,9 +8,9 @@
 #include "runtime/setup/memory_limit.hpp"
 #include "runtime/setup/planned_run.hpp"
 #include "starpipe/base/error.hpp"
-#include "starpipe/model/data/make_dataset.hpp"
+#include "model/data/make_dataset.hpp"
 #include "starpipe/model/weights.hpp"
-#include "starpipe/runtime/config/config_rules.hpp"
+#include "runtime/config/config_rules.hpp"
 
 namespace starpipe::runtime {
 

@@ -12,12 +12,12 @@
 
 #include "runtime/setup/planned_run.hpp"
 #include "starpipe/base/error.hpp"
-#include "starpipe/base/numbers.hpp"
+#include "base/numbers.hpp"
 #include "starpipe/plan/registry/registry.hpp"
 #include "starpipe/plan/simulate/simulate.hpp"
-#include "starpipe/runtime/setup/expected_costs.hpp"
-#include "starpipe/runtime/setup/experiment.hpp"
-#include "starpipe/runtime/step/memory_need.hpp"
+#include "runtime/setup/expected_costs.hpp"
+#include "runtime/setup/experiment.hpp"
+#include "runtime/engine/memory_need.hpp"
 
 namespace starpipe::runtime {
 namespace {

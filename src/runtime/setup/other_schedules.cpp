@@ -11,7 +11,7 @@
 #include "starpipe/model/network.hpp"
 #include "starpipe/plan/registry/plugin.hpp"
 #include "starpipe/plan/registry/registry.hpp"
-#include "starpipe/runtime/setup/expected_costs.hpp"
+#include "runtime/setup/expected_costs.hpp"
 
 namespace starpipe::runtime {
 namespace {

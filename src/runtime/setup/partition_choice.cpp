@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "starpipe/runtime/setup/partition_choice.hpp"
+#include "runtime/setup/partition_choice.hpp"
 
 #include <algorithm>
 #include <functional>
@@ -13,11 +13,11 @@
 #include "runtime/setup/planned_run.hpp"
 #include "starpipe/base/error.hpp"
 #include "starpipe/base/index.hpp"
-#include "starpipe/plan/partition/schedule_demands.hpp"
+#include "starpipe/plan/search/schedule_demands.hpp"
 #include "starpipe/plan/search/layout.hpp"
 #include "starpipe/plan/simulate/simulate.hpp"
-#include "starpipe/runtime/setup/expected_costs.hpp"
-#include "starpipe/runtime/setup/profile.hpp"
+#include "runtime/setup/expected_costs.hpp"
+#include "runtime/setup/profile.hpp"
 
 namespace starpipe::runtime {
 namespace {

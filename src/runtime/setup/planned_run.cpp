@@ -11,17 +11,17 @@
 #include <fmt/format.h>
 
 #include "starpipe/base/error.hpp"
-#include "starpipe/base/files.hpp"
+#include "base/files.hpp"
 #include "starpipe/base/index.hpp"
 #include "starpipe/plan/formats/imported_schedule.hpp"
-#include "starpipe/plan/orders/detached_parts.hpp"
-#include "starpipe/plan/orders/finer.hpp"
+#include "plan/schedules/detached_parts.hpp"
+#include "plan/schedules/finer.hpp"
 #include "starpipe/plan/registry/plugin.hpp"
 #include "starpipe/plan/registry/registry.hpp"
 #include "starpipe/plan/schedule/check.hpp"
 #include "starpipe/plan/simulate/simulate.hpp"
 #include "starpipe/runtime/config/config.hpp"
-#include "starpipe/runtime/setup/expected_costs.hpp"
+#include "runtime/setup/expected_costs.hpp"
 
 namespace starpipe::runtime {
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "starpipe/runtime/setup/profile.hpp"
+#include "runtime/setup/profile.hpp"
 
 #include <algorithm>
 #include <array>
@@ -7,11 +7,11 @@
 #include <map>
 #include <utility>
 
-#include "runtime/hardware/blas_threads.hpp"
-#include "runtime/setup/gpu_checks.hpp"
+#include "runtime/host/blas_threads.hpp"
+#include "runtime/setup/run_checks.hpp"
 #include "runtime/setup/kernel_bench.hpp"
 #include "starpipe/base/index.hpp"
-#include "starpipe/model/data/make_dataset.hpp"
+#include "model/data/make_dataset.hpp"
 #include "starpipe/model/weights.hpp"
 
 namespace starpipe::runtime {

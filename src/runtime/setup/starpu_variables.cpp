@@ -14,8 +14,8 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
-#include "starpipe/base/environment.hpp"
-#include "starpipe/base/numbers.hpp"
+#include "base/environment.hpp"
+#include "base/numbers.hpp"
 #include "starpipe/base/require.hpp"
 
 namespace starpipe::runtime {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include "runtime/hardware/topology.hpp"
+#include "runtime/host/topology.hpp"
 
 namespace starpipe::runtime {
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "starpipe/runtime/simulation/cluster.hpp"
+#include "runtime/simulation/cluster.hpp"
 
 #include <utility>
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "starpipe/runtime/simulation/machine_files.hpp"
+#include "runtime/simulation/machine_files.hpp"
 
 #include <algorithm>
 #include <limits>
@@ -8,8 +8,8 @@
 
 #include <fmt/format.h>
 
-#include "starpipe/base/environment.hpp"
-#include "starpipe/base/files.hpp"
+#include "base/environment.hpp"
+#include "base/files.hpp"
 
 namespace starpipe::runtime {
 namespace {

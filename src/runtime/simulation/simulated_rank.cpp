@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "starpipe/runtime/simulation/simulated_rank.hpp"
+#include "runtime/simulation/simulated_rank.hpp"
 
 #include <cstdint>
 #include <memory>
@@ -11,14 +11,14 @@
 #include <starpu.h>
 
 #include "runtime/engine/engine.hpp"
-#include "runtime/mapping/worker_map.hpp"
-#include "runtime/ranks/gather.hpp"
-#include "runtime/ranks/mpi.hpp"
+#include "runtime/host/worker_map.hpp"
+#include "runtime/host/gather.hpp"
+#include "runtime/host/mpi.hpp"
 #include "runtime/session/policy_choice.hpp"
 #include "runtime/session/session.hpp"
 #include "runtime/simulation/simulated_session.hpp"
 #include "starpipe/base/index.hpp"
-#include "starpipe/runtime/setup/experiment.hpp"
+#include "runtime/setup/experiment.hpp"
 
 namespace starpipe::runtime {
 namespace {

@@ -4,8 +4,8 @@
 #include <string>
 #include <utility>
 
-#include "runtime/mapping/core_share.hpp"
-#include "runtime/mapping/gpu_share.hpp"
+#include "runtime/host/core_share.hpp"
+#include "runtime/host/gpu_share.hpp"
 
 namespace starpipe::runtime {
 namespace {

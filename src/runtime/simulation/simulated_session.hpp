@@ -3,8 +3,8 @@
 
 #include <memory>
 
-#include "runtime/mapping/worker_map.hpp"
-#include "runtime/ranks/mpi.hpp"
+#include "runtime/host/worker_map.hpp"
+#include "runtime/host/mpi.hpp"
 #include "runtime/session/policy_choice.hpp"
 #include "runtime/session/session.hpp"
 

@@ -15,7 +15,7 @@
 
 #include <ucontext.h>
 
-#include "codelets/emulated_cuda/codelets/cuda/device/launch.cuh"
+#include "codelets/emulated_cuda/codelets/cuda/kernels/launch.cuh"
 #include "starpipe/base/ceil_div.hpp"
 
 #ifdef __SANITIZE_ADDRESS__

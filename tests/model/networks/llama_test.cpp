@@ -17,8 +17,8 @@
 #include "starpipe/base/index.hpp"
 #include "starpipe/model/dataset.hpp"
 #include "starpipe/model/network.hpp"
-#include "starpipe/model/reference.hpp"
-#include "starpipe/model/safetensors.hpp"
+#include "model/reference.hpp"
+#include "model/safetensors.hpp"
 #include "starpipe/model/weights.hpp"
 
 namespace starpipe::model {

@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include <starpipe/runtime/commands/train.hpp>
+#include <starpipe/runtime/api/train.hpp>
 #include <starpipe/version.hpp>
 #include <unistd.h>
 

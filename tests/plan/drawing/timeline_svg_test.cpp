@@ -12,8 +12,8 @@
 
 #include <gtest/gtest.h>
 
-#include "starpipe/plan/explain/critical_path.hpp"
-#include "starpipe/plan/explain/idle_causes.hpp"
+#include "plan/explain/critical_path.hpp"
+#include "plan/explain/idle_causes.hpp"
 #include "starpipe/plan/registry/registry.hpp"
 #include "starpipe/plan/simulate/simulate.hpp"
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The way from the predicted makespan to the measured one, and the record that it is found from.
-#include "starpipe/plan/explain/difference.hpp"
+#include "plan/explain/difference.hpp"
 
 #include <functional>
 #include <limits>
@@ -12,7 +12,7 @@
 #include "plan/example_schedules.hpp"
 #include "plan/explain/random_steps.hpp"
 #include "starpipe/base/error.hpp"
-#include "starpipe/plan/explain/step_costs.hpp"
+#include "plan/explain/step_costs.hpp"
 #include "starpipe/plan/simulate/simulate.hpp"
 
 namespace starpipe::plan {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Why workers idled, and the critical path.
-#include "starpipe/plan/explain/idle_causes.hpp"
+#include "plan/explain/idle_causes.hpp"
 
 #include <algorithm>
 #include <iterator>
@@ -15,8 +15,8 @@
 
 #include "plan/example_schedules.hpp"
 #include "plan/explain/random_steps.hpp"
-#include "starpipe/plan/explain/critical_path.hpp"
-#include "starpipe/plan/explain/idle_sums.hpp"
+#include "plan/explain/critical_path.hpp"
+#include "plan/explain/idle_sums.hpp"
 #include "starpipe/plan/simulate/simulate.hpp"
 #include "support/rounds.hpp"
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // What is slow in a step, and the makespan that it would have had.
-#include "starpipe/plan/explain/what_if.hpp"
+#include "plan/explain/what_if.hpp"
 
 #include <algorithm>
 #include <string>
@@ -11,7 +11,7 @@
 #include "plan/example_schedules.hpp"
 #include "plan/explain/random_steps.hpp"
 #include "starpipe/base/error.hpp"
-#include "starpipe/plan/explain/slowness.hpp"
+#include "plan/explain/slowness.hpp"
 #include "starpipe/plan/simulate/simulate.hpp"
 
 namespace starpipe::plan {

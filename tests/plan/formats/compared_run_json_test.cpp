@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // A compared run that is written and read back gives the same figures; files that no run can have written are
 // refused.
-#include "starpipe/plan/formats/compared_run_json.hpp"
+#include "plan/formats/compared_run_json.hpp"
 
 #include <algorithm>
 #include <cmath>
@@ -14,11 +14,11 @@
 #include "plan/random_schedules.hpp"
 #include "starpipe/base/error.hpp"
 #include "starpipe/base/index.hpp"
-#include "starpipe/plan/explain/idle_causes.hpp"
-#include "starpipe/plan/explain/idle_sums.hpp"
-#include "starpipe/plan/explain/step_costs.hpp"
-#include "starpipe/plan/formats/compared_policies_json.hpp"
-#include "starpipe/plan/formats/json_text.hpp"
+#include "plan/explain/idle_causes.hpp"
+#include "plan/explain/idle_sums.hpp"
+#include "plan/explain/step_costs.hpp"
+#include "plan/formats/compared_policies_json.hpp"
+#include "plan/formats/json_text.hpp"
 #include "starpipe/plan/schedule/check.hpp"
 
 namespace starpipe::plan {

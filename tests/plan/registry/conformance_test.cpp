@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The findings of the conformance steps for known schedules, sound and broken. tests/plugins has the tests
 // with plug-ins.
-#include "starpipe/plan/registry/conformance.hpp"
+#include "plan/registry/conformance.hpp"
 
 #include <map>
 #include <stdexcept>

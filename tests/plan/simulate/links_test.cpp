@@ -24,7 +24,7 @@
 #include "starpipe/plan/registry/registry.hpp"
 #include "starpipe/plan/schedule/check.hpp"
 #include "starpipe/plan/simulate/simulate.hpp"
-#include "starpipe/plan/simulate/transfers_in_flight.hpp"
+#include "plan/simulate/transfers_in_flight.hpp"
 #include "support/rounds.hpp"
 
 namespace starpipe::plan {

@@ -9,7 +9,7 @@
 #include <unistd.h>
 
 #include "model/files.hpp"
-#include "starpipe/base/environment.hpp"
+#include "base/environment.hpp"
 
 namespace starpipe::runtime {
 namespace {

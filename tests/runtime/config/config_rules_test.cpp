@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "starpipe/runtime/config/config_rules.hpp"
+#include "runtime/config/config_rules.hpp"
 
 #include <algorithm>
 #include <limits>

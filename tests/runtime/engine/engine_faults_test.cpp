@@ -7,7 +7,7 @@
 #include <gtest/gtest.h>
 
 #include "runtime/engine/engine_run.hpp"
-#include "runtime/ranks/agreement.hpp"
+#include "runtime/host/agreement.hpp"
 #include "starpipe/base/index.hpp"
 
 namespace starpipe::runtime {

@@ -12,11 +12,11 @@
 #include "runtime/engine/engine.hpp"
 #include "runtime/mpi_main.hpp"
 #include "runtime/networks.hpp"
-#include "runtime/ranks/clock.hpp"
+#include "runtime/host/clock.hpp"
 #include "runtime/report/measurement.hpp"
 #include "runtime/report/rank_bytes.hpp"
 #include "starpipe/base/index.hpp"
-#include "starpipe/model/reference.hpp"
+#include "model/reference.hpp"
 #include "starpipe/plan/simulate/simulate.hpp"
 #include "starpipe/plan/simulate/transfers.hpp"
 

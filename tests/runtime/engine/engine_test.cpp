@@ -18,15 +18,15 @@
 #include <gtest/gtest.h>
 
 #include "runtime/engine/engine_run.hpp"
-#include "runtime/hardware/cuda_devices.hpp"
-#include "runtime/mapping/core_share.hpp"
-#include "runtime/mapping/gpu_share.hpp"
+#include "runtime/host/cuda_devices.hpp"
+#include "runtime/host/core_share.hpp"
+#include "runtime/host/gpu_share.hpp"
 #include "runtime/mpi_main.hpp"
 #include "runtime/networks.hpp"
-#include "runtime/ranks/agreement.hpp"
+#include "runtime/host/agreement.hpp"
 #include "starpipe/base/index.hpp"
-#include "starpipe/model/reference.hpp"
-#include "starpipe/model/verification.hpp"
+#include "model/reference.hpp"
+#include "model/verification.hpp"
 #include "starpipe/plan/simulate/simulate.hpp"
 
 namespace starpipe::runtime {

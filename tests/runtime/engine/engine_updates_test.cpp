@@ -5,7 +5,7 @@
 
 #include "runtime/engine/engine_run.hpp"
 #include "starpipe/base/index.hpp"
-#include "starpipe/model/reference.hpp"
+#include "model/reference.hpp"
 
 namespace starpipe::runtime {
 namespace {

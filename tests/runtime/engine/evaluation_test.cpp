@@ -12,12 +12,12 @@
 #include <gtest/gtest.h>
 
 #include "runtime/engine/engine.hpp"
-#include "runtime/mapping/core_share.hpp"
+#include "runtime/host/core_share.hpp"
 #include "runtime/networks.hpp"
-#include "runtime/ranks/agreement.hpp"
+#include "runtime/host/agreement.hpp"
 #include "runtime/report/rank_bytes.hpp"
 #include "runtime/started_mpi.hpp"
-#include "starpipe/model/reference.hpp"
+#include "model/reference.hpp"
 #include "starpipe/plan/schedule/forward_passes.hpp"
 
 namespace starpipe::runtime {

@@ -11,7 +11,7 @@
 #include <gtest/gtest.h>
 
 #include "runtime/engine/engine.hpp"
-#include "runtime/mapping/core_share.hpp"
+#include "runtime/host/core_share.hpp"
 #include "runtime/networks.hpp"
 #include "runtime/started_mpi.hpp"
 #include "starpipe/plan/registry/registry.hpp"

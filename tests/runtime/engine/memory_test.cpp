@@ -16,14 +16,14 @@
 
 #include "plan/random_schedules.hpp"
 #include "runtime/engine/engine.hpp"
-#include "runtime/mapping/core_share.hpp"
+#include "runtime/host/core_share.hpp"
 #include "runtime/networks.hpp"
 #include "runtime/started_mpi.hpp"
 #include "starpipe/base/index.hpp"
 #include "starpipe/plan/simulate/simulate.hpp"
 #include "starpipe/runtime/config/config.hpp"
-#include "starpipe/runtime/setup/expected_costs.hpp"
-#include "starpipe/runtime/setup/experiment.hpp"
+#include "runtime/setup/expected_costs.hpp"
+#include "runtime/setup/experiment.hpp"
 
 namespace starpipe::runtime {
 namespace {

@@ -7,9 +7,9 @@
 #include <gtest/gtest.h>
 
 #include "runtime/networks.hpp"
-#include "runtime/report/gpu_copies.hpp"
+#include "runtime/report/gpu_report.hpp"
 #include "runtime/report/gpu_memory_report.hpp"
-#include "runtime/step/fetched_copies.hpp"
+#include "runtime/engine/fetched_copies.hpp"
 #include "starpipe/base/index.hpp"
 #include "starpipe/plan/schedule/schedule.hpp"
 

@@ -13,7 +13,7 @@
 #include "plan/random_schedules.hpp"
 #include "runtime/networks.hpp"
 #include "runtime/report/rank_bytes.hpp"
-#include "runtime/step/meter.hpp"
+#include "runtime/engine/meter.hpp"
 #include "starpipe/base/index.hpp"
 #include "starpipe/plan/simulate/simulate.hpp"
 #include "starpipe/plan/simulate/transfers.hpp"

@@ -20,15 +20,15 @@
 #include <gtest/gtest.h>
 #include <unistd.h>
 
-#include "runtime/hardware/topology.hpp"
-#include "runtime/mapping/core_share.hpp"
-#include "runtime/mapping/gpu_share.hpp"
-#include "runtime/ranks/clock.hpp"
-#include "runtime/ranks/gather.hpp"
-#include "runtime/report/gpu_copies.hpp"
+#include "runtime/host/topology.hpp"
+#include "runtime/host/core_share.hpp"
+#include "runtime/host/gpu_share.hpp"
+#include "runtime/host/clock.hpp"
+#include "runtime/host/gather.hpp"
+#include "runtime/report/gpu_report.hpp"
 #include "runtime/session/mpi_polling.hpp"
 #include "runtime/started_mpi.hpp"
-#include "starpipe/base/environment.hpp"
+#include "base/environment.hpp"
 #include "starpipe/base/error.hpp"
 #include "starpipe/base/index.hpp"
 

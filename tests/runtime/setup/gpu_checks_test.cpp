@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // runtime.device: cuda is refused before anything runs where it cannot work.
-#include "runtime/setup/gpu_checks.hpp"
+#include "runtime/setup/run_checks.hpp"
 
 #include <cstdlib>
 
@@ -8,7 +8,7 @@
 #include <gtest/gtest.h>
 #include <starpu.h>
 
-#include "runtime/hardware/cuda_devices.hpp"
+#include "runtime/host/cuda_devices.hpp"
 #include "starpipe/base/error.hpp"
 
 namespace starpipe::runtime {

@@ -6,7 +6,7 @@
 
 #include <gtest/gtest.h>
 
-#include "starpipe/base/environment.hpp"
+#include "base/environment.hpp"
 #include "starpipe/base/error.hpp"
 
 namespace starpipe::runtime {

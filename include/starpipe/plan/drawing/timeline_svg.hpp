@@ -5,8 +5,8 @@
 #include <string>
 #include <vector>
 
-#include "starpipe/plan/explain/critical_path.hpp"
-#include "starpipe/plan/explain/idle_causes.hpp"
+#include "plan/explain/critical_path.hpp"
+#include "plan/explain/idle_causes.hpp"
 #include "starpipe/plan/schedule/schedule.hpp"
 #include "starpipe/plan/simulate/timeline.hpp"
 

@@ -14,10 +14,10 @@
 #include <vector>
 
 #include "starpipe/base/index.hpp"
-#include "starpipe/model/data/make_dataset.hpp"
+#include "model/data/make_dataset.hpp"
 #include "starpipe/model/network.hpp"
 #include "starpipe/model/optimizer.hpp"
-#include "starpipe/plan/partition/unit_costs.hpp"
+#include "starpipe/plan/search/unit_costs.hpp"
 #include "starpipe/plan/schedule/schedule.hpp"
 #include "starpipe/plan/simulate/links.hpp"
 

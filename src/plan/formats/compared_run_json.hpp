@@ -1,0 +1,24 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <string>
+#include <string_view>
+
+#include <nlohmann/json_fwd.hpp>
+
+#include "plan/explain/compared_run.hpp"
+
+namespace starpipe::plan {
+
+/// What `starpipe explain` needs of a run, as the value of "explain" in a report: "version", the numbers of
+/// the compared steps, the parts of each step's difference, and in "record" the median step. docs/explain.md
+/// describes the format. Times are whole nanoseconds; those of jobs count from the first start, in arrays
+/// with one entry a job, in the order of n. Callers include <nlohmann/json.hpp>.
+nlohmann::ordered_json compared_run_json(const ComparedRun& run);
+
+/// Reads "explain" of a report. All figures are those of the run that was written. Throws InputError, naming
+/// `source_name` and the key at fault, for a report without it, of another version, or with numbers that no
+/// run has.
+ComparedRun compared_run_from_json(std::string_view text, const std::string& source_name);
+
+}  // namespace starpipe::plan

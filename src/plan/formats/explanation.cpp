@@ -1,0 +1,269 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "plan/formats/explanation.hpp"
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <cstdint>
+#include <span>
+#include <string_view>
+#include <vector>
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include "starpipe/base/index.hpp"
+#include "base/numbers.hpp"
+#include "base/table.hpp"
+#include "plan/explain/critical_path.hpp"
+#include "plan/explain/idle_causes.hpp"
+#include "plan/explain/idle_sums.hpp"
+#include "plan/explain/slowness.hpp"
+
+namespace starpipe::plan {
+namespace {
+
+constexpr std::size_t most_producers = 3;  // in a line
+constexpr std::size_t most_rows = 5;       // of lists that begin with the most important
+
+// Makespans are rounded before they are subtracted: so the figures of a table add up.
+std::int64_t hundredths_of_ms(double seconds) { return std::llround(seconds * 1e5); }
+std::string ms_text(std::int64_t hundredths) {
+  return fmt::format("{:.2f}", static_cast<double>(hundredths) / 100);
+}
+std::string signed_ms_text(std::int64_t hundredths) {
+  return fmt::format("{:+.2f}", static_cast<double>(hundredths) / 100);
+}
+
+// One line of the difference: the change from one makespan to the next.
+struct DifferencePart {
+  const char* name;
+  double Difference::*from;
+  double Difference::*to;
+  const char* meaning;
+
+  [[nodiscard]] std::int64_t of(const Difference& step) const {
+    return hundredths_of_ms(step.*to) - hundredths_of_ms(step.*from);
+  }
+};
+constexpr std::array difference_parts = {
+    DifferencePart{"durations", &Difference::predicted, &Difference::own_durations,
+                   "jobs took other times than predicted"},
+    DifferencePart{"transfers", &Difference::own_durations, &Difference::own_transfers,
+                   "results took other times to arrive"},
+    DifferencePart{"order", &Difference::own_transfers, &Difference::own_order,
+                   "jobs ran in another order, or on other workers"},
+    DifferencePart{"runtime", &Difference::own_order, &Difference::measured,
+                   "StarPU, the policy, the operating system"}};
+
+// "min .. max" over the compared steps.
+template <class Of, class Text>
+std::string range_text(std::span<const Difference> steps, Of of, Text text) {
+  std::vector<std::int64_t> all;
+  for (const Difference& step : steps) all.push_back(of(step));
+  const auto [least, most] = std::ranges::minmax(all);
+  return fmt::format("{} .. {}", text(least), text(most));
+}
+
+std::string steps_text(const ComparedRun& run) {
+  return run.first_step == run.last_step() ? fmt::format("step {}", run.first_step)
+                                           : fmt::format("steps {} to {}", run.first_step, run.last_step());
+}
+
+std::string kernel_text(Pass pass, int stage, int worker) {
+  return fmt::format("{} of stage {} on worker {}", to_string(pass), stage, worker);
+}
+
+std::int64_t tenths_of_percent(double share) { return std::llround(share * 1e3); }
+std::string tenths_text(std::int64_t tenths) {
+  return fmt::format("{:.1f}", static_cast<double>(tenths) / 10);
+}
+
+// Shares of a step in tenths of a percent: [worker][0] of computing, [worker][1 + cause] of idle time. Sums
+// are rounded, not shares: so those of a worker add up to 100 %.
+std::vector<std::array<std::int64_t, idle_cause_count + 1>> shares(const RecordedStep& step,
+                                                                   std::span<const IdlePart> idle_parts) {
+  const int workers = step.as_run.workers();
+  const auto idle = idle_seconds(idle_parts, workers);
+  std::vector<std::array<std::int64_t, idle_cause_count + 1>> all(index(workers));
+  const double makespan = step.timeline.makespan;
+  if (makespan <= 0) return all;  // emulated jobs may take no time
+  for (std::size_t w = 0; w < all.size(); ++w) {
+    double sum = 0;
+    std::int64_t rounded = 0;
+    for (std::size_t c = 0; c <= idle_cause_count; ++c) {
+      sum += c == 0 ? step.timeline.busy[w] : idle[w][c - 1];
+      all[w][c] = tenths_of_percent(sum / makespan) - rounded;
+      rounded += all[w][c];
+    }
+  }
+  return all;
+}
+
+}  // namespace
+
+std::string difference_table(const ComparedRun& run) {
+  const Difference& step = run.median_difference();
+  const std::span<const Difference> steps = run.differences;
+  const bool several = steps.size() > 1;
+  constexpr std::array columns = {TableColumn{Align::left, 10}, TableColumn{Align::right, 10},
+                                  TableColumn{Align::right, 12}};
+  std::vector<TableRow> rows = {{"", "ms", "of predicted"},
+                                {"predicted", ms_text(hundredths_of_ms(step.predicted))}};
+  if (several) rows[0].push_back(steps_text(run));
+  const auto percent = [&](double from, double to) {
+    if (step.predicted <= 0) return std::string();
+    const auto tenths = tenths_of_percent(to / step.predicted) - tenths_of_percent(from / step.predicted);
+    return fmt::format("{:+.1f} %", static_cast<double>(tenths) / 10);
+  };
+  for (const DifferencePart& part : difference_parts) {
+    TableRow& row = rows.emplace_back(
+        TableRow{part.name, signed_ms_text(part.of(step)), percent(step.*part.from, step.*part.to)});
+    if (several)
+      row.push_back(range_text(
+          steps, [&](const Difference& d) { return part.of(d); }, signed_ms_text));
+    row.emplace_back(part.meaning);
+  }
+  const auto measured = [](const Difference& d) { return hundredths_of_ms(d.measured); };
+  TableRow& last =
+      rows.emplace_back(TableRow{run.found, ms_text(measured(step)), percent(step.predicted, step.measured)});
+  if (several) last.push_back(range_text(steps, measured, ms_text));
+  std::vector<TableColumn> aligned(columns.begin(), columns.end());
+  if (several) aligned.push_back({Align::right});
+  aligned.push_back({Align::left});
+  return fmt::format("Why step {} took {} ms, not the predicted {} ms{}:\n{}", run.median_step,
+                     ms_text(measured(step)), ms_text(hundredths_of_ms(step.predicted)),
+                     several ? fmt::format(" (the median of {})", steps_text(run)) : "",
+                     table_text(rows, aligned));
+}
+
+std::string idle_table(const ComparedRun& run) {
+  const std::vector<IdlePart> predicted_parts = idle_parts(run.predicted);
+  const std::vector<IdlePart> measured_parts = idle_parts(run.measured);
+  const auto predicted = shares(run.predicted, predicted_parts);
+  const auto measured = shares(run.measured, measured_parts);
+  std::vector<TableRow> rows = {{"worker", "busy"}};
+  for (const std::string_view cause : idle_cause_words) rows[0].emplace_back(cause);
+  for (std::size_t w = 0; w < measured.size(); ++w) {
+    TableRow& row = rows.emplace_back(TableRow{std::to_string(w)});
+    for (std::size_t c = 0; c < measured[w].size(); ++c)
+      row.push_back(tenths_text(predicted[w][c]) + " / " + tenths_text(measured[w][c]));
+  }
+  constexpr std::array columns = {TableColumn{Align::left, 8}};
+  std::string text =
+      fmt::format("Where each worker's time went, % of the step; idle by cause (predicted / {}):\n{}",
+                  run.found, table_text(rows, columns));
+  const auto waits = producer_waits(measured_parts, run.measured);
+  std::vector<std::string> producers;
+  for (const auto& [stage, pass, worker, seconds] : waits) {
+    if (producers.size() == most_producers) break;
+    producers.push_back(fmt::format("{} ({:.2f} ms)", kernel_text(pass, stage, worker), seconds * 1e3));
+  }
+  if (!producers.empty())
+    text += fmt::format("Waited for longest, over all workers: {}.\n", fmt::join(producers, ", "));
+  const auto links = link_waits(measured_parts);
+  if (!links.empty()) {
+    text += fmt::format("Longest wait for transfers: from worker {} to {}, {:.2f} ms.\n", links.front().from,
+                        links.front().to, links.front().seconds * 1e3);
+  }
+  return text;
+}
+
+namespace {
+
+std::string path_table(const RecordedStep& step) {
+  const PathSummary path = summary(critical_path(step), step.as_run);
+  const double makespan = step.timeline.makespan;
+  constexpr std::array columns = {TableColumn{Align::left, 28}, TableColumn{Align::right, 6},
+                                  TableColumn{Align::right, 10}, TableColumn{Align::right, 12}};
+  std::vector<TableRow> rows = {{"Critical path", "jobs", "ms", "of the step"}};
+  const auto add = [&](const std::string& name, const std::string& count, double seconds) {
+    rows.push_back({name, count, fmt::format("{:.2f}", seconds * 1e3), percent_text(seconds / makespan)});
+  };
+  double other_jobs = 0;
+  int other_count = 0;
+  for (std::size_t i = 0; i < path.jobs.size(); ++i) {
+    const auto& [stage, pass, worker, count, seconds] = path.jobs[i];
+    if (i < most_rows) {
+      add(kernel_text(pass, stage, worker), std::to_string(count), seconds);
+    } else {
+      other_jobs += seconds;
+      other_count += count;
+    }
+  }
+  if (other_count > 0) add("other jobs", std::to_string(other_count), other_jobs);
+  double transfers = 0;
+  for (const LinkWait& link : path.links) transfers += link.seconds;
+  add("transfers", "", transfers);
+  add("runtime", "", path.runtime);
+  return table_text(rows, columns);
+}
+
+std::string kernel_table(const ComparedRun& run) {
+  constexpr std::array columns = {TableColumn{Align::left, 28}, TableColumn{Align::right, 6},
+                                  TableColumn{Align::right, 10}, TableColumn{Align::right, 12}};
+  std::vector<TableRow> rows = {{"Slowest kernels", "jobs", "ms a job", "x typical"}};
+  const auto kernels = kernel_speeds(run.measured, run.work);
+  for (std::size_t i = 0; i < std::min(most_rows, kernels.size()); ++i) {
+    const auto& [stage, pass, worker, jobs, mean, ratio] = kernels[i];
+    rows.push_back({kernel_text(pass, stage, worker), std::to_string(jobs), fmt::format("{:.3f}", mean * 1e3),
+                    fmt::format("{:.2f}", ratio)});
+  }
+  return table_text(rows, columns) +
+         "Typical: the median time for the same work, over all stages and workers of the pass.\n";
+}
+
+std::string link_table(const RecordedStep& step) {
+  const auto links = link_speeds(step);
+  if (links.empty()) return "";
+  constexpr std::array columns = {TableColumn{Align::left, 28}, TableColumn{Align::right, 6},
+                                  TableColumn{Align::right, 10}, TableColumn{Align::right, 12}};
+  std::vector<TableRow> rows = {{"Slowest links", "seen", "median ms", "x typical"}};
+  for (std::size_t i = 0; i < std::min(most_rows, links.size()); ++i) {
+    const auto& [from, to, transfers, median, ratio] = links[i];
+    rows.push_back({fmt::format("worker {} to {}", from, to), std::to_string(transfers),
+                    fmt::format("{:.3f}", median * 1e3), fmt::format("{:.2f}", ratio)});
+  }
+  return "\n" + table_text(rows, columns);
+}
+
+}  // namespace
+
+std::string slowness_text(const ComparedRun& run) {
+  return path_table(run.measured) + "\n" + kernel_table(run) + link_table(run.measured);
+}
+
+namespace {
+
+std::string answers_table(std::span<const Answer> all, double measured, std::string_view found) {
+  constexpr std::array columns = {TableColumn{Align::left, 24}, TableColumn{Align::right, 12}};
+  std::vector<TableRow> rows = {{"What if", "makespan", "change"}};
+  std::string notes;
+  const auto add = [&](const std::string& name, double makespan) {
+    rows.push_back(
+        {name, fmt::format("{:.2f} ms", makespan * 1e3), difference_text(makespan / measured - 1)});
+  };
+  for (const auto& [change, makespan, divided, memory_limits] : all) {
+    add(change, makespan);
+    if (!memory_limits.empty())
+      notes += fmt::format("{}: within the run's memory limits (stashes by worker: {}).\n", change,
+                           fmt::join(memory_limits, ", "));
+    if (divided) notes += fmt::format("{}: the run's BW is divided into B and W by their work.\n", change);
+  }
+  add(fmt::format("(nothing: as {})", found), measured);
+  return "\n" + table_text(rows, columns) + notes;
+}
+
+}  // namespace
+
+std::string explanation_text(const ComparedRun& run, std::span<const Answer> all) {
+  const Schedule& schedule = run.measured.planned;
+  std::string text =
+      fmt::format("{} on {}, {}, {} micro-batches\n\n{}\n{}\n{}", schedule.name(),
+                  counted_text(schedule.workers(), "worker"), counted_text(schedule.stages(), "stage"),
+                  schedule.microbatches(), difference_table(run), idle_table(run), slowness_text(run));
+  if (!all.empty()) text += answers_table(all, run.measured.timeline.makespan, run.found);
+  return text;
+}
+
+}  // namespace starpipe::plan

@@ -1,0 +1,27 @@
+// SPDX-License-Identifier: Apache-2.0
+// Why the measured makespan of a run differs from the predicted one, for people.
+#pragma once
+
+#include <span>
+#include <string>
+
+#include "plan/explain/compared_run.hpp"
+#include "plan/formats/what_if_answers.hpp"
+
+namespace starpipe::plan {
+
+/// The way from the predicted makespan to that of the median step, one part a line, with the range of each
+/// part over the compared steps. The figures shown add up to the last digit.
+std::string difference_table(const ComparedRun& run);
+
+/// For each worker, the shares of a step in which it computed and was idle, by cause, predicted and measured;
+/// and the jobs and the transfer that workers waited for longest.
+std::string idle_table(const ComparedRun& run);
+
+/// What the median step was made of: its critical path, its slowest kernels and its slowest links.
+std::string slowness_text(const ComparedRun& run);
+
+/// All of it, as `explain` prints it, with the answers to --what-if at the end.
+std::string explanation_text(const ComparedRun& run, std::span<const Answer> all);
+
+}  // namespace starpipe::plan

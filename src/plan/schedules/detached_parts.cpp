@@ -1,0 +1,221 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "plan/schedules/detached_parts.hpp"
+
+#include <algorithm>
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <optional>
+#include <queue>
+#include <set>
+#include <stdexcept>
+#include <utility>
+#include <vector>
+
+#include "plan/simulate/fetches.hpp"
+#include "starpipe/base/index.hpp"
+#include "starpipe/plan/simulate/simulate.hpp"
+
+namespace starpipe::plan {
+namespace {
+
+/// A run of the schedule's jobs, from which their order is read.
+class DetachedRun {
+ public:
+  DetachedRun(const Schedule& schedule, std::span<const StagePart> parts, const Costs& costs, int ahead)
+      : schedule_(schedule),
+        parts_(parts),
+        costs_(costs),
+        fetches_(schedule, costs),
+        ahead_(ahead),
+        workers_(index(schedule.workers())),
+        waiting_(schedule.id_count(), 0),
+        end_(schedule.id_count(), 0),
+        place_(schedule.id_count(), 0),
+        position_(schedule.id_count(), not_started) {
+    for (int w = 0; w < schedule.workers(); ++w) add_own_jobs(w);
+    for (const JobId id : schedule.order()) waiting_[id] = schedule.pred_count(id);
+    hold_sources();
+  }
+
+  /// By JobId: how many jobs started before it.
+  std::vector<std::int64_t> run() && {
+    for (const JobId id : schedule_.order()) {
+      if (waiting_[id] == 0) events_.push({inputs_arrival(id), id, false});
+    }
+    while (!events_.empty()) {
+      const double now = events_.top().time;
+      std::set<int> touched;
+      while (!events_.empty() && events_.top().time == now) {
+        const Event event = events_.top();
+        events_.pop();
+        touched.insert(schedule_.compute(event.job));
+        if (event.ends) {
+          end(event.job, now);
+        } else {
+          make_ready(event.job);
+        }
+      }
+      for (const int worker : touched) start_next(workers_[index(worker)], now);
+    }
+    if (std::cmp_not_equal(started_, schedule_.job_count()))
+      throw std::logic_error("detached parts: some jobs never start");
+    return std::move(position_);
+  }
+
+ private:
+  static constexpr std::int64_t not_started = -1;
+
+  struct Event {
+    double time;
+    JobId job;
+    bool ends;  // else it is ready
+    bool operator>(const Event& other) const {
+      return time != other.time ? time > other.time : job > other.job;
+    }
+  };
+  struct Worker {
+    std::vector<JobId> own;       // the jobs that are not detached, in order
+    std::vector<int> forwards;    // by place in `own`: the forward passes up to there
+    std::set<std::size_t> ready;  // places of those that are ready
+    std::size_t next = 0;         // place of the first that has not started
+    int passes = 0;               // the most forward passes that it may pass over
+    bool is_busy = false;
+    std::set<std::pair<std::uint32_t, JobId>> detached;  // ready jobs by turn
+  };
+
+  [[nodiscard]] bool is_detached(int stage) const { return parts_[index(stage)].detached; }
+  [[nodiscard]] bool is_forward(JobId id) const { return schedule_.job(id).pass == Pass::F; }
+
+  void add_own_jobs(int w) {
+    Worker& worker = workers_[index(w)];
+    std::map<int, int> stages;  // forward passes by micro-batch
+    int most = 0;
+    for (const JobId id : schedule_.order(w)) {
+      const Job job = schedule_.job(id);
+      if (is_detached(job.stage)) continue;
+      place_[id] = worker.own.size();
+      worker.own.push_back(id);
+      const int before = worker.forwards.empty() ? 0 : worker.forwards.back();
+      worker.forwards.push_back(before + (job.pass == Pass::F ? 1 : 0));
+      if (job.pass == Pass::F) most = std::max(most, ++stages[job.microbatch]);
+    }
+    worker.passes = ahead_ * most;
+  }
+
+  // F of a detached source waits, beside its inputs, for an earlier F of its first reader to start.
+  void hold_sources() {
+    std::map<int, std::vector<int>> sources;  // by reader
+    for (int s = 0; s < schedule_.stages(); ++s) {
+      if (!is_detached(s) || !schedule_.graph().pred(s).empty()) continue;
+      const int reader = schedule_.graph().succ(s).front();
+      if (!is_detached(reader)) sources[reader].push_back(s);
+    }
+    for (const auto& [reader, held] : sources) {
+      for (const Worker& worker : workers_) {
+        std::vector<JobId> passes;
+        for (const JobId id : worker.own) {
+          if (schedule_.job(id).stage == reader && is_forward(id)) passes.push_back(id);
+        }
+        for (std::size_t i = index(ahead_) + 1; i < passes.size(); ++i) {
+          for (const int s : held) {
+            const JobId source = schedule_.forward(s, schedule_.job(passes[i]).microbatch);
+            ++waiting_[source];
+            released_by_[passes[i - index(ahead_) - 1]].push_back(source);
+          }
+        }
+      }
+    }
+  }
+
+  void make_ready(JobId id) {
+    Worker& worker = workers_[index(schedule_.compute(id))];
+    if (is_detached(schedule_.job(id).stage)) {
+      worker.detached.emplace(schedule_.turn(id), id);
+    } else {
+      worker.ready.insert(place_[id]);
+    }
+  }
+
+  // The time at which all inputs of `id` are on its worker. Their producers have ended.
+  [[nodiscard]] double inputs_arrival(JobId id) const {
+    double time = 0;
+    fetches_.for_each(id, [&](const detail::Fetch& fetch) {
+      const double sent = fetch.kind == detail::Fetch::Kind::weights ? 0 : end_[fetch.producer];
+      time = std::max(time, sent + costs_.link(fetch.from, schedule_.compute(id)).time(fetch.bytes));
+    });
+    return time;
+  }
+
+  void wait_for_one_less(JobId id, double now) {
+    if (--waiting_[id] == 0) events_.push({std::max(now, inputs_arrival(id)), id, false});
+  }
+
+  void end(JobId id, double now) {
+    workers_[index(schedule_.compute(id))].is_busy = false;
+    end_[id] = now;
+    schedule_.for_each_succ(id, [&](JobId next) { wait_for_one_less(next, now); });
+  }
+
+  std::optional<JobId> next_job(Worker& worker) const {
+    if (!worker.detached.empty()) return worker.detached.extract(worker.detached.begin()).value().second;
+    if (worker.ready.empty()) return std::nullopt;
+    const std::vector<JobId>& own = worker.own;
+    while (position_[own[worker.next]] != not_started) ++worker.next;
+    const std::size_t first = *worker.ready.begin();
+    const bool is_ahead = first > worker.next;
+    if (is_ahead && ahead_ == 0) return std::nullopt;
+    if (worker.forwards[first] - worker.forwards[worker.next] > worker.passes) return std::nullopt;
+    worker.ready.erase(worker.ready.begin());
+    return own[first];
+  }
+
+  void start_next(Worker& worker, double now) {
+    if (worker.is_busy) return;
+    const std::optional<JobId> id = next_job(worker);
+    if (!id) return;
+    worker.is_busy = true;
+    position_[*id] = started_++;
+    const Job job = schedule_.job(*id);
+    events_.push({now + costs_.duration(job.stage).of(job.pass), *id, true});
+    if (const auto held = released_by_.find(*id); held != released_by_.end()) {
+      for (const JobId source : held->second) wait_for_one_less(source, now);
+    }
+  }
+
+  const Schedule& schedule_;
+  std::span<const StagePart> parts_;
+  const Costs& costs_;
+  detail::Fetches fetches_;
+  int ahead_;
+  std::vector<Worker> workers_;
+  std::vector<int> waiting_;        // by JobId: inputs that are missing
+  std::vector<double> end_;         // by JobId
+  std::vector<std::size_t> place_;  // by JobId: in Worker::own
+  std::vector<std::int64_t> position_;
+  std::int64_t started_ = 0;
+  std::map<JobId, std::vector<JobId>> released_by_;  // by F of a reader: sources that its start releases
+  std::priority_queue<Event, std::vector<Event>, std::greater<>> events_;
+};
+
+}  // namespace
+
+Schedule with_detached_where_free(const Schedule& schedule, std::span<const StagePart> parts,
+                                  const Costs& costs, int ahead) {
+  std::optional<Schedule> best;
+  double shortest = 0;
+  ahead = std::min(ahead, schedule.microbatches());  // there are no more to run ahead by
+  // A worker that runs further ahead does not always help: it may start a long job just before a part is
+  // ready that others wait for.
+  for (int least = 0;; least = std::min(ahead, std::max(1, 2 * least))) {
+    Schedule found = schedule.ordered_by(DetachedRun(schedule, parts, costs, least).run());
+    const double makespan = simulated_makespan(found, costs);
+    if (!best || makespan < shortest) {
+      best = std::move(found);
+      shortest = makespan;
+    }
+    if (least == ahead) return *std::move(best);
+  }
+}
+
+}  // namespace starpipe::plan

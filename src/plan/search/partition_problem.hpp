@@ -1,0 +1,156 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <limits>
+#include <optional>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "starpipe/base/index.hpp"
+#include "plan/search/partition.hpp"
+
+namespace starpipe::plan::detail {
+
+/// More than any cost.
+inline constexpr double infinity = std::numeric_limits<double>::infinity();
+
+/// Units [begin, end) of the chain as a stage.
+struct UnitRange {
+  int begin;
+  int end;
+};
+
+/// Bytes of a stage: its own, and a lower bound for it and all longer stages with the same first unit.
+struct StageMemory {
+  double bytes;
+  double least;
+};
+
+/// Cuts and the worker of each stage.
+struct Stages {
+  std::vector<int> cuts;
+  std::vector<int> workers;
+  [[nodiscard]] int size() const { return static_cast<int>(workers.size()); }
+};
+
+/// The value that the search for stages minimizes.
+enum class Goal : std::uint8_t {
+  bottleneck,  ///< the largest load, within the memory limit
+  memory,      ///< the largest memory of a worker, under any loads
+};
+
+/// A partition request with tables of prefix sums, so that the costs of any stage take O(1).
+class PartitionProblem {
+ public:
+  /// Keeps a reference to `request`. Throws InputError for an invalid request.
+  explicit PartitionProblem(const PartitionRequest& request);
+
+  [[nodiscard]] const PartitionRequest& request() const { return request_; }
+  [[nodiscard]] int units() const { return static_cast<int>(request_.units.size()); }
+  [[nodiscard]] int workers() const { return request_.workers; }
+  [[nodiscard]] bool has_transfers() const { return request_.links.takes_time(); }
+  /// Whether all pairs of workers have the same link.
+  [[nodiscard]] bool has_one_link() const { return request_.links.levels().size() <= 1; }
+  /// Equal for workers that have the same kind and the same links to all others.
+  [[nodiscard]] std::pair<int, int> likeness(int worker) const {
+    return {kind(worker), has_one_link() ? 0 : worker / request_.links.levels().front().workers};
+  }
+
+  /// F + B + W of the units on the worker's device.
+  [[nodiscard]] double time(UnitRange range, int worker) const {
+    return difference(time_[index(kind(worker))], range);
+  }
+  /// Whether workers are of several kinds. Workers of one kind have equal devices and equal memory limits.
+  [[nodiscard]] bool is_mixed() const { return kinds() > 1; }
+  [[nodiscard]] int kinds() const { return static_cast<int>(time_.size()); }
+  /// The kind of the worker, for tables that have one entry a kind.
+  [[nodiscard]] int kind(int worker) const { return kind_[index(worker)]; }
+  /// The worker's speed relative to the other workers; 1 if all are of one kind.
+  [[nodiscard]] double speed(int worker) const { return speed_[index(kind(worker))]; }
+  /// A lower bound of the sum of speed(w) * time over the units of a range, for any workers w of the units.
+  [[nodiscard]] double least_work(UnitRange range) const { return difference(least_work_, range); }
+  /// Time of the transfer of the activation that unit `boundary` reads, and of the gradient that the unit
+  /// before it reads, from one worker to another. 0 at the ends of the chain.
+  [[nodiscard]] double activation_transfer(int boundary, int from, int to) const {
+    return transfer(activation_, boundary, request_.links.between(from, to));
+  }
+  [[nodiscard]] double gradient_transfer(int boundary, int from, int to) const {
+    return transfer(gradient_, boundary, request_.links.between(from, to));
+  }
+  /// The least time that both take, between any two workers.
+  [[nodiscard]] double least_transfers(int boundary) const {
+    const Link link = request_.links.cheapest();
+    return transfer(activation_, boundary, link) + transfer(gradient_, boundary, link);
+  }
+  /// Bytes that a stage holds when `following` stages come after it. Shared weights are left out.
+  [[nodiscard]] double memory(UnitRange range, int following) const {
+    return difference(weights_, range) + held(following) * difference(stash_, range);
+  }
+  /// The same with shared weights, for a worker that has no other stage.
+  [[nodiscard]] StageMemory memory_alone(UnitRange range, int following) const;
+  /// Bytes of shared weights that `unit` adds to the memory of its worker. All later units are placed
+  /// already, perhaps on the same worker. `owners`: the worker of each unit, from `unit` on.
+  [[nodiscard]] double shared_memory(int unit, const std::vector<int>& owners) const;
+  /// Number of stashes that a stage holds when `following` stages come after it.
+  [[nodiscard]] double held(int following) const;
+  /// A lower bound of the bytes that the units need in any partition.
+  [[nodiscard]] double least_memory(UnitRange range) const {
+    return difference(weights_, range) + least_held_ * difference(stash_, range);
+  }
+  /// The bytes that the worker may hold.
+  [[nodiscard]] double limit(int worker) const { return limit_[index(kind(worker))]; }
+  [[nodiscard]] bool has_limit() const;
+  [[nodiscard]] bool fits(int worker, double memory) const { return memory <= limit(worker) * (1 + 1e-12); }
+
+  /// No partition has a smaller bottleneck (or largest memory). The bound is the larger of the largest unit
+  /// and the mean over the workers, with the transfers that this number of workers needs.
+  [[nodiscard]] double lower_bound(Goal goal) const;
+
+  /// The units of one of the stages.
+  [[nodiscard]] UnitRange range(const Stages& stages, int stage) const;
+  /// The load of each worker.
+  [[nodiscard]] std::vector<WorkerLoad> loads(const Stages& stages) const;
+
+ private:
+  /// Memory of a set of shared weights.
+  struct SharedBytes {
+    double alone;     ///< on the worker of its first unit, when no other worker has one of its units
+    double received;  ///< there too, when another worker has one: a gradient that arrives
+    double copy;      ///< on every other worker
+  };
+  [[nodiscard]] SharedBytes bytes_of(const SharedUnits& set) const;
+  /// What the unit set.units[member] adds to the memory of its worker, after all later units of the set.
+  /// `owner(unit)`: the worker of a unit.
+  template <class Owner>
+  [[nodiscard]] double added_by(const SharedUnits& set, std::size_t member, Owner owner) const;
+  void set_kinds();
+  void set_speeds();
+  [[nodiscard]] double bottleneck_bound() const;
+
+  [[nodiscard]] double transfer(const std::vector<std::uint64_t>& bytes, int boundary,
+                                const Link& link) const {
+    return boundary == 0 || boundary == units() ? 0 : link.time(bytes[index(boundary)]);
+  }
+  static double difference(const std::vector<double>& before, UnitRange range) {
+    return before[index(range.end)] - before[index(range.begin)];
+  }
+
+  const PartitionRequest& request_;
+  double least_held_;
+  // Prefix sums: entry i is the sum over units 0 to i - 1.
+  std::vector<int> kind_;                  // by worker
+  std::vector<double> limit_;              // [kind]
+  std::vector<std::vector<double>> time_;  // [kind][i]
+  std::vector<double> least_work_ = {0};
+  std::vector<double> weights_ = {0};  // bytes: weights, gradient, optimizer state
+  std::vector<double> stash_ = {0};
+  std::vector<double> speed_;  // [kind]
+  // Bytes of transfers. Entry i is for the boundary before unit i.
+  std::vector<std::uint64_t> activation_ = {0};
+  std::vector<std::uint64_t> gradient_ = {0};
+};
+
+}  // namespace starpipe::plan::detail

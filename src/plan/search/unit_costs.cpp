@@ -1,0 +1,69 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "starpipe/plan/search/unit_costs.hpp"
+
+#include <algorithm>
+#include <cstdint>
+
+#include <fmt/format.h>
+
+#include "starpipe/base/error.hpp"
+
+namespace starpipe::plan {
+
+std::vector<int> Profile::kinds_of(std::span<const std::string> wanted, int workers) const {
+  std::vector<int> kinds;
+  for (int w = 0; w < workers; ++w) {
+    const std::string& device = wanted[wanted.size() == 1 ? 0 : index(w)];
+    const auto at = std::ranges::find(devices, device);
+    if (devices.empty() && device == wanted.front()) {
+      kinds.push_back(0);
+    } else if (at != devices.end()) {
+      kinds.push_back(static_cast<int>(at - devices.begin()));
+    } else {
+      throw InputError(devices.empty() ? fmt::format("times of one kind of device, not of {} and {}",
+                                                     wanted.front(), device)
+                                       : fmt::format("no times on {}", device));
+    }
+  }
+  return kinds;
+}
+
+std::vector<int> equal_cuts(int units, int stages) {
+  std::vector<int> cuts;
+  for (int s = 1; s < stages; ++s) cuts.push_back(static_cast<int>(std::int64_t{units} * s / stages));
+  return cuts;
+}
+
+Costs stage_costs(std::span<const UnitCosts> units, std::span<const int> cuts, std::span<const int> kinds,
+                  std::span<const SharedUnits> shared) {
+  Costs costs;
+  costs.durations.assign(cuts.size() + 1, Durations{.F = 0, .B = 0, .W = 0});
+  costs.sizes.assign(cuts.size() + 1, StageSizes{});
+  std::size_t stage = 0;
+  for (std::size_t l = 0; l < units.size(); ++l) {
+    if (stage < cuts.size() && index(cuts[stage]) == l) ++stage;
+    const Durations& time = units[l].on(kinds.empty() ? 0 : kinds[stage]);
+    const StageSizes& sizes = units[l].sizes;
+    costs.durations[stage].F += time.F;
+    costs.durations[stage].B += time.B;
+    costs.durations[stage].W += time.W;
+    StageSizes& sum = costs.sizes[stage];
+    sum.activation = sizes.activation;
+    sum.gradient = sizes.gradient;
+    sum.stash += sizes.stash;
+    sum.gradient_stash += sizes.gradient_stash;
+    sum.weights += sizes.weights;
+    sum.master += sizes.master;
+  }
+  for (const SharedUnits& set : shared) {
+    SharedWeights& weights =
+        costs.shared.emplace_back(SharedWeights{.stages = {}, .weights = set.weights, .master = set.master});
+    for (const int unit : set.units) {
+      const auto of_unit = static_cast<int>(std::ranges::upper_bound(cuts, unit) - cuts.begin());
+      if (weights.stages.empty() || weights.stages.back() != of_unit) weights.stages.push_back(of_unit);
+    }
+  }
+  return costs;
+}
+
+}  // namespace starpipe::plan

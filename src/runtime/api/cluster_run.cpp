@@ -1,0 +1,214 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "runtime/api/cluster_run.hpp"
+
+#include <algorithm>
+#include <array>
+
+#include <fmt/format.h>
+#include <nlohmann/json.hpp>
+
+#include "runtime/engine/engine.hpp"
+#include "runtime/host/worker_map.hpp"
+#include "runtime/report/measurement.hpp"
+#include "runtime/report/rank_bytes.hpp"
+#include "base/environment.hpp"
+#include "starpipe/base/error.hpp"
+#include "starpipe/base/index.hpp"
+#include "base/numbers.hpp"
+#include "base/table.hpp"
+#include "plan/formats/compared_run_json.hpp"
+#include "plan/formats/explanation.hpp"
+#include "starpipe/plan/simulate/simulate.hpp"
+#include "runtime/setup/expected_costs.hpp"
+#include "runtime/engine/memory_need.hpp"
+
+namespace starpipe::runtime {
+namespace {
+
+// The step that rank 0 of the simulation has written.
+StepResult read_step(const nlohmann::json& result) {
+  StepResult step;
+  step.seconds = result.at("seconds");
+  for (const nlohmann::json& job : result.at("jobs")) {
+    step.jobs.push_back({.job = job.at(0),
+                         .worker = job.at(1),
+                         .submitted = job.at(2),
+                         .ready = job.at(3),
+                         .start = job.at(4),
+                         .end = job.at(5)});
+  }
+  // Inserting tasks takes no simulated time, but StarPU's polling does before the first job. The step begins
+  // with this job, so weights that others wait for have left when it began.
+  const double begin = std::ranges::min(step.jobs, {}, &JobRecord::start).start;
+  for (JobRecord& job : step.jobs) job.submitted = std::min(std::max(job.submitted, begin), job.ready);
+  for (const nlohmann::json& worker : result.at("workers")) {
+    WorkerRecord& record = step.workers.emplace_back();
+    record.peak_stashes = worker.at("peak_stashes");
+    record.peak_stash_bytes = worker.at("peak_stash_bytes");
+    record.last_sum = worker.at("last_sum");
+    for (const plan::TransferKind& kind : plan::transfer_kinds) {
+      const nlohmann::json& received = worker.at("received").at(std::string(kind.key));
+      record.received.*kind.member = {.count = received.at(0), .bytes = received.at(1)};
+    }
+  }
+  return step;
+}
+
+// "x" when prediction and simulation agree, "x / y" when they do not.
+std::string pair_text(const std::string& predicted, const std::string& simulated) {
+  return predicted == simulated ? predicted : predicted + " / " + simulated;
+}
+
+std::string whole_table(const ClusterRun& run) {
+  const plan::Timeline& predicted = run.compared.predicted.timeline;
+  const plan::Timeline& simulated = run.compared.measured.timeline;
+  constexpr std::array columns = {TableColumn{Align::left, 28}, TableColumn{Align::right, 12},
+                                  TableColumn{Align::right, 12}, TableColumn{Align::left}};
+  const auto milliseconds = [](double seconds) { return fmt::format("{:.3f} ms", seconds * 1e3); };
+  std::vector<TableRow> rows = {{"", "predicted", "simulated", "difference"}};
+  const auto add_time = [&](const char* name, double expected, double found) {
+    rows.push_back({name, milliseconds(expected), milliseconds(found),
+                    fmt::format("{:>10}", fmt::format("{:+.2f} %", (found / expected - 1) * 100))});
+  };
+  add_time("makespan", predicted.makespan, simulated.makespan);
+  if (simulated.gradients_summed)
+    add_time("with gradients summed", *predicted.gradients_summed, *simulated.gradients_summed);
+  rows.push_back(
+      {"bubble fraction", percent_text(predicted.bubble_fraction), percent_text(simulated.bubble_fraction),
+       fmt::format("{:>+4.1f} points", (simulated.bubble_fraction - predicted.bubble_fraction) * 100)});
+  const bool equal = run.predicted_bytes_between_ranks == run.bytes_between_ranks;
+  rows.push_back({"bytes between ranks in all", bytes_text(run.predicted_bytes_between_ranks),
+                  bytes_text(run.bytes_between_ranks), fmt::format("{:>10}", equal ? "equal" : "DIFFERS")});
+  return table_text(rows, columns);
+}
+
+std::string worker_table(const ClusterRun& run) {
+  const plan::Timeline& predicted = run.compared.predicted.timeline;
+  constexpr std::array columns = {TableColumn{Align::left, 8}};
+  std::vector<TableRow> rows = {
+      {"", "peak", "peak", "GPU memory", "GPU memory", "bytes", "copied", "copied", "copied"},
+      {"worker", "stashes", "activation bytes", "predicted", "StarPU's peak", "received", "from GPUs",
+       "from host", "to host"}};
+  for (std::size_t w = 0; w < run.workers.size(); ++w) {
+    const SimulatedWorker& worker = run.workers[w];
+    rows.push_back({std::to_string(w),
+                    pair_text(fmt::to_string(predicted.peak_stashes[w]), fmt::to_string(worker.peak_stashes)),
+                    pair_text(bytes_text(predicted.peak_stash_bytes[w]), bytes_text(worker.peak_stash_bytes)),
+                    bytes_text(worker.memory_need), bytes_text(worker.peak_memory),
+                    pair_text(bytes_text(predicted.received[w].total().bytes),
+                              bytes_text(worker.received.total().bytes)),
+                    bytes_text(worker.from_gpus), bytes_text(worker.from_host), bytes_text(worker.to_host)});
+  }
+  return table_text(rows, columns);
+}
+
+constexpr std::uint64_t mebibyte = std::uint64_t{1} << 20U;
+constexpr std::uint64_t block_of_starpu = 32 * mebibyte;
+
+std::uint64_t whole_mebibytes(std::uint64_t bytes) { return bytes / mebibyte * mebibyte; }
+
+// By worker.
+std::vector<WorkerMemory> needs_of(const Config& config, const Experiment& experiment,
+                                   const plan::Costs& costs, const plan::Timeline& timeline) {
+  const plan::Schedule& schedule = experiment.schedule;
+  return memory_need(schedule, experiment.network, config.training.optimizer, costs, timeline,
+                     {.devices = {}, .on_gpu = std::vector<bool>(index(schedule.workers()), true)},
+                     step_rules(config, schedule.microbatches()));
+}
+
+}  // namespace
+
+void check_gpu_memory(const Config& config, const Experiment& experiment, const Cluster& cluster,
+                      const plan::Costs& costs) {
+  const auto needs = needs_of(config, experiment, costs, plan::simulate(experiment.schedule, costs));
+  const auto most = std::ranges::max_element(needs, {}, &WorkerMemory::total);
+  const std::string problem =
+      fmt::format("{}: gpu_memory: {}, but ", cluster.file.string(), bytes_text(cluster.gpu_memory));
+  if (most->total() > whole_mebibytes(cluster.gpu_memory)) {
+    throw InputError(fmt::format("{}worker {} needs {}, and StarPU counts whole MiB", problem,
+                                 most - needs.begin(), bytes_text(most->total())));
+  }
+  // Otherwise StarPU waits for a block for ever.
+  if (cluster.gpu_memory < block_of_starpu && environment("STARPU_SUBALLOCATOR").value_or("1") != "0") {
+    throw InputError(fmt::format("{}StarPU takes blocks of {}; with STARPU_SUBALLOCATOR=0 it takes none",
+                                 problem, bytes_text(block_of_starpu)));
+  }
+}
+
+ClusterRun read_cluster_run(const Config& config, const Experiment& experiment, const Cluster& cluster,
+                            const plan::Costs& costs, const nlohmann::json& result, int steps) {
+  const plan::Schedule& schedule = experiment.schedule;
+  Measurement measurement(schedule, costs_by_flops(experiment.network), costs);
+  measurement.begin_step();
+  measurement.end_step(read_step(result));
+  ClusterRun run{.nodes = cluster.nodes(schedule.workers()),
+                 .ranks = cluster.ranks(schedule.workers()),
+                 .compared = measurement.compared()};
+  run.compared.found = "simulated";
+  const auto needs = needs_of(config, experiment, costs, run.compared.predicted.timeline);
+  for (std::size_t w = 0; w < needs.size(); ++w) {
+    const WorkerRecord& record = measurement.workers().at(w);
+    run.workers.push_back({.received = record.received,
+                           .peak_stashes = record.peak_stashes,
+                           .peak_stash_bytes = record.peak_stash_bytes,
+                           .peak_memory = result.at("peak_memory").at(w),
+                           .memory_need = needs[w].total(),
+                           .from_gpus = result.at("copied").at(w).at("from_gpus"),
+                           .from_host = result.at("copied").at(w).at("from_host"),
+                           .to_host = result.at("copied").at(w).at("to_host")});
+  }
+  const TaskGraph graph(schedule, experiment.network, config.training.optimizer,
+                        step_rules(config, schedule.microbatches()));
+  run.bytes_between_ranks = result.at("bytes_between_ranks");
+  run.predicted_bytes_between_ranks = bytes_between_ranks(graph, WorkerMap(schedule.workers(), run.ranks)) *
+                                      static_cast<std::uint64_t>(steps);
+  return run;
+}
+
+std::string cluster_table(const ClusterRun& run) {
+  const plan::Schedule& schedule = run.compared.predicted.planned;
+  return fmt::format(
+      "{} on {} simulated GPUs, {}, {}\n\n{}\n{}\n{}One figure where prediction and simulation are equal, "
+      "\"predicted / simulated\" where they are not.\n",
+      schedule.name(), schedule.workers(), counted_text(run.nodes, "node"), counted_text(run.ranks, "rank"),
+      whole_table(run), plan::difference_table(run.compared), worker_table(run));
+}
+
+nlohmann::ordered_json cluster_report(const ClusterRun& run) {
+  const plan::Schedule& schedule = run.compared.predicted.planned;
+  const plan::Timeline& predicted = run.compared.predicted.timeline;
+  const plan::Timeline& simulated = run.compared.measured.timeline;
+  const auto both = [](const auto& of_prediction, const auto& of_simulation) {
+    return nlohmann::ordered_json{{"predicted", of_prediction}, {"simulated", of_simulation}};
+  };
+  nlohmann::ordered_json report = {
+      {"schedule", schedule.name()},
+      {"stages", schedule.stages()},
+      {"microbatches", schedule.microbatches()},
+      {"nodes", run.nodes},
+      {"ranks", run.ranks},
+      {"makespan", both(predicted.makespan, simulated.makespan)},
+      {"bubble_fraction", both(predicted.bubble_fraction, simulated.bubble_fraction)},
+      {"bytes_between_ranks", both(run.predicted_bytes_between_ranks, run.bytes_between_ranks)}};
+  if (simulated.gradients_summed)
+    report["gradients_summed"] = both(*predicted.gradients_summed, *simulated.gradients_summed);
+  nlohmann::ordered_json& workers = report["workers"] = nlohmann::ordered_json::array();
+  for (std::size_t w = 0; w < run.workers.size(); ++w) {
+    const SimulatedWorker& worker = run.workers[w];
+    nlohmann::ordered_json& one = workers.emplace_back();
+    one["peak_activations"] = both(predicted.peak_stashes[w], worker.peak_stashes);
+    one["peak_activation_bytes"] = both(predicted.peak_stash_bytes[w], worker.peak_stash_bytes);
+    one["copied"] = {
+        {"from_gpus", worker.from_gpus}, {"from_host", worker.from_host}, {"to_host", worker.to_host}};
+    one["gpu_memory"] = both(worker.memory_need, worker.peak_memory);
+    for (const plan::TransferKind& kind : plan::transfer_kinds) {
+      const auto& [count, bytes] = predicted.received[w].*kind.member;
+      const plan::Received& found = worker.received.*kind.member;
+      one["received"][kind.key] = {{"count", both(count, found.count)}, {"bytes", both(bytes, found.bytes)}};
+    }
+  }
+  report["explain"] = plan::compared_run_json(run.compared);
+  return report;
+}
+
+}  // namespace starpipe::runtime

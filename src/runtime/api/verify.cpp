@@ -1,0 +1,190 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "runtime/api/verify.hpp"
+
+#include <algorithm>
+#include <optional>
+
+#include <fmt/format.h>
+#include <nlohmann/json.hpp>
+
+#include "runtime/api/run_on_ranks.hpp"
+#include "runtime/api/step_comparison.hpp"
+#include "starpipe/base/error.hpp"
+#include "base/files.hpp"
+#include "starpipe/base/index.hpp"
+#include "base/numbers.hpp"
+#include "base/progress.hpp"
+#include "model/verification.hpp"
+#include "starpipe/model/weights.hpp"
+#include "plan/formats/json_text.hpp"
+
+namespace starpipe::runtime {
+namespace {
+
+constexpr int usual_steps = 3;
+// What finite differences look at: a layer may be right with the values of one micro-batch only.
+constexpr int most_derivative_microbatches = 4;
+// Of the change of the weights, in another framework's file: rounding grows from step to step there.
+constexpr double weights_tolerance = 0.01;
+
+int steps_of(const Config& config, const VerifyRequest& request) {
+  return request.steps.value_or(std::min(usual_steps, config.training.steps));
+}
+
+void check(const Config& config, const VerifyRequest& request) {
+  if (config.runtime.emulate) {
+    throw InputError("runtime.emulate: verify compares values, and emulated runs compute none");
+  }
+  if (request.steps && *request.steps > config.training.steps) {
+    throw InputError(fmt::format("--steps: {}, but the run has {} (training.steps)", *request.steps,
+                                 counted_text(config.training.steps, "step")));
+  }
+}
+
+// A stage's gradient adds up the rows of all micro-batches.
+double additions_of(const Experiment& experiment) {
+  std::size_t rows = 0;
+  for (const model::Stage& stage : experiment.network.stages) rows = std::max(rows, stage.rows());
+  return static_cast<double>(rows) * experiment.schedule.microbatches();
+}
+
+// The network with fp32 passes: differences of a loss say nothing about coarser ones.
+model::Network fp32_network(const AgreedRun& run) {
+  const model::Network& network = run.experiment.network;
+  if (network.config.precision == model::Precision::fp32) return network;
+  model::ModelConfig config = network.config;
+  config.precision = model::Precision::fp32;
+  return model::build_network(config, network.microbatch_size, network.whole_stages(),
+                              run.config.schedule.cuts);
+}
+
+void write_outputs(const AgreedRun& run, const VerifyRequest& request, int steps,
+                   const StepComparison& comparison) {
+  const plan::Schedule& schedule = run.experiment.schedule;
+  nlohmann::ordered_json json{{"schedule", schedule.name()},
+                              {"workers", schedule.workers()},
+                              {"ranks", run.mpi.ranks()},
+                              {"steps", steps}};
+  json.update(comparison.json());
+  if (request.json) {
+    print(plan::json_text(json));
+  } else {
+    print(fmt::format("{} on {}, {}, beside one job after the other: {}\n\n{}", schedule.name(),
+                      counted_text(schedule.workers(), "worker"), counted_text(run.mpi.ranks(), "rank"),
+                      counted_text(steps, "step"), comparison.table()));
+  }
+  if (request.report) write_file("--report", *request.report, plan::json_text(json));
+}
+
+// What another framework has computed, on rank 0.
+struct FileValues {
+  std::optional<std::vector<std::vector<float>>> gradients = {};
+  std::optional<std::vector<std::vector<float>>> weights = {};
+};
+
+FileValues read_files(const VerifyRequest& request, const model::Network& network) {
+  FileValues values;
+  const auto read = [&](const std::optional<std::filesystem::path>& file, model::FileContents contents) {
+    return file ? std::optional(model::load_weights(*file, network, contents)) : std::nullopt;
+  };
+  values.gradients = read(request.against_gradients, model::FileContents::gradients);
+  values.weights = read(request.against_weights, model::FileContents::weights);
+  return values;
+}
+
+// Another framework has kernels of its own, as a GPU has.
+double file_tolerance(const AgreedRun& run, const VerifyRequest& request) {
+  const Experiment& experiment = run.experiment;
+  return request.tolerance.value_or(rounding_tolerance(experiment.network.config.precision,
+                                                       /*other_kernels=*/true, additions_of(experiment)));
+}
+
+// Collective. What differs first, on every rank; empty when all agree.
+std::string compare_steps(const AgreedRun& run, const VerifyRequest& request, const FileValues& files,
+                          Engine& engine) {
+  const Experiment& experiment = run.experiment;
+  const int steps = steps_of(run.config, request);
+  std::optional<StepComparison> comparison;
+  if (run.mpi.rank() == 0) {
+    // Shards add up the same products in another order, as a GPU's kernels do.
+    const bool has_other_kernels = run.config.runtime.uses_gpus() || !experiment.network.parts.empty();
+    const double usual =
+        rounding_tolerance(experiment.network.config.precision, has_other_kernels, additions_of(experiment));
+    comparison.emplace(experiment.network, *experiment.data, experiment.schedule.microbatches(),
+                       optimizer_of(run.config), run.parameters, request.tolerance.value_or(usual));
+  }
+  const ProgressLine progress;
+  for (int step = 0; step < steps; ++step) {
+    const StepResult result = engine.run_step(step, *experiment.data);
+    const auto gradients = engine.gradients();
+    auto parameters = engine.parameters();
+    if (comparison) {
+      progress.show(fmt::format("step {}/{}", step + 1, steps));
+      comparison->add(step, result, gradients, std::move(parameters));
+      if (step == 0 && files.gradients)
+        comparison->add_file_gradients(gradients, *files.gradients, file_tolerance(run, request));
+    }
+    run.mpi.barrier();  // between steps no rank takes the others' waiting for a hang
+  }
+  std::string problem;
+  if (comparison) {
+    if (files.weights) {
+      comparison->add_file_weights(run.parameters, *files.weights, weights_tolerance,
+                                   file_tolerance(run, request));
+    }
+    if (request.derivatives) {
+      progress.show("finite differences");
+      const int microbatches = std::min(most_derivative_microbatches, experiment.schedule.microbatches());
+      comparison->add(
+          model::check_derivatives(fp32_network(run), *experiment.data, run.parameters, microbatches),
+          microbatches);
+    }
+    progress.clear();
+    write_outputs(run, request, steps, *comparison);
+    problem = comparison->problem();
+  }
+  run.mpi.barrier();
+  return run.mpi.first_problem(problem);
+}
+
+}  // namespace
+
+int verify(const std::function<Config()>& configure, const VerifyRequest& request) {
+  RankRequest asked("verify");
+  if (request.steps) asked.add("--steps", std::to_string(*request.steps));
+  if (request.tolerance) asked.add("--tolerance", fmt::format("{}", *request.tolerance));
+  asked.add("--against-gradients", request.against_gradients);
+  asked.add("--against-weights", request.against_weights);
+  asked.add_flag("--no-derivatives", !request.derivatives);
+  asked.add_flag("--json", request.json);
+  asked.add("--report", request.report);
+  const auto checked = [&] {
+    Config config = configure();
+    check(config, request);
+    // Nothing is evaluated, so the file of validation need not be there.
+    config.evaluate = {};
+    config.data.validation.clear();
+    return std::vector{std::move(config)};
+  };
+  return run_on_ranks(asked, checked, [&](const std::vector<AgreedRun>& runs) {
+    const AgreedRun& run = runs.front();
+    FileValues files;
+    const auto policy = agree(run.mpi, [&] {
+      if (run.mpi.rank() == 0) {
+        if (request.report) require_writable("--report", *request.report);
+        files = read_files(request, run.experiment.network);
+      }
+      return configured_policy(run.config);
+    });
+    const Session session(run.mpi, run.map, run.share, policy, run.gpus);
+    or_abort(run.mpi, [&] {
+      Engine engine = make_engine(session, run);
+      or_abort(run.mpi, [&] {
+        const std::string problem = compare_steps(run, request, files, engine);
+        if (!problem.empty()) throw RunFailure(problem);
+      });
+    });
+  });
+}
+
+}  // namespace starpipe::runtime

@@ -1,0 +1,146 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "runtime/engine/data_slots.hpp"
+
+#include <algorithm>
+#include <deque>
+#include <functional>
+#include <limits>
+#include <map>
+#include <tuple>
+#include <unordered_map>
+#include <utility>
+
+#include "starpipe/base/index.hpp"
+
+namespace starpipe::runtime {
+namespace {
+
+constexpr std::uint32_t no_slot = std::numeric_limits<std::uint32_t>::max();
+constexpr std::uint32_t never = no_slot;
+
+// For each worker, how many of its first jobs have ended.
+using Ended = std::vector<std::uint32_t>;
+
+// A slot whose datum no later task touches.
+struct FreeSlot {
+  std::uint32_t since;  // the number of the datum's last task
+  std::uint32_t slot;
+  Ended needed;  // the jobs that touch the datum are among these
+};
+
+// Jobs that a worker runs between the end of a slot's old datum and the first job of the new one, so that the
+// new datum is there in time: StarPU hands a slot on in some microseconds, and inputs must be filled.
+constexpr std::size_t slack = 8;
+
+// Which jobs have ended when a job starts: those that its worker ran before, those whose results it reads,
+// and those that had ended when one of these started. Jobs are shown in the graph's order.
+class EndedJobs {
+ public:
+  explicit EndedJobs(std::size_t workers) : after_last_(workers, Ended(workers, 0)), starts_(workers) {}
+
+  // The jobs that have ended when `task` starts.
+  [[nodiscard]] Ended before(const Task& task) const {
+    Ended ended = after_last_[index(task.worker)];
+    for (const DataAccess& access : task.data) {
+      const auto writer = after_writer_.find(access.datum);
+      if (writer == after_writer_.end()) continue;
+      for (std::size_t w = 0; w < ended.size(); ++w) ended[w] = std::max(ended[w], writer->second[w]);
+    }
+    return ended;
+  }
+
+  // Those that have ended when the worker of `task` starts the job `slack` jobs before it; none if it has run
+  // fewer.
+  [[nodiscard]] const Ended& long_before(const Task& task) const {
+    static const Ended none_yet;
+    const std::deque<Ended>& starts = starts_[index(task.worker)];
+    return starts.size() == slack ? starts.front() : none_yet;
+  }
+
+  // `ended`: before(task).
+  void add(const TaskGraph& graph, const Task& task, Ended ended) {
+    const std::size_t worker = index(task.worker);
+    starts_[worker].push_back(ended);
+    if (starts_[worker].size() > slack) starts_[worker].pop_front();
+    ++ended[worker];
+    for (const DataAccess& access : task.data) {
+      if (graph.data()[access.datum].microbatch < 0) continue;
+      Ended& needed = needed_[access.datum];
+      needed.resize(ended.size(), 0);
+      needed[worker] = ended[worker];
+      if (access.access == Access::write) after_writer_[access.datum] = ended;
+    }
+    after_last_[worker] = std::move(ended);
+  }
+
+  // The jobs that have touched the datum are among these. Call it after the last of them: this forgets them.
+  Ended take_needed(std::uint32_t datum) {
+    after_writer_.erase(datum);
+    return std::move(needed_.extract(datum).mapped());
+  }
+
+ private:
+  std::vector<Ended> after_last_;          // by worker: the jobs that have ended when its last job has
+  std::vector<std::deque<Ended>> starts_;  // by worker: the jobs that have ended when its last jobs start
+  // By datum, of those that later tasks touch:
+  std::unordered_map<std::uint32_t, Ended> after_writer_;  // those that have ended when it has been written
+  std::unordered_map<std::uint32_t, Ended> needed_;        // those that touch it, and those before
+};
+
+bool covers(const Ended& ended, const Ended& needed) {
+  return std::ranges::equal(ended, needed, std::ranges::greater_equal());
+}
+
+std::size_t workers_of(const TaskGraph& graph) {
+  int last = -1;
+  for (const Task& task : graph.tasks()) last = std::max(last, task.worker);
+  return index(last + 1);
+}
+
+// By datum: the number of the last task that touches it.
+std::vector<std::uint32_t> last_uses(const TaskGraph& graph) {
+  std::vector<std::uint32_t> last(graph.data().size(), 0);
+  for (const Task& task : graph.tasks()) {
+    for (const DataAccess& access : task.data)
+      last[access.datum] = static_cast<std::uint32_t>(graph.number_of(task));
+  }
+  return last;
+}
+
+}  // namespace
+
+DataSlots::DataSlots(const TaskGraph& graph, std::optional<std::size_t> distance)
+    : slots_(graph.data().size(), no_slot) {
+  using Key = std::tuple<DataKind, int, int, std::size_t>;
+  const auto add_slot = [this] { return static_cast<std::uint32_t>(count_++); };
+  std::vector<std::uint32_t> last = last_uses(graph);
+  std::map<Key, std::deque<FreeSlot>> free;  // of each kind, oldest first
+  EndedJobs jobs(workers_of(graph));
+  for (std::uint32_t t = 0; distance && t < graph.tasks().size(); ++t) {
+    const Task& task = graph.tasks()[t];
+    if (!task.job) continue;  // it touches only data that last over the steps
+    const Ended ended = jobs.long_before(task);
+    jobs.add(graph, task, jobs.before(task));
+    for (const DataAccess& access : task.data) {
+      const Datum& datum = graph.data()[access.datum];
+      std::uint32_t& slot = slots_[access.datum];
+      if (datum.microbatch < 0) continue;
+      std::deque<FreeSlot>& of_kind = free[{datum.kind, datum.stage, datum.worker, datum.size}];
+      const bool is_free = !of_kind.empty() &&
+                           (of_kind.front().since + *distance < t || covers(ended, of_kind.front().needed));
+      if (slot == no_slot && is_free) {
+        slot = of_kind.front().slot;
+        of_kind.pop_front();
+      }
+      if (slot == no_slot) slot = add_slot();
+      if (last[access.datum] != t) continue;
+      of_kind.push_back({t, slot, jobs.take_needed(access.datum)});
+      last[access.datum] = never;  // once, though a task may name a datum twice
+    }
+  }
+  for (std::uint32_t& slot : slots_) {
+    if (slot == no_slot) slot = add_slot();
+  }
+}
+
+}  // namespace starpipe::runtime

@@ -1,0 +1,233 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "runtime/engine/kernels.hpp"
+
+#include <algorithm>
+#include <vector>
+
+#include "runtime/engine/verdict.hpp"
+#include "starpipe/base/index.hpp"
+#include "starpipe/model/gradient_norm.hpp"
+
+namespace starpipe::runtime {
+namespace {
+
+// The memory of a job, sorted by its role in the stage. Each worker thread has one such object, so that the
+// vectors keep their capacity and jobs do not allocate.
+struct JobData {
+  model::ConstMemory own_weights;
+  std::vector<model::ConstMemory> shared_weights;
+  std::vector<model::ConstMemory> inputs;
+  model::ConstMemory target;
+  model::Memory output;
+  model::Memory stash;
+  model::Memory gradient_stash;
+  model::Memory own_gradient;
+  std::vector<model::Memory> shared_gradients;
+  std::vector<model::ConstMemory> output_gradients;
+  std::vector<model::Memory> input_gradients;
+
+  [[nodiscard]] model::ConstParameters weights() const { return {own_weights, shared_weights}; }
+  [[nodiscard]] model::ParameterGradients weight_gradient() const { return {own_gradient, shared_gradients}; }
+
+  void sort(const TaskGraph& graph, const Task& task, std::span<const model::Memory> data) {
+    own_weights = target = {};
+    output = stash = gradient_stash = own_gradient = {};
+    shared_weights.clear();
+    shared_gradients.clear();
+    inputs.clear();
+    output_gradients.clear();
+    input_gradients.clear();
+    for (std::size_t i = 0; i < data.size(); ++i) {
+      const bool reads = task.data[i].access == Access::read;
+      const Datum& datum = graph.data()[task.data[i].datum];
+      const bool is_own = datum.stage == task.stage;  // else of a shared set, in the order of Stage::shared()
+      switch (datum.kind) {
+        case DataKind::weights:
+          if (is_own) {
+            own_weights = data[i];
+          } else {
+            shared_weights.emplace_back(data[i]);
+          }
+          break;
+        case DataKind::input:
+          inputs.emplace_back(data[i]);
+          break;
+        case DataKind::activation:
+          if (reads) {
+            inputs.emplace_back(data[i]);
+          } else {
+            output = data[i];
+          }
+          break;
+        case DataKind::target:
+          target = data[i];
+          break;
+        case DataKind::loss:
+          if (!reads) output = data[i];
+          break;
+        case DataKind::stash:
+          stash = data[i];
+          break;
+        case DataKind::gradient:
+          if (reads) {
+            output_gradients.emplace_back(data[i]);
+          } else {
+            input_gradients.push_back(data[i]);
+          }
+          break;
+        case DataKind::gradient_stash:
+          gradient_stash = data[i];
+          break;
+        case DataKind::weight_gradient:
+          if (is_own) {
+            own_gradient = data[i];
+          } else {
+            shared_gradients.push_back(data[i]);
+          }
+          break;
+        case DataKind::master:
+        case DataKind::optimizer_state:
+        case DataKind::verdict:
+          break;  // no pass uses them
+      }
+    }
+  }
+};
+
+void run_job(const KernelContext& context, const Task& task, std::span<const model::Memory> data,
+             model::Memory scratch, const model::Backend& backend) {
+  thread_local JobData job;
+  job.sort(*context.graph, task, data);
+  const model::Stage& stage = context.network->stages[index(task.stage)];
+  if (task.kind != TaskKind::F && !job.inputs.empty()) {  // recomputation
+    stage.forward(job.weights(), job.inputs, job.target, {}, job.stash, scratch, backend);
+  }
+  switch (task.kind) {
+    case TaskKind::F:
+      stage.forward(job.weights(), job.inputs, job.target, job.output, job.stash, scratch, backend);
+      break;
+    case TaskKind::B:
+      stage.backward_input(job.weights(), job.stash, job.output_gradients, context.loss_scale,
+                           job.input_gradients, job.gradient_stash, scratch, backend);
+      break;
+    case TaskKind::W:
+      stage.backward_weights(job.stash, job.gradient_stash, job.weight_gradient(), scratch, backend);
+      break;
+    default:
+      stage.backward(job.weights(), job.stash, job.output_gradients, context.loss_scale, job.input_gradients,
+                     job.weight_gradient(), scratch, backend);
+      break;
+  }
+}
+
+// Looks at everything that the pass has written except F's stash: the stash mixes formats, and a bad number
+// in it shows in the output.
+void find_nonfinite(const KernelContext& context, const Task& task, std::span<const model::Memory> data,
+                    NonFinite& found, const model::Backend& backend) {
+  for (std::size_t i = 0; i < data.size(); ++i) {
+    const Datum& datum = context.graph->data()[task.data[i].datum];
+    if (task.data[i].access == Access::read) continue;
+    const auto stage = [&]() -> const model::Stage& { return context.network->stages[index(datum.stage)]; };
+    switch (datum.kind) {
+      case DataKind::activation:
+      case DataKind::gradient:  // both have the size of the stage's output
+        backend.find_nonfinite(stage().output_precision(), data[i], stage().rows() * stage().output_columns(),
+                               found.results);
+        break;
+      case DataKind::loss:
+        backend.find_nonfinite(model::Precision::fp32, data[i], 1, found.results);
+        break;
+      case DataKind::gradient_stash:
+        stage().find_nonfinite(data[i], found.results, backend);
+        break;
+      case DataKind::weight_gradient:
+        backend.find_nonfinite(model::Precision::fp32, data[i], datum.size, found.sum);
+        break;
+      default:
+        break;
+    }
+  }
+}
+
+void run_norm(const KernelContext& context, const Task& task, std::span<const model::Memory> data,
+              model::Memory scratch, const model::Backend& backend) {
+  const SetParameters& parameters = context.graph->parameters()[index(task.stage)];
+  const std::span<double> sums = Verdict(data[1]).sums().subspan(parameters.first, parameters.sizes.size());
+  backend.sum_squares(data[0].floats(), parameters.sizes, sums, scratch);
+}
+
+void run_optimize(const KernelContext& context, const Task& task, std::span<const model::Memory> data,
+                  const model::Backend& backend) {
+  const auto of = [&](DataKind kind) {
+    for (std::size_t i = 0; i < data.size(); ++i) {
+      if (context.graph->data()[task.data[i].datum].kind == kind) return data[i];
+    }
+    return model::Memory{};
+  };
+  model::Update update = {.number = context.updates + 1,
+                          .learning_rate = context.learning_rate,
+                          .ranges = context.graph->parameters()[index(task.stage)].ranges};
+  if (const model::Memory known = of(DataKind::verdict); !known.empty()) {
+    const Verdict verdict(known);
+    if (context.graph->rules().can_skip && verdict.skips()) return;
+    update.scale = model::clip_scale(context.optimizer->clip, verdict.norm());
+  }
+  const std::span<float> weights = of(DataKind::weights).floats();
+  const std::span<float> master = of(DataKind::master).floats();
+  backend.update(*context.optimizer, update, of(DataKind::weight_gradient).floats(),
+                 master.empty() ? weights : master, of(DataKind::optimizer_state).floats());
+  if (!master.empty()) backend.round(master, weights);
+}
+
+}  // namespace
+
+std::size_t scratch_size(const plan::Schedule& schedule, const model::Stage& stage, bool on_gpu,
+                         const StepRules& rules) {
+  const bool without_stash = schedule.recompute() || schedule.forward_only() || rules.evaluated > 0;
+  return without_stash ? stage.scratch_size_without_stash(on_gpu) : stage.scratch_size(on_gpu);
+}
+
+std::size_t norm_scratch_size(const TaskGraph& graph) {
+  std::size_t words = 0;
+  for (const SetParameters& parameters : graph.parameters())
+    words = std::max(words, model::norm_scratch_words(parameters.sizes));
+  return words;
+}
+
+void run_kernel(const KernelContext& context, const Task& task, std::span<const model::Memory> data,
+                model::Memory scratch, NonFinite* found, const model::Backend& backend) noexcept {
+  switch (task.kind) {
+    case TaskKind::zero:
+      backend.zero(data[0]);
+      break;
+    case TaskKind::close:
+      break;  // it only orders accesses to the accumulator
+    case TaskKind::add:
+      backend.add(model::Precision::fp32, data[1], data[0], data[1]);  // of weight gradients
+      break;
+    case TaskKind::copy:
+      backend.copy(data[0], data[1]);
+      break;
+    case TaskKind::judge:
+      Verdict(data[0]).begin(context.graph->rules().can_skip && found != nullptr && found->results != 0);
+      break;
+    case TaskKind::norm:
+      run_norm(context, task, data, scratch, backend);
+      break;
+    case TaskKind::merge:
+      Verdict(data[1]).merge(Verdict(data[0]));
+      break;
+    case TaskKind::optimize:
+      run_optimize(context, task, data, backend);
+      break;
+    case TaskKind::F:
+    case TaskKind::B:
+    case TaskKind::W:
+    case TaskKind::BW:
+      run_job(context, task, data, scratch, backend);
+      if (found != nullptr) find_nonfinite(context, task, data, *found, backend);
+      break;
+  }
+}
+
+}  // namespace starpipe::runtime

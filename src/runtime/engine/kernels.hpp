@@ -1,0 +1,46 @@
+// SPDX-License-Identifier: Apache-2.0
+// The computations of each task, on any backend.
+#pragma once
+
+#include <span>
+
+#include "runtime/engine/task_graph.hpp"
+#include "starpipe/model/backend.hpp"
+#include "starpipe/model/network.hpp"
+#include "starpipe/model/optimizer.hpp"
+
+namespace starpipe::runtime {
+
+/// Facts that all tasks of a step share.
+struct KernelContext {
+  const TaskGraph* graph = nullptr;
+  const model::Network* network = nullptr;
+  const model::OptimizerConfig* optimizer = nullptr;
+  float loss_scale = 1;      ///< 1 / micro-batches: the objective is the mean over the step
+  int updates = 0;           ///< that the optimizer has done before
+  double learning_rate = 0;  ///< of the step
+};
+
+/// Flags of one pass: 1 where it found infinity or NaN, else 0. In memory that a GPU can write to.
+struct NonFinite {
+  float results = 0;  ///< in the data that it has written: activations, loss, gradients
+  float sum = 0;      ///< in the accumulator of weight gradients, to which it has added
+};
+
+/// Words of working memory that the passes of `stage` need on the device. `rules`: of the graph, which may
+/// have evaluations.
+std::size_t scratch_size(const plan::Schedule& schedule, const model::Stage& stage, bool on_gpu,
+                         const StepRules& rules = {});
+/// Words of working memory that a GPU needs for any `norm` of the graph.
+std::size_t norm_scratch_size(const TaskGraph& graph);
+
+/// Runs `task`, or enqueues it on the backend's stream. `data`: the memory of `task.data`, in the same order;
+/// verdicts are in the host's memory, and their tasks have ended. `scratch`: scratch_size() words for a pass,
+/// norm_scratch_size() words for a norm on a GPU. `found`: where a pass notes values that are not finite, and
+/// where `judge` reads what all passes of its worker have noted; nullptr: nobody looks. Thread-safe for tasks
+/// that write different data.
+void run_kernel(const KernelContext& context, const Task& task, std::span<const model::Memory> data,
+                model::Memory scratch, NonFinite* found = nullptr,
+                const model::Backend& backend = model::cpu_backend()) noexcept;
+
+}  // namespace starpipe::runtime

@@ -1,0 +1,441 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "runtime/engine/memory_need.hpp"
+
+#include <algorithm>
+#include <compare>
+#include <cstdint>
+#include <limits>
+#include <numeric>
+#include <set>
+#include <utility>
+
+#include "runtime/engine/kernels.hpp"
+#include "runtime/engine/task_graph.hpp"
+#include "starpipe/base/index.hpp"
+#include "starpipe/plan/schedule/forward_passes.hpp"
+#include "starpipe/plan/simulate/simulate.hpp"
+
+namespace starpipe::runtime {
+namespace {
+
+using Part = std::uint64_t WorkerMemory::*;
+
+/// A moment at which a datum comes to a device or leaves it. Events at one time have this order: jobs that
+/// began earlier end; data of other devices leave and arrive; jobs begin. So consecutive jobs do not overlap.
+/// Jobs of zero length are ordered by their position on the worker.
+struct Moment {
+  enum class Phase : std::uint8_t { end, leave, arrive, gone, job };
+
+  double time = 0;
+  Phase phase = Phase::job;
+  std::uint32_t position = 0;
+  bool is_end = false;
+
+  friend auto operator<=>(const Moment&, const Moment&) = default;
+};
+
+struct Lifetime {
+  Moment from;
+  Moment to;
+};
+
+constexpr Lifetime lasting = {{.time = -std::numeric_limits<double>::infinity()},
+                              {.time = std::numeric_limits<double>::infinity()}};
+
+Part part_of(DataKind kind) {
+  switch (kind) {
+    case DataKind::weights:
+    case DataKind::master:
+      return &WorkerMemory::weights;
+    case DataKind::optimizer_state:
+      return &WorkerMemory::optimizer;
+    case DataKind::weight_gradient:
+      return &WorkerMemory::gradients;
+    case DataKind::stash:
+    case DataKind::gradient_stash:
+      return &WorkerMemory::stashes;
+    case DataKind::input:
+    case DataKind::target:
+    case DataKind::loss:
+    case DataKind::verdict:
+    case DataKind::activation:
+    case DataKind::gradient:
+      return &WorkerMemory::activations;
+  }
+  return &WorkerMemory::activations;
+}
+
+std::uint64_t bytes_of(const Datum& datum) { return std::uint64_t{datum.size} * sizeof(float); }
+
+/// The memory that one device holds over time.
+class Holdings {
+ public:
+  void add(Part part, std::uint64_t bytes, const Lifetime& lifetime) {
+    changes_.push_back({lifetime.from, part, static_cast<std::int64_t>(bytes)});
+    changes_.push_back({lifetime.to, part, -static_cast<std::int64_t>(bytes)});
+  }
+
+  void add(const Holdings& other) {
+    changes_.insert(changes_.end(), other.changes_.begin(), other.changes_.end());
+  }
+
+  /// When a datum that does not last came or left last; 0 if there is none.
+  [[nodiscard]] double last_change() const {
+    double last = 0;
+    for (const Change& change : changes_) {
+      if (change.moment.time < lasting.to.time) last = std::max(last, change.moment.time);
+    }
+    return last;
+  }
+
+  /// The memory at the moment with the largest total.
+  WorkerMemory peak() {
+    sort();
+    WorkerMemory now;
+    WorkerMemory most;
+    for (const Change& change : changes_) {
+      now.*change.part += static_cast<std::uint64_t>(change.bytes);  // an end adds modulo 2^64
+      if (change.bytes > 0 && now.total() > most.total()) most = now;
+    }
+    return most;
+  }
+
+  /// The total until `end`, as DeviceNeed::over_time has it.
+  std::vector<MemoryLevel> levels(double end) {
+    std::vector<MemoryLevel> exact = exact_levels(end);
+    if (exact.size() < most_levels) return exact;
+    std::vector<MemoryLevel> largest;
+    const double part = end / static_cast<double>(most_levels);
+    std::uint64_t now = 0;
+    auto next = exact.begin();
+    for (std::size_t i = 0; i < most_levels; ++i) {
+      const bool is_last = i + 1 == most_levels;
+      std::uint64_t most = now;
+      for (; next != exact.end() && (is_last || next->time < static_cast<double>(i + 1) * part); ++next) {
+        now = next->bytes;
+        most = std::max(most, now);
+      }
+      if (largest.empty() || largest.back().bytes != most)
+        largest.push_back({static_cast<double>(i) * part, most});
+    }
+    return largest;
+  }
+
+ private:
+  struct Change {
+    Moment moment;
+    Part part;
+    std::int64_t bytes;
+  };
+
+  void sort() {
+    std::ranges::sort(changes_, [](const Change& a, const Change& b) { return a.moment < b.moment; });
+  }
+
+  /// The total after each time at which it changes; also a larger one that it has only at that time.
+  std::vector<MemoryLevel> exact_levels(double end) {
+    sort();
+    std::vector<MemoryLevel> levels;
+    std::uint64_t now = 0;
+    for (auto change = changes_.begin(); change != changes_.end() && change->moment.time <= end;) {
+      const double time = std::max(change->moment.time, 0.0);
+      std::uint64_t most = 0;
+      for (; change != changes_.end() && std::max(change->moment.time, 0.0) == time; ++change) {
+        now += static_cast<std::uint64_t>(change->bytes);  // an end adds modulo 2^64
+        if (change->bytes > 0) most = std::max(most, now);
+      }
+      const std::uint64_t before = levels.empty() ? 0 : levels.back().bytes;
+      if (most > now && most > before) levels.push_back({time, most});
+      if (levels.empty() || levels.back().bytes != now) levels.push_back({time, now});
+    }
+    return levels;
+  }
+
+  std::vector<Change> changes_;
+};
+
+/// Goes over the tasks of a step in the graph's order, and notes when each datum is on each device.
+class Accountant {
+ public:
+  Accountant(const plan::Schedule& schedule, const plan::Costs& costs, const plan::Timeline& timeline,
+             const TaskGraph& graph, const std::vector<int>& devices, const std::vector<bool>& on_gpu)
+      : schedule_(schedule),
+        costs_(costs),
+        timeline_(timeline),
+        graph_(graph),
+        devices_(devices),
+        on_gpu_(on_gpu),
+        position_(schedule.id_count()),
+        written_(graph.data().size(), 0),
+        holdings_(index(std::ranges::max(devices)) + 1) {
+    for (const std::vector<plan::JobId>& row : timeline.order) {
+      for (std::size_t i = 0; i < row.size(); ++i) position_[row[i]] = static_cast<std::uint32_t>(i);
+    }
+  }
+
+  /// `with_weights`: the weights that last over the steps are counted, too.
+  std::vector<Holdings> holdings(bool with_weights = true) {
+    for (const Task& task : graph_.tasks()) take(task);
+    std::ranges::sort(touches_, {}, [](const Touch& t) { return std::pair(t.datum, t.device); });
+    for (auto first = touches_.begin(); first != touches_.end();) {
+      Lifetime lifetime = first->lifetime;
+      auto next = first + 1;
+      for (; next != touches_.end() && next->datum == first->datum && next->device == first->device; ++next) {
+        lifetime.from = std::min(lifetime.from, next->lifetime.from);
+        lifetime.to = std::max(lifetime.to, next->lifetime.to);
+      }
+      hold(first->datum, first->device, lifetime);
+      first = next;
+    }
+    for (std::size_t d = 0; d < graph_.data().size(); ++d) {
+      const Datum& datum = graph_.data()[d];
+      if (datum.kind == DataKind::weights && !with_weights) continue;
+      if (!comes_and_goes(datum) && !is_on_host(datum, datum.worker)) hold(d, device(datum.worker), lasting);
+    }
+    return std::move(holdings_);
+  }
+
+ private:
+  struct Touch {
+    std::size_t datum;
+    int device;
+    Lifetime lifetime;
+  };
+
+  [[nodiscard]] int device(int worker) const { return devices_[index(worker)]; }
+
+  // Of a GPU's data only verdicts are in the host's memory. Where passes precede one, StarPU copies it to the
+  // GPU.
+  [[nodiscard]] bool is_on_host(const Datum& datum, int worker) const {
+    return datum.kind == DataKind::verdict && !graph_.rules().can_skip && !on_gpu_.empty() &&
+           on_gpu_[index(worker)];
+  }
+
+  // Inputs and targets are in the host's memory. StarPU copies them to the GPU for the jobs that read them.
+  [[nodiscard]] bool comes_and_goes(const Datum& datum) const {
+    const bool on_gpu = !on_gpu_.empty() && on_gpu_[index(datum.worker)];
+    return is_temporary(datum.kind) || (on_gpu && is_from_host(datum.kind));
+  }
+
+  void hold(std::size_t datum, int device, const Lifetime& lifetime) {
+    const Datum& held = graph_.data()[datum];
+    holdings_[index(device)].add(part_of(held.kind), bytes_of(held), lifetime);
+  }
+
+  // When a datum is on `worker`, if no other transfer delays its own.
+  [[nodiscard]] double arrival(std::size_t datum, int worker) const {
+    const Datum& sent = graph_.data()[datum];
+    return written_[datum] + costs_.link(sent.worker, worker).time(bytes_of(sent));
+  }
+
+  // A job has the times of the timeline. Any other task starts and ends when its last input is there.
+  [[nodiscard]] plan::Span time_of(const Task& task) const {
+    if (task.job) return timeline_.spans[*task.job];
+    double time = 0;
+    for (const DataAccess& access : task.data) {
+      const bool is_here = graph_.data()[access.datum].worker == task.worker;
+      time = std::max(time, is_here ? written_[access.datum] : arrival(access.datum, task.worker));
+    }
+    return {time, time};
+  }
+
+  // The data of other devices, and of tasks that are no jobs.
+  static Lifetime by_time(double from, double to) {
+    return {{.time = from, .phase = Moment::Phase::arrive},
+            {.time = to, .phase = from < to ? Moment::Phase::leave : Moment::Phase::gone}};
+  }
+
+  [[nodiscard]] Lifetime lifetime_of(const Task& task, plan::Span time) const {
+    if (!task.job) return by_time(time.start, time.end);
+    const std::uint32_t position = position_[*task.job];
+    const auto end = time.start < time.end ? Moment::Phase::end : Moment::Phase::job;
+    return {{.time = time.start, .position = position},
+            {.time = time.end, .phase = end, .position = position, .is_end = true}};
+  }
+
+  // When the policy asks for what the task, a job, reads: other jobs of its worker run before it.
+  [[nodiscard]] Moment fetched(const Task& task) const {
+    const std::vector<plan::JobId>& row = timeline_.order[index(task.worker)];
+    const std::size_t position = position_[*task.job];
+    const plan::JobId before = row[position - std::min(position, jobs_fetched_ahead)];
+    return {.time = timeline_.spans[before].start, .phase = Moment::Phase::arrive};
+  }
+
+  void touch(std::size_t datum, int worker, const Lifetime& lifetime) {
+    touches_.push_back({datum, device(worker), lifetime});
+  }
+
+  void take(const Task& task) {
+    const plan::Span time = time_of(task);
+    const Lifetime lifetime = lifetime_of(task, time);
+    for (const auto& [datum, access] : task.data) {
+      const Datum& accessed = graph_.data()[datum];
+      if (device(accessed.worker) == device(task.worker)) {
+        if (comes_and_goes(accessed))
+          touch(datum, task.worker,
+                is_temporary(accessed.kind) ? lifetime : Lifetime{fetched(task), lifetime.to});
+        if (access != Access::read) written_[datum] = std::max(written_[datum], time.end);
+        continue;
+      }
+      if (is_on_host(accessed, task.worker)) continue;
+      const double sent = arrival(datum, task.worker);
+      const double from = costs_.prefetch ? std::min(sent, time.start) : time.start;
+      // Where transfers delay each other, the datum may arrive later, but before the task starts.
+      const bool delayed = costs_.transfers_wait() && sent < time.start;
+      touch(datum, task.worker, {by_time(from, time.end).from, lifetime.to});
+      if (is_temporary(accessed.kind))
+        touch(datum, accessed.worker, by_time(from, costs_.prefetch && !delayed ? sent : time.start));
+    }
+  }
+
+  const plan::Schedule& schedule_;
+  const plan::Costs& costs_;
+  const plan::Timeline& timeline_;
+  const TaskGraph& graph_;
+  const std::vector<int>& devices_;
+  const std::vector<bool>& on_gpu_;      // by worker; empty: all are cores
+  std::vector<std::uint32_t> position_;  // by JobId: index in the order of its worker
+  std::vector<double> written_;          // by datum: when its value is ready
+  std::vector<Touch> touches_;           // uses of data that come and go, and of copies of all other data
+  std::vector<Holdings> holdings_;
+};
+
+/// The times of an evaluation that begins at `start`: each worker runs its jobs in the graph's order, each as
+/// soon as its inputs are there.
+plan::Timeline evaluation_timeline(const plan::Schedule& forward, const TaskGraph& graph,
+                                   const plan::Costs& costs, double start) {
+  plan::Timeline timeline;
+  timeline.spans.resize(forward.id_count());
+  timeline.order.resize(index(forward.workers()));
+  std::vector<double> free(timeline.order.size(), start);
+  std::vector<double> written(graph.data().size(), start);
+  for (const Task& task : graph.tasks()) {
+    double begin = free[index(task.worker)];
+    for (const auto& [datum, access] : task.data) {
+      const bool here = graph.data()[datum].worker == task.worker;
+      const Datum& read = graph.data()[datum];
+      const double sent = here ? 0 : costs.link(read.worker, task.worker).time(bytes_of(read));
+      begin = std::max(begin, written[datum] + sent);
+    }
+    const double end = begin + costs.duration(task.stage).F;
+    for (const auto& [datum, access] : task.data) {
+      if (access == Access::write) written[datum] = end;
+    }
+    free[index(task.worker)] = end;
+    timeline.spans[*task.job] = {begin, end};
+    timeline.order[index(task.worker)].push_back(*task.job);
+  }
+  return timeline;
+}
+
+/// What the evaluations of a run hold on each device, from `start` on.
+std::vector<Holdings> evaluation_holdings(const plan::Schedule& schedule, const model::Network& network,
+                                          const plan::Costs& costs, int microbatches,
+                                          const std::vector<int>& devices, const std::vector<bool>& on_gpu,
+                                          double start, bool with_weights) {
+  const plan::Schedule forward = plan::forward_passes(schedule, microbatches);
+  const TaskGraph graph = TaskGraph::evaluation(schedule, forward, network);
+  const plan::Timeline timeline = evaluation_timeline(forward, graph, costs, start);
+  return Accountant(forward, costs, timeline, graph, devices, on_gpu).holdings(with_weights);
+}
+
+std::vector<int> device_of_workers(const WorkerDevices& workers, int count) {
+  if (!workers.devices.empty()) return workers.devices;
+  std::vector<int> devices(index(count));
+  std::iota(devices.begin(), devices.end(), 0);
+  return devices;
+}
+
+std::vector<WorkerMemory> peaks(std::vector<Holdings>& holdings) {
+  std::vector<WorkerMemory> needs;
+  for (Holdings& device : holdings) needs.push_back(device.peak());
+  return needs;
+}
+
+/// What the step holds on each device, and the evaluations of `rules` after it.
+std::vector<Holdings> step_holdings(const plan::Schedule& schedule, const model::Network& network,
+                                    const model::OptimizerConfig& optimizer, const plan::Costs& costs,
+                                    const plan::Timeline& timeline, const WorkerDevices& workers,
+                                    const StepRules& rules) {
+  const TaskGraph graph(schedule, network, optimizer, rules);
+  const std::vector<int> devices = device_of_workers(workers, schedule.workers());
+  std::vector<Holdings> holdings =
+      Accountant(schedule, costs, timeline, graph, devices, workers.on_gpu).holdings();
+  std::vector<std::set<int>> stages(devices.size());  // by worker: the stages that it computes
+  std::vector<bool> has_norm(devices.size(), false);
+  for (const Task& task : graph.tasks()) {
+    if (task.job) stages[index(task.worker)].insert(task.stage);
+    if (task.kind == TaskKind::norm) has_norm[index(task.worker)] = true;
+  }
+  if (rules.evaluated > 0) {
+    // An evaluation begins when all that belongs to the step alone has gone.
+    double start = 0;
+    for (const Holdings& device : holdings) start = std::max(start, device.last_change());
+    const std::vector<Holdings> more =
+        evaluation_holdings(schedule, network, costs, rules.evaluated, devices, workers.on_gpu, start, false);
+    for (std::size_t d = 0; d < holdings.size(); ++d) holdings[d].add(more[d]);
+  }
+  for (std::size_t w = 0; w < devices.size(); ++w) {
+    const bool on_gpu = !workers.on_gpu.empty() && workers.on_gpu[w];
+    // StarPU keeps the workspace of each stage that a worker has run, and that of a GPU's norms.
+    std::size_t words = on_gpu && has_norm[w] ? norm_scratch_size(graph) : 0;
+    for (const int s : stages[w]) words += scratch_size(schedule, network.stages[index(s)], on_gpu, rules);
+    holdings[index(devices[w])].add(&WorkerMemory::workspace, words * sizeof(float), lasting);
+  }
+  return holdings;
+}
+
+}  // namespace
+
+std::vector<WorkerMemory> evaluation_memory_need(const plan::Schedule& schedule,
+                                                 const model::Network& network, const plan::Costs& costs,
+                                                 int microbatches, const WorkerDevices& workers) {
+  const std::vector<int> devices = device_of_workers(workers, schedule.workers());
+  std::vector<Holdings> holdings =
+      evaluation_holdings(schedule, network, costs, microbatches, devices, workers.on_gpu, 0, true);
+  const plan::Schedule forward = plan::forward_passes(schedule, 1);
+  for (std::size_t w = 0; w < devices.size(); ++w) {
+    const bool on_gpu = !workers.on_gpu.empty() && workers.on_gpu[w];
+    std::set<int> stages;
+    for (const plan::JobId id : schedule.order(static_cast<int>(w))) {
+      if (schedule.job(id).pass == plan::Pass::F) stages.insert(schedule.job(id).stage);
+    }
+    std::size_t words = 0;
+    for (const int s : stages) words += scratch_size(forward, network.stages[index(s)], on_gpu);
+    holdings[index(devices[w])].add(&WorkerMemory::workspace, words * sizeof(float), lasting);
+  }
+  return peaks(holdings);
+}
+
+std::vector<WorkerMemory> memory_need(const plan::Schedule& schedule, const model::Network& network,
+                                      const model::OptimizerConfig& optimizer, const plan::Costs& costs,
+                                      const plan::Timeline& timeline, const WorkerDevices& workers,
+                                      const StepRules& rules) {
+  if (timeline.makespan <= 0) {  // then not the times but the order tells which data are there together
+    plan::Costs timed = costs;
+    timed.durations = {{1, 1, 1}};
+    return memory_need(schedule, network, optimizer, timed, plan::simulate(schedule, timed), workers, rules);
+  }
+  std::vector<Holdings> holdings =
+      step_holdings(schedule, network, optimizer, costs, timeline, workers, rules);
+  return peaks(holdings);
+}
+
+std::vector<DeviceNeed> memory_need_over_time(const plan::Schedule& schedule, const model::Network& network,
+                                              const model::OptimizerConfig& optimizer,
+                                              const plan::Costs& costs, const plan::Timeline& timeline,
+                                              const WorkerDevices& workers, const StepRules& rules) {
+  std::vector<DeviceNeed> needs;
+  if (timeline.makespan <= 0) {
+    for (const WorkerMemory& peak :
+         memory_need(schedule, network, optimizer, costs, timeline, workers, rules))
+      needs.push_back({.peak = peak, .over_time = {}});
+    return needs;
+  }
+  const double end = plan::first_start(timeline) + timeline.makespan;
+  for (Holdings& device : step_holdings(schedule, network, optimizer, costs, timeline, workers, rules))
+    needs.push_back({.peak = device.peak(), .over_time = device.levels(end)});
+  return needs;
+}
+
+}  // namespace starpipe::runtime

@@ -1,0 +1,208 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "runtime/engine/meter.hpp"
+
+#include <algorithm>
+#include <numeric>
+#include <utility>
+
+#include "starpipe/base/index.hpp"
+
+namespace starpipe::runtime {
+namespace {
+
+// Whether a datum is kept for backward passes, [datum]. Kept are stashes, gradient stashes, and with
+// recomputation the activations that B reads.
+std::vector<bool> kept(const TaskGraph& graph) {
+  std::vector<bool> result(graph.data().size());
+  for (const Task& task : graph.tasks()) {
+    for (const DataAccess& access : task.data) {
+      const DataKind kind = graph.data()[access.datum].kind;
+      if (kind == DataKind::stash || kind == DataKind::gradient_stash ||
+          (kind == DataKind::activation && task.kind != TaskKind::F)) {
+        result[access.datum] = true;
+      }
+    }
+  }
+  return result;
+}
+
+plan::Received* received(plan::Transfers& transfers, DataKind kind) {
+  switch (kind) {
+    case DataKind::activation:
+      return &transfers.activations;
+    case DataKind::stash:
+    case DataKind::gradient_stash:
+      return &transfers.stashes;
+    case DataKind::gradient:
+      return &transfers.gradients;
+    case DataKind::weights:
+      return &transfers.weights;
+    case DataKind::weight_gradient:
+      return &transfers.weight_gradients;
+    default:
+      return nullptr;  // no other worker reads it
+  }
+}
+
+}  // namespace
+
+Meter::Meter(const TaskGraph& graph, int workers, const std::vector<bool>& local)
+    : graph_(graph), workers_(index(workers)) {
+  for (std::size_t w = 0; w < workers_.size(); ++w) {
+    if (local[w]) workers_[w] = std::make_unique<Worker>();
+  }
+  const std::vector<bool> is_kept = kept(graph);
+  for (const Task& task : graph.tasks()) {
+    if (!local[index(task.worker)]) continue;
+    if (task.job) ++workers_[index(task.worker)]->placed_jobs;
+    for (const DataAccess& access : task.data) {
+      if (!is_kept[access.datum] || !keeps(access)) continue;
+      copies_.push_back({access.datum, task.worker, access.access == Access::read ? 1 : 0, 0});
+    }
+  }
+  join_copies();
+  reset();
+}
+
+// There is a copy for each access now. Those of one datum on one worker become one.
+void Meter::join_copies() {
+  std::ranges::sort(copies_, {}, [](const Copy& copy) { return std::pair(copy.datum, copy.worker); });
+  std::vector<Copy> joined;
+  for (const Copy& copy : copies_) {
+    const bool again =
+        !joined.empty() && joined.back().datum == copy.datum && joined.back().worker == copy.worker;
+    if (again) {
+      joined.back().readers += copy.readers;
+    } else {
+      joined.push_back(copy);
+    }
+  }
+  joined.shrink_to_fit();
+  copies_ = std::move(joined);
+  first_copy_.assign(graph_.data().size() + 1, 0);
+  for (const Copy& copy : copies_) ++first_copy_[copy.datum + 1];
+  std::partial_sum(first_copy_.begin(), first_copy_.end(), first_copy_.begin());
+}
+
+void Meter::reset() {
+  for (std::size_t w = 0; w < workers_.size(); ++w) {
+    if (!workers_[w]) continue;
+    Worker& worker = *workers_[w];
+    const std::scoped_lock lock(worker.mutex);
+    worker.jobs.clear();
+    worker.jobs.reserve(worker.placed_jobs);
+    worker.record = {};
+    worker.live = 0;
+    worker.live_bytes = 0;
+    worker.has.assign(graph_.data().size(), false);
+    for (std::size_t d = 0; d < worker.has.size(); ++d) {
+      const Datum& datum = graph_.data()[d];
+      if (!is_temporary(datum.kind) && index(datum.worker) == w) worker.has[d] = true;
+    }
+  }
+  for (Copy& copy : copies_) {
+    const std::scoped_lock lock(workers_[index(copy.worker)]->mutex);
+    copy.readers_left = copy.readers;
+    copy.held = false;
+  }
+}
+
+bool Meter::keeps(const DataAccess& access) const {
+  return access.access == Access::read || graph_.data()[access.datum].kind != DataKind::activation;
+}
+
+void Meter::hold(std::size_t datum, Copy& copy, Worker& worker) const {
+  copy.held = true;
+  if (graph_.data()[datum].kind == DataKind::stash) ++worker.live;
+  worker.live_bytes += bytes(datum);
+  WorkerRecord& record = worker.record;
+  record.peak_stashes = std::max(record.peak_stashes, worker.live);
+  record.peak_stash_bytes = std::max(record.peak_stash_bytes, worker.live_bytes);
+}
+
+void Meter::release(std::size_t datum, Copy& copy, Worker& worker) const {
+  copy.held = false;
+  if (graph_.data()[datum].kind == DataKind::stash) --worker.live;
+  worker.live_bytes -= bytes(datum);
+}
+
+bool Meter::receive(const DataAccess& access, Worker& worker) const {
+  if (worker.has[access.datum]) return false;
+  worker.has[access.datum] = true;
+  if (access.access == Access::write) return false;
+  plan::Received* count = received(worker.record.received, graph_.data()[access.datum].kind);
+  if (count == nullptr) return false;
+  ++count->count;
+  count->bytes += bytes(access.datum);
+  return true;
+}
+
+// Where a policy chooses the workers, a task may run on another worker than the one that the schedule names:
+// data are received where the task runs, stashes count where the schedule puts them.
+std::vector<std::size_t> Meter::start(const Task& task, int worker) {
+  std::vector<std::size_t> received;
+  {
+    Worker& runs = *workers_[index(worker)];
+    const std::scoped_lock lock(runs.mutex);
+    for (const DataAccess& access : task.data) {
+      if (receive(access, runs)) received.push_back(access.datum);
+    }
+  }
+  Worker& named = *workers_[index(task.worker)];
+  const std::scoped_lock lock(named.mutex);
+  for (const DataAccess& access : task.data) {
+    if (!keeps(access)) continue;
+    for (Copy& copy : copies(access.datum)) {
+      if (copy.worker == task.worker && !copy.held) hold(access.datum, copy, named);
+    }
+  }
+  return received;
+}
+
+void Meter::end(const Task& task, int worker, const TaskTimes& times) {
+  if (task.job) {
+    Worker& ran = *workers_[index(worker)];
+    const std::scoped_lock lock(ran.mutex);
+    ran.jobs.push_back({*task.job, worker, times.submitted, times.ready, times.start, times.end});
+  }
+  const bool sums = task.kind == TaskKind::add || task.kind == TaskKind::copy;
+  Worker& named = *workers_[index(task.worker)];
+  const std::scoped_lock lock(named.mutex);
+  if (sums) named.record.last_sum = std::max(named.record.last_sum, times.end);
+  for (const DataAccess& access : task.data) {
+    for (Copy& copy : copies(access.datum)) {
+      if (copy.worker != task.worker) continue;
+      if (access.access == Access::read) --copy.readers_left;
+      if (copy.held && copy.readers_left == 0) release(access.datum, copy, named);
+    }
+  }
+}
+
+std::vector<JobRecord> Meter::take_jobs() {
+  std::vector<JobRecord> all;
+  std::size_t placed = 0;
+  for (const auto& worker : workers_) placed += worker ? worker->placed_jobs : 0;
+  all.reserve(placed);
+  for (const auto& worker : workers_) {
+    if (!worker) continue;
+    std::vector<JobRecord> jobs;
+    {
+      const std::scoped_lock lock(worker->mutex);
+      jobs.swap(worker->jobs);
+    }
+    all.insert(all.end(), jobs.begin(), jobs.end());
+  }
+  return all;
+}
+
+std::vector<WorkerRecord> Meter::workers() const {
+  std::vector<WorkerRecord> all(workers_.size());
+  for (std::size_t w = 0; w < workers_.size(); ++w) {
+    if (!workers_[w]) continue;
+    const std::scoped_lock lock(workers_[w]->mutex);
+    all[w] = workers_[w]->record;
+  }
+  return all;
+}
+
+}  // namespace starpipe::runtime

@@ -1,0 +1,307 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "runtime/engine/step_data.hpp"
+
+#include <algorithm>
+#include <cstdint>
+#include <limits>
+#include <memory>
+#include <stdexcept>
+#include <utility>
+
+#include <starpu_mpi.h>
+
+#include "runtime/engine/kernels.hpp"
+#include "starpipe/base/error.hpp"
+#include "starpipe/base/index.hpp"
+#include "base/simgrid.hpp"
+
+namespace starpipe::runtime {
+namespace {
+
+constexpr std::size_t none = std::numeric_limits<std::size_t>::max();
+
+// Protects an accumulator on a GPU. Jobs that add to it access it as StarPU's readers do (submitter.cpp), so
+// to StarPU the old copy in main memory is as good as the sum on the GPU: it would drop the sum when the
+// GPU's memory runs full. It never evicts a datum from a node in the datum's write-through mask. The mask has
+// no other effect here, since all tasks that write it run on this node.
+void keep_on_node(starpu_data_handle_t handle, int node) { starpu_data_set_wt_mask(handle, 1U << node); }
+
+// StarPU counts words in 32 bits. `check_data_sizes` refuses a run with larger data before it starts.
+std::uint32_t starpu_words(std::size_t size) {
+  if (size > std::numeric_limits<std::uint32_t>::max())
+    throw std::length_error("a datum is too large for StarPU");
+  return static_cast<std::uint32_t>(size);
+}
+
+}  // namespace
+
+StepData::StepData(const Session& session, const plan::Schedule& schedule, const model::Network& network,
+                   const TaskGraph& graph, const RankTasks& tasks, const DataSlots& slots,
+                   std::span<const std::vector<float>> parameters, std::optional<int> window)
+    : session_(session),
+      schedule_(schedule),
+      network_(network),
+      graph_(graph),
+      slots_(slots),
+      nodes_(session.memory_nodes()),
+      memory_(slots.count()),
+      handles_(slots.count()),
+      in_slot_(slots.count(), none) {
+  register_data(tasks, parameters);
+  find_prepared(tasks, window);
+  register_scratch();
+}
+
+StepData::StepData(const Session& session, const plan::Schedule& schedule, const TaskGraph& graph,
+                   const RankTasks& tasks, const DataSlots& slots, const StepData& training,
+                   std::optional<int> window)
+    : session_(session),
+      schedule_(schedule),
+      network_(training.network_),
+      graph_(graph),
+      slots_(slots),
+      nodes_(session.memory_nodes()),
+      memory_(slots.count()),
+      training_(&training),
+      handles_(slots.count()),
+      in_slot_(slots.count(), none) {
+  for (std::size_t d = 0; d < graph.data().size(); ++d) {
+    const Datum& datum = graph.data()[d];
+    if (datum.kind != DataKind::weights || tasks.last_use[d] == RankTasks::unused) continue;
+    // Weights of other ranks that this rank's steps do not touch get a handle of their own: the rank inserts
+    // tasks that read them elsewhere, since it owns the loss that they read.
+    handles_[slots.of(d)] = training.handle_of_weights(datum.stage, datum.worker);
+    if (handles_[slots.of(d)] == nullptr && is_mine(datum))
+      throw std::logic_error("the training has no handle for weights of this rank");
+  }
+  register_data(tasks, {});
+  find_prepared(tasks, window);
+}
+
+void StepData::register_data(const RankTasks& tasks, std::span<const std::vector<float>> parameters) {
+  if (session_.knows_workers() && session_.on_gpus()) fetched_.emplace(graph_, nodes_);
+  for (std::size_t d = 0; d < graph_.data().size(); ++d) {
+    if (tasks.last_use[d] == RankTasks::unused || handle(d) != nullptr) continue;
+    register_datum(d, parameters);
+    if (is_for_host(graph_.data()[d])) first_for_host_.push_back(d);
+  }
+}
+
+starpu_data_handle_t StepData::handle_of_weights(int stage, int holder) const {
+  const auto is_wanted = [&](const Datum& datum) {
+    return datum.kind == DataKind::weights && datum.stage == stage && datum.worker == holder;
+  };
+  const auto found = std::ranges::find_if(graph_.data(), is_wanted);
+  if (found == graph_.data().end()) return nullptr;
+  return handle(static_cast<std::size_t>(found - graph_.data().begin()));
+}
+
+// Those of the first window's tasks that do not come first in their slot.
+void StepData::find_prepared(const RankTasks& tasks, std::optional<int> window) {
+  const std::size_t count = window ? std::min(index(*window), tasks.tasks.size()) : tasks.tasks.size();
+  std::vector<bool> seen(graph_.data().size());
+  for (const std::size_t d : first_for_host_) seen[d] = true;
+  for (const std::size_t task : std::span(tasks.tasks).first(count)) {
+    for (const DataAccess& access : graph_.tasks()[task].data) {
+      const Datum& datum = graph_.data()[access.datum];
+      if (!is_for_host(datum) || datum.kind == DataKind::loss || seen[access.datum]) continue;
+      seen[access.datum] = true;
+      prepared_.push_back(access.datum);
+    }
+  }
+}
+
+std::vector<float> StepData::start_value(const Datum& datum,
+                                         std::span<const std::vector<float>> parameters) const {
+  const std::size_t s = index(datum.stage);
+  if (datum.kind == DataKind::master) return parameters[s];
+  if (datum.kind == DataKind::weights)
+    return model::rounded_weights(network_.stages.front().precision(), parameters[s]);
+  return std::vector<float>(datum.size, 0.0F);
+}
+
+starpu_data_handle_t StepData::register_words(std::size_t size, int home, std::uintptr_t memory) const {
+  if (session_.on_gpus()) return GpuBuffers::register_words(home, memory, starpu_words(size));
+  starpu_data_handle_t handle = nullptr;
+  starpu_vector_data_register(&handle, home, memory, starpu_words(size), sizeof(float));
+  return handle;
+}
+
+void StepData::register_datum(std::size_t number, std::span<const std::vector<float>> parameters) {
+  const Datum& datum = graph_.data()[number];
+  const std::size_t slot = slots_.of(number);
+  starpu_data_handle_t handle = nullptr;
+  const bool from_host = is_mine(datum) && !is_temporary(datum.kind);
+  if (from_host) {
+    memory_[slot] = on_simgrid ? HostMemory::unused(datum.size) : HostMemory(start_value(datum, parameters));
+    const std::span<float> memory = memory_[slot].get();
+    if (session_.on_gpus()) pinned_.emplace_back(memory);
+    handle = register_words(datum.size, STARPU_MAIN_RAM, reinterpret_cast<std::uintptr_t>(memory.data()));
+  } else {
+    handle = register_words(datum.size);
+  }
+  own_.emplace_back(handle, from_host);
+  handles_[slot] = handle;
+  if (fetched_ && datum.kind == DataKind::weight_gradient && node(datum.worker) > FetchedCopies::main_memory)
+    keep_on_node(handle, node(datum.worker));
+  const std::size_t tag = slot + (training_ == nullptr ? 0 : training_->slots_.count());
+  starpu_mpi_data_register(handle, static_cast<starpu_mpi_tag_t>(tag), owner(datum));
+}
+
+void StepData::register_scratch() {
+  norm_scratch_ = Handle(register_words(std::max<std::size_t>(1, norm_scratch_size(graph_))), false);
+  for (const bool on_gpu : {false, true}) {
+    for (const model::Stage& stage : network_.stages) {
+      const std::size_t size =
+          std::max<std::size_t>(1, scratch_size(schedule_, stage, on_gpu, graph_.rules()));
+      scratch_[on_gpu ? 1 : 0].emplace_back(register_words(size), false);
+    }
+  }
+}
+
+starpu_data_handle_t StepData::scratch(const Task& task) const {
+  if (training_ != nullptr) return training_->scratch(task);
+  const std::size_t stage = index(task.stage);
+  bool gpu = node(task.worker) > FetchedCopies::main_memory;
+  if (task.kind == TaskKind::norm)
+    return gpu || (!session_.knows_workers() && session_.on_gpus()) ? norm_scratch_.get() : nullptr;
+  if (!is_pass(task.kind)) return nullptr;
+  // The policy may choose a core or a GPU: take the larger of the two needs.
+  if (!session_.knows_workers() && session_.on_gpus() &&
+      std::ranges::count(nodes_, FetchedCopies::main_memory) > 0) {
+    gpu = scratch_size(schedule_, network_.stages[stage], true, graph_.rules()) >
+          scratch_size(schedule_, network_.stages[stage], false, graph_.rules());
+  }
+  return scratch_[gpu ? 1 : 0][stage].get();
+}
+
+void StepData::begin_step(int step, const model::Dataset* data) {
+  if (fetched_) fetched_->reset();
+  step_ = step;
+  dataset_ = data;
+  losses_.assign(index(schedule_.microbatches()), 0.0F);
+  problems_.clear();
+  for (const std::size_t d : first_for_host_) {
+    enter(d);
+    if (graph_.data()[d].kind == DataKind::loss) continue;
+    const Acquired acquired(handle(d), STARPU_W, "the input");
+    load(d, memory_of(d));
+  }
+  values_.clear();
+  if (dataset_ == nullptr) return;
+  for (const std::size_t d : prepared_) {
+    values_[d].resize(graph_.data()[d].size);
+    load(d, values_[d]);
+  }
+}
+
+bool StepData::is_for_host(const Datum& datum) const {
+  return (is_from_host(datum.kind) || datum.kind == DataKind::loss) && is_mine(datum);
+}
+
+void StepData::enter(std::size_t datum) {
+  in_slot_[slots_.of(datum)] = datum;
+  const Datum& entered = graph_.data()[datum];
+  starpu_data_set_coordinates(handle(datum), 2, entered.stage, entered.microbatch);  // for traces
+}
+
+void StepData::prepare(std::size_t datum) {
+  const Datum& next = graph_.data()[datum];
+  const std::size_t before = in_slot_[slots_.of(datum)];
+  if (before == datum) return;
+  enter(datum);
+  if (!is_for_host(next)) return;
+  if (next.kind != DataKind::loss) {
+    request(datum, STARPU_W, values_of(datum));
+  } else if (dataset_ != nullptr) {
+    request(before, STARPU_R, {});
+  }
+}
+
+std::vector<float> StepData::values_of(std::size_t datum) {
+  if (const auto prepared = values_.extract(datum)) return std::move(prepared.mapped());
+  if (dataset_ == nullptr) return {};
+  std::vector<float> values(graph_.data()[datum].size);
+  load(datum, values);
+  return values;
+}
+
+void StepData::request(std::size_t datum, starpu_data_access_mode mode, std::vector<float> values) {
+  auto argument = std::make_unique<Granted>(Granted{this, datum, std::move(values)});
+  require(starpu_data_acquire_cb(handle(datum), mode, granted, argument.get()), "StarPU", "reaching",
+          to_string(graph_.data()[datum].kind));
+  static_cast<void>(argument.release());  // `granted` takes it
+}
+
+// StarPU calls it on the thread that ends the last task before it, or on the one that inserts tasks.
+void StepData::granted(void* argument) noexcept {
+  const std::unique_ptr<const Granted> grant(static_cast<const Granted*>(argument));
+  StepData& data = *grant->data;
+  if (data.graph_.data()[grant->datum].kind == DataKind::loss) {
+    data.keep_loss(grant->datum);
+  } else {
+    std::ranges::copy(grant->values, data.memory_of(grant->datum).begin());
+  }
+  starpu_data_release(data.handle(grant->datum));
+}
+
+// Emulated jobs compute nothing, but StarPU remembers the readers of a datum until the next write: without a
+// write a step, its memory would grow with the steps.
+void StepData::load(std::size_t datum, std::span<float> out) {
+  if (dataset_ == nullptr) return;
+  const Datum& of = graph_.data()[datum];
+  try {
+    if (of.kind == DataKind::input) {
+      model::load_input(*dataset_, network_.stages[index(of.stage)], step_, of.microbatch,
+                        network_.source_index(of.stage), out);
+    } else {
+      dataset_->target(step_, of.microbatch, out);
+    }
+  } catch (const InputError& error) {
+    std::ranges::fill(out, 0.0F);
+    problems_.try_emplace(of.microbatch, error.what());
+  }
+}
+
+std::string StepData::data_problem() const {
+  if (problems_.empty()) return session_.mpi().first_problem("");
+  const auto& [microbatch, problem] = *problems_.begin();
+  return session_.mpi().first_problem(problem, microbatch);
+}
+
+std::vector<float> StepData::losses() {
+  for (const std::size_t first : first_for_host_) {
+    if (graph_.data()[first].kind != DataKind::loss) continue;
+    const std::size_t last = in_slot_[slots_.of(first)];
+    if (dataset_ == nullptr) continue;
+    read(last, "the loss", [&](std::span<const float>) { keep_loss(last); });
+  }
+  return losses_;
+}
+
+void StepData::drop(std::size_t datum) const {
+  starpu_mpi_cache_flush(MPI_COMM_WORLD, handle(datum));
+  const Datum& dropped = graph_.data()[datum];
+  // What the host has filled is dropped where a GPU has a copy. The host fills it again for its next use.
+  const bool is_copied =
+      is_from_host(dropped.kind) && fetched_ && node(dropped.worker) > FetchedCopies::main_memory;
+  if (is_mine(dropped) && (is_temporary(dropped.kind) || is_copied))
+    starpu_data_invalidate_submit(handle(datum));
+}
+
+void StepData::fetch_weights() const {
+  if (!fetched_) return;
+  int priority = 0;
+  for (const auto& [datum, node] : fetched_->weights()) {
+    require(starpu_data_prefetch_on_node_prio(handle(datum), static_cast<unsigned>(node), 1, --priority),
+            "StarPU", "fetching", "weights");
+  }
+}
+
+void StepData::drop_fetched(const Task& task) {
+  if (!fetched_) return;
+  for (const std::size_t datum : fetched_->unread_after(task))
+    starpu_data_evict_from_node(handle(datum), static_cast<unsigned>(node(task.worker)));
+}
+
+}  // namespace starpipe::runtime

@@ -1,0 +1,172 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <unordered_map>
+#include <vector>
+
+#include <starpu.h>
+
+#include "runtime/engine/handle.hpp"
+#include "runtime/engine/host_memory.hpp"
+#include "runtime/session/gpu_buffers.hpp"
+#include "runtime/session/session.hpp"
+#include "runtime/engine/worker_backend.hpp"
+#include "runtime/engine/data_slots.hpp"
+#include "runtime/engine/fetched_copies.hpp"
+#include "runtime/engine/rank_tasks.hpp"
+#include "runtime/engine/task_graph.hpp"
+#include "starpipe/base/index.hpp"
+#include "starpipe/model/dataset.hpp"
+#include "starpipe/model/network.hpp"
+#include "starpipe/plan/schedule/schedule.hpp"
+
+namespace starpipe::runtime {
+
+/// Owns the data of a step on this rank: StarPU's handles, the host memory behind those that last over the
+/// steps, and the scratch memory of the stages. Fills inputs and targets, keeps losses, and drops copies;
+/// RankTasks and FetchedCopies know when. Data of different micro-batches share handles as `slots` says. The
+/// thread that submits the step calls all of it, except `drop_fetched`, which the workers on GPUs call.
+class StepData {
+ public:
+  /// Registers the data that tasks of this rank touch. `parameters`: start values of each set. `window`:
+  /// how many of the rank's tasks are inserted before the first one has to end; nothing: all. The references
+  /// must outlive this.
+  StepData(const Session& session, const plan::Schedule& schedule, const model::Network& network,
+           const TaskGraph& graph, const RankTasks& tasks, const DataSlots& slots,
+           std::span<const std::vector<float>> parameters, std::optional<int> window);
+
+  /// The data of an evaluation. It reads the weights of `training`, and uses its scratch memory; it registers
+  /// the rest itself. `graph`, `tasks`, `slots`: of the evaluation, which has the placement of the training's
+  /// F: so `training` has a handle for all weights that tasks on this rank read.
+  StepData(const Session& session, const plan::Schedule& schedule, const TaskGraph& graph,
+           const RankTasks& tasks, const DataSlots& slots, const StepData& training,
+           std::optional<int> window);
+
+  [[nodiscard]] starpu_data_handle_t handle(std::size_t datum) const { return handles_[slots_.of(datum)]; }
+  /// Scratch memory that is large enough for a pass, or a norm, on each worker that may run it; nullptr when
+  /// the task needs none.
+  [[nodiscard]] starpu_data_handle_t scratch(const Task& task) const;
+  /// The rank that owns a datum: the rank of its writer.
+  [[nodiscard]] int owner(const Datum& datum) const { return session_.map().rank_of(datum.worker); }
+  [[nodiscard]] bool is_mine(const Datum& datum) const { return session_.is_local(datum.worker); }
+
+  /// Fills the inputs and targets of step `step` from `data`, one in each slot, and prepares the values of
+  /// the others that the first window's tasks read. nullptr: nothing is computed from them, and they are only
+  /// marked as written. Micro-batches that `data` cannot give are zeros: see `data_problem`. Call it before
+  /// the tasks of the step are inserted. `data` must outlive the step.
+  void begin_step(int step, const model::Dataset* data);
+
+  /// Asks StarPU to copy weights to the GPUs of this rank whose jobs read them, in the order of these jobs.
+  /// Weights are ready when a step begins, so their copies need not wait until a job is. Call it before the
+  /// tasks of the step are inserted. Does not wait.
+  void fetch_weights() const;
+
+  /// Call it before the insertion of each of the rank's tasks, for each datum that the task touches. When
+  /// the datum is the next one in its slot, asks StarPU to let the host keep the loss that was there before,
+  /// or to let it copy the input's or target's values, as soon as the tasks of the slot's last datum have
+  /// ended. Does not wait.
+  void prepare(std::size_t datum);
+
+  /// Calls `use` with the values of a datum that this rank owns and that lasts over the steps. Waits for the
+  /// tasks that write it. `name`: for messages. What `use` throws is passed on.
+  template <class Use>
+  void read(std::size_t datum, std::string_view name, Use use) const {
+    const Acquired acquired(handle(datum), STARPU_R, name);
+    use(memory_[slots_.of(datum)].get());
+  }
+
+  /// Like `read`; `use` may change the values. Call it before the first step or between steps.
+  template <class Use>
+  void write(std::size_t datum, std::string_view name, Use use) {
+    const Acquired acquired(handle(datum), STARPU_RW, name);
+    use(memory_of(datum));
+  }
+
+  /// The losses that workers of this rank computed in the step, [micro-batch]; 0 for all others. Waits for
+  /// the tasks that write them. Call it when all tasks of the step are inserted.
+  [[nodiscard]] std::vector<float> losses();
+
+  /// Collective. Why the first micro-batch that some rank could not read in this step cannot be read; empty
+  /// when all were read. Call it when all tasks of the step have ended.
+  [[nodiscard]] std::string data_problem() const;
+
+  /// Call it after the insertion of the rank's last task that touches the datum in the step. Frees copies of
+  /// other ranks' data and temporaries; owners forget the ranks that they sent the datum to.
+  void drop(std::size_t datum) const;
+
+  /// Call it when `task` has ended on its worker, a GPU. Drops the GPU's copies of lasting data of other
+  /// workers of this rank that no later task of the step reads there. StarPU would keep them until the
+  /// datum is written again. The writer has the value, so nothing is written back. Thread-safe.
+  void drop_fetched(const Task& task);
+
+ private:
+  [[nodiscard]] std::vector<float> start_value(const Datum& datum,
+                                               std::span<const std::vector<float>> parameters) const;
+  // Registers the data that tasks of this rank touch, but for those that have a handle.
+  void register_data(const RankTasks& tasks, std::span<const std::vector<float>> parameters);
+  // `home`: the memory node of `memory`. Without one StarPU allocates memory when it is first written.
+  [[nodiscard]] starpu_data_handle_t register_words(std::size_t size, int home = -1,
+                                                    std::uintptr_t memory = 0) const;
+  void register_datum(std::size_t number, std::span<const std::vector<float>> parameters);
+  // nullptr when no task of this rank touches them.
+  [[nodiscard]] starpu_data_handle_t handle_of_weights(int stage, int holder) const;
+  void register_scratch();
+  [[nodiscard]] int node(int worker) const { return nodes_[index(worker)]; }
+
+  // A datum that the host fills or keeps once StarPU has granted it. StarPU may grant it on a worker's
+  // thread, whose next job then waits. So the values of an input are made before, on the thread that inserts
+  // tasks.
+  struct Granted {
+    StepData* data;
+    std::size_t datum;
+    std::vector<float> values;  // of an input or a target
+  };
+  // Whether the host of this rank fills the datum before its tasks, or keeps its value after them.
+  [[nodiscard]] bool is_for_host(const Datum& datum) const;
+  // Notes that the datum is the one in its slot now.
+  void enter(std::size_t datum);
+  static void granted(void* argument) noexcept;
+  void request(std::size_t datum, starpu_data_access_mode mode, std::vector<float> values);
+  void find_prepared(const RankTasks& tasks, std::optional<int> window);
+  // Writes the values of an input or a target to `out`. None while nothing is computed. Zeros when the data
+  // throw InputError: so the tasks of the step run as on the other ranks, and the ranks end together after
+  // it.
+  void load(std::size_t datum, std::span<float> out);
+  // The values of an input or a target: those that `begin_step` has prepared, else made now.
+  [[nodiscard]] std::vector<float> values_of(std::size_t datum);
+  void keep_loss(std::size_t datum) { losses_[index(graph_.data()[datum].microbatch)] = memory_of(datum)[0]; }
+  [[nodiscard]] std::span<float> memory_of(std::size_t datum) { return memory_[slots_.of(datum)].get(); }
+
+  const Session& session_;
+  const plan::Schedule& schedule_;
+  const model::Network& network_;
+  const TaskGraph& graph_;
+  const DataSlots& slots_;
+  std::vector<int> nodes_;                // StarPU's memory node of each logical worker; -1 on other ranks
+  std::optional<FetchedCopies> fetched_;  // when some workers are GPUs and the worker of each task is known
+  std::vector<HostMemory> memory_;        // by slot; empty unless this rank's host provides it
+  std::vector<PinnedMemory> pinned_;      // the part of `memory_` that GPUs copy from and to
+  const StepData* training_ = nullptr;    // whose weights and scratch memory an evaluation uses
+  std::vector<starpu_data_handle_t> handles_;  // by slot; none where this rank's tasks touch no datum
+  std::vector<Handle> own_;                    // those among them that this has registered
+  std::vector<std::size_t> first_for_host_;    // the first datum of each slot that is for the host
+  std::vector<std::size_t> prepared_;          // inputs and targets whose values `begin_step` prepares
+  std::unordered_map<std::size_t, std::vector<float>> values_;  // of them, until their tasks are inserted
+  std::vector<std::size_t> in_slot_;                            // by slot: the datum that was inserted last
+  std::vector<float> losses_;                                   // of this step, by micro-batch
+  int step_ = 0;
+  const model::Dataset* dataset_ = nullptr;     // none while nothing is computed
+  std::map<int, std::string> problems_;         // of this step, by micro-batch
+  std::array<std::vector<Handle>, 2> scratch_;  // of cores and of GPUs, by stage
+  Handle norm_scratch_;                         // of norms on GPUs
+};
+
+}  // namespace starpipe::runtime

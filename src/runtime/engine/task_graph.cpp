@@ -1,0 +1,428 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "runtime/engine/task_graph.hpp"
+
+#include <algorithm>
+#include <array>
+#include <cstdint>
+#include <memory>
+#include <set>
+#include <stdexcept>
+#include <utility>
+
+#include "runtime/engine/datum_numbers.hpp"
+#include "runtime/engine/verdict.hpp"
+#include "starpipe/base/error.hpp"
+#include "starpipe/base/index.hpp"
+#include "starpipe/plan/schedule/check.hpp"
+#include "starpipe/plan/schedule/schedule.hpp"
+#include "starpipe/plan/simulate/reductions.hpp"
+
+namespace starpipe::runtime {
+
+namespace {
+
+// In the order of the enums.
+constexpr std::array<std::string_view, 12> data_names = {
+    "weights", "master weights", "optimizer state", "weight gradient", "input",    "target",
+    "loss",    "verdict",        "activation",      "stash",           "gradient", "gradient stash"};
+static_assert(data_names.size() == index(DataKind::gradient_stash) + 1);
+constexpr std::array<std::string_view, 12> task_names = {
+    "zero", "F", "B", "W", "BW", "close", "add", "copy", "judge", "norm", "merge", "optimize"};
+static_assert(task_names.size() == index(TaskKind::optimize) + 1);
+
+}  // namespace
+
+std::string_view to_string(DataKind kind) { return data_names[index(kind)]; }
+std::string_view to_string(TaskKind kind) { return task_names[index(kind)]; }
+
+std::string name_of(const Task& task, const plan::Schedule& schedule) {
+  if (task.job) return plan::to_string(schedule.job(*task.job));
+  const int shared = task.stage - schedule.stages();
+  const std::string of = shared < 0 ? std::to_string(task.stage) : "shared " + std::to_string(shared);
+  return std::string(to_string(task.kind)) + "(" + of + ")";
+}
+
+class TaskGraph::Builder {
+ public:
+  Builder(const plan::Schedule& schedule, const model::Network& network,
+          const model::OptimizerConfig& optimizer, TaskGraph& graph, const plan::Schedule& training,
+          int in_flight = 0)
+      : schedule_(schedule),
+        network_(network),
+        optimizer_(optimizer),
+        can_skip_(graph.rules_.can_skip),
+        in_flight_(in_flight),
+        updates_wait_(graph.rules_.has_norm && (optimizer.clip || can_skip_)),
+        graph_(graph),
+        sets_(network.sets()),
+        numbers_(schedule.stages(), schedule.microbatches()) {
+    for (int s = 0; s < schedule.stages(); ++s) shared_sets_.push_back(network.shared_sets(s));
+    for (std::size_t set = network.stages.size(); set < sets_.size(); ++set)
+      shared_holders_.emplace_back(schedule, training, sets_[set].first_stage());
+  }
+
+  void build() {
+    for (int set = 0; std::cmp_less(set, sets_.size()); ++set) persistent(set);
+    if (graph_.rules_.has_norm) add_verdicts();
+    graph_.tasks_.reserve(schedule_.job_count());
+    for (const plan::JobId id : plan::topological_order(schedule_)) job(id);
+    if (!schedule_.forward_only()) add_update();
+    graph_.tasks_.shrink_to_fit();
+    graph_.data_.shrink_to_fit();
+  }
+
+ private:
+  // The tasks after the jobs.
+  void add_update() {
+    for (const int worker : judges_)
+      add_task({TaskKind::judge, 0, worker, std::nullopt, {{verdict(worker), Access::write}}});
+    // Backward passes end with the first stage. A worker's norms run one after the other, in this order.
+    for (int s = schedule_.stages(); s-- > 0;) reduce(s);
+    for (int set = schedule_.stages(); std::cmp_less(set, sets_.size()); ++set) reduce(set);
+    join_verdicts();
+    for (int set = 0; std::cmp_less(set, sets_.size()); ++set) update(set);
+  }
+
+  // A task before its accesses are in the graph.
+  struct Draft {
+    TaskKind kind;
+    int stage;
+    int worker;
+    std::optional<plan::JobId> job;
+    std::vector<DataAccess> data;
+  };
+
+  void add_task(const Draft& task) {
+    std::pmr::polymorphic_allocator<DataAccess> allocator(graph_.memory_.get());
+    const std::span<DataAccess> data(allocator.allocate(task.data.size()), task.data.size());
+    std::ranges::uninitialized_copy(task.data, data);
+    graph_.tasks_.push_back({task.kind, task.stage, task.worker, task.job, data});
+  }
+
+  std::uint32_t add(const DatumKey& key, const Datum& datum) {
+    if (graph_.data_.size() >= no_datum) throw InputError("schedule: a step has more than 2^32 data");
+    const auto number = static_cast<std::uint32_t>(graph_.data_.size());
+    graph_.data_.push_back(datum);
+    if (!numbers_.add(key, number)) throw std::logic_error("a datum has two writers");
+    return number;
+  }
+
+  [[nodiscard]] std::uint32_t find(const DatumKey& key) const {
+    const std::uint32_t number = numbers_.find(key);
+    if (number == no_datum) throw std::out_of_range("a task reads a datum that no task has written");
+    return number;
+  }
+
+  [[nodiscard]] const model::Stage& stage(int s) const { return network_.stages[index(s)]; }
+
+  [[nodiscard]] bool is_shared(int set) const { return set >= schedule_.stages(); }
+
+  [[nodiscard]] bool has_parameters(int set) const { return sets_[index(set)].size > 0; }
+
+  // The workers that hold the weights of a set. An evaluation needs those that its jobs read.
+  [[nodiscard]] std::vector<int> holders(int set) const {
+    const int first = sets_[index(set)].first_stage();
+    if (!is_shared(set) || !schedule_.forward_only()) return plan::weight_holders(schedule_, first);
+    std::set<int> read;
+    for (const int s : sets_[index(set)].stages) {
+      for (int b = 0; b < schedule_.microbatches(); ++b)
+        read.insert(shared_holder(index(set)).of(schedule_.forward(s, b)));
+    }
+    return {read.begin(), read.end()};
+  }
+
+  [[nodiscard]] const plan::SharedHolders& shared_holder(std::size_t set) const {
+    return shared_holders_[set - network_.stages.size()];
+  }
+
+  // The list of parameters, weights, optimizer state and gradient accumulators of a set, and the tasks that
+  // zero the accumulators.
+  void persistent(int s) {
+    const model::ParameterSet& set = sets_[index(s)];
+    const std::vector<model::Parameter>& all = set.parameters;
+    SetParameters parameters{
+        .stages = set.stages, .size = set.size, .first = parameter_count_, .sizes = {}, .ranges = {}};
+    for (const model::Parameter& parameter : all) parameters.sizes.push_back(parameter.size());
+    parameters.ranges = model::decay_ranges(optimizer_, all);
+    parameter_count_ += all.size();
+    graph_.parameters_.push_back(std::move(parameters));
+    const std::size_t size = set.size;
+    if (size == 0) return;
+    std::vector<int> accumulators = plan::gradient_workers(schedule_, set.stages);
+    for (const int holder : holders(s)) {
+      add({DataKind::weights, s, -1, holder}, {DataKind::weights, s, -1, holder, set.weights_size()});
+      if (schedule_.forward_only()) continue;
+      if (set.has_master()) add({DataKind::master, s, -1, holder}, {DataKind::master, s, -1, holder, size});
+      const std::size_t state = model::optimizer_state_size(optimizer_, size);
+      if (state > 0)
+        add({DataKind::optimizer_state, s, -1, holder}, {DataKind::optimizer_state, s, -1, holder, state});
+      if (std::ranges::find(accumulators, holder) == accumulators.end()) accumulators.push_back(holder);
+    }
+    for (const int worker : accumulators) {
+      const auto datum =
+          add({DataKind::weight_gradient, s, -1, worker}, {DataKind::weight_gradient, s, -1, worker, size});
+      add_task({TaskKind::zero, s, worker, std::nullopt, {{datum, Access::write}}});
+    }
+  }
+
+  void job(plan::JobId id) {
+    const plan::Job j = schedule_.job(id);
+    const auto [holder, worker] = schedule_.placement(id);
+    Draft task{TaskKind::F, j.stage, worker, id, {}};
+    const bool has_weights = has_parameters(j.stage);
+    if (has_weights && j.pass != plan::Pass::W) {
+      task.data.push_back({find({DataKind::weights, j.stage, -1, holder}), Access::read});
+    }
+    for (const std::size_t set : shared_sets_[index(j.stage)]) {
+      if (j.pass == plan::Pass::W) continue;
+      const auto number = static_cast<int>(set);
+      task.data.push_back({find({DataKind::weights, number, -1, shared_holder(set).of(id)}), Access::read});
+    }
+    switch (j.pass) {
+      case plan::Pass::F:
+        forward(j, task);
+        break;
+      case plan::Pass::B:
+        task.kind = TaskKind::B;
+        backward(j, task);
+        break;
+      case plan::Pass::W:
+        task.kind = TaskKind::W;
+        weights(j, task);
+        break;
+      case plan::Pass::BW:
+        task.kind = TaskKind::BW;
+        backward(j, task);
+        break;
+    }
+    if (j.pass == plan::Pass::W || j.pass == plan::Pass::BW) {
+      if (has_weights) task.data.push_back({gradient(j.stage, worker), Access::accumulate});
+      for (const std::size_t set : shared_sets_[index(j.stage)])
+        task.data.push_back({gradient(static_cast<int>(set), worker), Access::accumulate});
+    }
+    if (can_skip_) task.data.push_back({verdict(worker), Access::precede});
+    add_task(task);
+  }
+
+  [[nodiscard]] std::uint32_t verdict(int worker) const { return find({DataKind::verdict, -1, -1, worker}); }
+
+  // The holder that computes the norm of a set.
+  [[nodiscard]] int norm_worker(int s) const {
+    const std::vector<int> all = holders(s);
+    return all[index(s) % all.size()];
+  }
+
+  // A verdict for each worker that computes norms, or waits for them, or whose passes may find infinity or
+  // NaN.
+  void add_verdicts() {
+    std::set<int> workers;
+    for (const plan::JobId id : schedule_.order()) {
+      if (can_skip_) workers.insert(schedule_.compute(id));
+    }
+    for (int s = 0; std::cmp_less(s, sets_.size()); ++s) {
+      if (!has_parameters(s)) continue;
+      workers.insert(norm_worker(s));
+      if (!updates_wait_) continue;
+      for (const int holder : holders(s)) workers.insert(holder);
+    }
+    for (const int worker : workers) {
+      add({DataKind::verdict, -1, -1, worker},
+          {DataKind::verdict, -1, -1, worker, Verdict::words(parameter_count_)});
+      judges_.push_back(worker);
+    }
+  }
+
+  // Up a binary tree to the first worker, and down again when updates wait for the complete verdict.
+  void join_verdicts() {
+    const auto merge = [&](int from, int into) {
+      add_task({TaskKind::merge,
+                0,
+                into,
+                std::nullopt,
+                {{verdict(from), Access::read}, {verdict(into), Access::update}}});
+    };
+    const std::size_t count = judges_.size();
+    std::size_t distance = 1;
+    for (; distance < count; distance *= 2) {
+      for (std::size_t i = 0; i + distance < count; i += 2 * distance)
+        merge(judges_[i + distance], judges_[i]);
+    }
+    if (!updates_wait_) return;
+    for (distance /= 2; distance > 0; distance /= 2) {
+      for (std::size_t i = 0; i + distance < count; i += 2 * distance)
+        merge(judges_[i], judges_[i + distance]);
+    }
+  }
+
+  // Data of size 0 are left out: write() does not add them, and read() does not find them.
+  void write(Draft& task, DatumKey key, Datum datum) {
+    if (datum.size > 0) task.data.push_back({add(key, datum), Access::write});
+  }
+  void read(Draft& task, const DatumKey& key) {
+    if (const std::uint32_t number = numbers_.find(key); number != no_datum)
+      task.data.push_back({number, Access::read});
+  }
+
+  // Reads a datum that the host fills before the step. Each worker that reads it has its own.
+  void read_from_host(Draft& task, DataKind kind, int s, int b, std::size_t size) {
+    const DatumKey key = {kind, s, b, task.worker};
+    const std::uint32_t number = numbers_.find(key);
+    task.data.push_back(
+        {number != no_datum ? number : add(key, {kind, s, b, task.worker, size}), Access::read});
+  }
+
+  // The inputs of F, except the weights.
+  void read_inputs(const plan::Job& j, Draft& task) {
+    const auto& [s, b, pass] = j;
+    const model::Stage& st = stage(s);
+    const auto preds = schedule_.graph().pred(s);
+    if (preds.empty()) read_from_host(task, DataKind::input, s, b, st.input_size(0));
+    if (preds.empty() && in_flight_ > 0 && b >= in_flight_) {
+      const int sink = schedule_.graph().sink();
+      task.data.push_back({find({DataKind::loss, sink, b - in_flight_, 0}), Access::read});
+    }
+    for (const int p : preds) task.data.push_back({find({DataKind::activation, p, b, 0}), Access::read});
+    if (st.target_columns() > 0)
+      read_from_host(task, DataKind::target, s, b, st.rows() * st.target_columns());
+  }
+
+  void write_stash(const plan::Job& j, Draft& task) {
+    const auto& [s, b, pass] = j;
+    write(task, {DataKind::stash, s, b, 0}, {DataKind::stash, s, b, task.worker, stage(s).stash_size()});
+  }
+
+  void forward(const plan::Job& j, Draft& task) {
+    const auto& [s, b, pass] = j;
+    const model::Stage& st = stage(s);
+    const int w = task.worker;
+    read_inputs(j, task);
+    if (st.is_sink()) {
+      write(task, {DataKind::loss, s, b, 0}, {DataKind::loss, s, b, w, 1});
+    } else {
+      write(task, {DataKind::activation, s, b, 0}, {DataKind::activation, s, b, w, st.output_size()});
+    }
+    if (!schedule_.recompute() && !schedule_.forward_only()) write_stash(j, task);
+  }
+
+  void backward(const plan::Job& j, Draft& task) {
+    const auto& [s, b, pass] = j;
+    const model::Stage& st = stage(s);
+    if (schedule_.recompute()) {
+      read_inputs(j, task);
+      read(task, {DataKind::loss, s, b, 0});  // the sink's B waits for its F
+      write_stash(j, task);
+    } else {
+      read(task, {DataKind::stash, s, b, 0});
+    }
+    for (const int next : schedule_.graph().succ(s)) read(task, gradient_key(s, b, next));
+    const auto preds = schedule_.graph().pred(s);
+    const std::size_t gradients = st.adds_inputs() ? 1 : preds.size();
+    for (std::size_t i = 0; i < gradients; ++i) {
+      write(task, gradient_key(preds[i], b, s),
+            {DataKind::gradient, preds[i], b, task.worker, st.input_size(i)});
+    }
+    if (pass == plan::Pass::B) {
+      write(task, {DataKind::gradient_stash, s, b, 0},
+            {DataKind::gradient_stash, s, b, task.worker, st.gradient_stash_size()});
+    }
+  }
+
+  // The gradient of a stage's output that `next`, which reads this output, computes. A stage that adds its
+  // inputs computes one for all of them, which counts as that of the first.
+  [[nodiscard]] DatumKey gradient_key(int s, int b, int next) const {
+    const int of = stage(next).adds_inputs() ? schedule_.graph().pred(next).front() : s;
+    return {DataKind::gradient, of, b, next};
+  }
+
+  void weights(const plan::Job& j, Draft& task) {
+    read(task, {DataKind::stash, j.stage, j.microbatch, 0});
+    read(task, {DataKind::gradient_stash, j.stage, j.microbatch, 0});
+  }
+
+  [[nodiscard]] std::uint32_t gradient(int s, int worker) const {
+    return find({DataKind::weight_gradient, s, -1, worker});
+  }
+
+  // Reduces the gradient of a set, and computes its norm.
+  void reduce(int s) {
+    if (!has_parameters(s)) return;
+    // Accumulating tasks share the accumulator. `close` takes it for itself, so that tasks that read the sum
+    // wait for all of them.
+    for (const int worker : plan::gradient_workers(schedule_, sets_[index(s)].stages)) {
+      add_task({TaskKind::close, s, worker, std::nullopt, {{gradient(s, worker), Access::update}}});
+    }
+    for (const plan::ReductionStep& step : plan::reduction_plan(schedule_, sets_[index(s)].stages)) {
+      const auto kind = step.broadcast ? TaskKind::copy : TaskKind::add;
+      const auto access = step.broadcast ? Access::write : Access::update;
+      add_task({kind,
+                s,
+                step.into,
+                std::nullopt,
+                {{gradient(s, step.from), Access::read}, {gradient(s, step.into), access}}});
+    }
+    if (!graph_.rules_.has_norm) return;
+    const int worker = norm_worker(s);
+    add_task({TaskKind::norm,
+              s,
+              worker,
+              std::nullopt,
+              {{gradient(s, worker), Access::read}, {verdict(worker), Access::update}}});
+  }
+
+  // Updates the weights of a set on each holder.
+  void update(int s) {
+    if (!has_parameters(s)) return;
+    for (const int holder : holders(s)) {
+      Draft task{TaskKind::optimize, s, holder, std::nullopt, {}};
+      if (updates_wait_) task.data.push_back({verdict(holder), Access::read});
+      task.data.push_back({gradient(s, holder), Access::read});
+      const bool has_master = sets_[index(s)].has_master();
+      if (has_master) task.data.push_back({find({DataKind::master, s, -1, holder}), Access::update});
+      task.data.push_back(
+          {find({DataKind::weights, s, -1, holder}), has_master ? Access::write : Access::update});
+      const std::uint32_t state = numbers_.find({DataKind::optimizer_state, s, -1, holder});
+      if (state != no_datum) task.data.push_back({state, Access::update});
+      add_task(task);
+    }
+  }
+
+  const plan::Schedule& schedule_;
+  const model::Network& network_;
+  const model::OptimizerConfig& optimizer_;
+  bool can_skip_;
+  int in_flight_;      // most micro-batches that an evaluation has begun and not ended; 0: no limit
+  bool updates_wait_;  // for a verdict
+  TaskGraph& graph_;
+  std::vector<int> judges_;  // the workers with a verdict
+  std::size_t parameter_count_ = 0;
+  std::vector<model::ParameterSet> sets_;
+  std::vector<std::vector<std::size_t>> shared_sets_;  // by stage
+  std::vector<plan::SharedHolders> shared_holders_;    // of the sets that are shared
+  DatumNumbers numbers_;
+};
+
+TaskGraph::TaskGraph(const plan::Schedule& schedule, const model::Network& network,
+                     const model::OptimizerConfig& optimizer, const StepRules& rules)
+    : rules_(rules) {
+  if (!(schedule.graph() == network.graph)) throw std::logic_error("the schedule is for another stage graph");
+  Builder(schedule, network, optimizer, *this, schedule).build();
+}
+
+// At least a round of the schedule lies between a micro-batch and the one that it waits for. So the wait goes
+// forward in the graph's order of tasks.
+TaskGraph TaskGraph::evaluation(const plan::Schedule& schedule, const plan::Schedule& forward,
+                                const model::Network& network) {
+  TaskGraph graph;
+  graph.rules_ = {.has_norm = false};
+  const int in_flight = 2 * std::max(schedule.microbatches(), schedule.workers());
+  Builder(forward, network, {}, graph, schedule, in_flight).build();
+  return graph;
+}
+
+std::optional<std::size_t> TaskGraph::complete_verdict() const {
+  const auto found = std::ranges::find(data_, DataKind::verdict, &Datum::kind);
+  if (found == data_.end()) return std::nullopt;
+  return static_cast<std::size_t>(found - data_.begin());
+}
+
+}  // namespace starpipe::runtime

@@ -1,0 +1,179 @@
+// SPDX-License-Identifier: Apache-2.0
+// One training step as tasks over data: the engine inserts these tasks into StarPU, and the meter counts
+// them.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <memory_resource>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "starpipe/model/network.hpp"
+#include "starpipe/model/optimizer.hpp"
+#include "starpipe/plan/schedule/schedule.hpp"
+#include "runtime/engine/step_rules.hpp"
+
+namespace starpipe::runtime {
+
+enum class DataKind : std::uint8_t {
+  weights,  // in the precision that passes read; one for each holder; lasts over the steps
+  master,   // the parameters in fp32, only when `weights` are in bf16; one for each holder, like `weights`
+  optimizer_state,  // as `weights`
+  weight_gradient,  // accumulator, one for each worker that runs W or BW and each holder; lasts over the
+                    // steps
+  input,            // of a source, one for each worker that reads it; the host fills it before the step
+  target,           // of a stage that reads it, as `input`
+  loss,             // the host reads it after the step
+  verdict,          // what a worker knows of the whole step: class Verdict; in the host's memory
+  activation,       // this kind and the next ones are written once a step and dropped after their last reader
+  stash,
+  gradient,
+  gradient_stash,
+};
+
+/// Whether StarPU allocates the memory at the first write and frees it after the last reader. Otherwise the
+/// host provides the memory, and may read it between steps.
+constexpr bool is_temporary(DataKind kind) { return kind >= DataKind::activation; }
+
+/// Whether the host fills it before the tasks that read it: a micro-batch's input or target.
+constexpr bool is_from_host(DataKind kind) { return kind == DataKind::input || kind == DataKind::target; }
+
+/// Its name in messages, such as "weight gradient".
+std::string_view to_string(DataKind kind);
+
+/// A piece of data of the step. Only one worker writes it: its writer.
+struct Datum {
+  DataKind kind;
+  int stage;         // an activation is the output of this stage, a gradient is that output's gradient; of
+                     // parameters and their gradient it is the number of their set (Network::sets)
+  int microbatch;    // -1 for data that last over the steps
+  int worker;        // the logical worker that writes it
+  std::size_t size;  // words of 4 bytes
+};
+
+enum class Access : std::uint8_t {
+  read,
+  write,
+  update,      // read and write
+  accumulate,  // add to it, in any order that the policy chooses, until a `close` task
+  precede,     // no access to its memory; the next task that writes the datum waits for this task
+};
+
+enum class TaskKind : std::uint8_t {
+  zero,  // clears an accumulator
+  F,
+  B,
+  W,
+  BW,
+  close,     // takes an accumulator for itself, after all tasks that accumulate
+  add,       // a step of a reduction: adds another worker's sum to the worker's own
+  copy,      // takes over the finished sum, on a further holder
+  judge,     // begins a worker's verdict: whether passes of the worker found infinity or NaN
+  norm,      // adds a stage's gradient to a holder's verdict: the sum of squares of each parameter
+  merge,     // joins another worker's verdict into the worker's own
+  optimize,  // updates the weights of a holder: by a clipped gradient, or not at all, as a verdict says
+};
+
+std::string_view to_string(TaskKind kind);
+/// F, B, W or BW.
+constexpr bool is_pass(TaskKind kind) { return kind >= TaskKind::F && kind <= TaskKind::BW; }
+
+struct DataAccess {
+  std::uint32_t datum;  // its number in TaskGraph::data()
+  Access access;
+};
+
+/// A task of the step. `data`: for add, copy, norm and merge first the source, then the target; for an update
+/// that waits for a verdict, first the verdict. Kernels of passes find their data by kind; data of one kind
+/// are in the order of the stage's predecessors or successors.
+struct Task {
+  TaskKind kind;
+  int stage;   // of a task that is no pass: the set of parameters
+  int worker;  // the logical worker that runs it
+  std::optional<plan::JobId> job;
+  std::span<const DataAccess> data;  // the graph owns them
+};
+
+/// The task for people: F(2,0) for a job, else its kind and its stage.
+std::string name_of(const Task& task, const plan::Schedule& schedule);
+
+/// A set of parameters: the own ones of a stage, or one that several stages share.
+struct SetParameters {
+  std::vector<int> stages;  ///< that use it
+  std::size_t size = 0;     ///< how many numbers it has
+  std::size_t first = 0;    ///< the number of its first one among all parameters of the network
+  std::vector<std::size_t> sizes;
+  std::vector<model::DecayRange> ranges;
+
+  /// The stage to name in messages.
+  [[nodiscard]] int first_stage() const { return stages.front(); }
+};
+
+/// All data and tasks of a step of `schedule`. The tasks would run correctly one after the other in their
+/// order, and the order keeps the order of each worker: StarPU derives implicit dependencies from it.
+/// Accumulators are zeroed first. Jobs follow in topological order. Then accumulators are closed, gradients
+/// are reduced and the holders' optimizers run.
+///
+/// When the gradient of a stage is complete, one of its holders computes the sum of squares of each parameter
+/// for its verdict (`norm`). All holders have the same gradient, bit by bit; stages take turns among them.
+/// The verdicts are joined up a binary tree of workers, so the first worker with a verdict knows the norm
+/// after the step. When updates wait for a verdict, since the gradient is clipped or the update may be
+/// skipped, the complete verdict goes down the same tree to all holders. In a graph that can skip updates,
+/// verdicts also know whether the values of all passes were finite.
+///
+/// A set of parameters that several stages share has its weights on the holders of the first of these stages.
+/// Each worker that computes W or BW of such a stage has an accumulator, which all of these stages use.
+///
+/// With recomputation B, or BW, reads the inputs of F, computes F again and writes the stash.
+///
+/// The graph of a schedule of forward passes alone (`plan::forward_passes`) is an evaluation: it reads the
+/// weights, writes losses, and has no other tasks than jobs. A source's F also reads the loss of the
+/// micro-batch `in_flight` micro-batches before. It does nothing with it: so a worker that is faster than the
+/// others does not fill the memory with activations.
+class TaskGraph {
+ public:
+  /// The schedule's and network's stage graphs must be equal; throws std::logic_error otherwise.
+  TaskGraph(const plan::Schedule& schedule, const model::Network& network,
+            const model::OptimizerConfig& optimizer, const StepRules& rules = {});
+  // Tasks point to their accesses, which a move leaves where they are.
+  TaskGraph(TaskGraph&&) = default;
+  TaskGraph& operator=(TaskGraph&&) = default;
+  TaskGraph(const TaskGraph&) = delete;
+  TaskGraph& operator=(const TaskGraph&) = delete;
+  ~TaskGraph() = default;
+  /// The evaluation of `schedule`, on the micro-batches of `forward`, its forward passes.
+  static TaskGraph evaluation(const plan::Schedule& schedule, const plan::Schedule& forward,
+                              const model::Network& network);
+
+  [[nodiscard]] const std::vector<Datum>& data() const { return data_; }
+  [[nodiscard]] const std::vector<Task>& tasks() const { return tasks_; }
+  [[nodiscard]] const StepRules& rules() const { return rules_; }
+  /// The sets of parameters, as Network::sets() numbers them.
+  [[nodiscard]] const std::vector<SetParameters>& parameters() const { return parameters_; }
+  /// The datum with the verdict that is complete after a step; nothing in a graph without norms or without
+  /// parameters.
+  [[nodiscard]] std::optional<std::size_t> complete_verdict() const;
+  /// The index in tasks() of one of its elements.
+  [[nodiscard]] std::size_t number_of(const Task& task) const {
+    return static_cast<std::size_t>(&task - tasks_.data());
+  }
+
+ private:
+  class Builder;
+  TaskGraph() = default;
+
+  StepRules rules_;
+  std::vector<SetParameters> parameters_;
+  std::vector<Datum> data_;
+  // Of the tasks' accesses. A vector would be copied as it grows.
+  std::unique_ptr<std::pmr::monotonic_buffer_resource> memory_ =
+      std::make_unique<std::pmr::monotonic_buffer_resource>();
+  std::vector<Task> tasks_;
+};
+
+}  // namespace starpipe::runtime

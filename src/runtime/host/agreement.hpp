@@ -1,0 +1,49 @@
+// SPDX-License-Identifier: Apache-2.0
+// Mistakes and failures on some rank: all ranks end together.
+#pragma once
+
+#include <functional>
+#include <optional>
+#include <stdexcept>
+#include <string>
+#include <utility>
+
+#include "runtime/host/mpi.hpp"
+#include "starpipe/base/error.hpp"
+
+namespace starpipe::runtime {
+
+/// Collective. Runs `setup` on every rank. If it throws InputError on any rank, all ranks throw the same
+/// InputError.
+template <class Setup>
+auto agree(const Mpi& mpi, Setup setup) {
+  std::string problem;
+  std::optional<decltype(setup())> result;
+  try {
+    result.emplace(setup());
+  } catch (const InputError& error) {
+    problem = error.what();
+  }
+  problem = mpi.first_problem(problem);
+  if (!problem.empty()) throw InputError(problem);
+  return std::move(*result);
+}
+
+/// A failure that every rank has found at the same point of the run and throws there. So no rank waits for
+/// another, and each can end in good order.
+class RunFailure : public std::runtime_error {
+ public:
+  /// `status`: the exit status of the run; 2 where input turns out to be bad after the run has begun.
+  explicit RunFailure(const std::string& message, int status = 1)
+      : std::runtime_error(message), status_(status) {}
+  [[nodiscard]] int status() const { return status_; }
+
+ private:
+  int status_;
+};
+
+/// Runs `function`. If it throws anything but RunFailure, ends the run on all ranks at once: other ranks
+/// would wait for this rank, and destructors would wait for tasks and for other ranks.
+void or_abort(const Mpi& mpi, const std::function<void()>& function);
+
+}  // namespace starpipe::runtime

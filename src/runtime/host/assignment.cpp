@@ -1,0 +1,279 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "runtime/host/assignment.hpp"
+
+#include <algorithm>
+#include <cstdint>
+#include <limits>
+#include <map>
+#include <numeric>
+#include <optional>
+#include <random>
+#include <stdexcept>
+#include <utility>
+
+#include "runtime/host/link.hpp"
+#include "starpipe/base/index.hpp"
+
+namespace starpipe::runtime {
+namespace {
+
+using Mapping = std::vector<int>;  // by worker: its device
+
+constexpr int shuffled_starts = 20;
+constexpr std::int64_t most_tries = 200'000'000;  // about a second
+
+/// A quadratic assignment problem: the amounts that workers send each other, both ways together, and the
+/// seconds a byte between devices.
+class MappingProblem {
+ public:
+  MappingProblem(std::span<const Device> devices, std::span<const plan::Traffic> traffic)
+      : size_(devices.size()), peers_(size_), distances_(size_ * size_, 0) {
+    for (const Device& device : devices) kinds_.push_back(device.kind);
+    const bool sized =
+        std::ranges::any_of(traffic, [](const plan::Traffic& pair) { return pair.sent.bytes > 0; });
+    std::vector<double> amounts(size_ * size_, 0);
+    for (const plan::Traffic& pair : traffic) {
+      const std::size_t low = index(std::min(pair.from, pair.to));
+      const std::size_t high = index(std::max(pair.from, pair.to));
+      if (high >= size_) throw std::logic_error("traffic of a worker that has no device");
+      amounts[low * size_ + high] += static_cast<double>(sized ? pair.sent.bytes : pair.sent.count);
+    }
+    for (std::size_t a = 0; a < size_; ++a) {
+      for (std::size_t b = a + 1; b < size_; ++b) {
+        distances_[a * size_ + b] = distances_[b * size_ + a] =
+            1 / link_between(devices[a], devices[b]).bandwidth;
+        const double amount = amounts[a * size_ + b];
+        if (amount <= 0) continue;
+        peers_[a].push_back({b, amount});
+        peers_[b].push_back({a, amount});
+      }
+    }
+  }
+
+  struct Peer {
+    std::size_t worker;
+    double amount;
+  };
+
+  [[nodiscard]] std::size_t size() const { return size_; }
+  [[nodiscard]] const std::vector<Peer>& peers(std::size_t worker) const { return peers_[worker]; }
+  /// The kind of device `number`, which is also the kind that worker `number` needs.
+  [[nodiscard]] DeviceKind kind(std::size_t number) const { return kinds_[number]; }
+  [[nodiscard]] double distance(int a, int b) const { return distances_[index(a) * size_ + index(b)]; }
+
+  [[nodiscard]] double cost(const Mapping& mapping) const {
+    double sum = 0;
+    for (std::size_t a = 0; a < size_; ++a) {
+      for (const Peer& peer : peers_[a]) {
+        if (a < peer.worker) sum += peer.amount * distance(mapping[a], mapping[peer.worker]);
+      }
+    }
+    return sum;
+  }
+
+  /// The change of the cost when two workers exchange their devices.
+  [[nodiscard]] double exchange(const Mapping& mapping, std::size_t a, std::size_t b) const {
+    double change = 0;
+    for (const auto& [from, to] : {std::pair(a, b), std::pair(b, a)}) {
+      for (const Peer& peer : peers_[from]) {
+        if (peer.worker == to) continue;
+        const int there = mapping[peer.worker];
+        change += peer.amount * (distance(mapping[to], there) - distance(mapping[from], there));
+      }
+    }
+    return change;
+  }
+
+  /// Whether two devices can be exchanged in any mapping without a change of its cost.
+  [[nodiscard]] bool interchangeable(int a, int b) const {
+    if (kind(index(a)) != kind(index(b))) return false;
+    for (int other = 0; std::cmp_less(other, size_); ++other) {
+      if (other != a && other != b && distance(a, other) != distance(b, other)) return false;
+    }
+    return true;
+  }
+
+ private:
+  std::size_t size_;
+  std::vector<DeviceKind> kinds_;
+  std::vector<std::vector<Peer>> peers_;
+  std::vector<double> distances_;
+};
+
+/// Whether a mapping replaces another: the difference must be more than rounding.
+bool is_better(double cost, double best) { return cost < best * (1 - 1e-9); }
+
+/// Tries all mappings, except those that cannot be better than the best so far and those that differ from
+/// another only by an exchange of interchangeable devices.
+class BranchAndBound {
+ public:
+  BranchAndBound(const MappingProblem& problem, Mapping start)
+      : problem_(problem),
+        best_(std::move(start)),
+        least_(problem.cost(best_)),
+        mapping_(problem.size(), -1),
+        taken_(problem.size(), false),
+        order_(problem.size()) {
+    std::iota(order_.begin(), order_.end(), std::size_t{0});
+    // Workers that send much come first: their cost rules out bad mappings early.
+    std::ranges::stable_sort(order_, std::greater{}, [&](std::size_t worker) {
+      double sum = 0;
+      for (const MappingProblem::Peer& peer : problem.peers(worker)) sum += peer.amount;
+      return sum;
+    });
+    nearest_ = std::numeric_limits<double>::infinity();
+    for (int a = 0; std::cmp_less(a, problem.size()); ++a) {
+      for (int b = 0; b < a; ++b) nearest_ = std::min(nearest_, problem.distance(a, b));
+    }
+    for (std::size_t w = 0; w < problem.size(); ++w) {
+      for (const MappingProblem::Peer& peer : problem.peers(w)) open_ += w < peer.worker ? peer.amount : 0;
+    }
+  }
+
+  Mapping run() {
+    assign(0, 0, open_);
+    return std::move(best_);
+  }
+
+ private:
+  // Gives devices to the workers from position `depth` of the order on. `cost`: of messages between workers
+  // that have devices. `open`: the amount of all other messages, which take the fastest link at best.
+  void assign(std::size_t depth, double cost, double open) {
+    if (!is_better(cost + std::max(0.0, open) * nearest_, least_)) return;
+    if (depth == order_.size()) {
+      best_ = mapping_;
+      least_ = cost;
+      return;
+    }
+    const std::size_t worker = order_[depth];
+    for (int device = 0; std::cmp_less(device, problem_.size()); ++device) {
+      const std::size_t d = index(device);
+      if (taken_[d] || problem_.kind(d) != problem_.kind(worker) || repeats_earlier(device)) continue;
+      double more = 0;
+      double closed = 0;
+      for (const MappingProblem::Peer& peer : problem_.peers(worker)) {
+        const int there = mapping_[peer.worker];
+        if (there < 0) continue;
+        more += peer.amount * problem_.distance(device, there);
+        closed += peer.amount;
+      }
+      mapping_[worker] = device;
+      taken_[d] = true;
+      assign(depth + 1, cost + more, open - closed);
+      taken_[d] = false;
+      mapping_[worker] = -1;
+    }
+  }
+
+  [[nodiscard]] bool repeats_earlier(int device) const {
+    for (int other = 0; other < device; ++other) {
+      if (!taken_[index(other)] && problem_.interchangeable(other, device)) return true;
+    }
+    return false;
+  }
+
+  const MappingProblem& problem_;
+  Mapping best_;
+  double least_;
+  Mapping mapping_;
+  std::vector<bool> taken_;
+  std::vector<std::size_t> order_;
+  double nearest_ = 0;
+  double open_ = 0;
+};
+
+/// Gives each worker in turn the device where it costs least; next comes the worker that exchanges most with
+/// those that have devices.
+Mapping greedy(const MappingProblem& problem) {
+  const std::size_t size = problem.size();
+  Mapping mapping(size, -1);
+  std::vector<bool> taken(size, false);
+  std::vector<double> pull(size, 0);
+  for (std::size_t step = 0; step < size; ++step) {
+    std::optional<std::size_t> next;
+    for (std::size_t w = 0; w < size; ++w) {
+      if (mapping[w] < 0 && (!next || pull[w] > pull[*next])) next = w;
+    }
+    int best = -1;
+    double least = std::numeric_limits<double>::infinity();
+    for (int device = 0; std::cmp_less(device, size); ++device) {
+      const std::size_t d = index(device);
+      if (taken[d] || problem.kind(d) != problem.kind(*next)) continue;
+      double cost = 0;
+      for (const MappingProblem::Peer& peer : problem.peers(*next)) {
+        if (mapping[peer.worker] >= 0) cost += peer.amount * problem.distance(device, mapping[peer.worker]);
+      }
+      if (cost >= least) continue;
+      least = cost;
+      best = device;
+    }
+    mapping[*next] = best;
+    taken[index(best)] = true;
+    for (const MappingProblem::Peer& peer : problem.peers(*next)) pull[peer.worker] += peer.amount;
+  }
+  return mapping;
+}
+
+/// Exchanges pairs of workers until no exchange is better, or the tries are used up.
+void improve(const MappingProblem& problem, Mapping& mapping, std::int64_t& tries) {
+  double cost = problem.cost(mapping);
+  for (bool improved = true; improved;) {
+    improved = false;
+    for (std::size_t a = 0; a < problem.size(); ++a) {
+      for (std::size_t b = a + 1; b < problem.size(); ++b) {
+        if (problem.kind(a) != problem.kind(b)) continue;
+        tries -= static_cast<std::int64_t>(1 + problem.peers(a).size() + problem.peers(b).size());
+        if (tries < 0) return;
+        const double change = problem.exchange(mapping, a, b);
+        if (change >= -1e-9 * cost) continue;
+        std::swap(mapping[a], mapping[b]);
+        cost += change;
+        improved = true;
+      }
+    }
+  }
+}
+
+/// Gives the devices, in this order, each to the next worker of its kind.
+Mapping dealt(const MappingProblem& problem, const std::vector<int>& order) {
+  Mapping mapping(problem.size());
+  std::map<DeviceKind, std::size_t> next;
+  for (const int device : order) {
+    const DeviceKind kind = problem.kind(index(device));
+    std::size_t& worker = next[kind];
+    while (problem.kind(worker) != kind) ++worker;
+    mapping[worker++] = device;
+  }
+  return mapping;
+}
+
+/// The best mapping that exchanges reach from several starts: linear, greedy, and shuffled ones.
+Mapping search(const MappingProblem& problem) {
+  std::int64_t tries = most_tries;
+  Mapping linear(problem.size());
+  std::iota(linear.begin(), linear.end(), 0);
+  Mapping best = linear;
+  double least = problem.cost(best);
+  std::mt19937_64 random(1);
+  Mapping shuffled = linear;
+  for (int start = -2; start < shuffled_starts && tries > 0; ++start) {
+    if (start >= 0) std::ranges::shuffle(shuffled, random);
+    Mapping mapping = start == -2 ? linear : start == -1 ? greedy(problem) : dealt(problem, shuffled);
+    improve(problem, mapping, tries);
+    const double cost = problem.cost(mapping);
+    if (!is_better(cost, least)) continue;
+    least = cost;
+    best = std::move(mapping);
+  }
+  return best;
+}
+
+}  // namespace
+
+std::vector<int> map_workers(std::span<const Device> devices, std::span<const plan::Traffic> traffic) {
+  const MappingProblem problem(devices, traffic);
+  Mapping found = search(problem);
+  return problem.size() <= exact_mapping ? BranchAndBound(problem, std::move(found)).run() : found;
+}
+
+}  // namespace starpipe::runtime

@@ -1,0 +1,247 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "runtime/host/lost_rank.hpp"
+
+#include <array>
+#include <cerrno>
+#include <charconv>
+#include <chrono>
+#include <csignal>
+#include <cstdio>
+#include <cstring>
+#include <ctime>
+#include <fstream>
+#include <string>
+#include <string_view>
+#include <system_error>
+
+#include <fmt/format.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "runtime/host/signal_requests.hpp"
+#include "base/environment.hpp"
+#include "base/messages.hpp"
+#include "base/signals.hpp"
+
+namespace starpipe::runtime {
+namespace {
+
+// Sent to the child when its parent dies, and to the parent when the launcher's process on this host does.
+// Not one of the signals that people and batch systems send.
+int parent_died() { return SIGRTMAX - 1; }
+
+// The time that the child has to end after a signal.
+constexpr timespec most_for_child{.tv_sec = 2, .tv_nsec = 0};
+
+// Made beforehand: a signal handler may not format, nor read the environment.
+std::array<char, 96> orphan_line{};
+bool hydra = false;   // whether hydra has started the parent
+pid_t launched = 0;   // the parent, which the launcher started
+pid_t launcher = 0;   // the process that started the parent
+int pmi_socket = -1;  // connection to the launcher; -1 when it does not use PMI-1
+
+// A signal handler may call it.
+std::array<char, 32> abort_request(int status) {
+  std::array<char, 32> text{"cmd=abort exitcode="};
+  char* const digits = text.data() + std::strlen(text.data());
+  *std::to_chars(digits, text.data() + text.size() - 2, status).ptr = '\n';
+  return text;  // the rest is zeros
+}
+
+// Asks the launcher to end the job with an exit status, with the same PMI-1 message as MPI_Abort. Without the
+// request srun would wait for the other ranks, and these wait for the lost one. hydra would kill the others,
+// and give their exit status in place of ours.
+void abort_job(const char* request) {
+  if (pmi_socket < 0) return;
+  sleep_through_signals(std::chrono::milliseconds(abort_pause_ms));
+  write_text(pmi_socket, request);
+}
+
+void end_orphan(int /*signal*/) {
+  if (getppid() == launched) return;  // somebody else's signal
+  remove_files_now();
+  write_text(STDERR_FILENO, orphan_line.data());
+  abort_job(abort_request(1).data());
+  _exit(1);
+}
+
+// Another text than a number is ignored: it is the launcher's, not the user's.
+std::optional<int> launcher_number(const char* name) {
+  const std::optional<std::string> text = environment(name);
+  if (!text) return std::nullopt;
+  int number = 0;
+  if (std::from_chars(text->data(), text->data() + text->size(), number).ec != std::errc())
+    return std::nullopt;
+  return number;
+}
+
+std::string name_of_process(pid_t process) {
+  std::ifstream file(fmt::format("/proc/{}/comm", process));
+  std::string name;
+  std::getline(file, name);
+  return name;  // the first 15 characters of it
+}
+
+std::string who() {
+  const std::optional<int> rank = launcher_rank();
+  return rank ? fmt::format("rank {}", *rank) : "the run";
+}
+
+void follow_parent() {
+  fmt::format_to_n(orphan_line.data(), orphan_line.size() - 1,
+                   "starpipe: {} was lost: process {} was killed\n", who(), launched);
+  struct sigaction action {};
+  action.sa_handler = end_orphan;
+  sigaction(parent_died(), &action, nullptr);
+  prctl(PR_SET_PDEATHSIG, parent_died());
+  end_orphan(0);  // the parent may have died before prctl
+}
+
+// What the parent has seen of its child.
+struct ChildEnd {
+  int status = 0;  // of waitpid
+  int asked = 0;   // ending signal that the parent received; 0: none
+  bool asked_by_launcher = false;
+  bool launcher_died = false;
+};
+
+// Waits for one of `awaited`; without `most`, for ever. Returns the signal, or -1 with errno.
+int take_signal(ChildEnd& end, const sigset_t& awaited, const timespec* most) {
+  siginfo_t info{};
+  const int signal = sigtimedwait(&awaited, &info, most);
+  if (signal <= 0 || signal == SIGCHLD) return signal;
+  if (signal == parent_died()) {  // or a thread of the launcher has ended
+    end.launcher_died = getppid() != launcher;
+    return signal;
+  }
+  if (!is_request(signal)) end.asked = signal;
+  end.asked_by_launcher = end.asked_by_launcher || info.si_pid == getppid();
+  return signal;
+}
+
+// Needs `awaited`, the ending signals and SIGCHLD, blocked. A signal to the parent goes on to the child,
+// which removes its temporary files and ends, or does what the signal asks for. When the launcher has died,
+// nobody ends the ranks, so the child gets SIGTERM.
+ChildEnd wait_for_child(pid_t child, const sigset_t& awaited) {
+  ChildEnd end;
+  for (;;) {
+    const pid_t ended = waitpid(child, &end.status, WNOHANG);
+    if (ended < 0) throw std::system_error(errno, std::generic_category(), "waitpid");
+    if (ended == child) return end;
+    const bool is_ending = end.asked != 0 || end.launcher_died;
+    const int signal = take_signal(end, awaited, is_ending ? &most_for_child : nullptr);
+    if (signal == parent_died()) {
+      if (end.launcher_died) kill(child, SIGTERM);
+    } else if (signal > 0 && signal != SIGCHLD) {
+      kill(child, signal);
+    }
+    if (signal < 0 && errno == EAGAIN) kill(child, SIGKILL);
+  }
+}
+
+// The signal that ended the run: one that the parent or the child received, or the one that killed the child.
+// 0: no signal.
+int signal_of(const ChildEnd& end) {
+  if (end.asked != 0) return end.asked;
+  if (WIFSIGNALED(end.status)) return WTERMSIG(end.status);
+  return signal_of_status(WEXITSTATUS(end.status)).value_or(0);
+}
+
+// Whether this rank prints which signal ended the run. Rank 0 always does. Another rank waits first: if the
+// signal reached rank 0 too, rank 0 prints and the job ends during this wait. After it, the rank prints
+// unless the launcher sent the signal, since the launcher sends it to rank 0 too.
+bool prints_signal(ChildEnd& end, const sigset_t& awaited) {
+  if (launcher_rank().value_or(0) == 0) return true;
+  sleep_through_signals(std::chrono::milliseconds(signal_line_pause_ms()));
+  constexpr timespec now{};
+  while (take_signal(end, awaited, &now) > 0) {  // received by the parent after the child had ended
+  }
+  return !end.asked_by_launcher;
+}
+
+}  // namespace
+
+std::optional<int> launcher_rank() {
+  // The launcher's own variable is read first: Slurm's may have the number of the daemon that started this
+  // process.
+  for (const char* name : {"PMI_RANK", "PMIX_RANK", "SLURM_PROCID"}) {
+    if (const std::optional<int> rank = launcher_number(name)) return rank;
+  }
+  return std::nullopt;
+}
+
+int signal_line_pause_ms() { return launcher_rank().value_or(0) == 0 ? 0 : 1500; }
+
+bool can_end_job() { return launcher_number("PMI_FD").has_value(); }
+
+void end_job() {
+  pmi_socket = launcher_number("PMI_FD").value_or(-1);
+  end_watched_job(1);
+}
+
+void end_watched_job(int status) noexcept {
+  remove_files_now();
+  abort_job(abort_request(status).data());
+  _exit(status);
+}
+
+void end_stopped_run() {
+  if (!hydra) return;
+  std::fflush(nullptr);
+  pmi_socket = launcher_number("PMI_FD").value_or(-1);
+  if (launcher_rank() == 0) abort_job(fmt::format("cmd=abort exitcode={}\n", status_of_stopped_run).c_str());
+  sleep_through_signals(
+      std::chrono::milliseconds(10 * abort_pause_ms));  // hydra ends the ranks within this time
+  _exit(status_of_stopped_run);
+}
+
+bool is_watched() noexcept { return launched != 0 && launched != getpid(); }
+
+std::optional<int> watch_over_rank() {
+  pmi_socket = launcher_number("PMI_FD").value_or(-1);
+  launched = getpid();
+  launcher = getppid();
+  const std::string parent = name_of_process(launcher);
+  hydra = parent == "hydra_pmi_proxy";
+  sigset_t awaited = ending_signal_set();
+  sigaddset(&awaited, SIGCHLD);
+  sigaddset(&awaited, parent_died());
+  sigset_t before;
+  sigprocmask(SIG_BLOCK, &awaited, &before);
+  // Whoever started this process may have blocked them, and the program holds ending signals until now.
+  for (const int signal : ending_signals) sigdelset(&before, signal);
+  sigdelset(&before, parent_died());
+  share_signal_requests();
+  std::fflush(nullptr);  // else parent and child would both print the buffered output
+  const pid_t child = fork();
+  if (child < 0) throw std::system_error(errno, std::generic_category(), "fork");
+  if (child == 0) {
+    end_on_signals("");  // the parent says why
+    sigprocmask(SIG_SETMASK, &before, nullptr);
+    follow_parent();
+    return std::nullopt;
+  }
+  // Any other parent, such as a shell, may end before a run that goes on in the background.
+  if (hydra || parent == "slurmstepd") {
+    prctl(PR_SET_PDEATHSIG, parent_died());
+    if (getppid() != launcher) raise(parent_died());  // it has died before
+  }
+  ChildEnd end = wait_for_child(child, awaited);
+  if (end.launcher_died) {
+    print_message(fmt::format("starpipe: {} was lost: its launcher has died\n", who()));
+    return 1;
+  }
+  const int signal = signal_of(end);
+  if (signal == 0) return WEXITSTATUS(end.status);
+  if (!signal_of_status(status_of_signal(signal))) {
+    print_message(fmt::format("starpipe: {} was lost: process {} was ended by {}\n", who(), child,
+                              signal_text(signal)));
+  } else if (prints_signal(end, awaited)) {
+    print_message(fmt::format("starpipe: {} was ended by {}\n", who(), signal_text(signal)));
+  }
+  abort_job(abort_request(status_of_signal(signal)).data());
+  return status_of_signal(signal);
+}
+
+}  // namespace starpipe::runtime

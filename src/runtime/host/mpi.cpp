@@ -1,0 +1,206 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "runtime/host/mpi.hpp"
+
+#include <algorithm>
+#include <array>
+#include <atomic>
+#include <chrono>
+#include <cstdio>
+#include <cstdlib>
+#include <limits>
+#include <numeric>
+#include <optional>
+#include <stdexcept>
+#include <thread>
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <sys/resource.h>
+
+#include "runtime/host/start_watch.hpp"
+#include "base/environment.hpp"
+#include "starpipe/base/index.hpp"
+#include "base/messages.hpp"
+#include "base/numbers.hpp"
+#include "starpipe/base/require.hpp"
+#include "runtime/host/lost_rank.hpp"
+
+namespace starpipe::runtime {
+namespace {
+
+// Under smaller limits MPICH ends the process with messages of its own. With UCX it makes files of 4.1 MiB in
+// shared memory, even for one rank, and opens about 40 files for four ranks of a host. Both limits leave room
+// for other versions.
+constexpr rlim_t largest_file = rlim_t{8} << 20U;
+constexpr rlim_t open_files = 64;
+
+void require_limits() {
+  rlimit limit{};
+  getrlimit(RLIMIT_FSIZE, &limit);
+  require_input(limit.rlim_cur >= largest_file, "ulimit -f",
+                fmt::format("a file may have at most {}, but MPI needs files of up to {} in shared memory",
+                            bytes_text(limit.rlim_cur), bytes_text(largest_file)));
+  getrlimit(RLIMIT_NOFILE, &limit);
+  require_input(
+      limit.rlim_cur >= open_files, "ulimit -n",
+      fmt::format("a process may open at most {} files, but MPI needs {}", limit.rlim_cur, open_files));
+}
+
+// A program that a rank starts inherits the launcher's variables, but not always its socket: Python's
+// subprocess closes it. MPICH would end the process with messages of its own.
+void require_launcher() {
+  const std::optional<int> socket = environment_number("PMI_FD");
+  require_input(!socket || fcntl(*socket, F_GETFD) != -1, "PMI_FD",
+                fmt::format("{} is no open file: starpipe was not started by the launcher that set it; unset "
+                            "PMI_FD, PMI_RANK and PMI_SIZE",
+                            socket.value_or(-1)));
+}
+
+}  // namespace
+
+void wait_for(MPI_Request& request, void (*check)()) {
+  using std::chrono::microseconds;
+  constexpr int eager_polls = 30;
+  const auto start = std::chrono::steady_clock::now();
+  for (int done = 0, polls = 1; MPI_Test(&request, &done, MPI_STATUS_IGNORE), done == 0; ++polls) {
+    if (polls < eager_polls) continue;
+    if (check != nullptr) check();
+    // A poll takes microseconds from whoever shares the core. So naps grow with the time waited, and add a
+    // thirtieth to it at most.
+    const auto waited = std::chrono::duration_cast<microseconds>(std::chrono::steady_clock::now() - start);
+    std::this_thread::sleep_for(std::clamp(waited / 30, microseconds(50), microseconds(500)));
+  }
+}
+
+Mpi::Mpi() : starpu_settings_(std::make_unique<StarpuSettings>()) {
+  require_limits();
+  require_launcher();
+  int provided = 0;
+  {
+    const StartWatch watch;
+    MPI_Init_thread(nullptr, nullptr, MPI_THREAD_MULTIPLE, &provided);
+  }
+  if (provided < MPI_THREAD_MULTIPLE) {
+    MPI_Finalize();
+    throw std::runtime_error("this MPI does not provide MPI_THREAD_MULTIPLE");
+  }
+  MPI_Comm_dup(MPI_COMM_WORLD, &comm_);
+  MPI_Comm_rank(comm_, &rank_);
+  MPI_Comm_size(comm_, &ranks_);
+}
+
+Mpi::~Mpi() {
+  MPI_Comm_free(&comm_);
+  MPI_Finalize();
+}
+
+void Mpi::barrier() const {
+  MPI_Request request = MPI_REQUEST_NULL;
+  MPI_Ibarrier(comm_, &request);
+  wait_for(request);
+}
+
+std::vector<std::string> Mpi::gather(const std::string& mine) const {
+  const auto ranks = index(ranks_);
+  const int size = static_cast<int>(mine.size());
+  std::vector<int> sizes(ranks);
+  MPI_Request request = MPI_REQUEST_NULL;
+  MPI_Iallgather(&size, 1, MPI_INT, sizes.data(), 1, MPI_INT, comm_, &request);
+  wait_for(request);
+  std::vector<int> starts(ranks);
+  std::exclusive_scan(sizes.begin(), sizes.end(), starts.begin(), 0);
+  std::string all(index(starts.back() + sizes.back()), '\0');
+  MPI_Iallgatherv(mine.data(), size, MPI_CHAR, all.data(), sizes.data(), starts.data(), MPI_CHAR, comm_,
+                  &request);
+  wait_for(request);
+  std::vector<std::string> texts;
+  for (std::size_t r = 0; r < ranks; ++r) {
+    texts.push_back(all.substr(index(starts[r]), index(sizes[r])));
+  }
+  return texts;
+}
+
+void Mpi::gather_on_root(std::span<const std::byte> mine, std::size_t record,
+                         const std::function<std::span<std::byte>(std::size_t)>& room) const {
+  // MPI counts in int: records, since bytes may be more.
+  const std::uint64_t count = mine.size() / record;
+  std::vector<std::uint64_t> counts(index(ranks_));
+  MPI_Request request = MPI_REQUEST_NULL;
+  MPI_Iallgather(&count, 1, MPI_UINT64_T, counts.data(), 1, MPI_UINT64_T, comm_, &request);
+  wait_for(request);
+  const std::uint64_t total = std::accumulate(counts.begin(), counts.end(), std::uint64_t{0});
+  if (total > std::numeric_limits<int>::max()) throw std::length_error("too many records to gather");
+  const std::vector<int> sizes(counts.begin(), counts.end());
+  std::vector<int> offsets(sizes.size(), 0);
+  std::exclusive_scan(sizes.begin(), sizes.end(), offsets.begin(), 0);
+  const std::span<std::byte> all = rank_ == 0 ? room(total) : std::span<std::byte>();
+  MPI_Datatype type = MPI_DATATYPE_NULL;
+  MPI_Type_contiguous(static_cast<int>(record), MPI_BYTE, &type);
+  MPI_Type_commit(&type);
+  MPI_Igatherv(mine.data(), static_cast<int>(count), type, all.data(), sizes.data(), offsets.data(), type, 0,
+               comm_, &request);
+  wait_for(request);
+  MPI_Type_free(&type);
+}
+
+bool Mpi::all_equal(std::uint64_t mine) const {
+  const std::array both = {mine, ~mine};
+  std::array<std::uint64_t, 2> least{};  // the smallest number, and the complement of the largest
+  MPI_Request request = MPI_REQUEST_NULL;
+  MPI_Iallreduce(both.data(), least.data(), 2, MPI_UINT64_T, MPI_MIN, comm_, &request);
+  wait_for(request);
+  return least[0] == ~least[1];
+}
+
+std::uint64_t Mpi::sum_on_root(std::uint64_t mine) const {
+  std::uint64_t sum = 0;
+  MPI_Request request = MPI_REQUEST_NULL;
+  MPI_Ireduce(&mine, &sum, 1, MPI_UINT64_T, MPI_SUM, 0, comm_, &request);
+  wait_for(request);
+  return sum;
+}
+
+unsigned Mpi::bits_of_any(unsigned mine) const {
+  unsigned any = 0;
+  MPI_Request request = MPI_REQUEST_NULL;
+  MPI_Iallreduce(&mine, &any, 1, MPI_UNSIGNED, MPI_BOR, comm_, &request);
+  wait_for(request);
+  return any;
+}
+
+double Mpi::largest(double mine) const {
+  double most = 0;
+  MPI_Request request = MPI_REQUEST_NULL;
+  MPI_Iallreduce(&mine, &most, 1, MPI_DOUBLE, MPI_MAX, comm_, &request);
+  wait_for(request);
+  return most;
+}
+
+void Mpi::abort(const std::string& message) const {
+  // Several threads may find the run lost: the first one prints its message and ends the job.
+  static std::atomic_flag ends;
+  while (ends.test_and_set()) std::this_thread::sleep_for(std::chrono::seconds(1));
+  print_message(fmt::format("starpipe: rank {}: {}\n", rank_, message));
+  if (ranks_ == 1 || can_end_job()) end_job();
+  std::this_thread::sleep_for(std::chrono::milliseconds(abort_pause_ms));
+  MPI_Abort(MPI_COMM_WORLD, 1);
+  std::abort();
+}
+
+std::string Mpi::first_problem(const std::string& mine, int place) const {
+  constexpr std::int64_t none = std::numeric_limits<std::int64_t>::max();
+  std::int64_t candidate = mine.empty() ? none : std::int64_t{place} * ranks_ + rank_;
+  std::int64_t first = none;
+  MPI_Request request = MPI_REQUEST_NULL;
+  MPI_Iallreduce(&candidate, &first, 1, MPI_INT64_T, MPI_MIN, comm_, &request);
+  wait_for(request);
+  if (first == none) return {};
+  std::array<char, 4096> message{};
+  mine.copy(message.data(), message.size() - 1);
+  MPI_Ibcast(message.data(), static_cast<int>(message.size()), MPI_CHAR, static_cast<int>(first % ranks_),
+             comm_, &request);
+  wait_for(request);
+  return message.data();
+}
+
+}  // namespace starpipe::runtime

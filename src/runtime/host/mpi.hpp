@@ -1,0 +1,81 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include <mpi.h>
+
+#include "runtime/host/starpu_settings.hpp"
+
+namespace starpipe::runtime {
+
+/// Waits for a nonblocking call, for a few microseconds in a loop and then with naps. MPI's own waits always
+/// loop: where ranks share a core, that takes it from the rank which the call waits for. `check`: called
+/// again and again while the wait lasts.
+void wait_for(MPI_Request& request, void (*check)() = nullptr);
+
+/// MPI in this process, from MPI_Init_thread to MPI_Finalize, with a communicator of our own: our messages
+/// never meet StarPU-MPI's. The environment has StarPU's settings for the same time. Start and end it while
+/// no other thread of the program uses the environment.
+class Mpi {
+ public:
+  /// Throws InputError when the shell's limits on the size or number of files are too small for MPI, and
+  /// std::runtime_error when MPI does not provide MPI_THREAD_MULTIPLE: StarPU-MPI's thread and ours
+  /// both call MPI. Ends the job with one line when other ranks do not start MPI (`StartWatch`).
+  Mpi();
+  ~Mpi();
+  Mpi(const Mpi&) = delete;
+  Mpi& operator=(const Mpi&) = delete;
+
+  [[nodiscard]] MPI_Comm comm() const { return comm_; }
+  [[nodiscard]] int rank() const { return rank_; }
+  [[nodiscard]] int ranks() const { return ranks_; }
+  /// For the session. There is one session at a time.
+  [[nodiscard]] StarpuSettings& starpu_settings() const { return *starpu_settings_; }
+
+  /// Collective. Returns when all ranks have called it. Waits as `wait_for` does.
+  void barrier() const;
+
+  /// Collective. The texts of all ranks, by rank, on every rank.
+  [[nodiscard]] std::vector<std::string> gather(const std::string& mine) const;
+
+  /// Collective. Copies the records of all ranks, by rank, to rank 0. `record`: bytes of each. `room`: called
+  /// on rank 0 with the number of records; returns the memory for them.
+  void gather_on_root(std::span<const std::byte> mine, std::size_t record,
+                      const std::function<std::span<std::byte>(std::size_t)>& room) const;
+
+  /// Collective. Whether all ranks give the same number.
+  [[nodiscard]] bool all_equal(std::uint64_t mine) const;
+
+  /// Collective. The sum of the numbers of all ranks on rank 0; 0 on the others.
+  [[nodiscard]] std::uint64_t sum_on_root(std::uint64_t mine) const;
+
+  /// Collective. The bits that are set in the number of any rank, on every rank.
+  [[nodiscard]] unsigned bits_of_any(unsigned mine) const;
+
+  /// Collective. The largest of the numbers of all ranks, on every rank.
+  [[nodiscard]] double largest(double mine) const;
+
+  /// Ends the job on all ranks, after one line on standard error.
+  [[noreturn]] void abort(const std::string& message) const;
+
+  /// Collective. The message of the lowest rank whose `mine` is not empty; an empty string when all are. Thus
+  /// all ranks stop together when one of them finds a mistake. Among messages with a `place` (not negative),
+  /// the one with the smallest counts.
+  [[nodiscard]] std::string first_problem(const std::string& mine, int place = 0) const;
+
+ private:
+  // Made before MPI starts its threads, destroyed when they have ended.
+  std::unique_ptr<StarpuSettings> starpu_settings_;  // none on SimGrid, whose ranks share an environment
+  MPI_Comm comm_ = MPI_COMM_NULL;
+  int rank_ = 0;
+  int ranks_ = 1;
+};
+
+}  // namespace starpipe::runtime

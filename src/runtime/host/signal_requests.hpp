@@ -1,0 +1,36 @@
+// SPDX-License-Identifier: Apache-2.0
+// Signals that ask a run for a checkpoint, where they would else end it.
+#pragma once
+
+#include <cstdint>
+
+#include "runtime/host/mpi.hpp"
+
+namespace starpipe::runtime {
+
+/// What signals ask of a run.
+enum class SignalRequest : std::uint8_t { none = 0, checkpoint = 1, stop = 2, both = 3 };
+
+/// Collective, once in a process. From now on, until the process has ended, two signals no longer end it:
+/// `checkpoint_signal` asks for a checkpoint, SIGTERM for a checkpoint and the end of the run. A launcher and
+/// a batch system may send a signal to several processes of a run, some of which hand it on, so signals of
+/// one kind within two seconds count as one. A SIGTERM that comes later than two seconds after the first one
+/// of this process has the effect that it had before. Signals that the process ignored at its start stay
+/// ignored. The signals may come on any thread.
+///
+/// The signals stay taken over because they reach the ranks at different times: when one rank's SIGTERM has
+/// stopped the run, another rank's may still be on its way.
+///
+/// A signal to the whole run may come while only some ranks have called this function. Then it ends the
+/// other ranks. The ranks that have called it wait for the others here, and the signal ends them as well.
+void accept_signal_requests(const Mpi& mpi, int checkpoint_signal);
+
+/// What was asked of this process since the last call.
+SignalRequest take_signal_requests();
+
+/// For watch_over_rank(), before it makes a child: lets the parent know which signals are requests.
+void share_signal_requests();
+/// In the parent: whether the signal asks the child for something now, and does not end it.
+bool is_request(int signal);
+
+}  // namespace starpipe::runtime

@@ -1,0 +1,49 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <memory>
+#include <optional>
+
+#include "starpipe/model/dataset.hpp"
+#include "starpipe/model/network.hpp"
+#include "starpipe/plan/schedule/schedule.hpp"
+#include "starpipe/plan/simulate/costs.hpp"
+#include "starpipe/plan/simulate/limited_schedule.hpp"
+#include "starpipe/runtime/config/config.hpp"
+#include "runtime/engine/step_rules.hpp"
+
+namespace starpipe::runtime {
+
+/// Network, schedule and data, built and checked from a configuration.
+struct Experiment {
+  model::Network network;
+  /// The schedule that runs. Without `schedule.dynamic`, `simulate` fixes the order of a greedy or bounded
+  /// schedule here, from the emulated times or the FLOPs, so memory does not depend on timing.
+  plan::Schedule schedule;
+  plan::Discipline discipline;  ///< the schedule's discipline before `simulate` fixed its order
+  /// Set where the schedule's own order would exceed `schedule.memory_limit`, so that another one runs.
+  std::optional<plan::Reordering> reordering;
+  std::unique_ptr<model::Dataset> data;        ///< none in a run that only evaluates
+  std::unique_ptr<model::Dataset> validation;  ///< none in a run that does not evaluate
+  /// Durations of emulated jobs (with recomputation, B includes F) and transfers; nothing when kernels run.
+  std::optional<plan::Costs> emulated;
+};
+
+/// The rules of the run's steps, as its configuration asks for them. Emulated runs compute nothing, but have
+/// the rules of the run that they stand for. `microbatches`: how many a step has.
+StepRules step_rules(const Config& config, int microbatches);
+
+/// Builds model, data and schedule. Throws InputError naming the key for a configuration that cannot work,
+/// also for a schedule that cannot finish or that needs more than `runtime.memory_limit`.
+Experiment make_experiment(const Config& config);
+
+/// Throws InputError when the file `model.init` does not fit the network. Reads only the file's header: for
+/// commands that build the experiment and do not train it.
+void check_start(const Config& config, const model::Network& network);
+
+/// Checks what `profile` does not need for its measurements: the schedule (of `schedule.partition` only its
+/// name), the optimizer and `model.init`. Throws InputError as make_experiment does, but not for
+/// `runtime.memory_limit`: a model that does not fit yet may be measured.
+void check_for_profile(const Config& config);
+
+}  // namespace starpipe::runtime

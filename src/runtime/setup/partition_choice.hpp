@@ -1,0 +1,43 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "plan/search/partition.hpp"
+#include "starpipe/runtime/config/config.hpp"
+
+namespace starpipe::runtime {
+
+/// The result of `schedule.partition: auto`: the stages, and the unit times that decided them.
+struct PartitionChoice {
+  plan::Profile profile;       ///< times of the units
+  std::string profile_file;    ///< file of the times; empty if measured
+  plan::Partition partition;   ///< of one branch if the network has several
+  std::vector<int> placement;  ///< worker of each stage; empty where the schedule has its own
+  /// By stage of `partition`: the kind of its device, an index of plan::Profile::devices.
+  std::vector<int> stage_kinds;
+};
+
+/// Chooses cuts for a configuration with `schedule.partition: auto`, and a placement where the schedule takes
+/// any and none is given. Returns nothing for other configurations.
+///
+/// Units have the times of `Config::profile`, or are measured here when it has none. The load of each worker
+/// counts all of its stages; a stage that several workers compute is balanced as if it had a worker of its
+/// own. Among several placements (general, contiguous, loop, V) the one with the shortest predicted run is
+/// taken. Throws InputError for a profile of another model, and as `make_experiment` does.
+std::optional<PartitionChoice> choose_partition(const Config& config);
+
+/// The configuration of the same run with the chosen `schedule.cuts` and `schedule.placement`, without
+/// `schedule.partition` and `schedule.profile`.
+Config with_partition(Config config, const PartitionChoice& choice);
+
+/// As `with_partition`, and with the measured times of the stages in `runtime.emulate`. Throws InputError for
+/// a network with branches, whose stages have no measured times.
+Config with_measured_times(Config config, const PartitionChoice& choice);
+
+/// One line for people that ends in a newline; empty when nothing was chosen.
+std::string describe_partition(const std::optional<PartitionChoice>& choice);
+
+}  // namespace starpipe::runtime

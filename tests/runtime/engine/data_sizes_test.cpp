@@ -1,0 +1,70 @@
+// SPDX-License-Identifier: Apache-2.0
+// Data that are larger than StarPU or MPI can count. Nothing is allocated.
+#include "runtime/engine/data_sizes.hpp"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "starpipe/base/error.hpp"
+#include "starpipe/model/network.hpp"
+#include "starpipe/plan/registry/registry.hpp"
+
+namespace starpipe::runtime {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+
+struct Sizes {
+  int hidden;
+  int microbatch_size;
+  model::Precision precision = model::Precision::fp32;
+  int ranks = 1;
+};
+
+// The refusal of two stages of three layers each; empty when they fit.
+std::string refusal(const Sizes& sizes) {
+  model::ModelConfig config;
+  config.kind = "mlp";
+  config.precision = sizes.precision;
+  config.options = {{"layers", 6}, {"hidden", sizes.hidden}, {"inputs", 4}, {"outputs", 4}};
+  const model::Network network = model::build_network(config, sizes.microbatch_size, 2);
+  const plan::Schedule schedule =
+      plan::make_schedule("1f1b", {.workers = 2, .microbatches = 2, .graph = network.graph});
+  try {
+    check_data_sizes(TaskGraph(schedule, network, {.kind = "sgd"}), schedule, network,
+                     WorkerMap(2, sizes.ranks));
+  } catch (const InputError& error) {
+    return error.what();
+  }
+  return {};
+}
+
+TEST(DataSizes, FitOrAreRefused) {
+  EXPECT_EQ(refusal({.hidden = 1000, .microbatch_size = 1000}), "");
+  EXPECT_EQ(refusal({.hidden = 30'000, .microbatch_size = 1}), "");  // 1.8e9 words of weights
+  EXPECT_THAT(refusal({.hidden = 60'000, .microbatch_size = 1}),
+              AllOf(HasSubstr("stage 0: its weights"), HasSubstr("at most 4294967295")));
+  EXPECT_THAT(refusal({.hidden = 4000, .microbatch_size = 500'000}),
+              AllOf(HasSubstr("stage"), HasSubstr("stash"), HasSubstr("at most 4294967295")));
+}
+
+// In bf16 a layer's pass on a core runs on fp32 copies of its data, in the scratch memory, which is larger
+// than the data themselves.
+TEST(DataSizes, CountTheScratchMemoryOfBf16) {
+  const Sizes sizes{.hidden = 55'000, .microbatch_size = 1, .precision = model::Precision::bf16};
+  EXPECT_THAT(refusal(sizes), HasSubstr("words"));
+  // Weights of half the bytes, which alone would fit.
+  EXPECT_THAT(refusal({.hidden = 40'000, .microbatch_size = 350'000, .precision = model::Precision::bf16}),
+              HasSubstr("at most 4294967295"));
+}
+
+TEST(DataSizes, CountTheBytesOfMessages) {
+  Sizes sizes{.hidden = 1000, .microbatch_size = 600'000};  // 2.4e9 bytes of activations
+  EXPECT_EQ(refusal(sizes), "");
+  sizes.ranks = 2;
+  EXPECT_THAT(refusal(sizes), AllOf(HasSubstr("at most 2147483647 bytes"), HasSubstr("stage 0")));
+}
+
+}  // namespace
+}  // namespace starpipe::runtime

@@ -1,0 +1,157 @@
+// SPDX-License-Identifier: Apache-2.0
+// Which data share a slot, against the definition.
+#include "runtime/engine/data_slots.hpp"
+
+#include <optional>
+#include <set>
+#include <string_view>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include "runtime/networks.hpp"
+#include "starpipe/base/index.hpp"
+
+namespace starpipe::runtime {
+namespace {
+
+using namespace testing;
+
+constexpr int workers = 4;
+
+TaskGraph graph_of(const char* name, int microbatches, bool recompute = false) {
+  const model::Network network = tiny_gpt(workers);
+  const plan::Schedule schedule = plan::make_schedule(
+      name,
+      {.workers = workers, .microbatches = microbatches, .graph = network.graph, .recompute = recompute});
+  return {schedule, network, {.kind = "adamw"}};
+}
+
+/// The first and the last task that touch a datum.
+struct Use {
+  std::size_t first = 0;
+  std::size_t last = 0;
+};
+
+std::vector<Use> uses_of(const TaskGraph& graph) {
+  std::vector<Use> uses(graph.data().size(), {.first = graph.tasks().size()});
+  for (std::size_t t = 0; t < graph.tasks().size(); ++t) {
+    for (const DataAccess& access : graph.tasks()[t].data) {
+      Use& use = uses[access.datum];
+      use.first = std::min(use.first, t);
+      use.last = t;
+    }
+  }
+  return uses;
+}
+
+/// By task: the tasks that have always ended when it starts. Follows from the orders of the workers' jobs and
+/// from the data that jobs read.
+std::vector<std::vector<bool>> ended_before(const TaskGraph& graph) {
+  const std::size_t count = graph.tasks().size();
+  std::vector<std::vector<bool>> ended(count, std::vector<bool>(count));
+  std::vector<std::optional<std::size_t>> last(workers);
+  std::vector<std::optional<std::size_t>> writer(graph.data().size());
+  for (std::size_t t = 0; t < count; ++t) {
+    const Task& task = graph.tasks()[t];
+    if (!task.job) continue;
+    const auto add = [&](std::optional<std::size_t> before) {
+      if (!before) return;
+      ended[t][*before] = true;
+      for (std::size_t i = 0; i < *before; ++i) ended[t][i] = ended[t][i] || ended[*before][i];
+    };
+    add(last[index(task.worker)]);
+    for (const DataAccess& access : task.data) {
+      if (access.access == Access::read && graph.data()[access.datum].microbatch >= 0)
+        add(writer[access.datum]);
+      if (access.access == Access::write) writer[access.datum] = t;
+    }
+    last[index(task.worker)] = t;
+  }
+  return ended;
+}
+
+bool all_ended(const TaskGraph& graph, const std::vector<std::vector<bool>>& ended, std::size_t datum,
+               std::size_t t) {
+  for (std::size_t user = 0; user < graph.tasks().size(); ++user) {
+    for (const DataAccess& access : graph.tasks()[user].data) {
+      if (access.datum == datum && !ended[t][user]) return false;
+    }
+  }
+  return true;
+}
+
+void expect_sound(const TaskGraph& graph, const DataSlots& slots, std::size_t distance) {
+  const std::vector<Use> uses = uses_of(graph);
+  const auto ended = ended_before(graph);
+  for (std::size_t a = 0; a < uses.size(); ++a) {
+    ASSERT_LT(slots.of(a), slots.count());
+    for (std::size_t b = 0; b < uses.size(); ++b) {
+      if (a == b || slots.of(a) != slots.of(b) || uses[a].first > uses[b].first) continue;
+      const Datum& one = graph.data()[a];
+      const Datum& other = graph.data()[b];
+      EXPECT_TRUE(uses[b].first > uses[a].last + distance || all_ended(graph, ended, a, uses[b].first))
+          << "data " << a << ", " << b;
+      EXPECT_EQ(one.kind, other.kind);
+      EXPECT_EQ(one.stage, other.stage);
+      EXPECT_EQ(one.worker, other.worker);
+      EXPECT_EQ(one.size, other.size);
+      EXPECT_GE(one.microbatch, 0) << "it lasts over the steps";
+    }
+  }
+}
+
+TEST(DataSlots, AreSharedByDataFarApart) {
+  for (const char* name : {"1f1b", "zb-h1", "gpipe", "ddp", "fsdp"}) {
+    for (const bool recompute : {false, true}) {
+      const TaskGraph graph = graph_of(name, 12, recompute);
+      for (const std::size_t distance : {0, 1, 20, 100000}) {
+        SCOPED_TRACE(::testing::Message() << name << ", recompute " << recompute << ", " << distance);
+        const DataSlots slots(graph, distance);
+        expect_sound(graph, slots, distance);
+        // Under gpipe a worker may run any number of micro-batches ahead, so only the distance lets data
+        // share.
+        const bool runs_ahead = name == std::string_view("gpipe") && distance > 20;
+        if (!runs_ahead) {
+          EXPECT_LT(slots.count(), graph.data().size());
+        }
+      }
+    }
+  }
+}
+
+TEST(DataSlots, AreNotSharedWithoutADistance) {
+  const TaskGraph graph = graph_of("1f1b", 12);
+  const DataSlots slots(graph, std::nullopt);
+  std::set<std::size_t> used;
+  for (std::size_t d = 0; d < graph.data().size(); ++d) used.insert(slots.of(d));
+  EXPECT_EQ(used.size(), graph.data().size());
+  EXPECT_EQ(slots.count(), graph.data().size());
+}
+
+// A worker that runs ahead must not wait for a slot.
+TEST(DataSlots, AreNotSharedByResultsOfAWorkerThatRunsAhead) {
+  const TaskGraph graph = graph_of("gpipe", 40);
+  const DataSlots slots(graph, 100000);
+  std::set<std::size_t> activations;
+  std::size_t count = 0;
+  for (std::size_t d = 0; d < graph.data().size(); ++d) {
+    if (graph.data()[d].kind != DataKind::activation) continue;
+    activations.insert(slots.of(d));
+    ++count;
+  }
+  EXPECT_EQ(activations.size(), count);
+}
+
+TEST(DataSlots, AreAsManyForMoreMicrobatches) {
+  for (const char* name : {"1f1b", "zb-h1"}) {
+    for (const std::size_t distance : {30, 100000}) {
+      const DataSlots some(graph_of(name, 40), distance);
+      const DataSlots more(graph_of(name, 80), distance);
+      EXPECT_EQ(some.count(), more.count()) << name << ", " << distance;
+    }
+  }
+}
+
+}  // namespace
+}  // namespace starpipe::runtime
