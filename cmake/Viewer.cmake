@@ -33,7 +33,7 @@ if(CMAKE_SCRIPT_MODE_FILE)
   string(REGEX REPLACE "(..)" "0x\\1," bytes "${page}")
   string(REGEX REPLACE "((0x..,){24})" "\\1\n" bytes "${bytes}")
   file(WRITE "${OUTPUT}" "// SPDX-License-Identifier: Apache-2.0
-#include \"plan/drawing/page_template.hpp\"
+#include \"plan/drawing/page.hpp\"
 
 namespace starpipe::plan::detail {
 namespace {

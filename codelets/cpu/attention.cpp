@@ -4,7 +4,7 @@
 #include <stdexcept>
 
 #include "codelets/cpu/math.hpp"
-#include "starpipe/base/ceil_div.hpp"
+#include "starpipe/base/index.hpp"
 #include "starpipe/model/layer.hpp"
 
 namespace starpipe::model {

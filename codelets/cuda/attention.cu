@@ -7,8 +7,8 @@
 #include "codelets/cuda/kernels/attention_bf16_backward.cuh"
 #include "codelets/cuda/kernels/attention_bf16_forward.cuh"
 #include "codelets/cuda/kernels/attention_fp32.cuh"
-#include "codelets/cuda/kernels/keep_input.hpp"
-#include "starpipe/base/ceil_div.hpp"
+#include "codelets/cuda/kernels/device.hpp"
+#include "starpipe/base/index.hpp"
 #include "starpipe/model/cuda_layer.hpp"
 
 namespace starpipe::model::cuda {

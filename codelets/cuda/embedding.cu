@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "codelets/cuda/kernels/keep_input.hpp"
 #include "codelets/cuda/kernels/arithmetic.hpp"
 #include "codelets/cuda/kernels/column_sums.cuh"
+#include "codelets/cuda/kernels/device.hpp"
 #include "codelets/cuda/kernels/element.hpp"
 #include "codelets/cuda/kernels/for_each.cuh"
 #include "codelets/cuda/kernels/rows.cuh"

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
 
-#include "codelets/cuda/kernels/keep_input.hpp"
 #include "codelets/cuda/kernels/column_sums.cuh"
+#include "codelets/cuda/kernels/device.hpp"
 #include "codelets/cuda/kernels/element.hpp"
 #include "codelets/cuda/kernels/multiply.hpp"
 #include "starpipe/model/cuda_layer.hpp"

@@ -4,10 +4,8 @@
 #include <algorithm>
 #include <vector>
 
-#include <starpipe/plan/schedules/orders.hpp>
-#include <starpipe/plan/schedules/grid.hpp>
-#include <starpipe/plan/schedules/in_order.hpp>
 #include <starpipe/plan/registry/plugin.hpp>
+#include <starpipe/plan/schedules/orders.hpp>
 
 using namespace starpipe::plan;
 

@@ -1,20 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "python/core/bind_forms.hpp"
-
 #include <optional>
 #include <string>
 
 #include <nlohmann/json.hpp>
 #include <pybind11/stl.h>
 
-#include "python/core/dataclasses.hpp"
 #include "base/files.hpp"
-#include "starpipe/plan/drawing/schedule_text.hpp"
-#include "starpipe/plan/formats/imported_schedule.hpp"
-#include "plan/formats/json_text.hpp"
-#include "starpipe/plan/formats/schedule_csv.hpp"
 #include "plan/drawing/page.hpp"
+#include "plan/formats/json_value.hpp"
 #include "plan/formats/results.hpp"
+#include "python/core/bind.hpp"
+#include "python/core/dataclasses.hpp"
+#include "starpipe/plan/drawing/schedule_text.hpp"
+#include "starpipe/plan/formats/schedule_csv.hpp"
+#include "starpipe/plan/formats/schedule_json.hpp"
 
 namespace starpipe::python {
 namespace {

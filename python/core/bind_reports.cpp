@@ -1,6 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "python/core/bind_reports.hpp"
-
 #include <array>
 #include <memory>
 #include <string>
@@ -10,16 +8,16 @@
 #include <nlohmann/json.hpp>
 #include <pybind11/stl.h>
 
-#include "python/core/dataclasses.hpp"
 #include "base/files.hpp"
+#include "plan/drawing/page.hpp"
 #include "plan/explain/critical_path.hpp"
 #include "plan/explain/idle_causes.hpp"
 #include "plan/formats/compared_run_json.hpp"
-#include "plan/drawing/page.hpp"
 #include "plan/formats/explanation.hpp"
-#include "plan/formats/explanation_json.hpp"
 #include "plan/formats/report_file.hpp"
 #include "plan/formats/what_if_answers.hpp"
+#include "python/core/bind.hpp"
+#include "python/core/dataclasses.hpp"
 
 namespace starpipe::python {
 namespace {

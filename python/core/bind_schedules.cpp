@@ -1,6 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "python/core/bind_schedules.hpp"
-
 #include <cstddef>
 #include <cstdint>
 #include <optional>
@@ -13,6 +11,7 @@
 #include <pybind11/stl.h>
 
 #include "python/core/arrays.hpp"
+#include "python/core/bind.hpp"
 #include "python/core/dataclasses.hpp"
 #include "starpipe/base/error.hpp"
 #include "starpipe/base/index.hpp"
@@ -20,7 +19,6 @@
 #include "starpipe/plan/registry/registry.hpp"
 #include "starpipe/plan/schedule/check.hpp"
 #include "starpipe/plan/schedule/schedule.hpp"
-#include "starpipe/plan/schedule/size_limits.hpp"
 
 namespace starpipe::python {
 namespace {

@@ -1,6 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "python/core/bind_searches.hpp"
-
 #include <cstdint>
 #include <iterator>
 #include <optional>
@@ -12,11 +10,10 @@
 #include <pybind11/functional.h>
 #include <pybind11/stl.h>
 
+#include "plan/formats/results.hpp"
+#include "python/core/bind.hpp"
 #include "python/core/dataclasses.hpp"
-#include "plan/formats/periodic_result.hpp"
-#include "plan/formats/scheduled_partition.hpp"
-#include "plan/formats/search_json.hpp"
-#include "starpipe/plan/schedule/size_limits.hpp"
+#include "starpipe/plan/schedule/check.hpp"
 #include "starpipe/plan/search/search.hpp"
 
 namespace starpipe::python {

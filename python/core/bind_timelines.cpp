@@ -1,16 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "python/core/bind_timelines.hpp"
-
 #include <string>
 #include <vector>
 
 #include <pybind11/numpy.h>
 #include <pybind11/stl.h>
 
+#include "plan/simulate/memory_over_time.hpp"
 #include "python/core/arrays.hpp"
+#include "python/core/bind.hpp"
 #include "python/core/dataclasses.hpp"
 #include "starpipe/base/index.hpp"
-#include "starpipe/plan/simulate/memory_over_time.hpp"
 #include "starpipe/plan/simulate/simulate.hpp"
 #include "starpipe/plan/simulate/timeline.hpp"
 

@@ -14,7 +14,7 @@
 #include <pybind11/stl.h>
 
 #include "starpipe/base/error.hpp"
-#include "starpipe/plan/schedule/job.hpp"
+#include "starpipe/plan/schedule/schedule.hpp"
 #include "starpipe/plan/simulate/costs.hpp"
 #include "starpipe/plan/simulate/limited_schedule.hpp"
 #include "starpipe/plan/simulate/links.hpp"

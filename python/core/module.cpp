@@ -4,11 +4,7 @@
 
 #include <pybind11/pybind11.h>
 
-#include "python/core/bind_forms.hpp"
-#include "python/core/bind_reports.hpp"
-#include "python/core/bind_schedules.hpp"
-#include "python/core/bind_searches.hpp"
-#include "python/core/bind_timelines.hpp"
+#include "python/core/bind.hpp"
 #include "starpipe/base/error.hpp"
 #include "starpipe/version.hpp"
 

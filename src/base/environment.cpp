@@ -9,8 +9,8 @@
 
 #include <fmt/format.h>
 
-#include "base/number_input.hpp"
-#include "starpipe/base/require.hpp"
+#include "base/numbers.hpp"
+#include "starpipe/base/error.hpp"
 
 namespace starpipe {
 namespace {

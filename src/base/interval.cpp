@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "base/interval.hpp"
+#include "starpipe/base/interval.hpp"
 
 #include <cmath>
 

@@ -1,8 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <cstddef>
+#include <span>
 #include <string>
 #include <string_view>
+#include <vector>
 
 namespace starpipe {
 
@@ -20,5 +23,43 @@ std::string one_line(std::string_view text);
 /// program calls this function from `.preinit_array`: constructors of shared libraries come later, and some
 /// of them open files.
 void open_closed_streams() noexcept;
+
+/// One line on standard error that says how far some work is. A terminal shows one line that is rewritten in
+/// place; a log gets only the lines that are kept.
+class ProgressLine {
+ public:
+  ProgressLine();
+
+  [[nodiscard]] bool on_terminal() const { return terminal_; }
+  /// Replaces the line on a terminal; does nothing elsewhere.
+  void show(std::string_view text) const;
+  /// Replaces the line and ends it: `text` stays, on a terminal and in a log.
+  void keep(std::string_view text) const;
+  /// Removes the line from a terminal; does nothing elsewhere.
+  void clear() const { show(""); }
+
+ private:
+  bool terminal_;
+};
+
+enum class Align { left, right };
+
+/// How a table shows one of its columns.
+struct TableColumn {
+  Align align = Align::right;
+  std::size_t least_width = 0;  ///< characters; a wider cell widens the column
+};
+
+/// The cells of one line. The headings are a row like any other.
+using TableRow = std::vector<std::string>;
+
+/// A table as text, one line a row, with two spaces between columns. Each column is as wide as its widest
+/// cell, and at least `least_width`. Columns without an entry in `columns` are aligned right. A left-aligned
+/// last column is not padded. Rows may have fewer cells than others. Cells are ASCII.
+std::string table_text(std::span<const TableRow> rows, std::span<const TableColumn> columns = {});
+
+/// The rows as CSV (RFC 4180, with a newline alone at the end of each line): cells with commas, quotes or
+/// line breaks are quoted.
+std::string csv_text(std::span<const TableRow> rows);
 
 }  // namespace starpipe

@@ -27,16 +27,16 @@ std::string number_text(double value) {
   return fmt::format("{:.5g}", value);
 }
 
-std::string percent_text(double fraction) {
+std::string percent_text(double ratio) {
   // Rounding errors must not show as "-0.0 %".
-  const double percent = fraction * 100;
+  const double percent = ratio * 100;
   return fmt::format("{:.1f} %", percent < 0 && percent > -0.05 ? 0 : percent);
 }
 
-std::string difference_text(double fraction) {
+std::string difference_text(double ratio) {
   constexpr double most = 100;  // beyond, the number says no more than this
-  if (std::isnan(fraction)) fraction = 0;
-  return fraction > most ? "> +10000 %" : fmt::format("{:+.1f} %", fraction * 100);
+  if (std::isnan(ratio)) ratio = 0;
+  return ratio > most ? "> +10000 %" : fmt::format("{:+.1f} %", ratio * 100);
 }
 
 std::string loss_text(double value) {
@@ -48,6 +48,17 @@ std::string loss_text(double value) {
 
 std::string counted_text(std::int64_t count, std::string_view noun) {
   return fmt::format("{} {}{}", count, noun, count == 1 ? "" : "s");
+}
+
+std::string range_problem(std::string_view number, std::uint64_t least, std::uint64_t most) {
+  std::errc error{};
+  const std::uint64_t value = parse_number<std::uint64_t>(number, error).value_or(0);
+  const bool fits = error == std::errc();
+  if (number.starts_with('-') || (fits && value < least)) {
+    return fmt::format("must be at least {}, got {}", least, number);
+  }
+  if (!fits || value > most) return fmt::format("must be at most {}, got {}", most, number);
+  return "";
 }
 
 }  // namespace starpipe

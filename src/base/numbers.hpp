@@ -1,9 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <charconv>
 #include <cstdint>
+#include <limits>
+#include <optional>
 #include <string>
 #include <string_view>
+#include <system_error>
 
 namespace starpipe {
 
@@ -14,10 +18,10 @@ std::string bytes_text(std::uint64_t bytes);
 std::string number_text(double value);
 
 /// A share for people: 0.273 is "27.3 %".
-std::string percent_text(double fraction);
+std::string percent_text(double ratio);
 
 /// A relative difference for people: 0.05 is "+5.0 %".
-std::string difference_text(double fraction);
+std::string difference_text(double ratio);
 
 /// A loss: four decimals for everyday magnitudes, five significant digits with an exponent for others:
 /// "2.3026", "1.0000e+34".
@@ -25,5 +29,22 @@ std::string loss_text(double value);
 
 /// A number of things: "1 rank", "2 ranks". `noun`: of one thing; its plural ends in s.
 std::string counted_text(std::int64_t count, std::string_view noun);
+
+/// Reads the whole text as a decimal number, or with a floating type as "inf" or "nan" too. Nothing when it
+/// is none of these. `error`: std::errc::result_out_of_range when the number does not fit into its type; the
+/// result is then 0.
+template <class Number>
+std::optional<Number> parse_number(std::string_view text, std::errc& error) {
+  Number value{};
+  const char* const end = text.data() + text.size();
+  const auto result = std::from_chars(text.data(), end, value);
+  error = result.ec;
+  if (result.ec == std::errc::invalid_argument || result.ptr != end) return std::nullopt;
+  return value;
+}
+
+/// Why a whole number is not from `least` to `most`: "must be at least 1, got 0"; empty when it is. `number`:
+/// its decimal digits, with a minus sign before them if it is negative. It may be of any size.
+std::string range_problem(std::string_view number, std::uint64_t least, std::uint64_t most);
 
 }  // namespace starpipe

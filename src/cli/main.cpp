@@ -7,15 +7,15 @@
 #include <CLI/CLI.hpp>
 #include <malloc.h>
 
-#include "cli/commands/subcommand.hpp"
-#include "cli/processes/plugin_crash.hpp"
-#include "starpipe/base/error.hpp"
 #include "base/files.hpp"
 #include "base/messages.hpp"
-#include "starpipe/base/registration.hpp"
 #include "base/signals.hpp"
-#include "starpipe/plan/registry/plugin.hpp"
+#include "cli/commands/subcommand.hpp"
+#include "cli/processes/subprocess.hpp"
 #include "runtime/host/lost_rank.hpp"
+#include "starpipe/base/error.hpp"
+#include "starpipe/base/registration.hpp"
+#include "starpipe/plan/registry/plugin.hpp"
 #include "starpipe/version.hpp"
 
 namespace {

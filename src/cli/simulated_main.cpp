@@ -11,9 +11,9 @@
 #include <starpu.h>  // renames main: StarPU starts SimGrid, and then calls it
 #include <sys/prctl.h>
 
-#include "cli/input/simulated_request.hpp"
 #include "base/files.hpp"
 #include "base/messages.hpp"
+#include "cli/input/cluster_file.hpp"
 #include "runtime/simulation/simulated_rank.hpp"
 
 int main(int argc, char** argv) {

@@ -10,6 +10,7 @@
 #include <fmt/ranges.h>
 
 #include "starpipe/base/error.hpp"
+#include "starpipe/base/interval.hpp"
 #include "starpipe/base/registration.hpp"
 #include "starpipe/model/dataset.hpp"
 

@@ -2,11 +2,11 @@
 #include "model/reference.hpp"
 
 #include <algorithm>
+#include <numeric>
 #include <span>
 #include <utility>
 
-#include "model/microbatch_runner.hpp"
-#include "starpipe/model/gradient_norm.hpp"
+#include "starpipe/model/optimizer.hpp"
 
 namespace starpipe::model {
 namespace {
@@ -65,6 +65,71 @@ ReferenceRun train_reference(const Network& network, const Dataset& data, const 
   }
   run.parameters = std::move(parameters);
   return run;
+}
+
+namespace {
+using Floats = std::vector<float>;
+}  // namespace
+
+MicrobatchRunner::MicrobatchRunner(const Network& network)
+    : network_(network), order_(network.stages.size()) {
+  std::iota(order_.begin(), order_.end(), 0);
+  std::stable_sort(order_.begin(), order_.end(),
+                   [&](int a, int b) { return network.graph.depth(a) < network.graph.depth(b); });
+  std::size_t scratch = 0;
+  for (int s = 0; s < network.graph.size(); ++s) {
+    const Stage& stage = at(s);
+    shared_sets_.push_back(network.shared_sets(s));
+    outputs_.emplace_back(stage.is_sink() ? 1 : stage.output_size());
+    target_.resize(std::max(target_.size(), stage.rows() * stage.target_columns()));
+    stashes_.emplace_back(stage.stash_size());
+    const bool source = network.graph.pred(s).empty();
+    inputs_.emplace_back(source ? stage.input_size(0) : 0);
+    std::size_t i = 0;
+    for (const int from : inputs_with_gradient(s)) gradients_[{from, s}].resize(stage.input_size(i++));
+    scratch = std::max(scratch, stage.scratch_size());
+  }
+  scratch_.resize(scratch);
+}
+
+std::span<const int> MicrobatchRunner::inputs_with_gradient(int stage) const {
+  const std::span<const int> all = network_.graph.pred(stage);
+  return at(stage).adds_inputs() ? all.first(1) : all;
+}
+
+double MicrobatchRunner::forward(const Dataset& data, int step, int microbatch,
+                                 const std::vector<Floats>& weights) {
+  data.target(step, microbatch, target_);
+  for (const int s : order_) {
+    std::vector<ConstMemory> inputs;
+    if (network_.graph.pred(s).empty()) {
+      load_input(data, at(s), step, microbatch, network_.source_index(s), inputs_[index(s)]);
+      inputs.emplace_back(inputs_[index(s)]);
+    }
+    for (const int from : network_.graph.pred(s)) inputs.emplace_back(outputs_[index(from)]);
+    const Stage& stage = at(s);
+    std::vector<ConstMemory> shared;
+    stage.forward(views(s, weights, shared), inputs, stage.target_columns() > 0 ? target_ : Floats{},
+                  outputs_[index(s)], stashes_[index(s)], scratch_);
+  }
+  return static_cast<double>(outputs_[index(network_.graph.sink())][0]);
+}
+
+void MicrobatchRunner::backward(float loss_scale, const std::vector<Floats>& weights,
+                                std::vector<Floats>& sums) {
+  for (const int s : std::vector<int>(order_.rbegin(), order_.rend())) {
+    std::vector<ConstMemory> in;
+    for (const int to : network_.graph.succ(s)) {
+      const int from = at(to).adds_inputs() ? network_.graph.pred(to).front() : s;
+      in.emplace_back(gradients_[{from, to}]);
+    }
+    std::vector<Memory> out;
+    for (const int from : inputs_with_gradient(s)) out.emplace_back(gradients_[{from, s}]);
+    std::vector<ConstMemory> shared;
+    std::vector<Memory> shared_sums;
+    at(s).backward(views(s, weights, shared), stashes_[index(s)], in, loss_scale, out,
+                   views(s, sums, shared_sums), scratch_);
+  }
 }
 
 }  // namespace starpipe::model

@@ -2,8 +2,12 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
+#include <span>
+#include <utility>
 #include <vector>
 
+#include "starpipe/base/index.hpp"
 #include "starpipe/model/dataset.hpp"
 #include "starpipe/model/network.hpp"
 #include "starpipe/model/optimizer.hpp"
@@ -24,5 +28,45 @@ struct ReferenceRun {
 /// numbers them.
 ReferenceRun train_reference(const Network& network, const Dataset& data, const OptimizerConfig& optimizer,
                              std::vector<std::vector<float>> parameters, int microbatches, int steps);
+
+/// Takes one micro-batch after the other through the network, on the calling thread; all of them use the same
+/// buffers. `weights`: by set of the network, as rounded_weights() makes them.
+class MicrobatchRunner {
+ public:
+  /// The network must outlive this.
+  explicit MicrobatchRunner(const Network& network);
+
+  /// Runs F of all stages. Returns the mean loss of the micro-batch.
+  double forward(const Dataset& data, int step, int microbatch,
+                 const std::vector<std::vector<float>>& weights);
+
+  /// Runs BW of all stages, after forward(). Adds `loss_scale` times the gradient of the mean loss to `sums`,
+  /// by set.
+  void backward(float loss_scale, const std::vector<std::vector<float>>& weights,
+                std::vector<std::vector<float>>& sums);
+
+ private:
+  [[nodiscard]] const Stage& at(int stage) const { return network_.stages[index(stage)]; }
+  /// The preceding stages for which the stage computes a gradient each: the first one alone when it adds its
+  /// inputs, whose gradients are then the same.
+  [[nodiscard]] std::span<const int> inputs_with_gradient(int stage) const;
+
+  const Network& network_;
+  template <class View, class Array>
+  [[nodiscard]] ParameterViews<View> views(int stage, Array& arrays, std::vector<View>& shared) const {
+    shared.clear();
+    for (const std::size_t set : shared_sets_[index(stage)]) shared.emplace_back(arrays[set]);
+    return {View(arrays[index(stage)]), shared};
+  }
+
+  std::vector<std::vector<std::size_t>> shared_sets_;  ///< by stage
+  std::vector<int> order_;                             ///< of stages: predecessors first
+  std::vector<std::vector<float>> inputs_;
+  std::vector<std::vector<float>> outputs_;
+  std::vector<std::vector<float>> stashes_;
+  std::map<std::pair<int, int>, std::vector<float>> gradients_;  ///< of the edges (from, to) between stages
+  std::vector<float> target_;
+  std::vector<float> scratch_;
+};
 
 }  // namespace starpipe::model

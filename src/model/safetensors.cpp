@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "model/safetensors.hpp"
+#include "starpipe/model/safetensors.hpp"
 
 #include <algorithm>
 #include <array>
@@ -11,14 +11,16 @@
 #include <fstream>
 #include <limits>
 #include <string_view>
+#include <system_error>
 #include <utility>
 
+#include <fmt/format.h>
 #include <nlohmann/json.hpp>
 #include <unistd.h>
 
-#include "starpipe/base/ceil_div.hpp"
-#include "starpipe/base/error.hpp"
 #include "base/files.hpp"
+#include "starpipe/base/error.hpp"
+#include "starpipe/base/index.hpp"
 
 namespace starpipe::model {
 
@@ -262,6 +264,32 @@ std::map<std::string, Tensor> read_safetensors(const std::filesystem::path& file
     reader.read(name, tensor.values);
   }
   return tensors;
+}
+
+bool is_safetensors_index(const std::filesystem::path& file) { return suffix_of(file) == ".json"; }
+
+std::map<std::filesystem::path, std::set<std::string>> read_safetensors_index(
+    const std::filesystem::path& index) {
+  using Json = nlohmann::json;
+  std::error_code error;
+  if (!std::filesystem::is_regular_file(index, error) && !error)
+    throw InputError(fmt::format("{}: is not a file", index.string()));  // a pipe can be read once
+  const Json json = Json::parse(read_file(index), nullptr, false);
+  const auto names = json.is_object() ? json.find("weight_map") : json.end();
+  if (!json.is_object() || names == json.end() || !names->is_object() || names->empty()) {
+    throw InputError(
+        fmt::format("{}: is no index of safetensors files: it has no \"weight_map\"", index.string()));
+  }
+  std::map<std::filesystem::path, std::set<std::string>> files;
+  for (const auto& [tensor, value] : names->items()) {
+    const std::filesystem::path file = value.is_string() ? value.get<std::string>() : std::string();
+    if (file.empty() || file != file.filename() || file == "." || file == "..") {
+      throw InputError(fmt::format("{}: tensor {}: {} is not the name of a file beside the index",
+                                   index.string(), tensor, value.dump(-1, ' ', true)));
+    }
+    files[index.parent_path() / file].insert(tensor);
+  }
+  return files;
 }
 
 }  // namespace starpipe::model

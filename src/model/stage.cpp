@@ -8,7 +8,7 @@
 #include <string>
 #include <utility>
 
-#include "starpipe/base/ceil_div.hpp"
+#include "starpipe/base/index.hpp"
 
 namespace starpipe::model {
 namespace {

@@ -11,8 +11,8 @@
 #include <span>
 #include <string>
 
-#include "model/microbatch_runner.hpp"
 #include "model/random.hpp"
+#include "model/reference.hpp"
 
 namespace starpipe::model {
 namespace {

@@ -13,8 +13,7 @@
 
 #include "starpipe/base/error.hpp"
 #include "starpipe/model/network_registry.hpp"
-#include "model/safetensors.hpp"
-#include "model/safetensors_index.hpp"
+#include "starpipe/model/safetensors.hpp"
 
 namespace starpipe::model {
 namespace {

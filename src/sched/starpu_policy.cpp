@@ -17,9 +17,8 @@
 #include <starpu_scheduler.h>
 
 #include "base/environment.hpp"
-#include "starpipe/base/error.hpp"
 #include "base/messages.hpp"
-#include "base/simgrid.hpp"
+#include "starpipe/base/error.hpp"
 
 namespace starpipe::sched {
 namespace {

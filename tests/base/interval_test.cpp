@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "base/interval.hpp"
+#include "starpipe/base/interval.hpp"
 
 #include <cmath>
 
 #include <gtest/gtest.h>
+
+#include "base/numbers.hpp"
 
 namespace starpipe {
 namespace {

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "base/number_input.hpp"
-
 #include <limits>
 
 #include <gtest/gtest.h>
+
+#include "base/numbers.hpp"
 
 namespace starpipe {
 namespace {

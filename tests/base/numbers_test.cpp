@@ -5,7 +5,7 @@
 
 #include <gtest/gtest.h>
 
-#include "starpipe/base/ceil_div.hpp"
+#include "starpipe/base/index.hpp"
 
 namespace starpipe {
 namespace {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "base/progress.hpp"
-
 #include <gtest/gtest.h>
+
+#include "base/messages.hpp"
 
 namespace starpipe {
 namespace {

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "starpipe/base/require.hpp"
-
 #include <stdexcept>
 #include <string>
 
 #include <gtest/gtest.h>
+
+#include "starpipe/base/error.hpp"
 
 namespace starpipe {
 namespace {

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "base/table.hpp"
-
 #include <array>
 
 #include <gtest/gtest.h>
+
+#include "base/messages.hpp"
 
 namespace starpipe {
 namespace {

@@ -19,7 +19,7 @@
 
 #ifdef STARPIPE_TEST_CUDA
 #include "codelets/cuda/backend/stream_backend.hpp"
-#include "codelets/cuda/kernels/check.hpp"
+#include "codelets/cuda/kernels/device.hpp"
 #endif
 
 namespace starpipe::model::testing {

@@ -9,8 +9,8 @@
 
 #include "codelets/on_device.hpp"
 #include "starpipe/model/cuda_layer.hpp"
-#include "starpipe/model/gradient_norm.hpp"
 #include "starpipe/model/network.hpp"
+#include "starpipe/model/optimizer.hpp"
 
 namespace starpipe::model {
 namespace {

@@ -8,7 +8,7 @@
 
 #include <gtest/gtest.h>
 
-#include "codelets/cuda/kernels/warp.cuh"
+#include "codelets/cuda/kernels/rows.cuh"
 #include "codelets/devices.hpp"
 
 namespace starpipe::model::cuda {

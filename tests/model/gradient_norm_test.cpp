@@ -1,6 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "starpipe/model/gradient_norm.hpp"
-
 #include <cmath>
 #include <limits>
 #include <numeric>
@@ -8,6 +6,7 @@
 #include <gtest/gtest.h>
 
 #include "model/gradients.hpp"
+#include "starpipe/model/optimizer.hpp"
 
 namespace starpipe::model {
 namespace {

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "starpipe/model/learning_rate.hpp"
-
 #include <cmath>
 
 #include <gtest/gtest.h>
+
+#include "starpipe/model/optimizer.hpp"
 
 namespace starpipe::model {
 namespace {

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "starpipe/model/piece.hpp"
-
 #include <cstddef>
 #include <string>
 #include <vector>
 
 #include <gtest/gtest.h>
+
+#include "starpipe/model/layer.hpp"
 
 namespace starpipe::model {
 namespace {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "model/safetensors.hpp"
+#include "starpipe/model/safetensors.hpp"
 
 #include <cmath>
 #include <cstdint>

@@ -9,12 +9,12 @@
 #include <cblas.h>
 #include <gtest/gtest.h>
 
+#include "model/data/make_dataset.hpp"
 #include "model/files.hpp"
 #include "model/gradients.hpp"
-#include "starpipe/base/index.hpp"
-#include "model/data/make_dataset.hpp"
 #include "model/reference.hpp"
-#include "model/safetensors.hpp"
+#include "starpipe/base/index.hpp"
+#include "starpipe/model/safetensors.hpp"
 #include "starpipe/model/weights.hpp"
 
 namespace starpipe::model {

@@ -10,13 +10,13 @@
 #include <gtest/gtest.h>
 
 #include "model/checking_backend.hpp"
+#include "model/data/make_dataset.hpp"
 #include "model/files.hpp"
 #include "model/gradients.hpp"
-#include "starpipe/base/index.hpp"
-#include "model/data/make_dataset.hpp"
 #include "model/reference.hpp"
-#include "model/safetensors.hpp"
 #include "model/verification.hpp"
+#include "starpipe/base/index.hpp"
+#include "starpipe/model/safetensors.hpp"
 #include "starpipe/model/weights.hpp"
 
 namespace starpipe::model {

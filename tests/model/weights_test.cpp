@@ -8,7 +8,7 @@
 
 #include "model/files.hpp"
 #include "model/gradients.hpp"
-#include "model/safetensors.hpp"
+#include "starpipe/model/safetensors.hpp"
 
 namespace starpipe::model {
 namespace {

@@ -19,21 +19,20 @@
 
 #include <gtest/gtest.h>
 
+#include "model/data/make_dataset.hpp"
+#include "plan/schedules/detached_parts.hpp"
+#include "plan/simulate/reductions.hpp"
 #include "runtime/engine/kernels.hpp"
 #include "runtime/engine/task_graph.hpp"
-#include "runtime/engine/verdict.hpp"
 #include "starpipe/base/error.hpp"
 #include "starpipe/base/index.hpp"
-#include "model/data/make_dataset.hpp"
 #include "starpipe/model/network.hpp"
 #include "starpipe/model/optimizer.hpp"
-#include "plan/schedules/detached_parts.hpp"
-#include "plan/schedules/finer.hpp"
 #include "starpipe/plan/registry/registry.hpp"
 #include "starpipe/plan/schedule/check.hpp"
 #include "starpipe/plan/schedule/schedule.hpp"
+#include "starpipe/plan/schedules/finer.hpp"
 #include "starpipe/plan/simulate/costs.hpp"
-#include "starpipe/plan/simulate/reductions.hpp"
 #include "starpipe/plan/simulate/simulate.hpp"
 
 namespace starpipe::runtime::testing {

@@ -22,13 +22,13 @@
 
 #include "plan/random_schedules.hpp"
 #include "runtime/engine/engine.hpp"
-#include "runtime/simulation/simulated_session.hpp"
+#include "runtime/engine/memory_need.hpp"
+#include "runtime/simulation/simulated_rank.hpp"
 #include "starpipe/base/index.hpp"
 #include "starpipe/model/network.hpp"
 #include "starpipe/plan/schedule/check.hpp"
 #include "starpipe/plan/simulate/simulate.hpp"
 #include "starpipe/plan/simulate/transfers.hpp"
-#include "runtime/engine/memory_need.hpp"
 
 namespace starpipe::runtime::testing {
 namespace {

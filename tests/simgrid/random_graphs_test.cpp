@@ -10,9 +10,9 @@
 #include <filesystem>
 #include <string>
 
+#include "cli/processes/child_process.hpp"
 #include "cli/processes/subprocess.hpp"
-#include "cli/processes/temporary_folder.hpp"
-#include "runtime/simulation/machine_files.hpp"
+#include "runtime/simulation/cluster.hpp"
 
 namespace {
 

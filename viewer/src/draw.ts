@@ -9,7 +9,7 @@ import type {Colours} from "./theme";
 
 export type ColourBy = "pass" | "micro-batch" | "stage";
 
-/** Light for F, dark for the other passes: the palette of the SVG drawings (src/plan/drawing/palette.hpp). */
+/** Light for F, dark for the other passes: the palette of the SVG drawings (src/plan/drawing/svg_text.hpp). */
 const HUES: readonly (readonly [string, string])[] = [
   ["#a9d0f2", "#1c5d9c"],
   ["#fbd19b", "#a85200"],

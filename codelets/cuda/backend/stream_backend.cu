@@ -3,9 +3,7 @@
 
 #include <limits>
 
-#include "codelets/cuda/backend/sum_squares.hpp"
-#include "codelets/cuda/backend/update.hpp"
-#include "codelets/cuda/kernels/check.hpp"
+#include "codelets/cuda/kernels/device.hpp"
 #include "codelets/cuda/kernels/element.hpp"
 #include "codelets/cuda/kernels/for_each.cuh"
 #include "starpipe/model/cuda_layer.hpp"

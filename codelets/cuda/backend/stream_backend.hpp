@@ -1,8 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include "codelets/cuda/kernels/context.hpp"
+#include <cstddef>
+#include <span>
+
+#include "codelets/cuda/kernels/device.hpp"
 #include "starpipe/model/backend.hpp"
+#include "starpipe/model/memory_view.hpp"
+#include "starpipe/model/optimizer.hpp"
 
 namespace starpipe::model::cuda {
 
@@ -42,5 +47,13 @@ class StreamBackend final : public Backend {
  private:
   Context on_;
 };
+
+/// Backend::sum_squares() on a GPU, with the bits of the CPU: two kernels for up to 64 parts.
+void sum_squares(const Context& on, std::span<const float> values, std::span<const std::size_t> sizes,
+                 std::span<double> sums, Memory scratch) noexcept;
+
+/// model::optimizer_step() on a GPU: one kernel for each range.
+void update(const Context& on, const OptimizerConfig& config, const Update& update,
+            std::span<const float> gradient, std::span<float> parameters, std::span<float> state) noexcept;
 
 }  // namespace starpipe::model::cuda

@@ -1,16 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 // Sums of squares in two steps: a warp adds up each chunk, then a warp adds up the chunks of each part. Each
 // lane and the tree over the lanes add in the order of model::sum_of_squares().
-#include "codelets/cuda/backend/sum_squares.hpp"
-
 #include <algorithm>
 
-#include "codelets/cuda/kernels/check.hpp"
-#include "codelets/cuda/kernels/launch.cuh"
+#include "codelets/cuda/backend/stream_backend.hpp"
+#include "codelets/cuda/kernels/device.hpp"
 #include "codelets/cuda/kernels/for_each.cuh"
-#include "codelets/cuda/kernels/warp.cuh"
-#include "starpipe/base/ceil_div.hpp"
-#include "starpipe/model/gradient_norm.hpp"
+#include "codelets/cuda/kernels/launch.cuh"
+#include "codelets/cuda/kernels/rows.cuh"
+#include "starpipe/base/index.hpp"
+#include "starpipe/model/optimizer.hpp"
 
 namespace starpipe::model::cuda {
 namespace {

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "codelets/cuda/backend/update.hpp"
-
+#include "codelets/cuda/backend/stream_backend.hpp"
 #include "codelets/cuda/kernels/for_each.cuh"
 
 namespace starpipe::model::cuda {

@@ -12,9 +12,9 @@
 // accumulators side by side: they have 8 * N columns.
 #pragma once
 
-#include "codelets/cuda/kernels/shape.cuh"
 #include "codelets/cuda/kernels/launch.cuh"
-#include "codelets/cuda/kernels/warp.cuh"
+#include "codelets/cuda/kernels/rows.cuh"
+#include "codelets/cuda/kernels/shape.cuh"
 #include "codelets/cuda/kernels/tensor_cores.cuh"
 
 namespace starpipe::model::cuda::attention::bf16 {

@@ -6,7 +6,7 @@
 #pragma once
 
 #include "codelets/cuda/kernels/attention_bf16.cuh"
-#include "starpipe/base/ceil_div.hpp"
+#include "starpipe/base/index.hpp"
 
 namespace starpipe::model::cuda::attention::bf16 {
 

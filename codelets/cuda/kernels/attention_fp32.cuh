@@ -13,10 +13,10 @@
 // the gradients of the scaled scores. delta of a query is the sum of p dp over its keys.
 #pragma once
 
-#include "codelets/cuda/kernels/shape.cuh"
-#include "codelets/cuda/kernels/launch.cuh"
 #include "codelets/cuda/kernels/arithmetic.hpp"
-#include "codelets/cuda/kernels/warp.cuh"
+#include "codelets/cuda/kernels/launch.cuh"
+#include "codelets/cuda/kernels/rows.cuh"
+#include "codelets/cuda/kernels/shape.cuh"
 
 namespace starpipe::model::cuda::attention {
 

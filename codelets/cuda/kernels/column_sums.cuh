@@ -7,12 +7,11 @@
 #include <cstddef>
 #include <span>
 
-#include "codelets/cuda/kernels/context.hpp"
-#include "codelets/cuda/kernels/launch.cuh"
+#include "codelets/cuda/kernels/device.hpp"
 #include "codelets/cuda/kernels/for_each.cuh"
-#include "codelets/cuda/kernels/packs.cuh"
-#include "codelets/cuda/kernels/warp.cuh"
-#include "starpipe/base/ceil_div.hpp"
+#include "codelets/cuda/kernels/launch.cuh"
+#include "codelets/cuda/kernels/rows.cuh"
+#include "starpipe/base/index.hpp"
 
 namespace starpipe::model::cuda {
 

@@ -6,7 +6,7 @@
 
 #include <cuda_bf16.h>
 
-#include "starpipe/model/precision.hpp"
+#include "starpipe/model/memory_view.hpp"
 
 namespace starpipe::model::cuda {
 

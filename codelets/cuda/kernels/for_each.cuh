@@ -5,11 +5,10 @@
 
 #include <cstddef>
 
-#include "codelets/cuda/kernels/context.hpp"
+#include "codelets/cuda/kernels/device.hpp"
 #include "codelets/cuda/kernels/launch.cuh"
-#include "codelets/cuda/kernels/packs.cuh"
 #include "codelets/cuda/kernels/warp.cuh"
-#include "starpipe/base/ceil_div.hpp"
+#include "starpipe/base/index.hpp"
 
 namespace starpipe::model::cuda {
 

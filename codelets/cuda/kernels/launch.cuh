@@ -4,8 +4,7 @@
 
 #include <cstddef>
 
-#include "codelets/cuda/kernels/check.hpp"
-#include "codelets/cuda/kernels/context.hpp"
+#include "codelets/cuda/kernels/device.hpp"
 
 namespace starpipe::model::cuda {
 

@@ -5,9 +5,9 @@
 #include <cstddef>
 #include <span>
 
-#include "codelets/cuda/kernels/context.hpp"
+#include "codelets/cuda/kernels/device.hpp"
 #include "codelets/cuda/kernels/element.hpp"
-#include "starpipe/model/precision.hpp"
+#include "starpipe/model/memory_view.hpp"
 
 namespace starpipe::model::cuda {
 

@@ -4,9 +4,8 @@
 #pragma once
 
 #include "codelets/cuda/kernels/launch.cuh"
-#include "codelets/cuda/kernels/packs.cuh"
 #include "codelets/cuda/kernels/warp.cuh"
-#include "starpipe/base/ceil_div.hpp"
+#include "starpipe/base/index.hpp"
 
 namespace starpipe::model::cuda {
 

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <stdexcept>
+#include <string_view>
 
 namespace starpipe {
 
@@ -11,5 +12,15 @@ class InputError : public std::runtime_error {
  public:
   using std::runtime_error::runtime_error;
 };
+
+/// For the return codes of libraries in C: throws std::runtime_error unless `status` is 0, "StarPU: inserting
+/// F(0,0) failed (error -19)" for library "StarPU", action "inserting" and object "F(0,0)". `reason`: the
+/// library's own words for the code, in place of its number.
+void require(int status, std::string_view library, std::string_view action, std::string_view object,
+             std::string_view reason = {});
+
+/// For the user's input: throws InputError unless `good`, "search: needs at least 1 worker" for subject
+/// "search" and message "needs at least 1 worker".
+void require_input(bool good, std::string_view subject, std::string_view message);
 
 }  // namespace starpipe

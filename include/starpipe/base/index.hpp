@@ -15,4 +15,15 @@ template <class Enum>
 requires std::is_enum_v<Enum>
 constexpr std::size_t index(Enum value) { return static_cast<std::size_t>(value); }
 
+/// `count` / `size`, rounded up: the number of parts of `size` that hold `count`. `count` is not negative,
+/// and `size` is positive.
+template <class Integer>
+#ifdef __CUDACC__
+__host__ __device__
+#endif
+    constexpr Integer
+    ceil_div(Integer count, std::type_identity_t<Integer> size) {
+  return (count + size - 1) / size;
+}
+
 }  // namespace starpipe

@@ -13,7 +13,7 @@
 namespace starpipe::model {
 
 namespace cuda {
-struct Context;  // a stream and a cuBLASLt handle: codelets/cuda/kernels/context.hpp
+struct Context;  // a stream and a cuBLASLt handle: codelets/cuda/kernels/device.hpp
 }
 
 /// The CUDA implementation of a layer: its passes on a GPU. They have the meaning, shapes and stash of the

@@ -4,6 +4,7 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <filesystem>
 #include <span>
 #include <string>
 #include <string_view>
@@ -18,6 +19,24 @@ inline constexpr std::string_view text_data = "text";
 inline constexpr std::string_view tokens_data = "tokens";
 inline constexpr std::string_view synthetic_data = "synthetic";
 inline constexpr std::array data_kinds = {text_data, tokens_data, synthetic_data};
+
+/// The order in which the sequences of a file are read. `random`: each starts at a random token. `shuffled`:
+/// the file is cut into sequences of `context` tokens; fewer tokens than that, at its end, are left out. An
+/// epoch reads each sequence once, in an order that depends on the seed and the epoch only. The next epoch
+/// may begin within a micro-batch. `sequential`: the same sequences, as they follow each other in the file;
+/// after the last one the first again. Evaluations use it; users cannot choose it as `data.order`.
+enum class SampleOrder : std::uint8_t { random, shuffled, sequential };
+
+/// The words of `DataConfig::order`, in the order of the enum.
+inline constexpr std::array<std::string_view, 2> sample_order_words = {"random", "shuffled"};
+
+/// `data:` of the configuration.
+struct DataConfig {
+  std::string kind = std::string(text_data);  ///< one of data_kinds that the network reads
+  std::filesystem::path path = {};            ///< of text and tokens
+  SampleOrder order = SampleOrder::random;    ///< of text and tokens
+  std::filesystem::path validation = {};      ///< of text and tokens: what evaluations read
+};
 
 /// The number of tokens of text.
 inline constexpr int byte_values = 256;

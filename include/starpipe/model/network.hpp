@@ -12,10 +12,10 @@
 #include <variant>
 #include <vector>
 
-#include "starpipe/model/precision.hpp"
+#include "starpipe/model/memory_view.hpp"
 #include "starpipe/model/stage.hpp"
-#include "plan/schedules/finer.hpp"
 #include "starpipe/plan/schedule/stage_graph.hpp"
+#include "starpipe/plan/schedules/finer.hpp"
 #include "starpipe/plan/simulate/costs.hpp"
 
 namespace starpipe::model {

@@ -11,9 +11,9 @@
 #include <string_view>
 #include <vector>
 
-#include "base/interval.hpp"
+#include "starpipe/base/interval.hpp"
 #include "starpipe/model/network.hpp"
-#include "model/safetensors.hpp"
+#include "starpipe/model/safetensors.hpp"
 
 namespace starpipe::model {
 

@@ -10,9 +10,57 @@
 #include <vector>
 
 #include "starpipe/model/layer.hpp"
-#include "starpipe/model/learning_rate.hpp"
 
 namespace starpipe::model {
+
+/// The order of the additions of sum_of_squares(), which is also that of a GPU's kernels. A parameter is cut
+/// into chunks of `norm_chunk` numbers. In each chunk, lane l of 32 adds up the numbers l, l + 32, ...; then
+/// the lanes' sums are added in a tree, l and l + 16 first. The chunks' sums are added in the same way.
+inline constexpr std::size_t norm_lanes = 32;
+inline constexpr std::size_t norm_chunk = 4096;
+
+/// The sum of the squares of one parameter's gradient. It is computed in fp64, where squares of floats are
+/// exact and do not overflow, and in an order that depends on the number of values alone. So its bits depend
+/// on no schedule, partition, rank or device. Thread-safe; does not allocate or throw.
+double sum_of_squares(std::span<const float> values) noexcept;
+
+/// Words of 4 bytes of scratch in which a GPU adds up the squares of parameters of these sizes: a double for
+/// each parameter and each of its chunks.
+std::size_t norm_scratch_words(std::span<const std::size_t> sizes);
+
+/// The norm of a gradient, from the sums of squares of all parameters in the model's order. NaN or infinity
+/// when, and only when, the gradient has such a value.
+double gradient_norm(std::span<const double> sums) noexcept;
+
+/// The factor of clipping, that of torch.nn.utils.clip_grad_norm_: min(1, clip / (norm + 1e-6)), rounded to a
+/// float; NaN when the norm is NaN. 1 without `clip`.
+float clip_scale(std::optional<double> clip, double norm) noexcept;
+
+/// The values of LearningRateSchedule::kind.
+inline constexpr std::array<std::string_view, 4> learning_rate_kinds = {"constant", "linear", "cosine",
+                                                                        "inverse_sqrt"};
+
+/// `training.optimizer.schedule:` of the configuration: how the learning rate changes from step to step.
+struct LearningRateSchedule {
+  std::string kind = "constant";
+  int warmup = 0;                           ///< steps in which the rate rises
+  double floor = 0;                         ///< the lowest rate after the warm-up; not for `constant`
+  std::optional<int> steps = std::nullopt;  ///< where `linear` and `cosine` reach the floor: the run's steps
+};
+
+/// The learning rate of step t, `step`, which counts from 0. `peak`: the rate after the warm-up.
+///
+/// With w = `warmup` and T = `steps`:
+///   t < w:         peak (t + 1) / (w + 1)
+///   constant:      peak
+///   linear:        floor + (1 - x) (peak - floor), x = (t - w) / (T - w); floor from t = T on
+///   cosine:        floor + (1 + cos(pi x)) / 2 (peak - floor), likewise
+///   inverse_sqrt:  max(floor, peak sqrt((w + 1) / (t + 1)))
+///
+/// Warm-up and cosine are those of nanoGPT's get_lr; the cosine is from SGDR (arXiv 1608.03983, equation 5),
+/// the inverse square root from "Attention Is All You Need" (arXiv 1706.03762, equation 3, with w + 1 steps
+/// of warm-up). `schedule.steps` must have a value for `linear` and `cosine`. Thread-safe.
+double learning_rate(const LearningRateSchedule& schedule, double peak, int step);
 
 /// AdamW (arXiv 1711.05101), and SGD with momentum: v = momentum * v + g; w -= learning_rate * v.
 inline constexpr std::array<std::string_view, 2> optimizer_kinds = {"adamw", "sgd"};

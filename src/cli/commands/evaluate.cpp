@@ -11,9 +11,8 @@
 #include <fmt/format.h>
 
 #include "cli/commands/subcommand.hpp"
-#include "cli/options/config_options.hpp"
 #include "cli/options/common_options.hpp"
-#include "cli/options/value_checks.hpp"
+#include "cli/options/config_options.hpp"
 #include "starpipe/base/error.hpp"
 #include "starpipe/model/dataset.hpp"
 

@@ -13,22 +13,22 @@
 #include <nlohmann/json.hpp>
 #include <yaml-cpp/yaml.h>
 
+#include "base/files.hpp"
+#include "base/messages.hpp"
 #include "cli/commands/subcommand.hpp"
 #include "cli/input/links_file.hpp"
+#include "cli/options/common_options.hpp"
 #include "cli/options/config_options.hpp"
-#include "cli/options/value_checks.hpp"
-#include "base/files.hpp"
-#include "base/table.hpp"
-#include "starpipe/model/layer.hpp"
-#include "starpipe/model/network.hpp"
-#include "plan/formats/json_text.hpp"
-#include "starpipe/plan/registry/registry.hpp"
-#include "runtime/api/show_ranks.hpp"
+#include "plan/formats/json_value.hpp"
+#include "runtime/api/run_on_ranks.hpp"
 #include "runtime/config/config_keys.hpp"
+#include "runtime/host/lost_rank.hpp"
 #include "runtime/report/mapping_report.hpp"
 #include "runtime/report/measured_links.hpp"
-#include "runtime/host/lost_rank.hpp"
 #include "runtime/setup/partition_choice.hpp"
+#include "starpipe/model/layer.hpp"
+#include "starpipe/model/network.hpp"
+#include "starpipe/plan/registry/registry.hpp"
 #include "starpipe/version.hpp"
 
 namespace starpipe::cli {

@@ -14,6 +14,7 @@
 #include <fmt/ranges.h>
 #include <nlohmann/json.hpp>
 
+#include "base/files.hpp"
 #include "cli/commands/partition_output.hpp"
 #include "cli/commands/subcommand.hpp"
 #include "cli/input/links_file.hpp"
@@ -21,15 +22,12 @@
 #include "cli/input/yaml.hpp"
 #include "cli/options/common_options.hpp"
 #include "cli/options/schedule_options.hpp"
-#include "cli/options/value_checks.hpp"
+#include "plan/formats/json_value.hpp"
+#include "plan/formats/results.hpp"
 #include "starpipe/base/error.hpp"
-#include "base/files.hpp"
 #include "starpipe/base/index.hpp"
-#include "plan/formats/json_text.hpp"
-#include "plan/search/framework_stages.hpp"
 #include "starpipe/plan/registry/registry.hpp"
-#include "plan/formats/scheduled_partition.hpp"
-#include "starpipe/plan/search/layout.hpp"
+#include "starpipe/plan/search/search_problem.hpp"
 #include "starpipe/runtime/config/config.hpp"
 
 namespace starpipe::cli {

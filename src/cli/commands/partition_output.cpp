@@ -12,11 +12,11 @@
 #include <fmt/ranges.h>
 #include <nlohmann/json.hpp>
 
-#include "starpipe/base/index.hpp"
+#include "base/messages.hpp"
 #include "base/numbers.hpp"
-#include "base/table.hpp"
+#include "plan/formats/costs_json.hpp"
+#include "starpipe/base/index.hpp"
 #include "starpipe/plan/drawing/schedule_text.hpp"
-#include "plan/formats/durations_json.hpp"
 
 namespace starpipe::cli {
 namespace {

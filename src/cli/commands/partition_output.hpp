@@ -8,7 +8,7 @@
 
 #include <nlohmann/json_fwd.hpp>
 
-#include "plan/formats/scheduled_partition.hpp"
+#include "plan/formats/results.hpp"
 
 namespace starpipe::cli {
 

@@ -8,18 +8,18 @@
 #include <fmt/ranges.h>
 #include <nlohmann/json.hpp>
 
+#include "base/messages.hpp"
 #include "cli/commands/subcommand.hpp"
 #include "cli/input/yaml.hpp"
 #include "cli/options/common_options.hpp"
 #include "cli/options/result_options.hpp"
-#include "cli/options/value_checks.hpp"
+#include "plan/formats/results.hpp"
+#include "plan/schedules/pattern.hpp"
 #include "starpipe/base/error.hpp"
 #include "starpipe/base/index.hpp"
-#include "base/table.hpp"
-#include "plan/schedules/pattern.hpp"
+#include "starpipe/base/interval.hpp"
 #include "starpipe/plan/registry/registry.hpp"
-#include "plan/formats/periodic_result.hpp"
-#include "starpipe/plan/schedule/size_limits.hpp"
+#include "starpipe/plan/schedule/check.hpp"
 #include "starpipe/plan/simulate/simulate.hpp"
 
 namespace starpipe::cli {

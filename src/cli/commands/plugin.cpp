@@ -9,16 +9,14 @@
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
-#include "cli/commands/subcommand.hpp"
-#include "cli/processes/subprocess.hpp"
-#include "cli/processes/two_ranks.hpp"
-#include "cli/options/plugin_option.hpp"
-#include "cli/options/value_checks.hpp"
-#include "starpipe/base/error.hpp"
 #include "base/files.hpp"
-#include "base/table.hpp"
-#include "plan/formats/json_text.hpp"
+#include "base/messages.hpp"
+#include "cli/commands/subcommand.hpp"
+#include "cli/options/common_options.hpp"
+#include "cli/processes/subprocess.hpp"
+#include "plan/formats/json_value.hpp"
 #include "plan/registry/conformance.hpp"
+#include "starpipe/base/error.hpp"
 
 namespace starpipe::cli {
 namespace {

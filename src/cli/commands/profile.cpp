@@ -12,17 +12,16 @@
 #include <fmt/ranges.h>
 #include <nlohmann/json.hpp>
 
+#include "base/files.hpp"
+#include "base/messages.hpp"
+#include "base/numbers.hpp"
 #include "cli/commands/subcommand.hpp"
 #include "cli/input/profile_file.hpp"
-#include "cli/options/config_options.hpp"
 #include "cli/options/common_options.hpp"
-#include "cli/options/value_checks.hpp"
-#include "starpipe/base/error.hpp"
-#include "base/files.hpp"
-#include "base/numbers.hpp"
-#include "base/table.hpp"
-#include "plan/formats/json_text.hpp"
+#include "cli/options/config_options.hpp"
+#include "plan/formats/json_value.hpp"
 #include "runtime/setup/experiment.hpp"
+#include "starpipe/base/error.hpp"
 
 namespace starpipe::cli {
 namespace {

@@ -9,26 +9,21 @@
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
+#include "base/files.hpp"
+#include "base/messages.hpp"
 #include "cli/commands/schedule_compare.hpp"
 #include "cli/commands/subcommand.hpp"
-#include "cli/options/cost_options.hpp"
 #include "cli/options/common_options.hpp"
-#include "cli/options/plugin_option.hpp"
+#include "cli/options/cost_options.hpp"
 #include "cli/options/result_options.hpp"
 #include "cli/options/schedule_options.hpp"
-#include "cli/options/size_options.hpp"
-#include "cli/options/value_checks.hpp"
+#include "plan/formats/json_value.hpp"
 #include "starpipe/base/error.hpp"
-#include "base/files.hpp"
 #include "starpipe/base/index.hpp"
-#include "base/messages.hpp"
-#include "base/table.hpp"
-#include "starpipe/plan/formats/imported_schedule.hpp"
-#include "plan/formats/json_text.hpp"
+#include "starpipe/plan/formats/schedule_json.hpp"
 #include "starpipe/plan/registry/plugin.hpp"
 #include "starpipe/plan/registry/registry.hpp"
 #include "starpipe/plan/schedule/check.hpp"
-#include "starpipe/plan/schedule/size_limits.hpp"
 #include "starpipe/plan/simulate/simulate.hpp"
 
 namespace starpipe::cli {

@@ -13,25 +13,21 @@
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
+#include "base/messages.hpp"
+#include "base/numbers.hpp"
 #include "cli/commands/subcommand.hpp"
 #include "cli/input/yaml.hpp"
-#include "cli/options/cost_options.hpp"
 #include "cli/options/common_options.hpp"
-#include "cli/options/plugin_option.hpp"
+#include "cli/options/cost_options.hpp"
 #include "cli/options/result_options.hpp"
 #include "cli/options/schedule_options.hpp"
-#include "cli/options/size_options.hpp"
-#include "cli/options/value_checks.hpp"
+#include "plan/formats/results.hpp"
 #include "starpipe/base/error.hpp"
 #include "starpipe/base/index.hpp"
-#include "base/messages.hpp"
-#include "base/number_input.hpp"
-#include "base/numbers.hpp"
-#include "base/progress.hpp"
-#include "starpipe/plan/drawing/shown_unit.hpp"
+#include "starpipe/base/interval.hpp"
+#include "starpipe/plan/drawing/schedule_text.hpp"
 #include "starpipe/plan/registry/plugin.hpp"
-#include "plan/formats/search_json.hpp"
-#include "starpipe/plan/schedule/size_limits.hpp"
+#include "starpipe/plan/schedule/check.hpp"
 
 namespace starpipe::cli {
 namespace {

@@ -6,7 +6,7 @@
 #include <memory>
 #include <vector>
 
-#include "cli/options/value_checks.hpp"
+#include "cli/options/common_options.hpp"
 #include "runtime/host/lost_rank.hpp"
 
 namespace starpipe::cli {

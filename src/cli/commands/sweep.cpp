@@ -16,21 +16,20 @@
 #include <nlohmann/json.hpp>
 #include <unistd.h>
 
-#include "cli/commands/subcommand.hpp"
-#include "cli/options/config_options.hpp"
-#include "cli/options/value_checks.hpp"
-#include "cli/study/run_folder.hpp"
-#include "cli/study/sbatch.hpp"
-#include "cli/study/study_results.hpp"
-#include "cli/study/study_sweep.hpp"
 #include "base/environment.hpp"
-#include "starpipe/base/error.hpp"
 #include "base/files.hpp"
-#include "base/number_input.hpp"
 #include "base/numbers.hpp"
+#include "cli/commands/subcommand.hpp"
+#include "cli/options/common_options.hpp"
+#include "cli/options/config_options.hpp"
+#include "cli/study/run_folder.hpp"
+#include "cli/study/study_results.hpp"
+#include "cli/study/study_runs.hpp"
+#include "cli/study/study_sweep.hpp"
+#include "runtime/report/report.hpp"
+#include "starpipe/base/error.hpp"
 #include "starpipe/plan/registry/plugin.hpp"
 #include "starpipe/plan/registry/registry.hpp"
-#include "runtime/report/other_policy.hpp"
 
 namespace starpipe::cli {
 namespace {

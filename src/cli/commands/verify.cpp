@@ -7,9 +7,8 @@
 #include <vector>
 
 #include "cli/commands/subcommand.hpp"
-#include "cli/options/config_options.hpp"
 #include "cli/options/common_options.hpp"
-#include "cli/options/value_checks.hpp"
+#include "cli/options/config_options.hpp"
 
 namespace starpipe::cli {
 namespace {

@@ -11,7 +11,9 @@
 #include <vector>
 
 #include <fmt/format.h>
+#include <nlohmann/json.hpp>
 
+#include "cli/input/config_file.hpp"
 #include "cli/input/links_file.hpp"
 #include "cli/input/yaml.hpp"
 
@@ -110,6 +112,34 @@ Cluster read_cluster(const std::filesystem::path& file, std::optional<plan::Shar
     cluster.links = plan::Links(std::move(levels));
   }
   return cluster;
+}
+
+nlohmann::json to_json(const SimulatedRequest& request) {
+  nlohmann::json json = {{"config", request.config.string()},
+                         {"cluster", request.cluster.string()},
+                         {"steps", request.steps},
+                         {"result", request.result.string()}};
+  if (request.sharing) json["sharing"] = static_cast<int>(*request.sharing);
+  return json;
+}
+
+SimulatedRequest simulated_request(const nlohmann::json& json) {
+  SimulatedRequest request = {.config = json.at("config").get<std::string>(),
+                              .cluster = json.at("cluster").get<std::string>(),
+                              .sharing = std::nullopt,
+                              .steps = json.at("steps"),
+                              .result = json.at("result").get<std::string>()};
+  if (json.contains("sharing")) request.sharing = static_cast<plan::Sharing>(json.at("sharing").get<int>());
+  return request;
+}
+
+runtime::Config configuration_of(const SimulatedRequest& request) {
+  runtime::Config config = load_config(request.config, {});
+  runtime::EmulationConfig& emulate = config.runtime.emulate.value();
+  emulate.links_file = request.cluster.string();
+  emulate.links = read_cluster(request.cluster, request.sharing).links;
+  emulate.prefetch = true;
+  return config;
 }
 
 }  // namespace starpipe::cli

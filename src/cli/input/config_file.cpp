@@ -13,14 +13,13 @@
 #include <fmt/ranges.h>
 #include <nlohmann/json.hpp>
 
+#include "base/numbers.hpp"
 #include "cli/input/links_file.hpp"
 #include "cli/input/profile_file.hpp"
 #include "cli/input/yaml.hpp"
-#include "starpipe/base/error.hpp"
-#include "base/numbers.hpp"
-#include "starpipe/plan/registry/plugin.hpp"
 #include "runtime/config/config_keys.hpp"
-#include "runtime/config/config_rules.hpp"
+#include "starpipe/base/error.hpp"
+#include "starpipe/plan/registry/plugin.hpp"
 
 namespace starpipe::cli {
 namespace {

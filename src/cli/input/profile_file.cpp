@@ -13,10 +13,10 @@
 #include <nlohmann/json.hpp>
 
 #include "cli/input/yaml.hpp"
+#include "plan/formats/costs_json.hpp"
 #include "starpipe/base/error.hpp"
 #include "starpipe/base/index.hpp"
-#include "plan/formats/durations_json.hpp"
-#include "starpipe/plan/schedule/size_limits.hpp"
+#include "starpipe/plan/schedule/check.hpp"
 #include "starpipe/plan/simulate/costs.hpp"
 #include "starpipe/runtime/config/config.hpp"
 

@@ -11,9 +11,10 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
-#include "starpipe/base/error.hpp"
 #include "base/files.hpp"
-#include "base/number_input.hpp"
+#include "base/numbers.hpp"
+#include "starpipe/base/error.hpp"
+#include "starpipe/base/interval.hpp"
 
 namespace starpipe::cli {
 

@@ -15,8 +15,8 @@
 
 #include <yaml-cpp/yaml.h>
 
-#include "base/amounts.hpp"
-#include "base/interval.hpp"
+#include "base/numbers.hpp"
+#include "starpipe/base/interval.hpp"
 #include "starpipe/plan/simulate/costs.hpp"
 
 namespace starpipe::cli {

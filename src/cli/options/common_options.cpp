@@ -1,14 +1,22 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "cli/options/common_options.hpp"
 
+#include <limits>
 #include <set>
+#include <string>
+#include <string_view>
 #include <system_error>
 
 #include <fmt/format.h>
 
-#include "starpipe/base/error.hpp"
 #include "base/files.hpp"
-#include "model/safetensors_index.hpp"
+#include "base/numbers.hpp"
+#include "cli/input/yaml.hpp"
+#include "starpipe/base/error.hpp"
+#include "starpipe/base/index.hpp"
+#include "starpipe/base/interval.hpp"
+#include "starpipe/model/safetensors.hpp"
+#include "starpipe/plan/registry/plugin.hpp"
 
 namespace starpipe::cli {
 namespace {
@@ -54,6 +62,107 @@ std::vector<fs::path> inputs_of(const runtime::Config& config) {
   }
   files.insert(files.end(), config.schedule.plugins.begin(), config.schedule.plugins.end());
   return files;
+}
+
+void require_schedules(const std::string& file, const std::vector<std::string>& schedules) {
+  if (schedules.empty()) throw InputError(fmt::format("plug-in {}: it adds no schedule", file));
+}
+
+CLI::Option* add_plugin_option(CLI::App& command, std::vector<std::string>& files) {
+  return command
+      .add_option(
+          "--plugin", files,
+          "Plug-in (shared object) that adds schedules or networks; may be repeated. Where the command or "
+          "the configuration names a schedule, each plug-in must have it or the configuration's network")
+      ->type_name("FILE")
+      ->expected(1)
+      ->allow_extra_args(false)
+      ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
+}
+
+void load_plugins(const std::vector<std::string>& files) {
+  for (const std::string& file : files) require_schedules(file, plan::load_plugin(file));
+}
+
+void add_size_options(CLI::App& command, int& workers, int workers_limit, int& microbatches,
+                      int microbatches_limit) {
+  command.add_option("--workers", workers, "Number of workers")
+      ->required()
+      ->type_name("W")
+      ->transform(whole_number(1, index(workers_limit)));
+  command.add_option("--microbatches", microbatches, "Number of micro-batches in a step")
+      ->required()
+      ->type_name("B")
+      ->transform(whole_number(1, index(microbatches_limit)));
+}
+
+namespace {
+
+/// "--help" shows it after the type's name.
+std::string description(std::uint64_t least, std::uint64_t most) {
+  return most >= std::numeric_limits<int>::max() ? "" : fmt::format("{} to {}", least, most);
+}
+
+}  // namespace
+
+CLI::Validator whole_number(std::uint64_t least, std::uint64_t most) {
+  return {[least, most](std::string& text) -> std::string {
+            const bool negative = text.starts_with('-');
+            std::errc error{};
+            const auto value =
+                parse_number<std::uint64_t>(std::string_view(text).substr(negative ? 1 : 0), error);
+            if (!value) return fmt::format("expected a whole number, got '{}'", text);
+            std::string problem = range_problem(text, least, most);
+            if (problem.empty()) text = std::to_string(*value);
+            return problem;
+          },
+          description(least, most)};
+}
+
+CLI::Validator decimal_number(const Interval& interval) {
+  return {[interval](std::string& text) -> std::string {
+            std::errc error{};
+            const auto value = parse_number<double>(text, error);
+            if (!value) return fmt::format("expected a number, got '{}'", text);
+            if (error == std::errc{} && interval.contains(*value)) return "";
+            return fmt::format("must be {}, got {}", interval.text(), text);
+          },
+          ""};
+}
+
+CLI::Validator byte_count(std::uint64_t least) {
+  return {[least](std::string& text) -> std::string {
+            const auto bytes = bytes_in(text);
+            if (!bytes) return fmt::format("expected {}, got '{}'", bytes_words, text);
+            if (*bytes < least) return fmt::format("must be at least {}, got {}", least, text);
+            text = std::to_string(*bytes);
+            return "";
+          },
+          ""};
+}
+
+void require_one_or_each(std::string_view option, std::size_t values, int workers) {
+  if (values < 2 || values == index(workers)) return;
+  throw InputError(fmt::format("{}: {} values for {} workers; give one for all, or one for each", option,
+                               values, workers));
+}
+
+void refuse_empty_values(CLI::App& app) {
+  for (CLI::Option* const option : app.get_options()) {
+    if (option->get_items_expected_max() == 0) continue;  // a flag
+    const std::string type = option->get_type_name();
+    const bool is_file =
+        type.find("FILE") != std::string::npos || type.ends_with(".yaml") || type.ends_with(".json");
+    option->check(
+        [is_file](const std::string& value) -> std::string {
+          if (!value.empty()) return "";
+          return is_file ? "the name of the file is empty" : "the value is empty";
+        },
+        "");
+  }
+  for (CLI::App* const subcommand : app.get_subcommands([](const CLI::App*) { return true; })) {
+    refuse_empty_values(*subcommand);
+  }
 }
 
 }  // namespace starpipe::cli

@@ -6,14 +6,13 @@
 
 #include <fmt/format.h>
 
+#include "base/environment.hpp"
 #include "cli/input/config_file.hpp"
 #include "cli/options/common_options.hpp"
-#include "cli/options/plugin_option.hpp"
-#include "base/environment.hpp"
-#include "starpipe/base/error.hpp"
-#include "starpipe/plan/registry/plugin.hpp"
 #include "runtime/config/config_keys.hpp"
 #include "runtime/host/lost_rank.hpp"
+#include "starpipe/base/error.hpp"
+#include "starpipe/plan/registry/plugin.hpp"
 
 namespace starpipe::cli {
 namespace {

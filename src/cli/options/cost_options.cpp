@@ -12,12 +12,12 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include "base/messages.hpp"
 #include "cli/input/links_file.hpp"
 #include "cli/input/yaml.hpp"
-#include "cli/options/value_checks.hpp"
+#include "cli/options/common_options.hpp"
 #include "starpipe/base/error.hpp"
 #include "starpipe/base/index.hpp"
-#include "base/messages.hpp"
 #include "starpipe/plan/simulate/transfers.hpp"
 
 namespace starpipe::cli {

@@ -11,15 +11,15 @@
 #include <sys/ioctl.h>
 #include <unistd.h>
 
-#include "cli/options/value_checks.hpp"
 #include "base/environment.hpp"
-#include "starpipe/base/error.hpp"
 #include "base/files.hpp"
 #include "base/messages.hpp"
-#include "starpipe/plan/drawing/schedule_text.hpp"
-#include "plan/formats/json_text.hpp"
-#include "starpipe/plan/formats/schedule_csv.hpp"
+#include "cli/options/common_options.hpp"
 #include "plan/drawing/page.hpp"
+#include "plan/formats/json_value.hpp"
+#include "starpipe/base/error.hpp"
+#include "starpipe/plan/drawing/schedule_text.hpp"
+#include "starpipe/plan/formats/schedule_csv.hpp"
 
 namespace starpipe::cli {
 namespace {

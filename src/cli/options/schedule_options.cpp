@@ -8,10 +8,10 @@
 
 #include <fmt/format.h>
 
-#include "cli/options/value_checks.hpp"
+#include "base/numbers.hpp"
+#include "cli/options/common_options.hpp"
 #include "starpipe/base/error.hpp"
-#include "base/number_input.hpp"
-#include "plan/schedules/tensor_fold.hpp"
+#include "starpipe/plan/schedules/finer.hpp"
 
 namespace starpipe::cli {
 namespace {

@@ -2,8 +2,11 @@
 #include "cli/processes/subprocess.hpp"
 
 #include <array>
+#include <atomic>
 #include <cerrno>
+#include <csignal>
 #include <cstdio>
+#include <cstdlib>
 #include <exception>
 #include <optional>
 #include <system_error>
@@ -14,10 +17,11 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "cli/processes/plugin_crash.hpp"
-#include "cli/processes/child_process.hpp"
-#include "starpipe/base/index.hpp"
 #include "base/signals.hpp"
+#include "cli/processes/child_process.hpp"
+#include "runtime/host/lost_rank.hpp"
+#include "starpipe/base/index.hpp"
+#include "starpipe/plan/registry/plugin.hpp"
 
 namespace starpipe::cli {
 namespace {
@@ -143,6 +147,108 @@ SubprocessResult run_program(const std::vector<std::string>& command, std::chron
         become_program(command);
       },
       most);
+}
+
+namespace {
+
+constexpr int exit_failure = 1;
+
+struct Crash {
+  int signal;
+  const char* text;  // a signal handler may not call strsignal
+  struct sigaction before;
+};
+std::array<Crash, 5> crashes = {{{SIGSEGV, "signal 11 (segmentation fault)", {}},
+                                 {SIGBUS, "signal 7 (bus error)", {}},
+                                 {SIGFPE, "signal 8 (arithmetic exception)", {}},
+                                 {SIGILL, "signal 4 (illegal instruction)", {}},
+                                 {SIGABRT, "signal 6 (abort)", {}}}};
+static_assert(SIGSEGV == 11 && SIGBUS == 7 && SIGFPE == 8 && SIGILL == 4 && SIGABRT == 6);
+
+// A plug-in that calls itself without end leaves no room on the stack of the thread.
+constexpr std::size_t handler_stack_bytes = std::size_t{64} * 1024;
+alignas(16) std::array<char, handler_stack_bytes> handler_stack;
+
+// Text and numbers are made beforehand: a signal handler may not format, nor read the environment.
+std::array<char, 32> rank_text{};  // "rank 2: "; empty without a launcher
+int pause_before_line_ms = 0;
+bool parent_reports = false;
+std::atomic_flag ends;
+
+// Calls only functions that a signal handler may call.
+[[noreturn]] void end_with(const char* plugin, const char* what, int status) {
+  // Several threads may crash: the first one prints the line and ends the process.
+  while (ends.test_and_set()) poll(nullptr, 0, 1000);
+  // A plug-in usually fails on all ranks. Rank 0 prints its line and ends the job during the pause of the
+  // others. When only another rank fails, it prints its line after the pause.
+  if (pause_before_line_ms > 0) poll(nullptr, 0, pause_before_line_ms);
+  const char* const rank = rank_text.data();
+  for (const char* part : {"starpipe: ", rank, "plug-in ", plugin, ": its code was ended by ", what, "\n"}) {
+    write_text(STDERR_FILENO, part);
+  }
+  runtime::end_watched_job(status);
+}
+
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+constexpr bool sanitized = true;
+#else
+constexpr bool sanitized = false;
+#endif
+
+// The program's own code has crashed. The handlers that were there before are those of MPI's libraries: UCX
+// prints pages of text, and waits for ever when the crash came while its thread allocated memory.
+void end_program(const Crash& crash) {
+  remove_files_now();
+  if (!runtime::is_watched()) {
+    for (const char* part : {"starpipe: ended by ", crash.text, "\n"}) write_text(STDERR_FILENO, part);
+  }
+  std::signal(crash.signal, SIG_DFL);
+}
+
+void on_crash(int signal) {
+  const char* const plugin = plan::running_plugin();
+  for (const Crash& crash : crashes) {
+    if (crash.signal != signal) continue;
+    if (plugin != nullptr) end_with(plugin, crash.text, status_of_signal(signal));
+    if (sanitized) {
+      sigaction(signal, &crash.before, nullptr);  // the sanitizer's, which prints a report
+    } else {
+      end_program(crash);
+    }
+    raise(signal);  // the signal comes when this handler has returned
+  }
+}
+
+void at_exit() {
+  const char* const plugin = plan::running_plugin();
+  if (plugin == nullptr) return;
+  if (parent_reports) _exit(exit_failure);
+  end_with(plugin, "a call of exit", exit_failure);
+}
+
+}  // namespace
+
+void report_plugin_crashes() {
+  if (const auto rank = runtime::launcher_rank())
+    fmt::format_to_n(rank_text.data(), rank_text.size() - 1, "rank {}: ", *rank);
+  pause_before_line_ms = runtime::signal_line_pause_ms();
+  stack_t stack{};
+  stack.ss_sp = handler_stack.data();
+  stack.ss_size = handler_stack.size();
+  const bool has_stack = sigaltstack(&stack, nullptr) == 0;
+  for (Crash& crash : crashes) {
+    struct sigaction action {};
+    action.sa_handler = on_crash;
+    action.sa_flags = has_stack ? SA_ONSTACK : 0;
+    sigaction(crash.signal, &action, &crash.before);
+  }
+  std::atexit(at_exit);
+}
+
+void leave_plugin_crashes_to_parent() {
+  parent_reports = true;
+  // Not the handlers that were there before ours: MPI libraries have some that print pages of text.
+  for (const Crash& crash : crashes) std::signal(crash.signal, SIG_DFL);
 }
 
 }  // namespace starpipe::cli

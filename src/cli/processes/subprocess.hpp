@@ -8,6 +8,8 @@
 #include <string>
 #include <vector>
 
+#include "plan/registry/conformance.hpp"
+
 namespace starpipe::cli {
 
 /// The end of a process that this one started.
@@ -26,5 +28,24 @@ SubprocessResult run_in_subprocess(const std::function<std::string()>& work, std
 /// Runs a program from PATH with its arguments. The output is its standard output and standard error. It is
 /// killed after `most`. Throws std::system_error when no process can be started.
 SubprocessResult run_program(const std::vector<std::string>& command, std::chrono::seconds most);
+
+/// From now on, when the code of a plug-in crashes or calls exit, the program prints one line that names the
+/// plug-in and the signal, and ends with status 128 + the signal's number; 1 after a call of exit. The line
+/// names the rank, too, and all ranks of a training run end. When the program's own code crashes, it prints
+/// one line with the signal (in a training run the parent of `watch_over_rank` does), removes its temporary
+/// files and ends by the signal; the report of a sanitizer takes the place of this line. Call it once, in
+/// `main`: signal handlers belong to the program.
+void report_plugin_crashes();
+
+/// For a child process whose parent looks at how it ends: from now on a crash ends this process by its
+/// signal, and a call of exit by a plug-in gives status 1. Nothing is printed.
+void leave_plugin_crashes_to_parent();
+
+/// The last step of the conformance test. Trains a tiny network for three steps on the engine, as two MPI
+/// ranks, under schedule `name` of the plug-in, and compares the losses with those of a sequential run. Does
+/// not apply, and says why, if two ranks cannot be started. Loads the plug-in only in other processes; each
+/// is killed after `most`.
+plan::Finding train_on_two_ranks(const std::string& plugin, const std::string& name,
+                                 std::chrono::seconds most);
 
 }  // namespace starpipe::cli

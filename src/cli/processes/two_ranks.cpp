@@ -1,6 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "cli/processes/two_ranks.hpp"
-
 #include <cmath>
 #include <filesystem>
 #include <optional>
@@ -11,16 +9,16 @@
 #include <nlohmann/json.hpp>
 #include <yaml-cpp/yaml.h>
 
-#include "cli/processes/subprocess.hpp"
-#include "cli/input/config_file.hpp"
-#include "cli/processes/temporary_folder.hpp"
-#include "starpipe/base/error.hpp"
 #include "base/files.hpp"
 #include "base/signals.hpp"
+#include "cli/input/config_file.hpp"
+#include "cli/processes/child_process.hpp"
+#include "cli/processes/subprocess.hpp"
 #include "model/reference.hpp"
-#include "starpipe/model/weights.hpp"
 #include "runtime/host/lost_rank.hpp"
 #include "runtime/setup/experiment.hpp"
+#include "starpipe/base/error.hpp"
+#include "starpipe/model/weights.hpp"
 
 namespace starpipe::cli {
 namespace {

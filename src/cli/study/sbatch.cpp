@@ -1,13 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "cli/study/sbatch.hpp"
-
 #include <algorithm>
 #include <array>
 #include <vector>
 
 #include <fmt/format.h>
 
-#include "starpipe/base/ceil_div.hpp"
+#include "cli/study/study_runs.hpp"
+#include "starpipe/base/index.hpp"
 
 namespace starpipe::cli {
 

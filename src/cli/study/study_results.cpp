@@ -10,11 +10,11 @@
 
 #include <fmt/format.h>
 
+#include "base/files.hpp"
+#include "base/messages.hpp"
+#include "base/numbers.hpp"
 #include "cli/study/run_folder.hpp"
 #include "starpipe/base/error.hpp"
-#include "base/files.hpp"
-#include "base/numbers.hpp"
-#include "base/table.hpp"
 
 namespace starpipe::cli {
 namespace {

@@ -6,22 +6,23 @@
 #include <cstdint>
 #include <iterator>
 #include <set>
+#include <system_error>
 #include <utility>
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 #include <nlohmann/json.hpp>
 
+#include "base/environment.hpp"
+#include "base/files.hpp"
 #include "cli/input/config_file.hpp"
 #include "cli/options/common_options.hpp"
-#include "cli/study/input_files.hpp"
-#include "runtime/setup/planned_run.hpp"
-#include "base/environment.hpp"
-#include "starpipe/base/error.hpp"
-#include "starpipe/base/hash.hpp"
-#include "starpipe/base/index.hpp"
-#include "starpipe/plan/registry/plugin.hpp"
 #include "runtime/config/config_keys.hpp"
+#include "runtime/setup/experiment.hpp"
+#include "starpipe/base/error.hpp"
+#include "starpipe/base/index.hpp"
+#include "starpipe/base/random.hpp"
+#include "starpipe/plan/registry/plugin.hpp"
 
 namespace starpipe::cli {
 namespace {
@@ -191,6 +192,21 @@ std::vector<std::string> arguments_of(const Study& study, const StudyRun& run,
     words.push_back((folder / output.file).string());
   }
   return words;
+}
+
+nlohmann::json InputFiles::marks(std::span<const std::filesystem::path> files) {
+  nlohmann::json all = nlohmann::json::array();
+  std::error_code error;
+  for (const std::filesystem::path& file : files) {
+    if (!std::filesystem::is_regular_file(file, error)) continue;
+    const auto [known, is_new] = known_.try_emplace(file);
+    if (is_new) {
+      const std::uintmax_t bytes = std::filesystem::file_size(file);
+      known->second = {bytes, bytes <= most_read_bytes ? hash_of(read_file(file), hash_start) : 0};
+    }
+    all.push_back(known->second);
+  }
+  return all;
 }
 
 }  // namespace starpipe::cli

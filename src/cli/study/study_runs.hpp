@@ -1,10 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <cstdint>
 #include <filesystem>
 #include <functional>
+#include <map>
+#include <span>
 #include <string>
 #include <vector>
+
+#include <nlohmann/json.hpp>
 
 #include "cli/study/study.hpp"
 #include "starpipe/runtime/config/config.hpp"
@@ -38,5 +43,27 @@ std::vector<StudyRun> runs_of(const Study& study, const RunCheck& check);
 std::vector<std::string> arguments_of(const Study& study, const StudyRun& run,
                                       const std::filesystem::path& config,
                                       const std::filesystem::path& folder);
+
+/// The files that runs of a study read. A run depends on their contents, and not on their names alone.
+class InputFiles {
+ public:
+  /// Larger files are known by their size, since reading the training data of every study would take too
+  /// long.
+  static constexpr std::uintmax_t most_read_bytes = 16U << 20U;
+
+  /// A value that changes with the contents of these files. Names that are no regular files are left out.
+  nlohmann::json marks(std::span<const std::filesystem::path> files);
+
+ private:
+  std::map<std::filesystem::path, nlohmann::json> known_;
+};
+
+/// A script for sbatch: an array of `tasks` tasks, each of which runs a block of the runs (--block). It asks
+/// for as many tasks and cores a task as the largest run needs. The script starts ranks with srun.
+std::string sbatch_script(const Study& study, std::span<const StudyRun> runs,
+                          const std::filesystem::path& folder, int tasks);
+
+/// A command as a shell reads it.
+std::string shell_text(std::span<const std::string> command);
 
 }  // namespace starpipe::cli

@@ -16,16 +16,16 @@
 #include <poll.h>
 #include <unistd.h>
 
+#include "base/files.hpp"
+#include "base/messages.hpp"
+#include "base/numbers.hpp"
+#include "base/signals.hpp"
 #include "cli/processes/child_process.hpp"
 #include "cli/study/run_folder.hpp"
 #include "cli/study/study_results.hpp"
 #include "runtime/host/topology.hpp"
 #include "starpipe/base/error.hpp"
-#include "base/files.hpp"
 #include "starpipe/base/index.hpp"
-#include "base/numbers.hpp"
-#include "base/progress.hpp"
-#include "base/signals.hpp"
 
 namespace starpipe::cli {
 namespace {

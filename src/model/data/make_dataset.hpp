@@ -13,24 +13,6 @@
 
 namespace starpipe::model {
 
-/// The order in which the sequences of a file are read. `random`: each starts at a random token. `shuffled`:
-/// the file is cut into sequences of `context` tokens; fewer tokens than that, at its end, are left out. An
-/// epoch reads each sequence once, in an order that depends on the seed and the epoch only. The next epoch
-/// may begin within a micro-batch. `sequential`: the same sequences, as they follow each other in the file;
-/// after the last one the first again. Evaluations use it; users cannot choose it as `data.order`.
-enum class SampleOrder : std::uint8_t { random, shuffled, sequential };
-
-/// The words of `DataConfig::order`, in the order of the enum.
-inline constexpr std::array<std::string_view, 2> sample_order_words = {"random", "shuffled"};
-
-/// `data:` of the configuration.
-struct DataConfig {
-  std::string kind = std::string(text_data);  ///< one of data_kinds that the network reads
-  std::filesystem::path path = {};            ///< of text and tokens
-  SampleOrder order = SampleOrder::random;    ///< of text and tokens
-  std::filesystem::path validation = {};      ///< of text and tokens: what evaluations read
-};
-
 /// What a step reads: `microbatches` times `microbatch_size` sequences or samples.
 struct BatchSize {
   int microbatches = 1;

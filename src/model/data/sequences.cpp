@@ -1,10 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "model/data/sequences.hpp"
 
+#include <array>
+#include <bit>
+#include <optional>
+
 #include <fmt/format.h>
 
-#include "model/data/sequence_starts.hpp"
 #include "model/data/token_file.hpp"
+#include "model/random.hpp"
 #include "starpipe/base/error.hpp"
 #include "starpipe/base/index.hpp"
 
@@ -57,6 +61,96 @@ class SequenceDataset final : public Dataset {
 std::unique_ptr<Dataset> make_sequence_dataset(const DataConfig& data, std::size_t vocabulary,
                                                std::size_t context, BatchSize batch, std::uint64_t seed) {
   return std::make_unique<SequenceDataset>(data, vocabulary, context, batch, seed);
+}
+
+namespace {
+
+/// Mixes all bits of a number: the output function of SplitMix64 (G. Steele, D. Lea and C. Flood, "Fast
+/// Splittable Pseudorandom Number Generators", OOPSLA 2014).
+std::uint64_t mixed(std::uint64_t x) {
+  x = (x ^ (x >> 30U)) * 0xbf58476d1ce4e5b9U;
+  x = (x ^ (x >> 27U)) * 0x94d049bb133111ebU;
+  return x ^ (x >> 31U);
+}
+
+}  // namespace
+
+Permutation::Permutation(std::uint64_t size, std::mt19937_64& keys) : size_(size) {
+  const auto bits = static_cast<int>(std::bit_width(size - 1));
+  low_bits_ = bits - bits / 2;
+  low_mask_ = (std::uint64_t{1} << low_bits_) - 1;
+  high_mask_ = (std::uint64_t{1} << (bits / 2)) - 1;
+  for (std::uint64_t& key : keys_) key = keys();
+}
+
+std::uint64_t Permutation::operator()(std::uint64_t place) const {
+  do {
+    std::uint64_t low = place & low_mask_;
+    std::uint64_t high = place >> low_bits_;
+    for (std::size_t round = 0; round < keys_.size(); round += 2) {
+      low = (low + mixed(high + keys_[round])) & low_mask_;
+      high = (high + mixed(low + keys_[round + 1])) & high_mask_;
+    }
+    place = high << low_bits_ | low;
+  } while (place >= size_);
+  return place;
+}
+
+SequenceStarts::SequenceStarts(SampleOrder order, std::uint64_t tokens, std::size_t context, BatchSize batch,
+                               std::uint64_t seed)
+    : order_(order), tokens_(tokens), context_(context), batch_(batch), seed_(seed) {}
+
+std::vector<std::uint64_t> SequenceStarts::of(int step, int microbatch) const {
+  switch (order_) {
+    case SampleOrder::random:
+      return random(step, microbatch);
+    case SampleOrder::shuffled:
+      return shuffled(step, microbatch);
+    case SampleOrder::sequential:
+      break;
+  }
+  return sequential(step, microbatch);
+}
+
+// Uniform in [0, tokens - context), up to a bias below tokens / 2^64.
+std::vector<std::uint64_t> SequenceStarts::random(int step, int microbatch) const {
+  std::vector<std::uint64_t> starts;
+  for (int sequence = 0; sequence < batch_.microbatch_size; ++sequence) {
+    const std::array words = {seed_word(step), seed_word(microbatch), seed_word(sequence)};
+    starts.push_back(generator(seed_, words)() % (tokens_ - context_));
+  }
+  return starts;
+}
+
+std::uint64_t SequenceStarts::first_sample(int step, int microbatch) const {
+  return (std::uint64_t{index(step)} * index(batch_.microbatches) + index(microbatch)) *
+         index(batch_.microbatch_size);
+}
+
+std::vector<std::uint64_t> SequenceStarts::sequential(int step, int microbatch) const {
+  std::vector<std::uint64_t> starts;
+  const std::uint64_t first = first_sample(step, microbatch);
+  for (std::uint64_t sample = first; sample < first + index(batch_.microbatch_size); ++sample)
+    starts.push_back(sample % sequences() * context_);
+  return starts;
+}
+
+std::vector<std::uint64_t> SequenceStarts::shuffled(int step, int microbatch) const {
+  const std::uint64_t sequences = this->sequences();
+  const std::uint64_t first = first_sample(step, microbatch);
+  std::vector<std::uint64_t> starts;
+  std::optional<Permutation> of_epoch;
+  for (std::uint64_t sample = first; sample < first + index(batch_.microbatch_size); ++sample) {
+    const std::uint64_t place = sample % sequences;
+    if (!of_epoch || place == 0) {
+      const std::uint64_t epoch = sample / sequences;
+      std::mt19937_64 keys = generator(
+          seed_, std::array{static_cast<std::uint32_t>(epoch), static_cast<std::uint32_t>(epoch >> 32U)});
+      of_epoch.emplace(sequences, keys);
+    }
+    starts.push_back((*of_epoch)(place)*context_);
+  }
+  return starts;
 }
 
 }  // namespace starpipe::model

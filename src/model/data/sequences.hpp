@@ -1,9 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <random>
+#include <vector>
 
 #include "model/data/make_dataset.hpp"
 
@@ -13,5 +16,53 @@ namespace starpipe::model {
 /// file when it has fewer than context + 1 tokens. TokenFile says when reading fails.
 std::unique_ptr<Dataset> make_sequence_dataset(const DataConfig& data, std::size_t vocabulary,
                                                std::size_t context, BatchSize batch, std::uint64_t seed);
+
+/// A random permutation of [0, size) that computes each element by itself, without a table: a Feistel network
+/// on the numbers of as many bits as size - 1 has, applied again while its result is not below `size` ("cycle
+/// walking": J. Black and P. Rogaway, "Ciphers with Arbitrary Finite Domains", CT-RSA 2002). That takes less
+/// than two applications on average. In turns, the network adds a keyed hash of one half of the bits to the
+/// other half, as FF1 does (NIST SP 800-38G), but 24 times instead of ten: after ten, some orders of a small
+/// set are more frequent than others. The hash is not one for secrets.
+class Permutation {
+ public:
+  /// `size` is at least 1. The permutation depends on the next numbers of `keys` only.
+  Permutation(std::uint64_t size, std::mt19937_64& keys);
+
+  /// The element at a place in [0, size). No two places have the same. Thread-safe.
+  [[nodiscard]] std::uint64_t operator()(std::uint64_t place) const;
+
+ private:
+  std::uint64_t size_;
+  int low_bits_;
+  std::uint64_t low_mask_;
+  std::uint64_t high_mask_;
+  std::array<std::uint64_t, 24> keys_{};
+};
+
+/// Where in a file of tokens the sequences of each micro-batch start, as SampleOrder says. Depends only on
+/// the constructor's arguments and on (step, micro-batch, sequence). Thread-safe.
+class SequenceStarts {
+ public:
+  /// `tokens`: of the file, more than `context`, the tokens of a sequence.
+  SequenceStarts(SampleOrder order, std::uint64_t tokens, std::size_t context, BatchSize batch,
+                 std::uint64_t seed);
+
+  /// [sequence]: the position of its first token, in [0, tokens - context).
+  [[nodiscard]] std::vector<std::uint64_t> of(int step, int microbatch) const;
+
+ private:
+  [[nodiscard]] std::vector<std::uint64_t> random(int step, int microbatch) const;
+  [[nodiscard]] std::vector<std::uint64_t> shuffled(int step, int microbatch) const;
+  [[nodiscard]] std::vector<std::uint64_t> sequential(int step, int microbatch) const;
+  // Of a file in sequences one after the other: how many it has, and the first sample of a micro-batch.
+  [[nodiscard]] std::uint64_t sequences() const { return (tokens_ - 1) / context_; }
+  [[nodiscard]] std::uint64_t first_sample(int step, int microbatch) const;
+
+  SampleOrder order_;
+  std::uint64_t tokens_;
+  std::uint64_t context_;
+  BatchSize batch_;
+  std::uint64_t seed_;
+};
 
 }  // namespace starpipe::model

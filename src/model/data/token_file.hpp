@@ -7,10 +7,53 @@
 #include <span>
 #include <string_view>
 
-#include "model/data/mapped_file.hpp"
-#include "model/data/token_layout.hpp"
-
 namespace starpipe::model {
+
+/// A whole file, read only. It is mapped, so that it may be larger than memory and the ranks of a host share
+/// one copy. Thread-safe.
+class MappedFile {
+ public:
+  /// Throws InputError with the file when it is missing, unreadable or no regular file. Does not wait for the
+  /// writer of a pipe.
+  explicit MappedFile(std::filesystem::path path);
+  ~MappedFile();
+  MappedFile(const MappedFile&) = delete;
+  MappedFile& operator=(const MappedFile&) = delete;
+
+  [[nodiscard]] const std::filesystem::path& path() const { return path_; }
+  [[nodiscard]] std::span<const unsigned char> bytes() const { return bytes_; }
+
+  /// Throws InputError with the file when it has become shorter since it was opened. Call it before bytes are
+  /// read: behind the end of its file, a mapping ends the process (SIGBUS).
+  void require_whole() const;
+
+ private:
+  std::filesystem::path path_;
+  int descriptor_ = -1;
+  std::span<const unsigned char> bytes_;
+};
+
+/// How a file holds its tokens: behind a header, one after the other, as unsigned little-endian numbers.
+struct TokenLayout {
+  std::size_t header_bytes = 0;
+  std::size_t token_bytes = 1;  ///< 1, 2 or 4
+  std::uint64_t tokens = 0;
+};
+
+/// The layout of text: each byte is a token.
+TokenLayout text_layout(std::span<const unsigned char> file);
+
+/// The layout of a file of token ids, `file` being all its bytes. A file whose first 4 bytes are a magic
+/// number of llm.c has llm.c's header of 1,024 bytes: 256 int32, of which the first three are the magic
+/// number, a version and the number of tokens. Magic number 20240520 with version 1 is for tokens of 2 bytes,
+/// 20240801 with version 7 for tokens of 4 (llm.c, dev/data/data_common.py). Other numbers from 20240001 to
+/// 20249999 are kept for other files of llm.c. A file that begins with none of these is flat, as NumPy's
+/// `tofile` writes an array of uint16, and as nanoGPT reads it.
+///
+/// Throws InputError with `path`, what was found and what is expected, for a header that is cut off, has
+/// another version or another number of tokens than the file, for the magic number of another file of llm.c,
+/// and for a flat file with an odd number of bytes.
+TokenLayout token_layout(const std::filesystem::path& path, std::span<const unsigned char> file);
 
 /// The tokens of a file, by position. Only the parts that are read are loaded. Thread-safe.
 class TokenFile {

@@ -9,9 +9,9 @@
 
 #include "model/networks/saved_names.hpp"
 #include "model/networks/shards.hpp"
-#include "model/networks/vocabulary_shards.hpp"
 #include "starpipe/base/error.hpp"
 #include "starpipe/base/index.hpp"
+#include "starpipe/base/interval.hpp"
 #include "starpipe/model/dataset.hpp"
 #include "starpipe/model/network_registry.hpp"
 

@@ -4,6 +4,7 @@
 
 #include <cstddef>
 #include <functional>
+#include <memory>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -40,5 +41,21 @@ void add_half(Unit& unit, std::size_t shards, const OpsOfShard& ops_of_shard);
 
 /// The op of a shard, with a piece for each of its parameters; the op of the only shard has whole tensors.
 StageOp with_pieces(StageOp op, const Shard& shard, std::vector<Piece> pieces);
+
+// Embedding and head of a network in shards of the vocabulary (Vocabulary Parallelism, MLSys 2025).
+
+/// The embedding in shards, which have a row of the table for each of their tokens. `table`: the whole
+/// embedding, which has no positions. `after`: ops that follow it, such as positions; shard 0 has them. The
+/// outputs add up to what the embedding and `after` compute.
+Unit embedding_in_shards(const ModelConfig& config, const LayerSpec& table,
+                         const std::vector<StageOp>& after = {});
+
+/// The head in shards. `norm`: the normalisation, which is whole. `output`: the whole linear layer that gives
+/// the logits. Each shard computes the logits of its tokens, and the two numbers of a row from which the loss
+/// is computed.
+Unit head_in_shards(const ModelConfig& config, StageOp norm, const LayerSpec& output);
+
+/// The cross entropy of a head, which may be in shards.
+std::shared_ptr<const Loss> cross_entropy_of_head(const ModelConfig& config, std::size_t rows);
 
 }  // namespace starpipe::model

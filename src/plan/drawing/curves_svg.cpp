@@ -8,10 +8,8 @@
 
 #include <fmt/format.h>
 
-#include "plan/drawing/axis.hpp"
-#include "plan/drawing/palette.hpp"
-#include "plan/drawing/svg_text.hpp"
 #include "base/numbers.hpp"
+#include "plan/drawing/svg_text.hpp"
 
 namespace starpipe::plan {
 namespace {

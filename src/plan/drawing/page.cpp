@@ -9,8 +9,6 @@
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
-#include "plan/drawing/page_template.hpp"
-#include "plan/drawing/ticks.hpp"
 #include "plan/drawing/timeline_data.hpp"
 #include "starpipe/base/error.hpp"
 #include "starpipe/base/index.hpp"

@@ -9,7 +9,7 @@
 #include <nlohmann/json_fwd.hpp>
 
 #include "plan/explain/compared_run.hpp"
-#include "starpipe/plan/explain/recorded_step.hpp"
+#include "plan/explain/recorded_step.hpp"
 #include "starpipe/plan/simulate/costs.hpp"
 
 namespace starpipe::plan {
@@ -53,3 +53,14 @@ void require_page(std::string_view option);
 std::string report_page(std::span<const PageRun> runs);
 
 }  // namespace starpipe::plan
+
+namespace starpipe::plan::detail {
+
+/// The page of viewer/ without data, as HTML: the build generates the source. Empty when the program was
+/// built without the page.
+std::string_view page_template();
+
+/// Stands in the template where the data go, once.
+inline constexpr std::string_view data_mark = "STARPIPE_PAGE_DATA";
+
+}  // namespace starpipe::plan::detail

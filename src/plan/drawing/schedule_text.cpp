@@ -10,12 +10,10 @@
 
 #include <fmt/format.h>
 
-#include "plan/drawing/axis.hpp"
-#include "plan/drawing/palette.hpp"
-#include "starpipe/base/index.hpp"
+#include "base/messages.hpp"
 #include "base/numbers.hpp"
-#include "base/table.hpp"
-#include "starpipe/plan/drawing/shown_unit.hpp"
+#include "plan/drawing/svg_text.hpp"
+#include "starpipe/base/index.hpp"
 
 namespace starpipe::plan {
 namespace {
@@ -296,6 +294,22 @@ std::string schedule_text(const Schedule& schedule, const Timeline& timeline, co
     text += "(nothing to draw: no pass takes time)\n";
   }
   return text + '\n' + summary(schedule, timeline, ShownUnit(options.unit, timeline.makespan));
+}
+
+ShownUnit::ShownUnit(const std::string& unit, double longest) : name_(unit) {
+  if (unit != "s" || longest <= 0 || longest >= 1) return;
+  name_ = longest < 1e-3 ? "µs" : "ms";
+  factor_ = longest < 1e-3 ? 1e6 : 1e3;
+}
+
+std::string ShownUnit::number(double time) const { return number_text(time * factor_); }
+
+std::string ShownUnit::text(double time) const {
+  return name_.empty() ? number(time) : number(time) + " " + name_;
+}
+
+std::string ShownUnit::heading(const std::string& heading) const {
+  return name_.empty() ? heading : heading + " (" + name_ + ")";
 }
 
 }  // namespace starpipe::plan

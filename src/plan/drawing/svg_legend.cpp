@@ -2,15 +2,14 @@
 #include "plan/drawing/svg_legend.hpp"
 
 #include <algorithm>
+#include <cstddef>
 #include <iterator>
 #include <string_view>
+#include <vector>
 
 #include <fmt/format.h>
 
-#include "plan/drawing/cell_paint.hpp"
-#include "plan/drawing/palette.hpp"
 #include "plan/drawing/svg_rows.hpp"
-#include "plan/drawing/svg_path.hpp"
 #include "plan/drawing/svg_text.hpp"
 #include "starpipe/base/index.hpp"
 
@@ -113,6 +112,103 @@ double draw_legend(const LegendItems& items, double left, double right, double y
   if (items.numbers) legend.note(items.labels ? "5 alone: micro-batch 5" : "5: micro-batch 5");
   legend.hues(items.microbatches);
   return legend.bottom();
+}
+
+namespace {
+
+std::string upper(const Schedule& schedule, const Job& job) {
+  return fmt::format("{}{}", to_string(job.pass), schedule.graph().label(job.stage));
+}
+std::string lower(const Job& job) { return std::to_string(job.microbatch); }
+
+}  // namespace
+
+JobLabels::JobLabels(const Schedule& schedule, const Timeline& timeline, double scale, double row_height)
+    : schedule_(schedule), timeline_(timeline), scale_(scale), row_height_(row_height) {
+  for (const Pass pass : {Pass::F, Pass::B, Pass::W, Pass::BW}) {
+    styles_[index(pass)] = style_of(pass);
+  }
+}
+
+double JobLabels::width(JobId id) const {
+  const Span span = timeline_.spans[id];
+  return (span.end - span.start) * scale_;
+}
+
+bool JobLabels::fits(JobId id, Style style) const {
+  const Job job = schedule_.job(id);
+  return text_width(style.numbers ? lower(job) : upper(schedule_, job), style.size) <= width(id) - 2;
+}
+
+JobLabels::Style JobLabels::style_of(Pass pass) const {
+  std::vector<JobId> jobs;
+  for (const JobId id : schedule_.order()) {
+    if (schedule_.job(id).pass == pass) jobs.push_back(id);
+  }
+  for (const bool numbers : {false, true}) {
+    for (const double size : {12.0, 11.0, 10.0, 9.0, 8.0}) {
+      const Style style{size, numbers};
+      if (size > row_height_ - 3 || (numbers && size > 10)) continue;
+      const auto fit = std::ranges::count_if(jobs, [&](JobId id) { return fits(id, style); });
+      if (static_cast<std::size_t>(fit) * 10 >= jobs.size() * 8) return style;
+    }
+  }
+  return {};
+}
+
+JobLabels::Drawn JobLabels::draw(JobId id, double x, double y, std::string& svg) const {
+  const Job job = schedule_.job(id);
+  const Style style = styles_[index(job.pass)];
+  if (style.size == 0 || !fits(id, style)) return Drawn::nothing;
+  const double size = style.size;
+  const double middle = y + row_height_ / 2;
+  const auto line = [&](double baseline, double font, const std::string& text) {
+    fmt::format_to(std::back_inserter(svg), "<text x=\"{}\" y=\"{}\" font-size=\"{}\">{}</text>\n", px(x),
+                   px(baseline), px(font), text);
+  };
+  if (style.numbers) {
+    line(middle + size * 0.36, size, lower(job));
+    return Drawn::microbatch;
+  }
+  if (two_lines(row_height_)) {
+    line(middle - 2, size, upper(schedule_, job));
+    line(middle + 10, std::min(size, 10.0), lower(job));
+  } else if (text_width(upper(schedule_, job) + " " + lower(job), size) + 6 <= width(id)) {
+    line(middle + size * 0.36, size, upper(schedule_, job) + " · " + lower(job));
+  } else {
+    line(middle + size * 0.36, size, upper(schedule_, job));
+  }
+  return Drawn::stage_and_microbatch;
+}
+
+Look look_of(Pass pass) {
+  switch (pass) {
+    case Pass::F:
+      return Look::light;
+    case Pass::W:
+      return Look::outlined;
+    case Pass::B:
+    case Pass::BW:
+      break;
+  }
+  return Look::dark;
+}
+
+std::string paint(Look look, std::size_t hue, bool hatched) {
+  switch (look) {
+    case Look::light:
+      return fmt::format("fill=\"{}\"", palette[hue].light);
+    case Look::dark:
+      return fmt::format("fill=\"{}\"", palette[hue].dark);
+    case Look::outlined:
+      break;
+  }
+  return hatched ? fmt::format("fill=\"url(#w{})\"", hue)
+                 : fmt::format("fill=\"#ffffff\" stroke=\"{}\" stroke-width=\"1.2\"", palette[hue].dark);
+}
+
+const char* text_fill(Look look, std::size_t hue) {
+  return look == Look::dark ? "#ffffff" : look == Look::light ? ink : palette[hue].dark;
 }
 
 }  // namespace starpipe::plan::detail

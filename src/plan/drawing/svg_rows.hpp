@@ -1,15 +1,36 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-// Idle time in SVG images, hatched by cause.
-
+#include <cstddef>
 #include <span>
 #include <string>
+
+#include "plan/explain/critical_path.hpp"
+
+namespace starpipe::plan::detail {
+
+/// Where a run lies in an SVG image: time to pixels, rows to pixels.
+struct RunFrame {
+  double left = 0;        ///< x of the run's begin
+  double top = 0;         ///< y of the first row
+  double origin = 0;      ///< time at which the run begins
+  double scale = 1;       ///< pixels per unit of time
+  double row_height = 0;  ///< pixels
+  double row_pitch = 0;   ///< from the top of a row to the top of the next
+
+  [[nodiscard]] double x(double time) const { return left + (time - origin) * scale; }
+  [[nodiscard]] double y(std::size_t row) const { return top + static_cast<double>(row) * row_pitch; }
+  [[nodiscard]] double middle(std::size_t row) const { return y(row) + row_height / 2; }
+};
+
+}  // namespace starpipe::plan::detail
+
+// Idle time in SVG images, hatched by cause.
+
 #include <string_view>
 
-#include "plan/drawing/run_frame.hpp"
-#include "starpipe/plan/drawing/shown_unit.hpp"
 #include "plan/explain/idle_causes.hpp"
+#include "starpipe/plan/drawing/schedule_text.hpp"
 
 namespace starpipe::plan::detail {
 
@@ -26,5 +47,14 @@ std::string_view idle_meaning(IdleCause cause);
 /// waited for; without, there is a <path> for each cause, without parts too narrow to see.
 void draw_idle(std::span<const IdlePart> parts, const Schedule& schedule, const RunFrame& frame,
                const ShownUnit& unit, bool titles, std::string& svg);
+
+/// The SVG attributes of the critical path's outlines.
+std::string critical_stroke();
+
+/// Appends the critical path to `svg`: an outline around each of its jobs, and a line through each wait, to
+/// the row of the next job. In a `dense` image it is a thin line through the middle of the rows, and nothing
+/// when it changes rows so often that nobody could follow it. Returns whether it was drawn.
+bool draw_critical_path(std::span<const PathPart> path, const Schedule& as_run, const RunFrame& frame,
+                        bool dense, std::string& svg);
 
 }  // namespace starpipe::plan::detail

@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "plan/drawing/svg_text.hpp"
 
+#include <array>
+#include <cmath>
+
 #include <fmt/format.h>
 
 namespace starpipe::plan::detail {
@@ -65,6 +68,14 @@ void put_text(double x, double y, double size, const char* fill, std::string_vie
   fmt::format_to(std::back_inserter(svg),
                  "<text x=\"{}\" y=\"{}\" font-size=\"{}\" fill=\"{}\"{}>{}</text>\n", px(x), px(y), px(size),
                  fill, extra, escape(text));
+}
+
+double tick_step(double least) {
+  const double power = std::pow(10, std::floor(std::log10(least)));
+  for (const double factor : std::array{1.0, 2.0, 5.0}) {
+    if (factor * power >= least) return factor * power;
+  }
+  return 10 * power;
 }
 
 }  // namespace starpipe::plan::detail

@@ -2,19 +2,20 @@
 #include "plan/drawing/timeline_data.hpp"
 
 #include <algorithm>
+#include <cmath>
 #include <cstddef>
 #include <cstdint>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
 #include <nlohmann/json.hpp>
 
-#include "plan/drawing/column.hpp"
-#include "starpipe/base/index.hpp"
 #include "plan/explain/critical_path.hpp"
 #include "plan/explain/idle_causes.hpp"
-#include "starpipe/plan/simulate/memory_over_time.hpp"
+#include "plan/simulate/memory_over_time.hpp"
+#include "starpipe/base/index.hpp"
 
 namespace starpipe::plan::detail {
 namespace {
@@ -184,5 +185,61 @@ ordered_json timeline_data(const PageTimeline& timeline, const Costs& costs, con
           {"path", path_of(step, ticks)},      {"memory", memory_of(step, costs, ticks)},
           {"traffic", traffic_of(step, costs)}};
 }
+
+void Column::add(std::int64_t value) {
+  constexpr std::string_view characters = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+  const auto magnitude =
+      value < 0 ? 0 - static_cast<std::uint64_t>(value) : static_cast<std::uint64_t>(value);
+  std::uint64_t rest = magnitude << 1 | (value < 0 ? 1U : 0U);
+  do {
+    const std::uint64_t digit = rest & 31;
+    rest >>= 5;
+    text_ += characters[rest > 0 ? digit | 32 : digit];
+  } while (rest > 0);
+}
+
+void Column::add_difference(std::int64_t value) {
+  add(value - last_);
+  last_ = value;
+}
+
+namespace {
+
+template <class Function>
+void for_each_time(std::span<const RecordedStep* const> steps, Function f) {
+  for (const RecordedStep* step : steps) {
+    for (const JobId id : step->as_run.order()) {
+      f(step->timeline.spans[id].start);
+      f(step->timeline.spans[id].end);
+      f(step->timeline.ready[id]);
+      f(step->submitted[id]);
+    }
+  }
+}
+
+}  // namespace
+
+Ticks::Ticks(std::span<const RecordedStep* const> steps) {
+  constexpr double most = 1e15;  // below 2^53; differences of two times fit too
+  double largest = 0;
+  for_each_time(steps, [&](double time) { largest = std::max(largest, std::abs(time)); });
+  while (largest > most * length()) ++exponent_;
+  int zeros = 15;  // decimal zeros at the end of all times
+  for_each_time(steps, [&](double time) {
+    std::int64_t value = of(time);
+    if (value == 0) return;
+    int own = 0;
+    for (; own < zeros && value % 10 == 0; ++own) value /= 10;
+    zeros = own;
+  });
+  exponent_ += zeros;
+}
+
+std::int64_t Ticks::of(double time) const {
+  // Powers of ten up to 10^22 are exact, those below 1 are not.
+  return std::llround(exponent_ < 0 ? time * std::pow(10.0, -exponent_) : time / std::pow(10.0, exponent_));
+}
+
+double Ticks::length() const { return std::pow(10.0, exponent_); }
 
 }  // namespace starpipe::plan::detail

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "starpipe/plan/drawing/timeline_svg.hpp"
+#include "plan/drawing/timeline_svg.hpp"
 
 #include <algorithm>
 #include <array>
@@ -10,20 +10,13 @@
 
 #include <fmt/format.h>
 
-#include "plan/drawing/axis.hpp"
-#include "plan/drawing/cell_paint.hpp"
-#include "plan/drawing/job_labels.hpp"
-#include "plan/drawing/palette.hpp"
-#include "plan/drawing/run_frame.hpp"
-#include "plan/drawing/svg_rows.hpp"
-#include "plan/drawing/svg_legend.hpp"
-#include "plan/drawing/svg_path.hpp"
-#include "plan/drawing/svg_text.hpp"
-#include "starpipe/base/index.hpp"
 #include "base/numbers.hpp"
+#include "plan/drawing/svg_legend.hpp"
+#include "plan/drawing/svg_rows.hpp"
+#include "plan/drawing/svg_text.hpp"
+#include "plan/simulate/memory_over_time.hpp"
+#include "starpipe/base/index.hpp"
 #include "starpipe/plan/drawing/schedule_text.hpp"
-#include "starpipe/plan/drawing/shown_unit.hpp"
-#include "starpipe/plan/simulate/memory_over_time.hpp"
 
 namespace starpipe::plan {
 namespace {
@@ -330,6 +323,14 @@ class Svg {
 
 std::string timeline_svg(std::span<const SvgRun> runs, const SvgOptions& options) {
   return Svg(runs, options).draw();
+}
+
+SvgRun explained_run(const std::string& title, const RecordedStep& step) {
+  return {.title = title,
+          .schedule = &step.as_run,
+          .timeline = &step.timeline,
+          .idle = idle_parts(step),
+          .path = critical_path(step)};
 }
 
 }  // namespace starpipe::plan

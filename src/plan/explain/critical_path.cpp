@@ -8,7 +8,7 @@
 #include <tuple>
 #include <utility>
 
-#include "plan/explain/input_wait.hpp"
+#include "plan/explain/idle_causes.hpp"
 
 namespace starpipe::plan {
 namespace {

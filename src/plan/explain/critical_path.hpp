@@ -5,8 +5,8 @@
 #include <span>
 #include <vector>
 
-#include "plan/explain/idle_sums.hpp"
-#include "starpipe/plan/explain/recorded_step.hpp"
+#include "plan/explain/idle_causes.hpp"
+#include "plan/explain/recorded_step.hpp"
 
 namespace starpipe::plan {
 

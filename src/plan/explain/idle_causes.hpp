@@ -9,7 +9,7 @@
 #include <string_view>
 #include <vector>
 
-#include "starpipe/plan/explain/recorded_step.hpp"
+#include "plan/explain/recorded_step.hpp"
 
 namespace starpipe::plan {
 
@@ -50,4 +50,46 @@ struct IdlePart {
 /// jobs).
 std::vector<IdlePart> idle_parts(const RecordedStep& step);
 
+/// Seconds by worker and cause (index of IdleCause).
+std::vector<std::array<double, idle_cause_count>> idle_seconds(std::span<const IdlePart> parts, int workers);
+
+/// Idle time that waits for jobs of one kind.
+struct ProducerWait {
+  int stage = 0;
+  Pass pass = Pass::F;
+  int worker = 0;      ///< that runs these jobs
+  double seconds = 0;  ///< sum over all workers that waited
+};
+/// The jobs that workers waited for (causes producer and order), the largest sum first. When worker A waits
+/// for worker B, the time counts for the job that B runs. When B waits too, for worker C, the time counts for
+/// the job that C runs, and so on along the chain. So the result names the slow stage, not the stages that
+/// wait for it. When the chain ends at a transfer or at the runtime, the time counts for no job.
+/// `parts`: those of `step`. O(jobs log jobs + jobs * workers).
+std::vector<ProducerWait> producer_waits(std::span<const IdlePart> parts, const RecordedStep& step);
+
+/// Idle time while data was under way.
+struct LinkWait {
+  int from = 0;
+  int to = 0;
+  double seconds = 0;  ///< cause transfer
+};
+/// The largest first.
+std::vector<LinkWait> link_waits(std::span<const IdlePart> parts);
+
 }  // namespace starpipe::plan
+
+namespace starpipe::plan::detail {
+
+/// What the inputs of a job from other workers did before it started, as points in time.
+struct InputWait {
+  LastInput input;
+  double produced = 0;  ///< end of the last producer on another worker; without one, the begin of the step
+  double transfer_from = 0;  ///< the input is under way from here on
+  double transfer_to = 0;    ///< and has arrived; equal to transfer_from when the job receives nothing
+  double startable = 0;      ///< from here on only the worker and the runtime hold the job back
+};
+
+/// That of job `id`. O(producers).
+InputWait input_wait(const RecordedStep& step, JobId id);
+
+}  // namespace starpipe::plan::detail

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "starpipe/plan/explain/recorded_step.hpp"
+#include "plan/explain/recorded_step.hpp"
 
 #include <algorithm>
 #include <cmath>
@@ -11,8 +11,8 @@
 
 #include <fmt/format.h>
 
-#include "plan/explain/lower_median.hpp"
-#include "plan/simulate/producers.hpp"
+#include "plan/explain/step_costs.hpp"
+#include "plan/simulate/fetches.hpp"
 #include "starpipe/base/error.hpp"
 #include "starpipe/base/index.hpp"
 #include "starpipe/plan/schedule/check.hpp"

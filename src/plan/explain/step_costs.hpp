@@ -1,11 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <algorithm>
 #include <map>
+#include <optional>
+#include <span>
 #include <utility>
 #include <vector>
 
-#include "starpipe/plan/explain/recorded_step.hpp"
+#include "plan/explain/recorded_step.hpp"
+#include "starpipe/plan/schedule/schedule.hpp"
 #include "starpipe/plan/simulate/costs.hpp"
 
 namespace starpipe::plan {
@@ -33,5 +37,65 @@ class StepCosts {
   std::map<std::pair<int, int>, std::vector<double>> transfers_;  // observed ones, by sender and receiver
   bool prefetch_ = true;
 };
+
+}  // namespace starpipe::plan
+
+namespace starpipe::plan::detail {
+
+/// How much there is to compute in each job, so that jobs of different stages can be compared.
+class JobWork {
+ public:
+  /// `work`: one entry a stage, or one for all stages; refers to it. Throws InputError for another number of
+  /// entries.
+  JobWork(const Schedule& schedule, std::span<const Durations> work);
+
+  /// Of a job of this stage and pass; 0 when unknown.
+  [[nodiscard]] double of(int stage, Pass pass) const;
+
+ private:
+  std::span<const Durations> work_;
+};
+
+/// The median; of an even number of values the smaller of the two in the middle, so that it is one of the
+/// values. Nothing of no values. Expected O(values).
+inline std::optional<double> lower_median(std::vector<double> values) {
+  if (values.empty()) return std::nullopt;
+  const auto middle = values.begin() + static_cast<std::ptrdiff_t>((values.size() - 1) / 2);
+  std::ranges::nth_element(values, middle);
+  return *middle;
+}
+
+}  // namespace starpipe::plan::detail
+
+namespace starpipe::plan {
+
+/// How fast one worker runs one pass of one stage.
+struct KernelSpeed {
+  int stage = 0;
+  Pass pass = Pass::F;
+  int worker = 0;
+  int jobs = 0;
+  double mean = 0;  ///< seconds of a job
+  /// The time of a unit of work, over the typical one: the lower median over all stages and workers of this
+  /// pass. 1 when nothing can be compared.
+  double ratio = 1;
+};
+
+/// The speed of every kernel, the slowest first. `work`: FLOPs or expected durations of each stage, as
+/// `Costs::durations`: one entry a stage, or one for all; {Durations{}} when unknown. Passes without work
+/// have the ratio 1. Throws InputError for another number of entries. O(jobs log jobs).
+std::vector<KernelSpeed> kernel_speeds(const RecordedStep& step, std::span<const Durations> work);
+
+/// How long transfers from one worker to another took.
+struct LinkSpeed {
+  int from = 0;
+  int to = 0;
+  int transfers = 0;  ///< observed ones
+  double median = 0;  ///< seconds
+  double ratio = 1;   ///< to the lower median of all links' medians
+};
+
+/// The observed transfers by link, the slowest first. O(jobs log jobs).
+std::vector<LinkSpeed> link_speeds(const RecordedStep& step);
 
 }  // namespace starpipe::plan

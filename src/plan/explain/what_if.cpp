@@ -8,13 +8,11 @@
 
 #include <fmt/format.h>
 
-#include "plan/explain/job_work.hpp"
-#include "plan/explain/lower_median.hpp"
+#include "base/numbers.hpp"
+#include "plan/explain/step_costs.hpp"
 #include "starpipe/base/error.hpp"
 #include "starpipe/base/index.hpp"
-#include "base/interval.hpp"
-#include "base/number_input.hpp"
-#include "plan/explain/step_costs.hpp"
+#include "starpipe/base/interval.hpp"
 #include "starpipe/plan/simulate/simulate.hpp"
 
 namespace starpipe::plan {

@@ -7,7 +7,7 @@
 #include <string>
 #include <string_view>
 
-#include "starpipe/plan/explain/recorded_step.hpp"
+#include "plan/explain/recorded_step.hpp"
 #include "starpipe/plan/simulate/costs.hpp"
 
 namespace starpipe::plan {

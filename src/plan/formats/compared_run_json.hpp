@@ -3,10 +3,13 @@
 
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include <nlohmann/json_fwd.hpp>
 
 #include "plan/explain/compared_run.hpp"
+#include "plan/explain/recorded_step.hpp"
+#include "starpipe/plan/simulate/costs.hpp"
 
 namespace starpipe::plan {
 
@@ -20,5 +23,22 @@ nlohmann::ordered_json compared_run_json(const ComparedRun& run);
 /// `source_name` and the key at fault, for a report without it, of another version, or with numbers that no
 /// run has.
 ComparedRun compared_run_from_json(std::string_view text, const std::string& source_name);
+
+/// The median run of a schedule under a policy.
+struct PolicyRun {
+  std::string policy;
+  Costs costs;  ///< of its prediction
+  RecordedStep step;
+};
+
+/// The value of "record" of a policy: as that of a report (docs/explain.md), without "work". Callers include
+/// <nlohmann/json.hpp>.
+nlohmann::ordered_json policy_record_json(const RecordedStep& step, const Costs& costs);
+
+/// Reads the file that `compare --output` wrote: for each schedule, its policies in the order of the file; at
+/// least one. Throws InputError, naming `source_name` and the key at fault, for a file without records, and
+/// with numbers that no run has.
+std::vector<std::vector<PolicyRun>> compared_policies_from_json(std::string_view text,
+                                                                const std::string& source_name);
 
 }  // namespace starpipe::plan

@@ -1,16 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <nlohmann/json.hpp>
+#include <nlohmann/json_fwd.hpp>
+
+#include "plan/formats/json_value.hpp"
+#include "starpipe/plan/simulate/costs.hpp"
+
 // Sizes of data and what transfers cost, in JSON. Private to plan.
 
 #include <string>
 #include <vector>
 
-#include <nlohmann/json.hpp>
-
-#include "plan/formats/json_value.hpp"
 #include "starpipe/base/index.hpp"
-#include "starpipe/plan/simulate/costs.hpp"
 
 namespace starpipe::plan::detail {
 
@@ -50,5 +52,24 @@ void read_sizes(const JsonValue& object, int stages, Costs& costs);
 void add_links(nlohmann::ordered_json& object, const Costs& costs);
 /// The inverse. Sizes are read before: times of bytes are refused where no transfer has bytes.
 void read_links(const JsonValue& object, Costs& costs);
+
+}  // namespace starpipe::plan::detail
+
+namespace starpipe::plan {
+
+/// {"F": time, "B": time, "W": time}, in the unit of the durations. Callers include <nlohmann/json.hpp>.
+nlohmann::ordered_json durations_json(const Durations& durations);
+
+}  // namespace starpipe::plan
+
+namespace starpipe::plan::detail {
+
+/// Adds to an object which weights stages share (`shared_weights`), which stages have none of their own
+/// (`stages_without_weights`), and which add their inputs (`stages_that_add`). Adds nothing where each
+/// stage has weights of its own alone, and one input or several side by side.
+void add_weights(nlohmann::ordered_json& object, const Costs& costs, int stages);
+
+/// Reads it. Throws InputError as JsonValue does.
+void read_weights(const JsonValue& object, int stages, Costs& costs);
 
 }  // namespace starpipe::plan::detail

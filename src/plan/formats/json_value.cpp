@@ -3,17 +3,19 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstddef>
 #include <limits>
+#include <unordered_set>
 #include <vector>
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
+#include <nlohmann/json.hpp>
 
-#include "plan/formats/json_structure.hpp"
-#include "base/amounts.hpp"
+#include "base/numbers.hpp"
 #include "starpipe/base/error.hpp"
 #include "starpipe/base/index.hpp"
-#include "base/number_input.hpp"
+#include "starpipe/base/interval.hpp"
 
 namespace starpipe::plan::detail {
 
@@ -136,4 +138,143 @@ void JsonValue::expected(const std::string& kind) const {
   fail(fmt::format("expected {}, got {}", kind, got));
 }
 
+namespace {
+
+using nlohmann::json;
+
+/// Follows the events of a parse.
+class Structure : public nlohmann::json_sax<json> {
+ public:
+  Structure(const std::string& source_name, const JsonRules& rules)
+      : source_name_(source_name), rules_(rules) {}
+
+  bool null() override { return true; }
+  bool boolean(bool /*value*/) override { return true; }
+  bool number_integer(number_integer_t /*value*/) override { return true; }
+  bool number_unsigned(number_unsigned_t /*value*/) override { return true; }
+  bool number_float(number_float_t /*value*/, const string_t& /*text*/) override { return true; }
+  bool string(string_t& /*value*/) override { return true; }
+  bool binary(binary_t& /*value*/) override { return true; }
+  bool start_object(std::size_t /*size*/) override { return open(); }
+  bool end_object() override { return close(); }
+  bool start_array(std::size_t /*size*/) override { return open(); }
+  bool end_array() override { return close(); }
+  bool key(string_t& key) override {
+    if (!rules_.different_keys || keys_.back().insert(key).second) return true;
+    throw InputError(fmt::format("{}: key '{}' is given twice in one object", source_name_, key));
+  }
+  bool parse_error(std::size_t /*position*/, const std::string& /*token*/,
+                   const json::exception& /*error*/) override {
+    return false;
+  }
+
+ private:
+  bool open() {
+    keys_.emplace_back();
+    if (!rules_.most_levels || keys_.size() <= static_cast<std::size_t>(*rules_.most_levels)) return true;
+    throw InputError(
+        fmt::format("{}: its values are nested in more than {} levels", source_name_, *rules_.most_levels));
+  }
+  bool close() {
+    keys_.pop_back();
+    return true;
+  }
+
+  const std::string& source_name_;
+  const JsonRules& rules_;
+  std::vector<std::unordered_set<std::string>> keys_;  // of each object and array that is open
+};
+
+}  // namespace
+
+void require_structure(std::string_view text, const std::string& source_name, const JsonRules& rules) {
+  Structure structure(source_name, rules);
+  json::sax_parse(text, &structure);
+}
+
 }  // namespace starpipe::plan::detail
+
+namespace starpipe::plan {
+namespace {
+
+using nlohmann::ordered_json;
+
+constexpr std::size_t columns = 100;
+
+// Words and numbers, several on a line.
+void write_filled(const ordered_json& array, std::size_t indent, std::string& text) {
+  text += '[';
+  std::size_t column = columns;
+  for (std::size_t i = 0; i < array.size(); ++i) {
+    const std::string item = array[i].dump(-1, ' ', false, ordered_json::error_handler_t::replace) +
+                             (i + 1 < array.size() ? "," : "");
+    if (column + 1 + item.size() > columns) {
+      text += '\n';
+      text.append(indent + 2, ' ');
+      column = indent + 2;
+    } else {
+      text += ' ';
+      ++column;
+    }
+    text += item;
+    column += item.size();
+  }
+  text += '\n';
+  text.append(indent, ' ');
+  text += ']';
+}
+
+void write(const ordered_json& value, std::size_t indent, std::size_t before, std::string& text) {
+  // Only short containers can fit on one line. Trying no others bounds the work at each level.
+  if (!value.is_structured() || value.size() <= columns / 2) {
+    const std::string line = value.dump(-1, ' ', false, ordered_json::error_handler_t::replace);
+    if (!value.is_structured() || value.empty() || before + line.size() + 1 <= columns) {
+      // Adds a blank after each separator of the line, but not inside strings.
+      bool in_string = false;
+      for (std::size_t i = 0; i < line.size(); ++i) {
+        text += line[i];
+        if (line[i] == '\\') {
+          text += line[++i];
+        } else if (line[i] == '"') {
+          in_string = !in_string;
+        } else if (!in_string && (line[i] == ',' || line[i] == ':')) {
+          text += ' ';
+        }
+      }
+      return;
+    }
+  }
+  if (value.is_array() && std::ranges::none_of(value, &ordered_json::is_structured)) {
+    write_filled(value, indent, text);
+    return;
+  }
+  text += value.is_array() ? '[' : '{';
+  bool first = true;
+  for (const auto& [key, item] : value.items()) {
+    if (!first) text += ',';
+    first = false;
+    text += '\n';
+    text.append(indent + 2, ' ');
+    std::size_t column = indent + 2;
+    if (value.is_object()) {
+      const std::string name =
+          ordered_json(key).dump(-1, ' ', false, ordered_json::error_handler_t::replace) + ": ";
+      text += name;
+      column += name.size();
+    }
+    write(item, indent + 2, column, text);
+  }
+  text += '\n';
+  text.append(indent, ' ');
+  text += value.is_array() ? ']' : '}';
+}
+
+}  // namespace
+
+std::string json_text(const ordered_json& value) {
+  std::string text;
+  write(value, 0, 0, text);
+  return text + "\n";
+}
+
+}  // namespace starpipe::plan

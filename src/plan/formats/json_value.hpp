@@ -9,6 +9,7 @@
 #include <string_view>
 
 #include <nlohmann/json.hpp>
+#include <nlohmann/json_fwd.hpp>
 
 namespace starpipe::plan::detail {
 
@@ -68,4 +69,23 @@ class JsonValue {
   const std::string* source_name_;
 };
 
+/// What a JSON text must keep to beside the grammar. nlohmann's parser checks neither, and its callback,
+/// which could, takes time in proportion to the square of an array's length.
+struct JsonRules {
+  bool different_keys = false;          ///< no object has a key twice; the parser would keep the last value
+  std::optional<int> most_levels = {};  ///< of nesting: values are written and copied by recursion
+};
+
+/// Throws InputError, beginning with `source_name`, when the text breaks a rule. Says nothing of text that is
+/// no JSON, from where its grammar ends. O(length), without building values.
+void require_structure(std::string_view text, const std::string& source_name, const JsonRules& rules);
+
 }  // namespace starpipe::plan::detail
+
+namespace starpipe::plan {
+
+/// Any JSON value as text that people can read too. A value that fits in 100 columns stays on one line: so
+/// each op of a schedule is one line. A longer array of numbers or words fills lines. Ends in a newline.
+std::string json_text(const nlohmann::ordered_json& value);
+
+}  // namespace starpipe::plan

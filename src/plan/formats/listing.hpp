@@ -9,7 +9,7 @@
 #include <string>
 #include <vector>
 
-#include "starpipe/plan/formats/imported_schedule.hpp"
+#include "starpipe/plan/formats/schedule_json.hpp"
 #include "starpipe/plan/schedule/schedule.hpp"
 
 namespace starpipe::plan::detail {

@@ -12,10 +12,8 @@
 #include "plan/formats/costs_json.hpp"
 #include "plan/formats/listing.hpp"
 #include "plan/formats/schedule_values.hpp"
-#include "plan/formats/weights_json.hpp"
 #include "starpipe/base/error.hpp"
 #include "starpipe/base/index.hpp"
-#include "plan/formats/durations_json.hpp"
 
 namespace starpipe::plan::detail {
 namespace {

@@ -13,8 +13,8 @@
 
 #include <nlohmann/json.hpp>
 
+#include "plan/explain/recorded_step.hpp"
 #include "plan/formats/json_value.hpp"
-#include "starpipe/plan/explain/recorded_step.hpp"
 #include "starpipe/plan/simulate/costs.hpp"
 
 namespace starpipe::plan::detail {

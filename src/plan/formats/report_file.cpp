@@ -8,12 +8,11 @@
 
 #include <fmt/format.h>
 
-#include "plan/formats/json_structure.hpp"
-#include "starpipe/base/error.hpp"
 #include "base/files.hpp"
-#include "plan/formats/compared_policies_json.hpp"
 #include "plan/formats/compared_run_json.hpp"
-#include "starpipe/plan/formats/imported_schedule.hpp"
+#include "plan/formats/json_value.hpp"
+#include "starpipe/base/error.hpp"
+#include "starpipe/plan/formats/schedule_json.hpp"
 
 namespace starpipe::plan {
 namespace {

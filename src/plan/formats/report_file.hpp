@@ -9,9 +9,9 @@
 
 #include <nlohmann/json.hpp>
 
-#include "plan/explain/compared_run.hpp"
-#include "starpipe/plan/explain/recorded_step.hpp"
 #include "plan/drawing/page.hpp"
+#include "plan/explain/compared_run.hpp"
+#include "plan/explain/recorded_step.hpp"
 
 namespace starpipe::plan {
 

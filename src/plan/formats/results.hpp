@@ -2,11 +2,17 @@
 #pragma once
 
 #include <optional>
+#include <span>
 #include <string>
+#include <vector>
 
 #include <nlohmann/json_fwd.hpp>
 
+#include "plan/schedules/pattern.hpp"
+#include "plan/search/partition.hpp"
 #include "starpipe/plan/schedule/schedule.hpp"
+#include "starpipe/plan/search/search.hpp"
+#include "starpipe/plan/search/search_problem.hpp"
 #include "starpipe/plan/simulate/costs.hpp"
 #include "starpipe/plan/simulate/limited_schedule.hpp"
 #include "starpipe/plan/simulate/timeline.hpp"
@@ -35,5 +41,62 @@ std::string predicted_page(const PredictedRun& run, const nlohmann::ordered_json
 std::string predicted_svg(const PredictedRun& run);
 /// The predicted run as a Chrome trace. A unit of time without a name is shown as a second.
 std::string predicted_trace(const PredictedRun& run);
+
+/// A question to the periodic theory, as `starpipe periodic` takes it.
+struct PeriodicRequest {
+  std::vector<ChainStage> chain = {};
+  std::vector<int> workers = {};      ///< of each stage; empty when stage s is on worker s
+  std::optional<double> memory = {};  ///< of each worker, for weights and stashes; nothing: no limit
+  std::optional<int> repeat = {};     ///< patterns of up to so many micro-batches; nothing: 1
+  std::optional<double> period = {};  ///< take 1F1B* with this period
+};
+
+struct PeriodicResult {
+  PeriodicPattern pattern;
+  /// Lower bound on the time a micro-batch, of all schedules with this placement and memory.
+  double bound;
+  /// No pattern of up to `best_of` micro-batches is shorter; 0: not proved.
+  int best_of = 0;
+};
+
+/// The shortest pattern that the request allows. Throws RequestError for a period or a number of repetitions
+/// beside workers, and when some worker would hold more than `memory`; else as `best_pattern`,
+/// `stash_limits`, `one_forward_one_backward_star` and `busiest_worker_pattern` do.
+PeriodicResult solve_periodic(const PeriodicRequest& request);
+
+/// The costs of the chain for `simulate`: B is the whole backward pass, W takes no time.
+Costs costs_of_chain(std::span<const ChainStage> chain);
+
+/// {"pattern": {...}}: what the theory adds to the JSON of the unrolled schedule. Callers include
+/// <nlohmann/json.hpp>.
+nlohmann::ordered_json periodic_json(const PeriodicResult& result, std::span<const ChainStage> chain);
+
+/// What a search adds to the JSON of its schedule: "lower_bound", and in "search" the layout, the number of
+/// chunks, the options and the peak memory. Callers include <nlohmann/json.hpp>.
+nlohmann::ordered_json search_json(const SearchResult& result, const SearchOptions& options);
+
+/// A chain of units to cut for a named schedule, as `starpipe partition` takes it.
+struct ScheduledPartition {
+  /// Units, workers, links and limits. Allocation, placement and stashes follow from the schedule.
+  PartitionRequest request = {};
+  /// Name of a schedule. It decides how many stashes each worker holds, and the result has its prediction.
+  std::string schedule = "1f1b";
+  int microbatches = 1;
+  std::optional<int> chunks = {};     ///< stages on each worker; nothing: the schedule's own number
+  std::optional<Layout> layout = {};  ///< of several chunks; nothing: loop
+  bool general = false;               ///< a worker may get any units
+};
+
+struct PartitionResult {
+  PartitionRequest request;  ///< with allocation, placement and stashes
+  Partition found;
+  Costs costs;        ///< of the stages
+  Timeline timeline;  ///< of the schedule with these stages; transfers overlap compute
+};
+
+/// The best partition for the schedule, and its predicted run. `kinds` of the request must not be empty.
+/// Throws RequestError for a part that cannot be followed ("chunks: ...", "layout: ...", "general: ...",
+/// "schedule: ...", "microbatches: ...", "units: ..."), and InputError as `partition` and `make_schedule` do.
+PartitionResult partition_for(const ScheduledPartition& asked);
 
 }  // namespace starpipe::plan

@@ -10,14 +10,14 @@
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
+#include "base/files.hpp"
 #include "plan/formats/costs_json.hpp"
 #include "plan/formats/json_value.hpp"
 #include "plan/formats/listing.hpp"
 #include "plan/formats/schedule_values.hpp"
-#include "plan/formats/weights_json.hpp"
 #include "starpipe/base/error.hpp"
 #include "starpipe/base/index.hpp"
-#include "plan/formats/durations_json.hpp"
+#include "starpipe/plan/formats/schedule_csv.hpp"
 
 namespace starpipe::plan {
 namespace {
@@ -343,6 +343,17 @@ ImportedSchedule schedule_from_json(std::string_view text, const std::string& so
     if (unit != "s") value->expected("\"s\", the only unit with a name");
   }
   return {std::move(schedule), std::move(costs), std::move(unit)};
+}
+
+ImportedSchedule schedule_from_text(std::string_view text, const std::string& source_name,
+                                    const GraphOfStages& graph) {
+  const auto first = text.find_first_not_of(" \t\r\n");
+  const std::string suffix = suffix_of(source_name);
+  const bool brace = first != std::string_view::npos && text[first] == '{';
+  if (suffix == ".json" || (brace && suffix != ".csv")) {
+    return schedule_from_json(text, source_name, graph);
+  }
+  return {schedule_from_csv(text, source_name, graph), Costs{}};
 }
 
 }  // namespace starpipe::plan

@@ -7,6 +7,7 @@
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
+#include <nlohmann/json.hpp>
 
 #include "starpipe/base/error.hpp"
 
@@ -79,3 +80,11 @@ std::vector<int> read_memory_limits(const JsonValue& value, std::size_t workers)
 }
 
 }  // namespace starpipe::plan::detail
+
+namespace starpipe::plan {
+
+nlohmann::ordered_json reordering_json(const Reordering& reordering) {
+  return {{"worker", reordering.worker}, {"stashes", reordering.held}, {"limit", reordering.limit}};
+}
+
+}  // namespace starpipe::plan

@@ -1,13 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <nlohmann/json_fwd.hpp>
+
+#include "starpipe/plan/simulate/limited_schedule.hpp"
+
 // Values that several files of ours contain. Private to plan.
 
 #include <string>
 #include <vector>
 
 #include "plan/formats/json_value.hpp"
-#include "starpipe/plan/formats/imported_schedule.hpp"
+#include "starpipe/plan/formats/schedule_json.hpp"
 #include "starpipe/plan/schedule/schedule.hpp"
 #include "starpipe/plan/simulate/costs.hpp"
 
@@ -33,3 +37,10 @@ GraphOfStages with_shards(GraphOfStages graph, const JsonValue& value);
 std::vector<int> read_memory_limits(const JsonValue& value, std::size_t workers);
 
 }  // namespace starpipe::plan::detail
+
+namespace starpipe::plan {
+
+/// {"worker", "stashes", "limit"}: the value of "reordered" in schedules and reports.
+nlohmann::ordered_json reordering_json(const Reordering& reordering);
+
+}  // namespace starpipe::plan

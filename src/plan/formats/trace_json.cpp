@@ -6,7 +6,7 @@
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
-#include "starpipe/plan/simulate/memory_over_time.hpp"
+#include "plan/simulate/memory_over_time.hpp"
 
 namespace starpipe::plan {
 namespace {

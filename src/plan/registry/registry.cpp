@@ -11,9 +11,9 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include "base/numbers.hpp"
 #include "starpipe/base/error.hpp"
 #include "starpipe/base/index.hpp"
-#include "base/number_input.hpp"
 #include "starpipe/base/registration.hpp"
 
 namespace starpipe::plan {

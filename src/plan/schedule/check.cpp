@@ -221,4 +221,11 @@ std::vector<JobId> topological_order(const Schedule& schedule) {
   return order;
 }
 
+void require_few_jobs(std::string_view key, std::int64_t stages, std::int64_t microbatches,
+                      std::int64_t most) {
+  if (stages <= most / microbatches) return;
+  throw InputError(
+      fmt::format("{}: {} micro-batches of {} stages are too many jobs", key, microbatches, stages));
+}
+
 }  // namespace starpipe::plan

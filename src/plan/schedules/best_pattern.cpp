@@ -8,10 +8,10 @@
 
 #include <fmt/format.h>
 
-#include "plan/schedules/pattern_builder.hpp"
+#include "plan/schedules/one_forward_one_backward_star.hpp"
+#include "plan/schedules/pattern.hpp"
 #include "starpipe/base/error.hpp"
 #include "starpipe/base/index.hpp"
-#include "plan/schedules/one_forward_one_backward_star.hpp"
 
 // The order of a stage. A stage runs the F of micro-batches in their order, and the BW too. Its order is then
 // given by its `Counts`: c(i mod k) is the number of stashes that it holds when BW of micro-batch i starts. F

@@ -8,8 +8,6 @@
 #include "plan/schedules/read_request.hpp"
 #include "starpipe/base/error.hpp"
 #include "starpipe/plan/schedules/orders.hpp"
-#include "starpipe/plan/schedules/grid.hpp"
-#include "starpipe/plan/schedules/in_order.hpp"
 
 namespace starpipe::plan {
 namespace {

@@ -3,8 +3,8 @@
 
 #include <span>
 
-#include "plan/schedules/finer.hpp"
 #include "starpipe/plan/schedule/schedule.hpp"
+#include "starpipe/plan/schedules/finer.hpp"
 #include "starpipe/plan/simulate/costs.hpp"
 
 namespace starpipe::plan {

@@ -10,7 +10,7 @@
 #include "plan/schedules/read_request.hpp"
 #include "starpipe/base/error.hpp"
 #include "starpipe/base/index.hpp"
-#include "starpipe/plan/schedules/in_order.hpp"
+#include "starpipe/plan/schedules/orders.hpp"
 
 namespace starpipe::plan {
 namespace {

@@ -4,11 +4,8 @@
 #include <numeric>
 
 #include "plan/schedules/read_request.hpp"
-#include "starpipe/base/ceil_div.hpp"
 #include "starpipe/base/index.hpp"
 #include "starpipe/plan/schedules/orders.hpp"
-#include "starpipe/plan/schedules/grid.hpp"
-#include "starpipe/plan/schedules/in_order.hpp"
 
 namespace starpipe::plan {
 namespace {

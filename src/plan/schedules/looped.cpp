@@ -2,7 +2,7 @@
 #include <algorithm>
 
 #include "plan/schedules/read_request.hpp"
-#include "starpipe/base/ceil_div.hpp"
+#include "starpipe/base/index.hpp"
 
 namespace starpipe::plan {
 namespace {

@@ -3,12 +3,14 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <deque>
+#include <limits>
 #include <map>
 #include <utility>
 
 #include <fmt/format.h>
 
-#include "starpipe/base/ceil_div.hpp"
+#include "plan/schedules/sweep.hpp"
 #include "starpipe/base/error.hpp"
 #include "starpipe/base/index.hpp"
 
@@ -79,6 +81,184 @@ std::vector<int> BuildingBlock::peak_memory() const {
     peaks[index(pass.worker)] += ceil_div(to - from, interval);
   }
   return peaks;
+}
+
+Schedule in_order(std::string name, const StageGraph& graph, int microbatches,
+                  std::span<const std::vector<Job>> rows) {
+  struct Cell {
+    int worker = 0;
+    int position = -1;  // none
+  };
+  std::vector<Cell> cells(index(microbatches) * index(graph.size()) * pass_count);
+  const auto cell = [&](const Job& job) -> Cell& {
+    return cells[(index(job.microbatch) * index(graph.size()) + index(job.stage)) * pass_count +
+                 index(job.pass)];
+  };
+  for (std::size_t w = 0; w < rows.size(); ++w) {
+    int next = 0;
+    for (const Job& job : rows[w]) cell(job) = {static_cast<int>(w), next++};
+  }
+  return Schedule({.name = std::move(name),
+                   .graph = graph,
+                   .microbatches = microbatches,
+                   .workers = static_cast<int>(rows.size()),
+                   .split_backward =
+                       [&](int s, int b) {
+                         return cell({s, b, Pass::B}).position >= 0;
+                       },
+                   .placement =
+                       [&](const Job& job) {
+                         const int worker = cell(job).worker;
+                         return Placement{.weights = worker, .compute = worker};
+                       },
+                   .priority = [&](const Job& job) { return cell(job).position; }});
+}
+
+Grid::Grid(const BuildingBlock& block, int microbatches)
+    : workers_(block.workers),
+      stages_(block.stages),
+      microbatches_(microbatches),
+      period_(block.microbatches),
+      fused_cells_(block.fused_cells),
+      split_(std::ranges::any_of(block.passes, [](const BlockPass& p) { return p.job.pass == Pass::B; })),
+      workers_of_(index(block.microbatches) * index(block.stages), 0),
+      cells_(index(microbatches) * index(block.stages) * 3, absent) {
+  block.validate();
+  for (const BlockPass& pass : block.passes) {
+    const auto [stage, first, type] = pass.job;
+    workers_of_[index(first * stages_ + stage)] = pass.worker;
+    const Kind kind = type == Pass::F ? forward : type == Pass::W ? weight_gradient : backward;
+    for (int b = first, cell = pass.cell; b < microbatches; b += period_, cell += block.interval) {
+      cells_[id(kind, stage, b)] = cell;
+    }
+  }
+  place_weight_gradients();
+}
+
+// The first cell after all passes that `id` waits for.
+int Grid::ready(Id id, const std::vector<int>& cells) const {
+  const int s = stage(id);
+  const int b = microbatch(id);
+  int cell = 0;
+  const auto after = [&](Id other) { cell = std::max(cell, cells[other] + length(other)); };
+  switch (kind(id)) {
+    case forward:
+      if (s > 0) after(this->id(forward, s - 1, b));
+      break;
+    case backward:
+      after(this->id(forward, s, b));
+      if (s + 1 < stages_) after(this->id(backward, s + 1, b));
+      break;
+    case weight_gradient:
+      after(this->id(backward, s, b));
+      break;
+  }
+  return cell;
+}
+
+int Grid::end() const { return *std::ranges::max_element(cells_) + std::max(fused_cells_, 1); }
+
+// Sorted by cell, then by worker, with two counting sorts.
+std::vector<Grid::Id> Grid::order() const {
+  std::vector<Id> ids;
+  for (Id id = 0; id < cells_.size(); ++id) {
+    if (cells_[id] != absent) ids.push_back(id);
+  }
+  const auto sort = [&ids](std::size_t keys, auto&& key) {
+    std::vector<std::size_t> next(keys + 1, 0);
+    for (const Id id : ids) ++next[index(key(id)) + 1];
+    for (std::size_t k = 0; k < keys; ++k) next[k + 1] += next[k];
+    std::vector<Id> sorted(ids.size());
+    for (const Id id : ids) sorted[next[index(key(id))]++] = id;
+    ids = std::move(sorted);
+  };
+  sort(index(workers_), [this](Id id) { return worker(id); });
+  sort(index(end()), [this](Id id) { return cells_[id]; });
+  return ids;
+}
+
+void Grid::squeeze() {
+  std::vector<int> squeezed(cells_.size(), absent);
+  std::vector<int> free(index(workers_), 0);
+  for (const Id id : order()) {
+    int& next = free[index(worker(id))];
+    squeezed[id] = std::max(next, ready(id, squeezed));
+    next = squeezed[id] + length(id);
+  }
+  cells_ = std::move(squeezed);
+}
+
+// Gives each missing W an empty cell; the W that waits longest takes the first one.
+void Grid::place_weight_gradients() {
+  if (!split_) return;
+  struct Waiting {
+    int free = 0;
+    std::deque<Id> passes;
+  };
+  std::vector<Waiting> rows(index(workers_));
+  const auto place = [this](Waiting& row, int until) {
+    for (; row.free < until && !row.passes.empty(); row.passes.pop_front()) {
+      cells_[row.passes.front()] = row.free++;
+    }
+  };
+  for (const Id id : order()) {
+    Waiting& row = rows[index(worker(id))];
+    place(row, cells_[id]);
+    row.free = cells_[id] + length(id);
+    if (kind(id) == backward && cells_[id + 1] == absent) row.passes.push_back(id + 1);
+  }
+  for (Waiting& row : rows) place(row, std::numeric_limits<int>::max());
+}
+
+void Grid::remove_weight_gradients() {
+  for (Id id = weight_gradient; id < cells_.size(); id += 3) cells_[id] = absent;
+}
+
+std::vector<int> Grid::peak_memory() const {
+  std::vector<int> live(index(workers_), 0);
+  std::vector<int> peaks(index(workers_), 0);
+  const Kind last = split_ ? weight_gradient : backward;
+  for (const Id id : order()) {
+    const auto w = index(worker(id));
+    if (kind(id) == forward) peaks[w] = std::max(peaks[w], ++live[w]);
+    if (kind(id) == last) --live[w];
+  }
+  return peaks;
+}
+
+std::vector<Job> Grid::jobs() const {
+  std::vector<Job> jobs;
+  jobs.reserve(cells_.size());
+  for (const Id id : order()) {
+    const Pass pass = kind(id) == forward           ? Pass::F
+                      : kind(id) == weight_gradient ? Pass::W
+                      : split_                      ? Pass::B
+                                                    : Pass::BW;
+    jobs.push_back({stage(id), microbatch(id), pass});
+  }
+  return jobs;
+}
+
+std::vector<std::vector<Job>> Grid::rows() const {
+  std::vector<std::vector<Job>> rows(index(workers_));
+  for (const Job& job : jobs()) rows[index(worker(job.stage, job.microbatch))].push_back(job);
+  return rows;
+}
+
+void Grid::reorder(Steady steady, std::optional<int> peak) {
+  constexpr std::int64_t most_cells = 50'000'000;
+  if (std::int64_t{workers_} * end() > most_cells) {
+    throw InputError(fmt::format("{} workers and {} micro-batches are too many cells to reorder", workers_,
+                                 microbatches_));
+  }
+  const int most = peak.value_or(std::ranges::max(peak_memory()));
+  Sweep(*this, most, false, steady).run();
+  squeeze();
+  if (!split_ || steady == Steady::moved) return;
+  remove_weight_gradients();
+  Sweep(*this, most, true, steady).run();
+  place_weight_gradients();
+  squeeze();
 }
 
 }  // namespace starpipe::plan

@@ -4,14 +4,14 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <numeric>
 #include <tuple>
 
 #include <fmt/format.h>
 
-#include "plan/schedules/pattern_builder.hpp"
 #include "starpipe/base/error.hpp"
 #include "starpipe/base/index.hpp"
-#include "starpipe/plan/schedules/in_order.hpp"
+#include "starpipe/plan/schedules/orders.hpp"
 
 namespace starpipe::plan {
 namespace {
@@ -243,4 +243,109 @@ PeriodicPattern thinned(const PeriodicPattern& pattern, int k) {
   return builder.pattern();
 }
 
+std::vector<int> stash_limits(std::span<const ChainStage> chain, double memory) {
+  detail::require_chain(chain);
+  constexpr double most = std::numeric_limits<int>::max();
+  std::vector<int> limits;
+  for (std::size_t s = 0; s < chain.size(); ++s) {
+    const double left = memory - chain[s].weights;
+    const double stashes = chain[s].activation > 0 ? left / chain[s].activation * (1 + 1e-12)
+                           : left < 0              ? 0
+                                                   : most;
+    if (!(stashes >= 1)) {
+      throw InputError(
+          fmt::format("stage {} needs {} for its weights and one stash, more than the memory of {}", s,
+                      chain[s].weights + chain[s].activation, memory));
+    }
+    limits.push_back(static_cast<int>(std::min(stashes, most)));
+  }
+  return limits;
+}
+
 }  // namespace starpipe::plan
+
+namespace starpipe::plan::detail {
+
+void require_chain(std::span<const ChainStage> chain) {
+  if (chain.empty()) throw InputError("a chain needs at least one stage");
+  double total = 0;
+  for (std::size_t s = 0; s < chain.size(); ++s) {
+    for (const double value : {chain[s].forward, chain[s].backward, chain[s].weights, chain[s].activation}) {
+      if (value >= 0 && std::isfinite(value)) continue;
+      throw InputError(fmt::format("stage {}: {} is negative or not finite", s, value));
+    }
+    total += chain[s].time();
+  }
+  if (!(total > 0)) throw InputError("a chain that takes no time has no period");
+}
+
+void require_limits(std::span<const ChainStage> chain, std::span<const int> limits) {
+  require_chain(chain);
+  if (limits.size() != chain.size()) {
+    throw InputError(fmt::format("there are {} limits for {} stages", limits.size(), chain.size()));
+  }
+  for (std::size_t s = 0; s < limits.size(); ++s) {
+    if (limits[s] < 1)
+      throw InputError(fmt::format("stage {}: a limit of {} stashes, need at least 1", s, limits[s]));
+  }
+}
+
+double longest_stage(std::span<const ChainStage> chain) {
+  return std::ranges::max_element(chain, {}, &ChainStage::time)->time();
+}
+
+double round_trip(std::span<const ChainStage> chain, int stage) {
+  const auto rest = chain.subspan(index(stage));
+  return std::accumulate(rest.begin(), rest.end(), 0.0,
+                         [](double sum, const ChainStage& s) { return sum + s.time(); });
+}
+
+namespace {
+
+constexpr double same = 1e-10;  // starts that differ by less than this part of a period are equal
+
+/// Makes starts equal that differ by rounding only. Otherwise operations that take no time could change
+/// places with their neighbours.
+void unite_starts(PeriodicPattern& pattern) {
+  std::vector<PeriodicOperation*> order;
+  order.reserve(pattern.operations.size());
+  for (PeriodicOperation& op : pattern.operations) order.push_back(&op);
+  std::ranges::sort(order, {}, [](const auto* op) { return op->start; });
+  double start = 0;
+  for (PeriodicOperation* const op : order) {
+    if (op->start > start + same * pattern.period) start = op->start;
+    op->start = start;
+  }
+}
+
+}  // namespace
+
+void PatternBuilder::add(int stage, Pass pass, int worker, double time, int microbatch) {
+  const double T = pattern_.period;
+  double periods = std::floor(time / T);
+  double start = time - periods * T;
+  if (start >= T * (1 - same)) {  // by rounding, the start of the next period
+    start = 0;
+    ++periods;
+  }
+  pattern_.operations.push_back({.stage = stage,
+                                 .pass = pass,
+                                 .worker = worker,
+                                 .start = start,
+                                 .shift = microbatch - pattern_.microbatches * static_cast<int>(periods)});
+}
+
+PeriodicPattern PatternBuilder::pattern() const {
+  PeriodicPattern pattern = pattern_;
+  unite_starts(pattern);
+  const PeriodicOperation* first = nullptr;
+  for (const PeriodicOperation& op : pattern.operations) {
+    if (op.stage != 0 || op.pass != Pass::BW) continue;
+    if (first == nullptr || op.start < first->start) first = &op;
+  }
+  const int shift = first->shift;
+  for (PeriodicOperation& op : pattern.operations) op.shift -= shift;
+  return pattern;
+}
+
+}  // namespace starpipe::plan::detail

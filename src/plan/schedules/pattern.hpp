@@ -6,8 +6,44 @@
 #include <string_view>
 #include <vector>
 
-#include "plan/schedules/chain.hpp"
 #include "starpipe/plan/schedule/schedule.hpp"
+
+// The periodic theory of Pipelined Model Parallelism asks how short a period a chain of stages can have
+// within a memory limit. docs/periodic.md is the tour. Passes are F and BW.
+
+namespace starpipe::plan {
+
+/// Costs of one stage of a chain: a layer of the paper (section 3.1), or the sum over layers that are placed
+/// together. All times of a chain are in one unit, all memory in another.
+struct ChainStage {
+  double forward = 1;     ///< u_F, time of F
+  double backward = 1;    ///< u_B, time of BW
+  double weights = 0;     ///< W_l, memory that the stage takes under any schedule
+  double activation = 1;  ///< a_l, memory of each of its stashes
+
+  /// U = u_F + u_B.
+  [[nodiscard]] double time() const { return forward + backward; }
+};
+
+/// The largest number of stashes of each stage that fits into `memory` beside the stage's weights. Throws
+/// InputError naming the first stage that has no room for one stash.
+std::vector<int> stash_limits(std::span<const ChainStage> chain, double memory);
+
+}  // namespace starpipe::plan
+
+namespace starpipe::plan::detail {
+
+/// Throws InputError for an empty chain, a time or size that is negative or not finite, or no time at all.
+void require_chain(std::span<const ChainStage> chain);
+/// Throws InputError unless there is one limit a stage, each at least 1; also throws as `require_chain`.
+void require_limits(std::span<const ChainStage> chain, std::span<const int> limits);
+
+/// U of the stage that takes longest: no period is shorter.
+double longest_stage(std::span<const ChainStage> chain);
+/// Time from the start of F of `stage` to the end of its BW, for a micro-batch that never waits.
+double round_trip(std::span<const ChainStage> chain, int stage);
+
+}  // namespace starpipe::plan::detail
 
 namespace starpipe::plan {
 
@@ -60,3 +96,24 @@ Schedule unrolled(std::string_view name, const PeriodicPattern& pattern, std::sp
 PeriodicPattern thinned(const PeriodicPattern& pattern, int k);
 
 }  // namespace starpipe::plan
+
+namespace starpipe::plan::detail {
+
+/// Makes a k-periodic pattern from the times at which micro-batches 0 to k - 1 run. The pattern repeats them
+/// for all other micro-batches.
+class PatternBuilder {
+ public:
+  PatternBuilder(double period, int microbatches)
+      : pattern_{.period = period, .microbatches = microbatches, .operations = {}} {}
+
+  /// Adds an operation: `pass` of `microbatch` on `stage` starts at `time`, which may be in any period.
+  void add(int stage, Pass pass, int worker, double time, int microbatch);
+  /// The pattern of all operations added. As in Pipelined Model Parallelism, the first BW of stage 0 in the
+  /// period has shift 0. Stage 0 must have a BW.
+  [[nodiscard]] PeriodicPattern pattern() const;
+
+ private:
+  PeriodicPattern pattern_;
+};
+
+}  // namespace starpipe::plan::detail

@@ -5,7 +5,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "starpipe/plan/schedules/grid.hpp"
+#include "starpipe/plan/schedules/orders.hpp"
 
 namespace starpipe::plan {
 

@@ -3,12 +3,10 @@
 // forward passes, the warm-up, F and B alternate; W fills the gaps.
 #include <algorithm>
 
+#include "plan/schedules/list_scheduling.hpp"
 #include "plan/schedules/read_request.hpp"
 #include "starpipe/base/index.hpp"
 #include "starpipe/plan/schedules/orders.hpp"
-#include "starpipe/plan/schedules/grid.hpp"
-#include "starpipe/plan/schedules/in_order.hpp"
-#include "plan/schedules/list_scheduling.hpp"
 #include "starpipe/plan/simulate/simulate.hpp"
 
 namespace starpipe::plan {

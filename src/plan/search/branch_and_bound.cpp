@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "plan/search/branch_and_bound.hpp"
+#include "plan/search/partition_problem.hpp"
 
 // The search places the units from the last to the first, because the number of stashes of a stage depends on
 // how many stages follow it. docs/partition.md has the bounds.
@@ -7,7 +7,6 @@
 #include <numeric>
 #include <set>
 
-#include "plan/search/local_search.hpp"
 #include "starpipe/base/index.hpp"
 
 namespace starpipe::plan::detail {

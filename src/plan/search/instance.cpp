@@ -6,9 +6,10 @@
 
 #include <fmt/format.h>
 
-#include "base/amounts.hpp"
+#include "base/numbers.hpp"
+#include "starpipe/base/error.hpp"
 #include "starpipe/base/index.hpp"
-#include "starpipe/base/require.hpp"
+#include "starpipe/base/interval.hpp"
 #include "starpipe/plan/simulate/simulate.hpp"
 
 namespace starpipe::plan::detail {

@@ -1,11 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "plan/search/local_search.hpp"
-
 #include <algorithm>
 #include <numeric>
 #include <tuple>
 
-#include "plan/search/one_stage_each.hpp"
+#include "plan/search/partition_problem.hpp"
 #include "starpipe/base/index.hpp"
 #include "starpipe/base/random.hpp"
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "plan/search/one_stage_each.hpp"
+#include "plan/search/partition_problem.hpp"
 
 // Dynamic programming goes from the last stage to the first, because the number of stashes of a stage depends
 // on how many stages follow it. docs/partition.md has the recurrences.

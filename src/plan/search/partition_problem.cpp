@@ -11,9 +11,10 @@
 
 #include <fmt/format.h>
 
-#include "base/amounts.hpp"
+#include "base/numbers.hpp"
+#include "starpipe/base/error.hpp"
 #include "starpipe/base/index.hpp"
-#include "starpipe/base/require.hpp"
+#include "starpipe/base/interval.hpp"
 
 namespace starpipe::plan::detail {
 namespace {

@@ -9,8 +9,8 @@
 #include <utility>
 #include <vector>
 
-#include "starpipe/base/index.hpp"
 #include "plan/search/partition.hpp"
+#include "starpipe/base/index.hpp"
 
 namespace starpipe::plan::detail {
 
@@ -152,5 +152,35 @@ class PartitionProblem {
   std::vector<std::uint64_t> activation_ = {0};
   std::vector<std::uint64_t> gradient_ = {0};
 };
+
+struct BestStages {
+  std::optional<Stages> stages;  ///< empty: none found within the memory limit
+  bool proven = false;           ///< no stages are better, or none exist within the limit
+};
+
+/// The best stages for workers that may have several: placed by the request's `stage_workers`, or anywhere in
+/// a general allocation. Ends after the request's `steps`; deterministic.
+BestStages branch_and_bound(const PartitionProblem& problem, Goal goal);
+
+/// The largest load or memory of a worker.
+double value_of(const PartitionProblem& problem, Goal goal, const Stages& stages);
+
+/// Stages from the worker of each unit: neighbouring units on one worker are one stage.
+Stages stages_of(const std::vector<int>& owner);
+
+/// A good partition to start from: the better of the contiguous optimum and a greedy partition, both
+/// improved. For general allocations an improvement moves a unit or swaps two, for placed stages it moves
+/// cuts. Nothing if no partition found is within the memory limit. The work is bounded.
+std::optional<Stages> local_search(const PartitionProblem& problem, Goal goal);
+
+/// Repeats random changes and improvements of the best partition so far, from `start` on. The result is at
+/// least as good as `start`; nothing without `start`. The work is bounded. Deterministic.
+std::optional<Stages> iterated_local_search(const PartitionProblem& problem, Goal goal,
+                                            std::optional<Stages> start);
+
+/// The best stages with at most one stage a worker, by dynamic programming; of equal optima the one with the
+/// smallest sum of squared loads. Stages are those of the request's `stage_workers`; without `stage_workers`,
+/// at most `most` stages on workers in ascending order. Nothing if no stages are within the memory limit.
+std::optional<Stages> one_stage_each(const PartitionProblem& problem, int most, Goal goal);
 
 }  // namespace starpipe::plan::detail

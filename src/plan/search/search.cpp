@@ -15,14 +15,13 @@
 #include <fmt/format.h>
 
 #include "plan/search/instance.hpp"
+#include "plan/search/lower_bound.hpp"
 #include "plan/search/order_search.hpp"
 #include "plan/search/pattern_scheduler.hpp"
-#include "plan/search/random_orders.hpp"
 #include "plan/search/shift_pattern.hpp"
 #include "starpipe/base/error.hpp"
 #include "starpipe/base/index.hpp"
 #include "starpipe/plan/registry/registry.hpp"
-#include "starpipe/plan/search/lower_bound.hpp"
 #include "starpipe/plan/simulate/simulate.hpp"
 
 namespace starpipe::plan {

@@ -4,7 +4,6 @@
 #include <algorithm>
 #include <cmath>
 
-#include "starpipe/base/ceil_div.hpp"
 #include "starpipe/base/index.hpp"
 
 namespace starpipe::plan::detail {

@@ -6,8 +6,9 @@
 
 #include <fmt/format.h>
 
-#include "base/amounts.hpp"
+#include "base/numbers.hpp"
 #include "starpipe/base/error.hpp"
+#include "starpipe/base/interval.hpp"
 
 namespace starpipe::plan {
 namespace {

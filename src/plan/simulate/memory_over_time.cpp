@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "starpipe/plan/simulate/memory_over_time.hpp"
+#include "plan/simulate/memory_over_time.hpp"
 
 #include <algorithm>
 #include <cstdint>

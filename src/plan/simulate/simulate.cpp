@@ -12,15 +12,15 @@
 
 #include <fmt/format.h>
 
+#include "base/numbers.hpp"
 #include "plan/simulate/fetches.hpp"
-#include "plan/simulate/producers.hpp"
-#include "plan/simulate/shared_transfers.hpp"
+#include "plan/simulate/reductions.hpp"
 #include "plan/simulate/stashes.hpp"
-#include "base/amounts.hpp"
+#include "plan/simulate/transfers_in_flight.hpp"
 #include "starpipe/base/error.hpp"
 #include "starpipe/base/index.hpp"
+#include "starpipe/base/interval.hpp"
 #include "starpipe/plan/schedule/check.hpp"
-#include "starpipe/plan/simulate/gradient_sums.hpp"
 #include "starpipe/plan/simulate/worker_queue.hpp"
 
 namespace starpipe::plan {

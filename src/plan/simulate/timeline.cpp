@@ -6,8 +6,8 @@
 #include <limits>
 #include <utility>
 
+#include "plan/simulate/memory_over_time.hpp"
 #include "starpipe/base/index.hpp"
-#include "starpipe/plan/simulate/memory_over_time.hpp"
 
 namespace starpipe::plan {
 

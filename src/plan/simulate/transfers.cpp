@@ -7,9 +7,9 @@
 #include <tuple>
 #include <utility>
 
+#include "plan/simulate/reductions.hpp"
 #include "plan/simulate/stashes.hpp"
 #include "starpipe/base/index.hpp"
-#include "starpipe/plan/simulate/reductions.hpp"
 
 namespace starpipe::plan {
 namespace {

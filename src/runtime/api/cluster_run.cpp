@@ -7,20 +7,20 @@
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
-#include "runtime/engine/engine.hpp"
-#include "runtime/host/worker_map.hpp"
-#include "runtime/report/measurement.hpp"
-#include "runtime/report/rank_bytes.hpp"
 #include "base/environment.hpp"
-#include "starpipe/base/error.hpp"
-#include "starpipe/base/index.hpp"
+#include "base/messages.hpp"
 #include "base/numbers.hpp"
-#include "base/table.hpp"
 #include "plan/formats/compared_run_json.hpp"
 #include "plan/formats/explanation.hpp"
-#include "starpipe/plan/simulate/simulate.hpp"
-#include "runtime/setup/expected_costs.hpp"
+#include "runtime/engine/engine.hpp"
 #include "runtime/engine/memory_need.hpp"
+#include "runtime/host/worker_map.hpp"
+#include "runtime/report/measurement.hpp"
+#include "runtime/report/report.hpp"
+#include "runtime/setup/expected_costs.hpp"
+#include "starpipe/base/error.hpp"
+#include "starpipe/base/index.hpp"
+#include "starpipe/plan/simulate/simulate.hpp"
 
 namespace starpipe::runtime {
 namespace {

@@ -9,12 +9,11 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include "base/files.hpp"
+#include "base/messages.hpp"
 #include "runtime/api/comparison_output.hpp"
 #include "runtime/api/run_on_ranks.hpp"
 #include "runtime/report/measurement.hpp"
-#include "runtime/setup/other_schedules.hpp"
-#include "base/files.hpp"
-#include "base/progress.hpp"
 #include "runtime/setup/expected_costs.hpp"
 
 namespace starpipe::runtime {

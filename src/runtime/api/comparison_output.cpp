@@ -13,20 +13,18 @@
 #include <fmt/ranges.h>
 #include <nlohmann/json.hpp>
 
-#include "runtime/report/report.hpp"
 #include "base/files.hpp"
+#include "base/messages.hpp"
 #include "base/numbers.hpp"
-#include "base/table.hpp"
-#include "starpipe/plan/drawing/explained_run.hpp"
-#include "starpipe/plan/drawing/timeline_svg.hpp"
-#include "starpipe/plan/explain/recorded_step.hpp"
-#include "plan/formats/compared_policies_json.hpp"
-#include "plan/formats/json_text.hpp"
-#include "plan/formats/reordering_json.hpp"
 #include "plan/drawing/page.hpp"
-#include "starpipe/plan/simulate/simulate.hpp"
-#include "runtime/report/memory_json.hpp"
+#include "plan/drawing/timeline_svg.hpp"
+#include "plan/explain/recorded_step.hpp"
+#include "plan/formats/compared_run_json.hpp"
+#include "plan/formats/json_value.hpp"
+#include "plan/formats/schedule_values.hpp"
+#include "runtime/report/report.hpp"
 #include "runtime/setup/partition_choice.hpp"
+#include "starpipe/plan/simulate/simulate.hpp"
 
 namespace starpipe::runtime {
 namespace {

@@ -1,16 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "runtime/api/evaluate.hpp"
 
+#include <cmath>
+
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
-#include "runtime/api/evaluation_steps.hpp"
+#include "base/files.hpp"
+#include "base/numbers.hpp"
+#include "plan/formats/json_value.hpp"
 #include "runtime/api/run_on_ranks.hpp"
 #include "runtime/engine/evaluation.hpp"
 #include "runtime/report/report.hpp"
 #include "runtime/session/session.hpp"
-#include "base/files.hpp"
-#include "plan/formats/json_text.hpp"
 
 namespace starpipe::runtime {
 namespace {
@@ -71,6 +73,26 @@ int evaluate(const std::function<Config()>& configure, const EvaluateOutputs& ou
           });
         });
       });
+}
+
+bool evaluation_is_due(const Config& config, const Experiment& experiment, int steps) {
+  if (!experiment.validation) return false;
+  return steps == 0 || steps == config.training.steps ||
+         (config.evaluate.every && steps % *config.evaluate.every == 0);
+}
+
+EvaluationRecord evaluate_between_steps(Engine& engine, const Experiment& experiment, int steps) {
+  const EvaluationResult result = engine.evaluate(steps, *experiment.validation);
+  return {.step = steps,
+          .loss = result.loss,
+          .microbatches = static_cast<int>(result.losses.size()),
+          .seconds = result.seconds};
+}
+
+std::string evaluation_text(double loss, int microbatches) {
+  return fmt::format("evaluation  loss {}{} ({} micro-batch{})", loss_text(loss),
+                     std::isfinite(loss) ? "" : ", which is not finite", microbatches,
+                     microbatches == 1 ? "" : "es");
 }
 
 }  // namespace starpipe::runtime

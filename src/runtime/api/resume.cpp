@@ -10,12 +10,12 @@
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
-#include "runtime/checkpoint/checkpoint_reader.hpp"
-#include "runtime/api/checkpoint_state.hpp"
-#include "runtime/host/agreement.hpp"
 #include "base/messages.hpp"
 #include "base/numbers.hpp"
+#include "runtime/api/checkpointing.hpp"
+#include "runtime/checkpoint/checkpoint_reader.hpp"
 #include "runtime/config/config_keys.hpp"
+#include "runtime/host/agreement.hpp"
 
 namespace starpipe::runtime {
 namespace {

@@ -2,21 +2,49 @@
 // The frame of every command that runs on ranks: start of MPI, agreement on the experiment, end of MPI.
 #pragma once
 
+#include <filesystem>
 #include <functional>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
-#include "runtime/api/rank_request.hpp"
 #include "runtime/engine/engine.hpp"
-#include "runtime/host/rank_location.hpp"
 #include "runtime/host/agreement.hpp"
+#include "runtime/host/mpi.hpp"
+#include "runtime/host/worker_map.hpp"
 #include "runtime/session/session.hpp"
-#include "runtime/setup/run_checks.hpp"
 #include "runtime/setup/experiment.hpp"
 #include "runtime/setup/partition_choice.hpp"
+#include "runtime/setup/run_checks.hpp"
+#include "starpipe/runtime/config/config.hpp"
 
 namespace starpipe::runtime {
+
+/// A command and its options, with the names that the command line has for them.
+class RankRequest {
+ public:
+  explicit RankRequest(std::string command) { values_.emplace_back("command", std::move(command)); }
+
+  void add(std::string option, std::string value) {
+    values_.emplace_back(std::move(option), std::move(value));
+  }
+  /// A file that was not asked for adds nothing.
+  void add(std::string option, const std::optional<std::filesystem::path>& file) {
+    if (file) add(std::move(option), file->string());
+  }
+  /// The option of a flag that was not given adds nothing.
+  void add_flag(std::string option, bool given) {
+    if (given) add(std::move(option), std::string("true"));
+  }
+
+  /// Collective. Throws InputError on every rank when not all have the same command, options and
+  /// configurations. The message names the first option or key that differs, and its values.
+  void require_same(const Mpi& mpi, const std::vector<Config>& configs) const;
+
+ private:
+  std::vector<std::pair<std::string, std::string>> values_;
+};
 
 /// The run on which all ranks agree: the configuration, the Experiment that each rank has built from it (a
 /// PlannedRun with its data), start values, and where each worker is.
@@ -51,5 +79,10 @@ void require_finite_weights(const AgreedRun& run, const Engine& engine);
 /// ranks.
 int run_on_ranks(const RankRequest& request, const std::function<std::vector<Config>()>& configure,
                  const std::function<void(const std::vector<AgreedRun>&)>& work);
+
+/// Prints on rank 0 where each rank of MPI_COMM_WORLD would run in a training run of the configuration: its
+/// machine, its share of the cores, who bound it to them, and its workers. As text or JSON. Runs no step,
+/// and does not start StarPU. Collective; `configure` and the result are as in `train`.
+int show_ranks(const std::function<Config()>& configure, bool json);
 
 }  // namespace starpipe::runtime

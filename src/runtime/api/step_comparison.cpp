@@ -12,9 +12,9 @@
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
+#include "base/messages.hpp"
 #include "starpipe/base/index.hpp"
-#include "base/table.hpp"
-#include "starpipe/model/gradient_norm.hpp"
+#include "starpipe/model/optimizer.hpp"
 
 namespace starpipe::runtime {
 namespace {

@@ -7,16 +7,16 @@
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
+#include "base/files.hpp"
+#include "base/messages.hpp"
+#include "base/numbers.hpp"
+#include "model/verification.hpp"
+#include "plan/formats/json_value.hpp"
 #include "runtime/api/run_on_ranks.hpp"
 #include "runtime/api/step_comparison.hpp"
 #include "starpipe/base/error.hpp"
-#include "base/files.hpp"
 #include "starpipe/base/index.hpp"
-#include "base/numbers.hpp"
-#include "base/progress.hpp"
-#include "model/verification.hpp"
 #include "starpipe/model/weights.hpp"
-#include "plan/formats/json_text.hpp"
 
 namespace starpipe::runtime {
 namespace {

@@ -10,11 +10,9 @@
 
 #include <fmt/format.h>
 
-#include "runtime/checkpoint/checkpoint_names.hpp"
-#include "runtime/checkpoint/checksum.hpp"
-#include "base/durable_file.hpp"
 #include "base/files.hpp"
-#include "model/safetensors.hpp"
+#include "runtime/checkpoint/manifest.hpp"
+#include "starpipe/model/safetensors.hpp"
 
 namespace starpipe::runtime {
 namespace {

@@ -1,14 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "runtime/checkpoint/manifest.hpp"
 
+#include <algorithm>
+#include <charconv>
+#include <functional>
+#include <optional>
 #include <set>
 #include <stdexcept>
 #include <string_view>
+#include <system_error>
 #include <utility>
 
 #include <fmt/format.h>
+#include <zlib.h>
 
-#include "runtime/checkpoint/checksum.hpp"
 #include "starpipe/base/error.hpp"
 
 namespace starpipe::runtime {
@@ -154,6 +159,110 @@ Manifest parse_manifest(const std::string& text) {
   }
   if (const std::string problem = problem_of(manifest.parts); !problem.empty()) throw InputError(problem);
   return manifest;
+}
+
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr std::string_view step_prefix = "step-";
+constexpr std::string_view writing_ending = ".writing";
+constexpr std::string_view removing_ending = ".removing";
+
+std::string step_name(std::int64_t step) { return fmt::format("{}{:08}", step_prefix, step); }
+
+/// Takes a whole number, at least 0, from the beginning of `text`.
+template <class Number>
+std::optional<Number> take_number(std::string_view& text) {
+  Number number = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
+  if (error != std::errc() || number < 0 || text.front() == '-') return {};
+  text.remove_prefix(static_cast<std::size_t>(end - text.data()));
+  return number;
+}
+
+/// The step and the generation in a checkpoint's name; nothing for any other name.
+std::optional<CheckpointDirectory> parse_name(std::string_view text, const fs::path& path) {
+  if (!text.starts_with(step_prefix)) return {};
+  text.remove_prefix(step_prefix.size());
+  const auto step = take_number<std::int64_t>(text);
+  if (!step) return {};
+  CheckpointDirectory directory{*step, 1, path};
+  if (!text.empty()) {
+    if (text.front() != '.') return {};
+    text.remove_prefix(1);
+    const auto generation = take_number<int>(text);
+    if (!generation || !text.empty()) return {};
+    directory.generation = *generation;
+  }
+  return directory;
+}
+
+}  // namespace
+
+fs::path writing_directory(const fs::path& folder, std::int64_t step) {
+  return folder / (step_name(step) + std::string(writing_ending));
+}
+
+fs::path removing_directory(const fs::path& checkpoint) {
+  fs::path path = checkpoint;
+  return path += removing_ending;
+}
+
+fs::path free_directory(const fs::path& folder, std::int64_t step, const std::string& ending) {
+  const fs::path first = folder / (step_name(step) + ending);
+  fs::path path = first;
+  for (int generation = 2; fs::exists(fs::symlink_status(path)); ++generation) {
+    path = first;
+    path += fmt::format(".{}", generation);
+  }
+  return path;
+}
+
+std::string part_name(int rank) { return fmt::format("rank-{:04}.safetensors", rank); }
+
+FolderContent content_of(const fs::path& folder) {
+  FolderContent content;
+  std::error_code error;
+  if (fs::status(folder, error).type() == fs::file_type::not_found) return content;
+  fs::directory_iterator entry(folder, error);
+  for (; !error && entry != fs::directory_iterator(); entry.increment(error)) {
+    const fs::path& path = entry->path();  // perhaps of a link that leads nowhere now
+    const std::string name = path.filename().string();
+    if (const auto checkpoint = parse_name(name, path)) content.checkpoints.push_back(*checkpoint);
+    for (const std::string_view ending : {writing_ending, removing_ending}) {
+      if (!name.ends_with(ending)) continue;
+      const auto begin = std::string_view(name).substr(0, name.size() - ending.size());
+      if (const auto unfinished = parse_name(begin, path)) content.unfinished.push_back(*unfinished);
+    }
+  }
+  if (error) throw InputError(fmt::format("{}: cannot be read: {}", folder.string(), error.message()));
+  std::ranges::sort(content.checkpoints, std::greater());
+  std::ranges::sort(content.unfinished);
+  return content;
+}
+
+std::uint32_t checksum_of(std::span<const std::byte> bytes, std::uint32_t checksum) {
+  if (bytes.empty()) return checksum;  // zlib takes a null pointer for a request of the start value
+  return static_cast<std::uint32_t>(
+      crc32_z(checksum, reinterpret_cast<const Bytef*>(bytes.data()), bytes.size()));
+}
+
+std::uint32_t checksum_of(std::string_view text, std::uint32_t checksum) {
+  return checksum_of(std::as_bytes(std::span(text)), checksum);
+}
+
+std::uint32_t joined_checksum(std::uint32_t first, std::uint32_t second, std::uint64_t bytes) {
+  return static_cast<std::uint32_t>(crc32_combine(first, second, static_cast<z_off_t>(bytes)));
+}
+
+std::string checksum_text(std::uint32_t checksum) { return fmt::format("{:08x}", checksum); }
+
+std::optional<std::uint32_t> parse_checksum(std::string_view text) {
+  std::uint32_t checksum = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), checksum, 16);
+  if (error != std::errc() || text.size() != 8 || end != text.data() + text.size()) return {};
+  return checksum;
 }
 
 }  // namespace starpipe::runtime

@@ -1,6 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "runtime/config/checkpoint_keys.hpp"
-
 #include <utility>
 
 #include "runtime/config/key_parts.hpp"

@@ -8,9 +8,8 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
-#include "base/amounts.hpp"
-#include "base/number_input.hpp"
 #include "base/numbers.hpp"
+#include "starpipe/base/interval.hpp"
 
 namespace starpipe::runtime {
 namespace {

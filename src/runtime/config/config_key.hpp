@@ -11,7 +11,8 @@
 
 #include <nlohmann/json.hpp>
 
-#include "base/interval.hpp"
+#include "base/numbers.hpp"
+#include "starpipe/base/interval.hpp"
 #include "starpipe/runtime/config/config.hpp"
 
 namespace starpipe::runtime {

@@ -1,6 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "runtime/config/evaluate_keys.hpp"
-
 #include "runtime/config/key_parts.hpp"
 
 namespace starpipe::runtime::keys {

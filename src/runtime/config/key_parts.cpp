@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include "starpipe/base/index.hpp"
+#include "starpipe/base/interval.hpp"
 
 namespace starpipe::runtime::keys {
 namespace {

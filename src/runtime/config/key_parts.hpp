@@ -15,11 +15,12 @@
 
 #include <nlohmann/json.hpp>
 
-#include "base/interval.hpp"
+#include "base/numbers.hpp"
 #include "model/data/make_dataset.hpp"
-#include "starpipe/model/precision.hpp"
-#include "starpipe/runtime/config/config.hpp"
 #include "runtime/config/config_key.hpp"
+#include "starpipe/base/interval.hpp"
+#include "starpipe/model/memory_view.hpp"
+#include "starpipe/runtime/config/config.hpp"
 
 namespace starpipe::runtime::keys {
 
@@ -144,5 +145,24 @@ ConfigKey or_from_file(ConfigKey made);
 inline constexpr const char* emulation_section = "runtime.emulate";
 /// A key that has no effect on emulated jobs, which only wait: refused with `runtime.emulate`.
 ConfigKey not_emulated(ConfigKey made);
+
+// The keys of `checkpoint:`.
+
+void add_checkpoint_keys(std::vector<ConfigKey>& keys);
+
+/// Adds the keys of the section `evaluate`.
+void add_evaluate_keys(std::vector<ConfigKey>& keys);
+
+/// Adds the keys of the sections `model` and `data`, those of all kinds of networks included.
+void add_model_keys(std::vector<ConfigKey>& keys);
+
+/// Adds the keys of the section `runtime`.
+void add_runtime_keys(std::vector<ConfigKey>& keys);
+
+/// Adds the keys of the section `schedule`.
+void add_schedule_keys(std::vector<ConfigKey>& keys);
+
+/// Adds the keys of the section `training`.
+void add_training_keys(std::vector<ConfigKey>& keys);
 
 }  // namespace starpipe::runtime::keys

@@ -1,6 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "runtime/config/model_keys.hpp"
-
 #include <algorithm>
 #include <cctype>
 #include <string>

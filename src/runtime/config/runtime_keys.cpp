@@ -1,6 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "runtime/config/runtime_keys.hpp"
-
 #include <string>
 #include <utility>
 #include <vector>
@@ -8,7 +6,8 @@
 #include <fmt/format.h>
 
 #include "runtime/config/key_parts.hpp"
-#include "starpipe/model/precision.hpp"
+#include "starpipe/base/interval.hpp"
+#include "starpipe/model/memory_view.hpp"
 
 namespace starpipe::runtime::keys {
 namespace {

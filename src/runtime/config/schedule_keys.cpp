@@ -1,6 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "runtime/config/schedule_keys.hpp"
-
 #include <string>
 #include <utility>
 

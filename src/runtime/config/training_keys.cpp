@@ -1,10 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "runtime/config/training_keys.hpp"
-
 #include <limits>
 #include <utility>
 
 #include "runtime/config/key_parts.hpp"
+#include "starpipe/base/interval.hpp"
 #include "starpipe/model/network.hpp"
 #include "starpipe/model/optimizer.hpp"
 

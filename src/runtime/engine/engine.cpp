@@ -8,13 +8,12 @@
 #include <fmt/format.h>
 #include <starpu_mpi.h>
 
+#include "base/environment.hpp"
 #include "runtime/host/agreement.hpp"
 #include "runtime/host/clock.hpp"
-#include "runtime/host/gather.hpp"
+#include "starpipe/base/error.hpp"
 #include "starpipe/base/index.hpp"
-#include "starpipe/base/require.hpp"
-#include "base/simgrid.hpp"
-#include "starpipe/model/gradient_norm.hpp"
+#include "starpipe/model/optimizer.hpp"
 
 namespace starpipe::runtime {
 namespace {

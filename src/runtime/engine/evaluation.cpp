@@ -9,9 +9,9 @@
 
 #include "runtime/host/agreement.hpp"
 #include "runtime/host/clock.hpp"
+#include "starpipe/base/error.hpp"
 #include "starpipe/base/index.hpp"
-#include "starpipe/base/require.hpp"
-#include "starpipe/plan/schedule/forward_passes.hpp"
+#include "starpipe/plan/schedule/schedule.hpp"
 
 namespace starpipe::runtime {
 namespace {

@@ -7,12 +7,12 @@
 #include <span>
 #include <utility>
 
+#include "plan/simulate/reductions.hpp"
+#include "runtime/engine/kernels.hpp"
+#include "runtime/host/agreement.hpp"
 #include "runtime/host/clock.hpp"
-#include "runtime/host/gather.hpp"
-#include "runtime/engine/verdict.hpp"
 #include "starpipe/base/index.hpp"
 #include "starpipe/model/backend.hpp"
-#include "starpipe/plan/simulate/reductions.hpp"
 
 namespace starpipe::runtime {
 namespace {

@@ -1,12 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <cstddef>
+#include <memory>
+#include <span>
 #include <string_view>
 #include <utility>
+#include <vector>
 
 #include <starpu.h>
 
-#include "starpipe/base/require.hpp"
+#include "runtime/engine/task_graph.hpp"
+#include "runtime/host/worker_map.hpp"
+#include "starpipe/base/error.hpp"
 
 namespace starpipe::runtime {
 
@@ -52,5 +58,36 @@ class Acquired {
  private:
   starpu_data_handle_t handle_;
 };
+
+/// The host's memory behind a datum. A value that moves and does not change its address.
+class HostMemory {
+ public:
+  HostMemory() = default;
+  HostMemory(HostMemory&&) = default;
+  HostMemory& operator=(HostMemory&&) = default;
+  explicit HostMemory(std::vector<float> values) : values_(std::move(values)), all_(values_) {}
+  /// Memory of `size` numbers that nobody reads or writes, for SimGrid: addresses without pages behind them.
+  /// Throws std::bad_alloc.
+  static HostMemory unused(std::size_t size);
+
+  [[nodiscard]] std::span<float> get() { return all_; }
+  [[nodiscard]] std::span<const float> get() const { return all_; }
+
+ private:
+  std::vector<float> values_;
+  std::shared_ptr<float> mapped_;  // with a function that unmaps it
+  std::span<float> all_;
+};
+
+/// Throws InputError, naming the stage and the datum, when a datum, or the scratch memory of a step, is too
+/// large for StarPU (more than 2^32 - 1 words of 4 bytes), or when ranks exchange a datum that is too large
+/// for one message (more than 2^31 - 1 bytes). StarPU and MPI would keep only the lower bits of such a size.
+/// All ranks get the same answer.
+void check_data_sizes(const TaskGraph& graph, const plan::Schedule& schedule, const model::Network& network,
+                      const WorkerMap& map);
+
+/// The same for a run that evaluates with the schedule's forward passes and does not train.
+void check_evaluation_sizes(const plan::Schedule& schedule, const model::Network& network,
+                            const WorkerMap& map);
 
 }  // namespace starpipe::runtime

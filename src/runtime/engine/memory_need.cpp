@@ -12,7 +12,7 @@
 #include "runtime/engine/kernels.hpp"
 #include "runtime/engine/task_graph.hpp"
 #include "starpipe/base/index.hpp"
-#include "starpipe/plan/schedule/forward_passes.hpp"
+#include "starpipe/plan/schedule/schedule.hpp"
 #include "starpipe/plan/simulate/simulate.hpp"
 
 namespace starpipe::runtime {

@@ -7,12 +7,12 @@
 #include <string_view>
 #include <vector>
 
+#include "runtime/engine/task_graph.hpp"
 #include "starpipe/model/network.hpp"
 #include "starpipe/model/optimizer.hpp"
 #include "starpipe/plan/schedule/schedule.hpp"
 #include "starpipe/plan/simulate/costs.hpp"
 #include "starpipe/plan/simulate/timeline.hpp"
-#include "runtime/engine/step_rules.hpp"
 
 namespace starpipe::runtime {
 

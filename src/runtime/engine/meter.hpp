@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "runtime/engine/task_graph.hpp"
-#include "starpipe/plan/simulate/job_run.hpp"
+#include "starpipe/plan/simulate/timeline.hpp"
 #include "starpipe/plan/simulate/transfers.hpp"
 
 namespace starpipe::runtime {

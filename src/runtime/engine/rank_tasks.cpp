@@ -23,4 +23,40 @@ RankTasks tasks_of_rank(const TaskGraph& graph, const std::vector<bool>& local) 
   return mine;
 }
 
+FetchedCopies::FetchedCopies(const TaskGraph& graph, std::span<const int> nodes)
+    : graph_(graph), nodes_(nodes.begin(), nodes.end()) {
+  for (const Task& task : graph_.tasks()) {
+    for (const DataAccess& access : task.data) {
+      if (!is_fetched(access, task.worker)) continue;
+      const Copy copy{access.datum, node(task.worker)};
+      if (++readers_[copy] == 1 && graph_.data()[access.datum].kind == DataKind::weights)
+        weights_.push_back(copy);
+    }
+  }
+  reset();
+}
+
+bool FetchedCopies::is_fetched(const DataAccess& access, int worker) const {
+  const Datum& datum = graph_.data()[access.datum];
+  if (datum.kind == DataKind::verdict) return false;  // it stays in main memory
+  return access.access == Access::read && !is_temporary(datum.kind) && node(worker) > main_memory &&
+         node(datum.worker) >= main_memory && node(datum.worker) != node(worker);
+}
+
+void FetchedCopies::reset() {
+  const std::scoped_lock lock(mutex_);
+  left_ = readers_;
+}
+
+std::vector<std::size_t> FetchedCopies::unread_after(const Task& task) {
+  std::vector<std::size_t> unread;
+  if (readers_.empty()) return unread;
+  const std::scoped_lock lock(mutex_);
+  for (const DataAccess& access : task.data) {
+    if (is_fetched(access, task.worker) && --left_[{access.datum, node(task.worker)}] == 0)
+      unread.push_back(access.datum);
+  }
+  return unread;
+}
+
 }  // namespace starpipe::runtime

@@ -3,9 +3,14 @@
 
 #include <cstdint>
 #include <limits>
+#include <map>
+#include <mutex>
+#include <span>
+#include <utility>
 #include <vector>
 
 #include "runtime/engine/task_graph.hpp"
+#include "starpipe/base/index.hpp"
 
 namespace starpipe::runtime {
 
@@ -23,5 +28,43 @@ struct RankTasks {
 ///
 /// `local`: by logical worker, whether it belongs to the rank.
 RankTasks tasks_of_rank(const TaskGraph& graph, const std::vector<bool>& local);
+
+// Weights and gradients stay registered over the steps, so StarPU keeps the copies that a GPU fetched of them
+// until the datum is written again. FetchedCopies tells when a copy is no longer needed.
+
+/// Counts the readers of copies on the GPUs of this rank: copies of data that last over the steps and whose
+/// writer is a worker of the same rank with another memory node. (The engine itself drops copies of other
+/// ranks' data and of temporaries after their last reader on the rank.) Thread-safe.
+class FetchedCopies {
+ public:
+  static constexpr int main_memory = 0;  ///< StarPU's memory node of the host's memory
+
+  /// `nodes`: StarPU's memory node of each logical worker, -1 for workers of other ranks. The graph must
+  /// outlive this object.
+  FetchedCopies(const TaskGraph& graph, std::span<const int> nodes);
+
+  using Copy = std::pair<std::size_t, int>;  ///< datum, memory node
+
+  /// The copies of weights, in the order of the tasks that read them first.
+  [[nodiscard]] std::span<const Copy> weights() const { return weights_; }
+
+  /// Call it before each step.
+  void reset();
+
+  /// Call it when `task` has ended on its worker. Returns the data whose copies on that worker's node no
+  /// other task of the step will read.
+  [[nodiscard]] std::vector<std::size_t> unread_after(const Task& task);
+
+ private:
+  [[nodiscard]] int node(int worker) const { return nodes_[index(worker)]; }
+  [[nodiscard]] bool is_fetched(const DataAccess& access, int worker) const;
+
+  const TaskGraph& graph_;
+  std::vector<int> nodes_;
+  std::map<Copy, int> readers_;  // number of tasks of a step that read the copy
+  std::vector<Copy> weights_;
+  std::mutex mutex_;
+  std::map<Copy, int> left_;  // number of these tasks that have not ended
+};
 
 }  // namespace starpipe::runtime

@@ -10,10 +10,10 @@
 
 #include <starpu_mpi.h>
 
+#include "base/environment.hpp"
 #include "runtime/engine/kernels.hpp"
 #include "starpipe/base/error.hpp"
 #include "starpipe/base/index.hpp"
-#include "base/simgrid.hpp"
 
 namespace starpipe::runtime {
 namespace {

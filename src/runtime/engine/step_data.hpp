@@ -14,15 +14,13 @@
 
 #include <starpu.h>
 
-#include "runtime/engine/handle.hpp"
-#include "runtime/engine/host_memory.hpp"
-#include "runtime/session/gpu_buffers.hpp"
-#include "runtime/session/session.hpp"
-#include "runtime/engine/worker_backend.hpp"
 #include "runtime/engine/data_slots.hpp"
-#include "runtime/engine/fetched_copies.hpp"
+#include "runtime/engine/handle.hpp"
 #include "runtime/engine/rank_tasks.hpp"
 #include "runtime/engine/task_graph.hpp"
+#include "runtime/engine/worker_backend.hpp"
+#include "runtime/session/gpu_memory.hpp"
+#include "runtime/session/session.hpp"
 #include "starpipe/base/index.hpp"
 #include "starpipe/model/dataset.hpp"
 #include "starpipe/model/network.hpp"

@@ -9,9 +9,9 @@
 #include <starpu_mpi.h>
 
 #include "base/environment.hpp"
-#include "starpipe/base/index.hpp"
-#include "starpipe/base/require.hpp"
 #include "runtime/engine/memory_need.hpp"
+#include "starpipe/base/error.hpp"
+#include "starpipe/base/index.hpp"
 #include "starpipe/sched/starpu_policy.hpp"
 
 namespace starpipe::runtime {

@@ -9,13 +9,13 @@
 #include <stdexcept>
 #include <utility>
 
+#include "plan/simulate/reductions.hpp"
 #include "runtime/engine/datum_numbers.hpp"
-#include "runtime/engine/verdict.hpp"
+#include "runtime/engine/kernels.hpp"
 #include "starpipe/base/error.hpp"
 #include "starpipe/base/index.hpp"
 #include "starpipe/plan/schedule/check.hpp"
 #include "starpipe/plan/schedule/schedule.hpp"
-#include "starpipe/plan/simulate/reductions.hpp"
 
 namespace starpipe::runtime {
 

@@ -16,9 +16,20 @@
 #include "starpipe/model/network.hpp"
 #include "starpipe/model/optimizer.hpp"
 #include "starpipe/plan/schedule/schedule.hpp"
-#include "runtime/engine/step_rules.hpp"
 
 namespace starpipe::runtime {
+
+/// What a step has beside the jobs of its schedule: verdicts, which are what its workers learn of the whole
+/// step before its updates, or after them; and the evaluations of the same run.
+struct StepRules {
+  /// Whether the norm of the gradient is computed. Not where jobs are emulated, since nothing is computed.
+  bool has_norm = true;
+  /// Whether the update is skipped when a pass, or the gradient, is not finite (`training.nonfinite: skip`).
+  bool can_skip = false;
+  /// Micro-batches of each evaluation of the run; 0: it has none. Evaluations share the scratch memory of the
+  /// steps.
+  int evaluated = 0;
+};
 
 enum class DataKind : std::uint8_t {
   weights,  // in the precision that passes read; one for each holder; lasts over the steps

@@ -4,15 +4,16 @@
 #include <algorithm>
 #include <array>
 #include <cstdlib>
+#include <limits>
 #include <new>
 #include <type_traits>
 #include <vector>
 
+#include "base/environment.hpp"
+#include "runtime/engine/worker_backend.hpp"
 #include "runtime/host/clock.hpp"
 #include "runtime/session/mpi_polling.hpp"
-#include "runtime/engine/worker_backend.hpp"
 #include "starpipe/base/index.hpp"
-#include "base/simgrid.hpp"
 
 namespace starpipe::runtime {
 namespace {
@@ -218,6 +219,36 @@ void TaskRunner::end_on_gpu(void* /*unused*/) {
   parts.finite.end(*ended.task);
   parts.data.drop_fetched(*ended.task);
   parts.progress.end(*ended.task);
+}
+
+ExpectedTimes::ExpectedTimes(const plan::Schedule& schedule, const plan::Costs* known)
+    : schedule_(schedule),
+      is_known_(known != nullptr),
+      expected_(index(schedule.stages()) * plan::pass_count, std::numeric_limits<double>::quiet_NaN()) {
+  if (!is_known_) return;
+  for (const plan::JobId job : schedule.order()) {
+    const plan::Job of = schedule.job(job);
+    expected_[position(job)] = known->duration(of.stage).of(of.pass) * 1e6;
+  }
+}
+
+std::size_t ExpectedTimes::position(plan::JobId job) const {
+  const plan::Job of = schedule_.job(job);
+  return index(of.stage) * plan::pass_count + index(of.pass);
+}
+
+void ExpectedTimes::learn(std::span<const JobRecord> jobs) {
+  if (is_known_) return;
+  std::vector<double> sums(expected_.size(), 0);
+  std::vector<int> counts(expected_.size(), 0);
+  for (const JobRecord& record : jobs) {
+    const std::size_t at = position(record.job);
+    sums[at] += (record.end - record.start) * 1e6;
+    ++counts[at];
+  }
+  for (std::size_t i = 0; i < sums.size(); ++i) {
+    if (counts[i] > 0) expected_[i] = sums[i] / counts[i];
+  }
 }
 
 }  // namespace starpipe::runtime

@@ -6,9 +6,9 @@
 #include <limits>
 #include <vector>
 
+#include "plan/simulate/reductions.hpp"
 #include "starpipe/base/index.hpp"
 #include "starpipe/model/network.hpp"
-#include "starpipe/plan/simulate/reductions.hpp"
 
 namespace starpipe::runtime {
 namespace {

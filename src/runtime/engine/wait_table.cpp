@@ -1,6 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "runtime/engine/wait_table.hpp"
-
 #include <array>
 #include <optional>
 #include <utility>
@@ -8,8 +6,9 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include "base/messages.hpp"
+#include "runtime/engine/watchdog.hpp"
 #include "starpipe/base/index.hpp"
-#include "base/table.hpp"
 
 namespace starpipe::runtime {
 namespace {

@@ -1,16 +1,26 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <atomic>
 #include <condition_variable>
+#include <cstdint>
 #include <functional>
 #include <mutex>
+#include <optional>
 #include <span>
 #include <string>
 #include <thread>
 #include <utility>
 #include <vector>
 
-#include "runtime/engine/rank_status.hpp"
+#include <mpi.h>
+
+#include "runtime/engine/task_graph.hpp"
+#include "runtime/engine/task_progress.hpp"
+#include "runtime/host/mpi.hpp"
+#include "runtime/host/worker_map.hpp"
+#include "runtime/session/session.hpp"
+#include "starpipe/plan/schedule/schedule.hpp"
 
 namespace starpipe::runtime {
 
@@ -60,5 +70,68 @@ class Watchdog {
   std::condition_variable_any wake_;
   std::jthread thread_;  // last: it uses the other members
 };
+
+/// Small messages in which each rank sends its status to every other rank, on a communicator of their own.
+/// One thread calls the member functions. They never wait for another rank, so a rank that is lost or stopped
+/// delays no other rank.
+class StatusExchange {
+ public:
+  /// Collective. `mpi` must outlive this.
+  explicit StatusExchange(const Mpi& mpi);
+  /// Collective. Receives the messages that are still on their way.
+  ~StatusExchange();
+  StatusExchange(const StatusExchange&) = delete;
+  StatusExchange& operator=(const StatusExchange&) = delete;
+
+  /// Sends `mine` to all other ranks, except those that have not received the previous message yet.
+  void send(const RankStatus& mine);
+  /// The messages that have arrived since the last call, with their ranks, in the order of arrival.
+  std::vector<std::pair<int, RankStatus>> receive();
+
+ private:
+  RankStatus receive_from(int rank);
+
+  const Mpi& mpi_;
+  MPI_Comm comm_ = MPI_COMM_NULL;        // none when there is one rank
+  std::vector<MPI_Request> sending_;     // by rank
+  std::vector<RankStatus> last_sent_;    // by rank: the message that is being sent
+  std::vector<std::uint64_t> sent_;      // by rank: number of messages
+  std::vector<std::uint64_t> received_;  // by rank: number of messages
+};
+
+/// The tasks that a rank runs: those of the training's steps, or of an evaluation.
+struct Watched {
+  const TaskGraph& graph;
+  const plan::Schedule& schedule;
+  std::function<RankStatus()> status;  ///< of this rank; called by the watchdog's thread
+};
+
+/// Owns the watchdog of a run and the messages in which the ranks tell each other their status. All ranks are
+/// watched together: a rank looks at a step while others still evaluate, or the other way round, only while
+/// it waits for them. On SimGrid nothing is watched: a wait without end is a deadlock there, which SimGrid
+/// reports at once.
+class RunWatch {
+ public:
+  /// Collective. `first`: the tasks that run first. It, and what it names, must outlive this; the same holds
+  /// for what `look_at` gets.
+  RunWatch(const Session& session, double timeout, const Watched& first);
+
+  /// From now on the rank's status is that of these tasks.
+  void look_at(const Watched& tasks) { now_ = &tasks; }
+
+ private:
+  [[nodiscard]] WatchdogCalls calls();
+
+  const Session& session_;
+  std::atomic<const Watched*> now_;
+  std::optional<StatusExchange> exchange_;
+  std::optional<Watchdog> watchdog_;  // last: its thread uses the other members
+};
+
+/// Who waits for whom in a step that makes no progress, a line for each rank: what the rank does, its next
+/// task, the datum that this task misses, the rank that is to send the datum, and what that rank does.
+/// The last line has no end of line. `news`: [rank].
+std::string wait_table(const TaskGraph& graph, const plan::Schedule& schedule, const WorkerMap& map,
+                       std::span<const RankNews> news, const NewsLimits& limits);
 
 }  // namespace starpipe::runtime

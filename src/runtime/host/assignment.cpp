@@ -11,8 +11,11 @@
 #include <stdexcept>
 #include <utility>
 
+#include "runtime/host/agreement.hpp"
+#include "runtime/host/gpu_share.hpp"
 #include "runtime/host/link.hpp"
 #include "starpipe/base/index.hpp"
+#include "starpipe/base/interval.hpp"
 
 namespace starpipe::runtime {
 namespace {
@@ -274,6 +277,16 @@ std::vector<int> map_workers(std::span<const Device> devices, std::span<const pl
   const MappingProblem problem(devices, traffic);
   Mapping found = search(problem);
   return problem.size() <= exact_mapping ? BranchAndBound(problem, std::move(found)).run() : found;
+}
+
+WorkerMap map_to_ranks(const Mpi& mpi, std::vector<Device> devices, std::span<const plan::Traffic> traffic) {
+  std::vector<Device> all;
+  for (const std::vector<Device>& of_rank : gather_devices(mpi, std::move(devices)))
+    all.insert(all.end(), of_rank.begin(), of_rank.end());
+  // Rank 0 decides for all: hosts of different kinds may round differently.
+  std::vector<int> slots;
+  if (mpi.rank() == 0) slots = map_workers(all, traffic);
+  return {mpi.ranks(), gather_all(mpi, slots).front()};
 }
 
 }  // namespace starpipe::runtime

@@ -5,7 +5,9 @@
 #include <span>
 #include <vector>
 
-#include "runtime/host/device.hpp"
+#include "runtime/host/hardware.hpp"
+#include "runtime/host/mpi.hpp"
+#include "runtime/host/worker_map.hpp"
 #include "starpipe/plan/simulate/transfers.hpp"
 
 namespace starpipe::runtime {
@@ -20,5 +22,9 @@ namespace starpipe::runtime {
 std::vector<int> map_workers(std::span<const Device> devices, std::span<const plan::Traffic> traffic);
 
 inline constexpr std::size_t exact_mapping = 9;
+
+/// Collective, for `runtime.mapping: auto`. Gives each worker a slot of some rank, near to the workers that
+/// it exchanges much with (`map_workers`). `devices`: by slot of this rank; their host and rank are set here.
+WorkerMap map_to_ranks(const Mpi& mpi, std::vector<Device> devices, std::span<const plan::Traffic> traffic);
 
 }  // namespace starpipe::runtime

@@ -2,24 +2,30 @@
 #include "runtime/host/core_share.hpp"
 
 #include <algorithm>
+#include <cerrno>
+#include <cstddef>
+#include <cstdio>
 #include <initializer_list>
 #include <optional>
 #include <string>
 #include <string_view>
+#include <system_error>
 #include <vector>
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 #include <starpu.h>
+#include <sys/socket.h>
+#include <sys/un.h>
+#include <unistd.h>
 
-#include "runtime/host/hardware.hpp"
-#include "runtime/host/core_advice.hpp"
-#include "runtime/host/agreement.hpp"
-#include "runtime/host/gather.hpp"
 #include "base/environment.hpp"
-#include "starpipe/base/error.hpp"
-#include "starpipe/base/index.hpp"
 #include "base/messages.hpp"
 #include "base/numbers.hpp"
+#include "runtime/host/agreement.hpp"
+#include "runtime/host/hardware.hpp"
+#include "starpipe/base/error.hpp"
+#include "starpipe/base/index.hpp"
 
 namespace starpipe::runtime {
 namespace {
@@ -132,6 +138,99 @@ CoreShare share_cores(const Mpi& mpi, const WorkerMap& map, const RuntimeConfig&
   advice = mpi.first_problem(advice);
   if (mpi.rank() == 0 && !advice.empty()) print_message(fmt::format("starpipe: {}\n", advice));
   return share;
+}
+
+namespace {
+
+// Whether the user's variable binds MPI's thread to a core that has a worker of this rank. The variable
+// numbers PUs or cores as hwloc does, in logical order. StarPU takes the first PU of a core.
+bool binds_to_worker(std::string_view variable, const CoreUse& use) {
+  const std::optional<int> value = environment_number(std::string(variable).c_str());
+  if (!value) return false;
+  const bool by_core = variable.ends_with("COREID");
+  const int pus_of_core = use.host.pus() / std::max(1, use.host.cores(use.host.allowed()));
+  std::vector<unsigned> pus;
+  for (const unsigned pu : use.share.worker_pus) pus.push_back(use.host.system_number(pu));
+  const int worker_cores = use.host.cores(fmt::format("{}", fmt::join(pus, ",")));
+  pus.push_back(use.host.system_number(static_cast<unsigned>(by_core ? *value * pus_of_core : *value)));
+  return use.host.cores(fmt::format("{}", fmt::join(pus, ","))) == worker_cores;
+}
+
+}  // namespace
+
+std::string core_advice(const CoreUse& use) {
+  if (user_binds_workers()) return {};
+  const int on_host = use.host.cores(use.host.allowed());
+  if (use.computing > use.share.cores) {
+    const std::string workers = counted_text(use.computing, "worker");
+    if (use.share.cores < on_host && use.launched != use.host.allowed()) {
+      return fmt::format(
+          "{} run on {} of the {} cores of {}, to which the launcher bound rank {}: give each rank more "
+          "cores "
+          "(srun --cpus-per-task), or let starpipe divide them (srun --cpu-bind=none, mpiexec -bind-to none)",
+          workers, use.share.cores, on_host, use.machine, use.rank);
+    }
+    return fmt::format(
+        "{} run on {} of {} and slow each other: take more cores or hosts, or fewer workers "
+        "(runtime.workers_per_core: 1 refuses such a run)",
+        workers, counted_text(use.share.cores, "core"), use.machine);
+  }
+  if (use.ranks == 1 || use.share.worker_pus.empty()) return {};
+  if (const auto variable = user_binds_mpi_thread()) {
+    if (!binds_to_worker(*variable, use)) return {};
+    return fmt::format(
+        "{} binds MPI's thread of rank {} to the core of a worker, which it slows: name a core without a "
+        "worker, or unset it",
+        *variable, use.rank);
+  }
+  if (!use.host.free_pus(use.share).empty()) return {};
+  return fmt::format(
+      "rank {} has a worker on each of its cores, so MPI's thread takes a few per cent of their time: give "
+      "each rank one core more than it has workers",
+      use.rank);
+}
+
+CoreClaims::~CoreClaims() { release(); }
+
+bool CoreClaims::claim(unsigned pu) {
+  sockaddr_un address{};
+  address.sun_family = AF_UNIX;
+  // An abstract name begins with a zero byte.
+  const std::string name = fmt::format("starpipe.core.{}", pu);
+  std::ranges::copy(name, std::begin(address.sun_path) + 1);
+  const auto size = static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + 1 + name.size());
+  const int socket = ::socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0);
+  if (socket < 0)
+    throw std::system_error(errno, std::generic_category(), "cannot make a socket to claim a core");
+  sockets_.push_back(socket);
+  // NOLINTNEXTLINE(cppcoreguidelines-pro-type-reinterpret-cast): the system's interface
+  if (bind(socket, reinterpret_cast<const sockaddr*>(&address), size) == 0) return true;
+  if (errno == EADDRINUSE) return false;
+  throw std::system_error(errno, std::generic_category(), "cannot claim a core");
+}
+
+void CoreClaims::release() {
+  for (const int socket : sockets_) close(socket);
+  sockets_.clear();
+}
+
+CoreClaims claim_cores(const Mpi& mpi, CoreShare& share) {
+  CoreClaims claims;
+  std::string line;
+  for (const unsigned number : share.worker_pus) {
+    const unsigned pu = Topology::host().system_number(number);
+    if (claims.claim(pu)) continue;
+    line = fmt::format(
+        "starpipe: another run of starpipe has bound a worker to PU {} of {}; the workers of rank {} have no "
+        "cores of their own, and both runs may be slower",
+        pu, find_hardware().machine, mpi.rank());
+    claims.release();
+    share.worker_pus.clear();
+    break;
+  }
+  line = mpi.first_problem(line);
+  if (mpi.rank() == 0 && !line.empty()) print_message(line + "\n");
+  return claims;
 }
 
 }  // namespace starpipe::runtime

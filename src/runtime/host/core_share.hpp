@@ -2,11 +2,14 @@
 #pragma once
 
 #include <optional>
+#include <string>
 #include <string_view>
+#include <utility>
+#include <vector>
 
+#include "runtime/host/mpi.hpp"
 #include "runtime/host/topology.hpp"
 #include "runtime/host/worker_map.hpp"
-#include "runtime/host/mpi.hpp"
 #include "starpipe/runtime/config/config.hpp"
 
 namespace starpipe::runtime {
@@ -24,5 +27,53 @@ CoreShare divide_host(const Mpi& mpi, const WorkerMap& map);
 /// Collective, before StarPU starts. The same. Throws InputError on every rank when the cores of some host
 /// cannot carry their logical workers. Rank 0 prints the `core_advice` of the lowest rank that has one.
 CoreShare share_cores(const Mpi& mpi, const WorkerMap& map, const RuntimeConfig& config);
+
+// What a user can do when the cores of a run slow its workers.
+
+/// A rank and its cores, for `core_advice`.
+struct CoreUse {
+  const Topology& host;
+  const CoreShare& share;  ///< of the rank
+  std::string machine;     ///< name of the host
+  std::string launched;    ///< the PUs that the launcher gave the rank
+  int rank = 0;
+  int ranks = 1;      ///< all of the run
+  int computing = 0;  ///< workers on cores of the rank and its neighbours, those on GPUs left out
+};
+
+/// One line for the user, or "" when there is nothing to mend. The first of these that is true:
+/// - Fewer cores than workers. The line says whether the launcher's binding is the reason.
+/// - The user binds MPI's thread to the core of a worker.
+/// - The rank has no core without a worker, so MPI's thread shares one.
+/// Users who bind the workers themselves get no advice: where these run is not known here.
+std::string core_advice(const CoreUse& use);
+
+/// The cores to which this process binds workers, claimed against other runs of starpipe on the host. A claim
+/// is a socket in the system's abstract namespace: it ends with the process, however that ends, and leaves no
+/// file. Processes in different network namespaces (some containers) do not see each other's claims.
+class CoreClaims {
+ public:
+  /// Claims no core.
+  CoreClaims() = default;
+  ~CoreClaims();
+  CoreClaims(CoreClaims&& other) noexcept : sockets_(std::move(other.sockets_)) { other.sockets_.clear(); }
+  CoreClaims& operator=(CoreClaims&&) = delete;
+
+  /// Claims the PU with this number of the system, on behalf of its core. Another PU of the same core is
+  /// another claim. Returns false when the PU is claimed already, by any process. Throws std::system_error
+  /// when the system refuses a socket.
+  bool claim(unsigned pu);
+  /// Ends all claims of this object.
+  void release();
+
+ private:
+  std::vector<int> sockets_;
+};
+
+/// Collective. Claims the cores of `share.worker_pus`. If another run has claimed a core of a rank, this rank
+/// keeps no claim, and its `worker_pus` is cleared; other ranks keep theirs. Reason: two workers bound to one
+/// core each run at half speed, but a worker that is not bound finds a free core. Rank 0 prints one line on
+/// standard error for the lowest rank whose `worker_pus` was cleared.
+CoreClaims claim_cores(const Mpi& mpi, CoreShare& share);
 
 }  // namespace starpipe::runtime

@@ -9,7 +9,7 @@
 #include <fmt/format.h>
 
 #include "runtime/host/locality.hpp"
-#include "starpipe/base/require.hpp"
+#include "starpipe/base/error.hpp"
 
 #ifdef STARPIPE_WITH_CUDA
 #include <cuda_runtime_api.h>

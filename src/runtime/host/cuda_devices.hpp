@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "runtime/host/device.hpp"
+#include "runtime/host/hardware.hpp"
 
 namespace starpipe::runtime {
 

@@ -5,6 +5,7 @@
 #include <array>
 #include <fstream>
 
+#include <cblas.h>
 #include <unistd.h>
 
 #include "base/environment.hpp"
@@ -24,5 +25,9 @@ Hardware find_hardware() {
   if (std::ifstream("/proc/sys/kernel/random/boot_id") >> boot) hardware.host = boot;
   return hardware;
 }
+
+OneBlasThread::OneBlasThread() : before_(openblas_get_num_threads()) { openblas_set_num_threads(1); }
+
+OneBlasThread::~OneBlasThread() { openblas_set_num_threads(before_); }
 
 }  // namespace starpipe::runtime

@@ -1,7 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <cstdint>
+#include <map>
 #include <string>
+#include <vector>
 
 #include "runtime/host/topology.hpp"
 
@@ -30,6 +33,42 @@ class ProcessBinding {
 
  private:
   std::string before_;
+};
+
+enum class DeviceKind : std::uint8_t { core, gpu };
+
+/// A core or a GPU that a worker runs on, and where it is in the machine. The distance between two devices
+/// follows from these members alone, so any rank can compute it.
+struct Device {
+  DeviceKind kind = DeviceKind::core;
+  std::string host;  ///< identifies the host: equal on one host, different on two
+  int rank = 0;      ///< the rank that uses it
+  std::string name;  ///< for people: "core 3", "cuda0"
+  /// A core has its first PU in hwloc's logical numbering. A GPU has CUDA's number, or without CUDA its
+  /// position by PCI address. -1: the worker may use all cores of its rank.
+  int number = -1;
+  std::string numa;   ///< the nearest NUMA nodes, as a list of the system's numbers; empty: unknown
+  std::string cache;  ///< of a core: the PUs below the largest cache above it; empty: no shared cache
+  std::string pci;    ///< of a GPU: its address ("0000:3b:00.0")
+  /// A GPU has the PCI bridges above it, the host bridge first. A core has the host bridges of its part of
+  /// the machine.
+  std::vector<std::string> bridges;
+  std::map<std::string, double> nvlink;  ///< of a GPU: GB/s to others, by their PCI address
+
+  friend bool operator==(const Device&, const Device&) = default;
+};
+
+/// During this object's lifetime each call of OpenBLAS uses one thread. The destructor restores the previous
+/// number. The setting is one of the whole process. Not thread-safe.
+class OneBlasThread {
+ public:
+  OneBlasThread();
+  ~OneBlasThread();
+  OneBlasThread(const OneBlasThread&) = delete;
+  OneBlasThread& operator=(const OneBlasThread&) = delete;
+
+ private:
+  int before_;
 };
 
 }  // namespace starpipe::runtime

@@ -5,7 +5,7 @@
 #include <span>
 #include <string_view>
 
-#include "runtime/host/device.hpp"
+#include "runtime/host/hardware.hpp"
 #include "starpipe/plan/simulate/transfers.hpp"
 
 namespace starpipe::runtime {

@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "runtime/host/device.hpp"
+#include "runtime/host/hardware.hpp"
 #include "runtime/host/topology.hpp"
 
 namespace starpipe::runtime {

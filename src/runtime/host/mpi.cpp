@@ -17,13 +17,13 @@
 #include <fmt/format.h>
 #include <sys/resource.h>
 
-#include "runtime/host/start_watch.hpp"
 #include "base/environment.hpp"
-#include "starpipe/base/index.hpp"
 #include "base/messages.hpp"
 #include "base/numbers.hpp"
-#include "starpipe/base/require.hpp"
 #include "runtime/host/lost_rank.hpp"
+#include "runtime/host/start_watch.hpp"
+#include "starpipe/base/error.hpp"
+#include "starpipe/base/index.hpp"
 
 namespace starpipe::runtime {
 namespace {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "runtime/host/starpu_settings.hpp"
+#include "runtime/host/mpi.hpp"
 
 namespace starpipe::runtime {
 

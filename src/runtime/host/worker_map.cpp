@@ -7,6 +7,9 @@
 
 #include <fmt/format.h>
 
+#include "runtime/host/agreement.hpp"
+#include "runtime/host/core_share.hpp"
+#include "runtime/host/hardware.hpp"
 #include "starpipe/base/error.hpp"
 
 namespace starpipe::runtime {
@@ -33,6 +36,37 @@ WorkerMap::WorkerMap(int ranks, std::vector<int> slots)
 std::vector<int> WorkerMap::workers_of(int rank) const {
   const auto begin = workers_.begin() + first(rank);
   return {begin, begin + count(rank)};
+}
+
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(RankLocation, machine, binding, bound_by, cores, workers, bound,
+                                   mpi_thread, logical_workers, devices)
+
+std::string mpi_thread_place(const Topology& host, const CoreShare& share, int ranks) {
+  if (ranks == 1) return "sends nothing";
+  if (const auto variable = user_binds_mpi_thread()) return fmt::format("as {} says", *variable);
+  if (const std::string pus = host.free_pus(share); !pus.empty()) return "on PUs " + pus;
+  return share.worker_pus.empty() ? "not bound" : "where a worker waits";
+}
+
+std::string bound_by(const Topology& host, const std::string& binding, const CoreShare& share) {
+  if (share.binding != binding) return "starpipe";
+  return binding == host.allowed() ? "" : "launcher";
+}
+
+std::vector<RankLocation> gather_locations(const Mpi& mpi, const WorkerMap& map, const CoreShare& share,
+                                           std::span<const Device> devices) {
+  const Hardware hardware = find_hardware();
+  RankLocation mine{.machine = hardware.machine,
+                    .binding = share.binding,
+                    .bound_by = runtime::bound_by(Topology::host(), hardware.binding, share),
+                    .cores = Topology::host().cores(share.binding),
+                    .workers = map.count(mpi.rank()),
+                    .bound = !share.worker_pus.empty(),
+                    .mpi_thread = mpi_thread_place(Topology::host(), share, mpi.ranks()),
+                    .logical_workers = map.workers_of(mpi.rank()),
+                    .devices = {}};
+  for (const Device& device : devices) mine.devices.push_back(device.name);
+  return gather_all(mpi, mine);
 }
 
 }  // namespace starpipe::runtime

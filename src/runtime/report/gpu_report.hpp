@@ -2,12 +2,18 @@
 // The paths of data between the GPUs of a run.
 #pragma once
 
+#include <cstdint>
 #include <optional>
+#include <span>
 #include <string>
+#include <vector>
 
 #include <nlohmann/json.hpp>
 
+#include "runtime/engine/memory_need.hpp"
 #include "runtime/host/mpi.hpp"
+#include "runtime/host/worker_map.hpp"
+#include "runtime/session/gpu_memory.hpp"
 
 namespace starpipe::runtime {
 
@@ -30,5 +36,27 @@ GpuCopies find_gpu_copies(const Mpi& mpi);
 nlohmann::ordered_json to_json(const GpuCopies& copies);
 /// A line for copies within ranks and a line for copies between ranks, if there are any.
 std::string to_text(const GpuCopies& copies);
+
+// The memory of GPUs during a run, predicted beside measured.
+
+/// The memory of one GPU of one rank.
+struct GpuUse {
+  GpuMemory measured;
+  std::vector<int> workers;     ///< logical workers on this GPU
+  std::uint64_t predicted = 0;  ///< bytes that these workers need together, by memory_need()
+};
+
+/// The GPU of each logical worker, as an index in `measured`. Workers on cores get the numbers after the last
+/// GPU, one each.
+std::vector<int> gpu_of_workers(std::span<const GpuMemory> measured, std::span<const RankLocation> locations);
+
+/// Predicted and measured memory of each GPU. `gpu_of_worker`: from gpu_of_workers(). `needs`: the memory
+/// that each of these numbers needs.
+std::vector<GpuUse> gpu_use(std::span<const GpuMemory> measured, std::span<const int> gpu_of_worker,
+                            std::span<const WorkerMemory> needs);
+
+nlohmann::ordered_json to_json(std::span<const GpuUse> gpus);
+/// A table with notes; empty without GPUs.
+std::string to_text(std::span<const GpuUse> gpus);
 
 }  // namespace starpipe::runtime

@@ -1,23 +1,29 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "runtime/report/info.hpp"
 
+#include <array>
+#include <string>
+#include <string_view>
 #include <vector>
 
+#include <cblas.h>
 #include <fmt/format.h>
 #include <fmt/ranges.h>
+#include <hwloc.h>
+#include <mpi.h>
 #include <nlohmann/json.hpp>
 #include <starpu.h>
 
+#include "base/messages.hpp"
+#include "runtime/host/core_share.hpp"
 #include "runtime/host/cuda_devices.hpp"
 #include "runtime/host/hardware.hpp"
-#include "runtime/report/versions.hpp"
-#include "runtime/host/core_share.hpp"
-#include "runtime/host/rank_location.hpp"
+#include "runtime/host/lost_rank.hpp"
+#include "runtime/host/worker_map.hpp"
 #include "runtime/session/policy_choice.hpp"
 #include "starpipe/base/index.hpp"
-#include "base/table.hpp"
 #include "starpipe/model/layer.hpp"
-#include "runtime/host/lost_rank.hpp"
+#include "starpipe/version.hpp"
 
 namespace starpipe::runtime {
 
@@ -87,6 +93,73 @@ std::string describe_runtime(bool json) {
   rows.push_back({"policies", fmt::format("{}", fmt::join(policy_names(), ", "))});
   rows.push_back({"layers", fmt::format("{}", fmt::join(model::layer_kinds(), ", "))});
   return table_text(rows, info_columns);
+}
+
+namespace {
+
+std::string starpu_version() {
+  int major = 0;
+  int minor = 0;
+  int release = 0;
+  starpu_get_version(&major, &minor, &release);
+  return fmt::format("{}.{}.{}", major, minor, release);
+}
+
+// The first line of the MPI library's description, which may be a page long.
+std::string mpi_version() {
+  std::array<char, MPI_MAX_LIBRARY_VERSION_STRING> text{};
+  int length = 0;
+  MPI_Get_library_version(text.data(), &length);
+  std::string line(text.data());
+  line = line.substr(0, line.find('\n'));
+  for (std::size_t at = 0; (at = line.find('\t', at)) != std::string::npos;) line[at] = ' ';
+  return line;
+}
+
+}  // namespace
+
+nlohmann::ordered_json versions() {
+  return {{"starpipe", version},
+          {"commit", commit()},
+          {"compiler", compiler},
+          {"build_type", build_type},
+          {"starpu", starpu_version()},
+          {"mpi", mpi_version()},
+          {"openblas", openblas_get_config()},
+          {"hwloc", fmt::format("{}.{}.{}", HWLOC_API_VERSION >> 16, (HWLOC_API_VERSION >> 8) & 0xff,
+                                HWLOC_API_VERSION & 0xff)}};
+}
+
+std::string rank_table(std::span<const RankLocation> ranks) {
+  constexpr std::array columns = {TableColumn{Align::right}, TableColumn{Align::left},
+                                  TableColumn{Align::left},  TableColumn{Align::right},
+                                  TableColumn{Align::left},  TableColumn{Align::left},
+                                  TableColumn{Align::left}};
+  std::vector<TableRow> rows = {{"rank", "machine", "PUs", "cores", "bound by", "workers", "MPI's thread"}};
+  for (const RankLocation& rank : ranks) {
+    const std::string_view bound = rank.bound ? "each bound to a core" : "not bound to cores";
+    rows.push_back({std::to_string(rows.size() - 1), rank.machine, rank.binding, std::to_string(rank.cores),
+                    rank.bound_by.empty() ? "nobody" : rank.bound_by,
+                    fmt::format("{}, {}", rank.workers, bound), rank.mpi_thread});
+  }
+  return table_text(rows, columns);
+}
+
+nlohmann::ordered_json ranks_json(std::span<const RankLocation> ranks) {
+  nlohmann::ordered_json all = nlohmann::ordered_json::array();
+  for (const auto& [machine, binding, bound_by, cores, workers, bound, mpi_thread, logical, devices] :
+       ranks) {
+    all.push_back({{"machine", machine},
+                   {"binding", binding},
+                   {"bound_by", bound_by},
+                   {"cores", cores},
+                   {"workers", workers},
+                   {"workers_bound", bound},
+                   {"mpi_thread", mpi_thread},
+                   {"logical_workers", logical},
+                   {"devices", devices}});
+  }
+  return all;
 }
 
 }  // namespace starpipe::runtime

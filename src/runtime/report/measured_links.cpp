@@ -10,15 +10,14 @@
 #include <fmt/format.h>
 #include <mpi.h>
 
-#include "runtime/host/hardware.hpp"
+#include "base/messages.hpp"
+#include "base/numbers.hpp"
 #include "runtime/host/agreement.hpp"
 #include "runtime/host/clock.hpp"
-#include "runtime/host/gather.hpp"
+#include "runtime/host/hardware.hpp"
 #include "runtime/host/mpi.hpp"
 #include "starpipe/base/error.hpp"
 #include "starpipe/base/index.hpp"
-#include "base/messages.hpp"
-#include "base/numbers.hpp"
 
 namespace starpipe::runtime {
 

@@ -7,9 +7,9 @@
 #include <optional>
 #include <vector>
 
-#include "runtime/engine/engine.hpp"
 #include "plan/explain/compared_run.hpp"
-#include "starpipe/plan/explain/recorded_step.hpp"
+#include "plan/explain/recorded_step.hpp"
+#include "runtime/engine/engine.hpp"
 #include "starpipe/plan/schedule/schedule.hpp"
 #include "starpipe/plan/simulate/costs.hpp"
 

@@ -8,7 +8,7 @@
 #include <string>
 
 #include "runtime/engine/engine.hpp"
-#include "starpipe/base/hash.hpp"
+#include "starpipe/base/random.hpp"
 #include "starpipe/plan/schedule/schedule.hpp"
 
 namespace starpipe::runtime {

@@ -2,18 +2,102 @@
 // The report file of a run.
 #pragma once
 
+#include <cstdint>
 #include <optional>
+#include <span>
+#include <string>
 #include <vector>
 
 #include <nlohmann/json.hpp>
+#include <nlohmann/json_fwd.hpp>
 
-#include "runtime/host/rank_location.hpp"
+#include "runtime/engine/finite_check.hpp"
+#include "runtime/engine/memory_need.hpp"
+#include "runtime/engine/task_graph.hpp"
+#include "runtime/host/worker_map.hpp"
+#include "runtime/report/gpu_report.hpp"
 #include "runtime/report/measurement.hpp"
-#include "runtime/report/train_record.hpp"
 #include "runtime/setup/experiment.hpp"
 #include "runtime/setup/partition_choice.hpp"
+#include "starpipe/runtime/config/config.hpp"
 
 namespace starpipe::runtime {
+
+/// What each worker of the experiment needs in a run with these times.
+std::vector<DeviceNeed> memory_need_of(const Config& config, const Experiment& experiment,
+                                       const plan::Costs& costs, const plan::Timeline& timeline);
+
+/// The bytes that each worker needs at its peak: an array of objects with the parts by name. Callers include
+/// <nlohmann/json.hpp>.
+nlohmann::ordered_json memory_json(const std::vector<DeviceNeed>& needs);
+
+/// The bytes over the step: an array of objects with the worker's `limit`, if there is one, and as "time" and
+/// "bytes" the levels of the worker. Times are in the unit of the timeline.
+nlohmann::ordered_json memory_over_time_json(const std::vector<DeviceNeed>& needs,
+                                             const RuntimeConfig& config);
+
+/// A line, with its newline, for a prediction: the configured policy does not follow the schedule's placement
+/// and order, so its run may differ. Empty for `starpipe` and `worker-order`, which follow both. Throws
+/// InputError for a policy that is unknown, in `runtime.policy` or STARPU_SCHED.
+std::string describe_other_policy(const Config& config);
+
+/// Bytes that must cross between ranks in one step: each datum is sent once to each other rank that reads it.
+std::uint64_t bytes_between_ranks(const TaskGraph& graph, const WorkerMap& map);
+
+/// The GPUs of a run.
+struct GpuReport {
+  std::vector<GpuUse> memory;
+  GpuCopies copies;
+};
+
+/// A step whose update was skipped, and the first value of it that is not finite.
+struct SkippedStep {
+  int step;  ///< from 0
+  NonFiniteOrigin first;
+};
+
+/// A checkpoint that a run has begun to write.
+struct CheckpointPause {
+  int step;        ///< steps done
+  double seconds;  ///< in which the run did not train; of the slowest rank
+};
+
+/// The checkpoints of a run.
+struct CheckpointSummary {
+  std::vector<CheckpointPause> pauses;
+  int failures = 0;          ///< those that could not be written
+  std::string last_problem;  ///< why the last one could not be; empty when it was
+};
+
+/// An evaluation in a training run.
+struct EvaluationRecord {
+  int step;  ///< how many steps were trained before it
+  double loss;
+  int microbatches;
+  double seconds;
+};
+
+/// The record of a training run, complete on rank 0.
+struct TrainRecord {
+  int first_step = 0;  ///< from 0; not 0 in a run that resumes. The lists below begin with it
+  /// Of each step: mean loss over micro-batches, before the step's update. Empty with emulated jobs.
+  std::vector<double> losses;
+  std::vector<double> gradient_norms;  ///< of each step, before clipping; empty with emulated jobs
+  std::vector<double> learning_rates;  ///< likewise
+  std::vector<int> clipped;            ///< the steps, from 0, whose gradient was clipped
+  std::vector<SkippedStep> skipped;
+  std::vector<EvaluationRecord> evaluations;
+  std::vector<double> step_seconds;
+  double samples_per_second = 0;  ///< or tokens: throughput of the median step after the first
+  std::string requested_policy;
+  std::string policy;                      ///< the policy that ran
+  std::uint64_t rank_bytes_predicted = 0;  ///< sent between ranks in the whole run
+  std::uint64_t rank_bytes_measured = 0;   ///< the same, counted by StarPU-MPI
+  bool rank_bytes_known = false;           ///< whether StarPU-MPI's counting was on
+  bool is_complete = true;                 ///< false when a signal has ended the run before its last step
+  std::optional<CheckpointSummary> checkpoints;  ///< with `checkpoint.folder`
+  std::optional<GpuReport> gpus;                 ///< nothing if all workers are on cores
+};
 
 /// The beginning of every report: configuration, versions, machine, location of each rank,
 /// time, and the partition if one was chosen. The configuration can be read again as one.
@@ -28,5 +112,10 @@ nlohmann::ordered_json make_report(const Config& config, const std::optional<Par
                                    const Experiment& experiment, const std::vector<RankLocation>& locations,
                                    const TrainRecord& record, const plan::ComparedRun& run,
                                    const Measurement& measurement);
+
+/// The tables that `train` prints: predicted beside measured values, of the whole step, of each worker and of
+/// each GPU.
+std::string training_table(const plan::ComparedRun& run, std::span<const WorkerRecord> workers,
+                           const TrainRecord& record);
 
 }  // namespace starpipe::runtime

@@ -11,8 +11,8 @@
 #include <starpu.h>
 
 #include "base/environment.hpp"
+#include "runtime/config/config_keys.hpp"
 #include "starpipe/base/error.hpp"
-#include "runtime/config/config_rules.hpp"
 #include "starpipe/sched/starpu_policy.hpp"
 
 namespace starpipe::runtime {

@@ -6,16 +6,14 @@
 #include <string>
 #include <vector>
 
-#include "runtime/host/blas_threads.hpp"
-#include "runtime/host/hardware.hpp"
-#include "runtime/host/topology.hpp"
+#include "base/environment.hpp"
 #include "runtime/host/gpu_share.hpp"
-#include "runtime/host/worker_map.hpp"
+#include "runtime/host/hardware.hpp"
 #include "runtime/host/mpi.hpp"
-#include "runtime/session/gpu_buffers.hpp"
+#include "runtime/host/topology.hpp"
+#include "runtime/host/worker_map.hpp"
 #include "runtime/session/gpu_memory.hpp"
 #include "runtime/session/policy_choice.hpp"
-#include "base/environment.hpp"
 #include "starpipe/base/index.hpp"
 #include "starpipe/sched/policy_core.hpp"
 
@@ -97,5 +95,9 @@ class Session {
   std::vector<int> starpu_ids_;        // by slot of this rank
   std::vector<int> logical_;           // by StarPU worker
 };
+
+/// Makes the folder in which StarPU keeps what it has measured of the machine. Throws InputError, which names
+/// the folder and the variable that it follows from, when that is impossible: StarPU would abort.
+void make_starpu_folder();
 
 }  // namespace starpipe::runtime

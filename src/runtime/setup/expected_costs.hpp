@@ -2,6 +2,8 @@
 #pragma once
 
 #include <span>
+#include <string>
+#include <vector>
 
 #include "starpipe/model/network.hpp"
 #include "starpipe/plan/simulate/costs.hpp"
@@ -23,5 +25,20 @@ plan::Costs emulated_costs(const EmulationConfig& wanted, const model::Network& 
 /// The configuration with these durations in `runtime.emulate`, on workers without a kind of device.
 /// `of_stages`: in seconds and without recomputation, one a stage or one for all.
 Config with_emulated_times(Config config, std::span<const plan::Durations> of_stages);
+
+/// The configuration of the same work under another named schedule.
+struct OtherSchedule {
+  Config config;
+  /// Factor on the times of `runtime.emulate`, which are those of a stage of the configured schedule: with
+  /// twice as many stages a stage is half the work.
+  double stage_share = 1;
+};
+
+/// A configuration for each of these schedules, with `schedule.name` set to it. Plug-ins that do not have the
+/// schedule are dropped. An emulated time that is one for all stages is multiplied by `stage_share`. Every
+/// other key is kept. Without `schedule.stages` each schedule has its own number of stages. Throws InputError
+/// for `schedule.file`, for an unknown schedule and for one that is named twice, and where emulated times by
+/// stage are those of another number of stages.
+std::vector<OtherSchedule> with_schedules(const Config& config, const std::vector<std::string>& names);
 
 }  // namespace starpipe::runtime

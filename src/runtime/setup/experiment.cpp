@@ -1,16 +1,30 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "runtime/setup/experiment.hpp"
 
+#include <algorithm>
+#include <cstdint>
+#include <limits>
+#include <new>
+#include <tuple>
 #include <utility>
 
 #include <fmt/format.h>
 
-#include "runtime/setup/memory_limit.hpp"
-#include "runtime/setup/planned_run.hpp"
-#include "starpipe/base/error.hpp"
+#include "base/files.hpp"
 #include "model/data/make_dataset.hpp"
+#include "plan/schedules/detached_parts.hpp"
+#include "runtime/config/config_keys.hpp"
+#include "runtime/setup/expected_costs.hpp"
+#include "starpipe/base/error.hpp"
+#include "starpipe/base/index.hpp"
 #include "starpipe/model/weights.hpp"
-#include "runtime/config/config_rules.hpp"
+#include "starpipe/plan/formats/schedule_json.hpp"
+#include "starpipe/plan/registry/plugin.hpp"
+#include "starpipe/plan/registry/registry.hpp"
+#include "starpipe/plan/schedule/check.hpp"
+#include "starpipe/plan/schedules/finer.hpp"
+#include "starpipe/plan/simulate/simulate.hpp"
+#include "starpipe/runtime/config/config.hpp"
 
 namespace starpipe::runtime {
 
@@ -89,6 +103,232 @@ Experiment make_experiment(const Config& config) {
   if (config.runtime.emulate) emulated = std::move(run.costs);
   return {std::move(run.network), std::move(run.schedule), run.discipline,     run.reordering,
           std::move(data),        std::move(validation),   std::move(emulated)};
+}
+
+int stage_count(const Config& config) {
+  plan::load_plugins_for(config.schedule.plugins, {config.schedule.name}, "schedule.plugin",
+                         config.model.kind);
+  const ScheduleConfig& wanted = config.schedule;
+  // Asked even where the stages are given: it refuses wrong options.
+  const int own = plan::default_stages(plan::find_schedule(wanted.name), wanted.workers.value(),
+                                       wanted.options, wanted.groups);
+  return wanted.stages.value_or(own);
+}
+
+void refuse_many_jobs(std::string_view key, int stages, int microbatches) {
+  constexpr std::int64_t most = 1'000'000;  // StarPU's bookkeeping for more would fill the memory
+  if (std::int64_t{stages} * microbatches <= most) return;
+  throw InputError(
+      fmt::format("{}: {} micro-batches of {} stages are too many jobs to run", key, microbatches, stages));
+}
+
+namespace {
+
+model::Network network_of(const Config& config, int stages) {
+  try {
+    return model::build_network(config.model, config.training.microbatch_size, stages, config.schedule.cuts);
+  } catch (const std::bad_alloc&) {
+    throw InputError("model: this host has no memory for the description of so large a network");
+  }
+}
+
+// Whether the stages of the model are cut into shards.
+bool has_shards(const Config& config) { return model::most_shards(config.model) > 1; }
+
+// Reads `schedule.file`. With shards its stages are those of the model with `schedule.stages`, cut into
+// shards. Workers, stages and micro-batches that the configuration also gives must be those of the file; the
+// stage graph must be the model's.
+plan::Schedule read_schedule(const Config& config) {
+  const ScheduleConfig& wanted = config.schedule;
+  const std::string file = wanted.file->string();
+  const bool sharded = has_shards(config);
+  const auto graph = [&](int stages) {
+    try {
+      if (!sharded) return network_of(config, stages).graph;
+      plan::StageGraph of_model = network_of(config, wanted.stages.value()).graph;
+      if (of_model.size() == stages) return of_model;
+      throw InputError(fmt::format("with its shards it has {} stages", of_model.size()));
+    } catch (const InputError& error) {
+      throw InputError(
+          fmt::format("{}: the model cannot be cut into its {} stages: {}", file, stages, error.what()));
+    }
+  };
+  if (sharded && !wanted.stages) {
+    throw InputError(
+        "schedule.stages: is required with schedule.file and model.tensor: the number of stages of which the "
+        "file has the shards");
+  }
+  plan::Schedule schedule = plan::schedule_from_text(read_file(file), file, graph).schedule;
+  for (const auto& [key, asked, found] :
+       {std::tuple{"schedule.workers", wanted.workers, schedule.workers()},
+        {"schedule.stages", sharded ? std::nullopt : wanted.stages, schedule.stages()},
+        {"training.microbatches", config.training.microbatches, schedule.microbatches()}}) {
+    if (asked && *asked != found)
+      throw InputError(fmt::format("{}: {}, but {} has {}", key, *asked, file, found));
+  }
+  if (schedule.graph() != graph(schedule.stages())) {
+    throw InputError(fmt::format("{}: its stage graph differs from the model's", file));
+  }
+  if (schedule.recompute() && wanted.recompute == false) {
+    throw InputError(fmt::format("schedule.recompute: false, but {} recomputes", file));
+  }
+  return wanted.recompute.value_or(false) ? schedule.with_recomputation() : schedule;
+}
+
+plan::OrderRequest order_request(const ScheduleConfig& wanted) {
+  return {.discipline = wanted.discipline, .memory_limits = wanted.memory_limits, .dynamic = wanted.dynamic};
+}
+
+// Throws InputError unless the schedule finishes.
+plan::LimitedSchedule finishing(plan::LimitedSchedule made) {
+  if (const plan::CheckResult result = plan::check(made.schedule); !result.ok()) {
+    throw InputError(fmt::format("schedule {}: {}", made.schedule.name(), result.problem));
+  }
+  return made;
+}
+
+// StarPU's vectors and MPI's messages count elements in 31 bits.
+void refuse_large_stages(const model::Network& network) {
+  constexpr std::uint64_t most = std::numeric_limits<std::int32_t>::max() * std::uint64_t{sizeof(float)};
+  std::vector<plan::StageSizes> sizes = network.sizes();
+  for (const plan::SharedWeights& shared : network.shared_weights()) {
+    plan::StageSizes& first = sizes[index(shared.stages.front())];
+    first.weights = std::max(first.weights, shared.weights);
+    first.master = std::max(first.master, shared.master);
+  }
+  for (std::size_t s = 0; s < sizes.size(); ++s) {
+    const plan::StageSizes& size = sizes[s];
+    for (const auto& [what, bytes] :
+         {std::pair{"parameters", size.updated()}, std::pair{"an output", size.activation},
+          std::pair{"a stash", size.stash}, std::pair{"a gradient stash", size.gradient_stash}}) {
+      if (bytes <= most) continue;
+      throw InputError(
+          fmt::format("schedule.stages: stage {} has {} of {} bytes; one handle holds at most {} "
+                      "(more stages, or a smaller training.microbatch_size)",
+                      s, what, bytes, most));
+    }
+  }
+}
+
+// Throws InputError for keys that say nothing of a named schedule whose stages are cut into shards. In a file
+// the shards are stages like others.
+void refuse_with_shards(const Config& config, const model::Network& network) {
+  if (network.parts.empty() || config.schedule.file) return;
+  const bool divides_workers = network.shards() > 1;
+  const auto refuse = [&](bool is_set, const char* key, const char* why) {
+    if (!is_set) return;
+    throw InputError(fmt::format("{}: does not apply with {}: {}", key,
+                                 divides_workers ? "model.tensor" : "schedule.vocabulary.shards", why));
+  };
+  refuse(!config.schedule.memory_limits.empty(), "schedule.memory_limit",
+         "stashes of whole stages and of shards differ");
+  refuse(config.schedule.dynamic, "schedule.dynamic", "shards run in a fixed order");
+}
+
+// Config::workers_each(). Throws InputError when they are more than the shards.
+int workers_each(const Config& config, const model::Network& network) {
+  const int shards = network.shards();
+  const int workers = config.workers_each();
+  if (workers <= shards) return workers;
+  throw InputError(fmt::format("schedule.tensor: {} workers are more than the shards of model.tensor, {}",
+                               workers, shards));
+}
+
+// The schedule of the chain that the network is without shards, with several workers for each of its workers.
+// Shards of the vocabulary run where these workers have time. The order is fixed; `discipline` becomes the
+// chain's.
+plan::LimitedSchedule build_sharded_schedule(const Config& config, const model::Network& network,
+                                             const std::optional<plan::Costs>& known,
+                                             const plan::Costs& expected,
+                                             std::optional<plan::Discipline>& discipline) {
+  const int each = workers_each(config, network);
+  const auto whole = [&](const plan::Costs& costs) {
+    return plan::costs_of_whole_stages(costs, network.graph, network.parts, network.whole_stages(), each);
+  };
+  plan::LimitedSchedule made =
+      build_schedule(config, plan::StageGraph::chain(network.whole_stages()),
+                     known ? std::optional(whole(*known)) : std::nullopt, whole(expected));
+  discipline = made.schedule.discipline();
+  if (discipline != plan::Discipline::ordered)
+    made.schedule = plan::ordered_as_simulated(made.schedule, whole(expected));
+  const bool own_recomputation = made.schedule.recompute() && !config.schedule.recompute.value_or(false);
+  made.schedule = plan::with_parts(made.schedule, network.graph, network.parts, each,
+                                   network.config.vocabulary.placement);
+  if (network.config.vocabulary.shards > 1) {
+    made.schedule = plan::with_detached_where_free(
+        made.schedule, network.parts, own_recomputation ? plan::with_recomputation(expected) : expected,
+        config.schedule.vocabulary_ahead);
+  }
+  return finishing(std::move(made));
+}
+
+}  // namespace
+
+plan::LimitedSchedule build_schedule(const Config& config, const plan::StageGraph& graph,
+                                     const std::optional<plan::Costs>& known, const plan::Costs& expected) {
+  plan::ScheduleRequest request;
+  request.workers = config.schedule.workers.value();
+  request.microbatches = config.training.microbatches.value();
+  request.graph = graph;
+  request.groups = config.schedule.groups;
+  request.stage_workers = config.schedule.placement;
+  request.options = config.schedule.options;
+  request.recompute = config.schedule.recompute.value_or(false);
+  request.costs = known;
+  if (known && request.recompute) request.costs = plan::with_recomputation(*known);
+  try {
+    return finishing(plan::make_limited_schedule(config.schedule.name, std::move(request),
+                                                 order_request(config.schedule), expected));
+  } catch (const plan::RequestError& error) {
+    throw InputError(fmt::format("schedule.{}", error.what()));
+  }
+}
+
+PlannedRun plan_run(const Config& config) {
+  if (config.runtime.emulate && config.runtime.uses_gpus()) {
+    throw InputError("runtime.device: cuda: runtime.emulate needs device cpu");
+  }
+  std::optional<plan::Schedule> listed;
+  if (config.schedule.file) listed = read_schedule(config);
+  for (const auto& [key, count] : {std::pair{"runtime.device", config.runtime.device.size()},
+                                   {"schedule.memory_limit", config.schedule.memory_limits.size()}}) {
+    if (!listed || count < 2 || std::cmp_equal(count, listed->workers())) continue;
+    throw InputError(fmt::format("{}: {} values for the {} workers of {}", key, count, listed->workers(),
+                                 config.schedule.file->string()));
+  }
+  const int stages = !listed              ? stage_count(config)
+                     : has_shards(config) ? config.schedule.stages.value()
+                                          : listed->stages();
+  const int microbatches = listed ? listed->microbatches() : config.training.microbatches.value();
+  refuse_many_jobs("training.microbatches", stages, microbatches);
+  model::Network network = network_of(config, stages);
+  refuse_with_shards(config, network);
+  if (network.parts.empty()) workers_each(config, network);
+  refuse_many_jobs("training.microbatches", network.graph.size(), microbatches);
+  refuse_large_stages(network);
+  std::optional<plan::Costs> emulated;
+  if (config.runtime.emulate) {
+    const int workers =
+        listed ? listed->workers() : config.schedule.workers.value() * workers_each(config, network);
+    emulated = emulated_costs(*config.runtime.emulate, network, workers);
+  }
+  plan::Costs costs = emulated ? *emulated : costs_by_flops(network);
+  const bool recompute = listed ? listed->recompute() : config.schedule.recompute.value_or(false);
+  if (recompute) costs = plan::with_recomputation(std::move(costs));
+  std::optional<plan::Discipline> of_whole_stages;
+  auto [schedule, reordering] =
+      listed                  ? finishing(plan::as_requested(*listed, order_request(config.schedule), costs))
+      : network.parts.empty() ? build_schedule(config, network.graph, emulated, costs)
+                              : build_sharded_schedule(config, network, emulated, costs, of_whole_stages);
+  const plan::Discipline discipline = of_whole_stages.value_or(schedule.discipline());
+  if (discipline == plan::Discipline::ordered && config.schedule.dynamic) {
+    throw InputError("schedule.dynamic: the ordered discipline leaves nothing to pick at run time");
+  }
+  if (schedule.recompute() && !recompute) costs = plan::with_recomputation(std::move(costs));
+  if (schedule.discipline() != plan::Discipline::ordered && !config.schedule.dynamic) {
+    schedule = plan::ordered_as_simulated(schedule, costs);
+  }
+  return {std::move(network), std::move(schedule), discipline, reordering, std::move(costs)};
 }
 
 }  // namespace starpipe::runtime

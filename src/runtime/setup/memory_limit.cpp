@@ -1,6 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "runtime/setup/memory_limit.hpp"
-
 #include <algorithm>
 #include <functional>
 #include <optional>
@@ -10,14 +8,13 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
-#include "runtime/setup/planned_run.hpp"
-#include "starpipe/base/error.hpp"
 #include "base/numbers.hpp"
-#include "starpipe/plan/registry/registry.hpp"
-#include "starpipe/plan/simulate/simulate.hpp"
+#include "runtime/engine/memory_need.hpp"
 #include "runtime/setup/expected_costs.hpp"
 #include "runtime/setup/experiment.hpp"
-#include "runtime/engine/memory_need.hpp"
+#include "starpipe/base/error.hpp"
+#include "starpipe/plan/registry/registry.hpp"
+#include "starpipe/plan/simulate/simulate.hpp"
 
 namespace starpipe::runtime {
 namespace {

@@ -10,14 +10,14 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
-#include "runtime/setup/planned_run.hpp"
+#include "runtime/setup/expected_costs.hpp"
+#include "runtime/setup/experiment.hpp"
+#include "runtime/setup/profile.hpp"
 #include "starpipe/base/error.hpp"
 #include "starpipe/base/index.hpp"
-#include "starpipe/plan/search/schedule_demands.hpp"
-#include "starpipe/plan/search/layout.hpp"
+#include "starpipe/plan/search/search_problem.hpp"
+#include "starpipe/plan/search/unit_costs.hpp"
 #include "starpipe/plan/simulate/simulate.hpp"
-#include "runtime/setup/expected_costs.hpp"
-#include "runtime/setup/profile.hpp"
 
 namespace starpipe::runtime {
 namespace {

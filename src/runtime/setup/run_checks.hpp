@@ -4,6 +4,7 @@
 
 #include <string>
 
+#include "runtime/host/topology.hpp"
 #include "starpipe/model/network.hpp"
 #include "starpipe/runtime/config/config.hpp"
 
@@ -23,5 +24,13 @@ std::string starpu_problem();
 
 /// Throws InputError when a layer of the network has no kernels for the configured device.
 void check_kernels(const Config& config, const model::Network& network);
+
+/// Throws InputError, which names variable and value, when a variable of the environment that StarPU reads
+/// has a value that it cannot read: StarPU would abort or crash. Refuses numbers of cores that `host` does
+/// not have, and a variable for cores (..._COREID) beside the one for their hardware threads (..._CPUID).
+/// Refuses STARPU_NTHREADS_PER_CORE values other than 1 as well, since starpipe chooses the cores of its
+/// workers. Values that it reads and then ignores, and variables that this version of StarPU does not read,
+/// pass. Not to be called while another thread changes the environment.
+void check_starpu_variables(const Topology& host = Topology::host());
 
 }  // namespace starpipe::runtime

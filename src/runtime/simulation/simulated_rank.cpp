@@ -11,14 +11,15 @@
 #include <starpu.h>
 
 #include "runtime/engine/engine.hpp"
-#include "runtime/host/worker_map.hpp"
-#include "runtime/host/gather.hpp"
+#include "runtime/host/agreement.hpp"
+#include "runtime/host/core_share.hpp"
+#include "runtime/host/gpu_share.hpp"
 #include "runtime/host/mpi.hpp"
+#include "runtime/host/worker_map.hpp"
 #include "runtime/session/policy_choice.hpp"
 #include "runtime/session/session.hpp"
-#include "runtime/simulation/simulated_session.hpp"
-#include "starpipe/base/index.hpp"
 #include "runtime/setup/experiment.hpp"
+#include "starpipe/base/index.hpp"
 
 namespace starpipe::runtime {
 namespace {
@@ -100,6 +101,32 @@ nlohmann::json run_simulated_rank(const Config& config, int steps) {
   return {{"seconds", last.seconds},          {"jobs", to_json(last.jobs)},
           {"workers", to_json(last.workers)}, {"peak_memory", std::move(peaks)},
           {"copied", std::move(copied)},      {"bytes_between_ranks", sent}};
+}
+
+namespace {
+
+// A GPU for each worker of the rank.
+GpuShare simulated_gpus(int workers, int rank) {
+  GpuShare share;
+  for (int gpu = 0; gpu < workers; ++gpu) {
+    share.gpus.push_back(gpu);
+    Device device;
+    device.kind = DeviceKind::gpu;
+    device.rank = rank;
+    device.name = "cuda" + std::to_string(gpu);
+    device.number = gpu;
+    share.devices.emplace_back(std::move(device));
+  }
+  return share;
+}
+
+}  // namespace
+
+std::unique_ptr<Session> simulated_session(const Mpi& mpi, const WorkerMap& map, PolicyChoice policy) {
+  const int workers = map.count(mpi.rank());
+  const CoreShare cores{
+      .binding = {}, .cores = workers, .workers = workers, .exclusive = true, .worker_pus = {}};
+  return std::make_unique<Session>(mpi, map, cores, std::move(policy), simulated_gpus(workers, mpi.rank()));
 }
 
 }  // namespace starpipe::runtime

@@ -16,7 +16,7 @@
 #include <ucontext.h>
 
 #include "codelets/emulated_cuda/codelets/cuda/kernels/launch.cuh"
-#include "starpipe/base/ceil_div.hpp"
+#include "starpipe/base/index.hpp"
 
 #ifdef __SANITIZE_ADDRESS__
 #include <sanitizer/common_interface_defs.h>

@@ -1,6 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "model/data/permutation.hpp"
-
 #include <algorithm>
 #include <limits>
 #include <map>
@@ -9,6 +7,8 @@
 #include <vector>
 
 #include <gtest/gtest.h>
+
+#include "model/data/sequences.hpp"
 
 namespace starpipe::model {
 namespace {

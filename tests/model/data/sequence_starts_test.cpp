@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "model/data/sequence_starts.hpp"
-
 #include <set>
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+
+#include "model/data/sequences.hpp"
 
 namespace starpipe::model {
 namespace {

@@ -1,9 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "model/data/token_layout.hpp"
-
 #include <gtest/gtest.h>
 
 #include "model/data/binary.hpp"
+#include "model/data/token_file.hpp"
 #include "model/files.hpp"
 
 namespace starpipe::model {

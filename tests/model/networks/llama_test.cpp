@@ -14,11 +14,11 @@
 
 #include "model/files.hpp"
 #include "model/gradients.hpp"
+#include "model/reference.hpp"
 #include "starpipe/base/index.hpp"
 #include "starpipe/model/dataset.hpp"
 #include "starpipe/model/network.hpp"
-#include "model/reference.hpp"
-#include "model/safetensors.hpp"
+#include "starpipe/model/safetensors.hpp"
 #include "starpipe/model/weights.hpp"
 
 namespace starpipe::model {

@@ -10,11 +10,9 @@
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
 
-#include "plan/drawing/column.hpp"
-#include "plan/drawing/ticks.hpp"
 #include "plan/drawing/timeline_data.hpp"
+#include "plan/explain/recorded_step.hpp"
 #include "starpipe/base/error.hpp"
-#include "starpipe/plan/explain/recorded_step.hpp"
 #include "starpipe/plan/registry/registry.hpp"
 
 namespace starpipe::plan {

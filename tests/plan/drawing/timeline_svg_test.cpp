@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "starpipe/plan/drawing/timeline_svg.hpp"
+#include "plan/drawing/timeline_svg.hpp"
 
 #include <algorithm>
 #include <cstdio>

@@ -1,7 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 // The way from the predicted makespan to the measured one, and the record that it is found from.
-#include "plan/explain/difference.hpp"
-
 #include <functional>
 #include <limits>
 #include <string>
@@ -10,9 +8,10 @@
 #include <gtest/gtest.h>
 
 #include "plan/example_schedules.hpp"
+#include "plan/explain/compared_run.hpp"
 #include "plan/explain/random_steps.hpp"
-#include "starpipe/base/error.hpp"
 #include "plan/explain/step_costs.hpp"
+#include "starpipe/base/error.hpp"
 #include "starpipe/plan/simulate/simulate.hpp"
 
 namespace starpipe::plan {

@@ -14,9 +14,8 @@
 #include <gtest/gtest.h>
 
 #include "plan/example_schedules.hpp"
-#include "plan/explain/random_steps.hpp"
 #include "plan/explain/critical_path.hpp"
-#include "plan/explain/idle_sums.hpp"
+#include "plan/explain/random_steps.hpp"
 #include "starpipe/plan/simulate/simulate.hpp"
 #include "support/rounds.hpp"
 

@@ -7,10 +7,10 @@
 #include <utility>
 #include <vector>
 
+#include "plan/explain/recorded_step.hpp"
 #include "plan/random_schedules.hpp"
 #include "plan/slow_reference.hpp"
 #include "starpipe/base/index.hpp"
-#include "starpipe/plan/explain/recorded_step.hpp"
 #include "starpipe/plan/schedule/check.hpp"
 #include "starpipe/plan/schedule/schedule.hpp"
 

@@ -10,8 +10,8 @@
 
 #include "plan/example_schedules.hpp"
 #include "plan/explain/random_steps.hpp"
+#include "plan/explain/step_costs.hpp"
 #include "starpipe/base/error.hpp"
-#include "plan/explain/slowness.hpp"
 #include "starpipe/plan/simulate/simulate.hpp"
 
 namespace starpipe::plan {

@@ -11,14 +11,12 @@
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
 
+#include "plan/explain/idle_causes.hpp"
+#include "plan/explain/step_costs.hpp"
+#include "plan/formats/json_value.hpp"
 #include "plan/random_schedules.hpp"
 #include "starpipe/base/error.hpp"
 #include "starpipe/base/index.hpp"
-#include "plan/explain/idle_causes.hpp"
-#include "plan/explain/idle_sums.hpp"
-#include "plan/explain/step_costs.hpp"
-#include "plan/formats/compared_policies_json.hpp"
-#include "plan/formats/json_text.hpp"
 #include "starpipe/plan/schedule/check.hpp"
 
 namespace starpipe::plan {

@@ -10,13 +10,12 @@
 #include <nlohmann/json.hpp>
 
 #include "plan/example_schedules.hpp"
+#include "plan/formats/json_value.hpp"
+#include "plan/formats/trace_json.hpp"
 #include "starpipe/base/error.hpp"
 #include "starpipe/base/index.hpp"
-#include "starpipe/plan/formats/imported_schedule.hpp"
-#include "plan/formats/json_text.hpp"
 #include "starpipe/plan/formats/schedule_csv.hpp"
 #include "starpipe/plan/formats/schedule_json.hpp"
-#include "plan/formats/trace_json.hpp"
 #include "starpipe/plan/registry/registry.hpp"
 #include "starpipe/plan/schedule/check.hpp"
 #include "starpipe/plan/simulate/simulate.hpp"

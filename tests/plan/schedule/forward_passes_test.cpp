@@ -1,16 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "starpipe/plan/schedule/forward_passes.hpp"
-
 #include <set>
 #include <vector>
 
 #include <gtest/gtest.h>
 
 #include "plan/random_schedules.hpp"
+#include "plan/simulate/reductions.hpp"
 #include "starpipe/base/error.hpp"
 #include "starpipe/plan/registry/registry.hpp"
 #include "starpipe/plan/schedule/check.hpp"
-#include "starpipe/plan/simulate/reductions.hpp"
+#include "starpipe/plan/schedule/schedule.hpp"
 #include "starpipe/plan/simulate/simulate.hpp"
 
 namespace starpipe::plan {

@@ -1,6 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "starpipe/plan/schedules/orders.hpp"
-
 #include <algorithm>
 #include <string>
 #include <vector>
@@ -8,11 +6,10 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "plan/simulate/reductions.hpp"
 #include "starpipe/base/error.hpp"
-#include "starpipe/plan/schedules/grid.hpp"
-#include "starpipe/plan/schedules/in_order.hpp"
 #include "starpipe/plan/schedule/check.hpp"
-#include "starpipe/plan/simulate/reductions.hpp"
+#include "starpipe/plan/schedules/orders.hpp"
 #include "starpipe/plan/simulate/simulate.hpp"
 
 namespace starpipe::plan {

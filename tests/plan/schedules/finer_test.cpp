@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "plan/schedules/finer.hpp"
+#include "starpipe/plan/schedules/finer.hpp"
 
 #include <utility>
 #include <vector>

@@ -8,10 +8,9 @@
 
 #include <gtest/gtest.h>
 
-#include "starpipe/base/index.hpp"
 #include "plan/schedules/best_pattern.hpp"
-#include "plan/schedules/busiest_worker_pattern.hpp"
 #include "plan/schedules/one_forward_one_backward_star.hpp"
+#include "starpipe/base/index.hpp"
 #include "starpipe/plan/schedule/check.hpp"
 #include "starpipe/plan/simulate/simulate.hpp"
 

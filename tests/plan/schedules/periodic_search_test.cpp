@@ -11,7 +11,7 @@
 #include <gtest/gtest.h>
 
 #include "plan/schedules/periodic_chains.hpp"
-#include "starpipe/plan/schedules/in_order.hpp"
+#include "starpipe/plan/schedules/orders.hpp"
 #include "starpipe/plan/simulate/simulate.hpp"
 
 namespace starpipe::plan {

@@ -15,7 +15,7 @@
 
 #include "plan/schedules/periodic_chains.hpp"
 #include "starpipe/base/error.hpp"
-#include "starpipe/plan/schedule/job.hpp"
+#include "starpipe/plan/schedule/schedule.hpp"
 
 namespace starpipe::plan {
 namespace {

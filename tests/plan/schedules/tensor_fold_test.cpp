@@ -1,19 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "plan/schedules/tensor_fold.hpp"
-
 #include <string>
 
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
 
+#include "plan/formats/json_value.hpp"
 #include "starpipe/base/error.hpp"
 #include "starpipe/base/index.hpp"
-#include "starpipe/plan/formats/imported_schedule.hpp"
-#include "plan/formats/json_text.hpp"
 #include "starpipe/plan/formats/schedule_csv.hpp"
 #include "starpipe/plan/formats/schedule_json.hpp"
 #include "starpipe/plan/registry/registry.hpp"
 #include "starpipe/plan/schedule/check.hpp"
+#include "starpipe/plan/schedules/finer.hpp"
 #include "starpipe/plan/simulate/simulate.hpp"
 
 namespace starpipe::plan {

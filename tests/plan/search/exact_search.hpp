@@ -9,8 +9,8 @@
 #include <stdexcept>
 #include <vector>
 
+#include "plan/search/lower_bound.hpp"
 #include "starpipe/base/index.hpp"
-#include "starpipe/plan/search/lower_bound.hpp"
 
 namespace starpipe::plan::exact {
 

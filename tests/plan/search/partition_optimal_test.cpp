@@ -5,11 +5,11 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "plan/search/partition.hpp"
 #include "plan/search/partition_requests.hpp"
 #include "starpipe/base/error.hpp"
 #include "starpipe/base/index.hpp"
-#include "plan/search/partition.hpp"
-#include "starpipe/plan/search/layout.hpp"
+#include "starpipe/plan/search/search_problem.hpp"
 
 namespace starpipe::plan {
 namespace {

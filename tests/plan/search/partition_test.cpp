@@ -9,9 +9,9 @@
 #include "plan/search/partition_requests.hpp"
 #include "starpipe/base/error.hpp"
 #include "starpipe/base/index.hpp"
-#include "starpipe/plan/search/schedule_demands.hpp"
 #include "starpipe/plan/registry/registry.hpp"
-#include "starpipe/plan/search/layout.hpp"
+#include "starpipe/plan/search/search_problem.hpp"
+#include "starpipe/plan/search/unit_costs.hpp"
 #include "starpipe/plan/simulate/simulate.hpp"
 
 namespace starpipe::plan {

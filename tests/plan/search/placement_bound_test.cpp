@@ -1,9 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "starpipe/plan/search/placement_bound.hpp"
-
 #include <gtest/gtest.h>
 
 #include "plan/random_schedules.hpp"
+#include "plan/search/lower_bound.hpp"
 #include "starpipe/plan/registry/registry.hpp"
 #include "starpipe/plan/schedule/check.hpp"
 #include "starpipe/plan/simulate/simulate.hpp"

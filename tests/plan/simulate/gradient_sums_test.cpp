@@ -1,7 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 // When weight gradients are summed: cases counted by hand, and against a slow reference.
-#include "starpipe/plan/simulate/gradient_sums.hpp"
-
 #include <algorithm>
 #include <map>
 #include <optional>
@@ -12,11 +10,11 @@
 #include <gtest/gtest.h>
 
 #include "plan/random_schedules.hpp"
+#include "plan/simulate/reductions.hpp"
 #include "starpipe/base/index.hpp"
 #include "starpipe/plan/registry/registry.hpp"
 #include "starpipe/plan/schedule/check.hpp"
-#include "starpipe/plan/schedule/forward_passes.hpp"
-#include "starpipe/plan/simulate/reductions.hpp"
+#include "starpipe/plan/schedule/schedule.hpp"
 #include "starpipe/plan/simulate/simulate.hpp"
 #include "support/rounds.hpp"
 

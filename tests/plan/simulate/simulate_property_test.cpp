@@ -14,12 +14,12 @@
 #include <gtest/gtest.h>
 
 #include "plan/random_schedules.hpp"
+#include "plan/simulate/reductions.hpp"
 #include "plan/slow_reference.hpp"
 #include "starpipe/base/error.hpp"
 #include "starpipe/base/index.hpp"
 #include "starpipe/plan/registry/registry.hpp"
 #include "starpipe/plan/schedule/check.hpp"
-#include "starpipe/plan/simulate/reductions.hpp"
 #include "starpipe/plan/simulate/simulate.hpp"
 #include "starpipe/plan/simulate/transfers.hpp"
 #include "support/rounds.hpp"

@@ -59,11 +59,10 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "starpipe/base/ceil_div.hpp"
+#include "plan/simulate/reductions.hpp"
 #include "starpipe/base/index.hpp"
 #include "starpipe/plan/registry/registry.hpp"
 #include "starpipe/plan/schedule/check.hpp"
-#include "starpipe/plan/simulate/reductions.hpp"
 #include "starpipe/plan/simulate/simulate.hpp"
 #include "starpipe/plan/simulate/transfers.hpp"
 

@@ -20,9 +20,8 @@
 #include <unistd.h>
 
 #include "model/files.hpp"
-#include "runtime/checkpoint/checkpoint_names.hpp"
 #include "runtime/checkpoint/checkpoints.hpp"
-#include "runtime/checkpoint/checksum.hpp"
+#include "runtime/checkpoint/manifest.hpp"
 #include "support/rounds.hpp"
 
 namespace starpipe::runtime {

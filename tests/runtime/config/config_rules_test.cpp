@@ -1,12 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "runtime/config/config_rules.hpp"
-
 #include <algorithm>
 #include <limits>
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "runtime/config/config_keys.hpp"
 #include "starpipe/base/error.hpp"
 
 namespace starpipe::runtime {

@@ -1,10 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // Data that are larger than StarPU or MPI can count. Nothing is allocated.
-#include "runtime/engine/data_sizes.hpp"
-
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "runtime/engine/handle.hpp"
 #include "starpipe/base/error.hpp"
 #include "starpipe/model/network.hpp"
 #include "starpipe/plan/registry/registry.hpp"

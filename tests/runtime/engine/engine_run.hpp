@@ -9,14 +9,14 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "model/reference.hpp"
 #include "runtime/engine/engine.hpp"
+#include "runtime/host/clock.hpp"
 #include "runtime/mpi_main.hpp"
 #include "runtime/networks.hpp"
-#include "runtime/host/clock.hpp"
 #include "runtime/report/measurement.hpp"
-#include "runtime/report/rank_bytes.hpp"
+#include "runtime/report/report.hpp"
 #include "starpipe/base/index.hpp"
-#include "model/reference.hpp"
 #include "starpipe/plan/simulate/simulate.hpp"
 #include "starpipe/plan/simulate/transfers.hpp"
 

@@ -11,14 +11,14 @@
 
 #include <gtest/gtest.h>
 
+#include "model/reference.hpp"
 #include "runtime/engine/engine.hpp"
+#include "runtime/host/agreement.hpp"
 #include "runtime/host/core_share.hpp"
 #include "runtime/networks.hpp"
-#include "runtime/host/agreement.hpp"
-#include "runtime/report/rank_bytes.hpp"
+#include "runtime/report/report.hpp"
 #include "runtime/started_mpi.hpp"
-#include "model/reference.hpp"
-#include "starpipe/plan/schedule/forward_passes.hpp"
+#include "starpipe/plan/schedule/schedule.hpp"
 
 namespace starpipe::runtime {
 namespace {

@@ -9,13 +9,13 @@
 
 #include "plan/random_schedules.hpp"
 #include "runtime/networks.hpp"
-#include "starpipe/base/error.hpp"
-#include "starpipe/base/index.hpp"
-#include "starpipe/model/gradient_norm.hpp"
-#include "starpipe/plan/simulate/simulate.hpp"
-#include "starpipe/runtime/config/config.hpp"
 #include "runtime/setup/expected_costs.hpp"
 #include "runtime/setup/experiment.hpp"
+#include "starpipe/base/error.hpp"
+#include "starpipe/base/index.hpp"
+#include "starpipe/model/optimizer.hpp"
+#include "starpipe/plan/simulate/simulate.hpp"
+#include "starpipe/runtime/config/config.hpp"
 
 namespace starpipe::runtime {
 namespace {

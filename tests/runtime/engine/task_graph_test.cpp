@@ -13,11 +13,11 @@
 #include <cblas.h>
 #include <gtest/gtest.h>
 
+#include "model/reference.hpp"
 #include "plan/random_schedules.hpp"
+#include "plan/simulate/reductions.hpp"
 #include "runtime/networks.hpp"
 #include "starpipe/base/index.hpp"
-#include "model/reference.hpp"
-#include "starpipe/plan/simulate/reductions.hpp"
 #include "starpipe/plan/simulate/transfers.hpp"
 
 namespace starpipe::runtime {

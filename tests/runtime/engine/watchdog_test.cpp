@@ -12,10 +12,9 @@
 
 #include <gmock/gmock.h>
 
-#include "runtime/networks.hpp"
 #include "runtime/engine/task_progress.hpp"
-#include "runtime/engine/wait_table.hpp"
-#include "starpipe/plan/schedule/forward_passes.hpp"
+#include "runtime/networks.hpp"
+#include "starpipe/plan/schedule/schedule.hpp"
 
 namespace starpipe::runtime {
 namespace {

@@ -1,7 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 // The line on cores that slow a run. The hosts are hwloc's synthetic ones.
-#include "runtime/host/core_advice.hpp"
-
 #include <string>
 #include <tuple>
 #include <vector>
@@ -9,6 +7,7 @@
 #include <gmock/gmock.h>
 
 #include "base/environment.hpp"
+#include "runtime/host/core_share.hpp"
 
 namespace starpipe::runtime {
 namespace {

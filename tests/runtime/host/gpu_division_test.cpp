@@ -1,9 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // The GPUs of a host are divided among its ranks.
-#include "runtime/host/gpu_division.hpp"
-
 #include <gmock/gmock.h>
 
+#include "runtime/host/gpu_share.hpp"
 #include "runtime/host/machines.hpp"
 
 namespace starpipe::runtime {

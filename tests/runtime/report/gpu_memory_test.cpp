@@ -6,10 +6,9 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "runtime/engine/rank_tasks.hpp"
 #include "runtime/networks.hpp"
 #include "runtime/report/gpu_report.hpp"
-#include "runtime/report/gpu_memory_report.hpp"
-#include "runtime/engine/fetched_copies.hpp"
 #include "starpipe/base/index.hpp"
 #include "starpipe/plan/schedule/schedule.hpp"
 

@@ -11,9 +11,9 @@
 #include <gtest/gtest.h>
 
 #include "plan/random_schedules.hpp"
-#include "runtime/networks.hpp"
-#include "runtime/report/rank_bytes.hpp"
 #include "runtime/engine/meter.hpp"
+#include "runtime/networks.hpp"
+#include "runtime/report/report.hpp"
 #include "starpipe/base/index.hpp"
 #include "starpipe/plan/simulate/simulate.hpp"
 #include "starpipe/plan/simulate/transfers.hpp"

@@ -20,15 +20,15 @@
 #include <gtest/gtest.h>
 #include <unistd.h>
 
-#include "runtime/host/topology.hpp"
+#include "base/environment.hpp"
+#include "runtime/host/agreement.hpp"
+#include "runtime/host/clock.hpp"
 #include "runtime/host/core_share.hpp"
 #include "runtime/host/gpu_share.hpp"
-#include "runtime/host/clock.hpp"
-#include "runtime/host/gather.hpp"
+#include "runtime/host/topology.hpp"
 #include "runtime/report/gpu_report.hpp"
 #include "runtime/session/mpi_polling.hpp"
 #include "runtime/started_mpi.hpp"
-#include "base/environment.hpp"
 #include "starpipe/base/error.hpp"
 #include "starpipe/base/index.hpp"
 

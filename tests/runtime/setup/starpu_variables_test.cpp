@@ -1,12 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // Variables that StarPU cannot read are refused, instead of an abort inside StarPU.
-#include "runtime/setup/starpu_variables.hpp"
-
 #include <string>
 
 #include <gtest/gtest.h>
 
 #include "base/environment.hpp"
+#include "runtime/setup/run_checks.hpp"
 #include "starpipe/base/error.hpp"
 
 namespace starpipe::runtime {

@@ -4,7 +4,7 @@
 #include <string>
 #include <string_view>
 
-#include "starpipe/plan/formats/imported_schedule.hpp"
+#include "starpipe/plan/formats/schedule_json.hpp"
 #include "starpipe/plan/schedule/schedule.hpp"
 #include "starpipe/plan/simulate/timeline.hpp"
 

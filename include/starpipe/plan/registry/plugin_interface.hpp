@@ -14,7 +14,7 @@
 #include <utility>
 #include <vector>
 
-#include "starpipe/base/hash.hpp"
+#include "starpipe/base/random.hpp"
 #include "starpipe/plan/registry/registry.hpp"
 #include "starpipe/version.hpp"
 

@@ -2,6 +2,8 @@
 #pragma once
 
 #include <array>
+#include <compare>
+#include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -11,10 +13,45 @@
 #include <string_view>
 #include <vector>
 
-#include "starpipe/plan/schedule/job.hpp"
 #include "starpipe/plan/schedule/stage_graph.hpp"
 
 namespace starpipe::plan {
+
+/// What a job computes for one stage and micro-batch.
+enum class Pass : std::uint8_t {
+  F,   ///< forward
+  B,   ///< gradient with respect to the stage's input
+  W,   ///< gradient with respect to the stage's weights
+  BW,  ///< B and W fused, for schedules that do not split the backward pass
+};
+
+inline constexpr std::size_t pass_count = 4;
+
+/// "F", "B", "W" or "BW".
+std::string_view to_string(Pass pass);
+
+/// The inverse of `to_string`. Throws InputError for any other word.
+Pass parse_pass(std::string_view word);
+
+/// One job: (s, b, d) of Unifying Schemes, "Formal definitions of distributed schedules".
+struct Job {
+  int stage = 0;
+  int microbatch = 0;
+  Pass pass = Pass::F;
+
+  friend auto operator<=>(const Job&, const Job&) = default;
+};
+
+/// For messages and traces: "F(2,5)" is the forward pass of stage 2 on micro-batch 5.
+std::string to_string(const Job& job);
+
+/// w(s, b, d): who holds the weights (the source of truth) and who computes.
+struct Placement {
+  int weights = 0;
+  int compute = 0;
+
+  friend bool operator==(const Placement&, const Placement&) = default;
+};
 
 /// How a worker uses the priority n.
 enum class Discipline : std::uint8_t {
@@ -216,5 +253,14 @@ void Schedule::for_each_succ(JobId id, Function&& f) const {
       break;
   }
 }
+
+/// The forward passes of `schedule` alone, on any number of micro-batches: the evaluation of a network that
+/// `schedule` trains. The micro-batches are divided into rounds of `schedule.microbatches()`; the last round
+/// may be shorter. Within a round, each pass has the placement w that it has in `schedule`, and the passes
+/// keep their order n. Every pass comes before those of later rounds. An ordered schedule stays ordered. The
+/// others become greedy: nothing is stashed, so there is nothing to limit. The result can finish if
+/// `schedule` can. Throws InputError with `check`'s message when `schedule` cannot finish, and for fewer than
+/// one micro-batch or too many jobs.
+Schedule forward_passes(const Schedule& schedule, int microbatches);
 
 }  // namespace starpipe::plan

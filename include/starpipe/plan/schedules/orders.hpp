@@ -1,9 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <string>
 #include <vector>
 
-#include "starpipe/plan/schedule/job.hpp"
+#include "starpipe/base/index.hpp"
+#include "starpipe/plan/schedule/schedule.hpp"
 
 namespace starpipe::plan {
 
@@ -38,6 +43,76 @@ struct BuildingBlock {
   /// interval). This bounds the number of stashes that it holds at once, however often the block repeats.
   /// Needs every pass, W included.
   [[nodiscard]] std::vector<int> peak_memory() const;
+};
+
+/// The schedule in which worker w runs the jobs of `rows[w]` in that order, with the weights on the same
+/// worker. `rows` has each job once, with either BW or both B and W for a stage and micro-batch. The
+/// discipline is ordered.
+Schedule in_order(std::string name, const StageGraph& graph, int microbatches,
+                  std::span<const std::vector<Job>> rows);
+
+/// A building block repeated for B micro-batches: the unit cells in which its passes run. The stages are a
+/// chain.
+class Grid {
+ public:
+  /// Validates the block and repeats it. O(jobs).
+  Grid(const BuildingBlock& block, int microbatches);
+
+  /// Whether `reorder` moves passes of the steady phase as well.
+  enum class Steady : std::uint8_t { kept, moved };
+
+  /// Reorders (Controllable Memory, appendix C). Each pass of the warm-up and of the cool-down moves to the
+  /// earliest empty cells of its worker that are after the passes it waits for and in which at most `peak`
+  /// stashes are live. Without `peak`, the limit is the peak of the repeated block. The warm-up ends with the
+  /// first backward pass of stage 0; the cool-down begins with the first forward pass of the last
+  /// micro-batch. Where the steady phase is kept, the passes of the cool-down move once more without the W
+  /// passes, which then take the cells that are left. Ends squeezed. O(jobs + moves * cells of warm-up and
+  /// cool-down). Throws InputError when there are too many cells to keep.
+  void reorder(Steady steady, std::optional<int> peak = {});
+
+  /// Removes empty time: each pass starts as soon as it can, in the order of its worker.
+  void squeeze();
+
+  /// Every pass, by cell and then by worker. Each comes after all passes that it waits for.
+  [[nodiscard]] std::vector<Job> jobs() const;
+  /// The same passes, one row for each worker.
+  [[nodiscard]] std::vector<std::vector<Job>> rows() const;
+
+  [[nodiscard]] int worker(int stage, int microbatch) const {
+    return workers_of_[index(microbatch % period_) * index(stages_) + index(stage)];
+  }
+  /// For each worker, the largest number of stashes that are live at once.
+  [[nodiscard]] std::vector<int> peak_memory() const;
+
+ private:
+  enum Kind : std::uint8_t { forward, backward, weight_gradient };
+  using Id = std::uint32_t;
+  static constexpr int absent = -1;
+
+  class Sweep;
+
+  [[nodiscard]] Id id(Kind kind, int stage, int microbatch) const {
+    return static_cast<Id>((microbatch * stages_ + stage) * 3 + kind);
+  }
+  [[nodiscard]] static Kind kind(Id id) { return static_cast<Kind>(id % 3); }
+  [[nodiscard]] int stage(Id id) const { return static_cast<int>(id / 3) % stages_; }
+  [[nodiscard]] int microbatch(Id id) const { return static_cast<int>(id / 3) / stages_; }
+  [[nodiscard]] int worker(Id id) const { return worker(stage(id), microbatch(id)); }
+  [[nodiscard]] int length(Id id) const { return !split_ && kind(id) == backward ? fused_cells_ : 1; }
+  [[nodiscard]] int ready(Id id, const std::vector<int>& cells) const;
+  [[nodiscard]] int end() const;
+  [[nodiscard]] std::vector<Id> order() const;
+  void place_weight_gradients();
+  void remove_weight_gradients();
+
+  int workers_;
+  int stages_;
+  int microbatches_;
+  int period_;
+  int fused_cells_;
+  bool split_;
+  std::vector<int> workers_of_;  // by micro-batch of the block, stage
+  std::vector<int> cells_;       // by Id; absent where the grid has no such pass
 };
 
 }  // namespace starpipe::plan

@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "starpipe/plan/schedule/schedule.hpp"
-#include "starpipe/plan/search/layout.hpp"
+#include "starpipe/plan/search/search_problem.hpp"
 #include "starpipe/plan/simulate/costs.hpp"
 #include "starpipe/plan/simulate/timeline.hpp"
 

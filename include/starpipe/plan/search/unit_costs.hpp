@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -55,5 +56,14 @@ std::vector<int> equal_cuts(int units, int stages);
 /// weights of several units; the costs have them as weights of the stages with these units.
 Costs stage_costs(std::span<const UnitCosts> units, std::span<const int> cuts,
                   std::span<const int> kinds = {}, std::span<const SharedUnits> shared = {});
+
+/// `PartitionRequest::stashes` of a schedule: the peak number of stashes of each stage, from the last stage
+/// to the first, in a run in which F, B and W all take 1. For 1F1B this is 1, 2, ... up to its number of
+/// micro-batches. Exact for ordered schedules under any costs. Throws InputError when the schedule cannot
+/// finish. O(jobs log jobs).
+std::vector<int> stashes_held(const Schedule& schedule);
+
+/// The worker that computes each stage; nothing if several workers compute some stage.
+std::optional<std::vector<int>> stage_workers_of(const Schedule& schedule);
 
 }  // namespace starpipe::plan

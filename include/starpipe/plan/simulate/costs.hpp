@@ -6,7 +6,7 @@
 #include <string_view>
 #include <vector>
 
-#include "starpipe/plan/schedule/job.hpp"
+#include "starpipe/plan/schedule/schedule.hpp"
 #include "starpipe/plan/simulate/links.hpp"
 
 namespace starpipe::plan {

@@ -3,7 +3,6 @@
 
 #include "starpipe/plan/schedule/schedule.hpp"
 #include "starpipe/plan/simulate/costs.hpp"
-#include "starpipe/plan/simulate/job_times.hpp"
 #include "starpipe/plan/simulate/timeline.hpp"
 
 namespace starpipe::plan {

@@ -55,4 +55,27 @@ double first_start(const Timeline& timeline);
 Timeline evaluate(const Schedule& schedule, const Costs& costs, std::vector<Span> spans,
                   std::vector<std::vector<JobId>> order);
 
+/// One job of a measured step. Times in seconds on one clock.
+struct JobRun {
+  JobId job = 0;
+  int worker = 0;        ///< that ran it; differs from w under policies that ignore w
+  double submitted = 0;  ///< its task was inserted on the rank that ran it
+  double ready = 0;      ///< all its inputs were on this rank
+  double start = 0;
+  double end = 0;
+};
+
+/// Times of single jobs, which replace those that `Costs` gives for all jobs of a stage. Each vector is by
+/// JobId with `Schedule::id_count()` entries, in the unit of the costs; entries of ids without a job are not
+/// read. An empty vector replaces nothing.
+struct JobTimes {
+  /// How long the job computes.
+  std::vector<double> duration = {};
+  /// For a job that waits for jobs on other workers: the time from the end of the last of these until all
+  /// that it reads from there has arrived. For a job that only takes its weights from another worker: the
+  /// time from time 0 until they have arrived. Other jobs receive nothing, and their entries are not read.
+  /// Without prefetch: how long the worker fetches the job's inputs.
+  std::vector<double> transfer = {};
+};
+
 }  // namespace starpipe::plan

@@ -14,11 +14,11 @@
 #include <vector>
 
 #include "starpipe/base/index.hpp"
-#include "model/data/make_dataset.hpp"
+#include "starpipe/model/dataset.hpp"
 #include "starpipe/model/network.hpp"
 #include "starpipe/model/optimizer.hpp"
-#include "starpipe/plan/search/unit_costs.hpp"
 #include "starpipe/plan/schedule/schedule.hpp"
+#include "starpipe/plan/search/unit_costs.hpp"
 #include "starpipe/plan/simulate/links.hpp"
 
 namespace starpipe::runtime {

@@ -7,8 +7,7 @@
 #include <cstdint>
 #include <functional>
 
-#include "codelets/cuda/kernels/check.hpp"
-#include "codelets/cuda/kernels/context.hpp"
+#include "codelets/cuda/kernels/device.hpp"
 
 namespace starpipe::model::cuda {
 

@@ -1,0 +1,36 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <limits>
+#include <string>
+
+namespace starpipe {
+
+/// The finite numbers from `least` to `most`, and 0 where `zero` says so.
+struct Interval {
+  double least = -std::numeric_limits<double>::infinity();
+  double most = std::numeric_limits<double>::infinity();
+  bool above = false;  ///< `least` itself is outside
+  bool below = false;  ///< `most` itself is outside
+  bool zero = false;   ///< 0 is inside too, wherever the interval begins
+
+  [[nodiscard]] bool contains(double value) const;
+  /// For people: "at least 0 and less than 1", "0, or at least 2"; empty when all numbers are inside.
+  [[nodiscard]] std::string text() const;
+
+  friend bool operator==(const Interval&, const Interval&) = default;
+};
+
+inline constexpr Interval positive = {.least = 0, .above = true};
+inline constexpr Interval not_negative = {.least = 0};
+inline constexpr Interval fraction = {.least = 0, .most = 1, .below = true};
+
+/// Times and sizes that users may give. Those above 0 are large enough to divide by. A sum of fewer than ten
+/// is one of `finite_amounts`.
+inline constexpr Interval amounts = {.least = 1e-99, .most = 1e99, .zero = true};
+
+/// Times and sizes that the functions of `plan` accept; they throw InputError for others. Sums and squares of
+/// accepted numbers stay finite.
+inline constexpr Interval finite_amounts = {.least = 0, .most = 1e100, .below = true};
+
+}  // namespace starpipe

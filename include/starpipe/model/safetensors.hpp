@@ -1,0 +1,93 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <filesystem>
+#include <fstream>
+#include <functional>
+#include <map>
+#include <set>
+#include <span>
+#include <string>
+#include <vector>
+
+namespace starpipe::model {
+
+/// One fp32 tensor, row-major.
+struct Tensor {
+  std::vector<std::size_t> shape;
+  std::vector<float> values;
+};
+
+/// A tensor without its values.
+struct TensorShape {
+  std::string name;
+  std::vector<std::size_t> shape;
+};
+
+/// The start of a file in the safetensors format: the length of the header and the header. The tensors are
+/// fp32. Their data must follow it without gaps, in the order of `tensors`.
+std::string safetensors_start(std::span<const TensorShape> tensors,
+                              const std::map<std::string, std::string>& metadata);
+
+/// Writes a file in the safetensors format: an 8-byte little-endian header length, a JSON header padded with
+/// spaces to a multiple of 8 bytes, and the tensors' data, sorted by name. Writes to a temporary name beside
+/// `file` and renames it. Throws InputError with the file when it cannot be written.
+void write_safetensors(const std::filesystem::path& file, const std::map<std::string, Tensor>& tensors,
+                       const std::map<std::string, std::string>& metadata);
+
+struct NumberType;
+
+/// Reads single tensors of a file. The types F32, F16 and BF16 become fp32, with the same values. Not
+/// thread-safe.
+class SafetensorsReader {
+ public:
+  /// Reads the header, and the metadata unless `metadata` is null. `wanted` says by a tensor's name whether
+  /// `tensors` lists it; without `wanted`, all are listed. Throws InputError with the file (and the tensor)
+  /// when the file is missing, malformed or truncated, when offsets overlap, leave gaps or leave the file,
+  /// and when a wanted tensor has another type.
+  explicit SafetensorsReader(std::filesystem::path file,
+                             std::map<std::string, std::string>* metadata = nullptr,
+                             const std::function<bool(const std::string& name)>& wanted = {});
+
+  /// The wanted tensors, in the order of their data in the file.
+  [[nodiscard]] const std::vector<TensorShape>& tensors() const { return tensors_; }
+  /// The shape of a tensor, owned by the reader; null when there is none of this name.
+  [[nodiscard]] const std::vector<std::size_t>* shape(const std::string& name) const;
+  /// Reads all values of a tensor, row-major. Throws InputError with file and tensor when there is none of
+  /// this name, when it has another number of values, and when it cannot be read.
+  void read(const std::string& name, std::span<float> values);
+
+ private:
+  struct Place {
+    std::size_t index = 0;  ///< in tensors_
+    const NumberType* type = nullptr;
+    std::uint64_t begin = 0;  ///< of its data, in bytes from the start of the file
+    std::uint64_t end = 0;
+  };
+
+  std::filesystem::path file_;
+  std::ifstream in_;
+  std::vector<TensorShape> tensors_;
+  std::map<std::string, Place> places_;
+};
+
+/// Reads the tensors of a file, by name, and its metadata unless `metadata` is null. `wanted` says by its
+/// name whether a tensor is read; empty: all are. The types F32, F16 and BF16 become fp32, with the same
+/// values. Throws InputError with the file (and the tensor) when the file is missing, malformed or truncated,
+/// when offsets overlap, leave gaps or leave the file, and when a tensor that is read has another type.
+std::map<std::string, Tensor> read_safetensors(
+    const std::filesystem::path& file, std::map<std::string, std::string>* metadata = nullptr,
+    const std::function<bool(const std::string& name)>& wanted = {});
+
+/// Whether the file is an index of several safetensors files, by its name: it ends in ".json".
+bool is_safetensors_index(const std::filesystem::path& file);
+
+/// Reads the index of weights in several files, as Hugging Face publishes large models
+/// (`model.safetensors.index.json`). Returns the path of each file and the names of its tensors. Throws
+/// InputError with the index when it is missing or malformed, or names a file in another folder.
+std::map<std::filesystem::path, std::set<std::string>> read_safetensors_index(
+    const std::filesystem::path& index);
+
+}  // namespace starpipe::model
