@@ -13,7 +13,7 @@ namespace {
 class CrossEntropy final : public Loss {
  public:
   CrossEntropy(std::size_t rows, std::size_t columns) : rows_(rows), columns_(columns) {
-    if (columns > cpu::most_ids) {
+    if (columns > cpu::max_ids) {
       throw std::invalid_argument("cross_entropy: targets are floats, exact up to 2^24");
     }
   }

@@ -28,7 +28,7 @@ class Embedding final : public Layer {
     if (is_shard_ && positions_) {
       throw std::invalid_argument("embedding " + name_ + ": option first does not go with context");
     }
-    if (first_ + vocabulary_ > cpu::most_ids) {
+    if (first_ + vocabulary_ > cpu::max_ids) {
       throw std::invalid_argument("embedding " + name_ + ": token ids are floats, exact up to 2^24");
     }
     if (spec.columns != 1) throw std::invalid_argument("embedding " + name_ + ": input is not one column");

@@ -87,9 +87,9 @@ inline float exp_of(float x) noexcept {
 inline float logistic(float x) noexcept { return 1.0f / (1.0f + exp_of(-x)); }
 
 /// The most token ids there may be: they travel as floats, which are exact up to this number.
-constexpr std::size_t most_ids = std::size_t{1} << 24U;
+constexpr std::size_t max_ids = std::size_t{1} << 24U;
 
-/// A token id as an index below `count`, which is at most `most_ids`. An id out of range is a bug elsewhere,
+/// A token id as an index below `count`, which is at most `max_ids`. An id out of range is a bug elsewhere,
 /// but passes cannot throw: the id is clamped, so that it never becomes an access outside the table.
 inline std::size_t index_of(float id, std::size_t count) noexcept {
   if (!(id >= 0)) return 0;

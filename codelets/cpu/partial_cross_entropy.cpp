@@ -18,7 +18,7 @@ class PartialCrossEntropy final : public Layer {
   explicit PartialCrossEntropy(const LayerSpec& spec) : rows_(spec.rows), columns_(spec.columns) {
     check_options(spec, {"first"});
     if (option(spec, "first", 0) > 0) first_ = size_option(spec, "first");
-    if (first_ + columns_ > cpu::most_ids) {
+    if (first_ + columns_ > cpu::max_ids) {
       throw std::invalid_argument("partial_cross_entropy: targets are floats, exact up to 2^24");
     }
   }

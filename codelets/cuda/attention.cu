@@ -138,12 +138,12 @@ std::shared_ptr<const CudaLayer> of_width(std::size_t rows, const attention::Sha
 }
 
 std::shared_ptr<const CudaLayer> make(const LayerSpec& spec, Precision precision) {
-  constexpr std::size_t most_tiles = 65535;  // CUDA's limit on blocks in a grid's second dimension
+  constexpr std::size_t max_tiles = 65535;  // CUDA's limit on blocks in a grid's second dimension
   const std::size_t heads = size_option(spec, "heads");
   const std::size_t kv_heads = size_option(spec, "kv_heads", heads);
   const std::size_t context = size_option(spec, "context");
   const std::size_t size = spec.columns / (heads + 2 * kv_heads);
-  if (ceil_div(context, attention::tile_rows) > most_tiles) return nullptr;
+  if (ceil_div(context, attention::tile_rows) > max_tiles) return nullptr;
   const attention::Shape shape = {.context = static_cast<int>(context),
                                   .heads = static_cast<int>(heads),
                                   .group = static_cast<int>(heads / kv_heads),

@@ -10,7 +10,7 @@ namespace {
 /// One team a row: y = xhat * weight + bias with xhat = (x - mean) * scale, and scales[row] = scale = 1 /
 /// deviation. `parameters`: the weight, then the bias.
 template <class T, class Columns>
-__global__ void __launch_bounds__(Columns::block_threads, Columns::least_blocks)
+__global__ void __launch_bounds__(Columns::block_threads, Columns::min_blocks)
     forward_rows(std::size_t rows, Columns columns, const T* __restrict__ parameters,
                  const T* __restrict__ input, T* __restrict__ output, T* __restrict__ xhat,
                  float* __restrict__ scales) {
@@ -47,7 +47,7 @@ __global__ void __launch_bounds__(Columns::block_threads, Columns::least_blocks)
 
 /// One team a row: dx = scale * (g - mean(g) - xhat * mean(g * xhat)) with g = dy * weight.
 template <class T, class Columns>
-__global__ void __launch_bounds__(Columns::block_threads, Columns::least_blocks)
+__global__ void __launch_bounds__(Columns::block_threads, Columns::min_blocks)
     backward_rows(std::size_t rows, Columns columns, const T* __restrict__ weight, const T* __restrict__ xhat,
                   const float* __restrict__ scales, const T* __restrict__ output_gradient,
                   T* __restrict__ input_gradient) {

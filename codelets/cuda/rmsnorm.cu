@@ -10,7 +10,7 @@ namespace {
 /// One team a row: y = xhat * weight with xhat = x * scale, and scales[row] = scale = 1 / sqrt(mean(x^2) +
 /// epsilon).
 template <class T, class Columns>
-__global__ void __launch_bounds__(Columns::block_threads, Columns::least_blocks)
+__global__ void __launch_bounds__(Columns::block_threads, Columns::min_blocks)
     forward_rows(std::size_t rows, Columns columns, float epsilon, const T* __restrict__ weight,
                  const T* __restrict__ input, T* __restrict__ output, T* __restrict__ xhat,
                  float* __restrict__ scales) {
@@ -38,7 +38,7 @@ __global__ void __launch_bounds__(Columns::block_threads, Columns::least_blocks)
 
 /// One team a row: dx = scale * (g - xhat * mean(g * xhat)) with g = dy * weight.
 template <class T, class Columns>
-__global__ void __launch_bounds__(Columns::block_threads, Columns::least_blocks)
+__global__ void __launch_bounds__(Columns::block_threads, Columns::min_blocks)
     backward_rows(std::size_t rows, Columns columns, const T* __restrict__ weight, const T* __restrict__ xhat,
                   const float* __restrict__ scales, const T* __restrict__ output_gradient,
                   T* __restrict__ input_gradient) {

@@ -13,7 +13,7 @@ __device__ float clamped(float gate) { return gate < -80.0f ? -80.0f : gate; }
 
 /// One team a row: y = silu(gate) * up. A row of `input` is the gates, then the ups.
 template <class T, class Columns>
-__global__ void __launch_bounds__(Columns::block_threads, Columns::least_blocks)
+__global__ void __launch_bounds__(Columns::block_threads, Columns::min_blocks)
     forward_rows(std::size_t rows, Columns columns, const T* __restrict__ input, T* __restrict__ output) {
   constexpr int N = Columns::N;
   const std::size_t row = columns.row();
@@ -33,7 +33,7 @@ __global__ void __launch_bounds__(Columns::block_threads, Columns::least_blocks)
 }
 
 /// One team a row: the gradients of the gates, then of the ups. It holds three rows in registers, so fewer
-/// blocks than least_blocks fit a multiprocessor.
+/// blocks than min_blocks fit a multiprocessor.
 template <class T, class Columns>
 __global__ void __launch_bounds__(Columns::block_threads)
     backward_rows(std::size_t rows, Columns columns, const T* __restrict__ input,

@@ -12,20 +12,20 @@
 namespace starpipe::runtime {
 namespace {
 
-constexpr int most_workers = 64;
+constexpr int max_workers = 64;
 
 struct Step {
   Step()
       : network([] {
           model::ModelConfig config;
           config.kind = "mlp";
-          config.options = {{"layers", most_workers}, {"hidden", 4}, {"inputs", 4}, {"outputs", 4}};
-          return model::build_network(config, 1, most_workers);
+          config.options = {{"layers", max_workers}, {"hidden", 4}, {"inputs", 4}, {"outputs", 4}};
+          return model::build_network(config, 1, max_workers);
         }()),
         schedule(plan::make_schedule("1f1b",
-                                     {.workers = most_workers, .microbatches = 64, .graph = network.graph})),
+                                     {.workers = max_workers, .microbatches = 64, .graph = network.graph})),
         graph(schedule, network, {.kind = "sgd"}),
-        tasks_of(index(most_workers)) {
+        tasks_of(index(max_workers)) {
     for (const Task& task : graph.tasks()) tasks_of[index(task.worker)].push_back(&task);
   }
 
@@ -37,7 +37,7 @@ struct Step {
 
 void record_tasks(benchmark::State& state) {
   static const Step step;
-  static Meter meter(step.graph, most_workers, std::vector<bool>(index(most_workers), true));
+  static Meter meter(step.graph, max_workers, std::vector<bool>(index(max_workers), true));
   const int worker = state.thread_index();
   const std::vector<const Task*>& tasks = step.tasks_of[index(worker)];
   std::size_t next = 0;
@@ -48,7 +48,7 @@ void record_tasks(benchmark::State& state) {
   }
   state.SetItemsProcessed(state.iterations());
 }
-BENCHMARK(record_tasks)->ThreadRange(1, most_workers)->UseRealTime();
+BENCHMARK(record_tasks)->ThreadRange(1, max_workers)->UseRealTime();
 
 }  // namespace
 }  // namespace starpipe::runtime

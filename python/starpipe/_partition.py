@@ -163,15 +163,15 @@ def partition(
         _require_word("layout", layout)
     units = _each("units", units, Unit)
     kinds = units[0].devices if units else ("",)
-    most_units = size_limits["units"]
+    max_units = size_limits["units"]
     each: list[Unit] = []
     for number, of in enumerate(units):
         _require_word(f"units: name of unit {number}", of.name)
         if of.devices != kinds:
             raise InputError(f"units: unit {number} has times for other devices than unit 0")
-        each.extend([of] * _whole("count", of.count, 1, most_units))
-        if len(each) > most_units:
-            raise InputError(f"units: more than {most_units}")
+        each.extend([of] * _whole("count", of.count, 1, max_units))
+        if len(each) > max_units:
+            raise InputError(f"units: more than {max_units}")
     if devices is None:
         if len(kinds) > 1:
             raise InputError(f"devices: the units have times on {' and '.join(kinds)}: give the kind of each worker")

@@ -94,9 +94,9 @@ def periodic(
     stages = _list("chain", chain, "ChainStage")
     for stage in stages:
         _require("chain", stage, ChainStage)
-    most_worker = size_limits["periodic_stages"] - 1
+    max_worker = size_limits["periodic_stages"] - 1
     found = _core.periodic(
-        stages, [_whole("workers", worker, 0, most_worker) for worker in _list("workers", workers, "workers")],
+        stages, [_whole("workers", worker, 0, max_worker) for worker in _list("workers", workers, "workers")],
         None if memory is None else _number("memory", memory),
         None if repeat is None else _whole("repeat", repeat, 1, size_limits["periodic_repetitions"]),
         None if period is None else _number("period", period), _whole("microbatches", microbatches),

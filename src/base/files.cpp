@@ -68,7 +68,7 @@ std::string written_suffix(const fs::path& file) {
 }
 
 /// The most bytes that `read_file` reads.
-constexpr std::uintmax_t most_text_bytes = std::uintmax_t{1} << 30U;
+constexpr std::uintmax_t max_text_bytes = std::uintmax_t{1} << 30U;
 
 /// Whether a person may type the file's content.
 bool is_terminal(const fs::path& file) {
@@ -84,8 +84,8 @@ fs::path folder_of(const fs::path& file) { return file.has_parent_path() ? file.
 /// Where a file is written before it gets its name. A name may have as many bytes as a file system allows
 /// (255 in Linux), so only the beginning of it is used here.
 fs::path temporary_of(const fs::path& target) {
-  constexpr std::size_t most_bytes = 200;
-  const std::string name = target.filename().string().substr(0, most_bytes);
+  constexpr std::size_t max_bytes = 200;
+  const std::string name = target.filename().string().substr(0, max_bytes);
   return folder_of(target) / fmt::format(".{}.{}.tmp", name, ::getpid());
 }
 
@@ -96,7 +96,7 @@ std::string read_file(const fs::path& file) {
     throw InputError(fmt::format("{}: {}", file.string(), why));
   };
   const auto require_size = [&](std::uintmax_t bytes) {
-    if (bytes > most_text_bytes) refuse("has more than 1 GiB; a text file is expected");
+    if (bytes > max_text_bytes) refuse("has more than 1 GiB; a text file is expected");
   };
   std::error_code error;
   const fs::file_status status = fs::status(file, error);
@@ -134,13 +134,13 @@ void require_suffix(std::string_view option, const fs::path& file,
 }
 
 fs::path target_of(const fs::path& file) {
-  constexpr int most_links = 40;  // as in Linux
+  constexpr int max_links = 40;  // as in Linux
   std::error_code error;
   fs::path target = fs::canonical(file, error);
   if (!error) return target;
   target = file;
   if (fs::exists(file, error)) return target;  // a link to a file that has no name any more
-  for (int links = 0; links < most_links && fs::is_symlink(target, error); ++links)
+  for (int links = 0; links < max_links && fs::is_symlink(target, error); ++links)
     target = target.parent_path() / fs::read_symlink(target, error);
   return target;
 }
@@ -255,9 +255,9 @@ DurableFile::~DurableFile() {
 }
 
 void DurableFile::write(std::span<const std::byte> bytes) {
-  constexpr std::size_t most_bytes = std::size_t{1} << 30U;  // Linux writes at most 2 GiB at once
+  constexpr std::size_t max_bytes = std::size_t{1} << 30U;  // Linux writes at most 2 GiB at once
   while (!bytes.empty()) {
-    const ssize_t written = ::write(descriptor_, bytes.data(), std::min(bytes.size(), most_bytes));
+    const ssize_t written = ::write(descriptor_, bytes.data(), std::min(bytes.size(), max_bytes));
     if (written < 0 && errno == EINTR) continue;
     if (written < 0) fail(errno);
     bytes = bytes.subspan(static_cast<std::size_t>(written));

@@ -83,7 +83,7 @@ std::string table_text(std::span<const TableRow> rows, std::span<const TableColu
   for (const TableRow& row : rows) {
     shown.resize(std::max(shown.size(), row.size()));
     for (std::size_t c = 0; c < row.size(); ++c) {
-      shown[c].least_width = std::max(shown[c].least_width, row[c].size());
+      shown[c].min_width = std::max(shown[c].min_width, row[c].size());
     }
   }
   std::string text;

@@ -47,14 +47,14 @@ enum class Align { left, right };
 /// How a table shows one of its columns.
 struct TableColumn {
   Align align = Align::right;
-  std::size_t least_width = 0;  ///< characters; a wider cell widens the column
+  std::size_t min_width = 0;  ///< characters; a wider cell widens the column
 };
 
 /// The cells of one line. The headings are a row like any other.
 using TableRow = std::vector<std::string>;
 
 /// A table as text, one line a row, with two spaces between columns. Each column is as wide as its widest
-/// cell, and at least `least_width`. Columns without an entry in `columns` are aligned right. A left-aligned
+/// cell, and at least `min_width`. Columns without an entry in `columns` are aligned right. A left-aligned
 /// last column is not padded. Rows may have fewer cells than others. Cells are ASCII.
 std::string table_text(std::span<const TableRow> rows, std::span<const TableColumn> columns = {});
 

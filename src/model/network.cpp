@@ -11,10 +11,10 @@
 #include <fmt/ranges.h>
 
 #include "model/random.hpp"
+#include "plan/search/partition.hpp"
 #include "starpipe/base/error.hpp"
 #include "starpipe/base/index.hpp"
 #include "starpipe/model/network_registry.hpp"
-#include "plan/search/partition.hpp"
 
 namespace starpipe::model {
 namespace {
@@ -36,7 +36,7 @@ UnitGraph make_units(const ModelConfig& config, int microbatch_size) {
     if (!problem.empty()) throw InputError(fmt::format("{}: {}", key, problem));
   };
   refuse("training.microbatch_size",
-         problem_of({.name = "", .default_value = 1, .meaning = "", .interval = from_1_to(most_samples)},
+         problem_of({.name = "", .default_value = 1, .meaning = "", .interval = from_1_to(max_samples)},
                     microbatch_size));
   for (const NetworkKey& key : kind.keys) {
     refuse("model." + key.name, problem_of(key, option_value(config, key.name)));
@@ -191,7 +191,7 @@ int option_or(const ModelConfig& config, std::string_view key, int otherwise) {
   return find_key(config, key) != nullptr ? option(config, key) : otherwise;
 }
 
-int most_shards(const ModelConfig& config) {
+int max_shards(const ModelConfig& config) {
   int most = 1;
   if (find_key(config, tensor_key) == nullptr) return most;
   for (const int shards : option<std::vector<int>>(config, tensor_key)) most = std::max(most, shards);

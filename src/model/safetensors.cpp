@@ -37,7 +37,7 @@ using Json = nlohmann::json;
 
 static_assert(std::endian::native == std::endian::little, "safetensors holds little-endian numbers");
 
-constexpr std::uint64_t most_header_bytes = 100'000'000;  // the limit of the format's own implementation
+constexpr std::uint64_t max_header_bytes = 100'000'000;  // the limit of the format's own implementation
 
 InputError bad_file(const std::filesystem::path& file, const std::string& problem) {
   return InputError(file.string() + ": " + problem);
@@ -128,7 +128,7 @@ Json read_header(std::istream& in, const std::filesystem::path& file, std::uint6
   if (size < sizeof length || !in.read(reinterpret_cast<char*>(&length), sizeof length)) {
     throw bad_file(file, "is too short for a safetensors file");
   }
-  if (length > size - sizeof length || length > most_header_bytes) {
+  if (length > size - sizeof length || length > max_header_bytes) {
     throw bad_file(file, "has a header longer than the file (truncated, or no safetensors file)");
   }
   std::string text(length, '\0');

@@ -147,7 +147,7 @@ inline SlowRun slow_simulate(const Schedule& schedule, const Costs& costs) {
       return (j.pass == Pass::B || j.pass == Pass::BW) && live >= schedule.memory_limits()[index(worker)];
     }
     if (j.pass != Pass::F) return false;
-    std::size_t most_stages = 0;
+    std::size_t max_stages = 0;
     std::map<std::uint32_t, int> unfinished;  // age -> micro-batch
     int others = 0;
     for (int b = 0; b < schedule.microbatches(); ++b) {
@@ -157,7 +157,7 @@ inline SlowRun slow_simulate(const Schedule& schedule, const Costs& costs) {
         here += schedule.compute(schedule.forward(s, b)) == worker ? 1U : 0U;
         age = std::min(age, schedule.turn(schedule.forward(s, b)));
       }
-      most_stages = std::max(most_stages, here);
+      max_stages = std::max(max_stages, here);
       for (const JobId other : all) {
         if (schedule.job(other).microbatch == b && schedule.compute(other) == worker && !ended[other]) {
           unfinished[age] = b;
@@ -170,7 +170,7 @@ inline SlowRun slow_simulate(const Schedule& schedule, const Costs& costs) {
       for (int s = 0; s < schedule.stages(); ++s)
         others += b != oldest && stash_is_live(s, b, worker) ? 1 : 0;
     }
-    return others + 1 > schedule.memory_limits()[index(worker)] - static_cast<int>(most_stages);
+    return others + 1 > schedule.memory_limits()[index(worker)] - static_cast<int>(max_stages);
   };
 
   double now = 0;

@@ -43,13 +43,15 @@ BAD = [
     ({"src/runtime/all.cpp": None}, "room runtime has no sources"),
     ({"src/plan/b/two.cpp": '#include "../a/one.hpp"\n'}, "is no header by its full path"),
     ({"src/plan/a/one.cpp": '#include <vector>\n'}, "does not begin with the header of its name"),
-    ({"src/plan/b/two.cpp": '#include "starpipe/plan/a/one.hpp"\n'}, "has no header of its name"),
+    ({"src/plan/b/two.cpp": '#include "starpipe/plan/a/one.hpp"\n'}, "includes no header of its room"),
     ({"src/plan/b/one.cpp": '#include "starpipe/plan/a/one.hpp"\n'}, "one is a file's name in plan/a and in plan/b"),
     ({"src/plan/a/one.hpp": ""}, "two headers are named one"),
     ({"docs/architecture.md": TABLE.replace("| `plan/a` | Numbers. | `base` |", "| `plan/a` | Numbers. | `base`, `plan/b` |"),
       "src/plan/a/one.cpp": '#include "starpipe/plan/a/one.hpp"\n#include "plan/b/x.hpp"\n', "src/plan/b/x.hpp": ""},
      "rooms include each other: plan/a -> plan/b -> plan/a"),
-    ({f"src/plan/b/f{i}.cpp": "" for i in range(rooms.MOST_FILES)}, "files side by side"),
+    ({f"src/plan/b/f{i}.cpp": "" for i in range(rooms.MAX_FILES)}, "files in a room"),
+    ({"src/plan/a/small.hpp": "", "src/plan/a/one.cpp": '#include "starpipe/plan/a/one.hpp"\n#include "plan/a/small.hpp"\n'},
+     "with one user belongs to its user"),
 ]
 
 

@@ -41,12 +41,12 @@ using Floats = std::vector<float>;
 
 // ---- networks ----
 
-/// `most_stages`: networks with the same number differ in their cuts only.
+/// `max_stages`: networks with the same number differ in their cuts only.
 inline model::Network tiny_gpt(int stages, model::Precision precision = model::Precision::fp32,
-                               int most_stages = 0, bool tied = false) {
+                               int max_stages = 0, bool tied = false) {
   model::ModelConfig config;
   config.kind = "gpt";
-  config.options["layers"] = std::max({4, stages - 2, most_stages - 2});
+  config.options["layers"] = std::max({4, stages - 2, max_stages - 2});
   config.options["hidden"] = 16;
   config.options["heads"] = 2;
   config.options["context"] = 16;

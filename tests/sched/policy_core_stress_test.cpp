@@ -81,7 +81,7 @@ class Stress {
     // For the worker's thread only:
     std::vector<JobId> ran;
     int live = 0;  // number of stashes
-    int most_live = 0;
+    int max_live = 0;
     int refusals = 0;
     std::vector<bool> ran_pinned = std::vector<bool>(others / 2);
   };
@@ -174,7 +174,7 @@ class Stress {
     here.ran.push_back(id);
     const plan::Pass pass = schedule_.job(id).pass;
     if (pass == plan::Pass::F) ++here.live;
-    here.most_live = std::max(here.most_live, here.live);
+    here.max_live = std::max(here.max_live, here.live);
     if (pass == plan::Pass::W || pass == plan::Pass::BW) --here.live;
     core_.finish(worker, id);
     schedule_.for_each_succ(id, [&](JobId next) {
@@ -200,7 +200,7 @@ class Stress {
         ASSERT_EQ(ran[i], order[i % order.size()]) << "job " << i << " of worker " << w;
       }
       if (schedule_.discipline() == Discipline::bounded) {
-        EXPECT_LE(at(w).most_live, schedule_.memory_limits()[index(w)]);
+        EXPECT_LE(at(w).max_live, schedule_.memory_limits()[index(w)]);
       }
     }
   }

@@ -34,7 +34,7 @@ using plan::testing::Random;
 using testing::StarPU;
 
 constexpr int dags = 10'000;
-constexpr int most_workers = 8;
+constexpr int max_workers = 8;
 
 enum class Kind {
   job,
@@ -280,7 +280,7 @@ TEST_P(RandomDags, LeaveTheRightValues) {
   const int workers = GetParam();
   const StarPU starpu(workers);
   Watchdog watchdog(workers);
-  for (int i = 0; i < dags / most_workers; ++i) {
+  for (int i = 0; i < dags / max_workers; ++i) {
     SCOPED_TRACE(::testing::Message() << "graph " << i);
     watchdog.at(i);
     Random random(static_cast<std::uint64_t>(workers * dags + i));
@@ -289,7 +289,7 @@ TEST_P(RandomDags, LeaveTheRightValues) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(OnWorkers, RandomDags, ::testing::Range(1, most_workers + 1),
+INSTANTIATE_TEST_SUITE_P(OnWorkers, RandomDags, ::testing::Range(1, max_workers + 1),
                          [](const auto& test) { return std::to_string(test.param); });
 
 }  // namespace

@@ -92,7 +92,7 @@ Schedule draw_schedule(Random& random, int workers) {
   }
 }
 
-std::uint64_t most_needed(const Schedule& schedule, const model::Network& network, const plan::Costs& costs) {
+std::uint64_t max_needed(const Schedule& schedule, const model::Network& network, const plan::Costs& costs) {
   const auto needs =
       memory_need(schedule, network, sgd, costs, plan::simulate(schedule, costs),
                   {.devices = {}, .on_gpu = std::vector<bool>(index(schedule.workers()), true)});
@@ -113,7 +113,7 @@ Graph draw_graph(std::uint64_t seed, int workers, int percent) {
   const auto need = [&](std::size_t rows) {
     graph.network = network_on(graph.schedule.graph(), rows);
     graph.costs.sizes = graph.network.sizes();
-    return static_cast<double>(most_needed(graph.schedule, graph.network, graph.costs));
+    return static_cast<double>(max_needed(graph.schedule, graph.network, graph.costs));
   };
   const double wanted = between(random, 50, percent) / 100.0 * static_cast<double>(small_gpu_memory);
   constexpr std::size_t probe = 4096;

@@ -15,11 +15,11 @@
 
 namespace starpipe::model::cuda {
 
-inline constexpr std::size_t most_shares = 128;  ///< largest number of shares of the rows
-inline constexpr unsigned rows_at_once = 8;      ///< rows that a block reads at a time, one a warp
+inline constexpr std::size_t max_shares = 128;  ///< largest number of shares of the rows
+inline constexpr unsigned rows_at_once = 8;     ///< rows that a block reads at a time, one a warp
 
 /// Floats of scratch that add_column_sums() needs for `sums` sums (sums per column times columns).
-constexpr std::size_t column_sums_scratch(std::size_t sums) { return most_shares * sums; }
+constexpr std::size_t column_sums_scratch(std::size_t sums) { return max_shares * sums; }
 
 /// Terms for add_column_sums(): a column's sum is the sum of a matrix's elements. Other classes of terms may
 /// have several sums a column, and load them from several matrices.
@@ -84,8 +84,8 @@ __global__ void sum_shares(std::size_t rows, std::size_t columns, std::size_t ro
 template <class Terms>
 void add_column_sums(const Context& on, const char* name, std::size_t rows, std::size_t columns,
                      const Terms& terms, float* sums, std::span<float> scratch) noexcept {
-  constexpr std::size_t least_rows = 64;  // a smaller share is not worth a block
-  const std::size_t most = scratch.empty() ? 1 : std::min(most_shares, ceil_div(rows, least_rows));
+  constexpr std::size_t min_rows = 64;  // a smaller share is not worth a block
+  const std::size_t most = scratch.empty() ? 1 : std::min(max_shares, ceil_div(rows, min_rows));
   const std::size_t rows_each = ceil_div(rows, most);
   const std::size_t shares = ceil_div(rows, rows_each);
   with_pack_size<Terms::pack_size>(columns % Terms::pack_size == 0 && terms.pack_aligned(), [&](auto size) {

@@ -56,7 +56,7 @@ inline Grid block_per_row(std::size_t rows, unsigned threads) noexcept {
   return {dim3(static_cast<unsigned>(rows)), dim3(threads)};
 }
 
-inline constexpr unsigned most_row_threads = 512;  ///< threads of a block that takes a row, at most
+inline constexpr unsigned max_row_threads = 512;  ///< threads of a block that takes a row, at most
 
 /// How a team divides the `count` columns of a row: in packs of N_ columns, which its threads take in turn.
 /// With Held_ > 0 no thread gets more than Held_ packs of a row, so that it can hold them in registers.
@@ -66,8 +66,8 @@ struct Columns : Team<PerBlock> {
   static constexpr int Held = Held_;
   // For __launch_bounds__: the most threads of a block, and blocks that must fit the registers of a
   // multiprocessor.
-  static constexpr unsigned block_threads = PerBlock ? most_row_threads : default_threads;
-  static constexpr unsigned least_blocks = 1024 / block_threads;
+  static constexpr unsigned block_threads = PerBlock ? max_row_threads : default_threads;
+  static constexpr unsigned min_blocks = 1024 / block_threads;
   unsigned count;
 
   /// The column at which this thread's p-th pack begins; >= count when the thread has no such pack.
@@ -128,15 +128,15 @@ void divide_rows(std::size_t rows, std::size_t columns, bool aligned, Function f
     if (packs_fit) return function(Columns<false, pack_size<T>, held>{{}, count}, warp_per_row(rows));
     return function(Columns<false, 1, 0>{{}, count}, warp_per_row(rows));
   }
-  if (packs_fit && threads <= most_row_threads) {
+  if (packs_fit && threads <= max_row_threads) {
     const auto warps = static_cast<unsigned>(ceil_div(threads, warp_size));
     return function(Columns<true, pack_size<T>, held>{{}, count}, block_per_row(rows, warps * warp_size));
   }
-  return function(Columns<true, 1, 0>{{}, count}, block_per_row(rows, most_row_threads));
+  return function(Columns<true, 1, 0>{{}, count}, block_per_row(rows, max_row_threads));
 }
 
 // Rows up to this many columns are a warp's, wider ones a block's.
-inline constexpr std::size_t most_warp_columns = 2048;
+inline constexpr std::size_t max_warp_columns = 2048;
 inline constexpr unsigned wide_row_threads =
     1024;  // blocks this large are few at a time, so caches hold their rows
 
@@ -145,7 +145,7 @@ inline constexpr unsigned wide_row_threads =
 template <class T, class Run>
 void with_teams(std::size_t rows, std::size_t columns, bool aligned, Run run) noexcept {
   with_pack_size<pack_size<T>>(aligned, [&](auto size) {
-    if (columns <= most_warp_columns) {
+    if (columns <= max_warp_columns) {
       run(std::false_type(), size, warp_per_row(rows));
     } else {
       run(std::true_type(), size, block_per_row(rows, wide_row_threads));

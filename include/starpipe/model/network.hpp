@@ -29,7 +29,7 @@ inline constexpr const char* sums_by_each = "each";
 inline constexpr const char* sums_by_one = "one";
 
 /// The most sequences or samples of a micro-batch.
-inline constexpr int most_samples = 1 << 20;
+inline constexpr int max_samples = 1 << 20;
 
 /// The value of a kind's own key: a whole number, a number, a truth value, text, or a list of whole numbers.
 /// For a list with one number a configuration may give the number alone.
@@ -64,7 +64,7 @@ T option(const ModelConfig& config, std::string_view key) {
 int option_or(const ModelConfig& config, std::string_view key, int otherwise);
 
 /// The largest number of shards of a layer (`model.tensor`); 1 for a kind that has no such key.
-int most_shards(const ModelConfig& config);
+int max_shards(const ModelConfig& config);
 
 /// A value for people and for files: "4", "0.5", "true", "relu", "[2, 1]".
 std::string to_string(const OptionValue& value);

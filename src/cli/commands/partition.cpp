@@ -33,8 +33,8 @@
 namespace starpipe::cli {
 namespace {
 
-constexpr int most_partition_workers = 1 << 10;
-constexpr int most_partition_chunks = 64;
+constexpr int max_partition_workers = 1 << 10;
+constexpr int max_partition_chunks = 64;
 
 struct PartitionOptions {
   std::string file;
@@ -231,7 +231,7 @@ void add_schedule_options(CLI::App& command, PartitionOptions& options) {
       .add_option("--chunks", options.asked.chunks,
                   "Stages on each worker (default: the schedule's own number, 1 for 1f1b)")
       ->type_name("C")
-      ->transform(whole_number(1, most_partition_chunks));
+      ->transform(whole_number(1, max_partition_chunks));
   command
       .add_option("--layout", options.layout,
                   "Worker of each stage with several chunks: loop (stage s on worker s mod W, default) or v "
@@ -262,7 +262,7 @@ void add_partition(CLI::App& app, Action& action) {
   command->add_option("--workers", options->asked.request.workers, "Number of workers")
       ->required()
       ->type_name("W")
-      ->transform(whole_number(1, most_partition_workers));
+      ->transform(whole_number(1, max_partition_workers));
   command
       ->add_option("--device", options->devices,
                    "Kind of device of the workers, which chooses their times: cpu or cuda for all, or one "

@@ -78,7 +78,7 @@ std::string text_of(const std::string& file, const std::vector<ScheduleResult>& 
   std::string text = fmt::format("{}: built for starpipe {}\n", file, STARPIPE_INTERFACE);
   // The first column is empty: steps are indented below their schedule.
   constexpr TableColumn left = {.align = Align::left};
-  constexpr std::array columns = {left, left, TableColumn{.align = Align::left, .least_width = 6}, left};
+  constexpr std::array columns = {left, left, TableColumn{.align = Align::left, .min_width = 6}, left};
   for (auto first = results.begin(); first != results.end();) {
     const auto next = std::find_if(first, results.end(), [&](const ScheduleResult& result) {
       return result.schedule != first->schedule;

@@ -59,8 +59,8 @@ struct SimOptions {
 // Steps of a simulated run: one warms up, since weights begin in main memory. Simulated steps repeat exactly,
 // so one more is enough.
 constexpr int steps = 2;
-constexpr int most_nodes = 4096;
-constexpr int most_ranks_per_node = 8;
+constexpr int max_nodes = 4096;
+constexpr int max_ranks_per_node = 8;
 
 /// The engine on SimGrid, which lies beside this program or is installed with it.
 fs::path find_engine() {
@@ -269,13 +269,13 @@ void add_sim(CLI::App& app, Action& action) {
       ->add_option(
           "--nodes", options->nodes,
           "Workers on all GPUs of this many nodes; without it, schedule.workers says how many there are")
-      ->transform(whole_number(1, most_nodes))
+      ->transform(whole_number(1, max_nodes))
       ->type_name("N");
   command
       ->add_option("--ranks-per-node", options->ranks_per_node,
                    "MPI ranks among which the GPUs of each node are divided")
       ->capture_default_str()
-      ->transform(whole_number(1, most_ranks_per_node))
+      ->transform(whole_number(1, max_ranks_per_node))
       ->type_name("N");
   command
       ->add_option("--sharing", options->sharing,

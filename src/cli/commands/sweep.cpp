@@ -34,7 +34,7 @@
 namespace starpipe::cli {
 namespace {
 
-constexpr std::size_t most_printed_rows = 60;
+constexpr std::size_t max_printed_rows = 60;
 
 struct SweepCommand {
   std::string study;
@@ -220,7 +220,7 @@ int sweep(const SweepCommand& command) {
   }
   const std::vector<nlohmann::ordered_json> rows = study_rows(study, all, options.folder);
   write_tables(rows, options.folder);
-  if (!command.block && rows.size() <= most_printed_rows) print(rows_text(study, rows) + "\n");
+  if (!command.block && rows.size() <= max_printed_rows) print(rows_text(study, rows) + "\n");
   print(summary(counts, runs.size(), options.folder) + failures(runs, options.folder));
   return counts.failed + counts.failed_before > 0 ? 1 : 0;
 }

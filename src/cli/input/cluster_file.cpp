@@ -22,7 +22,7 @@ namespace {
 
 using runtime::Cluster;
 
-constexpr int most_gpus = 8;  // of a node: StarPU is built for as many
+constexpr int max_gpus = 8;  // of a node: StarPU is built for as many
 
 constexpr std::array host_link_keys = {
     MapKey<Cluster>{"latency",
@@ -34,7 +34,7 @@ constexpr std::array host_link_keys = {
                       cluster.host_link.beta = 1 / bandwidth.value;
                     }},
     MapKey<Cluster>{"workers", [](const YamlValue& value, Cluster& cluster) {
-                      cluster.gpus_per_host_link = value.whole<int>(1, most_gpus);
+                      cluster.gpus_per_host_link = value.whole<int>(1, max_gpus);
                     }}};
 
 void require_keys(const YamlValue& value, const std::set<std::string>& seen,
@@ -82,7 +82,7 @@ Cluster read_cluster(const std::filesystem::path& file, std::optional<plan::Shar
   const auto seen = read_map(root, keys, [&](std::size_t key, const YamlValue& value) {
     switch (key) {
       case 0:
-        cluster.gpus_per_node = value.whole<int>(1, most_gpus);
+        cluster.gpus_per_node = value.whole<int>(1, max_gpus);
         break;
       case 1:
         cluster.gpu_memory = value.bytes();

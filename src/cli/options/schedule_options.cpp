@@ -16,7 +16,7 @@
 namespace starpipe::cli {
 namespace {
 
-constexpr int most_shards = 1 << 10;
+constexpr int max_shards = 1 << 10;
 
 }  // namespace
 
@@ -66,14 +66,14 @@ void TensorOptions::add_to(CLI::App& command) {
               "the stage before. Durations and bytes that are given are those of a stage; a shard has "
               "1/T of the times")
           ->type_name("T")
-          ->transform(whole_number(1, most_shards));
+          ->transform(whole_number(1, max_shards));
   command
       .add_option(
           "--tensor-workers", workers_each_,
           "Workers (D) that each worker becomes with --tensor: where the schedule has worker v, shard k "
           "is on worker D v + k mod D (default: T)")
       ->type_name("D")
-      ->transform(whole_number(1, most_shards))
+      ->transform(whole_number(1, max_shards))
       ->needs(tensor);
 }
 

@@ -27,7 +27,7 @@ using nlohmann::json;
 using plan::Finding;
 using Verdict = plan::Finding::Verdict;
 
-constexpr std::chrono::seconds most_to_start{20};
+constexpr std::chrono::seconds max_to_start{20};
 
 std::string configuration(const std::string& plugin, const std::string& name, int workers, int stages,
                           std::optional<int> groups) {
@@ -94,7 +94,7 @@ std::optional<std::string> find_launcher(std::string& problem) {
   }
   problem = "there is no mpiexec on PATH";
   for (const char* name : {"mpiexec.mpich", "mpiexec.hydra", "mpiexec"}) {
-    const SubprocessResult run = run_program({name, "-n", "2", "true"}, most_to_start);
+    const SubprocessResult run = run_program({name, "-n", "2", "true"}, max_to_start);
     if (run.failure.empty()) return name;
     if (!run.output.empty()) problem = fmt::format("{} does not start: {}", name, complaint(run));
   }

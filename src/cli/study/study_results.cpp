@@ -176,8 +176,8 @@ void put_compared(Json& row, const Report& report, const Report& policy) {
   put(row, "policy", policy.at("/ran"));
   put(row, "predicted_makespan", policy.at("/predicted_makespan"));
   put(row, "measured_makespan", policy.at("/makespan"));
-  put(row, "least_makespan", policy.smallest("/makespans"));
-  put(row, "most_makespan", policy.largest("/makespans"));
+  put(row, "min_makespan", policy.smallest("/makespans"));
+  put(row, "max_makespan", policy.largest("/makespans"));
   for (const char* name : {"bubble_fraction", "bytes_moved"}) {
     put(row, std::string("predicted_") + name, report.at(std::string("/predicted/") + name));
     put(row, std::string("measured_") + name, policy.at(std::string("/") + name));

@@ -27,14 +27,14 @@
 namespace starpipe::cli {
 namespace {
 
-constexpr std::size_t most_runs = 100'000;
+constexpr std::size_t max_runs = 100'000;
 
 /// The settings of one run without those of `set`: an entry of `runs`, and a point of the grid.
 std::vector<Settings> combinations(const Study& study) {
   std::vector<Settings> points = study.runs;
   for (const GridLine& line : study.grid) {
-    if (points.size() * line.size() > most_runs)
-      throw InputError(fmt::format("{}: grid: more than {} runs", study.source, most_runs));
+    if (points.size() * line.size() > max_runs)
+      throw InputError(fmt::format("{}: grid: more than {} runs", study.source, max_runs));
     std::vector<Settings> wider;
     for (const Settings& point : points) {
       for (const Settings& value : line) {
@@ -168,8 +168,8 @@ std::vector<StudyRun> runs_of(const Study& study, const RunCheck& check) {
         throw InputError(fmt::format("{}: two runs are the same: {}", study.source, run.title));
       runs.push_back(run);
     }
-    if (runs.size() > most_runs)
-      throw InputError(fmt::format("{}: more than {} runs", study.source, most_runs));
+    if (runs.size() > max_runs)
+      throw InputError(fmt::format("{}: more than {} runs", study.source, max_runs));
   }
   return runs;
 }
@@ -202,7 +202,7 @@ nlohmann::json InputFiles::marks(std::span<const std::filesystem::path> files) {
     const auto [known, is_new] = known_.try_emplace(file);
     if (is_new) {
       const std::uintmax_t bytes = std::filesystem::file_size(file);
-      known->second = {bytes, bytes <= most_read_bytes ? hash_of(read_file(file), hash_start) : 0};
+      known->second = {bytes, bytes <= max_read_bytes ? hash_of(read_file(file), hash_start) : 0};
     }
     all.push_back(known->second);
   }

@@ -49,7 +49,7 @@ class InputFiles {
  public:
   /// Larger files are known by their size, since reading the training data of every study would take too
   /// long.
-  static constexpr std::uintmax_t most_read_bytes = 16U << 20U;
+  static constexpr std::uintmax_t max_read_bytes = 16U << 20U;
 
   /// A value that changes with the contents of these files. Names that are no regular files are left out.
   nlohmann::json marks(std::span<const std::filesystem::path> files);

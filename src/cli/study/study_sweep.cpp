@@ -61,7 +61,7 @@ void print_to(const std::filesystem::path& log) {
 /// A place for a run: one share of this host's cores, or no particular cores.
 struct Place {
   std::string cores;  ///< hwloc's list of PUs; empty: not bound
-  int most_workers = 0;
+  int max_workers = 0;
   bool busy = false;
 };
 
@@ -123,7 +123,7 @@ class Sweep {
     const std::vector<runtime::RankOnHost> shares(index(options_.jobs), {.binding = all});
     for (std::size_t p = 0; p < shares.size(); ++p) {
       const std::string cores = host.share(shares, p).binding;
-      places_.push_back({.cores = cores, .most_workers = host.cores(cores)});
+      places_.push_back({.cores = cores, .max_workers = host.cores(cores)});
     }
   }
 
@@ -134,14 +134,14 @@ class Sweep {
   /// Whether the run fits into any place.
   [[nodiscard]] bool fits(std::size_t run) const {
     return places_.front().cores.empty() || std::ranges::any_of(places_, [&](const Place& place) {
-             return runs_[run].workers <= place.most_workers;
+             return runs_[run].workers <= place.max_workers;
            });
   }
 
   void start_runs() {
     while (!waiting_.empty()) {
       const auto place = std::ranges::find_if(places_, [&](const Place& p) {
-        return !p.busy && (p.cores.empty() || runs_[waiting_.front()].workers <= p.most_workers);
+        return !p.busy && (p.cores.empty() || runs_[waiting_.front()].workers <= p.max_workers);
       });
       if (place == places_.end()) return;
       const std::size_t run = waiting_.front();

@@ -25,7 +25,7 @@ namespace starpipe::model {
 namespace {
 
 /// The largest file whose digest covers all bytes: they are read in some hundredths of a second.
-constexpr std::size_t most_hashed_bytes = std::size_t{64} << 20U;
+constexpr std::size_t max_hashed_bytes = std::size_t{64} << 20U;
 
 std::uint64_t hash_of_bytes(std::span<const unsigned char> bytes, std::uint64_t hash) {
   std::uint64_t word = 0;
@@ -59,7 +59,7 @@ void TokenFile::sample() {
       has_nonzero[i % 2] = has_nonzero[i % 2] || tokens[i] != 0;
     }
   }
-  if (file_.bytes().size() <= most_hashed_bytes)
+  if (file_.bytes().size() <= max_hashed_bytes)
     digest_ = hash_of_bytes(file_.bytes().subspan(layout_.header_bytes), digest_);
   const bool is_flat = layout_.header_bytes == 0 && layout_.token_bytes == sizeof(std::uint16_t);
   if (is_flat && tokens.size() == memory.size() && has_nonzero[0] && !has_nonzero[1]) {

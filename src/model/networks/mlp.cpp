@@ -15,7 +15,7 @@
 namespace starpipe::model {
 namespace {
 
-constexpr int most_columns = 1 << 20;
+constexpr int max_columns = 1 << 20;
 
 /// A hidden layer and its GELU for one of its shards, which has outputs of the linear layer. GELU takes each
 /// output by itself, so the next layer reads the outputs of all shards side by side.
@@ -47,7 +47,7 @@ UnitGraph units(const ModelConfig& config, std::size_t microbatch_size) {
     throw InputError(
         fmt::format("model.branches: {} does not divide model.inputs, {}", branch_count, features));
   }
-  if (branch_count > 1 && most_shards(config) > 1) {
+  if (branch_count > 1 && max_shards(config) > 1) {
     throw InputError(fmt::format(
         "model.tensor: does not apply with model.branches, {}: only a chain has shards", branch_count));
   }
@@ -98,9 +98,9 @@ const bool registered = register_network(
      .data = {std::string(synthetic_data)},
      .keys =
          {{"layers", 4, "Number of hidden layers of each branch.", from_1_to(1 << 16)},
-          {"hidden", 128, "Columns of the hidden activations.", from_1_to(most_columns)},
-          {"inputs", 16, "Features of a sample; each branch reads an equal share.", from_1_to(most_columns)},
-          {"outputs", 4, "Columns of the regression target.", from_1_to(most_columns)},
+          {"hidden", 128, "Columns of the hidden activations.", from_1_to(max_columns)},
+          {"inputs", 16, "Features of a sample; each branch reads an equal share.", from_1_to(max_columns)},
+          {"outputs", 4, "Columns of the regression target.", from_1_to(max_columns)},
           {"branches",
            1,
            "Number of encoders side by side; the last layer joins their outputs.",

@@ -47,7 +47,7 @@ std::vector<std::size_t> shards_of_layers(const ModelConfig& config) {
 }
 
 void require_sums_of_shards(const ModelConfig& config) {
-  if (most_shards(config) > 1 || option<std::string>(config, sums_key) == sums_by_each) return;
+  if (max_shards(config) > 1 || option<std::string>(config, sums_key) == sums_by_each) return;
   throw InputError(fmt::format("model.sums: {} needs shards, but model.tensor is 1",
                                option<std::string>(config, sums_key)));
 }

@@ -41,7 +41,7 @@ constexpr double right_margin = 24;
 constexpr double row_gap = 3;
 constexpr double title_height = 34;
 constexpr double run_gap = 18;
-constexpr std::size_t most_rects = 4000;
+constexpr std::size_t max_rects = 4000;
 class Svg {
  public:
   Svg(std::span<const SvgRun> runs, const SvgOptions& options)
@@ -62,7 +62,7 @@ class Svg {
     unit_ = ShownUnit(options.unit, makespan_);
     row_height_ = std::clamp(720.0 / static_cast<double>(std::max<std::size_t>(rows, 1)), 8.0, 32.0);
     scale_ = makespan_ > 0 ? (width_ - left_margin - right_margin) / makespan_ : 1;
-    as_rects_ = jobs <= most_rects;
+    as_rects_ = jobs <= max_rects;
   }
 
   std::string draw() {

@@ -25,8 +25,8 @@
 namespace starpipe::plan {
 namespace {
 
-constexpr std::size_t most_producers = 3;  // in a line
-constexpr std::size_t most_rows = 5;       // of lists that begin with the most important
+constexpr std::size_t max_producers = 3;  // in a line
+constexpr std::size_t max_rows = 5;       // of lists that begin with the most important
 
 // Makespans are rounded before they are subtracted: so the figures of a table add up.
 std::int64_t hundredths_of_ms(double seconds) { return std::llround(seconds * 1e5); }
@@ -158,7 +158,7 @@ std::string idle_table(const ComparedRun& run) {
   const auto waits = producer_waits(measured_parts, run.measured);
   std::vector<std::string> producers;
   for (const auto& [stage, pass, worker, seconds] : waits) {
-    if (producers.size() == most_producers) break;
+    if (producers.size() == max_producers) break;
     producers.push_back(fmt::format("{} ({:.2f} ms)", kernel_text(pass, stage, worker), seconds * 1e3));
   }
   if (!producers.empty())
@@ -186,7 +186,7 @@ std::string path_table(const RecordedStep& step) {
   int other_count = 0;
   for (std::size_t i = 0; i < path.jobs.size(); ++i) {
     const auto& [stage, pass, worker, count, seconds] = path.jobs[i];
-    if (i < most_rows) {
+    if (i < max_rows) {
       add(kernel_text(pass, stage, worker), std::to_string(count), seconds);
     } else {
       other_jobs += seconds;
@@ -206,7 +206,7 @@ std::string kernel_table(const ComparedRun& run) {
                                   TableColumn{Align::right, 10}, TableColumn{Align::right, 12}};
   std::vector<TableRow> rows = {{"Slowest kernels", "jobs", "ms a job", "x typical"}};
   const auto kernels = kernel_speeds(run.measured, run.work);
-  for (std::size_t i = 0; i < std::min(most_rows, kernels.size()); ++i) {
+  for (std::size_t i = 0; i < std::min(max_rows, kernels.size()); ++i) {
     const auto& [stage, pass, worker, jobs, mean, ratio] = kernels[i];
     rows.push_back({kernel_text(pass, stage, worker), std::to_string(jobs), fmt::format("{:.3f}", mean * 1e3),
                     fmt::format("{:.2f}", ratio)});
@@ -221,7 +221,7 @@ std::string link_table(const RecordedStep& step) {
   constexpr std::array columns = {TableColumn{Align::left, 28}, TableColumn{Align::right, 6},
                                   TableColumn{Align::right, 10}, TableColumn{Align::right, 12}};
   std::vector<TableRow> rows = {{"Slowest links", "seen", "median ms", "x typical"}};
-  for (std::size_t i = 0; i < std::min(most_rows, links.size()); ++i) {
+  for (std::size_t i = 0; i < std::min(max_rows, links.size()); ++i) {
     const auto& [from, to, transfers, median, ratio] = links[i];
     rows.push_back({fmt::format("worker {} to {}", from, to), std::to_string(transfers),
                     fmt::format("{:.3f}", median * 1e3), fmt::format("{:.2f}", ratio)});
@@ -326,7 +326,8 @@ ordered_json path_json(const RecordedStep& step) {
     one["time"] = whole_nanoseconds(of_kind.seconds);
     return one;
   });
-  return {{"jobs", jobs}, {"transfers", links_json(path.links)}, {"runtime", whole_nanoseconds(path.runtime)}};
+  return {
+      {"jobs", jobs}, {"transfers", links_json(path.links)}, {"runtime", whole_nanoseconds(path.runtime)}};
 }
 
 }  // namespace

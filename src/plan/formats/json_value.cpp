@@ -171,9 +171,9 @@ class Structure : public nlohmann::json_sax<json> {
  private:
   bool open() {
     keys_.emplace_back();
-    if (!rules_.most_levels || keys_.size() <= static_cast<std::size_t>(*rules_.most_levels)) return true;
+    if (!rules_.max_levels || keys_.size() <= static_cast<std::size_t>(*rules_.max_levels)) return true;
     throw InputError(
-        fmt::format("{}: its values are nested in more than {} levels", source_name_, *rules_.most_levels));
+        fmt::format("{}: its values are nested in more than {} levels", source_name_, *rules_.max_levels));
   }
   bool close() {
     keys_.pop_back();

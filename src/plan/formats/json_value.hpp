@@ -72,8 +72,8 @@ class JsonValue {
 /// What a JSON text must keep to beside the grammar. nlohmann's parser checks neither, and its callback,
 /// which could, takes time in proportion to the square of an array's length.
 struct JsonRules {
-  bool different_keys = false;          ///< no object has a key twice; the parser would keep the last value
-  std::optional<int> most_levels = {};  ///< of nesting: values are written and copied by recursion
+  bool different_keys = false;         ///< no object has a key twice; the parser would keep the last value
+  std::optional<int> max_levels = {};  ///< of nesting: values are written and copied by recursion
 };
 
 /// Throws InputError, beginning with `source_name`, when the text breaks a rule. Says nothing of text that is

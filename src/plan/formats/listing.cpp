@@ -126,11 +126,11 @@ class Completeness {
   /// A job of the listing that waits for `job`, which is missing; null when there is none.
   [[nodiscard]] const ListEntry* waiting_for(const Job& job) const {
     const auto [s, b, pass] = job;
-    constexpr int most_stages = 1'000'000;  // beyond, the stage graph is not built
+    constexpr int max_stages = 1'000'000;  // beyond, the stage graph is not built
     std::vector<Job> candidates;
     if (pass == Pass::F) candidates = {{s, b, Pass::BW}, {s, b, Pass::B}};
     if (pass == Pass::B) candidates = {{s, b, Pass::W}};
-    if (pass != Pass::W && stages_ <= most_stages) {
+    if (pass != Pass::W && stages_ <= max_stages) {
       const StageGraph graph = listing_.graph(stages_);
       for (const int other : pass == Pass::F ? graph.succ(s) : graph.pred(s)) {
         if (pass == Pass::F) candidates.push_back({other, b, Pass::F});

@@ -208,11 +208,11 @@ Costs read_recorded_costs(const JsonValue& record, int stages) {
 }
 
 RecordedStep read_recorded_step(const JsonValue& record, const std::string& source_name) {
-  constexpr int most_workers = 1'000'000;  // memory is allocated for each
+  constexpr int max_workers = 1'000'000;  // memory is allocated for each
   const JsonValue about = record.at("schedule").object();
   const JsonValue jobs = record.at("jobs").object();
   const int workers = about.at("workers").whole(1);
-  if (workers > most_workers) about.at("workers").fail(fmt::format("must be at most {}", most_workers));
+  if (workers > max_workers) about.at("workers").fail(fmt::format("must be at most {}", max_workers));
   const std::vector<int> compute = read_workers(jobs.at("worker").array(), workers);
   if (compute.empty()) jobs.at("worker").fail("no jobs");
   const std::vector<int> weights = read_other_workers(jobs, "weights", workers, compute);

@@ -150,7 +150,7 @@ nlohmann::ordered_json search_json(const SearchResult& result, const SearchOptio
 
 namespace {
 
-constexpr std::int64_t most_jobs = 2'000'000;
+constexpr std::int64_t max_jobs = 2'000'000;
 
 /// The message of a schedule that refuses its request, `PART: WHY`. The option that asked for the part takes
 /// the place of the part, which has no option of its own here.
@@ -204,7 +204,7 @@ void follow_schedule(ScheduledPartition& options) {
   const int stages = options.general || (free && chunks == 1)
                          ? std::min(units, options.general ? units : request.workers)
                          : request.workers * chunks;
-  if (std::int64_t{stages} * options.microbatches > most_jobs) {
+  if (std::int64_t{stages} * options.microbatches > max_jobs) {
     throw RequestError(
         fmt::format("microbatches: {} micro-batches of {} stages are too many jobs to simulate",
                     options.microbatches, stages));

@@ -265,7 +265,7 @@ Finding split_backward(std::string_view name) {
 }
 
 // The smallest limit, the same for all workers, under which `check` lets the schedule run bounded.
-std::optional<int> least_limit(const Schedule& schedule, std::string& problem) {
+std::optional<int> min_limit(const Schedule& schedule, std::string& problem) {
   for (int limit = 1; limit <= schedule.stages() * schedule.microbatches(); ++limit) {
     const std::vector<int> limits(index(schedule.workers()), limit);
     problem = check(schedule.with(Discipline::bounded, limits)).problem;
@@ -304,7 +304,7 @@ Finding memory_limit(std::string_view name) {
   sweep(name, chains, [&](const ScheduleRequest& request, const Schedule& schedule) {
     require_within(schedule, request);  // limits of its own
     std::string problem;
-    const auto limit = least_limit(schedule, problem);
+    const auto limit = min_limit(schedule, problem);
     if (!limit) {
       why_not = fmt::format("{}: {}", describe(request), problem);
       return;

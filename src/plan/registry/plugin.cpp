@@ -184,9 +184,9 @@ void require_usable(const std::vector<ScheduleEntry>& schedules, const std::file
       refuse("the name of a schedule must be letters, digits and signs, without blanks");
     }
     if (!entry.build) refuse(fmt::format("schedule '{}' has no function that builds it", entry.name));
-    if (entry.stages_per_worker < 1 || entry.stages_per_worker > most_stages_per_worker) {
+    if (entry.stages_per_worker < 1 || entry.stages_per_worker > max_stages_per_worker) {
       refuse(fmt::format("schedule '{}' has {} stages a worker, need 1 to {}", entry.name,
-                         entry.stages_per_worker, most_stages_per_worker));
+                         entry.stages_per_worker, max_stages_per_worker));
     }
     std::set<std::string_view> options;
     for (const ScheduleOption& option : entry.options) {

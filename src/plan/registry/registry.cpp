@@ -151,9 +151,9 @@ int default_stages(const ScheduleEntry& entry, int workers, const ScheduleOption
                    const std::optional<int>& groups) {
   const ScheduleOptions complete = complete_options(entry, options);
   const int of_worker = entry.stages_with ? entry.stages_with(complete) : entry.stages_per_worker;
-  if (of_worker < 1 || of_worker > most_stages_per_worker) {
+  if (of_worker < 1 || of_worker > max_stages_per_worker) {
     throw BrokenSchedule(fmt::format("schedule '{}': {} stages per worker, expected 1 to {}", entry.name,
-                                     of_worker, most_stages_per_worker));
+                                     of_worker, max_stages_per_worker));
   }
   // The schedule itself refuses groups that are not equal.
   const bool divides = entry.chain_of_group && groups.value_or(0) > 0 && workers % *groups == 0;

@@ -67,7 +67,7 @@ std::string out_of_range(const Schedule& schedule, JobId id) {
 // For each worker, the smallest limit with which the bounded discipline finishes: the largest number of
 // stages of one micro-batch whose forward passes it runs (c of WorkerQueue). With recomputation 1: a stash
 // then waits only for its W, which the worker can run right after B.
-std::vector<int> most_stages(const Schedule& schedule) {
+std::vector<int> max_stages(const Schedule& schedule) {
   std::vector<int> most(index(schedule.workers()), schedule.recompute() ? 1 : 0);
   std::vector<int> here(most.size());
   for (int b = 0; b < schedule.microbatches() && !schedule.recompute(); ++b) {
@@ -116,7 +116,7 @@ std::string bounded_problem(const Schedule& schedule) {
         to_string(schedule.job(maker).pass), schedule.compute(maker));
   }
   const auto limits = schedule.memory_limits();
-  const auto need = most_stages(schedule);
+  const auto need = max_stages(schedule);
   for (std::size_t w = 0; w < need.size(); ++w) {
     if (limits[w] >= need[w]) continue;
     return fmt::format(

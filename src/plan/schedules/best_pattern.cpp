@@ -295,7 +295,7 @@ PeriodicPattern thinned_star(std::span<const ChainStage> chain, std::span<const 
   for (const int limit : limits) {
     before.push_back(limit / k < std::numeric_limits<int>::max() - limit ? limit + limit / k : limit);
   }
-  return thinned(one_forward_one_backward_star(chain, least_period(chain, before)), k);
+  return thinned(one_forward_one_backward_star(chain, min_period(chain, before)), k);
 }
 
 }  // namespace
@@ -313,7 +313,7 @@ PeriodicSearch best_pattern(std::span<const ChainStage> chain, std::span<const i
                             std::int64_t work) {
   const double bound = period_bound(chain, limits);
   if (most < 1) throw InputError(fmt::format("best_pattern: most must be at least 1, not {}", most));
-  PeriodicSearch best{one_forward_one_backward_star(chain, least_period(chain, limits)), true};
+  PeriodicSearch best{one_forward_one_backward_star(chain, min_period(chain, limits)), true};
   const auto reached = [&] { return best.pattern.normalized_period() <= bound * (1 + period_tolerance); };
   const auto improves = [&](const PeriodicPattern& other) {
     return other.normalized_period() < best.pattern.normalized_period() * (1 - period_tolerance);

@@ -130,7 +130,7 @@ class ListSchedule {
     }
     const double gap = arrives - worker.time;
     if (gap > 0 && !worker.waiting.empty() && short_gaps_.before(job, problem_->graph.size()) &&
-        (short_gaps_.always || gap > most_idle_ - worker.idle)) {
+        (short_gaps_.always || gap > max_idle_ - worker.idle)) {
       run_weight_gradient(worker);
     }
     const double start = std::max(worker.time, arrives);
@@ -138,7 +138,7 @@ class ListSchedule {
       worker.start = start;
     } else {
       worker.idle += start - worker.time;
-      most_idle_ = std::max(most_idle_, worker.idle);
+      max_idle_ = std::max(max_idle_, worker.idle);
     }
     worker.time = start + problem_->costs.duration(job.stage).of(job.pass);
     worker.row.push_back(job);
@@ -167,7 +167,7 @@ class ListSchedule {
   std::vector<Worker> workers_;
   std::vector<double> forward_end_;
   std::vector<double> backward_end_;
-  double most_idle_ = 0;
+  double max_idle_ = 0;
 };
 
 }  // namespace

@@ -79,7 +79,7 @@ PeriodicPattern one_forward_one_backward_star(std::span<const ChainStage> chain,
   return builder.pattern();
 }
 
-double least_period(std::span<const ChainStage> chain, std::span<const int> limits) {
+double min_period(std::span<const ChainStage> chain, std::span<const int> limits) {
   detail::require_limits(chain, limits);
   // A longer period makes no group number larger, and a single group keeps any limits. Invariant: the answer
   // is in [low, high], and `high` keeps the limits.

@@ -25,7 +25,7 @@ PeriodicPattern one_forward_one_backward_star(std::span<const ChainStage> chain,
 /// are finitely many candidates; a bisection that jumps from candidate to candidate takes O(log(range))
 /// rounds of O(stages). Throws InputError for an invalid chain, or unless there is one limit a stage, each at
 /// least 1.
-double least_period(std::span<const ChainStage> chain, std::span<const int> limits);
+double min_period(std::span<const ChainStage> chain, std::span<const int> limits);
 
 /// A pattern in which the busiest worker never idles, for stage s on worker `workers[s]`, contiguous or not.
 /// Memory is not limited; such shifts always exist (Pipelined Model Parallelism, theorem 1). Throws

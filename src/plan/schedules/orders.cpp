@@ -45,8 +45,8 @@ void check_order(const BuildingBlock& block, const Passes& passes, const BlockPa
 }  // namespace
 
 void BuildingBlock::validate() const {
-  constexpr std::int64_t most_cells = 20'000'000;
-  if (std::int64_t{workers} * interval > most_cells) {
+  constexpr std::int64_t max_cells = 20'000'000;
+  if (std::int64_t{workers} * interval > max_cells) {
     throw InputError(fmt::format("building block: {} workers and an interval of {} are too many cells",
                                  workers, interval));
   }
@@ -246,8 +246,8 @@ std::vector<std::vector<Job>> Grid::rows() const {
 }
 
 void Grid::reorder(Steady steady, std::optional<int> peak) {
-  constexpr std::int64_t most_cells = 50'000'000;
-  if (std::int64_t{workers_} * end() > most_cells) {
+  constexpr std::int64_t max_cells = 50'000'000;
+  if (std::int64_t{workers_} * end() > max_cells) {
     throw InputError(fmt::format("{} workers and {} micro-batches are too many cells to reorder", workers_,
                                  microbatches_));
   }

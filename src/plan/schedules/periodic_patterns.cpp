@@ -6,16 +6,16 @@
 #include <functional>
 #include <limits>
 
-#include "plan/schedules/read_request.hpp"
-#include "starpipe/base/index.hpp"
 #include "plan/schedules/best_pattern.hpp"
 #include "plan/schedules/one_forward_one_backward_star.hpp"
+#include "plan/schedules/read_request.hpp"
+#include "starpipe/base/index.hpp"
 
 namespace starpipe::plan {
 namespace {
 
-constexpr int most_repetitions = 4;
-constexpr double most_parts = 16;  // number of stages that stand for one transfer
+constexpr int max_repetitions = 4;
+constexpr double max_parts = 16;  // number of stages that stand for one transfer
 
 /// The stages as a chain in which each transfer that overlaps compute is a stage on a worker of its own, a
 /// link (Pipelined Model Parallelism, section 3.1). Real links carry several transfers at a time, so a long
@@ -35,7 +35,7 @@ struct LinkedChain {
       const Link between = costs.link(s, s + 1);
       const ChainStage link{.forward = between.time(costs.size(s).activation),
                             .backward = between.time(costs.size(s).gradient)};
-      const double parts = std::min(std::ceil(link.time() / longest), most_parts);
+      const double parts = std::min(std::ceil(link.time() / longest), max_parts);
       for (int part = 0; part < static_cast<int>(parts); ++part) {
         add({.forward = link.forward / parts, .backward = link.backward / parts}, -1,
             std::numeric_limits<int>::max());
@@ -94,7 +94,7 @@ const bool registered_star = register_schedule(
      [](const ScheduleRequest& request) {
        return periodic("1f1b-star", request,
                        [](std::span<const ChainStage> chain, std::span<const int> limits) {
-                         return one_forward_one_backward_star(chain, least_period(chain, limits));
+                         return one_forward_one_backward_star(chain, min_period(chain, limits));
                        });
      }});
 
@@ -104,7 +104,7 @@ const bool registered_k_periodic = register_schedule(
      [](const ScheduleRequest& request) {
        return periodic("k-periodic", request,
                        [](std::span<const ChainStage> chain, std::span<const int> limits) {
-                         return best_pattern(chain, limits, most_repetitions).pattern;
+                         return best_pattern(chain, limits, max_repetitions).pattern;
                        });
      }});
 

@@ -61,7 +61,7 @@ class Packing {
 
  private:
   [[nodiscard]] double time(int unit, int worker) const { return problem_.time({unit, unit + 1}, worker); }
-  [[nodiscard]] double work(int unit) const { return problem_.least_work({unit, unit + 1}); }
+  [[nodiscard]] double work(int unit) const { return problem_.min_work({unit, unit + 1}); }
 
   /// Whether the remaining units may fit below the best value. Room on a worker that is too small for its
   /// shortest unit does not count.
@@ -120,8 +120,8 @@ class ChainSearch {
         goal_(goal),
         budget_(budget),
         sequence_(problem.request().stage_workers),
-        most_stages_(placed() ? static_cast<int>(sequence_.size())
-                              : problem.request().most_stages.value_or(problem.units())),
+        max_stages_(placed() ? static_cast<int>(sequence_.size())
+                             : problem.request().max_stages.value_or(problem.units())),
         workers_(index(problem.workers())),
         owners_(index(problem.units())) {
     // open_[n]: the workers of the first n stages of the placement.
@@ -152,7 +152,7 @@ class ChainSearch {
 
   /// A lower bound of what the units before `end` add to the workers' values.
   [[nodiscard]] double rest(int end) const {
-    return goal_ == Goal::bottleneck ? problem_.least_work({0, end}) : problem_.least_memory({0, end});
+    return goal_ == Goal::bottleneck ? problem_.min_work({0, end}) : problem_.min_memory({0, end});
   }
 
   /// Whether the units before `end` may fit on the workers that can still get units. `stage` is the stage of
@@ -186,11 +186,11 @@ class ChainSearch {
 
   void go_on(int unit, int worker, int following, double largest) {
     if (unit == 0) {
-      if (!placed() || following + 1 == most_stages_) keep(worker, largest);
+      if (!placed() || following + 1 == max_stages_) keep(worker, largest);
       return;
     }
     if (!budget_.take_step() || !has_room(unit, following)) return;
-    const int stages_left = most_stages_ - 1 - following;
+    const int stages_left = max_stages_ - 1 - following;
     const bool may_stay = !placed() || unit > stages_left;
     if (may_stay) place(unit - 1, worker, following, largest, 0);
     if (stages_left == 0 || budget_.done()) return;
@@ -259,7 +259,7 @@ class ChainSearch {
   Goal goal_;
   Budget& budget_;
   std::vector<int> sequence_;
-  int most_stages_;
+  int max_stages_;
   std::vector<std::vector<int>> open_;
   std::vector<int> all_;
   std::vector<Worker> workers_;
@@ -276,7 +276,7 @@ BestStages branch_and_bound(const PartitionProblem& problem, Goal goal) {
   const double start = result.stages ? value_of(problem, goal, *result.stages) : infinity;
   Budget budget(request.steps, start, problem.lower_bound(goal));
   const bool free_order = request.allocation == Allocation::general && !problem.has_transfers() &&
-                          goal == Goal::bottleneck && !request.most_stages && !problem.has_limit();
+                          goal == Goal::bottleneck && !request.max_stages && !problem.has_limit();
   if (free_order) {
     if (const auto owner = Packing(problem, budget).run()) result.stages = stages_of(*owner);
   } else if (auto stages = ChainSearch(problem, goal, budget).run()) {

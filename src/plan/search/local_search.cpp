@@ -97,7 +97,7 @@ class LocalSearch {
   }
 
   [[nodiscard]] bool allowed(const Stages& stages) const {
-    return stages.size() <= problem_.request().most_stages.value_or(problem_.units());
+    return stages.size() <= problem_.request().max_stages.value_or(problem_.units());
   }
 
   /// Whether the stages are better than `best`; if so, `best` becomes their score.
@@ -179,7 +179,7 @@ Stages greedy(const PartitionProblem& problem) {
   std::vector<int> order(index(problem.units()));
   std::iota(order.begin(), order.end(), 0);
   std::ranges::stable_sort(order, std::greater<>(), [&](int unit) {
-    return problem.least_work({unit, unit + 1});
+    return problem.min_work({unit, unit + 1});
   });
   std::vector<double> loads(index(problem.workers()), 0);
   std::vector<int> owner(order.size());
@@ -216,7 +216,7 @@ std::optional<Stages> local_search(const PartitionProblem& problem, Goal goal) {
   const bool placed = request.allocation == Allocation::placed;
   // The start for the goal keeps the memory limit; the start with the least memory may become better.
   for (const Goal start : {goal, Goal::memory}) {
-    auto found = one_stage_each(problem, request.most_stages.value_or(problem.units()), start);
+    auto found = one_stage_each(problem, request.max_stages.value_or(problem.units()), start);
     if (found) search.improve(std::move(*found));
   }
   if (!placed) search.improve(greedy(problem));

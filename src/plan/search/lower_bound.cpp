@@ -59,10 +59,10 @@ struct Load {
   double from_forward = infinity;                 ///< smallest r(s)
   double after_backward = infinity;               ///< smallest t(s)
   double forward = 0, backward = 0, weights = 0;  ///< times of all F, B and W of one micro-batch
-  double least_forward = infinity, least_backward = infinity, least_weights = infinity;
-  double most_forward = 0;
+  double min_forward = infinity, min_backward = infinity, min_weights = infinity;
+  double max_forward = 0;
   double stash = 0;          ///< memory of all stashes of one micro-batch
-  double most_stash = 0;     ///< memory of the largest stash
+  double max_stash = 0;      ///< memory of the largest stash
   double forward_rate = 0;   ///< largest time of F per memory of its stash
   double backward_rate = 0;  ///< largest time of B and W per memory of their stash
   double limit = 0;          ///< `K`; a multiple of the stash where all stashes are equal
@@ -71,7 +71,7 @@ struct Load {
 Load load_of(const Instance& instance, const Chain& chain, int worker) {
   const auto& [F, B, W] = instance.time;
   Load load;
-  double least_stash = infinity;
+  double min_stash = infinity;
   for (const int stage : instance.stages_of[index(worker)]) {
     const std::size_t s = index(stage);
     const double size = instance.stash[s];
@@ -82,13 +82,13 @@ Load load_of(const Instance& instance, const Chain& chain, int worker) {
     load.forward += F[s];
     load.backward += B[s];
     load.weights += W[s];
-    load.least_forward = std::min(load.least_forward, F[s]);
-    load.least_backward = std::min(load.least_backward, B[s]);
-    load.least_weights = std::min(load.least_weights, W[s]);
-    load.most_forward = std::max(load.most_forward, F[s]);
+    load.min_forward = std::min(load.min_forward, F[s]);
+    load.min_backward = std::min(load.min_backward, B[s]);
+    load.min_weights = std::min(load.min_weights, W[s]);
+    load.max_forward = std::max(load.max_forward, F[s]);
     load.stash += size;
-    load.most_stash = std::max(load.most_stash, size);
-    least_stash = std::min(least_stash, size);
+    load.max_stash = std::max(load.max_stash, size);
+    min_stash = std::min(min_stash, size);
     if (size > 0) {
       load.forward_rate = std::max(load.forward_rate, F[s] / size);
       load.backward_rate = std::max(load.backward_rate, (B[s] + W[s]) / size);
@@ -97,9 +97,9 @@ Load load_of(const Instance& instance, const Chain& chain, int worker) {
     }
   }
   const bool whole =
-      least_stash == load.most_stash && least_stash > 0 && instance.limits[index(worker)] < infinity;
+      min_stash == load.max_stash && min_stash > 0 && instance.limits[index(worker)] < infinity;
   const double limit = instance.limits_with_slack[index(worker)];
-  load.limit = whole ? std::floor(limit / least_stash) * least_stash : limit;
+  load.limit = whole ? std::floor(limit / min_stash) * min_stash : limit;
   return load;
 }
 
@@ -116,7 +116,7 @@ double work_bound(const Load& load, double microbatches) {
                                  microbatches * load.forward});
   const double idle_before = load.first_backward - early;
   // Work that can run after the last F began, this F included.
-  const double late = load.most_forward + time_for(load.limit, load.backward_rate);
+  const double late = load.max_forward + time_for(load.limit, load.backward_rate);
   const double idle_after = std::max(0.0, load.from_forward - late);
   // Whether fill and drain cannot overlap (bound 5).
   const bool disjoint = microbatches * load.stash > load.limit * (1 + 1e-9);
@@ -138,14 +138,13 @@ double excess_of(const Instance& instance, const Chain& chain, const Load& load,
   const auto wait = [&](double time) { return std::max(0.0, time - backward_gap); };
   // `before`: W of the upper stage runs before B of the lower stage; `after`: it runs after B.
   const double before = wait(W[upper]) * below +
-                        std::min({(wait(W[upper] + load.least_forward) - wait(W[upper])) * below,
-                                  load.least_forward * stash[lower], (B[lower] + W[lower]) * stash[upper]});
+                        std::min({(wait(W[upper] + load.min_forward) - wait(W[upper])) * below,
+                                  load.min_forward * stash[lower], (B[lower] + W[lower]) * stash[upper]});
   const double weights = std::min(W[lower], W[upper]);
-  const double after =
-      (backward_gap + B[lower]) * stash[upper] +
-      (weights + std::min(load.least_forward, weights)) * std::min(stash[lower], stash[upper]);
+  const double after = (backward_gap + B[lower]) * stash[upper] +
+                       (weights + std::min(load.min_forward, weights)) * std::min(stash[lower], stash[upper]);
   const double between_forward =
-      std::min(std::max(0.0, load.least_weights - forward_gap) * below, F[lower] * stash[upper]);
+      std::min(std::max(0.0, load.min_weights - forward_gap) * below, F[lower] * stash[upper]);
   return between_forward + std::min(before, after);
 }
 
@@ -161,18 +160,18 @@ double memory_bound(const Instance& instance, const Chain& chain, const Load& lo
   // `unfilled`: the sum over these steps of the memory that is not in use.
   double unfilled = 0;
   double steps = 0;
-  for (double live = load.most_stash; live < limit; live += load.most_stash) {
+  for (double live = load.max_stash; live < limit; live += load.max_stash) {
     unfilled += limit - live;
     ++steps;
   }
-  const double fixed = load.head + load.after_backward - load.least_weights;
-  const double up = steps * load.least_forward;
-  const double down = steps * load.least_backward;
+  const double fixed = load.head + load.after_backward - load.min_weights;
+  const double up = steps * load.min_forward;
+  const double down = steps * load.min_backward;
   // Whether memory has filled before it empties.
   const bool disjoint = known - fixed >= up + down;
   // Whether, in addition, no B can start while memory fills, and no F can end while it empties (bound 7).
   const bool pure = disjoint && load.first_backward - load.head >= up &&
-                    load.from_forward - load.most_forward >= load.after_backward - load.least_weights + down;
+                    load.from_forward - load.max_forward >= load.after_backward - load.min_weights + down;
 
   double area = 0;
   double below = 0;
@@ -181,7 +180,7 @@ double memory_bound(const Instance& instance, const Chain& chain, const Load& lo
   for (std::size_t i = 0; i < stages.size(); ++i) {
     const std::size_t s = index(stages[i]);
     const double life = chain.backward_start[s] + instance.time[1][s] - chain.forward_start[s];
-    area += instance.microbatches * instance.stash[s] * (life + load.least_weights);
+    area += instance.microbatches * instance.stash[s] * (life + load.min_weights);
     below += instance.stash[s];
     if (i + 1 == stages.size() || used == stages[i]) continue;
     const std::size_t next = index(stages[i + 1]);
@@ -189,11 +188,11 @@ double memory_bound(const Instance& instance, const Chain& chain, const Load& lo
     if (excess == 0) continue;
     used = stages[i + 1];
     const double least = std::min(instance.stash[s], instance.stash[next]);
-    const double most_live = least > 0 ? std::floor(limit / least * (1 + 1e-9)) : infinity;
-    if (pure) area += std::max(0.0, instance.microbatches - most_live) * excess;
+    const double max_live = least > 0 ? std::floor(limit / least * (1 + 1e-9)) : infinity;
+    if (pure) area += std::max(0.0, instance.microbatches - max_live) * excess;
   }
-  const double ramps = unfilled * (disjoint ? load.least_forward + load.least_backward
-                                            : std::max(load.least_forward, load.least_backward));
+  const double ramps = unfilled * (disjoint ? load.min_forward + load.min_backward
+                                            : std::max(load.min_forward, load.min_backward));
   return fixed + (area + ramps) / limit;
 }
 
@@ -216,7 +215,7 @@ double bound_of(const Instance& instance) {
 
 double lower_bound(const SearchProblem& problem) { return bound_of(Instance(problem)); }
 
-double least_memory_limit(const SearchProblem& problem) {
+double min_memory_limit(const SearchProblem& problem) {
   const Instance instance(problem);
   double least = 0;
   for (const auto& stages : instance.stages_of) {

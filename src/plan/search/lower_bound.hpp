@@ -11,7 +11,7 @@ namespace starpipe::plan {
 /// `SearchProblem::stash`: the largest sum over a worker's stages of one stash each. No stash of a
 /// micro-batch ends before its last stage has run F, so a worker must hold all these stashes at once.
 /// Micro-batches that run one after the other need no more.
-double least_memory_limit(const SearchProblem& problem);
+double min_memory_limit(const SearchProblem& problem);
 
 /// A makespan that no schedule of the problem can beat, whatever transfers delay each other. docs/search.md
 /// has the proof. O(S^2) for S stages. Throws InputError as `search` does.

@@ -69,7 +69,7 @@ std::vector<int> cuts_of(const BestValues& table, int stages) {
 /// out if nothing depends on how many stages follow.
 class InOrder {
  public:
-  static constexpr std::size_t most_entries = 30'000'000;
+  static constexpr std::size_t max_entries = 30'000'000;
 
   /// `stage(range, following, worker)` gives a StageValue. Throws InputError if the table would be too large.
   template <class Stage, class Combine>
@@ -78,7 +78,7 @@ class InOrder {
         units_(problem.units()),
         most_(problem.has_limit() || most < std::min(workers_, units_) ? most : 0) {
     const std::size_t entries = (index(workers_) + 1) * (index(most_) + 1) * (index(units_) + 1);
-    if (entries > most_entries) {
+    if (entries > max_entries) {
       throw InputError(fmt::format(
           "partition: {} workers of several kinds and {} units are too many within a memory limit", workers_,
           units_));

@@ -33,7 +33,7 @@ Partition with_loads(const PartitionProblem& problem, Stages stages, bool proven
   return result;
 }
 
-double most_memory(const PartitionProblem& problem, const Stages& stages) {
+double max_memory(const PartitionProblem& problem, const Stages& stages) {
   double most = 0;
   for (const WorkerLoad& load : problem.loads(stages)) most = std::max(most, load.memory);
   return most;
@@ -80,7 +80,7 @@ Partition partition(const PartitionRequest& request) {
   detail::BestStages found = search(Goal::bottleneck);
   if (found.stages) return with_loads(problem, std::move(*found.stages), found.proven);
   detail::BestStages smallest = search(Goal::memory);
-  const double least = most_memory(problem, *smallest.stages);
+  const double least = max_memory(problem, *smallest.stages);
   if (fits(problem, *smallest.stages)) return with_loads(problem, std::move(*smallest.stages), false);
   fail_for_memory(problem, least, smallest.proven);
 }

@@ -42,7 +42,7 @@ struct PartitionRequest {
   /// Worker of each stage along the chain, for `placed`.
   std::vector<int> stage_workers = {};
   /// Largest number of stages of a `general` allocation.
-  std::optional<int> most_stages = {};
+  std::optional<int> max_stages = {};
   Links links = {};  ///< between workers
   /// Bytes that a worker may hold: one limit for all workers, or one for each.
   std::vector<double> memory_limits = {std::numeric_limits<double>::infinity()};

@@ -62,7 +62,7 @@ void check(const PartitionRequest& request) {
   }
   require_input(!request.stashes.empty() && std::ranges::min(request.stashes) >= 0, "partition",
                 "a number of stashes is missing or negative");
-  require_input(!request.most_stages || *request.most_stages >= 1, "partition", "at least 1 stage is needed");
+  require_input(!request.max_stages || *request.max_stages >= 1, "partition", "at least 1 stage is needed");
   const bool placed = request.allocation == Allocation::placed;
   require_input(
       placed != request.stage_workers.empty(), "partition",
@@ -81,7 +81,7 @@ void add_to(std::vector<double>& before, double amount) { before.push_back(befor
 }  // namespace
 
 PartitionProblem::PartitionProblem(const PartitionRequest& request)
-    : request_(request), least_held_(request.stashes.empty() ? 0 : std::ranges::min(request.stashes)) {
+    : request_(request), min_held_(request.stashes.empty() ? 0 : std::ranges::min(request.stashes)) {
   check(request);
   set_kinds();
   require_input(
@@ -186,7 +186,7 @@ void PartitionProblem::set_speeds() {
     double least = infinity;
     for (std::size_t kind = 0; kind < time_.size(); ++kind)
       least = std::min(least, speed_[kind] * difference(time_[kind], {l, l + 1}));
-    add_to(least_work_, least);
+    add_to(min_work_, least);
   }
 }
 
@@ -206,20 +206,20 @@ double PartitionProblem::bottleneck_bound() const {
     for (const int worker : distinct) least = std::min(least, time({l, l + 1}, worker));
     longest = std::max(longest, least);
   }
-  return std::max(longest, speeds > 0 ? least_work({0, units()}) / speeds : 0);
+  return std::max(longest, speeds > 0 ? min_work({0, units()}) / speeds : 0);
 }
 
 double PartitionProblem::lower_bound(Goal goal) const {
   if (is_mixed() && goal == Goal::bottleneck) return bottleneck_bound();
   const auto amount = [&](UnitRange range) {
-    return goal == Goal::bottleneck ? time(range, 0) : least_memory(range);
+    return goal == Goal::bottleneck ? time(range, 0) : min_memory(range);
   };
   double longest = 0;
   for (int l = 0; l < units(); ++l) longest = std::max(longest, amount({l, l + 1}));
   // boundaries[n]: least time of the transfers if n boundaries lie between workers.
   std::vector<double> boundaries;
   for (int l = 1; l < units(); ++l) {
-    boundaries.push_back(goal == Goal::bottleneck ? least_transfers(l) : 0);
+    boundaries.push_back(goal == Goal::bottleneck ? min_transfers(l) : 0);
   }
   std::ranges::sort(boundaries);
   boundaries.insert(boundaries.begin(), 0);

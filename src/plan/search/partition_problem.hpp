@@ -71,7 +71,7 @@ class PartitionProblem {
   /// The worker's speed relative to the other workers; 1 if all are of one kind.
   [[nodiscard]] double speed(int worker) const { return speed_[index(kind(worker))]; }
   /// A lower bound of the sum of speed(w) * time over the units of a range, for any workers w of the units.
-  [[nodiscard]] double least_work(UnitRange range) const { return difference(least_work_, range); }
+  [[nodiscard]] double min_work(UnitRange range) const { return difference(min_work_, range); }
   /// Time of the transfer of the activation that unit `boundary` reads, and of the gradient that the unit
   /// before it reads, from one worker to another. 0 at the ends of the chain.
   [[nodiscard]] double activation_transfer(int boundary, int from, int to) const {
@@ -81,7 +81,7 @@ class PartitionProblem {
     return transfer(gradient_, boundary, request_.links.between(from, to));
   }
   /// The least time that both take, between any two workers.
-  [[nodiscard]] double least_transfers(int boundary) const {
+  [[nodiscard]] double min_transfers(int boundary) const {
     const Link link = request_.links.cheapest();
     return transfer(activation_, boundary, link) + transfer(gradient_, boundary, link);
   }
@@ -97,8 +97,8 @@ class PartitionProblem {
   /// Number of stashes that a stage holds when `following` stages come after it.
   [[nodiscard]] double held(int following) const;
   /// A lower bound of the bytes that the units need in any partition.
-  [[nodiscard]] double least_memory(UnitRange range) const {
-    return difference(weights_, range) + least_held_ * difference(stash_, range);
+  [[nodiscard]] double min_memory(UnitRange range) const {
+    return difference(weights_, range) + min_held_ * difference(stash_, range);
   }
   /// The bytes that the worker may hold.
   [[nodiscard]] double limit(int worker) const { return limit_[index(kind(worker))]; }
@@ -139,12 +139,12 @@ class PartitionProblem {
   }
 
   const PartitionRequest& request_;
-  double least_held_;
+  double min_held_;
   // Prefix sums: entry i is the sum over units 0 to i - 1.
   std::vector<int> kind_;                  // by worker
   std::vector<double> limit_;              // [kind]
   std::vector<std::vector<double>> time_;  // [kind][i]
-  std::vector<double> least_work_ = {0};
+  std::vector<double> min_work_ = {0};
   std::vector<double> weights_ = {0};  // bytes: weights, gradient, optimizer state
   std::vector<double> stash_ = {0};
   std::vector<double> speed_;  // [kind]

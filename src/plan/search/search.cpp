@@ -40,7 +40,7 @@ constexpr int searchers = 2;
 /// Jobs that list scheduling places in a second of work of one searcher. Cores of 2020 place about twice as
 /// many.
 constexpr double jobs_per_second = 7e6;
-constexpr int most_chunks = 4;  // considered when none are given
+constexpr int max_chunks = 4;  // considered when none are given
 
 /// The time limit, shared by the searchers.
 class Clock {
@@ -301,7 +301,7 @@ std::vector<Variant> variants_of(const SearchRequest& request) {
     throw InputError(fmt::format("search: needs at least 1 chunk, not {}", *request.chunks));
   }
   std::vector<Variant> variants;
-  for (int chunks = request.chunks.value_or(1); chunks <= request.chunks.value_or(most_chunks); ++chunks) {
+  for (int chunks = request.chunks.value_or(1); chunks <= request.chunks.value_or(max_chunks); ++chunks) {
     for (const Layout layout : {Layout::v, Layout::loop}) {
       if (request.layout && layout != *request.layout) continue;
       // With one chunk or one worker, both layouts are the same.
@@ -329,7 +329,7 @@ std::optional<std::pair<int, double>> first_excess(const SearchProblem& problem)
 void require_feasible(const SearchRequest& request, std::vector<Variant>& variants) {
   const auto [worker, need] = first_excess(variants.front().problem).value_or(std::pair(0, 0.0));
   double least = std::numeric_limits<double>::infinity();
-  for (const Variant& variant : variants) least = std::min(least, least_memory_limit(variant.problem));
+  for (const Variant& variant : variants) least = std::min(least, min_memory_limit(variant.problem));
   std::erase_if(variants, [](const Variant& variant) { return first_excess(variant.problem).has_value(); });
   if (!variants.empty()) return;
   if (request.memory_limits.size() > 1) {

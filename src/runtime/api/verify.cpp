@@ -23,7 +23,7 @@ namespace {
 
 constexpr int usual_steps = 3;
 // What finite differences look at: a layer may be right with the values of one micro-batch only.
-constexpr int most_derivative_microbatches = 4;
+constexpr int max_derivative_microbatches = 4;
 // Of the change of the weights, in another framework's file: rounding grows from step to step there.
 constexpr double weights_tolerance = 0.01;
 
@@ -134,7 +134,7 @@ std::string compare_steps(const AgreedRun& run, const VerifyRequest& request, co
     }
     if (request.derivatives) {
       progress.show("finite differences");
-      const int microbatches = std::min(most_derivative_microbatches, experiment.schedule.microbatches());
+      const int microbatches = std::min(max_derivative_microbatches, experiment.schedule.microbatches());
       comparison->add(
           model::check_derivatives(fp32_network(run), *experiment.data, run.parameters, microbatches),
           microbatches);

@@ -79,8 +79,8 @@ void require_whole_part(const fs::path& file, const PartRecord& part) {
 /// The manifest in a directory. Throws InputError with the file when it is missing or damaged.
 Manifest read_manifest(const fs::path& directory) {
   const fs::path file = directory / manifest_name;
-  constexpr std::uint64_t most_bytes = std::uint64_t{1} << 30U;  // millions of tensors
-  if (size_of(file) > most_bytes) throw InputError(file.string() + ": is too large for a manifest");
+  constexpr std::uint64_t max_bytes = std::uint64_t{1} << 30U;  // millions of tensors
+  if (size_of(file) > max_bytes) throw InputError(file.string() + ": is too large for a manifest");
   const std::string text = read_file(file);
   try {
     return parse_manifest(text);

@@ -37,9 +37,9 @@ std::string with_checksum(std::string_view begin) {
 /// Throws InputError when values are nested more deeply than any that starpipe writes: the JSON library
 /// copies and prints nested values by recursion.
 Json parse_json(const std::string& text) {
-  static constexpr int most_levels = 100;
+  static constexpr int max_levels = 100;
   const auto check = [](int depth, Json::parse_event_t /*event*/, const Json& /*value*/) {
-    if (depth > most_levels) throw InputError(fmt::format("is nested more than {} levels deep", most_levels));
+    if (depth > max_levels) throw InputError(fmt::format("is nested more than {} levels deep", max_levels));
     return true;
   };
   return Json::parse(text, check, false);

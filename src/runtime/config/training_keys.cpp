@@ -88,7 +88,7 @@ void add_training_keys(Keys& keys) {
   add(or_from_file(key("training.microbatches", whole(), "Micro-batches of a step (B).",
                        at(&Config::training, &TrainingConfig::microbatches))));
   ValueType microbatch_size = whole();
-  microbatch_size.most = model::most_samples;
+  microbatch_size.most = model::max_samples;
   add(key("training.microbatch_size", microbatch_size,
           "Sequences (gpt, llama) or samples (mlp) of a micro-batch.",
           at(&Config::training, &TrainingConfig::microbatch_size)));

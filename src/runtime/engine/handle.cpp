@@ -39,8 +39,8 @@ HostMemory HostMemory::unused(std::size_t size) {
 namespace {
 
 constexpr std::size_t word_bytes = sizeof(float);
-constexpr std::size_t most_words = std::numeric_limits<std::uint32_t>::max();
-constexpr std::size_t most_message_bytes = std::numeric_limits<int>::max();
+constexpr std::size_t max_words = std::numeric_limits<std::uint32_t>::max();
+constexpr std::size_t max_message_bytes = std::numeric_limits<int>::max();
 
 [[noreturn]] void refuse(int stage, std::string_view what, std::size_t words, std::string_view limit) {
   throw InputError(fmt::format(
@@ -56,7 +56,7 @@ int stage_of(const Datum& datum, const TaskGraph& graph) {
 }
 
 void check_words(int stage, std::string_view what, std::size_t words) {
-  if (words > most_words) refuse(stage, what, words, fmt::format("StarPU takes at most {}", most_words));
+  if (words > max_words) refuse(stage, what, words, fmt::format("StarPU takes at most {}", max_words));
 }
 
 }  // namespace
@@ -74,10 +74,10 @@ void check_data_sizes(const TaskGraph& graph, const plan::Schedule& schedule, co
   for (const Task& task : graph.tasks()) {
     for (const DataAccess& access : task.data) {
       const Datum& datum = graph.data()[access.datum];
-      if (access.access == Access::precede || datum.size <= most_message_bytes / word_bytes) continue;
+      if (access.access == Access::precede || datum.size <= max_message_bytes / word_bytes) continue;
       if (map.rank_of(datum.worker) == map.rank_of(task.worker)) continue;
       refuse(stage_of(datum, graph), to_string(datum.kind), datum.size,
-             fmt::format("and ranks send each other at most {} bytes at once", most_message_bytes));
+             fmt::format("and ranks send each other at most {} bytes at once", max_message_bytes));
     }
   }
 }

@@ -103,13 +103,13 @@ class Holdings {
   /// The total until `end`, as DeviceNeed::over_time has it.
   std::vector<MemoryLevel> levels(double end) {
     std::vector<MemoryLevel> exact = exact_levels(end);
-    if (exact.size() < most_levels) return exact;
+    if (exact.size() < max_levels) return exact;
     std::vector<MemoryLevel> largest;
-    const double part = end / static_cast<double>(most_levels);
+    const double part = end / static_cast<double>(max_levels);
     std::uint64_t now = 0;
     auto next = exact.begin();
-    for (std::size_t i = 0; i < most_levels; ++i) {
-      const bool is_last = i + 1 == most_levels;
+    for (std::size_t i = 0; i < max_levels; ++i) {
+      const bool is_last = i + 1 == max_levels;
       std::uint64_t most = now;
       for (; next != exact.end() && (is_last || next->time < static_cast<double>(i + 1) * part); ++next) {
         now = next->bytes;

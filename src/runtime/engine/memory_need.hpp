@@ -82,12 +82,12 @@ struct MemoryLevel {
 /// The need of one device in a step.
 struct DeviceNeed {
   WorkerMemory peak;  ///< as `memory_need` has it
-  /// From time 0 to the end of the step, in the order of time. Exact when it has less than `most_levels`
-  /// entries; else each entry is the largest need in a part of the step, of which there are `most_levels`.
+  /// From time 0 to the end of the step, in the order of time. Exact when it has less than `max_levels`
+  /// entries; else each entry is the largest need in a part of the step, of which there are `max_levels`.
   /// Evaluations, which come after the step, are not in it. Empty when the step takes no time.
   std::vector<MemoryLevel> over_time;
 };
-inline constexpr std::size_t most_levels = 400;
+inline constexpr std::size_t max_levels = 400;
 
 /// The same as `memory_need`, and the need over time.
 std::vector<DeviceNeed> memory_need_over_time(const plan::Schedule& schedule, const model::Network& network,

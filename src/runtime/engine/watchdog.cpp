@@ -20,7 +20,7 @@ constexpr double shortest_period = 0.05;  // seconds
 constexpr double longest_period = 5;
 constexpr double longest_interval = 0.2;  // seconds between two checks
 constexpr double pause_of_others = 2;     // seconds that a higher rank gives the lowest one to end the run
-constexpr double least_silence = 1.5;     // seconds; a rank that ends the run is silent for less
+constexpr double min_silence = 1.5;       // seconds; a rank that ends the run is silent for less
 constexpr int timeouts_of_a_task = 10;
 constexpr int silent_periods = 3;  // a rank whose last status is older than this many periods is silent
 
@@ -53,7 +53,7 @@ bool Watchdog::is_silent(std::size_t rank, double now) const {
 }
 
 bool Watchdog::is_lost(std::size_t rank, double now) const {
-  return is_silent(rank, now) && now - received_at_[rank] >= least_silence;
+  return is_silent(rank, now) && now - received_at_[rank] >= min_silence;
 }
 
 bool Watchdog::some_rank_is_silent(double now) const {

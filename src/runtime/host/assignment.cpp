@@ -23,7 +23,7 @@ namespace {
 using Mapping = std::vector<int>;  // by worker: its device
 
 constexpr int shuffled_starts = 20;
-constexpr std::int64_t most_tries = 200'000'000;  // about a second
+constexpr std::int64_t max_tries = 200'000'000;  // about a second
 
 /// A quadratic assignment problem: the amounts that workers send each other, both ways together, and the
 /// seconds a byte between devices.
@@ -252,7 +252,7 @@ Mapping dealt(const MappingProblem& problem, const std::vector<int>& order) {
 
 /// The best mapping that exchanges reach from several starts: linear, greedy, and shuffled ones.
 Mapping search(const MappingProblem& problem) {
-  std::int64_t tries = most_tries;
+  std::int64_t tries = max_tries;
   Mapping linear(problem.size());
   std::iota(linear.begin(), linear.end(), 0);
   Mapping best = linear;

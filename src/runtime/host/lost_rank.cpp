@@ -19,10 +19,10 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "runtime/host/signal_requests.hpp"
 #include "base/environment.hpp"
 #include "base/messages.hpp"
 #include "base/signals.hpp"
+#include "runtime/host/signal_requests.hpp"
 
 namespace starpipe::runtime {
 namespace {
@@ -32,7 +32,7 @@ namespace {
 int parent_died() { return SIGRTMAX - 1; }
 
 // The time that the child has to end after a signal.
-constexpr timespec most_for_child{.tv_sec = 2, .tv_nsec = 0};
+constexpr timespec max_for_child{.tv_sec = 2, .tv_nsec = 0};
 
 // Made beforehand: a signal handler may not format, nor read the environment.
 std::array<char, 96> orphan_line{};
@@ -130,7 +130,7 @@ ChildEnd wait_for_child(pid_t child, const sigset_t& awaited) {
     if (ended < 0) throw std::system_error(errno, std::generic_category(), "waitpid");
     if (ended == child) return end;
     const bool is_ending = end.asked != 0 || end.launcher_died;
-    const int signal = take_signal(end, awaited, is_ending ? &most_for_child : nullptr);
+    const int signal = take_signal(end, awaited, is_ending ? &max_for_child : nullptr);
     if (signal == parent_died()) {
       if (end.launcher_died) kill(child, SIGTERM);
     } else if (signal > 0 && signal != SIGCHLD) {

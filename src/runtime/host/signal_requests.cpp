@@ -18,7 +18,7 @@ namespace {
 constexpr std::int64_t same_signal_ns = 2'000'000'000;
 
 // Ranks that live call accept_signal_requests within less time of each other.
-constexpr std::int64_t most_for_others_ns = 1'000'000'000;
+constexpr std::int64_t max_for_others_ns = 1'000'000'000;
 
 // In memory that parent and child share, so it has no pointers and its atomics need no locks.
 struct Shared {
@@ -72,7 +72,7 @@ void take_over(int signal, struct sigaction& before) {
 
 // Ends this process by a signal that has come and has ended another rank, which then never arrives.
 void end_with_others() {
-  const auto is_old = [](std::int64_t noted) { return noted != 0 && now_ns() - noted > most_for_others_ns; };
+  const auto is_old = [](std::int64_t noted) { return noted != 0 && now_ns() - noted > max_for_others_ns; };
   if (is_old(stop_at)) end_by(SIGTERM, stop_before);
   if (is_old(checkpoint_at)) end_by(shared->checkpoint_signal, checkpoint_before);
 }

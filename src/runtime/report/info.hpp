@@ -13,7 +13,7 @@
 namespace starpipe::runtime {
 
 /// The columns of the text of `starpipe info`: the name of a fact, and the fact.
-inline constexpr std::array info_columns = {TableColumn{.align = Align::left, .least_width = 10},
+inline constexpr std::array info_columns = {TableColumn{.align = Align::left, .min_width = 10},
                                             TableColumn{.align = Align::left}};
 
 /// Facts about the runtime for `starpipe info`: versions, this machine as hwloc sees it, its GPUs, StarPU's

@@ -27,7 +27,7 @@ NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(MeasuredPair, first, second, pings)
 namespace {
 
 constexpr std::array<std::uint64_t, 7> sizes = {1, 1 << 10, 1 << 14, 1 << 17, 1 << 19, 1 << 21, 1 << 23};
-constexpr std::size_t most_pairs = 8;  // of a level
+constexpr std::size_t max_pairs = 8;  // of a level
 
 /// Ranks on a host.
 int ranks_per_host(std::span<const std::string> hosts) {
@@ -208,7 +208,7 @@ int measure_links(const std::function<void()>& check,
       const std::vector<std::string> names = mpi.gather(hardware.machine);
       const std::vector<std::string> hosts = distinct_hosts(names, mpi.gather(hardware.host));
       std::vector<MeasuredPair> mine;
-      for (MeasuredPair& pair : pairs_to_measure(hosts, most_pairs)) {
+      for (MeasuredPair& pair : pairs_to_measure(hosts, max_pairs)) {
         mpi.barrier();  // one pair at a time; the other ranks sleep
         if (mpi.rank() != pair.first && mpi.rank() != pair.second) continue;
         pair.pings = ping(mpi, pair);

@@ -12,7 +12,7 @@ namespace starpipe::runtime {
 namespace {
 
 std::size_t steps_to_keep(const plan::Schedule& schedule) {
-  return std::max(Measurement::most_jobs / schedule.job_count(), Measurement::fewest_steps);
+  return std::max(Measurement::max_jobs / schedule.job_count(), Measurement::fewest_steps);
 }
 
 double in_nanoseconds(double seconds) { return std::round(seconds * 1e9) * 1e-9; }

@@ -17,12 +17,12 @@ namespace starpipe::runtime {
 
 /// Collects the steps of a training run on rank 0. The first step warms up. The steps after it are compared
 /// with the prediction, which uses their own durations unless the costs are known. Where their jobs are more
-/// than `most_jobs`, only the last steps whose jobs are not are compared, and at least `fewest_steps`. A run
+/// than `max_jobs`, only the last steps whose jobs are not are compared, and at least `fewest_steps`. A run
 /// of one step is compared with this step.
 class Measurement {
  public:
   /// Bounds the memory for records, and the time that the comparison takes at the end of the run.
-  static constexpr std::size_t most_jobs = std::size_t{1} << 18U;
+  static constexpr std::size_t max_jobs = std::size_t{1} << 18U;
   static constexpr std::size_t fewest_steps = 3;
 
   /// `work`: sizes of the stages' data, and as durations their FLOPs, without recomputation. `known`: costs

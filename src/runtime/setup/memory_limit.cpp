@@ -20,7 +20,7 @@ namespace starpipe::runtime {
 namespace {
 
 /// With more jobs, other schedules are not tried: a user would wait too long for the refusal.
-constexpr std::size_t most_jobs_to_compare = 100'000;
+constexpr std::size_t max_jobs_to_compare = 100'000;
 
 /// The need of one worker, and its limit.
 struct Need {
@@ -140,7 +140,7 @@ std::vector<Outcome> alternatives(const Config& config, const PlannedRun& run) {
     }
   };
   if (!run.schedule.recompute()) add(recomputing, true, [&] { return config; });
-  if (run.schedule.job_count() > most_jobs_to_compare) return found;
+  if (run.schedule.job_count() > max_jobs_to_compare) return found;
   // A file may have any number of workers, and a named schedule has D for each of its own.
   if (run.schedule.workers() % config.workers_each() != 0) return found;
   for (const plan::ScheduleEntry& entry : plan::schedule_entries()) {
@@ -185,7 +185,7 @@ std::string advice(const Config& config, const PlannedRun& run, double makespan)
     return (own ? "it fits with " + described(fitting.front()) + "; " : "") + "the fastest that fits is " +
            described(*fastest);
   }
-  if (run.schedule.job_count() > most_jobs_to_compare)
+  if (run.schedule.job_count() > max_jobs_to_compare)
     return "it does not fit with schedule.recompute: true either";
   std::string text =
       "no named schedule fits with this number of workers and micro-batches, with or without recomputation";

@@ -143,7 +143,7 @@ std::vector<Candidate> candidates(const Config& config, const plan::StageGraph& 
     return {{placed(one_worker_each(stages), stages), true}};
   }
   std::vector<Candidate> requests;
-  requests.push_back({{.workers = workers, .allocation = plan::Allocation::general, .most_stages = stages}});
+  requests.push_back({{.workers = workers, .allocation = plan::Allocation::general, .max_stages = stages}});
   if (stages > workers) requests.push_back({{.workers = workers}});
   if (stages % workers == 0) {
     for (const plan::Layout layout : {plan::Layout::loop, plan::Layout::v}) {

@@ -180,13 +180,13 @@ std::optional<int> largest_of_list(std::string_view text, bool ranges) {
     largest = std::max(largest.value_or(0), number);
     return digits;
   };
-  constexpr std::size_t most_digits = 9;
+  constexpr std::size_t max_digits = 9;
   for (skip(is_blank); !text.empty(); skip(is_blank)) {
     const std::size_t digits = take_number();
-    if (digits == 0 || digits > most_digits) return std::nullopt;
+    if (digits == 0 || digits > max_digits) return std::nullopt;
     if (ranges && text.starts_with('-')) {
       text.remove_prefix(1);
-      if (take_number() > most_digits) return std::nullopt;
+      if (take_number() > max_digits) return std::nullopt;
     }
     if (ranges && text.starts_with(',')) {
       text.remove_prefix(1);

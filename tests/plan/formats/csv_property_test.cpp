@@ -89,11 +89,11 @@ Grid with_communication(const Schedule& schedule, Random& random) {
   return grid;
 }
 
-std::vector<Schedule> schedules(int most_microbatches) {
+std::vector<Schedule> schedules(int max_microbatches) {
   std::vector<Schedule> all;
   for (const ScheduleEntry& entry : schedule_entries()) {
     for (const auto& [workers, microbatches] : {std::pair{1, 2}, {2, 4}, {3, 6}, {4, 8}}) {
-      if (microbatches > most_microbatches) continue;
+      if (microbatches > max_microbatches) continue;
       ScheduleRequest request;
       request.workers = workers;
       request.microbatches = microbatches;

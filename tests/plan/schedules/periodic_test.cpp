@@ -121,7 +121,7 @@ Activations held(const Chain& chain, int T, const std::vector<int>& starts) {
 }
 
 /// The smallest NCA of each stage over all 1-periodic timetables of period T.
-Activations least_activations(const Chain& chain, int T) {
+Activations min_activations(const Chain& chain, int T) {
   Activations least(chain.size(), std::numeric_limits<int>::max());
   for_each_starts(2 * static_cast<int>(chain.size()), T, [&](const std::vector<int>& starts) {
     const Activations live = held(chain, T, starts);
@@ -216,7 +216,7 @@ TEST(Periodic, UnrolledSchedulesGrowByThePeriodAndHoldTheActivations) {
   for (int i = 0; i < 60; ++i) {
     const Chain chain = random_chain(rng, 1 + static_cast<int>(rng() % 7));
     const std::vector<int> limits(chain.size(), 1 + static_cast<int>(rng() % 5));
-    const double T = least_period(chain, limits);
+    const double T = min_period(chain, limits);
     for (const int k : {0, 1, 2, 3}) {
       SCOPED_TRACE("case " + std::to_string(i) + " k " + std::to_string(k));
       PeriodicPattern pattern = one_forward_one_backward_star(chain, T);
@@ -260,7 +260,7 @@ TEST(Periodic, Theorem3OneForwardOneBackwardStarHoldsTheLeast) {
       for (int T = static_cast<int>(least); T <= std::min<double>(sum(chain), most); ++T) {
         const PeriodicPattern pattern = one_forward_one_backward_star(chain, T);
         ASSERT_EQ(pattern_problem(pattern, chain), "");
-        EXPECT_EQ(concurrent_activations(pattern, chain), least_activations(chain, T))
+        EXPECT_EQ(concurrent_activations(pattern, chain), min_activations(chain, T))
             << "T " << T << " case " << i;
         EXPECT_EQ(concurrent_activations(pattern, chain), stage_groups(chain, T));
         ++compared;
@@ -294,7 +294,7 @@ TEST(Periodic, LeastPeriodIsTheSmallestCandidate) {
           least = std::min(least, T);
       }
     }
-    EXPECT_EQ(least_period(chain, limits), least) << "case " << i;
+    EXPECT_EQ(min_period(chain, limits), least) << "case " << i;
   }
 }
 
@@ -308,7 +308,7 @@ TEST(Periodic, NoTimetableWithinTheMemoryHasAShorterPeriod) {
       stage.activation = 1 + static_cast<double>(rng() % 2);
     }
     const double memory = 4 + static_cast<double>(rng() % 3);
-    const int T = static_cast<int>(least_period(chain, stash_limits(chain, memory)));
+    const int T = static_cast<int>(min_period(chain, stash_limits(chain, memory)));
     EXPECT_THAT(pattern_memory(one_forward_one_backward_star(chain, T), chain), Each(Le(memory)));
     bool shorter = false;
     for_each_starts(6, T - 1, [&](const std::vector<int>& starts) {
@@ -336,12 +336,12 @@ TEST(Periodic, RefusesWhatHasNoPeriod) {
               ThrowsMessage<InputError>(HasSubstr("stage 0: -2")));
   EXPECT_THAT(
       [&] {
-        least_period(chain, std::vector{1, 1});
+        min_period(chain, std::vector{1, 1});
       },
       ThrowsMessage<InputError>("there are 2 limits for 3 stages"));
   EXPECT_THAT(
       [&] {
-        least_period(chain, std::vector{1, 0, 1});
+        min_period(chain, std::vector{1, 0, 1});
       },
       ThrowsMessage<InputError>("stage 1: a limit of 0 stashes, need at least 1"));
   EXPECT_THAT(

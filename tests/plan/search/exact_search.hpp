@@ -21,10 +21,10 @@ namespace starpipe::plan::exact {
 /// later.
 class BranchAndBound {
  public:
-  explicit BranchAndBound(const SearchProblem& problem, long most_states = 3'000'000)
+  explicit BranchAndBound(const SearchProblem& problem, long max_states = 3'000'000)
       : problem_(problem),
         stages_(static_cast<int>(problem.stage_workers.size())),
-        most_states_(most_states),
+        max_states_(max_states),
         tail_(index(stages_) * 3) {
     for (int s = 0; s < stages_; ++s) {
       tail(2, s) = time(2, s);
@@ -142,7 +142,7 @@ class BranchAndBound {
   }
 
   void visit(const State& state) {
-    if (++states_ > most_states_) throw std::runtime_error("too many states for branch and bound");
+    if (++states_ > max_states_) throw std::runtime_error("too many states for branch and bound");
     if (bound(state) >= best_ * (1 - 1e-9)) return;
     if (dominated(state)) return;
     struct Next {
@@ -186,7 +186,7 @@ class BranchAndBound {
 
   const SearchProblem& problem_;
   int stages_;
-  long most_states_;
+  long max_states_;
   long states_ = 0;
   double best_ = 0;
   std::vector<double> tail_;  // from the start of the job to the end of its chain

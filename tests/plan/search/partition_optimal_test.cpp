@@ -126,7 +126,7 @@ Best brute_force(const PartitionRequest& request) {
         cuts.push_back(static_cast<int>(l));
         workers.push_back(owner[l]);
       }
-      if (static_cast<int>(workers.size()) <= request.most_stages.value_or(units)) consider(cuts, workers);
+      if (static_cast<int>(workers.size()) <= request.max_stages.value_or(units)) consider(cuts, workers);
       more = false;
       for (int& w : owner) {
         if (++w < request.workers) {
@@ -237,7 +237,7 @@ TEST(Partition, GeneralIsOptimal) {
   RandomRequests random;
   for (int i = 0; i < 200; ++i) {
     PartitionRequest request = general(random.next(7, 3));
-    if (random.number(0, 2) == 0) request.most_stages = random.number(1, 5);
+    if (random.number(0, 2) == 0) request.max_stages = random.number(1, 5);
     if (random.number(0, 2) == 0) request.links = {};
     expect_optimal(request, random);
   }
@@ -248,7 +248,7 @@ TEST(Partition, OnWorkersOfSeveralKindsItIsOptimal) {
   for (int i = 0; i < 300; ++i) {
     expect_optimal(random.mixed(random.next(8, 4)), random);
     PartitionRequest request = general(random.mixed(random.next(6, 3)));
-    if (random.number(0, 2) == 0) request.most_stages = random.number(1, 5);
+    if (random.number(0, 2) == 0) request.max_stages = random.number(1, 5);
     if (random.number(0, 1) == 0) request.links = {};
     expect_optimal(request, random);
     request = random.mixed(random.next(9, 4));

@@ -12,9 +12,9 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "plan/search/partition.hpp"
 #include "starpipe/base/error.hpp"
 #include "starpipe/base/index.hpp"
-#include "plan/search/partition.hpp"
 
 namespace starpipe::plan {
 
@@ -54,9 +54,9 @@ class RandomRequests {
  public:
   int number(int low, int high) { return std::uniform_int_distribution(low, high)(random_); }
 
-  PartitionRequest next(int most_units, int most_workers) {
-    PartitionRequest request{.workers = number(1, most_workers)};
-    const int units = number(1, most_units);
+  PartitionRequest next(int max_units, int max_workers) {
+    PartitionRequest request{.workers = number(1, max_workers)};
+    const int units = number(1, max_units);
     for (int l = 0; l < units; ++l) {
       const auto bytes = [&](int most) { return static_cast<std::uint64_t>(number(0, most)); };
       const std::uint64_t activation = bytes(8);

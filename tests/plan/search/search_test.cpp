@@ -55,11 +55,11 @@ TEST(Layout, PlacesTheStages) {
 /// A random problem with uneven stages and stashes, up to the given sizes. The memory limit has no effect.
 /// `pick(low, high)` gives a random number.
 template <typename Pick>
-SearchRequest uneven_request(const Pick& pick, int most_workers, int most_chunks, int most_microbatches) {
-  const int workers = pick(1, most_workers);
-  const int chunks = pick(1, most_chunks);
+SearchRequest uneven_request(const Pick& pick, int max_workers, int max_chunks, int max_microbatches) {
+  const int workers = pick(1, max_workers);
+  const int chunks = pick(1, max_chunks);
   const Layout layout = pick(0, 1) == 0 ? Layout::v : Layout::loop;
-  SearchRequest r = request(workers, pick(1, most_microbatches), chunks, layout, {}, 0, 1e9);
+  SearchRequest r = request(workers, pick(1, max_microbatches), chunks, layout, {}, 0, 1e9);
   const Link near{.alpha = pick(0, 2) * 0.3};
   const Link far{.alpha = pick(0, 4) * 0.3};
   r.costs.links = pick(0, 1) == 0 ? Links(near) : Links({{.workers = 2, .link = near}, {.link = far}});
@@ -78,7 +78,7 @@ TEST(Search, ResultsKeepTheLimitAndTheBound) {
   const auto pick = [&](int low, int high) { return low + static_cast<int>(random() % (high - low + 1)); };
   for (int round = 0; round < rounds(60); ++round) {
     SearchRequest r = uneven_request(pick, 5, 3, 9);
-    const double least = least_memory_limit(problem_of(r));
+    const double least = min_memory_limit(problem_of(r));
     r.memory_limits = {least * (1 + 0.25 * pick(0, 6))};
     if (round % 3 == 0) {  // a limit for each worker
       r.memory_limits.resize(index(r.workers));
@@ -306,7 +306,7 @@ TEST(LowerBound, IsBelowTheOptimum) {
   int reached = 0;
   for (int round = 0; round < 60; ++round) {
     SearchRequest r = uneven_request(pick, 3, 2, 3);
-    r.memory_limits = {least_memory_limit(problem_of(r)) * (1 + pick(0, 4) * (pick(0, 3) > 0 ? 0.25 : 3))};
+    r.memory_limits = {min_memory_limit(problem_of(r)) * (1 + pick(0, 4) * (pick(0, 3) > 0 ? 0.25 : 3))};
     if (round % 3 == 0) {  // a limit for each worker
       r.memory_limits.resize(index(r.workers), r.memory_limits.front());
       for (double& limit : r.memory_limits) limit += 0.25 * pick(0, 4);
@@ -380,7 +380,7 @@ TEST(LowerBound, IsBelowTheOptimumWithLittleMemory) {
     if (even) r.costs.durations.resize(1), r.stash.resize(1);
     SearchProblem problem = problem_of(r);
     if (pick(0, 3) == 0) std::ranges::reverse(problem.stage_workers);
-    problem.memory_limits = {least_memory_limit(problem) * (1 + 0.25 * pick(0, 2))};
+    problem.memory_limits = {min_memory_limit(problem) * (1 + 0.25 * pick(0, 2))};
     EXPECT_LE(lower_bound(problem), exact::BranchAndBound(problem).run(1e9) * (1 + 1e-9)) << round;
   }
 }

@@ -202,7 +202,7 @@ TEST_P(Simulate, IsDeterministic) {
 
 void expect_metrics(const Case& c, const Timeline& timeline) {
   const auto& spans = timeline.spans;
-  double first = 1e300, last = -1e300, busy = 0, device_span = 0, most_busy = 0;
+  double first = 1e300, last = -1e300, busy = 0, device_span = 0, max_busy = 0;
   for (const JobId id : c.schedule.order()) {
     first = std::min(first, spans[id].start);
     last = std::max(last, spans[id].end);
@@ -217,7 +217,7 @@ void expect_metrics(const Case& c, const Timeline& timeline) {
     }
     EXPECT_EQ(timeline.busy.at(index(w)), mine);
     busy += mine;
-    most_busy = std::max(most_busy, mine);
+    max_busy = std::max(max_busy, mine);
     device_span = std::max(device_span, to - from);
     testing::SlowMemory peak;
     const std::vector<JobId>& row = timeline.order.at(index(w));
@@ -239,7 +239,7 @@ void expect_metrics(const Case& c, const Timeline& timeline) {
     EXPECT_DOUBLE_EQ(timeline.bubble_fraction, 1 - busy / (c.schedule.workers() * (last - first)));
   }
   if (device_span > 0) {
-    EXPECT_DOUBLE_EQ(timeline.device_bubble_fraction, 1 - most_busy / device_span);
+    EXPECT_DOUBLE_EQ(timeline.device_bubble_fraction, 1 - max_busy / device_span);
   }
   EXPECT_TRUE(std::isfinite(timeline.bubble_fraction)) << describe(c, spans);
   EXPECT_TRUE(std::isfinite(timeline.device_bubble_fraction)) << describe(c, spans);

@@ -99,7 +99,7 @@ TEST(MemoryNeed, OverTimeHasThePeak) {
       for (std::size_t w = 0; w < needs.size(); ++w) {
         EXPECT_EQ(needs[w].peak.total(), peaks[w].total());
         const auto& levels = needs[w].over_time;
-        EXPECT_LE(levels.size(), most_levels);
+        EXPECT_LE(levels.size(), max_levels);
         EXPECT_EQ(std::ranges::max_element(levels, {}, &MemoryLevel::bytes)->bytes, peaks[w].total());
         EXPECT_EQ(levels.front().time, 0);
         EXPECT_TRUE(std::ranges::is_sorted(levels, {}, &MemoryLevel::time));

@@ -1,7 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 // The best mapping of workers to devices, on machines that the test makes up.
-#include "runtime/host/assignment.hpp"
-
 #include <algorithm>
 #include <limits>
 #include <numeric>
@@ -10,6 +8,7 @@
 
 #include <gmock/gmock.h>
 
+#include "runtime/host/assignment.hpp"
 #include "runtime/host/link.hpp"
 #include "runtime/host/locality.hpp"
 #include "runtime/host/machines.hpp"
@@ -60,7 +59,7 @@ std::vector<Device> shuffled_in_kinds(std::vector<Device> devices, std::mt19937_
 }
 
 /// The least cost over all mappings that give each worker a device of its own kind.
-double least_seconds(const std::vector<Device>& devices, std::span<const plan::Traffic> traffic) {
+double min_seconds(const std::vector<Device>& devices, std::span<const plan::Traffic> traffic) {
   std::vector<std::size_t> order(devices.size());
   std::iota(order.begin(), order.end(), std::size_t{0});
   double least = std::numeric_limits<double>::infinity();
@@ -121,7 +120,7 @@ TEST(Mapping, FewWorkersGetTheBest) {
     const int count = 1 + static_cast<int>(random() % 7);
     const auto devices = random_devices(random, count);
     const auto traffic = random_traffic(random, count);
-    const double least = least_seconds(devices, traffic);
+    const double least = min_seconds(devices, traffic);
     EXPECT_NEAR(link_seconds(mapped(devices, traffic), traffic), least, 1e-6 * least);
     improved += least < link_seconds(devices, traffic);
   }
@@ -231,7 +230,7 @@ TEST(Mixed, FewWorkersGetTheBestOfTheirKind) {
           traffic_of("interleaved-1f1b", static_cast<int>(count))}) {
       const auto best = mapped(devices, traffic);
       EXPECT_EQ(kinds_of(best), kinds_of(devices));
-      const double least = least_seconds(devices, traffic);
+      const double least = min_seconds(devices, traffic);
       EXPECT_NEAR(link_seconds(best, traffic), least, 1e-6 * least);
       improved += least < link_seconds(devices, traffic);
     }

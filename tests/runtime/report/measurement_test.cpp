@@ -360,7 +360,7 @@ TEST_F(Measured, OfStepsWithManyJobsTheLastAreCompared) {
   for (const auto& [microbatches, compared] : {Case{10'000, 4}, Case{20'000, Measurement::fewest_steps}}) {
     SCOPED_TRACE(microbatches);
     schedule_ = plan::make_schedule("1f1b", {.workers = 3, .microbatches = microbatches});
-    ASSERT_EQ(std::max(Measurement::most_jobs / schedule_.job_count(), Measurement::fewest_steps), compared);
+    ASSERT_EQ(std::max(Measurement::max_jobs / schedule_.job_count(), Measurement::fewest_steps), compared);
     const StepResult same = step(costs(1), 0);
     Measurement measurement(schedule_, costs_of(network_));
     for (int i = 0; i < 6; ++i) {

@@ -40,14 +40,14 @@ std::ptrdiff_t thread_count() {
 }
 
 const std::ptrdiff_t threads_at_start = thread_count();
-std::ptrdiff_t most_threads_at_a_change = 0;  // of the environment, before the tests: while MPI starts
+std::ptrdiff_t max_threads_at_a_change = 0;  // of the environment, before the tests: while MPI starts
 int changes = 0;
 bool tests_run = false;
 
 template <class Function>
 Function* next(const char* name) {
   ++changes;
-  if (!tests_run) most_threads_at_a_change = std::max(most_threads_at_a_change, thread_count());
+  if (!tests_run) max_threads_at_a_change = std::max(max_threads_at_a_change, thread_count());
   return reinterpret_cast<Function*>(dlsym(RTLD_NEXT, name));
 }
 
@@ -288,8 +288,8 @@ TEST(Sessions, TheEnvironmentChangesBeforeMpiHasThreads) {
   EXPECT_EQ(environment("STARPU_SILENT"), "1");
   EXPECT_EQ(environment("STARPU_MPI_NDETACHED_SEND"), "0");
   EXPECT_EQ(environment("STARPU_NWORKER_PER_CUDA"), "1");
-  EXPECT_GT(most_threads_at_a_change, 0) << "variables were set";
-  EXPECT_LE(most_threads_at_a_change, threads_at_start);
+  EXPECT_GT(max_threads_at_a_change, 0) << "variables were set";
+  EXPECT_LE(max_threads_at_a_change, threads_at_start);
 }
 
 TEST(Sessions, KeepVariablesOfTheUser) {

@@ -57,7 +57,7 @@ struct ScheduleRequest {
 };
 
 /// The most stages of a worker in a schedule's default chain.
-inline constexpr int most_stages_per_worker = 1024;
+inline constexpr int max_stages_per_worker = 1024;
 
 /// A named schedule: its description, and the function that builds it.
 struct ScheduleEntry {
@@ -102,7 +102,7 @@ ScheduleOptions complete_options(const ScheduleEntry& entry, ScheduleOptions giv
 
 /// Number of stages of the default chain of this schedule, with these options and groups. Throws as
 /// `complete_options` does, and BrokenSchedule when the schedule gives a number below 1 or above
-/// `most_stages_per_worker` for a worker.
+/// `max_stages_per_worker` for a worker.
 int default_stages(const ScheduleEntry& entry, int workers, const ScheduleOptions& options = {},
                    const std::optional<int>& groups = {});
 
