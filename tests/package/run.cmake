@@ -41,7 +41,8 @@ if(COMPONENT STREQUAL "runtime")
   endforeach()
 endif()
 # The installed docs are complete: their links lead to files that are installed, too.
-file(GLOB pages "${prefix}/share/starpipe/README.md" "${prefix}/share/starpipe/docs/*.md")
+file(GLOB pages "${prefix}/share/starpipe/README.md" "${prefix}/share/starpipe/docs/*.md"
+  "${prefix}/share/starpipe/docs/internals/*.md")
 if(NOT pages)
   message(FATAL_ERROR "no docs are installed")
 endif()
