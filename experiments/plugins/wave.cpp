@@ -54,6 +54,6 @@ STARPIPE_PLUGIN(schedules) {
        .build = wave,
        .stages_per_worker = 2,
        .options =
-           {{.name = "waves", .meaning = "how often the stages go forth and back", .least = 1, .most = 64}},
+           {{.name = "waves", .meaning = "how often the stages go forth and back", .min = 1, .max = 64}},
        .stages_with = [](const ScheduleOptions& options) { return 2 * options.at("waves"); }});
 }

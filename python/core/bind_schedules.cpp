@@ -202,8 +202,8 @@ py::list entries() {
     py::list options;
     for (const plan::ScheduleOption& option : entry.options)
       options.append(py::dict("name"_a = option.name, "meaning"_a = option.meaning,
-                              "default"_a = option.default_value, "least"_a = option.least,
-                              "most"_a = option.most));
+                              "default"_a = option.default_value, "min"_a = option.min,
+                              "max"_a = option.max));
     all.append(py::dict("name"_a = entry.name, "summary"_a = entry.summary, "source"_a = entry.source,
                         "alias"_a = entry.alias, "options"_a = options));
   }

@@ -470,8 +470,8 @@ class ScheduleOption:
     name: str
     meaning: str
     default: int
-    least: int
-    most: int
+    min: int
+    max: int
 
 
 @dataclass(frozen=True)

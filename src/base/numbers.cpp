@@ -34,9 +34,9 @@ std::string percent_text(double ratio) {
 }
 
 std::string difference_text(double ratio) {
-  constexpr double most = 100;  // beyond, the number says no more than this
+  constexpr double max = 100;  // beyond, the number says no more than this
   if (std::isnan(ratio)) ratio = 0;
-  return ratio > most ? "> +10000 %" : fmt::format("{:+.1f} %", ratio * 100);
+  return ratio > max ? "> +10000 %" : fmt::format("{:+.1f} %", ratio * 100);
 }
 
 std::string loss_text(double value) {
@@ -50,14 +50,14 @@ std::string counted_text(std::int64_t count, std::string_view noun) {
   return fmt::format("{} {}{}", count, noun, count == 1 ? "" : "s");
 }
 
-std::string range_problem(std::string_view number, std::uint64_t least, std::uint64_t most) {
+std::string range_problem(std::string_view number, std::uint64_t min, std::uint64_t max) {
   std::errc error{};
   const std::uint64_t value = parse_number<std::uint64_t>(number, error).value_or(0);
   const bool fits = error == std::errc();
-  if (number.starts_with('-') || (fits && value < least)) {
-    return fmt::format("must be at least {}, got {}", least, number);
+  if (number.starts_with('-') || (fits && value < min)) {
+    return fmt::format("must be at least {}, got {}", min, number);
   }
-  if (!fits || value > most) return fmt::format("must be at most {}, got {}", most, number);
+  if (!fits || value > max) return fmt::format("must be at most {}, got {}", max, number);
   return "";
 }
 

@@ -43,8 +43,8 @@ std::optional<Number> parse_number(std::string_view text, std::errc& error) {
   return value;
 }
 
-/// Why a whole number is not from `least` to `most`: "must be at least 1, got 0"; empty when it is. `number`:
+/// Why a whole number is not from `min` to `max`: "must be at least 1, got 0"; empty when it is. `number`:
 /// its decimal digits, with a minus sign before them if it is negative. It may be of any size.
-std::string range_problem(std::string_view number, std::uint64_t least, std::uint64_t most);
+std::string range_problem(std::string_view number, std::uint64_t min, std::uint64_t max);
 
 }  // namespace starpipe

@@ -34,9 +34,9 @@ constexpr int exit_bad_input = 2;
 /// first write to each page of the next one is a page fault: up to half the time of an F on a virtual
 /// machine.
 void keep_freed_memory() {
-  constexpr int most = 1 << 30;  // bytes
-  mallopt(M_MMAP_THRESHOLD, most);
-  mallopt(M_TRIM_THRESHOLD, most);
+  constexpr int max = 1 << 30;  // bytes
+  mallopt(M_MMAP_THRESHOLD, max);
+  mallopt(M_TRIM_THRESHOLD, max);
 }
 
 /// Prints one line on standard error.

@@ -73,12 +73,12 @@ std::invalid_argument bad_option(const LayerSpec& spec, std::string_view key, co
 
 // Matrix products take their numbers of rows and columns as int.
 void require_products(std::string_view kind, std::string_view name, std::size_t rows, std::size_t columns) {
-  constexpr std::size_t most = std::numeric_limits<int>::max();
-  if (rows <= most && columns <= most) return;
+  constexpr std::size_t max = std::numeric_limits<int>::max();
+  if (rows <= max && columns <= max) return;
   throw InputError(
       fmt::format("{} layer {}: {} rows and {} columns, matrix products take at most {} of each "
                   "(training.microbatch_size, and the sizes of model)",
-                  kind, name, rows, columns, most));
+                  kind, name, rows, columns, max));
 }
 
 }  // namespace

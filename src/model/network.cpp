@@ -192,10 +192,10 @@ int option_or(const ModelConfig& config, std::string_view key, int otherwise) {
 }
 
 int max_shards(const ModelConfig& config) {
-  int most = 1;
-  if (find_key(config, tensor_key) == nullptr) return most;
-  for (const int shards : option<std::vector<int>>(config, tensor_key)) most = std::max(most, shards);
-  return most;
+  int max = 1;
+  if (find_key(config, tensor_key) == nullptr) return max;
+  for (const int shards : option<std::vector<int>>(config, tensor_key)) max = std::max(max, shards);
+  return max;
 }
 
 std::string to_string(const OptionValue& value) {
@@ -299,11 +299,11 @@ std::vector<plan::SharedWeights> Network::shared_weights() const {
 int Network::whole_stages() const { return parts.empty() ? graph.size() : parts.back().stage + 1; }
 
 int Network::shards() const {
-  int most = 1;
+  int max = 1;
   for (const plan::StagePart& part : parts) {
-    if (!part.detached) most = std::max(most, part.shard + 1);
+    if (!part.detached) max = std::max(max, part.shard + 1);
   }
-  return most;
+  return max;
 }
 
 int Network::source_index(int stage) const {
@@ -324,17 +324,17 @@ Network build_network(const ModelConfig& config, int microbatch_size, int stages
   }
 
   const int branches = static_cast<int>(units.branches.size());
-  const int most = static_cast<int>(units.branches[0].size());
+  const int max = static_cast<int>(units.branches[0].size());
   const bool tree = branches > 1;
-  if (!tree && (stages < 1 || stages > most)) {
+  if (!tree && (stages < 1 || stages > max)) {
     throw InputError("schedule.stages: " + std::to_string(stages) + " is not between 1 and " +
-                     std::to_string(most) + ", the units of the model");
+                     std::to_string(max) + ", the units of the model");
   }
   const int each = tree ? (stages - 1) / branches : stages;
-  if (tree && (each < 1 || each > most || each * branches + 1 != stages)) {
+  if (tree && (each < 1 || each > max || each * branches + 1 != stages)) {
     throw InputError(fmt::format(
         "schedule.stages: with model.branches {0} must be {0} * n + 1 with n from 1 to {1}, not {2}",
-        branches, most, stages));
+        branches, max, stages));
   }
 
   Network network;

@@ -66,7 +66,7 @@ std::string problem_of(const NetworkKey& key, const OptionValue& value) {
   const auto refused = [&](const std::string& why) { return fmt::format("{} {}", to_string(value), why); };
   if (value.index() != key.default_value.index()) return refused("is not of the key's type");
   Interval interval = key.interval;
-  if (is_whole(value)) interval.least = std::max(interval.least, 0.0);
+  if (is_whole(value)) interval.min = std::max(interval.min, 0.0);
   const bool inside = std::visit(
       [&]<class T>(const T& one) {
         if constexpr (std::is_same_v<T, int> || std::is_same_v<T, double>) return interval.contains(one);

@@ -75,9 +75,9 @@ TEST_F(Files, ANameMayBeAsLongAsTheFileSystemAllows) {
 // A limit of the process, put back at the end of the scope.
 class Limit {
  public:
-  Limit(decltype(RLIMIT_FSIZE) resource, rlim_t most) : resource_(resource) {
+  Limit(decltype(RLIMIT_FSIZE) resource, rlim_t max) : resource_(resource) {
     getrlimit(resource_, &before_);
-    const rlimit now{most, before_.rlim_max};
+    const rlimit now{max, before_.rlim_max};
     setrlimit(resource_, &now);
   }
   ~Limit() { setrlimit(resource_, &before_); }

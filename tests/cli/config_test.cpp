@@ -286,14 +286,14 @@ TEST_F(LoadConfig, NamesValuesOutOfRange) {
                           "model.layers", "model.hidden", "schedule.workers", "schedule.stages",
                           "schedule.groups", "schedule.memory_limit", "runtime.workers_per_core"}) {
     const std::string_view name = key;
-    const int most = name == "model.layers" ? 1 << 16
+    const int max = name == "model.layers" ? 1 << 16
                      : name == "model.hidden" || name == "training.microbatch_size"
                          ? 1 << 20
                          : std::numeric_limits<int>::max();
     EXPECT_EQ(override_problem(std::string(key) + "=0"),
               std::string("--set ") + key + ": must be at least 1, got 0");
     EXPECT_EQ(override_problem(std::string(key) + "=99999999999999999999"),
-              fmt::format("--set {}: must be at most {}, got 99999999999999999999", key, most));
+              fmt::format("--set {}: must be at most {}, got 99999999999999999999", key, max));
     EXPECT_EQ(override_problem(std::string(key) + "=-99999999999999999999"),
               std::string("--set ") + key + ": must be at least 1, got -99999999999999999999");
   }

@@ -69,7 +69,7 @@ model::NetworkKind kind_named(const std::string& name, std::vector<NetworkKey> k
 
 const bool registered = model::register_network(
     kind_named("mixer", {{"mixers", 2, "Mixing layers.", model::from_1_to(64)},
-                         {"spread", 0.02, "Standard deviation of start values.", {.least = 0, .above = true}},
+                         {"spread", 0.02, "Standard deviation of start values.", {.min = 0, .above = true}},
                          {"residual", true, "Whether mixers add to their input."},
                          {"activation", std::string("gelu"), "After each mixer.", {}, {"none", "gelu"}},
                          {"prefix", std::string("mix."), "Start of the names of weights."},

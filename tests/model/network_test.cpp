@@ -150,9 +150,9 @@ TEST(Network, AutomaticCutsHaveTheSmallestLargestShare) {
   config.options["layers"] = 6;
   for (int stages = 1; stages <= 8; ++stages) {
     const auto largest = [](const Network& network) {
-      double most = 0;
-      for (const Stage& stage : network.stages) most = std::max(most, stage.flops());
-      return most;
+      double max = 0;
+      for (const Stage& stage : network.stages) max = std::max(max, stage.flops());
+      return max;
     };
     const double found = largest(build_network(config, 1, stages));
     // All ways to choose stages - 1 of the 7 cuts.

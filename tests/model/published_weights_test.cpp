@@ -368,10 +368,10 @@ TEST(PublishedWeights, PaddingHardlyRaisesTheLoss) {
   padded_from_file.init = exact.init;
   const auto without = losses(build_network(exact, 2, 1), *data, 5);
   const auto with = losses(build_network(padded_from_file, 2, 1), *data, 5);
-  const double most = std::log(320.0 / 301);
+  const double max = std::log(320.0 / 301);
   for (std::size_t i = 0; i < without.size(); ++i) {
     EXPECT_GE(with[i], without[i] - 1e-4);
-    EXPECT_LE(with[i], without[i] + most + 1e-4);
+    EXPECT_LE(with[i], without[i] + max + 1e-4);
   }
 }
 

@@ -76,10 +76,10 @@ TEST(Reference, CutsOfGptDoNotMatter) {
 
 TEST(Reference, CutsOfMlpDoNotMatter) {
   for (const int branches : {1, 2}) {
-    const int most = branches == 1 ? 3 : 5;
+    const int max = branches == 1 ? 3 : 5;
     const ReferenceRun few =
         train(build_network(mlp(branches), 4, branches == 1 ? 1 : 3), synthetic_data, 2, 3);
-    const ReferenceRun many = train(build_network(mlp(branches), 4, most), synthetic_data, 2, 3);
+    const ReferenceRun many = train(build_network(mlp(branches), 4, max), synthetic_data, 2, 3);
     for (std::size_t i = 0; i < 3; ++i) EXPECT_NEAR(few.losses[i], many.losses[i], 1e-6);
     expect_close(joined(few.gradients), joined(many.gradients), 1e-6);
   }

@@ -204,13 +204,13 @@ inline Links random_links(Random& random, const std::vector<Sharing>& ways) {
 inline std::vector<int> random_limits(Random& random, const Schedule& schedule) {
   std::vector<int> limits;
   for (int w = 0; w < schedule.workers(); ++w) {
-    int most = 0;
+    int max = 0;
     for (int b = 0; b < schedule.microbatches(); ++b) {
       int here = 0;
       for (int s = 0; s < schedule.stages(); ++s) here += schedule.compute(schedule.forward(s, b)) == w;
-      most = std::max(most, here);
+      max = std::max(max, here);
     }
-    limits.push_back(std::max(1, most + between(random, 0, 3)));
+    limits.push_back(std::max(1, max + between(random, 0, 3)));
   }
   return limits;
 }

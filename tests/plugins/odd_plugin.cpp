@@ -114,7 +114,7 @@ STARPIPE_PLUGIN(schedules) {
   }));
   ScheduleEntry counted = entry("counted", [](ScheduleSpec&) {});
   counted.options = {
-      {.name = "copies", .meaning = "stages of a worker", .default_value = 2, .least = 1, .most = 4}};
+      {.name = "copies", .meaning = "stages of a worker", .default_value = 2, .min = 1, .max = 4}};
   counted.stages_with = [odd](const starpipe::plan::ScheduleOptions& options) {
     if (odd == "stages crash") std::raise(SIGSEGV);
     if (odd == "stages exit") std::exit(0);

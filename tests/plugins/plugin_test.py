@@ -103,7 +103,7 @@ class Plugins(CommandTest):
         self.assertIn("option copies: stages of a worker (1 to 4; default 2)", text)
         listed = {entry["name"]: entry for entry in json.loads(self.ok("schedule", "list", "--json", "--plugin", PLUGIN))["schedules"]}
         self.assertEqual(listed["counted"]["options"],
-                         [{"name": "copies", "meaning": "stages of a worker", "default": 2, "least": 1, "most": 4}])
+                         [{"name": "copies", "meaning": "stages of a worker", "default": 2, "min": 1, "max": 4}])
         self.assertNotIn("options", listed["1f1b"])
 
         self.write("a.yaml", mlp_config(schedule="name: counted, workers: 2, options: {copies: 3}").replace("layers: 2", "layers: 6"))

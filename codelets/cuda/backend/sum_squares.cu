@@ -20,12 +20,12 @@ constexpr unsigned block_warps = default_threads / warp_size;
 
 /// Some of the parts. Kernels get it by value.
 struct Parts {
-  static constexpr int most = 64;
+  static constexpr int max = 64;
   int count = 0;
   std::size_t chunks = 0;              ///< of all parts
-  std::size_t begin[most] = {};        ///< of each part in the values
-  std::size_t size[most] = {};         ///< numbers of each part
-  std::size_t first_chunk[most] = {};  ///< of each part among all chunks
+  std::size_t begin[max] = {};        ///< of each part in the values
+  std::size_t size[max] = {};         ///< numbers of each part
+  std::size_t first_chunk[max] = {};  ///< of each part among all chunks
 };
 
 /// The number of the calling thread's warp in the grid.
@@ -80,7 +80,7 @@ void sum_squares(const Context& on, std::span<const float> values, std::span<con
   std::size_t begin = 0;
   for (std::size_t done = 0; done < sizes.size();) {
     Parts parts;
-    for (; parts.count < Parts::most && done + static_cast<std::size_t>(parts.count) < sizes.size();
+    for (; parts.count < Parts::max && done + static_cast<std::size_t>(parts.count) < sizes.size();
          ++parts.count) {
       const std::size_t size = sizes[done + static_cast<std::size_t>(parts.count)];
       parts.begin[parts.count] = begin;

@@ -36,20 +36,20 @@ struct Softmax {
     for (int m = 0; m < M; ++m) {
 #pragma unroll
       for (int half = 0; half < 2; ++half) {
-        float most = top[m][half];
+        float max = top[m][half];
 #pragma unroll
         for (const Accumulator& score : scores[m]) {
-          most = fmaxf(most, fmaxf(score.at[2 * half], score.at[2 * half + 1]));
+          max = fmaxf(max, fmaxf(score.at[2 * half], score.at[2 * half + 1]));
         }
-        most = max_over_quad(most);
-        const float rescale = exp2_approximate(scale * (top[m][half] - most));
-        top[m][half] = most;
+        max = max_over_quad(max);
+        const float rescale = exp2_approximate(scale * (top[m][half] - max));
+        top[m][half] = max;
         float total = rescale * sum[m][half];
 #pragma unroll
         for (Accumulator& score : scores[m]) {
 #pragma unroll
           for (int i = 2 * half; i < 2 * half + 2; ++i) {
-            score.at[i] = exp2_approximate(fmaf(scale, score.at[i], -scale * most));
+            score.at[i] = exp2_approximate(fmaf(scale, score.at[i], -scale * max));
             total += score.at[i];
           }
         }

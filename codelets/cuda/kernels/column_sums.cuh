@@ -85,8 +85,8 @@ template <class Terms>
 void add_column_sums(const Context& on, const char* name, std::size_t rows, std::size_t columns,
                      const Terms& terms, float* sums, std::span<float> scratch) noexcept {
   constexpr std::size_t min_rows = 64;  // a smaller share is not worth a block
-  const std::size_t most = scratch.empty() ? 1 : std::min(max_shares, ceil_div(rows, min_rows));
-  const std::size_t rows_each = ceil_div(rows, most);
+  const std::size_t max = scratch.empty() ? 1 : std::min(max_shares, ceil_div(rows, min_rows));
+  const std::size_t rows_each = ceil_div(rows, max);
   const std::size_t shares = ceil_div(rows, rows_each);
   with_pack_size<Terms::pack_size>(columns % Terms::pack_size == 0 && terms.pack_aligned(), [&](auto size) {
     const dim3 blocks(static_cast<unsigned>(ceil_div(columns, warp_size * size)),

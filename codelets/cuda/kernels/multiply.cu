@@ -24,9 +24,9 @@ constexpr cudaDataType_t data_type<Bf16> = CUDA_R_16BF;
 /// Bytes. Tensor cores, and the kernels that read a bias, need at most this alignment.
 constexpr std::uint32_t wanted_alignment = 16;
 
-/// The address's alignment in bytes, at most `most`, which is a power of two.
-std::uint32_t alignment(const void* at, std::uint32_t most) noexcept {
-  const auto bits = reinterpret_cast<std::uintptr_t>(at) | most;
+/// The address's alignment in bytes, at most `max`, which is a power of two.
+std::uint32_t alignment(const void* at, std::uint32_t max) noexcept {
+  const auto bits = reinterpret_cast<std::uintptr_t>(at) | max;
   return static_cast<std::uint32_t>(bits & (~bits + 1));
 }
 

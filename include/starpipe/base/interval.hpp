@@ -6,12 +6,12 @@
 
 namespace starpipe {
 
-/// The finite numbers from `least` to `most`, and 0 where `zero` says so.
+/// The finite numbers from `min` to `max`, and 0 where `zero` says so.
 struct Interval {
-  double least = -std::numeric_limits<double>::infinity();
-  double most = std::numeric_limits<double>::infinity();
-  bool above = false;  ///< `least` itself is outside
-  bool below = false;  ///< `most` itself is outside
+  double min = -std::numeric_limits<double>::infinity();
+  double max = std::numeric_limits<double>::infinity();
+  bool above = false;  ///< `min` itself is outside
+  bool below = false;  ///< `max` itself is outside
   bool zero = false;   ///< 0 is inside too, wherever the interval begins
 
   [[nodiscard]] bool contains(double value) const;
@@ -21,16 +21,16 @@ struct Interval {
   friend bool operator==(const Interval&, const Interval&) = default;
 };
 
-inline constexpr Interval positive = {.least = 0, .above = true};
-inline constexpr Interval not_negative = {.least = 0};
-inline constexpr Interval fraction = {.least = 0, .most = 1, .below = true};
+inline constexpr Interval positive = {.min = 0, .above = true};
+inline constexpr Interval not_negative = {.min = 0};
+inline constexpr Interval fraction = {.min = 0, .max = 1, .below = true};
 
 /// Times and sizes that users may give. Those above 0 are large enough to divide by. A sum of fewer than ten
 /// is one of `finite_amounts`.
-inline constexpr Interval amounts = {.least = 1e-99, .most = 1e99, .zero = true};
+inline constexpr Interval amounts = {.min = 1e-99, .max = 1e99, .zero = true};
 
 /// Times and sizes that the functions of `plan` accept; they throw InputError for others. Sums and squares of
 /// accepted numbers stay finite.
-inline constexpr Interval finite_amounts = {.least = 0, .most = 1e100, .below = true};
+inline constexpr Interval finite_amounts = {.min = 0, .max = 1e100, .below = true};
 
 }  // namespace starpipe

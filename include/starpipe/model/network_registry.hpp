@@ -55,7 +55,7 @@ struct NetworkKey {
   /// Whether it only says how the network is cut: files of weights do not depend on it.
   bool cuts_only = false;
 };
-inline constexpr Interval from_1_to(int most) { return {.least = 1, .most = static_cast<double>(most)}; }
+inline constexpr Interval from_1_to(int max) { return {.min = 1, .max = static_cast<double>(max)}; }
 
 struct NetworkKind {
   std::string name;     ///< the value of `model.kind`

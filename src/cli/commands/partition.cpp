@@ -223,7 +223,7 @@ void add_cost_options(CLI::App& command, PartitionOptions& options) {
                                              "Optimizer state as a multiple of the weights: 2 for AdamW "
                                              "(default), 1 for momentum, 0 for SGD")
                                  ->type_name("N")
-                                 ->transform(decimal_number({.least = 0, .most = 100}));
+                                 ->transform(decimal_number({.min = 0, .max = 100}));
 }
 
 void add_schedule_options(CLI::App& command, PartitionOptions& options) {

@@ -39,7 +39,7 @@ struct ScheduleResult {
 // A plug-in may crash or never return: its code runs in other processes only.
 
 /// The names of the schedules in the plug-in.
-std::vector<std::string> names_of(const std::string& file, std::chrono::seconds most) {
+std::vector<std::string> names_of(const std::string& file, std::chrono::seconds max) {
   const SubprocessResult loaded = run_in_subprocess(
       [&] {
         try {
@@ -48,7 +48,7 @@ std::vector<std::string> names_of(const std::string& file, std::chrono::seconds 
           return ordered_json{{"refusal", error.what()}}.dump();
         }
       },
-      most);
+      max);
   if (!loaded.failure.empty()) {
     throw InputError(fmt::format("plug-in {}: loading it failed: {}", file, loaded.failure));
   }
@@ -60,7 +60,7 @@ std::vector<std::string> names_of(const std::string& file, std::chrono::seconds 
 }
 
 Finding run_step(const std::string& file, const std::string& name, const plan::ConformanceStep& step,
-                 std::chrono::seconds most) {
+                 std::chrono::seconds max) {
   const SubprocessResult run = run_in_subprocess(
       [&] {
         plan::load_plugin(file);
@@ -68,7 +68,7 @@ Finding run_step(const std::string& file, const std::string& name, const plan::C
         return ordered_json{{"verdict", finding.verdict}, {"message", finding.message}}.dump(
             -1, ' ', false, ordered_json::error_handler_t::replace);
       },
-      most);
+      max);
   if (!run.failure.empty()) return {Finding::Verdict::failed, run.failure};
   const ordered_json answer = ordered_json::parse(run.output);
   return {answer.at("verdict"), answer.at("message")};
@@ -109,15 +109,15 @@ std::string json_of(const std::string& file, const std::vector<ScheduleResult>& 
 }
 
 int check(const PluginOptions& options) {
-  const std::chrono::seconds most{options.timeout};
+  const std::chrono::seconds max{options.timeout};
   std::vector<ScheduleResult> results;
   bool failed = false;
-  for (const std::string& name : names_of(options.file, most)) {
+  for (const std::string& name : names_of(options.file, max)) {
     for (const plan::ConformanceStep& step : plan::conformance_steps()) {
-      results.push_back({name, std::string(step.name), run_step(options.file, name, step, most)});
+      results.push_back({name, std::string(step.name), run_step(options.file, name, step, max)});
     }
     results.push_back(
-        {name, "two ranks", train_on_two_ranks(std::filesystem::absolute(options.file), name, most)});
+        {name, "two ranks", train_on_two_ranks(std::filesystem::absolute(options.file), name, max)});
   }
   for (ScheduleResult& result : results) {
     failed = failed || result.finding.verdict == Finding::Verdict::failed;

@@ -37,10 +37,10 @@ struct ListOptions {
 
 void add_options(std::vector<TableRow>& rows, const plan::ScheduleEntry& entry) {
   for (const plan::ScheduleOption& option : entry.options) {
-    const std::string most =
-        option.most == std::numeric_limits<int>::max() ? "" : fmt::format(" to {}", option.most);
+    const std::string max =
+        option.max == std::numeric_limits<int>::max() ? "" : fmt::format(" to {}", option.max);
     rows.push_back({"", fmt::format("option {}: {} ({}{}; default {})", option.name, option.meaning,
-                                    option.least, most.empty() ? " or more" : most, option.default_value)});
+                                    option.min, max.empty() ? " or more" : max, option.default_value)});
   }
   if (!entry.options.empty()) return;
   rows.push_back({"", "no options"});
@@ -58,8 +58,8 @@ int list(const ListOptions& options) {
         all.back()["options"].push_back({{"name", option.name},
                                          {"meaning", option.meaning},
                                          {"default", option.default_value},
-                                         {"least", option.least},
-                                         {"most", option.most}});
+                                         {"min", option.min},
+                                         {"max", option.max}});
       }
     }
     print(plan::json_text({{"schedules", all}}));

@@ -127,9 +127,9 @@ std::string verdict(const plan::SearchResult& result, const std::string& unit, b
   const double makespan = result.timeline.makespan;
   const double above = result.lower_bound > 0 ? 100 * (makespan / result.lower_bound - 1) : 0;
   const plan::ShownUnit shown(unit, makespan);
-  const double most = result.peak_memory.empty() ? 0 : std::ranges::max(result.peak_memory);
+  const double max = result.peak_memory.empty() ? 0 : std::ranges::max(result.peak_memory);
   const std::string peak = in_bytes ? fmt::format("; stashes of up to {} on a worker",
-                                                  bytes_text(static_cast<std::uint64_t>(most)))
+                                                  bytes_text(static_cast<std::uint64_t>(max)))
                                     : "";
   return fmt::format(
       "\nlayout {}, {} a worker{}; no schedule ends before {:.6g}{}: this one is {:.2f} % above\n",
@@ -222,7 +222,7 @@ void add_search(CLI::App& app, Action& action) {
       ->add_option("--budget", options->search.budget,
                    "Seconds that the search may take (default 10); a larger budget tries more")
       ->type_name("SECONDS")
-      ->transform(decimal_number({.least = 0.01, .most = 1e6}));
+      ->transform(decimal_number({.min = 0.01, .max = 1e6}));
   command->add_option("--seed", options->search.seed, "Seed of the random choices (default 1)")
       ->type_name("N")
       ->transform(whole_number(0, std::numeric_limits<std::uint64_t>::max()));

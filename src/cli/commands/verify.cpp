@@ -54,7 +54,7 @@ void add_verify(CLI::App& app, Action& action) {
           "--tolerance", request.tolerance,
           "Largest relative difference of losses, gradients and norms, instead of what rounding explains")
       ->type_name("X")
-      ->transform(decimal_number({.least = 0}));
+      ->transform(decimal_number({.min = 0}));
   command
       ->add_option("--against-gradients", request.against_gradients,
                    "Compare the gradients of the first step, too, with another framework's: before clipping, "

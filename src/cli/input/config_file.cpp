@@ -34,7 +34,7 @@ json read_one(const YamlValue& value, const ValueType& type) {
   using Kind = ValueType::Kind;
   switch (type.kind) {
     case Kind::whole:
-      return value.whole<std::uint64_t>(type.least, type.most);
+      return value.whole<std::uint64_t>(type.min, type.max);
     case Kind::number: {
       const double number = value.number(type.interval);
       if (const std::string problem = type.problem(number); !problem.empty()) value.fail(problem);
@@ -101,9 +101,9 @@ void refuse_other_limit(const ConfigKey& key, const YamlValue& value) {
   if (key.type.kind != ValueType::Kind::bytes) return;
   if (node.IsSequence()) {
     for (const YAML::Node& item : node) refuse_other_limit(key, YamlValue(item, value.label()));
-  } else if (value.bytes() < key.type.least) {
+  } else if (value.bytes() < key.type.min) {
     value.fail(fmt::format("must be at least {}, got {} bytes (schedule.memory_limit counts stashes)",
-                           bytes_text(key.type.least), value.bytes()));
+                           bytes_text(key.type.min), value.bytes()));
   }
 }
 
@@ -156,12 +156,12 @@ std::string suggestion(const Schema& schema, std::string_view unknown) {
   for (const ConfigKey& key : schema.keys) known.push_back(key.name);
   const std::string_view leaf = last_part(unknown);
   std::string_view best;
-  std::size_t least = std::max<std::size_t>(2, leaf.size() / 3) + 1;
+  std::size_t min = std::max<std::size_t>(2, leaf.size() / 3) + 1;
   for (const std::string_view name : known) {
     std::size_t distance = edit_distance(unknown.substr(0, 200), name);
     if (last_part(name) == leaf) distance = std::min<std::size_t>(distance, 1);
-    if (distance >= least) continue;
-    least = distance;
+    if (distance >= min) continue;
+    min = distance;
     best = name;
   }
   return best.empty() ? "" : fmt::format(" (did you mean '{}'?)", best);

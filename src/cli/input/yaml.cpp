@@ -38,7 +38,7 @@ void YamlValue::expected(std::string_view what) const {
 }
 
 template <class Integer>
-Integer YamlValue::whole(Integer least, Integer most) const {
+Integer YamlValue::whole(Integer min, Integer max) const {
   if (!node_.IsScalar()) expected("an integer");
   const std::string& text = node_.Scalar();
   // First as a signed number, so that a negative number is reported as too small and not as a word. Not with
@@ -46,7 +46,7 @@ Integer YamlValue::whole(Integer least, Integer most) const {
   std::errc error{};
   if (!parse_number<std::int64_t>(text, error)) expected("an integer");
   const std::string problem =
-      range_problem(text, static_cast<std::uint64_t>(least), static_cast<std::uint64_t>(most));
+      range_problem(text, static_cast<std::uint64_t>(min), static_cast<std::uint64_t>(max));
   const auto value = parse_number<Integer>(text, error);
   if (!value || !problem.empty()) fail(problem);
   return *value;
@@ -111,9 +111,9 @@ Time YamlValue::time_or_number() const {
 
 Bandwidth YamlValue::bandwidth() const {
   constexpr const char* wanted = "a bandwidth such as 25GB/s or 100Gbit/s";
-  constexpr Interval most = {.least = 0, .most = amounts.most, .above = true};
+  constexpr Interval max = {.min = 0, .max = amounts.max, .above = true};
   std::errc error{};
-  if (node_.IsScalar() && parse_number<double>(node_.Scalar(), error)) return {number(most), false};
+  if (node_.IsScalar() && parse_number<double>(node_.Scalar(), error)) return {number(max), false};
   if (!node_.IsScalar() || !node_.Scalar().ends_with("/s")) expected(wanted);
   std::string_view text = node_.Scalar();
   text.remove_suffix(2);
@@ -143,7 +143,7 @@ Bandwidth YamlValue::bandwidth() const {
   while (text.ends_with(' ')) text.remove_suffix(1);
   const auto value = parse_number<double>(text, error);
   if (!value) expected(wanted);
-  if (error != std::errc{} || !most.contains(*value)) expected("a bandwidth " + most.text());
+  if (error != std::errc{} || !max.contains(*value)) expected("a bandwidth " + max.text());
   return {*value * scale, true};
 }
 
@@ -213,8 +213,8 @@ std::string described(const YAML::Node& node) {
   if (node.IsMap()) return "a map";
   if (!node.IsScalar()) return "nothing";
   const std::string& text = node.Scalar();
-  constexpr std::size_t most = 60;
-  return text.size() <= most ? fmt::format("'{}'", text) : fmt::format("'{}...'", text.substr(0, most));
+  constexpr std::size_t max = 60;
+  return text.size() <= max ? fmt::format("'{}'", text) : fmt::format("'{}...'", text.substr(0, max));
 }
 
 }  // namespace starpipe::cli

@@ -59,7 +59,7 @@ class YamlValue {
 
   /// An integer in [least, most].
   template <class Integer>
-  [[nodiscard]] Integer whole(Integer least, Integer most = std::numeric_limits<Integer>::max()) const;
+  [[nodiscard]] Integer whole(Integer min, Integer max = std::numeric_limits<Integer>::max()) const;
   [[nodiscard]] double number(const Interval& interval) const;
   [[nodiscard]] bool boolean() const;
   /// A number of bytes, with a unit (16MiB) or without.

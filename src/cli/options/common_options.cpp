@@ -99,24 +99,24 @@ void add_size_options(CLI::App& command, int& workers, int workers_limit, int& m
 namespace {
 
 /// "--help" shows it after the type's name.
-std::string description(std::uint64_t least, std::uint64_t most) {
-  return most >= std::numeric_limits<int>::max() ? "" : fmt::format("{} to {}", least, most);
+std::string description(std::uint64_t min, std::uint64_t max) {
+  return max >= std::numeric_limits<int>::max() ? "" : fmt::format("{} to {}", min, max);
 }
 
 }  // namespace
 
-CLI::Validator whole_number(std::uint64_t least, std::uint64_t most) {
-  return {[least, most](std::string& text) -> std::string {
+CLI::Validator whole_number(std::uint64_t min, std::uint64_t max) {
+  return {[min, max](std::string& text) -> std::string {
             const bool negative = text.starts_with('-');
             std::errc error{};
             const auto value =
                 parse_number<std::uint64_t>(std::string_view(text).substr(negative ? 1 : 0), error);
             if (!value) return fmt::format("expected a whole number, got '{}'", text);
-            std::string problem = range_problem(text, least, most);
+            std::string problem = range_problem(text, min, max);
             if (problem.empty()) text = std::to_string(*value);
             return problem;
           },
-          description(least, most)};
+          description(min, max)};
 }
 
 CLI::Validator decimal_number(const Interval& interval) {
@@ -130,11 +130,11 @@ CLI::Validator decimal_number(const Interval& interval) {
           ""};
 }
 
-CLI::Validator byte_count(std::uint64_t least) {
-  return {[least](std::string& text) -> std::string {
+CLI::Validator byte_count(std::uint64_t min) {
+  return {[min](std::string& text) -> std::string {
             const auto bytes = bytes_in(text);
             if (!bytes) return fmt::format("expected {}, got '{}'", bytes_words, text);
-            if (*bytes < least) return fmt::format("must be at least {}, got {}", least, text);
+            if (*bytes < min) return fmt::format("must be at least {}, got {}", min, text);
             text = std::to_string(*bytes);
             return "";
           },

@@ -51,11 +51,11 @@ void add_size_options(CLI::App& command, int& workers, int workers_limit, int& m
 // configurations: CLI11 by itself reads 0x10 as 16 and 010 as 8.
 
 /// A whole number in [least, most].
-CLI::Validator whole_number(std::uint64_t least, std::uint64_t most);
+CLI::Validator whole_number(std::uint64_t min, std::uint64_t max);
 /// A finite number in the interval.
 CLI::Validator decimal_number(const Interval& interval);
-/// A number of bytes of at least `least`, with a unit (16MiB) or without.
-CLI::Validator byte_count(std::uint64_t least = 0);
+/// A number of bytes of at least `min`, with a unit (16MiB) or without.
+CLI::Validator byte_count(std::uint64_t min = 0);
 
 /// Throws InputError unless an option has one of `values` for all workers, or one for each.
 void require_one_or_each(std::string_view option, std::size_t values, int workers);

@@ -104,7 +104,7 @@ std::optional<int> wait_for(ChildProcess& child, TimePoint end, const HeldSignal
 }
 
 /// Calls `work` in a new process, with the writing end of a pipe. `work` must not return.
-SubprocessResult run(const std::function<void(int)>& work, std::chrono::seconds most) {
+SubprocessResult run(const std::function<void(int)>& work, std::chrono::seconds max) {
   const HeldSignals held;
   Pipe pipe;
   ChildProcess child([&] {
@@ -112,16 +112,16 @@ SubprocessResult run(const std::function<void(int)>& work, std::chrono::seconds 
     work(pipe.writing());
   });
   pipe.close_writing();
-  const TimePoint end = std::chrono::steady_clock::now() + most;
+  const TimePoint end = std::chrono::steady_clock::now() + max;
   const std::optional<std::string> output = read_all(pipe.reading(), end, held);
   const std::optional<int> status = output ? wait_for(child, end, held) : std::nullopt;
   if (status) return {*output, failure_of(*status)};
-  return {{}, fmt::format("it did not end within {} s", most.count())};
+  return {{}, fmt::format("it did not end within {} s", max.count())};
 }
 
 }  // namespace
 
-SubprocessResult run_in_subprocess(const std::function<std::string()>& work, std::chrono::seconds most) {
+SubprocessResult run_in_subprocess(const std::function<std::string()>& work, std::chrono::seconds max) {
   SubprocessResult result = run(
       [&work](int output) {
         dup2(STDERR_FILENO, STDOUT_FILENO);
@@ -133,12 +133,12 @@ SubprocessResult run_in_subprocess(const std::function<std::string()>& work, std
         }
         _exit(0);
       },
-      most);
+      max);
   if (result.failure.empty() && result.output.empty()) result.failure = "it ended with exit status 0";
   return result;
 }
 
-SubprocessResult run_program(const std::vector<std::string>& command, std::chrono::seconds most) {
+SubprocessResult run_program(const std::vector<std::string>& command, std::chrono::seconds max) {
   return run(
       [&command](int output) {
         dup2(output, STDOUT_FILENO);
@@ -146,7 +146,7 @@ SubprocessResult run_program(const std::vector<std::string>& command, std::chron
         ::close(output);
         become_program(command);
       },
-      most);
+      max);
 }
 
 namespace {

@@ -21,13 +21,13 @@ struct SubprocessResult {
 
 /// Calls `work` in a copy of this process, where a crash or an endless loop does no harm. The output is the
 /// return value of `work`, which must not be empty: a process without output ended before `work` returned,
-/// and has failed. The text that it prints goes to standard error. The process is killed after `most`. Throws
+/// and has failed. The text that it prints goes to standard error. The process is killed after `max`. Throws
 /// std::system_error when no process can be started.
-SubprocessResult run_in_subprocess(const std::function<std::string()>& work, std::chrono::seconds most);
+SubprocessResult run_in_subprocess(const std::function<std::string()>& work, std::chrono::seconds max);
 
 /// Runs a program from PATH with its arguments. The output is its standard output and standard error. It is
-/// killed after `most`. Throws std::system_error when no process can be started.
-SubprocessResult run_program(const std::vector<std::string>& command, std::chrono::seconds most);
+/// killed after `max`. Throws std::system_error when no process can be started.
+SubprocessResult run_program(const std::vector<std::string>& command, std::chrono::seconds max);
 
 /// From now on, when the code of a plug-in crashes or calls exit, the program prints one line that names the
 /// plug-in and the signal, and ends with status 128 + the signal's number; 1 after a call of exit. The line
@@ -44,8 +44,8 @@ void leave_plugin_crashes_to_parent();
 /// The last step of the conformance test. Trains a tiny network for three steps on the engine, as two MPI
 /// ranks, under schedule `name` of the plug-in, and compares the losses with those of a sequential run. Does
 /// not apply, and says why, if two ranks cannot be started. Loads the plug-in only in other processes; each
-/// is killed after `most`.
+/// is killed after `max`.
 plan::Finding train_on_two_ranks(const std::string& plugin, const std::string& name,
-                                 std::chrono::seconds most);
+                                 std::chrono::seconds max);
 
 }  // namespace starpipe::cli

@@ -120,13 +120,13 @@ Finding compare(const json& expected, const json& report) {
 
 }  // namespace
 
-Finding train_on_two_ranks(const std::string& plugin, const std::string& name, std::chrono::seconds most) {
+Finding train_on_two_ranks(const std::string& plugin, const std::string& name, std::chrono::seconds max) {
   const HeldSignals held;  // until the folder is removed
   const TemporaryFolder folder;
   const std::string config = folder.file("config.yaml");
   const std::string report = folder.file("report.json");
   const SubprocessResult prepared =
-      run_in_subprocess([&] { return prepare(plugin, name, config).dump(); }, most);
+      run_in_subprocess([&] { return prepare(plugin, name, config).dump(); }, max);
   if (!prepared.failure.empty()) return {Verdict::failed, prepared.failure};
   const json expected = json::parse(prepared.output);
   if (expected.contains("refusal")) {
@@ -139,7 +139,7 @@ Finding train_on_two_ranks(const std::string& plugin, const std::string& name, s
   const SubprocessResult run =
       run_program({*launcher, "-n", "2", std::filesystem::read_symlink("/proc/self/exe").string(), "train",
                    config, "--report", report},
-                  most);
+                  max);
   if (!run.failure.empty()) {
     return {Verdict::failed, fmt::format("{}: {}", expected.at("what").get<std::string>(), complaint(run))};
   }

@@ -136,9 +136,9 @@ void put_simulate(Json& row, const Report& report) {
   put(row, "predicted_peak_stashes", report.largest("/peak_activations"));
   put(row, "predicted_peak_stash_bytes", report.largest("/peak_activation_bytes"));
   put(row, "predicted_bytes_moved", total(report.at("/received_bytes")));
-  Json most;
-  for (const Json& worker : report.at("/memory")) most = std::max(most, total(worker));
-  put(row, "predicted_memory", std::move(most));
+  Json max;
+  for (const Json& worker : report.at("/memory")) max = std::max(max, total(worker));
+  put(row, "predicted_memory", std::move(max));
 }
 
 void put_sim(Json& row, const Report& report) {
@@ -150,20 +150,20 @@ void put_sim(Json& row, const Report& report) {
   for (const std::string which : {"predicted", "simulated"}) {
     for (const char* name : {"makespan", "gradients_summed", "bubble_fraction"})
       put(row, fmt::format("{}_{}", which, name), report.at(fmt::format("/{}/{}", name, which)));
-    std::map<std::string, Json> most;
+    std::map<std::string, Json> max;
     Json moved;
     for (const Json& worker : workers) {
       const Report of_worker(worker);
       for (const auto& [column, key] : {std::pair{"peak_stashes", "peak_activations"},
                                         {"peak_stash_bytes", "peak_activation_bytes"},
                                         {"memory", "gpu_memory"}}) {
-        most[column] = std::max(most[column], of_worker.at(fmt::format("/{}/{}", key, which)));
+        max[column] = std::max(max[column], of_worker.at(fmt::format("/{}/{}", key, which)));
       }
       const Json bytes = bytes_moved(of_worker, which);
       if (!bytes.is_null())
         moved = moved.is_null() ? bytes : Json(moved.get<std::uint64_t>() + bytes.get<std::uint64_t>());
     }
-    for (const auto& [column, value] : most) put(row, fmt::format("{}_{}", which, column), value);
+    for (const auto& [column, value] : max) put(row, fmt::format("{}_{}", which, column), value);
     put(row, which + "_bytes_moved", moved);
     put(row, which + "_bytes_between_ranks_in_all", report.at("/bytes_between_ranks/" + which));
   }

@@ -82,11 +82,11 @@ std::string short_text(const Setting& setting) {
 
 /// The name of the run's folder. `hash` stands for all that the run does.
 std::string name_of(const StudyRun& run, bool repeated, std::uint64_t hash) {
-  constexpr std::size_t most = 120;
+  constexpr std::size_t max = 120;
   std::vector<std::string> parts;
   for (const Setting& setting : run.varied) parts.push_back(short_text(setting));
   if (repeated) parts.push_back(fmt::format("repetition={}", run.repetition));
-  const std::string text = fmt::format("{}", fmt::join(parts, "_")).substr(0, most);
+  const std::string text = fmt::format("{}", fmt::join(parts, "_")).substr(0, max);
   return fmt::format("{}{}{:08x}", text, text.empty() ? "" : "-", hash >> 32U);
 }
 

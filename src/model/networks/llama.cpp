@@ -207,7 +207,7 @@ const bool registered = register_network(with_saved_names(
           {"kv_heads",
            0,
            "Heads of keys and values, each for `heads` / `kv_heads` attention heads. 0: as many as `heads`.",
-           {.least = 0, .most = 1 << 18}},
+           {.min = 0, .max = 1 << 18}},
           {"intermediate", 344, "Columns between the linear layers of a block's SwiGLU.", from_1_to(1 << 20)},
           {"context", 128, "Tokens of a sequence.", from_1_to(1 << 20)},
           {"vocabulary", byte_values,

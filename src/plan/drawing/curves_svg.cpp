@@ -25,21 +25,21 @@ constexpr double curve_gap = 44;  // room for the next curve's name
 /// The values' axis: from the first tick at or below the least value to the one at or above the largest.
 struct ValueAxis {
   explicit ValueAxis(const Curve& curve) {
-    double least = std::numeric_limits<double>::infinity();
-    double most = -least;
+    double min = std::numeric_limits<double>::infinity();
+    double max = -min;
     const auto hold = [&](double value) {
       if (!std::isfinite(value)) return;
-      least = std::min(least, value);
-      most = std::max(most, value);
+      min = std::min(min, value);
+      max = std::max(max, value);
     };
     for (const double value : curve.values) hold(value);
     for (const CurvePoint& point : curve.points) hold(point.value);
-    if (least > most) least = most = 0;  // no finite value
-    if (least == most) hold(0);          // a constant is drawn beside 0, so that it can be read
-    const double range = most > least ? most - least : 1;
+    if (min > max) min = max = 0;  // no finite value
+    if (min == max) hold(0);          // a constant is drawn beside 0, so that it can be read
+    const double range = max > min ? max - min : 1;
     step = detail::tick_step(range / 4);
-    begin = std::floor(least / step) * step;
-    end = std::max(std::ceil(most / step) * step, begin + step);
+    begin = std::floor(min / step) * step;
+    end = std::max(std::ceil(max / step) * step, begin + step);
   }
   [[nodiscard]] double y(double value, double top) const {
     return top + curve_height * (end - value) / (end - begin);
@@ -61,20 +61,20 @@ std::string curve_path(const std::vector<double>& values, const ValueAxis& axis,
   const std::size_t at_once = std::max<std::size_t>(1, static_cast<std::size_t>(1 / std::max(scale, 1e-12)));
   for (std::size_t first = 0; first < values.size(); first += at_once) {
     const std::size_t end = std::min(values.size(), first + at_once);
-    double least = std::numeric_limits<double>::infinity();
-    double most = -least;
+    double min = std::numeric_limits<double>::infinity();
+    double max = -min;
     for (std::size_t step = first; step < end; ++step) {
       if (!std::isfinite(values[step])) continue;
-      least = std::min(least, values[step]);
-      most = std::max(most, values[step]);
+      min = std::min(min, values[step]);
+      max = std::max(max, values[step]);
     }
-    if (least > most) {
+    if (min > max) {
       joined = false;
       continue;
     }
     const double x = left + static_cast<double>(first) * scale;
-    put(x, least);
-    if (most > least) put(x, most);
+    put(x, min);
+    if (max > min) put(x, max);
     // A lone step between gaps would not show.
     if (end == values.size() || !std::isfinite(values[end])) fmt::format_to(std::back_inserter(path), "h.5");
   }

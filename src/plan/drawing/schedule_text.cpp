@@ -196,12 +196,12 @@ class Drawing {
     }
     text += fmt::format("{:<{}}", fmt::format("worker {}", worker), gutter_);
     for (std::size_t c = 0; c < columns; ++c) {
-      const Share& most = *std::ranges::max_element(shares[c], {}, &Share::time);
-      if (1 - busy[c] > most.time) {
+      const Share& max = *std::ranges::max_element(shares[c], {}, &Share::time);
+      if (1 - busy[c] > max.time) {
         text += options_.colour ? "\x1b[2m.\x1b[0m" : ".";
         continue;
       }
-      const Job job = schedule_.job(most.job);
+      const Job job = schedule_.job(max.job);
       const std::string letter(to_string(job.pass).substr(0, 1));
       text += options_.colour ? paint(letter, job) : letter;
     }

@@ -70,10 +70,10 @@ void put_text(double x, double y, double size, const char* fill, std::string_vie
                  fill, extra, escape(text));
 }
 
-double tick_step(double least) {
-  const double power = std::pow(10, std::floor(std::log10(least)));
+double tick_step(double min) {
+  const double power = std::pow(10, std::floor(std::log10(min)));
   for (const double factor : std::array{1.0, 2.0, 5.0}) {
-    if (factor * power >= least) return factor * power;
+    if (factor * power >= min) return factor * power;
   }
   return 10 * power;
 }

@@ -57,7 +57,7 @@ inline constexpr std::array<Hue, 8> palette = {{{"#a9d0f2", "#1c5d9c", 153, 25},
 constexpr std::size_t hue_of(int microbatch) { return index(microbatch) % palette.size(); }
 
 /// The distance of the ticks of an axis: the smallest 1, 2 or 5 times a power of ten that is at least
-/// `least`, which must be positive.
-double tick_step(double least);
+/// `min`, which must be positive.
+double tick_step(double min);
 
 }  // namespace starpipe::plan::detail

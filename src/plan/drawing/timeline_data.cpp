@@ -220,10 +220,10 @@ void for_each_time(std::span<const RecordedStep* const> steps, Function f) {
 }  // namespace
 
 Ticks::Ticks(std::span<const RecordedStep* const> steps) {
-  constexpr double most = 1e15;  // below 2^53; differences of two times fit too
+  constexpr double max = 1e15;  // below 2^53; differences of two times fit too
   double largest = 0;
   for_each_time(steps, [&](double time) { largest = std::max(largest, std::abs(time)); });
-  while (largest > most * length()) ++exponent_;
+  while (largest > max * length()) ++exponent_;
   int zeros = 15;  // decimal zeros at the end of all times
   for_each_time(steps, [&](double time) {
     std::int64_t value = of(time);

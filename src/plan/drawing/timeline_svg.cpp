@@ -170,9 +170,9 @@ class Svg {
   double draw_memory(const Schedule& schedule, const Timeline& timeline, const RunFrame& frame, double y) {
     if (!memory_ || timeline.peak_stashes.empty()) return y;
     const double height = std::clamp(row_height_ * 0.55, 5.0, 16.0);
-    const int most =
+    const int max =
         std::max(1, *std::max_element(timeline.peak_stashes.begin(), timeline.peak_stashes.end()));
-    const double unit = height / most;
+    const double unit = height / max;
     const auto live = memory_over_time(schedule, Costs{}, timeline);
     y += 6;
     for (std::size_t w = 0; w < live.size(); ++w, y += height + 4) {

@@ -46,7 +46,7 @@ double parse_factor(std::string_view text, std::string_view value) {
   std::errc error{};
   const auto factor = value.ends_with('x') ? parse_number<double>(value.substr(0, value.size() - 1), error)
                                            : std::optional<double>{};
-  constexpr Interval factors = {.least = 0, .most = 1e6};
+  constexpr Interval factors = {.min = 0, .max = 1e6};
   if (!factor || error != std::errc{} || !factors.contains(*factor)) {
     refuse(text, fmt::format("'{}' is not a factor such as 0.5x, {}", value, factors.text()));
   }

@@ -255,16 +255,16 @@ class Communication {
     const Position first{row, next[row]};
     std::string text = fmt::format("{} can never start: {}", job_text(*find(at(first).job)), at(first).text);
     std::vector<bool> seen(rows_.size(), false);
-    constexpr int most = 4;
+    constexpr int max = 4;
     for (int i = 0; !seen[row]; ++i) {
       seen[row] = true;
       const Position send = *send_of({row, next[row]});
       row = send.row;
-      if (i >= most) continue;
+      if (i >= max) continue;
       text += fmt::format("{} waits for {} after {}", i == 0 ? "" : ", which", named(send),
                           named({row, next[row]}));
     }
-    fail(first, text + fmt::format("{}: a deadlock", std::ranges::count(seen, true) > most ? ", ..." : ""));
+    fail(first, text + fmt::format("{}: a deadlock", std::ranges::count(seen, true) > max ? ", ..." : ""));
   }
 
   const Schedule& schedule_;

@@ -63,8 +63,8 @@ template <class Of, class Text>
 std::string range_text(std::span<const Difference> steps, Of of, Text text) {
   std::vector<std::int64_t> all;
   for (const Difference& step : steps) all.push_back(of(step));
-  const auto [least, most] = std::ranges::minmax(all);
-  return fmt::format("{} .. {}", text(least), text(most));
+  const auto [min, max] = std::ranges::minmax(all);
+  return fmt::format("{} .. {}", text(min), text(max));
 }
 
 std::string steps_text(const ComparedRun& run) {

@@ -80,10 +80,10 @@ void JsonValue::only(std::span<const std::string_view> keys) const {
   }
 }
 
-int JsonValue::whole(int least) const {
-  constexpr int most = std::numeric_limits<int>::max() - 1;
+int JsonValue::whole(int min) const {
+  constexpr int max = std::numeric_limits<int>::max() - 1;
   if (!value_->is_number_integer()) expected("a whole number");
-  const std::string problem = range_problem(value_->dump(), index(least), index(most));
+  const std::string problem = range_problem(value_->dump(), index(min), index(max));
   if (!problem.empty()) fail(problem);
   return value_->get<int>();
 }
@@ -99,10 +99,10 @@ double JsonValue::number() const {
 }
 
 double JsonValue::nanoseconds() const {
-  constexpr double most = 1LL << 50;
+  constexpr double max = 1LL << 50;
   if (!value_->is_number_integer()) expected("a whole number of nanoseconds");
   const auto count = value_->get<double>();
-  if (std::abs(count) > most) fail("must be at most 2^50 nanoseconds");
+  if (std::abs(count) > max) fail("must be at most 2^50 nanoseconds");
   return count * 1e-9;
 }
 

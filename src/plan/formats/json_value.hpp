@@ -46,8 +46,8 @@ class JsonValue {
   /// Fails, with the known keys, when the object has a member that is not among `keys`.
   void only(std::span<const std::string_view> keys) const;
 
-  /// A whole number from `least` to the largest int but one: counts derived from it stay in range.
-  [[nodiscard]] int whole(int least) const;
+  /// A whole number from `min` to the largest int but one: counts derived from it stay in range.
+  [[nodiscard]] int whole(int min) const;
   [[nodiscard]] std::uint64_t bytes() const;
   [[nodiscard]] double number() const;
   /// Seconds, of a whole number of nanoseconds that may be negative: at most 2^50, about 13 days.

@@ -174,17 +174,17 @@ void require_progress(const Completeness& jobs, const Schedule& schedule) {
          before(first)->position < jobs.find(cycle[first])->position) {
     ++first;
   }
-  constexpr std::size_t most = 5;
+  constexpr std::size_t max = 5;
   std::string text = fmt::format("{} can never start", to_string(cycle[first]));
   std::size_t at = first;
-  for (std::size_t i = 0; i < std::min(cycle.size(), most); ++i) {
+  for (std::size_t i = 0; i < std::min(cycle.size(), max); ++i) {
     const ListEntry& other = *before(at);
     text += fmt::format("{} {}", i == 0 ? ": it waits for" : ", which waits for", to_string(other.job()));
     if (i + 1 < cycle.size()) text += fmt::format(" ({})", jobs.position_text(other));
     at = at == 0 ? cycle.size() - 1 : at - 1;
   }
   jobs.fail(*jobs.find(cycle[first]),
-            fmt::format("{}{}: a cycle of {} jobs", text, cycle.size() > most ? ", ..." : "", cycle.size()));
+            fmt::format("{}{}: a cycle of {} jobs", text, cycle.size() > max ? ", ..." : "", cycle.size()));
 }
 
 }  // namespace

@@ -90,9 +90,9 @@ PeriodicResult shortest(const PeriodicRequest& request) {
   const double bound = period_bound(request.chain, limits);
   if (request.period)
     return {.pattern = one_forward_one_backward_star(request.chain, *request.period), .bound = bound};
-  const int most = request.repeat.value_or(1);
-  PeriodicSearch best = best_pattern(request.chain, limits, most);
-  return {.pattern = std::move(best.pattern), .bound = bound, .best_of = best.optimal ? most : 0};
+  const int max = request.repeat.value_or(1);
+  PeriodicSearch best = best_pattern(request.chain, limits, max);
+  return {.pattern = std::move(best.pattern), .bound = bound, .best_of = best.optimal ? max : 0};
 }
 
 }  // namespace

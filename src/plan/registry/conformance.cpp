@@ -134,16 +134,16 @@ struct Sweep {
   }
   // "12 like "W=3 B=1: needs an even number of workers, not 3"", the largest group first.
   [[nodiscard]] std::string reasons() const {
-    constexpr std::size_t most = 3;
+    constexpr std::size_t max = 3;
     std::vector<Refusals> groups;
     for (const auto& [kind, alike] : refusals) groups.push_back(alike);
     std::ranges::stable_sort(groups, std::greater<>{}, &Refusals::count);
     std::vector<std::string> texts;
     for (const auto& [count, first] : groups) {
-      if (texts.size() == most) break;
+      if (texts.size() == max) break;
       texts.push_back(fmt::format("{} like \"{}\"", count, first));
     }
-    if (groups.size() > most) texts.push_back(fmt::format("and {} other kinds", groups.size() - most));
+    if (groups.size() > max) texts.push_back(fmt::format("and {} other kinds", groups.size() - max));
     return fmt::format("{}", fmt::join(texts, ", "));
   }
 };
@@ -208,8 +208,8 @@ Finding options(std::string_view name) {
   if (declared.empty()) return {Verdict::does_not_apply, "it has no options"};
   Sweep count;
   for (const ScheduleOption& option : declared) {
-    const int next = option.default_value < option.most ? option.default_value + 1 : option.most;
-    for (const int value : std::set{option.least, option.default_value, next}) {
+    const int next = option.default_value < option.max ? option.default_value + 1 : option.max;
+    for (const int value : std::set{option.min, option.default_value, next}) {
       ScheduleRequest request = first_request();
       request.options[option.name] = value;
       std::string refusal;
@@ -341,7 +341,7 @@ void require_reduced(const Schedule& schedule, const ScheduleRequest& request, i
 
 Finding replicas(std::string_view name) {
   int replicated = 0;
-  std::size_t most = 1;
+  std::size_t max = 1;
   sweep(name, chains, [&](const ScheduleRequest& request, const Schedule& schedule) {
     std::size_t holders = 1;
     for (int s = 0; s < schedule.stages(); ++s) {
@@ -349,12 +349,12 @@ Finding replicas(std::string_view name) {
       holders = std::max(holders, weight_holders(schedule, s).size());
     }
     if (holders > 1) ++replicated;
-    most = std::max(most, holders);
+    max = std::max(max, holders);
   });
   if (replicated == 0)
     return {Verdict::does_not_apply, "one worker holds the weights of each stage, in all answers"};
   return {Verdict::passed,
-          fmt::format("up to {} holders of a stage's weights, in {} answers; gradients reach each", most,
+          fmt::format("up to {} holders of a stage's weights, in {} answers; gradients reach each", max,
                       replicated)};
 }
 

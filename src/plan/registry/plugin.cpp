@@ -196,8 +196,8 @@ void require_usable(const std::vector<ScheduleEntry>& schedules, const std::file
       if (option.name.empty() || !std::ranges::all_of(option.name, is_plain))
         of_option("its name must be letters, digits and signs, without blanks");
       if (!options.insert(option.name).second) of_option("it is there twice");
-      if (option.least < 0 || option.least > option.default_value || option.default_value > option.most)
-        of_option("its default is not from its least to its most value, or these are negative");
+      if (option.min < 0 || option.min > option.default_value || option.default_value > option.max)
+        of_option("its default is not between its minimum and its maximum, or these are negative");
     }
     if (!taken.insert(entry.name).second) refuse(fmt::format("the name '{}' is taken", entry.name));
   }

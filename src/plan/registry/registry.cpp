@@ -138,8 +138,8 @@ ScheduleOptions complete_options(const ScheduleEntry& entry, ScheduleOptions giv
                       entry.options.empty() ? "it has none" : "it has: " + names_of(entry.options)));
     }
     if (const std::string problem =
-            range_problem(std::to_string(value), static_cast<std::uint64_t>(found->least),
-                          static_cast<std::uint64_t>(found->most));
+            range_problem(std::to_string(value), static_cast<std::uint64_t>(found->min),
+                          static_cast<std::uint64_t>(found->max));
         !problem.empty())
       throw InputError(fmt::format("schedule '{}': option {} {}", entry.name, name, problem));
   }

@@ -68,16 +68,16 @@ std::string out_of_range(const Schedule& schedule, JobId id) {
 // stages of one micro-batch whose forward passes it runs (c of WorkerQueue). With recomputation 1: a stash
 // then waits only for its W, which the worker can run right after B.
 std::vector<int> max_stages(const Schedule& schedule) {
-  std::vector<int> most(index(schedule.workers()), schedule.recompute() ? 1 : 0);
-  std::vector<int> here(most.size());
+  std::vector<int> max(index(schedule.workers()), schedule.recompute() ? 1 : 0);
+  std::vector<int> here(max.size());
   for (int b = 0; b < schedule.microbatches() && !schedule.recompute(); ++b) {
     std::ranges::fill(here, 0);
     for (int s = 0; s < schedule.stages(); ++s) {
       const auto w = index(schedule.compute(schedule.forward(s, b)));
-      most[w] = std::max(most[w], ++here[w]);
+      max[w] = std::max(max[w], ++here[w]);
     }
   }
-  return most;
+  return max;
 }
 
 // Calls f(JobId, held) for each job of the worker with which it begins to hold a stash, in the order of n.
@@ -175,10 +175,10 @@ std::vector<Job> find_cycle(const Schedule& schedule, const std::vector<int>& wa
 }
 
 std::string describe(const std::vector<Job>& cycle) {
-  constexpr std::size_t most = 12;
+  constexpr std::size_t max = 12;
   std::string text = "it can never finish: ";
-  for (std::size_t i = 0; i < std::min(cycle.size(), most); ++i) text += to_string(cycle[i]) + " -> ";
-  if (cycle.size() > most) text += fmt::format("... ({} more) -> ", cycle.size() - most);
+  for (std::size_t i = 0; i < std::min(cycle.size(), max); ++i) text += to_string(cycle[i]) + " -> ";
+  if (cycle.size() > max) text += fmt::format("... ({} more) -> ", cycle.size() - max);
   return text + to_string(cycle.front()) + " is a cycle (a -> b: b waits for a)";
 }
 
@@ -201,12 +201,12 @@ CheckResult check(const Schedule& schedule) {
 }
 
 std::vector<int> stashes_in_order(const Schedule& schedule) {
-  std::vector<int> most(index(schedule.workers()), 0);
+  std::vector<int> max(index(schedule.workers()), 0);
   for (int w = 0; w < schedule.workers(); ++w) {
     for_each_new_stash(schedule, w,
-                       [&](JobId, int held) { most[index(w)] = std::max(most[index(w)], held); });
+                       [&](JobId, int held) { max[index(w)] = std::max(max[index(w)], held); });
   }
-  return most;
+  return max;
 }
 
 std::vector<JobId> topological_order(const Schedule& schedule) {
@@ -222,8 +222,8 @@ std::vector<JobId> topological_order(const Schedule& schedule) {
 }
 
 void require_few_jobs(std::string_view key, std::int64_t stages, std::int64_t microbatches,
-                      std::int64_t most) {
-  if (stages <= most / microbatches) return;
+                      std::int64_t max) {
+  if (stages <= max / microbatches) return;
   throw InputError(
       fmt::format("{}: {} micro-batches of {} stages are too many jobs", key, microbatches, stages));
 }

@@ -58,15 +58,15 @@ class OrderGraph {
       add({stage, i, Pass::BW}, {stage, i + 1, Pass::BW});
     }
     // The earlier stages have no order yet, but whatever their orders, BW of i travels from here to stage
-    // `before`. That stage holds at most `most` stashes, so its F of i + most comes later, and then travels
+    // `before`. That stage holds at most `max` stashes, so its F of i + most comes later, and then travels
     // back to this stage.
     double round_trip = 0;
     for (int before = stage; before-- > 0;) {
       round_trip += chain_[index(before)].time();
-      const int most = limits_[index(before)];
+      const int max = limits_[index(before)];
       // With the same limit, the longer way to the stage before is the stronger bound.
-      if (before > 0 && limits_[index(before - 1)] == most) continue;
-      for (int i = 0; i < k_; ++i) add({stage, i, Pass::BW}, {stage, i + most, Pass::F}, round_trip);
+      if (before > 0 && limits_[index(before - 1)] == max) continue;
+      for (int i = 0; i < k_; ++i) add({stage, i, Pass::BW}, {stage, i + max, Pass::F}, round_trip);
     }
   }
   void pop() {
@@ -267,12 +267,12 @@ class Branches {
     return true;
   }
 
-  /// Turns `counts` into the next counts in lexicographic order. Each count is from `least` to `most`, and at
-  /// most `wider_` above `least`. False after the last ones.
-  bool advance(Counts& counts, const Counts& least, int most) const {
+  /// Turns `counts` into the next counts in lexicographic order. Each count is from `min` to `max`, and at
+  /// most `wider_` above `min`. False after the last ones.
+  bool advance(Counts& counts, const Counts& min, int max) const {
     for (std::size_t i = counts.size(); i-- > 0;) {
-      if (++counts[i] <= most && counts[i] - least[i] <= wider_) return true;
-      counts[i] = least[i];
+      if (++counts[i] <= max && counts[i] - min[i] <= wider_) return true;
+      counts[i] = min[i];
     }
     return false;
   }
@@ -309,10 +309,10 @@ double period_bound(std::span<const ChainStage> chain, std::span<const int> limi
   return bound;
 }
 
-PeriodicSearch best_pattern(std::span<const ChainStage> chain, std::span<const int> limits, int most,
+PeriodicSearch best_pattern(std::span<const ChainStage> chain, std::span<const int> limits, int max,
                             std::int64_t work) {
   const double bound = period_bound(chain, limits);
-  if (most < 1) throw InputError(fmt::format("best_pattern: most must be at least 1, not {}", most));
+  if (max < 1) throw InputError(fmt::format("best_pattern: most must be at least 1, not {}", max));
   PeriodicSearch best{one_forward_one_backward_star(chain, min_period(chain, limits)), true};
   const auto reached = [&] { return best.pattern.normalized_period() <= bound * (1 + period_tolerance); };
   const auto improves = [&](const PeriodicPattern& other) {
@@ -320,13 +320,13 @@ PeriodicSearch best_pattern(std::span<const ChainStage> chain, std::span<const i
   };
   // A stage cannot hold more stashes than the stage before it.
   std::vector<int> usable(limits.begin(), limits.end());
-  int least = 2 * static_cast<int>(chain.size());
-  for (int& limit : usable) limit = least = std::min(limit, least);
+  int min = 2 * static_cast<int>(chain.size());
+  for (int& limit : usable) limit = min = std::min(limit, min);
   // By theorem 3, 1F1B* is the best pattern for k = 1.
-  for (int k = 2; k <= most && !reached(); ++k) {
+  for (int k = 2; k <= max && !reached(); ++k) {
     if (PeriodicPattern simple = thinned_star(chain, limits, k); improves(simple))
       best.pattern = std::move(simple);
-    Branches branches(chain, usable, k, work / std::max(1, most - 1));
+    Branches branches(chain, usable, k, work / std::max(1, max - 1));
     if (!reached()) best.optimal = branches.improve(best.pattern, bound) && best.optimal;
   }
   best.optimal = best.optimal || reached();

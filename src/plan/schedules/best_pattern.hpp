@@ -23,13 +23,13 @@ struct PeriodicSearch {
 };
 
 /// The pattern with the shortest normalized period among the k-periodic patterns that keep the limits, for k
-/// from 1 to `most`. Of equal periods, the pattern with the smallest k. The search considers every order in
+/// from 1 to `max`. Of equal periods, the pattern with the smallest k. The search considers every order in
 /// which a stage runs the F of micro-batches in their order, and the BW too, and in which it holds at most
 /// twice as many stashes as the chain has stages. It begins with 1F1B* and its thinned patterns, and then
 /// does branch and bound from the last stage to the first. After `work` steps (of some nanoseconds each) it
 /// ends with the best pattern found so far. Throws as `min_period`, or InputError for most < 1.
 /// Deterministic.
-PeriodicSearch best_pattern(std::span<const ChainStage> chain, std::span<const int> limits, int most,
+PeriodicSearch best_pattern(std::span<const ChainStage> chain, std::span<const int> limits, int max,
                             std::int64_t work = 100'000'000);
 
 }  // namespace starpipe::plan

@@ -90,7 +90,7 @@ class DetachedRun {
   void add_own_jobs(int w) {
     Worker& worker = workers_[index(w)];
     std::map<int, int> stages;  // forward passes by micro-batch
-    int most = 0;
+    int max = 0;
     for (const JobId id : schedule_.order(w)) {
       const Job job = schedule_.job(id);
       if (is_detached(job.stage)) continue;
@@ -98,9 +98,9 @@ class DetachedRun {
       worker.own.push_back(id);
       const int before = worker.forwards.empty() ? 0 : worker.forwards.back();
       worker.forwards.push_back(before + (job.pass == Pass::F ? 1 : 0));
-      if (job.pass == Pass::F) most = std::max(most, ++stages[job.microbatch]);
+      if (job.pass == Pass::F) max = std::max(max, ++stages[job.microbatch]);
     }
-    worker.passes = ahead_ * most;
+    worker.passes = ahead_ * max;
   }
 
   // F of a detached source waits, beside its inputs, for an earlier F of its first reader to start.
@@ -207,14 +207,14 @@ Schedule with_detached_where_free(const Schedule& schedule, std::span<const Stag
   ahead = std::min(ahead, schedule.microbatches());  // there are no more to run ahead by
   // A worker that runs further ahead does not always help: it may start a long job just before a part is
   // ready that others wait for.
-  for (int least = 0;; least = std::min(ahead, std::max(1, 2 * least))) {
-    Schedule found = schedule.ordered_by(DetachedRun(schedule, parts, costs, least).run());
+  for (int min = 0;; min = std::min(ahead, std::max(1, 2 * min))) {
+    Schedule found = schedule.ordered_by(DetachedRun(schedule, parts, costs, min).run());
     const double makespan = simulated_makespan(found, costs);
     if (!best || makespan < shortest) {
       best = std::move(found);
       shortest = makespan;
     }
-    if (least == ahead) return *std::move(best);
+    if (min == ahead) return *std::move(best);
   }
 }
 

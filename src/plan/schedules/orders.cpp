@@ -251,12 +251,12 @@ void Grid::reorder(Steady steady, std::optional<int> peak) {
     throw InputError(fmt::format("{} workers and {} micro-batches are too many cells to reorder", workers_,
                                  microbatches_));
   }
-  const int most = peak.value_or(std::ranges::max(peak_memory()));
-  Sweep(*this, most, false, steady).run();
+  const int max = peak.value_or(std::ranges::max(peak_memory()));
+  Sweep(*this, max, false, steady).run();
   squeeze();
   if (!split_ || steady == Steady::moved) return;
   remove_weight_gradients();
-  Sweep(*this, most, true, steady).run();
+  Sweep(*this, max, true, steady).run();
   place_weight_gradients();
   squeeze();
 }

@@ -161,7 +161,7 @@ std::vector<int> concurrent_activations(const PeriodicPattern& pattern, std::spa
   const PatternTable table(pattern, chain);
   table.throw_problem();
   const int k = pattern.microbatches;
-  std::vector<int> most(chain.size(), 0);
+  std::vector<int> max(chain.size(), 0);
   for (int s = 0; s < table.stages(); ++s) {
     const int backward_step = table.steps() - 1 - s;
     for (int r = 0; r < k; ++r) {
@@ -175,10 +175,10 @@ std::vector<int> concurrent_activations(const PeriodicPattern& pattern, std::spa
         live += (forward.shift - backward.shift) / k + static_cast<int>(table.key(forward) <= now) -
                 static_cast<int>(table.key(backward) < now);
       }
-      most[index(s)] = std::max(most[index(s)], live);
+      max[index(s)] = std::max(max[index(s)], live);
     }
   }
-  return most;
+  return max;
 }
 
 std::vector<double> pattern_memory(const PeriodicPattern& pattern, std::span<const ChainStage> chain) {
@@ -245,19 +245,19 @@ PeriodicPattern thinned(const PeriodicPattern& pattern, int k) {
 
 std::vector<int> stash_limits(std::span<const ChainStage> chain, double memory) {
   detail::require_chain(chain);
-  constexpr double most = std::numeric_limits<int>::max();
+  constexpr double max = std::numeric_limits<int>::max();
   std::vector<int> limits;
   for (std::size_t s = 0; s < chain.size(); ++s) {
     const double left = memory - chain[s].weights;
     const double stashes = chain[s].activation > 0 ? left / chain[s].activation * (1 + 1e-12)
                            : left < 0              ? 0
-                                                   : most;
+                                                   : max;
     if (!(stashes >= 1)) {
       throw InputError(
           fmt::format("stage {} needs {} for its weights and one stash, more than the memory of {}", s,
                       chain[s].weights + chain[s].activation, memory));
     }
-    limits.push_back(static_cast<int>(std::min(stashes, most)));
+    limits.push_back(static_cast<int>(std::min(stashes, max)));
   }
   return limits;
 }

@@ -68,7 +68,7 @@ const bool registered_h2 =
 // stage before it has delivered fewer results by then.
 WarmUp fitting_warm_up(const StageGraph& graph, int microbatches, int limit, const Costs& costs, bool eager) {
   const int stages = graph.size();
-  const int most = std::min(limit, microbatches);
+  const int max = std::min(limit, microbatches);
   std::vector<double> first_forward_end;
   double time = 0;
   for (int s = 0; s < stages; ++s) {
@@ -85,7 +85,7 @@ WarmUp fitting_warm_up(const StageGraph& graph, int microbatches, int limit, con
       const double forward = costs.duration(s).F;
       const double tolerance = 1e-9 * gradient;
       for (double end = first_forward_end[index(s)];
-           count < most && end < gradient - tolerance && (eager || end + forward <= gradient + tolerance);
+           count < max && end < gradient - tolerance && (eager || end + forward <= gradient + tolerance);
            end += forward) {
         ++count;
       }
@@ -154,8 +154,8 @@ Schedule low_memory(const ScheduleRequest& request) {
     passes = alternating(warm_up_of(request.workers, 1, 0), request.microbatches);
     limit = held;
   }
-  const auto build = [&](int most) {
-    return filled("zb-low-memory", request, passes, most, requested_costs(request));
+  const auto build = [&](int max) {
+    return filled("zb-low-memory", request, passes, max, requested_costs(request));
   };
   Schedule best = build(limit);
   const double makespan = simulated_makespan(best, requested_costs(request));

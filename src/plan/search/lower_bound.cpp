@@ -187,8 +187,8 @@ double memory_bound(const Instance& instance, const Chain& chain, const Load& lo
     const double excess = excess_of(instance, chain, load, s, next, below);
     if (excess == 0) continue;
     used = stages[i + 1];
-    const double least = std::min(instance.stash[s], instance.stash[next]);
-    const double max_live = least > 0 ? std::floor(limit / least * (1 + 1e-9)) : infinity;
+    const double min = std::min(instance.stash[s], instance.stash[next]);
+    const double max_live = min > 0 ? std::floor(limit / min * (1 + 1e-9)) : infinity;
     if (pure) area += std::max(0.0, instance.microbatches - max_live) * excess;
   }
   const double ramps = unfilled * (disjoint ? load.min_forward + load.min_backward
@@ -217,13 +217,13 @@ double lower_bound(const SearchProblem& problem) { return bound_of(Instance(prob
 
 double min_memory_limit(const SearchProblem& problem) {
   const Instance instance(problem);
-  double least = 0;
+  double min = 0;
   for (const auto& stages : instance.stages_of) {
     double need = 0;
     for (const int s : stages) need += instance.stash[index(s)];
-    least = std::max(least, need);
+    min = std::max(min, need);
   }
-  return least;
+  return min;
 }
 
 double bound_of_makespan(double bound, double makespan) {

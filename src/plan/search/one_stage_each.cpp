@@ -20,7 +20,7 @@ namespace {
 struct StageValue {
   double value;
   double
-      least;  ///< lower bound for the values of this stage and of all longer stages with the same first unit
+      min;  ///< lower bound for the values of this stage and of all longer stages with the same first unit
 };
 
 /// best[k][i]: the best value of the last k stages if they share the units from i on.
@@ -46,7 +46,7 @@ BestValues solve(int units, int stages, Stage stage, Combine combine) {
       double& best = table.best[table.at(k, i)];
       for (int j = k == 1 ? units : i + 1; j <= units - (k - 1); ++j) {
         const StageValue value = stage(UnitRange{i, j}, k - 1);
-        if (!(value.least < best)) break;
+        if (!(value.min < best)) break;
         const double total = combine(value.value, table.best[table.at(k - 1, j)]);
         if (total >= best) continue;
         best = total;
@@ -73,10 +73,10 @@ class InOrder {
 
   /// `stage(range, following, worker)` gives a StageValue. Throws InputError if the table would be too large.
   template <class Stage, class Combine>
-  InOrder(const PartitionProblem& problem, int most, Stage stage, Combine combine)
+  InOrder(const PartitionProblem& problem, int max, Stage stage, Combine combine)
       : workers_(problem.workers()),
         units_(problem.units()),
-        most_(problem.has_limit() || most < std::min(workers_, units_) ? most : 0) {
+        most_(problem.has_limit() || max < std::min(workers_, units_) ? max : 0) {
     const std::size_t entries = (index(workers_) + 1) * (index(most_) + 1) * (index(units_) + 1);
     if (entries > max_entries) {
       throw InputError(fmt::format(
@@ -95,7 +95,7 @@ class InOrder {
           const int following = std::max(0, k - 1);
           for (int j = i + 1; j <= units_; ++j) {
             const StageValue value = stage(UnitRange{i, j}, following, w);
-            if (!(value.least < best)) break;
+            if (!(value.min < best)) break;
             const double total = combine(value.value, best_[at(w + 1, following, j)]);
             if (total >= best) continue;
             best = total;
@@ -158,12 +158,12 @@ class StageCosts {
   explicit StageCosts(const PartitionProblem& problem) : problem_(problem) {}
 
   [[nodiscard]] StageValue memory(UnitRange range, int following) const {
-    const auto [bytes, least] = problem_.memory_alone(range, following);
-    return {bytes, least};
+    const auto [bytes, min] = problem_.memory_alone(range, following);
+    return {bytes, min};
   }
   [[nodiscard]] StageValue load(UnitRange range, int following, const Place& at) const {
-    const auto [bytes, least] = problem_.memory_alone(range, following);
-    if (!problem_.fits(at.worker, bytes)) return {infinity, problem_.fits(at.worker, least) ? 0 : infinity};
+    const auto [bytes, min] = problem_.memory_alone(range, following);
+    if (!problem_.fits(at.worker, bytes)) return {infinity, problem_.fits(at.worker, min) ? 0 : infinity};
     const double time = problem_.time(range, at.worker);
     return {time + problem_.activation_transfer(range.begin, at.before, at.worker) +
                 problem_.gradient_transfer(range.end, at.after, at.worker),
@@ -184,18 +184,18 @@ constexpr double rounding = 1 + 1e-9;
 
 // Any worker may be left out, so nobody knows the workers of the stages before and after. Where links differ,
 // the result is a start for a local search and no optimum; transfers then count as to and from worker 0.
-std::optional<Stages> in_order(const PartitionProblem& problem, int most) {
+std::optional<Stages> in_order(const PartitionProblem& problem, int max) {
   const StageCosts costs(problem);
-  const InOrder least(
-      problem, most,
+  const InOrder min(
+      problem, max,
       [&](UnitRange range, int following, int w) {
         return costs.load(range, following, {0, w, 0});
       },
       larger);
-  if (least.value() == infinity) return std::nullopt;
+  if (min.value() == infinity) return std::nullopt;
   return InOrder(
-             problem, most,
-             [&, limit = least.value() * rounding](UnitRange range, int following, int w) {
+             problem, max,
+             [&, limit = min.value() * rounding](UnitRange range, int following, int w) {
                return costs.squares(range, following, {0, w, 0}, limit);
              },
              std::plus<>())
@@ -208,8 +208,8 @@ Place place(const std::vector<int>& workers, int following) {
   return {s == 0 ? 0 : workers[s - 1], workers[s], following == 0 ? 0 : workers[s + 1]};
 }
 
-/// Stages on workers 0, 1, ... for each number of stages up to `most`; the best of all.
-std::optional<Stages> first_workers(const PartitionProblem& problem, int most) {
+/// Stages on workers 0, 1, ... for each number of stages up to `max`; the best of all.
+std::optional<Stages> first_workers(const PartitionProblem& problem, int max) {
   const StageCosts costs(problem);
   std::vector<std::pair<double, int>> bottlenecks;  // and their numbers of stages
   std::vector<int> workers;
@@ -221,12 +221,12 @@ std::optional<Stages> first_workers(const PartitionProblem& problem, int most) {
         [&](UnitRange range, int following) { return value(range, following, place(workers, following)); },
         combine);
   };
-  for (int count = most; count > 0; --count) {
-    const BestValues least = solved(
+  for (int count = max; count > 0; --count) {
+    const BestValues min = solved(
         count,
         [&](UnitRange range, int following, const Place& at) { return costs.load(range, following, at); },
         larger);
-    bottlenecks.emplace_back(least.best[least.at(count, 0)], count);
+    bottlenecks.emplace_back(min.best[min.at(count, 0)], count);
   }
   const auto [bottleneck, stages] = *std::ranges::min_element(
       bottlenecks, {}, [](const std::pair<double, int>& found) { return found.first; });
@@ -242,11 +242,11 @@ std::optional<Stages> first_workers(const PartitionProblem& problem, int most) {
 
 }  // namespace
 
-std::optional<Stages> one_stage_each(const PartitionProblem& problem, int most, Goal goal) {
+std::optional<Stages> one_stage_each(const PartitionProblem& problem, int max, Goal goal) {
   const int units = problem.units();
   const std::vector<int>& sequence = problem.request().stage_workers;
   const bool fewer = sequence.empty();
-  const int stages = fewer ? std::min({problem.workers(), units, most}) : static_cast<int>(sequence.size());
+  const int stages = fewer ? std::min({problem.workers(), units, max}) : static_cast<int>(sequence.size());
   if (fewer && problem.is_mixed() && goal == Goal::bottleneck) return in_order(problem, stages);
   // Where the links differ, the transfers of a stage depend on its worker, and so on the number of stages.
   if (fewer && !problem.has_one_link() && goal == Goal::bottleneck) return first_workers(problem, stages);
@@ -271,11 +271,11 @@ std::optional<Stages> one_stage_each(const PartitionProblem& problem, int most, 
         units, stages, [&](UnitRange range, int following) { return costs.memory(range, following); },
         larger));
   }
-  const BestValues least = solve(
+  const BestValues min = solve(
       units, stages,
       [&](UnitRange range, int following) { return costs.load(range, following, place(workers, following)); },
       larger);
-  const double bottleneck = least.best[least.at(choose(least), 0)];
+  const double bottleneck = min.best[min.at(choose(min), 0)];
   if (bottleneck == infinity) return std::nullopt;
   return with_workers(solve(
       units, stages,

@@ -286,12 +286,12 @@ void OrderSearch::shake(int moves, Random& random) {
   }
 }
 
-long OrderSearch::run(long most, double good_enough, Random& random, const std::function<bool(long)>& stop) {
+long OrderSearch::run(long max, double good_enough, Random& random, const std::function<bool(long)>& stop) {
   const long patience = std::min(3000L, 10L * static_cast<long>(instance_.jobs()));
   const long often = std::clamp(200'000L / static_cast<long>(instance_.jobs()), 1L, 64L);
   long improved = 0;
   long now = 0;
-  for (; now < most && now - improved < patience && best_makespan_ > good_enough; ++now) {
+  for (; now < max && now - improved < patience && best_makespan_ > good_enough; ++now) {
     if (now % often == 0 && stop(now)) break;
     const std::vector<JobId> path = critical_path(random);
     collect_moves(path);

@@ -28,8 +28,8 @@ class OrderSearch {
   /// Makes random moves, even if the makespan grows; `run` continues from there. O(jobs) a move.
   void shake(int moves, Random& random);
   /// Makes moves until the makespan is at most `good_enough`, many moves in a row have not improved it,
-  /// `most` moves are done, or `stop(moves)` is true. Returns the number of moves. O(jobs) a move.
-  long run(long most, double good_enough, Random& random, const std::function<bool(long)>& stop);
+  /// `max` moves are done, or `stop(moves)` is true. Returns the number of moves. O(jobs) a move.
+  long run(long max, double good_enough, Random& random, const std::function<bool(long)>& stop);
 
  private:
   struct Move {

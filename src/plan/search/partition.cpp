@@ -34,9 +34,9 @@ Partition with_loads(const PartitionProblem& problem, Stages stages, bool proven
 }
 
 double max_memory(const PartitionProblem& problem, const Stages& stages) {
-  double most = 0;
-  for (const WorkerLoad& load : problem.loads(stages)) most = std::max(most, load.memory);
-  return most;
+  double max = 0;
+  for (const WorkerLoad& load : problem.loads(stages)) max = std::max(max, load.memory);
+  return max;
 }
 
 bool fits(const PartitionProblem& problem, const Stages& stages) {
@@ -45,25 +45,25 @@ bool fits(const PartitionProblem& problem, const Stages& stages) {
                              [&](const WorkerLoad& load) { return problem.fits(worker++, load.memory); });
 }
 
-[[noreturn]] void fail_for_memory(const PartitionProblem& problem, double least, bool proven) {
+[[noreturn]] void fail_for_memory(const PartitionProblem& problem, double min, bool proven) {
   if (problem.request().memory_limits.size() > 1) {
     throw InputError(
         fmt::format("partition: no partition was found within the memory limits of the workers; with one "
                     "limit for all, {:.0f} "
                     "bytes are enough",
-                    std::ceil(least)));
+                    std::ceil(min)));
   }
   const double limit = problem.request().memory_limits.front();
   if (proven) {
     throw InputError(fmt::format(
         "partition: the memory limit of {:.0f} bytes is too small for every partition; the smallest "
         "limit that works is {:.0f}",
-        limit, std::ceil(least)));
+        limit, std::ceil(min)));
   }
   throw InputError(
       fmt::format("partition: no partition was found within the memory limit of {:.0f} bytes; the smallest "
                   "limit of a partition found is {:.0f}, and none fits below {:.0f}",
-                  limit, std::ceil(least), std::ceil(problem.lower_bound(Goal::memory))));
+                  limit, std::ceil(min), std::ceil(problem.lower_bound(Goal::memory))));
 }
 
 }  // namespace
@@ -80,9 +80,9 @@ Partition partition(const PartitionRequest& request) {
   detail::BestStages found = search(Goal::bottleneck);
   if (found.stages) return with_loads(problem, std::move(*found.stages), found.proven);
   detail::BestStages smallest = search(Goal::memory);
-  const double least = max_memory(problem, *smallest.stages);
+  const double min = max_memory(problem, *smallest.stages);
   if (fits(problem, *smallest.stages)) return with_loads(problem, std::move(*smallest.stages), false);
-  fail_for_memory(problem, least, smallest.proven);
+  fail_for_memory(problem, min, smallest.proven);
 }
 
 std::string cuts_problem(std::span<const int> cuts, int units) {

@@ -139,7 +139,7 @@ StageMemory PartitionProblem::memory_alone(UnitRange range, int following) const
     const auto first = std::ranges::lower_bound(set.units, range.begin);
     if (first == set.units.end() || *first >= range.end) continue;
     const bool holds = first == set.units.begin();
-    total.least += holds ? alone : copy;
+    total.min += holds ? alone : copy;
     total.bytes += holds ? alone + (set.units.back() >= range.end ? received : 0) : copy;
   }
   return total;
@@ -183,10 +183,10 @@ void PartitionProblem::set_speeds() {
     if (time_[kind].back() > 0) speed_[kind] = time_[0].back() / time_[kind].back();
   }
   for (int l = 0; l < units(); ++l) {
-    double least = infinity;
+    double min = infinity;
     for (std::size_t kind = 0; kind < time_.size(); ++kind)
-      least = std::min(least, speed_[kind] * difference(time_[kind], {l, l + 1}));
-    add_to(min_work_, least);
+      min = std::min(min, speed_[kind] * difference(time_[kind], {l, l + 1}));
+    add_to(min_work_, min);
   }
 }
 
@@ -202,9 +202,9 @@ double PartitionProblem::bottleneck_bound() const {
   for (const int worker : distinct) speeds += speed(worker);
   double longest = 0;
   for (int l = 0; l < units(); ++l) {
-    double least = infinity;
-    for (const int worker : distinct) least = std::min(least, time({l, l + 1}, worker));
-    longest = std::max(longest, least);
+    double min = infinity;
+    for (const int worker : distinct) min = std::min(min, time({l, l + 1}, worker));
+    longest = std::max(longest, min);
   }
   return std::max(longest, speeds > 0 ? min_work({0, units()}) / speeds : 0);
 }
@@ -233,11 +233,11 @@ double PartitionProblem::lower_bound(Goal goal) const {
     for (std::size_t s = 1; s < of.size(); ++s) crossed += of[s] != of[s - 1] ? 1U : 0U;
     return std::max(longest, mean(std::set<int>(of.begin(), of.end()).size(), crossed));
   }
-  double least = mean(1, 0);
+  double min = mean(1, 0);
   for (std::size_t used = 2; used <= std::min(index(workers()), request_.units.size()); ++used) {
-    least = std::min(least, mean(used, used - 1));
+    min = std::min(min, mean(used, used - 1));
   }
-  return std::max(longest, least);
+  return std::max(longest, min);
 }
 
 UnitRange PartitionProblem::range(const Stages& stages, int stage) const {

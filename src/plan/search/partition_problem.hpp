@@ -26,7 +26,7 @@ struct UnitRange {
 /// Bytes of a stage: its own, and a lower bound for it and all longer stages with the same first unit.
 struct StageMemory {
   double bytes;
-  double least;
+  double min;
 };
 
 /// Cuts and the worker of each stage.
@@ -180,7 +180,7 @@ std::optional<Stages> iterated_local_search(const PartitionProblem& problem, Goa
 
 /// The best stages with at most one stage a worker, by dynamic programming; of equal optima the one with the
 /// smallest sum of squared loads. Stages are those of the request's `stage_workers`; without `stage_workers`,
-/// at most `most` stages on workers in ascending order. Nothing if no stages are within the memory limit.
-std::optional<Stages> one_stage_each(const PartitionProblem& problem, int most, Goal goal);
+/// at most `max` stages on workers in ascending order. Nothing if no stages are within the memory limit.
+std::optional<Stages> one_stage_each(const PartitionProblem& problem, int max, Goal goal);
 
 }  // namespace starpipe::plan::detail

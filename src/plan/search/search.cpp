@@ -328,8 +328,8 @@ std::optional<std::pair<int, double>> first_excess(const SearchProblem& problem)
 /// Removes the problems that no schedule solves. Throws InputError when none is left.
 void require_feasible(const SearchRequest& request, std::vector<Variant>& variants) {
   const auto [worker, need] = first_excess(variants.front().problem).value_or(std::pair(0, 0.0));
-  double least = std::numeric_limits<double>::infinity();
-  for (const Variant& variant : variants) least = std::min(least, min_memory_limit(variant.problem));
+  double min = std::numeric_limits<double>::infinity();
+  for (const Variant& variant : variants) min = std::min(min, min_memory_limit(variant.problem));
   std::erase_if(variants, [](const Variant& variant) { return first_excess(variant.problem).has_value(); });
   if (!variants.empty()) return;
   if (request.memory_limits.size() > 1) {
@@ -337,11 +337,11 @@ void require_feasible(const SearchRequest& request, std::vector<Variant>& varian
         "no schedule fits the memory limits: worker {} needs at least {}, one stash of each of its stages",
         worker, need));
   }
-  if (!request.stash.empty()) least = std::ceil(least * (1 - 1e-9));  // bytes
+  if (!request.stash.empty()) min = std::ceil(min * (1 - 1e-9));  // bytes
   throw InputError(
       fmt::format("no schedule fits a memory limit of {}: the least feasible limit is {}, one stash of "
                   "each stage of a worker",
-                  request.memory_limits.front(), least));
+                  request.memory_limits.front(), min));
 }
 
 }  // namespace

@@ -50,14 +50,14 @@ ShiftPattern timed_pattern(const Instance& instance, Random& random, const Scale
   ShiftPattern pattern;
   pattern.period = scale.microbatch * random.uniform(0.9, 1.4);
   const double share = random.uniform(0, 1);
-  const double most = share * share * 6 * scale.job;
+  const double max = share * share * 6 * scale.job;
   const int chunks = ceil_div(instance.stages, instance.workers);
   std::array<std::vector<double>, 2> wait;
   std::array<std::vector<double>, 2> turn;
   for (const std::size_t pass : {0U, 1U}) {
     for (int c = 0; c < chunks; ++c) {
-      wait[pass].push_back(random.uniform(0, most));
-      turn[pass].push_back(random.uniform(0, 2 * most));
+      wait[pass].push_back(random.uniform(0, max));
+      turn[pass].push_back(random.uniform(0, 2 * max));
     }
   }
   lay_chain(pattern, instance, [&](int pass, int s) {
@@ -79,14 +79,14 @@ ShiftPattern grid_pattern(const Instance& instance, Random& random) {
   const int chunks = ceil_div(instance.stages, instance.workers);
   pattern.period = 3 * chunks;
   const int split = random.chance(0.5) ? instance.workers : random.between(1, instance.workers);
-  const int most = random.chance(0.5) ? 2 : 4;
+  const int max = random.chance(0.5) ? 2 : 4;
   const bool mirrored = random.chance(0.75);
   std::array<std::vector<std::array<int, 2>>, 2> distance;
   std::array<std::vector<int>, 2> turn;
   for (const std::size_t pass : {0U, 1U}) {
     for (int c = 0; c < chunks; ++c) {
-      distance[pass].push_back({random.between(1, most), random.between(1, most)});
-      turn[pass].push_back(random.between(1, 2 * most));
+      distance[pass].push_back({random.between(1, max), random.between(1, max)});
+      turn[pass].push_back(random.between(1, 2 * max));
     }
   }
   if (mirrored) std::reverse_copy(distance[0].begin(), distance[0].end(), distance[1].begin());

@@ -81,9 +81,9 @@ std::vector<int> stashes_held(const Schedule& schedule) {
     }
     std::ranges::sort(steps);
     int live = 0;
-    int most = 0;
-    for (const auto& step : steps) most = std::max(most, live += step.second);
-    held.push_back(most);
+    int max = 0;
+    for (const auto& step : steps) max = std::max(max, live += step.second);
+    held.push_back(max);
   }
   return held;
 }

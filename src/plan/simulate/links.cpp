@@ -51,12 +51,12 @@ Links::Links(std::vector<LinkLevel> levels) : levels_(std::move(levels)) {
 
 Link Links::cheapest() const {
   if (levels_.empty()) return {};
-  Link least = levels_.front().link;
+  Link min = levels_.front().link;
   for (const LinkLevel& level : levels_) {
-    least.alpha = std::min(least.alpha, level.link.alpha);
-    least.beta = std::min(least.beta, level.link.beta);
+    min.alpha = std::min(min.alpha, level.link.alpha);
+    min.beta = std::min(min.beta, level.link.beta);
   }
-  return least;
+  return min;
 }
 
 bool Links::uniform() const {

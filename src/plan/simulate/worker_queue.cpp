@@ -94,22 +94,22 @@ std::optional<JobId> WorkerQueue::pop() {
   return id;
 }
 
-bool WorkerQueue::is_near(JobId id, std::size_t most) const {
-  if (schedule_->discipline() == Discipline::ordered) return schedule_->position(id) < next_ + most;
-  return ready_count_ < most;
+bool WorkerQueue::is_near(JobId id, std::size_t max) const {
+  if (schedule_->discipline() == Discipline::ordered) return schedule_->position(id) < next_ + max;
+  return ready_count_ < max;
 }
 
-std::vector<JobId> WorkerQueue::ready_and_near(std::size_t most) const {
+std::vector<JobId> WorkerQueue::ready_and_near(std::size_t max) const {
   std::vector<JobId> jobs;
   if (schedule_->discipline() == Discipline::ordered) {
     const auto order = schedule_->order(worker_);
-    for (std::size_t at = next_; at < std::min(next_ + most, order.size()); ++at) {
+    for (std::size_t at = next_; at < std::min(next_ + max, order.size()); ++at) {
       if (is_ready_[at]) jobs.push_back(order[at]);
     }
     return jobs;
   }
   for (const Heap* heap : {&heap_, &stash_beginners_}) {
-    if (jobs.size() < most && !heap->empty()) jobs.push_back(heap->top());
+    if (jobs.size() < max && !heap->empty()) jobs.push_back(heap->top());
   }
   return jobs;
 }

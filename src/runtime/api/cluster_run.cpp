@@ -121,12 +121,12 @@ std::vector<WorkerMemory> needs_of(const Config& config, const Experiment& exper
 void check_gpu_memory(const Config& config, const Experiment& experiment, const Cluster& cluster,
                       const plan::Costs& costs) {
   const auto needs = needs_of(config, experiment, costs, plan::simulate(experiment.schedule, costs));
-  const auto most = std::ranges::max_element(needs, {}, &WorkerMemory::total);
+  const auto max = std::ranges::max_element(needs, {}, &WorkerMemory::total);
   const std::string problem =
       fmt::format("{}: gpu_memory: {}, but ", cluster.file.string(), bytes_text(cluster.gpu_memory));
-  if (most->total() > whole_mebibytes(cluster.gpu_memory)) {
+  if (max->total() > whole_mebibytes(cluster.gpu_memory)) {
     throw InputError(fmt::format("{}worker {} needs {}, and StarPU counts whole MiB", problem,
-                                 most - needs.begin(), bytes_text(most->total())));
+                                 max - needs.begin(), bytes_text(max->total())));
   }
   // Otherwise StarPU waits for a block for ever.
   if (cluster.gpu_memory < block_of_starpu && environment("STARPU_SUBALLOCATOR").value_or("1") != "0") {

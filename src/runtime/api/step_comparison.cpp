@@ -28,21 +28,21 @@ constexpr double fp32_unit = 0x1p-24;  // relative error of one rounding
 // The largest finite size of some values.
 template <class Value>
 double largest(std::span<const Value> values) {
-  double most = 0;
+  double max = 0;
   for (const Value value : values) {
     const double size = std::abs(static_cast<double>(value));
-    if (std::isfinite(size)) most = std::max(most, size);
+    if (std::isfinite(size)) max = std::max(max, size);
   }
-  return most;
+  return max;
 }
 
 template <class Expected>
 double largest_difference(std::span<const float> found, std::span<const Expected> expected) {
-  double most = 0;
+  double max = 0;
   for (std::size_t i = 0; i < found.size(); ++i) {
-    most = std::max(most, model::difference(static_cast<double>(found[i]), static_cast<double>(expected[i])));
+    max = std::max(max, model::difference(static_cast<double>(found[i]), static_cast<double>(expected[i])));
   }
-  return most;
+  return max;
 }
 
 // The root of the mean square over the numbers with `counts(i)`.
@@ -184,13 +184,13 @@ void StepComparison::add_repeats(int step, const model::ExpectedGradient& expect
       const auto part = [&](const std::vector<double>& values) {
         return std::span(values).subspan(first, parameter.size());
       };
-      double most = 0;  // may be infinity
-      for (const double one : part(expected.repeated_gradients[s])) most = std::max(most, one);
+      double max = 0;  // may be infinity
+      for (const double one : part(expected.repeated_gradients[s])) max = std::max(max, one);
       all_.push_back({.what = Compared::repeat,
                       .step = step,
                       .stage = sets_[s].first_stage(),
                       .name = parameter.label(),
-                      .absolute = most,
+                      .absolute = max,
                       .scale = largest(part(expected.magnitudes[s]))});
     });
   }

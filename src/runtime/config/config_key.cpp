@@ -36,16 +36,16 @@ std::string text_of_one(const ValueType& type) {
   using Kind = ValueType::Kind;
   switch (type.kind) {
     case Kind::whole:
-      if (type.most < std::numeric_limits<int>::max())
-        return fmt::format("a whole number from {} to {}", type.least, type.most);
-      return fmt::format("a whole number of at least {}", type.least);
+      if (type.max < std::numeric_limits<int>::max())
+        return fmt::format("a whole number from {} to {}", type.min, type.max);
+      return fmt::format("a whole number of at least {}", type.min);
     case Kind::number:
       return type.interval == Interval() ? "a number" : "a number, " + type.interval.text();
     case Kind::boolean:
       return "true or false";
     case Kind::bytes:
-      return type.least == 0 ? "bytes, such as 16MiB"
-                             : fmt::format("bytes, such as 16MiB; at least {}", bytes_text(type.least));
+      return type.min == 0 ? "bytes, such as 16MiB"
+                             : fmt::format("bytes, such as 16MiB; at least {}", bytes_text(type.min));
     case Kind::time:
       return "a time, such as 2ms";
     case Kind::word:
@@ -93,9 +93,9 @@ std::string ValueType::problem(const json& value) const {
   }
   switch (kind) {
     case Kind::whole:
-      return range_problem(value.dump(), least, most);
+      return range_problem(value.dump(), min, max);
     case Kind::bytes:
-      return range_problem(value.dump(), least, std::numeric_limits<std::uint64_t>::max());
+      return range_problem(value.dump(), min, std::numeric_limits<std::uint64_t>::max());
     case Kind::number:
       return problem_of_number(*this, value.get<double>());
     case Kind::time:

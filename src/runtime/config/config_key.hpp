@@ -20,19 +20,19 @@ namespace starpipe::runtime {
 /// The values that a key takes.
 struct ValueType {
   enum class Kind : std::uint8_t {
-    whole,   ///< an integer from `least` to `most`
+    whole,   ///< an integer from `min` to `max`
     number,  ///< in `interval`
     boolean,
     word,   ///< one of `words`, or any text where there are none
-    bytes,  ///< a number of bytes of at least `least`, with or without a unit (16MiB); `most` does not count
+    bytes,  ///< a number of bytes of at least `min`, with or without a unit (16MiB); `max` does not count
     time,   ///< a time with its unit (2ms); in JSON as a number of seconds
   };
   enum class Count : std::uint8_t { one, one_or_list, list, map };
 
   Kind kind = Kind::word;
   Count count = Count::one;
-  std::uint64_t least = 0;
-  std::uint64_t most = std::numeric_limits<int>::max();
+  std::uint64_t min = 0;
+  std::uint64_t max = std::numeric_limits<int>::max();
   Interval interval = {};
   bool fp32 = false;  ///< a number that kernels use in fp32: neither too large for it nor rounded to 0
   std::vector<std::string> words = {};

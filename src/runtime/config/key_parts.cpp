@@ -16,8 +16,8 @@ void from_word(const json& from, const std::array<std::string_view, size>& words
 
 }  // namespace
 
-ValueType whole(std::uint64_t least) { return {.kind = Kind::whole, .least = least}; }
-ValueType wholes(std::uint64_t least) { return {.kind = Kind::whole, .count = Count::list, .least = least}; }
+ValueType whole(std::uint64_t min) { return {.kind = Kind::whole, .min = min}; }
+ValueType wholes(std::uint64_t min) { return {.kind = Kind::whole, .count = Count::list, .min = min}; }
 ValueType number(Interval interval) { return {.kind = Kind::number, .interval = interval}; }
 ValueType fp32_number(Interval interval) {
   return {.kind = Kind::number, .interval = interval, .fp32 = true};

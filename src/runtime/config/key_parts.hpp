@@ -31,8 +31,8 @@ using Keys = std::vector<ConfigKey>;
 
 // Types of values.
 
-ValueType whole(std::uint64_t least = 1);
-ValueType wholes(std::uint64_t least);
+ValueType whole(std::uint64_t min = 1);
+ValueType wholes(std::uint64_t min);
 ValueType number(Interval interval);
 ValueType fp32_number(Interval interval);
 ValueType boolean();

@@ -30,9 +30,9 @@ ValueType type_of(const model::NetworkKey& key) {
   if (std::holds_alternative<bool>(key.default_value)) return boolean();
   if (std::holds_alternative<std::string>(key.default_value)) return one_of(key.words);
   const bool is_list = std::holds_alternative<std::vector<int>>(key.default_value);
-  ValueType type = whole(static_cast<std::uint64_t>(std::max(key.interval.least, 0.0)));
-  if (key.interval.most < static_cast<double>(type.most)) {
-    type.most = static_cast<std::uint64_t>(key.interval.most);
+  ValueType type = whole(static_cast<std::uint64_t>(std::max(key.interval.min, 0.0)));
+  if (key.interval.max < static_cast<double>(type.max)) {
+    type.max = static_cast<std::uint64_t>(key.interval.max);
   }
   if (is_list) type.count = Count::one_or_list;
   return type;
@@ -62,14 +62,14 @@ ConfigKey network_key(const model::NetworkKind& kind, const model::NetworkKey& o
 
 /// Adds the values of `other`, a type of the same kind, to `type`. A type without words allows any text.
 void widen(ValueType& type, const ValueType& other) {
-  type.least = std::min(type.least, other.least);
-  type.most = std::max(type.most, other.most);
-  if (other.interval.least < type.interval.least) {
-    type.interval.least = other.interval.least;
+  type.min = std::min(type.min, other.min);
+  type.max = std::max(type.max, other.max);
+  if (other.interval.min < type.interval.min) {
+    type.interval.min = other.interval.min;
     type.interval.above = other.interval.above;
   }
-  if (other.interval.most > type.interval.most) {
-    type.interval.most = other.interval.most;
+  if (other.interval.max > type.interval.max) {
+    type.interval.max = other.interval.max;
     type.interval.below = other.interval.below;
   }
   if (other.words.empty()) type.words.clear();

@@ -128,7 +128,7 @@ void add_runtime_keys(Keys& keys) {
   ConfigKey memory_limit = not_with(
       only_with(
           key("runtime.memory_limit",
-              {.kind = Kind::bytes, .count = Count::one_or_list, .least = 1024, .length = "schedule.workers"},
+              {.kind = Kind::bytes, .count = Count::one_or_list, .min = 1024, .length = "schedule.workers"},
               "Bytes that a worker may need in all: one number for all workers, or a list with one for "
               "each. A run in which a worker needs more is refused.",
               at(&Config::runtime, &RuntimeConfig::memory_limits)),

@@ -84,11 +84,11 @@ void add_learning_rate_keys(Keys& keys) {
 void add_training_keys(Keys& keys) {
   const auto add = [&keys](ConfigKey made) { keys.push_back(std::move(made)); };
   ValueType seed = whole(0);
-  seed.most = std::numeric_limits<std::uint64_t>::max();
+  seed.max = std::numeric_limits<std::uint64_t>::max();
   add(or_from_file(key("training.microbatches", whole(), "Micro-batches of a step (B).",
                        at(&Config::training, &TrainingConfig::microbatches))));
   ValueType microbatch_size = whole();
-  microbatch_size.most = model::max_samples;
+  microbatch_size.max = model::max_samples;
   add(key("training.microbatch_size", microbatch_size,
           "Sequences (gpt, llama) or samples (mlp) of a micro-batch.",
           at(&Config::training, &TrainingConfig::microbatch_size)));

@@ -20,9 +20,9 @@ namespace {
 // Calls `f` for consecutive parts of `values`, each small enough for one message: MPI counts in int.
 template <class Value, class Function>
 void for_each_message(std::span<Value> values, Function&& f) {
-  constexpr std::size_t most = std::numeric_limits<int>::max();
-  for (; !values.empty(); values = values.subspan(std::min(most, values.size()))) {
-    f(values.first(std::min(most, values.size())));
+  constexpr std::size_t max = std::numeric_limits<int>::max();
+  for (; !values.empty(); values = values.subspan(std::min(max, values.size()))) {
+    f(values.first(std::min(max, values.size())));
   }
 }
 

@@ -92,12 +92,12 @@ class Holdings {
   WorkerMemory peak() {
     sort();
     WorkerMemory now;
-    WorkerMemory most;
+    WorkerMemory max;
     for (const Change& change : changes_) {
       now.*change.part += static_cast<std::uint64_t>(change.bytes);  // an end adds modulo 2^64
-      if (change.bytes > 0 && now.total() > most.total()) most = now;
+      if (change.bytes > 0 && now.total() > max.total()) max = now;
     }
-    return most;
+    return max;
   }
 
   /// The total until `end`, as DeviceNeed::over_time has it.
@@ -110,13 +110,13 @@ class Holdings {
     auto next = exact.begin();
     for (std::size_t i = 0; i < max_levels; ++i) {
       const bool is_last = i + 1 == max_levels;
-      std::uint64_t most = now;
+      std::uint64_t max = now;
       for (; next != exact.end() && (is_last || next->time < static_cast<double>(i + 1) * part); ++next) {
         now = next->bytes;
-        most = std::max(most, now);
+        max = std::max(max, now);
       }
-      if (largest.empty() || largest.back().bytes != most)
-        largest.push_back({static_cast<double>(i) * part, most});
+      if (largest.empty() || largest.back().bytes != max)
+        largest.push_back({static_cast<double>(i) * part, max});
     }
     return largest;
   }
@@ -139,13 +139,13 @@ class Holdings {
     std::uint64_t now = 0;
     for (auto change = changes_.begin(); change != changes_.end() && change->moment.time <= end;) {
       const double time = std::max(change->moment.time, 0.0);
-      std::uint64_t most = 0;
+      std::uint64_t max = 0;
       for (; change != changes_.end() && std::max(change->moment.time, 0.0) == time; ++change) {
         now += static_cast<std::uint64_t>(change->bytes);  // an end adds modulo 2^64
-        if (change->bytes > 0) most = std::max(most, now);
+        if (change->bytes > 0) max = std::max(max, now);
       }
       const std::uint64_t before = levels.empty() ? 0 : levels.back().bytes;
-      if (most > now && most > before) levels.push_back({time, most});
+      if (max > now && max > before) levels.push_back({time, max});
       if (levels.empty() || levels.back().bytes != now) levels.push_back({time, now});
     }
     return levels;

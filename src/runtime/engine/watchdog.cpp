@@ -38,9 +38,9 @@ Watchdog::Watchdog(double timeout, int rank, int ranks, WatchdogCalls calls)
 
 void Watchdog::note(int rank, const RankStatus& status, double now) {
   RankStatus& before = statuses_[index(rank)];
-  const double most = timeouts_of_a_task * timeout_;
-  const bool runs = status.running >= 0 && status.running_for < most;
-  const bool moves = status.transfer_for >= 0 && status.transfer_for < most;
+  const double max = timeouts_of_a_task * timeout_;
+  const bool runs = status.running >= 0 && status.running_for < max;
+  const bool moves = status.transfer_for >= 0 && status.transfer_for < max;
   if (runs || moves || status.ended != before.ended || status.step != before.step ||
       status.evaluates != before.evaluates || status.phase != before.phase)
     last_progress_ = now;

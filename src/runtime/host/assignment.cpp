@@ -198,7 +198,7 @@ Mapping greedy(const MappingProblem& problem) {
       if (mapping[w] < 0 && (!next || pull[w] > pull[*next])) next = w;
     }
     int best = -1;
-    double least = std::numeric_limits<double>::infinity();
+    double min = std::numeric_limits<double>::infinity();
     for (int device = 0; std::cmp_less(device, size); ++device) {
       const std::size_t d = index(device);
       if (taken[d] || problem.kind(d) != problem.kind(*next)) continue;
@@ -206,8 +206,8 @@ Mapping greedy(const MappingProblem& problem) {
       for (const MappingProblem::Peer& peer : problem.peers(*next)) {
         if (mapping[peer.worker] >= 0) cost += peer.amount * problem.distance(device, mapping[peer.worker]);
       }
-      if (cost >= least) continue;
-      least = cost;
+      if (cost >= min) continue;
+      min = cost;
       best = device;
     }
     mapping[*next] = best;
@@ -256,7 +256,7 @@ Mapping search(const MappingProblem& problem) {
   Mapping linear(problem.size());
   std::iota(linear.begin(), linear.end(), 0);
   Mapping best = linear;
-  double least = problem.cost(best);
+  double min = problem.cost(best);
   std::mt19937_64 random(1);
   Mapping shuffled = linear;
   for (int start = -2; start < shuffled_starts && tries > 0; ++start) {
@@ -264,8 +264,8 @@ Mapping search(const MappingProblem& problem) {
     Mapping mapping = start == -2 ? linear : start == -1 ? greedy(problem) : dealt(problem, shuffled);
     improve(problem, mapping, tries);
     const double cost = problem.cost(mapping);
-    if (!is_better(cost, least)) continue;
-    least = cost;
+    if (!is_better(cost, min)) continue;
+    min = cost;
     best = std::move(mapping);
   }
   return best;

@@ -103,14 +103,14 @@ namespace {
 std::vector<Device> nearest(const std::vector<Device>& gpus, std::size_t count) {
   if (gpus.size() <= count) return gpus;
   std::size_t best = 0;
-  double least = std::numeric_limits<double>::infinity();
+  double min = std::numeric_limits<double>::infinity();
   for (std::size_t first = 0; first + count <= gpus.size(); ++first) {
     double far = 0;
     for (std::size_t a = first; a < first + count; ++a) {
       for (std::size_t b = a + 1; b < first + count; ++b) far += 1 / link_between(gpus[a], gpus[b]).bandwidth;
     }
-    if (far >= least) continue;
-    least = far;
+    if (far >= min) continue;
+    min = far;
     best = first;
   }
   const auto begin = gpus.begin() + static_cast<std::ptrdiff_t>(best);

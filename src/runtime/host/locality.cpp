@@ -210,10 +210,10 @@ std::vector<unsigned> near_cores(const Topology& topology, const std::string& pu
   std::vector<std::optional<unsigned>> chosen(gpus.size());
   std::vector<bool> taken(cores.size(), false);
   // The nearest pairs first, so that a core near one GPU does not go to a GPU that is far from it.
-  for (int most = 0; most <= 2; ++most) {
+  for (int max = 0; max <= 2; ++max) {
     for (std::size_t g = 0; g < gpus.size(); ++g) {
       for (std::size_t c = 0; c < cores.size() && !chosen[g]; ++c) {
-        if (taken[c] || distance(cores[c], gpus[g]) > most) continue;
+        if (taken[c] || distance(cores[c], gpus[g]) > max) continue;
         const PuSet here;
         hwloc_bitmap_and(here.get(), cores[c]->cpuset, mine.get());
         const auto first = static_cast<unsigned>(hwloc_bitmap_first(here.get()));

@@ -106,10 +106,10 @@ struct ChildEnd {
   bool launcher_died = false;
 };
 
-// Waits for one of `awaited`; without `most`, for ever. Returns the signal, or -1 with errno.
-int take_signal(ChildEnd& end, const sigset_t& awaited, const timespec* most) {
+// Waits for one of `awaited`; without `max`, for ever. Returns the signal, or -1 with errno.
+int take_signal(ChildEnd& end, const sigset_t& awaited, const timespec* max) {
   siginfo_t info{};
-  const int signal = sigtimedwait(&awaited, &info, most);
+  const int signal = sigtimedwait(&awaited, &info, max);
   if (signal <= 0 || signal == SIGCHLD) return signal;
   if (signal == parent_died()) {  // or a thread of the launcher has ended
     end.launcher_died = getppid() != launcher;

@@ -145,11 +145,11 @@ void Mpi::gather_on_root(std::span<const std::byte> mine, std::size_t record,
 
 bool Mpi::all_equal(std::uint64_t mine) const {
   const std::array both = {mine, ~mine};
-  std::array<std::uint64_t, 2> least{};  // the smallest number, and the complement of the largest
+  std::array<std::uint64_t, 2> min{};  // the smallest number, and the complement of the largest
   MPI_Request request = MPI_REQUEST_NULL;
-  MPI_Iallreduce(both.data(), least.data(), 2, MPI_UINT64_T, MPI_MIN, comm_, &request);
+  MPI_Iallreduce(both.data(), min.data(), 2, MPI_UINT64_T, MPI_MIN, comm_, &request);
   wait_for(request);
-  return least[0] == ~least[1];
+  return min[0] == ~min[1];
 }
 
 std::uint64_t Mpi::sum_on_root(std::uint64_t mine) const {
@@ -169,11 +169,11 @@ unsigned Mpi::bits_of_any(unsigned mine) const {
 }
 
 double Mpi::largest(double mine) const {
-  double most = 0;
+  double max = 0;
   MPI_Request request = MPI_REQUEST_NULL;
-  MPI_Iallreduce(&mine, &most, 1, MPI_DOUBLE, MPI_MAX, comm_, &request);
+  MPI_Iallreduce(&mine, &max, 1, MPI_DOUBLE, MPI_MAX, comm_, &request);
   wait_for(request);
-  return most;
+  return max;
 }
 
 void Mpi::abort(const std::string& message) const {

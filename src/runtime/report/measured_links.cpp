@@ -51,11 +51,11 @@ int ranks_per_host(std::span<const std::string> hosts) {
   return runs.front().second;
 }
 
-/// At most `most` of them, evenly spread.
-std::vector<MeasuredPair> thinned(const std::vector<MeasuredPair>& all, std::size_t most) {
-  if (all.size() <= most) return all;
+/// At most `max` of them, evenly spread.
+std::vector<MeasuredPair> thinned(const std::vector<MeasuredPair>& all, std::size_t max) {
+  if (all.size() <= max) return all;
   std::vector<MeasuredPair> some;
-  for (std::size_t i = 0; i < most; ++i) some.push_back(all[i * all.size() / most]);
+  for (std::size_t i = 0; i < max; ++i) some.push_back(all[i * all.size() / max]);
   return some;
 }
 
@@ -154,7 +154,7 @@ std::vector<std::string> distinct_hosts(const std::vector<std::string>& names,
   return hosts;
 }
 
-std::vector<MeasuredPair> pairs_to_measure(std::span<const std::string> hosts, std::size_t most) {
+std::vector<MeasuredPair> pairs_to_measure(std::span<const std::string> hosts, std::size_t max) {
   const int per_host = ranks_per_host(hosts);
   std::vector<MeasuredPair> within;
   std::vector<MeasuredPair> between;
@@ -163,8 +163,8 @@ std::vector<MeasuredPair> pairs_to_measure(std::span<const std::string> hosts, s
       (a / per_host == b / per_host ? within : between).push_back({a, b, {}});
     }
   }
-  std::vector<MeasuredPair> pairs = thinned(within, most);
-  for (MeasuredPair& pair : thinned(between, most)) pairs.push_back(std::move(pair));
+  std::vector<MeasuredPair> pairs = thinned(within, max);
+  for (MeasuredPair& pair : thinned(between, max)) pairs.push_back(std::move(pair));
   return pairs;
 }
 

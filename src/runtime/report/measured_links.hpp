@@ -47,9 +47,9 @@ std::vector<std::string> distinct_hosts(const std::vector<std::string>& names,
 /// are two ranks or more, the ranks of each host are consecutive, and all hosts have as many.
 MeasuredLinks links_of(std::span<const std::string> hosts, std::span<const MeasuredPair> pairs);
 
-/// The pairs of ranks to measure: up to `most` on one host and `most` between hosts, spread over all. Throws
+/// The pairs of ranks to measure: up to `max` on one host and `max` between hosts, spread over all. Throws
 /// InputError as `links_of` does.
-std::vector<MeasuredPair> pairs_to_measure(std::span<const std::string> hosts, std::size_t most);
+std::vector<MeasuredPair> pairs_to_measure(std::span<const std::string> hosts, std::size_t max);
 
 /// Measures the links between the ranks of MPI_COMM_WORLD by pings of several sizes, one pair of ranks after
 /// the other. Collective; it starts and ends MPI. Rank 0 calls `check` before and `write` after. Returns the

@@ -116,8 +116,8 @@ int stage_count(const Config& config) {
 }
 
 void refuse_many_jobs(std::string_view key, int stages, int microbatches) {
-  constexpr std::int64_t most = 1'000'000;  // StarPU's bookkeeping for more would fill the memory
-  if (std::int64_t{stages} * microbatches <= most) return;
+  constexpr std::int64_t max = 1'000'000;  // StarPU's bookkeeping for more would fill the memory
+  if (std::int64_t{stages} * microbatches <= max) return;
   throw InputError(
       fmt::format("{}: {} micro-batches of {} stages are too many jobs to run", key, microbatches, stages));
 }
@@ -189,7 +189,7 @@ plan::LimitedSchedule finishing(plan::LimitedSchedule made) {
 
 // StarPU's vectors and MPI's messages count elements in 31 bits.
 void refuse_large_stages(const model::Network& network) {
-  constexpr std::uint64_t most = std::numeric_limits<std::int32_t>::max() * std::uint64_t{sizeof(float)};
+  constexpr std::uint64_t max = std::numeric_limits<std::int32_t>::max() * std::uint64_t{sizeof(float)};
   std::vector<plan::StageSizes> sizes = network.sizes();
   for (const plan::SharedWeights& shared : network.shared_weights()) {
     plan::StageSizes& first = sizes[index(shared.stages.front())];
@@ -201,11 +201,11 @@ void refuse_large_stages(const model::Network& network) {
     for (const auto& [what, bytes] :
          {std::pair{"parameters", size.updated()}, std::pair{"an output", size.activation},
           std::pair{"a stash", size.stash}, std::pair{"a gradient stash", size.gradient_stash}}) {
-      if (bytes <= most) continue;
+      if (bytes <= max) continue;
       throw InputError(
           fmt::format("schedule.stages: stage {} has {} of {} bytes; one handle holds at most {} "
                       "(more stages, or a smaller training.microbatch_size)",
-                      s, what, bytes, most));
+                      s, what, bytes, max));
     }
   }
 }

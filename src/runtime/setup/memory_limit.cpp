@@ -190,8 +190,8 @@ std::string advice(const Config& config, const PlannedRun& run, double makespan)
   std::string text =
       "no named schedule fits with this number of workers and micro-batches, with or without recomputation";
   const auto excess = [](const Outcome& o) { return o.need.excess(); };
-  if (const auto least = std::ranges::min_element(all, {}, excess); least != all.end()) {
-    text += "; the least is " + described(*least);
+  if (const auto min = std::ranges::min_element(all, {}, excess); min != all.end()) {
+    text += "; the least is " + described(*min);
   }
   return text;
 }

@@ -97,8 +97,8 @@ TEST(Difference, TheRuntimesPartIsWhatNoSimulationHas) {
     const Schedule as_run =
         testing::chance(random, 0.5) ? testing::elsewhere(random, schedule) : ordered_as_simulated(schedule);
     const bool disturbed = testing::chance(random, 0.5);
-    const int most = disturbed ? 3 : 0;
-    auto runs = testing::random_run(random, as_run, {.submission = 4 * most, .delay = most});
+    const int max = disturbed ? 3 : 0;
+    auto runs = testing::random_run(random, as_run, {.submission = 4 * max, .delay = max});
     const Costs own = {.prefetch = testing::chance(random, 0.5)};
     if (!own.prefetch) {
       for (JobRun& run : runs) run.ready = run.start;

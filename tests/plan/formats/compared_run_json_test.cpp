@@ -35,7 +35,7 @@ std::vector<JobRun> random_run(const Schedule& schedule, bool moved, Random& ran
   std::vector<JobRun> jobs;
   std::vector<double> end(schedule.id_count(), 0);
   std::vector<double> free_at(index(schedule.workers()), 0);
-  const auto time = [&](int least, int most) { return between(random, least, most) * 1e-9; };
+  const auto time = [&](int min, int max) { return between(random, min, max) * 1e-9; };
   for (const JobId id : topological_order(schedule)) {
     JobRun job{.job = id, .worker = schedule.compute(id), .submitted = time(-1'000'000, 0)};
     if (moved && chance(random, 0.3)) job.worker = between(random, 0, schedule.workers() - 1);

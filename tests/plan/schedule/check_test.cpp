@@ -160,16 +160,16 @@ TEST(Check, BoundedSchedulesFinishWithinTheirLimitsWhateverTheTiming) {
       // the message names the worker.
       std::vector<int> fewer = limits;
       const auto w = index(testing::between(random, 0, jobs.workers() - 1));
-      int most = 0;
+      int max = 0;
       for (int b = 0; b < jobs.microbatches(); ++b) {
         int here = 0;
         for (int s = 0; s < jobs.stages(); ++s) {
           here += jobs.compute(jobs.forward(s, b)) == static_cast<int>(w) ? 1 : 0;
         }
-        most = std::max(most, here);
+        max = std::max(max, here);
       }
-      fewer[w] = most - 1;
-      if (most > 0) {
+      fewer[w] = max - 1;
+      if (max > 0) {
         const auto result = check(jobs.with(Discipline::bounded, fewer));
         EXPECT_FALSE(result.ok());
         EXPECT_THAT(result.cycle, IsEmpty());

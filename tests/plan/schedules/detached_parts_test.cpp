@@ -152,13 +152,13 @@ TEST(DetachedParts, LetWorkersRunAheadWithinTheirMemory) {
     bool one_more = false;
     for (int w = 0; w < 4; ++w) {
       int live = 0;
-      int most = 0;
+      int max = 0;
       for (const Job& job : own_jobs(schedule, of, w)) {
         live += job.pass == Pass::F ? 1 : -1;
-        most = std::max(most, live);
+        max = std::max(max, live);
       }
-      EXPECT_LE(most, 4 - w + ahead);
-      one_more = one_more || most > 4 - w;
+      EXPECT_LE(max, 4 - w + ahead);
+      one_more = one_more || max > 4 - w;
     }
     EXPECT_TRUE(one_more);
   }

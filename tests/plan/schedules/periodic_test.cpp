@@ -122,12 +122,12 @@ Activations held(const Chain& chain, int T, const std::vector<int>& starts) {
 
 /// The smallest NCA of each stage over all 1-periodic timetables of period T.
 Activations min_activations(const Chain& chain, int T) {
-  Activations least(chain.size(), std::numeric_limits<int>::max());
+  Activations min(chain.size(), std::numeric_limits<int>::max());
   for_each_starts(2 * static_cast<int>(chain.size()), T, [&](const std::vector<int>& starts) {
     const Activations live = held(chain, T, starts);
-    for (std::size_t s = 0; s < live.size(); ++s) least[s] = std::min(least[s], live[s]);
+    for (std::size_t s = 0; s < live.size(); ++s) min[s] = std::min(min[s], live[s]);
   });
-  return least;
+  return min;
 }
 
 // ---- Figures 2 and 3 ----
@@ -253,11 +253,11 @@ TEST(Periodic, MemoryIsWeightsAndStashes) {
 TEST(Periodic, Theorem3OneForwardOneBackwardStarHoldsTheLeast) {
   std::mt19937 rng(11);
   int compared = 0;
-  for (const auto& [stages, longest, most, cases] : {std::tuple{2, 3, 12, 25}, {3, 2, 8, 12}, {4, 1, 6, 1}}) {
+  for (const auto& [stages, longest, max, cases] : {std::tuple{2, 3, 12, 25}, {3, 2, 8, 12}, {4, 1, 6, 1}}) {
     for (int i = 0; i < cases; ++i) {
       const Chain chain = random_integer_chain(rng, stages, longest);
-      const double least = std::ranges::max_element(chain, {}, &ChainStage::time)->time();
-      for (int T = static_cast<int>(least); T <= std::min<double>(sum(chain), most); ++T) {
+      const double min = std::ranges::max_element(chain, {}, &ChainStage::time)->time();
+      for (int T = static_cast<int>(min); T <= std::min<double>(sum(chain), max); ++T) {
         const PeriodicPattern pattern = one_forward_one_backward_star(chain, T);
         ASSERT_EQ(pattern_problem(pattern, chain), "");
         EXPECT_EQ(concurrent_activations(pattern, chain), min_activations(chain, T))
@@ -284,17 +284,17 @@ TEST(Periodic, LeastPeriodIsTheSmallestCandidate) {
     const Chain chain = random_chain(rng, 1 + static_cast<int>(rng() % 9));
     std::vector<int> limits;
     for (std::size_t s = 0; s < chain.size(); ++s) limits.push_back(1 + static_cast<int>(rng() % 4));
-    double least = std::numeric_limits<double>::infinity();
+    double min = std::numeric_limits<double>::infinity();
     for (std::size_t last = 0; last < chain.size(); ++last) {
       double T = 0;
       for (std::size_t first = last + 1; first-- > 0;) {
         T += chain[first].time();
         if (T < std::ranges::max_element(chain, {}, &ChainStage::time)->time()) continue;
         if (std::ranges::equal(stage_groups(chain, T), limits, std::ranges::less_equal{}))
-          least = std::min(least, T);
+          min = std::min(min, T);
       }
     }
-    EXPECT_EQ(min_period(chain, limits), least) << "case " << i;
+    EXPECT_EQ(min_period(chain, limits), min) << "case " << i;
   }
 }
 

@@ -91,7 +91,7 @@ class BranchAndBound {
   }
 
   [[nodiscard]] double bound(const State& state) {
-    double most = state.makespan;
+    double max = state.makespan;
     for (int w = 0; w < problem_.workers; ++w) {
       double rest = 0;
       double start = std::numeric_limits<double>::infinity();
@@ -104,14 +104,14 @@ class BranchAndBound {
           const double at = std::max(state.free_at[index(w)], arrival(state, pass, s));
           if (std::isinf(at)) continue;
           // The last of these jobs starts after all others, and is followed by its tail.
-          most = std::max(most, at + (left - 1) * time(pass, s) + tail(pass, s));
+          max = std::max(max, at + (left - 1) * time(pass, s) + tail(pass, s));
           start = std::min(start, at);
         }
       }
       // No remaining job of the worker starts before `now`, the start of the job that was appended last.
-      if (rest > 0) most = std::max(most, std::max(state.free_at[index(w)], state.now) + rest);
+      if (rest > 0) max = std::max(max, std::max(state.free_at[index(w)], state.now) + rest);
     }
-    return most;
+    return max;
   }
 
   [[nodiscard]] bool dominated(const State& state) {

@@ -27,7 +27,7 @@ struct Value {
 void add_shared(const PartitionRequest& request, const std::vector<int>& owner, std::vector<double>& memory) {
   for (const SharedUnits& set : request.shared) {
     double gradients = 1;  // a worker's own one, or those that it receives
-    for (std::size_t most = 2; most < set.units.size(); most *= 2) ++gradients;
+    for (std::size_t max = 2; max < set.units.size(); max *= 2) ++gradients;
     const auto updated = static_cast<double>(set.updated());
     std::set<int> workers;
     for (const int unit : set.units) workers.insert(owner[index(unit)]);
@@ -144,11 +144,11 @@ Best brute_force(const PartitionRequest& request) {
 void expect_optimal(PartitionRequest request, RandomRequests& random) {
   SCOPED_TRACE(testing::Message() << request.units.size() << " units, " << request.workers << " workers");
   const std::size_t units = request.units.size();
-  const double least = brute_force(request).memory;
+  const double min = brute_force(request).memory;
   std::vector<double> limits = {infinity};
-  if (least > 0) {
-    limits.push_back(least);
-    limits.push_back(least + random.number(1, 20));
+  if (min > 0) {
+    limits.push_back(min);
+    limits.push_back(min + random.number(1, 20));
   }
   for (const double limit : limits) {
     request.memory_limits = {limit};
@@ -162,20 +162,20 @@ void expect_optimal(PartitionRequest request, RandomRequests& random) {
     for (const WorkerLoad& load : found.loads) EXPECT_LE(load.load(), found.bottleneck);
   }
   const bool in_order = request.allocation == Allocation::contiguous;
-  if (least < 2 || (in_order && request.links.levels().size() > 1)) return;
+  if (min < 2 || (in_order && request.links.levels().size() > 1)) return;
   request.memory_limits.clear();  // a limit for each worker
   for (int w = 0; w < request.workers; ++w)
-    request.memory_limits.push_back(random.number(0, 3) == 0 ? infinity : least + random.number(0, 9));
+    request.memory_limits.push_back(random.number(0, 3) == 0 ? infinity : min + random.number(0, 9));
   const Partition found = partition(request);
   EXPECT_TRUE(by_definition(request, found.cuts, found.stage_workers).keeps_limits);
   EXPECT_EQ(found.bottleneck, brute_force(request).bottleneck);
   EXPECT_TRUE(found.optimal());
-  request.memory_limits = {least - 1};
+  request.memory_limits = {min - 1};
   try {
     partition(request);
-    ADD_FAILURE() << "fits into " << least - 1;
+    ADD_FAILURE() << "fits into " << min - 1;
   } catch (const InputError& error) {
-    EXPECT_THAT(error.what(), EndsWith(" " + std::to_string(static_cast<long>(least))));
+    EXPECT_THAT(error.what(), EndsWith(" " + std::to_string(static_cast<long>(min))));
   }
 }
 

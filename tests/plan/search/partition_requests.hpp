@@ -58,7 +58,7 @@ class RandomRequests {
     PartitionRequest request{.workers = number(1, max_workers)};
     const int units = number(1, max_units);
     for (int l = 0; l < units; ++l) {
-      const auto bytes = [&](int most) { return static_cast<std::uint64_t>(number(0, most)); };
+      const auto bytes = [&](int max) { return static_cast<std::uint64_t>(number(0, max)); };
       const std::uint64_t activation = bytes(8);
       request.units.push_back(
           {.name = "l",

@@ -78,11 +78,11 @@ TEST(Search, ResultsKeepTheLimitAndTheBound) {
   const auto pick = [&](int low, int high) { return low + static_cast<int>(random() % (high - low + 1)); };
   for (int round = 0; round < rounds(60); ++round) {
     SearchRequest r = uneven_request(pick, 5, 3, 9);
-    const double least = min_memory_limit(problem_of(r));
-    r.memory_limits = {least * (1 + 0.25 * pick(0, 6))};
+    const double min = min_memory_limit(problem_of(r));
+    r.memory_limits = {min * (1 + 0.25 * pick(0, 6))};
     if (round % 3 == 0) {  // a limit for each worker
       r.memory_limits.resize(index(r.workers));
-      for (double& limit : r.memory_limits) limit = least * (1 + 0.25 * pick(0, 6));
+      for (double& limit : r.memory_limits) limit = min * (1 + 0.25 * pick(0, 6));
     }
     const SearchResult result = search(r, work(0.01));
 

@@ -102,7 +102,7 @@ struct Row {
 };
 
 template <class T>
-T most(const std::vector<T>& values) {
+T max(const std::vector<T>& values) {
   return *std::ranges::max_element(values);
 }
 
@@ -207,9 +207,9 @@ TEST(Table1, DataParallel) {
         EXPECT_TRUE(everywhere(ddp.weights, std::uint64_t{0}));
         EXPECT_TRUE(everywhere(ddp.weight_storage, S));
         const auto paper = static_cast<std::uint64_t>(S - 1);
-        EXPECT_EQ(most(fsdp.weights) == paper, W <= S && S < 2 * W);
+        EXPECT_EQ(max(fsdp.weights) == paper, W <= S && S < 2 * W);
         EXPECT_EQ(everywhere(fsdp.weights, paper), S == W);
-        EXPECT_EQ(most(fsdp.weight_storage) == 1, S <= W);
+        EXPECT_EQ(max(fsdp.weight_storage) == 1, S <= W);
         EXPECT_EQ(everywhere(fsdp.weight_storage, 1), S == W);
       }
     }
@@ -233,8 +233,8 @@ TEST(Table1, PipelineParallel) {
         expect_row(make_schedule(name, request(S, B, S)), row);
 
         EXPECT_EQ(row.latency, B + S - 1);
-        EXPECT_EQ(most(row.activations) == static_cast<std::uint64_t>(B), S > 1);
-        EXPECT_EQ(most(row.stashes) == std::min(S, B),
+        EXPECT_EQ(max(row.activations) == static_cast<std::uint64_t>(B), S > 1);
+        EXPECT_EQ(max(row.stashes) == std::min(S, B),
                   name == "1f1b" || B <= S || (name != "gpipe" && S == 1));
         EXPECT_TRUE(everywhere(row.weight_storage, 1));
       }
@@ -277,8 +277,8 @@ TEST(Table1, LoopedFormulasHoldWhereTheHeaderSays) {
             EXPECT_EQ(lpp.latency, n * (S / R) + R - 1);
           }
           EXPECT_GE(lpp.latency, n * (S / R)) << "the work of one worker";
-          EXPECT_EQ(most(lpp.activations) == static_cast<std::uint64_t>(B), R > 1 && S == W);
-          EXPECT_EQ(most(lpp.stashes) == S / R * std::min(S, n), n <= S);
+          EXPECT_EQ(max(lpp.activations) == static_cast<std::uint64_t>(B), R > 1 && S == W);
+          EXPECT_EQ(max(lpp.stashes) == S / R * std::min(S, n), n <= S);
           EXPECT_TRUE(everywhere(lpp.weight_storage, S / R));
           EXPECT_TRUE(everywhere(lpp.weights, std::uint64_t{0}));
           EXPECT_EQ(fslpp.activations, lpp.activations);
@@ -286,10 +286,10 @@ TEST(Table1, LoopedFormulasHoldWhereTheHeaderSays) {
           EXPECT_EQ(fslpp.latency, lpp.latency);
 
           const auto paper = static_cast<std::uint64_t>(S - 1);
-          EXPECT_EQ(most(fslpp.weights) == paper,
+          EXPECT_EQ(max(fslpp.weights) == paper,
                     (R == 1 && G <= S && S < 2 * G) || (S == 2 && R == 2 && G > 1));
           EXPECT_EQ(everywhere(fslpp.weights, paper), R == 1 && S == G);
-          EXPECT_EQ(most(fslpp.weight_storage) == 1, S <= std::lcm(G, R));
+          EXPECT_EQ(max(fslpp.weight_storage) == 1, S <= std::lcm(G, R));
           EXPECT_EQ(everywhere(fslpp.weight_storage, 1), std::gcd(G, R) == 1 && S == W);
         }
       }
@@ -363,7 +363,7 @@ struct Bound {
 Bound measure(const Schedule& schedule, const Durations& durations) {
   const Timeline timeline = simulate(schedule, unit_costs(durations));
   return {schedule.stages() * schedule.microbatches() / (timeline.makespan * schedule.workers()),
-          most(timeline.peak_stashes)};
+          max(timeline.peak_stashes)};
 }
 
 void expect_bounds(const Schedule& schedule) {

@@ -87,10 +87,10 @@ Schedule draw_bounded(Random& random, int workers) {
 
 /// Every order of jobs needs room for all stages of one micro-batch that a worker computes.
 void expect_smaller_limits_refused(const Schedule& schedule, Random& random) {
-  const std::vector<int> least = smallest_limits(schedule);
+  const std::vector<int> min = smallest_limits(schedule);
   const auto w = index(between(random, 0, schedule.workers() - 1));
   std::vector<int> limits(schedule.memory_limits().begin(), schedule.memory_limits().end());
-  limits[w] = least[w] - 1;
+  limits[w] = min[w] - 1;
   const std::string problem = plan::check(schedule.with(Discipline::bounded, limits)).problem;
   EXPECT_NE(problem.find("worker " + std::to_string(w) + ": a memory limit of "), std::string::npos)
       << problem;

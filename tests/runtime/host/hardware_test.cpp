@@ -144,7 +144,7 @@ TEST(Neighbours, AreTheRanksWhoseBindingsOverlap) {
 
 TEST(Share, AllCoresAreSharedOut) {
   std::mt19937 random(1);
-  const auto up_to = [&random](int most) { return std::uniform_int_distribution(1, most)(random); };
+  const auto up_to = [&random](int max) { return std::uniform_int_distribution(1, max)(random); };
   int with_own_cores = 0;
   for (int i = 0; i < 300; ++i) {
     const int cores = up_to(64);
@@ -164,8 +164,8 @@ TEST(Share, AllCoresAreSharedOut) {
       total += own;
       const bool one_each = ranks.size() <= index(cores) && own >= ranks[rank].workers;
       EXPECT_EQ(share.worker_pus.size(), one_each ? index(ranks[rank].workers) : 0);
-      const int least = cores < workers ? 1 : ranks[rank].workers;
-      EXPECT_GE(own, cores < threads ? least : ranks[rank].workers + 1);
+      const int min = cores < workers ? 1 : ranks[rank].workers;
+      EXPECT_GE(own, cores < threads ? min : ranks[rank].workers + 1);
       for (const unsigned pu : share.worker_pus) EXPECT_TRUE(taken.insert(pu).second) << pu;
       if (!share.worker_pus.empty()) ++with_own_cores;
     }

@@ -62,14 +62,14 @@ std::vector<Device> shuffled_in_kinds(std::vector<Device> devices, std::mt19937_
 double min_seconds(const std::vector<Device>& devices, std::span<const plan::Traffic> traffic) {
   std::vector<std::size_t> order(devices.size());
   std::iota(order.begin(), order.end(), std::size_t{0});
-  double least = std::numeric_limits<double>::infinity();
+  double min = std::numeric_limits<double>::infinity();
   do {
     std::vector<Device> tried;
     for (std::size_t w = 0; w < order.size() && devices[order[w]].kind == devices[w].kind; ++w)
       tried.push_back(devices[order[w]]);
-    if (tried.size() == devices.size()) least = std::min(least, link_seconds(tried, traffic));
+    if (tried.size() == devices.size()) min = std::min(min, link_seconds(tried, traffic));
   } while (std::ranges::next_permutation(order).found);
-  return least;
+  return min;
 }
 
 /// How many pairs of workers exchange data over a link of this kind.
@@ -84,7 +84,7 @@ int pairs_over(LinkKind kind, std::span<const Device> devices, std::span<const p
 
 /// Devices on up to three hosts with two nodes each.
 std::vector<Device> random_devices(std::mt19937_64& random, int count) {
-  const auto up_to = [&random](int most) { return std::uniform_int_distribution(0, most)(random); };
+  const auto up_to = [&random](int max) { return std::uniform_int_distribution(0, max)(random); };
   std::vector<Device> devices;
   for (int i = 0; i < count; ++i) {
     Device device;
@@ -120,9 +120,9 @@ TEST(Mapping, FewWorkersGetTheBest) {
     const int count = 1 + static_cast<int>(random() % 7);
     const auto devices = random_devices(random, count);
     const auto traffic = random_traffic(random, count);
-    const double least = min_seconds(devices, traffic);
-    EXPECT_NEAR(link_seconds(mapped(devices, traffic), traffic), least, 1e-6 * least);
-    improved += least < link_seconds(devices, traffic);
+    const double min = min_seconds(devices, traffic);
+    EXPECT_NEAR(link_seconds(mapped(devices, traffic), traffic), min, 1e-6 * min);
+    improved += min < link_seconds(devices, traffic);
   }
   EXPECT_GT(improved, 30);
 }
@@ -230,9 +230,9 @@ TEST(Mixed, FewWorkersGetTheBestOfTheirKind) {
           traffic_of("interleaved-1f1b", static_cast<int>(count))}) {
       const auto best = mapped(devices, traffic);
       EXPECT_EQ(kinds_of(best), kinds_of(devices));
-      const double least = min_seconds(devices, traffic);
-      EXPECT_NEAR(link_seconds(best, traffic), least, 1e-6 * least);
-      improved += least < link_seconds(devices, traffic);
+      const double min = min_seconds(devices, traffic);
+      EXPECT_NEAR(link_seconds(best, traffic), min, 1e-6 * min);
+      improved += min < link_seconds(devices, traffic);
     }
   }
   EXPECT_GT(improved, 60);

@@ -27,7 +27,7 @@ const model::OptimizerConfig sgd = {.kind = "sgd"};
 /// lasting data owned elsewhere on the rank that no later task on this GPU reads. Verdicts stay in main
 /// memory.
 void expect_drops(const Schedule& schedule, const model::Network& network, const std::vector<int>& nodes,
-                  std::size_t least) {
+                  std::size_t min) {
   const TaskGraph graph(schedule, network, sgd);
   const auto node = [&](int worker) { return nodes[index(worker)]; };
   FetchedCopies copies(graph, nodes);
@@ -56,7 +56,7 @@ void expect_drops(const Schedule& schedule, const model::Network& network, const
       dropped += actual.size();
     }
   }
-  EXPECT_GE(dropped, least);
+  EXPECT_GE(dropped, min);
 }
 
 TEST(FetchedCopies, LeaveAfterTheirLastReaderOnTheGpu) {

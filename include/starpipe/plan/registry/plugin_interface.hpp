@@ -229,8 +229,8 @@ constexpr InterfaceText interface_text() {
                                   {offsetof(ScheduleSpec, microbatches), offsetof(ScheduleSpec, workers)});
   add_aggregate<ScheduleOption, 5>(text, "ScheduleOption",
                                    {offsetof(ScheduleOption, name), offsetof(ScheduleOption, meaning),
-                                    offsetof(ScheduleOption, default_value), offsetof(ScheduleOption, least),
-                                    offsetof(ScheduleOption, most)});
+                                    offsetof(ScheduleOption, default_value), offsetof(ScheduleOption, min),
+                                    offsetof(ScheduleOption, max)});
   add_aggregate<ScheduleRequest, 9>(
       text, "ScheduleRequest",
       {offsetof(ScheduleRequest, workers), offsetof(ScheduleRequest, microbatches),

@@ -25,8 +25,8 @@ struct ScheduleOption {
   std::string name;
   std::string meaning;  ///< one line for `schedule list --long`
   int default_value = 1;
-  int least = 1;  ///< not negative
-  int most = std::numeric_limits<int>::max();
+  int min = 1;  ///< not negative
+  int max = std::numeric_limits<int>::max();
 };
 
 /// The parameters with which a named schedule is built.

@@ -58,8 +58,8 @@ inline constexpr std::int64_t periodic_pairs = 2'000'000;
 
 }  // namespace size_limits
 
-/// Throws InputError, beginning with `key`, when `stages` times `microbatches` is above `most`.
+/// Throws InputError, beginning with `key`, when `stages` times `microbatches` is above `max`.
 void require_few_jobs(std::string_view key, std::int64_t stages, std::int64_t microbatches,
-                      std::int64_t most = size_limits::pairs);
+                      std::int64_t max = size_limits::pairs);
 
 }  // namespace starpipe::plan

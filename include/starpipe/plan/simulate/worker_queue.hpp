@@ -43,15 +43,15 @@ class WorkerQueue {
   /// before, so call `pop` again.
   void finish(JobId id);
 
-  /// Whether job `id`, if it were pushed now, would be among the next `most` jobs to start. Under the ordered
-  /// discipline these are the next `most` jobs of the worker's order; under the others, `id` is near when
-  /// fewer than `most` jobs are ready.
-  [[nodiscard]] bool is_near(JobId id, std::size_t most) const;
-  /// Ready jobs that are likely to start soon, at most `most` of them. Under the ordered discipline: those
-  /// among the next `most` jobs of the worker's order. Under greedy: the job with the smallest n. Under
+  /// Whether job `id`, if it were pushed now, would be among the next `max` jobs to start. Under the ordered
+  /// discipline these are the next `max` jobs of the worker's order; under the others, `id` is near when
+  /// fewer than `max` jobs are ready.
+  [[nodiscard]] bool is_near(JobId id, std::size_t max) const;
+  /// Ready jobs that are likely to start soon, at most `max` of them. Under the ordered discipline: those
+  /// among the next `max` jobs of the worker's order. Under greedy: the job with the smallest n. Under
   /// bounded at most two: the job with the smallest n of those that begin a stash, which the discipline may
   /// refuse now, and the job with the smallest n of all others. O(most).
-  [[nodiscard]] std::vector<JobId> ready_and_near(std::size_t most) const;
+  [[nodiscard]] std::vector<JobId> ready_and_near(std::size_t max) const;
 
   /// Number of jobs pushed and not yet popped.
   [[nodiscard]] std::size_t ready() const { return ready_count_; }
