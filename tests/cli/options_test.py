@@ -111,7 +111,6 @@ EFFECTS = {
         "--trace": Effect(f"train mlp.yaml {RUN}", "--trace t.json", written),
         "--timeline": Effect(f"train mlp.yaml {RUN}", "--timeline t.svg", written),
         "--metrics": Effect(f"train mlp.yaml {RUN}", "--metrics m.jsonl", written),
-        "--curves": Effect(f"train mlp.yaml {RUN}", "--curves c.svg", written),
         "--save-weights": Effect(f"train mlp.yaml {RUN}", "--save-weights w.safetensors", written),
         "--resume": Effect(f"train mlp.yaml {RUN} --set checkpoint.folder=done", "--resume", status),
     },

@@ -73,7 +73,7 @@ class Train(CommandTest):
         for launcher in ([], LAUNCHER):
             with self.subTest(ranks=2 if launcher else 1):
                 result = self.run_command("train", "gpt.yaml", "--set", "training.steps=3", "--metrics", "m.jsonl", "--report",
-                                          "r.json", "--curves", "c.svg", launcher=launcher)
+                                          "r.json", launcher=launcher)
                 self.assertEqual(result.returncode, 0, result.stderr)
                 lines = [json.loads(line) for line in self.read("m.jsonl").splitlines()]
                 report = json.loads(self.read("r.json"))
@@ -86,12 +86,6 @@ class Train(CommandTest):
                     self.assertTrue(0 <= line["bubble_fraction"] < 1)
                     self.assertGreater(line["seconds"], 0)
                 self.assertEqual(lines[-1]["peak_stash_bytes"], max(report["peak_activation_bytes"]["measured"]))
-                picture = ElementTree.fromstring(self.read("c.svg"))
-                curves = [path for path in picture.iter("{http://www.w3.org/2000/svg}path") if path.get("class") == "curve"]
-                self.assertEqual([curve.get("d").count("L") for curve in curves], [2] * len(curves))
-                # The learning rate, a constant, is drawn beside 0.
-                labels = [text.text for text in picture.iter("{http://www.w3.org/2000/svg}text")]
-                self.assertIn("0", labels[labels.index("learning rate") + 1:])
             os.remove(self.path("m.jsonl"))
 
     def test_metrics_are_kept(self):
@@ -109,7 +103,7 @@ class Train(CommandTest):
         lines = self.read("m.jsonl").splitlines()
         self.assertTrue(1 <= len(lines) < 20)
         self.assertEqual(json.loads(lines[0])["step"], 1)
-        for option in ("--metrics", "--report", "--curves", "--save-weights", "--trace", "--timeline"):
+        for option in ("--metrics", "--report", "--save-weights", "--trace", "--timeline"):
             for name in ("-", "/dev/stdout"):
                 self.refused(["train", "gpt.yaml", option, name], f"{option}: standard output has the tables")
 
@@ -654,8 +648,7 @@ class Train(CommandTest):
 
     def test_a_result_that_cannot_be_written_costs_no_other(self):
         """A full disk, and a pipe that nobody reads any more."""
-        everything = ("--report", "r.json", "--save-weights", "w.safetensors", "--timeline", "t.svg", "--trace", "t.json",
-                      "--curves", "c.svg")
+        everything = ("--report", "r.json", "--save-weights", "w.safetensors", "--timeline", "t.svg", "--trace", "t.json")
         names = everything[1::2]
         for full in (*names, None):
             with self.subTest(full=full), open("/dev/full" if full is None else os.devnull, "w", encoding="utf-8") as output:

@@ -8,7 +8,6 @@ were built otherwise than starpipe lie beside ODD_PLUGIN.
 import json
 import os
 import pathlib
-import re
 import shutil
 import subprocess
 import sys
@@ -125,16 +124,17 @@ class Plugins(CommandTest):
         self.write("text", "starpipe plug-in")
         os.mkfifo(self.path("pipe"))
         for file, word in (("missing.so", "No such file"), (".", "not a file"), ("pipe", "not a file"),
-                           ("text", "no plug-in"), (library, "no plug-in"), (sys.executable, "no plug-in")):
+                           ("text", "not a plug-in"), (library, "not a plug-in"), (sys.executable, "not a plug-in")):
             for command in (["schedule", "list", "--plugin", file], ["plugin", "check", file]):
                 self.refused(command, str(file), word)
 
     def test_nothing_runs_before_the_version_is_known(self):
-        mark = b"starpipe plug-in interface "
+        mark = b"starpipe plug-in interface: "
         version = self.ok("--version").split()[1].rpartition(".")[0]
-        later = self.other("later.so", mark + version.encode(), mark + b"9" * len(version))
-        unmarked = self.other("unmarked.so", mark, b"a plug-in of something else"[:len(mark)])
-        for file, words in ((later, [version, "9" * len(version)]), (unmarked, ["no plug-in"])):
+        later = self.other("later.so", mark + b"starpipe " + version.encode(), mark + b"starpipe " + b"9" * len(version))
+        unmarked = self.other("unmarked.so", mark, b"a plug-in of something else :"[:len(mark)])
+        for file, words in ((later, [f"starpipe {version} in starpipe", "9" * len(version) + " in the plug-in"]),
+                            (unmarked, ["not a plug-in"])):
             for command in (["schedule", "list", "--plugin", file], ["plugin", "check", file]):
                 self.refused(command, file, *words, environment={"STARPIPE_ODD_WITNESS": "witness"})
                 self.assertFalse(os.path.exists(self.path("witness")))
@@ -142,24 +142,14 @@ class Plugins(CommandTest):
         self.assertTrue(os.path.exists(self.path("witness")))
 
     def test_what_was_built_otherwise(self):
-        version = self.ok("--version").split()[1].rpartition(".")[0]
-        for name, words in (("other_standard", ["language standard", "202002"]),
-                            ("debug_library", ["_GLIBCXX_DEBUG: 1 in the plug-in, 0 in starpipe"]),
-                            ("old_strings", ["_GLIBCXX_USE_CXX11_ABI: 0 in the plug-in, 1 in starpipe"]),
-                            ("changed_type", ["ScheduleEntry: "]), ("changed_order", ["StageSizes: "]),
-                            ("changed_spec", ["ScheduleSpec: "])):
+        for name, words in (("other_standard", "C++ 202002 in starpipe, C++ 202"),
+                            ("debug_library", "_GLIBCXX_DEBUG=0 in starpipe, _GLIBCXX_DEBUG=1 in the plug-in"),
+                            ("old_strings", "_GLIBCXX_USE_CXX11_ABI=1 in starpipe, _GLIBCXX_USE_CXX11_ABI=0 in the plug-in"),
+                            ("other_headers", "in starpipe, headers 0123456789ab in the plug-in")):
             file = str(pathlib.Path(PLUGIN).parent / f"lib{name}_plugin.so")
             for command in (["schedule", "list", "--plugin", file], ["plugin", "check", file]):
                 with self.subTest(name=name, command=command):
-                    self.refused(command, file, "was built for another starpipe", *words)
-        # Of earlier versions only the number is known.
-        self.write("old.so", f"starpipe plug-in interface {version}\0")
-        self.refused(["schedule", "list", "--plugin", "old.so"], "old.so", "compiler: unknown in the plug-in")
-        headers = re.search(rb";headers-of-layers-and-networks=[0-9a-f]{12};", pathlib.Path(PLUGIN).read_bytes())[0]
-        file = self.other("stale.so", headers, headers[:-13] + b"0123456789ab;")
-        self.refused(["schedule", "list", "--plugin", file], "headers of layers and networks: 0123456789ab in the plug-in")
-        for old, new in ((b";Job=", b";Joy="), (b"compiler=", b"compiled=")):
-            self.refused(["schedule", "list", "--plugin", self.other("faked.so", old, new)], "was built for another starpipe")
+                    self.refused(command, file, "was built for another starpipe", words)
 
     def test_names_that_are_registered_twice(self):
         self.refused(["schedule", "list", "--plugin", PLUGIN], PLUGIN, "'1f1b' is registered twice",
@@ -215,7 +205,7 @@ class Plugins(CommandTest):
 
     def test_what_the_loader_refuses(self):
         content = pathlib.Path(PLUGIN).read_bytes()
-        begin = content.index(b"starpipe plug-in interface ")
+        begin = content.index(b"starpipe plug-in interface: ")
         self.write("broken.so", content[begin:content.index(b"\0", begin) + 1].decode())
         self.refused(["schedule", "list", "--plugin", "broken.so"], "broken.so", "cannot be loaded")
         self.other("nameless.so", b"starpipe_plugin\0", b"starpipe_nothin\0")

@@ -75,7 +75,7 @@ Finding run_step(const std::string& file, const std::string& name, const plan::C
 }
 
 std::string text_of(const std::string& file, const std::vector<ScheduleResult>& results) {
-  std::string text = fmt::format("{}: built for starpipe {}\n", file, STARPIPE_INTERFACE);
+  std::string text = fmt::format("{}: built for starpipe {}\n", file, STARPIPE_INTERFACE_VERSION);
   // The first column is empty: steps are indented below their schedule.
   constexpr TableColumn left = {.align = Align::left};
   constexpr std::array columns = {left, left, TableColumn{.align = Align::left, .min_width = 6}, left};
@@ -105,7 +105,7 @@ std::string json_of(const std::string& file, const std::vector<ScheduleResult>& 
                      {"applies", finding.verdict != Finding::Verdict::does_not_apply},
                      {"words", finding.message}});
   }
-  return plan::json_text({{"plugin", file}, {"interface", STARPIPE_INTERFACE}, {"stages", steps}});
+  return plan::json_text({{"plugin", file}, {"interface", STARPIPE_INTERFACE_VERSION}, {"stages", steps}});
 }
 
 int check(const PluginOptions& options) {

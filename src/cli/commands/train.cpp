@@ -40,8 +40,6 @@ constexpr std::array output_options = {
            &runtime::TrainOutputs::timeline},
     Output{"--metrics", "FILE.jsonl", "Write a line of JSON after each step: loss, times, bubble, memory",
            &runtime::TrainOutputs::metrics},
-    Output{"--curves", "FILE.svg", "Draw the loss of each step as an SVG image",
-           &runtime::TrainOutputs::curves},
     Output{"--save-weights", "FILE.safetensors", "Save the trained weights",
            &runtime::TrainOutputs::save_weights}};
 
@@ -50,9 +48,6 @@ constexpr std::array output_options = {
 void check_names(const runtime::Config& config, const runtime::TrainOutputs& outputs) {
   if (outputs.save_weights && config.runtime.emulate) {
     throw InputError("--save-weights: with runtime.emulate no weights are trained");
-  }
-  if (outputs.curves && config.runtime.emulate) {
-    throw InputError("--curves: with runtime.emulate steps have no loss");
   }
   std::vector<OutputFile> files;
   for (const Output& output : output_options) {

@@ -22,7 +22,6 @@ namespace {
 constexpr std::array known_outputs = {StudyOutput{"train", "timeline", "--timeline", "timeline.svg"},
                                       StudyOutput{"train", "trace", "--trace", "trace.json"},
                                       StudyOutput{"train", "metrics", "--metrics", "metrics.jsonl"},
-                                      StudyOutput{"train", "curves", "--curves", "curves.svg"},
                                       StudyOutput{"simulate", "timeline", "--timeline", "timeline.svg"},
                                       StudyOutput{"simulate", "trace", "--trace", "trace.json"},
                                       StudyOutput{"compare", "timeline", "--timeline", "timeline.svg"},
@@ -44,7 +43,6 @@ constexpr std::array taken_options = {TakenOption{"--set", "give the key itself"
                                       TakenOption{"--timeline", "give outputs: [timeline]"},
                                       TakenOption{"--trace", "give outputs: [trace]"},
                                       TakenOption{"--metrics", "give outputs: [metrics]"},
-                                      TakenOption{"--curves", "give outputs: [curves]"},
                                       TakenOption{"--save-weights", "runs of a study keep no weights"},
                                       TakenOption{"--resume", "a run of a study begins at its first step"}};
 

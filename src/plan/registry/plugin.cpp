@@ -44,20 +44,33 @@ const char* kept_name(const std::filesystem::path& file) {
   return names.insert(file.string()).first->c_str();
 }
 
-// Whether a character is printable ASCII and not a blank.
+// True if a character is printable ASCII and not a blank.
 bool is_plain(char c) { return c > ' ' && c < 0x7f; }
 
-// The interface that a plug-in was built for, from the text that STARPIPE_PLUGIN leaves in the file; empty
-// when the file has no such text. The file is only read, because loading it would run its initialisers.
+// Returns the STARPIPE_INTERFACE that STARPIPE_PLUGIN left in the file, or an empty text for another file.
+// The file is only read, because loading it would run its initialisers.
 std::string interface_of(const std::string& content) {
-  constexpr std::string_view mark = "starpipe plug-in interface ";
+  constexpr std::string_view mark = "starpipe plug-in interface: ";
   for (auto at = content.find(mark); at != std::string::npos; at = content.find(mark, at + 1)) {
     const auto begin = content.begin() + static_cast<std::ptrdiff_t>(at + mark.size());
-    const auto end = std::find_if_not(begin, content.end(), is_plain);
+    const auto end = std::find_if_not(begin, content.end(), [](char c) { return c == ' ' || is_plain(c); });
     // starpipe's own libraries contain the mark too, with nothing after it.
     if (end != begin && end != content.end() && *end == '\0') return {begin, end};
   }
   return {};
+}
+
+// Returns the first part of two interfaces that differs, such as "GCC 12 in starpipe, Clang 14 in the
+// plug-in". Parts end at semicolons.
+std::string difference(std::string_view ours, std::string_view theirs) {
+  const auto differs = std::ranges::mismatch(ours, theirs).in1;
+  const auto at = static_cast<std::size_t>(differs - ours.begin());
+  const auto part = [at](std::string_view text) {
+    const auto before = text.substr(0, at).rfind("; ");
+    text.remove_prefix(before == std::string_view::npos ? 0 : before + 2);
+    return text.substr(0, text.find(';'));
+  };
+  return fmt::format("{} in starpipe, {} in the plug-in", part(ours), part(theirs));
 }
 
 void require_plugin(const std::filesystem::path& file) {
@@ -73,12 +86,12 @@ void require_plugin(const std::filesystem::path& file) {
   if (!stream) refuse("cannot be read");
   const std::string found = interface_of(content);
   if (found.empty())
-    refuse("it is no plug-in of starpipe: it has no STARPIPE_PLUGIN (starpipe/plan/registry/plugin.hpp)");
-  if (const std::string difference = interface_difference(found); !difference.empty()) {
+    refuse("it is not a plug-in of starpipe: it has no STARPIPE_PLUGIN (starpipe/plan/registry/plugin.hpp)");
+  if (found != STARPIPE_INTERFACE) {
     refuse(
         fmt::format("it was built for another starpipe ({}); build it again with this starpipe's headers, "
                     "compiler and options",
-                    difference));
+                    difference(STARPIPE_INTERFACE, found)));
   }
 }
 

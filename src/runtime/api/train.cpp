@@ -17,7 +17,6 @@
 #include "base/files.hpp"
 #include "base/messages.hpp"
 #include "base/numbers.hpp"
-#include "plan/drawing/curves_svg.hpp"
 #include "plan/drawing/page.hpp"
 #include "plan/drawing/timeline_svg.hpp"
 #include "plan/formats/json_value.hpp"
@@ -121,7 +120,6 @@ void check_outputs(const TrainOutputs& outputs, const std::optional<MetricsPosit
   if (outputs.html) require_writable("--html", *outputs.html);
   if (outputs.trace) require_writable("--trace", *outputs.trace);
   if (outputs.timeline) require_writable("--timeline", *outputs.timeline);
-  if (outputs.curves) require_writable("--curves", *outputs.curves);
   if (outputs.metrics) MetricsFile::check(*outputs.metrics, position);
   if (outputs.save_weights) require_writable("--save-weights", *outputs.save_weights);
 }
@@ -285,16 +283,6 @@ void write_report(const AgreedRun& run, const TrainOutputs& outputs, const Train
   files.finish();
 }
 
-void draw_losses(const TrainOutputs& outputs, const TrainRecord& record) {
-  std::array curves = {plan::Curve{"loss", record.losses},
-                       plan::Curve{"gradient norm", record.gradient_norms},
-                       plan::Curve{"learning rate", record.learning_rates}};
-  for (const EvaluationRecord& done : record.evaluations)
-    curves.front().points.push_back({static_cast<double>(done.step), done.loss});
-  if (!record.evaluations.empty()) curves.front().points_name = "validation";
-  write_file("--curves", *outputs.curves, plan::curves_svg(curves));
-}
-
 // Files first: standard output may be a pipe that nobody reads any more.
 void write_outputs(const AgreedRun& run, const TrainOutputs& outputs, const TrainRecord& record,
                    const Measurement& measurement, const plan::ComparedRun& compared) {
@@ -318,9 +306,6 @@ void write_outputs(const AgreedRun& run, const TrainOutputs& outputs, const Trai
     write_file("--timeline", *outputs.timeline, plan::timeline_svg(runs, {.unit = "s"}));
   });
   files.run([&] {
-    if (outputs.curves) draw_losses(outputs, record);
-  });
-  files.run([&] {
     print(fmt::format("\n{} on {}, {}, policy {}: {:.0f} {}/s\n{}{}\n{}", experiment.schedule.name(),
                       counted_text(experiment.schedule.workers(), "worker"),
                       counted_text(run.mpi.ranks(), "rank"), record.policy, record.samples_per_second,
@@ -342,7 +327,7 @@ void finish_complete_run(const AgreedRun& run, const TrainOutputs& outputs, cons
   require_finite_weights(run, engine);
   save_weights(run, outputs, engine);
   if (run.mpi.rank() != 0) return;
-  const bool measures = outputs.report || outputs.html || outputs.trace || outputs.timeline || outputs.curves;
+  const bool measures = outputs.report || outputs.html || outputs.trace || outputs.timeline;
   print(fmt::format("All {} steps are done; nothing is left to train{}.\n", run.config.training.steps,
                     measures ? ", and there is no step to report" : ""));
 }
@@ -415,7 +400,6 @@ RankRequest training_request(const TrainOutputs& outputs, bool resume) {
   request.add("--html", outputs.html);
   request.add("--trace", outputs.trace);
   request.add("--timeline", outputs.timeline);
-  request.add("--curves", outputs.curves);
   request.add("--metrics", outputs.metrics);
   request.add("--save-weights", outputs.save_weights);
   return request;

@@ -8,11 +8,53 @@
 #include <string_view>
 #include <vector>
 
-#include "starpipe/plan/registry/plugin_interface.hpp"
 #include "starpipe/plan/registry/registry.hpp"
+#include "starpipe/version.hpp"
 
 // Schedules from outside: a plug-in is a shared object with one STARPIPE_PLUGIN. Link it with
 // starpipe::plan.
+
+// STARPIPE_INTERFACE describes the headers, compiler and options with which this file is compiled. A plug-in
+// and starpipe exchange objects of the standard library, whose layout depends on all of them.
+#define STARPIPE_TEXT(number) #number
+#define STARPIPE_TEXT_OF(macro) STARPIPE_TEXT(macro)
+
+#if defined(__clang__)
+#define STARPIPE_COMPILER "Clang " STARPIPE_TEXT_OF(__clang_major__)
+#elif defined(__GNUC__)
+#define STARPIPE_COMPILER "GCC " STARPIPE_TEXT_OF(__GNUC__)
+#else
+#error "starpipe's plug-ins are known to work with GCC and Clang only"
+#endif
+
+#if defined(_GLIBCXX_DEBUG)
+#define STARPIPE_DEBUG_LIBRARY "1"
+#else
+#define STARPIPE_DEBUG_LIBRARY "0"
+#endif
+
+// clang-format off: one part per line
+#if defined(_LIBCPP_VERSION)
+#define STARPIPE_STANDARD_LIBRARY                   \
+  "libc++ " STARPIPE_TEXT_OF(_LIBCPP_VERSION)       \
+  "; libc++ ABI " STARPIPE_TEXT_OF(_LIBCPP_ABI_VERSION)
+#elif defined(_GLIBCXX_RELEASE)
+#define STARPIPE_STANDARD_LIBRARY                                        \
+  "libstdc++ " STARPIPE_TEXT_OF(_GLIBCXX_RELEASE)                        \
+  "; _GLIBCXX_USE_CXX11_ABI=" STARPIPE_TEXT_OF(_GLIBCXX_USE_CXX11_ABI)   \
+  "; _GLIBCXX_DEBUG=" STARPIPE_DEBUG_LIBRARY
+#else
+#error "starpipe's plug-ins are known to work with libstdc++ and libc++ only"
+#endif
+
+#define STARPIPE_INTERFACE                              \
+  "starpipe " STARPIPE_INTERFACE_VERSION                \
+  "; " STARPIPE_COMPILER                                \
+  "; C++ " STARPIPE_TEXT_OF(__cplusplus)                \
+  "; " STARPIPE_STANDARD_LIBRARY                        \
+  "; C++ ABI " STARPIPE_TEXT_OF(__GXX_ABI_VERSION)      \
+  "; headers " STARPIPE_HEADERS
+// clang-format on
 
 /// Begins the function in which a plug-in hands over its schedules; `schedules` is the name of its only
 /// parameter, an empty std::vector<starpipe::plan::ScheduleEntry>&:
@@ -22,19 +64,16 @@
 /// The function is called once in each process that loads the plug-in. An exception from it ends the command
 /// with one line.
 ///
-/// The macro also leaves `interface_text` in the file: the version of starpipe, the compiler, the language
-/// standard, the standard library and the layout of the types that both sides exchange. `load_plugin` reads
-/// it before it runs any code of the plug-in, and refuses a plug-in whose text is not that of starpipe.
+/// The macro also leaves STARPIPE_INTERFACE in the file. `load_plugin` reads it before it runs any code of
+/// the plug-in, and refuses a plug-in whose text differs from starpipe's.
 // NOLINTBEGIN(bugprone-macro-parentheses): the argument is the name of a parameter
-#define STARPIPE_PLUGIN(schedules)                                                                  \
-  extern "C" {                                                                                      \
-  __attribute__((                                                                                   \
-      visibility("default"))) extern const starpipe::plan::InterfaceText starpipe_plugin_interface; \
-  constinit const starpipe::plan::InterfaceText starpipe_plugin_interface =                         \
-      starpipe::plan::marked_interface_text();                                                      \
-  __attribute__((visibility("default"))) void starpipe_plugin(                                      \
-      std::vector<starpipe::plan::ScheduleEntry>& schedules);                                       \
-  }                                                                                                 \
+#define STARPIPE_PLUGIN(schedules)                                                                      \
+  extern "C" {                                                                                          \
+  __attribute__((visibility("default"))) extern const char starpipe_plugin_interface[];                 \
+  constinit const char starpipe_plugin_interface[] = "starpipe plug-in interface: " STARPIPE_INTERFACE; \
+  __attribute__((visibility("default"))) void starpipe_plugin(                                          \
+      std::vector<starpipe::plan::ScheduleEntry>& schedules);                                           \
+  }                                                                                                     \
   void starpipe_plugin(std::vector<starpipe::plan::ScheduleEntry>& schedules)
 // NOLINTEND(bugprone-macro-parentheses)
 

@@ -16,7 +16,6 @@ struct TrainOutputs {
   std::optional<std::filesystem::path> html;      ///< the report as a page
   std::optional<std::filesystem::path> trace;     ///< Chrome/Perfetto trace, predicted and measured
   std::optional<std::filesystem::path> timeline;  ///< SVG, predicted above measured
-  std::optional<std::filesystem::path> curves;    ///< SVG, the loss by step
   /// A line of JSON for each step, written when the step has ended. It must not have content before the run,
   /// but for the record of a run that is resumed.
   std::optional<std::filesystem::path> metrics;
