@@ -86,7 +86,7 @@ class Legend {
 double draw_legend(const LegendItems& items, double left, double right, double y, std::string& svg) {
   Legend legend(left, right, y + 4, svg);
   const auto pass = [&](Pass which, Look look, std::string_view text) {
-    if (items.passes[index(which)]) legend.entry(paint(look, 0, items.hatched), text);
+    if (items.passes[index(which)]) legend.entry(paint(look, 0), text);
   };
   pass(Pass::F, Look::light, "F forward");
   pass(Pass::B, Look::dark, "B gradient of the input");
@@ -99,7 +99,7 @@ double draw_legend(const LegendItems& items, double left, double right, double y
     if (items.causes[c]) legend.entry(idle_fill(cause) + std::string(border), idle_meaning(cause));
   }
   if (items.critical_path) legend.entry(critical_stroke(), "critical path");
-  if (items.memory) legend.entry("fill=\"#b6bec8\"", "stashes held, and the most");
+  if (items.memory) legend.entry("fill=\"#b6bec8\"", "stashes held, with peak");
   if (items.labels) {
     legend.note(items.two_line_labels ? "F2 above 5: stage 2, micro-batch 5"
                                       : "F2 · 5: stage 2, micro-batch 5");
@@ -194,7 +194,7 @@ Look look_of(Pass pass) {
   return Look::dark;
 }
 
-std::string paint(Look look, std::size_t hue, bool hatched) {
+std::string paint(Look look, std::size_t hue) {
   switch (look) {
     case Look::light:
       return fmt::format("fill=\"{}\"", palette[hue].light);
@@ -203,8 +203,7 @@ std::string paint(Look look, std::size_t hue, bool hatched) {
     case Look::outlined:
       break;
   }
-  return hatched ? fmt::format("fill=\"url(#w{})\"", hue)
-                 : fmt::format("fill=\"#ffffff\" stroke=\"{}\" stroke-width=\"1.2\"", palette[hue].dark);
+  return fmt::format("fill=\"#ffffff\" stroke=\"{}\" stroke-width=\"1.2\"", palette[hue].dark);
 }
 
 const char* text_fill(Look look, std::size_t hue) {

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <array>
+#include <cstddef>
 #include <string>
 
 #include "plan/explain/idle_causes.hpp"
@@ -17,11 +18,10 @@ struct LegendItems {
   std::array<bool, idle_cause_count> causes = {};  ///< which causes of idle time are drawn
   bool critical_path = false;
   bool memory = false;           ///< stashes are drawn
-  bool hatched = false;          ///< as `paint` takes it
   bool labels = false;           ///< some label has stage and micro-batch
   bool two_line_labels = false;  ///< such labels have two lines
   bool numbers = false;          ///< some label is the micro-batch alone
-  int foot_lines = 0;            ///< the most lines at the foot of a cell
+  int foot_lines = 0;            ///< the maximum number of lines at the foot of a cell
   int microbatches = 0;
 };
 
@@ -40,7 +40,7 @@ class JobLabels {
   /// Adds the label of job `id`, if its cell has room, as text centred on `x` in the row that begins at `y`.
   Drawn draw(JobId id, double x, double y, std::string& svg) const;
 
-  /// Whether rows of this height have the micro-batch in a line of its own.
+  /// True if rows of this height have the micro-batch in a line of its own.
   [[nodiscard]] static bool two_lines(double row_height) { return row_height >= 25; }
 
  private:
@@ -61,22 +61,15 @@ class JobLabels {
   std::array<Style, pass_count> styles_ = {};  // by pass
 };
 
-}  // namespace starpipe::plan::detail
-
-// How the cells of SVG images are painted: the shade shows the pass, the hue the micro-batch.
-
-#include <cstddef>
-
-namespace starpipe::plan::detail {
+// The cells of SVG images: the shade shows the pass, the hue the micro-batch.
 
 enum class Look : std::size_t { light, dark, outlined };
 constexpr std::size_t looks = 3;
 
 Look look_of(Pass pass);
 
-/// The SVG attributes of cells of one look and hue, an index of `palette`. `hatched`: cells that would be
-/// outlined are hatched by the pattern w<hue> instead, since they are too narrow for an outline.
-std::string paint(Look look, std::size_t hue, bool hatched);
+/// The SVG attributes of cells of one look and hue, an index of `palette`.
+std::string paint(Look look, std::size_t hue);
 
 /// The colour of labels on such cells.
 const char* text_fill(Look look, std::size_t hue);

@@ -14,8 +14,6 @@
 namespace starpipe::plan::detail {
 namespace {
 
-constexpr double narrowest = 0.4;  // pixels
-
 struct Hatching {
   std::string_view meaning;
   const char* background;
@@ -77,96 +75,50 @@ std::string idle_fill(IdleCause cause) { return fmt::format("fill=\"url(#idle-{}
 std::string_view idle_meaning(IdleCause cause) { return hatchings[index(cause)].meaning; }
 
 void draw_idle(std::span<const IdlePart> parts, const Schedule& schedule, const RunFrame& frame,
-               const ShownUnit& unit, bool titles, std::string& svg) {
+               const ShownUnit& unit, std::string& svg) {
   std::array<std::string, idle_cause_count> groups;
   for (const IdlePart& part : parts) {
     const double x = frame.x(part.start);
-    const double width = frame.x(part.end) - x;
-    const double y = frame.y(index(part.worker));
-    auto out = std::back_inserter(groups[index(part.cause)]);
-    if (titles) {
-      fmt::format_to(
-          out, "<rect x=\"{}\" y=\"{}\" width=\"{}\" height=\"{}\"><title>{}: {}, {} to {}</title></rect>\n",
-          px(x), px(y), px(width), px(frame.row_height), to_string(part.cause),
-          escape(meaning_of(part, schedule)), unit.number(part.start), unit.number(part.end));
-    } else if (width >= narrowest) {
-      fmt::format_to(out, "M{} {}h{}v{}h-{}z", px(x), px(y), px(width), px(frame.row_height), px(width));
-    }
+    fmt::format_to(
+        std::back_inserter(groups[index(part.cause)]),
+        "<rect x=\"{}\" y=\"{}\" width=\"{}\" height=\"{}\"><title>{}: {}, {} to {}</title></rect>\n", px(x),
+        px(frame.y(index(part.worker))), px(frame.x(part.end) - x), px(frame.row_height),
+        to_string(part.cause), escape(meaning_of(part, schedule)), unit.number(part.start),
+        unit.number(part.end));
   }
   for (std::size_t c = 0; c < groups.size(); ++c) {
     if (groups[c].empty()) continue;
     fmt::format_to(std::back_inserter(svg), "<g class=\"idle\" {}>\n{}</g>\n",
-                   idle_fill(static_cast<IdleCause>(c)),
-                   titles ? groups[c] : fmt::format("<path d=\"{}\"/>\n", groups[c]));
+                   idle_fill(static_cast<IdleCause>(c)), groups[c]);
   }
 }
-
-namespace {
-
-// A job of the path, or in dense images several in one row.
-struct Stretch {
-  std::size_t row = 0;
-  double left = 0;   // pixels
-  double right = 0;  // pixels
-};
-
-std::vector<Stretch> stretches_of(std::span<const PathPart> path, const Schedule& as_run,
-                                  const RunFrame& frame, bool merged) {
-  std::vector<Stretch> stretches;
-  for (const PathPart& part : path) {
-    if (part.kind != PathPart::Kind::compute) continue;
-    const Stretch stretch = {index(as_run.compute(part.job)), frame.x(part.start), frame.x(part.end)};
-    if (merged && !stretches.empty() && stretches.back().row == stretch.row) {
-      stretches.back().right = stretch.right;
-    } else {
-      stretches.push_back(stretch);
-    }
-  }
-  return stretches;
-}
-
-std::string outlines(const std::vector<Stretch>& stretches, const RunFrame& frame) {
-  std::string path;
-  auto out = std::back_inserter(path);
-  const Stretch* before = nullptr;
-  for (const Stretch& stretch : stretches) {
-    const double top = frame.y(stretch.row);
-    if (before != nullptr && (before->row != stretch.row || stretch.left - before->right > 1)) {
-      fmt::format_to(out, "M{} {}L{} {}", px(before->right - 1), px(frame.middle(before->row)),
-                     px(stretch.left), px(frame.middle(stretch.row)));
-    }
-    // The outline lies within the cell, whose seam is on its right.
-    const double width = std::max(0.0, stretch.right - stretch.left - 3);
-    fmt::format_to(out, "M{} {}h{}v{}h-{}z", px(stretch.left + 1), px(top + 1), px(width),
-                   px(frame.row_height - 2), px(width));
-    before = &stretch;
-  }
-  return path;
-}
-
-std::string thin_line(const std::vector<Stretch>& stretches, const RunFrame& frame) {
-  std::string path;
-  for (const Stretch& stretch : stretches) {
-    fmt::format_to(std::back_inserter(path), "{}{} {}H{}", path.empty() ? "M" : "L", px(stretch.left),
-                   px(frame.middle(stretch.row)), px(stretch.right));
-  }
-  return path;
-}
-
-}  // namespace
 
 std::string critical_stroke() { return fmt::format("fill=\"none\" stroke=\"{}\" stroke-width=\"2\"", ink); }
 
 bool draw_critical_path(std::span<const PathPart> path, const Schedule& as_run, const RunFrame& frame,
-                        bool dense, std::string& svg) {
-  constexpr double narrowest = 8;  // pixels: the mean length of a stretch that can be followed
-  const std::vector<Stretch> stretches = stretches_of(path, as_run, frame, dense);
-  if (stretches.empty()) return false;
-  const double length = stretches.back().right - stretches.front().left;
-  if (dense && length < narrowest * static_cast<double>(stretches.size())) return false;
+                        std::string& svg) {
+  std::string outlines;
+  auto out = std::back_inserter(outlines);
+  const PathPart* before = nullptr;
+  for (const PathPart& part : path) {
+    if (part.kind != PathPart::Kind::compute) continue;
+    const auto row_of = [&](const PathPart& of) { return index(as_run.compute(of.job)); };
+    const std::size_t row = row_of(part);
+    const double left = frame.x(part.start);
+    if (before != nullptr && (row_of(*before) != row || left - frame.x(before->end) > 1)) {
+      fmt::format_to(out, "M{} {}L{} {}", px(frame.x(before->end) - 1), px(frame.middle(row_of(*before))),
+                     px(left), px(frame.middle(row)));
+    }
+    // The outline lies within the cell, whose seam is on its right.
+    const double width = std::max(0.0, frame.x(part.end) - left - 3);
+    fmt::format_to(out, "M{} {}h{}v{}h-{}z", px(left + 1), px(frame.y(row) + 1), px(width),
+                   px(frame.row_height - 2), px(width));
+    before = &part;
+  }
+  if (outlines.empty()) return false;
   fmt::format_to(std::back_inserter(svg),
-                 "<path class=\"critical\" d=\"{}\" {} stroke-linejoin=\"round\"/>\n",
-                 dense ? thin_line(stretches, frame) : outlines(stretches, frame), critical_stroke());
+                 "<path class=\"critical\" d=\"{}\" {} stroke-linejoin=\"round\"/>\n", outlines,
+                 critical_stroke());
   return true;
 }
 

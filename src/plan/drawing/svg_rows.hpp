@@ -4,8 +4,11 @@
 #include <cstddef>
 #include <span>
 #include <string>
+#include <string_view>
 
 #include "plan/explain/critical_path.hpp"
+#include "plan/explain/idle_causes.hpp"
+#include "starpipe/plan/drawing/schedule_text.hpp"
 
 namespace starpipe::plan::detail {
 
@@ -23,16 +26,7 @@ struct RunFrame {
   [[nodiscard]] double middle(std::size_t row) const { return y(row) + row_height / 2; }
 };
 
-}  // namespace starpipe::plan::detail
-
-// Idle time in SVG images, hatched by cause.
-
-#include <string_view>
-
-#include "plan/explain/idle_causes.hpp"
-#include "starpipe/plan/drawing/schedule_text.hpp"
-
-namespace starpipe::plan::detail {
+// Idle time is hatched by its cause.
 
 /// The <pattern> elements of all causes, for <defs>.
 std::string idle_patterns();
@@ -43,18 +37,16 @@ std::string idle_fill(IdleCause cause);
 /// What the legend says of a cause.
 std::string_view idle_meaning(IdleCause cause);
 
-/// Appends the idle parts of a run to `svg`. With `titles` each is a <rect> whose title says what the worker
-/// waited for; without, there is a <path> for each cause, without parts too narrow to see.
+/// Appends the idle parts of a run to `svg`, each as a <rect> whose title says what the worker waited for.
 void draw_idle(std::span<const IdlePart> parts, const Schedule& schedule, const RunFrame& frame,
-               const ShownUnit& unit, bool titles, std::string& svg);
+               const ShownUnit& unit, std::string& svg);
 
 /// The SVG attributes of the critical path's outlines.
 std::string critical_stroke();
 
 /// Appends the critical path to `svg`: an outline around each of its jobs, and a line through each wait, to
-/// the row of the next job. In a `dense` image it is a thin line through the middle of the rows, and nothing
-/// when it changes rows so often that nobody could follow it. Returns whether it was drawn.
+/// the row of the next job. Returns false for a path without jobs.
 bool draw_critical_path(std::span<const PathPart> path, const Schedule& as_run, const RunFrame& frame,
-                        bool dense, std::string& svg);
+                        std::string& svg);
 
 }  // namespace starpipe::plan::detail

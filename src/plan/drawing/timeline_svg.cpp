@@ -15,6 +15,7 @@
 #include "plan/drawing/svg_rows.hpp"
 #include "plan/drawing/svg_text.hpp"
 #include "plan/simulate/memory_over_time.hpp"
+#include "starpipe/base/error.hpp"
 #include "starpipe/base/index.hpp"
 #include "starpipe/plan/drawing/schedule_text.hpp"
 
@@ -41,17 +42,16 @@ constexpr double right_margin = 24;
 constexpr double row_gap = 3;
 constexpr double title_height = 34;
 constexpr double run_gap = 18;
-constexpr std::size_t max_rects = 4000;
+constexpr std::size_t max_jobs = 10'000;  // an image of more takes viewers too long
+
 class Svg {
  public:
   Svg(std::span<const SvgRun> runs, const SvgOptions& options)
       : runs_(runs), width_(std::max(options.width, 400)), memory_(options.memory) {
     std::size_t rows = 0;
-    std::size_t jobs = 0;
     for (const SvgRun& run : runs) {
       makespan_ = std::max(makespan_, run.timeline->makespan);
       rows = std::max(rows, index(run.schedule->workers()));
-      jobs += run.schedule->job_count();
       microbatches_ = std::max(microbatches_, run.schedule->microbatches());
       for (const IdlePart& part : run.idle) causes_[index(part.cause)] = true;
       plain_idle_ = plain_idle_ || run.idle.empty();
@@ -62,7 +62,6 @@ class Svg {
     unit_ = ShownUnit(options.unit, makespan_);
     row_height_ = std::clamp(720.0 / static_cast<double>(std::max<std::size_t>(rows, 1)), 8.0, 32.0);
     scale_ = makespan_ > 0 ? (width_ - left_margin - right_margin) / makespan_ : 1;
-    as_rects_ = jobs <= max_rects;
   }
 
   std::string draw() {
@@ -93,19 +92,11 @@ class Svg {
 
   [[nodiscard]] std::string defs() const {
     std::string text = "<defs>\n";
-    const auto hatch = [&](const std::string& id, const char* background, const char* line, double step,
-                           double stroke) {
-      fmt::format_to(std::back_inserter(text),
-                     "<pattern id=\"{0}\" width=\"{3}\" height=\"{3}\" patternUnits=\"userSpaceOnUse\" "
-                     "patternTransform=\"rotate(45)\"><rect width=\"{3}\" height=\"{3}\" fill=\"{1}\"/>"
-                     "<rect width=\"{4}\" height=\"{3}\" fill=\"{2}\"/></pattern>\n",
-                     id, background, line, px(step), px(stroke));
-    };
-    hatch("idle", "#f4f5f6", "#e3e6e9", 6, 1.5);
+    text +=
+        "<pattern id=\"idle\" width=\"6\" height=\"6\" patternUnits=\"userSpaceOnUse\" "
+        "patternTransform=\"rotate(45)\"><rect width=\"6\" height=\"6\" fill=\"#f4f5f6\"/>"
+        "<rect width=\"1.5\" height=\"6\" fill=\"#e3e6e9\"/></pattern>\n";
     if (std::ranges::find(causes_, true) != causes_.end()) text += detail::idle_patterns();
-    for (std::size_t h = 0; !as_rects_ && h < palette.size(); ++h) {
-      hatch(fmt::format("w{}", h), "#ffffff", palette[h].light, 5, 2);
-    }
     return text + "</defs>\n";
   }
 
@@ -133,11 +124,11 @@ class Svg {
       put("<rect x=\"{}\" y=\"{}\" width=\"{}\" height=\"{}\" fill=\"url(#idle)\"/>\n", px(left_margin),
           px(top), px(timeline.makespan * scale_), px(row_height_));
     }
-    detail::draw_idle(run.idle, schedule, frame, unit_, as_rects_, body_);
+    detail::draw_idle(run.idle, schedule, frame, unit_, body_);
     draw_cells(schedule, timeline, frame);
-    if (as_rects_) draw_chunks(schedule, timeline, frame);
-    if (as_rects_) draw_labels(schedule, timeline, frame);
-    path_ = detail::draw_critical_path(run.path, schedule, frame, !as_rects_, body_) || path_;
+    draw_chunks(schedule, timeline, frame);
+    draw_labels(schedule, timeline, frame);
+    path_ = detail::draw_critical_path(run.path, schedule, frame, body_) || path_;
     return draw_memory(schedule, timeline, frame, frame.y(rows.size()));
   }
 
@@ -194,55 +185,32 @@ class Svg {
     // Cells are grouped by look and hue, so that each group states its paint once.
     std::array<std::string, looks * palette.size()> groups;
     for (std::size_t w = 0; w < rows.size(); ++w) {
-      double drawn_to = -1;
-      for (std::size_t i = 0; i < rows[w].size(); ++i) {
-        const Job job = schedule.job(rows[w][i]);
-        const Span span = timeline.spans[rows[w][i]];
-        double from = (span.start - frame.origin) * scale_;
-        double to = (span.end - frame.origin) * scale_;
-        if (!as_rects_) {
-          // Jobs too narrow to tell apart become one cell, in the colour of the first. Jobs of different
-          // looks merge last: otherwise alternating F and B would all look like F.
-          if (to < drawn_to) continue;
-          for (; i + 1 < rows[w].size() && to - from < 0.5; ++i) {
-            const JobId follower = rows[w][i + 1];
-            const Span next = timeline.spans[follower];
-            if ((next.start - frame.origin) * scale_ > to + 0.25) break;
-            if (to - from > 0.25 && look_of(schedule.job(follower).pass) != look_of(job.pass)) break;
-            to = (next.end - frame.origin) * scale_;
-          }
-          drawn_to = to;
-        }
+      for (const JobId id : rows[w]) {
+        const Job job = schedule.job(id);
         std::string& group = groups[index(look_of(job.pass)) * palette.size() + hue_of(job.microbatch)];
-        cell(group, schedule, rows[w][i], span, left_margin + from, frame.y(w), to - from);
+        draw_cell(job, w, timeline.spans[id], frame, group);
       }
     }
     for (std::size_t g = 0; g < groups.size(); ++g) {
       if (groups[g].empty()) continue;
-      put("<g class=\"jobs\" {}>\n{}</g>\n",
-          paint(static_cast<Look>(g / palette.size()), g % palette.size(), !as_rects_),
-          as_rects_ ? groups[g] : fmt::format("<path d=\"{}\"/>\n", groups[g]));
+      put("<g class=\"jobs\" {}>\n{}</g>\n", paint(static_cast<Look>(g / palette.size()), g % palette.size()),
+          groups[g]);
     }
   }
 
-  void cell(std::string& group, const Schedule& schedule, JobId id, const Span& span, double x, double y,
-            double width) const {
-    auto out = std::back_inserter(group);
-    if (!as_rects_) {
-      fmt::format_to(out, "M{} {}h{}v{}h-{}z", px(x), px(y), px(width), px(row_height_), px(width));
-      return;
-    }
+  void draw_cell(const Job& job, std::size_t worker, const Span& span, const RunFrame& frame,
+                 std::string& group) const {
+    const double width = (span.end - span.start) * scale_;
     // Cells are separated by a light seam. An outline lies on the border, so W is drawn half a pixel smaller.
-    const Job job = schedule.job(id);
-    const bool outline = look_of(job.pass) == Look::outlined;
     const double seam = std::min(width > 6 ? 1.0 : 0.4, width / 4);
-    const double inset = outline ? std::min(0.5, width / 4) : 0;
-    fmt::format_to(out,
+    const double inset = look_of(job.pass) == Look::outlined ? std::min(0.5, width / 4) : 0;
+    fmt::format_to(std::back_inserter(group),
                    "<rect x=\"{}\" y=\"{}\" width=\"{}\" height=\"{}\"{}><title>{} on worker {}, {} to "
                    "{}</title></rect>\n",
-                   px(x + inset), px(y + inset), px(std::max(0.0, width - seam - 2 * inset)),
-                   px(row_height_ - 2 * inset), width > 12 ? " rx=\"2\"" : "", to_string(job),
-                   schedule.compute(id), unit_.number(span.start), unit_.number(span.end));
+                   px(frame.x(span.start) + inset), px(frame.y(worker) + inset),
+                   px(std::max(0.0, width - seam - 2 * inset)), px(row_height_ - 2 * inset),
+                   width > 12 ? " rx=\"2\"" : "", to_string(job), worker, unit_.number(span.start),
+                   unit_.number(span.end));
   }
 
   void draw_labels(const Schedule& schedule, const Timeline& timeline, const RunFrame& frame) {
@@ -291,7 +259,6 @@ class Svg {
                                        .causes = causes_,
                                        .critical_path = path_,
                                        .memory = memory_,
-                                       .hatched = !as_rects_,
                                        .labels = any_label_,
                                        .two_line_labels = JobLabels::two_lines(row_height_),
                                        .numbers = any_number_,
@@ -311,7 +278,6 @@ class Svg {
   std::array<bool, idle_cause_count> causes_ = {};  ///< of idle time that is drawn
   bool plain_idle_ = false;                         ///< some run has no causes
   bool path_ = false;                               ///< some run's critical path is drawn
-  bool as_rects_ = true;
   bool memory_;
   int foot_lines_ = 0;       ///< the most lines at the foot of a cell: a worker's stages but one
   bool any_label_ = false;   ///< some cell says "F2"
@@ -321,7 +287,18 @@ class Svg {
 
 }  // namespace
 
+void require_drawable(std::size_t jobs) {
+  if (jobs <= max_jobs) return;
+  throw InputError(
+      fmt::format("timeline: an SVG image has at most {} jobs, and these runs have {}; the page that --html "
+                  "writes has room for more",
+                  max_jobs, jobs));
+}
+
 std::string timeline_svg(std::span<const SvgRun> runs, const SvgOptions& options) {
+  std::size_t jobs = 0;
+  for (const SvgRun& run : runs) jobs += run.schedule->job_count();
+  require_drawable(jobs);
   return Svg(runs, options).draw();
 }
 

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <cstddef>
 #include <span>
 #include <string>
 #include <vector>
@@ -29,6 +30,10 @@ struct SvgOptions {
   bool memory = true;  ///< draw the stashes that each worker holds, below the run
 };
 
+/// Throws InputError if runs of so many jobs in all are too large for an SVG image. The message names the
+/// limit and --html.
+void require_drawable(std::size_t jobs);
+
 /// Draws runs as one SVG image, without scripts or outside resources. Runs are stacked in the order given,
 /// with one time scale for all. Each has a row per worker, with time to the right, and below the rows the
 /// stashes that each worker holds, on one scale.
@@ -37,9 +42,7 @@ struct SvgOptions {
 /// is known. The jobs of a worker's second, third, ... stage have one, two, ... lines at the foot. The jobs
 /// of the critical path are outlined, and lines join them. Each job is one <rect> inside a group of class
 /// "jobs". Each idle part is one inside a group of class "idle", and its title says what the worker waited
-/// for. Images of more than some thousand jobs stay below a few MB: labels are left out, jobs and idle parts
-/// become paths, and jobs narrower than half a pixel merge. The critical path is then a thin line, or left
-/// out where it could not be followed.
+/// for. Throws InputError as `require_drawable` does.
 std::string timeline_svg(std::span<const SvgRun> runs, const SvgOptions& options = {});
 
 /// A step to draw with the causes of its idle time and its critical path. `step` must outlive the result.

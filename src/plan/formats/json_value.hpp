@@ -84,8 +84,8 @@ void require_structure(std::string_view text, const std::string& source_name, co
 
 namespace starpipe::plan {
 
-/// Any JSON value as text that people can read too. A value that fits in 100 columns stays on one line: so
-/// each op of a schedule is one line. A longer array of numbers or words fills lines. Ends in a newline.
+/// Returns JSON text for people and programs. An array or object of scalars is one line, so each op of a
+/// schedule is a line. Ends in a newline.
 std::string json_text(const nlohmann::ordered_json& value);
 
 }  // namespace starpipe::plan

@@ -11,6 +11,7 @@
 
 #include "base/files.hpp"
 #include "base/messages.hpp"
+#include "plan/drawing/timeline_svg.hpp"
 #include "runtime/api/comparison_output.hpp"
 #include "runtime/api/run_on_ranks.hpp"
 #include "runtime/report/measurement.hpp"
@@ -74,8 +75,13 @@ std::vector<ComparedPolicy> find_policies(const Config& config, const Comparison
 }
 
 // Collective. Throws InputError on every rank when rank 0 cannot write an output.
-void require_outputs(const Mpi& mpi, const Comparison& comparison) {
+void require_outputs(const std::vector<AgreedRun>& runs, const Comparison& comparison) {
+  const Mpi& mpi = runs.front().mpi;
   agree(mpi, [&] {
+    std::size_t jobs = 0;  // of the timeline: predicted, and under each policy
+    for (const AgreedRun& run : runs)
+      jobs += run.experiment.schedule.job_count() * (1 + comparison.policies.size());
+    if (comparison.timeline) plan::require_drawable(jobs);
     if (mpi.rank() == 0) {
       if (comparison.output) require_writable("--output", *comparison.output);
       if (comparison.timeline) require_writable("--timeline", *comparison.timeline);
@@ -142,7 +148,7 @@ int compare(const std::function<Config()>& configure, const Comparison& comparis
   return run_on_ranks(comparison_request(comparison), configure_all, [&](const std::vector<AgreedRun>& runs) {
     for (const ComparedPolicy& policy : policies)
       check_shared_links(runs.front().config.runtime, policy.choice, runs.front().mpi.ranks());
-    require_outputs(runs.front().mpi, comparison);
+    require_outputs(runs, comparison);
     std::vector<ComparedSchedule> schedules;
     for (std::size_t s = 0; s < runs.size(); ++s) schedules.push_back({&runs[s], stage_shares[s], policies});
     repeat_all(comparison, schedules);

@@ -417,6 +417,7 @@ int train(const std::function<Config()>& configure, const TrainOutputs& outputs,
         CheckpointFolder* const checkpoints = folder ? &*folder : nullptr;
         const auto position = metrics_position(checkpoints, resume);
         const auto policy = agree(run.mpi, [&] {
+          if (outputs.timeline) plan::require_drawable(2 * run.experiment.schedule.job_count());
           if (run.mpi.rank() == 0) check_outputs(outputs, position);
           PolicyChoice choice = configured_policy(run.config);
           check_shared_links(run.config.runtime, choice, run.mpi.ranks());
