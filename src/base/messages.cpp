@@ -14,7 +14,8 @@ namespace {
 
 unsigned char byte_at(std::string_view text, std::size_t i) { return static_cast<unsigned char>(text[i]); }
 
-/// The number of bytes of the UTF-8 character that the text begins with; 0 when it begins with none.
+/// Returns the number of bytes of the UTF-8 character with which the text begins. Returns 0 where it begins
+/// with none, or with one that XML does not have (U+FFFE and U+FFFF).
 std::size_t utf8_length(std::string_view text) {
   const unsigned char lead = byte_at(text, 0);
   const std::size_t length = lead < 0x80                    ? 1
@@ -26,7 +27,11 @@ std::size_t utf8_length(std::string_view text) {
   for (std::size_t i = 1; i < length; ++i) {
     if ((byte_at(text, i) & 0xc0U) != 0x80) return 0;
   }
-  return length;
+  // Overlong forms, surrogates, and numbers beyond Unicode.
+  const unsigned char second = length > 2 ? byte_at(text, 1) : 0;
+  const bool exists = !(lead == 0xe0 && second < 0xa0) && !(lead == 0xed && second >= 0xa0) &&
+                      !(lead == 0xf0 && second < 0x90) && !(lead == 0xf4 && second >= 0x90);
+  return !exists || text.starts_with("\xef\xbf\xbe") || text.starts_with("\xef\xbf\xbf") ? 0 : length;
 }
 
 }  // namespace

@@ -14,7 +14,7 @@
 
 #include "base/messages.hpp"
 #include "base/numbers.hpp"
-#include "plan/formats/costs_json.hpp"
+#include "plan/formats/schedule_values.hpp"
 #include "starpipe/base/index.hpp"
 #include "starpipe/plan/drawing/schedule_text.hpp"
 

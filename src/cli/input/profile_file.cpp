@@ -13,7 +13,7 @@
 #include <nlohmann/json.hpp>
 
 #include "cli/input/yaml.hpp"
-#include "plan/formats/costs_json.hpp"
+#include "plan/formats/schedule_values.hpp"
 #include "starpipe/base/error.hpp"
 #include "starpipe/base/index.hpp"
 #include "starpipe/plan/schedule/check.hpp"

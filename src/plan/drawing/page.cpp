@@ -21,12 +21,6 @@ using nlohmann::ordered_json;
 
 constexpr int data_version = 1;  // viewer/src/data.ts has the same
 
-bool has_sizes(const Costs& costs) {
-  return std::ranges::any_of(costs.sizes, [](const StageSizes& sizes) {
-    return sizes.activation > 0 || sizes.gradient > 0 || sizes.stash > 0 || sizes.updated() > 0;
-  });
-}
-
 ordered_json schedule_data(const Schedule& schedule) {
   ordered_json data = {{"name", schedule.name()},
                        {"workers", schedule.workers()},
@@ -46,14 +40,14 @@ ordered_json schedule_data(const Schedule& schedule) {
 ordered_json run_data(const PageRun& run) {
   std::vector<const RecordedStep*> steps;
   for (const PageTimeline& timeline : run.timelines) steps.push_back(timeline.step);
-  const detail::Ticks ticks(steps);
+  const Ticks ticks(steps);
   ordered_json timelines = ordered_json::array();
   for (const PageTimeline& timeline : run.timelines)
-    timelines.push_back(detail::timeline_data(timeline, run.costs, ticks));
+    timelines.push_back(timeline_data(timeline, run.costs, ticks));
   return {{"title", run.title},
           {"unit", run.unit},
           {"tick", ticks.length()},
-          {"has_bytes", has_sizes(run.costs)},
+          {"has_bytes", run.costs.has_sizes()},
           {"schedule", schedule_data(run.timelines.front().step->planned)},
           {"timelines", std::move(timelines)},
           {"report", run.report != nullptr ? *run.report : ordered_json()}};
@@ -106,7 +100,7 @@ ordered_json report_for_page(ordered_json report) {
   return report;
 }
 
-bool has_page() { return !detail::page_template().empty(); }
+bool has_page() { return !page_template().empty(); }
 
 void require_page(std::string_view option) {
   if (has_page()) return;
@@ -118,8 +112,8 @@ void require_page(std::string_view option) {
 
 std::string report_page(std::span<const PageRun> runs) {
   require_page("report page");
-  const std::string_view page = detail::page_template();
-  const std::size_t mark = page.find(detail::data_mark);
+  const std::string_view page = page_template();
+  const std::size_t mark = page.find(data_mark);
   if (mark == std::string_view::npos) throw std::logic_error("the page has no place for data");
   ordered_json data = {{"version", data_version},
                        {"program", fmt::format("starpipe {} ({})", starpipe::version, commit())},
@@ -127,7 +121,7 @@ std::string report_page(std::span<const PageRun> runs) {
   for (const PageRun& run : runs) data["runs"].push_back(run_data(run));
   std::string html(page.substr(0, mark));
   html += script_text(data);
-  html += page.substr(mark + detail::data_mark.size());
+  html += page.substr(mark + data_mark.size());
   return html;
 }
 

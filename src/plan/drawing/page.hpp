@@ -52,10 +52,6 @@ void require_page(std::string_view option);
 /// O(jobs log jobs).
 std::string report_page(std::span<const PageRun> runs);
 
-}  // namespace starpipe::plan
-
-namespace starpipe::plan::detail {
-
 /// The page of viewer/ without data, as HTML: the build generates the source. Empty when the program was
 /// built without the page.
 std::string_view page_template();
@@ -63,4 +59,4 @@ std::string_view page_template();
 /// Stands in the template where the data go, once.
 inline constexpr std::string_view data_mark = "STARPIPE_PAGE_DATA";
 
-}  // namespace starpipe::plan::detail
+}  // namespace starpipe::plan

@@ -19,7 +19,7 @@ namespace starpipe::plan {
 namespace {
 
 std::string paint(std::string text, const Job& job) {
-  const detail::Hue& hue = detail::palette[detail::hue_of(job.microbatch)];
+  const Hue& hue = palette[hue_of(job.microbatch)];
   switch (job.pass) {
     case Pass::F:
       return fmt::format("\x1b[38;5;16;48;5;{}m{}\x1b[0m", hue.light_code, text);
@@ -210,7 +210,7 @@ class Drawing {
 
   void draw_axis(std::string& text) const {
     // A tick about every 12 columns, but no closer than 0.7 times that.
-    const double step = detail::tick_step(0.7 * 12 / scale_ * unit_.factor()) / unit_.factor();
+    const double step = tick_step(0.7 * 12 / scale_ * unit_.factor()) / unit_.factor();
     std::string line(gutter_, ' ');
     for (int tick = 0; tick * step <= timeline_.makespan * (1 + 1e-9); ++tick) {
       const std::size_t at = gutter_ + column(origin_ + tick * step);

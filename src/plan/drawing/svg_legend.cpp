@@ -13,7 +13,7 @@
 #include "plan/drawing/svg_text.hpp"
 #include "starpipe/base/index.hpp"
 
-namespace starpipe::plan::detail {
+namespace starpipe::plan {
 namespace {
 
 constexpr double line_height = 22;
@@ -210,4 +210,4 @@ const char* text_fill(Look look, std::size_t hue) {
   return look == Look::dark ? "#ffffff" : look == Look::light ? ink : palette[hue].dark;
 }
 
-}  // namespace starpipe::plan::detail
+}  // namespace starpipe::plan

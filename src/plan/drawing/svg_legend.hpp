@@ -9,7 +9,7 @@
 #include "starpipe/plan/schedule/schedule.hpp"
 #include "starpipe/plan/simulate/timeline.hpp"
 
-namespace starpipe::plan::detail {
+namespace starpipe::plan {
 
 /// The signs of an image that its legend explains.
 struct LegendItems {
@@ -74,4 +74,4 @@ std::string paint(Look look, std::size_t hue);
 /// The colour of labels on such cells.
 const char* text_fill(Look look, std::size_t hue);
 
-}  // namespace starpipe::plan::detail
+}  // namespace starpipe::plan

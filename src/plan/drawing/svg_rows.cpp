@@ -11,7 +11,7 @@
 #include "plan/drawing/svg_text.hpp"
 #include "starpipe/base/index.hpp"
 
-namespace starpipe::plan::detail {
+namespace starpipe::plan {
 namespace {
 
 struct Hatching {
@@ -122,4 +122,4 @@ bool draw_critical_path(std::span<const PathPart> path, const Schedule& as_run, 
   return true;
 }
 
-}  // namespace starpipe::plan::detail
+}  // namespace starpipe::plan

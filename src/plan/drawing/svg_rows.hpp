@@ -10,7 +10,7 @@
 #include "plan/explain/idle_causes.hpp"
 #include "starpipe/plan/drawing/schedule_text.hpp"
 
-namespace starpipe::plan::detail {
+namespace starpipe::plan {
 
 /// Where a run lies in an SVG image: time to pixels, rows to pixels.
 struct RunFrame {
@@ -49,4 +49,4 @@ std::string critical_stroke();
 bool draw_critical_path(std::span<const PathPart> path, const Schedule& as_run, const RunFrame& frame,
                         std::string& svg);
 
-}  // namespace starpipe::plan::detail
+}  // namespace starpipe::plan

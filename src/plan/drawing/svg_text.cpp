@@ -6,30 +6,14 @@
 
 #include <fmt/format.h>
 
-namespace starpipe::plan::detail {
+#include "base/messages.hpp"
+
+namespace starpipe::plan {
 
 std::string escape(std::string_view text) {
   std::string safe;
-  for (std::size_t i = 0; i < text.size();) {
-    const auto byte = static_cast<unsigned char>(text[i]);
-    const std::size_t length = byte < 0x80 ? 1 : byte >= 0xf0 ? 4 : byte >= 0xe0 ? 3 : byte >= 0xc2 ? 2 : 0;
-    bool valid = length != 0 && byte < 0xf5 && i + length <= text.size();
-    for (std::size_t k = 1; valid && k < length; ++k) {
-      valid = (static_cast<unsigned char>(text[i + k]) & 0xc0) == 0x80;
-    }
-    // Overlong forms, surrogates, beyond Unicode, and U+FFFE, U+FFFF.
-    if (valid && length >= 3) {
-      const auto second = static_cast<unsigned char>(text[i + 1]);
-      const bool last_two = byte == 0xef && second == 0xbf && static_cast<unsigned char>(text[i + 2]) >= 0xbe;
-      valid = !(byte == 0xe0 && second < 0xa0) && !(byte == 0xed && second >= 0xa0) &&
-              !(byte == 0xf0 && second < 0x90) && !(byte == 0xf4 && second >= 0x90) && !last_two;
-    }
-    if (!valid || (byte < 0x20 && byte != '\t') || byte == 0x7f) {
-      safe += '?';
-      ++i;
-      continue;
-    }
-    switch (text[i]) {
+  for (const char c : one_line(text)) {
+    switch (c) {
       case '&':
         safe += "&amp;";
         break;
@@ -43,9 +27,8 @@ std::string escape(std::string_view text) {
         safe += "&quot;";
         break;
       default:
-        safe.append(text.substr(i, length));
+        safe += c;
     }
-    i += length;
   }
   return safe;
 }
@@ -78,4 +61,4 @@ double tick_step(double min) {
   return 10 * power;
 }
 
-}  // namespace starpipe::plan::detail
+}  // namespace starpipe::plan

@@ -3,15 +3,19 @@
 
 // Text and numbers in SVG images.
 
+#include <array>
+#include <cstddef>
 #include <string>
 #include <string_view>
 
-namespace starpipe::plan::detail {
+#include "starpipe/base/index.hpp"
+
+namespace starpipe::plan {
 
 constexpr const char* ink = "#1f2328";
 constexpr const char* faint_ink = "#59636e";
 
-/// The text with XML markup escaped. Bytes that are not UTF-8, and control characters, become question marks.
+/// Returns `one_line` of the text with XML markup escaped.
 std::string escape(std::string_view text);
 /// A number of pixels, with at most two decimals.
 std::string px(double value);
@@ -22,16 +26,7 @@ double text_width(std::string_view text, double size);
 void put_text(double x, double y, double size, const char* fill, std::string_view text, std::string& svg,
               const char* extra = "");
 
-}  // namespace starpipe::plan::detail
-
 // The colours of micro-batches in drawings.
-
-#include <array>
-#include <cstddef>
-
-#include "starpipe/base/index.hpp"
-
-namespace starpipe::plan::detail {
 
 /// Two shades of one hue, light for F and dark for B and BW: as SVG colours, and as codes of a terminal's 256
 /// colours.
@@ -60,4 +55,4 @@ constexpr std::size_t hue_of(int microbatch) { return index(microbatch) % palett
 /// `min`, which must be positive.
 double tick_step(double min);
 
-}  // namespace starpipe::plan::detail
+}  // namespace starpipe::plan

@@ -17,7 +17,7 @@
 #include "plan/simulate/memory_over_time.hpp"
 #include "starpipe/base/index.hpp"
 
-namespace starpipe::plan::detail {
+namespace starpipe::plan {
 namespace {
 
 using nlohmann::ordered_json;
@@ -242,4 +242,4 @@ std::int64_t Ticks::of(double time) const {
 
 double Ticks::length() const { return std::pow(10.0, exponent_); }
 
-}  // namespace starpipe::plan::detail
+}  // namespace starpipe::plan

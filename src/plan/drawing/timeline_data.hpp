@@ -11,7 +11,7 @@
 #include "plan/drawing/page.hpp"
 #include "plan/explain/recorded_step.hpp"
 
-namespace starpipe::plan::detail {
+namespace starpipe::plan {
 
 /// Whole numbers as short text: the variable-length quantities of source maps. Each number is a row of digits
 /// to base 32, the lowest first; a digit of which more follow has 32 added, and is a character of base64. The
@@ -49,4 +49,4 @@ class Ticks {
 /// by worker, the critical path, memory over time by worker, and the traffic between workers.
 nlohmann::ordered_json timeline_data(const PageTimeline& timeline, const Costs& costs, const Ticks& ticks);
 
-}  // namespace starpipe::plan::detail
+}  // namespace starpipe::plan

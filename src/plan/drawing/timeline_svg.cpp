@@ -22,21 +22,6 @@
 namespace starpipe::plan {
 namespace {
 
-using detail::escape;
-using detail::faint_ink;
-using detail::hue_of;
-using detail::ink;
-using detail::JobLabels;
-using detail::Look;
-using detail::look_of;
-using detail::looks;
-using detail::paint;
-using detail::palette;
-using detail::px;
-using detail::RunFrame;
-using detail::text_fill;
-using detail::tick_step;
-
 constexpr double left_margin = 92;
 constexpr double right_margin = 24;
 constexpr double row_gap = 3;
@@ -87,7 +72,7 @@ class Svg {
 
   void put_text(double x, double y, double size, const char* fill, std::string_view text,
                 const char* extra = "") {
-    detail::put_text(x, y, size, fill, text, body_, extra);
+    plan::put_text(x, y, size, fill, text, body_, extra);
   }
 
   [[nodiscard]] std::string defs() const {
@@ -96,7 +81,7 @@ class Svg {
         "<pattern id=\"idle\" width=\"6\" height=\"6\" patternUnits=\"userSpaceOnUse\" "
         "patternTransform=\"rotate(45)\"><rect width=\"6\" height=\"6\" fill=\"#f4f5f6\"/>"
         "<rect width=\"1.5\" height=\"6\" fill=\"#e3e6e9\"/></pattern>\n";
-    if (std::ranges::find(causes_, true) != causes_.end()) text += detail::idle_patterns();
+    if (std::ranges::find(causes_, true) != causes_.end()) text += idle_patterns();
     return text + "</defs>\n";
   }
 
@@ -124,11 +109,11 @@ class Svg {
       put("<rect x=\"{}\" y=\"{}\" width=\"{}\" height=\"{}\" fill=\"url(#idle)\"/>\n", px(left_margin),
           px(top), px(timeline.makespan * scale_), px(row_height_));
     }
-    detail::draw_idle(run.idle, schedule, frame, unit_, body_);
+    draw_idle(run.idle, schedule, frame, unit_, body_);
     draw_cells(schedule, timeline, frame);
     draw_chunks(schedule, timeline, frame);
     draw_labels(schedule, timeline, frame);
-    path_ = detail::draw_critical_path(run.path, schedule, frame, body_) || path_;
+    path_ = draw_critical_path(run.path, schedule, frame, body_) || path_;
     return draw_memory(schedule, timeline, frame, frame.y(rows.size()));
   }
 
@@ -254,17 +239,17 @@ class Svg {
   }
 
   double draw_legend(double y) {
-    const detail::LegendItems items = {.passes = passes_,
-                                       .plain_idle = plain_idle_,
-                                       .causes = causes_,
-                                       .critical_path = path_,
-                                       .memory = memory_,
-                                       .labels = any_label_,
-                                       .two_line_labels = JobLabels::two_lines(row_height_),
-                                       .numbers = any_number_,
-                                       .foot_lines = foot_lines_,
-                                       .microbatches = microbatches_};
-    return detail::draw_legend(items, left_margin, width_ - right_margin, y, body_);
+    const LegendItems items = {.passes = passes_,
+                               .plain_idle = plain_idle_,
+                               .causes = causes_,
+                               .critical_path = path_,
+                               .memory = memory_,
+                               .labels = any_label_,
+                               .two_line_labels = JobLabels::two_lines(row_height_),
+                               .numbers = any_number_,
+                               .foot_lines = foot_lines_,
+                               .microbatches = microbatches_};
+    return plan::draw_legend(items, left_margin, width_ - right_margin, y, body_);
   }
 
   std::span<const SvgRun> runs_;

@@ -29,7 +29,7 @@ class WorkerIdle {
     // From the last job backwards: the first job to become ready of those behind each position.
     later_.resize(row_.size());
     for (std::size_t i = row_.size(); i-- > 1;) {
-      const double ready = detail::input_wait(step_, row_[i]).startable;
+      const double ready = input_wait(step_, row_[i]).startable;
       later_[i - 1] = ready <= later_[i].time ? ReadyJob{ready, row_[i]} : later_[i];
     }
   }
@@ -48,7 +48,7 @@ class WorkerIdle {
  private:
   // Explains the time from `start` to `end`, before the job at `position`.
   void explain(std::size_t position, double start, double end) {
-    const detail::InputWait wait = detail::input_wait(step_, row_[position]);
+    const InputWait wait = input_wait(step_, row_[position]);
     std::array<double, 6> times = {wait.produced,  wait.transfer_from,    wait.transfer_to,
                                    wait.startable, later_[position].time, end};
     std::ranges::sort(times);
@@ -63,7 +63,7 @@ class WorkerIdle {
     }
   }
 
-  [[nodiscard]] IdlePart cause_at(double time, std::size_t position, const detail::InputWait& wait) const {
+  [[nodiscard]] IdlePart cause_at(double time, std::size_t position, const InputWait& wait) const {
     IdlePart part = {.worker = worker_, .cause = IdleCause::runtime, .next = row_[position]};
     const bool under_way = time >= wait.transfer_from && time < wait.transfer_to;
     if (time >= wait.startable) {
@@ -83,7 +83,7 @@ class WorkerIdle {
     return part;
   }
 
-  static void set_transfer(IdlePart& part, const detail::InputWait& wait) {
+  static void set_transfer(IdlePart& part, const InputWait& wait) {
     part.cause = IdleCause::transfer;
     part.producer = wait.input.producer;
     part.from = *wait.input.from;
@@ -241,10 +241,6 @@ std::vector<LinkWait> link_waits(std::span<const IdlePart> parts) {
   return largest_first<LinkWait>(sums);
 }
 
-}  // namespace starpipe::plan
-
-namespace starpipe::plan::detail {
-
 InputWait input_wait(const RecordedStep& step, JobId id) {
   InputWait wait;
   wait.input = last_input(step.as_run, step.timeline, id);
@@ -266,4 +262,4 @@ InputWait input_wait(const RecordedStep& step, JobId id) {
   return wait;
 }
 
-}  // namespace starpipe::plan::detail
+}  // namespace starpipe::plan

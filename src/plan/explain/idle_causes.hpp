@@ -76,10 +76,6 @@ struct LinkWait {
 /// The largest first.
 std::vector<LinkWait> link_waits(std::span<const IdlePart> parts);
 
-}  // namespace starpipe::plan
-
-namespace starpipe::plan::detail {
-
 /// What the inputs of a job from other workers did before it started, as points in time.
 struct InputWait {
   LastInput input;
@@ -92,4 +88,4 @@ struct InputWait {
 /// That of job `id`. O(producers).
 InputWait input_wait(const RecordedStep& step, JobId id);
 
-}  // namespace starpipe::plan::detail
+}  // namespace starpipe::plan

@@ -55,17 +55,13 @@ Schedule run_in_order(const Schedule& planned, const std::vector<int>& worker,
   std::vector<std::int64_t> position(planned.id_count(), 0);
   for (std::size_t i = 0; i < order.size(); ++i) position[order[i]] = static_cast<std::int64_t>(i);
   const auto id = [&](const Job& job) { return *planned.find(job); };
-  ScheduleSpec spec;
-  spec.name = planned.name();
-  spec.graph = planned.graph();
-  spec.microbatches = planned.microbatches();
-  spec.workers = planned.workers();
-  spec.split_backward = [&](int stage, int microbatch) { return planned.split_backward(stage, microbatch); };
+  ScheduleSpec spec = planned.spec();
   spec.placement = [&](const Job& job) {
     return Placement{.weights = planned.placement(id(job)).weights, .compute = worker[id(job)]};
   };
   spec.priority = [&](const Job& job) { return position[id(job)]; };
-  spec.recompute = planned.recompute();
+  spec.discipline = Discipline::ordered;
+  spec.memory_limits = {};
   return Schedule(spec);
 }
 
@@ -158,9 +154,9 @@ void bound_unobserved_transfers(RecordedStep& step) {
     observed.push_back(step.transfer[id]);
     of_links[link_of(id)].push_back(step.transfer[id]);
   }
-  const double median = detail::lower_median(std::move(observed)).value_or(0);
+  const double median = lower_median(std::move(observed)).value_or(0);
   std::map<std::pair<int, int>, double> medians;
-  for (auto& [between, times] : of_links) medians[between] = *detail::lower_median(std::move(times));
+  for (auto& [between, times] : of_links) medians[between] = *lower_median(std::move(times));
   for (const JobId id : step.as_run.order()) {
     if (step.transfer_observed[id] || step.transfer[id] == 0) continue;
     const auto found = medians.find(link_of(id));
@@ -240,7 +236,7 @@ RecordedStep simulated_step(const Schedule& schedule, const Costs& costs, const 
 LastInput last_input(const Schedule& as_run, const Timeline& timeline, JobId id) {
   const Placement at = as_run.placement(id);
   LastInput input;
-  detail::for_each_producer(as_run, id, [&](JobId producer) {
+  for_each_producer(as_run, id, [&](JobId producer) {
     const double end = timeline.spans[producer].end;
     if (as_run.compute(producer) == at.compute) {
       input.own_produced = std::max(input.own_produced, end);

@@ -42,11 +42,11 @@ Costs StepCosts::costs(std::vector<StageSizes> sizes, std::vector<SharedWeights>
   costs.shared = std::move(shared);
   costs.prefetch = prefetch_;
   std::vector<double> links;
-  for (const auto& [between, times] : transfers_) links.push_back(*detail::lower_median(times));
-  costs.links = Link{.alpha = detail::lower_median(std::move(links)).value_or(0)};
+  for (const auto& [between, times] : transfers_) links.push_back(*lower_median(times));
+  costs.links = Link{.alpha = lower_median(std::move(links)).value_or(0)};
   costs.durations.clear();
   for (std::size_t first = 0; first < means_.size(); first += pass_count) {
-    const auto of = [&](Pass pass) { return detail::lower_median(means_[first + index(pass)]); };
+    const auto of = [&](Pass pass) { return lower_median(means_[first + index(pass)]); };
     const std::optional<double> split = of(Pass::B);
     costs.durations.push_back({.F = of(Pass::F).value_or(0),
                                .B = split ? *split : of(Pass::BW).value_or(0),
@@ -55,25 +55,17 @@ Costs StepCosts::costs(std::vector<StageSizes> sizes, std::vector<SharedWeights>
   return costs;
 }
 
-}  // namespace starpipe::plan
-
-namespace starpipe::plan::detail {
-
-JobWork::JobWork(const Schedule& schedule, std::span<const Durations> work) : work_(work) {
+void require_work(const Schedule& schedule, std::span<const Durations> work) {
   if (work.size() == 1 || work.size() == index(schedule.stages())) return;
   throw InputError(fmt::format("work of {} stages, the schedule has {}", work.size(), schedule.stages()));
 }
 
-double JobWork::of(int stage, Pass pass) const {
-  return (work_.size() == 1 ? work_.front() : work_[index(stage)]).of(pass);
+double work_of(std::span<const Durations> work, int stage, Pass pass) {
+  return (work.size() == 1 ? work.front() : work[index(stage)]).of(pass);
 }
 
-}  // namespace starpipe::plan::detail
-
-namespace starpipe::plan {
-
 std::vector<KernelSpeed> kernel_speeds(const RecordedStep& step, std::span<const Durations> work) {
-  const detail::JobWork job_work(step.as_run, work);
+  require_work(step.as_run, work);
   std::map<std::tuple<int, Pass, int>, KernelSpeed> kernels;
   for (const JobId id : step.as_run.order()) {
     const Job job = step.as_run.job(id);
@@ -90,16 +82,16 @@ std::vector<KernelSpeed> kernel_speeds(const RecordedStep& step, std::span<const
   std::vector<KernelSpeed> speeds;
   for (auto& [key, kernel] : kernels) {
     kernel.mean /= kernel.jobs;
-    const double amount = job_work.of(kernel.stage, kernel.pass);
+    const double amount = work_of(work, kernel.stage, kernel.pass);
     if (amount > 0) times[index(kernel.pass)].push_back(kernel.mean / amount);
     speeds.push_back(kernel);
   }
   std::array<double, pass_count> typical = {};
   for (std::size_t pass = 0; pass < pass_count; ++pass) {
-    typical[pass] = detail::lower_median(times[pass]).value_or(0);
+    typical[pass] = lower_median(times[pass]).value_or(0);
   }
   for (KernelSpeed& kernel : speeds) {
-    const double expected = job_work.of(kernel.stage, kernel.pass) * typical[index(kernel.pass)];
+    const double expected = work_of(work, kernel.stage, kernel.pass) * typical[index(kernel.pass)];
     if (expected > 0) kernel.ratio = kernel.mean / expected;
   }
   std::ranges::stable_sort(speeds, std::greater<>{},
@@ -117,14 +109,14 @@ std::vector<LinkSpeed> link_speeds(const RecordedStep& step) {
   std::vector<LinkSpeed> links;
   std::vector<double> medians;
   for (const auto& [link, values] : times) {
-    const double median = *detail::lower_median(values);
+    const double median = *lower_median(values);
     links.push_back({.from = std::get<0>(link),
                      .to = std::get<1>(link),
                      .transfers = static_cast<int>(values.size()),
                      .median = median});
     medians.push_back(median);
   }
-  const double typical = detail::lower_median(medians).value_or(0);
+  const double typical = lower_median(medians).value_or(0);
   for (LinkSpeed& link : links) {
     if (typical > 0) link.ratio = link.median / typical;
   }

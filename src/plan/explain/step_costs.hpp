@@ -38,23 +38,11 @@ class StepCosts {
   bool prefetch_ = true;
 };
 
-}  // namespace starpipe::plan
-
-namespace starpipe::plan::detail {
-
-/// How much there is to compute in each job, so that jobs of different stages can be compared.
-class JobWork {
- public:
-  /// `work`: one entry a stage, or one for all stages; refers to it. Throws InputError for another number of
-  /// entries.
-  JobWork(const Schedule& schedule, std::span<const Durations> work);
-
-  /// Of a job of this stage and pass; 0 when unknown.
-  [[nodiscard]] double of(int stage, Pass pass) const;
-
- private:
-  std::span<const Durations> work_;
-};
+/// Throws InputError unless `work` has one entry per stage, or one for all stages.
+void require_work(const Schedule& schedule, std::span<const Durations> work);
+/// Returns how much there is to compute in a job of this stage and pass, so that jobs of different stages can
+/// be compared; 0 if unknown.
+double work_of(std::span<const Durations> work, int stage, Pass pass);
 
 /// The median; of an even number of values the smaller of the two in the middle, so that it is one of the
 /// values. Nothing of no values. Expected O(values).
@@ -64,10 +52,6 @@ inline std::optional<double> lower_median(std::vector<double> values) {
   std::ranges::nth_element(values, middle);
   return *middle;
 }
-
-}  // namespace starpipe::plan::detail
-
-namespace starpipe::plan {
 
 /// How fast one worker runs one pass of one stage.
 struct KernelSpeed {

@@ -107,22 +107,22 @@ bool changes(const RecordedStep& step, const WhatIf& change, JobId id) {
 }
 
 // By pass, the median time of a unit of work over all jobs; 0 when the work is not known.
-std::array<double, pass_count> median_speeds(const RecordedStep& step, const detail::JobWork& work) {
+std::array<double, pass_count> median_speeds(const RecordedStep& step, std::span<const Durations> work) {
   std::array<std::vector<double>, pass_count> times;
   for (const JobId id : step.as_run.order()) {
     const Job job = step.as_run.job(id);
     const Span& span = step.timeline.spans[id];
-    const double amount = work.of(job.stage, job.pass);
+    const double amount = work_of(work, job.stage, job.pass);
     if (amount > 0) times[index(job.pass)].push_back((span.end - span.start) / amount);
   }
   std::array<double, pass_count> speeds = {};
   for (std::size_t pass = 0; pass < pass_count; ++pass) {
-    speeds[pass] = detail::lower_median(times[pass]).value_or(0);
+    speeds[pass] = lower_median(times[pass]).value_or(0);
   }
   return speeds;
 }
 
-void change_times(const RecordedStep& step, const WhatIf& change, const detail::JobWork& work,
+void change_times(const RecordedStep& step, const WhatIf& change, std::span<const Durations> work,
                   JobTimes& times) {
   const bool of_links = change.target == WhatIf::Target::comm || change.target == WhatIf::Target::link;
   std::vector<double>& changed = of_links ? times.transfer : times.duration;
@@ -130,7 +130,7 @@ void change_times(const RecordedStep& step, const WhatIf& change, const detail::
   for (const JobId id : step.as_run.order()) {
     if (!changes(step, change, id)) continue;
     const Job job = step.as_run.job(id);
-    const double amount = work.of(job.stage, job.pass);
+    const double amount = work_of(work, job.stage, job.pass);
     if (change.factor) {
       changed[id] *= *change.factor;
     } else if (amount > 0) {
@@ -200,7 +200,8 @@ double makespan_with(const RecordedStep& step, const WhatIf& change, std::span<c
     const double simulated = simulated_makespan(step, times);
     return simulated + *change.factor * (step.timeline.makespan - simulated);
   }
-  change_times(step, change, detail::JobWork(step.as_run, work), times);
+  require_work(step.as_run, work);
+  change_times(step, change, work, times);
   return simulated_makespan(step, times) + runtime_part(step);
 }
 
@@ -225,14 +226,14 @@ double makespan_under(const RecordedStep& step, const Schedule& other, std::span
   StepCosts step_costs;
   step_costs.add(step);
   Costs costs = step_costs.costs();
-  const detail::JobWork job_work(planned, work);
+  require_work(planned, work);
   for (int stage = 0; stage < planned.stages(); ++stage) {
     Durations& durations = costs.durations[index(stage)];
-    const double fused = job_work.of(stage, Pass::BW);
+    const double fused = work_of(work, stage, Pass::BW);
     // W = 0: the stage ran BW, and StepCosts counts it as B.
     if (durations.W > 0 || fused <= 0 || !splits_fused_backward(step, other)) continue;
     const double both = durations.B;
-    durations.W = both * job_work.of(stage, Pass::W) / fused;
+    durations.W = both * work_of(work, stage, Pass::W) / fused;
     durations.B = both - durations.W;
   }
   return simulated_makespan(other, costs) + runtime_part(step);

@@ -22,8 +22,6 @@
 namespace starpipe::plan {
 namespace {
 
-using detail::JsonValue;
-using detail::nanoseconds;
 using nlohmann::json;
 using nlohmann::ordered_json;
 
@@ -54,7 +52,7 @@ std::vector<Difference> read_parts(const JsonValue& per_step) {
   std::vector<Difference> steps(count);
   for (Difference& step : steps) step.predicted = predicted;
   const auto add = [&](std::string_view key, double Difference::*from, double Difference::*to) {
-    const JsonValue parts = detail::array_with(per_step, key, count);
+    const JsonValue parts = array_with(per_step, key, count);
     for (std::size_t i = 0; i < count; ++i) {
       const auto sum = nanoseconds(steps[i].*from) + nanoseconds(parts.at(i).nanoseconds());
       steps[i].*to = static_cast<double>(sum) * 1e-9;
@@ -109,12 +107,12 @@ ordered_json compared_run_json(const ComparedRun& run) {
   return {{"version", version},
           {"steps", {{"first", run.first_step}, {"last", run.last_step()}, {"median", run.median_step}}},
           {"per_step", parts_of_steps(run.differences)},
-          {"record", detail::recorded_step_json(
-                         run.measured, {.costs = run.costs, .work = run.work, .groups = run.groups})}};
+          {"record",
+           recorded_step_json(run.measured, {.costs = run.costs, .work = run.work, .groups = run.groups})}};
 }
 
 ComparedRun compared_run_from_json(std::string_view text, const std::string& source_name) {
-  const json parsed = detail::parse_json(text, source_name);
+  const json parsed = parse_json(text, source_name);
   if (!parsed.is_object() || !parsed.contains("explain")) {
     throw InputError(
         fmt::format("{}: no \"explain\": this is no report of `starpipe train --report`", source_name));
@@ -127,12 +125,12 @@ ComparedRun compared_run_from_json(std::string_view text, const std::string& sou
   const JsonValue steps = explain.at("steps").object();
   const JsonValue record = explain.at("record").object();
   const JsonValue groups = record.at("schedule").object().at("groups");
-  const std::vector<Durations> work = detail::read_all_durations(record.at("work"));
+  const std::vector<Durations> work = read_all_durations(record.at("work"));
   try {
-    RecordedStep measured = detail::read_recorded_step(record, source_name);
+    RecordedStep measured = read_recorded_step(record, source_name);
     if (work.size() != 1 && work.size() != index(measured.planned.stages()))
       record.at("work").fail(fmt::format("{} entries for {} stages", work.size(), measured.planned.stages()));
-    const Costs costs = detail::read_recorded_costs(record, measured.planned.stages());
+    const Costs costs = read_recorded_costs(record, measured.planned.stages());
     auto predicted = simulated_step(measured.planned, costs);
     ComparedRun run{.first_step = steps.at("first").whole(1),
                     .median_step = steps.at("median").whole(1),
@@ -158,18 +156,16 @@ ComparedRun compared_run_from_json(std::string_view text, const std::string& sou
 
 namespace {
 
-using detail::JsonValue;
-
 PolicyRun read_policy(const JsonValue& policy, const std::string& source_name) {
   std::string name = policy.at("policy").word();
   const JsonValue record = policy.at("record").object();
   try {
-    RecordedStep step = detail::read_recorded_step(record, source_name);
+    RecordedStep step = read_recorded_step(record, source_name);
     const double makespan = policy.at("makespan").time();
     if (std::abs(makespan - step.timeline.makespan) > 1.5e-9)  // both are rounded to nanoseconds
       record.fail(fmt::format("its jobs end after {} s, not with the makespan of the policy, {} s",
                               step.timeline.makespan, makespan));
-    Costs costs = detail::read_recorded_costs(record, step.planned.stages());
+    Costs costs = read_recorded_costs(record, step.planned.stages());
     return {std::move(name), std::move(costs), std::move(step)};
   } catch (const InputError& error) {
     // Messages of `measured_step` know no file.
@@ -190,12 +186,12 @@ std::vector<PolicyRun> read_policies(const JsonValue& schedule, const std::strin
 }  // namespace
 
 nlohmann::ordered_json policy_record_json(const RecordedStep& step, const Costs& costs) {
-  return detail::recorded_step_json(step, {.costs = costs});
+  return recorded_step_json(step, {.costs = costs});
 }
 
 std::vector<std::vector<PolicyRun>> compared_policies_from_json(std::string_view text,
                                                                 const std::string& source_name) {
-  const nlohmann::json parsed = detail::parse_json(text, source_name);
+  const nlohmann::json parsed = parse_json(text, source_name);
   const JsonValue file(parsed, "", source_name);
   const auto schedules = file.object().find("schedules");
   if (!schedules) return {read_policies(file, source_name)};

@@ -9,7 +9,7 @@
 #include "starpipe/base/error.hpp"
 #include "starpipe/base/index.hpp"
 
-namespace starpipe::plan::detail {
+namespace starpipe::plan {
 namespace {
 
 using Kind = CsvAction::Kind;
@@ -290,4 +290,4 @@ void check_communication(const Schedule& schedule, std::span<const std::vector<C
   if (any) Communication(schedule, rows, source_name).check();
 }
 
-}  // namespace starpipe::plan::detail
+}  // namespace starpipe::plan

@@ -12,7 +12,7 @@
 
 #include "starpipe/plan/schedule/schedule.hpp"
 
-namespace starpipe::plan::detail {
+namespace starpipe::plan {
 
 /// One action of a worker, as a cell lists it.
 struct CsvAction {
@@ -38,4 +38,4 @@ std::string csv_position(std::size_t row, std::size_t cell);
 void check_communication(const Schedule& schedule, std::span<const std::vector<CsvAction>> rows,
                          const std::string& source_name);
 
-}  // namespace starpipe::plan::detail
+}  // namespace starpipe::plan

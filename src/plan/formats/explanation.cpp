@@ -272,10 +272,8 @@ namespace {
 
 using nlohmann::ordered_json;
 
-std::int64_t whole_nanoseconds(double seconds) { return std::llround(seconds * 1e9); }
-
 // Boundaries are rounded before they are subtracted: so the parts of a worker add up to the makespan.
-std::int64_t length(double start, double end) { return whole_nanoseconds(end) - whole_nanoseconds(start); }
+std::int64_t length(double start, double end) { return nanoseconds(end) - nanoseconds(start); }
 
 ordered_json idle_json(std::span<const IdlePart> parts, int workers) {
   std::vector<std::array<std::int64_t, idle_cause_count>> by_cause(index(workers));
@@ -305,16 +303,9 @@ ordered_json kernel_json(int stage, Pass pass, int worker) {
   return {{"stage", stage}, {"pass", to_string(pass)}, {"worker", worker}};
 }
 
-template <class Range, class Of>
-ordered_json array_of(const Range& range, Of of) {
-  ordered_json all = ordered_json::array();
-  for (const auto& element : range) all.push_back(of(element));
-  return all;
-}
-
 ordered_json links_json(const std::vector<LinkWait>& links) {
   return array_of(links, [](const LinkWait& link) -> ordered_json {
-    return {{"from", link.from}, {"to", link.to}, {"time", whole_nanoseconds(link.seconds)}};
+    return {{"from", link.from}, {"to", link.to}, {"time", nanoseconds(link.seconds)}};
   });
 }
 
@@ -323,11 +314,10 @@ ordered_json path_json(const RecordedStep& step) {
   const auto jobs = array_of(path.jobs, [](const PathSummary::Jobs& of_kind) {
     ordered_json one = kernel_json(of_kind.stage, of_kind.pass, of_kind.worker);
     one["jobs"] = of_kind.count;
-    one["time"] = whole_nanoseconds(of_kind.seconds);
+    one["time"] = nanoseconds(of_kind.seconds);
     return one;
   });
-  return {
-      {"jobs", jobs}, {"transfers", links_json(path.links)}, {"runtime", whole_nanoseconds(path.runtime)}};
+  return {{"jobs", jobs}, {"transfers", links_json(path.links)}, {"runtime", nanoseconds(path.runtime)}};
 }
 
 }  // namespace
@@ -342,7 +332,7 @@ ordered_json explanation_json(const ComparedRun& run) {
         {"measured", idle_json(parts, workers)}}}};
   result["waited_for"] = array_of(producer_waits(parts, run.measured), [](const ProducerWait& wait) {
     ordered_json one = kernel_json(wait.stage, wait.pass, wait.worker);
-    one["time"] = whole_nanoseconds(wait.seconds);
+    one["time"] = nanoseconds(wait.seconds);
     return one;
   });
   result["waited_for_transfers"] = links_json(link_waits(parts));
@@ -350,7 +340,7 @@ ordered_json explanation_json(const ComparedRun& run) {
   result["kernels"] = array_of(kernel_speeds(run.measured, run.work), [](const KernelSpeed& kernel) {
     ordered_json one = kernel_json(kernel.stage, kernel.pass, kernel.worker);
     one["jobs"] = kernel.jobs;
-    one["mean"] = whole_nanoseconds(kernel.mean);
+    one["mean"] = nanoseconds(kernel.mean);
     one["times_typical"] = kernel.ratio;
     return one;
   });
@@ -358,7 +348,7 @@ ordered_json explanation_json(const ComparedRun& run) {
     return {{"from", link.from},
             {"to", link.to},
             {"transfers", link.transfers},
-            {"median", whole_nanoseconds(link.median)},
+            {"median", nanoseconds(link.median)},
             {"times_typical", link.ratio}};
   });
   return result;
@@ -371,7 +361,7 @@ ordered_json explain_json(const ComparedRun& run, std::span<const Answer> all) {
   if (all.empty()) return json;
   ordered_json& list = json["what_if"] = ordered_json::array();
   for (const auto& [change, makespan, divided, memory_limits] : all) {
-    list.push_back({{"change", change}, {"makespan", std::llround(makespan * 1e9)}});
+    list.push_back({{"change", change}, {"makespan", nanoseconds(makespan)}});
     if (!memory_limits.empty()) list.back()["memory_limits"] = memory_limits;
     if (divided) list.back()["divided_backward"] = true;
   }

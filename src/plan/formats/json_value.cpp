@@ -18,7 +18,7 @@
 #include "starpipe/base/index.hpp"
 #include "starpipe/base/interval.hpp"
 
-namespace starpipe::plan::detail {
+namespace starpipe::plan {
 
 using nlohmann::json;
 
@@ -26,6 +26,8 @@ nlohmann::ordered_json number(double value) {
   if (std::floor(value) == value && std::abs(value) < 1e15) return static_cast<std::int64_t>(value);
   return value;
 }
+
+std::int64_t nanoseconds(double seconds) { return std::llround(seconds * 1e9); }
 
 json parse_json(std::string_view text, const std::string& source_name) {
   // nlohmann's parser takes it for the end of the text.
@@ -191,9 +193,6 @@ void require_structure(std::string_view text, const std::string& source_name, co
   json::sax_parse(text, &structure);
 }
 
-}  // namespace starpipe::plan::detail
-
-namespace starpipe::plan {
 namespace {
 
 using nlohmann::ordered_json;

@@ -11,10 +11,21 @@
 #include <nlohmann/json.hpp>
 #include <nlohmann/json_fwd.hpp>
 
-namespace starpipe::plan::detail {
+namespace starpipe::plan {
 
 /// Whole numbers without a decimal point: 33, not 33.0.
 nlohmann::ordered_json number(double value);
+
+/// The nearest whole number of nanoseconds.
+std::int64_t nanoseconds(double seconds);
+
+/// Returns an array of `of(element)` for each element.
+template <class Range, class Of>
+nlohmann::ordered_json array_of(const Range& range, Of of) {
+  nlohmann::ordered_json all = nlohmann::ordered_json::array();
+  for (const auto& element : range) all.push_back(of(element));
+  return all;
+}
 
 /// Throws InputError, naming `source_name` and the position in `text`, when `text` is not JSON, and naming
 /// the key when an object has it twice.
@@ -79,10 +90,6 @@ struct JsonRules {
 /// Throws InputError, beginning with `source_name`, when the text breaks a rule. Says nothing of text that is
 /// no JSON, from where its grammar ends. O(length), without building values.
 void require_structure(std::string_view text, const std::string& source_name, const JsonRules& rules);
-
-}  // namespace starpipe::plan::detail
-
-namespace starpipe::plan {
 
 /// Returns JSON text for people and programs. An array or object of scalars is one line, so each op of a
 /// schedule is a line. Ends in a newline.

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <array>
 #include <cstdint>
+#include <filesystem>
 #include <tuple>
 
 #include <fmt/format.h>
@@ -12,16 +13,8 @@
 #include "starpipe/base/index.hpp"
 #include "starpipe/plan/schedule/check.hpp"
 
-namespace starpipe::plan::detail {
+namespace starpipe::plan {
 namespace {
-
-std::string stem(const std::string& source_name) {
-  const auto slash = source_name.find_last_of('/');
-  std::string name = slash == std::string::npos ? source_name : source_name.substr(slash + 1);
-  const auto dot = name.find_last_of('.');
-  if (dot != std::string::npos && dot > 0) name.resize(dot);
-  return name;
-}
 
 struct ListEntry {
   const ListedJob* listed;
@@ -194,7 +187,8 @@ Schedule schedule_from_listing(const Listing& listing) {
   const int stages = complete.stages();
 
   ScheduleSpec spec;
-  spec.name = listing.name.empty() ? stem(listing.source_name) : listing.name;
+  spec.name =
+      listing.name.empty() ? std::filesystem::path(listing.source_name).stem().string() : listing.name;
   spec.microbatches = complete.microbatches();
   spec.workers = static_cast<int>(listing.rows.size());
   spec.discipline = listing.discipline;
@@ -227,4 +221,4 @@ Schedule schedule_from_listing(const Listing& listing) {
   return schedule;
 }
 
-}  // namespace starpipe::plan::detail
+}  // namespace starpipe::plan

@@ -12,7 +12,7 @@
 #include "starpipe/plan/formats/schedule_json.hpp"
 #include "starpipe/plan/schedule/schedule.hpp"
 
-namespace starpipe::plan::detail {
+namespace starpipe::plan {
 
 /// A job in a row of a file. The row is the worker that computes it.
 struct ListedJob {
@@ -42,4 +42,4 @@ struct Listing {
 /// under the ordered discipline.
 Schedule schedule_from_listing(const Listing& listing);
 
-}  // namespace starpipe::plan::detail
+}  // namespace starpipe::plan

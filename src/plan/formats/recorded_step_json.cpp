@@ -9,27 +9,18 @@
 
 #include <fmt/format.h>
 
-#include "plan/formats/costs_json.hpp"
 #include "plan/formats/listing.hpp"
 #include "plan/formats/schedule_values.hpp"
 #include "starpipe/base/error.hpp"
 #include "starpipe/base/index.hpp"
 
-namespace starpipe::plan::detail {
+namespace starpipe::plan {
 namespace {
 
 using nlohmann::ordered_json;
 
 // In place of an array of workers that is the same as "worker".
 constexpr const char* same_workers = "worker";
-
-/// An array of what `of` makes of each element.
-template <class Range, class Of>
-ordered_json array_of(const Range& range, Of of) {
-  ordered_json all = ordered_json::array();
-  for (const auto& element : range) all.push_back(of(element));
-  return all;
-}
 
 ordered_json all_durations(std::span<const Durations> durations) {
   return array_of(durations, [](const Durations& of_stage) { return durations_json(of_stage); });
@@ -73,23 +64,13 @@ ordered_json jobs_of(const RecordedStep& step) {
   return jobs;
 }
 
-/// The same jobs, w and discipline, with n as in the file: rows alone say it for each worker only.
+/// Returns the schedule with n as in the file, since rows alone say the order of each worker only.
 Schedule with_total_order(const Schedule& rows, const std::vector<Job>& order) {
   std::vector<std::int64_t> position(rows.id_count(), 0);
   for (std::size_t i = 0; i < order.size(); ++i)
     position[*rows.find(order[i])] = static_cast<std::int64_t>(i);
-  ScheduleSpec spec;
-  spec.name = rows.name();
-  spec.graph = rows.graph();
-  spec.microbatches = rows.microbatches();
-  spec.workers = rows.workers();
-  spec.split_backward = [&](int stage, int microbatch) { return rows.split_backward(stage, microbatch); };
-  spec.placement = [&](const Job& job) { return rows.placement(*rows.find(job)); };
-  spec.priority = [&](const Job& job) { return position[*rows.find(job)]; };
-  spec.discipline = rows.discipline();
-  spec.memory_limits.assign(rows.memory_limits().begin(), rows.memory_limits().end());
-  spec.recompute = rows.recompute();
-  return Schedule(spec);
+  const auto limits = rows.memory_limits();
+  return rows.ordered_by(position).with(rows.discipline(), {limits.begin(), limits.end()});
 }
 
 std::vector<Job> read_jobs(const JsonValue& jobs, std::size_t count) {
@@ -163,8 +144,6 @@ void require_ready_in_time(const RecordedStep& step, std::span<const JobRun> run
 }
 
 }  // namespace
-
-std::int64_t nanoseconds(double seconds) { return std::llround(seconds * 1e9); }
 
 ordered_json recorded_step_json(const RecordedStep& step, const RecordContext& context) {
   const int stages = step.planned.stages();
@@ -259,4 +238,4 @@ RecordedStep read_recorded_step(const JsonValue& record, const std::string& sour
   return step;
 }
 
-}  // namespace starpipe::plan::detail
+}  // namespace starpipe::plan

@@ -17,7 +17,7 @@
 #include "plan/formats/json_value.hpp"
 #include "starpipe/plan/simulate/costs.hpp"
 
-namespace starpipe::plan::detail {
+namespace starpipe::plan {
 
 /// What a record says beside the step.
 struct RecordContext {
@@ -37,13 +37,10 @@ RecordedStep read_recorded_step(const JsonValue& record, const std::string& sour
 /// The costs of a record whose schedule has this number of stages, with the same errors.
 Costs read_recorded_costs(const JsonValue& record, int stages);
 
-/// The nearest whole number of nanoseconds.
-std::int64_t nanoseconds(double seconds);
-
 /// Durations of each stage, or one entry for all.
 std::vector<Durations> read_all_durations(const JsonValue& value);
 
 /// The array `key` of an object, which must have `size` entries.
 JsonValue array_with(const JsonValue& object, std::string_view key, std::size_t size);
 
-}  // namespace starpipe::plan::detail
+}  // namespace starpipe::plan

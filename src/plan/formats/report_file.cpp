@@ -21,7 +21,7 @@ namespace {
 /// which the reader of schedules says what is wrong. Reports are written by recursion, so their depth is
 /// bounded.
 nlohmann::ordered_json parse_report(const std::string& text, const std::string& name) {
-  detail::require_structure(text, name, {.max_levels = 64});
+  require_structure(text, name, {.max_levels = 64});
   nlohmann::ordered_json report = nlohmann::ordered_json::parse(text, nullptr, false);
   return report.is_object() ? report : nlohmann::ordered_json::object();
 }

@@ -18,7 +18,6 @@
 namespace starpipe::plan {
 namespace {
 
-using detail::CsvAction;
 using Kind = CsvAction::Kind;
 
 struct Word {
@@ -151,7 +150,7 @@ class RowReader {
 
   [[noreturn]] void fail(std::string_view text, std::string_view message) const {
     throw InputError(
-        fmt::format("{}: {}: {} {}", source_name_, detail::csv_position(row_, cell_), quoted(text), message));
+        fmt::format("{}: {}: {} {}", source_name_, csv_position(row_, cell_), quoted(text), message));
   }
 
   std::size_t row_;
@@ -185,7 +184,7 @@ Schedule schedule_from_csv(std::string_view text, const std::string& source_name
     throw InputError(fmt::format("{}: empty; expected one row of actions a worker", source_name));
   }
   std::vector<std::vector<CsvAction>> rows;
-  detail::Listing listing{.source_name = source_name, .position_text = detail::csv_position, .graph = graph};
+  Listing listing{.source_name = source_name, .position_text = csv_position, .graph = graph};
   while (!text.empty()) {
     const auto newline = text.find('\n');
     const auto row = rows.size();
@@ -196,8 +195,8 @@ Schedule schedule_from_csv(std::string_view text, const std::string& source_name
     }
     text = newline == std::string_view::npos ? std::string_view{} : text.substr(newline + 1);
   }
-  Schedule schedule = detail::schedule_from_listing(listing);
-  detail::check_communication(schedule, rows, source_name);
+  Schedule schedule = schedule_from_listing(listing);
+  check_communication(schedule, rows, source_name);
   return schedule;
 }
 

@@ -11,7 +11,6 @@
 #include <nlohmann/json.hpp>
 
 #include "base/files.hpp"
-#include "plan/formats/costs_json.hpp"
 #include "plan/formats/json_value.hpp"
 #include "plan/formats/listing.hpp"
 #include "plan/formats/schedule_values.hpp"
@@ -22,8 +21,6 @@
 namespace starpipe::plan {
 namespace {
 
-using detail::JsonValue;
-using detail::number;
 using nlohmann::json;
 using nlohmann::ordered_json;
 
@@ -121,8 +118,8 @@ void require_agreement(std::vector<OpTimes> row) {
                                                   overlap->first.op.path(), advice));
 }
 
-std::vector<detail::ListedJob> read_row(const JsonValue& row, std::size_t worker) {
-  std::vector<detail::ListedJob> jobs;
+std::vector<ListedJob> read_row(const JsonValue& row, std::size_t worker) {
+  std::vector<ListedJob> jobs;
   std::vector<OpTimes> times;
   jobs.reserve(row.array().size());
   times.reserve(row.size());
@@ -145,7 +142,7 @@ std::vector<detail::ListedJob> read_row(const JsonValue& row, std::size_t worker
 }
 
 /// Refuses a job that starts before a job that it waits for has ended: no run can have had such times.
-void require_ready(const JsonValue& rows, const detail::Listing& listing, const Schedule& schedule) {
+void require_ready(const JsonValue& rows, const Listing& listing, const Schedule& schedule) {
   struct Times {
     double start = std::numeric_limits<double>::quiet_NaN();
     double end = start;  // the start where the file has no end
@@ -155,7 +152,7 @@ void require_ready(const JsonValue& rows, const detail::Listing& listing, const 
   std::vector<Times> all(schedule.id_count());
   bool any = false;
   for (std::size_t w = 0; w < listing.rows.size(); ++w) {
-    for (const detail::ListedJob& listed : listing.rows[w]) {
+    for (const ListedJob& listed : listing.rows[w]) {
       const json& op = rows.raw()[w][listed.cell];
       const auto start = op.find("start");
       const auto end = op.find("end");
@@ -183,15 +180,15 @@ void require_ready(const JsonValue& rows, const detail::Listing& listing, const 
 Costs costs_of_file(const JsonValue& file, int stages) {
   Costs costs;
   if (const auto value = file.find("durations")) {
-    costs.durations = detail::read_per_stage<Durations>(*value, stages, detail::read_durations);
+    costs.durations = read_per_stage<Durations>(*value, stages, read_durations);
   }
-  detail::read_sizes(file, stages, costs);
-  detail::read_links(file, costs);
+  read_sizes(file, stages, costs);
+  read_links(file, costs);
   if (const auto value = file.find("prefetch")) {
     costs.prefetch = value->truth();
     if (!costs.prefetch && !costs.links.takes_time()) value->fail("false needs transfers that take time");
   }
-  detail::read_weights(file, stages, costs);
+  read_weights(file, stages, costs);
   return costs;
 }
 
@@ -278,11 +275,11 @@ ordered_json schedule_json(const Schedule& schedule, const Costs& costs, const T
   if (schedule.recompute()) result["recompute"] = true;
   if (!unit.empty()) result["unit"] = unit;
   result["durations"] =
-      detail::per_stage(schedule.stages(), [&](int s) { return durations_json(costs.duration(s)); });
-  detail::add_links(result, costs);
+      per_stage(schedule.stages(), [&](int s) { return durations_json(costs.duration(s)); });
+  add_links(result, costs);
   if (!costs.prefetch && costs.links.takes_time()) result["prefetch"] = false;
-  detail::add_sizes(result, costs, schedule.stages());
-  detail::add_weights(result, costs, schedule.stages());
+  add_sizes(result, costs, schedule.stages());
+  add_weights(result, costs, schedule.stages());
   result["makespan"] = number(timeline.makespan);
   if (timeline.gradients_summed) result["gradients_summed"] = number(*timeline.gradients_summed);
   result["bubble_fraction"] = number(timeline.bubble_fraction);
@@ -290,7 +287,7 @@ ordered_json schedule_json(const Schedule& schedule, const Costs& costs, const T
   result["device_bubble_fraction"] = number(timeline.device_bubble_fraction);
   result["peak_activations"] = timeline.peak_stashes;
   result["received"] = received(timeline, &Received::count);
-  if (detail::has_sizes(costs)) {
+  if (costs.has_sizes()) {
     result["peak_activation_bytes"] = timeline.peak_stash_bytes;
     result["received_bytes"] = received(timeline, &Received::bytes);
   }
@@ -300,7 +297,7 @@ ordered_json schedule_json(const Schedule& schedule, const Costs& costs, const T
 
 ImportedSchedule schedule_from_json(std::string_view text, const std::string& source_name,
                                     const GraphOfStages& graph) {
-  const json parsed = detail::parse_json(text, source_name);
+  const json parsed = parse_json(text, source_name);
   if (!parsed.is_object()) {
     throw InputError(fmt::format("{}: expected an object with \"ops\"", source_name));
   }
@@ -308,7 +305,7 @@ ImportedSchedule schedule_from_json(std::string_view text, const std::string& so
 
   require_known_keys(file);
 
-  detail::Listing listing;
+  Listing listing;
   listing.source_name = source_name;
   listing.position_text = op_position;
   const JsonValue rows = file.at("ops").array();
@@ -318,17 +315,17 @@ ImportedSchedule schedule_from_json(std::string_view text, const std::string& so
       value->fail(fmt::format("{}, but \"ops\" has {} rows", value->whole(1), rows.size()));
     }
   }
-  if (const auto value = file.find("schedule")) listing.name = detail::read_name(*value);
+  if (const auto value = file.find("schedule")) listing.name = read_name(*value);
   if (const auto value = file.find("stages")) listing.stages = value->whole(1);
   if (const auto value = file.find("microbatches")) listing.microbatches = value->whole(1);
   listing.graph = graph;
-  if (const auto value = file.find("stage_graph")) listing.graph = detail::read_graph(*value);
-  if (const auto value = file.find("shards")) listing.graph = detail::with_shards(listing.graph, *value);
+  if (const auto value = file.find("stage_graph")) listing.graph = read_graph(*value);
+  if (const auto value = file.find("shards")) listing.graph = with_shards(listing.graph, *value);
   if (const auto value = file.find("recompute")) listing.recompute = value->truth();
-  if (const auto value = file.find("discipline")) listing.discipline = detail::read_discipline(*value);
+  if (const auto value = file.find("discipline")) listing.discipline = read_discipline(*value);
   if (const auto value = file.find("memory_limits"))
-    listing.memory_limits = detail::read_memory_limits(*value, rows.size());
-  Schedule schedule = detail::schedule_from_listing(listing);
+    listing.memory_limits = read_memory_limits(*value, rows.size());
+  Schedule schedule = schedule_from_listing(listing);
   require_ready(rows, listing, schedule);
   if (const auto value = file.find("split_backward")) {
     if (value->truth() != schedule.split_backward()) {

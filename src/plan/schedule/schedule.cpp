@@ -145,19 +145,24 @@ Schedule Schedule::with(Discipline discipline, std::vector<int> memory_limits) c
   return changed;
 }
 
+ScheduleSpec Schedule::spec() const {
+  return {.name = name_,
+          .graph = graph_,
+          .microbatches = microbatches_,
+          .workers = workers_,
+          .split_backward = [this](int stage, int microbatch) { return split_backward(stage, microbatch); },
+          .placement = [this](const Job& job) { return placement(*find(job)); },
+          .priority = [this](const Job& job) { return std::int64_t{turn(*find(job))}; },
+          .discipline = discipline_,
+          .memory_limits = memory_limits_,
+          .recompute = recompute_};
+}
+
 Schedule Schedule::ordered_by(std::span<const std::int64_t> priorities) const {
-  const auto id = [&](const Job& job) { return *find(job); };
-  ScheduleSpec spec;
-  spec.name = name_;
-  spec.graph = graph_;
-  spec.microbatches = microbatches_;
-  spec.workers = workers_;
-  spec.split_backward = [&](int stage, int microbatch) { return split_backward(stage, microbatch); };
-  spec.placement = [&](const Job& job) { return placement(id(job)); };
-  spec.priority = [&](const Job& job) { return priorities[id(job)]; };
-  spec.memory_limits = memory_limits_;
-  spec.recompute = recompute_;
-  return Schedule(spec);
+  ScheduleSpec ordered = spec();
+  ordered.priority = [&](const Job& job) { return priorities[*find(job)]; };
+  ordered.discipline = Discipline::ordered;
+  return Schedule(ordered);
 }
 
 Schedule Schedule::with_recomputation() const {
@@ -226,16 +231,16 @@ Schedule forward_passes(const Schedule& schedule, int microbatches) {
   const auto of_round = [&](const Job& job) {
     return schedule.forward(job.stage, job.microbatch % schedule.microbatches());
   };
-  ScheduleSpec spec;
-  spec.name = schedule.name();
-  spec.graph = schedule.graph();
+  ScheduleSpec spec = schedule.spec();
   spec.microbatches = microbatches;
-  spec.workers = schedule.workers();
+  spec.split_backward = {};
   spec.placement = [&](const Job& job) { return schedule.placement(of_round(job)); };
   spec.priority = [&](const Job& job) {
     return job.microbatch / schedule.microbatches() * next + place[of_round(job)];
   };
-  spec.discipline = schedule.discipline() == Discipline::ordered ? Discipline::ordered : Discipline::greedy;
+  if (schedule.discipline() != Discipline::ordered) spec.discipline = Discipline::greedy;
+  spec.memory_limits = {};
+  spec.recompute = false;
   return {spec, true};
 }
 

@@ -24,9 +24,6 @@
 namespace starpipe::plan {
 namespace {
 
-using detail::longest_stage;
-using detail::round_trip;
-
 constexpr double period_tolerance = 1e-9;  // part of a period by which two periods differ
 constexpr double start_rounding = 1e-11;   // part of a period that a start may be off by rounding
 
@@ -89,7 +86,7 @@ class OrderGraph {
   /// The pattern of all stages, each on the worker of its number, with a period that period() returned.
   [[nodiscard]] PeriodicPattern pattern(double period) {
     longest_starts(period);
-    detail::PatternBuilder builder(period, k_);
+    PatternBuilder builder(period, k_);
     for (int s = 0; s < static_cast<int>(chain_.size()); ++s) {
       for (const Pass pass : {Pass::F, Pass::BW}) {
         for (int i = 0; i < k_; ++i) builder.add(s, pass, s, start_[node({s, i, pass})], i);
@@ -301,7 +298,7 @@ PeriodicPattern thinned_star(std::span<const ChainStage> chain, std::span<const 
 }  // namespace
 
 double period_bound(std::span<const ChainStage> chain, std::span<const int> limits) {
-  detail::require_limits(chain, limits);
+  require_limits(chain, limits);
   double bound = longest_stage(chain);
   for (std::size_t s = 0; s < chain.size(); ++s) {
     bound = std::max(bound, round_trip(chain, static_cast<int>(s)) / limits[s]);

@@ -140,8 +140,8 @@ class DetachedRun {
   // The time at which all inputs of `id` are on its worker. Their producers have ended.
   [[nodiscard]] double inputs_arrival(JobId id) const {
     double time = 0;
-    fetches_.for_each(id, [&](const detail::Fetch& fetch) {
-      const double sent = fetch.kind == detail::Fetch::Kind::weights ? 0 : end_[fetch.producer];
+    fetches_.for_each(id, [&](const Fetch& fetch) {
+      const double sent = fetch.kind == Fetch::Kind::weights ? 0 : end_[fetch.producer];
       time = std::max(time, sent + costs_.link(fetch.from, schedule_.compute(id)).time(fetch.bytes));
     });
     return time;
@@ -186,7 +186,7 @@ class DetachedRun {
   const Schedule& schedule_;
   std::span<const StagePart> parts_;
   const Costs& costs_;
-  detail::Fetches fetches_;
+  Fetches fetches_;
   int ahead_;
   std::vector<Worker> workers_;
   std::vector<int> waiting_;        // by JobId: inputs that are missing

@@ -47,7 +47,7 @@ bool within(std::span<const int> values, std::span<const int> limits) {
 }  // namespace
 
 std::vector<int> stage_groups(std::span<const ChainStage> chain, double period) {
-  detail::require_chain(chain);
+  require_chain(chain);
   for (std::size_t s = 0; s < chain.size(); ++s) {
     if (chain[s].time() <= period) continue;
     throw InputError(
@@ -60,7 +60,7 @@ std::vector<int> stage_groups(std::span<const ChainStage> chain, double period) 
 // starts g - 1 periods after the group's last F. `PatternBuilder` turns starts beyond T into shifts.
 PeriodicPattern one_forward_one_backward_star(std::span<const ChainStage> chain, double period) {
   const std::vector<int> groups = stage_groups(chain, period);
-  detail::PatternBuilder builder(period, 1);
+  PatternBuilder builder(period, 1);
   const int stages = static_cast<int>(chain.size());
   std::vector<double> forward_end;
   double time = 0;
@@ -80,10 +80,10 @@ PeriodicPattern one_forward_one_backward_star(std::span<const ChainStage> chain,
 }
 
 double min_period(std::span<const ChainStage> chain, std::span<const int> limits) {
-  detail::require_limits(chain, limits);
+  require_limits(chain, limits);
   // A longer period makes no group number larger, and a single group keeps any limits. Invariant: the answer
   // is in [low, high], and `high` keeps the limits.
-  double low = detail::longest_stage(chain);
+  double low = longest_stage(chain);
   double high = groups_of(chain, std::numeric_limits<double>::infinity()).shortest;
   for (double period = low; low < high; period = low + (high - low) / 2) {
     const Groups groups = groups_of(chain, period);
@@ -97,7 +97,7 @@ double min_period(std::span<const ChainStage> chain, std::span<const int> limits
 }
 
 PeriodicPattern busiest_worker_pattern(std::span<const ChainStage> chain, std::span<const int> workers) {
-  detail::require_chain(chain);
+  require_chain(chain);
   if (workers.size() != chain.size()) {
     throw InputError(
         fmt::format("there are workers for {} stages, but the chain has {}", workers.size(), chain.size()));
@@ -112,7 +112,7 @@ PeriodicPattern busiest_worker_pattern(std::span<const ChainStage> chain, std::s
   const double period = std::ranges::max(load);
   // In each period a worker runs its operations one after the other from 0 on. A micro-batch waits for the
   // next start of each operation.
-  detail::PatternBuilder builder(period, 1);
+  PatternBuilder builder(period, 1);
   std::vector<double> next(load.size(), 0.0);
   double ready = 0;
   const auto add = [&](int s, Pass pass, double length) {

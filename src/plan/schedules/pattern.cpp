@@ -153,7 +153,7 @@ std::string PatternTable::dependency() const {
 }  // namespace
 
 std::string pattern_problem(const PeriodicPattern& pattern, std::span<const ChainStage> chain) {
-  detail::require_chain(chain);
+  require_chain(chain);
   return PatternTable(pattern, chain).problem();
 }
 
@@ -234,7 +234,7 @@ PeriodicPattern thinned(const PeriodicPattern& pattern, int k) {
                                  pattern.microbatches));
   }
   if (k < 1) throw InputError(fmt::format("thinning needs k of at least 1, not {}", k));
-  detail::PatternBuilder builder((k + 1) * pattern.period, k);
+  PatternBuilder builder((k + 1) * pattern.period, k);
   for (const PeriodicOperation& op : pattern.operations) {
     for (int b = 0; b < k; ++b) {
       builder.add(op.stage, op.pass, op.worker, op.start + (b - op.shift) * pattern.period, b);
@@ -244,7 +244,7 @@ PeriodicPattern thinned(const PeriodicPattern& pattern, int k) {
 }
 
 std::vector<int> stash_limits(std::span<const ChainStage> chain, double memory) {
-  detail::require_chain(chain);
+  require_chain(chain);
   constexpr double max = std::numeric_limits<int>::max();
   std::vector<int> limits;
   for (std::size_t s = 0; s < chain.size(); ++s) {
@@ -261,10 +261,6 @@ std::vector<int> stash_limits(std::span<const ChainStage> chain, double memory) 
   }
   return limits;
 }
-
-}  // namespace starpipe::plan
-
-namespace starpipe::plan::detail {
 
 void require_chain(std::span<const ChainStage> chain) {
   if (chain.empty()) throw InputError("a chain needs at least one stage");
@@ -348,4 +344,4 @@ PeriodicPattern PatternBuilder::pattern() const {
   return pattern;
 }
 
-}  // namespace starpipe::plan::detail
+}  // namespace starpipe::plan

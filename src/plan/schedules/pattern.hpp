@@ -29,10 +29,6 @@ struct ChainStage {
 /// InputError naming the first stage that has no room for one stash.
 std::vector<int> stash_limits(std::span<const ChainStage> chain, double memory);
 
-}  // namespace starpipe::plan
-
-namespace starpipe::plan::detail {
-
 /// Throws InputError for an empty chain, a time or size that is negative or not finite, or no time at all.
 void require_chain(std::span<const ChainStage> chain);
 /// Throws InputError unless there is one limit a stage, each at least 1; also throws as `require_chain`.
@@ -42,10 +38,6 @@ void require_limits(std::span<const ChainStage> chain, std::span<const int> limi
 double longest_stage(std::span<const ChainStage> chain);
 /// Time from the start of F of `stage` to the end of its BW, for a micro-batch that never waits.
 double round_trip(std::span<const ChainStage> chain, int stage);
-
-}  // namespace starpipe::plan::detail
-
-namespace starpipe::plan {
 
 /// One pass of one stage on one worker, repeated every period. In period j it starts at j * T + start and
 /// runs micro-batch j * k + shift (Pipelined Model Parallelism, section 3.1: t and h).
@@ -95,10 +87,6 @@ Schedule unrolled(std::string_view name, const PeriodicPattern& pattern, std::sp
 /// k < 1 or a pattern that is not 1-periodic.
 PeriodicPattern thinned(const PeriodicPattern& pattern, int k);
 
-}  // namespace starpipe::plan
-
-namespace starpipe::plan::detail {
-
 /// Makes a k-periodic pattern from the times at which micro-batches 0 to k - 1 run. The pattern repeats them
 /// for all other micro-batches.
 class PatternBuilder {
@@ -116,4 +104,4 @@ class PatternBuilder {
   PeriodicPattern pattern_;
 };
 
-}  // namespace starpipe::plan::detail
+}  // namespace starpipe::plan

@@ -8,8 +8,6 @@
 
 namespace starpipe::plan {
 
-namespace detail {
-
 void CellRow::resize(int cells) {
   cells_.assign(index(cells), empty);
   after_.assign(index(cells), {});
@@ -49,8 +47,6 @@ int CellRow::step(State& state, int cell) const {
   if (takes_w || content == ends_stash) --state.live;
   return live;
 }
-
-}  // namespace detail
 
 Grid::Sweep::Sweep(Grid& grid, int peak, bool w_waits, Steady steady)
     : grid_(grid),

@@ -9,8 +9,6 @@
 
 namespace starpipe::plan {
 
-namespace detail {
-
 /// The cells of one worker. A W without a cell of its own waits for the next empty cell.
 class CellRow {
  public:
@@ -43,8 +41,6 @@ class CellRow {
   std::vector<State> changed_;
 };
 
-}  // namespace detail
-
 /// Moves passes of the warm-up and the cool-down to earlier cells, in the order of the grid (Controllable
 /// Memory, appendix C).
 class Grid::Sweep {
@@ -54,7 +50,7 @@ class Grid::Sweep {
   void run();
 
  private:
-  using Row = detail::CellRow;
+  using Row = CellRow;
 
   // The W passes of a worker are alike: the k-th W waits for the k-th B. `run` assigns them to stages and
   // micro-batches at its end.

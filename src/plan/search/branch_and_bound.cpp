@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "plan/search/partition_problem.hpp"
-
-// The search places the units from the last to the first, because the number of stashes of a stage depends on
-// how many stages follow it. docs/partition.md has the bounds.
 #include <algorithm>
 #include <numeric>
 #include <set>
 
+#include "plan/search/partition_problem.hpp"
 #include "starpipe/base/index.hpp"
 
-namespace starpipe::plan::detail {
+// The search places the units from the last to the first, because the number of stashes of a stage depends on
+// how many stages follow it. docs/partition.md has the bounds.
+
+namespace starpipe::plan {
 namespace {
 
 /// The steps that are left and the best value so far. A branch is followed only while it may improve on that
@@ -287,4 +287,4 @@ BestStages branch_and_bound(const PartitionProblem& problem, Goal goal) {
   return result;
 }
 
-}  // namespace starpipe::plan::detail
+}  // namespace starpipe::plan

@@ -12,7 +12,7 @@
 #include "starpipe/base/interval.hpp"
 #include "starpipe/plan/simulate/simulate.hpp"
 
-namespace starpipe::plan::detail {
+namespace starpipe::plan {
 namespace {
 
 void check(const SearchProblem& problem) {
@@ -165,4 +165,4 @@ std::optional<Orders> from_schedule(const Instance& instance, const Schedule& sc
   return orders;
 }
 
-}  // namespace starpipe::plan::detail
+}  // namespace starpipe::plan

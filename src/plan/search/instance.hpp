@@ -10,7 +10,7 @@
 #include "starpipe/plan/schedule/schedule.hpp"
 #include "starpipe/plan/search/search_problem.hpp"
 
-namespace starpipe::plan::detail {
+namespace starpipe::plan {
 
 /// The start of a job that cannot start.
 inline constexpr double never = std::numeric_limits<double>::infinity();
@@ -68,4 +68,4 @@ Schedule to_schedule(const Instance& instance, const Orders& orders);
 /// instance's, or if it needs more memory than the limit.
 std::optional<Orders> from_schedule(const Instance& instance, const Schedule& schedule, const Costs& costs);
 
-}  // namespace starpipe::plan::detail
+}  // namespace starpipe::plan

@@ -7,7 +7,7 @@
 #include "starpipe/base/index.hpp"
 #include "starpipe/base/random.hpp"
 
-namespace starpipe::plan::detail {
+namespace starpipe::plan {
 namespace {
 
 /// Bytes above the memory limit, largest value, sum of squared values: compared in this order, smaller is
@@ -232,4 +232,4 @@ std::optional<Stages> iterated_local_search(const PartitionProblem& problem, Goa
   return search.best();
 }
 
-}  // namespace starpipe::plan::detail
+}  // namespace starpipe::plan

@@ -15,8 +15,6 @@
 namespace starpipe::plan {
 namespace {
 
-using detail::Instance;
-
 constexpr double infinity = std::numeric_limits<double>::infinity();
 
 /// Times of one micro-batch that runs alone, by stage.
@@ -231,13 +229,13 @@ double bound_of_makespan(double bound, double makespan) {
 }
 
 double placement_bound(const Schedule& schedule, const Costs& costs) {
-  const detail::Fetches fetches(schedule, costs);
+  const Fetches fetches(schedule, costs);
   // Calls f(job that `id` waits for, least time between the two).
   const auto for_each_wait = [&](JobId id, auto&& f) {
     schedule.for_each_pred(id, [&](JobId before) { f(before, 0.0); });
     if (!costs.prefetch) return;
-    fetches.for_each(id, [&](const detail::Fetch& fetch) {
-      if (fetch.kind == detail::Fetch::Kind::weights) return;
+    fetches.for_each(id, [&](const Fetch& fetch) {
+      if (fetch.kind == Fetch::Kind::weights) return;
       f(fetch.producer, costs.link(fetch.from, schedule.compute(id)).time(fetch.bytes));
     });
   };

@@ -1,8 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "plan/search/partition_problem.hpp"
-
-// Dynamic programming goes from the last stage to the first, because the number of stashes of a stage depends
-// on how many stages follow it. docs/partition.md has the recurrences.
 #include <algorithm>
 #include <functional>
 #include <numeric>
@@ -10,17 +6,20 @@
 
 #include <fmt/format.h>
 
+#include "plan/search/partition_problem.hpp"
 #include "starpipe/base/error.hpp"
 #include "starpipe/base/index.hpp"
 
-namespace starpipe::plan::detail {
+// Dynamic programming goes from the last stage to the first, because the number of stashes of a stage depends
+// on how many stages follow it. docs/partition.md has the recurrences.
+
+namespace starpipe::plan {
 namespace {
 
 /// Value of a stage.
 struct StageValue {
   double value;
-  double
-      min;  ///< lower bound for the values of this stage and of all longer stages with the same first unit
+  double min;  ///< lower bound for the values of this stage and of all longer stages with the same first unit
 };
 
 /// best[k][i]: the best value of the last k stages if they share the units from i on.
@@ -285,4 +284,4 @@ std::optional<Stages> one_stage_each(const PartitionProblem& problem, int max, G
       std::plus<>()));
 }
 
-}  // namespace starpipe::plan::detail
+}  // namespace starpipe::plan

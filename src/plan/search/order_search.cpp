@@ -9,7 +9,7 @@
 
 #include "starpipe/base/index.hpp"
 
-namespace starpipe::plan::detail {
+namespace starpipe::plan {
 namespace {
 
 constexpr double tiny = 1e-9;  // part of the makespan: times that differ by less are equal
@@ -413,4 +413,4 @@ Orders random_orders(const Instance& instance, Random& random) {
   return run.take_orders();
 }
 
-}  // namespace starpipe::plan::detail
+}  // namespace starpipe::plan

@@ -8,7 +8,7 @@
 #include "plan/search/instance.hpp"
 #include "starpipe/base/random.hpp"
 
-namespace starpipe::plan::detail {
+namespace starpipe::plan {
 
 /// Tabu search over the workers' orders, as for job shops. A move puts a job of a critical path elsewhere
 /// among the critical jobs around it on its worker. Each step makes the move with the best estimate, even if
@@ -92,4 +92,4 @@ class OrderSearch {
 /// never hold the memory that the oldest unfinished micro-batch needs next. O(jobs S).
 Orders random_orders(const Instance& instance, Random& random);
 
-}  // namespace starpipe::plan::detail
+}  // namespace starpipe::plan

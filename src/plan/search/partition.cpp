@@ -19,10 +19,6 @@
 namespace starpipe::plan {
 namespace {
 
-using detail::Goal;
-using detail::PartitionProblem;
-using detail::Stages;
-
 Partition with_loads(const PartitionProblem& problem, Stages stages, bool proven) {
   Partition result;
   result.loads = problem.loads(stages);
@@ -74,12 +70,12 @@ Partition partition(const PartitionRequest& request) {
   const bool one_each =
       request.allocation != Allocation::general && distinct.size() == request.stage_workers.size();
   const auto search = [&](Goal goal) {
-    return one_each ? detail::BestStages{detail::one_stage_each(problem, problem.units(), goal), true}
-                    : detail::branch_and_bound(problem, goal);
+    return one_each ? BestStages{one_stage_each(problem, problem.units(), goal), true}
+                    : branch_and_bound(problem, goal);
   };
-  detail::BestStages found = search(Goal::bottleneck);
+  BestStages found = search(Goal::bottleneck);
   if (found.stages) return with_loads(problem, std::move(*found.stages), found.proven);
-  detail::BestStages smallest = search(Goal::memory);
+  BestStages smallest = search(Goal::memory);
   const double min = max_memory(problem, *smallest.stages);
   if (fits(problem, *smallest.stages)) return with_loads(problem, std::move(*smallest.stages), false);
   fail_for_memory(problem, min, smallest.proven);

@@ -16,7 +16,7 @@
 #include "starpipe/base/index.hpp"
 #include "starpipe/base/interval.hpp"
 
-namespace starpipe::plan::detail {
+namespace starpipe::plan {
 namespace {
 
 void check(const PartitionRequest& request) {
@@ -269,4 +269,4 @@ std::vector<WorkerLoad> PartitionProblem::loads(const Stages& stages) const {
   return loads;
 }
 
-}  // namespace starpipe::plan::detail
+}  // namespace starpipe::plan

@@ -12,7 +12,7 @@
 #include "plan/search/partition.hpp"
 #include "starpipe/base/index.hpp"
 
-namespace starpipe::plan::detail {
+namespace starpipe::plan {
 
 /// More than any cost.
 inline constexpr double infinity = std::numeric_limits<double>::infinity();
@@ -183,4 +183,4 @@ std::optional<Stages> iterated_local_search(const PartitionProblem& problem, Goa
 /// at most `max` stages on workers in ascending order. Nothing if no stages are within the memory limit.
 std::optional<Stages> one_stage_each(const PartitionProblem& problem, int max, Goal goal);
 
-}  // namespace starpipe::plan::detail
+}  // namespace starpipe::plan

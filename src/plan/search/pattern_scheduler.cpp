@@ -5,7 +5,7 @@
 
 #include "starpipe/base/index.hpp"
 
-namespace starpipe::plan::detail {
+namespace starpipe::plan {
 
 PatternScheduler::PatternScheduler(const Instance& instance)
     : instance_(instance), workers_(index(instance.workers)) {}
@@ -194,4 +194,4 @@ void PatternScheduler::arrive(JobId job, double time, int from) {
   worker.look_at = std::min(worker.look_at, std::max(time, worker.free_at));
 }
 
-}  // namespace starpipe::plan::detail
+}  // namespace starpipe::plan

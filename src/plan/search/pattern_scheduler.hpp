@@ -7,7 +7,7 @@
 #include "plan/search/instance.hpp"
 #include "plan/search/shift_pattern.hpp"
 
-namespace starpipe::plan::detail {
+namespace starpipe::plan {
 
 /// The schedule that list scheduling makes of a pattern.
 struct PatternRun {
@@ -57,4 +57,4 @@ class PatternScheduler {
   std::vector<double> forward_at_, backward_at_;  // [micro-batch], due time relative to micro-batch 0
 };
 
-}  // namespace starpipe::plan::detail
+}  // namespace starpipe::plan

@@ -27,13 +27,6 @@
 namespace starpipe::plan {
 namespace {
 
-using detail::Instance;
-using detail::Orders;
-using detail::OrderSearch;
-using detail::PatternRun;
-using detail::PatternScheduler;
-using detail::ShiftPattern;
-
 /// Number of searchers, which run at the same time, each with its own random numbers. The number is
 /// fixed so that the result does not depend on the machine.
 constexpr int searchers = 2;

@@ -6,7 +6,7 @@
 
 #include "starpipe/base/index.hpp"
 
-namespace starpipe::plan::detail {
+namespace starpipe::plan {
 namespace {
 
 /// The busiest worker's mean duration of a job, and its time for one micro-batch.
@@ -208,4 +208,4 @@ void mutate(ShiftPattern& pattern, const Instance& instance, Random& random) {
   }
 }
 
-}  // namespace starpipe::plan::detail
+}  // namespace starpipe::plan

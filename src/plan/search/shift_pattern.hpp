@@ -6,7 +6,7 @@
 #include "plan/search/instance.hpp"
 #include "starpipe/base/random.hpp"
 
-namespace starpipe::plan::detail {
+namespace starpipe::plan {
 
 /// A schedule given by a few numbers. Due times of F and B of each stage form a building block (Controllable
 /// Memory, section 2) that repeats with a period; only their order matters. With groups of micro-batches, the
@@ -35,4 +35,4 @@ ShiftPattern serial_pattern(const Instance& instance);
 /// Makes one to three random changes.
 void mutate(ShiftPattern& pattern, const Instance& instance, Random& random);
 
-}  // namespace starpipe::plan::detail
+}  // namespace starpipe::plan

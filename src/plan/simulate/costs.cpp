@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "starpipe/plan/simulate/costs.hpp"
 
+#include <algorithm>
 #include <cmath>
 #include <cstdint>
 #include <utility>
@@ -65,6 +66,12 @@ Costs costs_of_stages(const Costs& of_shares, int shares, int stages) {
 
 const Durations& Costs::duration(int stage) const {
   return durations.size() == 1 ? durations.front() : durations[index(stage)];
+}
+
+bool Costs::has_sizes() const {
+  return std::ranges::any_of(sizes, [](const StageSizes& of) {
+    return (of.activation | of.gradient | of.stash | of.gradient_stash | of.weights | of.master) != 0;
+  });
 }
 
 const StageSizes& Costs::size(int stage) const {

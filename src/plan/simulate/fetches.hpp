@@ -11,7 +11,7 @@
 #include "starpipe/plan/schedule/schedule.hpp"
 #include "starpipe/plan/simulate/costs.hpp"
 
-namespace starpipe::plan::detail {
+namespace starpipe::plan {
 
 /// An input of a job that lies on another worker.
 struct Fetch {
@@ -117,4 +117,4 @@ void for_each_producer(const Schedule& schedule, JobId id, Function&& f) {
   }
 }
 
-}  // namespace starpipe::plan::detail
+}  // namespace starpipe::plan

@@ -45,20 +45,19 @@ class Changes {
   void add_data_of(JobId forward) {
     const Job job = schedule_.job(forward);
     const StageSizes& size = costs_.size(job.stage);
-    const auto hold = [this](const detail::Kept& kept, int stashes, std::uint64_t size_of) {
+    const auto hold = [this](const Kept& kept, int stashes, std::uint64_t size_of) {
       const auto bytes = static_cast<std::int64_t>(size_of);
       Change& start = of_[kept.first].start;
       start = {start.stashes + stashes, start.bytes + bytes};
       Change& end = of_[kept.last].end;
       end = {end.stashes - stashes, end.bytes - bytes};
     };
-    detail::for_each_stash(schedule_, position_, forward,
-                           [&](const detail::Kept& kept) { hold(kept, 1, size.stash); });
-    detail::for_each_input_kept(schedule_, position_, forward,
-                                [&](const detail::Kept& kept) { hold(kept, 0, size.activation); });
+    for_each_stash(schedule_, position_, forward, [&](const Kept& kept) { hold(kept, 1, size.stash); });
+    for_each_input_kept(schedule_, position_, forward,
+                        [&](const Kept& kept) { hold(kept, 0, size.activation); });
     if (schedule_.split_backward(job.stage, job.microbatch)) {
-      detail::for_each_gradient_stash(schedule_, position_, forward,
-                                      [&](const detail::Kept& kept) { hold(kept, 0, size.gradient_stash); });
+      for_each_gradient_stash(schedule_, position_, forward,
+                              [&](const Kept& kept) { hold(kept, 0, size.gradient_stash); });
     }
   }
 

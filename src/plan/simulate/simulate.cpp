@@ -74,7 +74,7 @@ class Simulation {
     queues_.reserve(running_.size());
     for (int w = 0; w < schedule.workers(); ++w) queues_.emplace_back(schedule, w);
     if (costs.transfers_wait() && times.transfer.empty())
-      shared_ = std::make_unique<detail::SharedTransfers>(schedule, costs, fetches_);
+      shared_ = std::make_unique<SharedTransfers>(schedule, costs, fetches_);
   }
 
   void run() {
@@ -138,7 +138,7 @@ class Simulation {
     return events_.empty() ? transfer : std::min(events_.top().time, transfer);
   }
 
-  [[nodiscard]] double transfer_time(const detail::Fetch& fetch, JobId reader) const {
+  [[nodiscard]] double transfer_time(const Fetch& fetch, JobId reader) const {
     if (one_link_) return link_.time(fetch.bytes);
     return costs_.link(fetch.from, schedule_.compute(reader)).time(fetch.bytes);
   }
@@ -153,7 +153,7 @@ class Simulation {
   // producer.
   [[nodiscard]] std::optional<double> last_sent(JobId id) const {
     std::optional<double> last;
-    detail::for_each_producer(schedule_, id, [&](JobId producer) {
+    for_each_producer(schedule_, id, [&](JobId producer) {
       if (schedule_.compute(producer) == schedule_.compute(id)) return;
       last = std::max(last.value_or(0), spans_[producer].end);
     });
@@ -165,7 +165,7 @@ class Simulation {
     if (times_.transfer.empty()) {
       double last = 0;
       fetches_.for_each_of_weights(
-          id, [&](const detail::Fetch& fetch) { last = std::max(last, transfer_time(fetch, id)); });
+          id, [&](const Fetch& fetch) { last = std::max(last, transfer_time(fetch, id)); });
       return last;
     }
     return last_sent(id) ? 0 : times_.transfer[id];
@@ -178,8 +178,8 @@ class Simulation {
       const std::optional<double> sent = last_sent(id);
       return sent ? std::max(time, *sent + times_.transfer[id]) : time;
     }
-    fetches_.for_each(id, [&](const detail::Fetch& fetch) {
-      if (fetch.kind == detail::Fetch::Kind::weights) return;
+    fetches_.for_each(id, [&](const Fetch& fetch) {
+      if (fetch.kind == Fetch::Kind::weights) return;
       time = std::max(time, spans_[fetch.producer].end + transfer_time(fetch, id));
     });
     return time;
@@ -190,7 +190,7 @@ class Simulation {
     if (!times_.transfer.empty())
       return fetches_.any_of_weights(id) || last_sent(id) ? times_.transfer[id] : 0;
     double time = 0;
-    fetches_.for_each(id, [&](const detail::Fetch& fetch) {
+    fetches_.for_each(id, [&](const Fetch& fetch) {
       const std::optional<std::uint64_t> copy = fetches_.copy(fetch, schedule_.compute(id));
       if (copy && !fetched_.insert(*copy).second) return;
       time += transfer_time(fetch, id);
@@ -273,11 +273,11 @@ class Simulation {
   const Schedule& schedule_;
   const Costs& costs_;
   const JobTimes& times_;
-  detail::Fetches fetches_;
+  Fetches fetches_;
   bool one_link_;  // between all workers: `link_`
   Link link_;
   bool transfers_cost_;
-  std::unique_ptr<detail::SharedTransfers> shared_;  // where transfers may delay each other
+  std::unique_ptr<SharedTransfers> shared_;  // where transfers may delay each other
   std::vector<Span> spans_;
   std::vector<JobId> started_;
   std::vector<int> waiting_;      // number of inputs still missing, by JobId

@@ -10,7 +10,7 @@
 
 #include "starpipe/plan/schedule/schedule.hpp"
 
-namespace starpipe::plan::detail {
+namespace starpipe::plan {
 
 /// Calls f(JobId) for each job that reads the output of `forward`: F of the succeeding stages, and with
 /// recomputation their B.
@@ -87,4 +87,4 @@ void for_each_input_kept(const Schedule& schedule, std::span<const std::uint32_t
   for_each_keeper(schedule, position, readers, f);
 }
 
-}  // namespace starpipe::plan::detail
+}  // namespace starpipe::plan

@@ -67,7 +67,7 @@ void for_each_transfer(const Schedule& schedule, const Costs& costs, Function&& 
     if (job.pass == Pass::F) {
       seen.clear();
       seen.insert(worker);
-      detail::for_each_output_reader(schedule, id, [&](JobId reader_id) {
+      for_each_output_reader(schedule, id, [&](JobId reader_id) {
         const int reader = schedule.compute(reader_id);
         if (seen.insert(reader)) f(worker, reader, &Transfers::activations, costs.size(job.stage).activation);
       });

@@ -202,10 +202,6 @@ void TransfersInFlight::set_rate(std::uint32_t number, double rate, double now) 
   events_.push({end, pushed_++, Event::Kind::flow_ends, number, flow.turn, no_stream});
 }
 
-}  // namespace starpipe::plan
-
-namespace starpipe::plan::detail {
-
 SharedTransfers::SharedTransfers(const Schedule& schedule, const Costs& costs, const Fetches& fetches)
     : schedule_(schedule),
       costs_(costs),
@@ -278,4 +274,4 @@ void SharedTransfers::arrive(std::uint32_t transfer, std::vector<JobId>& complet
   }
 }
 
-}  // namespace starpipe::plan::detail
+}  // namespace starpipe::plan

@@ -129,10 +129,6 @@ class TransfersInFlight {
   std::priority_queue<Event, std::vector<Event>, std::greater<>> events_;
 };
 
-}  // namespace starpipe::plan
-
-namespace starpipe::plan::detail {
-
 /// The transfers of a step where transfers may delay each other. Each datum is sent once to each worker that
 /// reads it, or once to each rank of several workers. Transfers that are asked for at one time begin in the
 /// order of the jobs that want them: of n.
@@ -190,4 +186,4 @@ class SharedTransfers {
   TransfersInFlight in_flight_;
 };
 
-}  // namespace starpipe::plan::detail
+}  // namespace starpipe::plan

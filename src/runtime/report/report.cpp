@@ -15,7 +15,6 @@
 #include "base/messages.hpp"
 #include "base/numbers.hpp"
 #include "plan/formats/compared_run_json.hpp"
-#include "plan/formats/costs_json.hpp"
 #include "plan/formats/explanation.hpp"
 #include "plan/formats/schedule_values.hpp"
 #include "runtime/config/config_keys.hpp"

@@ -18,9 +18,6 @@
 namespace starpipe::plan {
 namespace {
 
-using detail::Column;
-using detail::Ticks;
-
 // The numbers of a column, as the page reads them.
 std::vector<std::int64_t> read(std::string_view text) {
   constexpr std::string_view characters = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
@@ -90,7 +87,7 @@ TEST(Ticks, StayBelowWhatJavaScriptHasExactly) {
 
 TEST(TimelineData, JobsHaveTheTimesOfTheTimeline) {
   const RecordedStep step = step_of("zb-h1", 0.5);
-  const auto data = detail::timeline_data({"predicted", &step}, Costs{}, ticks_of(step));
+  const auto data = timeline_data({"predicted", &step}, Costs{}, ticks_of(step));
   const auto& jobs = data["jobs"];
   const auto ids = read(jobs["id"].get<std::string>());
   const auto starts = read(jobs["start"].get<std::string>());
@@ -115,7 +112,7 @@ TEST(TimelineData, JobsHaveTheTimesOfTheTimeline) {
 
 TEST(TimelineData, IdleTimesAndJobsFillTheStep) {
   const RecordedStep step = step_of("1f1b", 0.5);
-  const auto data = detail::timeline_data({"predicted", &step}, Costs{}, ticks_of(step));
+  const auto data = timeline_data({"predicted", &step}, Costs{}, ticks_of(step));
   std::int64_t sum = 0;
   for (const auto* part : {"jobs", "idle"}) {
     for (const std::int64_t length : read(data[part]["length"].get<std::string>())) sum += length;

@@ -98,6 +98,10 @@ class Schedule {
   /// memory limits that are not one per worker.
   explicit Schedule(const ScheduleSpec& spec) : Schedule(spec, false) {}
 
+  /// Returns a spec from which an equal schedule can be made, to change parts of it. This schedule must
+  /// outlive it.
+  [[nodiscard]] ScheduleSpec spec() const;
+
   [[nodiscard]] const std::string& name() const { return name_; }
   [[nodiscard]] const StageGraph& graph() const { return graph_; }
   [[nodiscard]] int stages() const { return graph_.size(); }

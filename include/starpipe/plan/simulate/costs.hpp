@@ -78,6 +78,8 @@ struct Costs {
   /// The entry of `stage`, from 0.
   [[nodiscard]] const Durations& duration(int stage) const;
   [[nodiscard]] const StageSizes& size(int stage) const;
+  /// True if the size of any datum is known.
+  [[nodiscard]] bool has_sizes() const;
   /// What a transfer between two different workers costs when it has the link for itself.
   [[nodiscard]] Link link(int from, int to) const { return links.between(from, to); }
   /// Whether transfers may delay each other, on a port or between two workers of a rank.
