@@ -110,7 +110,7 @@ void bind_graph(py::module_& module) {
       .def_property_readonly("stages", &StageGraph::size, "Number of stages.")
       .def_property_readonly("edges", edges, "Edges (from, to), sorted.")
       .def_property_readonly("sink", &StageGraph::sink, "The stage that ends in the loss.")
-      .def_property_readonly("is_chain", &StageGraph::is_chain, "Whether stage s feeds stage s + 1 alone.")
+      .def_property_readonly("is_chain", &StageGraph::is_chain, "True if stage s feeds stage s + 1 alone.")
       .def(
           "pred",
           [](const StageGraph& self, int stage) {

@@ -73,14 +73,14 @@ class Interruption {
     if (progress_.is_none()) return;
     call([&] { progress_(progress); });
   }
-  /// Whether the search has to stop.
+  /// True if the search has to stop.
   bool stops() {
     call([] {
       if (PyErr_CheckSignals() != 0) throw py::error_already_set();
     });
     return error_.has_value();
   }
-  /// Throws the exception unless it is a KeyboardInterrupt. Whether it is one.
+  /// Throws the exception unless it is a KeyboardInterrupt. Returns true if it is one.
   [[nodiscard]] bool interrupted() const {
     if (!error_) return false;
     if (!error_->matches(PyExc_KeyboardInterrupt)) throw py::error_already_set(*error_);

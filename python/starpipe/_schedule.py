@@ -505,7 +505,7 @@ def schedules() -> list[ScheduleEntry]:
 def load_plugin(file: str | os.PathLike[str]) -> list[str]:
     """Adds the schedules of a plug-in (docs/extending.md) and returns their names.
 
-    Raises InputError, naming the file, for a file that is no plug-in or was built for another starpipe.
+    Raises InputError, naming the file, for a file that is not a plug-in or was built for another starpipe.
     """
     return _core.load_plugin(os.fspath(file))
 

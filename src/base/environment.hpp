@@ -9,12 +9,12 @@
 
 namespace starpipe {
 
-/// The value of an environment variable; nothing when it is not set. Like `getenv`, not to be called while
-/// another thread changes the environment.
+/// Returns the value of an environment variable, or nullopt if it is not set. Like `getenv`, not to be called
+/// while another thread changes the environment.
 std::optional<std::string> environment(const char* name);
 
-/// The whole number, at least 0, in an environment variable; nothing when it is not set or empty. Throws
-/// InputError, which names variable and value, for any other text.
+/// Returns the whole number, at least 0, in an environment variable, or nullopt if it is not set or empty.
+/// Throws InputError, which names variable and value, for any other text.
 std::optional<int> environment_number(const char* name);
 
 /// Sets an environment variable for its own lifetime and then restores it. Both change the environment of the
@@ -46,9 +46,9 @@ class ReservedVariable {
   ReservedVariable& operator=(const ReservedVariable&) = delete;
 
   [[nodiscard]] const char* name() const { return name_; }
-  /// Whether it was set before this object.
+  /// True if it was set before this object.
   [[nodiscard]] bool was_set() const { return before_.has_value(); }
-  /// The place of the value in the environment; null when the variable was unset since. Throws
+  /// Returns the place of the value in the environment; null when the variable was unset since. Throws
   /// std::length_error when a value of `wanted` characters does not fit there.
   [[nodiscard]] char* find(std::size_t wanted) const;
 
@@ -63,7 +63,7 @@ class ReservedVariable {
 /// No other thread may read this variable at these two moments.
 class ScopedValue {
  public:
-  /// `variable` must outlive this. Throws std::length_error when there is no room.
+  /// `variable` must outlive this. Throws std::length_error if the value does not fit.
   ScopedValue(const ReservedVariable& variable, std::string_view value);
   ~ScopedValue();
   ScopedValue(const ScopedValue&) = delete;
@@ -77,7 +77,7 @@ class ScopedValue {
   std::optional<std::string> before_;
 };
 
-/// Whether this code runs on StarPU's build for SimGrid: on simulated GPUs and links, in simulated time
+/// True if this code runs on StarPU's build for SimGrid: on simulated GPUs and links, in simulated time
 /// (docs/simulated-clusters.md). All threads of StarPU are then coroutines of one thread. They switch only
 /// where StarPU, MPI or SimGrid wait. So nothing may block by other means, and no thread of ours may run.
 #ifdef STARPIPE_ON_SIMGRID

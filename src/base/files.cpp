@@ -29,7 +29,7 @@ namespace fs = std::filesystem;
 
 std::string reason(int error) { return std::generic_category().message(error); }
 
-/// Whether bytes go straight into `target`, which has `status`: into a device or a pipe, and through a link
+/// True if bytes go straight into `target`, which has `status`: into a device or a pipe, and through a link
 /// whose file has no name any more (/dev/stdout when standard output is a file that was deleted). A rename
 /// would replace the device or the link.
 bool is_written_directly(const fs::path& target, const fs::file_status& status) {
@@ -37,7 +37,7 @@ bool is_written_directly(const fs::path& target, const fs::file_status& status) 
   return fs::exists(status) && (!fs::is_regular_file(status) || fs::is_symlink(target, error));
 }
 
-/// Whether a file that cannot be created, with this error, was named wrongly. A full disk is nobody's
+/// True if a file that cannot be created, with this error, was named wrongly. A full disk is not the user's
 /// mistake.
 bool is_users_mistake(int error) {
   return error != ENOSPC && error != EDQUOT && error != EIO && error != EMFILE && error != ENFILE;
@@ -59,7 +59,7 @@ class RemovedUnlessRenamed {
   fs::path file_;
 };
 
-/// The suffix with its letters as they are. The file ".json" has the suffix ".json", unlike with
+/// Returns the suffix with its letters as they are. The file ".json" has the suffix ".json", unlike with
 /// `fs::path::extension`.
 std::string written_suffix(const fs::path& file) {
   const std::string name = file.filename().string();
@@ -67,10 +67,10 @@ std::string written_suffix(const fs::path& file) {
   return dot == std::string::npos || name == "." || name == ".." ? "" : name.substr(dot);
 }
 
-/// The most bytes that `read_file` reads.
+/// The maximum number of bytes that `read_file` reads.
 constexpr std::uintmax_t max_text_bytes = std::uintmax_t{1} << 30U;
 
-/// Whether a person may type the file's content.
+/// True if a person may type the file's content.
 bool is_terminal(const fs::path& file) {
   const int descriptor = ::open(file.c_str(), O_RDONLY | O_NOCTTY | O_NONBLOCK | O_CLOEXEC);
   if (descriptor < 0) return true;  // opening it again tells why
@@ -226,7 +226,7 @@ std::runtime_error write_error(const std::filesystem::path& file, int error) {
       fmt::format("cannot write {}: {}", file.string(), std::generic_category().message(error)));
 }
 
-// `flags`: of open, beside those for reading.
+// `flags`: of open, besides the flags for reading.
 void sync(const std::filesystem::path& path, int flags) {
   const int descriptor = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | flags);
   if (descriptor < 0) throw write_error(path, errno);

@@ -9,12 +9,12 @@
 
 namespace starpipe {
 
-/// Writes text on standard error at once. Throws nothing: a message is not a result, so a run goes on when
-/// standard error is closed, or a file on a full disk. Thread-safe.
+/// Writes text on standard error at once. Throws nothing: a message is not a result, so a run continues when
+/// standard error is closed, or is a file on a full disk. Thread-safe.
 void print_message(std::string_view text) noexcept;
 
-/// The text as one line for messages, which quote what users wrote. Control characters become spaces. Bytes
-/// that are not UTF-8 become \xNN, with their value NN in hexadecimal.
+/// Returns the text as one line for messages, which quote what users wrote. Control characters become spaces.
+/// Bytes that are not UTF-8 become \xNN, with their value NN in hexadecimal.
 std::string one_line(std::string_view text);
 
 /// Opens /dev/null as standard input, output and error where they are closed. Otherwise the next file that
@@ -53,13 +53,13 @@ struct TableColumn {
 /// The cells of one line. The headings are a row like any other.
 using TableRow = std::vector<std::string>;
 
-/// A table as text, one line a row, with two spaces between columns. Each column is as wide as its widest
-/// cell, and at least `min_width`. Columns without an entry in `columns` are aligned right. A left-aligned
-/// last column is not padded. Rows may have fewer cells than others. Cells are ASCII.
+/// Returns a table as text, one line per row, with two spaces between columns. Each column is as wide as its
+/// widest cell, and at least `min_width`. Columns without an entry in `columns` are aligned right. A
+/// left-aligned last column is not padded. Rows may have fewer cells than others. Cells are ASCII.
 std::string table_text(std::span<const TableRow> rows, std::span<const TableColumn> columns = {});
 
-/// The rows as CSV (RFC 4180, with a newline alone at the end of each line): cells with commas, quotes or
-/// line breaks are quoted.
+/// Returns the rows as CSV (RFC 4180, with a newline alone at the end of each line): cells with commas,
+/// quotes or line breaks are quoted.
 std::string csv_text(std::span<const TableRow> rows);
 
 }  // namespace starpipe

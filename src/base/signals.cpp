@@ -48,8 +48,8 @@ void handle_ending_signal(int signal, siginfo_t* info, void* /*context*/) {
 // `main`: UCX does so with SIGHUP.
 std::array<bool, NSIG> ignored_at_start{};
 
-// Whether the signal is to end this process. A timer's signal whose handler is not ours belongs to a
-// profiler, which expects the signal many times a second.
+// True if the signal is to end this process. A timer's signal whose handler is not ours belongs to a
+// profiler, which expects the signal many times per second.
 bool is_ending(int signal) {
   struct sigaction now {};
   sigaction(signal, nullptr, &now);

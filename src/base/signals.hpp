@@ -18,10 +18,10 @@ namespace starpipe {
 inline constexpr std::array ending_signals = {SIGHUP,  SIGINT,  SIGQUIT, SIGTERM,   SIGUSR1,
                                               SIGUSR2, SIGXCPU, SIGALRM, SIGVTALRM, SIGPROF};
 
-/// The exit status of a process that `signal` has ended, as shells give it.
+/// Returns the exit status of a process that `signal` has ended, as shells give it.
 constexpr int status_of_signal(int signal) { return 128 + signal; }
 
-/// The ending signal that an exit status stands for; nothing for all other statuses.
+/// Returns the ending signal that an exit status stands for, or nullopt for all other statuses.
 std::optional<int> signal_of_status(int status);
 
 /// "signal 15 (Terminated)".
@@ -33,8 +33,8 @@ std::string signal_text(int signal);
 /// this call, a signal counts as ignored if the process ignores it when a function below is called.
 void note_ignored_signals() noexcept;
 
-/// The set of ending signals. It lacks the signals that the process ignores, and signals of timers (SIGALRM,
-/// SIGVTALRM, SIGPROF) that a profiler handles.
+/// Returns the set of ending signals. It lacks the signals that the process ignores, and signals of timers
+/// (SIGALRM, SIGVTALRM, SIGPROF) that a profiler handles.
 sigset_t ending_signal_set();
 
 /// For programs only, since signals belong to the program. From now on an ending signal removes the files of
@@ -54,8 +54,7 @@ sigset_t ending_signal_set();
 void end_on_signals(std::string_view subject, int pause_ms = 0);
 
 /// The same, but the ending signals are blocked in the calling thread, and so in the threads that it starts,
-/// until `unblock_ending_signals`. For a process of which it is not known yet whether other processes wait
-/// for it.
+/// until `unblock_ending_signals`. For a process that does not know yet whether other processes wait for it.
 void hold_signals_to_end_on(std::string_view subject, int pause_ms = 0);
 
 /// Unblocks the signals that hold_signals_to_end_on() blocked. If one of them has come since, it ends the
@@ -76,7 +75,7 @@ void sleep_through_signals(std::chrono::milliseconds time) noexcept;
 void write_text(int descriptor, const char* text) noexcept;
 
 /// While this object lives, a signal that ends the process (see end_on_signals) removes the file first. The
-/// destructor keeps the file. Thread-safe. Does nothing when eight other objects exist, or when the name is
+/// destructor keeps the file. Thread-safe. Does nothing if eight other objects exist, or if the name is
 /// longer than the system allows.
 class RemovedOnSignal {
  public:

@@ -110,10 +110,10 @@ class Search(CommandTest):
         text = self.ok("search", "--workers", 2, "--microbatches", 4, "--chunks", 1, "--stash", "3MiB", "--quiet", "--budget", 0.1)
         self.assertRegex(text, r"; stashes of up to (3|6|9|12)\.0 MiB on a worker; ")
         self.refused(["search", "--workers", 2, "--microbatches", 6, "--chunks", 2, "--layout", "v", "--stash",
-                      "3,1,2,5", "--memory-limit", "7"], "least feasible limit is 8")
+                      "3,1,2,5", "--memory-limit", "7"], "smallest feasible limit is 8")
         # Shares of 13000, 13000, 13000 and 12001 bytes in three: whole bytes, and enough of them.
         uneven = ["--workers", 4, "--microbatches", 4, "--stash", "13000,13000,13000,12001", "--memory-limit"]
-        self.refused(["search", *uneven, 1000], "least feasible limit is 12751,")
+        self.refused(["search", *uneven, 1000], "smallest feasible limit is 12751,")
         self.search(*uneven, 12751, budget=0.1)
 
     def test_bytes_of_shares_are_divided(self):
@@ -145,7 +145,7 @@ class Search(CommandTest):
 
     def test_refused(self):
         good = ["search", "--workers", 2, "--microbatches", 3, "--chunks", 2]
-        self.refused([*good, "--memory-limit", 1], "memory limit of 1", "least feasible limit is 2")
+        self.refused([*good, "--memory-limit", 1], "memory limit of 1", "smallest feasible limit is 2")
         self.refused([*good, "--memory-limit", -1], "--memory-limit -1")
         self.refused([*good, "--memory-limit", "1e-320"], "memory limit")
         self.refused([*good, "--memory-limit", "12GiB"], "--memory-limit 12GiB", "--stash")

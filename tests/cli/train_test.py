@@ -585,7 +585,7 @@ class Train(CommandTest):
                             environment={"CUDA_VISIBLE_DEVICES": ""})
 
     def test_plugins_that_are_none(self):
-        self.refused_by_all(["mlp.yaml", "--plugin", "text"], "text", "no plug-in")
+        self.refused_by_all(["mlp.yaml", "--plugin", "text"], "text", "not a plug-in")
         self.refused_by_all(["mlp.yaml", "--set", "schedule.plugin=[missing.so]"], "missing.so", "No such file")
 
     def test_policies_of_a_library(self):

@@ -212,7 +212,7 @@ class Plugins(CommandTest):
         self.refused(["schedule", "list", "--plugin", "nameless.so"], "nameless.so", "starpipe_plugin")
 
     def test_handing_over(self):
-        for odd, word in (("throw", "no std::exception"), ("throw exception", "two lines"), ("nothing", "no schedule"),
+        for odd, word in (("throw", "not a std::exception"), ("throw exception", "two lines"), ("nothing", "no schedule"),
                           ("taken", "'1f1b' is taken"), ("twice", "'sound' is taken"), ("blank name", "blanks"),
                           ("no name", "name"), ("no stages", "0 stages"), ("option twice", "'copies': it is there twice"),
                           ("option out of range", "'copies': its default"), ("no function", "'no-function'")):
@@ -220,7 +220,7 @@ class Plugins(CommandTest):
                 self.refused(command, PLUGIN, word, environment={"STARPIPE_ODD": odd})
         self.refused(["plugin", "check", PLUGIN], PLUGIN, "signal 11", environment={"STARPIPE_ODD": "crash"})
 
-    FAULTS = {"throws-int": "no std::exception", "throws-out-of-range": "threw", "n-throws": "no std::exception",
+    FAULTS = {"throws-int": "not a std::exception", "throws-out-of-range": "threw", "n-throws": "not a std::exception",
               "no-n": "w and n", "refuses-all": "not today", "more-workers": "asked for", "fewer-microbatches": "micro-batches",
               "other-graph": "graph", "off-worker": "which does not exist", "cycle": "cycle"}
 

@@ -71,7 +71,7 @@ class Reports(unittest.TestCase):
         report = Report(self.folder / "plan.json")
         self.assertIsNone(report.measured)
         self.assertEqual(report.predicted.makespan, starpipe.simulate(self.schedule).makespan)
-        with self.assertRaisesRegex(InputError, 'plan.json: no "explain": this is no report of `starpipe train'):
+        with self.assertRaisesRegex(InputError, 'plan.json: no "explain": not a report of `starpipe train'):
             report.explain()
 
     @needs_command

@@ -42,7 +42,7 @@ class Search(unittest.TestCase):
 
     def test_refusals(self):
         for words, changes in (
-            ("no schedule fits a memory limit of 1: the least feasible limit is 2", {"memory_limit": 1}),
+            ("no schedule fits a memory limit of 1: the smallest feasible limit is 2", {"memory_limit": 1}),
             ("budget: expected a number, got 'x'", {"budget": "x"}),
             ("budget: expected a number from 0.01 to 1e\\+06, got inf", {"budget": float("inf")}),
             ("budget: expected a number from 0.01 to 1e\\+06, got nan", {"budget": float("nan")}),

@@ -6,11 +6,11 @@
 
 namespace starpipe {
 
-/// The index in a container of the stage, micro-batch, worker, ... with this number. Such numbers are ints >=
-/// 0.
+/// Returns the index in a container of the stage, micro-batch, worker, ... with this number. Such numbers are
+/// ints >= 0.
 constexpr std::size_t index(int number) { return static_cast<std::size_t>(number); }
 
-/// The index in a container that has an element for each value of an enumeration.
+/// Returns the index in a container that has an element for each value of an enumeration.
 template <class Enum>
 requires std::is_enum_v<Enum>
 constexpr std::size_t index(Enum value) { return static_cast<std::size_t>(value); }

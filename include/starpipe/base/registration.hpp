@@ -8,7 +8,7 @@ namespace starpipe {
 
 // Schedules, layers and networks register themselves in file-scope initialisers. An exception there would end
 // the program before `main` without a message. So a registration that fails keeps its error here, and the
-// first use of a registry throws it. Not thread-safe: registrations run one after the other.
+// first use of a registry throws it. Not thread-safe: registrations run sequentially.
 
 /// A layer, loss or network that was registered.
 struct Registration {
@@ -16,8 +16,8 @@ struct Registration {
   std::string name;
 };
 
-/// Adds a registration that succeeded to `registrations()`. What this list has gained when a plug-in has been
-/// loaded is what the plug-in adds.
+/// Adds a registration that succeeded to `registrations()`. The registrations that are new after a plug-in
+/// was loaded belong to the plug-in.
 void keep_registration(Registration registration);
 
 /// The registrations that succeeded, in their order.

@@ -23,37 +23,37 @@ struct PageTimeline {
 /// A report or a schedule on the page. Refers to the report, which must outlive the call.
 struct PageRun {
   std::string title;  ///< the name of the report's file, or of the schedule
-  std::string unit;   ///< of all times: "s", or empty when it has no name
+  std::string unit;   ///< of all times: "s", or empty without a name
   Costs costs;        ///< `sizes` and `shared` are read: for the bytes that workers hold and exchange
   std::vector<PageTimeline> timelines;  ///< of one number of workers and stages; at least one
-  /// Shown beside the timelines: a report of `train` or `compare`, or the figures of a `search`. Null:
-  /// nothing. See `report_for_page`.
+  /// Shown with the timelines: a report of `train` or `compare`, or the figures of a `search`. May be null.
+  /// See `report_for_page`.
   const nlohmann::ordered_json* report = nullptr;
 };
 
-/// The prediction and the median step of a run. `run` and `report` must outlive the result.
+/// Returns the prediction and the median step of a run. `run` and `report` must outlive the result.
 PageRun compared_page_run(const std::string& title, const ComparedRun& run,
                           const nlohmann::ordered_json& report);
 
-/// A smaller report for the page: without the records of steps, which the timelines have, and without the
-/// offsets of the data.
+/// Returns a smaller report for the page: without the records of steps, which the timelines have, and without
+/// the offsets of the data.
 nlohmann::ordered_json report_for_page(nlohmann::ordered_json report);
 
-/// Whether this program was built with the page.
+/// True if this program was built with the page.
 bool has_page();
 
 /// Throws InputError when the program was built without the page. The message names `option` and says how to
 /// get the page.
 void require_page(std::string_view option);
 
-/// The page as HTML text: one file that needs no network and no other file. Each run has its jobs, idle times
-/// by cause, critical path, memory over time and traffic. No text of a report can become markup: the data are
-/// JSON without "<", ">" and "&", and ASCII. Throws InputError when the program was built without the page.
-/// O(jobs log jobs).
+/// Returns the page as HTML text: one file that needs no network and no other file. Each run has its jobs,
+/// idle times by cause, critical path, memory over time and traffic. No text of a report can become markup:
+/// the data are JSON without "<", ">" and "&", and ASCII. Throws InputError when the program was built
+/// without the page. O(jobs log jobs).
 std::string report_page(std::span<const PageRun> runs);
 
-/// The page of viewer/ without data, as HTML: the build generates the source. Empty when the program was
-/// built without the page.
+/// Returns the page of viewer/ without data, as HTML: the build generates the source. Empty if the program
+/// was built without the page.
 std::string_view page_template();
 
 /// Stands in the template where the data go, once.

@@ -32,7 +32,7 @@ std::string paint(std::string text, const Job& job) {
   return text;
 }
 
-/// The largest step such that all starts and ends are multiples of it. Nothing when that is below a
+/// Returns the largest step such that all starts and ends are multiples of it, or nullopt if it is below a
 /// thousandth of the makespan.
 std::optional<double> common_step(const Schedule& schedule, const Timeline& timeline, double origin) {
   const double tolerance = timeline.makespan * 1e-9;
@@ -59,7 +59,7 @@ class Drawing {
         gutter_(fmt::formatted_size("worker {} ", schedule.workers() - 1)),
         unit_(options.unit, timeline.makespan) {}
 
-  /// The drawing, or nothing when no pass takes time.
+  /// Returns the drawing, or nullopt if no pass takes time.
   std::optional<std::string> draw() {
     if (!(timeline_.makespan > 0)) return std::nullopt;
     // Labels name the stage when a worker has several stages. Where such labels are too wide, the
@@ -130,7 +130,7 @@ class Drawing {
   }
   [[nodiscard]] bool fits() const { return scale_ * timeline_.makespan <= room(); }
 
-  /// The smallest scale (columns per unit of time) at which every label fits.
+  /// Returns the smallest scale (columns per unit of time) at which every label fits.
   [[nodiscard]] double label_scale() const {
     const auto step = common_step(schedule_, timeline_, origin_);
     double scale = 0;
@@ -174,7 +174,8 @@ class Drawing {
     text += '\n';
   }
 
-  /// One character a column: the pass with the most time in it, or a dot when the worker is idle for longer.
+  /// Draws one character per column: the pass that takes the longest in it, or a dot if the worker is idle
+  /// for longer.
   void draw_scaled_row(std::size_t worker, const std::vector<JobId>& jobs, std::string& text) const {
     struct Share {
       double time = 0;
@@ -235,7 +236,7 @@ class Drawing {
 
 std::string summary(const Schedule& schedule, const Timeline& timeline, const ShownUnit& unit) {
   const auto workers = index(schedule.workers());
-  std::vector<TableRow> rows(workers + 1);  // the headings, and a row a worker
+  std::vector<TableRow> rows(workers + 1);  // the headings, and a row per worker
   // Adds a column. Unless it is shown `always`, it is left out when all of its cells are 0.
   const auto add = [&](const std::string& head, auto cell, bool always) {
     std::vector<std::string> cells;

@@ -46,12 +46,12 @@ class JobLabels {
  private:
   struct Style {
     double size = 0;       // of the font, in pixels; 0 for no label
-    bool numbers = false;  // the label is the micro-batch alone, because there is no room for more
+    bool numbers = false;  // the label is the micro-batch alone, for lack of room
   };
 
   [[nodiscard]] double width(JobId id) const;
   [[nodiscard]] bool fits(JobId id, Style style) const;
-  // The richest and largest style that most jobs of `pass` have room for.
+  // Returns the richest and largest style that most jobs of `pass` have room for.
   [[nodiscard]] Style style_of(Pass pass) const;
 
   const Schedule& schedule_;
@@ -68,7 +68,7 @@ constexpr std::size_t looks = 3;
 
 Look look_of(Pass pass);
 
-/// The SVG attributes of cells of one look and hue, an index of `palette`.
+/// Returns the SVG attributes of cells of one look and hue, an index of `palette`.
 std::string paint(Look look, std::size_t hue);
 
 /// The colour of labels on such cells.

@@ -28,20 +28,20 @@ struct RunFrame {
 
 // Idle time is hatched by its cause.
 
-/// The <pattern> elements of all causes, for <defs>.
+/// Returns the <pattern> elements of all causes, for <defs>.
 std::string idle_patterns();
 
-/// The SVG attribute that fills an area with the hatching of a cause.
+/// Returns the SVG attribute that fills an area with the hatching of a cause.
 std::string idle_fill(IdleCause cause);
 
-/// What the legend says of a cause.
+/// Returns the legend's text for a cause.
 std::string_view idle_meaning(IdleCause cause);
 
 /// Appends the idle parts of a run to `svg`, each as a <rect> whose title says what the worker waited for.
 void draw_idle(std::span<const IdlePart> parts, const Schedule& schedule, const RunFrame& frame,
                const ShownUnit& unit, std::string& svg);
 
-/// The SVG attributes of the critical path's outlines.
+/// Returns the SVG attributes of the critical path's outlines.
 std::string critical_stroke();
 
 /// Appends the critical path to `svg`: an outline around each of its jobs, and a line through each wait, to

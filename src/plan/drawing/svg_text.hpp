@@ -17,7 +17,7 @@ constexpr const char* faint_ink = "#59636e";
 
 /// Returns `one_line` of the text with XML markup escaped.
 std::string escape(std::string_view text);
-/// A number of pixels, with at most two decimals.
+/// Returns a number of pixels, with at most two decimals.
 std::string px(double value);
 /// Width in pixels of `text` in a common sans serif of `size` pixels, rather too wide than too narrow.
 double text_width(std::string_view text, double size);
@@ -51,7 +51,7 @@ inline constexpr std::array<Hue, 8> palette = {{{"#a9d0f2", "#1c5d9c", 153, 25},
 /// Index in `palette` of the hue of a micro-batch. The palette repeats.
 constexpr std::size_t hue_of(int microbatch) { return index(microbatch) % palette.size(); }
 
-/// The distance of the ticks of an axis: the smallest 1, 2 or 5 times a power of ten that is at least
+/// Returns the distance of the ticks of an axis: the smallest 1, 2 or 5 times a power of ten that is at least
 /// `min`, which must be positive.
 double tick_step(double min);
 

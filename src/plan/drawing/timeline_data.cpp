@@ -89,7 +89,8 @@ ordered_json jobs_of(const RecordedStep& step, const Ticks& ticks) {
   return jobs;
 }
 
-/// The job for which a worker was idle: that it waited for, or which the order held back. Nothing: -1.
+/// Returns the job for which a worker was idle: that it waited for, or which the order held back. Nothing:
+/// -1.
 std::int64_t job_of(const IdlePart& part) {
   if (part.cause == IdleCause::order) return part.held_back ? whole(*part.held_back) : -1;
   return part.producer ? whole(*part.producer) : -1;
@@ -125,8 +126,8 @@ ordered_json idle_of(const RecordedStep& step, const Ticks& ticks) {
           {"job", std::move(job).take()}};
 }
 
-/// The critical path from its start on, each part from the end of the one before. "kind" has a digit for each
-/// part; "from" is the sender of a transfer, else -1.
+/// Returns the critical path from its start on, each part from the end of the one before. "kind" has a digit
+/// for each part; "from" is the sender of a transfer, else -1.
 ordered_json path_of(const RecordedStep& step, const Ticks& ticks) {
   const std::vector<PathPart> parts = critical_path(step);
   Column length;
@@ -146,7 +147,7 @@ ordered_json path_of(const RecordedStep& step, const Ticks& ticks) {
           {"from", std::move(from).take()}};
 }
 
-/// What workers hold, by worker, as differences to the step before.
+/// Returns the memory of each worker, as differences to the step before.
 ordered_json memory_of(const RecordedStep& step, const Costs& costs, const Ticks& ticks) {
   Column time;
   Column stashes;

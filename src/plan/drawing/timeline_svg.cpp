@@ -264,7 +264,7 @@ class Svg {
   bool plain_idle_ = false;                         ///< some run has no causes
   bool path_ = false;                               ///< some run's critical path is drawn
   bool memory_;
-  int foot_lines_ = 0;       ///< the most lines at the foot of a cell: a worker's stages but one
+  int foot_lines_ = 0;       ///< the maximum number of lines at the foot of a cell: a worker's stages but one
   bool any_label_ = false;   ///< some cell says "F2"
   bool any_number_ = false;  ///< some cell's label is the micro-batch alone
   std::string body_;

@@ -45,7 +45,8 @@ void require_drawable(std::size_t jobs);
 /// for. Throws InputError as `require_drawable` does.
 std::string timeline_svg(std::span<const SvgRun> runs, const SvgOptions& options = {});
 
-/// A step to draw with the causes of its idle time and its critical path. `step` must outlive the result.
+/// Returns a step to draw with the causes of its idle time and its critical path. `step` must outlive the
+/// result.
 SvgRun explained_run(const std::string& title, const RecordedStep& step);
 
 }  // namespace starpipe::plan

@@ -8,8 +8,8 @@
 namespace starpipe::plan {
 namespace {
 
-/// The step's own times, for the planned workers. Where a job or its producer ran on another worker, the
-/// planned transfer was not measured. Its predicted time counts.
+/// Returns the step's own times, for the planned workers. Where a job or its producer ran on another worker,
+/// the planned transfer was not measured. Its predicted time counts.
 JobTimes times_as_planned(const RecordedStep& step, const Costs& costs) {
   JobTimes times = step.times(true);
   // With one latency for all transfers no simulation is needed, and no rounding comes in.

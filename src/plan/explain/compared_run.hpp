@@ -23,23 +23,23 @@ struct Difference {
   [[nodiscard]] double durations() const { return own_durations - predicted; }
   [[nodiscard]] double transfers() const { return own_transfers - own_durations; }
   [[nodiscard]] double order() const { return own_order - own_transfers; }
-  /// What no simulation has: StarPU, the policy and the operating system.
+  /// Everything that the simulation does not model: StarPU, the policy and the operating system.
   [[nodiscard]] double runtime() const { return measured - own_order; }
 };
 
 /// Where the step ran a job, or a job that it reads from, on another worker than planned, its transfer time
 /// counts with the order: `own_transfers` has the predicted time there.
 ///
-/// `costs`: those of the prediction. Throws InputError as `simulate` does. O(jobs log jobs).
+/// `costs`: of the prediction. Throws InputError as `simulate` does. O(jobs log jobs).
 Difference difference(const RecordedStep& step, const Costs& costs);
 
-/// The steps of a run beside their prediction. Times in seconds; steps are counted from 1.
+/// The steps of a run with their prediction. Times in seconds; steps are counted from 1.
 struct ComparedRun {
   int first_step = 1;   ///< the steps from this one are compared, as many as `differences` has entries
   int median_step = 1;  ///< the step with the median makespan
   std::vector<Difference> differences;  ///< of each compared step
   Costs costs;                          ///< of the prediction
-  /// Work of each stage's passes in any one unit, such as FLOPs: one entry a stage, or one for all stages.
+  /// Work of each stage's passes in any one unit, such as FLOPs: one entry per stage, or one for all stages.
   std::vector<Durations> work = {Durations{}};
   std::optional<int> groups = {};  ///< with which the schedule was made (ScheduleRequest::groups)
   RecordedStep predicted;          ///< simulated with `costs`

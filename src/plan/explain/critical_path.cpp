@@ -41,7 +41,7 @@ class BackwardWalk {
   }
 
   // Adds what lies between the start of `id` and the end of the job for which it waited last. Returns that
-  // job; nothing at the begin of the step.
+  // job, or nullopt at the begin of the step.
   std::optional<JobId> before(JobId id) {
     const InputWait wait = input_wait(step_, id);
     const PathPart runtime = {.kind = PathPart::Kind::runtime, .job = id};

@@ -24,14 +24,14 @@ struct PathPart {
   int from = -1;  ///< transfer: the worker that sends
 };
 
-/// The chain of jobs and waits that decides the makespan. It is found backwards, from the job that ended
-/// last. Each job is preceded by what its start waited for last: the job before it on its worker, or a result
-/// from another worker. If both ended at the same time, it is the job before on the worker. The parts are in
-/// the order of time, and each begins where the one before ends, so they sum to the makespan. Parts without
-/// length are left out. O(jobs).
+/// Returns the chain of jobs and waits that decides the makespan. It is found backwards, from the job that
+/// ended last. Each job is preceded by what its start waited for last: the job before it on its worker, or a
+/// result from another worker. If both ended at the same time, it is the job before on the worker. The parts
+/// are in the order of time, and each begins where the one before ends, so they sum to the makespan. Parts
+/// without length are left out. O(jobs).
 std::vector<PathPart> critical_path(const RecordedStep& step);
 
-/// What the critical path consists of.
+/// The parts of the critical path, summed.
 struct PathSummary {
   struct Jobs {
     int stage = 0;

@@ -126,7 +126,7 @@ std::vector<IdlePart> idle_parts(const RecordedStep& step) {
 
 namespace {
 
-// The sums by key as a list of `Item{key..., seconds}`, the largest first.
+// Returns the sums by key as a list of `Item{key..., seconds}`, the largest first.
 template <class Item, class Sums>
 std::vector<Item> largest_first(const Sums& sums) {
   std::vector<Item> items;
@@ -181,7 +181,7 @@ class Chains {
     times_.push_back(piece.end);
   }
 
-  // What the worker does now; null when all its pieces are over.
+  // Returns the piece that the worker runs now; null if all its pieces are over.
   [[nodiscard]] const Piece* piece(std::size_t worker) const {
     return now_[worker] < pieces_[worker].size() ? &pieces_[worker][now_[worker]] : nullptr;
   }
@@ -192,7 +192,7 @@ class Chains {
     return idle.cause == IdleCause::producer || (idle.cause == IdleCause::order && idle.producer);
   }
 
-  // The job that runs where the chain from `worker` ends; nothing when none runs there.
+  // Returns the job that runs where the chain from `worker` ends, or nullopt if none runs there.
   [[nodiscard]] std::optional<JobId> running(std::size_t worker) const {
     // Where clocks differ, workers may seem to wait for each other. So the chain has at most all of them.
     for (std::size_t hops = 0; hops < pieces_.size(); ++hops) {

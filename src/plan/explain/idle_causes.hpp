@@ -46,8 +46,8 @@ struct IdlePart {
   std::optional<JobId> held_back = {};  ///< order: a job that was ready
 };
 
-/// The idle parts of all workers, worker by worker. A worker without jobs has one part, drain. O(jobs log
-/// jobs).
+/// Returns the idle parts of all workers, worker by worker. A worker without jobs has one part, drain. O(jobs
+/// log jobs).
 std::vector<IdlePart> idle_parts(const RecordedStep& step);
 
 /// Seconds by worker and cause (index of IdleCause).
@@ -60,11 +60,11 @@ struct ProducerWait {
   int worker = 0;      ///< that runs these jobs
   double seconds = 0;  ///< sum over all workers that waited
 };
-/// The jobs that workers waited for (causes producer and order), the largest sum first. When worker A waits
-/// for worker B, the time counts for the job that B runs. When B waits too, for worker C, the time counts for
-/// the job that C runs, and so on along the chain. So the result names the slow stage, not the stages that
-/// wait for it. When the chain ends at a transfer or at the runtime, the time counts for no job.
-/// `parts`: those of `step`. O(jobs log jobs + jobs * workers).
+/// Returns the jobs that workers waited for (causes producer and order), the largest sum first. When worker A
+/// waits for worker B, the time counts for the job that B runs. When B waits too, for worker C, the time
+/// counts for the job that C runs, and so on along the chain. So the result names the slow stage, not the
+/// stages that wait for it. When the chain ends at a transfer or at the runtime, the time counts for no job.
+/// `parts`: of `step`. O(jobs log jobs + jobs * workers).
 std::vector<ProducerWait> producer_waits(std::span<const IdlePart> parts, const RecordedStep& step);
 
 /// Idle time while data was under way.
@@ -73,10 +73,10 @@ struct LinkWait {
   int to = 0;
   double seconds = 0;  ///< cause transfer
 };
-/// The largest first.
+/// Returns the waits by link, the largest first.
 std::vector<LinkWait> link_waits(std::span<const IdlePart> parts);
 
-/// What the inputs of a job from other workers did before it started, as points in time.
+/// Points in time of the inputs that a job receives from other workers.
 struct InputWait {
   LastInput input;
   double produced = 0;  ///< end of the last producer on another worker; without one, the begin of the step
@@ -85,7 +85,7 @@ struct InputWait {
   double startable = 0;      ///< from here on only the worker and the runtime hold the job back
 };
 
-/// That of job `id`. O(producers).
+/// Returns the wait of job `id`. O(producers).
 InputWait input_wait(const RecordedStep& step, JobId id);
 
 }  // namespace starpipe::plan

@@ -49,7 +49,7 @@ void require_runs(const Schedule& planned, std::span<const JobRun> jobs) {
   }
 }
 
-// The schedule as it was run: `order` has every job in the order of starts.
+// Returns the schedule as it was run: `order` has every job in the order of starts.
 Schedule run_in_order(const Schedule& planned, const std::vector<int>& worker,
                       const std::vector<JobId>& order) {
   std::vector<std::int64_t> position(planned.id_count(), 0);
@@ -87,7 +87,7 @@ double fetch_begin(const RecordedStep& step, JobId id) {
 }
 
 // When the weight gradient to which a job adds was free for it. Under a policy that chooses the workers, jobs
-// that add to one gradient run one after the other, and a job is ready only when the one before has ended.
+// that add to one gradient run sequentially, and a job is ready only when the one before has ended.
 class FreeGradients {
  public:
   explicit FreeGradients(const RecordedStep& step) : step_(step) {
@@ -99,7 +99,8 @@ class FreeGradients {
     for (auto& [gradient, ends] : ends_) std::ranges::sort(ends);
   }
 
-  // The end of the last job that added to the gradient before `id` was ready; 0 when `id` waits for none.
+  // Returns the end of the last job that added to the gradient before `id` was ready; 0 when `id` waits for
+  // none.
   [[nodiscard]] double since(JobId id) const {
     if (ends_.empty() || !adds(id)) return 0;
     const std::vector<double>& ends = ends_.at(key(id));

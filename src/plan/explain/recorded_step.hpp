@@ -22,45 +22,46 @@ struct RecordedStep {
   std::vector<double> submitted;  ///< may be negative. Simulated: all 0
   /// For jobs that receive something, as JobTimes::transfer defines it; 0 for others. See `measured_step`.
   std::vector<double> transfer;
-  /// Whether the job receives something and its worker would have seen a longer transfer. Not so when a
-  /// producer on the job's own worker ended after the last one elsewhere: nobody waited for the transfer.
+  /// True if the job receives something and its worker would have seen a longer transfer. False if a producer
+  /// on the job's own worker ended after the last one elsewhere: the job did not wait for the transfer.
   std::vector<bool> transfer_observed;
   bool prefetch = true;  ///< as in Costs
 
-  /// The step's own durations, and with `transfers` its own transfer times too.
+  /// Returns the step's own durations, and with `transfers` its own transfer times too.
   [[nodiscard]] JobTimes times(bool transfers) const;
 };
 
-/// The record of a measured step. `jobs`: each job of `planned` once, in any order. Times are shifted so that
-/// the first job starts at 0. A ready time later than the start counts as the start, and a submission later
-/// than the ready time as the ready time. `costs`: its sizes and `prefetch` are read.
+/// Returns the record of a measured step. `jobs`: each job of `planned` once, in any order. Times are shifted
+/// so that the first job starts at 0. A ready time later than the start counts as the start, and a submission
+/// later than the ready time as the ready time. `costs`: its sizes and `prefetch` are read.
 ///
 /// With prefetch, a transfer lasts from the end of the last producer on another worker, or from the
 /// submission of the job if that came later, until the job was ready. Where it was not observed this is only
 /// a bound, and the smaller of the bound and a median counts: of the transfers observed in the step on the
 /// same link, or of all where there are none. Without prefetch a job is ready when it starts, and its
 /// transfer lasts from the time at which it was submitted, its producers and the job before it on its worker
-/// had ended. What a worker fetched before the first job started does not count: no makespan has it.
+/// had ended. Fetches before the first job's start do not count, since no makespan has them.
 ///
 /// Throws InputError for a job that is missing, unknown or there twice, for a worker that does not exist, for
 /// a time that is not finite or an end before its start, and for an order that data dependencies forbid.
 /// O(jobs log jobs).
 RecordedStep measured_step(const Schedule& planned, std::span<const JobRun> jobs, const Costs& costs = {});
 
-/// The record of a simulated step: of `simulate(schedule, costs, times)`, with its errors. All jobs count as
-/// submitted at time 0. Times are not shifted: the first job may start later, when it must fetch its weights.
+/// Returns the record of a simulated step: of `simulate(schedule, costs, times)`, with its errors. All jobs
+/// count as submitted at time 0. Times are not shifted: the first job may start later, when it must fetch its
+/// weights.
 RecordedStep simulated_step(const Schedule& schedule, const Costs& costs, const JobTimes& times = {});
 
 /// The last input of a job that comes from another worker.
 struct LastInput {
-  std::optional<int> from = {};        ///< the worker that sends; nothing when the job receives nothing
-  std::optional<JobId> producer = {};  ///< nothing for weights
+  std::optional<int> from = {};        ///< the worker that sends; nullopt if the job receives no data
+  std::optional<JobId> producer = {};  ///< nullopt for weights
   double produced = 0;                 ///< end of the producer; of weights 0, the begin of the step
   double own_produced = 0;  ///< the latest end of a producer on the job's own worker; 0 without one
 };
 
-/// That of job `id`: the result of the producer on another worker that ended last. A job that has no producer
-/// on another worker receives its weights, unless its own worker holds them.
+/// Returns the last input of job `id`: the result of the producer on another worker that ended last. A job
+/// without such a producer receives its weights, unless its own worker holds them.
 LastInput last_input(const Schedule& as_run, const Timeline& timeline, JobId id);
 
 }  // namespace starpipe::plan

@@ -15,16 +15,16 @@
 namespace starpipe::plan {
 
 /// The costs with which a prediction is compared with measured steps, from these steps' own times. Steps are
-/// added one after the other and not kept.
+/// added one by one and not kept.
 class StepCosts {
  public:
   /// Adds a step. All steps are of one planned schedule. O(jobs).
   void add(const RecordedStep& step);
 
-  /// For each stage and pass, the mean duration over the micro-batches of a step, and of these the median
-  /// over the steps. The mean, because a makespan is a sum of durations; the median, because one disturbed
-  /// step must not count. BW counts as B, with W = 0. Where a stage has BW for some micro-batches and B and W
-  /// for others, BW is not counted. At least one step must have been added.
+  /// Returns, for each stage and pass, the mean duration over the micro-batches of a step, and of these the
+  /// median over the steps. The mean, because a makespan is a sum of durations; the median, because one
+  /// disturbed step must not count. BW counts as B, with W = 0. Where a stage has BW for some micro-batches
+  /// and B and W for others, BW is not counted. At least one step must have been added.
   ///
   /// All pairs of workers get one link, with `beta` 0. Its `alpha` is the lower median over the pairs of the
   /// lower median of the transfers observed from one to the other. So one slow pair among others does not
@@ -33,7 +33,7 @@ class StepCosts {
                             std::vector<SharedWeights> shared = {}) const;
 
  private:
-  std::vector<std::vector<double>> means_;                        // [stage * pass_count + pass]: one a step
+  std::vector<std::vector<double>> means_;                        // [stage * pass_count + pass]: one per step
   std::map<std::pair<int, int>, std::vector<double>> transfers_;  // observed ones, by sender and receiver
   bool prefetch_ = true;
 };
@@ -44,8 +44,8 @@ void require_work(const Schedule& schedule, std::span<const Durations> work);
 /// be compared; 0 if unknown.
 double work_of(std::span<const Durations> work, int stage, Pass pass);
 
-/// The median; of an even number of values the smaller of the two in the middle, so that it is one of the
-/// values. Nothing of no values. Expected O(values).
+/// Returns the median; of an even number of values the smaller of the two in the middle, so that it is one of
+/// the values. Nothing of no values. Expected O(values).
 inline std::optional<double> lower_median(std::vector<double> values) {
   if (values.empty()) return std::nullopt;
   const auto middle = values.begin() + static_cast<std::ptrdiff_t>((values.size() - 1) / 2);
@@ -65,9 +65,9 @@ struct KernelSpeed {
   double ratio = 1;
 };
 
-/// The speed of every kernel, the slowest first. `work`: FLOPs or expected durations of each stage, as
-/// `Costs::durations`: one entry a stage, or one for all; {Durations{}} when unknown. Passes without work
-/// have the ratio 1. Throws InputError for another number of entries. O(jobs log jobs).
+/// Returns the speed of every kernel, the slowest first. `work`: FLOPs or expected durations of each stage,
+/// as `Costs::durations`: one entry per stage, or one for all; {Durations{}} when unknown. Passes without
+/// work have the ratio 1. Throws InputError for another number of entries. O(jobs log jobs).
 std::vector<KernelSpeed> kernel_speeds(const RecordedStep& step, std::span<const Durations> work);
 
 /// How long transfers from one worker to another took.
@@ -79,7 +79,7 @@ struct LinkSpeed {
   double ratio = 1;   ///< to the lower median of all links' medians
 };
 
-/// The observed transfers by link, the slowest first. O(jobs log jobs).
+/// Returns the observed transfers by link, the slowest first. O(jobs log jobs).
 std::vector<LinkSpeed> link_speeds(const RecordedStep& step);
 
 }  // namespace starpipe::plan

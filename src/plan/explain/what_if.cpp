@@ -106,7 +106,7 @@ bool changes(const RecordedStep& step, const WhatIf& change, JobId id) {
   return false;
 }
 
-// By pass, the median time of a unit of work over all jobs; 0 when the work is not known.
+// Returns, by pass, the median time of a unit of work over all jobs; 0 when the work is not known.
 std::array<double, pass_count> median_speeds(const RecordedStep& step, std::span<const Durations> work) {
   std::array<std::vector<double>, pass_count> times;
   for (const JobId id : step.as_run.order()) {
@@ -145,7 +145,7 @@ double simulated_makespan(const RecordedStep& step, const JobTimes& times) {
   return simulated_makespan(step.as_run, costs, times);
 }
 
-// The part of the step that no simulation has.
+// Returns the part of the step that the simulation does not model.
 double runtime_part(const RecordedStep& step) {
   return step.timeline.makespan - simulated_makespan(step, step.times(true));
 }

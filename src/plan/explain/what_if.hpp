@@ -27,7 +27,7 @@ struct WhatIf {
   int first = 0;   ///< link: sender; worker, stage: its number
   int second = 0;  ///< link: receiver
   std::optional<Pass> pass = {};
-  std::optional<double> factor = {};  ///< nothing means median, or with `schedule` that there is none
+  std::optional<double> factor = {};  ///< empty: the median. Unused with `schedule`
   std::string schedule = {};          ///< name
 };
 
@@ -37,20 +37,20 @@ WhatIf parse_what_if(std::string_view text);
 /// Throws InputError, in the same form, when the step has no such worker, stage, pass or link.
 void require_in_step(const WhatIf& change, const RecordedStep& step);
 
-/// The makespan that the step would have had, in seconds: the jobs on the workers and in the order in which
-/// they ran are simulated with the changed times, and the runtime's own part of the step is added. Without
-/// effect of the change it is the measured makespan. `work`: as of `kernel_speeds`. Not for changes of the
-/// schedule. Throws InputError as `require_in_step`. O(jobs log jobs).
+/// Returns the makespan that the step would have had, in seconds: the jobs on the workers and in the order in
+/// which they ran are simulated with the changed times, and the runtime's own part of the step is added.
+/// Without effect of the change it is the measured makespan. `work`: as of `kernel_speeds`. Not for changes
+/// of the schedule. Throws InputError as `require_in_step`. O(jobs log jobs).
 double makespan_with(const RecordedStep& step, const WhatIf& change, std::span<const Durations> work);
 
-/// The makespan that the step would have had under `other`: simulated with the step's mean durations and
-/// median transfer time (`costs_of`), and the runtime's own part of the step is added. When `other` splits
-/// backward passes that the step ran fused, BW is divided in the ratio of the work of B and W. Throws
+/// Returns the makespan that the step would have had under `other`: simulated with the step's mean durations
+/// and median transfer time (`costs_of`), and the runtime's own part of the step is added. When `other`
+/// splits backward passes that the step ran fused, BW is divided in the ratio of the work of B and W. Throws
 /// InputError, naming `text`, for a schedule with another number of stages, workers or micro-batches.
 double makespan_under(const RecordedStep& step, const Schedule& other, std::span<const Durations> work,
                       std::string_view text);
 
-/// Whether `makespan_under` must divide the step's BW.
+/// True if `makespan_under` must divide the step's BW.
 bool splits_fused_backward(const RecordedStep& step, const Schedule& other);
 
 }  // namespace starpipe::plan

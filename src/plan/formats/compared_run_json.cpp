@@ -70,10 +70,10 @@ std::vector<Difference> read_parts(const JsonValue& per_step) {
   return steps;
 }
 
-/// Whether two makespans are the same in whole nanoseconds.
+/// True if two makespans are the same in whole nanoseconds.
 bool same(double a, double b) { return nanoseconds(a) == nanoseconds(b); }
 
-/// The record must be that of the median step, with the same parts of the difference.
+/// Throws InputError unless the record is of the median step, with the same parts of the difference.
 void require_agreement(const ComparedRun& run, const JsonValue& explain) {
   const JsonValue record = explain.at("record");
   const JsonValue per_step = explain.at("per_step");
@@ -115,7 +115,7 @@ ComparedRun compared_run_from_json(std::string_view text, const std::string& sou
   const json parsed = parse_json(text, source_name);
   if (!parsed.is_object() || !parsed.contains("explain")) {
     throw InputError(
-        fmt::format("{}: no \"explain\": this is no report of `starpipe train --report`", source_name));
+        fmt::format("{}: no \"explain\": not a report of `starpipe train --report`", source_name));
   }
   const JsonValue explain = JsonValue(parsed, "", source_name).at("explain").object();
   if (const int found = explain.at("version").whole(1); found != version)

@@ -55,7 +55,7 @@ class Communication {
     return rows_[position.row][position.index];
   }
 
-  // The text of an action and its position in the file.
+  // Returns the text of an action and its position in the file.
   [[nodiscard]] std::string named(const Position& position) const {
     return fmt::format("{} ({})", at(position).text, csv_position(position.row, at(position).cell));
   }
@@ -67,18 +67,18 @@ class Communication {
 
   [[nodiscard]] std::string job_text(JobId id) const { return to_string(schedule_.job(id)); }
 
-  // The job that an action names. A backward pass is B or BW, whichever the schedule has.
+  // Returns the job that an action names. A backward pass is B or BW, whichever the schedule has.
   [[nodiscard]] std::optional<JobId> find(const Job& job) const {
     if (job.stage >= schedule_.stages() || job.microbatch >= schedule_.microbatches()) return std::nullopt;
     return job.pass == Pass::F ? schedule_.forward(job.stage, job.microbatch)
                                : schedule_.backward(job.stage, job.microbatch);
   }
 
-  // The job that makes the input of F or of a backward pass, if it runs on another worker.
+  // Returns the job that makes the input of F or of a backward pass, if it runs on another worker.
   [[nodiscard]] std::optional<JobId> source(JobId id) const {
     return elsewhere(id, schedule_.job(id).pass == Pass::F ? -1 : 1);
   }
-  // The job that reads the result of `id`, if it runs on another worker.
+  // Returns the job that reads the result of `id`, if it runs on another worker.
   [[nodiscard]] std::optional<JobId> target(JobId id) const {
     return elsewhere(id, schedule_.job(id).pass == Pass::F ? 1 : -1);
   }
@@ -147,12 +147,12 @@ class Communication {
     computed_[id] = true;
   }
 
-  // The job of a send or receive. It must run in the same row.
+  // Returns the job of a send or receive. It must run in the same row.
   JobId own_job(const Position& position) const {
     const CsvAction& action = at(position);
     const auto id = find(action.job);
     if (!id) {
-      fail(position, fmt::format("{}: there is no stage {} with a micro-batch {}", action.text,
+      fail(position, fmt::format("{}: the schedule has no stage {} with a micro-batch {}", action.text,
                                  action.job.stage, action.job.microbatch));
     }
     if (!is_here(*id, position)) {
@@ -203,7 +203,7 @@ class Communication {
     state.sharded = reshard;
   }
 
-  // The send that belongs to a receive.
+  // Returns the send that belongs to a receive.
   [[nodiscard]] const std::optional<Position>& send_of(const Position& position) const {
     return sent_[*source(*find(at(position).job))];
   }
@@ -218,7 +218,7 @@ class Communication {
                      schedule_.job(from).pass == Pass::F ? 'F' : 'B', schedule_.job(from).microbatch));
   }
 
-  // Proves that there is no deadlock: each row advances until a receive whose send has not been reached.
+  // Proves that the rows cannot deadlock: each row advances until a receive whose send has not been reached.
   void check_order() const {
     std::vector<std::size_t> next(rows_.size(), 0);
     std::vector<std::vector<std::size_t>> waiting(rows_.size());  // by row, the rows that wait for its sends

@@ -31,7 +31,7 @@ std::string csv_position(std::size_t row, std::size_t cell);
 /// Proves that the communication actions of `rows` (one row per worker) are those that `schedule`, read from
 /// the same rows, needs: each activation and gradient that changes workers is sent after it is computed and
 /// received before it is used; each receive finds its send whatever the timing; stages are unsharded while
-/// they compute; gradients are reduced once, at the end. Does nothing when no row has a communication action.
+/// they compute; gradients are reduced once, at the end. Does nothing if no row has a communication action.
 /// O(cells).
 ///
 /// Throws InputError, naming `source_name`, row, cell and job.

@@ -82,7 +82,7 @@ std::string tenths_text(std::int64_t tenths) {
 }
 
 // Shares of a step in tenths of a percent: [worker][0] of computing, [worker][1 + cause] of idle time. Sums
-// are rounded, not shares: so those of a worker add up to 100 %.
+// are rounded, not shares: so the shares of a worker add up to 100 %.
 std::vector<std::array<std::int64_t, idle_cause_count + 1>> shares(const RecordedStep& step,
                                                                    std::span<const IdlePart> idle_parts) {
   const int workers = step.as_run.workers();
@@ -204,7 +204,7 @@ std::string path_table(const RecordedStep& step) {
 std::string kernel_table(const ComparedRun& run) {
   constexpr std::array columns = {TableColumn{Align::left, 28}, TableColumn{Align::right, 6},
                                   TableColumn{Align::right, 10}, TableColumn{Align::right, 12}};
-  std::vector<TableRow> rows = {{"Slowest kernels", "jobs", "ms a job", "x typical"}};
+  std::vector<TableRow> rows = {{"Slowest kernels", "jobs", "ms per job", "x typical"}};
   const auto kernels = kernel_speeds(run.measured, run.work);
   for (std::size_t i = 0; i < std::min(max_rows, kernels.size()); ++i) {
     const auto& [stage, pass, worker, jobs, mean, ratio] = kernels[i];

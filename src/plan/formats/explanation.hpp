@@ -12,28 +12,27 @@
 
 namespace starpipe::plan {
 
-/// The way from the predicted makespan to that of the median step, one part a line, with the range of each
-/// part over the compared steps. The figures shown add up to the last digit.
+/// Returns a table from the predicted to the median step's makespan, one part per line, with the range of
+/// each part over the compared steps. The figures shown add up to the last digit.
 std::string difference_table(const ComparedRun& run);
 
-/// For each worker, the shares of a step in which it computed and was idle, by cause, predicted and measured;
-/// and the jobs and the transfer that workers waited for longest.
+/// Returns, for each worker, the shares of a step in which it computed and was idle, by cause, predicted and
+/// measured; and the jobs and the transfer that workers waited for longest.
 std::string idle_table(const ComparedRun& run);
 
-/// What the median step was made of: its critical path, its slowest kernels and its slowest links.
+/// Returns tables of the median step's critical path, slowest kernels and slowest links.
 std::string slowness_text(const ComparedRun& run);
 
-/// All of it, as `explain` prints it, with the answers to --what-if at the end.
+/// Returns these three as `explain` prints them, with the answers to --what-if at the end.
 std::string explanation_text(const ComparedRun& run, std::span<const Answer> all);
 
-/// The same figures as the tables of `explanation.hpp`, complete, as an object: "idle" and "busy" (predicted
-/// and measured, by worker), "waited_for", "waited_for_transfers", "critical_path", "kernels" and "links".
-/// Times in whole nanoseconds; idle and busy times of a worker add up to the makespan. Callers include
-/// <nlohmann/json.hpp>.
+/// Returns the figures of these tables, complete, as an object: "idle" and "busy" (predicted and measured, by
+/// worker), "waited_for", "waited_for_transfers", "critical_path", "kernels" and "links". Times in whole
+/// nanoseconds; idle and busy times of a worker add up to the makespan. Callers include <nlohmann/json.hpp>.
 nlohmann::ordered_json explanation_json(const ComparedRun& run);
 
-/// The output of `explain --json`: the same with the run's numbers, without its record, and with the answers
-/// to --what-if.
+/// Returns the output of `explain --json`: the same with the run's numbers, without its record, and with the
+/// answers to --what-if.
 nlohmann::ordered_json explain_json(const ComparedRun& run, std::span<const Answer> all);
 
 }  // namespace starpipe::plan

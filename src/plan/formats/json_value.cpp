@@ -37,7 +37,8 @@ json parse_json(std::string_view text, const std::string& source_name) {
   try {
     return json::parse(text);
   } catch (const json::exception& error) {
-    // "[json.exception.parse_error.101] parse error at line 1, ...": the number in brackets helps nobody.
+    // "[json.exception.parse_error.101] parse error at line 1, ...": the number in brackets does not help
+    // users.
     const std::string message = error.what();
     const auto end = message.find("] ");
     throw InputError(

@@ -16,7 +16,7 @@ namespace starpipe::plan {
 /// Whole numbers without a decimal point: 33, not 33.0.
 nlohmann::ordered_json number(double value);
 
-/// The nearest whole number of nanoseconds.
+/// Returns the nearest whole number of nanoseconds.
 std::int64_t nanoseconds(double seconds);
 
 /// Returns an array of `of(element)` for each element.
@@ -42,9 +42,9 @@ class JsonValue {
   [[nodiscard]] const std::string& path() const { return path_; }
   [[nodiscard]] const nlohmann::json& raw() const { return *value_; }
 
-  /// The member `key` of an object, if it has one.
+  /// Returns the member `key` of an object, if it has one.
   [[nodiscard]] std::optional<JsonValue> find(std::string_view key) const;
-  /// The member `key` of an object, which must have it.
+  /// Returns the member `key` of an object, which must have it.
   [[nodiscard]] JsonValue at(std::string_view key) const;
   /// Element `index` of an array, which must have it.
   [[nodiscard]] JsonValue at(std::size_t index) const;
@@ -57,13 +57,13 @@ class JsonValue {
   /// Fails, with the known keys, when the object has a member that is not among `keys`.
   void only(std::span<const std::string_view> keys) const;
 
-  /// A whole number from `min` to the largest int but one: counts derived from it stay in range.
+  /// Returns a whole number from `min` to the largest int but one: counts derived from it stay in range.
   [[nodiscard]] int whole(int min) const;
   [[nodiscard]] std::uint64_t bytes() const;
   [[nodiscard]] double number() const;
   /// Seconds, of a whole number of nanoseconds that may be negative: at most 2^50, about 13 days.
   [[nodiscard]] double nanoseconds() const;
-  /// A time: finite and not negative.
+  /// Returns a time: finite and not negative.
   [[nodiscard]] double time() const;
   [[nodiscard]] bool truth() const;
   [[nodiscard]] std::string word() const;
@@ -80,8 +80,8 @@ class JsonValue {
   const std::string* source_name_;
 };
 
-/// What a JSON text must keep to beside the grammar. nlohmann's parser checks neither, and its callback,
-/// which could, takes time in proportion to the square of an array's length.
+/// Rules for a JSON text besides the grammar. nlohmann's parser does not check them, and its callback, which
+/// could, takes time quadratic in an array's length.
 struct JsonRules {
   bool different_keys = false;         ///< no object has a key twice; the parser would keep the last value
   std::optional<int> max_levels = {};  ///< of nesting: values are written and copied by recursion

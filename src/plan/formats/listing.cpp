@@ -67,7 +67,7 @@ class Completeness {
   [[nodiscard]] std::string position_text(const ListEntry& e) const {
     return listing_.position_text(e.row, e.listed->cell);
   }
-  /// The entry of a job; null when the listing has none.
+  /// Returns the entry of a job; null when the listing has none.
   [[nodiscard]] const ListEntry* find(const Job& job) const {
     const auto found = std::ranges::lower_bound(entries_, by_job(job), {},
                                                 [](const ListEntry& e) { return by_job(e.job()); });
@@ -116,7 +116,7 @@ class Completeness {
                  waiting_for({s, b, Pass::B}), there);
   }
 
-  /// A job of the listing that waits for `job`, which is missing; null when there is none.
+  /// Returns a job of the listing that waits for `job`, which is missing; null when there is none.
   [[nodiscard]] const ListEntry* waiting_for(const Job& job) const {
     const auto [s, b, pass] = job;
     constexpr int max_stages = 1'000'000;  // beyond, the stage graph is not built

@@ -37,9 +37,9 @@ struct Listing {
   bool recompute = false;
 };
 
-/// The schedule that a listing describes. Throws InputError, naming source and
-/// cell, when a job is missing, listed twice or out of range, or can never start in the order of the rows
-/// under the ordered discipline.
+/// Returns the schedule that a listing describes. Throws InputError, naming source and cell, when a job is
+/// missing, listed twice or out of range, or can never start in the order of the rows under the ordered
+/// discipline.
 Schedule schedule_from_listing(const Listing& listing);
 
 }  // namespace starpipe::plan

@@ -90,7 +90,7 @@ std::vector<Job> read_jobs(const JsonValue& jobs, std::size_t count) {
   return all;
 }
 
-/// The numbers of an array, each below `workers`.
+/// Returns the numbers of an array, each below `workers`.
 std::vector<int> read_workers(const JsonValue& values, int workers) {
   std::vector<int> all;
   for (std::size_t i = 0; i < values.size(); ++i) {
@@ -101,7 +101,7 @@ std::vector<int> read_workers(const JsonValue& values, int workers) {
   return all;
 }
 
-/// The worker of each job from `key`: an array, or the word that says it is the same as `planned`.
+/// Returns the worker of each job from `key`: an array, or the word that says it is the same as `planned`.
 std::vector<int> read_other_workers(const JsonValue& jobs, std::string_view key, int workers,
                                     const std::vector<int>& planned) {
   const JsonValue value = jobs.at(key);

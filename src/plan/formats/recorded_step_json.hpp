@@ -19,28 +19,28 @@
 
 namespace starpipe::plan {
 
-/// What a record says beside the step.
+/// The parts of a record besides the step.
 struct RecordContext {
   const Costs& costs;                        ///< of the prediction
   std::span<const Durations> work = {};      ///< of each stage's passes; left out when empty
   std::optional<int> groups = std::nullopt;  ///< with which the schedule was made
 };
 
-/// The step as the value of "record" (docs/explain.md). Times are whole nanoseconds; those of jobs count from
-/// the first start, in arrays with one entry a job, in the order of n.
+/// Returns the step as the value of "record" (docs/explain.md). Times are whole nanoseconds. Times of jobs
+/// count from the first start, in arrays with one entry per job in the order of n.
 nlohmann::ordered_json recorded_step_json(const RecordedStep& step, const RecordContext& context);
 
-/// The step of a record. Throws InputError, naming `source_name` and the key at fault, for numbers that no
-/// run has.
+/// Returns the step of a record. Throws InputError, naming `source_name` and the key at fault, for numbers
+/// that no run has.
 RecordedStep read_recorded_step(const JsonValue& record, const std::string& source_name);
 
-/// The costs of a record whose schedule has this number of stages, with the same errors.
+/// Returns the costs of a record whose schedule has this number of stages, with the same errors.
 Costs read_recorded_costs(const JsonValue& record, int stages);
 
 /// Durations of each stage, or one entry for all.
 std::vector<Durations> read_all_durations(const JsonValue& value);
 
-/// The array `key` of an object, which must have `size` entries.
+/// Returns the array `key` of an object, which must have `size` entries.
 JsonValue array_with(const JsonValue& object, std::string_view key, std::size_t size);
 
 }  // namespace starpipe::plan

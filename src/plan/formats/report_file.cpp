@@ -17,9 +17,9 @@
 namespace starpipe::plan {
 namespace {
 
-/// The report as the page shows it; an empty object for a file that is no JSON object: a CSV file, or one of
-/// which the reader of schedules says what is wrong. Reports are written by recursion, so their depth is
-/// bounded.
+/// Returns the report as the page shows it, or an empty object for a file that is not a JSON object: a CSV
+/// file, or a file that the reader of schedules will refuse. Reports are written by recursion, so their depth
+/// is bounded.
 nlohmann::ordered_json parse_report(const std::string& text, const std::string& name) {
   require_structure(text, name, {.max_levels = 64});
   nlohmann::ordered_json report = nlohmann::ordered_json::parse(text, nullptr, false);
@@ -46,7 +46,7 @@ nlohmann::ordered_json parse_report(const std::string& text, const std::string& 
       name));
 }
 
-/// Whether the JSON of a schedule's runs under several policies has their jobs.
+/// True if the JSON of a schedule's runs under several policies has their jobs.
 bool has_records(const nlohmann::ordered_json& schedule) {
   if (!schedule.is_object() || !schedule.contains("policies")) return false;
   const auto& policies = schedule["policies"];
@@ -134,7 +134,7 @@ std::string page_of(std::span<const ReportFile* const> files) {
       const auto unit = [](const PageRun& run) {
         return run.unit.empty() ? std::string("a unit without a name") : run.unit;
       };
-      throw InputError(fmt::format("{}: its times are in {}, those of {} in {}: they have no common axis",
+      throw InputError(fmt::format("{}: its times are in {}, the times of {} in {}: they have no common axis",
                                    file->file.string(), unit(runs.back()), files.front()->file.string(),
                                    unit(runs.front())));
     }

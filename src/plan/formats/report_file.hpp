@@ -15,7 +15,7 @@
 
 namespace starpipe::plan {
 
-/// What a file holds of one schedule. The page refers to it, so it stays where it is.
+/// The part of a file about one schedule. The page refers to it, so it stays where it is.
 struct ReportRun {
   ReportRun() = default;
   ReportRun(const ReportRun&) = delete;
@@ -24,12 +24,12 @@ struct ReportRun {
 
   PageRun page = {};                         ///< without a title
   std::string schedule = {};                 ///< its name, where the file has several schedules
-  std::list<RecordedStep> steps = {};        ///< of `page.timelines`, except those of `compared`
+  std::list<RecordedStep> steps = {};        ///< of `page.timelines`, except the steps of `compared`
   std::optional<ComparedRun> compared = {};  ///< of a report of `train` or `sim`
   nlohmann::ordered_json report = {};        ///< the file's JSON as the page shows it
 };
 
-/// What a file of runs or of a schedule holds.
+/// The content of a file of runs or of a schedule.
 struct ReportFile {
   std::filesystem::path file = {};  ///< its name
   std::list<ReportRun> runs = {};   ///< one, or one for each schedule of a `compare`
@@ -39,8 +39,8 @@ struct ReportFile {
 /// `simulate`, `search` and `periodic`, or CSV. Throws InputError, naming the file, for anything else.
 ReportFile read_report(const std::filesystem::path& file);
 
-/// The page of the files, side by side. Throws InputError when the times of two files have no common unit,
-/// and as `report_page` does.
+/// Returns the page of the files, side by side. Throws InputError when the times of two files have no common
+/// unit, and as `report_page` does.
 std::string page_of(std::span<const ReportFile* const> files);
 
 }  // namespace starpipe::plan

@@ -80,7 +80,7 @@ PeriodicResult shortest(const PeriodicRequest& request) {
   if (!request.workers.empty()) {
     for (const auto& [given, part] :
          {std::pair(request.period.has_value(), "period"), {request.repeat.has_value(), "repeat"}}) {
-      if (given) throw RequestError(fmt::format("{}: applies to chains with one stage a worker", part));
+      if (given) throw RequestError(fmt::format("{}: applies to chains with one stage per worker", part));
     }
     const PeriodicPattern pattern = busiest_worker_pattern(request.chain, request.workers);
     return {.pattern = pattern, .bound = pattern.period, .best_of = 1};
@@ -152,8 +152,8 @@ namespace {
 
 constexpr std::int64_t max_jobs = 2'000'000;
 
-/// The message of a schedule that refuses its request, `PART: WHY`. The option that asked for the part takes
-/// the place of the part, which has no option of its own here.
+/// Returns the message of a schedule that refuses its request, `PART: WHY`. The option that asked for the
+/// part takes the place of the part, which has no option of its own here.
 std::string refusal(const ScheduledPartition& options, std::string_view message) {
   const bool chunks = message.starts_with("stages: ") && options.chunks;
   const bool groups = message.starts_with("groups: ");
@@ -161,7 +161,7 @@ std::string refusal(const ScheduledPartition& options, std::string_view message)
                      groups ? ", which `partition` cannot give" : "");
 }
 
-/// The named schedule for `stages` stages.
+/// Returns the named schedule for `stages` stages.
 Schedule make(const ScheduledPartition& options, int stages, const std::vector<int>& stage_workers) {
   try {
     return make_schedule(options.schedule, {.workers = options.request.workers,
@@ -182,7 +182,7 @@ bool takes_placement(const ScheduledPartition& options) {
   }
 }
 
-/// Number of stages on each worker: --chunks, or else the schedule's own number.
+/// Returns the number of stages on each worker: --chunks, or else the schedule's own number.
 int chunks_of(const ScheduledPartition& options) {
   return options.chunks.value_or(default_stages(find_schedule(options.schedule), 1));
 }

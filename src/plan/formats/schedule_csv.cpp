@@ -98,7 +98,7 @@ std::optional<CsvAction> parse_action(std::string_view text) {
   return text.empty() ? std::optional(action) : std::nullopt;
 }
 
-/// The text of a cell for a message: one line, of bounded length.
+/// Returns the text of a cell for a message: one line, of bounded length.
 std::string quoted(std::string_view cell) {
   std::string text = "\"";
   for (const char c : cell.substr(0, 40)) text += static_cast<unsigned char>(c) < 0x20 ? '?' : c;
@@ -127,10 +127,10 @@ class RowReader {
   void read_cell(std::string_view text) {
     constexpr std::string_view overlap = ")OVERLAP_F_B";
     if (!text.starts_with('(')) return add(text);
-    if (!text.ends_with(overlap)) fail(text, "is no overlapped pair, such as (0F1;3B0)OVERLAP_F_B");
+    if (!text.ends_with(overlap)) fail(text, "is not an overlapped pair, such as (0F1;3B0)OVERLAP_F_B");
     const std::string_view pair = text.substr(1, text.size() - 1 - overlap.size());
     const auto middle = pair.find(';');
-    if (middle == std::string_view::npos) fail(text, "is no pair, such as (0F1;3B0)OVERLAP_F_B");
+    if (middle == std::string_view::npos) fail(text, "is not a pair, such as (0F1;3B0)OVERLAP_F_B");
     for (const std::string_view part : {pair.substr(0, middle), pair.substr(middle + 1)}) {
       add(trim(part));
       if (actions_.back().kind != Kind::compute) fail(text, "overlaps an action that computes nothing");
@@ -141,7 +141,7 @@ class RowReader {
     auto action = parse_action(text);
     if (!action) {
       fail(text,
-           "is no action; expected a stage, one of F, I, W, B, SEND_F, RECV_F, SEND_B, RECV_B and a "
+           "is not an action; expected a stage, one of F, I, W, B, SEND_F, RECV_F, SEND_B, RECV_B and a "
            "micro-batch, as in 0F0, or a stage and UNSHARD, RESHARD or REDUCE_GRAD");
     }
     action->cell = cell_;
@@ -181,7 +181,7 @@ Schedule schedule_from_csv(std::string_view text, const std::string& source_name
   if (text.starts_with(byte_order_mark)) text.remove_prefix(byte_order_mark.size());
   text = text.substr(0, text.find_last_not_of(" \t\r\n") + 1);
   if (text.empty()) {
-    throw InputError(fmt::format("{}: empty; expected one row of actions a worker", source_name));
+    throw InputError(fmt::format("{}: empty; expected one row of actions per worker", source_name));
   }
   std::vector<std::vector<CsvAction>> rows;
   Listing listing{.source_name = source_name, .position_text = csv_position, .graph = graph};

@@ -24,7 +24,7 @@ namespace {
 using nlohmann::json;
 using nlohmann::ordered_json;
 
-/// For each kind of transfers, the counts or the bytes that each worker received.
+/// Returns, for each kind of transfers, the counts or the bytes that each worker received.
 ordered_json received(const Timeline& timeline, std::uint64_t Received::*figure) {
   ordered_json result;
   for (const TransferKind& kind : transfer_kinds) {
@@ -80,7 +80,7 @@ OpTimes read_times(const JsonValue& op) {
 
 constexpr const char* advice = "the order of the list counts, and times may be left out";
 
-/// Whether a job that starts at `start` starts before `end`, by more than rounding explains.
+/// True if `start` is before `end` by more than rounding explains.
 bool is_before(double start, double end) { return start < end - 1e-9 * std::abs(end); }
 
 /// Two ops of which the second begins while the first runs.
@@ -89,7 +89,7 @@ struct Overlap {
   OpTimes second;
 };
 
-/// An overlap of the ops of one worker, all of which have a start.
+/// Returns an overlap of the ops of one worker, all of which have a start.
 std::optional<Overlap> find_overlap(std::vector<OpTimes> row) {
   std::ranges::sort(row, {}, [](const OpTimes& times) { return std::pair(times.start, times.end); });
   for (std::size_t i = 1; i < row.size(); ++i) {
@@ -101,7 +101,7 @@ std::optional<Overlap> find_overlap(std::vector<OpTimes> row) {
 
 /// Refuses times that no run of one worker can have had: the user edited them, and the intended order is
 /// unclear. When the times are possible but descend, the user edited the list of a written run: the list
-/// counts. Without all ends nobody can tell, so starts must ascend.
+/// counts. Without all ends overlaps cannot be found, so starts must ascend.
 void require_agreement(std::vector<OpTimes> row) {
   std::erase_if(row, [](const OpTimes& times) { return !times.start; });
   const std::optional<Overlap> overlap = find_overlap(row);

@@ -114,7 +114,7 @@ StageSizes read_stage_sizes(const JsonValue& value) {
   return sizes;
 }
 
-/// Whether the object says how many bytes transfers have: some have bytes, or "sizes" has zeros for them.
+/// True if the object says how many bytes transfers have: some have bytes, or "sizes" has zeros for them.
 bool says_bytes(const JsonValue& object, const Costs& costs) {
   if (const auto sizes = object.find("sizes")) {
     const bool is_list = sizes->raw().is_array() && sizes->size() > 0;

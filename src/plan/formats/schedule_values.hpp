@@ -18,27 +18,27 @@
 
 namespace starpipe::plan {
 
-/// The inverse of `durations_json`.
+/// Reads the object that `durations_json` writes.
 Durations read_durations(const JsonValue& value);
 
 Discipline read_discipline(const JsonValue& value);
 
-/// The name of a schedule. It is printed, so it has no control characters.
+/// Returns the name of a schedule. It is printed, so it has no control characters.
 std::string read_name(const JsonValue& value);
 
 /// Edges [from, to] of a stage graph. The result throws InputError for a number of stages that they do not
 /// fit.
 GraphOfStages read_graph(const JsonValue& value);
-/// The graphs with the shards that a file names (StageGraph::with_shards).
+/// Returns the graphs with the shards that a file names (StageGraph::with_shards).
 GraphOfStages with_shards(GraphOfStages graph, const JsonValue& value);
 
-/// A number of stashes for each of `workers` workers.
+/// Returns a number of stashes for each of `workers` workers.
 std::vector<int> read_memory_limits(const JsonValue& value, std::size_t workers);
 
 /// {"worker", "stashes", "limit"}: the value of "reordered" in schedules and reports.
 nlohmann::ordered_json reordering_json(const Reordering& reordering);
 
-/// The value of `of(stage)` when it is the same for all stages, else an array with one value a stage.
+/// Returns the value of `of(stage)` if it is the same for all stages, else an array with one value per stage.
 template <class Of>
 nlohmann::ordered_json per_stage(int stages, Of of) {
   nlohmann::ordered_json all = nlohmann::ordered_json::array();
@@ -48,7 +48,7 @@ nlohmann::ordered_json per_stage(int stages, Of of) {
   }
   return all[0];
 }
-/// Reads one value for all stages, or an array with one value a stage.
+/// Reads one value for all stages, or an array with one value per stage.
 template <class T, class Read>
 std::vector<T> read_per_stage(const JsonValue& value, int stages, Read read) {
   if (!value.raw().is_array()) return {read(value.object())};

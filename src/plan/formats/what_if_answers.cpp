@@ -17,8 +17,8 @@
 namespace starpipe::plan {
 namespace {
 
-/// The costs of the run, for schedules that choose their order by durations. A fused backward pass is divided
-/// by the work of B and W.
+/// Returns the costs of the run, for schedules that choose their order by durations. A fused backward pass is
+/// divided by the work of B and W.
 Costs divided_costs(const ComparedRun& run) {
   Costs costs = run.costs;
   for (std::size_t s = 0; s < costs.durations.size(); ++s) {
@@ -31,7 +31,7 @@ Costs divided_costs(const ComparedRun& run) {
   return costs;
 }
 
-/// The worker of each stage whose jobs and weights are all on one worker. Empty when a stage is on several.
+/// Returns the worker of each stage, or an empty vector if jobs or weights of a stage are on several workers.
 std::vector<int> planned_stage_workers(const Schedule& planned) {
   std::vector<int> workers(index(planned.stages()), -1);
   for (const JobId id : planned.order()) {
@@ -43,8 +43,8 @@ std::vector<int> planned_stage_workers(const Schedule& planned) {
   return workers;
 }
 
-/// The schedule with the groups and the placement of `request`. A schedule that refuses one of them, since it
-/// has no groups for so many stages or a placement of its own, is made without it.
+/// Returns the schedule with the groups and the placement of `request`. A schedule that refuses one of them,
+/// since it has no groups for so many stages or a placement of its own, is made without it.
 LimitedSchedule make_for_run(const std::string& name, ScheduleRequest request, const OrderRequest& order,
                              const Costs& costs) {
   while (true) {

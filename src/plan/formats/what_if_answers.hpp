@@ -22,8 +22,8 @@ struct Answer {
 /// is given twice.
 std::vector<WhatIf> parse_what_ifs(std::span<const std::string> texts);
 
-/// An answer for each change alone, the shortest makespan first. Throws InputError as `makespan_with` and
-/// `makespan_under` do, and for a named schedule that is not defined for the run.
+/// Returns an answer for each change alone, the shortest makespan first. Throws InputError as `makespan_with`
+/// and `makespan_under` do, and for a named schedule that is not defined for the run.
 std::vector<Answer> answers(std::span<const WhatIf> changes, const ComparedRun& run);
 
 }  // namespace starpipe::plan

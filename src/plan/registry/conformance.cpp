@@ -89,7 +89,7 @@ Timeline simulated(const Schedule& schedule, const ScheduleRequest& request, con
   }
 }
 
-// The answer to one request: a sound schedule, or nothing, with the reason in `refusal`.
+// Returns the answer to one request: a sound schedule, or nothing, with the reason in `refusal`.
 std::optional<Schedule> ask(std::string_view name, const ScheduleRequest& request, std::string& refusal) {
   try {
     Schedule schedule = make_schedule(name, request);
@@ -173,7 +173,7 @@ std::string counts_text(const Sweep& count) {
   return count.refused == 0 ? text : text + ": " + count.reasons();
 }
 
-// What a user asks for first. With two groups if the schedule must have groups.
+// Asks as a user does first. Asks for two groups if the schedule must have groups.
 std::optional<Schedule> ask_first(std::string_view name, ScheduleRequest& request, std::string& refusal) {
   auto schedule = ask(name, request, refusal);
   if (!schedule && refusal.starts_with("groups: ")) {
@@ -264,7 +264,7 @@ Finding split_backward(std::string_view name) {
           fmt::format("{} answers split the backward pass; they are simulated with unequal passes", split)};
 }
 
-// The smallest limit, the same for all workers, under which `check` lets the schedule run bounded.
+// Returns the smallest limit, the same for all workers, under which `check` lets the schedule run bounded.
 std::optional<int> min_limit(const Schedule& schedule, std::string& problem) {
   for (int limit = 1; limit <= schedule.stages() * schedule.microbatches(); ++limit) {
     const std::vector<int> limits(index(schedule.workers()), limit);
@@ -313,7 +313,7 @@ Finding memory_limit(std::string_view name) {
     const std::vector<int> limits(index(schedule.workers()), *limit);
     require_within(schedule.with(Discipline::bounded, limits), request);
     require_limited(name, request, *limit);
-    example = fmt::format("{}: {} a worker", describe(request), *limit);
+    example = fmt::format("{}: {} per worker", describe(request), *limit);
   });
   if (bounded == 0) return {Verdict::does_not_apply, "no answer can be bounded: " + why_not};
   return {Verdict::passed, fmt::format("{} answers keep the smallest limit there is; {}", bounded, example)};

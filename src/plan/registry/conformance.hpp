@@ -29,7 +29,7 @@ struct ConformanceStep {
 ///   default         4 workers, 8 micro-batches and nothing else (two groups, if the schedule must have
 ///   groups):
 ///                   it fails when the schedule is refused
-///   options         the same with the least value of each option, its default and the next one
+///   options         the same with the smallest value of each option, its default and the next one
 ///   chain           1 to 8 workers, 1 to 16 micro-batches, chains of several lengths, groups and placements:
 ///                   the schedule has the size requested, is the same when requested twice, passes `check`
 ///                   and can be simulated

@@ -132,7 +132,7 @@ auto guarded(const char* plugin, const std::string& schedule, std::string_view d
   } catch (const std::exception& error) {
     throw broken(std::string(": ") + error.what());
   } catch (...) {
-    throw broken(" something that is no std::exception");
+    throw broken(" something that is not a std::exception");
   }
 }
 
@@ -148,7 +148,7 @@ std::vector<ScheduleEntry> schedules_of(PluginFunction& function, const std::fil
   } catch (const std::exception& error) {
     refuse(error.what());
   } catch (...) {
-    refuse("something that is no std::exception");
+    refuse("something that is not a std::exception");
   }
   for (ScheduleEntry& entry : schedules) {
     if (!entry.build) continue;  // `require_usable` refuses it
@@ -165,7 +165,7 @@ std::vector<ScheduleEntry> schedules_of(PluginFunction& function, const std::fil
   return schedules;
 }
 
-// What a plug-in has added to the registries, by name.
+// The names that a plug-in has added to the registries.
 struct Added {
   std::vector<std::string> schedules;
   std::vector<std::string> networks;
@@ -198,7 +198,7 @@ void require_usable(const std::vector<ScheduleEntry>& schedules, const std::file
     }
     if (!entry.build) refuse(fmt::format("schedule '{}' has no function that builds it", entry.name));
     if (entry.stages_per_worker < 1 || entry.stages_per_worker > max_stages_per_worker) {
-      refuse(fmt::format("schedule '{}' has {} stages a worker, need 1 to {}", entry.name,
+      refuse(fmt::format("schedule '{}' has {} stages per worker, need 1 to {}", entry.name,
                          entry.stages_per_worker, max_stages_per_worker));
     }
     std::set<std::string_view> options;
@@ -235,7 +235,8 @@ const Added& loaded_plugin(const std::filesystem::path& file) {
   return loaded[path] = std::move(added);
 }
 
-// The plug-ins among `files` that may build the network: one that has it, and then those with layers alone.
+// Returns the plug-ins among `files` that may build the network: one that has it, and then those with layers
+// alone.
 std::vector<std::string> plugins_of_network(const std::vector<std::string>& files,
                                             const std::string& network) {
   const auto has = [&](const std::string& file) {

@@ -87,11 +87,11 @@ Schedule build(const ScheduleEntry& entry, const ScheduleRequest& request) {
     throw BrokenSchedule(fmt::format("schedule '{}': building it threw: {}", entry.name, error.what()));
   } catch (...) {
     throw BrokenSchedule(
-        fmt::format("schedule '{}': building it threw something that is no std::exception", entry.name));
+        fmt::format("schedule '{}': building it threw something that is not a std::exception", entry.name));
   }
 }
 
-// Nothing when the schedule is not defined for the request.
+// Returns nullopt if the schedule is not defined for the request.
 std::optional<Schedule> try_make(std::string_view name, const ScheduleRequest& request) {
   try {
     return make_schedule(name, request);

@@ -64,8 +64,8 @@ std::string out_of_range(const Schedule& schedule, JobId id) {
                      bad(at.compute) ? at.compute : at.weights, schedule.workers() - 1);
 }
 
-// For each worker, the smallest limit with which the bounded discipline finishes: the largest number of
-// stages of one micro-batch whose forward passes it runs (c of WorkerQueue). With recomputation 1: a stash
+// Returns, for each worker, the smallest limit with which the bounded discipline finishes: the largest number
+// of stages of one micro-batch whose forward passes it runs (c of WorkerQueue). With recomputation 1: a stash
 // then waits only for its W, which the worker can run right after B.
 std::vector<int> max_stages(const Schedule& schedule) {
   std::vector<int> max(index(schedule.workers()), schedule.recompute() ? 1 : 0);
@@ -102,7 +102,7 @@ void for_each_new_stash(const Schedule& schedule, int worker, Function&& f) {
   }
 }
 
-// Why the bounded discipline cannot keep the limits, each of which is at least 1.
+// Returns why the bounded discipline cannot keep the limits, each of which is at least 1.
 std::string bounded_problem(const Schedule& schedule) {
   for (const JobId id : schedule.order()) {
     const Job job = schedule.job(id);
@@ -153,8 +153,8 @@ std::string memory_problem(const Schedule& schedule) {
   return {};
 }
 
-// Every job that waits forever has a predecessor that does so too. So a walk from predecessor to predecessor
-// must come back to a job that it has met.
+// Every job that waits indefinitely has a predecessor that does so too. So a walk from predecessor to
+// predecessor must come back to a job that it has met.
 std::vector<Job> find_cycle(const Schedule& schedule, const std::vector<int>& waiting) {
   const auto stuck = [&](JobId id) { return waiting[id] > 0; };
   JobId at = *std::ranges::find_if(schedule.order(), stuck);
@@ -203,8 +203,7 @@ CheckResult check(const Schedule& schedule) {
 std::vector<int> stashes_in_order(const Schedule& schedule) {
   std::vector<int> max(index(schedule.workers()), 0);
   for (int w = 0; w < schedule.workers(); ++w) {
-    for_each_new_stash(schedule, w,
-                       [&](JobId, int held) { max[index(w)] = std::max(max[index(w)], held); });
+    for_each_new_stash(schedule, w, [&](JobId, int held) { max[index(w)] = std::max(max[index(w)], held); });
   }
   return max;
 }

@@ -18,7 +18,7 @@ void check_memory_limits(const std::string& name, int workers, const std::vector
   throw InputError(fmt::format("{}: {} memory limits for {} workers", name, limits.size(), workers));
 }
 
-// By micro-batch and stage, whether B and W are two jobs.
+// Returns, by micro-batch and stage, whether B and W are two jobs.
 std::vector<bool> split_pairs(const ScheduleSpec& spec) {
   const std::size_t stages = index(spec.graph.size());
   std::vector<bool> split(stages * index(spec.microbatches), false);
@@ -223,7 +223,7 @@ std::string to_string(const Job& job) {
 }
 
 // A topological order of all jobs, restricted to forward passes, keeps the order of each worker and puts
-// every job after its producers. So the new order has no cycle, and neither have rounds one after the other.
+// every job after its producers. So the new order has no cycle, and neither have successive rounds.
 Schedule forward_passes(const Schedule& schedule, int microbatches) {
   std::vector<std::int64_t> place(schedule.id_count(), 0);
   std::int64_t next = 0;

@@ -71,7 +71,8 @@ class OrderGraph {
     sizes_.pop_back();
   }
 
-  /// The shortest period that is at least `from`. Nothing when this period is not below `limit`.
+  /// Returns the shortest period that is at least `from`. Returns nullopt if this period is not below
+  /// `limit`.
   std::optional<double> period(double from, double limit) {
     double period = from;
     while (period < limit) {
@@ -83,7 +84,8 @@ class OrderGraph {
     return std::nullopt;
   }
 
-  /// The pattern of all stages, each on the worker of its number, with a period that period() returned.
+  /// Returns the pattern of all stages, each on the worker of its number, with a period that period()
+  /// returned.
   [[nodiscard]] PeriodicPattern pattern(double period) {
     longest_starts(period);
     PatternBuilder builder(period, k_);
@@ -95,15 +97,15 @@ class OrderGraph {
     return builder.pattern();
   }
 
-  /// Number of edges visited so far.
+  /// Returns the number of edges visited so far.
   [[nodiscard]] std::int64_t work() const { return work_; }
 
  private:
   struct Edge {
     std::size_t from;
     std::size_t to;
-    int periods;  ///< number of periods from the micro-batch of `from` to that of `to`
-    double time;  ///< least time from the start of `from` to the start of `to`
+    int periods;  ///< number of periods from the micro-batch of `from` to the micro-batch of `to`
+    double time;  ///< shortest time from the start of `from` to the start of `to`
   };
 
   [[nodiscard]] std::size_t node(const Job& job) const {
@@ -137,8 +139,8 @@ class OrderGraph {
     return std::nullopt;
   }
 
-  /// The ratio of time to periods of a cycle in `before_`; infinity for a cycle within one period. Nothing
-  /// when `before_` has no cycle.
+  /// Returns the ratio of time to periods of a cycle in `before_`; infinity for a cycle within one period.
+  /// Nothing when `before_` has no cycle.
   [[nodiscard]] std::optional<double> cycle() {
     round_.assign(length_.size(), 0);
     for (std::size_t first = 0; first < length_.size(); ++first) {
@@ -245,7 +247,7 @@ class Branches {
     }
   }
 
-  /// Whether a stage can have these counts: from BW of i to BW of i + 1 it loses one stash at most.
+  /// True if a stage can have these counts: from BW of i to BW of i + 1 it loses one stash at most.
   static bool is_order(const Counts& counts) {
     int before = counts.back();
     for (const int count : counts) {
@@ -282,7 +284,7 @@ class Branches {
   PeriodicPattern* best_ = nullptr;
   double bound_ = 0;        // period of k micro-batches that cannot be improved
   std::int64_t tried_ = 0;  // counts tried so far
-  int wider_ = 1;           // most by which a count may exceed the later stage's count
+  int wider_ = 1;           // maximum by which a count may exceed the later stage's count
 };
 
 /// Theorem 4's pattern: the 1F1B* with the shortest period that keeps the limits after it is thinned.
@@ -309,7 +311,7 @@ double period_bound(std::span<const ChainStage> chain, std::span<const int> limi
 PeriodicSearch best_pattern(std::span<const ChainStage> chain, std::span<const int> limits, int max,
                             std::int64_t work) {
   const double bound = period_bound(chain, limits);
-  if (max < 1) throw InputError(fmt::format("best_pattern: most must be at least 1, not {}", max));
+  if (max < 1) throw InputError(fmt::format("best_pattern: max must be at least 1, not {}", max));
   PeriodicSearch best{one_forward_one_backward_star(chain, min_period(chain, limits)), true};
   const auto reached = [&] { return best.pattern.normalized_period() <= bound * (1 + period_tolerance); };
   const auto improves = [&](const PeriodicPattern& other) {

@@ -12,7 +12,7 @@
 namespace starpipe::plan {
 namespace {
 
-// A block in which F and BW take one cell each.
+// Returns a block in which F and BW take one cell each.
 BuildingBlock block_of_slots(int workers, int microbatches, int interval) {
   return {.workers = workers,
           .stages = workers,

@@ -38,7 +38,7 @@ class DetachedRun {
     hold_sources();
   }
 
-  /// By JobId: how many jobs started before it.
+  /// Returns, by JobId: how many jobs started before it.
   std::vector<std::int64_t> run() && {
     for (const JobId id : schedule_.order()) {
       if (waiting_[id] == 0) events_.push({inputs_arrival(id), id, false});
@@ -79,7 +79,7 @@ class DetachedRun {
     std::vector<int> forwards;    // by place in `own`: the forward passes up to there
     std::set<std::size_t> ready;  // places of those that are ready
     std::size_t next = 0;         // place of the first that has not started
-    int passes = 0;               // the most forward passes that it may pass over
+    int passes = 0;               // maximum number of forward passes that it may pass over
     bool is_busy = false;
     std::set<std::pair<std::uint32_t, JobId>> detached;  // ready jobs by turn
   };
@@ -103,7 +103,7 @@ class DetachedRun {
     worker.passes = ahead_ * max;
   }
 
-  // F of a detached source waits, beside its inputs, for an earlier F of its first reader to start.
+  // Besides its inputs, F of a detached source waits for an earlier F of its first reader to start.
   void hold_sources() {
     std::map<int, std::vector<int>> sources;  // by reader
     for (int s = 0; s < schedule_.stages(); ++s) {
@@ -137,7 +137,7 @@ class DetachedRun {
     }
   }
 
-  // The time at which all inputs of `id` are on its worker. Their producers have ended.
+  // Returns the time at which all inputs of `id` are on its worker. Their producers have ended.
   [[nodiscard]] double inputs_arrival(JobId id) const {
     double time = 0;
     fetches_.for_each(id, [&](const Fetch& fetch) {
@@ -204,7 +204,7 @@ Schedule with_detached_where_free(const Schedule& schedule, std::span<const Stag
                                   const Costs& costs, int ahead) {
   std::optional<Schedule> best;
   double shortest = 0;
-  ahead = std::min(ahead, schedule.microbatches());  // there are no more to run ahead by
+  ahead = std::min(ahead, schedule.microbatches());  // the schedule has no more to run ahead by
   // A worker that runs further ahead does not always help: it may start a long job just before a part is
   // ready that others wait for.
   for (int min = 0;; min = std::min(ahead, std::max(1, 2 * min))) {

@@ -9,8 +9,8 @@
 
 namespace starpipe::plan {
 
-/// The ordered schedule of `with_parts` with its detached parts where there is time. It is made by running
-/// the jobs with their expected costs: a worker that is free runs a detached job that is ready, else the next
+/// Returns the ordered schedule of `with_parts` with its detached parts where there is time. It is made by
+/// running the jobs with their expected costs: a worker that is free runs a ready detached job, else the next
 /// job of its own order, which is the schedule's without detached jobs. If that job is not ready, the worker
 /// may run ahead: it takes the first ready job after it in its order, passing over the forward passes of at
 /// most `ahead` micro-batches. So a worker holds the stashes of at most `ahead` micro-batches more than in

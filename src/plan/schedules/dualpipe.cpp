@@ -86,7 +86,7 @@ Schedule dualpipe(const ScheduleRequest& request) {
 }
 
 const bool registered =
-    register_schedule({"dualpipe", "half of the micro-batches down, half up, two replicas; F beside BW",
+    register_schedule({"dualpipe", "half of the micro-batches down, half up, two replicas; F alongside BW",
                        "DeepSeek-V3, 2024, arXiv 2412.19437, section 3.2.1", dualpipe});
 
 Schedule dualpipe_v(const ScheduleRequest& request) {

@@ -20,7 +20,7 @@ namespace {
 void require_parts(const Schedule& schedule, const StageGraph& finer, std::span<const StagePart> parts,
                    int workers_each) {
   if (workers_each < 1) throw std::logic_error("a stage has no worker");
-  if (std::cmp_not_equal(parts.size(), finer.size())) throw std::logic_error("a stage is no part of any");
+  if (std::cmp_not_equal(parts.size(), finer.size())) throw std::logic_error("a stage is not a part");
   for (const StagePart& part : parts) {
     const bool known = part.stage >= 0 && part.stage < schedule.stages();
     if (!known || part.shard < 0) throw std::logic_error("a part of no stage");
@@ -38,7 +38,7 @@ class Parts {
     return !has_one_backward_pass(stage) && schedule_.split_backward(at(stage).stage, microbatch);
   }
 
-  /// The schedule's job of which this one is a part.
+  /// Returns the schedule's job of which this one is a part.
   [[nodiscard]] JobId whole(const Job& job) const {
     const int stage = at(job.stage).stage;
     if (job.pass != Pass::BW || !schedule_.split_backward(stage, job.microbatch))
@@ -141,7 +141,7 @@ StageSizes size_of_shard(StageSizes size, int shards, bool adds_inputs) {
   return size;
 }
 
-/// The costs of the stages when D workers share the shards of each.
+/// Returns the costs of the stages when D workers share the shards of each.
 Costs costs_of_stages_on(const Costs& costs, TensorCut cut) {
   Costs shared_out = costs;
   const int in_turn = (cut.shards + cut.workers_each - 1) / cut.workers_each;

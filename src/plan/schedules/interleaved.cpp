@@ -18,9 +18,9 @@ struct Step {
   int microbatch;
 };
 
-// The steps of a worker: micro-batches in groups, each group through all chunks before the next. The last
-// group is filled up with micro-batches that do not exist; `Loops` leaves them out. If an order can finish
-// with these jobs, it can finish without them.
+// Returns the steps of a worker: micro-batches in groups, each group through all chunks before the next. The
+// last group is filled up with micro-batches that do not exist; `Loops` leaves them out. If an order can
+// finish with these jobs, it can finish without them.
 std::vector<Step> grouped(int microbatches, int group, int chunks) {
   std::vector<Step> steps;
   for (int first = 0; first < microbatches; first += group) {
@@ -70,8 +70,8 @@ class Loops {
   std::vector<std::vector<Job>> rows_;
 };
 
-// Number of micro-batches in a round, which go through all loops together: as many rounds of at least W
-// micro-batches as possible, all of one size except the last.
+// Returns the number of micro-batches in a round, which go through all loops together: as many rounds of at
+// least W micro-batches as possible, all of one size except the last.
 int round_size(const ScheduleRequest& request) {
   const int rounds = std::max(1, request.microbatches / request.workers);
   return ceil_div(request.microbatches, rounds);
@@ -123,7 +123,7 @@ const bool registered_grouped = register_schedule(
 
 // ZB-H1 in loops: worker w leaves w passes of W for the end, where it would be idle.
 const bool registered_zb = register_schedule(
-    {"interleaved-zb", "ZB-H1 with several chunks a worker: one pass ahead, W later on later workers",
+    {"interleaved-zb", "ZB-H1 with several chunks per worker: one pass ahead, W later on later workers",
      "PyTorch, ScheduleInterleavedZeroBubble; Zero Bubble Pipeline Parallelism, 2024, arXiv 2401.10241, "
      "section 2.1",
      [](const ScheduleRequest& request) {
@@ -132,9 +132,9 @@ const bool registered_zb = register_schedule(
      },
      default_chunks, "InterleavedZeroBubble"});
 
-// A block of one micro-batch. Its passes follow each other from worker to worker. F enters its next loop
-// `spacing` micro-batches later; BW enters its next loop when W micro-batches have left the loop before, as
-// in the grouped order.
+// Returns a block of one micro-batch. Its passes follow each other from worker to worker. F enters its next
+// loop `spacing` micro-batches later; BW enters its next loop when W micro-batches have left the loop before,
+// as in the grouped order.
 BuildingBlock uniform_block(int workers, int chunks, int spacing) {
   constexpr int cells = 3;  // F and BW of one stage
   BuildingBlock block{

@@ -66,7 +66,7 @@ class ListSchedule {
     }
   }
 
-  // The device span, then the makespan.
+  // Returns the device span, then the makespan.
   [[nodiscard]] std::tuple<double, double> length() const {
     double span = 0;
     double makespan = 0;
@@ -97,7 +97,7 @@ class ListSchedule {
     return from == to ? 0 : problem_->costs.link(from, to).time(bytes);
   }
 
-  // The time at which the inputs of F or B are on its worker.
+  // Returns the time at which the inputs of F or B are on its worker.
   [[nodiscard]] double arrival(const Job& job) const {
     const auto here = problem_->at(job.stage, job.microbatch);
     const int worker = problem_->workers_of[here];

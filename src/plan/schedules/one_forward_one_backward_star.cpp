@@ -110,8 +110,8 @@ PeriodicPattern busiest_worker_pattern(std::span<const ChainStage> chain, std::s
     load[index(workers[s])] += chain[s].time();
   }
   const double period = std::ranges::max(load);
-  // In each period a worker runs its operations one after the other from 0 on. A micro-batch waits for the
-  // next start of each operation.
+  // In each period a worker runs its operations sequentially from 0 on. A micro-batch waits for the next
+  // start of each operation.
   PatternBuilder builder(period, 1);
   std::vector<double> next(load.size(), 0.0);
   double ready = 0;

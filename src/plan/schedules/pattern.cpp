@@ -38,7 +38,7 @@ class PatternTable {
   }
 
   [[nodiscard]] int stages() const { return static_cast<int>(chain_.size()); }
-  /// Number of steps.
+  /// Returns the number of steps.
   [[nodiscard]] int steps() const { return 2 * stages(); }
   [[nodiscard]] Pass pass(int step) const { return step < stages() ? Pass::F : Pass::BW; }
   [[nodiscard]] int stage(int step) const { return step < stages() ? step : steps() - 1 - step; }

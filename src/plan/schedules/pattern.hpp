@@ -25,13 +25,13 @@ struct ChainStage {
   [[nodiscard]] double time() const { return forward + backward; }
 };
 
-/// The largest number of stashes of each stage that fits into `memory` beside the stage's weights. Throws
-/// InputError naming the first stage that has no room for one stash.
+/// Returns the largest number of stashes of each stage that fits into `memory` with the stage's weights.
+/// Throws InputError naming the first stage that has no room for one stash.
 std::vector<int> stash_limits(std::span<const ChainStage> chain, double memory);
 
 /// Throws InputError for an empty chain, a time or size that is negative or not finite, or no time at all.
 void require_chain(std::span<const ChainStage> chain);
-/// Throws InputError unless there is one limit a stage, each at least 1; also throws as `require_chain`.
+/// Throws InputError unless there is one limit per stage, each at least 1; also throws as `require_chain`.
 void require_limits(std::span<const ChainStage> chain, std::span<const int> limits);
 
 /// U of the stage that takes longest: no period is shorter.
@@ -67,7 +67,7 @@ std::string pattern_problem(const PeriodicPattern& pattern, std::span<const Chai
 
 /// NCA, the number of concurrent activations: for each stage, the largest number of stashes that are live at
 /// once (Pipelined Model Parallelism, section 3.2). It follows from the shifts: after an F, the live stashes
-/// are those of the micro-batches up to this one whose BW has not started. Throws InputError with
+/// belong to the micro-batches up to this one whose BW has not started. Throws InputError with
 /// `pattern_problem`'s message. O(n log n + n k).
 std::vector<int> concurrent_activations(const PeriodicPattern& pattern, std::span<const ChainStage> chain);
 
@@ -75,16 +75,16 @@ std::vector<int> concurrent_activations(const PeriodicPattern& pattern, std::spa
 /// section 3.2). Throws as `concurrent_activations`.
 std::vector<double> pattern_memory(const PeriodicPattern& pattern, std::span<const ChainStage> chain);
 
-/// The pattern repeated for micro-batches 0 to B - 1, as an ordered schedule with the pattern's order on each
-/// worker. The schedule needs no timetable: if each pass starts as early as it can, k micro-batches take at
-/// most T in the long run and no stage holds more than NCA stashes. Throws InputError with
+/// Returns the pattern repeated for micro-batches 0 to B - 1, as an ordered schedule with the pattern's order
+/// on each worker. The schedule needs no timetable: if each pass starts as early as it can, k micro-batches
+/// take at most T in the long run and no stage holds more than NCA stashes. Throws InputError with
 /// `pattern_problem`'s message, or for microbatches < 1. O(jobs log jobs).
 Schedule unrolled(std::string_view name, const PeriodicPattern& pattern, std::span<const ChainStage> chain,
                   int microbatches);
 
-/// The 1-periodic `pattern` without each (k + 1)-th micro-batch (Pipelined Model Parallelism, theorem 4): a
-/// k-periodic pattern of period (k + 1) T. NCA falls from g to g - floor(g / (k + 1)). Throws InputError for
-/// k < 1 or a pattern that is not 1-periodic.
+/// Returns the 1-periodic `pattern` without each (k + 1)-th micro-batch (Pipelined Model Parallelism, theorem
+/// 4): a k-periodic pattern of period (k + 1) T. NCA falls from g to g - floor(g / (k + 1)). Throws
+/// InputError for k < 1 or a pattern that is not 1-periodic.
 PeriodicPattern thinned(const PeriodicPattern& pattern, int k);
 
 /// Makes a k-periodic pattern from the times at which micro-batches 0 to k - 1 run. The pattern repeats them
@@ -96,8 +96,8 @@ class PatternBuilder {
 
   /// Adds an operation: `pass` of `microbatch` on `stage` starts at `time`, which may be in any period.
   void add(int stage, Pass pass, int worker, double time, int microbatch);
-  /// The pattern of all operations added. As in Pipelined Model Parallelism, the first BW of stage 0 in the
-  /// period has shift 0. Stage 0 must have a BW.
+  /// Returns the pattern of all operations added. As in Pipelined Model Parallelism, the first BW of stage 0
+  /// in the period has shift 0. Stage 0 must have a BW.
   [[nodiscard]] PeriodicPattern pattern() const;
 
  private:

@@ -5,9 +5,9 @@
 
 #include <fmt/format.h>
 
+#include "base/numbers.hpp"
 #include "starpipe/base/error.hpp"
 #include "starpipe/base/index.hpp"
-#include "base/numbers.hpp"
 
 namespace starpipe::plan {
 
@@ -23,7 +23,7 @@ StageGraph requested_chain(std::string_view name, const ScheduleRequest& request
   StageGraph graph = request.graph ? *request.graph : StageGraph::chain(chunks * request.workers);
   if (!graph.is_chain()) throw InputError(fmt::format("{} is defined for a chain of stages only", name));
   if (graph.size() != chunks * request.workers) {
-    throw RequestError(fmt::format("stages: {} has {} a worker: {} workers need {} stages, not {}", name,
+    throw RequestError(fmt::format("stages: {} has {} per worker: {} workers need {} stages, not {}", name,
                                    counted_text(chunks, "stage"), request.workers, chunks * request.workers,
                                    graph.size()));
   }

@@ -10,7 +10,7 @@ namespace starpipe::plan {
 
 // How the named schedules read a request, and refuse the parts that they cannot follow.
 
-/// The requested stage graph; if none is requested, a chain of one stage a worker.
+/// Returns the requested stage graph; if none is requested, a chain of one stage per worker.
 StageGraph requested_graph(const ScheduleRequest& request);
 
 /// w of schedules in which one worker of a group holds a stage's weights and computes the group's jobs: stage
@@ -20,20 +20,20 @@ StageGraph requested_graph(const ScheduleRequest& request);
 std::function<Placement(const Job&)> by_stage(std::string_view name, const ScheduleRequest& request,
                                               const StageGraph& graph);
 
-/// The requested graph of schedules that place the stages of a chain themselves, `chunks` on each worker.
-/// Throws InputError for a graph that is not a chain of `chunks * workers` stages, or with groups or a
-/// placement.
+/// Returns the requested graph of schedules that place the stages of a chain themselves, `chunks` on each
+/// worker. Throws InputError for a graph that is not a chain of `chunks * workers` stages, or with groups or
+/// a placement.
 StageGraph requested_chain(std::string_view name, const ScheduleRequest& request, int chunks);
-/// Number of stages of the requested chain on each worker. Throws InputError as `requested_chain`, or when
-/// the number of stages is no multiple of the number of workers.
+/// Returns the number of stages of the requested chain on each worker. Throws InputError as
+/// `requested_chain`, or if the number of stages is not a multiple of the number of workers.
 int requested_chunks(std::string_view name, const ScheduleRequest& request);
 
-/// The requested costs; if none are requested, passes that all take 1 and free transfers.
+/// Returns the requested costs; if none are requested, passes that all take 1 and free transfers.
 Costs requested_costs(const ScheduleRequest& request);
 
 /// Throws InputError when the request has `stage_workers`: the schedule `name` places jobs by micro-batch.
 void refuse_stage_workers(std::string_view name, const ScheduleRequest& request);
-/// The position of a micro-batch among those of its group: b / G.
+/// Returns the position of a micro-batch within its group: b / G.
 int place_in_group(const ScheduleRequest& request, int microbatch);
 /// Throws InputError when the request has groups.
 void refuse_groups(std::string_view name, const ScheduleRequest& request);

@@ -63,8 +63,8 @@ class Grid::Sweep {
   Row& row(Id id);
   [[nodiscard]] Row::Cell last_cell(Id id) const;
   void assign_weight_gradients();
-  // The first cell that `id` may move to: after the passes that it waits for, and after the same pass of the
-  // micro-batch before. W passes keep their order.
+  // Returns the first cell that `id` may move to: after the passes that it waits for, and after the same pass
+  // of the micro-batch before. W passes keep their order.
   [[nodiscard]] int earliest(Id id) const;
   void move(Id id);
 

@@ -50,7 +50,7 @@ Schedule reordered(const char* name, const ScheduleRequest& request, const Offse
 }
 
 const bool registered_min =
-    register_schedule({"v-min", "V shape with the least memory: about a third of 1F1B's",
+    register_schedule({"v-min", "V shape with the smallest memory: about a third of 1F1B's",
                        "Pipeline Parallelism with Controllable Memory, 2024, section 3.2 and appendix F",
                        [](const ScheduleRequest& request) {
                          return reordered("v-min", request, {1, 1, 1, request.workers % 3 == 0 ? 3 : 1, 1});
@@ -84,8 +84,8 @@ const bool registered_zb =
                        "Pipeline Parallelism, 2024, arXiv 2401.10241, ZB-V",
                        v_zb, chunks, "ZBVZeroBubble"});
 
-// The block of 1F1B's passes along the V. Each BW takes the first two free cells after its inputs are there.
-// A cell is free if no pass of another micro-batch, an interval earlier or later, is there.
+// Returns the block of 1F1B's passes along the V. Each BW takes the first two free cells after its inputs are
+// there. A cell is free if no pass of another micro-batch, an interval earlier or later, is there.
 BuildingBlock fused_block(int workers) {
   BuildingBlock block{.workers = workers, .stages = 2 * workers, .interval = interval, .passes = {}};
   std::vector<std::vector<bool>> taken(index(workers), std::vector<bool>(interval));

@@ -31,7 +31,7 @@ std::vector<Job> alternating(const WarmUp& warm_up, int microbatches) {
   return passes;
 }
 
-// The schedule with F and B in the order of `passes`, and W where it fits; stage s on worker s.
+// Returns the schedule with F and B in the order of `passes`, and W where it fits; stage s on worker s.
 Schedule filled(const char* name, const ScheduleRequest& request, std::span<const Job> passes, int limit,
                 const Costs& costs) {
   const StageGraph graph = requested_chain(name, request, 1);
@@ -63,9 +63,9 @@ const bool registered_h2 =
                        "Zero Bubble Pipeline Parallelism, 2024, arXiv 2401.10241, section 2.2",
                        [](const ScheduleRequest& request) { return hand_made("zb-h2", request, 2, -1); }});
 
-// The warm-up of each stage: as many forward passes as end before the gradient of the first B arrives.
-// With `eager`, one more pass: it starts, but does not end, before that time. A stage has fewer passes if the
-// stage before it has delivered fewer results by then.
+// Returns the warm-up of each stage: as many forward passes as end before the gradient of the first B
+// arrives. With `eager`, one more pass: it starts, but does not end, before that time. A stage has fewer
+// passes if the stage before it has delivered fewer results by then.
 WarmUp fitting_warm_up(const StageGraph& graph, int microbatches, int limit, const Costs& costs, bool eager) {
   const int stages = graph.size();
   const int max = std::min(limit, microbatches);
@@ -102,7 +102,7 @@ WarmUp fitting_warm_up(const StageGraph& graph, int microbatches, int limit, con
   return warm_up;
 }
 
-// The shorter of the two schedules with and without `eager`.
+// Returns the shorter of the two schedules with and without `eager`.
 Schedule adaptive(const char* name, const ScheduleRequest& request, int limit) {
   const StageGraph graph = requested_chain(name, request, 1);
   const auto build = [&](bool eager) {
@@ -127,8 +127,8 @@ const bool registered_2p = register_schedule(
      "Zero Bubble Pipeline Parallelism, 2024, arXiv 2401.10241, section 3",
      [](const ScheduleRequest& request) { return adaptive("zb-2p", request, 2 * request.workers); }});
 
-// A block in which B follows B as closely as F follows F, so that a stash lives for at most 2 P of 3 P cells.
-// It has two micro-batches: with one, F and B would be in the same cells.
+// Returns a block in which B follows B as closely as F follows F, so that a stash lives for at most 2 P of 3
+// P cells. It has two micro-batches: with one, F and B would be in the same cells.
 BuildingBlock close_block(int workers) {
   BuildingBlock block{.workers = workers, .stages = workers, .microbatches = 2, .interval = 6, .passes = {}};
   for (int b = 0; b < 2; ++b) {
@@ -140,9 +140,9 @@ BuildingBlock close_block(int workers) {
   return block;
 }
 
-// The least memory that costs no time. The order of `close_block` needs 2 (W / 3) + 2 stashes. If 1F1B holds
-// no more than that (W <= 4, W = 6 or few micro-batches), its order is better, because it loses less time at
-// the ends.
+// The smallest memory that costs no time. The order of `close_block` needs 2 (W / 3) + 2 stashes. If 1F1B
+// holds no more than that (W <= 4, W = 6 or few micro-batches), its order is better, because it loses less
+// time at the ends.
 Schedule low_memory(const ScheduleRequest& request) {
   const StageGraph graph = requested_chain("zb-low-memory", request, 1);
   Grid grid(close_block(request.workers), request.microbatches);

@@ -63,7 +63,7 @@ class Packing {
   [[nodiscard]] double time(int unit, int worker) const { return problem_.time({unit, unit + 1}, worker); }
   [[nodiscard]] double work(int unit) const { return problem_.min_work({unit, unit + 1}); }
 
-  /// Whether the remaining units may fit below the best value. Room on a worker that is too small for its
+  /// True if the remaining units may fit below the best value. Room on a worker that is too small for its
   /// shortest unit does not count.
   [[nodiscard]] bool has_room(std::size_t position) const {
     double room = 0;
@@ -150,12 +150,12 @@ class ChainSearch {
 
   [[nodiscard]] bool placed() const { return problem_.request().allocation == Allocation::placed; }
 
-  /// A lower bound of what the units before `end` add to the workers' values.
+  /// Returns a lower bound of the sum that the units before `end` add to the workers' values.
   [[nodiscard]] double rest(int end) const {
     return goal_ == Goal::bottleneck ? problem_.min_work({0, end}) : problem_.min_memory({0, end});
   }
 
-  /// Whether the units before `end` may fit on the workers that can still get units. `stage` is the stage of
+  /// True if the units before `end` may fit on the workers that can still get units. `stage` is the stage of
   /// unit `end`, counted from the last stage.
   [[nodiscard]] bool has_room(int end, int stage) const {
     const std::vector<int>& open = placed() ? open_[sequence_.size() - index(stage)] : all_;

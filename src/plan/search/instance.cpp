@@ -22,7 +22,7 @@ void check(const SearchProblem& problem) {
   require_input(problem.microbatches >= 1, "search", "needs at least 1 micro-batch");
   const auto one_a_stage = [&](std::size_t count, std::string_view what) {
     require_input(count == 1 || count == stages, "search",
-                  fmt::format("{} must have one entry or {}, one a stage, not {}", what, stages, count));
+                  fmt::format("{} must have one entry or {}, one per stage, not {}", what, stages, count));
   };
   one_a_stage(costs.durations.size(), "durations");
   one_a_stage(costs.sizes.size(), "sizes");

@@ -36,13 +36,13 @@ struct Instance {
   [[nodiscard]] JobId jobs() const { return static_cast<JobId>(stages * microbatches * 3); }
   [[nodiscard]] double time_of(JobId job) const { return time[job % 3][index(stage_of(job))]; }
 
-  /// Whether stashes that take `memory` keep the worker's limit.
+  /// True if stashes that take `memory` keep the worker's limit.
   [[nodiscard]] bool fits(int worker, double memory) const {
     return memory <= limits_with_slack[index(worker)];
   }
-  /// By worker, the most memory that its stashes take at once.
+  /// Returns, by worker, the peak memory of its stashes.
   [[nodiscard]] std::vector<double> peak_memory(const Orders& orders) const;
-  /// Whether all peaks keep the limit.
+  /// True if all peaks keep the limit.
   [[nodiscard]] bool fits(const Orders& orders) const;
 
   int workers;
@@ -59,13 +59,13 @@ struct Instance {
   std::vector<double> limits_with_slack;    // the limits, and rounding errors of sums of stashes
 };
 
-/// The orders as a schedule named "search". A schedule's memory limits are numbers of stashes, so it has
-/// limits only where all stashes take the same memory.
+/// Returns the orders as a schedule named "search". A schedule's memory limits are numbers of stashes, so it
+/// has limits only where all stashes take the same memory.
 Schedule to_schedule(const Instance& instance, const Orders& orders);
 
-/// The order in which each worker starts its jobs when `schedule` is simulated with `costs`. A BW becomes a B
-/// and then a W. Nothing if the schedule's stages, micro-batches, workers or placement are not the
-/// instance's, or if it needs more memory than the limit.
+/// Returns the order in which each worker starts its jobs when `schedule` is simulated with `costs`. A BW
+/// becomes a B and then a W. Returns nullopt if the schedule's stages, micro-batches, workers or placement
+/// are not the instance's, or if it needs more memory than the limit.
 std::optional<Orders> from_schedule(const Instance& instance, const Schedule& schedule, const Costs& costs);
 
 }  // namespace starpipe::plan

@@ -68,7 +68,7 @@ class LocalSearch {
   }
 
  private:
-  /// The stages with some cuts, or the workers of some units, changed at random.
+  /// Returns the stages with some cuts, or the workers of some units, changed at random.
   [[nodiscard]] Stages shaken(Stages stages, Random& random) const {
     constexpr int changes = 4;
     if (problem_.request().allocation != Allocation::placed) {
@@ -100,7 +100,7 @@ class LocalSearch {
     return stages.size() <= problem_.request().max_stages.value_or(problem_.units());
   }
 
-  /// Whether the stages are better than `best`; if so, `best` becomes their score.
+  /// Returns true if the stages are better than `best`, which then becomes their score.
   bool accept(const Stages& stages, Score& best) {
     const bool placed = problem_.request().allocation == Allocation::placed;
     left_ -= problem_.workers() + (placed ? stages.size() : problem_.units());
@@ -214,7 +214,7 @@ std::optional<Stages> local_search(const PartitionProblem& problem, Goal goal) {
   const PartitionRequest& request = problem.request();
   LocalSearch search(problem, goal);
   const bool placed = request.allocation == Allocation::placed;
-  // The start for the goal keeps the memory limit; the start with the least memory may become better.
+  // The start for the goal keeps the memory limit; the start with the smallest memory may become better.
   for (const Goal start : {goal, Goal::memory}) {
     auto found = one_stage_each(problem, request.max_stages.value_or(problem.units()), start);
     if (found) search.improve(std::move(*found));

@@ -21,8 +21,8 @@ constexpr double infinity = std::numeric_limits<double>::infinity();
 struct Chain {
   std::vector<double> forward_start;   ///< `f(s)`, earliest start of F
   std::vector<double> backward_start;  ///< `b(s)`, earliest start of B
-  std::vector<double> after_backward;  ///< `t(s)`, least time from the end of B to the end of the schedule
-  std::vector<double> from_forward;    ///< `r(s)`, least time from the start of F to the end of the schedule
+  std::vector<double> after_backward;  ///< `t(s)`, shortest time from the end of B to the end of the schedule
+  std::vector<double> from_forward;  ///< `r(s)`, shortest time from the start of F to the end of the schedule
 };
 
 Chain chain_of(const Instance& instance) {
@@ -101,8 +101,8 @@ Load load_of(const Instance& instance, const Chain& chain, int worker) {
   return load;
 }
 
-/// The time of passes whose stashes fill `memory`, at `rate` of time per memory. Infinite without a memory
-/// limit, whatever the rate.
+/// Returns the time of passes whose stashes fill `memory`, at `rate` of time per memory. Infinite without a
+/// memory limit, whatever the rate.
 double time_for(double memory, double rate) { return memory < infinity ? memory * rate : infinity; }
 
 /// Bounds 2 to 5: the work of a worker, with the time in which it must idle before its first B (fill) and
@@ -116,7 +116,7 @@ double work_bound(const Load& load, double microbatches) {
   // Work that can run after the last F began, this F included.
   const double late = load.max_forward + time_for(load.limit, load.backward_rate);
   const double idle_after = std::max(0.0, load.from_forward - late);
-  // Whether fill and drain cannot overlap (bound 5).
+  // True if fill and drain cannot overlap (bound 5).
   const bool disjoint = microbatches * load.stash > load.limit * (1 + 1e-9);
   const double bound = disjoint ? idle_before + work + idle_after
                                 : std::max(idle_before + work, load.head + work + idle_after);
@@ -165,7 +165,7 @@ double memory_bound(const Instance& instance, const Chain& chain, const Load& lo
   const double fixed = load.head + load.after_backward - load.min_weights;
   const double up = steps * load.min_forward;
   const double down = steps * load.min_backward;
-  // Whether memory has filled before it empties.
+  // True if memory has filled before it empties.
   const bool disjoint = known - fixed >= up + down;
   // Whether, in addition, no B can start while memory fills, and no F can end while it empties (bound 7).
   const bool pure = disjoint && load.first_backward - load.head >= up &&
@@ -230,7 +230,7 @@ double bound_of_makespan(double bound, double makespan) {
 
 double placement_bound(const Schedule& schedule, const Costs& costs) {
   const Fetches fetches(schedule, costs);
-  // Calls f(job that `id` waits for, least time between the two).
+  // Calls f(job that `id` waits for, shortest time between the two).
   const auto for_each_wait = [&](JobId id, auto&& f) {
     schedule.for_each_pred(id, [&](JobId before) { f(before, 0.0); });
     if (!costs.prefetch) return;
@@ -245,7 +245,7 @@ double placement_bound(const Schedule& schedule, const Costs& costs) {
   };
   const std::vector<JobId> order = topological_order(schedule);
   std::vector<double> start(schedule.id_count(), 0);  // earliest
-  std::vector<double> after(schedule.id_count(), 0);  // least time from the job's end to the end of all
+  std::vector<double> after(schedule.id_count(), 0);  // shortest time from the job's end to the end of all
   for (const JobId id : order) {
     for_each_wait(id, [&](JobId before, double time) {
       start[id] = std::max(start[id], start[before] + duration(before) + time);

@@ -7,24 +7,24 @@
 
 namespace starpipe::plan {
 
-/// The smallest memory limit that any schedule of the problem can keep, in the unit of
+/// Returns the smallest memory limit that any schedule of the problem can keep, in the unit of
 /// `SearchProblem::stash`: the largest sum over a worker's stages of one stash each. No stash of a
 /// micro-batch ends before its last stage has run F, so a worker must hold all these stashes at once.
-/// Micro-batches that run one after the other need no more.
+/// Micro-batches that run sequentially do not need more.
 double min_memory_limit(const SearchProblem& problem);
 
-/// A makespan that no schedule of the problem can beat, whatever transfers delay each other. docs/search.md
-/// has the proof. O(S^2) for S stages. Throws InputError as `search` does.
+/// Returns a makespan that no schedule of the problem can beat, whatever transfers delay each other.
+/// docs/search.md has the proof. O(S^2) for S stages. Throws InputError as `search` does.
 double lower_bound(const SearchProblem& problem);
 
-/// The bound, or the makespan where rounding alone puts the bound above it.
+/// Returns the bound, or the makespan where rounding alone puts the bound above it.
 double bound_of_makespan(double bound, double makespan);
 
-/// A makespan that no order of the schedule's jobs can beat, where each job stays on its worker: w counts, n
-/// and memory limits do not. The larger of two numbers: the longest path of jobs that wait for each other,
-/// with the transfers between them; and for each worker, the time of all of its jobs with the least time
-/// before the first and after the last of them. Any stage graph and any w, unlike `lower_bound`, which is
-/// tighter. Transfers without prefetch take no time here, and neither do those of weights. O(jobs log jobs).
+/// Returns a makespan that no order of the schedule's jobs can beat, where each job stays on its worker: w
+/// counts, n and memory limits do not. The larger of two numbers: the longest path of jobs that wait for each
+/// other, with the transfers between them; and for each worker, the time of all of its jobs with the shortest
+/// time before the first and after the last of them. Any stage graph and any w, unlike `lower_bound`, which
+/// is tighter. Transfers without prefetch, and transfers of weights, take no time here. O(jobs log jobs).
 double placement_bound(const Schedule& schedule, const Costs& costs);
 
 }  // namespace starpipe::plan

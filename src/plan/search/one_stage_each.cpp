@@ -125,7 +125,7 @@ class InOrder {
   [[nodiscard]] std::size_t at(int w, int k, int i) const {
     return (index(w) * (index(most_) + 1) + index(k)) * (index(units_) + 1) + index(i);
   }
-  /// The best number of stages.
+  /// Returns the best number of stages.
   [[nodiscard]] int stages() const {
     int best = 0;
     for (int k = 1; k <= most_; ++k) {
@@ -168,7 +168,7 @@ class StageCosts {
                 problem_.gradient_transfer(range.end, at.after, at.worker),
             time};
   }
-  /// The squared load; infinite above `limit`.
+  /// Returns the squared load; infinite above `limit`.
   [[nodiscard]] StageValue squares(UnitRange range, int following, const Place& at, double limit) const {
     const auto [value, time] = load(range, following, at);
     if (time > limit) return {infinity, infinity};
@@ -181,8 +181,9 @@ class StageCosts {
 
 constexpr double rounding = 1 + 1e-9;
 
-// Any worker may be left out, so nobody knows the workers of the stages before and after. Where links differ,
-// the result is a start for a local search and no optimum; transfers then count as to and from worker 0.
+// Any worker may be left out, so the workers of the stages before and after are not known. Where links
+// differ, the result is a start for a local search and no optimum; transfers then count as to and from worker
+// 0.
 std::optional<Stages> in_order(const PartitionProblem& problem, int max) {
   const StageCosts costs(problem);
   const InOrder min(

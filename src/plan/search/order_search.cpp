@@ -309,7 +309,7 @@ long OrderSearch::run(long max, double good_enough, Random& random, const std::f
 
 namespace {
 
-/// For each stage, the memory of one stash of each later stage of its worker.
+/// Returns, for each stage, the memory of one stash of each later stage of its worker.
 std::vector<double> later_stashes(const Instance& instance) {
   std::vector<double> later(index(instance.stages), 0);
   for (const auto& stages : instance.stages_of) {
@@ -342,7 +342,7 @@ class PartialRun {
     for (auto& of_pass : next_) of_pass.assign(index(instance.stages), 0);
   }
 
-  /// The earliest start of the next job of a stage's pass; `never` if it cannot start yet.
+  /// Returns the earliest start of the next job of a stage's pass; `never` if it cannot start yet.
   [[nodiscard]] double earliest(int pass, int stage) const {
     const int b = next_[index(pass)][index(stage)];
     if (b == instance_.microbatches) return never;

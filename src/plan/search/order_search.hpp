@@ -65,7 +65,7 @@ class OrderSearch {
   double best_makespan_ = 0;
 
   static constexpr JobId none = 0xffffffffU;
-  // Vectors with one entry a job:
+  // Vectors with one entry per job:
   std::vector<double> duration_;
   std::vector<JobId> pred_;  // the job whose result it needs, or none
   std::vector<double> lag_;  // transfer time of this result

@@ -121,7 +121,7 @@ void require_transformer(std::span<const UnitCosts> units) {
   if (units.size() < 2 || units.back().name != "head") refuse(units.size() - 1, units.back().name, "head");
 }
 
-/// Whether each worker has as many stages as the others, in this layout.
+/// True if each worker has as many stages as the others, in this layout.
 bool has_layout(const Partition& partition, int workers, Layout layout) {
   const auto stages = static_cast<int>(partition.stage_workers.size());
   return stages % workers == 0 &&

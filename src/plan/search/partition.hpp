@@ -14,7 +14,7 @@ namespace starpipe::plan {
 
 /// The assignments of units to workers that are allowed.
 enum class Allocation : std::uint8_t {
-  contiguous,  ///< at most one stage a worker, in order; stage s on worker s if all workers are of one kind
+  contiguous,  ///< at most one stage per worker, in order; stage s on worker s if all workers are of one kind
   placed,      ///< exactly the stages of `stage_workers`, with at least one unit each
   general,     ///< any worker may have any units; neighbouring units on one worker are one stage
 };
@@ -31,7 +31,7 @@ enum class Allocation : std::uint8_t {
 /// gradient and the optimizer's state, plus the stashes that the schedule holds there at once. Units may
 /// share weights. The worker of the first of these units holds the weights, their gradient and the
 /// optimizer's state. Every other worker with one of these units has a copy of the weights and a gradient.
-/// Each is transferred once a step, so no load counts these transfers.
+/// Each is transferred once per step, so no load counts these transfers.
 struct PartitionRequest {
   std::vector<UnitCosts> units = {};
   std::vector<SharedUnits> shared = {};
@@ -74,11 +74,11 @@ struct Partition {
   [[nodiscard]] bool optimal() const { return bottleneck <= lower_bound * (1 + 1e-9); }
 };
 
-/// The partition with the smallest bottleneck within the memory limit.
+/// Returns the partition with the smallest bottleneck within the memory limit.
 ///
-/// With one stage a worker, dynamic programming finds an optimum: the one with the smallest sum of squared
-/// loads. O(S n^2) for n units and S stages; O(S^2 n^2) if workers are of several kinds, or have limits
-/// of their own, and memory is limited, because any worker may then be left out. With several stages a worker
+/// With one stage per worker, dynamic programming finds an optimum: the one with the smallest sum of squared
+/// loads. O(S n^2) for n units and S stages; O(S^2 n^2) if workers are of several kinds, or have limits of
+/// their own, and memory is limited, because any worker may then be left out. With several stages per worker
 /// or a general allocation the problem is NP-complete (Pipelined Model Parallelism, section 4). Local search
 /// improves the contiguous optimum and a greedy partition; branch and bound then proves the best partition
 /// optimal, unless it runs out of `steps`. docs/partition.md has the recurrences. Deterministic.
@@ -90,7 +90,7 @@ struct Partition {
 Partition partition(const PartitionRequest& request);
 
 /// Why `cuts`, the first units of stages 1, 2, ..., do not cut a chain of `units` units into stages: "5 is
-/// not ascending within the units 1 to 7". Empty when they do.
+/// not ascending within the units 1 to 7". Empty if they do.
 std::string cuts_problem(std::span<const int> cuts, int units);
 
 /// Loads and bottleneck of given stages. `lower_bound` holds for any cuts with the same `stage_workers`: the
@@ -98,18 +98,19 @@ std::string cuts_problem(std::span<const int> cuts, int units);
 Partition evaluate_partition(const PartitionRequest& request, std::vector<int> cuts,
                              std::vector<int> stage_workers);
 
-// The stages of a partition as other frameworks read them. The units are those of a transformer: the first is
+// The stages of a partition as other frameworks read them. The units belong to a transformer: the first is
 // called "embedding", the last "head", and those between them are its blocks. Throws InputError for other
 // units, and for a placement that the framework does not have.
 
-/// The options of Megatron-LM for these stages: `--pipeline-model-parallel-size` and
-/// `--pipeline-model-parallel-layout`, a line each. Stage s is on worker s mod `workers`. The layout names an
-/// embedding E, a block t and the head with its loss L; `t*3` are three blocks, and | ends a stage.
+/// Returns the options of Megatron-LM for these stages: `--pipeline-model-parallel-size` and
+/// `--pipeline-model-parallel-layout`, one line each. Stage s is on worker s mod `workers`. The layout names
+/// an embedding E, a block t and the head with its loss L; `t*3` are three blocks, and | ends a stage.
 std::string megatron_stages(std::span<const UnitCosts> units, const Partition& partition, int workers);
 
-/// The section `parallelism` of the TOML configuration of torchtitan 0.2, with `module_fqns_per_model_part`:
-/// the names of each stage's modules. Stages are placed in a loop, or two a worker in a V. Later versions of
-/// torchtitan take the same lists in Python and call the head's "output" "lm_head"; a comment says so.
+/// Returns the section `parallelism` of the TOML configuration of torchtitan 0.2, with
+/// `module_fqns_per_model_part`: the names of each stage's modules. Stages are placed in a loop, or two per
+/// worker in a V. Later versions of torchtitan take the same lists in Python and call the head's "output"
+/// "lm_head"; a comment says so.
 std::string torchtitan_stages(std::span<const UnitCosts> units, const Partition& partition, int workers);
 
 }  // namespace starpipe::plan

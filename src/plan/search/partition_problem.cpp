@@ -20,7 +20,7 @@ namespace starpipe::plan {
 namespace {
 
 void check(const PartitionRequest& request) {
-  require_input(!request.units.empty(), "partition", "there is no unit");
+  require_input(!request.units.empty(), "partition", "needs at least 1 unit");
   require_input(request.workers >= 1, "partition",
                 fmt::format("{} workers, need at least 1", request.workers));
   require_input(
@@ -121,7 +121,7 @@ void PartitionProblem::set_kinds() {
 
 // With n units, gradients from at most n - 1 other workers are added in a binary tree: its root, the first
 // worker, receives at most bit_width(n - 1) of them, and the others fewer. They count as if all were there at
-// once, beside the most stashes.
+// once, at the peak of the stashes.
 PartitionProblem::SharedBytes PartitionProblem::bytes_of(const SharedUnits& set) const {
   const auto updated = static_cast<double>(set.updated());
   const int levels = std::max(1, static_cast<int>(std::bit_width(set.units.size() - 1)));

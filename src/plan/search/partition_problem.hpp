@@ -52,7 +52,7 @@ class PartitionProblem {
   [[nodiscard]] int units() const { return static_cast<int>(request_.units.size()); }
   [[nodiscard]] int workers() const { return request_.workers; }
   [[nodiscard]] bool has_transfers() const { return request_.links.takes_time(); }
-  /// Whether all pairs of workers have the same link.
+  /// True if all pairs of workers have the same link.
   [[nodiscard]] bool has_one_link() const { return request_.links.levels().size() <= 1; }
   /// Equal for workers that have the same kind and the same links to all others.
   [[nodiscard]] std::pair<int, int> likeness(int worker) const {
@@ -63,14 +63,15 @@ class PartitionProblem {
   [[nodiscard]] double time(UnitRange range, int worker) const {
     return difference(time_[index(kind(worker))], range);
   }
-  /// Whether workers are of several kinds. Workers of one kind have equal devices and equal memory limits.
+  /// True if workers are of several kinds. Workers of one kind have equal devices and equal memory limits.
   [[nodiscard]] bool is_mixed() const { return kinds() > 1; }
   [[nodiscard]] int kinds() const { return static_cast<int>(time_.size()); }
-  /// The kind of the worker, for tables that have one entry a kind.
+  /// Returns the kind of the worker, for tables that have one entry a kind.
   [[nodiscard]] int kind(int worker) const { return kind_[index(worker)]; }
-  /// The worker's speed relative to the other workers; 1 if all are of one kind.
+  /// Returns the worker's speed relative to the other workers; 1 if all are of one kind.
   [[nodiscard]] double speed(int worker) const { return speed_[index(kind(worker))]; }
-  /// A lower bound of the sum of speed(w) * time over the units of a range, for any workers w of the units.
+  /// Returns a lower bound of the sum of speed(w) * time over the units of a range, for any workers w of the
+  /// units.
   [[nodiscard]] double min_work(UnitRange range) const { return difference(min_work_, range); }
   /// Time of the transfer of the activation that unit `boundary` reads, and of the gradient that the unit
   /// before it reads, from one worker to another. 0 at the ends of the chain.
@@ -80,7 +81,7 @@ class PartitionProblem {
   [[nodiscard]] double gradient_transfer(int boundary, int from, int to) const {
     return transfer(gradient_, boundary, request_.links.between(from, to));
   }
-  /// The least time that both take, between any two workers.
+  /// Returns the shortest time that both take, between any two workers.
   [[nodiscard]] double min_transfers(int boundary) const {
     const Link link = request_.links.cheapest();
     return transfer(activation_, boundary, link) + transfer(gradient_, boundary, link);
@@ -89,18 +90,18 @@ class PartitionProblem {
   [[nodiscard]] double memory(UnitRange range, int following) const {
     return difference(weights_, range) + held(following) * difference(stash_, range);
   }
-  /// The same with shared weights, for a worker that has no other stage.
+  /// Returns the same with shared weights, for a worker that has no other stage.
   [[nodiscard]] StageMemory memory_alone(UnitRange range, int following) const;
   /// Bytes of shared weights that `unit` adds to the memory of its worker. All later units are placed
   /// already, perhaps on the same worker. `owners`: the worker of each unit, from `unit` on.
   [[nodiscard]] double shared_memory(int unit, const std::vector<int>& owners) const;
-  /// Number of stashes that a stage holds when `following` stages come after it.
+  /// Returns the number of stashes that a stage holds when `following` stages come after it.
   [[nodiscard]] double held(int following) const;
-  /// A lower bound of the bytes that the units need in any partition.
+  /// Returns a lower bound of the bytes that the units need in any partition.
   [[nodiscard]] double min_memory(UnitRange range) const {
     return difference(weights_, range) + min_held_ * difference(stash_, range);
   }
-  /// The bytes that the worker may hold.
+  /// Returns the bytes that the worker may hold.
   [[nodiscard]] double limit(int worker) const { return limit_[index(kind(worker))]; }
   [[nodiscard]] bool has_limit() const;
   [[nodiscard]] bool fits(int worker, double memory) const { return memory <= limit(worker) * (1 + 1e-12); }
@@ -109,9 +110,9 @@ class PartitionProblem {
   /// and the mean over the workers, with the transfers that this number of workers needs.
   [[nodiscard]] double lower_bound(Goal goal) const;
 
-  /// The units of one of the stages.
+  /// Returns the units of one of the stages.
   [[nodiscard]] UnitRange range(const Stages& stages, int stage) const;
-  /// The load of each worker.
+  /// Returns the load of each worker.
   [[nodiscard]] std::vector<WorkerLoad> loads(const Stages& stages) const;
 
  private:
@@ -122,8 +123,8 @@ class PartitionProblem {
     double copy;      ///< on every other worker
   };
   [[nodiscard]] SharedBytes bytes_of(const SharedUnits& set) const;
-  /// What the unit set.units[member] adds to the memory of its worker, after all later units of the set.
-  /// `owner(unit)`: the worker of a unit.
+  /// Returns the bytes that unit set.units[member] adds to the memory of its worker, after all later units of
+  /// the set. `owner(unit)`: the worker of a unit.
   template <class Owner>
   [[nodiscard]] double added_by(const SharedUnits& set, std::size_t member, Owner owner) const;
   void set_kinds();
@@ -158,29 +159,30 @@ struct BestStages {
   bool proven = false;           ///< no stages are better, or none exist within the limit
 };
 
-/// The best stages for workers that may have several: placed by the request's `stage_workers`, or anywhere in
-/// a general allocation. Ends after the request's `steps`; deterministic.
+/// Returns the best stages for workers that may have several: placed by the request's `stage_workers`, or
+/// anywhere in a general allocation. Ends after the request's `steps`; deterministic.
 BestStages branch_and_bound(const PartitionProblem& problem, Goal goal);
 
-/// The largest load or memory of a worker.
+/// Returns the largest load or memory of a worker.
 double value_of(const PartitionProblem& problem, Goal goal, const Stages& stages);
 
 /// Stages from the worker of each unit: neighbouring units on one worker are one stage.
 Stages stages_of(const std::vector<int>& owner);
 
-/// A good partition to start from: the better of the contiguous optimum and a greedy partition, both
+/// Returns a good partition to start from: the better of the contiguous optimum and a greedy partition, both
 /// improved. For general allocations an improvement moves a unit or swaps two, for placed stages it moves
-/// cuts. Nothing if no partition found is within the memory limit. The work is bounded.
+/// cuts. Returns nullopt if no partition found is within the memory limit. The work is bounded.
 std::optional<Stages> local_search(const PartitionProblem& problem, Goal goal);
 
 /// Repeats random changes and improvements of the best partition so far, from `start` on. The result is at
-/// least as good as `start`; nothing without `start`. The work is bounded. Deterministic.
+/// least as good as `start`; nullopt without `start`. The work is bounded. Deterministic.
 std::optional<Stages> iterated_local_search(const PartitionProblem& problem, Goal goal,
                                             std::optional<Stages> start);
 
-/// The best stages with at most one stage a worker, by dynamic programming; of equal optima the one with the
-/// smallest sum of squared loads. Stages are those of the request's `stage_workers`; without `stage_workers`,
-/// at most `max` stages on workers in ascending order. Nothing if no stages are within the memory limit.
+/// Returns the best stages with at most one stage per worker, by dynamic programming; of equal optima the one
+/// with the smallest sum of squared loads. The request's `stage_workers` gives the stages; without
+/// `stage_workers`, at most `max` stages on workers in ascending order. Returns nullopt if no stages are
+/// within the memory limit.
 std::optional<Stages> one_stage_each(const PartitionProblem& problem, int max, Goal goal);
 
 }  // namespace starpipe::plan

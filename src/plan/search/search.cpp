@@ -43,12 +43,12 @@ class Clock {
   [[nodiscard]] double seconds() const {
     return std::chrono::duration<double>(std::chrono::steady_clock::now() - start_).count();
   }
-  /// Whether the budget is spent. Once true, it stays true.
+  /// True if the budget is spent. Once true, it stays true.
   bool over() {
     if (!over_ && seconds() > budget_) over_ = true;
     return over_;
   }
-  /// The same, after it has asked SearchOptions::stop: for the thread that called `search`.
+  /// Returns the same, after it has asked SearchOptions::stop: for the thread that called `search`.
   bool over_or_stopped() {
     if (!over_ && stop_ && stop_()) over_ = true;
     return over();
@@ -172,11 +172,11 @@ class Searcher {
   long left_ = 0;  // moves that the work still allows
 };
 
-/// The registered schedules by name, and for each why the search has not started from it yet; empty when it
-/// has.
+/// The registered schedules by name, each with the reason why the search has not started from it yet; empty
+/// if it has.
 using Starts = std::map<std::string, std::string>;
 
-/// The orders of all registered schedules that fit, best first. Stops when the time is over.
+/// Returns the orders of all registered schedules that fit, best first. Stops when the time is over.
 std::vector<Orders> registered(const Instance& instance, const SearchProblem& problem, Clock& clock,
                                Starts& starts) {
   std::vector<BestOrders> found;
@@ -261,7 +261,8 @@ BestOrders search_variant(const Variant& variant, double seconds, std::uint64_t 
   return best;
 }
 
-/// The problem with each share of the model divided into `chunks` equal stages; it has no placement yet.
+/// Returns the problem with each share of the model divided into `chunks` equal stages; it has no placement
+/// yet.
 SearchProblem divided(const SearchRequest& request, int chunks) {
   SearchProblem problem{.workers = request.workers,
                         .microbatches = request.microbatches,
@@ -307,7 +308,7 @@ std::vector<Variant> variants_of(const SearchRequest& request) {
   return variants;
 }
 
-/// The first worker whose stages' stashes of one micro-batch exceed its limit, and their sum.
+/// Returns the first worker whose stages' stashes of one micro-batch exceed its limit, and their sum.
 std::optional<std::pair<int, double>> first_excess(const SearchProblem& problem) {
   const Instance instance(problem);
   for (int w = 0; w < instance.workers; ++w) {
@@ -332,7 +333,7 @@ void require_feasible(const SearchRequest& request, std::vector<Variant>& varian
   }
   if (!request.stash.empty()) min = std::ceil(min * (1 - 1e-9));  // bytes
   throw InputError(
-      fmt::format("no schedule fits a memory limit of {}: the least feasible limit is {}, one stash of "
+      fmt::format("no schedule fits a memory limit of {}: the smallest feasible limit is {}, one stash of "
                   "each stage of a worker",
                   request.memory_limits.front(), min));
 }

@@ -26,7 +26,7 @@ Scale scale_of(const Instance& instance) {
   return scale.microbatch > 0 ? scale : Scale{};
 }
 
-/// Whether `s` is the last stage of its chunk: after it, the chain turns back or starts again at worker 0.
+/// True if `s` is the last stage of its chunk: after it, the chain turns back or starts again at worker 0.
 bool ends_chunk(const Instance& instance, int s) { return (s + 1) % instance.workers == 0; }
 
 /// Sets the due times along the chain; `step(pass, stage)` is the time from a pass of a stage to the next
@@ -45,7 +45,7 @@ void lay_chain(ShiftPattern& pattern, const Instance& instance, Step&& step) {
   }
 }
 
-/// A pattern with the real durations and transfers, and the same wait at each stage of a chunk.
+/// Returns a pattern with the real durations and transfers, and the same wait at each stage of a chunk.
 ShiftPattern timed_pattern(const Instance& instance, Random& random, const Scale& scale) {
   ShiftPattern pattern;
   pattern.period = scale.microbatch * random.uniform(0.9, 1.4);
@@ -72,8 +72,8 @@ ShiftPattern timed_pattern(const Instance& instance, Random& random, const Scale
   return pattern;
 }
 
-/// A pattern with passes of length one and whole distances, as in Controllable Memory, appendix A. Distances
-/// may differ between the first workers and the others. In most patterns B mirrors F.
+/// Returns a pattern with passes of length one and whole distances, as in Controllable Memory, appendix A.
+/// Distances may differ between the first workers and the others. In most patterns B mirrors F.
 ShiftPattern grid_pattern(const Instance& instance, Random& random) {
   ShiftPattern pattern;
   const int chunks = ceil_div(instance.stages, instance.workers);

@@ -28,7 +28,7 @@ struct ShiftPattern {
   double spare = 0;                   ///< share of the memory limit that an early F leaves free
 };
 
-/// A pattern of random shape, with the durations of the instance or with equal durations on a grid.
+/// Returns a pattern of random shape, with the durations of the instance or with equal durations on a grid.
 ShiftPattern random_pattern(const Instance& instance, Random& random);
 /// One micro-batch after the other. It keeps every memory limit that some schedule keeps.
 ShiftPattern serial_pattern(const Instance& instance);

@@ -14,7 +14,7 @@
 namespace starpipe::plan {
 namespace {
 
-/// The values of the stages, if `values` has one for each share; nothing changes if it has one for all.
+/// The values of the stages, if `values` has one for each share; does not change it if it has one for all.
 template <class Values>
 void repeat(Values& values, int shares, int stages) {
   if (values.size() == 1) return;

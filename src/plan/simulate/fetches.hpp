@@ -83,8 +83,8 @@ class Fetches {
     return any;
   }
 
-  /// Names the copy that `worker` gets, and that all its readers there use; nothing for a datum that has one
-  /// reader.
+  /// Names the copy that `worker` gets, and that all its readers there use; returns nullopt for a datum that
+  /// has one reader.
   [[nodiscard]] std::optional<std::uint64_t> copy(const Fetch& fetch, int worker) const {
     if (fetch.kind == Fetch::Kind::gradient_stash) return std::nullopt;
     if (fetch.kind == Fetch::Kind::gradient && !costs_.size(schedule_.job(fetch.producer).stage).adds_inputs)
@@ -105,8 +105,8 @@ class Fetches {
   std::vector<SharedHolders> holders_;  // of Costs::shared
 };
 
-/// Calls f(JobId) for every job that must end before `id` starts, and for those before them whose results
-/// `id` reads: F's stash for W, and with recomputation the activations of preceding stages for B and BW.
+/// Calls f(JobId) for every job that must end before `id` starts, and for each earlier job whose result `id`
+/// reads: F's stash for W, and with recomputation the activations of preceding stages for B and BW.
 template <class Function>
 void for_each_producer(const Schedule& schedule, JobId id, Function&& f) {
   schedule.for_each_pred(id, f);

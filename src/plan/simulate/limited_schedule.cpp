@@ -26,8 +26,8 @@ std::vector<int> smaller_limits(const Schedule& schedule, std::vector<int> limit
   return limits;
 }
 
-/// The schedule with the order that its workers follow in a run: n itself under the ordered discipline, else
-/// the order of a simulated run.
+/// Returns the schedule with the order that its workers follow in a run: n itself under the ordered
+/// discipline, else the order of a simulated run.
 Schedule with_known_order(const Schedule& schedule, const Costs& costs) {
   if (schedule.discipline() == Discipline::ordered) return schedule;
   return ordered_as_simulated(schedule, costs);

@@ -29,7 +29,7 @@ Links::Links(const Link& link) {
 }
 
 Links::Links(std::vector<LinkLevel> levels) : levels_(std::move(levels)) {
-  if (levels_.empty()) throw InputError("links: there is no level");
+  if (levels_.empty()) throw InputError("links: the list of levels is empty");
   for (std::size_t l = 0; l < levels_.size(); ++l) {
     const auto refuse = [l](std::string_view problem) {
       throw InputError(fmt::format("links: level {}: {}", l, problem));

@@ -17,8 +17,8 @@ struct MemoryStep {
   std::uint64_t bytes = 0;  ///< of stashes, of gradient stashes, and of inputs kept for recomputation
 };
 
-/// For each worker, the memory that it holds for backward passes, as steps in the order of time. Reads the
-/// spans and the order of the timeline.
+/// Returns, for each worker, the memory that it holds for backward passes, as steps in the order of time.
+/// Reads the spans and the order of the timeline.
 ///
 /// A stash is live from the start of F to the end of the last of B and W. These passes may run on several
 /// workers. The worker of F then holds the stash from the start of F until the last of those passes that it

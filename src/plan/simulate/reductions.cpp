@@ -89,7 +89,7 @@ class GradientSums {
 
   [[nodiscard]] bool any() const { return !transfers_.empty(); }
 
-  /// The time at which the last sum is on its last holder.
+  /// Returns the time at which the last sum is on its last holder.
   double run() {
     for (std::size_t p = 0; p < parts_.size(); ++p) {
       if (parts_[p].missing == 0) send_from(p);

@@ -21,10 +21,10 @@ struct ReductionStep {
   friend bool operator==(const ReductionStep&, const ReductionStep&) = default;
 };
 
-/// The steps that reduce the weight gradient of `stage` from its gradient workers to every holder of its
-/// weights, in the order in which they run: a binary tree whose root is the first holder, then a broadcast to
-/// each further holder. The tree follows from w alone, so sums are reproducible. Empty where one worker is
-/// the only gradient worker and the only holder.
+/// Returns the steps that reduce the weight gradient of `stage` from its gradient workers to every holder of
+/// its weights, in the order in which they run: a binary tree whose root is the first holder, then a
+/// broadcast to each further holder. The tree follows from w alone, so sums are reproducible. Empty where one
+/// worker is the only gradient worker and the only holder.
 std::vector<ReductionStep> reduction_plan(const Schedule& schedule, int stage);
 
 /// Workers that hold the weights of `stage` for any of its jobs, ascending.
@@ -33,9 +33,9 @@ std::vector<int> weight_holders(const Schedule& schedule, int stage);
 /// Workers that run W or BW of `stage`, and so accumulate its weight gradient, ascending.
 std::vector<int> gradient_workers(const Schedule& schedule, int stage);
 
-/// The two functions above for weights that several stages share. `stages`: ascending. The weights are held
-/// where those of the first of these stages are. All workers that run W or BW of one of the stages accumulate
-/// the gradient.
+/// The two functions above for weights that several stages share. `stages`: ascending. The holders of the
+/// first stage's weights hold them. All workers that run W or BW of one of the stages accumulate the
+/// gradient.
 std::vector<ReductionStep> reduction_plan(const Schedule& schedule, std::span<const int> stages);
 std::vector<int> gradient_workers(const Schedule& schedule, std::span<const int> stages);
 
@@ -47,8 +47,8 @@ class SharedHolders {
   /// stages that share the weights.
   SharedHolders(const Schedule& schedule, const Schedule& training, int first_stage);
 
-  /// The holder from which job `id` reads: its own worker when that holds the weights, otherwise the holder
-  /// that F of the first stage reads on the same micro-batch.
+  /// Returns the holder from which job `id` reads: its own worker when that holds the weights, otherwise the
+  /// holder that F of the first stage reads on the same micro-batch.
   [[nodiscard]] int of(JobId id) const;
 
  private:
@@ -59,14 +59,14 @@ class SharedHolders {
 
 /// Predicts when the weight gradients of all stages are summed, and the sums are on all holders of the
 /// weights: the time from the first job's start, at least the makespan. `timeline`: a run of `schedule`, of
-/// which only `spans` and `order` are read. Nothing where no gradient is summed over workers, and where
-/// workers fetch what takes time only when they need it (Costs::prefetch).
+/// which only `spans` and `order` are read. Returns nullopt where no gradient is summed over workers, and
+/// where transfers take time and workers do not prefetch (Costs::prefetch).
 ///
 /// A worker's contribution to the gradient of a stage, or of weights that stages share, is complete at the
-/// end of the worker's last W of these stages. The steps are those of `reduction_plan`. A sum leaves when the
-/// sender has added all that it receives for it, and takes the time of its bytes (`updated()`) on its link.
+/// end of the worker's last W of these stages. `reduction_plan` gives the steps. A sum leaves when the sender
+/// has added all that it receives for it, and takes the time of its bytes (`updated()`) on its link.
 /// Transfers of sums delay each other on links that they share (TransfersInFlight). If several begin at one
-/// time, that of the smallest stage goes first. Sums do not delay the transfers of jobs, nor these the sums.
+/// time, the smallest stage goes first. Sums do not delay the transfers of jobs, nor do these delay the sums.
 /// An addition takes no time, but its worker runs one thing at a time: it waits for the end of the present
 /// job.
 ///

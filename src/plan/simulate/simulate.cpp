@@ -119,7 +119,7 @@ class Simulation {
     }
     return last - first;
   }
-  /// The jobs in the order in which they started.
+  /// Returns the jobs in the order in which they started.
   [[nodiscard]] const std::vector<JobId>& started() const { return started_; }
 
  private:
@@ -149,7 +149,7 @@ class Simulation {
     return !shared_ || !costs_.prefetch || shared_->is_complete(id);
   }
 
-  // The last end of a producer on another worker, 0 before it has ended; nothing when there is no such
+  // Returns the last end of a producer on another worker (0 before it has ended), or nullopt without such a
   // producer.
   [[nodiscard]] std::optional<double> last_sent(JobId id) const {
     std::optional<double> last;
@@ -171,7 +171,7 @@ class Simulation {
     return last_sent(id) ? 0 : times_.transfer[id];
   }
 
-  // The time at which all inputs of `id` are on its worker. Their producers must have ended.
+  // Returns the time at which all inputs of `id` are on its worker. Their producers must have ended.
   [[nodiscard]] double inputs_arrival(JobId id) const {
     double time = ready_at_[id];
     if (!times_.transfer.empty()) {

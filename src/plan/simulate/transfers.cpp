@@ -22,7 +22,7 @@ void add(Received& received, std::uint64_t bytes) {
 // The few workers that have one datum. Reused for the next datum, so that it rarely allocates.
 class WorkerSet {
  public:
-  // Whether the worker is new in the set.
+  // True if the worker is new in the set.
   bool insert(int worker) {
     if (std::ranges::find(workers_, worker) != workers_.end()) return false;
     workers_.push_back(worker);

@@ -155,8 +155,8 @@ void TransfersInFlight::reach_ports() {
   std::ranges::sort(reached_);  // so that rounding does not depend on the order of the search
 }
 
-// Progressive filling: the port that has the least bandwidth for each of its flows gives each that much; what
-// is left of the other ports goes on to their other flows.
+// Progressive filling: the port that has the least bandwidth for each of its flows gives each that much; the
+// rest of the other ports is left to their other flows.
 void TransfersInFlight::change_rates(double now) {
   if (changed_.empty()) return;
   reach_ports();

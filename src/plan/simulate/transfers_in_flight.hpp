@@ -124,7 +124,7 @@ class TransfersInFlight {
   std::vector<Flow> flows_;
   std::vector<std::uint32_t> unused_flows_;
   std::vector<std::size_t> changed_;  // ports that flows have begun or ceased to use
-  std::vector<std::size_t> reached_;  // ports whose flows may change their rates with those of `changed_`
+  std::vector<std::size_t> reached_;  // ports whose flows may change their rates when `changed_` do
   std::uint64_t pushed_ = 0;          // number of events ever
   std::priority_queue<Event, std::vector<Event>, std::greater<>> events_;
 };

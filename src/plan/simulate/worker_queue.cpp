@@ -47,7 +47,7 @@ bool WorkerQueue::begins_stash(JobId id) const {
   return id == schedule_->stash_maker(job.stage, job.microbatch);
 }
 
-// Whether the stash of the job's stage and micro-batch begins on this worker, and W (or BW) ends it here.
+// True if the stash of the job's stage and micro-batch begins on this worker, and W (or BW) ends it here.
 // `check` refuses the bounded discipline where these passes run on different workers.
 bool WorkerQueue::keeps_stash(JobId id) const {
   const Job job = schedule_->job(id);

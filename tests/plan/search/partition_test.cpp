@@ -273,7 +273,7 @@ TEST(Partition, LargeInputsEndWithABound) {
 
 TEST(Partition, RefusesWhatMakesNoSense) {
   const PartitionRequest good = chain({1, 2, 3}, 2);
-  expect_refused(chain({}, 2), "there is no unit");
+  expect_refused(chain({}, 2), "needs at least 1 unit");
   expect_refused(chain({1}, 0), "0 workers");
   expect_refused(placed(good, {0, 1, 0, 1}), "3 units do not make 4 stages");
   expect_refused(placed(good, {0, 2}), "worker 2 does not exist");

@@ -205,13 +205,13 @@ TEST(Search, RefusesLimitsThatNoScheduleKeeps) {
     return [limit] { return search(request(4, 8, 2, Layout::v, {1, 1, 1}, 0, limit), work(0.01)); };
   };
   EXPECT_THAT(search_within(1),
-              ThrowsMessage<InputError>(HasSubstr("memory limit of 1: the least feasible limit is 2")));
+              ThrowsMessage<InputError>(HasSubstr("memory limit of 1: the smallest feasible limit is 2")));
   EXPECT_THAT(search_within(2)().timeline.peak_stashes, ElementsAre(2, 2, 2, 2));
 
   SearchRequest uneven = request(2, 3, 2, Layout::loop, {1, 1, 1}, 0, 99);
   uneven.stash = {10, 20, 90, 70};
   EXPECT_THAT([&] { return search(uneven, work(0.01)); },
-              ThrowsMessage<InputError>(HasSubstr("memory limit of 99: the least feasible limit is 100")));
+              ThrowsMessage<InputError>(HasSubstr("memory limit of 99: the smallest feasible limit is 100")));
   uneven.memory_limits = {100};
   EXPECT_THAT(search(uneven, work(0.01)).peak_memory, ElementsAre(100, 90));
 }

@@ -16,29 +16,30 @@ struct TextOptions {
   std::string unit = {};  ///< of the timeline's times; short times in "s" are shown in ms or µs
 };
 
-/// A drawing for the terminal, with one row per worker and time to the right. Below it are the makespan, the
-/// bubble fractions, and a table of each worker's peak activations and received data. Each job has a label
-/// when `columns` are enough for it. Otherwise each column shows the pass that takes most of the column's
-/// time, and a line says so, with the number of columns that labels would need. Ends in a newline.
+/// Returns a drawing for the terminal, with one row per worker and time to the right. Below it are the
+/// makespan, the bubble fractions, and a table of each worker's peak activations and received data. Each job
+/// has a label when `columns` are enough for it. Otherwise each column shows the pass that takes most of the
+/// column's time, and a line says so, with the number of columns that labels would need. Ends in a newline.
 std::string schedule_text(const Schedule& schedule, const Timeline& timeline,
                           const TextOptions& options = {});
 
-/// The makespan, the device span and their bubble fractions, one a line. `time_text` writes the two times.
+/// Returns the makespan, the device span and their bubble fractions, one per line. `time_text` writes the two
+/// times.
 std::string makespan_text(const Timeline& timeline, const std::function<std::string(double)>& time_text);
 
-/// The makespan and the bubble fractions in one line. `makespan`: as text, with its unit.
+/// Returns the makespan and the bubble fractions in one line. `makespan`: as text, with its unit.
 std::string makespan_sentence(const Timeline& timeline, std::string_view makespan);
 
 /// How times are shown: their unit, and the factor from the unit in which they are given. Short times in
 /// seconds are shown in ms or µs.
 class ShownUnit {
  public:
-  /// `unit`: of the times given; empty when it has no name. `longest`: the longest time that is shown.
+  /// `unit`: of the times given; empty: without a name. `longest`: the longest time that is shown.
   ShownUnit(const std::string& unit, double longest);
 
   [[nodiscard]] const std::string& name() const { return name_; }
   [[nodiscard]] double factor() const { return factor_; }
-  /// The time's number in this unit, without the unit's name.
+  /// Returns the time's number in this unit, without the unit's name.
   [[nodiscard]] std::string number(double time) const;
   /// Number and unit: "4.5 ms", or "4.5" when the unit has no name.
   [[nodiscard]] std::string text(double time) const;

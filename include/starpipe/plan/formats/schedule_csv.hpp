@@ -10,14 +10,14 @@
 
 namespace starpipe::plan {
 
-/// The compute-only CSV of torch.distributed.pipelining: one row for each worker, one cell for each job. A
-/// cell is stage, action and micro-batch; the action is F, I (starpipe's B), W or B (starpipe's BW): 0F0,
-/// 1I2, 1W2, 0B3. Rows are in the order of the run and padded to one length. The format cannot say where
+/// Returns the compute-only CSV of torch.distributed.pipelining: one row for each worker, one cell for each
+/// job. A cell is stage, action and micro-batch; the action is F, I (starpipe's B), W or B (starpipe's BW):
+/// 0F0, 1I2, 1W2, 0B3. Rows are in the order of the run and padded to one length. The format cannot say where
 /// weights live.
 std::string schedule_csv(const Schedule& schedule, const Timeline& timeline);
 
-/// The same without a run. Rows are in the order of n under the ordered discipline, else in the order of a
-/// simulation with unit costs, which throws InputError when the schedule cannot finish.
+/// Returns the same without a run. Rows are in the order of n under the ordered discipline, else in the order
+/// of a simulation with unit costs, which throws InputError when the schedule cannot finish.
 std::string schedule_csv(const Schedule& schedule);
 
 /// Reads PyTorch's CSV, compute-only (as `schedule_csv` writes it) or with communication. The schedule has

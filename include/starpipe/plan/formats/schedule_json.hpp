@@ -18,7 +18,7 @@ namespace starpipe::plan {
 struct ImportedSchedule {
   Schedule schedule;
   Costs costs;
-  std::string unit = {};  ///< of the costs' times: "s", or empty when it has no name
+  std::string unit = {};  ///< of the costs' times: "s", or empty without a name
 };
 
 /// Gives the stage graph of a file that does not state one. Throws InputError when no graph has this number
@@ -31,17 +31,17 @@ using GraphOfStages = std::function<StageGraph(int stages)>;
 ImportedSchedule schedule_from_text(std::string_view text, const std::string& source_name,
                                     const GraphOfStages& graph = StageGraph::chain);
 
-/// A schedule and one run of it as one JSON object: the output of `schedule show --format json`, which
-/// `schedule_from_json` reads back.
+/// Returns a schedule and one run of it as one JSON object: the output of `schedule show --format json`,
+/// which `schedule_from_json` reads back.
 ///
 /// Times are in the unit of the durations; memory is in stage activations. Arrays are indexed by worker;
 /// "ops" has one array for each worker, sorted by start. "durations" is an object when all stages cost the
-/// same, else an array with one object a stage. "stage_graph" (edges), "recompute", "memory_limits",
+/// same, else an array with one object per stage. "stage_graph" (edges), "recompute", "memory_limits",
 /// "comm_per_byte", "prefetch", "sizes", "peak_activation_bytes" and "received_bytes" appear only where they
 /// differ from the default: a chain, false, none, 0, true, all zero. The command line adds "reordered"
 /// (`reordering_json`) and other members about how it got the schedule. Callers that look inside the result
-/// include <nlohmann/json.hpp>.
-/// `unit`: of all times, "s" or empty when it has no name; then "unit" is left out.
+/// include <nlohmann/json.hpp>. `unit`: of all times, "s", or empty for a unit without a name ("unit" is then
+/// left out).
 nlohmann::ordered_json schedule_json(const Schedule& schedule, const Costs& costs, const Timeline& timeline,
                                      const std::string& unit = {});
 

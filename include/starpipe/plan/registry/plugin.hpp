@@ -33,10 +33,10 @@
 #define STARPIPE_DEBUG_LIBRARY "0"
 #endif
 
-// clang-format off: one part per line
+// clang-format off
 #if defined(_LIBCPP_VERSION)
-#define STARPIPE_STANDARD_LIBRARY                   \
-  "libc++ " STARPIPE_TEXT_OF(_LIBCPP_VERSION)       \
+#define STARPIPE_STANDARD_LIBRARY               \
+  "libc++ " STARPIPE_TEXT_OF(_LIBCPP_VERSION)   \
   "; libc++ ABI " STARPIPE_TEXT_OF(_LIBCPP_ABI_VERSION)
 #elif defined(_GLIBCXX_RELEASE)
 #define STARPIPE_STANDARD_LIBRARY                                        \
@@ -47,12 +47,12 @@
 #error "starpipe's plug-ins are known to work with libstdc++ and libc++ only"
 #endif
 
-#define STARPIPE_INTERFACE                              \
-  "starpipe " STARPIPE_INTERFACE_VERSION                \
-  "; " STARPIPE_COMPILER                                \
-  "; C++ " STARPIPE_TEXT_OF(__cplusplus)                \
-  "; " STARPIPE_STANDARD_LIBRARY                        \
-  "; C++ ABI " STARPIPE_TEXT_OF(__GXX_ABI_VERSION)      \
+#define STARPIPE_INTERFACE                          \
+  "starpipe " STARPIPE_INTERFACE_VERSION            \
+  "; " STARPIPE_COMPILER                            \
+  "; C++ " STARPIPE_TEXT_OF(__cplusplus)            \
+  "; " STARPIPE_STANDARD_LIBRARY                    \
+  "; C++ ABI " STARPIPE_TEXT_OF(__GXX_ABI_VERSION)  \
   "; headers " STARPIPE_HEADERS
 // clang-format on
 
@@ -94,8 +94,8 @@ std::vector<std::string> load_plugins_without(const std::vector<std::string>& fi
 
 /// Loads the plug-ins of the schedules with these names or aliases. Throws InputError as `load_plugin` and
 /// `find_schedule` do, and, starting with `asked_by`, for a plug-in that has none of the schedules: it would
-/// change nothing. A plug-in that has registered `network` is of use too, and beside it one with layers
-/// alone.
+/// change nothing. A plug-in that has registered `network` is of use, too, and then also a plug-in with
+/// layers alone.
 void load_plugins_for(const std::vector<std::string>& files, const std::vector<std::string>& names,
                       std::string_view asked_by, const std::string& network = "");
 

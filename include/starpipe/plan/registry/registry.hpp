@@ -19,7 +19,7 @@ namespace starpipe::plan {
 /// Options of a schedule and their values, by name.
 using ScheduleOptions = std::map<std::string, int>;
 
-/// A whole number that a schedule takes beside the numbers of workers and micro-batches, such as the number
+/// A whole number that a schedule takes besides the numbers of workers and micro-batches, such as the number
 /// of waves.
 struct ScheduleOption {
   std::string name;
@@ -48,15 +48,15 @@ struct ScheduleRequest {
   /// Independent pipelines G of R workers each, W = G * R; micro-batch b goes to group b mod G (data
   /// parallelism).
   std::optional<int> groups = {};
-  /// Worker of each stage in its group, one entry a stage, for schedules that place by stage. When empty,
-  /// stage s is on worker s.
+  /// Worker of each stage in its group, one entry per stage, for schedules that place by stage. Empty: stage
+  /// s is on worker s.
   std::vector<int> stage_workers = {};
   /// Values of the schedule's options. `make_schedule` adds those that are missing, with their defaults,
   /// before it calls the schedule's function.
   ScheduleOptions options = {};
 };
 
-/// The most stages of a worker in a schedule's default chain.
+/// The maximum number of stages per worker in a schedule's default chain.
 inline constexpr int max_stages_per_worker = 1024;
 
 /// A named schedule: its description, and the function that builds it.
@@ -69,8 +69,7 @@ struct ScheduleEntry {
   /// Builds the schedule for a request, whose graph is always given. Throws InputError, naming the value at
   /// fault, when the schedule is not defined for the request.
   std::function<Schedule(const ScheduleRequest&)> build;
-  /// Number of stages per worker of the default chain; with the default values of the options, where these
-  /// change it.
+  /// Number of stages per worker of the default chain, with the default values of the options.
   int stages_per_worker = 1;
   /// The schedule's name in torch.distributed.pipelining, if it has one there. `make_schedule` takes it too.
   std::string alias = {};
@@ -79,8 +78,7 @@ struct ScheduleEntry {
   /// Number of stages per worker of the default chain for these values of all options, where it depends on
   /// them; empty where it does not.
   std::function<int(const ScheduleOptions& options)> stages_with = {};
-  /// Whether the default chain has its stages for each worker of a group, W / G of them, and not for each of
-  /// all workers.
+  /// True if the default chain has stages for the W / G workers of a group, and not for all workers.
   bool chain_of_group = false;
 };
 
@@ -89,7 +87,7 @@ struct ScheduleEntry {
 /// functions below throw it. Not thread-safe.
 bool register_schedule(ScheduleEntry entry);
 
-/// All registered schedules, sorted by name. Throws InputError when a registration failed.
+/// Returns all registered schedules, sorted by name. Throws InputError when a registration failed.
 std::vector<ScheduleEntry> schedule_entries();
 
 /// The entry of a name or alias. Throws InputError for an unknown one, listing the known names, and when a
@@ -100,8 +98,8 @@ const ScheduleEntry& find_schedule(std::string_view name);
 /// an option that the schedule does not have, and for a value out of range.
 ScheduleOptions complete_options(const ScheduleEntry& entry, ScheduleOptions given);
 
-/// Number of stages of the default chain of this schedule, with these options and groups. Throws as
-/// `complete_options` does, and BrokenSchedule when the schedule gives a number below 1 or above
+/// Returns the number of stages of the default chain of this schedule, with these options and groups. Throws
+/// as `complete_options` does, and BrokenSchedule when the schedule gives a number below 1 or above
 /// `max_stages_per_worker` for a worker.
 int default_stages(const ScheduleEntry& entry, int workers, const ScheduleOptions& options = {},
                    const std::optional<int>& groups = {});
@@ -126,11 +124,11 @@ class RequestError : public InputError {
 /// `stage_workers` or `groups` gives a RequestError: what a user asks for is not ignored.
 Schedule make_schedule(std::string_view name, const ScheduleRequest& request);
 
-/// The schedule with this name or alias under `order`, see `as_requested`; ScheduleRequest::memory_limits is
-/// not read. If the schedule can make an order for a given limit, it is first made without a limit. If that
-/// order keeps the limit, it is the result; otherwise the order made for the limit is, and `reordering` is
-/// set. A schedule that is defined only with a limit has no order of its own to keep. `costs`: as `simulate`
-/// takes them. Throws as make_schedule and as_requested do.
+/// Returns the schedule with this name or alias under `order`, see `as_requested`;
+/// ScheduleRequest::memory_limits is not read. If the schedule can make an order for a given limit, it is
+/// first made without a limit. If that order keeps the limit, it is the result; otherwise the order made for
+/// the limit is, and `reordering` is set. A schedule that is defined only with a limit has no order of its
+/// own to keep. `costs`: as `simulate` takes them. Throws as make_schedule and as_requested do.
 LimitedSchedule make_limited_schedule(std::string_view name, ScheduleRequest request,
                                       const OrderRequest& order, const Costs& costs);
 
@@ -140,13 +138,13 @@ struct CostedSchedule {
   Costs costs;
 };
 
-/// The schedule with this name or alias for given costs: `make_limited_schedule` with them as the request's
-/// costs. ScheduleRequest::costs and ScheduleRequest::memory_limits are not read. A request without a graph
-/// gets the schedule's own chain.
+/// Returns the schedule with this name or alias for given costs: `make_limited_schedule` with them as the
+/// request's costs. ScheduleRequest::costs and ScheduleRequest::memory_limits are not read. A request without
+/// a graph gets the schedule's own chain.
 ///
 /// `costs`: times without recomputation; with ScheduleRequest::recompute F's time is added to B here. With
-/// `per_share`, costs and limits are those of 1/W of the model, see `costs_of_stages` and `stage_stashes`.
-/// Throws as make_limited_schedule and costs_of_stages do.
+/// `per_share`, costs and limits are of 1/W of the model, see `costs_of_stages` and `stage_stashes`. Throws
+/// as make_limited_schedule and costs_of_stages do.
 CostedSchedule make_costed_schedule(std::string_view name, ScheduleRequest request, OrderRequest order,
                                     const Costs& costs, bool per_share);
 

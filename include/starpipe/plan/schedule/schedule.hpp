@@ -17,7 +17,7 @@
 
 namespace starpipe::plan {
 
-/// What a job computes for one stage and micro-batch.
+/// The computation of a job for one stage and micro-batch.
 enum class Pass : std::uint8_t {
   F,   ///< forward
   B,   ///< gradient with respect to the stage's input
@@ -30,7 +30,7 @@ inline constexpr std::size_t pass_count = 4;
 /// "F", "B", "W" or "BW".
 std::string_view to_string(Pass pass);
 
-/// The inverse of `to_string`. Throws InputError for any other word.
+/// Reads the word that `to_string` writes. Throws InputError for any other word.
 Pass parse_pass(std::string_view word);
 
 /// One job: (s, b, d) of Unifying Schemes, "Formal definitions of distributed schedules".
@@ -63,7 +63,7 @@ enum class Discipline : std::uint8_t {
 /// The disciplines' words, in the order of the enum.
 inline constexpr std::array<std::string_view, 3> discipline_words = {"greedy", "bounded", "ordered"};
 std::string_view to_string(Discipline discipline);
-/// Throws InputError for a word that is no discipline.
+/// Throws InputError for any other word.
 Discipline parse_discipline(std::string_view word);
 
 /// Dense number of a job within its schedule, in [0, Schedule::id_count()).
@@ -75,7 +75,7 @@ struct ScheduleSpec {
   StageGraph graph = StageGraph::chain(1);
   int microbatches = 1;
   int workers = 1;
-  /// Whether (stage, micro-batch) has B and W as two jobs. When empty, no backward pass is split.
+  /// Returns true if (stage, micro-batch) has B and W as two jobs. Empty: no backward pass is split.
   std::function<bool(int stage, int microbatch)> split_backward = {};
   /// w(s, b, d).
   std::function<Placement(const Job&)> placement = {};
@@ -113,18 +113,19 @@ class Schedule {
   [[nodiscard]] bool split_backward() const { return stride_ == 3; }
   [[nodiscard]] bool split_backward(int stage, int microbatch) const;
 
-  /// Whether B and BW compute F again from the stage's inputs. A stash is then live from B on.
+  /// True if B and BW compute F again from the stage's inputs. A stash is then live from B on.
   [[nodiscard]] bool recompute() const { return recompute_; }
-  /// Whether F is the only pass, as `forward_passes` makes schedules. Nothing is stashed then, and no
-  /// function may be asked for a backward pass.
+  /// True if F is the only pass (see `forward_passes`). Nothing is stashed then, and no function may be asked
+  /// for a backward pass.
   [[nodiscard]] bool forward_only() const { return stride_ == 1; }
-  /// The same jobs, w and n with recomputation.
+  /// Returns the same jobs, w and n with recomputation.
   [[nodiscard]] Schedule with_recomputation() const;
 
-  /// The same jobs, w and n under another discipline or other limits.
+  /// Returns the same jobs, w and n under another discipline or other limits.
   [[nodiscard]] Schedule with(Discipline discipline, std::vector<int> memory_limits = {}) const;
 
-  /// The same jobs, w and limits under the ordered discipline with another n, which is given by JobId.
+  /// Returns the same jobs, w and limits under the ordered discipline with another n, which is given by
+  /// JobId.
   [[nodiscard]] Schedule ordered_by(std::span<const std::int64_t> priorities) const;
 
   /// Job numbers run over [0, id_count()); with split backward passes some numbers may have no job.
@@ -141,27 +142,27 @@ class Schedule {
   [[nodiscard]] JobId weight_gradient(int stage, int microbatch) const {
     return forward(stage, microbatch) + (split_backward(stage, microbatch) ? 2 : 1);
   }
-  /// The job that writes the stash: F, or with recomputation B (BW).
+  /// Returns the job that writes the stash: F, or with recomputation B (BW).
   [[nodiscard]] JobId stash_maker(int stage, int microbatch) const {
     return recompute_ ? backward(stage, microbatch) : forward(stage, microbatch);
   }
-  /// Nothing when the schedule has no such job (BW where the backward pass is split, a stage out of range,
-  /// ...).
+  /// Returns nullopt if the schedule has no such job (BW where the backward pass is split, a stage out of
+  /// range, ...).
   [[nodiscard]] std::optional<JobId> find(const Job& job) const;
 
   [[nodiscard]] Placement placement(JobId id) const { return tables_->placement[id]; }
   [[nodiscard]] int compute(JobId id) const { return tables_->placement[id].compute; }
   /// w by JobId.
   [[nodiscard]] std::span<const Placement> placements() const { return tables_->placement; }
-  /// The job's position in the total order n of all jobs: 0 is first. Unique.
+  /// Returns the job's position in the total order n of all jobs: 0 is first. Unique.
   [[nodiscard]] std::uint32_t turn(JobId id) const { return tables_->turn[id]; }
   /// `turn` by JobId; 0xffffffff for an id without a job.
   [[nodiscard]] std::span<const std::uint32_t> turns() const { return tables_->turn; }
   /// Index of the job in `order(compute(id))`.
   [[nodiscard]] std::uint32_t position(JobId id) const { return tables_->position[id]; }
-  /// Every job, smallest n first.
+  /// Returns every job, smallest n first.
   [[nodiscard]] std::span<const JobId> order() const { return tables_->order; }
-  /// The jobs that `worker` computes, smallest n first. Empty for a worker that does not exist.
+  /// Returns the jobs that `worker` computes, smallest n first. Empty for a worker that does not exist.
   [[nodiscard]] std::span<const JobId> order(int worker) const;
 
   /// Micro-batches, sorted by the smallest n of their forward passes.
@@ -258,13 +259,13 @@ void Schedule::for_each_succ(JobId id, Function&& f) const {
   }
 }
 
-/// The forward passes of `schedule` alone, on any number of micro-batches: the evaluation of a network that
-/// `schedule` trains. The micro-batches are divided into rounds of `schedule.microbatches()`; the last round
-/// may be shorter. Within a round, each pass has the placement w that it has in `schedule`, and the passes
-/// keep their order n. Every pass comes before those of later rounds. An ordered schedule stays ordered. The
-/// others become greedy: nothing is stashed, so there is nothing to limit. The result can finish if
-/// `schedule` can. Throws InputError with `check`'s message when `schedule` cannot finish, and for fewer than
-/// one micro-batch or too many jobs.
+/// Returns the forward passes of `schedule` alone, on any number of micro-batches: the evaluation of a
+/// network that `schedule` trains. The micro-batches are divided into rounds of `schedule.microbatches()`;
+/// the last round may be shorter. Within a round, each pass has the placement w that it has in `schedule`,
+/// and the passes keep their order n. Every pass comes before all passes of later rounds. An ordered schedule
+/// stays ordered. The others become greedy: nothing is stashed, so there is nothing to limit. The result can
+/// finish if `schedule` can. Throws InputError with `check`'s message when `schedule` cannot finish, and for
+/// fewer than one micro-batch or too many jobs.
 Schedule forward_passes(const Schedule& schedule, int microbatches);
 
 }  // namespace starpipe::plan

@@ -39,14 +39,15 @@ class StageGraph {
   /// (from, to), sorted.
   [[nodiscard]] const std::vector<std::pair<int, int>>& edges() const { return edges_; }
 
-  /// The same graph with shards: each list has the stages into which one stage was cut, in order. They are
-  /// what drawings call them, and nothing else depends on them. Throws InputError for a stage out of range or
-  /// in two lists, and for a list of fewer than two stages.
+  /// Returns the same graph with shards: each list has the stages into which one stage was cut, in order.
+  /// They are what drawings call them, and nothing else depends on them. Throws InputError for a stage out of
+  /// range or in two lists, and for a list of fewer than two stages.
   [[nodiscard]] StageGraph with_shards(std::vector<std::vector<int>> shards) const;
   [[nodiscard]] const std::vector<std::vector<int>>& shards() const { return shards_; }
-  /// Which shard the stage is, from 0; nothing for a whole stage.
+  /// Returns which shard the stage is, from 0, or nullopt for a whole stage.
   [[nodiscard]] std::optional<int> shard(int stage) const;
-  /// The stage's number, with a letter when it is a shard: "5b" is stage 5, the second shard of its list.
+  /// Returns the stage's number, with a letter when it is a shard: "5b" is stage 5, the second shard of its
+  /// list.
   [[nodiscard]] std::string label(int stage) const;
 
   /// Compares stages and edges; shards are names only.

@@ -39,14 +39,14 @@ struct BuildingBlock {
   /// when `workers * interval` cells are too many to keep. The stages are a chain.
   void validate() const;
 
-  /// For each worker, equation 1 of Controllable Memory: the sum over its stages of ceil(lifespan /
+  /// Returns, for each worker, equation 1 of Controllable Memory: the sum over its stages of ceil(lifespan /
   /// interval). This bounds the number of stashes that it holds at once, however often the block repeats.
   /// Needs every pass, W included.
   [[nodiscard]] std::vector<int> peak_memory() const;
 };
 
-/// The schedule in which worker w runs the jobs of `rows[w]` in that order, with the weights on the same
-/// worker. `rows` has each job once, with either BW or both B and W for a stage and micro-batch. The
+/// Returns the schedule in which worker w runs the jobs of `rows[w]` in that order, with the weights on the
+/// same worker. `rows` has each job once, with either BW or both B and W for a stage and micro-batch. The
 /// discipline is ordered.
 Schedule in_order(std::string name, const StageGraph& graph, int microbatches,
                   std::span<const std::vector<Job>> rows);
@@ -58,7 +58,7 @@ class Grid {
   /// Validates the block and repeats it. O(jobs).
   Grid(const BuildingBlock& block, int microbatches);
 
-  /// Whether `reorder` moves passes of the steady phase as well.
+  /// Says whether `reorder` moves passes of the steady phase, too.
   enum class Steady : std::uint8_t { kept, moved };
 
   /// Reorders (Controllable Memory, appendix C). Each pass of the warm-up and of the cool-down moves to the
@@ -73,15 +73,15 @@ class Grid {
   /// Removes empty time: each pass starts as soon as it can, in the order of its worker.
   void squeeze();
 
-  /// Every pass, by cell and then by worker. Each comes after all passes that it waits for.
+  /// Returns every pass, by cell and then by worker. Each comes after all passes that it waits for.
   [[nodiscard]] std::vector<Job> jobs() const;
-  /// The same passes, one row for each worker.
+  /// Returns the same passes, one row for each worker.
   [[nodiscard]] std::vector<std::vector<Job>> rows() const;
 
   [[nodiscard]] int worker(int stage, int microbatch) const {
     return workers_of_[index(microbatch % period_) * index(stages_) + index(stage)];
   }
-  /// For each worker, the largest number of stashes that are live at once.
+  /// Returns, for each worker, the largest number of stashes that are live at once.
   [[nodiscard]] std::vector<int> peak_memory() const;
 
  private:

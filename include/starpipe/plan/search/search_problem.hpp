@@ -34,9 +34,9 @@ enum class Layout : std::uint8_t {
 /// The layouts' words, in the order of the enum.
 inline constexpr std::array<std::string_view, 2> layout_words = {"loop", "v"};
 std::string_view to_string(Layout layout);
-/// The inverse of `to_string`. Throws InputError for an unknown word.
+/// Reads the word that `to_string` writes. Throws InputError for an unknown word.
 Layout parse_layout(std::string_view word);
-/// The worker of each of the `workers` * `chunks` stages.
+/// Returns the worker of each of the `workers` * `chunks` stages.
 std::vector<int> layout_workers(Layout layout, int workers, int chunks);
 
 }  // namespace starpipe::plan

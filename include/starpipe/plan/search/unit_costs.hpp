@@ -23,7 +23,7 @@ struct UnitCosts {
   [[nodiscard]] const Durations& on(int kind) const { return kind == 0 ? time : others[index(kind - 1)]; }
 };
 
-/// Parameters that several units use, beside the units' own: SharedWeights before the chain is cut.
+/// Parameters that several units use, besides the units' own: SharedWeights before the chain is cut.
 struct SharedUnits {
   std::string name = {};
   std::vector<int> units = {};  ///< ascending
@@ -42,9 +42,9 @@ struct Profile {
   std::vector<UnitCosts> units = {};
   std::vector<SharedUnits> shared = {};
 
-  /// The kind of each worker's device, for PartitionRequest::kinds. `wanted` names the device of each worker,
-  /// or one device for all. If the profile's kind has no name, any device will do, but the same for all
-  /// workers. Throws InputError for a device that has no times.
+  /// Returns the kind of each worker's device, for PartitionRequest::kinds. `wanted` names the device of each
+  /// worker, or one device for all. If the profile's kind has no name, any device will do, but the same for
+  /// all workers. Throws InputError for a device that has no times.
   [[nodiscard]] std::vector<int> kinds_of(std::span<const std::string> wanted, int workers) const;
 };
 
@@ -52,7 +52,7 @@ struct Profile {
 std::vector<int> equal_cuts(int units, int stages);
 
 /// Costs of the stages, for `simulate`: times and sizes are summed over a stage's units, activation and
-/// gradient are those of its last unit. `kinds[s]` is the kind of stage s's device; empty: all 0. `shared`:
+/// gradient come from its last unit. `kinds[s]` is the kind of stage s's device; empty: all 0. `shared`:
 /// weights of several units; the costs have them as weights of the stages with these units.
 Costs stage_costs(std::span<const UnitCosts> units, std::span<const int> cuts,
                   std::span<const int> kinds = {}, std::span<const SharedUnits> shared = {});
@@ -63,7 +63,7 @@ Costs stage_costs(std::span<const UnitCosts> units, std::span<const int> cuts,
 /// finish. O(jobs log jobs).
 std::vector<int> stashes_held(const Schedule& schedule);
 
-/// The worker that computes each stage; nothing if several workers compute some stage.
+/// Returns the worker that computes each stage, or nullopt if several workers compute some stage.
 std::optional<std::vector<int>> stage_workers_of(const Schedule& schedule);
 
 }  // namespace starpipe::plan

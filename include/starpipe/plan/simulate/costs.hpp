@@ -42,7 +42,7 @@ struct StageSizes {
   std::uint64_t weights = 0;         ///< the stage's own parameters, as passes read them
   std::uint64_t master = 0;          ///< the optimizer's own copy of them; 0 when it updates `weights`
   bool has_weights = true;           ///< whether the stage has parameters of its own
-  /// Whether the stage adds its inputs. Then the preceding stages all read one gradient of the same datum.
+  /// True if the stage adds its inputs. Then the preceding stages all read one gradient of the same datum.
   bool adds_inputs = false;
 
   /// Size of the parameters that the optimizer updates. A weight gradient, and each optimizer state, is as
@@ -60,42 +60,43 @@ struct SharedWeights {
   [[nodiscard]] std::uint64_t updated() const { return master > 0 ? master : weights; }
 };
 
-/// Durations, sizes and the price of transfers. Per-stage vectors have one entry a stage, or a single entry
+/// Durations, sizes and the price of transfers. Per-stage vectors have one entry per stage, or a single entry
 /// for all stages.
 struct Costs {
   std::vector<Durations> durations = std::vector<Durations>(1);
   std::vector<StageSizes> sizes = std::vector<StageSizes>(1);
-  std::vector<SharedWeights> shared = {};  ///< beside the stages' own weights
+  std::vector<SharedWeights> shared = {};  ///< besides the stages' own weights
   Links links = {};                        ///< between workers
   /// With prefetch, transfers overlap compute: a result leaves when it is ready, weights leave at time 0.
-  /// Without, a worker fetches the inputs of a job one after the other, once it has picked the job.
+  /// Without, a worker fetches the inputs of a job sequentially, once it has picked the job.
   bool prefetch = true;
   /// So many neighbouring workers are a rank: 0 to N - 1, N to 2 N - 1, ... A rank receives a datum of
   /// another rank once, and its workers share it. Transfers from one of its workers to another follow each
   /// other (TransfersInFlight). This counts where transfers take time, with prefetch.
   int workers_of_rank = 1;
 
-  /// The entry of `stage`, from 0.
+  /// Returns the entry of `stage`, from 0.
   [[nodiscard]] const Durations& duration(int stage) const;
   [[nodiscard]] const StageSizes& size(int stage) const;
   /// True if the size of any datum is known.
   [[nodiscard]] bool has_sizes() const;
-  /// What a transfer between two different workers costs when it has the link for itself.
+  /// Returns the price of a transfer between two different workers that has the link for itself.
   [[nodiscard]] Link link(int from, int to) const { return links.between(from, to); }
-  /// Whether transfers may delay each other, on a port or between two workers of a rank.
+  /// True if transfers may delay each other, on a port or between two workers of a rank.
   [[nodiscard]] bool transfers_wait() const {
     return links.shared() || (workers_of_rank > 1 && links.takes_time());
   }
 };
 
-/// The costs of `stages` equal stages of a model, made from the costs of `shares` equal parts of its chain.
-/// `of_shares` has one entry for each share, or one for all, and no shared weights. A stage takes its part of
-/// a share's durations, stashes and weights; bytes are rounded up. What stages send each other stays as it
-/// is. Throws InputError if there is an entry for each share and `stages` is not a multiple of `shares`.
+/// Returns the costs of `stages` equal stages of a model, made from the costs of `shares` equal parts of its
+/// chain. `of_shares` has one entry for each share, or one for all, and no shared weights. A stage takes its
+/// part of a share's durations, stashes and weights; bytes are rounded up. Sizes of activations and gradients
+/// stay as they are. Throws InputError if there is an entry for each share and `stages` is not a multiple of
+/// `shares`.
 Costs costs_of_stages(const Costs& of_shares, int shares, int stages);
 
-/// The costs of a schedule with recomputation, see Durations. `simulate` does not add F's time by itself,
-/// because measured durations have F in B already.
+/// Returns the costs of a schedule with recomputation, see Durations. `simulate` does not add F's time by
+/// itself, because measured durations have F in B already.
 Costs with_recomputation(Costs costs);
 
 }  // namespace starpipe::plan

@@ -36,15 +36,15 @@ struct LimitedSchedule {
   std::optional<Reordering> reordering = {};
 };
 
-/// The limit of each worker, from one for all or one for each. Throws InputError for another number of limits
-/// and for a limit below 1.
+/// Returns the limit of each worker, from one for all or one for each. Throws InputError for another number
+/// of limits and for a limit below 1.
 std::vector<int> limits_of_workers(std::span<const int> limits, int workers);
 
-/// For each limit, the number of stashes of a stage that fit where so many larger ones do. `parts`: stages
-/// that make a larger one.
+/// Returns, for each limit, the number of stashes of a stage that fit where so many larger ones do. `parts`:
+/// stages that make a larger one.
 std::vector<int> stage_stashes(std::vector<int> limits, double parts);
 
-/// The schedule as requested, with the smaller of its own limit and the requested one on each worker.
+/// Returns the schedule as requested, with the smaller of its own limit and the requested one on each worker.
 ///
 /// A requested discipline is used as it is. Without a limit `dynamic` has no effect here. With a limit, but
 /// without a discipline, the first of these cases counts:
@@ -62,7 +62,7 @@ std::vector<int> stage_stashes(std::vector<int> limits, double parts);
 LimitedSchedule as_requested(const Schedule& schedule, const OrderRequest& request, const Costs& costs);
 
 /// One line for people, with a newline at its end: why the schedule `name` does not run in its own order.
-/// Empty when `reordering` is empty.
+/// Empty if `reordering` is empty.
 std::string describe_reordering(const std::string& name, const std::optional<Reordering>& reordering);
 
 }  // namespace starpipe::plan

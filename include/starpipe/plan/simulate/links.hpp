@@ -32,8 +32,8 @@ inline constexpr std::array<std::string_view, 3> sharing_words = {"none", "in-or
 std::string_view to_string(Sharing sharing);
 
 /// One level of a machine. It connects its members like a switch: each member has one port out and one port
-/// in, of the link's bandwidth. The members of the first level are workers, those of any other level are the
-/// groups of the level before.
+/// in, of the link's bandwidth. The members of the first level are workers, the members of any other level
+/// are the groups of the level before.
 struct LinkLevel {
   std::string name = {};  ///< for people; may be empty
   /// Workers of a group: workers 0 to `workers` - 1 are the first group. The last level has a single group of
@@ -68,22 +68,22 @@ class Links {
       ++level;
     return level;
   }
-  /// The link between two different workers.
+  /// Returns the link between two different workers.
   [[nodiscard]] Link between(int from, int to) const {
     return levels_.empty() ? Link{} : levels_[level(from, to)].link;
   }
-  /// A link of which no pair of workers has a cheaper one: the smallest alpha and the smallest beta.
+  /// Returns a link of which no pair of workers has a cheaper one: the smallest alpha and the smallest beta.
   [[nodiscard]] Link cheapest() const;
-  /// Whether all pairs of workers have one link, without sharing; it is then `between(0, 1)`.
+  /// True if all pairs of workers have one link, without sharing; it is then `between(0, 1)`.
   [[nodiscard]] bool uniform() const;
-  /// Whether some transfer takes time.
+  /// True if some transfer takes time.
   [[nodiscard]] bool takes_time() const;
-  /// Whether some transfer's time depends on its bytes.
+  /// True if some transfer's time depends on its bytes.
   [[nodiscard]] bool has_bandwidths() const;
-  /// Whether transfers may delay each other on a port.
+  /// True if transfers may delay each other on a port.
   [[nodiscard]] bool shared() const;
 
-  /// The member of `level` to which a worker belongs. Its ports have the same number.
+  /// Returns the member of `level` to which a worker belongs. Its ports have the same number.
   [[nodiscard]] int member(std::size_t level, int worker) const {
     return level == 0 ? worker : worker / levels_[level - 1].workers;
   }

@@ -18,13 +18,13 @@ namespace starpipe::plan {
 /// is negative or a vector has a wrong length.
 Timeline simulate(const Schedule& schedule, const Costs& costs = {}, const JobTimes& times = {});
 
-/// The makespan alone of `simulate(schedule, costs, times)`, for less memory and time.
+/// Returns the makespan alone of `simulate(schedule, costs, times)`, for less memory and time.
 double simulated_makespan(const Schedule& schedule, const Costs& costs = {}, const JobTimes& times = {});
 
-/// The same jobs, w and limits under the ordered discipline: each worker's order is the order in which
-/// `simulate` starts its jobs. So every run follows one order, whatever its timing. The order cannot be read
-/// off the spans: jobs of zero length may start together although one of them waits for another. Cost and
-/// errors as of `simulate`.
+/// Returns the same jobs, w and limits under the ordered discipline: each worker's order is the order in
+/// which `simulate` starts its jobs. So every run follows one order, whatever its timing. The order cannot be
+/// read off the spans: jobs of zero length may start together although one of them waits for another. Cost
+/// and errors as of `simulate`.
 Schedule ordered_as_simulated(const Schedule& schedule, const Costs& costs = {});
 
 }  // namespace starpipe::plan

@@ -31,8 +31,7 @@ struct Timeline {
   std::vector<double> ready;
   double makespan = 0;  ///< first start to last end, all workers
   /// First start until the weight gradients of all stages are summed on all of their holders, at least the
-  /// makespan; see `gradients_summed`. Nothing where no gradient is summed over workers. `evaluate` leaves it
-  /// empty.
+  /// makespan; see `gradients_summed`. nullopt where no gradient is summed over workers, and from `evaluate`.
   std::optional<double> gradients_summed = {};
   double bubble_fraction = 0;  ///< 1 - busy / (workers * makespan)
   double device_span = 0;      ///< the longest first start to last end of one worker
@@ -47,7 +46,7 @@ struct Timeline {
   std::vector<Transfers> received;
 };
 
-/// The earliest start of any job: 0 for most predicted timelines.
+/// Returns the earliest start of any job: 0 for most predicted timelines.
 double first_start(const Timeline& timeline);
 
 /// Makes the timeline of a run. `spans`: of each job, by JobId. `order`: for each worker, its jobs in the

@@ -30,7 +30,7 @@ struct Transfers {
   Received weights;           ///< weights from their holder, for F, B and BW
   Received weight_gradients;  ///< contributions to reductions on this worker, and finished sums from others
 
-  /// The sum over all kinds.
+  /// Returns the sum over all kinds.
   [[nodiscard]] Received total() const;
   friend bool operator==(const Transfers&, const Transfers&) = default;
 };
@@ -50,8 +50,8 @@ inline constexpr std::array<TransferKind, 5> transfer_kinds = {
      {"stashes", "stashes", &Transfers::stashes, false},
      {"weight_gradients", "weight gradients", &Transfers::weight_gradients, false}}};
 
-/// For each worker, the transfers of one step that `w` alone makes it receive (Unifying Schemes, "Latency,
-/// network, and memory usage from w(s,b,d)"). O(jobs).
+/// Returns, for each worker, the transfers of one step that `w` alone makes it receive (Unifying Schemes,
+/// "Latency, network, and memory usage from w(s,b,d)"). O(jobs).
 std::vector<Transfers> count_transfers(const Schedule& schedule, const Costs& costs);
 
 /// Data that one worker sends another in a step: all kinds of `Transfers` together.

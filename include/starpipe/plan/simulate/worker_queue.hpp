@@ -18,7 +18,7 @@ namespace starpipe::plan {
 /// workers; smaller is older. The oldest micro-batch here is the oldest with unfinished jobs on this worker.
 /// It may always start its forward passes. All other micro-batches together may hold at most limit - c
 /// stashes, so c stashes are left for the oldest. So the micro-batch that is oldest on all workers can always
-/// continue, whatever the timing, and no worker exceeds its limit. With one stage a worker (c = 1) the rule
+/// continue, whatever the timing, and no worker exceeds its limit. With one stage per worker (c = 1) the rule
 /// is: a forward pass must not start while it would exceed the limit, and the other micro-batches together
 /// hold at most limit - 1 stashes. `check` refuses limits below c, and schedules that run F, B and W of a
 /// stage and micro-batch on different workers.
@@ -36,30 +36,30 @@ class WorkerQueue {
   /// the worker is added once.
   void push(JobId id);
 
-  /// The job to start now, or nothing when no job is ready or the discipline refuses all ready jobs.
+  /// Returns the job to start now, or nullopt if no job is ready or the discipline refuses all ready jobs.
   [[nodiscard]] std::optional<JobId> pop();
 
   /// Tells the queue that popped job `id` has ended. The discipline may now accept a job that it refused
   /// before, so call `pop` again.
   void finish(JobId id);
 
-  /// Whether job `id`, if it were pushed now, would be among the next `max` jobs to start. Under the ordered
-  /// discipline these are the next `max` jobs of the worker's order; under the others, `id` is near when
-  /// fewer than `max` jobs are ready.
+  /// True if job `id`, pushed now, would be among the next `max` jobs to start. Under the ordered discipline
+  /// these are the next `max` jobs of the worker's order; under the others, `id` is near when fewer than
+  /// `max` jobs are ready.
   [[nodiscard]] bool is_near(JobId id, std::size_t max) const;
   /// Ready jobs that are likely to start soon, at most `max` of them. Under the ordered discipline: those
   /// among the next `max` jobs of the worker's order. Under greedy: the job with the smallest n. Under
   /// bounded at most two: the job with the smallest n of those that begin a stash, which the discipline may
-  /// refuse now, and the job with the smallest n of all others. O(most).
+  /// refuse now, and the job with the smallest n of all others. O(max).
   [[nodiscard]] std::vector<JobId> ready_and_near(std::size_t max) const;
 
-  /// Number of jobs pushed and not yet popped.
+  /// Returns the number of jobs pushed and not yet popped.
   [[nodiscard]] std::size_t ready() const { return ready_count_; }
-  /// Number of jobs of this worker that have not ended.
+  /// Returns the number of jobs of this worker that have not ended.
   [[nodiscard]] std::size_t unfinished() const { return unfinished_; }
-  /// Number of stashes of jobs that have started here and whose W (or BW) has not ended. A stash counts when
-  /// this worker computes both the job that writes the stash (F, or with recomputation B or BW) and W (or BW)
-  /// of its stage and micro-batch.
+  /// Returns the number of stashes of jobs that have started here and whose W (or BW) has not ended. A stash
+  /// counts when this worker computes both the job that writes the stash (F, or with recomputation B or BW)
+  /// and W (or BW) of its stage and micro-batch.
   [[nodiscard]] int live() const { return live_; }
 
  private:
