@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "starpipe/base/error.hpp"
 
-#include <stdexcept>
-
 #include <fmt/format.h>
 
 namespace starpipe {

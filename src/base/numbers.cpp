@@ -2,7 +2,6 @@
 #include "base/numbers.hpp"
 
 #include <cmath>
-#include <string_view>
 
 #include <fmt/format.h>
 

@@ -11,6 +11,9 @@
 
 namespace starpipe {
 
+/// More than any cost.
+inline constexpr double infinity = std::numeric_limits<double>::infinity();
+
 /// Returns a number of bytes for people: "512 B", "1.5 MiB".
 std::string bytes_text(std::uint64_t bytes);
 

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "plan/drawing/page.hpp"
 
-#include <algorithm>
 #include <cstddef>
 #include <stdexcept>
 #include <utility>
@@ -11,7 +10,6 @@
 
 #include "plan/drawing/timeline_data.hpp"
 #include "starpipe/base/error.hpp"
-#include "starpipe/base/index.hpp"
 #include "starpipe/version.hpp"
 
 namespace starpipe::plan {

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "plan/drawing/svg_text.hpp"
 
-#include <array>
 #include <cmath>
 
 #include <fmt/format.h>

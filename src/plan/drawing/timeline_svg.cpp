@@ -3,16 +3,13 @@
 
 #include <algorithm>
 #include <array>
-#include <cmath>
 #include <iterator>
-#include <limits>
 #include <string_view>
 
 #include <fmt/format.h>
 
 #include "base/numbers.hpp"
-#include "plan/drawing/svg_legend.hpp"
-#include "plan/drawing/svg_rows.hpp"
+#include "plan/drawing/svg_parts.hpp"
 #include "plan/drawing/svg_text.hpp"
 #include "plan/simulate/memory_over_time.hpp"
 #include "starpipe/base/error.hpp"

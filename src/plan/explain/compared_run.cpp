@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "plan/explain/compared_run.hpp"
 
-#include <optional>
-
 #include "starpipe/plan/simulate/simulate.hpp"
 
 namespace starpipe::plan {

@@ -8,8 +8,6 @@
 #include <tuple>
 #include <utility>
 
-#include "plan/explain/idle_causes.hpp"
-
 namespace starpipe::plan {
 namespace {
 

@@ -5,10 +5,8 @@
 #include <functional>
 #include <limits>
 #include <map>
-#include <optional>
 #include <tuple>
 #include <utility>
-#include <vector>
 
 #include "starpipe/base/index.hpp"
 

@@ -14,7 +14,6 @@
 #include "plan/explain/step_costs.hpp"
 #include "plan/simulate/fetches.hpp"
 #include "starpipe/base/error.hpp"
-#include "starpipe/base/index.hpp"
 #include "starpipe/plan/schedule/check.hpp"
 #include "starpipe/plan/simulate/simulate.hpp"
 

@@ -1,12 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "plan/explain/step_costs.hpp"
 
-#include <algorithm>
 #include <array>
 #include <functional>
-#include <map>
 #include <tuple>
-#include <utility>
 
 #include <fmt/format.h>
 

@@ -5,8 +5,6 @@
 #include <array>
 #include <cmath>
 #include <cstdint>
-#include <span>
-#include <string>
 #include <string_view>
 #include <vector>
 

@@ -3,7 +3,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstddef>
 #include <limits>
 #include <unordered_set>
 #include <utility>
@@ -11,7 +10,6 @@
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
-#include <nlohmann/json.hpp>
 
 #include "base/numbers.hpp"
 #include "starpipe/base/error.hpp"
@@ -20,8 +18,6 @@
 
 namespace starpipe::plan {
 
-using nlohmann::json;
-
 nlohmann::ordered_json number(double value) {
   if (std::floor(value) == value && std::abs(value) < 1e15) return static_cast<std::int64_t>(value);
   return value;
@@ -29,14 +25,14 @@ nlohmann::ordered_json number(double value) {
 
 std::int64_t nanoseconds(double seconds) { return std::llround(seconds * 1e9); }
 
-json parse_json(std::string_view text, const std::string& source_name) {
+nlohmann::json parse_json(std::string_view text, const std::string& source_name) {
   // nlohmann's parser takes it for the end of the text.
   if (const auto zero = text.find('\0'); zero != std::string_view::npos)
     throw InputError(fmt::format("{}: byte {} is zero, which no JSON text has", source_name, zero + 1));
   require_structure(text, source_name, {.different_keys = true});
   try {
-    return json::parse(text);
-  } catch (const json::exception& error) {
+    return nlohmann::json::parse(text);
+  } catch (const nlohmann::json::exception& error) {
     // "[json.exception.parse_error.101] parse error at line 1, ...": the number in brackets does not help
     // users.
     const std::string message = error.what();
@@ -136,7 +132,7 @@ void JsonValue::expected(const std::string& kind) const {
   if (value_->is_structured()) {
     got = value_->is_array() ? "an array" : "an object";
   } else {
-    got = value_->dump(-1, ' ', true, json::error_handler_t::replace);
+    got = value_->dump(-1, ' ', true, nlohmann::json::error_handler_t::replace);
     if (got.size() > 40) got = got.substr(0, 40) + "...";
   }
   fail(fmt::format("expected {}, got {}", kind, got));
@@ -145,7 +141,7 @@ void JsonValue::expected(const std::string& kind) const {
 namespace {
 
 /// Follows the events of a parse.
-class Structure : public nlohmann::json_sax<json> {
+class Structure : public nlohmann::json_sax<nlohmann::json> {
  public:
   Structure(const std::string& source_name, const JsonRules& rules)
       : source_name_(source_name), rules_(rules) {}
@@ -166,7 +162,7 @@ class Structure : public nlohmann::json_sax<json> {
     throw InputError(fmt::format("{}: key '{}' is given twice in one object", source_name_, key));
   }
   bool parse_error(std::size_t /*position*/, const std::string& /*token*/,
-                   const json::exception& /*error*/) override {
+                   const nlohmann::json::exception& /*error*/) override {
     return false;
   }
 
@@ -191,7 +187,7 @@ class Structure : public nlohmann::json_sax<json> {
 
 void require_structure(std::string_view text, const std::string& source_name, const JsonRules& rules) {
   Structure structure(source_name, rules);
-  json::sax_parse(text, &structure);
+  nlohmann::json::sax_parse(text, &structure);
 }
 
 namespace {

@@ -96,14 +96,14 @@ ReportFile read_report(const std::filesystem::path& file) {
   const std::string name = file.string();
   const std::string text = read_file(file);
   ReportFile read{.file = file};
-  nlohmann::ordered_json json = parse_report(text, name);
-  const bool several = json.contains("schedules") && json["schedules"].is_array() &&
-                       !json["schedules"].empty() && has_records(json["schedules"][0]);
-  if (several || has_records(json)) {
+  nlohmann::ordered_json parsed = parse_report(text, name);
+  const bool several = parsed.contains("schedules") && parsed["schedules"].is_array() &&
+                       !parsed["schedules"].empty() && has_records(parsed["schedules"][0]);
+  if (several || has_records(parsed)) {
     const auto schedules = compared_policies_from_json(text, name);
     for (std::size_t s = 0; s < schedules.size(); ++s) {
       ReportRun& run = read.runs.emplace_back();
-      nlohmann::ordered_json& of_schedule = several ? json["schedules"][s] : json;
+      nlohmann::ordered_json& of_schedule = several ? parsed["schedules"][s] : parsed;
       run.report = std::move(of_schedule);
       if (several) run.schedule = schedules[s].front().step.planned.name();
       read_policies(schedules[s], run);
@@ -111,7 +111,7 @@ ReportFile read_report(const std::filesystem::path& file) {
     return read;
   }
   ReportRun& run = read.runs.emplace_back();
-  run.report = std::move(json);
+  run.report = std::move(parsed);
   if (run.report.contains("explain")) {
     read_train_report(text, name, run);
   } else if (!run.report.empty() && !run.report.contains("ops")) {

@@ -8,15 +8,11 @@
 #include <iterator>
 #include <string_view>
 #include <utility>
-#include <vector>
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
-#include <nlohmann/json.hpp>
 
-#include "plan/formats/json_value.hpp"
 #include "starpipe/base/error.hpp"
-#include "starpipe/base/index.hpp"
 
 namespace starpipe::plan {
 

@@ -6,9 +6,7 @@
 #include <fstream>
 #include <iterator>
 #include <map>
-#include <new>
 #include <set>
-#include <string_view>
 #include <system_error>
 
 #include <dlfcn.h>

@@ -3,16 +3,13 @@
 
 #include <algorithm>
 #include <cstdint>
-#include <map>
 #include <new>
-#include <optional>
 #include <utility>
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
 #include "base/numbers.hpp"
-#include "starpipe/base/error.hpp"
 #include "starpipe/base/index.hpp"
 #include "starpipe/base/registration.hpp"
 

@@ -2,7 +2,6 @@
 #include "starpipe/plan/schedule/schedule.hpp"
 
 #include <algorithm>
-#include <limits>
 
 #include <fmt/format.h>
 

@@ -3,8 +3,6 @@
 
 #include <algorithm>
 #include <cstddef>
-#include <string>
-#include <utility>
 
 #include <fmt/format.h>
 

@@ -9,7 +9,6 @@
 #include <fmt/format.h>
 
 #include "plan/schedules/one_forward_one_backward_star.hpp"
-#include "plan/schedules/pattern.hpp"
 #include "starpipe/base/error.hpp"
 #include "starpipe/base/index.hpp"
 

@@ -2,7 +2,6 @@
 #include "starpipe/plan/schedules/finer.hpp"
 
 #include <algorithm>
-#include <cstdint>
 #include <map>
 #include <stdexcept>
 #include <utility>

@@ -7,7 +7,6 @@
 #include <tuple>
 
 #include "starpipe/base/index.hpp"
-#include "starpipe/plan/schedule/stage_graph.hpp"
 
 namespace starpipe::plan {
 namespace {

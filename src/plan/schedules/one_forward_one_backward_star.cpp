@@ -7,7 +7,6 @@
 
 #include <fmt/format.h>
 
-#include "plan/schedules/pattern.hpp"
 #include "starpipe/base/error.hpp"
 #include "starpipe/base/index.hpp"
 

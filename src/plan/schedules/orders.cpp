@@ -2,7 +2,6 @@
 #include "starpipe/plan/schedules/orders.hpp"
 
 #include <algorithm>
-#include <cstdint>
 #include <deque>
 #include <limits>
 #include <map>
@@ -12,7 +11,6 @@
 
 #include "plan/schedules/sweep.hpp"
 #include "starpipe/base/error.hpp"
-#include "starpipe/base/index.hpp"
 
 namespace starpipe::plan {
 namespace {

@@ -6,9 +6,7 @@
 
 #include <fmt/format.h>
 
-#include "base/numbers.hpp"
 #include "starpipe/base/error.hpp"
-#include "starpipe/base/index.hpp"
 #include "starpipe/base/interval.hpp"
 #include "starpipe/plan/simulate/simulate.hpp"
 

@@ -3,9 +3,9 @@
 
 #include <algorithm>
 #include <cmath>
-#include <limits>
 #include <vector>
 
+#include "base/numbers.hpp"
 #include "plan/search/instance.hpp"
 #include "plan/simulate/fetches.hpp"
 #include "starpipe/base/index.hpp"
@@ -14,8 +14,6 @@
 // docs/search.md, "The lower bound", defines the names in `backquotes` and numbers and proves the bounds.
 namespace starpipe::plan {
 namespace {
-
-constexpr double infinity = std::numeric_limits<double>::infinity();
 
 /// Times of one micro-batch that runs alone, by stage.
 struct Chain {
@@ -259,7 +257,7 @@ double placement_bound(const Schedule& schedule, const Costs& costs) {
   double bound = 0;
   for (int w = 0; w < schedule.workers(); ++w) {
     double work = 0;
-    double first = std::numeric_limits<double>::infinity();
+    double first = infinity;
     double last = first;
     for (const JobId id : schedule.order(w)) {
       bound = std::max(bound, start[id] + duration(id) + after[id]);

@@ -3,9 +3,7 @@
 
 #include <algorithm>
 #include <array>
-#include <limits>
 #include <utility>
-#include <vector>
 
 #include "starpipe/base/index.hpp"
 

@@ -3,17 +3,13 @@
 
 #include <algorithm>
 #include <bit>
-#include <cmath>
 #include <functional>
 #include <numeric>
 #include <set>
-#include <utility>
 
 #include <fmt/format.h>
 
-#include "base/numbers.hpp"
 #include "starpipe/base/error.hpp"
-#include "starpipe/base/index.hpp"
 #include "starpipe/base/interval.hpp"
 
 namespace starpipe::plan {

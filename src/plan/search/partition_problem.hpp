@@ -3,19 +3,15 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <limits>
 #include <optional>
-#include <string_view>
 #include <utility>
 #include <vector>
 
+#include "base/numbers.hpp"
 #include "plan/search/partition.hpp"
 #include "starpipe/base/index.hpp"
 
 namespace starpipe::plan {
-
-/// More than any cost.
-inline constexpr double infinity = std::numeric_limits<double>::infinity();
 
 /// Units [begin, end) of the chain as a stage.
 struct UnitRange {

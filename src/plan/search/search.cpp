@@ -5,11 +5,9 @@
 #include <atomic>
 #include <chrono>
 #include <cmath>
-#include <cstdint>
 #include <future>
 #include <map>
 #include <mutex>
-#include <optional>
 #include <utility>
 
 #include <fmt/format.h>

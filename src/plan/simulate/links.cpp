@@ -6,7 +6,6 @@
 
 #include <fmt/format.h>
 
-#include "base/numbers.hpp"
 #include "starpipe/base/error.hpp"
 #include "starpipe/base/interval.hpp"
 

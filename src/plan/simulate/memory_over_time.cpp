@@ -2,10 +2,8 @@
 #include "plan/simulate/memory_over_time.hpp"
 
 #include <algorithm>
-#include <cstdint>
 
 #include "plan/simulate/stashes.hpp"
-#include "starpipe/base/index.hpp"
 
 namespace starpipe::plan {
 namespace {

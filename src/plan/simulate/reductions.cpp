@@ -8,9 +8,7 @@
 #include <map>
 #include <queue>
 #include <set>
-#include <span>
 #include <utility>
-#include <vector>
 
 #include "plan/simulate/transfers_in_flight.hpp"
 #include "starpipe/base/index.hpp"

@@ -2,7 +2,6 @@
 #include "starpipe/plan/simulate/simulate.hpp"
 
 #include <algorithm>
-#include <cmath>
 #include <memory>
 #include <optional>
 #include <queue>
@@ -12,7 +11,6 @@
 
 #include <fmt/format.h>
 
-#include "base/numbers.hpp"
 #include "plan/simulate/fetches.hpp"
 #include "plan/simulate/reductions.hpp"
 #include "plan/simulate/stashes.hpp"

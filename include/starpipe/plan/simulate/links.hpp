@@ -7,8 +7,6 @@
 #include <string_view>
 #include <vector>
 
-#include "starpipe/base/index.hpp"
-
 namespace starpipe::plan {
 
 /// The cost of a transfer that has its link for itself.
