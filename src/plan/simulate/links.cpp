@@ -7,6 +7,7 @@
 #include <fmt/format.h>
 
 #include "starpipe/base/error.hpp"
+#include "starpipe/base/index.hpp"
 #include "starpipe/base/interval.hpp"
 
 namespace starpipe::plan {
