@@ -75,8 +75,8 @@ class InOrder {
   InOrder(const PartitionProblem& problem, int max, Stage stage, Combine combine)
       : workers_(problem.workers()),
         units_(problem.units()),
-        most_(problem.has_limit() || max < std::min(workers_, units_) ? max : 0) {
-    const std::size_t entries = (index(workers_) + 1) * (index(most_) + 1) * (index(units_) + 1);
+        max_stages_(problem.has_limit() || max < std::min(workers_, units_) ? max : 0) {
+    const std::size_t entries = (index(workers_) + 1) * (index(max_stages_) + 1) * (index(units_) + 1);
     if (entries > max_entries) {
       throw InputError(fmt::format(
           "partition: {} workers of several kinds and {} units are too many within a memory limit", workers_,
@@ -86,11 +86,11 @@ class InOrder {
     next_.assign(entries, 0);
     best_[at(workers_, 0, units_)] = 0;
     for (int w = workers_ - 1; w >= 0; --w) {
-      for (int k = 0; k <= most_; ++k) {
+      for (int k = 0; k <= max_stages_; ++k) {
         for (int i = units_; i >= 0; --i) {
           double& best = best_[at(w, k, i)];
           best = best_[at(w + 1, k, i)];  // no stage on this worker
-          if (k == 0 && most_ > 0) continue;
+          if (k == 0 && max_stages_ > 0) continue;
           const int following = std::max(0, k - 1);
           for (int j = i + 1; j <= units_; ++j) {
             const StageValue value = stage(UnitRange{i, j}, following, w);
@@ -123,12 +123,12 @@ class InOrder {
 
  private:
   [[nodiscard]] std::size_t at(int w, int k, int i) const {
-    return (index(w) * (index(most_) + 1) + index(k)) * (index(units_) + 1) + index(i);
+    return (index(w) * (index(max_stages_) + 1) + index(k)) * (index(units_) + 1) + index(i);
   }
   /// Returns the best number of stages.
   [[nodiscard]] int stages() const {
     int best = 0;
-    for (int k = 1; k <= most_; ++k) {
+    for (int k = 1; k <= max_stages_; ++k) {
       if (best_[at(0, k, 0)] < best_[at(0, best, 0)]) best = k;
     }
     return best;
@@ -136,7 +136,7 @@ class InOrder {
 
   int workers_;
   int units_;
-  int most_;
+  int max_stages_;
   std::vector<double> best_;
   std::vector<int> next_;  ///< end of the stage on this worker; 0: no stage
 };

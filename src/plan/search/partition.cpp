@@ -203,8 +203,8 @@ std::string torchtitan_stages(std::span<const UnitCosts> units, const Partition&
   const bool several = count > workers;
   const std::string_view note =
       !several ? ""
-      : v      ? "# For a schedule with two stages a rank in a V, such as ZBVZeroBubble.\n"
-               : "# For a schedule with several stages a rank in a loop, such as Interleaved1F1B.\n";
+      : v      ? "# For a schedule with two stages per rank in a V, such as ZBVZeroBubble.\n"
+               : "# For a schedule with several stages per rank in a loop, such as Interleaved1F1B.\n";
   return fmt::format(
       "# For torchtitan 0.2. Later versions are configured in Python; from May 2026 on \"output\" is called\n"
       "# \"lm_head\" there.\n{}[parallelism]\npipeline_parallel_degree = {}\n"

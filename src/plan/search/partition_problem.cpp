@@ -212,7 +212,7 @@ double PartitionProblem::lower_bound(Goal goal) const {
   };
   double longest = 0;
   for (int l = 0; l < units(); ++l) longest = std::max(longest, amount({l, l + 1}));
-  // boundaries[n]: least time of the transfers if n boundaries lie between workers.
+  // boundaries[n]: shortest time of the transfers if n boundaries lie between workers.
   std::vector<double> boundaries;
   for (int l = 1; l < units(); ++l) {
     boundaries.push_back(goal == Goal::bottleneck ? min_transfers(l) : 0);

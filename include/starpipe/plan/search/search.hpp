@@ -80,7 +80,7 @@ struct SearchResult {
 /// durations). List scheduling turns a pattern into an order that respects durations, transfers and memory.
 /// Random changes improve the patterns; tabu search on the critical path improves the orders (Nowicki and
 /// Smutnicki, 1996). They leave out that transfers on shared links delay each other; the orders found, and
-/// those of the registered schedules, are then compared with all delays. A `complete` result depends on the
+/// the registered schedules' orders, are then compared with all delays. A `complete` result depends on the
 /// amount of work and the seed alone.
 ///
 /// Throws InputError for counts below 1, costs or sizes that are negative, not finite or of a wrong number,
