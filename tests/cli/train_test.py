@@ -681,7 +681,7 @@ class Train(CommandTest):
         for name, value in (("STARPU_NCPUS", "abc"), ("STARPU_NCUDA", "-1"), ("STARPU_LIMIT_MAX_SUBMITTED_TASKS", "abc"),
                             ("STARPU_WORKERS_CPUID", "-1"), ("STARPU_MAIN_THREAD_BIND", "1"), ("STARPU_NCPU", "99999999999"),
                             ("STARPU_DISABLE_KERNELS", "1"), ("STARPU_MPI_FAKE_SIZE", "2"), ("STARPU_MPI_HOSTNAMES", "a"),
-                            ("STARPU_HOSTNAME", "a/b"), ("STARPU_WATCHDOG_TIMEOUT", "1s"),
+                            ("STARPU_HOSTNAME", "a/b"),
                             ("STARPU_RESERVE_NCPU", "1"), ("STARPU_LIMIT_CPU_MEM", "100000"), ("STARPU_LIMIT_CPU_NUMA_0_MEM", "1"), ("STARPU_MAIN_THREAD_CPUID", "9999"),
                             ("STARPU_MPI_THREAD_COREID", "9999"), ("STARPU_WORKERS_CPUID", "0 9999")):
             self.refused_by_all(["mlp.yaml"], f"{name}: expected ", f"got '{value}'", environment={name: value})
