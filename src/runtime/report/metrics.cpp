@@ -11,10 +11,10 @@
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
-#include "starpipe/base/error.hpp"
 #include "base/files.hpp"
-#include "starpipe/base/index.hpp"
 #include "base/messages.hpp"
+#include "starpipe/base/error.hpp"
+#include "starpipe/base/index.hpp"
 
 namespace starpipe::runtime {
 namespace {
@@ -59,8 +59,7 @@ bool is_record_to(const std::filesystem::path& file, const MetricsPosition& posi
   const std::uint64_t end = position.bytes.value_or(0);
   if (end == 0) return false;
   const Record record = read_record(file, end);
-  return record.bytes == end && record.hash == position.hash.value_or(record.hash) &&
-         step_of(record.last_line) == position.step;
+  return record.bytes == end && record.hash == position.hash && step_of(record.last_line) == position.step;
 }
 
 // Gives the record of steps that are done again a name that no file has.

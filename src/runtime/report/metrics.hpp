@@ -35,10 +35,9 @@ StepMetrics metrics_of(const plan::Schedule& schedule, const StepResult& step, i
 /// Where the file of metrics of a run that resumes goes on.
 struct MetricsPosition {
   int step = 0;  ///< steps done
-  /// Bytes of the file after these steps; nothing when the run has written no file, or done no step.
+  /// Bytes of the file after these steps; nullopt if the run has not written a file, or has not done a step.
   std::optional<std::uint64_t> bytes = std::nullopt;
-  /// Hash of these bytes; nothing in checkpoints of earlier versions.
-  std::optional<std::uint64_t> hash = std::nullopt;
+  std::optional<std::uint64_t> hash = std::nullopt;  ///< of these bytes
 };
 
 /// Writes a line of JSON for each step, and for each evaluation, as soon as it has ended: another program may
