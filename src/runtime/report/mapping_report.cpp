@@ -14,7 +14,7 @@
 
 #include "base/messages.hpp"
 #include "base/numbers.hpp"
-#include "runtime/host/assignment.hpp"
+#include "runtime/host/mapping.hpp"
 #include "runtime/host/cuda_devices.hpp"
 #include "runtime/host/gpu_share.hpp"
 #include "runtime/host/hardware.hpp"
