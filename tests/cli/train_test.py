@@ -640,7 +640,7 @@ class Train(CommandTest):
                     self.assertEqual(result.stderr, f"starpipe: ulimit {message}\n")
 
     def test_variables_of_a_launcher_that_is_not_there(self):
-        self.refused(["train", "mlp.yaml"], "PMI_FD: 77 is no open file", environment={"PMI_FD": "77", "PMI_RANK": "0", "PMI_SIZE": "2"})
+        self.refused(["train", "mlp.yaml"], "PMI_FD: 77 is not an open file", environment={"PMI_FD": "77", "PMI_RANK": "0", "PMI_SIZE": "2"})
 
     def test_standard_error_that_cannot_be_written(self):
         """The run ends, and its result is printed: on a full disk, and where standard error is closed."""

@@ -49,10 +49,11 @@ void require_limits() {
 // subprocess closes it. MPICH would end the process with messages of its own.
 void require_launcher() {
   const std::optional<int> socket = environment_number("PMI_FD");
-  require_input(!socket || fcntl(*socket, F_GETFD) != -1, "PMI_FD",
-                fmt::format("{} is no open file: starpipe was not started by the launcher that set it; unset "
-                            "PMI_FD, PMI_RANK and PMI_SIZE",
-                            socket.value_or(-1)));
+  require_input(
+      !socket || fcntl(*socket, F_GETFD) != -1, "PMI_FD",
+      fmt::format("{} is not an open file: starpipe was not started by the launcher that set it; unset "
+                  "PMI_FD, PMI_RANK and PMI_SIZE",
+                  socket.value_or(-1)));
 }
 
 }  // namespace

@@ -28,7 +28,7 @@ class StarpuSettings {
   /// values. Call it while no other thread uses the environment.
   StarpuSettings();
 
-  /// Whether the user has not asked for StarPU-MPI's statistics.
+  /// True unless the user has asked for StarPU-MPI's statistics.
   [[nodiscard]] bool hides_statistics() const { return hides_statistics_; }
 
   // Written by sessions.

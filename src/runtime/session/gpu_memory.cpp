@@ -15,6 +15,10 @@
 
 #include "runtime/host/cuda_devices.hpp"
 
+#ifdef STARPIPE_WITH_CUDA
+#include <starpu_cublas_v2.h>
+#endif
+
 namespace starpipe::runtime {
 
 GpuMemory& entry_of(std::span<GpuMemory> memory, int gpu) {
@@ -44,14 +48,6 @@ void GpuMemoryMeters::write_to(std::vector<GpuMemory>& memory) const {
   }
 }
 
-}  // namespace starpipe::runtime
-
-#ifdef STARPIPE_WITH_CUDA
-#include <starpu_cublas_v2.h>
-#endif
-
-namespace starpipe::runtime {
-
 #ifdef STARPIPE_WITH_CUDA
 CublasHandles::CublasHandles() { starpu_cublas_init(); }
 CublasHandles::~CublasHandles() { starpu_cublas_shutdown(); }
@@ -65,16 +61,16 @@ namespace {
 /// The buffers of a node, by size.
 using Buffers = std::multimap<std::size_t, std::uintptr_t>;
 
-/// StarPU calls functions without an argument of ours, so there is one of these.
+/// StarPU's functions have no argument for us, so a process has one object of this class.
 class KeptBuffers {
  public:
-  // Returns whether it was closed.
+  // Returns true if it was closed.
   bool open() {
     const std::scoped_lock lock(mutex_);
     return !std::exchange(is_open_, true);
   }
 
-  // Returns what it has kept.
+  // Returns the kept buffers.
   std::map<unsigned, Buffers> close() {
     const std::scoped_lock lock(mutex_);
     is_open_ = false;
@@ -87,7 +83,7 @@ class KeptBuffers {
     return is_open_;
   }
 
-  // One of exactly this size.
+  // Takes a buffer of exactly this size; nullopt if there is none.
   std::optional<std::uintptr_t> take(unsigned node, std::size_t size) {
     const std::scoped_lock lock(mutex_);
     Buffers& buffers = kept_[node];
@@ -96,7 +92,7 @@ class KeptBuffers {
     return buffers.extract(found).mapped();
   }
 
-  // The smallest buffer of at least `size` bytes; without one, the largest buffer.
+  // Takes the smallest buffer of at least `size` bytes, or else the largest buffer; nullopt if there is none.
   std::optional<std::pair<std::size_t, std::uintptr_t>> take_for(unsigned node, std::size_t size) {
     const std::scoped_lock lock(mutex_);
     Buffers& buffers = kept_[node];

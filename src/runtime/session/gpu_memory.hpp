@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The memory that a run takes of GPUs, by StarPU's account and by the driver's.
+// The memory that a run takes of GPUs: its peaks by StarPU's account and by the driver's, and the buffers
+// that StarPU would free.
 #pragma once
 
 #include <atomic>
@@ -57,7 +58,7 @@ class GpuMemoryMeter {
   [[nodiscard]] std::uint64_t driver_peak() const { return driver_peak_; }
 
  private:
-  // Whether `value` is a new peak.
+  // Raises `peak` to `value`. Returns true if it is a new peak.
   static bool raise(std::atomic<std::uint64_t>& peak, std::uint64_t value) {
     std::uint64_t before = peak;
     while (before < value) {
@@ -72,13 +73,13 @@ class GpuMemoryMeter {
   std::atomic<std::uint64_t> driver_peak_ = 0;
 };
 
-/// The entry of a GPU. Throws std::logic_error when it has none.
+/// Returns the entry of a GPU. Throws std::logic_error if it has none.
 GpuMemory& entry_of(std::span<GpuMemory> memory, int gpu);
 
 /// A meter for each GPU of this process's StarPU.
 class GpuMemoryMeters {
  public:
-  /// `nodes`: StarPU's memory node of each logical worker, -1 for those of other ranks.
+  /// `nodes`: StarPU's memory node of each logical worker, -1 for workers of other ranks.
   explicit GpuMemoryMeters(std::vector<int> nodes);
 
   /// Samples the GPU that a logical worker of this rank is on. Any thread may call it.
