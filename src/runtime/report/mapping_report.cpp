@@ -1,14 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "runtime/report/mapping_report.hpp"
-
+// describe_mapping() of info.hpp.
 #include <algorithm>
 #include <array>
 #include <map>
 #include <numeric>
 #include <optional>
 #include <span>
+#include <string>
 #include <string_view>
 #include <tuple>
+#include <vector>
 
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
