@@ -634,7 +634,7 @@ class Train(CommandTest):
                     self.assertEqual(result.stderr, f"starpipe: ulimit {message}\n")
 
     def test_variables_of_a_launcher_that_is_not_there(self):
-        self.refused(["train", "mlp.yaml"], "PMI_FD: 77 is no open file", environment={"PMI_FD": "77", "PMI_RANK": "0", "PMI_SIZE": "2"})
+        self.refused(["train", "mlp.yaml"], "PMI_FD: 77 is not an open file", environment={"PMI_FD": "77", "PMI_RANK": "0", "PMI_SIZE": "2"})
 
     def test_standard_error_that_cannot_be_written(self):
         """The run ends, and its result is printed: on a full disk, and where standard error is closed."""
@@ -674,7 +674,7 @@ class Train(CommandTest):
         for name, value in (("STARPU_NCPUS", "abc"), ("STARPU_NCUDA", "-1"), ("STARPU_LIMIT_MAX_SUBMITTED_TASKS", "abc"),
                             ("STARPU_WORKERS_CPUID", "-1"), ("STARPU_MAIN_THREAD_BIND", "1"), ("STARPU_NCPU", "99999999999"),
                             ("STARPU_DISABLE_KERNELS", "1"), ("STARPU_MPI_FAKE_SIZE", "2"), ("STARPU_MPI_HOSTNAMES", "a"),
-                            ("STARPU_HOSTNAME", "a/b"), ("STARPU_WATCHDOG_TIMEOUT", "1s"),
+                            ("STARPU_HOSTNAME", "a/b"),
                             ("STARPU_RESERVE_NCPU", "1"), ("STARPU_LIMIT_CPU_MEM", "100000"), ("STARPU_LIMIT_CPU_NUMA_0_MEM", "1"), ("STARPU_MAIN_THREAD_CPUID", "9999"),
                             ("STARPU_MPI_THREAD_COREID", "9999"), ("STARPU_WORKERS_CPUID", "0 9999")):
             self.refused_by_all(["mlp.yaml"], f"{name}: expected ", f"got '{value}'", environment={name: value})

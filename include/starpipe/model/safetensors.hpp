@@ -24,6 +24,8 @@ struct Tensor {
 struct TensorShape {
   std::string name;
   std::vector<std::size_t> shape;
+
+  bool operator==(const TensorShape&) const = default;
 };
 
 /// The start of a file in the safetensors format: the length of the header and the header. The tensors are

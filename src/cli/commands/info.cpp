@@ -23,7 +23,6 @@
 #include "runtime/api/run_on_ranks.hpp"
 #include "runtime/config/config_keys.hpp"
 #include "runtime/host/lost_rank.hpp"
-#include "runtime/report/mapping_report.hpp"
 #include "runtime/report/measured_links.hpp"
 #include "runtime/setup/partition_choice.hpp"
 #include "starpipe/model/layer.hpp"

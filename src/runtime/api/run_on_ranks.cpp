@@ -20,7 +20,7 @@
 #include "runtime/config/config_keys.hpp"
 #include "runtime/engine/handle.hpp"
 #include "runtime/host/agreement.hpp"
-#include "runtime/host/assignment.hpp"
+#include "runtime/host/mapping.hpp"
 #include "runtime/host/core_share.hpp"
 #include "runtime/host/gpu_share.hpp"
 #include "runtime/host/locality.hpp"

@@ -41,7 +41,7 @@ void require_tensors(std::span<const TensorView> tensors) {
   }
 }
 
-/// Whether all files of the checkpoint are there, with their sizes. Their bytes are not read.
+/// True if all files of the checkpoint are there, with their sizes. Does not read their bytes.
 bool has_all_files(const fs::path& directory) {
   try {
     const Manifest manifest = parse_manifest(read_file(directory / manifest_name));
@@ -74,8 +74,8 @@ void remove_checkpoint(const fs::path& directory) {
   remove_directory(doomed);
 }
 
-/// Removes all checkpoints that are older than the `keep` newest with all their files, of which `newest` is
-/// one, and what is left of earlier ones. Returns a line for each that cannot be removed.
+/// Removes all checkpoints that are older than the `keep` newest with all their files (`newest` is one of
+/// these), and unfinished checkpoints of earlier steps. Returns a line for each that cannot be removed.
 std::vector<std::string> prune(const fs::path& folder, const fs::path& newest, std::int64_t step, int keep) {
   std::vector<std::string> warnings;
   const auto remove = [&](const fs::path& directory, const auto& action) {
@@ -116,7 +116,8 @@ void require_parts(const fs::path& directory, const std::vector<PartRecord>& par
   }
 }
 
-/// Removes files that are no part of the checkpoint: of a run that ended while it wrote the same step.
+/// Removes files that are not parts of the checkpoint: a run that ended while it wrote the same step left
+/// them.
 void remove_others(const fs::path& directory, const std::vector<PartRecord>& parts) {
   std::vector<fs::path> others;
   for (const fs::directory_entry& entry : fs::directory_iterator(directory)) {
@@ -126,7 +127,7 @@ void remove_others(const fs::path& directory, const std::vector<PartRecord>& par
   for (const fs::path& other : others) fs::remove_all(other);
 }
 
-/// Puts the manifest beside the parts, and waits until all names are on the disk.
+/// Adds the manifest to the parts, and waits until all names are on the disk.
 void complete(const fs::path& directory, const std::vector<PartRecord>& parts, const std::string& manifest) {
   std::error_code error;
   fs::create_directories(directory, error);  // for a checkpoint without parts
@@ -157,11 +158,10 @@ PartRecord write_part(const fs::path& folder, std::int64_t step, int rank,
 
   PartRecord part;
   part.file = part_name(rank);
-  std::vector<model::TensorShape> shapes;
-  shapes.reserve(tensors.size());
-  for (const TensorView& tensor : tensors) shapes.push_back({tensor.name, tensor.shape});
+  part.tensors.reserve(tensors.size());
+  for (const TensorView& tensor : tensors) part.tensors.push_back({tensor.name, tensor.shape});
   const std::string start = model::safetensors_start(
-      shapes, {{"format", "pt"}, {"step", std::to_string(step)}, {"rank", std::to_string(rank)}});
+      part.tensors, {{"format", "pt"}, {"step", std::to_string(step)}, {"rank", std::to_string(rank)}});
 
   DurableFile file(directory / part.file);
   file.write(start);
@@ -170,9 +170,8 @@ PartRecord write_part(const fs::path& folder, std::int64_t step, int rank,
   for (const TensorView& tensor : tensors) {
     const auto bytes = std::as_bytes(tensor.values);
     file.write(bytes);
-    part.tensors.push_back({tensor.name, tensor.shape, checksum_of(bytes, checksum_start)});
     part.bytes += bytes.size();
-    part.checksum = joined_checksum(part.checksum, part.tensors.back().checksum, bytes.size());
+    part.checksum = checksum_of(bytes, part.checksum);
   }
   file.finish();
   sync_folder(directory);

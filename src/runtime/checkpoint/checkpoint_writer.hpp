@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Writes checkpoints: each rank its part, then rank 0 makes them one checkpoint. A crash at any point leaves
-// the checkpoints that were there, whole.
+// Writes checkpoints: each rank writes its part, then rank 0 makes the parts one checkpoint. A crash at any
+// point leaves all earlier checkpoints whole.
 #pragma once
 
 #include <cstddef>
@@ -28,10 +28,10 @@ inline constexpr std::string_view state_prefix = "optimizer:";
 std::string state_name(const std::string& kind, const std::string& parameter);
 
 /// Writes the tensors of one rank to a file of the checkpoint that is being written, in the order given, and
-/// waits until they are on the disk. Creates `folder` where it is missing. Several ranks and threads may
-/// write at once, but not two the part of one rank and step. Throws std::runtime_error with the file and the
-/// system's reason (a full disk, no permission) and leaves no file then; std::invalid_argument when a tensor
-/// is there twice or has not as many values as its shape.
+/// waits until they are on the disk. Creates `folder` if it is missing. Ranks and threads may write at the
+/// same time, but each part has one writer. Throws std::runtime_error with the file and the system's reason
+/// (a full disk, no permission) and leaves no file then; std::invalid_argument if a name is there twice or a
+/// tensor's values do not fit its shape.
 PartRecord write_part(const std::filesystem::path& folder, std::int64_t step, int rank,
                       std::span<const TensorView> tensors);
 
@@ -42,14 +42,14 @@ struct Committed {
   std::vector<std::string> warnings;
 };
 
-/// Rank 0, after all parts of `manifest` are written: makes them a checkpoint by one rename, and waits until
-/// it is on the disk. Then removes older checkpoints, so that the newest `keep` (at least 1) that have all
-/// their files stay. Never removes the new one. Throws like `write_part`, and removes the parts then; what
-/// was there before is unharmed.
+/// Rank 0 calls it after all parts of `manifest` are written. Makes them a checkpoint by one rename, and
+/// waits until it is on the disk. Then removes older checkpoints, so that the newest `keep` (at least 1) that
+/// have all their files stay. Never removes the new one. Throws like `write_part`; it then removes the parts
+/// and leaves earlier checkpoints as they were.
 Committed commit(const std::filesystem::path& folder, const Manifest& manifest, int keep);
 
-/// Rank 0, when a part could not be written and all ranks know: removes the parts of the others, which makes
-/// room. Throws nothing.
+/// Rank 0 calls it if a part could not be written and all ranks know. Removes the parts of the other ranks,
+/// which makes room. Throws nothing.
 void abandon(const std::filesystem::path& folder, std::int64_t step) noexcept;
 
 }  // namespace starpipe::runtime

@@ -14,8 +14,8 @@
 #include <unistd.h>
 
 #include "base/environment.hpp"
-#include "starpipe/base/error.hpp"
 #include "base/files.hpp"
+#include "starpipe/base/error.hpp"
 
 namespace starpipe::runtime {
 namespace {
@@ -27,7 +27,7 @@ InputError lock_error(const std::filesystem::path& path, int error) {
                                 std::generic_category().message(error)));
 }
 
-/// This process, as others read it in the lock's file.
+/// Returns the description of this process that others read in the lock's file.
 std::string own_text() {
   std::array<char, 256> host{};
   ::gethostname(host.data(), host.size() - 1);
@@ -36,7 +36,7 @@ std::string own_text() {
   return owner.dump(-1, ' ', false, Json::error_handler_t::replace) + "\n";
 }
 
-/// "process 123 on host a, Slurm job 7"; as much of it as the lock's file tells.
+/// Returns "process 123 on host a, Slurm job 7", or as much of it as the lock's file has.
 std::string owner_text(const std::filesystem::path& file) {
   std::string text;
   std::error_code ignored;

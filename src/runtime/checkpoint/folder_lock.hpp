@@ -10,7 +10,7 @@ namespace starpipe::runtime {
 /// it. The lock ends with the process, however it ends.
 class FolderLock {
  public:
-  /// Creates the folder where it is missing, and takes the lock. Throws InputError that names the folder and
+  /// Creates the folder if it is missing, and takes the lock. Throws InputError that names the folder and
   /// the process, host and job that hold the lock, or why the folder cannot be written.
   explicit FolderLock(std::filesystem::path folder);
   ~FolderLock();
@@ -20,7 +20,8 @@ class FolderLock {
   /// Before each checkpoint: takes the lock again if the folder was removed or replaced since. Throws as the
   /// constructor does.
   void renew();
-  /// One line when the file system has no locks, so that nothing keeps a second run away; empty otherwise.
+  /// Returns one line if the file system has no locks, so that nothing keeps a second run away; else an empty
+  /// string.
   [[nodiscard]] const std::string& warning() const { return warning_; }
 
  private:

@@ -24,8 +24,7 @@ using Json = nlohmann::json;
 constexpr std::string_view manifest_format = "starpipe checkpoint";
 constexpr std::int64_t manifest_version = 1;  // raise it when an older starpipe would read the files wrongly
 
-// A manifest ends with its checksum: that of all bytes before this ending. Every version of the format has
-// it.
+// A manifest of any version ends with the checksum of all bytes before this ending.
 constexpr std::string_view before_checksum = ",\n \"crc32\": \"";
 constexpr std::string_view after_checksum = "\"\n}\n";
 
@@ -34,8 +33,8 @@ std::string with_checksum(std::string_view begin) {
                      after_checksum);
 }
 
-/// Throws InputError when values are nested more deeply than any that starpipe writes: the JSON library
-/// copies and prints nested values by recursion.
+/// Parses a text. Throws InputError if values are nested more deeply than any that starpipe writes: the JSON
+/// library copies and prints nested values by recursion.
 Json parse_json(const std::string& text) {
   static constexpr int max_levels = 100;
   const auto check = [](int depth, Json::parse_event_t /*event*/, const Json& /*value*/) {
@@ -45,7 +44,7 @@ Json parse_json(const std::string& text) {
   return Json::parse(text, check, false);
 }
 
-/// The value of a key. Throws InputError when the JSON has none of this type.
+/// Returns the value of a key. Throws InputError if the JSON has none of this type.
 template <class Value>
 Value value_of(const Json& json, const char* key, bool (Json::*has_type)() const noexcept) {
   const auto found = json.is_object() ? json.find(key) : json.end();
@@ -56,19 +55,21 @@ Value value_of(const Json& json, const char* key, bool (Json::*has_type)() const
 }
 
 std::uint32_t checksum_value(const Json& json) {
-  const auto checksum = parse_checksum(value_of<std::string>(json, "crc32", &Json::is_string));
-  if (!checksum) throw InputError("has no valid \"crc32\"");
-  return *checksum;
+  const auto text = value_of<std::string>(json, "crc32", &Json::is_string);
+  std::uint32_t checksum = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), checksum, 16);
+  if (error != std::errc() || text.size() != 8 || end != text.data() + text.size())
+    throw InputError("has no valid \"crc32\"");
+  return checksum;
 }
 
-TensorRecord tensor_from_json(const Json& json) {
-  TensorRecord tensor;
+model::TensorShape tensor_from_json(const Json& json) {
+  model::TensorShape tensor;
   tensor.name = value_of<std::string>(json, "name", &Json::is_string);
   for (const Json& extent : value_of<Json>(json, "shape", &Json::is_array)) {
     if (!extent.is_number_unsigned()) throw InputError("has no valid \"shape\"");
     tensor.shape.push_back(extent.get<std::size_t>());
   }
-  tensor.checksum = checksum_value(json);
   return tensor;
 }
 
@@ -77,15 +78,15 @@ bool is_plain_name(const std::string& file) {
          file.find('\0') == std::string::npos;
 }
 
-/// The first thing that keeps parts from being one checkpoint; empty when there is none.
+/// Returns the first reason why parts cannot be one checkpoint; an empty string if there is none.
 std::string problem_of(const std::vector<PartRecord>& parts) {
   std::set<std::string> files;
   std::set<std::string> tensors;
   for (const PartRecord& part : parts) {
     if (!is_plain_name(part.file))
-      return fmt::format("names the file \"{}\", which is no plain name", part.file);
+      return fmt::format("names the file \"{}\", which is not a plain name", part.file);
     if (!files.insert(part.file).second) return fmt::format("has the file {} twice", part.file);
-    for (const TensorRecord& tensor : part.tensors) {
+    for (const model::TensorShape& tensor : part.tensors) {
       if (!tensors.insert(tensor.name).second) return fmt::format("has the tensor {} twice", tensor.name);
     }
   }
@@ -96,10 +97,7 @@ std::string problem_of(const std::vector<PartRecord>& parts) {
 
 Json part_to_json(const PartRecord& part) {
   Json tensors = Json::array();
-  for (const TensorRecord& tensor : part.tensors) {
-    tensors.push_back(
-        {{"name", tensor.name}, {"shape", tensor.shape}, {"crc32", checksum_text(tensor.checksum)}});
-  }
+  for (const auto& [name, shape] : part.tensors) tensors.push_back({{"name", name}, {"shape", shape}});
   return {{"file", part.file},
           {"bytes", part.bytes},
           {"crc32", checksum_text(part.checksum)},
@@ -181,7 +179,7 @@ std::optional<Number> take_number(std::string_view& text) {
   return number;
 }
 
-/// The step and the generation in a checkpoint's name; nothing for any other name.
+/// Returns the step and the generation in a checkpoint's name; nullopt for any other name.
 std::optional<CheckpointDirectory> parse_name(std::string_view text, const fs::path& path) {
   if (!text.starts_with(step_prefix)) return {};
   text.remove_prefix(step_prefix.size());
@@ -252,17 +250,6 @@ std::uint32_t checksum_of(std::string_view text, std::uint32_t checksum) {
   return checksum_of(std::as_bytes(std::span(text)), checksum);
 }
 
-std::uint32_t joined_checksum(std::uint32_t first, std::uint32_t second, std::uint64_t bytes) {
-  return static_cast<std::uint32_t>(crc32_combine(first, second, static_cast<z_off_t>(bytes)));
-}
-
 std::string checksum_text(std::uint32_t checksum) { return fmt::format("{:08x}", checksum); }
-
-std::optional<std::uint32_t> parse_checksum(std::string_view text) {
-  std::uint32_t checksum = 0;
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), checksum, 16);
-  if (error != std::errc() || text.size() != 8 || end != text.data() + text.size()) return {};
-  return checksum;
-}
 
 }  // namespace starpipe::runtime

@@ -28,17 +28,17 @@ struct FreeSlot {
   Ended needed;  // the jobs that touch the datum are among these
 };
 
-// Jobs that a worker runs between the end of a slot's old datum and the first job of the new one, so that the
-// new datum is there in time: StarPU hands a slot on in some microseconds, and inputs must be filled.
+// The number of jobs that a worker runs between the end of a slot's old datum and the first job of the new
+// one. StarPU needs some microseconds to hand the slot over, and the host has to fill inputs.
 constexpr std::size_t slack = 8;
 
-// Which jobs have ended when a job starts: those that its worker ran before, those whose results it reads,
-// and those that had ended when one of these started. Jobs are shown in the graph's order.
+// Knows which jobs have ended when a job starts: the jobs that its worker ran before, the jobs whose results
+// it reads, and all jobs that had ended when one of these started. Takes the jobs in the graph's order.
 class EndedJobs {
  public:
   explicit EndedJobs(std::size_t workers) : after_last_(workers, Ended(workers, 0)), starts_(workers) {}
 
-  // The jobs that have ended when `task` starts.
+  // Returns the jobs that have ended when `task` starts.
   [[nodiscard]] Ended before(const Task& task) const {
     Ended ended = after_last_[index(task.worker)];
     for (const DataAccess& access : task.data) {
@@ -49,8 +49,8 @@ class EndedJobs {
     return ended;
   }
 
-  // Those that have ended when the worker of `task` starts the job `slack` jobs before it; none if it has run
-  // fewer.
+  // Returns the jobs that have ended when the worker of `task` starts the job `slack` jobs before it; none if
+  // the worker has run fewer jobs.
   [[nodiscard]] const Ended& long_before(const Task& task) const {
     static const Ended none_yet;
     const std::deque<Ended>& starts = starts_[index(task.worker)];
@@ -73,7 +73,7 @@ class EndedJobs {
     after_last_[worker] = std::move(ended);
   }
 
-  // The jobs that have touched the datum are among these. Call it after the last of them: this forgets them.
+  // Returns jobs among which are all that touch the datum, and forgets them. Call it after the last of these.
   Ended take_needed(std::uint32_t datum) {
     after_writer_.erase(datum);
     return std::move(needed_.extract(datum).mapped());
@@ -109,14 +109,14 @@ std::vector<std::uint32_t> last_uses(const TaskGraph& graph) {
 
 }  // namespace
 
-DataSlots::DataSlots(const TaskGraph& graph, std::optional<std::size_t> distance)
+DataSlots::DataSlots(const TaskGraph& graph, std::optional<int> window)
     : slots_(graph.data().size(), no_slot) {
   using Key = std::tuple<DataKind, int, int, std::size_t>;
   const auto add_slot = [this] { return static_cast<std::uint32_t>(count_++); };
   std::vector<std::uint32_t> last = last_uses(graph);
   std::map<Key, std::deque<FreeSlot>> free;  // of each kind, oldest first
   EndedJobs jobs(workers_of(graph));
-  for (std::uint32_t t = 0; distance && t < graph.tasks().size(); ++t) {
+  for (std::uint32_t t = 0; window && t < graph.tasks().size(); ++t) {
     const Task& task = graph.tasks()[t];
     if (!task.job) continue;  // it touches only data that last over the steps
     const Ended ended = jobs.long_before(task);
@@ -126,8 +126,8 @@ DataSlots::DataSlots(const TaskGraph& graph, std::optional<std::size_t> distance
       std::uint32_t& slot = slots_[access.datum];
       if (datum.microbatch < 0) continue;
       std::deque<FreeSlot>& of_kind = free[{datum.kind, datum.stage, datum.worker, datum.size}];
-      const bool is_free = !of_kind.empty() &&
-                           (of_kind.front().since + *distance < t || covers(ended, of_kind.front().needed));
+      const bool is_free = !of_kind.empty() && (of_kind.front().since + index(*window) < t ||
+                                                covers(ended, of_kind.front().needed));
       if (slot == no_slot && is_free) {
         slot = of_kind.front().slot;
         of_kind.pop_front();

@@ -10,22 +10,23 @@
 
 namespace starpipe::runtime {
 
-/// Gives each datum of a step a slot: a place that data use one after the other, so that StarPU needs one
-/// handle for a slot instead of one for a datum. A slot only takes data of one kind, stage, size and writer.
-/// Data that last over the steps have slots of their own.
+/// Gives each datum of a step a slot, which several data use in turn: StarPU needs one handle per slot, not
+/// one per datum. A slot takes data of one kind, stage, size and writer. Data that last over the steps have
+/// slots of their own.
 ///
 /// The slots follow from the graph alone, so all ranks give a datum the same one.
 class DataSlots {
  public:
-  /// Every worker must run its jobs in the graph's order. A datum may take the slot of an earlier one in two
-  /// cases. Either the jobs that touch the earlier datum have always ended some jobs before the first one
-  /// that touches the new datum: the order of each worker and the data that jobs read imply it. Or at least
-  /// `distance` tasks of the graph lie between these jobs. Nothing: every datum has its own slot.
+  /// `window`: of `submission_window`; nullopt: every datum has its own slot, because only the order of an
+  /// ordered schedule, which has a window, proves that sharing is safe. A datum may take the slot of an
+  /// earlier one in two cases. Either the jobs that touch the earlier datum have always ended some jobs
+  /// before the first job that touches the new one: worker orders and data dependencies imply it. Or at least
+  /// `window` tasks of the graph lie between these jobs: beyond the window no task is inserted.
   ///
   /// StarPU lets the first task of a slot's new datum wait for all tasks of the old one. In the first case
-  /// this changes nothing. In the second the wait goes forward in the graph's order of tasks, as all waits
-  /// do, so it adds no cycle; a worker only waits when it is this far ahead of another one.
-  DataSlots(const TaskGraph& graph, std::optional<std::size_t> distance);
+  /// these have ended. In the second case the wait goes forward in the graph's order of tasks, as all waits
+  /// do, so it adds no cycle; a worker only waits if it is this far ahead of another worker.
+  DataSlots(const TaskGraph& graph, std::optional<int> window);
 
   [[nodiscard]] std::size_t of(std::size_t datum) const { return slots_[datum]; }
   [[nodiscard]] std::size_t count() const { return count_; }

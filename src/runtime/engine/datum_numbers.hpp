@@ -29,7 +29,7 @@ class DatumNumbers {
         microbatches_(index(microbatches)),
         rows_((index(DataKind::gradient_stash) + 1) * stages_) {}
 
-  /// Returns whether the key is new.
+  /// Returns true if the key is new.
   bool add(const DatumKey& key, std::uint32_t number) {
     const auto& [kind, stage, microbatch, fourth] = key;
     if (stage >= 0 && microbatch >= 0) {
@@ -44,7 +44,7 @@ class DatumNumbers {
     return find(key) == no_datum && others_.emplace(key, number).second;
   }
 
-  /// `no_datum` when there is no such datum.
+  /// Returns the number of a datum; `no_datum` if there is none with this key.
   [[nodiscard]] std::uint32_t find(const DatumKey& key) const {
     const auto& [kind, stage, microbatch, fourth] = key;
     if (stage >= 0 && microbatch >= 0) {

@@ -28,7 +28,7 @@
 namespace starpipe::runtime {
 
 /// The devices that `runtime.emulate` uses instead of kernels, one for each StarPU worker. A device is a
-/// queue that runs one job after the other, like a stream of an accelerator.
+/// queue that runs its jobs sequentially, like a stream of an accelerator.
 ///
 /// A job starts on its device when it is ready and the device has ended the job before, and lasts for the
 /// given time. The worker's thread waits for its end. The time that StarPU needs after an end, to find that
@@ -63,16 +63,16 @@ class DelayLine {
   DelayLine(const DelayLine&) = delete;
   DelayLine& operator=(const DelayLine&) = delete;
 
-  /// An arrival, at worker `to`, of the value that `handle` has on worker `from` after all tasks inserted so
-  /// far. Call it just before a reader of that value is inserted. The task exists until `forget`.
+  /// Returns an arrival, at worker `to`, of the value that `handle` has on worker `from` after all tasks
+  /// inserted so far. Call it just before a reader of that value is inserted. The task exists until `forget`.
   starpu_task* send(starpu_data_handle_t handle, int from, int to, std::uint64_t bytes);
 
   /// Call it for each arrival when all tasks that depend on it are inserted. StarPU frees the arrival when it
   /// has ended.
   static void forget(starpu_task* arrival) { starpu_task_set_destroy(arrival); }
 
-  /// Seconds since the oldest transfer under way has started; nothing when there is none. Any thread may call
-  /// it.
+  /// Returns the seconds since the oldest transfer under way has started; nullopt if there is none. Any
+  /// thread may call it.
   [[nodiscard]] std::optional<double> oldest() const;
 
   /// While the lock is held, no arrival ends. Hold it while a task is made to depend on arrivals: when an
@@ -117,21 +117,21 @@ class Emulation {
 
   /// Runs a job on the emulated device of the calling worker: from `times.ready` on, when the device has
   /// ended the job before. Writes start and end. `received`: the data that `worker`, on which the job runs,
-  /// had to receive for it. Without links that send ahead, the device first fetches them, one after the
-  /// other; `times.ready` is then the end of the last.
+  /// had to receive for it. Without links that send ahead, the device first fetches them sequentially;
+  /// `times.ready` is then the end of the last.
   void run(const Task& task, int worker, std::span<const std::size_t> received, TaskTimes& times);
 
-  /// Whether transfers overlap computing, or take no time.
+  /// True if transfers overlap computing, or take no time.
   [[nodiscard]] bool sends_ahead() const { return links_ || !costs_.links.takes_time(); }
 
-  /// Empty tasks that end when the inputs of `task` have arrived at its worker; empty without links, and for
-  /// tasks other than jobs and the steps of reductions. As in `plan::simulate`, each datum is sent once to
-  /// each worker that reads it, and sums of gradients delay no other transfers. Collective: the owner of an
-  /// input and the rank of the worker call it.
+  /// Returns StarPU tasks without work that end when the inputs of `task` have arrived at its worker; none
+  /// without links, and for tasks other than jobs and the steps of reductions. As in `plan::simulate`, each
+  /// datum is sent once to each worker that reads it, and sums of gradients delay no other transfers.
+  /// Collective: the owner of an input and the rank of the worker call it.
   std::vector<starpu_task*> arrivals(const Task& task);
 
-  /// Seconds since the oldest transfer to this rank that is under way has started; nothing when there is
-  /// none. Any thread may call it.
+  /// Returns the seconds since the oldest transfer to this rank that is under way has started; nullopt if
+  /// there is none. Any thread may call it.
   [[nodiscard]] std::optional<double> oldest_transfer() const {
     return links_ ? std::max(links_->oldest(), sums_->oldest()) : std::nullopt;
   }

@@ -18,13 +18,6 @@
 namespace starpipe::runtime {
 namespace {
 
-// The distance of DataSlots. Only the order of an ordered schedule shows that sharing handles is safe. There
-// the window applies as well, and beyond it no task is inserted.
-std::optional<std::size_t> reuse_distance(std::optional<int> window) {
-  if (!window) return std::nullopt;
-  return index(*window);
-}
-
 // Why the run stops.
 std::string origin_text(int step, const NonFiniteOrigin& origin, const plan::Schedule& schedule) {
   constexpr std::string_view key = "(training.nonfinite: stop)";
@@ -56,7 +49,7 @@ Engine::Engine(const Session& session, const plan::Schedule& schedule, const mod
       meter_(graph_, schedule.workers(), session.local_workers()),
       gpu_memory_(session.memory_nodes()),
       window_(submission_window(session, schedule, config.window)),
-      slots_(graph_, reuse_distance(window_)),
+      slots_(graph_, window_),
       data_(session, schedule, network, graph_, tasks_, slots_, parameters, window_),
       gathering_(session, schedule, network, graph_, data_),
       state_(schedule, network, graph_, data_),
@@ -112,7 +105,7 @@ StepResult Engine::run_step(int step, const model::Dataset& data) {
   require(starpu_mpi_wait_for_all(MPI_COMM_WORLD), "StarPU", "waiting for", "all tasks");
   progress_.enter(StepPhase::ending, step);
   gpu_memory_.end_step();
-  session_.mpi().barrier();  // the collective calls that follow then wait for nobody
+  session_.mpi().barrier();  // so the collective calls that follow do not wait
   result.seconds = clock_seconds() - start;
   const std::string unread = data_.data_problem();
   if (!unread.empty()) {

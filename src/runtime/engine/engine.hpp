@@ -35,10 +35,10 @@ struct StepResult {
   std::vector<float> losses;  ///< by micro-batch; on every rank; none of emulated jobs
   double seconds = 0;         ///< from submission to the last update, this rank's clock
   double submission = 0;      ///< the part of it in which this rank's tasks were inserted
-  bool prefetch = true;       ///< whether transfers overlap computing, as in plan::Costs
+  bool prefetch = true;       ///< transfers overlap computing, as in plan::Costs
   std::optional<double> gradient_norm = std::nullopt;  ///< before clipping; on every rank; none when emulated
   double learning_rate = 0;                            ///< of the step's update; on every rank
-  bool clipped = false;  ///< whether the norm was above `training.clip`; on every rank
+  bool clipped = false;                                ///< the norm was above `training.clip`; on every rank
   /// The first value that is not finite, if the step's update was skipped for it; on every rank.
   std::optional<NonFiniteOrigin> skipped_for = std::nullopt;
   std::vector<JobRecord> jobs;        ///< all ranks' jobs, on rank 0's clock; on rank 0 only
@@ -48,15 +48,14 @@ struct StepResult {
 /// Trains one network under one schedule: runs the step's task graph on StarPU and StarPU-MPI. All member
 /// functions are collective: every rank of the session calls them in the same order, from one thread.
 ///
-/// The engine owns the parts of a step and composes them; the work is theirs. A rank holds memory for the
+/// The engine owns the parts of a step and composes them; the parts do the work. A rank holds memory for the
 /// data that it owns and, for as long as its tasks read them, for the data that it received.
 class Engine {
  public:
   /// `parameters`: start values of each stage, on every rank. `config`: `timeout` and `window`. `emulated`:
-  /// waits of these lengths instead of kernels and transfers; nothing is computed then. On SimGrid it is
-  /// required: the durations of jobs on simulated GPUs. `nonfinite`: what
-  /// `run_step` does with infinity and NaN. `evaluated`: micro-batches of each `evaluate`; 0: there is none.
-  /// References and `emulated` must outlive the engine.
+  /// jobs and transfers are waits of these lengths, and kernels do not run. On SimGrid it is required: the
+  /// durations of jobs on simulated GPUs. `nonfinite`: how `run_step` treats infinity and NaN. `evaluated`:
+  /// micro-batches of each `evaluate`; 0: there is none. References and `emulated` must outlive the engine.
   Engine(const Session& session, const plan::Schedule& schedule, const model::Network& network,
          const model::OptimizerConfig& optimizer, const std::vector<std::vector<float>>& parameters,
          const RuntimeConfig& config, const plan::Costs* emulated = nullptr,
@@ -66,18 +65,18 @@ class Engine {
   Engine(const Engine&) = delete;
   Engine& operator=(const Engine&) = delete;
 
-  /// One optimizer step, number `step` from 0, which also decides the learning rate. Returns when all ranks
-  /// are done. Throws RunFailure, on every rank, when a value is not finite and the run is to stop, and with
-  /// status 2 when `data` throws InputError on some rank; messages count steps from 1. After such a step the
-  /// weights are of no use. A step that is skipped for such a value does not count as a step of the
+  /// Runs one optimizer step, number `step` from 0, which also decides the learning rate. Returns when all
+  /// ranks are done. Throws RunFailure, on every rank, when a value is not finite and the run is to stop, and
+  /// with status 2 when `data` throws InputError on some rank; messages count steps from 1. After such a step
+  /// the weights are of no use. A step that is skipped for such a value does not count as a step of the
   /// optimizer.
   StepResult run_step(int step, const model::Dataset& data);
 
-  /// Runs forward passes on `data` with the weights after `steps` steps, between two steps. It changes
-  /// nothing that the steps read. Not for emulated jobs. Throws RunFailure as Evaluation does, and with
+  /// Runs forward passes on `data` with the weights after `steps` steps, between two steps. It does not
+  /// change data that the steps read. Not for emulated jobs. Throws RunFailure as Evaluation does, and with
   /// `training.nonfinite: stop` when a loss is infinity or NaN.
   EvaluationResult evaluate(int steps, const model::Dataset& data);
-  /// The tasks of an evaluation; nothing before the first one.
+  /// Returns the tasks of an evaluation; nullptr before the first one.
   [[nodiscard]] const TaskGraph* evaluation_graph() const {
     return evaluation_ ? &evaluation_->graph() : nullptr;
   }
@@ -87,29 +86,29 @@ class Engine {
   [[nodiscard]] std::vector<std::vector<float>> parameters() const { return gathering_.parameters(); }
   [[nodiscard]] std::vector<std::vector<float>> gradients() const { return gathering_.gradients(); }
 
-  /// The optimizer's updates so far: AdamW's t.
+  /// Returns the number of the optimizer's updates so far: AdamW's t.
   [[nodiscard]] int updates() const { return updates_; }
   /// Not collective. The trained numbers that this rank hands out: see TrainedState::read.
   void read_state(const StateReader& read) const { state_.read(read); }
-  /// Not collective. Before the first step: lets training go on from other numbers than the start values,
-  /// after `updates` updates. See TrainedState::write.
+  /// Not collective. Call it before the first step. Training then continues from other numbers than the start
+  /// values, after `updates` updates. See TrainedState::write.
   void restore(int updates, const StateWriter& write) {
     updates_ = updates;
     state_.write(write);
   }
 
-  /// Collective. The first stage with infinity or NaN in its weights after the last step, the same on every
-  /// rank. No pass has read these weights, so no step has found the value. Nothing when there is none, when
-  /// jobs are emulated, and with `training.nonfinite: continue`.
+  /// Collective. Returns, on every rank, the first stage with infinity or NaN in its weights after the last
+  /// step: no pass has read these weights, so no step has found the value. Returns nullopt if there is none,
+  /// if jobs are emulated, and with `training.nonfinite: continue`.
   [[nodiscard]] std::optional<int> first_nonfinite_stage() const;
 
-  /// The memory that this run has taken of all ranks' GPUs so far; on rank 0 only.
+  /// Returns the memory that this run has taken of all ranks' GPUs so far; on rank 0 only.
   [[nodiscard]] std::vector<GpuMemory> gpu_memory() const;
 
   [[nodiscard]] const TaskGraph& graph() const { return graph_; }
 
-  /// Bytes that StarPU-MPI says this rank has sent since it started. All zero when its statistics are off
-  /// (STARPU_MPI_STATS=0).
+  /// Returns the bytes that this rank has sent since it started, by StarPU-MPI's count. All zero when its
+  /// statistics are off (STARPU_MPI_STATS=0).
   [[nodiscard]] std::uint64_t bytes_sent_by_starpu() const;
 
  private:
@@ -135,7 +134,7 @@ class Engine {
   Gathering gathering_;
   TrainedState state_;
   ExpectedTimes expected_;
-  bool computes_;                         // whether kernels run
+  bool computes_;                         // kernels run
   std::unique_ptr<Emulation> emulation_;  // none when kernels run, and on SimGrid
   FiniteCheck finite_;
   TaskProgress progress_;

@@ -10,17 +10,10 @@
 #include "runtime/host/agreement.hpp"
 #include "runtime/host/clock.hpp"
 #include "starpipe/base/error.hpp"
-#include "starpipe/base/index.hpp"
 #include "starpipe/plan/schedule/schedule.hpp"
 
 namespace starpipe::runtime {
 namespace {
-
-// As in engine.cpp.
-std::optional<std::size_t> slot_distance(std::optional<int> window) {
-  if (!window) return std::nullopt;
-  return index(*window);
-}
 
 std::string place_text(std::optional<int> steps) {
   if (!steps) return "the evaluation";
@@ -57,7 +50,7 @@ Evaluation::Evaluation(const Session& session, const plan::Schedule& schedule, c
       meter_(graph_, schedule.workers(), session.local_workers()),
       gpu_memory_(shared.gpu_memory),
       window_(submission_window(session, schedule_, config.window)),
-      slots_(graph_, slot_distance(window_)),
+      slots_(graph_, window_),
       data_(training != nullptr
                 ? StepData(session, schedule_, graph_, tasks_, slots_, *training, window_)
                 : StepData(session, schedule_, network, graph_, tasks_, slots_, parameters, window_)),

@@ -32,13 +32,13 @@ struct EvaluationResult {
   double seconds = 0;         ///< this rank's clock
 };
 
-/// Throws RunFailure when a loss is infinity or NaN. `steps`: that were trained before; nothing in a run that
-/// does not train.
+/// Throws RunFailure if a loss is infinity or NaN. `steps`: trained before; nullopt in a run that does not
+/// train.
 void require_finite_losses(const EvaluationResult& result, std::optional<int> steps);
 
 /// Runs the forward passes of a network on data that it is not trained on: the schedule's w and order, any
-/// number of micro-batches, and no stash. The weights are only read, so a training run goes on as if nothing
-/// had happened. It composes parts as Engine does. All member functions are collective.
+/// number of micro-batches, and no stash. It only reads the weights, so it does not change the training run
+/// around it. It composes parts as Engine does. All member functions are collective.
 class Evaluation {
  public:
   /// The parts of StarPU that a run has once.
@@ -55,9 +55,9 @@ class Evaluation {
              const std::vector<std::vector<float>>& parameters, const RuntimeConfig& config, int microbatches,
              const Shared& shared);
 
-  /// Runs the first micro-batches of `data`'s step 0, the same ones each time. `steps`: that were trained
-  /// before, for messages; nothing in a run that does not train. `watch` looks at these tasks from now on.
-  /// Throws RunFailure with status 2, on every rank, when some rank cannot read the data.
+  /// Runs the first micro-batches of `data`'s step 0, the same ones each time. `steps`: trained before, for
+  /// messages; nullopt in a run that does not train. `watch` looks at these tasks from now on. Throws
+  /// RunFailure with status 2, on every rank, when some rank cannot read the data.
   EvaluationResult run(std::optional<int> steps, const model::Dataset& data, RunWatch& watch);
 
   [[nodiscard]] const TaskGraph& graph() const { return graph_; }
@@ -86,8 +86,8 @@ class Evaluation {
   Submitter submitter_;
 };
 
-/// A run that evaluates and does not train: an Evaluation with weights of its own, and what Engine owns in a
-/// training run. `parameters`: by set, on every rank. Collective.
+/// A run that evaluates and does not train: an Evaluation with weights of its own, and the parts that Engine
+/// owns in a training run. `parameters`: by set, on every rank. Collective.
 class Evaluator {
  public:
   Evaluator(const Session& session, const plan::Schedule& schedule, const model::Network& network,

@@ -2,8 +2,6 @@
 #include "runtime/engine/finite_check.hpp"
 
 #include <algorithm>
-#include <cstdint>
-#include <limits>
 
 #include "starpipe/base/index.hpp"
 
@@ -36,8 +34,8 @@ void FiniteCheck::end(const Task& task) {
   if (flags == nullptr) return;
   bool found = flags->results != 0;
   if (flags->sum != 0) {
-    // Passes that add to one accumulator run one after the other, so the first pass that ends with a bad sum
-    // has caused it. Which of a pass's sums is bad is not known, so all count as bad from now on.
+    // Passes add to one accumulator sequentially, so the first pass that ends with a bad sum has caused it.
+    // Which of a pass's sums is bad is not known, so all count as bad from now on.
     bool is_first = true;
     for (const DataAccess& access : task.data) {
       if (access.access == Access::accumulate && not_finite_[access.datum].exchange(true)) is_first = false;
@@ -54,18 +52,11 @@ void FiniteCheck::end(const Task& task) {
 
 std::optional<plan::JobId> FiniteCheck::first(const Mpi& mpi) const {
   if (!is_used_) return std::nullopt;
-  // Signed: MPICH 4.0 compares unsigned numbers of 64 bits as if they had a sign.
-  constexpr std::int64_t none_anywhere = std::numeric_limits<std::int64_t>::max();
-  std::int64_t mine = none_anywhere;
-  for (const auto& of_worker : first_task_) {
-    if (of_worker != none) mine = std::min(mine, static_cast<std::int64_t>(of_worker));
-  }
-  std::int64_t smallest = none_anywhere;
-  MPI_Request request = MPI_REQUEST_NULL;
-  MPI_Iallreduce(&mine, &smallest, 1, MPI_INT64_T, MPI_MIN, mpi.comm(), &request);
-  wait_for(request);
-  if (smallest == none_anywhere) return std::nullopt;
-  return graph_.tasks()[static_cast<std::size_t>(smallest)].job;
+  std::size_t mine = none;
+  for (const auto& of_worker : first_task_) mine = std::min(mine, of_worker.load());
+  const std::size_t smallest = std::ranges::min(mpi.gather_values(mine));
+  if (smallest == none) return std::nullopt;
+  return graph_.tasks()[smallest].job;
 }
 
 }  // namespace starpipe::runtime

@@ -7,9 +7,9 @@
 #include <string>
 #include <vector>
 
-#include "runtime/host/mpi.hpp"
-#include "runtime/engine/worker_backend.hpp"
 #include "runtime/engine/task_graph.hpp"
+#include "runtime/engine/worker_backend.hpp"
+#include "runtime/host/mpi.hpp"
 
 namespace starpipe::runtime {
 
@@ -27,25 +27,25 @@ struct NonFiniteOrigin {
 /// `end`; the thread that runs the steps calls the rest, while no task runs.
 class FiniteCheck {
  public:
-  /// `workers`: number of logical workers. `is_used`: false when nobody asks for findings; the class then
-  /// does nothing. The graph must outlive this.
+  /// `workers`: number of logical workers. `is_used`: false if the run does not look for such values; the
+  /// class then does nothing. The graph must outlive this.
   FiniteCheck(const TaskGraph& graph, int workers, bool on_gpus, bool is_used);
 
   /// Forgets the last step.
   void begin_step();
 
-  /// Flags for the task's findings; for `judge`, set when a pass of its worker has found infinity or NaN.
-  /// nullptr when nobody asks for findings, and for all other tasks.
+  /// Returns the flags for the task's findings; for `judge`, set if a pass of its worker has found infinity
+  /// or NaN. Returns nullptr for all other tasks, and if the run does not look for such values.
   [[nodiscard]] NonFinite* flags(const Task& task) const;
   /// Notes the task's findings. Call it when the task has ended, before tasks that depend on it start. Tasks
   /// that do not search are ignored.
   void end(const Task& task);
 
-  /// Collective: on every rank, the first pass of the step, on any rank, with infinity or NaN in its results.
-  /// "First" is by the graph's order of tasks, in which a pass comes after all passes that it depends on. So
-  /// no other pass caused the value, and under the ordered discipline each run finds the same pass. Once an
-  /// accumulator of weight gradients is not finite, every later pass that adds to it finds this too. Only the
-  /// first of these passes counts for the accumulator.
+  /// Collective. Returns, on every rank, the first pass of the step, on any rank, with infinity or NaN in its
+  /// results; nullopt if there is none. "First" is by the graph's order of tasks, in which a pass comes after
+  /// all passes that it depends on. So no other pass caused the value, and under the ordered discipline each
+  /// run finds the same pass. Once an accumulator of weight gradients is not finite, every later pass that
+  /// adds to it finds this too. Only the first of these passes counts for the accumulator.
   [[nodiscard]] std::optional<plan::JobId> first(const Mpi& mpi) const;
 
  private:

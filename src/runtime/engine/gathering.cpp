@@ -55,9 +55,7 @@ std::optional<GradientNorm> Gathering::gradient_norm() const {
           known.sums().begin();
     });
   }
-  MPI_Request request = MPI_REQUEST_NULL;
-  MPI_Ibcast(&message, sizeof message, MPI_BYTE, data_.owner(verdict), session_.mpi().comm(), &request);
-  wait_for(request);
+  message = session_.mpi().gather_values(message)[index(data_.owner(verdict))];
   GradientNorm result{.norm = message.norm};
   if (!std::isfinite(message.norm)) result.first_nonfinite = parameter_name(message.first_nonfinite);
   return result;
@@ -108,13 +106,6 @@ std::vector<WorkerRecord> Gathering::workers(std::span<const WorkerRecord> mine)
   return by_worker;
 }
 
-std::size_t Gathering::find(DataKind kind, int stage, int worker) const {
-  const auto is_wanted = [&](const Datum& datum) {
-    return datum.kind == kind && datum.stage == stage && datum.worker == worker;
-  };
-  return static_cast<std::size_t>(std::ranges::find_if(graph_.data(), is_wanted) - graph_.data().begin());
-}
-
 std::vector<std::vector<float>> Gathering::by_stage(DataKind wanted) const {
   const MPI_Comm comm = session_.mpi().comm();
   const int rank = session_.mpi().rank();
@@ -126,7 +117,7 @@ std::vector<std::vector<float>> Gathering::by_stage(DataKind wanted) const {
     if (set.size == 0) continue;
     const bool has_master = wanted == DataKind::weights && set.has_master();
     const int holder = plan::weight_holders(schedule_, set.first_stage()).front();
-    const std::size_t d = find(has_master ? DataKind::master : wanted, s, holder);
+    const std::size_t d = graph_.find(has_master ? DataKind::master : wanted, s, holder).value();
     const int owner = data_.owner(graph_.data()[d]);
     if (rank == owner) {
       data_.read(d, "a stage's parameters", [&](std::span<const float> values) {
@@ -164,10 +155,7 @@ std::optional<int> Gathering::first_nonfinite_stage() const {
       if (found != 0) mine = set.first_stage();
     });
   }
-  int first = none;
-  MPI_Request request = MPI_REQUEST_NULL;
-  MPI_Iallreduce(&mine, &first, 1, MPI_INT, MPI_MIN, session_.mpi().comm(), &request);
-  wait_for(request);
+  const int first = std::ranges::min(session_.mpi().gather_values(mine));
   if (first == none) return std::nullopt;
   return first;
 }

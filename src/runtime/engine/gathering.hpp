@@ -7,10 +7,10 @@
 #include <string>
 #include <vector>
 
-#include "runtime/engine/step_data.hpp"
-#include "runtime/session/session.hpp"
 #include "runtime/engine/meter.hpp"
+#include "runtime/engine/step_data.hpp"
 #include "runtime/engine/task_graph.hpp"
+#include "runtime/session/session.hpp"
 #include "starpipe/model/network.hpp"
 #include "starpipe/plan/schedule/schedule.hpp"
 
@@ -31,27 +31,27 @@ class Gathering {
   Gathering(const Session& session, const plan::Schedule& schedule, const model::Network& network,
             const TaskGraph& graph, StepData& data);
 
-  /// The norm of the step's gradient, before it is clipped; on every rank. Nothing in a graph without norms.
+  /// Returns, on every rank, the norm of the step's gradient before it is clipped; nullopt in a graph without
+  /// norms.
   [[nodiscard]] std::optional<GradientNorm> gradient_norm() const;
-  /// The losses of the step, [micro-batch], on every rank.
+  /// Returns the losses of the step, [micro-batch], on every rank.
   [[nodiscard]] std::vector<float> losses() const;
-  /// The jobs of all ranks, on rank 0's clock; on rank 0 only. `mine`: this rank's, on its own clock.
+  /// Returns the jobs of all ranks, on rank 0's clock; on rank 0 only. `mine`: this rank's, on its own clock.
   [[nodiscard]] std::vector<JobRecord> jobs(std::vector<JobRecord> mine) const;
-  /// The records of all workers, [logical worker], on rank 0's clock; on rank 0 only. `mine`: [logical
-  /// worker], on this rank's clock, empty for workers of other ranks.
+  /// Returns the records of all workers, [logical worker], on rank 0's clock; on rank 0 only. `mine`:
+  /// [logical worker], on this rank's clock, empty for workers of other ranks.
   [[nodiscard]] std::vector<WorkerRecord> workers(std::span<const WorkerRecord> mine) const;
-  /// The parameters of each stage, in fp32 whatever the precision of its weights, from the first worker that
-  /// holds them; on rank 0 only.
+  /// Returns the parameters of each stage, in fp32 whatever the precision of its weights, from the first
+  /// worker that holds them; on rank 0 only.
   [[nodiscard]] std::vector<std::vector<float>> parameters() const;
-  /// The weight gradient of each stage, from the first worker that holds its weights; on rank 0 only.
+  /// Returns the weight gradient of each stage, from the first worker that holds its weights; on rank 0 only.
   [[nodiscard]] std::vector<std::vector<float>> gradients() const;
-  /// The first stage whose weights hold infinity or NaN, on any of the workers that hold them; nothing when
-  /// there is none. On every rank. Each rank looks through its own weights.
+  /// Returns, on every rank, the first stage whose weights hold infinity or NaN, on any of the workers that
+  /// hold them; nullopt if there is none. Each rank looks through its own weights.
   [[nodiscard]] std::optional<int> first_nonfinite_stage() const;
 
  private:
   [[nodiscard]] std::vector<std::vector<float>> by_stage(DataKind wanted) const;
-  [[nodiscard]] std::size_t find(DataKind kind, int stage, int worker) const;
   /// `number`: among all parameters of the network.
   [[nodiscard]] std::string parameter_name(std::int64_t number) const;
 

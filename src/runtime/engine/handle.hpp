@@ -43,7 +43,7 @@ class Handle {
 };
 
 /// The host's access to a datum, for as long as this lives: no task uses the datum meanwhile. It ends with an
-/// exception, too. Otherwise StarPU would wait for its end for ever when the datum is unregistered.
+/// exception, too. Otherwise StarPU would wait for its end indefinitely when the datum is unregistered.
 class Acquired {
  public:
   /// Waits for the tasks that use the datum. `name`: for messages.
@@ -66,8 +66,8 @@ class HostMemory {
   HostMemory(HostMemory&&) = default;
   HostMemory& operator=(HostMemory&&) = default;
   explicit HostMemory(std::vector<float> values) : values_(std::move(values)), all_(values_) {}
-  /// Memory of `size` numbers that nobody reads or writes, for SimGrid: addresses without pages behind them.
-  /// Throws std::bad_alloc.
+  /// Returns memory of `size` numbers that must not be read or written, for SimGrid: addresses without pages
+  /// behind them. Throws std::bad_alloc.
   static HostMemory unused(std::size_t size);
 
   [[nodiscard]] std::span<float> get() { return all_; }

@@ -39,16 +39,16 @@ std::size_t norm_scratch_size(const TaskGraph& graph);
 /// Runs `task`, or enqueues it on the backend's stream. `data`: the memory of `task.data`, in the same order;
 /// verdicts are in the host's memory, and their tasks have ended. `scratch`: scratch_size() words for a pass,
 /// norm_scratch_size() words for a norm on a GPU. `found`: where a pass notes values that are not finite, and
-/// where `judge` reads what all passes of its worker have noted; nullptr: nobody looks. Thread-safe for tasks
-/// that write different data.
+/// where `judge` reads what all passes of its worker have noted; nullptr: the run does not look for such
+/// values. Thread-safe for tasks that write different data.
 void run_kernel(const KernelContext& context, const Task& task, std::span<const model::Memory> data,
                 model::Memory scratch, NonFinite* found = nullptr,
                 const model::Backend& backend = model::cpu_backend()) noexcept;
 
 /// A worker's verdict on a step, in the host's memory: the sum of squares of each parameter's gradient, in
-/// the model's order, and whether a pass found infinity or NaN. 0 stands for what the worker does not know,
-/// which a sum of 0 cannot change. Each entry has one author, so merging copies values and adds nothing: the
-/// bits of a complete verdict do not depend on who merged with whom. Does not own the memory.
+/// the model's order, and a flag that a pass found infinity or NaN. 0 stands for an unknown entry; a sum that
+/// is 0 may count as unknown. Each entry has one author, so merging copies values and does not add: the bits
+/// of a complete verdict do not depend on the order of merges. Does not own the memory.
 class Verdict {
  public:
   /// Words of 4 bytes of a verdict on so many parameters.
@@ -56,16 +56,16 @@ class Verdict {
   /// `memory`: of words() words, aligned to 8 bytes.
   explicit Verdict(model::Memory memory) : entries_(memory.as<double>(), memory.size() / 2) {}
 
-  /// Forgets the last step. `found`: whether a pass of the worker found infinity or NaN.
+  /// Forgets the last step. `found`: a pass of the worker found infinity or NaN.
   void begin(bool found) const noexcept;
-  /// Takes over what `other` knows.
+  /// Takes over the entries that `other` knows.
   void merge(const Verdict& other) const noexcept;
 
   [[nodiscard]] std::span<double> sums() const noexcept { return entries_.first(entries_.size() - 1); }
   /// The norm of the gradient, if all sums are known.
   [[nodiscard]] double norm() const noexcept;
-  /// Whether the step's update is skipped where it can be: a pass found infinity or NaN, or the gradient has
-  /// such a value. The sum of the gradients of several workers may overflow though each of them is finite.
+  /// True if the step's update is to be skipped: a pass found infinity or NaN, or the gradient has such a
+  /// value. The sum of the gradients of several workers may overflow though each of them is finite.
   [[nodiscard]] bool skips() const noexcept;
 
  private:

@@ -154,7 +154,7 @@ class Holdings {
   std::vector<Change> changes_;
 };
 
-/// Goes over the tasks of a step in the graph's order, and notes when each datum is on each device.
+/// Visits the tasks of a step in the graph's order, and notes when each datum is on each device.
 class Accountant {
  public:
   Accountant(const plan::Schedule& schedule, const plan::Costs& costs, const plan::Timeline& timeline,
@@ -239,7 +239,7 @@ class Accountant {
     return {time, time};
   }
 
-  // The data of other devices, and of tasks that are no jobs.
+  // Lifetimes of data of other devices, and of tasks that are not jobs.
   static Lifetime by_time(double from, double to) {
     return {{.time = from, .phase = Moment::Phase::arrive},
             {.time = to, .phase = from < to ? Moment::Phase::leave : Moment::Phase::gone}};
@@ -328,7 +328,7 @@ plan::Timeline evaluation_timeline(const plan::Schedule& forward, const TaskGrap
   return timeline;
 }
 
-/// What the evaluations of a run hold on each device, from `start` on.
+/// Returns the memory that the evaluations of a run hold on each device, from `start` on.
 std::vector<Holdings> evaluation_holdings(const plan::Schedule& schedule, const model::Network& network,
                                           const plan::Costs& costs, int microbatches,
                                           const std::vector<int>& devices, const std::vector<bool>& on_gpu,
@@ -352,7 +352,7 @@ std::vector<WorkerMemory> peaks(std::vector<Holdings>& holdings) {
   return needs;
 }
 
-/// What the step holds on each device, and the evaluations of `rules` after it.
+/// Returns the memory that the step, and the evaluations of `rules` after it, hold on each device.
 std::vector<Holdings> step_holdings(const plan::Schedule& schedule, const model::Network& network,
                                     const model::OptimizerConfig& optimizer, const plan::Costs& costs,
                                     const plan::Timeline& timeline, const WorkerDevices& workers,
@@ -368,7 +368,7 @@ std::vector<Holdings> step_holdings(const plan::Schedule& schedule, const model:
     if (task.kind == TaskKind::norm) has_norm[index(task.worker)] = true;
   }
   if (rules.evaluated > 0) {
-    // An evaluation begins when all that belongs to the step alone has gone.
+    // An evaluation begins when all data that belong to the step alone have gone.
     double start = 0;
     for (const Holdings& device : holdings) start = std::max(start, device.last_change());
     const std::vector<Holdings> more =
@@ -377,7 +377,7 @@ std::vector<Holdings> step_holdings(const plan::Schedule& schedule, const model:
   }
   for (std::size_t w = 0; w < devices.size(); ++w) {
     const bool on_gpu = !workers.on_gpu.empty() && workers.on_gpu[w];
-    // StarPU keeps the workspace of each stage that a worker has run, and that of a GPU's norms.
+    // StarPU keeps the workspace of each stage that a worker has run, and the workspace of a GPU's norms.
     std::size_t words = on_gpu && has_norm[w] ? norm_scratch_size(graph) : 0;
     for (const int s : stages[w]) words += scratch_size(schedule, network.stages[index(s)], on_gpu, rules);
     holdings[index(devices[w])].add(&WorkerMemory::workspace, words * sizeof(float), lasting);
@@ -411,7 +411,7 @@ std::vector<WorkerMemory> memory_need(const plan::Schedule& schedule, const mode
                                       const model::OptimizerConfig& optimizer, const plan::Costs& costs,
                                       const plan::Timeline& timeline, const WorkerDevices& workers,
                                       const StepRules& rules) {
-  if (timeline.makespan <= 0) {  // then not the times but the order tells which data are there together
+  if (timeline.makespan <= 0) {  // then the order, not the times, tells which data are there together
     plan::Costs timed = costs;
     timed.durations = {{1, 1, 1}};
     return memory_need(schedule, network, optimizer, timed, plan::simulate(schedule, timed), workers, rules);

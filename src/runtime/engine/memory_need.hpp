@@ -49,11 +49,11 @@ struct WorkerDevices {
   /// By worker, the number of its device, from 0. Workers of one device share the data that they hold and
   /// fetch, but not their workspaces. Empty: each worker has a device of its own.
   std::vector<int> devices = {};
-  /// By worker, whether it is a GPU. Empty: all are cores.
+  /// By worker, true if it is a GPU. Empty: all are cores.
   std::vector<bool> on_gpu = {};
 };
 
-/// While a GPU runs a job, it fetches the inputs of so many of its next ones: the policy's `fetched_ahead`.
+/// While a GPU runs a job, it fetches the inputs of this many of its next jobs: the policy's `fetched_ahead`.
 inline constexpr std::size_t jobs_fetched_ahead = 2;
 
 /// The need of each device in one step, by device number. Without `workers.devices`, a device is a worker.
@@ -96,7 +96,7 @@ std::vector<DeviceNeed> memory_need_over_time(const plan::Schedule& schedule, co
                                               const WorkerDevices& workers = {}, const StepRules& rules = {});
 
 /// The same for a run that evaluates and does not train: weights without optimizer state, gradients and
-/// stashes. `schedule`: that of the training, whose forward passes run on `microbatches` micro-batches.
+/// stashes. `schedule`: the training's schedule, whose forward passes run on `microbatches` micro-batches.
 std::vector<WorkerMemory> evaluation_memory_need(const plan::Schedule& schedule,
                                                  const model::Network& network, const plan::Costs& costs,
                                                  int microbatches, const WorkerDevices& workers = {});

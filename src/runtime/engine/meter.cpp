@@ -10,7 +10,7 @@
 namespace starpipe::runtime {
 namespace {
 
-// Whether a datum is kept for backward passes, [datum]. Kept are stashes, gradient stashes, and with
+// Returns, by datum, true if it is kept for backward passes: stashes, gradient stashes, and with
 // recomputation the activations that B reads.
 std::vector<bool> kept(const TaskGraph& graph) {
   std::vector<bool> result(graph.data().size());
@@ -64,7 +64,7 @@ Meter::Meter(const TaskGraph& graph, int workers, const std::vector<bool>& local
   reset();
 }
 
-// There is a copy for each access now. Those of one datum on one worker become one.
+// There is a copy for each access now. Copies of one datum on one worker become one.
 void Meter::join_copies() {
   std::ranges::sort(copies_, {}, [](const Copy& copy) { return std::pair(copy.datum, copy.worker); });
   std::vector<Copy> joined;

@@ -29,7 +29,7 @@ struct TaskTimes {
 using JobRecord = plan::JobRun;
 static_assert(std::is_trivially_copyable_v<JobRecord>);
 
-/// The data that one worker received, and the most that it held for backward passes. Plain data.
+/// The data that one worker received, and its peak of data held for backward passes. Plain data.
 struct WorkerRecord {
   plan::Transfers received;
   int peak_stashes = 0;                ///< number of stashes
@@ -44,7 +44,7 @@ struct WorkerRecord {
 /// for each other; the records are merged when they are read.
 class Meter {
  public:
-  /// `local`: whether a logical worker belongs to this rank. The graph must outlive this.
+  /// `local`: by logical worker, true if it belongs to this rank. The graph must outlive this.
   Meter(const TaskGraph& graph, int workers, const std::vector<bool>& local);
 
   /// Forgets the last step. Call it when no task runs.
@@ -59,7 +59,7 @@ class Meter {
   /// The jobs that have ended, worker by worker; the jobs of one worker are in the order of their ends.
   /// Forgets them, so that the records of a long step are there only once.
   [[nodiscard]] std::vector<JobRecord> take_jobs();
-  /// By logical worker; those of other ranks are empty.
+  /// Returns the records by logical worker; empty records for workers of other ranks.
   [[nodiscard]] std::vector<WorkerRecord> workers() const;
 
  private:
@@ -83,12 +83,12 @@ class Meter {
     std::uint64_t live_bytes = 0;
   };
 
-  // Whether a task with this access holds the worker's copy: all that access a stash, but only those that
-  // read an activation.
+  // True if a task with this access holds the worker's copy: every access to a stash does, and only reads of
+  // an activation do.
   [[nodiscard]] bool keeps(const DataAccess& access) const;
   void join_copies();
   // Call these under the worker's mutex.
-  // Notes that the worker has the datum. Returns whether it had to receive it.
+  // Notes that the worker has the datum. Returns true if it had to receive it.
   bool receive(const DataAccess& access, Worker& worker) const;
   void hold(std::size_t datum, Copy& copy, Worker& worker) const;
   void release(std::size_t datum, Copy& copy, Worker& worker) const;
@@ -101,7 +101,7 @@ class Meter {
   }
 
   const TaskGraph& graph_;
-  std::vector<std::unique_ptr<Worker>> workers_;  // by logical worker; null for those of other ranks
+  std::vector<std::unique_ptr<Worker>> workers_;  // by logical worker; null for workers of other ranks
   std::vector<Copy> copies_;                      // of one datum after the other
   std::vector<std::uint32_t> first_copy_;         // by datum, and one more: index of its first copy
 };

@@ -22,11 +22,11 @@ struct RankTasks {
   std::vector<std::uint32_t> last_use;  ///< by datum: index into `tasks`, or `unused`
 };
 
-/// The tasks that a rank inserts: it runs them, or it owns one of their inputs. StarPU-MPI's own rule also
-/// inserts tasks that write a datum of which the rank may hold a cached copy. Here no rank holds one: the
-/// engine drops every copy after its last reader in the step, before the next write.
+/// Returns the tasks that a rank inserts: it runs them, or it owns one of their inputs. StarPU-MPI's own rule
+/// also inserts tasks that write a datum of which the rank may hold a cached copy. Here no rank holds one:
+/// the engine drops every copy after its last reader in the step, before the next write.
 ///
-/// `local`: by logical worker, whether it belongs to the rank.
+/// `local`: by logical worker, true if it belongs to the rank.
 RankTasks tasks_of_rank(const TaskGraph& graph, const std::vector<bool>& local);
 
 // Weights and gradients stay registered over the steps, so StarPU keeps the copies that a GPU fetched of them

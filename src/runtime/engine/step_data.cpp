@@ -88,12 +88,8 @@ void StepData::register_data(const RankTasks& tasks, std::span<const std::vector
 }
 
 starpu_data_handle_t StepData::handle_of_weights(int stage, int holder) const {
-  const auto is_wanted = [&](const Datum& datum) {
-    return datum.kind == DataKind::weights && datum.stage == stage && datum.worker == holder;
-  };
-  const auto found = std::ranges::find_if(graph_.data(), is_wanted);
-  if (found == graph_.data().end()) return nullptr;
-  return handle(static_cast<std::size_t>(found - graph_.data().begin()));
+  const auto found = graph_.find(DataKind::weights, stage, holder);
+  return found ? handle(*found) : nullptr;
 }
 
 // Those of the first window's tasks that do not come first in their slot.

@@ -19,6 +19,7 @@
 #include "runtime/engine/rank_tasks.hpp"
 #include "runtime/engine/task_graph.hpp"
 #include "runtime/engine/worker_backend.hpp"
+#include "runtime/session/gpu_buffers.hpp"
 #include "runtime/session/gpu_memory.hpp"
 #include "runtime/session/session.hpp"
 #include "starpipe/base/index.hpp"
@@ -34,9 +35,9 @@ namespace starpipe::runtime {
 /// thread that submits the step calls all of it, except `drop_fetched`, which the workers on GPUs call.
 class StepData {
  public:
-  /// Registers the data that tasks of this rank touch. `parameters`: start values of each set. `window`:
-  /// how many of the rank's tasks are inserted before the first one has to end; nothing: all. The references
-  /// must outlive this.
+  /// Registers the data that tasks of this rank touch. `parameters`: start values of each set. `window`: the
+  /// number of the rank's tasks that are inserted before the first one has to end; nullopt: all. The
+  /// references must outlive this.
   StepData(const Session& session, const plan::Schedule& schedule, const model::Network& network,
            const TaskGraph& graph, const RankTasks& tasks, const DataSlots& slots,
            std::span<const std::vector<float>> parameters, std::optional<int> window);
@@ -49,17 +50,17 @@ class StepData {
            std::optional<int> window);
 
   [[nodiscard]] starpu_data_handle_t handle(std::size_t datum) const { return handles_[slots_.of(datum)]; }
-  /// Scratch memory that is large enough for a pass, or a norm, on each worker that may run it; nullptr when
-  /// the task needs none.
+  /// Returns scratch memory that is large enough for a pass, or a norm, on each worker that may run it;
+  /// nullptr if the task needs none.
   [[nodiscard]] starpu_data_handle_t scratch(const Task& task) const;
-  /// The rank that owns a datum: the rank of its writer.
+  /// Returns the rank that owns a datum: the rank of its writer.
   [[nodiscard]] int owner(const Datum& datum) const { return session_.map().rank_of(datum.worker); }
   [[nodiscard]] bool is_mine(const Datum& datum) const { return session_.is_local(datum.worker); }
 
   /// Fills the inputs and targets of step `step` from `data`, one in each slot, and prepares the values of
-  /// the others that the first window's tasks read. nullptr: nothing is computed from them, and they are only
-  /// marked as written. Micro-batches that `data` cannot give are zeros: see `data_problem`. Call it before
-  /// the tasks of the step are inserted. `data` must outlive the step.
+  /// the others that the first window's tasks read. nullptr: jobs do not compute, so inputs and targets are
+  /// only marked as written. Micro-batches that `data` cannot give are zeros: see `data_problem`. Call it
+  /// before the tasks of the step are inserted. `data` must outlive the step.
   void begin_step(int step, const model::Dataset* data);
 
   /// Asks StarPU to copy weights to the GPUs of this rank whose jobs read them, in the order of these jobs.
@@ -88,12 +89,12 @@ class StepData {
     use(memory_of(datum));
   }
 
-  /// The losses that workers of this rank computed in the step, [micro-batch]; 0 for all others. Waits for
-  /// the tasks that write them. Call it when all tasks of the step are inserted.
+  /// Returns the losses that workers of this rank computed in the step, [micro-batch]; 0 for all others.
+  /// Waits for the tasks that write them. Call it when all tasks of the step are inserted.
   [[nodiscard]] std::vector<float> losses();
 
-  /// Collective. Why the first micro-batch that some rank could not read in this step cannot be read; empty
-  /// when all were read. Call it when all tasks of the step have ended.
+  /// Collective. Returns the reason why some rank could not read a micro-batch in this step, for the first
+  /// such micro-batch; an empty string if all were read. Call it when all tasks of the step have ended.
   [[nodiscard]] std::string data_problem() const;
 
   /// Call it after the insertion of the rank's last task that touches the datum in the step. Frees copies of
@@ -127,7 +128,7 @@ class StepData {
     std::size_t datum;
     std::vector<float> values;  // of an input or a target
   };
-  // Whether the host of this rank fills the datum before its tasks, or keeps its value after them.
+  // True if the host of this rank fills the datum before its tasks, or keeps its value after them.
   [[nodiscard]] bool is_for_host(const Datum& datum) const;
   // Notes that the datum is the one in its slot now.
   void enter(std::size_t datum);
@@ -138,7 +139,7 @@ class StepData {
   // throw InputError: so the tasks of the step run as on the other ranks, and the ranks end together after
   // it.
   void load(std::size_t datum, std::span<float> out);
-  // The values of an input or a target: those that `begin_step` has prepared, else made now.
+  // Returns the values of an input or a target, which `begin_step` has prepared, or makes them now.
   [[nodiscard]] std::vector<float> values_of(std::size_t datum);
   void keep_loss(std::size_t datum) { losses_[index(graph_.data()[datum].microbatch)] = memory_of(datum)[0]; }
   [[nodiscard]] std::span<float> memory_of(std::size_t datum) { return memory_[slots_.of(datum)].get(); }
@@ -161,7 +162,7 @@ class StepData {
   std::vector<std::size_t> in_slot_;                            // by slot: the datum that was inserted last
   std::vector<float> losses_;                                   // of this step, by micro-batch
   int step_ = 0;
-  const model::Dataset* dataset_ = nullptr;     // none while nothing is computed
+  const model::Dataset* dataset_ = nullptr;     // nullptr if jobs do not compute
   std::map<int, std::string> problems_;         // of this step, by micro-batch
   std::array<std::vector<Handle>, 2> scratch_;  // of cores and of GPUs, by stage
   Handle norm_scratch_;                         // of norms on GPUs

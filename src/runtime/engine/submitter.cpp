@@ -19,11 +19,11 @@ namespace starpipe::runtime {
 static_assert(sched::PolicyCore::fetched_ahead == jobs_fetched_ahead, "the need of a GPU is predicted by it");
 namespace {
 
-// StarPU's mode for an access. `known_worker`: whether the worker of the task is known before it runs.
+// Returns StarPU's mode for an access. `known_worker`: the worker of the task is known before it runs.
 //
-// With known workers all tasks that add to an accumulator run on one worker, its writer, one after the other,
-// so StarPU need not order them. It must not do so either: with an exclusive mode it would grant the datum to
-// a job that the discipline refuses, and the job that the discipline waits for would never get the datum. So
+// With known workers all tasks that add to an accumulator run sequentially on one worker, its writer, so
+// StarPU need not order them. It must not do so either: with an exclusive mode it would grant the datum to a
+// job that the discipline refuses, and the job that the discipline waits for would never get the datum. So
 // these tasks share the datum, as readers do. `close` takes the datum for itself, and so the readers of the
 // sum follow all additions. Policies that choose among the workers of the rank refuse no job: there StarPU
 // serialises the additions.

@@ -6,30 +6,30 @@
 #include <string>
 #include <vector>
 
-#include "runtime/engine/step_data.hpp"
 #include "runtime/engine/emulation.hpp"
+#include "runtime/engine/rank_tasks.hpp"
+#include "runtime/engine/step_data.hpp"
+#include "runtime/engine/task_graph.hpp"
 #include "runtime/engine/task_runner.hpp"
 #include "runtime/session/session.hpp"
-#include "runtime/engine/rank_tasks.hpp"
-#include "runtime/engine/task_graph.hpp"
 #include "starpipe/plan/schedule/schedule.hpp"
 
 namespace starpipe::runtime {
 
 /// Throws InputError when the user lets StarPU limit the submitted tasks (STARPU_LIMIT_MAX_SUBMITTED_TASKS or
-/// STARPU_LIMIT_MIN_SUBMITTED_TASKS) of a run in which such a limit can stop the submission for ever: one
-/// that is emulated, or whose workers choose among ready jobs.
+/// STARPU_LIMIT_MIN_SUBMITTED_TASKS) of a run in which such a limit can stop the submission indefinitely: an
+/// emulated run, or one whose workers choose among ready jobs.
 void check_submission_limits(const plan::Schedule& schedule, bool emulated);
 
-/// The most tasks that a rank has submitted and not finished: `runtime.window` when our policy or
-/// `worker-order` runs an ordered schedule. Elsewhere the policy chooses among ready jobs, and its choice
-/// would depend on the window, so the whole step is submitted: nothing.
+/// Returns the largest number of tasks that a rank has submitted and not finished: `runtime.window` if our
+/// policy or `worker-order` runs an ordered schedule. Returns nullopt if the whole step must be submitted at
+/// once, because the policy chooses among ready jobs and its choice would depend on the window.
 std::optional<int> submission_window(const Session& session, const plan::Schedule& schedule, int window);
 
 /// By StarPU worker, the next number for STARPU_WORKER_ORDER. StarPU counts the tasks of a worker from its
 /// start, so all that insert tasks into one StarPU share them.
 using WorkerOrders = std::vector<unsigned>;
-/// Those of a StarPU that has had no such task.
+/// Returns the numbers of a StarPU that has had no such task.
 WorkerOrders first_orders();
 
 /// Inserts the tasks of a step into StarPU in the graph's order, within the submission window. After the
@@ -58,7 +58,7 @@ class Submitter {
   StepData& data_;
   TaskRunner& runner_;
   Emulation* emulation_;
-  std::optional<int> window_;  // nothing: no limit
+  std::optional<int> window_;  // nullopt: no limit
   WorkerOrders& next_order_;
 };
 

@@ -76,7 +76,7 @@ class TaskGraph::Builder {
   void add_update() {
     for (const int worker : judges_)
       add_task({TaskKind::judge, 0, worker, std::nullopt, {{verdict(worker), Access::write}}});
-    // Backward passes end with the first stage. A worker's norms run one after the other, in this order.
+    // Backward passes end with the first stage. A worker's norms run sequentially, in this order.
     for (int s = schedule_.stages(); s-- > 0;) reduce(s);
     for (int set = schedule_.stages(); std::cmp_less(set, sets_.size()); ++set) reduce(set);
     join_verdicts();
@@ -328,7 +328,7 @@ class TaskGraph::Builder {
   }
 
   // The gradient of a stage's output that `next`, which reads this output, computes. A stage that adds its
-  // inputs computes one for all of them, which counts as that of the first.
+  // inputs computes one for all of them, which counts as the gradient of the first.
   [[nodiscard]] DatumKey gradient_key(int s, int b, int next) const {
     const int of = stage(next).adds_inputs() ? schedule_.graph().pred(next).front() : s;
     return {DataKind::gradient, of, b, next};
@@ -417,6 +417,14 @@ TaskGraph TaskGraph::evaluation(const plan::Schedule& schedule, const plan::Sche
   const int in_flight = 2 * std::max(schedule.microbatches(), schedule.workers());
   Builder(forward, network, {}, graph, schedule, in_flight).build();
   return graph;
+}
+
+std::optional<std::size_t> TaskGraph::find(DataKind kind, int stage, int worker) const {
+  const auto found = std::ranges::find_if(data_, [&](const Datum& datum) {
+    return datum.kind == kind && datum.stage == stage && datum.worker == worker;
+  });
+  if (found == data_.end()) return std::nullopt;
+  return static_cast<std::size_t>(found - data_.begin());
 }
 
 std::optional<std::size_t> TaskGraph::complete_verdict() const {

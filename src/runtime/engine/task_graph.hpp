@@ -19,12 +19,12 @@
 
 namespace starpipe::runtime {
 
-/// What a step has beside the jobs of its schedule: verdicts, which are what its workers learn of the whole
-/// step before its updates, or after them; and the evaluations of the same run.
+/// The parts of a step besides the jobs of its schedule: verdicts, in which its workers collect facts about
+/// the whole step; and the evaluations of the same run.
 struct StepRules {
-  /// Whether the norm of the gradient is computed. Not where jobs are emulated, since nothing is computed.
+  /// True if the norm of the gradient is computed. False if jobs are emulated.
   bool has_norm = true;
-  /// Whether the update is skipped when a pass, or the gradient, is not finite (`training.nonfinite: skip`).
+  /// True if the update is skipped when a pass, or the gradient, is not finite (`training.nonfinite: skip`).
   bool can_skip = false;
   /// Micro-batches of each evaluation of the run; 0: it has none. Evaluations share the scratch memory of the
   /// steps.
@@ -41,20 +41,20 @@ enum class DataKind : std::uint8_t {
   target,           // of a stage that reads it, as `input`
   loss,             // the host reads it after the step
   verdict,          // what a worker knows of the whole step: class Verdict; in the host's memory
-  activation,       // this kind and the next ones are written once a step and dropped after their last reader
+  activation,  // this kind and the next ones are written once per step and dropped after their last reader
   stash,
   gradient,
   gradient_stash,
 };
 
-/// Whether StarPU allocates the memory at the first write and frees it after the last reader. Otherwise the
+/// True if StarPU allocates the memory at the first write and frees it after the last reader. Otherwise the
 /// host provides the memory, and may read it between steps.
 constexpr bool is_temporary(DataKind kind) { return kind >= DataKind::activation; }
 
-/// Whether the host fills it before the tasks that read it: a micro-batch's input or target.
+/// True if the host fills it before the tasks that read it: a micro-batch's input or target.
 constexpr bool is_from_host(DataKind kind) { return kind == DataKind::input || kind == DataKind::target; }
 
-/// Its name in messages, such as "weight gradient".
+/// Returns its name in messages, such as "weight gradient".
 std::string_view to_string(DataKind kind);
 
 /// A piece of data of the step. Only one worker writes it: its writer.
@@ -84,7 +84,7 @@ enum class TaskKind : std::uint8_t {
   close,     // takes an accumulator for itself, after all tasks that accumulate
   add,       // a step of a reduction: adds another worker's sum to the worker's own
   copy,      // takes over the finished sum, on a further holder
-  judge,     // begins a worker's verdict: whether passes of the worker found infinity or NaN
+  judge,     // begins a worker's verdict: notes if passes of the worker found infinity or NaN
   norm,      // adds a stage's gradient to a holder's verdict: the sum of squares of each parameter
   merge,     // joins another worker's verdict into the worker's own
   optimize,  // updates the weights of a holder: by a clipped gradient, or not at all, as a verdict says
@@ -104,13 +104,13 @@ struct DataAccess {
 /// are in the order of the stage's predecessors or successors.
 struct Task {
   TaskKind kind;
-  int stage;   // of a task that is no pass: the set of parameters
+  int stage;   // of a task that is not a pass: the set of parameters
   int worker;  // the logical worker that runs it
   std::optional<plan::JobId> job;
   std::span<const DataAccess> data;  // the graph owns them
 };
 
-/// The task for people: F(2,0) for a job, else its kind and its stage.
+/// Returns the task's name for people: F(2,0) for a job, else its kind and its stage.
 std::string name_of(const Task& task, const plan::Schedule& schedule);
 
 /// A set of parameters: the own ones of a stage, or one that several stages share.
@@ -125,17 +125,16 @@ struct SetParameters {
   [[nodiscard]] int first_stage() const { return stages.front(); }
 };
 
-/// All data and tasks of a step of `schedule`. The tasks would run correctly one after the other in their
-/// order, and the order keeps the order of each worker: StarPU derives implicit dependencies from it.
-/// Accumulators are zeroed first. Jobs follow in topological order. Then accumulators are closed, gradients
-/// are reduced and the holders' optimizers run.
+/// All data and tasks of a step of `schedule`. Their order is a valid sequential order that keeps the order
+/// of each worker: StarPU derives implicit dependencies from it. Accumulators are zeroed first. Jobs follow
+/// in topological order. Then accumulators are closed, gradients are reduced and the holders' optimizers run.
 ///
 /// When the gradient of a stage is complete, one of its holders computes the sum of squares of each parameter
 /// for its verdict (`norm`). All holders have the same gradient, bit by bit; stages take turns among them.
 /// The verdicts are joined up a binary tree of workers, so the first worker with a verdict knows the norm
 /// after the step. When updates wait for a verdict, since the gradient is clipped or the update may be
 /// skipped, the complete verdict goes down the same tree to all holders. In a graph that can skip updates,
-/// verdicts also know whether the values of all passes were finite.
+/// verdicts also know if the values of all passes were finite.
 ///
 /// A set of parameters that several stages share has its weights on the holders of the first of these stages.
 /// Each worker that computes W or BW of such a stage has an accumulator, which all of these stages use.
@@ -144,8 +143,8 @@ struct SetParameters {
 ///
 /// The graph of a schedule of forward passes alone (`plan::forward_passes`) is an evaluation: it reads the
 /// weights, writes losses, and has no other tasks than jobs. A source's F also reads the loss of the
-/// micro-batch `in_flight` micro-batches before. It does nothing with it: so a worker that is faster than the
-/// others does not fill the memory with activations.
+/// micro-batch `in_flight` micro-batches before. It does not use the loss, but waits for it: so a worker that
+/// is faster than the others does not fill the memory with activations.
 class TaskGraph {
  public:
   /// The schedule's and network's stage graphs must be equal; throws std::logic_error otherwise.
@@ -166,10 +165,13 @@ class TaskGraph {
   [[nodiscard]] const StepRules& rules() const { return rules_; }
   /// The sets of parameters, as Network::sets() numbers them.
   [[nodiscard]] const std::vector<SetParameters>& parameters() const { return parameters_; }
-  /// The datum with the verdict that is complete after a step; nothing in a graph without norms or without
-  /// parameters.
+  /// Returns the datum with the verdict that is complete after a step; nullopt in a graph without norms or
+  /// without parameters.
   [[nodiscard]] std::optional<std::size_t> complete_verdict() const;
-  /// The index in tasks() of one of its elements.
+  /// Returns the number of the first datum of this kind, stage (or set of parameters) and writer; nullopt if
+  /// there is none.
+  [[nodiscard]] std::optional<std::size_t> find(DataKind kind, int stage, int worker) const;
+  /// Returns the index in tasks() of one of its elements.
   [[nodiscard]] std::size_t number_of(const Task& task) const {
     return static_cast<std::size_t>(&task - tasks_.data());
   }

@@ -30,7 +30,7 @@ struct RankStatus {
   std::int32_t running = -1;  ///< the first of its tasks that runs
   double running_for = 0;     ///< seconds since that task started
   double transfer_for = -1;  ///< seconds since the oldest emulated transfer under way started; negative: none
-  /// Whether this is about the evaluation after step `step`; -1 there: before the first step.
+  /// 1 if this is about the evaluation after step `step` (-1 there: before the first step), else 0.
   std::int32_t evaluates = 0;
   std::uint64_t ended = 0;  ///< number of tasks that have ended since the start of the run
 };
@@ -51,15 +51,15 @@ struct RankNews {
 /// Limits of the watchdog, in seconds.
 struct NewsLimits {
   double silent = 0;     ///< a rank whose last status is older is silent
-  double long_task = 0;  ///< a task or an emulated transfer that has lasted for longer is no progress
+  double long_task = 0;  ///< a task or an emulated transfer that lasts longer does not count as progress
 };
 
 /// Owns the record of which tasks of this rank run and which have ended. The thread that runs the steps calls
 /// `enter`, StarPU's workers call `start` and `end`, and any one other thread calls `status`.
 class TaskProgress {
  public:
-  /// `local`: whether a logical worker belongs to this rank. `evaluates`: the graph is an evaluation. The
-  /// graph must outlive this.
+  /// `local`: by logical worker, true if it belongs to this rank. `evaluates`: the graph is an evaluation.
+  /// The graph must outlive this.
   TaskProgress(const TaskGraph& graph, const std::vector<bool>& local, bool evaluates = false);
 
   /// The rank enters a part of step `step`. `beginning` forgets the tasks of the step before.
@@ -79,7 +79,7 @@ class TaskProgress {
 
   const TaskGraph& graph_;
   bool evaluates_;
-  std::vector<bool> local_;                  // by logical worker: whether it belongs to this rank
+  std::vector<bool> local_;                  // by logical worker: true if it belongs to this rank
   std::vector<std::atomic<double>> starts_;  // by task: clock_seconds() of its start, or a constant above
   std::atomic<std::uint64_t> started_ = 0;
   std::atomic<std::uint64_t> ended_ = 0;

@@ -179,8 +179,8 @@ void TaskRunner::note_start_on_gpu(Argument& starting) {
   parts.gpu_memory.sample(starting.worker);
 }
 
-// A worker runs one task after the other. So the meter counts the same whether it hears of the start now or
-// before.
+// Called at the end of the task, not at its start: a worker runs its tasks sequentially, so the meter counts
+// the same.
 void TaskRunner::note_simulated_start(Argument& ended) {
   note_start_on_gpu(ended);
   starpu_profiling_task_info* const times = starpu_task_get_current()->profiling_info;

@@ -30,7 +30,7 @@ namespace starpipe::runtime {
 /// runs; any thread may ask during a step.
 class ExpectedTimes {
  public:
-  /// `known`: the durations in seconds where they are known; nothing is learnt then. nullptr elsewhere.
+  /// `known`: the durations in seconds, if they are known; `learn` then does nothing. nullptr: unknown.
   /// `schedule` must outlive this.
   explicit ExpectedTimes(const plan::Schedule& schedule, const plan::Costs* known = nullptr);
 
@@ -57,7 +57,7 @@ struct StepParts {
   TaskProgress& progress;
 };
 
-/// Owns what StarPU calls for the tasks of a step: their codelets, with the time that a policy may ask for,
+/// Owns the codelets that StarPU calls for the tasks of a step, the expected times that a policy may ask for,
 /// and the argument of each task under way. StarPU's worker threads call the codelets; `begin_step` belongs
 /// to the thread that runs the steps, while no task runs.
 class TaskRunner {
@@ -76,10 +76,10 @@ class TaskRunner {
 
   /// The codelet of a task of the graph.
   [[nodiscard]] starpu_codelet& codelet(const Task& task) const;
-  /// What codelets and callbacks know of a task, from its insertion to its end.
+  /// The data of a task that codelets and callbacks get, from its insertion to its end.
   struct Argument;
-  /// Makes that of a task of the graph which this rank runs and inserts now. StarPU is to own it
-  /// (STARPU_CL_ARGS): it frees it after the task. `name`: for traces and messages of StarPU.
+  /// Makes the argument of a task that this rank runs and inserts now. StarPU owns it (STARPU_CL_ARGS) and
+  /// frees it after the task. `name`: for traces and messages of StarPU.
   [[nodiscard]] Argument* new_argument(const Task& task, std::string_view name);
   /// The prologue callback of all tasks, which gets `argument`: StarPU calls it when all inputs of a task are
   /// there, before it asks the policy.

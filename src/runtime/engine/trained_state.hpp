@@ -2,8 +2,11 @@
 // What training changes: the parameters and the optimizer's state, out of the engine and into it.
 #pragma once
 
+#include <cstddef>
 #include <functional>
+#include <optional>
 #include <span>
+#include <vector>
 
 #include "runtime/engine/step_data.hpp"
 #include "runtime/engine/task_graph.hpp"
@@ -37,12 +40,12 @@ class TrainedState {
   void write(const StateWriter& write) const;
 
  private:
-  // The data of a holder of a set; `absent` where the graph has no such datum.
+  // The data of a holder of a set.
   struct Held {
     int set = 0;
     std::size_t weights;
-    std::size_t master;
-    std::size_t optimizer;
+    std::optional<std::size_t> master;
+    std::optional<std::size_t> optimizer;
   };
   [[nodiscard]] std::vector<Held> held(bool first_only) const;
 

@@ -49,8 +49,8 @@ class Waits {
   [[nodiscard]] const RankStatus& of(int rank) const { return news_[index(rank)].status; }
   [[nodiscard]] std::string name(int task) const { return name_of(graph_.tasks()[index(task)], schedule_); }
 
-  // Whether the rank's tasks are not those of the graph: it is in a step and the others evaluate, or the
-  // other way round.
+  // True if the rank's tasks are not in the graph: it is in a step and the others evaluate, or the other way
+  // round.
   [[nodiscard]] bool is_elsewhere(const RankStatus& status) const {
     return (status.evaluates != 0) != evaluates_;
   }
@@ -90,8 +90,8 @@ class Waits {
 
   [[nodiscard]] bool is_silent(int rank) const { return news_[index(rank)].age >= limits_.silent; }
 
-  // Whether the rank's last status shows a task that has run too long to count as progress. This is so for a
-  // silent rank too.
+  // True if the rank's last status shows a task that has run too long to count as progress. The rank may be
+  // silent.
   [[nodiscard]] bool runs_too_long(int rank) const {
     const RankStatus& status = of(rank);
     return !is_elsewhere(status) && status.phase != StepPhase::outside && status.running >= 0 &&
@@ -105,7 +105,7 @@ class Waits {
            status.transfer_for >= limits_.long_task;
   }
 
-  // Where the rank is in the run: the evaluation after a step comes after the step.
+  // Returns the rank's place in the run, for comparisons: the evaluation after a step comes after the step.
   static std::pair<int, int> place(const RankStatus& status) { return {status.step, status.evaluates}; }
 
   static bool waits_for_end(const RankStatus& status) {
@@ -114,7 +114,7 @@ class Waits {
 
   // The rank that holds up `waiting`. `waiting` is between steps, or waits for all ranks to begin or end a
   // step. The result is the rank that has been silent for longest. In a step, when no rank is silent, it is
-  // the first rank that is behind. Nothing if there is none.
+  // the first rank that is behind. nullopt if there is none.
   [[nodiscard]] std::optional<int> find_late(int waiting) const {
     const RankStatus& mine = of(waiting);
     std::optional<int> late;
@@ -134,7 +134,7 @@ class Waits {
     return silent ? silent : late;
   }
 
-  // Whether the rank's status shows that `task` has ended in the step, or evaluation, of `at`. The rank's
+  // True if the rank's status shows that `task` has ended in the step, or evaluation, of `at`. The rank's
   // next task and all later ones count as not ended, although some of the later ones may have ended.
   [[nodiscard]] bool has_ended(int rank, std::size_t task, const RankStatus& at) const {
     const RankStatus& status = of(rank);

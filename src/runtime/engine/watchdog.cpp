@@ -63,7 +63,7 @@ bool Watchdog::some_rank_is_silent(double now) const {
   return false;
 }
 
-// Whether a lower rank is to end the run. Outside of steps a rank ends it only when some rank is silent, and
+// True if a lower rank is to end the run. Outside of steps a rank ends it only when some rank is silent, and
 // a silent rank is silent for the lower ranks too. A rank that ends the run sends no status any more, for the
 // moment until the launcher has ended all ranks. With a short timeout this moment is longer than the silence
 // of a lost rank, so the lower rank must have been silent for longer than this moment.

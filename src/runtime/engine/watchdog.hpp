@@ -99,7 +99,7 @@ class StatusExchange {
   std::vector<std::uint64_t> received_;  // by rank: number of messages
 };
 
-/// The tasks that a rank runs: those of the training's steps, or of an evaluation.
+/// The tasks that a rank runs, of the training's steps or of an evaluation.
 struct Watched {
   const TaskGraph& graph;
   const plan::Schedule& schedule;
@@ -108,15 +108,14 @@ struct Watched {
 
 /// Owns the watchdog of a run and the messages in which the ranks tell each other their status. All ranks are
 /// watched together: a rank looks at a step while others still evaluate, or the other way round, only while
-/// it waits for them. On SimGrid nothing is watched: a wait without end is a deadlock there, which SimGrid
-/// reports at once.
+/// it waits for them. It does not watch runs on SimGrid, which reports a wait without end at once.
 class RunWatch {
  public:
   /// Collective. `first`: the tasks that run first. It, and what it names, must outlive this; the same holds
   /// for what `look_at` gets.
   RunWatch(const Session& session, double timeout, const Watched& first);
 
-  /// From now on the rank's status is that of these tasks.
+  /// From now on the rank's status is about these tasks.
   void look_at(const Watched& tasks) { now_ = &tasks; }
 
  private:
@@ -128,9 +127,9 @@ class RunWatch {
   std::optional<Watchdog> watchdog_;  // last: its thread uses the other members
 };
 
-/// Who waits for whom in a step that makes no progress, a line for each rank: what the rank does, its next
-/// task, the datum that this task misses, the rank that is to send the datum, and what that rank does.
-/// The last line has no end of line. `news`: [rank].
+/// Returns a table of who waits for whom in a step without progress, with a line per rank: its activity, its
+/// next task, the datum that this task misses, the rank that sends the datum, and that rank's activity. The
+/// last line has no end of line. `news`: [rank].
 std::string wait_table(const TaskGraph& graph, const plan::Schedule& schedule, const WorkerMap& map,
                        std::span<const RankNews> news, const NewsLimits& limits);
 

@@ -22,7 +22,7 @@ void run_kernel_on_stream(const KernelContext& context, const Task& task, std::s
 /// the same addresses.
 class SharedFlags {
  public:
-  /// `on_gpus`: whether GPUs are to write. Throws std::runtime_error when CUDA has no such memory.
+  /// `on_gpus`: GPUs write to the flags. Throws std::runtime_error if CUDA has no memory for that.
   SharedFlags(std::size_t count, bool on_gpus);
   [[nodiscard]] std::span<NonFinite> get() const { return {memory_.get(), count_}; }
 

@@ -53,7 +53,7 @@ void or_abort(const Mpi& mpi, const std::function<void()>& function);
 
 // Values of all ranks, brought together.
 
-/// Collective. The values of all ranks, by rank, on every rank. `Value` has nlohmann's conversions
+/// Collective. Returns the values of all ranks, by rank, on every rank. `Value` has nlohmann's conversions
 /// (NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE), so fields travel by name.
 template <class Value>
 std::vector<Value> gather_all(const Mpi& mpi, const Value& mine) {
@@ -63,8 +63,8 @@ std::vector<Value> gather_all(const Mpi& mpi, const Value& mine) {
   return all;
 }
 
-/// Collective. The records of all ranks, by rank, on rank 0; nothing on the others. `Record` is plain data
-/// and travels as bytes: this is for many records.
+/// Collective. Returns the records of all ranks, by rank, on rank 0; empty on the others. `Record` is plain
+/// data and travels as bytes: this is for many records.
 template <class Record>
 std::vector<Record> gather_on_root(const Mpi& mpi, std::span<const Record> mine) {
   std::vector<Record> all;

@@ -142,7 +142,7 @@ CoreShare share_cores(const Mpi& mpi, const WorkerMap& map, const RuntimeConfig&
 
 namespace {
 
-// Whether the user's variable binds MPI's thread to a core that has a worker of this rank. The variable
+// True if the user's variable binds MPI's thread to a core that has a worker of this rank. The variable
 // numbers PUs or cores as hwloc does, in logical order. StarPU takes the first PU of a core.
 bool binds_to_worker(std::string_view variable, const CoreUse& use) {
   const std::optional<int> value = environment_number(std::string(variable).c_str());

@@ -14,21 +14,22 @@
 
 namespace starpipe::runtime {
 
-/// Whether the user binds StarPU's workers, by STARPU_WORKERS_CPUID or a variable like it.
+/// True if the user binds StarPU's workers, by STARPU_WORKERS_CPUID or a variable like it.
 bool user_binds_workers();
 
-/// The variable by which the user binds MPI's thread, STARPU_MPI_THREAD_CPUID or STARPU_MPI_THREAD_COREID.
+/// Returns the variable by which the user binds MPI's thread, STARPU_MPI_THREAD_CPUID or
+/// STARPU_MPI_THREAD_COREID; nullopt if neither is set.
 std::optional<std::string_view> user_binds_mpi_thread();
 
-/// Collective. This rank's share of the cores of its host (Topology::share), whether or not the cores can
+/// Collective. Returns this rank's share of the cores of its host (Topology::share), even if the cores cannot
 /// carry the workers. Workers have no cores of their own when the user binds them by StarPU's variables.
 CoreShare divide_host(const Mpi& mpi, const WorkerMap& map);
 
-/// Collective, before StarPU starts. The same. Throws InputError on every rank when the cores of some host
+/// Collective, before StarPU starts. Does the same. Throws InputError on every rank if the cores of some host
 /// cannot carry their logical workers. Rank 0 prints the `core_advice` of the lowest rank that has one.
 CoreShare share_cores(const Mpi& mpi, const WorkerMap& map, const RuntimeConfig& config);
 
-// What a user can do when the cores of a run slow its workers.
+// Advice if the cores of a run slow its workers.
 
 /// A rank and its cores, for `core_advice`.
 struct CoreUse {
@@ -41,11 +42,12 @@ struct CoreUse {
   int computing = 0;  ///< workers on cores of the rank and its neighbours, those on GPUs left out
 };
 
-/// One line for the user, or "" when there is nothing to mend. The first of these that is true:
-/// - Fewer cores than workers. The line says whether the launcher's binding is the reason.
+/// Returns one line of advice for the user, or "" if there is none. It is about the first of these that is
+/// true:
+/// - Fewer cores than workers. The line says if the launcher's binding is the reason.
 /// - The user binds MPI's thread to the core of a worker.
 /// - The rank has no core without a worker, so MPI's thread shares one.
-/// Users who bind the workers themselves get no advice: where these run is not known here.
+/// Users who bind the workers themselves get no advice: the places of these workers are not known here.
 std::string core_advice(const CoreUse& use);
 
 /// The cores to which this process binds workers, claimed against other runs of starpipe on the host. A claim

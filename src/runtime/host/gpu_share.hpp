@@ -17,7 +17,7 @@ namespace starpipe::runtime {
 struct GpuShare {
   std::vector<int> gpus;  ///< CUDA's numbers in this process, ascending
   int workers_each = 1;   ///< logical workers of each: streams of one GPU
-  /// By slot of the rank, nothing where the worker is a core; empty without GPUs.
+  /// By slot of the rank; nullopt if the worker is a core. Empty without GPUs.
   std::vector<std::optional<Device>> devices;
 
   [[nodiscard]] bool has(int slot) const { return !devices.empty() && devices[index(slot)].has_value(); }

@@ -52,7 +52,7 @@ double nvlink_between(const Device& a, const Device& b) {
   return bandwidth;
 }
 
-// Whether the GPU's PCI hierarchy begins in the part of the machine where the core is.
+// True if the GPU's PCI hierarchy begins in the part of the machine where the core is.
 bool begins_at(const Device& gpu, const Device& core) {
   return gpu.kind == DeviceKind::gpu && core.kind == DeviceKind::core && !gpu.bridges.empty() &&
          std::ranges::find(core.bridges, gpu.bridges.front()) != core.bridges.end();

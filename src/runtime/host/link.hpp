@@ -12,7 +12,7 @@ namespace starpipe::runtime {
 
 /// The connection between two devices, nearest first.
 enum class LinkKind : std::uint8_t {
-  same,         // one device: nothing moves
+  same,         // one device: no data move
   nvlink,       // GPU to GPU
   cache,        // cores that share one
   pcie_switch,  // two GPUs below one bridge of a PCI hierarchy, other than the host bridge
@@ -34,8 +34,8 @@ struct DeviceLink {
 
 DeviceLink link_between(const Device& a, const Device& b);
 
-/// Seconds that all messages of a step take on their links, one after the other. `devices`: by worker. If no
-/// message has bytes, each counts as one byte.
+/// Returns the seconds that all messages of a step take sequentially on their links. `devices`: by worker. If
+/// no message has bytes, each counts as one byte.
 double link_seconds(std::span<const Device> devices, std::span<const plan::Traffic> traffic);
 
 }  // namespace starpipe::runtime

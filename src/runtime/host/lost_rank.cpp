@@ -36,7 +36,7 @@ constexpr timespec max_for_child{.tv_sec = 2, .tv_nsec = 0};
 
 // Made beforehand: a signal handler may not format, nor read the environment.
 std::array<char, 96> orphan_line{};
-bool hydra = false;   // whether hydra has started the parent
+bool hydra = false;   // hydra has started the parent
 pid_t launched = 0;   // the parent, which the launcher started
 pid_t launcher = 0;   // the process that started the parent
 int pmi_socket = -1;  // connection to the launcher; -1 when it does not use PMI-1
@@ -66,7 +66,7 @@ void end_orphan(int /*signal*/) {
   _exit(1);
 }
 
-// Another text than a number is ignored: it is the launcher's, not the user's.
+// Returns nullopt if the variable is not a number: it is the launcher's, not the user's.
 std::optional<int> launcher_number(const char* name) {
   const std::optional<std::string> text = environment(name);
   if (!text) return std::nullopt;
@@ -98,7 +98,7 @@ void follow_parent() {
   end_orphan(0);  // the parent may have died before prctl
 }
 
-// What the parent has seen of its child.
+// The end of the child, as the parent has seen it.
 struct ChildEnd {
   int status = 0;  // of waitpid
   int asked = 0;   // ending signal that the parent received; 0: none
@@ -106,7 +106,8 @@ struct ChildEnd {
   bool launcher_died = false;
 };
 
-// Waits for one of `awaited`; without `max`, for ever. Returns the signal, or -1 with errno.
+// Waits for one of `awaited`, for at most `max`, or indefinitely if that is nullptr. Returns the signal, or
+// -1 with errno.
 int take_signal(ChildEnd& end, const sigset_t& awaited, const timespec* max) {
   siginfo_t info{};
   const int signal = sigtimedwait(&awaited, &info, max);
@@ -120,9 +121,9 @@ int take_signal(ChildEnd& end, const sigset_t& awaited, const timespec* max) {
   return signal;
 }
 
-// Needs `awaited`, the ending signals and SIGCHLD, blocked. A signal to the parent goes on to the child,
-// which removes its temporary files and ends, or does what the signal asks for. When the launcher has died,
-// nobody ends the ranks, so the child gets SIGTERM.
+// Needs `awaited`, the ending signals and SIGCHLD, blocked. Passes a signal to the parent on to the child,
+// which removes its temporary files and ends, or obeys the request. If the launcher has died, it cannot end
+// the ranks, so the child gets SIGTERM.
 ChildEnd wait_for_child(pid_t child, const sigset_t& awaited) {
   ChildEnd end;
   for (;;) {
@@ -148,7 +149,7 @@ int signal_of(const ChildEnd& end) {
   return signal_of_status(WEXITSTATUS(end.status)).value_or(0);
 }
 
-// Whether this rank prints which signal ended the run. Rank 0 always does. Another rank waits first: if the
+// True if this rank prints which signal ended the run. Rank 0 always does. Another rank waits first: if the
 // signal reached rank 0 too, rank 0 prints and the job ends during this wait. After it, the rank prints
 // unless the launcher sent the signal, since the launcher sends it to rank 0 too.
 bool prints_signal(ChildEnd& end, const sigset_t& awaited) {
@@ -222,7 +223,7 @@ std::optional<int> watch_over_rank() {
     follow_parent();
     return std::nullopt;
   }
-  // Any other parent, such as a shell, may end before a run that goes on in the background.
+  // Any other parent, such as a shell, may end before a run that continues in the background.
   if (hydra || parent == "slurmstepd") {
     prctl(PR_SET_PDEATHSIG, parent_died());
     if (getppid() != launcher) raise(parent_died());  // it has died before

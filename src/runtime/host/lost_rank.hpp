@@ -5,13 +5,13 @@
 
 namespace starpipe::runtime {
 
-/// The rank that the launcher (hydra, Slurm) gave this process, known before MPI starts. Nothing when there
-/// is no launcher.
+/// Returns the rank that the launcher (hydra, Slurm) gave this process, known before MPI starts; nullopt
+/// without a launcher.
 std::optional<int> launcher_rank();
 
-/// Milliseconds that this process waits before it prints which signal ended it; 0 on rank 0 and without a
-/// launcher. A signal to the whole run reaches every rank. Rank 0 prints the line and ends, and the launcher
-/// ends the others within the pause.
+/// Returns the milliseconds that this process waits before it prints which signal ended it; 0 on rank 0 and
+/// without a launcher. A signal to the whole run reaches every rank. Rank 0 prints the line and ends, and the
+/// launcher ends the others within the pause.
 int signal_line_pause_ms();
 
 /// The exit code of a run that SIGTERM has ended after it wrote a checkpoint: EX_TEMPFAIL of <sysexits.h>,
@@ -25,14 +25,13 @@ inline constexpr int status_of_stopped_run = 75;
 ///
 /// Ending signals (starpipe/base/signals.hpp) end the run within seconds, whether they reach the parent, the
 /// child, both, or all ranks of a run: the child removes its temporary files, and one line names the signal.
-///
-/// Returns nothing in the child. In the parent, returns when the child has ended: its exit status, or 128 +
+/// Returns nullopt in the child. In the parent, returns when the child has ended: its exit status, or 128 +
 /// the number of the signal that ended it. The child does not outlive its parent: it hears of the parent's
 /// death by the signal SIGRTMAX - 1. Call it before MPI, StarPU or any thread is started. Throws
 /// std::system_error when no process can be made.
 std::optional<int> watch_over_rank();
 
-/// Whether this process is a child of `watch_over_rank`: its parent says by which signal it ended. A signal
+/// True if this process is a child of `watch_over_rank`: its parent says by which signal it ended. A signal
 /// handler may call it.
 bool is_watched() noexcept;
 
@@ -41,7 +40,7 @@ bool is_watched() noexcept;
 /// line.
 inline constexpr int abort_pause_ms = 500;
 
-/// Whether `end_job` ends other ranks, too: the launcher understands PMI-1.
+/// True if `end_job` ends other ranks, too: the launcher understands PMI-1.
 bool can_end_job();
 
 /// Ends this process, and by a request to the launcher all ranks of the job, with exit status 1. MPI_Abort
@@ -50,7 +49,7 @@ bool can_end_job();
 [[noreturn]] void end_job();
 
 /// Like `end_job`, with any exit status, for signal handlers. Ends the other ranks only in the child of
-/// `watch_over_rank`; in other processes the launcher decides what becomes of them.
+/// `watch_over_rank`; in other processes the launcher decides.
 [[noreturn]] void end_watched_job(int status) noexcept;
 
 /// Ends a run with `status_of_stopped_run` under hydra, which else gives status 0 when it has received a

@@ -2,7 +2,6 @@
 #include "runtime/host/mpi.hpp"
 
 #include <algorithm>
-#include <array>
 #include <atomic>
 #include <chrono>
 #include <cstdio>
@@ -50,10 +49,11 @@ void require_limits() {
 // subprocess closes it. MPICH would end the process with messages of its own.
 void require_launcher() {
   const std::optional<int> socket = environment_number("PMI_FD");
-  require_input(!socket || fcntl(*socket, F_GETFD) != -1, "PMI_FD",
-                fmt::format("{} is no open file: starpipe was not started by the launcher that set it; unset "
-                            "PMI_FD, PMI_RANK and PMI_SIZE",
-                            socket.value_or(-1)));
+  require_input(
+      !socket || fcntl(*socket, F_GETFD) != -1, "PMI_FD",
+      fmt::format("{} is not an open file: starpipe was not started by the launcher that set it; unset "
+                  "PMI_FD, PMI_RANK and PMI_SIZE",
+                  socket.value_or(-1)));
 }
 
 }  // namespace
@@ -100,80 +100,47 @@ void Mpi::barrier() const {
   wait_for(request);
 }
 
-std::vector<std::string> Mpi::gather(const std::string& mine) const {
-  const auto ranks = index(ranks_);
+void Mpi::gather_bytes(std::span<const std::byte> mine, std::span<std::byte> all) const {
   const int size = static_cast<int>(mine.size());
-  std::vector<int> sizes(ranks);
   MPI_Request request = MPI_REQUEST_NULL;
-  MPI_Iallgather(&size, 1, MPI_INT, sizes.data(), 1, MPI_INT, comm_, &request);
+  MPI_Iallgather(mine.data(), size, MPI_BYTE, all.data(), size, MPI_BYTE, comm_, &request);
   wait_for(request);
-  std::vector<int> starts(ranks);
+}
+
+std::vector<std::string> Mpi::gather(const std::string& mine) const {
+  const int size = static_cast<int>(mine.size());
+  const std::vector<int> sizes = gather_values(size);
+  std::vector<int> starts(sizes.size());
   std::exclusive_scan(sizes.begin(), sizes.end(), starts.begin(), 0);
   std::string all(index(starts.back() + sizes.back()), '\0');
+  MPI_Request request = MPI_REQUEST_NULL;
   MPI_Iallgatherv(mine.data(), size, MPI_CHAR, all.data(), sizes.data(), starts.data(), MPI_CHAR, comm_,
                   &request);
   wait_for(request);
   std::vector<std::string> texts;
-  for (std::size_t r = 0; r < ranks; ++r) {
+  for (std::size_t r = 0; r < sizes.size(); ++r)
     texts.push_back(all.substr(index(starts[r]), index(sizes[r])));
-  }
   return texts;
 }
 
 void Mpi::gather_on_root(std::span<const std::byte> mine, std::size_t record,
                          const std::function<std::span<std::byte>(std::size_t)>& room) const {
   // MPI counts in int: records, since bytes may be more.
-  const std::uint64_t count = mine.size() / record;
-  std::vector<std::uint64_t> counts(index(ranks_));
-  MPI_Request request = MPI_REQUEST_NULL;
-  MPI_Iallgather(&count, 1, MPI_UINT64_T, counts.data(), 1, MPI_UINT64_T, comm_, &request);
-  wait_for(request);
+  const std::vector<std::uint64_t> counts = gather_values<std::uint64_t>(mine.size() / record);
   const std::uint64_t total = std::accumulate(counts.begin(), counts.end(), std::uint64_t{0});
   if (total > std::numeric_limits<int>::max()) throw std::length_error("too many records to gather");
   const std::vector<int> sizes(counts.begin(), counts.end());
-  std::vector<int> offsets(sizes.size(), 0);
-  std::exclusive_scan(sizes.begin(), sizes.end(), offsets.begin(), 0);
+  std::vector<int> starts(sizes.size());
+  std::exclusive_scan(sizes.begin(), sizes.end(), starts.begin(), 0);
   const std::span<std::byte> all = rank_ == 0 ? room(total) : std::span<std::byte>();
   MPI_Datatype type = MPI_DATATYPE_NULL;
   MPI_Type_contiguous(static_cast<int>(record), MPI_BYTE, &type);
   MPI_Type_commit(&type);
-  MPI_Igatherv(mine.data(), static_cast<int>(count), type, all.data(), sizes.data(), offsets.data(), type, 0,
+  MPI_Request request = MPI_REQUEST_NULL;
+  MPI_Igatherv(mine.data(), sizes[index(rank_)], type, all.data(), sizes.data(), starts.data(), type, 0,
                comm_, &request);
   wait_for(request);
   MPI_Type_free(&type);
-}
-
-bool Mpi::all_equal(std::uint64_t mine) const {
-  const std::array both = {mine, ~mine};
-  std::array<std::uint64_t, 2> min{};  // the smallest number, and the complement of the largest
-  MPI_Request request = MPI_REQUEST_NULL;
-  MPI_Iallreduce(both.data(), min.data(), 2, MPI_UINT64_T, MPI_MIN, comm_, &request);
-  wait_for(request);
-  return min[0] == ~min[1];
-}
-
-std::uint64_t Mpi::sum_on_root(std::uint64_t mine) const {
-  std::uint64_t sum = 0;
-  MPI_Request request = MPI_REQUEST_NULL;
-  MPI_Ireduce(&mine, &sum, 1, MPI_UINT64_T, MPI_SUM, 0, comm_, &request);
-  wait_for(request);
-  return sum;
-}
-
-unsigned Mpi::bits_of_any(unsigned mine) const {
-  unsigned any = 0;
-  MPI_Request request = MPI_REQUEST_NULL;
-  MPI_Iallreduce(&mine, &any, 1, MPI_UNSIGNED, MPI_BOR, comm_, &request);
-  wait_for(request);
-  return any;
-}
-
-double Mpi::largest(double mine) const {
-  double max = 0;
-  MPI_Request request = MPI_REQUEST_NULL;
-  MPI_Iallreduce(&mine, &max, 1, MPI_DOUBLE, MPI_MAX, comm_, &request);
-  wait_for(request);
-  return max;
 }
 
 void Mpi::abort(const std::string& message) const {
@@ -185,22 +152,6 @@ void Mpi::abort(const std::string& message) const {
   std::this_thread::sleep_for(std::chrono::milliseconds(abort_pause_ms));
   MPI_Abort(MPI_COMM_WORLD, 1);
   std::abort();
-}
-
-std::string Mpi::first_problem(const std::string& mine, int place) const {
-  constexpr std::int64_t none = std::numeric_limits<std::int64_t>::max();
-  std::int64_t candidate = mine.empty() ? none : std::int64_t{place} * ranks_ + rank_;
-  std::int64_t first = none;
-  MPI_Request request = MPI_REQUEST_NULL;
-  MPI_Iallreduce(&candidate, &first, 1, MPI_INT64_T, MPI_MIN, comm_, &request);
-  wait_for(request);
-  if (first == none) return {};
-  std::array<char, 4096> message{};
-  mine.copy(message.data(), message.size() - 1);
-  MPI_Ibcast(message.data(), static_cast<int>(message.size()), MPI_CHAR, static_cast<int>(first % ranks_),
-             comm_, &request);
-  wait_for(request);
-  return message.data();
 }
 
 }  // namespace starpipe::runtime

@@ -8,11 +8,13 @@
 #include <memory>
 #include <span>
 #include <string>
+#include <type_traits>
 #include <vector>
 
 #include <mpi.h>
 
 #include "base/environment.hpp"
+#include "starpipe/base/index.hpp"
 
 namespace starpipe::runtime {
 
@@ -26,7 +28,7 @@ class StarpuSettings {
   /// values. Call it while no other thread uses the environment.
   StarpuSettings();
 
-  /// Whether the user has not asked for StarPU-MPI's statistics.
+  /// True unless the user has asked for StarPU-MPI's statistics.
   [[nodiscard]] bool hides_statistics() const { return hides_statistics_; }
 
   // Written by sessions.
@@ -67,35 +69,47 @@ class Mpi {
   /// Collective. Returns when all ranks have called it. Waits as `wait_for` does.
   void barrier() const;
 
-  /// Collective. The texts of all ranks, by rank, on every rank.
+  /// Collective. Returns the texts of all ranks, by rank, on every rank.
   [[nodiscard]] std::vector<std::string> gather(const std::string& mine) const;
+
+  /// Collective. Returns the values of all ranks, by rank, on every rank. `Value` is plain data.
+  template <class Value>
+  [[nodiscard]] std::vector<Value> gather_values(const Value& mine) const {
+    static_assert(std::is_trivially_copyable_v<Value>);
+    std::vector<Value> all(index(ranks_));
+    gather_bytes(std::as_bytes(std::span(&mine, 1)), std::as_writable_bytes(std::span(all)));
+    return all;
+  }
 
   /// Collective. Copies the records of all ranks, by rank, to rank 0. `record`: bytes of each. `room`: called
   /// on rank 0 with the number of records; returns the memory for them.
   void gather_on_root(std::span<const std::byte> mine, std::size_t record,
                       const std::function<std::span<std::byte>(std::size_t)>& room) const;
 
-  /// Collective. Whether all ranks give the same number.
+  /// Collective. Returns true if all ranks give the same number.
   [[nodiscard]] bool all_equal(std::uint64_t mine) const;
 
-  /// Collective. The sum of the numbers of all ranks on rank 0; 0 on the others.
+  /// Collective. Returns the sum of the numbers of all ranks on rank 0, and 0 on the others.
   [[nodiscard]] std::uint64_t sum_on_root(std::uint64_t mine) const;
 
-  /// Collective. The bits that are set in the number of any rank, on every rank.
+  /// Collective. Returns, on every rank, the bits that are set in the number of any rank.
   [[nodiscard]] unsigned bits_of_any(unsigned mine) const;
 
-  /// Collective. The largest of the numbers of all ranks, on every rank.
+  /// Collective. Returns, on every rank, the largest of the numbers of all ranks.
   [[nodiscard]] double largest(double mine) const;
 
   /// Ends the job on all ranks, after one line on standard error.
   [[noreturn]] void abort(const std::string& message) const;
 
-  /// Collective. The message of the lowest rank whose `mine` is not empty; an empty string when all are. Thus
-  /// all ranks stop together when one of them finds a mistake. Among messages with a `place` (not negative),
-  /// the one with the smallest counts.
+  /// Collective. Returns the message of the lowest rank whose `mine` is not empty, or an empty string if all
+  /// are. So all ranks stop together when one of them finds a mistake. Of several messages, the one with the
+  /// smallest `place` (at least 0) counts.
   [[nodiscard]] std::string first_problem(const std::string& mine, int place = 0) const;
 
  private:
+  // Copies the bytes of all ranks, equally many of each, to `all`, by rank.
+  void gather_bytes(std::span<const std::byte> mine, std::span<std::byte> all) const;
+
   // Made before MPI starts its threads, destroyed when they have ended.
   std::unique_ptr<StarpuSettings> starpu_settings_;  // none on SimGrid, whose ranks share an environment
   MPI_Comm comm_ = MPI_COMM_NULL;

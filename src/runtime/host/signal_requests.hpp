@@ -25,12 +25,12 @@ enum class SignalRequest : std::uint8_t { none = 0, checkpoint = 1, stop = 2, bo
 /// other ranks. The ranks that have called it wait for the others here, and the signal ends them as well.
 void accept_signal_requests(const Mpi& mpi, int checkpoint_signal);
 
-/// What was asked of this process since the last call.
+/// Returns the requests to this process since the last call.
 SignalRequest take_signal_requests();
 
 /// For watch_over_rank(), before it makes a child: lets the parent know which signals are requests.
 void share_signal_requests();
-/// In the parent: whether the signal asks the child for something now, and does not end it.
+/// In the parent: true if the signal asks the child for something now, and does not end it.
 bool is_request(int signal);
 
 }  // namespace starpipe::runtime

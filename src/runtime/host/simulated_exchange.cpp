@@ -33,7 +33,7 @@ std::vector<std::string> exchange_texts(int rank, int ranks, std::string mine) {
   texts[index(rank)] = std::move(mine);
   sg_barrier_wait(all_ranks);
   std::vector<std::string> result = texts;
-  sg_barrier_wait(all_ranks);  // nobody may write the next text before all have read this one
+  sg_barrier_wait(all_ranks);  // no rank may write its next text before all have read this one
   return result;
 }
 

@@ -11,8 +11,8 @@ namespace starpipe::runtime {
 /// Returns when each of the ranks has called it, in no simulated time: the texts of all ranks, by rank.
 std::vector<std::string> exchange_texts(int rank, int ranks, std::string mine);
 
-/// Messages with data of the step take their time and carry nothing: nobody reads these data. Short messages,
-/// StarPU-MPI's own among them, are carried.
+/// From now on messages with data of the step take their time but are empty: these data are never read. Short
+/// messages, such as StarPU-MPI's own, are carried.
 void leave_out_data();
 
 }  // namespace starpipe::runtime

@@ -5,9 +5,9 @@
 #include <numeric>
 #include <stdexcept>
 
+#include "base/files.hpp"
 #include "runtime/host/hwloc_objects.hpp"
 #include "starpipe/base/error.hpp"
-#include "base/files.hpp"
 #include "starpipe/base/index.hpp"
 
 namespace starpipe::runtime {
@@ -126,7 +126,7 @@ std::string Topology::binding() const {
 }
 
 void Topology::bind(const std::string& pus) const {
-  // A failure is no reason to stop: threads are then bound less tightly.
+  // A failure does not stop the run: threads are then bound less tightly.
   hwloc_set_cpubind(topology_.get(), PuSet(pus).get(), HWLOC_CPUBIND_PROCESS);
 }
 

@@ -19,8 +19,8 @@ struct RankOnHost {
   int workers = 1;      ///< number of logical workers, at least 1
 };
 
-/// The neighbours of rank `rank`: the ranks of its host whose bindings overlap its own, itself included. As
-/// indices into `ranks`, in ascending order.
+/// Returns the neighbours of rank `rank`: the ranks of its host whose bindings overlap its own, itself
+/// included. As indices into `ranks`, in ascending order.
 std::vector<std::size_t> neighbours(std::span<const RankOnHost> ranks, std::size_t rank);
 
 /// The cores of a rank.
@@ -31,14 +31,14 @@ struct CoreShare {
   int cores = 1;           ///< cores of all neighbours together
   int ranks = 1;           ///< number of neighbours
   int workers = 1;         ///< logical workers of all neighbours
-  bool exclusive = false;  ///< whether no other rank runs on the PUs of `binding`
+  bool exclusive = false;  ///< no other rank runs on the PUs of `binding`
   /// By slot of this rank: one PU of the slot's core, in hwloc's logical numbering. Empty when the workers
   /// are not bound to cores of their own: the rank has fewer cores than workers, more ranks than cores share
   /// one binding, bindings overlap in part, the user binds workers, or another run has claimed one of the
   /// cores.
   std::vector<unsigned> worker_pus;
 
-  /// Whether there are fewer cores than workers and MPI threads, one thread a rank.
+  /// True if there are fewer cores than workers and MPI threads, one thread per rank.
   [[nodiscard]] bool oversubscribed() const { return workers + ranks > cores; }
 };
 
@@ -57,19 +57,19 @@ class Topology {
   /// hwloc's object; this owns it.
   [[nodiscard]] hwloc_topology* get() const { return topology_.get(); }
 
-  /// Cores with at least one PU in the set.
+  /// Returns the number of cores with at least one PU in the set.
   [[nodiscard]] int cores(const std::string& pus) const;
-  /// Number of PUs.
+  /// Returns the number of PUs.
   [[nodiscard]] int pus() const;
-  /// The system's number of a PU in hwloc's logical numbering.
+  /// Returns the system's number of a PU in hwloc's logical numbering.
   [[nodiscard]] unsigned system_number(unsigned pu) const;
-  /// The processor's name, when the host tells it.
+  /// Returns the processor's name; empty if the host does not tell it.
   [[nodiscard]] std::string processor() const;
 
-  /// All PUs that the system lets processes use.
+  /// Returns all PUs that the system lets processes use.
   [[nodiscard]] std::string allowed() const;
-  /// The PUs that this process may use: its binding by the launcher (mpiexec, srun, taskset), else all that
-  /// the system allows.
+  /// Returns the PUs that this process may use: its binding by the launcher (mpiexec, srun, taskset), else
+  /// all that the system allows.
   [[nodiscard]] std::string binding() const;
   /// Binds all threads of this process, and the threads that they will start. Ignores an error: the threads
   /// then keep their binding.
@@ -77,18 +77,18 @@ class Topology {
   /// The same for the calling thread alone.
   void bind_thread(const std::string& pus) const;
 
-  /// The share of rank `rank` of `ranks`, all on this host. Ranks with the same binding (several on an
-  /// unbound host, or in one Slurm allocation) divide its cores into runs of adjacent cores:
+  /// Returns the share of rank `rank` of `ranks`, all on this host. Ranks with the same binding (several on
+  /// an unbound host, or in one Slurm allocation) divide its cores into runs of adjacent cores:
   /// - Each rank has a core for each worker and one for its MPI thread, where there are enough cores.
   /// - Otherwise each has a core for each worker, where there are enough.
   /// - Otherwise each has at least one core. A rank with fewer cores than workers does not bind its workers.
   /// - With more ranks than cores, several ranks have the same core, and no worker is bound.
-  /// Each core that is left goes to the rank with the most threads a core: its workers, and in the first case
-  /// its MPI thread. Where bindings overlap in part, each rank keeps its binding and does not bind its
+  /// Each core that is left goes to the rank with the most threads per core: its workers, and in the first
+  /// case its MPI thread. Where bindings overlap in part, each rank keeps its binding and does not bind its
   /// workers.
   [[nodiscard]] CoreShare share(std::span<const RankOnHost> ranks, std::size_t rank) const;
-  /// The PUs of the share's cores that have no worker. Empty when every core has one, and when workers are
-  /// not bound to cores.
+  /// Returns the PUs of the share's cores that have no worker. Empty when every core has one, and when
+  /// workers are not bound to cores.
   [[nodiscard]] std::string free_pus(const CoreShare& share) const;
 
  private:

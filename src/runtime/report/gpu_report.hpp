@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The paths of data between the GPUs of a run.
+// The GPUs of a run in its report: the paths of data between them, and their memory.
 #pragma once
 
 #include <cstdint>
@@ -21,13 +21,13 @@ namespace starpipe::runtime {
 struct GpuCopies {
   int pairs = 0;         ///< ordered pairs of GPUs of the same rank, summed over ranks
   int peer_to_peer = 0;  ///< pairs that StarPU copies between directly
-  /// Path of messages between GPUs of different ranks, in words. Nothing with one rank.
+  /// Path of messages between GPUs of different ranks, in words; nullopt with one rank.
   std::optional<std::string> between_ranks;
 };
 
-/// Path of messages between GPUs of different ranks, in words. `uses`: whether StarPU-MPI gives GPU memory to
-/// MPI; nothing if unknown. `mpi_can`: whether MPI accepts GPU memory. `disabled`: whether
-/// STARPU_MPI_GPUDIRECT=0 is set.
+/// Returns the path of messages between GPUs of different ranks, in words. `uses`: StarPU-MPI gives GPU
+/// memory to MPI; nullopt if unknown. `mpi_can`: MPI accepts GPU memory. `disabled`: STARPU_MPI_GPUDIRECT=0
+/// is set.
 std::string path_between_ranks(std::optional<bool> uses, bool mpi_can, bool disabled);
 
 /// Counts the pairs and finds the path. Collective, with StarPU running; complete on rank 0.
@@ -37,7 +37,7 @@ nlohmann::ordered_json to_json(const GpuCopies& copies);
 /// A line for copies within ranks and a line for copies between ranks, if there are any.
 std::string to_text(const GpuCopies& copies);
 
-// The memory of GPUs during a run, predicted beside measured.
+// The memory of GPUs during a run, predicted and measured.
 
 /// The memory of one GPU of one rank.
 struct GpuUse {
@@ -46,12 +46,12 @@ struct GpuUse {
   std::uint64_t predicted = 0;  ///< bytes that these workers need together, by memory_need()
 };
 
-/// The GPU of each logical worker, as an index in `measured`. Workers on cores get the numbers after the last
-/// GPU, one each.
+/// Returns the GPU of each logical worker, as an index in `measured`. Workers on cores get the numbers after
+/// the last GPU, one each.
 std::vector<int> gpu_of_workers(std::span<const GpuMemory> measured, std::span<const RankLocation> locations);
 
-/// Predicted and measured memory of each GPU. `gpu_of_worker`: from gpu_of_workers(). `needs`: the memory
-/// that each of these numbers needs.
+/// Returns the predicted and measured memory of each GPU. `gpu_of_worker`: from gpu_of_workers(). `needs`:
+/// the memory that each of these numbers needs.
 std::vector<GpuUse> gpu_use(std::span<const GpuMemory> measured, std::span<const int> gpu_of_worker,
                             std::span<const WorkerMemory> needs);
 

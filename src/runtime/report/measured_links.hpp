@@ -24,12 +24,12 @@ struct MeasuredPair {
   std::vector<Ping> pings;  ///< of several sizes
 };
 
-/// The link whose times deviate least from the measured ones: the sum of the squares of relative deviations
-/// is the smallest, so that small messages count as much as large ones. Both of its parts are at least 0.
-/// `pings`: at least two sizes, all times above 0.
+/// Returns the link whose times deviate least from the measured ones: the sum of the squares of relative
+/// deviations is the smallest, so that small messages count as much as large ones. Both of its parts are at
+/// least 0. `pings`: at least two sizes, all times above 0.
 plan::Link fitted_link(std::span<const Ping> pings);
 
-/// The largest relative deviation of the link's times from the measured ones.
+/// Returns the largest relative deviation of the link's times from the measured ones.
 double largest_deviation(const plan::Link& link, std::span<const Ping> pings);
 
 /// Links between ranks, each with one worker.
@@ -38,21 +38,21 @@ struct MeasuredLinks {
   std::vector<std::string> notes;  ///< lines for people: what was measured, and how well the links fit
 };
 
-/// The name of each rank's host. Where two hosts have one name, their ids (Hardware::host) stand behind it.
+/// Returns the name of each rank's host. If two hosts have one name, their ids (Hardware::host) follow it.
 std::vector<std::string> distinct_hosts(const std::vector<std::string>& names,
                                         const std::vector<std::string>& ids);
 
-/// Levels from pairs of ranks: a node for ranks of one host, and a network between hosts. `hosts`: the name
-/// of each rank's host. A level's alpha and beta are medians over its pairs. Throws InputError unless there
-/// are two ranks or more, the ranks of each host are consecutive, and all hosts have as many.
+/// Returns the levels of pairs of ranks: a node for ranks of one host, and a network between hosts. `hosts`:
+/// the name of each rank's host. A level's alpha and beta are medians over its pairs. Throws InputError
+/// unless there are two ranks or more, the ranks of each host are consecutive, and all hosts have as many.
 MeasuredLinks links_of(std::span<const std::string> hosts, std::span<const MeasuredPair> pairs);
 
-/// The pairs of ranks to measure: up to `max` on one host and `max` between hosts, spread over all. Throws
-/// InputError as `links_of` does.
+/// Returns the pairs of ranks to measure: up to `max` on one host and `max` between hosts, spread over all.
+/// Throws InputError as `links_of` does.
 std::vector<MeasuredPair> pairs_to_measure(std::span<const std::string> hosts, std::size_t max);
 
-/// Measures the links between the ranks of MPI_COMM_WORLD by pings of several sizes, one pair of ranks after
-/// the other. Collective; it starts and ends MPI. Rank 0 calls `check` before and `write` after. Returns the
+/// Measures the links between the ranks of MPI_COMM_WORLD by pings of several sizes, with one pair of ranks
+/// at a time. Collective; it starts and ends MPI. Rank 0 calls `check` before and `write` after. Returns the
 /// exit status of every rank: 2 after one line where one of these throws InputError, and for ranks that make
 /// no levels.
 int measure_links(const std::function<void()>& check, const std::function<void(const MeasuredLinks&)>& write);

@@ -70,7 +70,7 @@ void Measurement::end_step(StepResult step) {
   summed_.push_back(std::max(makespans_.back(), in_nanoseconds(last_sum - first)));
 }
 
-// A recorded step is far larger than its jobs, so one after the other is made, and made again.
+// A recorded step is far larger than its jobs, so only one exists at a time, and each is made twice.
 plan::ComparedRun Measurement::compared() const {
   plan::Costs sizes;
   sizes.sizes = work_.sizes;

@@ -26,12 +26,12 @@ class Measurement {
   static constexpr std::size_t fewest_steps = 3;
 
   /// `work`: sizes of the stages' data, and as durations their FLOPs, without recomputation. `known`: costs
-  /// that need not be measured, those of emulated jobs. `schedule` must outlive this.
+  /// that need not be measured: the costs of emulated jobs. `schedule` must outlive this.
   Measurement(const plan::Schedule& schedule, plan::Costs work,
               std::optional<plan::Costs> known = std::nullopt);
 
-  /// Call it before each step. Drops the records in whose place those of the step will come, so that the two
-  /// are not in memory together.
+  /// Call it before each step. Drops the records that the step's records will replace, so that both are not
+  /// in memory together.
   void begin_step();
   void end_step(StepResult step);
 

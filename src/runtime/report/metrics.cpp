@@ -11,10 +11,10 @@
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
-#include "starpipe/base/error.hpp"
 #include "base/files.hpp"
-#include "starpipe/base/index.hpp"
 #include "base/messages.hpp"
+#include "starpipe/base/error.hpp"
+#include "starpipe/base/index.hpp"
 
 namespace starpipe::runtime {
 namespace {
@@ -24,7 +24,7 @@ std::runtime_error cannot_write_metrics(const std::filesystem::path& file, int e
                                         std::generic_category().message(error != 0 ? error : EIO)));
 }
 
-// The step in a line of a file of metrics; nothing for any other text.
+// Returns the step in a line of a file of metrics; nullopt for any other text.
 std::optional<int> step_of(const std::string& line) {
   const nlohmann::json json = nlohmann::json::parse(line, nullptr, /*allow_exceptions=*/false);
   if (!json.is_object() || !json.contains("step") || !json["step"].is_number_integer()) return std::nullopt;
@@ -38,7 +38,7 @@ struct Record {
   std::string last_line;
 };
 
-// The lines of the file from its beginning to `bytes`, or a whole line beyond.
+// Reads the lines of the file from its beginning to `bytes`, or a whole line beyond.
 Record read_record(const std::filesystem::path& file, std::uint64_t bytes) {
   Record record;
   std::ifstream stream(file, std::ios::binary);
@@ -52,15 +52,14 @@ Record read_record(const std::filesystem::path& file, std::uint64_t bytes) {
   return record;
 }
 
-// Whether the file is the record of a run up to the position. Before the first step any record of a run will
-// do: its steps are done again.
+// True if the file is the record of a run up to the position. At the first step any record of a run is
+// accepted: its steps are done again.
 bool is_record_to(const std::filesystem::path& file, const MetricsPosition& position) {
   if (position.step == 0) return step_of(read_record(file, 1).last_line).value_or(2) <= 1;
   const std::uint64_t end = position.bytes.value_or(0);
   if (end == 0) return false;
   const Record record = read_record(file, end);
-  return record.bytes == end && record.hash == position.hash.value_or(record.hash) &&
-         step_of(record.last_line) == position.step;
+  return record.bytes == end && record.hash == position.hash && step_of(record.last_line) == position.step;
 }
 
 // Gives the record of steps that are done again a name that no file has.

@@ -28,21 +28,20 @@ struct StepMetrics {
   std::uint64_t peak_stash_bytes = 0;                       ///< of the worker that held most
 };
 
-/// On rank 0, from a step and the samples of one step.
+/// Returns the metrics of a step, on rank 0. `number`: of the step, from 0.
 StepMetrics metrics_of(const plan::Schedule& schedule, const StepResult& step, int number,
                        std::optional<double> loss, std::uint64_t samples_of_step);
 
-/// Where the file of metrics of a run that resumes goes on.
+/// The place in the file of metrics at which a run that resumes continues.
 struct MetricsPosition {
   int step = 0;  ///< steps done
-  /// Bytes of the file after these steps; nothing when the run has written no file, or done no step.
+  /// Bytes of the file after these steps; nullopt if the run has not written a file, or has not done a step.
   std::optional<std::uint64_t> bytes = std::nullopt;
-  /// Hash of these bytes; nothing in checkpoints of earlier versions.
-  std::optional<std::uint64_t> hash = std::nullopt;
+  std::optional<std::uint64_t> hash = std::nullopt;  ///< of these bytes
 };
 
 /// Writes a line of JSON for each step, and for each evaluation, as soon as it has ended: another program may
-/// read the file while the training goes on.
+/// read the file during the training.
 class MetricsFile {
  public:
   /// Throws InputError as `check` does. Cuts off the lines after `position`: of steps that the resumed run

@@ -23,25 +23,26 @@
 
 namespace starpipe::runtime {
 
-/// What each worker of the experiment needs in a run with these times.
+/// Returns the memory that each worker of the experiment needs in a run with these times.
 std::vector<DeviceNeed> memory_need_of(const Config& config, const Experiment& experiment,
                                        const plan::Costs& costs, const plan::Timeline& timeline);
 
-/// The bytes that each worker needs at its peak: an array of objects with the parts by name. Callers include
-/// <nlohmann/json.hpp>.
+/// Returns the bytes that each worker needs at its peak: an array of objects with the parts by name. Callers
+/// include <nlohmann/json.hpp>.
 nlohmann::ordered_json memory_json(const std::vector<DeviceNeed>& needs);
 
-/// The bytes over the step: an array of objects with the worker's `limit`, if there is one, and as "time" and
-/// "bytes" the levels of the worker. Times are in the unit of the timeline.
+/// Returns the bytes over the step: an array of objects with the worker's `limit`, if there is one, and as
+/// "time" and "bytes" the levels of the worker. Times are in the unit of the timeline.
 nlohmann::ordered_json memory_over_time_json(const std::vector<DeviceNeed>& needs,
                                              const RuntimeConfig& config);
 
-/// A line, with its newline, for a prediction: the configured policy does not follow the schedule's placement
-/// and order, so its run may differ. Empty for `starpipe` and `worker-order`, which follow both. Throws
-/// InputError for a policy that is unknown, in `runtime.policy` or STARPU_SCHED.
+/// Returns a line, with its newline, that warns next to a prediction: the configured policy does not follow
+/// the schedule's placement and order. Returns an empty string for `starpipe` and `worker-order`, which
+/// follow both. Throws InputError for an unknown policy in `runtime.policy` or STARPU_SCHED.
 std::string describe_other_policy(const Config& config);
 
-/// Bytes that must cross between ranks in one step: each datum is sent once to each other rank that reads it.
+/// Returns the bytes that must cross between ranks in one step: each datum is sent once to each other rank
+/// that reads it.
 std::uint64_t bytes_between_ranks(const TaskGraph& graph, const WorkerMap& map);
 
 /// The GPUs of a run.
@@ -65,8 +66,8 @@ struct CheckpointPause {
 /// The checkpoints of a run.
 struct CheckpointSummary {
   std::vector<CheckpointPause> pauses;
-  int failures = 0;          ///< those that could not be written
-  std::string last_problem;  ///< why the last one could not be; empty when it was
+  int failures = 0;          ///< number of checkpoints that could not be written
+  std::string last_problem;  ///< the reason if the last one could not be written; else empty
 };
 
 /// An evaluation in a training run.
@@ -93,28 +94,28 @@ struct TrainRecord {
   std::string policy;                      ///< the policy that ran
   std::uint64_t rank_bytes_predicted = 0;  ///< sent between ranks in the whole run
   std::uint64_t rank_bytes_measured = 0;   ///< the same, counted by StarPU-MPI
-  bool rank_bytes_known = false;           ///< whether StarPU-MPI's counting was on
+  bool rank_bytes_known = false;           ///< StarPU-MPI's counting was on
   bool is_complete = true;                 ///< false when a signal has ended the run before its last step
   std::optional<CheckpointSummary> checkpoints;  ///< with `checkpoint.folder`
-  std::optional<GpuReport> gpus;                 ///< nothing if all workers are on cores
+  std::optional<GpuReport> gpus;                 ///< nullopt if all workers are on cores
 };
 
-/// The beginning of every report: configuration, versions, machine, location of each rank,
+/// Returns the beginning of every report: configuration, versions, machine, location of each rank,
 /// time, and the partition if one was chosen. The configuration can be read again as one.
 nlohmann::ordered_json report_head(const Config& config, const std::optional<PartitionChoice>& partition,
                                    const std::vector<RankLocation>& locations);
 
-/// The report of a training run: configuration, versions, machine, losses, times, and the text offsets of the
-/// first three steps. Makespan, bubble fraction, peak activations and transfers have a predicted and a
-/// measured value. Times are in seconds; arrays have an element a worker. "explain" has what `starpipe
-/// explain` reads, and the figures that it prints.
+/// Returns the report of a training run: configuration, versions, machine, losses, times, and the text
+/// offsets of the first three steps. Makespan, bubble fraction, peak activations and transfers have a
+/// predicted and a measured value. Times are in seconds; arrays have an element per worker. "explain" has the
+/// data that `starpipe explain` reads, and the figures that it prints.
 nlohmann::ordered_json make_report(const Config& config, const std::optional<PartitionChoice>& partition,
                                    const Experiment& experiment, const std::vector<RankLocation>& locations,
                                    const TrainRecord& record, const plan::ComparedRun& run,
                                    const Measurement& measurement);
 
-/// The tables that `train` prints: predicted beside measured values, of the whole step, of each worker and of
-/// each GPU.
+/// Returns the tables that `train` prints: predicted and measured values of the whole step, of each worker
+/// and of each GPU.
 std::string training_table(const plan::ComparedRun& run, std::span<const WorkerRecord> workers,
                            const TrainRecord& record);
 

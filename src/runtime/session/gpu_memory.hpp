@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The memory that a run takes of GPUs, by StarPU's account and by the driver's.
+// The memory that a run takes of GPUs: its peaks by StarPU's account and by the driver's.
 #pragma once
 
 #include <atomic>
@@ -9,8 +9,6 @@
 #include <span>
 #include <utility>
 #include <vector>
-
-#include <starpu.h>
 
 #include "starpipe/base/index.hpp"
 
@@ -57,7 +55,7 @@ class GpuMemoryMeter {
   [[nodiscard]] std::uint64_t driver_peak() const { return driver_peak_; }
 
  private:
-  // Whether `value` is a new peak.
+  // Raises `peak` to `value`. Returns true if it is a new peak.
   static bool raise(std::atomic<std::uint64_t>& peak, std::uint64_t value) {
     std::uint64_t before = peak;
     while (before < value) {
@@ -72,13 +70,13 @@ class GpuMemoryMeter {
   std::atomic<std::uint64_t> driver_peak_ = 0;
 };
 
-/// The entry of a GPU. Throws std::logic_error when it has none.
+/// Returns the entry of a GPU. Throws std::logic_error if it has none.
 GpuMemory& entry_of(std::span<GpuMemory> memory, int gpu);
 
 /// A meter for each GPU of this process's StarPU.
 class GpuMemoryMeters {
  public:
-  /// `nodes`: StarPU's memory node of each logical worker, -1 for those of other ranks.
+  /// `nodes`: StarPU's memory node of each logical worker, -1 for workers of other ranks.
   explicit GpuMemoryMeters(std::vector<int> nodes);
 
   /// Samples the GPU that a logical worker of this rank is on. Any thread may call it.
@@ -93,32 +91,6 @@ class GpuMemoryMeters {
  private:
   std::vector<int> nodes_;
   std::map<int, GpuMemoryMeter> meters_;  // by memory node
-};
-
-/// StarPU's cuBLAS handles, one for each CUDA worker, during this object's lifetime. It starts after StarPU
-/// and ends before StarPU ends. Does nothing in builds without CUDA.
-class CublasHandles {
- public:
-  CublasHandles();
-  ~CublasHandles();
-  CublasHandles(const CublasHandles&) = delete;
-  CublasHandles& operator=(const CublasHandles&) = delete;
-};
-
-/// Keeps the buffers that StarPU frees on GPUs, for later data of the same size. StarPU frees a buffer of
-/// more than 4 MiB by cudaFree, which waits for all copies and kernels under way; so each eviction of a copy
-/// would stop the GPU. When StarPU finds no memory for a datum, kept buffers are freed first. One object at a
-/// time in a process, while StarPU runs. Thread-safe.
-class GpuBuffers {
- public:
-  GpuBuffers();
-  /// Frees all kept buffers. StarPU then frees data of `register_words` itself.
-  ~GpuBuffers();
-  GpuBuffers(const GpuBuffers&) = delete;
-  GpuBuffers& operator=(const GpuBuffers&) = delete;
-
-  /// As starpu_vector_data_register, for words of 4 bytes. The handle may outlive this.
-  static starpu_data_handle_t register_words(int home, std::uintptr_t memory, std::uint32_t words);
 };
 
 }  // namespace starpipe::runtime

@@ -11,8 +11,8 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-#include "runtime/host/topology.hpp"
 #include "runtime/host/clock.hpp"
+#include "runtime/host/topology.hpp"
 
 namespace starpipe::runtime {
 namespace {
@@ -65,7 +65,7 @@ Sleep& mpi_sleep() {
 // Of StarPU-MPI's thread.
 struct Rounds {
   bool is_mpi_thread = false;
-  bool yields = false;     // whether this StarPU yields where it has given up its lock
+  bool yields = false;     // this StarPU yields where it has given up its lock
   int vain = 0;            // rounds since something was started or found
   int vain_polls = 0;      // in this round; with a StarPU that does not yield, since something was found
   microseconds napped{0};  // since something was started or found
@@ -142,7 +142,7 @@ void note_transfer() {
 bool rest_of_mpi_thread() {
   if (!rounds.is_mpi_thread) return false;
   rounds.yields = true;
-  // Each round polls for new messages; a second poll is one of a transfer that has not ended.
+  // Each round polls for new messages; a second poll is for a transfer that has not ended.
   const bool transfer = rounds.vain_polls > 1;
   rounds.vain_polls = 0;
   if (polling.load(std::memory_order_relaxed) != Polling::eager && ++rounds.vain > eager_rounds)

@@ -16,7 +16,7 @@ enum class Polling : std::uint8_t {
   yielding,  ///< it yields, and after many rounds sleeps 20 microseconds: only workers of this rank want its
              ///< core
   napping,   ///< it sleeps, at first 50 microseconds and after a long wait 500: workers of other ranks want
-             ///< its core, or idle workers that spin, as those of StarPU's policies do
+             ///< its core, or idle workers that spin, as under StarPU's policies
 };
 
 /// Sets the way of polling for this process, which has `cores` cores. `pus`, when not empty, are those on
@@ -27,14 +27,14 @@ enum class Polling : std::uint8_t {
 /// others StarPU-MPI polls eagerly.
 void poll_mpi(Polling polling, int cores = 1, const std::string& pus = {});
 
-/// Call it after polling a request. `done`: whether the request was complete. With a StarPU that does not
+/// Call it after polling a request. `done`: the request was complete. With a StarPU that does not
 /// yield in its loop, a thread that is not eager yields and sleeps here, with the lock.
 void note_poll(bool done);
 
 /// The calling thread, StarPU-MPI's, starts a transfer.
 void note_transfer();
 
-/// Call it instead of yielding. Returns whether the calling thread is StarPU-MPI's: it has then waited as the
+/// Call it instead of yielding. Returns true if the calling thread is StarPU-MPI's: it has then waited as the
 /// chosen way of polling requires. Other threads should yield.
 bool rest_of_mpi_thread();
 

@@ -21,7 +21,7 @@ namespace {
 constexpr std::array controls = {std::pair{"on-worker", StarpuControl::on_worker},
                                  std::pair{"worker-order", StarpuControl::worker_order}};
 
-// The policy of a library; null when the library does not have it. `handle` becomes the library.
+// Returns the policy of a library; nullptr if the library does not have it. `handle` becomes the library.
 starpu_sched_policy* policy_of_library(const std::string& library, const std::string& name,
                                        std::shared_ptr<void>& handle) {
   void* const opened = dlopen(library.c_str(), RTLD_NOW | RTLD_LOCAL);
@@ -31,7 +31,7 @@ starpu_sched_policy* policy_of_library(const std::string& library, const std::st
   const auto find = reinterpret_cast<Find>(dlsym(opened, "starpu_get_sched_lib_policy"));
   if (find == nullptr)
     throw InputError(fmt::format("STARPU_SCHED_LIB: {} has no starpu_get_sched_lib_policy", library));
-  // A copy of our own library has nothing else, and would end the process instead of saying so.
+  // A copy of our own library has no other policy, and would end the process if asked for one.
   using List = starpu_sched_policy** (*)();
   const auto list = reinterpret_cast<List>(dlsym(opened, "starpu_get_sched_lib_policies"));
   if (list != nullptr && *list() != nullptr && (*list())->policy_name == std::string_view(sched::policy_name))
@@ -39,7 +39,7 @@ starpu_sched_policy* policy_of_library(const std::string& library, const std::st
   return find(name.c_str());
 }
 
-// StarPU's own policy; null when it has none of that name.
+// Returns StarPU's own policy; nullptr if it has none of that name.
 starpu_sched_policy* policy_of_starpu(std::string_view name) {
   for (starpu_sched_policy** policy = starpu_sched_get_predefined_policies(); *policy != nullptr; ++policy) {
     if ((*policy)->policy_name == name) return *policy;
@@ -47,7 +47,7 @@ starpu_sched_policy* policy_of_starpu(std::string_view name) {
   return nullptr;
 }
 
-// Whether the key has an effect under this policy.
+// True if the key has an effect under this policy.
 bool applies_under(const std::string& policy, const std::string& key) {
   Config asked;
   asked.runtime.policy = policy;

@@ -15,7 +15,7 @@ struct starpu_sched_policy;
 
 namespace starpipe::runtime {
 
-/// StarPU's static controls: what StarPU is told about a job besides its priority.
+/// StarPU's static controls: the facts about a job that StarPU gets besides its priority.
 enum class StarpuControl : std::uint8_t {
   none,          ///< nothing: the policy chooses among the workers of the rank, or is ours
   on_worker,     ///< the worker (STARPU_EXECUTE_ON_WORKER)
@@ -36,27 +36,27 @@ struct PolicyChoice {
 /// only warn and run `lws`.
 PolicyChoice find_policy(const std::string& name, std::string_view asked_by);
 
-/// The policy that STARPU_SCHED names, as StarPU's users expect, else the configuration's. Throws InputError
-/// when a key of `config` does not apply under the policy of STARPU_SCHED.
+/// Returns the policy that STARPU_SCHED names, as StarPU's users expect, else the configuration's. Throws
+/// InputError when a key of `config` does not apply under the policy of STARPU_SCHED.
 PolicyChoice configured_policy(const Config& config);
-/// The same, where nothing but the runtime is configured.
+/// The same, if only the runtime is configured.
 PolicyChoice configured_policy(const RuntimeConfig& config);
 
 /// Throws InputError where links that transfers share cannot be emulated: between ranks, without prefetch,
 /// and under a policy that chooses the workers. No process sees all transfers then, or none is sent ahead.
 void check_shared_links(const RuntimeConfig& config, const PolicyChoice& choice, int ranks);
 
-/// Whether a run under the policy has the schedule's placement and order. Other policies choose workers, the
+/// True if a run under the policy has the schedule's placement and order. Other policies choose workers, the
 /// order or both while they run.
 bool follows_schedule(const PolicyChoice& choice);
 
-/// The keys that have an effect under some policies only, and that `config` sets.
+/// Returns the keys that `config` sets and that have an effect under some policies only.
 std::vector<std::string> keys_of_policies(const Config& config);
 
-/// Those of the policies under which the key has no effect.
+/// Returns the policies, among `policies`, under which the key has no effect.
 std::vector<std::string> policies_without(const std::string& key, std::span<const std::string> policies);
 
-/// All names that `find_policy` accepts without a library.
+/// Returns all names that `find_policy` accepts without a library.
 std::vector<std::string> policy_names();
 
 }  // namespace starpipe::runtime

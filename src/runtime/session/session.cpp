@@ -76,7 +76,32 @@ void choose_polling(const Mpi& mpi, const CoreShare& share, int workers, const P
            user_binds_mpi_thread() ? "" : host.free_pus(share));
 }
 
-// Each of StarPU's threads to a core of its own.
+// Makes `folder`, with its place for the measured links, which StarPU reads and writes in every run.
+void make_folder(const char* variable, const std::filesystem::path& folder) {
+  const std::filesystem::path links = folder / "bus";
+  std::error_code error;
+  std::filesystem::create_directories(links, error);
+  const bool is_full = !error && !std::filesystem::is_empty(links, error);
+  if (!error && !is_full && access(links.c_str(), W_OK) != 0)
+    error = std::error_code(errno, std::generic_category());
+  if (!error) return;
+  throw InputError(fmt::format("{}: StarPU cannot write to its folder {}: {}", variable, folder.string(),
+                               error.message()));
+}
+
+// Makes the folder in which StarPU keeps its measurements of the machine. Throws InputError, which names the
+// folder and the variable that it follows from, if that is impossible: StarPU would abort.
+void make_starpu_folder() {
+  constexpr const char* by_itself = "STARPU_PERF_MODEL_DIR";
+  if (const auto folder = environment(by_itself).value_or(""); !folder.empty())
+    return make_folder(by_itself, folder);
+  // StarPU's order. Without any of them it takes a folder for temporary files.
+  for (const char* variable : {"XDG_CACHE_HOME", "STARPU_HOME", "HOME"}) {
+    if (const auto home = environment(variable)) return make_folder(variable, *home + "/.starpu/sampling");
+  }
+}
+
+// Binds each of StarPU's threads to a core of its own.
 void bind_workers(starpu_conf& conf, const CoreShare& share, const GpuShare& gpus) {
   conf.use_explicit_workers_bindid = 1;
   const std::vector<unsigned> order = cores_in_order(share.worker_pus, gpus);
@@ -137,7 +162,7 @@ void Session::start(const CoreShare& share, const GpuShare& gpus) {
   conf.sched_policy_name = nullptr;
   const int status = starpu_mpi_init_conf(nullptr, nullptr, 0, MPI_COMM_WORLD, &conf);
   if (status != 0) throw std::runtime_error(fmt::format("StarPU does not start (error {})", status));
-  // Nobody reads what messages bring to the host: one piece of memory serves for all of them.
+  // The data of messages to the host are never read, so one piece of memory serves for all of them.
   if (on_simgrid) {
     starpu_malloc_on_node_set_default_flags(
         STARPU_MAIN_RAM, STARPU_MALLOC_PINNED | STARPU_MALLOC_COUNT | STARPU_MALLOC_SIMULATION_FOLDED);
@@ -194,33 +219,6 @@ Session::~Session() {
   gpu_buffers_.reset();
   cublas_.reset();
   shut_down();
-}
-
-namespace {
-
-// `folder` with its place for the measured links, which StarPU reads and writes in every run.
-void make_folder(const char* variable, const std::filesystem::path& folder) {
-  const std::filesystem::path links = folder / "bus";
-  std::error_code error;
-  std::filesystem::create_directories(links, error);
-  const bool is_full = !error && !std::filesystem::is_empty(links, error);
-  if (!error && !is_full && access(links.c_str(), W_OK) != 0)
-    error = std::error_code(errno, std::generic_category());
-  if (!error) return;
-  throw InputError(fmt::format("{}: StarPU cannot write to its folder {}: {}", variable, folder.string(),
-                               error.message()));
-}
-
-}  // namespace
-
-void make_starpu_folder() {
-  constexpr const char* by_itself = "STARPU_PERF_MODEL_DIR";
-  if (const auto folder = environment(by_itself).value_or(""); !folder.empty())
-    return make_folder(by_itself, folder);
-  // StarPU's order. Without any of them it takes a folder for temporary files.
-  for (const char* variable : {"XDG_CACHE_HOME", "STARPU_HOME", "HOME"}) {
-    if (const auto home = environment(variable)) return make_folder(variable, *home + "/.starpu/sampling");
-  }
 }
 
 }  // namespace starpipe::runtime

@@ -12,6 +12,7 @@
 #include "runtime/host/mpi.hpp"
 #include "runtime/host/topology.hpp"
 #include "runtime/host/worker_map.hpp"
+#include "runtime/session/gpu_buffers.hpp"
 #include "runtime/session/gpu_memory.hpp"
 #include "runtime/session/policy_choice.hpp"
 #include "starpipe/base/index.hpp"
@@ -42,7 +43,7 @@ class Session {
   [[nodiscard]] const Mpi& mpi() const { return mpi_; }
   [[nodiscard]] const WorkerMap& map() const { return map_; }
   [[nodiscard]] bool is_local(int worker) const { return map_.rank_of(worker) == mpi_.rank(); }
-  /// By logical worker, whether it belongs to this rank.
+  /// Returns, by logical worker, true if it belongs to this rank.
   [[nodiscard]] std::vector<bool> local_workers() const;
   /// StarPU's number of a logical worker of this rank.
   [[nodiscard]] int starpu_worker(int logical) const {
@@ -53,7 +54,7 @@ class Session {
   /// By StarPU worker: its logical worker, or -1.
   [[nodiscard]] const std::vector<int>& logical_workers() const { return logical_; }
 
-  /// Whether some of this rank's workers are on GPUs.
+  /// True if some of this rank's workers are on GPUs.
   [[nodiscard]] bool on_gpus() const { return cublas_.has_value(); }
   /// StarPU's memory node of each logical worker: 0 is main memory, -1 for workers of other ranks.
   [[nodiscard]] std::vector<int> memory_nodes() const;
@@ -66,7 +67,7 @@ class Session {
   [[nodiscard]] const std::string& policy() const { return policy_; }
   /// Our policy, not a core of the CPU; null when another policy runs.
   [[nodiscard]] sched::PolicyCore* core() const { return core_; }
-  /// Whether the worker of each job is known before the job runs: our policy and StarPU's static controls
+  /// True if the worker of each job is known before the job runs: our policy and StarPU's static controls
   /// follow the schedule, other policies choose among the workers of the rank.
   [[nodiscard]] bool knows_workers() const {
     return core_ != nullptr || choice_.control != StarpuControl::none;
@@ -76,14 +77,14 @@ class Session {
   void write_values(const CoreShare& share, const GpuShare& gpus);
   void start(const CoreShare& share, const GpuShare& gpus);
   void shut_down();
-  /// Collective. Notes the policy and the workers that StarPU has started. Where they are not those that the
-  /// run asked for, on some rank, shuts StarPU down and throws InputError.
+  /// Collective. Notes the policy and the workers that StarPU has started. If some rank has others than the
+  /// run asked for, shuts StarPU down and throws InputError.
   void check_start(const GpuShare& gpus);
 
   const Mpi& mpi_;
   WorkerMap map_;
   std::list<ScopedValue> values_;  // of environment variables
-  bool hides_statistics_ = false;  // whether StarPU-MPI's are dropped: the user has not asked for them
+  bool hides_statistics_ = false;  // StarPU-MPI's statistics are dropped: the user has not asked for them
   OneBlasThread blas_;
   ProcessBinding binding_;
   PolicyChoice choice_;
@@ -95,9 +96,5 @@ class Session {
   std::vector<int> starpu_ids_;        // by slot of this rank
   std::vector<int> logical_;           // by StarPU worker
 };
-
-/// Makes the folder in which StarPU keeps what it has measured of the machine. Throws InputError, which names
-/// the folder and the variable that it follows from, when that is impossible: StarPU would abort.
-void make_starpu_folder();
 
 }  // namespace starpipe::runtime

@@ -35,7 +35,7 @@ struct Need {
   }
 };
 
-/// What a schedule would need, and how long it would take.
+/// The need and the duration of a schedule.
 struct Outcome {
   std::string name;        ///< as a user writes it
   Need need;               ///< of the worker whose limit lacks most
@@ -43,7 +43,7 @@ struct Outcome {
   double stage_share = 1;  ///< what the emulated times were multiplied by
 };
 
-/// The need of the worker whose limit lacks most.
+/// Returns the need of the worker whose limit lacks most.
 Need worst_need(const Config& config, const PlannedRun& run, const plan::Timeline& timeline) {
   const StepRules rules = step_rules(config, run.schedule.microbatches());
   const WorkerDevices workers = {.devices = {}, .on_gpu = config.runtime.on_gpu_of(run.schedule.workers())};
@@ -89,7 +89,7 @@ int stages_of(const Config& config, const PlannedRun& run, const plan::ScheduleE
   return plan::default_stages(entry, named_workers(config, run), {}, config.schedule.groups);
 }
 
-/// How long an emulated stage of `other` takes, with a stage of the run as the unit.
+/// Returns the time of an emulated stage of `other`, with a stage of the run as the unit.
 double stage_share(const Config& config, const PlannedRun& run, const model::Network& other) {
   if (!config.runtime.emulate || config.runtime.emulate->per_share) return 1;
   return static_cast<double>(run.network.whole_stages()) / other.whole_stages();
@@ -97,7 +97,7 @@ double stage_share(const Config& config, const PlannedRun& run, const model::Net
 
 /// The configuration with another named schedule, for the same workers and micro-batches. Settings with one
 /// value a stage (placement, cuts, emulated times) are dropped or scaled when the number of stages differs.
-/// `stages`: those of the schedule, which shards are parts of. Throws InputError when the model has too few
+/// `stages`: of the schedule; shards are parts of them. Throws InputError when the model has too few
 /// units.
 Config with_schedule(const Config& config, const PlannedRun& run, const plan::ScheduleEntry& entry,
                      int stages) {
@@ -163,7 +163,7 @@ std::string parts_text(const WorkerMemory& memory) {
   return fmt::format("{}", fmt::join(parts, ", "));
 }
 
-/// A sentence that tells which runs would fit.
+/// Returns a sentence that tells which runs would fit.
 std::string advice(const Config& config, const PlannedRun& run, double makespan) {
   const std::vector<Outcome> all = alternatives(config, run);
   const auto described = [makespan](const Outcome& o) {

@@ -3,8 +3,12 @@
 
 #include <algorithm>
 #include <array>
+#include <chrono>
 #include <cmath>
+#include <cstddef>
 #include <map>
+#include <memory>
+#include <span>
 #include <stdexcept>
 #include <string_view>
 #include <utility>
@@ -14,11 +18,128 @@
 #include "runtime/host/hardware.hpp"
 #include "runtime/setup/run_checks.hpp"
 #include "starpipe/base/index.hpp"
+#include "starpipe/model/backend.hpp"
 #include "starpipe/model/weights.hpp"
 #include "starpipe/runtime/config/config.hpp"
 
+#ifdef STARPIPE_WITH_CUDA
+#include <cublasLt.h>
+#include <cuda_runtime_api.h>
+
+#include "codelets/cuda/backend/stream_backend.hpp"
+#include "starpipe/base/error.hpp"
+#endif
+
 namespace starpipe::runtime {
 namespace {
+
+/// A core, or a stream of the current GPU, with memory of its own, on which passes are timed without StarPU.
+class KernelBench {
+ public:
+  virtual ~KernelBench() = default;
+  [[nodiscard]] virtual const model::Backend& backend() const = 0;
+  [[nodiscard]] virtual bool is_gpu() const = 0;
+  /// Returns `size` zeros in the bench's memory. The bench must outlive them. Throws std::runtime_error if
+  /// there is too little memory.
+  [[nodiscard]] virtual std::shared_ptr<float> allocate(std::size_t size) const = 0;
+  /// Copies from the host's memory; both spans have the same size.
+  virtual void fill(std::span<float> to, std::span<const float> from) const = 0;
+  /// Returns when the backend has finished all work.
+  virtual void wait() const = 0;
+
+  /// Returns the seconds from the call of `function` until the backend has finished its work.
+  template <class Function>
+  [[nodiscard]] double seconds(Function&& function) const {
+    const auto start = std::chrono::steady_clock::now();
+    function();
+    wait();
+    return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  }
+};
+
+/// An array of floats in a bench's memory.
+class BenchVector {
+ public:
+  BenchVector() = default;
+  BenchVector(const KernelBench& bench, std::size_t size) : memory_(bench.allocate(size)), size_(size) {}
+  BenchVector(const KernelBench& bench, std::span<const float> values) : BenchVector(bench, values.size()) {
+    bench.fill(*this, values);
+  }
+  operator std::span<float>() { return {memory_.get(), size_}; }
+  operator std::span<const float>() const { return {memory_.get(), size_}; }
+  [[nodiscard]] std::size_t size() const { return size_; }
+
+ private:
+  std::shared_ptr<float> memory_;
+  std::size_t size_ = 0;
+};
+
+class CoreBench final : public KernelBench {
+ public:
+  [[nodiscard]] const model::Backend& backend() const override { return model::cpu_backend(); }
+  [[nodiscard]] bool is_gpu() const override { return false; }
+  [[nodiscard]] std::shared_ptr<float> allocate(std::size_t size) const override {
+    const auto memory = std::make_shared<std::vector<float>>(size);
+    return {memory, memory->data()};
+  }
+  void fill(std::span<float> to, std::span<const float> from) const override {
+    std::ranges::copy(from, to.begin());
+  }
+  void wait() const override {}
+};
+
+#ifdef STARPIPE_WITH_CUDA
+
+void require_cuda(cudaError_t status, std::string_view action, std::string_view object) {
+  require(status, "CUDA", action, object, cudaGetErrorString(status));
+}
+
+class StreamBench final : public KernelBench {
+ public:
+  StreamBench() {
+    require_cuda(cudaStreamCreate(&on_.stream), "creating", "a stream");
+    require(cublasLtCreate(&on_.cublas), "cuBLAS", "creating", "a handle");
+    backend_ = std::make_unique<model::cuda::StreamBackend>(on_);
+  }
+  ~StreamBench() override {
+    cublasLtDestroy(on_.cublas);
+    cudaStreamDestroy(on_.stream);
+  }
+  StreamBench(const StreamBench&) = delete;
+  StreamBench& operator=(const StreamBench&) = delete;
+
+  [[nodiscard]] const model::Backend& backend() const override { return *backend_; }
+  [[nodiscard]] bool is_gpu() const override { return true; }
+  [[nodiscard]] std::shared_ptr<float> allocate(std::size_t size) const override {
+    void* memory = nullptr;
+    const std::size_t bytes = std::max<std::size_t>(1, size) * sizeof(float);
+    require_cuda(cudaMalloc(&memory, bytes), "allocating", "memory");
+    std::shared_ptr<float> owner(static_cast<float*>(memory), [](float* at) { cudaFree(at); });
+    require_cuda(cudaMemset(memory, 0, bytes), "zeroing", "memory");
+    return owner;
+  }
+  void fill(std::span<float> to, std::span<const float> from) const override {
+    wait();
+    require_cuda(cudaMemcpy(to.data(), from.data(), from.size_bytes(), cudaMemcpyHostToDevice), "copying",
+                 "to the GPU");
+  }
+  void wait() const override { require_cuda(cudaStreamSynchronize(on_.stream), "running", "a kernel"); }
+
+ private:
+  model::cuda::Context on_{};
+  std::unique_ptr<model::cuda::StreamBackend> backend_;
+};
+
+#endif
+
+// `kind`: "cpu" or "cuda"; check_device has found such a device.
+std::unique_ptr<KernelBench> make_kernel_bench(const std::string& kind) {
+#ifdef STARPIPE_WITH_CUDA
+  if (kind == cuda_device) return std::make_unique<StreamBench>();
+#endif
+  if (kind == cpu_device) return std::make_unique<CoreBench>();
+  throw std::logic_error("no such device: " + kind);
+}
 
 using Floats = std::vector<float>;
 
@@ -218,87 +339,6 @@ MeasuredUnits measure_units(const Config& config, int repetitions) {
     measured.profile.devices.emplace_back(kind);
   }
   return measured;
-}
-
-}  // namespace starpipe::runtime
-
-#ifdef STARPIPE_WITH_CUDA
-#include <cublasLt.h>
-#include <cuda_runtime_api.h>
-
-#include "codelets/cuda/backend/stream_backend.hpp"
-#include "starpipe/base/error.hpp"
-#endif
-
-namespace starpipe::runtime {
-namespace {
-
-class CoreBench final : public KernelBench {
- public:
-  [[nodiscard]] const model::Backend& backend() const override { return model::cpu_backend(); }
-  [[nodiscard]] bool is_gpu() const override { return false; }
-  [[nodiscard]] std::shared_ptr<float> allocate(std::size_t size) const override {
-    const auto memory = std::make_shared<std::vector<float>>(size);
-    return {memory, memory->data()};
-  }
-  void fill(std::span<float> to, std::span<const float> from) const override {
-    std::ranges::copy(from, to.begin());
-  }
-  void wait() const override {}
-};
-
-#ifdef STARPIPE_WITH_CUDA
-
-void require_cuda(cudaError_t status, std::string_view action, std::string_view object) {
-  require(status, "CUDA", action, object, cudaGetErrorString(status));
-}
-
-class StreamBench final : public KernelBench {
- public:
-  StreamBench() {
-    require_cuda(cudaStreamCreate(&on_.stream), "creating", "a stream");
-    require(cublasLtCreate(&on_.cublas), "cuBLAS", "creating", "a handle");
-    backend_ = std::make_unique<model::cuda::StreamBackend>(on_);
-  }
-  ~StreamBench() override {
-    cublasLtDestroy(on_.cublas);
-    cudaStreamDestroy(on_.stream);
-  }
-  StreamBench(const StreamBench&) = delete;
-  StreamBench& operator=(const StreamBench&) = delete;
-
-  [[nodiscard]] const model::Backend& backend() const override { return *backend_; }
-  [[nodiscard]] bool is_gpu() const override { return true; }
-  [[nodiscard]] std::shared_ptr<float> allocate(std::size_t size) const override {
-    void* memory = nullptr;
-    const std::size_t bytes = std::max<std::size_t>(1, size) * sizeof(float);
-    require_cuda(cudaMalloc(&memory, bytes), "allocating", "memory");
-    std::shared_ptr<float> owner(static_cast<float*>(memory), [](float* at) { cudaFree(at); });
-    require_cuda(cudaMemset(memory, 0, bytes), "zeroing", "memory");
-    return owner;
-  }
-  void fill(std::span<float> to, std::span<const float> from) const override {
-    wait();
-    require_cuda(cudaMemcpy(to.data(), from.data(), from.size_bytes(), cudaMemcpyHostToDevice), "copying",
-                 "to the GPU");
-  }
-  void wait() const override { require_cuda(cudaStreamSynchronize(on_.stream), "running", "a kernel"); }
-
- private:
-  model::cuda::Context on_{};
-  std::unique_ptr<model::cuda::StreamBackend> backend_;
-};
-
-#endif
-
-}  // namespace
-
-std::unique_ptr<KernelBench> make_kernel_bench(const std::string& kind) {
-#ifdef STARPIPE_WITH_CUDA
-  if (kind == cuda_device) return std::make_unique<StreamBench>();
-#endif
-  if (kind == cpu_device) return std::make_unique<CoreBench>();
-  throw std::logic_error("no such device: " + kind);
 }
 
 }  // namespace starpipe::runtime

@@ -2,6 +2,7 @@
 #include "runtime/setup/run_checks.hpp"
 
 #include <algorithm>
+#include <array>
 #include <cerrno>
 #include <charconv>
 #include <cstdlib>
@@ -24,7 +25,7 @@ namespace starpipe::runtime {
 
 namespace {
 
-void check(bool needs_gpu) {
+void require_gpu_support(bool needs_gpu) {
   if (!built_with_cuda()) {
     throw InputError("runtime.device: cuda: this starpipe was built without CUDA (STARPIPE_WITH_CUDA)");
   }
@@ -34,12 +35,12 @@ void check(bool needs_gpu) {
 }  // namespace
 
 void check_device(const Config& config) {
-  if (config.runtime.uses_gpus()) check(true);
+  if (config.runtime.uses_gpus()) require_gpu_support(true);
 }
 
 void check_rank_device(const Config& config) {
   if (!config.runtime.uses_gpus()) return;
-  check(!config.runtime.is_mixed());
+  require_gpu_support(!config.runtime.is_mixed());
   if (cuda_devices().empty()) return;
   if (const std::string problem = starpu_problem(); !problem.empty()) throw InputError(problem);
 }
@@ -76,74 +77,32 @@ namespace {
 
 constexpr std::string_view prefix = "STARPU_";
 
-// The variables that StarPU 1.4 reads as whole numbers. Names lack the prefix; each has a blank before and
-// after it, for the search; # stands for any number.
-constexpr std::string_view whole_numbers =
-    " AUTOHETEROPRIO_FREEZE_GATHERING AUTOHETEROPRIO_ORDERING_INTERVAL "
-    "AUTOHETEROPRIO_PRINT_AFTER_ORDERING AUTOHETEROPRIO_PRINT_DATA_ON_UPDATE "
-    "AUTOHETEROPRIO_PRIORITY_ORDERING_POLICY AUTOHETEROPRIO_TIME_ESTIMATION_POLICY BACKOFF_MAX "
-    "BACKOFF_MIN BUS_CALIBRATE BUS_STATS CALIBRATE CALIBRATE_MINIMUM CATCH_SIGNALS "
-    "CHECK_ENTIRE_PLATFORM CODELET_PROFILING COMM_STATS CUDA_ONLY_FAST_ALLOC_OTHER_MEMNODES "
-    "CUDA_PIPELINE CUDA_THREAD_PER_DEV CUDA_THREAD_PER_WORKER DATA_LOCALITY_ENFORCE "
-    "DISABLE_ASYNCHRONOUS_COPY DISABLE_ASYNCHRONOUS_CUDA_COPY DISABLE_ASYNCHRONOUS_HIP_COPY "
-    "DISABLE_ASYNCHRONOUS_MAX_FPGA_COPY DISABLE_ASYNCHRONOUS_MPI_MS_COPY "
-    "DISABLE_ASYNCHRONOUS_OPENCL_COPY DISABLE_ASYNCHRONOUS_TCPIP_MS_COPY "
-    "DISABLE_PINNING DISK_SWAP_SIZE DISPLAY_BINDINGS ENABLE_CUDA_GPU_GPU_DIRECT ENABLE_MAP "
-    "ENERGY_PROFILING EXPECTED_TRANSFER_TIME_WRITEBACK FXT_TRACE GENERATE_TRACE GLOBAL_ARBITER "
-    "HETEROPRIO_CODELET_GROUPING_STRATEGY HETEROPRIO_USE_AUTO_CALIBRATION HETEROPRIO_USE_LA "
-    "HIP_PIPELINE HIP_THREAD_PER_DEV HIP_THREAD_PER_WORKER HISTORY_MAX_ERROR LIMIT_BANDWIDTH "
-    "LIMIT_CPU_MEM LIMIT_CPU_NUMA_#_MEM LIMIT_CPU_NUMA_MEM LIMIT_CUDA_#_MEM LIMIT_CUDA_MEM "
-    "LIMIT_HIP_#_MEM LIMIT_HIP_MEM LIMIT_MAX_FPGA_MEM LIMIT_MAX_SUBMITTED_TASKS "
-    "LIMIT_MIN_SUBMITTED_TASKS LIMIT_OPENCL_#_MEM LIMIT_OPENCL_MEM MAIN_THREAD_COREID "
-    "MAIN_THREAD_CPUID MAX_MEMORY_USE MAX_PRIO MAX_WORKERSIZE MEMORY_STATS MINIMUM_AVAILABLE_MEM "
-    "MINIMUM_CLEAN_BUFFERS MIN_PRIO MIN_WORKERSIZE MPI_CACHE MPI_CACHE_STATS MPI_COOP_SENDS "
-    "MPI_DEBUG_LEVEL_MAX MPI_DEBUG_LEVEL_MIN MPI_DRIVER_CALL_FREQUENCY MPI_DRIVER_TASK_FREQUENCY "
-    "MPI_EARLYDATA_ALLOCATE MPI_GPUDIRECT MPI_MASTER_NODE MPI_MEM_THROTTLE "
-    "MPI_MS_MULTIPLE_THREAD MPI_NDETACHED_SEND MPI_NOBIND MPI_NREADY_PROCESS MPI_PRIORITIES MPI_PSM2 "
-    "MPI_RECV_WAIT_FINALIZE MPI_REDUX_ARITY_THRESHOLD MPI_STATS MPI_THREAD_COREID MPI_THREAD_CPUID "
-    "MPI_THREAD_MULTIPLE_SEND MPI_TRACE_SYNC_CLOCKS NCPU NCUDA NHIP NMAX_FPGA NMPIMSTHREADS "
-    "NMPI_MS NOPENCL NTASKS_THRESHOLD NTCPIPMSTHREADS NTCPIP_MS NWORKER_PER_CUDA "
-    "NWORKER_PER_HIP OPENCL_ONLY_ON_CPUS OPENCL_ON_CPUS OPENCL_PIPELINE PCI_FLAT "
-    "PERF_MODEL_HOMOGENEOUS_CPU PREFETCH SCHED_GRAPH_TEST_DESCENDANTS SCHED_READY "
-    "SCHED_SORTED_ABOVE SCHED_SORTED_BELOW SILENT SINGLE_COMBINED_WORKER STATS SUBALLOCATOR "
-    "SYNTHESIZE_ARITY_COMBINED_WORKER TARGET_AVAILABLE_MEM TARGET_CLEAN_BUFFERS TASK_BREAK_ON_EXEC "
-    "TASK_BREAK_ON_POP TASK_BREAK_ON_PUSH TASK_BREAK_ON_SCHED TASK_PROGRESS TCPIP_MS_MULTIPLE_THREAD "
-    "TCPIP_MS_PORT TCPIP_MS_SLAVES TCPIP_USE_LOCAL_SOCKET TRACE_BUFFER_SIZE USE_NUMA WATCHDOG_CRASH "
-    "WATCHDOG_DELAY WORKERS_GETBIND WORKERS_NOBIND WORKER_TREE ";
-
-// Those that it reads as real numbers.
-constexpr std::string_view real_numbers =
-    " EXP_LEN_THRESHOLD HETEROPRIO_AURT_DOT_DIFF_10_NOD_OFFSET "
-    "HETEROPRIO_BEST_NODS_SCORE_EXP_SELECTIVITY HETEROPRIO_NOD_TIME_COMBINATION_EXP_SELECTIVITY "
-    "HETEROPRIO_NOD_TIME_COMBINATION_NOD_MULTIPLIER HETEROPRIO_URTS_TIME_COMBINATION_EXP_SELECTIVITY "
-    "HETEROPRIO_URTS_TIME_COMBINATION_NOD_MULTIPLIER HETEROPRIO_URT_2_ARCH_NEED_MULTIPLIER "
-    "HETEROPRIO_URT_2_URT_MULTIPLIER HETEROPRIO_URT_DOT_DIFF_10_ARCH_DIFF_OFFSET "
-    "HETEROPRIO_URT_DOT_DIFF_11_ARCH_DIFF_OFFSET HETEROPRIO_URT_DOT_DIFF_11_NOD_OFFSET "
-    "HETEROPRIO_URT_DOT_DIFF_2_ARCH_NEED_MULTIPLIER HETEROPRIO_URT_DOT_DIFF_3_ARCH_NEED_MULTIPLIER "
-    "HETEROPRIO_URT_DOT_DIFF_4_ARCH_NEED_MULTIPLIER HETEROPRIO_URT_DOT_DIFF_5_ARCH_DIFF_OFFSET "
-    "HETEROPRIO_URT_DOT_DIFF_5_NOD_OFFSET HETEROPRIO_URT_DOT_DIFF_9_ARCH_DIFF_OFFSET "
-    "HETEROPRIO_URT_DOT_DIFF_9_NOD_OFFSET HETEROPRIO_URT_URT_MULTIPLIER IDLE_POWER SCHED_ALPHA "
-    "SCHED_BETA SCHED_GAMMA WATCHDOG_TIMEOUT WINDOW_TIME_SIZE ";
-
 bool is_digit(char c) { return c >= '0' && c <= '9'; }
 
-// Writes # for each number: "LIMIT_CUDA_0_MEM" becomes "LIMIT_CUDA_#_MEM".
-std::string with_placeholders(std::string_view name) {
-  std::string result;
-  for (std::size_t i = 0; i < name.size(); ++i) {
-    const bool begins = i > 0 && name[i - 1] == '_' && is_digit(name[i]);
-    if (!begins) {
-      result += name[i];
-      continue;
-    }
-    result += '#';
-    while (i + 1 < name.size() && is_digit(name[i + 1])) ++i;
-  }
-  return result;
+// True for the limits of main memory, with or without a NUMA node: LIMIT_CPU_NUMA_MEM, LIMIT_CPU_NUMA_0_MEM.
+bool limits_main_memory(std::string_view name) {
+  return name.starts_with("LIMIT_CPU_") && name.ends_with("MEM");
 }
 
-bool is_one_of(std::string_view name, std::string_view names) {
-  return names.find(fmt::format(" {} ", name)) != std::string_view::npos;
+// True for the whole numbers on which starpipe relies: how many workers StarPU may start, where its threads
+// run, how much of a GPU's memory it takes, and how many tasks and messages it has under way.
+bool is_number_of_ours(std::string_view name) {
+  constexpr std::array names = {"NCPU",
+                                "NCUDA",
+                                "NWORKER_PER_CUDA",
+                                "CUDA_PIPELINE",
+                                "WORKERS_NOBIND",
+                                "MAIN_THREAD_CPUID",
+                                "MAIN_THREAD_COREID",
+                                "MPI_THREAD_CPUID",
+                                "MPI_THREAD_COREID",
+                                "MPI_STATS",
+                                "MPI_NDETACHED_SEND",
+                                "MINIMUM_CLEAN_BUFFERS",
+                                "LIMIT_MAX_SUBMITTED_TASKS",
+                                "LIMIT_MIN_SUBMITTED_TASKS"};
+  const bool limits_gpus = name.starts_with("LIMIT_CUDA_") && name.ends_with("MEM");
+  return limits_gpus || std::ranges::find(names, name) != names.end();
 }
 
 // StarPU's own way of reading: blanks before the number are fine, and an empty text is 0.
@@ -154,14 +113,9 @@ bool is_whole(const std::string& text) {
   return errno == 0 && *end == '\0' && value >= 0 && value <= std::numeric_limits<int>::max();
 }
 
-bool is_real(const std::string& text) {
-  char* end = nullptr;
-  std::strtof(text.c_str(), &end);
-  return *end == '\0';
-}
-
-// The largest number of a list of numbers of at most nine digits, with blanks between them; nothing when the
-// text is no such list. `ranges`: the list may also have ranges ("4-7", "4-"), and commas between its parts.
+// Returns the largest number of a list of numbers of at most nine digits, with blanks between them; nullopt
+// if the text is not such a list. `ranges`: the list may also have ranges ("4-7", "4-"), and commas between
+// its parts.
 std::optional<int> largest_of_list(std::string_view text, bool ranges) {
   std::optional<int> largest;
   const auto skip = [&text](auto&& is_skipped) {
@@ -197,7 +151,7 @@ std::optional<int> largest_of_list(std::string_view text, bool ranges) {
   return largest;
 }
 
-// If `value` is refused: words that say which values the variable may have. Nothing if it is accepted.
+// Returns words that say which values the variable may have if `value` is refused; nullopt if it is accepted.
 std::optional<std::string_view> expected(std::string_view name, const std::string& value) {
   if (name == "WORKERS_CPUID" || name == "WORKERS_COREID") {
     if (!largest_of_list(value, true)) return "numbers of cores, such as '0 2 4-7'";
@@ -211,27 +165,23 @@ std::optional<std::string_view> expected(std::string_view name, const std::strin
     return "it to be unset (STARPU_NCPU is the limit that is kept)";
   } else if (name == "DISABLE_KERNELS") {
     if (value != "0") return "0 (without kernels nothing is trained)";
-  } else if (name ==
-             "MPI_DRIVER_CALL_FREQUENCY") {  // workers would poll for messages, and none would run tasks
+  } else if (name == "MPI_DRIVER_CALL_FREQUENCY") {  // workers would poll, and none would run tasks
     if (value != "0") return "0 (StarPU-MPI's thread polls for messages)";
   } else if (name == "HOSTNAME") {  // part of the names of files
     if (value.find('/') != std::string::npos) return "a name without '/'";
   } else if (name == "MPI_FAKE_RANK" || name == "MPI_FAKE_SIZE" || name == "MPI_HOSTNAMES") {
     return "it to be unset (starpipe runs on real ranks)";
-  } else if (name == "LIMIT_CPU_MEM" || name == "LIMIT_CPU_NUMA_MEM" ||
-             with_placeholders(name) == "LIMIT_CPU_NUMA_#_MEM") {
-    return "it to be unset (a run that needs more would wait for ever; runtime.memory_limit refuses it)";
-  } else if (is_one_of(name, real_numbers)) {
-    if (!is_real(value)) return "a number";
-  } else if (is_one_of(name, whole_numbers) || is_one_of(with_placeholders(name), whole_numbers)) {
-    if (!is_whole(value)) return "a whole number from 0 to 2147483647";
+  } else if (limits_main_memory(name)) {
+    return "it to be unset (a run that needs more would wait indefinitely; runtime.memory_limit refuses it)";
+  } else if (is_number_of_ours(name) && !is_whole(value)) {
+    return "a whole number from 0 to 2147483647";
   }
   return std::nullopt;
 }
 
-// StarPU would crash when its main thread or its MPI thread is to run on a core that the host does not have,
-// and would bind workers to other cores than asked for. Of two variables that name cores in both ways it
-// would use one.
+// Refuses numbers of cores that the host does not have: StarPU would crash if its main thread or its MPI
+// thread is to run there, and would bind workers to other cores. Refuses two variables that name the cores of
+// the same threads: StarPU would use one of them.
 void check_cores(const Topology& host) {
   const int pus = host.pus();
   const int cores = host.cores(host.allowed());

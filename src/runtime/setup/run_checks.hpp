@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Refuses `runtime.device: cuda` before anything runs where it cannot work.
+// Refuses, before anything runs, devices that do not work here and variables that StarPU cannot use.
 #pragma once
 
 #include <string>
@@ -18,19 +18,18 @@ void check_device(const Config& config);
 /// settings must suit it.
 void check_rank_device(const Config& config);
 
-/// Why StarPU, as it was built and as the environment sets it, cannot run a rank's GPU workers; empty when it
-/// can.
+/// Returns why StarPU, as it was built and as the environment sets it, cannot run a rank's GPU workers; an
+/// empty string if it can.
 std::string starpu_problem();
 
 /// Throws InputError when a layer of the network has no kernels for the configured device.
 void check_kernels(const Config& config, const model::Network& network);
 
-/// Throws InputError, which names variable and value, when a variable of the environment that StarPU reads
-/// has a value that it cannot read: StarPU would abort or crash. Refuses numbers of cores that `host` does
-/// not have, and a variable for cores (..._COREID) beside the one for their hardware threads (..._CPUID).
-/// Refuses STARPU_NTHREADS_PER_CORE values other than 1 as well, since starpipe chooses the cores of its
-/// workers. Values that it reads and then ignores, and variables that this version of StarPU does not read,
-/// pass. Not to be called while another thread changes the environment.
+/// Throws InputError, which names variable and value, if a variable of the environment that starpipe relies
+/// on has a value that StarPU cannot read (StarPU would abort or crash) or that starpipe cannot work with.
+/// Refuses numbers of cores that `host` does not have, and a variable for cores (..._COREID) next to the one
+/// for their hardware threads (..._CPUID). All other variables of StarPU pass. Not to be called while another
+/// thread changes the environment.
 void check_starpu_variables(const Topology& host = Topology::host());
 
 }  // namespace starpipe::runtime

@@ -47,7 +47,7 @@ std::string Cluster::device(int worker) const {
 namespace {
 
 constexpr std::string_view host_name = "simulated";  // StarPU's name for the machine, by which it finds files
-constexpr double fastest = 1e18;                     // bytes a second; SimGrid has no links without a limit
+constexpr double fastest = 1e18;                     // bytes per second; SimGrid has no links without a limit
 
 // The tables that StarPU's transfer predictions use, by memory node: main memory, then the GPUs. StarPU reads
 // one column and row more than there are nodes.
@@ -251,7 +251,7 @@ MachineFiles write_machine_files(const Cluster& cluster, int workers, const std:
     if (!starpipe::environment(name)) files.environment.emplace_back(name, value);
   }
   // StarPU-MPI starts so many messages, and then looks for messages that have ended. On a real machine it
-  // goes on with the rest at once; on SimGrid it sleeps until something happens.
+  // continues with the rest at once; on SimGrid it sleeps until something happens.
   constexpr const char* started_at_once = "STARPU_MPI_NREADY_PROCESS";
   if (!starpipe::environment(started_at_once))
     files.environment.emplace_back(started_at_once, std::to_string(std::numeric_limits<int>::max()));

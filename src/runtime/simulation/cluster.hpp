@@ -23,7 +23,7 @@ struct Cluster {
       1;  ///< neighbouring GPUs of a node that share this link; a divisor of gpus_per_node
   /// Between GPUs, in seconds. A node is a group of one of the levels. No port is shared in order.
   plan::Links links = {};
-  /// Whether messages between ranks go from GPU to GPU. SimGrid has no such messages, so `host_link` then
+  /// True if messages between ranks go from GPU to GPU. SimGrid has no such messages, so `host_link` then
   /// takes no time, for other transfers either.
   bool gpu_direct = false;
   int ranks_per_node = 1;           ///< MPI ranks among which the GPUs of each node are divided
@@ -38,7 +38,7 @@ struct Cluster {
   [[nodiscard]] int ranks(int workers) const;
   /// Throws InputError as `ranks` does.
   void check(int workers) const { static_cast<void>(ranks(workers)); }
-  /// The kind of a worker's GPU; empty without kinds.
+  /// Returns the kind of a worker's GPU; empty without kinds.
   [[nodiscard]] std::string device(int worker) const;
 };
 
@@ -55,8 +55,8 @@ struct MachineFiles {
 /// before the run has ended.
 MachineFiles write_machine_files(const Cluster& cluster, int workers, const std::filesystem::path& folder);
 
-/// The command line of SimGrid's `smpirun` that runs `program` on the machine. `program` is a shared library;
-/// smpirun loads a copy of it for each rank. `folder`: for temporary files.
+/// Returns the command line of SimGrid's `smpirun` that runs `program` on the machine. `program` is a shared
+/// library; smpirun loads a copy of it for each rank. `folder`: for temporary files.
 std::vector<std::string> smpirun_command(const MachineFiles& files, const std::filesystem::path& program,
                                          const std::vector<std::string>& arguments,
                                          const std::filesystem::path& folder);

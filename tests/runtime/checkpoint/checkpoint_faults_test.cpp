@@ -211,19 +211,17 @@ TEST_F(CheckpointDamage, AManifestOfAnotherVersionOrContent) {
       {"/step", 3, "is of step 3"},
       {"/parts", 5, "\"parts\""},
       {"/parts/0", nullptr, "\"file\""},
-      {"/parts/0/file", "../step-00000001/rank-0000.safetensors", "no plain name"},
-      {"/parts/0/file", "", "no plain name"},
-      {"/parts/0/file", "..", "no plain name"},
+      {"/parts/0/file", "../step-00000001/rank-0000.safetensors", "not a plain name"},
+      {"/parts/0/file", "", "not a plain name"},
+      {"/parts/0/file", "..", "not a plain name"},
       {"/parts/0/file", "rank-0001.safetensors", "twice"},
       {"/parts/0/bytes", -1, "\"bytes\""},
       {"/parts/0/crc32", "123", "\"crc32\""},
       {"/parts/0/crc32", 123, "\"crc32\""},
       {"/parts/0/tensors", nullptr, "\"tensors\""},
-      {"/parts/0/tensors/0/name", "other", "tensor other: is missing"},
       {"/parts/0/tensors/0/name", "rank1.weight", "the tensor rank1.weight twice"},
-      {"/parts/0/tensors/0/shape", nlohmann::json::array({3, 2}), "another shape"},
       {"/parts/0/tensors/0/shape", nlohmann::json::array({-2, 3}), "\"shape\""},
-      {"/parts/0/tensors/0/crc32", "zzzzzzzz", "\"crc32\""},
+      {"/parts/0/crc32", "zzzzzzzz", "\"crc32\""},
   };
   for (const auto& [place, value, reason] : cases) {
     nlohmann::json json = good;
@@ -246,18 +244,17 @@ TEST_F(CheckpointDamage, AManifestOfAnotherVersionOrContent) {
   }
 }
 
-TEST_F(CheckpointDamage, ATensorThatChangedAfterItWasFound) {
+TEST_F(CheckpointDamage, AFileThatChangedAfterItWasFound) {
   const Found found = find_newest(folder_.path());
   CheckpointReader reader(found.directory, *found.manifest);
   const fs::path file = directory_ / "rank-0001.safetensors";
   std::string bad = bytes_of(file);
-  bad.back() ^= 1;
+  bad.replace(bad.find("rank1.weight\":"), 12, "rank1.weighT");
   overwrite(file, bad);
   std::vector<float> values(6);
-  reader.read("rank1.weight", values);
   model::testing::expect_input_error(
-      [&] { reader.read("optimizer:first_moment:rank1.weight", values); },
-      file.string() + ": tensor optimizer:first_moment:rank1.weight: does not have the checksum");
+      [&] { reader.read("rank1.weight", values); },
+      file.string() + ": tensor rank1.weight: is missing, or has another shape");
   CheckpointReader late(found.directory, *found.manifest);
   fs::remove(file);
   model::testing::expect_input_error([&] { late.read("rank1.weight", values); }, file.string());

@@ -108,7 +108,7 @@ assert len(data) == part['bytes'] and '%08x' % zlib.crc32(data) == part['crc32']
 length = struct.unpack('<Q', data[:8])[0]
 begin, end = json.loads(data[8:8 + length])['rank1.weight']['data_offsets']
 values = data[8 + length + begin:8 + length + end]
-assert '%08x' % zlib.crc32(values) == part['tensors'][0]['crc32']
+assert part['tensors'][0] == {'name': 'rank1.weight', 'shape': [2, 3]}
 print(struct.unpack('<6f', values))
 )");
   const auto result = shell(STARPIPE_PYTHON " " + script.string() + " " + committed.directory.string());

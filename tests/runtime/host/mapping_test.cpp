@@ -8,7 +8,7 @@
 
 #include <gmock/gmock.h>
 
-#include "runtime/host/assignment.hpp"
+#include "runtime/host/mapping.hpp"
 #include "runtime/host/link.hpp"
 #include "runtime/host/locality.hpp"
 #include "runtime/host/machines.hpp"

@@ -1,0 +1,37 @@
+// SPDX-License-Identifier: Apache-2.0
+// What a session adds to StarPU's memory of GPUs: cuBLAS handles, and buffers that are kept for later data.
+#pragma once
+
+#include <cstdint>
+
+#include <starpu.h>
+
+namespace starpipe::runtime {
+
+/// StarPU's cuBLAS handles, one for each CUDA worker, during this object's lifetime. It starts after StarPU
+/// and ends before StarPU ends. Does nothing in builds without CUDA.
+class CublasHandles {
+ public:
+  CublasHandles();
+  ~CublasHandles();
+  CublasHandles(const CublasHandles&) = delete;
+  CublasHandles& operator=(const CublasHandles&) = delete;
+};
+
+/// Keeps the buffers that StarPU frees on GPUs, for later data of the same size. StarPU frees a buffer of
+/// more than 4 MiB by cudaFree, which waits for all copies and kernels under way; so each eviction of a copy
+/// would stop the GPU. When StarPU finds no memory for a datum, kept buffers are freed first. One object at a
+/// time in a process, while StarPU runs. Thread-safe.
+class GpuBuffers {
+ public:
+  GpuBuffers();
+  /// Frees all kept buffers. StarPU then frees data of `register_words` itself.
+  ~GpuBuffers();
+  GpuBuffers(const GpuBuffers&) = delete;
+  GpuBuffers& operator=(const GpuBuffers&) = delete;
+
+  /// As starpu_vector_data_register, for words of 4 bytes. The handle may outlive this.
+  static starpu_data_handle_t register_words(int home, std::uintptr_t memory, std::uint32_t words);
+};
+
+}  // namespace starpipe::runtime
