@@ -18,6 +18,7 @@
 #include <unistd.h>
 
 #include "starpipe/base/error.hpp"
+#include "support/message_of.hpp"
 
 namespace starpipe {
 namespace {
@@ -133,35 +134,23 @@ TEST_F(Files, AnExistingFileKeepsItsModeAndALinkToNothingIsFollowed) {
 
 // Reading the first bytes of this file gives an error of the device, as a broken disk does.
 TEST_F(Files, AReadErrorNamesTheFile) {
-  try {
-    read_file("/proc/self/mem");
-    FAIL();
-  } catch (const InputError& error) {
-    EXPECT_THAT(error.what(), testing::HasSubstr("/proc/self/mem: Input/output error"));
-  }
+  EXPECT_THAT(message_of([] { read_file("/proc/self/mem"); }),
+              testing::HasSubstr("/proc/self/mem: Input/output error"));
 }
 
 // They have no end.
 TEST_F(Files, DevicesAreRefused) {
   for (const char* file : {"/dev/zero", "/dev/urandom", "/dev/null"}) {
-    try {
-      read_file(file);
-      FAIL() << file;
-    } catch (const InputError& error) {
-      EXPECT_EQ(error.what(), std::string(file) + ": is a device; a file or a pipe is expected");
-    }
+    EXPECT_EQ(message_of([&] { read_file(file); }),
+              std::string(file) + ": is a device; a file or a pipe is expected");
   }
 }
 
 TEST_F(Files, HugeOnesAreRefused) {
   write_file("-o", folder_ / "huge", "a");
   fs::resize_file(folder_ / "huge", (std::uintmax_t{1} << 30U) + 1);  // takes no room on the disk
-  try {
-    read_file(folder_ / "huge");
-    FAIL();
-  } catch (const InputError& error) {
-    EXPECT_THAT(error.what(), testing::HasSubstr("huge: has more than 1 GiB; a text file is expected"));
-  }
+  EXPECT_THAT(message_of([&] { read_file(folder_ / "huge"); }),
+              testing::HasSubstr("huge: has more than 1 GiB; a text file is expected"));
 }
 
 TEST_F(Files, TooManyOpenFilesAreAFailure) {
@@ -190,11 +179,8 @@ TEST(Suffix, IsOneOfThoseExpectedOrMissing) {
   for (const char* name : {"a.png", "a.json.gz", "a.", "a.jso", "a.jsonx"}) {
     EXPECT_THROW(require_suffix("-o", name, suffixes), InputError) << name;
   }
-  try {
-    require_suffix("-o", "a.PNG", suffixes);
-  } catch (const InputError& error) {
-    EXPECT_STREQ(error.what(), "-o: a.PNG ends in .PNG, expected .json, .txt or no suffix");
-  }
+  EXPECT_EQ(message_of([&] { require_suffix("-o", "a.PNG", suffixes); }),
+            "-o: a.PNG ends in .PNG, expected .json, .txt or no suffix");
   EXPECT_EQ(suffix_of("x.y.SVG"), ".svg");
 }
 

@@ -1,6 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "cli/input/config_file.hpp"
-
 #include <algorithm>
 #include <fstream>
 #include <limits>
@@ -11,10 +9,12 @@
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
 
+#include "cli/input/config_file.hpp"
+#include "runtime/config/config_keys.hpp"
 #include "starpipe/base/error.hpp"
 #include "starpipe/model/network.hpp"
 #include "starpipe/model/network_registry.hpp"
-#include "runtime/config/config_keys.hpp"
+#include "support/message_of.hpp"
 
 namespace starpipe::cli {
 namespace {
@@ -43,15 +43,10 @@ class LoadConfig : public testing::Test {
 
   /// The message of load(), without the folder.
   std::string problem(const std::string& text, const std::vector<std::string>& overrides = {}) {
-    try {
-      load(text, overrides);
-    } catch (const InputError& error) {
-      std::string message = error.what();
-      const std::string prefix = folder_.string() + "/";
-      if (message.starts_with(prefix)) message.erase(0, prefix.size());
-      return message;
-    }
-    return "";
+    std::string message = message_of([&] { load(text, overrides); });
+    const std::string prefix = folder_.string() + "/";
+    if (message.starts_with(prefix)) message.erase(0, prefix.size());
+    return message;
   }
   std::string override_problem(const std::string& argument) { return problem(minimal_mlp, {argument}); }
 

@@ -8,14 +8,15 @@
 #include <nlohmann/json.hpp>
 
 #include "cli/input/config_file.hpp"
+#include "model/reference.hpp"
+#include "runtime/config/config_keys.hpp"
+#include "runtime/setup/experiment.hpp"
 #include "starpipe/base/error.hpp"
 #include "starpipe/base/index.hpp"
 #include "starpipe/base/registration.hpp"
 #include "starpipe/model/network_registry.hpp"
-#include "model/reference.hpp"
 #include "starpipe/model/weights.hpp"
-#include "runtime/config/config_keys.hpp"
-#include "runtime/setup/experiment.hpp"
+#include "support/message_of.hpp"
 
 namespace starpipe::cli {
 namespace {
@@ -181,19 +182,14 @@ TEST_F(OwnNetwork, ReadsText) {
 }
 
 TEST_F(OwnNetwork, IsRefusedWhereTheDataHaveOtherSizes) {
-  const auto refusal = [&](const std::string& kind,
-                           const std::vector<std::string>& overrides) -> std::string {
+  const auto refusal = [&](const std::string& kind, const std::vector<std::string>& overrides) {
     std::ofstream(folder_ / "t.yaml") << "model: {kind: " << kind
                                       << "}\ntraining: {steps: 1, microbatches: 2, microbatch_size: 3}\n"
                                          "schedule: {name: naive, workers: 3, stages: 3}\n";
     const runtime::Config config = load_config(folder_ / "t.yaml", overrides);
-    try {
-      runtime::make_experiment(config);
-    } catch (const InputError& error) {
-      EXPECT_THROW(runtime::check_for_profile(config), InputError);
-      return error.what();
-    }
-    return "";
+    std::string message = message_of([&] { runtime::make_experiment(config); });
+    if (!message.empty()) EXPECT_THROW(runtime::check_for_profile(config), InputError);
+    return message;
   };
   EXPECT_EQ(refusal("towers", {}), "");
   EXPECT_EQ(refusal("towers", {"model.shares=1"}),

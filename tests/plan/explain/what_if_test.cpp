@@ -13,6 +13,7 @@
 #include "plan/explain/step_costs.hpp"
 #include "starpipe/base/error.hpp"
 #include "starpipe/plan/simulate/simulate.hpp"
+#include "support/message_of.hpp"
 
 namespace starpipe::plan {
 namespace {
@@ -201,15 +202,6 @@ TEST(WhatIf, AddsTheRuntimesPartToAnotherSchedule) {
   EXPECT_EQ(makespan_under(step, gpipe, unknown_work, "schedule=gpipe"), simulate(gpipe, equal).makespan + 3);
 }
 
-std::string message(const auto& call) {
-  try {
-    call();
-  } catch (const InputError& error) {
-    return error.what();
-  }
-  return "no error";
-}
-
 TEST(WhatIf, RefusesTextsInOneLine) {
   const char* const bad[] = {"",
                              "comm",
@@ -237,7 +229,7 @@ TEST(WhatIf, RefusesTextsInOneLine) {
                              "worker.99999999999=0",
                              "=0"};
   for (const std::string text : bad) {
-    const std::string found = message([&] { parse_what_if(text); });
+    const std::string found = message_of([&] { parse_what_if(text); });
     EXPECT_TRUE(found.starts_with("--what-if " + text + ": ")) << text << "\n" << found;
     EXPECT_EQ(found.find('\n'), std::string::npos) << found;
   }
@@ -260,11 +252,11 @@ TEST(WhatIf, RefusesWhatTheStepDoesNotHave) {
   const RecordedStep step = simulated_step(named("1f1b", 4, 8), equal);
   for (const std::string text :
        {"worker.4=0", "stage.4=0", "stage.1.W=0", "link.0-4=0", "link.0-2=0", "link.1-1=0"}) {
-    const std::string found = message([&] { answer(step, text); });
+    const std::string found = message_of([&] { answer(step, text); });
     EXPECT_TRUE(found.starts_with("--what-if " + text + ": ")) << found;
     EXPECT_EQ(found.find('\n'), std::string::npos) << found;
   }
-  EXPECT_EQ(message([&] { makespan_under(step, named("1f1b", 3, 8), unknown_work, "schedule=x"); }),
+  EXPECT_EQ(message_of([&] { makespan_under(step, named("1f1b", 3, 8), unknown_work, "schedule=x"); }),
             "--what-if schedule=x: schedule 1f1b has 3 stages, the run 4");
 }
 

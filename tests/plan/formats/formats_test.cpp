@@ -20,23 +20,17 @@
 #include "starpipe/plan/schedule/check.hpp"
 #include "starpipe/plan/simulate/simulate.hpp"
 #include "starpipe/plan/simulate/transfers.hpp"
+#include "support/message_of.hpp"
 
 namespace starpipe::plan {
 namespace {
 
-std::string message_of(const auto& call) {
-  try {
-    call();
-  } catch (const InputError& error) {
-    return error.what();
-  }
-  return "";
-}
+using namespace nlohmann::literals;
 
 TEST(ScheduleJson, StatesTheFiguresOfTheDesign) {
   const Schedule schedule = named("1f1b", 4, 8);
 
-  const auto json = schedule_json(schedule, {}, simulate(schedule));
+  const nlohmann::json json = schedule_json(schedule, {}, simulate(schedule));
 
   EXPECT_EQ(json["schedule"], "1f1b");
   EXPECT_EQ(json["workers"], 4);
@@ -44,18 +38,19 @@ TEST(ScheduleJson, StatesTheFiguresOfTheDesign) {
   EXPECT_EQ(json["microbatches"], 8);
   EXPECT_EQ(json["split_backward"], false);
   EXPECT_EQ(json["discipline"], "ordered");
-  EXPECT_EQ(json["durations"].dump(), R"({"F":1,"B":1,"W":1})");
-  EXPECT_EQ(json["comm"].dump(), "0");
-  EXPECT_EQ(json["makespan"].dump(), "33");
+  EXPECT_EQ(json["durations"], R"({"F": 1, "B": 1, "W": 1})"_json);
+  EXPECT_EQ(json["comm"], 0);
+  EXPECT_EQ(json["makespan"], 33);
+  EXPECT_TRUE(json["makespan"].is_number_integer()) << "written as 33, not as 33.0";
   EXPECT_NEAR(json["bubble_fraction"].get<double>(), 0.2727, 5e-5);
-  EXPECT_EQ(json["peak_activations"].dump(), "[4,3,2,1]");
-  EXPECT_EQ(json["received"]["activations"].dump(), "[0,8,8,8]");
-  EXPECT_EQ(json["received"]["gradients"].dump(), "[8,8,8,0]");
-  EXPECT_EQ(json["received"]["weights"].dump(), "[0,0,0,0]");
+  EXPECT_EQ(json["peak_activations"], "[4, 3, 2, 1]"_json);
+  EXPECT_EQ(json["received"]["activations"], "[0, 8, 8, 8]"_json);
+  EXPECT_EQ(json["received"]["gradients"], "[8, 8, 8, 0]"_json);
+  EXPECT_EQ(json["received"]["weights"], "[0, 0, 0, 0]"_json);
   ASSERT_EQ(json["ops"].size(), 4U);
   EXPECT_EQ(json["ops"][0].size(), 16U);
-  EXPECT_EQ(json["ops"][0][0].dump(),
-            R"({"op":"F","stage":0,"microbatch":0,"start":0,"end":1,"weights_from":0})");
+  EXPECT_EQ(json["ops"][0][0],
+            R"({"op": "F", "stage": 0, "microbatch": 0, "start": 0, "end": 1, "weights_from": 0})"_json);
   EXPECT_EQ(json["ops"][3][1]["op"], "BW");
   EXPECT_EQ(json["ops"][3][1]["end"], 6);
   EXPECT_FALSE(json.contains("stage_graph"));
@@ -95,7 +90,7 @@ TEST(ScheduleJson, RoundTripsEveryCost) {
       "s");
 
   EXPECT_EQ(schedule_json(read.schedule, read.costs, simulate(read.schedule, read.costs)), json);
-  EXPECT_EQ(json["received_bytes"]["activations"].dump(), "[0,30]");
+  EXPECT_EQ(json["received_bytes"]["activations"], std::vector<int>({0, 30}));
 }
 
 TEST(ScheduleJson, RoundTripsTheWorkersOfARank) {
@@ -441,7 +436,7 @@ TEST(TraceJson, CountsMicrosecondsFromTheFirstStart) {
   for (Span& span : timeline.spans) span = {span.start + 100, span.end + 100};
   const TracedRun run{"measured", &schedule, &timeline};
 
-  const auto trace = trace_json({&run, 1}, 1e6);
+  const nlohmann::json trace = trace_json({&run, 1}, 1e6);
 
   const auto& events = trace["traceEvents"];
   const auto job =
@@ -449,7 +444,7 @@ TEST(TraceJson, CountsMicrosecondsFromTheFirstStart) {
   ASSERT_NE(job, events.end());
   EXPECT_EQ((*job)["ts"], 3e6);
   EXPECT_EQ((*job)["dur"], 2e6);
-  EXPECT_EQ((*job)["args"].dump(), R"({"stage":1,"microbatch":1,"pass":"BW","weights_from":1})");
+  EXPECT_EQ((*job)["args"], R"({"stage": 1, "microbatch": 1, "pass": "BW", "weights_from": 1})"_json);
 }
 
 TEST(TraceJson, HasAnArrowForEachResultOfAnotherWorker) {

@@ -19,6 +19,7 @@
 #include "starpipe/plan/registry/registry.hpp"
 #include "starpipe/plan/schedule/check.hpp"
 #include "starpipe/plan/simulate/simulate.hpp"
+#include "support/message_of.hpp"
 
 namespace starpipe::plan {
 namespace {
@@ -201,13 +202,8 @@ TEST(NamedSchedules, InterleavedTakesAnyChunksPerWorker) {
 }
 
 TEST(NamedSchedules, RefuseWhatTheyHaveNoAnswerTo) {
-  const auto refusal = [](const std::string& name, const ScheduleRequest& wanted) -> std::string {
-    try {
-      make_schedule(name, wanted);
-    } catch (const InputError& error) {
-      return error.what();
-    }
-    return "accepted";
+  const auto refusal = [](const std::string& name, const ScheduleRequest& wanted) {
+    return message_of([&] { make_schedule(name, wanted); });
   };
   ScheduleRequest stages = request(4, 8);
   stages.graph = StageGraph::chain(6);

@@ -13,6 +13,7 @@
 #include "starpipe/base/error.hpp"
 #include "starpipe/plan/schedule/check.hpp"
 #include "starpipe/plan/simulate/simulate.hpp"
+#include "support/message_of.hpp"
 
 namespace starpipe::plan {
 namespace {
@@ -127,15 +128,6 @@ TEST_P(JobTimesTest, EqualTheCostsWhenTheySayTheSame) {
   }
 }
 
-std::string message_of(const Schedule& schedule, const JobTimes& times) {
-  try {
-    simulate(schedule, {}, times);
-  } catch (const InputError& error) {
-    return error.what();
-  }
-  return "no error";
-}
-
 TEST(JobTimes, ThatAreWrongAreRefused) {
   ScheduleSpec spec;
   spec.name = "two";
@@ -143,14 +135,15 @@ TEST(JobTimes, ThatAreWrongAreRefused) {
   spec.priority = [](const Job& job) { return job.microbatch; };
   spec.microbatches = 2;
   const Schedule schedule(spec);
-  EXPECT_EQ(message_of(schedule, {.duration = {1, 2}}),
-            "durations of 2 jobs, the schedule has 4 job numbers");
-  EXPECT_EQ(message_of(schedule, {.transfer = {1}}),
-            "transfer times of 1 jobs, the schedule has 4 job numbers");
-  EXPECT_EQ(message_of(schedule, {.duration = {1, 1, -1, 1}}),
+  const auto refusal = [&](const JobTimes& times) {
+    return message_of([&] { simulate(schedule, {}, times); });
+  };
+  EXPECT_EQ(refusal({.duration = {1, 2}}), "durations of 2 jobs, the schedule has 4 job numbers");
+  EXPECT_EQ(refusal({.transfer = {1}}), "transfer times of 1 jobs, the schedule has 4 job numbers");
+  EXPECT_EQ(refusal({.duration = {1, 1, -1, 1}}),
             "durations of F(0,1) must be at least 0 and less than 1e+100, got -1");
   const double nan = std::numeric_limits<double>::quiet_NaN();
-  EXPECT_EQ(message_of(schedule, {.transfer = {0, nan, 0, 0}}),
+  EXPECT_EQ(refusal({.transfer = {0, nan, 0, 0}}),
             "transfer times of BW(0,0) must be at least 0 and less than 1e+100, got nan");
 }
 

@@ -7,6 +7,7 @@
 #include "starpipe/base/error.hpp"
 #include "starpipe/model/network.hpp"
 #include "starpipe/plan/registry/registry.hpp"
+#include "support/message_of.hpp"
 
 namespace starpipe::runtime {
 namespace {
@@ -30,13 +31,10 @@ std::string refusal(const Sizes& sizes) {
   const model::Network network = model::build_network(config, sizes.microbatch_size, 2);
   const plan::Schedule schedule =
       plan::make_schedule("1f1b", {.workers = 2, .microbatches = 2, .graph = network.graph});
-  try {
+  return message_of([&] {
     check_data_sizes(TaskGraph(schedule, network, {.kind = "sgd"}), schedule, network,
                      WorkerMap(2, sizes.ranks));
-  } catch (const InputError& error) {
-    return error.what();
-  }
-  return {};
+  });
 }
 
 TEST(DataSizes, FitOrAreRefused) {

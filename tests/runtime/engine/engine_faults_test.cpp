@@ -9,6 +9,7 @@
 #include "runtime/engine/engine_run.hpp"
 #include "runtime/host/agreement.hpp"
 #include "starpipe/base/index.hpp"
+#include "support/message_of.hpp"
 
 namespace starpipe::runtime {
 namespace {
@@ -60,12 +61,9 @@ std::string failure(const Schedule& schedule, const model::Network& network,
                     const std::vector<Floats>& parameters, const model::Dataset& data,
                     NonFinitePolicy policy = NonFinitePolicy::stop) {
   Engine engine(*session, schedule, network, sgd, parameters, patient, nullptr, policy);
-  try {
+  return message_of<RunFailure>([&] {
     for (int step = 0; step < 2; ++step) engine.run_step(step, data);
-  } catch (const RunFailure& ended) {
-    return ended.what();
-  }
-  return "";
+  });
 }
 
 /// Parameters of linear layers, all weights and all biases of a stage being equal.

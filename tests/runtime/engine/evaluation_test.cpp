@@ -19,6 +19,7 @@
 #include "runtime/report/report.hpp"
 #include "runtime/started_mpi.hpp"
 #include "starpipe/plan/schedule/schedule.hpp"
+#include "support/message_of.hpp"
 
 namespace starpipe::runtime {
 namespace {
@@ -303,16 +304,13 @@ TEST(Evaluation, FailuresNameTheirPlace) {
   const auto validation = validation_for(network);
   const Unreadable unreadable(*validation);
   const Schedule schedule = plan::make_schedule("1f1b", {.workers = workers, .microbatches = 4});
-  const auto failure = [&](std::vector<Floats> parameters, const model::Dataset& evaluated) -> std::string {
-    try {
+  const auto failure = [&](std::vector<Floats> parameters, const model::Dataset& evaluated) {
+    return message_of<RunFailure>([&] {
       Engine engine(*session, schedule, network, adamw, parameters, config, nullptr, NonFinitePolicy::stop,
                     5);
       engine.run_step(0, *data);
       engine.evaluate(1, evaluated);
-    } catch (const RunFailure& error) {
-      return error.what();
-    }
-    return "";
+    });
   };
   EXPECT_EQ(failure(start_values(network), *validation), "");
   EXPECT_EQ(failure(start_values(network), unreadable), "the evaluation after step 1: a file");

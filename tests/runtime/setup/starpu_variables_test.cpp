@@ -7,6 +7,7 @@
 #include "base/environment.hpp"
 #include "runtime/setup/run_checks.hpp"
 #include "starpipe/base/error.hpp"
+#include "support/message_of.hpp"
 
 namespace starpipe::runtime {
 namespace {
@@ -14,12 +15,7 @@ namespace {
 /// The message for one variable; empty when its value is accepted.
 std::string problem(const char* name, const char* value) {
   const ScopedVariable variable(name, value);
-  try {
-    check_starpu_variables(Topology("core:8 pu:2"));
-  } catch (const InputError& error) {
-    return error.what();
-  }
-  return "";
+  return message_of([&] { check_starpu_variables(Topology("core:8 pu:2")); });
 }
 
 TEST(StarpuVariables, WholeNumbers) {
