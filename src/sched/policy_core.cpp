@@ -146,7 +146,7 @@ std::optional<int> PolicyCore::start(int worker_id) {
   return woken;
 }
 
-void PolicyCore::wait(int worker_id, std::chrono::microseconds max) {
+bool PolicyCore::wait(int worker_id, std::chrono::microseconds max) {
   if (void (*const idle)() = when_idle_) idle();
   Worker& worker = *workers_[index(worker_id)];
   const struct Waits {
@@ -158,10 +158,10 @@ void PolicyCore::wait(int worker_id, std::chrono::microseconds max) {
   // waits between jobs.
   const auto now = std::chrono::steady_clock::now;
   for (const auto end = now() + std::min(max, awake); now() < end; std::this_thread::yield()) {
-    if (worker.was_pushed.load(std::memory_order_acquire)) return;
+    if (worker.was_pushed.load(std::memory_order_acquire)) return true;
   }
   std::unique_lock lock(worker.mutex);
-  worker.pushed.wait_for(lock, max, [&worker] { return worker.was_pushed.load(); });
+  return worker.pushed.wait_for(lock, max, [&worker] { return worker.was_pushed.load(); });
 }
 
 // Only the worker's own thread removes tasks, so a task that is found here is still there afterwards.

@@ -139,7 +139,7 @@ class Stress {
       const PolicyCore::Task task = core_.pop(worker);
       if (task == nullptr) {
         if (ready > 0) ++at(worker).refusals;
-        if (sleep(worker)) continue;
+        if (core_.wait(worker, longest_sleep)) continue;
         stuck_ = true;
         jobs_left_ = 0;
         jobs_left_.notify_all();
@@ -158,13 +158,6 @@ class Stress {
       if (--unfinished_ > 0) continue;
       for (int w = 0; w < schedule_.workers(); ++w) core_.push(w, tasks_[last(w)], std::nullopt);
     }
-  }
-
-  /// False when nobody woke the worker.
-  bool sleep(int worker) {
-    const auto before = std::chrono::steady_clock::now();
-    core_.wait(worker, longest_sleep);
-    return std::chrono::steady_clock::now() - before < longest_sleep;
   }
 
   void run_job(int worker, JobId id) {

@@ -368,19 +368,19 @@ TEST(PolicyCore, WaitEndsWhenAFreeTaskIsTheWorkersToTake) {
   PolicyCore core(2, always);
   for (const int w : {0, 1}) EXPECT_EQ(core.pop(w), nullptr);
   const int first = core.push_free(tasks[0], 0).value();
-  core.wait(first, std::chrono::minutes(1));  // pushed before it waits: must not sleep
+  EXPECT_TRUE(core.wait(first, std::chrono::minutes(1)));  // pushed before it waits: must not sleep
   const int second = core.push_free(tasks[1], 0).value();
   EXPECT_NE(first, second);
-  core.wait(second, std::chrono::minutes(1));
+  EXPECT_TRUE(core.wait(second, std::chrono::minutes(1)));
   EXPECT_NE(core.pop(second), nullptr);
 }
 
 TEST(PolicyCore, SaysThatAWorkerIsIdle) {
   static int idle = 0;
   PolicyCore core(1, always);
-  core.wait(0, std::chrono::microseconds(1));
+  EXPECT_FALSE(core.wait(0, std::chrono::microseconds(1)));
   core.call_when_idle([] { ++idle; });
-  core.wait(0, std::chrono::microseconds(1));
+  EXPECT_FALSE(core.wait(0, std::chrono::microseconds(1)));
   EXPECT_EQ(idle, 1);
 }
 

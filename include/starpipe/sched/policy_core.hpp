@@ -117,10 +117,10 @@ class PolicyCore {
   [[nodiscard]] std::optional<int> start(int worker);
   /// `idle`: `wait` calls it first, on the worker's thread, while no lock is held. Null: nothing is called.
   void call_when_idle(void (*idle)()) { when_idle_ = idle; }
-  /// Waits until a task is pushed that `worker` may run, for at most `max`. At first the thread yields its
-  /// core in a loop, then it sleeps. Other threads must be able to push to the worker meanwhile: call it
-  /// after starpu_worker_relax_on().
-  void wait(int worker, std::chrono::microseconds max);
+  /// Waits until a task is pushed that `worker` may run, for at most `max`, and returns false if none was. At
+  /// first the thread yields its core in a loop, then it sleeps. Other threads must be able to push to the
+  /// worker meanwhile: call it after starpu_worker_relax_on().
+  bool wait(int worker, std::chrono::microseconds max);
   /// Notes that a job that `pop(worker)` returned has ended.
   void finish(int worker, plan::JobId job);
 

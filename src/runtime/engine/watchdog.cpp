@@ -10,7 +10,6 @@
 #include <fmt/format.h>
 
 #include "base/environment.hpp"
-#include "runtime/host/clock.hpp"
 #include "starpipe/base/index.hpp"
 
 namespace starpipe::runtime {
@@ -32,8 +31,8 @@ Watchdog::Watchdog(double timeout, int rank, int ranks, WatchdogCalls calls)
       rank_(rank),
       calls_(std::move(calls)),
       statuses_(index(ranks)),
-      received_at_(statuses_.size(), clock_seconds()),
-      last_progress_(clock_seconds()),
+      received_at_(statuses_.size(), calls_.now()),
+      last_progress_(calls_.now()),
       thread_([this](const std::stop_token& stop) { watch(stop); }) {}
 
 void Watchdog::note(int rank, const RankStatus& status, double now) {
@@ -103,7 +102,7 @@ void Watchdog::watch(const std::stop_token& stop) {
   std::unique_lock lock(mutex_);
   while (!stop.stop_requested()) {
     wake_.wait_for(lock, stop, interval, [] { return false; });
-    const double now = clock_seconds();
+    const double now = calls_.now();
     const RankStatus mine = calls_.status();
     note(rank_, mine, now);
     for (const auto& [rank, status] : calls_.receive()) note(rank, status, now);

@@ -17,6 +17,7 @@
 
 #include "runtime/engine/task_graph.hpp"
 #include "runtime/engine/task_progress.hpp"
+#include "runtime/host/clock.hpp"
 #include "runtime/host/mpi.hpp"
 #include "runtime/host/worker_map.hpp"
 #include "runtime/session/session.hpp"
@@ -34,6 +35,7 @@ struct WatchdogCalls {
   std::function<std::string(std::span<const RankNews> news, const NewsLimits& limits)> explain;
   /// Ends the run with the message. If it returns, the watchdog calls it again.
   std::function<void(const std::string&)> end_run;
+  std::function<double()> now = clock_seconds;
 };
 
 /// Owns a thread that ends a run in which no rank makes progress for too long: StarPU and MPI wait without

@@ -33,7 +33,11 @@ class TwoRanks {
     mine_.step = other_.step = 7;
   }
   WatchdogCalls calls() {
-    return {.status = [this] { return locked(mine_); },
+    return {.status =
+                [this] {
+                  ++checks_;
+                  return locked(mine_);
+                },
             .send = [this](const RankStatus&) { ++sent_; },
             .receive = [this]() -> std::vector<std::pair<int, RankStatus>> {
               if (silent_) return {};
@@ -45,7 +49,14 @@ class TwoRanks {
                 [this](const std::string& message) {
                   const std::scoped_lock lock(mutex_);
                   if (ends_++ == 0) message_ = message;
-                }};
+                },
+            .now = [this] { return now_.load(); }};
+  }
+  /// Lets so many seconds of the watchdog's clock pass, and waits until a check that began later has ended: a
+  /// check reads the clock, then the status of this rank.
+  void pass(double seconds) {
+    now_ = now_ + seconds;
+    for (const int before = checks_; checks_ < before + 3;) std::this_thread::sleep_for(1ms);
   }
   void mine(const auto& change) { set(mine_, change); }
   void other(const auto& change) { set(other_, change); }
@@ -75,12 +86,18 @@ class TwoRanks {
   std::atomic<bool> silent_ = false;
   std::atomic<int> ends_ = 0;
   std::atomic<int> sent_ = 0;
+  std::atomic<int> checks_ = 0;
+  std::atomic<double> now_ = 1000;
 };
 
 TEST(Watchdog, EndsARunInWhichNoRankMakesProgress) {
   TwoRanks ranks(0);
   const Watchdog watchdog(0.1, 0, 2, ranks.calls());
-  while (ranks.ends() == 0) std::this_thread::sleep_for(10ms);
+  ranks.pass(0);
+  ranks.pass(0.09);
+  EXPECT_EQ(ranks.ends(), 0);
+  ranks.pass(0.02);
+  EXPECT_GT(ranks.ends(), 0);
   EXPECT_THAT(ranks.message(), StartsWith("no rank has made progress for 0.1 s in step 8 (runtime.timeout)"));
   EXPECT_THAT(ranks.message(), HasSubstr("Who waits for whom:\n2"));
   EXPECT_GT(ranks.sent(), 0);
@@ -90,7 +107,8 @@ TEST(Watchdog, LeavesAloneARunThatIsBetweenSteps) {
   TwoRanks ranks(0);
   ranks.mine([](RankStatus& status) { status.phase = StepPhase::outside; });
   const Watchdog watchdog(0.2, 0, 2, ranks.calls());
-  std::this_thread::sleep_for(600ms);
+  ranks.pass(0);
+  ranks.pass(100);
   EXPECT_EQ(ranks.ends(), 0);
 }
 
@@ -101,10 +119,14 @@ TEST(Watchdog, EndsARunWithASilentRankAfterTheLastStep) {
   ranks.mine(leave);
   ranks.other(leave);
   const Watchdog watchdog(0.4, 0, 2, ranks.calls());
-  std::this_thread::sleep_for(800ms);
+  ranks.pass(0);
+  ranks.pass(100);
   EXPECT_EQ(ranks.ends(), 0);
   ranks.silence_other();
-  while (ranks.ends() == 0) std::this_thread::sleep_for(10ms);
+  ranks.pass(0.3);
+  EXPECT_EQ(ranks.ends(), 0);
+  ranks.pass(0.2);
+  EXPECT_GT(ranks.ends(), 0);
   EXPECT_THAT(ranks.message(),
               StartsWith("a rank has been silent for more than 0.4 s after step 8 (runtime.timeout)"));
 }
@@ -115,11 +137,16 @@ TEST(Watchdog, CountsTasksOfAllRanks) {
     TwoRanks ranks(0);
     const auto end_task = [](RankStatus& status) { ++status.ended; };
     const Watchdog watchdog(1, 0, 2, ranks.calls());
-    for (int task = 0; task < 26; ++task) {
-      std::this_thread::sleep_for(50ms);
+    ranks.pass(0);
+    for (int task = 0; task < 5; ++task) {
+      ranks.pass(0.9);
       here ? ranks.mine(end_task) : ranks.other(end_task);
+      ranks.pass(0);
     }
+    ranks.pass(0.9);
     EXPECT_EQ(ranks.ends(), 0) << "here: " << here;
+    ranks.pass(0.2);
+    EXPECT_GT(ranks.ends(), 0) << "here: " << here;
   }
 }
 
@@ -132,34 +159,40 @@ TEST(Watchdog, CountsATaskThatRunsForAtMostTenTimeouts) {
         status.running_for = seconds;
       };
     };
-    here ? ranks.mine(run(0.5)) : ranks.other(run(0.5));
+    here ? ranks.mine(run(1.9)) : ranks.other(run(1.9));
     const Watchdog watchdog(0.2, 0, 2, ranks.calls());
-    std::this_thread::sleep_for(600ms);
+    ranks.pass(0);
+    ranks.pass(10);
     EXPECT_EQ(ranks.ends(), 0) << "here: " << here;
     here ? ranks.mine(run(2.1)) : ranks.other(run(2.1));
-    while (ranks.ends() == 0) std::this_thread::sleep_for(10ms);
+    ranks.pass(0.3);
+    EXPECT_GT(ranks.ends(), 0) << "here: " << here;
   }
 }
 
 TEST(Watchdog, CountsAnEmulatedTransferThatLastsForAtMostTenTimeouts) {
   TwoRanks ranks(0);
-  ranks.other([](RankStatus& status) { status.transfer_for = 0.5; });
+  ranks.other([](RankStatus& status) { status.transfer_for = 1.9; });
   const Watchdog watchdog(0.2, 0, 2, ranks.calls());
-  std::this_thread::sleep_for(600ms);
+  ranks.pass(0);
+  ranks.pass(10);
   EXPECT_EQ(ranks.ends(), 0);
   ranks.other([](RankStatus& status) { status.transfer_for = 2.1; });
-  while (ranks.ends() == 0) std::this_thread::sleep_for(10ms);
+  ranks.pass(0.3);
+  EXPECT_GT(ranks.ends(), 0);
 }
 
 // The rank that ends the run is silent until the launcher has ended it.
 TEST(Watchdog, AHigherRankGivesTheLowestOneTimeToEndTheRun) {
   TwoRanks ranks(1);
   const Watchdog watchdog(0.2, 1, 2, ranks.calls());
-  std::this_thread::sleep_for(250ms);
+  ranks.pass(0);
+  ranks.pass(0.25);
   ranks.silence_other();
-  std::this_thread::sleep_for(900ms);
+  ranks.pass(1.4);
   EXPECT_EQ(ranks.ends(), 0);
-  while (ranks.ends() == 0) std::this_thread::sleep_for(10ms);
+  ranks.pass(0.2);
+  EXPECT_GT(ranks.ends(), 0);
 }
 
 // That a task ran there is old news.
@@ -167,20 +200,24 @@ TEST(Watchdog, ARankThatIsSilentMakesNoProgress) {
   TwoRanks ranks(0);
   ranks.other([](RankStatus& status) { status.running = 3; });
   const Watchdog watchdog(0.2, 0, 2, ranks.calls());
-  std::this_thread::sleep_for(300ms);
+  ranks.pass(0);
+  ranks.pass(0.3);
   EXPECT_EQ(ranks.ends(), 0);
   ranks.silence_other();
-  while (ranks.ends() == 0) std::this_thread::sleep_for(10ms);
+  ranks.pass(0.3);
+  EXPECT_GT(ranks.ends(), 0);
 }
 
 TEST(Watchdog, TheLowestRankSpeaksUnlessItIsSilent) {
   for (const bool silent : {false, true}) {
     TwoRanks ranks(1);
     if (silent) ranks.silence_other();
-    const auto start = std::chrono::steady_clock::now();
     const Watchdog watchdog(0.2, 1, 2, ranks.calls());
-    while (ranks.ends() == 0) std::this_thread::sleep_for(10ms);
-    EXPECT_EQ(std::chrono::steady_clock::now() - start < 2s, silent);
+    ranks.pass(0);
+    ranks.pass(2.1);
+    EXPECT_EQ(ranks.ends() > 0, silent);
+    ranks.pass(0.2);
+    EXPECT_GT(ranks.ends(), 0);
   }
 }
 

@@ -32,9 +32,9 @@ void send_when_accepted() {
   kill(getpid(), SIGTERM);
 }
 
-// Rank 1 is as one that a signal to all ranks has ended before it accepts requests: rank 0 would wait for it
-// for ever.
-TEST(SignalRequests, ASignalThatHasEndedARankEndsThoseThatWaitForIt) {
+// Rank 1 is as a rank that a signal to all ranks has ended before it accepts requests: rank 0 would wait for
+// it indefinitely. A process accepts requests once, so this is the only test.
+TEST(SignalRequests, EndARankThatWaitsForAnEndedOneAndStayRequestsOtherwise) {
   const Mpi& mpi = *testing::mpi;
   std::signal(SIGTERM, end);
   std::jthread sender;
@@ -42,19 +42,21 @@ TEST(SignalRequests, ASignalThatHasEndedARankEndsThoseThatWaitForIt) {
   if (mpi.rank() == 1) MPI_Recv(nullptr, 0, MPI_INT, 0, 0, mpi.comm(), MPI_STATUS_IGNORE);
   accept_signal_requests(mpi, SIGUSR1);
   EXPECT_EQ(is_ended, mpi.rank() == 0);
-}
-
-// The test above has been the only one on rank 0 that changes what SIGTERM does: it is as before there.
-TEST(SignalRequests, StayUntilTheProcessEnds) {
-  if (testing::mpi->rank() == 0) return;
-  std::raise(SIGTERM);
-  std::raise(SIGTERM);  // the same one, from another process
-  std::raise(SIGUSR1);
-  EXPECT_EQ(take_signal_requests(), SignalRequest::both);
-  EXPECT_EQ(take_signal_requests(), SignalRequest::none);
+  EXPECT_EQ(take_signal_requests(), mpi.rank() == 0 ? SignalRequest::stop : SignalRequest::none);
   EXPECT_TRUE(is_request(SIGTERM));
   EXPECT_TRUE(is_request(SIGUSR1));
   EXPECT_FALSE(is_request(SIGINT));
+  std::raise(SIGUSR1);
+  std::raise(SIGUSR1);  // the same one, from another process
+  EXPECT_EQ(take_signal_requests(), SignalRequest::checkpoint);
+  if (mpi.rank() == 1) {
+    std::raise(SIGUSR1);
+    std::raise(SIGTERM);
+    std::raise(SIGTERM);
+    EXPECT_EQ(take_signal_requests(), SignalRequest::stop);
+    EXPECT_FALSE(is_ended);
+  }
+  EXPECT_EQ(take_signal_requests(), SignalRequest::none);
 }
 
 }  // namespace
