@@ -18,7 +18,7 @@ import time
 import unittest
 import zlib
 
-from support import LAUNCHER_RANKS, CommandTest
+from support import LAUNCHER_RANKS, CommandTest, wait_until
 
 LAUNCHER = []
 # What differs from run to run in the lines of --metrics.
@@ -448,11 +448,9 @@ class Faults(CheckpointTest):
         return job
 
     def wait_for(self, job, holds):
-        give_up = time.monotonic() + 60
-        while not holds():
-            self.assertIsNone(job.poll(), self.read("log"))
-            self.assertLess(time.monotonic(), give_up, self.read("log"))
-            time.sleep(0.02)
+        held = wait_until(lambda: job.poll() is not None or holds())
+        self.assertIsNone(job.poll(), self.read("log"))
+        self.assertTrue(held, self.read("log"))
 
     def steps(self):
         """Of the lines that --metrics has written."""

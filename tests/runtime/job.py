@@ -5,9 +5,12 @@ import pathlib
 import re
 import signal
 import subprocess
+import sys
 import tempfile
-import time
 import unittest
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent / "support"))
+from waiting import wait_until  # noqa: E402
 
 RANK_VARIABLES = ("PMI_RANK", "PMIX_RANK", "SLURM_PROCID")
 
@@ -87,11 +90,13 @@ class JobTest(unittest.TestCase):
     def train(self, *arguments):
         self.start(str(self.config), self.binary, "train", str(self.config), "--report", str(self.path / "report.json"),
                    *arguments)
-        give_up = time.monotonic() + 90
-        while not re.search(r"^step .*1/", self.output(), re.MULTILINE):
-            self.assertIsNone(self.job.poll(), self.output())
-            self.assertLess(time.monotonic(), give_up, "no step in 90 s\n" + self.output())
-            time.sleep(0.05)
+        self.wait_for(lambda: re.search(r"^step .*1/", self.output(), re.MULTILINE))
+
+    def wait_for(self, holds):
+        """Waits until `holds()` while the job runs."""
+        held = wait_until(lambda: holds() or self.job.poll() is not None, seconds=100)
+        self.assertIsNone(self.job.poll(), self.output())
+        self.assertTrue(held, "no progress in 100 s\n" + self.output())
 
     def pids_of(self, rank):
         """For a rank: (the process that the launcher started, its child, which works)."""
@@ -106,8 +111,5 @@ class JobTest(unittest.TestCase):
         except subprocess.TimeoutExpired:
             self.fail(f"the job did not end in {seconds} s:\n{self.output()}")
         self.assertNotEqual(status, 0, self.output())
-        give_up = time.monotonic() + 10
-        while processes(self.marker) and time.monotonic() < give_up:
-            time.sleep(0.05)
-        self.assertEqual(processes(self.marker), {}, "left running")
+        self.assertTrue(wait_until(lambda: not processes(self.marker), seconds=10), "left running")
         self.assertEqual(sorted(p.name for p in self.path.iterdir()), ["job.yaml", "log"], "left behind")

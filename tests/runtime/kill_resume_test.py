@@ -21,10 +21,9 @@ import shutil
 import signal
 import subprocess
 import tempfile
-import time
 import zlib
 
-from job import default_signals, processes
+from job import default_signals, processes, wait_until
 
 STEPS = 60
 CONFIG = f"""
@@ -104,9 +103,7 @@ class Run:
 
     def wait(self, seconds, done=lambda: False):
         """Waits until `done` or the end of the job."""
-        give_up = time.monotonic() + seconds
-        while not done() and self.job.poll() is None and time.monotonic() < give_up:
-            time.sleep(0.002)
+        wait_until(lambda: done() or self.job.poll() is not None, seconds, pause=0.002)
 
     def metrics_changed(self):
         return self.metrics.exists() and self.metrics.stat().st_mtime_ns
@@ -127,11 +124,9 @@ class Run:
     def expect_end(self):
         """Waits for the end of all processes; they have a minute."""
         self.wait(60)
-        give_up = time.monotonic() + 60
-        while (left := processes(str(self.config))) and time.monotonic() < give_up:
-            time.sleep(0.01)
-        if self.job.poll() is None or left:
-            for pid in left:
+        ended = wait_until(lambda: not processes(str(self.config)))
+        if self.job.poll() is None or not ended:
+            for pid in processes(str(self.config)):
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGKILL)
             self.job.kill()
@@ -191,12 +186,8 @@ class Stress:
 
     def train_reference(self):
         self.reference = run = self.new_run("reference")
-        began = time.monotonic()
         run.start(2)
-        run.wait(120, lambda: lines_of(run.metrics) > 0)
-        self.start_seconds = time.monotonic() - began
         run.wait(120)
-        self.train_seconds = time.monotonic() - began - self.start_seconds
         run.expect_end()
         require(run.job.returncode == 0, f"status {run.job.returncode}\n{run.output()}")
         require(len(records(run.metrics)) == STEPS, "the first run has not written all its metrics")
@@ -205,10 +196,12 @@ class Stress:
         """Kills at a random moment of the start, or after a step."""
         in_start = self.chance.random() < 0.25
         if in_start:
-            run.wait(self.chance.uniform(0, 1.2 * self.start_seconds))
+            run.wait(self.chance.uniform(0, 0.5))
         else:
             run.wait(120, lambda: run.metrics_changed() != changed)
-            run.wait(self.chance.uniform(0, 0.5 * self.train_seconds))
+            steps = lines_of(run.metrics) + self.chance.randrange(STEPS // 2)
+            run.wait(120, lambda: lines_of(run.metrics) >= steps)
+            run.wait(self.chance.uniform(0, 0.01))
         if run.job.poll() is None:
             self.counts[run.kill_some(self.chance)] += 1
             self.counts["kills"] += 1

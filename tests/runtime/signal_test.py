@@ -15,7 +15,7 @@ import tempfile
 import time
 import unittest
 
-from job import CONFIG, JobTest, default_signals, processes, read
+from job import CONFIG, JobTest, default_signals, processes, read, wait_until
 
 STARPIPE, PLUGIN, *LAUNCHER = sys.argv[1:]
 ASKED = signal.SIGUSR1, signal.SIGTERM, signal.SIGINT
@@ -118,10 +118,7 @@ class OfARun(JobTest):
             self.skipTest("this launcher has no process of its own on the host")
         ranks = {pid for rank in range(2) for pid in self.pids_of(rank)}
         os.kill(proxy, signal.SIGKILL)
-        give_up = time.monotonic() + 15
-        while ranks & set(processes(self.marker)) and time.monotonic() < give_up:
-            time.sleep(0.05)
-        self.assertEqual(ranks & set(processes(self.marker)), set(), "left running")
+        self.assertTrue(wait_until(lambda: not ranks & set(processes(self.marker)), seconds=15), "left running")
 
     def test_a_run_in_the_background(self):
         """Its shell, in a Slurm job, ends before it does."""
@@ -133,10 +130,7 @@ class OfARun(JobTest):
         with log.open("wb") as out:
             subprocess.run(command, env={**os.environ, "SLURM_PROCID": "0"}, stdin=subprocess.DEVNULL, stdout=out, stderr=out,
                            check=True)
-        give_up = time.monotonic() + 60
-        while not report.exists() and time.monotonic() < give_up:
-            time.sleep(0.05)
-        self.assertTrue(report.exists(), log.read_text())
+        self.assertTrue(wait_until(report.exists), log.read_text())
 
     def test_without_a_launcher(self):
         for number in ASKED:
@@ -211,28 +205,21 @@ class OfOtherCommands(JobTest):
                                             preexec_fn=default_signals)
             self.addCleanup(self.job.wait)
             self.addCleanup(self.job.kill)
-            give_up = time.monotonic() + 100
-            while not ready(scratch):
-                self.assertIsNone(self.job.poll(), self.output())
-                self.assertLess(time.monotonic(), give_up, self.output())
-                time.sleep(0.02)
+            self.wait_for(lambda: ready(scratch))
             os.kill(self.job.pid, number)
             self.assertEqual(self.job.wait(10), 128 + number, self.output())
             self.assertRegex(self.output(), rf"^starpipe: ended by signal {number.value} \(.+\)\n$")
-            give_up = time.monotonic() + 10
-            while users_of(scratch) and time.monotonic() < give_up:
-                time.sleep(0.05)
-            self.assertEqual(users_of(scratch), [], "left running")
+            self.assertTrue(wait_until(lambda: not users_of(scratch), seconds=10), "left running")
             self.assertEqual(list(scratch.iterdir()), [], "left behind")
 
-    def running(self, seconds):
-        """Holds when the command has run for that long."""
-        start = time.monotonic()
-        return lambda _: time.monotonic() > start + seconds
+    def computing(self, _):
+        """Holds when the process has used half a second of CPU time, of which its start takes a tenth."""
+        fields = read(f"/proc/{self.job.pid}/stat").rpartition(b")")[2].split()
+        return fields and (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK") > 0.5
 
     def test_search(self):
         for number in ASKED:
-            self.check(number, self.running(1), *SEARCH, "--budget=60", "-o", self.path / "found.json")
+            self.check(number, self.computing, *SEARCH, "--budget=60", "-o", self.path / "found.json")
         self.assertFalse((self.path / "found.json").exists())
 
     def test_search_on_ranks(self):
@@ -246,7 +233,7 @@ class OfOtherCommands(JobTest):
 
     def test_simulate(self):
         self.config.write_text(CONFIG.replace("microbatches: 4", "microbatches: 200000"))
-        self.check(signal.SIGTERM, self.running(0.5), "simulate", self.config)
+        self.check(signal.SIGTERM, self.computing, "simulate", self.config)
 
     def test_plugin_check(self):
         for number in ASKED:  # while the test prepares a run, and while the run's launcher runs
