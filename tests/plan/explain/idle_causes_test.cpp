@@ -87,44 +87,69 @@ TEST(IdleParts, FillTheTimeBetweenTheJobs) {
   }
 }
 
-/// Each part against the definition of its cause, at its middle.
+/// What the cause of each part says of the jobs holds in the step.
 TEST(IdleParts, HaveTheirCauses) {
   Random random(12);
+  std::map<IdleCause, int> seen;
   for (int round = 0; round < rounds(1500) && !HasFailure(); ++round) {
     const RecordedStep step = random_step(random, false);
     if (!step.prefetch) continue;
+    SCOPED_TRACE(testing::describe(step));
     const auto& spans = step.timeline.spans;
     const auto& ready = step.timeline.ready;
     for (const IdlePart& part : idle_parts(step)) {
       SCOPED_TRACE(std::string(to_string(part.cause)) + " on " + std::to_string(part.worker) + " " +
-                   std::to_string(part.start) + ".." + std::to_string(part.end) + "\n" +
-                   testing::describe(step));
-      const double middle = (part.start + part.end) / 2;
-      const auto& row = step.timeline.order[index(part.worker)];
-      const auto next = std::ranges::find_if(row, [&](JobId id) { return spans[id].start >= part.end; });
-      ASSERT_EQ(part.cause == IdleCause::drain, next == row.end());
-      if (next == row.end()) continue;
-      ASSERT_EQ(part.next, *next);
-      const bool other_ready = std::any_of(next + 1, row.end(), [&](JobId id) { return ready[id] < middle; });
-      const LastInput input = last_input(step.as_run, step.timeline, *next);
-      const double sent = std::max(step.submitted[*next], input.produced);
-      if (ready[*next] < middle) {
+                   std::to_string(part.start) + ".." + std::to_string(part.end));
+      ++seen[part.cause];
+      std::vector<JobId> before;
+      std::vector<JobId> after;
+      for (const JobId id : step.timeline.order[index(part.worker)]) {
+        (spans[id].start >= part.end ? after : before).push_back(id);
+      }
+      ASSERT_EQ(part.cause == IdleCause::drain, after.empty());
+      if (after.empty()) continue;
+      const JobId next = after.front();
+      ASSERT_EQ(part.next, next);
+      std::map<JobId, double> producers;  // on other workers, with their ends
+      step.as_run.for_each_pred(next, [&](JobId id) {
+        if (step.as_run.compute(id) != part.worker) producers[id] = spans[id].end;
+      });
+      const auto has_ended = [&](const auto& producer) { return producer.second <= part.start; };
+      const bool all_ended = std::ranges::all_of(producers, has_ended);
+      const bool another_ready =
+          std::any_of(after.begin() + 1, after.end(), [&](JobId id) { return ready[id] <= part.start; });
+      if (ready[next] <= part.start) {
         EXPECT_EQ(part.cause, IdleCause::runtime);
-      } else if (other_ready) {
-        EXPECT_EQ(part.cause, IdleCause::order);
-        EXPECT_LT(ready[*part.held_back], middle);
-      } else if (input.producer && middle < input.produced) {
-        EXPECT_EQ(part.cause, next == row.begin() ? IdleCause::fill : IdleCause::producer);
-        EXPECT_EQ(spans[*part.producer].end, input.produced);
-        EXPECT_NE(step.as_run.compute(*part.producer), part.worker);
-      } else if (input.from && middle > sent && middle < sent + step.transfer[*next]) {
-        EXPECT_EQ(part.cause, IdleCause::transfer);
-        EXPECT_EQ(part.from, *input.from);
-      } else {
-        EXPECT_EQ(part.cause, IdleCause::runtime);
+        continue;
+      }
+      EXPECT_EQ(part.cause == IdleCause::order, another_ready);
+      switch (part.cause) {
+        case IdleCause::fill:
+        case IdleCause::producer:
+          EXPECT_EQ(part.cause == IdleCause::fill, before.empty());
+          ASSERT_TRUE(part.producer && producers.contains(*part.producer));
+          EXPECT_GE(producers[*part.producer], part.end);
+          break;
+        case IdleCause::transfer:
+          EXPECT_TRUE(all_ended);
+          EXPECT_NE(part.from, part.worker);
+          EXPECT_GT(step.transfer[next], 0);
+          EXPECT_LE(part.end - part.start, step.transfer[next]);
+          break;
+        case IdleCause::order:
+          ASSERT_TRUE(part.held_back && std::ranges::count(after, *part.held_back) == 1);
+          EXPECT_NE(*part.held_back, next);
+          EXPECT_LE(ready[*part.held_back], part.start);
+          break;
+        case IdleCause::runtime:
+          EXPECT_TRUE(all_ended);
+          break;
+        case IdleCause::drain:
+          FAIL() << "a job follows";
       }
     }
   }
+  EXPECT_EQ(seen.size(), idle_cause_count) << "each cause occurs";
 }
 
 /// A simulated run has no runtime, and a greedy one holds nothing back.
