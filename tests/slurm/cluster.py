@@ -17,6 +17,7 @@ left of them at the end is killed.
 import argparse
 import contextlib
 import ctypes
+import itertools
 import os
 import pathlib
 import shutil
@@ -26,6 +27,9 @@ import subprocess
 import sys
 import tempfile
 import time
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent / "support"))
+from waiting import wait_until  # noqa: E402
 
 CANNOT = 77
 PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36
@@ -142,26 +146,28 @@ class Cluster:
             self.start_daemon("slurmd", "-D", "-N", name)
 
     def wait_until_up(self, seconds=60):
-        give_up = time.monotonic() + seconds
-        while True:
+        def is_up():
             idle = subprocess.run(["sinfo", "--noheader", "--states=idle", "--format=%D"], env=self.environment,
                                   capture_output=True, text=True, check=False).stdout
-            if sum(map(int, idle.split())) == len(self.nodes):
-                return
-            if time.monotonic() > give_up or any(daemon.poll() is not None for daemon in self.daemons):
-                logs = "".join(f"== {log.name}\n{log.read_text()[-2000:]}" for log in sorted(self.home.glob("*.log")))
-                sys.exit(f"cluster.py: the nodes did not come up\n{logs}")
-            time.sleep(0.1)
+            return sum(map(int, idle.split())) == len(self.nodes)
+
+        def has_ended():
+            return any(daemon.poll() is not None for daemon in self.daemons)
+
+        if not wait_until(lambda: is_up() or has_ended(), seconds, pause=0.1) or has_ended():
+            logs = "".join(f"== {log.name}\n{log.read_text()[-2000:]}" for log in sorted(self.home.glob("*.log")))
+            sys.exit(f"cluster.py: the nodes did not come up\n{logs}")
 
 
 def end_descendants():
     """First asks them to end, then kills; those that start meanwhile too."""
-    give_up = time.monotonic() + 5
     asked = set()
-    while left := descendants():
+    for pause in itertools.count():
+        if not (left := descendants()):
+            return
         for pid in left:
             with contextlib.suppress(ProcessLookupError):
-                if time.monotonic() > give_up:
+                if pause >= 100:
                     os.kill(pid, signal.SIGKILL)
                 elif pid not in asked:
                     os.kill(pid, signal.SIGTERM)

@@ -15,8 +15,10 @@ import signal
 import subprocess
 import sys
 import tempfile
-import time
 import unittest
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent / "support"))
+from waiting import wait_until  # noqa: E402
 
 SOURCE, STARPIPE = (pathlib.Path(word).resolve() for word in sys.argv[1:])
 TRAIN, COMPARE = "experiments/slurm/train.sbatch", "experiments/slurm/compare.sbatch"
@@ -68,14 +70,18 @@ class Slurm(unittest.TestCase):
 
     def wait(self, job, seconds=240):
         """The exit status of the batch script."""
-        give_up = time.monotonic() + seconds
-        while time.monotonic() < give_up:
-            state = self.run_command("scontrol", "--oneliner", "show", "job", str(job)).stdout
-            if re.search(r" JobState=(COMPLETED|FAILED|CANCELLED) ", state):
-                return int(re.search(r" ExitCode=(\d+):\d+ ", state)[1])
-            time.sleep(0.2)
+        def state():
+            return self.run_command("scontrol", "--oneliner", "show", "job", str(job)).stdout
+
+        def status():
+            shown = state()
+            return re.search(r" JobState=(COMPLETED|FAILED|CANCELLED) ", shown) and re.search(r" ExitCode=(\d+):\d+ ", shown)
+
+        if found := wait_until(status, seconds, pause=0.2):
+            return int(found[1])
+        last = state()
         self.run_command("scancel", str(job))
-        self.fail(f"job {job} did not end in {seconds} s: {state}\n{self.output(job)}")
+        self.fail(f"job {job} did not end in {seconds} s: {last}\n{self.output(job)}")
 
     def results(self, job):
         """Its folder, named in the first line of its output."""
@@ -153,9 +159,7 @@ class Slurm(unittest.TestCase):
     def start_training(self, **variables):
         """A job without end, in its first steps."""
         job = self.submit("sbatch", TRAIN, "--set", "training.steps=1000000", CONFIG="experiments/mlp.yaml", **variables)
-        give_up = time.monotonic() + 120
-        while not re.search(r"^step .*1/", self.output(job), re.M) and time.monotonic() < give_up:
-            time.sleep(0.1)
+        self.assertTrue(wait_until(lambda: re.search(r"^step .*1/", self.output(job), re.M), 120), self.output(job))
         return job
 
     def test_signals_end_the_job(self):
@@ -176,11 +180,8 @@ class Slurm(unittest.TestCase):
         config = self.folder / "chain.yaml"
         config.write_text(re.sub(r"steps: \d+", "steps: 100000000", text))
         job = self.submit("sbatch", "--time=1", "--signal=B:USR1@15", TRAIN, CONFIG="chain.yaml")
-        give_up = time.monotonic() + 150
-        ended = None
-        while not ended and time.monotonic() < give_up:
-            ended = re.search(r"(?m)^starpipe: ended by SIGTERM after step (\d+) of [\s\S]*^not all steps are done", self.output(job))
-            time.sleep(0.2)
+        ended = wait_until(lambda: re.search(
+            r"(?m)^starpipe: ended by SIGTERM after step (\d+) of [\s\S]*^not all steps are done", self.output(job)), 150)
         self.assertTrue(ended, self.output(job))
         steps = int(ended[1]) + 50
         config.write_text(re.sub(r"steps: \d+", f"steps: {steps}", text))  # before Slurm starts the job again
@@ -197,10 +198,11 @@ class Slurm(unittest.TestCase):
         self.wait(job, 60)
         self.assertRegex(self.output(job), r"(?m)^starpipe: ended by SIGTERM after step \d+ of 1000000")
         # On two nodes, which Slurm signals at different times. It kills what has not ended after a while.
-        give_up = time.monotonic() + 30
-        while len(ends := re.findall(r"(?m)^srun: error: .* task \d: (.+)$", self.output(job))) < 2 and time.monotonic() < give_up:
-            time.sleep(0.1)
-        self.assertEqual(ends, ["Exited with exit code 75"] * 2, self.output(job))
+        def ends():
+            return re.findall(r"(?m)^srun: error: .* task \d: (.+)$", self.output(job))
+
+        wait_until(lambda: len(ends()) >= 2, 30)
+        self.assertEqual(ends(), ["Exited with exit code 75"] * 2, self.output(job))
         state = self.run_command("scontrol", "--oneliner", "show", "job", str(job)).stdout
         self.assertRegex(state, r" JobState=CANCELLED .* Restarts=0 ")
         self.assertTrue(list((self.folder / f"results/train-{job}-checkpoints").glob("step-*/manifest.json")))
