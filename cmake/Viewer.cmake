@@ -35,7 +35,7 @@ if(CMAKE_SCRIPT_MODE_FILE)
   file(WRITE "${OUTPUT}" "// SPDX-License-Identifier: Apache-2.0
 #include \"plan/drawing/page.hpp\"
 
-namespace starpipe::plan::detail {
+namespace starpipe::plan {
 namespace {
 
 constexpr char page[] = {
@@ -45,7 +45,7 @@ ${bytes}0};
 
 std::string_view page_template() { return {page, sizeof(page) - 1}; }
 
-}  // namespace starpipe::plan::detail
+}  // namespace starpipe::plan
 ")
   return()
 endif()

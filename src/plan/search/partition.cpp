@@ -127,15 +127,13 @@ bool has_layout(const Partition& partition, int workers, Layout layout) {
          partition.stage_workers == layout_workers(layout, workers, stages / workers);
 }
 
-/// The units of each stage: calls `add(unit)` for each of them between calls of `end_stage()`.
-template <class Add, class EndStage>
-void for_each_stage(const Partition& partition, std::size_t units, Add add, EndStage end_stage) {
-  std::size_t unit = 0;
-  for (std::size_t s = 0; s <= partition.cuts.size(); ++s) {
-    const std::size_t end = s < partition.cuts.size() ? index(partition.cuts[s]) : units;
-    for (; unit < end; ++unit) add(unit);
-    end_stage();
-  }
+/// Returns the units of each stage.
+std::vector<UnitRange> stage_ranges(const Partition& partition, std::size_t units) {
+  std::vector<UnitRange> ranges;
+  int begin = 0;
+  for (const int cut : partition.cuts) ranges.push_back({std::exchange(begin, cut), cut});
+  ranges.push_back({begin, static_cast<int>(units)});
+  return ranges;
 }
 
 }  // namespace
@@ -146,29 +144,14 @@ std::string megatron_stages(std::span<const UnitCosts> units, const Partition& p
     throw InputError(fmt::format("Megatron-LM has stage s on rank s mod {}; the stages are on workers {}",
                                  workers, fmt::join(partition.stage_workers, ", ")));
   }
-  std::vector<std::string> stages(1);
-  int blocks = 0;
-  const auto end_blocks = [&] {
-    if (blocks > 0) stages.back() += blocks == 1 ? "t" : fmt::format("t*{}", blocks);
-    blocks = 0;
-  };
-  for_each_stage(
-      partition, units.size(),
-      [&](std::size_t unit) {
-        if (unit == 0) {
-          stages.back() += "E";
-        } else if (unit + 1 == units.size()) {
-          end_blocks();
-          stages.back() += "L";
-        } else {
-          ++blocks;
-        }
-      },
-      [&] {
-        end_blocks();
-        stages.emplace_back();
-      });
-  stages.pop_back();
+  const auto head = static_cast<int>(units.size()) - 1;
+  std::vector<std::string> stages;
+  for (const auto [begin, end] : stage_ranges(partition, units.size())) {
+    const int blocks = std::min(end, head) - std::max(begin, 1);
+    std::string& stage = stages.emplace_back(begin == 0 ? "E" : "");
+    if (blocks > 0) stage += blocks == 1 ? "t" : fmt::format("t*{}", blocks);
+    if (end > head) stage += "L";
+  }
   return fmt::format("--pipeline-model-parallel-size {}\n--pipeline-model-parallel-layout \"{}\"\n", workers,
                      fmt::join(stages, "|"));
 }
@@ -183,23 +166,16 @@ std::string torchtitan_stages(std::span<const UnitCosts> units, const Partition&
                     "are on workers {}",
                     workers, fmt::join(partition.stage_workers, ", ")));
   }
+  const auto head = static_cast<int>(units.size()) - 1;
   std::vector<std::string> stages;
-  std::vector<std::string> modules;
-  for_each_stage(
-      partition, units.size(),
-      [&](std::size_t unit) {
-        if (unit == 0) {
-          modules.emplace_back("\"tok_embeddings\"");
-        } else if (unit + 1 == units.size()) {
-          modules.insert(modules.end(), {"\"norm\"", "\"output\""});
-        } else {
-          modules.push_back(fmt::format("\"layers.{}\"", unit - 1));
-        }
-      },
-      [&] {
-        stages.push_back(fmt::format("  [{}]", fmt::join(modules, ", ")));
-        modules.clear();
-      });
+  for (const auto [begin, end] : stage_ranges(partition, units.size())) {
+    std::vector<std::string> modules;
+    if (begin == 0) modules.emplace_back("\"tok_embeddings\"");
+    for (int unit = std::max(begin, 1); unit < std::min(end, head); ++unit)
+      modules.push_back(fmt::format("\"layers.{}\"", unit - 1));
+    if (end > head) modules.insert(modules.end(), {"\"norm\"", "\"output\""});
+    stages.push_back(fmt::format("  [{}]", fmt::join(modules, ", ")));
+  }
   const bool several = count > workers;
   const std::string_view note =
       !several ? ""
