@@ -149,7 +149,7 @@ class Embedding final : public CudaLayer {
         outputs_(size_option(spec, "outputs")) {}
 
   void forward(const Context& on, ConstMemory parameters, ConstMemory input, Memory output, Memory stash,
-               std::span<float> /*scratch*/) const noexcept override {
+               FloatView /*scratch*/) const noexcept override {
     keep_input(on, "embedding F", input, stash, rows_ * sizeof(float));
     const T* tokens = parameters.as<T>();
     const T* positions = positions_ ? tokens + table_.tokens * outputs_ : nullptr;
@@ -163,13 +163,12 @@ class Embedding final : public CudaLayer {
   /// Token ids have no gradient: writes zeros.
   void backward_input(const Context& on, ConstMemory /*parameters*/, ConstMemory /*stash*/,
                       ConstMemory /*output_gradient*/, Memory input_gradient,
-                      std::span<float> /*scratch*/) const noexcept override {
+                      FloatView /*scratch*/) const noexcept override {
     check(cudaMemsetAsync(input_gradient.data(), 0, rows_ * sizeof(float), on.stream), "embedding B");
   }
 
   void backward_weights(const Context& on, ConstMemory stash, ConstMemory output_gradient,
-                        std::span<float> parameter_gradient,
-                        std::span<float> /*scratch*/) const noexcept override {
+                        FloatView parameter_gradient, FloatView /*scratch*/) const noexcept override {
     const T* dy = output_gradient.as<T>();
     float* gradients = parameter_gradient.data();
     const Ids ids{stash.as<float>(), table_};
@@ -198,9 +197,7 @@ class Embedding final : public CudaLayer {
   std::size_t outputs_;
 };
 
-const bool registered = register_cuda_layer("embedding", [](const LayerSpec& spec, Precision precision) {
-  return make_for<CudaLayer, Embedding>(precision, spec);
-});
+const bool registered = register_implementation<Embedding>("embedding");
 
 }  // namespace
 }  // namespace starpipe::model::cuda

@@ -67,7 +67,7 @@ class Swiglu final : public CudaLayer {
   explicit Swiglu(const LayerSpec& spec) : rows_(spec.rows), columns_(spec.columns / 2) {}
 
   void forward(const Context& on, ConstMemory /*parameters*/, ConstMemory input, Memory output, Memory stash,
-               std::span<float> /*scratch*/) const noexcept override {
+               FloatView /*scratch*/) const noexcept override {
     keep_input(on, "swiglu F", input, stash, rows_ * 2 * columns_ * sizeof(T));
     const T* x = input.as<T>();
     T* y = output.as<T>();
@@ -78,7 +78,7 @@ class Swiglu final : public CudaLayer {
 
   void backward_input(const Context& on, ConstMemory /*parameters*/, ConstMemory stash,
                       ConstMemory output_gradient, Memory input_gradient,
-                      std::span<float> /*scratch*/) const noexcept override {
+                      FloatView /*scratch*/) const noexcept override {
     const T* x = stash.as<T>();
     const T* dy = output_gradient.as<T>();
     T* dx = input_gradient.as<T>();
@@ -92,9 +92,7 @@ class Swiglu final : public CudaLayer {
   std::size_t columns_;
 };
 
-const bool registered = register_cuda_layer("swiglu", [](const LayerSpec& spec, Precision precision) {
-  return make_for<CudaLayer, Swiglu>(precision, spec);
-});
+const bool registered = register_implementation<Swiglu>("swiglu");
 
 }  // namespace
 }  // namespace starpipe::model::cuda

@@ -395,26 +395,18 @@ std::vector<float> initial_parameters(std::span<const Parameter> parameters, std
     std::vector<std::uint32_t> words;
     for (const char c : parameter.name) words.push_back(static_cast<unsigned char>(c));
     Normal normal(generator(seed, words));
-    const auto fill = [&](std::span<float> tensor) {
-      for (float& value : tensor) value = static_cast<float>(parameter.mean + parameter.deviation * normal());
-    };
-    const std::span<float> own = std::span(values).subspan(first);
-    if (!parameter.piece) {
-      fill(own);
-      continue;
-    }
-    std::vector<float> tensor(parameter.piece.whole_size());  // a shard starts as its part of the whole does
-    fill(tensor);
-    parameter.piece.take(tensor, own);
+    std::vector<float> tensor(parameter.whole_size());  // a shard starts as its part of the whole does
+    for (float& value : tensor) value = static_cast<float>(parameter.mean + parameter.deviation * normal());
+    parameter.piece.take(tensor, std::span(values).subspan(first));
   }
   return values;
 }
 
-std::vector<float> rounded_weights(const Stage& stage, std::span<const float> parameters) {
+std::vector<float> rounded_weights(const Stage& stage, ConstFloatView parameters) {
   return rounded_weights(stage.precision(), parameters);
 }
 
-std::vector<float> rounded_weights(Precision precision, std::span<const float> parameters) {
+std::vector<float> rounded_weights(Precision precision, ConstFloatView parameters) {
   std::vector<float> weights(words(precision, parameters.size()));
   if (precision == Precision::bf16) {
     round_to_bf16(parameters, weights);

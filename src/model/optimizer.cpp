@@ -11,8 +11,8 @@
 namespace starpipe::model {
 namespace {
 
-void adamw(const AdamWFactors& by, std::span<const float> gradient, std::span<float> parameters,
-           std::span<float> first_moments, std::span<float> second_moments) {
+void adamw(const AdamWFactors& by, ConstFloatView gradient, FloatView parameters, FloatView first_moments,
+           FloatView second_moments) {
   const float* __restrict g = gradient.data();
   float* __restrict w = parameters.data();
   float* __restrict first = first_moments.data();
@@ -25,14 +25,14 @@ void adamw(const AdamWFactors& by, std::span<const float> gradient, std::span<fl
   }
 }
 
-void sgd(const SgdFactors& by, std::span<const float> gradient, std::span<float> parameters) {
+void sgd(const SgdFactors& by, ConstFloatView gradient, FloatView parameters) {
   const float* __restrict g = gradient.data();
   float* __restrict w = parameters.data();
   for (std::size_t i = 0; i < parameters.size(); ++i) w[i] -= by.rate * (by.scale * g[i] + by.decay * w[i]);
 }
 
-void sgd_with_momentum(const SgdFactors& by, std::span<const float> gradient, std::span<float> parameters,
-                       std::span<float> velocities) {
+void sgd_with_momentum(const SgdFactors& by, ConstFloatView gradient, FloatView parameters,
+                       FloatView velocities) {
   const float* __restrict g = gradient.data();
   float* __restrict w = parameters.data();
   float* __restrict velocity = velocities.data();
@@ -80,8 +80,8 @@ SgdFactors sgd_factors(const OptimizerConfig& config, const Update& update, bool
           .rate = static_cast<float>(update.learning_rate)};
 }
 
-void optimizer_step(const OptimizerConfig& config, const Update& update, std::span<const float> gradient,
-                    std::span<float> parameters, std::span<float> state) noexcept {
+void optimizer_step(const OptimizerConfig& config, const Update& update, ConstFloatView gradient,
+                    FloatView parameters, FloatView state) noexcept {
   for (const auto& [first, count, decays] : update.ranges) {
     const auto g = gradient.subspan(first, count);
     const auto w = parameters.subspan(first, count);
@@ -123,7 +123,7 @@ double chunk_sum(const float* values, std::size_t count) {
 
 }  // namespace
 
-double sum_of_squares(std::span<const float> values) noexcept {
+double sum_of_squares(ConstFloatView values) noexcept {
   Lanes lanes{};
   for (std::size_t chunk = 0; chunk * norm_chunk < values.size(); ++chunk) {
     const std::size_t first = chunk * norm_chunk;

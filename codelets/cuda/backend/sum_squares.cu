@@ -72,7 +72,7 @@ Grid grid_of(std::size_t warps) {
 
 }  // namespace
 
-void sum_squares(const Context& on, std::span<const float> values, std::span<const std::size_t> sizes,
+void sum_squares(const Context& on, ConstFloatView values, std::span<const std::size_t> sizes,
                  std::span<double> sums, Memory scratch) noexcept {
   if (sizes.empty()) return;
   auto* const part_sums = scratch.as<double>();

@@ -65,8 +65,8 @@ struct SgdWithMomentum {
 
 }  // namespace
 
-void update(const Context& on, const OptimizerConfig& config, const Update& update,
-            std::span<const float> gradient, std::span<float> parameters, std::span<float> state) noexcept {
+void update(const Context& on, const OptimizerConfig& config, const Update& update, ConstFloatView gradient,
+            FloatView parameters, FloatView state) noexcept {
   constexpr int size = pack_size<float>;
   for (const auto& [first, count, decays] : update.ranges) {
     const float* g = gradient.data() + first;

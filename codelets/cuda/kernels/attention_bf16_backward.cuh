@@ -16,7 +16,7 @@ struct BackwardQueries {
   static constexpr int row_fragments = D <= 64 ? 2 : 1;  ///< A fragments of a warp, 16 queries each
   static constexpr int rows = block_warps * row_fragments * fragment_size;  ///< queries of a thread block
   static constexpr int keys = D <= 64 ? 64 : 32;                            ///< keys of a tile
-  /// Floats of shared memory: queries and dy, and two buffers for a tile of keys and one of values.
+  /// FloatView of shared memory: queries and dy, and two buffers for a tile of keys and one of values.
   static constexpr std::size_t shared = tile_floats<D, 2 * rows + 2 * 2 * keys>;
 };
 
@@ -141,7 +141,7 @@ struct BackwardKeys {
   static constexpr int rows = block_warps * row_fragments * fragment_size;  ///< keys of a thread block
   static constexpr int queries = D <= 64 ? 64 : 32;                         ///< queries of a tile
   static constexpr std::size_t tile = tile_floats<D, queries>;
-  /// Floats of one of the two buffers: tiles of queries and dy, then the queries' log_sums and deltas.
+  /// FloatView of one of the two buffers: tiles of queries and dy, then the queries' log_sums and deltas.
   static constexpr std::size_t buffer = 2 * tile + 2 * queries;
   static constexpr std::size_t shared = tile_floats<D, 2 * rows> + 2 * buffer;  ///< with the keys and values
   static_assert(rows % queries == 0);

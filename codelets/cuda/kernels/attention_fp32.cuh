@@ -26,7 +26,7 @@ inline constexpr int warp_rows = tile_rows * warp_size / static_cast<int>(defaul
 static_assert(tile_rows == warp_size &&
               warp_rows * static_cast<int>(default_threads) == tile_rows * warp_size);
 
-/// Floats from row to row of a tile in which each lane reads a row of its own. With one float more than D,
+/// FloatView from row to row of a tile in which each lane reads a row of its own. With one float more than D,
 /// the same column of the 32 rows lies in 32 different banks.
 template <int D>
 inline constexpr int skewed_stride = D + 1;
@@ -86,7 +86,7 @@ __device__ void store(const Sums<D>& sums, const float (&factors)[warp_rows], fl
   }
 }
 
-/// Floats of shared memory of forward(), and of each of the two backward kernels.
+/// FloatView of shared memory of forward(), and of each of the two backward kernels.
 template <int D>
 inline constexpr std::size_t forward_shared = tile_rows*(D + 2 * skewed_stride<D> + tile_rows);
 template <int D>

@@ -18,7 +18,7 @@ namespace starpipe::model::cuda {
 inline constexpr std::size_t max_shares = 128;  ///< largest number of shares of the rows
 inline constexpr unsigned rows_at_once = 8;     ///< rows that a block reads at a time, one a warp
 
-/// Floats of scratch that add_column_sums() needs for `sums` sums (sums per column times columns).
+/// FloatView of scratch that add_column_sums() needs for `sums` sums (sums per column times columns).
 constexpr std::size_t column_sums_scratch(std::size_t sums) { return max_shares * sums; }
 
 /// Terms for add_column_sums(): a column's sum is the sum of a matrix's elements. Other classes of terms may
@@ -83,7 +83,7 @@ __global__ void sum_shares(std::size_t rows, std::size_t columns, std::size_t ro
 /// fast only where rows are few or columns many.
 template <class Terms>
 void add_column_sums(const Context& on, const char* name, std::size_t rows, std::size_t columns,
-                     const Terms& terms, float* sums, std::span<float> scratch) noexcept {
+                     const Terms& terms, float* sums, FloatView scratch) noexcept {
   constexpr std::size_t min_rows = 64;  // a smaller share is not worth a block
   const std::size_t max = scratch.empty() ? 1 : std::min(max_shares, ceil_div(rows, min_rows));
   const std::size_t rows_each = ceil_div(rows, max);

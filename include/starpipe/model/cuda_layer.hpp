@@ -26,17 +26,17 @@ class CudaLayer {
  public:
   virtual ~CudaLayer() = default;
 
-  /// Floats of scratch (working memory), enough for each of the passes.
+  /// FloatView of scratch (working memory), enough for each of the passes.
   [[nodiscard]] virtual std::size_t scratch_size() const { return 0; }
 
   virtual void forward(const cuda::Context& on, ConstMemory parameters, ConstMemory input, Memory output,
-                       Memory stash, std::span<float> scratch) const noexcept = 0;
+                       Memory stash, FloatView scratch) const noexcept = 0;
   virtual void backward_input(const cuda::Context& on, ConstMemory parameters, ConstMemory stash,
                               ConstMemory output_gradient, Memory input_gradient,
-                              std::span<float> scratch) const noexcept = 0;
+                              FloatView scratch) const noexcept = 0;
   virtual void backward_weights(const cuda::Context& /*on*/, ConstMemory /*stash*/,
-                                ConstMemory /*output_gradient*/, std::span<float> /*parameter_gradient*/,
-                                std::span<float> /*scratch*/) const noexcept {}
+                                ConstMemory /*output_gradient*/, FloatView /*parameter_gradient*/,
+                                FloatView /*scratch*/) const noexcept {}
 };
 
 /// The CUDA implementation of a loss.
@@ -45,8 +45,8 @@ class CudaLoss {
   virtual ~CudaLoss() = default;
 
   /// `mean`: one float for the mean loss, or empty. `scratch`: the loss's rows() floats.
-  virtual void forward(const cuda::Context& on, ConstMemory input, std::span<const float> target,
-                       Memory stash, std::span<float> mean, std::span<float> scratch) const noexcept = 0;
+  virtual void forward(const cuda::Context& on, ConstMemory input, ConstFloatView target, Memory stash,
+                       FloatView mean, FloatView scratch) const noexcept = 0;
   virtual void backward_input(const cuda::Context& on, ConstMemory stash, float scale,
                               Memory input_gradient) const noexcept = 0;
 };

@@ -51,10 +51,10 @@ class Dataset {
   /// when it has one. gpt and llama: rows x 1 token ids; mlp: rows x (inputs / sources) features. This and
   /// target() throw InputError with the file when the micro-batch cannot be read or has a token outside the
   /// vocabulary.
-  virtual void input(int step, int microbatch, int branch, std::span<float> out) const = 0;
+  virtual void input(int step, int microbatch, int branch, FloatView out) const = 0;
   /// The target of one micro-batch. The sink reads it; if the head is in shards, they read it. gpt and llama:
   /// rows x 1, the next token; mlp: rows x outputs.
-  virtual void target(int step, int microbatch, std::span<float> out) const = 0;
+  virtual void target(int step, int microbatch, FloatView out) const = 0;
   /// Of each of the micro-batch's sequences, the number of tokens before it in the file. Empty for data that
   /// is no file.
   [[nodiscard]] virtual std::vector<std::uint64_t> offsets(int step, int microbatch) const = 0;
@@ -68,6 +68,6 @@ class Dataset {
 /// Dataset::input() in the form that the source reads: token ids are floats, features are in the source's
 /// precision. `out`: input_size(0) words.
 void load_input(const Dataset& data, const Stage& source, int step, int microbatch, int branch,
-                std::span<float> out);
+                FloatView out);
 
 }  // namespace starpipe::model

@@ -84,6 +84,22 @@ struct ParameterSet {
   [[nodiscard]] bool has_master() const { return precision == Precision::bf16 && size > 0; }
 };
 
+/// Numbers of all parameters, by set: sets have the numbers of Network::sets().
+using SetValues = std::vector<std::vector<float>>;
+
+/// Calls f(parameter, set, first) for each parameter of each set. `first`: the place of the parameter's first
+/// number in the set.
+template <class Function>
+void for_each_parameter(std::span<const ParameterSet> sets, Function&& f) {
+  for (std::size_t s = 0; s < sets.size(); ++s) {
+    std::size_t first = 0;
+    for (const Parameter& parameter : sets[s].parameters) {
+      f(parameter, s, first);
+      first += parameter.size();
+    }
+  }
+}
+
 /// A model cut into stages.
 struct Network {
   ModelConfig config;
@@ -147,8 +163,8 @@ std::vector<float> initial_parameters(std::span<const Parameter> parameters, std
 std::vector<float> initial_parameters(const Stage& stage, std::uint64_t seed);
 
 /// The weights that passes read: the parameters, rounded to the precision.
-std::vector<float> rounded_weights(Precision precision, std::span<const float> parameters);
+std::vector<float> rounded_weights(Precision precision, ConstFloatView parameters);
 /// The weights of a stage's own parameters.
-std::vector<float> rounded_weights(const Stage& stage, std::span<const float> parameters);
+std::vector<float> rounded_weights(const Stage& stage, ConstFloatView parameters);
 
 }  // namespace starpipe::model

@@ -22,7 +22,7 @@ inline constexpr std::size_t norm_chunk = 4096;
 /// The sum of the squares of one parameter's gradient. It is computed in fp64, where squares of floats are
 /// exact and do not overflow, and in an order that depends on the number of values alone. So its bits depend
 /// on no schedule, partition, rank or device. Thread-safe; does not allocate or throw.
-double sum_of_squares(std::span<const float> values) noexcept;
+double sum_of_squares(ConstFloatView values) noexcept;
 
 /// Words of 4 bytes of scratch in which a GPU adds up the squares of parameters of these sizes: a double for
 /// each parameter and each of its chunks.
@@ -84,7 +84,7 @@ struct OptimizerConfig {
   std::optional<double> clip = std::nullopt;  ///< the largest norm of the gradient that an update uses
 };
 
-/// Floats of optimizer state for `parameters` floats: for adamw twice as many (all first moments, then all
+/// FloatView of optimizer state for `parameters` floats: for adamw twice as many (all first moments, then all
 /// second ones), for sgd with momentum as many (velocities), otherwise 0. The state is all zeros before the
 /// first step.
 std::size_t optimizer_state_size(const OptimizerConfig& config, std::size_t parameters);
@@ -125,7 +125,7 @@ SgdFactors sgd_factors(const OptimizerConfig& config, const Update& update, bool
 /// One update of a set of parameters. Reads the gradient once: clipping takes no pass of its own. `gradient`
 /// and `parameters` have one float a parameter, `state` has optimizer_state_size() floats. Thread-safe; does
 /// not allocate or throw.
-void optimizer_step(const OptimizerConfig& config, const Update& update, std::span<const float> gradient,
-                    std::span<float> parameters, std::span<float> state) noexcept;
+void optimizer_step(const OptimizerConfig& config, const Update& update, ConstFloatView gradient,
+                    FloatView parameters, FloatView state) noexcept;
 
 }  // namespace starpipe::model

@@ -93,7 +93,7 @@ class Stage {
   /// Columns of the output activation; 0 for a sink, which has none.
   [[nodiscard]] std::size_t output_columns() const;
   [[nodiscard]] bool is_sink() const { return loss_ != nullptr; }
-  /// Floats in a row of the target; 0 for a stage that does not read it.
+  /// FloatView in a row of the target; 0 for a stage that does not read it.
   [[nodiscard]] std::size_t target_columns() const { return target_columns_; }
 
   [[nodiscard]] Precision precision() const { return precision_; }

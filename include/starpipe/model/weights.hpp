@@ -14,8 +14,7 @@ namespace starpipe::model {
 /// Saves the parameters of all sets, [set] as Network::sets() numbers them, as a safetensors file. Tensors
 /// have the names in Network::sets(). The file's metadata is "format": "pt", the configuration ("model",
 /// "layers", "heads", ...) and `metadata`. Throws InputError with the file when it cannot be written.
-void save_weights(const std::filesystem::path& file, const Network& network,
-                  const std::vector<std::vector<float>>& parameters,
+void save_weights(const std::filesystem::path& file, const Network& network, const SetValues& parameters,
                   const std::map<std::string, std::string>& metadata = {});
 
 /// What a file of tensors holds.
@@ -31,8 +30,8 @@ enum class FileContents : std::uint8_t {
 /// fewer tensors or tokens. Throws InputError with the file and the tensor that is missing, unknown, of
 /// another shape or of a type that is not read, or the metadata entry ("heads", "context", ...) that
 /// contradicts the network's configuration.
-std::vector<std::vector<float>> load_weights(const std::filesystem::path& file, const Network& network,
-                                             FileContents contents = FileContents::start_weights);
+SetValues load_weights(const std::filesystem::path& file, const Network& network,
+                       FileContents contents = FileContents::start_weights);
 
 /// Throws InputError as load_weights does for start weights, but reads only the header of the file and no
 /// parameters.
@@ -40,6 +39,6 @@ void check_weights(const std::filesystem::path& file, const Network& network);
 
 /// The parameters that training starts from, [set]: those of the file `model.init` when it is set,
 /// otherwise initial_parameters().
-std::vector<std::vector<float>> start_parameters(const Network& network, std::uint64_t seed);
+SetValues start_parameters(const Network& network, std::uint64_t seed);
 
 }  // namespace starpipe::model

@@ -118,7 +118,7 @@ class SyntheticDataset final : public Dataset {
     second_ = weights(normal, hidden_size, outputs_);
   }
 
-  void input(int step, int microbatch, int branch, std::span<float> out) const override {
+  void input(int step, int microbatch, int branch, FloatView out) const override {
     const std::vector<float> x = features(step, microbatch);
     const std::size_t columns = inputs_ / branches_;
     for (std::size_t r = 0; r < samples_; ++r) {
@@ -126,7 +126,7 @@ class SyntheticDataset final : public Dataset {
       std::copy_n(from, columns, out.data() + r * columns);
     }
   }
-  void target(int step, int microbatch, std::span<float> out) const override {
+  void target(int step, int microbatch, FloatView out) const override {
     const std::vector<float> x = features(step, microbatch);
     std::array<double, hidden_size> hidden;
     for (std::size_t r = 0; r < samples_; ++r) {

@@ -29,12 +29,10 @@ class SequenceDataset final : public Dataset {
                                  data.path.string(), file_.size(), context + 1));
   }
 
-  void input(int step, int microbatch, int /*branch*/, std::span<float> out) const override {
+  void input(int step, int microbatch, int /*branch*/, FloatView out) const override {
     read(step, microbatch, 0, out);
   }
-  void target(int step, int microbatch, std::span<float> out) const override {
-    read(step, microbatch, 1, out);
-  }
+  void target(int step, int microbatch, FloatView out) const override { read(step, microbatch, 1, out); }
   std::vector<std::uint64_t> offsets(int step, int microbatch) const override {
     return starts_.of(step, microbatch);
   }
@@ -43,7 +41,7 @@ class SequenceDataset final : public Dataset {
   std::uint64_t digest() const override { return file_.digest(); }
 
  private:
-  void read(int step, int microbatch, std::uint64_t shift, std::span<float> out) const {
+  void read(int step, int microbatch, std::uint64_t shift, FloatView out) const {
     for (const std::uint64_t start : starts_.of(step, microbatch)) {
       file_.read(start + shift, out.first(context_));
       out = out.subspan(context_);
