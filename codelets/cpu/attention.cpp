@@ -93,8 +93,8 @@ class Attention final : public BasicLayer {
         const float* dout = output_gradient.data() + at.output;
         const float* log_sum = stash.data() + at.log_sum;
         const bool first_of_group = head % (heads_ / kv_heads_) == 0;
-        // The last block comes first: its queries see every key, so that of a group's first head writes all
-        // of dk and dv. The others add to them.
+        // The last block comes first: its queries see every key, so in a group's first head it writes all of
+        // dk and dv. The other blocks and heads add to them.
         for (std::size_t block = blocks; block-- > 0;) {
           const std::size_t first = block * block_rows;
           const std::size_t queries = std::min(block_rows, context_ - first);

@@ -8,8 +8,8 @@ namespace starpipe::model {
 namespace {
 
 /// Adds a learned position to each row: y[r] = x[r] + weight[r mod context]. Options: context; deviation of
-/// the start values (default 0). There is no stash. After an embedding without positions it computes what an
-/// embedding with positions does, bit by bit in fp32.
+/// the start values (default 0). There is no stash. An embedding without positions followed by this layer
+/// equals an embedding with positions, bit by bit in fp32.
 class Positions final : public BasicLayer {
  public:
   explicit Positions(const LayerSpec& spec) : BasicLayer(spec) {

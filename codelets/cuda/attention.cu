@@ -22,7 +22,7 @@ class Sizes {
   [[nodiscard]] const attention::Shape& shape() const noexcept { return shape_; }
   /// Elements of the input [q | k | v].
   [[nodiscard]] std::size_t qkv() const noexcept { return rows_ * shape_.columns; }
-  /// FloatView of an array with one float a row and query head.
+  /// Floats of an array with one float per row and query head.
   [[nodiscard]] std::size_t statistics() const noexcept {
     return rows_ * static_cast<std::size_t>(shape_.heads);
   }
@@ -116,7 +116,7 @@ class TensorCoreAttention final : public CudaLayer {
   }
 
  private:
-  /// Whether, in all arrays, every row of every head begins at a multiple of 16 bytes and has a multiple of
+  /// True if, in all arrays, every row of every head begins at a multiple of 16 bytes and has a multiple of
   /// 16 bytes.
   [[nodiscard]] bool aligned(std::initializer_list<ConstMemory> arrays) const noexcept {
     return sizes_.shape().size % 8 == 0 && std::all_of(arrays.begin(), arrays.end(), [](ConstMemory array) {

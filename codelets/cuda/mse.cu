@@ -7,7 +7,7 @@
 namespace starpipe::model::cuda {
 namespace {
 
-/// One warp a row: errors = input - target, and squares[row] = the sum of the row's squared errors.
+/// One warp per row: errors = input - target, and squares[row] = the sum of the row's squared errors.
 template <class T, int N>
 __global__ void forward_rows(std::size_t rows, std::size_t columns, const T* __restrict__ input,
                              const float* __restrict__ target, T* __restrict__ errors,

@@ -8,7 +8,7 @@
 namespace starpipe::model::cuda {
 namespace {
 
-/// One warp a row: output[row] = input[row] + positions[row % context].
+/// One warp per row: output[row] = input[row] + positions[row % context].
 template <class T, int N>
 __global__ void add_positions(std::size_t rows, std::size_t columns, std::size_t context,
                               const T* __restrict__ input, const T* __restrict__ positions,

@@ -38,7 +38,7 @@ struct RowShape {
   unsigned half;  // pairs of a head
 };
 
-/// One block a row: turns the pairs of the heads, and copies the columns behind them.
+/// One block per row: turns the pairs of the heads, and copies the columns behind them.
 template <class T, int N>
 __global__ void __launch_bounds__(default_threads)
     turn_rows(RowShape shape, Turns turns, const T* __restrict__ from, T* __restrict__ to) {

@@ -11,7 +11,7 @@ namespace {
 /// The gate, but at least -80, as on the CPU: silu and its slope are below 1e-32 there. NaN stays NaN.
 __device__ float clamped(float gate) { return gate < -80.0f ? -80.0f : gate; }
 
-/// One team a row: y = silu(gate) * up. A row of `input` is the gates, then the ups.
+/// One team per row: y = silu(gate) * up. A row of `input` is the gates, then the ups.
 template <class T, class Columns>
 __global__ void __launch_bounds__(Columns::block_threads, Columns::min_blocks)
     forward_rows(std::size_t rows, Columns columns, const T* __restrict__ input, T* __restrict__ output) {
@@ -32,7 +32,7 @@ __global__ void __launch_bounds__(Columns::block_threads, Columns::min_blocks)
   });
 }
 
-/// One team a row: the gradients of the gates, then of the ups. It holds three rows in registers, so fewer
+/// One team per row: the gradients of the gates, then of the ups. It holds three rows in registers, so fewer
 /// blocks than min_blocks fit a multiprocessor.
 template <class T, class Columns>
 __global__ void __launch_bounds__(Columns::block_threads)

@@ -25,7 +25,7 @@
 namespace starpipe::model {
 namespace {
 
-/// The factories of a kind of things, by name. Local to a function, so that registrations in other
+/// The factories of all kinds, by name. Local to a function, so that registrations in other
 /// translation units find them constructed.
 template <class Factory>
 std::map<std::string, Factory, std::less<>>& factories() {

@@ -42,6 +42,29 @@ void sgd_with_momentum(const SgdFactors& by, ConstFloatView gradient, FloatView 
   }
 }
 
+using Lanes = std::array<double, norm_lanes>;
+
+double sum_of(Lanes lanes) {
+  for (std::size_t distance = norm_lanes / 2; distance > 0; distance /= 2) {
+    for (std::size_t lane = 0; lane < distance; ++lane) lanes[lane] += lanes[lane + distance];
+  }
+  return lanes[0];
+}
+
+double chunk_sum(const float* values, std::size_t count) {
+  Lanes lanes{};
+  const std::size_t whole = count - count % norm_lanes;
+  const auto add = [&](std::size_t lane, std::size_t i) {
+    const auto value = static_cast<double>(values[i]);
+    lanes[lane] += value * value;
+  };
+  for (std::size_t i = 0; i < whole; i += norm_lanes) {
+    for (std::size_t lane = 0; lane < norm_lanes; ++lane) add(lane, i + lane);
+  }
+  for (std::size_t i = whole; i < count; ++i) add(i - whole, i);
+  return sum_of(lanes);
+}
+
 }  // namespace
 
 std::size_t optimizer_state_size(const OptimizerConfig& config, std::size_t parameters) {
@@ -95,33 +118,6 @@ void optimizer_step(const OptimizerConfig& config, const Update& update, ConstFl
     }
   }
 }
-
-namespace {
-
-using Lanes = std::array<double, norm_lanes>;
-
-double sum_of(Lanes lanes) {
-  for (std::size_t distance = norm_lanes / 2; distance > 0; distance /= 2) {
-    for (std::size_t lane = 0; lane < distance; ++lane) lanes[lane] += lanes[lane + distance];
-  }
-  return lanes[0];
-}
-
-double chunk_sum(const float* values, std::size_t count) {
-  Lanes lanes{};
-  const std::size_t whole = count - count % norm_lanes;
-  const auto add = [&](std::size_t lane, std::size_t i) {
-    const auto value = static_cast<double>(values[i]);
-    lanes[lane] += value * value;
-  };
-  for (std::size_t i = 0; i < whole; i += norm_lanes) {
-    for (std::size_t lane = 0; lane < norm_lanes; ++lane) add(lane, i + lane);
-  }
-  for (std::size_t i = whole; i < count; ++i) add(i - whole, i);
-  return sum_of(lanes);
-}
-
-}  // namespace
 
 double sum_of_squares(ConstFloatView values) noexcept {
   Lanes lanes{};

@@ -55,7 +55,7 @@ double product(std::span<const float> a, std::span<const float> b) {
   return sum;
 }
 
-/// Derivatives of the mean loss of some micro-batches. The weights are those of fp32 passes: the parameters.
+/// Derivatives of the mean loss of some micro-batches. Passes run in fp32, so the weights are the parameters.
 class Derivatives {
  public:
   Derivatives(const Network& network, const Dataset& data, SetValues weights, int microbatches)
@@ -166,7 +166,8 @@ class Derivatives {
   double loss_ = 0;
 };
 
-/// How much a check says against the gradient: above 1 it is wrong. Undecided checks say less than others.
+/// The evidence of a check against the gradient, which is wrong above 1. Undecided checks give less than
+/// others.
 double weight_of(const DerivativeCheck& check) {
   if (!check.is_decided()) return -1;
   return std::abs(check.passes - check.differences) / check.allowed();

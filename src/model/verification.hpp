@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Computes a step anew, for `starpipe verify`: one micro-batch after the other, by the stages' passes,
+// Computes a step anew, for `starpipe verify`: micro-batch by micro-batch, by the stages' passes,
 // without a schedule and without the engine.
 #pragma once
 

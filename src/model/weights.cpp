@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "starpipe/model/weights.hpp"
+#include "model/weights.hpp"
 
 #include <algorithm>
 #include <cmath>
@@ -38,7 +38,7 @@ std::map<std::string, std::string> describe(const ModelConfig& config) {
 
 /// Throws InputError when the metadata of a file that starpipe has written contradict the configuration.
 /// Shapes alone do not show the number of heads. They do show the vocabulary, which may be smaller in the
-/// file. The tensors show whether the head is tied.
+/// file. That the head is tied shows in the tensors.
 void check_metadata(const std::filesystem::path& file, const std::map<std::string, std::string>& metadata,
                     const ModelConfig& config) {
   if (!metadata.contains("model")) return;

@@ -133,14 +133,4 @@ void StreamBackend::backward_input(const Loss& loss, ConstMemory stash, float sc
   loss.cuda()->backward_input(on_, stash, scale, input_gradient);
 }
 
-void StreamBackend::update(const OptimizerConfig& config, const Update& update, ConstFloatView gradient,
-                           FloatView parameters, FloatView state) const noexcept {
-  cuda::update(on_, config, update, gradient, parameters, state);
-}
-
-void StreamBackend::sum_squares(ConstFloatView values, std::span<const std::size_t> sizes,
-                                std::span<double> sums, Memory scratch) const noexcept {
-  cuda::sum_squares(on_, values, sizes, sums, scratch);
-}
-
 }  // namespace starpipe::model::cuda

@@ -48,12 +48,4 @@ class StreamBackend final : public Backend {
   Context on_;
 };
 
-/// Backend::sum_squares() on a GPU, with the bits of the CPU: two kernels for up to 64 parts.
-void sum_squares(const Context& on, ConstFloatView values, std::span<const std::size_t> sizes,
-                 std::span<double> sums, Memory scratch) noexcept;
-
-/// model::optimizer_step() on a GPU: one kernel for each range.
-void update(const Context& on, const OptimizerConfig& config, const Update& update, ConstFloatView gradient,
-            FloatView parameters, FloatView state) noexcept;
-
 }  // namespace starpipe::model::cuda

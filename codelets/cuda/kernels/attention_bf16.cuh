@@ -32,7 +32,7 @@ inline constexpr float log2_e = 1.44269504f;
 template <int D>
 inline constexpr int tile_stride = D + 8;
 
-/// FloatView of shared memory that a tile of `Rows` rows takes.
+/// Floats of shared memory that a tile of `Rows` rows takes.
 template <int D, int Rows>
 inline constexpr std::size_t tile_floats = tile_stride<D>* Rows / 2;
 

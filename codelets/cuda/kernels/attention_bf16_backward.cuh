@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// B in two kernels, so that nothing is added atomically. Names are those of attention_fp32.cuh: p, dp, ds,
+// B in two kernels, so that nothing is added atomically. Names are as in attention_fp32.cuh: p, dp, ds,
 // delta. The queries' kernel goes over the keys twice, first for delta, a sum over all keys of a query, then
 // for dq. The keys' kernel computes transposed products, [key][query]: so p and ds come out as A fragments
 // for dv = p' dy and dk = ds' q.
@@ -16,7 +16,7 @@ struct BackwardQueries {
   static constexpr int row_fragments = D <= 64 ? 2 : 1;  ///< A fragments of a warp, 16 queries each
   static constexpr int rows = block_warps * row_fragments * fragment_size;  ///< queries of a thread block
   static constexpr int keys = D <= 64 ? 64 : 32;                            ///< keys of a tile
-  /// FloatView of shared memory: queries and dy, and two buffers for a tile of keys and one of values.
+  /// Floats of shared memory: queries and dy, and two buffers for a tile of keys and one of values.
   static constexpr std::size_t shared = tile_floats<D, 2 * rows + 2 * 2 * keys>;
 };
 
@@ -141,7 +141,7 @@ struct BackwardKeys {
   static constexpr int rows = block_warps * row_fragments * fragment_size;  ///< keys of a thread block
   static constexpr int queries = D <= 64 ? 64 : 32;                         ///< queries of a tile
   static constexpr std::size_t tile = tile_floats<D, queries>;
-  /// FloatView of one of the two buffers: tiles of queries and dy, then the queries' log_sums and deltas.
+  /// Floats of one of the two buffers: tiles of queries and dy, then the queries' log_sums and deltas.
   static constexpr std::size_t buffer = 2 * tile + 2 * queries;
   static constexpr std::size_t shared = tile_floats<D, 2 * rows> + 2 * buffer;  ///< with the keys and values
   static_assert(rows % queries == 0);

@@ -12,7 +12,7 @@ struct Forward {
   static constexpr int row_fragments = D <= 64 ? 2 : 1;  ///< A fragments of a warp, 16 queries each
   static constexpr int rows = block_warps * row_fragments * fragment_size;  ///< queries of a thread block
   static constexpr int keys = D <= 64 ? 64 : 32;                            ///< keys of a tile
-  /// FloatView of shared memory: the queries, and two buffers for a tile of keys and one of values.
+  /// Floats of shared memory: the queries, and two buffers for a tile of keys and one of values.
   static constexpr std::size_t shared = tile_floats<D, rows + 2 * 2 * keys>;
 };
 

@@ -26,7 +26,7 @@ inline constexpr int warp_rows = tile_rows * warp_size / static_cast<int>(defaul
 static_assert(tile_rows == warp_size &&
               warp_rows * static_cast<int>(default_threads) == tile_rows * warp_size);
 
-/// FloatView from row to row of a tile in which each lane reads a row of its own. With one float more than D,
+/// Floats from row to row of a tile in which each lane reads a row of its own. With one float more than D,
 /// the same column of the 32 rows lies in 32 different banks.
 template <int D>
 inline constexpr int skewed_stride = D + 1;
@@ -86,7 +86,7 @@ __device__ void store(const Sums<D>& sums, const float (&factors)[warp_rows], fl
   }
 }
 
-/// FloatView of shared memory of forward(), and of each of the two backward kernels.
+/// Floats of shared memory of forward(), and of each of the two backward kernels.
 template <int D>
 inline constexpr std::size_t forward_shared = tile_rows*(D + 2 * skewed_stride<D> + tile_rows);
 template <int D>
@@ -95,7 +95,7 @@ inline constexpr std::size_t backward_shared = tile_rows*(2 * D + 2 * skewed_str
 // Grid of all three kernels: blockIdx.y = the tile of rows that the block keeps, blockIdx.x = sequence *
 // heads
 // + head, of query heads or in backward_keys() of the heads of keys and values. Arrays are as Shape describes
-// them; log_sums and deltas have one float a row and query head, [sequence][head][row].
+// them; log_sums and deltas have one float per row and query head, [sequence][head][row].
 
 /// F: y = softmax(scale q k') v under the causal mask, and log_sums, the log-sum-exp of each query's scaled
 /// scores.

@@ -18,7 +18,7 @@ namespace starpipe::model::cuda {
 inline constexpr std::size_t max_shares = 128;  ///< largest number of shares of the rows
 inline constexpr unsigned rows_at_once = 8;     ///< rows that a block reads at a time, one a warp
 
-/// FloatView of scratch that add_column_sums() needs for `sums` sums (sums per column times columns).
+/// Floats of scratch that add_column_sums() needs for `sums` sums (sums per column times columns).
 constexpr std::size_t column_sums_scratch(std::size_t sums) { return max_shares * sums; }
 
 /// Terms for add_column_sums(): a column's sum is the sum of a matrix's elements. Other classes of terms may

@@ -13,7 +13,8 @@ namespace starpipe::model::cuda {
 
 /// mean = (values[0] + ... + values[rows - 1]) / divisor. For a grid of one block of default_threads: the
 /// order of summation is fixed. Sums are in double, as on the CPU.
-__global__ inline void sum_of_rows(std::size_t rows, const float* values, double divisor, float* mean) {
+template <class T>
+__global__ void sum_of_rows(std::size_t rows, const T* values, double divisor, float* mean) {
   __shared__ double sums[default_threads];
   double sum = 0;
 #pragma unroll 8
@@ -61,7 +62,7 @@ class GradientLoss : public CudaLoss {
   void mean_of_rows(const Context& on, const char* name, FloatView losses, FloatView mean,
                     std::size_t columns = 1) const noexcept {
     if (mean.empty()) return;
-    launch(on, name, {dim3(1), dim3(default_threads)}, sum_of_rows, rows_,
+    launch(on, name, {dim3(1), dim3(default_threads)}, sum_of_rows<float>, rows_,
            static_cast<const float*>(losses.data()), static_cast<double>(rows_ * columns), mean.data());
   }
 

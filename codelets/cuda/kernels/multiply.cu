@@ -75,7 +75,7 @@ struct Descriptors {
     set(operation, CUBLASLT_MATMUL_DESC_TRANSB, op(problem.a));
     if (bias != nullptr) {
       set(operation, CUBLASLT_MATMUL_DESC_EPILOGUE, CUBLASLT_EPILOGUE_BIAS);
-      // cuBLASLt derives the bias\'s alignment from its address.
+      // cuBLASLt derives the bias's alignment from its address.
       set(operation, CUBLASLT_MATMUL_DESC_BIAS_POINTER, bias);
     }
     const auto layout = [](cublasLtMatrixLayoutOpaque_t& of, const Operand& o) {
@@ -93,7 +93,7 @@ struct Descriptors {
   cublasLtMatrixLayoutOpaque_t c;
 };
 
-/// Asks cuBLASLt for its preferred algorithm; empty when it has none for this problem.
+/// Returns cuBLASLt's preferred algorithm; nullopt if it has none for this problem.
 std::optional<cublasLtMatmulAlgo_t> ask(const Context& on, const Problem& problem,
                                         const void* bias) noexcept {
   Descriptors descriptors(problem, bias);

@@ -55,9 +55,9 @@ class Backend {
   /// See model::optimizer_step.
   virtual void update(const OptimizerConfig& config, const Update& update, ConstFloatView gradient,
                       FloatView parameters, FloatView state) const noexcept = 0;
-  /// sums[i] = sum_of_squares() of the i-th of the parts of `values`, which lie one after the other and have
-  /// `sizes` numbers. `sums` is memory of the host, and is written when the calls before it have taken
-  /// effect. On a GPU `scratch` has norm_scratch_words(sizes) words.
+  /// sums[i] = sum_of_squares() of the i-th part of `values`, which has sizes[i] numbers; the parts follow
+  /// each other. `sums` is memory of the host, and is written when the calls before it have taken effect. On
+  /// a GPU `scratch` has norm_scratch_words(sizes) words.
   virtual void sum_squares(ConstFloatView values, std::span<const std::size_t> sizes, std::span<double> sums,
                            Memory scratch) const noexcept = 0;
 };

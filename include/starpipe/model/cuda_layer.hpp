@@ -26,7 +26,7 @@ class CudaLayer {
  public:
   virtual ~CudaLayer() = default;
 
-  /// FloatView of scratch (working memory), enough for each of the passes.
+  /// Floats of scratch (working memory), enough for each of the passes.
   [[nodiscard]] virtual std::size_t scratch_size() const { return 0; }
 
   virtual void forward(const cuda::Context& on, ConstMemory parameters, ConstMemory input, Memory output,
@@ -51,15 +51,14 @@ class CudaLoss {
                               Memory input_gradient) const noexcept = 0;
 };
 
-/// Makes the CUDA implementation of a layer with a valid specification; null when the kernels cannot work
+/// Makes the CUDA implementation of a layer with a valid specification; null if the kernels cannot work
 /// with it.
 using CudaLayerFactory = std::function<std::shared_ptr<const CudaLayer>(const LayerSpec&, Precision)>;
 using CudaLossFactory =
     std::function<std::shared_ptr<const CudaLoss>(std::size_t rows, std::size_t columns, Precision)>;
 
-/// Registers the CUDA implementation of a kind of layer or loss. To call from a file-scope initialiser:
-/// layers made afterwards have the implementation. Returns whether it was added, as
-/// `register_layer` does.
+/// Registers the CUDA implementation of a kind of layer or loss, from a file-scope initialiser: layers made
+/// afterwards have the implementation. Returns false as register_layer() does.
 bool register_cuda_layer(std::string kind, CudaLayerFactory factory);
 bool register_cuda_loss(std::string kind, CudaLossFactory factory);
 

@@ -137,13 +137,13 @@ class Layer {
   [[nodiscard]] virtual bool keeps_input() const { return false; }
   /// True if the input is token ids, which are floats in any precision.
   [[nodiscard]] virtual bool reads_ids() const { return false; }
-  /// FloatView per row of the target; 0 for a layer that reads no target. The target is the last part of the
+  /// Floats per row of the target; 0 for a layer that reads no target. The target is the last part of the
   /// layer's statistics. It is put into the stash before F, and F leaves it there.
   [[nodiscard]] virtual std::size_t target_columns() const { return 0; }
   /// True if the output and its gradient are floats in any precision. Such a layer is the last of its stage,
   /// and has no parameters.
   [[nodiscard]] virtual bool writes_floats() const { return false; }
-  /// FloatView of scratch (working memory), enough for each of the passes.
+  /// Floats of scratch (working memory), enough for each of the passes.
   [[nodiscard]] virtual std::size_t scratch_size() const { return 0; }
   /// Estimated floating-point operations of F for one micro-batch, to balance stages.
   [[nodiscard]] virtual double flops() const = 0;
@@ -165,7 +165,7 @@ class Layer {
   [[nodiscard]] std::size_t stash_words() const {
     return words(precision_, stash_size() - statistics_size(), statistics_size());
   }
-  /// FloatView of the target of a micro-batch, and the word of the stash at which they begin.
+  /// Floats of the target of a micro-batch, and the word of the stash at which they begin.
   [[nodiscard]] std::size_t target_size() const { return rows() * target_columns(); }
   [[nodiscard]] std::size_t target_offset() const {
     return words(precision_, stash_size() - statistics_size()) + statistics_size() - target_size();
@@ -206,7 +206,7 @@ class Loss {
 
   [[nodiscard]] virtual std::size_t rows() const = 0;
   [[nodiscard]] virtual std::size_t input_columns() const = 0;
-  /// FloatView per row of the target: 1 for a token id, the output's columns for regression, 0 for a loss
+  /// Floats per row of the target: 1 for a token id, the output's columns for regression, 0 for a loss
   /// that reads none.
   [[nodiscard]] virtual std::size_t target_columns() const = 0;
   [[nodiscard]] virtual std::size_t stash_size() const = 0;

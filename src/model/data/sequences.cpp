@@ -54,15 +54,6 @@ class SequenceDataset final : public Dataset {
   SequenceStarts starts_;
 };
 
-}  // namespace
-
-std::unique_ptr<Dataset> make_sequence_dataset(const DataConfig& data, std::size_t vocabulary,
-                                               std::size_t context, BatchSize batch, std::uint64_t seed) {
-  return std::make_unique<SequenceDataset>(data, vocabulary, context, batch, seed);
-}
-
-namespace {
-
 /// Mixes all bits of a number: the output function of SplitMix64 (G. Steele, D. Lea and C. Flood, "Fast
 /// Splittable Pseudorandom Number Generators", OOPSLA 2014).
 std::uint64_t mixed(std::uint64_t x) {
@@ -72,6 +63,11 @@ std::uint64_t mixed(std::uint64_t x) {
 }
 
 }  // namespace
+
+std::unique_ptr<Dataset> make_sequence_dataset(const DataConfig& data, std::size_t vocabulary,
+                                               std::size_t context, BatchSize batch, std::uint64_t seed) {
+  return std::make_unique<SequenceDataset>(data, vocabulary, context, batch, seed);
+}
 
 Permutation::Permutation(std::uint64_t size, std::mt19937_64& keys) : size_(size) {
   const auto bits = static_cast<int>(std::bit_width(size - 1));

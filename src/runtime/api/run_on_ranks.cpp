@@ -16,6 +16,7 @@
 #include "base/files.hpp"
 #include "base/messages.hpp"
 #include "base/numbers.hpp"
+#include "model/weights.hpp"
 #include "plan/formats/json_value.hpp"
 #include "runtime/config/config_keys.hpp"
 #include "runtime/engine/handle.hpp"
@@ -30,7 +31,6 @@
 #include "runtime/setup/run_checks.hpp"
 #include "starpipe/base/error.hpp"
 #include "starpipe/base/random.hpp"
-#include "starpipe/model/weights.hpp"
 
 // The choice of a partition, which rank 0 sends to the others.
 namespace starpipe::plan {
