@@ -137,7 +137,7 @@ void TokenFile::sample() {
   }
 }
 
-void TokenFile::read(std::uint64_t start, FloatView out) const {
+void TokenFile::read(std::uint64_t start, std::span<float> out) const {
   file_.require_whole();
   if (layout_.token_bytes == 1) copy<std::uint8_t>(start, out);
   if (layout_.token_bytes == 2) copy<std::uint16_t>(start, out);
@@ -145,7 +145,7 @@ void TokenFile::read(std::uint64_t start, FloatView out) const {
 }
 
 template <class Number>
-void TokenFile::copy(std::uint64_t start, FloatView out) const {
+void TokenFile::copy(std::uint64_t start, std::span<float> out) const {
   const unsigned char* from = file_.bytes().data() + layout_.header_bytes + start * sizeof(Number);
   for (float& to : out) {
     Number id = 0;

@@ -69,7 +69,7 @@ class TokenFile {
 
   /// Writes the tokens [start, start + out.size()), which must be in the file, as floats. Throws InputError
   /// with the file when it has become shorter, and with position, id and vocabulary for a token out of range.
-  void read(std::uint64_t start, FloatView out) const;
+  void read(std::uint64_t start, std::span<float> out) const;
 
   /// A hash of the layout and of the 64 places, and of all tokens of a file of up to 64 MiB. Files that
   /// differ almost certainly have different digests, except for larger files that differ in a few tokens
@@ -78,7 +78,7 @@ class TokenFile {
 
  private:
   template <class Number>
-  void copy(std::uint64_t start, FloatView out) const;
+  void copy(std::uint64_t start, std::span<float> out) const;
   void sample();
 
   MappedFile file_;
