@@ -81,7 +81,7 @@ constexpr unsigned block_warps = default_threads / warp_size;
 struct Parts {
   static constexpr int max = 64;
   int count = 0;
-  std::size_t chunks = 0;              ///< of all parts
+  std::size_t chunks = 0;             ///< of all parts
   std::size_t begin[max] = {};        ///< of each part in the values
   std::size_t size[max] = {};         ///< numbers of each part
   std::size_t first_chunk[max] = {};  ///< of each part among all chunks
