@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
 #include <cmath>
-#include <stdexcept>
 
 #include "codelets/cpu/math.hpp"
 #include "starpipe/base/index.hpp"
@@ -20,31 +19,23 @@ constexpr std::size_t block_rows = 64;
 /// (grouped queries: Ainslie et al., arXiv 2305.13245). Input: rows [q | k | v] of heads, kv_heads and
 /// kv_heads heads; output: rows of `heads` heads. All heads have the same number of columns, their size;
 /// scores are scaled by 1 / sqrt(size). Options: heads, context; kv_heads, which divides heads (default:
-/// heads). The stash is q, k, v, and one log-sum-exp a row and head, laid out as [sequence][head][row]. It
+/// heads). The stash is q, k, v, and one log-sum-exp per row and head, laid out as [sequence][head][row]. It
 /// grows linearly with the context, as B computes the probabilities again (Dao et al., arXiv 2205.14135).
-class Attention final : public Layer {
+class Attention final : public BasicLayer {
  public:
-  explicit Attention(const LayerSpec& spec) : rows_(spec.rows), columns_(spec.columns) {
+  explicit Attention(const LayerSpec& spec) : BasicLayer(spec) {
     check_options(spec, {"heads", "context"}, {"kv_heads"});
     heads_ = size_option(spec, "heads");
     kv_heads_ = size_option(spec, "kv_heads", heads_);
     context_ = size_option(spec, "context");
-    if (heads_ % kv_heads_ != 0) {
-      throw std::invalid_argument("attention " + spec.name + ": heads are not a multiple of kv_heads");
-    }
-    if (columns_ % (heads_ + 2 * kv_heads_) != 0) {
-      throw std::invalid_argument("attention " + spec.name +
-                                  ": columns are not (heads + 2 x kv_heads) x a head's size");
-    }
-    if (rows_ % context_ != 0) {
-      throw std::invalid_argument("attention " + spec.name + ": rows are not whole sequences");
-    }
+    check_fit(spec, heads_ % kv_heads_ == 0, "heads are not a multiple of kv_heads");
+    check_fit(spec, columns_ % (heads_ + 2 * kv_heads_) == 0,
+              "columns are not (heads + 2 x kv_heads) x a head's size");
+    check_fit(spec, rows_ % context_ == 0, "rows are not whole sequences");
     size_ = columns_ / (heads_ + 2 * kv_heads_);
     scale_ = 1.0f / std::sqrt(static_cast<float>(size_));
   }
 
-  std::size_t rows() const override { return rows_; }
-  std::size_t input_columns() const override { return columns_; }
   std::size_t output_columns() const override { return heads_ * size_; }
   std::size_t stash_size() const override { return rows_ * columns_ + rows_ * heads_; }
   bool keeps_input() const override { return true; }
@@ -56,8 +47,8 @@ class Attention final : public Layer {
     return pairs * static_cast<double>(heads_) * (4.0 * static_cast<double>(size_) + 20.0);
   }
 
-  void forward(std::span<const float> /*parameters*/, std::span<const float> input, std::span<float> output,
-               std::span<float> stash, std::span<float> scratch) const noexcept override {
+  void forward(ConstFloatView /*parameters*/, ConstFloatView input, FloatView output, FloatView stash,
+               FloatView scratch) const noexcept override {
     cpu::keep_input(input, stash);
     const std::size_t stride = columns_;
     const std::size_t out_stride = output_columns();
@@ -85,9 +76,8 @@ class Attention final : public Layer {
     }
   }
 
-  void backward_input(std::span<const float> /*parameters*/, std::span<const float> stash,
-                      std::span<const float> output_gradient, std::span<float> input_gradient,
-                      std::span<float> scratch) const noexcept override {
+  void backward_input(ConstFloatView /*parameters*/, ConstFloatView stash, ConstFloatView output_gradient,
+                      FloatView input_gradient, FloatView scratch) const noexcept override {
     const std::size_t stride = columns_;
     const std::size_t out_stride = output_columns();
     const std::size_t blocks = ceil_div(context_, block_rows);
@@ -103,8 +93,8 @@ class Attention final : public Layer {
         const float* dout = output_gradient.data() + at.output;
         const float* log_sum = stash.data() + at.log_sum;
         const bool first_of_group = head % (heads_ / kv_heads_) == 0;
-        // The last block comes first: its queries see every key, so that of a group's first head writes all
-        // of dk and dv. The others add to them.
+        // The last block comes first: its queries see every key, so in a group's first head it writes all of
+        // dk and dv. The other blocks and heads add to them.
         for (std::size_t block = blocks; block-- > 0;) {
           const std::size_t first = block * block_rows;
           const std::size_t queries = std::min(block_rows, context_ - first);
@@ -152,8 +142,8 @@ class Attention final : public Layer {
             rows_ * columns_ + (sequence * heads_ + head) * context_};
   }
 
-  /// In place: softmax of the first `seen` of a row's `keys` scores; the other scores, which are masked,
-  /// become 0. Returns the log-sum-exp of the first `seen` scores.
+  /// Replaces the first `seen` of a row's `keys` scores by their softmax, and the masked rest by 0. Returns
+  /// the log-sum-exp of the first `seen` scores.
   static float softmax(float* row, std::size_t seen, std::size_t keys) noexcept {
     const float top = cpu::max_of(row, seen);
     for (std::size_t j = 0; j < seen; ++j) row[j] = cpu::exp_of(row[j] - top);
@@ -164,8 +154,6 @@ class Attention final : public Layer {
     return top + std::log(sum);
   }
 
-  std::size_t rows_;
-  std::size_t columns_;  ///< of the input
   std::size_t heads_ = 0;
   std::size_t kv_heads_ = 0;
   std::size_t context_ = 0;
@@ -173,8 +161,7 @@ class Attention final : public Layer {
   float scale_ = 0;
 };
 
-const bool registered =
-    register_layer("attention", [](const LayerSpec& spec) { return std::make_unique<Attention>(spec); });
+const bool registered = register_layer<Attention>("attention");
 
 }  // namespace
 }  // namespace starpipe::model

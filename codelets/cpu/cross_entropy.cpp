@@ -1,4 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
+// Cross entropy on token ids (torch.nn.CrossEntropyLoss): the mean over the rows of log-sum-exp(x) -
+// x[target]. The logits are whole, or in shards of the vocabulary (Vocabulary Parallelism, MLSys 2025). Then
+// each shard has a layer partial_cross_entropy, and the loss joined_cross_entropy reads the outputs of these
+// layers.
+#include <algorithm>
 #include <cmath>
 #include <stdexcept>
 
@@ -8,23 +13,18 @@
 namespace starpipe::model {
 namespace {
 
-/// torch.nn.CrossEntropyLoss on token ids: the mean over the rows of log-sum-exp(x) - x[target]. The stash is
-/// the gradient of this mean: (softmax(x) - one-hot(target)) / rows.
-class CrossEntropy final : public Loss {
+/// The stash is the gradient, (softmax(x) - one-hot(target)) / rows.
+class CrossEntropy final : public cpu::GradientLoss {
  public:
-  CrossEntropy(std::size_t rows, std::size_t columns) : rows_(rows), columns_(columns) {
+  CrossEntropy(std::size_t rows, std::size_t columns) : GradientLoss(rows, columns) {
     if (columns > cpu::max_ids) {
       throw std::invalid_argument("cross_entropy: targets are floats, exact up to 2^24");
     }
   }
 
-  std::size_t rows() const override { return rows_; }
-  std::size_t input_columns() const override { return columns_; }
   std::size_t target_columns() const override { return 1; }
-  std::size_t stash_size() const override { return rows_ * columns_; }
 
-  float forward(std::span<const float> input, std::span<const float> target,
-                std::span<float> stash) const noexcept override {
+  float forward(ConstFloatView input, ConstFloatView target, FloatView stash) const noexcept override {
     double total = 0;
     for (std::size_t r = 0; r < rows_; ++r) {
       const float* x = input.data() + r * columns_;
@@ -40,20 +40,100 @@ class CrossEntropy final : public Loss {
     }
     return static_cast<float>(total / static_cast<double>(rows_));
   }
+};
 
-  void backward_input(std::span<const float> stash, float scale,
-                      std::span<float> input_gradient) const noexcept override {
-    cpu::scale(scale, stash, input_gradient);
+/// A shard's part of the cross entropy. The input x is the logits of the tokens with the ids [first, first +
+/// columns). The output has two floats per row: log-sum-exp(x), and the target's logit, or 0 if the shard
+/// does not have the target. Option: first. The stash is x, then the log-sum-exp of each row, then the
+/// target.
+class PartialCrossEntropy final : public BasicLayer {
+ public:
+  explicit PartialCrossEntropy(const LayerSpec& spec) : BasicLayer(spec) {
+    check_options(spec, {"first"});
+    shard_ = cpu::shard_of(spec, columns_);
+    check_fit(spec, shard_.end() <= cpu::max_ids, "targets are floats, exact up to 2^24");
+  }
+
+  std::size_t output_columns() const override { return 2; }
+  std::size_t target_columns() const override { return 1; }
+  bool writes_floats() const override { return true; }
+  bool keeps_input() const override { return true; }
+  std::size_t stash_size() const override { return rows_ * columns_ + 2 * rows_; }
+  std::size_t statistics_size() const override { return 2 * rows_; }
+  double flops() const override { return static_cast<double>(rows_) * static_cast<double>(columns_); }
+
+  void forward(ConstFloatView /*parameters*/, ConstFloatView input, FloatView output, FloatView stash,
+               FloatView /*scratch*/) const noexcept override {
+    cpu::keep_input(input, stash);
+    float* logarithms = stash.data() + rows_ * columns_;
+    const float* target = logarithms + rows_;
+    for (std::size_t r = 0; r < rows_; ++r) {
+      const float* x = stash.data() + r * columns_;
+      const float top = cpu::max_of(x, columns_);
+      const float sum = cpu::sum_of(columns_, [x, top](std::size_t c) { return cpu::exp_of(x[c] - top); });
+      logarithms[r] = static_cast<float>(static_cast<double>(top) + std::log(static_cast<double>(sum)));
+      output[2 * r] = logarithms[r];
+      output[2 * r + 1] = shard_.has(target[r]) ? x[shard_.index_of(target[r])] : 0.0f;
+    }
+  }
+
+  void backward_input(ConstFloatView /*parameters*/, ConstFloatView stash, ConstFloatView output_gradient,
+                      FloatView input_gradient, FloatView /*scratch*/) const noexcept override {
+    const float* logarithms = stash.data() + rows_ * columns_;
+    const float* target = logarithms + rows_;
+    for (std::size_t r = 0; r < rows_; ++r) {
+      const float* x = stash.data() + r * columns_;
+      float* dx = input_gradient.data() + r * columns_;
+      const float logarithm = logarithms[r];
+      const float scale = output_gradient[2 * r];
+      for (std::size_t c = 0; c < columns_; ++c) dx[c] = scale * cpu::exp_of(x[c] - logarithm);
+      if (shard_.has(target[r])) dx[shard_.index_of(target[r])] += output_gradient[2 * r + 1];
+    }
   }
 
  private:
-  std::size_t rows_;
-  std::size_t columns_;
+  cpu::VocabularyShard shard_;
 };
 
-const bool registered = register_loss("cross_entropy", [](std::size_t rows, std::size_t columns) {
-  return std::make_unique<CrossEntropy>(rows, columns);
-});
+/// The loss of logits in shards. A row of the input has the two numbers of each shard: l, the log-sum-exp of
+/// its logits, and t, the target's logit or 0. So a row's loss is log-sum-exp(l) - sum(t), which reads no
+/// target. The stash is the gradient: softmax(l) / rows, and -1 / rows for each t.
+class JoinedCrossEntropy final : public cpu::GradientLoss {
+ public:
+  JoinedCrossEntropy(std::size_t rows, std::size_t columns) : GradientLoss(rows, columns) {
+    if (columns % 2 != 0) throw std::invalid_argument("joined_cross_entropy: columns are not pairs");
+  }
+
+  std::size_t target_columns() const override { return 0; }
+
+  float forward(ConstFloatView input, ConstFloatView /*target*/, FloatView stash) const noexcept override {
+    const auto rows = static_cast<double>(rows_);
+    double total = 0;
+    for (std::size_t r = 0; r < rows_; ++r) {
+      const float* x = input.data() + r * columns_;
+      float* gradient = stash.data() + r * columns_;
+      float top = x[0];
+      for (std::size_t c = 2; c < columns_; c += 2) top = std::max(top, x[c]);
+      double sum = 0;
+      double logit = 0;
+      for (std::size_t c = 0; c < columns_; c += 2) {
+        sum += std::exp(static_cast<double>(x[c] - top));
+        logit += static_cast<double>(x[c + 1]);
+      }
+      const double logarithm = static_cast<double>(top) + std::log(sum);
+      for (std::size_t c = 0; c < columns_; c += 2) {
+        gradient[c] = static_cast<float>(std::exp(static_cast<double>(x[c]) - logarithm) / rows);
+        gradient[c + 1] = static_cast<float>(-1 / rows);
+      }
+      total += logarithm - logit;
+    }
+    return static_cast<float>(total / rows);
+  }
+};
+
+const bool registered[] = {register_loss<CrossEntropy>("cross_entropy"),
+                           register_layer<PartialCrossEntropy>("partial_cross_entropy"),
+                           register_loss<JoinedCrossEntropy>("joined_cross_entropy")};
 
 }  // namespace
 }  // namespace starpipe::model

@@ -14,19 +14,16 @@ inline float gate(float x) noexcept {
 }
 
 /// GPT-2's gelu_new: torch.nn.GELU(approximate="tanh"). No options. The stash is the input.
-class Gelu final : public Layer {
+class Gelu final : public BasicLayer {
  public:
-  explicit Gelu(const LayerSpec& spec) : rows_(spec.rows), columns_(spec.columns) { check_options(spec, {}); }
+  explicit Gelu(const LayerSpec& spec) : BasicLayer(spec) { check_options(spec, {}); }
 
-  std::size_t rows() const override { return rows_; }
-  std::size_t input_columns() const override { return columns_; }
-  std::size_t output_columns() const override { return columns_; }
   std::size_t stash_size() const override { return rows_ * columns_; }
   bool keeps_input() const override { return true; }
   double flops() const override { return 20.0 * static_cast<double>(rows_) * static_cast<double>(columns_); }
 
-  void forward(std::span<const float> /*parameters*/, std::span<const float> input, std::span<float> output,
-               std::span<float> stash, std::span<float> /*scratch*/) const noexcept override {
+  void forward(ConstFloatView /*parameters*/, ConstFloatView input, FloatView output, FloatView stash,
+               FloatView /*scratch*/) const noexcept override {
     const std::size_t count = rows_ * columns_;
     cpu::keep_input(input, stash);
     const float* __restrict x = input.data();
@@ -34,9 +31,8 @@ class Gelu final : public Layer {
     for (std::size_t i = 0; i < count; ++i) y[i] = x[i] * gate(x[i]);
   }
 
-  void backward_input(std::span<const float> /*parameters*/, std::span<const float> stash,
-                      std::span<const float> output_gradient, std::span<float> input_gradient,
-                      std::span<float> /*scratch*/) const noexcept override {
+  void backward_input(ConstFloatView /*parameters*/, ConstFloatView stash, ConstFloatView output_gradient,
+                      FloatView input_gradient, FloatView /*scratch*/) const noexcept override {
     const std::size_t count = rows_ * columns_;
     const float* __restrict x = stash.data();
     const float* __restrict dy = output_gradient.data();
@@ -50,14 +46,9 @@ class Gelu final : public Layer {
       dx[i] = dy[i] * (g + z * g * (1.0f - g) * slope);
     }
   }
-
- private:
-  std::size_t rows_;
-  std::size_t columns_;
 };
 
-const bool registered =
-    register_layer("gelu", [](const LayerSpec& spec) { return std::make_unique<Gelu>(spec); });
+const bool registered = register_layer<Gelu>("gelu");
 
 }  // namespace
 }  // namespace starpipe::model

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
-#include <stdexcept>
 #include <string>
 #include <utility>
 #include <vector>
@@ -17,9 +16,9 @@ using cpu::multiply;
 /// inputs], as in torch.nn.Linear, or with conv1d as [inputs, outputs], as in GPT-2's Conv1D; deviation and
 /// bias_deviation of the start values (default 0); parts (without conv1d and bias): tensors of [share of the
 /// outputs, inputs], which lie one behind the other and so are one matrix. The stash is the input.
-class Linear final : public Layer {
+class Linear final : public BasicLayer {
  public:
-  explicit Linear(const LayerSpec& spec) : name_(spec.name), rows_(spec.rows), inputs_(spec.columns) {
+  explicit Linear(const LayerSpec& spec) : BasicLayer(spec) {
     check_options(spec, {"outputs"}, {"bias", "conv1d", "deviation", "bias_deviation", "parts"});
     outputs_ = size_option(spec, "outputs");
     bias_ = option(spec, "bias", 1) != 0;
@@ -29,66 +28,61 @@ class Linear final : public Layer {
     parts_ = spec.parts;
     std::size_t shared = 0;
     for (const auto& [part, outputs] : parts_) shared += outputs;
-    if (!parts_.empty() && (shared != outputs_ || bias_ || conv1d_)) {
-      throw std::invalid_argument("linear " + name_ + ": parts do not fit outputs, bias or conv1d");
-    }
+    check_fit(spec, parts_.empty() || (shared == outputs_ && !bias_ && !conv1d_),
+              "parts do not fit outputs, bias or conv1d");
   }
 
-  std::size_t rows() const override { return rows_; }
-  std::size_t input_columns() const override { return inputs_; }
   std::size_t output_columns() const override { return outputs_; }
-  std::size_t stash_size() const override { return rows_ * inputs_; }
+  std::size_t stash_size() const override { return rows_ * columns_; }
   bool keeps_input() const override { return true; }
   double flops() const override {
-    return 2.0 * static_cast<double>(rows_) * static_cast<double>(inputs_) * static_cast<double>(outputs_);
+    return 2.0 * static_cast<double>(rows_) * static_cast<double>(columns_) * static_cast<double>(outputs_);
   }
 
   std::vector<Parameter> parameters() const override {
     std::vector<Parameter> result;
     for (const auto& [part, outputs] : parts_) {
-      result.push_back({name_ + "." + part + ".weight", {outputs, inputs_}, deviation_, 0});
+      result.push_back({name_ + "." + part + ".weight", {outputs, columns_}, deviation_, 0});
     }
     if (!parts_.empty()) return result;
     result.push_back({name_ + ".weight",
-                      conv1d_ ? std::vector{inputs_, outputs_} : std::vector{outputs_, inputs_}, deviation_,
+                      conv1d_ ? std::vector{columns_, outputs_} : std::vector{outputs_, columns_}, deviation_,
                       0});
     if (bias_) result.push_back({name_ + ".bias", {outputs_}, bias_deviation_, 0});
     return result;
   }
 
-  void forward(std::span<const float> parameters, std::span<const float> input, std::span<float> output,
-               std::span<float> stash, std::span<float> /*scratch*/) const noexcept override {
+  void forward(ConstFloatView parameters, ConstFloatView input, FloatView output, FloatView stash,
+               FloatView /*scratch*/) const noexcept override {
     cpu::keep_input(input, stash);
     if (bias_) {
-      const float* bias = parameters.data() + inputs_ * outputs_;
+      const float* bias = parameters.data() + columns_ * outputs_;
       for (std::size_t r = 0; r < rows_; ++r) std::copy_n(bias, outputs_, output.data() + r * outputs_);
     }
-    multiply(rows_, outputs_, inputs_, 1, {input.data(), inputs_}, weight(parameters), bias_ ? 1.0f : 0.0f,
+    multiply(rows_, outputs_, columns_, 1, {input.data(), columns_}, weight(parameters), bias_ ? 1.0f : 0.0f,
              output.data(), outputs_);
   }
 
-  void backward_input(std::span<const float> parameters, std::span<const float> /*stash*/,
-                      std::span<const float> output_gradient, std::span<float> input_gradient,
-                      std::span<float> /*scratch*/) const noexcept override {
+  void backward_input(ConstFloatView parameters, ConstFloatView /*stash*/, ConstFloatView output_gradient,
+                      FloatView input_gradient, FloatView /*scratch*/) const noexcept override {
     cpu::Matrix transposed = weight(parameters);
     transposed.transposed = !transposed.transposed;
-    multiply(rows_, inputs_, outputs_, 1, {output_gradient.data(), outputs_}, transposed, 0,
-             input_gradient.data(), inputs_);
+    multiply(rows_, columns_, outputs_, 1, {output_gradient.data(), outputs_}, transposed, 0,
+             input_gradient.data(), columns_);
   }
 
-  void backward_weights(std::span<const float> stash, std::span<const float> output_gradient,
-                        std::span<float> parameter_gradient,
-                        std::span<float> /*scratch*/) const noexcept override {
+  void backward_weights(ConstFloatView stash, ConstFloatView output_gradient, FloatView parameter_gradient,
+                        FloatView /*scratch*/) const noexcept override {
     const float* input = stash.data();
     const float* dy = output_gradient.data();
     float* dw = parameter_gradient.data();
     if (conv1d_) {
-      multiply(inputs_, outputs_, rows_, 1, {input, inputs_, true}, {dy, outputs_}, 1, dw, outputs_);
+      multiply(columns_, outputs_, rows_, 1, {input, columns_, true}, {dy, outputs_}, 1, dw, outputs_);
     } else {
-      multiply(outputs_, inputs_, rows_, 1, {dy, outputs_, true}, {input, inputs_}, 1, dw, inputs_);
+      multiply(outputs_, columns_, rows_, 1, {dy, outputs_, true}, {input, columns_}, 1, dw, columns_);
     }
     if (!bias_) return;
-    float* db = dw + inputs_ * outputs_;
+    float* db = dw + columns_ * outputs_;
     for (std::size_t r = 0; r < rows_; ++r) {
       for (std::size_t c = 0; c < outputs_; ++c) db[c] += dy[r * outputs_ + c];
     }
@@ -96,13 +90,10 @@ class Linear final : public Layer {
 
  private:
   /// The weight as the [inputs, outputs] operand.
-  cpu::Matrix weight(std::span<const float> parameters) const noexcept {
-    return {parameters.data(), conv1d_ ? outputs_ : inputs_, !conv1d_};
+  cpu::Matrix weight(ConstFloatView parameters) const noexcept {
+    return {parameters.data(), conv1d_ ? outputs_ : columns_, !conv1d_};
   }
 
-  std::string name_;
-  std::size_t rows_;
-  std::size_t inputs_;
   std::size_t outputs_ = 0;
   bool bias_ = true;
   bool conv1d_ = false;
@@ -111,8 +102,7 @@ class Linear final : public Layer {
   std::vector<std::pair<std::string, std::size_t>> parts_;  ///< as in LayerSpec
 };
 
-const bool registered =
-    register_layer("linear", [](const LayerSpec& spec) { return std::make_unique<Linear>(spec); });
+const bool registered = register_layer<Linear>("linear");
 
 }  // namespace
 }  // namespace starpipe::model

@@ -6,14 +6,15 @@
 #include <bit>
 #include <cstddef>
 #include <cstdint>
-#include <span>
 
 #include <cblas.h>
+
+#include "starpipe/model/layer.hpp"
 
 namespace starpipe::model::cpu {
 
 /// Copies the input to the beginning of the stash, unless the input lies there already.
-inline void keep_input(std::span<const float> input, std::span<float> stash) noexcept {
+inline void keep_input(ConstFloatView input, FloatView stash) noexcept {
   if (input.data() != stash.data()) std::ranges::copy(input, stash.begin());
 }
 
@@ -23,7 +24,7 @@ inline void keep_input(std::span<const float> input, std::span<float> stash) noe
 // depend on the width of the machine's vectors.
 inline constexpr std::size_t lanes = 8;
 
-/// The largest of `count` > 0 values.
+/// Returns the largest of `count` > 0 values.
 inline float max_of(const float* values, std::size_t count) noexcept {
   std::array<float, lanes> lane;
   lane.fill(values[0]);
@@ -37,7 +38,7 @@ inline float max_of(const float* values, std::size_t count) noexcept {
   return result;
 }
 
-/// The sum of term(i) over i in [0, count).
+/// Returns the sum of term(i) over i in [0, count).
 template <class Term>
 inline float sum_of(std::size_t count, Term term) noexcept {
   std::array<float, lanes> lane{};
@@ -50,11 +51,11 @@ inline float sum_of(std::size_t count, Term term) noexcept {
 }
 
 /// results[i] = factor * values[i].
-inline void scale(float factor, std::span<const float> values, std::span<float> results) noexcept {
+inline void scale(float factor, ConstFloatView values, FloatView results) noexcept {
   std::ranges::transform(values, results.begin(), [factor](float x) { return factor * x; });
 }
 
-/// `past ? limit : x` with bit masks. From the plain expression GCC makes a branch when `limit` is a
+/// Returns `past ? limit : x`, by bit masks. From the plain expression GCC makes a branch when `limit` is a
 /// constant, and then it does not vectorise the loop.
 inline float limit_to(float x, float limit, bool past) noexcept {
   const std::uint32_t mask = 0u - static_cast<std::uint32_t>(past);
@@ -62,8 +63,8 @@ inline float limit_to(float x, float limit, bool past) noexcept {
   return std::bit_cast<float>(bits ^ ((bits ^ std::bit_cast<std::uint32_t>(limit)) & mask));
 }
 
-/// e^x to 2 units in the last place (Cephes' expf without branches, so that loops vectorise).
-/// x below -87 counts as -87, x above 88 as 88; NaN stays NaN.
+/// Returns e^x to 2 units in the last place (Cephes' expf without branches, so that loops vectorise). x below
+/// -87 counts as -87, x above 88 as 88; NaN stays NaN.
 inline float exp_of(float x) noexcept {
   x = limit_to(x, -87.0f, x < -87.0f);
   x = limit_to(x, 88.0f, x > 88.0f);
@@ -86,28 +87,43 @@ inline float exp_of(float x) noexcept {
 /// 1 / (1 + e^-x).
 inline float logistic(float x) noexcept { return 1.0f / (1.0f + exp_of(-x)); }
 
-/// The most token ids there may be: they travel as floats, which are exact up to this number.
-constexpr std::size_t max_ids = std::size_t{1} << 24U;
+/// The largest vocabulary: token ids travel as floats, which are exact up to this number.
+inline constexpr std::size_t max_ids = std::size_t{1} << 24U;
 
-/// A token id as an index below `count`, which is at most `max_ids`. An id out of range is a bug elsewhere,
-/// but passes cannot throw: the id is clamped, so that it never becomes an access outside the table.
+/// Returns a token id as an index below `count`. An id out of range is a bug elsewhere, but passes cannot
+/// throw: so the id is clamped, and never becomes an access outside the table.
 inline std::size_t index_of(float id, std::size_t count) noexcept {
   if (!(id >= 0)) return 0;
   return id < static_cast<float>(count) ? static_cast<std::size_t>(id) : count - 1;
 }
 
-/// Whether a token id is in a shard of the vocabulary that has the ids first, first + 1, ..., first + count -
-/// 1.
-inline bool is_in_shard(float id, std::size_t first, std::size_t count) noexcept {
-  return id >= static_cast<float>(first) && id < static_cast<float>(first + count);
+/// A shard of the vocabulary, which has the token ids [first, first + count).
+struct VocabularyShard {
+  std::size_t first = 0;
+  std::size_t count = 0;
+
+  [[nodiscard]] std::size_t end() const noexcept { return first + count; }
+  [[nodiscard]] bool has(float id) const noexcept {
+    return id >= static_cast<float>(first) && id < static_cast<float>(end());
+  }
+  /// The index of an id in the shard.
+  [[nodiscard]] std::size_t index_of(float id) const noexcept {
+    return cpu::index_of(id - static_cast<float>(first), count);
+  }
+};
+
+/// Returns the shard of `count` ids that begins at a layer's option `first`, or else at 0.
+inline VocabularyShard shard_of(const LayerSpec& spec, std::size_t count) {
+  return {option(spec, "first", 0) > 0 ? size_option(spec, "first") : 0, count};
 }
 
 /// An operand of multiply(), stored row-major.
 struct Matrix {
   const float* data;
   std::size_t stride;       ///< floats from row to row of the stored matrix
-  bool transposed = false;  ///< whether the operand is the transpose of the stored matrix
+  bool transposed = false;  ///< true if the operand is the transpose of the stored matrix
 };
+
 /// C = alpha * A B + beta * C. A is m x k, B k x n and C m x n, each row-major with a stride of floats from
 /// row to row.
 inline void multiply(std::size_t m, std::size_t n, std::size_t k, float alpha, Matrix a, Matrix b, float beta,
@@ -117,5 +133,22 @@ inline void multiply(std::size_t m, std::size_t n, std::size_t k, float alpha, M
               b.transposed ? CblasTrans : CblasNoTrans, i(m), i(n), i(k), alpha, a.data, i(a.stride), b.data,
               i(b.stride), beta, c, i(c_stride));
 }
+
+/// A loss whose stash has the shape of the input and is its gradient.
+class GradientLoss : public Loss {
+ public:
+  [[nodiscard]] std::size_t rows() const override { return rows_; }
+  [[nodiscard]] std::size_t input_columns() const override { return columns_; }
+  [[nodiscard]] std::size_t stash_size() const override { return rows_ * columns_; }
+  void backward_input(ConstFloatView stash, float factor, FloatView input_gradient) const noexcept override {
+    scale(factor, stash, input_gradient);
+  }
+
+ protected:
+  GradientLoss(std::size_t rows, std::size_t columns) : rows_(rows), columns_(columns) {}
+
+  std::size_t rows_;
+  std::size_t columns_;
+};
 
 }  // namespace starpipe::model::cpu

@@ -6,18 +6,14 @@ namespace starpipe::model {
 namespace {
 
 /// torch.nn.MSELoss: the mean over rows and columns of the squared error. The stash is the errors, input -
-/// target.
-class MeanSquaredError final : public Loss {
+/// target: the gradient but for a factor.
+class MeanSquaredError final : public cpu::GradientLoss {
  public:
-  MeanSquaredError(std::size_t rows, std::size_t columns) : rows_(rows), columns_(columns) {}
+  MeanSquaredError(std::size_t rows, std::size_t columns) : GradientLoss(rows, columns) {}
 
-  std::size_t rows() const override { return rows_; }
-  std::size_t input_columns() const override { return columns_; }
   std::size_t target_columns() const override { return columns_; }
-  std::size_t stash_size() const override { return rows_ * columns_; }
 
-  float forward(std::span<const float> input, std::span<const float> target,
-                std::span<float> stash) const noexcept override {
+  float forward(ConstFloatView input, ConstFloatView target, FloatView stash) const noexcept override {
     const std::size_t count = rows_ * columns_;
     double total = 0;
     for (std::size_t i = 0; i < count; ++i) {
@@ -27,19 +23,12 @@ class MeanSquaredError final : public Loss {
     return static_cast<float>(total / static_cast<double>(count));
   }
 
-  void backward_input(std::span<const float> stash, float scale,
-                      std::span<float> input_gradient) const noexcept override {
-    cpu::scale(2.0f * scale / static_cast<float>(rows_ * columns_), stash, input_gradient);
+  void backward_input(ConstFloatView stash, float scale, FloatView input_gradient) const noexcept override {
+    GradientLoss::backward_input(stash, 2.0f * scale / static_cast<float>(rows_ * columns_), input_gradient);
   }
-
- private:
-  std::size_t rows_;
-  std::size_t columns_;
 };
 
-const bool registered = register_loss("mse", [](std::size_t rows, std::size_t columns) {
-  return std::make_unique<MeanSquaredError>(rows, columns);
-});
+const bool registered = register_loss<MeanSquaredError>("mse");
 
 }  // namespace
 }  // namespace starpipe::model

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
 #include <cmath>
-#include <stdexcept>
 
 #include "codelets/cpu/math.hpp"
 #include "starpipe/model/layer.hpp"
@@ -14,49 +13,40 @@ namespace {
 /// position is the row in its sequence. Angles are computed in double, so they are exact for any context.
 /// Options: heads, size, context, theta. A row is `heads` heads of `size` columns, which are turned, and any
 /// number of columns behind them, which stay. There is no stash: B turns the gradient back.
-class Rotary final : public Layer {
+class Rotary final : public BasicLayer {
  public:
-  explicit Rotary(const LayerSpec& spec) : rows_(spec.rows), columns_(spec.columns) {
+  explicit Rotary(const LayerSpec& spec) : BasicLayer(spec) {
     check_options(spec, {"heads", "size", "context", "theta"});
     heads_ = size_option(spec, "heads");
     context_ = size_option(spec, "context");
     const std::size_t size = size_option(spec, "size");
     half_ = size / 2;
-    if (size % 2 != 0) throw std::invalid_argument("rotary " + spec.name + ": a head's size is not even");
-    if (heads_ * size > columns_) {
-      throw std::invalid_argument("rotary " + spec.name + ": columns are fewer than those of the heads");
-    }
-    if (rows_ % context_ != 0) {
-      throw std::invalid_argument("rotary " + spec.name + ": rows are not whole sequences");
-    }
+    check_fit(spec, size % 2 == 0, "a head's size is not even");
+    check_fit(spec, heads_ * size <= columns_, "columns are fewer than those of the heads");
+    check_fit(spec, rows_ % context_ == 0, "rows are not whole sequences");
     const double theta = option(spec, "theta", 0);
     for (std::size_t c = 0; c < half_; ++c) {
       frequencies_.push_back(std::pow(theta, -static_cast<double>(c) / static_cast<double>(half_)));
     }
   }
 
-  std::size_t rows() const override { return rows_; }
-  std::size_t input_columns() const override { return columns_; }
-  std::size_t output_columns() const override { return columns_; }
   std::size_t stash_size() const override { return 0; }
   std::size_t scratch_size() const override { return 2 * half_; }
   double flops() const override { return 6.0 * static_cast<double>(rows_ * heads_ * half_); }
 
-  void forward(std::span<const float> /*parameters*/, std::span<const float> input, std::span<float> output,
-               std::span<float> /*stash*/, std::span<float> scratch) const noexcept override {
+  void forward(ConstFloatView /*parameters*/, ConstFloatView input, FloatView output, FloatView /*stash*/,
+               FloatView scratch) const noexcept override {
     turn(1, input, output, scratch);
   }
 
-  void backward_input(std::span<const float> /*parameters*/, std::span<const float> /*stash*/,
-                      std::span<const float> output_gradient, std::span<float> input_gradient,
-                      std::span<float> scratch) const noexcept override {
+  void backward_input(ConstFloatView /*parameters*/, ConstFloatView /*stash*/, ConstFloatView output_gradient,
+                      FloatView input_gradient, FloatView scratch) const noexcept override {
     turn(-1, output_gradient, input_gradient, scratch);
   }
 
  private:
   /// Turns all rows, forward with `direction` 1 and back with -1.
-  void turn(double direction, std::span<const float> from, std::span<float> to,
-            std::span<float> scratch) const noexcept {
+  void turn(double direction, ConstFloatView from, FloatView to, FloatView scratch) const noexcept {
     float* cosines = scratch.data();
     float* sines = cosines + half_;
     for (std::size_t position = 0; position < context_; ++position) {
@@ -84,16 +74,13 @@ class Rotary final : public Layer {
     std::copy(x + heads_ * 2 * half_, x + columns_, y + heads_ * 2 * half_);
   }
 
-  std::size_t rows_;
-  std::size_t columns_;
   std::size_t heads_ = 0;
   std::size_t context_ = 0;
   std::size_t half_ = 0;             ///< pairs of a head
   std::vector<double> frequencies_;  ///< [pair]: the angle of position 1
 };
 
-const bool registered =
-    register_layer("rotary", [](const LayerSpec& spec) { return std::make_unique<Rotary>(spec); });
+const bool registered = register_layer<Rotary>("rotary");
 
 }  // namespace
 }  // namespace starpipe::model

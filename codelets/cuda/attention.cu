@@ -22,7 +22,7 @@ class Sizes {
   [[nodiscard]] const attention::Shape& shape() const noexcept { return shape_; }
   /// Elements of the input [q | k | v].
   [[nodiscard]] std::size_t qkv() const noexcept { return rows_ * shape_.columns; }
-  /// Floats of an array with one float a row and query head.
+  /// Floats of an array with one float per row and query head.
   [[nodiscard]] std::size_t statistics() const noexcept {
     return rows_ * static_cast<std::size_t>(shape_.heads);
   }
@@ -54,7 +54,7 @@ class Attention final : public CudaLayer {
   std::size_t scratch_size() const override { return sizes_.statistics(); }
 
   void forward(const Context& on, ConstMemory /*parameters*/, ConstMemory input, Memory output, Memory stash,
-               std::span<float> /*scratch*/) const noexcept override {
+               FloatView /*scratch*/) const noexcept override {
     const std::size_t count = sizes_.qkv();
     keep_input(on, "attention F", input, stash, count * sizeof(float));
     launch(on, "attention F",
@@ -65,7 +65,7 @@ class Attention final : public CudaLayer {
 
   void backward_input(const Context& on, ConstMemory /*parameters*/, ConstMemory stash,
                       ConstMemory output_gradient, Memory input_gradient,
-                      std::span<float> scratch) const noexcept override {
+                      FloatView scratch) const noexcept override {
     const float* log_sums = floats_behind<float>(stash, sizes_.qkv());
     constexpr std::size_t shared = attention::backward_shared<D>;
     float* const deltas = scratch.data();
@@ -90,7 +90,7 @@ class TensorCoreAttention final : public CudaLayer {
   std::size_t scratch_size() const override { return sizes_.statistics(); }
 
   void forward(const Context& on, ConstMemory /*parameters*/, ConstMemory input, Memory output, Memory stash,
-               std::span<float> /*scratch*/) const noexcept override {
+               FloatView /*scratch*/) const noexcept override {
     const std::size_t count = sizes_.qkv();
     keep_input(on, "attention F", input, stash, count * sizeof(Bf16));
     using Tiles = attention::bf16::Forward<D>;
@@ -101,7 +101,7 @@ class TensorCoreAttention final : public CudaLayer {
 
   void backward_input(const Context& on, ConstMemory /*parameters*/, ConstMemory stash,
                       ConstMemory output_gradient, Memory input_gradient,
-                      std::span<float> scratch) const noexcept override {
+                      FloatView scratch) const noexcept override {
     using namespace attention::bf16;
     const float* log_sums = floats_behind<Bf16>(stash, sizes_.qkv());
     const bool all_aligned = aligned({stash, output_gradient, input_gradient});
@@ -116,7 +116,7 @@ class TensorCoreAttention final : public CudaLayer {
   }
 
  private:
-  /// Whether, in all arrays, every row of every head begins at a multiple of 16 bytes and has a multiple of
+  /// True if, in all arrays, every row of every head begins at a multiple of 16 bytes and has a multiple of
   /// 16 bytes.
   [[nodiscard]] bool aligned(std::initializer_list<ConstMemory> arrays) const noexcept {
     return sizes_.shape().size % 8 == 0 && std::all_of(arrays.begin(), arrays.end(), [](ConstMemory array) {

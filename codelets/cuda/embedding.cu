@@ -48,7 +48,7 @@ constexpr unsigned adding_warps = 16;  // warps of a block that adds a token's g
 // A warp searches this many rows for the token, then adds the gradients of the rows found.
 constexpr unsigned rows_searched = 256;
 
-/// The token ids, one a row, as rows of the table.
+/// The token ids, one per row, as rows of the table.
 struct Ids {
   const float* ids;
   Table table;
@@ -77,7 +77,7 @@ struct Ids {
     return count;
   }
 
-  /// Whether a row before this one has the same token. All threads of a block call it together and get the
+  /// True if an earlier row has the same token. All threads of a block call it together and get the
   /// same answer.
   __device__ bool seen_before(std::size_t row) const {
     const std::size_t token = at(row);
@@ -89,11 +89,12 @@ struct Ids {
   }
 };
 
-/// One block a token: gradients[token] += the sum of dy over the rows that have the token. Each warp sums its
-/// share of the rows in ascending order, then the warps' sums are added in turn. The order of the additions
-/// is fixed; with atomic additions it would not be. blockIdx.x is the token. With `by_row`, for vocabularies
-/// larger than the number of rows, blockIdx.x is a row and the block does the row's token, unless an earlier
-/// row has the same token or the table does not have it. blockIdx.y and gridDim.y divide the columns.
+/// One block per token: gradients[token] += the sum of dy over the rows that have the token. Each warp sums
+/// its share of the rows in ascending order, then the warps' sums are added in turn. The order of the
+/// additions is fixed; with atomic additions it would not be. blockIdx.x is the token. With `by_row`, for
+/// vocabularies larger than the number of rows, blockIdx.x is a row and the block does the row's token,
+/// unless an earlier row has the same token or the table does not have it. blockIdx.y and gridDim.y divide
+/// the columns.
 template <class T, int N>
 __global__ void __launch_bounds__(adding_warps* warp_size)
     add_token_gradients(std::size_t rows, std::size_t columns, Ids ids, bool by_row, const T* __restrict__ dy,
@@ -149,7 +150,7 @@ class Embedding final : public CudaLayer {
         outputs_(size_option(spec, "outputs")) {}
 
   void forward(const Context& on, ConstMemory parameters, ConstMemory input, Memory output, Memory stash,
-               std::span<float> /*scratch*/) const noexcept override {
+               FloatView /*scratch*/) const noexcept override {
     keep_input(on, "embedding F", input, stash, rows_ * sizeof(float));
     const T* tokens = parameters.as<T>();
     const T* positions = positions_ ? tokens + table_.tokens * outputs_ : nullptr;
@@ -163,13 +164,12 @@ class Embedding final : public CudaLayer {
   /// Token ids have no gradient: writes zeros.
   void backward_input(const Context& on, ConstMemory /*parameters*/, ConstMemory /*stash*/,
                       ConstMemory /*output_gradient*/, Memory input_gradient,
-                      std::span<float> /*scratch*/) const noexcept override {
+                      FloatView /*scratch*/) const noexcept override {
     check(cudaMemsetAsync(input_gradient.data(), 0, rows_ * sizeof(float), on.stream), "embedding B");
   }
 
   void backward_weights(const Context& on, ConstMemory stash, ConstMemory output_gradient,
-                        std::span<float> parameter_gradient,
-                        std::span<float> /*scratch*/) const noexcept override {
+                        FloatView parameter_gradient, FloatView /*scratch*/) const noexcept override {
     const T* dy = output_gradient.as<T>();
     float* gradients = parameter_gradient.data();
     const Ids ids{stash.as<float>(), table_};
@@ -198,9 +198,7 @@ class Embedding final : public CudaLayer {
   std::size_t outputs_;
 };
 
-const bool registered = register_cuda_layer("embedding", [](const LayerSpec& spec, Precision precision) {
-  return make_for<CudaLayer, Embedding>(precision, spec);
-});
+const bool registered = register_implementation<Embedding>("embedding");
 
 }  // namespace
 }  // namespace starpipe::model::cuda

@@ -43,14 +43,14 @@ class Gelu final : public CudaLayer {
   explicit Gelu(const LayerSpec& spec) : count_(spec.rows * spec.columns) {}
 
   void forward(const Context& on, ConstMemory /*parameters*/, ConstMemory input, Memory output, Memory stash,
-               std::span<float> /*scratch*/) const noexcept override {
+               FloatView /*scratch*/) const noexcept override {
     keep_input(on, "gelu F", input, stash, count_ * sizeof(T));
     for_each_pack<Forward<T>, pack_size<T>>(on, "gelu F", count_, input.as<T>(), output.as<T>());
   }
 
   void backward_input(const Context& on, ConstMemory /*parameters*/, ConstMemory stash,
                       ConstMemory output_gradient, Memory input_gradient,
-                      std::span<float> /*scratch*/) const noexcept override {
+                      FloatView /*scratch*/) const noexcept override {
     for_each_pack<Backward<T>, pack_size<T>>(on, "gelu B", count_, stash.as<T>(), output_gradient.as<T>(),
                                              input_gradient.as<T>());
   }
@@ -59,9 +59,7 @@ class Gelu final : public CudaLayer {
   std::size_t count_;
 };
 
-const bool registered = register_cuda_layer("gelu", [](const LayerSpec& spec, Precision precision) {
-  return make_for<CudaLayer, Gelu>(precision, spec);
-});
+const bool registered = register_implementation<Gelu>("gelu");
 
 }  // namespace
 }  // namespace starpipe::model::cuda

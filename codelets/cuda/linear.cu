@@ -28,7 +28,7 @@ class Linear final : public CudaLayer {
   }
 
   void forward(const Context& on, ConstMemory parameters, ConstMemory input, Memory output, Memory stash,
-               std::span<float> scratch) const noexcept override {
+               FloatView scratch) const noexcept override {
     keep_input(on, "linear F", input, stash, rows_ * inputs_ * sizeof(T));
     const T* const bias = bias_ ? parameters.as<T>() + inputs_ * outputs_ : nullptr;
     multiply<T, T>(on, compute_, {input.as<T>(), rows_, inputs_}, weight(parameters, false), 0,
@@ -37,14 +37,13 @@ class Linear final : public CudaLayer {
 
   void backward_input(const Context& on, ConstMemory parameters, ConstMemory /*stash*/,
                       ConstMemory output_gradient, Memory input_gradient,
-                      std::span<float> scratch) const noexcept override {
+                      FloatView scratch) const noexcept override {
     multiply<T, T>(on, compute_, {output_gradient.as<T>(), rows_, outputs_}, weight(parameters, true), 0,
                    {input_gradient.as<T>(), rows_, inputs_}, nullptr, scratch);
   }
 
   void backward_weights(const Context& on, ConstMemory stash, ConstMemory output_gradient,
-                        std::span<float> parameter_gradient,
-                        std::span<float> scratch) const noexcept override {
+                        FloatView parameter_gradient, FloatView scratch) const noexcept override {
     const Matrix<const T> x{stash.as<T>(), rows_, inputs_};
     const Matrix<const T> dy{output_gradient.as<T>(), rows_, outputs_};
     float* const dw = parameter_gradient.data();

@@ -7,7 +7,7 @@
 namespace starpipe::model::cuda {
 namespace {
 
-/// One warp a row: errors = input - target, and squares[row] = the sum of the row's squared errors.
+/// One warp per row: errors = input - target, and squares[row] = the sum of the row's squared errors.
 template <class T, int N>
 __global__ void forward_rows(std::size_t rows, std::size_t columns, const T* __restrict__ input,
                              const float* __restrict__ target, T* __restrict__ errors,
@@ -32,37 +32,30 @@ __global__ void forward_rows(std::size_t rows, std::size_t columns, const T* __r
 
 /// codelets/cpu/mse.cpp on a GPU.
 template <class T>
-class MeanSquaredError final : public CudaLoss {
+class MeanSquaredError final : public GradientLoss<T> {
  public:
-  MeanSquaredError(std::size_t rows, std::size_t columns) : rows_(rows), columns_(columns) {}
+  MeanSquaredError(std::size_t rows, std::size_t columns) : GradientLoss<T>("mse B", rows, columns) {}
 
-  void forward(const Context& on, ConstMemory input, std::span<const float> target, Memory stash,
-               std::span<float> mean, std::span<float> scratch) const noexcept override {
+  void forward(const Context& on, ConstMemory input, ConstFloatView target, Memory stash, FloatView mean,
+               FloatView scratch) const noexcept override {
     const T* x = input.as<T>();
     T* errors = stash.as<T>();
-    const bool packs = columns_ % pack_size<T> == 0 && pack_aligned(x, target.data(), errors);
+    const bool packs = this->columns_ % pack_size<T> == 0 && pack_aligned(x, target.data(), errors);
     with_pack_size<pack_size<T>>(packs, [&](auto size) {
-      launch(on, "mse F", warp_per_row(rows_), forward_rows<T, size>, rows_, columns_, x, target.data(),
-             errors, scratch.data());
+      launch(on, "mse F", warp_per_row(this->rows_), forward_rows<T, size>, this->rows_, this->columns_, x,
+             target.data(), errors, scratch.data());
     });
-    mean_of(on, "mse F", rows_, scratch.data(), static_cast<double>(rows_ * columns_), mean);
+    this->mean_of_rows(on, "mse F", scratch, mean, this->columns_);
   }
 
   void backward_input(const Context& on, ConstMemory stash, float scale,
                       Memory input_gradient) const noexcept override {
-    const float factor = 2.0f * scale / static_cast<float>(rows_ * columns_);
-    cuda::scale(on, "mse B", rows_ * columns_, stash.as<T>(), input_gradient.as<T>(), factor);
+    const float factor = 2.0f * scale / static_cast<float>(this->rows_ * this->columns_);
+    GradientLoss<T>::backward_input(on, stash, factor, input_gradient);
   }
-
- private:
-  std::size_t rows_;
-  std::size_t columns_;
 };
 
-const bool registered =
-    register_cuda_loss("mse", [](std::size_t rows, std::size_t columns, Precision precision) {
-      return make_for<CudaLoss, MeanSquaredError>(precision, rows, columns);
-    });
+const bool registered = register_loss_implementation<MeanSquaredError>("mse");
 
 }  // namespace
 }  // namespace starpipe::model::cuda

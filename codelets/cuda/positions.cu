@@ -8,7 +8,7 @@
 namespace starpipe::model::cuda {
 namespace {
 
-/// One warp a row: output[row] = input[row] + positions[row % context].
+/// One warp per row: output[row] = input[row] + positions[row % context].
 template <class T, int N>
 __global__ void add_positions(std::size_t rows, std::size_t columns, std::size_t context,
                               const T* __restrict__ input, const T* __restrict__ positions,
@@ -32,7 +32,7 @@ class Positions final : public CudaLayer {
       : rows_(spec.rows), columns_(spec.columns), context_(size_option(spec, "context")) {}
 
   void forward(const Context& on, ConstMemory parameters, ConstMemory input, Memory output, Memory /*stash*/,
-               std::span<float> /*scratch*/) const noexcept override {
+               FloatView /*scratch*/) const noexcept override {
     const T* x = input.as<T>();
     const T* positions = parameters.as<T>();
     T* y = output.as<T>();
@@ -45,7 +45,7 @@ class Positions final : public CudaLayer {
 
   void backward_input(const Context& on, ConstMemory /*parameters*/, ConstMemory /*stash*/,
                       ConstMemory output_gradient, Memory input_gradient,
-                      std::span<float> /*scratch*/) const noexcept override {
+                      FloatView /*scratch*/) const noexcept override {
     check(cudaMemcpyAsync(input_gradient.data(), output_gradient.data(), rows_ * columns_ * sizeof(T),
                           cudaMemcpyDeviceToDevice, on.stream),
           "positions B");
@@ -53,8 +53,7 @@ class Positions final : public CudaLayer {
 
   /// Sums over the sequences, with a sequence as one row of context_ * columns_ columns.
   void backward_weights(const Context& on, ConstMemory /*stash*/, ConstMemory output_gradient,
-                        std::span<float> parameter_gradient,
-                        std::span<float> /*scratch*/) const noexcept override {
+                        FloatView parameter_gradient, FloatView /*scratch*/) const noexcept override {
     add_column_sums(on, "positions W", rows_ / context_, context_ * columns_,
                     Elements<T>{output_gradient.as<T>()}, parameter_gradient.data(), {});
   }
@@ -65,9 +64,7 @@ class Positions final : public CudaLayer {
   std::size_t context_;
 };
 
-const bool registered = register_cuda_layer("positions", [](const LayerSpec& spec, Precision precision) {
-  return make_for<CudaLayer, Positions>(precision, spec);
-});
+const bool registered = register_implementation<Positions>("positions");
 
 }  // namespace
 }  // namespace starpipe::model::cuda

@@ -38,7 +38,7 @@ struct RowShape {
   unsigned half;  // pairs of a head
 };
 
-/// One block a row: turns the pairs of the heads, and copies the columns behind them.
+/// One block per row: turns the pairs of the heads, and copies the columns behind them.
 template <class T, int N>
 __global__ void __launch_bounds__(default_threads)
     turn_rows(RowShape shape, Turns turns, const T* __restrict__ from, T* __restrict__ to) {
@@ -80,13 +80,13 @@ class Rotary final : public CudaLayer {
   std::size_t scratch_size() const override { return 2 * shape_.context * shape_.half; }
 
   void forward(const Context& on, ConstMemory /*parameters*/, ConstMemory input, Memory output,
-               Memory /*stash*/, std::span<float> scratch) const noexcept override {
+               Memory /*stash*/, FloatView scratch) const noexcept override {
     turn(on, "rotary F", 1, input.as<T>(), output.as<T>(), scratch.data());
   }
 
   void backward_input(const Context& on, ConstMemory /*parameters*/, ConstMemory /*stash*/,
                       ConstMemory output_gradient, Memory input_gradient,
-                      std::span<float> scratch) const noexcept override {
+                      FloatView scratch) const noexcept override {
     turn(on, "rotary B", -1, output_gradient.as<T>(), input_gradient.as<T>(), scratch.data());
   }
 
@@ -107,9 +107,7 @@ class Rotary final : public CudaLayer {
   RowShape shape_;
 };
 
-const bool registered = register_cuda_layer("rotary", [](const LayerSpec& spec, Precision precision) {
-  return make_for<CudaLayer, Rotary>(precision, spec);
-});
+const bool registered = register_implementation<Rotary>("rotary");
 
 }  // namespace
 }  // namespace starpipe::model::cuda

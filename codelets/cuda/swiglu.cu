@@ -11,7 +11,7 @@ namespace {
 /// The gate, but at least -80, as on the CPU: silu and its slope are below 1e-32 there. NaN stays NaN.
 __device__ float clamped(float gate) { return gate < -80.0f ? -80.0f : gate; }
 
-/// One team a row: y = silu(gate) * up. A row of `input` is the gates, then the ups.
+/// One team per row: y = silu(gate) * up. A row of `input` is the gates, then the ups.
 template <class T, class Columns>
 __global__ void __launch_bounds__(Columns::block_threads, Columns::min_blocks)
     forward_rows(std::size_t rows, Columns columns, const T* __restrict__ input, T* __restrict__ output) {
@@ -32,7 +32,7 @@ __global__ void __launch_bounds__(Columns::block_threads, Columns::min_blocks)
   });
 }
 
-/// One team a row: the gradients of the gates, then of the ups. It holds three rows in registers, so fewer
+/// One team per row: the gradients of the gates, then of the ups. It holds three rows in registers, so fewer
 /// blocks than min_blocks fit a multiprocessor.
 template <class T, class Columns>
 __global__ void __launch_bounds__(Columns::block_threads)
@@ -67,7 +67,7 @@ class Swiglu final : public CudaLayer {
   explicit Swiglu(const LayerSpec& spec) : rows_(spec.rows), columns_(spec.columns / 2) {}
 
   void forward(const Context& on, ConstMemory /*parameters*/, ConstMemory input, Memory output, Memory stash,
-               std::span<float> /*scratch*/) const noexcept override {
+               FloatView /*scratch*/) const noexcept override {
     keep_input(on, "swiglu F", input, stash, rows_ * 2 * columns_ * sizeof(T));
     const T* x = input.as<T>();
     T* y = output.as<T>();
@@ -78,7 +78,7 @@ class Swiglu final : public CudaLayer {
 
   void backward_input(const Context& on, ConstMemory /*parameters*/, ConstMemory stash,
                       ConstMemory output_gradient, Memory input_gradient,
-                      std::span<float> /*scratch*/) const noexcept override {
+                      FloatView /*scratch*/) const noexcept override {
     const T* x = stash.as<T>();
     const T* dy = output_gradient.as<T>();
     T* dx = input_gradient.as<T>();
@@ -92,9 +92,7 @@ class Swiglu final : public CudaLayer {
   std::size_t columns_;
 };
 
-const bool registered = register_cuda_layer("swiglu", [](const LayerSpec& spec, Precision precision) {
-  return make_for<CudaLayer, Swiglu>(precision, spec);
-});
+const bool registered = register_implementation<Swiglu>("swiglu");
 
 }  // namespace
 }  // namespace starpipe::model::cuda

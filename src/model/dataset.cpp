@@ -4,7 +4,7 @@
 namespace starpipe::model {
 
 void load_input(const Dataset& data, const Stage& source, int step, int microbatch, int branch,
-                std::span<float> out) {
+                FloatView out) {
   if (source.reads_ids() || source.precision() != Precision::bf16) {
     data.input(step, microbatch, branch, out);
     return;

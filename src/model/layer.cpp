@@ -22,50 +22,41 @@
 #include "starpipe/base/registration.hpp"
 #include "starpipe/model/cuda_layer.hpp"
 
-namespace starpipe::model::detail {
+namespace starpipe::model {
+namespace {
 
-/// Factories by kind.
+/// The factories of all kinds, by name. Local to a function, so that registrations in other
+/// translation units find them constructed.
 template <class Factory>
-using Registry = std::map<std::string, Factory, std::less<>>;
-
-// Function-local, so that registrations in other translation units find it constructed.
-template <class Factory>
-Registry<Factory>& registry() {
-  static Registry<Factory> factories;
-  return factories;
+std::map<std::string, Factory, std::less<>>& factories() {
+  static std::map<std::string, Factory, std::less<>> registered;
+  return registered;
 }
 
-/// Registers a factory. `registered`: what it makes, for the error of a second registration. Returns whether
-/// it was added.
+/// Registers a factory of `things`. Returns false, and keeps an error, if the kind is registered already.
 template <class Factory>
-bool add_factory(std::string_view registered, std::string kind, Factory factory) {
-  const auto [where, added] = registry<Factory>().try_emplace(std::move(kind), std::move(factory));
+bool add_factory(std::string_view things, std::string kind, Factory factory) {
+  const auto [where, added] = factories<Factory>().try_emplace(std::move(kind), std::move(factory));
   if (added)
-    keep_registration({std::string(registered), where->first});
+    keep_registration({std::string(things), where->first});
   else
-    keep_registration_error(fmt::format("{} kind {} is registered twice", registered, where->first));
+    keep_registration_error(fmt::format("{} kind {} is registered twice", things, where->first));
   return added;
 }
 
-/// The factory of a kind; null when there is none.
+/// Returns the factory of a kind, or null.
 template <class Factory>
 const Factory* find_factory(std::string_view kind) {
-  const auto found = registry<Factory>().find(kind);
-  return found == registry<Factory>().end() ? nullptr : &found->second;
+  const auto found = factories<Factory>().find(kind);
+  return found == factories<Factory>().end() ? nullptr : &found->second;
 }
 
-/// All registered kinds, sorted.
 template <class Factory>
-std::vector<std::string> registered_kinds() {
-  std::vector<std::string> result;
-  for (const auto& entry : registry<Factory>()) result.push_back(entry.first);
-  return result;
+std::vector<std::string> kinds() {
+  std::vector<std::string> names;
+  for (const auto& [name, factory] : factories<Factory>()) names.push_back(name);
+  return names;
 }
-
-}  // namespace starpipe::model::detail
-
-namespace starpipe::model {
-namespace {
 
 std::invalid_argument bad_option(const LayerSpec& spec, std::string_view key, const char* problem) {
   return std::invalid_argument(fmt::format("{} layer {}: option {} {}", spec.kind, spec.name, key, problem));
@@ -81,12 +72,69 @@ void require_products(std::string_view kind, std::string_view name, std::size_t 
                   kind, name, rows, columns, max));
 }
 
-}  // namespace
-
-std::size_t Parameter::size() const {
-  return std::accumulate(shape.begin(), shape.end(), std::size_t{1}, std::multiplies<>());
+std::size_t count_of(const std::vector<std::size_t>& extents) {
+  return std::accumulate(extents.begin(), extents.end(), std::size_t{1}, std::multiplies<>());
 }
 
+/// Calls f(offset in the tensor, offset in the piece, count) for each run of neighbouring numbers. `size`: of
+/// the tensor.
+template <class Function>
+void for_each_run(const Piece& piece, std::size_t size, Function&& f) {
+  if (!piece) return f(0, 0, size);
+  const std::size_t width = piece.whole.back();
+  std::size_t at = 0;
+  for (std::size_t row = piece.rows.first; row < piece.rows.first + piece.rows.count; ++row) {
+    for (const auto& [first, count] : piece.columns) {
+      f(row * width + first, at, count);
+      at += count;
+    }
+  }
+}
+
+template <class Number>
+void take_numbers(const Piece& piece, std::span<const Number> tensor, std::span<Number> numbers) {
+  for_each_run(piece, tensor.size(), [&](std::size_t from, std::size_t to, std::size_t count) {
+    std::ranges::copy(tensor.subspan(from, count), numbers.subspan(to, count).begin());
+  });
+}
+
+std::vector<Piece::Range> share_of_blocks(std::size_t columns, std::size_t shard, std::size_t shards,
+                                          std::size_t blocks) {
+  const std::size_t block = columns / blocks;
+  const std::size_t share = block / shards;
+  std::vector<Piece::Range> ranges;
+  for (std::size_t b = 0; b < blocks; ++b) ranges.push_back({b * block + shard * share, share});
+  return ranges;
+}
+
+std::string text_of(const Piece::Range& range) {
+  return fmt::format("{}:{}", range.first, range.first + range.count);
+}
+
+/// Removes the character from the beginning of the text. Returns false if it is not there.
+bool take_character(std::string_view& text, char character) {
+  if (!text.starts_with(character)) return false;
+  text.remove_prefix(1);
+  return true;
+}
+
+/// Removes a range within `extent` from the beginning of the text.
+std::optional<Piece::Range> take_range(std::string_view& text, std::size_t extent) {
+  std::size_t first = 0;
+  std::size_t end = 0;
+  for (std::size_t* number : {&first, &end}) {
+    if (number == &end && !take_character(text, ':')) return std::nullopt;
+    const auto [rest, error] = std::from_chars(text.data(), text.data() + text.size(), *number);
+    if (error != std::errc()) return std::nullopt;
+    text.remove_prefix(static_cast<std::size_t>(rest - text.data()));
+  }
+  if (first >= end || end > extent) return std::nullopt;
+  return Piece::Range{first, end - first};
+}
+
+}  // namespace
+
+std::size_t Parameter::size() const { return count_of(shape); }
 std::string Parameter::label() const { return piece ? name + piece.text() : name; }
 
 void check_options(const LayerSpec& spec, std::initializer_list<std::string_view> required,
@@ -101,6 +149,10 @@ void check_options(const LayerSpec& spec, std::initializer_list<std::string_view
   for (const std::string_view key : required) {
     if (!spec.options.contains(std::string(key))) throw bad_option(spec, key, "is missing");
   }
+}
+
+void check_fit(const LayerSpec& spec, bool fits, std::string_view problem) {
+  if (!fits) throw std::invalid_argument(fmt::format("{} {}: {}", spec.kind, spec.name, problem));
 }
 
 double option(const LayerSpec& spec, std::string_view key, double fallback) {
@@ -129,18 +181,22 @@ std::size_t Loss::scratch_words(bool on_gpu) const {
 }
 
 bool register_layer(std::string kind, LayerFactory factory) {
-  return detail::add_factory("layer", std::move(kind), std::move(factory));
+  return add_factory("layer", std::move(kind), std::move(factory));
 }
 bool register_loss(std::string kind, LossFactory factory) {
-  return detail::add_factory("loss", std::move(kind), std::move(factory));
+  return add_factory("loss", std::move(kind), std::move(factory));
+}
+bool register_cuda_layer(std::string kind, CudaLayerFactory factory) {
+  return add_factory("CUDA layer", std::move(kind), std::move(factory));
+}
+bool register_cuda_loss(std::string kind, CudaLossFactory factory) {
+  return add_factory("CUDA loss", std::move(kind), std::move(factory));
 }
 
 std::unique_ptr<Layer> make_layer(const LayerSpec& spec, Precision precision) {
   require_registrations();
-  const auto* factory = detail::find_factory<LayerFactory>(spec.kind);
-  if (factory == nullptr) {
-    throw std::invalid_argument("layer " + spec.name + ": unknown kind " + spec.kind);
-  }
+  const auto* factory = find_factory<LayerFactory>(spec.kind);
+  if (factory == nullptr) throw std::invalid_argument("layer " + spec.name + ": unknown kind " + spec.kind);
   if (spec.rows == 0 || spec.columns == 0) {
     throw std::invalid_argument(spec.kind + " layer " + spec.name + ": rows and columns must be positive");
   }
@@ -149,7 +205,7 @@ std::unique_ptr<Layer> make_layer(const LayerSpec& spec, Precision precision) {
   require_products(spec.kind, spec.name, layer->rows(), layer->output_columns());
   layer->precision_ = precision;
   for (const Parameter& parameter : layer->parameters()) layer->parameter_size_ += parameter.size();
-  if (const auto* make_cuda = detail::find_factory<CudaLayerFactory>(spec.kind))
+  if (const auto* make_cuda = find_factory<CudaLayerFactory>(spec.kind))
     layer->cuda_ = (*make_cuda)(spec, precision);
   return layer;
 }
@@ -157,82 +213,22 @@ std::unique_ptr<Layer> make_layer(const LayerSpec& spec, Precision precision) {
 std::unique_ptr<Loss> make_loss(std::string_view kind, std::size_t rows, std::size_t columns,
                                 Precision precision) {
   require_registrations();
-  const auto* factory = detail::find_factory<LossFactory>(kind);
+  const auto* factory = find_factory<LossFactory>(kind);
   if (factory == nullptr) throw std::invalid_argument("unknown loss kind " + std::string(kind));
   if (rows == 0 || columns == 0) {
     throw std::invalid_argument(std::string(kind) + " loss: rows and columns must be positive");
   }
   auto loss = (*factory)(rows, columns);
   loss->precision_ = precision;
-  if (const auto* make_cuda = detail::find_factory<CudaLossFactory>(kind))
+  if (const auto* make_cuda = find_factory<CudaLossFactory>(kind))
     loss->cuda_ = (*make_cuda)(rows, columns, precision);
   return loss;
 }
 
-std::vector<std::string> layer_kinds() { return detail::registered_kinds<LayerFactory>(); }
-std::vector<std::string> loss_kinds() { return detail::registered_kinds<LossFactory>(); }
+std::vector<std::string> layer_kinds() { return kinds<LayerFactory>(); }
+std::vector<std::string> loss_kinds() { return kinds<LossFactory>(); }
 
-namespace {
-
-/// Calls f(offset in the tensor, offset in the piece, count) for each run of neighbouring numbers.
-template <class Function>
-void for_each_run(const Piece& piece, Function&& f) {
-  const std::size_t width = piece.whole.back();
-  std::size_t at = 0;
-  for (std::size_t row = piece.rows.first; row < piece.rows.first + piece.rows.count; ++row) {
-    for (const auto& [first, count] : piece.columns) {
-      f(row * width + first, at, count);
-      at += count;
-    }
-  }
-}
-
-template <class Number>
-void take_numbers(const Piece& piece, std::span<const Number> tensor, std::span<Number> numbers) {
-  for_each_run(piece, [&](std::size_t from, std::size_t to, std::size_t count) {
-    std::ranges::copy(tensor.subspan(from, count), numbers.subspan(to, count).begin());
-  });
-}
-
-std::vector<Piece::Range> share_of_blocks(std::size_t columns, std::size_t shard, std::size_t shards,
-                                          std::size_t blocks) {
-  const std::size_t block = columns / blocks;
-  const std::size_t share = block / shards;
-  std::vector<Piece::Range> ranges;
-  for (std::size_t b = 0; b < blocks; ++b) ranges.push_back({b * block + shard * share, share});
-  return ranges;
-}
-
-std::string text_of(const Piece::Range& range) {
-  return fmt::format("{}:{}", range.first, range.first + range.count);
-}
-
-/// Takes the character off the beginning of the text, if it is there.
-bool take_character(std::string_view& text, char character) {
-  if (!text.starts_with(character)) return false;
-  text.remove_prefix(1);
-  return true;
-}
-
-/// Takes a range within `extent` off the beginning of the text.
-std::optional<Piece::Range> take_range(std::string_view& text, std::size_t extent) {
-  std::size_t first = 0;
-  std::size_t end = 0;
-  for (std::size_t* number : {&first, &end}) {
-    if (number == &end && !take_character(text, ':')) return std::nullopt;
-    const auto [rest, error] = std::from_chars(text.data(), text.data() + text.size(), *number);
-    if (error != std::errc()) return std::nullopt;
-    text.remove_prefix(static_cast<std::size_t>(rest - text.data()));
-  }
-  if (first >= end || end > extent) return std::nullopt;
-  return Piece::Range{first, end - first};
-}
-
-}  // namespace
-
-std::size_t Piece::whole_size() const {
-  return std::accumulate(whole.begin(), whole.end(), std::size_t{1}, std::multiplies<>());
-}
+std::size_t Piece::whole_size() const { return count_of(whole); }
 
 std::vector<std::size_t> Piece::shape() const {
   std::size_t width = 0;
@@ -263,15 +259,13 @@ std::optional<Piece> piece_from_text(std::string_view text, std::vector<std::siz
   return text == "]" ? std::optional(std::move(piece)) : std::nullopt;
 }
 
-void Piece::take(std::span<const float> tensor, std::span<float> piece) const {
-  take_numbers(*this, tensor, piece);
-}
+void Piece::take(ConstFloatView tensor, FloatView piece) const { take_numbers(*this, tensor, piece); }
 void Piece::take(std::span<const double> tensor, std::span<double> piece) const {
   take_numbers(*this, tensor, piece);
 }
 
-void Piece::put(std::span<const float> piece, std::span<float> tensor) const {
-  for_each_run(*this, [&](std::size_t to, std::size_t from, std::size_t count) {
+void Piece::put(ConstFloatView piece, FloatView tensor) const {
+  for_each_run(*this, tensor.size(), [&](std::size_t to, std::size_t from, std::size_t count) {
     std::ranges::copy(piece.subspan(from, count), tensor.subspan(to, count).begin());
   });
 }
@@ -294,14 +288,6 @@ Piece columns_piece(std::size_t rows, std::size_t columns, std::size_t shard, st
 
 Piece vector_piece(std::size_t size, std::size_t shard, std::size_t shards, std::size_t blocks) {
   return {.whole = {size}, .rows = {0, 1}, .columns = share_of_blocks(size, shard, shards, blocks)};
-}
-
-bool register_cuda_layer(std::string kind, CudaLayerFactory factory) {
-  return detail::add_factory("CUDA layer", std::move(kind), std::move(factory));
-}
-
-bool register_cuda_loss(std::string kind, CudaLossFactory factory) {
-  return detail::add_factory("CUDA loss", std::move(kind), std::move(factory));
 }
 
 }  // namespace starpipe::model

@@ -10,7 +10,7 @@ namespace starpipe::model {
 
 std::string_view to_string(Precision precision) { return precision_words[index(precision)]; }
 
-void round_to_bf16(std::span<const float> from, Memory to) noexcept {
+void round_to_bf16(ConstFloatView from, Memory to) noexcept {
   auto* out = to.as<std::byte>();
   for (std::size_t i = 0; i < from.size(); ++i) {
     const auto bits = std::bit_cast<std::uint32_t>(from[i]);
@@ -21,7 +21,7 @@ void round_to_bf16(std::span<const float> from, Memory to) noexcept {
   }
 }
 
-void widen_bf16(ConstMemory from, std::span<float> to) noexcept {
+void widen_bf16(ConstMemory from, FloatView to) noexcept {
   const auto* in = from.as<std::byte>();
   for (std::size_t i = 0; i < to.size(); ++i) {
     std::uint16_t half = 0;

@@ -19,7 +19,7 @@
 namespace starpipe::model {
 namespace {
 
-/// Null when the kind has no such key.
+/// Returns the kind's key of this name, or null.
 const NetworkKey* find_key(const ModelConfig& config, std::string_view name) {
   const std::vector<NetworkKey>& keys = find_network(config.kind).keys;
   const auto found = std::ranges::find(keys, name, &NetworkKey::name);
@@ -76,7 +76,7 @@ std::vector<int> balanced_cuts(std::span<const Unit> units, std::size_t parts) {
   return plan::partition(request).cuts;
 }
 
-/// The same where shards of embedding and head load all workers alike: the units between are balanced.
+/// Balances the units between embedding and head, whose shards load all workers alike.
 std::vector<int> balanced_cuts_between(std::span<const Unit> units, std::size_t parts) {
   const std::span<const Unit> between = units.subspan(1, units.size() - 2);
   if (parts > between.size()) return balanced_cuts(units, parts);
@@ -170,7 +170,7 @@ class ShardedStages {
 
   Network& network_;
   const UnitGraph& units_;
-  bool sums_by_one_;         // whether a stage of its own adds the outputs of shards
+  bool sums_by_one_;         // true if a stage of its own adds the outputs of shards
   int whole_ = 0;            // number of the stage of the chain
   std::vector<int> before_;  // the stages whose outputs the next ones read
   std::size_t columns_;      // of these outputs
@@ -395,26 +395,18 @@ std::vector<float> initial_parameters(std::span<const Parameter> parameters, std
     std::vector<std::uint32_t> words;
     for (const char c : parameter.name) words.push_back(static_cast<unsigned char>(c));
     Normal normal(generator(seed, words));
-    const auto fill = [&](std::span<float> tensor) {
-      for (float& value : tensor) value = static_cast<float>(parameter.mean + parameter.deviation * normal());
-    };
-    const std::span<float> own = std::span(values).subspan(first);
-    if (!parameter.piece) {
-      fill(own);
-      continue;
-    }
-    std::vector<float> tensor(parameter.piece.whole_size());  // a shard starts as its part of the whole does
-    fill(tensor);
-    parameter.piece.take(tensor, own);
+    std::vector<float> tensor(parameter.whole_size());  // a shard starts as its part of the whole does
+    for (float& value : tensor) value = static_cast<float>(parameter.mean + parameter.deviation * normal());
+    parameter.piece.take(tensor, std::span(values).subspan(first));
   }
   return values;
 }
 
-std::vector<float> rounded_weights(const Stage& stage, std::span<const float> parameters) {
+std::vector<float> rounded_weights(const Stage& stage, ConstFloatView parameters) {
   return rounded_weights(stage.precision(), parameters);
 }
 
-std::vector<float> rounded_weights(Precision precision, std::span<const float> parameters) {
+std::vector<float> rounded_weights(Precision precision, ConstFloatView parameters) {
   std::vector<float> weights(words(precision, parameters.size()));
   if (precision == Precision::bf16) {
     round_to_bf16(parameters, weights);

@@ -32,7 +32,7 @@ bool is_whole(const OptionValue& value) {
   return std::holds_alternative<int>(value) || std::holds_alternative<std::vector<int>>(value);
 }
 
-/// Why a kind cannot be registered; empty when it can.
+/// Returns why a kind cannot be registered, or "".
 std::string problem_of(const NetworkKind& kind) {
   for (const NetworkKey& key : kind.keys) {
     if (const std::string problem = model::problem_of(key, key.default_value); !problem.empty()) {

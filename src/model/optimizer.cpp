@@ -11,8 +11,8 @@
 namespace starpipe::model {
 namespace {
 
-void adamw(const AdamWFactors& by, std::span<const float> gradient, std::span<float> parameters,
-           std::span<float> first_moments, std::span<float> second_moments) {
+void adamw(const AdamWFactors& by, ConstFloatView gradient, FloatView parameters, FloatView first_moments,
+           FloatView second_moments) {
   const float* __restrict g = gradient.data();
   float* __restrict w = parameters.data();
   float* __restrict first = first_moments.data();
@@ -25,14 +25,14 @@ void adamw(const AdamWFactors& by, std::span<const float> gradient, std::span<fl
   }
 }
 
-void sgd(const SgdFactors& by, std::span<const float> gradient, std::span<float> parameters) {
+void sgd(const SgdFactors& by, ConstFloatView gradient, FloatView parameters) {
   const float* __restrict g = gradient.data();
   float* __restrict w = parameters.data();
   for (std::size_t i = 0; i < parameters.size(); ++i) w[i] -= by.rate * (by.scale * g[i] + by.decay * w[i]);
 }
 
-void sgd_with_momentum(const SgdFactors& by, std::span<const float> gradient, std::span<float> parameters,
-                       std::span<float> velocities) {
+void sgd_with_momentum(const SgdFactors& by, ConstFloatView gradient, FloatView parameters,
+                       FloatView velocities) {
   const float* __restrict g = gradient.data();
   float* __restrict w = parameters.data();
   float* __restrict velocity = velocities.data();
@@ -40,6 +40,29 @@ void sgd_with_momentum(const SgdFactors& by, std::span<const float> gradient, st
     velocity[i] = by.momentum * velocity[i] + (by.scale * g[i] + by.decay * w[i]);
     w[i] -= by.rate * velocity[i];
   }
+}
+
+using Lanes = std::array<double, norm_lanes>;
+
+double sum_of(Lanes lanes) {
+  for (std::size_t distance = norm_lanes / 2; distance > 0; distance /= 2) {
+    for (std::size_t lane = 0; lane < distance; ++lane) lanes[lane] += lanes[lane + distance];
+  }
+  return lanes[0];
+}
+
+double chunk_sum(const float* values, std::size_t count) {
+  Lanes lanes{};
+  const std::size_t whole = count - count % norm_lanes;
+  const auto add = [&](std::size_t lane, std::size_t i) {
+    const auto value = static_cast<double>(values[i]);
+    lanes[lane] += value * value;
+  };
+  for (std::size_t i = 0; i < whole; i += norm_lanes) {
+    for (std::size_t lane = 0; lane < norm_lanes; ++lane) add(lane, i + lane);
+  }
+  for (std::size_t i = whole; i < count; ++i) add(i - whole, i);
+  return sum_of(lanes);
 }
 
 }  // namespace
@@ -80,8 +103,8 @@ SgdFactors sgd_factors(const OptimizerConfig& config, const Update& update, bool
           .rate = static_cast<float>(update.learning_rate)};
 }
 
-void optimizer_step(const OptimizerConfig& config, const Update& update, std::span<const float> gradient,
-                    std::span<float> parameters, std::span<float> state) noexcept {
+void optimizer_step(const OptimizerConfig& config, const Update& update, ConstFloatView gradient,
+                    FloatView parameters, FloatView state) noexcept {
   for (const auto& [first, count, decays] : update.ranges) {
     const auto g = gradient.subspan(first, count);
     const auto w = parameters.subspan(first, count);
@@ -96,34 +119,7 @@ void optimizer_step(const OptimizerConfig& config, const Update& update, std::sp
   }
 }
 
-namespace {
-
-using Lanes = std::array<double, norm_lanes>;
-
-double sum_of(Lanes lanes) {
-  for (std::size_t distance = norm_lanes / 2; distance > 0; distance /= 2) {
-    for (std::size_t lane = 0; lane < distance; ++lane) lanes[lane] += lanes[lane + distance];
-  }
-  return lanes[0];
-}
-
-double chunk_sum(const float* values, std::size_t count) {
-  Lanes lanes{};
-  const std::size_t whole = count - count % norm_lanes;
-  const auto add = [&](std::size_t lane, std::size_t i) {
-    const auto value = static_cast<double>(values[i]);
-    lanes[lane] += value * value;
-  };
-  for (std::size_t i = 0; i < whole; i += norm_lanes) {
-    for (std::size_t lane = 0; lane < norm_lanes; ++lane) add(lane, i + lane);
-  }
-  for (std::size_t i = whole; i < count; ++i) add(i - whole, i);
-  return sum_of(lanes);
-}
-
-}  // namespace
-
-double sum_of_squares(std::span<const float> values) noexcept {
+double sum_of_squares(ConstFloatView values) noexcept {
   Lanes lanes{};
   for (std::size_t chunk = 0; chunk * norm_chunk < values.size(); ++chunk) {
     const std::size_t first = chunk * norm_chunk;

@@ -10,8 +10,8 @@
 
 namespace starpipe::model {
 
-/// A random generator seeded with the two halves of `seed`, then `words`. Every array that is drawn has a
-/// generator of its own, with its own words: so a rank gets the same numbers whatever else it or others draw.
+/// Returns a random generator seeded with the two halves of `seed`, then `words`. Every array that is drawn
+/// has a generator of its own, with its own words: so its numbers do not depend on what else any rank draws.
 inline std::mt19937_64 generator(std::uint64_t seed, std::span<const std::uint32_t> words) {
   std::vector<std::uint32_t> all = {static_cast<std::uint32_t>(seed), static_cast<std::uint32_t>(seed >> 32)};
   all.insert(all.end(), words.begin(), words.end());
@@ -19,7 +19,7 @@ inline std::mt19937_64 generator(std::uint64_t seed, std::span<const std::uint32
   return std::mt19937_64(sequence);
 }
 
-/// A number that is not negative, as a word of a seed.
+/// Returns a number that is not negative as a word of a seed.
 inline std::uint32_t seed_word(int value) { return static_cast<std::uint32_t>(value); }
 
 /// Standard normal numbers by Box and Muller's method, the same everywhere: std::normal_distribution gives

@@ -11,29 +11,22 @@
 namespace starpipe::model {
 namespace {
 
-using Floats = std::vector<float>;
-
-/// The norm of the whole gradient, [set].
-double norm_of(const Network& network, const std::vector<Floats>& gradients) {
+/// The norm of the whole gradient.
+double norm_of(const std::vector<ParameterSet>& sets, const SetValues& gradient) {
   std::vector<double> sums;
-  const std::vector<ParameterSet> sets = network.sets();
-  for (std::size_t s = 0; s < gradients.size(); ++s) {
-    std::span<const float> left = gradients[s];
-    for (const Parameter& parameter : sets[s].parameters) {
-      sums.push_back(sum_of_squares(left.first(parameter.size())));
-      left = left.subspan(parameter.size());
-    }
-  }
+  for_each_parameter(sets, [&](const Parameter& parameter, std::size_t set, std::size_t first) {
+    sums.push_back(sum_of_squares(std::span(gradient[set]).subspan(first, parameter.size())));
+  });
   return gradient_norm(sums);
 }
 
 }  // namespace
 
 ReferenceRun train_reference(const Network& network, const Dataset& data, const OptimizerConfig& optimizer,
-                             std::vector<std::vector<float>> parameters, int microbatches, int steps) {
+                             SetValues parameters, int microbatches, int steps) {
   ReferenceRun run;
   MicrobatchRunner runner(network);
-  std::vector<Floats> states;
+  SetValues states;
   std::vector<std::vector<DecayRange>> ranges;
   const std::vector<ParameterSet> sets = network.sets();
   for (std::size_t s = 0; s < parameters.size(); ++s) {
@@ -42,8 +35,8 @@ ReferenceRun train_reference(const Network& network, const Dataset& data, const 
     ranges.push_back(decay_ranges(optimizer, sets[s].parameters));
   }
   for (int step = 0; step < steps; ++step) {
-    for (Floats& sums : run.gradients) std::fill(sums.begin(), sums.end(), 0.0f);
-    std::vector<Floats> weights;
+    for (std::vector<float>& sums : run.gradients) std::ranges::fill(sums, 0.0f);
+    SetValues weights;
     for (std::size_t s = 0; s < parameters.size(); ++s) {
       weights.push_back(rounded_weights(sets[s].precision, parameters[s]));
     }
@@ -53,7 +46,7 @@ ReferenceRun train_reference(const Network& network, const Dataset& data, const 
       runner.backward(1.0f / static_cast<float>(microbatches), weights, run.gradients);
     }
     run.losses.push_back(loss);
-    run.norms.push_back(norm_of(network, run.gradients));
+    run.norms.push_back(norm_of(sets, run.gradients));
     Update update = {.number = step + 1,
                      .learning_rate = learning_rate(optimizer.schedule, optimizer.learning_rate, step),
                      .scale = clip_scale(optimizer.clip, run.norms.back()),
@@ -66,10 +59,6 @@ ReferenceRun train_reference(const Network& network, const Dataset& data, const 
   run.parameters = std::move(parameters);
   return run;
 }
-
-namespace {
-using Floats = std::vector<float>;
-}  // namespace
 
 MicrobatchRunner::MicrobatchRunner(const Network& network)
     : network_(network), order_(network.stages.size()) {
@@ -97,8 +86,7 @@ std::span<const int> MicrobatchRunner::inputs_with_gradient(int stage) const {
   return at(stage).adds_inputs() ? all.first(1) : all;
 }
 
-double MicrobatchRunner::forward(const Dataset& data, int step, int microbatch,
-                                 const std::vector<Floats>& weights) {
+double MicrobatchRunner::forward(const Dataset& data, int step, int microbatch, const SetValues& weights) {
   data.target(step, microbatch, target_);
   for (const int s : order_) {
     std::vector<ConstMemory> inputs;
@@ -109,14 +97,14 @@ double MicrobatchRunner::forward(const Dataset& data, int step, int microbatch,
     for (const int from : network_.graph.pred(s)) inputs.emplace_back(outputs_[index(from)]);
     const Stage& stage = at(s);
     std::vector<ConstMemory> shared;
-    stage.forward(views(s, weights, shared), inputs, stage.target_columns() > 0 ? target_ : Floats{},
-                  outputs_[index(s)], stashes_[index(s)], scratch_);
+    stage.forward(views(s, weights, shared), inputs,
+                  stage.target_columns() > 0 ? ConstMemory(target_) : ConstMemory(), outputs_[index(s)],
+                  stashes_[index(s)], scratch_);
   }
   return static_cast<double>(outputs_[index(network_.graph.sink())][0]);
 }
 
-void MicrobatchRunner::backward(float loss_scale, const std::vector<Floats>& weights,
-                                std::vector<Floats>& sums) {
+void MicrobatchRunner::backward(float loss_scale, const SetValues& weights, SetValues& sums) {
   for (const int s : std::vector<int>(order_.rbegin(), order_.rend())) {
     std::vector<ConstMemory> in;
     for (const int to : network_.graph.succ(s)) {

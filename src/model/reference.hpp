@@ -16,34 +16,29 @@ namespace starpipe::model {
 
 /// The results of a sequential run, to compare other runs with.
 struct ReferenceRun {
-  std::vector<double> losses;                  ///< [step]: mean over the micro-batches, before the update
-  std::vector<double> norms;                   ///< [step]: of the whole gradient, before it is clipped
-  std::vector<std::vector<float>> gradients;   ///< [set]: of the last step, before it is clipped; mean over
-                                               ///< the micro-batches
-  std::vector<std::vector<float>> parameters;  ///< [set]: after the last step
+  std::vector<double> losses;  ///< [step]: mean over the micro-batches, before the update
+  std::vector<double> norms;   ///< [step]: of the whole gradient, before it is clipped
+  SetValues gradients;         ///< of the last step, before it is clipped; mean over the micro-batches
+  SetValues parameters;        ///< after the last step
 };
 
-/// Trains on the calling thread, one micro-batch after the other, without StarPU and without a schedule. The
-/// engine's tests compare their runs with it. `parameters`: start values, [set]. [set]: as Network::sets()
-/// numbers them.
+/// Trains sequentially on the calling thread, without StarPU and without a schedule. The engine's tests
+/// compare their runs with it. `parameters`: start values.
 ReferenceRun train_reference(const Network& network, const Dataset& data, const OptimizerConfig& optimizer,
-                             std::vector<std::vector<float>> parameters, int microbatches, int steps);
+                             SetValues parameters, int microbatches, int steps);
 
-/// Takes one micro-batch after the other through the network, on the calling thread; all of them use the same
-/// buffers. `weights`: by set of the network, as rounded_weights() makes them.
+/// Takes micro-batches through the network sequentially, on the calling thread and in the same buffers.
+/// `weights`: as rounded_weights() makes them, by set.
 class MicrobatchRunner {
  public:
   /// The network must outlive this.
   explicit MicrobatchRunner(const Network& network);
 
   /// Runs F of all stages. Returns the mean loss of the micro-batch.
-  double forward(const Dataset& data, int step, int microbatch,
-                 const std::vector<std::vector<float>>& weights);
+  double forward(const Dataset& data, int step, int microbatch, const SetValues& weights);
 
-  /// Runs BW of all stages, after forward(). Adds `loss_scale` times the gradient of the mean loss to `sums`,
-  /// by set.
-  void backward(float loss_scale, const std::vector<std::vector<float>>& weights,
-                std::vector<std::vector<float>>& sums);
+  /// Runs BW of all stages, after forward(). Adds `loss_scale` times the gradient of the mean loss to `sums`.
+  void backward(float loss_scale, const SetValues& weights, SetValues& sums);
 
  private:
   [[nodiscard]] const Stage& at(int stage) const { return network_.stages[index(stage)]; }
@@ -51,7 +46,6 @@ class MicrobatchRunner {
   /// inputs, whose gradients are then the same.
   [[nodiscard]] std::span<const int> inputs_with_gradient(int stage) const;
 
-  const Network& network_;
   template <class View, class Array>
   [[nodiscard]] ParameterViews<View> views(int stage, Array& arrays, std::vector<View>& shared) const {
     shared.clear();
@@ -59,8 +53,10 @@ class MicrobatchRunner {
     return {View(arrays[index(stage)]), shared};
   }
 
+  const Network& network_;
   std::vector<std::vector<std::size_t>> shared_sets_;  ///< by stage
   std::vector<int> order_;                             ///< of stages: predecessors first
+  // By stage.
   std::vector<std::vector<float>> inputs_;
   std::vector<std::vector<float>> outputs_;
   std::vector<std::vector<float>> stashes_;

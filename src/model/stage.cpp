@@ -13,7 +13,7 @@
 namespace starpipe::model {
 namespace {
 
-/// Joins the inputs by columns: each row of `joined` is the inputs' rows one after the other. `bytes`: of an
+/// Joins the inputs by columns: each row of `joined` is the inputs' rows side by side. `bytes`: of an
 /// element.
 void join(const Backend& backend, std::span<const ConstMemory> inputs, std::span<const std::size_t> columns,
           std::size_t rows, std::size_t joined_columns, std::size_t bytes, Memory joined) noexcept {

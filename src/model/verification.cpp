@@ -17,10 +17,8 @@
 namespace starpipe::model {
 namespace {
 
-using Parameters = std::vector<std::vector<float>>;
-
-Parameters weights_of(const Network& network, const Parameters& parameters) {
-  Parameters weights;
+SetValues weights_of(const Network& network, const SetValues& parameters) {
+  SetValues weights;
   for (const auto& of_set : parameters)
     weights.push_back(rounded_weights(network.stages.front().precision(), of_set));
   return weights;
@@ -32,7 +30,7 @@ double root_mean_square(std::span<const float> values) {
   return values.empty() ? 0 : std::sqrt(sum / static_cast<double>(values.size()));
 }
 
-void keep_differences(const Parameters& a, const Parameters& b, std::vector<std::vector<double>>& largest) {
+void keep_differences(const SetValues& a, const SetValues& b, std::vector<std::vector<double>>& largest) {
   for (std::size_t s = 0; s < a.size(); ++s) {
     for (std::size_t i = 0; i < a[s].size(); ++i) {
       const double found = difference(static_cast<double>(a[s][i]), static_cast<double>(b[s][i]));
@@ -41,7 +39,7 @@ void keep_differences(const Parameters& a, const Parameters& b, std::vector<std:
   }
 }
 
-void add(const Parameters& gradient, ExpectedGradient& expected) {
+void add(const SetValues& gradient, ExpectedGradient& expected) {
   for (std::size_t s = 0; s < gradient.size(); ++s) {
     for (std::size_t i = 0; i < gradient[s].size(); ++i) {
       const auto value = static_cast<double>(gradient[s][i]);
@@ -57,10 +55,10 @@ double product(std::span<const float> a, std::span<const float> b) {
   return sum;
 }
 
-/// Derivatives of the mean loss of some micro-batches. The weights are those of fp32 passes: the parameters.
+/// Derivatives of the mean loss of some micro-batches. Passes run in fp32, so the weights are the parameters.
 class Derivatives {
  public:
-  Derivatives(const Network& network, const Dataset& data, Parameters weights, int microbatches)
+  Derivatives(const Network& network, const Dataset& data, SetValues weights, int microbatches)
       : data_(data), runner_(network), weights_(std::move(weights)), microbatches_(microbatches) {
     for (const auto& stage : weights_) gradients_.emplace_back(stage.size());
     for (int b = 0; b < microbatches_; ++b) {
@@ -162,58 +160,30 @@ class Derivatives {
 
   const Dataset& data_;
   MicrobatchRunner runner_;
-  Parameters weights_;
+  SetValues weights_;
   int microbatches_;
-  Parameters gradients_;
+  SetValues gradients_;
   double loss_ = 0;
 };
 
-/// How much a check says against the gradient: above 1 it is wrong. Undecided checks say less than others.
+/// The evidence of a check against the gradient, which is wrong above 1. Undecided checks give less than
+/// others.
 double weight_of(const DerivativeCheck& check) {
   if (!check.is_decided()) return -1;
   return std::abs(check.passes - check.differences) / check.allowed();
 }
 
-}  // namespace
-
-double difference(double found, double expected) {
-  if (!std::isfinite(found) && !std::isfinite(expected)) return 0;
-  const double absolute = std::abs(found - expected);
-  return std::isfinite(absolute) ? absolute : std::numeric_limits<double>::infinity();
-}
-
-bool DerivativeCheck::agrees() const { return !is_decided() || std::abs(passes - differences) <= allowed(); }
-
-namespace {
-
-/// Calls f(parameter, number of its set, place of its first number in the set).
-template <class Function>
-void for_each_parameter_of(const Network& network, Function&& f) {
-  const std::vector<ParameterSet> sets = network.sets();
-  for (std::size_t s = 0; s < sets.size(); ++s) {
-    std::size_t first = 0;
-    for (const Parameter& parameter : sets[s].parameters) {
-      f(parameter, s, first);
-      first += parameter.size();
-    }
-  }
-}
-
 /// The values of a network's parameters in the sets of the same network without shards.
-Parameters joined(const Network& network, const Parameters& pieces, const Network& whole) {
+SetValues joined(const Network& network, const SetValues& pieces, const Network& whole) {
   std::map<std::string, std::vector<float>> tensors;
-  for_each_parameter_of(network, [&](const Parameter& parameter, std::size_t set, std::size_t first) {
+  for_each_parameter(network.sets(), [&](const Parameter& parameter, std::size_t set, std::size_t first) {
     const std::span<const float> values = std::span(pieces[set]).subspan(first, parameter.size());
     std::vector<float>& tensor = tensors[parameter.name];
-    tensor.resize(parameter.piece ? parameter.piece.whole_size() : parameter.size());
-    if (parameter.piece) {
-      parameter.piece.put(values, tensor);
-    } else {
-      std::ranges::copy(values, tensor.begin());
-    }
+    tensor.resize(parameter.whole_size());
+    parameter.piece.put(values, tensor);
   });
-  Parameters sets(whole.sets().size());
-  for_each_parameter_of(whole, [&](const Parameter& parameter, std::size_t set, std::size_t) {
+  SetValues sets(whole.sets().size());
+  for_each_parameter(whole.sets(), [&](const Parameter& parameter, std::size_t set, std::size_t) {
     const std::vector<float>& tensor = tensors.at(parameter.name);
     sets[set].insert(sets[set].end(), tensor.begin(), tensor.end());
   });
@@ -226,24 +196,27 @@ std::vector<std::vector<double>> cut(const Network& network, const std::vector<s
   std::vector<std::vector<double>> pieces;
   if (of_whole.empty()) return pieces;
   std::map<std::string, std::span<const double>> tensors;
-  for_each_parameter_of(whole, [&](const Parameter& parameter, std::size_t set, std::size_t first) {
+  for_each_parameter(whole.sets(), [&](const Parameter& parameter, std::size_t set, std::size_t first) {
     tensors[parameter.name] = std::span(of_whole[set]).subspan(first, parameter.size());
   });
   for (const ParameterSet& set : network.sets()) pieces.emplace_back(set.size);
-  for_each_parameter_of(network, [&](const Parameter& parameter, std::size_t set, std::size_t first) {
-    const std::span<double> values = std::span(pieces[set]).subspan(first, parameter.size());
-    if (parameter.piece) {
-      parameter.piece.take(tensors.at(parameter.name), values);
-    } else {
-      std::ranges::copy(tensors.at(parameter.name), values.begin());
-    }
+  for_each_parameter(network.sets(), [&](const Parameter& parameter, std::size_t set, std::size_t first) {
+    parameter.piece.take(tensors.at(parameter.name), std::span(pieces[set]).subspan(first, parameter.size()));
   });
   return pieces;
 }
 
 }  // namespace
 
-ExpectedGradient expected_gradient(const Network& network, const Dataset& data, const Parameters& parameters,
+double difference(double found, double expected) {
+  if (!std::isfinite(found) && !std::isfinite(expected)) return 0;
+  const double absolute = std::abs(found - expected);
+  return std::isfinite(absolute) ? absolute : std::numeric_limits<double>::infinity();
+}
+
+bool DerivativeCheck::agrees() const { return !is_decided() || std::abs(passes - differences) <= allowed(); }
+
+ExpectedGradient expected_gradient(const Network& network, const Dataset& data, const SetValues& parameters,
                                    int microbatches, int step) {
   if (const std::optional<Network> whole = whole_network(network)) {
     ExpectedGradient expected =
@@ -254,14 +227,14 @@ ExpectedGradient expected_gradient(const Network& network, const Dataset& data, 
   }
   MicrobatchRunner runner(network);
   ExpectedGradient expected;
-  Parameters one;
+  SetValues one;
   for (const auto& stage : parameters) {
     one.emplace_back(stage.size());
     expected.gradients.emplace_back(stage.size());
     expected.magnitudes.emplace_back(stage.size());
     if (step == 0) expected.repeated_gradients.emplace_back(stage.size());
   }
-  const Parameters weights = weights_of(network, parameters);
+  const SetValues weights = weights_of(network, parameters);
   const auto run = [&](int b) {
     const double loss = runner.forward(data, step, b, weights);
     for (auto& gradient : one) std::ranges::fill(gradient, 0.0F);
@@ -274,7 +247,7 @@ ExpectedGradient expected_gradient(const Network& network, const Dataset& data, 
     add(one, expected);
     if (step > 0) continue;
     // NOLINTNEXTLINE(performance-unnecessary-copy-initialization): run() changes `one`
-    const Parameters first = one;
+    const SetValues first = one;
     expected.repeated_losses.push_back(difference(run(b), expected.losses.back()));
     keep_differences(first, one, expected.repeated_gradients);
   }
@@ -282,20 +255,16 @@ ExpectedGradient expected_gradient(const Network& network, const Dataset& data, 
 }
 
 std::vector<DerivativeCheck> check_derivatives(const Network& network, const Dataset& data,
-                                               const Parameters& parameters, int microbatches) {
+                                               const SetValues& parameters, int microbatches) {
   Derivatives derivatives(network, data, parameters, microbatches);
   std::vector<DerivativeCheck> checks;
   const std::vector<ParameterSet> sets = network.sets();
-  for (std::size_t s = 0; s < parameters.size(); ++s) {
-    std::size_t first = 0;
-    for (const Parameter& parameter : sets[s].parameters) {
-      auto found = derivatives.check(s, first, parameter.size());
-      checks.push_back(*std::ranges::max_element(found, {}, weight_of));
-      checks.back().parameter = parameter.label();
-      checks.back().stage = sets[s].first_stage();
-      first += parameter.size();
-    }
-  }
+  for_each_parameter(sets, [&](const Parameter& parameter, std::size_t set, std::size_t first) {
+    const auto found = derivatives.check(set, first, parameter.size());
+    checks.push_back(*std::ranges::max_element(found, {}, weight_of));
+    checks.back().parameter = parameter.label();
+    checks.back().stage = sets[set].first_stage();
+  });
   return checks;
 }
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "starpipe/model/weights.hpp"
+#include "model/weights.hpp"
 
 #include <algorithm>
 #include <cmath>
@@ -38,7 +38,7 @@ std::map<std::string, std::string> describe(const ModelConfig& config) {
 
 /// Throws InputError when the metadata of a file that starpipe has written contradict the configuration.
 /// Shapes alone do not show the number of heads. They do show the vocabulary, which may be smaller in the
-/// file. The tensors show whether the head is tied.
+/// file. That the head is tied shows in the tensors.
 void check_metadata(const std::filesystem::path& file, const std::map<std::string, std::string>& metadata,
                     const ModelConfig& config) {
   if (!metadata.contains("model")) return;
@@ -162,50 +162,34 @@ void require_known(const std::map<std::string, Tensor>& tensors, const std::vect
 
 }  // namespace
 
-void save_weights(const std::filesystem::path& file, const Network& network,
-                  const std::vector<std::vector<float>>& parameters,
+void save_weights(const std::filesystem::path& file, const Network& network, const SetValues& parameters,
                   const std::map<std::string, std::string>& metadata) {
   std::map<std::string, Tensor> tensors;
-  const std::vector<ParameterSet> sets = network.sets();
-  for (std::size_t s = 0; s < sets.size(); ++s) {
-    auto values = parameters[s].begin();
-    for (const Parameter& parameter : sets[s].parameters) {
-      const auto end = values + static_cast<std::ptrdiff_t>(parameter.size());
-      Tensor& tensor = tensors[parameter.name];
-      tensor.shape = parameter.whole_shape();
-      if (parameter.piece) {
-        tensor.values.resize(parameter.piece.whole_size());
-        parameter.piece.put(std::span(values, end), tensor.values);
-      } else {
-        tensor.values.assign(values, end);
-      }
-      values = end;
-    }
-  }
+  for_each_parameter(network.sets(), [&](const Parameter& parameter, std::size_t set, std::size_t first) {
+    Tensor& tensor = tensors[parameter.name];
+    tensor.shape = parameter.whole_shape();
+    tensor.values.resize(parameter.whole_size());
+    parameter.piece.put(std::span(parameters[set]).subspan(first, parameter.size()), tensor.values);
+  });
   std::map<std::string, std::string> all = describe(network.config);
   all["format"] = "pt";
   for (const auto& [key, value] : metadata) all[key] = value;
   write_safetensors(file, tensors, all);
 }
 
-std::vector<std::vector<float>> load_weights(const std::filesystem::path& file, const Network& network,
-                                             FileContents contents) {
+SetValues load_weights(const std::filesystem::path& file, const Network& network, FileContents contents) {
   std::map<std::string, Tensor> tensors = read_for(file, network.config, contents, read_safetensors);
   const std::vector<ParameterSet> sets = network.sets();
-  std::vector<std::vector<float>> parameters;
+  SetValues parameters;
   for (const ParameterSet& set : sets) {
     std::vector<float>& values = parameters.emplace_back();
     values.reserve(set.size);
     for (const Parameter& parameter : set.parameters) {
       Tensor& tensor = tensor_of(tensors, parameter, file);
       require_finite(file, parameter.name, tensor.values);
-      if (!parameter.piece) {
-        values.insert(values.end(), tensor.values.begin(), tensor.values.end());
-        tensor.values = {};  // so that the weights are in memory once
-        continue;
-      }
       values.resize(values.size() + parameter.size());
       parameter.piece.take(tensor.values, std::span(values).last(parameter.size()));
+      if (!parameter.piece) tensor.values = {};  // so that the weights are in memory once
     }
   }
   require_known(tensors, sets, file);
@@ -222,9 +206,9 @@ void check_weights(const std::filesystem::path& file, const Network& network) {
   require_known(tensors, sets, file);
 }
 
-std::vector<std::vector<float>> start_parameters(const Network& network, std::uint64_t seed) {
+SetValues start_parameters(const Network& network, std::uint64_t seed) {
   if (network.config.init) return load_weights(*network.config.init, network);
-  std::vector<std::vector<float>> parameters;
+  SetValues parameters;
   for (const ParameterSet& set : network.sets())
     parameters.push_back(initial_parameters(set.parameters, seed));
   return parameters;

@@ -218,7 +218,7 @@ void PolicyCore::finish(int worker_id, plan::JobId job) {
   Worker& worker = *workers_[index(worker_id)];
   const std::scoped_lock lock(worker.mutex);
   queue_of(worker).finish(job);
-  // Idle workers go on popping, but after the last job the schedule may be destroyed.
+  // Idle workers continue to pop, but after the last job the schedule may be destroyed.
   if (worker.queue->unfinished() == 0) worker.queue.reset();
 }
 

@@ -23,8 +23,8 @@
 namespace starpipe::sched {
 namespace {
 
-// Layout of the packed pointer: bit 0 is always set, bit 1 says whether there is a job, bit 2 whether there
-// is an n, and bits 3 to 15 are the worker. A job is in bits 32 to 63, an n in bits 16 to 63.
+// Layout of the packed pointer: bit 0 is always set, bit 1 is set for a job, bit 2 for an n, and bits 3 to 15
+// are the worker. A job is in bits 32 to 63, an n in bits 16 to 63.
 constexpr std::uint64_t ours_bit = 1;
 constexpr std::uint64_t job_bit = 2;
 constexpr std::uint64_t n_bit = 4;
@@ -57,7 +57,7 @@ PolicyCore& core_of(unsigned context) {
   return *static_cast<PolicyCore*>(starpu_sched_ctx_get_policy_data(context));
 }
 
-// The first implementation of the task that the worker can run; none if it can run none.
+// Returns the first implementation of the task that the worker can run, or nullopt.
 std::optional<unsigned> implementation_on(int worker, starpu_task* task) {
   unsigned implementation = 0;
   if (starpu_worker_can_execute_task_first_impl(static_cast<unsigned>(worker), task, &implementation) == 0) {
@@ -70,7 +70,8 @@ bool can_run(void* task, int worker) {
   return implementation_on(worker, static_cast<starpu_task*>(task)).has_value();
 }
 
-// Chooses the task's implementation for the worker, which StarPU leaves to policies. Whether there is one.
+// Chooses the implementation (StarPU leaves this to policies). Returns false if the worker cannot run the
+// task.
 bool choose_implementation(starpu_task* task, int worker) {
   const auto implementation = implementation_on(worker, task);
   if (implementation) starpu_task_set_implementation(task, *implementation);
@@ -82,8 +83,8 @@ bool has_own_memory(int worker) {
   return starpu_node_get_kind(node) != STARPU_CPU_RAM;
 }
 
-// Whether data that the task reads are on their way to the worker's memory. Data that StarPU has evicted
-// again are not: nobody asks for them until the worker takes the task.
+// True if data that the task reads are on their way to the worker's memory. Data that StarPU has evicted
+// again are not: StarPU requests them only when the worker takes the task.
 bool awaits_inputs(void* queued, int worker) {
   if (!has_own_memory(worker)) return false;
   const int node = static_cast<int>(starpu_worker_get_memory_node(static_cast<unsigned>(worker)));
@@ -219,7 +220,7 @@ std::string own_file() {
   return found.dli_fname;
 }
 
-// Why StarPU did not take our policy, by the variables that choose a policy.
+// Returns why StarPU did not take our policy, by the variables that choose a policy.
 std::string why_not_ours() {
   const std::string asked = environment("STARPU_SCHED").value_or("");
   const std::string library = environment("STARPU_SCHED_LIB").value_or("");
@@ -291,8 +292,8 @@ void* pack_pinned(int worker, std::int64_t n) {
 
 // The symbols that StarPU looks up in the library that STARPU_SCHED_LIB names.
 
-// StarPU asks here first, also for its own policies. A name that nobody knows ends the process: StarPU would
-// run `lws`.
+// StarPU asks here first, also for its own policies. An unknown name ends the process: StarPU would run
+// `lws`.
 extern "C" starpu_sched_policy* starpu_get_sched_lib_policy(const char* name) {
   namespace sched = starpipe::sched;
   static starpu_sched_policy policy = sched::starpipe_policy();

@@ -9,13 +9,13 @@
 
 #include "cli/input/config_file.hpp"
 #include "model/reference.hpp"
+#include "model/weights.hpp"
 #include "runtime/config/config_keys.hpp"
 #include "runtime/setup/experiment.hpp"
 #include "starpipe/base/error.hpp"
 #include "starpipe/base/index.hpp"
 #include "starpipe/base/registration.hpp"
 #include "starpipe/model/network_registry.hpp"
-#include "starpipe/model/weights.hpp"
 #include "support/message_of.hpp"
 
 namespace starpipe::cli {

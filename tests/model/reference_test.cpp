@@ -9,10 +9,10 @@
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
 
+#include "model/data/make_dataset.hpp"
 #include "model/files.hpp"
 #include "model/gradients.hpp"
-#include "model/data/make_dataset.hpp"
-#include "starpipe/model/weights.hpp"
+#include "model/weights.hpp"
 
 namespace starpipe::model {
 namespace {

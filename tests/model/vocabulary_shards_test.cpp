@@ -15,9 +15,9 @@
 #include "model/gradients.hpp"
 #include "model/reference.hpp"
 #include "model/verification.hpp"
+#include "model/weights.hpp"
 #include "starpipe/base/index.hpp"
 #include "starpipe/model/safetensors.hpp"
-#include "starpipe/model/weights.hpp"
 
 namespace starpipe::model {
 namespace {

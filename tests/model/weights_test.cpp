@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "starpipe/model/weights.hpp"
+#include "model/weights.hpp"
 
 #include <array>
 

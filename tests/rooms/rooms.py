@@ -32,7 +32,7 @@ COMMENT = re.compile(r"//.*?$|/\*.*?\*/", re.M | re.S)
 
 # A source without a header of its own contains one of these: a registration, the program, functions that mpi.h declares,
 # Python's module.
-ALONE = re.compile(r"\bregister_\w+\(|\bint main\(|^extern \"C\" int MPI_|^PYBIND11_MODULE\(", re.M)
+ALONE = re.compile(r"\bregister_\w+(?:<.+>)?\(|\bint main\(|^extern \"C\" int MPI_|^PYBIND11_MODULE\(", re.M)
 
 MAX_FILES = 40  # of one room, headers and sources together
 MIN_LINES = 30  # of a private header with one user

@@ -94,7 +94,7 @@ void StreamBackend::copy_columns(const std::byte* from, std::size_t from_stride,
         "copy of columns");
 }
 
-void StreamBackend::round(std::span<const float> from, Memory to) const noexcept {
+void StreamBackend::round(ConstFloatView from, Memory to) const noexcept {
   for_each_pack<Rounded, pack_size<Bf16>>(on_, "round", from.size(), from.data(), to.as<Bf16>());
 }
 
@@ -119,29 +119,18 @@ void StreamBackend::backward_input(const Layer& layer, ConstMemory parameters, C
 }
 
 void StreamBackend::backward_weights(const Layer& layer, ConstMemory stash, ConstMemory output_gradient,
-                                     std::span<float> parameter_gradient, Memory scratch) const noexcept {
+                                     FloatView parameter_gradient, Memory scratch) const noexcept {
   layer.cuda()->backward_weights(on_, stash, output_gradient, parameter_gradient, scratch.floats());
 }
 
-void StreamBackend::forward(const Loss& loss, ConstMemory input, std::span<const float> target, Memory stash,
-                            std::span<float> mean, Memory scratch) const noexcept {
+void StreamBackend::forward(const Loss& loss, ConstMemory input, ConstFloatView target, Memory stash,
+                            FloatView mean, Memory scratch) const noexcept {
   loss.cuda()->forward(on_, input, target, stash, mean, scratch.floats());
 }
 
 void StreamBackend::backward_input(const Loss& loss, ConstMemory stash, float scale, Memory input_gradient,
                                    Memory /*scratch*/) const noexcept {
   loss.cuda()->backward_input(on_, stash, scale, input_gradient);
-}
-
-void StreamBackend::update(const OptimizerConfig& config, const Update& update,
-                           std::span<const float> gradient, std::span<float> parameters,
-                           std::span<float> state) const noexcept {
-  cuda::update(on_, config, update, gradient, parameters, state);
-}
-
-void StreamBackend::sum_squares(std::span<const float> values, std::span<const std::size_t> sizes,
-                                std::span<double> sums, Memory scratch) const noexcept {
-  cuda::sum_squares(on_, values, sizes, sums, scratch);
 }
 
 }  // namespace starpipe::model::cuda

@@ -23,7 +23,7 @@ class StreamBackend final : public Backend {
   void add(Precision precision, ConstMemory a, ConstMemory b, Memory sum) const noexcept override;
   void copy_columns(const std::byte* from, std::size_t from_stride, std::byte* to, std::size_t to_stride,
                     std::size_t columns, std::size_t rows) const noexcept override;
-  void round(std::span<const float> from, Memory to) const noexcept override;
+  void round(ConstFloatView from, Memory to) const noexcept override;
   void find_nonfinite(Precision precision, ConstMemory values, std::size_t count,
                       float& found) const noexcept override;
 
@@ -33,27 +33,19 @@ class StreamBackend final : public Backend {
                       ConstMemory output_gradient, Memory input_gradient,
                       Memory scratch) const noexcept override;
   void backward_weights(const Layer& layer, ConstMemory stash, ConstMemory output_gradient,
-                        std::span<float> parameter_gradient, Memory scratch) const noexcept override;
-  void forward(const Loss& loss, ConstMemory input, std::span<const float> target, Memory stash,
-               std::span<float> mean, Memory scratch) const noexcept override;
+                        FloatView parameter_gradient, Memory scratch) const noexcept override;
+  void forward(const Loss& loss, ConstMemory input, ConstFloatView target, Memory stash, FloatView mean,
+               Memory scratch) const noexcept override;
   void backward_input(const Loss& loss, ConstMemory stash, float scale, Memory input_gradient,
                       Memory scratch) const noexcept override;
 
-  void update(const OptimizerConfig& config, const Update& update, std::span<const float> gradient,
-              std::span<float> parameters, std::span<float> state) const noexcept override;
-  void sum_squares(std::span<const float> values, std::span<const std::size_t> sizes, std::span<double> sums,
+  void update(const OptimizerConfig& config, const Update& update, ConstFloatView gradient,
+              FloatView parameters, FloatView state) const noexcept override;
+  void sum_squares(ConstFloatView values, std::span<const std::size_t> sizes, std::span<double> sums,
                    Memory scratch) const noexcept override;
 
  private:
   Context on_;
 };
-
-/// Backend::sum_squares() on a GPU, with the bits of the CPU: two kernels for up to 64 parts.
-void sum_squares(const Context& on, std::span<const float> values, std::span<const std::size_t> sizes,
-                 std::span<double> sums, Memory scratch) noexcept;
-
-/// model::optimizer_step() on a GPU: one kernel for each range.
-void update(const Context& on, const OptimizerConfig& config, const Update& update,
-            std::span<const float> gradient, std::span<float> parameters, std::span<float> state) noexcept;
 
 }  // namespace starpipe::model::cuda

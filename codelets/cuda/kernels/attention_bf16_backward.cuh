@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// B in two kernels, so that nothing is added atomically. Names are those of attention_fp32.cuh: p, dp, ds,
+// B in two kernels, so that nothing is added atomically. Names are as in attention_fp32.cuh: p, dp, ds,
 // delta. The queries' kernel goes over the keys twice, first for delta, a sum over all keys of a query, then
 // for dq. The keys' kernel computes transposed products, [key][query]: so p and ds come out as A fragments
 // for dv = p' dy and dk = ds' q.

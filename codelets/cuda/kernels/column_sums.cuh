@@ -83,7 +83,7 @@ __global__ void sum_shares(std::size_t rows, std::size_t columns, std::size_t ro
 /// fast only where rows are few or columns many.
 template <class Terms>
 void add_column_sums(const Context& on, const char* name, std::size_t rows, std::size_t columns,
-                     const Terms& terms, float* sums, std::span<float> scratch) noexcept {
+                     const Terms& terms, float* sums, FloatView scratch) noexcept {
   constexpr std::size_t min_rows = 64;  // a smaller share is not worth a block
   const std::size_t max = scratch.empty() ? 1 : std::min(max_shares, ceil_div(rows, min_rows));
   const std::size_t rows_each = ceil_div(rows, max);

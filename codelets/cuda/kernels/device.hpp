@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Checks of the status that CUDA and cuBLASLt return. An error means a lost GPU, a full memory or a bug of
-// ours. Passes are noexcept and their callers could not go on, so the process ends after one line on standard
-// error, which names the `operation`.
+// ours. Passes are noexcept and their callers could not continue, so the process ends after one line on
+// standard error, which names the `operation`.
 #pragma once
 
 #include <cstddef>

@@ -3,9 +3,12 @@
 #pragma once
 
 #include <memory>
+#include <string>
+#include <utility>
 
 #include <cuda_bf16.h>
 
+#include "starpipe/model/cuda_layer.hpp"
 #include "starpipe/model/memory_view.hpp"
 
 namespace starpipe::model::cuda {
@@ -24,12 +27,26 @@ auto* floats_behind(const View& memory, std::size_t elements) {
   return memory.template as<float>() + words_of<T>(elements);
 }
 
-/// A CUDA implementation of a layer or loss, Implementation<T>, for T of the precision; as a pointer to its
-/// base class.
+/// Makes a CUDA implementation of a layer or loss: Implementation<T>, with T of the precision.
 template <class Base, template <class> class Implementation, class... Arguments>
 std::shared_ptr<const Base> make_for(Precision precision, const Arguments&... arguments) {
   if (precision == Precision::bf16) return std::make_shared<Implementation<Bf16>>(arguments...);
   return std::make_shared<Implementation<float>>(arguments...);
+}
+
+/// Registers Implementation<T>(spec) as the CUDA implementation of a kind of layer.
+template <template <class> class Implementation>
+bool register_implementation(std::string kind) {
+  return register_cuda_layer(std::move(kind), [](const LayerSpec& spec, Precision precision) {
+    return make_for<CudaLayer, Implementation>(precision, spec);
+  });
+}
+/// Registers Implementation<T>(rows, columns) as the CUDA implementation of a kind of loss.
+template <template <class> class Implementation>
+bool register_loss_implementation(std::string kind) {
+  return register_cuda_loss(std::move(kind), [](std::size_t rows, std::size_t columns, Precision precision) {
+    return make_for<CudaLoss, Implementation>(precision, rows, columns);
+  });
 }
 
 }  // namespace starpipe::model::cuda

@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the kernels of losses share.
+// The shared parts of losses.
 #pragma once
 
 #include <cfloat>
-#include <span>
 
 #include "codelets/cuda/kernels/arithmetic.hpp"
 #include "codelets/cuda/kernels/for_each.cuh"
 #include "codelets/cuda/kernels/rows.cuh"
+#include "starpipe/model/cuda_layer.hpp"
 
 namespace starpipe::model::cuda {
 
@@ -28,14 +28,6 @@ __global__ void sum_of_rows(std::size_t rows, const T* values, double divisor, f
   if (threadIdx.x == 0) *mean = static_cast<float>(sums[0] / divisor);
 }
 
-/// Enqueues mean = sum(values) / divisor. Does nothing when `mean` has no room for a number: F of the
-/// micro-batch was not asked for the loss.
-inline void mean_of(const Context& on, const char* name, std::size_t rows, const float* values,
-                    double divisor, std::span<float> mean) noexcept {
-  if (mean.empty()) return;
-  launch(on, name, {dim3(1), dim3(default_threads)}, sum_of_rows<float>, rows, values, divisor, mean.data());
-}
-
 /// gradient[i] = factor * stash[i], for for_each_pack().
 template <class T>
 struct Scaled {
@@ -50,12 +42,36 @@ struct Scaled {
   }
 };
 
-/// Enqueues gradient = factor * stash, for `count` elements of T.
+/// A loss whose stash has the shape of the input and is its gradient.
 template <class T>
-void scale(const Context& on, const char* name, std::size_t count, const T* stash, T* gradient,
-           float factor) noexcept {
-  for_each_pack<Scaled<T>, pack_size<T>>(on, name, count, stash, gradient, factor);
-}
+class GradientLoss : public CudaLoss {
+ public:
+  void backward_input(const Context& on, ConstMemory stash, float factor,
+                      Memory input_gradient) const noexcept override {
+    for_each_pack<Scaled<T>, pack_size<T>>(on, backward_name_, rows_ * columns_, stash.as<T>(),
+                                           input_gradient.as<T>(), factor);
+  }
+
+ protected:
+  /// `backward_name`: of the B pass, for messages.
+  GradientLoss(const char* backward_name, std::size_t rows, std::size_t columns)
+      : rows_(rows), columns_(columns), backward_name_(backward_name) {}
+
+  /// Enqueues mean = sum(losses) / (rows * columns). Does nothing if `mean` is empty: F of the micro-batch
+  /// was not asked for the loss.
+  void mean_of_rows(const Context& on, const char* name, FloatView losses, FloatView mean,
+                    std::size_t columns = 1) const noexcept {
+    if (mean.empty()) return;
+    launch(on, name, {dim3(1), dim3(default_threads)}, sum_of_rows<float>, rows_,
+           static_cast<const float*>(losses.data()), static_cast<double>(rows_ * columns), mean.data());
+  }
+
+  std::size_t rows_;
+  std::size_t columns_;
+
+ private:
+  const char* backward_name_;
+};
 
 /// The largest element of a row, and the sum of exp(x - largest) over the row.
 struct ExpSum {
@@ -63,7 +79,7 @@ struct ExpSum {
   float sum;
 };
 
-/// ExpSum of the row x, computed by a team that reads the row once. Every thread gets it.
+/// Returns the ExpSum of the row x, in every thread of the team. Reads the row once.
 template <class T, bool PerBlock, int N>
 __device__ ExpSum exp_sum_of_row(const T* x, std::size_t columns) {
   OnlineSoftmax own;

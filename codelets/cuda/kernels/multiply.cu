@@ -75,7 +75,7 @@ struct Descriptors {
     set(operation, CUBLASLT_MATMUL_DESC_TRANSB, op(problem.a));
     if (bias != nullptr) {
       set(operation, CUBLASLT_MATMUL_DESC_EPILOGUE, CUBLASLT_EPILOGUE_BIAS);
-      // cuBLASLt derives the bias\'s alignment from its address.
+      // cuBLASLt derives the bias's alignment from its address.
       set(operation, CUBLASLT_MATMUL_DESC_BIAS_POINTER, bias);
     }
     const auto layout = [](cublasLtMatrixLayoutOpaque_t& of, const Operand& o) {
@@ -93,7 +93,7 @@ struct Descriptors {
   cublasLtMatrixLayoutOpaque_t c;
 };
 
-/// Asks cuBLASLt for its preferred algorithm; empty when it has none for this problem.
+/// Returns cuBLASLt's preferred algorithm; nullopt if it has none for this problem.
 std::optional<cublasLtMatmulAlgo_t> ask(const Context& on, const Problem& problem,
                                         const void* bias) noexcept {
   Descriptors descriptors(problem, bias);
@@ -159,7 +159,7 @@ struct AddBias {
 template <class T, class Sum>
 void multiply(const Context& on, cublasComputeType_t compute, const Matrix<const T>& a,
               const Matrix<const T>& b, float beta, const Matrix<Sum>& c, const Sum* bias,
-              std::span<float> scratch) noexcept {
+              FloatView scratch) noexcept {
   // The workspace begins at a multiple of 256 bytes.
   constexpr std::size_t aligned = 256 / sizeof(float);
   const std::size_t past = reinterpret_cast<std::uintptr_t>(scratch.data()) / sizeof(float) % aligned;
@@ -196,12 +196,12 @@ void multiply(const Context& on, cublasComputeType_t compute, const Matrix<const
 
 template void multiply(const Context&, cublasComputeType_t, const Matrix<const float>&,
                        const Matrix<const float>&, float, const Matrix<float>&, const float*,
-                       std::span<float>) noexcept;
+                       FloatView) noexcept;
 template void multiply(const Context&, cublasComputeType_t, const Matrix<const Bf16>&,
                        const Matrix<const Bf16>&, float, const Matrix<Bf16>&, const Bf16*,
-                       std::span<float>) noexcept;
+                       FloatView) noexcept;
 template void multiply(const Context&, cublasComputeType_t, const Matrix<const Bf16>&,
                        const Matrix<const Bf16>&, float, const Matrix<float>&, const float*,
-                       std::span<float>) noexcept;
+                       FloatView) noexcept;
 
 }  // namespace starpipe::model::cuda

@@ -64,8 +64,8 @@ template <bool PerBlock, int N_, int Held_>
 struct Columns : Team<PerBlock> {
   static constexpr int N = N_;
   static constexpr int Held = Held_;
-  // For __launch_bounds__: the most threads of a block, and blocks that must fit the registers of a
-  // multiprocessor.
+  // For __launch_bounds__: the largest number of threads of a block, and blocks that must fit the registers
+  // of a multiprocessor.
   static constexpr unsigned block_threads = PerBlock ? max_row_threads : default_threads;
   static constexpr unsigned min_blocks = 1024 / block_threads;
   unsigned count;
@@ -140,7 +140,7 @@ inline constexpr std::size_t max_warp_columns = 2048;
 inline constexpr unsigned wide_row_threads =
     1024;  // blocks this large are few at a time, so caches hold their rows
 
-/// Chooses teams for kernels that use each_pack(), and calls run(whether a block takes a row, elements of a
+/// Chooses teams for kernels that use each_pack(), and calls run(true if a block takes a row, elements of a
 /// pack, grid), the first two as constants. `aligned`: all arrays begin at a pack.
 template <class T, class Run>
 void with_teams(std::size_t rows, std::size_t columns, bool aligned, Run run) noexcept {

@@ -27,7 +27,7 @@ struct HeadOffsets {
   std::size_t k;       ///< the head of keys that the query head reads, in the same row
   std::size_t v;       ///< likewise of values
   std::size_t output;  ///< in the sequence's first row of the output
-  std::size_t row;     ///< in arrays with one float a row and query head, laid out as [sequence][head][row]
+  std::size_t row;     ///< in arrays with one float per row and query head, laid out as [sequence][head][row]
 };
 /// `sequence_and_head`: sequence * heads + head.
 STARPIPE_HOST_DEVICE inline HeadOffsets head_offsets(const Shape& shape, std::size_t sequence_and_head) {

@@ -32,7 +32,7 @@ __device__ inline float warp_max(float value) {
   return value;
 }
 
-/// The most bytes that one instruction moves. Packs begin at multiples of it.
+/// The largest number of bytes that one instruction moves. Packs begin at multiples of it.
 inline constexpr int pack_bytes = sizeof(uint4);
 
 /// Elements in a pack of T.
@@ -102,7 +102,7 @@ __device__ void store(T* to, const Values<N>& values) {
   }
 }
 
-/// Whether all pointers among the arguments are multiples of pack_bytes. Other arguments are ignored.
+/// True if all pointers among the arguments are multiples of pack_bytes. Other arguments are ignored.
 template <class... Arguments>
 bool pack_aligned(const Arguments&... arguments) {
   const auto aligned = [](const auto& argument) {

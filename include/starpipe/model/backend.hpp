@@ -29,7 +29,7 @@ class Backend {
   virtual void copy_columns(const std::byte* from, std::size_t from_stride, std::byte* to,
                             std::size_t to_stride, std::size_t columns, std::size_t rows) const noexcept = 0;
   /// Rounds the floats to as many bf16.
-  virtual void round(std::span<const float> from, Memory to) const noexcept = 0;
+  virtual void round(ConstFloatView from, Memory to) const noexcept = 0;
   /// Sets `found` to 1 if one of the first `count` numbers of `values`, an array in `precision`, is infinite
   /// or NaN; else leaves it as it is. On a GPU `found` is memory of the host that the GPU can write to.
   virtual void find_nonfinite(Precision precision, ConstMemory values, std::size_t count,
@@ -45,21 +45,21 @@ class Backend {
                               ConstMemory output_gradient, Memory input_gradient,
                               Memory scratch) const noexcept = 0;
   virtual void backward_weights(const Layer& layer, ConstMemory stash, ConstMemory output_gradient,
-                                std::span<float> parameter_gradient, Memory scratch) const noexcept = 0;
+                                FloatView parameter_gradient, Memory scratch) const noexcept = 0;
   /// `mean`: one float, which gets the mean loss; or empty.
-  virtual void forward(const Loss& loss, ConstMemory input, std::span<const float> target, Memory stash,
-                       std::span<float> mean, Memory scratch) const noexcept = 0;
+  virtual void forward(const Loss& loss, ConstMemory input, ConstFloatView target, Memory stash,
+                       FloatView mean, Memory scratch) const noexcept = 0;
   virtual void backward_input(const Loss& loss, ConstMemory stash, float scale, Memory input_gradient,
                               Memory scratch) const noexcept = 0;
 
   /// See model::optimizer_step.
-  virtual void update(const OptimizerConfig& config, const Update& update, std::span<const float> gradient,
-                      std::span<float> parameters, std::span<float> state) const noexcept = 0;
-  /// sums[i] = sum_of_squares() of the i-th of the parts of `values`, which lie one after the other and have
-  /// `sizes` numbers. `sums` is memory of the host, and is written when the calls before it have taken
-  /// effect. On a GPU `scratch` has norm_scratch_words(sizes) words.
-  virtual void sum_squares(std::span<const float> values, std::span<const std::size_t> sizes,
-                           std::span<double> sums, Memory scratch) const noexcept = 0;
+  virtual void update(const OptimizerConfig& config, const Update& update, ConstFloatView gradient,
+                      FloatView parameters, FloatView state) const noexcept = 0;
+  /// sums[i] = sum_of_squares() of the i-th part of `values`, which has sizes[i] numbers; the parts follow
+  /// each other. `sums` is memory of the host, and is written when the calls before it have taken effect. On
+  /// a GPU `scratch` has norm_scratch_words(sizes) words.
+  virtual void sum_squares(ConstFloatView values, std::span<const std::size_t> sizes, std::span<double> sums,
+                           Memory scratch) const noexcept = 0;
 };
 
 /// The calling thread. Thread-safe. A bf16 layer runs its fp32 passes: its arrays are widened to floats in

@@ -30,13 +30,13 @@ class CudaLayer {
   [[nodiscard]] virtual std::size_t scratch_size() const { return 0; }
 
   virtual void forward(const cuda::Context& on, ConstMemory parameters, ConstMemory input, Memory output,
-                       Memory stash, std::span<float> scratch) const noexcept = 0;
+                       Memory stash, FloatView scratch) const noexcept = 0;
   virtual void backward_input(const cuda::Context& on, ConstMemory parameters, ConstMemory stash,
                               ConstMemory output_gradient, Memory input_gradient,
-                              std::span<float> scratch) const noexcept = 0;
+                              FloatView scratch) const noexcept = 0;
   virtual void backward_weights(const cuda::Context& /*on*/, ConstMemory /*stash*/,
-                                ConstMemory /*output_gradient*/, std::span<float> /*parameter_gradient*/,
-                                std::span<float> /*scratch*/) const noexcept {}
+                                ConstMemory /*output_gradient*/, FloatView /*parameter_gradient*/,
+                                FloatView /*scratch*/) const noexcept {}
 };
 
 /// The CUDA implementation of a loss.
@@ -45,21 +45,20 @@ class CudaLoss {
   virtual ~CudaLoss() = default;
 
   /// `mean`: one float for the mean loss, or empty. `scratch`: the loss's rows() floats.
-  virtual void forward(const cuda::Context& on, ConstMemory input, std::span<const float> target,
-                       Memory stash, std::span<float> mean, std::span<float> scratch) const noexcept = 0;
+  virtual void forward(const cuda::Context& on, ConstMemory input, ConstFloatView target, Memory stash,
+                       FloatView mean, FloatView scratch) const noexcept = 0;
   virtual void backward_input(const cuda::Context& on, ConstMemory stash, float scale,
                               Memory input_gradient) const noexcept = 0;
 };
 
-/// Makes the CUDA implementation of a layer with a valid specification; null when the kernels cannot work
+/// Makes the CUDA implementation of a layer with a valid specification; null if the kernels cannot work
 /// with it.
 using CudaLayerFactory = std::function<std::shared_ptr<const CudaLayer>(const LayerSpec&, Precision)>;
 using CudaLossFactory =
     std::function<std::shared_ptr<const CudaLoss>(std::size_t rows, std::size_t columns, Precision)>;
 
-/// Registers the CUDA implementation of a kind of layer or loss. To call from a file-scope initialiser:
-/// layers made afterwards have the implementation. Returns whether it was added, as
-/// `register_layer` does.
+/// Registers the CUDA implementation of a kind of layer or loss, from a file-scope initialiser: layers made
+/// afterwards have the implementation. Returns false as register_layer() does.
 bool register_cuda_layer(std::string kind, CudaLayerFactory factory);
 bool register_cuda_loss(std::string kind, CudaLossFactory factory);
 

@@ -35,7 +35,7 @@ struct DataConfig {
   std::string kind = std::string(text_data);  ///< one of data_kinds that the network reads
   std::filesystem::path path = {};            ///< of text and tokens
   SampleOrder order = SampleOrder::random;    ///< of text and tokens
-  std::filesystem::path validation = {};      ///< of text and tokens: what evaluations read
+  std::filesystem::path validation = {};      ///< of text and tokens: the file that evaluations read
 };
 
 /// The number of tokens of text.
@@ -47,27 +47,27 @@ class Dataset {
  public:
   virtual ~Dataset() = default;
 
-  /// The input of a source for one micro-batch. `branch`: which of the network's sources, in [0, sources); 0
-  /// when it has one. gpt and llama: rows x 1 token ids; mlp: rows x (inputs / sources) features. This and
-  /// target() throw InputError with the file when the micro-batch cannot be read or has a token outside the
-  /// vocabulary.
-  virtual void input(int step, int microbatch, int branch, std::span<float> out) const = 0;
-  /// The target of one micro-batch. The sink reads it; if the head is in shards, they read it. gpt and llama:
-  /// rows x 1, the next token; mlp: rows x outputs.
-  virtual void target(int step, int microbatch, std::span<float> out) const = 0;
-  /// Of each of the micro-batch's sequences, the number of tokens before it in the file. Empty for data that
-  /// is no file.
+  /// Writes the input of a source for one micro-batch. `branch`: the number of the source, in [0, sources).
+  /// gpt and llama: rows x 1 token ids; mlp: rows x (inputs / sources) features. This and target() throw
+  /// InputError with the file when the micro-batch cannot be read or has a token outside the vocabulary.
+  virtual void input(int step, int microbatch, int branch, FloatView out) const = 0;
+  /// Writes the target of one micro-batch. The sink reads it; if the head is in shards, they read it. gpt and
+  /// llama: rows x 1, the next token; mlp: rows x outputs.
+  virtual void target(int step, int microbatch, FloatView out) const = 0;
+  /// Returns the number of tokens before each of the micro-batch's sequences in the file; empty for data that
+  /// is not a file.
   [[nodiscard]] virtual std::vector<std::uint64_t> offsets(int step, int microbatch) const = 0;
-  /// What throughput counts, "tokens" or "samples", and how many of them a micro-batch has.
+  /// The unit of throughput, "tokens" or "samples", and its number per micro-batch.
   [[nodiscard]] virtual std::string sample_word() const = 0;
   [[nodiscard]] virtual std::size_t samples_per_microbatch() const = 0;
-  /// A number that is the same on all ranks if they read the same data, and almost certainly differs if not.
+  /// Returns a number that is equal on all ranks if they read the same data, and almost certainly differs if
+  /// not.
   [[nodiscard]] virtual std::uint64_t digest() const { return 0; }
 };
 
-/// Dataset::input() in the form that the source reads: token ids are floats, features are in the source's
-/// precision. `out`: input_size(0) words.
+/// Writes Dataset::input() in the form that the source reads: token ids are floats, features are in the
+/// source's precision. `out`: input_size(0) words.
 void load_input(const Dataset& data, const Stage& source, int step, int microbatch, int branch,
-                std::span<float> out);
+                FloatView out);
 
 }  // namespace starpipe::model

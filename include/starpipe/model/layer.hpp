@@ -17,10 +17,10 @@
 
 namespace starpipe::model {
 
-/// A part of a tensor of the saved file: a shard has some rows of a matrix, or some of its columns. The
-/// tensor is row-major; a vector is a matrix of one row.
+/// A part of a row-major tensor of the saved file: a shard has some rows of a matrix, or some of its columns.
+/// A vector is a matrix of one row.
 struct Piece {
-  /// From `first`, `count` rows or columns.
+  /// Rows or columns [first, first + count).
   struct Range {
     std::size_t first = 0;
     std::size_t count = 0;
@@ -31,41 +31,37 @@ struct Piece {
   Range rows;
   std::vector<Range> columns;  ///< in the order in which the piece has them
 
-  /// Whether it is a part of a tensor, and not the empty piece of a parameter that is a tensor of its own.
+  /// True for a part of a tensor, false for the empty piece of a parameter that is a tensor of its own.
   explicit operator bool() const { return !whole.empty(); }
 
-  /// How many numbers the tensor has.
+  /// The number of elements of the tensor.
   [[nodiscard]] std::size_t whole_size() const;
-  /// The piece itself has as many extents as the tensor.
+  /// The shape of the piece, which has as many extents as the tensor.
   [[nodiscard]] std::vector<std::size_t> shape() const;
-  /// Its rows and columns, from the first to the one behind the last: "[0:16,0:32]", and of a vector
-  /// "[0:8+16:24]".
+  /// The half-open ranges of rows and columns: "[0:16,0:32]" of a matrix, "[0:8+16:24]" of a vector.
   [[nodiscard]] std::string text() const;
 
-  /// Copies the piece out of the tensor, or into it. `tensor` has the size of `whole`, `piece` that of
-  /// shape().
-  void take(std::span<const float> tensor, std::span<float> piece) const;
+  /// Copies the piece out of the tensor, or into it. The empty piece is the whole tensor.
+  void take(ConstFloatView tensor, FloatView piece) const;
   void take(std::span<const double> tensor, std::span<double> piece) const;
-  void put(std::span<const float> piece, std::span<float> tensor) const;
+  void put(ConstFloatView piece, FloatView tensor) const;
 
   friend bool operator==(const Piece&, const Piece&) = default;
 };
 
-/// The piece with this text() of a tensor. `whole`: the tensor's shape. Nothing when no piece of it has the
-/// text.
+/// Returns the piece with this text() of a tensor of shape `whole`; nullopt if it has no such piece.
 std::optional<Piece> piece_from_text(std::string_view text, std::vector<std::size_t> whole);
 
-/// Share `shard` of `shards` of `size` things: sizes of shares differ by one at most.
+/// Returns share `shard` of `shards` of [0, size). Sizes of shares differ by at most one.
 Piece::Range share_of(std::size_t size, std::size_t shard, std::size_t shards);
 
-/// The piece with share `shard` of `shards` of the rows of a matrix with this shape.
+/// Returns share `shard` of `shards` of the rows of a matrix.
 Piece rows_piece(std::size_t rows, std::size_t columns, std::size_t shard, std::size_t shards);
-/// The piece with 1 / `shards` of the columns, the `shard`-th one. The matrix is `blocks` blocks side by
-/// side, and the piece has 1 / `shards` of the columns of each block. An attention layer's queries, keys and
-/// values are three such blocks.
+/// Returns share `shard` of `shards` of the columns of each of the `blocks` blocks that stand side by side in
+/// a matrix. An attention layer's queries, keys and values are three such blocks.
 Piece columns_piece(std::size_t rows, std::size_t columns, std::size_t shard, std::size_t shards,
                     std::size_t blocks = 1);
-/// The same of a vector.
+/// Does the same for a vector.
 Piece vector_piece(std::size_t size, std::size_t shard, std::size_t shards, std::size_t blocks = 1);
 
 class CudaLayer;  // starpipe/model/cuda_layer.hpp
@@ -78,18 +74,18 @@ struct Parameter {
   /// Start value: normal with this deviation and mean; deviation 0 is the constant `mean`.
   double deviation = 0;
   double mean = 0;
-  /// Of a shard: which part of the tensor of this name it is. Empty: the whole tensor.
+  /// The part of the tensor of this name that a shard has. Empty: the whole tensor.
   Piece piece = {};
 
   [[nodiscard]] std::size_t size() const;
-  /// The shape of the tensor, and not of a piece of it.
+  /// The shape and the size of the whole tensor.
   [[nodiscard]] const std::vector<std::size_t>& whole_shape() const { return piece ? piece.whole : shape; }
-  /// The name, and of a piece which part of the tensor it is: "h.0.mlp.c_fc.bias[0:64]". No two parameters
-  /// of a network have the same label.
+  [[nodiscard]] std::size_t whole_size() const { return piece ? piece.whole_size() : size(); }
+  /// The name, followed by the piece's text(): "h.0.mlp.c_fc.bias[0:64]". Unique in a network.
   [[nodiscard]] std::string label() const;
 };
 
-/// The description by which a network asks make_layer() for a layer.
+/// What a network tells make_layer() about a layer.
 struct LayerSpec {
   std::string kind;         ///< name in the registry: "linear"
   std::string name;         ///< prefix of its parameters' names
@@ -98,20 +94,23 @@ struct LayerSpec {
   /// The numbers of the layer's kind ("outputs", "heads", ...). Unknown or missing keys make make_layer()
   /// throw std::invalid_argument: they are a bug in the network, not in the user's input.
   std::map<std::string, double> options;
-  /// Of a linear layer whose weight is several tensors of the saved file: each tensor's name, after the
+  /// For a linear layer whose weight is several tensors of the saved file: each tensor's name, after the
   /// layer's, and its share of the outputs, in order.
   std::vector<std::pair<std::string, std::size_t>> parts = {};
 };
 
-/// Checks the keys of `spec.options`, for the constructors of layers. Throws std::invalid_argument with the
-/// layer and the key when a key is in neither list, or a required key is missing. `parts` is a key of the
-/// lists too.
+// For the constructors of layers. Exceptions name the layer.
+
+/// Throws std::invalid_argument if a key of `spec.options` is in neither list, or a required key is missing.
+/// `parts` counts as a key.
 void check_options(const LayerSpec& spec, std::initializer_list<std::string_view> required,
                    std::initializer_list<std::string_view> optional = {});
-/// The option's value, or `fallback` when the specification does not have the option.
+/// Throws std::invalid_argument with the problem unless the layer `fits` its specification.
+void check_fit(const LayerSpec& spec, bool fits, std::string_view problem);
+/// Returns an option's value, or `fallback` if the specification does not have the option.
 double option(const LayerSpec& spec, std::string_view key, double fallback);
-/// The value of an option that is a count, or `fallback` when the specification does not have the option.
-/// Throws std::invalid_argument unless it is a positive whole number.
+/// Does the same for an option that is a count. Throws std::invalid_argument unless the result is a positive
+/// whole number.
 std::size_t size_option(const LayerSpec& spec, std::string_view key, std::size_t fallback = 0);
 
 /// One operator of the network with its F, B and W passes.
@@ -127,23 +126,21 @@ class Layer {
   [[nodiscard]] virtual std::size_t rows() const = 0;
   [[nodiscard]] virtual std::size_t input_columns() const = 0;
   [[nodiscard]] virtual std::size_t output_columns() const = 0;
-  /// Its parameters in the order in which they lie in the parameter span; empty for a layer without
-  /// parameters.
+  /// Returns the parameters in the order in which they lie in the parameter span.
   [[nodiscard]] virtual std::vector<Parameter> parameters() const { return {}; }
   /// Numbers in the stash, which F keeps for B and W.
   [[nodiscard]] virtual std::size_t stash_size() const = 0;
-  /// How many of the stash's numbers, at its end, are floats in any precision: statistics of rows, or token
-  /// ids.
+  /// Numbers at the stash's end that are floats in any precision: statistics of rows, or token ids.
   [[nodiscard]] virtual std::size_t statistics_size() const { return 0; }
-  /// Whether the stash begins with an unchanged copy of the input. If so, F accepts an `input` that lies at
-  /// the stash's beginning already: the pass that computed it wrote it there, and nothing is copied.
+  /// True if the stash begins with an unchanged copy of the input. F then also accepts an `input` that lies
+  /// at the stash's beginning, where the pass before wrote it, and copies nothing.
   [[nodiscard]] virtual bool keeps_input() const { return false; }
-  /// Whether the input is token ids, which are floats in any precision.
+  /// True if the input is token ids, which are floats in any precision.
   [[nodiscard]] virtual bool reads_ids() const { return false; }
-  /// Floats of the target in a row; 0 for a layer that reads no target. The target is the last part of the
+  /// Floats per row of the target; 0 for a layer that reads no target. The target is the last part of the
   /// layer's statistics. It is put into the stash before F, and F leaves it there.
   [[nodiscard]] virtual std::size_t target_columns() const { return 0; }
-  /// Whether the output and its gradient are floats in any precision. Such a layer is the last of its stage,
+  /// True if the output and its gradient are floats in any precision. Such a layer is the last of its stage,
   /// and has no parameters.
   [[nodiscard]] virtual bool writes_floats() const { return false; }
   /// Floats of scratch (working memory), enough for each of the passes.
@@ -151,37 +148,31 @@ class Layer {
   /// Estimated floating-point operations of F for one micro-batch, to balance stages.
   [[nodiscard]] virtual double flops() const = 0;
 
-  /// F. output[rows x output_columns] and stash are written whole.
-  virtual void forward(std::span<const float> parameters, std::span<const float> input,
-                       std::span<float> output, std::span<float> stash,
-                       std::span<float> scratch) const noexcept = 0;
-
-  /// B: input_gradient[rows x input_columns] from output_gradient; no weight-gradient work.
-  virtual void backward_input(std::span<const float> parameters, std::span<const float> stash,
-                              std::span<const float> output_gradient, std::span<float> input_gradient,
-                              std::span<float> scratch) const noexcept = 0;
-
-  /// W: adds to parameter_gradient (laid out as the parameters). Layers without parameters: no effect.
-  virtual void backward_weights(std::span<const float> /*stash*/, std::span<const float> /*output_gradient*/,
-                                std::span<float> /*parameter_gradient*/,
-                                std::span<float> /*scratch*/) const noexcept {}
+  /// F: writes output[rows x output_columns] and the stash whole.
+  virtual void forward(ConstFloatView parameters, ConstFloatView input, FloatView output, FloatView stash,
+                       FloatView scratch) const noexcept = 0;
+  /// B: writes input_gradient[rows x input_columns].
+  virtual void backward_input(ConstFloatView parameters, ConstFloatView stash, ConstFloatView output_gradient,
+                              FloatView input_gradient, FloatView scratch) const noexcept = 0;
+  /// W: adds to parameter_gradient, which is laid out as the parameters. Has no effect without parameters.
+  virtual void backward_weights(ConstFloatView /*stash*/, ConstFloatView /*output_gradient*/,
+                                FloatView /*parameter_gradient*/, FloatView /*scratch*/) const noexcept {}
 
   [[nodiscard]] Precision precision() const { return precision_; }
-  /// How many numbers all parameters have together.
+  /// Numbers of all parameters together.
   [[nodiscard]] std::size_t parameter_size() const { return parameter_size_; }
   /// Words of 4 bytes of the stash in the layer's precision: an array of elements, then one of statistics.
   [[nodiscard]] std::size_t stash_words() const {
     return words(precision_, stash_size() - statistics_size(), statistics_size());
   }
-  /// How many floats the target of a micro-batch has, and the word of the stash at which it begins.
+  /// Floats of the target of a micro-batch, and the word of the stash at which they begin.
   [[nodiscard]] std::size_t target_size() const { return rows() * target_columns(); }
   [[nodiscard]] std::size_t target_offset() const {
     return words(precision_, stash_size() - statistics_size()) + statistics_size() - target_size();
   }
   /// Words of scratch on a GPU or a CPU in the layer's precision, enough for each of the passes.
   [[nodiscard]] std::size_t scratch_words(bool on_gpu) const;
-  /// The layer's CUDA implementation; null in a program without CUDA, and for a shape that the kernels cannot
-  /// work with.
+  /// The layer's CUDA implementation; null in a program without CUDA, and for shapes without a kernel.
   [[nodiscard]] const std::shared_ptr<const CudaLayer>& cuda() const { return cuda_; }
 
  private:
@@ -189,6 +180,22 @@ class Layer {
   Precision precision_ = Precision::fp32;
   std::size_t parameter_size_ = 0;
   std::shared_ptr<const CudaLayer> cuda_;
+};
+
+/// A layer that keeps the name, rows and columns of its specification. Its output has as many columns as its
+/// input, unless it overrides output_columns().
+class BasicLayer : public Layer {
+ public:
+  [[nodiscard]] std::size_t rows() const override { return rows_; }
+  [[nodiscard]] std::size_t input_columns() const override { return columns_; }
+  [[nodiscard]] std::size_t output_columns() const override { return columns_; }
+
+ protected:
+  explicit BasicLayer(const LayerSpec& spec) : name_(spec.name), rows_(spec.rows), columns_(spec.columns) {}
+
+  std::string name_;
+  std::size_t rows_;
+  std::size_t columns_;  ///< of the input
 };
 
 /// The loss at the end of the network: the mean over the rows of a micro-batch, and for regression over the
@@ -199,16 +206,14 @@ class Loss {
 
   [[nodiscard]] virtual std::size_t rows() const = 0;
   [[nodiscard]] virtual std::size_t input_columns() const = 0;
-  /// Floats per row of the target: 1 for a token id, the output's columns for regression, 0 for a loss that
-  /// reads none.
+  /// Floats per row of the target: 1 for a token id, the output's columns for regression, 0 for a loss
+  /// that reads none.
   [[nodiscard]] virtual std::size_t target_columns() const = 0;
   [[nodiscard]] virtual std::size_t stash_size() const = 0;
   /// Returns the mean loss of the rows.
-  virtual float forward(std::span<const float> input, std::span<const float> target,
-                        std::span<float> stash) const noexcept = 0;
+  virtual float forward(ConstFloatView input, ConstFloatView target, FloatView stash) const noexcept = 0;
   /// input_gradient = scale * d(mean loss)/d(input).
-  virtual void backward_input(std::span<const float> stash, float scale,
-                              std::span<float> input_gradient) const noexcept = 0;
+  virtual void backward_input(ConstFloatView stash, float scale, FloatView input_gradient) const noexcept = 0;
 
   // As in Layer. The stash has no statistics.
   [[nodiscard]] Precision precision() const { return precision_; }
@@ -226,11 +231,21 @@ class Loss {
 using LayerFactory = std::function<std::unique_ptr<Layer>(const LayerSpec&)>;
 using LossFactory = std::function<std::unique_ptr<Loss>(std::size_t rows, std::size_t columns)>;
 
-/// Registers a kind of layer or loss. To call from a file-scope initialiser. Returns whether it was added:
-/// when the kind is there already, the error is kept (starpipe/base/registration.hpp), and `make_layer` and
-/// `make_loss` throw it.
+/// Registers a kind of layer or loss, from a file-scope initialiser. Returns false if the kind exists: the
+/// error is kept (starpipe/base/registration.hpp), and make_layer() and make_loss() throw it.
 bool register_layer(std::string kind, LayerFactory factory);
 bool register_loss(std::string kind, LossFactory factory);
+/// Registers a class with the factory's arguments as constructor: `register_layer<Relu>("relu")`.
+template <class Kind>
+bool register_layer(std::string kind) {
+  return register_layer(std::move(kind), [](const LayerSpec& spec) { return std::make_unique<Kind>(spec); });
+}
+template <class Kind>
+bool register_loss(std::string kind) {
+  return register_loss(std::move(kind), [](std::size_t rows, std::size_t columns) {
+    return std::make_unique<Kind>(rows, columns);
+  });
+}
 
 /// Make a layer or a loss. Throw std::invalid_argument for an unknown kind, and for shapes or options that
 /// the kind cannot work with.

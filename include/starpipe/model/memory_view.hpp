@@ -14,6 +14,9 @@
 
 namespace starpipe::model {
 
+using FloatView = std::span<float>;
+using ConstFloatView = std::span<const float>;
+
 /// A view of memory of a host or a device, counted in words of 4 bytes. It does not know the type of the
 /// elements (a word is a float or two bf16): the user asks for a pointer to the type that lies there. Does
 /// not own the memory.
@@ -26,10 +29,10 @@ class MemoryView {
   MemoryView() = default;
   MemoryView(Of<void>* data, std::size_t words) : data_(data), size_(words) {}
   /// A view of floats, from everything that converts to a span of floats.
-  template <class Floats>
-  // NOLINTNEXTLINE(bugprone-forwarding-reference-overload): a view is no span
-  requires std::convertible_to<Floats, std::span<Of<float>>> MemoryView(Floats&& floats) {
-    const std::span<Of<float>> span = std::forward<Floats>(floats);
+  template <class FloatView>
+  // NOLINTNEXTLINE(bugprone-forwarding-reference-overload): a view is not a span
+  requires std::convertible_to<FloatView, std::span<Of<float>>> MemoryView(FloatView&& floats) {
+    const std::span<Of<float>> span = std::forward<FloatView>(floats);
     data_ = span.data();
     size_ = span.size();
   }
@@ -84,8 +87,8 @@ constexpr std::size_t words(Precision precision, std::size_t elements, std::size
 
 /// Rounds floats to the nearest bf16, ties to even; NaN stays NaN. `to` has words(bf16, from.size()) words
 /// and does not overlap `from`.
-void round_to_bf16(std::span<const float> from, Memory to) noexcept;
+void round_to_bf16(ConstFloatView from, Memory to) noexcept;
 /// Converts the first to.size() bf16 of `from` to floats.
-void widen_bf16(ConstMemory from, std::span<float> to) noexcept;
+void widen_bf16(ConstMemory from, FloatView to) noexcept;
 
 }  // namespace starpipe::model

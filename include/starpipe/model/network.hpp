@@ -22,13 +22,13 @@ namespace starpipe::model {
 
 /// The key of kinds whose units may be cut into shards.
 inline constexpr const char* tensor_key = "tensor";
-/// The key of these kinds for who adds the outputs of shards. `each`: every shard that reads them. `one`: one
-/// stage, whose output the shards read.
+/// The key of these kinds for the stages that add the outputs of shards. `each`: every shard that reads them.
+/// `one`: one stage, whose output the shards read.
 inline constexpr const char* sums_key = "sums";
 inline constexpr const char* sums_by_each = "each";
 inline constexpr const char* sums_by_one = "one";
 
-/// The most sequences or samples of a micro-batch.
+/// The largest number of sequences or samples of a micro-batch.
 inline constexpr int max_samples = 1 << 20;
 
 /// The value of a kind's own key: a whole number, a number, a truth value, text, or a list of whole numbers.
@@ -51,38 +51,54 @@ struct ModelConfig {
   VocabularyShards vocabulary = {};           ///< `schedule.vocabulary`
 };
 
-/// The value of a key of the kind. Throws std::logic_error when the kind has no such key.
+/// Returns the value of a key of the kind. Throws std::logic_error if the kind has no such key.
 OptionValue option_value(const ModelConfig& config, std::string_view key);
 
-/// The same as a T, the type of the key's default. Throws std::bad_variant_access for another type.
+/// Returns the same as a T, the type of the key's default. Throws std::bad_variant_access for another type.
 template <class T = int>
 T option(const ModelConfig& config, std::string_view key) {
   return std::get<T>(option_value(config, key));
 }
 
-/// The whole number that is the value of a key of the kind; `otherwise` when the kind has no such key.
+/// Returns the value of a key that is a whole number; `otherwise` if the kind has no such key.
 int option_or(const ModelConfig& config, std::string_view key, int otherwise);
 
-/// The largest number of shards of a layer (`model.tensor`); 1 for a kind that has no such key.
+/// Returns the largest number of shards of a layer (`model.tensor`); 1 for a kind without this key.
 int max_shards(const ModelConfig& config);
 
 /// A value for people and for files: "4", "0.5", "true", "relu", "[2, 1]".
 std::string to_string(const OptionValue& value);
 
-/// Parameters that are held, updated and saved together: those that belong to one stage alone, or those that
+/// Parameters that are held, updated and saved together: the own parameters of one stage, or a set that
 /// several layers share.
 struct ParameterSet {
   std::vector<int> stages;  ///< the stages that use them, ascending; one stage unless they are shared
   std::vector<Parameter> parameters;  ///< with the names of the first layer that uses them
-  std::size_t size = 0;               ///< how many numbers all of them have together
+  std::size_t size = 0;               ///< numbers of all of them together
   Precision precision = Precision::fp32;
 
   [[nodiscard]] int first_stage() const { return stages.front(); }
   /// Size of the weights, the copy that passes read, in words of 4 bytes.
   [[nodiscard]] std::size_t weights_size() const { return words(precision, size); }
-  /// Whether the optimizer keeps an fp32 master of the parameters, beside the weights that passes read.
+  /// True if the optimizer keeps an fp32 master of the parameters, besides the weights that passes read.
   [[nodiscard]] bool has_master() const { return precision == Precision::bf16 && size > 0; }
 };
+
+/// Numbers of all parameters, by set: sets have the numbers of Network::sets().
+using SetValues = std::vector<std::vector<float>>;
+
+/// Calls f(parameter, set, first) for each parameter of each set. `first`: the place of the parameter's first
+/// number in the set.
+template <class Function>
+void for_each_parameter(std::span<const ParameterSet> sets, Function&& f) {
+  for (std::size_t s = 0; s < sets.size(); ++s) {
+    std::size_t first = 0;
+    for (const Parameter& parameter : sets[s].parameters) {
+      f(parameter, s, first);
+      first += parameter.size();
+    }
+  }
+}
 
 /// A model cut into stages.
 struct Network {
@@ -96,10 +112,9 @@ struct Network {
   std::vector<plan::StagePart> parts = {};
   /// The number of stages of that chain; without shards, of `graph`.
   [[nodiscard]] int whole_stages() const;
-  /// T, the largest number of shards side by side; 1 without such shards. Those of the vocabulary do not
-  /// count.
+  /// T, the largest number of shards side by side; 1 without shards. Shards of the vocabulary do not count.
   [[nodiscard]] int shards() const;
-  /// All parameters, each once. Set s is that of stage s's own parameters, which may be empty. The shared
+  /// Returns all parameters, each once. Set s has stage s's own parameters and may be empty. The shared
   /// sets follow, in the order of the first layers that use them.
   [[nodiscard]] std::vector<ParameterSet> sets() const;
   /// The numbers in sets() of the sets that `stage` shares, in the order of Stage::shared().
@@ -131,24 +146,24 @@ Network build_network(const ModelConfig& config, int microbatch_size, int stages
 /// The network with each unit as a stage. Throws InputError as `build_network` does.
 Network build_units(const ModelConfig& config, int microbatch_size);
 
-/// The network without shards, as one stage; nothing for a network that has none.
+/// Returns the network without shards, as one stage; nullopt if it has no shards.
 std::optional<Network> whole_network(const Network& network);
 
-/// Names of the units that `cuts` counts: those of the chain, or of the first branch, in order.
+/// Returns the names of the units that `cuts` counts, in order: of the chain, or of the first branch.
 /// Throws InputError as `build_network` does.
 std::vector<std::string> unit_names(const ModelConfig& config);
 
 /// The values that `model.kind` may have, ascending.
 std::vector<std::string> network_kinds();
 
-/// Start values of parameters, one after the other. They depend only on `seed` and each parameter's name.
+/// Returns the start values of parameters, in sequence. They depend only on `seed` and each parameter's name.
 std::vector<float> initial_parameters(std::span<const Parameter> parameters, std::uint64_t seed);
-/// Start values of a stage's own parameters.
+/// Does the same for a stage's own parameters.
 std::vector<float> initial_parameters(const Stage& stage, std::uint64_t seed);
 
-/// The weights that passes read: the parameters, rounded to the precision.
-std::vector<float> rounded_weights(Precision precision, std::span<const float> parameters);
-/// The weights of a stage's own parameters.
-std::vector<float> rounded_weights(const Stage& stage, std::span<const float> parameters);
+/// Returns the weights that passes read: the parameters, rounded to the precision.
+std::vector<float> rounded_weights(Precision precision, ConstFloatView parameters);
+/// Does the same for a stage's own parameters.
+std::vector<float> rounded_weights(const Stage& stage, ConstFloatView parameters);
 
 }  // namespace starpipe::model

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Kinds of networks. A kind is one file, src/model/NAME.cpp, that calls register_network; its keys of
-// `model:` come with it.
+// Kinds of networks. A kind is one file, src/model/networks/NAME.cpp, that calls register_network; its keys
+// of `model:` come with it.
 #pragma once
 
 #include <cstddef>
@@ -17,17 +17,16 @@
 
 namespace starpipe::model {
 
-/// Layers that are never separated: what `schedule.cuts` counts.
+/// Layers that are never separated; `schedule.cuts` counts units.
 struct Unit {
   std::string name;
   std::vector<StageOp> ops;
-  /// Of a unit that is cut into shards: its halves, one after the other, and the ops of each of their shards.
-  /// `ops` come before them. A shard reads the outputs of all shards of the half before it, or of the unit
-  /// before it.
+  /// The halves of a unit that is cut into shards, in order after `ops`, with the ops of each of their
+  /// shards. A shard reads the outputs of all shards of the half or unit before it.
   std::vector<std::vector<std::vector<StageOp>>> halves = {};
-  /// Whether the shards are those of the vocabulary, which are placed on their own (StagePart::detached).
+  /// True for shards of the vocabulary, which are placed on their own (StagePart::detached).
   bool detached = false;
-  /// How a stage that reads the outputs of the last half's shards joins them.
+  /// The way in which a stage joins the outputs of the last half's shards.
   Join join = Join::add;
 };
 
@@ -50,9 +49,9 @@ struct NetworkKey {
   Interval interval = {};               ///< of numbers, each of a list; whole numbers are at least 0
   std::vector<std::string> words = {};  ///< of text: the values that it may have; empty: any text
   std::string former_name = {};         ///< read as well
-  /// Whether it changes values only, neither sizes nor times: emulated runs compute none, and refuse it.
+  /// True if it changes values only, neither sizes nor times. Emulated runs compute no values and refuse it.
   bool values_only = false;
-  /// Whether it only says how the network is cut: files of weights do not depend on it.
+  /// True if it only affects how the network is cut: files of weights do not depend on it.
   bool cuts_only = false;
 };
 inline constexpr Interval from_1_to(int max) { return {.min = 1, .max = static_cast<double>(max)}; }
@@ -79,22 +78,21 @@ struct NetworkKind {
       {};
 };
 
-/// Adds a kind. To call from a file-scope initialiser. Returns whether it was added. It is refused when its
-/// name is taken, when another kind has the same key with another type, when a key does not take its own
-/// default, and when a key that the data needs is missing. The error is then kept
-/// (starpipe/base/registration.hpp), and the functions below throw it.
+/// Adds a kind, from a file-scope initialiser. Returns false if its name is taken, another kind has the same
+/// key with another type, a key does not take its own default, or a key that the data needs is missing. The
+/// error is then kept (starpipe/base/registration.hpp), and the functions below throw it.
 bool register_network(NetworkKind kind);
 
 /// All kinds by name, ascending.
 std::vector<NetworkKind> registered_networks();
 
-/// Why the key does not take `value`: "0 is not at least 1 and at most 8". Empty when it does.
+/// Returns why the key does not take `value` ("0 is not at least 1 and at most 8"), or "".
 std::string problem_of(const NetworkKey& key, const OptionValue& value);
 
 /// Throws InputError for an unknown `model.kind`.
 const NetworkKind& find_network(std::string_view name);
 
-/// A unit's op for a layer.
+/// Returns a unit's op for a layer.
 StageOp layer_op(const LayerSpec& spec, Precision precision);
 inline StageOp residual_begin() { return {StageOp::Kind::residual_begin, nullptr}; }
 inline StageOp residual_end() { return {StageOp::Kind::residual_end, nullptr}; }

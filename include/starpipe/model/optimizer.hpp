@@ -13,27 +13,27 @@
 
 namespace starpipe::model {
 
-/// The order of the additions of sum_of_squares(), which is also that of a GPU's kernels. A parameter is cut
+/// The order of the additions in sum_of_squares() and in a GPU's kernels. A parameter is cut
 /// into chunks of `norm_chunk` numbers. In each chunk, lane l of 32 adds up the numbers l, l + 32, ...; then
 /// the lanes' sums are added in a tree, l and l + 16 first. The chunks' sums are added in the same way.
 inline constexpr std::size_t norm_lanes = 32;
 inline constexpr std::size_t norm_chunk = 4096;
 
-/// The sum of the squares of one parameter's gradient. It is computed in fp64, where squares of floats are
-/// exact and do not overflow, and in an order that depends on the number of values alone. So its bits depend
-/// on no schedule, partition, rank or device. Thread-safe; does not allocate or throw.
-double sum_of_squares(std::span<const float> values) noexcept;
+/// Returns the sum of the squares of one parameter's gradient. It is computed in fp64, where squares of
+/// floats are exact and do not overflow, and in an order that depends on the number of values alone. So its
+/// bits depend on no schedule, partition, rank or device. Thread-safe; does not allocate or throw.
+double sum_of_squares(ConstFloatView values) noexcept;
 
-/// Words of 4 bytes of scratch in which a GPU adds up the squares of parameters of these sizes: a double for
-/// each parameter and each of its chunks.
+/// Returns the words of 4 bytes of scratch in which a GPU adds the squares of parameters of these sizes: a
+/// double for each parameter and each of its chunks.
 std::size_t norm_scratch_words(std::span<const std::size_t> sizes);
 
-/// The norm of a gradient, from the sums of squares of all parameters in the model's order. NaN or infinity
-/// when, and only when, the gradient has such a value.
+/// Returns the norm of a gradient, from the sums of squares of all parameters in the model's order. NaN or
+/// infinity exactly if the gradient has such a value.
 double gradient_norm(std::span<const double> sums) noexcept;
 
-/// The factor of clipping, that of torch.nn.utils.clip_grad_norm_: min(1, clip / (norm + 1e-6)), rounded to a
-/// float; NaN when the norm is NaN. 1 without `clip`.
+/// Returns the factor of clipping, as torch.nn.utils.clip_grad_norm_ does: min(1, clip / (norm + 1e-6)) as a
+/// float; NaN if the norm is NaN. 1 without `clip`.
 float clip_scale(std::optional<double> clip, double norm) noexcept;
 
 /// The values of LearningRateSchedule::kind.
@@ -48,7 +48,7 @@ struct LearningRateSchedule {
   std::optional<int> steps = std::nullopt;  ///< where `linear` and `cosine` reach the floor: the run's steps
 };
 
-/// The learning rate of step t, `step`, which counts from 0. `peak`: the rate after the warm-up.
+/// Returns the learning rate of step t = `step`, from 0. `peak`: the rate after the warm-up.
 ///
 /// With w = `warmup` and T = `steps`:
 ///   t < w:         peak (t + 1) / (w + 1)
@@ -57,7 +57,7 @@ struct LearningRateSchedule {
 ///   cosine:        floor + (1 + cos(pi x)) / 2 (peak - floor), likewise
 ///   inverse_sqrt:  max(floor, peak sqrt((w + 1) / (t + 1)))
 ///
-/// Warm-up and cosine are those of nanoGPT's get_lr; the cosine is from SGDR (arXiv 1608.03983, equation 5),
+/// Warm-up and cosine are as in nanoGPT's get_lr; the cosine is from SGDR (arXiv 1608.03983, equation 5),
 /// the inverse square root from "Attention Is All You Need" (arXiv 1706.03762, equation 3, with w + 1 steps
 /// of warm-up). `schedule.steps` must have a value for `linear` and `cosine`. Thread-safe.
 double learning_rate(const LearningRateSchedule& schedule, double peak, int step);
@@ -79,14 +79,14 @@ struct OptimizerConfig {
   double beta1 = 0.9;
   double beta2 = 0.999;
   double epsilon = 1e-8;
-  std::string decay = "all";  ///< which parameters decay; matrices: those of two or more dimensions
+  std::string decay = "all";  ///< the parameters that decay; matrices: two or more dimensions
   LearningRateSchedule schedule = {};
   std::optional<double> clip = std::nullopt;  ///< the largest norm of the gradient that an update uses
 };
 
-/// Floats of optimizer state for `parameters` floats: for adamw twice as many (all first moments, then all
-/// second ones), for sgd with momentum as many (velocities), otherwise 0. The state is all zeros before the
-/// first step.
+/// Returns the floats of optimizer state for `parameters` floats: for adamw twice as many (all first moments,
+/// then all second ones), for sgd with momentum as many (velocities), otherwise 0. The state is all zeros
+/// before the first step.
 std::size_t optimizer_state_size(const OptimizerConfig& config, std::size_t parameters);
 
 /// Consecutive numbers of a set of parameters that all decay, or that all do not.
@@ -97,10 +97,10 @@ struct DecayRange {
   friend bool operator==(const DecayRange&, const DecayRange&) = default;
 };
 
-/// The ranges of all numbers of `parameters`, which lie one after the other; as few as possible.
+/// Returns the ranges of all numbers of `parameters`, which lie in sequence; as few as possible.
 std::vector<DecayRange> decay_ranges(const OptimizerConfig& config, std::span<const Parameter> parameters);
 
-/// What an update needs besides the configuration.
+/// The values that an update needs besides the configuration.
 struct Update {
   int number = 1;                      ///< of the update, from 1: AdamW's t
   double learning_rate = 0;            ///< of the step
@@ -122,10 +122,10 @@ struct SgdFactors {
 AdamWFactors adamw_factors(const OptimizerConfig& config, const Update& update, bool decays);
 SgdFactors sgd_factors(const OptimizerConfig& config, const Update& update, bool decays);
 
-/// One update of a set of parameters. Reads the gradient once: clipping takes no pass of its own. `gradient`
-/// and `parameters` have one float a parameter, `state` has optimizer_state_size() floats. Thread-safe; does
-/// not allocate or throw.
-void optimizer_step(const OptimizerConfig& config, const Update& update, std::span<const float> gradient,
-                    std::span<float> parameters, std::span<float> state) noexcept;
+/// Updates a set of parameters once. Reads the gradient once: clipping takes no pass of its own. `gradient`
+/// and `parameters` have one float per parameter, `state` has optimizer_state_size() floats. Thread-safe;
+/// does not allocate or throw.
+void optimizer_step(const OptimizerConfig& config, const Update& update, ConstFloatView gradient,
+                    FloatView parameters, FloatView state) noexcept;
 
 }  // namespace starpipe::model

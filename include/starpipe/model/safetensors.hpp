@@ -34,8 +34,8 @@ std::string safetensors_start(std::span<const TensorShape> tensors,
                               const std::map<std::string, std::string>& metadata);
 
 /// Writes a file in the safetensors format: an 8-byte little-endian header length, a JSON header padded with
-/// spaces to a multiple of 8 bytes, and the tensors' data, sorted by name. Writes to a temporary name beside
-/// `file` and renames it. Throws InputError with the file when it cannot be written.
+/// spaces to a multiple of 8 bytes, and the tensors' data, sorted by name. Writes to a temporary name next to
+/// `file` and renames it. Throws InputError with the file if it cannot be written.
 void write_safetensors(const std::filesystem::path& file, const std::map<std::string, Tensor>& tensors,
                        const std::map<std::string, std::string>& metadata);
 
@@ -45,20 +45,20 @@ struct NumberType;
 /// thread-safe.
 class SafetensorsReader {
  public:
-  /// Reads the header, and the metadata unless `metadata` is null. `wanted` says by a tensor's name whether
-  /// `tensors` lists it; without `wanted`, all are listed. Throws InputError with the file (and the tensor)
-  /// when the file is missing, malformed or truncated, when offsets overlap, leave gaps or leave the file,
-  /// and when a wanted tensor has another type.
+  /// Reads the header, and the metadata unless `metadata` is null. `tensors` lists the tensors whose names
+  /// are `wanted`; without `wanted`, all. Throws InputError with the file (and the tensor) if the file is
+  /// missing, malformed or truncated, offsets overlap, leave gaps or leave the file, or a wanted tensor has
+  /// another type.
   explicit SafetensorsReader(std::filesystem::path file,
                              std::map<std::string, std::string>* metadata = nullptr,
                              const std::function<bool(const std::string& name)>& wanted = {});
 
   /// The wanted tensors, in the order of their data in the file.
   [[nodiscard]] const std::vector<TensorShape>& tensors() const { return tensors_; }
-  /// The shape of a tensor, owned by the reader; null when there is none of this name.
+  /// Returns the shape of a tensor, owned by the reader; null if the file does not have it.
   [[nodiscard]] const std::vector<std::size_t>* shape(const std::string& name) const;
-  /// Reads all values of a tensor, row-major. Throws InputError with file and tensor when there is none of
-  /// this name, when it has another number of values, and when it cannot be read.
+  /// Reads all values of a tensor, row-major. Throws InputError with file and tensor if it is missing, has
+  /// another number of values, or cannot be read.
   void read(const std::string& name, std::span<float> values);
 
  private:
@@ -75,15 +75,12 @@ class SafetensorsReader {
   std::map<std::string, Place> places_;
 };
 
-/// Reads the tensors of a file, by name, and its metadata unless `metadata` is null. `wanted` says by its
-/// name whether a tensor is read; empty: all are. The types F32, F16 and BF16 become fp32, with the same
-/// values. Throws InputError with the file (and the tensor) when the file is missing, malformed or truncated,
-/// when offsets overlap, leave gaps or leave the file, and when a tensor that is read has another type.
+/// Reads the wanted tensors of a file, by name. Parameters and errors are as in SafetensorsReader.
 std::map<std::string, Tensor> read_safetensors(
     const std::filesystem::path& file, std::map<std::string, std::string>* metadata = nullptr,
     const std::function<bool(const std::string& name)>& wanted = {});
 
-/// Whether the file is an index of several safetensors files, by its name: it ends in ".json".
+/// True if the file is an index of several safetensors files: its name ends in ".json".
 bool is_safetensors_index(const std::filesystem::path& file);
 
 /// Reads the index of weights in several files, as Hugging Face publishes large models

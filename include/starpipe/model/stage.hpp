@@ -27,12 +27,12 @@ struct StageOp {
   /// Layers with the same set have parameters of the same sizes, which lie in the same order. Empty: the
   /// parameters are the layer's own.
   std::string shared = {};
-  /// Of a shard's layer: for each of its parameters, in order, the part of the saved tensor. Empty: the
-  /// layer's parameters are whole tensors.
+  /// For a shard's layer: the part of the saved tensor of each of its parameters, in order. Empty: the
+  /// parameters are whole tensors.
   std::vector<Piece> pieces = {};
 };
 
-/// How a stage with several inputs makes one matrix of them.
+/// The way in which a stage makes one matrix of several inputs.
 enum class Join : std::uint8_t {
   columns,  ///< side by side
   add,      ///< their sum, from the first to the last
@@ -43,17 +43,16 @@ enum class Join : std::uint8_t {
 struct SharedParameters {
   std::string name;
   std::vector<Parameter> parameters;
-  std::size_t size = 0;  ///< how many numbers all of them have together
+  std::size_t size = 0;  ///< numbers of all of them together
 };
 
-/// Where the parameters of a stage lie, or their gradients. `own`: those of the stage alone. `shared`: those
-/// of each shared set, in the order of Stage::shared(). A single view converts to this, for a stage that
-/// shares none. Owns nothing.
+/// Views of the parameters of a stage, or of their gradients: its own, and each shared set in the order of
+/// Stage::shared(). A single view converts to this, for a stage that shares none.
 template <class View>
 struct ParameterViews {
   ParameterViews() = default;
   ParameterViews(View its_own, std::span<const View> of_sets) : own(its_own), shared(of_sets) {}
-  // NOLINTBEGIN(bugprone-forwarding-reference-overload): it is no view
+  // NOLINTBEGIN(bugprone-forwarding-reference-overload): it is not a view
   template <class Single>
   requires(!std::same_as<std::remove_cvref_t<Single>, ParameterViews> && std::convertible_to<Single, View>)
       ParameterViews(Single&& single)
@@ -87,24 +86,23 @@ class Stage {
 
   [[nodiscard]] std::size_t rows() const { return rows_; }
   [[nodiscard]] const std::vector<std::size_t>& input_columns() const { return input_columns_; }
-  /// Whether the stage adds several inputs. The gradient of each of them is then the same matrix, which B
-  /// writes once.
+  /// True if the stage adds several inputs. Their gradients are then the same matrix, which B writes once.
   [[nodiscard]] bool adds_inputs() const { return join_ == Join::add && input_columns_.size() > 1; }
   /// Columns of the output activation; 0 for a sink, which has none.
   [[nodiscard]] std::size_t output_columns() const;
   [[nodiscard]] bool is_sink() const { return loss_ != nullptr; }
-  /// Floats in a row of the target; 0 for a stage that does not read it.
+  /// Floats per row of the target; 0 for a stage that does not read it.
   [[nodiscard]] std::size_t target_columns() const { return target_columns_; }
 
   [[nodiscard]] Precision precision() const { return precision_; }
   /// Of the output activation and its gradient: fp32 where the last layer writes floats.
   [[nodiscard]] Precision output_precision() const { return output_precision_; }
-  /// Whether the input is token ids, which are floats. All other inputs are in the stage's precision.
+  /// True if the input is token ids, which are floats. All other inputs are in the stage's precision.
   [[nodiscard]] bool reads_ids() const { return reads_ids_; }
-  /// Whether the optimizer keeps an fp32 master of the parameters, beside the weights that passes read.
+  /// True if the optimizer keeps an fp32 master of the parameters, besides the weights that passes read.
   [[nodiscard]] bool has_master() const { return precision_ == Precision::bf16 && parameter_size_ > 0; }
 
-  /// How many numbers the stage's own parameters have together. Their gradient has as many floats.
+  /// Numbers of the stage's own parameters together. Their gradient has as many floats.
   [[nodiscard]] std::size_t parameter_size() const { return parameter_size_; }
 
   // Sizes in words of 4 bytes.
@@ -170,8 +168,7 @@ class Stage {
  private:
   static constexpr std::size_t none = static_cast<std::size_t>(-1);
 
-  /// Where the arrays of an op lie: offsets and sizes, in words except for those of parameters, which count
-  /// numbers.
+  /// The places of an op's arrays: offsets and sizes in words, or in numbers for parameters.
   struct OpLayout {
     std::size_t parameters = 0, parameter_size = 0;  ///< in the stage's own parameters, or in the set
     std::size_t set = none;                          ///< the set that the layer shares, in shared()
@@ -244,7 +241,7 @@ class Stage {
                     const Backend& backend) const noexcept;
 
   std::vector<StageOp> ops_;
-  std::vector<OpLayout> layouts_;        ///< one an op
+  std::vector<OpLayout> layouts_;        ///< one per op
   std::vector<Activation> activations_;  ///< one more than ops
   std::vector<SharedParameters> shared_;
   std::size_t rows_;

@@ -56,10 +56,10 @@ namespace starpipe::sched {
 /// before it pops the free one, `start` names another idle worker; and a busy worker pops again when its task
 /// has ended.
 ///
-/// Refusals. `pop` may return nothing though jobs are queued, because the discipline refuses them. Only a
+/// Refusals. `pop` may return null though jobs are queued, because the discipline refuses them. Only a
 /// push to the same worker or the end of one of its own jobs lifts a refusal, and after both the worker pops
 /// again. So a refusal never makes it necessary to wake another worker. `plan::check` proves before the run
-/// that some worker can always go on.
+/// that some worker can always continue.
 ///
 /// Waiting. A worker that got nothing may `wait` for the next push instead of popping again and again. StarPU
 /// never lets the last awake worker of a process sleep, even with blocking drivers. So where a rank has one
@@ -74,11 +74,11 @@ namespace starpipe::sched {
 class PolicyCore {
  public:
   using Task = void*;
-  /// Whether `worker` can run a free task. `push_free` calls it once for each worker, on its own thread,
-  /// before the task is queued and while no lock is held.
+  /// Returns true if `worker` can run a free task. `push_free` calls it once for each worker, on its own
+  /// thread, before the task is queued and while no lock is held.
   using CanRun = bool (*)(Task task, int worker);
-  /// Whether inputs of a pinned task are on their way to `worker`. They must arrive: a task for which this
-  /// always holds may never run. `pop` calls it on the worker's thread, while no lock is held.
+  /// Returns true if inputs of a pinned task are on their way to `worker`. They must arrive: a task for which
+  /// this always holds may never run. `pop` calls it on the worker's thread, while no lock is held.
   using AwaitsInputs = bool (*)(Task task, int worker);
 
   /// For workers 0 .. workers-1. `can_run` is called for these workers only. Without `awaits_inputs` all
@@ -94,26 +94,27 @@ class PolicyCore {
   static constexpr std::int64_t no_n = std::numeric_limits<std::int64_t>::min();
 
   // A worker with memory of its own (a GPU) fetches the inputs of tasks ahead, weights included (the second
-  // thread of the appendix of Unifying Schemes): those of all pinned tasks without an n, of the next pinned
-  // task with one, and of its next `fetched_ahead` jobs. `fetch_before_push` and `to_fetch` together name
+  // thread of the appendix of Unifying Schemes): for all pinned tasks without an n, the next pinned
+  // task with one, and its next `fetched_ahead` jobs. `fetch_before_push` and `to_fetch` together name
   // each task at most once.
   static constexpr std::size_t fetched_ahead = 2;
-  /// Whether to fetch the inputs of a task that the caller is about to push with the same arguments. The
-  /// caller asks, and begins to fetch, before `push`: after it another thread may run and destroy the task.
+  /// Returns true if the caller, which is about to push a task with these arguments, must fetch its inputs.
+  /// The caller asks, and begins to fetch, before `push`: after it another thread may run and destroy the
+  /// task.
   [[nodiscard]] bool fetch_before_push(int worker, std::optional<plan::JobId> job, std::int64_t n = no_n);
   /// Pushed tasks whose inputs to fetch now: jobs that have come among the next `fetched_ahead`, and the
   /// pinned task that comes next. Call it after `pop`.
   [[nodiscard]] std::vector<Task> to_fetch(int worker);
 
   /// Queues a job, or without `job` a pinned task, whose n is any 64-bit number; smaller comes first. (The n
-  /// of a job is its schedule's; the argument is not used.) Returns whether the caller must wake the worker.
+  /// of a job is its schedule's; the argument is not used.) Returns true if the caller must wake the worker.
   bool push(int worker, Task task, std::optional<plan::JobId> job, std::int64_t n = no_n);
-  /// Queues a free task. Larger priorities come first, as StarPU's. Returns the worker to wake, or none.
+  /// Queues a free task. Larger priorities come first, as StarPU's. Returns the worker to wake, or nullopt.
   [[nodiscard]] std::optional<int> push_free(Task task, int priority);
   /// The task that `worker` starts now, or null: then the worker is idle until its next `start`.
   Task pop(int worker);
   /// Notes that `worker` starts a task, from `pop` or from StarPU itself: StarPU gives a worker tasks that
-  /// name the worker without asking the policy. Returns the worker to wake, or none.
+  /// name the worker without asking the policy. Returns the worker to wake, or nullopt.
   [[nodiscard]] std::optional<int> start(int worker);
   /// `idle`: `wait` calls it first, on the worker's thread, while no lock is held. Null: nothing is called.
   void call_when_idle(void (*idle)()) { when_idle_ = idle; }
@@ -129,7 +130,7 @@ class PolicyCore {
     std::int64_t n;
     std::uint64_t arrival;  // number of such tasks that were pushed to the worker before this one
     Task task;
-    bool fetched;  // whether the task was named to be fetched
+    bool fetched;  // true if the task was named to be fetched
     bool operator>(const PinnedTask& other) const {
       return n != other.n ? n > other.n : arrival > other.arrival;
     }
@@ -139,14 +140,14 @@ class PolicyCore {
     std::mutex mutex;
     std::condition_variable pushed;
     std::atomic<bool> was_pushed = false;  // since the last pop
-    std::atomic<bool> waits = false;       // whether the worker is in `wait`
+    std::atomic<bool> waits = false;       // true while the worker is in `wait`
     bool was_idle = false;           // `pop` gave null since the last start; for the worker's thread only
     std::deque<Task> without_n;      // pinned tasks without an n
     std::vector<PinnedTask> pinned;  // pinned tasks with an n: a heap, whose first element runs next
     std::uint64_t arrivals = 0;      // number of pinned tasks with an n pushed so far
-    std::optional<plan::WorkerQueue> queue;  // none when all jobs of the run have finished
+    std::optional<plan::WorkerQueue> queue;  // nullopt once all jobs of the run have finished
     std::vector<Task> task_of;               // by the job's position in the worker's order
-    std::vector<bool> fetched;               // by the same position: whether the job was named to be fetched
+    std::vector<bool> fetched;               // by the same position: true if the job was named to be fetched
   };
 
   struct FreeTask {

@@ -21,7 +21,7 @@ inline constexpr const char* policy_name = "starpipe";
 /// it.
 starpu_sched_policy starpipe_policy();
 
-/// The names of our policy and of those that StarPU brings.
+/// Returns the names of our policy and of StarPU's.
 std::vector<std::string> known_policies();
 
 /// The core behind the policy that runs in StarPU's default context. Null under any other policy, and under
@@ -35,12 +35,12 @@ PolicyCore* active_policy_core();
 /// std::logic_error before starpu_init.
 PolicyCore& require_active_policy();
 
-// What the policy knows of a task is packed into the pointer `starpu_task::sched_data`
-// (STARPU_TASK_SCHED_DATA). The pointer itself holds it, so nobody owns memory. A task whose sched_data is
-// null runs on any worker that can run it, by StarPU's priority. Workers have StarPU's numbers, from 0 to
-// starpu_worker_get_count() - 1. Both functions throw std::out_of_range for a worker below 0 or above
-// `largest_worker`. When a task names a worker that does not exist or cannot run it, the process ends with a
-// message as soon as the task is ready.
+// The policy's knowledge of a task is packed into the pointer `starpu_task::sched_data`
+// (STARPU_TASK_SCHED_DATA). The pointer itself holds it, so there is no memory to free. A task whose
+// sched_data is null runs on any worker that can run it, by StarPU's priority. Workers have StarPU's numbers,
+// from 0 to starpu_worker_get_count() - 1. Both functions throw std::out_of_range for a worker below 0 or
+// above `largest_worker`. When a task names a worker that does not exist or cannot run it, the process ends
+// with a message as soon as the task is ready.
 
 inline constexpr int largest_worker = (1 << 13) - 1;
 

@@ -15,10 +15,10 @@
 #include "cli/processes/child_process.hpp"
 #include "cli/processes/subprocess.hpp"
 #include "model/reference.hpp"
+#include "model/weights.hpp"
 #include "runtime/host/lost_rank.hpp"
 #include "runtime/setup/experiment.hpp"
 #include "starpipe/base/error.hpp"
-#include "starpipe/model/weights.hpp"
 
 namespace starpipe::cli {
 namespace {

@@ -13,7 +13,7 @@
 
 namespace starpipe::model {
 
-/// What a step reads: `microbatches` times `microbatch_size` sequences or samples.
+/// The size of a step: `microbatches` times `microbatch_size` sequences or samples.
 struct BatchSize {
   int microbatches = 1;
   int microbatch_size = 1;

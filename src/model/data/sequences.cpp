@@ -29,12 +29,10 @@ class SequenceDataset final : public Dataset {
                                  data.path.string(), file_.size(), context + 1));
   }
 
-  void input(int step, int microbatch, int /*branch*/, std::span<float> out) const override {
+  void input(int step, int microbatch, int /*branch*/, FloatView out) const override {
     read(step, microbatch, 0, out);
   }
-  void target(int step, int microbatch, std::span<float> out) const override {
-    read(step, microbatch, 1, out);
-  }
+  void target(int step, int microbatch, FloatView out) const override { read(step, microbatch, 1, out); }
   std::vector<std::uint64_t> offsets(int step, int microbatch) const override {
     return starts_.of(step, microbatch);
   }
@@ -43,7 +41,7 @@ class SequenceDataset final : public Dataset {
   std::uint64_t digest() const override { return file_.digest(); }
 
  private:
-  void read(int step, int microbatch, std::uint64_t shift, std::span<float> out) const {
+  void read(int step, int microbatch, std::uint64_t shift, FloatView out) const {
     for (const std::uint64_t start : starts_.of(step, microbatch)) {
       file_.read(start + shift, out.first(context_));
       out = out.subspan(context_);
@@ -56,15 +54,6 @@ class SequenceDataset final : public Dataset {
   SequenceStarts starts_;
 };
 
-}  // namespace
-
-std::unique_ptr<Dataset> make_sequence_dataset(const DataConfig& data, std::size_t vocabulary,
-                                               std::size_t context, BatchSize batch, std::uint64_t seed) {
-  return std::make_unique<SequenceDataset>(data, vocabulary, context, batch, seed);
-}
-
-namespace {
-
 /// Mixes all bits of a number: the output function of SplitMix64 (G. Steele, D. Lea and C. Flood, "Fast
 /// Splittable Pseudorandom Number Generators", OOPSLA 2014).
 std::uint64_t mixed(std::uint64_t x) {
@@ -74,6 +63,11 @@ std::uint64_t mixed(std::uint64_t x) {
 }
 
 }  // namespace
+
+std::unique_ptr<Dataset> make_sequence_dataset(const DataConfig& data, std::size_t vocabulary,
+                                               std::size_t context, BatchSize batch, std::uint64_t seed) {
+  return std::make_unique<SequenceDataset>(data, vocabulary, context, batch, seed);
+}
 
 Permutation::Permutation(std::uint64_t size, std::mt19937_64& keys) : size_(size) {
   const auto bits = static_cast<int>(std::bit_width(size - 1));

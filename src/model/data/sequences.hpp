@@ -12,8 +12,8 @@
 
 namespace starpipe::model {
 
-/// Sequences of `context` tokens of a file; the target of a token is the next one. Throws InputError with the
-/// file when it has fewer than context + 1 tokens. TokenFile says when reading fails.
+/// Makes a data set of sequences of `context` tokens of a file; the target of a token is the next token.
+/// Throws InputError with the file if it has fewer than context + 1 tokens, and as TokenFile does.
 std::unique_ptr<Dataset> make_sequence_dataset(const DataConfig& data, std::size_t vocabulary,
                                                std::size_t context, BatchSize batch, std::uint64_t seed);
 
@@ -22,7 +22,7 @@ std::unique_ptr<Dataset> make_sequence_dataset(const DataConfig& data, std::size
 /// walking": J. Black and P. Rogaway, "Ciphers with Arbitrary Finite Domains", CT-RSA 2002). That takes less
 /// than two applications on average. In turns, the network adds a keyed hash of one half of the bits to the
 /// other half, as FF1 does (NIST SP 800-38G), but 24 times instead of ten: after ten, some orders of a small
-/// set are more frequent than others. The hash is not one for secrets.
+/// set are more frequent than others. The hash is not cryptographic.
 class Permutation {
  public:
   /// `size` is at least 1. The permutation depends on the next numbers of `keys` only.
@@ -39,8 +39,8 @@ class Permutation {
   std::array<std::uint64_t, 24> keys_{};
 };
 
-/// Where in a file of tokens the sequences of each micro-batch start, as SampleOrder says. Depends only on
-/// the constructor's arguments and on (step, micro-batch, sequence). Thread-safe.
+/// The places in a file of tokens where the sequences of each micro-batch start, as SampleOrder says. Depends
+/// only on the constructor's arguments and on (step, micro-batch, sequence). Thread-safe.
 class SequenceStarts {
  public:
   /// `tokens`: of the file, more than `context`, the tokens of a sequence.
@@ -54,7 +54,7 @@ class SequenceStarts {
   [[nodiscard]] std::vector<std::uint64_t> random(int step, int microbatch) const;
   [[nodiscard]] std::vector<std::uint64_t> shuffled(int step, int microbatch) const;
   [[nodiscard]] std::vector<std::uint64_t> sequential(int step, int microbatch) const;
-  // Of a file in sequences one after the other: how many it has, and the first sample of a micro-batch.
+  // For the orders that cut the file into sequences: their number, and the first sample of a micro-batch.
   [[nodiscard]] std::uint64_t sequences() const { return (tokens_ - 1) / context_; }
   [[nodiscard]] std::uint64_t first_sample(int step, int microbatch) const;
 

@@ -9,12 +9,12 @@
 
 namespace starpipe::model {
 
-/// A whole file, read only. It is mapped, so that it may be larger than memory and the ranks of a host share
-/// one copy. Thread-safe.
+/// A whole file, mapped read-only: it may be larger than memory, and the ranks of a host share one copy.
+/// Thread-safe.
 class MappedFile {
  public:
-  /// Throws InputError with the file when it is missing, unreadable or no regular file. Does not wait for the
-  /// writer of a pipe.
+  /// Throws InputError with the file if it is missing, unreadable or not a regular file. Does not wait for
+  /// the writer of a pipe.
   explicit MappedFile(std::filesystem::path path);
   ~MappedFile();
   MappedFile(const MappedFile&) = delete;
@@ -33,7 +33,7 @@ class MappedFile {
   std::span<const unsigned char> bytes_;
 };
 
-/// How a file holds its tokens: behind a header, one after the other, as unsigned little-endian numbers.
+/// The layout of a file of tokens: a header, then the tokens as unsigned little-endian numbers.
 struct TokenLayout {
   std::size_t header_bytes = 0;
   std::size_t token_bytes = 1;  ///< 1, 2 or 4
@@ -71,8 +71,9 @@ class TokenFile {
   /// with the file when it has become shorter, and with position, id and vocabulary for a token out of range.
   void read(std::uint64_t start, std::span<float> out) const;
 
-  /// A hash of the layout and of the 64 places, and of all tokens of a file of up to 64 MiB. Such files that
-  /// differ have almost certainly another one; so have larger ones, unless they differ in a few tokens only.
+  /// A hash of the layout and of the 64 places, and of all tokens of a file of up to 64 MiB. Files that
+  /// differ almost certainly have different digests, except for larger files that differ in a few tokens
+  /// only.
   [[nodiscard]] std::uint64_t digest() const { return digest_; }
 
  private:

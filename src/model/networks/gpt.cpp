@@ -128,8 +128,8 @@ class Layers {
   }
 
   /// A shard as Megatron-LM cuts it (arXiv 1909.08053, section 3): it has heads, or columns of the first
-  /// matrix of the MLP and rows of the second. The outputs of the shards add up to that of the half. Shard 0
-  /// has the second bias; the shards share the normalisation's parameters.
+  /// matrix of the MLP and rows of the second. The outputs of the shards add up to the output of the half.
+  /// Shard 0 has the second bias; the shards share the normalisation's parameters.
   [[nodiscard]] std::vector<StageOp> shard_of(const Half& half, const Shard& shard) const {
     const auto [k, shards] = shard;
     StageOp normed = norm(half.norm);
@@ -162,16 +162,8 @@ UnitGraph gpt_units(const ModelConfig& config, std::size_t microbatch_size) {
     throw InputError(fmt::format("model.heads: {} does not divide model.hidden, {}", heads, width));
   require_sums_of_shards(config);
   require_shards_divide(config, "heads", heads);
-  UnitGraph graph;
-  graph.rows = microbatch_size * index(option(config, "context"));
-  const Layers layers(config, graph.rows);
-  std::vector<Unit> units = {layers.embedding()};
-  for (int n = 0; n < option(config, "layers"); ++n) units.push_back(layers.block(n));
-  units.push_back(layers.head());
-  graph.branches = {std::move(units)};
-  graph.branch_inputs = 1;
-  graph.loss = cross_entropy_of_head(config, graph.rows);
-  return graph;
+  const std::size_t rows = microbatch_size * index(option(config, "context"));
+  return language_model(config, rows, Layers(config, rows));
 }
 
 const bool registered = register_network(with_saved_names(

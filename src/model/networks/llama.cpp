@@ -182,18 +182,7 @@ class Layers {
 /// Parameters have the names, shapes and start values of Hugging Face's LlamaForCausalLM.
 UnitGraph units(const ModelConfig& config, std::size_t microbatch_size) {
   const std::size_t rows = microbatch_size * index(option(config, "context"));
-  const Layers layers(config, rows);
-  std::vector<Unit> chain;
-  chain.push_back(layers.embedding());
-  for (int n = 0; n < option(config, "layers"); ++n) chain.push_back(layers.block(n));
-  chain.push_back(layers.head());
-
-  UnitGraph graph;
-  graph.rows = rows;
-  graph.branches = {std::move(chain)};
-  graph.branch_inputs = 1;
-  graph.loss = cross_entropy_of_head(config, rows);
-  return graph;
+  return language_model(config, rows, Layers(config, rows));
 }
 
 const bool registered = register_network(with_saved_names(

@@ -20,22 +20,22 @@ StageOp shared_by_head(StageOp op);
 struct SavedNames {
   std::string prefix;                    ///< of all parameters but the head's; files without a head lack it
   std::string embedding;                 ///< the weights of the token embedding, with the prefix
-  std::vector<std::string> not_weights;  ///< ends of the names of tensors that old files have beside weights
+  std::vector<std::string> not_weights;  ///< ends of the names of tensors of old files that are not weights
 };
 
-/// The kind, which now reads such files: adds the prefix where it lacks, and leaves out what is no weight.
-/// In a file without lm_head.weight the head is tied to the embedding: the head of a model that is not tied
-/// starts as a copy of it. A tied model reads such a file as it is, and one whose lm_head.weight equals the
-/// embedding; for another one complete_weights throws InputError. Tables of fewer
-/// tokens than `model.vocabulary` get more rows (pad_rows).
+/// Returns the kind with functions that read such files: they add a missing prefix and skip tensors that are
+/// not weights. In a file without lm_head.weight the head is tied to the embedding: a model that is not tied
+/// starts with a copy of the embedding as head. A tied model also reads a file whose lm_head.weight equals
+/// the embedding; for another lm_head.weight complete_weights throws InputError. Tables of fewer tokens than
+/// `model.vocabulary` get more rows (pad_rows).
 NetworkKind with_saved_names(NetworkKind kind, const SavedNames& names);
 
-/// Adds rows to a table [n, columns], one row a token, until it has `rows`. Each new row is the mean of the n
-/// rows, so an output projection with this table gives a new token the mean of the other logits. This raises
-/// the cross-entropy of other tokens by log(rows / n) at most (J. Hewitt, "Initializing New Word Embeddings
-/// for Pretrained Language Models", 2021). Rows of zeros would not do: GPT-2's logits are far below 0, so
-/// such tokens would be the likeliest of all. Leaves a tensor of another rank, or with as many rows, as it
-/// is.
+/// Adds rows to a table [n, columns], which has one row per token, until it has `rows`. Each new row is the
+/// mean of the n rows, so an output projection with this table gives a new token the mean of the other
+/// logits. This raises the cross-entropy of other tokens by at most log(rows / n) (J. Hewitt, "Initializing
+/// New Word Embeddings for Pretrained Language Models", 2021). With rows of zeros the new tokens would be the
+/// likeliest, since GPT-2's logits are far below 0. Does not change a tensor that has enough rows or another
+/// rank.
 void pad_rows(Tensor& table, std::size_t rows);
 
 }  // namespace starpipe::model

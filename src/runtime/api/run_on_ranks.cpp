@@ -16,21 +16,21 @@
 #include "base/files.hpp"
 #include "base/messages.hpp"
 #include "base/numbers.hpp"
+#include "model/weights.hpp"
 #include "plan/formats/json_value.hpp"
 #include "runtime/config/config_keys.hpp"
 #include "runtime/engine/handle.hpp"
 #include "runtime/host/agreement.hpp"
-#include "runtime/host/mapping.hpp"
 #include "runtime/host/core_share.hpp"
 #include "runtime/host/gpu_share.hpp"
 #include "runtime/host/locality.hpp"
 #include "runtime/host/lost_rank.hpp"
+#include "runtime/host/mapping.hpp"
 #include "runtime/report/info.hpp"
 #include "runtime/setup/partition_choice.hpp"
 #include "runtime/setup/run_checks.hpp"
 #include "starpipe/base/error.hpp"
 #include "starpipe/base/random.hpp"
-#include "starpipe/model/weights.hpp"
 
 // The choice of a partition, which rank 0 sends to the others.
 namespace starpipe::plan {

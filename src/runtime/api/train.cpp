@@ -17,6 +17,7 @@
 #include "base/files.hpp"
 #include "base/messages.hpp"
 #include "base/numbers.hpp"
+#include "model/weights.hpp"
 #include "plan/drawing/page.hpp"
 #include "plan/drawing/timeline_svg.hpp"
 #include "plan/formats/json_value.hpp"
@@ -35,7 +36,6 @@
 #include "runtime/setup/partition_choice.hpp"
 #include "runtime/setup/profile.hpp"
 #include "starpipe/base/index.hpp"
-#include "starpipe/model/weights.hpp"
 
 namespace starpipe::runtime {
 namespace {

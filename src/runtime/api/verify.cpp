@@ -11,12 +11,12 @@
 #include "base/messages.hpp"
 #include "base/numbers.hpp"
 #include "model/verification.hpp"
+#include "model/weights.hpp"
 #include "plan/formats/json_value.hpp"
 #include "runtime/api/run_on_ranks.hpp"
 #include "runtime/api/step_comparison.hpp"
 #include "starpipe/base/error.hpp"
 #include "starpipe/base/index.hpp"
-#include "starpipe/model/weights.hpp"
 
 namespace starpipe::runtime {
 namespace {

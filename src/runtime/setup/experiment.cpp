@@ -12,12 +12,12 @@
 
 #include "base/files.hpp"
 #include "model/data/make_dataset.hpp"
+#include "model/weights.hpp"
 #include "plan/schedules/detached_parts.hpp"
 #include "runtime/config/config_keys.hpp"
 #include "runtime/setup/expected_costs.hpp"
 #include "starpipe/base/error.hpp"
 #include "starpipe/base/index.hpp"
-#include "starpipe/model/weights.hpp"
 #include "starpipe/plan/formats/schedule_json.hpp"
 #include "starpipe/plan/registry/plugin.hpp"
 #include "starpipe/plan/registry/registry.hpp"

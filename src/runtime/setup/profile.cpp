@@ -15,11 +15,11 @@
 #include <vector>
 
 #include "model/data/make_dataset.hpp"
+#include "model/weights.hpp"
 #include "runtime/host/hardware.hpp"
 #include "runtime/setup/run_checks.hpp"
 #include "starpipe/base/index.hpp"
 #include "starpipe/model/backend.hpp"
-#include "starpipe/model/weights.hpp"
 #include "starpipe/runtime/config/config.hpp"
 
 #ifdef STARPIPE_WITH_CUDA

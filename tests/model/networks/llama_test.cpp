@@ -15,11 +15,11 @@
 #include "model/files.hpp"
 #include "model/gradients.hpp"
 #include "model/reference.hpp"
+#include "model/weights.hpp"
 #include "starpipe/base/index.hpp"
 #include "starpipe/model/dataset.hpp"
 #include "starpipe/model/network.hpp"
 #include "starpipe/model/safetensors.hpp"
-#include "starpipe/model/weights.hpp"
 
 namespace starpipe::model {
 namespace {

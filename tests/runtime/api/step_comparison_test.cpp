@@ -6,9 +6,9 @@
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
 
-#include "runtime/networks.hpp"
 #include "model/reference.hpp"
-#include "starpipe/model/weights.hpp"
+#include "model/weights.hpp"
+#include "runtime/networks.hpp"
 
 namespace starpipe::runtime {
 namespace {

@@ -7,37 +7,51 @@
 namespace starpipe::model::cuda {
 namespace {
 
-/// One team a row: y = xhat * weight with xhat = x * scale, and scales[row] = scale = 1 / sqrt(mean(x^2) +
-/// epsilon).
-template <class T, class Columns>
+// LayerNorm is Centered, RMSNorm is not: its mean counts as 0, and it has no bias.
+
+/// One team per row: y = xhat * weight + bias with xhat = (x - mean) * scale, and scales[row] = scale = 1 /
+/// sqrt(mean((x - mean)^2) + epsilon). `parameters`: the weight, then the bias.
+template <bool Centered, class T, class Columns>
 __global__ void __launch_bounds__(Columns::block_threads, Columns::min_blocks)
-    forward_rows(std::size_t rows, Columns columns, float epsilon, const T* __restrict__ weight,
+    forward_rows(std::size_t rows, Columns columns, float epsilon, const T* __restrict__ parameters,
                  const T* __restrict__ input, T* __restrict__ output, T* __restrict__ xhat,
                  float* __restrict__ scales) {
   constexpr int N = Columns::N;
   const std::size_t row = columns.row();
   if (row >= rows) return;
   const std::size_t start = row * columns.count;
+  const float n = static_cast<float>(columns.count);
   const Row<T, Columns> x(input + start, columns);
+  float mean = 0;
+  if constexpr (Centered) {
+    float sum = 0;
+    columns.each([&](unsigned p, unsigned column) {
+      const Values<N> v = x.at(p, column);
+      for (int k = 0; k < N; ++k) sum += v[k];
+    });
+    mean = columns.sum(sum) / n;
+  }
   float squares = 0;
   columns.each([&](unsigned p, unsigned column) {
     const Values<N> v = x.at(p, column);
-    for (int k = 0; k < N; ++k) squares += v[k] * v[k];
+    for (int k = 0; k < N; ++k) squares += (v[k] - mean) * (v[k] - mean);
   });
-  const float scale = 1.0f / sqrtf(columns.sum(squares) / static_cast<float>(columns.count) + epsilon);
+  const float scale = 1.0f / sqrtf(columns.sum(squares) / n + epsilon);
   if (columns.lane() == 0) scales[row] = scale;
   columns.each([&](unsigned p, unsigned column) {
-    const Values<N> w = load<N>(weight + column);
+    const Values<N> weight = load<N>(parameters + column);
+    Values<N> bias = {};
+    if constexpr (Centered) bias = load<N>(parameters + columns.count + column);
     Values<N> v = x.at(p, column);
-    for (int k = 0; k < N; ++k) v[k] *= scale;
+    for (int k = 0; k < N; ++k) v[k] = (v[k] - mean) * scale;
     store(xhat + start + column, v);
-    for (int k = 0; k < N; ++k) v[k] *= w[k];
+    for (int k = 0; k < N; ++k) v[k] = Centered ? v[k] * weight[k] + bias[k] : v[k] * weight[k];
     store(output + start + column, v);
   });
 }
 
-/// One team a row: dx = scale * (g - xhat * mean(g * xhat)) with g = dy * weight.
-template <class T, class Columns>
+/// One team per row: dx = scale * (g - mean(g) - xhat * mean(g * xhat)) with g = dy * weight.
+template <bool Centered, class T, class Columns>
 __global__ void __launch_bounds__(Columns::block_threads, Columns::min_blocks)
     backward_rows(std::size_t rows, Columns columns, const T* __restrict__ weight, const T* __restrict__ xhat,
                   const float* __restrict__ scales, const T* __restrict__ output_gradient,
@@ -46,30 +60,38 @@ __global__ void __launch_bounds__(Columns::block_threads, Columns::min_blocks)
   const std::size_t row = columns.row();
   if (row >= rows) return;
   const std::size_t start = row * columns.count;
+  const float n = static_cast<float>(columns.count);
   const Row<T, Columns> normal(xhat + start, columns);
   const Row<T, Columns> dy(output_gradient + start, columns);
   const float scale = scales[row];
   float sum = 0;
+  float slope_sum = 0;
   columns.each([&](unsigned p, unsigned column) {
     const Values<N> w = load<N>(weight + column);
     const Values<N> d = dy.at(p, column);
     const Values<N> v = normal.at(p, column);
-    for (int k = 0; k < N; ++k) sum += d[k] * w[k] * v[k];
+    for (int k = 0; k < N; ++k) {
+      if constexpr (Centered) sum += d[k] * w[k];
+      slope_sum += d[k] * w[k] * v[k];
+    }
   });
-  const float slope = columns.sum(sum) / static_cast<float>(columns.count);
+  float mean = 0;
+  if constexpr (Centered) mean = columns.sum(sum) / n;
+  const float slope = columns.sum(slope_sum) / n;
   columns.each([&](unsigned p, unsigned column) {
     const Values<N> w = load<N>(weight + column);
     const Values<N> v = normal.at(p, column);
     Values<N> d = dy.at(p, column);
-    for (int k = 0; k < N; ++k) d[k] = scale * (d[k] * w[k] - v[k] * slope);
+    for (int k = 0; k < N; ++k) d[k] = scale * (d[k] * w[k] - mean - v[k] * slope);
     store(input_gradient + start + column, d);
   });
 }
 
-/// The terms of the weight's gradient, dy * xhat.
-template <class T>
+/// The terms of the parameters' gradients, summed in one pass over the arrays: dy * xhat for the weight, dy
+/// for the bias.
+template <bool Centered, class T>
 struct GradientTerms {
-  static constexpr int sums_per_column = 1;
+  static constexpr int sums_per_column = Centered ? 2 : 1;
   static constexpr int pack_size = cuda::pack_size<T>;
   const T* xhat;
   const T* dy;
@@ -87,52 +109,58 @@ struct GradientTerms {
   __device__ static void add(const Loaded<N>& loaded, Values<N> (&sums)[sums_per_column]) {
     const Values<N> v = floats(loaded.xhat);
     const Values<N> d = floats(loaded.dy);
-    for (int k = 0; k < N; ++k) sums[0][k] += d[k] * v[k];
+    for (int k = 0; k < N; ++k) {
+      sums[0][k] += d[k] * v[k];
+      if constexpr (Centered) sums[1][k] += d[k];
+    }
   }
 };
 
-/// codelets/cpu/rmsnorm.cpp on a GPU.
-template <class T>
-class RmsNorm final : public CudaLayer {
+/// codelets/cpu/normalization.cpp on a GPU.
+template <bool Centered, class T>
+class Normalization final : public CudaLayer {
  public:
-  explicit RmsNorm(const LayerSpec& spec)
-      : rows_(spec.rows), columns_(spec.columns), epsilon_(static_cast<float>(option(spec, "epsilon", 0))) {}
+  explicit Normalization(const LayerSpec& spec)
+      : rows_(spec.rows),
+        columns_(spec.columns),
+        epsilon_(Centered ? 1e-5f : static_cast<float>(option(spec, "epsilon", 0))) {}
 
-  std::size_t scratch_size() const override { return column_sums_scratch(columns_); }
+  std::size_t scratch_size() const override {
+    return column_sums_scratch(GradientTerms<Centered, T>::sums_per_column * columns_);
+  }
 
   void forward(const Context& on, ConstMemory parameters, ConstMemory input, Memory output, Memory stash,
-               std::span<float> /*scratch*/) const noexcept override {
+               FloatView /*scratch*/) const noexcept override {
     const T* weight = parameters.as<T>();
     const T* x = input.as<T>();
     T* y = output.as<T>();
     T* xhat = stash.as<T>();
     const bool aligned = pack_aligned(weight, x, y, xhat);
     divide_rows<T>(rows_, columns_, aligned, [&](auto columns, const Grid& grid) {
-      launch(on, "rmsnorm F", grid, forward_rows<T, decltype(columns)>, rows_, columns, epsilon_, weight, x,
-             y, xhat, floats_behind<T>(stash, rows_ * columns_));
+      launch(on, Centered ? "layernorm F" : "rmsnorm F", grid, forward_rows<Centered, T, decltype(columns)>,
+             rows_, columns, epsilon_, weight, x, y, xhat, floats_behind<T>(stash, rows_ * columns_));
     });
   }
 
   void backward_input(const Context& on, ConstMemory parameters, ConstMemory stash,
                       ConstMemory output_gradient, Memory input_gradient,
-                      std::span<float> /*scratch*/) const noexcept override {
+                      FloatView /*scratch*/) const noexcept override {
     const T* weight = parameters.as<T>();
     const T* xhat = stash.as<T>();
     const T* dy = output_gradient.as<T>();
     T* dx = input_gradient.as<T>();
     const bool aligned = pack_aligned(weight, xhat, dy, dx);
     divide_rows<T>(rows_, columns_, aligned, [&](auto columns, const Grid& grid) {
-      launch(on, "rmsnorm B", grid, backward_rows<T, decltype(columns)>, rows_, columns, weight, xhat,
-             floats_behind<T>(stash, rows_ * columns_), dy, dx);
+      launch(on, Centered ? "layernorm B" : "rmsnorm B", grid, backward_rows<Centered, T, decltype(columns)>,
+             rows_, columns, weight, xhat, floats_behind<T>(stash, rows_ * columns_), dy, dx);
     });
   }
 
   void backward_weights(const Context& on, ConstMemory stash, ConstMemory output_gradient,
-                        std::span<float> parameter_gradient,
-                        std::span<float> scratch) const noexcept override {
-    add_column_sums(on, "rmsnorm W", rows_, columns_,
-                    GradientTerms<T>{stash.as<T>(), output_gradient.as<T>()}, parameter_gradient.data(),
-                    scratch);
+                        FloatView parameter_gradient, FloatView scratch) const noexcept override {
+    add_column_sums(on, Centered ? "layernorm W" : "rmsnorm W", rows_, columns_,
+                    GradientTerms<Centered, T>{stash.as<T>(), output_gradient.as<T>()},
+                    parameter_gradient.data(), scratch);
   }
 
  private:
@@ -141,9 +169,13 @@ class RmsNorm final : public CudaLayer {
   float epsilon_;
 };
 
-const bool registered = register_cuda_layer("rmsnorm", [](const LayerSpec& spec, Precision precision) {
-  return make_for<CudaLayer, RmsNorm>(precision, spec);
-});
+template <class T>
+using LayerNorm = Normalization<true, T>;
+template <class T>
+using RmsNorm = Normalization<false, T>;
+
+const bool registered[] = {register_implementation<LayerNorm>("layernorm"),
+                           register_implementation<RmsNorm>("rmsnorm")};
 
 }  // namespace
 }  // namespace starpipe::model::cuda

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// Sums of squares in two steps: a warp adds up each chunk, then a warp adds up the chunks of each part. Each
-// lane and the tree over the lanes add in the order of model::sum_of_squares().
+// Updates, and the sums of squares for the norm of the gradient, whose bits are the CPU's: each lane, and the
+// tree over the lanes, add in the order of model::sum_of_squares().
+#include "starpipe/model/optimizer.hpp"
+
 #include <algorithm>
 
 #include "codelets/cuda/backend/stream_backend.hpp"
@@ -9,10 +11,67 @@
 #include "codelets/cuda/kernels/launch.cuh"
 #include "codelets/cuda/kernels/rows.cuh"
 #include "starpipe/base/index.hpp"
-#include "starpipe/model/optimizer.hpp"
 
 namespace starpipe::model::cuda {
 namespace {
+
+// The updates of OptimizerConfig's kinds, for for_each_pack(). g: gradient, w: parameters.
+
+struct AdamW {
+  AdamWFactors by;
+  const float* g;
+  float* w;
+  float* first;
+  float* second;
+  template <int N>
+  __device__ void run(std::size_t i) const {
+    const Values<N> gradient = load<N>(g + i);
+    Values<N> x = load<N>(w + i);
+    Values<N> m = load<N>(first + i);
+    Values<N> v = load<N>(second + i);
+    for (int k = 0; k < N; ++k) {
+      const float slope = by.scale * gradient[k];
+      m[k] += by.new1 * (slope - m[k]);
+      v[k] = by.beta2 * v[k] + by.new2 * slope * slope;
+      x[k] = by.keep * x[k] - by.rate * (m[k] / (sqrtf(v[k]) / by.root + by.epsilon));
+    }
+    store(w + i, x);
+    store(first + i, m);
+    store(second + i, v);
+  }
+};
+
+struct Sgd {
+  SgdFactors by;
+  const float* g;
+  float* w;
+  template <int N>
+  __device__ void run(std::size_t i) const {
+    const Values<N> gradient = load<N>(g + i);
+    Values<N> x = load<N>(w + i);
+    for (int k = 0; k < N; ++k) x[k] -= by.rate * (by.scale * gradient[k] + by.decay * x[k]);
+    store(w + i, x);
+  }
+};
+
+struct SgdWithMomentum {
+  SgdFactors by;
+  const float* g;
+  float* w;
+  float* velocity;
+  template <int N>
+  __device__ void run(std::size_t i) const {
+    const Values<N> gradient = load<N>(g + i);
+    Values<N> x = load<N>(w + i);
+    Values<N> v = load<N>(velocity + i);
+    for (int k = 0; k < N; ++k) {
+      v[k] = by.momentum * v[k] + (by.scale * gradient[k] + by.decay * x[k]);
+      x[k] -= by.rate * v[k];
+    }
+    store(w + i, x);
+    store(velocity + i, v);
+  }
+};
 
 static_assert(norm_lanes == warp_size);
 
@@ -22,7 +81,7 @@ constexpr unsigned block_warps = default_threads / warp_size;
 struct Parts {
   static constexpr int max = 64;
   int count = 0;
-  std::size_t chunks = 0;              ///< of all parts
+  std::size_t chunks = 0;             ///< of all parts
   std::size_t begin[max] = {};        ///< of each part in the values
   std::size_t size[max] = {};         ///< numbers of each part
   std::size_t first_chunk[max] = {};  ///< of each part among all chunks
@@ -72,8 +131,27 @@ Grid grid_of(std::size_t warps) {
 
 }  // namespace
 
-void sum_squares(const Context& on, std::span<const float> values, std::span<const std::size_t> sizes,
-                 std::span<double> sums, Memory scratch) noexcept {
+void StreamBackend::update(const OptimizerConfig& config, const Update& update, ConstFloatView gradient,
+                           FloatView parameters, FloatView state) const noexcept {
+  constexpr int size = pack_size<float>;
+  for (const auto& [first, count, decays] : update.ranges) {
+    const float* g = gradient.data() + first;
+    float* w = parameters.data() + first;
+    if (config.kind == "adamw") {
+      float* moments = state.data() + first;
+      for_each_pack<AdamW, size>(on_, "adamw", count, adamw_factors(config, update, decays), g, w, moments,
+                                 moments + parameters.size());
+    } else if (config.momentum == 0) {
+      for_each_pack<Sgd, size>(on_, "sgd", count, sgd_factors(config, update, decays), g, w);
+    } else {
+      for_each_pack<SgdWithMomentum, size>(on_, "sgd", count, sgd_factors(config, update, decays), g, w,
+                                           state.data() + first);
+    }
+  }
+}
+
+void StreamBackend::sum_squares(ConstFloatView values, std::span<const std::size_t> sizes,
+                                std::span<double> sums, Memory scratch) const noexcept {
   if (sizes.empty()) return;
   auto* const part_sums = scratch.as<double>();
   double* const chunk_sums = part_sums + sizes.size();
@@ -90,12 +168,12 @@ void sum_squares(const Context& on, std::span<const float> values, std::span<con
       begin += size;
     }
     if (parts.chunks > 0)
-      launch(on, "sums of squares", grid_of(parts.chunks), sum_chunks, parts, values.data(), chunk_sums);
-    launch(on, "sums of squares", grid_of(static_cast<std::size_t>(parts.count)), sum_parts, parts,
+      launch(on_, "sums of squares", grid_of(parts.chunks), sum_chunks, parts, values.data(), chunk_sums);
+    launch(on_, "sums of squares", grid_of(static_cast<std::size_t>(parts.count)), sum_parts, parts,
            static_cast<const double*>(chunk_sums), part_sums + done);
     done += static_cast<std::size_t>(parts.count);
   }
-  check(cudaMemcpyAsync(sums.data(), part_sums, sizes.size() * sizeof(double), cudaMemcpyDefault, on.stream),
+  check(cudaMemcpyAsync(sums.data(), part_sums, sizes.size() * sizeof(double), cudaMemcpyDefault, on_.stream),
         "sums of squares");
 }
 
