@@ -278,13 +278,13 @@ std::map<std::filesystem::path, std::set<std::string>> read_safetensors_index(
   const auto names = json.is_object() ? json.find("weight_map") : json.end();
   if (!json.is_object() || names == json.end() || !names->is_object() || names->empty()) {
     throw InputError(
-        fmt::format("{}: is no index of safetensors files: it has no \"weight_map\"", index.string()));
+        fmt::format("{}: is not an index of safetensors files: it has no \"weight_map\"", index.string()));
   }
   std::map<std::filesystem::path, std::set<std::string>> files;
   for (const auto& [tensor, value] : names->items()) {
     const std::filesystem::path file = value.is_string() ? value.get<std::string>() : std::string();
     if (file.empty() || file != file.filename() || file == "." || file == "..") {
-      throw InputError(fmt::format("{}: tensor {}: {} is not the name of a file beside the index",
+      throw InputError(fmt::format("{}: tensor {}: {} is not the name of a file next to the index",
                                    index.string(), tensor, value.dump(-1, ' ', true)));
     }
     files[index.parent_path() / file].insert(tensor);

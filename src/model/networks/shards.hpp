@@ -26,7 +26,7 @@ std::vector<std::size_t> shards_of_layers(const ModelConfig& config);
 /// Throws InputError for sums of shards where there are none.
 void require_sums_of_shards(const ModelConfig& config);
 
-/// Throws InputError unless each number of `model.tensor` divides `value`, that of the key `name`.
+/// Throws InputError unless each number of `model.tensor` divides `value`, the value of the key `name`.
 void require_shards_divide(const ModelConfig& config, std::string_view name, int value);
 
 /// Shard k of T.
