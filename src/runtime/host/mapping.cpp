@@ -22,7 +22,6 @@ namespace {
 
 using Mapping = std::vector<int>;  // by worker: its device
 
-constexpr int shuffled_starts = 200;
 constexpr std::int64_t max_tries = 200'000'000;  // about a second
 
 /// A quadratic assignment problem: the amounts that workers send each other, both ways together, and the
@@ -149,6 +148,10 @@ void improve(const MappingProblem& problem, Mapping& mapping, std::int64_t& trie
   }
 }
 
+/// Returns the number of shuffled starts. Few workers get more: their starts cost little, and so many nearly
+/// always find the optimum.
+int shuffled_starts(std::size_t workers) { return workers <= 16 ? 200 : 20; }
+
 /// Gives the devices, in this order, each to the next worker of its kind.
 Mapping dealt(const MappingProblem& problem, const std::vector<int>& order) {
   Mapping mapping(problem.size());
@@ -181,7 +184,7 @@ std::vector<int> map_workers(std::span<const Device> devices, std::span<const pl
   start_from(best);
   start_from(greedy(problem));
   std::mt19937_64 random(1);
-  for (int start = 0; start < shuffled_starts && tries > 0; ++start) {
+  for (int start = 0; start < shuffled_starts(problem.size()) && tries > 0; ++start) {
     std::ranges::shuffle(shuffled, random);
     start_from(dealt(problem, shuffled));
   }

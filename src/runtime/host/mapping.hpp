@@ -14,7 +14,7 @@ namespace starpipe::runtime {
 /// Chooses the device of each worker, so that workers that send each other much are near: minimises
 /// `link_seconds`. Returns, by worker, an index into `devices`; each device carries one worker. Worker w gets
 /// a device of the kind of device w, core or GPU, and device w itself unless another mapping is better: the
-/// result is never worse than the order given. Deterministic. The mapping is improved by exchanges from 200
+/// result is never worse than the order given. Deterministic. The mapping is improved by exchanges from many
 /// starts within a fixed number of tries, which finds the optimum of nearly all problems of up to nine
 /// workers.
 std::vector<int> map_workers(std::span<const Device> devices, std::span<const plan::Traffic> traffic);
