@@ -1,12 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "plan/schedules/list_scheduling.hpp"
-
 #include <algorithm>
 #include <array>
 #include <deque>
 #include <tuple>
 
 #include "starpipe/base/index.hpp"
+#include "starpipe/plan/schedules/orders.hpp"
 
 namespace starpipe::plan {
 namespace {

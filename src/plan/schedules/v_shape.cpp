@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Controllable Memory: two chunks a worker. The second half of the stages goes back along the workers, so
 // that each worker has a stage whose stashes live long and a stage whose stashes live shortly.
-#include "plan/schedules/list_scheduling.hpp"
 #include "plan/schedules/read_request.hpp"
 #include "starpipe/base/index.hpp"
 #include "starpipe/plan/schedules/orders.hpp"

@@ -3,7 +3,6 @@
 // forward passes, the warm-up, F and B alternate; W fills the gaps.
 #include <algorithm>
 
-#include "plan/schedules/list_scheduling.hpp"
 #include "plan/schedules/read_request.hpp"
 #include "starpipe/base/index.hpp"
 #include "starpipe/plan/schedules/orders.hpp"
