@@ -249,7 +249,7 @@ TEST_F(CheckpointDamage, AFileThatChangedAfterItWasFound) {
   CheckpointReader reader(found.directory, *found.manifest);
   const fs::path file = directory_ / "rank-0001.safetensors";
   std::string bad = bytes_of(file);
-  bad.replace(bad.find("rank1.weight\":"), 12, "rank1.weighT");
+  bad.replace(bad.find("\"rank1.weight\""), 14, "\"rank1.weighT\"");
   overwrite(file, bad);
   std::vector<float> values(6);
   model::testing::expect_input_error(
