@@ -22,6 +22,7 @@ namespace {
 
 using Mapping = std::vector<int>;  // by worker: its device
 
+constexpr int shuffled_starts = 20;
 constexpr std::int64_t max_tries = 200'000'000;  // about a second
 
 /// A quadratic assignment problem: the amounts that workers send each other, both ways together, and the
@@ -86,6 +87,15 @@ class MappingProblem {
     return change;
   }
 
+  /// True if exchanging the two devices changes the cost of no mapping.
+  [[nodiscard]] bool interchangeable(int a, int b) const {
+    if (kind(index(a)) != kind(index(b))) return false;
+    for (int other = 0; std::cmp_less(other, size_); ++other) {
+      if (other != a && other != b && distance(a, other) != distance(b, other)) return false;
+    }
+    return true;
+  }
+
  private:
   std::size_t size_;
   std::vector<DeviceKind> kinds_;
@@ -95,6 +105,85 @@ class MappingProblem {
 
 /// True if a mapping of this cost replaces the best one: the difference must be more than rounding.
 bool is_better(double cost, double best) { return cost < best * (1 - 1e-9); }
+
+/// Tries all mappings, except mappings that cannot be better than the best so far and mappings that differ
+/// from another only by an exchange of interchangeable devices.
+class BranchAndBound {
+ public:
+  BranchAndBound(const MappingProblem& problem, Mapping start)
+      : problem_(problem),
+        best_(std::move(start)),
+        least_(problem.cost(best_)),
+        mapping_(problem.size(), -1),
+        taken_(problem.size(), false),
+        order_(problem.size()) {
+    std::iota(order_.begin(), order_.end(), std::size_t{0});
+    // Workers that send much come first: their cost rules out bad mappings early.
+    std::ranges::stable_sort(order_, std::greater{}, [&](std::size_t worker) {
+      double sum = 0;
+      for (const MappingProblem::Peer& peer : problem.peers(worker)) sum += peer.amount;
+      return sum;
+    });
+    nearest_ = std::numeric_limits<double>::infinity();
+    for (int a = 0; std::cmp_less(a, problem.size()); ++a) {
+      for (int b = 0; b < a; ++b) nearest_ = std::min(nearest_, problem.distance(a, b));
+    }
+    for (std::size_t w = 0; w < problem.size(); ++w) {
+      for (const MappingProblem::Peer& peer : problem.peers(w)) open_ += w < peer.worker ? peer.amount : 0;
+    }
+  }
+
+  Mapping run() {
+    assign(0, 0, open_);
+    return std::move(best_);
+  }
+
+ private:
+  // Gives devices to the workers from position `depth` of the order on. `cost`: of messages between workers
+  // that have devices. `open`: the amount of all other messages, which take the fastest link at best.
+  void assign(std::size_t depth, double cost, double open) {
+    if (!is_better(cost + std::max(0.0, open) * nearest_, least_)) return;
+    if (depth == order_.size()) {
+      best_ = mapping_;
+      least_ = cost;
+      return;
+    }
+    const std::size_t worker = order_[depth];
+    for (int device = 0; std::cmp_less(device, problem_.size()); ++device) {
+      const std::size_t d = index(device);
+      if (taken_[d] || problem_.kind(d) != problem_.kind(worker) || repeats_earlier(device)) continue;
+      double more = 0;
+      double closed = 0;
+      for (const MappingProblem::Peer& peer : problem_.peers(worker)) {
+        const int there = mapping_[peer.worker];
+        if (there < 0) continue;
+        more += peer.amount * problem_.distance(device, there);
+        closed += peer.amount;
+      }
+      mapping_[worker] = device;
+      taken_[d] = true;
+      assign(depth + 1, cost + more, open - closed);
+      taken_[d] = false;
+      mapping_[worker] = -1;
+    }
+  }
+
+  [[nodiscard]] bool repeats_earlier(int device) const {
+    for (int other = 0; other < device; ++other) {
+      if (!taken_[index(other)] && problem_.interchangeable(other, device)) return true;
+    }
+    return false;
+  }
+
+  const MappingProblem& problem_;
+  Mapping best_;
+  double least_;
+  Mapping mapping_;
+  std::vector<bool> taken_;
+  std::vector<std::size_t> order_;
+  double nearest_ = 0;
+  double open_ = 0;
+};
 
 /// Gives each worker in turn the device where it costs least. The next worker is the one that exchanges most
 /// with the workers that have devices.
@@ -109,7 +198,7 @@ Mapping greedy(const MappingProblem& problem) {
       if (mapping[w] < 0 && (!next || pull[w] > pull[*next])) next = w;
     }
     int best = -1;
-    double min_cost = std::numeric_limits<double>::infinity();
+    double min = std::numeric_limits<double>::infinity();
     for (int device = 0; std::cmp_less(device, size); ++device) {
       const std::size_t d = index(device);
       if (taken[d] || problem.kind(d) != problem.kind(*next)) continue;
@@ -117,8 +206,8 @@ Mapping greedy(const MappingProblem& problem) {
       for (const MappingProblem::Peer& peer : problem.peers(*next)) {
         if (mapping[peer.worker] >= 0) cost += peer.amount * problem.distance(device, mapping[peer.worker]);
       }
-      if (cost >= min_cost) continue;
-      min_cost = cost;
+      if (cost >= min) continue;
+      min = cost;
       best = device;
     }
     mapping[*next] = best;
@@ -148,10 +237,6 @@ void improve(const MappingProblem& problem, Mapping& mapping, std::int64_t& trie
   }
 }
 
-/// Returns the number of shuffled starts. Few workers get more: their starts cost little, and so many nearly
-/// always find the optimum.
-int shuffled_starts(std::size_t workers) { return workers <= 16 ? 200 : 20; }
-
 /// Gives the devices, in this order, each to the next worker of its kind.
 Mapping dealt(const MappingProblem& problem, const std::vector<int>& order) {
   Mapping mapping(problem.size());
@@ -165,30 +250,33 @@ Mapping dealt(const MappingProblem& problem, const std::vector<int>& order) {
   return mapping;
 }
 
+/// Returns the best mapping that exchanges reach from several starts: linear, greedy, and shuffled ones.
+Mapping search(const MappingProblem& problem) {
+  std::int64_t tries = max_tries;
+  Mapping linear(problem.size());
+  std::iota(linear.begin(), linear.end(), 0);
+  Mapping best = linear;
+  double min = problem.cost(best);
+  std::mt19937_64 random(1);
+  Mapping shuffled = linear;
+  for (int start = -2; start < shuffled_starts && tries > 0; ++start) {
+    if (start >= 0) std::ranges::shuffle(shuffled, random);
+    Mapping mapping = start == -2 ? linear : start == -1 ? greedy(problem) : dealt(problem, shuffled);
+    improve(problem, mapping, tries);
+    const double cost = problem.cost(mapping);
+    if (!is_better(cost, min)) continue;
+    min = cost;
+    best = std::move(mapping);
+  }
+  return best;
+}
+
 }  // namespace
 
 std::vector<int> map_workers(std::span<const Device> devices, std::span<const plan::Traffic> traffic) {
   const MappingProblem problem(devices, traffic);
-  std::int64_t tries = max_tries;
-  Mapping best(problem.size());
-  std::iota(best.begin(), best.end(), 0);  // linear
-  double min_cost = problem.cost(best);
-  const auto start_from = [&](Mapping mapping) {
-    improve(problem, mapping, tries);
-    const double cost = problem.cost(mapping);
-    if (!is_better(cost, min_cost)) return;
-    min_cost = cost;
-    best = std::move(mapping);
-  };
-  Mapping shuffled = best;
-  start_from(best);
-  start_from(greedy(problem));
-  std::mt19937_64 random(1);
-  for (int start = 0; start < shuffled_starts(problem.size()) && tries > 0; ++start) {
-    std::ranges::shuffle(shuffled, random);
-    start_from(dealt(problem, shuffled));
-  }
-  return best;
+  Mapping found = search(problem);
+  return problem.size() <= exact_mapping ? BranchAndBound(problem, std::move(found)).run() : found;
 }
 
 WorkerMap map_to_ranks(const Mpi& mpi, std::vector<Device> devices, std::span<const plan::Traffic> traffic) {
