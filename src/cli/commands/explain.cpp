@@ -80,10 +80,7 @@ int explain(const ExplainOptions& options) {
   const std::array outputs = {OutputFile{"--timeline", options.timeline, ".svg"},
                               OutputFile{"--trace", options.trace, ".json"}};
   const std::array inputs = {options.report};
-  check_outputs(outputs, inputs);
-  for (const OutputFile& output : outputs) {
-    if (output.file) require_writable(output.option, *output.file);
-  }
+  require_outputs(outputs, inputs);
   const std::vector<plan::WhatIf> changes = plan::parse_what_ifs(options.what_if);
   load_asked_plugins(options.plugins, changes);
   const plan::ComparedRun run =
