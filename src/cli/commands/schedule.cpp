@@ -18,7 +18,6 @@
 #include "cli/options/schedule_options.hpp"
 #include "plan/formats/json_value.hpp"
 #include "starpipe/base/error.hpp"
-#include "starpipe/base/index.hpp"
 #include "starpipe/plan/formats/schedule_json.hpp"
 #include "starpipe/plan/registry/plugin.hpp"
 #include "starpipe/plan/registry/registry.hpp"

@@ -2,8 +2,6 @@
 #include <algorithm>
 #include <array>
 #include <cstdint>
-#include <filesystem>
-#include <limits>
 #include <list>
 #include <memory>
 #include <numeric>
@@ -31,7 +29,6 @@
 #include "plan/formats/schedule_values.hpp"
 #include "plan/search/lower_bound.hpp"
 #include "starpipe/base/error.hpp"
-#include "starpipe/base/index.hpp"
 #include "starpipe/plan/drawing/schedule_text.hpp"
 #include "starpipe/plan/registry/plugin.hpp"
 #include "starpipe/plan/registry/registry.hpp"

@@ -2,11 +2,8 @@
 #include "starpipe/plan/search/search.hpp"
 
 #include <algorithm>
-#include <array>
 #include <chrono>
-#include <cmath>
 #include <cstdint>
-#include <filesystem>
 #include <limits>
 #include <memory>
 

@@ -2,9 +2,7 @@
 #include "starpipe/plan/simulate/simulate.hpp"
 
 #include <algorithm>
-#include <array>
 #include <cstdint>
-#include <filesystem>
 #include <memory>
 #include <optional>
 #include <string_view>

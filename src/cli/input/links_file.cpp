@@ -11,7 +11,6 @@
 #include <fmt/format.h>
 
 #include "cli/input/yaml.hpp"
-#include "starpipe/base/index.hpp"
 
 namespace starpipe::cli {
 namespace {

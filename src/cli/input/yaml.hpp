@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <array>
 #include <cstdint>
 #include <filesystem>
 #include <functional>
@@ -15,7 +14,6 @@
 
 #include <yaml-cpp/yaml.h>
 
-#include "base/numbers.hpp"
 #include "starpipe/base/interval.hpp"
 #include "starpipe/plan/simulate/costs.hpp"
 

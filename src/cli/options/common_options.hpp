@@ -12,7 +12,6 @@
 
 #include <CLI/CLI.hpp>
 
-#include "base/numbers.hpp"
 #include "starpipe/base/interval.hpp"
 #include "starpipe/runtime/config/config.hpp"
 

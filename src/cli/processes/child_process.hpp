@@ -11,7 +11,6 @@
 #include <vector>
 
 #include <sys/types.h>
-#include <unistd.h>
 
 namespace starpipe::cli {
 

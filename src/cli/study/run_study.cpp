@@ -2,7 +2,6 @@
 #include "cli/study/run_study.hpp"
 
 #include <algorithm>
-#include <cerrno>
 #include <chrono>
 #include <cstddef>
 #include <deque>

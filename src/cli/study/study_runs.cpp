@@ -21,7 +21,6 @@
 #include "runtime/config/config_keys.hpp"
 #include "runtime/setup/experiment.hpp"
 #include "starpipe/base/error.hpp"
-#include "starpipe/base/index.hpp"
 #include "starpipe/base/random.hpp"
 #include "starpipe/plan/registry/plugin.hpp"
 
