@@ -19,7 +19,7 @@
 int main(int argc, char** argv) {
   namespace cli = starpipe::cli;
   namespace runtime = starpipe::runtime;
-  // smpirun is a shell that waits for this process. When it is killed, with `sim`, this one would go on.
+  // smpirun is a shell that waits for this process. When it is killed, with `sim`, this one would continue.
   prctl(PR_SET_PDEATHSIG, SIGKILL);
   try {
     if (argc != 2) throw std::runtime_error("starpipe-simulated.so: `starpipe sim` starts it");

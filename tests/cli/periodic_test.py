@@ -66,7 +66,7 @@ class Periodic(CommandTest):
         def refused(text, *culprits, options=()):
             self.refused(["periodic", self.write("chain.yaml", text), *options], *culprits)
 
-        refused("F: 1", "chain.yaml", "a list of one map a stage")
+        refused("F: 1", "chain.yaml", "a list with one map for each stage")
         refused("[]", "0 stages")
         refused("[{F: 1}, 7]", "chain.yaml:1", "a map of F, B, weights, activation, worker", "7")
         refused("- {F: 1}\n- {W: 1}", "chain.yaml:2: unknown key 'W' (known: F, B, weights, activation, worker)")

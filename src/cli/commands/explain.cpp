@@ -2,24 +2,16 @@
 
 #include <algorithm>
 #include <array>
-#include <cmath>
-#include <cstdint>
 #include <filesystem>
 #include <memory>
 #include <optional>
-#include <span>
 #include <string>
-#include <string_view>
-#include <utility>
 #include <vector>
 
 #include <fmt/format.h>
-#include <fmt/ranges.h>
 #include <nlohmann/json.hpp>
 
 #include "base/files.hpp"
-#include "base/messages.hpp"
-#include "base/numbers.hpp"
 #include "cli/commands/subcommand.hpp"
 #include "cli/options/common_options.hpp"
 #include "plan/drawing/timeline_svg.hpp"
@@ -29,10 +21,8 @@
 #include "plan/formats/json_value.hpp"
 #include "plan/formats/trace_json.hpp"
 #include "starpipe/base/error.hpp"
-#include "starpipe/base/index.hpp"
 #include "starpipe/plan/registry/plugin.hpp"
 #include "starpipe/plan/registry/registry.hpp"
-#include "starpipe/plan/schedule/check.hpp"
 #include "starpipe/plan/simulate/limited_schedule.hpp"
 
 namespace starpipe::cli {
@@ -80,10 +70,7 @@ int explain(const ExplainOptions& options) {
   const std::array outputs = {OutputFile{"--timeline", options.timeline, ".svg"},
                               OutputFile{"--trace", options.trace, ".json"}};
   const std::array inputs = {options.report};
-  check_outputs(outputs, inputs);
-  for (const OutputFile& output : outputs) {
-    if (output.file) require_writable(output.option, *output.file);
-  }
+  require_outputs(outputs, inputs);
   const std::vector<plan::WhatIf> changes = plan::parse_what_ifs(options.what_if);
   load_asked_plugins(options.plugins, changes);
   const plan::ComparedRun run =

@@ -3,10 +3,10 @@
 
 #include <algorithm>
 #include <array>
+#include <cmath>
 #include <filesystem>
 #include <memory>
 #include <optional>
-#include <span>
 #include <string_view>
 #include <utility>
 
@@ -15,17 +15,20 @@
 #include <nlohmann/json.hpp>
 
 #include "base/files.hpp"
-#include "cli/commands/partition_output.hpp"
+#include "base/messages.hpp"
+#include "base/numbers.hpp"
 #include "cli/commands/subcommand.hpp"
 #include "cli/input/links_file.hpp"
 #include "cli/input/profile_file.hpp"
 #include "cli/input/yaml.hpp"
 #include "cli/options/common_options.hpp"
 #include "cli/options/schedule_options.hpp"
+#include "plan/formats/costs_json.hpp"
 #include "plan/formats/json_value.hpp"
 #include "plan/formats/results.hpp"
 #include "starpipe/base/error.hpp"
 #include "starpipe/base/index.hpp"
+#include "starpipe/plan/drawing/schedule_text.hpp"
 #include "starpipe/plan/registry/registry.hpp"
 #include "starpipe/plan/search/search_problem.hpp"
 #include "starpipe/runtime/config/config.hpp"
@@ -101,8 +104,7 @@ void check_output(const PartitionOptions& options) {
   const std::array outputs = {OutputFile{"-o", *options.output}};
   const std::array inputs = {std::filesystem::path(options.file),
                              std::filesystem::path(options.links.value_or(""))};
-  check_outputs(outputs, inputs);
-  require_writable("-o", *options.output);
+  require_outputs(outputs, inputs);
 }
 
 /// Refuses options about sizes when the units have none: they would change nothing. Shared weights take
@@ -128,11 +130,148 @@ void require_sizes(const PartitionOptions& options) {
   }
 }
 
+std::string_view allocation_name(const plan::PartitionRequest& request) {
+  switch (request.allocation) {
+    case plan::Allocation::contiguous:
+      return "contiguous";
+    case plan::Allocation::general:
+      return "general";
+    case plan::Allocation::placed:
+      break;
+  }
+  return "placed";
+}
+
+/// The first and the last unit of a stage.
+struct FirstLast {
+  std::size_t first;
+  std::size_t last;
+};
+
+FirstLast units_of(const plan::Partition& found, std::size_t stage, std::size_t units) {
+  return {stage == 0 ? 0 : index(found.cuts[stage - 1]),
+          (stage == found.cuts.size() ? units : index(found.cuts[stage])) - 1};
+}
+
+std::string number(double value) { return fmt::format("{:.6g}", value); }
+
+std::string stage_table(const plan::PartitionResult& result) {
+  const plan::Partition& found = result.found;
+  const plan::Costs& costs = result.costs;
+  const auto& units = result.request.units;
+  std::vector<TableRow> rows = {{"stage", "worker", "units", "F", "B", "W", "weights", "stash"}};
+  const bool named = std::ranges::any_of(units, [](const auto& unit) { return !unit.name.empty(); });
+  if (named) rows.front().emplace_back("first");
+  for (std::size_t s = 0; s < found.stage_workers.size(); ++s) {
+    const auto [first, last] = units_of(found, s, units.size());
+    const plan::Durations& time = costs.durations[s];
+    std::uint64_t weights = costs.sizes[s].weights;
+    for (const plan::SharedWeights& shared : costs.shared)
+      weights += std::cmp_equal(shared.stages.front(), s) ? shared.weights : 0;
+    rows.push_back({std::to_string(s), std::to_string(found.stage_workers[s]),
+                    first == last ? std::to_string(first) : fmt::format("{}-{}", first, last), number(time.F),
+                    number(time.B), number(time.W), bytes_text(weights), bytes_text(costs.sizes[s].stash)});
+    if (named) rows.back().push_back(units[first].name);
+  }
+  return table_text(rows);
+}
+
+/// One bar for each worker: # for its computation, then ~ for its transfers.
+std::string bars(const plan::Partition& found) {
+  constexpr std::size_t columns = 50;
+  constexpr std::array shown = {TableColumn{Align::left}, TableColumn{Align::left, columns},
+                                TableColumn{Align::left}};
+  const auto width = [&](double load) {
+    return found.bottleneck > 0
+               ? static_cast<std::size_t>(std::lround(load / found.bottleneck * static_cast<double>(columns)))
+               : 0;
+  };
+  std::vector<TableRow> rows;
+  for (std::size_t w = 0; w < found.loads.size(); ++w) {
+    const plan::WorkerLoad& load = found.loads[w];
+    const std::size_t compute = width(load.time);
+    const std::string memory =
+        load.memory > 0 ? ", " + bytes_text(static_cast<std::uint64_t>(load.memory)) : "";
+    rows.push_back({fmt::format("worker {}", w),
+                    std::string(compute, '#') + std::string(width(load.load()) - compute, '~'),
+                    number(load.load()) + memory});
+  }
+  return table_text(rows, shown);
+}
+
+nlohmann::ordered_json to_json(const PartitionOptions& options, const plan::PartitionResult& result) {
+  const auto& [request, found, costs, timeline] = result;
+  nlohmann::ordered_json json = {{"workers", request.workers},
+                                 {"layers", request.units.size()},
+                                 {"allocation", allocation_name(request)},
+                                 {"bottleneck", found.bottleneck},
+                                 {"lower_bound", found.lower_bound},
+                                 {"optimal", found.optimal()},
+                                 {"cuts", found.cuts},
+                                 {"placement", found.stage_workers}};
+  const std::vector<std::uint64_t>& limits = options.memory_limits;
+  if (!limits.empty())
+    json["memory_limit"] = limits.size() == 1 ? nlohmann::json(limits.front()) : nlohmann::json(limits);
+  for (std::size_t s = 0; s < found.stage_workers.size(); ++s) {
+    std::vector<std::size_t> units;
+    std::vector<std::string> names;
+    const auto [first, last] = units_of(found, s, request.units.size());
+    for (std::size_t l = first; l <= last; ++l) {
+      units.push_back(l);
+      names.push_back(request.units[l].name);
+    }
+    nlohmann::ordered_json stage = {{"worker", found.stage_workers[s]}, {"layers", units}, {"names", names}};
+    stage.update(plan::durations_json(costs.durations[s]));
+    json["stages"].push_back(std::move(stage));
+  }
+  for (const plan::WorkerLoad& load : found.loads) {
+    json["loads"].push_back(
+        {{"time", load.time}, {"transfers", load.transfers}, {"load", load.load()}, {"memory", load.memory}});
+  }
+  json["predicted"] = {{"schedule", options.asked.schedule},
+                       {"microbatches", options.asked.microbatches},
+                       {"makespan", timeline.makespan},
+                       {"bubble_fraction", timeline.bubble_fraction},
+                       {"device_span", timeline.device_span},
+                       {"device_bubble_fraction", timeline.device_bubble_fraction},
+                       {"peak_activations", timeline.peak_stashes},
+                       {"peak_activation_bytes", timeline.peak_stash_bytes}};
+  return json;
+}
+
+std::string to_text(const PartitionOptions& options, const plan::PartitionResult& result) {
+  const auto& [request, found, costs, timeline] = result;
+  const int stages = static_cast<int>(found.stage_workers.size());
+  double sum = 0;
+  for (const plan::WorkerLoad& load : found.loads) sum += load.load();
+  const bool several = request.allocation == plan::Allocation::placed;
+  std::string text = fmt::format(
+      "{} units on {} workers: {}, {}\n\n", request.units.size(), request.workers,
+      counted_text(stages, "stage"),
+      several ? fmt::format("{} on each", stages / request.workers) : std::string(allocation_name(request)));
+  text += stage_table(result) + "\n" + bars(found);
+  text += fmt::format(
+      "\nbottleneck            {}{}\n"
+      "mean load             {}\n",
+      number(found.bottleneck),
+      found.optimal() ? ", optimal" : fmt::format(", none is below {}", number(found.lower_bound)),
+      number(sum / request.workers));
+  const int equal = std::min(request.workers, static_cast<int>(request.units.size()));
+  std::vector<int> workers;
+  for (int s = 0; s < equal; ++s) workers.push_back(s);
+  const auto naive = plan::evaluate_partition(
+      request, plan::equal_cuts(static_cast<int>(request.units.size()), equal), workers);
+  text += fmt::format("equal unit counts     {}\n", number(naive.bottleneck));
+  text += fmt::format("\n{}, {} micro-batches: {}\n", options.asked.schedule, options.asked.microbatches,
+                      plan::makespan_sentence(timeline, number(timeline.makespan)));
+  return text + fmt::format("cuts [{}], placement [{}]\n", fmt::join(found.cuts, ", "),
+                            fmt::join(found.stage_workers, ", "));
+}
+
 std::string shown(const PartitionOptions& options, const plan::PartitionResult& result) {
   const std::string_view format = format_of(options);
-  const ShownPartition all{result, options.asked.schedule, options.asked.microbatches, options.memory_limits};
-  if (format == "json") return plan::json_text(to_json(all));
-  if (format == "text") return to_text(all);
+  if (format == "json") return plan::json_text(to_json(options, result));
+  if (format == "text") return to_text(options, result);
   const plan::PartitionRequest& request = result.request;
   try {
     return format == "megatron" ? plan::megatron_stages(request.units, result.found, request.workers)
@@ -145,10 +284,10 @@ std::string shown(const PartitionOptions& options, const plan::PartitionResult& 
 /// The link that --comm and --comm-per-byte describe.
 plan::Link link_of(const PartitionOptions& options) {
   const auto time = [](const char* option, const std::optional<std::string>& text) {
-    return text ? YamlValue(YAML::Node(*text), option).time_or_number() : Time{};
+    return text ? YamlValue(YAML::Node(*text), option).time_or_number() : Quantity{};
   };
-  const Time alpha = time("--comm", options.comm);
-  const Time beta = time("--comm-per-byte", options.comm_per_byte);
+  const Quantity alpha = time("--comm", options.comm);
+  const Quantity beta = time("--comm-per-byte", options.comm_per_byte);
   if (alpha.value > 0 && beta.value > 0 && alpha.has_unit != beta.has_unit) {
     throw InputError(fmt::format(
         "--comm-per-byte {}: {}", *options.comm_per_byte,

@@ -18,7 +18,6 @@
 #include "starpipe/base/error.hpp"
 #include "starpipe/base/index.hpp"
 #include "starpipe/base/interval.hpp"
-#include "starpipe/plan/registry/registry.hpp"
 #include "starpipe/plan/schedule/check.hpp"
 #include "starpipe/plan/simulate/simulate.hpp"
 
@@ -63,13 +62,12 @@ void read_stage(const YamlValue& map, plan::PeriodicRequest& into) {
 }
 
 void read_chain(const std::string& file, plan::PeriodicRequest& into) {
-  const YAML::Node root = load_yaml(file);
-  if (!root.IsSequence()) YamlValue(root, file).expected("a list of one map a stage");
-  if (root.size() < 1 || root.size() > plan::size_limits::periodic_stages) {
-    throw InputError(fmt::format("{}: {} stages, expected 1 to {}", file, root.size(),
-                                 plan::size_limits::periodic_stages));
-  }
-  for (const YAML::Node& stage : root) read_stage(YamlValue(stage, position_of(file, stage)), into);
+  const YamlValue root(load_yaml(file), file);
+  const std::size_t stages = root.node().size();
+  if (root.node().IsSequence() && (stages < 1 || stages > plan::size_limits::periodic_stages))
+    root.fail(fmt::format("{} stages, expected 1 to {}", stages, plan::size_limits::periodic_stages));
+  for (const YamlValue& stage : root.items_in(file, "a list with one map for each stage"))
+    read_stage(stage, into);
 }
 
 /// The starts of a pass in the period, each with its shift, such as "0 +2, 4 +3".
@@ -118,11 +116,7 @@ plan::PeriodicResult solve(const plan::PeriodicRequest& request) {
 }
 
 int periodic(PeriodicOptions options) {
-  options.result.check();
-  const std::array outputs = {OutputFile{"-o", options.result.file()},
-                              OutputFile{"--html", options.result.html()}};
-  const std::array inputs = {std::filesystem::path(options.file)};
-  check_outputs(outputs, inputs);
+  options.result.check(std::array{std::filesystem::path(options.file)});
   read_chain(options.file, options.request);
   const std::vector<plan::ChainStage>& chain = options.request.chain;
   const int microbatches = options.microbatches;

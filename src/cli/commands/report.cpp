@@ -6,9 +6,9 @@
 #include <memory>
 #include <vector>
 
+#include "base/files.hpp"
 #include "cli/commands/subcommand.hpp"
 #include "cli/options/common_options.hpp"
-#include "base/files.hpp"
 #include "plan/drawing/page.hpp"
 #include "plan/formats/report_file.hpp"
 
@@ -21,10 +21,9 @@ struct ReportOptions {
 };
 
 int report(const ReportOptions& options) {
-  const std::array outputs = {OutputFile{"-o", options.output.string(), ".html"}};
-  check_outputs(outputs, options.files);
+  const std::array outputs = {OutputFile{"-o", options.output, ".html"}};
+  require_outputs(outputs, options.files);
   plan::require_page("report");
-  require_writable("-o", options.output);
   std::list<plan::ReportFile> read;
   std::vector<const plan::ReportFile*> files;
   for (const std::filesystem::path& file : options.files)

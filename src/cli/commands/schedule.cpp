@@ -11,7 +11,6 @@
 
 #include "base/files.hpp"
 #include "base/messages.hpp"
-#include "cli/commands/schedule_compare.hpp"
 #include "cli/commands/subcommand.hpp"
 #include "cli/options/common_options.hpp"
 #include "cli/options/cost_options.hpp"
@@ -19,7 +18,6 @@
 #include "cli/options/schedule_options.hpp"
 #include "plan/formats/json_value.hpp"
 #include "starpipe/base/error.hpp"
-#include "starpipe/base/index.hpp"
 #include "starpipe/plan/formats/schedule_json.hpp"
 #include "starpipe/plan/registry/plugin.hpp"
 #include "starpipe/plan/registry/registry.hpp"
@@ -108,12 +106,7 @@ void show_prediction(const ResultOptions& result, const CostOptions& given, cons
 }
 
 int show(const ShowOptions& options) {
-  options.result.check();
-  std::vector<std::filesystem::path> inputs(options.plugins.begin(), options.plugins.end());
-  for (const std::filesystem::path& file : options.costs.files()) inputs.push_back(file);
-  const std::array outputs = {OutputFile{"-o", options.result.file()},
-                              OutputFile{"--html", options.result.html()}};
-  check_outputs(outputs, inputs);
+  options.result.check(options.costs.inputs(options.plugins));
   plan::load_plugins_for(options.plugins, {options.name}, "--plugin");
   require_one_or_each("--memory-limit", options.memory_limits.size(), options.request.workers);
   plan::ScheduleRequest request = options.request;
@@ -174,9 +167,8 @@ void add_show(CLI::App& schedule, Action& action) {
       ->check(CLI::IsMember(
           std::vector<std::string>(plan::discipline_words.begin(), plan::discipline_words.end())));
   add_memory_options(*command, options->memory_limits, options->request.recompute);
-  command->add_flag(
-      "--per-share", options->per_share,
-      "Durations and --memory-limit are those of 1/W of the model, whatever the number of stages");
+  command->add_flag("--per-share", options->per_share,
+                    "Durations and --memory-limit are of 1/W of the model, whatever the number of stages");
   options->tensor.add_to(*command);
   options->costs.add_to(*command, "1 for each pass");
   options->costs.add_bytes_to(*command);
@@ -204,12 +196,7 @@ void require_finishing(const std::string& file, const plan::Schedule& schedule) 
 }
 
 int check(const CheckOptions& options) {
-  options.result.check();
-  const std::array outputs = {OutputFile{"-o", options.result.file()},
-                              OutputFile{"--html", options.result.html()}};
-  const auto [durations, links] = options.costs.files();
-  const std::array inputs = {std::filesystem::path(options.file), durations, links};
-  check_outputs(outputs, inputs);
+  options.result.check(options.costs.inputs(std::vector{std::filesystem::path(options.file)}));
   auto [schedule, costs, unit] = plan::schedule_from_text(read_file(options.file), options.file);
   if (options.recompute && schedule.recompute()) {
     throw InputError(fmt::format("--recompute: {} says already that it recomputes", options.file));
@@ -246,7 +233,8 @@ void add_check(CLI::App& schedule, Action& action) {
       ->type_name("FILE.csv|FILE.json");
   add_memory_options(*command, options->memory_limits, options->recompute);
   options->tensor.add_to(*command);
-  options->costs.add_to(*command, "the times in the file, or 1 for each pass", "that of the file, else 0");
+  options->costs.add_to(*command, "the times in the file, or 1 for each pass",
+                        "the time in the file, else 0");
   options->costs.add_bytes_to(*command);
   options->costs.add_no_prefetch_to(*command);
   options->result.add_to(*command);

@@ -1,11 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "cli/commands/schedule_compare.hpp"
-
 #include <algorithm>
 #include <array>
 #include <cstdint>
-#include <filesystem>
-#include <limits>
 #include <list>
 #include <memory>
 #include <numeric>
@@ -22,6 +18,7 @@
 #include "base/files.hpp"
 #include "base/messages.hpp"
 #include "base/numbers.hpp"
+#include "cli/commands/subcommand.hpp"
 #include "cli/options/common_options.hpp"
 #include "cli/options/cost_options.hpp"
 #include "cli/options/schedule_options.hpp"
@@ -32,7 +29,6 @@
 #include "plan/formats/schedule_values.hpp"
 #include "plan/search/lower_bound.hpp"
 #include "starpipe/base/error.hpp"
-#include "starpipe/base/index.hpp"
 #include "starpipe/plan/drawing/schedule_text.hpp"
 #include "starpipe/plan/registry/plugin.hpp"
 #include "starpipe/plan/registry/registry.hpp"
@@ -64,7 +60,7 @@ struct ScheduleCompareOptions {
     return per_share ? static_cast<double>(stages) / workers : 1;
   }
 
-  /// Those of --option that a schedule has.
+  /// The options of --option that a schedule has.
   [[nodiscard]] plan::ScheduleOptions options_of(const plan::ScheduleEntry& entry) const {
     plan::ScheduleOptions own;
     for (const plan::ScheduleOption& option : entry.options) {
@@ -81,8 +77,8 @@ struct Run {
   std::optional<plan::Reordering> reordering;
   plan::Costs costs;
   plan::RecordedStep step;
-  double peak = 0;                    ///< the most stashes of a worker, of a share of the model or of a stage
-  std::optional<double> lower_bound;  ///< nothing where the bound does not apply
+  double peak = 0;                    ///< stashes of a worker, of a share of the model or of a stage
+  std::optional<double> lower_bound;  ///< nullopt if the bound does not apply
 };
 
 /// A schedule at a number of micro-batches.
@@ -94,7 +90,7 @@ struct Row {
   std::string problem;  ///< why there is no run
 };
 
-/// The bound is on schedules of a chain that have each stage on one worker and overlap transfers with
+/// Returns a lower bound on the makespan; nullopt unless each stage is on one worker and transfers overlap
 /// compute.
 std::optional<double> bound_of(const ScheduleCompareOptions& options, const plan::Schedule& schedule,
                                const plan::Costs& costs, const std::vector<int>& limits) {
@@ -184,39 +180,32 @@ std::vector<Row> rows_of(const ScheduleCompareOptions& options, std::string& uni
   return rows;
 }
 
+using Json = nlohmann::ordered_json;
+
+Json or_null(const std::optional<double>& value) { return value ? Json(*value) : Json(); }
+
 /// The figures of a row: their names in JSON and CSV, and how to read them.
 struct Figure {
   std::string_view name;
-  nlohmann::ordered_json (*value)(const Run&);
+  Json (*value)(const Run&);
 };
 constexpr std::array figures = {
-    Figure{"makespan", [](const Run& run) { return nlohmann::ordered_json(run.step.timeline.makespan); }},
-    Figure{"gradients_summed",
-           [](const Run& run) {
-             const auto& summed = run.step.timeline.gradients_summed;
-             return summed ? nlohmann::ordered_json(*summed) : nlohmann::ordered_json();
-           }},
-    Figure{"bubble_fraction",
-           [](const Run& run) { return nlohmann::ordered_json(run.step.timeline.bubble_fraction); }},
+    Figure{"makespan", [](const Run& run) -> Json { return run.step.timeline.makespan; }},
+    Figure{"gradients_summed", [](const Run& run) { return or_null(run.step.timeline.gradients_summed); }},
+    Figure{"bubble_fraction", [](const Run& run) -> Json { return run.step.timeline.bubble_fraction; }},
     Figure{"device_bubble_fraction",
-           [](const Run& run) { return nlohmann::ordered_json(run.step.timeline.device_bubble_fraction); }},
-    Figure{"peak_stashes", [](const Run& run) { return nlohmann::ordered_json(run.peak); }},
-    Figure{"transfers", [](const Run& run) { return nlohmann::ordered_json(transfers_of(run)); }},
-    Figure{"lower_bound",
-           [](const Run& run) {
-             return run.lower_bound ? nlohmann::ordered_json(*run.lower_bound) : nlohmann::ordered_json();
-           }},
-};
+           [](const Run& run) -> Json { return run.step.timeline.device_bubble_fraction; }},
+    Figure{"peak_stashes", [](const Run& run) -> Json { return run.peak; }},
+    Figure{"transfers", [](const Run& run) -> Json { return transfers_of(run); }},
+    Figure{"lower_bound", [](const Run& run) { return or_null(run.lower_bound); }}};
 
-nlohmann::ordered_json to_json(const ScheduleCompareOptions& options, const std::vector<Row>& rows,
-                               const std::string& unit) {
-  nlohmann::ordered_json json = {
-      {"workers", options.workers}, {"per", options.per_share ? "share" : "stage"}, {"unit", unit}};
+Json to_json(const ScheduleCompareOptions& options, const std::vector<Row>& rows, const std::string& unit) {
+  Json json = {{"workers", options.workers}, {"per", options.per_share ? "share" : "stage"}, {"unit", unit}};
   if (!options.memory_limits.empty()) json["memory_limits"] = options.memory_limits;
   json["recompute"] = options.recompute;
   if (!options.schedule_options.empty()) json["options"] = options.schedule_options;
   for (const Row& row : rows) {
-    nlohmann::ordered_json& entry = json["schedules"].emplace_back();
+    Json& entry = json["schedules"].emplace_back();
     entry = {{"schedule", row.name}, {"microbatches", row.microbatches}, {"stages", row.stages}};
     if (!row.run) {
       entry["problem"] = row.problem;
@@ -238,7 +227,7 @@ std::string to_csv(const ScheduleCompareOptions& options, const std::vector<Row>
         TableRow{row.name, std::to_string(options.workers), std::to_string(row.microbatches),
                  std::to_string(row.stages), options.per_share ? "share" : "stage", unit});
     for (const Figure& figure : figures) {
-      const auto value = row.run ? figure.value(*row.run) : nlohmann::ordered_json();
+      const auto value = row.run ? figure.value(*row.run) : Json();
       cells.push_back(value.is_null() ? "" : value.dump());
     }
     cells.emplace_back(row.run && row.run->reordering ? "true" : "false");
@@ -253,7 +242,7 @@ std::string to_text(const ScheduleCompareOptions& options, const std::vector<Row
   for (const Row& row : rows) longest = std::max(longest, row.run ? row.run->step.timeline.makespan : 0);
   const plan::ShownUnit shown(unit, longest);
   std::string text =
-      fmt::format("{}; durations and stashes are those of {}\n", counted_text(options.workers, "worker"),
+      fmt::format("{}; durations and stashes are of {}\n", counted_text(options.workers, "worker"),
                   options.per_share ? fmt::format("1/{} of the model", options.workers) : "a stage");
   std::string notes;
   const bool summed = std::ranges::any_of(
@@ -300,11 +289,11 @@ std::string title_of(const ScheduleCompareOptions& options, const Row& row) {
 
 void write_page(const ScheduleCompareOptions& options, const std::vector<Row>& rows,
                 const std::string& unit) {
-  std::list<nlohmann::ordered_json> figures_of_rows;  // the page's runs refer to them
+  std::list<Json> figures_of_rows;  // the page's runs refer to them
   std::vector<plan::PageRun> runs;
   for (const Row& row : rows) {
     if (!row.run) continue;
-    nlohmann::ordered_json& shown = figures_of_rows.emplace_back(nlohmann::ordered_json::object());
+    Json& shown = figures_of_rows.emplace_back(Json::object());
     if (row.run->lower_bound) shown["lower_bound"] = *row.run->lower_bound;
     runs.push_back({.title = title_of(options, row),
                     .unit = unit,
@@ -329,22 +318,13 @@ void draw(const ScheduleCompareOptions& options, const std::vector<Row>& rows, c
 }
 
 int compare(ScheduleCompareOptions options) {
-  const std::array<std::string_view, 2> suffixes = {".csv", ".json"};
-  if (options.output) {
-    require_suffix("-o", *options.output, suffixes);
-    require_writable("-o", *options.output);
-  }
-  if (options.timeline) require_writable("--timeline", *options.timeline);
-  if (options.html) {
-    plan::require_page("--html");
-    require_writable("--html", *options.html);
-  }
+  constexpr std::array<std::string_view, 2> suffixes = {".csv", ".json"};
+  if (options.output) require_suffix("-o", *options.output, suffixes);
+  if (options.html) plan::require_page("--html");
   const std::array outputs = {OutputFile{"-o", options.output},
                               OutputFile{"--timeline", options.timeline, ".svg"},
                               OutputFile{"--html", options.html, ".html"}};
-  std::vector<std::filesystem::path> inputs(options.plugins.begin(), options.plugins.end());
-  for (const std::filesystem::path& file : options.costs.files()) inputs.push_back(file);
-  check_outputs(outputs, inputs);
+  require_outputs(outputs, options.costs.inputs(options.plugins));
   plan::load_plugins_for(options.plugins, options.names, "--plugin");
   require_known_options(options);
   require_one_or_each("--memory-limit", options.memory_limits.size(), options.workers);
@@ -391,9 +371,10 @@ void add_schedule_compare(CLI::App& schedule, Action& action) {
       *command, options->schedule_options,
       "Option of those schedules that have it, as `schedule list --long` shows them; may be repeated");
   add_memory_options(*command, options->memory_limits, options->recompute);
-  command->add_flag("--per-share,!--per-stage", options->per_share,
-                    "Whether durations and stashes are those of 1/W of the model (the default), so that all "
-                    "schedules do the same work, or those of a stage");
+  command->add_flag(
+      "--per-share,!--per-stage", options->per_share,
+      "Durations and stashes are of 1/W of the model (the default), so that all schedules do the "
+      "same work, or of a stage");
   options->tensor.add_to(*command);
   options->costs.add_to(*command, "1 for each pass");
   options->costs.add_bytes_to(*command);

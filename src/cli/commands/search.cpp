@@ -2,11 +2,8 @@
 #include "starpipe/plan/search/search.hpp"
 
 #include <algorithm>
-#include <array>
 #include <chrono>
-#include <cmath>
 #include <cstdint>
-#include <filesystem>
 #include <limits>
 #include <memory>
 
@@ -113,7 +110,7 @@ plan::SearchRequest read_request(const SearchCommand& options, std::string& unit
   if (options.stash.size() != 1 && options.stash.size() != index(stages)) {
     throw InputError(fmt::format("--stash: {} sizes for {} {}; give one for all, or one for each",
                                  options.stash.size(), stages,
-                                 request.chunks ? "stages" : "shares of the model, one a worker"));
+                                 request.chunks ? "stages" : "shares of the model, one for each worker"));
   }
   request.stash.assign(options.stash.begin(), options.stash.end());
   const plan::StageSizes sent = request.costs.sizes.front();  // of --bytes
@@ -132,7 +129,7 @@ std::string verdict(const plan::SearchResult& result, const std::string& unit, b
                                                   bytes_text(static_cast<std::uint64_t>(max)))
                                     : "";
   return fmt::format(
-      "\nlayout {}, {} a worker{}; no schedule ends before {:.6g}{}: this one is {:.2f} % above\n",
+      "\nlayout {}, {} per worker{}; no schedule ends before {:.6g}{}: this one is {:.2f} % above\n",
       plan::to_string(result.layout), counted_text(result.chunks, "chunk"), peak,
       result.lower_bound * shown.factor(), blank_and(shown.name()), above);
 }
@@ -152,12 +149,7 @@ void warn_of_unused(const std::vector<std::string>& plugins, const plan::SearchR
 }
 
 int search(const SearchCommand& options) {
-  options.result.check();
-  std::vector<std::filesystem::path> inputs(options.plugins.begin(), options.plugins.end());
-  for (const std::filesystem::path& file : options.costs.files()) inputs.push_back(file);
-  const std::array outputs = {OutputFile{"-o", options.result.file()},
-                              OutputFile{"--html", options.result.html()}};
-  check_outputs(outputs, inputs);
+  options.result.check(options.costs.inputs(options.plugins));
   load_plugins(options.plugins);  // their schedules are among those that the search starts from
   std::string unit;
   const plan::SearchRequest request = read_request(options, unit);
@@ -202,7 +194,7 @@ void add_search(CLI::App& app, Action& action) {
       ->add_option(
           "--chunks", options->request.chunks,
           "Stages on each worker. Without this option the search tries several numbers; then durations and "
-          "sizes are those of 1/W of the model, and are divided by the number of stages on a worker")
+          "sizes are of 1/W of the model, and are divided by the number of stages on a worker")
       ->type_name("C")
       ->transform(whole_number(1, plan::size_limits::search_chunks));
   command

@@ -2,9 +2,7 @@
 #include "starpipe/plan/simulate/simulate.hpp"
 
 #include <algorithm>
-#include <array>
 #include <cstdint>
-#include <filesystem>
 #include <memory>
 #include <optional>
 #include <string_view>
@@ -48,7 +46,7 @@ struct SimulateOptions {
   ResultOptions result;
 };
 
-/// Whether the partition was chosen by measured times of a chain's units, so that the stages have times.
+/// True if the partition was chosen by measured times of a chain's units, so that the stages have times.
 bool has_measured_times(const std::optional<runtime::PartitionChoice>& partition,
                         const runtime::Experiment& experiment) {
   return partition && experiment.network.graph.is_chain();
@@ -71,7 +69,7 @@ std::string default_unit(const runtime::Config& config,
   return config.runtime.emulate || has_measured_times(partition, experiment) ? "s" : "";
 }
 
-/// `policy`: a line about the policy, or nothing.
+/// `policy`: a line about the policy, or empty.
 std::string summary(std::string_view times, std::string_view policy,
                     const std::optional<runtime::PartitionChoice>& partition,
                     const runtime::Experiment& experiment, const plan::PredictedRun& run,
@@ -126,8 +124,8 @@ std::string summary(std::string_view times, std::string_view policy,
          fmt::format("{:<31}at least {}\n", "any order on these workers", with_unit(bound));
 }
 
-/// With runtime.emulate its times; else, with a partition by measured times, these; else times in proportion
-/// to FLOPs. All without recomputation.
+/// Returns the times of runtime.emulate; else the measured times of a partition; else times in proportion to
+/// FLOPs. All are without recomputation.
 plan::Costs default_costs(const runtime::Config& config,
                           const std::optional<runtime::PartitionChoice>& partition,
                           const runtime::Experiment& experiment) {
@@ -154,7 +152,7 @@ void apply(const SimulateOptions& options, plan::Costs& costs, std::string& unit
   costs.durations = plan::costs_of_stages(of_shares, schedule.workers(), schedule.stages()).durations;
 }
 
-/// What --ranks says. Throws InputError where it would change nothing.
+/// Returns the workers of each of the ranks of --ranks. Throws InputError if --ranks would change nothing.
 int workers_of_rank(int ranks, const plan::Costs& costs, int workers) {
   if (!costs.links.takes_time() || !costs.prefetch)
     throw InputError("--ranks: changes nothing without prefetch or where transfers take no time");
@@ -164,21 +162,14 @@ int workers_of_rank(int ranks, const plan::Costs& costs, int workers) {
 }
 
 int simulate(const SimulateOptions& options) {
-  if (options.per_share && !options.costs.gives_durations()) {
-    throw InputError("--per-share: applies to the times of --durations; the model gives those of its stages");
-  }
-  options.result.check();
-  if (options.timeline) require_writable("--timeline", *options.timeline);
-  if (options.trace) require_writable("--trace", *options.trace);
+  if (options.per_share && !options.costs.gives_durations())
+    throw InputError(
+        "--per-share: applies to the times of --durations; the model gives the times of its stages");
   ConfigOptions configured = options.config;
   if (options.workers) configured.set("schedule.workers", std::to_string(*options.workers), "--workers");
   runtime::Config config = configured.load();
-  const std::array outputs = {
-      OutputFile{"-o", options.result.file()}, OutputFile{"--html", options.result.html()},
-      OutputFile{"--timeline", options.timeline, ".svg"}, OutputFile{"--trace", options.trace, ".json"}};
-  std::vector<std::filesystem::path> inputs = inputs_of(config);
-  for (const std::filesystem::path& file : options.costs.files()) inputs.push_back(file);
-  check_outputs(outputs, inputs);
+  options.result.check(options.costs.inputs(inputs_of(config)),
+                       {{"--timeline", options.timeline, ".svg"}, {"--trace", options.trace, ".json"}});
   const std::string policy = runtime::describe_other_policy(config);
   const std::optional<runtime::PartitionChoice> partition = runtime::choose_partition(config);
   if (partition) config = runtime::with_partition(std::move(config), *partition);
@@ -195,9 +186,7 @@ int simulate(const SimulateOptions& options) {
       runtime::memory_need_of(config, experiment, costs, timeline);
   const plan::PredictedRun run{experiment.schedule,  costs, timeline, unit, experiment.reordering,
                                experiment.discipline};
-  if (options.timeline) {
-    write_file("--timeline", *options.timeline, plan::predicted_svg(run));
-  }
+  if (options.timeline) write_file("--timeline", *options.timeline, plan::predicted_svg(run));
   if (options.trace) write_file("--trace", *options.trace, plan::predicted_trace(run));
   const std::string_view times = source_of_times(options, config, partition, experiment);
   if (!options.result.is_text() && !policy.empty()) print_message("starpipe: " + policy);
@@ -233,7 +222,7 @@ void add_simulate(CLI::App& app, Action& action) {
                         "runtime.emulate.comm, else 0");
   options->costs.add_no_prefetch_to(*command);
   command->add_flag("--per-share", options->per_share,
-                    "The times of --durations are those of 1/W of the model, whatever the number of stages");
+                    "The times of --durations are of 1/W of the model, whatever the number of stages");
   options->result.add_to(*command);
   command->add_option("--timeline", options->timeline, "Also draw the run as an SVG image")
       ->type_name("FILE.svg");

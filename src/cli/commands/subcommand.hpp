@@ -30,6 +30,9 @@ struct Subcommand {
 /// Registers a subcommand before main() begins. Returns true, so that it can initialise a constant.
 bool register_subcommand(Subcommand subcommand);
 
+/// Adds `schedule compare` to `schedule`, which is a subcommand of its own with subcommands below it.
+void add_schedule_compare(CLI::App& schedule, Action& action);
+
 /// Adds all registered subcommands to `app`, in the order of their positions. The result does the work of the
 /// one that the parsed command line chooses.
 Action add_subcommands(CLI::App& app);
@@ -37,8 +40,8 @@ Action add_subcommands(CLI::App& app);
 /// What the subcommand that the parsed command line chooses does under a launcher.
 Ranks ranks_of(const CLI::App& app);
 
-/// Whether this process prints help and bad input: not on ranks other than 0 of a subcommand that the parsed
-/// command line chooses and whose ranks work together, since rank 0 prints the same.
+/// True if this process prints help and bad input. False on ranks other than 0 of a subcommand whose ranks
+/// work together: rank 0 prints the same.
 bool prints_usage(const CLI::App& app);
 
 }  // namespace starpipe::cli

@@ -8,8 +8,6 @@
 #include <set>
 #include <sstream>
 #include <string>
-#include <string_view>
-#include <utility>
 #include <vector>
 
 #include <fmt/format.h>
@@ -23,9 +21,8 @@
 #include "cli/options/common_options.hpp"
 #include "cli/options/config_options.hpp"
 #include "cli/study/run_folder.hpp"
-#include "cli/study/study_results.hpp"
+#include "cli/study/run_study.hpp"
 #include "cli/study/study_runs.hpp"
-#include "cli/study/study_sweep.hpp"
 #include "runtime/report/report.hpp"
 #include "starpipe/base/error.hpp"
 #include "starpipe/plan/registry/plugin.hpp"
@@ -36,7 +33,7 @@ namespace {
 
 constexpr std::size_t max_printed_rows = 60;
 
-struct SweepCommand {
+struct SweepOptions {
   std::string study;
   std::string folder;
   int jobs = 1;
@@ -67,8 +64,8 @@ std::string find_mpiexec() {
 }
 
 /// `all`: the runs of the study.
-SweepOptions options_of(const SweepCommand& command, const std::vector<StudyRun>& all) {
-  SweepOptions options{.folder = command.folder, .jobs = command.jobs, .retry = command.retry};
+StudyOptions options_of(const SweepOptions& command, const std::vector<StudyRun>& all) {
+  StudyOptions options{.folder = command.folder, .jobs = command.jobs, .retry = command.retry};
   const bool several_ranks = std::ranges::any_of(all, [](const StudyRun& run) { return run.ranks > 1; });
   if (command.launcher) {
     if (!several_ranks) throw InputError("--launcher: no run of the study is on several ranks");
@@ -101,7 +98,7 @@ void write_tables(const std::vector<nlohmann::ordered_json>& rows, const std::fi
   write_file("-o", folder / "results.jsonl", rows_jsonl(rows));
 }
 
-std::string summary(const SweepCounts& counts, std::size_t runs, const std::filesystem::path& folder) {
+std::string summary(const StudyCounts& counts, std::size_t runs, const std::filesystem::path& folder) {
   std::string text = fmt::format("{}: {} done", counted_text(static_cast<std::int64_t>(runs), "run"),
                                  counts.done_before + counts.done);
   if (counts.done_before > 0) text += fmt::format(" ({} before)", counts.done_before);
@@ -138,7 +135,7 @@ std::string failures(const std::vector<StudyRun>& runs, const std::filesystem::p
   return text;
 }
 
-int print_commands(const Study& study, const std::vector<StudyRun>& runs, const SweepOptions& options) {
+int print_commands(const Study& study, const std::vector<StudyRun>& runs, const StudyOptions& options) {
   std::string text;
   for (const StudyRun& run : runs) {
     if (read_outcome(folder_of(run, options.folder)).state == RunState::done) continue;
@@ -194,7 +191,7 @@ class RunChecks {
   std::set<std::vector<std::string>> parsed_;
 };
 
-int sweep(const SweepCommand& command) {
+int sweep(const SweepOptions& command) {
   const Study study = read_study(command.study);
   RunChecks checks(study);
   const std::vector<StudyRun> all =
@@ -205,12 +202,12 @@ int sweep(const SweepCommand& command) {
     return 0;
   }
   const std::vector<StudyRun> runs = command.block ? runs_of_block(*command.block, all) : all;
-  const SweepOptions options = options_of(command, all);
+  const StudyOptions options = options_of(command, all);
   if (command.print) return print_commands(study, runs, options);
   take_folder(options.folder);
-  SweepCounts counts;
+  StudyCounts counts;
   if (!command.collect) {
-    counts = run_sweep(study, runs, options);
+    counts = run_study(study, runs, options);
   } else {
     for (const StudyRun& run : runs) {
       const RunState state = read_outcome(folder_of(run, options.folder)).state;
@@ -228,7 +225,7 @@ int sweep(const SweepCommand& command) {
 void add_sweep(CLI::App& app, Action& action) {
   CLI::App* const command = app.add_subcommand(
       "sweep", "Run a study: many runs of train, simulate, compare or sim, and one table of all");
-  const auto options = std::make_shared<SweepCommand>();
+  const auto options = std::make_shared<SweepOptions>();
   command->add_option("study", options->study, "The study: a base configuration, and what varies")
       ->required()
       ->type_name("STUDY.yaml");

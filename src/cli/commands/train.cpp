@@ -7,12 +7,12 @@
 
 #include <fmt/format.h>
 
-#include "cli/commands/subcommand.hpp"
-#include "cli/options/config_options.hpp"
-#include "cli/options/common_options.hpp"
-#include "starpipe/base/error.hpp"
 #include "base/files.hpp"
+#include "cli/commands/subcommand.hpp"
+#include "cli/options/common_options.hpp"
+#include "cli/options/config_options.hpp"
 #include "plan/drawing/page.hpp"
+#include "starpipe/base/error.hpp"
 
 namespace starpipe::cli {
 namespace {

@@ -3,10 +3,7 @@
 
 #include <algorithm>
 #include <array>
-#include <initializer_list>
-#include <set>
 #include <string>
-#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -21,41 +18,59 @@ namespace starpipe::cli {
 namespace {
 
 using runtime::Cluster;
+using Value = const YamlValue&;
+using ClusterKey = MapKey<Cluster>;
 
 constexpr int max_gpus = 8;  // of a node: StarPU is built for as many
 
 constexpr std::array host_link_keys = {
-    MapKey<Cluster>{"latency",
-                    [](const YamlValue& value, Cluster& cluster) { cluster.host_link.alpha = value.time(); }},
-    MapKey<Cluster>{"bandwidth",
-                    [](const YamlValue& value, Cluster& cluster) {
-                      const Bandwidth bandwidth = value.bandwidth();
-                      if (!bandwidth.has_unit) value.expected("a bandwidth such as 25GB/s");
-                      cluster.host_link.beta = 1 / bandwidth.value;
-                    }},
-    MapKey<Cluster>{"workers", [](const YamlValue& value, Cluster& cluster) {
-                      cluster.gpus_per_host_link = value.whole<int>(1, max_gpus);
-                    }}};
+    ClusterKey{"latency", [](Value value, Cluster& cluster) { cluster.host_link.alpha = value.time(); },
+               /*required=*/true},
+    ClusterKey{"bandwidth",
+               [](Value value, Cluster& cluster) {
+                 const Quantity bandwidth = value.bandwidth();
+                 if (!bandwidth.has_unit) value.expected("a bandwidth such as 25GB/s");
+                 cluster.host_link.beta = 1 / bandwidth.value;
+               },
+               /*required=*/true},
+    ClusterKey{"workers", [](Value value, Cluster& cluster) {
+                 cluster.gpus_per_host_link = value.whole<int>(1, max_gpus);
+               }}};
 
-void require_keys(const YamlValue& value, const std::set<std::string>& seen,
-                  std::initializer_list<const char*> keys) {
-  for (const char* key : keys) {
-    if (!seen.contains(key)) value.fail(fmt::format("{} is missing", key));
+void read_devices(Value value, Cluster& cluster) {
+  if (!value.node().IsSequence()) {
+    cluster.devices = {value.word()};
+    return;
   }
+  if (value.node().size() == 0) value.expected("a word, or a list of words");
+  cluster.devices.clear();
+  for (const YamlValue& item : value.items("a list of words")) cluster.devices.push_back(item.word());
 }
 
-plan::Links links_of(const YamlValue& value, const std::string& file) {
-  LinksFile read = read_levels(value, file);
+void read_cluster_links(Value value, Cluster& cluster) {
+  LinksFile read = read_levels(value, cluster.file.string());
   if (!read.in_seconds) value.fail("latencies and bandwidths need units");
   for (const plan::LinkLevel& level : read.links.levels()) {
     if (level.sharing == plan::Sharing::in_order)
       value.fail("sharing: in-order: SimGrid shares ports fairly or not at all");
   }
-  return std::move(read.links);
+  cluster.links = std::move(read.links);
 }
 
-// Whether the GPUs of a node are a group of some level. The last level has one group, of all workers. A
-// single GPU is a member of the first one.
+constexpr std::array cluster_keys = {
+    ClusterKey{"gpus_per_node",
+               [](Value value, Cluster& cluster) { cluster.gpus_per_node = value.whole<int>(1, max_gpus); },
+               /*required=*/true},
+    ClusterKey{"gpu_memory", [](Value value, Cluster& cluster) { cluster.gpu_memory = value.bytes(); },
+               /*required=*/true},
+    ClusterKey{"device", read_devices},
+    ClusterKey{"host_link",
+               [](Value value, Cluster& cluster) { read_map<Cluster>(value, host_link_keys, cluster); },
+               /*required=*/true},
+    ClusterKey{"levels", read_cluster_links, /*required=*/true}};
+
+/// True if the GPUs of a node are a group of some level. The last level has one group, of all workers. A
+/// single GPU is a member of the first one.
 bool has_level_of_nodes(const Cluster& cluster) {
   const auto& levels = cluster.links.levels();
   return levels.size() == 1 || cluster.gpus_per_node == 1 ||
@@ -63,41 +78,12 @@ bool has_level_of_nodes(const Cluster& cluster) {
              levels, [&](const plan::LinkLevel& level) { return level.workers == cluster.gpus_per_node; });
 }
 
-std::vector<std::string> words_of(const YamlValue& value) {
-  if (!value.node().IsSequence()) return {value.word()};
-  if (value.node().size() == 0) value.expected("a word, or a list of words");
-  std::vector<std::string> words;
-  for (const YAML::Node& item : value.node()) words.push_back(YamlValue(item, value.label()).word());
-  return words;
-}
-
 }  // namespace
 
 Cluster read_cluster(const std::filesystem::path& file, std::optional<plan::Sharing> sharing) {
-  const std::string name = file.string();
-  const YamlValue root = YamlValue::in_file(load_yaml(file), name);
-  constexpr std::array<std::string_view, 5> keys = {"gpus_per_node", "gpu_memory", "device", "host_link",
-                                                    "levels"};
+  const YamlValue root = YamlValue::in_file(load_yaml(file), file.string());
   Cluster cluster{.file = file};
-  const auto seen = read_map(root, keys, [&](std::size_t key, const YamlValue& value) {
-    switch (key) {
-      case 0:
-        cluster.gpus_per_node = value.whole<int>(1, max_gpus);
-        break;
-      case 1:
-        cluster.gpu_memory = value.bytes();
-        break;
-      case 2:
-        cluster.devices = words_of(value);
-        break;
-      case 3:
-        require_keys(value, read_map<Cluster>(value, host_link_keys, cluster), {"latency", "bandwidth"});
-        break;
-      default:
-        cluster.links = links_of(value, name);
-    }
-  });
-  require_keys(root, seen, {"gpus_per_node", "gpu_memory", "host_link", "levels"});
+  read_map<Cluster>(root, cluster_keys, cluster);
   if (cluster.gpus_per_node % cluster.gpus_per_host_link != 0) {
     root.fail(fmt::format("host_link: workers: {} GPUs are not groups of {}", cluster.gpus_per_node,
                           cluster.gpus_per_host_link));

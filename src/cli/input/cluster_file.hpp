@@ -12,19 +12,18 @@
 
 namespace starpipe::cli {
 
-/// Reads the description of a cluster (docs/simulated-clusters.md has the format). Strict: throws InputError,
-/// naming file and line, for a key that is unknown or missing, and for a value that cannot be. `sharing`: of
-/// all levels, in place of what the file says.
+/// Reads the description of a cluster (docs/simulated-clusters.md has the format). `sharing`, of all levels,
+/// replaces the file's. Throws InputError, naming file and line, for a key that is unknown or missing, and
+/// for an impossible value.
 runtime::Cluster read_cluster(const std::filesystem::path& file,
                               std::optional<plan::Sharing> sharing = std::nullopt);
 
-// What `starpipe sim` hands to the engine on SimGrid.
-
-/// A simulated run. Each rank reads it from a file and so runs the same configuration.
+/// A simulated run, as `starpipe sim` hands it to the engine on SimGrid. Each rank reads it from a file and
+/// so runs the same configuration.
 struct SimulatedRequest {
   std::filesystem::path config;          ///< a whole configuration, with `runtime.emulate`
   std::filesystem::path cluster;         ///< the file of --cluster
-  std::optional<plan::Sharing> sharing;  ///< of all of the cluster's levels, in place of what the file says
+  std::optional<plan::Sharing> sharing;  ///< of all levels of the cluster, in place of the file's
   int steps = 1;
   std::filesystem::path result;  ///< what rank 0 writes
 };
@@ -34,7 +33,7 @@ nlohmann::json to_json(const SimulatedRequest& request);
 SimulatedRequest simulated_request(const nlohmann::json& json);
 
 /// The configuration of the request on its cluster: transfers take the cluster's links, also where schedules
-/// are made for times. Plug-ins of the configuration must be loaded; the ranks' has none.
+/// are made for times. Its plug-ins must have been loaded; the configuration of ranks names none.
 runtime::Config configuration_of(const SimulatedRequest& request);
 
 }  // namespace starpipe::cli

@@ -5,7 +5,6 @@
 #include <cstdint>
 #include <map>
 #include <numeric>
-#include <optional>
 #include <set>
 #include <string_view>
 
@@ -29,7 +28,7 @@ using runtime::Config;
 using runtime::ConfigKey;
 using runtime::ValueType;
 
-/// A value of a key's type, one of a list's.
+/// Reads a value of a key's type, or an item of a list.
 json read_one(const YamlValue& value, const ValueType& type) {
   using Kind = ValueType::Kind;
   switch (type.kind) {
@@ -55,7 +54,7 @@ json read_one(const YamlValue& value, const ValueType& type) {
 /// The values that a list key accepts, for messages.
 std::string expected_list(const ValueType& type) {
   if (type.kind == ValueType::Kind::whole) return "a list of integers such as [0, 1]";
-  if (type.kind == ValueType::Kind::time) return "a time such as 2ms, or one a stage";
+  if (type.kind == ValueType::Kind::time) return "a time such as 2ms, or one for each stage";
   if (type.kind == ValueType::Kind::bytes) return "a number of bytes such as 16MiB, or a list of them";
   if (type.words.empty()) return "a word, or a list of words";
   return fmt::format("one of {}, or a list of them", fmt::join(type.words, ", "));
@@ -86,7 +85,7 @@ json read(const YamlValue& value, const ValueType& type) {
     value.expected(expected_list(type));
   }
   json list = json::array();
-  for (const YAML::Node& item : value.node()) list.push_back(read_one(YamlValue(item, value.label()), type));
+  for (const YamlValue& item : value.items("a list")) list.push_back(read_one(item, type));
   return list;
 }
 
@@ -100,7 +99,7 @@ void refuse_other_limit(const ConfigKey& key, const YamlValue& value) {
   }
   if (key.type.kind != ValueType::Kind::bytes) return;
   if (node.IsSequence()) {
-    for (const YAML::Node& item : node) refuse_other_limit(key, YamlValue(item, value.label()));
+    for (const YamlValue& item : value.items("a list")) refuse_other_limit(key, item);
   } else if (value.bytes() < key.type.min) {
     value.fail(fmt::format("must be at least {}, got {} bytes (schedule.memory_limit counts stashes)",
                            bytes_text(key.type.min), value.bytes()));
@@ -249,7 +248,7 @@ class Given {
     }
   }
 
-  /// Whether setting `by` makes the file's value of `key` obsolete: the keys exclude each other, or `key` has
+  /// True if setting `by` makes the file's value of `key` obsolete: the keys exclude each other, or `key` has
   /// another default when `by` is set.
   static bool is_replaced(const ConfigKey& key, const ConfigKey& by) {
     const auto names = [](const runtime::Condition& condition, const ConfigKey& named) {
@@ -276,7 +275,7 @@ class Given {
   std::set<std::string> overridden_;
 };
 
-/// When an option names another schedule, the file's plug-ins that do not have it are ignored.
+/// Ignores the file's plug-ins that do not have the schedule of --set.
 void drop_plugins(const Given& given, runtime::ScheduleConfig& schedule) {
   if (!given.is_overridden("schedule.name") || given.is_overridden("schedule.plugin")) return;
   for (const std::string& file : plan::load_plugins_without(schedule.plugins, schedule.name)) {

@@ -5,6 +5,7 @@
 #include <array>
 #include <cmath>
 #include <functional>
+#include <optional>
 #include <set>
 #include <utility>
 
@@ -26,70 +27,71 @@ namespace {
 struct FileUnit {
   plan::UnitCosts costs;
   int count = 1;
-  std::vector<std::string> devices = {};
+  std::array<std::optional<plan::Durations>, runtime::device_kinds.size()> on_devices = {};
+
+  [[nodiscard]] std::vector<std::string> devices() const {
+    std::vector<std::string> names;
+    for (std::size_t kind = 0; kind < on_devices.size(); ++kind) {
+      if (on_devices[kind]) names.emplace_back(runtime::device_kinds[kind]);
+    }
+    return names;
+  }
 };
 
 using Value = const YamlValue&;
+using UnitKey = MapKey<FileUnit>;
 
-void read_spread(Value value, FileUnit& /*unit*/) {
-  if (!value.node().IsMap()) value.expected("a map of F, B and W");
+constexpr UnitKey spread = {"spread", [](Value value, FileUnit& /*unit*/) {
+                              if (!value.node().IsMap()) value.expected("a map of F, B and W");
+                            }};
+plan::Durations& times_of(FileUnit& unit) { return unit.costs.time; }
+constexpr std::array time_keys = {time_key<0, FileUnit, times_of>, time_key<1, FileUnit, times_of>,
+                                  time_key<2, FileUnit, times_of>, spread};
+
+bool has_times(const std::set<std::string>& seen) {
+  return std::ranges::any_of(
+      plan::pass_times, [&](const plan::PassTime& pass) { return seen.contains(std::string(pass.name)); });
 }
 
-// Reads the times on one kind of device, an index of device_kinds.
+/// The times on one kind of device, an index of device_kinds.
 template <std::size_t kind>
-void read_device(Value value, FileUnit& unit);
+constexpr UnitKey device_key = {runtime::device_kinds[kind], [](Value value, FileUnit& unit) {
+                                  FileUnit times;
+                                  if (!has_times(read_map<FileUnit>(value, time_keys, times)))
+                                    value.fail("a time is missing (F, B or W)");
+                                  unit.on_devices[kind] = times.costs.time;
+                                }};
 
-plan::Durations& times_of(FileUnit& unit) { return unit.costs.time; }
-using Key = MapKey<FileUnit>;
-template <std::size_t pass>
-constexpr Key unit_time = time_key<pass, FileUnit, times_of>;
-constexpr std::array keys = {
-    Key{runtime::device_kinds[0], read_device<0>},
-    Key{runtime::device_kinds[1], read_device<1>},
-    Key{"name", [](Value v, FileUnit& u) { u.costs.name = v.word(); }},
-    Key{"count", [](Value v, FileUnit& u) { u.count = v.whole<int>(1, plan::size_limits::units); }},
-    unit_time<0>,
-    unit_time<1>,
-    unit_time<2>,
-    Key{"weights", [](Value v, FileUnit& u) { u.costs.sizes.weights = v.bytes(); }},
-    Key{"master", [](Value v, FileUnit& u) { u.costs.sizes.master = v.bytes(); }},
-    Key{"activation", [](Value v, FileUnit& u) { u.costs.sizes.activation = v.bytes(); }},
-    Key{"gradient", [](Value v, FileUnit& u) { u.costs.sizes.gradient = v.bytes(); }},
-    Key{"stash", [](Value v, FileUnit& u) { u.costs.sizes.stash = v.bytes(); }},
-    Key{"gradient_stash", [](Value v, FileUnit& u) { u.costs.sizes.gradient_stash = v.bytes(); }},
-    Key{"spread", read_spread},
+constexpr std::array unit_keys = {
+    device_key<0>,
+    device_key<1>,
+    UnitKey{"name", [](Value v, FileUnit& u) { u.costs.name = v.word(); }},
+    UnitKey{"count", [](Value v, FileUnit& u) { u.count = v.whole<int>(1, plan::size_limits::units); }},
+    time_keys[0],
+    time_keys[1],
+    time_keys[2],
+    UnitKey{"weights", [](Value v, FileUnit& u) { u.costs.sizes.weights = v.bytes(); }},
+    UnitKey{"master", [](Value v, FileUnit& u) { u.costs.sizes.master = v.bytes(); }},
+    UnitKey{"activation", [](Value v, FileUnit& u) { u.costs.sizes.activation = v.bytes(); }},
+    UnitKey{"gradient", [](Value v, FileUnit& u) { u.costs.sizes.gradient = v.bytes(); }},
+    UnitKey{"stash", [](Value v, FileUnit& u) { u.costs.sizes.stash = v.bytes(); }},
+    UnitKey{"gradient_stash", [](Value v, FileUnit& u) { u.costs.sizes.gradient_stash = v.bytes(); }},
+    spread,
 };
 
-bool is_time(std::string_view name) {
-  return std::ranges::find(plan::pass_times, name, &plan::PassTime::name) != plan::pass_times.end();
-}
-
-template <std::size_t kind>
-void read_device(Value value, FileUnit& unit) {
-  static constexpr std::array of_device = {unit_time<0>, unit_time<1>, unit_time<2>,
-                                           Key{"spread", read_spread}};
-  FileUnit times;
-  const auto seen = read_map<FileUnit>(value, of_device, times);
-  if (std::ranges::none_of(seen, is_time)) value.fail("a time is missing (F, B or W)");
-  unit.devices.emplace_back(runtime::device_kinds[kind]);
-  unit.costs.others.push_back(times.costs.time);
-}
-
-FileUnit read_unit(const YAML::Node& map, const std::string& file, std::size_t number) {
-  const YamlValue value(map, position_of(file, map), fmt::format("layers[{}]", number));
+FileUnit read_unit(const YamlValue& value) {
   FileUnit unit;
-  const std::set<std::string> seen = read_map<FileUnit>(value, keys, unit);
-  const bool has_times = std::ranges::any_of(seen, is_time);
-  if (!has_times && unit.devices.empty()) value.fail("a time is missing (F, B or W)");
-  if (has_times && !unit.devices.empty()) {
-    value.fail(fmt::format("give F, B and W either directly or under {}", fmt::join(unit.devices, " and ")));
+  const std::set<std::string> seen = read_map<FileUnit>(value, unit_keys, unit);
+  const std::vector<std::string> devices = unit.devices();
+  if (!has_times(seen) && devices.empty()) value.fail("a time is missing (F, B or W)");
+  if (has_times(seen) && !devices.empty()) {
+    value.fail(fmt::format("give F, B and W either directly or under {}", fmt::join(devices, " and ")));
   }
-  // Devices go in the order of device_kinds; the times of the first go to `time`.
-  if (unit.devices.size() == 2 && unit.devices.front() == runtime::device_kinds.back()) {
-    std::ranges::reverse(unit.devices);
-    std::ranges::reverse(unit.costs.others);
+  // The times of the first kind of device go to `time`.
+  for (const std::optional<plan::Durations>& times : unit.on_devices) {
+    if (times) unit.costs.others.push_back(*times);
   }
-  if (!unit.devices.empty()) {
+  if (!devices.empty()) {
     unit.costs.time = unit.costs.others.front();
     unit.costs.others.erase(unit.costs.others.begin());
   }
@@ -102,20 +104,18 @@ constexpr std::array shared_keys = {
     SharedKey{"name", [](Value v, plan::SharedUnits& set) { set.name = v.word(); }},
     SharedKey{"units",
               [](Value v, plan::SharedUnits& set) {
-                if (!v.node().IsSequence()) v.expected("a list of units such as [0, 5]");
-                for (const YAML::Node& item : v.node())
-                  set.units.push_back(YamlValue(item, v.label()).whole<int>(0));
-              }},
-    SharedKey{"weights", [](Value v, plan::SharedUnits& set) { set.weights = v.bytes(); }},
+                for (const YamlValue& item : v.items("a list of units such as [0, 5]"))
+                  set.units.push_back(item.whole<int>(0));
+              },
+              /*required=*/true},
+    SharedKey{"weights", [](Value v, plan::SharedUnits& set) { set.weights = v.bytes(); }, /*required=*/true},
     SharedKey{"master", [](Value v, plan::SharedUnits& set) { set.master = v.bytes(); }},
 };
 
-plan::SharedUnits read_shared_set(Value value, std::size_t units) {
+/// `units`: how many there are in the profile.
+plan::SharedUnits read_shared(const YamlValue& value, std::size_t units) {
   plan::SharedUnits set;
-  const std::set<std::string> seen = read_map<plan::SharedUnits>(value, shared_keys, set);
-  for (const char* key : {"units", "weights"}) {
-    if (!seen.contains(key)) value.fail(fmt::format("{} is missing", key));
-  }
+  read_map<plan::SharedUnits>(value, shared_keys, set);
   if (set.units.empty()) value.fail("units: the list is empty");
   if (std::ranges::adjacent_find(set.units, std::greater_equal<>()) != set.units.end())
     value.fail(fmt::format("units: [{}] does not ascend", fmt::join(set.units, ", ")));
@@ -124,47 +124,32 @@ plan::SharedUnits read_shared_set(Value value, std::size_t units) {
   return set;
 }
 
-std::vector<plan::SharedUnits> read_shared(const YAML::Node& list, const std::string& file,
-                                           std::size_t units) {
-  if (!list.IsSequence()) YamlValue(list, file + ": shared").expected("a list of shared weights");
-  std::vector<plan::SharedUnits> shared;
-  for (std::size_t k = 0; k < list.size(); ++k) {
-    const YamlValue value(list[k], position_of(file, list[k]), fmt::format("shared[{}]", k));
-    shared.push_back(read_shared_set(value, units));
-  }
-  return shared;
-}
-
 }  // namespace
 
 plan::Profile read_profile(const std::filesystem::path& file) {
-  const YAML::Node root = load_yaml(file);
   const std::string name = file.string();
+  const YamlValue top = YamlValue::in_file(load_yaml(file), name);
+  if (!top.node().IsMap()) top.expected("a map with layers");
   std::array<YAML::Node, 2> lists;
   constexpr std::array<std::string_view, 2> top_keys = {"layers", "shared"};
-  const YamlValue top = YamlValue::in_file(root, name);
-  if (!root.IsMap()) top.expected("a map with layers");
   read_map(top, top_keys,
            [&lists](std::size_t key, const YamlValue& value) { lists[key].reset(value.node()); });
-  const auto& [list, shared] = lists;
-  const YamlValue layers(list, name + ": layers");
-  if (!list.IsSequence()) layers.expected("a list of layers");
-  if (list.size() == 0) layers.fail("the list is empty");
+  const auto& [layers, shared] = lists;
+  if (layers.IsSequence() && layers.size() == 0) top.fail("layers: the list is empty");
   plan::Profile profile;
-  std::vector<plan::UnitCosts>& units = profile.units;
-  for (std::size_t i = 0; i < list.size(); ++i) {
-    const FileUnit unit = read_unit(list[i], name, i);
-    if (i == 0) profile.devices = unit.devices;
-    if (unit.devices != profile.devices) {
-      throw InputError(fmt::format("{}: layers[{}]: has times for other devices than layers[0]",
-                                   position_of(name, list[i]), i));
-    }
-    units.insert(units.end(), index(unit.count), unit.costs);
-    if (units.size() > plan::size_limits::units) {
+  std::optional<std::vector<std::string>> devices;
+  for (const YamlValue& value : top.member("layers", layers).items_in(name, "a list of layers")) {
+    const FileUnit unit = read_unit(value);
+    if (!devices) devices = unit.devices();
+    if (unit.devices() != *devices) value.fail("has times for other devices than layers[0]");
+    profile.units.insert(profile.units.end(), index(unit.count), unit.costs);
+    if (profile.units.size() > plan::size_limits::units)
       throw InputError(fmt::format("{}: more than {} units", name, plan::size_limits::units));
-    }
   }
-  if (shared.IsDefined() && !shared.IsNull()) profile.shared = read_shared(shared, name, units.size());
+  profile.devices = *devices;
+  if (!shared.IsDefined() || shared.IsNull() || (shared.IsSequence() && shared.size() == 0)) return profile;
+  for (const YamlValue& value : top.member("shared", shared).items_in(name, "a list of shared weights"))
+    profile.shared.push_back(read_shared(value, profile.units.size()));
   return profile;
 }
 
@@ -177,6 +162,26 @@ nlohmann::ordered_json times_json(plan::Durations times) {
     seconds = std::round(seconds * 1e9) / 1e9;
   }
   return plan::durations_json(times);
+}
+
+/// Writes a value on one line.
+void emit(YAML::Emitter& out, const nlohmann::ordered_json& value) {
+  if (value.is_string()) {
+    out << value.get<std::string>();
+  } else if (value.is_object()) {
+    out << YAML::Flow << YAML::BeginMap;
+    for (const auto& [key, item] : value.items()) {
+      out << YAML::Key << key << YAML::Value;
+      emit(out, item);
+    }
+    out << YAML::EndMap;
+  } else if (value.is_array()) {
+    out << YAML::Flow << YAML::BeginSeq;
+    for (const auto& item : value) emit(out, item);
+    out << YAML::EndSeq;
+  } else {
+    out << value.dump();  // a number
+  }
 }
 
 }  // namespace
@@ -206,29 +211,6 @@ nlohmann::ordered_json profile_json(const runtime::MeasuredUnits& measured) {
   }
   return json;
 }
-
-namespace {
-
-void emit(YAML::Emitter& out, const nlohmann::ordered_json& value) {
-  if (value.is_string()) {
-    out << value.get<std::string>();
-  } else if (value.is_object()) {
-    out << YAML::Flow << YAML::BeginMap;
-    for (const auto& [key, item] : value.items()) {
-      out << YAML::Key << key << YAML::Value;
-      emit(out, item);
-    }
-    out << YAML::EndMap;
-  } else if (value.is_array()) {
-    out << YAML::Flow << YAML::BeginSeq;
-    for (const auto& item : value) emit(out, item);
-    out << YAML::EndSeq;
-  } else {
-    out << value.dump();  // a number
-  }
-}
-
-}  // namespace
 
 std::string profile_yaml(const runtime::MeasuredUnits& measured) {
   YAML::Emitter out;

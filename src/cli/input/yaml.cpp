@@ -24,6 +24,23 @@ YamlValue YamlValue::in_file(const YAML::Node& node, const std::string& file) {
   return value;
 }
 
+std::vector<YamlValue> YamlValue::items(std::string_view what) const {
+  if (!node_.IsSequence()) expected(what);
+  std::vector<YamlValue> items;
+  for (const YAML::Node& item : node_) items.emplace_back(item, label());
+  return items;
+}
+
+std::vector<YamlValue> YamlValue::items_in(const std::string& file, std::string_view what) const {
+  if (!node_.IsSequence() || node_.size() == 0) expected(what);
+  std::vector<YamlValue> items;
+  for (const YAML::Node& item : node_) {
+    items.emplace_back(item, position_of(file, item),
+                       path_.empty() ? "" : fmt::format("{}[{}]", path_, items.size()));
+  }
+  return items;
+}
+
 void YamlValue::fail(std::string_view message) const {
   throw InputError(fmt::format("{}: {}", label(), message));
 }
@@ -100,7 +117,7 @@ double YamlValue::time() const {
   expected("a time such as 2ms (units: s, ms, us)");
 }
 
-Time YamlValue::time_or_number() const {
+Quantity YamlValue::time_or_number() const {
   if (const auto found = seconds()) return {*found, true};
   std::errc error{};
   if (!node_.IsScalar() || !parse_number<double>(node_.Scalar(), error)) {
@@ -109,7 +126,7 @@ Time YamlValue::time_or_number() const {
   return {number(amounts), false};
 }
 
-Bandwidth YamlValue::bandwidth() const {
+Quantity YamlValue::bandwidth() const {
   constexpr const char* wanted = "a bandwidth such as 25GB/s or 100Gbit/s";
   constexpr Interval max = {.min = 0, .max = amounts.max, .above = true};
   std::errc error{};

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <array>
 #include <cstdint>
 #include <filesystem>
 #include <functional>
@@ -15,22 +14,31 @@
 
 #include <yaml-cpp/yaml.h>
 
-#include "base/numbers.hpp"
 #include "starpipe/base/interval.hpp"
 #include "starpipe/plan/simulate/costs.hpp"
 
 namespace starpipe::cli {
 
-/// A time of at least 0 that a user wrote.
-struct Time {
-  double value = 0;       ///< in seconds when the unit was given
-  bool has_unit = false;  ///< the user wrote s, ms or us
+/// A time of at least 0, or a bandwidth, that a user wrote.
+struct Quantity {
+  double value = 0;       ///< with a unit in seconds or bytes per second, without in units that have no name
+  bool has_unit = false;  ///< the user wrote ms, GB/s or another unit
 };
 
-/// A bandwidth that a user wrote.
-struct Bandwidth {
-  double value = 0;       ///< bytes a second when the unit was given, else bytes in a unit of time
-  bool has_unit = false;  ///< the user wrote GB/s or another unit
+/// The units of several quantities, of which either all or none must have one.
+struct UnitsSeen {
+  bool with = false;
+  bool without = false;
+
+  /// A time of 0 is the same in any unit.
+  void note(const Quantity& read) {
+    if (read.value > 0) (read.has_unit ? with : without) = true;
+  }
+  void note(const UnitsSeen& more) {
+    with |= more.with;
+    without |= more.without;
+  }
+  [[nodiscard]] bool mixed() const { return with && without; }
 };
 
 /// A YAML value that a user wrote. A reader throws InputError when the value is not of its type; the message
@@ -51,6 +59,12 @@ class YamlValue {
   [[nodiscard]] YamlValue member(const std::string& key, const YAML::Node& node) const {
     return {node, position_, path_.empty() ? key : path_ + "." + key};
   }
+  /// The items of this list, with its label. Throws InputError "LABEL: expected WHAT, got VALUE" if it is not
+  /// a list.
+  [[nodiscard]] std::vector<YamlValue> items(std::string_view what) const;
+  /// As `items`, of a list in `file` that must not be empty. Each item has its own line, and its index in its
+  /// path.
+  [[nodiscard]] std::vector<YamlValue> items_in(const std::string& file, std::string_view what) const;
   [[noreturn]] void fail(std::string_view message) const;
   /// As `fail`, about a key of this map.
   [[noreturn]] void fail_at(const YAML::Node& key, std::string_view message) const;
@@ -64,18 +78,18 @@ class YamlValue {
   [[nodiscard]] bool boolean() const;
   /// A number of bytes, with a unit (16MiB) or without.
   [[nodiscard]] std::uint64_t bytes() const;
-  /// Bytes a second with a unit (25GB/s, 100Gbit/s), or bytes in one unit of time, a number of more than 0.
-  [[nodiscard]] Bandwidth bandwidth() const;
+  /// Bytes per second with a unit (25GB/s, 100Gbit/s), or bytes per unit of time, a number of more than 0.
+  [[nodiscard]] Quantity bandwidth() const;
   /// A time with its unit (s, ms, us), in seconds.
   [[nodiscard]] double time() const;
   /// A time with its unit, or a number in a unit without a name.
-  [[nodiscard]] Time time_or_number() const;
+  [[nodiscard]] Quantity time_or_number() const;
   /// Text that is not empty.
   [[nodiscard]] std::string word() const;
   [[nodiscard]] std::string one_of(const std::vector<std::string>& words) const;
 
  private:
-  /// The time in seconds; nothing when the value is no number followed by a unit.
+  /// The time in seconds; nullopt if the value is not a number followed by a unit.
   [[nodiscard]] std::optional<double> seconds() const;
 
   YAML::Node node_;
@@ -84,7 +98,7 @@ class YamlValue {
   std::string file_ = {};  // empty unless made by in_file
 };
 
-/// The bytes that a text names, in decimal, with a unit (16MiB) or without; nothing when it names none.
+/// The bytes that a text names, in decimal, with a unit (16MiB) or without; nullopt if it names none.
 std::optional<std::uint64_t> bytes_in(const std::string& text);
 /// The text that `bytes_in` takes, for "expected ..., got ...".
 inline constexpr const char* bytes_words = "a number of bytes such as 4096 or 16MiB";
@@ -100,20 +114,28 @@ template <class T>
 struct MapKey {
   std::string_view name;
   void (*read)(const YamlValue& value, T& into);
+  bool required = false;
 };
 
 /// Calls `read` with each key's index in `names` and its value, in the map's order. Returns the names of the
-/// keys that the map has. Throws InputError when `map` is no map, and for a key that is unknown or there
+/// keys that the map has. Throws InputError if `map` is not a map, and for a key that is unknown or there
 /// twice.
 std::set<std::string> read_map(const YamlValue& map, std::span<const std::string_view> names,
                                const std::function<void(std::size_t key, const YamlValue& value)>& read);
 
-/// Reads a map into a T. Members whose keys are missing keep their values.
+/// Reads a map into a T. Members whose keys are missing keep their values. Throws InputError for a missing
+/// key that is required.
 template <class T>
 std::set<std::string> read_map(const YamlValue& map, std::span<const MapKey<T>> keys, T& into) {
   std::vector<std::string_view> names;
   for (const MapKey<T>& key : keys) names.push_back(key.name);
-  return read_map(map, names, [&](std::size_t key, const YamlValue& value) { keys[key].read(value, into); });
+  const std::set<std::string> seen =
+      read_map(map, names, [&](std::size_t key, const YamlValue& value) { keys[key].read(value, into); });
+  for (const MapKey<T>& key : keys) {
+    if (key.required && !seen.contains(std::string(key.name)))
+      map.fail(std::string(key.name) + " is missing");
+  }
+  return seen;
 }
 
 /// The map key for the time of pass_times[pass]. `durations` returns the plan::Durations inside a T.

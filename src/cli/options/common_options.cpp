@@ -45,6 +45,13 @@ void check_outputs(std::span<const OutputFile> outputs, std::span<const fs::path
   }
 }
 
+void require_outputs(std::span<const OutputFile> outputs, std::span<const fs::path> inputs) {
+  check_outputs(outputs, inputs);
+  for (const auto& [option, file, suffix] : outputs) {
+    if (file) require_writable(option, *file);
+  }
+}
+
 std::vector<fs::path> inputs_of(const runtime::Config& config) {
   std::vector<fs::path> files = {config.source,
                                  config.data.path,
@@ -96,16 +103,10 @@ void add_size_options(CLI::App& command, int& workers, int workers_limit, int& m
       ->transform(whole_number(1, index(microbatches_limit)));
 }
 
-namespace {
-
-/// "--help" shows it after the type's name.
-std::string description(std::uint64_t min, std::uint64_t max) {
-  return max >= std::numeric_limits<int>::max() ? "" : fmt::format("{} to {}", min, max);
-}
-
-}  // namespace
-
 CLI::Validator whole_number(std::uint64_t min, std::uint64_t max) {
+  // "--help" shows the range after the type's name.
+  const std::string range =
+      most >= std::numeric_limits<int>::max() ? "" : fmt::format("{} to {}", min, most);
   return {[min, max](std::string& text) -> std::string {
             const bool negative = text.starts_with('-');
             std::errc error{};
@@ -116,7 +117,7 @@ CLI::Validator whole_number(std::uint64_t min, std::uint64_t max) {
             if (problem.empty()) text = std::to_string(*value);
             return problem;
           },
-          description(min, max)};
+          range};
 }
 
 CLI::Validator decimal_number(const Interval& interval) {

@@ -32,7 +32,7 @@ class ConfigOptions {
   [[nodiscard]] const std::string& file() const { return file_; }
   [[nodiscard]] const std::vector<std::string>& all_overrides() const { return overrides_; }
   [[nodiscard]] const std::vector<std::string>& plugins() const { return plugins_; }
-  /// Whether --set gives this key.
+  /// True if --set gives this key.
   [[nodiscard]] bool overrides(const std::string& key) const;
   /// Throws InputError when --set gives one of these keys, or a key of one of these sections, which have no
   /// effect in the command.

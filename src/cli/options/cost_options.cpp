@@ -23,27 +23,24 @@
 namespace starpipe::cli {
 namespace {
 
-/// Durations of one stage, and whether they have units. A time of 0 is the same in any unit.
+/// Durations of one stage.
 struct Reading {
   plan::Durations durations;
-  bool units = false;
-  bool numbers = false;
+  UnitsSeen units;
 };
 
 template <std::size_t pass>
 constexpr MapKey<Reading> time_key_of = {plan::pass_times[pass].name,
                                          [](const YamlValue& value, Reading& into) {
-                                           const Time time = value.time_or_number();
+                                           const Quantity time = value.time_or_number();
                                            into.durations.*plan::pass_times[pass].time = time.value;
-                                           if (time.value > 0)
-                                             (time.has_unit ? into.units : into.numbers) = true;
+                                           into.units.note(time);
                                          }};
 constexpr std::array keys = {time_key_of<0>, time_key_of<1>, time_key_of<2>};
 
-/// Reads a map of F, B and W. All three must be there: a default for one of them would be a time that nobody
-/// chose, as of W where the user takes B for the whole backward pass.
-Reading read_durations(const YAML::Node& map, const std::string& position) {
-  const YamlValue value(map, position);
+/// Reads a map of F, B and W. All three must be there: a default would be a time that the user has not
+/// chosen, such as W where the user takes B for the whole backward pass.
+Reading read_durations(const YamlValue& value) {
   Reading reading;
   const auto seen = read_map<Reading>(value, keys, reading);
   for (const auto& key : keys) {
@@ -51,7 +48,7 @@ Reading read_durations(const YAML::Node& map, const std::string& position) {
     value.fail(fmt::format(
         "{} is missing; give F, B and W, and W=0 where B is the time of the whole backward pass", key.name));
   }
-  if (reading.units && reading.numbers) value.fail("give all times with units (s, ms, us), or none");
+  if (reading.units.mixed()) value.fail("give all times with units (s, ms, us), or none");
   return reading;
 }
 
@@ -67,34 +64,26 @@ Reading inline_durations(const std::string& argument) {
     }
     map.force_insert(item.substr(0, equals), item.substr(equals + 1));
   }
-  return read_durations(map, position);
+  return read_durations({map, position});
 }
 
 /// Reads one map for all stages, or a list with a map for each. `name`: the file.
 std::vector<Reading> stage_durations(const YAML::Node& node, const std::string& name, int stages) {
-  if (node.IsMap()) return {read_durations(node, name)};
-  if (!node.IsSequence()) {
-    YamlValue(node, name).expected("a map of F, B and W, or a list of one such map a stage");
-  }
-  if (node.size() != index(stages)) {
-    throw InputError(
-        fmt::format("{}: has durations of {} stages, but there are {} stages", name, node.size(), stages));
-  }
+  const YamlValue value(node, name);
+  if (node.IsMap()) return {read_durations(value)};
+  if (node.IsSequence() && node.size() != index(stages))
+    value.fail(fmt::format("has durations of {} stages, but there are {} stages", node.size(), stages));
   std::vector<Reading> stage_times;
-  for (const YAML::Node& stage : node) {
-    const Reading& reading = stage_times.emplace_back(read_durations(stage, position_of(name, stage)));
-    const bool differs = std::ranges::any_of(stage_times, [&](const Reading& other) {
-      return (other.units && reading.numbers) || (other.numbers && reading.units);
-    });
-    if (differs) {
-      throw InputError(
-          fmt::format("{}: give the times of all stages with units, or of none", position_of(name, stage)));
-    }
+  UnitsSeen units;
+  for (const YamlValue& stage :
+       value.items_in(name, "a map of F, B and W, or a list with one such map for each stage")) {
+    units.note(stage_times.emplace_back(read_durations(stage)).units);
+    if (units.mixed()) stage.fail("give the times of all stages with units, or of none");
   }
   return stage_times;
 }
 
-/// Whether the values of the file are durations again, by kind of device.
+/// True if the file has durations for each kind of device.
 bool is_by_device(const YAML::Node& root) {
   return root.IsMap() && root.size() > 0 && std::ranges::all_of(root, [](const auto& pair) {
            return pair.second.IsMap() || pair.second.IsSequence();
@@ -172,6 +161,11 @@ std::array<std::filesystem::path, 2> CostOptions::files() const {
   return {durations_ && !is_inline() ? *durations_ : "", links_.value_or("")};
 }
 
+std::vector<std::filesystem::path> CostOptions::inputs(std::vector<std::filesystem::path> others) const {
+  std::ranges::copy(files(), std::back_inserter(others));
+  return others;
+}
+
 void CostOptions::apply(plan::Costs& costs, std::string& unit, int stages, const std::string& device) const {
   const std::string former_unit = unit;
   if (durations_) {
@@ -179,7 +173,9 @@ void CostOptions::apply(plan::Costs& costs, std::string& unit, int stages, const
                                                       : file_durations(*durations_, stages, device);
     costs.durations.clear();
     for (const Reading& reading : readings) costs.durations.push_back(reading.durations);
-    unit = std::ranges::any_of(readings, &Reading::units) ? "s" : "";
+    const bool in_seconds =
+        std::ranges::any_of(readings, [](const Reading& reading) { return reading.units.with; });
+    unit = in_seconds ? "s" : "";
   }
   if (links_) {
     apply_links(costs, unit);
@@ -218,7 +214,7 @@ void CostOptions::apply_comm(plan::Costs& costs, const std::string& unit,
                                  former_unit.empty() ? "without" : "with"));
   }
   if (comm_) {
-    const Time time = YamlValue(YAML::Node(*comm_), "--comm").time_or_number();
+    const Quantity time = YamlValue(YAML::Node(*comm_), "--comm").time_or_number();
     if (time.value > 0 && time.has_unit != (unit == "s")) {
       throw InputError(
           time.has_unit

@@ -6,6 +6,7 @@
 #include <filesystem>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include <CLI/CLI.hpp>
 
@@ -25,21 +26,26 @@ class CostOptions {
   void add_no_prefetch_to(CLI::App& command);
   /// For commands that know no model, and so not how much its stages send each other.
   void add_bytes_to(CLI::App& command);
-  /// Replaces the costs that were given on the command line. `unit`, of all times of the costs, becomes "s"
-  /// when they were given with units, and empty when without. Throws InputError naming the option or the
-  /// file, also when only some times have a unit. `device`: of a file with durations by kind of device, the
-  /// kind that is meant; empty where the caller knows none, and such a file is refused.
+  /// Replaces the costs that the command line gives. `unit`, of all times of the costs, becomes "s" if they
+  /// have units there, and empty if not. `device`: the kind of device, for a file with durations of several;
+  /// empty if the caller knows none, and such a file is refused. Throws InputError naming the option or the
+  /// file, also if only some times have a unit.
   void apply(plan::Costs& costs, std::string& unit, int stages, const std::string& device = {}) const;
-  /// Prints a line on standard error when a run of the schedule `name` transfers something whose bytes
-  /// --bytes does not give, so that these transfers have a latency only.
+  /// Prints a line on standard error if a run of the schedule `name` transfers data whose bytes --bytes does
+  /// not give: these transfers have a latency only.
   void note_missing_bytes(const std::string& name, const plan::Timeline& timeline) const;
+  /// Returns `others` and the files that --durations and --links name: what a command reads.
+  [[nodiscard]] std::vector<std::filesystem::path> inputs(std::vector<std::filesystem::path> others) const;
+  [[nodiscard]] std::vector<std::filesystem::path> inputs(const std::vector<std::string>& others) const {
+    return inputs(std::vector<std::filesystem::path>(others.begin(), others.end()));
+  }
   /// The files that --durations and --links name; empty where they name none.
   [[nodiscard]] std::array<std::filesystem::path, 2> files() const;
-  /// Whether --durations was given.
+  /// True if --durations was given.
   [[nodiscard]] bool gives_durations() const { return durations_.has_value(); }
 
  private:
-  /// Whether --durations has the times themselves and not the name of a file.
+  /// True if --durations has the times themselves and not the name of a file.
   [[nodiscard]] bool is_inline() const;
   void apply_comm(plan::Costs& costs, const std::string& unit, const std::string& former_unit) const;
   void apply_links(plan::Costs& costs, const std::string& unit) const;

@@ -14,7 +14,6 @@
 #include "base/environment.hpp"
 #include "base/files.hpp"
 #include "base/messages.hpp"
-#include "cli/options/common_options.hpp"
 #include "plan/drawing/page.hpp"
 #include "plan/formats/json_value.hpp"
 #include "starpipe/base/error.hpp"
@@ -38,7 +37,7 @@ std::vector<std::string> format_names() {
   return names;
 }
 
-/// Width of the terminal; nothing if standard output is not a terminal.
+/// Width of the terminal; nullopt if standard output is not a terminal.
 std::optional<int> terminal_columns() {
   winsize size{};
   if (::isatty(STDOUT_FILENO) == 0 || ::ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) != 0) return std::nullopt;
@@ -67,10 +66,10 @@ void ResultOptions::add_to(CLI::App& command) {
 
 void ResultOptions::add_width_to(CLI::App& command) {
   command
-      .add_option(
-          "--width", width_,
-          "Columns of the drawing (default: those of the terminal, or 200 in files and pipes). A longer run "
-          "is scaled to fit")
+      .add_option("--width", width_,
+                  "Columns of the drawing (default: as wide as the terminal, or 200 in files and pipes). A "
+                  "longer run "
+                  "is scaled to fit")
       ->type_name("N")
       ->transform(whole_number(20, 1'000'000));
 }
@@ -83,26 +82,22 @@ std::string ResultOptions::format() const {
   return found == formats.end() ? "text" : found->name;
 }
 
-void ResultOptions::check() const {
-  if (width_ && format() != "text") {
-    throw InputError(fmt::format("--width: applies to the text format, not to {}", format()));
-  }
-  if (html_) {
-    constexpr std::array<std::string_view, 1> suffix = {".html"};
-    require_suffix("--html", *html_, suffix);
-    plan::require_page("--html");
-    require_writable("--html", *html_);
-  }
-  if (!file_) return;
-  std::vector<std::string_view> suffixes;
-  for (const auto& [name, suffix] : formats) {
-    const bool given = json_ || format_.has_value();
-    if (given ? format() == name : std::ranges::find(suffixes, suffix) == suffixes.end()) {
-      suffixes.push_back(suffix);
+void ResultOptions::check(std::span<const std::filesystem::path> inputs,
+                          std::vector<OutputFile> outputs) const {
+  const std::string chosen = format();
+  if (width_ && chosen != "text")
+    throw InputError(fmt::format("--width: applies to the text format, not to {}", chosen));
+  if (html_) plan::require_page("--html");
+  if (file_) {
+    const bool given = json_ || format_;
+    std::vector<std::string_view> suffixes;
+    for (const auto& [name, suffix] : formats) {
+      if (given ? chosen == name : !std::ranges::count(suffixes, suffix)) suffixes.push_back(suffix);
     }
+    require_suffix("-o", *file_, suffixes);
   }
-  require_suffix("-o", *file_, suffixes);
-  require_writable("-o", *file_);
+  outputs.insert(outputs.begin(), {{"-o", file_}, {"--html", html_, ".html"}});
+  require_outputs(outputs, inputs);
 }
 
 void ResultOptions::show(const plan::PredictedRun& run, const std::function<std::string()>& text) const {

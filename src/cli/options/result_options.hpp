@@ -1,13 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <filesystem>
 #include <functional>
 #include <optional>
+#include <span>
 #include <string>
+#include <vector>
 
 #include <CLI/CLI.hpp>
 #include <nlohmann/json_fwd.hpp>
 
+#include "cli/options/common_options.hpp"
 #include "plan/formats/results.hpp"
 
 namespace starpipe::cli {
@@ -18,15 +22,12 @@ class ResultOptions {
   void add_to(CLI::App& command);
   /// For commands whose text has a drawing.
   void add_width_to(CLI::App& command);
-  /// Call before the work is done. Throws InputError if the file of -o or --html cannot be written, the
-  /// suffix of -o is not that of the format, the format has no --width, or this program has no page.
-  void check() const;
-  /// Whether the result is text for people.
+  /// Checks these options and `outputs`, other ones of the command that reads `inputs`, as `require_outputs`
+  /// does. Call before the work is done. Throws InputError also if the suffix of -o does not match the
+  /// format, the format has no --width, or this program has no page.
+  void check(std::span<const std::filesystem::path> inputs, std::vector<OutputFile> outputs = {}) const;
+  /// True if the result is text for people.
   [[nodiscard]] bool is_text() const { return format() == "text"; }
-  /// The file of -o, if given.
-  [[nodiscard]] const std::optional<std::string>& file() const { return file_; }
-  /// The file of --html, if given.
-  [[nodiscard]] const std::optional<std::string>& html() const { return html_; }
   /// Writes the result to standard output or to the file of -o. `text` makes the text format. `more`: an
   /// object whose members are added to the JSON format, and shown on the page. A reordering is part of text
   /// and JSON; with the other formats, a line on standard error says so.

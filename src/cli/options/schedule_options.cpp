@@ -44,10 +44,12 @@ void add_memory_options(CLI::App& command, std::vector<int>& memory_limits, bool
   command
       .add_option(
           "--memory-limit", memory_limits,
-          "The most stashes that a worker may hold, counted like the peaks in the output: one number for "
+          "The largest number of stashes that a worker may hold, counted like the peaks in the output: one "
+          "number for "
           "all, or one for each worker. A schedule whose "
           "order needs no more keeps its order. Otherwise it runs in another order, one that the schedule "
-          "makes for this limit or that of the bounded discipline, and the output says so. The discipline "
+          "makes for this limit or the order of the bounded discipline, and the output says so. The "
+          "discipline "
           "greedy keeps no limit and is refused")
       ->type_name("M,...")
       ->delimiter(',')
@@ -63,7 +65,7 @@ void TensorOptions::add_to(CLI::App& command) {
           .add_option(
               "--tensor", shards_,
               "Shards (T) into which each stage is cut. Each of them adds the outputs of all shards of "
-              "the stage before. Durations and bytes that are given are those of a stage; a shard has "
+              "the stage before. Durations and bytes that are given are of a stage; a shard has "
               "1/T of the times")
           ->type_name("T")
           ->transform(whole_number(1, max_shards));

@@ -26,8 +26,8 @@ void add_memory_options(CLI::App& command, std::vector<int>& memory_limits, bool
 class TensorOptions {
  public:
   void add_to(CLI::App& command);
-  /// The schedule of shards and their costs, `costs` being those of stages. Throws InputError as
-  /// plan::tensor_fold does.
+  /// Replaces a schedule of stages and their costs by the schedule and the costs of shards. Throws InputError
+  /// as plan::tensor_fold does.
   void apply(plan::Schedule& schedule, plan::Costs& costs) const;
   [[nodiscard]] int shards() const { return shards_; }
   /// How many stages there are with shards, for as many without.
@@ -40,7 +40,7 @@ class TensorOptions {
   std::optional<int> workers_each_;
 };
 
-/// Adds a hidden option --tensor that is refused: for commands that know chains only. `reason`: why, and what
+/// Adds a hidden option --tensor that is refused, for commands that know only chains. `reason`: why, and what
 /// to do instead.
 void refuse_tensor(CLI::App& command, const std::string& reason);
 

@@ -20,7 +20,7 @@ namespace starpipe::cli {
 namespace {
 
 constexpr int exit_no_program = 127;  // as shells have it
-constexpr pid_t nobody = -1;
+constexpr pid_t no_process = -1;
 constexpr int waits = 100;  // for a process that was asked to end: a second
 constexpr std::chrono::milliseconds one_wait{10};
 
@@ -43,7 +43,7 @@ ChildProcess::ChildProcess(const std::function<void()>& work, Ending ending) : e
 }
 
 ChildProcess::~ChildProcess() {
-  if (id_ == nobody || status_) return;
+  if (id_ == no_process || status_) return;
   if (ending_ == Ending::ask) {
     kill(-id_, SIGTERM);
     for (int wait = 0; wait < waits && !status(); ++wait) std::this_thread::sleep_for(one_wait);
@@ -53,7 +53,7 @@ ChildProcess::~ChildProcess() {
 }
 
 ChildProcess::ChildProcess(ChildProcess&& other) noexcept
-    : id_(std::exchange(other.id_, nobody)), ending_(other.ending_), status_(other.status_) {}
+    : id_(std::exchange(other.id_, no_process)), ending_(other.ending_), status_(other.status_) {}
 
 std::optional<int> ChildProcess::status() {
   int status = 0;

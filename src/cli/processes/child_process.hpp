@@ -11,7 +11,6 @@
 #include <vector>
 
 #include <sys/types.h>
-#include <unistd.h>
 
 namespace starpipe::cli {
 
@@ -24,7 +23,7 @@ class ChildProcess {
   /// `sim` is asked first, so that it removes its files; it is killed if it has not ended after a second.
   enum class Ending : std::uint8_t { kill, ask };
 
-  /// Calls `work` in a copy of this process. `work` must not return. Throws std::system_error when no process
+  /// Calls `work` in a copy of this process. `work` must not return. Throws std::system_error if no process
   /// can be started.
   explicit ChildProcess(const std::function<void()>& work, Ending ending = Ending::kill);
   ~ChildProcess();
@@ -33,7 +32,7 @@ class ChildProcess {
   ChildProcess(const ChildProcess&) = delete;
   ChildProcess& operator=(const ChildProcess&) = delete;
 
-  /// How it has ended, as waitpid says it; nothing while it runs. Does not wait.
+  /// The status of waitpid once it has ended; nullopt while it runs. Does not wait.
   std::optional<int> status();
 
  private:
@@ -46,7 +45,7 @@ class ChildProcess {
 [[noreturn]] void become_program(const std::vector<std::string>& command);
 
 /// Why a process with this status of waitpid has failed: "it ended with exit status 1", "it was ended by
-/// signal 11 (Segmentation fault)". Empty when it succeeded.
+/// signal 11 (Segmentation fault)". Empty if it succeeded.
 std::string how_it_failed(int status);
 
 /// A new folder for temporary files, removed with all that is in it. Throws std::system_error when none can

@@ -7,7 +7,6 @@
 #include <csignal>
 #include <cstdio>
 #include <cstdlib>
-#include <exception>
 #include <optional>
 #include <system_error>
 
@@ -65,7 +64,7 @@ void write_all(int descriptor, std::string_view text) {
 
 using TimePoint = std::chrono::steady_clock::time_point;
 
-/// Reads until the other end is closed; returns nothing if it is still open at time `end`. Throws
+/// Reads until the other end is closed. Returns nullopt if it is still open at time `end`. Throws
 /// EndedBySignal when one of the held signals comes.
 std::optional<std::string> read_all(int descriptor, TimePoint end, const HeldSignals& held) {
   std::string text;
@@ -91,8 +90,8 @@ std::string failure_of(int status) {
   return threw ? "it threw an exception" : how_it_failed(status);
 }
 
-/// The status of a child when it ends; nothing if it has not ended at time `end`. Throws EndedBySignal when
-/// one of the held signals comes.
+/// Waits for a child, and returns its status; nullopt if it has not ended at time `end`. Throws EndedBySignal
+/// when one of the held signals comes.
 std::optional<int> wait_for(ChildProcess& child, TimePoint end, const HeldSignals& held) {
   while (!child.status()) {
     pollfd wanted{held.descriptor(), POLLIN, 0};
@@ -195,8 +194,8 @@ constexpr bool sanitized = true;
 constexpr bool sanitized = false;
 #endif
 
-// The program's own code has crashed. The handlers that were there before are those of MPI's libraries: UCX
-// prints pages of text, and waits for ever when the crash came while its thread allocated memory.
+// The program's own code has crashed. The handlers that were there before belong to MPI's libraries: UCX
+// prints pages of text, and waits indefinitely if its thread was allocating memory.
 void end_program(const Crash& crash) {
   remove_files_now();
   if (!runtime::is_watched()) {

@@ -42,8 +42,8 @@ void report_plugin_crashes();
 void leave_plugin_crashes_to_parent();
 
 /// The last step of the conformance test. Trains a tiny network for three steps on the engine, as two MPI
-/// ranks, under schedule `name` of the plug-in, and compares the losses with those of a sequential run. Does
-/// not apply, and says why, if two ranks cannot be started. Loads the plug-in only in other processes; each
+/// ranks, under schedule `name` of the plug-in, and compares the losses with a sequential run. Does not
+/// apply, and says why, if two ranks cannot be started. Loads the plug-in only in other processes; each
 /// is killed after `max`.
 plan::Finding train_on_two_ranks(const std::string& plugin, const std::string& name,
                                  std::chrono::seconds max);

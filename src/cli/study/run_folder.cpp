@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "cli/study/run_folder.hpp"
 
-#include <array>
 #include <cerrno>
 #include <sstream>
 #include <system_error>
@@ -13,9 +12,9 @@
 #include <sys/file.h>
 #include <unistd.h>
 
+#include "base/files.hpp"
 #include "runtime/host/hardware.hpp"
 #include "starpipe/base/error.hpp"
-#include "base/files.hpp"
 #include "starpipe/version.hpp"
 
 namespace starpipe::cli {
@@ -25,7 +24,7 @@ namespace fs = std::filesystem;
 
 fs::path record_of(const fs::path& folder) { return folder / "run.json"; }
 
-/// The last line of the log that is a message of starpipe; empty when there is none.
+/// The last line of the log that is a message of starpipe; empty if there is none.
 std::string last_message(const fs::path& log) {
   std::error_code error;
   if (!fs::exists(log, error)) return {};
@@ -39,6 +38,7 @@ std::string last_message(const fs::path& log) {
 
 }  // namespace
 
+fs::path folder_of(const StudyRun& run, const fs::path& folder) { return folder / "runs" / run.name; }
 fs::path config_of(const fs::path& folder) { return folder / "config.yaml"; }
 fs::path log_of(const fs::path& folder) { return folder / "log.txt"; }
 
@@ -52,7 +52,7 @@ RunOutcome read_outcome(const fs::path& folder) {
   const bool by_hand = has_report && has_record &&
                        fs::last_write_time(folder / report_file) > fs::last_write_time(record_of(folder));
   if (has_record && !by_hand) {
-    // A record that somebody has damaged says nothing; the report counts.
+    // A damaged record says nothing; the report counts.
     const nlohmann::json record = nlohmann::json::parse(read_file(record_of(folder)), nullptr, false);
     const auto value = [&](const char* name) {
       return record.is_object() && record.contains(name) ? record.at(name) : nlohmann::json();
@@ -97,11 +97,8 @@ RunLock::~RunLock() {
 RunLock::RunLock(RunLock&& other) noexcept : descriptor_(std::exchange(other.descriptor_, -1)) {}
 
 void prepare_folder(const fs::path& folder, std::string_view config_text) {
-  std::vector<fs::path> old = {record_of(folder), log_of(folder), folder / report_file};
-  for (const std::string_view command : study_commands) {
-    for (const StudyOutput& output : outputs_of(command)) old.push_back(folder / output.file);
-  }
-  for (const fs::path& file : old) fs::remove(file);
+  for (const fs::path& file : {record_of(folder), log_of(folder), folder / report_file}) fs::remove(file);
+  for (const StudyOutput& output : study_outputs) fs::remove(folder / output.file);
   write_file("sweep", config_of(folder), config_text);
 }
 

@@ -11,7 +11,7 @@
 
 #include <nlohmann/json.hpp>
 
-#include "cli/study/study.hpp"
+#include "cli/study/study_runs.hpp"
 
 namespace starpipe::cli {
 
@@ -25,13 +25,13 @@ enum class RunState : std::uint8_t {
 struct RunOutcome {
   RunState state = RunState::open;
   std::string problem;  ///< of a failed run: the line that says why
-  double seconds = 0;   ///< how long the run took; 0 where that is not known
-  /// What ran, and where: those of starpipe, commit, machine, processor and cores that are known.
+  double seconds = 0;   ///< how long the run took; 0 if unknown
+  /// What ran, and where: starpipe, commit, machine, processor and cores, as far as they are known.
   nlohmann::ordered_json origin = nlohmann::ordered_json::object();
 };
 
 /// A run is done when its report is there. A command writes its report last, and at once. A run whose report
-/// is not JSON has failed: somebody, or a disk, has damaged the file since.
+/// is not JSON has failed: the file has been damaged since.
 RunOutcome read_outcome(const std::filesystem::path& folder);
 
 /// The lock of a run's folder: the process that has it runs the run. It ends with the process.
@@ -46,7 +46,7 @@ class RunLock {
   RunLock(const RunLock&) = delete;
   RunLock& operator=(const RunLock&) = delete;
 
-  /// Whether this process may run the run. True also on a file system without locks.
+  /// True if this process may run the run, also on a file system without locks.
   [[nodiscard]] bool taken() const { return descriptor_ >= 0; }
 
  private:
@@ -56,12 +56,13 @@ class RunLock {
 /// Before a run: removes the files of an earlier attempt, and writes `config_text` to config.yaml.
 void prepare_folder(const std::filesystem::path& folder, std::string_view config_text);
 
-/// After a run: writes run.json. `failure`: why the process failed; empty when it succeeded. A failed run's
+/// After a run: writes run.json. `failure`: why the process failed; empty if it succeeded. A failed run's
 /// problem is the last message of starpipe in its log, else `failure`.
 void record_end(const std::filesystem::path& folder, const std::vector<std::string>& command,
                 const std::string& failure, double seconds);
 
-/// Files of a run's folder.
+/// The folder of a run, below the study's `folder`, and two of its files.
+std::filesystem::path folder_of(const StudyRun& run, const std::filesystem::path& folder);
 std::filesystem::path config_of(const std::filesystem::path& folder);
 std::filesystem::path log_of(const std::filesystem::path& folder);
 

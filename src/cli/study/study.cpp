@@ -5,46 +5,39 @@
 #include <array>
 #include <functional>
 #include <map>
-#include <optional>
 #include <set>
 
 #include <fmt/format.h>
-#include <fmt/ranges.h>
 #include <yaml-cpp/yaml.h>
 
 #include "cli/input/yaml.hpp"
-#include "starpipe/base/error.hpp"
 #include "runtime/config/config_keys.hpp"
+#include "starpipe/base/error.hpp"
 
 namespace starpipe::cli {
 namespace {
 
-constexpr std::array known_outputs = {StudyOutput{"train", "timeline", "--timeline", "timeline.svg"},
-                                      StudyOutput{"train", "trace", "--trace", "trace.json"},
-                                      StudyOutput{"train", "metrics", "--metrics", "metrics.jsonl"},
-                                      StudyOutput{"simulate", "timeline", "--timeline", "timeline.svg"},
-                                      StudyOutput{"simulate", "trace", "--trace", "trace.json"},
-                                      StudyOutput{"compare", "timeline", "--timeline", "timeline.svg"},
-                                      StudyOutput{"train", "html", "--html", "report.html"},
-                                      StudyOutput{"simulate", "html", "--html", "report.html"},
-                                      StudyOutput{"compare", "html", "--html", "report.html"}};
+/// Options that a study cannot give, and what to do instead. Those of study_outputs are further ones.
+constexpr std::array<std::pair<std::string_view, std::string_view>, 7> taken_options = {
+    {{"--set", "give the key itself"},
+     {"--report", "each run has a report"},
+     {"--output", "each run has a report"},
+     {"--json", "each run has a report in JSON"},
+     {"--format", "each run has a report in JSON"},
+     {"--save-weights", "runs of a study keep no weights"},
+     {"--resume", "a run of a study begins at its first step"}}};
 
-/// Options that a study cannot give, and what to do instead.
-struct TakenOption {
-  std::string_view name;
-  std::string_view instead;
-};
-constexpr std::array taken_options = {TakenOption{"--set", "give the key itself"},
-                                      TakenOption{"--report", "each run has a report"},
-                                      TakenOption{"--output", "each run has a report"},
-                                      TakenOption{"--json", "each run has a report in JSON"},
-                                      TakenOption{"--format", "each run has a report in JSON"},
-                                      TakenOption{"--html", "give outputs: [html]"},
-                                      TakenOption{"--timeline", "give outputs: [timeline]"},
-                                      TakenOption{"--trace", "give outputs: [trace]"},
-                                      TakenOption{"--metrics", "give outputs: [metrics]"},
-                                      TakenOption{"--save-weights", "runs of a study keep no weights"},
-                                      TakenOption{"--resume", "a run of a study begins at its first step"}};
+/// Returns what to do instead of giving this option; empty if a study can give it.
+std::string instead_of(std::string_view option) {
+  for (const auto& [name, instead] : taken_options) {
+    if (name == option) return std::string(instead);
+  }
+  for (const StudyOutput& output : study_outputs) {
+    if (option.starts_with("--") && option.substr(2) == output.name)
+      return fmt::format("give outputs: [{}]", output.name);
+  }
+  return {};
+}
 
 /// A value as `--set` takes it: YAML on one line.
 std::string flow_text(const YamlValue& value) {
@@ -66,7 +59,7 @@ Setting read_setting(const std::string& name, const YamlValue& value) {
   return setting;
 }
 
-/// Whether a map is the value of one key, and no section.
+/// True if a map is the value of one key, and not a section.
 bool is_key(const std::string& name) { return runtime::find_key(runtime::config_keys(), name) != nullptr; }
 
 /// Adds a setting; of a section, such as `schedule: {name: 1f1b, workers: 2}`, one for each of its keys.
@@ -88,10 +81,8 @@ void add_settings(const std::string& name, const YamlValue& value, Settings& set
 
 void check_name(const Study& study, const std::string& name, const YAML::Node& key) {
   const std::string position = position_of(study.source, key);
-  for (const TakenOption& option : taken_options) {
-    if (name != option.name) continue;
-    throw InputError(fmt::format("{}: {}: not in a study: {}", position, name, option.instead));
-  }
+  if (const std::string instead = instead_of(name); !instead.empty())
+    throw InputError(fmt::format("{}: {}: not in a study: {}", position, name, instead));
   if (name == ranks_setting && !takes_devices(study.command)) {
     throw InputError(fmt::format("{}: ranks: {} runs in one process{}", position, study.command,
                                  study.command == "sim" ? "; --ranks-per-node has simulated ranks" : ""));
@@ -100,8 +91,8 @@ void check_name(const Study& study, const std::string& name, const YAML::Node& k
 
 using Names = std::set<std::string>;
 
-/// Calls `read` with each name of a map of settings and its value. It returns the settings that it found;
-/// `given` are the names of those so far.
+/// Calls `read` with each name of a map of settings and its value. `read` returns the settings that it found.
+/// Throws InputError if one of them is in `given`, the names so far.
 void read_settings(const Study& study, const YamlValue& map, Names& given,
                    const std::function<Settings(const std::string&, const YamlValue&)>& read) {
   if (!map.node().IsMap()) map.expected("a map of settings and values");
@@ -129,19 +120,20 @@ Settings read_values(const Study& study, const YamlValue& map, Names& given) {
 }
 
 GridLine read_line(const Study& study, const std::string& name, const YamlValue& list) {
-  if (!list.node().IsSequence() || list.node().size() == 0) list.expected("a list of values");
   GridLine line;
-  for (const YAML::Node& item : list.node()) {
+  for (const YamlValue& item : list.items_in(study.source, "a list of values")) {
     Settings settings;
-    add_settings(name, YamlValue(item, position_of(study.source, item), name), settings);
-    if (std::ranges::find(line, settings) != line.end())
-      list.fail((item.IsScalar() ? settings.front().value : flow_text({item, ""})) + " is there twice");
+    add_settings(name, {item.node(), position_of(study.source, item.node()), name}, settings);
+    if (std::ranges::find(line, settings) != line.end()) {
+      const bool scalar = item.node().IsScalar();
+      list.fail((scalar ? settings.front().value : flow_text({item.node(), ""})) + " is there twice");
+    }
     line.push_back(std::move(settings));
   }
   return line;
 }
 
-/// Those of all values of a line, each name once.
+/// The settings of all values of a line, each name once.
 Settings settings_of(const GridLine& line) {
   Settings all;
   for (const Settings& settings : line) {
@@ -153,12 +145,13 @@ Settings settings_of(const GridLine& line) {
 }
 
 std::vector<std::string> read_outputs(const Study& study, const YamlValue& list) {
-  if (!list.node().IsSequence()) list.expected("a list such as [timeline]");
   std::vector<std::string> words;
-  for (const StudyOutput& output : outputs_of(study.command)) words.emplace_back(output.name);
+  for (const StudyOutput& output : study_outputs) {
+    if (output.is_of(study.command)) words.emplace_back(output.name);
+  }
   std::vector<std::string> outputs;
-  for (const YAML::Node& item : list.node()) {
-    outputs.push_back(YamlValue(item, list.label()).one_of(words));
+  for (const YamlValue& item : list.items("a list such as [timeline]")) {
+    outputs.push_back(item.one_of(words));
     if (std::ranges::count(outputs, outputs.back()) > 1) list.fail(outputs.back() + " is there twice");
   }
   return outputs;
@@ -166,18 +159,10 @@ std::vector<std::string> read_outputs(const Study& study, const YamlValue& list)
 
 }  // namespace
 
-std::vector<StudyOutput> outputs_of(std::string_view command) {
-  std::vector<StudyOutput> found;
-  std::ranges::copy_if(known_outputs, std::back_inserter(found),
-                       [&](const StudyOutput& output) { return output.command == command; });
-  return found;
-}
-
 Study read_study(const std::filesystem::path& file) {
-  const YAML::Node root = load_yaml(file);
   Study study;
   study.source = file.string();
-  const YamlValue top = YamlValue::in_file(root, study.source);
+  const YamlValue top = YamlValue::in_file(load_yaml(file), study.source);
   constexpr std::array<std::string_view, 7> keys = {"command", "config",      "set",    "grid",
                                                     "runs",    "repetitions", "outputs"};
   std::map<std::string_view, YamlValue> values;
@@ -202,10 +187,9 @@ Study read_study(const std::filesystem::path& file) {
     });
   }
   if (const YamlValue* const list = given("runs")) {
-    if (!list->node().IsSequence() || list->node().size() == 0) list->expected("a list of maps of settings");
-    for (const YAML::Node& entry : list->node()) {
+    for (const YamlValue& entry : list->items_in(study.source, "a list of maps of settings")) {
       Names names = of_all;
-      study.runs.push_back(read_values(study, YamlValue::in_file(entry, study.source), names));
+      study.runs.push_back(read_values(study, YamlValue::in_file(entry.node(), study.source), names));
     }
   } else {
     study.runs.emplace_back();

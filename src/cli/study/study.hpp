@@ -3,6 +3,7 @@
 // its file.
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <filesystem>
 #include <string>
@@ -24,7 +25,7 @@ using Settings = std::vector<Setting>;
 /// The commands that a study can run.
 inline constexpr std::array<std::string_view, 4> study_commands = {"train", "simulate", "compare", "sim"};
 
-/// Whether runs of the command take real time on devices, which other runs beside them would change.
+/// True if runs of the command take real time on devices, which other runs at the same time would change.
 /// Otherwise a run is one process that computes the same on any machine.
 constexpr bool takes_devices(std::string_view command) { return command != "simulate" && command != "sim"; }
 
@@ -43,19 +44,24 @@ struct Study {
   std::vector<GridLine> grid;    ///< every combination of these values is a run
   std::vector<Settings> runs;    ///< each is combined with every point of the grid; at least one, maybe empty
   int repetitions = 1;           ///< of each run
-  std::vector<std::string> outputs;  ///< files of each run beside its report, such as "timeline"
+  std::vector<std::string> outputs;  ///< names of study_outputs
 };
 
-/// An output of a command's run: its option, and the file's name in the run's folder.
+/// A file that runs of some commands can write in addition to their report: the option is "--" and its name.
 struct StudyOutput {
-  std::string_view command;
   std::string_view name;  ///< in the study's `outputs`
-  std::string_view option;
-  std::string_view file;
-};
+  std::string_view file;  ///< in the run's folder
+  std::array<std::string_view, 3> commands;
 
-/// What `outputs` may ask for of this command.
-std::vector<StudyOutput> outputs_of(std::string_view command);
+  [[nodiscard]] bool is_of(std::string_view command) const {
+    return std::ranges::find(commands, command) != commands.end();
+  }
+};
+inline constexpr std::array study_outputs = {
+    StudyOutput{"timeline", "timeline.svg", {"train", "simulate", "compare"}},
+    StudyOutput{"trace", "trace.json", {"train", "simulate"}},
+    StudyOutput{"metrics", "metrics.jsonl", {"train"}}, StudyOutput{"curves", "curves.svg", {"train"}},
+    StudyOutput{"html", "report.html", {"train", "simulate", "compare"}}};
 
 /// Reads a study. Throws InputError that names file, line and key.
 Study read_study(const std::filesystem::path& file);

@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "cli/study/study_results.hpp"
 
 #include <algorithm>
-#include <cmath>
 #include <map>
 #include <optional>
 #include <set>
@@ -14,6 +12,7 @@
 #include "base/messages.hpp"
 #include "base/numbers.hpp"
 #include "cli/study/run_folder.hpp"
+#include "cli/study/run_study.hpp"
 #include "starpipe/base/error.hpp"
 
 namespace starpipe::cli {
@@ -21,40 +20,39 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-constexpr std::array parts_of_difference = {"durations", "transfers", "order", "runtime"};
+/// A column of the table, and where a report has its value.
+using Column = std::pair<std::string_view, std::string_view>;
+constexpr std::array peaks = {Column{"peak_stashes", "peak_activations"},
+                              Column{"peak_stash_bytes", "peak_activation_bytes"}};
 
-/// A report, for values that may be missing in it.
-class Report {
- public:
-  explicit Report(const Json& json) : json_(json) {}
-
-  /// The value at a path such as "/makespan/predicted"; null when it is missing.
-  [[nodiscard]] Json at(const std::string& path) const {
-    const Json::json_pointer pointer(path);
-    return json_.contains(pointer) ? json_.at(pointer) : Json();
-  }
-  [[nodiscard]] Json smallest(const std::string& path) const {
-    const Json list = at(path);
-    return list.is_array() && !list.empty() ? *std::ranges::min_element(list) : Json();
-  }
-  /// The largest value of a list.
-  [[nodiscard]] Json largest(const std::string& path) const {
-    const Json list = at(path);
-    return list.is_array() && !list.empty() ? *std::ranges::max_element(list) : Json();
-  }
-
- private:
-  const Json& json_;
-};
-
-void put(Json& row, std::string_view name, Json value) {
-  if (!value.is_null()) row[std::string(name)] = std::move(value);
+/// Returns the value at a path such as "/makespan/predicted"; null if it is missing.
+Json at(const Json& report, const std::string& path) {
+  const Json::json_pointer pointer(path);
+  return report.contains(pointer) ? report.at(pointer) : Json();
+}
+Json smallest(const Json& list) {
+  return list.is_array() && !list.empty() ? *std::ranges::min_element(list) : Json();
+}
+Json largest(const Json& list) {
+  return list.is_array() && !list.empty() ? *std::ranges::max_element(list) : Json();
 }
 
-/// The sum of all numbers inside of a value; null when it is missing.
+/// Sets the cell of a column, unless the value is null.
+void put(Json& row, const std::string& column, Json value) {
+  if (!value.is_null()) row[column] = std::move(value);
+}
+void put_all(Json& row, const Json& report, std::initializer_list<Column> columns) {
+  for (const auto& [column, path] : columns) put(row, std::string(column), at(report, std::string(path)));
+}
+/// Sets the columns that have the names of members of the report, behind `prefix`.
+void put_members(Json& row, const std::string& prefix, const Json& report,
+                 std::initializer_list<const char*> names) {
+  for (const std::string name : names) put(row, prefix + name, at(report, "/" + name));
+}
+
+/// Returns the sum of all numbers inside of a value; null if it is missing.
 Json total(const Json& value) {
-  if (value.is_null()) return {};
-  if (value.is_number_unsigned()) return value;
+  if (value.is_null() || value.is_number_unsigned()) return value;
   std::uint64_t sum = 0;
   for (const Json& part : value) {
     if (part.is_structured() || part.is_number_unsigned()) sum += total(part).get<std::uint64_t>();
@@ -62,130 +60,123 @@ Json total(const Json& value) {
   return sum;
 }
 
-/// The bytes that all workers received, predicted or measured, of a report of `train`.
-Json bytes_moved(const Report& report, const std::string& which) {
+/// Returns the bytes that all workers received, predicted or measured, of a report of `train`.
+Json bytes_moved(const Json& report, const std::string& which) {
   std::uint64_t sum = 0;
-  const Json kinds = report.at("/received");
+  const Json kinds = at(report, "/received");
   for (const auto& [kind, transfers] : kinds.items())
     sum += total(transfers.at("bytes").at(which)).get<std::uint64_t>();
   return kinds.is_null() ? Json() : Json(sum);
 }
 
-/// Versions, machine and numbers of workers: what all rows of a report have.
-void put_head(Json& row, const Report& report) {
-  for (const char* name : {"starpipe", "commit", "starpu", "mpi"})
-    put(row, name, report.at(std::string("/versions/") + name));
-  for (const auto& [name, path] : {std::pair{"machine", "/machine/name"},
-                                   {"processor", "/machine/processor"},
-                                   {"cores", "/machine/cores"}})
-    put(row, name, report.at(path));
-  put(row, "ranks", report.at("/machine/ranks"));
-  put(row, "schedule", report.at("/config/schedule/name"));
-  put(row, "workers", report.at("/workers"));
-  if (!row.contains("workers")) put(row, "workers", report.at("/config/schedule/workers"));
-  put(row, "stages", report.at("/stages"));
-  put(row, "microbatches", report.at("/microbatches"));
-  if (!row.contains("microbatches")) put(row, "microbatches", report.at("/config/training/microbatches"));
-  put(row, "emulated", report.at("/emulated"));
-  put(row, "reordered", !report.at("/reordered").is_null());
+/// Versions, machine and numbers of workers: what all rows of a report have. Later columns of a name replace
+/// earlier ones.
+void put_head(Json& row, const Json& report) {
+  put_all(row, report,
+          {{"starpipe", "/versions/starpipe"},
+           {"commit", "/versions/commit"},
+           {"starpu", "/versions/starpu"},
+           {"mpi", "/versions/mpi"},
+           {"machine", "/machine/name"},
+           {"processor", "/machine/processor"},
+           {"cores", "/machine/cores"},
+           {"ranks", "/machine/ranks"},
+           {"schedule", "/config/schedule/name"},
+           {"workers", "/config/schedule/workers"},
+           {"workers", "/workers"},
+           {"stages", "/stages"},
+           {"microbatches", "/config/training/microbatches"},
+           {"microbatches", "/microbatches"},
+           {"emulated", "/emulated"}});
+  put(row, "reordered", !at(report, "/reordered").is_null());
 }
 
 /// The parts of the difference between prediction and measurement in the median step, in seconds.
-void put_difference(Json& row, const Report& report) {
-  const Json first = report.at("/explain/steps/first");
-  const Json median = report.at("/explain/steps/median");
+void put_difference(Json& row, const Json& report) {
+  const Json first = at(report, "/explain/steps/first");
+  const Json median = at(report, "/explain/steps/median");
   if (!first.is_number() || !median.is_number()) return;
   const auto step = median.get<std::int64_t>() - first.get<std::int64_t>();
-  for (const char* part : parts_of_difference) {
-    const Json value = report.at(fmt::format("/explain/per_step/{}/{}", part, step));
+  for (const char* part : {"durations", "transfers", "order", "runtime"}) {
+    const Json value = at(report, fmt::format("/explain/per_step/{}/{}", part, step));
     if (value.is_number()) row[fmt::format("difference_{}", part)] = value.get<double>() * 1e-9;
   }
 }
 
-void put_train(Json& row, const Report& report) {
+void put_train(Json& row, const Json& report) {
   put_head(row, report);
-  put(row, "policy", report.at("/policy/ran"));
-  put(row, "discipline", report.at("/discipline"));
-  put(row, "parameters", report.at("/parameters"));
+  put_all(row, report,
+          {{"policy", "/policy/ran"}, {"discipline", "/discipline"}, {"parameters", "/parameters"}});
   for (const std::string which : {"predicted", "measured"}) {
-    put(row, which + "_makespan", report.at("/makespan/" + which));
-    put(row, which + "_gradients_summed", report.at("/gradients_summed/" + which));
-    put(row, which + "_bubble_fraction", report.at("/bubble_fraction/" + which));
-    put(row, which + "_device_span", report.at("/device_span/" + which));
-    put(row, which + "_peak_stashes", report.largest("/peak_activations/" + which));
-    put(row, which + "_peak_stash_bytes", report.largest("/peak_activation_bytes/" + which));
+    for (const std::string name : {"makespan", "gradients_summed", "bubble_fraction", "device_span"})
+      put(row, which + "_" + name, at(report, fmt::format("/{}/{}", name, which)));
+    for (const auto& [column, name] : peaks)
+      put(row, fmt::format("{}_{}", which, column), largest(at(report, fmt::format("/{}/{}", name, which))));
     put(row, which + "_bytes_moved", bytes_moved(report, which));
-    put(row, which + "_bytes_between_ranks_in_all", report.at("/bytes_between_ranks/" + which));
+    put(row, which + "_bytes_between_ranks_in_all", at(report, "/bytes_between_ranks/" + which));
   }
   put_difference(row, report);
-  for (const char* rate : {"tokens_per_second", "samples_per_second"})
-    put(row, rate, report.at(std::string("/") + rate));
-  const Json losses = report.at("/losses");
+  put_members(row, "", report, {"tokens_per_second", "samples_per_second"});
+  const Json losses = at(report, "/losses");
   if (losses.is_array() && !losses.empty()) row["last_loss"] = losses.back();
-  const Json evaluations = report.at("/evaluations");
+  const Json evaluations = at(report, "/evaluations");
   if (evaluations.is_array() && !evaluations.empty())
-    put(row, "last_validation_loss", Report(evaluations.back()).at("/loss"));
+    put(row, "last_validation_loss", at(evaluations.back(), "/loss"));
 }
 
-void put_simulate(Json& row, const Report& report) {
-  for (const char* name : {"schedule", "workers", "stages", "microbatches", "discipline", "unit"})
-    put(row, name, report.at(std::string("/") + name));
-  put(row, "reordered", !report.at("/reordered").is_null());
-  for (const char* name : {"makespan", "gradients_summed", "bubble_fraction", "device_span"})
-    put(row, std::string("predicted_") + name, report.at(std::string("/") + name));
-  put(row, "predicted_peak_stashes", report.largest("/peak_activations"));
-  put(row, "predicted_peak_stash_bytes", report.largest("/peak_activation_bytes"));
-  put(row, "predicted_bytes_moved", total(report.at("/received_bytes")));
+void put_simulate(Json& row, const Json& report) {
+  put_members(row, "", report, {"schedule", "workers", "stages", "microbatches", "discipline", "unit"});
+  put(row, "reordered", !at(report, "/reordered").is_null());
+  put_members(row, "predicted_", report, {"makespan", "gradients_summed", "bubble_fraction", "device_span"});
+  for (const auto& [column, name] : peaks)
+    put(row, fmt::format("predicted_{}", column), largest(at(report, fmt::format("/{}", name))));
+  put(row, "predicted_bytes_moved", total(at(report, "/received_bytes")));
   Json max;
-  for (const Json& worker : report.at("/memory")) max = std::max(max, total(worker));
+  for (const Json& worker : at(report, "/memory")) max = std::max(max, total(worker));
   put(row, "predicted_memory", std::move(max));
 }
 
-void put_sim(Json& row, const Report& report) {
-  const Json workers = report.at("/workers");
-  put(row, "schedule", report.at("/schedule"));
+void put_sim(Json& row, const Json& report) {
+  const Json workers = at(report, "/workers");
+  put(row, "schedule", at(report, "/schedule"));
   put(row, "workers", workers.size());
-  for (const char* name : {"stages", "microbatches", "nodes", "ranks"})
-    put(row, name, report.at(std::string("/") + name));
+  put_members(row, "", report, {"stages", "microbatches", "nodes", "ranks"});
   for (const std::string which : {"predicted", "simulated"}) {
     for (const char* name : {"makespan", "gradients_summed", "bubble_fraction"})
-      put(row, fmt::format("{}_{}", which, name), report.at(fmt::format("/{}/{}", name, which)));
-    std::map<std::string, Json> max;
+      put(row, fmt::format("{}_{}", which, name), at(report, fmt::format("/{}/{}", name, which)));
+    std::map<std::string_view, Json> max;
     Json moved;
     for (const Json& worker : workers) {
-      const Report of_worker(worker);
-      for (const auto& [column, key] : {std::pair{"peak_stashes", "peak_activations"},
-                                        {"peak_stash_bytes", "peak_activation_bytes"},
-                                        {"memory", "gpu_memory"}}) {
-        max[column] = std::max(max[column], of_worker.at(fmt::format("/{}/{}", key, which)));
-      }
-      const Json bytes = bytes_moved(of_worker, which);
+      for (const auto& [column, name] : {peaks[0], peaks[1], Column{"memory", "gpu_memory"}})
+        max[column] = std::max(max[column], at(worker, fmt::format("/{}/{}", name, which)));
+      const Json bytes = bytes_moved(worker, which);
       if (!bytes.is_null())
         moved = moved.is_null() ? bytes : Json(moved.get<std::uint64_t>() + bytes.get<std::uint64_t>());
     }
     for (const auto& [column, value] : max) put(row, fmt::format("{}_{}", which, column), value);
     put(row, which + "_bytes_moved", moved);
-    put(row, which + "_bytes_between_ranks_in_all", report.at("/bytes_between_ranks/" + which));
+    put(row, which + "_bytes_between_ranks_in_all", at(report, "/bytes_between_ranks/" + which));
   }
 }
 
 /// One policy of one schedule of a report of `compare`.
-void put_compared(Json& row, const Report& report, const Report& policy) {
+void put_compared(Json& row, const Json& report, const Json& policy) {
   put_head(row, report);
-  put(row, "requested_policy", policy.at("/policy"));
-  put(row, "policy", policy.at("/ran"));
-  put(row, "predicted_makespan", policy.at("/predicted_makespan"));
-  put(row, "measured_makespan", policy.at("/makespan"));
-  put(row, "min_makespan", policy.smallest("/makespans"));
-  put(row, "max_makespan", policy.largest("/makespans"));
+  put_all(row, policy,
+          {{"requested_policy", "/policy"},
+           {"policy", "/ran"},
+           {"predicted_makespan", "/predicted_makespan"},
+           {"measured_makespan", "/makespan"}});
+  put(row, "min_makespan", smallest(at(policy, "/makespans")));
+  put(row, "max_makespan", largest(at(policy, "/makespans")));
+  const Json predicted = at(report, "/predicted");
   for (const char* name : {"bubble_fraction", "bytes_moved"}) {
-    put(row, std::string("predicted_") + name, report.at(std::string("/predicted/") + name));
-    put(row, std::string("measured_") + name, policy.at(std::string("/") + name));
+    put_members(row, "predicted_", predicted, {name});
+    put_members(row, "measured_", policy, {name});
   }
-  for (const auto& [name, key] :
-       {std::pair{"peak_stashes", "peak_activations"}, {"peak_stash_bytes", "peak_activation_bytes"}}) {
-    put(row, std::string("predicted_") + name, report.largest(std::string("/predicted/") + key));
-    put(row, std::string("measured_") + name, policy.largest(std::string("/") + key));
+  for (const auto& [column, name] : peaks) {
+    put(row, fmt::format("predicted_{}", column), largest(at(predicted, fmt::format("/{}", name))));
+    put(row, fmt::format("measured_{}", column), largest(at(policy, fmt::format("/{}", name))));
   }
 }
 
@@ -193,8 +184,8 @@ void put_compared(Json& row, const Report& report, const Report& policy) {
 Json row_of(const StudyRun& run, const RunOutcome& outcome, bool repeated) {
   constexpr std::array words = {"open", "done", "failed"};
   Json row = {{"run", run.name}};
-  // The names of settings are never those of other columns: all keys have a section, so a dot. `ranks` is in
-  // both, and the same.
+  // Settings have no names of other columns: all keys have a section, so a dot. `ranks` is in both, and the
+  // same.
   for (const Setting& setting : run.varied) row[setting.name] = setting.value;
   if (repeated) row["repetition"] = run.repetition;
   row["status"] = words[static_cast<std::size_t>(outcome.state)];
@@ -211,17 +202,17 @@ void add_rows(std::vector<Json>& rows, const Study& study, const Json& head,
   if (study.command == "compare") {
     const Json schedules = json.contains("schedules") ? json.at("schedules") : Json::array({json});
     for (const Json& schedule : schedules) {
-      for (const Json& policy : Report(schedule).at("/policies"))
-        put_compared(rows.emplace_back(head), Report(schedule), Report(policy));
+      for (const Json& policy : at(schedule, "/policies"))
+        put_compared(rows.emplace_back(head), schedule, policy);
     }
     return;
   }
   Json& row = rows.emplace_back(head);
   const auto put_row = study.command == "train" ? put_train : study.command == "sim" ? put_sim : put_simulate;
-  put_row(row, Report(json));
+  put_row(row, json);
 }
 
-/// Whether all figures of a row are numbers.
+/// True if all figures of a row are numbers.
 bool has_numbers(const Json& row) {
   return std::ranges::all_of(row.items(), [](const auto& cell) {
     const bool figure = cell.key().starts_with("predicted_") || cell.key().starts_with("measured_");
@@ -248,11 +239,20 @@ std::string cell_text(const Json& row, const std::string& name) {
   return value.is_string() ? value.get<std::string>() : value.dump();
 }
 
-}  // namespace
-
-std::filesystem::path folder_of(const StudyRun& run, const std::filesystem::path& folder) {
-  return folder / "runs" / run.name;
+/// Warns of rows of `simulate` whose makespans must not be compared; empty if there are none.
+std::string note_on_units(std::span<const Json> rows) {
+  std::set<std::string> stages;
+  for (const Json& row : rows) {
+    if (row.contains("predicted_makespan") && !row.contains("unit") && !row.contains("--per-share"))
+      stages.insert(cell_text(row, "stages"));
+  }
+  if (stages.size() < 2) return "";
+  return "\nWithout times 1 is a pass of an average stage: compare only the makespans of runs with equally\n"
+         "many stages here. Times of shares of the model make all comparable: runtime.emulate with\n"
+         "per_share, or --durations with --per-share.\n";
 }
+
+}  // namespace
 
 std::vector<Json> study_rows(const Study& study, std::span<const StudyRun> runs,
                              const std::filesystem::path& folder) {
@@ -287,19 +287,6 @@ std::string rows_csv(std::span<const Json> rows) {
     for (const std::string& column : table.front()) cells.push_back(cell_text(row, column));
   }
   return csv_text(table);
-}
-
-/// Rows of `simulate` whose makespans must not be compared.
-std::string note_on_units(std::span<const Json> rows) {
-  std::set<std::string> stages;
-  for (const Json& row : rows) {
-    if (row.contains("predicted_makespan") && !row.contains("unit") && !row.contains("--per-share"))
-      stages.insert(cell_text(row, "stages"));
-  }
-  if (stages.size() < 2) return "";
-  return "\nWithout times 1 is a pass of an average stage: compare only the makespans of runs with equally\n"
-         "many stages here. Times of shares of the model make all comparable: runtime.emulate with\n"
-         "per_share, or --durations with --per-share.\n";
 }
 
 std::string rows_text(const Study& study, std::span<const Json> rows) {

@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <iterator>
+#include <map>
 #include <set>
 #include <system_error>
 #include <utility>
@@ -20,7 +21,6 @@
 #include "runtime/config/config_keys.hpp"
 #include "runtime/setup/experiment.hpp"
 #include "starpipe/base/error.hpp"
-#include "starpipe/base/index.hpp"
 #include "starpipe/base/random.hpp"
 #include "starpipe/plan/registry/plugin.hpp"
 
@@ -29,7 +29,7 @@ namespace {
 
 constexpr std::size_t max_runs = 100'000;
 
-/// The settings of one run without those of `set`: an entry of `runs`, and a point of the grid.
+/// The settings of each run but for `set`: an entry of `runs`, and a point of the grid.
 std::vector<Settings> combinations(const Study& study) {
   std::vector<Settings> points = study.runs;
   for (const GridLine& line : study.grid) {
@@ -56,16 +56,12 @@ std::vector<std::string> overrides_of(const Settings& settings) {
   return overrides;
 }
 
-/// An option as one word; nothing for a flag that is off.
-std::vector<std::string> words_of(const Setting& option) {
-  if (option.value == "false") return {};
-  return {option.value == "true" ? option.name : option.name + "=" + option.value};
-}
-
+/// Each option as one word. A flag that is off has none.
 std::vector<std::string> options_of(const Settings& settings) {
   std::vector<std::string> options;
-  for (const Setting& setting : settings) {
-    if (setting.is_option()) std::ranges::copy(words_of(setting), std::back_inserter(options));
+  for (const auto& [name, value] : settings) {
+    if (!name.starts_with("--") || value == "false") continue;
+    options.push_back(value == "true" ? name : name + "=" + value);
   }
   return options;
 }
@@ -120,16 +116,39 @@ void load_plugins_of(const Settings& settings) {
   }
 }
 
-/// The files that a run reads, but for the configuration itself: those that the configuration names, and
-/// those that options name.
-std::vector<std::filesystem::path> files_of(const runtime::Config& config, const Settings& settings) {
-  std::vector<std::filesystem::path> files = inputs_of(config);
-  std::erase(files, std::filesystem::path(config.source));
-  for (const Setting& setting : settings) {
-    if (setting.is_option()) files.emplace_back(setting.value);
+/// The contents of the files that runs read. A run depends on them, and not on the files' names alone.
+class InputFiles {
+ public:
+  /// Returns a value that changes with the contents of the files that the configuration and the options name,
+  /// but for the configuration itself.
+  nlohmann::json marks(const runtime::Config& config, const Settings& settings) {
+    std::vector<std::filesystem::path> files = inputs_of(config);
+    std::erase(files, std::filesystem::path(config.source));
+    for (const Setting& setting : settings) {
+      if (setting.is_option()) files.emplace_back(setting.value);
+    }
+    nlohmann::json all = nlohmann::json::array();
+    std::error_code error;
+    for (const std::filesystem::path& file : files) {
+      if (!std::filesystem::is_regular_file(file, error)) continue;
+      const auto [known, is_new] = known_.try_emplace(file);
+      if (is_new) known->second = mark(file);
+      all.push_back(known->second);
+    }
+    return all;
   }
-  return files;
-}
+
+ private:
+  /// Larger files are known by their size: reading the training data of every study would take too long.
+  static constexpr std::uintmax_t max_read_bytes = 16U << 20U;
+
+  static nlohmann::json mark(const std::filesystem::path& file) {
+    const std::uintmax_t bytes = std::filesystem::file_size(file);
+    return {bytes, bytes <= max_read_bytes ? hash_of(read_file(file), hash_start) : 0};
+  }
+
+  std::map<std::filesystem::path, nlohmann::json> known_;
+};
 
 }  // namespace
 
@@ -148,12 +167,9 @@ std::vector<StudyRun> runs_of(const Study& study, const RunCheck& check) {
       const runtime::Config config = load_config(study.config, overrides_of(run.settings));
       check(run, config);
       run.workers = workers_of(config);
-      nlohmann::json whole = {study.command,
-                              runtime::config_json(config),
-                              options_of(run.settings),
-                              run.ranks,
-                              study.outputs,
-                              files.marks(files_of(config, run.settings))};
+      nlohmann::json whole = {
+          study.command, runtime::config_json(config),     options_of(run.settings), run.ranks,
+          study.outputs, files.marks(config, run.settings)};
       // It chooses the policy before the configuration does.
       if (const auto policy = environment("STARPU_SCHED")) whole.push_back(*policy);
       hash = hash_of(whole.dump(), hash_start);
@@ -186,27 +202,12 @@ std::vector<std::string> arguments_of(const Study& study, const StudyRun& run,
   const bool has_report = study.command == "train" || study.command == "sim";
   words.emplace_back(has_report ? "--report" : "--output");
   words.push_back((folder / report_file).string());
-  for (const StudyOutput& output : outputs_of(study.command)) {
+  for (const StudyOutput& output : study_outputs) {
     if (std::ranges::find(study.outputs, output.name) == study.outputs.end()) continue;
-    words.emplace_back(output.option);
+    words.push_back(fmt::format("--{}", output.name));
     words.push_back((folder / output.file).string());
   }
   return words;
-}
-
-nlohmann::json InputFiles::marks(std::span<const std::filesystem::path> files) {
-  nlohmann::json all = nlohmann::json::array();
-  std::error_code error;
-  for (const std::filesystem::path& file : files) {
-    if (!std::filesystem::is_regular_file(file, error)) continue;
-    const auto [known, is_new] = known_.try_emplace(file);
-    if (is_new) {
-      const std::uintmax_t bytes = std::filesystem::file_size(file);
-      known->second = {bytes, bytes <= max_read_bytes ? hash_of(read_file(file), hash_start) : 0};
-    }
-    all.push_back(known->second);
-  }
-  return all;
 }
 
 }  // namespace starpipe::cli

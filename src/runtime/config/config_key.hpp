@@ -68,13 +68,9 @@ struct RefusedValue {
   Condition condition;
 };
 
-/// A key of the configuration.
-struct ConfigKey {
-  std::string name;  ///< with its sections: "training.optimizer.kind"
-  ValueType type;
-  std::string meaning;            ///< plain sentences
-  nlohmann::json default_value;   ///< where none of `defaults` holds; null: unset
-  std::string default_text = {};  ///< for people, when `default_value` does not say it: "balanced by FLOPs"
+/// Which keys and values go together, and the defaults that follow from other keys.
+struct KeyRules {
+  std::string default_text = {};  ///< for people, when the default value does not say it: "balanced by FLOPs"
   std::vector<DefaultUnder> defaults = {};  ///< the first whose condition holds counts
   /// The key must be given under this condition, unless it does not apply or one of `defaults` holds.
   std::optional<Condition> required = {};
@@ -84,12 +80,20 @@ struct ConfigKey {
   std::vector<RefusedValue> refused_values = {};
   /// Given by --set, the key removes the file's keys that do not apply together with it.
   bool replaces = false;
-  std::string former_name = {};  ///< read as well
+};
+
+/// A key of the configuration.
+struct ConfigKey : KeyRules {
+  std::string name;  ///< with its sections: "training.optimizer.kind"
+  ValueType type = {};
+  std::string meaning = {};           ///< plain sentences
+  nlohmann::json default_value = {};  ///< where none of `defaults` holds; null: unset
+  std::string former_name = {};       ///< also accepted
 
   /// Sets the key's value: of `type`, an array where `type` allows a list; null unsets it.
-  std::function<void(Config& config, const nlohmann::json& value)> set;
+  std::function<void(Config& config, const nlohmann::json& value)> set = {};
   /// Its value, in the form that `set` takes; null when the configuration has none.
-  std::function<nlohmann::json(const Config& config)> get;
+  std::function<nlohmann::json(const Config& config)> get = {};
 
   /// For people: "8", "required", "0.01; 0 with `training.optimizer.kind: sgd`".
   [[nodiscard]] std::string default_for_people() const;

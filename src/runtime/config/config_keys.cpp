@@ -25,11 +25,38 @@ json readable(const ValueType& type, const json& value) {
   return list;
 }
 
+/// A key's value as a word of a condition.
+std::string word_of(const json& value) {
+  if (value.is_number_float()) return fmt::format("{}", value.get<double>());  // 0, not 0.0
+  return value.is_string() ? value.get<std::string>() : value.dump();
+}
+
+bool has_one_of(const json& value, const std::vector<std::string>& words) {
+  if (value.is_array()) {
+    return std::ranges::any_of(value, [&](const json& item) { return has_one_of(item, words); });
+  }
+  return std::ranges::find(words, word_of(value)) != words.end();
+}
+
+bool is_in_section(std::string_view name, std::string_view section) {
+  return name.starts_with(section) && name.substr(section.size()).starts_with('.');
+}
+
+/// Returns why the key's value does not go with other keys; empty if it does.
+std::string misfit_of_value(const ConfigKey& key, const Config& config, const Keys& keys) {
+  for (const auto& [value, condition] : key.refused_values) {
+    if (!has_one_of(key.get(config), {value}) || !holds(condition, config, keys)) continue;
+    return fmt::format("{} does not apply with {}{}", value, condition.key,
+                       condition.values.empty() ? "" : " " + condition.values.front());
+  }
+  return "";
+}
+
 }  // namespace
 
 std::vector<ConfigKey> config_keys() {
   Keys all;
-  keys::add_model_keys(all);
+  keys::add_model_and_data_keys(all);
   keys::add_training_keys(all);
   keys::add_checkpoint_keys(all);
   keys::add_evaluate_keys(all);
@@ -80,40 +107,6 @@ ordered_json keys_json(const Keys& keys) {
   }
   return list;
 }
-
-namespace {
-
-using nlohmann::json;
-using Keys = std::vector<ConfigKey>;
-
-/// A key's value as a word of a condition.
-std::string word_of(const json& value) {
-  if (value.is_number_float()) return fmt::format("{}", value.get<double>());  // 0, not 0.0
-  return value.is_string() ? value.get<std::string>() : value.dump();
-}
-
-bool has_one_of(const json& value, const std::vector<std::string>& words) {
-  if (value.is_array()) {
-    return std::ranges::any_of(value, [&](const json& item) { return has_one_of(item, words); });
-  }
-  return std::ranges::find(words, word_of(value)) != words.end();
-}
-
-bool is_in_section(std::string_view name, std::string_view section) {
-  return name.starts_with(section) && name.substr(section.size()).starts_with('.');
-}
-
-/// Why the key's value does not go with other keys; empty when it does.
-std::string misfit_of_value(const ConfigKey& key, const Config& config, const Keys& keys) {
-  for (const auto& [value, condition] : key.refused_values) {
-    if (!has_one_of(key.get(config), {value}) || !holds(condition, config, keys)) continue;
-    return fmt::format("{} does not apply with {}{}", value, condition.key,
-                       condition.values.empty() ? "" : " " + condition.values.front());
-  }
-  return "";
-}
-
-}  // namespace
 
 bool holds(const Condition& condition, const Config& config, const Keys& keys) {
   if (condition.key.empty()) return true;

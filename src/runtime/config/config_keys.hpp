@@ -15,10 +15,10 @@
 
 namespace starpipe::runtime {
 
-/// All keys, those of every kind of network included, in the order of the documentation.
+/// All keys, with the keys of every kind of network, in the order of the documentation.
 std::vector<ConfigKey> config_keys();
 
-/// The key with this name or former name; null when there is none.
+/// Returns the key with this name or former name; null if there is none.
 const ConfigKey* find_key(const std::vector<ConfigKey>& keys, std::string_view name);
 
 /// The configuration in a form that can be read again: the same run follows. Without keys that are unset.
@@ -32,25 +32,25 @@ nlohmann::ordered_json keys_json(const std::vector<ConfigKey>& keys);
 
 // Checks of one configuration against the descriptions of the keys.
 
-/// Whether a condition holds. `keys`: all keys.
+/// True if a condition holds. `keys`: all keys.
 bool holds(const Condition& condition, const Config& config, const std::vector<ConfigKey>& keys);
 
-/// Whether the key applies, by `only_with` and `not_with`.
+/// True if the key applies, by `only_with` and `not_with`.
 bool applies(const ConfigKey& key, const Config& config, const std::vector<ConfigKey>& keys);
 
-/// Why this configuration cannot have the key, or cannot have its value; empty when it can. "does not apply
-/// with schedule.file".
+/// Returns why this configuration cannot have the key, or its value, such as "does not apply with
+/// schedule.file"; empty if it can.
 std::string misfit(const ConfigKey& key, const Config& config, const std::vector<ConfigKey>& keys);
 
 /// Gives the keys that are not `given` the defaults that follow from other keys.
 void set_defaults(Config& config, const std::vector<ConfigKey>& keys,
                   const std::function<bool(const ConfigKey& key)>& given);
 
-/// Whether a key that is not given is missing.
+/// True if a key that is not given is missing.
 bool is_missing(const ConfigKey& key, const Config& config, const std::vector<ConfigKey>& keys);
 
-/// For configurations that a program filled: throws InputError with the key and its value when the key does
-/// not take this value, or when other keys exclude it.
+/// For configurations that a program filled. Throws InputError with the key and its value if the key does not
+/// take this value, or if other keys exclude it.
 void check_values(const Config& config);
 
 }  // namespace starpipe::runtime

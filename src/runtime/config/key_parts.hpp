@@ -1,23 +1,27 @@
 // SPDX-License-Identifier: Apache-2.0
-// The parts from which the keys of each section are described: types of values, members of the configuration,
-// defaults and conditions.
+// The parts from which the keys of each section are described: types of values, rules, and the way to the
+// member of a configuration that a key sets.
 #pragma once
 
+#include <algorithm>
 #include <array>
+#include <concepts>
 #include <cstdint>
 #include <filesystem>
-#include <map>
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
+#include <tuple>
+#include <type_traits>
 #include <utility>
 #include <vector>
 
 #include <nlohmann/json.hpp>
 
-#include "base/numbers.hpp"
 #include "model/data/make_dataset.hpp"
 #include "runtime/config/config_key.hpp"
+#include "starpipe/base/index.hpp"
 #include "starpipe/base/interval.hpp"
 #include "starpipe/model/memory_view.hpp"
 #include "starpipe/runtime/config/config.hpp"
@@ -31,138 +35,121 @@ using Keys = std::vector<ConfigKey>;
 
 // Types of values.
 
-ValueType whole(std::uint64_t min = 1);
-ValueType wholes(std::uint64_t min);
-ValueType number(Interval interval);
-ValueType fp32_number(Interval interval);
-ValueType boolean();
-ValueType text(Count count = Count::one);
-ValueType one_of(std::vector<std::string> words, Count count = Count::one);
-template <std::size_t size>
-ValueType one_of(const std::array<std::string_view, size>& words, Count count = Count::one) {
-  return one_of(std::vector<std::string>(words.begin(), words.end()), count);
+inline ValueType whole(std::uint64_t min = 1) { return {.kind = Kind::whole, .min = min}; }
+inline ValueType wholes(std::uint64_t min) {
+  return {.kind = Kind::whole, .count = Count::list, .min = min};
+}
+inline ValueType number(Interval interval) { return {.kind = Kind::number, .interval = interval}; }
+inline ValueType fp32_number(Interval interval) {
+  return {.kind = Kind::number, .interval = interval, .fp32 = true};
+}
+inline ValueType boolean() { return {.kind = Kind::boolean}; }
+inline ValueType text(Count count = Count::one) { return {.count = count}; }
+inline ValueType one_of(std::span<const std::string_view> words, Count count = Count::one) {
+  return {.count = count, .words = {words.begin(), words.end()}};
 }
 
-// Values as JSON. An empty value means unset, and becomes null.
+// Conditions and defaults that several keys share.
 
+inline const Condition always = {};
+inline const Condition emulated = {.key = "runtime.emulate"};
+/// The schedule comes from a file and not from its name.
+inline const Condition schedule_in_file = {.key = "schedule.file"};
+/// A policy that runs the schedule's own order. Others choose the order or the workers at run time.
+inline const Condition ordered_policy = {.key = "runtime.policy", .values = {"starpipe", "worker-order"}};
+inline const DefaultUnder value_in_file = {.condition = schedule_in_file, .value = {}, .text = "the file's"};
+
+/// The words of each enum of the configuration, in its order.
+inline std::span<const std::string_view> words_of(model::Precision) { return model::precision_words; }
+inline std::span<const std::string_view> words_of(model::SampleOrder) { return model::sample_order_words; }
+inline std::span<const std::string_view> words_of(plan::Discipline) { return plan::discipline_words; }
+inline std::span<const std::string_view> words_of(plan::ShardPlacement) {
+  return plan::shard_placement_words;
+}
+inline std::span<const std::string_view> words_of(NonFinitePolicy) { return nonfinite_words; }
+inline std::span<const std::string_view> words_of(MappingKind) { return mapping_words; }
+
+/// Returns a value as JSON: null for an empty one, which means unset.
 template <class T>
 json to_json_value(const T& value) {
-  return json(value);
-}
-json to_json_value(const std::string& value);
-json to_json_value(const std::filesystem::path& value);
-json to_json_value(model::Precision value);
-json to_json_value(model::SampleOrder value);
-json to_json_value(plan::Discipline value);
-json to_json_value(NonFinitePolicy value);
-json to_json_value(MappingKind value);
-json to_json_value(plan::ShardPlacement value);
-template <class T>
-json to_json_value(const std::vector<T>& value) {
-  return value.empty() ? json() : json(value);
-}
-template <class T>
-json to_json_value(const std::map<std::string, T>& value) {
-  return value.empty() ? json() : json(value);
-}
-template <class T>
-json to_json_value(const std::optional<T>& value) {
-  return value ? to_json_value(*value) : json();
+  if constexpr (std::is_enum_v<T>) {
+    return words_of(value)[index(value)];
+  } else if constexpr (std::same_as<T, std::filesystem::path>) {
+    return to_json_value(value.string());
+  } else if constexpr (requires { value.has_value(); }) {
+    return value ? to_json_value(*value) : json();
+  } else if constexpr (requires { value.empty(); }) {
+    return value.empty() ? json() : json(value);
+  } else {
+    return value;
+  }
 }
 
-/// A list with one value as that value.
+/// Returns a list with one value as that value.
 template <class T>
 json one_or_list(const std::vector<T>& values) {
   return values.size() == 1 ? json(values.front()) : to_json_value(values);
 }
 
-// The way back. The value must have passed ValueType::problem; only an optional takes null.
-
+/// The way back from `to_json_value`. The value must have passed ValueType::problem; only an optional takes
+/// null.
 template <class T>
 void from_json_value(const json& from, T& value) {
-  from.get_to(value);
-}
-void from_json_value(const json& from, std::filesystem::path& value);
-void from_json_value(const json& from, model::Precision& value);
-void from_json_value(const json& from, model::SampleOrder& value);
-void from_json_value(const json& from, plan::Discipline& value);
-void from_json_value(const json& from, NonFinitePolicy& value);
-void from_json_value(const json& from, MappingKind& value);
-void from_json_value(const json& from, plan::ShardPlacement& value);
-template <class T>
-void from_json_value(const json& from, std::optional<T>& value) {
-  value.reset();
-  if (!from.is_null()) from_json_value(from, value.emplace());
+  if constexpr (std::is_enum_v<T>) {
+    const auto words = words_of(value);
+    value = static_cast<T>(std::ranges::find(words, from.get<std::string>()) - words.begin());
+  } else if constexpr (std::same_as<T, std::filesystem::path>) {
+    value = from.get<std::string>();
+  } else if constexpr (requires { value.has_value(); }) {
+    value.reset();
+    if (!from.is_null()) from_json_value(from, value.emplace());
+  } else {
+    from.get_to(value);
+  }
 }
 
-// Keys.
+/// Adds the keys of a section to `keys`. Pointers to members lead from a configuration to the struct that has
+/// the section's values.
+template <class... Path>
+class Section {
+ public:
+  /// `common`: conditions of all keys of the section.
+  Section(Keys& keys, std::string name, KeyRules common, Path... path)
+      : keys_(keys), name_(std::move(name)), common_(std::move(common)), path_(path...) {}
 
-/// Returns a function that takes a configuration and returns a reference to one of its members. `members`:
-/// the pointers to members that lead there.
-template <class... Members>
-auto at(Members... members) {
-  return [members...](auto& config) -> auto& { return (config.*....*members); };
-}
+  /// Adds a key that sets `member`, whose initial value is the default. A required key has no default. The
+  /// returned reference is valid until the next key is added.
+  template <class Member>
+  ConfigKey& add(const std::string& name, ValueType type, std::string meaning, Member member,
+                 KeyRules rules = {}) {
+    rules.only_with.insert(rules.only_with.begin(), common_.only_with.begin(), common_.only_with.end());
+    rules.not_with.insert(rules.not_with.begin(), common_.not_with.begin(), common_.not_with.end());
+    const auto at = [ path = path_, member ](auto& config) -> auto& {
+      return std::apply(
+          [&](auto... parts) -> auto& { return (config.*....*parts).*member; }, path);
+    };
+    ConfigKey& made = keys_.emplace_back(
+        ConfigKey{std::move(rules), name_ + "." + name, std::move(type), std::move(meaning)});
+    made.set = [at](Config& config, const json& value) { from_json_value(value, at(config)); };
+    made.get = [at](const Config& config) { return to_json_value(at(config)); };
+    if (!made.required) made.default_value = made.get(Config());
+    return made;
+  }
 
-/// A key that is one member of the configuration; `member` returns a reference to it. Its default is the
-/// member's own.
-template <class Member>
-ConfigKey key(std::string name, ValueType type, std::string meaning, Member member) {
-  ConfigKey made;
-  made.name = std::move(name);
-  made.type = std::move(type);
-  made.meaning = std::move(meaning);
-  made.set = [member](Config& config, const json& value) { from_json_value(value, member(config)); };
-  made.get = [member](const Config& config) { return to_json_value(member(config)); };
-  made.default_value = made.get(Config());
-  return made;
-}
+ private:
+  Keys& keys_;
+  std::string name_;
+  KeyRules common_;
+  std::tuple<Path...> path_;
+};
 
-/// A boolean key whose `get` returns null for false, so that a condition on the key holds only when the key
-/// is true (`schedule.dynamic`, `schedule.recompute`).
-ConfigKey unset_when_false(ConfigKey made);
+// Each adds the keys of the sections in its name. `model` has the keys of all kinds of networks.
 
-// The functions below add defaults and conditions to a key.
-
-/// Says in words what the default is, where the value does not ("balanced by FLOPs"). The default itself does
-/// not change.
-ConfigKey described_default(ConfigKey made, std::string text);
-/// Adds a default `value` under a condition; null: unset. `text`: the default for people; empty: the value.
-ConfigKey by_default(ConfigKey made, Condition condition, json value, std::string text = {});
-/// A key without a default that must be given under the condition; an empty condition always holds.
-ConfigKey required(ConfigKey made, Condition condition = {});
-/// The key applies only when `other` (a key, or a section) is set, by the user or by default, to one of
-/// `values`; no `values`: to anything. `not_with`: the key applies only when this is not so.
-ConfigKey only_with(ConfigKey made, std::string other, std::vector<std::string> values = {});
-ConfigKey not_with(ConfigKey made, std::string other, std::vector<std::string> values = {});
-
-inline constexpr const char* file_key = "schedule.file";
-/// A key of named schedules.
-ConfigKey only_named(ConfigKey made);
-/// A key whose default is the value in the schedule's file, if `schedule.file` is given.
-ConfigKey or_from_file(ConfigKey made);
-
-inline constexpr const char* emulation_section = "runtime.emulate";
-/// A key that has no effect on emulated jobs, which only wait: refused with `runtime.emulate`.
-ConfigKey not_emulated(ConfigKey made);
-
-// The keys of `checkpoint:`.
-
-void add_checkpoint_keys(std::vector<ConfigKey>& keys);
-
-/// Adds the keys of the section `evaluate`.
-void add_evaluate_keys(std::vector<ConfigKey>& keys);
-
-/// Adds the keys of the sections `model` and `data`, those of all kinds of networks included.
-void add_model_keys(std::vector<ConfigKey>& keys);
-
-/// Adds the keys of the section `runtime`.
-void add_runtime_keys(std::vector<ConfigKey>& keys);
-
-/// Adds the keys of the section `schedule`.
-void add_schedule_keys(std::vector<ConfigKey>& keys);
-
-/// Adds the keys of the section `training`.
-void add_training_keys(std::vector<ConfigKey>& keys);
+void add_model_and_data_keys(Keys& keys);
+void add_training_keys(Keys& keys);
+void add_checkpoint_keys(Keys& keys);
+void add_evaluate_keys(Keys& keys);
+void add_schedule_keys(Keys& keys);
+void add_runtime_keys(Keys& keys);
 
 }  // namespace starpipe::runtime::keys

@@ -28,7 +28,7 @@ model::OptionValue option_of(const json& value, model::OptionValue of_type) {
 ValueType type_of(const model::NetworkKey& key) {
   if (std::holds_alternative<double>(key.default_value)) return number(key.interval);
   if (std::holds_alternative<bool>(key.default_value)) return boolean();
-  if (std::holds_alternative<std::string>(key.default_value)) return one_of(key.words);
+  if (std::holds_alternative<std::string>(key.default_value)) return ValueType{.words = key.words};
   const bool is_list = std::holds_alternative<std::vector<int>>(key.default_value);
   ValueType type = whole(static_cast<std::uint64_t>(std::max(key.interval.min, 0.0)));
   if (key.interval.max < static_cast<double>(type.max)) {
@@ -40,13 +40,11 @@ ValueType type_of(const model::NetworkKey& key) {
 
 /// The key of a kind of network, by itself.
 ConfigKey network_key(const model::NetworkKind& kind, const model::NetworkKey& own) {
-  ConfigKey made;
-  made.name = "model." + own.name;
-  made.type = type_of(own);
-  made.meaning = own.meaning;
-  made.default_value = json_of(own.default_value);
-  made.defaults = {{.condition = {"model.kind", {kind.name}}, .value = made.default_value}};
-  made.only_with = {{"model.kind", {kind.name}}};
+  const Condition of_kind = {"model.kind", {kind.name}};
+  ConfigKey made{{}, "model." + own.name, type_of(own), own.meaning, json_of(own.default_value)};
+  made.defaults = {{.condition = of_kind, .value = made.default_value}};
+  made.only_with = {of_kind};
+  if (own.values_only) made.not_with = {emulated};
   if (!own.former_name.empty()) made.former_name = "model." + own.former_name;
   made.set = [option = own.name, type = own.default_value](Config& config, const json& value) {
     config.model.options[option] = option_of(value, type);
@@ -56,7 +54,6 @@ ConfigKey network_key(const model::NetworkKind& kind, const model::NetworkKey& o
     const auto* const list = std::get_if<std::vector<int>>(&value);
     return list != nullptr ? one_or_list(*list) : json_of(value);
   };
-  if (own.values_only) return not_emulated(std::move(made));
   return made;
 }
 
@@ -86,7 +83,7 @@ std::string with_small_letter(std::string sentence) {
   return sentence;
 }
 
-/// Adds a default of a kind of network: to that of other kinds, where the value is the same.
+/// Adds a default of a kind of network. Kinds with the same default share an entry.
 void add_default(std::vector<DefaultUnder>& defaults, const std::string& kind, const json& value) {
   const auto same = std::ranges::find(defaults, value, &DefaultUnder::value);
   if (same == defaults.end()) {
@@ -131,51 +128,46 @@ void add_network_keys(Keys& keys) {
 
 }  // namespace
 
-void add_model_keys(Keys& keys) {
+void add_model_and_data_keys(Keys& keys) {
   std::string kinds = "The network.";
   for (const model::NetworkKind& kind : model::registered_networks()) {
     kinds += fmt::format(" {}: {}", kind.name, kind.meaning);
   }
-  keys.push_back(required(key("model.kind", one_of(model::network_kinds()), kinds,
-                              at(&Config::model, &model::ModelConfig::kind))));
+  Section model(keys, "model", {}, &Config::model);
+  model.add("kind", {.words = model::network_kinds()}, kinds, &model::ModelConfig::kind,
+            {.required = always});
   add_network_keys(keys);
-  keys.push_back(not_emulated(
-      key("model.init", text(),
-          "A safetensors file with the parameters to start from, or the index (.json) of several files.",
-          at(&Config::model, &model::ModelConfig::init))));
-  ConfigKey data =
-      key("data.kind", one_of(model::data_kinds),
-          "The data, of a kind that the network reads: text (each byte is a token), tokens (token ids) or "
-          "synthetic (a regression task).",
-          at(&Config::data, &model::DataConfig::kind));
-  data.default_value = {};
+  model.add("init", text(),
+            "A safetensors file with the parameters to start from, or the index (.json) of several files.",
+            &model::ModelConfig::init, {.not_with = {emulated}});
+
+  KeyRules of_data;
   for (const model::NetworkKind& kind : model::registered_networks()) {
-    add_default(data.defaults, kind.name, kind.data.front());
+    add_default(of_data.defaults, kind.name, kind.data.front());
     for (const std::string_view other : model::data_kinds) {
       if (std::ranges::find(kind.data, other) != kind.data.end()) continue;
-      data.refused_values.push_back({std::string(other), {"model.kind", {kind.name}}});
+      of_data.refused_values.push_back({std::string(other), {"model.kind", {kind.name}}});
     }
   }
-  keys.push_back(std::move(data));
-  const std::vector<std::string> of_files = {std::string(model::text_data), std::string(model::tokens_data)};
-  keys.push_back(required(only_with(
-      key("data.path", text(),
-          "The file. tokens: flat uint16 numbers, or a file with the header of llm.c (docs/data.md).",
-          at(&Config::data, &model::DataConfig::path)),
-      "data.kind", of_files)));
-  ConfigKey validation =
-      key("data.validation", text(),
-          "A file of the same kind, whose loss `train` shows before, during and after the training, and "
-          "`evaluate` at any time (docs/training.md).",
-          at(&Config::data, &model::DataConfig::validation));
-  keys.push_back(
-      not_emulated(required(only_with(std::move(validation), "data.kind", of_files), {"evaluate", {}})));
-  keys.push_back(not_emulated(
-      only_with(key("data.order", one_of(model::sample_order_words),
-                    "Which sequences a step reads: random ones, or each `context` tokens of the file once an "
-                    "epoch, in shuffled order.",
-                    at(&Config::data, &model::DataConfig::order)),
-                "data.kind", of_files)));
+  const Condition of_files = {"data.kind", {std::string(model::text_data), std::string(model::tokens_data)}};
+  Section data(keys, "data", {}, &Config::data);
+  data.add("kind", one_of(model::data_kinds),
+           "The data, of a kind that the network reads: text (each byte is a token), tokens (token ids) or "
+           "synthetic (a regression task).",
+           &model::DataConfig::kind, of_data)
+      .default_value = {};
+  data.add("path", text(),
+           "The file. tokens: flat uint16 numbers, or a file with the header of llm.c (docs/data.md).",
+           &model::DataConfig::path, {.required = always, .only_with = {of_files}});
+  data.add("validation", text(),
+           "A file of the same kind, whose loss `train` shows before, during and after the training, and "
+           "`evaluate` at any time (docs/training.md).",
+           &model::DataConfig::validation,
+           {.required = Condition{"evaluate"}, .only_with = {of_files}, .not_with = {emulated}});
+  data.add("order", one_of(model::sample_order_words),
+           "Which sequences a step reads: random ones, or each `context` tokens of the file once an epoch, "
+           "in shuffled order.",
+           &model::DataConfig::order, {.only_with = {of_files}, .not_with = {emulated}});
 }
 
 }  // namespace starpipe::runtime::keys

@@ -1,130 +1,76 @@
 // SPDX-License-Identifier: Apache-2.0
-#include <string>
-#include <utility>
-
 #include "runtime/config/key_parts.hpp"
 
 namespace starpipe::runtime::keys {
 namespace {
 
-/// The one value of `schedule.partition`.
-constexpr const char* automatic = "auto";
+const KeyRules of_names = {.not_with = {schedule_in_file}};
 
 /// Which schedule, of how many workers and stages.
 void add_shape_keys(Keys& keys) {
-  const auto add = [&keys](ConfigKey made) { keys.push_back(std::move(made)); };
-  add(only_named(key("schedule.plugin", text(Count::one_or_list),
-                     "Plug-ins (shared objects), each with the schedule of `schedule.name`. The option "
-                     "`--plugin` adds to them.",
-                     at(&Config::schedule, &ScheduleConfig::plugins))));
-  ConfigKey name =
-      required(only_named(key("schedule.name", text(), "A schedule that `starpipe schedule list` shows.",
-                              at(&Config::schedule, &ScheduleConfig::name))));
-  name.replaces = true;
-  add(std::move(name));
-  ConfigKey file =
-      key(file_key, text(),
-          "A CSV or JSON file with the order of the jobs, instead of a named schedule. Workers, stages and "
-          "micro-batches follow from it. Its path is relative to the folder in which starpipe runs.",
-          at(&Config::schedule, &ScheduleConfig::file));
-  file.replaces = true;
-  add(std::move(file));
-  add(or_from_file(required(
-      key("schedule.workers", whole(), "Workers (W).", at(&Config::schedule, &ScheduleConfig::workers)))));
-  add(or_from_file(
-      described_default(key("schedule.stages", whole(), "Stages (S) into which the network is cut.",
-                            at(&Config::schedule, &ScheduleConfig::stages)),
-                        "W times the schedule's number of stages on a worker")));
-  add(described_default(
-      only_named(key("schedule.tensor", whole(),
-                     "With `model.tensor`: the workers that each of the W workers becomes (D). Where the "
-                     "schedule has worker v, shard k is on worker D v + k mod D.",
-                     at(&Config::schedule, &ScheduleConfig::tensor))),
-      "the largest value of `model.tensor`"));
-  add(only_named(key("schedule.groups", whole(),
-                     "Groups (G) of W / G workers, each with a pipeline of its own (data parallelism); "
-                     "micro-batch b goes to group b mod G. Of naive, gpipe, 1f1b, eager-1f1b, lpp and fslpp.",
-                     at(&Config::schedule, &ScheduleConfig::groups))));
-  ValueType option = whole(0);
-  option.count = Count::map;
-  add(only_named(
-      key("schedule.options", std::move(option),
-          "Options of the schedule, such as `{waves: 2}`: those that `starpipe schedule list --long` "
-          "shows. The others have their defaults.",
-          at(&Config::schedule, &ScheduleConfig::options))));
-  add(described_default(only_named(key("schedule.placement", wholes(0), "The worker of each stage.",
-                                       at(&Config::schedule, &ScheduleConfig::placement))),
-                        "the schedule's own"));
-  add(described_default(
-      not_with(key("schedule.cuts", wholes(1),
-                   "The first unit of each stage but the first. Units of gpt and llama: 0 is the embedding, "
-                   "then the blocks, then the head.",
-                   at(&Config::schedule, &ScheduleConfig::cuts)),
-               "schedule.partition"),
-      "balanced by FLOPs"));
-  ConfigKey partition =
-      key("schedule.partition", one_of({automatic}),
-          "Chooses `cuts`, and `placement` where the schedule leaves it open, by the units' times.",
-          at(&Config::schedule, &ScheduleConfig::partition));
+  Section section(keys, "schedule", {}, &Config::schedule);
+  Section named(keys, "schedule", of_names, &Config::schedule);
+  named.add("plugin", text(Count::one_or_list),
+            "Plug-ins (shared objects), each with the schedule of `schedule.name`. The option `--plugin` "
+            "adds to them.",
+            &ScheduleConfig::plugins);
+  named.add("name", text(), "A schedule that `starpipe schedule list` shows.", &ScheduleConfig::name,
+            {.required = always, .replaces = true});
+  section.add("file", text(),
+              "A CSV or JSON file with the order of the jobs, instead of a named schedule. Workers, stages "
+              "and micro-batches follow from it. Its path is relative to the folder in which starpipe runs.",
+              &ScheduleConfig::file, {.replaces = true});
+  section.add("workers", whole(), "Workers (W).", &ScheduleConfig::workers,
+              {.defaults = {value_in_file}, .required = always});
+  section.add(
+      "stages", whole(), "Stages (S) into which the network is cut.", &ScheduleConfig::stages,
+      {.default_text = "W times the schedule's number of stages on a worker", .defaults = {value_in_file}});
+  named.add("tensor", whole(),
+            "With `model.tensor`: the workers that each of the W workers becomes (D). Where the schedule has "
+            "worker v, shard k is on worker D v + k mod D.",
+            &ScheduleConfig::tensor, {.default_text = "the largest value of `model.tensor`"});
+  named.add("groups", whole(),
+            "Groups (G) of W / G workers, each with a pipeline of its own (data parallelism); micro-batch b "
+            "goes to group b mod G. Of naive, gpipe, 1f1b, eager-1f1b, lpp and fslpp.",
+            &ScheduleConfig::groups);
+  named.add("options", {.kind = Kind::whole, .count = Count::map},
+            "Options of the schedule, such as `{waves: 2}`: those that `starpipe schedule list --long` "
+            "shows. The others have their defaults.",
+            &ScheduleConfig::options);
+  named.add("placement", wholes(0), "The worker of each stage.", &ScheduleConfig::placement,
+            {.default_text = "the schedule's own"});
+  section.add("cuts", wholes(1),
+              "The first unit of each stage but the first. Units of gpt and llama: 0 is the embedding, then "
+              "the blocks, then the head.",
+              &ScheduleConfig::cuts,
+              {.default_text = "balanced by FLOPs", .not_with = {{"schedule.partition"}}});
+  constexpr std::array<std::string_view, 1> automatic = {"auto"};
+  ConfigKey& partition =
+      named.add("partition", one_of(automatic),
+                "Chooses `cuts`, and `placement` where the schedule leaves it open, by the units' times.",
+                &ScheduleConfig::partition);
   partition.default_value = {};
-  partition.set = [](Config& config, const json& value) {
-    config.schedule.partition = value.get<std::string>() == automatic;
+  partition.set = [=](Config& config, const json& value) {
+    config.schedule.partition = value.get<std::string>() == automatic.front();
   };
-  partition.get = [](const Config& config) { return config.schedule.partition ? json(automatic) : json(); };
-  add(only_named(std::move(partition)));
-  add(described_default(
-      only_with(key("schedule.profile", text(), "A file of `starpipe profile` with the units' times.",
-                    at(&Config::schedule, &ScheduleConfig::profile_file)),
-                "schedule.partition"),
-      "times are measured when the run starts"));
-}
-
-/// The order in which jobs run, and the memory that they may need.
-void add_order_keys(Keys& keys) {
-  const auto add = [&keys](ConfigKey made) { keys.push_back(std::move(made)); };
-  add(described_default(
-      key("schedule.discipline", one_of(plan::discipline_words),
-          "How a worker uses the priorities n: greedy takes the ready job with the smallest n, bounded "
-          "does so within `memory_limit`, ordered runs exactly in the order of n.",
-          at(&Config::schedule, &ScheduleConfig::discipline)),
-      "the schedule's own; bounded where its order exceeds a `memory_limit`"));
-  ValueType limits = whole();
-  limits.count = Count::one_or_list;
-  limits.length = "schedule.workers";
-  ConfigKey memory_limit = only_with(
-      key("schedule.memory_limit", std::move(limits),
-          "The most stashes that a worker may hold, counted like the peaks in the output: one number for all "
-          "workers, or a list with one for each. A smaller limit of the schedule applies instead. A schedule "
-          "whose "
-          "order needs no more keeps its order. Otherwise it runs in another order, and the output says so. "
-          "The "
-          "discipline greedy keeps no limit and is refused.",
-          at(&Config::schedule, &ScheduleConfig::memory_limits)),
-      "runtime.policy", {"starpipe", "worker-order"});
-  memory_limit.get = [](const Config& config) { return one_or_list(config.schedule.memory_limits); };
-  add(std::move(memory_limit));
-  // Tasks in the order of workers would neither pick jobs at run time nor keep a limit.
-  add(unset_when_false(not_with(
-      key("schedule.dynamic", boolean(),
-          "Whether greedy and bounded schedules pick jobs at run time. Otherwise `simulate` fixes the "
-          "order before the run, and every run follows it.",
-          at(&Config::schedule, &ScheduleConfig::dynamic)),
-      "runtime.policy", {"worker-order"})));
-  add(or_from_file(key("schedule.recompute", boolean(),
-                       "Whether F keeps only the stage's inputs, and B computes F again; false unless a file "
-                       "says otherwise.",
-                       at(&Config::schedule, &ScheduleConfig::recompute))));
+  partition.get = [=](const Config& config) {
+    return config.schedule.partition ? json(automatic.front()) : json();
+  };
+  section.add(
+      "profile", text(), "A file of `starpipe profile` with the units' times.", &ScheduleConfig::profile_file,
+      {.default_text = "times are measured when the run starts", .only_with = {{"schedule.partition"}}});
 }
 
 /// Shards of the vocabulary, which w places like any stage.
 void add_vocabulary_keys(Keys& keys) {
-  constexpr const char* shards_key = "schedule.vocabulary.shards";
-  const auto add = [&keys](ConfigKey made) { keys.push_back(only_named(std::move(made))); };
-  ConfigKey shards =
-      key(shards_key, whole(),
-          "Shards into which the embedding and the head of gpt and llama are cut (vocabulary "
-          "parallelism): each has a range of the tokens. 1: both are whole.",
-          at(&Config::model, &model::ModelConfig::vocabulary, &model::VocabularyShards::shards));
+  using model::VocabularyShards;
+  const KeyRules of_shards = {.only_with = {{"schedule.vocabulary.shards"}}};
+  Section section(keys, "schedule.vocabulary", of_names, &Config::model, &model::ModelConfig::vocabulary);
+  ConfigKey& shards =
+      section.add("shards", whole(),
+                  "Shards into which the embedding and the head of gpt and llama are cut (vocabulary "
+                  "parallelism): each has a range of the tokens. 1: both are whole.",
+                  &VocabularyShards::shards, {.default_text = "1"});
   shards.default_value = {};
   shards.get = [](const Config& config) {
     const int count = config.model.vocabulary.shards;
@@ -133,20 +79,48 @@ void add_vocabulary_keys(Keys& keys) {
   shards.set = [](Config& config, const json& value) {
     config.model.vocabulary.shards = value.is_null() ? 1 : value.get<int>();
   };
-  add(described_default(std::move(shards), "1"));
-  add(only_with(
-      key("schedule.vocabulary.placement", one_of(plan::shard_placement_words),
-          "The workers of the shards. all: shard k is on worker k of all workers, counted round. last: "
-          "shards "
-          "of the head are on the last stage's worker, those of the embedding on the first stage's.",
-          at(&Config::model, &model::ModelConfig::vocabulary, &model::VocabularyShards::placement)),
-      shards_key));
-  add(only_with(
-      key("schedule.vocabulary.ahead", whole(0),
-          "How many micro-batches a worker may run ahead of the schedule's own order while it waits "
-          "for shards. It holds the stashes of as many micro-batches more.",
-          at(&Config::schedule, &ScheduleConfig::vocabulary_ahead)),
-      shards_key));
+  section.add("placement", one_of(plan::shard_placement_words),
+              "The workers of the shards. all: shard k is on worker k of all workers, counted round. last: "
+              "shards of the head are on the last stage's worker, shards of the embedding on the first "
+              "stage's.",
+              &VocabularyShards::placement, of_shards);
+  Section(keys, "schedule.vocabulary", of_names, &Config::schedule)
+      .add("ahead", whole(0),
+           "How many micro-batches a worker may run ahead of the schedule's own order while it waits "
+           "for shards. It holds the stashes of as many micro-batches more.",
+           &ScheduleConfig::vocabulary_ahead, of_shards);
+}
+
+/// The order in which jobs run, and the memory that they may need.
+void add_order_keys(Keys& keys) {
+  Section section(keys, "schedule", {}, &Config::schedule);
+  section.add("discipline", one_of(plan::discipline_words),
+              "How a worker uses the priorities n: greedy takes the ready job with the smallest n, bounded "
+              "does so within `memory_limit`, ordered runs exactly in the order of n.",
+              &ScheduleConfig::discipline,
+              {.default_text = "the schedule's own; bounded where its order exceeds a `memory_limit`"});
+  section
+      .add("memory_limit",
+           {.kind = Kind::whole, .count = Count::one_or_list, .least = 1, .length = "schedule.workers"},
+           "The largest number of stashes that a worker may hold, counted like the peaks in the output: one "
+           "number for "
+           "all workers, or a list with one for each. A smaller limit of the schedule applies instead. A "
+           "schedule whose order needs no more keeps its order. Otherwise it runs in another order, and the "
+           "output says so. The discipline greedy keeps no limit and is refused.",
+           &ScheduleConfig::memory_limits, {.only_with = {ordered_policy}})
+      .get = [](const Config& config) { return one_or_list(config.schedule.memory_limits); };
+  // Null for false, so that a condition on the key holds only when it is true.
+  section
+      .add("dynamic", boolean(),
+           "True: greedy and bounded schedules pick jobs at run time. False: `simulate` fixes the order "
+           "before "
+           "the run, and every run follows it.",
+           &ScheduleConfig::dynamic, {.not_with = {{"runtime.policy", {"worker-order"}}}})
+      .get = [](const Config& config) { return config.schedule.dynamic ? json(true) : json(); };
+  section.add("recompute", boolean(),
+              "True: F keeps only the stage's inputs, and B computes F again. False unless a file says "
+              "otherwise.",
+              &ScheduleConfig::recompute, {.defaults = {value_in_file}});
 }
 
 }  // namespace

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
+// The keys of `training`, `checkpoint` and `evaluate`.
 #include <limits>
-#include <utility>
 
 #include "runtime/config/key_parts.hpp"
 #include "starpipe/base/interval.hpp"
@@ -10,110 +10,122 @@
 namespace starpipe::runtime::keys {
 namespace {
 
-constexpr const char* optimizer_kind = "training.optimizer.kind";
-constexpr const char* rate_kind = "training.optimizer.schedule.kind";
+using model::LearningRateSchedule;
+using model::OptimizerConfig;
 
-template <class Member>
-auto at_optimizer(Member member) {
-  return at(&Config::training, &TrainingConfig::optimizer, member);
-}
-template <class Member>
-auto at_rates(Member member) {
-  return at(&Config::training, &TrainingConfig::optimizer, &model::OptimizerConfig::schedule, member);
-}
+/// Emulated jobs only wait: keys that affect values alone have no effect on them, and are refused.
+const KeyRules of_values = {.not_with = {emulated}};
 
 void add_optimizer_keys(Keys& keys) {
-  using model::OptimizerConfig;
-  const auto add = [&keys](ConfigKey made) { keys.push_back(std::move(made)); };
-  add(key(optimizer_kind, one_of(model::optimizer_kinds),
-          "The optimizer, with PyTorch's formulas and defaults.", at_optimizer(&OptimizerConfig::kind)));
-  add(not_emulated(
-      key("training.optimizer.learning_rate", fp32_number(not_negative),
-          "The learning rate; the highest one where `schedule` changes it. With 0 the weights do not change.",
-          at_optimizer(&OptimizerConfig::learning_rate))));
-  add(by_default(not_emulated(key("training.optimizer.weight_decay", fp32_number(not_negative),
-                                  "The weight decay: decoupled under adamw, added to the gradient under sgd.",
-                                  at_optimizer(&OptimizerConfig::weight_decay))),
-                 {optimizer_kind, {"sgd"}}, 0.0));
-  add(not_with(
-      not_emulated(key(
-          "training.optimizer.decay", one_of(model::decay_kinds),
-          "Which parameters the weight decay applies to: all, or matrices, those of two or more dimensions; "
-          "then biases and the weights of LayerNorms do not decay.",
-          at_optimizer(&OptimizerConfig::decay))),
-      "training.optimizer.weight_decay", {"0"}));
-  add(only_with(key("training.optimizer.momentum", fp32_number(not_negative), "The momentum.",
-                    at_optimizer(&OptimizerConfig::momentum)),
-                optimizer_kind, {"sgd"}));
-  add(not_emulated(only_with(key("training.optimizer.beta1", fp32_number(fraction),
-                                 "Decay of the first moment.", at_optimizer(&OptimizerConfig::beta1)),
-                             optimizer_kind, {"adamw"})));
-  add(not_emulated(only_with(key("training.optimizer.beta2", fp32_number(fraction),
-                                 "Decay of the second moment.", at_optimizer(&OptimizerConfig::beta2)),
-                             optimizer_kind, {"adamw"})));
-  add(not_emulated(only_with(key("training.optimizer.epsilon", fp32_number(not_negative),
-                                 "Added to the root of the second moment, so that no update divides by 0.",
-                                 at_optimizer(&OptimizerConfig::epsilon)),
-                             optimizer_kind, {"adamw"})));
+  constexpr const char* kind = "training.optimizer.kind";
+  Section plain(keys, "training.optimizer", {}, &Config::training, &TrainingConfig::optimizer);
+  plain.add("kind", one_of(model::optimizer_kinds), "The optimizer, with PyTorch's formulas and defaults.",
+            &OptimizerConfig::kind);
+  Section section(keys, "training.optimizer", of_values, &Config::training, &TrainingConfig::optimizer);
+  section.add(
+      "learning_rate", fp32_number(not_negative),
+      "The learning rate; the highest one where `schedule` changes it. With 0 the weights do not change.",
+      &OptimizerConfig::learning_rate);
+  section.add("weight_decay", fp32_number(not_negative),
+              "The weight decay: decoupled under adamw, added to the gradient under sgd.",
+              &OptimizerConfig::weight_decay, {.defaults = {{{kind, {"sgd"}}, 0.0}}});
+  section.add(
+      "decay", one_of(model::decay_kinds),
+      "Which parameters the weight decay applies to: all, or matrices, which have two or more dimensions; "
+      "then biases and the weights of LayerNorms do not decay.",
+      &OptimizerConfig::decay, {.not_with = {{"training.optimizer.weight_decay", {"0"}}}});
+  plain.add("momentum", fp32_number(not_negative), "The momentum.", &OptimizerConfig::momentum,
+            {.only_with = {{kind, {"sgd"}}}});
+  const KeyRules of_adamw = {.only_with = {{kind, {"adamw"}}}};
+  section.add("beta1", fp32_number(fraction), "Decay of the first moment.", &OptimizerConfig::beta1,
+              of_adamw);
+  section.add("beta2", fp32_number(fraction), "Decay of the second moment.", &OptimizerConfig::beta2,
+              of_adamw);
+  section.add("epsilon", fp32_number(not_negative),
+              "Added to the root of the second moment, so that no update divides by 0.",
+              &OptimizerConfig::epsilon, of_adamw);
 }
 
 void add_learning_rate_keys(Keys& keys) {
-  using model::LearningRateSchedule;
-  const auto add = [&keys](ConfigKey made) { keys.push_back(not_emulated(std::move(made))); };
-  add(key(rate_kind, one_of(model::learning_rate_kinds),
-          "How the learning rate falls after its warm-up (docs/training.md has the formulas).",
-          at_rates(&LearningRateSchedule::kind)));
-  add(key("training.optimizer.schedule.warmup", whole(0),
-          "Steps in which the learning rate rises in a line. Step t, from 0, has (t + 1) / (warmup + 1) of "
-          "`learning_rate`.",
-          at_rates(&LearningRateSchedule::warmup)));
-  add(only_with(key("training.optimizer.schedule.floor", fp32_number(not_negative),
-                    "The lowest learning rate after the warm-up; at most `learning_rate`.",
-                    at_rates(&LearningRateSchedule::floor)),
-                rate_kind, {"linear", "cosine", "inverse_sqrt"}));
-  add(described_default(
-      only_with(key("training.optimizer.schedule.steps", whole(),
-                    "The step, from 0, at which the learning rate reaches the floor; more than `warmup`.",
-                    at_rates(&LearningRateSchedule::steps)),
-                rate_kind, {"linear", "cosine"}),
-      "`training.steps`"));
+  constexpr const char* kind = "training.optimizer.schedule.kind";
+  Section section(keys, "training.optimizer.schedule", of_values, &Config::training,
+                  &TrainingConfig::optimizer, &OptimizerConfig::schedule);
+  section.add("kind", one_of(model::learning_rate_kinds),
+              "How the learning rate falls after its warm-up (docs/training.md has the formulas).",
+              &LearningRateSchedule::kind);
+  section.add(
+      "warmup", whole(0),
+      "Steps in which the learning rate rises in a line. Step t, from 0, has (t + 1) / (warmup + 1) of "
+      "`learning_rate`.",
+      &LearningRateSchedule::warmup);
+  section.add("floor", fp32_number(not_negative),
+              "The lowest learning rate after the warm-up; at most `learning_rate`.",
+              &LearningRateSchedule::floor, {.only_with = {{kind, {"linear", "cosine", "inverse_sqrt"}}}});
+  section.add("steps", whole(),
+              "The step, from 0, at which the learning rate reaches the floor; more than `warmup`.",
+              &LearningRateSchedule::steps,
+              {.default_text = "`training.steps`", .only_with = {{kind, {"linear", "cosine"}}}});
 }
 
 }  // namespace
 
 void add_training_keys(Keys& keys) {
-  const auto add = [&keys](ConfigKey made) { keys.push_back(std::move(made)); };
-  ValueType seed = whole(0);
-  seed.max = std::numeric_limits<std::uint64_t>::max();
-  add(or_from_file(key("training.microbatches", whole(), "Micro-batches of a step (B).",
-                       at(&Config::training, &TrainingConfig::microbatches))));
-  ValueType microbatch_size = whole();
-  microbatch_size.max = model::max_samples;
-  add(key("training.microbatch_size", microbatch_size,
-          "Sequences (gpt, llama) or samples (mlp) of a micro-batch.",
-          at(&Config::training, &TrainingConfig::microbatch_size)));
-  add(required(key("training.steps", whole(),
-                   "Steps to train; the optimizer updates the weights once in each.",
-                   at(&Config::training, &TrainingConfig::steps))));
-  add(not_emulated(key("training.seed", seed,
-                       "Start values of the weights and the choice of data depend on it.",
-                       at(&Config::training, &TrainingConfig::seed))));
-  add(not_emulated(key(
-      "training.nonfinite", one_of(nonfinite_words),
+  Section plain(keys, "training", {}, &Config::training);
+  plain.add("microbatches", whole(), "Micro-batches of a step (B).", &TrainingConfig::microbatches,
+            {.defaults = {value_in_file}});
+  plain.add("microbatch_size", {.kind = Kind::whole, .min = 1, .max = model::max_samples},
+            "Sequences (gpt, llama) or samples (mlp) of a micro-batch.", &TrainingConfig::microbatch_size);
+  plain.add("steps", whole(), "Steps to train; the optimizer updates the weights once in each.",
+            &TrainingConfig::steps, {.required = always});
+  Section section(keys, "training", of_values, &Config::training);
+  section.add("seed", {.kind = Kind::whole, .max = std::numeric_limits<std::uint64_t>::max()},
+              "Start values of the weights and the choice of data depend on it.", &TrainingConfig::seed);
+  section.add(
+      "nonfinite", one_of(nonfinite_words),
       "After a step in which a pass or a sum of gradients has infinity or NaN: stop ends the run with status "
       "1 and names the first such pass; skip leaves weights and optimizer as they were before the step, and "
       "the report counts it; continue makes no check. With stop and skip, weights that are not finite after "
       "the last step end the run with status 1. skip undoes no update: once an update has left infinity or "
       "NaN in the weights, every later step is skipped.",
-      at(&Config::training, &TrainingConfig::nonfinite))));
-  add(not_emulated(
-      key("training.clip", fp32_number(positive),
-          "The largest norm of the gradient, over all parameters. A gradient with a larger one is scaled by "
-          "clip / (norm + 1e-6) before the update, as PyTorch's clip_grad_norm_ does. Without it nothing is "
-          "clipped; the norm is computed all the same.",
-          at(&Config::training, &TrainingConfig::optimizer, &model::OptimizerConfig::clip))));
+      &TrainingConfig::nonfinite);
+  Section(keys, "training", of_values, &Config::training, &TrainingConfig::optimizer)
+      .add("clip", fp32_number(positive),
+           "The largest norm of the gradient, over all parameters. A gradient with a larger one is scaled by "
+           "clip / (norm + 1e-6) before the update, as PyTorch's clip_grad_norm_ does. Without it nothing is "
+           "clipped; the norm is computed all the same.",
+           &OptimizerConfig::clip);
   add_optimizer_keys(keys);
   add_learning_rate_keys(keys);
+}
+
+void add_checkpoint_keys(Keys& keys) {
+  Section(keys, "checkpoint", of_values, &Config::checkpoint)
+      .add("folder", text(),
+           "Where `train` keeps checkpoints, a folder that all ranks see; other commands write none. One is "
+           "written after the last step in any case. Without this key there are no checkpoints.",
+           &CheckpointConfig::folder);
+  Section section(keys, "checkpoint", {.only_with = {{"checkpoint.folder"}}}, &Config::checkpoint);
+  section.add("every", whole(), "A checkpoint is written after every so many steps.",
+              &CheckpointConfig::every);
+  section.add("keep", whole(),
+              "The most checkpoints that are kept. When a new one is whole, older ones are removed.",
+              &CheckpointConfig::keep);
+  section.add(
+      "on_signal", one_of(checkpoint_signals),
+      "The signal after which a checkpoint is written at the end of the step. SIGTERM then writes one, "
+      "too, and ends the run with status 75. none: no signal does so, and SIGTERM ends the run at once.",
+      &CheckpointConfig::on_signal);
+}
+
+void add_evaluate_keys(Keys& keys) {
+  Section section(keys, "evaluate", of_values, &Config::evaluate);
+  section.add("every", whole(),
+              "Steps between two evaluations of a training run; there is always one before the first step "
+              "and one after the last.",
+              &EvaluateConfig::every, {.default_text = "`training.steps`"});
+  section.add("microbatches", whole(),
+              "Micro-batches of an evaluation: the first ones of the validation data.",
+              &EvaluateConfig::microbatches, {.default_text = "as many as a step has"});
 }
 
 }  // namespace starpipe::runtime::keys

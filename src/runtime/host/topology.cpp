@@ -26,9 +26,9 @@ std::vector<CoreRange> divide_cores(std::size_t cores, std::span<const int> work
   std::vector<CoreRange> ranges;
   if (ranks > cores) {
     std::size_t before = 0;  // workers of lower ranks
-    for (const int own : workers) {
+    for (const int of_rank : workers) {
       const std::size_t first = cores * before / total;
-      before += index(own);
+      before += index(of_rank);
       ranges.push_back({first, std::max(first + 1, cores * before / total)});
     }
     return ranges;

@@ -24,7 +24,7 @@
 namespace starpipe::runtime {
 
 /// What a run does after a step in which a pass computed infinity or NaN: it ends, it leaves the weights and
-/// the optimizer as they were before the step, or it goes on.
+/// the optimizer as they were before the step, or it continues.
 enum class NonFinitePolicy : std::uint8_t { stop, skip, proceed };
 
 /// The words of `TrainingConfig::nonfinite`, in the order of the enum.
@@ -77,7 +77,7 @@ struct ScheduleConfig {
   std::string profile_file;  ///< `profile`
   std::optional<plan::Discipline> discipline;
   std::vector<int>
-      memory_limits;  ///< in stashes, one or one a worker; RuntimeConfig::memory_limits are in bytes
+      memory_limits;  ///< in stashes, one or one per worker; RuntimeConfig::memory_limits are in bytes
   bool dynamic = false;
   std::optional<bool> recompute;  ///< unset: false, or what the file says
   /// `vocabulary.ahead`, in micro-batches. The other keys of `vocabulary` are in model::ModelConfig.
@@ -91,7 +91,7 @@ struct EmulationConfig {
   std::vector<double> F;
   std::vector<double> B;
   std::vector<double> W;
-  bool per_share = false;  ///< the times are those of 1/W of the model, not of a stage
+  bool per_share = false;  ///< the times are of 1/W of the model, not of a stage
   double comm = 0;
   std::string links_file = {};  ///< `links`; when it is given, `comm` has no effect
   plan::Links links = {};       ///< its content
@@ -120,7 +120,7 @@ struct RuntimeConfig {
   std::vector<std::uint64_t> memory_limits = {};  ///< bytes, one for all workers, or one for each
   std::optional<EmulationConfig> emulate = std::nullopt;
 
-  /// The bytes that this worker may need; nothing without a limit.
+  /// The bytes that this worker may need; nullopt without a limit.
   [[nodiscard]] std::optional<std::uint64_t> memory_limit_of(int worker) const {
     if (memory_limits.empty()) return std::nullopt;
     return memory_limits[memory_limits.size() == 1 ? 0 : index(worker)];
@@ -134,7 +134,7 @@ struct RuntimeConfig {
     for (int w = 0; w < workers; ++w) on_gpus.push_back(on_gpu(w));
     return on_gpus;
   }
-  /// Whether some workers, or all of them, are GPUs.
+  /// True if some workers, or all of them, are GPUs.
   [[nodiscard]] bool uses_gpus() const { return std::ranges::find(device, cuda_device) != device.end(); }
   [[nodiscard]] bool is_mixed() const {
     return std::ranges::find(device, cpu_device) != device.end() && uses_gpus();
@@ -155,7 +155,7 @@ struct Config {
   /// another schedule of the same comparison, or empty.
   plan::Profile profile;
 
-  /// Whether a training run evaluates: some key asks for it.
+  /// True if a training run evaluates: some key asks for it.
   [[nodiscard]] bool evaluates() const {
     return evaluate.every || evaluate.microbatches || !data.validation.empty();
   }

@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "cli/study/study_sweep.hpp"
+#include "cli/study/run_study.hpp"
 
 #include <algorithm>
-#include <cerrno>
 #include <chrono>
 #include <cstddef>
 #include <deque>
@@ -22,7 +21,6 @@
 #include "base/signals.hpp"
 #include "cli/processes/child_process.hpp"
 #include "cli/study/run_folder.hpp"
-#include "cli/study/study_results.hpp"
 #include "runtime/host/topology.hpp"
 #include "starpipe/base/error.hpp"
 #include "starpipe/base/index.hpp"
@@ -75,9 +73,9 @@ struct ActiveRun {
   ChildProcess process;
 };
 
-class Sweep {
+class Runner {
  public:
-  Sweep(const Study& study, std::span<const StudyRun> runs, const SweepOptions& options)
+  Runner(const Study& study, std::span<const StudyRun> runs, const StudyOptions& options)
       : study_(study), runs_(runs), options_(options), config_text_(read_file(study.config)) {
     make_places();
     for (std::size_t r = 0; r < runs.size(); ++r) {
@@ -93,7 +91,7 @@ class Sweep {
     to_run_ = waiting_.size() + alone_.size();
   }
 
-  SweepCounts run() {
+  StudyCounts run() {
     const HeldSignals held;
     while (!waiting_.empty() || !alone_.empty() || !active_.empty()) {
       start_runs();
@@ -131,7 +129,7 @@ class Sweep {
     return read_outcome(folder_of(runs_[run], options_.folder));
   }
 
-  /// Whether the run fits into any place.
+  /// True if the run fits into any place.
   [[nodiscard]] bool fits(std::size_t run) const {
     return places_.front().cores.empty() || std::ranges::any_of(places_, [&](const Place& place) {
              return runs_[run].workers <= place.max_workers;
@@ -212,14 +210,14 @@ class Sweep {
 
   const Study& study_;
   std::span<const StudyRun> runs_;
-  const SweepOptions& options_;
+  const StudyOptions& options_;
   std::string config_text_;
   std::vector<Place> places_;
   std::deque<std::size_t> waiting_;  // runs, in order
   std::deque<std::size_t> alone_;    // runs that fit into no place
   std::list<ActiveRun> active_;
   std::size_t to_run_ = 0;
-  SweepCounts counts_;
+  StudyCounts counts_;
   ProgressLine progress_;
   Clock::time_point start_ = Clock::now();
 };
@@ -239,7 +237,7 @@ void take_folder(const std::filesystem::path& folder) {
   if (error) throw InputError(fmt::format("-o: cannot write {}: {}", folder.string(), error.message()));
 }
 
-std::vector<std::string> command_of(const Study& study, const StudyRun& run, const SweepOptions& options,
+std::vector<std::string> command_of(const Study& study, const StudyRun& run, const StudyOptions& options,
                                     const std::filesystem::path& config) {
   std::vector<std::string> command;
   if (run.ranks > 1) {
@@ -252,8 +250,8 @@ std::vector<std::string> command_of(const Study& study, const StudyRun& run, con
   return command;
 }
 
-SweepCounts run_sweep(const Study& study, std::span<const StudyRun> runs, const SweepOptions& options) {
-  return Sweep(study, runs, options).run();
+StudyCounts run_study(const Study& study, std::span<const StudyRun> runs, const StudyOptions& options) {
+  return Runner(study, runs, options).run();
 }
 
 }  // namespace starpipe::cli
