@@ -142,7 +142,7 @@ class Plugins(CommandTest):
         self.assertTrue(os.path.exists(self.path("witness")))
 
     def test_what_was_built_otherwise(self):
-        for name, words in (("other_standard", "C++ 202002 in starpipe, C++ 202"),
+        for name, words in (("other_standard", "C++ 202002L in starpipe, C++ 202"),
                             ("debug_library", "_GLIBCXX_DEBUG=0 in starpipe, _GLIBCXX_DEBUG=1 in the plug-in"),
                             ("old_strings", "_GLIBCXX_USE_CXX11_ABI=1 in starpipe, _GLIBCXX_USE_CXX11_ABI=0 in the plug-in"),
                             ("other_headers", "in starpipe, headers 0123456789ab in the plug-in")):

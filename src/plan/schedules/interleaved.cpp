@@ -102,7 +102,8 @@ Schedule alternating(const char* name, const ScheduleRequest& request, const Alt
 
 // With `ahead` 2, a worker computes one pass while the transfer for the other is on its way.
 const bool registered = register_schedule(
-    {"interleaved-1f1b", "1F1B with several chunks a worker, micro-batches in rounds of W through all loops",
+    {"interleaved-1f1b",
+     "1F1B with several chunks per worker, micro-batches in rounds of W through all loops",
      "Megatron-LM, 2021, arXiv 2104.04473",
      [](const ScheduleRequest& request) {
        return alternating("interleaved-1f1b", request,

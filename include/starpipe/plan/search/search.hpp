@@ -48,7 +48,7 @@ struct SearchOptions {
   std::uint64_t seed = 1;
   /// Called from time to time, from the thread that called `search`.
   std::function<void(const SearchProgress&)> progress = {};
-  /// Called many times a second, from the thread that called `search`. Once it returns true the search ends
+  /// Called many times per second, from the thread that called `search`. Once it returns true the search ends
   /// with the best schedule so far, as at the end of its budget.
   std::function<bool()> stop = {};
 };
