@@ -23,7 +23,7 @@
 #include "cli/input/yaml.hpp"
 #include "cli/options/common_options.hpp"
 #include "cli/options/schedule_options.hpp"
-#include "plan/formats/costs_json.hpp"
+#include "plan/formats/schedule_values.hpp"
 #include "plan/formats/json_value.hpp"
 #include "plan/formats/results.hpp"
 #include "starpipe/base/error.hpp"
