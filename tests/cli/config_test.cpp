@@ -282,9 +282,9 @@ TEST_F(LoadConfig, NamesValuesOutOfRange) {
                           "schedule.groups", "schedule.memory_limit", "runtime.workers_per_core"}) {
     const std::string_view name = key;
     const int max = name == "model.layers" ? 1 << 16
-                     : name == "model.hidden" || name == "training.microbatch_size"
-                         ? 1 << 20
-                         : std::numeric_limits<int>::max();
+                    : name == "model.hidden" || name == "training.microbatch_size"
+                        ? 1 << 20
+                        : std::numeric_limits<int>::max();
     EXPECT_EQ(override_problem(std::string(key) + "=0"),
               std::string("--set ") + key + ": must be at least 1, got 0");
     EXPECT_EQ(override_problem(std::string(key) + "=99999999999999999999"),

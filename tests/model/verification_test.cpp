@@ -6,9 +6,9 @@
 
 #include <gtest/gtest.h>
 
+#include "model/data/make_dataset.hpp"
 #include "model/files.hpp"
 #include "model/gradients.hpp"
-#include "model/data/make_dataset.hpp"
 
 namespace starpipe::model {
 namespace {

@@ -125,9 +125,9 @@ std::string verdict(const plan::SearchResult& result, const std::string& unit, b
   const double above = result.lower_bound > 0 ? 100 * (makespan / result.lower_bound - 1) : 0;
   const plan::ShownUnit shown(unit, makespan);
   const double max = result.peak_memory.empty() ? 0 : std::ranges::max(result.peak_memory);
-  const std::string peak = in_bytes ? fmt::format("; stashes of up to {} on a worker",
-                                                  bytes_text(static_cast<std::uint64_t>(max)))
-                                    : "";
+  const std::string peak =
+      in_bytes ? fmt::format("; stashes of up to {} on a worker", bytes_text(static_cast<std::uint64_t>(max)))
+               : "";
   return fmt::format(
       "\nlayout {}, {} per worker{}; no schedule ends before {:.6g}{}: this one is {:.2f} % above\n",
       plan::to_string(result.layout), counted_text(result.chunks, "chunk"), peak,

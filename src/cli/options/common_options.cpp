@@ -105,8 +105,7 @@ void add_size_options(CLI::App& command, int& workers, int workers_limit, int& m
 
 CLI::Validator whole_number(std::uint64_t min, std::uint64_t max) {
   // "--help" shows the range after the type's name.
-  const std::string range =
-      max >= std::numeric_limits<int>::max() ? "" : fmt::format("{} to {}", min, max);
+  const std::string range = max >= std::numeric_limits<int>::max() ? "" : fmt::format("{} to {}", min, max);
   return {[min, max](std::string& text) -> std::string {
             const bool negative = text.starts_with('-');
             std::errc error{};

@@ -9,10 +9,10 @@
 #include <nlohmann/json_fwd.hpp>
 
 #include "plan/explain/compared_run.hpp"
-#include "starpipe/plan/simulate/transfers.hpp"
-#include "starpipe/runtime/config/config.hpp"
 #include "runtime/setup/experiment.hpp"
 #include "runtime/simulation/cluster.hpp"
+#include "starpipe/plan/simulate/transfers.hpp"
+#include "starpipe/runtime/config/config.hpp"
 
 namespace starpipe::runtime {
 

@@ -5,11 +5,11 @@
 #include <string>
 #include <vector>
 
+#include "runtime/api/compare.hpp"
 #include "runtime/api/run_on_ranks.hpp"
 #include "runtime/report/measurement.hpp"
 #include "runtime/session/policy_choice.hpp"
 #include "starpipe/plan/simulate/costs.hpp"
-#include "runtime/api/compare.hpp"
 
 namespace starpipe::runtime {
 

@@ -8,11 +8,11 @@
 
 #include <nlohmann/json_fwd.hpp>
 
+#include "model/verification.hpp"
 #include "runtime/engine/engine.hpp"
 #include "starpipe/model/dataset.hpp"
 #include "starpipe/model/network.hpp"
 #include "starpipe/model/optimizer.hpp"
-#include "model/verification.hpp"
 
 namespace starpipe::runtime {
 

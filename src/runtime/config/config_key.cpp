@@ -45,7 +45,7 @@ std::string text_of_one(const ValueType& type) {
       return "true or false";
     case Kind::bytes:
       return type.min == 0 ? "bytes, such as 16MiB"
-                             : fmt::format("bytes, such as 16MiB; at least {}", bytes_text(type.min));
+                           : fmt::format("bytes, such as 16MiB; at least {}", bytes_text(type.min));
     case Kind::time:
       return "a time, such as 2ms";
     case Kind::word:

@@ -36,9 +36,7 @@ using Keys = std::vector<ConfigKey>;
 // Types of values.
 
 inline ValueType whole(std::uint64_t min = 1) { return {.kind = Kind::whole, .min = min}; }
-inline ValueType wholes(std::uint64_t min) {
-  return {.kind = Kind::whole, .count = Count::list, .min = min};
-}
+inline ValueType wholes(std::uint64_t min) { return {.kind = Kind::whole, .count = Count::list, .min = min}; }
 inline ValueType number(Interval interval) { return {.kind = Kind::number, .interval = interval}; }
 inline ValueType fp32_number(Interval interval) {
   return {.kind = Kind::number, .interval = interval, .fp32 = true};

@@ -101,7 +101,7 @@ void add_order_keys(Keys& keys) {
               {.default_text = "the schedule's own; bounded where its order exceeds a `memory_limit`"});
   section
       .add("memory_limit",
-           {.kind = Kind::whole, .count = Count::one_or_list, .least = 1, .length = "schedule.workers"},
+           {.kind = Kind::whole, .count = Count::one_or_list, .min = 1, .length = "schedule.workers"},
            "The largest number of stashes that a worker may hold, counted like the peaks in the output: one "
            "number for "
            "all workers, or a list with one for each. A smaller limit of the schedule applies instead. A "

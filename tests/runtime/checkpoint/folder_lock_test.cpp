@@ -8,8 +8,8 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "model/files.hpp"
 #include "base/environment.hpp"
+#include "model/files.hpp"
 
 namespace starpipe::runtime {
 namespace {

@@ -3,9 +3,9 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "model/reference.hpp"
 #include "runtime/engine/engine_run.hpp"
 #include "starpipe/base/index.hpp"
-#include "model/reference.hpp"
 
 namespace starpipe::runtime {
 namespace {

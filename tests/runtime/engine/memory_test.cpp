@@ -18,12 +18,12 @@
 #include "runtime/engine/engine.hpp"
 #include "runtime/host/core_share.hpp"
 #include "runtime/networks.hpp"
+#include "runtime/setup/expected_costs.hpp"
+#include "runtime/setup/experiment.hpp"
 #include "runtime/started_mpi.hpp"
 #include "starpipe/base/index.hpp"
 #include "starpipe/plan/simulate/simulate.hpp"
 #include "starpipe/runtime/config/config.hpp"
-#include "runtime/setup/expected_costs.hpp"
-#include "runtime/setup/experiment.hpp"
 
 namespace starpipe::runtime {
 namespace {

@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The best mapping of workers to devices, on machines that the test makes up.
+#include "runtime/host/mapping.hpp"
+
 #include <algorithm>
 #include <limits>
 #include <numeric>
@@ -8,7 +10,6 @@
 
 #include <gmock/gmock.h>
 
-#include "runtime/host/mapping.hpp"
 #include "runtime/host/link.hpp"
 #include "runtime/host/locality.hpp"
 #include "runtime/host/machines.hpp"

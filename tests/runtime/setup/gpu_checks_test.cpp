@@ -1,7 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 // runtime.device: cuda is refused before anything runs where it cannot work.
-#include "runtime/setup/run_checks.hpp"
-
 #include <cstdlib>
 
 #include <gmock/gmock.h>
@@ -9,6 +7,7 @@
 #include <starpu.h>
 
 #include "runtime/host/cuda_devices.hpp"
+#include "runtime/setup/run_checks.hpp"
 #include "starpipe/base/error.hpp"
 
 namespace starpipe::runtime {

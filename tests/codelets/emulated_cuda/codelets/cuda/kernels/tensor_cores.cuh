@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// In place of codelets/cuda/kernels/tensor_cores.cuh: the same functions on a CPU, written from the layouts in
-// the PTX ISA's "Matrix Fragments for mma.m16n8k16 with floating point type" and "ldmatrix".
+// In place of codelets/cuda/kernels/tensor_cores.cuh: the same functions on a CPU, written from the layouts
+// in the PTX ISA's "Matrix Fragments for mma.m16n8k16 with floating point type" and "ldmatrix".
 #pragma once
 
 #include <array>
@@ -9,8 +9,8 @@
 #include <cstdint>
 #include <cstring>
 
-#include "codelets/cuda/kernels/launch.cuh"
 #include "codelets/cuda/kernels/element.hpp"
+#include "codelets/cuda/kernels/launch.cuh"
 
 namespace starpipe::model::cuda::tensor_cores {
 
