@@ -96,6 +96,11 @@ bool register_network(NetworkKind kind) {
   return added;
 }
 
+void replace_network(NetworkKind kind) {
+  std::string name = kind.name;
+  registry().insert_or_assign(std::move(name), std::move(kind));
+}
+
 std::vector<NetworkKind> registered_networks() {
   require_registrations();
   std::vector<NetworkKind> kinds;

@@ -12,7 +12,7 @@ yaml      a first line "# FILE" names a file for the commands below; without it 
 pycon     a session of Python with the package starpipe; the sessions of a page share their names. What they print is
           compared. Left out where BUILD has no package.
 cpp       a first line "// FILE" names the file; a file in a folder is a source of the tree, compiled and run with the
-          main program below.
+          main program below. A file that exists has the block's lines, and other blocks build and run it.
 Blocks in other languages (sh) are not run.
 """
 
@@ -128,7 +128,9 @@ def cpp_file(block, folder, env):
     if not path:
         fail("a C++ example without the name of its file")
     if (source / path).exists():
-        fail(f"{path} exists already")
+        if block.partition("\n")[2] not in (source / path).read_text():
+            fail(f"{path} has not the lines of its example")
+        return
     example = folder / path.name
     example.write_text(block)
     if str(path.parent) == ".":

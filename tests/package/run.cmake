@@ -30,6 +30,22 @@ if(STARPU_PROGRAM)
     "${STARPU_PROGRAM}" starpipe 8 16 2)
 endif()
 if(COMPONENT STREQUAL "runtime")
+  # The installed programs of docs/library.md.
+  set(example "${WORK_DIR}/library")
+  run("${CMAKE_COMMAND}" -S "${prefix}/share/starpipe/experiments/library" -B "${example}" -G "${GENERATOR}"
+    "-DCMAKE_PREFIX_PATH=${prefix}" "-DCMAKE_CXX_COMPILER=${CXX_COMPILER}" "-DCMAKE_CXX_FLAGS=${flags}")
+  run("${CMAKE_COMMAND}" --build "${example}")
+  foreach(launched IN ITEMS "" "${LAUNCHER}")
+    execute_process(COMMAND ${launched} "${example}/first" OUTPUT_VARIABLE output ERROR_VARIABLE errors
+      COMMAND_ERROR_IS_FATAL ANY)
+    message(STATUS "${output}${errors}")
+    if(NOT output MATCHES "^(step [1-5]: loss [0-9.]+\n)+$" OR NOT output MATCHES "step 5: " OR NOT errors STREQUAL "")
+      message(FATAL_ERROR "the first example does not print the loss of each step once")
+    endif()
+    file(REMOVE_RECURSE "${WORK_DIR}/parts")
+    file(MAKE_DIRECTORY "${WORK_DIR}/parts")
+    run(${launched} "${example}/parts" WORKING_DIRECTORY "${WORK_DIR}/parts")
+  endforeach()
   # The installed example of a placement and a priority of one's own. It checks itself.
   set(example "${WORK_DIR}/cholesky")
   run("${CMAKE_COMMAND}" -S "${prefix}/share/starpipe/experiments/cholesky" -B "${example}" -G "${GENERATOR}"

@@ -34,6 +34,8 @@ COMMENT = re.compile(r"//.*?$|/\*.*?\*/", re.M | re.S)
 # Python's module.
 ALONE = re.compile(r"\bregister_\w+(?:<.+>)?\(|\bint main\(|^extern \"C\" int MPI_|^PYBIND11_MODULE\(", re.M)
 
+UMBRELLA = "include/starpipe/starpipe.hpp"  # includes what users need, from any room
+
 MAX_FILES = 40  # of one room, headers and sources together
 MIN_LINES = 30  # of a private header with one user
 
@@ -64,6 +66,7 @@ def sources(root):
         for file in sorted((root / top).rglob("*")):
             if file.suffix in SOURCES:
                 found[file.relative_to(root).as_posix()] = file.read_text()
+    found.pop(UMBRELLA, None)
     return found
 
 

@@ -13,6 +13,7 @@ const Mpi* mpi = nullptr;
 int main(int argc, char** argv) {
   namespace tests = starpipe::runtime::testing;
   ::testing::InitGoogleTest(&argc, argv);
+  const starpipe::runtime::StartedMpi library;
   const starpipe::runtime::Mpi started;
   tests::mpi = &started;
   tests::report_on_rank_0(started);

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <stdexcept>
+#include <string>
 #include <string_view>
 
 namespace starpipe {
@@ -11,6 +12,19 @@ namespace starpipe {
 class InputError : public std::runtime_error {
  public:
   using std::runtime_error::runtime_error;
+};
+
+/// A failure of a run that every rank has found at the same point and throws there. So no rank waits for
+/// another, and each can end in good order.
+class RunFailure : public std::runtime_error {
+ public:
+  /// `status`: the exit status of the run; 2 where input turns out to be bad after the run has begun.
+  explicit RunFailure(const std::string& message, int status = 1)
+      : std::runtime_error(message), status_(status) {}
+  [[nodiscard]] int status() const { return status_; }
+
+ private:
+  int status_;
 };
 
 /// For the return codes of libraries in C: throws std::runtime_error unless `status` is 0, "StarPU: inserting

@@ -83,6 +83,10 @@ struct NetworkKind {
 /// error is then kept (starpipe/base/registration.hpp), and the functions below throw it.
 bool register_network(NetworkKind kind);
 
+/// Adds a kind while the program runs, in place of an earlier one of its name. No other thread may use kinds
+/// meanwhile. Its data may be empty: it then trains on a data set of the program.
+void replace_network(NetworkKind kind);
+
 /// All kinds by name, ascending.
 std::vector<NetworkKind> registered_networks();
 

@@ -1,26 +1,365 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "runtime/api/compare.hpp"
 
+#include <algorithm>
 #include <array>
 #include <cstdint>
 #include <limits>
 #include <memory>
+#include <optional>
+#include <set>
+#include <span>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
+#include <nlohmann/json.hpp>
 
+#include "base/files.hpp"
+#include "base/messages.hpp"
+#include "base/numbers.hpp"
+#include "cli/commands/ranks.hpp"
 #include "cli/commands/subcommand.hpp"
 #include "cli/options/common_options.hpp"
 #include "cli/options/config_options.hpp"
 #include "plan/drawing/page.hpp"
+#include "plan/drawing/timeline_svg.hpp"
+#include "plan/explain/recorded_step.hpp"
+#include "plan/formats/compared_run_json.hpp"
+#include "plan/formats/json_value.hpp"
+#include "plan/formats/schedule_values.hpp"
+#include "runtime/report/report.hpp"
+#include "runtime/setup/partition_choice.hpp"
 #include "starpipe/base/error.hpp"
+#include "starpipe/plan/simulate/simulate.hpp"
 
 namespace starpipe::cli {
 namespace {
+
+using runtime::ComparedPolicy;
+using runtime::ComparedSchedule;
+using runtime::Comparison;
+
+/// Where the outputs go.
+struct CompareOutputs {
+  bool json = false;                                 ///< print JSON instead of a table
+  std::optional<std::filesystem::path> output = {};  ///< JSON
+  /// SVG: the prediction of each schedule, and a median run of each policy under it
+  std::optional<std::filesystem::path> timeline = {};
+  std::optional<std::filesystem::path> html = {};  ///< the same runs as a page
+};
+
+std::uint64_t bytes_moved(const plan::Timeline& timeline) {
+  std::uint64_t bytes = 0;
+  for (const plan::Transfers& to : timeline.received) bytes += to.total().bytes;
+  return bytes;
+}
+
+/// What `simulate` expects of a schedule.
+struct Predictions {
+  plan::RecordedStep first;       ///< with the durations that were measured under the first policy
+  std::vector<double> makespans;  ///< by policy, each with the durations measured under this policy; seconds
+};
+
+Predictions predict(const ComparedSchedule& compared) {
+  const plan::Schedule& schedule = compared.schedule();
+  const auto costs = [](const ComparedPolicy& policy) -> const plan::Costs& {
+    return policy.median_repetition().costs;
+  };
+  Predictions predictions{.first = plan::simulated_step(schedule, costs(compared.policies.front())),
+                          .makespans = {}};
+  for (const ComparedPolicy& policy : compared.policies)
+    predictions.makespans.push_back(plan::simulated_makespan(schedule, costs(policy)));
+  return predictions;
+}
+
+/// Whether the durations of the prediction are configured, and the same under all policies.
+bool emulated(const std::vector<ComparedSchedule>& schedules) {
+  return schedules.front().run->experiment.emulated.has_value();
+}
+
+std::string ran_as(const ComparedPolicy& policy) {
+  switch (policy.choice.control) {
+    case runtime::StarpuControl::none:
+      break;
+    case runtime::StarpuControl::on_worker:
+      return policy.ran + ", bound to workers";
+    case runtime::StarpuControl::worker_order:
+      return policy.ran + ", bound and ordered";
+  }
+  return policy.ran;
+}
+
+std::string milliseconds(double seconds) { return fmt::format("{:.2f} ms", seconds * 1e3); }
+
+std::string spread_of(const ComparedPolicy& policy) {
+  const std::vector<double> makespans = policy.makespans();
+  return fmt::format("{:.2f} .. {:.2f}", makespans.front() * 1e3, makespans.back() * 1e3);
+}
+
+nlohmann::ordered_json to_json(const ComparedPolicy& policy, double predicted) {
+  const plan::Timeline& timeline = policy.median_repetition().run.timeline;
+  std::vector<double> makespans;  // in the order of the repetitions
+  for (const runtime::Repetition& r : policy.repetitions) makespans.push_back(r.makespan);
+  nlohmann::ordered_json result = {{"policy", policy.choice.name},
+                                   {"ran", policy.ran},
+                                   {"predicted_makespan", predicted},
+                                   {"makespan", policy.median()},
+                                   {"makespans", makespans},
+                                   {"submission", policy.median_repetition().submission},
+                                   {"bubble_fraction", timeline.bubble_fraction},
+                                   {"peak_activations", timeline.peak_stashes},
+                                   {"peak_activation_bytes", timeline.peak_stash_bytes},
+                                   {"bytes_moved", bytes_moved(timeline)}};
+  if (const int skipped = policy.skipped(); skipped > 0) result["skipped_steps"] = skipped;
+  return result;
+}
+
+/// What the prediction needs, and the runs under the policies that keep the limit.
+void add_memory(const ComparedSchedule& compared, const Predictions& predictions,
+                nlohmann::ordered_json& report) {
+  const runtime::AgreedRun& run = *compared.run;
+  const auto add = [&](const std::string& name, const plan::Costs& costs, const plan::Timeline& timeline) {
+    const auto needs = runtime::memory_need_of(run.config, run.experiment, costs, timeline);
+    report["memory"][name] = runtime::memory_json(needs);
+    report["memory_over_time"][name] = runtime::memory_over_time_json(needs, run.config.runtime);
+  };
+  add("predicted", compared.policies.front().median_repetition().costs, predictions.first.timeline);
+  for (const ComparedPolicy& policy : compared.policies) {
+    const std::string& name = policy.choice.name;
+    if (!runtime::policies_without("runtime.memory_limit", std::span(&name, 1)).empty()) continue;
+    const runtime::Repetition& median = policy.median_repetition();
+    add(name, median.costs, median.run.timeline);
+  }
+}
+
+nlohmann::ordered_json to_json(const Comparison& comparison, const ComparedSchedule& compared,
+                               const Predictions& predictions) {
+  const plan::Timeline& predicted = predictions.first.timeline;
+  const runtime::AgreedRun& run = *compared.run;
+  nlohmann::ordered_json report = runtime::report_head(run.config, run.partition, run.locations);
+  report["repetitions"] = comparison.repetitions;
+  report["seed"] = comparison.seed;
+  report["emulated"] = run.experiment.emulated.has_value();
+  for (const std::string& key : runtime::keys_of_policies(run.config)) {
+    if (const auto without = runtime::policies_without(key, comparison.policies); !without.empty())
+      report["not_kept"][key] = without;
+  }
+  if (compared.stage_share != 1) report["stage_share"] = compared.stage_share;
+  if (run.experiment.reordering) report["reordered"] = plan::reordering_json(*run.experiment.reordering);
+  report["stages"] = compared.schedule().stages();
+  report["predicted"] = {{"makespan", predicted.makespan},
+                         {"bubble_fraction", predicted.bubble_fraction},
+                         {"peak_activations", predicted.peak_stashes},
+                         {"peak_activation_bytes", predicted.peak_stash_bytes},
+                         {"bytes_moved", bytes_moved(predicted)}};
+  if (!run.experiment.emulated) report["predicted"]["durations_of"] = compared.policies.front().choice.name;
+  if (!run.config.runtime.memory_limits.empty()) add_memory(compared, predictions, report);
+  for (std::size_t p = 0; p < compared.policies.size(); ++p)
+    report["policies"].push_back(to_json(compared.policies[p], predictions.makespans[p]));
+  return report;
+}
+
+/// A line for each schedule that cuts the model into other numbers of stages than the first.
+std::string describe_stages(const std::vector<ComparedSchedule>& schedules) {
+  std::string text;
+  const plan::Schedule& first = schedules.front().schedule();
+  for (const ComparedSchedule& compared : schedules) {
+    const plan::Schedule& schedule = compared.schedule();
+    if (compared.stage_share != 1) {
+      text += fmt::format("{} has {}: each lasts {} times the time in runtime.emulate, for equal work\n",
+                          schedule.name(), counted_text(schedule.stages(), "stage"),
+                          number_text(compared.stage_share));
+    } else if (schedule.stages() != first.stages() && !compared.run->experiment.emulated) {
+      text += fmt::format("{} cuts the model into {}, {} into {}\n", schedule.name(),
+                          counted_text(schedule.stages(), "stage"), first.name(), first.stages());
+    }
+  }
+  return text;
+}
+
+std::string heading(const Comparison& comparison, const std::vector<ComparedSchedule>& schedules) {
+  const ComparedSchedule& first = schedules.front();
+  const std::string what =
+      schedules.size() > 1 ? counted_text(std::ssize(schedules), "schedule") : first.schedule().name();
+  const bool named_below = comparison.schedules.empty() || first.policies.size() > 1;
+  std::string text =
+      fmt::format("{} on {}, {}{}; {} of {}\n", what, counted_text(first.schedule().workers(), "worker"),
+                  counted_text(std::ssize(first.run->locations), "rank"),
+                  named_below ? "" : ", policy " + first.policies.front().choice.name,
+                  counted_text(comparison.repetitions, "repetition"),
+                  counted_text(first.run->config.training.steps, "step"));
+  for (const ComparedSchedule& compared : schedules) {
+    const std::string partition = runtime::describe_partition(compared.run->partition);
+    if (!partition.empty() && schedules.size() > 1) text += compared.schedule().name() + ": ";
+    text += partition +
+            plan::describe_reordering(compared.schedule().name(), compared.run->experiment.reordering);
+  }
+  return text + describe_stages(schedules) + "\n";
+}
+
+constexpr std::array compare_columns = {
+    TableColumn{Align::left, 16},  TableColumn{Align::left, 16},  TableColumn{Align::right, 10},
+    TableColumn{Align::right, 10}, TableColumn{Align::right, 10}, TableColumn{Align::right, 16},
+    TableColumn{Align::right, 7},  TableColumn{Align::right, 8},  TableColumn{Align::right, 12},
+    TableColumn{Align::right, 12}, TableColumn{Align::left, 0}};
+constexpr std::array<std::string_view, compare_columns.size()> compare_headings = {
+    "schedule", "policy",  "predicted",   "makespan", "difference",     "min .. max",
+    "bubble",   "stashes", "stash bytes", "moved",    "policy that ran"};
+
+/// A row with a cell for each of `compare_columns`. `predicted`: nothing for a prediction itself.
+TableRow row_of(const std::string& schedule, const std::string& policy, std::optional<double> predicted,
+                double makespan, const std::string& spread, const plan::Timeline& timeline,
+                const std::string& ran) {
+  return {schedule,
+          policy,
+          predicted ? milliseconds(*predicted) : "",
+          milliseconds(makespan),
+          predicted ? difference_text(*predicted > 0 ? makespan / *predicted - 1 : 0) : "",
+          spread,
+          percent_text(timeline.bubble_fraction),
+          std::to_string(*std::ranges::max_element(timeline.peak_stashes)),
+          bytes_text(*std::ranges::max_element(timeline.peak_stash_bytes)),
+          bytes_text(bytes_moved(timeline)),
+          ran};
+}
+
+/// A line for each policy under which updates were skipped.
+std::string describe_skipped(const std::vector<ComparedSchedule>& schedules) {
+  std::string text;
+  for (const ComparedSchedule& compared : schedules) {
+    for (const ComparedPolicy& policy : compared.policies) {
+      if (policy.skipped() == 0) continue;
+      text +=
+          fmt::format("{} under {}: {} of all repetitions skipped their update, for infinity or NaN\n",
+                      compared.schedule().name(), policy.choice.name, counted_text(policy.skipped(), "step"));
+    }
+  }
+  return text;
+}
+
+/// A line for each key that some of the policies do not keep.
+std::string describe_not_kept(const Comparison& comparison, const runtime::Config& config) {
+  std::string text;
+  for (const std::string& key : runtime::keys_of_policies(config)) {
+    if (const auto without = runtime::policies_without(key, comparison.policies); !without.empty())
+      text += fmt::format("{} is not kept by {}\n", key, fmt::join(without, ", "));
+  }
+  return text;
+}
+
+std::string comparison_table(const Comparison& comparison, const std::vector<ComparedSchedule>& schedules,
+                             const std::vector<Predictions>& predictions) {
+  const bool by_schedule = !comparison.schedules.empty();
+  std::vector<TableRow> rows = {TableRow(compare_headings.begin(), compare_headings.end())};
+  for (std::size_t s = 0; s < schedules.size(); ++s) {
+    const std::string& name = schedules[s].schedule().name();
+    const plan::Timeline& predicted = predictions[s].first.timeline;
+    if (!by_schedule)
+      rows.push_back(row_of(name, "(prediction)", std::nullopt, predicted.makespan, "", predicted, ""));
+    for (std::size_t p = 0; p < schedules[s].policies.size(); ++p) {
+      const ComparedPolicy& policy = schedules[s].policies[p];
+      rows.push_back(row_of(name, policy.choice.name, predictions[s].makespans[p], policy.median(),
+                            spread_of(policy), policy.median_repetition().run.timeline, ran_as(policy)));
+    }
+  }
+  // Columns that would say the same in each row, or what a row of its own says.
+  std::set<std::string_view> hidden;
+  if (!by_schedule) hidden = {"schedule"};
+  if (!by_schedule && emulated(schedules)) hidden.insert({"predicted", "difference"});
+  if (by_schedule && schedules.front().policies.size() == 1) hidden = {"policy", "policy that ran"};
+  std::vector<TableColumn> shown;
+  std::vector<TableRow> cells(rows.size());
+  for (std::size_t c = 0; c < compare_columns.size(); ++c) {
+    if (hidden.contains(compare_headings[c])) continue;
+    shown.push_back(compare_columns[c]);
+    for (std::size_t r = 0; r < rows.size(); ++r) cells[r].push_back(rows[r][c]);
+  }
+  std::string text =
+      table_text(cells, shown) + describe_skipped(schedules) +
+      describe_not_kept(comparison, schedules.front().run->config) +
+      "Medians. Stashes, stash bytes: the largest of a worker. Moved: bytes that all workers received.\n";
+  if (emulated(schedules)) return text;
+  text += "Predicted: with the durations measured in the run itself";
+  if (!by_schedule)
+    text +=
+        fmt::format("; (prediction): with those under {}", schedules.front().policies.front().choice.name);
+  return text + ".\n";
+}
+
+void write_timeline(const CompareOutputs& outputs, const Comparison& comparison,
+                    const std::vector<ComparedSchedule>& schedules,
+                    const std::vector<Predictions>& predictions) {
+  const std::string& first = schedules.front().policies.front().choice.name;
+  const bool same_costs = emulated(schedules) || schedules.front().policies.size() == 1;
+  const std::string predicted = same_costs ? "predicted" : "predicted with the durations under " + first;
+  std::vector<plan::SvgRun> runs;
+  for (std::size_t s = 0; s < schedules.size(); ++s) {
+    const std::string before = comparison.schedules.empty() ? "" : schedules[s].schedule().name() + ", ";
+    runs.push_back(plan::explained_run(before + predicted, predictions[s].first));
+    for (const ComparedPolicy& policy : schedules[s].policies)
+      runs.push_back(plan::explained_run(before + policy.choice.name, policy.median_repetition().run));
+  }
+  write_file("--timeline", *outputs.timeline, plan::timeline_svg(runs, {.unit = "s"}));
+}
+
+// `reports`: of each schedule.
+void write_page(const CompareOutputs& outputs, const std::vector<ComparedSchedule>& schedules,
+                const std::vector<Predictions>& predictions, const nlohmann::ordered_json& reports) {
+  std::vector<plan::PageRun> runs;
+  for (std::size_t s = 0; s < schedules.size(); ++s) {
+    plan::PageRun& run = runs.emplace_back();
+    run.title = schedules[s].schedule().name();
+    run.unit = "s";
+    run.costs = schedules[s].policies.front().median_repetition().costs;
+    run.timelines = {{"predicted", &predictions[s].first}};
+    for (const ComparedPolicy& policy : schedules[s].policies)
+      run.timelines.push_back({policy.choice.name, &policy.median_repetition().run});
+    run.report = &reports.at(s);
+  }
+  write_file("--html", *outputs.html, plan::report_page(runs));
+}
+
+// The jobs of each policy's median run, which make the JSON long.
+void add_records(const std::vector<ComparedSchedule>& schedules, nlohmann::ordered_json& reports) {
+  for (std::size_t s = 0; s < schedules.size(); ++s) {
+    for (std::size_t p = 0; p < schedules[s].policies.size(); ++p) {
+      const runtime::Repetition& median = schedules[s].policies[p].median_repetition();
+      reports[s]["policies"][p]["record"] = plan::policy_record_json(median.run, median.costs);
+    }
+  }
+}
+
+void write_outputs(const CompareOutputs& outputs, const Comparison& comparison,
+                   const std::vector<ComparedSchedule>& schedules) {
+  std::vector<Predictions> predictions;
+  nlohmann::ordered_json reports = nlohmann::ordered_json::array();
+  for (const ComparedSchedule& compared : schedules) {
+    predictions.push_back(predict(compared));
+    reports.push_back(to_json(comparison, compared, predictions.back()));
+  }
+  if (outputs.html) write_page(outputs, schedules, predictions, reports);
+  const auto json = [&] {
+    return plan::json_text(comparison.schedules.empty() ? reports.front()
+                                                        : nlohmann::ordered_json{{"schedules", reports}});
+  };
+  print(outputs.json ? json()
+                     : heading(comparison, schedules) + comparison_table(comparison, schedules, predictions));
+  if (outputs.output) {
+    add_records(schedules, reports);
+    write_file("--output", *outputs.output, json());
+  }
+  if (outputs.timeline) write_timeline(outputs, comparison, schedules, predictions);
+}
 
 struct CompareOptions {
   ConfigOptions config;
   runtime::Comparison comparison{
       .policies = {"starpipe", "on-worker", "worker-order", "eager", "lws", "prio", "dmdas"}};
+  CompareOutputs outputs;
   const CLI::Option* policies = nullptr;
   const CLI::Option* seed = nullptr;
 };
@@ -28,30 +367,75 @@ struct CompareOptions {
 /// Keys and sections that change nothing in the compared steps.
 constexpr std::array<std::string_view, 3> unused_by_compare = {"data.validation", "evaluate", "checkpoint"};
 
-int compare(const CompareOptions& options) {
+std::vector<runtime::OtherSchedule> configs_of(const CompareOptions& options,
+                                               const runtime::Comparison& comparison) {
+  if (options.seed->count() > 0 && comparison.policies.size() == 1 && comparison.schedules.size() < 2) {
+    throw InputError("--seed: with one schedule and one policy there is no order to shuffle");
+  }
+  const Config config = options.config.load(comparison.schedules);
+  options.config.refuse_overrides("compare", unused_by_compare);
+  if (!comparison.schedules.empty() && options.config.overrides("schedule.name")) {
+    throw InputError("--set schedule.name: compare runs the schedules of --schedules instead");
+  }
+  refuse_policy_in_compare(config);
+  const std::array outputs = {OutputFile{"--output", options.outputs.output, ".json"},
+                              OutputFile{"--timeline", options.outputs.timeline, ".svg"},
+                              OutputFile{"--html", options.outputs.html, ".html"}};
+  check_outputs(outputs, inputs_of(config));
+  if (options.outputs.html) plan::require_page("--html");
+  return runtime::configs_to_compare(config, comparison);
+}
+
+runtime::RankRequest comparison_request(const runtime::Comparison& comparison,
+                                        const CompareOutputs& outputs) {
+  runtime::RankRequest request("compare");
+  request.add("--policies", fmt::format("{}", fmt::join(comparison.policies, ",")));
+  request.add("--schedules", fmt::format("{}", fmt::join(comparison.schedules, ",")));
+  request.add("--repetitions", std::to_string(comparison.repetitions));
+  request.add("--seed", std::to_string(comparison.seed));
+  request.add_flag("--json", outputs.json);
+  request.add("--output", outputs.output);
+  request.add("--timeline", outputs.timeline);
+  request.add("--html", outputs.html);
+  return request;
+}
+
+void compare(Runtime& runtime, const CompareOptions& options) {
   runtime::Comparison comparison = options.comparison;
   if (!comparison.schedules.empty() && options.policies->count() == 0) {
     comparison.policies = {runtime::RuntimeConfig().policy};
   }
-  return runtime::compare(
-      [&] {
-        if (options.seed->count() > 0 && comparison.policies.size() == 1 && comparison.schedules.size() < 2) {
-          throw InputError("--seed: with one schedule and one policy there is no order to shuffle");
-        }
-        runtime::Config config = options.config.load(comparison.schedules);
-        options.config.refuse_overrides("compare", unused_by_compare);
-        if (!comparison.schedules.empty() && options.config.overrides("schedule.name")) {
-          throw InputError("--set schedule.name: compare runs the schedules of --schedules instead");
-        }
-        refuse_policy_in_compare(config);
-        const std::array outputs = {OutputFile{"--output", comparison.output, ".json"},
-                                    OutputFile{"--timeline", comparison.timeline, ".svg"},
-                                    OutputFile{"--html", comparison.html, ".html"}};
-        check_outputs(outputs, inputs_of(config));
-        if (comparison.html) plan::require_page("--html");
-        return config;
+  const CompareOutputs& outputs = options.outputs;
+  std::vector<runtime::OtherSchedule> configs;
+  agree_on_configs(runtime, comparison_request(comparison, outputs), [&] {
+    configs = configs_of(options, comparison);
+    std::vector<Config> all;
+    for (const runtime::OtherSchedule& other : configs) all.push_back(other.config);
+    return all;
+  });
+  const ProgressLine progress;
+  const runtime::ComparedRuns compared = runtime::compare(
+      runtime.mpi(), std::move(configs), comparison,
+      [&](const std::vector<runtime::AgreedRun>& runs) {
+        std::size_t jobs = 0;  // of the timeline: predicted, and under each policy
+        for (const runtime::AgreedRun& run : runs)
+          jobs += run.experiment.schedule.job_count() * (1 + comparison.policies.size());
+        if (outputs.timeline) plan::require_drawable(jobs);
+        if (runtime.rank() != 0) return;
+        if (outputs.output) require_writable("--output", *outputs.output);
+        if (outputs.timeline) require_writable("--timeline", *outputs.timeline);
+        if (outputs.html) require_writable("--html", *outputs.html);
       },
-      comparison);
+      [&](int repetition, const runtime::ComparedSchedule& schedule, const runtime::PolicyChoice& policy) {
+        progress.show(fmt::format("repetition {}/{}  {}{}", repetition + 1, comparison.repetitions,
+                                  comparison.schedules.empty() ? "" : schedule.schedule().name() + "  ",
+                                  policy.name));
+      });
+  finish_on_ranks(runtime, [&] {
+    if (runtime.rank() != 0) return;
+    progress.clear();
+    write_outputs(outputs, comparison, compared.schedules);
+  });
 }
 
 void add_compare(CLI::App& app, Action& action) {
@@ -91,23 +475,27 @@ void add_compare(CLI::App& app, Action& action) {
                       ->type_name("N")
                       ->transform(whole_number(0, std::numeric_limits<std::uint64_t>::max()))
                       ->capture_default_str();
-  command->add_flag("--json", comparison.json, "Print JSON");
+  command->add_flag("--json", options->outputs.json, "Print JSON");
   command
-      ->add_option("-o,--output", comparison.output,
+      ->add_option("-o,--output", options->outputs.output,
                    "Also write JSON to a file, with the jobs of each policy's median run, which "
                    "`report` reads")
       ->type_name("FILE.json");
   command
-      ->add_option("--timeline", comparison.timeline,
+      ->add_option("--timeline", options->outputs.timeline,
                    "Draw the prediction of each schedule and the median run of each policy")
       ->type_name("FILE.svg");
-  command->add_option("--html", comparison.html, "Write the same runs as a page for a browser, in one file")
+  command
+      ->add_option("--html", options->outputs.html,
+                   "Write the same runs as a page for a browser, in one file")
       ->type_name("FILE.html");
   command->footer(
       "Examples:\n"
       "  starpipe compare experiments/emulated.yaml --policies starpipe,lws,prio --timeline compare.svg\n"
       "  starpipe compare experiments/quickstart.yaml --schedules 1f1b,zb-h1,v-half --set training.steps=5");
-  command->callback([options, &action] { action = [options] { return compare(*options); }; });
+  command->callback([options, &action] {
+    action = [options] { return run_on_ranks([&](Runtime& runtime) { compare(runtime, *options); }); };
+  });
 }
 
 const bool compare_registered =

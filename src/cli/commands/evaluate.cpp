@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "runtime/api/evaluate.hpp"
-
 #include <array>
+#include <cstdint>
+#include <filesystem>
 #include <limits>
 #include <memory>
 #include <optional>
@@ -9,10 +9,16 @@
 #include <string_view>
 
 #include <fmt/format.h>
+#include <nlohmann/json.hpp>
 
+#include "base/files.hpp"
+#include "cli/commands/ranks.hpp"
 #include "cli/commands/subcommand.hpp"
 #include "cli/options/common_options.hpp"
 #include "cli/options/config_options.hpp"
+#include "plan/formats/json_value.hpp"
+#include "runtime/api/training.hpp"
+#include "runtime/report/report.hpp"
 #include "starpipe/base/error.hpp"
 #include "starpipe/model/dataset.hpp"
 
@@ -23,7 +29,8 @@ struct EvaluateOptions {
   ConfigOptions config;
   std::string weights;
   std::optional<int> microbatches;
-  runtime::EvaluateOutputs outputs;
+  bool json = false;                            // JSON on standard output instead of a line
+  std::optional<std::filesystem::path> report;  // JSON, with the configuration and the machine
 };
 
 /// Keys and sections that change nothing in an evaluation: it updates no weights and stashes nothing.
@@ -51,13 +58,52 @@ runtime::Config evaluation_of(const EvaluateOptions& options) {
   if (options.microbatches) config.evaluate.microbatches = options.microbatches;
   config.evaluate.alone = true;
   config.model.init = options.weights;
-  const std::array outputs = {OutputFile{"--report", options.outputs.report, ".json"}};
+  const std::array outputs = {OutputFile{"--report", options.report, ".json"}};
   check_outputs(outputs, inputs_of(config));
   return config;
 }
 
-int evaluate(const EvaluateOptions& options) {
-  return runtime::evaluate([&] { return evaluation_of(options); }, options.outputs);
+nlohmann::ordered_json evaluation_json(const runtime::Training& training, const Evaluation& done) {
+  const runtime::Experiment& experiment = training.agreed().experiment;
+  const model::Dataset& data = *experiment.validation;
+  const std::uint64_t samples = data.samples_per_microbatch() * done.losses.size();
+  return {{"schedule", experiment.schedule.name()},
+          {"workers", experiment.schedule.workers()},
+          {"policy", {{"requested", training.session().choice().name}, {"ran", training.session().policy()}}},
+          {"parameters", experiment.network.parameter_count()},
+          {"microbatches", done.losses.size()},
+          {data.sample_word(), samples},
+          {"loss", done.loss},
+          {"losses", done.losses},
+          {"seconds", done.seconds},
+          {data.sample_word() + "_per_second", static_cast<double>(samples) / done.seconds}};
+}
+
+void show(const EvaluateOptions& options, const runtime::Training& training, const Evaluation& done) {
+  const nlohmann::ordered_json json = evaluation_json(training, done);
+  if (options.report) {
+    const runtime::AgreedRun& run = training.agreed();
+    nlohmann::ordered_json report = report_head(run.config, run.partition, run.locations);
+    report.update(json);
+    write_file("--report", *options.report, plan::json_text(report));
+  }
+  print(options.json ? plan::json_text(json)
+                     : runtime::evaluation_text(done.loss, static_cast<int>(done.losses.size())) + "\n");
+}
+
+void evaluate(Runtime& runtime, const EvaluateOptions& options) {
+  runtime::RankRequest request("evaluate");
+  request.add_flag("--json", options.json);
+  request.add("--report", options.report);
+  Trainer trainer(runtime, agree_on_config(runtime, request, [&] { return evaluation_of(options); }));
+  runtime.agree([&] {
+    if (runtime.rank() == 0 && options.report) require_writable("--report", *options.report);
+    return true;
+  });
+  const Evaluation done = trainer.evaluate();
+  finish_on_ranks(runtime, [&] {
+    if (runtime.rank() == 0) show(options, trainer.training(), done);
+  });
 }
 
 void add_evaluate(CLI::App& app, Action& action) {
@@ -74,10 +120,10 @@ void add_evaluate(CLI::App& app, Action& action) {
                    "Micro-batches to evaluate, instead of those of evaluate.microbatches")
       ->type_name("M")
       ->transform(whole_number(1, std::numeric_limits<int>::max()));
-  command->add_flag("--json", options->outputs.json, "Print JSON");
+  command->add_flag("--json", options->json, "Print JSON");
   command
       ->add_option_function<std::string>(
-          "--report", [options](const std::string& name) { (*options).outputs.report = name; },
+          "--report", [options](const std::string& name) { (*options).report = name; },
           "Write the losses, the configuration and the machine")
       ->type_name("FILE.json");
   command->footer(
@@ -85,7 +131,9 @@ void add_evaluate(CLI::App& app, Action& action) {
       "  starpipe evaluate recipe.yaml --weights trained.safetensors\n"
       "  mpiexec -n 2 starpipe evaluate recipe.yaml --weights trained.safetensors --microbatches 100 --json\n"
       "The forward passes of the configured schedule run on its workers, and no stash is kept.");
-  command->callback([options, &action] { action = [options] { return evaluate(*options); }; });
+  command->callback([options, &action] {
+    action = [options] { return run_on_ranks([&](Runtime& runtime) { evaluate(runtime, *options); }); };
+  });
 }
 
 const bool evaluate_registered =

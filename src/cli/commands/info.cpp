@@ -3,6 +3,7 @@
 
 #include <array>
 #include <filesystem>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string_view>
@@ -15,12 +16,13 @@
 
 #include "base/files.hpp"
 #include "base/messages.hpp"
+#include "cli/commands/ranks.hpp"
 #include "cli/commands/subcommand.hpp"
 #include "cli/input/links_file.hpp"
 #include "cli/options/common_options.hpp"
 #include "cli/options/config_options.hpp"
 #include "plan/formats/json_value.hpp"
-#include "runtime/api/run_on_ranks.hpp"
+#include "runtime/api/agreed_run.hpp"
 #include "runtime/config/config_keys.hpp"
 #include "runtime/host/lost_rank.hpp"
 #include "runtime/report/measured_links.hpp"
@@ -91,21 +93,46 @@ struct InfoOptions {
 
 /// Measures the links between the ranks of this launcher's job, and writes them to a file.
 int measure(const std::string& file) {
-  return runtime::measure_links(
-      [&file] {
-        require_suffix("--links", file, std::array<std::string_view, 1>{".yaml"});
-        require_writable("--links", file);
-      },
-      [&file](const runtime::MeasuredLinks& measured) {
-        write_file("--links", file, links_yaml(measured.links, measured.notes));
+  return run_on_ranks([&file](Runtime& runtime) {
+    const auto on_root = [&](const std::function<void()>& work) {
+      runtime.agree([&] {
+        if (runtime.rank() == 0) work();
+        return true;
       });
+    };
+    on_root([&] {
+      require_suffix("--links", file, std::array<std::string_view, 1>{".yaml"});
+      require_writable("--links", file);
+    });
+    const runtime::MeasuredLinks measured = runtime::measure_links(runtime.mpi());
+    on_root([&] { write_file("--links", file, links_yaml(measured.links, measured.notes)); });
+  });
+}
+
+/// Prints on rank 0 where each rank would run in a training run of the configuration: its machine, its share
+/// of the cores, who bound it to them, and its workers. StarPU does not start.
+int show_ranks(const InfoOptions& options) {
+  return run_on_ranks([&](Runtime& runtime) {
+    runtime::RankRequest request("info");
+    request.add_flag("--json", options.json);
+    const runtime::AgreedRuns agreed = runtime::agree_on_runs(
+        runtime.mpi(), {agree_on_config(runtime, request, [&] { return options.config.load(); })});
+    if (runtime.rank() != 0) return;
+    const runtime::AgreedRun& run = agreed.runs.front();
+    const plan::Schedule& schedule = run.experiment.schedule;
+    if (options.json) {
+      print(plan::json_text({{"schedule", schedule.name()}, {"ranks", runtime::ranks_json(run.locations)}}));
+      return;
+    }
+    print(fmt::format("{}: {}, {}\n\n{}", schedule.name(), counted_text(schedule.workers(), "worker"),
+                      counted_text(runtime.ranks(), "rank"), runtime::rank_table(run.locations)));
+  });
 }
 
 /// Prints the device of each worker of the configured schedule; under a launcher, where its ranks run.
 int map(const InfoOptions& options) {
   const std::optional<int> rank = runtime::launcher_rank();
-  if (rank && options.mapping.nodes.empty() && options.mapping.ranks == 0)
-    return runtime::show_ranks([&] { return options.config.load(); }, options.json);
+  if (rank && options.mapping.nodes.empty() && options.mapping.ranks == 0) return show_ranks(options);
   if (rank.value_or(0) != 0) return 0;  // rank 0 prints for all
   runtime::Config config = options.config.load();
   if (const auto choice = runtime::choose_partition(config))

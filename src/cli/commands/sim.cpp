@@ -18,6 +18,7 @@
 #include "base/environment.hpp"
 #include "base/files.hpp"
 #include "base/messages.hpp"
+#include "base/numbers.hpp"
 #include "base/signals.hpp"
 #include "cli/commands/subcommand.hpp"
 #include "cli/input/cluster_file.hpp"
@@ -26,6 +27,7 @@
 #include "cli/options/cost_options.hpp"
 #include "cli/processes/child_process.hpp"
 #include "cli/processes/subprocess.hpp"
+#include "plan/formats/explanation.hpp"
 #include "plan/formats/json_value.hpp"
 #include "runtime/api/cluster_run.hpp"
 #include "runtime/config/config_keys.hpp"
@@ -217,6 +219,63 @@ runtime::Config without_plugins(runtime::Config config, const runtime::Experimen
   return config;
 }
 
+// "x" when prediction and simulation agree, "x / y" when they do not.
+std::string pair_text(const std::string& predicted, const std::string& simulated) {
+  return predicted == simulated ? predicted : predicted + " / " + simulated;
+}
+
+std::string whole_table(const runtime::ClusterRun& run) {
+  const plan::Timeline& predicted = run.compared.predicted.timeline;
+  const plan::Timeline& simulated = run.compared.measured.timeline;
+  constexpr std::array columns = {TableColumn{Align::left, 28}, TableColumn{Align::right, 12},
+                                  TableColumn{Align::right, 12}, TableColumn{Align::left}};
+  const auto milliseconds = [](double seconds) { return fmt::format("{:.3f} ms", seconds * 1e3); };
+  std::vector<TableRow> rows = {{"", "predicted", "simulated", "difference"}};
+  const auto add_time = [&](const char* name, double expected, double found) {
+    rows.push_back({name, milliseconds(expected), milliseconds(found),
+                    fmt::format("{:>10}", fmt::format("{:+.2f} %", (found / expected - 1) * 100))});
+  };
+  add_time("makespan", predicted.makespan, simulated.makespan);
+  if (simulated.gradients_summed)
+    add_time("with gradients summed", *predicted.gradients_summed, *simulated.gradients_summed);
+  rows.push_back(
+      {"bubble fraction", percent_text(predicted.bubble_fraction), percent_text(simulated.bubble_fraction),
+       fmt::format("{:>+4.1f} points", (simulated.bubble_fraction - predicted.bubble_fraction) * 100)});
+  const bool equal = run.predicted_bytes_between_ranks == run.bytes_between_ranks;
+  rows.push_back({"bytes between ranks in all", bytes_text(run.predicted_bytes_between_ranks),
+                  bytes_text(run.bytes_between_ranks), fmt::format("{:>10}", equal ? "equal" : "DIFFERS")});
+  return table_text(rows, columns);
+}
+
+std::string worker_table(const runtime::ClusterRun& run) {
+  const plan::Timeline& predicted = run.compared.predicted.timeline;
+  constexpr std::array columns = {TableColumn{Align::left, 8}};
+  std::vector<TableRow> rows = {
+      {"", "peak", "peak", "GPU memory", "GPU memory", "bytes", "copied", "copied", "copied"},
+      {"worker", "stashes", "activation bytes", "predicted", "StarPU's peak", "received", "from GPUs",
+       "from host", "to host"}};
+  for (std::size_t w = 0; w < run.workers.size(); ++w) {
+    const runtime::SimulatedWorker& worker = run.workers[w];
+    rows.push_back({std::to_string(w),
+                    pair_text(fmt::to_string(predicted.peak_stashes[w]), fmt::to_string(worker.peak_stashes)),
+                    pair_text(bytes_text(predicted.peak_stash_bytes[w]), bytes_text(worker.peak_stash_bytes)),
+                    bytes_text(worker.memory_need), bytes_text(worker.peak_memory),
+                    pair_text(bytes_text(predicted.received[w].total().bytes),
+                              bytes_text(worker.received.total().bytes)),
+                    bytes_text(worker.from_gpus), bytes_text(worker.from_host), bytes_text(worker.to_host)});
+  }
+  return table_text(rows, columns);
+}
+
+std::string cluster_table(const runtime::ClusterRun& run) {
+  const plan::Schedule& schedule = run.compared.predicted.planned;
+  return fmt::format(
+      "{} on {} simulated GPUs, {}, {}\n\n{}\n{}\n{}One figure where prediction and simulation are equal, "
+      "\"predicted / simulated\" where they are not.\n",
+      schedule.name(), schedule.workers(), counted_text(run.nodes, "node"), counted_text(run.ranks, "rank"),
+      whole_table(run), plan::difference_table(run.compared), worker_table(run));
+}
+
 int sim(SimOptions options) {
   const std::vector<std::string> kinds = model::network_kinds();
   if (options.per_share && !options.durations.gives_durations())
@@ -251,7 +310,7 @@ int sim(SimOptions options) {
   const nlohmann::json result = simulate_ranks(request, cluster, workers, folder);
   const runtime::ClusterRun run =
       runtime::read_cluster_run(config, experiment, cluster, costs, result, steps);
-  print(runtime::cluster_table(run));
+  print(cluster_table(run));
   if (options.report) write_file("--report", *options.report, plan::json_text(runtime::cluster_report(run)));
   return 0;
 }

@@ -1,76 +1,327 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "starpipe/runtime/api/train.hpp"
-
+#include <algorithm>
+#include <array>
+#include <chrono>
+#include <cmath>
+#include <cstdint>
+#include <exception>
+#include <functional>
 #include <memory>
+#include <optional>
+#include <string>
 #include <string_view>
 #include <vector>
 
 #include <fmt/format.h>
+#include <nlohmann/json.hpp>
 
 #include "base/files.hpp"
+#include "base/messages.hpp"
+#include "base/numbers.hpp"
+#include "cli/commands/ranks.hpp"
 #include "cli/commands/subcommand.hpp"
 #include "cli/options/common_options.hpp"
 #include "cli/options/config_options.hpp"
+#include "model/weights.hpp"
 #include "plan/drawing/page.hpp"
+#include "plan/drawing/timeline_svg.hpp"
+#include "plan/formats/json_value.hpp"
+#include "plan/formats/trace_json.hpp"
+#include "runtime/api/training.hpp"
+#include "runtime/host/lost_rank.hpp"
+#include "runtime/report/report.hpp"
+#include "runtime/setup/partition_choice.hpp"
 #include "starpipe/base/error.hpp"
+#include "starpipe/base/index.hpp"
 
 namespace starpipe::cli {
 namespace {
 
+namespace fs = std::filesystem;
+
+// Shows each step on a terminal, and about twenty steps of a run in a log.
+class StepProgress {
+ public:
+  StepProgress(int first, int steps, std::string sample_word)
+      : first_(first), steps_(steps), sample_word_(std::move(sample_word)) {}
+
+  /// A log shows only some steps, and every step whose update was skipped.
+  void show(const Step& step, double samples_per_second) {
+    const std::string norm = step.gradient_norm
+                                 ? fmt::format("  norm {:#.4g}{}", std::abs(*step.gradient_norm),
+                                               step.clipped ? " clipped" : "")
+                                 : "";  // abs: a NaN may have a sign
+    const std::string text = fmt::format(
+        "step {:>{}}/{}  {}{}  {:.0f} {}/s{}{}", step.number + 1, fmt::formatted_size("{}", steps_), steps_,
+        step.loss ? "loss " + loss_text(*step.loss) : "emulated", norm, samples_per_second, sample_word_,
+        time_left(step.number), step.skipped ? "  update skipped: infinity or NaN" : "");
+    const bool last = step.number + 1 == steps_;
+    const bool logged = !line_.on_terminal() && step.number % std::max(1, steps_ / 20) == 0;
+    if (last && !line_.on_terminal() && runtime::launcher_rank()) {
+      // A launcher forwards standard error and standard output apart, so lines keep their order only within
+      // one of the two.
+      fmt::print("{}\n", text);
+    } else if (last || logged || step.skipped) {
+      line_.keep(text);
+    } else {
+      line_.show(text);
+    }
+  }
+
+  /// A line between two steps, or after the last one.
+  void keep(const std::string& text, bool last) const {
+    if (last && !line_.on_terminal() && runtime::launcher_rank()) {
+      fmt::print("{}\n", text);  // after the last step's line
+    } else {
+      line_.keep(text);
+    }
+  }
+
+ private:
+  // The first step warms up, so the others are taken to last as long as those after it. Not for short runs,
+  // whose end one sees.
+  [[nodiscard]] std::string time_left(int step) {
+    const auto now = std::chrono::steady_clock::now();
+    if (step == first_) {
+      after_first_ = now;
+      return "";
+    }
+    const double seconds =
+        std::chrono::duration<double>(now - after_first_).count() / (step - first_) * (steps_ - step - 1);
+    if (seconds < 1) return "";
+    const auto whole = static_cast<std::int64_t>(seconds);
+    return whole < 3600 ? fmt::format("  {}:{:02} left", whole / 60, whole % 60)
+                        : fmt::format("  {}:{:02}:{:02} left", whole / 3600, whole / 60 % 60, whole % 60);
+  }
+
+  int first_;
+  int steps_;
+  std::string sample_word_;
+  ProgressLine line_;
+  std::chrono::steady_clock::time_point after_first_;  // when the first step had ended
+};
+
+// A run that has ended, on rank 0.
+struct EndedRun {
+  const runtime::Training& training;
+  const runtime::Training::Result& result;
+  std::optional<nlohmann::ordered_json> report = {};
+
+  [[nodiscard]] const plan::Schedule& schedule() const { return training.agreed().experiment.schedule; }
+  [[nodiscard]] const plan::RecordedStep& predicted() const { return result.compared->predicted; }
+  [[nodiscard]] const plan::RecordedStep& measured() const { return result.compared->measured; }
+  const nlohmann::ordered_json& made_report() {
+    if (!report) report = runtime::training_report(training, result);
+    return *report;
+  }
+};
+
+std::string report_text(EndedRun& run) { return plan::json_text(run.made_report()); }
+
+std::string page_text(EndedRun& run) {
+  const nlohmann::ordered_json report = plan::report_for_page(nlohmann::ordered_json(run.made_report()));
+  const std::array runs = {plan::compared_page_run(run.schedule().name(), *run.result.compared, report)};
+  return plan::report_page(runs);
+}
+
+std::string trace_text(EndedRun& run) {
+  const std::array runs = {plan::TracedRun{"predicted", &run.schedule(), &run.predicted().timeline},
+                           plan::TracedRun{"measured", &run.measured().as_run, &run.measured().timeline}};
+  return plan::trace_json(runs).dump() + "\n";
+}
+
+std::string timeline_text(EndedRun& run) {
+  const std::array runs = {plan::explained_run("predicted", run.predicted()),
+                           plan::explained_run("measured", run.measured())};
+  return plan::timeline_svg(runs, {.unit = "s"});
+}
+
+// A file that a run writes. Those with a `text` are written under a temporary name when the run has ended, so
+// an existing file is replaced only if the run succeeds.
+struct RunOutput {
+  std::string_view option;
+  std::string_view type;  // "FILE" and the suffix
+  const char* help;
+  std::string (*text)(EndedRun& run) = nullptr;
+};
+constexpr std::string_view metrics_option = "--metrics";
+constexpr std::string_view weights_option = "--save-weights";
+constexpr std::array run_outputs = {
+    RunOutput{"--report", "FILE.json", "Write losses, times, and predicted and measured values", report_text},
+    RunOutput{"--html", "FILE.html", "Write the report as a page for a browser, in one file", page_text},
+    RunOutput{"--trace", "FILE.json",
+              "Write the predicted and the measured step as a trace for ui.perfetto.dev", trace_text},
+    RunOutput{"--timeline", "FILE.svg", "Draw the predicted and the measured step as an SVG image",
+              timeline_text},
+    RunOutput{metrics_option, "FILE.jsonl",
+              "Write a line of JSON after each step: loss, times, bubble, memory"},
+    RunOutput{weights_option, "FILE.safetensors", "Save the trained weights"}};
+
 struct TrainOptions {
   ConfigOptions config;
-  runtime::TrainOutputs outputs;
+  std::array<std::optional<fs::path>, run_outputs.size()> files;  // of run_outputs
   bool resume = false;
+
+  [[nodiscard]] const std::optional<fs::path>& file(std::string_view option) const {
+    const auto output = std::ranges::find(run_outputs, option, &RunOutput::option);
+    return files[static_cast<std::size_t>(output - run_outputs.begin())];
+  }
 };
 
-struct Output {
-  const char* option;
-  const char* type;  ///< "FILE" and the suffix
-  const char* help;
-  std::optional<std::filesystem::path> runtime::TrainOutputs::*file;
-};
-constexpr std::array output_options = {
-    Output{"--report", "FILE.json", "Write losses, times, and predicted and measured values",
-           &runtime::TrainOutputs::report},
-    Output{"--html", "FILE.html", "Write the report as a page for a browser, in one file",
-           &runtime::TrainOutputs::html},
-    Output{"--trace", "FILE.json", "Write the predicted and the measured step as a trace for ui.perfetto.dev",
-           &runtime::TrainOutputs::trace},
-    Output{"--timeline", "FILE.svg", "Draw the predicted and the measured step as an SVG image",
-           &runtime::TrainOutputs::timeline},
-    Output{"--metrics", "FILE.jsonl", "Write a line of JSON after each step: loss, times, bubble, memory",
-           &runtime::TrainOutputs::metrics},
-    Output{"--save-weights", "FILE.safetensors", "Save the trained weights",
-           &runtime::TrainOutputs::save_weights}};
-
-/// Mistakes in the names of outputs that every rank finds. runtime::train finds the others, on the rank that
-/// writes the files.
-void check_names(const runtime::Config& config, const runtime::TrainOutputs& outputs) {
-  if (outputs.save_weights && config.runtime.emulate) {
+/// Mistakes in the names of outputs that every rank finds. Rank 0, which writes the files, finds the others.
+void check_names(const Config& config, const TrainOptions& options) {
+  if (options.file(weights_option) && config.runtime.emulate) {
     throw InputError("--save-weights: with runtime.emulate no weights are trained");
   }
   std::vector<OutputFile> files;
-  for (const Output& output : output_options) {
-    if (const auto& file = outputs.*output.file; file && is_standard_output(*file)) {
+  for (std::size_t i = 0; i < run_outputs.size(); ++i) {
+    const RunOutput& output = run_outputs[i];
+    if (const auto& file = options.files[i]; file && is_standard_output(*file)) {
       throw InputError(
           fmt::format("{}: standard output has the tables of the run; name a file", output.option));
     }
-    files.push_back({output.option, outputs.*output.file, std::string_view(output.type).substr(4)});
+    files.push_back({output.option, options.files[i], output.type.substr(4)});
   }
   check_outputs(files, inputs_of(config));
-  if (outputs.html) plan::require_page("--html");
+  if (options.file("--html")) plan::require_page("--html");
 }
 
-int train(const TrainOptions& options) {
-  return runtime::train(
-      [&] {
-        runtime::Config config = options.config.load();
-        check_names(config, options.outputs);
-        if (options.resume && !config.checkpoint.enabled())
-          throw InputError("--resume: needs checkpoint.folder, where the checkpoints are");
-        return config;
-      },
-      options.outputs, options.resume);
+runtime::RankRequest training_request(const TrainOptions& options) {
+  runtime::RankRequest request("train");
+  request.add_flag("--resume", options.resume);
+  for (std::size_t i = 0; i < run_outputs.size(); ++i)
+    request.add(std::string(run_outputs[i].option), options.files[i]);
+  return request;
+}
+
+/// Runs several pieces of work, also when an earlier one fails: a full disk or a closed pipe must not cost
+/// the other results of a long run.
+class EachInTurn {
+ public:
+  void run(const std::function<void()>& work) {
+    try {
+      work();
+    } catch (...) {
+      if (!first_) first_ = std::current_exception();
+    }
+  }
+  /// Throws the first exception, if there was one.
+  void finish() const {
+    if (first_) std::rethrow_exception(first_);
+  }
+
+ private:
+  std::exception_ptr first_;
+};
+
+// Files first: standard output may be a pipe that no program reads any more.
+void write_outputs(const TrainOptions& options, EndedRun run) {
+  const runtime::AgreedRun& agreed = run.training.agreed();
+  const runtime::Experiment& experiment = agreed.experiment;
+  const runtime::TrainRecord& record = run.result.record;
+  EachInTurn files;
+  for (std::size_t i = 0; i < run_outputs.size(); ++i) {
+    const RunOutput& output = run_outputs[i];
+    if (!options.files[i] || output.text == nullptr) continue;
+    files.run([&] { write_file(std::string(output.option), *options.files[i], output.text(run)); });
+  }
+  files.run([&] {
+    print(fmt::format("\n{} on {}, {}, policy {}: {:.0f} {}/s\n{}{}\n{}", experiment.schedule.name(),
+                      counted_text(experiment.schedule.workers(), "worker"),
+                      counted_text(agreed.mpi.ranks(), "rank"), record.policy, record.samples_per_second,
+                      experiment.data->sample_word(), describe_partition(agreed.partition),
+                      plan::describe_reordering(experiment.schedule.name(), experiment.reordering),
+                      training_table(*run.result.compared, run.training.measurement().workers(), record)));
+  });
+  files.finish();
+}
+
+void save_weights(Trainer& trainer, const TrainOptions& options, bool is_root) {
+  const auto& file = options.file(weights_option);
+  if (!file) return;
+  const std::vector<std::vector<float>> trained = trainer.weights();
+  if (is_root) model::save_weights(*file, trainer.network(), trained);
+}
+
+// A run that has been resumed after its last step: only the weights may still be missing.
+void finish_complete_run(const Runtime& runtime, Trainer& trainer, const TrainOptions& options) {
+  save_weights(trainer, options, runtime.rank() == 0);
+  if (runtime.rank() != 0) return;
+  bool measures = false;
+  for (std::size_t i = 0; i < run_outputs.size(); ++i)
+    measures = measures || (options.files[i] && run_outputs[i].text != nullptr);
+  print(fmt::format("All {} steps are done; nothing is left to train{}.\n", trainer.config().training.steps,
+                    measures ? ", and there is no step to report" : ""));
+}
+
+// Writes the results of the steps. Returns why the run has failed all the same; "" if it has not.
+std::string finish_run(const Runtime& runtime, Trainer& trainer, const TrainOptions& options, bool complete) {
+  const runtime::Training::Result result = trainer.training().result();
+  EachInTurn results;
+  results.run([&] {
+    if (complete) save_weights(trainer, options, runtime.rank() == 0);
+  });
+  results.run([&] {
+    if (runtime.rank() == 0) write_outputs(options, {.training = trainer.training(), .result = result});
+  });
+  results.finish();
+  const auto& checkpoints = result.record.checkpoints;
+  if (!checkpoints || checkpoints->last_problem.empty()) return "";
+  return fmt::format("the last checkpoint, of step {}, could not be written", trainer.steps_done());
+}
+
+void train(Runtime& runtime, const TrainOptions& options) {
+  Config config = agree_on_config(runtime, training_request(options), [&] {
+    Config wanted = options.config.load();
+    check_names(wanted, options);
+    if (options.resume && !wanted.checkpoint.enabled())
+      throw InputError("--resume: needs checkpoint.folder, where the checkpoints are");
+    return wanted;
+  });
+  const int steps = config.training.steps;
+  TrainerParts parts;
+  parts.metrics = options.file(metrics_option);
+  std::string problem;
+  int steps_done = 0;
+  {
+    Trainer trainer(runtime, std::move(config), std::move(parts));
+    if (options.resume) trainer.resume();
+    runtime.agree([&] {
+      if (options.file("--timeline")) plan::require_drawable(2 * trainer.schedule().job_count());
+      for (std::size_t i = 0; i < run_outputs.size() && runtime.rank() == 0; ++i) {
+        if (options.files[i] && run_outputs[i].option != metrics_option)
+          require_writable(run_outputs[i].option, *options.files[i]);
+      }
+      return true;
+    });
+    const model::Dataset& data = *trainer.training().agreed().experiment.data;
+    const auto samples =
+        static_cast<double>(data.samples_per_microbatch() * index(trainer.schedule().microbatches()));
+    const int first = trainer.steps_done();
+    StepProgress progress(first, steps, data.sample_word());
+    if (runtime.rank() == 0) {
+      trainer.on_step([&](const Step& step) { progress.show(step, samples / step.seconds); });
+      trainer.on_evaluation([&](const Evaluation& done) {
+        progress.keep(runtime::evaluation_text(done.loss, static_cast<int>(done.losses.size())),
+                      done.steps == steps);
+      });
+    }
+    trainer.accept_signals();
+    const bool complete = trainer.run();
+    steps_done = trainer.steps_done();
+    finish_on_ranks(runtime, [&] {
+      if (first == steps)
+        finish_complete_run(runtime, trainer, options);
+      else
+        problem = finish_run(runtime, trainer, options, complete);
+    });
+  }
+  if (!problem.empty()) runtime.fail(problem);
+  if (steps_done < steps) {
+    runtime.fail(fmt::format("ended by SIGTERM after step {} of {}; --resume goes on from its checkpoint",
+                             steps_done, steps),
+                 runtime::status_of_stopped_run);
+  }
 }
 
 void add_train(CLI::App& app, Action& action) {
@@ -79,13 +330,12 @@ void add_train(CLI::App& app, Action& action) {
   const auto options = std::make_shared<TrainOptions>();
   options->config.add_to(*command);
   options->config.add_plugin_to(*command);
-  for (const Output& output : output_options) {
+  for (std::size_t i = 0; i < run_outputs.size(); ++i) {
     command
         ->add_option_function<std::string>(
-            output.option,
-            [options, file = output.file](const std::string& name) { (*options).outputs.*file = name; },
-            output.help)
-        ->type_name(output.type);
+            std::string(run_outputs[i].option),
+            [options, i](const std::string& name) { options->files[i] = name; }, run_outputs[i].help)
+        ->type_name(std::string(run_outputs[i].type));
   }
   command->add_flag("--resume", options->resume,
                     "Go on from the newest checkpoint in checkpoint.folder, if there is one");
@@ -94,7 +344,9 @@ void add_train(CLI::App& app, Action& action) {
       "  starpipe train experiments/quickstart.yaml --set training.steps=10 --report report.json\n"
       "  mpiexec -n 2 starpipe train experiments/quickstart.yaml\n"
       "With several ranks, each rank runs a share of the schedule's workers on its devices.");
-  command->callback([options, &action] { action = [options] { return train(*options); }; });
+  command->callback([options, &action] {
+    action = [options] { return run_on_ranks([&](Runtime& runtime) { train(runtime, *options); }); };
+  });
 }
 
 const bool train_registered =

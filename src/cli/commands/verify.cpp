@@ -4,11 +4,22 @@
 #include <array>
 #include <filesystem>
 #include <memory>
+#include <optional>
+#include <string>
+#include <utility>
 #include <vector>
 
+#include <fmt/format.h>
+#include <nlohmann/json.hpp>
+
+#include "base/files.hpp"
+#include "base/messages.hpp"
+#include "base/numbers.hpp"
+#include "cli/commands/ranks.hpp"
 #include "cli/commands/subcommand.hpp"
 #include "cli/options/common_options.hpp"
 #include "cli/options/config_options.hpp"
+#include "plan/formats/json_value.hpp"
 
 namespace starpipe::cli {
 namespace {
@@ -16,25 +27,67 @@ namespace {
 struct VerifyOptions {
   ConfigOptions config;
   runtime::VerifyRequest request;
+  bool json = false;                            // print JSON instead of a table
+  std::optional<std::filesystem::path> report;  // JSON
 };
 
 /// Keys and sections that change nothing in the compared steps.
 constexpr std::array<std::string_view, 3> unused_by_verify = {"data.validation", "evaluate", "checkpoint"};
 
-int verify(const VerifyOptions& options) {
-  return runtime::verify(
+Config config_of(const VerifyOptions& options) {
+  Config config = options.config.load();
+  options.config.refuse_overrides("verify", unused_by_verify);
+  const std::array outputs = {OutputFile{"--report", options.report, ".json"}};
+  std::vector<std::filesystem::path> inputs = inputs_of(config);
+  for (const auto& file : {options.request.against_gradients, options.request.against_weights}) {
+    if (file) inputs.push_back(*file);
+  }
+  check_outputs(outputs, inputs);
+  return runtime::config_to_verify(std::move(config), options.request);
+}
+
+runtime::RankRequest verify_request(const VerifyOptions& options) {
+  const runtime::VerifyRequest& request = options.request;
+  runtime::RankRequest asked("verify");
+  if (request.steps) asked.add("--steps", std::to_string(*request.steps));
+  if (request.tolerance) asked.add("--tolerance", fmt::format("{}", *request.tolerance));
+  asked.add("--against-gradients", request.against_gradients);
+  asked.add("--against-weights", request.against_weights);
+  asked.add_flag("--no-derivatives", !request.derivatives);
+  asked.add_flag("--json", options.json);
+  asked.add("--report", options.report);
+  return asked;
+}
+
+void show(const VerifyOptions& options, const runtime::Verification& found, int ranks) {
+  nlohmann::ordered_json json{
+      {"schedule", found.schedule}, {"workers", found.workers}, {"ranks", ranks}, {"steps", found.steps}};
+  json.update(found.figures);
+  if (options.json) {
+    print(plan::json_text(json));
+  } else {
+    print(fmt::format("{} on {}, {}, beside one job after the other: {}\n\n{}", found.schedule,
+                      counted_text(found.workers, "worker"), counted_text(ranks, "rank"),
+                      counted_text(found.steps, "step"), found.table));
+  }
+  if (options.report) write_file("--report", *options.report, plan::json_text(json));
+}
+
+void verify(Runtime& runtime, const VerifyOptions& options) {
+  Config config = agree_on_config(runtime, verify_request(options), [&] { return config_of(options); });
+  const ProgressLine progress;
+  const runtime::Verification found = runtime::verify(
+      runtime.mpi(), std::move(config), options.request,
       [&] {
-        runtime::Config config = options.config.load();
-        options.config.refuse_overrides("verify", unused_by_verify);
-        const std::array outputs = {OutputFile{"--report", options.request.report, ".json"}};
-        std::vector<std::filesystem::path> inputs = inputs_of(config);
-        for (const auto& file : {options.request.against_gradients, options.request.against_weights}) {
-          if (file) inputs.push_back(*file);
-        }
-        check_outputs(outputs, inputs);
-        return config;
+        if (options.report) require_writable("--report", *options.report);
       },
-      options.request);
+      [&](const std::string& text) { progress.show(text); });
+  finish_on_ranks(runtime, [&] {
+    if (runtime.rank() != 0) return;
+    progress.clear();
+    show(options, found, runtime.ranks());
+  });
+  if (!found.problem.empty()) runtime.fail(found.problem);
 }
 
 void add_verify(CLI::App& app, Action& action) {
@@ -67,14 +120,16 @@ void add_verify(CLI::App& app, Action& action) {
   command->add_flag("!--no-derivatives", request.derivatives,
                     "Do not check the passes B and W by finite differences of the loss, which takes 20 runs "
                     "of F of up to 4 micro-batches for each parameter");
-  command->add_flag("--json", request.json, "Print JSON");
-  command->add_option("--report", request.report, "Also write JSON to a file")->type_name("FILE.json");
+  command->add_flag("--json", options->json, "Print JSON");
+  command->add_option("--report", options->report, "Also write JSON to a file")->type_name("FILE.json");
   command->footer(
       "Examples:\n"
       "  starpipe verify experiments/quickstart.yaml --set schedule.name=zb-h1\n"
       "  mpiexec -n 2 starpipe verify experiments/mlp.yaml\n"
       "Exit status: 0 all agree, 1 something differs, 2 bad input.");
-  command->callback([options, &action] { action = [options] { return verify(*options); }; });
+  command->callback([options, &action] {
+    action = [options] { return run_on_ranks([&](Runtime& runtime) { verify(runtime, *options); }); };
+  });
 }
 
 const bool verify_registered =

@@ -19,7 +19,6 @@
 #include <nlohmann/json.hpp>
 
 #include "base/files.hpp"
-#include "base/messages.hpp"
 #include "runtime/checkpoint/checkpoint_reader.hpp"
 #include "runtime/checkpoint/checkpoint_writer.hpp"
 #include "runtime/config/config_keys.hpp"
@@ -200,10 +199,9 @@ void Checkpointing::end_checkpoint(const Outcome& mine) {
   if (!last_problem_.empty()) ++failures_;
   if (run_.mpi.rank() != 0) return;
   if (!last_problem_.empty()) {
-    print_message(
-        fmt::format("starpipe: the checkpoint of step {} could not be written: {}\n", steps_, last_problem_));
+    run_.mpi.say(fmt::format("the checkpoint of step {} could not be written: {}", steps_, last_problem_));
   }
-  for (const std::string& warning : mine.warnings) print_message(fmt::format("starpipe: {}\n", warning));
+  for (const std::string& warning : mine.warnings) run_.mpi.say(warning);
 }
 
 namespace {

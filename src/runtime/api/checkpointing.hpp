@@ -13,8 +13,8 @@
 
 #include <nlohmann/json.hpp>
 
+#include "runtime/api/agreed_run.hpp"
 #include "runtime/api/resume.hpp"
-#include "runtime/api/run_on_ranks.hpp"
 #include "runtime/checkpoint/checkpoint_reader.hpp"
 #include "runtime/checkpoint/checkpoint_writer.hpp"
 #include "runtime/checkpoint/manifest.hpp"

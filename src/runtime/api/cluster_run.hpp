@@ -3,7 +3,6 @@
 #pragma once
 
 #include <cstdint>
-#include <string>
 #include <vector>
 
 #include <nlohmann/json_fwd.hpp>
@@ -47,9 +46,7 @@ void check_gpu_memory(const Config& config, const Experiment& experiment, const 
 ClusterRun read_cluster_run(const Config& config, const Experiment& experiment, const Cluster& cluster,
                             const plan::Costs& costs, const nlohmann::json& result, int steps);
 
-/// The tables that `starpipe sim` prints.
-std::string cluster_table(const ClusterRun& run);
-/// The same figures, and what `explain` reads.
+/// The figures of the run, and what `explain` reads.
 nlohmann::ordered_json cluster_report(const ClusterRun& run);
 
 }  // namespace starpipe::runtime

@@ -9,11 +9,6 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
-#include "base/files.hpp"
-#include "base/messages.hpp"
-#include "plan/drawing/timeline_svg.hpp"
-#include "runtime/api/comparison_output.hpp"
-#include "runtime/api/run_on_ranks.hpp"
 #include "runtime/report/measurement.hpp"
 #include "runtime/setup/expected_costs.hpp"
 
@@ -74,86 +69,66 @@ std::vector<ComparedPolicy> find_policies(const Config& config, const Comparison
   return policies;
 }
 
-// Collective. Throws InputError on every rank when rank 0 cannot write an output.
-void require_outputs(const std::vector<AgreedRun>& runs, const Comparison& comparison) {
-  const Mpi& mpi = runs.front().mpi;
-  agree(mpi, [&] {
-    std::size_t jobs = 0;  // of the timeline: predicted, and under each policy
-    for (const AgreedRun& run : runs)
-      jobs += run.experiment.schedule.job_count() * (1 + comparison.policies.size());
-    if (comparison.timeline) plan::require_drawable(jobs);
-    if (mpi.rank() == 0) {
-      if (comparison.output) require_writable("--output", *comparison.output);
-      if (comparison.timeline) require_writable("--timeline", *comparison.timeline);
-      if (comparison.html) require_writable("--html", *comparison.html);
-    }
-    return true;
-  });
-}
-
 // Runs every schedule under every policy, in an order that each repetition shuffles anew.
-void repeat_all(const Comparison& comparison, std::vector<ComparedSchedule>& schedules) {
-  const ProgressLine progress;
+void repeat_all(const Mpi& mpi, const Comparison& comparison, std::vector<ComparedSchedule>& schedules,
+                const CompareProgress& progress) {
   std::mt19937_64 random(comparison.seed);  // the same order on every rank
   const std::size_t policies = comparison.policies.size();
   std::vector<std::size_t> order(schedules.size() * policies);
   std::iota(order.begin(), order.end(), std::size_t{0});
-  const bool root = schedules.front().run->mpi.rank() == 0;
   for (int repetition = 0; repetition < comparison.repetitions; ++repetition) {
     std::ranges::shuffle(order, random);
     for (const std::size_t pair : order) {
       ComparedSchedule& compared = schedules[pair / policies];
       ComparedPolicy& policy = compared.policies[pair % policies];
-      if (root) {
-        progress.show(fmt::format("repetition {}/{}  {}{}", repetition + 1, comparison.repetitions,
-                                  comparison.schedules.empty() ? "" : compared.schedule().name() + "  ",
-                                  policy.choice.name));
-      }
+      if (mpi.rank() == 0) progress(repetition, compared, policy.choice);
       repeat(*compared.run, policy);
     }
   }
-  if (root) progress.clear();
-}
-
-RankRequest comparison_request(const Comparison& comparison) {
-  RankRequest request("compare");
-  request.add("--policies", fmt::format("{}", fmt::join(comparison.policies, ",")));
-  request.add("--schedules", fmt::format("{}", fmt::join(comparison.schedules, ",")));
-  request.add("--repetitions", std::to_string(comparison.repetitions));
-  request.add("--seed", std::to_string(comparison.seed));
-  request.add_flag("--json", comparison.json);
-  request.add("--output", comparison.output);
-  request.add("--timeline", comparison.timeline);
-  request.add("--html", comparison.html);
-  return request;
 }
 
 }  // namespace
 
-int compare(const std::function<Config()>& configure, const Comparison& comparison) {
-  std::vector<double> stage_shares(1, 1.0);
-  std::vector<ComparedPolicy> policies;
-  const auto configure_all = [&] {
-    Config config = configure();
-    policies = find_policies(config, comparison);
-    if (comparison.schedules.empty()) return std::vector{std::move(config)};
-    std::vector<Config> configs;
-    stage_shares.clear();
-    for (OtherSchedule& other : with_schedules(config, comparison.schedules)) {
-      configs.push_back(std::move(other.config));
-      stage_shares.push_back(other.stage_share);
-    }
-    return configs;
-  };
-  return run_on_ranks(comparison_request(comparison), configure_all, [&](const std::vector<AgreedRun>& runs) {
-    for (const ComparedPolicy& policy : policies)
-      check_shared_links(runs.front().config.runtime, policy.choice, runs.front().mpi.ranks());
-    require_outputs(runs, comparison);
-    std::vector<ComparedSchedule> schedules;
-    for (std::size_t s = 0; s < runs.size(); ++s) schedules.push_back({&runs[s], stage_shares[s], policies});
-    repeat_all(comparison, schedules);
-    if (runs.front().mpi.rank() == 0) write_outputs(comparison, schedules);
+std::vector<OtherSchedule> configs_to_compare(const Config& config, const Comparison& comparison) {
+  find_policies(config, comparison);
+  if (comparison.schedules.empty()) return {{.config = config}};
+  return with_schedules(config, comparison.schedules);
+}
+
+ComparedRuns compare(const Mpi& mpi, std::vector<OtherSchedule> configs, const Comparison& comparison,
+                     const CompareCheck& check, const CompareProgress& progress) {
+  const std::vector<ComparedPolicy> policies = find_policies(configs.front().config, comparison);
+  std::vector<Config> of_runs;
+  for (OtherSchedule& other : configs) of_runs.push_back(std::move(other.config));
+  ComparedRuns compared{.agreed = agree_on_runs(mpi, std::move(of_runs)), .schedules = {}};
+  const std::vector<AgreedRun>& runs = compared.agreed.runs;
+  for (const ComparedPolicy& policy : policies)
+    check_shared_links(runs.front().config.runtime, policy.choice, mpi.ranks());
+  agree(mpi, [&] {
+    check(runs);
+    return true;
   });
+  for (std::size_t s = 0; s < runs.size(); ++s)
+    compared.schedules.push_back({&runs[s], configs[s].stage_share, policies});
+  repeat_all(mpi, comparison, compared.schedules, progress);
+  return compared;
+}
+
+int ComparedPolicy::skipped() const {
+  int count = 0;
+  for (const Repetition& repetition : repetitions) count += repetition.skipped;
+  return count;
+}
+
+std::vector<double> ComparedPolicy::makespans() const {
+  std::vector<double> all;
+  for (const Repetition& r : repetitions) all.push_back(r.makespan);
+  std::ranges::sort(all);
+  return all;
+}
+
+const Repetition& ComparedPolicy::median_repetition() const {
+  return *std::ranges::find(repetitions, median(), &Repetition::makespan);
 }
 
 }  // namespace starpipe::runtime

@@ -10,7 +10,6 @@
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
-#include "base/messages.hpp"
 #include "base/numbers.hpp"
 #include "runtime/api/checkpointing.hpp"
 #include "runtime/checkpoint/checkpoint_reader.hpp"
@@ -98,8 +97,6 @@ bool has_other_validation(const RunRecord& record, const AgreedRun& run) {
          record.facts[validation_fact] != now[validation_fact];
 }
 
-void say(const std::string& line) { print_message(fmt::format("starpipe: {}\n", line)); }
-
 }  // namespace
 
 nlohmann::json to_json(const RunRecord& record) {
@@ -122,6 +119,7 @@ CheckpointFolder::CheckpointFolder(const AgreedRun& run, bool resume) : run_(run
 }
 
 void CheckpointFolder::find(bool resume) {
+  const auto say = [this](const std::string& line) { run_.mpi.say(line); };
   lock_.emplace(path());
   if (!lock_->warning().empty()) say(lock_->warning());
   if (!resume) {

@@ -6,7 +6,7 @@
 #include <filesystem>
 #include <optional>
 
-#include "runtime/api/run_on_ranks.hpp"
+#include "runtime/api/agreed_run.hpp"
 #include "runtime/checkpoint/folder_lock.hpp"
 #include "runtime/checkpoint/manifest.hpp"
 #include "runtime/engine/engine.hpp"

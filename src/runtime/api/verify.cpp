@@ -3,17 +3,15 @@
 
 #include <algorithm>
 #include <optional>
+#include <utility>
 
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
-#include "base/files.hpp"
-#include "base/messages.hpp"
 #include "base/numbers.hpp"
 #include "model/verification.hpp"
 #include "model/weights.hpp"
-#include "plan/formats/json_value.hpp"
-#include "runtime/api/run_on_ranks.hpp"
+#include "runtime/api/agreed_run.hpp"
 #include "runtime/api/step_comparison.hpp"
 #include "starpipe/base/error.hpp"
 #include "starpipe/base/index.hpp"
@@ -31,7 +29,7 @@ int steps_of(const Config& config, const VerifyRequest& request) {
   return request.steps.value_or(std::min(usual_steps, config.training.steps));
 }
 
-void check(const Config& config, const VerifyRequest& request) {
+void check_request(const Config& config, const VerifyRequest& request) {
   if (config.runtime.emulate) {
     throw InputError("runtime.emulate: verify compares values, and emulated runs compute none");
   }
@@ -58,24 +56,6 @@ model::Network fp32_network(const AgreedRun& run) {
                               run.config.schedule.cuts);
 }
 
-void write_outputs(const AgreedRun& run, const VerifyRequest& request, int steps,
-                   const StepComparison& comparison) {
-  const plan::Schedule& schedule = run.experiment.schedule;
-  nlohmann::ordered_json json{{"schedule", schedule.name()},
-                              {"workers", schedule.workers()},
-                              {"ranks", run.mpi.ranks()},
-                              {"steps", steps}};
-  json.update(comparison.json());
-  if (request.json) {
-    print(plan::json_text(json));
-  } else {
-    print(fmt::format("{} on {}, {}, beside one job after the other: {}\n\n{}", schedule.name(),
-                      counted_text(schedule.workers(), "worker"), counted_text(run.mpi.ranks(), "rank"),
-                      counted_text(steps, "step"), comparison.table()));
-  }
-  if (request.report) write_file("--report", *request.report, plan::json_text(json));
-}
-
 // What another framework has computed, on rank 0.
 struct FileValues {
   std::optional<std::vector<std::vector<float>>> gradients = {};
@@ -99,9 +79,9 @@ double file_tolerance(const AgreedRun& run, const VerifyRequest& request) {
                                                        /*other_kernels=*/true, additions_of(experiment)));
 }
 
-// Collective. What differs first, on every rank; empty when all agree.
-std::string compare_steps(const AgreedRun& run, const VerifyRequest& request, const FileValues& files,
-                          Engine& engine) {
+// Collective.
+Verification compare_steps(const AgreedRun& run, const VerifyRequest& request, const FileValues& files,
+                           Engine& engine, const std::function<void(const std::string&)>& progress) {
   const Experiment& experiment = run.experiment;
   const int steps = steps_of(run.config, request);
   std::optional<StepComparison> comparison;
@@ -113,78 +93,73 @@ std::string compare_steps(const AgreedRun& run, const VerifyRequest& request, co
     comparison.emplace(experiment.network, *experiment.data, experiment.schedule.microbatches(),
                        optimizer_of(run.config), run.parameters, request.tolerance.value_or(usual));
   }
-  const ProgressLine progress;
   for (int step = 0; step < steps; ++step) {
     const StepResult result = engine.run_step(step, *experiment.data);
     const auto gradients = engine.gradients();
     auto parameters = engine.parameters();
     if (comparison) {
-      progress.show(fmt::format("step {}/{}", step + 1, steps));
+      progress(fmt::format("step {}/{}", step + 1, steps));
       comparison->add(step, result, gradients, std::move(parameters));
       if (step == 0 && files.gradients)
         comparison->add_file_gradients(gradients, *files.gradients, file_tolerance(run, request));
     }
     run.mpi.barrier();  // between steps no rank takes the others' waiting for a hang
   }
-  std::string problem;
+  Verification found;
   if (comparison) {
     if (files.weights) {
       comparison->add_file_weights(run.parameters, *files.weights, weights_tolerance,
                                    file_tolerance(run, request));
     }
     if (request.derivatives) {
-      progress.show("finite differences");
+      progress("finite differences");
       const int microbatches = std::min(max_derivative_microbatches, experiment.schedule.microbatches());
       comparison->add(
           model::check_derivatives(fp32_network(run), *experiment.data, run.parameters, microbatches),
           microbatches);
     }
-    progress.clear();
-    write_outputs(run, request, steps, *comparison);
-    problem = comparison->problem();
+    found = {.schedule = experiment.schedule.name(),
+             .workers = experiment.schedule.workers(),
+             .steps = steps,
+             .figures = comparison->json(),
+             .table = comparison->table(),
+             .problem = comparison->problem()};
   }
   run.mpi.barrier();
-  return run.mpi.first_problem(problem);
+  found.problem = run.mpi.first_problem(found.problem);
+  return found;
 }
 
 }  // namespace
 
-int verify(const std::function<Config()>& configure, const VerifyRequest& request) {
-  RankRequest asked("verify");
-  if (request.steps) asked.add("--steps", std::to_string(*request.steps));
-  if (request.tolerance) asked.add("--tolerance", fmt::format("{}", *request.tolerance));
-  asked.add("--against-gradients", request.against_gradients);
-  asked.add("--against-weights", request.against_weights);
-  asked.add_flag("--no-derivatives", !request.derivatives);
-  asked.add_flag("--json", request.json);
-  asked.add("--report", request.report);
-  const auto checked = [&] {
-    Config config = configure();
-    check(config, request);
-    // Nothing is evaluated, so the file of validation need not be there.
-    config.evaluate = {};
-    config.data.validation.clear();
-    return std::vector{std::move(config)};
-  };
-  return run_on_ranks(asked, checked, [&](const std::vector<AgreedRun>& runs) {
-    const AgreedRun& run = runs.front();
-    FileValues files;
-    const auto policy = agree(run.mpi, [&] {
-      if (run.mpi.rank() == 0) {
-        if (request.report) require_writable("--report", *request.report);
-        files = read_files(request, run.experiment.network);
-      }
-      return configured_policy(run.config);
-    });
-    const Session session(run.mpi, run.map, run.share, policy, run.gpus);
-    or_abort(run.mpi, [&] {
-      Engine engine = make_engine(session, run);
-      or_abort(run.mpi, [&] {
-        const std::string problem = compare_steps(run, request, files, engine);
-        if (!problem.empty()) throw RunFailure(problem);
-      });
-    });
+Config config_to_verify(Config config, const VerifyRequest& request) {
+  check_request(config, request);
+  // Nothing is evaluated, so the file of validation need not be there.
+  config.evaluate = {};
+  config.data.validation.clear();
+  return config;
+}
+
+Verification verify(const Mpi& mpi, Config config, const VerifyRequest& request,
+                    const std::function<void()>& check,
+                    const std::function<void(const std::string&)>& progress) {
+  const AgreedRuns agreed = agree_on_runs(mpi, {std::move(config)});
+  const AgreedRun& run = agreed.runs.front();
+  FileValues files;
+  const auto policy = agree(mpi, [&] {
+    if (mpi.rank() == 0) {
+      check();
+      files = read_files(request, run.experiment.network);
+    }
+    return configured_policy(run.config);
   });
+  Verification found;
+  const Session session(mpi, run.map, run.share, policy, run.gpus);
+  or_abort(mpi, [&] {
+    Engine engine = make_engine(session, run);
+    or_abort(mpi, [&] { found = compare_steps(run, request, files, engine, progress); });
+  });
+  return found;
 }
 
 }  // namespace starpipe::runtime

@@ -143,6 +143,7 @@ void add_model_and_data_keys(Keys& keys) {
 
   KeyRules of_data;
   for (const model::NetworkKind& kind : model::registered_networks()) {
+    if (kind.data.empty()) continue;  // it reads a data set of the program
     add_default(of_data.defaults, kind.name, kind.data.front());
     for (const std::string_view other : model::data_kinds) {
       if (std::ranges::find(kind.data, other) != kind.data.end()) continue;

@@ -139,7 +139,8 @@ std::vector<starpu_task*> Emulation::arrivals(const Task& task) {
     if (costs_.link(datum.worker, task.worker).time(bytes_of(access.datum)) == 0) continue;
     const starpu_data_handle_t handle = data_.handle(access.datum);
     if (data_.owner(datum) != reader) {
-      require(starpu_mpi_get_data_on_node_detached(MPI_COMM_WORLD, handle, reader, nullptr, nullptr),
+      require(starpu_mpi_get_data_on_node_detached(session_.mpi().starpu_comm(), handle, reader, nullptr,
+                                                   nullptr),
               "StarPU", "sending", "a datum");
     }
     if (reader != session_.mpi().rank()) continue;

@@ -102,7 +102,7 @@ StepResult Engine::run_step(int step, const model::Dataset& data) {
   submitter_.submit_step();
   starpu_iteration_pop();
   result.submission = clock_seconds() - start;
-  require(starpu_mpi_wait_for_all(MPI_COMM_WORLD), "StarPU", "waiting for", "all tasks");
+  require(starpu_mpi_wait_for_all(session_.mpi().starpu_comm()), "StarPU", "waiting for", "all tasks");
   progress_.enter(StepPhase::ending, step);
   gpu_memory_.end_step();
   session_.mpi().barrier();  // so the collective calls that follow do not wait

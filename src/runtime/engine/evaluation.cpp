@@ -75,7 +75,7 @@ EvaluationResult Evaluation::run(std::optional<int> steps, const model::Dataset&
   session_.mpi().barrier();
   progress_.enter(StepPhase::running, after);
   submitter_.submit_step();
-  require(starpu_mpi_wait_for_all(MPI_COMM_WORLD), "StarPU", "waiting for", "all tasks");
+  require(starpu_mpi_wait_for_all(session_.mpi().starpu_comm()), "StarPU", "waiting for", "all tasks");
   progress_.enter(StepPhase::ending, after);
   gpu_memory_.end_step();
   session_.mpi().barrier();

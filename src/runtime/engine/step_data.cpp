@@ -141,7 +141,8 @@ void StepData::register_datum(std::size_t number, std::span<const std::vector<fl
   if (fetched_ && datum.kind == DataKind::weight_gradient && node(datum.worker) > FetchedCopies::main_memory)
     keep_on_node(handle, node(datum.worker));
   const std::size_t tag = slot + (training_ == nullptr ? 0 : training_->slots_.count());
-  starpu_mpi_data_register(handle, static_cast<starpu_mpi_tag_t>(tag), owner(datum));
+  starpu_mpi_data_register_comm(handle, static_cast<starpu_mpi_tag_t>(tag), owner(datum),
+                                session_.mpi().starpu_comm());
 }
 
 void StepData::register_scratch() {
@@ -253,7 +254,7 @@ void StepData::load(std::size_t datum, std::span<float> out) {
     } else {
       dataset_->target(step_, of.microbatch, out);
     }
-  } catch (const InputError& error) {
+  } catch (const std::exception& error) {  // a program's data set may throw others than InputError
     std::ranges::fill(out, 0.0F);
     problems_.try_emplace(of.microbatch, error.what());
   }
@@ -276,7 +277,7 @@ std::vector<float> StepData::losses() {
 }
 
 void StepData::drop(std::size_t datum) const {
-  starpu_mpi_cache_flush(MPI_COMM_WORLD, handle(datum));
+  starpu_mpi_cache_flush(session_.mpi().starpu_comm(), handle(datum));
   const Datum& dropped = graph_.data()[datum];
   // What the host has filled is dropped where a GPU has a copy. The host fills it again for its next use.
   const bool is_copied =

@@ -144,10 +144,10 @@ void Submitter::insert(const Task& task) {
   const std::string name = name_of(task, schedule_);
   TaskRunner::Argument* const argument = is_local ? runner_.new_argument(task, name) : nullptr;
   const int status = starpu_mpi_task_insert(
-      MPI_COMM_WORLD, &runner_.codelet(task), STARPU_EXECUTE_ON_NODE, session_.map().rank_of(task.worker),
-      STARPU_DATA_MODE_ARRAY, data.data(), static_cast<int>(data.size()), STARPU_CL_ARGS, argument,
-      sizeof *argument, STARPU_PRIORITY, priority, STARPU_TASK_SCHED_DATA, sched_data,
-      STARPU_EXECUTE_ON_WORKER, worker, STARPU_WORKER_ORDER, order, STARPU_NAME,
+      session_.mpi().starpu_comm(), &runner_.codelet(task), STARPU_EXECUTE_ON_NODE,
+      session_.map().rank_of(task.worker), STARPU_DATA_MODE_ARRAY, data.data(), static_cast<int>(data.size()),
+      STARPU_CL_ARGS, argument, sizeof *argument, STARPU_PRIORITY, priority, STARPU_TASK_SCHED_DATA,
+      sched_data, STARPU_EXECUTE_ON_WORKER, worker, STARPU_WORKER_ORDER, order, STARPU_NAME,
       is_local ? argument->name.data() : nullptr, STARPU_PROLOGUE_CALLBACK, TaskRunner::note_ready,
       STARPU_PROLOGUE_CALLBACK_ARG_NFREE, argument, STARPU_EPILOGUE_CALLBACK, epilogue,
       STARPU_TASK_DEPS_ARRAY, static_cast<int>(awaited.size()), awaited.data(), 0);

@@ -6,7 +6,6 @@
 #include <functional>
 #include <optional>
 #include <span>
-#include <stdexcept>
 #include <string>
 #include <utility>
 #include <vector>
@@ -33,19 +32,6 @@ auto agree(const Mpi& mpi, Setup setup) {
   if (!problem.empty()) throw InputError(problem);
   return std::move(*result);
 }
-
-/// A failure that every rank has found at the same point of the run and throws there. So no rank waits for
-/// another, and each can end in good order.
-class RunFailure : public std::runtime_error {
- public:
-  /// `status`: the exit status of the run; 2 where input turns out to be bad after the run has begun.
-  explicit RunFailure(const std::string& message, int status = 1)
-      : std::runtime_error(message), status_(status) {}
-  [[nodiscard]] int status() const { return status_; }
-
- private:
-  int status_;
-};
 
 /// Runs `function`. If it throws anything but RunFailure, ends the run on all ranks at once: other ranks
 /// would wait for this rank, and destructors would wait for tasks and for other ranks.

@@ -20,7 +20,6 @@
 #include <unistd.h>
 
 #include "base/environment.hpp"
-#include "base/messages.hpp"
 #include "base/numbers.hpp"
 #include "runtime/host/agreement.hpp"
 #include "runtime/host/hardware.hpp"
@@ -136,7 +135,7 @@ CoreShare share_cores(const Mpi& mpi, const WorkerMap& map, const RuntimeConfig&
                           .computing = computing});
   }
   advice = mpi.first_problem(advice);
-  if (mpi.rank() == 0 && !advice.empty()) print_message(fmt::format("starpipe: {}\n", advice));
+  if (!advice.empty()) mpi.say(advice);
   return share;
 }
 
@@ -221,7 +220,7 @@ CoreClaims claim_cores(const Mpi& mpi, CoreShare& share) {
     const unsigned pu = Topology::host().system_number(number);
     if (claims.claim(pu)) continue;
     line = fmt::format(
-        "starpipe: another run of starpipe has bound a worker to PU {} of {}; the workers of rank {} have no "
+        "another run of starpipe has bound a worker to PU {} of {}; the workers of rank {} have no "
         "cores of their own, and both runs may be slower",
         pu, find_hardware().machine, mpi.rank());
     claims.release();
@@ -229,7 +228,7 @@ CoreClaims claim_cores(const Mpi& mpi, CoreShare& share) {
     break;
   }
   line = mpi.first_problem(line);
-  if (mpi.rank() == 0 && !line.empty()) print_message(line + "\n");
+  if (!line.empty()) mpi.say(line);
   return claims;
 }
 

@@ -74,8 +74,8 @@ class CoreClaims {
 
 /// Collective. Claims the cores of `share.worker_pus`. If another run has claimed a core of a rank, this rank
 /// keeps no claim, and its `worker_pus` is cleared; other ranks keep theirs. Reason: two workers bound to one
-/// core each run at half speed, but a worker that is not bound finds a free core. Rank 0 prints one line on
-/// standard error for the lowest rank whose `worker_pus` was cleared.
+/// core each run at half speed, but a worker that is not bound finds a free core. Rank 0 says one line for
+/// the lowest rank whose `worker_pus` was cleared.
 CoreClaims claim_cores(const Mpi& mpi, CoreShare& share);
 
 }  // namespace starpipe::runtime

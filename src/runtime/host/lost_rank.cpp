@@ -13,6 +13,7 @@
 #include <string>
 #include <string_view>
 #include <system_error>
+#include <thread>
 
 #include <fmt/format.h>
 #include <sys/prctl.h>
@@ -179,6 +180,12 @@ bool can_end_job() { return launcher_number("PMI_FD").has_value(); }
 void end_job() {
   pmi_socket = launcher_number("PMI_FD").value_or(-1);
   end_watched_job(1);
+}
+
+void report_and_end_job(int rank, int ranks, const std::string& reason) {
+  print_message(fmt::format("starpipe: rank {}: {}\n", rank, reason));
+  if (ranks == 1 || can_end_job()) end_job();
+  std::this_thread::sleep_for(std::chrono::milliseconds(abort_pause_ms));
 }
 
 void end_watched_job(int status) noexcept {

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <optional>
+#include <string>
 
 namespace starpipe::runtime {
 
@@ -47,6 +48,10 @@ bool can_end_job();
 /// does the same and prints a line of its own. Removes the files of RemovedOnSignal. The reason must have
 /// been printed before. Any thread may call it.
 [[noreturn]] void end_job();
+
+/// For RunListener::abort in a program: prints one line on standard error, then ends the job without
+/// MPI_Abort, which prints more, where the launcher permits it. `rank`, `ranks`: of MPI_COMM_WORLD.
+void report_and_end_job(int rank, int ranks, const std::string& reason);
 
 /// Like `end_job`, with any exit status, for signal handlers. Ends the other ranks only in the child of
 /// `watch_over_rank`; in other processes the launcher decides.

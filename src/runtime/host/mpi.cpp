@@ -56,6 +56,10 @@ void require_launcher() {
                   socket.value_or(-1)));
 }
 
+[[noreturn]] void refuse_threads() {
+  throw std::runtime_error("this MPI does not provide MPI_THREAD_MULTIPLE");
+}
+
 }  // namespace
 
 void wait_for(MPI_Request& request, void (*check)()) {
@@ -72,26 +76,41 @@ void wait_for(MPI_Request& request, void (*check)()) {
   }
 }
 
-Mpi::Mpi() : starpu_settings_(std::make_unique<StarpuSettings>()) {
+StartedMpi::StartedMpi(const std::function<void(const std::string& line)>& on_late_start) {
   require_limits();
   require_launcher();
   int provided = 0;
   {
-    const StartWatch watch;
+    const StartWatch watch(on_late_start);
     MPI_Init_thread(nullptr, nullptr, MPI_THREAD_MULTIPLE, &provided);
   }
-  if (provided < MPI_THREAD_MULTIPLE) {
-    MPI_Finalize();
-    throw std::runtime_error("this MPI does not provide MPI_THREAD_MULTIPLE");
-  }
-  MPI_Comm_dup(MPI_COMM_WORLD, &comm_);
+  if (provided >= MPI_THREAD_MULTIPLE) return;
+  MPI_Finalize();
+  refuse_threads();
+}
+
+StartedMpi::~StartedMpi() { MPI_Finalize(); }
+
+Mpi::Mpi(MPI_Comm comm, RunListener listener)
+    : starpu_settings_(StarpuSettings::of_process()), listener_(std::move(listener)) {
+  int runs = 0;
+  int ended = 0;
+  MPI_Initialized(&runs);
+  MPI_Finalized(&ended);
+  if (runs == 0 || ended != 0)
+    throw std::logic_error("MPI does not run: call MPI_Init_thread first, or make an MpiLibrary");
+  int provided = 0;
+  MPI_Query_thread(&provided);
+  if (provided < MPI_THREAD_MULTIPLE) refuse_threads();
+  MPI_Comm_dup(comm, &comm_);
+  MPI_Comm_dup(comm, &starpu_comm_);
   MPI_Comm_rank(comm_, &rank_);
   MPI_Comm_size(comm_, &ranks_);
 }
 
 Mpi::~Mpi() {
+  MPI_Comm_free(&starpu_comm_);
   MPI_Comm_free(&comm_);
-  MPI_Finalize();
 }
 
 void Mpi::barrier() const {
@@ -144,13 +163,14 @@ void Mpi::gather_on_root(std::span<const std::byte> mine, std::size_t record,
 }
 
 void Mpi::abort(const std::string& message) const {
-  // Several threads may find the run lost: the first one prints its message and ends the job.
+  // Several threads may find the run lost: the first one tells it and ends the job.
   static std::atomic_flag ends;
   while (ends.test_and_set()) std::this_thread::sleep_for(std::chrono::seconds(1));
-  print_message(fmt::format("starpipe: rank {}: {}\n", rank_, message));
-  if (ranks_ == 1 || can_end_job()) end_job();
-  std::this_thread::sleep_for(std::chrono::milliseconds(abort_pause_ms));
-  MPI_Abort(MPI_COMM_WORLD, 1);
+  if (listener_.abort)
+    listener_.abort(message);
+  else
+    print_message(fmt::format("starpipe: rank {}: {}\n", rank_, message));
+  MPI_Abort(comm_, 1);
   std::abort();
 }
 

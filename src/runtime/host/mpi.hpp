@@ -28,6 +28,10 @@ class StarpuSettings {
   /// values. Call it while no other thread uses the environment.
   StarpuSettings();
 
+  /// The settings of this process: those that are in use, or new ones. The last user removes them from the
+  /// environment.
+  static std::shared_ptr<StarpuSettings> of_process();
+
   /// True unless the user has asked for StarPU-MPI's statistics.
   [[nodiscard]] bool hides_statistics() const { return hides_statistics_; }
 
@@ -47,20 +51,48 @@ class StarpuSettings {
 /// again and again while the wait lasts.
 void wait_for(MPI_Request& request, void (*check)() = nullptr);
 
-/// MPI in this process, from MPI_Init_thread to MPI_Finalize, with a communicator of our own: our messages
-/// never meet StarPU-MPI's. The environment has StarPU's settings for the same time. Start and end it while
-/// no other thread of the program uses the environment.
-class Mpi {
+/// MPI in this process, from MPI_Init_thread to MPI_Finalize. The environment has StarPU's settings for the
+/// same time. Start and end it while no other thread of the program uses the environment.
+class StartedMpi {
  public:
   /// Throws InputError when the shell's limits on the size or number of files are too small for MPI, and
   /// std::runtime_error when MPI does not provide MPI_THREAD_MULTIPLE: StarPU-MPI's thread and ours
-  /// both call MPI. Ends the job with one line when other ranks do not start MPI (`StartWatch`).
-  Mpi();
+  /// both call MPI. Calls `on_late_start` with a line, and ends the job, when other ranks do not start MPI
+  /// (`StartWatch`).
+  explicit StartedMpi(const std::function<void(const std::string& line)>& on_late_start = {});
+  ~StartedMpi();
+  StartedMpi(const StartedMpi&) = delete;
+  StartedMpi& operator=(const StartedMpi&) = delete;
+
+ private:
+  // Made before MPI starts its threads, destroyed when they have ended.
+  std::shared_ptr<StarpuSettings> starpu_settings_ = StarpuSettings::of_process();
+};
+
+/// What a run tells the program that it runs in. Functions that are not set are not called.
+struct RunListener {
+  /// Called on rank 0 with one line about the run, by the thread that runs it.
+  std::function<void(const std::string& line)> message = {};
+  /// Called with the reason, by any thread, when this rank finds a fault that the others cannot learn of.
+  /// When it returns, MPI_Abort ends the ranks of the communicator. Unset: one line on standard error.
+  std::function<void(const std::string& reason)> abort = {};
+};
+
+/// The ranks of a run: a communicator of our own, so that our messages never meet others, and one for
+/// StarPU-MPI.
+class Mpi {
+ public:
+  /// Collective. Duplicates the communicator twice. MPI has been started. Throws std::logic_error when it has
+  /// not, and std::runtime_error when it does not provide MPI_THREAD_MULTIPLE.
+  explicit Mpi(MPI_Comm comm = MPI_COMM_WORLD, RunListener listener = {});
+  /// Collective.
   ~Mpi();
   Mpi(const Mpi&) = delete;
   Mpi& operator=(const Mpi&) = delete;
 
   [[nodiscard]] MPI_Comm comm() const { return comm_; }
+  /// The same ranks, for StarPU-MPI alone.
+  [[nodiscard]] MPI_Comm starpu_comm() const { return starpu_comm_; }
   [[nodiscard]] int rank() const { return rank_; }
   [[nodiscard]] int ranks() const { return ranks_; }
   /// For the session. There is one session at a time.
@@ -98,7 +130,12 @@ class Mpi {
   /// Collective. Returns, on every rank, the largest of the numbers of all ranks.
   [[nodiscard]] double largest(double mine) const;
 
-  /// Ends the job on all ranks, after one line on standard error.
+  /// Tells the program one line; only rank 0 does.
+  void say(const std::string& line) const {
+    if (rank_ == 0 && listener_.message) listener_.message(line);
+  }
+
+  /// Ends all ranks of the communicator, see RunListener::abort. Any thread may call it.
   [[noreturn]] void abort(const std::string& message) const;
 
   /// Collective. Returns the message of the lowest rank whose `mine` is not empty, or an empty string if all
@@ -110,9 +147,10 @@ class Mpi {
   // Copies the bytes of all ranks, equally many of each, to `all`, by rank.
   void gather_bytes(std::span<const std::byte> mine, std::span<std::byte> all) const;
 
-  // Made before MPI starts its threads, destroyed when they have ended.
-  std::unique_ptr<StarpuSettings> starpu_settings_;  // none on SimGrid, whose ranks share an environment
+  std::shared_ptr<StarpuSettings> starpu_settings_;  // none on SimGrid, whose ranks share an environment
+  RunListener listener_;
   MPI_Comm comm_ = MPI_COMM_NULL;
+  MPI_Comm starpu_comm_ = MPI_COMM_NULL;
   int rank_ = 0;
   int ranks_ = 1;
 };

@@ -2,6 +2,7 @@
 // Takes the place of mpi.cpp on SimGrid, where MPI belongs to StarPU-MPI's thread alone.
 #include <algorithm>
 #include <cstdlib>
+#include <utility>
 
 #include <fmt/format.h>
 #include <starpu_mpi.h>
@@ -13,7 +14,12 @@
 namespace starpipe::runtime {
 
 // StarPU's own `main` has started MPI before it called ours, and MPI ends when StarPU-MPI shuts down.
-Mpi::Mpi() : comm_(MPI_COMM_WORLD), rank_(starpu_mpi_world_rank()), ranks_(starpu_mpi_world_size()) {
+Mpi::Mpi(MPI_Comm comm, RunListener listener)
+    : listener_(std::move(listener)),
+      comm_(comm),
+      starpu_comm_(comm),
+      rank_(starpu_mpi_world_rank()),
+      ranks_(starpu_mpi_world_size()) {
   leave_out_data();
 }
 Mpi::~Mpi() = default;

@@ -3,6 +3,13 @@
 
 namespace starpipe::runtime {
 
+std::shared_ptr<StarpuSettings> StarpuSettings::of_process() {
+  static std::weak_ptr<StarpuSettings> used;
+  std::shared_ptr<StarpuSettings> settings = used.lock();
+  if (!settings) used = settings = std::make_shared<StarpuSettings>();
+  return settings;
+}
+
 StarpuSettings::StarpuSettings() : hides_statistics_(!environment("STARPU_MPI_STATS")) {
   const auto unless_set = [this](const char* name, const char* value) {
     if (!environment(name)) constants_.emplace_back(name, value);

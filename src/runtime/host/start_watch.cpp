@@ -2,25 +2,26 @@
 #include "runtime/host/start_watch.hpp"
 
 #include <algorithm>
+#include <utility>
 
 #include <fmt/chrono.h>
 #include <fmt/format.h>
 
-#include "base/messages.hpp"
 #include "runtime/host/lost_rank.hpp"
 
 namespace starpipe::runtime {
 
-StartWatch::StartWatch(std::chrono::milliseconds limit)
-    : thread_([this, limit] {
+StartWatch::StartWatch(std::function<void(const std::string& line)> say, std::chrono::milliseconds limit)
+    : thread_([this, say = std::move(say), limit] {
         // Of the ranks that wait the lowest says so, and ends the job before the next one's pause is over.
         const auto pause = std::chrono::seconds(std::min(launcher_rank().value_or(0), 10));
         std::unique_lock lock(mutex_);
         if (wake_.wait_for(lock, limit + pause, [this] { return started_; })) return;
-        print_message(
-            fmt::format("starpipe: rank {}: not all ranks have started MPI within {}: every rank needs the "
-                        "same command\n",
-                        launcher_rank().value_or(0), limit));
+        if (say) {
+          say(fmt::format(
+              "rank {}: not all ranks have started MPI within {}: every rank needs the same command",
+              launcher_rank().value_or(0), limit));
+        }
         // The launcher reads the line before it reads the request to end the job.
         wake_.wait_for(lock, std::chrono::milliseconds(abort_pause_ms), [this] { return started_; });
         end_job();

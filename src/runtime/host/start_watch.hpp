@@ -3,20 +3,23 @@
 
 #include <chrono>
 #include <condition_variable>
+#include <functional>
 #include <mutex>
+#include <string>
 #include <thread>
 
 namespace starpipe::runtime {
 
 /// MPI starts when every rank of the launcher has called MPI_Init. A rank that runs another command never
-/// does, and the others would wait for ever.
+/// does, and the others would wait indefinitely.
 inline constexpr std::chrono::seconds start_limit{300};
 
-/// Ends the job, with one line on standard error and exit status 1, unless it is destroyed within the limit.
-/// It lives while MPI starts.
+/// Calls `say` with one line and ends the job with exit status 1, unless it is destroyed within the limit. It
+/// lives while MPI starts.
 class StartWatch {
  public:
-  explicit StartWatch(std::chrono::milliseconds limit = start_limit);
+  explicit StartWatch(std::function<void(const std::string& line)> say,
+                      std::chrono::milliseconds limit = start_limit);
   ~StartWatch();
   StartWatch(const StartWatch&) = delete;
   StartWatch& operator=(const StartWatch&) = delete;

@@ -33,6 +33,7 @@ namespace {
 // has is not known here, so that each counts as having one.
 nlohmann::ordered_json describe_rank() {
   if (!launcher_rank()) return nullptr;
+  const StartedMpi library;
   const Mpi mpi;
   const WorkerMap one_each(mpi.ranks(), mpi.ranks());
   const RankLocation location =

@@ -10,7 +10,6 @@
 #include <fmt/format.h>
 #include <mpi.h>
 
-#include "base/messages.hpp"
 #include "base/numbers.hpp"
 #include "runtime/host/agreement.hpp"
 #include "runtime/host/clock.hpp"
@@ -194,40 +193,21 @@ MeasuredLinks links_of(std::span<const std::string> hosts, std::span<const Measu
   return result;
 }
 
-int measure_links(const std::function<void()>& check,
-                  const std::function<void(const MeasuredLinks&)>& write) {
-  const Mpi mpi;
-  int status = 0;
-  or_abort(mpi, [&] {
-    try {
-      agree(mpi, [&] {
-        if (mpi.rank() == 0) check();
-        return 0;
-      });
-      const Hardware hardware = find_hardware();
-      const std::vector<std::string> names = mpi.gather(hardware.machine);
-      const std::vector<std::string> hosts = distinct_hosts(names, mpi.gather(hardware.host));
-      std::vector<MeasuredPair> mine;
-      for (MeasuredPair& pair : pairs_to_measure(hosts, max_pairs)) {
-        mpi.barrier();  // one pair at a time; the other ranks sleep
-        if (mpi.rank() != pair.first && mpi.rank() != pair.second) continue;
-        pair.pings = ping(mpi, pair);
-        if (mpi.rank() == pair.first) mine.push_back(pair);
-      }
-      std::vector<MeasuredPair> pairs;
-      for (const std::vector<MeasuredPair>& of_rank : gather_all(mpi, mine))
-        pairs.insert(pairs.end(), of_rank.begin(), of_rank.end());
-      agree(mpi, [&] {
-        const MeasuredLinks measured = links_of(hosts, pairs);
-        if (mpi.rank() == 0) write(measured);
-        return 0;
-      });
-    } catch (const InputError& error) {
-      if (mpi.rank() == 0) print_message(fmt::format("starpipe: {}\n", one_line(error.what())));
-      status = 2;
-    }
-  });
-  return status;
+MeasuredLinks measure_links(const Mpi& mpi) {
+  const Hardware hardware = find_hardware();
+  const std::vector<std::string> names = mpi.gather(hardware.machine);
+  const std::vector<std::string> hosts = distinct_hosts(names, mpi.gather(hardware.host));
+  std::vector<MeasuredPair> mine;
+  for (MeasuredPair& pair : pairs_to_measure(hosts, max_pairs)) {
+    mpi.barrier();  // one pair at a time; the other ranks sleep
+    if (mpi.rank() != pair.first && mpi.rank() != pair.second) continue;
+    pair.pings = ping(mpi, pair);
+    if (mpi.rank() == pair.first) mine.push_back(pair);
+  }
+  std::vector<MeasuredPair> pairs;
+  for (const std::vector<MeasuredPair>& of_rank : gather_all(mpi, mine))
+    pairs.insert(pairs.end(), of_rank.begin(), of_rank.end());
+  return agree(mpi, [&] { return links_of(hosts, pairs); });
 }
 
 }  // namespace starpipe::runtime

@@ -2,11 +2,11 @@
 #pragma once
 
 #include <cstdint>
-#include <functional>
 #include <span>
 #include <string>
 #include <vector>
 
+#include "runtime/host/mpi.hpp"
 #include "starpipe/plan/simulate/links.hpp"
 
 namespace starpipe::runtime {
@@ -51,10 +51,8 @@ MeasuredLinks links_of(std::span<const std::string> hosts, std::span<const Measu
 /// Throws InputError as `links_of` does.
 std::vector<MeasuredPair> pairs_to_measure(std::span<const std::string> hosts, std::size_t max);
 
-/// Measures the links between the ranks of MPI_COMM_WORLD by pings of several sizes, with one pair of ranks
-/// at a time. Collective; it starts and ends MPI. Rank 0 calls `check` before and `write` after. Returns the
-/// exit status of every rank: 2 after one line where one of these throws InputError, and for ranks that make
-/// no levels.
-int measure_links(const std::function<void()>& check, const std::function<void(const MeasuredLinks&)>& write);
+/// Measures the links between the ranks by pings of several sizes, one pair of ranks at a time. Collective.
+/// Throws InputError on every rank for ranks that make no levels.
+MeasuredLinks measure_links(const Mpi& mpi);
 
 }  // namespace starpipe::runtime

@@ -12,7 +12,6 @@
 #include <nlohmann/json.hpp>
 
 #include "base/files.hpp"
-#include "base/messages.hpp"
 #include "starpipe/base/error.hpp"
 #include "starpipe/base/index.hpp"
 
@@ -62,8 +61,8 @@ bool is_record_to(const std::filesystem::path& file, const MetricsPosition& posi
   return record.bytes == end && record.hash == position.hash && step_of(record.last_line) == position.step;
 }
 
-// Gives the record of steps that are done again a name that no file has.
-void keep_as_old(const std::filesystem::path& name) {
+// Gives the record of steps that are done again a name that no file has. Returns a line that says so.
+std::string keep_as_old(const std::filesystem::path& name) {
   namespace fs = std::filesystem;
   const fs::path file = fs::is_symlink(name) ? fs::canonical(name) : name;  // a link stays what it is
   const fs::path first = file.string() + ".old";
@@ -73,9 +72,8 @@ void keep_as_old(const std::filesystem::path& name) {
   std::error_code error;
   fs::rename(file, old, error);
   if (error) throw cannot_write_metrics(file, error.value());
-  print_message(
-      fmt::format("starpipe: --metrics: {} had metrics of steps that are done again; it is {} now\n",
-                  file.string(), old.string()));
+  return fmt::format("--metrics: {} had metrics of steps that are done again; it is {} now", file.string(),
+                     old.string());
 }
 
 bool has_content(const std::filesystem::path& file) {
@@ -127,7 +125,7 @@ void MetricsFile::check(const std::filesystem::path& file, const std::optional<M
 MetricsFile::MetricsFile(std::filesystem::path file, const std::optional<MetricsPosition>& position)
     : file_(std::move(file)) {
   check(file_, position);
-  if (has_content(file_) && position->step == 0) keep_as_old(file_);
+  if (has_content(file_) && position->step == 0) news_ = keep_as_old(file_);
   if (has_content(file_)) {
     bytes_ = position->bytes.value_or(0);
     hash_ = read_record(file_, bytes_).hash;

@@ -45,8 +45,8 @@ struct MetricsPosition {
 class MetricsFile {
  public:
   /// Throws InputError as `check` does. Cuts off the lines after `position`: of steps that the resumed run
-  /// does again. Where these are all steps, the file gets another name (FILE.old), and a line says so: it may
-  /// be the record of another run.
+  /// does again. Where these are all steps, the file gets another name (FILE.old), and `news` says so: it
+  /// may be the record of another run.
   explicit MetricsFile(std::filesystem::path file, const std::optional<MetricsPosition>& position = {});
   /// Throws InputError when `file` cannot be created, and when it has content of another run: any content
   /// without `position`, else content that is not the record up to `position`. Leaves no trace.
@@ -58,6 +58,8 @@ class MetricsFile {
   void add_evaluation(int steps, double loss);
 
   [[nodiscard]] const std::filesystem::path& path() const { return file_; }
+  /// A line for the user about the file as it was found; "" if there is nothing to say.
+  [[nodiscard]] const std::string& news() const { return news_; }
   /// Bytes written so far, those before a resumed run's first step included.
   [[nodiscard]] std::uint64_t bytes() const { return bytes_; }
   /// Hash of these bytes (base/hash.hpp).
@@ -67,6 +69,7 @@ class MetricsFile {
   void write(const std::string& line);
 
   std::filesystem::path file_;
+  std::string news_;
   std::uint64_t bytes_ = 0;
   std::uint64_t hash_ = hash_start;
   std::ofstream stream_;

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cmath>
 #include <cstddef>
 #include <ctime>
 #include <set>
@@ -202,6 +203,12 @@ ordered_json make_report(const Config& config, const std::optional<PartitionChoi
   report["explain"] = plan::compared_run_json(run);
   report["explain"].update(plan::explanation_json(run));
   return report;
+}
+
+std::string evaluation_text(double loss, int microbatches) {
+  return fmt::format("evaluation  loss {}{} ({} micro-batch{})", loss_text(loss),
+                     std::isfinite(loss) ? "" : ", which is not finite", microbatches,
+                     microbatches == 1 ? "" : "es");
 }
 
 std::vector<DeviceNeed> memory_need_of(const Config& config, const Experiment& experiment,

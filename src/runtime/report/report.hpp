@@ -78,6 +78,9 @@ struct EvaluationRecord {
   double seconds;
 };
 
+/// "evaluation  loss 4.1234 (8 micro-batches)".
+std::string evaluation_text(double loss, int microbatches);
+
 /// The record of a training run, complete on rank 0.
 struct TrainRecord {
   int first_step = 0;  ///< from 0; not 0 in a run that resumes. The lists below begin with it

@@ -160,7 +160,7 @@ void Session::start(const CoreShare& share, const GpuShare& gpus) {
   starpu_sched_policy ours = sched::starpipe_policy();
   conf.sched_policy = choice_.starpu == sched::policy_name ? &ours : choice_.policy;
   conf.sched_policy_name = nullptr;
-  const int status = starpu_mpi_init_conf(nullptr, nullptr, 0, MPI_COMM_WORLD, &conf);
+  const int status = starpu_mpi_init_conf(nullptr, nullptr, 0, mpi_.starpu_comm(), &conf);
   if (status != 0) throw std::runtime_error(fmt::format("StarPU does not start (error {})", status));
   // The data of messages to the host are never read, so one piece of memory serves for all of them.
   if (on_simgrid) {
@@ -207,7 +207,7 @@ std::vector<int> Session::memory_nodes() const {
 // first: the public function stops the counting, and without the counts there is nothing to print.
 void Session::shut_down() {
   if ((hides_statistics_ || on_simgrid) && _starpu_mpi_comm_amounts_shutdown != nullptr) {
-    starpu_mpi_wait_for_all(MPI_COMM_WORLD);
+    starpu_mpi_wait_for_all(mpi_.starpu_comm());
     starpu_mpi_comm_stats_disable();
     _starpu_mpi_comm_amounts_shutdown();
   }

@@ -52,7 +52,7 @@ void check_learning_rates(const TrainingConfig& training) {
   }
 }
 
-std::unique_ptr<model::Dataset> open_validation(const Config& config, const PlannedRun& run, int size) {
+std::shared_ptr<const model::Dataset> open_validation(const Config& config, const PlannedRun& run, int size) {
   const int microbatches = step_rules(config, run.schedule.microbatches()).evaluated;
   if (microbatches == 0) return nullptr;
   refuse_many_jobs("evaluate.microbatches", run.schedule.stages(), microbatches);
@@ -87,17 +87,30 @@ void check_for_profile(const Config& config) {
   }
 }
 
-Experiment make_experiment(const Config& config) {
+namespace {
+
+model::BatchSize batch_size(const Config& config, const PlannedRun& run) {
+  return {.microbatches = run.schedule.microbatches(), .microbatch_size = config.training.microbatch_size};
+}
+
+// Null in a run that only evaluates.
+std::shared_ptr<const model::Dataset> open_data(const Config& config, const RunParts& parts,
+                                                const PlannedRun& run) {
+  if (parts.data) return parts.data;
+  model::require_data_sizes(run.network, config.data.kind);
+  if (config.evaluate.alone) return nullptr;
+  return model::make_dataset(config.data, config.model, batch_size(config, run), config.training.seed);
+}
+
+}  // namespace
+
+Experiment make_experiment(const Config& config, const RunParts& parts) {
   check_values(config);
   check_learning_rates(config.training);
-  PlannedRun run = plan_run(config);
-  model::require_data_sizes(run.network, config.data.kind);
-  const model::BatchSize batch = {.microbatches = run.schedule.microbatches(),
-                                  .microbatch_size = config.training.microbatch_size};
-  std::unique_ptr<model::Dataset> data;
-  if (!config.evaluate.alone)
-    data = model::make_dataset(config.data, config.model, batch, config.training.seed);
-  auto validation = open_validation(config, run, batch.microbatch_size);
+  PlannedRun run = plan_run(config, parts.schedule);
+  auto data = open_data(config, parts, run);
+  auto validation =
+      parts.validation ? parts.validation : open_validation(config, run, config.training.microbatch_size);
   require_memory(config, run);
   std::optional<plan::Costs> emulated;
   if (config.runtime.emulate) emulated = std::move(run.costs);
@@ -173,6 +186,14 @@ plan::Schedule read_schedule(const Config& config) {
     throw InputError(fmt::format("schedule.recompute: false, but {} recomputes", file));
   }
   return wanted.recompute.value_or(false) ? schedule.with_recomputation() : schedule;
+}
+
+// The schedule that a program has made. Throws InputError unless its stage graph is the model's.
+plan::Schedule own_schedule(const Config& config, plan::Schedule own) {
+  if (has_shards(config)) throw InputError("model.tensor: does not apply to a schedule of the program");
+  if (own.graph() != network_of(config, own.stages()).graph)
+    throw InputError(fmt::format("schedule {}: its stage graph differs from the model's", own.name()));
+  return config.schedule.recompute.value_or(false) ? own.with_recomputation() : own;
 }
 
 plan::OrderRequest order_request(const ScheduleConfig& wanted) {
@@ -284,18 +305,28 @@ plan::LimitedSchedule build_schedule(const Config& config, const plan::StageGrap
   }
 }
 
-PlannedRun plan_run(const Config& config) {
-  if (config.runtime.emulate && config.runtime.uses_gpus()) {
-    throw InputError("runtime.device: cuda: runtime.emulate needs device cpu");
-  }
+namespace {
+
+// The schedule that is given as a table, by the program or in `schedule.file`; nullopt for a named one.
+std::optional<plan::Schedule> listed_schedule(const Config& config,
+                                              const std::optional<plan::Schedule>& own) {
   std::optional<plan::Schedule> listed;
-  if (config.schedule.file) listed = read_schedule(config);
+  if (own) {
+    listed = own_schedule(config, *own);
+  } else if (config.schedule.file) {
+    listed = read_schedule(config);
+  }
   for (const auto& [key, count] : {std::pair{"runtime.device", config.runtime.device.size()},
                                    {"schedule.memory_limit", config.schedule.memory_limits.size()}}) {
     if (!listed || count < 2 || std::cmp_equal(count, listed->workers())) continue;
     throw InputError(fmt::format("{}: {} values for the {} workers of {}", key, count, listed->workers(),
-                                 config.schedule.file->string()));
+                                 own ? own->name() : config.schedule.file->string()));
   }
+  return listed;
+}
+
+// The network, cut into the stages of the schedule, which StarPU can run.
+model::Network cut_network(const Config& config, const std::optional<plan::Schedule>& listed) {
   const int stages = !listed              ? stage_count(config)
                      : has_shards(config) ? config.schedule.stages.value()
                                           : listed->stages();
@@ -306,20 +337,35 @@ PlannedRun plan_run(const Config& config) {
   if (network.parts.empty()) workers_each(config, network);
   refuse_many_jobs("training.microbatches", network.graph.size(), microbatches);
   refuse_large_stages(network);
-  std::optional<plan::Costs> emulated;
-  if (config.runtime.emulate) {
-    const int workers =
-        listed ? listed->workers() : config.schedule.workers.value() * workers_each(config, network);
-    emulated = emulated_costs(*config.runtime.emulate, network, workers);
+  return network;
+}
+
+// The costs that are known before the run, without recomputation; nullopt unless jobs are emulated.
+std::optional<plan::Costs> known_costs(const Config& config, const std::optional<plan::Schedule>& listed,
+                                       const model::Network& network) {
+  if (!config.runtime.emulate) return std::nullopt;
+  const int workers =
+      listed ? listed->workers() : config.schedule.workers.value() * workers_each(config, network);
+  return emulated_costs(*config.runtime.emulate, network, workers);
+}
+
+}  // namespace
+
+PlannedRun plan_run(const Config& config, const std::optional<plan::Schedule>& own) {
+  if (config.runtime.emulate && config.runtime.uses_gpus()) {
+    throw InputError("runtime.device: cuda: runtime.emulate needs device cpu");
   }
-  plan::Costs costs = emulated ? *emulated : costs_by_flops(network);
+  const std::optional<plan::Schedule> listed = listed_schedule(config, own);
+  model::Network network = cut_network(config, listed);
+  const std::optional<plan::Costs> known = known_costs(config, listed, network);
+  plan::Costs costs = known ? *known : costs_by_flops(network);
   const bool recompute = listed ? listed->recompute() : config.schedule.recompute.value_or(false);
   if (recompute) costs = plan::with_recomputation(std::move(costs));
   std::optional<plan::Discipline> of_whole_stages;
   auto [schedule, reordering] =
       listed                  ? finishing(plan::as_requested(*listed, order_request(config.schedule), costs))
-      : network.parts.empty() ? build_schedule(config, network.graph, emulated, costs)
-                              : build_sharded_schedule(config, network, emulated, costs, of_whole_stages);
+      : network.parts.empty() ? build_schedule(config, network.graph, known, costs)
+                              : build_sharded_schedule(config, network, known, costs, of_whole_stages);
   const plan::Discipline discipline = of_whole_stages.value_or(schedule.discipline());
   if (discipline == plan::Discipline::ordered && config.schedule.dynamic) {
     throw InputError("schedule.dynamic: the ordered discipline leaves nothing to pick at run time");

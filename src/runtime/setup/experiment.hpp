@@ -4,6 +4,7 @@
 #include <memory>
 #include <optional>
 #include <string_view>
+#include <vector>
 
 #include "runtime/engine/task_graph.hpp"
 #include "starpipe/model/dataset.hpp"
@@ -15,6 +16,14 @@
 
 namespace starpipe::runtime {
 
+/// Parts of a run that a program has made itself, in place of what the configuration says.
+struct RunParts {
+  std::optional<plan::Schedule> schedule = {};  ///< the configuration has its workers, stages, micro-batches
+  std::shared_ptr<const model::Dataset> data = {};
+  std::shared_ptr<const model::Dataset> validation = {};
+  std::optional<std::vector<std::vector<float>>> weights = {};  ///< start values, [set]
+};
+
 /// Network, schedule and data, built and checked from a configuration.
 struct Experiment {
   model::Network network;
@@ -24,8 +33,8 @@ struct Experiment {
   plan::Discipline discipline;  ///< the schedule's discipline before `simulate` fixed its order
   /// Set where the schedule's own order would exceed `schedule.memory_limit`, so that another one runs.
   std::optional<plan::Reordering> reordering;
-  std::unique_ptr<model::Dataset> data;        ///< none in a run that only evaluates
-  std::unique_ptr<model::Dataset> validation;  ///< none in a run that does not evaluate
+  std::shared_ptr<const model::Dataset> data;        ///< null in a run that only evaluates
+  std::shared_ptr<const model::Dataset> validation;  ///< null in a run that does not evaluate
   /// Durations of emulated jobs (with recomputation, B includes F) and transfers; nothing when kernels run.
   std::optional<plan::Costs> emulated;
 };
@@ -36,7 +45,7 @@ StepRules step_rules(const Config& config, int microbatches);
 
 /// Builds model, data and schedule. Throws InputError naming the key for a configuration that cannot work,
 /// also for a schedule that cannot finish or that needs more than `runtime.memory_limit`.
-Experiment make_experiment(const Config& config);
+Experiment make_experiment(const Config& config, const RunParts& parts = {});
 
 /// Throws InputError when the file `model.init` does not fit the network. Reads only the file's header: for
 /// commands that build the experiment and do not train it.
@@ -74,8 +83,9 @@ struct PlannedRun {
 /// Throws InputError, beginning with the key, when a step or an evaluation would have too many jobs.
 void refuse_many_jobs(std::string_view key, int stages, int microbatches);
 
-/// Throws InputError as `make_experiment` does, but for data and `runtime.memory_limit`.
-PlannedRun plan_run(const Config& config);
+/// `own`: the schedule of a program, in place of the named one. Throws InputError as `make_experiment` does,
+/// but for data and `runtime.memory_limit`.
+PlannedRun plan_run(const Config& config, const std::optional<plan::Schedule>& own = {});
 
 /// Throws InputError when a worker needs more than `runtime.memory_limit`: one line that names the worker,
 /// its need, and the recomputation or the fastest named schedule that would fit, by `simulate`.

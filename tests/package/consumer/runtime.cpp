@@ -6,8 +6,7 @@
 #include <string>
 #include <vector>
 
-#include <starpipe/runtime/api/train.hpp>
-#include <starpipe/version.hpp>
+#include <starpipe/starpipe.hpp>
 #include <unistd.h>
 
 namespace {
@@ -22,8 +21,8 @@ std::vector<std::string> variables_of_starpu() {
   return found;
 }
 
-starpipe::runtime::Config configuration() {
-  starpipe::runtime::Config config;
+starpipe::Config configuration() {
+  starpipe::Config config;
   config.model.kind = "mlp";
   config.model.options = {{"layers", 4}, {"hidden", 8}, {"inputs", 4}, {"outputs", 2}};
   config.data.kind = "synthetic";
@@ -38,8 +37,13 @@ starpipe::runtime::Config configuration() {
 int main() {
   std::cout << "starpipe " << starpipe::version << '\n' << std::flush;
   const std::vector<std::string> before = variables_of_starpu();
-  const int status = starpipe::runtime::train(configuration, {});
-  if (variables_of_starpu() == before) return status;
+  {
+    const starpipe::MpiLibrary mpi;
+    starpipe::Runtime runtime;
+    starpipe::Trainer trainer(runtime, configuration());
+    trainer.run();
+  }
+  if (variables_of_starpu() == before) return 0;
   std::cerr << "the library has changed the environment\n";
   return 1;
 }

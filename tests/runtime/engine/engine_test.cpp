@@ -24,6 +24,7 @@
 #include "runtime/host/core_share.hpp"
 #include "runtime/host/cuda_devices.hpp"
 #include "runtime/host/gpu_share.hpp"
+#include "runtime/host/lost_rank.hpp"
 #include "runtime/mpi_main.hpp"
 #include "runtime/networks.hpp"
 #include "starpipe/base/index.hpp"
@@ -404,7 +405,14 @@ int stall(bool in_gathering) {
 
 int run(int argc, char** argv) {
   openblas_set_num_threads(1);
-  const Mpi mpi;
+  const StartedMpi library;
+  int rank = 0;
+  int ranks = 1;
+  MPI_Comm_rank(MPI_COMM_WORLD, &rank);
+  MPI_Comm_size(MPI_COMM_WORLD, &ranks);
+  const Mpi mpi(MPI_COMM_WORLD, {.message = {}, .abort = [=](const std::string& reason) {
+                                   report_and_end_job(rank, ranks, reason);
+                                 }});
   report_on_rank_0(mpi);
   RuntimeConfig config;
   config.policy = option(argc, argv, "--policy", "starpipe");

@@ -2,7 +2,9 @@
 #include "runtime/host/start_watch.hpp"
 
 #include <chrono>
+#include <cstdio>
 #include <cstdlib>
+#include <string>
 #include <thread>
 
 #include <gtest/gtest.h>
@@ -16,11 +18,12 @@ TEST(StartWatchDeathTest, EndsAJobWhoseRanksDoNotAllStart) {
   GTEST_FLAG_SET(death_test_style, "threadsafe");
   EXPECT_EXIT(
       {
-        const StartWatch watch(200ms);
+        const StartWatch watch([](const std::string& line) { std::fprintf(stderr, "%s\n", line.c_str()); },
+                               200ms);
         std::this_thread::sleep_for(60s);
       },
       testing::ExitedWithCode(1),
-      "^starpipe: rank 0: not all ranks have started MPI within 200ms: every rank needs the same command\n$");
+      "^rank 0: not all ranks have started MPI within 200ms: every rank needs the same command\n$");
 }
 
 // A destructor that waited for the limit, five minutes, would exceed the limit of the test.
@@ -28,7 +31,7 @@ TEST(StartWatchDeathTest, IsQuietWhenMpiStarts) {
   GTEST_FLAG_SET(death_test_style, "threadsafe");
   EXPECT_EXIT(
       {
-        { const StartWatch watch; }
+        { const StartWatch watch([](const std::string&) {}); }
         std::exit(0);
       },
       testing::ExitedWithCode(0), "^$");

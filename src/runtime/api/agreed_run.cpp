@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "runtime/api/run_on_ranks.hpp"
+#include "runtime/api/agreed_run.hpp"
 
 #include <algorithm>
 #include <cstddef>
@@ -13,20 +13,15 @@
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
-#include "base/files.hpp"
-#include "base/messages.hpp"
 #include "base/numbers.hpp"
 #include "model/weights.hpp"
-#include "plan/formats/json_value.hpp"
 #include "runtime/config/config_keys.hpp"
 #include "runtime/engine/handle.hpp"
 #include "runtime/host/agreement.hpp"
 #include "runtime/host/core_share.hpp"
 #include "runtime/host/gpu_share.hpp"
 #include "runtime/host/locality.hpp"
-#include "runtime/host/lost_rank.hpp"
 #include "runtime/host/mapping.hpp"
-#include "runtime/report/info.hpp"
 #include "runtime/setup/partition_choice.hpp"
 #include "runtime/setup/run_checks.hpp"
 #include "starpipe/base/error.hpp"
@@ -103,7 +98,7 @@ struct Unplaced {
 
 // Collective. `measured`: units that were measured for another schedule, or empty. Without schedule.profile
 // their times decide the cuts, so that all schedules are cut by the same times.
-Unplaced plan_on_ranks(const Mpi& mpi, Config config, const plan::Profile& measured) {
+Unplaced plan_on_ranks(const Mpi& mpi, Config config, const plan::Profile& measured, const RunParts& parts) {
   std::optional<PartitionChoice> partition;
   if (config.schedule.partition) {
     if (config.schedule.profile_file.empty()) config.profile = measured;
@@ -111,7 +106,7 @@ Unplaced plan_on_ranks(const Mpi& mpi, Config config, const plan::Profile& measu
     config = with_partition(std::move(config), *partition);
   }
   Experiment experiment = agree(mpi, [&] {
-    Experiment made = make_experiment(config);
+    Experiment made = make_experiment(config, parts);
     check_kernels(config, made.network);
     check_submission_limits(made.schedule, made.emulated.has_value());
     return made;
@@ -123,13 +118,13 @@ Unplaced plan_on_ranks(const Mpi& mpi, Config config, const plan::Profile& measu
 }
 
 // Collective. When there are several configurations, messages name the schedule.
-std::vector<Unplaced> plan_all(const Mpi& mpi, std::vector<Config> configs) {
+std::vector<Unplaced> plan_all(const Mpi& mpi, std::vector<Config> configs, const RunParts& parts) {
   std::vector<Unplaced> plans;
   plan::Profile measured;
   for (Config& config : configs) {
     const std::string name = config.schedule.name;
     try {
-      const Unplaced& made = plans.emplace_back(plan_on_ranks(mpi, std::move(config), measured));
+      const Unplaced& made = plans.emplace_back(plan_on_ranks(mpi, std::move(config), measured, parts));
       if (made.partition) measured = made.partition->profile;
     } catch (const InputError& error) {
       if (configs.size() == 1) throw;
@@ -148,6 +143,17 @@ std::vector<std::vector<float>> parameters_in_memory(const model::Network& netwo
                                  network.parameter_count(),
                                  bytes_text(network.parameter_count() * sizeof(float))));
   }
+}
+
+// Throws InputError unless there are as many weights as the network has parameters.
+std::vector<std::vector<float>> checked_weights(const model::Network& network,
+                                                const std::vector<std::vector<float>>& weights) {
+  const std::vector<model::ParameterSet> sets = network.sets();
+  bool fits = weights.size() == sets.size();
+  for (std::size_t s = 0; fits && s < sets.size(); ++s) fits = weights[s].size() == sets[s].size;
+  if (!fits)
+    throw InputError("TrainerParts::weights: not as many numbers as the network's sets have parameters");
+  return weights;
 }
 
 std::vector<plan::Traffic> traffic_of(const Experiment& experiment) {
@@ -198,56 +204,38 @@ void require_finite_weights(const AgreedRun& run, const Engine& engine) {
                   skip ? "; training.nonfinite: skip cannot undo an update" : " (training.nonfinite: stop)"));
 }
 
-int run_on_ranks(const RankRequest& request, const std::function<std::vector<Config>()>& configure,
-                 const std::function<void(const std::vector<AgreedRun>&)>& work) {
-  const Mpi mpi;
-  int status = 0;
-  or_abort(mpi, [&] {
-    try {
-      std::vector<Config> configs = agree(mpi, [&] {
-        std::vector<Config> wanted = configure();
-        check_starpu_variables();
-        for (const Config& config : wanted) check_rank_device(config);
-        return wanted;
-      });
-      request.require_same(mpi, configs);
-      std::vector<Unplaced> plans = plan_all(mpi, std::move(configs));
-      // The configurations differ in their schedule only, so all runs use the same devices.
-      const RuntimeConfig runtime = plans.front().config.runtime;
-      const WorkerMap linear(plans.front().experiment.schedule.workers(), mpi.ranks());
-      CoreShare share = share_cores(mpi, linear, runtime);
-      const GpuShare gpus = share_gpus(mpi, linear, runtime);
-      const Topology& host = runtime.uses_gpus() ? Topology::host_with_devices() : Topology::host();
-      share = near_gpus(host, std::move(share), gpus.devices);
-      const CoreClaims claims = claim_cores(mpi, share);
-      const std::vector<Device> devices = slot_devices(host, share, gpus.devices, linear.count(mpi.rank()));
-      std::vector<AgreedRun> runs;
-      for (Unplaced& planned : plans) {
-        const bool automatic = runtime.mapping == MappingKind::automatic;
-        WorkerMap map = automatic ? map_to_ranks(mpi, devices, traffic_of(planned.experiment)) : linear;
-        const Experiment& made = planned.experiment;
-        check_sizes(planned.config, made, map);
-        auto parameters =
-            agree(mpi, [&] { return parameters_in_memory(made.network, planned.config.training.seed); });
-        auto locations = gather_locations(mpi, map, share, devices);
-        runs.push_back({mpi, std::move(planned.config), std::move(planned.partition),
-                        std::move(planned.experiment), std::move(parameters), std::move(map), share, gpus,
-                        std::move(locations)});
-      }
-      work(runs);
-    } catch (const InputError& error) {
-      if (mpi.rank() == 0) print_message(fmt::format("starpipe: {}\n", one_line(error.what())));
-      status = 2;
-    } catch (const RunFailure& failure) {
-      if (mpi.rank() == 0) print_message(fmt::format("starpipe: {}\n", one_line(failure.what())));
-      status = failure.status();
-      if (status == status_of_stopped_run) {
-        mpi.barrier();
-        end_stopped_run();
-      }
-    }
+AgreedRuns agree_on_runs(const Mpi& mpi, std::vector<Config> configs, const RunParts& parts) {
+  agree(mpi, [&] {
+    check_starpu_variables();
+    for (const Config& config : configs) check_rank_device(config);
+    return true;
   });
-  return status;
+  RankRequest("run").require_same(mpi, configs);
+  std::vector<Unplaced> plans = plan_all(mpi, std::move(configs), parts);
+  // The configurations differ in their schedule only, so all runs use the same devices.
+  const RuntimeConfig runtime = plans.front().config.runtime;
+  const WorkerMap linear(plans.front().experiment.schedule.workers(), mpi.ranks());
+  CoreShare share = share_cores(mpi, linear, runtime);
+  const GpuShare gpus = share_gpus(mpi, linear, runtime);
+  const Topology& host = runtime.uses_gpus() ? Topology::host_with_devices() : Topology::host();
+  share = near_gpus(host, std::move(share), gpus.devices);
+  AgreedRuns agreed{.claims = claim_cores(mpi, share), .runs = {}};
+  const std::vector<Device> devices = slot_devices(host, share, gpus.devices, linear.count(mpi.rank()));
+  for (Unplaced& planned : plans) {
+    const bool automatic = runtime.mapping == MappingKind::automatic;
+    WorkerMap map = automatic ? map_to_ranks(mpi, devices, traffic_of(planned.experiment)) : linear;
+    const Experiment& made = planned.experiment;
+    check_sizes(planned.config, made, map);
+    auto parameters = agree(mpi, [&] {
+      if (parts.weights) return checked_weights(made.network, *parts.weights);
+      return parameters_in_memory(made.network, planned.config.training.seed);
+    });
+    auto locations = gather_locations(mpi, map, share, devices);
+    agreed.runs.push_back({mpi, std::move(planned.config), std::move(planned.partition),
+                           std::move(planned.experiment), std::move(parameters), std::move(map), share, gpus,
+                           std::move(locations)});
+  }
+  return agreed;
 }
 
 namespace {
@@ -320,24 +308,6 @@ void RankRequest::require_same(const Mpi& mpi, const std::vector<Config>& config
     const std::string problem = request_difference(all.front(), all[rank], rank);
     if (!problem.empty()) throw InputError(problem);
   }
-}
-
-int show_ranks(const std::function<Config()>& configure, bool json) {
-  RankRequest request("info");
-  request.add_flag("--json", json);
-  return run_on_ranks(
-      request, [&] { return std::vector{configure()}; },
-      [&](const std::vector<AgreedRun>& runs) {
-        const AgreedRun& run = runs.front();
-        if (run.mpi.rank() != 0) return;
-        const plan::Schedule& schedule = run.experiment.schedule;
-        if (json) {
-          print(plan::json_text({{"schedule", schedule.name()}, {"ranks", ranks_json(run.locations)}}));
-          return;
-        }
-        print(fmt::format("{}: {}, {}\n\n{}", schedule.name(), counted_text(schedule.workers(), "worker"),
-                          counted_text(run.mpi.ranks(), "rank"), rank_table(run.locations)));
-      });
 }
 
 }  // namespace starpipe::runtime

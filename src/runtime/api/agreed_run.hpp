@@ -1,9 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// The frame of every command that runs on ranks: start of MPI, agreement on the experiment, end of MPI.
+// The run on which all ranks agree, made from a configuration.
 #pragma once
 
 #include <filesystem>
-#include <functional>
 #include <optional>
 #include <string>
 #include <utility>
@@ -11,6 +10,7 @@
 
 #include "runtime/engine/engine.hpp"
 #include "runtime/host/agreement.hpp"
+#include "runtime/host/core_share.hpp"
 #include "runtime/host/mpi.hpp"
 #include "runtime/host/worker_map.hpp"
 #include "runtime/session/session.hpp"
@@ -70,19 +70,16 @@ Engine make_engine(const Session& session, const AgreedRun& run);
 /// `training.nonfinite` is `continue`: no pass has read the weights of the last update.
 void require_finite_weights(const AgreedRun& run, const Engine& engine);
 
-/// Collective. Starts MPI, agrees on a run for each configuration, calls `work`, ends MPI. `configure`
-/// returns at least one configuration; several differ in `schedule` and the emulated times only, and have as
-/// many workers. A configuration that cannot work is refused before `work` is called, and so is one that
-/// differs between ranks, or a `request` that does. Returns the exit code:
-/// 0, or after one line on standard error 2 if `configure` or `work` throws InputError, and 1 if `work`
-/// throws RunFailure; `work` must do so on every rank or on none. Any other exception ends the run on all
-/// ranks.
-int run_on_ranks(const RankRequest& request, const std::function<std::vector<Config>()>& configure,
-                 const std::function<void(const std::vector<AgreedRun>&)>& work);
+/// Runs of the same devices: one for each configuration.
+struct AgreedRuns {
+  CoreClaims claims;
+  std::vector<AgreedRun> runs;
+};
 
-/// Prints on rank 0 where each rank of MPI_COMM_WORLD would run in a training run of the configuration: its
-/// machine, its share of the cores, who bound it to them, and its workers. As text or JSON. Runs no step,
-/// and does not start StarPU. Collective; `configure` and the result are as in `train`.
-int show_ranks(const std::function<Config()>& configure, bool json);
+/// Collective. Agrees on a run for each configuration, of which there is at least one; several differ in
+/// `schedule` and the emulated times only, and have as many workers. Throws InputError on every rank for a
+/// configuration that cannot work or that differs between ranks. `parts`: of a single configuration. `mpi`
+/// must outlive the result.
+AgreedRuns agree_on_runs(const Mpi& mpi, std::vector<Config> configs, const RunParts& parts = {});
 
 }  // namespace starpipe::runtime

@@ -1,0 +1,285 @@
+// SPDX-License-Identifier: Apache-2.0
+// The library's door: a Runtime on the ranks of a communicator, a Trainer on it, and predictions without
+// either. docs/library.md says what may be called when.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <filesystem>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <type_traits>
+#include <utility>
+#include <vector>
+
+#include <mpi.h>
+
+#include "starpipe/base/error.hpp"
+#include "starpipe/model/dataset.hpp"
+#include "starpipe/model/network_registry.hpp"
+#include "starpipe/plan/schedule/schedule.hpp"
+#include "starpipe/plan/simulate/costs.hpp"
+#include "starpipe/plan/simulate/timeline.hpp"
+#include "starpipe/plan/simulate/transfers.hpp"
+#include "starpipe/runtime/config/config.hpp"
+
+namespace starpipe {
+
+namespace runtime {
+class Mpi;
+class StartedMpi;
+class Training;
+}  // namespace runtime
+
+inline namespace v0 {
+
+using plan::Pass;
+using plan::Placement;
+using plan::Schedule;
+using runtime::Config;
+
+/// MPI in this process, for programs that do not start it themselves: MPI_Init_thread with
+/// MPI_THREAD_MULTIPLE, then MPI_Finalize. Start and end it while no other thread uses the environment.
+class MpiLibrary {
+ public:
+  /// Throws InputError when the shell's limits on the size or number of files are too small for MPI, and
+  /// std::runtime_error when MPI does not provide MPI_THREAD_MULTIPLE. When other ranks do not start MPI
+  /// within five minutes, calls `on_late_start` with one line and ends the job.
+  explicit MpiLibrary(const std::function<void(const std::string& line)>& on_late_start = {});
+  ~MpiLibrary();
+  MpiLibrary(const MpiLibrary&) = delete;
+  MpiLibrary& operator=(const MpiLibrary&) = delete;
+
+ private:
+  std::unique_ptr<runtime::StartedMpi> mpi_;
+};
+
+/// What a Runtime tells the program.
+struct RuntimeOptions {
+  /// Called on rank 0 with one line of advice or news: cores that workers share, a checkpoint that could not
+  /// be written, where a run resumes. Called on the thread that calls the Runtime or its Trainer.
+  std::function<void(const std::string& line)> on_message = {};
+  /// Called on the rank that finds a fault of which the other ranks cannot learn, such as a lost rank; on any
+  /// thread. When it returns, MPI_Abort ends the ranks of the communicator, as MPI's own error handler would.
+  /// Unset: the reason is one line on standard error.
+  std::function<void(const std::string& reason)> on_abort = {};
+};
+
+/// The ranks on which one model trains. It has duplicates of the communicator, so its messages never meet the
+/// program's. MPI runs before and after it, with MPI_THREAD_MULTIPLE.
+///
+/// All functions of Runtime and Trainer are collective unless they say otherwise: every rank of the
+/// communicator calls them in the same order, from one thread. An exception that they throw is thrown on
+/// every rank. Where that is impossible they end the ranks of the communicator (RuntimeOptions::on_abort).
+class Runtime {
+ public:
+  /// Throws std::logic_error when MPI does not run, or when this process has a Runtime already: StarPU exists
+  /// once in a process. Several may follow each other.
+  explicit Runtime(MPI_Comm comm = MPI_COMM_WORLD, RuntimeOptions options = {});
+  /// Its Trainer has ended before. If an exception ends it that is not thrown on every rank, ends the ranks
+  /// of the communicator.
+  ~Runtime();
+  Runtime(const Runtime&) = delete;
+  Runtime& operator=(const Runtime&) = delete;
+
+  /// Not collective.
+  [[nodiscard]] int rank() const;
+  /// Not collective.
+  [[nodiscard]] int ranks() const;
+
+  /// Throws InputError on every rank when some rank gives a problem: the problem of the lowest such rank. ""
+  /// is none.
+  void require_none(const std::string& problem) const;
+  /// Runs `function` on every rank and returns its value. When it throws InputError on some rank, throws the
+  /// same InputError on every rank.
+  template <class Function>
+  auto agree(Function function) const {
+    std::optional<decltype(function())> result;
+    std::string problem;
+    try {
+      result.emplace(function());
+    } catch (const InputError& error) {
+      problem = error.what();
+    }
+    require_none(problem);
+    return std::move(*result);
+  }
+
+  /// For starpipe's own sources.
+  [[nodiscard]] const runtime::Mpi& mpi() const { return *mpi_; }
+
+  /// Throws RunFailure; every rank calls it.
+  [[noreturn]] void fail(const std::string& message, int status = 1) const;
+
+ private:
+  friend class Trainer;
+  template <class Work>
+  auto on_all_ranks(Work work) const;
+  void end_if_alone() const;
+
+  std::unique_ptr<runtime::Mpi> mpi_;
+  int exceptions_;                          // under way when it was made
+  mutable bool throws_everywhere_ = false;  // the exception under way is thrown on every rank
+  bool has_trainer_ = false;
+};
+
+/// What a worker did in a step.
+struct WorkerStep {
+  plan::Transfers received;            ///< count and bytes, by kind of data
+  int peak_stashes = 0;                ///< largest number of stashes that it held at a time
+  std::uint64_t peak_stash_bytes = 0;  ///< largest number of bytes of these
+};
+
+/// A step that has ended.
+struct Step {
+  int number = 0;                       ///< from 0
+  std::optional<double> loss;           ///< mean over the micro-batches; nullopt with emulated jobs
+  std::vector<float> losses;            ///< [micro-batch]; empty with emulated jobs
+  std::optional<double> gradient_norm;  ///< before clipping; nullopt with emulated jobs
+  double learning_rate = 0;             ///< of the step's update
+  bool clipped = false;                 ///< the update used a clipped gradient
+  bool skipped = false;                 ///< the update was skipped for infinity or NaN
+  double seconds = 0;               ///< from the first task's insertion to the last update, this rank's clock
+  std::vector<plan::JobRun> jobs;   ///< of all ranks, on rank 0's clock; on rank 0 only
+  std::vector<WorkerStep> workers;  ///< [worker]; on rank 0 only
+};
+
+/// Forward passes on the validation data.
+struct Evaluation {
+  int steps = 0;              ///< trained before
+  double loss = 0;            ///< mean of `losses`
+  std::vector<float> losses;  ///< [micro-batch]
+  double seconds = 0;         ///< this rank's clock
+};
+
+/// Parts of a run that a program makes itself. Parts that are not set come from the configuration. Every rank
+/// gives the same parts.
+struct TrainerParts {
+  /// The schedule, in place of `schedule:`. Workers, stages and micro-batches are its own; its stage graph
+  /// must be the network's.
+  std::optional<plan::Schedule> schedule = {};
+  /// Builds the network for micro-batches of so many samples, in place of `model:`. `data` must be set, too.
+  std::function<model::UnitGraph(const model::ModelConfig& config, std::size_t microbatch_size)> network = {};
+  /// The data, in place of `data:`. Tasks on several threads call it at the same time.
+  std::shared_ptr<const model::Dataset> data = {};
+  /// The data of evaluations.
+  std::shared_ptr<const model::Dataset> validation = {};
+  /// Start values by set of parameters (model::Network::sets), in place of `model.init` and `training.seed`.
+  std::optional<std::vector<std::vector<float>>> weights = {};
+  /// File that gets a line of JSON after each step.
+  std::optional<std::filesystem::path> metrics = {};
+};
+
+/// A schedule of a chain of stages from its two functions: the worker w(stage, micro-batch, pass), which
+/// holds the weights and computes, or a plan::Placement; and the priority n(stage, micro-batch, pass),
+/// smaller first.
+struct ScheduleSize {
+  int stages = 1;
+  int workers = 1;
+  int microbatches = 1;
+};
+template <class W, class N>
+plan::Schedule make_schedule(const ScheduleSize& size, W w, N n,
+                             plan::Discipline discipline = plan::Discipline::greedy) {
+  plan::ScheduleSpec spec;
+  spec.name = "own";
+  spec.graph = plan::StageGraph::chain(size.stages);
+  spec.workers = size.workers;
+  spec.microbatches = size.microbatches;
+  spec.discipline = discipline;
+  spec.placement = [w](const plan::Job& job) {
+    const auto place = w(job.stage, job.microbatch, job.pass);
+    if constexpr (std::is_convertible_v<decltype(place), plan::Placement>)
+      return place;
+    else
+      return plan::Placement{static_cast<int>(place), static_cast<int>(place)};
+  };
+  spec.priority = [n](const plan::Job& job) {
+    return static_cast<std::int64_t>(n(job.stage, job.microbatch, job.pass));
+  };
+  return plan::Schedule(spec);
+}
+
+/// Trains one network under one schedule. StarPU starts with the first function that needs it (step, run,
+/// evaluate, resume with a checkpoint, save_weights) and ends with the Trainer.
+class Trainer {
+ public:
+  /// Builds and checks the run: network, schedule, data, workers on ranks and devices. Throws InputError for
+  /// what cannot work, and std::logic_error while `runtime` has another Trainer. `runtime` must outlive this.
+  Trainer(Runtime& runtime, Config config, TrainerParts parts = {});
+  /// Waits for the tasks of all ranks.
+  ~Trainer();
+  Trainer(const Trainer&) = delete;
+  Trainer& operator=(const Trainer&) = delete;
+
+  /// Continues from the newest whole checkpoint in `checkpoint.folder`. Call it before the first step.
+  /// Returns false if there is none: training then begins with the first step. Throws InputError when no
+  /// checkpoint is whole, or when it is of another training.
+  bool resume();
+
+  /// Trains the next step. Throws std::logic_error after the last one, and RunFailure when a value is not
+  /// finite (`training.nonfinite: stop`) or a rank cannot read its data. No step can follow a RunFailure.
+  Step step();
+  /// Trains the remaining steps, with the evaluations and checkpoints that the configuration asks for.
+  /// Returns true if all steps are done, false if a signal has asked for the end (accept_signals). Throws as
+  /// `step` does; also exceptions of callbacks, which become a RunFailure on all ranks.
+  bool run();
+  /// Runs the forward passes on the validation data. Throws InputError when there are none.
+  Evaluation evaluate();
+
+  /// Writes a checkpoint to `checkpoint.folder` and waits for it. Throws RunFailure when that fails.
+  void save();
+  /// Writes the weights as a safetensors file; rank 0 writes.
+  void save_weights(const std::filesystem::path& file);
+  /// The weights by set of parameters (model::Network::sets) on rank 0; empty on the others.
+  std::vector<std::vector<float>> weights();
+  /// The report of the steps so far as JSON, predicted beside measured, on rank 0; "" on the others. Throws
+  /// std::logic_error before the first step.
+  std::string report();
+
+  /// Called by `run` after each step, on the rank that sets it.
+  void on_step(std::function<void(const Step&)> call);
+  /// Called by `run` after each evaluation, on the rank that sets it.
+  void on_evaluation(std::function<void(const Evaluation&)> call);
+  /// `run` takes the signals that `checkpoint.on_signal` says, and SIGTERM, as requests for a checkpoint.
+  /// Without this call no signal handler is installed.
+  void accept_signals();
+
+  // Not collective.
+
+  /// The number of steps done, those before a checkpoint included.
+  [[nodiscard]] int steps_done() const;
+  /// The configuration of the run, with the cuts that `schedule.partition` chose.
+  [[nodiscard]] const Config& config() const;
+  [[nodiscard]] const model::Network& network() const;
+  /// The schedule that runs: a greedy or bounded one has its order fixed.
+  [[nodiscard]] const plan::Schedule& schedule() const;
+
+  /// For starpipe's own sources.
+  [[nodiscard]] runtime::Training& training() const { return *training_; }
+
+ private:
+  Runtime& runtime_;
+  std::unique_ptr<runtime::Training> training_;
+};
+
+/// What `predict` expects of a step. Times are seconds with `runtime.emulate` or given durations; otherwise
+/// an average pass of a stage lasts 1.
+struct Prediction {
+  plan::Schedule schedule;  ///< as it runs
+  plan::Timeline timeline;  ///< with bubble_fraction, stashes and transfers by worker
+  double makespan = 0;
+  std::vector<std::uint64_t> memory_bytes;    ///< [worker]: need at its peak
+  std::vector<std::uint64_t> received_bytes;  ///< [worker]
+};
+
+/// Predicts a step of the run by simulation, without MPI and StarPU. `durations`: of F, B and W by stage, or
+/// one for all stages; empty: those of `runtime.emulate`, else by FLOPs. Not collective. Throws InputError as
+/// the Trainer does for a network or schedule that cannot work.
+Prediction predict(const Config& config, const TrainerParts& parts = {},
+                   const std::vector<plan::Durations>& durations = {});
+
+}  // namespace v0
+}  // namespace starpipe

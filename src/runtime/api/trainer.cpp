@@ -1,0 +1,162 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "starpipe/runtime/api/trainer.hpp"
+
+#include <exception>
+#include <stdexcept>
+#include <typeinfo>
+
+#include <nlohmann/json.hpp>
+
+#include "plan/formats/json_value.hpp"
+#include "runtime/api/training.hpp"
+#include "runtime/engine/memory_need.hpp"
+#include "runtime/host/agreement.hpp"
+#include "runtime/host/mpi.hpp"
+#include "runtime/report/report.hpp"
+#include "runtime/setup/expected_costs.hpp"
+#include "runtime/setup/experiment.hpp"
+#include "runtime/setup/partition_choice.hpp"
+#include "starpipe/plan/simulate/simulate.hpp"
+
+namespace starpipe {
+inline namespace v0 {
+namespace {
+
+bool process_has_runtime = false;
+
+}  // namespace
+
+MpiLibrary::MpiLibrary(const std::function<void(const std::string& line)>& on_late_start)
+    : mpi_(std::make_unique<runtime::StartedMpi>(on_late_start)) {}
+MpiLibrary::~MpiLibrary() = default;
+
+Runtime::Runtime(MPI_Comm comm, RuntimeOptions options) : exceptions_(std::uncaught_exceptions()) {
+  if (process_has_runtime) throw std::logic_error("this process has a Runtime already");
+  mpi_ = std::make_unique<runtime::Mpi>(comm, runtime::RunListener{.message = std::move(options.on_message),
+                                                                   .abort = std::move(options.on_abort)});
+  process_has_runtime = true;
+}
+
+Runtime::~Runtime() {
+  end_if_alone();
+  process_has_runtime = false;
+}
+
+// Other ranks would wait for this one, and so would it for them, in the destructors that come.
+void Runtime::end_if_alone() const {
+  if (std::uncaught_exceptions() > exceptions_ && !throws_everywhere_ && ranks() > 1)
+    mpi_->abort("an exception has ended the run of this rank alone");
+}
+
+int Runtime::rank() const { return mpi_->rank(); }
+int Runtime::ranks() const { return mpi_->ranks(); }
+
+void Runtime::require_none(const std::string& problem) const {
+  const std::string first = mpi_->first_problem(problem);
+  throws_everywhere_ = !first.empty();
+  if (!first.empty()) throw InputError(first);
+}
+
+void Runtime::fail(const std::string& message, int status) const {
+  throws_everywhere_ = true;
+  throw RunFailure(message, status);
+}
+
+template <class Work>
+auto Runtime::on_all_ranks(Work work) const {
+  try {
+    return work();
+  } catch (const InputError&) {
+    throws_everywhere_ = true;
+    throw;
+  } catch (const RunFailure&) {
+    throws_everywhere_ = true;
+    throw;
+  } catch (const std::exception& error) {
+    // A plain std::logic_error is the program's mistake, on every rank.
+    throws_everywhere_ = typeid(error) == typeid(std::logic_error);
+    if (!throws_everywhere_ && ranks() > 1) runtime::or_abort(*mpi_, [] { throw; });
+    throw;
+  }
+}
+
+Trainer::Trainer(Runtime& runtime, Config config, TrainerParts parts) : runtime_(runtime) {
+  runtime.on_all_ranks([&] {
+    if (runtime.has_trainer_) throw std::logic_error("this Runtime has a Trainer already");
+    training_ = std::make_unique<runtime::Training>(runtime.mpi(), std::move(config), std::move(parts));
+  });
+  runtime.has_trainer_ = true;
+}
+
+Trainer::~Trainer() {
+  runtime_.end_if_alone();
+  training_.reset();
+  runtime_.has_trainer_ = false;
+}
+
+bool Trainer::resume() {
+  return runtime_.on_all_ranks([&] { return training_->resume(); });
+}
+Step Trainer::step() {
+  return runtime_.on_all_ranks([&] { return training_->step(); });
+}
+bool Trainer::run() {
+  return runtime_.on_all_ranks([&] { return training_->run(); });
+}
+Evaluation Trainer::evaluate() {
+  return runtime_.on_all_ranks([&] { return training_->evaluate(); });
+}
+void Trainer::save() {
+  runtime_.on_all_ranks([&] { training_->save(); });
+}
+void Trainer::save_weights(const std::filesystem::path& file) {
+  runtime_.on_all_ranks([&] { training_->save_weights(file); });
+}
+std::vector<std::vector<float>> Trainer::weights() {
+  return runtime_.on_all_ranks([&] { return training_->weights(); });
+}
+std::string Trainer::report() {
+  return runtime_.on_all_ranks([&]() -> std::string {
+    const runtime::Training::Result result = training_->result();
+    if (!result.compared) return "";
+    return plan::json_text(runtime::training_report(*training_, result));
+  });
+}
+
+void Trainer::on_step(std::function<void(const Step&)> call) { training_->on_step = std::move(call); }
+void Trainer::on_evaluation(std::function<void(const Evaluation&)> call) {
+  training_->on_evaluation = std::move(call);
+}
+void Trainer::accept_signals() { training_->accept_signals(); }
+
+int Trainer::steps_done() const { return training_->steps_done(); }
+const Config& Trainer::config() const { return training_->agreed().config; }
+const model::Network& Trainer::network() const { return training_->agreed().experiment.network; }
+const plan::Schedule& Trainer::schedule() const { return training_->agreed().experiment.schedule; }
+
+Prediction predict(const Config& config, const TrainerParts& parts,
+                   const std::vector<plan::Durations>& durations) {
+  Config wanted = runtime::with_parts(config, parts);
+  if (const auto choice = runtime::choose_partition(wanted))
+    wanted = runtime::with_partition(std::move(wanted), *choice);
+  if (!durations.empty()) wanted = runtime::with_emulated_times(std::move(wanted), durations);
+  const runtime::PlannedRun run = runtime::plan_run(wanted, parts.schedule);
+  Prediction prediction{.schedule = run.schedule,
+                        .timeline = plan::simulate(run.schedule, run.costs),
+                        .makespan = 0,
+                        .memory_bytes = {},
+                        .received_bytes = {}};
+  prediction.makespan = prediction.timeline.makespan;
+  for (const plan::Transfers& to : prediction.timeline.received)
+    prediction.received_bytes.push_back(to.total().bytes);
+  const int workers = run.schedule.workers();
+  for (const runtime::WorkerMemory& need :
+       runtime::memory_need(run.schedule, run.network, wanted.training.optimizer, run.costs,
+                            prediction.timeline, {.devices = {}, .on_gpu = wanted.runtime.on_gpu_of(workers)},
+                            runtime::step_rules(wanted, run.schedule.microbatches())))
+    prediction.memory_bytes.push_back(need.total());
+  return prediction;
+}
+
+}  // namespace v0
+}  // namespace starpipe

@@ -1,0 +1,384 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "runtime/api/training.hpp"
+
+#include <algorithm>
+#include <numeric>
+#include <stdexcept>
+#include <utility>
+
+#include <fmt/format.h>
+#include <nlohmann/json.hpp>
+
+#include "base/environment.hpp"
+#include "model/weights.hpp"
+#include "runtime/host/agreement.hpp"
+#include "runtime/setup/expected_costs.hpp"
+#include "starpipe/base/index.hpp"
+
+namespace starpipe::runtime {
+namespace {
+
+constexpr const char* own_network = "own";
+
+AgreedRuns agree_on_run(const Mpi& mpi, Config config, TrainerParts parts) {
+  config = agree(mpi, [&] { return with_parts(std::move(config), parts); });
+  return agree_on_runs(mpi, {std::move(config)},
+                       {.schedule = std::move(parts.schedule),
+                        .data = std::move(parts.data),
+                        .validation = std::move(parts.validation),
+                        .weights = std::move(parts.weights)});
+}
+
+// Where the file of metrics continues; nullopt in a run that does not resume.
+std::optional<MetricsPosition> position_of(const CheckpointFolder& folder, bool resume) {
+  if (!resume) return std::nullopt;
+  MetricsPosition position{.step = folder.first_step()};
+  if (const auto& resumed = folder.resumed()) {
+    position.bytes = resumed->metrics_bytes;
+    position.hash = resumed->metrics_hash;
+  }
+  return position;
+}
+
+bool evaluation_is_due(const Config& config, const Experiment& experiment, int steps) {
+  if (!experiment.validation) return false;
+  return steps == 0 || steps == config.training.steps ||
+         (config.evaluate.every && steps % *config.evaluate.every == 0);
+}
+
+std::uint64_t samples_of_step(const Experiment& experiment) {
+  return experiment.data->samples_per_microbatch() * index(experiment.schedule.microbatches());
+}
+
+// Throughput of the median step after the first.
+double samples_per_second(const Experiment& experiment, std::vector<double> seconds) {
+  if (seconds.size() > 1) seconds.erase(seconds.begin());
+  const auto median = seconds.begin() + static_cast<std::ptrdiff_t>(seconds.size() / 2);
+  std::ranges::nth_element(seconds, median);
+  return static_cast<double>(samples_of_step(experiment)) / *median;
+}
+
+// Collective; complete on rank 0. `compared`: on rank 0 only.
+std::optional<GpuReport> report_gpus(const AgreedRun& run, const Engine& engine,
+                                     const std::optional<plan::ComparedRun>& compared) {
+  if (!run.config.runtime.uses_gpus()) return std::nullopt;
+  const std::vector<GpuMemory> measured = engine.gpu_memory();
+  GpuReport report{.memory = {}, .copies = find_gpu_copies(run.mpi)};
+  if (run.mpi.rank() != 0) return report;
+  const std::vector<int> gpu_of_worker = gpu_of_workers(measured, run.locations);
+  const Experiment& e = run.experiment;
+  const auto needs = memory_need(e.schedule, e.network, run.config.training.optimizer, compared->costs,
+                                 compared->predicted.timeline,
+                                 {gpu_of_worker, run.config.runtime.on_gpu_of(e.schedule.workers())},
+                                 step_rules(run.config, e.schedule.microbatches()));
+  report.memory = gpu_use(measured, gpu_of_worker, needs);
+  return report;
+}
+
+// Moves the records of the jobs out of `result`.
+Step step_of(StepResult& result, int number) {
+  Step step{.number = number,
+            .loss = std::nullopt,
+            .losses = result.losses,
+            .gradient_norm = result.gradient_norm,
+            .learning_rate = result.learning_rate,
+            .clipped = result.clipped,
+            .skipped = result.skipped_for.has_value(),
+            .seconds = result.seconds,
+            .jobs = std::move(result.jobs),
+            .workers = {}};
+  if (!step.losses.empty()) {
+    const double sum = std::accumulate(step.losses.begin(), step.losses.end(), 0.0);
+    step.loss = sum / static_cast<double>(step.losses.size());
+  }
+  for (const WorkerRecord& worker : result.workers)
+    step.workers.push_back({worker.received, worker.peak_stashes, worker.peak_stash_bytes});
+  return step;
+}
+
+}  // namespace
+
+Config with_parts(Config config, const TrainerParts& parts) {
+  if (parts.network) {
+    model::replace_network({.name = own_network,
+                            .meaning = "The network of the program.",
+                            .data = {},
+                            .keys = {},
+                            .units = parts.network});
+    config.model.kind = own_network;
+    config.model.options.clear();
+    require_input(parts.data || config.evaluate.alone, "TrainerParts::data", "is needed with a network");
+  }
+  if (parts.schedule) {
+    require_input(!config.schedule.file, "schedule.file", "is given, and so is TrainerParts::schedule");
+    config.schedule.name = parts.schedule->name();
+    config.schedule.options.clear();
+    config.schedule.workers = parts.schedule->workers();
+    config.schedule.stages = parts.schedule->stages();
+    config.training.microbatches = parts.schedule->microbatches();
+  }
+  if (parts.validation && !config.evaluates()) config.evaluate.microbatches = config.training.microbatches;
+  return config;
+}
+
+Training::Training(const Mpi& mpi, Config config, TrainerParts parts)
+    : mpi_(mpi),
+      agreed_(agree_on_run(mpi, std::move(config), parts)),
+      run_(agreed_.runs.front()),
+      policy_(agree(mpi,
+                    [&] {
+                      PolicyChoice choice = configured_policy(run_.config);
+                      check_shared_links(run_.config.runtime, choice, mpi.ranks());
+                      return choice;
+                    })),
+      metrics_file_(std::move(parts.metrics)),
+      measurement_(run_.experiment.schedule, costs_by_flops(run_.experiment.network),
+                   run_.experiment.emulated) {}
+
+Training::~Training() = default;
+
+void Training::open_folder(bool resume) {
+  folder_.emplace(run_, resume);
+  metrics_position_ = position_of(*folder_, resume);
+  steps_done_ = record_.first_step = folder_->first_step();
+}
+
+bool Training::resume() {
+  if (session_ || folder_) throw std::logic_error("resume() comes before the first step");
+  require_input(run_.config.checkpoint.enabled(), "checkpoint.folder", "is needed to resume");
+  open_folder(true);
+  return folder_->resumed().has_value();
+}
+
+void Training::start() {
+  if (session_) return;
+  const bool trains = !run_.config.evaluate.alone;
+  if (trains && run_.config.checkpoint.enabled() && !folder_) open_folder(false);
+  agree(mpi_, [&] {
+    if (is_root() && metrics_file_) MetricsFile::check(*metrics_file_, metrics_position_);
+    return true;
+  });
+  session_.emplace(mpi_, run_.map, run_.share, policy_, run_.gpus);
+  or_abort(mpi_, [&] {
+    start_engine();
+    if (folder_) folder_->restore(*engine_);
+    if (is_root() && metrics_file_) {
+      metrics_.emplace(*metrics_file_, metrics_position_);
+      if (!metrics_->news().empty()) mpi_.say(metrics_->news());
+    }
+  });
+}
+
+void Training::start_engine() {
+  const Experiment& e = run_.experiment;
+  if (!run_.config.evaluate.alone) {
+    engine_.reset(new Engine(make_engine(*session_, run_)));
+    return;
+  }
+  const int microbatches = step_rules(run_.config, e.schedule.microbatches()).evaluated;
+  evaluator_ = std::make_unique<Evaluator>(*session_, e.schedule, e.network, run_.parameters,
+                                           run_.config.runtime, microbatches);
+}
+
+Step Training::train_step(bool checkpoints) {
+  const int number = steps_done_;
+  measurement_.begin_step();
+  last_ = engine_->run_step(number, *run_.experiment.data);
+  ++steps_done_;
+  Step step = step_of(last_, number);
+  if (step.loss) record_.losses.push_back(*step.loss);
+  if (step.gradient_norm) record_.gradient_norms.push_back(*step.gradient_norm);
+  if (step.gradient_norm) record_.learning_rates.push_back(step.learning_rate);
+  if (step.clipped) record_.clipped.push_back(number);
+  record_.step_seconds.push_back(step.seconds);
+  if (last_.skipped_for) record_.skipped.push_back({number, *last_.skipped_for});
+  // The checkpoint comes last: all that the step has left must be in it, or before it in the metrics. The
+  // evaluation after the step comes later, and a run that continues at the checkpoint does it first.
+  is_due_ = checkpoints && checkpoints_->is_due(steps_done_);
+  std::optional<double> pause;
+  if (is_due_) pause = checkpoints_->copy(steps_done_);
+  if (pause) record_.checkpoints->pauses.push_back({steps_done_, *pause});
+  if (metrics_) {
+    last_.jobs.swap(step.jobs);
+    StepMetrics metrics =
+        metrics_of(run_.experiment.schedule, last_, number, step.loss, samples_of_step(run_.experiment));
+    last_.jobs.swap(step.jobs);
+    metrics.checkpoint_seconds = pause;
+    metrics_->add(metrics, run_.experiment.data->sample_word());
+  }
+  return step;
+}
+
+void Training::keep(Step step) {
+  last_.jobs = std::move(step.jobs);
+  if (is_root()) measurement_.end_step(std::move(last_));
+}
+
+Step Training::step() {
+  if (run_.config.evaluate.alone) throw std::logic_error("step(): the run only evaluates");
+  if (has_failed_) throw std::logic_error("step(): an earlier step has failed");
+  start();
+  if (steps_done_ >= run_.config.training.steps)
+    throw std::logic_error("step(): all steps of training.steps are done");
+  Step step;
+  try {
+    or_abort(mpi_, [&] {
+      step = train_step(false);
+      keep(step);
+    });
+  } catch (const RunFailure&) {
+    has_failed_ = true;
+    throw;
+  }
+  return step;
+}
+
+Checkpointing& Training::checkpoints() {
+  if (!checkpoints_) checkpoints_.emplace(run_, *folder_, *engine_);
+  if (!record_.checkpoints) record_.checkpoints.emplace();
+  return *checkpoints_;
+}
+
+void Training::run_steps() {
+  const int steps = run_.config.training.steps;
+  evaluate_if_due();
+  if (folder_ && accepts_signals_) checkpoints().accept_signals();
+  while (steps_done_ < steps) {
+    Step step;
+    or_abort(mpi_, [&] { step = train_step(folder_.has_value()); });
+    if (on_step) on_step(step);
+    or_abort(mpi_, [&] {
+      keep(std::move(step));
+      if (is_due_) checkpoints_->begin_writing(metrics_ ? &*metrics_ : nullptr);
+    });
+    if (is_due_ && checkpoints_->is_stopping() && steps_done_ < steps) break;
+    evaluate_if_due();
+  }
+}
+
+bool Training::run() {
+  if (run_.config.evaluate.alone) throw std::logic_error("run(): the run only evaluates");
+  if (has_failed_) throw std::logic_error("run(): an earlier step has failed");
+  start();
+  const int steps = run_.config.training.steps;
+  try {
+    if (steps_done_ == steps) {
+      evaluate_if_due();
+    } else {
+      if (folder_) checkpoints();
+      run_steps();
+      or_abort(mpi_, [&] {
+        if (checkpoints_) checkpoints_->finish(*record_.checkpoints);
+      });
+    }
+    or_abort(mpi_, [&] { require_finite_weights(run_, *engine_); });
+  } catch (const RunFailure&) {
+    has_failed_ = true;
+    // A checkpoint of an earlier step may be half written.
+    CheckpointSummary ignored;
+    if (checkpoints_) checkpoints_->finish(ignored);
+    throw;
+  }
+  return steps_done_ == steps;
+}
+
+void Training::evaluate_if_due() {
+  if (!evaluation_is_due(run_.config, run_.experiment, steps_done_)) return;
+  const starpipe::Evaluation done = evaluate();
+  or_abort(mpi_, [&] {
+    record_.evaluations.push_back({.step = done.steps,
+                                   .loss = done.loss,
+                                   .microbatches = static_cast<int>(done.losses.size()),
+                                   .seconds = done.seconds});
+    if (metrics_) metrics_->add_evaluation(done.steps, done.loss);
+  });
+  if (on_evaluation) on_evaluation(done);
+}
+
+starpipe::Evaluation Training::evaluate() {
+  require_input(run_.experiment.validation != nullptr, "data.validation", "there are no data to evaluate");
+  start();
+  EvaluationResult result;
+  or_abort(mpi_, [&] {
+    if (engine_) {
+      result = engine_->evaluate(steps_done_, *run_.experiment.validation);
+      return;
+    }
+    result = evaluator_->run(*run_.experiment.validation);
+    if (run_.config.training.nonfinite == NonFinitePolicy::stop) require_finite_losses(result, std::nullopt);
+  });
+  return {.steps = steps_done_,
+          .loss = result.loss,
+          .losses = std::move(result.losses),
+          .seconds = result.seconds};
+}
+
+void Training::save() {
+  require_input(run_.config.checkpoint.enabled(), "checkpoint.folder", "is needed to save");
+  if (run_.config.evaluate.alone || has_failed_) throw std::logic_error("save(): there is nothing to save");
+  start();
+  std::string problem;
+  or_abort(mpi_, [&] {
+    Checkpointing& writer = checkpoints();
+    record_.checkpoints->pauses.push_back({steps_done_, writer.copy(steps_done_)});
+    writer.begin_writing(metrics_ ? &*metrics_ : nullptr);
+    writer.finish(*record_.checkpoints);
+    problem = record_.checkpoints->last_problem;
+  });
+  if (!problem.empty())
+    throw RunFailure(fmt::format("the checkpoint of step {} could not be written: {}", steps_done_, problem));
+}
+
+std::vector<std::vector<float>> Training::weights() {
+  if (run_.config.evaluate.alone) throw std::logic_error("weights(): the run only evaluates");
+  start();
+  std::vector<std::vector<float>> trained;
+  or_abort(mpi_, [&] { trained = engine_->parameters(); });
+  if (!is_root()) trained.clear();
+  return trained;
+}
+
+void Training::save_weights(const std::filesystem::path& file) {
+  require_input(!run_.config.runtime.emulate, "runtime.emulate", "no weights are trained");
+  const std::vector<std::vector<float>> trained = weights();
+  or_abort(mpi_, [&] { require_finite_weights(run_, *engine_); });
+  agree(mpi_, [&] {
+    if (is_root()) model::save_weights(file, run_.experiment.network, trained);
+    return true;
+  });
+}
+
+Training::Result Training::result() {
+  if (record_.step_seconds.empty()) throw std::logic_error("report(): no step is done");
+  Result result{.record = record_, .compared = std::nullopt};
+  or_abort(mpi_, [&] {
+    TrainRecord& record = result.record;
+    const Experiment& experiment = run_.experiment;
+    record.samples_per_second = samples_per_second(experiment, record.step_seconds);
+    record.is_complete = steps_done_ == run_.config.training.steps;
+    record.requested_policy = session_->choice().name;
+    record.policy = session_->policy();
+    record.rank_bytes_measured = mpi_.sum_on_root(engine_->bytes_sent_by_starpu());
+    record.rank_bytes_predicted =
+        bytes_between_ranks(engine_->graph(), run_.map) * record.step_seconds.size();
+    if (const TaskGraph* evaluation = engine_->evaluation_graph())
+      record.rank_bytes_predicted += bytes_between_ranks(*evaluation, run_.map) * record.evaluations.size();
+    record.rank_bytes_known = environment("STARPU_MPI_STATS").value_or("0") != "0";
+    if (is_root()) {
+      result.compared = measurement_.compared();
+      result.compared->groups = run_.config.schedule.groups;
+      result.compared->first_step += record.first_step;
+      result.compared->median_step += record.first_step;
+    }
+    record.gpus = report_gpus(run_, *engine_, result.compared);
+  });
+  return result;
+}
+
+nlohmann::ordered_json training_report(const Training& training, const Training::Result& result) {
+  const AgreedRun& run = training.agreed();
+  return make_report(run.config, run.partition, run.experiment, run.locations, result.record,
+                     result.compared.value(), training.measurement());
+}
+
+}  // namespace starpipe::runtime

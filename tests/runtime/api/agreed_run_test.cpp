@@ -1,0 +1,47 @@
+// SPDX-License-Identifier: Apache-2.0
+// What every rank knows when a run begins.
+#include "runtime/api/agreed_run.hpp"
+
+#include <gtest/gtest.h>
+
+#include "runtime/started_mpi.hpp"
+#include "starpipe/base/index.hpp"
+
+namespace starpipe::runtime {
+namespace {
+
+TEST(AgreedRun, EveryRankKnowsThePartition) {
+  Config config;
+  config.model.kind = "gpt";
+  config.data.kind = "text";
+  config.data.path = STARPIPE_TEST_TEXT;
+  config.model.options = {{"layers", 5}, {"hidden", 8}, {"heads", 2}, {"context", 4}, {"tied", true}};
+  config.training.microbatches = 4;
+  config.training.microbatch_size = 2;
+  config.schedule.name = "1f1b";
+  config.schedule.workers = 2;
+  config.schedule.partition = true;
+  const AgreedRuns agreed = agree_on_runs(*testing::mpi, {config});
+  ASSERT_EQ(agreed.runs.size(), 1U);
+  const AgreedRun& run = agreed.runs.front();
+  ASSERT_TRUE(run.partition);
+  const PartitionChoice& choice = *run.partition;
+  EXPECT_EQ(choice.profile.units.size(), 7U);
+  const std::uint64_t table = 256 * 8 * sizeof(float);
+  const std::vector<plan::SharedUnits> shared = {
+      {.name = "tokens", .units = {0, 6}, .weights = table, .master = 0}};
+  EXPECT_EQ(choice.profile.shared, shared);
+  EXPECT_EQ(choice.partition.cuts, run.config.schedule.cuts);
+  EXPECT_EQ(choice.partition.cuts.size(), 1U);
+  EXPECT_EQ(choice.placement, run.config.schedule.placement);
+  EXPECT_EQ(choice.partition.loads.size(), 2U);
+  EXPECT_FALSE(run.config.schedule.partition);
+  EXPECT_TRUE(run.config.profile.units.empty());
+  // The measured times of rank 0, to the last bit.
+  double bottleneck = choice.partition.bottleneck;
+  MPI_Bcast(&bottleneck, 1, MPI_DOUBLE, 0, run.mpi.comm());
+  EXPECT_EQ(choice.partition.bottleneck, bottleneck);
+}
+
+}  // namespace
+}  // namespace starpipe::runtime

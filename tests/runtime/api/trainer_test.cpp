@@ -1,0 +1,489 @@
+// SPDX-License-Identifier: Apache-2.0
+// The library as a program sees it: by its public headers alone.
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <cstdio>
+#include <cstdlib>
+#include <filesystem>
+#include <memory>
+#include <optional>
+#include <span>
+#include <stdexcept>
+#include <string>
+#include <vector>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <nlohmann/json.hpp>
+
+#include "starpipe/starpipe.hpp"
+
+namespace starpipe {
+namespace {
+
+namespace fs = std::filesystem;
+using ::testing::HasSubstr;
+
+constexpr int columns = 4;
+
+Config mlp(int steps = 4) {
+  Config config;
+  config.model.kind = "mlp";
+  config.model.options = {{"layers", 3}, {"hidden", 8}, {"inputs", columns}, {"outputs", 2}};
+  config.data.kind = "synthetic";
+  config.training.microbatches = 4;
+  config.training.microbatch_size = 3;
+  config.training.steps = steps;
+  config.schedule.workers = 2;
+  config.runtime.workers_per_core = 16;
+  return config;
+}
+
+// The two functions of a pipeline: stage s on worker s, oldest micro-batch first, backward passes first.
+plan::Schedule pipeline(int microbatches = 4) {
+  return make_schedule(
+      {.stages = 2, .workers = 2, .microbatches = microbatches},
+      [](int s, int /*b*/, plan::Pass /*d*/) { return s; },
+      [](int /*s*/, int b, plan::Pass d) { return d == plan::Pass::F ? 100 + b : b; });
+}
+
+// Points on a circle, and whether they are right of its centre. `broken_rank`: throws there in step 1.
+class Circle : public model::Dataset {
+ public:
+  explicit Circle(bool breaks = false, bool with_input_error = true)
+      : breaks_(breaks), with_input_error_(with_input_error) {}
+  void input(int step, int microbatch, int /*branch*/, std::span<float> out) const override {
+    if (breaks_ && step == 1 && with_input_error_) throw InputError("circle.txt: is cut off");
+    if (breaks_ && step == 1) throw std::runtime_error("no circle");
+    for (std::size_t i = 0; i < out.size(); ++i)
+      out[i] = std::sin(static_cast<float>(i + 7 * static_cast<std::size_t>(step * 4 + microbatch)));
+  }
+  void target(int step, int microbatch, std::span<float> out) const override {
+    for (std::size_t i = 0; i < out.size(); ++i)
+      out[i] = static_cast<float>((step + microbatch) % 2) - 0.5F + static_cast<float>(i % 2);
+  }
+  std::vector<std::uint64_t> offsets(int /*step*/, int /*microbatch*/) const override { return {}; }
+  std::string sample_word() const override { return "points"; }
+  std::size_t samples_per_microbatch() const override { return 3; }
+
+ private:
+  bool breaks_;
+  bool with_input_error_;
+};
+
+std::vector<double> losses_of(Trainer& trainer, int steps) {
+  std::vector<double> losses;
+  for (int i = 0; i < steps; ++i) losses.push_back(trainer.step().loss.value());
+  return losses;
+}
+
+// The message of the exception that `work` throws on this rank.
+template <class Exception, class Work>
+std::string message_of(Work work) {
+  try {
+    work();
+  } catch (const Exception& error) {
+    return error.what();
+  }
+  return "no exception";
+}
+
+TEST(Trainer, AStepIsAValue) {
+  Runtime runtime;
+  Trainer trainer(runtime, mlp());
+  const Step first = trainer.step();
+  const Step second = trainer.step();
+  EXPECT_EQ(first.number, 0);
+  EXPECT_EQ(second.number, 1);
+  EXPECT_EQ(trainer.steps_done(), 2);
+  ASSERT_EQ(first.losses.size(), 4U);
+  EXPECT_TRUE(std::isfinite(first.loss.value()));
+  EXPECT_GT(first.gradient_norm.value(), 0);
+  EXPECT_GT(first.learning_rate, 0);
+  EXPECT_FALSE(first.skipped);
+  if (runtime.rank() != 0) {
+    EXPECT_TRUE(first.jobs.empty());
+    return;
+  }
+  EXPECT_EQ(first.jobs.size(), trainer.schedule().job_count());
+  ASSERT_EQ(first.workers.size(), 2U);
+  EXPECT_EQ(first.workers[1].received.activations.count, 4U);
+  EXPECT_GT(first.workers[0].peak_stashes, 0);
+}
+
+TEST(Trainer, ItsScheduleMayBeTwoFunctions) {
+  Runtime runtime;
+  std::vector<double> named;
+  {
+    Trainer trainer(runtime, mlp());
+    named = losses_of(trainer, 3);
+  }
+  Trainer trainer(runtime, mlp(), {.schedule = pipeline()});
+  EXPECT_EQ(trainer.schedule().name(), "own");
+  EXPECT_EQ(trainer.schedule().discipline(), plan::Discipline::ordered);
+  const std::vector<double> own = losses_of(trainer, 3);
+  for (std::size_t i = 0; i < named.size(); ++i) EXPECT_NEAR(own[i], named[i], 1e-5 * std::abs(named[i]));
+}
+
+TEST(Trainer, APlacementMayPartWeightsAndWork) {
+  Runtime runtime;
+  const plan::Schedule schedule = make_schedule(
+      {.stages = 2, .workers = 2, .microbatches = 4},
+      [](int s, int b, plan::Pass /*d*/) { return plan::Placement{.weights = s, .compute = b % 2}; },
+      [](int s, int b, plan::Pass d) { return b * 10 + (d == plan::Pass::F ? s : 5 - s); });
+  Trainer trainer(runtime, mlp(), {.schedule = schedule});
+  EXPECT_TRUE(std::isfinite(trainer.step().loss.value()));
+}
+
+TEST(Trainer, RefusesAScheduleOfAnotherGraph) {
+  Runtime runtime;
+  const plan::Schedule schedule = make_schedule(
+      {.stages = 9, .workers = 1, .microbatches = 1}, [](int, int, plan::Pass) { return 0; },
+      [](int s, int, plan::Pass) { return s; });
+  EXPECT_THAT(message_of<InputError>([&] { Trainer(runtime, mlp(), {.schedule = schedule}); }),
+              HasSubstr("schedule.stages: 9"));
+}
+
+TEST(Trainer, DataAreOfAnyClass) {
+  Runtime runtime;
+  Trainer trainer(runtime, mlp(), {.data = std::make_shared<Circle>()});
+  const std::vector<double> losses = losses_of(trainer, 4);
+  EXPECT_LT(losses.back(), 10);
+  EXPECT_NE(losses[0], losses[1]);
+}
+
+TEST(Trainer, AnErrorOfOneRanksDataIsThrownOnAll) {
+  Runtime runtime;
+  for (const bool with_input_error : {true, false}) {
+    const bool breaks = runtime.rank() == 0;  // it has the stage that reads the input
+    Trainer trainer(runtime, mlp(), {.data = std::make_shared<Circle>(breaks, with_input_error)});
+    trainer.step();
+    EXPECT_EQ(message_of<RunFailure>([&] { trainer.step(); }),
+              with_input_error ? "step 2: circle.txt: is cut off" : "step 2: no circle");
+    EXPECT_THROW(trainer.step(), std::logic_error);
+  }
+}
+
+TEST(Trainer, TheNetworkMayBeAFunction) {
+  Runtime runtime;
+  TrainerParts parts;
+  parts.data = std::make_shared<Circle>();
+  parts.network = [](const model::ModelConfig& config, std::size_t microbatch_size) {
+    model::UnitGraph graph;
+    graph.rows = microbatch_size;
+    graph.branch_inputs = columns;
+    graph.branches.emplace_back();
+    for (const int outputs : {5, 2}) {
+      const int inputs = outputs == 5 ? columns : 5;
+      const std::string name = outputs == 5 ? "first" : "last";
+      graph.branches.front().push_back({.name = name,
+                                        .ops = {model::layer_op({.kind = "linear",
+                                                                 .name = name,
+                                                                 .rows = microbatch_size,
+                                                                 .columns = static_cast<std::size_t>(inputs),
+                                                                 .options = {{"outputs", outputs}}},
+                                                                config.precision)}});
+    }
+    graph.loss = model::make_loss("mse", microbatch_size, 2, config.precision);
+    return graph;
+  };
+  Trainer trainer(runtime, mlp(), parts);
+  EXPECT_EQ(trainer.network().parameter_count(), 4U * 5 + 5 + 5 * 2 + 2);
+  EXPECT_TRUE(std::isfinite(trainer.step().loss.value()));
+  // Another one of other sizes takes its place.
+  parts.data.reset();
+  EXPECT_THROW(Trainer(runtime, mlp(), parts), std::logic_error);  // one at a time
+}
+
+TEST(Trainer, StartsFromGivenWeights) {
+  Runtime runtime;
+  std::vector<std::vector<float>> trained;
+  {
+    Trainer trainer(runtime, mlp());
+    trainer.step();
+    trained = trainer.weights();
+  }
+  std::vector<int> sizes;
+  for (const std::vector<float>& set : trained) sizes.push_back(static_cast<int>(set.size()));
+  int count = static_cast<int>(sizes.size());
+  MPI_Bcast(&count, 1, MPI_INT, 0, MPI_COMM_WORLD);
+  sizes.resize(static_cast<std::size_t>(count));
+  MPI_Bcast(sizes.data(), count, MPI_INT, 0, MPI_COMM_WORLD);
+  trained.resize(static_cast<std::size_t>(count));
+  for (std::size_t s = 0; s < trained.size(); ++s) {
+    trained[s].resize(static_cast<std::size_t>(sizes[s]));
+    MPI_Bcast(trained[s].data(), sizes[s], MPI_FLOAT, 0, MPI_COMM_WORLD);
+  }
+  Trainer trainer(runtime, mlp(), {.weights = trained});
+  const std::vector<std::vector<float>> weights = trainer.weights();
+  EXPECT_EQ(weights, runtime.rank() == 0 ? trained : std::vector<std::vector<float>>());
+}
+
+TEST(Trainer, RefusesWeightsOfAnotherNetwork) {
+  Runtime runtime;
+  EXPECT_THAT(message_of<InputError>([&] { Trainer(runtime, mlp(), {.weights = {{{1.0F}}}}); }),
+              HasSubstr("TrainerParts::weights"));
+}
+
+TEST(Runtime, SeveralFollowEachOther) {
+  std::vector<double> losses;
+  for (int i = 0; i < 3; ++i) {
+    Runtime runtime;
+    Trainer trainer(runtime, mlp(), {.schedule = pipeline()});
+    losses.push_back(losses_of(trainer, 2).back());
+  }
+  EXPECT_EQ(losses[0], losses[1]);
+  EXPECT_EQ(losses[0], losses[2]);
+}
+
+TEST(Runtime, AProcessHasOneAndItHasOneTrainer) {
+  Runtime runtime;
+  EXPECT_THROW(Runtime(MPI_COMM_WORLD), std::logic_error);
+  Trainer trainer(runtime, mlp());
+  EXPECT_THROW(Trainer(runtime, mlp()), std::logic_error);
+}
+
+TEST(Runtime, PartsOfTheWorldTrainTheirOwnModels) {
+  int rank = 0;
+  int ranks = 1;
+  MPI_Comm_rank(MPI_COMM_WORLD, &rank);
+  MPI_Comm_size(MPI_COMM_WORLD, &ranks);
+  const int part_ranks = ranks < 4 ? 1 : 2;  // of parts whose ranks are not neighbours in the world
+  const int color = rank % (ranks / part_ranks);
+  MPI_Comm part = MPI_COMM_NULL;
+  MPI_Comm_split(MPI_COMM_WORLD, color, 0, &part);
+  int alone = 0;
+  {
+    Runtime runtime(part);
+    EXPECT_EQ(runtime.ranks(), part_ranks);
+    Config config = mlp(3 + color);
+    config.training.seed = static_cast<std::uint64_t>(color) + 1;
+    Trainer trainer(runtime, config);
+    EXPECT_TRUE(trainer.run());
+    alone = trainer.steps_done();
+  }
+  EXPECT_EQ(alone, 3 + color);
+  MPI_Comm_free(&part);
+  Runtime together;  // and the whole world after it
+  Config config = mlp();
+  config.schedule.workers = std::max(2, ranks);
+  Trainer trainer(together, config);
+  EXPECT_TRUE(std::isfinite(trainer.step().loss.value()));
+}
+
+TEST(Runtime, SharesMistakes) {
+  Runtime runtime;
+  const int last = runtime.ranks() - 1;
+  EXPECT_EQ(message_of<InputError>([&] {
+              runtime.agree([&] {
+                if (runtime.rank() == last) throw InputError("only here");
+                return 1;
+              });
+            }),
+            "only here");
+  EXPECT_EQ(runtime.agree([] { return 7; }), 7);
+  EXPECT_EQ(message_of<RunFailure>([&] { runtime.fail("all", 3); }), "all");
+}
+
+TEST(Trainer, RefusesConfigurationsThatDiffer) {
+  Runtime runtime;
+  if (runtime.ranks() == 1) return;
+  Config config = mlp();
+  config.training.seed = static_cast<std::uint64_t>(runtime.rank()) + 1;
+  EXPECT_THAT(message_of<InputError>([&] { Trainer(runtime, config); }),
+              HasSubstr("training.seed: rank 0 has 1, rank 1 has 2"));
+}
+
+TEST(Trainer, CallsBackAndEvaluates) {
+  Runtime runtime;
+  Config config = mlp(4);
+  config.evaluate.every = 2;
+  Trainer trainer(runtime, config);
+  std::vector<int> steps;
+  std::vector<int> evaluations;
+  trainer.on_step([&](const Step& step) { steps.push_back(step.number); });
+  trainer.on_evaluation([&](const Evaluation& done) { evaluations.push_back(done.steps); });
+  EXPECT_TRUE(trainer.run());
+  EXPECT_EQ(steps, (std::vector{0, 1, 2, 3}));
+  EXPECT_EQ(evaluations, (std::vector{0, 2, 4}));
+  EXPECT_EQ(trainer.evaluate().losses.size(), 4U);
+  EXPECT_THROW(trainer.step(), std::logic_error);  // all are done
+}
+
+TEST(Trainer, HasNothingToEvaluate) {
+  Runtime runtime;
+  Trainer trainer(runtime, mlp());
+  EXPECT_THAT(message_of<InputError>([&] { trainer.evaluate(); }), HasSubstr("data.validation"));
+}
+
+TEST(Trainer, ValidationDataAreOfAnyClass) {
+  Runtime runtime;
+  Trainer trainer(runtime, mlp(),
+                  {.data = std::make_shared<Circle>(), .validation = std::make_shared<Circle>()});
+  const Evaluation before = trainer.evaluate();
+  EXPECT_EQ(before.steps, 0);
+  EXPECT_EQ(before.loss, trainer.evaluate().loss);
+  const Step step = trainer.step();  // reads the same micro-batches as the evaluation
+  EXPECT_NEAR(step.loss.value(), before.loss, 1e-6);
+}
+
+// A folder that all ranks know and rank 0 makes.
+class Folder {
+ public:
+  explicit Folder(const Runtime& runtime) : runtime_(runtime) {
+    if (runtime.rank() == 0) {
+      std::string name = (fs::temp_directory_path() / "trainer.XXXXXX").string();
+      if (mkdtemp(name.data()) == nullptr) throw std::runtime_error("no folder");
+      path_ = name;
+    }
+    std::array<char, 256> name{};
+    path_.string().copy(name.data(), name.size() - 1);
+    MPI_Bcast(name.data(), static_cast<int>(name.size()), MPI_CHAR, 0, MPI_COMM_WORLD);
+    path_ = name.data();
+  }
+  ~Folder() {
+    MPI_Barrier(MPI_COMM_WORLD);
+    if (runtime_.rank() == 0) fs::remove_all(path_);
+  }
+  fs::path operator/(const char* name) const { return path_ / name; }
+
+ private:
+  const Runtime& runtime_;
+  fs::path path_;
+};
+
+TEST(Trainer, ResumesWithTheSameBits) {
+  std::vector<std::string> lines;
+  Runtime runtime(MPI_COMM_WORLD, {.on_message = [&](const std::string& line) { lines.push_back(line); }});
+  const Folder folder(runtime);
+  std::vector<std::vector<float>> whole;
+  {
+    Trainer trainer(runtime, mlp(6));
+    trainer.run();
+    whole = trainer.weights();
+  }
+  Config config = mlp(6);
+  config.checkpoint.folder = folder / "checkpoints";
+  {
+    Trainer trainer(runtime, config);
+    EXPECT_FALSE(trainer.resume());
+    for (int i = 0; i < 3; ++i) trainer.step();
+    trainer.save();
+    trainer.step();  // lost
+  }
+  EXPECT_THAT(message_of<InputError>([&] {
+                Trainer trainer(runtime, config);
+                trainer.step();
+              }),
+              HasSubstr("has checkpoints"));
+  Trainer trainer(runtime, config);
+  EXPECT_TRUE(trainer.resume());
+  EXPECT_EQ(trainer.steps_done(), 3);
+  EXPECT_TRUE(trainer.run());
+  EXPECT_EQ(trainer.weights(), whole);
+  if (runtime.rank() == 0) {
+    EXPECT_THAT(lines, ::testing::Contains(HasSubstr("goes on after step 3 of 6")));
+  } else {
+    EXPECT_TRUE(lines.empty());
+  }
+  trainer.save_weights(folder / "weights.safetensors");
+  if (runtime.rank() == 0) {
+    EXPECT_GT(fs::file_size(folder / "weights.safetensors"), 0U);
+  }
+}
+
+TEST(Trainer, WritesMetricsWhileItRuns) {
+  Runtime runtime;
+  const Folder folder(runtime);
+  Trainer trainer(runtime, mlp(), {.metrics = folder / "metrics.jsonl"});
+  trainer.step();
+  trainer.step();
+  if (runtime.rank() == 0) {
+    EXPECT_GT(fs::file_size(folder / "metrics.jsonl"), 0U);
+  }
+}
+
+Config emulated() {
+  Config config = mlp(3);
+  config.runtime.emulate = runtime::EmulationConfig{};
+  config.runtime.emulate->F = {0.004};
+  config.runtime.emulate->B = {0.006};
+  config.runtime.emulate->W = {0.002};
+  config.runtime.emulate->comm = 0.001;
+  return config;
+}
+
+TEST(Predict, IsWhatTheReportPredicts) {
+  const Prediction prediction = predict(emulated(), {.schedule = pipeline()});
+  EXPECT_EQ(prediction.timeline.spans.size(), prediction.schedule.id_count());
+  EXPECT_EQ(prediction.memory_bytes.size(), 2U);
+  EXPECT_GT(prediction.received_bytes[1], 0U);
+  Runtime runtime;
+  Trainer trainer(runtime, emulated(), {.schedule = pipeline()});
+  EXPECT_THROW(trainer.report(), std::logic_error);
+  EXPECT_FALSE(trainer.step().loss);
+  trainer.step();
+  const std::string text = trainer.report();
+  if (runtime.rank() != 0) {
+    EXPECT_EQ(text, "");
+    return;
+  }
+  const nlohmann::json report = nlohmann::json::parse(text);
+  EXPECT_NEAR(report.at("makespan").at("predicted").get<double>(), prediction.makespan, 1e-9);
+  EXPECT_NEAR(report.at("bubble_fraction").at("predicted").get<double>(), prediction.timeline.bubble_fraction,
+              1e-9);
+}
+
+TEST(Predict, TakesDurations) {
+  const Prediction prediction =
+      predict(mlp(), {.schedule = pipeline()}, {{.F = 1, .B = 1, .W = 1}, {.F = 1, .B = 1, .W = 1}});
+  EXPECT_EQ(prediction.makespan, 15);  // (4 + 1) times F + BW of length 2
+}
+
+TEST(Predict, ThrowsForWhatCannotWork) {
+  Config config = mlp();
+  config.schedule.name = "no-such-schedule";
+  EXPECT_THAT(message_of<InputError>([&] { predict(config); }), HasSubstr("no-such-schedule"));
+}
+
+TEST(Trainer, PrintsNothing) {
+  ::testing::internal::CaptureStdout();
+  ::testing::internal::CaptureStderr();
+  {
+    Runtime runtime;
+    Config config = mlp();
+    config.evaluate.every = 1;
+    Trainer trainer(runtime, config);
+    trainer.run();
+    trainer.report();
+  }
+  EXPECT_EQ(::testing::internal::GetCapturedStdout(), "");
+  EXPECT_EQ(::testing::internal::GetCapturedStderr(), "");
+}
+
+// Of ranks that do not report.
+class FailuresOnly : public ::testing::EmptyTestEventListener {
+  void OnTestPartResult(const ::testing::TestPartResult& result) override {
+    if (result.failed()) std::fprintf(stderr, "line %d: %s\n", result.line_number(), result.message());
+  }
+};
+
+}  // namespace
+}  // namespace starpipe
+
+int main(int argc, char** argv) {
+  ::testing::InitGoogleTest(&argc, argv);
+  GTEST_FLAG_SET(catch_exceptions, false);
+  const starpipe::MpiLibrary library;
+  int rank = 0;
+  MPI_Comm_rank(MPI_COMM_WORLD, &rank);
+  if (rank != 0) {
+    auto& listeners = ::testing::UnitTest::GetInstance()->listeners();
+    delete listeners.Release(listeners.default_result_printer());
+    listeners.Append(new starpipe::FailuresOnly);
+  }
+  int failed = RUN_ALL_TESTS();
+  MPI_Allreduce(MPI_IN_PLACE, &failed, 1, MPI_INT, MPI_MAX, MPI_COMM_WORLD);
+  return failed;
+}
