@@ -31,7 +31,9 @@ TEST(StartWatchDeathTest, IsQuietWhenMpiStarts) {
   GTEST_FLAG_SET(death_test_style, "threadsafe");
   EXPECT_EXIT(
       {
-        { const StartWatch watch([](const std::string&) {}); }
+        {
+          const StartWatch watch([](const std::string&) {});
+        }
         std::exit(0);
       },
       testing::ExitedWithCode(0), "^$");
