@@ -60,7 +60,7 @@ struct SimOptions {
 
 // Steps of a simulated run: one warms up, since weights begin in main memory. Simulated steps repeat exactly,
 // so one more is enough.
-constexpr int steps = 2;
+constexpr int simulated_steps = 2;
 constexpr int max_nodes = 4096;
 constexpr int max_ranks_per_node = 8;
 
@@ -296,7 +296,7 @@ int sim(SimOptions options) {
   const SimulatedRequest request = {.config = folder.file("config.json"),
                                     .cluster = fs::absolute(options.cluster),
                                     .sharing = sharing_of(options),
-                                    .steps = steps,
+                                    .steps = simulated_steps,
                                     .result = folder.file("result.json")};
   write_file("sim", request.config, runtime::config_json(given).dump());
   const runtime::Config config = configuration_of(request);
@@ -309,7 +309,7 @@ int sim(SimOptions options) {
              runtime::config_json(without_plugins(given, experiment, kinds, folder)).dump());
   const nlohmann::json result = simulate_ranks(request, cluster, workers, folder);
   const runtime::ClusterRun run =
-      runtime::read_cluster_run(config, experiment, cluster, costs, result, steps);
+      runtime::read_cluster_run(config, experiment, cluster, costs, result, simulated_steps);
   print(cluster_table(run));
   if (options.report) write_file("--report", *options.report, plan::json_text(runtime::cluster_report(run)));
   return 0;
