@@ -188,7 +188,9 @@ TEST_F(OwnNetwork, IsRefusedWhereTheDataHaveOtherSizes) {
                                          "schedule: {name: naive, workers: 3, stages: 3}\n";
     const runtime::Config config = load_config(folder_ / "t.yaml", overrides);
     std::string message = message_of([&] { runtime::make_experiment(config); });
-    if (!message.empty()) EXPECT_THROW(runtime::check_for_profile(config), InputError);
+    if (!message.empty()) {
+      EXPECT_THROW(runtime::check_for_profile(config), InputError);
+    }
     return message;
   };
   EXPECT_EQ(refusal("towers", {}), "");
