@@ -202,8 +202,8 @@ plan::Schedule make_schedule(const ScheduleSize& size, W w, N n,
   return plan::Schedule(spec);
 }
 
-/// Trains one network under one schedule. StarPU starts with the first function that needs it (step, run,
-/// evaluate, resume with a checkpoint, save_weights) and ends with the Trainer.
+/// Trains one network under one schedule. StarPU starts with the first call of step, run, evaluate, save,
+/// weights or save_weights, and ends with the Trainer.
 class Trainer {
  public:
   /// Builds and checks the run: network, schedule, data, workers on ranks and devices. Throws InputError for
@@ -214,9 +214,9 @@ class Trainer {
   Trainer(const Trainer&) = delete;
   Trainer& operator=(const Trainer&) = delete;
 
-  /// Continues from the newest whole checkpoint in `checkpoint.folder`. Call it before the first step.
-  /// Returns false if there is none: training then begins with the first step. Throws InputError when no
-  /// checkpoint is whole, or when it is of another training.
+  /// Continues from the newest whole checkpoint in `checkpoint.folder`. Returns false if the folder has no
+  /// checkpoint: training then begins with the first step. Throws InputError without a folder, when no
+  /// checkpoint is whole, or when it is of another training; std::logic_error once StarPU has started.
   bool resume();
 
   /// Trains the next step. Throws std::logic_error after the last one, and RunFailure when a value is not
@@ -224,24 +224,25 @@ class Trainer {
   Step step();
   /// Trains the remaining steps, with the evaluations and checkpoints that the configuration asks for.
   /// Returns true if all steps are done, false if a signal has asked for the end (accept_signals). Throws as
-  /// `step` does; also exceptions of callbacks, which become a RunFailure on all ranks.
+  /// `step` does. A callback ends the run by an InputError or RunFailure on every rank (Runtime::agree,
+  /// fail); any other exception of a callback ends the ranks of the communicator, if there are several.
   bool run();
-  /// Runs the forward passes on the validation data. Throws InputError when there are none.
+  /// Runs the forward passes on the validation data. Throws InputError when there are no such data.
   Evaluation evaluate();
 
-  /// Writes a checkpoint to `checkpoint.folder` and waits for it. Throws RunFailure when that fails.
+  /// Writes a checkpoint to `checkpoint.folder` and waits for it. Throws RunFailure when this fails.
   void save();
   /// Writes the weights as a safetensors file; rank 0 writes.
   void save_weights(const std::filesystem::path& file);
-  /// The weights by set of parameters (model::Network::sets) on rank 0; empty on the others.
+  /// Returns the weights by set of parameters (model::Network::sets) on rank 0; empty on the others.
   std::vector<std::vector<float>> weights();
-  /// The report of the steps so far as JSON, predicted beside measured, on rank 0; "" on the others. Throws
+  /// Returns the report of the steps so far as JSON, predicted and measured, on rank 0, else "". Throws
   /// std::logic_error before the first step.
   std::string report();
 
-  /// Called by `run` after each step, on the rank that sets it.
+  /// Sets a function that `run` calls after each step, on this rank. Not collective.
   void on_step(std::function<void(const Step&)> call);
-  /// Called by `run` after each evaluation, on the rank that sets it.
+  /// Sets a function that `run` calls after each evaluation, on this rank. Not collective.
   void on_evaluation(std::function<void(const Evaluation&)> call);
   /// `run` takes the signals that `checkpoint.on_signal` says, and SIGTERM, as requests for a checkpoint.
   /// Without this call no signal handler is installed.
