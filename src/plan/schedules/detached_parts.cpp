@@ -19,7 +19,7 @@
 namespace starpipe::plan {
 namespace {
 
-/// A run of the schedule's jobs, from which their order is read.
+/// Runs the schedule's jobs by their expected costs, to find the order in which they start.
 class DetachedRun {
  public:
   DetachedRun(const Schedule& schedule, std::span<const StagePart> parts, const Costs& costs, int ahead)
@@ -38,7 +38,7 @@ class DetachedRun {
     hold_sources();
   }
 
-  /// Returns, by JobId: how many jobs started before it.
+  /// Returns, by JobId, the number of jobs that started before the job.
   std::vector<std::int64_t> run() && {
     for (const JobId id : schedule_.order()) {
       if (waiting_[id] == 0) events_.push({inputs_arrival(id), id, false});
@@ -69,17 +69,17 @@ class DetachedRun {
   struct Event {
     double time;
     JobId job;
-    bool ends;  // else it is ready
+    bool ends;  // else the job becomes ready
     bool operator>(const Event& other) const {
       return time != other.time ? time > other.time : job > other.job;
     }
   };
   struct Worker {
     std::vector<JobId> own;       // the jobs that are not detached, in order
-    std::vector<int> forwards;    // by place in `own`: the forward passes up to there
-    std::set<std::size_t> ready;  // places of those that are ready
-    std::size_t next = 0;         // place of the first that has not started
-    int passes = 0;               // maximum number of forward passes that it may pass over
+    std::vector<int> forwards;    // by place in `own`: number of forward passes up to it
+    std::set<std::size_t> ready;  // places of ready jobs
+    std::size_t next = 0;         // no job before this place is left to start
+    int passes = 0;               // it may run ahead of at most so many forward passes
     bool is_busy = false;
     std::set<std::pair<std::uint32_t, JobId>> detached;  // ready jobs by turn
   };
@@ -89,7 +89,7 @@ class DetachedRun {
 
   void add_own_jobs(int w) {
     Worker& worker = workers_[index(w)];
-    std::map<int, int> stages;  // forward passes by micro-batch
+    std::map<int, int> stages;  // number of forward passes by micro-batch
     int max = 0;
     for (const JobId id : schedule_.order(w)) {
       const Job job = schedule_.job(id);
@@ -103,7 +103,7 @@ class DetachedRun {
     worker.passes = ahead_ * max;
   }
 
-  // Besides its inputs, F of a detached source waits for an earlier F of its first reader to start.
+  // F of a detached source also waits until its first reader has started its F `ahead_` + 1 places earlier.
   void hold_sources() {
     std::map<int, std::vector<int>> sources;  // by reader
     for (int s = 0; s < schedule_.stages(); ++s) {
@@ -137,7 +137,7 @@ class DetachedRun {
     }
   }
 
-  // Returns the time at which all inputs of `id` are on its worker. Their producers have ended.
+  // Returns the time at which all inputs of `id` are on its worker. Call it when their producers have ended.
   [[nodiscard]] double inputs_arrival(JobId id) const {
     double time = 0;
     fetches_.for_each(id, [&](const Fetch& fetch) {
@@ -189,7 +189,7 @@ class DetachedRun {
   Fetches fetches_;
   int ahead_;
   std::vector<Worker> workers_;
-  std::vector<int> waiting_;        // by JobId: inputs that are missing
+  std::vector<int> waiting_;        // by JobId: jobs that must end, or start (released_by_), before it
   std::vector<double> end_;         // by JobId
   std::vector<std::size_t> place_;  // by JobId: in Worker::own
   std::vector<std::int64_t> position_;
@@ -204,9 +204,9 @@ Schedule with_detached_where_free(const Schedule& schedule, std::span<const Stag
                                   const Costs& costs, int ahead) {
   std::optional<Schedule> best;
   double shortest = 0;
-  ahead = std::min(ahead, schedule.microbatches());  // the schedule has no more to run ahead by
-  // A worker that runs further ahead does not always help: it may start a long job just before a part is
-  // ready that others wait for.
+  ahead = std::min(ahead, schedule.microbatches());
+  // Running further ahead may delay others: a worker may start a long job just before a detached job is ready
+  // that others wait for.
   for (int min = 0;; min = std::min(ahead, std::max(1, 2 * min))) {
     Schedule found = schedule.ordered_by(DetachedRun(schedule, parts, costs, min).run());
     const double makespan = simulated_makespan(found, costs);

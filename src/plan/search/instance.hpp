@@ -12,19 +12,18 @@
 
 namespace starpipe::plan {
 
-/// The start of a job that cannot start.
+/// The start time of a job that cannot start.
 inline constexpr double never = std::numeric_limits<double>::infinity();
 
 /// The jobs of each worker, in the order in which it runs them.
 using Orders = std::vector<std::vector<JobId>>;
 
 /// A search problem as flat arrays. Jobs have the numbers of a Schedule whose backward passes are all split:
-/// 3 (micro-batch * stages + stage)
-/// + pass, where F is 0, B is 1 and W is 2. A job waits for at most one other job of its micro-batch: F for F
-/// of the stage before, B for B of the stage after, B of the last stage for its F, W for its B. So B also
-/// comes after F of its own stage.
+/// the job number is `3 * (micro-batch * stages + stage) + pass`, where F is 0, B is 1 and W is 2. A job
+/// waits for at most one other job of its micro-batch: F for F of the stage before, B for B of the stage
+/// after, B of the last stage for its F, W for its B. These imply that B comes after F of its own stage.
 struct Instance {
-  /// Throws InputError for a problem that makes no sense.
+  /// Throws InputError for a problem whose counts, times, sizes or workers do not fit together.
   explicit Instance(const SearchProblem& problem);
 
   [[nodiscard]] JobId job(int pass, int stage, int microbatch) const {
@@ -36,13 +35,13 @@ struct Instance {
   [[nodiscard]] JobId jobs() const { return static_cast<JobId>(stages * microbatches * 3); }
   [[nodiscard]] double time_of(JobId job) const { return time[job % 3][index(stage_of(job))]; }
 
-  /// True if stashes that take `memory` keep the worker's limit.
+  /// True if `memory`, taken by stashes, is within the worker's limit.
   [[nodiscard]] bool fits(int worker, double memory) const {
     return memory <= limits_with_slack[index(worker)];
   }
-  /// Returns, by worker, the peak memory of its stashes.
+  /// Returns the peak memory of each worker's stashes.
   [[nodiscard]] std::vector<double> peak_memory(const Orders& orders) const;
-  /// True if all peaks keep the limit.
+  /// True if each worker's peak is within its limit.
   [[nodiscard]] bool fits(const Orders& orders) const;
 
   int workers;
@@ -56,16 +55,16 @@ struct Instance {
   std::vector<double> backward_lag;         // by stage: time of the gradient's transfer from the next stage
   std::vector<double> stash;                // by stage, the memory of one stash
   std::vector<double> limits;               // by worker
-  std::vector<double> limits_with_slack;    // the limits, and rounding errors of sums of stashes
+  std::vector<double> limits_with_slack;    // above `limits` by the rounding errors of sums
 };
 
-/// Returns the orders as a schedule named "search". A schedule's memory limits are numbers of stashes, so it
-/// has limits only where all stashes take the same memory.
+/// Returns the orders as a schedule named "search". A schedule's memory limits count stashes, so it has
+/// limits only if all stashes take the same memory, above 0, and some limit is finite.
 Schedule to_schedule(const Instance& instance, const Orders& orders);
 
 /// Returns the order in which each worker starts its jobs when `schedule` is simulated with `costs`. A BW
 /// becomes a B and then a W. Returns nullopt if the schedule's stages, micro-batches, workers or placement
-/// are not the instance's, or if it needs more memory than the limit.
+/// are not the instance's, or if a worker exceeds its limit.
 std::optional<Orders> from_schedule(const Instance& instance, const Schedule& schedule, const Costs& costs);
 
 }  // namespace starpipe::plan

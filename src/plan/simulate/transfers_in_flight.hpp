@@ -19,17 +19,17 @@ namespace starpipe::plan {
 
 /// The transfers under way on links that they may share.
 ///
-/// A transfer first takes the latency, alpha. Then its bytes pass the port out of the sender and the port in
-/// of the receiver, at the level between the two: for beta * bytes if nothing else uses these ports.
-/// In order, both ports are kept for one transfer until all its bytes have passed; a transfer waits until
-/// both ports have finished every transfer that began before it. With fair sharing, the rates of the
-/// transfers under way are max-min fair at every time (Bertsekas and Gallager, Data Networks, section 6.5.2):
-/// the fluid model of SimGrid and other flow-level simulators. Rates are computed by progressive filling, and
-/// only for transfers that the change can reach.
+/// A transfer first takes the latency, alpha. Then its bytes pass two ports, out of the sender and into the
+/// receiver, at the level between the two: for beta * bytes if nothing else uses these ports. The level's
+/// Sharing says how transfers delay each other. `none`: not at all. `in_order`: a transfer waits until both
+/// ports have finished every transfer that began before it, then has both to itself. `fair`: the rates of the
+/// transfers under way are max-min fair at every time (Bertsekas and Gallager, Data Networks, section 6.5.2),
+/// the fluid model of SimGrid and other flow-level simulators. Progressive filling computes the rates, only
+/// for transfers that the change can reach.
 ///
-/// Within a rank, a worker sends another one transfer at a time, in the order of the calls of `begin`, on
-/// links of any kind: a StarPU process has one CUDA stream for each pair of its GPUs. Transfers without any
-/// time do not wait.
+/// From a worker to another worker of its rank only one transfer is under way at a time, in the order of the
+/// calls of `begin`, on links of any kind: a StarPU process has one CUDA stream for each pair of its GPUs. A
+/// transfer that takes no time does not wait.
 ///
 /// An undelayed transfer arrives after exactly `Link::time(bytes)`. Times have the unit of the links.
 /// Deterministic. Not thread-safe.
@@ -42,16 +42,16 @@ class TransfersInFlight {
       : links_(links), workers_of_rank_(workers_of_rank) {}
 
   /// Begins a transfer between two different workers at `now`, which must not be before the time of an
-  /// earlier call. Of transfers that begin at one time, those that begin first come first. `number`: the
-  /// caller's number of it, for `arrivals`.
+  /// earlier call. Transfers of equal `now` are served in the order of the calls. `number`: the caller's
+  /// number of the transfer, which `advance` gives back.
   void begin(double now, int from, int to, std::uint64_t bytes, std::uint32_t number);
 
-  /// When something happens next: a transfer arrives, or its bytes begin to use its ports; `never` when no
-  /// transfer is under way.
+  /// Returns the time of the next event: a transfer arrives, or its bytes begin to use its ports; `never`
+  /// when no transfer is under way.
   [[nodiscard]] double next() const;
 
-  /// Moves on to `now`: everything happens that is due by then, in the order of its times. The numbers of the
-  /// transfers that have arrived are added to `arrived`.
+  /// Advances to `now`: handles all events up to this time, in order of time. Adds the numbers of the
+  /// transfers that have arrived to `arrived`.
   void advance(double now, std::vector<std::uint32_t>& arrived);
 
  private:
@@ -64,7 +64,7 @@ class TransfersInFlight {
     std::uint32_t number = 0;
     std::uint32_t stream = no_stream;
   };
-  /// From one worker to another of the same rank.
+  /// The transfers from one worker to another of the same rank: one is under way, the others wait.
   struct Stream {
     bool busy = false;
     std::deque<Transfer> waiting = {};
@@ -83,8 +83,8 @@ class TransfersInFlight {
     bool filled = false;   ///< has its new rate, during progressive filling
   };
   struct Port {
-    double free_at = 0;                     ///< in order: when all transfers that have begun have passed
-    std::vector<std::uint32_t> flows = {};  ///< fair: those that use it, ascending
+    double free_at = 0;                     ///< in order: when all transfers that began have passed
+    std::vector<std::uint32_t> flows = {};  ///< fair: the flows that use it, ascending
     // During progressive filling:
     double left = 1;           ///< share of the bandwidth that no flow has yet
     std::size_t unfilled = 0;  ///< flows that have no new rate yet
@@ -123,15 +123,15 @@ class TransfersInFlight {
   std::vector<Port> ports_;
   std::vector<Flow> flows_;
   std::vector<std::uint32_t> unused_flows_;
-  std::vector<std::size_t> changed_;  // ports that flows have begun or ceased to use
+  std::vector<std::size_t> changed_;  // ports that a flow began or ceased to use
   std::vector<std::size_t> reached_;  // ports whose flows may change their rates when `changed_` do
   std::uint64_t pushed_ = 0;          // number of events ever
   std::priority_queue<Event, std::vector<Event>, std::greater<>> events_;
 };
 
 /// The transfers of a step where transfers may delay each other. Each datum is sent once to each worker that
-/// reads it, or once to each rank of several workers. Transfers that are asked for at one time begin in the
-/// order of the jobs that want them: of n.
+/// reads it; with prefetch, once to each other rank, whose workers share the copy. Transfers that are asked
+/// for at one time begin in the order, by n, of the jobs that read them.
 class SharedTransfers {
  public:
   /// The references must outlive this.
@@ -141,17 +141,17 @@ class SharedTransfers {
   /// time arrive at once; jobs whose inputs are then all there are added to `complete`.
   void send_weights(std::vector<JobId>& complete) { send(weights_, complete); }
   void send_results(JobId producer, std::vector<JobId>& complete) { send(results_[producer], complete); }
-  /// With prefetch: whether all inputs of `id` from other workers have arrived.
+  /// With prefetch: true if all inputs of `id` from other workers have arrived.
   [[nodiscard]] bool is_complete(JobId id) const { return missing_[id] == 0; }
 
-  /// Without prefetch: asks for the next input of `id` that its worker does not have; false when it has all.
+  /// Without prefetch: asks for the next input of `id` that its worker lacks. Returns false if it lacks none.
   bool fetch_next(JobId id);
 
   /// Begins, at `now`, the transfers that were asked for.
   void begin(double now);
   [[nodiscard]] double next() const { return in_flight_.next(); }
-  /// Lets time pass until `now`. Adds to `complete` the jobs that an arrival concerns: with prefetch those
-  /// whose inputs are now all there, without prefetch the job for which the transfer was fetched.
+  /// Lets time pass until `now`. Adds to `complete`: with prefetch, the jobs whose last missing input has
+  /// arrived; without prefetch, each job that asked for a transfer that has arrived.
   void advance(double now, std::vector<JobId>& complete);
 
  private:
