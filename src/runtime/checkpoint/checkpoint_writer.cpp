@@ -25,7 +25,7 @@ void require_done(const std::error_code& error, std::string_view action, const f
     throw std::runtime_error(fmt::format("cannot {} {}: {}", action, path.string(), error.message()));
 }
 
-/// Throws std::invalid_argument when a name is there twice, or values do not fit their shape.
+/// Throws std::invalid_argument when two tensors have one name, or values do not fit their shape.
 void require_tensors(std::span<const TensorView> tensors) {
   std::set<std::string_view> names;
   for (const TensorView& tensor : tensors) {
@@ -41,7 +41,7 @@ void require_tensors(std::span<const TensorView> tensors) {
   }
 }
 
-/// True if all files of the checkpoint are there, with their sizes. Does not read their bytes.
+/// True if all files of the manifest are there and have its sizes. Does not read the bytes of parts.
 bool has_all_files(const fs::path& directory) {
   try {
     const Manifest manifest = parse_manifest(read_file(directory / manifest_name));
@@ -66,7 +66,7 @@ void remove_directory(const fs::path& directory) {
   require_done(error, "remove", directory);
 }
 
-/// Removes a checkpoint: by its new name first, so that no part of it is ever taken for a checkpoint.
+/// Renames a checkpoint, then removes it: so no remainder of it is ever taken for a checkpoint.
 void remove_checkpoint(const fs::path& directory) {
   const fs::path doomed = removing_directory(directory);
   remove_directory(doomed);
@@ -74,8 +74,9 @@ void remove_checkpoint(const fs::path& directory) {
   remove_directory(doomed);
 }
 
-/// Removes all checkpoints that are older than the `keep` newest with all their files (`newest` is one of
-/// these), and unfinished checkpoints of earlier steps. Returns a line for each that cannot be removed.
+/// Counts `keep` complete checkpoints, from `newest` to older ones, and removes all that are older than
+/// these. Removes unfinished checkpoints of steps before `step`. Returns a line for each that cannot be
+/// removed.
 std::vector<std::string> prune(const fs::path& folder, const fs::path& newest, std::int64_t step, int keep) {
   std::vector<std::string> warnings;
   const auto remove = [&](const fs::path& directory, const auto& action) {
@@ -86,7 +87,7 @@ std::vector<std::string> prune(const fs::path& folder, const fs::path& newest, s
     }
   };
   const FolderContent content = content_of(folder);
-  // Newer steps than the new checkpoint's are not this run's: they stay, and do not count.
+  // Checkpoints of later steps are from another run: they stay, and do not count.
   int kept = 0;
   for (auto checkpoint = std::ranges::find(content.checkpoints, newest, &CheckpointDirectory::path);
        checkpoint != content.checkpoints.end(); ++checkpoint) {
@@ -96,7 +97,7 @@ std::vector<std::string> prune(const fs::path& folder, const fs::path& newest, s
       ++kept;
     }
   }
-  // The parts of later steps may be on their way.
+  // Ranks may already write parts of later steps.
   for (const CheckpointDirectory& unfinished : content.unfinished) {
     if (unfinished.step < step) remove(unfinished.path, remove_directory);
   }
@@ -116,8 +117,8 @@ void require_parts(const fs::path& directory, const std::vector<PartRecord>& par
   }
 }
 
-/// Removes files that are not parts of the checkpoint: a run that ended while it wrote the same step left
-/// them.
+/// Removes files that are not parts of the checkpoint: they are from a run that ended during this step's
+/// write.
 void remove_others(const fs::path& directory, const std::vector<PartRecord>& parts) {
   std::vector<fs::path> others;
   for (const fs::directory_entry& entry : fs::directory_iterator(directory)) {
@@ -127,7 +128,7 @@ void remove_others(const fs::path& directory, const std::vector<PartRecord>& par
   for (const fs::path& other : others) fs::remove_all(other);
 }
 
-/// Adds the manifest to the parts, and waits until all names are on the disk.
+/// Checks the parts, removes other files, adds the manifest, and waits until it is on the disk.
 void complete(const fs::path& directory, const std::vector<PartRecord>& parts, const std::string& manifest) {
   std::error_code error;
   fs::create_directories(directory, error);  // for a checkpoint without parts

@@ -25,7 +25,7 @@ using Ended = std::vector<std::uint32_t>;
 struct FreeSlot {
   std::uint32_t since;  // the number of the datum's last task
   std::uint32_t slot;
-  Ended needed;  // the jobs that touch the datum are among these
+  Ended needed;  // includes every job that touches the datum
 };
 
 // The number of jobs that a worker runs between the end of a slot's old datum and the first job of the new
@@ -33,7 +33,7 @@ struct FreeSlot {
 constexpr std::size_t slack = 8;
 
 // Knows which jobs have ended when a job starts: the jobs that its worker ran before, the jobs whose results
-// it reads, and all jobs that had ended when one of these started. Takes the jobs in the graph's order.
+// it reads, and all jobs that had ended when one of these started. `add` takes jobs in the graph's order.
 class EndedJobs {
  public:
   explicit EndedJobs(std::size_t workers) : after_last_(workers, Ended(workers, 0)), starts_(workers) {}
@@ -49,8 +49,8 @@ class EndedJobs {
     return ended;
   }
 
-  // Returns the jobs that have ended when the worker of `task` starts the job `slack` jobs before it; none if
-  // the worker has run fewer jobs.
+  // Returns the jobs that have ended when the worker starts the job that is `slack` jobs before `task` in its
+  // order; an empty list if there is no such job. Call it before `add`.
   [[nodiscard]] const Ended& long_before(const Task& task) const {
     static const Ended none_yet;
     const std::deque<Ended>& starts = starts_[index(task.worker)];
@@ -73,18 +73,18 @@ class EndedJobs {
     after_last_[worker] = std::move(ended);
   }
 
-  // Returns jobs among which are all that touch the datum, and forgets them. Call it after the last of these.
+  // Returns `needed` of FreeSlot, and forgets the datum. Call it after the last job that touches the datum.
   Ended take_needed(std::uint32_t datum) {
     after_writer_.erase(datum);
     return std::move(needed_.extract(datum).mapped());
   }
 
  private:
-  std::vector<Ended> after_last_;          // by worker: the jobs that have ended when its last job has
-  std::vector<std::deque<Ended>> starts_;  // by worker: the jobs that have ended when its last jobs start
-  // By datum, of those that later tasks touch:
-  std::unordered_map<std::uint32_t, Ended> after_writer_;  // those that have ended when it has been written
-  std::unordered_map<std::uint32_t, Ended> needed_;        // those that touch it, and those before
+  std::vector<Ended> after_last_;          // by worker: jobs that have ended when its last job ends
+  std::vector<std::deque<Ended>> starts_;  // by worker: the same for the start of its last `slack` jobs
+  // By datum that a later task touches:
+  std::unordered_map<std::uint32_t, Ended> after_writer_;  // jobs that have ended when it is written
+  std::unordered_map<std::uint32_t, Ended> needed_;  // jobs that touch it, and earlier jobs of their workers
 };
 
 bool covers(const Ended& ended, const Ended& needed) {
@@ -114,7 +114,7 @@ DataSlots::DataSlots(const TaskGraph& graph, std::optional<int> window)
   using Key = std::tuple<DataKind, int, int, std::size_t>;
   const auto add_slot = [this] { return static_cast<std::uint32_t>(count_++); };
   std::vector<std::uint32_t> last = last_uses(graph);
-  std::map<Key, std::deque<FreeSlot>> free;  // of each kind, oldest first
+  std::map<Key, std::deque<FreeSlot>> free;  // oldest first
   EndedJobs jobs(workers_of(graph));
   for (std::uint32_t t = 0; window && t < graph.tasks().size(); ++t) {
     const Task& task = graph.tasks()[t];
@@ -135,7 +135,7 @@ DataSlots::DataSlots(const TaskGraph& graph, std::optional<int> window)
       if (slot == no_slot) slot = add_slot();
       if (last[access.datum] != t) continue;
       of_kind.push_back({t, slot, jobs.take_needed(access.datum)});
-      last[access.datum] = never;  // once, though a task may name a datum twice
+      last[access.datum] = never;  // free the slot once, though a task may name a datum twice
     }
   }
   for (std::uint32_t& slot : slots_) {

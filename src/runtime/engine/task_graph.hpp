@@ -19,25 +19,25 @@
 
 namespace starpipe::runtime {
 
-/// The parts of a step besides the jobs of its schedule: verdicts, in which its workers collect facts about
-/// the whole step; and the evaluations of the same run.
+/// Settings of the run that decide which tasks a step has besides jobs and gradient sums: norms, and
+/// verdicts, in which workers collect facts about the whole step. Also the size of the run's evaluations.
 struct StepRules {
   /// True if the norm of the gradient is computed. False if jobs are emulated.
   bool has_norm = true;
   /// True if the update is skipped when a pass, or the gradient, is not finite (`training.nonfinite: skip`).
   bool can_skip = false;
-  /// Micro-batches of each evaluation of the run; 0: it has none. Evaluations share the scratch memory of the
-  /// steps.
+  /// Micro-batches of each evaluation of the run; 0: there are no evaluations. They use the scratch memory of
+  /// the steps.
   int evaluated = 0;
 };
 
 enum class DataKind : std::uint8_t {
   weights,  // in the precision that passes read; one for each holder; lasts over the steps
   master,   // the parameters in fp32, only when `weights` are in bf16; one for each holder, like `weights`
-  optimizer_state,  // as `weights`
+  optimizer_state,  // one for each holder, like `weights`
   weight_gradient,  // accumulator, one for each worker that runs W or BW and each holder; lasts over the
                     // steps
-  input,            // of a source, one for each worker that reads it; the host fills it before the step
+  input,            // of a source, one for each worker that reads it; the host fills it before its readers
   target,           // of a stage that reads it, as `input`
   loss,             // the host reads it after the step
   verdict,          // what a worker knows of the whole step: class Verdict; in the host's memory
@@ -51,17 +51,17 @@ enum class DataKind : std::uint8_t {
 /// host provides the memory, and may read it between steps.
 constexpr bool is_temporary(DataKind kind) { return kind >= DataKind::activation; }
 
-/// True if the host fills it before the tasks that read it: a micro-batch's input or target.
+/// True if the host fills the datum before the tasks that read it: a micro-batch's input or target.
 constexpr bool is_from_host(DataKind kind) { return kind == DataKind::input || kind == DataKind::target; }
 
-/// Returns its name in messages, such as "weight gradient".
+/// Returns the kind's name in messages, such as "weight gradient".
 std::string_view to_string(DataKind kind);
 
 /// A piece of data of the step. Only one worker writes it: its writer.
 struct Datum {
   DataKind kind;
-  int stage;         // an activation is the output of this stage, a gradient is that output's gradient; of
-                     // parameters and their gradient it is the number of their set (Network::sets)
+  int stage;         // activation: the stage whose output it is; gradient: the stage whose output's gradient
+                     // it is; parameters and their gradient: the number of their set (Network::sets)
   int microbatch;    // -1 for data that last over the steps
   int worker;        // the logical worker that writes it
   std::size_t size;  // words of 4 bytes
@@ -71,8 +71,8 @@ enum class Access : std::uint8_t {
   read,
   write,
   update,      // read and write
-  accumulate,  // add to it, in any order that the policy chooses, until a `close` task
-  precede,     // no access to its memory; the next task that writes the datum waits for this task
+  accumulate,  // add to it, until a `close` task, in the order that the policy chooses
+  precede,     // does not touch the memory; the next task that writes the datum waits for this task
 };
 
 enum class TaskKind : std::uint8_t {
@@ -81,13 +81,13 @@ enum class TaskKind : std::uint8_t {
   B,
   W,
   BW,
-  close,     // takes an accumulator for itself, after all tasks that accumulate
+  close,     // takes an accumulator exclusively, after all tasks that accumulate
   add,       // a step of a reduction: adds another worker's sum to the worker's own
-  copy,      // takes over the finished sum, on a further holder
+  copy,      // copies the finished sum to another holder
   judge,     // begins a worker's verdict: notes if passes of the worker found infinity or NaN
   norm,      // adds a stage's gradient to a holder's verdict: the sum of squares of each parameter
   merge,     // joins another worker's verdict into the worker's own
-  optimize,  // updates the weights of a holder: by a clipped gradient, or not at all, as a verdict says
+  optimize,  // updates the weights of a holder; a verdict may clip the gradient or skip the update
 };
 
 std::string_view to_string(TaskKind kind);
@@ -99,26 +99,26 @@ struct DataAccess {
   Access access;
 };
 
-/// A task of the step. `data`: for add, copy, norm and merge first the source, then the target; for an update
-/// that waits for a verdict, first the verdict. Kernels of passes find their data by kind; data of one kind
-/// are in the order of the stage's predecessors or successors.
+/// A task of the step. The order of `data`: add, copy, norm and merge have the source, then the target; an
+/// `optimize` that waits for a verdict has the verdict first. Kernels of passes find their data by kind; data
+/// of one kind are in the order of the stage's predecessors or successors.
 struct Task {
   TaskKind kind;
-  int stage;   // of a task that is not a pass: the set of parameters
+  int stage;   // for a task that is not a pass: the set of parameters
   int worker;  // the logical worker that runs it
   std::optional<plan::JobId> job;
   std::span<const DataAccess> data;  // the graph owns them
 };
 
-/// Returns the task's name for people: F(2,0) for a job, else its kind and its stage.
+/// Returns the task's name for people: F(2,0) for F of stage 2, micro-batch 0; else kind and stage or set.
 std::string name_of(const Task& task, const plan::Schedule& schedule);
 
-/// A set of parameters: the own ones of a stage, or one that several stages share.
+/// A set of parameters: the parameters of one stage, or parameters that several stages share.
 struct SetParameters {
-  std::vector<int> stages;  ///< that use it
-  std::size_t size = 0;     ///< how many numbers it has
-  std::size_t first = 0;    ///< the number of its first one among all parameters of the network
-  std::vector<std::size_t> sizes;
+  std::vector<int> stages;         ///< the stages that use it
+  std::size_t size = 0;            ///< numbers of all its parameters together
+  std::size_t first = 0;           ///< index of its first parameter among all parameters of the network
+  std::vector<std::size_t> sizes;  ///< numbers of each parameter
   std::vector<model::DecayRange> ranges;
 
   /// The stage to name in messages.
@@ -129,12 +129,12 @@ struct SetParameters {
 /// of each worker: StarPU derives implicit dependencies from it. Accumulators are zeroed first. Jobs follow
 /// in topological order. Then accumulators are closed, gradients are reduced and the holders' optimizers run.
 ///
-/// When the gradient of a stage is complete, one of its holders computes the sum of squares of each parameter
-/// for its verdict (`norm`). All holders have the same gradient, bit by bit; stages take turns among them.
-/// The verdicts are joined up a binary tree of workers, so the first worker with a verdict knows the norm
-/// after the step. When updates wait for a verdict, since the gradient is clipped or the update may be
-/// skipped, the complete verdict goes down the same tree to all holders. In a graph that can skip updates,
-/// verdicts also know if the values of all passes were finite.
+/// When the gradient of a set is complete, one of its holders computes the sum of squares of each parameter
+/// for its verdict (`norm`). All holders have the same gradient, bit by bit; different sets choose different
+/// holders, in turn. The verdicts are joined up a binary tree of workers, so the first worker with a verdict
+/// knows the norm after the step. If the gradient is clipped or the update may be skipped, updates wait: the
+/// complete verdict goes down the same tree to all holders. In a graph that can skip updates, verdicts also
+/// know if the values of all passes were finite.
 ///
 /// A set of parameters that several stages share has its weights on the holders of the first of these stages.
 /// Each worker that computes W or BW of such a stage has an accumulator, which all of these stages use.
@@ -143,8 +143,8 @@ struct SetParameters {
 ///
 /// The graph of a schedule of forward passes alone (`plan::forward_passes`) is an evaluation: it reads the
 /// weights, writes losses, and has no other tasks than jobs. A source's F also reads the loss of the
-/// micro-batch `in_flight` micro-batches before. It does not use the loss, but waits for it: so a worker that
-/// is faster than the others does not fill the memory with activations.
+/// micro-batch 2 max(micro-batches of the training schedule, workers) before. It does not use the loss, but
+/// waits for it: so a worker that is faster than the others does not fill the memory with activations.
 class TaskGraph {
  public:
   /// The schedule's and network's stage graphs must be equal; throws std::logic_error otherwise.
@@ -156,7 +156,7 @@ class TaskGraph {
   TaskGraph(const TaskGraph&) = delete;
   TaskGraph& operator=(const TaskGraph&) = delete;
   ~TaskGraph() = default;
-  /// The evaluation of `schedule`, on the micro-batches of `forward`, its forward passes.
+  /// Returns an evaluation. `schedule`: of the training; `forward`: its plan::forward_passes.
   static TaskGraph evaluation(const plan::Schedule& schedule, const plan::Schedule& forward,
                               const model::Network& network);
 
@@ -183,7 +183,7 @@ class TaskGraph {
   StepRules rules_;
   std::vector<SetParameters> parameters_;
   std::vector<Datum> data_;
-  // Of the tasks' accesses. A vector would be copied as it grows.
+  // Owns the accesses of tasks, to which they have spans; a vector that grows would move them.
   std::unique_ptr<std::pmr::monotonic_buffer_resource> memory_ =
       std::make_unique<std::pmr::monotonic_buffer_resource>();
   std::vector<Task> tasks_;

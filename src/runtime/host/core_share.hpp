@@ -14,7 +14,7 @@
 
 namespace starpipe::runtime {
 
-/// True if the user binds StarPU's workers, by STARPU_WORKERS_CPUID or a variable like it.
+/// True if the user decides the cores of StarPU's workers: by STARPU_WORKERS_NOBIND, _CPUID or _COREID.
 bool user_binds_workers();
 
 /// Returns the variable by which the user binds MPI's thread, STARPU_MPI_THREAD_CPUID or
@@ -22,14 +22,14 @@ bool user_binds_workers();
 std::optional<std::string_view> user_binds_mpi_thread();
 
 /// Collective. Returns this rank's share of the cores of its host (Topology::share), even if the cores cannot
-/// carry the workers. Workers have no cores of their own when the user binds them by StarPU's variables.
+/// carry the workers. The share names no cores of workers (`worker_pus`) if `user_binds_workers()`.
 CoreShare divide_host(const Mpi& mpi, const WorkerMap& map);
 
-/// Collective, before StarPU starts. Does the same. Throws InputError on every rank if the cores of some host
-/// cannot carry their logical workers. Rank 0 prints the `core_advice` of the lowest rank that has one.
+/// Collective, before StarPU starts. Returns the same share. Throws InputError on every rank if the cores or
+/// StarPU's limits of some rank cannot carry its workers. Rank 0 says the `core_advice` of the lowest rank.
 CoreShare share_cores(const Mpi& mpi, const WorkerMap& map, const RuntimeConfig& config);
 
-// Advice if the cores of a run slow its workers.
+// Advice to the user if workers are slower than they need be, because of their cores.
 
 /// A rank and its cores, for `core_advice`.
 struct CoreUse {
@@ -39,15 +39,14 @@ struct CoreUse {
   std::string launched;    ///< the PUs that the launcher gave the rank
   int rank = 0;
   int ranks = 1;      ///< all of the run
-  int computing = 0;  ///< workers on cores of the rank and its neighbours, those on GPUs left out
+  int computing = 0;  ///< workers of the rank and its neighbours, without workers on GPUs
 };
 
-/// Returns one line of advice for the user, or "" if there is none. It is about the first of these that is
-/// true:
+/// Returns one line of advice for the user, on the first problem of this list that the rank has, or "":
 /// - Fewer cores than workers. The line says if the launcher's binding is the reason.
-/// - The user binds MPI's thread to the core of a worker.
-/// - The rank has no core without a worker, so MPI's thread shares one.
-/// Users who bind the workers themselves get no advice: the places of these workers are not known here.
+/// - Of several ranks: the user binds MPI's thread to the core of a worker.
+/// - Of several ranks: no core is without a worker, so MPI's thread shares one.
+/// Returns "" if the user binds the workers: their places are not known here.
 std::string core_advice(const CoreUse& use);
 
 /// The cores to which this process binds workers, claimed against other runs of starpipe on the host. A claim
@@ -61,8 +60,8 @@ class CoreClaims {
   CoreClaims(CoreClaims&& other) noexcept : sockets_(std::move(other.sockets_)) { other.sockets_.clear(); }
   CoreClaims& operator=(CoreClaims&&) = delete;
 
-  /// Claims the PU with this number of the system, on behalf of its core. Another PU of the same core is
-  /// another claim. Returns false when the PU is claimed already, by any process. Throws std::system_error
+  /// Claims the PU with this number of the operating system; callers claim one PU for each core. Returns
+  /// false when the PU is claimed already, by any process, this one included. Throws std::system_error
   /// when the system refuses a socket.
   bool claim(unsigned pu);
   /// Ends all claims of this object.

@@ -28,21 +28,21 @@
 namespace starpipe::runtime {
 namespace {
 
-// Sent to the child when its parent dies, and to the parent when the launcher's process on this host does.
-// Not one of the signals that people and batch systems send.
+// The kernel sends this signal to the child when the parent dies, and to the parent when the launcher's
+// process on this host dies. People and batch systems do not send it.
 int parent_died() { return SIGRTMAX - 1; }
 
-// The time that the child has to end after a signal.
+// The child is killed if it has not ended this long after a signal that ends it.
 constexpr timespec max_for_child{.tv_sec = 2, .tv_nsec = 0};
 
 // Made beforehand: a signal handler may not format, nor read the environment.
 std::array<char, 96> orphan_line{};
-bool hydra = false;   // hydra has started the parent
+bool hydra = false;   // true if hydra started the parent
 pid_t launched = 0;   // the parent, which the launcher started
 pid_t launcher = 0;   // the process that started the parent
 int pmi_socket = -1;  // connection to the launcher; -1 when it does not use PMI-1
 
-// A signal handler may call it.
+// Returns the PMI-1 message that ends the job. A signal handler may call it.
 std::array<char, 32> abort_request(int status) {
   std::array<char, 32> text{"cmd=abort exitcode="};
   char* const digits = text.data() + std::strlen(text.data());
@@ -50,9 +50,9 @@ std::array<char, 32> abort_request(int status) {
   return text;  // the rest is zeros
 }
 
-// Asks the launcher to end the job with an exit status, with the same PMI-1 message as MPI_Abort. Without the
-// request srun would wait for the other ranks, and these wait for the lost one. hydra would kill the others,
-// and give their exit status in place of ours.
+// Sends the launcher a PMI-1 request to end the job, as MPI_Abort does, after a pause. Without the request
+// srun would wait for the other ranks, which wait for the lost one; hydra would kill the others and return
+// their exit status in place of ours.
 void abort_job(const char* request) {
   if (pmi_socket < 0) return;
   sleep_through_signals(std::chrono::milliseconds(abort_pause_ms));
@@ -81,7 +81,7 @@ std::string name_of_process(pid_t process) {
   std::ifstream file(fmt::format("/proc/{}/comm", process));
   std::string name;
   std::getline(file, name);
-  return name;  // the first 15 characters of it
+  return name;  // at most its first 15 characters
 }
 
 std::string who() {
@@ -107,13 +107,13 @@ struct ChildEnd {
   bool launcher_died = false;
 };
 
-// Waits for one of `awaited`, for at most `max`, or indefinitely if that is nullptr. Returns the signal, or
-// -1 with errno.
+// Waits for a signal of `awaited`, at most `max` (nullptr: indefinitely), and notes in `end` who sent it.
+// Returns the signal, or -1 with errno.
 int take_signal(ChildEnd& end, const sigset_t& awaited, const timespec* max) {
   siginfo_t info{};
   const int signal = sigtimedwait(&awaited, &info, max);
   if (signal <= 0 || signal == SIGCHLD) return signal;
-  if (signal == parent_died()) {  // or a thread of the launcher has ended
+  if (signal == parent_died()) {  // also comes when only a thread of the launcher has ended
     end.launcher_died = getppid() != launcher;
     return signal;
   }
@@ -122,9 +122,9 @@ int take_signal(ChildEnd& end, const sigset_t& awaited, const timespec* max) {
   return signal;
 }
 
-// Needs `awaited`, the ending signals and SIGCHLD, blocked. Passes a signal to the parent on to the child,
-// which removes its temporary files and ends, or obeys the request. If the launcher has died, it cannot end
-// the ranks, so the child gets SIGTERM.
+// `awaited`: signals that must be blocked. Forwards the signals that the parent receives to the child, which
+// removes its temporary files and ends, or obeys a request. Sends the child SIGTERM if the launcher dies,
+// which then cannot end the ranks; and SIGKILL if it does not end within `max_for_child`.
 ChildEnd wait_for_child(pid_t child, const sigset_t& awaited) {
   ChildEnd end;
   for (;;) {
@@ -142,8 +142,7 @@ ChildEnd wait_for_child(pid_t child, const sigset_t& awaited) {
   }
 }
 
-// The signal that ended the run: one that the parent or the child received, or the one that killed the child.
-// 0: no signal.
+// Returns the signal that ended the run, whether the parent or the child received it; 0 if none did.
 int signal_of(const ChildEnd& end) {
   if (end.asked != 0) return end.asked;
   if (WIFSIGNALED(end.status)) return WTERMSIG(end.status);
@@ -157,7 +156,7 @@ bool prints_signal(ChildEnd& end, const sigset_t& awaited) {
   if (launcher_rank().value_or(0) == 0) return true;
   sleep_through_signals(std::chrono::milliseconds(signal_line_pause_ms()));
   constexpr timespec now{};
-  while (take_signal(end, awaited, &now) > 0) {  // received by the parent after the child had ended
+  while (take_signal(end, awaited, &now) > 0) {  // signals that came after the child had ended
   }
   return !end.asked_by_launcher;
 }
@@ -217,7 +216,7 @@ std::optional<int> watch_over_rank() {
   sigaddset(&awaited, parent_died());
   sigset_t before;
   sigprocmask(SIG_BLOCK, &awaited, &before);
-  // Whoever started this process may have blocked them, and the program holds ending signals until now.
+  // The child gets these unblocked: the program blocks ending signals until now, or its parent blocked them.
   for (const int signal : ending_signals) sigdelset(&before, signal);
   sigdelset(&before, parent_died());
   share_signal_requests();
@@ -233,7 +232,7 @@ std::optional<int> watch_over_rank() {
   // Any other parent, such as a shell, may end before a run that continues in the background.
   if (hydra || parent == "slurmstepd") {
     prctl(PR_SET_PDEATHSIG, parent_died());
-    if (getppid() != launcher) raise(parent_died());  // it has died before
+    if (getppid() != launcher) raise(parent_died());  // the launcher died before prctl
   }
   ChildEnd end = wait_for_child(child, awaited);
   if (end.launcher_died) {
