@@ -38,16 +38,16 @@ enum class Join : std::uint8_t {
   add,      ///< their sum, from the first to the last
 };
 
-/// A shared set of parameters that a stage uses, with the names in the first layer of this stage that uses
-/// it.
+/// A shared set of parameters that a stage uses. Its parameters have the names that the first such layer of
+/// this stage gives them.
 struct SharedParameters {
   std::string name;
   std::vector<Parameter> parameters;
-  std::size_t size = 0;  ///< numbers of all of them together
+  std::size_t size = 0;  ///< number of values of all parameters together
 };
 
-/// Views of the parameters of a stage, or of their gradients: its own, and each shared set in the order of
-/// Stage::shared(). A single view converts to this, for a stage that shares none.
+/// Views of the parameters of a stage, or of their gradients: `own`, and one view for each shared set, in the
+/// order of Stage::shared(). For a stage that shares no set, a single view converts to this.
 template <class View>
 struct ParameterViews {
   ParameterViews() = default;
@@ -95,24 +95,24 @@ class Stage {
   [[nodiscard]] std::size_t target_columns() const { return target_columns_; }
 
   [[nodiscard]] Precision precision() const { return precision_; }
-  /// Of the output activation and its gradient: fp32 where the last layer writes floats.
+  /// Returns the precision of the output activation and its gradient: fp32 if the last layer writes floats.
   [[nodiscard]] Precision output_precision() const { return output_precision_; }
   /// True if the input is token ids, which are floats. All other inputs are in the stage's precision.
   [[nodiscard]] bool reads_ids() const { return reads_ids_; }
   /// True if the optimizer keeps an fp32 master of the parameters, besides the weights that passes read.
   [[nodiscard]] bool has_master() const { return precision_ == Precision::bf16 && parameter_size_ > 0; }
 
-  /// Numbers of the stage's own parameters together. Their gradient has as many floats.
+  /// The number of values of all the stage's own parameters. Their gradient has as many floats.
   [[nodiscard]] std::size_t parameter_size() const { return parameter_size_; }
 
   // Sizes in words of 4 bytes.
   /// The `parameters` that passes read.
   [[nodiscard]] std::size_t weights_size() const { return words(precision_, parameter_size_); }
-  /// An input, and its gradient. `input`: its index in input_columns().
+  /// The size of an input, and of its gradient. `input`: index in input_columns().
   [[nodiscard]] std::size_t input_size(std::size_t input) const {
     return matrix_size(reads_ids_ ? Precision::fp32 : precision_, input_columns_[input]);
   }
-  /// The output activation, and its gradient; 0 for a sink.
+  /// The size of the output activation, and of its gradient; 0 for a sink.
   [[nodiscard]] std::size_t output_size() const { return matrix_size(output_precision_, output_columns()); }
   [[nodiscard]] std::size_t stash_size() const { return stash_size_; }
   /// The gradients that B keeps for W where the backward pass is split.
@@ -121,7 +121,7 @@ class Stage {
   [[nodiscard]] std::size_t scratch_size(bool on_gpu = false) const {
     return 2 * buffer_size_ + residual_size_ + layer_scratch_[on_gpu ? 1 : 0];
   }
-  /// Scratch of an F that keeps no stash: it also holds the stash of one layer at a time.
+  /// Scratch of an F that keeps no stash: with room for the stash of one layer at a time.
   [[nodiscard]] std::size_t scratch_size_without_stash(bool on_gpu = false) const {
     return scratch_size(on_gpu) + largest_stash_;
   }
@@ -173,10 +173,10 @@ class Stage {
     std::size_t parameters = 0, parameter_size = 0;  ///< in the stage's own parameters, or in the set
     std::size_t set = none;                          ///< the set that the layer shares, in shared()
     std::size_t stash = 0, stash_size = 0;           ///< in the stage's stash
-    std::size_t gradient = 0;  ///< of the output's gradient in the gradient stash; for layers with parameters
+    std::size_t gradient = 0;  ///< place of the output's gradient in the gradient stash, if W needs it
     std::size_t columns = 0;   ///< number of columns of the op's output
     std::size_t partner = 0;   ///< index of the op at the other end of the residual connection
-    std::size_t residual = 0;  ///< of the residual connection's part of Scratch::residuals
+    std::size_t residual = 0;  ///< place of the residual connection's part in Scratch::residuals
   };
 
   /// Activation i lies between two ops, 0 <= i <= number of ops: ops_[i - 1] writes it and ops_[i] reads it;
@@ -189,7 +189,7 @@ class Stage {
     std::size_t size = 0;         ///< words
     std::size_t stash = none;     ///< in the stash, when the layer that reads it keeps its input
     std::size_t residual = none;  ///< in Scratch::residuals, when a residual connection begins here
-    std::size_t gradient = none;  ///< of its gradient in the gradient stash, when W of its writer needs it
+    std::size_t gradient = none;  ///< its gradient in the gradient stash, when W of its writer needs it
     /// Offset of the gradient in Scratch::residuals, if a residual connection ends here.
     std::size_t gradient_residual = none;
   };
@@ -225,15 +225,15 @@ class Stage {
     Memory residuals;               ///< of the open residual connections
     Memory layer_stash;             ///< for the stash of one layer at a time, where F keeps no stash
     Memory layer;                   ///< the scratch of layers
-    /// The buffer other than `than`'s.
+    /// Returns the buffer in which `than` is not.
     [[nodiscard]] Memory other(ConstMemory than) const {
       return buffers[than.data() == buffers[0].data() ? 1 : 0];
     }
   };
   [[nodiscard]] Scratch divide(Memory scratch, bool with_layer_stash) const;
 
-  /// B. Does W too, unless `parameter_gradient` is empty. Keeps gradients for W, unless `gradient_stash` is
-  /// empty.
+  /// Runs B. Also runs W, unless `parameter_gradient` is empty, and keeps gradients for W, unless
+  /// `gradient_stash` is empty.
   void run_backward(ConstParameters parameters, ConstMemory stash,
                     std::span<const ConstMemory> output_gradients, float loss_scale,
                     std::span<const Memory> input_gradients, Memory gradient_stash,
