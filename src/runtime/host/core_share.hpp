@@ -26,8 +26,8 @@ std::optional<std::string_view> user_binds_mpi_thread();
 CoreShare divide_host(const Mpi& mpi, const WorkerMap& map);
 
 /// Collective, before StarPU starts. Returns the same share. Throws InputError on every rank if the cores or
-/// StarPU's limits of some rank cannot carry its workers. Rank 0 says the first rank's advice
-/// (`core_advice`).
+/// StarPU's limits of some rank cannot carry its workers. Rank 0 says the `core_advice` of
+/// the lowest rank that has one.
 CoreShare share_cores(const Mpi& mpi, const WorkerMap& map, const RuntimeConfig& config);
 
 // Advice to the user if workers are slower than they need be, because of their cores.
