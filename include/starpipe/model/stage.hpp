@@ -95,7 +95,7 @@ class Stage {
   [[nodiscard]] std::size_t target_columns() const { return target_columns_; }
 
   [[nodiscard]] Precision precision() const { return precision_; }
-  /// Of the output activation and its gradient: fp32 where the last layer writes floats.
+  /// Returns the precision of the output activation and its gradient: fp32 if the last layer writes floats.
   [[nodiscard]] Precision output_precision() const { return output_precision_; }
   /// True if the input is token ids, which are floats. All other inputs are in the stage's precision.
   [[nodiscard]] bool reads_ids() const { return reads_ids_; }

@@ -76,7 +76,7 @@ Predictions predict(const ComparedSchedule& compared) {
   return predictions;
 }
 
-/// Whether the durations of the prediction are configured, and the same under all policies.
+/// True if the prediction's durations are configured. They are then the same under all policies.
 bool emulated(const std::vector<ComparedSchedule>& schedules) {
   return schedules.front().run->experiment.emulated.has_value();
 }
@@ -210,7 +210,7 @@ constexpr std::array<std::string_view, compare_columns.size()> compare_headings 
     "schedule", "policy",  "predicted",   "makespan", "difference",     "min .. max",
     "bubble",   "stashes", "stash bytes", "moved",    "policy that ran"};
 
-/// A row with a cell for each of `compare_columns`. `predicted`: nothing for a prediction itself.
+/// A row with a cell for each of `compare_columns`. `predicted`: nullopt in the row of a prediction.
 TableRow row_of(const std::string& schedule, const std::string& policy, std::optional<double> predicted,
                 double makespan, const std::string& spread, const plan::Timeline& timeline,
                 const std::string& ran) {

@@ -64,7 +64,7 @@ constexpr int simulated_steps = 2;
 constexpr int max_nodes = 4096;
 constexpr int max_ranks_per_node = 8;
 
-/// The engine on SimGrid, which lies beside this program or is installed with it.
+/// The engine on SimGrid, which lies next to this program or is installed with it.
 fs::path find_engine() {
   const fs::path folder = fs::read_symlink("/proc/self/exe").parent_path();
   const fs::path name = "starpipe-simulated.so";
@@ -175,8 +175,8 @@ void check_simulated(const ConfigOptions& options, const runtime::Config& config
     throw InputError("runtime.mapping: auto: the workers of simulated GPUs are in their order");
 }
 
-/// The configuration with the durations of its jobs in `runtime.emulate`: those of --durations, else those
-/// that were measured for its partition, else its own.
+/// The configuration with the durations of its jobs in `runtime.emulate`: the durations of --durations, else
+/// the measured ones of its partition, else its own.
 runtime::Config with_durations(const SimOptions& options, const runtime::Cluster& cluster) {
   runtime::Config config = options.config.load();
   check_simulated(options.config, config);

@@ -116,7 +116,7 @@ void Checkpointing::begin_writing(const MetricsFile* metrics) {
     record_.metrics_hash = metrics->hash();
     metrics_file_ = metrics->path();
   }
-  const bool alone = run_.mpi.ranks() == 1;  // nobody else's part is missing
+  const bool alone = run_.mpi.ranks() == 1;  // no other rank's part is missing
   phase_ = alone ? Phase::commit : Phase::parts;
   thread_ = begin_work([this, alone] {
     Outcome own = write_own_part();
@@ -172,7 +172,7 @@ Checkpointing::Outcome Checkpointing::commit(const std::vector<std::string>& par
 
 void Checkpointing::end_phase() {
   const Outcome mine = thread_.valid() ? thread_.get() : Outcome{};
-  run_.mpi.barrier();  // the collective calls that follow then wait for nobody
+  run_.mpi.barrier();  // the collective calls that follow then wait for no rank
   if (phase_ == Phase::parts) {
     const std::string problem = run_.mpi.first_problem(mine.problem);
     if (problem.empty()) {

@@ -19,9 +19,9 @@
 namespace starpipe::runtime {
 namespace {
 
-// What of a configuration decides how the weights change, and what is evaluated: the keys of `training`, the
-// precision, and the data of evaluations. The number of steps is left out, since another line tells it, and
-// so is that of micro-batches, which cannot differ.
+// Returns the settings that affect the trained weights and the evaluations: the keys of `training`, the
+// precision, and the data of evaluations. Leaves out the number of steps, since another line tells it, and
+// the number of micro-batches, which cannot differ.
 nlohmann::json settings_of_training(const nlohmann::json& config) {
   nlohmann::json settings;
   settings["training"] = config.at("training");
@@ -86,7 +86,8 @@ std::vector<std::string> changed_settings(const nlohmann::json& before, const nl
   return lines;
 }
 
-// Whether the file of this name has other content. Another name is told as a changed setting.
+// True if the validation file has the same name but other content. (A changed name is reported as a changed
+// setting.)
 bool has_other_validation(const RunRecord& record, const AgreedRun& run) {
   const nlohmann::ordered_json::json_pointer name("/data/validation");
   const nlohmann::ordered_json config = config_json(run.config);

@@ -235,7 +235,7 @@ class Trainer {
   void save_weights(const std::filesystem::path& file);
   /// The weights by set of parameters (model::Network::sets) on rank 0; empty on the others.
   std::vector<std::vector<float>> weights();
-  /// The report of the steps so far as JSON, predicted beside measured, on rank 0; "" on the others. Throws
+  /// The report of the steps so far as JSON, predicted next to measured, on rank 0; "" on the others. Throws
   /// std::logic_error before the first step.
   std::string report();
 
@@ -276,8 +276,8 @@ struct Prediction {
 };
 
 /// Predicts a step of the run by simulation, without MPI and StarPU. `durations`: of F, B and W by stage, or
-/// one for all stages; empty: those of `runtime.emulate`, else by FLOPs. Not collective. Throws InputError as
-/// the Trainer does for a network or schedule that cannot work.
+/// one for all stages; empty: the durations of `runtime.emulate`, else by FLOPs. Not collective. Throws
+/// InputError as the Trainer does for a network or schedule that cannot work.
 Prediction predict(const Config& config, const TrainerParts& parts = {},
                    const std::vector<plan::Durations>& durations = {});
 
