@@ -7,9 +7,9 @@
     experiments/clusters/generate.py --all
 
 A file says how a node is made and how nodes are connected; `sim --nodes N` says how many there are. --pod puts so many nodes
-behind a switch, which shares one port to the network; by --oversubscribed this port is narrower than those of its nodes
+behind a switch, which shares one port to the network; by --oversubscribed this port is narrower than its nodes' ports
 together. --scale divides all bandwidths by a number, for a model whose data are so much smaller than those that are meant: all
-times stay, and a simulation takes less memory. --all writes the four files that are beside this script. Bandwidths are those of one direction, by the vendors'
+times stay, and a simulation takes less memory. --all writes the four files next to this script. Bandwidths are for one direction, by the vendors'
 data sheets: NVLink of an A100 300 GB/s, PCIe 4.0 x16 25 GB/s, InfiniBand NDR 400 Gbit/s, Ethernet 100 Gbit/s.
 """
 

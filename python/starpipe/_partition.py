@@ -49,7 +49,7 @@ class Unit:
 
     @property
     def sizes(self) -> StageSizes:
-        """The sizes as those of a stage."""
+        """The sizes as a stage's sizes."""
         gradient = self.activation if self.gradient is None else self.gradient
         return StageSizes(self.activation, gradient, self.stash, self.gradient_stash, self.weights, self.master)
 
@@ -118,7 +118,7 @@ class Partition:
     lower_bound: float
     """No partition that was allowed has a smaller bottleneck."""
     optimal: bool
-    """Whether the bottleneck is the lower bound."""
+    """True if the bottleneck is the lower bound."""
     costs: Costs
     """Of the stages, with the links."""
 

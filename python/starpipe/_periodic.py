@@ -52,7 +52,7 @@ class PeriodicResult:
     lower_bound: float
     """No schedule with this placement and memory takes less time a micro-batch."""
     optimal: bool
-    """Whether no pattern of up to `repeat` micro-batches is shorter."""
+    """True if no pattern of up to `repeat` micro-batches is shorter."""
     concurrent_activations: tuple[int, ...]
     """The largest number of stashes of each stage that are live at once."""
     memory: tuple[float, ...]

@@ -51,7 +51,7 @@ class SearchResult:
     complete: bool
     """False when the budget or an interruption ended the search: another run may then find another schedule."""
     interrupted: bool
-    """Whether a KeyboardInterrupt ended the search."""
+    """True if a KeyboardInterrupt ended the search."""
     unused: dict[str, str] = field(repr=False)
     """Named schedules that the search could not start from, and why."""
     _more: str = field(repr=False, compare=False)

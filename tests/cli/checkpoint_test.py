@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`checkpoint:` and `train --resume`: a run that stops and goes on is the run that never stopped.
+"""`checkpoint:` and `train --resume`: a run that stops and is resumed equals a run that never stopped.
 
 Usage: checkpoint_test.py BINARY LAUNCHER..., the launcher being what starts two ranks.
 """
@@ -79,7 +79,7 @@ class CheckpointTest(CommandTest):
         return self.report("once.json")["losses"]
 
     def stop_and_go_on(self, config, before=(), after=(), launchers=((), ())):
-        """Stops after two steps; returns the report of the part that goes on."""
+        """Stops after two steps; returns the report of the resumed part."""
         shutil.rmtree(self.path("ck"), ignore_errors=True)
         pathlib.Path(self.path("m.jsonl")).unlink(missing_ok=True)
         self.train(config, *settings("training.steps=2", *before), "--metrics", "m.jsonl", launcher=launchers[0])
@@ -207,7 +207,7 @@ class Resume(CheckpointTest):
         self.assertEqual(self.messages(result)[1:], [])
 
     def test_start_weights_are_those_of_step_1(self):
-        """A run that goes on needs neither the file nor the key."""
+        """A resumed run needs neither the file nor the key."""
         self.train("gpt.yaml", *settings("checkpoint.folder=other", "training.steps=1"), "--save-weights", "start.safetensors")
         start = ("model.init=start.safetensors",)
         losses = self.run_once("gpt.yaml", *start)
@@ -265,7 +265,7 @@ class Refused(CheckpointTest):
         self.write(manifest, f'{changed},\n "crc32": "{zlib.crc32(changed.encode()):08x}"\n}}\n')
 
     def test_a_manifest_without_what_a_run_needs(self):
-        """Checksums do not tell what another program has written. Nothing goes on from a number that it must guess."""
+        """Checksums do not tell what another program has written. A run never continues from a number that it must guess."""
         self.train("mlp.yaml", *settings("training.steps=2"), "--metrics", "m.jsonl")
         good = self.read("ck/step-00000002/manifest.json")
         for key, value in (("updates", "-1"), ("updates", "3"), ("updates", "1.5"), ("updates", "true"), ("updates", '"2"'),
@@ -421,7 +421,7 @@ class Faults(CheckpointTest):
         self.refused(["train", "mlp.yaml"], "ck has checkpoints")
 
     def test_infinite_weights_are_no_checkpoint(self):
-        """They would push out the good ones, and no later run could go on."""
+        """They would push out the good ones, and no later run could be resumed."""
         self.train("mlp.yaml", *settings("training.steps=3", "checkpoint.every=1", "checkpoint.keep=1"))
         for how in ("stop", "skip"):
             result = self.train("mlp.yaml", "--resume", *settings(
@@ -467,7 +467,7 @@ class Faults(CheckpointTest):
         job.wait()
 
     def test_a_checkpoint_that_cannot_be_written(self):
-        """Training goes on; the status says so when the last one is missing. `ulimit -f` stands for a full disk."""
+        """Training continues; the status tells when the last checkpoint is missing. `ulimit -f` stands for a full disk."""
         self.write("large.yaml", MLP.replace("hidden: 16", "hidden: 1024"))
         limit = 9 << 20  # less than a checkpoint of 12 MiB, enough for MPI
         result = subprocess.run([self.binary, "train", "large.yaml", "--report", "r.json"], cwd=self.folder, timeout=100,
@@ -484,7 +484,7 @@ class Faults(CheckpointTest):
         self.assertEqual((len(report["losses"]), report["checkpoints"]["failed"]), (4, 2))
 
     def test_a_signal_asks_for_a_checkpoint(self):
-        """SIGUSR1, or the configured one, to any process of any rank or to the launcher; training goes on."""
+        """SIGUSR1, or the configured one, to any process of any rank or to the launcher; training continues."""
         for launcher, word, of_rank in (((), "USR1", False), (LAUNCHER, "USR1", False), (LAUNCHER, "USR2", True)):
             with self.subTest(ranks=2 if launcher else 1, signal=word):
                 shutil.rmtree(self.path("ck"), ignore_errors=True)
@@ -500,7 +500,7 @@ class Faults(CheckpointTest):
                 self.assertLessEqual(len(self.checkpoints()), 3)
 
     def test_no_memory_for_the_copy(self):
-        """The checkpoint is lost, with a line, and training goes on. A limit on a rank's addresses stands for a full memory."""
+        """The checkpoint is lost, with a line, and training continues. A limit on a rank's addresses stands for a full memory."""
         self.write("large.yaml", MLP.replace("hidden: 16", "hidden: 2048"))  # a copy of 50 MB
         for launcher in (), LAUNCHER:
             # One worker a rank: OpenBLAS takes memory when a rank's workers are first in it together, and never returns without.
@@ -538,7 +538,7 @@ class Faults(CheckpointTest):
                     found.append(int(entry.name))
             except OSError:
                 pass
-        self.assertEqual(len(found), 4, f"two a rank, beside process {job.pid}")
+        self.assertEqual(len(found), 4, f"two per rank, besides process {job.pid}")
         return found
 
     def end_by_sigterm(self, job):
@@ -552,7 +552,7 @@ class Faults(CheckpointTest):
         return step
 
     def test_sigterm_ends_the_run_with_a_checkpoint(self):
-        """And the run that goes on has the same bits; the report tells that the run is not complete."""
+        """And the resumed run has the same bits; the report tells that the run is not complete."""
         for launcher in ((), LAUNCHER):
             with self.subTest(ranks=2 if launcher else 1):
                 for name in ("ck", "once"):
@@ -591,7 +591,7 @@ class Faults(CheckpointTest):
         self.assertNotIn("was ended by signal", self.read("log"))
 
     def test_sigterm_reaches_the_ranks_at_different_times(self):
-        """As on a cluster: when the SIGTERM of one rank has stopped the run, those of the others are still on their way."""
+        """As on a cluster: when one rank's SIGTERM has stopped the run, the other ranks' signals are still on their way."""
         for first in range(2):
             with self.subTest(first=first):
                 shutil.rmtree(self.path("ck"), ignore_errors=True)

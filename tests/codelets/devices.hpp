@@ -124,7 +124,7 @@ inline Floats decoded(Precision precision, const Floats& array, std::size_t elem
   return values;
 }
 
-/// Words in a device's memory, between guards that nobody may overwrite. They begin `shift` words after a
+/// Words in a device's memory, between guards that no kernel may overwrite. They begin `shift` words after a
 /// multiple of 64 bytes.
 class DeviceFloats {
  public:

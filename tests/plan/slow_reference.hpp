@@ -230,7 +230,8 @@ inline SlowRun slow_simulate(const Schedule& schedule, const Costs& costs) {
   return run;
 }
 
-/// What the workers receive in a step: every job's inputs that come from elsewhere, each once a worker.
+/// Returns what the workers receive in a step: every job's inputs that come from elsewhere, each once per
+/// worker.
 /// Without the reduction of weight gradients, which `reduction_plan` describes.
 inline std::vector<Transfers> slow_transfers(const Schedule& schedule, const Costs& costs) {
   std::vector<Transfers> result(index(schedule.workers()));

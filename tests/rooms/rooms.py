@@ -3,8 +3,8 @@
 
 A room is a folder of sources, named by its path below src/, include/starpipe/ or the project's root: the headers of
 include/starpipe/plan/simulate and the sources of src/plan/simulate are one room, plan/simulate. Each row of the
-table names a room and what it may include: other rooms, a whole library (`plan` is all rooms of plan), and those of
-the libraries in EXTERNAL.
+table names a room and what it may include: other rooms, a whole library (`plan` is all rooms of plan), and the
+libraries in EXTERNAL.
 """
 
 import collections

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Runs a command beside a real Slurm of its own: munged, slurmctld and a slurmd for each virtual node, on loopback.
+"""Runs a command next to a real Slurm of its own: munged, slurmctld and a slurmd for each virtual node, on loopback.
 
 usage: cluster.py [--nodes N] [--cpus C | --own-cores] [--gpus G] COMMAND...
 

@@ -98,7 +98,7 @@ def draw(runs, file):
 
 
 def table(runs):
-    """Simulated milliseconds, and how far they are from `simulate`, by schedule; in italics those of `simulate` alone."""
+    """Simulated milliseconds, and how far they are from `simulate`, by schedule; in italics the milliseconds of `simulate` alone."""
     keys = ("gpus", "microbatches", "model", "cluster", "sharing")
     for place in sorted({tuple(run[key] for key in keys) for run in runs}):
         here = {run["schedule"]: run for run in runs if tuple(run[key] for key in keys) == place}
@@ -131,7 +131,7 @@ def json_of(*command):
 
 def predict(starpipe, model, gpus, bandwidth):
     """By number of micro-batches: the predicted makespan of each schedule on nodes of 8 GPUs, with contention. On one node there is
-    no network, and `bandwidth` is that of the PCIe switches."""
+    no network, and `bandwidth` is the bandwidth of the PCIe switches."""
     here = pathlib.Path(__file__).parent
     times = {microbatches: {} for microbatches in SIZES[gpus]}
     f, b, w = DURATIONS[model]

@@ -54,7 +54,7 @@ TEST(Conformance, AnEntryThatDoesNotKeepItsContract) {
     make_schedule("odd-refusal", request);
     FAIL();
   } catch (const BrokenSchedule&) {
-    FAIL() << "a refusal is no breach";
+    FAIL() << "a refusal is not a breach";
   } catch (const InputError& error) {
     EXPECT_STREQ(error.what(), "no");
   }

@@ -37,7 +37,7 @@ void overwrite(const fs::path& file, std::string_view bytes) {
       .write(bytes.data(), static_cast<long>(bytes.size()));
 }
 
-/// A folder with the checkpoints of steps 1 and 2. Damage to that of step 2 must be found.
+/// A folder with the checkpoints of steps 1 and 2. Damage to the checkpoint of step 2 must be found.
 class CheckpointDamage : public ::testing::Test {
  protected:
   CheckpointDamage() {
@@ -278,7 +278,7 @@ int in_child(Work work) {
   return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
 }
 
-/// Whether the call throws std::runtime_error whose one line has `part`.
+/// True if the call throws std::runtime_error whose one line has `part`.
 template <class Call>
 bool fails_with(Call call, const std::string& part) {
   try {
@@ -437,8 +437,8 @@ TEST(CheckpointFaults, KilledAtRandom) {
 }
 
 /// Runs `work` in a process of its own until its `count`-th entry to or exit from a system call, and kills it
-/// there. Returns its exit status when it ends earlier, -1 when it was killed, and nothing when the system
-/// does not allow to stop processes.
+/// there. Returns its exit status when it ends earlier, -1 if it was killed, and nullopt if the system
+/// does not allow stopping processes.
 template <class Work>
 std::optional<int> killed_at_call(int count, Work work) {
   const pid_t child = fork();

@@ -99,8 +99,8 @@ void expect_mean(const EvaluationResult& result, int microbatches) {
   EXPECT_EQ(result.loss, sum / microbatches);
 }
 
-// A number of micro-batches that is no multiple of the schedule's. The training has the same bits with and
-// without evaluations, and evaluations have the same bits under every schedule of one network.
+// Evaluates a number of micro-batches that is not a multiple of the schedule's. The training has the same
+// bits with and without evaluations, and evaluations have the same bits under every schedule of one network.
 TEST(Evaluation, OfEveryNamedSchedule) {
   const RuntimeConfig config = config_of("starpipe");
   const auto session = session_with(config);
