@@ -9,7 +9,7 @@ makespan over the number of jobs. Submission is the time in which rank 0 inserts
 two overlap.
 
 GPipe's order holds no job back, so GPipe shows the cost of a task. 1F1B shows the cost of a hand-over as well: after the
-warm-up each worker waits for its neighbour's answer, with two messages a micro-batch on two ranks. Only starpipe and
+warm-up each worker waits for its neighbour's answer, with two messages per micro-batch on two ranks. Only starpipe and
 worker-order keep this order; the others run jobs as they come, with as many stashes as there are micro-batches.
 """
 import argparse

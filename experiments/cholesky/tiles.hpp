@@ -29,7 +29,7 @@ struct Record {
   int position = -1;  // in the order in which the tasks of the process began
 };
 
-/// What the scheduler is told of a task.
+/// The facts about a task that the scheduler gets.
 struct Hints {
   int priority = 0;            // StarPU's: larger first
   void* sched_data = nullptr;  // for the policy

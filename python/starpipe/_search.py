@@ -99,7 +99,7 @@ def search(
     budget: seconds after which the search ends with the best schedule so far.
     work: amount of work in seconds of a slow core, so that the result does not depend on the clock (default: budget).
     seed: of the random choices.
-    progress: called about five times a second with a SearchProgress. An exception of it ends the search and goes through.
+    progress: called about five times per second with a SearchProgress. An exception of it ends the search and goes through.
 
     Other threads run meanwhile. A KeyboardInterrupt (Ctrl-C, or a notebook's stop button) ends the search at once: the
     result is the best schedule so far, with `interrupted` true. docs/search.md has the method and the bound.

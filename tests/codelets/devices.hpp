@@ -75,7 +75,7 @@ class Gpu final : public Device {
     cuda::check(cudaMemcpy(to, from, size * sizeof(float), cudaMemcpyDefault), "copy");
   }
 
-  /// Why there is no GPU; an empty string when there is one.
+  /// Returns why there is no GPU; an empty string if there is one.
   static std::string missing() {
     int count = 0;
     const cudaError_t status = cudaGetDeviceCount(&count);

@@ -91,7 +91,7 @@ inline double duration(const Schedule& schedule, const Costs& costs, JobId id) {
   return 0;
 }
 
-/// When the last input of `id` is on its worker, given when the jobs before it end.
+/// Returns the time at which the last input of `id` is on its worker, given the ends of the jobs before it.
 inline double arrival(const Schedule& schedule, const Costs& costs, const std::vector<Span>& spans,
                       JobId id) {
   double result = 0;

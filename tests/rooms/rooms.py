@@ -200,7 +200,7 @@ def check_names(files):
 
 
 def check(root):
-    """What is wrong with the tree below `root`, one line each."""
+    """Returns what is wrong with the tree below `root`, one line each."""
     files = sources(root)
     rooms = table_of((root / "docs/architecture.md").read_text())
     problems, used = check_edges(files, rooms)

@@ -49,7 +49,7 @@ class ExplainRuns(JobTest):
         return json.loads(self.report.read_text())
 
     def explained(self, *settings, **how):
-        """What `explain` makes of the report; its sums are exact."""
+        """Returns the output of `explain` for the report; its sums are exact."""
         self.run_once(*settings, **how)
         printed = subprocess.run([PROGRAM, "explain", str(self.report), "--json"], capture_output=True, text=True,
                                  check=True, timeout=60).stdout

@@ -139,7 +139,7 @@ class Browser:
         Path(file).write_bytes(base64.b64decode(shot["data"]))
 
     def messages(self):
-        """What the page wrote to the console, and errors of loading."""
+        """Returns what the page wrote to the console, and errors of loading."""
         return [entry["message"] for entry in self._send("POST", self.session + "/se/log", {"type": "browser"})]
 
     def requests(self, page):

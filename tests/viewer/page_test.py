@@ -355,7 +355,7 @@ runtime:  {workers_per_core: 2}
         self.assertEqual(rows[0], ["0 to 1", "24", "24"])
 
     def read_chart(self, title, share):
-        """What a chart tells where the pointer is at a share of its width."""
+        """Returns what a chart tells where the pointer is at a share of its width."""
         at = self.browser.run("""const chart = [...document.querySelectorAll('.chart')].find(c => c.querySelector('b').textContent === arguments[0]);
             chart.scrollIntoView({block: 'center'});
             const box = chart.querySelector('.axis .domain').ownerSVGElement.querySelectorAll('.axis')[1].querySelector('.domain').getBoundingClientRect();

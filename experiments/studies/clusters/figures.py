@@ -24,7 +24,7 @@ import matplotlib.pyplot as plt  # noqa: E402: after the choice of a backend wit
 
 SHARDED = ("fsdp", "fslpp")
 SCHEDULES = ("1f1b", "interleaved-1f1b", "zb-h1", "v-half", "searched", *SHARDED)
-MODELS = {"80": ("9.6B", 12.96 + 13.22 + 9.76), "112": ("38.5B", 6.72 + 6.89 + 5.06)}  # ms of a GPU's share, a micro-batch
+MODELS = {"80": ("9.6B", 12.96 + 13.22 + 9.76), "112": ("38.5B", 6.72 + 6.89 + 5.06)}  # ms per micro-batch of a GPU's share
 CLUSTERS = {"nvlink-infiniband": ("#1c5d9c", "o"), "nvlink-ethernet": ("#a82a22", "s"), "pcie-ethernet": ("#c06000", "D")}
 
 

@@ -58,7 +58,7 @@ std::uint64_t bytes_moved(const plan::Timeline& timeline) {
   return bytes;
 }
 
-/// What `simulate` expects of a schedule.
+/// The times that `simulate` predicts for a schedule.
 struct Predictions {
   plan::RecordedStep first;       ///< with the durations that were measured under the first policy
   std::vector<double> makespans;  ///< by policy, each with the durations measured under this policy; seconds
@@ -118,7 +118,8 @@ nlohmann::ordered_json to_json(const ComparedPolicy& policy, double predicted) {
   return result;
 }
 
-/// What the prediction needs, and the runs under the policies that keep the limit.
+/// Adds the memory that the prediction needs, and the memory of the runs under the policies that keep the
+/// limit.
 void add_memory(const ComparedSchedule& compared, const Predictions& predictions,
                 nlohmann::ordered_json& report) {
   const runtime::AgreedRun& run = *compared.run;

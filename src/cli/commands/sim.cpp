@@ -160,13 +160,13 @@ std::vector<plan::Durations> given_durations(const SimOptions& options, const ru
   return durations;
 }
 
-/// Keys that change nothing on simulated GPUs: the cluster has the links, SimGrid ends a run that cannot go
-/// on, and each GPU has one worker, in their order.
+/// Keys that change nothing on simulated GPUs: the cluster has the links, SimGrid ends a run that cannot
+/// continue, and each GPU has one worker, in their order.
 constexpr std::array<std::string_view, 6> unused_by_sim = {
     "training.steps",  "runtime.timeout",      "runtime.workers_per_core",
     "runtime.mapping", "runtime.emulate.comm", "runtime.emulate.links"};
 
-/// What the file may say that would make a real run another one than the simulated one.
+/// Refuses settings of the file with which a real run would differ from the simulated one.
 void check_simulated(const ConfigOptions& options, const runtime::Config& config) {
   options.refuse_overrides("sim", unused_by_sim);
   if (config.runtime.emulate && !config.runtime.emulate->prefetch)
@@ -175,8 +175,8 @@ void check_simulated(const ConfigOptions& options, const runtime::Config& config
     throw InputError("runtime.mapping: auto: the workers of simulated GPUs are in their order");
 }
 
-/// The configuration with the durations of its jobs in `runtime.emulate`: the durations of --durations, else
-/// the measured ones of its partition, else its own.
+/// Returns the configuration with the durations of its jobs in `runtime.emulate`: the durations of
+/// --durations, else the measured ones of its partition, else its own.
 runtime::Config with_durations(const SimOptions& options, const runtime::Cluster& cluster) {
   runtime::Config config = options.config.load();
   check_simulated(options.config, config);

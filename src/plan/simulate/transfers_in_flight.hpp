@@ -46,8 +46,8 @@ class TransfersInFlight {
   /// caller's number of it, for `arrivals`.
   void begin(double now, int from, int to, std::uint64_t bytes, std::uint32_t number);
 
-  /// When something happens next: a transfer arrives, or its bytes begin to use its ports; `never` when no
-  /// transfer is under way.
+  /// Returns the time of the next event: a transfer arrives, or its bytes begin to use its ports; `never` if
+  /// no transfer is under way.
   [[nodiscard]] double next() const;
 
   /// Moves on to `now`: everything happens that is due by then, in the order of its times. The numbers of the

@@ -226,7 +226,7 @@ std::vector<std::string> state_kinds(const model::OptimizerConfig& optimizer) {
   return {};
 }
 
-// What the checkpoint has of a parameter, which a run with other shards may have written.
+// Returns the checkpoint's pieces of a parameter. A run with other shards may have written them.
 std::vector<SavedPiece> pieces_of(const CheckpointReader& reader, const std::string& prefix,
                                   const model::Parameter& parameter, const std::string& name) {
   try {

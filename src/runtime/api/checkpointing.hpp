@@ -90,9 +90,9 @@ class Checkpointing {
   void finish(CheckpointSummary& summary);
 
  private:
-  // What the ranks do. `parts`: each writes its own. `commit`: rank 0 makes them a checkpoint.
+  // The work of the ranks. `parts`: each writes its own. `commit`: rank 0 makes them a checkpoint.
   enum class Phase : std::uint8_t { idle, parts, commit };
-  // What came of a phase on this rank.
+  // The outcome of a phase on this rank.
   struct Outcome {
     std::string problem;
     PartRecord part;

@@ -101,7 +101,7 @@ class StepComparison {
   std::vector<std::vector<float>> states_;      // of the optimizer
   double tolerance_;
   std::vector<std::vector<double>> first_magnitudes_;  // of the first step's gradients
-  // Of each number: its smallest gradient in a step, relative to the size that add_gradients allows for.
+  // The smallest gradient of each number in a step, relative to the size that add_gradients allows for.
   std::vector<std::vector<double>> smallest_gradients_;
   int last_step_ = 0;
   int updates_ = 0;

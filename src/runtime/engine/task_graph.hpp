@@ -183,7 +183,7 @@ class TaskGraph {
   StepRules rules_;
   std::vector<SetParameters> parameters_;
   std::vector<Datum> data_;
-  // Of the tasks' accesses. A vector would be copied as it grows.
+  // Holds the tasks' accesses. A vector would be copied as it grows.
   std::unique_ptr<std::pmr::monotonic_buffer_resource> memory_ =
       std::make_unique<std::pmr::monotonic_buffer_resource>();
   std::vector<Task> tasks_;

@@ -195,7 +195,8 @@ void TaskRunner::note_simulated_start(Argument& ended) {
   ready = std::min(std::max(ready, ended.runner->weights_arrived(ended)), ended.times.start);
 }
 
-// When the weights that `reader` reads had come to its GPU from others. StarPU does not tell. They count as
+// Returns the time at which the weights that `reader` reads had come to its GPU from others. StarPU does not
+// tell it. They count as
 // there when the first task of the step that reads them on this GPU was ready.
 double TaskRunner::weights_arrived(const Argument& reader) {
   double last = 0;

@@ -94,7 +94,7 @@ std::vector<Ping> ping(const Mpi& mpi, const MeasuredPair& pair) {
   std::vector<char> message(sizes.back());
   std::vector<Ping> pings;
   for (const std::uint64_t bytes : sizes) pings.push_back({bytes, std::numeric_limits<double>::infinity()});
-  // What disturbs the host for a while disturbs one round, and so no size more than others.
+  // A short disturbance of the host affects one round, and so all sizes alike.
   constexpr int rounds = 8;
   for (int round = 0; round < rounds; ++round) {
     for (Ping& shortest : pings) {

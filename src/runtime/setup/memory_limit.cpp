@@ -28,8 +28,8 @@ struct Need {
   WorkerMemory memory;
   std::uint64_t limit = 0;
 
-  /// How many bytes the limit lacks; not positive when the need is within it. As a double, so that no limit
-  /// is too large; exact below 2^53 bytes.
+  /// Returns the bytes that the limit lacks; not positive if the need is within it. As a double, so that no
+  /// limit is too large; exact below 2^53 bytes.
   [[nodiscard]] double excess() const {
     return static_cast<double>(memory.total()) - static_cast<double>(limit);
   }

@@ -80,7 +80,7 @@ struct Sent {
   std::uint64_t bytes;
 };
 
-/// When each transfer arrives. `sent`: in the order of their times.
+/// Returns the time at which each transfer arrives. `sent`: in the order of their times.
 std::vector<double> arrivals(const Links& links, const std::vector<Sent>& sent, int workers_of_rank = 1) {
   TransfersInFlight in_flight(links, workers_of_rank);
   std::vector<double> times(sent.size(), -1);

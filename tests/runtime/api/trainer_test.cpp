@@ -462,7 +462,7 @@ TEST(Trainer, PrintsNothing) {
   EXPECT_EQ(::testing::internal::GetCapturedStderr(), "");
 }
 
-// Of ranks that do not report.
+// The listener of ranks that do not report: it prints failures only.
 class FailuresOnly : public ::testing::EmptyTestEventListener {
   void OnTestPartResult(const ::testing::TestPartResult& result) override {
     if (result.failed()) std::fprintf(stderr, "line %d: %s\n", result.line_number(), result.message());

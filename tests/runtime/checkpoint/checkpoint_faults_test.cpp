@@ -147,7 +147,7 @@ TEST_F(CheckpointDamage, MissingFiles) {
     overwrite(directory_ / name, good);
   }
   expect_whole();
-  // What could be read without end, or would fill the memory.
+  // Files that could be read without end, or would fill the memory.
   for (const char* name : {"rank-0000.safetensors", "manifest.json"}) {
     const std::string good = bytes_of(directory_ / name);
     fs::remove(directory_ / name);
@@ -371,8 +371,8 @@ TEST(CheckpointFaults, AFolderThatGoesAwayWhileAPartIsWritten) {
   EXPECT_TRUE(fails_with([&] { write_parts(checkpoints, 4); }, "Not a directory"));
 }
 
-/// What the child of `KilledAtRandom` has done, by way of a pipe: the steps that were committed. Waits for
-/// the next one; `before` when the child has ended without one.
+/// Returns the next step that the child of `KilledAtRandom` has committed, read from a pipe. Waits for it.
+/// Returns `before` if the child has ended without one.
 std::int64_t next_step_in(int pipe_end, std::int64_t before) {
   std::int64_t step = before;
   return read(pipe_end, &step, sizeof step) == sizeof step ? step : before;

@@ -51,7 +51,7 @@ std::unique_ptr<model::Dataset> validation_for(const model::Network& network) {
   return model::make_validation(data, network.config, {.microbatch_size = network.microbatch_size}, 1);
 }
 
-/// What a run of two steps shows.
+/// The results of a run of two steps.
 struct Outcome {
   std::vector<Floats> losses;                 // of the steps
   std::vector<EvaluationResult> evaluations;  // before the first step and after each

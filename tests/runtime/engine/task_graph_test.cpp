@@ -222,8 +222,8 @@ TEST(TaskGraph, AccumulatorsAreZeroedAndClosed) {
   });
 }
 
-/// What the verdicts of a graph know after each task: the workers whose passes they have judged, and the
-/// stages whose norm they have.
+/// Tracks what the verdicts of a graph know after each task: the workers whose passes they have judged, and
+/// the stages whose norm they have.
 class Knowledge {
  public:
   explicit Knowledge(const TaskGraph& graph) : graph_(graph) {}

@@ -56,7 +56,7 @@ class MpiLibrary {
   std::unique_ptr<runtime::StartedMpi> mpi_;
 };
 
-/// What a Runtime tells the program.
+/// Functions that a Runtime calls to inform the program.
 struct RuntimeOptions {
   /// Called on rank 0 with one line of advice or news: cores that workers share, a checkpoint that could not
   /// be written, where a run resumes. Called on the thread that calls the Runtime or its Trainer.
