@@ -114,7 +114,7 @@ class Partition:
     loads: tuple[WorkerLoad, ...]
     """By worker."""
     bottleneck: float
-    """The largest load: no schedule has a shorter time a micro-batch."""
+    """The largest load: no schedule has a shorter time per micro-batch."""
     lower_bound: float
     """No partition that was allowed has a smaller bottleneck."""
     optimal: bool

@@ -50,7 +50,7 @@ class PeriodicResult:
     """Number of micro-batches of a period."""
     operations: tuple[PeriodicOperation, ...]
     lower_bound: float
-    """No schedule with this placement and memory takes less time a micro-batch."""
+    """No schedule with this placement and memory takes less time per micro-batch."""
     optimal: bool
     """True if no pattern of up to `repeat` micro-batches is shorter."""
     concurrent_activations: tuple[int, ...]

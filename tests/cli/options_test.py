@@ -325,7 +325,7 @@ SILENCED = {
     # Both ask for JSON.
     *((command, "--json", "--output") for command in ("schedule show", "schedule check", "simulate", "partition", "periodic")),
     ("partition", "--format", "--output"),
-    # One stage a worker: a stage is a share.
+    # One stage per worker: a stage is a share.
     ("simulate", "--per-share", "--set"),
     # Two nodes have two ranks.
     ("info", "--ranks", "--topology"),

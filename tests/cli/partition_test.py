@@ -440,7 +440,7 @@ class AutoTest(CommandTest):
                     self.refused(arguments, "runtime.memory_limit", "worker ")
 
     def test_planned_memory_of_tied_weights(self):
-        """`partition` is never below the exact need. With one stage a worker, it is above the need by no more than the
+        """`partition` is never below the exact need. With one stage per worker, it is above the need by no more than the
         gradient that worker 0 receives."""
         self.write_tied()
         for precision in "fp32", "bf16":

@@ -156,7 +156,7 @@ def check_cycles(used, rooms):
 
 def check_names(files):
     """A source implements a header of its room, registers something or is a program; and names are told apart: no two
-    rooms of a library have files of one stem. A header is no smaller than it is worth."""
+    rooms of a library have files of one stem. A header is not smaller than it is worth."""
     problems = []
     places = collections.defaultdict(list)
     counts = collections.Counter()

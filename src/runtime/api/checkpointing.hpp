@@ -75,7 +75,7 @@ class Checkpointing {
   /// Returns whether a checkpoint is due: by the number of steps, or because a signal to some rank asks for
   /// it. All ranks get the same answer.
   bool is_due(int steps);
-  /// Whether a signal to some rank has asked for the end of the run; the same on every rank.
+  /// True if a signal to some rank has asked for the end of the run; the same on every rank.
   [[nodiscard]] bool is_stopping() const { return is_stopping_; }
 
   /// Copies the trained numbers. Waits first when the last checkpoint is not yet written. Returns the

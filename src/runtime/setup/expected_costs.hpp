@@ -23,7 +23,7 @@ plan::Costs costs_by_flops(const model::Network& network);
 plan::Costs emulated_costs(const EmulationConfig& wanted, const model::Network& network, int workers);
 
 /// The configuration with these durations in `runtime.emulate`, on workers without a kind of device.
-/// `of_stages`: in seconds and without recomputation, one a stage or one for all.
+/// `of_stages`: in seconds and without recomputation, one per stage or one for all.
 Config with_emulated_times(Config config, std::span<const plan::Durations> of_stages);
 
 /// The configuration of the same work under another named schedule.

@@ -96,7 +96,7 @@ double stage_share(const Config& config, const PlannedRun& run, const model::Net
 }
 
 /// The configuration with another named schedule, for the same workers and micro-batches. Settings with one
-/// value a stage (placement, cuts, emulated times) are dropped or scaled when the number of stages differs.
+/// value per stage (placement, cuts, emulated times) are dropped or scaled when the number of stages differs.
 /// `stages`: of the schedule; shards are parts of them. Throws InputError when the model has too few
 /// units.
 Config with_schedule(const Config& config, const PlannedRun& run, const plan::ScheduleEntry& entry,

@@ -102,7 +102,7 @@ TEST(Conformance, WhatApplies) {
   EXPECT_EQ(all_steps("lpp").at("replicas").verdict, Verdict::passed);
 }
 
-// One stage a worker, B before W, with `change` made to it.
+// One stage per worker, B before W, with `change` made to it.
 template <class Change>
 std::map<std::string_view, Finding> findings_of(const std::string& name, Change change) {
   register_schedule({name, "odd", "tests", [name, change](const ScheduleRequest& request) {
