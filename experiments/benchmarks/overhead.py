@@ -59,7 +59,7 @@ def main():
             makespans = dict(zip(names, (p["makespan"] for p in policies)))
             print(f"{workers:>14}{ranks:>6}" + "".join(f"{cell:>16}" for cell in cells) +
                   f"{makespans['starpipe'] / makespans['prio']:>15.2f}", flush=True)
-    print("microseconds a job: execution (submission)")
+    print("microseconds per job: execution (submission)")
 
 
 if __name__ == "__main__":

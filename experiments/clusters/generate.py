@@ -65,11 +65,11 @@ def main():
     parser.add_argument("--gpus", type=int, choices=range(1, 9), default=8, help="of a node (8)", metavar="N")
     parser.add_argument("--pod", type=int, metavar="NODES", help="nodes behind one switch")
     parser.add_argument("--oversubscribed", type=float, default=1, metavar="X",
-                        help="how much narrower a pod's port is than those of its nodes together (1)")  # fmt: skip
+                        help="how much narrower a pod's port is than its nodes' ports together (1)")  # fmt: skip
     parser.add_argument("--scale", type=float, default=1, metavar="X", help="divides all bandwidths (1)")
     parser.add_argument("--memory", metavar="BYTES", help="of a GPU, such as 40GiB")
     parser.add_argument("--bandwidth", type=float, metavar="GB/s", help="of a node's port to the network")
-    parser.add_argument("--all", action="store_true", help="write all four files beside this script")
+    parser.add_argument("--all", action="store_true", help="write all four files next to this script")
     options = parser.parse_args()
     if options.pod is not None and options.pod < 2:
         parser.error("--pod: a pod has two or more nodes")

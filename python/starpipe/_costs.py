@@ -82,7 +82,7 @@ class LinkLevel:
     """
 
     link: Link
-    """Of each member's port, in and out."""
+    """Latency and time per byte of each member's port, in and out."""
     workers: int = 0
     """Workers of a group: workers 0 to workers - 1 are the first. Not read of the last level, which has all workers."""
     sharing: Sharing = "none"

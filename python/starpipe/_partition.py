@@ -120,7 +120,7 @@ class Partition:
     optimal: bool
     """True if the bottleneck is the lower bound."""
     costs: Costs
-    """Of the stages, with the links."""
+    """Costs of the stages, with the links."""
 
 
 def partition(

@@ -52,7 +52,7 @@ class Reordering:
     held: int
     """The largest number of stashes on this worker in the schedule's own order."""
     limit: int
-    """Of this worker, in stashes."""
+    """Limit of this worker, in stashes."""
 
 
 class CheckError(InputError):

@@ -28,9 +28,9 @@ class SearchProgress:
     done: float
     """Share of the work, 0 to 1."""
     makespan: float
-    """Of the best schedule so far, in the unit of the costs."""
+    """Makespan of the best schedule so far, in the unit of the costs."""
     lower_bound: float
-    """Of the problem that is being searched."""
+    """Lower bound of the makespan for the problem that is being searched."""
 
 
 @dataclass(frozen=True)
@@ -58,7 +58,7 @@ class SearchResult:
 
     @property
     def makespan(self) -> float:
-        """Of the schedule, in the unit of the costs."""
+        """Makespan of the schedule, in the unit of the costs."""
         return self.timeline.makespan
 
     @property

@@ -98,7 +98,7 @@ class Timeline:
 
     schedule: Schedule
     costs: Costs
-    """Of the run; with recomputation, B includes F."""
+    """Costs of the run; with recomputation, B includes F."""
     _handle: _core.Timeline
     _step: _core.Step | None
     _more: str

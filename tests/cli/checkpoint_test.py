@@ -85,7 +85,7 @@ class CheckpointTest(CommandTest):
         self.train(config, *settings("training.steps=2", *before), "--metrics", "m.jsonl", launcher=launchers[0])
         result = self.train(config, *settings(*after), "--resume", "--report", "r.json", "--metrics", "m.jsonl",
                             "--save-weights", "w.safetensors", launcher=launchers[1])
-        self.assertRegex("\n".join(self.messages(result)), r"(?m)goes on after step 2 of 4, from ck/step-00000002$")
+        self.assertRegex("\n".join(self.messages(result)), r"(?m)continues after step 2 of 4, from ck/step-00000002$")
         return self.report("r.json")
 
 
@@ -172,7 +172,7 @@ class Resume(CheckpointTest):
         result = self.train("mlp.yaml", "--resume", *settings("training.clip=0.5", "training.optimizer.learning_rate=0.1",
                                                               "schedule.name=gpipe"))
         goes_on, *changes = self.messages(result)
-        self.assertIn("goes on after step 2 of 4", goes_on)
+        self.assertIn("continues after step 2 of 4", goes_on)
         self.assertEqual(changes, [
             "starpipe: --resume: training.optimizer.learning_rate was 0.001, and is 0.1 from now on",
             "starpipe: --resume: training.clip was nothing, and is 0.5 from now on"])
@@ -240,7 +240,7 @@ class Refused(CheckpointTest):
         for change, culprits in (
                 ("model.hidden=32", ("transformer.wte.weight is [256, 16]", "[256, 32] in the model")),
                 ("model.layers=3", ("has no transformer.h.2.ln_1.weight",)),
-                ("model.layers=1", ("has transformer.h.1.", "no parameter of the model")),
+                ("model.layers=1", ("has transformer.h.1.", "is not a parameter of the model")),
                 ("model.heads=4", ("model.heads: ", "with 2, this run has 4")),
                 ("training.seed=4", ("training.seed: ", "with 3, this run has 4")),
                 ("training.microbatches=8", ("training.microbatches: ", "with 4, this run has 8")),
@@ -312,7 +312,7 @@ class Refused(CheckpointTest):
                                                                                          f"{zlib.crc32(after):08x}"))
                 result = self.train("mlp.yaml", *kind, "--resume", launcher=launcher, status=2, timeout=15)
                 goes_on, problem = (line for line in self.messages(result) if "cores" not in line)
-                self.assertIn("goes on after step 2", goes_on)
+                self.assertIn("continues after step 2", goes_on)
                 self.assertRegex(problem, r"rank-0000\.safetensors: tensor head\.bias: is missing, or has another shape")
 
     def test_a_folder_with_checkpoints(self):
@@ -393,7 +393,7 @@ class Faults(CheckpointTest):
         result = self.train("mlp.yaml", "--resume", "--save-weights", "w.safetensors")
         first, second = self.messages(result)[:2]
         self.assertRegex(first, r"skipped the checkpoint of step 4: .*rank-0000\.safetensors")
-        self.assertRegex(second, r"goes on after step 2 of 4, from ck/step-00000002$")
+        self.assertRegex(second, r"continues after step 2 of 4, from ck/step-00000002$")
         self.assertEqual(self.bytes("w.safetensors"), self.bytes("once.safetensors"))
         for name in self.checkpoints():
             if not name.endswith(".damaged"):
@@ -453,7 +453,7 @@ class Faults(CheckpointTest):
         self.assertTrue(held, self.read("log"))
 
     def steps(self):
-        """Of the lines that --metrics has written."""
+        """Returns the number of lines that --metrics has written."""
         try:
             return self.read("m.jsonl").count("\n")
         except OSError:
@@ -530,7 +530,7 @@ class Faults(CheckpointTest):
         return int(child)
 
     def processes(self, job):
-        """Of all ranks of two."""
+        """Returns the processes of both ranks."""
         found = []
         for entry in pathlib.Path("/proc").glob("[0-9]*"):
             try:
@@ -545,7 +545,7 @@ class Faults(CheckpointTest):
         os.kill(job.pid, signal.SIGTERM)
         self.assertEqual(job.wait(60), 75, self.read("log"))
         lines = [line for line in self.read("log").splitlines() if line.startswith("starpipe: ")]
-        self.assertRegex(lines[-1], r"ended by SIGTERM after step (\d+) of 1000000; --resume goes on from its checkpoint")
+        self.assertRegex(lines[-1], r"ended by SIGTERM after step (\d+) of 1000000; --resume continues from its checkpoint")
         step = int(re.search(r"after step (\d+)", lines[-1])[1])
         self.assertEqual(self.checkpoints()[-1], f"step-{step:08}")
         self.assertEqual(self.steps(), step)

@@ -107,7 +107,7 @@ class Verify(CommandTest):
         self.assertIn("step 1, stage 1: the derivative of suspect.scale differs by ", line)
 
     def test_derivatives_are_those_of_four_micro_batches(self):
-        line = "derivatives are those of the first 4 of 5 micro-batches of step 1\n"
+        line = "derivatives are from the first 4 of 5 micro-batches of step 1\n"
         for count in 3, 4, 5:
             keys = ["--steps", 1, "--set", f"training.microbatches={count}"]
             verdict, _ = self.suspect("none", *keys, status=0)

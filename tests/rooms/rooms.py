@@ -107,7 +107,7 @@ def check_edges(files, rooms):
                 continue
             header = header_named(include, files)
             if header is None:
-                problems.append(f'{file}: "{include}" is no header by its full path')
+                problems.append(f'{file}: "{include}" is not a header by its full path')
                 continue
             target = room_of(header)
             if target != room:

@@ -127,7 +127,7 @@ class FullDisk(unittest.TestCase):
         self.run_.start(2)
         self.run_.expect_end()
         self.assertEqual(self.run_.job.returncode, 0, self.run_.output())
-        self.assertIn(f"goes on after step {before} of {STEPS}", self.run_.output())
+        self.assertIn(f"continues after step {before} of {STEPS}", self.run_.output())
 
 
 if __name__ == "__main__":

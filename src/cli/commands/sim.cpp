@@ -108,7 +108,7 @@ nlohmann::json simulate_ranks(const SimulatedRequest& request, const runtime::Cl
     if (!run.failure.empty()) throw std::runtime_error("the simulation failed: " + run.failure);
     throw std::runtime_error(
         run.output.find("Deadlock detected") != std::string::npos
-            ? "the simulation ended without a result: StarPU waits for ever, mostly for memory of a GPU "
+            ? "the simulation ended without a result: StarPU waits indefinitely, mostly for memory of a GPU "
               "(gpu_memory, STARPU_LIMIT_CUDA_MEM)"
             : "the simulation ended without a result");
   }
@@ -348,7 +348,7 @@ void add_sim(CLI::App& app, Action& action) {
       "the times of runtime.emulate; with schedule.partition the measured times. A file may also have such "
       "durations by kind of device, as maps with the kinds that `device` names in the file of --cluster");
   command->add_flag("--per-share", options->per_share,
-                    "The times of --durations are those of 1/W of the model, whatever the number of stages");
+                    "The times of --durations are for 1/W of the model, whatever the number of stages");
   command->add_option("--report", options->report, "Also write predicted and simulated figures as JSON")
       ->type_name("FILE.json");
   command->footer(

@@ -250,7 +250,8 @@ void require_same_parameters(const AgreedRun& run, const CheckpointReader& reade
   const auto is_state = [](const std::string& saved) { return saved.starts_with(state_prefix); };
   for (const std::string& saved : reader.names()) {
     if (!known.contains(saved) && !is_state(saved))
-      throw InputError(fmt::format("--resume: {} has {}, which is no parameter of the model", name, saved));
+      throw InputError(
+          fmt::format("--resume: {} has {}, which is not a parameter of the model", name, saved));
   }
 }
 

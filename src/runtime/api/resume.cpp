@@ -126,7 +126,7 @@ void CheckpointFolder::find(bool resume) {
   if (!resume) {
     if (!has_checkpoints(path())) return;
     throw InputError(fmt::format(
-        "checkpoint.folder: {} has checkpoints; give --resume to go on from them, or another folder",
+        "checkpoint.folder: {} has checkpoints; give --resume to continue from them, or another folder",
         path().string()));
   }
   Found found = find_newest(path());
@@ -151,7 +151,7 @@ void CheckpointFolder::find(bool resume) {
   for (const DamagedCheckpoint& damaged : found.damaged)
     say(fmt::format("--resume: skipped the checkpoint of step {}: {}", damaged.step, damaged.reason));
   for (const std::string& line : set_aside(found)) say(line);
-  say(fmt::format("--resume: goes on after step {} of {}, from {}", found.manifest->step, steps, name));
+  say(fmt::format("--resume: continues after step {} of {}, from {}", found.manifest->step, steps, name));
   for (const std::string& line : changed_settings(record.config, config_json(run_.config)))
     say("--resume: " + line);
   if (has_other_validation(record, run_))

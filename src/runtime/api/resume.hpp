@@ -39,7 +39,7 @@ class CheckpointFolder {
   [[nodiscard]] const std::optional<RunRecord>& resumed() const { return record_; }
 
   /// Collective. Before the first step: reads the checkpoint's values into the engine. Throws RunFailure on
-  /// every rank when some rank cannot read them. Does nothing when there is no checkpoint to go on from.
+  /// every rank when some rank cannot read them. Does nothing when there is no checkpoint to continue from.
   void restore(Engine& engine) const;
 
   /// On rank 0. See FolderLock::renew.

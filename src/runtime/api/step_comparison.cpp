@@ -400,7 +400,7 @@ std::string StepComparison::table() const {
                     undecided_weights_);
   }
   if (derivative_microbatches_ > 0 && derivative_microbatches_ < microbatches_) {
-    text += fmt::format("derivatives are those of the first {} of {} micro-batches of step 1\n",
+    text += fmt::format("derivatives are from the first {} of {} micro-batches of step 1\n",
                         derivative_microbatches_, microbatches_);
   }
   return text;

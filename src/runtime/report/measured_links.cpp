@@ -187,8 +187,7 @@ MeasuredLinks links_of(std::span<const std::string> hosts, std::span<const Measu
   };
   add("node", within);
   add("network", between);
-  result.notes.emplace_back(
-      "Pairs were measured one after the other. Set `sharing` where transfers share a link.");
+  result.notes.emplace_back("Pairs were measured sequentially. Set `sharing` where transfers share a link.");
   result.links = plan::Links(std::move(levels));
   return result;
 }

@@ -383,7 +383,7 @@ TEST(Trainer, ResumesWithTheSameBits) {
   EXPECT_TRUE(trainer.run());
   EXPECT_EQ(trainer.weights(), whole);
   if (runtime.rank() == 0) {
-    EXPECT_THAT(lines, ::testing::Contains(HasSubstr("goes on after step 3 of 6")));
+    EXPECT_THAT(lines, ::testing::Contains(HasSubstr("continues after step 3 of 6")));
   } else {
     EXPECT_TRUE(lines.empty());
   }
