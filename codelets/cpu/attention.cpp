@@ -128,7 +128,7 @@ class Attention final : public BasicLayer {
   }
 
  private:
-  /// Where a sequence's head begins in the arrays.
+  /// Offsets of a sequence's head in the arrays.
   struct HeadOffsets {
     std::size_t q, k, v;  ///< in the input
     std::size_t output;

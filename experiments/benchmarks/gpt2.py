@@ -4,7 +4,7 @@
 
     experiments/benchmarks/gpt2.py [--device cuda] [--precision bf16] [--stages 1,4] [--json FILE]
 
-The command runs, one after the other: matrix products (matrix_products_benchmark), starpipe with each
+The command runs, in this order: matrix products (matrix_products_benchmark), starpipe with each
 number of stages (1F1B; workers are streams of one GPU, or cores), then gpt2_pytorch.py, eager and compiled, where
 PyTorch 2 is present.
 

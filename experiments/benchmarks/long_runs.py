@@ -1,13 +1,13 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""What clipping, metrics, evaluation and checkpoints cost in a step, and tokens a second beside an earlier build.
+"""What clipping, metrics, evaluation and checkpoints cost in a step, and tokens per second compared with an earlier build.
 
     experiments/benchmarks/long_runs.py [--starpipe build/bin/starpipe] [--rounds 15] [--steps 20] [--before BINARY]
 
     experiments/benchmarks/long_runs.py --shares .deps/starpu/bin/starpu_fxt_tool [--starpipe build/bin/starpipe] [--steps 20]
 
 Trains the quickstart's model. A round runs every variant once, in an order that turns by one each round, so that a
-disturbance of the machine meets all alike. Prints, for each variant, the median time of its steps over that of the plain
+disturbance of the machine meets all alike. Prints, for each variant, the median time of its steps over the median of the plain
 run of the same round: the median of all rounds and the quartiles. Then the pauses for checkpoints, as a share of a step.
 Nothing else should run on the machine. --before adds the plain run of another starpipe, such as one built from an earlier
 commit.

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Tasks a second that the meter of a rank records, by the number of workers that call it at once.
+// Measures how many tasks per second the meter of a rank records, by the number of workers that call it at
+// once.
 #include <vector>
 
 #include <benchmark/benchmark.h>

@@ -9,7 +9,7 @@ makespan over the number of jobs. Submission is the time in which rank 0 inserts
 two overlap.
 
 GPipe's order holds no job back, so GPipe shows the cost of a task. 1F1B shows the cost of a hand-over as well: after the
-warm-up each worker waits for its neighbour's answer, with two messages a micro-batch on two ranks. Only starpipe and
+warm-up each worker waits for its neighbour's answer, with two messages per micro-batch on two ranks. Only starpipe and
 worker-order keep this order; the others run jobs as they come, with as many stashes as there are micro-batches.
 """
 import argparse
@@ -59,7 +59,7 @@ def main():
             makespans = dict(zip(names, (p["makespan"] for p in policies)))
             print(f"{workers:>14}{ranks:>6}" + "".join(f"{cell:>16}" for cell in cells) +
                   f"{makespans['starpipe'] / makespans['prio']:>15.2f}", flush=True)
-    print("microseconds a job: execution (submission)")
+    print("microseconds per job: execution (submission)")
 
 
 if __name__ == "__main__":

@@ -5,7 +5,7 @@
     page.py build/bin/starpipe [--jobs 10000 100000 1000000] [--workers 8] [--reports REPORT.json ...]
 
 Makes pages of 1F1B with `schedule show --html`, and of reports of `train` with `report`, opens them in headless Chromium (which draws without a GPU), and prints the size
-of the file, the time from its opening to the first picture after the data have been read, and the frames a second of a pan of
+of the file, the time from its opening to the first picture after the data have been read, and the frames per second of a pan of
 120 steps: of the whole step, where pixels show shares of many jobs, and of a part with about 1000 jobs.
 """
 

@@ -5,7 +5,7 @@
     experiments/benchmarks/ranks.py [--starpipe build/bin/starpipe] [--pairs 7] [--steps 20] [--schedules 1f1b,zb-h1]
 
 Trains the quickstart's model. One process and the ranks alternate, so that a disturbance of the machine meets both. Prints
-medians over the pairs: tokens a second of both, their ratio, and how far each kind of run misses its own prediction
+medians over the pairs: tokens per second of both, their ratio, and how far each kind of run misses its own prediction
 (measured over predicted makespan). Nothing else should run on the machine.
 
 The one process is started without --launcher. Under a real Slurm with two virtual nodes that divide the machine's cores
@@ -28,7 +28,7 @@ LAYOUTS = [(2, 2), (4, 2), (4, 4)]  # workers, ranks
 
 
 def train(arguments, schedule, workers, ranks):
-    """Tokens a second and the makespan's relative error of one run."""
+    """Tokens per second and the makespan's relative error of one run."""
     environment = {name: value for name, value in os.environ.items() if not name.startswith("STARPU_")}
     with tempfile.TemporaryDirectory() as folder:
         report = pathlib.Path(folder) / "report.json"

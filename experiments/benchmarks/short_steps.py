@@ -6,7 +6,7 @@
 
 A step of this small network takes some milliseconds, and nearly all of it is waiting for a message or for a worker. A
 wake-up that is lost once ends the run: no rank makes progress, and the watchdog says so. Each number of ranks runs without
-stops, then with them: SIGSTOP for one second to a rank chosen at random. The losses of both must be those of one process,
+stops, then with them: SIGSTOP for one second to a rank chosen at random. The losses of both must equal the losses of one process,
 bit for bit. Prints the time of each run.
 """
 import argparse

@@ -5,7 +5,7 @@
 //   n  the longest path from a task to the end comes first.
 //
 // It checks that each task ran on the worker that w names, and that L L^T = A. With a single worker it also
-// checks that of the ready tasks the one with the smallest n always ran next. Exit status: 0 when all checks
+// checks that the ready task with the smallest n always ran next. Exit status: 0 when all checks
 // hold, 1 when one fails, 2 under another policy.
 //
 // Usage: STARPU_SCHED_LIB=PREFIX/lib/libstarpipe_sched.so STARPU_SCHED=starpipe cholesky TILES TILE_SIZE
@@ -71,7 +71,8 @@ PerTask<std::int64_t> critical_paths(int n) {
   return result;
 }
 
-// Repeats the run of one worker. Whether each task was ready when it ran, and no ready task had a smaller n.
+// Repeats the run of one worker. Returns true if each task was ready when it ran, and no ready task had a
+// smaller n.
 bool smallest_first(PerTask<cholesky::Record>& records, PerTask<std::int64_t>& n) {
   std::vector<Task> ran;
   PerTask<int> waits_for(n.n());

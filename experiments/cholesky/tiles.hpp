@@ -29,7 +29,7 @@ struct Record {
   int position = -1;  // in the order in which the tasks of the process began
 };
 
-/// What the scheduler is told of a task.
+/// The facts about a task that the scheduler gets.
 struct Hints {
   int priority = 0;            // StarPU's: larger first
   void* sched_data = nullptr;  // for the policy
@@ -152,7 +152,7 @@ inline starpu_codelet codelet(void (*function)(void**, void*), int reads) {
 
 }  // namespace kernels
 
-/// Calls `function` with each task, in an order in which they could run one after the other.
+/// Calls `function` with each task, in a valid sequential order.
 template <class Function>
 void for_each_task(int n, Function function) {
   for (int k = 0; k < n; ++k) {
@@ -206,7 +206,7 @@ bool submit(const Handles& handles, HintsOf hints_of) {
   return accepted;
 }
 
-/// Whether L L^T = A up to rounding. Both are overwritten.
+/// Returns true if L L^T = A up to rounding. Overwrites both.
 inline bool is_factor(Matrix& l, Matrix& a) {
   const int n = a.n();
   const int b = a.b();
@@ -222,7 +222,7 @@ inline bool is_factor(Matrix& l, Matrix& a) {
                     l.tile(j, k).data(), b, 1.0, a.tile(i, j).data(), b);
       }
       for (const double x : a.tile(i, j)) {
-        if (!(std::fabs(x) <= 1e-12 * n * b * n * b)) return false;  // also where x is no number
+        if (!(std::fabs(x) <= 1e-12 * n * b * n * b)) return false;  // also where x is NaN
       }
     }
   }

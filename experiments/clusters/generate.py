@@ -7,9 +7,9 @@
     experiments/clusters/generate.py --all
 
 A file says how a node is made and how nodes are connected; `sim --nodes N` says how many there are. --pod puts so many nodes
-behind a switch, which shares one port to the network; by --oversubscribed this port is narrower than those of its nodes
+behind a switch, which shares one port to the network; by --oversubscribed this port is narrower than its nodes' ports
 together. --scale divides all bandwidths by a number, for a model whose data are so much smaller than those that are meant: all
-times stay, and a simulation takes less memory. --all writes the four files that are beside this script. Bandwidths are those of one direction, by the vendors'
+times stay, and a simulation takes less memory. --all writes the four files next to this script. Bandwidths are for one direction, by the vendors'
 data sheets: NVLink of an A100 300 GB/s, PCIe 4.0 x16 25 GB/s, InfiniBand NDR 400 Gbit/s, Ethernet 100 Gbit/s.
 """
 
@@ -65,11 +65,11 @@ def main():
     parser.add_argument("--gpus", type=int, choices=range(1, 9), default=8, help="of a node (8)", metavar="N")
     parser.add_argument("--pod", type=int, metavar="NODES", help="nodes behind one switch")
     parser.add_argument("--oversubscribed", type=float, default=1, metavar="X",
-                        help="how much narrower a pod's port is than those of its nodes together (1)")  # fmt: skip
+                        help="how much narrower a pod's port is than its nodes' ports together (1)")  # fmt: skip
     parser.add_argument("--scale", type=float, default=1, metavar="X", help="divides all bandwidths (1)")
     parser.add_argument("--memory", metavar="BYTES", help="of a GPU, such as 40GiB")
     parser.add_argument("--bandwidth", type=float, metavar="GB/s", help="of a node's port to the network")
-    parser.add_argument("--all", action="store_true", help="write all four files beside this script")
+    parser.add_argument("--all", action="store_true", help="write all four files next to this script")
     options = parser.parse_args()
     if options.pod is not None and options.pod < 2:
         parser.error("--pod: a pod has two or more nodes")

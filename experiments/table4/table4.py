@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""The bubble rates of Table 4 of "Pipeline Parallelism with Controllable Memory", and ours beside them.
+"""The bubble rates of Table 4 of "Pipeline Parallelism with Controllable Memory", and ours next to them.
 
-Durations are those of Table 5: a worker's share of the model, or half of it for each of the two stages of the V
+Durations come from Table 5: a worker's share of the model, or half of it for each of the two stages of the V
 schedules. Transfers take 0.67, 0.45 and 0.29 ms for the three models. The rate is 1 - work / longest device span, in percent.
 
     experiments/table4/table4.py [--starpipe build/bin/starpipe] [--search SECONDS]

@@ -41,9 +41,9 @@ class StageSizes:
     master: int = 0
     """The optimizer's own copy of the parameters; 0 when it updates `weights`."""
     has_weights: bool = True
-    """Whether the stage has parameters of its own."""
+    """True if the stage has parameters of its own."""
     adds_inputs: bool = False
-    """Whether the stage adds its inputs. Then the preceding stages all read one gradient of the same datum."""
+    """True if the stage adds its inputs. Then the preceding stages all read one gradient of the same datum."""
 
 
 @dataclass(frozen=True)
@@ -69,7 +69,7 @@ class Link:
 
 
 Sharing = Literal["none", "in-order", "fair"]
-"""How transfers through one port delay each other. none: they do not. in-order: one after the other. fair: those under
+"""How transfers through one port delay each other. none: they do not. in-order: they run sequentially. fair: transfers under
 way share the bandwidth, max-min fairly."""
 
 
@@ -77,12 +77,12 @@ way share the bandwidth, max-min fairly."""
 class LinkLevel:
     """One level of a machine, such as NVLink in a node or the network between nodes.
 
-    It connects its members like a switch. The members of the first level are workers, those of any other level are the
+    It connects its members like a switch. The members of the first level are workers, the members of any other level are the
     groups of the level before.
     """
 
     link: Link
-    """Of each member's port, in and out."""
+    """Latency and time per byte of each member's port, in and out."""
     workers: int = 0
     """Workers of a group: workers 0 to workers - 1 are the first. Not read of the last level, which has all workers."""
     sharing: Sharing = "none"

@@ -49,7 +49,7 @@ class Unit:
 
     @property
     def sizes(self) -> StageSizes:
-        """The sizes as those of a stage."""
+        """The sizes as a stage's sizes."""
         gradient = self.activation if self.gradient is None else self.gradient
         return StageSizes(self.activation, gradient, self.stash, self.gradient_stash, self.weights, self.master)
 
@@ -114,13 +114,13 @@ class Partition:
     loads: tuple[WorkerLoad, ...]
     """By worker."""
     bottleneck: float
-    """The largest load: no schedule has a shorter time a micro-batch."""
+    """The largest load: no schedule has a shorter time per micro-batch."""
     lower_bound: float
     """No partition that was allowed has a smaller bottleneck."""
     optimal: bool
-    """Whether the bottleneck is the lower bound."""
+    """True if the bottleneck is the lower bound."""
     costs: Costs
-    """Of the stages, with the links."""
+    """Costs of the stages, with the links."""
 
 
 def partition(

@@ -50,9 +50,9 @@ class PeriodicResult:
     """Number of micro-batches of a period."""
     operations: tuple[PeriodicOperation, ...]
     lower_bound: float
-    """No schedule with this placement and memory takes less time a micro-batch."""
+    """No schedule with this placement and memory takes less time per micro-batch."""
     optimal: bool
-    """Whether no pattern of up to `repeat` micro-batches is shorter."""
+    """True if no pattern of up to `repeat` micro-batches is shorter."""
     concurrent_activations: tuple[int, ...]
     """The largest number of stashes of each stage that are live at once."""
     memory: tuple[float, ...]

@@ -46,7 +46,7 @@ class Report:
 
     @property
     def figures(self) -> dict[str, Any]:
-        """What the file has beside the jobs: configuration, losses, memory, ranks, ... (docs/training.md)."""
+        """What the file has besides the jobs: configuration, losses, memory, ranks, ... (docs/training.md)."""
         each: list[dict[str, Any]] = [json.loads(run.json) for run in self._handle.runs]
         return each[0] if len(each) == 1 else {"schedules": each}
 

@@ -52,7 +52,7 @@ class Reordering:
     held: int
     """The largest number of stashes on this worker in the schedule's own order."""
     limit: int
-    """Of this worker, in stashes."""
+    """Limit of this worker, in stashes."""
 
 
 class CheckError(InputError):
@@ -123,7 +123,7 @@ def _priorities(values: list[Any], jobs: list[tuple[int, int, Pass]]) -> npt.NDA
             ranks[after] = rank
     except InputError:
         raise
-    except (TypeError, ValueError):  # ValueError: arrays, whose comparison is no single answer
+    except (TypeError, ValueError):  # ValueError: arrays, whose comparison does not give a single answer
         odd = next((i for i in range(len(values)) if not _comparable(values[0], values[i])), 0)
         raise InputError(
             f"priority: {_job_text(jobs[odd])}: expected values with one order, such as numbers or tuples of numbers, "
@@ -263,12 +263,12 @@ class Schedule:
 
     @property
     def recompute(self) -> bool:
-        """Whether the backward pass computes F again."""
+        """True if the backward pass computes F again."""
         return self._handle.recompute
 
     @property
     def split_backward(self) -> bool:
-        """Whether any backward pass is split into B and W."""
+        """True if any backward pass is split into B and W."""
         return self._handle.split_backward
 
     @property
@@ -356,7 +356,7 @@ class Schedule:
         return found
 
     def with_discipline(self, discipline: Discipline, memory_limit: Limits = None) -> Schedule:
-        """The same jobs, w and n under another discipline and memory limit (stashes, one for all or one a worker)."""
+        """The same jobs, w and n under another discipline and memory limit (stashes, one for all or one per worker)."""
         _require_word("discipline", discipline)
         limits = _limits("memory_limit", memory_limit)
         limits = limits * self.workers if len(limits) == 1 else limits
@@ -465,7 +465,7 @@ def check(schedule: Schedule) -> None:
 
 @dataclass(frozen=True)
 class ScheduleOption:
-    """A whole number that a named schedule takes beside the numbers of workers and micro-batches."""
+    """A whole number that a named schedule takes besides the numbers of workers and micro-batches."""
 
     name: str
     meaning: str
@@ -513,8 +513,8 @@ def load_plugin(file: str | os.PathLike[str]) -> list[str]:
 def read_schedule(file: str | os.PathLike[str]) -> Schedule:
     """Reads a schedule from JSON (of starpipe or any other program) or from PyTorch's CSV, with or without communication.
 
-    Its `costs` are those that the file states. Raises InputError, naming file, key or cell, for a file that is no
-    schedule. docs/schedule-files.md describes both formats.
+    Its `costs` are the costs that the file states. Raises InputError, naming file, key or cell, for a file that is
+    not a schedule. docs/schedule-files.md describes both formats.
     """
     core, costs, unit = _core.read_schedule(os.fspath(file))
     return Schedule._of(core, replace(costs, unit=unit, includes_recomputation=core.recompute))
@@ -537,7 +537,7 @@ def schedule(
 ) -> Schedule:
     """A named schedule, as `starpipe schedule show` makes it. `schedules` lists the names.
 
-    graph: a StageGraph, or the number of stages of a chain (default: the schedule's own number of stages a worker).
+    graph: a StageGraph, or the number of stages of a chain (default: the schedule's own number of stages per worker).
     groups: independent pipelines G of lpp and fslpp, workers / G each.
     placement: the worker of each stage, for schedules that take one.
     discipline: how workers use the priorities (default: the schedule's own).
@@ -545,8 +545,8 @@ def schedule(
         needs no more keeps its order; otherwise it runs in another one, and `reordering` says why.
     recompute: F keeps only the stage's input, and the backward pass computes F again.
     costs: times without recomputation, for schedules that choose their order by them, and for `simulate` later.
-    per_share: costs and memory_limit are those of 1/W of the model, whatever the number of stages.
-    options: those of the schedule, such as waves=2; `schedules` has them.
+    per_share: costs and memory_limit are for 1/W of the model, whatever the number of stages.
+    options: of the schedule, such as waves=2; `schedules` has them.
 
     Raises InputError for an unknown name and for what the schedule is not defined for.
     """

@@ -28,9 +28,9 @@ class SearchProgress:
     done: float
     """Share of the work, 0 to 1."""
     makespan: float
-    """Of the best schedule so far, in the unit of the costs."""
+    """Makespan of the best schedule so far, in the unit of the costs."""
     lower_bound: float
-    """Of the problem that is being searched."""
+    """Lower bound of the makespan for the problem that is being searched."""
 
 
 @dataclass(frozen=True)
@@ -51,14 +51,14 @@ class SearchResult:
     complete: bool
     """False when the budget or an interruption ended the search: another run may then find another schedule."""
     interrupted: bool
-    """Whether a KeyboardInterrupt ended the search."""
+    """True if a KeyboardInterrupt ended the search."""
     unused: dict[str, str] = field(repr=False)
     """Named schedules that the search could not start from, and why."""
     _more: str = field(repr=False, compare=False)
 
     @property
     def makespan(self) -> float:
-        """Of the schedule, in the unit of the costs."""
+        """Makespan of the schedule, in the unit of the costs."""
         return self.timeline.makespan
 
     @property
@@ -99,7 +99,7 @@ def search(
     budget: seconds after which the search ends with the best schedule so far.
     work: amount of work in seconds of a slow core, so that the result does not depend on the clock (default: budget).
     seed: of the random choices.
-    progress: called about five times a second with a SearchProgress. An exception of it ends the search and goes through.
+    progress: called about five times per second with a SearchProgress. An exception of it ends the search and goes through.
 
     Other threads run meanwhile. A KeyboardInterrupt (Ctrl-C, or a notebook's stop button) ends the search at once: the
     result is the best schedule so far, with `interrupted` true. docs/search.md has the method and the bound.

@@ -98,7 +98,7 @@ class Timeline:
 
     schedule: Schedule
     costs: Costs
-    """Of the run; with recomputation, B includes F."""
+    """Costs of the run; with recomputation, B includes F."""
     _handle: _core.Timeline
     _step: _core.Step | None
     _more: str
@@ -294,7 +294,7 @@ class Timeline:
 def simulate(schedule: Schedule, costs: Costs | None = None) -> Timeline:
     """Predicts the run of a schedule.
 
-    costs: durations, sizes and transfers (default: those of the schedule). With recomputation F's time is added to B,
+    costs: durations, sizes and transfers (default: the schedule's). With recomputation F's time is added to B,
     unless the costs say that it is there.
 
     Raises InputError when the schedule cannot finish, and for costs that do not fit it. Deterministic.

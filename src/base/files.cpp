@@ -79,8 +79,8 @@ bool is_terminal(const fs::path& file) {
 
 fs::path folder_of(const fs::path& file) { return file.has_parent_path() ? file.parent_path() : "."; }
 
-/// Where a file is written before it gets its name. A name may have as many bytes as a file system allows
-/// (255 in Linux), so only the beginning of it is used here.
+/// Returns the path under which a file is written before it gets its name. A name may have as many bytes as a
+/// file system allows (255 in Linux), so this path uses only the beginning of it.
 fs::path temporary_of(const fs::path& target) {
   constexpr std::size_t max_bytes = 200;
   const std::string name = target.filename().string().substr(0, max_bytes);

@@ -82,7 +82,7 @@ int run(int argc, char** argv) {
       "  starpipe train experiments/quickstart.yaml --report report.json --timeline timeline.svg\n"
       "\n"
       "Each subcommand has --help. Exit status: 0 success, 1 failure, 2 wrong use or bad input,\n"
-      "75 ended by SIGTERM with a checkpoint to go on from, 128 + N ended by signal N.");
+      "75 ended by SIGTERM with a checkpoint to continue from, 128 + N ended by signal N.");
 
   // Ranks that work together find the same mistake before MPI is started: one of them prints it.
   const auto bad_input = [&app](const std::string& message) {

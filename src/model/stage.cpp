@@ -257,7 +257,8 @@ double Stage::flops() const {
 void Stage::forward(ConstParameters parameters, std::span<const ConstMemory> inputs, ConstMemory target,
                     Memory output, Memory stash, Memory scratch, const Backend& backend) const noexcept {
   const Scratch parts = divide(scratch, stash.empty());
-  // Where activation i is written. `current`: the activation that is still read, and must not be overwritten.
+  // Returns the memory for activation i. `current`: the activation that is still read, and must not be
+  // overwritten.
   const auto place_for = [&](std::size_t i, ConstMemory current) noexcept -> Memory {
     const Activation& of = activations_[i];
     if (i == ops_.size() && !is_sink() && !output.empty()) return output.first(of.size);
@@ -317,8 +318,8 @@ void Stage::run_backward(ConstParameters parameters, ConstMemory stash,
   const bool source = input_gradients.empty();
   const std::size_t end = source ? first_with_parameters_ : 0;  // a source needs no gradients before this op
 
-  // Where the gradient of activation i is written. `current`: the gradient that is still read, and must not
-  // be overwritten.
+  // Returns the memory for the gradient of activation i. `current`: the gradient that is still read, and must
+  // not be overwritten.
   const auto place_for = [&](std::size_t i, ConstMemory current) noexcept -> Memory {
     const Activation& of = activations_[i];
     if (i == 0 && input_gradients.size() == 1) return input_gradients[0].first(of.size);

@@ -92,8 +92,8 @@ class Derivatives {
     std::array<double, 5> derivatives = {};
     std::array<double, 5> noise = {};
 
-    // What length `i` may be wrong by. It has two neighbours at least, because two inexact values may agree
-    // by chance.
+    // Returns by how much length `i` may be wrong. It has two neighbours at least, because two inexact values
+    // may agree by chance.
     [[nodiscard]] double error(std::size_t i) const {
       const auto apart = [this](std::size_t k) { return std::abs(derivatives[k] - derivatives[k - 1]); };
       return std::max(apart(i), apart(i == 1 ? 2 : i - 1)) + noise[i];

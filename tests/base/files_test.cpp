@@ -90,7 +90,7 @@ class Limit {
   rlimit before_{};
 };
 
-// Whether it throws an exception of a failure, which is none of bad input.
+// Expects that `write` throws an exception of a failure, not of bad input.
 void expect_failure(const std::function<void()>& write, const std::string& word) {
   try {
     write();

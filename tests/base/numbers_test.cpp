@@ -51,7 +51,7 @@ TEST(DifferenceText, HasASign) {
   EXPECT_EQ(difference_text(0.05), "+5.0 %");
   EXPECT_EQ(difference_text(-0.123), "-12.3 %");
   EXPECT_EQ(difference_text(std::numeric_limits<double>::infinity()), "> +10000 %");
-  EXPECT_EQ(difference_text(std::numeric_limits<double>::quiet_NaN()), "+0.0 %") << "0 beside 0";
+  EXPECT_EQ(difference_text(std::numeric_limits<double>::quiet_NaN()), "+0.0 %") << "0 compared with 0";
 }
 
 TEST(CountedText, IsSingularForOne) {

@@ -29,7 +29,7 @@ def check(data, expect=None):
     edges = [tuple(e) for e in data.get("stage_graph", [[s, s + 1] for s in range(stages - 1)])]
     pred = {s: [a for a, b in edges if b == s] for s in range(stages)}
     succ = {s: [b for a, b in edges if a == s] for s in range(stages)}
-    need(len(data["ops"]) == workers, "ops has not one row a worker")
+    need(len(data["ops"]) == workers, "ops has not one row per worker")
 
     # Each job runs once and for its duration, and jobs of a worker do not overlap.
     jobs = {}

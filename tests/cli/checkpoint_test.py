@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`checkpoint:` and `train --resume`: a run that stops and goes on is the run that never stopped.
+"""`checkpoint:` and `train --resume`: a run that stops and is resumed equals a run that never stopped.
 
 Usage: checkpoint_test.py BINARY LAUNCHER..., the launcher being what starts two ranks.
 """
@@ -79,13 +79,13 @@ class CheckpointTest(CommandTest):
         return self.report("once.json")["losses"]
 
     def stop_and_go_on(self, config, before=(), after=(), launchers=((), ())):
-        """Stops after two steps; returns the report of the part that goes on."""
+        """Stops after two steps; returns the report of the resumed part."""
         shutil.rmtree(self.path("ck"), ignore_errors=True)
         pathlib.Path(self.path("m.jsonl")).unlink(missing_ok=True)
         self.train(config, *settings("training.steps=2", *before), "--metrics", "m.jsonl", launcher=launchers[0])
         result = self.train(config, *settings(*after), "--resume", "--report", "r.json", "--metrics", "m.jsonl",
                             "--save-weights", "w.safetensors", launcher=launchers[1])
-        self.assertRegex("\n".join(self.messages(result)), r"(?m)goes on after step 2 of 4, from ck/step-00000002$")
+        self.assertRegex("\n".join(self.messages(result)), r"(?m)continues after step 2 of 4, from ck/step-00000002$")
         return self.report("r.json")
 
 
@@ -172,7 +172,7 @@ class Resume(CheckpointTest):
         result = self.train("mlp.yaml", "--resume", *settings("training.clip=0.5", "training.optimizer.learning_rate=0.1",
                                                               "schedule.name=gpipe"))
         goes_on, *changes = self.messages(result)
-        self.assertIn("goes on after step 2 of 4", goes_on)
+        self.assertIn("continues after step 2 of 4", goes_on)
         self.assertEqual(changes, [
             "starpipe: --resume: training.optimizer.learning_rate was 0.001, and is 0.1 from now on",
             "starpipe: --resume: training.clip was nothing, and is 0.5 from now on"])
@@ -207,7 +207,7 @@ class Resume(CheckpointTest):
         self.assertEqual(self.messages(result)[1:], [])
 
     def test_start_weights_are_those_of_step_1(self):
-        """A run that goes on needs neither the file nor the key."""
+        """A resumed run needs neither the file nor the key."""
         self.train("gpt.yaml", *settings("checkpoint.folder=other", "training.steps=1"), "--save-weights", "start.safetensors")
         start = ("model.init=start.safetensors",)
         losses = self.run_once("gpt.yaml", *start)
@@ -240,7 +240,7 @@ class Refused(CheckpointTest):
         for change, culprits in (
                 ("model.hidden=32", ("transformer.wte.weight is [256, 16]", "[256, 32] in the model")),
                 ("model.layers=3", ("has no transformer.h.2.ln_1.weight",)),
-                ("model.layers=1", ("has transformer.h.1.", "no parameter of the model")),
+                ("model.layers=1", ("has transformer.h.1.", "is not a parameter of the model")),
                 ("model.heads=4", ("model.heads: ", "with 2, this run has 4")),
                 ("training.seed=4", ("training.seed: ", "with 3, this run has 4")),
                 ("training.microbatches=8", ("training.microbatches: ", "with 4, this run has 8")),
@@ -265,7 +265,7 @@ class Refused(CheckpointTest):
         self.write(manifest, f'{changed},\n "crc32": "{zlib.crc32(changed.encode()):08x}"\n}}\n')
 
     def test_a_manifest_without_what_a_run_needs(self):
-        """Checksums do not tell what another program has written. Nothing goes on from a number that it must guess."""
+        """Checksums do not tell what another program has written. A run never continues from a number that it must guess."""
         self.train("mlp.yaml", *settings("training.steps=2"), "--metrics", "m.jsonl")
         good = self.read("ck/step-00000002/manifest.json")
         for key, value in (("updates", "-1"), ("updates", "3"), ("updates", "1.5"), ("updates", "true"), ("updates", '"2"'),
@@ -312,7 +312,7 @@ class Refused(CheckpointTest):
                                                                                          f"{zlib.crc32(after):08x}"))
                 result = self.train("mlp.yaml", *kind, "--resume", launcher=launcher, status=2, timeout=15)
                 goes_on, problem = (line for line in self.messages(result) if "cores" not in line)
-                self.assertIn("goes on after step 2", goes_on)
+                self.assertIn("continues after step 2", goes_on)
                 self.assertRegex(problem, r"rank-0000\.safetensors: tensor head\.bias: is missing, or has another shape")
 
     def test_a_folder_with_checkpoints(self):
@@ -393,7 +393,7 @@ class Faults(CheckpointTest):
         result = self.train("mlp.yaml", "--resume", "--save-weights", "w.safetensors")
         first, second = self.messages(result)[:2]
         self.assertRegex(first, r"skipped the checkpoint of step 4: .*rank-0000\.safetensors")
-        self.assertRegex(second, r"goes on after step 2 of 4, from ck/step-00000002$")
+        self.assertRegex(second, r"continues after step 2 of 4, from ck/step-00000002$")
         self.assertEqual(self.bytes("w.safetensors"), self.bytes("once.safetensors"))
         for name in self.checkpoints():
             if not name.endswith(".damaged"):
@@ -421,7 +421,7 @@ class Faults(CheckpointTest):
         self.refused(["train", "mlp.yaml"], "ck has checkpoints")
 
     def test_infinite_weights_are_no_checkpoint(self):
-        """They would push out the good ones, and no later run could go on."""
+        """They would push out the good ones, and no later run could be resumed."""
         self.train("mlp.yaml", *settings("training.steps=3", "checkpoint.every=1", "checkpoint.keep=1"))
         for how in ("stop", "skip"):
             result = self.train("mlp.yaml", "--resume", *settings(
@@ -453,7 +453,7 @@ class Faults(CheckpointTest):
         self.assertTrue(held, self.read("log"))
 
     def steps(self):
-        """Of the lines that --metrics has written."""
+        """Returns the number of lines that --metrics has written."""
         try:
             return self.read("m.jsonl").count("\n")
         except OSError:
@@ -467,7 +467,7 @@ class Faults(CheckpointTest):
         job.wait()
 
     def test_a_checkpoint_that_cannot_be_written(self):
-        """Training goes on; the status says so when the last one is missing. `ulimit -f` stands for a full disk."""
+        """Training continues; the status tells when the last checkpoint is missing. `ulimit -f` stands for a full disk."""
         self.write("large.yaml", MLP.replace("hidden: 16", "hidden: 1024"))
         limit = 9 << 20  # less than a checkpoint of 12 MiB, enough for MPI
         result = subprocess.run([self.binary, "train", "large.yaml", "--report", "r.json"], cwd=self.folder, timeout=100,
@@ -484,7 +484,7 @@ class Faults(CheckpointTest):
         self.assertEqual((len(report["losses"]), report["checkpoints"]["failed"]), (4, 2))
 
     def test_a_signal_asks_for_a_checkpoint(self):
-        """SIGUSR1, or the configured one, to any process of any rank or to the launcher; training goes on."""
+        """SIGUSR1, or the configured one, to any process of any rank or to the launcher; training continues."""
         for launcher, word, of_rank in (((), "USR1", False), (LAUNCHER, "USR1", False), (LAUNCHER, "USR2", True)):
             with self.subTest(ranks=2 if launcher else 1, signal=word):
                 shutil.rmtree(self.path("ck"), ignore_errors=True)
@@ -500,7 +500,7 @@ class Faults(CheckpointTest):
                 self.assertLessEqual(len(self.checkpoints()), 3)
 
     def test_no_memory_for_the_copy(self):
-        """The checkpoint is lost, with a line, and training goes on. A limit on a rank's addresses stands for a full memory."""
+        """The checkpoint is lost, with a line, and training continues. A limit on a rank's addresses stands for a full memory."""
         self.write("large.yaml", MLP.replace("hidden: 16", "hidden: 2048"))  # a copy of 50 MB
         for launcher in (), LAUNCHER:
             # One worker a rank: OpenBLAS takes memory when a rank's workers are first in it together, and never returns without.
@@ -530,7 +530,7 @@ class Faults(CheckpointTest):
         return int(child)
 
     def processes(self, job):
-        """Of all ranks of two."""
+        """Returns the processes of both ranks."""
         found = []
         for entry in pathlib.Path("/proc").glob("[0-9]*"):
             try:
@@ -538,21 +538,21 @@ class Faults(CheckpointTest):
                     found.append(int(entry.name))
             except OSError:
                 pass
-        self.assertEqual(len(found), 4, f"two a rank, beside process {job.pid}")
+        self.assertEqual(len(found), 4, f"two per rank, besides process {job.pid}")
         return found
 
     def end_by_sigterm(self, job):
         os.kill(job.pid, signal.SIGTERM)
         self.assertEqual(job.wait(60), 75, self.read("log"))
         lines = [line for line in self.read("log").splitlines() if line.startswith("starpipe: ")]
-        self.assertRegex(lines[-1], r"ended by SIGTERM after step (\d+) of 1000000; --resume goes on from its checkpoint")
+        self.assertRegex(lines[-1], r"ended by SIGTERM after step (\d+) of 1000000; --resume continues from its checkpoint")
         step = int(re.search(r"after step (\d+)", lines[-1])[1])
         self.assertEqual(self.checkpoints()[-1], f"step-{step:08}")
         self.assertEqual(self.steps(), step)
         return step
 
     def test_sigterm_ends_the_run_with_a_checkpoint(self):
-        """And the run that goes on has the same bits; the report tells that the run is not complete."""
+        """And the resumed run has the same bits; the report tells that the run is not complete."""
         for launcher in ((), LAUNCHER):
             with self.subTest(ranks=2 if launcher else 1):
                 for name in ("ck", "once"):
@@ -591,7 +591,7 @@ class Faults(CheckpointTest):
         self.assertNotIn("was ended by signal", self.read("log"))
 
     def test_sigterm_reaches_the_ranks_at_different_times(self):
-        """As on a cluster: when the SIGTERM of one rank has stopped the run, those of the others are still on their way."""
+        """As on a cluster: when one rank's SIGTERM has stopped the run, the other ranks' signals are still on their way."""
         for first in range(2):
             with self.subTest(first=first):
                 shutil.rmtree(self.path("ck"), ignore_errors=True)

@@ -218,7 +218,7 @@ class Compare(ReportTest):
         comparison = json.loads(self.read("c.json"))
         self.assertEqual([p["policy"] for p in comparison["policies"]], policies)
         self.assertFalse(comparison["emulated"])
-        # Each run has a prediction from its own durations; what takes those of one policy says so.
+        # Each run has a prediction from its own durations; output that takes one policy's durations says so.
         first = comparison["predicted"]
         self.assertEqual(first["durations_of"], "worker-order")
         self.assertEqual(comparison["policies"][0]["predicted_makespan"], first["makespan"])

@@ -148,7 +148,7 @@ schedule: {{name: 1f1b, workers: 2}}
         self.assertEqual(self.train("model.vocabulary=1")["losses"], [0, 0, 0])
 
     def test_a_bad_token_ends_the_run_when_it_is_read(self):
-        """Of the third step, in an input, and in the last target, which only the last stage reads."""
+        """The token is in the third step: in an input, or in the last target, which only the last stage reads."""
         starts = self.train()["offsets"][2]
         for position in (starts[1][0] + 3, starts[2][1] + CONTEXT):
             tokens = self.tokens[:]

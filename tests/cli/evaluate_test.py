@@ -64,7 +64,7 @@ class Evaluate(CommandTest):
         self.assertEqual([one["step"] for one in report["evaluations"]], [0, 1, 2])
 
     def test_command(self):
-        """The loss of saved weights is that of the last evaluation, on any ranks; under other schedules too."""
+        """The loss of saved weights equals the loss of the last evaluation, on any ranks; under other schedules too."""
         report, _ = self.train("gpt.yaml", *EVALUATE, "--save-weights", "w.safetensors")
         of_weights = ("gpt.yaml", "--weights", "w.safetensors")
         last = report["evaluations"][-1]["loss"]

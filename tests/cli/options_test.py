@@ -316,7 +316,7 @@ EFFECTS = {
 # Commands of which all pairs of options are tried.
 PAIRED = ("schedule list", "schedule show", "schedule check", "simulate", "partition", "periodic", "info")
 TIMES = ("--durations", "--comm", "--links", "--no-prefetch")
-# (command, option, other): with these values, `option` changes nothing beside `other`.
+# (command, option, other): with these values, `option` changes nothing if `other` is given.
 SILENCED = {
     # The CSV has the order only.
     *(("schedule show", option, "--format") for option in (*TIMES, "--bytes", "--per-share")),
@@ -325,7 +325,7 @@ SILENCED = {
     # Both ask for JSON.
     *((command, "--json", "--output") for command in ("schedule show", "schedule check", "simulate", "partition", "periodic")),
     ("partition", "--format", "--output"),
-    # One stage a worker: a stage is a share.
+    # One stage per worker: a stage is a share.
     ("simulate", "--per-share", "--set"),
     # Two nodes have two ranks.
     ("info", "--ranks", "--topology"),
@@ -333,7 +333,7 @@ SILENCED = {
     ("schedule check", "--no-prefetch", "--memory-limit"),
 }  # fmt: skip
 
-# Options that would change nothing beside the others are refused, with these words.
+# Options that would change nothing together with the others are refused, with these words.
 REFUSED = [
     (f"{SHOW} --no-prefetch", "--no-prefetch", "--comm"),
     ("schedule check s.csv --no-prefetch", "--no-prefetch", "--comm"),
@@ -618,7 +618,7 @@ class Options(CommandTest):
             self.refused(line.split(), *culprits)
 
     def test_numbers_are_decimal(self):
-        """As in configurations: 0x1 is no number, and 010 is ten."""
+        """As in configurations: 0x1 is not a number, and 010 is ten."""
         seen = 0
         for command, effects in EFFECTS.items():
             for option, effect in effects.items():

@@ -128,7 +128,7 @@ class PartitionTest(CommandTest):
         self.assertIn("ZBVZeroBubble", text)
         self.assertIn('"output" is called\n# "lm_head"', text)
         self.assertEqual(len(tomllib.loads(text)["parallelism"]["module_fqns_per_model_part"]), 4)
-        # Its schedules in a V have two stages a rank.
+        # Its schedules in a V have two stages per rank.
         longer = self.write("l.yaml", "layers: [{name: embedding, F: 1}, {name: block, F: 1, count: 9}, {name: head, F: 1}]\n")
         self.refused(["partition", longer, "--workers", 2, "--chunks", 4, "--layout", "v", "--format", "torchtitan"],
                      "--format torchtitan", "two in a V")
@@ -226,7 +226,7 @@ class PartitionTest(CommandTest):
         self.assertTrue(self.ok("profile", "c.yaml", "--repetitions", 1).startswith("#"))
 
     def test_profile_of_tied_weights(self):
-        """The table counts once, beside the units' own weights, in both forms of the file."""
+        """The table counts once, in addition to the units' own weights, in both forms of the file."""
         self.write("text", "x" * 300)
         self.write("c.yaml", gpt_config("text").replace("heads: 2,", "heads: 2, tied: true,"))
         table = 4 * 256 * 16
@@ -394,7 +394,7 @@ class AutoTest(CommandTest):
             "workers: 2", "workers: 2, partition: auto, profile: tied-layers.yaml"))
 
     def test_tied_weights_on_ranks(self):
-        """The cuts change nothing but the times: the losses are those of equal cuts, to the last bit."""
+        """The cuts change nothing but the times: the losses equal the losses with equal cuts, to the last bit."""
         self.write_tied()
         self.ok("profile", "plain.yaml", "--repetitions", 1, "-o", "tied-layers.yaml")
         self.write("heavy-head.yaml", "layers: [{F: 1, count: 3}, {F: 9}]")
@@ -440,7 +440,7 @@ class AutoTest(CommandTest):
                     self.refused(arguments, "runtime.memory_limit", "worker ")
 
     def test_planned_memory_of_tied_weights(self):
-        """`partition` is never below the exact need. With one stage a worker, it is above the need by no more than the
+        """`partition` is never below the exact need. With one stage per worker, it is above the need by no more than the
         gradient that worker 0 receives."""
         self.write_tied()
         for precision in "fp32", "bf16":

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`runtime.precision: bf16` beside fp32: bytes as predicted, and losses that stay close.
+"""`runtime.precision: bf16` compared with fp32: bytes as predicted, and losses that stay close.
 
 Usage: precision_test.py BINARY CONFIGURATION LAUNCHER..., the launcher being what starts two ranks.
 """

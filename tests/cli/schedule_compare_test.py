@@ -128,7 +128,7 @@ class ScheduleCompare(CommandTest):
         for title in ("1f1b, 4 micro-batches", "zb-h1, 6 micro-batches"):
             self.assertIn(title, titles)
         self.assertIn("holds 3", titles)
-        # A stash of v-half is of half the size: drawn beside those of 1f1b it would look like as much memory.
+        # A stash of v-half is of half the size: drawn next to a stash of 1f1b it would look like as much memory.
         self.ok("schedule", "compare", "1f1b", "v-half", *arguments[2:], "--timeline", "v.svg")
         self.assertNotIn("holds", "".join(ElementTree.fromstring(self.read("v.svg")).itertext()))
         text = self.ok("schedule", "compare", *arguments)

@@ -16,7 +16,7 @@ from support import CommandTest, mlp_config
 
 
 def defined(name, workers, microbatches):
-    """Whether the schedule is defined for these counts."""
+    """True if the schedule is defined for these counts."""
     if name in ("chimera", "dualpipe") and workers % 2 != 0:
         return False
     if name in ("dualpipe", "dualpipe-v"):

@@ -117,7 +117,7 @@ class Search(CommandTest):
         self.search(*uneven, 12751, budget=0.1)
 
     def test_bytes_of_shares_are_divided(self):
-        """Without --chunks a size is that of 1/W of the model. The peaks keep the limit, in the file as well."""
+        """Without --chunks a size is for 1/W of the model. The peaks keep the limit, in the file as well."""
         for size in "1MiB", "1000003":
             data = self.search("--workers", 2, "--microbatches", 4, "--stash", size, "--memory-limit", "2MiB", budget=0.3)
             chunks = data["search"]["chunks"]

@@ -17,7 +17,7 @@ namespace {
 using namespace std::chrono_literals;
 
 TEST(Subprocess, AProgramInheritsTheStandardStreamsOnly) {
-  // Descriptors that this test has itself inherited go on to the program; the pipe and held signals do not.
+  // The program inherits the descriptors that this test inherited, but neither the pipe nor held signals.
   const auto count = [](const char* folder) {
     return std::distance(std::filesystem::directory_iterator(folder), std::filesystem::directory_iterator());
   };

@@ -149,7 +149,7 @@ class Sweep(CommandTest):
             self.assertEqual((self.folder_of(row) / "config.yaml").read_text(), self.read("base.yaml"))
 
     def test_bytes_of_a_step_and_of_a_run(self):
-        """The bytes that workers receive are those of a step; StarPU-MPI counts what ranks send in all steps."""
+        """The bytes that workers receive are counted for one step; StarPU-MPI counts what ranks send in all steps."""
         self.write("study.yaml", study("train", grid="{training.steps: [2, 4]}", set="{ranks: 2}"))
         self.sweep("--launcher", LAUNCHER)
         two, four = self.rows()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`model.tensor`: shards beside the whole model, on one rank, on two and on four.
+"""`model.tensor`: shards compared with the whole model, on one rank, on two and on four.
 
 Usage: tensor_test.py BINARY LAUNCHER..., the launcher being what starts two ranks: its last word is their number.
 """
@@ -92,7 +92,7 @@ class Tensor(CommandTest):
 
     def test_blocks_with_other_shards_exchange_results(self):
         """By hand, for 3 micro-batches and blocks with 4 and 2 shards on 4 workers. The embedding's output goes to 3 workers, and
-        each of 4 results of the first half, too. The 2 shards of the third half read 3 results of others each, those of the
+        each of 4 results of the first half, too. The 2 shards of the third half read 3 results of others each, the shards of the
         fourth 1 each, and the head 1."""
         report = self.train("[4, 2]", "--set", "schedule.workers=1")
         self.assertEqual(sum(report["received"]["activations"]["count"]["measured"]), 3 * (3 + 4 * 3 + 2 * 3 + 2 * 1 + 1))
@@ -307,7 +307,7 @@ class Tensor(CommandTest):
                 needed = max(sum(parts.values()) for parts in advised["memory"])
                 self.assertLessEqual(needed, limit)
                 self.assertAlmostEqual(needed / (float(need.split()[0]) * {"KiB": 2**10, "MiB": 2**20}[need.split()[1]]), 1, delta=0.02)
-                # An emulated time is that of a whole stage, of which the advised schedule may have more.
+                # An emulated time is for a whole stage. The advised schedule may have more stages.
                 whole = int(dict(part.split("=") for part in advice).get("stages", 2))
                 self.assertEqual(float(share or 1), 2 / whole if settings == emulated else 1)
                 of_stage = (whole, 2) if settings == emulated else (advised["stages"], own["stages"])

@@ -69,7 +69,7 @@ class Train(CommandTest):
                             files=("b.json", *files))
 
     def test_metrics(self):
-        """A line a step, the same losses as the report's, on one and on two ranks; a picture of the losses."""
+        """A line per step, the same losses as the report's, on one and on two ranks; a picture of the losses."""
         for launcher in ([], LAUNCHER):
             with self.subTest(ranks=2 if launcher else 1):
                 result = self.run_command("train", "gpt.yaml", "--set", "training.steps=3", "--metrics", "m.jsonl", "--report",
@@ -346,7 +346,7 @@ class Train(CommandTest):
                             files=("gpt.yaml", "mlp.yaml", "text", "r.json"))
 
     def test_starpus_limits_of_submitted_tasks(self):
-        """Safe where each worker's order is fixed; refused where waiting for room could wait for ever."""
+        """Safe where each worker's order is fixed; refused where waiting for room could deadlock."""
         limits = {"STARPU_LIMIT_MAX_SUBMITTED_TASKS": "4", "STARPU_LIMIT_MIN_SUBMITTED_TASKS": "2"}
         for launcher in ([], LAUNCHER):
             result = self.run_command("train", "mlp.yaml", environment=limits, launcher=launcher)
@@ -647,7 +647,7 @@ class Train(CommandTest):
                 self.assertIn("makespan", result.stdout)
 
     def test_a_result_that_cannot_be_written_costs_no_other(self):
-        """A full disk, and a pipe that nobody reads any more."""
+        """A full disk, and a pipe whose reader has ended."""
         everything = ("--report", "r.json", "--save-weights", "w.safetensors", "--timeline", "t.svg", "--trace", "t.json")
         names = everything[1::2]
         for full in (*names, None):

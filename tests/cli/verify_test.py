@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """`starpipe verify`: right runs agree, and each wrong one is named.
 
-Usage: verify_test.py BINARY PLUGIN NETWORK_PLUGIN LAUNCHER..., where the plug-ins are those of tests/plugins/wrong_plugin.cpp,
+Usage: verify_test.py BINARY PLUGIN NETWORK_PLUGIN LAUNCHER..., where the plug-ins come from tests/plugins/wrong_plugin.cpp,
 with and without a schedule, and the launcher starts two ranks.
 """
 
@@ -107,7 +107,7 @@ class Verify(CommandTest):
         self.assertIn("step 1, stage 1: the derivative of suspect.scale differs by ", line)
 
     def test_derivatives_are_those_of_four_micro_batches(self):
-        line = "derivatives are those of the first 4 of 5 micro-batches of step 1\n"
+        line = "derivatives are from the first 4 of 5 micro-batches of step 1\n"
         for count in 3, 4, 5:
             keys = ["--steps", 1, "--set", f"training.microbatches={count}"]
             verdict, _ = self.suspect("none", *keys, status=0)
@@ -179,7 +179,7 @@ class Verify(CommandTest):
         verdict, line = self.verify("mlp.yaml", "--steps", 2, "--against-weights", "other.safetensors", status=1)
         self.assertEqual(self.differing(verdict, "file's weight"), ["layers.1.bias"])
         self.assertRegex(line, "^starpipe: verify: step 2, stage 1: the file's weight of layers.1.bias differs")
-        # The weights after another step are not those of this one.
+        # The weights after another step differ from this step's.
         verdict, _ = self.verify("mlp.yaml", "--steps", 1, "--against-weights", "w.safetensors", status=1)
         self.assertEqual(len(self.differing(verdict, "file's weight")), 6)
         del weights["layers.1.bias"]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`schedule.vocabulary`: shards of embedding and head beside the whole model, on one rank and on several.
+"""`schedule.vocabulary`: shards of embedding and head compared with the whole model, on one rank and on several.
 
 Usage: vocabulary_test.py BINARY LAUNCHER..., the launcher being what starts two ranks.
 """

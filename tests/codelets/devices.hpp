@@ -75,7 +75,7 @@ class Gpu final : public Device {
     cuda::check(cudaMemcpy(to, from, size * sizeof(float), cudaMemcpyDefault), "copy");
   }
 
-  /// Why there is no GPU; an empty string when there is one.
+  /// Returns why there is no GPU; an empty string if there is one.
   static std::string missing() {
     int count = 0;
     const cudaError_t status = cudaGetDeviceCount(&count);
@@ -124,7 +124,7 @@ inline Floats decoded(Precision precision, const Floats& array, std::size_t elem
   return values;
 }
 
-/// Words in a device's memory, between guards that nobody may overwrite. They begin `shift` words after a
+/// Words in a device's memory, between guards that no kernel may overwrite. They begin `shift` words after a
 /// multiple of 64 bytes.
 class DeviceFloats {
  public:

@@ -86,7 +86,7 @@ INSTANTIATE_TEST_SUITE_P(All, LossPasses,
                          ::testing::Combine(targets, ::testing::Values("cross_entropy", "mse"),
                                             ::testing::Values(1, 3, 300), ::testing::Values(1, 50)),
                          loss_label);
-// Rows of 64 columns are whole packs. Wider rows than a warp takes: 2051 columns are no whole packs, 4096
+// Rows of 64 columns are whole packs. Wider rows than a warp takes: 2051 columns are not whole packs, 4096
 // are.
 INSTANTIATE_TEST_SUITE_P(Wide, LossPasses,
                          ::testing::Combine(targets, ::testing::Values("cross_entropy", "mse"),
@@ -132,7 +132,7 @@ TEST_P(Devices, Optimizers) {
   }
 }
 
-// The bits are those of the CPU, wherever the values begin. 70 parts are more than a kernel takes at once.
+// The bits equal the CPU's, wherever the values begin. 70 parts are more than a kernel takes at once.
 TEST_P(Devices, SumsOfSquares) {
   SCOPED_TRACE("STARPIPE_TEST_SEED=" + std::to_string(seed()));
   std::vector<std::size_t> sizes = {1, 31, 4096, 5, 4097, 40 * 4096 + 77};

@@ -85,7 +85,7 @@ inline double tolerance_of(Precision precision) {
       return 1e-5;
     case Precision::tf32:
       // Each factor of a product has a relative error of up to 2^-10, so the product of up to 2^-9. The bound
-      // is twice that: a sum may cancel, and then be small beside the errors of its terms.
+      // is twice that: a sum may cancel, and then be small compared with the errors of its terms.
       return std::ldexp(1, -8);
     case Precision::bf16:
       // Inputs are exact. Rounding gives a relative error of up to 2^-9, in the stash and again in the

@@ -6,7 +6,7 @@ Usage: examples_test.py PAGE SOURCE_DIR BUILD_DIR STARPIPE MPIEXEC COMPILER [SAN
 console   "$ COMMAND" must succeed; lines below it are its exact output. Lines that begin with "starpipe: " are an
           error message: the command must print them on standard error and exit with 2.
 text      straight after a console block: the output of the last command, on either stream. Figures may differ, and a
-          line may go on (a search that its budget ended says so).
+          line may continue (a search that its budget ended says so).
 yaml      a first line "# FILE" names a file for the commands below; without it the block is a configuration, and
           `starpipe simulate` must take it.
 pycon     a session of Python with the package starpipe; the sessions of a page share their names. What they print is

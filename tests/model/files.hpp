@@ -79,7 +79,7 @@ inline Result shell(const std::string& command) {
   return result;
 }
 
-/// Whether the Python that the build found has NumPy.
+/// True if the Python that the build found has NumPy.
 inline bool have_numpy() { return shell(STARPIPE_PYTHON " -c 'import numpy'").status == 0; }
 
 }  // namespace starpipe::model::testing

@@ -165,7 +165,7 @@ TEST(Optimizer, MatricesDecayAndVectorsDoNot) {
     const Floats mixed = trained(with, ranges);
     const Floats decayed = trained(with, all);
     const Floats plain = trained(without, all);
-    // The numbers of the state follow those of the parameters, once or twice.
+    // The numbers of the state follow the parameters' numbers, once or twice.
     for (std::size_t i = 0; i < mixed.size(); ++i) {
       const bool decays = i % 18 >= 6 && i % 18 < 16;
       EXPECT_EQ(mixed[i], decays ? decayed[i] : plain[i]) << i;

@@ -126,7 +126,7 @@ TEST(PublishedWeights, HaveTheNamesAndShapesOfGpt2) {
   EXPECT_EQ(network.parameter_count() - std::size_t{50257} * 768, 124'439'808U);  // as published
 }
 
-/// Expects that `values` are those of the file's token embedding, and then the mean of its rows in each row.
+/// Expects that `values` are the file's token embedding, and then the mean of its rows in each row.
 void expect_table(const Floats& values, const Size& size, std::size_t rows) {
   const Floats in_file = numbered("wte.weight", size.vocabulary * size.hidden);
   ASSERT_EQ(values.size(), rows * size.hidden);

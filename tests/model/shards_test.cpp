@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Networks whose blocks are cut into shards, beside the same network without shards.
+// Networks whose blocks are cut into shards, compared with the same network without shards.
 #include <cmath>
 #include <filesystem>
 #include <map>

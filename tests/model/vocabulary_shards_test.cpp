@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Networks whose embedding and head are cut into shards of the vocabulary, beside the same network without.
+// Networks whose embedding and head are cut into shards of the vocabulary, compared with the same network
+// without.
 #include <cmath>
 #include <filesystem>
 #include <map>

@@ -144,7 +144,7 @@ class Spack(unittest.TestCase):
         self.assertEqual([text.count("sched_yield();") for text in results[0]], [1])
 
     def test_another_starpu_is_refused(self):
-        """One without the place to change would be built as it is, and nobody would know."""
+        """One without the place to change would be built without the change, and the user would not know."""
         starpu, _ = load("starpu")
         with tempfile.TemporaryDirectory() as folder, contextlib.chdir(folder):
             source = pathlib.Path("mpi/src/mpi/starpu_mpi_mpi.c")

@@ -91,7 +91,7 @@ inline double duration(const Schedule& schedule, const Costs& costs, JobId id) {
   return 0;
 }
 
-/// When the last input of `id` is on its worker, given when the jobs before it end.
+/// Returns the time at which the last input of `id` is on its worker, given the ends of the jobs before it.
 inline double arrival(const Schedule& schedule, const Costs& costs, const std::vector<Span>& spans,
                       JobId id) {
   double result = 0;
@@ -230,7 +230,8 @@ inline SlowRun slow_simulate(const Schedule& schedule, const Costs& costs) {
   return run;
 }
 
-/// What the workers receive in a step: every job's inputs that come from elsewhere, each once a worker.
+/// Returns what the workers receive in a step: every job's inputs that come from elsewhere, each once per
+/// worker.
 /// Without the reduction of weight gradients, which `reduction_plan` describes.
 inline std::vector<Transfers> slow_transfers(const Schedule& schedule, const Costs& costs) {
   std::vector<Transfers> result(index(schedule.workers()));

@@ -5,7 +5,7 @@ function(run)
 endfunction()
 
 file(REMOVE_RECURSE "${WORK_DIR}")
-file(COPY "${EXAMPLE_DIR}/" DESTINATION "${WORK_DIR}/example") # no file of starpipe's source tree beside it
+file(COPY "${EXAMPLE_DIR}/" DESTINATION "${WORK_DIR}/example") # no file of starpipe's source tree next to it
 set(starpipe "${WORK_DIR}/prefix/bin/starpipe")
 set(plugin "${WORK_DIR}/build/libfolded.so")
 

@@ -2,7 +2,7 @@
 """Plug-ins that misbehave: starpipe refuses or reports each in one line and never crashes.
 
 Usage: plugin_test.py BINARY ODD_PLUGIN TWICE_REGISTERED LAUNCHER..., where LAUNCHER starts two ranks. The plug-ins that
-were built otherwise than starpipe lie beside ODD_PLUGIN.
+were built otherwise than starpipe lie next to ODD_PLUGIN.
 """
 
 import json
@@ -62,7 +62,7 @@ class Plugins(CommandTest):
             self.assertEqual(json.loads(self.read("r.json"))["config"]["schedule"]["plugin"], ["a file.so"])
 
     def test_a_memory_limit_beside_limits_of_its_own(self):
-        """The smaller limit holds: `wave` has a limit of 8 stashes a worker."""
+        """The smaller limit holds: `wave` has a limit of 8 stashes per worker."""
         wave = ["schedule", "show", "wave", "--workers", 4, "--microbatches", 16, "--plugin", PLUGIN, "--json"]
         for asked, holds in ((None, 8), (4, 4), (8, 8), (10, 8)):
             data = json.loads(self.ok(*wave, *(() if asked is None else ("--memory-limit", asked))))
@@ -186,7 +186,7 @@ class Plugins(CommandTest):
         self.assertIn("signal 11", result.stderr)
 
     def test_a_crash_of_the_program_ends_it(self):
-        """MPI's libraries have handlers of crashes, which wait for ever when the crash came in malloc."""
+        """MPI's libraries have handlers of crashes, which wait indefinitely when the crash came in malloc."""
         if os.environ.get("STARPIPE_SANITIZE"):
             return  # the sanitizer has a report of its own
         result = self.run_command("schedule", "list", "--plugin", PLUGIN, environment={"STARPIPE_ODD": "fill stack at exit"})

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`partition` and `periodic`, beside those of the command. Usage: partition_test.py PACKAGE_ROOT [STARPIPE]"""
+"""`partition` and `periodic`, compared with the command's results. Usage: partition_test.py PACKAGE_ROOT [STARPIPE]"""
 
 import json
 import pathlib

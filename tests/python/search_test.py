@@ -16,7 +16,7 @@ import starpipe  # noqa: E402
 from starpipe import Costs, InputError  # noqa: E402
 
 SMALL = {"workers": 4, "microbatches": 8, "chunks": 2, "layout": "v", "costs": Costs(comm=0.1), "memory_limit": 6}
-# No schedule that meets the bound is known, so the search goes on until its budget ends. Ten minutes never end here.
+# No schedule that meets the bound is known, so the search continues until its budget ends. Ten minutes never end here.
 HARD = {"workers": 8, "microbatches": 32, "chunks": 2, "layout": "v", "costs": Costs((12.96, 13.22, 9.76), comm=0.5),
         "memory_limit": 8, "budget": 600.0}  # fmt: skip
 

@@ -17,7 +17,7 @@ import zipfile
 
 PROJECT, BUILD = (pathlib.Path(word).resolve() for word in sys.argv[1:3])
 CMAKE, GENERATOR, COMPILER = sys.argv[3:6]
-# Not those of the tests' own run: a user's shell has none of them.
+# Leaves out the variables of the tests' own run: a user's shell has none of them.
 ENVIRONMENT = {name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "LD_LIBRARY_PATH")}
 
 USE = """

@@ -3,8 +3,8 @@
 
 A room is a folder of sources, named by its path below src/, include/starpipe/ or the project's root: the headers of
 include/starpipe/plan/simulate and the sources of src/plan/simulate are one room, plan/simulate. Each row of the
-table names a room and what it may include: other rooms, a whole library (`plan` is all rooms of plan), and those of
-the libraries in EXTERNAL.
+table names a room and what it may include: other rooms, a whole library (`plan` is all rooms of plan), and the
+libraries in EXTERNAL.
 """
 
 import collections
@@ -107,7 +107,7 @@ def check_edges(files, rooms):
                 continue
             header = header_named(include, files)
             if header is None:
-                problems.append(f'{file}: "{include}" is no header by its full path')
+                problems.append(f'{file}: "{include}" is not a header by its full path')
                 continue
             target = room_of(header)
             if target != room:
@@ -156,7 +156,7 @@ def check_cycles(used, rooms):
 
 def check_names(files):
     """A source implements a header of its room, registers something or is a program; and names are told apart: no two
-    rooms of a library have files of one stem. A header is no smaller than it is worth."""
+    rooms of a library have files of one stem. A header is not smaller than it is worth."""
     problems = []
     places = collections.defaultdict(list)
     counts = collections.Counter()
@@ -200,7 +200,7 @@ def check_names(files):
 
 
 def check(root):
-    """What is wrong with the tree below `root`, one line each."""
+    """Returns what is wrong with the tree below `root`, one line each."""
     files = sources(root)
     rooms = table_of((root / "docs/architecture.md").read_text())
     problems, used = check_edges(files, rooms)

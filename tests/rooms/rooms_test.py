@@ -41,7 +41,7 @@ BAD = [
     ({"src/plan/b/two.cpp": ""}, "lets plan/b include plan/a, but it does not"),
     ({"src/plan/c/three.cpp": ""}, "no room plan/c"),
     ({"src/runtime/all.cpp": None}, "room runtime has no sources"),
-    ({"src/plan/b/two.cpp": '#include "../a/one.hpp"\n'}, "is no header by its full path"),
+    ({"src/plan/b/two.cpp": '#include "../a/one.hpp"\n'}, "is not a header by its full path"),
     ({"src/plan/a/one.cpp": '#include <vector>\n'}, "does not begin with the header of its name"),
     ({"src/plan/b/two.cpp": '#include "starpipe/plan/a/one.hpp"\n'}, "includes no header of its room"),
     ({"src/plan/b/one.cpp": '#include "starpipe/plan/a/one.hpp"\n'}, "one is a file's name in plan/a and in plan/b"),

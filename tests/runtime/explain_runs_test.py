@@ -22,7 +22,7 @@ PARTS = ["durations", "transfers", "order", "runtime"]
 MS = 1_000_000  # nanoseconds
 MICROBATCHES = 6
 
-# A stage a worker, with one layer each; workers 0 and 1 are on rank 0, workers 2 and 3 on rank 1.
+# One stage per worker, with one layer each; workers 0 and 1 are on rank 0, workers 2 and 3 on rank 1.
 CONFIG = f"""
 model: {{kind: waiting, F: 2, B: 2}}
 training: {{microbatches: {MICROBATCHES}, microbatch_size: 2, steps: 7}}
@@ -49,7 +49,7 @@ class ExplainRuns(JobTest):
         return json.loads(self.report.read_text())
 
     def explained(self, *settings, **how):
-        """What `explain` makes of the report; its sums are exact."""
+        """Returns the output of `explain` for the report; its sums are exact."""
         self.run_once(*settings, **how)
         printed = subprocess.run([PROGRAM, "explain", str(self.report), "--json"], capture_output=True, text=True,
                                  check=True, timeout=60).stdout

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Checkpoints of two ranks on a full disk and in a folder that goes away: the run goes on and says so in one line for each
+"""Checkpoints of two ranks on a full disk and in a folder that goes away: the run continues and says so in one line for each
 checkpoint that is lost, what was whole stays whole, and the run can be resumed. Metrics on a full disk keep whole lines.
 
 The full disk is a small file system of its own, which the system must allow to mount; without that this part is skipped.
@@ -127,7 +127,7 @@ class FullDisk(unittest.TestCase):
         self.run_.start(2)
         self.run_.expect_end()
         self.assertEqual(self.run_.job.returncode, 0, self.run_.output())
-        self.assertIn(f"goes on after step {before} of {STEPS}", self.run_.output())
+        self.assertIn(f"continues after step {before} of {STEPS}", self.run_.output())
 
 
 if __name__ == "__main__":

@@ -41,8 +41,8 @@ class MpiCalls(unittest.TestCase):
             ranks = [list(map(int, line.split())) for line in calls.read_text().splitlines()]
             self.assertEqual(len(ranks), 2)
             for tests, sends, receives in ranks:
-                self.assertGreater(tests, 5)  # at least those of barriers
-                self.assertGreater(sends, 5 * 4)  # a message a micro-batch
+                self.assertGreater(tests, 5)  # at least the tests of barriers
+                self.assertGreater(sends, 5 * 4)  # a message per micro-batch
                 self.assertGreater(receives, 5 * 4)
 
 

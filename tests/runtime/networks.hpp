@@ -277,7 +277,8 @@ struct NamedCase {
 };
 
 /// Returns a case per schedule; under a sanitizer, a case for every fifth schedule, others in each call of a
-/// process. `make_network`: gives a network by its number of stages; one of shards by that of whole stages.
+/// process. `make_network`: makes a network by its number of stages, with shards by its number of whole
+/// stages.
 inline std::vector<NamedCase> named_cases(
     int workers, int microbatches,
     const std::function<model::Network(int)>& make_network = [](int stages) { return tiny_gpt(stages); }) {
@@ -366,7 +367,7 @@ inline void expect_close(const std::vector<Floats>& actual, const std::vector<Fl
 
 // ---- the task graph, run task by task ----
 
-/// Runs a step's tasks one after the other in plain memory. Under the ordered discipline w and n fix the
+/// Runs a step's tasks sequentially in plain memory. Under the ordered discipline w and n fix the
 /// order of each sum, so the engine must give the same bits on any number of ranks. Temporaries and
 /// accumulators start as NaN, so that no task can rely on values of an earlier step.
 class SequentialRun {

@@ -109,7 +109,7 @@ class OfARun(JobTest):
                 self.log.unlink()
 
     def test_the_launcher_dies(self):
-        """Its process on this host, which starts the ranks, is killed. mpiexec itself may wait for ever then."""
+        """Its process on this host, which starts the ranks, is killed. mpiexec itself may then wait indefinitely."""
         self.launcher = ["2" if word == "COUNT" else word for word in LAUNCHER]
         self.train()
         launched, _ = self.pids_of(0)

@@ -27,7 +27,7 @@ class SlowLink {
     const std::scoped_lock lock(mutex_);
     arrived_[request] = std::nullopt;
   }
-  /// Whether the message of `request` has arrived and is still to be kept back.
+  /// True if the message of `request` has arrived and is still to be kept back.
   bool keeps_back(MPI_Request request) {
     const std::scoped_lock lock(mutex_);
     const auto found = arrived_.find(request);

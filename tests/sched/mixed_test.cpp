@@ -136,7 +136,7 @@ INSTANTIATE_TEST_SUITE_P(All, Mixed,
                                            plan::Discipline::bounded),
                          [](const auto& test) { return std::string(plan::to_string(test.param)); });
 
-// Tasks run one after the other, and workers sleep in between: each task must wake a worker.
+// Tasks run sequentially, and workers sleep in between: each task must wake a worker.
 TEST(FreeTasks, AChainThatSleepsBetweenItsLinks) {
   const StarPU starpu(workers);
   std::vector<Ran> ran(100);

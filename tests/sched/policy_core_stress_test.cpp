@@ -65,7 +65,7 @@ class Stress {
     check();
   }
 
-  /// How often `pop` gave nothing to a worker with ready jobs.
+  /// Returns how often `pop` gave nothing to a worker with ready jobs.
   [[nodiscard]] int refusals() const {
     return std::accumulate(workers_.begin(), workers_.end(), 0,
                            [](int sum, const Worker& worker) { return sum + worker.refusals; });

@@ -137,7 +137,7 @@ TEST(PolicyCore, PinnedThenJobsThenFree) {
   core.begin(schedule, two_workers);
   const JobId first = schedule.order(0)[0];
   for (const auto& [i, priority] : {std::pair{0, 1}, std::pair{1, 5}, std::pair{2, 5}}) {
-    EXPECT_EQ(core.push_free(tasks[others + index(i)], priority), std::nullopt) << "nobody is idle";
+    EXPECT_EQ(core.push_free(tasks[others + index(i)], priority), std::nullopt) << "no worker is idle";
   }
   core.push(0, tasks[first], first);
   core.push(0, tasks[others + 3], std::nullopt);
@@ -337,7 +337,7 @@ TEST(PolicyCore, AFreeTaskWakesOneIdleWorker) {
   EXPECT_EQ(core.push_free(tasks[3], 0), std::nullopt) << "all workers were woken";
   for (int w = 0; w < 3; ++w) {
     EXPECT_NE(core.pop(w), nullptr);
-    EXPECT_EQ(core.start(w), std::nullopt) << "nobody is idle";
+    EXPECT_EQ(core.start(w), std::nullopt) << "no worker is idle";
   }
   EXPECT_NE(core.pop(0), nullptr) << "the fourth task needs no wake-up";
 }

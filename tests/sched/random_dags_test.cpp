@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // 10,000 small random task graphs under the policy, on 1 to 8 workers: jobs of random schedules mixed with
-// other tasks. Each graph must finish and leave the same values as if its tasks ran one after the other.
+// other tasks. Each graph must finish and leave the same values as a sequential run of its tasks.
 #include <algorithm>
 #include <atomic>
 #include <bit>
@@ -95,7 +95,7 @@ class Dag {
   [[nodiscard]] const std::vector<Step>& steps() const { return steps_; }
   [[nodiscard]] std::size_t cells() const { return schedule_.id_count() + shared; }
 
-  /// The cells after all steps have run one after the other.
+  /// Returns the cells after a sequential run of all steps.
   [[nodiscard]] std::vector<std::uint64_t> expected() const {
     std::vector<std::uint64_t> values(cells(), 0);
     for (const Step& step : steps_) {

@@ -52,7 +52,7 @@ class WrongPolicy(unittest.TestCase):
             self.refused(run([OWN, "3", "4"], STARPU_SCHED="starpipe", STARPU_SCHED_LIB=copy), "cholesky: ", "another copy")
 
     def test_a_program_that_knows_nothing_of_starpipe(self):
-        """The library is asked for the policy, and ends the process when nobody has it."""
+        """The library is asked for the policy, and ends the process if no library has it."""
         foreign = [FOREIGN, "lws", "3", "4", "1"]
         self.refused(run(foreign, STARPU_SCHED="starpip", STARPU_SCHED_LIB=LIBRARY), "starpipe: ", "'starpip'", "'starpipe'")
         foreign[1] = "prio"

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // random_graphs.so FIRST COUNT WORKERS PERCENT, which random_graphs_test starts through smpirun: steps of
-// random schedules on random stage graphs, one after the other, on simulated GPUs with little memory. A
+// random schedules on random stage graphs, in sequence, on simulated GPUs with little memory. A
 // wake-up that is lost is a deadlock, which SimGrid finds at once. Each step must also run every job once, on
 // its worker, after the jobs that it waits for, and move what the schedule implies. The last line says how
 // many steps have ended and how many of them were wrong.
@@ -127,7 +127,7 @@ Graph draw_graph(std::uint64_t seed, int workers, int percent) {
   return graph;
 }
 
-/// What is wrong with the step; empty when nothing is. On rank 0.
+/// Returns what is wrong with the step; empty if it is right. On rank 0.
 std::string problem_of(const Graph& graph, const StepResult& step) {
   const Schedule& schedule = graph.schedule;
   std::vector<const JobRecord*> ran(schedule.id_count(), nullptr);

@@ -29,7 +29,7 @@ inline Cluster small_cluster(int ranks) {
           .ranks_per_node = ranks};
 }
 
-/// What the program prints last.
+/// Returns the last line that the program prints.
 inline std::string last_line(std::uint64_t graphs, int wrong) {
   return fmt::format("{} graphs ended, {} of them wrong\n", graphs, wrong);
 }

@@ -20,7 +20,7 @@ from support import CommandTest  # noqa: E402
 
 MIB = 1 << 20
 
-# Links that transfers do not share, and that are fast beside the jobs of 2 ms.
+# Links that transfers do not share, and that are fast compared with the jobs of 2 ms.
 CLUSTER = """gpus_per_node: 8
 gpu_memory: {memory}
 host_link: {{latency: 10us, bandwidth: 25GB/s}}
@@ -240,7 +240,7 @@ class Sim(CommandTest):
         self.assert_as_predicted(report)
 
     def test_machines(self):
-        """The files of experiments/clusters: where nothing is shared, times are those of `simulate`, on all levels and with
+        """The files of experiments/clusters: where nothing is shared, times equal the times of `simulate`, on all levels and with
         any number of ranks on a node."""
         text = config("name: v-half, workers: 16", layers=32, hidden=256, batch=256)
         makespans = {}
@@ -267,7 +267,7 @@ class Sim(CommandTest):
         self.assertGreater(shared["makespan"]["simulated"], own["makespan"]["simulated"])
 
     def test_a_lost_result_is_told(self):
-        """SimGrid ends a run that cannot go on with status 0. One task's data do not fit here."""
+        """SimGrid ends a run that cannot continue with status 0. One task's data do not fit here."""
         text = config(self.schedule("ddp", 4), hidden=1024, batch=512)
         done = self.run_command(*self.arguments(text), environment={"STARPU_SUBALLOCATOR": "0", "STARPU_LIMIT_CUDA_MEM": "4"})
         self.assertEqual(done.returncode, 1, done.stderr)

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Runs a command beside a real Slurm of its own: munged, slurmctld and a slurmd for each virtual node, on loopback.
+"""Runs a command next to a real Slurm of its own: munged, slurmctld and a slurmd for each virtual node, on loopback.
 
 usage: cluster.py [--nodes N] [--cpus C | --own-cores] [--gpus G] COMMAND...
 
@@ -179,7 +179,7 @@ def end_descendants():
 
 
 def main():
-    parser = argparse.ArgumentParser(description="Runs a command beside a Slurm of its own.")
+    parser = argparse.ArgumentParser(description="Runs a command next to a Slurm of its own.")
     parser.add_argument("--nodes", type=int, default=2)
     cpus = parser.add_mutually_exclusive_group()
     cpus.add_argument("--cpus", type=int, default=os.cpu_count(), help="of each node")

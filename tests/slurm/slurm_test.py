@@ -175,7 +175,7 @@ class Slurm(unittest.TestCase):
                 self.assertEqual([processes_of(job, rank) for rank in range(2)], [{}, {}], "left running")
 
     def test_a_chain_of_jobs(self):
-        """A job whose time is too short for its steps puts itself in the queue again, and goes on until they are done."""
+        """A job whose time is too short for its steps puts itself in the queue again, and continues until they are done."""
         text = (SOURCE / "experiments/mlp.yaml").read_text()
         config = self.folder / "chain.yaml"
         config.write_text(re.sub(r"steps: \d+", "steps: 100000000", text))
@@ -266,7 +266,7 @@ class Slurm(unittest.TestCase):
                                    "CUDA_VISIBLE_DEVICES")
         self.assertEqual(sorted(visible.stdout.split()), ["0"] * 4 + ["1"] * 4, visible.stderr)
         if pathlib.Path("/dev/nvidiactl").exists():
-            self.skipTest("ranks would find the host's GPUs, which are not those of the virtual nodes")
+            self.skipTest("ranks would find the host's GPUs, which are not the virtual nodes' GPUs")
         commands = [command for command in page_commands("sbatch") if "runtime.device=cuda" in command]
         self.assertEqual(len(commands), 2)
         for job in [self.submit(*command) for command in commands]:

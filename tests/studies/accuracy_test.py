@@ -16,7 +16,7 @@ import unittest
 BINARY, SCRIPT, LAUNCHER = "", "", []
 
 # Stands in for starpipe and for mpiexec. Its machine has two cores, which the ranks divide. Two steps of 90 and 110 ms are
-# predicted to take 80 ms a worker; their own durations explain all but 1 ms.
+# predicted to take 80 ms per worker; their own durations explain all but 1 ms.
 STAND_IN = """#!{python}
 import json, pathlib, sys
 words = sys.argv[1:]

@@ -70,7 +70,7 @@ class Figures(CommandTest):
             "| 8 | 10 | 9.6B | nvlink-infiniband | none | 500 (+0.0 %) |  |  |  |  |  |  |"])  # fmt: skip
 
     def test_the_map_has_the_fastest(self):
-        """On a slow network ZB-H1, which has one stage a GPU; on a fast one V-ZB with two."""
+        """On a slow network ZB-H1, which has one stage per GPU; on a fast one V-ZB with two."""
         FIGURES.BANDWIDTHS, FIGURES.SIZES = (1.5625, 200), {64: (16,)}
         FIGURES.draw_map(self.binary, Path(self.path("map.svg")))
         texts = words(self.path("map.svg"))

@@ -103,7 +103,7 @@ class Figures(CommandTest):
         return FIGURES.read(Path(self.path("rows.jsonl")))
 
     def test_steps_end_with_their_sums(self):
-        """Pipelines of 0.3 s beside replicas of 0.2 s, whose gradients take until 0.4 s. The latter need 4 GiB."""
+        """Pipelines of 0.3 s compared with replicas of 0.2 s, whose gradients take until 0.4 s. The latter need 4 GiB."""
         rows = self.read(*(self.row((1, 8, 1), slow, 0.3, 2.6) for slow in FIGURES.SHOWN),
                          *(self.row((1, 1, 8), slow, 0.2, 4, predicted_gradients_summed=0.4) for slow in FIGURES.SHOWN),
                          *(self.row((2, 4, 1), slow, 0.24, 3.2, sums="one") for slow in FIGURES.SHOWN),

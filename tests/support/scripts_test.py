@@ -98,7 +98,7 @@ class AtOnce(unittest.TestCase):
             except FileNotFoundError:
                 return
             time.sleep(0.01)
-        self.fail("a process goes on")
+        self.fail("a process still runs")
 
     def test_it_waits_for_all(self):
         job = self.start("sleep 0.2; echo one", "echo two", "echo three", stdout=subprocess.PIPE)

@@ -18,7 +18,7 @@ CHROMIUM = ("--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--
 
 
 def is_missing():
-    """What this machine lacks of a browser and its driver; empty when it has both."""
+    """Returns what this machine lacks of a browser and its driver; empty if it has both."""
     return " and ".join(name for name in ("chromium", "chromedriver") if shutil.which(name) is None)
 
 
@@ -116,7 +116,7 @@ class Browser:
             {"type": "pointerUp", "button": 0}]})
 
     def pinch(self, x, y, start, end):
-        """Two fingers beside a place, first `start` and then `end` pixels from it."""
+        """Puts two fingers next to a place, first `start` and then `end` pixels from it."""
         self.actions(*({"type": "pointer", "id": f"finger{side}", "parameters": {"pointerType": "touch"}, "actions": [
             {"type": "pointerMove", "duration": 0, "x": round(x + side * start), "y": round(y)}, {"type": "pointerDown", "button": 0},
             {"type": "pointerMove", "duration": 50, "x": round(x + side * end), "y": round(y)}, {"type": "pointerUp", "button": 0}]}
@@ -139,7 +139,7 @@ class Browser:
         Path(file).write_bytes(base64.b64decode(shot["data"]))
 
     def messages(self):
-        """What the page wrote to the console, and errors of loading."""
+        """Returns what the page wrote to the console, and errors of loading."""
         return [entry["message"] for entry in self._send("POST", self.session + "/se/log", {"type": "browser"})]
 
     def requests(self, page):

@@ -99,7 +99,7 @@ class Page(unittest.TestCase):
         self.assertIn("took 1.25;", tip)
 
     def test_a_shard_has_its_letter(self):
-        """Stages 0 and 1 are the shards of the first stage, 2 and 3 those of the second; stage 4 is the loss."""
+        """Stages 0 and 1 are the shards of the first stage, 2 and 3 the shards of the second; stage 4 is the loss."""
         self.open(self.make("schedule", "show", "1f1b", "--workers", 2, "--microbatches", 2, "--tensor", 2, "--html", "p.html"))
         self.assertEqual(self.js("return [0, 1, 2, 3, 4].map(stage => page.runs[0].jobs.label(stage))"), ["0a", "1b", "2a", "3b", "4"])
         self.assertIn("F(3b,1): pass F of stage 3b, micro-batch 1", self.hover(0, 3, 1, 0))
@@ -281,7 +281,7 @@ runtime:  {workers_per_core: 2}
         self.assertIn(f"No schedule ends before {bound:g}", self.browser.run("return document.body.innerText"))
 
     def test_a_comparison_is_read_again(self):
-        """The page of `compare --html`, and that of `report` with the file of `compare -o`, have the same timelines."""
+        """The page of `compare --html`, and the page of `report` with the file of `compare -o`, have the same timelines."""
         (self.folder / "e.yaml").write_text(mlp_config("runtime: {emulate: {F: 1ms, B: 1ms, W: 1ms, comm: 100us}}"))
         data = """return page.runs.map(({report, schedule, timelines}) => [schedule.name, report.policies.length, timelines.map(
             ({title, id, start, end, traffic, figures}) => [title, [...id], [...start], [...end], traffic, figures])])"""
@@ -355,7 +355,7 @@ runtime:  {workers_per_core: 2}
         self.assertEqual(rows[0], ["0 to 1", "24", "24"])
 
     def read_chart(self, title, share):
-        """What a chart tells where the pointer is at a share of its width."""
+        """Returns what a chart tells where the pointer is at a share of its width."""
         at = self.browser.run("""const chart = [...document.querySelectorAll('.chart')].find(c => c.querySelector('b').textContent === arguments[0]);
             chart.scrollIntoView({block: 'center'});
             const box = chart.querySelector('.axis .domain').ownerSVGElement.querySelectorAll('.axis')[1].querySelector('.domain').getBoundingClientRect();

@@ -216,7 +216,7 @@ __global__ void __launch_bounds__(block_threads)
   using Tiles = BackwardKeys<D>;
   constexpr int M = Tiles::row_fragments;
   const Lane lane;
-  // Of the group's first query head. The others follow it in all arrays.
+  // The offsets of the group's first query head. The others follow it in all arrays.
   const HeadOffsets at = head_offsets(shape, blockIdx.x * static_cast<std::size_t>(shape.group));
   const int block = static_cast<int>(blockIdx.y) * Tiles::rows;  // position of the block's first key
   const int first = block + lane.warp * M * fragment_size;       // position of the warp's first key

@@ -58,7 +58,7 @@ inline Grid block_per_row(std::size_t rows, unsigned threads) noexcept {
 
 inline constexpr unsigned max_row_threads = 512;  ///< threads of a block that takes a row, at most
 
-/// How a team divides the `count` columns of a row: in packs of N_ columns, which its threads take in turn.
+/// Divides the `count` columns of a row among a team: its threads take packs of N_ columns in turn.
 /// With Held_ > 0 no thread gets more than Held_ packs of a row, so that it can hold them in registers.
 template <bool PerBlock, int N_, int Held_>
 struct Columns : Team<PerBlock> {

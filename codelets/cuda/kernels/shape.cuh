@@ -21,7 +21,7 @@ struct Shape {
   std::size_t hidden;   ///< heads * size
 };
 
-/// Where a sequence's query head begins in the arrays, counted in elements.
+/// Offsets of a sequence's query head in the arrays, in elements.
 struct HeadOffsets {
   std::size_t q;       ///< in the sequence's first row of the input
   std::size_t k;       ///< the head of keys that the query head reads, in the same row

@@ -10,7 +10,7 @@ with its own durations. Runs in which workers share cores, with each other or wi
 apart, with the number of threads that want each core. Nothing else should run on the machine.
 
 FOLDER receives results.csv, results.md and the folder reports/ with the report of each run. A run whose report is there is
-not run again, so an interrupted study goes on where it ended. --docs puts the tables between the markers of that page.
+not run again, so an interrupted study continues where it ended. --docs puts the tables between the markers of that page.
 All runs take about 15 minutes.
 """
 
@@ -61,7 +61,7 @@ def write_page(page, text):
 
 
 def require_same_study(options, settings):
-    """Reports of other settings would be mixed with those of this study."""
+    """Reports of other settings would be mixed with this study's reports."""
     file = options.output / "settings.json"
     if file.exists() and (kept := json.loads(file.read_text())) != settings:
         sys.exit(f"{options.output}: holds runs with {kept}, not with {settings}; choose another --output")

@@ -52,7 +52,7 @@ def write_clusters():
 
 
 def search(starpipe, hidden, gpus, microbatches, cluster):
-    """A schedule with two stages a GPU in a V, for the links, within the stashes that 1F1B needs."""
+    """A schedule with two stages per GPU in a V, for the links, within the stashes that 1F1B needs."""
     _, durations, _, activation = MODELS[hidden]
     file = RESULTS / "schedules" / f"{hidden}-{gpus}-{microbatches}-{cluster}.json"
     file.parent.mkdir(exist_ok=True)

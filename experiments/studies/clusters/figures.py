@@ -24,7 +24,7 @@ import matplotlib.pyplot as plt  # noqa: E402: after the choice of a backend wit
 
 SHARDED = ("fsdp", "fslpp")
 SCHEDULES = ("1f1b", "interleaved-1f1b", "zb-h1", "v-half", "searched", *SHARDED)
-MODELS = {"80": ("9.6B", 12.96 + 13.22 + 9.76), "112": ("38.5B", 6.72 + 6.89 + 5.06)}  # ms of a GPU's share, a micro-batch
+MODELS = {"80": ("9.6B", 12.96 + 13.22 + 9.76), "112": ("38.5B", 6.72 + 6.89 + 5.06)}  # ms per micro-batch of a GPU's share
 CLUSTERS = {"nvlink-infiniband": ("#1c5d9c", "o"), "nvlink-ethernet": ("#a82a22", "s"), "pcie-ethernet": ("#c06000", "D")}
 
 
@@ -98,7 +98,7 @@ def draw(runs, file):
 
 
 def table(runs):
-    """Simulated milliseconds, and how far they are from `simulate`, by schedule; in italics those of `simulate` alone."""
+    """Simulated milliseconds, and how far they are from `simulate`, by schedule; in italics the milliseconds of `simulate` alone."""
     keys = ("gpus", "microbatches", "model", "cluster", "sharing")
     for place in sorted({tuple(run[key] for key in keys) for run in runs}):
         here = {run["schedule"]: run for run in runs if tuple(run[key] for key in keys) == place}
@@ -131,7 +131,7 @@ def json_of(*command):
 
 def predict(starpipe, model, gpus, bandwidth):
     """By number of micro-batches: the predicted makespan of each schedule on nodes of 8 GPUs, with contention. On one node there is
-    no network, and `bandwidth` is that of the PCIe switches."""
+    no network, and `bandwidth` is the bandwidth of the PCIe switches."""
     here = pathlib.Path(__file__).parent
     times = {microbatches: {} for microbatches in SIZES[gpus]}
     f, b, w = DURATIONS[model]

@@ -1,13 +1,13 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""starpipe's policy beside StarPU's, on emulated workers and on the GPT of the quick start: docs/policies.md.
+"""starpipe's policy compared with StarPU's, on emulated workers and on the GPT of the quick start: docs/policies.md.
 
     experiments/studies/policies/policies.py --output FOLDER [--docs docs/policies.md] [--studies TEXT]
 
 Each study is one `starpipe compare` under all policies, and one more for each variant under our policy: the
 bounded discipline within the memory of the schedule (decided once, or at run time), and the placement of fsdp. FOLDER
 receives results.json, results.md, figures and timelines (SVG). --docs puts the tables between the markers of that
-page, and the pictures into the folder images/ beside it. All studies take about seven minutes. On a machine that does
+page, and the pictures into the folder images/ next to it. All studies take about seven minutes. On a machine that does
 other work as well, real-time priority keeps this work out of the figures (chrt -r 5 ..., needs root); do not use it with
 --studies gpt.
 
@@ -147,7 +147,7 @@ def main():
             print(f"{study.name} ...", end=" ", flush=True)
             known[study.name] = result = measure(options, study)
             print(f"{result['over_control']:.3f} x {result['control']}", flush=True)
-            # After each study, so that an interrupted run can go on with --studies.
+            # After each study, so that an interrupted run can continue with --studies.
             results = [known[s.name] for s in studies if s.name in known]
             file.write_text(json.dumps(results, indent=1) + "\n")
     text = tables.all_tables(results)

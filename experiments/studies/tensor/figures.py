@@ -6,7 +6,7 @@
 
 studies-tensor.svg: the time of a step by memory, a panel for each of three bandwidths between the groups.
 studies-tensor-map.svg: the fastest layout by this bandwidth and by the memory of a worker, a panel for each number of
-micro-batches. The tables for the page go to standard output. The time of a step is its makespan with the gradients summed. Memory is that of the worker that needs most: weights,
+micro-batches. The tables for the page go to standard output. The time of a step is its makespan with the gradients summed. Memory is the need of the worker that needs most: weights,
 gradients, optimizer state, stashes and activations, but not the workspace of kernels, which differs between cores and GPUs.
 """
 

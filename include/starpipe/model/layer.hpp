@@ -85,7 +85,7 @@ struct Parameter {
   [[nodiscard]] std::string label() const;
 };
 
-/// What a network tells make_layer() about a layer.
+/// Describes a layer to make_layer().
 struct LayerSpec {
   std::string kind;         ///< name in the registry: "linear"
   std::string name;         ///< prefix of its parameters' names

@@ -106,9 +106,8 @@ struct Network {
   int microbatch_size = 1;
   plan::StageGraph graph = plan::StageGraph::chain(1);
   std::vector<Stage> stages;
-  /// Of a network whose units are cut into shards: which part each stage is of the chain of stages that the
-  /// network would have without shards. Shards of the vocabulary, and the loss that joins them, are detached
-  /// parts. Empty without shards.
+  /// Maps each stage to its part of the chain of stages that the network would have without shards. Shards of
+  /// the vocabulary, and the loss that joins them, are detached parts. Empty without shards.
   std::vector<plan::StagePart> parts = {};
   /// The number of stages of that chain; without shards, of `graph`.
   [[nodiscard]] int whole_stages() const;

@@ -58,7 +58,7 @@ std::uint64_t bytes_moved(const plan::Timeline& timeline) {
   return bytes;
 }
 
-/// What `simulate` expects of a schedule.
+/// The times that `simulate` predicts for a schedule.
 struct Predictions {
   plan::RecordedStep first;       ///< with the durations that were measured under the first policy
   std::vector<double> makespans;  ///< by policy, each with the durations measured under this policy; seconds
@@ -76,7 +76,7 @@ Predictions predict(const ComparedSchedule& compared) {
   return predictions;
 }
 
-/// Whether the durations of the prediction are configured, and the same under all policies.
+/// True if the prediction's durations are configured. They are then the same under all policies.
 bool emulated(const std::vector<ComparedSchedule>& schedules) {
   return schedules.front().run->experiment.emulated.has_value();
 }
@@ -118,7 +118,8 @@ nlohmann::ordered_json to_json(const ComparedPolicy& policy, double predicted) {
   return result;
 }
 
-/// What the prediction needs, and the runs under the policies that keep the limit.
+/// Adds the memory that the prediction needs, and the memory of the runs under the policies that keep the
+/// limit.
 void add_memory(const ComparedSchedule& compared, const Predictions& predictions,
                 nlohmann::ordered_json& report) {
   const runtime::AgreedRun& run = *compared.run;
@@ -210,7 +211,7 @@ constexpr std::array<std::string_view, compare_columns.size()> compare_headings 
     "schedule", "policy",  "predicted",   "makespan", "difference",     "min .. max",
     "bubble",   "stashes", "stash bytes", "moved",    "policy that ran"};
 
-/// A row with a cell for each of `compare_columns`. `predicted`: nothing for a prediction itself.
+/// A row with a cell for each of `compare_columns`. `predicted`: nullopt in the row of a prediction.
 TableRow row_of(const std::string& schedule, const std::string& policy, std::optional<double> predicted,
                 double makespan, const std::string& spread, const plan::Timeline& timeline,
                 const std::string& ran) {

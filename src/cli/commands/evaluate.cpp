@@ -117,7 +117,7 @@ void add_evaluate(CLI::App& app, Action& action) {
       ->required();
   command
       ->add_option("--microbatches", options->microbatches,
-                   "Micro-batches to evaluate, instead of those of evaluate.microbatches")
+                   "Micro-batches to evaluate, instead of evaluate.microbatches")
       ->type_name("M")
       ->transform(whole_number(1, std::numeric_limits<int>::max()));
   command->add_flag("--json", options->json, "Print JSON");

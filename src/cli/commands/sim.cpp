@@ -64,7 +64,7 @@ constexpr int simulated_steps = 2;
 constexpr int max_nodes = 4096;
 constexpr int max_ranks_per_node = 8;
 
-/// The engine on SimGrid, which lies beside this program or is installed with it.
+/// The engine on SimGrid, which lies next to this program or is installed with it.
 fs::path find_engine() {
   const fs::path folder = fs::read_symlink("/proc/self/exe").parent_path();
   const fs::path name = "starpipe-simulated.so";
@@ -108,7 +108,7 @@ nlohmann::json simulate_ranks(const SimulatedRequest& request, const runtime::Cl
     if (!run.failure.empty()) throw std::runtime_error("the simulation failed: " + run.failure);
     throw std::runtime_error(
         run.output.find("Deadlock detected") != std::string::npos
-            ? "the simulation ended without a result: StarPU waits for ever, mostly for memory of a GPU "
+            ? "the simulation ended without a result: StarPU waits indefinitely, mostly for memory of a GPU "
               "(gpu_memory, STARPU_LIMIT_CUDA_MEM)"
             : "the simulation ended without a result");
   }
@@ -160,13 +160,13 @@ std::vector<plan::Durations> given_durations(const SimOptions& options, const ru
   return durations;
 }
 
-/// Keys that change nothing on simulated GPUs: the cluster has the links, SimGrid ends a run that cannot go
-/// on, and each GPU has one worker, in their order.
+/// Keys that change nothing on simulated GPUs: the cluster has the links, SimGrid ends a run that cannot
+/// continue, and each GPU has one worker, in their order.
 constexpr std::array<std::string_view, 6> unused_by_sim = {
     "training.steps",  "runtime.timeout",      "runtime.workers_per_core",
     "runtime.mapping", "runtime.emulate.comm", "runtime.emulate.links"};
 
-/// What the file may say that would make a real run another one than the simulated one.
+/// Refuses settings of the file with which a real run would differ from the simulated one.
 void check_simulated(const ConfigOptions& options, const runtime::Config& config) {
   options.refuse_overrides("sim", unused_by_sim);
   if (config.runtime.emulate && !config.runtime.emulate->prefetch)
@@ -175,8 +175,8 @@ void check_simulated(const ConfigOptions& options, const runtime::Config& config
     throw InputError("runtime.mapping: auto: the workers of simulated GPUs are in their order");
 }
 
-/// The configuration with the durations of its jobs in `runtime.emulate`: those of --durations, else those
-/// that were measured for its partition, else its own.
+/// Returns the configuration with the durations of its jobs in `runtime.emulate`: the durations of
+/// --durations, else the measured ones of its partition, else its own.
 runtime::Config with_durations(const SimOptions& options, const runtime::Cluster& cluster) {
   runtime::Config config = options.config.load();
   check_simulated(options.config, config);
@@ -348,7 +348,7 @@ void add_sim(CLI::App& app, Action& action) {
       "the times of runtime.emulate; with schedule.partition the measured times. A file may also have such "
       "durations by kind of device, as maps with the kinds that `device` names in the file of --cluster");
   command->add_flag("--per-share", options->per_share,
-                    "The times of --durations are those of 1/W of the model, whatever the number of stages");
+                    "The times of --durations are for 1/W of the model, whatever the number of stages");
   command->add_option("--report", options->report, "Also write predicted and simulated figures as JSON")
       ->type_name("FILE.json");
   command->footer(

@@ -52,7 +52,7 @@ bool has_measured_times(const std::optional<runtime::PartitionChoice>& partition
   return partition && experiment.network.graph.is_chain();
 }
 
-/// Where the durations of the passes come from.
+/// Returns the source of the passes' durations, in words.
 std::string_view source_of_times(const SimulateOptions& options, const runtime::Config& config,
                                  const std::optional<runtime::PartitionChoice>& partition,
                                  const runtime::Experiment& experiment) {

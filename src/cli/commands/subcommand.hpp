@@ -37,7 +37,7 @@ void add_schedule_compare(CLI::App& schedule, Action& action);
 /// one that the parsed command line chooses.
 Action add_subcommands(CLI::App& app);
 
-/// What the subcommand that the parsed command line chooses does under a launcher.
+/// Returns what the subcommand of the parsed command line does under a launcher.
 Ranks ranks_of(const CLI::App& app);
 
 /// True if this process prints help and bad input. False on ranks other than 0 of a subcommand whose ranks

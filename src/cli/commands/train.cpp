@@ -318,7 +318,7 @@ void train(Runtime& runtime, const TrainOptions& options) {
   }
   if (!problem.empty()) runtime.fail(problem);
   if (steps_done < steps) {
-    runtime.fail(fmt::format("ended by SIGTERM after step {} of {}; --resume goes on from its checkpoint",
+    runtime.fail(fmt::format("ended by SIGTERM after step {} of {}; --resume continues from its checkpoint",
                              steps_done, steps),
                  runtime::status_of_stopped_run);
   }

@@ -66,7 +66,7 @@ void show(const VerifyOptions& options, const runtime::Verification& found, int 
   if (options.json) {
     print(plan::json_text(json));
   } else {
-    print(fmt::format("{} on {}, {}, beside one job after the other: {}\n\n{}", found.schedule,
+    print(fmt::format("{} on {}, {}, compared with a sequential run: {}\n\n{}", found.schedule,
                       counted_text(found.workers, "worker"), counted_text(ranks, "rank"),
                       counted_text(found.steps, "step"), found.table));
   }

@@ -30,7 +30,7 @@ class TensorOptions {
   /// as plan::tensor_fold does.
   void apply(plan::Schedule& schedule, plan::Costs& costs) const;
   [[nodiscard]] int shards() const { return shards_; }
-  /// How many stages there are with shards, for as many without.
+  /// Returns the number of stages with shards for `whole` stages without.
   [[nodiscard]] std::int64_t stages(std::int64_t whole) const {
     return shards_ > 1 ? whole * shards_ + 1 : whole;
   }

@@ -44,8 +44,8 @@ class ChildProcess {
 /// For a child: becomes the program of this name on PATH. Ends with status 127 when there is none.
 [[noreturn]] void become_program(const std::vector<std::string>& command);
 
-/// Why a process with this status of waitpid has failed: "it ended with exit status 1", "it was ended by
-/// signal 11 (Segmentation fault)". Empty if it succeeded.
+/// Returns why a process with this status of waitpid has failed: "it ended with exit status 1", "it was ended
+/// by signal 11 (Segmentation fault)". Empty if it succeeded.
 std::string how_it_failed(int status);
 
 /// A new folder for temporary files, removed with all that is in it. Throws std::system_error when none can

@@ -21,12 +21,12 @@ enum class RunState : std::uint8_t {
   failed
 };
 
-/// What a run's folder says.
+/// The outcome of a run, read from its folder.
 struct RunOutcome {
   RunState state = RunState::open;
   std::string problem;  ///< of a failed run: the line that says why
   double seconds = 0;   ///< how long the run took; 0 if unknown
-  /// What ran, and where: starpipe, commit, machine, processor and cores, as far as they are known.
+  /// The program and its place: starpipe, commit, machine, processor and cores, as far as they are known.
   nlohmann::ordered_json origin = nlohmann::ordered_json::object();
 };
 

@@ -14,7 +14,7 @@
 
 namespace starpipe::cli {
 
-/// How the runs of a study are run.
+/// Options for the runs of a study.
 struct StudyOptions {
   std::filesystem::path folder;            ///< of the study's results
   int jobs = 1;                            ///< the most runs at a time

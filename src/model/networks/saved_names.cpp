@@ -21,7 +21,7 @@ constexpr const char* head = "lm_head.weight";
 NetworkKey tied_head_key() {
   return {.name = tied_key,
           .default_value = false,
-          .meaning = "Whether the head and the token embedding share one table of weights."};
+          .meaning = "True: the head and the token embedding share one table of weights."};
 }
 
 StageOp shared_by_head(StageOp op) {

@@ -16,7 +16,8 @@ NetworkKey tied_head_key();
 /// The op of the embedding or the head, which share one table.
 StageOp shared_by_head(StageOp op);
 
-/// How Hugging Face's files of a language model differ from its parameters. The head is "lm_head.weight".
+/// Maps the parameters of a language model to their names in Hugging Face's files. The head is
+/// "lm_head.weight".
 struct SavedNames {
   std::string prefix;                    ///< of all parameters but the head's; files without a head lack it
   std::string embedding;                 ///< the weights of the token embedding, with the prefix

@@ -15,7 +15,7 @@
 
 namespace starpipe::plan {
 
-/// Where a run lies in an SVG image: time to pixels, rows to pixels.
+/// Maps a run to an SVG image: time to pixels, rows to pixels.
 struct RunFrame {
   double left = 0;        ///< x of the run's begin
   double top = 0;         ///< y of the first row

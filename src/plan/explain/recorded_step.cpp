@@ -73,7 +73,7 @@ Rows rows_of(const Schedule& as_run) {
   return rows;
 }
 
-// When the worker of `id` began to fetch its inputs, without prefetch.
+// Returns the time at which the worker of `id` began to fetch its inputs, without prefetch.
 double fetch_begin(const RecordedStep& step, JobId id) {
   double begin = step.submitted[id];
   step.as_run.for_each_pred(id, [&](JobId p) { begin = std::max(begin, step.timeline.spans[p].end); });
@@ -85,8 +85,9 @@ double fetch_begin(const RecordedStep& step, JobId id) {
   return begin;
 }
 
-// When the weight gradient to which a job adds was free for it. Under a policy that chooses the workers, jobs
-// that add to one gradient run sequentially, and a job is ready only when the one before has ended.
+// Finds the time at which the weight gradient to which a job adds was free for it. Under a policy that
+// chooses the workers, jobs that add to one gradient run sequentially, and a job is ready only when the one
+// before has ended.
 class FreeGradients {
  public:
   explicit FreeGradients(const RecordedStep& step) : step_(step) {

@@ -53,7 +53,7 @@ inline std::optional<double> lower_median(std::vector<double> values) {
   return *middle;
 }
 
-/// How fast one worker runs one pass of one stage.
+/// Speed of one worker with one pass of one stage.
 struct KernelSpeed {
   int stage = 0;
   Pass pass = Pass::F;
@@ -70,7 +70,7 @@ struct KernelSpeed {
 /// work have the ratio 1. Throws InputError for another number of entries. O(jobs log jobs).
 std::vector<KernelSpeed> kernel_speeds(const RecordedStep& step, std::span<const Durations> work);
 
-/// How long transfers from one worker to another took.
+/// Durations of the transfers from one worker to another.
 struct LinkSpeed {
   int from = 0;
   int to = 0;

@@ -139,7 +139,7 @@ class OrderGraph {
   }
 
   /// Returns the ratio of time to periods of a cycle in `before_`; infinity for a cycle within one period.
-  /// Nothing when `before_` has no cycle.
+  /// Returns nullopt if `before_` has no cycle.
   [[nodiscard]] std::optional<double> cycle() {
     round_.assign(length_.size(), 0);
     for (std::size_t first = 0; first < length_.size(); ++first) {

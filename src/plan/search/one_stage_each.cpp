@@ -202,7 +202,7 @@ std::optional<Stages> in_order(const PartitionProblem& problem, int max) {
       .found();
 }
 
-/// Where the stage with `following` stages after it is, for the workers of all stages.
+/// Returns the place of the stage that `following` stages follow. `workers`: of all stages.
 Place place(const std::vector<int>& workers, int following) {
   const std::size_t s = workers.size() - 1 - index(following);
   return {s == 0 ? 0 : workers[s - 1], workers[s], following == 0 ? 0 : workers[s + 1]};

@@ -89,8 +89,8 @@ struct Partition {
 /// keeps.
 Partition partition(const PartitionRequest& request);
 
-/// Why `cuts`, the first units of stages 1, 2, ..., do not cut a chain of `units` units into stages: "5 is
-/// not ascending within the units 1 to 7". Empty if they do.
+/// Returns why `cuts`, the first units of stages 1, 2, ..., do not cut a chain of `units` units into stages:
+/// "5 is not ascending within the units 1 to 7". Empty if they do.
 std::string cuts_problem(std::span<const int> cuts, int units);
 
 /// Loads and bottleneck of given stages. `lower_bound` holds for any cuts with the same `stage_workers`: the

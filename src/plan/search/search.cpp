@@ -124,7 +124,7 @@ class Searcher {
     double best = std::numeric_limits<double>::infinity();
     for (long i = 0; i < samples + changes; ++i) {
       const PatternRun& run = scheduler_.run(pattern);
-      // Of equal makespans, the pattern whose workers end earlier on average: a way off a plateau.
+      // Among equal makespans, prefers the pattern whose workers end earlier on average: a way off a plateau.
       const double value = run.makespan + 1e-4 * run.mean_end;
       if (run.feasible && value <= best) {
         best = value;

@@ -183,7 +183,7 @@ class Simulation {
     return time;
   }
 
-  // How long the worker of `id` waits for the inputs, when it asks for them only now.
+  // Returns how long the worker of `id` waits for the inputs, if it asks for them only now.
   double fetch_time(JobId id) {
     if (!times_.transfer.empty())
       return fetches_.any_of_weights(id) || last_sent(id) ? times_.transfer[id] : 0;
@@ -230,7 +230,7 @@ class Simulation {
     touched_.push_back(worker);
   }
 
-  // Of the jobs whose inputs from other workers have just arrived, those that wait for no other job.
+  // Makes the jobs ready whose inputs from other workers have just arrived, unless they wait for another job.
   void make_complete_ready(double now) {
     for (const JobId id : complete_) {
       if (waiting_[id] == 0) make_ready(id, now);

@@ -45,7 +45,7 @@ NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(PartitionChoice, profile, profile_file, parti
 namespace {
 
 // Collective. Throws InputError on every rank if their schedules differ: such ranks would wait for each other
-// for ever. It happens when the w or n of a plug-in depends on more than the request, or when hosts have
+// indefinitely. It happens when the w or n of a plug-in depends on more than the request, or when hosts have
 // different files.
 void require_same(const Mpi& mpi, const plan::Schedule& schedule) {
   std::uint64_t digest = hash_start;

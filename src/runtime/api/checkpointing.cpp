@@ -116,7 +116,7 @@ void Checkpointing::begin_writing(const MetricsFile* metrics) {
     record_.metrics_hash = metrics->hash();
     metrics_file_ = metrics->path();
   }
-  const bool alone = run_.mpi.ranks() == 1;  // nobody else's part is missing
+  const bool alone = run_.mpi.ranks() == 1;  // no other rank's part is missing
   phase_ = alone ? Phase::commit : Phase::parts;
   thread_ = begin_work([this, alone] {
     Outcome own = write_own_part();
@@ -172,7 +172,7 @@ Checkpointing::Outcome Checkpointing::commit(const std::vector<std::string>& par
 
 void Checkpointing::end_phase() {
   const Outcome mine = thread_.valid() ? thread_.get() : Outcome{};
-  run_.mpi.barrier();  // the collective calls that follow then wait for nobody
+  run_.mpi.barrier();  // the collective calls that follow then wait for no rank
   if (phase_ == Phase::parts) {
     const std::string problem = run_.mpi.first_problem(mine.problem);
     if (problem.empty()) {
@@ -226,7 +226,7 @@ std::vector<std::string> state_kinds(const model::OptimizerConfig& optimizer) {
   return {};
 }
 
-// What the checkpoint has of a parameter, which a run with other shards may have written.
+// Returns the checkpoint's pieces of a parameter. A run with other shards may have written them.
 std::vector<SavedPiece> pieces_of(const CheckpointReader& reader, const std::string& prefix,
                                   const model::Parameter& parameter, const std::string& name) {
   try {
@@ -250,7 +250,8 @@ void require_same_parameters(const AgreedRun& run, const CheckpointReader& reade
   const auto is_state = [](const std::string& saved) { return saved.starts_with(state_prefix); };
   for (const std::string& saved : reader.names()) {
     if (!known.contains(saved) && !is_state(saved))
-      throw InputError(fmt::format("--resume: {} has {}, which is no parameter of the model", name, saved));
+      throw InputError(
+          fmt::format("--resume: {} has {}, which is not a parameter of the model", name, saved));
   }
 }
 

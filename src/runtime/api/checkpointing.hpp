@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Writes the checkpoints of a training run, while it goes on.
+// Writes the checkpoints of a training run, while it continues.
 #pragma once
 
 #include <cstddef>
@@ -40,21 +40,22 @@ std::vector<TensorView> tensors_of(const AgreedRun& run, const SetCopy& copy);
 void read_set(const AgreedRun& run, CheckpointReader& reader, int set, std::span<float> parameters,
               std::span<float> optimizer);
 
-/// The fact that may change when a run goes on: the content of the validation data, where there are some.
+/// The fact that may change when a run is resumed: the content of the validation data, if there are any.
 inline constexpr const char* validation_fact = "data.validation";
 
-/// What must be the same when a run goes on, by configuration key; and `validation_fact`.
+/// Returns the facts that must be the same when a run is resumed, by configuration key; and
+/// `validation_fact`.
 nlohmann::ordered_json training_facts(const AgreedRun& run);
 
-/// Throws InputError when the run cannot go on from a checkpoint: for the first name or shape of a parameter
-/// that differs, then for the first fact. `facts`: those of the checkpoint. `name`: the checkpoint's, for
-/// messages.
+/// Throws InputError when the run cannot continue from a checkpoint: for the first name or shape of a
+/// parameter that differs, then for the first fact. `facts`: of the checkpoint. `name`: of the checkpoint,
+/// for messages.
 void require_same_training(const AgreedRun& run, const CheckpointReader& reader,
                            const nlohmann::ordered_json& facts, const std::string& name);
 
 /// A checkpoint is a copy of the trained numbers, made between two steps. A thread of each rank writes the
-/// rank's part of it. When all parts are written, rank 0 makes them a checkpoint. Each of these goes on while
-/// the run trains; the ranks look at the end of each step how far they are.
+/// rank's part of it. When all parts are written, rank 0 makes them a checkpoint. Both happen while the
+/// run trains; at the end of each step the ranks check the progress.
 ///
 /// All public functions but the destructor are collective, and the thread that runs the steps calls them. A
 /// checkpoint that cannot be written does not end the run: rank 0 says so, and it counts as a failure.
@@ -74,7 +75,7 @@ class Checkpointing {
   /// Returns whether a checkpoint is due: by the number of steps, or because a signal to some rank asks for
   /// it. All ranks get the same answer.
   bool is_due(int steps);
-  /// Whether a signal to some rank has asked for the end of the run; the same on every rank.
+  /// True if a signal to some rank has asked for the end of the run; the same on every rank.
   [[nodiscard]] bool is_stopping() const { return is_stopping_; }
 
   /// Copies the trained numbers. Waits first when the last checkpoint is not yet written. Returns the
@@ -89,9 +90,9 @@ class Checkpointing {
   void finish(CheckpointSummary& summary);
 
  private:
-  // What the ranks do. `parts`: each writes its own. `commit`: rank 0 makes them a checkpoint.
+  // The work of the ranks. `parts`: each writes its own. `commit`: rank 0 makes them a checkpoint.
   enum class Phase : std::uint8_t { idle, parts, commit };
-  // What came of a phase on this rank.
+  // The outcome of a phase on this rank.
   struct Outcome {
     std::string problem;
     PartRecord part;
@@ -113,9 +114,9 @@ class Checkpointing {
   Phase phase_ = Phase::idle;
   int steps_ = 0;  // of the checkpoint
   std::vector<SetCopy> copies_;
-  std::string copy_problem_;  // why this rank has no copy; empty when it has one
+  std::string copy_problem_;  // why this rank has no copy; empty if it has one
   RunRecord record_;
-  std::filesystem::path metrics_file_;  // of `record_`; empty when there is none
+  std::filesystem::path metrics_file_;  // of `record_`; empty if there is none
   int failures_ = 0;
   std::string last_problem_;
   std::future<Outcome> thread_;  // of this rank, while the phase has work for it; the last member

@@ -77,7 +77,7 @@ void check_gpu_memory(const Config& config, const Experiment& experiment, const 
     throw InputError(fmt::format("{}worker {} needs {}, and StarPU counts whole MiB", problem,
                                  max - needs.begin(), bytes_text(max->total())));
   }
-  // Otherwise StarPU waits for a block for ever.
+  // Otherwise StarPU waits for a block indefinitely.
   if (cluster.gpu_memory < block_of_starpu && environment("STARPU_SUBALLOCATOR").value_or("1") != "0") {
     throw InputError(fmt::format("{}StarPU takes blocks of {}; with STARPU_SUBALLOCATOR=0 it takes none",
                                  problem, bytes_text(block_of_starpu)));

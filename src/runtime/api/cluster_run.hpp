@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A run on simulated GPUs beside its prediction.
+// A run on simulated GPUs, compared with its prediction.
 #pragma once
 
 #include <cstdint>

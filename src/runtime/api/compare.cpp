@@ -37,7 +37,7 @@ void repeat(const AgreedRun& run, ComparedPolicy& policy) {
         require_finite_weights(run, engine);
       });
     });
-  }  // the engine's tables and those of the simulations below are as large as the step: not both at once
+  }  // frees the engine's tables: they and the tables of the simulations below are each as large as the step
   if (run.mpi.rank() != 0) return;
   std::ranges::sort(submissions);
   plan::ComparedRun compared = measurement.compared();

@@ -19,9 +19,9 @@
 namespace starpipe::runtime {
 namespace {
 
-// What of a configuration decides how the weights change, and what is evaluated: the keys of `training`, the
-// precision, and the data of evaluations. The number of steps is left out, since another line tells it, and
-// so is that of micro-batches, which cannot differ.
+// Returns the settings that affect the trained weights and the evaluations: the keys of `training`, the
+// precision, and the data of evaluations. Leaves out the number of steps, since another line tells it, and
+// the number of micro-batches, which cannot differ.
 nlohmann::json settings_of_training(const nlohmann::json& config) {
   nlohmann::json settings;
   settings["training"] = config.at("training");
@@ -86,7 +86,8 @@ std::vector<std::string> changed_settings(const nlohmann::json& before, const nl
   return lines;
 }
 
-// Whether the file of this name has other content. Another name is told as a changed setting.
+// True if the validation file has the same name but other content. (A changed name is reported as a changed
+// setting.)
 bool has_other_validation(const RunRecord& record, const AgreedRun& run) {
   const nlohmann::ordered_json::json_pointer name("/data/validation");
   const nlohmann::ordered_json config = config_json(run.config);
@@ -125,7 +126,7 @@ void CheckpointFolder::find(bool resume) {
   if (!resume) {
     if (!has_checkpoints(path())) return;
     throw InputError(fmt::format(
-        "checkpoint.folder: {} has checkpoints; give --resume to go on from them, or another folder",
+        "checkpoint.folder: {} has checkpoints; give --resume to continue from them, or another folder",
         path().string()));
   }
   Found found = find_newest(path());
@@ -150,7 +151,7 @@ void CheckpointFolder::find(bool resume) {
   for (const DamagedCheckpoint& damaged : found.damaged)
     say(fmt::format("--resume: skipped the checkpoint of step {}: {}", damaged.step, damaged.reason));
   for (const std::string& line : set_aside(found)) say(line);
-  say(fmt::format("--resume: goes on after step {} of {}, from {}", found.manifest->step, steps, name));
+  say(fmt::format("--resume: continues after step {} of {}, from {}", found.manifest->step, steps, name));
   for (const std::string& line : changed_settings(record.config, config_json(run_.config)))
     say("--resume: " + line);
   if (has_other_validation(record, run_))

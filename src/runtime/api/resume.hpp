@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The folder of checkpoints of a run, and the checkpoint that the run goes on from.
+// The folder of checkpoints of a run, and the checkpoint that the run continues from.
 #pragma once
 
 #include <cstdint>
@@ -13,10 +13,10 @@
 
 namespace starpipe::runtime {
 
-/// What a checkpoint keeps beside the tensors and the number of steps.
+/// Everything that a checkpoint keeps besides the tensors and the number of steps.
 struct RunRecord {
   int updates = 0;  ///< of the optimizer
-  /// Bytes of the file of metrics after the checkpoint's steps; nothing when the run wrote none.
+  /// Bytes of the file of metrics after the checkpoint's steps; nullopt if the run wrote none.
   std::optional<std::uint64_t> metrics_bytes;
   std::optional<std::uint64_t> metrics_hash;  ///< of these bytes; see MetricsPosition
   nlohmann::ordered_json facts;               ///< training_facts()
@@ -28,7 +28,7 @@ struct RunRecord {
 class CheckpointFolder {
  public:
   /// Collective. Locks the folder. With `resume` finds the newest checkpoint that is whole, and says on
-  /// standard error where the run goes on, and which checkpoints cannot be read. Throws InputError on every
+  /// standard error where the run continues, and which checkpoints cannot be read. Throws InputError on every
   /// rank: when another run has the folder; without `resume` when it has checkpoints; with `resume` when all
   /// its checkpoints are damaged, or the one found is of another training.
   CheckpointFolder(const AgreedRun& run, bool resume);
@@ -39,7 +39,7 @@ class CheckpointFolder {
   [[nodiscard]] const std::optional<RunRecord>& resumed() const { return record_; }
 
   /// Collective. Before the first step: reads the checkpoint's values into the engine. Throws RunFailure on
-  /// every rank when some rank cannot read them. Does nothing when there is no checkpoint to go on from.
+  /// every rank when some rank cannot read them. Does nothing when there is no checkpoint to continue from.
   void restore(Engine& engine) const;
 
   /// On rank 0. See FolderLock::renew.

@@ -332,7 +332,8 @@ void StepComparison::add(const std::vector<model::DerivativeCheck>& checks, int 
   }
 }
 
-// Of the first step that differs, the first gradient or update: it has a stage and a parameter. Where only
+// Returns the first gradient or update that differs in the first step that differs: it has a stage and a
+// parameter. Where only
 // the passes are wrong, every parameter before the wrong layer differs: the last one is nearest to it.
 const Difference* StepComparison::first_wrong() const {
   const Difference* first = nullptr;
@@ -399,7 +400,7 @@ std::string StepComparison::table() const {
                     undecided_weights_);
   }
   if (derivative_microbatches_ > 0 && derivative_microbatches_ < microbatches_) {
-    text += fmt::format("derivatives are those of the first {} of {} micro-batches of step 1\n",
+    text += fmt::format("derivatives are from the first {} of {} micro-batches of step 1\n",
                         derivative_microbatches_, microbatches_);
   }
   return text;

@@ -41,8 +41,8 @@ struct Difference {
   [[nodiscard]] bool agrees() const { return absolute <= allowed; }
 };
 
-/// The relative difference that rounding explains (docs/verify.md states the rule). `other_kernels`: whether
-/// the two sides compute with other kernels, as a GPU does. `additions`: those of a gradient.
+/// The relative difference that rounding explains (docs/verify.md states the rule). `other_kernels`: true
+/// if the two sides compute with different kernels, as a GPU does. `additions`: additions per gradient.
 double rounding_tolerance(model::Precision precision, bool other_kernels, double additions);
 
 /// Compares the engine's steps with expected ones. Each step is expected from the parameters that the engine
@@ -61,11 +61,11 @@ class StepComparison {
   /// Adds what finite differences say of the first `microbatches` micro-batches of the first step.
   void add(const std::vector<model::DerivativeCheck>& checks, int microbatches);
 
-  /// Compares the engine's gradients of the first step, `found`, with those of another framework, [set].
+  /// Compares the engine's gradients of the first step, `found`, with another framework's gradients, [set].
   /// Call it after `add` of that step. `tolerance` is relative to the same sizes as among our own gradients.
   void add_file_gradients(const std::vector<std::vector<float>>& found,
                           const std::vector<std::vector<float>>& expected, double tolerance);
-  /// Compares the weights after the last step added with those of another framework, [set]. `start`: before
+  /// Compares the weights after the last step added with another framework's weights, [set]. `start`: before
   /// the first step. `tolerance` is relative to the change since then; both are root mean squares over a
   /// parameter. AdamW makes a whole update of a gradient that is a rounding error. So under AdamW a number is
   /// left out when its gradient was, in some step, within `rounding` of the sizes among our own gradients.
@@ -73,7 +73,7 @@ class StepComparison {
                         const std::vector<std::vector<float>>& expected, double tolerance, double rounding);
 
   [[nodiscard]] const std::vector<Difference>& all() const { return all_; }
-  /// One line about what differs first; empty when all agree.
+  /// One line about the first difference; empty if all agree.
   [[nodiscard]] std::string problem() const;
   [[nodiscard]] std::string table() const;
   [[nodiscard]] nlohmann::ordered_json json() const;
@@ -101,7 +101,7 @@ class StepComparison {
   std::vector<std::vector<float>> states_;      // of the optimizer
   double tolerance_;
   std::vector<std::vector<double>> first_magnitudes_;  // of the first step's gradients
-  // Of each number: its smallest gradient in a step, relative to the size that add_gradients allows for.
+  // The smallest gradient of each number in a step, relative to the size that add_gradients allows for.
   std::vector<std::vector<double>> smallest_gradients_;
   int last_step_ = 0;
   int updates_ = 0;

@@ -29,7 +29,7 @@ AgreedRuns agree_on_run(const Mpi& mpi, Config config, TrainerParts parts) {
                         .weights = std::move(parts.weights)});
 }
 
-// Where the file of metrics continues; nullopt in a run that does not resume.
+// Returns the position at which the file of metrics continues; nullopt in a run that does not resume.
 std::optional<MetricsPosition> position_of(const CheckpointFolder& folder, bool resume) {
   if (!resume) return std::nullopt;
   MetricsPosition position{.step = folder.first_step()};

@@ -60,7 +60,7 @@ class Training {
   [[nodiscard]] const Session& session() const { return *session_; }
   [[nodiscard]] const Measurement& measurement() const { return measurement_; }
 
-  /// The record of the steps, and on rank 0 the run beside its prediction.
+  /// The record of the steps, and on rank 0 the run compared with its prediction.
   struct Result {
     TrainRecord record;
     std::optional<plan::ComparedRun> compared;  ///< on rank 0

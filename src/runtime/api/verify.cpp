@@ -20,9 +20,11 @@ namespace starpipe::runtime {
 namespace {
 
 constexpr int usual_steps = 3;
-// What finite differences look at: a layer may be right with the values of one micro-batch only.
+// The number of micro-batches for finite differences. One is too few: a layer may be right with its values
+// only.
 constexpr int max_derivative_microbatches = 4;
-// Of the change of the weights, in another framework's file: rounding grows from step to step there.
+// Relative to the change of the weights, for another framework's file: rounding grows from step to step
+// there.
 constexpr double weights_tolerance = 0.01;
 
 int steps_of(const Config& config, const VerifyRequest& request) {
@@ -56,7 +58,7 @@ model::Network fp32_network(const AgreedRun& run) {
                               run.config.schedule.cuts);
 }
 
-// What another framework has computed, on rank 0.
+// Values that another framework has computed, on rank 0.
 struct FileValues {
   std::optional<std::vector<std::vector<float>>> gradients = {};
   std::optional<std::vector<std::vector<float>>> weights = {};

@@ -13,7 +13,7 @@
 
 namespace starpipe::runtime {
 
-/// What to verify.
+/// A request to verify a run.
 struct VerifyRequest {
   std::optional<int> steps = {};         ///< at most `training.steps`; 3, or fewer where a run has fewer
   std::optional<double> tolerance = {};  ///< relative; nullopt: what rounding explains (docs/verify.md)
@@ -25,7 +25,7 @@ struct VerifyRequest {
   std::optional<std::filesystem::path> against_weights = {};
 };
 
-/// What `verify` has found, on rank 0. On the other ranks only `problem` is set.
+/// The result of `verify` on rank 0. On the other ranks only `problem` is set.
 struct Verification {
   std::string schedule;
   int workers = 0;

@@ -41,8 +41,8 @@ struct ValueType {
 
   /// For people: "a whole number of at least 1".
   [[nodiscard]] std::string text() const;
-  /// Why `value`, in the form of ConfigKey::get, is none of these values: "must be at least 1, got 0". Empty
-  /// when it is one.
+  /// Returns why `value`, in the form of ConfigKey::get, is not one of these values: "must be at least 1, got
+  /// 0". Empty if it is one.
   [[nodiscard]] std::string problem(const nlohmann::json& value) const;
 };
 

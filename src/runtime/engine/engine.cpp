@@ -18,7 +18,7 @@
 namespace starpipe::runtime {
 namespace {
 
-// Why the run stops.
+// Returns why the run stops.
 std::string origin_text(int step, const NonFiniteOrigin& origin, const plan::Schedule& schedule) {
   constexpr std::string_view key = "(training.nonfinite: stop)";
   if (!origin.pass) {

@@ -13,7 +13,7 @@
 
 namespace starpipe::runtime {
 
-/// Where the first value of a step that is not finite comes from.
+/// The origin of a step's first value that is not finite.
 struct NonFiniteOrigin {
   std::optional<plan::JobId> pass = std::nullopt;  ///< the pass that computed it
   /// Without such a pass: the parameter whose gradient overflowed when the sums of several workers, all

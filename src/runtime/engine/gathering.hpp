@@ -19,7 +19,7 @@ namespace starpipe::runtime {
 /// The norm of a step's gradient.
 struct GradientNorm {
   double norm = 0;
-  /// The first parameter with infinity or NaN in its gradient; empty when the norm is finite.
+  /// The first parameter with infinity or NaN in its gradient; empty if the norm is finite.
   std::string first_nonfinite = {};
 };
 

@@ -79,7 +79,7 @@ class Holdings {
     changes_.insert(changes_.end(), other.changes_.begin(), other.changes_.end());
   }
 
-  /// When a datum that does not last came or left last; 0 if there is none.
+  /// Returns the last time at which a datum that does not last came or left; 0 if there is none.
   [[nodiscard]] double last_change() const {
     double last = 0;
     for (const Change& change : changes_) {
@@ -204,8 +204,8 @@ class Accountant {
 
   [[nodiscard]] int device(int worker) const { return devices_[index(worker)]; }
 
-  // Of a GPU's data only verdicts are in the host's memory. Where passes precede one, StarPU copies it to the
-  // GPU.
+  // True if the datum of a GPU's worker is in the host's memory. Only verdicts are. If passes precede a
+  // verdict, StarPU copies it to the GPU.
   [[nodiscard]] bool is_on_host(const Datum& datum, int worker) const {
     return datum.kind == DataKind::verdict && !graph_.rules().can_skip && !on_gpu_.empty() &&
            on_gpu_[index(worker)];
@@ -222,7 +222,7 @@ class Accountant {
     holdings_[index(device)].add(part_of(held.kind), bytes_of(held), lifetime);
   }
 
-  // When a datum is on `worker`, if no other transfer delays its own.
+  // Returns the time at which a datum is on `worker`, if no other transfer delays its own.
   [[nodiscard]] double arrival(std::size_t datum, int worker) const {
     const Datum& sent = graph_.data()[datum];
     return written_[datum] + costs_.link(sent.worker, worker).time(bytes_of(sent));
@@ -253,7 +253,8 @@ class Accountant {
             {.time = time.end, .phase = end, .position = position, .is_end = true}};
   }
 
-  // When the policy asks for what the task, a job, reads: other jobs of its worker run before it.
+  // Returns the moment at which the policy asks for the inputs of the task, a job: other jobs of its worker
+  // run before it.
   [[nodiscard]] Moment fetched(const Task& task) const {
     const std::vector<plan::JobId>& row = timeline_.order[index(task.worker)];
     const std::size_t position = position_[*task.job];

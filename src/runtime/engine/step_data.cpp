@@ -279,7 +279,8 @@ std::vector<float> StepData::losses() {
 void StepData::drop(std::size_t datum) const {
   starpu_mpi_cache_flush(session_.mpi().starpu_comm(), handle(datum));
   const Datum& dropped = graph_.data()[datum];
-  // What the host has filled is dropped where a GPU has a copy. The host fills it again for its next use.
+  // A datum that the host has filled is dropped where a GPU has a copy. The host fills it again for its next
+  // use.
   const bool is_copied =
       is_from_host(dropped.kind) && fetched_ && node(dropped.worker) > FetchedCopies::main_memory;
   if (is_mine(dropped) && (is_temporary(dropped.kind) || is_copied))

@@ -49,7 +49,7 @@ struct TaskMemory {
   model::Memory scratch;
 };
 
-// One a worker thread, so that its vector keeps its capacity and tasks do not allocate.
+// One per worker thread, so that its vector keeps its capacity and tasks do not allocate.
 const TaskMemory& memory_of(const Task& task, void** buffers) {
   thread_local TaskMemory memory;
   const auto words = [&](std::size_t i) {
@@ -120,8 +120,8 @@ starpu_codelet& TaskRunner::codelet(const Task& task) const {
   return codelets[waits ? task_kinds : index(task.kind)];
 }
 
-// Policies that plan by time ask for it. On SimGrid it is how long the task lasts; there tasks that are no
-// jobs take no time, as in plan::simulate.
+// Policies that plan by time ask for it. On SimGrid it is the duration of the task. There only jobs take
+// time, as in plan::simulate.
 double TaskRunner::expected_microseconds(starpu_task* task, starpu_perfmodel_arch* /*device*/,
                                          unsigned /*implementation*/) {
   const Argument& argument = *static_cast<const Argument*>(task->cl_arg);
@@ -195,7 +195,8 @@ void TaskRunner::note_simulated_start(Argument& ended) {
   ready = std::min(std::max(ready, ended.runner->weights_arrived(ended)), ended.times.start);
 }
 
-// When the weights that `reader` reads had come to its GPU from others. StarPU does not tell. They count as
+// Returns the time at which the weights that `reader` reads had come to its GPU from others. StarPU does not
+// tell it. They count as
 // there when the first task of the step that reads them on this GPU was ready.
 double TaskRunner::weights_arrived(const Argument& reader) {
   double last = 0;

@@ -143,8 +143,8 @@ class Waits {
            (status.phase == StepPhase::running && task < index(status.next));
   }
 
-  // Of the data that the task reads and another rank writes: the first datum that is not written yet, with
-  // the task that writes it. If all are written, the first datum, which may be on its way.
+  // Returns the first datum that the task reads and another rank has not written yet, with the task that
+  // writes it. If all are written, the first datum that another rank writes, which may be on its way.
   [[nodiscard]] std::optional<std::pair<std::size_t, std::size_t>> find_missing(int rank, int task) const {
     std::optional<std::pair<std::size_t, std::size_t>> written;
     for (const DataAccess& access : graph_.tasks()[index(task)].data) {

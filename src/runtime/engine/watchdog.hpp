@@ -25,7 +25,7 @@
 
 namespace starpipe::runtime {
 
-/// What the watchdog's thread calls.
+/// Functions that the watchdog's thread calls.
 struct WatchdogCalls {
   std::function<RankStatus()> status;           ///< of this rank
   std::function<void(const RankStatus&)> send;  ///< sends it to the other ranks

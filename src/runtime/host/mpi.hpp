@@ -69,7 +69,8 @@ class StartedMpi {
   std::shared_ptr<StarpuSettings> starpu_settings_ = StarpuSettings::of_process();
 };
 
-/// What a run tells the program that it runs in. Functions that are not set are not called.
+/// Functions that a run calls to inform the program that it runs in. Functions that are not set are not
+/// called.
 struct RunListener {
   /// Called on rank 0 with one line about the run, by the thread that runs it.
   std::function<void(const std::string& line)> message = {};

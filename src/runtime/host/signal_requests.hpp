@@ -8,7 +8,7 @@
 
 namespace starpipe::runtime {
 
-/// What signals ask of a run.
+/// The requests of signals to a run.
 enum class SignalRequest : std::uint8_t { none = 0, checkpoint = 1, stop = 2, both = 3 };
 
 /// Collective, once in a process. From now on, until the process has ended, two signals no longer end it:

@@ -13,7 +13,8 @@ namespace starpipe::runtime {
 
 StartWatch::StartWatch(std::function<void(const std::string& line)> say, std::chrono::milliseconds limit)
     : thread_([this, say = std::move(say), limit] {
-        // Of the ranks that wait the lowest says so, and ends the job before the next one's pause is over.
+        // The lowest waiting rank reports and ends the job. Each higher rank waits one second longer, up to
+        // ten, so that only one message appears.
         const auto pause = std::chrono::seconds(std::min(launcher_rank().value_or(0), 10));
         std::unique_lock lock(mutex_);
         if (wake_.wait_for(lock, limit + pause, [this] { return started_; })) return;

@@ -257,7 +257,7 @@ std::string text_of(const MappedWorkers& mapped) {
   if (mapped.traffic.empty()) return text + "No worker sends data to another.\n";
   text += traffic_text(mapped);
   text += fmt::format(
-      "\n{:.3f} ms a step on links, if messages follow one another at the typical bandwidth of each link",
+      "\n{:.3f} ms per step on links, if messages follow one another at the typical bandwidth of each link",
       mapped.seconds * 1e3);
   if (mapped.automatic) return text + fmt::format("; linear {:.3f} ms\n", mapped.linear_seconds * 1e3);
   return text + "\n";

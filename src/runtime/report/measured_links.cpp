@@ -94,7 +94,7 @@ std::vector<Ping> ping(const Mpi& mpi, const MeasuredPair& pair) {
   std::vector<char> message(sizes.back());
   std::vector<Ping> pings;
   for (const std::uint64_t bytes : sizes) pings.push_back({bytes, std::numeric_limits<double>::infinity()});
-  // What disturbs the host for a while disturbs one round, and so no size more than others.
+  // A short disturbance of the host affects one round, and so all sizes alike.
   constexpr int rounds = 8;
   for (int round = 0; round < rounds; ++round) {
     for (Ping& shortest : pings) {
@@ -187,8 +187,7 @@ MeasuredLinks links_of(std::span<const std::string> hosts, std::span<const Measu
   };
   add("node", within);
   add("network", between);
-  result.notes.emplace_back(
-      "Pairs were measured one after the other. Set `sharing` where transfers share a link.");
+  result.notes.emplace_back("Pairs were measured sequentially. Set `sharing` where transfers share a link.");
   result.links = plan::Links(std::move(levels));
   return result;
 }

@@ -28,7 +28,7 @@ double count_from_first_start(std::vector<plan::JobRun>& jobs) {
   return first;
 }
 
-// Of whole nanoseconds too: reports keep them so.
+// Returns the difference in whole nanoseconds, as reports keep it.
 plan::Difference in_nanoseconds(plan::Difference difference) {
   for (double* const makespan : {&difference.predicted, &difference.own_durations, &difference.own_transfers,
                                  &difference.own_order, &difference.measured}) {

@@ -13,7 +13,7 @@
 
 namespace starpipe::runtime {
 
-/// What a training step did, for people and programs.
+/// Figures of a training step, for people and programs.
 struct StepMetrics {
   int step = 0;                                        ///< from 0; files and messages count from 1
   std::optional<double> loss;                          ///< mean over the micro-batches; none of emulated jobs

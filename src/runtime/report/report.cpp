@@ -46,7 +46,7 @@ ordered_json to_json(const PartitionChoice& choice) {
   return json;
 }
 
-// How many updates were skipped, and where the first value of each that was not finite comes from. Steps
+// Returns the number of skipped updates, and the origin of the first value of each that was not finite. Steps
 // count from 1, as in the progress lines.
 ordered_json skipped_steps(const TrainRecord& record, const plan::Schedule& schedule) {
   ordered_json steps = ordered_json::array();
@@ -64,7 +64,7 @@ ordered_json skipped_steps(const TrainRecord& record, const plan::Schedule& sche
   return {{"count", record.skipped.size()}, {"steps", std::move(steps)}};
 }
 
-// Of which steps the gradient was clipped. Steps count from 1.
+// Returns the steps whose gradient was clipped. Steps count from 1.
 ordered_json clipped_steps(const TrainRecord& record) {
   ordered_json steps = ordered_json::array();
   for (const int step : record.clipped) steps.push_back(step + 1);

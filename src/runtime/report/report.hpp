@@ -84,7 +84,7 @@ std::string evaluation_text(double loss, int microbatches);
 /// The record of a training run, complete on rank 0.
 struct TrainRecord {
   int first_step = 0;  ///< from 0; not 0 in a run that resumes. The lists below begin with it
-  /// Of each step: mean loss over micro-batches, before the step's update. Empty with emulated jobs.
+  /// The mean loss over the micro-batches of each step, before its update. Empty with emulated jobs.
   std::vector<double> losses;
   std::vector<double> gradient_norms;  ///< of each step, before clipping; empty with emulated jobs
   std::vector<double> learning_rates;  ///< likewise

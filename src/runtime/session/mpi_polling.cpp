@@ -23,7 +23,8 @@ std::atomic<Polling> polling = Polling::eager;
 std::atomic<int> cores_of_rank = 1;
 std::atomic<int> computing = 0;  // tasks
 
-// Of StarPU-MPI's thread; empty: it may run on all PUs of the rank. Set before the thread starts.
+// Returns the PUs of StarPU-MPI's thread; empty: it may run on all PUs of the rank. Set before the thread
+// starts.
 std::string& own_pus() {
   static std::string pus;
   return pus;
@@ -62,7 +63,7 @@ Sleep& mpi_sleep() {
   return sleep;
 }
 
-// Of StarPU-MPI's thread.
+// The rounds of StarPU-MPI's thread.
 struct Rounds {
   bool is_mpi_thread = false;
   bool yields = false;     // this StarPU yields where it has given up its lock

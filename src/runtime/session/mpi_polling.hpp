@@ -10,7 +10,7 @@
 
 namespace starpipe::runtime {
 
-/// What the thread does between two rounds that found nothing, while some core of the rank is idle.
+/// The thread's behaviour between two rounds that found nothing, while some core of the rank is idle.
 enum class Polling : std::uint8_t {
   eager,     ///< it begins the next round at once, always: it has a core of its own
   yielding,  ///< it yields, and after many rounds sleeps 20 microseconds: only workers of this rank want its

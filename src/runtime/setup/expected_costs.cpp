@@ -61,7 +61,7 @@ plan::Costs costs_by_flops(const model::Network& network) {
 
 plan::Costs emulated_costs(const EmulationConfig& wanted, const model::Network& network, int workers) {
   const auto stages = static_cast<int>(network.stages.size());
-  // With shards the times may be those of whole stages.
+  // With shards the times may be given for whole stages.
   const auto fits = [&](const std::vector<double>& times) {
     return times.size() == 1 || std::cmp_equal(times.size(), network.whole_stages());
   };

@@ -23,13 +23,13 @@ plan::Costs costs_by_flops(const model::Network& network);
 plan::Costs emulated_costs(const EmulationConfig& wanted, const model::Network& network, int workers);
 
 /// The configuration with these durations in `runtime.emulate`, on workers without a kind of device.
-/// `of_stages`: in seconds and without recomputation, one a stage or one for all.
+/// `of_stages`: in seconds and without recomputation, one per stage or one for all.
 Config with_emulated_times(Config config, std::span<const plan::Durations> of_stages);
 
 /// The configuration of the same work under another named schedule.
 struct OtherSchedule {
   Config config;
-  /// Factor on the times of `runtime.emulate`, which are those of a stage of the configured schedule: with
+  /// Factor on the times of `runtime.emulate`, which are for a stage of the configured schedule: with
   /// twice as many stages a stage is half the work.
   double stage_share = 1;
 };
@@ -38,7 +38,7 @@ struct OtherSchedule {
 /// schedule are dropped. An emulated time that is one for all stages is multiplied by `stage_share`. Every
 /// other key is kept. Without `schedule.stages` each schedule has its own number of stages. Throws InputError
 /// for `schedule.file`, for an unknown schedule and for one that is named twice, and where emulated times by
-/// stage are those of another number of stages.
+/// stage are given for another number of stages.
 std::vector<OtherSchedule> with_schedules(const Config& config, const std::vector<std::string>& names);
 
 }  // namespace starpipe::runtime

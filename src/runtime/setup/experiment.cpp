@@ -145,11 +145,11 @@ model::Network network_of(const Config& config, int stages) {
   }
 }
 
-// Whether the stages of the model are cut into shards.
+// True if the stages of the model are cut into shards.
 bool has_shards(const Config& config) { return model::max_shards(config.model) > 1; }
 
-// Reads `schedule.file`. With shards its stages are those of the model with `schedule.stages`, cut into
-// shards. Workers, stages and micro-batches that the configuration also gives must be those of the file; the
+// Reads `schedule.file`. With shards its stages are the model's stages with `schedule.stages`, cut into
+// shards. Workers, stages and micro-batches that the configuration also gives must equal the file's. The
 // stage graph must be the model's.
 plan::Schedule read_schedule(const Config& config) {
   const ScheduleConfig& wanted = config.schedule;

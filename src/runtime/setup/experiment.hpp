@@ -35,7 +35,7 @@ struct Experiment {
   std::optional<plan::Reordering> reordering;
   std::shared_ptr<const model::Dataset> data;        ///< null in a run that only evaluates
   std::shared_ptr<const model::Dataset> validation;  ///< null in a run that does not evaluate
-  /// Durations of emulated jobs (with recomputation, B includes F) and transfers; nothing when kernels run.
+  /// Durations of emulated jobs (with recomputation, B includes F) and transfers; nullopt if kernels run.
   std::optional<plan::Costs> emulated;
 };
 

@@ -28,8 +28,8 @@ struct Need {
   WorkerMemory memory;
   std::uint64_t limit = 0;
 
-  /// How many bytes the limit lacks; not positive when the need is within it. As a double, so that no limit
-  /// is too large; exact below 2^53 bytes.
+  /// Returns the bytes that the limit lacks; not positive if the need is within it. As a double, so that no
+  /// limit is too large; exact below 2^53 bytes.
   [[nodiscard]] double excess() const {
     return static_cast<double>(memory.total()) - static_cast<double>(limit);
   }
@@ -96,7 +96,7 @@ double stage_share(const Config& config, const PlannedRun& run, const model::Net
 }
 
 /// The configuration with another named schedule, for the same workers and micro-batches. Settings with one
-/// value a stage (placement, cuts, emulated times) are dropped or scaled when the number of stages differs.
+/// value per stage (placement, cuts, emulated times) are dropped or scaled when the number of stages differs.
 /// `stages`: of the schedule; shards are parts of them. Throws InputError when the model has too few
 /// units.
 Config with_schedule(const Config& config, const PlannedRun& run, const plan::ScheduleEntry& entry,

@@ -22,8 +22,8 @@
 namespace starpipe::runtime {
 namespace {
 
-/// Refuses a profile whose units share other weights than those of the model. `has_sizes`: whether the file
-/// has any sizes; without, it may leave out shared weights, too.
+/// Refuses a profile whose units share other weights than the model's units. `has_sizes`: true if the file
+/// has any sizes; without sizes it may leave out shared weights, too.
 void require_same_shared(const Config& config, const std::vector<plan::SharedUnits>& of_model,
                          bool has_sizes) {
   const std::vector<plan::SharedUnits>& of_file = config.profile.shared;
@@ -103,7 +103,7 @@ bool can_be_built(const Config& config, const plan::StageGraph& graph) {
   }
 }
 
-/// Whether the schedule needs a placement and takes any.
+/// True if the schedule needs a placement and takes any.
 bool leaves_placement_open(const Config& config, const plan::StageGraph& graph) {
   if (!config.schedule.placement.empty() || !graph.is_chain() || can_be_built(config, graph)) return false;
   Config placed = config;
@@ -120,7 +120,7 @@ std::vector<int> one_worker_each(int stages) {
 
 struct Candidate {
   plan::PartitionRequest request;
-  bool own_workers = false;  ///< whether each stage has a worker of its own, not one of the schedule's
+  bool own_workers = false;  ///< true if each stage has a worker of its own, not one of the schedule's
 };
 
 /// A single candidate where the schedule places its stages: only the cuts are open. Otherwise one candidate
@@ -255,7 +255,7 @@ Config with_partition(Config config, const PartitionChoice& choice) {
 }
 
 Config with_measured_times(Config config, const PartitionChoice& choice) {
-  // The partition is that of one branch.
+  // The partition belongs to one branch.
   if (std::cmp_not_equal(choice.partition.cuts.size() + 1, stage_count(config)))
     throw InputError("schedule.partition: auto: the stages of several branches have no measured times");
   const plan::Costs costs =

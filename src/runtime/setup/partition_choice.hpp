@@ -37,7 +37,7 @@ Config with_partition(Config config, const PartitionChoice& choice);
 /// a network with branches, whose stages have no measured times.
 Config with_measured_times(Config config, const PartitionChoice& choice);
 
-/// One line for people that ends in a newline; empty when nothing was chosen.
+/// Returns one line for people that ends in a newline; empty if nothing was chosen.
 std::string describe_partition(const std::optional<PartitionChoice>& choice);
 
 }  // namespace starpipe::runtime

@@ -24,7 +24,7 @@
 namespace starpipe::runtime {
 namespace {
 
-// What StarPU has copied since the last call between memory nodes, for one GPU. Plain data.
+// The copies that StarPU has made since the last call between memory nodes, for one GPU. Plain data.
 struct Copies {
   std::uint64_t from_gpus = 0;
   std::uint64_t from_host = 0;

@@ -142,7 +142,7 @@ inline bool emulated_aligned(const void* at, std::uint32_t bytes) {
   return reinterpret_cast<std::uintptr_t>(at) % bytes == 0;
 }
 
-/// Whether the sizes, leading dimensions and types describe a product that cuBLASLt supports.
+/// True if the sizes, leading dimensions and types describe a product that cuBLASLt supports.
 inline bool emulated_fits(const cublasLtMatmulDescOpaque_t& operation, const cublasLtMatrixLayoutOpaque_t& a,
                           const cublasLtMatrixLayoutOpaque_t& b, const cublasLtMatrixLayoutOpaque_t& c,
                           const cublasLtMatrixLayoutOpaque_t& d) {

@@ -166,7 +166,7 @@ class Block {
   }
 
   /// Makes the threads ready whose block or warp has reached a barrier as a whole. Returns false when all
-  /// threads have ended. Ends the process when no thread can go on.
+  /// threads have ended. Ends the process when no thread can continue.
   bool release() {
     if (all(0, count_, Fiber::State::ended)) return false;
     if (all(0, count_, Fiber::State::at_block_barrier)) make_ready(0, count_);

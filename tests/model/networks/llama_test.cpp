@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The network `llama`: tensors, start values, files, and its losses and gradients beside Llama in NumPy.
+// The network `llama`: tensors, start values, files, and its losses and gradients compared with Llama in
+// NumPy.
 #include <algorithm>
 #include <cmath>
 #include <map>

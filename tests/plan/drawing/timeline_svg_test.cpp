@@ -159,7 +159,7 @@ TEST(TimelineSvg, RefusesMoreJobsThanViewersTake) {
   }
 }
 
-/// How often `part` occurs.
+/// Returns how often `part` occurs.
 std::size_t occurrences(const std::string& text, const std::string& part) {
   std::size_t count = 0;
   for (auto at = text.find(part); at != std::string::npos; at = text.find(part, at + 1)) ++count;

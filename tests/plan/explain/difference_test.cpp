@@ -136,7 +136,7 @@ TEST(Difference, OfASimulatedStepIsNone) {
   }
 }
 
-/// The same from the times that a measurement has, which do not show transfers that nobody waited for.
+/// The same from the times that a measurement has, which do not show transfers that no job waited for.
 TEST(Difference, OfARunAsPredictedIsNone) {
   Random random(5);
   for (int round = 0; round < 600 && !HasFailure(); ++round) {

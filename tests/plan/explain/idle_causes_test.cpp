@@ -87,7 +87,7 @@ TEST(IdleParts, FillTheTimeBetweenTheJobs) {
   }
 }
 
-/// What the cause of each part says of the jobs holds in the step.
+/// Checks the cause of each part against the jobs of the step.
 TEST(IdleParts, HaveTheirCauses) {
   Random random(12);
   std::map<IdleCause, int> seen;

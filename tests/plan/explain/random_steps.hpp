@@ -17,7 +17,7 @@
 /// Seeded random measured steps. Every number is a small multiple of 1/4, so sums are exact.
 namespace starpipe::plan::testing {
 
-/// What a runtime does to a step.
+/// The effects of a runtime on a step.
 struct Disturbance {
   int duration = 8;    ///< the longest duration, in quarters
   int transfer = 6;    ///< the longest transfer

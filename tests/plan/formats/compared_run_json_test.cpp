@@ -294,7 +294,7 @@ TEST_F(BadFile, IsRefusedInOneLine) {
   EXPECT_TRUE(message_about("{").starts_with("r.json: "));
 }
 
-// A key that is left out is never taken for a default: the figures would be those of another run.
+// A key that is left out is never taken for a default: the figures would belong to another run.
 TEST_F(BadFile, EveryKeyIsNeeded) {
   int keys = 0;
   const auto remove_each = [&](const auto& self, const ordered_json::json_pointer& object) -> void {

@@ -173,7 +173,7 @@ std::optional<std::vector<std::vector<Cell>>> slow_parse(std::string text) {
   return rows;
 }
 
-// Whether the rows can run to their end, each in its order, and are all that a step needs.
+// True if the rows can run to their end, each in its order, and are all that a step needs.
 bool slow_accepts(const std::string& text) {
   const auto rows = slow_parse(text);
   if (!rows) return false;

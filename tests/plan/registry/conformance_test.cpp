@@ -54,7 +54,7 @@ TEST(Conformance, AnEntryThatDoesNotKeepItsContract) {
     make_schedule("odd-refusal", request);
     FAIL();
   } catch (const BrokenSchedule&) {
-    FAIL() << "a refusal is no breach";
+    FAIL() << "a refusal is not a breach";
   } catch (const InputError& error) {
     EXPECT_STREQ(error.what(), "no");
   }
@@ -102,7 +102,7 @@ TEST(Conformance, WhatApplies) {
   EXPECT_EQ(all_steps("lpp").at("replicas").verdict, Verdict::passed);
 }
 
-// One stage a worker, B before W, with `change` made to it.
+// One stage per worker, B before W, with `change` made to it.
 template <class Change>
 std::map<std::string_view, Finding> findings_of(const std::string& name, Change change) {
   register_schedule({name, "odd", "tests", [name, change](const ScheduleRequest& request) {

@@ -180,7 +180,7 @@ TEST(LimitedSchedules, ARequestedDisciplineIsObeyed) {
 }
 
 }  // namespace
-// Each worker has a limit of its own; one number is that of all.
+// Each worker has a limit of its own; one number is the limit of all.
 TEST(LimitedSchedule, LimitsOfEachWorker) {
   const ScheduleRequest request{.workers = 4, .microbatches = 12};
   const Schedule own = make_schedule("1f1b", request);  // holds 4, 3, 2 and 1

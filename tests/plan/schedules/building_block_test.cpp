@@ -50,7 +50,7 @@ Schedule schedule(const BuildingBlock& block, const Grid& grid, int microbatches
 
 TEST(BuildingBlock, PeakMemoryIsEquation1) {
   EXPECT_THAT(one_forward_one_backward(4).peak_memory(), ElementsAre(4, 3, 2, 1));
-  // Two stages a worker add up; lifespans 12 and 2 at an interval of 6.
+  // Two stages per worker add up; lifespans 12 and 2 at an interval of 6.
   const BuildingBlock v{.workers = 1,
                         .stages = 2,
                         .interval = 6,

@@ -95,7 +95,7 @@ TEST(WithParts, LastsAsLongAsTheWhole) {
                    simulate(whole, of_whole).makespan);
 }
 
-// Two workers that share three shards: one of them computes two, one after the other.
+// Two workers that share three shards: one of them computes two, sequentially.
 TEST(WithParts, PutsShardsRoundOverFewerWorkers) {
   const auto [graph, parts] = sharded_chain(2, 1, 3);
   const Schedule whole = named("1f1b", 2, 4, 2);

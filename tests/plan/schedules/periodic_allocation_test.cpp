@@ -142,7 +142,7 @@ struct Theorem5 {
     }
     add(k * unit, large++);
     for (int i = 0; i < (k - 2) * unit + 1; ++i) epsilon();
-    add(unit, k + 1);  // beside the first layer of cost k - 1
+    add(unit, k + 1);  // next to the first layer of cost k - 1
     chain = chain_of(times);
   }
 };

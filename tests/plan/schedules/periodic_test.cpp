@@ -34,7 +34,7 @@ using testing::run;
 using testing::sum;
 using ::testing::ThrowsMessage;
 
-/// Whether the pattern is valid by the definition of Pipelined Model Parallelism: repeats it over many
+/// True if the pattern is valid by the definition of Pipelined Model Parallelism: repeats it over many
 /// periods and checks each operation.
 bool timetable_works(const PeriodicPattern& pattern, const Chain& chain) {
   constexpr int periods = 40;

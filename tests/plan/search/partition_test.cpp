@@ -196,7 +196,7 @@ TEST(Partition, StashesOfNamedSchedules) {
   EXPECT_THAT(stashes_held(make_schedule("naive", four)), ElementsAre(1, 1, 1, 1));
 }
 
-// Memory of a partition against the peak in `simulate`: equal with one stage a worker, an upper bound with
+// Memory of a partition against the peak in `simulate`: equal with one stage per worker, an upper bound with
 // several.
 TEST(Partition, MemoryIsWhatSimulateShows) {
   RandomRequests random;

@@ -233,7 +233,7 @@ TEST(Search, RefusesWrongInput) {
   refuses([](SearchRequest& r) { r.costs.prefetch = false; }, "prefetch");
 }
 
-// Without chunks, costs are those of a share of the model, 1/W of it. Two chunks halve the costs of a stage.
+// Without chunks, costs are for a share of the model, 1/W of it. Two chunks halve the costs of a stage.
 TEST(Search, ChoosesChunksAndCountsSharesOfTheModel) {
   SearchRequest r{.workers = 4, .microbatches = 4};
   r.costs.durations = {{12, 12, 12}};

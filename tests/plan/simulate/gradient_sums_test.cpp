@@ -121,7 +121,7 @@ TEST(GradientsSummed, AreThereOnlyWhereWorkersShareAGradient) {
   EXPECT_EQ(simulate(forward_passes(replicas, 4), costs).gradients_summed, std::nullopt);
 }
 
-/// Step by step, as a worker's sums follow one another; links that nobody shares.
+/// Step by step, as a worker's sums follow one another; links that no transfers share.
 std::optional<double> slow_sums(const Schedule& schedule, const Costs& costs, const Timeline& timeline) {
   bool any = false;
   double last = 0;

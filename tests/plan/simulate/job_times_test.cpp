@@ -32,7 +32,7 @@ Schedule random_schedule(testing::Random& random, Discipline discipline) {
 }
 
 /// For each job, whether it receives something, and the latest end of the jobs on other workers whose results
-/// it reads: nothing when it only receives weights.
+/// it reads: nullopt if it only receives weights.
 struct Receipt {
   bool receives = false;
   std::optional<double> sent;
@@ -98,8 +98,9 @@ TEST_P(JobTimesTest, KeepsTheTimesOfEachJob) {
   }
 }
 
-/// The times that the costs give to each job are no other times. With recomputation B waits for an F from
-/// which it reads nothing; costs then have no transfer, times of jobs have.
+/// Gives `simulate` the costs' times as times of jobs: the result is the same. Leaves out recomputation:
+/// there B waits for an F from which it reads nothing. Costs then have no transfer, but times of jobs have
+/// one.
 TEST_P(JobTimesTest, EqualTheCostsWhenTheySayTheSame) {
   testing::Random random(80 + static_cast<std::uint64_t>(GetParam()));
   for (int round = 0; round < 600 && !HasFailure(); ++round) {

@@ -80,7 +80,7 @@ struct Sent {
   std::uint64_t bytes;
 };
 
-/// When each transfer arrives. `sent`: in the order of their times.
+/// Returns the time at which each transfer arrives. `sent`: in the order of their times.
 std::vector<double> arrivals(const Links& links, const std::vector<Sent>& sent, int workers_of_rank = 1) {
   TransfersInFlight in_flight(links, workers_of_rank);
   std::vector<double> times(sent.size(), -1);
@@ -217,7 +217,7 @@ std::vector<double> slow_arrivals(const Links& links, const std::vector<Sent>& s
       if (sharing == Sharing::none) t.rate = 1;
       if (sharing == Sharing::fair) open.insert(&t);
       if (sharing == Sharing::in_order) {
-        // Nobody who came before and is not through uses one of the ports.
+        // No earlier unfinished transfer uses one of the ports.
         bool first = true;
         for (std::size_t j = 0; j < i; ++j) {
           const bool meets =
@@ -364,7 +364,7 @@ TEST(SimulateOverSharedLinks, ARankReceivesWeightsOnce) {
   // Worker 0 holds the stage. Both workers of the other node want it over the port of node 0.
   EXPECT_THAT(starts(1), ElementsAre(0, 2, 4, 4));
   EXPECT_THAT(starts(2), ElementsAre(0, 2, 2, 2));
-  // Where nothing is shared, too: nobody waits, and the transfers from one worker to another follow each
+  // Where nothing is shared, too: no transfer waits, and the transfers from one worker to another follow each
   // other.
   costs.links = Links({.alpha = 0, .beta = 1});
   EXPECT_THAT(starts(1), ElementsAre(0, 2, 2, 2));

@@ -50,7 +50,7 @@
 //                                                counts S^2 as it starts a stash at the end of F)
 //   L in units of F + B = 1 (the paper's rho):   rho <= 2 M / (S + 1)
 // The paper proves the first and states M / S for the second. With every named schedule that happens to
-// hold too; it is no bound, though: a V-shaped placement passes it (last test).
+// hold too; it is not a bound, though: a V-shaped placement passes it (last test).
 #include <algorithm>
 #include <numeric>
 #include <string>
@@ -375,7 +375,7 @@ void expect_bounds(const Schedule& schedule) {
     const Bound units = measure(schedule, split);
     EXPECT_LE(units.rho, 2 * units.peak / (S + 1) + tolerance);
     EXPECT_LE(units.rho, 1 + tolerance);
-    // This is no theorem, but it holds for the named schedules with one stage a worker, DDP and LPP.
+    // This is not a theorem, but it holds for the named schedules with one stage per worker, DDP and LPP.
     EXPECT_LE(units.rho, units.peak / S + tolerance);
   }
 }
@@ -412,9 +412,9 @@ TEST(Throughput, BoundOfDataParallelIsMet) {
   EXPECT_EQ(ddp.peak, 6);
 }
 
-/// Two stages a worker, the first with the last. With an odd number of workers a micro-batch can enter
+/// Two stages per worker, the first with the last. With an odd number of workers a micro-batch can enter
 /// every 4 passes and never wait; all workers are then busy with M = S/2 + 1 stashes. So the paper's
-/// M / S is no bound on its rho, and 2 M / (S + 1) is a tight one.
+/// M / S is not a bound on its rho, and 2 M / (S + 1) is a tight one.
 TEST(Throughput, StatedBoundFailsForAVShape) {
   for (const int W : {1, 3, 5, 7}) {
     const int S = 2 * W;

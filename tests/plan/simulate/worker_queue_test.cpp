@@ -110,7 +110,7 @@ TEST(WorkerQueue, BoundedLetsTheOldestStartAllItsStages) {
   WorkerQueue queue(schedule, 0);
 
   queue.push(id(schedule, {0, 1, Pass::F}));
-  EXPECT_EQ(queue.pop(), std::nullopt) << "three stages a micro-batch: no place for a second one";
+  EXPECT_EQ(queue.pop(), std::nullopt) << "three stages per micro-batch: no place for a second one";
   for (int s = 0; s < 3; ++s) {
     queue.push(id(schedule, {s, 0, Pass::F}));
     EXPECT_THAT(queue.pop(), Optional(id(schedule, {s, 0, Pass::F})));

@@ -383,7 +383,7 @@ TEST(Trainer, ResumesWithTheSameBits) {
   EXPECT_TRUE(trainer.run());
   EXPECT_EQ(trainer.weights(), whole);
   if (runtime.rank() == 0) {
-    EXPECT_THAT(lines, ::testing::Contains(HasSubstr("goes on after step 3 of 6")));
+    EXPECT_THAT(lines, ::testing::Contains(HasSubstr("continues after step 3 of 6")));
   } else {
     EXPECT_TRUE(lines.empty());
   }
@@ -462,7 +462,7 @@ TEST(Trainer, PrintsNothing) {
   EXPECT_EQ(::testing::internal::GetCapturedStderr(), "");
 }
 
-// Of ranks that do not report.
+// The listener of ranks that do not report: it prints failures only.
 class FailuresOnly : public ::testing::EmptyTestEventListener {
   void OnTestPartResult(const ::testing::TestPartResult& result) override {
     if (result.failed()) std::fprintf(stderr, "line %d: %s\n", result.line_number(), result.message());

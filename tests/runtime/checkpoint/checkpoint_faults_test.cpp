@@ -37,7 +37,7 @@ void overwrite(const fs::path& file, std::string_view bytes) {
       .write(bytes.data(), static_cast<long>(bytes.size()));
 }
 
-/// A folder with the checkpoints of steps 1 and 2. Damage to that of step 2 must be found.
+/// A folder with the checkpoints of steps 1 and 2. Damage to the checkpoint of step 2 must be found.
 class CheckpointDamage : public ::testing::Test {
  protected:
   CheckpointDamage() {
@@ -147,7 +147,7 @@ TEST_F(CheckpointDamage, MissingFiles) {
     overwrite(directory_ / name, good);
   }
   expect_whole();
-  // What could be read without end, or would fill the memory.
+  // Files that could be read without end, or would fill the memory.
   for (const char* name : {"rank-0000.safetensors", "manifest.json"}) {
     const std::string good = bytes_of(directory_ / name);
     fs::remove(directory_ / name);
@@ -278,7 +278,7 @@ int in_child(Work work) {
   return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
 }
 
-/// Whether the call throws std::runtime_error whose one line has `part`.
+/// True if the call throws std::runtime_error whose one line has `part`.
 template <class Call>
 bool fails_with(Call call, const std::string& part) {
   try {
@@ -371,8 +371,8 @@ TEST(CheckpointFaults, AFolderThatGoesAwayWhileAPartIsWritten) {
   EXPECT_TRUE(fails_with([&] { write_parts(checkpoints, 4); }, "Not a directory"));
 }
 
-/// What the child of `KilledAtRandom` has done, by way of a pipe: the steps that were committed. Waits for
-/// the next one; `before` when the child has ended without one.
+/// Returns the next step that the child of `KilledAtRandom` has committed, read from a pipe. Waits for it.
+/// Returns `before` if the child has ended without one.
 std::int64_t next_step_in(int pipe_end, std::int64_t before) {
   std::int64_t step = before;
   return read(pipe_end, &step, sizeof step) == sizeof step ? step : before;
@@ -437,8 +437,8 @@ TEST(CheckpointFaults, KilledAtRandom) {
 }
 
 /// Runs `work` in a process of its own until its `count`-th entry to or exit from a system call, and kills it
-/// there. Returns its exit status when it ends earlier, -1 when it was killed, and nothing when the system
-/// does not allow to stop processes.
+/// there. Returns its exit status when it ends earlier, -1 if it was killed, and nullopt if the system
+/// does not allow stopping processes.
 template <class Work>
 std::optional<int> killed_at_call(int count, Work work) {
   const pid_t child = fork();

@@ -89,7 +89,7 @@ TEST(Checkpoint, AnyRunDataComesBack) {
                               {"list", {1, nullptr, true}}};
   commit(folder.path(), {3, run, {}}, 1);
   EXPECT_EQ(find_newest(folder.path()).manifest->run, run);
-  // What JSON cannot hold does not cost the checkpoint.
+  // Values that JSON cannot hold do not cost the checkpoint.
   commit(folder.path(), {4, {{"path", "\xff"}, {"loss", std::nan("")}}, {}}, 1);
   EXPECT_EQ(find_newest(folder.path()).manifest->run,
             (nlohmann::json{{"path", "\xef\xbf\xbd"}, {"loss", nullptr}}));

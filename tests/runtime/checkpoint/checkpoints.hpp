@@ -50,7 +50,7 @@ inline Committed write_checkpoint(const std::filesystem::path& folder, std::int6
   return commit(folder, write_parts(folder, step, ranks, count), keep);
 }
 
-/// Whether the checkpoint holds the tensors of its step, bit by bit.
+/// True if the checkpoint holds the tensors of its step, bit by bit.
 inline bool has_own_values(const Found& found, int ranks = 2, std::size_t count = 6) {
   CheckpointReader reader(found.directory, *found.manifest);
   for (int rank = 0; rank < ranks; ++rank) {

@@ -22,7 +22,7 @@ struct Sizes {
   int ranks = 1;
 };
 
-// The refusal of two stages of three layers each; empty when they fit.
+// Returns the refusal of two stages of three layers each; empty if they fit.
 std::string refusal(const Sizes& sizes) {
   model::ModelConfig config;
   config.kind = "mlp";

@@ -176,7 +176,7 @@ class Without : public model::Dataset {
   std::vector<int> steps_;  // those that are left
 };
 
-// Training goes on as if the skipped steps had not been, on every worker that holds weights. AdamW's
+// Training continues as if the skipped steps had not been, on every worker that holds weights. AdamW's
 // correction of its moments depends on the number of updates.
 TEST(Engine, SkippedStepsLeaveNoTrace) {
   const model::OptimizerConfig adamw;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The engine on StarPU and StarPU-MPI, on any number of ranks. Under any schedule it trains as the reference
-// does; under an ordered schedule it gives the same bits as the tasks one after the other; its measurements
+// does; under an ordered schedule it gives the same bits as a sequential run of the tasks; its measurements
 // equal the predictions of `plan`. Every test is collective: no rank may return early from a test.
 //
 // --workers=N (4): logical workers. --device=cpu|cuda|mixed: their devices. --policy=NAME: the scheduling
@@ -240,7 +240,7 @@ TEST(Engine, NamedSchedulesBounded) {
   for (const NamedCase& c : named_cases(workers(), 4)) {
     for (const Schedule& named : {c.schedule, split(c.schedule)}) {
       SCOPED_TRACE(named.name());
-      // With room for one stash, each worker runs its micro-batches one after the other: timing does not
+      // With room for one stash, each worker runs its micro-batches sequentially: timing does not
       // matter.
       const Schedule tight = named.with(Discipline::bounded, smallest_limits(named));
       const Outcome run = expect_sound(tight, c.network, 2);
@@ -316,7 +316,7 @@ TEST(Engine, StagesWithoutParameters) {
 }
 
 // The engine keeps accumulators on a GPU by their write-through mask: StarPU evicts no datum from a node in
-// the mask. Main memory is the only node here, but for data without a home its rules are those of a GPU's
+// the mask. Main memory is the only node here, but for data without a home it has the rules of a GPU's
 // node.
 TEST(Engine, DataInTheWriteThroughMaskAreNotEvicted) {
   starpu_data_handle_t registered = nullptr;

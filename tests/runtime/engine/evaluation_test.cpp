@@ -51,7 +51,7 @@ std::unique_ptr<model::Dataset> validation_for(const model::Network& network) {
   return model::make_validation(data, network.config, {.microbatch_size = network.microbatch_size}, 1);
 }
 
-/// What a run of two steps shows.
+/// The results of a run of two steps.
 struct Outcome {
   std::vector<Floats> losses;                 // of the steps
   std::vector<EvaluationResult> evaluations;  // before the first step and after each
@@ -99,8 +99,8 @@ void expect_mean(const EvaluationResult& result, int microbatches) {
   EXPECT_EQ(result.loss, sum / microbatches);
 }
 
-// A number of micro-batches that is no multiple of the schedule's. The training has the same bits with and
-// without evaluations, and evaluations have the same bits under every schedule of one network.
+// Evaluates a number of micro-batches that is not a multiple of the schedule's. The training has the same
+// bits with and without evaluations, and evaluations have the same bits under every schedule of one network.
 TEST(Evaluation, OfEveryNamedSchedule) {
   const RuntimeConfig config = config_of("starpipe");
   const auto session = session_with(config);

@@ -80,7 +80,7 @@ TEST(MemoryNeed, OverTimeOfTwoStagesByHand) {
   EXPECT_EQ(at(3.5), lasting + 3 * stash + 3 * 48);
 }
 
-// The largest level is the peak, whether the levels are exact or those of parts of the step.
+// The largest level is the peak, whether the levels are exact or belong to parts of the step.
 TEST(MemoryNeed, OverTimeHasThePeak) {
   const model::Network network = tiny_gpt(4);
   plan::Costs costs = costs_of(network);
@@ -244,7 +244,8 @@ TEST(MemoryNeed, TheWorkspaceIsThatOfTheDevice) {
   EXPECT_NE(network.stages[0].scratch_size(false), network.stages[0].scratch_size(true));
 }
 
-/// A GPU has the inputs and targets of the jobs that read them, and fetches those of the next two jobs.
+/// A GPU has the inputs and targets of the jobs that read them, and fetches the inputs and targets of the
+/// next two jobs.
 TEST(MemoryNeed, InputsComeToAGpuWhenTheyAreRead) {
   const model::Network network = dag_network(plan::StageGraph::chain(2));
   const plan::Costs costs = costs_of(network);

@@ -51,7 +51,7 @@ Session start(int workers) {
 
 // ---- bounded memory ----
 
-/// A published schedule, of one to three stages a worker.
+/// A published schedule, of one to three stages per worker.
 std::optional<Schedule> draw_named(Random& random, int workers) {
   const auto entries = plan::schedule_entries();
   const auto& entry =
@@ -200,7 +200,7 @@ Memory memory_now() {
           .starpu = starpu_memory_get_used(STARPU_MAIN_RAM)};
 }
 
-// A leak of 100 bytes a step would show; a step has 20 to 60 tasks.
+// A leak of 100 bytes per step would show; a step has 20 to 60 tasks.
 TEST(Memory, IsFlatOverAThousandSteps) {
   constexpr int workers = 2;
   const Session session = start(workers);

@@ -33,7 +33,7 @@ struct Run {
   TaskGraph graph{schedule, network, {.kind = "sgd"}};
 };
 
-// The tasks that the worker runs: its own, or with `shift` those of another one.
+// The tasks that the worker runs: its own, or with `shift` another worker's.
 void run_tasks(Meter& meter, const TaskGraph& graph, int worker, int shift) {
   for (const Task& task : graph.tasks()) {
     if ((task.worker + shift) % workers != worker) continue;

@@ -169,7 +169,7 @@ TEST(TaskGraph, TemporariesAreWrittenOnceAndReadAfterwards) {
       EXPECT_EQ(written[d], 1);
       // BW that recomputes uses the stash itself.
       if (graph.data()[d].kind == DataKind::stash && c.schedule.recompute()) continue;
-      EXPECT_GE(read[d], 1) << "a datum that nobody reads: kind " << static_cast<int>(graph.data()[d].kind);
+      EXPECT_GE(read[d], 1) << "a datum that no task reads: kind " << static_cast<int>(graph.data()[d].kind);
     }
   });
 }
@@ -222,8 +222,8 @@ TEST(TaskGraph, AccumulatorsAreZeroedAndClosed) {
   });
 }
 
-/// What the verdicts of a graph know after each task: the workers whose passes they have judged, and the
-/// stages whose norm they have.
+/// Tracks what the verdicts of a graph know after each task: the workers whose passes they have judged, and
+/// the stages whose norm they have.
 class Knowledge {
  public:
   explicit Knowledge(const TaskGraph& graph) : graph_(graph) {}
@@ -433,7 +433,7 @@ TEST(TaskGraph, TransfersAreThoseOfThePlan) {
       for (const DataAccess& access : task.data) {
         const Datum& datum = graph.data()[access.datum];
         if (datum.worker == task.worker || datum.kind == DataKind::loss) continue;
-        if (datum.kind == DataKind::verdict) continue;  // some bytes a step: bytes_between_ranks counts them
+        if (datum.kind == DataKind::verdict) continue;  // a few bytes: bytes_between_ranks counts them
         if (!seen.emplace(access.datum, task.worker).second) continue;
         plan::Received& count = received(counted[index(task.worker)], datum.kind);
         ++count.count;

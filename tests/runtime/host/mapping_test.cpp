@@ -73,7 +73,7 @@ double min_seconds(const std::vector<Device>& devices, std::span<const plan::Tra
   return min;
 }
 
-/// How many pairs of workers exchange data over a link of this kind.
+/// Returns how many pairs of workers exchange data over a link of this kind.
 int pairs_over(LinkKind kind, std::span<const Device> devices, std::span<const plan::Traffic> traffic) {
   std::set<std::pair<int, int>> pairs;
   for (const plan::Traffic& pair : traffic) {

@@ -13,8 +13,8 @@
 namespace starpipe::runtime {
 namespace {
 
-// What SIGTERM did before it asked for something: it ended the process. This test goes on, and lets the other
-// rank go on. `raise` calls it, so MPI is not in the middle of a call.
+// Stands for what SIGTERM did before the run handled it: it ended the process. This test continues, and lets
+// the other rank continue. `raise` calls it, so MPI is not in the middle of a call.
 bool is_ended = false;
 void end(int /*signal*/) {
   if (is_ended) return;

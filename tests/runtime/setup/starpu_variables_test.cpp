@@ -12,7 +12,7 @@
 namespace starpipe::runtime {
 namespace {
 
-/// The message for one variable; empty when its value is accepted.
+/// Returns the message for one variable; empty if its value is accepted.
 std::string problem(const char* name, const char* value) {
   const ScopedVariable variable(name, value);
   return message_of([&] { check_starpu_variables(Topology("core:8 pu:2")); });

@@ -57,7 +57,7 @@ Schedule with_parts(const Schedule& schedule, const StageGraph& finer, std::span
 Costs costs_of_whole_stages(const Costs& costs, const StageGraph& finer, std::span<const StagePart> parts,
                             int stages, int workers_each);
 
-/// How the stages of a chain are cut, where no model says it: each into T shards.
+/// Cuts each stage of a chain into T shards, where no model defines the cut.
 struct TensorCut {
   int shards = 1;        ///< T
   int workers_each = 1;  ///< D, the workers that each worker becomes, see `with_parts`; at most T

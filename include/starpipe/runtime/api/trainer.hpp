@@ -56,7 +56,7 @@ class MpiLibrary {
   std::unique_ptr<runtime::StartedMpi> mpi_;
 };
 
-/// What a Runtime tells the program.
+/// Functions that a Runtime calls to inform the program.
 struct RuntimeOptions {
   /// Called on rank 0 with one line of advice or news: cores that workers share, a checkpoint that could not
   /// be written, where a run resumes. Called on the thread that calls the Runtime or its Trainer.
@@ -277,8 +277,8 @@ struct Prediction {
 };
 
 /// Predicts a step of the run by simulation, without MPI and StarPU. `durations`: of F, B and W by stage, or
-/// one for all stages; empty: those of `runtime.emulate`, else by FLOPs. Not collective. Throws InputError as
-/// the Trainer does for a network or schedule that cannot work.
+/// one for all stages; empty: the durations of `runtime.emulate`, else by FLOPs. Not collective. Throws
+/// InputError as the Trainer does for a network or schedule that cannot work.
 Prediction predict(const Config& config, const TrainerParts& parts = {},
                    const std::vector<plan::Durations>& durations = {});
 

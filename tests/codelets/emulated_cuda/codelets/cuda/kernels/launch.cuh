@@ -29,7 +29,7 @@ void require(bool holds, const char* message);
 /// The running thread's number in its warp, in [0, 32).
 unsigned lane();
 
-/// The words that a lane gives to an exchange, and those of all lanes of the warp.
+/// The words that a lane gives to an exchange, and the words of all lanes of the warp.
 using Words = std::array<std::uint32_t, 6>;
 using WarpWords = std::array<Words, 32>;
 /// Gives the lane's words, waits for all lanes of the warp and returns the words of all. The result is valid

@@ -29,7 +29,7 @@ inline float half_of(unsigned both, unsigned half) {
   return std::bit_cast<float>(half == 0 ? both << 16u : both & 0xffff0000u);
 }
 
-/// PTX's elements a0 ... a7 are those of `a`, its b0 and b1 those of `b_upper`, b2 and b3 those of `b_lower`.
+/// PTX's elements a0 ... a7 are in `a`, its b0 and b1 in `b_upper`, b2 and b3 in `b_lower`.
 inline void multiply_add(Accumulator& sum, const FragmentA& a, unsigned b_upper, unsigned b_lower) {
   const WarpWords& lanes = exchange({a.of[0], a.of[1], a.of[2], a.of[3], b_upper, b_lower});
   const unsigned group = lane() / 4;
