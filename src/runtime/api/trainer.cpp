@@ -80,6 +80,18 @@ auto Runtime::on_all_ranks(Work work) const {
   }
 }
 
+// The other ranks learn of an exception only from `agree` and `fail`.
+template <class Work>
+void Runtime::call_back(Work work) const {
+  throws_everywhere_ = false;
+  try {
+    work();
+  } catch (const std::exception& error) {
+    if (!throws_everywhere_ && ranks() > 1) mpi_->abort(error.what());
+    throw;
+  }
+}
+
 Trainer::Trainer(Runtime& runtime, Config config, TrainerParts parts) : runtime_(runtime) {
   runtime.on_all_ranks([&] {
     if (runtime.has_trainer_) throw std::logic_error("this Runtime has a Trainer already");
@@ -123,9 +135,19 @@ std::string Trainer::report() {
   });
 }
 
-void Trainer::on_step(std::function<void(const Step&)> call) { training_->on_step = std::move(call); }
+void Trainer::on_step(std::function<void(const Step&)> call) {
+  training_->on_step = {};
+  if (!call) return;
+  training_->on_step = [this, call = std::move(call)](const Step& step) {
+    runtime_.call_back([&] { call(step); });
+  };
+}
 void Trainer::on_evaluation(std::function<void(const Evaluation&)> call) {
-  training_->on_evaluation = std::move(call);
+  training_->on_evaluation = {};
+  if (!call) return;
+  training_->on_evaluation = [this, call = std::move(call)](const Evaluation& done) {
+    runtime_.call_back([&] { call(done); });
+  };
 }
 void Trainer::accept_signals() { training_->accept_signals(); }
 

@@ -117,6 +117,8 @@ class Runtime {
   friend class Trainer;
   template <class Work>
   auto on_all_ranks(Work work) const;
+  template <class Work>
+  void call_back(Work work) const;
   void end_if_alone() const;
 
   std::unique_ptr<runtime::Mpi> mpi_;
