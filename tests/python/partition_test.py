@@ -123,7 +123,7 @@ class Periodic(WithCommand):
 
     def test_refusals(self):
         for words, changes in (
-            ("^repeat: applies to chains with one stage a worker", {"workers": [0, 1, 1, 0], "repeat": 2}),
+            ("^repeat: applies to chains with one stage per worker", {"workers": [0, 1, 1, 0], "repeat": 2}),
             ("^period: applies to", {"workers": [0, 1, 1, 0], "period": 9}),
             ("^memory 3: worker 0 would hold", {"memory": 3, "period": 4}),
             ("stage 0 needs 1 for its weights and one stash", {"memory": 0.5}),

@@ -227,8 +227,8 @@ TEST(Search, RefusesWrongInput) {
   refuses([](SearchRequest& r) { r.microbatches = 0; }, "micro-batch");
   refuses([](SearchRequest& r) { r.chunks = 0; }, "chunk");
   refuses([](SearchRequest& r) { r.memory_limits = {-1}; }, "-1");
-  refuses([](SearchRequest& r) { r.stash = {1, 2, 3}; }, "one a stage, not 3");
-  refuses([](SearchRequest& r) { r.costs.durations.resize(3); }, "one a stage, not 3");
+  refuses([](SearchRequest& r) { r.stash = {1, 2, 3}; }, "one per stage, not 3");
+  refuses([](SearchRequest& r) { r.costs.durations.resize(3); }, "one per stage, not 3");
   refuses([](SearchRequest& r) { r.costs.durations[0].W = -2; }, "W=-2");
   refuses([](SearchRequest& r) { r.costs.prefetch = false; }, "prefetch");
 }

@@ -66,7 +66,7 @@ TEST(Links, RefuseGroupsThatDoNotNest) {
     return message_of([&] { const Links links(levels); });
   };
   EXPECT_EQ(refusal({{.workers = 2}, {.workers = 4}, {}}), "");
-  EXPECT_THAT(refusal({}), HasSubstr("no level"));
+  EXPECT_THAT(refusal({}), HasSubstr("the list of levels is empty"));
   EXPECT_THAT(refusal({{.workers = 1}, {}}), HasSubstr("level 0: a group of 1"));
   EXPECT_THAT(refusal({{.workers = 4}, {.workers = 6}, {}}), HasSubstr("level 1: 6 workers are not"));
   EXPECT_THAT(refusal({{.workers = 4}, {.workers = 4}, {}}), HasSubstr("level 1: 4 workers are not"));
