@@ -56,7 +56,7 @@ std::string describe_runtime(bool json) {
                                    {"cores", hardware.cores},
                                    {"binding", hardware.binding}}},
                                  {"rank", describe_rank()},
-                                 {"starpu_most_cpu_workers", STARPU_MAXCPUS},
+                                 {"starpu_max_cpu_workers", STARPU_MAXCPUS},
 #ifdef STARPU_USE_CUDA
                                  {"starpu_cuda", true},
 #else
