@@ -89,12 +89,12 @@ struct Ids {
   }
 };
 
-/// One block per token: gradients[token] += the sum of dy over the rows that have the token. Each warp sums
-/// its share of the rows in ascending order, then the warps' sums are added in turn. The order of the
-/// additions is fixed; with atomic additions it would not be. blockIdx.x is the token. With `by_row`, for
-/// vocabularies larger than the number of rows, blockIdx.x is a row and the block does the row's token,
-/// unless an earlier row has the same token or the table does not have it. blockIdx.y and gridDim.y divide
-/// the columns.
+/// Adds to gradients[token] the sum of dy over the rows with this token; one block per token. Each warp sums
+/// its share of the rows in ascending order, then the block adds the warps' sums in order of the warps. So
+/// the order of the additions is fixed, which atomic additions do not give. blockIdx.x is the token. With
+/// `by_row`, for vocabularies larger than the number of rows, blockIdx.x is a row: the block handles the
+/// row's token, unless an earlier row has the same token or the table lacks it. blockIdx.y and gridDim.y
+/// divide the columns.
 template <class T, int N>
 __global__ void __launch_bounds__(adding_warps* warp_size)
     add_token_gradients(std::size_t rows, std::size_t columns, Ids ids, bool by_row, const T* __restrict__ dy,

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The size of a warp, reductions over its lanes, and packs: groups of neighbouring elements that a thread
-// loads or stores with one instruction of 16 bytes. Kernels that only move memory need packs: with one
-// element per thread, too few bytes are in flight to use the full bandwidth.
+// The size of a warp, reductions over its lanes, and packs. A pack is 16 bytes of neighbouring elements,
+// which a thread loads or stores with one instruction. Kernels that only move memory use packs, because one
+// element per thread keeps too few bytes in flight for the full bandwidth.
 #pragma once
 
 #include <cstdint>

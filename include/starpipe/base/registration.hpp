@@ -16,11 +16,11 @@ struct Registration {
   std::string name;
 };
 
-/// Adds a registration that succeeded to `registrations()`. The registrations that are new after a plug-in
-/// was loaded belong to the plug-in.
+/// Records a successful registration in `registrations()`. New entries after loading a plug-in are the
+/// plug-in's.
 void keep_registration(Registration registration);
 
-/// The registrations that succeeded, in their order.
+/// Returns the successful registrations, in their order.
 const std::vector<Registration>& registrations();
 
 /// Keeps the message of a registration that failed.

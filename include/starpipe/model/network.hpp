@@ -22,8 +22,8 @@ namespace starpipe::model {
 
 /// The key of kinds whose units may be cut into shards.
 inline constexpr const char* tensor_key = "tensor";
-/// The key of these kinds for the stages that add the outputs of shards. `each`: every shard that reads them.
-/// `one`: one stage, whose output the shards read.
+/// The key of these kinds that says who adds up the outputs of shards. `each`: every shard that reads the
+/// sum. `one`: one stage, whose output the shards read.
 inline constexpr const char* sums_key = "sums";
 inline constexpr const char* sums_by_each = "each";
 inline constexpr const char* sums_by_one = "one";
@@ -69,8 +69,8 @@ int max_shards(const ModelConfig& config);
 /// A value for people and for files: "4", "0.5", "true", "relu", "[2, 1]".
 std::string to_string(const OptionValue& value);
 
-/// Parameters that are held, updated and saved together: the own parameters of one stage, or a set that
-/// several layers share.
+/// A set of parameters, which are held, updated and saved together: the own parameters of one stage, or
+/// parameters that several layers share.
 struct ParameterSet {
   std::vector<int> stages;  ///< the stages that use them, ascending; one stage unless they are shared
   std::vector<Parameter> parameters;  ///< with the names of the first layer that uses them

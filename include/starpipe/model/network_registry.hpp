@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Kinds of networks. A kind is one file, src/model/networks/NAME.cpp, that calls register_network; its keys
-// of `model:` come with it.
+// Registers kinds of networks. A kind is one file, src/model/networks/NAME.cpp. It calls register_network,
+// also with its keys of `model:`.
 #pragma once
 
 #include <cstddef>

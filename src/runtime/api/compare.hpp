@@ -15,7 +15,7 @@
 
 namespace starpipe::runtime {
 
-/// What to compare.
+/// A comparison to run: every schedule under every policy, several times.
 struct Comparison {
   /// Names as `runtime.policy` takes them, at least one; no name twice.
   std::vector<std::string> policies;

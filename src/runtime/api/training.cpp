@@ -117,6 +117,8 @@ Config with_parts(Config config, const TrainerParts& parts) {
     config.schedule.stages = parts.schedule->stages();
     config.training.microbatches = parts.schedule->microbatches();
   }
+  require_input(!config.checkpoint.enabled() || !config.runtime.emulate, "checkpoint.folder",
+                "does not apply with runtime.emulate");
   if (parts.validation && !config.evaluates()) config.evaluate.microbatches = config.training.microbatches;
   return config;
 }
@@ -296,6 +298,7 @@ void Training::evaluate_if_due() {
 }
 
 starpipe::Evaluation Training::evaluate() {
+  if (has_failed_) throw std::logic_error("evaluate(): an earlier step has failed");
   require_input(run_.experiment.validation != nullptr, "data.validation", "there are no data to evaluate");
   start();
   EvaluationResult result;
@@ -331,6 +334,7 @@ void Training::save() {
 
 std::vector<std::vector<float>> Training::weights() {
   if (run_.config.evaluate.alone) throw std::logic_error("weights(): the run only evaluates");
+  if (has_failed_) throw std::logic_error("weights(): an earlier step has failed");
   start();
   std::vector<std::vector<float>> trained;
   or_abort(mpi_, [&] { trained = engine_->parameters(); });

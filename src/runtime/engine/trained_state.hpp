@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What training changes: the parameters and the optimizer's state, out of the engine and into it.
+// Copies the parameters and the optimizer's state out of the engine and into it.
 #pragma once
 
 #include <cstddef>

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What replaces MPI between the ranks of a simulated run, and what they tell SMPI. They share one process, in
-// which this library is loaded once.
+// Replaces MPI between the ranks of a simulated run. The ranks share one process, in which this library is
+// loaded once.
 #pragma once
 
 #include <string>

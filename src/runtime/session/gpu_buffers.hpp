@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a session adds to StarPU's memory of GPUs: cuBLAS handles, and buffers that are kept for later data.
+// A session's cuBLAS handles, and the GPU buffers that it keeps for later data.
 #pragma once
 
 #include <cstdint>

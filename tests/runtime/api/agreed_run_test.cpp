@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What every rank knows when a run begins.
+// Every rank has the same run when it begins.
 #include "runtime/api/agreed_run.hpp"
 
 #include <gtest/gtest.h>

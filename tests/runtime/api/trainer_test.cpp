@@ -162,7 +162,18 @@ TEST(Trainer, AnErrorOfOneRanksDataIsThrownOnAll) {
     EXPECT_EQ(message_of<RunFailure>([&] { trainer.step(); }),
               with_input_error ? "step 2: circle.txt: is cut off" : "step 2: no circle");
     EXPECT_THROW(trainer.step(), std::logic_error);
+    EXPECT_THROW(trainer.weights(), std::logic_error);  // they are of no use
+    EXPECT_THROW(trainer.evaluate(), std::logic_error);
   }
+}
+
+TEST(Trainer, RefusesACheckpointOfAnEmulatedRun) {
+  Runtime runtime;
+  Config config = mlp();
+  config.runtime.emulate = {.F = {1e-3}, .B = {1e-3}, .W = {1e-3}};
+  config.checkpoint.folder = "never-made";
+  EXPECT_EQ(message_of<InputError>([&] { Trainer(runtime, config); }),
+            "checkpoint.folder: does not apply with runtime.emulate");
 }
 
 TEST(Trainer, TheNetworkMayBeAFunction) {
@@ -191,9 +202,7 @@ TEST(Trainer, TheNetworkMayBeAFunction) {
   Trainer trainer(runtime, mlp(), parts);
   EXPECT_EQ(trainer.network().parameter_count(), 4U * 5 + 5 + 5 * 2 + 2);
   EXPECT_TRUE(std::isfinite(trainer.step().loss.value()));
-  // Another one of other sizes takes its place.
-  parts.data.reset();
-  EXPECT_THROW(Trainer(runtime, mlp(), parts), std::logic_error);  // one at a time
+  EXPECT_THROW(Trainer(runtime, mlp(), parts), std::logic_error);  // a Runtime has one at a time
 }
 
 TEST(Trainer, StartsFromGivenWeights) {

@@ -127,7 +127,7 @@ class Runtime {
   bool has_trainer_ = false;
 };
 
-/// What a worker did in a step.
+/// A worker's share of a step.
 struct WorkerStep {
   plan::Transfers received;            ///< count and bytes, by kind of data
   int peak_stashes = 0;                ///< largest number of stashes that it held at a time
@@ -268,7 +268,7 @@ class Trainer {
   std::unique_ptr<runtime::Training> training_;
 };
 
-/// What `predict` expects of a step. Times are seconds with `runtime.emulate` or given durations; otherwise
+/// A predicted step. Times are seconds with `runtime.emulate` or given durations; otherwise
 /// an average pass of a stage lasts 1.
 struct Prediction {
   plan::Schedule schedule;  ///< as it runs
