@@ -205,13 +205,6 @@ void post_exec_hook(starpu_task* task, unsigned context) {
   if (data && data->job) core_of(context).finish(static_cast<int>(starpu_worker_get_id_check()), *data->job);
 }
 
-bool is_policy_of_starpu(std::string_view name) {
-  for (starpu_sched_policy** policy = starpu_sched_get_predefined_policies(); *policy != nullptr; ++policy) {
-    if ((*policy)->policy_name == name) return true;
-  }
-  return false;
-}
-
 // The file of this library.
 std::string own_file() {
   Dl_info found{};
@@ -257,6 +250,13 @@ std::vector<std::string> known_policies() {
   return names;
 }
 
+starpu_sched_policy* policy_of_starpu(std::string_view name) {
+  for (starpu_sched_policy** policy = starpu_sched_get_predefined_policies(); *policy != nullptr; ++policy) {
+    if ((*policy)->policy_name == name) return *policy;
+  }
+  return nullptr;
+}
+
 PolicyCore* active_policy_core() {
   const starpu_sched_policy* policy = starpu_sched_get_sched_policy();
   if (policy == nullptr || policy->push_task != push_task) return nullptr;
@@ -298,7 +298,7 @@ extern "C" starpu_sched_policy* starpu_get_sched_lib_policy(const char* name) {
   namespace sched = starpipe::sched;
   static starpu_sched_policy policy = sched::starpipe_policy();
   if (std::string_view(name) == sched::policy_name) return &policy;
-  if (std::string_view(name) == "help" || sched::is_policy_of_starpu(name)) return nullptr;
+  if (std::string_view(name) == "help" || sched::policy_of_starpu(name) != nullptr) return nullptr;
   starpipe::print_message("starpipe: no scheduling policy '" + starpipe::one_line(name) +
                           "': StarPU has none, and " + sched::own_file() + " has '" + sched::policy_name +
                           "'\n");

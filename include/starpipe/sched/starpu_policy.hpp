@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include <starpu.h>
@@ -23,6 +24,9 @@ starpu_sched_policy starpipe_policy();
 
 /// Returns the names of our policy and of StarPU's.
 std::vector<std::string> known_policies();
+
+/// Returns StarPU's own policy of that name; nullptr if it has none.
+starpu_sched_policy* policy_of_starpu(std::string_view name);
 
 /// The core behind the policy that runs in StarPU's default context. Null under any other policy, and under
 /// another copy of this library that STARPU_SCHED_LIB names. Owned by the policy, from starpu_init to

@@ -77,7 +77,8 @@ bool Checkpointing::is_running() const {
 bool Checkpointing::is_due(int steps) {
   constexpr unsigned running = 4;
   const unsigned mine = static_cast<unsigned>(take_signal_requests());
-  const unsigned any = run_.mpi.bits_of_any(mine | (is_running() ? running : 0));
+  unsigned any = 0;
+  for (const unsigned of_rank : run_.mpi.gather_values(mine | (is_running() ? running : 0))) any |= of_rank;
   if (phase_ != Phase::idle && (any & running) == 0) end_phase();
   is_stopping_ = (any & static_cast<unsigned>(SignalRequest::stop)) != 0;
   const bool is_asked = (any & static_cast<unsigned>(SignalRequest::both)) != 0;
@@ -102,7 +103,8 @@ double Checkpointing::copy(int steps) {
     copies_.clear();
     copy_problem_ = fmt::format("rank {} has no memory for a copy of the weights", run_.mpi.rank());
   }
-  return run_.mpi.largest(std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count());
+  const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - start;
+  return std::ranges::max(run_.mpi.gather_values(seconds.count()));
 }
 
 void Checkpointing::begin_writing(const MetricsFile* metrics) {

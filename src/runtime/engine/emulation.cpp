@@ -15,28 +15,10 @@
 
 namespace starpipe::runtime {
 
-EmulatedDevices::EmulatedDevices() : busy_until_(starpu_worker_get_count(), 0) {}
-
-plan::Span EmulatedDevices::run(double ready, double duration) {
-  thread_local const bool on_time = (wake_on_time(), true);
-  static_cast<void>(on_time);
-  double& busy_until = busy_until_[starpu_worker_get_id_check()];
-  const double now = clock_seconds();
-  const double start = std::max(busy_until, ready);
-  wait_until(start + duration);
-  busy_until = std::max(now, start + duration);
-  return {start, busy_until};
-}
-
 DelayLine::DelayLine(plan::Links links)
     : links_(std::move(links)),
       in_flight_(links_),
       thread_([this](const std::stop_token& stop) { deliver(stop); }) {}
-
-DelayLine::~DelayLine() {
-  thread_.request_stop();
-  thread_.join();
-}
 
 starpu_task* DelayLine::send(starpu_data_handle_t handle, int from, int to, std::uint64_t bytes) {
   starpu_task* const task = starpu_task_create();
@@ -102,28 +84,35 @@ void DelayLine::deliver(const std::stop_token& stop) {
 
 Emulation::Emulation(const plan::Costs& costs, const Session& session, const plan::Schedule& schedule,
                      const TaskGraph& graph, const StepData& data)
-    : costs_(costs), session_(session), schedule_(schedule), graph_(graph), data_(data) {
+    : costs_(costs),
+      session_(session),
+      schedule_(schedule),
+      graph_(graph),
+      data_(data),
+      busy_until_(starpu_worker_get_count(), 0) {
   // If the policy chooses the worker, the target of a datum is not known before its reader starts.
   if (!costs.prefetch || !costs.links.takes_time() || !session.knows_workers()) return;
   links_.emplace(costs.links);
   sums_.emplace(costs.links);
 }
 
-std::uint64_t Emulation::bytes_of(std::size_t datum) const {
-  return std::uint64_t{graph_.data()[datum].size} * sizeof(float);
-}
-
 void Emulation::run(const Task& task, int worker, std::span<const std::size_t> received, TaskTimes& times) {
   double fetching = 0;
   if (!links_) {
     // Where a policy chooses the workers, the datum may have been made elsewhere than on the planned worker.
-    for (const std::size_t datum : received)
-      fetching += costs_.link(graph_.data()[datum].worker, worker).time(bytes_of(datum));
+    for (const std::size_t number : received) {
+      const Datum& datum = graph_.data()[number];
+      fetching += costs_.link(datum.worker, worker).time(datum.bytes());
+    }
   }
   const double duration = costs_.duration(task.stage).of(schedule_.job(*task.job).pass);
-  const auto [start, end] = devices_.run(times.ready, fetching + duration);
-  times.start = start + fetching;
-  times.end = end;
+  thread_local const bool on_time = (wake_on_time(), true);
+  static_cast<void>(on_time);
+  double& busy_until = busy_until_[starpu_worker_get_id_check()];
+  const double now = clock_seconds();
+  times.start = std::max(busy_until, times.ready) + fetching;
+  wait_until(times.start + duration);
+  times.end = busy_until = std::max(now, times.start + duration);
   if (fetching > 0) times.ready = times.start;
 }
 
@@ -136,7 +125,7 @@ std::vector<starpu_task*> Emulation::arrivals(const Task& task) {
     const Datum& datum = graph_.data()[access.datum];
     if (access.access != Access::read || datum.worker == task.worker) continue;
     if (datum.kind == DataKind::loss) continue;  // B waits for it and does not read it
-    if (costs_.link(datum.worker, task.worker).time(bytes_of(access.datum)) == 0) continue;
+    if (costs_.link(datum.worker, task.worker).time(datum.bytes()) == 0) continue;
     const starpu_data_handle_t handle = data_.handle(access.datum);
     if (data_.owner(datum) != reader) {
       require(starpu_mpi_get_data_on_node_detached(session_.mpi().starpu_comm(), handle, reader, nullptr,
@@ -145,7 +134,7 @@ std::vector<starpu_task*> Emulation::arrivals(const Task& task) {
     }
     if (reader != session_.mpi().rank()) continue;
     starpu_task*& arrival = sent_[{access.datum, task.worker}];
-    if (arrival == nullptr) arrival = line->send(handle, datum.worker, task.worker, bytes_of(access.datum));
+    if (arrival == nullptr) arrival = line->send(handle, datum.worker, task.worker, datum.bytes());
     tasks.push_back(arrival);
   }
   return tasks;

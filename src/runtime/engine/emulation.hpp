@@ -27,26 +27,6 @@
 
 namespace starpipe::runtime {
 
-/// The devices that `runtime.emulate` uses instead of kernels, one for each StarPU worker. A device is a
-/// queue that runs its jobs sequentially, like a stream of an accelerator.
-///
-/// A job starts on its device when it is ready and the device has ended the job before, and lasts for the
-/// given time. The worker's thread waits for its end. The time that StarPU needs after an end, to find that
-/// the next jobs are ready, delays these jobs as on a real device. The time that the operating system needs
-/// to wake the waiting thread does not: a real driver would poll on a core of its own.
-class EmulatedDevices {
- public:
-  EmulatedDevices();
-
-  /// Runs the calling worker's current task, which became ready at `ready`, for `duration` seconds. If the
-  /// job's end is past when the calling thread gets here, the job ends now. Times are in seconds of
-  /// `clock_seconds`.
-  plan::Span run(double ready, double duration);
-
- private:
-  std::vector<double> busy_until_;  // by StarPU worker; only its own thread uses its element
-};
-
 /// Emulated links between workers. The transfer of a datum begins when its value is ready, and takes the time
 /// that the links give for its bytes. Transfers that share a link delay each other as in `plan::simulate`, by
 /// the same class; all transfers on such a link must go through one line.
@@ -59,9 +39,6 @@ class DelayLine {
  public:
   /// `links`: with times in seconds.
   explicit DelayLine(plan::Links links);
-  ~DelayLine();
-  DelayLine(const DelayLine&) = delete;
-  DelayLine& operator=(const DelayLine&) = delete;
 
   /// Returns an arrival, at worker `to`, of the value that `handle` has on worker `from` after all tasks
   /// inserted so far. Call it just before a reader of that value is inserted. The task exists until `forget`.
@@ -108,6 +85,11 @@ class DelayLine {
 
 /// Owns the emulated devices and links that replace kernels and transfers (`runtime.emulate`). The thread
 /// that submits the step calls `arrivals`, `hold` and `drop`, StarPU's workers call `run`.
+///
+/// Each StarPU worker has a device: a queue that runs its jobs sequentially, like a stream of an accelerator.
+/// The worker's thread waits for a job's end. The time that StarPU needs after an end, to find that the next
+/// jobs are ready, delays these jobs as on a real device. The time that the operating system needs to wake
+/// the waiting thread does not: a real driver would poll on a core of its own.
 class Emulation {
  public:
   /// `costs`: durations of jobs and links, in seconds. The references must outlive this. Links that
@@ -116,7 +98,8 @@ class Emulation {
             const TaskGraph& graph, const StepData& data);
 
   /// Runs a job on the emulated device of the calling worker: from `times.ready` on, when the device has
-  /// ended the job before. Writes start and end. `received`: the data that `worker`, on which the job runs,
+  /// ended the job before. Writes start and end. If the job's end is past when the calling thread gets here,
+  /// the job ends now. `received`: the data that `worker`, on which the job runs,
   /// had to receive for it. Without links that send ahead, the device first fetches them sequentially;
   /// `times.ready` is then the end of the last.
   void run(const Task& task, int worker, std::span<const std::size_t> received, TaskTimes& times);
@@ -144,7 +127,6 @@ class Emulation {
   void drop(std::size_t datum);
 
  private:
-  [[nodiscard]] std::uint64_t bytes_of(std::size_t datum) const;
   /// The links that bring the inputs of `task` from other workers; nullptr when they take no time.
   DelayLine* line_of(const Task& task);
 
@@ -153,7 +135,7 @@ class Emulation {
   const plan::Schedule& schedule_;
   const TaskGraph& graph_;
   const StepData& data_;
-  EmulatedDevices devices_;
+  std::vector<double> busy_until_;  // by StarPU worker; only its own thread uses its element
   std::optional<DelayLine> links_;  // when transfers are sent ahead
   std::optional<DelayLine> sums_;  // then too: of sums of gradients, which share no link with other transfers
   std::map<std::pair<std::size_t, int>, starpu_task*> sent_;  // arrivals in use, by datum and worker

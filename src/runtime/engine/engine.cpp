@@ -2,8 +2,10 @@
 #include "runtime/engine/engine.hpp"
 
 #include <algorithm>
+#include <cmath>
 #include <numeric>
 #include <string>
+#include <utility>
 
 #include <fmt/format.h>
 #include <starpu_mpi.h>
@@ -40,88 +42,40 @@ Engine::Engine(const Session& session, const plan::Schedule& schedule, const mod
       schedule_(schedule),
       network_(network),
       optimizer_(optimizer),
+      config_(config),
       nonfinite_(nonfinite),
-      graph_(schedule, network, optimizer,
-             {.has_norm = emulated == nullptr || on_simgrid,
-              .can_skip = emulated == nullptr && nonfinite == NonFinitePolicy::skip,
-              .evaluated = evaluated}),
-      tasks_(tasks_of_rank(graph_, session.local_workers())),
-      meter_(graph_, schedule.workers(), session.local_workers()),
-      gpu_memory_(session.memory_nodes()),
-      window_(submission_window(session, schedule, config.window)),
-      slots_(graph_, window_),
-      data_(session, schedule, network, graph_, tasks_, slots_, parameters, window_),
-      gathering_(session, schedule, network, graph_, data_),
-      state_(schedule, network, graph_, data_),
-      expected_(schedule, on_simgrid ? emulated : nullptr),
       computes_(emulated == nullptr),
-      emulation_(computes_ || on_simgrid
-                     ? nullptr
-                     : std::make_unique<Emulation>(*emulated, session, schedule, graph_, data_)),
-      finite_(graph_, schedule.workers(), session.on_gpus(),
-              emulated == nullptr && nonfinite != NonFinitePolicy::proceed),
-      progress_(graph_, session.local_workers()),
-      watched_{graph_, schedule, [this] { return status(); }},
-      watch_(session, config.timeout, watched_),
-      runner_(session,
-              {.graph = &graph_,
-               .network = &network,
-               .optimizer = &optimizer_,
-               .loss_scale = 1.0F / static_cast<float>(schedule.microbatches())},
-              {meter_, gpu_memory_, data_, expected_, finite_, progress_}, emulation_.get()),
-      next_order_(first_orders()),
-      submitter_(session, schedule, graph_, tasks_, data_, runner_, next_order_, emulation_.get(), window_),
-      config_(config) {}
-
-// Waits for the other ranks, which may work for long, for instance write files. The watchdog is still on.
-Engine::~Engine() {
-  starpu_task_wait_for_all();
-  session_.mpi().barrier();
-}
-
-RankStatus Engine::status() const {
-  RankStatus status = progress_.status();
-  if (emulation_) status.transfer_for = emulation_->oldest_transfer().value_or(-1);
-  return status;
-}
+      run_(session,
+           TaskGraph(schedule, network, optimizer,
+                     {.has_norm = computes_ || on_simgrid,
+                      .can_skip = computes_ && nonfinite == NonFinitePolicy::skip,
+                      .evaluated = evaluated}),
+           {.schedule = schedule,
+            .network = network,
+            .window = config.window,
+            .parameters = parameters,
+            .optimizer = &optimizer_,
+            .emulated = emulated,
+            .finds_nonfinite = computes_ && nonfinite != NonFinitePolicy::proceed}),
+      watch_(session, config.timeout, run_.watched()) {}
 
 StepResult Engine::run_step(int step, const model::Dataset& data) {
   StepResult result;
   result.learning_rate = model::learning_rate(optimizer_.schedule, optimizer_.learning_rate, step);
-  runner_.begin_step(updates_, result.learning_rate);
-  finite_.begin_step();
-  progress_.enter(StepPhase::beginning, step);
-  meter_.reset();
-  if (session_.core() != nullptr) session_.core()->begin(schedule_, session_.logical_workers());
-  data_.begin_step(step, computes_ ? &data : nullptr);
-  // Ranks that start together have timelines that start together.
-  session_.mpi().barrier();
-  progress_.enter(StepPhase::running, step);
-  const double start = clock_seconds();
-  starpu_iteration_push(static_cast<unsigned long>(step));  // for traces
-  submitter_.submit_step();
-  starpu_iteration_pop();
-  result.submission = clock_seconds() - start;
-  require(starpu_mpi_wait_for_all(session_.mpi().starpu_comm()), "StarPU", "waiting for", "all tasks");
-  progress_.enter(StepPhase::ending, step);
-  gpu_memory_.end_step();
-  session_.mpi().barrier();  // so the collective calls that follow do not wait
-  result.seconds = clock_seconds() - start;
-  const std::string unread = data_.data_problem();
-  if (!unread.empty()) {
-    progress_.enter(StepPhase::outside, step);
-    throw RunFailure(fmt::format("step {}: {}", step + 1, unread), 2);
-  }
-  if (emulation_) result.prefetch = emulation_->sends_ahead();
-  if (computes_) result.losses = gathering_.losses();
-  result.jobs = meter_.take_jobs();
-  expected_.learn(result.jobs);
-  result.jobs = gathering_.jobs(std::move(result.jobs));
-  result.workers = gathering_.workers(meter_.workers());
-  const auto gradient = computes_ ? gathering_.gradient_norm() : std::nullopt;
+  run_.runner().begin_step(updates_, result.learning_rate);
+  StepRun::Outcome outcome =
+      run_.run(fmt::format("step {}", step + 1), step, step, computes_ ? &data : nullptr);
+  result.seconds = outcome.seconds;
+  result.submission = outcome.submission;
+  result.prefetch = run_.sends_ahead();
+  const Gathering& gathering = run_.gathering();
+  if (computes_) result.losses = gathering.losses();
+  result.jobs = gathering.jobs(std::move(outcome.jobs));
+  result.workers = gathering.workers(run_.meter().workers());
+  const auto gradient = computes_ ? gathering.gradient_norm() : std::nullopt;
   if (gradient) result.gradient_norm = gradient->norm;
   result.skipped_for = first_nonfinite(gradient);
-  progress_.enter(StepPhase::outside, step);
+  run_.leave(step);
   if (result.skipped_for && nonfinite_ == NonFinitePolicy::stop)
     throw RunFailure(origin_text(step, *result.skipped_for, schedule_));
   if (result.skipped_for) return result;
@@ -131,39 +85,81 @@ StepResult Engine::run_step(int step, const model::Dataset& data) {
 }
 
 EvaluationResult Engine::evaluate(int steps, const model::Dataset& data) {
-  if (!evaluation_) {
-    evaluation_ =
-        std::make_unique<Evaluation>(session_, schedule_, network_, data_, config_, graph_.rules().evaluated,
-                                     Evaluation::Shared{gpu_memory_, next_order_});
+  if (!evaluator_) {
+    evaluator_ = std::make_unique<Evaluator>(session_, schedule_, network_, run_.data(), config_,
+                                             graph().rules().evaluated, watch_);
   }
-  EvaluationResult result = evaluation_->run(steps, data, watch_);
-  watch_.look_at(watched_);
+  EvaluationResult result = evaluator_->run(data, steps);
+  watch_.look_at(run_.watched());
   if (nonfinite_ == NonFinitePolicy::stop) require_finite_losses(result, steps);
   return result;
 }
 
 std::optional<NonFiniteOrigin> Engine::first_nonfinite(const std::optional<GradientNorm>& gradient) const {
   if (nonfinite_ == NonFinitePolicy::proceed) return std::nullopt;
-  if (const auto pass = finite_.first(session_.mpi())) return NonFiniteOrigin{.pass = pass};
+  if (const auto pass = run_.finite().first(session_.mpi())) return NonFiniteOrigin{.pass = pass};
   if (!gradient || gradient->first_nonfinite.empty()) return std::nullopt;
   return NonFiniteOrigin{.parameter = gradient->first_nonfinite};
 }
 
 std::optional<int> Engine::first_nonfinite_stage() const {
   if (!computes_ || nonfinite_ == NonFinitePolicy::proceed) return std::nullopt;
-  return gathering_.first_nonfinite_stage();
+  return run_.gathering().first_nonfinite_stage();
 }
 
 std::vector<GpuMemory> Engine::gpu_memory() const {
-  std::vector<GpuMemory> mine = session_.gpu_memory();
-  gpu_memory_.write_to(mine);
-  return gather_on_root<GpuMemory>(session_.mpi(), mine);
+  return gather_on_root<GpuMemory>(session_.mpi(), session_.gpu_memory());
 }
 
 std::uint64_t Engine::bytes_sent_by_starpu() const {
   std::vector<std::size_t> sent(index(session_.mpi().ranks()), 0);
   starpu_mpi_comm_stats_retrieve(sent.data());
   return std::accumulate(sent.begin(), sent.end(), std::uint64_t{0});
+}
+
+namespace {
+
+std::string place_text(std::optional<int> steps) {
+  if (!steps) return "the evaluation";
+  return *steps == 0 ? "the evaluation before the first step"
+                     : fmt::format("the evaluation after step {}", *steps);
+}
+
+}  // namespace
+
+void require_finite_losses(const EvaluationResult& result, std::optional<int> steps) {
+  const auto bad = std::ranges::find_if_not(result.losses, [](float loss) { return std::isfinite(loss); });
+  if (bad == result.losses.end()) return;
+  throw RunFailure(fmt::format("{}, micro-batch {}: the loss is infinity or NaN (training.nonfinite: stop)",
+                               place_text(steps), bad - result.losses.begin()));
+}
+
+Evaluator::Evaluator(const Session& session, const plan::Schedule& schedule, const model::Network& network,
+                     const StepData& training, const RuntimeConfig& config, int microbatches, RunWatch& watch)
+    : schedule_(plan::forward_passes(schedule, microbatches)),
+      run_(session, TaskGraph::evaluation(schedule, schedule_, network),
+           {.schedule = schedule_, .network = network, .window = config.window, .training = &training}),
+      watch_(watch) {}
+
+Evaluator::Evaluator(const Session& session, const plan::Schedule& schedule, const model::Network& network,
+                     const std::vector<std::vector<float>>& parameters, const RuntimeConfig& config,
+                     int microbatches)
+    : schedule_(plan::forward_passes(schedule, microbatches)),
+      run_(session, TaskGraph::evaluation(schedule, schedule_, network),
+           {.schedule = schedule_, .network = network, .window = config.window, .parameters = parameters}),
+      watch_(own_watch_.emplace(session, config.timeout, run_.watched())) {}
+
+EvaluationResult Evaluator::run(const model::Dataset& data, std::optional<int> steps) {
+  const int after = steps.value_or(0) - 1;  // steps count from 0
+  const double start = clock_seconds();
+  watch_.look_at(run_.watched());
+  run_.run(place_text(steps), after, 0, &data);
+  EvaluationResult result{.losses = {}, .loss = 0, .seconds = clock_seconds() - start};
+  result.losses = run_.gathering().losses();
+  for (const float loss : result.losses) result.loss += static_cast<double>(loss);
+  result.loss /= static_cast<double>(result.losses.size());
+  run_.leave(after);
+  return result;
 }
 
 }  // namespace starpipe::runtime

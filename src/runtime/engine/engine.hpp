@@ -6,25 +6,18 @@
 #include <optional>
 #include <vector>
 
-#include "runtime/engine/data_slots.hpp"
-#include "runtime/engine/emulation.hpp"
-#include "runtime/engine/evaluation.hpp"
 #include "runtime/engine/finite_check.hpp"
 #include "runtime/engine/gathering.hpp"
-#include "runtime/engine/meter.hpp"
-#include "runtime/engine/rank_tasks.hpp"
 #include "runtime/engine/step_data.hpp"
-#include "runtime/engine/submitter.hpp"
+#include "runtime/engine/step_run.hpp"
 #include "runtime/engine/task_graph.hpp"
-#include "runtime/engine/task_progress.hpp"
-#include "runtime/engine/task_runner.hpp"
-#include "runtime/engine/trained_state.hpp"
 #include "runtime/engine/watchdog.hpp"
 #include "runtime/session/gpu_memory.hpp"
 #include "runtime/session/session.hpp"
 #include "starpipe/model/dataset.hpp"
 #include "starpipe/model/network.hpp"
 #include "starpipe/model/optimizer.hpp"
+#include "starpipe/plan/schedule/schedule.hpp"
 #include "starpipe/plan/simulate/costs.hpp"
 #include "starpipe/runtime/config/config.hpp"
 
@@ -45,11 +38,49 @@ struct StepResult {
   std::vector<WorkerRecord> workers;  ///< by logical worker; on rank 0 only
 };
 
+/// The result of an evaluation, on every rank.
+struct EvaluationResult {
+  std::vector<float> losses;  ///< by micro-batch
+  double loss = 0;            ///< their mean: added in their order, in fp64
+  double seconds = 0;         ///< this rank's clock
+};
+
+/// Throws RunFailure if a loss is infinity or NaN. `steps`: trained before; nullopt in a run that does not
+/// train.
+void require_finite_losses(const EvaluationResult& result, std::optional<int> steps);
+
+/// Runs the forward passes of a network on data that it is not trained on: the schedule's w and order, any
+/// number of micro-batches, and no stash. It only reads the weights, so it does not change the training run
+/// around it. All member functions are collective. The references must outlive this.
+class Evaluator {
+ public:
+  /// Evaluates the weights of `training`. `watch`: of the training run.
+  Evaluator(const Session& session, const plan::Schedule& schedule, const model::Network& network,
+            const StepData& training, const RuntimeConfig& config, int microbatches, RunWatch& watch);
+  /// For a run that evaluates and does not train: evaluates `parameters`, by set (Network::sets()), on every
+  /// rank.
+  Evaluator(const Session& session, const plan::Schedule& schedule, const model::Network& network,
+            const std::vector<std::vector<float>>& parameters, const RuntimeConfig& config, int microbatches);
+
+  /// Runs the first micro-batches of `data`'s step 0, the same ones each time. `steps`: trained before, for
+  /// messages; nullopt in a run that does not train. The run's watch looks at these tasks from now on. Throws
+  /// RunFailure with status 2, on every rank, when some rank cannot read the data.
+  EvaluationResult run(const model::Dataset& data, std::optional<int> steps = std::nullopt);
+
+  [[nodiscard]] const TaskGraph& graph() const { return run_.graph(); }
+
+ private:
+  plan::Schedule schedule_;  // the forward passes
+  StepRun run_;
+  std::optional<RunWatch> own_watch_;  // of a run that does not train
+  RunWatch& watch_;
+};
+
 /// Trains one network under one schedule: runs the step's task graph on StarPU and StarPU-MPI. All member
 /// functions are collective: every rank of the session calls them in the same order, from one thread.
 ///
-/// The engine owns the parts of a step and composes them; the parts do the work. A rank holds memory for the
-/// data that it owns and, for as long as its tasks read them, for the data that it received.
+/// A rank holds memory for the data that it owns and, for as long as its tasks read them, for the data that
+/// it received.
 class Engine {
  public:
   /// `parameters`: start values of each stage, on every rank. `config`: `timeout` and `window`. `emulated`:
@@ -60,10 +91,6 @@ class Engine {
          const model::OptimizerConfig& optimizer, const std::vector<std::vector<float>>& parameters,
          const RuntimeConfig& config, const plan::Costs* emulated = nullptr,
          NonFinitePolicy nonfinite = NonFinitePolicy::stop, int evaluated = 0);
-  /// Collective. Waits for all tasks of this rank, then for the other ranks.
-  ~Engine();
-  Engine(const Engine&) = delete;
-  Engine& operator=(const Engine&) = delete;
 
   /// Runs one optimizer step, number `step` from 0, which also decides the learning rate. Returns when all
   /// ranks are done. Throws RunFailure, on every rank, when a value is not finite and the run is to stop, and
@@ -73,28 +100,28 @@ class Engine {
   StepResult run_step(int step, const model::Dataset& data);
 
   /// Runs forward passes on `data` with the weights after `steps` steps, between two steps. It does not
-  /// change data that the steps read. Not for emulated jobs. Throws RunFailure as Evaluation does, and with
+  /// change data that the steps read. Not for emulated jobs. Throws RunFailure as Evaluator does, and with
   /// `training.nonfinite: stop` when a loss is infinity or NaN.
   EvaluationResult evaluate(int steps, const model::Dataset& data);
   /// Returns the tasks of an evaluation; nullptr before the first one.
   [[nodiscard]] const TaskGraph* evaluation_graph() const {
-    return evaluation_ ? &evaluation_->graph() : nullptr;
+    return evaluator_ ? &evaluator_->graph() : nullptr;
   }
 
   /// The parameters after the last step, and that step's mean weight gradient before clipping, by set
   /// (Network::sets()), from each set's first holder. On rank 0 only.
-  [[nodiscard]] std::vector<std::vector<float>> parameters() const { return gathering_.parameters(); }
-  [[nodiscard]] std::vector<std::vector<float>> gradients() const { return gathering_.gradients(); }
+  [[nodiscard]] std::vector<std::vector<float>> parameters() const { return run_.gathering().parameters(); }
+  [[nodiscard]] std::vector<std::vector<float>> gradients() const { return run_.gathering().gradients(); }
 
   /// Returns the number of the optimizer's updates so far: AdamW's t.
   [[nodiscard]] int updates() const { return updates_; }
-  /// Not collective. The trained numbers that this rank hands out: see TrainedState::read.
-  void read_state(const StateReader& read) const { state_.read(read); }
+  /// Not collective. The trained numbers that this rank hands out: see Gathering::read_state.
+  void read_state(const StateReader& read) const { run_.gathering().read_state(read); }
   /// Not collective. Call it before the first step. Training then continues from other numbers than the start
-  /// values, after `updates` updates. See TrainedState::write.
+  /// values, after `updates` updates. See Gathering::write_state.
   void restore(int updates, const StateWriter& write) {
     updates_ = updates;
-    state_.write(write);
+    run_.gathering().write_state(write);
   }
 
   /// Collective. Returns, on every rank, the first stage with infinity or NaN in its weights after the last
@@ -105,15 +132,13 @@ class Engine {
   /// Returns the memory that this run has taken of all ranks' GPUs so far; on rank 0 only.
   [[nodiscard]] std::vector<GpuMemory> gpu_memory() const;
 
-  [[nodiscard]] const TaskGraph& graph() const { return graph_; }
+  [[nodiscard]] const TaskGraph& graph() const { return run_.graph(); }
 
   /// Returns the bytes that this rank has sent since it started, by StarPU-MPI's count. All zero when its
   /// statistics are off (STARPU_MPI_STATS=0).
   [[nodiscard]] std::uint64_t bytes_sent_by_starpu() const;
 
  private:
-  // For the watchdog.
-  [[nodiscard]] RankStatus status() const;
   /// Collective. The first value of the step that is not finite, if the run looks for such values.
   [[nodiscard]] std::optional<NonFiniteOrigin> first_nonfinite(
       const std::optional<GradientNorm>& gradient) const;
@@ -122,29 +147,13 @@ class Engine {
   const plan::Schedule& schedule_;
   const model::Network& network_;
   model::OptimizerConfig optimizer_;
+  RuntimeConfig config_;
   NonFinitePolicy nonfinite_;
   int updates_ = 0;  // of the optimizer
-  TaskGraph graph_;
-  RankTasks tasks_;
-  Meter meter_;
-  GpuMemoryMeters gpu_memory_;
-  std::optional<int> window_;  // most tasks that this rank has submitted and not finished
-  DataSlots slots_;
-  StepData data_;
-  Gathering gathering_;
-  TrainedState state_;
-  ExpectedTimes expected_;
-  bool computes_;                         // kernels run
-  std::unique_ptr<Emulation> emulation_;  // none when kernels run, and on SimGrid
-  FiniteCheck finite_;
-  TaskProgress progress_;
-  Watched watched_;
-  std::unique_ptr<Evaluation> evaluation_;  // from the first one on
-  RunWatch watch_;                          // may look at the evaluation
-  TaskRunner runner_;
-  WorkerOrders next_order_;
-  Submitter submitter_;
-  RuntimeConfig config_;
+  bool computes_;    // kernels run
+  StepRun run_;
+  std::unique_ptr<Evaluator> evaluator_;  // from the first evaluation on
+  RunWatch watch_;                        // last: its thread looks at the members above
 };
 
 }  // namespace starpipe::runtime

@@ -2,10 +2,32 @@
 #include "runtime/engine/finite_check.hpp"
 
 #include <algorithm>
+#include <stdexcept>
+
+#ifdef STARPIPE_WITH_CUDA
+#include <cuda_runtime_api.h>
+#endif
 
 #include "starpipe/base/index.hpp"
 
 namespace starpipe::runtime {
+
+SharedFlags::SharedFlags(std::size_t count, [[maybe_unused]] bool on_gpus)
+    : count_(count), memory_(nullptr, [](NonFinite* /*none*/) {}) {
+#ifdef STARPIPE_WITH_CUDA
+  if (on_gpus) {
+    // With one address space for host and GPUs, a GPU writes to this memory by the host's address.
+    void* memory = nullptr;
+    if (cudaHostAlloc(&memory, std::max<std::size_t>(1, count) * sizeof(NonFinite),
+                      cudaHostAllocPortable | cudaHostAllocMapped) != cudaSuccess)
+      throw std::runtime_error("CUDA gives no memory that host and GPU share");
+    memory_ = {static_cast<NonFinite*>(memory), [](NonFinite* used) { cudaFreeHost(used); }};
+    std::uninitialized_default_construct_n(memory_.get(), count);
+    return;
+  }
+#endif
+  memory_ = {new NonFinite[count], [](NonFinite* used) { delete[] used; }};
+}
 
 FiniteCheck::FiniteCheck(const TaskGraph& graph, int workers, bool on_gpus, bool is_used)
     : graph_(graph),

@@ -3,12 +3,14 @@
 
 #include <atomic>
 #include <cstddef>
+#include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
+#include "runtime/engine/kernels.hpp"
 #include "runtime/engine/task_graph.hpp"
-#include "runtime/engine/worker_backend.hpp"
 #include "runtime/host/mpi.hpp"
 
 namespace starpipe::runtime {
@@ -19,6 +21,19 @@ struct NonFiniteOrigin {
   /// Without such a pass: the parameter whose gradient overflowed when the sums of several workers, all
   /// finite, were added up.
   std::string parameter = {};
+};
+
+/// Flags of tasks in the host's memory, all 0 at first. The GPUs of this process write to the same memory by
+/// the same addresses.
+class SharedFlags {
+ public:
+  /// `on_gpus`: GPUs write to the flags. Throws std::runtime_error if CUDA has no memory for that.
+  SharedFlags(std::size_t count, bool on_gpus);
+  [[nodiscard]] std::span<NonFinite> get() const { return {memory_.get(), count_}; }
+
+ private:
+  std::size_t count_;
+  std::unique_ptr<NonFinite[], void (*)(NonFinite*)> memory_;
 };
 
 /// Owns the findings of infinity and NaN among the results of a step's passes on this rank. Each pass

@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <optional>
 #include <span>
 #include <string>
@@ -23,8 +25,17 @@ struct GradientNorm {
   std::string first_nonfinite = {};
 };
 
+/// Receives the trained numbers of a set of parameters: the parameters in fp32, whatever the precision of the
+/// weights, and the optimizer's state as optimizer_step() has it, which may be empty. `set`: its number, as
+/// in Network::sets(). The views are valid during the call only.
+using StateReader =
+    std::function<void(int set, std::span<const float> parameters, std::span<const float> optimizer)>;
+/// Fills in the trained numbers of a set of parameters, in the same form.
+using StateWriter = std::function<void(int set, std::span<float> parameters, std::span<float> optimizer)>;
+
 /// Brings the results of a step from the ranks that have them to rank 0, and owns the offset between their
-/// clocks. All member functions are collective; the thread that runs the steps calls them, between steps.
+/// clocks. Reads and writes the trained numbers of this rank. All member functions but the last two are
+/// collective; the thread that runs the steps calls them, between steps.
 class Gathering {
  public:
   /// Collective: compares the clocks. The references must outlive this.
@@ -50,7 +61,22 @@ class Gathering {
   /// hold them; nullopt if there is none. Each rank looks through its own weights.
   [[nodiscard]] std::optional<int> first_nonfinite_stage() const;
 
+  /// Not collective. Calls `read` for each set whose first holder is on this rank, ascending. All holders of
+  /// a set have the same numbers, so the ranks together read each set once.
+  void read_state(const StateReader& read) const;
+  /// Not collective. Calls `write` for each holder of each set on this rank, ascending by set. The holder's
+  /// weights are then rounded from its new parameters.
+  void write_state(const StateWriter& write) const;
+
  private:
+  // The data of a holder of a set.
+  struct Held {
+    int set = 0;
+    std::size_t weights;
+    std::optional<std::size_t> master;
+    std::optional<std::size_t> optimizer;
+  };
+  [[nodiscard]] std::vector<Held> held(bool first_only) const;
   [[nodiscard]] std::vector<std::vector<float>> by_stage(DataKind wanted) const;
   /// `number`: among all parameters of the network.
   [[nodiscard]] std::string parameter_name(std::int64_t number) const;

@@ -3,10 +3,17 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstdlib>
 #include <vector>
 
 #include "starpipe/base/index.hpp"
 #include "starpipe/model/optimizer.hpp"
+
+#ifdef STARPIPE_WITH_CUDA
+#include <starpu_cublas_v2.h>
+
+#include "codelets/cuda/backend/stream_backend.hpp"
+#endif
 
 namespace starpipe::runtime {
 namespace {
@@ -38,26 +45,25 @@ struct JobData {
     output_gradients.clear();
     input_gradients.clear();
     for (std::size_t i = 0; i < data.size(); ++i) {
+      const auto put = [&](bool is_single, auto& single, auto& several) {
+        if (is_single) {
+          single = data[i];
+        } else {
+          several.emplace_back(data[i]);
+        }
+      };
       const bool reads = task.data[i].access == Access::read;
       const Datum& datum = graph.data()[task.data[i].datum];
       const bool is_own = datum.stage == task.stage;  // else of a shared set, in the order of Stage::shared()
       switch (datum.kind) {
         case DataKind::weights:
-          if (is_own) {
-            own_weights = data[i];
-          } else {
-            shared_weights.emplace_back(data[i]);
-          }
+          put(is_own, own_weights, shared_weights);
           break;
         case DataKind::input:
           inputs.emplace_back(data[i]);
           break;
         case DataKind::activation:
-          if (reads) {
-            inputs.emplace_back(data[i]);
-          } else {
-            output = data[i];
-          }
+          put(!reads, output, inputs);
           break;
         case DataKind::target:
           target = data[i];
@@ -79,11 +85,7 @@ struct JobData {
           gradient_stash = data[i];
           break;
         case DataKind::weight_gradient:
-          if (is_own) {
-            own_gradient = data[i];
-          } else {
-            shared_gradients.push_back(data[i]);
-          }
+          put(is_own, own_gradient, shared_gradients);
           break;
         case DataKind::master:
         case DataKind::optimizer_state:
@@ -229,6 +231,26 @@ void run_kernel(const KernelContext& context, const Task& task, std::span<const 
       break;
   }
 }
+
+#ifdef STARPIPE_WITH_CUDA
+
+void run_kernel_on_stream(const KernelContext& context, const Task& task, std::span<const model::Memory> data,
+                          model::Memory scratch, NonFinite* found) noexcept {
+  // cuBLAS documents that its handles are cuBLASLt's too, by this cast.
+  const model::cuda::StreamBackend backend(
+      {starpu_cuda_get_local_stream(), reinterpret_cast<cublasLtHandle_t>(starpu_cublas_get_local_handle())});
+  run_kernel(context, task, data, scratch, found, backend);
+}
+
+#else
+
+void run_kernel_on_stream(const KernelContext& /*context*/, const Task& /*task*/,
+                          std::span<const model::Memory> /*data*/, model::Memory /*scratch*/,
+                          NonFinite* /*found*/) noexcept {
+  std::abort();
+}
+
+#endif
 
 void Verdict::begin(bool found) const noexcept {
   std::ranges::fill(entries_, 0.0);

@@ -45,6 +45,11 @@ void run_kernel(const KernelContext& context, const Task& task, std::span<const 
                 model::Memory scratch, NonFinite* found = nullptr,
                 const model::Backend& backend = model::cpu_backend()) noexcept;
 
+/// Enqueues a task's kernels on the stream of the CUDA worker that calls: see run_kernel. `found`: in
+/// SharedFlags, or nullptr. In builds without CUDA it is never called.
+void run_kernel_on_stream(const KernelContext& context, const Task& task, std::span<const model::Memory> data,
+                          model::Memory scratch, NonFinite* found) noexcept;
+
 /// A worker's verdict on a step, in the host's memory: the sum of squares of each parameter's gradient, in
 /// the model's order, and a flag that a pass found infinity or NaN. 0 stands for an unknown entry; a sum that
 /// is 0 may count as unknown. Each entry has one author, so merging copies values and does not add: the bits

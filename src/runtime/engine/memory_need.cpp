@@ -65,8 +65,6 @@ Part part_of(DataKind kind) {
   return &WorkerMemory::activations;
 }
 
-std::uint64_t bytes_of(const Datum& datum) { return std::uint64_t{datum.size} * sizeof(float); }
-
 /// The memory that one device holds over time.
 class Holdings {
  public:
@@ -88,9 +86,10 @@ class Holdings {
     return last;
   }
 
-  /// The memory at the moment with the largest total.
-  WorkerMemory peak() {
-    sort();
+  void sort() { std::ranges::sort(changes_, {}, &Change::moment); }
+
+  /// The memory at the moment with the largest total. Call it after `sort`.
+  [[nodiscard]] WorkerMemory peak() const {
     WorkerMemory now;
     WorkerMemory max;
     for (const Change& change : changes_) {
@@ -100,8 +99,8 @@ class Holdings {
     return max;
   }
 
-  /// The total until `end`, as DeviceNeed::over_time has it.
-  std::vector<MemoryLevel> levels(double end) {
+  /// The total until `end`, as DeviceNeed::over_time has it. Call it after `sort`.
+  [[nodiscard]] std::vector<MemoryLevel> levels(double end) const {
     std::vector<MemoryLevel> exact = exact_levels(end);
     if (exact.size() < max_levels) return exact;
     std::vector<MemoryLevel> largest;
@@ -128,13 +127,8 @@ class Holdings {
     std::int64_t bytes;
   };
 
-  void sort() {
-    std::ranges::sort(changes_, [](const Change& a, const Change& b) { return a.moment < b.moment; });
-  }
-
   /// The total after each time at which it changes; also a larger one that it has only at that time.
-  std::vector<MemoryLevel> exact_levels(double end) {
-    sort();
+  [[nodiscard]] std::vector<MemoryLevel> exact_levels(double end) const {
     std::vector<MemoryLevel> levels;
     std::uint64_t now = 0;
     for (auto change = changes_.begin(); change != changes_.end() && change->moment.time <= end;) {
@@ -158,16 +152,14 @@ class Holdings {
 class Accountant {
  public:
   Accountant(const plan::Schedule& schedule, const plan::Costs& costs, const plan::Timeline& timeline,
-             const TaskGraph& graph, const std::vector<int>& devices, const std::vector<bool>& on_gpu)
-      : schedule_(schedule),
-        costs_(costs),
+             const TaskGraph& graph, const WorkerDevices& workers)
+      : costs_(costs),
         timeline_(timeline),
         graph_(graph),
-        devices_(devices),
-        on_gpu_(on_gpu),
+        workers_(workers),
         position_(schedule.id_count()),
         written_(graph.data().size(), 0),
-        holdings_(index(std::ranges::max(devices)) + 1) {
+        holdings_(index(std::ranges::max(workers.devices)) + 1) {
     for (const std::vector<plan::JobId>& row : timeline.order) {
       for (std::size_t i = 0; i < row.size(); ++i) position_[row[i]] = static_cast<std::uint32_t>(i);
     }
@@ -202,30 +194,28 @@ class Accountant {
     Lifetime lifetime;
   };
 
-  [[nodiscard]] int device(int worker) const { return devices_[index(worker)]; }
+  [[nodiscard]] int device(int worker) const { return workers_.devices[index(worker)]; }
 
   // True if the datum of a GPU's worker is in the host's memory. Only verdicts are. If passes precede a
   // verdict, StarPU copies it to the GPU.
   [[nodiscard]] bool is_on_host(const Datum& datum, int worker) const {
-    return datum.kind == DataKind::verdict && !graph_.rules().can_skip && !on_gpu_.empty() &&
-           on_gpu_[index(worker)];
+    return datum.kind == DataKind::verdict && !graph_.rules().can_skip && workers_.on_gpu[index(worker)];
   }
 
   // Inputs and targets are in the host's memory. StarPU copies them to the GPU for the jobs that read them.
   [[nodiscard]] bool comes_and_goes(const Datum& datum) const {
-    const bool on_gpu = !on_gpu_.empty() && on_gpu_[index(datum.worker)];
-    return is_temporary(datum.kind) || (on_gpu && is_from_host(datum.kind));
+    return is_temporary(datum.kind) || (is_from_host(datum.kind) && workers_.on_gpu[index(datum.worker)]);
   }
 
   void hold(std::size_t datum, int device, const Lifetime& lifetime) {
     const Datum& held = graph_.data()[datum];
-    holdings_[index(device)].add(part_of(held.kind), bytes_of(held), lifetime);
+    holdings_[index(device)].add(part_of(held.kind), held.bytes(), lifetime);
   }
 
   // Returns the time at which a datum is on `worker`, if no other transfer delays its own.
   [[nodiscard]] double arrival(std::size_t datum, int worker) const {
     const Datum& sent = graph_.data()[datum];
-    return written_[datum] + costs_.link(sent.worker, worker).time(bytes_of(sent));
+    return written_[datum] + costs_.link(sent.worker, worker).time(sent.bytes());
   }
 
   // A job has the times of the timeline. Any other task starts and ends when its last input is there.
@@ -289,12 +279,10 @@ class Accountant {
     }
   }
 
-  const plan::Schedule& schedule_;
   const plan::Costs& costs_;
   const plan::Timeline& timeline_;
   const TaskGraph& graph_;
-  const std::vector<int>& devices_;
-  const std::vector<bool>& on_gpu_;      // by worker; empty: all are cores
+  const WorkerDevices& workers_;         // complete
   std::vector<std::uint32_t> position_;  // by JobId: index in the order of its worker
   std::vector<double> written_;          // by datum: when its value is ready
   std::vector<Touch> touches_;           // uses of data that come and go, and of copies of all other data
@@ -315,7 +303,7 @@ plan::Timeline evaluation_timeline(const plan::Schedule& forward, const TaskGrap
     for (const auto& [datum, access] : task.data) {
       const bool here = graph.data()[datum].worker == task.worker;
       const Datum& read = graph.data()[datum];
-      const double sent = here ? 0 : costs.link(read.worker, task.worker).time(bytes_of(read));
+      const double sent = here ? 0 : costs.link(read.worker, task.worker).time(read.bytes());
       begin = std::max(begin, written[datum] + sent);
     }
     const double end = begin + costs.duration(task.stage).F;
@@ -329,28 +317,46 @@ plan::Timeline evaluation_timeline(const plan::Schedule& forward, const TaskGrap
   return timeline;
 }
 
-/// Returns the memory that the evaluations of a run hold on each device, from `start` on.
+/// Sets the members that `workers` leaves empty.
+WorkerDevices complete(WorkerDevices workers, int count) {
+  if (workers.devices.empty()) {
+    workers.devices.resize(index(count));
+    std::iota(workers.devices.begin(), workers.devices.end(), 0);
+  }
+  if (workers.on_gpu.empty()) workers.on_gpu.assign(index(count), false);
+  return workers;
+}
+
+/// Adds the workspaces, which last: StarPU keeps the workspace of each stage that a worker has run, and the
+/// workspace of a GPU's norms.
+void add_workspaces(const plan::Schedule& schedule, const model::Network& network, const TaskGraph& graph,
+                    const WorkerDevices& workers, std::vector<Holdings>& holdings) {
+  std::vector<std::set<int>> stages(workers.devices.size());  // by worker: the stages that it computes
+  std::vector<bool> has_norm(workers.devices.size(), false);
+  for (const Task& task : graph.tasks()) {
+    if (task.job) stages[index(task.worker)].insert(task.stage);
+    if (task.kind == TaskKind::norm) has_norm[index(task.worker)] = true;
+  }
+  for (std::size_t w = 0; w < stages.size(); ++w) {
+    const bool on_gpu = workers.on_gpu[w];
+    std::size_t words = on_gpu && has_norm[w] ? norm_scratch_size(graph) : 0;
+    for (const int s : stages[w])
+      words += scratch_size(schedule, network.stages[index(s)], on_gpu, graph.rules());
+    holdings[index(workers.devices[w])].add(&WorkerMemory::workspace, words * sizeof(float), lasting);
+  }
+}
+
+/// Returns the memory that the evaluations of a run hold on each device, from `start` on. `alone`: of a run
+/// that does not train; else without weights and workspaces, which the training has.
 std::vector<Holdings> evaluation_holdings(const plan::Schedule& schedule, const model::Network& network,
                                           const plan::Costs& costs, int microbatches,
-                                          const std::vector<int>& devices, const std::vector<bool>& on_gpu,
-                                          double start, bool with_weights) {
+                                          const WorkerDevices& workers, double start, bool alone) {
   const plan::Schedule forward = plan::forward_passes(schedule, microbatches);
   const TaskGraph graph = TaskGraph::evaluation(schedule, forward, network);
   const plan::Timeline timeline = evaluation_timeline(forward, graph, costs, start);
-  return Accountant(forward, costs, timeline, graph, devices, on_gpu).holdings(with_weights);
-}
-
-std::vector<int> device_of_workers(const WorkerDevices& workers, int count) {
-  if (!workers.devices.empty()) return workers.devices;
-  std::vector<int> devices(index(count));
-  std::iota(devices.begin(), devices.end(), 0);
-  return devices;
-}
-
-std::vector<WorkerMemory> peaks(std::vector<Holdings>& holdings) {
-  std::vector<WorkerMemory> needs;
-  for (Holdings& device : holdings) needs.push_back(device.peak());
-  return needs;
+  std::vector<Holdings> holdings = Accountant(forward, costs, timeline, graph, workers).holdings(alone);
+  if (alone) add_workspaces(forward, network, graph, workers, holdings);
+  return holdings;
 }
 
 /// Returns the memory that the step, and the evaluations of `rules` after it, hold on each device.
@@ -359,30 +365,15 @@ std::vector<Holdings> step_holdings(const plan::Schedule& schedule, const model:
                                     const plan::Timeline& timeline, const WorkerDevices& workers,
                                     const StepRules& rules) {
   const TaskGraph graph(schedule, network, optimizer, rules);
-  const std::vector<int> devices = device_of_workers(workers, schedule.workers());
-  std::vector<Holdings> holdings =
-      Accountant(schedule, costs, timeline, graph, devices, workers.on_gpu).holdings();
-  std::vector<std::set<int>> stages(devices.size());  // by worker: the stages that it computes
-  std::vector<bool> has_norm(devices.size(), false);
-  for (const Task& task : graph.tasks()) {
-    if (task.job) stages[index(task.worker)].insert(task.stage);
-    if (task.kind == TaskKind::norm) has_norm[index(task.worker)] = true;
-  }
-  if (rules.evaluated > 0) {
-    // An evaluation begins when all data that belong to the step alone have gone.
-    double start = 0;
-    for (const Holdings& device : holdings) start = std::max(start, device.last_change());
-    const std::vector<Holdings> more =
-        evaluation_holdings(schedule, network, costs, rules.evaluated, devices, workers.on_gpu, start, false);
-    for (std::size_t d = 0; d < holdings.size(); ++d) holdings[d].add(more[d]);
-  }
-  for (std::size_t w = 0; w < devices.size(); ++w) {
-    const bool on_gpu = !workers.on_gpu.empty() && workers.on_gpu[w];
-    // StarPU keeps the workspace of each stage that a worker has run, and the workspace of a GPU's norms.
-    std::size_t words = on_gpu && has_norm[w] ? norm_scratch_size(graph) : 0;
-    for (const int s : stages[w]) words += scratch_size(schedule, network.stages[index(s)], on_gpu, rules);
-    holdings[index(devices[w])].add(&WorkerMemory::workspace, words * sizeof(float), lasting);
-  }
+  std::vector<Holdings> holdings = Accountant(schedule, costs, timeline, graph, workers).holdings();
+  add_workspaces(schedule, network, graph, workers, holdings);
+  if (rules.evaluated == 0) return holdings;
+  // An evaluation begins when all data that belong to the step alone have gone.
+  double start = 0;
+  for (const Holdings& device : holdings) start = std::max(start, device.last_change());
+  const std::vector<Holdings> more =
+      evaluation_holdings(schedule, network, costs, rules.evaluated, workers, start, false);
+  for (std::size_t d = 0; d < holdings.size(); ++d) holdings[d].add(more[d]);
   return holdings;
 }
 
@@ -391,35 +382,24 @@ std::vector<Holdings> step_holdings(const plan::Schedule& schedule, const model:
 std::vector<WorkerMemory> evaluation_memory_need(const plan::Schedule& schedule,
                                                  const model::Network& network, const plan::Costs& costs,
                                                  int microbatches, const WorkerDevices& workers) {
-  const std::vector<int> devices = device_of_workers(workers, schedule.workers());
-  std::vector<Holdings> holdings =
-      evaluation_holdings(schedule, network, costs, microbatches, devices, workers.on_gpu, 0, true);
-  const plan::Schedule forward = plan::forward_passes(schedule, 1);
-  for (std::size_t w = 0; w < devices.size(); ++w) {
-    const bool on_gpu = !workers.on_gpu.empty() && workers.on_gpu[w];
-    std::set<int> stages;
-    for (const plan::JobId id : schedule.order(static_cast<int>(w))) {
-      if (schedule.job(id).pass == plan::Pass::F) stages.insert(schedule.job(id).stage);
-    }
-    std::size_t words = 0;
-    for (const int s : stages) words += scratch_size(forward, network.stages[index(s)], on_gpu);
-    holdings[index(devices[w])].add(&WorkerMemory::workspace, words * sizeof(float), lasting);
+  std::vector<WorkerMemory> needs;
+  for (Holdings& device : evaluation_holdings(schedule, network, costs, microbatches,
+                                              complete(workers, schedule.workers()), 0, true)) {
+    device.sort();
+    needs.push_back(device.peak());
   }
-  return peaks(holdings);
+  return needs;
 }
 
 std::vector<WorkerMemory> memory_need(const plan::Schedule& schedule, const model::Network& network,
                                       const model::OptimizerConfig& optimizer, const plan::Costs& costs,
                                       const plan::Timeline& timeline, const WorkerDevices& workers,
                                       const StepRules& rules) {
-  if (timeline.makespan <= 0) {  // then the order, not the times, tells which data are there together
-    plan::Costs timed = costs;
-    timed.durations = {{1, 1, 1}};
-    return memory_need(schedule, network, optimizer, timed, plan::simulate(schedule, timed), workers, rules);
-  }
-  std::vector<Holdings> holdings =
-      step_holdings(schedule, network, optimizer, costs, timeline, workers, rules);
-  return peaks(holdings);
+  std::vector<WorkerMemory> peaks;
+  for (const DeviceNeed& need :
+       memory_need_over_time(schedule, network, optimizer, costs, timeline, workers, rules))
+    peaks.push_back(need.peak);
+  return peaks;
 }
 
 std::vector<DeviceNeed> memory_need_over_time(const plan::Schedule& schedule, const model::Network& network,
@@ -427,15 +407,20 @@ std::vector<DeviceNeed> memory_need_over_time(const plan::Schedule& schedule, co
                                               const plan::Costs& costs, const plan::Timeline& timeline,
                                               const WorkerDevices& workers, const StepRules& rules) {
   std::vector<DeviceNeed> needs;
-  if (timeline.makespan <= 0) {
-    for (const WorkerMemory& peak :
-         memory_need(schedule, network, optimizer, costs, timeline, workers, rules))
-      needs.push_back({.peak = peak, .over_time = {}});
+  if (timeline.makespan <= 0) {  // then the order, not the times, tells which data are there together
+    plan::Costs timed = costs;
+    timed.durations = {{1, 1, 1}};
+    needs = memory_need_over_time(schedule, network, optimizer, timed, plan::simulate(schedule, timed),
+                                  workers, rules);
+    for (DeviceNeed& need : needs) need.over_time.clear();
     return needs;
   }
   const double end = plan::first_start(timeline) + timeline.makespan;
-  for (Holdings& device : step_holdings(schedule, network, optimizer, costs, timeline, workers, rules))
+  for (Holdings& device : step_holdings(schedule, network, optimizer, costs, timeline,
+                                        complete(workers, schedule.workers()), rules)) {
+    device.sort();
     needs.push_back({.peak = device.peak(), .over_time = device.levels(end)});
+  }
   return needs;
 }
 

@@ -2,7 +2,6 @@
 #include "runtime/engine/meter.hpp"
 
 #include <algorithm>
-#include <numeric>
 #include <utility>
 
 #include "starpipe/base/index.hpp"
@@ -57,31 +56,11 @@ Meter::Meter(const TaskGraph& graph, int workers, const std::vector<bool>& local
     if (task.job) ++workers_[index(task.worker)]->placed_jobs;
     for (const DataAccess& access : task.data) {
       if (!is_kept[access.datum] || !keeps(access)) continue;
-      copies_.push_back({access.datum, task.worker, access.access == Access::read ? 1 : 0, 0});
+      Copy& copy = workers_[index(task.worker)]->copies[access.datum];
+      if (access.access == Access::read) ++copy.readers;
     }
   }
-  join_copies();
   reset();
-}
-
-// There is a copy for each access now. Copies of one datum on one worker become one.
-void Meter::join_copies() {
-  std::ranges::sort(copies_, {}, [](const Copy& copy) { return std::pair(copy.datum, copy.worker); });
-  std::vector<Copy> joined;
-  for (const Copy& copy : copies_) {
-    const bool again =
-        !joined.empty() && joined.back().datum == copy.datum && joined.back().worker == copy.worker;
-    if (again) {
-      joined.back().readers += copy.readers;
-    } else {
-      joined.push_back(copy);
-    }
-  }
-  joined.shrink_to_fit();
-  copies_ = std::move(joined);
-  first_copy_.assign(graph_.data().size() + 1, 0);
-  for (const Copy& copy : copies_) ++first_copy_[copy.datum + 1];
-  std::partial_sum(first_copy_.begin(), first_copy_.end(), first_copy_.begin());
 }
 
 void Meter::reset() {
@@ -99,11 +78,7 @@ void Meter::reset() {
       const Datum& datum = graph_.data()[d];
       if (!is_temporary(datum.kind) && index(datum.worker) == w) worker.has[d] = true;
     }
-  }
-  for (Copy& copy : copies_) {
-    const std::scoped_lock lock(workers_[index(copy.worker)]->mutex);
-    copy.readers_left = copy.readers;
-    copy.held = false;
+    for (auto& [datum, copy] : worker.copies) copy = {.readers = copy.readers, .readers_left = copy.readers};
   }
 }
 
@@ -111,29 +86,30 @@ bool Meter::keeps(const DataAccess& access) const {
   return access.access == Access::read || graph_.data()[access.datum].kind != DataKind::activation;
 }
 
-void Meter::hold(std::size_t datum, Copy& copy, Worker& worker) const {
+void Meter::hold(const Datum& datum, Copy& copy, Worker& worker) {
   copy.held = true;
-  if (graph_.data()[datum].kind == DataKind::stash) ++worker.live;
-  worker.live_bytes += bytes(datum);
+  if (datum.kind == DataKind::stash) ++worker.live;
+  worker.live_bytes += datum.bytes();
   WorkerRecord& record = worker.record;
   record.peak_stashes = std::max(record.peak_stashes, worker.live);
   record.peak_stash_bytes = std::max(record.peak_stash_bytes, worker.live_bytes);
 }
 
-void Meter::release(std::size_t datum, Copy& copy, Worker& worker) const {
+void Meter::release(const Datum& datum, Copy& copy, Worker& worker) {
   copy.held = false;
-  if (graph_.data()[datum].kind == DataKind::stash) --worker.live;
-  worker.live_bytes -= bytes(datum);
+  if (datum.kind == DataKind::stash) --worker.live;
+  worker.live_bytes -= datum.bytes();
 }
 
 bool Meter::receive(const DataAccess& access, Worker& worker) const {
   if (worker.has[access.datum]) return false;
   worker.has[access.datum] = true;
   if (access.access == Access::write) return false;
-  plan::Received* count = received(worker.record.received, graph_.data()[access.datum].kind);
+  const Datum& datum = graph_.data()[access.datum];
+  plan::Received* count = received(worker.record.received, datum.kind);
   if (count == nullptr) return false;
   ++count->count;
-  count->bytes += bytes(access.datum);
+  count->bytes += datum.bytes();
   return true;
 }
 
@@ -151,10 +127,9 @@ std::vector<std::size_t> Meter::start(const Task& task, int worker) {
   Worker& named = *workers_[index(task.worker)];
   const std::scoped_lock lock(named.mutex);
   for (const DataAccess& access : task.data) {
-    if (!keeps(access)) continue;
-    for (Copy& copy : copies(access.datum)) {
-      if (copy.worker == task.worker && !copy.held) hold(access.datum, copy, named);
-    }
+    const auto copy = named.copies.find(access.datum);
+    if (copy != named.copies.end() && keeps(access) && !copy->second.held)
+      hold(graph_.data()[access.datum], copy->second, named);
   }
   return received;
 }
@@ -170,11 +145,11 @@ void Meter::end(const Task& task, int worker, const TaskTimes& times) {
   const std::scoped_lock lock(named.mutex);
   if (sums) named.record.last_sum = std::max(named.record.last_sum, times.end);
   for (const DataAccess& access : task.data) {
-    for (Copy& copy : copies(access.datum)) {
-      if (copy.worker != task.worker) continue;
-      if (access.access == Access::read) --copy.readers_left;
-      if (copy.held && copy.readers_left == 0) release(access.datum, copy, named);
-    }
+    const auto found = named.copies.find(access.datum);
+    if (found == named.copies.end()) continue;
+    Copy& copy = found->second;
+    if (access.access == Access::read) --copy.readers_left;
+    if (copy.held && copy.readers_left == 0) release(graph_.data()[access.datum], copy, named);
   }
 }
 

@@ -6,8 +6,8 @@
 #include <cstdint>
 #include <memory>
 #include <mutex>
-#include <span>
 #include <type_traits>
+#include <unordered_map>
 #include <vector>
 
 #include "runtime/engine/task_graph.hpp"
@@ -63,13 +63,10 @@ class Meter {
   [[nodiscard]] std::vector<WorkerRecord> workers() const;
 
  private:
-  // One worker's copy of a datum that is kept for backward passes. The worker's mutex guards the members that
-  // change.
+  // A worker's copy of a datum that is kept for backward passes.
   struct Copy {
-    std::uint32_t datum;
-    int worker;
-    int readers;       // number of tasks on the worker that read it
-    int readers_left;  // number of these tasks that have not ended in this step
+    int readers = 0;       // number of tasks on the worker that read it
+    int readers_left = 0;  // number of these tasks that have not ended in this step
     bool held = false;
   };
   // A worker of this rank. Aligned to cache lines: no worker slows down another one's record.
@@ -78,32 +75,23 @@ class Meter {
     mutable std::mutex mutex;     // guards the members below
     std::vector<JobRecord> jobs;  // that it ran
     WorkerRecord record;
-    std::vector<bool> has;  // by datum
-    int live = 0;           // stashes that it holds
+    std::vector<bool> has;                           // by datum
+    std::unordered_map<std::uint32_t, Copy> copies;  // by datum; the constructor makes all of them
+    int live = 0;                                    // stashes that it holds
     std::uint64_t live_bytes = 0;
   };
 
   // True if a task with this access holds the worker's copy: every access to a stash does, and only reads of
   // an activation do.
   [[nodiscard]] bool keeps(const DataAccess& access) const;
-  void join_copies();
   // Call these under the worker's mutex.
   // Notes that the worker has the datum. Returns true if it had to receive it.
   bool receive(const DataAccess& access, Worker& worker) const;
-  void hold(std::size_t datum, Copy& copy, Worker& worker) const;
-  void release(std::size_t datum, Copy& copy, Worker& worker) const;
-  // The copies of a datum on workers of this rank; none unless it is kept for backward passes.
-  [[nodiscard]] std::span<Copy> copies(std::uint32_t datum) {
-    return std::span(copies_).subspan(first_copy_[datum], first_copy_[datum + 1] - first_copy_[datum]);
-  }
-  [[nodiscard]] std::uint64_t bytes(std::size_t datum) const {
-    return graph_.data()[datum].size * sizeof(float);
-  }
+  static void hold(const Datum& datum, Copy& copy, Worker& worker);
+  static void release(const Datum& datum, Copy& copy, Worker& worker);
 
   const TaskGraph& graph_;
   std::vector<std::unique_ptr<Worker>> workers_;  // by logical worker; null for workers of other ranks
-  std::vector<Copy> copies_;                      // of one datum after the other
-  std::vector<std::uint32_t> first_copy_;         // by datum, and one more: index of its first copy
 };
 
 }  // namespace starpipe::runtime

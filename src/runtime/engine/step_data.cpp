@@ -5,15 +5,20 @@
 #include <cstdint>
 #include <limits>
 #include <memory>
+#include <new>
 #include <stdexcept>
+#include <string>
 #include <utility>
 
+#include <fmt/format.h>
 #include <starpu_mpi.h>
+#include <sys/mman.h>
 
 #include "base/environment.hpp"
 #include "runtime/engine/kernels.hpp"
 #include "starpipe/base/error.hpp"
 #include "starpipe/base/index.hpp"
+#include "starpipe/plan/schedule/schedule.hpp"
 
 namespace starpipe::runtime {
 namespace {
@@ -33,11 +38,34 @@ std::uint32_t starpu_words(std::size_t size) {
   return static_cast<std::uint32_t>(size);
 }
 
+HostMemory host_memory(std::vector<float> values) {
+  const auto owner = std::make_shared<std::vector<float>>(std::move(values));
+  return {owner, *owner};
+}
+
+// Returns memory of `size` numbers that must not be read or written, for SimGrid: addresses without pages
+// behind them. Throws std::bad_alloc.
+HostMemory unused_memory(std::size_t size) {
+  const std::size_t bytes = std::max<std::size_t>(1, size) * sizeof(float);
+  void* const memory =
+      mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  if (memory == MAP_FAILED) throw std::bad_alloc();
+  return {{memory, [bytes](void* mapped) { munmap(mapped, bytes); }}, {static_cast<float*>(memory), size}};
+}
+
+// Locks pages of host memory, so that copies between the memory and a GPU need not wait for each other.
+// Returns an empty pointer if that is impossible.
+PinnedMemory pin(std::span<float> memory) {
+  const bool pinned = starpu_memory_pin(memory.data(), memory.size_bytes()) == 0;
+  return {pinned ? memory.data() : nullptr, Unpin{memory.size_bytes()}};
+}
+
 }  // namespace
 
 StepData::StepData(const Session& session, const plan::Schedule& schedule, const model::Network& network,
                    const TaskGraph& graph, const RankTasks& tasks, const DataSlots& slots,
-                   std::span<const std::vector<float>> parameters, std::optional<int> window)
+                   std::optional<int> window, std::span<const std::vector<float>> parameters,
+                   const StepData* training)
     : session_(session),
       schedule_(schedule),
       network_(network),
@@ -45,51 +73,31 @@ StepData::StepData(const Session& session, const plan::Schedule& schedule, const
       slots_(slots),
       nodes_(session.memory_nodes()),
       memory_(slots.count()),
+      training_(training),
       handles_(slots.count()),
       in_slot_(slots.count(), none) {
-  register_data(tasks, parameters);
-  find_prepared(tasks, window);
-  register_scratch();
-}
-
-StepData::StepData(const Session& session, const plan::Schedule& schedule, const TaskGraph& graph,
-                   const RankTasks& tasks, const DataSlots& slots, const StepData& training,
-                   std::optional<int> window)
-    : session_(session),
-      schedule_(schedule),
-      network_(training.network_),
-      graph_(graph),
-      slots_(slots),
-      nodes_(session.memory_nodes()),
-      memory_(slots.count()),
-      training_(&training),
-      handles_(slots.count()),
-      in_slot_(slots.count(), none) {
-  for (std::size_t d = 0; d < graph.data().size(); ++d) {
-    const Datum& datum = graph.data()[d];
-    if (datum.kind != DataKind::weights || tasks.last_use[d] == RankTasks::unused) continue;
-    // Weights of other ranks that this rank's steps do not touch get a handle of their own: the rank inserts
-    // tasks that read them elsewhere, since it owns the loss that they read.
-    handles_[slots.of(d)] = training.handle_of_weights(datum.stage, datum.worker);
-    if (handles_[slots.of(d)] == nullptr && is_mine(datum))
-      throw std::logic_error("the training has no handle for weights of this rank");
-  }
-  register_data(tasks, {});
-  find_prepared(tasks, window);
-}
-
-void StepData::register_data(const RankTasks& tasks, std::span<const std::vector<float>> parameters) {
+  if (training_ != nullptr) take_weights_of_training(tasks);
   if (session_.knows_workers() && session_.on_gpus()) fetched_.emplace(graph_, nodes_);
   for (std::size_t d = 0; d < graph_.data().size(); ++d) {
     if (tasks.last_use[d] == RankTasks::unused || handle(d) != nullptr) continue;
     register_datum(d, parameters);
     if (is_for_host(graph_.data()[d])) first_for_host_.push_back(d);
   }
+  find_prepared(tasks, window);
+  if (training_ == nullptr) register_scratch();
 }
 
-starpu_data_handle_t StepData::handle_of_weights(int stage, int holder) const {
-  const auto found = graph_.find(DataKind::weights, stage, holder);
-  return found ? handle(*found) : nullptr;
+// Weights of other ranks that this rank's steps do not touch get a handle of their own: the rank inserts
+// tasks that read them elsewhere, since it owns the loss that they read.
+void StepData::take_weights_of_training(const RankTasks& tasks) {
+  for (std::size_t d = 0; d < graph_.data().size(); ++d) {
+    const Datum& datum = graph_.data()[d];
+    if (datum.kind != DataKind::weights || tasks.last_use[d] == RankTasks::unused) continue;
+    const auto trained = training_->graph_.find(DataKind::weights, datum.stage, datum.worker);
+    if (trained) handles_[slots_.of(d)] = training_->handle(*trained);
+    if (handle(d) == nullptr && is_mine(datum))
+      throw std::logic_error("the training has no handle for weights of this rank");
+  }
 }
 
 // Those of the first window's tasks that do not come first in their slot.
@@ -129,14 +137,14 @@ void StepData::register_datum(std::size_t number, std::span<const std::vector<fl
   starpu_data_handle_t handle = nullptr;
   const bool from_host = is_mine(datum) && !is_temporary(datum.kind);
   if (from_host) {
-    memory_[slot] = on_simgrid ? HostMemory::unused(datum.size) : HostMemory(start_value(datum, parameters));
-    const std::span<float> memory = memory_[slot].get();
-    if (session_.on_gpus()) pinned_.emplace_back(memory);
+    memory_[slot] = on_simgrid ? unused_memory(datum.size) : host_memory(start_value(datum, parameters));
+    const std::span<float> memory = memory_[slot].values;
+    if (session_.on_gpus()) pinned_.push_back(pin(memory));
     handle = register_words(datum.size, STARPU_MAIN_RAM, reinterpret_cast<std::uintptr_t>(memory.data()));
   } else {
     handle = register_words(datum.size);
   }
-  own_.emplace_back(handle, from_host);
+  own_.emplace_back(handle, Unregister{.keep_value = from_host});
   handles_[slot] = handle;
   if (fetched_ && datum.kind == DataKind::weight_gradient && node(datum.worker) > FetchedCopies::main_memory)
     keep_on_node(handle, node(datum.worker));
@@ -146,12 +154,12 @@ void StepData::register_datum(std::size_t number, std::span<const std::vector<fl
 }
 
 void StepData::register_scratch() {
-  norm_scratch_ = Handle(register_words(std::max<std::size_t>(1, norm_scratch_size(graph_))), false);
+  norm_scratch_.reset(register_words(std::max<std::size_t>(1, norm_scratch_size(graph_))));
   for (const bool on_gpu : {false, true}) {
     for (const model::Stage& stage : network_.stages) {
       const std::size_t size =
           std::max<std::size_t>(1, scratch_size(schedule_, stage, on_gpu, graph_.rules()));
-      scratch_[on_gpu ? 1 : 0].emplace_back(register_words(size), false);
+      scratch_[on_gpu ? 1 : 0].emplace_back(register_words(size));
     }
   }
 }
@@ -300,6 +308,66 @@ void StepData::drop_fetched(const Task& task) {
   if (!fetched_) return;
   for (const std::size_t datum : fetched_->unread_after(task))
     starpu_data_evict_from_node(handle(datum), static_cast<unsigned>(node(task.worker)));
+}
+
+void Unregister::operator()(starpu_data_handle_t handle) const {
+  if (keep_value) {
+    starpu_data_unregister(handle);
+  } else {
+    starpu_data_unregister_no_coherency(handle);
+  }
+}
+
+namespace {
+
+constexpr std::size_t word_bytes = sizeof(float);
+constexpr std::size_t max_words = std::numeric_limits<std::uint32_t>::max();
+constexpr std::size_t max_message_bytes = std::numeric_limits<int>::max();
+
+[[noreturn]] void refuse(int stage, std::string_view what, std::size_t words, std::string_view limit) {
+  throw InputError(fmt::format(
+      "stage {}: its {} would have {} words of {} bytes, {}; use more stages (schedule.stages) or smaller "
+      "micro-batches (training.microbatch_size)",
+      stage, what, words, word_bytes, limit));
+}
+
+/// The stage to name: for parameters that are shared, the first one that uses them.
+int stage_of(const Datum& datum, const TaskGraph& graph) {
+  if (datum.stage < 0 || is_temporary(datum.kind)) return datum.stage;
+  return graph.parameters()[index(datum.stage)].first_stage();
+}
+
+void check_words(int stage, std::string_view what, std::size_t words) {
+  if (words > max_words) refuse(stage, what, words, fmt::format("StarPU takes at most {}", max_words));
+}
+
+}  // namespace
+
+void check_data_sizes(const TaskGraph& graph, const plan::Schedule& schedule, const model::Network& network,
+                      const WorkerMap& map) {
+  for (const Datum& datum : graph.data())
+    check_words(stage_of(datum, graph), to_string(datum.kind), datum.size);
+  for (std::size_t s = 0; s < network.stages.size(); ++s) {
+    for (const bool on_gpu : {false, true}) {
+      check_words(static_cast<int>(s), "scratch memory",
+                  scratch_size(schedule, network.stages[s], on_gpu, graph.rules()));
+    }
+  }
+  for (const Task& task : graph.tasks()) {
+    for (const DataAccess& access : task.data) {
+      const Datum& datum = graph.data()[access.datum];
+      if (access.access == Access::precede || datum.size <= max_message_bytes / word_bytes) continue;
+      if (map.rank_of(datum.worker) == map.rank_of(task.worker)) continue;
+      refuse(stage_of(datum, graph), to_string(datum.kind), datum.size,
+             fmt::format("and ranks send each other at most {} bytes at once", max_message_bytes));
+    }
+  }
+}
+
+void check_evaluation_sizes(const plan::Schedule& schedule, const model::Network& network,
+                            const WorkerMap& map) {
+  const plan::Schedule forward = plan::forward_passes(schedule, schedule.microbatches());
+  check_data_sizes(TaskGraph::evaluation(schedule, forward, network), forward, network, map);
 }
 
 }  // namespace starpipe::runtime

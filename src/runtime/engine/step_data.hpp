@@ -5,29 +5,80 @@
 #include <cstddef>
 #include <cstdint>
 #include <map>
+#include <memory>
 #include <optional>
 #include <span>
 #include <string>
 #include <string_view>
+#include <type_traits>
 #include <unordered_map>
+#include <utility>
 #include <vector>
 
 #include <starpu.h>
 
-#include "runtime/engine/data_slots.hpp"
-#include "runtime/engine/handle.hpp"
-#include "runtime/engine/rank_tasks.hpp"
+#include "runtime/engine/data_use.hpp"
 #include "runtime/engine/task_graph.hpp"
-#include "runtime/engine/worker_backend.hpp"
+#include "runtime/host/worker_map.hpp"
 #include "runtime/session/gpu_buffers.hpp"
 #include "runtime/session/gpu_memory.hpp"
 #include "runtime/session/session.hpp"
+#include "starpipe/base/error.hpp"
 #include "starpipe/base/index.hpp"
 #include "starpipe/model/dataset.hpp"
 #include "starpipe/model/network.hpp"
 #include "starpipe/plan/schedule/schedule.hpp"
 
 namespace starpipe::runtime {
+
+/// Unregisters a StarPU data handle. `keep_value`: StarPU copies the value back to the host memory that the
+/// handle was registered with.
+struct Unregister {
+  bool keep_value = false;
+  void operator()(starpu_data_handle_t handle) const;
+};
+using Handle = std::unique_ptr<std::remove_pointer_t<starpu_data_handle_t>, Unregister>;
+
+/// The host's access to a datum, for as long as this lives: no task uses the datum meanwhile. It ends with an
+/// exception, too. Otherwise StarPU would wait for its end indefinitely when the datum is unregistered.
+class Acquired {
+ public:
+  /// Waits for the tasks that use the datum. `name`: for messages.
+  Acquired(starpu_data_handle_t handle, starpu_data_access_mode mode, std::string_view name)
+      : handle_(handle) {
+    require(starpu_data_acquire(handle, mode), "StarPU", mode == STARPU_R ? "reading" : "writing", name);
+  }
+  ~Acquired() { starpu_data_release(handle_); }
+  Acquired(const Acquired&) = delete;
+  Acquired& operator=(const Acquired&) = delete;
+
+ private:
+  starpu_data_handle_t handle_;
+};
+
+/// The host's memory behind a datum. A value that moves and does not change its address.
+struct HostMemory {
+  std::shared_ptr<void> owner = {};
+  std::span<float> values = {};
+};
+
+/// Ends the lock of pages of host memory.
+struct Unpin {
+  std::size_t bytes = 0;
+  void operator()(float* memory) const { starpu_memory_unpin(memory, bytes); }
+};
+using PinnedMemory = std::unique_ptr<float, Unpin>;
+
+/// Throws InputError, naming the stage and the datum, when a datum, or the scratch memory of a step, is too
+/// large for StarPU (more than 2^32 - 1 words of 4 bytes), or when ranks exchange a datum that is too large
+/// for one message (more than 2^31 - 1 bytes). StarPU and MPI would keep only the lower bits of such a size.
+/// All ranks get the same answer.
+void check_data_sizes(const TaskGraph& graph, const plan::Schedule& schedule, const model::Network& network,
+                      const WorkerMap& map);
+
+/// The same for a run that evaluates with the schedule's forward passes and does not train.
+void check_evaluation_sizes(const plan::Schedule& schedule, const model::Network& network,
+                            const WorkerMap& map);
 
 /// Owns the data of a step on this rank: StarPU's handles, the host memory behind those that last over the
 /// steps, and the scratch memory of the stages. Fills inputs and targets, keeps losses, and drops copies;
@@ -38,16 +89,13 @@ class StepData {
   /// Registers the data that tasks of this rank touch. `parameters`: start values of each set. `window`: the
   /// number of the rank's tasks that are inserted before the first one has to end; nullopt: all. The
   /// references must outlive this.
+  ///
+  /// `training`: for an evaluation of the weights of a training, whose scratch memory it uses as well. The
+  /// evaluation has the placement of the training's F. So `training` has a handle for all weights that tasks
+  /// on this rank read. Without it, the weights are `parameters`.
   StepData(const Session& session, const plan::Schedule& schedule, const model::Network& network,
-           const TaskGraph& graph, const RankTasks& tasks, const DataSlots& slots,
-           std::span<const std::vector<float>> parameters, std::optional<int> window);
-
-  /// The data of an evaluation. It reads the weights of `training`, and uses its scratch memory; it registers
-  /// the rest itself. `graph`, `tasks`, `slots`: of the evaluation, which has the placement of the training's
-  /// F: so `training` has a handle for all weights that tasks on this rank read.
-  StepData(const Session& session, const plan::Schedule& schedule, const TaskGraph& graph,
-           const RankTasks& tasks, const DataSlots& slots, const StepData& training,
-           std::optional<int> window);
+           const TaskGraph& graph, const RankTasks& tasks, const DataSlots& slots, std::optional<int> window,
+           std::span<const std::vector<float>> parameters, const StepData* training = nullptr);
 
   [[nodiscard]] starpu_data_handle_t handle(std::size_t datum) const { return handles_[slots_.of(datum)]; }
   /// Returns scratch memory that is large enough for a pass, or a norm, on each worker that may run it;
@@ -79,7 +127,7 @@ class StepData {
   template <class Use>
   void read(std::size_t datum, std::string_view name, Use use) const {
     const Acquired acquired(handle(datum), STARPU_R, name);
-    use(memory_[slots_.of(datum)].get());
+    use(std::span<const float>(memory_[slots_.of(datum)].values));
   }
 
   /// Like `read`; `use` may change the values. Call it before the first step or between steps.
@@ -109,14 +157,11 @@ class StepData {
  private:
   [[nodiscard]] std::vector<float> start_value(const Datum& datum,
                                                std::span<const std::vector<float>> parameters) const;
-  // Registers the data that tasks of this rank touch, but for those that have a handle.
-  void register_data(const RankTasks& tasks, std::span<const std::vector<float>> parameters);
+  void take_weights_of_training(const RankTasks& tasks);
   // `home`: the memory node of `memory`. Without one StarPU allocates memory when it is first written.
   [[nodiscard]] starpu_data_handle_t register_words(std::size_t size, int home = -1,
                                                     std::uintptr_t memory = 0) const;
   void register_datum(std::size_t number, std::span<const std::vector<float>> parameters);
-  // nullptr when no task of this rank touches them.
-  [[nodiscard]] starpu_data_handle_t handle_of_weights(int stage, int holder) const;
   void register_scratch();
   [[nodiscard]] int node(int worker) const { return nodes_[index(worker)]; }
 
@@ -142,7 +187,7 @@ class StepData {
   // Returns the values of an input or a target, which `begin_step` has prepared, or makes them now.
   [[nodiscard]] std::vector<float> values_of(std::size_t datum);
   void keep_loss(std::size_t datum) { losses_[index(graph_.data()[datum].microbatch)] = memory_of(datum)[0]; }
-  [[nodiscard]] std::span<float> memory_of(std::size_t datum) { return memory_[slots_.of(datum)].get(); }
+  [[nodiscard]] std::span<float> memory_of(std::size_t datum) { return memory_[slots_.of(datum)].values; }
 
   const Session& session_;
   const plan::Schedule& schedule_;
@@ -153,7 +198,7 @@ class StepData {
   std::optional<FetchedCopies> fetched_;  // when some workers are GPUs and the worker of each task is known
   std::vector<HostMemory> memory_;        // by slot; empty unless this rank's host provides it
   std::vector<PinnedMemory> pinned_;      // the part of `memory_` that GPUs copy from and to
-  const StepData* training_ = nullptr;    // whose weights and scratch memory an evaluation uses
+  const StepData* training_;              // whose weights and scratch memory an evaluation uses, or nullptr
   std::vector<starpu_data_handle_t> handles_;  // by slot; none where this rank's tasks touch no datum
   std::vector<Handle> own_;                    // those among them that this has registered
   std::vector<std::size_t> first_for_host_;    // the first datum of each slot that is for the host

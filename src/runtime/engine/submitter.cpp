@@ -67,11 +67,9 @@ std::optional<int> submission_window(const Session& session, const plan::Schedul
   return window;
 }
 
-WorkerOrders first_orders() { return WorkerOrders(starpu_worker_get_count(), 1); }
-
 Submitter::Submitter(const Session& session, const plan::Schedule& schedule, const TaskGraph& graph,
-                     const RankTasks& tasks, StepData& data, TaskRunner& runner, WorkerOrders& next_order,
-                     Emulation* emulation, std::optional<int> window)
+                     const RankTasks& tasks, StepData& data, TaskRunner& runner, Emulation* emulation,
+                     std::optional<int> window)
     : session_(session),
       schedule_(schedule),
       graph_(graph),
@@ -79,8 +77,7 @@ Submitter::Submitter(const Session& session, const plan::Schedule& schedule, con
       data_(data),
       runner_(runner),
       emulation_(emulation),
-      window_(window),
-      next_order_(next_order) {}
+      window_(window) {}
 
 void Submitter::submit_step() {
   data_.fetch_weights();
@@ -132,7 +129,7 @@ void Submitter::insert(const Task& task) {
   unsigned order = 0;
   if (control != StarpuControl::none && is_local) {
     worker = session_.starpu_worker(task.worker);
-    if (task.job && control == StarpuControl::worker_order) order = next_order_[index(worker)]++;
+    if (task.job && control == StarpuControl::worker_order) order = session_.next_order(worker);
   }
   void (*const epilogue)(void*) = session_.on_gpus() ? TaskRunner::end_on_gpu : nullptr;
   std::vector<starpu_task*> awaited;

@@ -6,8 +6,8 @@
 #include <string>
 #include <vector>
 
+#include "runtime/engine/data_use.hpp"
 #include "runtime/engine/emulation.hpp"
-#include "runtime/engine/rank_tasks.hpp"
 #include "runtime/engine/step_data.hpp"
 #include "runtime/engine/task_graph.hpp"
 #include "runtime/engine/task_runner.hpp"
@@ -26,12 +26,6 @@ void check_submission_limits(const plan::Schedule& schedule, bool emulated);
 /// once, because the policy chooses among ready jobs and its choice would depend on the window.
 std::optional<int> submission_window(const Session& session, const plan::Schedule& schedule, int window);
 
-/// By StarPU worker, the next number for STARPU_WORKER_ORDER. StarPU counts the tasks of a worker from its
-/// start, so all that insert tasks into one StarPU share them.
-using WorkerOrders = std::vector<unsigned>;
-/// Returns the numbers of a StarPU that has had no such task.
-WorkerOrders first_orders();
-
 /// Inserts the tasks of a step into StarPU in the graph's order, within the submission window. After the
 /// insertion of this rank's last task that touches a datum, asks StarPU to drop the datum once this task has
 /// ended. Only the thread that runs the steps calls it.
@@ -39,10 +33,10 @@ class Submitter {
  public:
   /// `window`: of `submission_window`. When it is full, submission waits until half of it is left. It changes
   /// no result and no order, but a small window leaves workers idle. `emulation`: nullptr when kernels run.
-  /// `next_order`: see WorkerOrders. The references must outlive this.
+  /// The references must outlive this.
   Submitter(const Session& session, const plan::Schedule& schedule, const TaskGraph& graph,
-            const RankTasks& tasks, StepData& data, TaskRunner& runner, WorkerOrders& next_order,
-            Emulation* emulation, std::optional<int> window);
+            const RankTasks& tasks, StepData& data, TaskRunner& runner, Emulation* emulation,
+            std::optional<int> window);
 
   /// Returns when all tasks of this rank are inserted; they may still run.
   void submit_step();
@@ -59,7 +53,6 @@ class Submitter {
   TaskRunner& runner_;
   Emulation* emulation_;
   std::optional<int> window_;  // nullopt: no limit
-  WorkerOrders& next_order_;
 };
 
 }  // namespace starpipe::runtime

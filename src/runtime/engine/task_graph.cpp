@@ -4,13 +4,15 @@
 #include <algorithm>
 #include <array>
 #include <cstdint>
+#include <limits>
+#include <map>
 #include <memory>
 #include <set>
 #include <stdexcept>
+#include <tuple>
 #include <utility>
 
 #include "plan/simulate/reductions.hpp"
-#include "runtime/engine/datum_numbers.hpp"
 #include "runtime/engine/kernels.hpp"
 #include "starpipe/base/error.hpp"
 #include "starpipe/base/index.hpp"
@@ -29,6 +31,13 @@ static_assert(data_names.size() == index(DataKind::gradient_stash) + 1);
 constexpr std::array<std::string_view, 12> task_names = {
     "zero", "F", "B", "W", "BW", "close", "add", "copy", "judge", "norm", "merge", "optimize"};
 static_assert(task_names.size() == index(TaskKind::optimize) + 1);
+
+constexpr std::array passes = {TaskKind::F, TaskKind::B, TaskKind::W, TaskKind::BW};  // by plan::Pass
+
+// The key of a datum: kind, stage, micro-batch and a fourth number where these three are ambiguous. For
+// weights, accumulators and host-filled data it is the writer; for a gradient, the stage that writes it; else
+// 0.
+using DatumKey = std::tuple<DataKind, int, int, int>;
 
 }  // namespace
 
@@ -54,8 +63,7 @@ class TaskGraph::Builder {
         in_flight_(in_flight),
         updates_wait_(graph.rules_.has_norm && (optimizer.clip || can_skip_)),
         graph_(graph),
-        sets_(network.sets()),
-        numbers_(schedule.stages(), schedule.microbatches()) {
+        sets_(network.sets()) {
     for (int s = 0; s < schedule.stages(); ++s) shared_sets_.push_back(network.shared_sets(s));
     for (std::size_t set = network.stages.size(); set < sets_.size(); ++set)
       shared_holders_.emplace_back(schedule, training, sets_[set].first_stage());
@@ -75,7 +83,7 @@ class TaskGraph::Builder {
   // The tasks after the jobs.
   void add_update() {
     for (const int worker : judges_)
-      add_task({TaskKind::judge, 0, worker, std::nullopt, {{verdict(worker), Access::write}}});
+      add_task({TaskKind::judge, 0, worker, {{verdict(worker), Access::write}}});
     // Backward passes end with the first stage. A worker's norms run sequentially, in this order.
     for (int s = schedule_.stages(); s-- > 0;) reduce(s);
     for (int set = schedule_.stages(); std::cmp_less(set, sets_.size()); ++set) reduce(set);
@@ -88,8 +96,8 @@ class TaskGraph::Builder {
     TaskKind kind;
     int stage;
     int worker;
-    std::optional<plan::JobId> job;
-    std::vector<DataAccess> data;
+    std::vector<DataAccess> data = {};
+    std::optional<plan::JobId> job = std::nullopt;
   };
 
   void add_task(const Draft& task) {
@@ -99,19 +107,19 @@ class TaskGraph::Builder {
     graph_.tasks_.push_back({task.kind, task.stage, task.worker, task.job, data});
   }
 
-  std::uint32_t add(const DatumKey& key, const Datum& datum) {
-    if (graph_.data_.size() >= no_datum) throw InputError("schedule: a step has more than 2^32 data");
+  // `fourth`: of the datum's key.
+  std::uint32_t add(const Datum& datum, int fourth) {
+    if (graph_.data_.size() > std::numeric_limits<std::uint32_t>::max())
+      throw InputError("schedule: a step has more than 2^32 data");
     const auto number = static_cast<std::uint32_t>(graph_.data_.size());
     graph_.data_.push_back(datum);
-    if (!numbers_.add(key, number)) throw std::logic_error("a datum has two writers");
+    if (!numbers_.emplace(DatumKey{datum.kind, datum.stage, datum.microbatch, fourth}, number).second)
+      throw std::logic_error("a datum has two writers");
     return number;
   }
 
-  [[nodiscard]] std::uint32_t find(const DatumKey& key) const {
-    const std::uint32_t number = numbers_.find(key);
-    if (number == no_datum) throw std::out_of_range("a task reads a datum that no task has written");
-    return number;
-  }
+  // Throws std::out_of_range if no task has written the datum.
+  [[nodiscard]] std::uint32_t find(const DatumKey& key) const { return numbers_.at(key); }
 
   [[nodiscard]] const model::Stage& stage(int s) const { return network_.stages[index(s)]; }
 
@@ -150,25 +158,23 @@ class TaskGraph::Builder {
     if (size == 0) return;
     std::vector<int> accumulators = plan::gradient_workers(schedule_, set.stages);
     for (const int holder : holders(s)) {
-      add({DataKind::weights, s, -1, holder}, {DataKind::weights, s, -1, holder, set.weights_size()});
+      add({DataKind::weights, s, -1, holder, set.weights_size()}, holder);
       if (schedule_.forward_only()) continue;
-      if (set.has_master()) add({DataKind::master, s, -1, holder}, {DataKind::master, s, -1, holder, size});
+      if (set.has_master()) add({DataKind::master, s, -1, holder, size}, holder);
       const std::size_t state = model::optimizer_state_size(optimizer_, size);
-      if (state > 0)
-        add({DataKind::optimizer_state, s, -1, holder}, {DataKind::optimizer_state, s, -1, holder, state});
+      if (state > 0) add({DataKind::optimizer_state, s, -1, holder, state}, holder);
       if (std::ranges::find(accumulators, holder) == accumulators.end()) accumulators.push_back(holder);
     }
     for (const int worker : accumulators) {
-      const auto datum =
-          add({DataKind::weight_gradient, s, -1, worker}, {DataKind::weight_gradient, s, -1, worker, size});
-      add_task({TaskKind::zero, s, worker, std::nullopt, {{datum, Access::write}}});
+      const std::uint32_t datum = add({DataKind::weight_gradient, s, -1, worker, size}, worker);
+      add_task({TaskKind::zero, s, worker, {{datum, Access::write}}});
     }
   }
 
   void job(plan::JobId id) {
     const plan::Job j = schedule_.job(id);
     const auto [holder, worker] = schedule_.placement(id);
-    Draft task{TaskKind::F, j.stage, worker, id, {}};
+    Draft task{.kind = passes[index(j.pass)], .stage = j.stage, .worker = worker, .job = id};
     const bool has_weights = has_parameters(j.stage);
     if (has_weights && j.pass != plan::Pass::W) {
       task.data.push_back({find({DataKind::weights, j.stage, -1, holder}), Access::read});
@@ -178,22 +184,12 @@ class TaskGraph::Builder {
       const auto number = static_cast<int>(set);
       task.data.push_back({find({DataKind::weights, number, -1, shared_holder(set).of(id)}), Access::read});
     }
-    switch (j.pass) {
-      case plan::Pass::F:
-        forward(j, task);
-        break;
-      case plan::Pass::B:
-        task.kind = TaskKind::B;
-        backward(j, task);
-        break;
-      case plan::Pass::W:
-        task.kind = TaskKind::W;
-        weights(j, task);
-        break;
-      case plan::Pass::BW:
-        task.kind = TaskKind::BW;
-        backward(j, task);
-        break;
+    if (j.pass == plan::Pass::F) {
+      forward(j, task);
+    } else if (j.pass == plan::Pass::W) {
+      weights(j, task);
+    } else {
+      backward(j, task);
     }
     if (j.pass == plan::Pass::W || j.pass == plan::Pass::BW) {
       if (has_weights) task.data.push_back({gradient(j.stage, worker), Access::accumulate});
@@ -226,8 +222,7 @@ class TaskGraph::Builder {
       for (const int holder : holders(s)) workers.insert(holder);
     }
     for (const int worker : workers) {
-      add({DataKind::verdict, -1, -1, worker},
-          {DataKind::verdict, -1, -1, worker, Verdict::words(parameter_count_)});
+      add({DataKind::verdict, -1, -1, worker, Verdict::words(parameter_count_)}, worker);
       judges_.push_back(worker);
     }
   }
@@ -235,11 +230,7 @@ class TaskGraph::Builder {
   // Up a binary tree to the first worker, and down again when updates wait for the complete verdict.
   void join_verdicts() {
     const auto merge = [&](int from, int into) {
-      add_task({TaskKind::merge,
-                0,
-                into,
-                std::nullopt,
-                {{verdict(from), Access::read}, {verdict(into), Access::update}}});
+      add_task({TaskKind::merge, 0, into, {{verdict(from), Access::read}, {verdict(into), Access::update}}});
     };
     const std::size_t count = judges_.size();
     std::size_t distance = 1;
@@ -255,20 +246,19 @@ class TaskGraph::Builder {
   }
 
   // Data of size 0 are left out: write() does not add them, and read() does not find them.
-  void write(Draft& task, DatumKey key, Datum datum) {
-    if (datum.size > 0) task.data.push_back({add(key, datum), Access::write});
+  void write(Draft& task, const Datum& datum, int fourth = 0) {
+    if (datum.size > 0) task.data.push_back({add(datum, fourth), Access::write});
   }
   void read(Draft& task, const DatumKey& key) {
-    if (const std::uint32_t number = numbers_.find(key); number != no_datum)
-      task.data.push_back({number, Access::read});
+    if (const auto found = numbers_.find(key); found != numbers_.end())
+      task.data.push_back({found->second, Access::read});
   }
 
   // Reads a datum that the host fills before the step. Each worker that reads it has its own.
   void read_from_host(Draft& task, DataKind kind, int s, int b, std::size_t size) {
     const DatumKey key = {kind, s, b, task.worker};
-    const std::uint32_t number = numbers_.find(key);
-    task.data.push_back(
-        {number != no_datum ? number : add(key, {kind, s, b, task.worker, size}), Access::read});
+    if (!numbers_.contains(key)) add({kind, s, b, task.worker, size}, task.worker);
+    read(task, key);
   }
 
   // The inputs of F, except the weights.
@@ -288,18 +278,17 @@ class TaskGraph::Builder {
 
   void write_stash(const plan::Job& j, Draft& task) {
     const auto& [s, b, pass] = j;
-    write(task, {DataKind::stash, s, b, 0}, {DataKind::stash, s, b, task.worker, stage(s).stash_size()});
+    write(task, {DataKind::stash, s, b, task.worker, stage(s).stash_size()});
   }
 
   void forward(const plan::Job& j, Draft& task) {
     const auto& [s, b, pass] = j;
     const model::Stage& st = stage(s);
-    const int w = task.worker;
     read_inputs(j, task);
     if (st.is_sink()) {
-      write(task, {DataKind::loss, s, b, 0}, {DataKind::loss, s, b, w, 1});
+      write(task, {DataKind::loss, s, b, task.worker, 1});
     } else {
-      write(task, {DataKind::activation, s, b, 0}, {DataKind::activation, s, b, w, st.output_size()});
+      write(task, {DataKind::activation, s, b, task.worker, st.output_size()});
     }
     if (!schedule_.recompute() && !schedule_.forward_only()) write_stash(j, task);
   }
@@ -318,13 +307,10 @@ class TaskGraph::Builder {
     const auto preds = schedule_.graph().pred(s);
     const std::size_t gradients = st.adds_inputs() ? 1 : preds.size();
     for (std::size_t i = 0; i < gradients; ++i) {
-      write(task, gradient_key(preds[i], b, s),
-            {DataKind::gradient, preds[i], b, task.worker, st.input_size(i)});
+      write(task, {DataKind::gradient, preds[i], b, task.worker, st.input_size(i)}, s);
     }
-    if (pass == plan::Pass::B) {
-      write(task, {DataKind::gradient_stash, s, b, 0},
-            {DataKind::gradient_stash, s, b, task.worker, st.gradient_stash_size()});
-    }
+    if (pass == plan::Pass::B)
+      write(task, {DataKind::gradient_stash, s, b, task.worker, st.gradient_stash_size()});
   }
 
   // The gradient of a stage's output that `next`, which reads this output, computes. A stage that adds its
@@ -349,23 +335,19 @@ class TaskGraph::Builder {
     // Accumulating tasks share the accumulator. `close` takes it for itself, so that tasks that read the sum
     // wait for all of them.
     for (const int worker : plan::gradient_workers(schedule_, sets_[index(s)].stages)) {
-      add_task({TaskKind::close, s, worker, std::nullopt, {{gradient(s, worker), Access::update}}});
+      add_task({TaskKind::close, s, worker, {{gradient(s, worker), Access::update}}});
     }
     for (const plan::ReductionStep& step : plan::reduction_plan(schedule_, sets_[index(s)].stages)) {
       const auto kind = step.broadcast ? TaskKind::copy : TaskKind::add;
       const auto access = step.broadcast ? Access::write : Access::update;
-      add_task({kind,
-                s,
-                step.into,
-                std::nullopt,
-                {{gradient(s, step.from), Access::read}, {gradient(s, step.into), access}}});
+      add_task(
+          {kind, s, step.into, {{gradient(s, step.from), Access::read}, {gradient(s, step.into), access}}});
     }
     if (!graph_.rules_.has_norm) return;
     const int worker = norm_worker(s);
     add_task({TaskKind::norm,
               s,
               worker,
-              std::nullopt,
               {{gradient(s, worker), Access::read}, {verdict(worker), Access::update}}});
   }
 
@@ -373,15 +355,15 @@ class TaskGraph::Builder {
   void update(int s) {
     if (!has_parameters(s)) return;
     for (const int holder : holders(s)) {
-      Draft task{TaskKind::optimize, s, holder, std::nullopt, {}};
+      Draft task{TaskKind::optimize, s, holder};
       if (updates_wait_) task.data.push_back({verdict(holder), Access::read});
       task.data.push_back({gradient(s, holder), Access::read});
       const bool has_master = sets_[index(s)].has_master();
       if (has_master) task.data.push_back({find({DataKind::master, s, -1, holder}), Access::update});
       task.data.push_back(
           {find({DataKind::weights, s, -1, holder}), has_master ? Access::write : Access::update});
-      const std::uint32_t state = numbers_.find({DataKind::optimizer_state, s, -1, holder});
-      if (state != no_datum) task.data.push_back({state, Access::update});
+      const auto state = numbers_.find({DataKind::optimizer_state, s, -1, holder});
+      if (state != numbers_.end()) task.data.push_back({state->second, Access::update});
       add_task(task);
     }
   }
@@ -398,7 +380,7 @@ class TaskGraph::Builder {
   std::vector<model::ParameterSet> sets_;
   std::vector<std::vector<std::size_t>> shared_sets_;  // by stage
   std::vector<plan::SharedHolders> shared_holders_;    // of the sets that are shared
-  DatumNumbers numbers_;
+  std::map<DatumKey, std::uint32_t> numbers_;          // of the graph's data
 };
 
 TaskGraph::TaskGraph(const plan::Schedule& schedule, const model::Network& network,

@@ -65,6 +65,8 @@ struct Datum {
   int microbatch;    // -1 for data that last over the steps
   int worker;        // the logical worker that writes it
   std::size_t size;  // words of 4 bytes
+
+  [[nodiscard]] std::uint64_t bytes() const { return std::uint64_t{size} * sizeof(float); }
 };
 
 enum class Access : std::uint8_t {

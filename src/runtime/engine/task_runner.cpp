@@ -10,7 +10,6 @@
 #include <vector>
 
 #include "base/environment.hpp"
-#include "runtime/engine/worker_backend.hpp"
 #include "runtime/host/clock.hpp"
 #include "runtime/session/mpi_polling.hpp"
 #include "starpipe/base/index.hpp"
@@ -176,7 +175,7 @@ void TaskRunner::note_start_on_gpu(Argument& starting) {
   starting.worker = starting.runner->calling_worker();
   parts.progress.start(*starting.task);
   parts.meter.start(*starting.task, starting.worker);
-  parts.gpu_memory.sample(starting.worker);
+  starting.runner->session_.gpu_meters().sample(starting.worker);
 }
 
 // Called at the end of the task, not at its start: a worker runs its tasks sequentially, so the meter counts

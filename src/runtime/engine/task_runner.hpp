@@ -17,8 +17,7 @@
 #include "runtime/engine/meter.hpp"
 #include "runtime/engine/step_data.hpp"
 #include "runtime/engine/task_graph.hpp"
-#include "runtime/engine/task_progress.hpp"
-#include "runtime/session/gpu_memory.hpp"
+#include "runtime/engine/watchdog.hpp"
 #include "runtime/session/session.hpp"
 #include "starpipe/plan/schedule/schedule.hpp"
 #include "starpipe/plan/simulate/costs.hpp"
@@ -50,7 +49,6 @@ class ExpectedTimes {
 /// The parts of the engine that codelets call while a task runs.
 struct StepParts {
   Meter& meter;
-  GpuMemoryMeters& gpu_memory;
   StepData& data;
   const ExpectedTimes& expected;
   FiniteCheck& finite;

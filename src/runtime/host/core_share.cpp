@@ -29,13 +29,6 @@
 namespace starpipe::runtime {
 namespace {
 
-// A rank's host and binding, which it sends to all others.
-struct RankCores {
-  std::string host;
-  std::string binding;  // PUs
-};
-NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(RankCores, host, binding)
-
 // The ranks of this host.
 struct HostRanks {
   std::vector<RankOnHost> ranks;
@@ -45,8 +38,7 @@ struct HostRanks {
 
 HostRanks ranks_of_host(const Mpi& mpi, const WorkerMap& map, const Hardware& hardware) {
   // Not MPI_COMM_TYPE_SHARED: that follows the launcher, which may see several nodes on one host.
-  const std::vector<RankCores> all =
-      gather_all(mpi, RankCores{.host = hardware.host, .binding = hardware.binding});
+  const auto all = gather_all(mpi, std::pair(hardware.host, hardware.binding));
   HostRanks here;
   for (int rank = 0; rank < mpi.ranks(); ++rank) {
     const auto& [host, binding] = all[index(rank)];

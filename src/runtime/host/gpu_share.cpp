@@ -13,7 +13,6 @@
 #include "runtime/host/agreement.hpp"
 #include "runtime/host/cuda_devices.hpp"
 #include "runtime/host/hardware.hpp"
-#include "runtime/host/link.hpp"
 #include "starpipe/base/error.hpp"
 #include "starpipe/base/index.hpp"
 

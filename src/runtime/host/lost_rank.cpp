@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "runtime/host/lost_rank.hpp"
 
+#include <algorithm>
 #include <array>
 #include <cerrno>
 #include <charconv>
@@ -14,7 +15,9 @@
 #include <string_view>
 #include <system_error>
 #include <thread>
+#include <utility>
 
+#include <fmt/chrono.h>
 #include <fmt/format.h>
 #include <sys/prctl.h>
 #include <sys/wait.h>
@@ -250,5 +253,24 @@ std::optional<int> watch_over_rank() {
   abort_job(abort_request(status_of_signal(signal)).data());
   return status_of_signal(signal);
 }
+
+StartWatch::StartWatch(std::function<void(const std::string& line)> say, std::chrono::milliseconds limit)
+    : thread_([this, say = std::move(say), limit](const std::stop_token& started) {
+        // The lowest waiting rank reports and ends the job. Each higher rank waits one second longer, up to
+        // ten, so that only one message appears.
+        const int rank = launcher_rank().value_or(0);
+        const auto has_started = [&started] { return started.stop_requested(); };
+        std::unique_lock lock(mutex_);
+        if (wake_.wait_for(lock, started, limit + std::chrono::seconds(std::min(rank, 10)), has_started))
+          return;
+        if (say) {
+          say(fmt::format(
+              "rank {}: not all ranks have started MPI within {}: every rank needs the same command", rank,
+              limit));
+        }
+        // The launcher reads the line before it reads the request to end the job.
+        wake_.wait_for(lock, started, std::chrono::milliseconds(abort_pause_ms), has_started);
+        end_job();
+      }) {}
 
 }  // namespace starpipe::runtime

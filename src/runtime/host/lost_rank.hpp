@@ -1,8 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <chrono>
+#include <condition_variable>
+#include <functional>
+#include <mutex>
 #include <optional>
 #include <string>
+#include <thread>
 
 namespace starpipe::runtime {
 
@@ -61,5 +66,22 @@ void report_and_end_job(int rank, int ranks, const std::string& reason);
 /// signal itself, whatever its ranks give. Under other launchers, and without one, does nothing. Every rank
 /// calls it before MPI ends, when all ranks have done their work.
 void end_stopped_run();
+
+/// MPI starts when every rank of the launcher has called MPI_Init. A rank that runs another command never
+/// does, and the others would wait indefinitely.
+inline constexpr std::chrono::seconds start_limit{300};
+
+/// Calls `say` with one line and ends the job with exit status 1, unless it is destroyed within the limit. It
+/// lives while MPI starts.
+class StartWatch {
+ public:
+  explicit StartWatch(std::function<void(const std::string& line)> say,
+                      std::chrono::milliseconds limit = start_limit);
+
+ private:
+  std::mutex mutex_;
+  std::condition_variable_any wake_;
+  std::jthread thread_;  // last: it uses the other members
+};
 
 }  // namespace starpipe::runtime

@@ -20,7 +20,6 @@
 #include "base/messages.hpp"
 #include "base/numbers.hpp"
 #include "runtime/host/lost_rank.hpp"
-#include "runtime/host/start_watch.hpp"
 #include "starpipe/base/error.hpp"
 #include "starpipe/base/index.hpp"
 

@@ -125,12 +125,6 @@ class Mpi {
   /// Collective. Returns the sum of the numbers of all ranks on rank 0, and 0 on the others.
   [[nodiscard]] std::uint64_t sum_on_root(std::uint64_t mine) const;
 
-  /// Collective. Returns, on every rank, the bits that are set in the number of any rank.
-  [[nodiscard]] unsigned bits_of_any(unsigned mine) const;
-
-  /// Collective. Returns, on every rank, the largest of the numbers of all ranks.
-  [[nodiscard]] double largest(double mine) const;
-
   /// Tells the program one line; only rank 0 does.
   void say(const std::string& line) const {
     if (rank_ == 0 && listener_.message) listener_.message(line);

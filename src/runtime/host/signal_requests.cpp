@@ -20,15 +20,12 @@ constexpr std::int64_t same_signal_ns = 2'000'000'000;
 // Ranks that live call accept_signal_requests within less time of each other.
 constexpr std::int64_t max_for_others_ns = 1'000'000'000;
 
-// In memory that parent and child share, so it has no pointers and its atomics need no locks.
-struct Shared {
-  std::atomic<int> checkpoint_signal = 0;  // 0: signals ask for nothing
-};
 static_assert(std::atomic<int>::is_always_lock_free && std::atomic<std::int64_t>::is_always_lock_free);
 
 // For signal handlers, which may neither allocate nor lock.
-Shared own;
-Shared* shared = &own;
+std::atomic<int> own_signal = 0;
+// 0: signals ask for nothing. In memory that parent and child share.
+std::atomic<int>* shared_signal = &own_signal;
 std::atomic<unsigned> requested = 0;          // bits of SignalRequest
 std::atomic<std::int64_t> checkpoint_at = 0;  // when the last request was noted; 0: never
 std::atomic<std::int64_t> stop_at = 0;
@@ -74,14 +71,14 @@ void take_over(int signal, struct sigaction& before) {
 void end_with_others() {
   const auto is_old = [](std::int64_t noted) { return noted != 0 && now_ns() - noted > max_for_others_ns; };
   if (is_old(stop_at)) end_by(SIGTERM, stop_before);
-  if (is_old(checkpoint_at)) end_by(shared->checkpoint_signal, checkpoint_before);
+  if (is_old(checkpoint_at)) end_by(*shared_signal, checkpoint_before);
 }
 
 }  // namespace
 
 void accept_signal_requests(const Mpi& mpi, int checkpoint_signal) {
   // The parent first: it must not take for the end what this process takes for a request.
-  shared->checkpoint_signal = checkpoint_signal;
+  *shared_signal = checkpoint_signal;
   take_over(checkpoint_signal, checkpoint_before);
   take_over(SIGTERM, stop_before);
   MPI_Request all_accept = MPI_REQUEST_NULL;
@@ -93,13 +90,13 @@ SignalRequest take_signal_requests() { return static_cast<SignalRequest>(request
 
 void share_signal_requests() {
   void* const memory =
-      mmap(nullptr, sizeof(Shared), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+      mmap(nullptr, sizeof(*shared_signal), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
   if (memory == MAP_FAILED) throw std::system_error(errno, std::generic_category(), "mmap");
-  shared = new (memory) Shared;
+  shared_signal = new (memory) std::atomic<int>(0);
 }
 
 bool is_request(int signal) {
-  const int checkpoint_signal = shared->checkpoint_signal;
+  const int checkpoint_signal = *shared_signal;
   return checkpoint_signal != 0 && (signal == checkpoint_signal || signal == SIGTERM);
 }
 

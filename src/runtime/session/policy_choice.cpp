@@ -39,14 +39,6 @@ starpu_sched_policy* policy_of_library(const std::string& library, const std::st
   return find(name.c_str());
 }
 
-// Returns StarPU's own policy; nullptr if it has none of that name.
-starpu_sched_policy* policy_of_starpu(std::string_view name) {
-  for (starpu_sched_policy** policy = starpu_sched_get_predefined_policies(); *policy != nullptr; ++policy) {
-    if ((*policy)->policy_name == name) return *policy;
-  }
-  return nullptr;
-}
-
 // True if the key has an effect under this policy.
 bool applies_under(const std::string& policy, const std::string& key) {
   Config asked;
@@ -66,13 +58,13 @@ std::vector<std::string> policy_names() {
 PolicyChoice find_policy(const std::string& name, std::string_view asked_by) {
   for (const auto& [word, control] : controls) {
     if (name == word)
-      return {.name = name, .starpu = "prio", .control = control, .policy = policy_of_starpu("prio")};
+      return {.name = name, .starpu = "prio", .control = control, .policy = sched::policy_of_starpu("prio")};
   }
   const std::string library = environment("STARPU_SCHED_LIB").value_or("");
   PolicyChoice choice{.name = name, .starpu = name};
   if (!library.empty()) choice.policy = policy_of_library(library, name, choice.library);
   if (choice.policy == nullptr) {
-    choice.policy = policy_of_starpu(name);
+    choice.policy = sched::policy_of_starpu(name);
     choice.library.reset();
   }
   // A second copy of our policy, in a library, would not know the schedule.
@@ -123,12 +115,6 @@ PolicyChoice configured_policy(const Config& config) {
       throw InputError(fmt::format("STARPU_SCHED: {} does not apply to {}", key, name));
   }
   return find_policy(name, "STARPU_SCHED");
-}
-
-PolicyChoice configured_policy(const RuntimeConfig& config) {
-  Config whole;
-  whole.runtime = config;
-  return configured_policy(whole);
 }
 
 }  // namespace starpipe::runtime

@@ -39,8 +39,6 @@ PolicyChoice find_policy(const std::string& name, std::string_view asked_by);
 /// Returns the policy that STARPU_SCHED names, as StarPU's users expect, else the configuration's. Throws
 /// InputError when a key of `config` does not apply under the policy of STARPU_SCHED.
 PolicyChoice configured_policy(const Config& config);
-/// The same, if only the runtime is configured.
-PolicyChoice configured_policy(const RuntimeConfig& config);
 
 /// Throws InputError where links that transfers share cannot be emulated: between ranks, without prefetch,
 /// and under a policy that chooses the workers. No process sees all transfers then, or none is sent ahead.

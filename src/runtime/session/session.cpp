@@ -132,6 +132,8 @@ Session::Session(const Mpi& mpi, const WorkerMap& map, const CoreShare& share, P
     gpu_buffers_.emplace();
   }
   for (GpuMemory& memory : gpu_memory_) memory.driver_initialised = gpu_bytes_in_use(memory.gpu);
+  gpu_meters_ = std::make_unique<GpuMemoryMeters>(memory_nodes());
+  orders_.assign(starpu_worker_get_count(), 0);
   logical_.assign(starpu_worker_get_count(), -1);
   for (const int worker : map.workers_of(mpi.rank())) logical_[index(starpu_worker(worker))] = worker;
 }
@@ -201,6 +203,12 @@ std::vector<int> Session::memory_nodes() const {
     nodes[index(worker)] = static_cast<int>(starpu_worker_get_memory_node(starpu_id));
   }
   return nodes;
+}
+
+std::vector<GpuMemory> Session::gpu_memory() const {
+  std::vector<GpuMemory> memory = gpu_memory_;
+  gpu_meters_->write_to(memory);
+  return memory;
 }
 
 // StarPU-MPI prints its statistics when it shuts down. The report has them already, so they are dropped

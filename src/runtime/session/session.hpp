@@ -2,6 +2,7 @@
 #pragma once
 
 #include <list>
+#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
@@ -58,8 +59,14 @@ class Session {
   [[nodiscard]] bool on_gpus() const { return cublas_.has_value(); }
   /// StarPU's memory node of each logical worker: 0 is main memory, -1 for workers of other ranks.
   [[nodiscard]] std::vector<int> memory_nodes() const;
-  /// The memory in use on this rank's GPUs before the first step; the peaks are not set.
-  [[nodiscard]] const std::vector<GpuMemory>& gpu_memory() const { return gpu_memory_; }
+  /// Meters of the memory of this rank's GPUs.
+  [[nodiscard]] GpuMemoryMeters& gpu_meters() const { return *gpu_meters_; }
+  /// The memory of this rank's GPUs, with the peaks that the meters have found so far.
+  [[nodiscard]] std::vector<GpuMemory> gpu_memory() const;
+
+  /// Returns the next number for STARPU_WORKER_ORDER of a StarPU worker. StarPU counts the tasks of a worker
+  /// from its start. For the thread that inserts tasks.
+  [[nodiscard]] unsigned next_order(int starpu_worker) const { return ++orders_[index(starpu_worker)]; }
 
   /// The policy that was asked for.
   [[nodiscard]] const PolicyChoice& choice() const { return choice_; }
@@ -91,10 +98,12 @@ class Session {
   std::string policy_;
   std::optional<CublasHandles> cublas_;
   std::optional<GpuBuffers> gpu_buffers_;
-  std::vector<GpuMemory> gpu_memory_;  // by GPU
-  sched::PolicyCore* core_ = nullptr;  // StarPU's policy owns it
-  std::vector<int> starpu_ids_;        // by slot of this rank
-  std::vector<int> logical_;           // by StarPU worker
+  std::vector<GpuMemory> gpu_memory_;  // by GPU, without the peaks
+  std::unique_ptr<GpuMemoryMeters> gpu_meters_;
+  sched::PolicyCore* core_ = nullptr;     // StarPU's policy owns it
+  std::vector<int> starpu_ids_;           // by slot of this rank
+  std::vector<int> logical_;              // by StarPU worker
+  mutable std::vector<unsigned> orders_;  // by StarPU worker: the numbers given so far
 };
 
 }  // namespace starpipe::runtime

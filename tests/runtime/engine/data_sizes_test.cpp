@@ -3,7 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "runtime/engine/handle.hpp"
+#include "runtime/engine/step_data.hpp"
 #include "starpipe/base/error.hpp"
 #include "starpipe/model/network.hpp"
 #include "starpipe/plan/registry/registry.hpp"

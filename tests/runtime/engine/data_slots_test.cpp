@@ -1,7 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 // Which data share a slot, against the definition.
-#include "runtime/engine/data_slots.hpp"
-
 #include <optional>
 #include <set>
 #include <string_view>
@@ -9,6 +7,7 @@
 
 #include <gtest/gtest.h>
 
+#include "runtime/engine/data_use.hpp"
 #include "runtime/networks.hpp"
 #include "starpipe/base/index.hpp"
 

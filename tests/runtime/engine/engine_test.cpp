@@ -321,7 +321,7 @@ TEST(Engine, StagesWithoutParameters) {
 TEST(Engine, DataInTheWriteThroughMaskAreNotEvicted) {
   starpu_data_handle_t registered = nullptr;
   starpu_vector_data_register(&registered, -1, 0, 1000, sizeof(float));
-  const Handle handle(registered, false);
+  const Handle handle(registered);
   ASSERT_EQ(starpu_data_acquire(registered, STARPU_W), 0);
   starpu_data_release(registered);
   EXPECT_EQ(starpu_data_can_evict(registered, STARPU_MAIN_RAM, STARPU_FETCH), 1);
@@ -435,7 +435,7 @@ int run(int argc, char** argv) {
     for (int worker = 0; worker < map.workers(); ++worker) slots.push_back(map.workers() - 1 - worker);
     map = WorkerMap(mpi.ranks(), std::move(slots));
   }
-  const Session started(mpi, map, share_cores(mpi, map, config), configured_policy(config),
+  const Session started(mpi, map, share_cores(mpi, map, config), configured_policy({.runtime = config}),
                         share_gpus(mpi, map, config));
   session = &started;
   const std::string stalls = option(argc, argv, "--stall", "no");

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Evaluations: before, between and after the steps of a training run, and alone. Collective, like
 // engine_test.cpp.
-#include "runtime/engine/evaluation.hpp"
 
 #include <map>
 #include <memory>
@@ -41,7 +40,8 @@ RuntimeConfig config_of(const std::string& policy, int window = 10'000) {
 
 std::unique_ptr<Session> session_with(const RuntimeConfig& config) {
   const WorkerMap map(workers, mpi->ranks());
-  return std::make_unique<Session>(*mpi, map, share_cores(*mpi, map, config), configured_policy(config));
+  return std::make_unique<Session>(*mpi, map, share_cores(*mpi, map, config),
+                                   configured_policy({.runtime = config}));
 }
 
 std::unique_ptr<model::Dataset> validation_for(const model::Network& network) {

@@ -1,9 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // The tasks that each rank inserts, against the definition: it runs them or owns one of their inputs.
-#include "runtime/engine/rank_tasks.hpp"
-
 #include <gtest/gtest.h>
 
+#include "runtime/engine/data_use.hpp"
 #include "runtime/networks.hpp"
 #include "starpipe/base/index.hpp"
 

@@ -12,7 +12,6 @@
 
 #include <gmock/gmock.h>
 
-#include "runtime/engine/task_progress.hpp"
 #include "runtime/networks.hpp"
 #include "starpipe/plan/schedule/schedule.hpp"
 

@@ -1,11 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // The links between GPUs, of one rank and of several.
-#include "runtime/host/link.hpp"
-
 #include <limits>
 
 #include <gmock/gmock.h>
 
+#include "runtime/host/hardware.hpp"
 #include "runtime/host/machines.hpp"
 
 namespace starpipe::runtime {

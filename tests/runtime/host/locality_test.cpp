@@ -8,7 +8,7 @@
 
 #include <gmock/gmock.h>
 
-#include "runtime/host/link.hpp"
+#include "runtime/host/hardware.hpp"
 #include "runtime/host/machines.hpp"
 #include "starpipe/base/index.hpp"
 

@@ -1,7 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 // The best mapping of workers to devices, on machines that the test makes up.
-#include "runtime/host/mapping.hpp"
-
 #include <algorithm>
 #include <limits>
 #include <numeric>
@@ -10,9 +8,10 @@
 
 #include <gmock/gmock.h>
 
-#include "runtime/host/link.hpp"
+#include "runtime/host/hardware.hpp"
 #include "runtime/host/locality.hpp"
 #include "runtime/host/machines.hpp"
+#include "runtime/host/worker_map.hpp"
 #include "starpipe/base/index.hpp"
 #include "starpipe/plan/registry/registry.hpp"
 

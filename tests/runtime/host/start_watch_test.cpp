@@ -1,6 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "runtime/host/start_watch.hpp"
-
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>
@@ -8,6 +6,8 @@
 #include <thread>
 
 #include <gtest/gtest.h>
+
+#include "runtime/host/lost_rank.hpp"
 
 namespace starpipe::runtime {
 namespace {

@@ -6,7 +6,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "runtime/engine/rank_tasks.hpp"
+#include "runtime/engine/data_use.hpp"
 #include "runtime/networks.hpp"
 #include "runtime/report/gpu_report.hpp"
 #include "starpipe/base/index.hpp"

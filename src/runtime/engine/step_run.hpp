@@ -1,0 +1,96 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "runtime/engine/data_use.hpp"
+#include "runtime/engine/emulation.hpp"
+#include "runtime/engine/finite_check.hpp"
+#include "runtime/engine/gathering.hpp"
+#include "runtime/engine/meter.hpp"
+#include "runtime/engine/step_data.hpp"
+#include "runtime/engine/submitter.hpp"
+#include "runtime/engine/task_graph.hpp"
+#include "runtime/engine/task_runner.hpp"
+#include "runtime/engine/watchdog.hpp"
+#include "runtime/session/session.hpp"
+#include "starpipe/model/dataset.hpp"
+#include "starpipe/model/network.hpp"
+#include "starpipe/model/optimizer.hpp"
+#include "starpipe/plan/schedule/schedule.hpp"
+#include "starpipe/plan/simulate/costs.hpp"
+
+namespace starpipe::runtime {
+
+/// The values that a StepRun is made of, besides its tasks. The references and pointers must outlive it.
+struct StepSetup {
+  const plan::Schedule& schedule;
+  const model::Network& network;
+  int window = 0;                                       ///< `runtime.window`
+  std::span<const std::vector<float>> parameters = {};  ///< start values of each set; none with `training`
+  const StepData* training = nullptr;                   ///< the data with the weights of an evaluation
+  const model::OptimizerConfig* optimizer = nullptr;    ///< nullptr: an evaluation
+  const plan::Costs* emulated = nullptr;                ///< see Engine
+  bool finds_nonfinite = false;                         ///< passes search their results
+};
+
+/// The tasks of a training step, or of an evaluation, on this rank. Composes the parts that run these tasks;
+/// the parts do the work. One thread calls the functions, which are collective unless they say otherwise.
+class StepRun {
+ public:
+  StepRun(const Session& session, TaskGraph graph, const StepSetup& setup);
+  StepRun(const StepRun&) = delete;
+  StepRun& operator=(const StepRun&) = delete;
+
+  struct Outcome {
+    double seconds = 0;           ///< from the first submission to the last task, this rank's clock
+    double submission = 0;        ///< the part of it in which this rank's tasks were inserted
+    std::vector<JobRecord> jobs;  ///< of this rank, on its own clock
+  };
+  /// Runs all tasks once, on step `data_step` of the data; nullptr: kernels do not run. Throws RunFailure
+  /// with status 2, on every rank, when some rank cannot read the data; its message begins with `name`.
+  /// Afterwards the rank is still in the step, until `leave`: collective calls bring the results together.
+  /// `number`: of the step, for the watchdog.
+  Outcome run(const std::string& name, int number, int data_step, const model::Dataset* data);
+  /// Not collective.
+  void leave(int number) { progress_.enter(StepPhase::outside, number); }
+
+  // The parts. Not collective.
+
+  [[nodiscard]] const TaskGraph& graph() const { return graph_; }
+  [[nodiscard]] StepData& data() { return data_; }
+  [[nodiscard]] const Gathering& gathering() const { return gathering_; }
+  [[nodiscard]] const Meter& meter() const { return meter_; }
+  [[nodiscard]] const FiniteCheck& finite() const { return finite_; }
+  [[nodiscard]] TaskRunner& runner() { return runner_; }
+  [[nodiscard]] const Watched& watched() const { return watched_; }
+  /// True if transfers overlap computing, as in plan::Costs.
+  [[nodiscard]] bool sends_ahead() const { return !emulation_ || emulation_->sends_ahead(); }
+
+ private:
+  // For the watchdog.
+  [[nodiscard]] RankStatus status() const;
+
+  const Session& session_;
+  const plan::Schedule& schedule_;
+  TaskGraph graph_;
+  RankTasks tasks_;
+  Meter meter_;
+  std::optional<int> window_;  // of `submission_window`
+  DataSlots slots_;
+  StepData data_;
+  Gathering gathering_;
+  ExpectedTimes expected_;
+  std::unique_ptr<Emulation> emulation_;  // none when kernels run, and on SimGrid
+  FiniteCheck finite_;
+  TaskProgress progress_;
+  Watched watched_;
+  TaskRunner runner_;
+  Submitter submitter_;
+};
+
+}  // namespace starpipe::runtime
