@@ -86,17 +86,6 @@ class EndedJobs {
  public:
   explicit EndedJobs(std::size_t workers) : after_last_(workers, Ended(workers, 0)), starts_(workers) {}
 
-  // Returns the jobs that have ended when `task` starts.
-  [[nodiscard]] Ended before(const Task& task) const {
-    Ended ended = after_last_[index(task.worker)];
-    for (const DataAccess& access : task.data) {
-      const auto writer = after_writer_.find(access.datum);
-      if (writer == after_writer_.end()) continue;
-      for (std::size_t w = 0; w < ended.size(); ++w) ended[w] = std::max(ended[w], writer->second[w]);
-    }
-    return ended;
-  }
-
   // Returns the jobs that have ended when the worker starts the job that is `slack` jobs before `task` in its
   // order; an empty list if there is no such job. Call it before `add`.
   [[nodiscard]] const Ended& long_before(const Task& task) const {
@@ -105,9 +94,15 @@ class EndedJobs {
     return starts.size() == slack ? starts.front() : none_yet;
   }
 
-  // `ended`: before(task).
-  void add(const TaskGraph& graph, const Task& task, Ended ended) {
+  void add(const TaskGraph& graph, const Task& task) {
     const std::size_t worker = index(task.worker);
+    Ended ended = after_last_[worker];
+    for (const DataAccess& access : task.data) {
+      const auto writer = after_writer_.find(access.datum);
+      if (writer != after_writer_.end())
+        std::ranges::transform(ended, writer->second, ended.begin(),
+                               [](std::uint32_t a, std::uint32_t b) { return std::max(a, b); });
+    }
     starts_[worker].push_back(ended);
     if (starts_[worker].size() > slack) starts_[worker].pop_front();
     ++ended[worker];
@@ -139,36 +134,21 @@ bool covers(const Ended& ended, const Ended& needed) {
   return std::ranges::equal(ended, needed, std::ranges::greater_equal());
 }
 
-std::size_t workers_of(const TaskGraph& graph) {
-  int last = -1;
-  for (const Task& task : graph.tasks()) last = std::max(last, task.worker);
-  return index(last + 1);
-}
-
-// By datum: the number of the last task that touches it.
-std::vector<std::uint32_t> last_uses(const TaskGraph& graph) {
-  std::vector<std::uint32_t> last(graph.data().size(), 0);
-  for (const Task& task : graph.tasks()) {
-    for (const DataAccess& access : task.data)
-      last[access.datum] = static_cast<std::uint32_t>(graph.number_of(task));
-  }
-  return last;
-}
-
 }  // namespace
 
 DataSlots::DataSlots(const TaskGraph& graph, std::optional<int> window)
     : slots_(graph.data().size(), no_slot) {
   using Key = std::tuple<DataKind, int, int, std::size_t>;
   const auto add_slot = [this] { return static_cast<std::uint32_t>(count_++); };
-  std::vector<std::uint32_t> last = last_uses(graph);
+  const std::size_t workers = index(std::ranges::max(graph.tasks(), {}, &Task::worker).worker) + 1;
+  std::vector<std::uint32_t> last = tasks_of_rank(graph, std::vector<bool>(workers, true)).last_use;
   std::map<Key, std::deque<FreeSlot>> free;  // oldest first
-  EndedJobs jobs(workers_of(graph));
+  EndedJobs jobs(workers);
   for (std::uint32_t t = 0; window && t < graph.tasks().size(); ++t) {
     const Task& task = graph.tasks()[t];
     if (!task.job) continue;  // it touches only data that last over the steps
     const Ended ended = jobs.long_before(task);
-    jobs.add(graph, task, jobs.before(task));
+    jobs.add(graph, task);
     for (const DataAccess& access : task.data) {
       const Datum& datum = graph.data()[access.datum];
       std::uint32_t& slot = slots_[access.datum];

@@ -78,11 +78,12 @@ class FetchedCopies {
 /// The slots follow from the graph alone, so all ranks give a datum the same one.
 class DataSlots {
  public:
-  /// `window`: of `submission_window`; nullopt: every datum has its own slot, because only the order of an
-  /// ordered schedule, which has a window, proves that sharing is safe. A datum may take the slot of an
-  /// earlier one in two cases. Either the jobs that touch the earlier datum have always ended some jobs
-  /// before the first job that touches the new one: worker orders and data dependencies imply it. Or at least
-  /// `window` tasks of the graph lie between these jobs: beyond the window no task is inserted.
+  /// `window`: most tasks that a rank has submitted and not finished; nullopt: every datum has its own slot,
+  /// because only the order of an ordered schedule, which has a window, proves that sharing is safe. A datum
+  /// may take the slot of an earlier one in two cases. Either the jobs that touch the earlier datum have
+  /// always ended some jobs before the first job that touches the new one: worker orders and data
+  /// dependencies imply it. Or at least `window` tasks of the graph lie between these jobs: beyond the window
+  /// no task is inserted.
   ///
   /// StarPU lets the first task of a slot's new datum wait for all tasks of the old one. In the first case
   /// these have ended. In the second case the wait goes forward in the graph's order of tasks, as all waits

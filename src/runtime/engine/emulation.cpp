@@ -82,16 +82,10 @@ void DelayLine::deliver(const std::stop_token& stop) {
   }
 }
 
-Emulation::Emulation(const plan::Costs& costs, const Session& session, const plan::Schedule& schedule,
-                     const TaskGraph& graph, const StepData& data)
-    : costs_(costs),
-      session_(session),
-      schedule_(schedule),
-      graph_(graph),
-      data_(data),
-      busy_until_(starpu_worker_get_count(), 0) {
+Emulation::Emulation(const plan::Costs& costs, const StepContext& step, const StepData& data)
+    : costs_(costs), step_(step), data_(data), busy_until_(starpu_worker_get_count(), 0) {
   // If the policy chooses the worker, the target of a datum is not known before its reader starts.
-  if (!costs.prefetch || !costs.links.takes_time() || !session.knows_workers()) return;
+  if (!costs.prefetch || !costs.links.takes_time() || !step.session.knows_workers()) return;
   links_.emplace(costs.links);
   sums_.emplace(costs.links);
 }
@@ -101,13 +95,12 @@ void Emulation::run(const Task& task, int worker, std::span<const std::size_t> r
   if (!links_) {
     // Where a policy chooses the workers, the datum may have been made elsewhere than on the planned worker.
     for (const std::size_t number : received) {
-      const Datum& datum = graph_.data()[number];
+      const Datum& datum = step_.graph.data()[number];
       fetching += costs_.link(datum.worker, worker).time(datum.bytes());
     }
   }
-  const double duration = costs_.duration(task.stage).of(schedule_.job(*task.job).pass);
-  thread_local const bool on_time = (wake_on_time(), true);
-  static_cast<void>(on_time);
+  const double duration = costs_.duration(task.stage).of(step_.schedule.job(*task.job).pass);
+  wake_on_time();
   double& busy_until = busy_until_[starpu_worker_get_id_check()];
   const double now = clock_seconds();
   times.start = std::max(busy_until, times.ready) + fetching;
@@ -120,19 +113,19 @@ std::vector<starpu_task*> Emulation::arrivals(const Task& task) {
   std::vector<starpu_task*> tasks;
   DelayLine* const line = line_of(task);
   if (line == nullptr) return tasks;
-  const int reader = session_.map().rank_of(task.worker);
+  const int reader = step_.session.map().rank_of(task.worker);
   for (const DataAccess& access : task.data) {
-    const Datum& datum = graph_.data()[access.datum];
+    const Datum& datum = step_.graph.data()[access.datum];
     if (access.access != Access::read || datum.worker == task.worker) continue;
     if (datum.kind == DataKind::loss) continue;  // B waits for it and does not read it
     if (costs_.link(datum.worker, task.worker).time(datum.bytes()) == 0) continue;
     const starpu_data_handle_t handle = data_.handle(access.datum);
     if (data_.owner(datum) != reader) {
-      require(starpu_mpi_get_data_on_node_detached(session_.mpi().starpu_comm(), handle, reader, nullptr,
+      require(starpu_mpi_get_data_on_node_detached(step_.session.mpi().starpu_comm(), handle, reader, nullptr,
                                                    nullptr),
               "StarPU", "sending", "a datum");
     }
-    if (reader != session_.mpi().rank()) continue;
+    if (reader != step_.session.mpi().rank()) continue;
     starpu_task*& arrival = sent_[{access.datum, task.worker}];
     if (arrival == nullptr) arrival = line->send(handle, datum.worker, task.worker, datum.bytes());
     tasks.push_back(arrival);

@@ -94,8 +94,7 @@ class Emulation {
  public:
   /// `costs`: durations of jobs and links, in seconds. The references must outlive this. Links that
   /// transfers share need all transfers in one process, sent ahead: `check_shared_links`.
-  Emulation(const plan::Costs& costs, const Session& session, const plan::Schedule& schedule,
-            const TaskGraph& graph, const StepData& data);
+  Emulation(const plan::Costs& costs, const StepContext& step, const StepData& data);
 
   /// Runs a job on the emulated device of the calling worker: from `times.ready` on, when the device has
   /// ended the job before. Writes start and end. If the job's end is past when the calling thread gets here,
@@ -131,9 +130,7 @@ class Emulation {
   DelayLine* line_of(const Task& task);
 
   const plan::Costs& costs_;
-  const Session& session_;
-  const plan::Schedule& schedule_;
-  const TaskGraph& graph_;
+  StepContext step_;
   const StepData& data_;
   std::vector<double> busy_until_;  // by StarPU worker; only its own thread uses its element
   std::optional<DelayLine> links_;  // when transfers are sent ahead

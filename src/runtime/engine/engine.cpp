@@ -121,8 +121,7 @@ namespace {
 
 std::string place_text(std::optional<int> steps) {
   if (!steps) return "the evaluation";
-  return *steps == 0 ? "the evaluation before the first step"
-                     : fmt::format("the evaluation after step {}", *steps);
+  return part_of_run({.step = *steps - 1, .evaluates = 1});
 }
 
 }  // namespace

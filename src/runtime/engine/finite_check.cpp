@@ -12,8 +12,11 @@
 
 namespace starpipe::runtime {
 
-SharedFlags::SharedFlags(std::size_t count, [[maybe_unused]] bool on_gpus)
-    : count_(count), memory_(nullptr, [](NonFinite* /*none*/) {}) {
+namespace {
+
+// Returns flags in the host's memory. `on_gpus`: the GPUs of this process write to the same memory by the
+// same addresses. Throws std::runtime_error if CUDA has no memory for that.
+std::shared_ptr<NonFinite[]> shared_flags(std::size_t count, [[maybe_unused]] bool on_gpus) {
 #ifdef STARPIPE_WITH_CUDA
   if (on_gpus) {
     // With one address space for host and GPUs, a GPU writes to this memory by the host's address.
@@ -21,32 +24,32 @@ SharedFlags::SharedFlags(std::size_t count, [[maybe_unused]] bool on_gpus)
     if (cudaHostAlloc(&memory, std::max<std::size_t>(1, count) * sizeof(NonFinite),
                       cudaHostAllocPortable | cudaHostAllocMapped) != cudaSuccess)
       throw std::runtime_error("CUDA gives no memory that host and GPU share");
-    memory_ = {static_cast<NonFinite*>(memory), [](NonFinite* used) { cudaFreeHost(used); }};
-    std::uninitialized_default_construct_n(memory_.get(), count);
-    return;
+    return {static_cast<NonFinite*>(memory), [](NonFinite* used) { cudaFreeHost(used); }};
   }
 #endif
-  memory_ = {new NonFinite[count], [](NonFinite* used) { delete[] used; }};
+  return std::make_shared<NonFinite[]>(count);
 }
+
+}  // namespace
 
 FiniteCheck::FiniteCheck(const TaskGraph& graph, int workers, bool on_gpus, bool is_used)
     : graph_(graph),
       is_used_(is_used),
-      flags_(is_used ? graph.tasks().size() : 0, on_gpus),
+      flags_(shared_flags(is_used ? graph.tasks().size() : 0, on_gpus)),
       not_finite_(graph.data().size()),
       first_task_(index(workers)) {
   begin_step();
 }
 
 void FiniteCheck::begin_step() {
-  std::ranges::fill(flags_.get(), NonFinite{});
+  if (is_used_) std::fill_n(flags_.get(), graph_.tasks().size(), NonFinite{});
   for (auto& sum : not_finite_) sum = false;
   for (auto& task : first_task_) task = none;
 }
 
 NonFinite* FiniteCheck::flags(const Task& task) const {
   if (!is_used_ || (!is_pass(task.kind) && task.kind != TaskKind::judge)) return nullptr;
-  NonFinite& own = flags_.get()[graph_.number_of(task)];
+  NonFinite& own = flags_[static_cast<std::ptrdiff_t>(graph_.number_of(task))];
   if (task.kind == TaskKind::judge) own.results = first_task_[index(task.worker)] != none ? 1.0F : 0.0F;
   return &own;
 }

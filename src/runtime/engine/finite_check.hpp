@@ -5,7 +5,6 @@
 #include <cstddef>
 #include <memory>
 #include <optional>
-#include <span>
 #include <string>
 #include <vector>
 
@@ -21,19 +20,6 @@ struct NonFiniteOrigin {
   /// Without such a pass: the parameter whose gradient overflowed when the sums of several workers, all
   /// finite, were added up.
   std::string parameter = {};
-};
-
-/// Flags of tasks in the host's memory, all 0 at first. The GPUs of this process write to the same memory by
-/// the same addresses.
-class SharedFlags {
- public:
-  /// `on_gpus`: GPUs write to the flags. Throws std::runtime_error if CUDA has no memory for that.
-  SharedFlags(std::size_t count, bool on_gpus);
-  [[nodiscard]] std::span<NonFinite> get() const { return {memory_.get(), count_}; }
-
- private:
-  std::size_t count_;
-  std::unique_ptr<NonFinite[], void (*)(NonFinite*)> memory_;
 };
 
 /// Owns the findings of infinity and NaN among the results of a step's passes on this rank. Each pass
@@ -68,7 +54,7 @@ class FiniteCheck {
 
   const TaskGraph& graph_;
   bool is_used_;
-  SharedFlags flags_;                                 // by task
+  std::shared_ptr<NonFinite[]> flags_;                // by task; GPUs write to them
   std::vector<std::atomic<bool>> not_finite_;         // by datum: accumulators that are not finite
   std::vector<std::atomic<std::size_t>> first_task_;  // by logical worker: its first task with a finding
 };

@@ -28,23 +28,17 @@ void for_each_message(std::span<Value> values, Function&& f) {
 
 }  // namespace
 
-Gathering::Gathering(const Session& session, const plan::Schedule& schedule, const model::Network& network,
-                     const TaskGraph& graph, StepData& data)
-    : session_(session),
-      schedule_(schedule),
-      network_(network),
-      graph_(graph),
-      data_(data),
-      clock_offset_(measure_clock_offset(session.mpi())) {}
+Gathering::Gathering(const StepContext& step, StepData& data)
+    : step_(step), data_(data), clock_offset_(measure_clock_offset(step.session.mpi())) {}
 
 std::optional<GradientNorm> Gathering::gradient_norm() const {
-  const std::optional<std::size_t> complete = graph_.complete_verdict();
+  const std::optional<std::size_t> complete = step_.graph.complete_verdict();
   if (!complete) return std::nullopt;
   struct Message {
     double norm;
     std::int64_t first_nonfinite;  // its number among all parameters; not less than their number: none
   } message{};
-  const Datum& verdict = graph_.data()[*complete];
+  const Datum& verdict = step_.graph.data()[*complete];
   if (data_.is_mine(verdict)) {
     data_.read(*complete, "the gradient's norm", [&](std::span<const float> values) {
       std::vector<float> copy(values.begin(), values.end());
@@ -55,14 +49,14 @@ std::optional<GradientNorm> Gathering::gradient_norm() const {
           known.sums().begin();
     });
   }
-  message = session_.mpi().gather_values(message)[index(data_.owner(verdict))];
+  message = step_.session.mpi().gather_values(message)[index(data_.owner(verdict))];
   GradientNorm result{.norm = message.norm};
   if (!std::isfinite(message.norm)) result.first_nonfinite = parameter_name(message.first_nonfinite);
   return result;
 }
 
 std::string Gathering::parameter_name(std::int64_t number) const {
-  for (const model::ParameterSet& set : network_.sets()) {
+  for (const model::ParameterSet& set : step_.network.sets()) {
     for (const model::Parameter& parameter : set.parameters) {
       if (number-- == 0) return parameter.label();
     }
@@ -76,7 +70,7 @@ std::vector<float> Gathering::losses() const {
   // One rank has each loss, the others zero, so the sum is exact.
   MPI_Request request = MPI_REQUEST_NULL;
   MPI_Iallreduce(mine.data(), all.data(), static_cast<int>(mine.size()), MPI_FLOAT, MPI_SUM,
-                 session_.mpi().comm(), &request);
+                 step_.session.mpi().comm(), &request);
   wait_for(request);
   return all;
 }
@@ -88,37 +82,37 @@ std::vector<JobRecord> Gathering::jobs(std::vector<JobRecord> mine) const {
     job.start += clock_offset_;
     job.end += clock_offset_;
   }
-  if (session_.mpi().ranks() == 1) return mine;
-  return gather_on_root<JobRecord>(session_.mpi(), mine);
+  if (step_.session.mpi().ranks() == 1) return mine;
+  return gather_on_root<JobRecord>(step_.session.mpi(), mine);
 }
 
 std::vector<WorkerRecord> Gathering::workers(std::span<const WorkerRecord> mine) const {
-  const WorkerMap& map = session_.map();
-  const int rank = session_.mpi().rank();
+  const WorkerMap& map = step_.session.map();
+  const int rank = step_.session.mpi().rank();
   std::vector<WorkerRecord> local;  // by slot, as they are gathered
   for (int i = 0; i < map.count(rank); ++i) {
     WorkerRecord& record = local.emplace_back(mine[index(map.worker(map.first(rank) + i))]);
     if (record.last_sum > 0) record.last_sum += clock_offset_;
   }
-  const std::vector<WorkerRecord> by_slot = gather_on_root<WorkerRecord>(session_.mpi(), local);
+  const std::vector<WorkerRecord> by_slot = gather_on_root<WorkerRecord>(step_.session.mpi(), local);
   std::vector<WorkerRecord> by_worker;
   for (int w = 0; std::cmp_less(w, by_slot.size()); ++w) by_worker.push_back(by_slot[index(map.slot(w))]);
   return by_worker;
 }
 
 std::vector<std::vector<float>> Gathering::by_stage(DataKind wanted) const {
-  const MPI_Comm comm = session_.mpi().comm();
-  const int rank = session_.mpi().rank();
-  const std::vector<model::ParameterSet> sets = network_.sets();
+  const MPI_Comm comm = step_.session.mpi().comm();
+  const int rank = step_.session.mpi().rank();
+  const std::vector<model::ParameterSet> sets = step_.network.sets();
   std::vector<std::vector<float>> all(sets.size());
   for (int s = 0; std::cmp_less(s, all.size()); ++s) {
     const model::ParameterSet& set = sets[index(s)];
     std::vector<float>& gathered = all[index(s)];
     if (set.size == 0) continue;
     const bool has_master = wanted == DataKind::weights && set.has_master();
-    const int holder = plan::weight_holders(schedule_, set.first_stage()).front();
-    const std::size_t d = graph_.find(has_master ? DataKind::master : wanted, s, holder).value();
-    const int owner = data_.owner(graph_.data()[d]);
+    const int holder = plan::weight_holders(step_.schedule, set.first_stage()).front();
+    const std::size_t d = step_.graph.find(has_master ? DataKind::master : wanted, s, holder).value();
+    const int owner = data_.owner(step_.graph.data()[d]);
     if (rank == owner) {
       data_.read(d, "a stage's parameters", [&](std::span<const float> values) {
         if (rank == 0) {
@@ -130,7 +124,7 @@ std::vector<std::vector<float>> Gathering::by_stage(DataKind wanted) const {
         }
       });
     } else if (rank == 0) {
-      gathered.resize(graph_.data()[d].size);
+      gathered.resize(step_.graph.data()[d].size);
       for_each_message(std::span(gathered), [&](std::span<float> part) {
         MPI_Recv(part.data(), static_cast<int>(part.size()), MPI_FLOAT, owner, s, comm, MPI_STATUS_IGNORE);
       });
@@ -142,9 +136,9 @@ std::vector<std::vector<float>> Gathering::by_stage(DataKind wanted) const {
 std::optional<int> Gathering::first_nonfinite_stage() const {
   constexpr int none = std::numeric_limits<int>::max();
   int mine = none;
-  const std::vector<model::ParameterSet> sets = network_.sets();
-  for (std::size_t d = 0; d < graph_.data().size(); ++d) {
-    const Datum& datum = graph_.data()[d];
+  const std::vector<model::ParameterSet> sets = step_.network.sets();
+  for (std::size_t d = 0; d < step_.graph.data().size(); ++d) {
+    const Datum& datum = step_.graph.data()[d];
     if (datum.kind != DataKind::weights && datum.kind != DataKind::master) continue;
     const model::ParameterSet& set = sets[index(datum.stage)];
     const bool is_rounded = datum.kind == DataKind::weights && set.has_master();
@@ -155,7 +149,7 @@ std::optional<int> Gathering::first_nonfinite_stage() const {
       if (found != 0) mine = set.first_stage();
     });
   }
-  const int first = std::ranges::min(session_.mpi().gather_values(mine));
+  const int first = std::ranges::min(step_.session.mpi().gather_values(mine));
   if (first == none) return std::nullopt;
   return first;
 }
@@ -165,16 +159,16 @@ std::vector<std::vector<float>> Gathering::gradients() const { return by_stage(D
 
 std::vector<Gathering::Held> Gathering::held(bool first_only) const {
   std::vector<Held> found;
-  for (int s = 0; std::cmp_less(s, graph_.parameters().size()); ++s) {
-    if (graph_.parameters()[index(s)].size == 0) continue;
+  for (int s = 0; std::cmp_less(s, step_.graph.parameters().size()); ++s) {
+    if (step_.graph.parameters()[index(s)].size == 0) continue;
     const std::vector<int> holders =
-        plan::weight_holders(schedule_, graph_.parameters()[index(s)].first_stage());
+        plan::weight_holders(step_.schedule, step_.graph.parameters()[index(s)].first_stage());
     for (const int holder : holders) {
       if (first_only && holder != holders.front()) continue;
-      const std::size_t weights = graph_.find(DataKind::weights, s, holder).value();
-      if (!data_.is_mine(graph_.data()[weights])) continue;
-      found.push_back({s, weights, graph_.find(DataKind::master, s, holder),
-                       graph_.find(DataKind::optimizer_state, s, holder)});
+      const std::size_t weights = step_.graph.find(DataKind::weights, s, holder).value();
+      if (!data_.is_mine(step_.graph.data()[weights])) continue;
+      found.push_back({s, weights, step_.graph.find(DataKind::master, s, holder),
+                       step_.graph.find(DataKind::optimizer_state, s, holder)});
     }
   }
   return found;
@@ -183,7 +177,7 @@ std::vector<Gathering::Held> Gathering::held(bool first_only) const {
 void Gathering::read_state(const StateReader& read) const {
   for (const auto& [set, weights, master, optimizer] : held(true)) {
     data_.read(master.value_or(weights), "the parameters", [&](std::span<const float> values) {
-      const auto of_set = values.first(graph_.parameters()[index(set)].size);
+      const auto of_set = values.first(step_.graph.parameters()[index(set)].size);
       if (!optimizer) {
         read(set, of_set, {});
       } else {
@@ -196,7 +190,7 @@ void Gathering::read_state(const StateReader& read) const {
 
 void Gathering::write_state(const StateWriter& write) const {
   for (const auto& [set, weights, master, optimizer] : held(false)) {
-    const std::size_t size = graph_.parameters()[index(set)].size;
+    const std::size_t size = step_.graph.parameters()[index(set)].size;
     const auto write_both = [&](std::span<float> parameters) {
       parameters = parameters.first(size);
       if (!optimizer) {
@@ -213,7 +207,7 @@ void Gathering::write_state(const StateWriter& write) const {
     data_.write(*master, "the parameters", [&](std::span<float> parameters) {
       write_both(parameters);
       const std::vector<float> rounded =
-          model::rounded_weights(network_.stages.front().precision(), parameters);
+          model::rounded_weights(step_.network.stages.front().precision(), parameters);
       data_.write(weights, "the weights",
                   [&](std::span<float> values) { std::ranges::copy(rounded, values.begin()); });
     });

@@ -38,9 +38,8 @@ using StateWriter = std::function<void(int set, std::span<float> parameters, std
 /// collective; the thread that runs the steps calls them, between steps.
 class Gathering {
  public:
-  /// Collective: compares the clocks. The references must outlive this.
-  Gathering(const Session& session, const plan::Schedule& schedule, const model::Network& network,
-            const TaskGraph& graph, StepData& data);
+  /// Collective: compares the clocks. `data` must outlive this.
+  Gathering(const StepContext& step, StepData& data);
 
   /// Returns, on every rank, the norm of the step's gradient before it is clipped; nullopt in a graph without
   /// norms.
@@ -81,10 +80,7 @@ class Gathering {
   /// `number`: among all parameters of the network.
   [[nodiscard]] std::string parameter_name(std::int64_t number) const;
 
-  const Session& session_;
-  const plan::Schedule& schedule_;
-  const model::Network& network_;
-  const TaskGraph& graph_;
+  StepContext step_;
   StepData& data_;
   double clock_offset_;  // seconds to add to this rank's clock to get rank 0's
 };

@@ -10,6 +10,7 @@
 #include "starpipe/model/optimizer.hpp"
 
 #ifdef STARPIPE_WITH_CUDA
+#include <starpu.h>
 #include <starpu_cublas_v2.h>
 
 #include "codelets/cuda/backend/stream_backend.hpp"

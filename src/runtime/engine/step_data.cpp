@@ -25,7 +25,7 @@ namespace {
 
 constexpr std::size_t none = std::numeric_limits<std::size_t>::max();
 
-// Protects an accumulator on a GPU. Jobs that add to it access it as StarPU's readers do (submitter.cpp), so
+// Protects an accumulator on a GPU. Jobs that add to it access it as StarPU's readers do (step_run.cpp), so
 // to StarPU the old copy in main memory is as good as the sum on the GPU: it would drop the sum when the
 // GPU's memory runs full. It never evicts a datum from a node in the datum's write-through mask. The mask has
 // no other effect here, since all tasks that write it run on this node.
@@ -62,38 +62,33 @@ PinnedMemory pin(std::span<float> memory) {
 
 }  // namespace
 
-StepData::StepData(const Session& session, const plan::Schedule& schedule, const model::Network& network,
-                   const TaskGraph& graph, const RankTasks& tasks, const DataSlots& slots,
-                   std::optional<int> window, std::span<const std::vector<float>> parameters,
-                   const StepData* training)
-    : session_(session),
-      schedule_(schedule),
-      network_(network),
-      graph_(graph),
+StepData::StepData(const StepContext& step, const DataSlots& slots, std::optional<int> window,
+                   std::span<const std::vector<float>> parameters, const StepData* training)
+    : step_(step),
       slots_(slots),
-      nodes_(session.memory_nodes()),
+      nodes_(step.session.memory_nodes()),
       memory_(slots.count()),
       training_(training),
       handles_(slots.count()),
       in_slot_(slots.count(), none) {
-  if (training_ != nullptr) take_weights_of_training(tasks);
-  if (session_.knows_workers() && session_.on_gpus()) fetched_.emplace(graph_, nodes_);
-  for (std::size_t d = 0; d < graph_.data().size(); ++d) {
-    if (tasks.last_use[d] == RankTasks::unused || handle(d) != nullptr) continue;
+  if (training_ != nullptr) take_weights_of_training();
+  if (step_.session.knows_workers() && step_.session.on_gpus()) fetched_.emplace(step_.graph, nodes_);
+  for (std::size_t d = 0; d < step_.graph.data().size(); ++d) {
+    if (step_.tasks.last_use[d] == RankTasks::unused || handle(d) != nullptr) continue;
     register_datum(d, parameters);
-    if (is_for_host(graph_.data()[d])) first_for_host_.push_back(d);
+    if (is_for_host(step_.graph.data()[d])) first_for_host_.push_back(d);
   }
-  find_prepared(tasks, window);
+  find_prepared(window);
   if (training_ == nullptr) register_scratch();
 }
 
 // Weights of other ranks that this rank's steps do not touch get a handle of their own: the rank inserts
 // tasks that read them elsewhere, since it owns the loss that they read.
-void StepData::take_weights_of_training(const RankTasks& tasks) {
-  for (std::size_t d = 0; d < graph_.data().size(); ++d) {
-    const Datum& datum = graph_.data()[d];
-    if (datum.kind != DataKind::weights || tasks.last_use[d] == RankTasks::unused) continue;
-    const auto trained = training_->graph_.find(DataKind::weights, datum.stage, datum.worker);
+void StepData::take_weights_of_training() {
+  for (std::size_t d = 0; d < step_.graph.data().size(); ++d) {
+    const Datum& datum = step_.graph.data()[d];
+    if (datum.kind != DataKind::weights || step_.tasks.last_use[d] == RankTasks::unused) continue;
+    const auto trained = training_->step_.graph.find(DataKind::weights, datum.stage, datum.worker);
     if (trained) handles_[slots_.of(d)] = training_->handle(*trained);
     if (handle(d) == nullptr && is_mine(datum))
       throw std::logic_error("the training has no handle for weights of this rank");
@@ -101,13 +96,14 @@ void StepData::take_weights_of_training(const RankTasks& tasks) {
 }
 
 // Those of the first window's tasks that do not come first in their slot.
-void StepData::find_prepared(const RankTasks& tasks, std::optional<int> window) {
-  const std::size_t count = window ? std::min(index(*window), tasks.tasks.size()) : tasks.tasks.size();
-  std::vector<bool> seen(graph_.data().size());
+void StepData::find_prepared(std::optional<int> window) {
+  const std::vector<std::uint32_t>& tasks = step_.tasks.tasks;
+  const std::size_t count = window ? std::min(index(*window), tasks.size()) : tasks.size();
+  std::vector<bool> seen(step_.graph.data().size());
   for (const std::size_t d : first_for_host_) seen[d] = true;
-  for (const std::size_t task : std::span(tasks.tasks).first(count)) {
-    for (const DataAccess& access : graph_.tasks()[task].data) {
-      const Datum& datum = graph_.data()[access.datum];
+  for (const std::size_t task : std::span(tasks).first(count)) {
+    for (const DataAccess& access : step_.graph.tasks()[task].data) {
+      const Datum& datum = step_.graph.data()[access.datum];
       if (!is_for_host(datum) || datum.kind == DataKind::loss || seen[access.datum]) continue;
       seen[access.datum] = true;
       prepared_.push_back(access.datum);
@@ -120,26 +116,26 @@ std::vector<float> StepData::start_value(const Datum& datum,
   const std::size_t s = index(datum.stage);
   if (datum.kind == DataKind::master) return parameters[s];
   if (datum.kind == DataKind::weights)
-    return model::rounded_weights(network_.stages.front().precision(), parameters[s]);
+    return model::rounded_weights(step_.network.stages.front().precision(), parameters[s]);
   return std::vector<float>(datum.size, 0.0F);
 }
 
 starpu_data_handle_t StepData::register_words(std::size_t size, int home, std::uintptr_t memory) const {
-  if (session_.on_gpus()) return GpuBuffers::register_words(home, memory, starpu_words(size));
+  if (step_.session.on_gpus()) return GpuBuffers::register_words(home, memory, starpu_words(size));
   starpu_data_handle_t handle = nullptr;
   starpu_vector_data_register(&handle, home, memory, starpu_words(size), sizeof(float));
   return handle;
 }
 
 void StepData::register_datum(std::size_t number, std::span<const std::vector<float>> parameters) {
-  const Datum& datum = graph_.data()[number];
+  const Datum& datum = step_.graph.data()[number];
   const std::size_t slot = slots_.of(number);
   starpu_data_handle_t handle = nullptr;
   const bool from_host = is_mine(datum) && !is_temporary(datum.kind);
   if (from_host) {
     memory_[slot] = on_simgrid ? unused_memory(datum.size) : host_memory(start_value(datum, parameters));
     const std::span<float> memory = memory_[slot].values;
-    if (session_.on_gpus()) pinned_.push_back(pin(memory));
+    if (step_.session.on_gpus()) pinned_.push_back(pin(memory));
     handle = register_words(datum.size, STARPU_MAIN_RAM, reinterpret_cast<std::uintptr_t>(memory.data()));
   } else {
     handle = register_words(datum.size);
@@ -150,15 +146,15 @@ void StepData::register_datum(std::size_t number, std::span<const std::vector<fl
     keep_on_node(handle, node(datum.worker));
   const std::size_t tag = slot + (training_ == nullptr ? 0 : training_->slots_.count());
   starpu_mpi_data_register_comm(handle, static_cast<starpu_mpi_tag_t>(tag), owner(datum),
-                                session_.mpi().starpu_comm());
+                                step_.session.mpi().starpu_comm());
 }
 
 void StepData::register_scratch() {
-  norm_scratch_.reset(register_words(std::max<std::size_t>(1, norm_scratch_size(graph_))));
+  norm_scratch_.reset(register_words(std::max<std::size_t>(1, norm_scratch_size(step_.graph))));
   for (const bool on_gpu : {false, true}) {
-    for (const model::Stage& stage : network_.stages) {
+    for (const model::Stage& stage : step_.network.stages) {
       const std::size_t size =
-          std::max<std::size_t>(1, scratch_size(schedule_, stage, on_gpu, graph_.rules()));
+          std::max<std::size_t>(1, scratch_size(step_.schedule, stage, on_gpu, step_.graph.rules()));
       scratch_[on_gpu ? 1 : 0].emplace_back(register_words(size));
     }
   }
@@ -169,33 +165,33 @@ starpu_data_handle_t StepData::scratch(const Task& task) const {
   const std::size_t stage = index(task.stage);
   bool gpu = node(task.worker) > FetchedCopies::main_memory;
   if (task.kind == TaskKind::norm)
-    return gpu || (!session_.knows_workers() && session_.on_gpus()) ? norm_scratch_.get() : nullptr;
+    return gpu || (!step_.session.knows_workers() && step_.session.on_gpus()) ? norm_scratch_.get() : nullptr;
   if (!is_pass(task.kind)) return nullptr;
   // The policy may choose a core or a GPU: take the larger of the two needs.
-  if (!session_.knows_workers() && session_.on_gpus() &&
+  if (!step_.session.knows_workers() && step_.session.on_gpus() &&
       std::ranges::count(nodes_, FetchedCopies::main_memory) > 0) {
-    gpu = scratch_size(schedule_, network_.stages[stage], true, graph_.rules()) >
-          scratch_size(schedule_, network_.stages[stage], false, graph_.rules());
+    gpu = scratch_size(step_.schedule, step_.network.stages[stage], true, step_.graph.rules()) >
+          scratch_size(step_.schedule, step_.network.stages[stage], false, step_.graph.rules());
   }
   return scratch_[gpu ? 1 : 0][stage].get();
 }
 
 void StepData::begin_step(int step, const model::Dataset* data) {
   if (fetched_) fetched_->reset();
-  step_ = step;
+  number_ = step;
   dataset_ = data;
-  losses_.assign(index(schedule_.microbatches()), 0.0F);
+  losses_.assign(index(step_.schedule.microbatches()), 0.0F);
   problems_.clear();
   for (const std::size_t d : first_for_host_) {
     enter(d);
-    if (graph_.data()[d].kind == DataKind::loss) continue;
+    if (step_.graph.data()[d].kind == DataKind::loss) continue;
     const Acquired acquired(handle(d), STARPU_W, "the input");
     load(d, memory_of(d));
   }
   values_.clear();
   if (dataset_ == nullptr) return;
   for (const std::size_t d : prepared_) {
-    values_[d].resize(graph_.data()[d].size);
+    values_[d].resize(step_.graph.data()[d].size);
     load(d, values_[d]);
   }
 }
@@ -206,12 +202,12 @@ bool StepData::is_for_host(const Datum& datum) const {
 
 void StepData::enter(std::size_t datum) {
   in_slot_[slots_.of(datum)] = datum;
-  const Datum& entered = graph_.data()[datum];
+  const Datum& entered = step_.graph.data()[datum];
   starpu_data_set_coordinates(handle(datum), 2, entered.stage, entered.microbatch);  // for traces
 }
 
 void StepData::prepare(std::size_t datum) {
-  const Datum& next = graph_.data()[datum];
+  const Datum& next = step_.graph.data()[datum];
   const std::size_t before = in_slot_[slots_.of(datum)];
   if (before == datum) return;
   enter(datum);
@@ -226,7 +222,7 @@ void StepData::prepare(std::size_t datum) {
 std::vector<float> StepData::values_of(std::size_t datum) {
   if (const auto prepared = values_.extract(datum)) return std::move(prepared.mapped());
   if (dataset_ == nullptr) return {};
-  std::vector<float> values(graph_.data()[datum].size);
+  std::vector<float> values(step_.graph.data()[datum].size);
   load(datum, values);
   return values;
 }
@@ -234,7 +230,7 @@ std::vector<float> StepData::values_of(std::size_t datum) {
 void StepData::request(std::size_t datum, starpu_data_access_mode mode, std::vector<float> values) {
   auto argument = std::make_unique<Granted>(Granted{this, datum, std::move(values)});
   require(starpu_data_acquire_cb(handle(datum), mode, granted, argument.get()), "StarPU", "reaching",
-          to_string(graph_.data()[datum].kind));
+          to_string(step_.graph.data()[datum].kind));
   static_cast<void>(argument.release());  // `granted` takes it
 }
 
@@ -242,7 +238,7 @@ void StepData::request(std::size_t datum, starpu_data_access_mode mode, std::vec
 void StepData::granted(void* argument) noexcept {
   const std::unique_ptr<const Granted> grant(static_cast<const Granted*>(argument));
   StepData& data = *grant->data;
-  if (data.graph_.data()[grant->datum].kind == DataKind::loss) {
+  if (data.step_.graph.data()[grant->datum].kind == DataKind::loss) {
     data.keep_loss(grant->datum);
   } else {
     std::ranges::copy(grant->values, data.memory_of(grant->datum).begin());
@@ -254,13 +250,13 @@ void StepData::granted(void* argument) noexcept {
 // write a step, its memory would grow with the steps.
 void StepData::load(std::size_t datum, std::span<float> out) {
   if (dataset_ == nullptr) return;
-  const Datum& of = graph_.data()[datum];
+  const Datum& of = step_.graph.data()[datum];
   try {
     if (of.kind == DataKind::input) {
-      model::load_input(*dataset_, network_.stages[index(of.stage)], step_, of.microbatch,
-                        network_.source_index(of.stage), out);
+      model::load_input(*dataset_, step_.network.stages[index(of.stage)], number_, of.microbatch,
+                        step_.network.source_index(of.stage), out);
     } else {
-      dataset_->target(step_, of.microbatch, out);
+      dataset_->target(number_, of.microbatch, out);
     }
   } catch (const std::exception& error) {  // a program's data set may throw others than InputError
     std::ranges::fill(out, 0.0F);
@@ -269,14 +265,14 @@ void StepData::load(std::size_t datum, std::span<float> out) {
 }
 
 std::string StepData::data_problem() const {
-  if (problems_.empty()) return session_.mpi().first_problem("");
+  if (problems_.empty()) return step_.session.mpi().first_problem("");
   const auto& [microbatch, problem] = *problems_.begin();
-  return session_.mpi().first_problem(problem, microbatch);
+  return step_.session.mpi().first_problem(problem, microbatch);
 }
 
 std::vector<float> StepData::losses() {
   for (const std::size_t first : first_for_host_) {
-    if (graph_.data()[first].kind != DataKind::loss) continue;
+    if (step_.graph.data()[first].kind != DataKind::loss) continue;
     const std::size_t last = in_slot_[slots_.of(first)];
     if (dataset_ == nullptr) continue;
     read(last, "the loss", [&](std::span<const float>) { keep_loss(last); });
@@ -285,8 +281,8 @@ std::vector<float> StepData::losses() {
 }
 
 void StepData::drop(std::size_t datum) const {
-  starpu_mpi_cache_flush(session_.mpi().starpu_comm(), handle(datum));
-  const Datum& dropped = graph_.data()[datum];
+  starpu_mpi_cache_flush(step_.session.mpi().starpu_comm(), handle(datum));
+  const Datum& dropped = step_.graph.data()[datum];
   // A datum that the host has filled is dropped where a GPU has a copy. The host fills it again for its next
   // use.
   const bool is_copied =

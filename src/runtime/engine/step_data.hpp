@@ -80,6 +80,15 @@ void check_data_sizes(const TaskGraph& graph, const plan::Schedule& schedule, co
 void check_evaluation_sizes(const plan::Schedule& schedule, const model::Network& network,
                             const WorkerMap& map);
 
+/// The objects that all parts of a step refer to; they must outlive the parts.
+struct StepContext {
+  const Session& session;
+  const plan::Schedule& schedule;
+  const model::Network& network;
+  const TaskGraph& graph;
+  const RankTasks& tasks;  ///< of this rank
+};
+
 /// Owns the data of a step on this rank: StarPU's handles, the host memory behind those that last over the
 /// steps, and the scratch memory of the stages. Fills inputs and targets, keeps losses, and drops copies;
 /// RankTasks and FetchedCopies know when. Data of different micro-batches share handles as `slots` says. The
@@ -93,8 +102,7 @@ class StepData {
   /// `training`: for an evaluation of the weights of a training, whose scratch memory it uses as well. The
   /// evaluation has the placement of the training's F. So `training` has a handle for all weights that tasks
   /// on this rank read. Without it, the weights are `parameters`.
-  StepData(const Session& session, const plan::Schedule& schedule, const model::Network& network,
-           const TaskGraph& graph, const RankTasks& tasks, const DataSlots& slots, std::optional<int> window,
+  StepData(const StepContext& step, const DataSlots& slots, std::optional<int> window,
            std::span<const std::vector<float>> parameters, const StepData* training = nullptr);
 
   [[nodiscard]] starpu_data_handle_t handle(std::size_t datum) const { return handles_[slots_.of(datum)]; }
@@ -102,8 +110,8 @@ class StepData {
   /// nullptr if the task needs none.
   [[nodiscard]] starpu_data_handle_t scratch(const Task& task) const;
   /// Returns the rank that owns a datum: the rank of its writer.
-  [[nodiscard]] int owner(const Datum& datum) const { return session_.map().rank_of(datum.worker); }
-  [[nodiscard]] bool is_mine(const Datum& datum) const { return session_.is_local(datum.worker); }
+  [[nodiscard]] int owner(const Datum& datum) const { return step_.session.map().rank_of(datum.worker); }
+  [[nodiscard]] bool is_mine(const Datum& datum) const { return step_.session.is_local(datum.worker); }
 
   /// Fills the inputs and targets of step `step` from `data`, one in each slot, and prepares the values of
   /// the others that the first window's tasks read. nullptr: jobs do not compute, so inputs and targets are
@@ -157,7 +165,7 @@ class StepData {
  private:
   [[nodiscard]] std::vector<float> start_value(const Datum& datum,
                                                std::span<const std::vector<float>> parameters) const;
-  void take_weights_of_training(const RankTasks& tasks);
+  void take_weights_of_training();
   // `home`: the memory node of `memory`. Without one StarPU allocates memory when it is first written.
   [[nodiscard]] starpu_data_handle_t register_words(std::size_t size, int home = -1,
                                                     std::uintptr_t memory = 0) const;
@@ -179,20 +187,19 @@ class StepData {
   void enter(std::size_t datum);
   static void granted(void* argument) noexcept;
   void request(std::size_t datum, starpu_data_access_mode mode, std::vector<float> values);
-  void find_prepared(const RankTasks& tasks, std::optional<int> window);
+  void find_prepared(std::optional<int> window);
   // Writes the values of an input or a target to `out`. None while nothing is computed. Zeros when the data
   // throw InputError: so the tasks of the step run as on the other ranks, and the ranks end together after
   // it.
   void load(std::size_t datum, std::span<float> out);
   // Returns the values of an input or a target, which `begin_step` has prepared, or makes them now.
   [[nodiscard]] std::vector<float> values_of(std::size_t datum);
-  void keep_loss(std::size_t datum) { losses_[index(graph_.data()[datum].microbatch)] = memory_of(datum)[0]; }
+  void keep_loss(std::size_t datum) {
+    losses_[index(step_.graph.data()[datum].microbatch)] = memory_of(datum)[0];
+  }
   [[nodiscard]] std::span<float> memory_of(std::size_t datum) { return memory_[slots_.of(datum)].values; }
 
-  const Session& session_;
-  const plan::Schedule& schedule_;
-  const model::Network& network_;
-  const TaskGraph& graph_;
+  StepContext step_;
   const DataSlots& slots_;
   std::vector<int> nodes_;                // StarPU's memory node of each logical worker; -1 on other ranks
   std::optional<FetchedCopies> fetched_;  // when some workers are GPUs and the worker of each task is known
@@ -206,7 +213,7 @@ class StepData {
   std::unordered_map<std::size_t, std::vector<float>> values_;  // of them, until their tasks are inserted
   std::vector<std::size_t> in_slot_;                            // by slot: the datum that was inserted last
   std::vector<float> losses_;                                   // of this step, by micro-batch
-  int step_ = 0;
+  int number_ = 0;
   const model::Dataset* dataset_ = nullptr;     // nullptr if jobs do not compute
   std::map<int, std::string> problems_;         // of this step, by micro-batch
   std::array<std::vector<Handle>, 2> scratch_;  // of cores and of GPUs, by stage

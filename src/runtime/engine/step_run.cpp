@@ -1,32 +1,91 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "runtime/engine/step_run.hpp"
 
+#include <limits>
+#include <mutex>
 #include <utility>
 
 #include <fmt/format.h>
 #include <starpu_mpi.h>
 
 #include "base/environment.hpp"
+#include "runtime/engine/memory_need.hpp"
 #include "runtime/host/clock.hpp"
 #include "starpipe/base/error.hpp"
+#include "starpipe/sched/starpu_policy.hpp"
 
 namespace starpipe::runtime {
+
+static_assert(sched::PolicyCore::fetched_ahead == jobs_fetched_ahead, "the need of a GPU is predicted by it");
+
+namespace {
+
+// Returns StarPU's mode for an access. `known_worker`: the worker of the task is known before it runs.
+//
+// With known workers all tasks that add to an accumulator run sequentially on one worker, its writer, so
+// StarPU need not order them. It must not do so either: with an exclusive mode it would grant the datum to a
+// job that the discipline refuses, and the job that the discipline waits for would never get the datum. So
+// these tasks share the datum, as readers do. `close` takes the datum for itself, and so the readers of the
+// sum follow all additions. Policies that choose among the workers of the rank refuse no job: there StarPU
+// serialises the additions.
+starpu_data_access_mode mode_of(Access access, bool known_worker) {
+  switch (access) {
+    case Access::read:
+    case Access::precede:
+      return STARPU_R;
+    case Access::write:
+      return STARPU_W;
+    case Access::update:
+      return STARPU_RW;
+    case Access::accumulate:
+      return known_worker ? STARPU_R : static_cast<starpu_data_access_mode>(STARPU_RW | STARPU_COMMUTE);
+  }
+  return STARPU_RW;
+}
+
+// Returns the largest number of tasks that a rank has submitted and not finished: `window` if our policy or
+// `worker-order` runs an ordered schedule. Returns nullopt if the whole step must be submitted at once,
+// because the policy chooses among ready jobs and its choice would depend on the window.
+std::optional<int> submission_window(const Session& session, const plan::Schedule& schedule, int window) {
+  // `core()`: not a core of the CPU, but our policy.
+  const bool keeps_order =
+      session.core() != nullptr || session.choice().control == StarpuControl::worker_order;
+  if (!keeps_order || schedule.discipline() != plan::Discipline::ordered) return std::nullopt;
+  return window;
+}
+
+}  // namespace
+
+// `insert` lets no arrival end while it inserts a task that depends on arrivals (Emulation::hold). If
+// StarPU's limit stopped this insertion, it would wait for submitted tasks to end, and these may wait for
+// arrivals. A worker that chooses among ready jobs may also refuse all of them, to keep its memory limit,
+// until a job becomes ready that is not inserted yet.
+void check_submission_limits(const plan::Schedule& schedule, bool emulated) {
+  const bool chooses = schedule.discipline() != plan::Discipline::ordered;
+  if (!emulated && !chooses) return;
+  for (const char* name : {"STARPU_LIMIT_MAX_SUBMITTED_TASKS", "STARPU_LIMIT_MIN_SUBMITTED_TASKS"}) {
+    require_input(environment(name).value_or("").empty(), name,
+                  fmt::format("unset it: it limits the submitted tasks, and {} may then wait for "
+                              "ever for a task that was not submitted",
+                              emulated ? "a run with runtime.emulate" : "a run with schedule.dynamic"));
+  }
+}
 
 StepRun::StepRun(const Session& session, TaskGraph graph, const StepSetup& setup)
     : session_(session),
       schedule_(setup.schedule),
       graph_(std::move(graph)),
       tasks_(tasks_of_rank(graph_, session.local_workers())),
+      context_{session, schedule_, setup.network, graph_, tasks_},
       meter_(graph_, schedule_.workers(), session.local_workers()),
       window_(submission_window(session, schedule_, setup.window)),
       slots_(graph_, window_),
-      data_(session, schedule_, setup.network, graph_, tasks_, slots_, window_, setup.parameters,
-            setup.training),
-      gathering_(session, schedule_, setup.network, graph_, data_),
+      data_(context_, slots_, window_, setup.parameters, setup.training),
+      gathering_(context_, data_),
       expected_(schedule_, on_simgrid ? setup.emulated : nullptr),
       emulation_(setup.emulated == nullptr || on_simgrid
                      ? nullptr
-                     : std::make_unique<Emulation>(*setup.emulated, session, schedule_, graph_, data_)),
+                     : std::make_unique<Emulation>(*setup.emulated, context_, data_)),
       finite_(graph_, schedule_.workers(), session.on_gpus(), setup.finds_nonfinite),
       progress_(graph_, session.local_workers(), setup.optimizer == nullptr),
       watched_{graph_, schedule_, [this] { return status(); }},
@@ -35,13 +94,84 @@ StepRun::StepRun(const Session& session, TaskGraph graph, const StepSetup& setup
                .network = &setup.network,
                .optimizer = setup.optimizer,
                .loss_scale = 1.0F / static_cast<float>(schedule_.microbatches())},
-              {meter_, data_, expected_, finite_, progress_}, emulation_.get()),
-      submitter_(session, schedule_, graph_, tasks_, data_, runner_, emulation_.get(), window_) {}
+              {meter_, data_, expected_, finite_, progress_}, emulation_.get()) {}
 
 RankStatus StepRun::status() const {
   RankStatus status = progress_.status();
   if (emulation_) status.transfer_for = emulation_->oldest_transfer().value_or(-1);
   return status;
+}
+
+void StepRun::submit() {
+  data_.fetch_weights();
+  for (std::size_t i = 0; i < tasks_.tasks.size(); ++i) {
+    const std::span<const DataAccess> data = graph_.tasks()[tasks_.tasks[i]].data;
+    wait_for_room();
+    for (const DataAccess& access : data) data_.prepare(access.datum);
+    insert(graph_.tasks()[tasks_.tasks[i]]);
+    for (const DataAccess& access : data) {
+      if (tasks_.last_use[access.datum] != i) continue;
+      if (emulation_ != nullptr) emulation_->drop(access.datum);
+      data_.drop(access.datum);
+    }
+  }
+}
+
+// Waiting here cannot deadlock. All ranks insert tasks in one order. In this order every task comes after the
+// tasks that it depends on, and each worker runs its tasks in it. Take the first unfinished task in this
+// order. All earlier tasks have finished, on every rank. So the task waits for nothing, and its rank had room
+// to insert it. This holds for data that share a slot as well: a slot's new datum comes after all tasks of
+// the old one in this order.
+void StepRun::wait_for_room() const {
+  if (!window_ || starpu_task_nsubmitted() < *window_) return;
+  require(starpu_task_wait_for_n_submitted(static_cast<unsigned>(*window_) / 2), "StarPU", "waiting for",
+          "the submission window");
+}
+
+void StepRun::insert(const Task& task) {
+  const bool is_local = session_.is_local(task.worker);
+  const StarpuControl control = session_.choice().control;
+  std::vector<starpu_data_descr> data;
+  data.reserve(task.data.size() + 1);
+  for (const DataAccess& access : task.data)
+    data.push_back({data_.handle(access.datum), mode_of(access.access, session_.knows_workers())});
+  if (const starpu_data_handle_t scratch = data_.scratch(task)) data.push_back({scratch, STARPU_SCRATCH});
+
+  // A small n means a high priority. Tasks that are not jobs have the highest, since jobs may wait for them.
+  // No job of the step waits for a norm or an update: these have the lowest, and run when no job can.
+  const bool yields_to_jobs = task.kind == TaskKind::norm || task.kind == TaskKind::optimize;
+  int priority = std::numeric_limits<int>::max();
+  if (task.job) priority = -static_cast<int>(schedule_.turn(*task.job));
+  if (yields_to_jobs) priority = std::numeric_limits<int>::min();
+  void* sched_data = nullptr;
+  if (session_.core() != nullptr && is_local) {
+    const int to = session_.starpu_worker(task.worker);
+    sched_data = yields_to_jobs ? sched::pack_pinned(to, 0) : sched::pack_sched_data(to, task.job);
+  }
+  int worker = -1;
+  unsigned order = 0;
+  if (control != StarpuControl::none && is_local) {
+    worker = session_.starpu_worker(task.worker);
+    if (task.job && control == StarpuControl::worker_order) order = session_.next_order(worker);
+  }
+  void (*const epilogue)(void*) = session_.on_gpus() ? TaskRunner::end_on_gpu : nullptr;
+  std::vector<starpu_task*> awaited;
+  std::unique_lock<std::mutex> arrivals_wait;  // until the task depends on its arrivals, none may end
+  if (emulation_ != nullptr) {
+    awaited = emulation_->arrivals(task);
+    if (!awaited.empty()) arrivals_wait = emulation_->hold(task);
+  }
+  const std::string name = name_of(task, schedule_);
+  TaskRunner::Argument* const argument = is_local ? runner_.new_argument(task, name) : nullptr;
+  const int status = starpu_mpi_task_insert(
+      session_.mpi().starpu_comm(), &runner_.codelet(task), STARPU_EXECUTE_ON_NODE,
+      session_.map().rank_of(task.worker), STARPU_DATA_MODE_ARRAY, data.data(), static_cast<int>(data.size()),
+      STARPU_CL_ARGS, argument, sizeof *argument, STARPU_PRIORITY, priority, STARPU_TASK_SCHED_DATA,
+      sched_data, STARPU_EXECUTE_ON_WORKER, worker, STARPU_WORKER_ORDER, order, STARPU_NAME,
+      is_local ? argument->name.data() : nullptr, STARPU_PROLOGUE_CALLBACK, TaskRunner::note_ready,
+      STARPU_PROLOGUE_CALLBACK_ARG_NFREE, argument, STARPU_EPILOGUE_CALLBACK, epilogue,
+      STARPU_TASK_DEPS_ARRAY, static_cast<int>(awaited.size()), awaited.data(), 0);
+  require(status, "StarPU", "inserting", name);
 }
 
 StepRun::Outcome StepRun::run(const std::string& name, int number, int data_step,
@@ -58,7 +188,7 @@ StepRun::Outcome StepRun::run(const std::string& name, int number, int data_step
   const double start = clock_seconds();
   const bool trains = !schedule_.forward_only();
   if (trains) starpu_iteration_push(static_cast<unsigned long>(number));  // for traces
-  submitter_.submit_step();
+  submit();
   if (trains) starpu_iteration_pop();
   outcome.submission = clock_seconds() - start;
   require(starpu_mpi_wait_for_all(session_.mpi().starpu_comm()), "StarPU", "waiting for", "all tasks");

@@ -13,7 +13,6 @@
 #include "runtime/engine/gathering.hpp"
 #include "runtime/engine/meter.hpp"
 #include "runtime/engine/step_data.hpp"
-#include "runtime/engine/submitter.hpp"
 #include "runtime/engine/task_graph.hpp"
 #include "runtime/engine/task_runner.hpp"
 #include "runtime/engine/watchdog.hpp"
@@ -25,6 +24,11 @@
 #include "starpipe/plan/simulate/costs.hpp"
 
 namespace starpipe::runtime {
+
+/// Throws InputError when the user lets StarPU limit the submitted tasks (STARPU_LIMIT_MAX_SUBMITTED_TASKS or
+/// STARPU_LIMIT_MIN_SUBMITTED_TASKS) of a run in which such a limit can stop the submission indefinitely: an
+/// emulated run, or one whose workers choose among ready jobs.
+void check_submission_limits(const plan::Schedule& schedule, bool emulated);
 
 /// The values that a StepRun is made of, besides its tasks. The references and pointers must outlive it.
 struct StepSetup {
@@ -38,8 +42,10 @@ struct StepSetup {
   bool finds_nonfinite = false;                         ///< passes search their results
 };
 
-/// The tasks of a training step, or of an evaluation, on this rank. Composes the parts that run these tasks;
-/// the parts do the work. One thread calls the functions, which are collective unless they say otherwise.
+/// The tasks of a training step, or of an evaluation, on this rank. Composes the parts that run these tasks,
+/// and inserts them into StarPU in the graph's order, within the submission window. When the window is full,
+/// submission waits until half of it is left. This changes no result and no order, but a small window leaves
+/// workers idle. One thread calls the functions, which are collective unless they say otherwise.
 class StepRun {
  public:
   StepRun(const Session& session, TaskGraph graph, const StepSetup& setup);
@@ -74,13 +80,19 @@ class StepRun {
  private:
   // For the watchdog.
   [[nodiscard]] RankStatus status() const;
+  // Returns when all tasks of this rank are inserted; they may still run. After the insertion of the last
+  // task that touches a datum, asks StarPU to drop the datum once this task has ended.
+  void submit();
+  void insert(const Task& task);
+  void wait_for_room() const;
 
   const Session& session_;
   const plan::Schedule& schedule_;
   TaskGraph graph_;
   RankTasks tasks_;
+  StepContext context_;
   Meter meter_;
-  std::optional<int> window_;  // of `submission_window`
+  std::optional<int> window_;  // most tasks that this rank has submitted and not finished; nullopt: all
   DataSlots slots_;
   StepData data_;
   Gathering gathering_;
@@ -90,7 +102,6 @@ class StepRun {
   TaskProgress progress_;
   Watched watched_;
   TaskRunner runner_;
-  Submitter submitter_;
 };
 
 }  // namespace starpipe::runtime

@@ -225,24 +225,22 @@ RunWatch::RunWatch(const Session& session, double timeout, const Watched& first)
     : session_(session), now_(&first) {
   if (on_simgrid) return;
   exchange_.emplace(session.mpi());
-  watchdog_.emplace(timeout, session.mpi().rank(), session.mpi().ranks(), calls());
+  watchdog_.emplace(
+      timeout, session.mpi().rank(), session.mpi().ranks(),
+      WatchdogCalls{.status = [this] { return now_.load()->status(); },
+                    .send = [this](const RankStatus& mine) { exchange_->send(mine); },
+                    .receive = [this] { return exchange_->receive(); },
+                    .explain =
+                        [this](std::span<const RankNews> news, const NewsLimits& limits) {
+                          const Watched& now = *now_.load();
+                          return wait_table(now.graph, now.schedule, session_.map(), news, limits);
+                        },
+                    .end_run = [this](const std::string& message) { session_.mpi().abort(message); }});
 }
 
 RunWatch::~RunWatch() {
   starpu_task_wait_for_all();
   session_.mpi().barrier();
-}
-
-WatchdogCalls RunWatch::calls() {
-  return {.status = [this] { return now_.load()->status(); },
-          .send = [this](const RankStatus& mine) { exchange_->send(mine); },
-          .receive = [this] { return exchange_->receive(); },
-          .explain =
-              [this](std::span<const RankNews> news, const NewsLimits& limits) {
-                const Watched& now = *now_.load();
-                return wait_table(now.graph, now.schedule, session_.map(), news, limits);
-              },
-          .end_run = [this](const std::string& message) { session_.mpi().abort(message); }};
 }
 
 }  // namespace starpipe::runtime

@@ -203,8 +203,6 @@ class RunWatch {
   void look_at(const Watched& tasks) { now_ = &tasks; }
 
  private:
-  [[nodiscard]] WatchdogCalls calls();
-
   const Session& session_;
   std::atomic<const Watched*> now_;
   std::optional<StatusExchange> exchange_;

@@ -27,7 +27,10 @@ double clock_seconds() {
   return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
 }
 
-void wake_on_time() { prctl(PR_SET_TIMERSLACK, 1UL); }
+void wake_on_time() {
+  thread_local const int status = prctl(PR_SET_TIMERSLACK, 1UL);
+  static_cast<void>(status);
+}
 
 void wait_until(double time) {
   const std::chrono::duration<double> since_epoch(time - late);

@@ -10,7 +10,8 @@ namespace starpipe::runtime {
 /// Returns the seconds of this machine's steady clock.
 double clock_seconds();
 
-/// Makes the sleeps of the calling thread end on time; Linux may otherwise add 50 microseconds to each.
+/// Makes the sleeps of the calling thread end on time; Linux may otherwise add 50 microseconds to each. Does
+/// nothing from the second call on.
 void wake_on_time();
 
 /// Waits until `clock_seconds()` is `time`: asleep at first, then awake for the last 200 microseconds, since

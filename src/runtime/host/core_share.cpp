@@ -60,11 +60,6 @@ CoreShare share_of(const HostRanks& here, const Hardware& hardware) {
   return share;
 }
 
-int workers_on_cores(const WorkerMap& map, const RuntimeConfig& config, int rank) {
-  return static_cast<int>(
-      std::ranges::count_if(map.workers_of(rank), [&](int worker) { return !config.on_gpu(worker); }));
-}
-
 std::optional<std::string_view> first_set(std::initializer_list<const char*> variables) {
   for (const char* name : variables) {
     if (!environment(name).value_or("").empty()) return name;
@@ -80,6 +75,11 @@ bool user_binds_workers() {
 
 std::optional<std::string_view> user_binds_mpi_thread() {
   return first_set({"STARPU_MPI_THREAD_CPUID", "STARPU_MPI_THREAD_COREID"});
+}
+
+int workers_on_cores(const WorkerMap& map, const RuntimeConfig& config, int rank) {
+  return static_cast<int>(
+      std::ranges::count_if(map.workers_of(rank), [&](int worker) { return !config.on_gpu(worker); }));
 }
 
 CoreShare divide_host(const Mpi& mpi, const WorkerMap& map) {

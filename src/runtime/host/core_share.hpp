@@ -21,6 +21,9 @@ bool user_binds_workers();
 /// STARPU_MPI_THREAD_COREID; nullopt if neither is set.
 std::optional<std::string_view> user_binds_mpi_thread();
 
+/// Returns the number of workers of a rank that `runtime.device` puts on cores.
+int workers_on_cores(const WorkerMap& map, const RuntimeConfig& config, int rank);
+
 /// Collective. Returns this rank's share of the cores of its host (Topology::share), even if the cores cannot
 /// carry the workers. The share names no cores of workers (`worker_pus`) if `user_binds_workers()`.
 CoreShare divide_host(const Mpi& mpi, const WorkerMap& map);

@@ -19,26 +19,15 @@ namespace starpipe::runtime {
 
 #ifdef STARPIPE_WITH_CUDA
 
-namespace {
-
-std::vector<cudaDeviceProp> found_devices() {
-  std::vector<cudaDeviceProp> devices;
-  int count = 0;
-  if (cudaGetDeviceCount(&count) != cudaSuccess) return devices;  // no driver, or no GPU
-  for (int device = 0; device < count; ++device) {
-    cudaDeviceProp properties{};
-    if (cudaGetDeviceProperties(&properties, device) == cudaSuccess) devices.push_back(properties);
-  }
-  return devices;
-}
-
-}  // namespace
-
 bool built_with_cuda() { return true; }
 
 std::vector<std::string> cuda_devices() {
   std::vector<std::string> devices;
-  for (const cudaDeviceProp& properties : found_devices()) {
+  int count = 0;
+  if (cudaGetDeviceCount(&count) != cudaSuccess) return devices;  // no driver, or no GPU
+  for (int device = 0; device < count; ++device) {
+    cudaDeviceProp properties{};
+    if (cudaGetDeviceProperties(&properties, device) != cudaSuccess) continue;
     devices.push_back(fmt::format("{}, {:.1f} GiB, compute capability {}.{}", properties.name,
                                   static_cast<double>(properties.totalGlobalMem) / (1ULL << 30),
                                   properties.major, properties.minor));

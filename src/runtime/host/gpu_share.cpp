@@ -11,6 +11,7 @@
 #include <fmt/format.h>
 
 #include "runtime/host/agreement.hpp"
+#include "runtime/host/core_share.hpp"
 #include "runtime/host/cuda_devices.hpp"
 #include "runtime/host/hardware.hpp"
 #include "starpipe/base/error.hpp"
@@ -18,11 +19,6 @@
 
 namespace starpipe::runtime {
 namespace {
-
-int workers_on_gpus(const WorkerMap& map, const RuntimeConfig& config, int rank) {
-  return static_cast<int>(
-      std::ranges::count_if(map.workers_of(rank), [&](int worker) { return config.on_gpu(worker); }));
-}
 
 // Collective. The GPU of each worker of this rank that runs on one.
 std::vector<Device> own_gpus(const Mpi& mpi, const WorkerMap& map, const RuntimeConfig& config) {
@@ -34,7 +30,7 @@ std::vector<Device> own_gpus(const Mpi& mpi, const WorkerMap& map, const Runtime
     const std::vector<Device>& gpus = visible[index(rank)];
     if (rank == mpi.rank()) self = here.size();
     if (rank == mpi.rank() || (!gpus.empty() && gpus.front().host == host))
-      here.push_back({gpus, workers_on_gpus(map, config, rank)});
+      here.push_back({gpus, map.count(rank) - workers_on_cores(map, config, rank)});
   }
   return divide_gpus(here)[self];
 }
@@ -44,7 +40,7 @@ std::vector<Device> own_gpus(const Mpi& mpi, const WorkerMap& map, const Runtime
 GpuShare share_gpus(const Mpi& mpi, const WorkerMap& map, const RuntimeConfig& config) {
   GpuShare share;
   if (!config.uses_gpus()) return share;
-  const int mine = workers_on_gpus(map, config, mpi.rank());
+  const int mine = map.count(mpi.rank()) - workers_on_cores(map, config, mpi.rank());
   const std::vector<Device> devices = own_gpus(mpi, map, config);
   for (const Device& device : devices) {
     if (share.gpus.empty() || share.gpus.back() != device.number) share.gpus.push_back(device.number);

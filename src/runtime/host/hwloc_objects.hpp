@@ -18,6 +18,8 @@ class PuSet {
   PuSet() : bits_(hwloc_bitmap_alloc(), hwloc_bitmap_free) {}
   explicit PuSet(const std::string& list) : PuSet() { hwloc_bitmap_list_sscanf(get(), list.c_str()); }
 
+  explicit PuSet(hwloc_const_bitmap_t bits) : PuSet() { hwloc_bitmap_copy(get(), bits); }
+
   [[nodiscard]] hwloc_bitmap_t get() const { return bits_.get(); }
   [[nodiscard]] std::string list() const {
     char* text = nullptr;
@@ -41,6 +43,14 @@ inline std::vector<hwloc_obj_t> cores_with(hwloc_topology_t topology, const PuSe
     if (hwloc_bitmap_intersects(core->cpuset, pus.get()) != 0) cores.push_back(core);
   }
   return cores;
+}
+
+/// The first PU of the core that is in the set, in hwloc's logical numbering.
+inline unsigned first_pu(hwloc_topology_t topology, hwloc_obj_t core, const PuSet& pus) {
+  const PuSet here;
+  hwloc_bitmap_and(here.get(), core->cpuset, pus.get());
+  const auto first = static_cast<unsigned>(hwloc_bitmap_first(here.get()));
+  return hwloc_get_pu_obj_by_os_index(topology, first)->logical_index;
 }
 
 }  // namespace starpipe::runtime

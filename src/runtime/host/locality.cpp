@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <array>
 #include <charconv>
+#include <limits>
 #include <optional>
 #include <string_view>
 
@@ -19,11 +20,7 @@ constexpr unsigned nvidia = 0x10de;
 constexpr unsigned display_class = 0x03;  // VGA and 3D controllers
 constexpr std::string_view cuda_prefix = "cuda";
 
-std::string list_of(hwloc_const_bitmap_t bits) {
-  const PuSet copy;
-  if (bits != nullptr) hwloc_bitmap_copy(copy.get(), bits);
-  return copy.list();
-}
+std::string list_of(hwloc_const_bitmap_t bits) { return bits == nullptr ? "" : PuSet(bits).list(); }
 
 std::string address(const hwloc_obj_attr_u::hwloc_pcidev_attr_s& pci) {
   return fmt::format("{:04x}:{:02x}:{:02x}.{:01x}", pci.domain, pci.bus, pci.dev, pci.func);
@@ -207,24 +204,20 @@ std::vector<unsigned> near_cores(const Topology& topology, const std::string& pu
     if (!gpu.bridges.empty() && std::ranges::find(bridges, gpu.bridges.front()) != bridges.end()) return 0;
     return hwloc_bitmap_intersects(core->nodeset, PuSet(gpu.numa).get()) != 0 ? 1 : 2;
   };
-  std::vector<std::optional<unsigned>> chosen(gpus.size());
+  constexpr unsigned none = std::numeric_limits<unsigned>::max();
+  std::vector<unsigned> chosen(gpus.size(), none);
   std::vector<bool> taken(cores.size(), false);
   // The nearest pairs first, so that a core near one GPU does not go to a GPU that is far from it.
   for (int max = 0; max <= 2; ++max) {
     for (std::size_t g = 0; g < gpus.size(); ++g) {
-      for (std::size_t c = 0; c < cores.size() && !chosen[g]; ++c) {
+      for (std::size_t c = 0; c < cores.size() && chosen[g] == none; ++c) {
         if (taken[c] || distance(cores[c], gpus[g]) > max) continue;
-        const PuSet here;
-        hwloc_bitmap_and(here.get(), cores[c]->cpuset, mine.get());
-        const auto first = static_cast<unsigned>(hwloc_bitmap_first(here.get()));
-        chosen[g] = hwloc_get_pu_obj_by_os_index(topology.get(), first)->logical_index;
+        chosen[g] = first_pu(topology.get(), cores[c], mine);
         taken[c] = true;
       }
     }
   }
-  std::vector<unsigned> numbers;
-  for (const auto& number : chosen) numbers.push_back(*number);
-  return numbers;
+  return chosen;
 }
 
 CoreShare near_gpus(const Topology& topology, CoreShare share, std::span<const std::optional<Device>> gpus) {

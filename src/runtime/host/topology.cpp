@@ -114,9 +114,7 @@ std::string Topology::processor() const {
 }
 
 std::string Topology::allowed() const {
-  const PuSet pus;
-  hwloc_bitmap_copy(pus.get(), hwloc_topology_get_allowed_cpuset(topology_.get()));
-  return pus.list();
+  return PuSet(hwloc_topology_get_allowed_cpuset(topology_.get())).list();
 }
 
 std::string Topology::binding() const {
@@ -176,9 +174,8 @@ CoreShare Topology::share(std::span<const RankOnHost> ranks, std::size_t rank) c
     const PuSet pus;
     hwloc_bitmap_and(pus.get(), cores[i]->cpuset, mine.get());
     hwloc_bitmap_or(pus_of_share.get(), pus_of_share.get(), pus.get());
-    if (!one_each || std::ssize(share.worker_pus) == ranks[rank].workers) continue;
-    const auto pu = static_cast<unsigned>(hwloc_bitmap_first(pus.get()));
-    share.worker_pus.push_back(hwloc_get_pu_obj_by_os_index(topology_.get(), pu)->logical_index);
+    if (one_each && std::ssize(share.worker_pus) < ranks[rank].workers)
+      share.worker_pus.push_back(first_pu(topology_.get(), cores[i], mine));
   }
   share.binding = pus_of_share.list();
   return share;

@@ -36,8 +36,7 @@ class Sleep {
   // `wanted` is asked once more when other threads can end the sleep, so that none ends it too early.
   template <class Wanted>
   void sleep(microseconds max, Wanted wanted) {
-    thread_local const bool on_time = (wake_on_time(), true);
-    static_cast<void>(on_time);
+    wake_on_time();
     std::unique_lock lock(mutex_);
     sleeps_ = true;
     woken_.wait_for(lock, max, [&] { return !sleeps_.load() || !wanted(); });
