@@ -204,7 +204,7 @@ int main(int argc, char** argv) {
       if (rank == 0) testing::say(fmt::format("graph {}: deadlock\n", testing::current));
     });
     const auto session = starpipe::runtime::simulated_session(
-        mpi, map, starpipe::runtime::configured_policy({}));
+        mpi, map, starpipe::runtime::configured_policy(starpipe::runtime::Config()));
     int wrong = 0;
     for (testing::current = first; testing::current < first + count; ++testing::current) {
       const std::string problem = testing::run_graph(*session, testing::current, std::stoi(argv[4]));

@@ -54,15 +54,9 @@ Part part_of(DataKind kind) {
     case DataKind::stash:
     case DataKind::gradient_stash:
       return &WorkerMemory::stashes;
-    case DataKind::input:
-    case DataKind::target:
-    case DataKind::loss:
-    case DataKind::verdict:
-    case DataKind::activation:
-    case DataKind::gradient:
+    default:
       return &WorkerMemory::activations;
   }
-  return &WorkerMemory::activations;
 }
 
 /// The memory that one device holds over time.

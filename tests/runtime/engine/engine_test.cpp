@@ -414,7 +414,8 @@ int run(int argc, char** argv) {
                                    report_and_end_job(rank, ranks, reason);
                                  }});
   report_on_rank_0(mpi);
-  RuntimeConfig config;
+  Config whole;
+  RuntimeConfig& config = whole.runtime;
   config.policy = option(argc, argv, "--policy", "starpipe");
   // "mixed": cores and GPUs in turn.
   const std::string device = option(argc, argv, "--device", "cpu");
@@ -435,7 +436,7 @@ int run(int argc, char** argv) {
     for (int worker = 0; worker < map.workers(); ++worker) slots.push_back(map.workers() - 1 - worker);
     map = WorkerMap(mpi.ranks(), std::move(slots));
   }
-  const Session started(mpi, map, share_cores(mpi, map, config), configured_policy({.runtime = config}),
+  const Session started(mpi, map, share_cores(mpi, map, config), configured_policy(whole),
                         share_gpus(mpi, map, config));
   session = &started;
   const std::string stalls = option(argc, argv, "--stall", "no");

@@ -62,7 +62,7 @@ TEST(Inputs, AreMadeByTheThreadThatRunsTheStep) {
   RuntimeConfig config = {.timeout = 100};
   config.workers_per_core = workers;
   const WorkerMap map(workers, mpi->ranks());
-  const Session session(*mpi, map, share_cores(*mpi, map, config), configured_policy({.runtime = config}));
+  const Session session(*mpi, map, share_cores(*mpi, map, config), policy_of(config));
   const model::Network network = tiny_mlp(workers);
   const auto data = data_for(network);
   const auto schedule = plan::make_schedule("1f1b", {.workers = workers, .microbatches = microbatches});

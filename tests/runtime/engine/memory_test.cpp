@@ -46,7 +46,7 @@ Session start(int workers) {
   RuntimeConfig config;
   config.workers_per_core = workers;
   const WorkerMap map(workers, mpi->ranks());
-  return {*mpi, map, share_cores(*mpi, map, config), configured_policy({.runtime = config})};
+  return {*mpi, map, share_cores(*mpi, map, config), policy_of(config)};
 }
 
 // ---- bounded memory ----

@@ -76,7 +76,7 @@ std::string start(const std::string& policy) {
   config.policy = policy;
   try {
     const WorkerMap map(2 * mpi->ranks(), mpi->ranks());
-    const Session session(*mpi, map, share_cores(*mpi, map, config), configured_policy({.runtime = config}));
+    const Session session(*mpi, map, share_cores(*mpi, map, config), policy_of(config));
     EXPECT_EQ(session.core() != nullptr, session.policy() == "starpipe");
     return "runs " + session.policy();
   } catch (const InputError& error) {
@@ -371,7 +371,7 @@ TEST(MpiThread, RunsOnTheGivenPus) {
 TEST(GpuCopies, TellTheWayBetweenRanks) {
   RuntimeConfig config;
   const WorkerMap map(2 * mpi->ranks(), mpi->ranks());
-  const Session session(*mpi, map, share_cores(*mpi, map, config), configured_policy({.runtime = config}));
+  const Session session(*mpi, map, share_cores(*mpi, map, config), policy_of(config));
   const GpuCopies copies = find_gpu_copies(*mpi);
   ASSERT_EQ(copies.between_ranks.has_value(), mpi->ranks() > 1);
   EXPECT_EQ(copies.pairs, 0) << "this session has no GPU workers";
