@@ -32,6 +32,11 @@ std::string origin_text(int step, const NonFiniteOrigin& origin, const plan::Sch
                      step + 1, job.microbatch, job.stage, plan::to_string(job.pass), key);
 }
 
+std::string place_text(std::optional<int> steps) {
+  if (!steps) return "the evaluation";
+  return part_of_run({.step = *steps - 1, .evaluates = 1});
+}
+
 }  // namespace
 
 Engine::Engine(const Session& session, const plan::Schedule& schedule, const model::Network& network,
@@ -116,15 +121,6 @@ std::uint64_t Engine::bytes_sent_by_starpu() const {
   starpu_mpi_comm_stats_retrieve(sent.data());
   return std::accumulate(sent.begin(), sent.end(), std::uint64_t{0});
 }
-
-namespace {
-
-std::string place_text(std::optional<int> steps) {
-  if (!steps) return "the evaluation";
-  return part_of_run({.step = *steps - 1, .evaluates = 1});
-}
-
-}  // namespace
 
 void require_finite_losses(const EvaluationResult& result, std::optional<int> steps) {
   const auto bad = std::ranges::find_if_not(result.losses, [](float loss) { return std::isfinite(loss); });

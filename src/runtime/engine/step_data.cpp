@@ -60,6 +60,27 @@ PinnedMemory pin(std::span<float> memory) {
   return {pinned ? memory.data() : nullptr, Unpin{memory.size_bytes()}};
 }
 
+constexpr std::size_t word_bytes = sizeof(float);
+constexpr std::size_t max_words = std::numeric_limits<std::uint32_t>::max();
+constexpr std::size_t max_message_bytes = std::numeric_limits<int>::max();
+
+[[noreturn]] void refuse(int stage, std::string_view what, std::size_t words, std::string_view limit) {
+  throw InputError(fmt::format(
+      "stage {}: its {} would have {} words of {} bytes, {}; use more stages (schedule.stages) or smaller "
+      "micro-batches (training.microbatch_size)",
+      stage, what, words, word_bytes, limit));
+}
+
+/// The stage to name: for parameters that are shared, the first one that uses them.
+int stage_of(const Datum& datum, const TaskGraph& graph) {
+  if (datum.stage < 0 || is_temporary(datum.kind)) return datum.stage;
+  return graph.parameters()[index(datum.stage)].first_stage();
+}
+
+void check_words(int stage, std::string_view what, std::size_t words) {
+  if (words > max_words) refuse(stage, what, words, fmt::format("StarPU takes at most {}", max_words));
+}
+
 }  // namespace
 
 StepData::StepData(const StepContext& step, const DataSlots& slots, std::optional<int> window,
@@ -313,31 +334,6 @@ void Unregister::operator()(starpu_data_handle_t handle) const {
     starpu_data_unregister_no_coherency(handle);
   }
 }
-
-namespace {
-
-constexpr std::size_t word_bytes = sizeof(float);
-constexpr std::size_t max_words = std::numeric_limits<std::uint32_t>::max();
-constexpr std::size_t max_message_bytes = std::numeric_limits<int>::max();
-
-[[noreturn]] void refuse(int stage, std::string_view what, std::size_t words, std::string_view limit) {
-  throw InputError(fmt::format(
-      "stage {}: its {} would have {} words of {} bytes, {}; use more stages (schedule.stages) or smaller "
-      "micro-batches (training.microbatch_size)",
-      stage, what, words, word_bytes, limit));
-}
-
-/// The stage to name: for parameters that are shared, the first one that uses them.
-int stage_of(const Datum& datum, const TaskGraph& graph) {
-  if (datum.stage < 0 || is_temporary(datum.kind)) return datum.stage;
-  return graph.parameters()[index(datum.stage)].first_stage();
-}
-
-void check_words(int stage, std::string_view what, std::size_t words) {
-  if (words > max_words) refuse(stage, what, words, fmt::format("StarPU takes at most {}", max_words));
-}
-
-}  // namespace
 
 void check_data_sizes(const TaskGraph& graph, const plan::Schedule& schedule, const model::Network& network,
                       const WorkerMap& map) {

@@ -68,6 +68,10 @@ constexpr double min_silence = 1.5;       // seconds; a rank that ends the run i
 constexpr int timeouts_of_a_task = 10;
 constexpr int silent_periods = 3;  // a rank whose last status is older than this many periods is silent
 
+constexpr int status_tag = 0;
+constexpr int bytes = sizeof(RankStatus);
+static_assert(std::is_trivially_copyable_v<RankStatus>);
+
 }  // namespace
 
 Watchdog::Watchdog(double timeout, int rank, int ranks, WatchdogCalls calls)
@@ -160,14 +164,6 @@ void Watchdog::watch(const std::stop_token& stop) {
     end_run(now);
   }
 }
-
-namespace {
-
-constexpr int status_tag = 0;
-constexpr int bytes = sizeof(RankStatus);
-static_assert(std::is_trivially_copyable_v<RankStatus>);
-
-}  // namespace
 
 StatusExchange::StatusExchange(const Mpi& mpi)
     : mpi_(mpi),
