@@ -13,7 +13,6 @@
 
 #include "plan/simulate/fetches.hpp"
 #include "plan/simulate/reductions.hpp"
-#include "plan/simulate/stashes.hpp"
 #include "plan/simulate/transfers_in_flight.hpp"
 #include "starpipe/base/error.hpp"
 #include "starpipe/base/index.hpp"
@@ -62,8 +61,6 @@ class Simulation {
         costs_(costs),
         times_(times),
         fetches_(schedule, costs),
-        one_link_(costs.links.levels().size() <= 1),
-        link_(costs.link(0, 1)),
         transfers_cost_(costs.links.takes_time() || !times.transfer.empty()),
         spans_(schedule.id_count()),
         waiting_(schedule.id_count(), 0),
@@ -137,7 +134,6 @@ class Simulation {
   }
 
   [[nodiscard]] double transfer_time(const Fetch& fetch, JobId reader) const {
-    if (one_link_) return link_.time(fetch.bytes);
     return costs_.link(fetch.from, schedule_.compute(reader)).time(fetch.bytes);
   }
 
@@ -272,8 +268,6 @@ class Simulation {
   const Costs& costs_;
   const JobTimes& times_;
   Fetches fetches_;
-  bool one_link_;  // between all workers: `link_`
-  Link link_;
   bool transfers_cost_;
   std::unique_ptr<SharedTransfers> shared_;  // where transfers may delay each other
   std::vector<Span> spans_;
