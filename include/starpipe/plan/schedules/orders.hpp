@@ -105,6 +105,9 @@ class Grid {
   [[nodiscard]] int ready(Id id, const std::vector<int>& cells) const;
   [[nodiscard]] int end() const;
   [[nodiscard]] std::vector<Id> order() const;
+  /// Moves passes of the warm-up and the cool-down to earlier cells, in the order of the grid. With
+  /// `w_waits`, the grid has no W: W passes take the empty cells, and only the cool-down moves.
+  void sweep(int peak, bool w_waits, Steady steady);
   void place_weight_gradients();
   void remove_weight_gradients();
 
