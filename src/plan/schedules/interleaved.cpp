@@ -36,7 +36,7 @@ class Loops {
  public:
   Loops(const char* name, const ScheduleRequest& request, int group)
       : name_(name),
-        graph_(requested_graph(request)),
+        graph_(request.graph.value()),
         workers_(request.workers),
         chunks_(requested_chunks(name, request)),
         microbatches_(request.microbatches),
@@ -164,7 +164,7 @@ Schedule uniform(const char* name, const ScheduleRequest& request, int spacing, 
   const BuildingBlock block = uniform_block(request.workers, chunks, spacing);
   Grid grid(block, request.microbatches);
   grid.reorder(Grid::Steady::moved, std::max(peak, std::ranges::max(block.peak_memory())));
-  return in_order(name, requested_graph(request), request.microbatches, grid.rows());
+  return in_order(name, request.graph.value(), request.microbatches, grid.rows());
 }
 
 // With the memory of the grouped order.
