@@ -83,6 +83,12 @@ Instance::Instance(const SearchProblem& problem)
   }
 }
 
+double Instance::min_memory(int worker) const {
+  double sum = 0;
+  for (const int s : stages_of[index(worker)]) sum += stash[index(s)];
+  return sum;
+}
+
 std::vector<double> Instance::peak_memory(const Orders& orders) const {
   std::vector<double> peaks;
   for (const auto& order : orders) {
@@ -148,10 +154,10 @@ std::optional<Orders> from_schedule(const Instance& instance, const Schedule& sc
     if (schedule.placement(id) != Placement{.weights = worker, .compute = worker}) return std::nullopt;
   }
   Orders orders;
-  const Timeline timeline = simulate(schedule, costs);
-  for (const auto& row : timeline.order) {
+  const Schedule simulated = ordered_as_simulated(schedule, costs);
+  for (int w = 0; w < instance.workers; ++w) {
     auto& order = orders.emplace_back();
-    for (const JobId id : row) {
+    for (const JobId id : simulated.order(w)) {
       const Job job = schedule.job(id);
       const auto add = [&](int pass) { order.push_back(instance.job(pass, job.stage, job.microbatch)); };
       if (job.pass == Pass::F) add(0);

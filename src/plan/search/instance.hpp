@@ -39,6 +39,9 @@ struct Instance {
   [[nodiscard]] bool fits(int worker, double memory) const {
     return memory <= limits_with_slack[index(worker)];
   }
+  /// Returns the memory of one stash of each of the worker's stages. No stash of a micro-batch ends before its
+  /// last stage has run F, so the worker must hold all of these at once.
+  [[nodiscard]] double min_memory(int worker) const;
   /// Returns the peak memory of each worker's stashes.
   [[nodiscard]] std::vector<double> peak_memory(const Orders& orders) const;
   /// True if each worker's peak is within its limit.

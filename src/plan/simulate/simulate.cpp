@@ -123,9 +123,7 @@ class Simulation {
     double time;
     JobId job;
     Kind kind;
-    bool operator>(const Event& other) const {
-      return time != other.time ? time > other.time : job > other.job;
-    }
+    friend auto operator<=>(const Event&, const Event&) = default;
   };
 
   [[nodiscard]] double next_time() const {

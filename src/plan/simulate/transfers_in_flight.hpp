@@ -93,9 +93,7 @@ class TransfersInFlight {
     std::uint64_t order;  ///< among events of one time
     Kind kind;
     std::uint32_t transfer;
-    bool operator>(const Event& other) const {
-      return time != other.time ? time > other.time : order > other.order;
-    }
+    friend auto operator<=>(const Event&, const Event&) = default;
   };
 
   void start(double now, std::uint32_t number);
