@@ -12,7 +12,6 @@
 #include <gtest/gtest.h>
 
 #include "plan/schedules/best_pattern.hpp"
-#include "plan/schedules/one_forward_one_backward_star.hpp"
 #include "starpipe/base/index.hpp"
 #include "starpipe/plan/schedule/check.hpp"
 #include "starpipe/plan/simulate/simulate.hpp"

@@ -250,11 +250,6 @@ TEST(Periodic, RefusesWhatHasNoPeriod) {
         min_period(chain, std::vector{1, 0, 1});
       },
       ThrowsMessage<InputError>("stage 1: a limit of 0 stashes, need at least 1"));
-  EXPECT_THAT(
-      [&] {
-        busiest_worker_pattern(chain, std::vector{0, -1, 0});
-      },
-      ThrowsMessage<InputError>("stage 1 is on worker -1"));
 }
 
 TEST(Periodic, TakesStagesWithoutTime) {
