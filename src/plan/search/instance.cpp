@@ -95,21 +95,12 @@ std::vector<double> Instance::peak_memory(const Orders& orders) const {
     double live = 0;
     double peak = 0;
     for (const JobId id : order) {
-      const double size = stash[index(stage_of(id))];
-      if (pass_of(id) == 0) peak = std::max(peak, live += size);
-      if (pass_of(id) == 2) live -= size;
+      live += memory_change(id);
+      peak = std::max(peak, live);
     }
     peaks.push_back(peak);
   }
   return peaks;
-}
-
-bool Instance::fits(const Orders& orders) const {
-  const std::vector<double> peaks = peak_memory(orders);
-  for (int w = 0; w < workers; ++w) {
-    if (!fits(w, peaks[index(w)])) return false;
-  }
-  return true;
 }
 
 Schedule to_schedule(const Instance& instance, const Orders& orders) {
@@ -165,8 +156,30 @@ std::optional<Orders> from_schedule(const Instance& instance, const Schedule& sc
       if (job.pass == Pass::W || job.pass == Pass::BW) add(2);
     }
   }
-  if (!instance.fits(orders)) return std::nullopt;
+  const std::vector<double> peaks = instance.peak_memory(orders);
+  for (int w = 0; w < instance.workers; ++w) {
+    if (!instance.fits(w, peaks[index(w)])) return std::nullopt;
+  }
   return orders;
+}
+
+std::string_view to_string(Layout layout) { return layout_words[index(layout)]; }
+
+Layout parse_layout(std::string_view word) {
+  for (const Layout layout : {Layout::loop, Layout::v}) {
+    if (word == to_string(layout)) return layout;
+  }
+  throw InputError(fmt::format("unknown layout '{}' (v or loop)", word));
+}
+
+std::vector<int> layout_workers(Layout layout, int workers, int chunks) {
+  std::vector<int> worker_of;
+  for (int c = 0; c < chunks; ++c) {
+    for (int i = 0; i < workers; ++i) {
+      worker_of.push_back(layout == Layout::v && c % 2 == 1 ? workers - 1 - i : i);
+    }
+  }
+  return worker_of;
 }
 
 }  // namespace starpipe::plan

@@ -15,12 +15,6 @@
 namespace starpipe::plan {
 namespace {
 
-/// Value of a stage.
-struct StageValue {
-  double value;
-  double min;  ///< lower bound for the values of this stage and of all longer stages with the same first unit
-};
-
 /// A worker, and the workers of the stages before and after its own. Without such a stage the value has no
 /// effect.
 struct Place {
@@ -39,10 +33,10 @@ class StageValues {
 
   /// Returns the value of a stage with `following` stages after it.
   [[nodiscard]] StageValue of(UnitRange range, int following, const Place& at) const {
-    const auto [bytes, min_bytes] = problem_.memory_alone(range, following);
-    if (goal_ == Goal::memory) return {bytes, min_bytes};
-    if (!problem_.fits(at.worker, bytes))
-      return {infinity, problem_.fits(at.worker, min_bytes) ? 0 : infinity};
+    const StageValue memory = problem_.memory_alone(range, following);
+    if (goal_ == Goal::memory) return memory;
+    if (!problem_.fits(at.worker, memory.value))
+      return {infinity, problem_.fits(at.worker, memory.min) ? 0 : infinity};
     const double time = problem_.time(range, at.worker);
     const double load = time + problem_.activation_transfer(range.begin, at.before, at.worker) +
                         problem_.gradient_transfer(range.end, at.after, at.worker);

@@ -15,7 +15,6 @@
 #include "plan/search/instance.hpp"
 #include "plan/search/lower_bound.hpp"
 #include "plan/search/order_search.hpp"
-#include "plan/search/pattern_scheduler.hpp"
 #include "plan/search/shift_pattern.hpp"
 #include "starpipe/base/error.hpp"
 #include "starpipe/base/index.hpp"

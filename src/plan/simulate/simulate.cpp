@@ -76,8 +76,7 @@ class Simulation {
     if (shared_ && costs_.prefetch) shared_->send_weights(complete_);
     for (const JobId id : schedule_.order()) {
       waiting_[id] = schedule_.pred_count(id);
-      if (costs_.prefetch && transfers_cost_ && !shared_) ready_at_[id] = weights_arrival(id);
-      if (waiting_[id] == 0 && has_inputs(id)) events_.push({ready_at_[id], id, Event::Kind::ready});
+      if (waiting_[id] == 0 && has_inputs(id)) events_.push({inputs_arrival(id), id, Event::Kind::ready});
     }
     if (shared_) {
       complete_.clear();
@@ -152,27 +151,18 @@ class Simulation {
     return last;
   }
 
-  [[nodiscard]] double weights_arrival(JobId id) const {
-    if (!fetches_.any_of_weights(id)) return 0;
-    if (times_.transfer.empty()) {
-      double last = 0;
-      fetches_.for_each_of_weights(
-          id, [&](const Fetch& fetch) { last = std::max(last, transfer_time(fetch, id)); });
-      return last;
-    }
-    return last_sent(id) ? 0 : times_.transfer[id];
-  }
-
-  // Returns the time at which all inputs of `id` are on its worker. Their producers must have ended.
+  // With prefetch, where transfers do not delay each other: returns the time at which all inputs of `id` are
+  // on its worker. Their producers must have ended. Otherwise returns 0.
   [[nodiscard]] double inputs_arrival(JobId id) const {
-    double time = ready_at_[id];
+    if (!costs_.prefetch || !transfers_cost_ || shared_) return 0;
     if (!times_.transfer.empty()) {
       const std::optional<double> sent = last_sent(id);
-      return sent ? std::max(time, *sent + times_.transfer[id]) : time;
+      return sent || fetches_.any_of_weights(id) ? sent.value_or(0) + times_.transfer[id] : 0;
     }
+    double time = 0;
     fetches_.for_each(id, [&](const Fetch& fetch) {
-      if (fetch.kind == Fetch::Kind::weights) return;
-      time = std::max(time, spans_[fetch.producer].end + transfer_time(fetch, id));
+      const double sent = fetch.kind == Fetch::Kind::weights ? 0 : spans_[fetch.producer].end;
+      time = std::max(time, sent + transfer_time(fetch, id));
     });
     return time;
   }
@@ -207,8 +197,7 @@ class Simulation {
     }
     schedule_.for_each_succ(event.job, [&](JobId next) {
       if (--waiting_[next] > 0 || !has_inputs(next)) return;
-      double time = event.time;
-      if (costs_.prefetch && transfers_cost_ && !shared_) time = std::max(time, inputs_arrival(next));
+      const double time = inputs_arrival(next);
       if (time > event.time) {
         events_.push({time, next, Event::Kind::ready});
         return;
@@ -271,7 +260,7 @@ class Simulation {
   std::vector<Span> spans_;
   std::vector<JobId> started_;
   std::vector<int> waiting_;      // number of inputs still missing, by JobId
-  std::vector<double> ready_at_;  // by JobId: earliest time to become ready; then when it became ready
+  std::vector<double> ready_at_;  // by JobId: when it became ready
   std::vector<bool> running_;     // by worker
   std::vector<WorkerQueue> queues_;
   std::vector<int> touched_;     // workers that may start a job now

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <optional>
+#include <unordered_map>
 #include <utility>
 
 #include "starpipe/base/index.hpp"
@@ -22,11 +23,10 @@ void TransfersInFlight::begin(double now, int from, int to, std::uint64_t bytes,
     push(now, Event::Kind::arrival, begun);
     return;
   }
-  transfer.stream = stream_of(from, to);
-  if (transfer.stream != no_stream) {
-    Stream& stream = streams_[transfer.stream];
-    if (stream.busy) return stream.waiting.push_back(begun);
-    stream.busy = true;
+  if (from / workers_of_rank_ == to / workers_of_rank_) {
+    transfer.stream = &streams_[{from, to}];
+    if (transfer.stream->busy) return transfer.stream->waiting.push_back(begun);
+    transfer.stream->busy = true;
   }
   start(now, begun);
 }
@@ -73,25 +73,15 @@ void TransfersInFlight::advance(double now, std::vector<std::uint32_t>& arrived)
   }
 }
 
-// The stream from one worker to another, or `no_stream` between ranks.
-std::uint32_t TransfersInFlight::stream_of(int from, int to) {
-  if (from / workers_of_rank_ != to / workers_of_rank_) return no_stream;
-  const std::uint64_t pair = (static_cast<std::uint64_t>(from) << 32U) | static_cast<std::uint32_t>(to);
-  const auto [found, is_new] = stream_numbers_.try_emplace(pair, static_cast<std::uint32_t>(streams_.size()));
-  if (is_new) streams_.emplace_back();
-  return found->second;
-}
-
 void TransfersInFlight::arrive(std::uint32_t number, double now, std::vector<std::uint32_t>& arrived) {
   arrived.push_back(transfers_[number].number);
   unused_.push_back(number);
-  const std::uint32_t stream = transfers_[number].stream;
-  if (stream == no_stream) return;
-  std::deque<std::uint32_t>& waiting = streams_[stream].waiting;
-  streams_[stream].busy = !waiting.empty();
-  if (waiting.empty()) return;
-  start(now, waiting.front());
-  waiting.pop_front();
+  Stream* const stream = transfers_[number].stream;
+  if (stream == nullptr) return;
+  stream->busy = !stream->waiting.empty();
+  if (!stream->busy) return;
+  start(now, stream->waiting.front());
+  stream->waiting.pop_front();
 }
 
 // Returns the event's number in the order of all events.
@@ -121,16 +111,10 @@ void TransfersInFlight::handle(const Event& event, std::vector<std::uint32_t>& a
 }
 
 std::size_t TransfersInFlight::port_of(std::size_t level, int worker, bool out) {
-  constexpr std::size_t none = std::numeric_limits<std::size_t>::max();
-  port_numbers_.resize(links_.levels().size());
-  std::vector<std::size_t>& numbers = port_numbers_[level];
-  const std::size_t place = 2 * index(links_.member(level, worker)) + (out ? 1 : 0);
-  if (numbers.size() <= place) numbers.resize(place + 1, none);
-  if (numbers[place] == none) {
-    numbers[place] = ports_.size();
-    ports_.emplace_back();
-  }
-  return numbers[place];
+  const std::tuple place(level, links_.member(level, worker), out);
+  const auto [found, is_new] = port_numbers_.try_emplace(place, ports_.size());
+  if (is_new) ports_.emplace_back();
+  return found->second;
 }
 
 // Ports that are connected to a changed port by transfers. The users of all other ports keep their rates.
@@ -232,17 +216,16 @@ bool SharedTransfers::fetch_next(JobId id) {
     transfer.asked_for = true;
     transfer.readers = {id};
     if (time(transfer) == 0) continue;
-    requests_.push_back({schedule_.turn(id), number});
+    requests_.emplace(schedule_.turn(id), number);
     return true;
   }
   return false;
 }
 
 void SharedTransfers::begin(double now) {
-  std::ranges::sort(requests_);
-  for (const Request& request : requests_) {
-    const Transfer& transfer = transfers_[request.transfer];
-    in_flight_.begin(now, transfer.from, transfer.to, transfer.bytes, request.transfer);
+  for (const auto& [turn, number] : requests_) {
+    const Transfer& transfer = transfers_[number];
+    in_flight_.begin(now, transfer.from, transfer.to, transfer.bytes, number);
   }
   requests_.clear();
 }
@@ -258,7 +241,7 @@ void SharedTransfers::send(const std::vector<std::uint32_t>& transfers, std::vec
     if (time(transfers_[number]) == 0) {
       arrive(number, complete);
     } else {
-      requests_.push_back({schedule_.turn(transfers_[number].readers.front()), number});
+      requests_.emplace(schedule_.turn(transfers_[number].readers.front()), number);
     }
   }
 }

@@ -6,8 +6,11 @@
 #include <deque>
 #include <functional>
 #include <limits>
+#include <map>
 #include <queue>
-#include <unordered_map>
+#include <set>
+#include <tuple>
+#include <utility>
 #include <vector>
 
 #include "plan/simulate/fetches.hpp"
@@ -55,15 +58,18 @@ class TransfersInFlight {
   void advance(double now, std::vector<std::uint32_t>& arrived);
 
  private:
-  static constexpr std::uint32_t no_stream = std::numeric_limits<std::uint32_t>::max();
-
+  /// The transfers from one worker to another of the same rank: one is under way, the others wait.
+  struct Stream {
+    bool busy = false;
+    std::deque<std::uint32_t> waiting = {};
+  };
   /// A transfer that has begun and not arrived.
   struct Transfer {
     int from = 0;
     int to = 0;
     std::uint64_t bytes = 0;
     std::uint32_t number = 0;
-    std::uint32_t stream = no_stream;
+    Stream* stream = nullptr;  ///< null between ranks
     // With fair sharing:
     std::size_t out = 0;  ///< its two ports
     std::size_t in = 0;
@@ -73,11 +79,6 @@ class TransfersInFlight {
     double undelayed = 0;         ///< when it arrives if nothing ever delays it
     std::uint64_t end_event = 0;  ///< Event::order of its end at this rate; ends at former rates are void
     bool filled = false;          ///< has its new rate, during progressive filling
-  };
-  /// The transfers from one worker to another of the same rank: one is under way, the others wait.
-  struct Stream {
-    bool busy = false;
-    std::deque<std::uint32_t> waiting = {};
   };
   struct Port {
     double free_at = 0;                     ///< in order: when all transfers that began have passed
@@ -97,7 +98,6 @@ class TransfersInFlight {
   };
 
   void start(double now, std::uint32_t number);
-  std::uint32_t stream_of(int from, int to);
   void arrive(std::uint32_t number, double now, std::vector<std::uint32_t>& arrived);
   std::uint64_t push(double time, Event::Kind kind, std::uint32_t number);
   [[nodiscard]] bool is_void(const Event& event) const;
@@ -110,10 +110,9 @@ class TransfersInFlight {
   const Links& links_;
   int workers_of_rank_;
   std::vector<Transfer> transfers_;
-  std::vector<std::uint32_t> unused_;  // entries of transfers_ whose transfers have arrived
-  std::vector<Stream> streams_;
-  std::unordered_map<std::uint64_t, std::uint32_t> stream_numbers_;  // by sender and receiver
-  std::vector<std::vector<std::size_t>> port_numbers_;  // by level, then 2 * member + (out ? 1 : 0)
+  std::vector<std::uint32_t> unused_;              // entries of transfers_ whose transfers have arrived
+  std::map<std::pair<int, int>, Stream> streams_;  // by sender and receiver
+  std::map<std::tuple<std::size_t, int, bool>, std::size_t> port_numbers_;  // by level, member, direction
   std::vector<Port> ports_;
   std::vector<std::size_t> changed_;  // ports that a transfer began or ceased to use
   std::vector<std::size_t> reached_;  // ports whose users may change their rates when `changed_` do
@@ -154,11 +153,6 @@ class SharedTransfers {
     std::vector<JobId> readers;  // by turn
     bool asked_for = false;      // without prefetch
   };
-  struct Request {
-    std::uint32_t turn;  // of the job that wants it
-    std::uint32_t transfer;
-    friend auto operator<=>(const Request&, const Request&) = default;
-  };
 
   [[nodiscard]] double time(const Transfer& transfer) const {
     return costs_.link(transfer.from, transfer.to).time(transfer.bytes);
@@ -173,7 +167,8 @@ class SharedTransfers {
   std::vector<std::vector<std::uint32_t>> results_;  // transfers by JobId of the producer
   std::vector<std::vector<std::uint32_t>> inputs_;   // transfers by JobId of the reader
   std::vector<std::uint32_t> missing_;               // by JobId: inputs that have not arrived
-  std::vector<Request> requests_;                    // at the present time
+  // Transfers asked for at the present time, each after the turn of the job that wants it.
+  std::set<std::pair<std::uint32_t, std::uint32_t>> requests_;
   std::vector<std::uint32_t> arrived_;
   TransfersInFlight in_flight_;
 };
