@@ -329,6 +329,10 @@ double min_period(std::span<const ChainStage> chain, std::span<const int> limits
 
 PeriodicPattern busiest_worker_pattern(std::span<const ChainStage> chain, std::span<const int> workers) {
   require_chain(chain);
+  if (workers.size() != chain.size()) {
+    throw InputError(
+        fmt::format("there are workers for {} stages, but the chain has {}", workers.size(), chain.size()));
+  }
   const int stages = static_cast<int>(chain.size());
   std::vector<double> load;
   for (std::size_t s = 0; s < chain.size(); ++s) {

@@ -117,7 +117,8 @@ double min_period(std::span<const ChainStage> chain, std::span<const int> limits
 
 /// Returns a pattern in which the busiest worker never idles, for stage s on worker `workers[s]`, contiguous
 /// or not. Memory is not limited; such shifts always exist (Pipelined Model Parallelism, theorem 1). Throws
-/// InputError for a chain that takes no time, or a time that is negative or not finite.
+/// InputError for a chain that takes no time, a time that is negative or not finite, or a number of workers
+/// that is not the number of stages.
 PeriodicPattern busiest_worker_pattern(std::span<const ChainStage> chain, std::span<const int> workers);
 
 }  // namespace starpipe::plan

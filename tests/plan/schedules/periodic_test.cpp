@@ -235,6 +235,11 @@ TEST(Periodic, RefusesWhatHasNoPeriod) {
               ThrowsMessage<InputError>("stage 1 takes 4, more than the period of 3"));
   EXPECT_THAT([&] { one_forward_one_backward_star(chain, std::numeric_limits<double>::infinity()); },
               ThrowsMessage<InputError>("the period must be positive and finite, not inf"));
+  EXPECT_THAT(
+      [&] {
+        busiest_worker_pattern(chain, std::vector{0, 1});
+      },
+      ThrowsMessage<InputError>("there are workers for 2 stages, but the chain has 3"));
   EXPECT_THAT([] { stage_groups({}, 1); }, ThrowsMessage<InputError>(HasSubstr("at least one stage")));
   EXPECT_THAT([] { stage_groups(Chain{{.forward = 0, .backward = 0}}, 1); },
               ThrowsMessage<InputError>(HasSubstr("no time")));
