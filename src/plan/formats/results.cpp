@@ -19,7 +19,6 @@
 #include "plan/formats/schedule_values.hpp"
 #include "plan/formats/trace_json.hpp"
 #include "plan/schedules/best_pattern.hpp"
-#include "plan/schedules/one_forward_one_backward_star.hpp"
 #include "starpipe/base/error.hpp"
 #include "starpipe/base/index.hpp"
 #include "starpipe/plan/formats/schedule_json.hpp"

@@ -6,10 +6,6 @@
 #include <numeric>
 #include <optional>
 
-#include <fmt/format.h>
-
-#include "plan/schedules/one_forward_one_backward_star.hpp"
-#include "starpipe/base/error.hpp"
 #include "starpipe/base/index.hpp"
 
 // The order of a stage. A stage runs the F of micro-batches in their order, and the BW too. Its order is then
@@ -302,7 +298,9 @@ double period_bound(std::span<const ChainStage> chain, std::span<const int> limi
   require_limits(chain, limits);
   double bound = longest_stage(chain);
   for (std::size_t s = 0; s < chain.size(); ++s) {
-    bound = std::max(bound, round_trip(chain, static_cast<int>(s)) / limits[s]);
+    double round_trip = 0;
+    for (const ChainStage& stage : chain.subspan(s)) round_trip += stage.time();
+    bound = std::max(bound, round_trip / limits[s]);
   }
   return bound;
 }
@@ -310,7 +308,6 @@ double period_bound(std::span<const ChainStage> chain, std::span<const int> limi
 PeriodicSearch best_pattern(std::span<const ChainStage> chain, std::span<const int> limits, int max,
                             std::int64_t work) {
   const double bound = period_bound(chain, limits);
-  if (max < 1) throw InputError(fmt::format("best_pattern: max must be at least 1, not {}", max));
   PeriodicSearch best{one_forward_one_backward_star(chain, min_period(chain, limits)), true};
   const auto reached = [&] { return best.pattern.normalized_period() <= bound * (1 + period_tolerance); };
   const auto improves = [&](const PeriodicPattern& other) {

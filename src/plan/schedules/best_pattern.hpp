@@ -27,8 +27,7 @@ struct PeriodicSearch {
 /// every order in which a stage runs the F of micro-batches in their order, and the BW too, and in which it
 /// holds at most twice as many stashes as the chain has stages. It begins with 1F1B* and its thinned
 /// patterns, and then does branch and bound from the last stage to the first. After `work` steps (of some
-/// nanoseconds each) it ends with the best pattern found so far. Throws as `min_period`, or InputError for
-/// max < 1. Deterministic.
+/// nanoseconds each) it ends with the best pattern found so far. Throws as `min_period`. Deterministic.
 PeriodicSearch best_pattern(std::span<const ChainStage> chain, std::span<const int> limits, int max,
                             std::int64_t work = 100'000'000);
 

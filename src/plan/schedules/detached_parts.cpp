@@ -3,10 +3,8 @@
 
 #include <algorithm>
 #include <cstdint>
-#include <functional>
 #include <map>
 #include <optional>
-#include <queue>
 #include <set>
 #include <stdexcept>
 #include <utility>
@@ -41,20 +39,15 @@ class DetachedRun {
   /// Returns, by JobId, the number of jobs that started before the job.
   std::vector<std::int64_t> run() && {
     for (const JobId id : schedule_.order()) {
-      if (waiting_[id] == 0) events_.push({inputs_arrival(id), id, false});
+      if (waiting_[id] == 0) events_.insert({inputs_arrival(id), id, false});
     }
     while (!events_.empty()) {
-      const double now = events_.top().time;
+      const double now = events_.begin()->time;
       std::set<int> touched;
-      while (!events_.empty() && events_.top().time == now) {
-        const Event event = events_.top();
-        events_.pop();
-        touched.insert(schedule_.compute(event.job));
-        if (event.ends) {
-          end(event.job, now);
-        } else {
-          make_ready(event.job);
-        }
+      while (!events_.empty() && events_.begin()->time == now) {
+        const auto [time, job, ends] = events_.extract(events_.begin()).value();
+        touched.insert(schedule_.compute(job));
+        ends ? end(job, now) : make_ready(job);
       }
       for (const int worker : touched) start_next(workers_[index(worker)], now);
     }
@@ -70,9 +63,7 @@ class DetachedRun {
     double time;
     JobId job;
     bool ends;  // else the job becomes ready
-    bool operator>(const Event& other) const {
-      return time != other.time ? time > other.time : job > other.job;
-    }
+    friend auto operator<=>(const Event&, const Event&) = default;
   };
   struct Worker {
     std::vector<JobId> own;       // the jobs that are not detached, in order
@@ -148,7 +139,7 @@ class DetachedRun {
   }
 
   void wait_for_one_less(JobId id, double now) {
-    if (--waiting_[id] == 0) events_.push({std::max(now, inputs_arrival(id)), id, false});
+    if (--waiting_[id] == 0) events_.insert({std::max(now, inputs_arrival(id)), id, false});
   }
 
   void end(JobId id, double now) {
@@ -177,7 +168,7 @@ class DetachedRun {
     worker.is_busy = true;
     position_[*id] = started_++;
     const Job job = schedule_.job(*id);
-    events_.push({now + costs_.duration(job.stage).of(job.pass), *id, true});
+    events_.insert({now + costs_.duration(job.stage).of(job.pass), *id, true});
     if (const auto held = released_by_.find(*id); held != released_by_.end()) {
       for (const JobId source : held->second) wait_for_one_less(source, now);
     }
@@ -195,7 +186,7 @@ class DetachedRun {
   std::vector<std::int64_t> position_;
   std::int64_t started_ = 0;
   std::map<JobId, std::vector<JobId>> released_by_;  // by F of a reader: sources that its start releases
-  std::priority_queue<Event, std::vector<Event>, std::greater<>> events_;
+  std::set<Event> events_;
 };
 
 }  // namespace

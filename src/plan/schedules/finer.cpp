@@ -26,57 +26,6 @@ void require_parts(const Schedule& schedule, const StageGraph& finer, std::span<
   }
 }
 
-/// The parts of a schedule's jobs, and where they run.
-class Parts {
- public:
-  Parts(const Schedule& schedule, const StageGraph& finer, std::span<const StagePart> parts, int workers_each,
-        ShardPlacement detached)
-      : schedule_(schedule), finer_(finer), parts_(parts), workers_each_(workers_each), detached_(detached) {}
-
-  [[nodiscard]] bool split_backward(int stage, int microbatch) const {
-    return !has_one_backward_pass(stage) && schedule_.split_backward(at(stage).stage, microbatch);
-  }
-
-  /// Returns the schedule's job of which this one is a part.
-  [[nodiscard]] JobId whole(const Job& job) const {
-    const int stage = at(job.stage).stage;
-    if (job.pass != Pass::BW || !schedule_.split_backward(stage, job.microbatch))
-      return schedule_.find({stage, job.microbatch, job.pass}).value();
-    return job.stage == finer_.sink() ? schedule_.backward(stage, job.microbatch)
-                                      : schedule_.weight_gradient(stage, job.microbatch);
-  }
-
-  [[nodiscard]] Placement placement(const Job& job) const {
-    const Placement stage = schedule_.placement(whole(job));
-    const StagePart& part = at(job.stage);
-    if (part.detached && detached_ == ShardPlacement::all && job.stage != finer_.sink()) {
-      const int worker = part.shard % (schedule_.workers() * workers_each_);
-      return {.weights = worker, .compute = worker};
-    }
-    const int shard = part.shard % workers_each_;
-    return {.weights = stage.weights * workers_each_ + shard,
-            .compute = stage.compute * workers_each_ + shard};
-  }
-
-  [[nodiscard]] std::int64_t priority(const Job& job) const {
-    const int depth = finer_.depth(job.stage);
-    const int place = job.pass == Pass::F ? depth : finer_.length() - 1 - depth;
-    return std::int64_t{schedule_.turn(whole(job))} * finer_.length() + place;
-  }
-
- private:
-  [[nodiscard]] const StagePart& at(int stage) const { return parts_[index(stage)]; }
-  [[nodiscard]] bool has_one_backward_pass(int stage) const {
-    return at(stage).detached && (finer_.pred(stage).empty() || stage == finer_.sink());
-  }
-
-  const Schedule& schedule_;
-  const StageGraph& finer_;
-  std::span<const StagePart> parts_;
-  int workers_each_;
-  ShardPlacement detached_;
-};
-
 }  // namespace
 
 Schedule with_parts(const Schedule& schedule, const StageGraph& finer, std::span<const StagePart> parts,
@@ -86,16 +35,43 @@ Schedule with_parts(const Schedule& schedule, const StageGraph& finer, std::span
     throw InputError(
         fmt::format("{}: only an ordered schedule has stages of several parts", schedule.name()));
   }
-  const Parts of(schedule, finer, parts, workers_each, detached);
-  return Schedule(
-      {.name = schedule.name(),
-       .graph = finer,
-       .microbatches = schedule.microbatches(),
-       .workers = schedule.workers() * workers_each,
-       .split_backward = [&](int stage, int microbatch) { return of.split_backward(stage, microbatch); },
-       .placement = [&](const Job& job) { return of.placement(job); },
-       .priority = [&](const Job& job) { return of.priority(job); },
-       .recompute = schedule.recompute()});
+  const auto part_of = [&](int stage) -> const StagePart& { return parts[index(stage)]; };
+  const auto split_backward = [&](int stage, int microbatch) {
+    const bool at_end = finer.pred(stage).empty() || stage == finer.sink();
+    return !(part_of(stage).detached && at_end) && schedule.split_backward(part_of(stage).stage, microbatch);
+  };
+  // The schedule's job of which this one is a part.
+  const auto whole = [&](const Job& job) {
+    const int stage = part_of(job.stage).stage;
+    if (job.pass != Pass::BW || !schedule.split_backward(stage, job.microbatch))
+      return schedule.find({stage, job.microbatch, job.pass}).value();
+    return job.stage == finer.sink() ? schedule.backward(stage, job.microbatch)
+                                     : schedule.weight_gradient(stage, job.microbatch);
+  };
+  const auto placement = [&](const Job& job) {
+    const StagePart& part = part_of(job.stage);
+    if (part.detached && detached == ShardPlacement::all && job.stage != finer.sink()) {
+      const int worker = part.shard % (schedule.workers() * workers_each);
+      return Placement{.weights = worker, .compute = worker};
+    }
+    const Placement stage = schedule.placement(whole(job));
+    const int shard = part.shard % workers_each;
+    return Placement{.weights = stage.weights * workers_each + shard,
+                     .compute = stage.compute * workers_each + shard};
+  };
+  const auto priority = [&](const Job& job) {
+    const int depth = finer.depth(job.stage);
+    const int place = job.pass == Pass::F ? depth : finer.length() - 1 - depth;
+    return std::int64_t{schedule.turn(whole(job))} * finer.length() + place;
+  };
+  return Schedule({.name = schedule.name(),
+                   .graph = finer,
+                   .microbatches = schedule.microbatches(),
+                   .workers = schedule.workers() * workers_each,
+                   .split_backward = split_backward,
+                   .placement = placement,
+                   .priority = priority,
+                   .recompute = schedule.recompute()});
 }
 
 Costs costs_of_whole_stages(const Costs& costs, const StageGraph& finer, std::span<const StagePart> parts,

@@ -36,10 +36,8 @@ class Loops {
  public:
   Loops(const char* name, const ScheduleRequest& request, int group)
       : name_(name),
-        graph_(requested_graph(request)),
-        workers_(request.workers),
+        request_(request),
         chunks_(requested_chunks(name, request)),
-        microbatches_(request.microbatches),
         steps_(grouped(request.microbatches, group, chunks_)),
         rows_(index(request.workers)) {}
 
@@ -52,20 +50,20 @@ class Loops {
   }
   // The backward pass of the job that `forward` added for this step.
   void mirror(int worker, int step) { add(worker, at(step).chunk, at(step).microbatch, Pass::BW); }
-  [[nodiscard]] Schedule schedule() const { return in_order(name_, graph_, microbatches_, rows_); }
+  [[nodiscard]] Schedule schedule() const {
+    return in_order(name_, request_.graph.value(), request_.microbatches, rows_);
+  }
 
  private:
   [[nodiscard]] const Step& at(int step) const { return steps_[index(step)]; }
   void add(int worker, int chunk, int microbatch, Pass pass) {
-    if (microbatch >= microbatches_) return;
-    rows_[index(worker)].push_back({chunk * workers_ + worker, microbatch, pass});
+    if (microbatch >= request_.microbatches) return;
+    rows_[index(worker)].push_back({chunk * request_.workers + worker, microbatch, pass});
   }
 
   const char* name_;
-  StageGraph graph_;
-  int workers_;
+  const ScheduleRequest& request_;
   int chunks_;
-  int microbatches_;
   std::vector<Step> steps_;
   std::vector<std::vector<Job>> rows_;
 };
@@ -164,7 +162,7 @@ Schedule uniform(const char* name, const ScheduleRequest& request, int spacing, 
   const BuildingBlock block = uniform_block(request.workers, chunks, spacing);
   Grid grid(block, request.microbatches);
   grid.reorder(Grid::Steady::moved, std::max(peak, std::ranges::max(block.peak_memory())));
-  return in_order(name, requested_graph(request), request.microbatches, grid.rows());
+  return in_order(name, request.graph.value(), request.microbatches, grid.rows());
 }
 
 // With the memory of the grouped order.

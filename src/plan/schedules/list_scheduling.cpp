@@ -58,7 +58,9 @@ class ListSchedule {
         workers_(index(problem.workers)),
         forward_end_(problem.workers_of.size()),
         backward_end_(problem.workers_of.size()) {
-    for (const Job& job : problem.passes) run(job);
+    for (const Job& job : problem.passes) {
+      if (job.pass != Pass::W) run(job);
+    }
     for (Worker& worker : workers_) {
       while (!worker.waiting.empty()) run_weight_gradient(worker);
     }

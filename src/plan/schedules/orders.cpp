@@ -9,7 +9,6 @@
 
 #include <fmt/format.h>
 
-#include "plan/schedules/sweep.hpp"
 #include "starpipe/base/error.hpp"
 
 namespace starpipe::plan {
@@ -250,11 +249,11 @@ void Grid::reorder(Steady steady, std::optional<int> peak) {
                                  microbatches_));
   }
   const int max = peak.value_or(std::ranges::max(peak_memory()));
-  Sweep(*this, max, false, steady).run();
+  sweep(max, false, steady);
   squeeze();
   if (!split_ || steady == Steady::moved) return;
   remove_weight_gradients();
-  Sweep(*this, max, true, steady).run();
+  sweep(max, true, steady);
   place_weight_gradients();
   squeeze();
 }

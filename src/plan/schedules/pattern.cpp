@@ -16,10 +16,6 @@
 namespace starpipe::plan {
 namespace {
 
-constexpr double tolerance = 1e-9;  // part of a period: error of a pattern's times that is accepted
-
-double length(const ChainStage& stage, Pass pass) { return pass == Pass::F ? stage.forward : stage.backward; }
-
 /// A pattern as a table: for each pass of each stage and each r < k, the operation that runs micro-batches i
 /// with i mod k = r. A step is a pass of a stage, counted along a micro-batch's way: F of all stages, then BW
 /// in reverse.
@@ -27,23 +23,24 @@ class PatternTable {
  public:
   PatternTable(const PeriodicPattern& pattern, std::span<const ChainStage> chain)
       : pattern_(pattern), chain_(chain), cells_(chain.size() * 2 * index(pattern.microbatches), nullptr) {
-    problem_ = fill();
-    if (problem_.empty()) problem_ = overlap();
-    if (problem_.empty()) problem_ = dependency();
-  }
-
-  [[nodiscard]] const std::string& problem() const { return problem_; }
-  void throw_problem() const {
-    if (!problem_.empty()) throw InputError(problem_);
+    const int k = pattern.microbatches;
+    for (const PeriodicOperation& op : pattern.operations) {
+      cells_[index(step_of(op) * k + (op.shift % k + k) % k)] = &op;
+      workers_ = std::max(workers_, op.worker + 1);
+    }
   }
 
   [[nodiscard]] int stages() const { return static_cast<int>(chain_.size()); }
   /// Returns the number of steps.
   [[nodiscard]] int steps() const { return 2 * stages(); }
+  [[nodiscard]] int workers() const { return workers_; }
   [[nodiscard]] Pass pass(int step) const { return step < stages() ? Pass::F : Pass::BW; }
   [[nodiscard]] int stage(int step) const { return step < stages() ? step : steps() - 1 - step; }
-  [[nodiscard]] double length(int step) const { return plan::length(chain_[index(stage(step))], pass(step)); }
   [[nodiscard]] int worker(int stage) const { return at(stage, 0).worker; }
+  [[nodiscard]] double length(int step) const {
+    const ChainStage& of = chain_[index(stage(step))];
+    return step < stages() ? of.forward : of.backward;
+  }
 
   [[nodiscard]] const PeriodicOperation& at(int step, int microbatch) const {
     return *cells_[index(step * pattern_.microbatches + microbatch % pattern_.microbatches)];
@@ -55,111 +52,25 @@ class PatternTable {
 
   /// Sort key for the order of a worker: at equal starts, operations that take no time come first.
   [[nodiscard]] auto key(const PeriodicOperation& op) const {
-    const int step = op.pass == Pass::F ? op.stage : steps() - 1 - op.stage;
+    const int step = step_of(op);
     return std::tuple(op.start, op.start + length(step), op.shift, step);
   }
 
  private:
-  [[nodiscard]] std::string name(const PeriodicOperation& op) const {
-    return fmt::format("{} of stage {} with shift {}", to_string(op.pass), op.stage, op.shift);
+  [[nodiscard]] int step_of(const PeriodicOperation& op) const {
+    return op.pass == Pass::F ? op.stage : steps() - 1 - op.stage;
   }
-  [[nodiscard]] std::string fill();
-  [[nodiscard]] std::string overlap() const;
-  [[nodiscard]] std::string dependency() const;
 
   const PeriodicPattern& pattern_;
   std::span<const ChainStage> chain_;
   std::vector<const PeriodicOperation*> cells_;  // [step][micro-batch mod k]
-  std::string problem_;
+  int workers_ = 0;
 };
-
-std::string PatternTable::fill() {
-  const int k = pattern_.microbatches;
-  if (k < 1) return fmt::format("a period must have at least 1 micro-batch, not {}", k);
-  if (!(pattern_.period > 0) || !std::isfinite(pattern_.period)) {
-    return fmt::format("the period must be positive and finite, not {}", pattern_.period);
-  }
-  for (const PeriodicOperation& op : pattern_.operations) {
-    if (op.stage < 0 || op.stage >= stages() || op.worker < 0 ||
-        (op.pass != Pass::F && op.pass != Pass::BW)) {
-      return fmt::format(
-          "{} on worker {}: the worker is below 0, the stage is not one of {}, or the pass is not F or BW",
-          name(op), op.worker, stages());
-    }
-    if (!(op.start >= 0 && op.start < pattern_.period)) {
-      return fmt::format("{} starts at {}, not within the period of {}", name(op), op.start, pattern_.period);
-    }
-    const int step = op.pass == Pass::F ? op.stage : steps() - 1 - op.stage;
-    const PeriodicOperation*& cell = cells_[index(step * k + (op.shift % k + k) % k)];
-    if (cell != nullptr) {
-      return fmt::format("{} and the operation of the same pass with shift {} run the same micro-batches",
-                         name(op), cell->shift);
-    }
-    cell = &op;
-  }
-  for (int step = 0; step < steps(); ++step) {
-    for (int r = 0; r < k; ++r) {
-      const PeriodicOperation* const op = cells_[index(step * k + r)];
-      if (op == nullptr) {
-        return fmt::format("no {} of stage {} for micro-batches {} + {} j", to_string(pass(step)),
-                           stage(step), r, k);
-      }
-      const int worker = cells_[index(stage(step) * k)]->worker;
-      if (op->worker != worker) {
-        return fmt::format("stage {} is on worker {} and on worker {}", op->stage, worker, op->worker);
-      }
-    }
-  }
-  return {};
-}
-
-std::string PatternTable::overlap() const {
-  std::vector<const PeriodicOperation*> order;
-  order.reserve(pattern_.operations.size());
-  for (const PeriodicOperation& op : pattern_.operations) order.push_back(&op);
-  std::ranges::sort(order, {},
-                    [this](const auto* op) { return std::tuple_cat(std::tuple(op->worker), key(*op)); });
-  const auto end = [this](const PeriodicOperation& op) {
-    return op.start + plan::length(chain_[index(op.stage)], op.pass);
-  };
-  for (auto first = order.begin(); first != order.end();) {
-    const auto last =
-        std::find_if(first, order.end(), [&](auto* op) { return op->worker != (*first)->worker; });
-    for (auto at = first; at != last; ++at) {
-      const bool wraps = std::next(at) == last;
-      const PeriodicOperation& next = wraps ? **first : **std::next(at);
-      if (end(**at) > next.start + (wraps ? pattern_.period : 0) + tolerance * pattern_.period) {
-        return fmt::format("worker {}: {} ends at {}, after {} has started at {}", next.worker, name(**at),
-                           end(**at), name(next), next.start + (wraps ? pattern_.period : 0));
-      }
-    }
-    first = last;
-  }
-  return {};
-}
-
-std::string PatternTable::dependency() const {
-  for (int r = 0; r < pattern_.microbatches; ++r) {
-    for (int step = 1; step < steps(); ++step) {
-      const double ready = start(step - 1, r) + length(step - 1);
-      if (start(step, r) >= ready - tolerance * pattern_.period) continue;
-      return fmt::format("{} starts {} before the {} it waits for has ended", name(at(step, r)),
-                         ready - start(step, r), name(at(step - 1, r)));
-    }
-  }
-  return {};
-}
 
 }  // namespace
 
-std::string pattern_problem(const PeriodicPattern& pattern, std::span<const ChainStage> chain) {
-  require_chain(chain);
-  return PatternTable(pattern, chain).problem();
-}
-
 std::vector<int> concurrent_activations(const PeriodicPattern& pattern, std::span<const ChainStage> chain) {
   const PatternTable table(pattern, chain);
-  table.throw_problem();
   const int k = pattern.microbatches;
   std::vector<int> max(chain.size(), 0);
   for (int s = 0; s < table.stages(); ++s) {
@@ -183,11 +94,8 @@ std::vector<int> concurrent_activations(const PeriodicPattern& pattern, std::spa
 
 std::vector<double> pattern_memory(const PeriodicPattern& pattern, std::span<const ChainStage> chain) {
   const std::vector<int> live = concurrent_activations(pattern, chain);
-  std::vector<double> memory;
-  for (const PeriodicOperation& op : pattern.operations) {
-    memory.resize(std::max(memory.size(), index(op.worker + 1)), 0.0);
-  }
   const PatternTable table(pattern, chain);
+  std::vector<double> memory(index(table.workers()), 0.0);
   for (int s = 0; s < table.stages(); ++s) {
     memory[index(table.worker(s))] += chain[index(s)].weights + live[index(s)] * chain[index(s)].activation;
   }
@@ -197,8 +105,6 @@ std::vector<double> pattern_memory(const PeriodicPattern& pattern, std::span<con
 Schedule unrolled(std::string_view name, const PeriodicPattern& pattern, std::span<const ChainStage> chain,
                   int microbatches) {
   const PatternTable table(pattern, chain);
-  table.throw_problem();
-  if (microbatches < 1) throw InputError(fmt::format("{} micro-batches", microbatches));
   struct UnrolledJob {
     double start;
     double end;
@@ -218,9 +124,7 @@ Schedule unrolled(std::string_view name, const PeriodicPattern& pattern, std::sp
   }
   std::ranges::sort(jobs, {},
                     [](const UnrolledJob& j) { return std::tuple(j.start, j.end, j.microbatch, j.step); });
-  int workers = 0;
-  for (int s = 0; s < table.stages(); ++s) workers = std::max(workers, table.worker(s) + 1);
-  std::vector<std::vector<Job>> rows(index(workers));
+  std::vector<std::vector<Job>> rows(index(table.workers()));
   for (const UnrolledJob& job : jobs) {
     const int stage = table.stage(job.step);
     rows[index(table.worker(stage))].push_back({stage, job.microbatch, table.pass(job.step)});
@@ -229,11 +133,6 @@ Schedule unrolled(std::string_view name, const PeriodicPattern& pattern, std::sp
 }
 
 PeriodicPattern thinned(const PeriodicPattern& pattern, int k) {
-  if (pattern.microbatches != 1) {
-    throw InputError(fmt::format("only a 1-periodic pattern can be thinned, this one is {}-periodic",
-                                 pattern.microbatches));
-  }
-  if (k < 1) throw InputError(fmt::format("thinning needs k of at least 1, not {}", k));
   PatternBuilder builder((k + 1) * pattern.period, k);
   for (const PeriodicOperation& op : pattern.operations) {
     for (int b = 0; b < k; ++b) {
@@ -290,12 +189,6 @@ double longest_stage(std::span<const ChainStage> chain) {
   return std::ranges::max_element(chain, {}, &ChainStage::time)->time();
 }
 
-double round_trip(std::span<const ChainStage> chain, int stage) {
-  const auto rest = chain.subspan(index(stage));
-  return std::accumulate(rest.begin(), rest.end(), 0.0,
-                         [](double sum, const ChainStage& s) { return sum + s.time(); });
-}
-
 namespace {
 
 constexpr double same = 1e-10;  // starts that differ by less than this part of a period are equal
@@ -315,6 +208,12 @@ void unite_starts(PeriodicPattern& pattern) {
 }
 
 }  // namespace
+
+PatternBuilder::PatternBuilder(double period, int microbatches)
+    : pattern_{.period = period, .microbatches = microbatches, .operations = {}} {
+  if (!std::isfinite(period))
+    throw InputError(fmt::format("the period must be positive and finite, not {}", period));
+}
 
 void PatternBuilder::add(int stage, Pass pass, int worker, double time, int microbatch) {
   const double T = pattern_.period;
@@ -342,6 +241,122 @@ PeriodicPattern PatternBuilder::pattern() const {
   const int shift = first->shift;
   for (PeriodicOperation& op : pattern.operations) op.shift -= shift;
   return pattern;
+}
+
+namespace {
+
+/// The groups of 1F1B*(T). All T in [shortest, next) have the same groups.
+struct Groups {
+  std::vector<int> of_stage;
+  double shortest = 0;  ///< time of the longest group
+  double next = std::numeric_limits<double>::infinity();
+};
+
+Groups groups_of(std::span<const ChainStage> chain, double period) {
+  Groups groups{.of_stage = std::vector<int>(chain.size())};
+  int group = 1;
+  double time = 0;
+  for (std::size_t s = chain.size(); s-- > 0;) {
+    const double longer = time + chain[s].time();
+    if (longer > period) {
+      groups.next = std::min(groups.next, longer);
+      ++group;
+      time = chain[s].time();
+    } else {
+      time = longer;
+    }
+    groups.shortest = std::max(groups.shortest, time);
+    groups.of_stage[s] = group;
+  }
+  return groups;
+}
+
+bool within(std::span<const int> values, std::span<const int> limits) {
+  return std::ranges::equal(values, limits, std::ranges::less_equal{});
+}
+
+}  // namespace
+
+std::vector<int> stage_groups(std::span<const ChainStage> chain, double period) {
+  require_chain(chain);
+  for (std::size_t s = 0; s < chain.size(); ++s) {
+    if (chain[s].time() <= period) continue;
+    throw InputError(
+        fmt::format("stage {} takes {}, more than the period of {}", s, chain[s].time(), period));
+  }
+  return groups_of(chain, period).of_stage;
+}
+
+// Phases 2 and 3 of the algorithm at once: F runs through all stages without idle time, and BW of group g
+// starts g - 1 periods after the group's last F. `PatternBuilder` turns starts beyond T into shifts.
+PeriodicPattern one_forward_one_backward_star(std::span<const ChainStage> chain, double period) {
+  const std::vector<int> groups = stage_groups(chain, period);
+  PatternBuilder builder(period, 1);
+  const int stages = static_cast<int>(chain.size());
+  std::vector<double> forward_end;
+  double time = 0;
+  for (int s = 0; s < stages; ++s) {
+    builder.add(s, Pass::F, s, time, 0);
+    time += chain[index(s)].forward;
+    forward_end.push_back(time);
+  }
+  for (int s = stages - 1; s >= 0; --s) {
+    const int group = groups[index(s)];
+    const bool last_of_group = s == stages - 1 || groups[index(s + 1)] != group;
+    if (last_of_group) time = forward_end[index(s)] + (group - 1) * period;
+    builder.add(s, Pass::BW, s, time, 0);
+    time += chain[index(s)].backward;
+  }
+  return builder.pattern();
+}
+
+double min_period(std::span<const ChainStage> chain, std::span<const int> limits) {
+  require_limits(chain, limits);
+  // A longer period makes no group number larger, and a single group keeps any limits. Invariant: the answer
+  // is in [low, high], and `high` keeps the limits.
+  double low = longest_stage(chain);
+  double high = groups_of(chain, std::numeric_limits<double>::infinity()).shortest;
+  for (double period = low; low < high; period = low + (high - low) / 2) {
+    const Groups groups = groups_of(chain, period);
+    if (within(groups.of_stage, limits)) {
+      high = groups.shortest;
+    } else {
+      low = groups.next;
+    }
+  }
+  return high;
+}
+
+PeriodicPattern busiest_worker_pattern(std::span<const ChainStage> chain, std::span<const int> workers) {
+  require_chain(chain);
+  if (workers.size() != chain.size()) {
+    throw InputError(
+        fmt::format("there are workers for {} stages, but the chain has {}", workers.size(), chain.size()));
+  }
+  const int stages = static_cast<int>(chain.size());
+  std::vector<double> load;
+  for (std::size_t s = 0; s < chain.size(); ++s) {
+    load.resize(std::max(load.size(), index(workers[s] + 1)), 0.0);
+    load[index(workers[s])] += chain[s].time();
+  }
+  const double period = std::ranges::max(load);
+  // In each period a worker runs its operations sequentially from 0 on. A micro-batch waits for the next
+  // start of each operation.
+  PatternBuilder builder(period, 1);
+  std::vector<double> next(load.size(), 0.0);
+  double ready = 0;
+  const auto add = [&](int s, Pass pass, double length) {
+    const int worker = workers[index(s)];
+    double& start = next[index(worker)];
+    const double periods = std::ceil((ready - start) / period - 1e-9);
+    const double time = start + periods * period;
+    builder.add(s, pass, worker, time, 0);
+    start += length;
+    ready = time + length;
+  };
+  for (int s = 0; s < stages; ++s) add(s, Pass::F, chain[index(s)].forward);
+  for (int s = stages - 1; s >= 0; --s) add(s, Pass::BW, chain[index(s)].backward);
+  return builder.pattern();
 }
 
 }  // namespace starpipe::plan

@@ -7,7 +7,6 @@
 #include <limits>
 
 #include "plan/schedules/best_pattern.hpp"
-#include "plan/schedules/one_forward_one_backward_star.hpp"
 #include "plan/schedules/read_request.hpp"
 #include "starpipe/base/index.hpp"
 
@@ -21,12 +20,13 @@ constexpr double max_parts = 16;  // number of stages that stand for one transfe
 /// link (Pipelined Model Parallelism, section 3.1). Real links carry several transfers at a time, so a long
 /// transfer is several such stages.
 struct LinkedChain {
+  std::vector<ChainStage> own;  ///< without the links
   std::vector<ChainStage> chain;
   std::vector<int> stages;  ///< the schedule's stage for each stage of the chain; below 0 for a link
   std::vector<int> limits;
 
-  LinkedChain(const Costs& costs, int count, std::span<const int> memory_limits) {
-    const std::vector<ChainStage> own = own_times(costs, count);
+  LinkedChain(const Costs& costs, int count, std::span<const int> memory_limits)
+      : own(own_times(costs, count)) {
     const double longest = std::ranges::max_element(own, {}, &ChainStage::time)->time();
     for (int s = 0; s < count; ++s) {
       add(own[index(s)], s,
@@ -77,13 +77,9 @@ Schedule periodic(const char* name, const ScheduleRequest& request,
   const std::vector<int> limits = same ? asked : std::vector<int>{};
   const LinkedChain linked(requested_costs(request), stages, limits);
   PeriodicPattern pattern = best(linked.chain, linked.limits);
-  std::vector<ChainStage> chain;
-  for (std::size_t s = 0; s < linked.chain.size(); ++s) {
-    if (linked.stages[s] >= 0) chain.push_back(linked.chain[s]);
-  }
   for (PeriodicOperation& op : pattern.operations) op.stage = op.worker = linked.stages[index(op.stage)];
   std::erase_if(pattern.operations, [](const PeriodicOperation& op) { return op.stage < 0; });
-  Schedule schedule = unrolled(name, pattern, chain, request.microbatches);
+  Schedule schedule = unrolled(name, pattern, linked.own, request.microbatches);
   if (limits.empty()) return schedule;
   return schedule.with(Discipline::ordered, limits);
 }

@@ -11,16 +11,12 @@
 
 namespace starpipe::plan {
 
-StageGraph requested_graph(const ScheduleRequest& request) {
-  return request.graph ? *request.graph : StageGraph::chain(request.workers);
-}
-
 StageGraph requested_chain(std::string_view name, const ScheduleRequest& request, int chunks) {
   refuse_groups(name, request);
   if (!request.stage_workers.empty()) {
     throw RequestError(fmt::format("placement: {} has a placement of its own", name));
   }
-  StageGraph graph = request.graph ? *request.graph : StageGraph::chain(chunks * request.workers);
+  const StageGraph& graph = request.graph.value();
   if (!graph.is_chain()) throw InputError(fmt::format("{} is defined for a chain of stages only", name));
   if (graph.size() != chunks * request.workers) {
     throw RequestError(fmt::format("stages: {} has {} per worker: {} workers need {} stages, not {}", name,
@@ -31,7 +27,7 @@ StageGraph requested_chain(std::string_view name, const ScheduleRequest& request
 }
 
 int requested_chunks(std::string_view name, const ScheduleRequest& request) {
-  const int stages = requested_graph(request).size();
+  const int stages = request.graph.value().size();
   if (stages % request.workers != 0) {
     throw RequestError(fmt::format(
         "stages: {} has the same number of stages on each worker: {} stages do not divide by {} workers",
@@ -73,15 +69,6 @@ std::function<Placement(const Job&)> by_stage(std::string_view name, const Sched
 }
 
 Costs requested_costs(const ScheduleRequest& request) { return request.costs ? *request.costs : Costs{}; }
-
-void refuse_stage_workers(std::string_view name, const ScheduleRequest& request) {
-  if (request.stage_workers.empty()) return;
-  throw RequestError(fmt::format("placement: {} places jobs by micro-batch, not by stage", name));
-}
-
-int place_in_group(const ScheduleRequest& request, int microbatch) {
-  return microbatch / request.groups.value_or(1);
-}
 
 void refuse_groups(std::string_view name, const ScheduleRequest& request) {
   if (request.groups)

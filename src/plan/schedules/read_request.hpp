@@ -10,9 +10,6 @@ namespace starpipe::plan {
 
 // How the named schedules read a request, and refuse the parts that they cannot follow.
 
-/// Returns the requested stage graph; if none is requested, a chain of one stage per worker.
-StageGraph requested_graph(const ScheduleRequest& request);
-
 /// w of schedules in which one worker of a group holds a stage's weights and computes the group's jobs: stage
 /// s on worker s of the group, or on `stage_workers[s]` of the request. Micro-batch b goes to group b mod G;
 /// without groups, G is 1. Throws InputError when stages and workers do not match, or when G does not divide
@@ -31,10 +28,6 @@ int requested_chunks(std::string_view name, const ScheduleRequest& request);
 /// Returns the requested costs; if none are requested, passes that all take 1 and free transfers.
 Costs requested_costs(const ScheduleRequest& request);
 
-/// Throws InputError when the request has `stage_workers`: the schedule `name` places jobs by micro-batch.
-void refuse_stage_workers(std::string_view name, const ScheduleRequest& request);
-/// Returns the position of a micro-batch within its group: b / G.
-int place_in_group(const ScheduleRequest& request, int microbatch);
 /// Throws InputError when the request has groups.
 void refuse_groups(std::string_view name, const ScheduleRequest& request);
 /// R of W = G * R. Throws InputError when the request has no groups G, or G does not divide W.

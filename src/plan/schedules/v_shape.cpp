@@ -69,11 +69,9 @@ Schedule v_zb(const ScheduleRequest& request) {
   const StageGraph graph = requested_chain("v-zb", request, chunks);
   Grid grid(v_block(request.workers, {4, 2, 2, 1, 4}), request.microbatches);
   grid.reorder(Grid::Steady::moved);
-  std::vector<Job> passes = grid.jobs();
-  std::erase_if(passes, [](const Job& job) { return job.pass == Pass::W; });
   const auto worker = [&](int stage, int) { return v_worker(stage, request.workers); };
   return in_order("v-zb", graph, request.microbatches,
-                  with_weight_gradients(passes, graph, request.workers, request.microbatches, worker,
+                  with_weight_gradients(grid.jobs(), graph, request.workers, request.microbatches, worker,
                                         2 * request.workers, requested_costs(request)));
 }
 

@@ -147,7 +147,6 @@ Schedule low_memory(const ScheduleRequest& request) {
   Grid grid(close_block(request.workers), request.microbatches);
   grid.reorder(Grid::Steady::kept);
   std::vector<Job> passes = grid.jobs();
-  std::erase_if(passes, [](const Job& job) { return job.pass == Pass::W; });
   int limit = std::ranges::max(grid.peak_memory());
   if (const int held = std::min(request.workers, request.microbatches); limit >= held) {
     passes = alternating(warm_up_of(request.workers, 1, 0), request.microbatches);

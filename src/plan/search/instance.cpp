@@ -83,27 +83,24 @@ Instance::Instance(const SearchProblem& problem)
   }
 }
 
+double Instance::min_memory(int worker) const {
+  double sum = 0;
+  for (const int s : stages_of[index(worker)]) sum += stash[index(s)];
+  return sum;
+}
+
 std::vector<double> Instance::peak_memory(const Orders& orders) const {
   std::vector<double> peaks;
   for (const auto& order : orders) {
     double live = 0;
     double peak = 0;
     for (const JobId id : order) {
-      const double size = stash[index(stage_of(id))];
-      if (pass_of(id) == 0) peak = std::max(peak, live += size);
-      if (pass_of(id) == 2) live -= size;
+      live += memory_change(id);
+      peak = std::max(peak, live);
     }
     peaks.push_back(peak);
   }
   return peaks;
-}
-
-bool Instance::fits(const Orders& orders) const {
-  const std::vector<double> peaks = peak_memory(orders);
-  for (int w = 0; w < workers; ++w) {
-    if (!fits(w, peaks[index(w)])) return false;
-  }
-  return true;
 }
 
 Schedule to_schedule(const Instance& instance, const Orders& orders) {
@@ -148,10 +145,10 @@ std::optional<Orders> from_schedule(const Instance& instance, const Schedule& sc
     if (schedule.placement(id) != Placement{.weights = worker, .compute = worker}) return std::nullopt;
   }
   Orders orders;
-  const Timeline timeline = simulate(schedule, costs);
-  for (const auto& row : timeline.order) {
+  const Schedule simulated = ordered_as_simulated(schedule, costs);
+  for (int w = 0; w < instance.workers; ++w) {
     auto& order = orders.emplace_back();
-    for (const JobId id : row) {
+    for (const JobId id : simulated.order(w)) {
       const Job job = schedule.job(id);
       const auto add = [&](int pass) { order.push_back(instance.job(pass, job.stage, job.microbatch)); };
       if (job.pass == Pass::F) add(0);
@@ -159,8 +156,30 @@ std::optional<Orders> from_schedule(const Instance& instance, const Schedule& sc
       if (job.pass == Pass::W || job.pass == Pass::BW) add(2);
     }
   }
-  if (!instance.fits(orders)) return std::nullopt;
+  const std::vector<double> peaks = instance.peak_memory(orders);
+  for (int w = 0; w < instance.workers; ++w) {
+    if (!instance.fits(w, peaks[index(w)])) return std::nullopt;
+  }
   return orders;
+}
+
+std::string_view to_string(Layout layout) { return layout_words[index(layout)]; }
+
+Layout parse_layout(std::string_view word) {
+  for (const Layout layout : {Layout::loop, Layout::v}) {
+    if (word == to_string(layout)) return layout;
+  }
+  throw InputError(fmt::format("unknown layout '{}' (v or loop)", word));
+}
+
+std::vector<int> layout_workers(Layout layout, int workers, int chunks) {
+  std::vector<int> worker_of;
+  for (int c = 0; c < chunks; ++c) {
+    for (int i = 0; i < workers; ++i) {
+      worker_of.push_back(layout == Layout::v && c % 2 == 1 ? workers - 1 - i : i);
+    }
+  }
+  return worker_of;
 }
 
 }  // namespace starpipe::plan

@@ -35,14 +35,31 @@ struct Instance {
   [[nodiscard]] JobId jobs() const { return static_cast<JobId>(stages * microbatches * 3); }
   [[nodiscard]] double time_of(JobId job) const { return time[job % 3][index(stage_of(job))]; }
 
+  /// Calls f(JobId, double) for each job that waits for the result of `job`, and the time of its transfer.
+  template <class Function>
+  void for_each_next(JobId job, Function&& f) const {
+    const int s = stage_of(job);
+    if (pass_of(job) == 0) {
+      s + 1 < stages ? f(job + 3, forward_lag[index(s)]) : f(job + 1, 0.0);
+    } else if (pass_of(job) == 1) {
+      if (s > 0) f(job - 3, backward_lag[index(s - 1)]);
+      f(job + 1, 0.0);
+    }
+  }
+  /// Returns the memory that the worker takes for the job's stash at its start (F), or frees at its end (W).
+  [[nodiscard]] double memory_change(JobId job) const {
+    return (1 - pass_of(job)) * stash[index(stage_of(job))];
+  }
+
   /// True if `memory`, taken by stashes, is within the worker's limit.
   [[nodiscard]] bool fits(int worker, double memory) const {
     return memory <= limits_with_slack[index(worker)];
   }
+  /// Returns the memory of one stash of each of the worker's stages. No stash of a micro-batch ends before
+  /// its last stage has run F, so the worker must hold all of these at once.
+  [[nodiscard]] double min_memory(int worker) const;
   /// Returns the peak memory of each worker's stashes.
   [[nodiscard]] std::vector<double> peak_memory(const Orders& orders) const;
-  /// True if each worker's peak is within its limit.
-  [[nodiscard]] bool fits(const Orders& orders) const;
 
   int workers;
   int microbatches;

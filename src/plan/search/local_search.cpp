@@ -106,13 +106,11 @@ class LocalSearch {
     left_ -= problem_.workers() + (placed ? stages.size() : problem_.units());
     if (!allowed(stages)) return false;
     const Score now = score(stages);
-    const double tolerance = 1e-12 * std::get<2>(best);  // rounding must not make the search go in circles
-    const bool better =
-        std::tie(std::get<0>(now), std::get<1>(now)) < std::tie(std::get<0>(best), std::get<1>(best)) ||
-        (std::get<0>(now) == std::get<0>(best) && std::get<1>(now) == std::get<1>(best) &&
-         std::get<2>(now) < std::get<2>(best) - tolerance);
-    if (better) best = now;
-    return better;
+    Score limit = best;
+    std::get<2>(limit) -= 1e-12 * std::get<2>(best);  // rounding must not make the search go in circles
+    if (now >= limit) return false;
+    best = now;
+    return true;
   }
 
   /// Moves one cut anywhere between its neighbours, or several neighbouring cuts by one unit, if that helps.

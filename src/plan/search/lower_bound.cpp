@@ -214,11 +214,7 @@ double lower_bound(const SearchProblem& problem) { return bound_of(Instance(prob
 double min_memory_limit(const SearchProblem& problem) {
   const Instance instance(problem);
   double min = 0;
-  for (const auto& stages : instance.stages_of) {
-    double need = 0;
-    for (const int s : stages) need += instance.stash[index(s)];
-    min = std::max(min, need);
-  }
+  for (int w = 0; w < instance.workers; ++w) min = std::max(min, instance.min_memory(w));
   return min;
 }
 

@@ -8,9 +8,8 @@
 namespace starpipe::plan {
 
 /// Returns the smallest memory limit that any schedule of the problem can keep, in the unit of
-/// `SearchProblem::stash`: the largest sum over a worker's stages of one stash each. No stash of a
-/// micro-batch ends before its last stage has run F, so a worker must hold all these stashes at once.
-/// Micro-batches that run sequentially do not need more.
+/// `SearchProblem::stash`: the largest `Instance::min_memory` of a worker. Micro-batches that run
+/// sequentially do not need more.
 double min_memory_limit(const SearchProblem& problem);
 
 /// Returns a makespan that no schedule of the problem can beat, whatever transfers delay each other.

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
-#include <functional>
 #include <numeric>
 #include <utility>
 
@@ -16,52 +15,112 @@
 namespace starpipe::plan {
 namespace {
 
-/// Value of a stage.
-struct StageValue {
-  double value;
-  double min;  ///< lower bound for the values of this stage and of all longer stages with the same first unit
+/// A worker, and the workers of the stages before and after its own. Without such a stage the value has no
+/// effect.
+struct Place {
+  int before;
+  int worker;
+  int after;
 };
 
-/// best[k][i]: the best value of the last k stages if they share the units from i on.
-struct BestValues {
-  BestValues(int stages, int units)
-      : width(index(units + 1)), best(index(stages + 1) * width, infinity), next(best.size(), 0) {}
-  [[nodiscard]] std::size_t at(int k, int i) const { return index(k) * width + index(i); }
-  std::size_t width;
-  std::vector<double> best;
-  std::vector<int> next;  ///< first unit of the second of the k stages
+/// The values of stages, and how they add up. A stage's value is its memory, or its load within the worker's
+/// memory limit; the largest counts. With a `limit`, the value is the squared load, infinite for loads above
+/// the limit; the sum counts.
+class StageValues {
+ public:
+  StageValues(const PartitionProblem& problem, Goal goal, double limit = infinity)
+      : problem_(problem), goal_(goal), limit_(limit) {}
+
+  /// Returns the value of a stage with `following` stages after it.
+  [[nodiscard]] StageValue of(UnitRange range, int following, const Place& at) const {
+    const StageValue memory = problem_.memory_alone(range, following);
+    if (goal_ == Goal::memory) return memory;
+    if (!problem_.fits(at.worker, memory.value))
+      return {infinity, problem_.fits(at.worker, memory.min) ? 0 : infinity};
+    const double time = problem_.time(range, at.worker);
+    const double load = time + problem_.activation_transfer(range.begin, at.before, at.worker) +
+                        problem_.gradient_transfer(range.end, at.after, at.worker);
+    if (limit_ == infinity) return {load, time};
+    if (time > limit_) return {infinity, infinity};
+    return {load <= limit_ ? load * load : infinity, time * time};
+  }
+
+  /// Returns the value of a stage and the stages after it.
+  [[nodiscard]] double join(double stage, double after) const {
+    return limit_ == infinity ? std::max(stage, after) : stage + after;
+  }
+
+ private:
+  const PartitionProblem& problem_;
+  Goal goal_;
+  double limit_;
 };
 
-/// `stage(range, following)` gives a StageValue; `combine` joins its value with the best value of the stages
-/// after it.
-template <class Stage, class Combine>
-BestValues solve(int units, int stages, Stage stage, Combine combine) {
-  BestValues table(stages, units);
-  table.best[table.at(0, units)] = 0;
-  for (int k = 1; k <= stages; ++k) {
-    // No stage comes before the first of all stages, and none after the last.
-    const int last_begin = k == stages ? 0 : units - k;
-    for (int i = last_begin; i >= 0; --i) {
-      double& best = table.best[table.at(k, i)];
-      for (int j = k == 1 ? units : i + 1; j <= units - (k - 1); ++j) {
-        const StageValue value = stage(UnitRange{i, j}, k - 1);
-        if (!(value.min < best)) break;
-        const double total = combine(value.value, table.best[table.at(k - 1, j)]);
-        if (total >= best) continue;
-        best = total;
-        table.next[table.at(k, i)] = j;
+/// best[k][i]: the best value of the last k stages if they share the units from i on. Stage s is on
+/// `workers[s]`.
+class OnWorkers {
+ public:
+  OnWorkers(const PartitionProblem& problem, const std::vector<int>& workers, const StageValues& values)
+      : workers_(workers),
+        stages_(static_cast<int>(workers.size())),
+        width_(index(problem.units() + 1)),
+        best_((workers.size() + 1) * width_, infinity),
+        next_(best_.size(), 0) {
+    const int units = problem.units();
+    best_[at(0, units)] = 0;
+    for (int k = 1; k <= stages_; ++k) {
+      const Place place = place_of(stages_ - k);
+      // No stage comes before the first of all stages, and none after the last.
+      const int last_begin = k == stages_ ? 0 : units - k;
+      for (int i = last_begin; i >= 0; --i) {
+        double& best = best_[at(k, i)];
+        for (int j = k == 1 ? units : i + 1; j <= units - (k - 1); ++j) {
+          const StageValue stage = values.of(UnitRange{i, j}, k - 1, place);
+          if (!(stage.min < best)) break;
+          const double total = values.join(stage.value, best_[at(k - 1, j)]);
+          if (total >= best) continue;
+          best = total;
+          next_[at(k, i)] = j;
+        }
       }
     }
   }
-  return table;
-}
 
-std::vector<int> cuts_of(const BestValues& table, int stages) {
-  std::vector<int> cuts;
-  int at = 0;
-  for (int k = stages; k > 1; --k) cuts.push_back(at = table.next[table.at(k, at)]);
-  return cuts;
-}
+  /// Returns the value of the last `count` stages if they share all units.
+  [[nodiscard]] double value(int count) const { return best_[at(count, 0)]; }
+  /// Returns the number of stages with the smallest value; with equal values, the largest such number.
+  [[nodiscard]] int best_count() const {
+    int best = stages_;
+    for (int k = stages_ - 1; k > 0; --k) {
+      if (value(k) < value(best)) best = k;
+    }
+    return best;
+  }
+  /// Returns `count` stages on the first workers.
+  [[nodiscard]] Stages found(int count) const {
+    Stages result{.cuts = {}, .workers = {workers_.begin(), workers_.begin() + count}};
+    for (int k = count, at_unit = 0; k > 1; --k) {
+      at_unit = next_[at(k, at_unit)];
+      result.cuts.push_back(at_unit);
+    }
+    return result;
+  }
+
+ private:
+  [[nodiscard]] std::size_t at(int k, int i) const { return index(k) * width_ + index(i); }
+  [[nodiscard]] Place place_of(int stage) const {
+    const auto s = index(stage);
+    return {.before = s == 0 ? 0 : workers_[s - 1],
+            .worker = workers_[s],
+            .after = s + 1 == workers_.size() ? 0 : workers_[s + 1]};
+  }
+
+  const std::vector<int>& workers_;
+  int stages_;
+  std::size_t width_;
+  std::vector<double> best_;
+  std::vector<int> next_;  ///< first unit of the second of the k stages
+};
 
 /// Like the table above, for workers of several kinds. best[w][k][i] is the best value of the last k stages
 /// if they share the units from i on, in order, on different workers of w, w + 1, ... The dimension k is left
@@ -70,9 +129,9 @@ class InOrder {
  public:
   static constexpr std::size_t max_entries = 30'000'000;
 
-  /// `stage(range, following, worker)` gives a StageValue. Throws InputError if the table would be too large.
-  template <class Stage, class Combine>
-  InOrder(const PartitionProblem& problem, int max, Stage stage, Combine combine)
+  /// Throws InputError if the table would be too large. Any worker may be left out, so the workers of the
+  /// stages before and after are not known: transfers count as to and from worker 0.
+  InOrder(const PartitionProblem& problem, int max, const StageValues& values)
       : workers_(problem.workers()),
         units_(problem.units()),
         max_stages_(problem.has_limit() || max < std::min(workers_, units_) ? max : 0) {
@@ -93,9 +152,9 @@ class InOrder {
           if (k == 0 && max_stages_ > 0) continue;
           const int following = std::max(0, k - 1);
           for (int j = i + 1; j <= units_; ++j) {
-            const StageValue value = stage(UnitRange{i, j}, following, w);
-            if (!(value.min < best)) break;
-            const double total = combine(value.value, best_[at(w + 1, following, j)]);
+            const StageValue stage = values.of(UnitRange{i, j}, following, {0, w, 0});
+            if (!(stage.min < best)) break;
+            const double total = values.join(stage.value, best_[at(w + 1, following, j)]);
             if (total >= best) continue;
             best = total;
             next_[at(w, k, i)] = j;
@@ -141,148 +200,54 @@ class InOrder {
   std::vector<int> next_;  ///< end of the stage on this worker; 0: no stage
 };
 
-double larger(double a, double b) { return std::max(a, b); }
-
-/// A worker, and the workers of the stages before and after its own. Without such a stage the value has no
-/// effect.
-struct Place {
-  int before;
-  int worker;
-  int after;
-};
-
-/// Load and memory of a stage with `following` stages after it.
-class StageCosts {
- public:
-  explicit StageCosts(const PartitionProblem& problem) : problem_(problem) {}
-
-  [[nodiscard]] StageValue memory(UnitRange range, int following) const {
-    const auto [bytes, min] = problem_.memory_alone(range, following);
-    return {bytes, min};
-  }
-  [[nodiscard]] StageValue load(UnitRange range, int following, const Place& at) const {
-    const auto [bytes, min] = problem_.memory_alone(range, following);
-    if (!problem_.fits(at.worker, bytes)) return {infinity, problem_.fits(at.worker, min) ? 0 : infinity};
-    const double time = problem_.time(range, at.worker);
-    return {time + problem_.activation_transfer(range.begin, at.before, at.worker) +
-                problem_.gradient_transfer(range.end, at.after, at.worker),
-            time};
-  }
-  /// Returns the squared load; infinite above `limit`.
-  [[nodiscard]] StageValue squares(UnitRange range, int following, const Place& at, double limit) const {
-    const auto [value, time] = load(range, following, at);
-    if (time > limit) return {infinity, infinity};
-    return {value <= limit ? value * value : infinity, time * time};
-  }
-
- private:
-  const PartitionProblem& problem_;
-};
-
-constexpr double rounding = 1 + 1e-9;
-
-// Any worker may be left out, so the workers of the stages before and after are not known. Where links
-// differ, the result is a start for a local search and no optimum; transfers then count as to and from worker
-// 0.
-std::optional<Stages> in_order(const PartitionProblem& problem, int max) {
-  const StageCosts costs(problem);
-  const InOrder min(
-      problem, max,
-      [&](UnitRange range, int following, int w) {
-        return costs.load(range, following, {0, w, 0});
-      },
-      larger);
-  if (min.value() == infinity) return std::nullopt;
-  return InOrder(
-             problem, max,
-             [&, limit = min.value() * rounding](UnitRange range, int following, int w) {
-               return costs.squares(range, following, {0, w, 0}, limit);
-             },
-             std::plus<>())
-      .found();
+/// Returns the values with which a solution with this bottleneck is balanced: the sum of the squared loads.
+StageValues squares(const PartitionProblem& problem, double bottleneck) {
+  return {problem, Goal::bottleneck, bottleneck * (1 + 1e-9)};
 }
 
-/// Returns the place of the stage that `following` stages follow. `workers`: of all stages.
-Place place(const std::vector<int>& workers, int following) {
-  const std::size_t s = workers.size() - 1 - index(following);
-  return {s == 0 ? 0 : workers[s - 1], workers[s], following == 0 ? 0 : workers[s + 1]};
+// Where links differ, the result is a start for a local search and no optimum.
+std::optional<Stages> in_order(const PartitionProblem& problem, int max) {
+  const double bottleneck = InOrder(problem, max, {problem, Goal::bottleneck}).value();
+  if (bottleneck == infinity) return std::nullopt;
+  return InOrder(problem, max, squares(problem, bottleneck)).found();
 }
 
 /// Stages on workers 0, 1, ... for each number of stages up to `max`; the best of all.
 std::optional<Stages> first_workers(const PartitionProblem& problem, int max) {
-  const StageCosts costs(problem);
-  std::vector<std::pair<double, int>> bottlenecks;  // and their numbers of stages
-  std::vector<int> workers;
-  const auto solved = [&](int count, auto value, auto combine) {
-    workers.resize(index(count));
-    std::iota(workers.begin(), workers.end(), 0);
-    return solve(
-        problem.units(), count,
-        [&](UnitRange range, int following) { return value(range, following, place(workers, following)); },
-        combine);
-  };
-  for (int count = max; count > 0; --count) {
-    const BestValues min = solved(
-        count,
-        [&](UnitRange range, int following, const Place& at) { return costs.load(range, following, at); },
-        larger);
-    bottlenecks.emplace_back(min.best[min.at(count, 0)], count);
+  std::vector<int> workers(index(max));
+  std::iota(workers.begin(), workers.end(), 0);
+  double bottleneck = infinity;
+  std::vector<int> best;
+  for (; !workers.empty(); workers.pop_back()) {
+    const auto count = static_cast<int>(workers.size());
+    const double found = OnWorkers(problem, workers, {problem, Goal::bottleneck}).value(count);
+    if (found >= bottleneck) continue;
+    bottleneck = found;
+    best = workers;
   }
-  const auto [bottleneck, stages] = *std::ranges::min_element(
-      bottlenecks, {}, [](const std::pair<double, int>& found) { return found.first; });
-  if (bottleneck == infinity) return std::nullopt;
-  const BestValues squares = solved(
-      stages,
-      [&, limit = bottleneck * rounding](UnitRange range, int following, const Place& at) {
-        return costs.squares(range, following, at, limit);
-      },
-      std::plus<>());
-  return Stages{cuts_of(squares, stages), workers};
+  if (best.empty()) return std::nullopt;
+  return OnWorkers(problem, best, squares(problem, bottleneck)).found(static_cast<int>(best.size()));
 }
 
 }  // namespace
 
 std::optional<Stages> one_stage_each(const PartitionProblem& problem, int max, Goal goal) {
-  const int units = problem.units();
-  const std::vector<int>& sequence = problem.request().stage_workers;
-  const bool fewer = sequence.empty();
-  const int stages = fewer ? std::min({problem.workers(), units, max}) : static_cast<int>(sequence.size());
+  std::vector<int> workers = problem.request().stage_workers;
+  const bool fewer = workers.empty();
+  const int stages =
+      fewer ? std::min({problem.workers(), problem.units(), max}) : static_cast<int>(workers.size());
   if (fewer && problem.is_mixed() && goal == Goal::bottleneck) return in_order(problem, stages);
   // Where the links differ, the transfers of a stage depend on its worker, and so on the number of stages.
   if (fewer && !problem.has_one_link() && goal == Goal::bottleneck) return first_workers(problem, stages);
 
-  // The number of stages with the smallest value.
-  const auto choose = [&](const BestValues& table) {
-    int best = stages;
-    for (int k = stages - 1; fewer && k > 0; --k) {
-      if (table.best[table.at(k, 0)] < table.best[table.at(best, 0)]) best = k;
-    }
-    return best;
-  };
-  std::vector<int> workers = sequence;
   for (int s = 0; fewer && s < stages; ++s) workers.push_back(s);
-  const auto with_workers = [&](const BestValues& table) {
-    const int count = choose(table);
-    return Stages{cuts_of(table, count), {workers.begin(), workers.begin() + count}};
-  };
-  const StageCosts costs(problem);
-  if (goal == Goal::memory) {
-    return with_workers(solve(
-        units, stages, [&](UnitRange range, int following) { return costs.memory(range, following); },
-        larger));
-  }
-  const BestValues min = solve(
-      units, stages,
-      [&](UnitRange range, int following) { return costs.load(range, following, place(workers, following)); },
-      larger);
-  const double bottleneck = min.best[min.at(choose(min), 0)];
+  const auto count = [&](const OnWorkers& table) { return fewer ? table.best_count() : stages; };
+  const OnWorkers min(problem, workers, {problem, goal});
+  if (goal == Goal::memory) return min.found(count(min));
+  const double bottleneck = min.value(count(min));
   if (bottleneck == infinity) return std::nullopt;
-  return with_workers(solve(
-      units, stages,
-      [&](UnitRange range, int following) {
-        return costs.squares(range, following, place(workers, following), bottleneck * rounding);
-      },
-      std::plus<>()));
+  const OnWorkers balanced(problem, workers, squares(problem, bottleneck));
+  return balanced.found(count(balanced));
 }
 
 }  // namespace starpipe::plan

@@ -25,23 +25,15 @@ OrderSearch::OrderSearch(const Instance& instance, Orders orders)
       head_(instance.jobs()),
       tail_(instance.jobs()),
       waiting_(instance.jobs()) {
-  const auto arc = [&](JobId from, JobId to, double lag) {
-    pred_[to] = from;
-    lag_[to] = lag;
-    succ_[from][succ_[from][0] == none ? 0 : 1] = to;
-  };
   for (JobId id = 0; id < instance.jobs(); ++id) {
-    const int pass = Instance::pass_of(id);
-    const int s = instance.stage_of(id);
-    const int b = instance.microbatch_of(id);
     duration_.push_back(instance.time_of(id));
-    worker_.push_back(instance.worker_of[index(s)]);
-    memory_.push_back((pass == 0 ? 1 : pass == 1 ? 0 : -1) * instance.stash[index(s)]);
-    const bool last = s + 1 == instance.stages;
-    if (pass == 0 && s > 0) arc(instance.job(0, s - 1, b), id, instance.forward_lag[index(s - 1)]);
-    if (pass == 1)
-      arc(last ? id - 1 : instance.job(1, s + 1, b), id, last ? 0 : instance.backward_lag[index(s)]);
-    if (pass == 2) arc(id - 1, id, 0);
+    worker_.push_back(instance.worker_of[index(instance.stage_of(id))]);
+    memory_.push_back(instance.memory_change(id));
+    instance.for_each_next(id, [&](JobId next, double lag) {
+      pred_[next] = id;
+      lag_[next] = lag;
+      succ_[id][succ_[id][0] == none ? 0 : 1] = next;
+    });
   }
   evaluate();
   evaluate_tails();
@@ -357,22 +349,12 @@ class PartialRun {
   void start(int pass, int stage) {
     const int b = next_[index(pass)][index(stage)]++;
     const JobId job = instance_.job(pass, stage, b);
-    const std::size_t s = index(stage);
-    const std::size_t w = index(instance_.worker_of[s]);
+    const std::size_t w = index(instance_.worker_of[index(stage)]);
     const double end = std::max(free_at_[w], arrival_[job]) + instance_.time_of(job);
     free_at_[w] = end;
     orders_[w].push_back(job);
-    if (pass == 0) {
-      live_[w] += instance_.stash[s];
-      const bool last = stage + 1 == instance_.stages;
-      if (last) arrival_[instance_.job(1, stage, b)] = end;
-      if (!last) arrival_[instance_.job(0, stage + 1, b)] = end + instance_.forward_lag[s];
-    } else if (pass == 1) {
-      arrival_[instance_.job(2, stage, b)] = end;
-      if (stage > 0) arrival_[instance_.job(1, stage - 1, b)] = end + instance_.backward_lag[s - 1];
-    } else {
-      live_[w] -= instance_.stash[s];
-    }
+    live_[w] += instance_.memory_change(job);
+    instance_.for_each_next(job, [&](JobId next, double lag) { arrival_[next] = end + lag; });
   }
 
   Orders take_orders() { return std::move(orders_); }

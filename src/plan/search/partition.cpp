@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <ranges>
 #include <set>
 #include <string_view>
 #include <utility>
@@ -21,17 +22,11 @@ namespace {
 Partition with_loads(const PartitionProblem& problem, Stages stages, bool proven) {
   Partition result;
   result.loads = problem.loads(stages);
-  for (const WorkerLoad& load : result.loads) result.bottleneck = std::max(result.bottleneck, load.load());
+  result.bottleneck = std::ranges::max(result.loads | std::views::transform(&WorkerLoad::load));
   result.lower_bound = proven ? result.bottleneck : problem.lower_bound(Goal::bottleneck);
   result.cuts = std::move(stages.cuts);
   result.stage_workers = std::move(stages.workers);
   return result;
-}
-
-double max_memory(const PartitionProblem& problem, const Stages& stages) {
-  double max = 0;
-  for (const WorkerLoad& load : problem.loads(stages)) max = std::max(max, load.memory);
-  return max;
 }
 
 bool fits(const PartitionProblem& problem, const Stages& stages) {
@@ -75,9 +70,8 @@ Partition partition(const PartitionRequest& request) {
   BestStages found = search(Goal::bottleneck);
   if (found.stages) return with_loads(problem, std::move(*found.stages), found.proven);
   BestStages smallest = search(Goal::memory);
-  const double min = max_memory(problem, *smallest.stages);
   if (fits(problem, *smallest.stages)) return with_loads(problem, std::move(*smallest.stages), false);
-  fail_for_memory(problem, min, smallest.proven);
+  fail_for_memory(problem, value_of(problem, Goal::memory, *smallest.stages), smallest.proven);
 }
 
 std::string cuts_problem(std::span<const int> cuts, int units) {

@@ -127,16 +127,16 @@ PartitionProblem::SharedBytes PartitionProblem::bytes_of(const SharedUnits& set)
       .copy = static_cast<double>(set.weights) + levels * updated};
 }
 
-StageMemory PartitionProblem::memory_alone(UnitRange range, int following) const {
+StageValue PartitionProblem::memory_alone(UnitRange range, int following) const {
   const double own = memory(range, following);
-  StageMemory total{own, own};
+  StageValue total{own, own};
   for (const SharedUnits& set : request_.shared) {
     const auto [alone, received, copy] = bytes_of(set);
     const auto first = std::ranges::lower_bound(set.units, range.begin);
     if (first == set.units.end() || *first >= range.end) continue;
     const bool holds = first == set.units.begin();
     total.min += holds ? alone : copy;
-    total.bytes += holds ? alone + (set.units.back() >= range.end ? received : 0) : copy;
+    total.value += holds ? alone + (set.units.back() >= range.end ? received : 0) : copy;
   }
   return total;
 }

@@ -19,10 +19,10 @@ struct UnitRange {
   int end;
 };
 
-/// Bytes of a stage: its own, and a lower bound for it and all longer stages with the same first unit.
-struct StageMemory {
-  double bytes;
-  double min;
+/// Value of a stage: its bytes, or its load.
+struct StageValue {
+  double value;
+  double min;  ///< lower bound for the values of this stage and of all longer stages with the same first unit
 };
 
 /// Cuts and the worker of each stage.
@@ -87,7 +87,7 @@ class PartitionProblem {
     return difference(weights_, range) + held(following) * difference(stash_, range);
   }
   /// Returns the same with shared weights, for a worker that has no other stage.
-  [[nodiscard]] StageMemory memory_alone(UnitRange range, int following) const;
+  [[nodiscard]] StageValue memory_alone(UnitRange range, int following) const;
   /// Bytes of shared weights that `unit` adds to the memory of its worker. All later units are placed
   /// already, perhaps on the same worker. `owners`: the worker of each unit, from `unit` on.
   [[nodiscard]] double shared_memory(int unit, const std::vector<int>& owners) const;

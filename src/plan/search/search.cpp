@@ -15,7 +15,6 @@
 #include "plan/search/instance.hpp"
 #include "plan/search/lower_bound.hpp"
 #include "plan/search/order_search.hpp"
-#include "plan/search/pattern_scheduler.hpp"
 #include "plan/search/shift_pattern.hpp"
 #include "starpipe/base/error.hpp"
 #include "starpipe/base/index.hpp"
@@ -310,9 +309,7 @@ std::vector<Variant> variants_of(const SearchRequest& request) {
 std::optional<std::pair<int, double>> first_excess(const SearchProblem& problem) {
   const Instance instance(problem);
   for (int w = 0; w < instance.workers; ++w) {
-    double need = 0;
-    for (const int stage : instance.stages_of[index(w)]) need += instance.stash[index(stage)];
-    if (!instance.fits(w, need)) return std::pair(w, need);
+    if (!instance.fits(w, instance.min_memory(w))) return std::pair(w, instance.min_memory(w));
   }
   return std::nullopt;
 }

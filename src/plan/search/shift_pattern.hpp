@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <array>
+#include <cstddef>
+#include <cstdint>
 #include <vector>
 
 #include "plan/search/instance.hpp"
@@ -34,5 +37,52 @@ ShiftPattern random_pattern(const Instance& instance, Random& random);
 ShiftPattern serial_pattern(const Instance& instance);
 /// Makes one to three random changes.
 void mutate(ShiftPattern& pattern, const Instance& instance, Random& random);
+
+/// The schedule that list scheduling makes of a pattern.
+struct PatternRun {
+  bool feasible = false;  ///< if false, the other members have no meaning
+  double makespan = 0;
+  double mean_end = 0;  ///< mean over the workers of the end of the last job
+  Orders orders;        ///< empty unless asked for
+};
+
+/// List scheduling. Each worker has a list of its F and B, sorted by due time. The list must keep the memory
+/// limit if every W directly follows its B. The worker runs the list in order. It runs W in gaps, and when
+/// the next F needs the memory. A gap is the time until the inputs of the next job of the list arrive. In a
+/// gap, a later job of the list may run early; an F only if the rest of the list still keeps the limit.
+/// O(jobs (W + C)).
+class PatternScheduler {
+ public:
+  /// Keeps a reference to `instance`.
+  explicit PatternScheduler(const Instance& instance);
+  /// The result is valid until the next call.
+  const PatternRun& run(const ShiftPattern& pattern, bool with_orders = false);
+
+ private:
+  struct Worker {
+    std::vector<JobId> list;  // F and B by due time
+    std::size_t next = 0;     // first job of the list that has not started
+    double live = 0;          // memory in use
+    double free_at = 0;
+    double look_at = 0;  // time at which to choose the next job
+  };
+  enum class Choice : std::uint8_t { job, wait, stuck };
+
+  bool make_lists();
+  Choice choose(int worker, double now, JobId& chosen);
+  bool early(int worker, double now, double gap, JobId& chosen);
+  bool keeps_limit(int worker, JobId early, double size, double releasable) const;
+  void start(int worker, double now, JobId job);
+  [[nodiscard]] double due(int pass, int stage, int microbatch) const;
+
+  const Instance& instance_;
+  const ShiftPattern* pattern_ = nullptr;
+  PatternRun result_;
+  std::vector<Worker> workers_;
+  std::vector<double> arrival_;                   // [JobId], arrival of its inputs; infinite until known
+  std::vector<bool> started_;                     // [JobId]
+  std::array<std::vector<int>, 3> count_;         // [pass][stage], number of started jobs
+  std::vector<double> forward_at_, backward_at_;  // [micro-batch], due time relative to micro-batch 0
+};
 
 }  // namespace starpipe::plan

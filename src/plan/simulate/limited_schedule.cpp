@@ -26,13 +26,6 @@ std::vector<int> smaller_limits(const Schedule& schedule, std::vector<int> limit
   return limits;
 }
 
-/// Returns the schedule with the order that its workers follow in a run: n itself under the ordered
-/// discipline, else the order of a simulated run.
-Schedule with_known_order(const Schedule& schedule, const Costs& costs) {
-  if (schedule.discipline() == Discipline::ordered) return schedule;
-  return ordered_as_simulated(schedule, costs);
-}
-
 std::optional<Reordering> first_excess(const Schedule& ordered, const std::vector<int>& limits) {
   const std::vector<int> held = stashes_in_order(ordered);
   for (std::size_t w = 0; w < held.size(); ++w) {
@@ -77,7 +70,8 @@ LimitedSchedule as_requested(const Schedule& schedule, const OrderRequest& reque
   if (discipline != Discipline::bounded) return {schedule.with(discipline, std::move(limits))};
   const bool may_keep = !request.discipline && !request.dynamic;
   if (may_keep && limits == own_limits(schedule)) return {schedule};
-  const Schedule ordered = with_known_order(schedule, costs);
+  const Schedule ordered =
+      schedule.discipline() == Discipline::ordered ? schedule : ordered_as_simulated(schedule, costs);
   const std::optional<Reordering> reordering = first_excess(ordered, limits);
   if (may_keep && !reordering) return {ordered.with(Discipline::ordered, std::move(limits))};
   return {schedule.with(Discipline::bounded, std::move(limits)), reordering};

@@ -2,8 +2,8 @@
 #include "plan/simulate/memory_over_time.hpp"
 
 #include <algorithm>
-
-#include "plan/simulate/stashes.hpp"
+#include <array>
+#include <span>
 
 namespace starpipe::plan {
 namespace {
@@ -22,47 +22,64 @@ struct JobChanges {
   Change end;
 };
 
-// By JobId: how the memory of the job's worker changes.
+// The changes of all jobs. Decides which data workers keep for backward passes, where, and for how long.
 class Changes {
  public:
   Changes(const Schedule& schedule, const Costs& costs, const std::vector<std::vector<JobId>>& order)
-      : schedule_(schedule), costs_(costs), position_(schedule.id_count()), of_(schedule.id_count()) {
+      : schedule_(schedule), position_(schedule.id_count()), of_(schedule.id_count()) {
     for (const std::vector<JobId>& row : order) {
       for (std::size_t i = 0; i < row.size(); ++i) position_[row[i]] = static_cast<std::uint32_t>(i);
     }
-    for (const JobId id : schedule.order()) {
-      if (schedule.job(id).pass == Pass::F) add_data_of(id);
+    for (int s = 0; s < schedule.stages() && !schedule.forward_only(); ++s) {
+      for (int b = 0; b < schedule.microbatches(); ++b) add_data_of(s, b, costs.size(s));
     }
   }
 
   [[nodiscard]] const JobChanges& of(JobId id) const { return of_[id]; }
 
  private:
-  // The data of one stage and micro-batch, whose F is `forward`: its stash, its gradient stash, and with
-  // recomputation its output, on the workers that keep the output as an input.
-  void add_data_of(JobId forward) {
-    const Job job = schedule_.job(forward);
-    const StageSizes& size = costs_.size(job.stage);
-    const auto hold = [this](const Kept& kept, int stashes, std::uint64_t size_of) {
-      const auto bytes = static_cast<std::int64_t>(size_of);
-      Change& start = of_[kept.first].start;
+  // The data of one stage and micro-batch: its stash; its gradient stash, which B makes for W; and with
+  // recomputation its output, which F and B of the succeeding stages read.
+  void add_data_of(int stage, int microbatch, const StageSizes& size) {
+    const JobId backward = schedule_.backward(stage, microbatch);
+    const JobId last = schedule_.weight_gradient(stage, microbatch);
+    keep(std::array{schedule_.stash_maker(stage, microbatch), backward, last}, 1, size.stash);
+    if (last != backward) keep(std::array{backward, last}, 0, size.gradient_stash);
+    if (!schedule_.recompute()) return;
+    std::vector<JobId> readers;
+    for (const int next : schedule_.graph().succ(stage)) {
+      readers.push_back(schedule_.forward(next, microbatch));
+      readers.push_back(schedule_.backward(next, microbatch));
+    }
+    keep(readers, 0, size.activation);
+  }
+
+  // Each worker that computes any of `jobs` keeps the datum from the start of the first of its jobs to the
+  // end of the last.
+  void keep(std::span<const JobId> jobs, int stashes, std::uint64_t size) {
+    const auto bytes = static_cast<std::int64_t>(size);
+    for (auto job = jobs.begin(); job != jobs.end(); ++job) {
+      const auto is_here = [this, worker = schedule_.compute(*job)](JobId id) {
+        return schedule_.compute(id) == worker;
+      };
+      if (std::any_of(jobs.begin(), job, is_here)) continue;
+      JobId first = *job;
+      JobId last = *job;
+      for (const JobId id : jobs) {
+        if (!is_here(id)) continue;
+        if (position_[id] < position_[first]) first = id;
+        if (position_[id] > position_[last]) last = id;
+      }
+      Change& start = of_[first].start;
       start = {start.stashes + stashes, start.bytes + bytes};
-      Change& end = of_[kept.last].end;
+      Change& end = of_[last].end;
       end = {end.stashes - stashes, end.bytes - bytes};
-    };
-    for_each_stash(schedule_, position_, forward, [&](const Kept& kept) { hold(kept, 1, size.stash); });
-    for_each_input_kept(schedule_, position_, forward,
-                        [&](const Kept& kept) { hold(kept, 0, size.activation); });
-    if (schedule_.split_backward(job.stage, job.microbatch)) {
-      for_each_gradient_stash(schedule_, position_, forward,
-                              [&](const Kept& kept) { hold(kept, 0, size.gradient_stash); });
     }
   }
 
   const Schedule& schedule_;
-  const Costs& costs_;
   std::vector<std::uint32_t> position_;  // by JobId: index in the order of its worker
-  std::vector<JobChanges> of_;
+  std::vector<JobChanges> of_;           // by JobId
 };
 
 }  // namespace

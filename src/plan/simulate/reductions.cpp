@@ -4,9 +4,7 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
-#include <functional>
 #include <map>
-#include <queue>
 #include <set>
 #include <utility>
 
@@ -94,12 +92,13 @@ class GradientSums {
     }
     std::vector<std::uint32_t> arrived;
     while (!ready_.empty() || in_flight_.next() < TransfersInFlight::never) {
-      const double now = ready_.empty() ? in_flight_.next() : std::min(ready_.top().first, in_flight_.next());
+      const double now =
+          ready_.empty() ? in_flight_.next() : std::min(ready_.begin()->first, in_flight_.next());
       arrived.clear();
       in_flight_.advance(now, arrived);
       for (const std::uint32_t number : arrived) arrive(transfers_[number], now);
-      for (; !ready_.empty() && ready_.top().first == now; ready_.pop()) {
-        const std::uint32_t number = ready_.top().second;
+      for (; !ready_.empty() && ready_.begin()->first == now; ready_.erase(ready_.begin())) {
+        const std::uint32_t number = ready_.begin()->second;
         const Transfer& transfer = transfers_[number];
         in_flight_.begin(now, parts_[transfer.from].worker, transfer.to, transfer.bytes, number);
       }
@@ -177,8 +176,7 @@ class GradientSums {
   std::vector<Part> parts_;
   std::vector<Transfer> transfers_;
   double last_ = 0;
-  using Ready = std::pair<double, std::uint32_t>;  // when a transfer begins, and its number
-  std::priority_queue<Ready, std::vector<Ready>, std::greater<>> ready_;
+  std::set<std::pair<double, std::uint32_t>> ready_;  // when a transfer begins, and its number
 };
 
 }  // namespace

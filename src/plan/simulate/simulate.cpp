@@ -13,7 +13,6 @@
 
 #include "plan/simulate/fetches.hpp"
 #include "plan/simulate/reductions.hpp"
-#include "plan/simulate/stashes.hpp"
 #include "plan/simulate/transfers_in_flight.hpp"
 #include "starpipe/base/error.hpp"
 #include "starpipe/base/index.hpp"
@@ -62,8 +61,6 @@ class Simulation {
         costs_(costs),
         times_(times),
         fetches_(schedule, costs),
-        one_link_(costs.links.levels().size() <= 1),
-        link_(costs.link(0, 1)),
         transfers_cost_(costs.links.takes_time() || !times.transfer.empty()),
         spans_(schedule.id_count()),
         waiting_(schedule.id_count(), 0),
@@ -79,8 +76,7 @@ class Simulation {
     if (shared_ && costs_.prefetch) shared_->send_weights(complete_);
     for (const JobId id : schedule_.order()) {
       waiting_[id] = schedule_.pred_count(id);
-      if (costs_.prefetch && transfers_cost_ && !shared_) ready_at_[id] = weights_arrival(id);
-      if (waiting_[id] == 0 && has_inputs(id)) events_.push({ready_at_[id], id, Event::Kind::ready});
+      if (waiting_[id] == 0 && has_inputs(id)) events_.push({inputs_arrival(id), id, Event::Kind::ready});
     }
     if (shared_) {
       complete_.clear();
@@ -126,9 +122,7 @@ class Simulation {
     double time;
     JobId job;
     Kind kind;
-    bool operator>(const Event& other) const {
-      return time != other.time ? time > other.time : job > other.job;
-    }
+    friend auto operator<=>(const Event&, const Event&) = default;
   };
 
   [[nodiscard]] double next_time() const {
@@ -137,7 +131,6 @@ class Simulation {
   }
 
   [[nodiscard]] double transfer_time(const Fetch& fetch, JobId reader) const {
-    if (one_link_) return link_.time(fetch.bytes);
     return costs_.link(fetch.from, schedule_.compute(reader)).time(fetch.bytes);
   }
 
@@ -158,27 +151,18 @@ class Simulation {
     return last;
   }
 
-  [[nodiscard]] double weights_arrival(JobId id) const {
-    if (!fetches_.any_of_weights(id)) return 0;
-    if (times_.transfer.empty()) {
-      double last = 0;
-      fetches_.for_each_of_weights(
-          id, [&](const Fetch& fetch) { last = std::max(last, transfer_time(fetch, id)); });
-      return last;
-    }
-    return last_sent(id) ? 0 : times_.transfer[id];
-  }
-
-  // Returns the time at which all inputs of `id` are on its worker. Their producers must have ended.
+  // With prefetch, where transfers do not delay each other: returns the time at which all inputs of `id` are
+  // on its worker. Their producers must have ended. Otherwise returns 0.
   [[nodiscard]] double inputs_arrival(JobId id) const {
-    double time = ready_at_[id];
+    if (!costs_.prefetch || !transfers_cost_ || shared_) return 0;
     if (!times_.transfer.empty()) {
       const std::optional<double> sent = last_sent(id);
-      return sent ? std::max(time, *sent + times_.transfer[id]) : time;
+      return sent || fetches_.any_of_weights(id) ? sent.value_or(0) + times_.transfer[id] : 0;
     }
+    double time = 0;
     fetches_.for_each(id, [&](const Fetch& fetch) {
-      if (fetch.kind == Fetch::Kind::weights) return;
-      time = std::max(time, spans_[fetch.producer].end + transfer_time(fetch, id));
+      const double sent = fetch.kind == Fetch::Kind::weights ? 0 : spans_[fetch.producer].end;
+      time = std::max(time, sent + transfer_time(fetch, id));
     });
     return time;
   }
@@ -213,8 +197,7 @@ class Simulation {
     }
     schedule_.for_each_succ(event.job, [&](JobId next) {
       if (--waiting_[next] > 0 || !has_inputs(next)) return;
-      double time = event.time;
-      if (costs_.prefetch && transfers_cost_ && !shared_) time = std::max(time, inputs_arrival(next));
+      const double time = inputs_arrival(next);
       if (time > event.time) {
         events_.push({time, next, Event::Kind::ready});
         return;
@@ -272,14 +255,12 @@ class Simulation {
   const Costs& costs_;
   const JobTimes& times_;
   Fetches fetches_;
-  bool one_link_;  // between all workers: `link_`
-  Link link_;
   bool transfers_cost_;
   std::unique_ptr<SharedTransfers> shared_;  // where transfers may delay each other
   std::vector<Span> spans_;
   std::vector<JobId> started_;
   std::vector<int> waiting_;      // number of inputs still missing, by JobId
-  std::vector<double> ready_at_;  // by JobId: earliest time to become ready; then when it became ready
+  std::vector<double> ready_at_;  // by JobId: when it became ready
   std::vector<bool> running_;     // by worker
   std::vector<WorkerQueue> queues_;
   std::vector<int> touched_;     // workers that may start a job now

@@ -3,16 +3,16 @@
 
 #include <algorithm>
 #include <cmath>
-#include <limits>
 #include <utility>
 
+#include "base/numbers.hpp"
 #include "plan/simulate/memory_over_time.hpp"
 #include "starpipe/base/index.hpp"
 
 namespace starpipe::plan {
 
 double first_start(const Timeline& timeline) {
-  double first = std::numeric_limits<double>::infinity();
+  double first = infinity;
   for (const std::vector<JobId>& row : timeline.order) {
     for (const JobId id : row) first = std::min(first, timeline.spans[id].start);
   }
@@ -24,8 +24,6 @@ Timeline evaluate(const Schedule& schedule, const Costs& costs, std::vector<Span
   Timeline timeline;
   const auto workers = index(schedule.workers());
   timeline.busy.assign(workers, 0);
-
-  constexpr double infinity = std::numeric_limits<double>::infinity();
   double first = infinity;
   double last = -infinity;
   for (int worker = 0; worker < schedule.workers(); ++worker) {

@@ -3,48 +3,56 @@
 
 #include <algorithm>
 #include <optional>
+#include <unordered_map>
+#include <utility>
 
 #include "starpipe/base/index.hpp"
 
 namespace starpipe::plan {
 
 void TransfersInFlight::begin(double now, int from, int to, std::uint64_t bytes, std::uint32_t number) {
-  Transfer transfer = {from, to, bytes, number};
-  if (links_.between(from, to).time(bytes) == 0) return push_arrival(now, transfer);
-  transfer.stream = stream_of(from, to);
-  if (transfer.stream != no_stream) {
-    Stream& stream = streams_[transfer.stream];
-    if (stream.busy) return stream.waiting.push_back(transfer);
-    stream.busy = true;
+  if (unused_.empty()) {
+    unused_.push_back(static_cast<std::uint32_t>(transfers_.size()));
+    transfers_.emplace_back();
   }
-  start(now, transfer);
+  const std::uint32_t begun = unused_.back();
+  unused_.pop_back();
+  Transfer& transfer = transfers_[begun];
+  transfer = {.from = from, .to = to, .bytes = bytes, .number = number};
+  if (links_.between(from, to).time(bytes) == 0) {
+    push(now, Event::Kind::arrival, begun);
+    return;
+  }
+  if (from / workers_of_rank_ == to / workers_of_rank_) {
+    transfer.stream = &streams_[{from, to}];
+    if (transfer.stream->busy) return transfer.stream->waiting.push_back(begun);
+    transfer.stream->busy = true;
+  }
+  start(now, begun);
 }
 
-void TransfersInFlight::start(double now, const Transfer& transfer) {
+void TransfersInFlight::start(double now, std::uint32_t number) {
+  Transfer& transfer = transfers_[number];
   const std::size_t l = links_.level(transfer.from, transfer.to);
   const auto& [name, workers, link, sharing] = links_.levels()[l];
-  const double undelayed = now + link.time(transfer.bytes);
   const double passing = link.beta * static_cast<double>(transfer.bytes);
-  if (sharing == Sharing::none || passing == 0) return push_arrival(undelayed, transfer);
-  const std::size_t out = port_of(l, transfer.from, true);
-  const std::size_t in = port_of(l, transfer.to, false);
   const double at_ports = now + link.alpha;
-  if (sharing == Sharing::in_order) {
-    const double free_at = std::max(ports_[out].free_at, ports_[in].free_at);
-    const double end = free_at > at_ports ? free_at + passing : undelayed;
-    ports_[out].free_at = ports_[in].free_at = end;
-    return push_arrival(end, transfer);
+  double end = now + link.time(transfer.bytes);
+  if (sharing != Sharing::none && passing > 0) {
+    transfer.out = port_of(l, transfer.from, true);
+    transfer.in = port_of(l, transfer.to, false);
+    if (sharing == Sharing::fair) {
+      transfer.left = passing;
+      transfer.since = at_ports;
+      transfer.undelayed = end;
+      push(at_ports, Event::Kind::ports_begin, number);
+      return;
+    }
+    const double free_at = std::max(ports_[transfer.out].free_at, ports_[transfer.in].free_at);
+    if (free_at > at_ports) end = free_at + passing;
+    ports_[transfer.out].free_at = ports_[transfer.in].free_at = end;
   }
-  const std::uint32_t flow = new_flow();
-  flows_[flow] = {.number = transfer.number,
-                  .stream = transfer.stream,
-                  .turn = flows_[flow].turn,
-                  .out = out,
-                  .in = in,
-                  .left = passing,
-                  .since = at_ports,
-                  .undelayed = undelayed};
-  events_.push({at_ports, pushed_++, Event::Kind::flow_begins, flow, 0, no_stream});
+  push(end, Event::Kind::arrival, number);
 }
 
 double TransfersInFlight::next() const {
@@ -65,78 +73,51 @@ void TransfersInFlight::advance(double now, std::vector<std::uint32_t>& arrived)
   }
 }
 
-// The stream from one worker to another, or `no_stream` between ranks.
-std::uint32_t TransfersInFlight::stream_of(int from, int to) {
-  if (from / workers_of_rank_ != to / workers_of_rank_) return no_stream;
-  const std::uint64_t pair = (static_cast<std::uint64_t>(from) << 32U) | static_cast<std::uint32_t>(to);
-  const auto [found, is_new] = stream_numbers_.try_emplace(pair, static_cast<std::uint32_t>(streams_.size()));
-  if (is_new) streams_.emplace_back();
-  return found->second;
+void TransfersInFlight::arrive(std::uint32_t number, double now, std::vector<std::uint32_t>& arrived) {
+  arrived.push_back(transfers_[number].number);
+  unused_.push_back(number);
+  Stream* const stream = transfers_[number].stream;
+  if (stream == nullptr) return;
+  stream->busy = !stream->waiting.empty();
+  if (!stream->busy) return;
+  start(now, stream->waiting.front());
+  stream->waiting.pop_front();
 }
 
-void TransfersInFlight::arrive(std::uint32_t number, std::uint32_t stream, double now,
-                               std::vector<std::uint32_t>& arrived) {
-  arrived.push_back(number);
-  if (stream == no_stream) return;
-  std::deque<Transfer>& waiting = streams_[stream].waiting;
-  streams_[stream].busy = !waiting.empty();
-  if (waiting.empty()) return;
-  start(now, waiting.front());
-  waiting.pop_front();
-}
-
-void TransfersInFlight::push_arrival(double time, const Transfer& transfer) {
-  events_.push({time, pushed_++, Event::Kind::arrival, transfer.number, 0, transfer.stream});
+// Returns the event's number in the order of all events.
+std::uint64_t TransfersInFlight::push(double time, Event::Kind kind, std::uint32_t number) {
+  events_.push({time, pushed_, kind, number});
+  return pushed_++;
 }
 
 bool TransfersInFlight::is_void(const Event& event) const {
-  return event.kind == Event::Kind::flow_ends && event.turn != flows_[event.index].turn;
+  return event.kind == Event::Kind::ports_end && event.order != transfers_[event.transfer].end_event;
 }
 
 void TransfersInFlight::handle(const Event& event, std::vector<std::uint32_t>& arrived) {
-  if (event.kind == Event::Kind::arrival) return arrive(event.index, event.stream, event.time, arrived);
+  if (event.kind == Event::Kind::arrival) return arrive(event.transfer, event.time, arrived);
   if (is_void(event)) return;
-  const Flow flow = flows_[event.index];
-  for (const std::size_t port : {flow.out, flow.in}) {
-    std::vector<std::uint32_t>& users = ports_[port].flows;
-    const auto at = std::ranges::lower_bound(users, event.index);
-    if (event.kind == Event::Kind::flow_begins) {
-      users.insert(at, event.index);
+  for (const std::size_t port : {transfers_[event.transfer].out, transfers_[event.transfer].in}) {
+    std::vector<std::uint32_t>& users = ports_[port].users;
+    const auto at = std::ranges::lower_bound(users, event.transfer);
+    if (event.kind == Event::Kind::ports_begin) {
+      users.insert(at, event.transfer);
     } else {
       users.erase(at);
     }
     changed_.push_back(port);
   }
-  if (event.kind == Event::Kind::flow_begins) return;
-  ++flows_[event.index].turn;
-  unused_flows_.push_back(event.index);
-  arrive(flow.number, flow.stream, event.time, arrived);
+  if (event.kind == Event::Kind::ports_end) arrive(event.transfer, event.time, arrived);
 }
 
 std::size_t TransfersInFlight::port_of(std::size_t level, int worker, bool out) {
-  constexpr std::size_t none = std::numeric_limits<std::size_t>::max();
-  port_numbers_.resize(links_.levels().size());
-  std::vector<std::size_t>& numbers = port_numbers_[level];
-  const std::size_t place = 2 * index(links_.member(level, worker)) + (out ? 1 : 0);
-  if (numbers.size() <= place) numbers.resize(place + 1, none);
-  if (numbers[place] == none) {
-    numbers[place] = ports_.size();
-    ports_.emplace_back();
-  }
-  return numbers[place];
+  const std::tuple place(level, links_.member(level, worker), out);
+  const auto [found, is_new] = port_numbers_.try_emplace(place, ports_.size());
+  if (is_new) ports_.emplace_back();
+  return found->second;
 }
 
-std::uint32_t TransfersInFlight::new_flow() {
-  if (unused_flows_.empty()) {
-    flows_.emplace_back();
-    return static_cast<std::uint32_t>(flows_.size() - 1);
-  }
-  const std::uint32_t flow = unused_flows_.back();
-  unused_flows_.pop_back();
-  return flow;
-}
-
-// Ports that are connected to a changed port by flows. The flows of all other ports keep their rates.
+// Ports that are connected to a changed port by transfers. The users of all other ports keep their rates.
 void TransfersInFlight::reach_ports() {
   reached_.clear();
   const auto reach = [this](std::size_t port) {
@@ -146,24 +127,24 @@ void TransfersInFlight::reach_ports() {
   };
   for (const std::size_t port : changed_) reach(port);
   for (std::size_t i = 0; i < reached_.size(); ++i) {  // NOLINT(modernize-loop-convert): it grows
-    for (const std::uint32_t flow : ports_[reached_[i]].flows) {
-      reach(flows_[flow].out);
-      reach(flows_[flow].in);
+    for (const std::uint32_t user : ports_[reached_[i]].users) {
+      reach(transfers_[user].out);
+      reach(transfers_[user].in);
     }
   }
   std::ranges::sort(reached_);  // so that rounding does not depend on the order of the search
 }
 
-// Progressive filling: the port that has the least bandwidth for each of its flows gives each that much; the
-// rest of the other ports is left to their other flows.
+// Progressive filling: the port that has the least bandwidth for each of its users gives each that much; the
+// rest of the other ports is left to their other users.
 void TransfersInFlight::change_rates(double now) {
   if (changed_.empty()) return;
   reach_ports();
   for (const std::size_t p : reached_) {
     Port& port = ports_[p];
     port.left = 1;
-    port.unfilled = port.flows.size();
-    for (const std::uint32_t flow : port.flows) flows_[flow].filled = false;
+    port.unfilled = port.users.size();
+    for (const std::uint32_t user : port.users) transfers_[user].filled = false;
   }
   const auto share = [this](std::size_t p) {
     return ports_[p].left / static_cast<double>(ports_[p].unfilled);
@@ -175,14 +156,14 @@ void TransfersInFlight::change_rates(double now) {
     }
     if (tightest == nullptr) break;
     const double rate = share(*tightest);
-    for (const std::uint32_t flow : ports_[*tightest].flows) {
-      if (flows_[flow].filled) continue;
-      flows_[flow].filled = true;
-      for (const std::size_t p : {flows_[flow].out, flows_[flow].in}) {
+    for (const std::uint32_t user : ports_[*tightest].users) {
+      Transfer& transfer = transfers_[user];
+      if (std::exchange(transfer.filled, true)) continue;
+      for (const std::size_t p : {transfer.out, transfer.in}) {
         ports_[p].left -= rate;
         --ports_[p].unfilled;
       }
-      set_rate(flow, rate, now);
+      set_rate(user, rate, now);
     }
   }
   for (const std::size_t p : reached_) ports_[p].reached = false;
@@ -190,15 +171,14 @@ void TransfersInFlight::change_rates(double now) {
 }
 
 void TransfersInFlight::set_rate(std::uint32_t number, double rate, double now) {
-  Flow& flow = flows_[number];
-  if (flow.rate == rate) return;
-  const bool undelayed = flow.rate == 0 && rate == 1;
-  flow.left = std::max(0.0, flow.left - flow.rate * (now - flow.since));
-  flow.since = now;
-  flow.rate = rate;
-  ++flow.turn;
-  const double end = undelayed ? flow.undelayed : now + flow.left / rate;
-  events_.push({end, pushed_++, Event::Kind::flow_ends, number, flow.turn, no_stream});
+  Transfer& transfer = transfers_[number];
+  if (transfer.rate == rate) return;
+  const bool undelayed = transfer.rate == 0 && rate == 1;
+  transfer.left = std::max(0.0, transfer.left - transfer.rate * (now - transfer.since));
+  transfer.since = now;
+  transfer.rate = rate;
+  const double end = undelayed ? transfer.undelayed : now + transfer.left / rate;
+  transfer.end_event = push(end, Event::Kind::ports_end, number);
 }
 
 SharedTransfers::SharedTransfers(const Schedule& schedule, const Costs& costs, const Fetches& fetches)
@@ -236,17 +216,16 @@ bool SharedTransfers::fetch_next(JobId id) {
     transfer.asked_for = true;
     transfer.readers = {id};
     if (time(transfer) == 0) continue;
-    requests_.push_back({schedule_.turn(id), number});
+    requests_.emplace(schedule_.turn(id), number);
     return true;
   }
   return false;
 }
 
 void SharedTransfers::begin(double now) {
-  std::ranges::sort(requests_);
-  for (const Request& request : requests_) {
-    const Transfer& transfer = transfers_[request.transfer];
-    in_flight_.begin(now, transfer.from, transfer.to, transfer.bytes, request.transfer);
+  for (const auto& [turn, number] : requests_) {
+    const Transfer& transfer = transfers_[number];
+    in_flight_.begin(now, transfer.from, transfer.to, transfer.bytes, number);
   }
   requests_.clear();
 }
@@ -262,7 +241,7 @@ void SharedTransfers::send(const std::vector<std::uint32_t>& transfers, std::vec
     if (time(transfers_[number]) == 0) {
       arrive(number, complete);
     } else {
-      requests_.push_back({schedule_.turn(transfers_[number].readers.front()), number});
+      requests_.emplace(schedule_.turn(transfers_[number].readers.front()), number);
     }
   }
 }

@@ -6,8 +6,11 @@
 #include <deque>
 #include <functional>
 #include <limits>
+#include <map>
 #include <queue>
-#include <unordered_map>
+#include <set>
+#include <tuple>
+#include <utility>
 #include <vector>
 
 #include "plan/simulate/fetches.hpp"
@@ -55,76 +58,64 @@ class TransfersInFlight {
   void advance(double now, std::vector<std::uint32_t>& arrived);
 
  private:
-  static constexpr std::uint32_t no_stream = std::numeric_limits<std::uint32_t>::max();
-
+  /// The transfers from one worker to another of the same rank: one is under way, the others wait.
+  struct Stream {
+    bool busy = false;
+    std::deque<std::uint32_t> waiting = {};
+  };
+  /// A transfer that has begun and not arrived.
   struct Transfer {
     int from = 0;
     int to = 0;
     std::uint64_t bytes = 0;
     std::uint32_t number = 0;
-    std::uint32_t stream = no_stream;
-  };
-  /// The transfers from one worker to another of the same rank: one is under way, the others wait.
-  struct Stream {
-    bool busy = false;
-    std::deque<Transfer> waiting = {};
-  };
-  /// A transfer with fair sharing.
-  struct Flow {
-    std::uint32_t number = 0;
-    std::uint32_t stream = no_stream;
-    std::uint32_t turn = 0;  ///< counts the changes of `rate`, so that ends of former rates are void
-    std::size_t out = 0;     ///< its two ports
+    Stream* stream = nullptr;  ///< null between ranks
+    // With fair sharing:
+    std::size_t out = 0;  ///< its two ports
     std::size_t in = 0;
     double left = 0;  ///< time that the bytes left at `since` need with the whole bandwidth
     double since = 0;
-    double rate = 0;       ///< share of the bandwidth since then
-    double undelayed = 0;  ///< when it arrives if nothing ever delays it
-    bool filled = false;   ///< has its new rate, during progressive filling
+    double rate = 0;              ///< share of the bandwidth since then
+    double undelayed = 0;         ///< when it arrives if nothing ever delays it
+    std::uint64_t end_event = 0;  ///< Event::order of its end at this rate; ends at former rates are void
+    bool filled = false;          ///< has its new rate, during progressive filling
   };
   struct Port {
     double free_at = 0;                     ///< in order: when all transfers that began have passed
-    std::vector<std::uint32_t> flows = {};  ///< fair: the flows that use it, ascending
+    std::vector<std::uint32_t> users = {};  ///< fair: the transfers that use it, ascending
     // During progressive filling:
-    double left = 1;           ///< share of the bandwidth that no flow has yet
-    std::size_t unfilled = 0;  ///< flows that have no new rate yet
+    double left = 1;           ///< share of the bandwidth that no transfer has yet
+    std::size_t unfilled = 0;  ///< transfers that have no new rate yet
     bool reached = false;
   };
   struct Event {
-    enum class Kind : std::uint8_t { arrival, flow_begins, flow_ends };
+    enum class Kind : std::uint8_t { arrival, ports_begin, ports_end };
     double time;
     std::uint64_t order;  ///< among events of one time
     Kind kind;
-    std::uint32_t index;   ///< arrival: the transfer's number; else its flow
-    std::uint32_t turn;    ///< flow_ends: of the flow
-    std::uint32_t stream;  ///< arrival: of the transfer
-    bool operator>(const Event& other) const {
-      return time != other.time ? time > other.time : order > other.order;
-    }
+    std::uint32_t transfer;
+    friend auto operator<=>(const Event&, const Event&) = default;
   };
 
-  void start(double now, const Transfer& transfer);
-  std::uint32_t stream_of(int from, int to);
-  void arrive(std::uint32_t number, std::uint32_t stream, double now, std::vector<std::uint32_t>& arrived);
-  void push_arrival(double time, const Transfer& transfer);
+  void start(double now, std::uint32_t number);
+  void arrive(std::uint32_t number, double now, std::vector<std::uint32_t>& arrived);
+  std::uint64_t push(double time, Event::Kind kind, std::uint32_t number);
   [[nodiscard]] bool is_void(const Event& event) const;
   void handle(const Event& event, std::vector<std::uint32_t>& arrived);
   std::size_t port_of(std::size_t level, int worker, bool out);
-  std::uint32_t new_flow();
   void reach_ports();
   void change_rates(double now);
-  void set_rate(std::uint32_t flow, double rate, double now);
+  void set_rate(std::uint32_t number, double rate, double now);
 
   const Links& links_;
   int workers_of_rank_;
-  std::vector<Stream> streams_;
-  std::unordered_map<std::uint64_t, std::uint32_t> stream_numbers_;  // by sender and receiver
-  std::vector<std::vector<std::size_t>> port_numbers_;  // by level, then 2 * member + (out ? 1 : 0)
+  std::vector<Transfer> transfers_;
+  std::vector<std::uint32_t> unused_;              // entries of transfers_ whose transfers have arrived
+  std::map<std::pair<int, int>, Stream> streams_;  // by sender and receiver
+  std::map<std::tuple<std::size_t, int, bool>, std::size_t> port_numbers_;  // by level, member, direction
   std::vector<Port> ports_;
-  std::vector<Flow> flows_;
-  std::vector<std::uint32_t> unused_flows_;
-  std::vector<std::size_t> changed_;  // ports that a flow began or ceased to use
-  std::vector<std::size_t> reached_;  // ports whose flows may change their rates when `changed_` do
+  std::vector<std::size_t> changed_;  // ports that a transfer began or ceased to use
+  std::vector<std::size_t> reached_;  // ports whose users may change their rates when `changed_` do
   std::uint64_t pushed_ = 0;          // number of events ever
   std::priority_queue<Event, std::vector<Event>, std::greater<>> events_;
 };
@@ -162,11 +153,6 @@ class SharedTransfers {
     std::vector<JobId> readers;  // by turn
     bool asked_for = false;      // without prefetch
   };
-  struct Request {
-    std::uint32_t turn;  // of the job that wants it
-    std::uint32_t transfer;
-    friend auto operator<=>(const Request&, const Request&) = default;
-  };
 
   [[nodiscard]] double time(const Transfer& transfer) const {
     return costs_.link(transfer.from, transfer.to).time(transfer.bytes);
@@ -181,7 +167,8 @@ class SharedTransfers {
   std::vector<std::vector<std::uint32_t>> results_;  // transfers by JobId of the producer
   std::vector<std::vector<std::uint32_t>> inputs_;   // transfers by JobId of the reader
   std::vector<std::uint32_t> missing_;               // by JobId: inputs that have not arrived
-  std::vector<Request> requests_;                    // at the present time
+  // Transfers asked for at the present time, each after the turn of the job that wants it.
+  std::set<std::pair<std::uint32_t, std::uint32_t>> requests_;
   std::vector<std::uint32_t> arrived_;
   TransfersInFlight in_flight_;
 };

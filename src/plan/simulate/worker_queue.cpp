@@ -12,7 +12,7 @@ WorkerQueue::WorkerQueue(const Schedule& schedule, int worker)
     : schedule_(&schedule),
       worker_(worker),
       unfinished_(schedule.order(worker).size()),
-      heap_(ByTurn{&schedule}),
+      ready_(ByTurn{&schedule}),
       stash_beginners_(ByTurn{&schedule}) {
   if (schedule.discipline() == Discipline::ordered) is_ready_.assign(unfinished_, false);
   if (schedule.discipline() == Discipline::bounded) prepare_bounded();
@@ -25,8 +25,7 @@ void WorkerQueue::prepare_bounded() {
                                             : schedule.memory_limits()[index(worker_)];
   unfinished_of_.assign(microbatches, 0);
   held_.assign(microbatches, 0);
-  stash_beginners_of_.assign(microbatches, Heap(ByTurn{&schedule}));
-  taken_.assign(unfinished_, false);
+  stash_beginners_of_.assign(microbatches, ReadyJobs(ByTurn{&schedule}));
   std::vector<int> stages_of(microbatches, 0);
   for (const JobId id : schedule.order(worker_)) {
     const Job job = schedule.job(id);
@@ -62,29 +61,16 @@ void WorkerQueue::push(JobId id) {
     return;
   }
   if (schedule_->discipline() == Discipline::bounded && begins_stash(id)) {
-    stash_beginners_of_[index(schedule_->job(id).microbatch)].push(id);
-    stash_beginners_.push(id);
+    stash_beginners_of_[index(schedule_->job(id).microbatch)].insert(id);
+    stash_beginners_.insert(id);
   } else {
-    heap_.push(id);
+    ready_.insert(id);
   }
 }
 
 std::optional<JobId> WorkerQueue::pop() {
-  std::optional<JobId> id;
-  switch (schedule_->discipline()) {
-    case Discipline::ordered:
-      id = pop_ordered();
-      break;
-    case Discipline::bounded:
-      id = pop_bounded();
-      break;
-    case Discipline::greedy:
-      if (!heap_.empty()) {
-        id = heap_.top();
-        heap_.pop();
-      }
-      break;
-  }
+  const std::optional<JobId> id =
+      schedule_->discipline() == Discipline::ordered ? pop_ordered() : pop_by_turn();
   if (!id) return id;
   --ready_count_;
   if (begins_stash(*id) && keeps_stash(*id)) {
@@ -108,8 +94,8 @@ std::vector<JobId> WorkerQueue::ready_and_near(std::size_t max) const {
     }
     return jobs;
   }
-  for (const Heap* heap : {&heap_, &stash_beginners_}) {
-    if (jobs.size() < max && !heap->empty()) jobs.push_back(heap->top());
+  for (const ReadyJobs* ready : {&ready_, &stash_beginners_}) {
+    if (jobs.size() < max && !ready->empty()) jobs.push_back(*ready->begin());
   }
   return jobs;
 }
@@ -119,9 +105,10 @@ std::optional<JobId> WorkerQueue::pop_ordered() {
   return schedule_->order(worker_)[next_++];
 }
 
-// The heap whose top may begin a stash now. The heap may be empty, and needs `drop_taken` first. Null when
-// the discipline refuses every job that begins a stash.
-WorkerQueue::Heap* WorkerQueue::allowed_to_begin() {
+// The jobs that may begin a stash now. Null under the greedy discipline, whose jobs are all in `ready_`, and
+// when the bounded discipline refuses every such job.
+const WorkerQueue::ReadyJobs* WorkerQueue::allowed_to_begin() const {
+  if (schedule_->discipline() == Discipline::greedy) return nullptr;
   if (schedule_->recompute()) return live_ < limit_ ? &stash_beginners_ : nullptr;
   const auto by_age = schedule_->microbatches_by_age();
   if (oldest_ == by_age.size()) return nullptr;
@@ -130,26 +117,16 @@ WorkerQueue::Heap* WorkerQueue::allowed_to_begin() {
   return others_may_start ? &stash_beginners_ : &stash_beginners_of_[oldest];
 }
 
-std::optional<JobId> WorkerQueue::pop_bounded() {
-  Heap* const beginning = allowed_to_begin();
-  if (beginning != nullptr) drop_taken(*beginning);
-  Heap* best = nullptr;
-  for (Heap* heap : {&heap_, beginning}) {
-    if (heap != nullptr && !heap->empty() && (best == nullptr || ByTurn{schedule_}(best->top(), heap->top())))
-      best = heap;
+std::optional<JobId> WorkerQueue::pop_by_turn() {
+  std::optional<JobId> first;
+  for (const ReadyJobs* ready : {static_cast<const ReadyJobs*>(&ready_), allowed_to_begin()}) {
+    if (ready == nullptr || ready->empty()) continue;
+    if (!first || schedule_->turn(*ready->begin()) < schedule_->turn(*first)) first = *ready->begin();
   }
-  if (best == nullptr) return std::nullopt;
-  const JobId id = best->top();
-  best->pop();
-  if (best == beginning) {
-    taken_[schedule_->position(id)] = true;
-    drop_taken(stash_beginners_);  // `ready_and_near` reads its top
-  }
-  return id;
-}
-
-void WorkerQueue::drop_taken(Heap& heap) const {
-  while (!heap.empty() && taken_[schedule_->position(heap.top())]) heap.pop();
+  if (!first || ready_.erase(*first) > 0) return first;
+  stash_beginners_.erase(*first);
+  stash_beginners_of_[index(schedule_->job(*first).microbatch)].erase(*first);
+  return first;
 }
 
 void WorkerQueue::finish(JobId id) {

@@ -2,6 +2,9 @@
 // Chains for the tests of the periodic theory, and the measured period of a pattern.
 #pragma once
 
+#include <algorithm>
+#include <cstdlib>
+#include <map>
 #include <numeric>
 #include <random>
 #include <vector>
@@ -9,7 +12,6 @@
 #include <gtest/gtest.h>
 
 #include "plan/schedules/best_pattern.hpp"
-#include "plan/schedules/one_forward_one_backward_star.hpp"
 #include "starpipe/base/index.hpp"
 #include "starpipe/plan/schedule/check.hpp"
 #include "starpipe/plan/simulate/simulate.hpp"
@@ -53,6 +55,52 @@ inline Costs costs_of(const Chain& chain) {
   costs.durations.clear();
   for (const ChainStage& stage : chain) costs.durations.push_back({stage.forward, stage.backward, 0});
   return costs;
+}
+
+/// True if the pattern is valid by the definition of Pipelined Model Parallelism, section 3.1: repeats it
+/// over many periods, more than a micro-batch takes, and checks each operation.
+inline bool timetable_works(const PeriodicPattern& pattern, const Chain& chain) {
+  int longest = 0;
+  for (const auto& op : pattern.operations) longest = std::max(longest, std::abs(op.shift));
+  const int periods = std::max(40, 2 * longest / pattern.microbatches + 8);
+  struct Run {
+    int worker;
+    double start;
+    double end;
+  };
+  std::map<Job, Run> runs;
+  for (int j = 0; j < periods; ++j) {
+    for (const auto& op : pattern.operations) {
+      const ChainStage& stage = chain[index(op.stage)];
+      const double start = j * pattern.period + op.start;
+      const Job job{op.stage, j * pattern.microbatches + op.shift, op.pass};
+      const Run run{op.worker, start, start + (op.pass == Pass::F ? stage.forward : stage.backward)};
+      if (!runs.emplace(job, run).second) return false;
+    }
+  }
+  const auto ended = [&](const Job& job, double by) {
+    const auto found = runs.find(job);
+    return found == runs.end() || found->second.end <= by + 1e-6;
+  };
+  const int last = static_cast<int>(chain.size()) - 1;
+  for (const auto& [job, run] : runs) {
+    const auto [s, b, pass] = job;
+    const Job before = pass == Pass::F ? Job{s - 1, b, Pass::F}
+                       : s == last     ? Job{s, b, Pass::F}
+                                       : Job{s + 1, b, pass};
+    if (!ended(before, run.start)) return false;
+    for (const auto& [other, at] : runs) {
+      if (other == job || at.worker != run.worker) continue;
+      if (at.start < run.end - 1e-6 && run.start < at.end - 1e-6) return false;
+    }
+  }
+  // Micro-batches in the middle have all their operations.
+  for (int b = periods / 2 * pattern.microbatches; b < (periods / 2 + 3) * pattern.microbatches; ++b) {
+    for (int s = 0; s <= last; ++s) {
+      if (!runs.contains({s, b, Pass::F}) || !runs.contains({s, b, Pass::BW})) return false;
+    }
+  }
+  return true;
 }
 
 inline Timeline run(const PeriodicPattern& pattern, const Chain& chain, int microbatches) {

@@ -105,6 +105,9 @@ class Grid {
   [[nodiscard]] int ready(Id id, const std::vector<int>& cells) const;
   [[nodiscard]] int end() const;
   [[nodiscard]] std::vector<Id> order() const;
+  /// Moves passes of the warm-up and the cool-down to earlier cells, in the order of the grid. With
+  /// `w_waits`, the grid has no W: W passes take the empty cells, and only the cool-down moves.
+  void sweep(int peak, bool w_waits, Steady steady);
   void place_weight_gradients();
   void remove_weight_gradients();
 
@@ -121,11 +124,11 @@ class Grid {
 /// Adds the W passes to a schedule (Zero Bubble Pipeline Parallelism, arXiv 2401.10241, section 3.1). Returns
 /// the jobs of each worker in order.
 ///
-/// `passes` are F and B, each after all passes that it waits for; each worker keeps their order. W passes run
-/// while a worker would otherwise wait, and when its memory is full; the W that waits longest goes first.
-/// No worker holds more than `limit` stashes, where that is possible. Several rules are tried for running W
-/// where it delays the next pass a little. The result has the shortest device span and, among equals, the
-/// shortest makespan. O(jobs). Does not support `costs.prefetch == false`.
+/// `passes` are F and B, each after all passes that it waits for; each worker keeps their order. W among them
+/// are ignored. W passes run while a worker would otherwise wait, and when its memory is full; the W that
+/// waits longest goes first. No worker holds more than `limit` stashes, where that is possible. Several rules
+/// are tried for running W where it delays the next pass a little. The result has the shortest device span
+/// and, among equals, the shortest makespan. O(jobs). Does not support `costs.prefetch == false`.
 std::vector<std::vector<Job>> with_weight_gradients(
     std::span<const Job> passes, const StageGraph& graph, int workers, int microbatches,
     const std::function<int(int stage, int microbatch)>& worker, int limit, const Costs& costs);

@@ -3,7 +3,7 @@
 
 #include <cstddef>
 #include <optional>
-#include <queue>
+#include <set>
 #include <vector>
 
 #include "starpipe/plan/schedule/schedule.hpp"
@@ -63,19 +63,17 @@ class WorkerQueue {
   [[nodiscard]] int live() const { return live_; }
 
  private:
-  // Of two jobs, the one with the smaller n is nearer to the top of a heap.
   struct ByTurn {
     const Schedule* schedule;
-    bool operator()(JobId a, JobId b) const { return schedule->turn(a) > schedule->turn(b); }
+    bool operator()(JobId a, JobId b) const { return schedule->turn(a) < schedule->turn(b); }
   };
-  using Heap = std::priority_queue<JobId, std::vector<JobId>, ByTurn>;
+  using ReadyJobs = std::set<JobId, ByTurn>;  // smallest n first
 
   [[nodiscard]] std::optional<JobId> pop_ordered();
-  [[nodiscard]] std::optional<JobId> pop_bounded();
+  [[nodiscard]] std::optional<JobId> pop_by_turn();
   void prepare_bounded();
-  void drop_taken(Heap& heap) const;
   void skip_finished();
-  [[nodiscard]] Heap* allowed_to_begin();
+  [[nodiscard]] const ReadyJobs* allowed_to_begin() const;
   [[nodiscard]] bool begins_stash(JobId id) const;
   [[nodiscard]] bool keeps_stash(JobId id) const;
 
@@ -86,7 +84,7 @@ class WorkerQueue {
   int live_ = 0;
 
   // greedy: every ready job; bounded: every ready job that does not begin a stash.
-  Heap heap_;
+  ReadyJobs ready_;
 
   // ordered: by position in the worker's order.
   std::vector<bool> is_ready_;
@@ -98,11 +96,9 @@ class WorkerQueue {
   std::size_t oldest_ = 0;          // index into the schedule's micro-batches by age
   std::vector<int> unfinished_of_;  // jobs left here, by micro-batch
   std::vector<int> held_;           // stashes held here, by micro-batch
-  // A ready job that begins a stash is in two heaps: of its micro-batch, and of all micro-batches. `taken_`
-  // (by position) marks the jobs that were started through either heap, so that the other one skips them.
-  std::vector<Heap> stash_beginners_of_;  // by micro-batch
-  Heap stash_beginners_;
-  std::vector<bool> taken_;
+  // Every ready job that begins a stash: of its micro-batch, and of all micro-batches.
+  std::vector<ReadyJobs> stash_beginners_of_;  // by micro-batch
+  ReadyJobs stash_beginners_;
 };
 
 }  // namespace starpipe::plan
