@@ -69,7 +69,7 @@ std::string paint(Look look, std::size_t hue);
 
 /// Maps a run to an SVG image: time to pixels, rows to pixels.
 struct RunFrame {
-  const SvgRun& run;
+  const DrawnRun& run;
   double left = 0;        ///< x of the run's begin
   double top = 0;         ///< y of the first row
   double origin = 0;      ///< time at which the run begins

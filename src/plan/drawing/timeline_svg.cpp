@@ -18,6 +18,7 @@
 namespace starpipe::plan {
 namespace {
 
+constexpr int image_width = 1200;
 constexpr double left_margin = 92;
 constexpr double right_margin = 24;
 constexpr double row_gap = 3;
@@ -106,10 +107,10 @@ class JobLabels {
 
 class Svg {
  public:
-  Svg(std::span<const SvgRun> runs, const SvgOptions& options)
-      : runs_(runs), width_(std::max(options.width, 400)), legend_{.memory = options.memory} {
+  Svg(std::span<const DrawnRun> runs, const SvgOptions& options)
+      : runs_(runs), legend_{.memory = options.memory} {
     std::size_t rows = 0;
-    for (const SvgRun& run : runs) {
+    for (const DrawnRun& run : runs) {
       makespan_ = std::max(makespan_, run.timeline->makespan);
       rows = std::max(rows, index(run.schedule->workers()));
       legend_.microbatches = std::max(legend_.microbatches, run.schedule->microbatches());
@@ -120,22 +121,22 @@ class Svg {
     unit_ = ShownUnit(options.unit, makespan_);
     row_height_ = std::clamp(720.0 / static_cast<double>(std::max<std::size_t>(rows, 1)), 8.0, 32.0);
     legend_.two_line_labels = JobLabels::two_lines(row_height_);
-    scale_ = makespan_ > 0 ? (width_ - left_margin - right_margin) / makespan_ : 1;
+    scale_ = makespan_ > 0 ? (image_width - left_margin - right_margin) / makespan_ : 1;
   }
 
   std::string draw() {
     double y = 8;
-    for (const SvgRun& run : runs_) y = draw_run(run, y) + run_gap;
+    for (const DrawnRun& run : runs_) y = draw_run(run, y) + run_gap;
     if (!runs_.empty()) y -= run_gap;
-    y = draw_legend(legend_, left_margin, width_ - right_margin, draw_axis(y), body_);
+    y = draw_legend(legend_, left_margin, image_width - right_margin, draw_axis(y), body_);
     const std::string height = px(y + 12);
     return fmt::format(
                "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"{0}\" height=\"{1}\" "
                "viewBox=\"0 0 {0} {1}\" font-family=\"Helvetica, Arial, 'Liberation Sans', "
                "'DejaVu Sans', sans-serif\">\n",
-               width_, height) +
+               image_width, height) +
            idle_patterns(std::ranges::find(legend_.causes, true) != legend_.causes.end()) +
-           fmt::format("<rect width=\"{}\" height=\"{}\" fill=\"#ffffff\"/>\n", width_, height) + body_ +
+           fmt::format("<rect width=\"{}\" height=\"{}\" fill=\"#ffffff\"/>\n", image_width, height) + body_ +
            "</svg>\n";
   }
 
@@ -150,7 +151,7 @@ class Svg {
     plan::put_text(x, y, size, fill, text, body_, extra);
   }
 
-  double draw_run(const SvgRun& run, double y) {
+  double draw_run(const DrawnRun& run, double y) {
     const Timeline& timeline = *run.timeline;
     const std::string figures = makespan_sentence(timeline, unit_.text(timeline.makespan));
     put("<text x=\"{}\" y=\"{}\" font-size=\"15\" fill=\"{}\"><tspan font-weight=\"bold\">{}</tspan>"
@@ -306,8 +307,7 @@ class Svg {
     return y + 28;
   }
 
-  std::span<const SvgRun> runs_;
-  int width_;
+  std::span<const DrawnRun> runs_;
   ShownUnit unit_{"", 0};
   double makespan_ = 0;
   double scale_ = 1;  ///< pixels per unit
@@ -326,14 +326,14 @@ void require_drawable(std::size_t jobs) {
                   max_jobs, jobs));
 }
 
-std::string timeline_svg(std::span<const SvgRun> runs, const SvgOptions& options) {
+std::string timeline_svg(std::span<const DrawnRun> runs, const SvgOptions& options) {
   std::size_t jobs = 0;
-  for (const SvgRun& run : runs) jobs += run.schedule->job_count();
+  for (const DrawnRun& run : runs) jobs += run.schedule->job_count();
   require_drawable(jobs);
   return Svg(runs, options).draw();
 }
 
-SvgRun explained_run(const std::string& title, const RecordedStep& step) {
+DrawnRun explained_run(const std::string& title, const RecordedStep& step) {
   return {.title = title,
           .schedule = &step.as_run,
           .timeline = &step.timeline,
