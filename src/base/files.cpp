@@ -41,22 +41,6 @@ bool is_users_mistake(int error) {
   return error != ENOSPC && error != EDQUOT && error != EIO && error != EMFILE && error != ENFILE;
 }
 
-/// Removes a file when it leaves its scope, by an exception too, unless the file was renamed.
-class RemovedUnlessRenamed {
- public:
-  /// An empty path stands for no file.
-  explicit RemovedUnlessRenamed(fs::path file) : file_(std::move(file)) {}
-  ~RemovedUnlessRenamed() {
-    std::error_code ignored;
-    if (!file_.empty()) fs::remove(file_, ignored);
-  }
-  RemovedUnlessRenamed(const RemovedUnlessRenamed&) = delete;
-  RemovedUnlessRenamed& operator=(const RemovedUnlessRenamed&) = delete;
-
- private:
-  fs::path file_;
-};
-
 /// Returns the suffix with its letters as they are. The file ".json" has the suffix ".json", unlike with
 /// `fs::path::extension`.
 std::string written_suffix(const fs::path& file) {
@@ -201,15 +185,19 @@ void write_file(std::string_view option, const fs::path& file,
     if (is_users_mistake(errno)) throw InputError(problem(errno));
     throw std::runtime_error(problem(errno));
   }
-  const RemovedUnlessRenamed created(direct ? fs::path() : temporary);
-  if (!direct && fs::exists(status)) fs::permissions(temporary, status.permissions(), error);
-  errno = 0;
-  write(stream);
-  stream.close();
-  if (!stream) throw std::runtime_error(problem(errno != 0 ? errno : EIO));
-  if (direct) return;
-  fs::rename(temporary, target, error);
-  if (error) throw std::runtime_error(problem(error.value()));
+  try {
+    if (!direct && fs::exists(status)) fs::permissions(temporary, status.permissions(), error);
+    errno = 0;
+    write(stream);
+    stream.close();
+    if (!stream) throw std::runtime_error(problem(errno != 0 ? errno : EIO));
+    if (direct) return;
+    fs::rename(temporary, target, error);
+    if (error) throw std::runtime_error(problem(error.value()));
+  } catch (...) {
+    if (!direct) fs::remove(temporary, error);
+    throw;
+  }
 }
 
 void print(std::string_view text) {
@@ -219,23 +207,27 @@ void print(std::string_view text) {
 
 namespace {
 
-std::runtime_error write_error(const std::filesystem::path& file, int error) {
-  return std::runtime_error(
-      fmt::format("cannot write {}: {}", file.string(), std::generic_category().message(error)));
+std::runtime_error write_error(const fs::path& file, int error) {
+  return std::runtime_error(fmt::format("cannot write {}: {}", file.string(), reason(error)));
+}
+
+// Waits until an open file is on the disk. Returns the error, or 0, also for a file system that has nothing
+// to wait for.
+int sync(int descriptor) {
+  while (::fsync(descriptor) != 0) {
+    if (errno == EINTR) continue;
+    return errno == EINVAL || errno == ENOTSUP ? 0 : errno;
+  }
+  return 0;
 }
 
 // `flags`: of open, besides the flags for reading.
 void sync(const std::filesystem::path& path, int flags) {
   const int descriptor = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | flags);
   if (descriptor < 0) throw write_error(path, errno);
-  int error = 0;
-  while (::fsync(descriptor) != 0) {
-    error = errno;
-    if (error != EINTR) break;
-    error = 0;
-  }
+  const int error = sync(descriptor);
   ::close(descriptor);
-  if (error != 0 && error != EINVAL && error != ENOTSUP) throw write_error(path, error);
+  if (error != 0) throw write_error(path, error);
 }
 
 }  // namespace
@@ -257,26 +249,20 @@ void DurableFile::write(std::span<const std::byte> bytes) {
   while (!bytes.empty()) {
     const ssize_t written = ::write(descriptor_, bytes.data(), std::min(bytes.size(), max_bytes));
     if (written < 0 && errno == EINTR) continue;
-    if (written < 0) fail(errno);
+    if (written < 0) throw write_error(file_, errno);
     bytes = bytes.subspan(static_cast<std::size_t>(written));
   }
 }
 
 void DurableFile::finish() {
-  while (::fsync(descriptor_) != 0) {
-    if (errno == EINTR) continue;
-    if (errno == EINVAL || errno == ENOTSUP) break;  // a file system that has nothing to wait for
-    fail(errno);
-  }
+  if (const int error = sync(descriptor_); error != 0) throw write_error(file_, error);
   // Network file systems report a full disk when a file is closed.
   if (::close(std::exchange(descriptor_, -1)) != 0 && errno != EINTR) {
     const int error = errno;
     ::unlink(file_.c_str());
-    fail(error);
+    throw write_error(file_, error);
   }
 }
-
-void DurableFile::fail(int error) const { throw write_error(file_, error); }
 
 void sync_folder(const std::filesystem::path& folder) { sync(folder, O_DIRECTORY); }
 

@@ -68,8 +68,6 @@ class DurableFile {
   void finish();
 
  private:
-  [[noreturn]] void fail(int error) const;
-
   std::filesystem::path file_;
   int descriptor_ = -1;
 };

@@ -52,6 +52,16 @@ std::string one_line(std::string_view text) {
   return line;
 }
 
+std::string with_replaced(std::string_view text,
+                          std::initializer_list<std::pair<char, std::string_view>> replacements) {
+  std::string result;
+  for (const char c : text) {
+    const auto* const found = std::ranges::find(replacements, c, &std::pair<char, std::string_view>::first);
+    result += found == replacements.end() ? std::string_view(&c, 1) : found->second;
+  }
+  return result;
+}
+
 void print_message(std::string_view text) noexcept {
   std::fwrite(text.data(), 1, text.size(), stderr);
   std::fflush(stderr);

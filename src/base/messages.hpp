@@ -2,9 +2,11 @@
 #pragma once
 
 #include <cstddef>
+#include <initializer_list>
 #include <span>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 namespace starpipe {
@@ -16,6 +18,10 @@ void print_message(std::string_view text) noexcept;
 /// Returns the text as one line for messages, which quote what users wrote. Control characters become spaces.
 /// Bytes that are not UTF-8 become \xNN, with their value NN in hexadecimal.
 std::string one_line(std::string_view text);
+
+/// Returns the text with a text in place of each character that has one.
+std::string with_replaced(std::string_view text,
+                          std::initializer_list<std::pair<char, std::string_view>> replacements);
 
 /// Opens /dev/null as standard input, output and error where they are closed. Otherwise the next file that
 /// is opened would take their place, and receive what is meant for them. Standard output is opened for

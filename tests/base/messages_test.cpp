@@ -24,5 +24,10 @@ TEST(Messages, OneLineShowsBytesThatAreNoText) {
   EXPECT_EQ(one_line("\xc0\xaf"), "\\xc0\\xaf");  // '/' in more bytes than it needs
 }
 
+TEST(Messages, ReplacesCharacters) {
+  EXPECT_EQ(with_replaced("a<b<c>", {{'<', "&lt;"}, {'c', ""}}), "a&lt;b&lt;>");
+  EXPECT_EQ(with_replaced("", {{'<', "&lt;"}}), "");
+}
+
 }  // namespace
 }  // namespace starpipe

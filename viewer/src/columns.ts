@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Reads columns of whole numbers, which `Column` of src/plan/drawing/timeline_data.hpp wrote.
+// Reads columns of whole numbers, which `Column` of src/plan/drawing/page.hpp wrote.
 
 const CHARACTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
 const DIGIT = new Int8Array(128).fill(-1);

@@ -297,7 +297,7 @@ void write_timeline(const CompareOutputs& outputs, const Comparison& comparison,
   const std::string& first = schedules.front().policies.front().choice.name;
   const bool same_costs = emulated(schedules) || schedules.front().policies.size() == 1;
   const std::string predicted = same_costs ? "predicted" : "predicted with the durations under " + first;
-  std::vector<plan::SvgRun> runs;
+  std::vector<plan::DrawnRun> runs;
   for (std::size_t s = 0; s < schedules.size(); ++s) {
     const std::string before = comparison.schedules.empty() ? "" : schedules[s].schedule().name() + ", ";
     runs.push_back(plan::explained_run(before + predicted, predictions[s].first));

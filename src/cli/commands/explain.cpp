@@ -14,7 +14,6 @@
 #include "base/files.hpp"
 #include "cli/commands/subcommand.hpp"
 #include "cli/options/common_options.hpp"
-#include "plan/drawing/timeline_svg.hpp"
 #include "plan/explain/what_if.hpp"
 #include "plan/formats/compared_run_json.hpp"
 #include "plan/formats/explanation.hpp"
@@ -52,18 +51,11 @@ void load_asked_plugins(const std::vector<std::string>& files, const std::vector
 }
 
 void draw(const ExplainOptions& options, const plan::ComparedRun& run) {
-  const plan::RecordedStep& predicted = run.predicted;
-  const plan::RecordedStep& measured = run.measured;
-  if (options.timeline) {
-    const std::array runs = {plan::explained_run("predicted", predicted),
-                             plan::explained_run(run.found, measured)};
+  const std::array runs = {plan::explained_run("predicted", run.predicted),
+                           plan::explained_run(run.found, run.measured)};
+  if (options.timeline)
     write_file("--timeline", *options.timeline, plan::timeline_svg(runs, {.unit = "s", .memory = false}));
-  }
-  if (options.trace) {
-    const std::array runs = {plan::TracedRun{"predicted", &predicted.as_run, &predicted.timeline},
-                             plan::TracedRun{run.found, &measured.as_run, &measured.timeline}};
-    write_file("--trace", *options.trace, plan::trace_json(runs).dump() + "\n");
-  }
+  if (options.trace) write_file("--trace", *options.trace, plan::trace_json(runs).dump() + "\n");
 }
 
 int explain(const ExplainOptions& options) {

@@ -305,7 +305,7 @@ void write_page(const ScheduleCompareOptions& options, const std::vector<Row>& r
 }
 
 void draw(const ScheduleCompareOptions& options, const std::vector<Row>& rows, const std::string& unit) {
-  std::vector<plan::SvgRun> runs;
+  std::vector<plan::DrawnRun> runs;
   for (const Row& row : rows) {
     if (!row.run) continue;
     runs.push_back(plan::explained_run(title_of(options, row), row.run->step));

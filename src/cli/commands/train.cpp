@@ -125,8 +125,8 @@ std::string page_text(EndedRun& run) {
 }
 
 std::string trace_text(EndedRun& run) {
-  const std::array runs = {plan::TracedRun{"predicted", &run.schedule(), &run.predicted().timeline},
-                           plan::TracedRun{"measured", &run.measured().as_run, &run.measured().timeline}};
+  const std::array runs = {plan::DrawnRun{"predicted", &run.schedule(), &run.predicted().timeline},
+                           plan::DrawnRun{"measured", &run.measured().as_run, &run.measured().timeline}};
   return plan::trace_json(runs).dump() + "\n";
 }
 

@@ -11,7 +11,7 @@
 
 #include "base/messages.hpp"
 #include "base/numbers.hpp"
-#include "plan/drawing/svg_text.hpp"
+#include "plan/drawing/svg_parts.hpp"
 #include "starpipe/base/index.hpp"
 
 namespace starpipe::plan {
@@ -90,10 +90,8 @@ class Drawing {
  private:
   [[nodiscard]] bool one_stage_each() const {
     for (int w = 0; w < schedule_.workers(); ++w) {
-      const auto order = schedule_.order(w);
-      if (order.empty()) continue;
       int stage = -1;
-      for (const JobId id : order) {
+      for (const JobId id : schedule_.order(w)) {
         const Span span = timeline_.spans[id];
         if (!(span.end > span.start)) continue;  // a job of zero length is not drawn
         if (stage >= 0 && schedule_.job(id).stage != stage) return false;
@@ -237,29 +235,21 @@ std::string summary(const Schedule& schedule, const Timeline& timeline, const Sh
   const auto workers = index(schedule.workers());
   std::vector<TableRow> rows(workers + 1);  // the headings, and a row per worker
   // Adds a column. Unless it is shown `always`, it is left out when all of its cells are 0.
-  const auto add = [&](const std::string& head, auto cell, bool always) {
+  const auto add = [&](const std::string& head, bool always, auto cell) {
     std::vector<std::string> cells;
     for (std::size_t w = 0; w < workers; ++w) cells.push_back(cell(w));
-    if (!always && std::ranges::all_of(cells, [](const std::string& number) { return number == "0"; }))
-      return;
+    if (!always && std::ranges::count(cells, "0") == schedule.workers()) return;
     rows.front().push_back(head);
     for (std::size_t w = 0; w < workers; ++w) rows[w + 1].push_back(std::move(cells[w]));
   };
-  add(
-      "worker", [](std::size_t w) { return std::to_string(w); }, true);
-  add(
-      unit.heading("busy"), [&](std::size_t w) { return unit.number(timeline.busy[w]); }, true);
-  add(
-      "peak activations", [&](std::size_t w) { return std::to_string(timeline.peak_stashes[w]); }, true);
-  if (!schedule.memory_limits().empty()) {
-    add(
-        "limit", [&](std::size_t w) { return std::to_string(schedule.memory_limits()[w]); }, true);
-  }
+  add("worker", true, [](std::size_t w) { return std::to_string(w); });
+  add(unit.heading("busy"), true, [&](std::size_t w) { return unit.number(timeline.busy[w]); });
+  add("peak activations", true, [&](std::size_t w) { return std::to_string(timeline.peak_stashes[w]); });
+  if (!schedule.memory_limits().empty())
+    add("limit", true, [&](std::size_t w) { return std::to_string(schedule.memory_limits()[w]); });
   for (const TransferKind& kind : transfer_kinds) {
-    add(
-        fmt::format("{} in", kind.label),
-        [&](std::size_t w) { return std::to_string((timeline.received[w].*kind.member).count); },
-        kind.always_shown);
+    add(fmt::format("{} in", kind.label), kind.always_shown,
+        [&](std::size_t w) { return std::to_string((timeline.received[w].*kind.member).count); });
   }
   return makespan_text(timeline, [&](double time) { return unit.text(time); }) + '\n' + table_text(rows);
 }

@@ -2,15 +2,47 @@
 #include "plan/drawing/svg_parts.hpp"
 
 #include <algorithm>
+#include <cmath>
 #include <iterator>
-#include <vector>
 
 #include <fmt/format.h>
 
-#include "plan/drawing/svg_text.hpp"
-#include "starpipe/base/index.hpp"
+#include "base/messages.hpp"
 
 namespace starpipe::plan {
+
+std::string escape(std::string_view text) {
+  return with_replaced(one_line(text), {{'&', "&amp;"}, {'<', "&lt;"}, {'>', "&gt;"}, {'"', "&quot;"}});
+}
+
+std::string px(double value) {
+  std::string text = fmt::format("{:.2f}", value);
+  while (text.back() == '0') text.pop_back();
+  if (text.back() == '.') text.pop_back();
+  return text == "-0" ? "0" : text;
+}
+
+double text_width(std::string_view text, double size) {
+  double em = 0;
+  for (const char c : text) em += c == 'W' ? 0.99 : c == ' ' || c == '.' ? 0.33 : c <= '9' ? 0.64 : 0.69;
+  return em * size;
+}
+
+void put_text(double x, double y, double size, const char* fill, std::string_view text, std::string& svg,
+              const char* extra) {
+  fmt::format_to(std::back_inserter(svg),
+                 "<text x=\"{}\" y=\"{}\" font-size=\"{}\" fill=\"{}\"{}>{}</text>\n", px(x), px(y), px(size),
+                 fill, extra, escape(text));
+}
+
+double tick_step(double min) {
+  const double power = std::pow(10, std::floor(std::log10(min)));
+  for (const double factor : std::array{1.0, 2.0, 5.0}) {
+    if (factor * power >= min) return factor * power;
+  }
+  return 10 * power;
+}
+
 namespace {
 
 struct Hatching {
@@ -53,36 +85,38 @@ std::string meaning_of(const IdlePart& part, const Schedule& schedule) {
   return {};
 }
 
-}  // namespace
-
-std::string idle_patterns() {
-  std::string text;
-  for (std::size_t c = 0; c < hatchings.size(); ++c) {
-    const Hatching& look = hatchings[c];
-    fmt::format_to(std::back_inserter(text),
-                   "<pattern id=\"idle-{0}\" width=\"{1}\" height=\"{1}\" patternUnits=\"userSpaceOnUse\" "
-                   "patternTransform=\"rotate({2})\"><rect width=\"{1}\" height=\"{1}\" fill=\"{3}\"/>"
-                   "<rect width=\"{4}\" height=\"{1}\" fill=\"{5}\"/></pattern>\n",
-                   idle_cause_words[c], px(look.step), look.angle, look.background, px(look.stroke),
-                   look.line);
-  }
-  return text;
+std::string pattern(std::string_view id, const Hatching& look) {
+  return fmt::format(
+      "<pattern id=\"{0}\" width=\"{1}\" height=\"{1}\" patternUnits=\"userSpaceOnUse\" "
+      "patternTransform=\"rotate({2})\"><rect width=\"{1}\" height=\"{1}\" fill=\"{3}\"/>"
+      "<rect width=\"{4}\" height=\"{1}\" fill=\"{5}\"/></pattern>\n",
+      id, px(look.step), look.angle, look.background, px(look.stroke), look.line);
 }
 
+/// Returns the SVG attribute that fills an area with the hatching of a cause.
 std::string idle_fill(IdleCause cause) { return fmt::format("fill=\"url(#idle-{})\"", to_string(cause)); }
 
-std::string_view idle_meaning(IdleCause cause) { return hatchings[index(cause)].meaning; }
+/// The SVG attributes of the critical path's outlines.
+constexpr std::string_view critical_stroke = "fill=\"none\" stroke=\"#1f2328\" stroke-width=\"2\"";
 
-void draw_idle(std::span<const IdlePart> parts, const Schedule& schedule, const RunFrame& frame,
-               const ShownUnit& unit, std::string& svg) {
+}  // namespace
+
+std::string idle_patterns(bool causes) {
+  std::string text = "<defs>\n" + pattern("idle", hatchings[index(IdleCause::fill)]);
+  for (std::size_t c = 0; causes && c < hatchings.size(); ++c)
+    text += pattern(fmt::format("idle-{}", idle_cause_words[c]), hatchings[c]);
+  return text + "</defs>\n";
+}
+
+void draw_idle(const RunFrame& frame, const ShownUnit& unit, std::string& svg) {
   std::array<std::string, idle_cause_count> groups;
-  for (const IdlePart& part : parts) {
+  for (const IdlePart& part : frame.run.idle) {
     const double x = frame.x(part.start);
     fmt::format_to(
         std::back_inserter(groups[index(part.cause)]),
         "<rect x=\"{}\" y=\"{}\" width=\"{}\" height=\"{}\"><title>{}: {}, {} to {}</title></rect>\n", px(x),
         px(frame.y(index(part.worker))), px(frame.x(part.end) - x), px(frame.row_height),
-        to_string(part.cause), escape(meaning_of(part, schedule)), unit.number(part.start),
+        to_string(part.cause), escape(meaning_of(part, *frame.run.schedule)), unit.number(part.start),
         unit.number(part.end));
   }
   for (std::size_t c = 0; c < groups.size(); ++c) {
@@ -92,16 +126,13 @@ void draw_idle(std::span<const IdlePart> parts, const Schedule& schedule, const 
   }
 }
 
-std::string critical_stroke() { return fmt::format("fill=\"none\" stroke=\"{}\" stroke-width=\"2\"", ink); }
-
-bool draw_critical_path(std::span<const PathPart> path, const Schedule& as_run, const RunFrame& frame,
-                        std::string& svg) {
+bool draw_critical_path(const RunFrame& frame, std::string& svg) {
   std::string outlines;
   auto out = std::back_inserter(outlines);
   const PathPart* before = nullptr;
-  for (const PathPart& part : path) {
+  for (const PathPart& part : frame.run.path) {
     if (part.kind != PathPart::Kind::compute) continue;
-    const auto row_of = [&](const PathPart& of) { return index(as_run.compute(of.job)); };
+    const auto row_of = [&](const PathPart& of) { return index(frame.run.schedule->compute(of.job)); };
     const std::size_t row = row_of(part);
     const double left = frame.x(part.start);
     if (before != nullptr && (row_of(*before) != row || left - frame.x(before->end) > 1)) {
@@ -117,7 +148,7 @@ bool draw_critical_path(std::span<const PathPart> path, const Schedule& as_run, 
   if (outlines.empty()) return false;
   fmt::format_to(std::back_inserter(svg),
                  "<path class=\"critical\" d=\"{}\" {} stroke-linejoin=\"round\"/>\n", outlines,
-                 critical_stroke());
+                 critical_stroke);
   return true;
 }
 
@@ -143,9 +174,9 @@ class Legend {
     x_ += width + 16;
   }
 
-  void note(std::string_view text) {
+  void note(std::string_view text, const char* fill = ink) {
     wrap(width_of(text));
-    put_text(x_, y_ + 11.5, 12, ink, text, *svg_);
+    put_text(x_, y_ + 11.5, 12, fill, text, *svg_);
     x_ += width_of(text) + 16;
   }
 
@@ -164,10 +195,8 @@ class Legend {
       put_text(x_ + 28, y_ + 11.5, 12, ink, std::to_string(hue), *svg_);
       x_ += 52;
     }
-    if (index(microbatches) <= palette.size()) return;
-    const auto text = fmt::format("{} has the colour of 0, and so on", palette.size());
-    wrap(width_of(text));
-    put_text(x_, y_ + 11.5, 12, faint_ink, text, *svg_);
+    if (index(microbatches) > palette.size())
+      note(fmt::format("{} has the colour of 0, and so on", palette.size()), faint_ink);
   }
 
   [[nodiscard]] double bottom() const { return y_ + line_height; }
@@ -192,20 +221,18 @@ class Legend {
 
 double draw_legend(const LegendItems& items, double left, double right, double y, std::string& svg) {
   Legend legend(left, right, y + 4, svg);
-  const auto pass = [&](Pass which, Look look, std::string_view text) {
-    if (items.passes[index(which)]) legend.entry(paint(look, 0), text);
-  };
-  pass(Pass::F, Look::light, "F forward");
-  pass(Pass::B, Look::dark, "B gradient of the input");
-  pass(Pass::W, Look::outlined, "W gradient of the weights");
-  pass(Pass::BW, Look::dark, "BW backward, fused");
+  constexpr std::array<std::string_view, pass_count> passes = {
+      "F forward", "B gradient of the input", "W gradient of the weights", "BW backward, fused"};
+  for (std::size_t p = 0; p < passes.size(); ++p) {
+    if (items.passes[p]) legend.entry(paint(look_of(static_cast<Pass>(p)), 0), passes[p]);
+  }
   constexpr std::string_view border = " stroke=\"#d0d4d9\"";
   if (items.plain_idle) legend.entry(fmt::format("fill=\"url(#idle)\"{}", border), "idle");
   for (std::size_t c = 0; c < items.causes.size(); ++c) {
     const auto cause = static_cast<IdleCause>(c);
-    if (items.causes[c]) legend.entry(idle_fill(cause) + std::string(border), idle_meaning(cause));
+    if (items.causes[c]) legend.entry(idle_fill(cause) + std::string(border), hatchings[c].meaning);
   }
-  if (items.critical_path) legend.entry(critical_stroke(), "critical path");
+  if (items.critical_path) legend.entry(critical_stroke, "critical path");
   if (items.memory) legend.entry("fill=\"#b6bec8\"", "stashes held, with peak");
   if (items.labels) {
     legend.note(items.two_line_labels ? "F2 above 5: stage 2, micro-batch 5"
@@ -221,100 +248,14 @@ double draw_legend(const LegendItems& items, double left, double right, double y
   return legend.bottom();
 }
 
-namespace {
-
-std::string upper(const Schedule& schedule, const Job& job) {
-  return fmt::format("{}{}", to_string(job.pass), schedule.graph().label(job.stage));
-}
-std::string lower(const Job& job) { return std::to_string(job.microbatch); }
-
-}  // namespace
-
-JobLabels::JobLabels(const Schedule& schedule, const Timeline& timeline, double scale, double row_height)
-    : schedule_(schedule), timeline_(timeline), scale_(scale), row_height_(row_height) {
-  for (const Pass pass : {Pass::F, Pass::B, Pass::W, Pass::BW}) {
-    styles_[index(pass)] = style_of(pass);
-  }
-}
-
-double JobLabels::width(JobId id) const {
-  const Span span = timeline_.spans[id];
-  return (span.end - span.start) * scale_;
-}
-
-bool JobLabels::fits(JobId id, Style style) const {
-  const Job job = schedule_.job(id);
-  return text_width(style.numbers ? lower(job) : upper(schedule_, job), style.size) <= width(id) - 2;
-}
-
-JobLabels::Style JobLabels::style_of(Pass pass) const {
-  std::vector<JobId> jobs;
-  for (const JobId id : schedule_.order()) {
-    if (schedule_.job(id).pass == pass) jobs.push_back(id);
-  }
-  for (const bool numbers : {false, true}) {
-    for (const double size : {12.0, 11.0, 10.0, 9.0, 8.0}) {
-      const Style style{size, numbers};
-      if (size > row_height_ - 3 || (numbers && size > 10)) continue;
-      const auto fit = std::ranges::count_if(jobs, [&](JobId id) { return fits(id, style); });
-      if (static_cast<std::size_t>(fit) * 10 >= jobs.size() * 8) return style;
-    }
-  }
-  return {};
-}
-
-JobLabels::Drawn JobLabels::draw(JobId id, double x, double y, std::string& svg) const {
-  const Job job = schedule_.job(id);
-  const Style style = styles_[index(job.pass)];
-  if (style.size == 0 || !fits(id, style)) return Drawn::nothing;
-  const double size = style.size;
-  const double middle = y + row_height_ / 2;
-  const auto line = [&](double baseline, double font, const std::string& text) {
-    fmt::format_to(std::back_inserter(svg), "<text x=\"{}\" y=\"{}\" font-size=\"{}\">{}</text>\n", px(x),
-                   px(baseline), px(font), text);
-  };
-  if (style.numbers) {
-    line(middle + size * 0.36, size, lower(job));
-    return Drawn::microbatch;
-  }
-  if (two_lines(row_height_)) {
-    line(middle - 2, size, upper(schedule_, job));
-    line(middle + 10, std::min(size, 10.0), lower(job));
-  } else if (text_width(upper(schedule_, job) + " " + lower(job), size) + 6 <= width(id)) {
-    line(middle + size * 0.36, size, upper(schedule_, job) + " · " + lower(job));
-  } else {
-    line(middle + size * 0.36, size, upper(schedule_, job));
-  }
-  return Drawn::stage_and_microbatch;
-}
-
 Look look_of(Pass pass) {
-  switch (pass) {
-    case Pass::F:
-      return Look::light;
-    case Pass::W:
-      return Look::outlined;
-    case Pass::B:
-    case Pass::BW:
-      break;
-  }
-  return Look::dark;
+  return pass == Pass::F ? Look::light : pass == Pass::W ? Look::outlined : Look::dark;
 }
 
 std::string paint(Look look, std::size_t hue) {
-  switch (look) {
-    case Look::light:
-      return fmt::format("fill=\"{}\"", palette[hue].light);
-    case Look::dark:
-      return fmt::format("fill=\"{}\"", palette[hue].dark);
-    case Look::outlined:
-      break;
-  }
-  return fmt::format("fill=\"#ffffff\" stroke=\"{}\" stroke-width=\"1.2\"", palette[hue].dark);
-}
-
-const char* text_fill(Look look, std::size_t hue) {
-  return look == Look::dark ? "#ffffff" : look == Look::light ? ink : palette[hue].dark;
+  if (look == Look::outlined)
+    return fmt::format("fill=\"#ffffff\" stroke=\"{}\" stroke-width=\"1.2\"", palette[hue].dark);
+  return fmt::format("fill=\"{}\"", look == Look::light ? palette[hue].light : palette[hue].dark);
 }
 
 }  // namespace starpipe::plan

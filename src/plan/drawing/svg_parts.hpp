@@ -1,22 +1,75 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+// The parts of SVG images: text, colours, idle time, the critical path and the legend.
+
 #include <array>
 #include <cstddef>
-#include <span>
 #include <string>
 #include <string_view>
 
-#include "plan/explain/critical_path.hpp"
-#include "plan/explain/idle_causes.hpp"
+#include "plan/drawing/timeline_svg.hpp"
+#include "starpipe/base/index.hpp"
 #include "starpipe/plan/drawing/schedule_text.hpp"
-#include "starpipe/plan/schedule/schedule.hpp"
-#include "starpipe/plan/simulate/timeline.hpp"
 
 namespace starpipe::plan {
 
+constexpr const char* ink = "#1f2328";
+constexpr const char* faint_ink = "#59636e";
+
+/// Returns `one_line` of the text with XML markup escaped.
+std::string escape(std::string_view text);
+/// Returns a number of pixels, with at most two decimals.
+std::string px(double value);
+/// Width in pixels of `text` in a common sans serif of `size` pixels, rather too wide than too narrow.
+double text_width(std::string_view text, double size);
+
+/// Appends a text of `size` pixels at x on the base line y. `extra`: more SVG attributes, after a blank.
+void put_text(double x, double y, double size, const char* fill, std::string_view text, std::string& svg,
+              const char* extra = "");
+
+// The colours of micro-batches in drawings.
+
+/// Two shades of one hue, light for F and dark for B and BW: as SVG colours, and as codes of a terminal's 256
+/// colours.
+struct Hue {
+  const char* light;
+  const char* dark;
+  int light_code;
+  int dark_code;
+};
+
+// Neighbours in the cycle differ in more than red against green, so that colour-blind readers can tell
+// micro-batches apart. Dark shades suit white text, light ones black text (contrast above 4.5).
+inline constexpr std::array<Hue, 8> palette = {{{"#a9d0f2", "#1c5d9c", 153, 25},
+                                                {"#fbd19b", "#a85200", 222, 130},
+                                                {"#a3dfc8", "#0b6e53", 151, 23},
+                                                {"#e6c0e4", "#86358a", 182, 90},
+                                                {"#f0e48f", "#766500", 229, 58},
+                                                {"#f8bcb3", "#a82a22", 217, 124},
+                                                {"#a5e2ea", "#0c6879", 159, 30},
+                                                {"#d3d7dc", "#4a535e", 252, 240}}};
+
+/// Index in `palette` of the hue of a micro-batch. The palette repeats.
+constexpr std::size_t hue_of(int microbatch) { return index(microbatch) % palette.size(); }
+
+/// Returns the distance of the ticks of an axis: the smallest 1, 2 or 5 times a power of ten that is at least
+/// `min`, which must be positive.
+double tick_step(double min);
+
+// The cells of SVG images: the shade shows the pass, the hue the micro-batch.
+
+enum class Look : std::size_t { light, dark, outlined };
+constexpr std::size_t looks = 3;
+
+Look look_of(Pass pass);
+
+/// Returns the SVG attributes of cells of one look and hue, an index of `palette`.
+std::string paint(Look look, std::size_t hue);
+
 /// Maps a run to an SVG image: time to pixels, rows to pixels.
 struct RunFrame {
+  const DrawnRun& run;
   double left = 0;        ///< x of the run's begin
   double top = 0;         ///< y of the first row
   double origin = 0;      ///< time at which the run begins
@@ -29,33 +82,20 @@ struct RunFrame {
   [[nodiscard]] double middle(std::size_t row) const { return y(row) + row_height / 2; }
 };
 
-// Idle time is hatched by its cause.
+/// Returns the <defs> element with the hatching of idle time, and with its hatchings by cause if `causes`.
+std::string idle_patterns(bool causes);
 
-/// Returns the <pattern> elements of all causes, for <defs>.
-std::string idle_patterns();
+/// Appends the idle parts of the run to `svg`, each as a <rect> whose title says what the worker waited for.
+void draw_idle(const RunFrame& frame, const ShownUnit& unit, std::string& svg);
 
-/// Returns the SVG attribute that fills an area with the hatching of a cause.
-std::string idle_fill(IdleCause cause);
-
-/// Returns the legend's text for a cause.
-std::string_view idle_meaning(IdleCause cause);
-
-/// Appends the idle parts of a run to `svg`, each as a <rect> whose title says what the worker waited for.
-void draw_idle(std::span<const IdlePart> parts, const Schedule& schedule, const RunFrame& frame,
-               const ShownUnit& unit, std::string& svg);
-
-/// Returns the SVG attributes of the critical path's outlines.
-std::string critical_stroke();
-
-/// Appends the critical path to `svg`: an outline around each of its jobs, and a line through each wait, to
-/// the row of the next job. Returns false for a path without jobs.
-bool draw_critical_path(std::span<const PathPart> path, const Schedule& as_run, const RunFrame& frame,
-                        std::string& svg);
+/// Appends the critical path of the run to `svg`: an outline around each of its jobs, and a line through each
+/// wait, to the row of the next job. Returns false for a path without jobs.
+bool draw_critical_path(const RunFrame& frame, std::string& svg);
 
 /// The signs of an image that its legend explains.
 struct LegendItems {
   std::array<bool, pass_count> passes = {};        ///< which passes occur, by Pass
-  bool plain_idle = true;                          ///< idle time is drawn without a cause
+  bool plain_idle = false;                         ///< idle time of some run is drawn without a cause
   std::array<bool, idle_cause_count> causes = {};  ///< which causes of idle time are drawn
   bool critical_path = false;
   bool memory = false;           ///< stashes are drawn
@@ -69,50 +109,5 @@ struct LegendItems {
 /// Appends the legend to `svg`, between the x of `left` and `right` and from `y` down. Returns the y below
 /// it.
 double draw_legend(const LegendItems& items, double left, double right, double y, std::string& svg);
-
-/// The labels of a run's jobs in SVG: stage and micro-batch, or the micro-batch alone. All jobs of one pass
-/// share a style, so that they read as one kind.
-class JobLabels {
- public:
-  /// `scale` is in pixels per unit of time, `row_height` in pixels. Refers to schedule and timeline.
-  JobLabels(const Schedule& schedule, const Timeline& timeline, double scale, double row_height);
-
-  enum class Drawn { nothing, stage_and_microbatch, microbatch };
-  /// Adds the label of job `id`, if its cell has room, as text centred on `x` in the row that begins at `y`.
-  Drawn draw(JobId id, double x, double y, std::string& svg) const;
-
-  /// True if rows of this height have the micro-batch in a line of its own.
-  [[nodiscard]] static bool two_lines(double row_height) { return row_height >= 25; }
-
- private:
-  struct Style {
-    double size = 0;       // of the font, in pixels; 0 for no label
-    bool numbers = false;  // the label is the micro-batch alone, for lack of room
-  };
-
-  [[nodiscard]] double width(JobId id) const;
-  [[nodiscard]] bool fits(JobId id, Style style) const;
-  // Returns the richest and largest style that most jobs of `pass` have room for.
-  [[nodiscard]] Style style_of(Pass pass) const;
-
-  const Schedule& schedule_;
-  const Timeline& timeline_;
-  double scale_;
-  double row_height_;
-  std::array<Style, pass_count> styles_ = {};  // by pass
-};
-
-// The cells of SVG images: the shade shows the pass, the hue the micro-batch.
-
-enum class Look : std::size_t { light, dark, outlined };
-constexpr std::size_t looks = 3;
-
-Look look_of(Pass pass);
-
-/// Returns the SVG attributes of cells of one look and hue, an index of `palette`.
-std::string paint(Look look, std::size_t hue);
-
-/// The colour of labels on such cells.
-const char* text_fill(Look look, std::size_t hue);
 
 }  // namespace starpipe::plan

@@ -14,8 +14,8 @@
 
 namespace starpipe::plan {
 
-/// A run to draw. Refers to the schedule and timeline, which must outlive the call.
-struct SvgRun {
+/// A run to draw or to trace. Refers to the schedule and timeline, which must outlive the call.
+struct DrawnRun {
   std::string title;
   const Schedule* schedule = nullptr;
   const Timeline* timeline = nullptr;
@@ -26,7 +26,6 @@ struct SvgRun {
 struct SvgOptions {
   /// Unit of the timelines' times, for the axis. Short times in "s" are shown in ms or µs.
   std::string unit;
-  int width = 1200;    ///< pixels; at least 400
   bool memory = true;  ///< draw the stashes that each worker holds, below the run
 };
 
@@ -43,10 +42,10 @@ void require_drawable(std::size_t jobs);
 /// of the critical path are outlined, and lines join them. Each job is one <rect> inside a group of class
 /// "jobs". Each idle part is one inside a group of class "idle", and its title says what the worker waited
 /// for. Throws InputError as `require_drawable` does.
-std::string timeline_svg(std::span<const SvgRun> runs, const SvgOptions& options = {});
+std::string timeline_svg(std::span<const DrawnRun> runs, const SvgOptions& options = {});
 
 /// Returns a step to draw with the causes of its idle time and its critical path. `step` must outlive the
 /// result.
-SvgRun explained_run(const std::string& title, const RecordedStep& step);
+DrawnRun explained_run(const std::string& title, const RecordedStep& step);
 
 }  // namespace starpipe::plan

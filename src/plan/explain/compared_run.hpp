@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <array>
 #include <optional>
 #include <string>
 #include <vector>
@@ -19,13 +20,23 @@ struct Difference {
   double own_transfers = 0;  ///< of the schedule, with its own durations and transfer times
   double own_order = 0;      ///< of the jobs on the workers and in the order in which they ran
   double measured = 0;
-
-  [[nodiscard]] double durations() const { return own_durations - predicted; }
-  [[nodiscard]] double transfers() const { return own_transfers - own_durations; }
-  [[nodiscard]] double order() const { return own_order - own_transfers; }
-  /// Everything that the simulation does not model: StarPU, the policy and the operating system.
-  [[nodiscard]] double runtime() const { return measured - own_order; }
 };
+
+/// A part of the difference: the change from one makespan to the next.
+struct DifferencePart {
+  const char* name;
+  double Difference::*from;
+  double Difference::*to;
+  const char* meaning;
+};
+inline constexpr std::array<DifferencePart, 4> difference_parts = {
+    {{"durations", &Difference::predicted, &Difference::own_durations,
+      "jobs took other times than predicted"},
+     {"transfers", &Difference::own_durations, &Difference::own_transfers,
+      "results took other times to arrive"},
+     {"order", &Difference::own_transfers, &Difference::own_order,
+      "jobs ran in another order, or on other workers"},
+     {"runtime", &Difference::own_order, &Difference::measured, "StarPU, the policy, the operating system"}}};
 
 /// Where the step ran a job, or a job that it reads from, on another worker than planned, its transfer time
 /// counts with the order: `own_transfers` has the predicted time there.

@@ -5,7 +5,6 @@
 #include <functional>
 #include <map>
 #include <optional>
-#include <tuple>
 #include <utility>
 
 namespace starpipe::plan {
@@ -86,32 +85,29 @@ class BackwardWalk {
 std::vector<PathPart> critical_path(const RecordedStep& step) { return BackwardWalk(step).run(); }
 
 PathSummary summary(std::span<const PathPart> path, const Schedule& as_run) {
-  std::map<std::tuple<int, Pass, int>, PathSummary::Jobs> jobs;
-  std::map<std::tuple<int, int>, double> links;
+  std::map<Kernel, PathSummary::Jobs> jobs;
+  std::map<WorkerPair, double> links;
   PathSummary sums;
   for (const PathPart& part : path) {
     const double seconds = part.end - part.start;
-    const int worker = as_run.compute(part.job);
     switch (part.kind) {
       case PathPart::Kind::compute: {
-        const Job job = as_run.job(part.job);
-        auto& kind = jobs[{job.stage, job.pass, worker}];
-        kind = {job.stage, job.pass, worker, kind.count + 1, kind.seconds + seconds};
+        const Kernel kernel = kernel_of(as_run, part.job);
+        auto& kind = jobs[kernel];
+        kind = {kernel, kind.count + 1, kind.seconds + seconds};
         break;
       }
       case PathPart::Kind::transfer:
-        links[{part.from, worker}] += seconds;
+        links[{part.from, as_run.compute(part.job)}] += seconds;
         break;
       case PathPart::Kind::runtime:
         sums.runtime += seconds;
         break;
     }
   }
-  for (const auto& [key, kind] : jobs) sums.jobs.push_back(kind);
-  for (const auto& [link, seconds] : links)
-    sums.links.push_back({std::get<0>(link), std::get<1>(link), seconds});
+  for (const auto& [kernel, kind] : jobs) sums.jobs.push_back(kind);
   std::ranges::stable_sort(sums.jobs, std::greater<>{}, &PathSummary::Jobs::seconds);
-  std::ranges::stable_sort(sums.links, std::greater<>{}, &LinkWait::seconds);
+  sums.links = largest_first<LinkWait>(links);
   return sums;
 }
 

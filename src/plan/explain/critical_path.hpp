@@ -33,10 +33,7 @@ std::vector<PathPart> critical_path(const RecordedStep& step);
 
 /// The parts of the critical path, summed.
 struct PathSummary {
-  struct Jobs {
-    int stage = 0;
-    Pass pass = Pass::F;
-    int worker = 0;
+  struct Jobs : Kernel {
     int count = 0;
     double seconds = 0;
   };

@@ -2,11 +2,7 @@
 #include "plan/explain/idle_causes.hpp"
 
 #include <algorithm>
-#include <functional>
 #include <limits>
-#include <map>
-#include <tuple>
-#include <utility>
 
 #include "starpipe/base/index.hpp"
 
@@ -124,17 +120,6 @@ std::vector<IdlePart> idle_parts(const RecordedStep& step) {
 
 namespace {
 
-// Returns the sums by key as a list of `Item{key..., seconds}`, the largest first.
-template <class Item, class Sums>
-std::vector<Item> largest_first(const Sums& sums) {
-  std::vector<Item> items;
-  for (const auto& sum : sums) {
-    items.push_back(std::apply([&](const auto&... key) { return Item{key..., sum.second}; }, sum.first));
-  }
-  std::ranges::stable_sort(items, std::greater<>{}, &Item::seconds);
-  return items;
-}
-
 // Follows waiting workers to the job that all of them wait for.
 class Chains {
  public:
@@ -206,17 +191,14 @@ class Chains {
   void count(std::size_t worker, double seconds) {
     const Piece* now = piece(worker);
     if (now == nullptr || now->idle == nullptr || !waits_for_job(*now->idle)) return;
-    const std::optional<JobId> id = running(worker);
-    if (!id) return;
-    const Job job = step_.as_run.job(*id);
-    sums_[{job.stage, job.pass, step_.as_run.compute(*id)}] += seconds;
+    if (const std::optional<JobId> id = running(worker)) sums_[kernel_of(step_.as_run, *id)] += seconds;
   }
 
   const RecordedStep& step_;
   std::vector<std::vector<Piece>> pieces_;  // by worker
   std::vector<std::size_t> now_;            // by worker: index of the piece at the time that is looked at
   std::vector<double> times_;               // at which some piece begins or ends
-  std::map<std::tuple<int, Pass, int>, double> sums_;
+  std::map<Kernel, double> sums_;
 };
 
 }  // namespace
@@ -232,7 +214,7 @@ std::vector<ProducerWait> producer_waits(std::span<const IdlePart> parts, const 
 }
 
 std::vector<LinkWait> link_waits(std::span<const IdlePart> parts) {
-  std::map<std::tuple<int, int>, double> sums;
+  std::map<WorkerPair, double> sums;
   for (const IdlePart& part : parts) {
     if (part.cause == IdleCause::transfer) sums[{part.from, part.worker}] += part.end - part.start;
   }

@@ -1,9 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
+#include <map>
 #include <optional>
 #include <span>
 #include <string_view>
@@ -53,11 +56,8 @@ std::vector<IdlePart> idle_parts(const RecordedStep& step);
 /// Seconds by worker and cause (index of IdleCause).
 std::vector<std::array<double, idle_cause_count>> idle_seconds(std::span<const IdlePart> parts, int workers);
 
-/// Idle time that waits for jobs of one kind.
-struct ProducerWait {
-  int stage = 0;
-  Pass pass = Pass::F;
-  int worker = 0;      ///< that runs these jobs
+/// Idle time that waits for the jobs of a kernel.
+struct ProducerWait : Kernel {
   double seconds = 0;  ///< sum over all workers that waited
 };
 /// Returns the jobs that workers waited for (causes producer and order), the largest sum first. When worker A
@@ -68,13 +68,20 @@ struct ProducerWait {
 std::vector<ProducerWait> producer_waits(std::span<const IdlePart> parts, const RecordedStep& step);
 
 /// Idle time while data was under way.
-struct LinkWait {
-  int from = 0;
-  int to = 0;
+struct LinkWait : WorkerPair {
   double seconds = 0;  ///< cause transfer
 };
 /// Returns the waits by link, the largest first.
 std::vector<LinkWait> link_waits(std::span<const IdlePart> parts);
+
+/// Returns sums by key as a list of `Item{key, seconds}`, the largest first.
+template <class Item, class Key>
+std::vector<Item> largest_first(const std::map<Key, double>& sums) {
+  std::vector<Item> items;
+  for (const auto& [key, seconds] : sums) items.push_back({key, seconds});
+  std::ranges::stable_sort(items, std::greater<>{}, &Item::seconds);
+  return items;
+}
 
 /// Points in time of the inputs that a job receives from other workers.
 struct InputWait {

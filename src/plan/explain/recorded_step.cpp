@@ -20,8 +20,6 @@
 namespace starpipe::plan {
 namespace {
 
-using Rows = std::vector<std::vector<JobId>>;
-
 void require_runs(const Schedule& planned, std::span<const JobRun> jobs) {
   std::vector<bool> seen(planned.id_count(), false);
   for (const JobRun& run : jobs) {
@@ -62,15 +60,6 @@ Schedule run_in_order(const Schedule& planned, const std::vector<int>& worker,
   spec.discipline = Discipline::ordered;
   spec.memory_limits = {};
   return Schedule(spec);
-}
-
-Rows rows_of(const Schedule& as_run) {
-  Rows rows;
-  for (int w = 0; w < as_run.workers(); ++w) {
-    const auto row = as_run.order(w);
-    rows.emplace_back(row.begin(), row.end());
-  }
-  return rows;
 }
 
 // Returns the time at which the worker of `id` began to fetch its inputs, without prefetch.
@@ -122,45 +111,50 @@ class FreeGradients {
   std::map<std::pair<int, int>, std::vector<double>> ends_;
 };
 
-// Sets `transfer` and `transfer_observed` of all jobs that receive something; each is observed as far as the
-// times tell.
-void set_transfers(RecordedStep& step) {
-  const Timeline& timeline = step.timeline;
-  step.transfer.assign(step.as_run.id_count(), 0);
-  step.transfer_observed.assign(step.as_run.id_count(), false);
+// Returns the record of a step. Each transfer that a job receives is observed as far as the times tell.
+RecordedStep with_transfers(const Schedule& planned, Schedule as_run, Timeline timeline,
+                            std::vector<double> submitted, bool prefetch) {
+  const JobId ids = as_run.id_count();
+  RecordedStep step = {.planned = planned,
+                       .as_run = std::move(as_run),
+                       .timeline = std::move(timeline),
+                       .submitted = std::move(submitted),
+                       .transfer = std::vector<double>(ids, 0),
+                       .transfer_observed = std::vector<bool>(ids, false),
+                       .prefetch = prefetch};
   const FreeGradients gradients(step);
   for (const JobId id : step.as_run.order()) {
-    const LastInput input = last_input(step.as_run, timeline, id);
+    const LastInput input = last_input(step.as_run, step.timeline, id);
     if (!input.from) continue;
     const double sent = std::max(step.submitted[id], input.produced);
     const double gradient_free = gradients.since(id);
     const double begin = step.prefetch ? std::max(sent, gradient_free) : fetch_begin(step, id);
     // Weights may be on their way before the first job starts, but times count from there.
-    step.transfer[id] = std::max(0.0, timeline.ready[id] - std::max(0.0, begin));
+    step.transfer[id] = std::max(0.0, step.timeline.ready[id] - std::max(0.0, begin));
     const bool whole = input.producer.has_value() || step.submitted[id] >= 0;
     step.transfer_observed[id] =
         step.prefetch ? whole && input.own_produced <= input.produced && gradient_free <= sent : begin >= 0;
   }
+  return step;
+}
+
+// Returns the worker that sends job `id` its last input, and the worker that runs it.
+WorkerPair link_of(const RecordedStep& step, JobId id) {
+  return {last_input(step.as_run, step.timeline, id).from.value_or(-1), step.as_run.compute(id)};
 }
 
 // By the median of the transfers observed on the same link; where there is none, of all.
 void bound_unobserved_transfers(RecordedStep& step) {
   std::vector<double> observed;
-  std::map<std::pair<int, int>, std::vector<double>> of_links;
-  const auto link_of = [&](JobId id) {
-    return std::pair(last_input(step.as_run, step.timeline, id).from.value_or(-1), step.as_run.compute(id));
-  };
-  for (const JobId id : step.as_run.order()) {
-    if (!step.transfer_observed[id]) continue;
-    observed.push_back(step.transfer[id]);
-    of_links[link_of(id)].push_back(step.transfer[id]);
+  std::map<WorkerPair, double> medians;
+  for (const auto& [link, times] : observed_transfers(step)) {
+    observed.insert(observed.end(), times.begin(), times.end());
+    medians[link] = *lower_median(times);
   }
   const double median = lower_median(std::move(observed)).value_or(0);
-  std::map<std::pair<int, int>, double> medians;
-  for (auto& [between, times] : of_links) medians[between] = *lower_median(std::move(times));
   for (const JobId id : step.as_run.order()) {
     if (step.transfer_observed[id] || step.transfer[id] == 0) continue;
-    const auto found = medians.find(link_of(id));
+    const auto found = medians.find(link_of(step, id));
     step.transfer[id] = std::min(step.transfer[id], found == medians.end() ? median : found->second);
   }
 }
@@ -203,16 +197,10 @@ RecordedStep measured_step(const Schedule& planned, std::span<const JobRun> jobs
   if (const CheckResult result = check(as_run); !result.ok()) {
     throw InputError(fmt::format("a measured step of schedule {}: {}", planned.name(), result.problem));
   }
-  Timeline timeline = evaluate(as_run, costs, std::move(spans), rows_of(as_run));
+  Timeline timeline = evaluate(as_run, costs, std::move(spans), as_run.rows());
   timeline.ready = std::move(ready);
-  RecordedStep step = {.planned = planned,
-                       .as_run = std::move(as_run),
-                       .timeline = std::move(timeline),
-                       .submitted = std::move(submitted),
-                       .transfer = {},
-                       .transfer_observed = {},
-                       .prefetch = costs.prefetch};
-  set_transfers(step);
+  RecordedStep step =
+      with_transfers(planned, std::move(as_run), std::move(timeline), std::move(submitted), costs.prefetch);
   bound_unobserved_transfers(step);
   return step;
 }
@@ -223,15 +211,21 @@ RecordedStep simulated_step(const Schedule& schedule, const Costs& costs, const 
   for (const JobId id : schedule.order()) worker[id] = schedule.compute(id);
   std::vector<JobId> order;
   for (const std::vector<JobId>& row : timeline.order) order.insert(order.end(), row.begin(), row.end());
-  RecordedStep step = {.planned = schedule,
-                       .as_run = run_in_order(schedule, worker, order),
-                       .timeline = std::move(timeline),
-                       .submitted = std::vector<double>(schedule.id_count(), 0),
-                       .transfer = {},
-                       .transfer_observed = {},
-                       .prefetch = costs.prefetch};
-  set_transfers(step);
-  return step;
+  return with_transfers(schedule, run_in_order(schedule, worker, order), std::move(timeline),
+                        std::vector<double>(schedule.id_count(), 0), costs.prefetch);
+}
+
+Kernel kernel_of(const Schedule& as_run, JobId id) {
+  const Job job = as_run.job(id);
+  return {job.stage, job.pass, as_run.compute(id)};
+}
+
+std::map<WorkerPair, std::vector<double>> observed_transfers(const RecordedStep& step) {
+  std::map<WorkerPair, std::vector<double>> times;
+  for (const JobId id : step.as_run.order()) {
+    if (step.transfer_observed[id]) times[link_of(step, id)].push_back(step.transfer[id]);
+  }
+  return times;
 }
 
 LastInput last_input(const Schedule& as_run, const Timeline& timeline, JobId id) {

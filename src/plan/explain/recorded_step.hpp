@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <map>
 #include <optional>
 #include <span>
 #include <vector>
@@ -51,6 +52,26 @@ RecordedStep measured_step(const Schedule& planned, std::span<const JobRun> jobs
 /// count as submitted at time 0. Times are not shifted: the first job may start later, when it must fetch its
 /// weights.
 RecordedStep simulated_step(const Schedule& schedule, const Costs& costs, const JobTimes& times = {});
+
+/// The jobs of one pass of a stage on the worker that runs them.
+struct Kernel {
+  int stage = 0;
+  Pass pass = Pass::F;
+  int worker = 0;
+
+  friend auto operator<=>(const Kernel&, const Kernel&) = default;
+};
+Kernel kernel_of(const Schedule& as_run, JobId id);
+
+/// The way of data from one worker to another.
+struct WorkerPair {
+  int from = 0;
+  int to = 0;
+
+  friend auto operator<=>(const WorkerPair&, const WorkerPair&) = default;
+};
+/// Returns the times of the observed transfers of a step. O(jobs).
+std::map<WorkerPair, std::vector<double>> observed_transfers(const RecordedStep& step);
 
 /// The last input of a job that comes from another worker.
 struct LastInput {

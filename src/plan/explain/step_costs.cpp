@@ -23,10 +23,9 @@ void StepCosts::add(const RecordedStep& step) {
     const std::size_t kind = index(job.stage) * pass_count + index(job.pass);
     sums[kind] += step.timeline.spans[id].end - step.timeline.spans[id].start;
     ++counts[kind];
-    if (!step.transfer_observed[id]) continue;
-    const int from = *last_input(step.as_run, step.timeline, id).from;
-    transfers_[{from, step.as_run.compute(id)}].push_back(step.transfer[id]);
   }
+  for (const auto& [link, times] : observed_transfers(step))
+    transfers_[link].insert(transfers_[link].end(), times.begin(), times.end());
   for (std::size_t kind = 0; kind < kinds; ++kind) {
     if (counts[kind] > 0) means_[kind].push_back(sums[kind] / counts[kind]);
   }
@@ -39,7 +38,7 @@ Costs StepCosts::costs(std::vector<StageSizes> sizes, std::vector<SharedWeights>
   costs.shared = std::move(shared);
   costs.prefetch = prefetch_;
   std::vector<double> links;
-  for (const auto& [between, times] : transfers_) links.push_back(*lower_median(times));
+  for (const auto& [link, times] : transfers_) links.push_back(*lower_median(times));
   costs.links = Link{.alpha = lower_median(std::move(links)).value_or(0)};
   costs.durations.clear();
   for (std::size_t first = 0; first < means_.size(); first += pass_count) {
@@ -63,14 +62,10 @@ double work_of(std::span<const Durations> work, int stage, Pass pass) {
 
 std::vector<KernelSpeed> kernel_speeds(const RecordedStep& step, std::span<const Durations> work) {
   require_work(step.as_run, work);
-  std::map<std::tuple<int, Pass, int>, KernelSpeed> kernels;
+  std::map<Kernel, KernelSpeed> kernels;
   for (const JobId id : step.as_run.order()) {
-    const Job job = step.as_run.job(id);
-    const int worker = step.as_run.compute(id);
-    KernelSpeed& kernel = kernels[{job.stage, job.pass, worker}];
-    kernel.stage = job.stage;
-    kernel.pass = job.pass;
-    kernel.worker = worker;
+    const Kernel key = kernel_of(step.as_run, id);
+    KernelSpeed& kernel = kernels.try_emplace(key, KernelSpeed{key}).first->second;
     ++kernel.jobs;
     const Span& span = step.timeline.spans[id];
     kernel.mean += span.end - span.start;  // a sum until it is divided below
@@ -97,21 +92,11 @@ std::vector<KernelSpeed> kernel_speeds(const RecordedStep& step, std::span<const
 }
 
 std::vector<LinkSpeed> link_speeds(const RecordedStep& step) {
-  std::map<std::tuple<int, int>, std::vector<double>> times;
-  for (const JobId id : step.as_run.order()) {
-    if (!step.transfer_observed[id]) continue;
-    const LastInput input = last_input(step.as_run, step.timeline, id);
-    times[{*input.from, step.as_run.compute(id)}].push_back(step.transfer[id]);
-  }
   std::vector<LinkSpeed> links;
   std::vector<double> medians;
-  for (const auto& [link, values] : times) {
-    const double median = *lower_median(values);
-    links.push_back({.from = std::get<0>(link),
-                     .to = std::get<1>(link),
-                     .transfers = static_cast<int>(values.size()),
-                     .median = median});
-    medians.push_back(median);
+  for (const auto& [link, times] : observed_transfers(step)) {
+    medians.push_back(*lower_median(times));
+    links.push_back({link, static_cast<int>(times.size()), medians.back()});
   }
   const double typical = lower_median(medians).value_or(0);
   for (LinkSpeed& link : links) {

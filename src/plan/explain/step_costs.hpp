@@ -5,7 +5,6 @@
 #include <map>
 #include <optional>
 #include <span>
-#include <utility>
 #include <vector>
 
 #include "plan/explain/recorded_step.hpp"
@@ -33,8 +32,8 @@ class StepCosts {
                             std::vector<SharedWeights> shared = {}) const;
 
  private:
-  std::vector<std::vector<double>> means_;                        // [stage * pass_count + pass]: one per step
-  std::map<std::pair<int, int>, std::vector<double>> transfers_;  // observed ones, by sender and receiver
+  std::vector<std::vector<double>> means_;               // [stage * pass_count + pass]: one per step
+  std::map<WorkerPair, std::vector<double>> transfers_;  // observed ones
   bool prefetch_ = true;
 };
 
@@ -54,10 +53,7 @@ inline std::optional<double> lower_median(std::vector<double> values) {
 }
 
 /// Speed of one worker with one pass of one stage.
-struct KernelSpeed {
-  int stage = 0;
-  Pass pass = Pass::F;
-  int worker = 0;
+struct KernelSpeed : Kernel {
   int jobs = 0;
   double mean = 0;  ///< seconds of a job
   /// The time of a unit of work, over the typical one: the lower median over all stages and workers of this
@@ -71,9 +67,7 @@ struct KernelSpeed {
 std::vector<KernelSpeed> kernel_speeds(const RecordedStep& step, std::span<const Durations> work);
 
 /// Durations of the transfers from one worker to another.
-struct LinkSpeed {
-  int from = 0;
-  int to = 0;
+struct LinkSpeed : WorkerPair {
   int transfers = 0;  ///< observed ones
   double median = 0;  ///< seconds
   double ratio = 1;   ///< to the lower median of all links' medians

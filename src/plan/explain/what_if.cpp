@@ -171,6 +171,8 @@ WhatIf parse_what_if(std::string_view text) {
   return change;
 }
 
+namespace {
+
 void require_in_step(const WhatIf& change, const RecordedStep& step) {
   const auto require_worker = [&](int worker) {
     if (worker < step.as_run.workers()) return;
@@ -193,6 +195,8 @@ void require_in_step(const WhatIf& change, const RecordedStep& step) {
   if (!found) refuse(change.text, "nothing in the step would change");
 }
 
+}  // namespace
+
 double makespan_with(const RecordedStep& step, const WhatIf& change, std::span<const Durations> work) {
   require_in_step(change, step);
   JobTimes times = step.times(true);
@@ -203,6 +207,13 @@ double makespan_with(const RecordedStep& step, const WhatIf& change, std::span<c
   require_work(step.as_run, work);
   change_times(step, change, work, times);
   return simulated_makespan(step, times) + runtime_part(step);
+}
+
+void divide_backward(Durations& times, const Durations& work) {
+  const double fused = work.of(Pass::BW);
+  if (times.W > 0 || fused <= 0) return;
+  times.W = times.B * work.W / fused;
+  times.B -= times.W;
 }
 
 bool splits_fused_backward(const RecordedStep& step, const Schedule& other) {
@@ -227,14 +238,9 @@ double makespan_under(const RecordedStep& step, const Schedule& other, std::span
   step_costs.add(step);
   Costs costs = step_costs.costs();
   require_work(planned, work);
-  for (int stage = 0; stage < planned.stages(); ++stage) {
-    Durations& durations = costs.durations[index(stage)];
-    const double fused = work_of(work, stage, Pass::BW);
-    // W = 0: the stage ran BW, and StepCosts counts it as B.
-    if (durations.W > 0 || fused <= 0 || !splits_fused_backward(step, other)) continue;
-    const double both = durations.B;
-    durations.W = both * work_of(work, stage, Pass::W) / fused;
-    durations.B = both - durations.W;
+  if (splits_fused_backward(step, other)) {
+    for (std::size_t s = 0; s < costs.durations.size(); ++s)
+      divide_backward(costs.durations[s], work[work.size() == 1 ? 0 : s]);
   }
   return simulated_makespan(other, costs) + runtime_part(step);
 }

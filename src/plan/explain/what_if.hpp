@@ -34,13 +34,11 @@ struct WhatIf {
 /// Throws InputError for any other text: one line that names --what-if, the text and what is possible.
 WhatIf parse_what_if(std::string_view text);
 
-/// Throws InputError, in the same form, when the step has no such worker, stage, pass or link.
-void require_in_step(const WhatIf& change, const RecordedStep& step);
-
 /// Returns the makespan that the step would have had, in seconds: the jobs on the workers and in the order in
 /// which they ran are simulated with the changed times, and the runtime's own part of the step is added.
 /// Without effect of the change it is the measured makespan. `work`: as of `kernel_speeds`. Not for changes
-/// of the schedule. Throws InputError as `require_in_step`. O(jobs log jobs).
+/// of the schedule. Throws InputError as `parse_what_if` when the step has no such worker, stage, pass or
+/// link. O(jobs log jobs).
 double makespan_with(const RecordedStep& step, const WhatIf& change, std::span<const Durations> work);
 
 /// Returns the makespan that the step would have had under `other`: simulated with the step's mean durations
@@ -49,6 +47,10 @@ double makespan_with(const RecordedStep& step, const WhatIf& change, std::span<c
 /// InputError, naming `text`, for a schedule with another number of stages, workers or micro-batches.
 double makespan_under(const RecordedStep& step, const Schedule& other, std::span<const Durations> work,
                       std::string_view text);
+
+/// Divides a backward pass that ran fused, whose time counts as B, in the ratio of the work of B and W. Does
+/// nothing when W has a time, or when the work is not known.
+void divide_backward(Durations& times, const Durations& work);
 
 /// True if `makespan_under` must divide the step's BW.
 bool splits_fused_backward(const RecordedStep& step, const Schedule& other);

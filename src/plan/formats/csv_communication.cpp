@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <optional>
+#include <utility>
 
 #include <fmt/format.h>
 
@@ -60,9 +61,10 @@ class Communication {
     return fmt::format("{} ({})", at(position).text, csv_position(position.row, at(position).cell));
   }
 
-  [[noreturn]] void fail(const Position& position, const std::string& message) const {
-    throw InputError(
-        fmt::format("{}: {}: {}", source_name_, csv_position(position.row, at(position).cell), message));
+  template <class... Args>
+  [[noreturn]] void fail(const Position& position, fmt::format_string<Args...> format, Args&&... args) const {
+    throw InputError(fmt::format("{}: {}: {}", source_name_, csv_position(position.row, at(position).cell),
+                                 fmt::format(format, std::forward<Args>(args)...)));
   }
 
   [[nodiscard]] std::string job_text(JobId id) const { return to_string(schedule_.job(id)); }
@@ -129,20 +131,18 @@ class Communication {
     const JobId id = *schedule_.find(job);
     const std::string can_never = to_string(job) + " can never start: ";
     if (const auto from = source(id); from && !received_[id]) {
-      fail(position,
-           fmt::format("{}no RECV_{} comes before it, though {} runs in row {}", can_never,
-                       job.pass == Pass::F ? 'F' : 'B', job_text(*from), schedule_.compute(*from) + 1));
+      fail(position, "{}no RECV_{} comes before it, though {} runs in row {}", can_never,
+           job.pass == Pass::F ? 'F' : 'B', job_text(*from), schedule_.compute(*from) + 1);
     }
     if (const JobId f = schedule_.forward(job.stage, job.microbatch); !is_here(f, position)) {
-      fail(position, fmt::format("{}{} runs in row {}, and no action transfers its stash", can_never,
-                                 job_text(f), schedule_.compute(f) + 1));
+      fail(position, "{}{} runs in row {}, and no action transfers its stash", can_never, job_text(f),
+           schedule_.compute(f) + 1);
     }
     if (stage.ever_unsharded && stage.sharded) {
-      fail(position, fmt::format("{}stage {} is not unsharded here", can_never, job.stage));
+      fail(position, "{}stage {} is not unsharded here", can_never, job.stage);
     }
     if (stage.reduced && job.pass != Pass::F) {
-      fail(position,
-           fmt::format("{} comes after {}REDUCE_GRAD, which would leave it out", to_string(job), job.stage));
+      fail(position, "{} comes after {}REDUCE_GRAD, which would leave it out", to_string(job), job.stage);
     }
     computed_[id] = true;
   }
@@ -152,53 +152,52 @@ class Communication {
     const CsvAction& action = at(position);
     const auto id = find(action.job);
     if (!id) {
-      fail(position, fmt::format("{}: the schedule has no stage {} with a micro-batch {}", action.text,
-                                 action.job.stage, action.job.microbatch));
+      fail(position, "{}: the schedule has no stage {} with a micro-batch {}", action.text, action.job.stage,
+           action.job.microbatch);
     }
     if (!is_here(*id, position)) {
-      fail(position, fmt::format("{}: {} runs in row {}, not here", action.text, job_text(*id),
-                                 schedule_.compute(*id) + 1));
+      fail(position, "{}: {} runs in row {}, not here", action.text, job_text(*id),
+           schedule_.compute(*id) + 1);
     }
     return *id;
+  }
+
+  // Notes the send or the receive of a job. Refuses a second one.
+  void note(std::optional<Position>& first, const Position& position) const {
+    if (first) fail(position, "{} is there twice, first at {}", at(position).text, named(*first));
+    first = position;
   }
 
   void check_send(const Position& position) {
     const JobId id = own_job(position);
     const std::string_view text = at(position).text;
-    if (!target(id))
-      fail(position, fmt::format("{}: no other worker needs the result of {}", text, job_text(id)));
-    if (!computed_[id])
-      fail(position, fmt::format("{} comes before {}, whose result it sends", text, job_text(id)));
-    if (sent_[id]) fail(position, fmt::format("{} is there twice, first at {}", text, named(*sent_[id])));
-    sent_[id] = position;
+    if (!target(id)) fail(position, "{}: no other worker needs the result of {}", text, job_text(id));
+    if (!computed_[id]) fail(position, "{} comes before {}, whose result it sends", text, job_text(id));
+    note(sent_[id], position);
   }
 
   void check_receive(const Position& position) {
     const JobId id = own_job(position);
     const std::string_view text = at(position).text;
-    if (!source(id))
-      fail(position, fmt::format("{}: {} needs nothing from another worker", text, job_text(id)));
-    if (received_[id])
-      fail(position, fmt::format("{} is there twice, first at {}", text, named(*received_[id])));
-    received_[id] = position;
+    if (!source(id)) fail(position, "{}: {} needs nothing from another worker", text, job_text(id));
+    note(received_[id], position);
   }
 
   void check_weights(const Position& position, std::vector<StageState>& stages) const {
     const CsvAction& action = at(position);
     const int stage = action.job.stage;
     if (stage >= schedule_.stages() || !stages[index(stage)].runs_here) {
-      fail(position, fmt::format("{}: this row computes nothing of stage {}", action.text, stage));
+      fail(position, "{}: this row computes nothing of stage {}", action.text, stage);
     }
     StageState& state = stages[index(stage)];
     if (action.kind == Kind::reduce_gradient) {
-      if (state.reduced) fail(position, fmt::format("{} is there twice", action.text));
+      if (state.reduced) fail(position, "{} is there twice", action.text);
       state.reduced = true;
       return;
     }
     const bool reshard = action.kind == Kind::reshard;
     if (state.sharded == reshard) {
-      fail(position,
-           fmt::format("{}: stage {} is {} already", action.text, stage, reshard ? "sharded" : "unsharded"));
+      fail(position, "{}: stage {} is {} already", action.text, stage, reshard ? "sharded" : "unsharded");
     }
     state.sharded = reshard;
   }
@@ -212,10 +211,9 @@ class Communication {
     if (at(position).kind != Kind::receive || send_of(position)) return;
     const JobId id = *find(at(position).job);
     const JobId from = *source(id);
-    fail(position,
-         fmt::format("{} can never start: row {} has {} and no {}SEND_{}{}", job_text(id),
-                     schedule_.compute(from) + 1, job_text(from), schedule_.job(from).stage,
-                     schedule_.job(from).pass == Pass::F ? 'F' : 'B', schedule_.job(from).microbatch));
+    fail(position, "{} can never start: row {} has {} and no {}SEND_{}{}", job_text(id),
+         schedule_.compute(from) + 1, job_text(from), schedule_.job(from).stage,
+         schedule_.job(from).pass == Pass::F ? 'F' : 'B', schedule_.job(from).microbatch);
   }
 
   // Proves that the rows cannot deadlock: each row advances until a receive whose send has not been reached.
@@ -264,7 +262,7 @@ class Communication {
       text += fmt::format("{} waits for {} after {}", i == 0 ? "" : ", which", named(send),
                           named({row, next[row]}));
     }
-    fail(first, text + fmt::format("{}: a deadlock", std::ranges::count(seen, true) > max ? ", ..." : ""));
+    fail(first, "{}{}: a deadlock", text, std::ranges::count(seen, true) > max ? ", ..." : "");
   }
 
   const Schedule& schedule_;

@@ -18,6 +18,7 @@
 #include "plan/explain/idle_causes.hpp"
 #include "plan/explain/step_costs.hpp"
 #include "plan/formats/compared_run_json.hpp"
+#include "plan/formats/json_value.hpp"
 #include "starpipe/base/index.hpp"
 
 namespace starpipe::plan {
@@ -34,27 +35,9 @@ std::string ms_text(std::int64_t hundredths) {
 std::string signed_ms_text(std::int64_t hundredths) {
   return fmt::format("{:+.2f}", static_cast<double>(hundredths) / 100);
 }
-
-// One line of the difference: the change from one makespan to the next.
-struct DifferencePart {
-  const char* name;
-  double Difference::*from;
-  double Difference::*to;
-  const char* meaning;
-
-  [[nodiscard]] std::int64_t of(const Difference& step) const {
-    return hundredths_of_ms(step.*to) - hundredths_of_ms(step.*from);
-  }
-};
-constexpr std::array difference_parts = {
-    DifferencePart{"durations", &Difference::predicted, &Difference::own_durations,
-                   "jobs took other times than predicted"},
-    DifferencePart{"transfers", &Difference::own_durations, &Difference::own_transfers,
-                   "results took other times to arrive"},
-    DifferencePart{"order", &Difference::own_transfers, &Difference::own_order,
-                   "jobs ran in another order, or on other workers"},
-    DifferencePart{"runtime", &Difference::own_order, &Difference::measured,
-                   "StarPU, the policy, the operating system"}};
+std::int64_t hundredths_of(const Difference& step, const DifferencePart& part) {
+  return hundredths_of_ms(step.*part.to) - hundredths_of_ms(step.*part.from);
+}
 
 // "min .. max" over the compared steps.
 template <class Of, class Text>
@@ -70,8 +53,8 @@ std::string steps_text(const ComparedRun& run) {
                                            : fmt::format("steps {} to {}", run.first_step, run.last_step());
 }
 
-std::string kernel_text(Pass pass, int stage, int worker) {
-  return fmt::format("{} of stage {} on worker {}", to_string(pass), stage, worker);
+std::string kernel_text(const Kernel& kernel) {
+  return fmt::format("{} of stage {} on worker {}", to_string(kernel.pass), kernel.stage, kernel.worker);
 }
 
 std::int64_t tenths_of_percent(double share) { return std::llround(share * 1e3); }
@@ -106,8 +89,9 @@ std::string difference_table(const ComparedRun& run) {
   const Difference& step = run.median_difference();
   const std::span<const Difference> steps = run.differences;
   const bool several = steps.size() > 1;
-  constexpr std::array columns = {TableColumn{Align::left, 10}, TableColumn{Align::right, 10},
-                                  TableColumn{Align::right, 12}};
+  std::vector<TableColumn> columns = {{Align::left, 10}, {Align::right, 10}, {Align::right, 12}};
+  if (several) columns.push_back({Align::right});
+  columns.push_back({Align::left});
   std::vector<TableRow> rows = {{"", "ms", "of predicted"},
                                 {"predicted", ms_text(hundredths_of_ms(step.predicted))}};
   if (several) rows[0].push_back(steps_text(run));
@@ -117,24 +101,20 @@ std::string difference_table(const ComparedRun& run) {
     return fmt::format("{:+.1f} %", static_cast<double>(tenths) / 10);
   };
   for (const DifferencePart& part : difference_parts) {
-    TableRow& row = rows.emplace_back(
-        TableRow{part.name, signed_ms_text(part.of(step)), percent(step.*part.from, step.*part.to)});
-    if (several)
-      row.push_back(range_text(
-          steps, [&](const Difference& d) { return part.of(d); }, signed_ms_text));
+    TableRow& row = rows.emplace_back(TableRow{part.name, signed_ms_text(hundredths_of(step, part)),
+                                               percent(step.*part.from, step.*part.to)});
+    const auto of = [&](const Difference& each) { return hundredths_of(each, part); };
+    if (several) row.push_back(range_text(steps, of, signed_ms_text));
     row.emplace_back(part.meaning);
   }
   const auto measured = [](const Difference& d) { return hundredths_of_ms(d.measured); };
   TableRow& last =
       rows.emplace_back(TableRow{run.found, ms_text(measured(step)), percent(step.predicted, step.measured)});
   if (several) last.push_back(range_text(steps, measured, ms_text));
-  std::vector<TableColumn> aligned(columns.begin(), columns.end());
-  if (several) aligned.push_back({Align::right});
-  aligned.push_back({Align::left});
   return fmt::format("Why step {} took {} ms, not the predicted {} ms{}:\n{}", run.median_step,
                      ms_text(measured(step)), ms_text(hundredths_of_ms(step.predicted)),
                      several ? fmt::format(" (the median of {})", steps_text(run)) : "",
-                     table_text(rows, aligned));
+                     table_text(rows, columns));
 }
 
 std::string idle_table(const ComparedRun& run) {
@@ -155,9 +135,9 @@ std::string idle_table(const ComparedRun& run) {
                   run.found, table_text(rows, columns));
   const auto waits = producer_waits(measured_parts, run.measured);
   std::vector<std::string> producers;
-  for (const auto& [stage, pass, worker, seconds] : waits) {
+  for (const ProducerWait& wait : waits) {
     if (producers.size() == max_producers) break;
-    producers.push_back(fmt::format("{} ({:.2f} ms)", kernel_text(pass, stage, worker), seconds * 1e3));
+    producers.push_back(fmt::format("{} ({:.2f} ms)", kernel_text(wait), wait.seconds * 1e3));
   }
   if (!producers.empty())
     text += fmt::format("Waited for longest, over all workers: {}.\n", fmt::join(producers, ", "));
@@ -171,69 +151,57 @@ std::string idle_table(const ComparedRun& run) {
 
 namespace {
 
+constexpr std::array ranking_columns = {TableColumn{Align::left, 28}, TableColumn{Align::right, 6},
+                                        TableColumn{Align::right, 10}, TableColumn{Align::right, 12}};
+
 std::string path_table(const RecordedStep& step) {
   const PathSummary path = summary(critical_path(step), step.as_run);
   const double makespan = step.timeline.makespan;
-  constexpr std::array columns = {TableColumn{Align::left, 28}, TableColumn{Align::right, 6},
-                                  TableColumn{Align::right, 10}, TableColumn{Align::right, 12}};
   std::vector<TableRow> rows = {{"Critical path", "jobs", "ms", "of the step"}};
   const auto add = [&](const std::string& name, const std::string& count, double seconds) {
     rows.push_back({name, count, fmt::format("{:.2f}", seconds * 1e3), percent_text(seconds / makespan)});
   };
-  double other_jobs = 0;
-  int other_count = 0;
+  PathSummary::Jobs others;
   for (std::size_t i = 0; i < path.jobs.size(); ++i) {
-    const auto& [stage, pass, worker, count, seconds] = path.jobs[i];
+    const PathSummary::Jobs& jobs = path.jobs[i];
     if (i < max_rows) {
-      add(kernel_text(pass, stage, worker), std::to_string(count), seconds);
+      add(kernel_text(jobs), std::to_string(jobs.count), jobs.seconds);
     } else {
-      other_jobs += seconds;
-      other_count += count;
+      others.seconds += jobs.seconds;
+      others.count += jobs.count;
     }
   }
-  if (other_count > 0) add("other jobs", std::to_string(other_count), other_jobs);
+  if (others.count > 0) add("other jobs", std::to_string(others.count), others.seconds);
   double transfers = 0;
   for (const LinkWait& link : path.links) transfers += link.seconds;
   add("transfers", "", transfers);
   add("runtime", "", path.runtime);
-  return table_text(rows, columns);
+  return table_text(rows, ranking_columns);
 }
 
 std::string kernel_table(const ComparedRun& run) {
-  constexpr std::array columns = {TableColumn{Align::left, 28}, TableColumn{Align::right, 6},
-                                  TableColumn{Align::right, 10}, TableColumn{Align::right, 12}};
   std::vector<TableRow> rows = {{"Slowest kernels", "jobs", "ms per job", "x typical"}};
   const auto kernels = kernel_speeds(run.measured, run.work);
   for (std::size_t i = 0; i < std::min(max_rows, kernels.size()); ++i) {
-    const auto& [stage, pass, worker, jobs, mean, ratio] = kernels[i];
-    rows.push_back({kernel_text(pass, stage, worker), std::to_string(jobs), fmt::format("{:.3f}", mean * 1e3),
-                    fmt::format("{:.2f}", ratio)});
+    const KernelSpeed& kernel = kernels[i];
+    rows.push_back({kernel_text(kernel), std::to_string(kernel.jobs),
+                    fmt::format("{:.3f}", kernel.mean * 1e3), fmt::format("{:.2f}", kernel.ratio)});
   }
-  return table_text(rows, columns) +
+  return table_text(rows, ranking_columns) +
          "Typical: the median time for the same work, over all stages and workers of the pass.\n";
 }
 
 std::string link_table(const RecordedStep& step) {
   const auto links = link_speeds(step);
   if (links.empty()) return "";
-  constexpr std::array columns = {TableColumn{Align::left, 28}, TableColumn{Align::right, 6},
-                                  TableColumn{Align::right, 10}, TableColumn{Align::right, 12}};
   std::vector<TableRow> rows = {{"Slowest links", "seen", "median ms", "x typical"}};
   for (std::size_t i = 0; i < std::min(max_rows, links.size()); ++i) {
-    const auto& [from, to, transfers, median, ratio] = links[i];
-    rows.push_back({fmt::format("worker {} to {}", from, to), std::to_string(transfers),
-                    fmt::format("{:.3f}", median * 1e3), fmt::format("{:.2f}", ratio)});
+    const LinkSpeed& link = links[i];
+    rows.push_back({fmt::format("worker {} to {}", link.from, link.to), std::to_string(link.transfers),
+                    fmt::format("{:.3f}", link.median * 1e3), fmt::format("{:.2f}", link.ratio)});
   }
-  return "\n" + table_text(rows, columns);
+  return "\n" + table_text(rows, ranking_columns);
 }
-
-}  // namespace
-
-std::string slowness_text(const ComparedRun& run) {
-  return path_table(run.measured) + "\n" + kernel_table(run) + link_table(run.measured);
-}
-
-namespace {
 
 std::string answers_table(std::span<const Answer> all, double measured, std::string_view found) {
   constexpr std::array columns = {TableColumn{Align::left, 24}, TableColumn{Align::right, 12}};
@@ -259,9 +227,10 @@ std::string answers_table(std::span<const Answer> all, double measured, std::str
 std::string explanation_text(const ComparedRun& run, std::span<const Answer> all) {
   const Schedule& schedule = run.measured.planned;
   std::string text =
-      fmt::format("{} on {}, {}, {} micro-batches\n\n{}\n{}\n{}", schedule.name(),
+      fmt::format("{} on {}, {}, {} micro-batches\n\n{}\n{}\n{}\n{}{}", schedule.name(),
                   counted_text(schedule.workers(), "worker"), counted_text(schedule.stages(), "stage"),
-                  schedule.microbatches(), difference_table(run), idle_table(run), slowness_text(run));
+                  schedule.microbatches(), difference_table(run), idle_table(run), path_table(run.measured),
+                  kernel_table(run), link_table(run.measured));
   if (!all.empty()) text += answers_table(all, run.measured.timeline.makespan, run.found);
   return text;
 }
@@ -277,12 +246,11 @@ ordered_json idle_json(std::span<const IdlePart> parts, int workers) {
   std::vector<std::array<std::int64_t, idle_cause_count>> by_cause(index(workers));
   for (const IdlePart& part : parts)
     by_cause[index(part.worker)][index(part.cause)] += length(part.start, part.end);
-  ordered_json all = ordered_json::array();
-  for (const auto& of_worker : by_cause) {
-    ordered_json& one = all.emplace_back(ordered_json::object());
+  return array_of(by_cause, [](const auto& of_worker) {
+    ordered_json one;
     for (std::size_t c = 0; c < of_worker.size(); ++c) one[idle_cause_words[c]] = of_worker[c];
-  }
-  return all;
+    return one;
+  });
 }
 
 ordered_json busy_json(const RecordedStep& step) {
@@ -297,8 +265,8 @@ ordered_json busy_json(const RecordedStep& step) {
   return busy;
 }
 
-ordered_json kernel_json(int stage, Pass pass, int worker) {
-  return {{"stage", stage}, {"pass", to_string(pass)}, {"worker", worker}};
+ordered_json kernel_json(const Kernel& kernel) {
+  return {{"stage", kernel.stage}, {"pass", to_string(kernel.pass)}, {"worker", kernel.worker}};
 }
 
 ordered_json links_json(const std::vector<LinkWait>& links) {
@@ -310,7 +278,7 @@ ordered_json links_json(const std::vector<LinkWait>& links) {
 ordered_json path_json(const RecordedStep& step) {
   const PathSummary path = summary(critical_path(step), step.as_run);
   const auto jobs = array_of(path.jobs, [](const PathSummary::Jobs& of_kind) {
-    ordered_json one = kernel_json(of_kind.stage, of_kind.pass, of_kind.worker);
+    ordered_json one = kernel_json(of_kind);
     one["jobs"] = of_kind.count;
     one["time"] = nanoseconds(of_kind.seconds);
     return one;
@@ -329,14 +297,14 @@ ordered_json explanation_json(const ComparedRun& run) {
        {{"predicted", idle_json(idle_parts(run.predicted), workers)},
         {"measured", idle_json(parts, workers)}}}};
   result["waited_for"] = array_of(producer_waits(parts, run.measured), [](const ProducerWait& wait) {
-    ordered_json one = kernel_json(wait.stage, wait.pass, wait.worker);
+    ordered_json one = kernel_json(wait);
     one["time"] = nanoseconds(wait.seconds);
     return one;
   });
   result["waited_for_transfers"] = links_json(link_waits(parts));
   result["critical_path"] = path_json(run.measured);
   result["kernels"] = array_of(kernel_speeds(run.measured, run.work), [](const KernelSpeed& kernel) {
-    ordered_json one = kernel_json(kernel.stage, kernel.pass, kernel.worker);
+    ordered_json one = kernel_json(kernel);
     one["jobs"] = kernel.jobs;
     one["mean"] = nanoseconds(kernel.mean);
     one["times_typical"] = kernel.ratio;

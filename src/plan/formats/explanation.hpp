@@ -20,10 +20,8 @@ std::string difference_table(const ComparedRun& run);
 /// measured; and the jobs and the transfer that workers waited for longest.
 std::string idle_table(const ComparedRun& run);
 
-/// Returns tables of the median step's critical path, slowest kernels and slowest links.
-std::string slowness_text(const ComparedRun& run);
-
-/// Returns these three as `explain` prints them, with the answers to --what-if at the end.
+/// Returns these two as `explain` prints them, with tables of the median step's critical path, slowest
+/// kernels and slowest links, and the answers to --what-if at the end.
 std::string explanation_text(const ComparedRun& run, std::span<const Answer> all);
 
 /// Returns the figures of these tables, complete, as an object: "idle" and "busy" (predicted and measured, by

@@ -5,14 +5,11 @@
 #include <cmath>
 #include <limits>
 #include <unordered_set>
-#include <utility>
-#include <vector>
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
 #include "base/numbers.hpp"
-#include "starpipe/base/error.hpp"
 #include "starpipe/base/index.hpp"
 #include "starpipe/base/interval.hpp"
 
@@ -29,7 +26,7 @@ nlohmann::json parse_json(std::string_view text, const std::string& source_name)
   // nlohmann's parser takes it for the end of the text.
   if (const auto zero = text.find('\0'); zero != std::string_view::npos)
     throw InputError(fmt::format("{}: byte {} is zero, which no JSON text has", source_name, zero + 1));
-  require_structure(text, source_name, {.different_keys = true});
+  require_structure(text, source_name);
   try {
     return nlohmann::json::parse(text);
   } catch (const nlohmann::json::exception& error) {
@@ -143,8 +140,7 @@ namespace {
 /// Follows the events of a parse.
 class Structure : public nlohmann::json_sax<nlohmann::json> {
  public:
-  Structure(const std::string& source_name, const JsonRules& rules)
-      : source_name_(source_name), rules_(rules) {}
+  explicit Structure(const std::string& source_name) : source_name_(source_name) {}
 
   bool null() override { return true; }
   bool boolean(bool /*value*/) override { return true; }
@@ -158,7 +154,7 @@ class Structure : public nlohmann::json_sax<nlohmann::json> {
   bool start_array(std::size_t /*size*/) override { return open(); }
   bool end_array() override { return close(); }
   bool key(string_t& key) override {
-    if (!rules_.different_keys || keys_.back().insert(key).second) return true;
+    if (keys_.back().insert(key).second) return true;
     throw InputError(fmt::format("{}: key '{}' is given twice in one object", source_name_, key));
   }
   bool parse_error(std::size_t /*position*/, const std::string& /*token*/,
@@ -168,10 +164,11 @@ class Structure : public nlohmann::json_sax<nlohmann::json> {
 
  private:
   bool open() {
+    constexpr std::size_t max_levels = 64;
     keys_.emplace_back();
-    if (!rules_.max_levels || keys_.size() <= static_cast<std::size_t>(*rules_.max_levels)) return true;
+    if (keys_.size() <= max_levels) return true;
     throw InputError(
-        fmt::format("{}: its values are nested in more than {} levels", source_name_, *rules_.max_levels));
+        fmt::format("{}: its values are nested in more than {} levels", source_name_, max_levels));
   }
   bool close() {
     keys_.pop_back();
@@ -179,14 +176,13 @@ class Structure : public nlohmann::json_sax<nlohmann::json> {
   }
 
   const std::string& source_name_;
-  const JsonRules& rules_;
   std::vector<std::unordered_set<std::string>> keys_;  // of each object and array that is open
 };
 
 }  // namespace
 
-void require_structure(std::string_view text, const std::string& source_name, const JsonRules& rules) {
-  Structure structure(source_name, rules);
+void require_structure(std::string_view text, const std::string& source_name) {
+  Structure structure(source_name);
   nlohmann::json::sax_parse(text, &structure);
 }
 

@@ -7,9 +7,13 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <type_traits>
+#include <utility>
+#include <vector>
 
 #include <nlohmann/json.hpp>
-#include <nlohmann/json_fwd.hpp>
+
+#include "starpipe/base/error.hpp"
 
 namespace starpipe::plan {
 
@@ -27,9 +31,15 @@ nlohmann::ordered_json array_of(const Range& range, Of of) {
   return all;
 }
 
-/// Throws InputError, naming `source_name` and the position in `text`, when `text` is not JSON, and naming
-/// the key when an object has it twice.
+/// Throws InputError, naming `source_name` and the position in `text`, when `text` is not JSON, and as
+/// `require_structure` does.
 nlohmann::json parse_json(std::string_view text, const std::string& source_name);
+
+/// Throws InputError, beginning with `source_name`, when an object has a key twice (nlohmann's parser would
+/// keep the last value), or when values are nested in more than 64 levels (they are written and copied by
+/// recursion). Reads up to the first error of grammar, and does not report it. O(length), without building
+/// values: the parser's callback could check the same, in time quadratic in an array's length.
+void require_structure(std::string_view text, const std::string& source_name);
 
 /// A value in a parsed file, and the path to it for messages, as in "durations[2].F". Refers to the parsed
 /// file and the name of the source, which must outlive it. All readers throw InputError, naming source and
@@ -40,6 +50,7 @@ class JsonValue {
       : value_(&value), path_(std::move(path)), source_name_(&source_name) {}
 
   [[nodiscard]] const std::string& path() const { return path_; }
+  [[nodiscard]] const std::string& source_name() const { return *source_name_; }
   [[nodiscard]] const nlohmann::json& raw() const { return *value_; }
 
   /// Returns the member `key` of an object, if it has one.
@@ -49,6 +60,14 @@ class JsonValue {
   /// Element `index` of an array, which must have it.
   [[nodiscard]] JsonValue at(std::size_t index) const;
   [[nodiscard]] std::size_t size() const { return value_->size(); }
+
+  /// Returns `read(element)` for each element of the value, which must be an array.
+  template <class Read>
+  [[nodiscard]] auto list(Read read) const {
+    std::vector<std::invoke_result_t<Read, const JsonValue&>> all;
+    for (std::size_t i = 0; i < array().size(); ++i) all.push_back(read(at(i)));
+    return all;
+  }
 
   /// The value itself, which must be an array, or an object.
   const JsonValue& array() const;
@@ -67,6 +86,15 @@ class JsonValue {
   [[nodiscard]] double time() const;
   [[nodiscard]] bool truth() const;
   [[nodiscard]] std::string word() const;
+  /// Returns `parse(word)`. Where `parse` throws InputError, fails with `kind` as expected.
+  template <class Parse>
+  [[nodiscard]] auto parsed(Parse parse, const std::string& kind) const {
+    try {
+      return parse(word());
+    } catch (const InputError&) {
+      expected(kind);
+    }
+  }
 
   [[noreturn]] void fail(const std::string& message) const;
   /// Fails with "expected <kind>, got <the value>".
@@ -79,17 +107,6 @@ class JsonValue {
   std::string path_;
   const std::string* source_name_;
 };
-
-/// Rules for a JSON text besides the grammar. nlohmann's parser does not check them, and its callback, which
-/// could, takes time quadratic in an array's length.
-struct JsonRules {
-  bool different_keys = false;         ///< no object has a key twice; the parser would keep the last value
-  std::optional<int> max_levels = {};  ///< of nesting: values are written and copied by recursion
-};
-
-/// Throws InputError, beginning with `source_name`, when the text breaks a rule. Says nothing of text that is
-/// no JSON, from where its grammar ends. O(length), without building values.
-void require_structure(std::string_view text, const std::string& source_name, const JsonRules& rules);
 
 /// Returns JSON text for people and programs. An array or object of scalars is one line, so each op of a
 /// schedule is a line. Ends in a newline.

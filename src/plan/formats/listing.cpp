@@ -2,15 +2,14 @@
 #include "plan/formats/listing.hpp"
 
 #include <algorithm>
-#include <array>
 #include <cstdint>
 #include <filesystem>
 #include <tuple>
+#include <utility>
 
 #include <fmt/format.h>
 
 #include "starpipe/base/error.hpp"
-#include "starpipe/base/index.hpp"
 #include "starpipe/plan/schedule/check.hpp"
 
 namespace starpipe::plan {
@@ -44,19 +43,18 @@ class Completeness {
     });
     for (const ListEntry& e : entries_) {
       if (e.listed->weights < 0 || e.listed->weights >= static_cast<int>(listing.rows.size())) {
-        fail(e, fmt::format("{}: weights from worker {}, which is not among the {} workers",
-                            to_string(e.job()), e.listed->weights, listing.rows.size()));
+        fail(e, "{}: weights from worker {}, which is not among the {} workers", to_string(e.job()),
+             e.listed->weights, listing.rows.size());
       }
     }
     for (std::size_t i = 1; i < entries_.size(); ++i) {
       if (entries_[i].job() != entries_[i - 1].job()) continue;
-      fail(entries_[i], fmt::format("{} is listed twice, first at {}", to_string(entries_[i].job()),
-                                    position_text(entries_[i - 1])));
+      fail(entries_[i], "{} is listed twice, first at {}", to_string(entries_[i].job()),
+           position_text(entries_[i - 1]));
     }
-    std::size_t next = 0;
     // Stops at the first missing job, so after at most as many rounds as there are entries.
     for (int b = 0; b < microbatches_; ++b) {
-      for (int s = 0; s < stages_; ++s) next = prove(next, s, b);
+      for (int s = 0; s < stages_; ++s) require_passes(s, b);
     }
   }
 
@@ -73,8 +71,10 @@ class Completeness {
                                                 [](const ListEntry& e) { return by_job(e.job()); });
     return found != entries_.end() && found->job() == job ? &*found : nullptr;
   }
-  [[noreturn]] void fail(const ListEntry& e, const std::string& message) const {
-    throw InputError(fmt::format("{}: {}: {}", listing_.source_name, position_text(e), message));
+  template <class... Args>
+  [[noreturn]] void fail(const ListEntry& e, fmt::format_string<Args...> format, Args&&... args) const {
+    throw InputError(fmt::format("{}: {}: {}", listing_.source_name, position_text(e),
+                                 fmt::format(format, std::forward<Args>(args)...)));
   }
 
  private:
@@ -87,29 +87,26 @@ class Completeness {
       return top + 1;
     }
     note = fmt::format("{} {} stated", *given, noun);
-    if (top >= *given) fail(largest, fmt::format("{} is out of range: {}", to_string(largest.job()), note));
+    if (top >= *given) fail(largest, "{} is out of range: {}", to_string(largest.job()), note);
     return *given;
   }
 
-  /// Proves that the entries from `next` on start with the passes of (s, b). Returns the index after these.
-  [[nodiscard]] std::size_t prove(std::size_t next, int s, int b) const {
-    std::array<const ListEntry*, pass_count> found = {};
-    for (; next < entries_.size(); ++next) {
-      const Job& job = entries_[next].job();
-      if (job.stage != s || job.microbatch != b) break;
-      found[index(job.pass)] = &entries_[next];
-    }
-    const auto [f, i, w, bw] = found;  // in the order of Pass
+  /// Proves that the listing has the passes of (s, b).
+  void require_passes(int s, int b) const {
+    const ListEntry* const f = find({s, b, Pass::F});
+    const ListEntry* const i = find({s, b, Pass::B});
+    const ListEntry* const w = find({s, b, Pass::W});
+    const ListEntry* const bw = find({s, b, Pass::BW});
     if (bw != nullptr && (i != nullptr || w != nullptr)) {
-      fail(*bw, fmt::format("stage {}, micro-batch {} has both the fused backward pass {} and {}", s, b,
-                            to_string(bw->job()), to_string((i != nullptr ? i : w)->job())));
+      fail(*bw, "stage {}, micro-batch {} has both the fused backward pass {} and {}", s, b,
+           to_string(bw->job()), to_string((i != nullptr ? i : w)->job()));
     }
     const ListEntry* const there = f != nullptr ? f : bw != nullptr ? bw : i != nullptr ? i : w;
     const auto missing = [&](Pass pass) {
       fail_missing(to_string(Job{s, b, pass}), waiting_for({s, b, pass}), there);
     };
     if (f == nullptr) missing(Pass::F);
-    if (bw != nullptr || (i != nullptr && w != nullptr)) return next;
+    if (bw != nullptr || (i != nullptr && w != nullptr)) return;
     if (i != nullptr) missing(Pass::W);
     if (w != nullptr) missing(Pass::B);
     fail_missing(fmt::format("the backward pass of stage {}, micro-batch {}", s, b),
@@ -142,9 +139,9 @@ class Completeness {
                                  const ListEntry* there) const {
     const std::string note = fmt::format("{} is missing ({}, {})", what, stages_note_, microbatches_note_);
     if (waiting != nullptr) {
-      fail(*waiting, fmt::format("{} can never start: {}", to_string(waiting->job()), note));
+      fail(*waiting, "{} can never start: {}", to_string(waiting->job()), note);
     }
-    fail(there != nullptr ? *there : entries_.back(), note);
+    fail(there != nullptr ? *there : entries_.back(), "{}", note);
   }
 
   const Listing& listing_;
@@ -176,8 +173,8 @@ void require_progress(const Completeness& jobs, const Schedule& schedule) {
     if (i + 1 < cycle.size()) text += fmt::format(" ({})", jobs.position_text(other));
     at = at == 0 ? cycle.size() - 1 : at - 1;
   }
-  jobs.fail(*jobs.find(cycle[first]),
-            fmt::format("{}{}: a cycle of {} jobs", text, cycle.size() > max ? ", ..." : "", cycle.size()));
+  jobs.fail(*jobs.find(cycle[first]), "{}{}: a cycle of {} jobs", text, cycle.size() > max ? ", ..." : "",
+            cycle.size());
 }
 
 }  // namespace
@@ -196,26 +193,14 @@ Schedule schedule_from_listing(const Listing& listing) {
   spec.recompute = listing.recompute;
   spec.graph = listing.graph(stages);
 
-  struct Cell {
-    Placement placement;
-    std::int64_t position = 0;
-    bool present = false;
+  const auto at = [&](const Job& job) -> const ListEntry& { return *complete.find(job); };
+  const auto is_split = [](const ListEntry& e) { return e.job().pass == Pass::B; };
+  if (std::ranges::any_of(complete.entries(), is_split))
+    spec.split_backward = [&](int s, int b) { return complete.find({s, b, Pass::B}) != nullptr; };
+  spec.placement = [&](const Job& job) {
+    return Placement{.weights = at(job).listed->weights, .compute = static_cast<int>(at(job).row)};
   };
-  std::vector<Cell> table(index(stages) * index(spec.microbatches) * pass_count);
-  const auto at = [&](const Job& job) -> Cell& {
-    const auto pair = index(job.microbatch) * index(stages) + index(job.stage);
-    return table[pair * pass_count + index(job.pass)];
-  };
-  bool any_split = false;
-  for (const ListEntry& e : complete.entries()) {
-    at(e.job()) = {{e.listed->weights, static_cast<int>(e.row)}, static_cast<std::int64_t>(e.position), true};
-    any_split = any_split || e.job().pass == Pass::B;
-  }
-  if (any_split) {
-    spec.split_backward = [&](int s, int b) { return at({s, b, Pass::B}).present; };
-  }
-  spec.placement = [&](const Job& job) { return at(job).placement; };
-  spec.priority = [&](const Job& job) { return at(job).position; };
+  spec.priority = [&](const Job& job) { return static_cast<std::int64_t>(at(job).position); };
   Schedule schedule(spec);
   require_progress(complete, schedule);
   return schedule;

@@ -21,17 +21,21 @@ namespace {
 /// file, or a file that the reader of schedules will refuse. Reports are written by recursion, so their depth
 /// is bounded.
 nlohmann::ordered_json parse_report(const std::string& text, const std::string& name) {
-  require_structure(text, name, {.max_levels = 64});
+  require_structure(text, name);
   nlohmann::ordered_json report = nlohmann::ordered_json::parse(text, nullptr, false);
   return report.is_object() ? report : nlohmann::ordered_json::object();
 }
 
+/// Returns the part of a file about its first schedule: the file itself unless it has several.
+const nlohmann::ordered_json& first_schedule(const nlohmann::ordered_json& file) {
+  const auto schedules = file.find("schedules");
+  const bool several = schedules != file.end() && schedules->is_array() && !schedules->empty();
+  return several ? schedules->front() : file;
+}
+
 /// Throws InputError for JSON without jobs: says where its jobs are, if they are anywhere.
 [[noreturn]] void refuse_without_jobs(const nlohmann::ordered_json& file, const std::string& name) {
-  const bool is_of_compare =
-      file.contains("policies") || (file.contains("schedules") && file["schedules"].is_array() &&
-                                    !file["schedules"].empty() && file["schedules"][0].contains("policies"));
-  if (is_of_compare) {
+  if (file.contains("policies") || first_schedule(file).contains("policies")) {
     throw InputError(fmt::format(
         "{}: the JSON that `compare --json` prints has no jobs; give `compare` -o FILE.json or --html",
         name));
@@ -60,15 +64,18 @@ void read_train_report(const std::string& text, const std::string& name, ReportR
   read.page = compared_page_run("", *read.compared, read.report);
 }
 
+/// Begins the run's timelines with the predicted one.
+void add_predicted(const Schedule& schedule, const Costs& costs, const std::string& unit, ReportRun& read) {
+  read.page.unit = unit;
+  read.page.costs = costs;
+  read.page.report = &read.report;
+  read.page.timelines.push_back({"predicted", &read.steps.emplace_back(simulated_step(schedule, costs))});
+}
+
 /// The prediction is that with the costs of the first policy, as on the page of `compare --html`.
 void read_policies(const std::vector<PolicyRun>& policies, ReportRun& read) {
-  const PolicyRun& first = policies.front();
   read.report = report_for_page(std::move(read.report));
-  read.page.unit = "s";
-  read.page.costs = first.costs;
-  read.page.report = &read.report;
-  read.page.timelines.push_back(
-      {"predicted", &read.steps.emplace_back(simulated_step(first.step.planned, first.costs))});
+  add_predicted(policies.front().step.planned, policies.front().costs, "s", read);
   for (const PolicyRun& run : policies)
     read.page.timelines.push_back({run.policy, &read.steps.emplace_back(run.step)});
 }
@@ -76,11 +83,7 @@ void read_policies(const std::vector<PolicyRun>& policies, ReportRun& read) {
 void read_schedule_run(const std::string& text, const std::string& name, ReportRun& read) {
   const ImportedSchedule of = schedule_from_text(text, name);
   read.report.erase("ops");
-  read.page.unit = of.unit;
-  read.page.costs = of.costs;
-  read.page.report = &read.report;
-  read.page.timelines.push_back(
-      {"predicted", &read.steps.emplace_back(simulated_step(of.schedule, of.costs))});
+  add_predicted(of.schedule, of.costs, of.unit, read);
 }
 
 /// Files of one name get their folders, too.
@@ -97,14 +100,12 @@ ReportFile read_report(const std::filesystem::path& file) {
   const std::string text = read_file(file);
   ReportFile read{.file = file};
   nlohmann::ordered_json parsed = parse_report(text, name);
-  const bool several = parsed.contains("schedules") && parsed["schedules"].is_array() &&
-                       !parsed["schedules"].empty() && has_records(parsed["schedules"][0]);
-  if (several || has_records(parsed)) {
+  if (const nlohmann::ordered_json& first = first_schedule(parsed); has_records(first)) {
+    const bool several = &first != &parsed;
     const auto schedules = compared_policies_from_json(text, name);
     for (std::size_t s = 0; s < schedules.size(); ++s) {
       ReportRun& run = read.runs.emplace_back();
-      nlohmann::ordered_json& of_schedule = several ? parsed["schedules"][s] : parsed;
-      run.report = std::move(of_schedule);
+      run.report = std::move(several ? parsed["schedules"][s] : parsed);
       if (several) run.schedule = schedules[s].front().step.planned.name();
       read_policies(schedules[s], run);
     }

@@ -14,7 +14,6 @@
 #include <nlohmann/json.hpp>
 
 #include "plan/drawing/page.hpp"
-#include "plan/drawing/timeline_svg.hpp"
 #include "plan/explain/recorded_step.hpp"
 #include "plan/formats/schedule_values.hpp"
 #include "plan/formats/trace_json.hpp"
@@ -61,14 +60,12 @@ std::string predicted_page(const PredictedRun& run, const nlohmann::ordered_json
 }
 
 std::string predicted_svg(const PredictedRun& run) {
-  const std::array runs = {
-      SvgRun{.title = run.schedule.name(), .schedule = &run.schedule, .timeline = &run.timeline}};
+  const std::array runs = {DrawnRun{run.schedule.name(), &run.schedule, &run.timeline}};
   return timeline_svg(runs, {.unit = run.unit});
 }
 
 std::string predicted_trace(const PredictedRun& run) {
-  const std::array runs = {
-      TracedRun{.name = "predicted", .schedule = &run.schedule, .timeline = &run.timeline}};
+  const std::array runs = {DrawnRun{"predicted", &run.schedule, &run.timeline}};
   return trace_json(runs).dump() + "\n";
 }
 

@@ -167,12 +167,7 @@ std::string schedule_csv(const Schedule& schedule, const Timeline& timeline) {
 
 std::string schedule_csv(const Schedule& schedule) {
   if (schedule.discipline() != Discipline::ordered) return schedule_csv(schedule, simulate(schedule));
-  std::vector<std::vector<JobId>> rows;
-  for (int worker = 0; worker < schedule.workers(); ++worker) {
-    const auto order = schedule.order(worker);
-    rows.emplace_back(order.begin(), order.end());
-  }
-  return csv(schedule, rows);
+  return csv(schedule, schedule.rows());
 }
 
 Schedule schedule_from_csv(std::string_view text, const std::string& source_name,

@@ -4,15 +4,14 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
-#include <limits>
+#include <optional>
 #include <utility>
+#include <vector>
 
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
 #include "base/files.hpp"
-#include "plan/formats/json_value.hpp"
-#include "plan/formats/listing.hpp"
 #include "plan/formats/schedule_values.hpp"
 #include "starpipe/base/error.hpp"
 #include "starpipe/base/index.hpp"
@@ -56,45 +55,49 @@ ordered_json ops(const Schedule& schedule, const Timeline& timeline) {
 constexpr std::array<std::string_view, 6> op_keys = {"op",    "stage", "microbatch",
                                                      "start", "end",   "weights_from"};
 
-/// Times of an op, where the file has them. They describe the run that was written; reading checks them and
-/// ignores them.
-struct OpTimes {
-  JsonValue op;
-  std::optional<double> start;
-  std::optional<double> end;
+/// An op of a file. Its times describe the run that was written; reading checks them and does not use them.
+struct ReadOp {
+  JsonValue value;
+  Job job;
+  std::optional<int> weights = {};
+  std::optional<double> start = {};
+  std::optional<double> end = {};
 };
+using OpRow = std::vector<ReadOp>;
 
-OpTimes read_times(const JsonValue& op) {
-  OpTimes times{op, {}, {}};
-  if (const auto start = op.find("start")) {
-    times.start = start->number();
-    if (*times.start < 0) start->fail(fmt::format("{} is before the run", *times.start));
+ReadOp read_op(const JsonValue& value) {
+  value.object().only(op_keys);
+  const Pass pass = read_pass(value.at("op"));
+  ReadOp op{value, {value.at("stage").whole(0), value.at("microbatch").whole(0), pass}};
+  if (const auto weights = value.find("weights_from")) op.weights = weights->whole(0);
+  if (const auto start = value.find("start")) {
+    op.start = start->number();
+    if (*op.start < 0) start->fail(fmt::format("{} is before the run", *op.start));
   }
-  if (const auto end = op.find("end")) {
-    times.end = end->number();
-    if (times.start && *times.end < *times.start)
-      end->fail(fmt::format("{} is before the start", *times.end));
+  if (const auto end = value.find("end")) {
+    op.end = end->number();
+    if (op.start && *op.end < *op.start) end->fail(fmt::format("{} is before the start", *op.end));
   }
-  return times;
+  return op;
 }
 
-constexpr const char* advice = "the order of the list counts, and times may be left out";
+/// Refuses the start of `later`, which is before `bound`, a time of `other`.
+[[noreturn]] void refuse_start(const ReadOp& later, double bound, std::string_view time, const ReadOp& other,
+                               std::string_view relation) {
+  later.value.at("start").fail(
+      fmt::format("{} is before {}, the {} of {}{}; the order of the list counts, and times may be left out",
+                  *later.start, bound, time, other.value.path(), relation));
+}
 
 /// True if `start` is before `end` by more than rounding explains.
 bool is_before(double start, double end) { return start < end - 1e-9 * std::abs(end); }
 
-/// Two ops of which the second begins while the first runs.
-struct Overlap {
-  OpTimes first;
-  OpTimes second;
-};
-
-/// Returns an overlap of the ops of one worker, all of which have a start.
-std::optional<Overlap> find_overlap(std::vector<OpTimes> row) {
-  std::ranges::sort(row, {}, [](const OpTimes& times) { return std::pair(times.start, times.end); });
+/// Returns two ops of one worker, all of which have a start, of which the second begins while the first runs.
+std::optional<std::pair<ReadOp, ReadOp>> find_overlap(OpRow row) {
+  std::ranges::sort(row, {}, [](const ReadOp& op) { return std::pair(op.start, op.end); });
   for (std::size_t i = 1; i < row.size(); ++i) {
     const auto end = row[i - 1].end;
-    if (end && is_before(*row[i].start, *end)) return Overlap{row[i - 1], row[i]};
+    if (end && is_before(*row[i].start, *end)) return std::pair(row[i - 1], row[i]);
   }
   return std::nullopt;
 }
@@ -102,157 +105,76 @@ std::optional<Overlap> find_overlap(std::vector<OpTimes> row) {
 /// Refuses times that no run of one worker can have had: the user edited them, and the intended order is
 /// unclear. When the times are possible but descend, the user edited the list of a written run: the list
 /// counts. Without all ends overlaps cannot be found, so starts must ascend.
-void require_agreement(std::vector<OpTimes> row) {
-  std::erase_if(row, [](const OpTimes& times) { return !times.start; });
-  const std::optional<Overlap> overlap = find_overlap(row);
-  const bool ends = std::ranges::all_of(row, [](const OpTimes& times) { return times.end.has_value(); });
-  const auto later = std::ranges::is_sorted_until(row, {}, &OpTimes::start);
+void require_agreement(OpRow row) {
+  std::erase_if(row, [](const ReadOp& op) { return !op.start; });
+  const auto overlap = find_overlap(row);
+  const bool ends = std::ranges::all_of(row, [](const ReadOp& op) { return op.end.has_value(); });
+  const auto later = std::ranges::is_sorted_until(row, {}, &ReadOp::start);
   if (later != row.end() && (overlap || !ends)) {
-    const OpTimes& earlier = *std::prev(later);
-    later->op.at("start").fail(fmt::format("{} is before {}, the start of {}, which is listed earlier; {}",
-                                           *later->start, *earlier.start, earlier.op.path(), advice));
+    const ReadOp& earlier = *std::prev(later);
+    refuse_start(*later, *earlier.start, "start", earlier, ", which is listed earlier");
   }
-  if (!overlap) return;
-  overlap->second.op.at("start").fail(fmt::format("{} is before {}, the end of {} on the same worker; {}",
-                                                  *overlap->second.start, *overlap->first.end,
-                                                  overlap->first.op.path(), advice));
+  if (overlap)
+    refuse_start(overlap->second, *overlap->first.end, "end", overlap->first, " on the same worker");
 }
 
-std::vector<ListedJob> read_row(const JsonValue& row, std::size_t worker) {
-  std::vector<ListedJob> jobs;
-  std::vector<OpTimes> times;
-  jobs.reserve(row.array().size());
-  times.reserve(row.size());
-  for (std::size_t i = 0; i < row.size(); ++i) {
-    const JsonValue op = row.at(i).object();
-    op.only(op_keys);
-    const JsonValue word = op.at("op");
-    Job job{op.at("stage").whole(0), op.at("microbatch").whole(0), Pass::F};
-    try {
-      job.pass = parse_pass(word.word());
-    } catch (const InputError&) {
-      word.expected("F, B, W or BW");
-    }
-    const auto weights = op.find("weights_from");
-    jobs.push_back({job, weights ? weights->whole(0) : static_cast<int>(worker), i});
-    times.push_back(read_times(op));
-  }
-  require_agreement(std::move(times));
-  return jobs;
+OpRow read_row(const JsonValue& value) {
+  OpRow row = value.list(read_op);
+  require_agreement(row);
+  return row;
 }
 
 /// Refuses a job that starts before a job that it waits for has ended: no run can have had such times.
-void require_ready(const JsonValue& rows, const Listing& listing, const Schedule& schedule) {
-  struct Times {
-    double start = std::numeric_limits<double>::quiet_NaN();
-    double end = start;  // the start where the file has no end
-    std::size_t row = 0;
-    std::size_t cell = 0;
-  };
-  std::vector<Times> all(schedule.id_count());
-  bool any = false;
-  for (std::size_t w = 0; w < listing.rows.size(); ++w) {
-    for (const ListedJob& listed : listing.rows[w]) {
-      const json& op = rows.raw()[w][listed.cell];
-      const auto start = op.find("start");
-      const auto end = op.find("end");
-      Times& times = all[schedule.find(listed.job).value()];
-      times.row = w;
-      times.cell = listed.cell;
-      if (start != op.end()) times.start = times.end = start->get<double>();
-      if (end != op.end()) times.end = end->get<double>();
-      any = any || start != op.end();
-    }
+void require_ready(const std::vector<OpRow>& rows, const Schedule& schedule) {
+  std::vector<const ReadOp*> ops(schedule.id_count());
+  for (const OpRow& row : rows) {
+    for (const ReadOp& op : row) ops[schedule.find(op.job).value()] = &op;
   }
   for (const JobId id : schedule.order()) {
-    if (!any) return;
+    const ReadOp& op = *ops[id];
     schedule.for_each_pred(id, [&](JobId before) {
-      const Times& job = all[id];
-      const Times& input = all[before];
-      if (!is_before(job.start, input.end)) return;
-      rows.at(job.row).at(job.cell).at("start").fail(
-          fmt::format("{} is before {}, the end of {}, for which {} waits; {}", job.start, input.end,
-                      rows.at(input.row).at(input.cell).path(), to_string(schedule.job(id)), advice));
+      const ReadOp& input = *ops[before];
+      const std::optional<double> end = input.end ? input.end : input.start;
+      if (!op.start || !end || !is_before(*op.start, *end)) return;
+      refuse_start(op, *end, "end", input, fmt::format(", for which {} waits", to_string(op.job)));
     });
   }
 }
 
-Costs costs_of_file(const JsonValue& file, int stages) {
-  Costs costs;
-  if (const auto value = file.find("durations")) {
-    costs.durations = read_per_stage<Durations>(*value, stages, read_durations);
-  }
-  read_sizes(file, stages, costs);
-  read_links(file, costs);
-  if (const auto value = file.find("prefetch")) {
-    costs.prefetch = value->truth();
-    if (!costs.prefetch && !costs.links.takes_time()) value->fail("false needs transfers that take time");
-  }
-  read_weights(file, stages, costs);
-  return costs;
-}
-
-// The keys that a schedule is read from.
-constexpr std::array<std::string_view, 21> schedule_keys = {"schedule",
-                                                            "workers",
-                                                            "stages",
-                                                            "microbatches",
-                                                            "split_backward",
-                                                            "discipline",
-                                                            "stage_graph",
-                                                            "memory_limits",
-                                                            "recompute",
-                                                            "unit",
-                                                            "durations",
-                                                            "comm",
-                                                            "comm_per_byte",
-                                                            "links",
-                                                            "workers_of_rank",
-                                                            "prefetch",
-                                                            "sizes",
-                                                            "shared_weights",
-                                                            "stages_without_weights",
-                                                            "stages_that_add",
-                                                            "shards"};
-// The keys that describe the run that was written, or how the schedule was found. Reading ignores their
-// values.
-constexpr std::array<std::string_view, 6> ignored_numbers = {
-    "makespan",    "gradients_summed",       "bubble_fraction",
-    "device_span", "device_bubble_fraction", "lower_bound"};
-constexpr std::array<std::string_view, 4> ignored_arrays = {"peak_activations", "peak_activation_bytes",
-                                                            "memory", "memory_over_time"};
-struct IgnoredObject {
-  std::string_view name;
-  std::vector<std::string_view> keys;
-};
-std::vector<IgnoredObject> ignored_objects() {
-  std::vector<std::string_view> kinds;
-  for (const TransferKind& kind : transfer_kinds) kinds.push_back(kind.key);
-  return {{"received", kinds},
-          {"received_bytes", kinds},
-          {"search", {"layout", "chunks", "seed", "budget", "complete", "peak_memory", "memory_limit"}},
-          {"pattern",
-           {"period", "microbatches", "normalized_period", "lower_bound", "optimal", "concurrent_activations",
-            "memory", "operations"}},
-          {"reordered", {"worker", "stashes", "limit"}}};
-}
-
-/// Refuses unknown keys, and values of the wrong type among those that reading ignores.
+/// Refuses unknown keys, and values of the wrong type where reading ignores the value: keys that describe the
+/// run that was written, or how the schedule was found.
 void require_known_keys(const JsonValue& file) {
-  std::vector<std::string_view> known(schedule_keys.begin(), schedule_keys.end());
-  known.emplace_back("ops");
-  const auto add = [&](const auto& keys, auto require_kind) {
+  using Keys = std::vector<std::string_view>;
+  Keys known;
+  const auto add = [&](const Keys& keys, auto require_kind) {
     for (const std::string_view key : keys) {
       known.push_back(key);
       if (const auto value = file.find(key)) require_kind(*value);
     }
   };
-  add(ignored_numbers, [](const JsonValue& value) { static_cast<void>(value.number()); });
-  add(ignored_arrays, [](const JsonValue& value) { value.array(); });
-  for (const IgnoredObject& object : ignored_objects()) {
-    known.push_back(object.name);
-    if (const auto value = file.find(object.name)) value->only(object.keys);
-  }
+  const auto is_read = [](const JsonValue& /*value*/) {};
+  add({"schedule", "workers", "stages", "microbatches", "split_backward", "discipline", "stage_graph",
+       "memory_limits", "recompute", "unit"},
+      is_read);
+  add({"durations", "comm", "comm_per_byte", "links", "workers_of_rank", "prefetch", "sizes",
+       "shared_weights", "stages_without_weights", "stages_that_add", "shards", "ops"},
+      is_read);
+  add({"makespan", "gradients_summed", "bubble_fraction", "device_span", "device_bubble_fraction",
+       "lower_bound"},
+      [](const JsonValue& value) { static_cast<void>(value.number()); });
+  add({"peak_activations", "peak_activation_bytes", "memory", "memory_over_time"},
+      [](const JsonValue& value) { value.array(); });
+  const auto add_object = [&](std::string_view name, const Keys& keys) {
+    add({name}, [&](const JsonValue& value) { value.only(keys); });
+  };
+  Keys kinds;
+  for (const TransferKind& kind : transfer_kinds) kinds.push_back(kind.key);
+  add_object("received", kinds);
+  add_object("received_bytes", kinds);
+  add_object("search", {"layout", "chunks", "seed", "budget", "complete", "peak_memory", "memory_limit"});
+  add_object("pattern", {"period", "microbatches", "normalized_period", "lower_bound", "optimal",
+                         "concurrent_activations", "memory", "operations"});
+  add_object("reordered", {"worker", "stashes", "limit"});
   file.only(known);
 }
 
@@ -274,12 +196,7 @@ ordered_json schedule_json(const Schedule& schedule, const Costs& costs, const T
   if (!schedule.memory_limits().empty()) result["memory_limits"] = schedule.memory_limits();
   if (schedule.recompute()) result["recompute"] = true;
   if (!unit.empty()) result["unit"] = unit;
-  result["durations"] =
-      per_stage(schedule.stages(), [&](int s) { return durations_json(costs.duration(s)); });
-  add_links(result, costs);
-  if (!costs.prefetch && costs.links.takes_time()) result["prefetch"] = false;
-  add_sizes(result, costs, schedule.stages());
-  add_weights(result, costs, schedule.stages());
+  add_costs(result, costs, schedule.stages(), CostsForm::schedule);
   result["makespan"] = number(timeline.makespan);
   if (timeline.gradients_summed) result["gradients_summed"] = number(*timeline.gradients_summed);
   result["bubble_fraction"] = number(timeline.bubble_fraction);
@@ -305,35 +222,30 @@ ImportedSchedule schedule_from_json(std::string_view text, const std::string& so
 
   require_known_keys(file);
 
-  Listing listing;
-  listing.source_name = source_name;
-  listing.position_text = op_position;
-  const JsonValue rows = file.at("ops").array();
-  for (std::size_t w = 0; w < rows.size(); ++w) listing.rows.push_back(read_row(rows.at(w), w));
+  const std::vector<OpRow> rows = file.at("ops").list(read_row);
+  Listing listing{.source_name = source_name, .position_text = op_position, .graph = graph};
+  for (const OpRow& row : rows) {
+    const int worker = static_cast<int>(listing.rows.size());
+    std::vector<ListedJob>& jobs = listing.rows.emplace_back();
+    for (const ReadOp& op : row) jobs.push_back({op.job, op.weights.value_or(worker), jobs.size()});
+  }
   if (const auto value = file.find("workers")) {
-    if (index(value->whole(1)) != rows.size()) {
+    if (index(value->whole(1)) != rows.size())
       value->fail(fmt::format("{}, but \"ops\" has {} rows", value->whole(1), rows.size()));
-    }
   }
   if (const auto value = file.find("schedule")) listing.name = read_name(*value);
-  if (const auto value = file.find("stages")) listing.stages = value->whole(1);
-  if (const auto value = file.find("microbatches")) listing.microbatches = value->whole(1);
-  listing.graph = graph;
-  if (const auto value = file.find("stage_graph")) listing.graph = read_graph(*value);
-  if (const auto value = file.find("shards")) listing.graph = with_shards(listing.graph, *value);
-  if (const auto value = file.find("recompute")) listing.recompute = value->truth();
-  if (const auto value = file.find("discipline")) listing.discipline = read_discipline(*value);
-  if (const auto value = file.find("memory_limits"))
-    listing.memory_limits = read_memory_limits(*value, rows.size());
+  read_schedule(file, listing);
+  if (const auto limits = file.find("memory_limits"); limits && limits->size() == 0)
+    limits->fail(fmt::format("0 entries for {} workers", rows.size()));
   Schedule schedule = schedule_from_listing(listing);
-  require_ready(rows, listing, schedule);
+  require_ready(rows, schedule);
   if (const auto value = file.find("split_backward")) {
     if (value->truth() != schedule.split_backward()) {
       value->fail(fmt::format("{}, but \"ops\" {} split backward pass", value->truth(),
                               schedule.split_backward() ? "has a" : "has no"));
     }
   }
-  Costs costs = costs_of_file(file, schedule.stages());
+  Costs costs = read_costs(file, schedule.stages(), CostsForm::schedule);
   std::string unit;
   if (const auto value = file.find("unit")) {
     unit = value->word();

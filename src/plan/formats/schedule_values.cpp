@@ -5,88 +5,19 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
-#include <iterator>
 #include <string_view>
 #include <utility>
+#include <vector>
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
-#include "starpipe/base/error.hpp"
+#include "starpipe/base/index.hpp"
 
 namespace starpipe::plan {
-
-Durations read_durations(const JsonValue& value) {
-  std::vector<std::string_view> names;
-  for (const PassTime& pass : pass_times) names.push_back(pass.name);
-  value.only(names);
-  Durations durations;
-  for (const auto& [name, time] : pass_times) durations.*time = value.at(name).time();
-  return durations;
-}
-
-Discipline read_discipline(const JsonValue& value) {
-  try {
-    return parse_discipline(value.word());
-  } catch (const InputError&) {
-    value.expected(fmt::format("{}", fmt::join(discipline_words, ", ")));
-  }
-}
-
-std::string read_name(const JsonValue& value) {
-  // In ASCII. Other characters may be part of a name.
-  const auto is_control = [](char c) { return (c >= 0 && c < ' ') || c == 0x7f; };
-  std::string name = value.word();
-  if (std::ranges::any_of(name, is_control)) value.expected("a name without control characters");
-  return name;
-}
-
-GraphOfStages read_graph(const JsonValue& value) {
-  std::vector<std::pair<int, int>> edges;
-  for (std::size_t i = 0; i < value.array().size(); ++i) {
-    const JsonValue edge = value.at(i);
-    if (!edge.raw().is_array() || edge.size() != 2) edge.expected("a pair of stages [from, to]");
-    edges.emplace_back(edge.at(std::size_t{0}).whole(0), edge.at(std::size_t{1}).whole(0));
-  }
-  return [edges, value](int stages) {
-    try {
-      return StageGraph(stages, edges);
-    } catch (const InputError& error) {
-      value.fail(error.what());
-    }
-  };
-}
-
-GraphOfStages with_shards(GraphOfStages graph, const JsonValue& value) {
-  std::vector<std::vector<int>> shards;
-  for (std::size_t i = 0; i < value.array().size(); ++i) {
-    const JsonValue list = value.at(i);
-    std::vector<int>& stages = shards.emplace_back();
-    for (std::size_t k = 0; k < list.array().size(); ++k) stages.push_back(list.at(k).whole(0));
-  }
-  return [graph = std::move(graph), shards = std::move(shards), value](int stages) {
-    const StageGraph without = graph(stages);
-    try {
-      return without.with_shards(shards);
-    } catch (const InputError& error) {
-      value.fail(error.what());
-    }
-  };
-}
-
-std::vector<int> read_memory_limits(const JsonValue& value, std::size_t workers) {
-  if (value.array().size() != workers)
-    value.fail(fmt::format("{} entries for {} workers", value.size(), workers));
-  std::vector<int> limits;
-  for (std::size_t w = 0; w < workers; ++w) limits.push_back(value.at(w).whole(1));
-  return limits;
-}
-
-nlohmann::ordered_json reordering_json(const Reordering& reordering) {
-  return {{"worker", reordering.worker}, {"stashes", reordering.held}, {"limit", reordering.limit}};
-}
-
 namespace {
+
+using nlohmann::ordered_json;
 
 struct SizeKind {
   std::string_view key;
@@ -99,15 +30,68 @@ constexpr std::array<SizeKind, 6> size_kinds = {{{"activation", &StageSizes::act
                                                  {"weights", &StageSizes::weights},
                                                  {"master", &StageSizes::master}}};
 
+template <class Table, class Key>
+std::vector<std::string_view> keys_of(const Table& table, Key key) {
+  std::vector<std::string_view> keys;
+  std::ranges::transform(table, std::back_inserter(keys), key);
+  return keys;
+}
+
 StageSizes read_stage_sizes(const JsonValue& value) {
-  std::vector<std::string_view> names;
-  std::ranges::transform(size_kinds, std::back_inserter(names), &SizeKind::key);
-  value.only(names);
+  value.only(keys_of(size_kinds, &SizeKind::key));
   StageSizes sizes;
   for (const auto& [key, size] : size_kinds) {
     if (const auto bytes = value.find(key)) sizes.*size = bytes->bytes();
   }
   return sizes;
+}
+
+/// Returns the value of `of(stage)` if it is the same for all stages, else an array with one value per stage.
+template <class Of>
+ordered_json per_stage(int stages, Of of) {
+  ordered_json all = ordered_json::array();
+  for (int s = 0; s < stages; ++s) all.push_back(of(s));
+  const bool same = std::ranges::all_of(all, [&](const ordered_json& value) { return value == all[0]; });
+  return same ? all[0] : all;
+}
+/// The inverse.
+template <class Read>
+auto read_per_stage(const JsonValue& value, int stages, Read read) {
+  const auto read_object = [&](const JsonValue& one) { return read(one.object()); };
+  if (!value.raw().is_array()) return std::vector{read_object(value)};
+  if (value.size() != index(stages))
+    value.fail(fmt::format("{} entries for {} stages", value.size(), stages));
+  return value.list(read_object);
+}
+
+/// Edges [from, to] of a stage graph. The result throws InputError for a number of stages that they do not
+/// fit.
+GraphOfStages read_graph(const JsonValue& value) {
+  const auto edges = value.list([](const JsonValue& edge) {
+    if (!edge.raw().is_array() || edge.size() != 2) edge.expected("a pair of stages [from, to]");
+    return std::pair(edge.at(std::size_t{0}).whole(0), edge.at(std::size_t{1}).whole(0));
+  });
+  return [edges, value](int stages) {
+    try {
+      return StageGraph(stages, edges);
+    } catch (const InputError& error) {
+      value.fail(error.what());
+    }
+  };
+}
+
+/// Returns the graphs with the shards that a file names (StageGraph::with_shards).
+GraphOfStages with_shards(const GraphOfStages& graph, const JsonValue& value) {
+  const auto shards = value.list(
+      [](const JsonValue& list) { return list.list([](const JsonValue& stage) { return stage.whole(0); }); });
+  return [graph, shards, value](int stages) {
+    const StageGraph without = graph(stages);
+    try {
+      return without.with_shards(shards);
+    } catch (const InputError& error) {
+      value.fail(error.what());
+    }
+  };
 }
 
 /// True if the object says how many bytes transfers have: some have bytes, or "sizes" has zeros for them.
@@ -120,6 +104,26 @@ bool says_bytes(const JsonValue& object, const Costs& costs) {
   return std::ranges::any_of(costs.sizes, [](const StageSizes& sizes) {
     return sizes.activation > 0 || sizes.gradient > 0 || sizes.updated() > 0;
   });
+}
+
+void add_links(ordered_json& object, const Costs& costs) {
+  if (costs.links.uniform()) {
+    const Link link = costs.link(0, 1);
+    object["comm"] = number(link.alpha);
+    if (link.beta != 0) object["comm_per_byte"] = link.beta;
+  } else {
+    const std::vector<LinkLevel>& levels = costs.links.levels();
+    for (const LinkLevel& level : levels) {
+      ordered_json& entry = object["links"].emplace_back();
+      if (!level.name.empty()) entry["name"] = level.name;
+      if (&level != &levels.back()) entry["workers"] = level.workers;
+      entry["comm"] = number(level.link.alpha);
+      entry["comm_per_byte"] = number(level.link.beta);
+      entry["sharing"] = to_string(level.sharing);
+    }
+  }
+  if (costs.workers_of_rank > 1 && costs.links.takes_time())
+    object["workers_of_rank"] = costs.workers_of_rank;
 }
 
 LinkLevel read_level(const JsonValue& value, bool last) {
@@ -137,10 +141,8 @@ LinkLevel read_level(const JsonValue& value, bool last) {
 }
 
 Links read_levels(const JsonValue& list) {
-  std::vector<LinkLevel> levels;
-  for (std::size_t l = 0; l < list.array().size(); ++l) {
-    levels.push_back(read_level(list.at(l), l + 1 == list.size()));
-  }
+  std::vector<LinkLevel> levels = list.list(
+      [&](const JsonValue& level) { return read_level(level, &level.raw() == &list.raw().back()); });
   try {
     return Links(std::move(levels));
   } catch (const InputError& error) {
@@ -148,42 +150,7 @@ Links read_levels(const JsonValue& list) {
   }
 }
 
-}  // namespace
-
-void add_sizes(nlohmann::ordered_json& object, const Costs& costs, int stages) {
-  if (!costs.has_sizes() && !costs.links.has_bandwidths()) return;
-  object["sizes"] = per_stage(stages, [&](int s) {
-    nlohmann::ordered_json sizes;
-    for (const auto& [key, size] : size_kinds) sizes[key] = costs.size(s).*size;
-    return sizes;
-  });
-}
-
-void read_sizes(const JsonValue& object, int stages, Costs& costs) {
-  if (const auto value = object.find("sizes"))
-    costs.sizes = read_per_stage<StageSizes>(*value, stages, read_stage_sizes);
-}
-
-void add_links(nlohmann::ordered_json& object, const Costs& costs) {
-  if (costs.links.uniform()) {
-    const Link link = costs.link(0, 1);
-    object["comm"] = number(link.alpha);
-    if (link.beta != 0) object["comm_per_byte"] = link.beta;
-  } else {
-    const std::vector<LinkLevel>& levels = costs.links.levels();
-    for (const LinkLevel& level : levels) {
-      nlohmann::ordered_json& entry = object["links"].emplace_back();
-      if (!level.name.empty()) entry["name"] = level.name;
-      if (&level != &levels.back()) entry["workers"] = level.workers;
-      entry["comm"] = number(level.link.alpha);
-      entry["comm_per_byte"] = number(level.link.beta);
-      entry["sharing"] = to_string(level.sharing);
-    }
-  }
-  if (costs.workers_of_rank > 1 && costs.links.takes_time())
-    object["workers_of_rank"] = costs.workers_of_rank;
-}
-
+/// Sizes are read before: times of bytes are refused where no transfer has bytes.
 void read_links(const JsonValue& object, Costs& costs) {
   const auto require_bytes = [&](const JsonValue& value) {
     if (!costs.links.has_bandwidths() || says_bytes(object, costs)) return;
@@ -203,29 +170,7 @@ void read_links(const JsonValue& object, Costs& costs) {
   if (const auto workers = object.find("workers_of_rank")) costs.workers_of_rank = workers->whole(1);
 }
 
-nlohmann::ordered_json durations_json(const Durations& durations) {
-  nlohmann::ordered_json json;
-  for (const auto& [name, time] : pass_times) json[name] = number(durations.*time);
-  return json;
-}
-
-namespace {
-
-std::vector<int> read_stages(const JsonValue& list, int stages) {
-  std::vector<int> read;
-  for (std::size_t i = 0; i < list.array().size(); ++i) {
-    const JsonValue entry = list.at(i);
-    const int stage = entry.whole(0);
-    if (stage >= stages) entry.fail(fmt::format("there are {} stages", stages));
-    if (!read.empty() && stage <= read.back()) entry.fail("stages must ascend");
-    read.push_back(stage);
-  }
-  return read;
-}
-
-}  // namespace
-
-void add_weights(nlohmann::ordered_json& object, const Costs& costs, int stages) {
+void add_weights(ordered_json& object, const Costs& costs, int stages) {
   for (const SharedWeights& shared : costs.shared) {
     object["shared_weights"].push_back(
         {{"stages", shared.stages}, {"weights", shared.weights}, {"master", shared.master}});
@@ -236,19 +181,30 @@ void add_weights(nlohmann::ordered_json& object, const Costs& costs, int stages)
   }
 }
 
+std::vector<int> read_stages(const JsonValue& list, int stages) {
+  int next = 0;
+  return list.list([&](const JsonValue& entry) {
+    const int stage = entry.whole(0);
+    if (stage >= stages) entry.fail(fmt::format("there are {} stages", stages));
+    if (stage < next) entry.fail("stages must ascend");
+    next = stage + 1;
+    return stage;
+  });
+}
+
+SharedWeights read_shared_weights(const JsonValue& value, int stages) {
+  constexpr std::array<std::string_view, 3> keys = {"stages", "weights", "master"};
+  value.object().only(keys);
+  SharedWeights shared = {.stages = read_stages(value.at("stages"), stages),
+                          .weights = value.at("weights").bytes(),
+                          .master = value.at("master").bytes()};
+  if (shared.stages.empty()) value.at("stages").fail("needs a stage");
+  return shared;
+}
+
 void read_weights(const JsonValue& object, int stages, Costs& costs) {
-  if (const auto list = object.find("shared_weights")) {
-    constexpr std::array<std::string_view, 3> keys = {"stages", "weights", "master"};
-    for (std::size_t i = 0; i < list->array().size(); ++i) {
-      const JsonValue entry = list->at(i).object();
-      entry.only(keys);
-      SharedWeights& shared = costs.shared.emplace_back();
-      shared.stages = read_stages(entry.at("stages"), stages);
-      if (shared.stages.empty()) entry.at("stages").fail("needs a stage");
-      shared.weights = entry.at("weights").bytes();
-      shared.master = entry.at("master").bytes();
-    }
-  }
+  if (const auto list = object.find("shared_weights"))
+    costs.shared = list->list([&](const JsonValue& entry) { return read_shared_weights(entry, stages); });
   const auto for_each_listed = [&](const char* key, const auto& f) {
     const auto list = object.find(key);
     if (!list) return;
@@ -262,6 +218,94 @@ void read_weights(const JsonValue& object, int stages, Costs& costs) {
   });
   for_each_listed("stages_that_add",
                   [](int, StageSizes& sizes, const JsonValue&) { sizes.adds_inputs = true; });
+}
+
+}  // namespace
+
+ordered_json durations_json(const Durations& durations) {
+  ordered_json json;
+  for (const auto& [name, time] : pass_times) json[name] = number(durations.*time);
+  return json;
+}
+
+Durations read_durations(const JsonValue& value) {
+  value.only(keys_of(pass_times, &PassTime::name));
+  Durations durations;
+  for (const auto& [name, time] : pass_times) durations.*time = value.at(name).time();
+  return durations;
+}
+
+std::vector<Durations> read_list_of_durations(const JsonValue& value) {
+  return value.list([](const JsonValue& of_stage) { return read_durations(of_stage.object()); });
+}
+
+Pass read_pass(const JsonValue& value) { return value.parsed(parse_pass, "F, B, W or BW"); }
+
+ordered_json reordering_json(const Reordering& reordering) {
+  return {{"worker", reordering.worker}, {"stashes", reordering.held}, {"limit", reordering.limit}};
+}
+
+void read_schedule(const JsonValue& object, Listing& listing) {
+  if (const auto value = object.find("stages")) listing.stages = value->whole(1);
+  if (const auto value = object.find("microbatches")) listing.microbatches = value->whole(1);
+  if (const auto value = object.find("stage_graph")) listing.graph = read_graph(*value);
+  if (const auto value = object.find("shards")) listing.graph = with_shards(listing.graph, *value);
+  if (const auto value = object.find("recompute")) listing.recompute = value->truth();
+  if (const auto value = object.find("discipline"))
+    listing.discipline =
+        value->parsed(parse_discipline, fmt::format("{}", fmt::join(discipline_words, ", ")));
+  if (const auto value = object.find("memory_limits")) {
+    listing.memory_limits = value->list([](const JsonValue& limit) { return limit.whole(1); });
+    const std::size_t count = listing.memory_limits.size();
+    if (count > 0 && count != listing.rows.size())
+      value->fail(fmt::format("{} entries for {} workers", count, listing.rows.size()));
+  }
+}
+
+std::string read_name(const JsonValue& value) {
+  // In ASCII. Other characters may be part of a name.
+  const auto is_control = [](char c) { return (c >= 0 && c < ' ') || c == 0x7f; };
+  std::string name = value.word();
+  if (std::ranges::any_of(name, is_control)) value.expected("a name without control characters");
+  return name;
+}
+
+void add_costs(ordered_json& object, const Costs& costs, int stages, CostsForm form) {
+  const bool of_record = form == CostsForm::record;
+  object["durations"] = of_record
+                            ? array_of(costs.durations, durations_json)
+                            : per_stage(stages, [&](int s) { return durations_json(costs.duration(s)); });
+  add_links(object, costs);
+  if (of_record || (!costs.prefetch && costs.links.takes_time())) object["prefetch"] = costs.prefetch;
+  if (costs.has_sizes() || costs.links.has_bandwidths()) {
+    object["sizes"] = per_stage(stages, [&](int s) {
+      ordered_json sizes;
+      for (const auto& [key, size] : size_kinds) sizes[key] = costs.size(s).*size;
+      return sizes;
+    });
+  }
+  add_weights(object, costs, stages);
+}
+
+Costs read_costs(const JsonValue& object, int stages, CostsForm form) {
+  const bool of_record = form == CostsForm::record;
+  Costs costs;
+  if (of_record) {
+    for (const char* const key : {"durations", "prefetch"}) static_cast<void>(object.at(key));
+    if (!object.find("links")) static_cast<void>(object.at("comm"));
+  }
+  if (const auto value = object.find("durations"))
+    costs.durations =
+        of_record ? read_list_of_durations(*value) : read_per_stage(*value, stages, read_durations);
+  if (const auto value = object.find("sizes")) costs.sizes = read_per_stage(*value, stages, read_stage_sizes);
+  read_links(object, costs);
+  if (const auto value = object.find("prefetch")) {
+    costs.prefetch = value->truth();
+    if (!of_record && !costs.prefetch && !costs.links.takes_time())
+      value->fail("false needs transfers that take time");
+  }
+  read_weights(object, stages, costs);
+  return costs;
 }
 
 }  // namespace starpipe::plan

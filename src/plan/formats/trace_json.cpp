@@ -15,7 +15,7 @@ namespace {
 // producer, and one "f" in the slice of the job. Flow events belong to the slice that encloses them. The end
 // of a slice is outside, so "s" is up to 10 ns before the end.
 template <class Microseconds>
-void add_arrows(const TracedRun& run, int pid, Microseconds microseconds, int& arrows,
+void add_arrows(const DrawnRun& run, int pid, Microseconds microseconds, int& arrows,
                 nlohmann::ordered_json& events) {
   const Schedule& schedule = *run.schedule;
   const auto event = [&](const char* phase, JobId id, double time) {
@@ -40,7 +40,7 @@ void add_arrows(const TracedRun& run, int pid, Microseconds microseconds, int& a
 
 // Format: "Trace Event Format",
 // https://docs.google.com/document/d/1CvAClvFfyA5R-PhYUmn5OOQtYMH4h6I0nSsKchNAySU (times in microseconds).
-nlohmann::ordered_json trace_json(std::span<const TracedRun> runs, double microseconds_per_unit) {
+nlohmann::ordered_json trace_json(std::span<const DrawnRun> runs, double microseconds_per_unit) {
   using nlohmann::ordered_json;
   ordered_json events = ordered_json::array();
   const auto metadata = [&](const char* what, int pid, int tid, ordered_json args) {
@@ -49,12 +49,12 @@ nlohmann::ordered_json trace_json(std::span<const TracedRun> runs, double micros
 
   int pid = 0;
   int arrows = 0;
-  for (const TracedRun& run : runs) {
+  for (const DrawnRun& run : runs) {
     ++pid;  // from 1: Perfetto takes process 0 for the idle task
     const Schedule& schedule = *run.schedule;
     const double origin = first_start(*run.timeline);
     const auto microseconds = [&](double time) { return (time - origin) * microseconds_per_unit; };
-    metadata("process_name", pid, 0, {{"name", run.name}});
+    metadata("process_name", pid, 0, {{"name", run.title}});
     metadata("process_sort_index", pid, 0, {{"sort_index", pid}});
 
     const auto& rows = run.timeline->order;

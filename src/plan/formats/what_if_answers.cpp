@@ -9,9 +9,9 @@
 #include <fmt/format.h>
 
 #include "starpipe/base/error.hpp"
-#include "starpipe/base/index.hpp"
 #include "starpipe/plan/registry/registry.hpp"
 #include "starpipe/plan/schedule/check.hpp"
+#include "starpipe/plan/search/unit_costs.hpp"
 #include "starpipe/plan/simulate/limited_schedule.hpp"
 
 namespace starpipe::plan {
@@ -21,26 +21,16 @@ namespace {
 /// divided by the work of B and W.
 Costs divided_costs(const ComparedRun& run) {
   Costs costs = run.costs;
-  for (std::size_t s = 0; s < costs.durations.size(); ++s) {
-    Durations& times = costs.durations[s];
-    const Durations& work = run.work[run.work.size() == 1 ? 0 : s];
-    if (times.W > 0 || work.B + work.W <= 0) continue;
-    times.W = times.B * work.W / (work.B + work.W);
-    times.B -= times.W;
-  }
+  for (std::size_t s = 0; s < costs.durations.size(); ++s)
+    divide_backward(costs.durations[s], run.work[run.work.size() == 1 ? 0 : s]);
   return costs;
 }
 
 /// Returns the worker of each stage, or an empty vector if jobs or weights of a stage are on several workers.
 std::vector<int> planned_stage_workers(const Schedule& planned) {
-  std::vector<int> workers(index(planned.stages()), -1);
-  for (const JobId id : planned.order()) {
-    const Placement at = planned.placement(id);
-    int& worker = workers[index(planned.job(id).stage)];
-    if (worker < 0) worker = at.compute;
-    if (at.compute != worker || at.weights != worker) return {};
-  }
-  return workers;
+  const bool at_home = std::ranges::all_of(
+      planned.order(), [&](JobId id) { return planned.placement(id).weights == planned.compute(id); });
+  return at_home ? stage_workers_of(planned).value_or(std::vector<int>{}) : std::vector<int>{};
 }
 
 /// Returns the schedule with the groups and the placement of `request`. A schedule that refuses one of them,

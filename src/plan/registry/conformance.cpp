@@ -7,6 +7,7 @@
 #include <map>
 #include <optional>
 #include <set>
+#include <utility>
 #include <vector>
 
 #include <fmt/format.h>
@@ -37,6 +38,11 @@ std::string describe(const ScheduleRequest& request) {
     text += fmt::format(" placement={}", fmt::join(request.stage_workers, ","));
   for (const auto& [name, value] : request.options) text += fmt::format(" {}={}", name, value);
   return text;
+}
+
+template <class... Args>
+[[noreturn]] void fail(const ScheduleRequest& request, fmt::format_string<Args...> format, Args&&... args) {
+  throw Failure{fmt::format("{}: {}", describe(request), fmt::format(format, std::forward<Args>(args)...))};
 }
 
 using GraphChoice = std::vector<std::optional<StageGraph>> (*)(int workers);
@@ -85,7 +91,7 @@ Timeline simulated(const Schedule& schedule, const ScheduleRequest& request, con
   try {
     return simulate(schedule, costs);
   } catch (const InputError& error) {
-    throw Failure{fmt::format("{}: {}", describe(request), error.what())};
+    fail(request, "{}", error.what());
   }
 }
 
@@ -94,18 +100,17 @@ std::optional<Schedule> ask(std::string_view name, const ScheduleRequest& reques
   try {
     Schedule schedule = make_schedule(name, request);
     if (make_schedule(name, request) != schedule) {
-      throw Failure{fmt::format("{}: asked twice, it gives two different schedules, so ranks would disagree",
-                                describe(request))};
+      fail(request, "asked twice, it gives two different schedules, so ranks would disagree");
     }
     if (const CheckResult result = check(schedule); !result.ok()) {
-      throw Failure{fmt::format("{}: it cannot run: {}", describe(request), result.problem)};
+      fail(request, "it cannot run: {}", result.problem);
     }
     return schedule;
   } catch (const BrokenSchedule& error) {
-    throw Failure{fmt::format("{}: {}", describe(request), error.what())};
+    fail(request, "{}", error.what());
   } catch (const InputError& error) {
     refusal = error.what();
-    if (refusal.empty()) throw Failure{fmt::format("{}: refused without a reason", describe(request))};
+    if (refusal.empty()) fail(request, "refused without a reason");
     return std::nullopt;
   }
 }
@@ -195,16 +200,8 @@ Finding default_request(std::string_view name) {
                                        to_string(schedule->discipline()))};
 }
 
-std::vector<ScheduleOption> options_of(std::string_view name) {
-  try {
-    return find_schedule(name).options;
-  } catch (const InputError& error) {
-    throw Failure{error.what()};
-  }
-}
-
 Finding options(std::string_view name) {
-  const std::vector<ScheduleOption> declared = options_of(name);
+  const std::vector<ScheduleOption>& declared = find_schedule(name).options;
   if (declared.empty()) return {Verdict::does_not_apply, "it has no options"};
   Sweep count;
   for (const ScheduleOption& option : declared) {
@@ -255,7 +252,7 @@ Finding split_backward(std::string_view name) {
         if (job.pass != Pass::W) continue;
         if (timeline.spans[id].start >= timeline.spans[schedule.backward(job.stage, job.microbatch)].end)
           continue;
-        throw Failure{fmt::format("{}: {} starts before its B has ended", describe(request), to_string(job))};
+        fail(request, "{} starts before its B has ended", to_string(job));
       }
     }
   });
@@ -278,8 +275,8 @@ void require_within(const Schedule& schedule, const ScheduleRequest& request) {
   const Timeline timeline = simulated(schedule, request, {.links = Link{.alpha = 0.5}});
   for (std::size_t w = 0; w < schedule.memory_limits().size(); ++w) {
     if (timeline.peak_stashes[w] <= schedule.memory_limits()[w]) continue;
-    throw Failure{fmt::format("{}: worker {} holds {} stashes, its limit is {}", describe(request), w,
-                              timeline.peak_stashes[w], schedule.memory_limits()[w])};
+    fail(request, "worker {} holds {} stashes, its limit is {}", w, timeline.peak_stashes[w],
+         schedule.memory_limits()[w]);
   }
 }
 
@@ -291,8 +288,7 @@ void require_limited(std::string_view name, const ScheduleRequest& request, int 
   const LimitedSchedule made = make_limited_schedule(name, request, order, {.links = Link{.alpha = 0.5}});
   const auto limits = made.schedule.memory_limits();
   if (limits.empty() || std::ranges::max(limits) > limit) {
-    throw Failure{fmt::format("{}: with a memory limit of {}, the schedule has no limit or a larger one",
-                              describe(request), limit)};
+    fail(request, "with a memory limit of {}, the schedule has no limit or a larger one", limit);
   }
   require_within(made.schedule, request);
 }
@@ -332,10 +328,10 @@ void require_reduced(const Schedule& schedule, const ScheduleRequest& request, i
   const std::multiset<int> whole(contributors.begin(), contributors.end());
   for (const int holder : weight_holders(schedule, stage)) {
     if (sums[holder] == whole) continue;
-    throw Failure{
-        fmt::format("{}: the gradient of stage {} does not reach worker {}, which holds its weights, "
-                    "once from each of the workers {}",
-                    describe(request), stage, holder, fmt::join(contributors, ", "))};
+    fail(request,
+         "the gradient of stage {} does not reach worker {}, which holds its weights, "
+         "once from each of the workers {}",
+         stage, holder, fmt::join(contributors, ", "));
   }
 }
 
@@ -365,6 +361,8 @@ Finding guarded(std::string_view name) {
     return step(name);
   } catch (const Failure& failure) {
     return {Verdict::failed, failure.message};
+  } catch (const InputError& error) {
+    return {Verdict::failed, error.what()};
   }
 }
 

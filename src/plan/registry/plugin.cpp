@@ -4,10 +4,12 @@
 #include <algorithm>
 #include <atomic>
 #include <fstream>
+#include <functional>
 #include <iterator>
 #include <map>
 #include <set>
 #include <system_error>
+#include <utility>
 
 #include <dlfcn.h>
 #include <fmt/format.h>
@@ -71,25 +73,32 @@ std::string difference(std::string_view ours, std::string_view theirs) {
   return fmt::format("{} in starpipe, {} in the plug-in", part(ours), part(theirs));
 }
 
+template <class... Args>
+[[noreturn]] void refuse_plugin(const std::filesystem::path& file, fmt::format_string<Args...> why,
+                                Args&&... args) {
+  throw InputError(
+      fmt::format("plug-in {}: {}", file.string(), fmt::format(why, std::forward<Args>(args)...)));
+}
+
 void require_plugin(const std::filesystem::path& file) {
-  const auto refuse = [&](std::string_view why) {
-    throw InputError(fmt::format("plug-in {}: {}", file.string(), why));
-  };
   std::error_code error;
   const auto status = std::filesystem::status(file, error);
-  if (!std::filesystem::exists(status)) refuse("No such file or directory");
-  if (!std::filesystem::is_regular_file(status)) refuse("not a file");
+  if (!std::filesystem::exists(status)) refuse_plugin(file, "No such file or directory");
+  if (!std::filesystem::is_regular_file(status)) refuse_plugin(file, "not a file");
   std::ifstream stream(file, std::ios::binary);
   const std::string content{std::istreambuf_iterator<char>(stream), std::istreambuf_iterator<char>()};
-  if (!stream) refuse("cannot be read");
+  if (!stream) refuse_plugin(file, "cannot be read");
   const std::string found = interface_of(content);
-  if (found.empty())
-    refuse("it is not a plug-in of starpipe: it has no STARPIPE_PLUGIN (starpipe/plan/registry/plugin.hpp)");
+  if (found.empty()) {
+    refuse_plugin(
+        file,
+        "it is not a plug-in of starpipe: it has no STARPIPE_PLUGIN (starpipe/plan/registry/plugin.hpp)");
+  }
   if (found != STARPIPE_INTERFACE) {
-    refuse(
-        fmt::format("it was built for another starpipe ({}); build it again with this starpipe's headers, "
-                    "compiler and options",
-                    difference(STARPIPE_INTERFACE, found)));
+    refuse_plugin(file,
+                  "it was built for another starpipe ({}); build it again with this starpipe's headers, "
+                  "compiler and options",
+                  difference(STARPIPE_INTERFACE, found));
   }
 }
 
@@ -99,66 +108,59 @@ PluginFunction* load(const std::filesystem::path& file) {
     const PluginCall call(kept_name(file));
     handle = dlopen(file.c_str(), RTLD_NOW | RTLD_LOCAL);
   }
-  if (const auto errors = take_registration_errors(); !errors.empty()) {
-    throw InputError(fmt::format("plug-in {}: {}", file.string(), errors.front()));
-  }
+  if (const auto errors = take_registration_errors(); !errors.empty())
+    refuse_plugin(file, "{}", errors.front());
   void* const function = handle == nullptr ? nullptr : dlsym(handle, "starpipe_plugin");
   if (function != nullptr) return reinterpret_cast<PluginFunction*>(function);
   std::string_view why = dlerror();
   const std::string prefix = file.string() + ": ";
   if (why.starts_with(prefix)) why.remove_prefix(prefix.size());
-  throw InputError(fmt::format("plug-in {}: cannot be loaded: {}", file.string(), why));
+  refuse_plugin(file, "cannot be loaded: {}", why);
 }
 
-// Calls a function of the plug-in's schedule. Its exceptions become ours, with names.
-template <class Function>
-auto guarded(const char* plugin, const std::string& schedule, std::string_view doing,
-             const Function& function) {
-  const PluginCall call(plugin);
-  const auto broken = [&](std::string_view what) {
-    return BrokenSchedule(
-        fmt::format("plug-in {}: schedule '{}': {} threw{}", plugin, schedule, doing, what));
+// Replaces a function of the plug-in's schedule by one that calls it. Exceptions become ours, with names.
+template <class Result, class Argument>
+void guard(std::function<Result(const Argument&)>& function, const char* plugin, const std::string& schedule,
+           const char* doing) {
+  if (!function) return;
+  function = [of_plugin = std::move(function), doing,
+              subject = fmt::format("plug-in {}: schedule '{}'", plugin, schedule),
+              plugin](const Argument& argument) {
+    const PluginCall call(plugin);
+    try {
+      return of_plugin(argument);
+    } catch (const RequestError&) {
+      throw;  // names the option or the key
+    } catch (const InputError& error) {
+      throw InputError(fmt::format("{}: {}", subject, error.what()));
+    } catch (const std::bad_alloc&) {
+      throw PluginOutOfMemory(subject + ": out of memory");
+    } catch (const std::exception& error) {
+      throw BrokenSchedule(fmt::format("{}: {} threw: {}", subject, doing, error.what()));
+    } catch (...) {
+      throw BrokenSchedule(
+          fmt::format("{}: {} threw something that is not a std::exception", subject, doing));
+    }
   };
-  try {
-    return function();
-  } catch (const RequestError&) {
-    throw;  // names the option or the key
-  } catch (const InputError& error) {
-    throw InputError(fmt::format("plug-in {}: schedule '{}': {}", plugin, schedule, error.what()));
-  } catch (const std::bad_alloc&) {
-    throw PluginOutOfMemory(fmt::format("plug-in {}: schedule '{}': out of memory", plugin, schedule));
-  } catch (const std::exception& error) {
-    throw broken(std::string(": ") + error.what());
-  } catch (...) {
-    throw broken(" something that is not a std::exception");
-  }
 }
 
 std::vector<ScheduleEntry> schedules_of(PluginFunction& function, const std::filesystem::path& file) {
   std::vector<ScheduleEntry> schedules;
-  const auto refuse = [&](std::string_view what) {
-    throw InputError(fmt::format("plug-in {}: handing over its schedules, it threw {}", file.string(), what));
+  const auto refuse_thrown = [&](std::string_view what) {
+    refuse_plugin(file, "handing over its schedules, it threw {}", what);
   };
   const char* const name = kept_name(file);
   try {
     const PluginCall call(name);
     function(schedules);
   } catch (const std::exception& error) {
-    refuse(error.what());
+    refuse_thrown(error.what());
   } catch (...) {
-    refuse("something that is not a std::exception");
+    refuse_thrown("something that is not a std::exception");
   }
   for (ScheduleEntry& entry : schedules) {
-    if (!entry.build) continue;  // `require_usable` refuses it
-    entry.build = [name, schedule = entry.name,
-                   build = std::move(entry.build)](const ScheduleRequest& request) {
-      return guarded(name, schedule, "building it", [&] { return build(request); });
-    };
-    if (!entry.stages_with) continue;
-    entry.stages_with = [name, schedule = entry.name,
-                         stages = std::move(entry.stages_with)](const ScheduleOptions& options) {
-      return guarded(name, schedule, "counting its stages", [&] { return stages(options); });
-    };
+    guard(entry.build, name, entry.name, "building it");
+    guard(entry.stages_with, name, entry.name, "counting its stages");
   }
   return schedules;
 }
@@ -184,25 +186,22 @@ Added added_since(std::size_t first) {
 }
 
 void require_usable(const std::vector<ScheduleEntry>& schedules, const std::filesystem::path& file) {
-  const auto refuse = [&](std::string_view why) {
-    throw InputError(fmt::format("plug-in {}: {}", file.string(), why));
-  };
   std::set<std::string_view> taken;
   const std::vector<ScheduleEntry> registered = schedule_entries();
   for (const ScheduleEntry& entry : registered) taken.insert(entry.name);
   for (const ScheduleEntry& entry : schedules) {
     if (entry.name.empty() || !std::ranges::all_of(entry.name, is_plain)) {
-      refuse("the name of a schedule must be letters, digits and signs, without blanks");
+      refuse_plugin(file, "the name of a schedule must be letters, digits and signs, without blanks");
     }
-    if (!entry.build) refuse(fmt::format("schedule '{}' has no function that builds it", entry.name));
+    if (!entry.build) refuse_plugin(file, "schedule '{}' has no function that builds it", entry.name);
     if (entry.stages_per_worker < 1 || entry.stages_per_worker > max_stages_per_worker) {
-      refuse(fmt::format("schedule '{}' has {} stages per worker, need 1 to {}", entry.name,
-                         entry.stages_per_worker, max_stages_per_worker));
+      refuse_plugin(file, "schedule '{}' has {} stages per worker, need 1 to {}", entry.name,
+                    entry.stages_per_worker, max_stages_per_worker);
     }
     std::set<std::string_view> options;
     for (const ScheduleOption& option : entry.options) {
       const auto of_option = [&](std::string_view why) {
-        refuse(fmt::format("schedule '{}': option '{}': {}", entry.name, option.name, why));
+        refuse_plugin(file, "schedule '{}': option '{}': {}", entry.name, option.name, why);
       };
       if (option.name.empty() || !std::ranges::all_of(option.name, is_plain))
         of_option("its name must be letters, digits and signs, without blanks");
@@ -210,7 +209,7 @@ void require_usable(const std::vector<ScheduleEntry>& schedules, const std::file
       if (option.min < 0 || option.min > option.default_value || option.default_value > option.max)
         of_option("its default is not between its minimum and its maximum, or these are negative");
     }
-    if (!taken.insert(entry.name).second) refuse(fmt::format("the name '{}' is taken", entry.name));
+    if (!taken.insert(entry.name).second) refuse_plugin(file, "the name '{}' is taken", entry.name);
   }
 }
 
@@ -224,7 +223,7 @@ const Added& loaded_plugin(const std::filesystem::path& file) {
   const std::vector<ScheduleEntry> schedules = schedules_of(*load(path), file);
   Added added = added_since(before);
   if (schedules.empty() && added.networks.empty() && !added.layers)
-    throw InputError(fmt::format("plug-in {}: it adds no schedule, layer or network", file.string()));
+    refuse_plugin(file, "it adds no schedule, layer or network");
   require_usable(schedules, file);
   for (const ScheduleEntry& entry : schedules) {
     register_schedule(entry);

@@ -28,6 +28,25 @@ std::string names_of(const std::vector<ScheduleOption>& options) {
   return fmt::format("{}", fmt::join(names, ", "));
 }
 
+// Returns `given` and the defaults of the options that it lacks.
+ScheduleOptions complete_options(const ScheduleEntry& entry, ScheduleOptions given) {
+  for (const auto& [name, value] : given) {
+    const auto found = std::ranges::find(entry.options, name, &ScheduleOption::name);
+    if (found == entry.options.end()) {
+      throw InputError(
+          fmt::format("schedule '{}' has no option '{}' ({})", entry.name, name,
+                      entry.options.empty() ? "it has none" : "it has: " + names_of(entry.options)));
+    }
+    if (const std::string problem =
+            range_problem(std::to_string(value), static_cast<std::uint64_t>(found->min),
+                          static_cast<std::uint64_t>(found->max));
+        !problem.empty())
+      throw InputError(fmt::format("schedule '{}': option {} {}", entry.name, name, problem));
+  }
+  for (const ScheduleOption& option : entry.options) given.emplace(option.name, option.default_value);
+  return given;
+}
+
 // Throws unless the schedule has the size that was asked for: callers size their tables by the request.
 void require_as_asked(const ScheduleRequest& asked, const Schedule& built, const std::string& name) {
   if (built.workers() != asked.workers || built.microbatches() != asked.microbatches) {
@@ -124,24 +143,6 @@ const ScheduleEntry& find_schedule(std::string_view name) {
     names.push_back(known);
   }
   throw InputError(fmt::format("unknown schedule '{}' (known: {})", name, fmt::join(names, ", ")));
-}
-
-ScheduleOptions complete_options(const ScheduleEntry& entry, ScheduleOptions given) {
-  for (const auto& [name, value] : given) {
-    const auto found = std::ranges::find(entry.options, name, &ScheduleOption::name);
-    if (found == entry.options.end()) {
-      throw InputError(
-          fmt::format("schedule '{}' has no option '{}' ({})", entry.name, name,
-                      entry.options.empty() ? "it has none" : "it has: " + names_of(entry.options)));
-    }
-    if (const std::string problem =
-            range_problem(std::to_string(value), static_cast<std::uint64_t>(found->min),
-                          static_cast<std::uint64_t>(found->max));
-        !problem.empty())
-      throw InputError(fmt::format("schedule '{}': option {} {}", entry.name, name, problem));
-  }
-  for (const ScheduleOption& option : entry.options) given.emplace(option.name, option.default_value);
-  return given;
 }
 
 int default_stages(const ScheduleEntry& entry, int workers, const ScheduleOptions& options,

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <queue>
+#include <stack>
 
 #include <fmt/format.h>
 
@@ -40,12 +41,7 @@ std::vector<int> run_all(const Schedule& schedule, Queue free, Visit visit) {
     if (waiting[id] == 0) free.push(id);
   }
   while (!free.empty()) {
-    JobId id = 0;
-    if constexpr (requires { free.top(); }) {
-      id = free.top();
-    } else {
-      id = free.front();
-    }
+    const JobId id = free.top();
     free.pop();
     visit(id);
     for_each_next(schedule, id, [&](JobId next) {
@@ -190,7 +186,7 @@ CheckResult check(const Schedule& schedule) {
     result.problem = out_of_range(schedule, id);
     if (!result.ok()) return result;
   }
-  const auto waiting = run_all(schedule, std::queue<JobId>{}, [](JobId) {});
+  const auto waiting = run_all(schedule, std::stack<JobId>{}, [](JobId) {});
   if (std::ranges::any_of(waiting, [](int count) { return count > 0; })) {
     result.cycle = find_cycle(schedule, waiting);
     result.problem = describe(result.cycle);

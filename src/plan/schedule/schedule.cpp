@@ -89,40 +89,23 @@ Schedule::Tables Schedule::make_tables(const ScheduleSpec& spec, const std::vect
   tables.order.shrink_to_fit();
   // Job numbers ascend by micro-batch, stage and pass, the documented order of jobs with equal n.
   std::ranges::stable_sort(tables.order, {}, [&](JobId id) { return priority[id]; });
-  for (std::uint32_t t = 0; t < tables.order.size(); ++t) tables.turn[tables.order[t]] = t;
-  order_microbatches(tables);
-  order_workers(tables);
-  return tables;
-}
-
-void Schedule::order_microbatches(Tables& tables) const {
+  tables.rows.resize(index(workers_));
   std::vector<bool> seen(index(microbatches_), false);
-  for (const JobId id : tables.order) {
+  for (std::uint32_t t = 0; t < tables.order.size(); ++t) {
+    const JobId id = tables.order[t];
+    tables.turn[id] = t;
     const auto stride = static_cast<JobId>(stride_);
     const int microbatch = static_cast<int>(id / stride) / stages();
-    if (id % stride != 0 || seen[index(microbatch)]) continue;  // no F, or not the first
-    seen[index(microbatch)] = true;
-    tables.by_age.push_back(microbatch);
+    if (id % stride == 0 && !seen[index(microbatch)]) {  // its first F
+      seen[index(microbatch)] = true;
+      tables.by_age.push_back(microbatch);
+    }
+    const int worker = tables.placement[id].compute;
+    if (worker < 0 || worker >= workers_) continue;  // `check` reports it
+    tables.position[id] = static_cast<std::uint32_t>(tables.rows[index(worker)].size());
+    tables.rows[index(worker)].push_back(id);
   }
-}
-
-void Schedule::order_workers(Tables& tables) const {
-  const auto worker = [&](JobId id) { return tables.placement[id].compute; };
-  const auto on_worker = [&](JobId id) { return worker(id) >= 0 && worker(id) < workers_; };
-  std::vector<std::size_t>& offsets = tables.worker_offsets;
-  offsets.assign(index(workers_) + 1, 0);
-  for (const JobId id : tables.order) {
-    if (on_worker(id)) ++offsets[index(worker(id)) + 1];
-  }
-  for (std::size_t w = 0; w + 1 < offsets.size(); ++w) offsets[w + 1] += offsets[w];
-  tables.worker_order.resize(offsets.back());
-  std::vector<std::size_t> next(offsets.begin(), offsets.end() - 1);
-  for (const JobId id : tables.order) {
-    if (!on_worker(id)) continue;  // `check` reports it
-    const auto w = index(worker(id));
-    tables.position[id] = static_cast<std::uint32_t>(next[w] - offsets[w]);
-    tables.worker_order[next[w]++] = id;
-  }
+  return tables;
 }
 
 bool operator==(const Schedule& a, const Schedule& b) {
@@ -185,9 +168,7 @@ std::optional<JobId> Schedule::find(const Job& wanted) const {
 
 std::span<const JobId> Schedule::order(int worker) const {
   if (worker < 0 || worker >= workers_) return {};
-  const auto w = index(worker);
-  const std::vector<std::size_t>& offsets = tables_->worker_offsets;
-  return std::span(tables_->worker_order).subspan(offsets[w], offsets[w + 1] - offsets[w]);
+  return tables_->rows[index(worker)];
 }
 
 int Schedule::pred_count(JobId id) const {

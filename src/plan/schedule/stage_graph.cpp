@@ -9,30 +9,6 @@
 #include "starpipe/base/error.hpp"
 
 namespace starpipe::plan {
-namespace {
-
-// Fills compressed rows: row k has value(edge) of all edges with key(edge) == k. `edges` are sorted by key.
-template <class Key, class Value>
-void compress(const std::vector<std::pair<int, int>>& edges, std::size_t stages, Key key, Value value,
-              std::vector<int>& values, std::vector<int>& offsets) {
-  offsets.assign(stages + 1, 0);
-  for (const auto& edge : edges) ++offsets[index(key(edge)) + 1];
-  for (std::size_t s = 0; s < stages; ++s) offsets[s + 1] += offsets[s];
-  values.resize(edges.size());
-  std::vector<int> next(offsets.begin(), offsets.end() - 1);
-  for (const auto& edge : edges) {
-    int& at = next[index(key(edge))];
-    values[index(at++)] = value(edge);
-  }
-}
-
-std::span<const int> row(const std::vector<int>& values, const std::vector<int>& offsets, int stage) {
-  const auto s = index(stage);
-  const auto first = index(offsets[s]);
-  return std::span(values).subspan(first, index(offsets[s + 1]) - first);
-}
-
-}  // namespace
 
 StageGraph StageGraph::chain(int stages) {
   std::vector<std::pair<int, int>> edges;
@@ -53,10 +29,12 @@ StageGraph::StageGraph(int stages, std::vector<std::pair<int, int>> edges) : edg
     throw InputError(fmt::format("stage graph: edge {} -> {} is given twice", twice->first, twice->second));
   }
   const auto count = index(stages);
-  const auto from = [](const auto& edge) { return edge.first; };
-  const auto to = [](const auto& edge) { return edge.second; };
-  compress(edges_, count, to, from, pred_values_, pred_offsets_);
-  compress(edges_, count, from, to, succ_values_, succ_offsets_);
+  pred_.resize(count);
+  succ_.resize(count);
+  for (const auto& [from, to] : edges_) {
+    pred_[index(to)].push_back(from);
+    succ_[index(from)].push_back(to);
+  }
 
   depth_.assign(count, 0);
   std::vector<std::size_t> waiting(count);
@@ -87,9 +65,6 @@ StageGraph::StageGraph(int stages, std::vector<std::pair<int, int>> edges) : edg
   }
   if (seen != stages) throw InputError("stage graph: the edges have a cycle");
 }
-
-std::span<const int> StageGraph::pred(int stage) const { return row(pred_values_, pred_offsets_, stage); }
-std::span<const int> StageGraph::succ(int stage) const { return row(succ_values_, succ_offsets_, stage); }
 
 bool StageGraph::is_chain() const {
   for (std::size_t i = 0; i < edges_.size(); ++i) {

@@ -45,7 +45,7 @@ Schedule mixed(int workers, int microbatches) {
 std::string svg_of(const Schedule& schedule, const std::string& title = "title",
                    const SvgOptions& options = {}) {
   const Timeline timeline = simulate(schedule);
-  const SvgRun run{title, &schedule, &timeline};
+  const DrawnRun run{title, &schedule, &timeline};
   return timeline_svg({&run, 1}, options);
 }
 
@@ -88,7 +88,7 @@ TEST(TimelineSvg, IsWellFormedWhateverTheTitle) {
 }
 
 TEST(TimelineSvg, StatesTitleFiguresAndUnit) {
-  const std::string svg = svg_of(named("1f1b", 4, 8), "1f1b <predicted>", {"steps", 1200});
+  const std::string svg = svg_of(named("1f1b", 4, 8), "1f1b <predicted>", {"steps"});
   EXPECT_NE(svg.find("1f1b &lt;predicted&gt;"), std::string::npos);
   EXPECT_NE(svg.find("makespan 33 steps, bubble fraction 27.3 % by makespan"), std::string::npos);
   EXPECT_NE(svg.find("time (steps)"), std::string::npos);
@@ -102,7 +102,7 @@ TEST(TimelineSvg, StacksRunsOnOneTimeScale) {
   // A measured run starts at any time.
   for (Span& span : spans) span = {1000 + 2 * span.start, 1000 + 2 * span.end};
   const Timeline measured = evaluate(schedule, {}, spans, predicted.order);
-  const std::vector<SvgRun> runs = {{"predicted", &schedule, &predicted}, {"measured", &schedule, &measured}};
+  const std::vector<DrawnRun> runs = {{"predicted", &schedule, &predicted}, {"measured", &schedule, &measured}};
 
   const std::string svg = timeline_svg(runs);
 
@@ -135,9 +135,9 @@ TEST(TimelineSvg, ShortSecondsAreShownInSmallerUnits) {
   Costs costs;
   costs.durations = {{0.001, 0.001, 0.001}};
   const Timeline timeline = simulate(schedule, costs);
-  const SvgRun run{"t", &schedule, &timeline};
+  const DrawnRun run{"t", &schedule, &timeline};
 
-  const std::string svg = timeline_svg({&run, 1}, {"s", 1200});
+  const std::string svg = timeline_svg({&run, 1}, {"s"});
 
   EXPECT_NE(svg.find("makespan 9 ms"), std::string::npos);
   EXPECT_NE(svg.find("time (ms)"), std::string::npos);
@@ -146,9 +146,9 @@ TEST(TimelineSvg, ShortSecondsAreShownInSmallerUnits) {
 TEST(TimelineSvg, RefusesMoreJobsThanViewersTake) {
   const Schedule schedule = named("gpipe", 5, 501);
   const Timeline timeline = simulate(schedule);
-  const SvgRun run{"t", &schedule, &timeline};
+  const DrawnRun run{"t", &schedule, &timeline};
   EXPECT_EQ(job_rects(timeline_svg({&run, 1})), 5010U);
-  const std::vector<SvgRun> twice = {run, run};
+  const std::vector<DrawnRun> twice = {run, run};
   try {
     timeline_svg(twice);
     FAIL() << "drawn";
@@ -167,13 +167,13 @@ std::size_t occurrences(const std::string& text, const std::string& part) {
 }
 
 /// A run with the causes of its idle time and its critical path.
-SvgRun explained(const RecordedStep& step) {
+DrawnRun explained(const RecordedStep& step) {
   return {"explained", &step.as_run, &step.timeline, idle_parts(step), critical_path(step)};
 }
 
 TEST(TimelineSvg, HatchesIdleTimeByCause) {
   const RecordedStep step = simulated_step(named("1f1b", 4, 8), {.links = Link{.alpha = 0.25}});
-  const SvgRun run = explained(step);
+  const DrawnRun run = explained(step);
 
   const std::string svg = timeline_svg({&run, 1});
 
@@ -197,7 +197,7 @@ TEST(TimelineSvg, HatchesIdleTimeByCause) {
 
 TEST(TimelineSvg, OutlinesTheCriticalPath) {
   const RecordedStep step = simulated_step(named("1f1b", 4, 8), {.links = Link{.alpha = 0.25}});
-  const SvgRun run = explained(step);
+  const DrawnRun run = explained(step);
   const auto jobs = std::ranges::count(run.path, PathPart::Kind::compute, &PathPart::kind);
 
   const std::string svg = timeline_svg({&run, 1});
@@ -222,7 +222,7 @@ TEST(TimelineSvg, DrawsNothingWithoutRunsOrTime) {
   Costs costs;
   costs.durations = {{0, 0, 0}};
   const Timeline timeline = simulate(schedule, costs);
-  const SvgRun run{"t", &schedule, &timeline};
+  const DrawnRun run{"t", &schedule, &timeline};
   const auto instant = well_formed(timeline_svg({&run, 1}));
   if (!empty) GTEST_SKIP() << "no python3";
   EXPECT_TRUE(*empty);

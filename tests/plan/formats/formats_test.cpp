@@ -408,7 +408,7 @@ TEST(ScheduleCsv, NamesTheCulpritInBadInput) {
 TEST(TraceJson, HasAnEventPerJobAndCountersThatReachThePeaks) {
   for (const Schedule& schedule : examples()) {
     const Timeline timeline = simulate(schedule);
-    const std::vector<TracedRun> runs = {{"predicted", &schedule, &timeline},
+    const std::vector<DrawnRun> runs = {{"predicted", &schedule, &timeline},
                                          {"measured", &schedule, &timeline}};
 
     const auto trace = trace_json(runs, 1000);
@@ -434,7 +434,7 @@ TEST(TraceJson, CountsMicrosecondsFromTheFirstStart) {
   const Schedule schedule = named("gpipe", 2, 2);
   Timeline timeline = simulate(schedule);
   for (Span& span : timeline.spans) span = {span.start + 100, span.end + 100};
-  const TracedRun run{"measured", &schedule, &timeline};
+  const DrawnRun run{"measured", &schedule, &timeline};
 
   const nlohmann::json trace = trace_json({&run, 1}, 1e6);
 
@@ -450,7 +450,7 @@ TEST(TraceJson, CountsMicrosecondsFromTheFirstStart) {
 TEST(TraceJson, HasAnArrowForEachResultOfAnotherWorker) {
   for (const Schedule& schedule : examples()) {
     const Timeline timeline = simulate(schedule, {.links = Link{.alpha = 0.5}});
-    const std::vector<TracedRun> runs = {{"predicted", &schedule, &timeline},
+    const std::vector<DrawnRun> runs = {{"predicted", &schedule, &timeline},
                                          {"measured", &schedule, &timeline}};
 
     const auto trace = trace_json(runs, 1000);

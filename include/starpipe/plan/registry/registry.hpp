@@ -94,13 +94,10 @@ std::vector<ScheduleEntry> schedule_entries();
 /// registration failed.
 const ScheduleEntry& find_schedule(std::string_view name);
 
-/// `given` and the defaults of the options that it lacks. Throws InputError, naming schedule and option, for
-/// an option that the schedule does not have, and for a value out of range.
-ScheduleOptions complete_options(const ScheduleEntry& entry, ScheduleOptions given);
-
 /// Returns the number of stages of the default chain of this schedule, with these options and groups. Throws
-/// as `complete_options` does, and BrokenSchedule when the schedule gives a number below 1 or above
-/// `max_stages_per_worker` for a worker.
+/// InputError, naming schedule and option, for an option that the schedule does not have, and for a value out
+/// of range; and BrokenSchedule when the schedule gives a number below 1 or above `max_stages_per_worker` for
+/// a worker.
 int default_stages(const ScheduleEntry& entry, int workers, const ScheduleOptions& options = {},
                    const std::optional<int>& groups = {});
 

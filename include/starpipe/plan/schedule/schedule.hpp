@@ -165,6 +165,9 @@ class Schedule {
   /// Returns the jobs that `worker` computes, smallest n first. Empty for a worker that does not exist.
   [[nodiscard]] std::span<const JobId> order(int worker) const;
 
+  /// Returns the jobs of each worker, smallest n first.
+  [[nodiscard]] const std::vector<std::vector<JobId>>& rows() const { return tables_->rows; }
+
   /// Micro-batches, sorted by the smallest n of their forward passes.
   [[nodiscard]] std::span<const int> microbatches_by_age() const { return tables_->by_age; }
 
@@ -190,15 +193,12 @@ class Schedule {
     std::vector<std::uint32_t> turn;      // `no_turn` where there is no job
     std::vector<std::uint32_t> position;  // in the order of its worker
     std::vector<JobId> order;
-    std::vector<JobId> worker_order;          // the jobs of one worker after the other
-    std::vector<std::size_t> worker_offsets;  // by worker, and one more: where its jobs begin
+    std::vector<std::vector<JobId>> rows;  // by worker
     std::vector<int> by_age;
 
     friend bool operator==(const Tables&, const Tables&) = default;
   };
   [[nodiscard]] Tables make_tables(const ScheduleSpec& spec, const std::vector<bool>& split) const;
-  void order_microbatches(Tables& tables) const;
-  void order_workers(Tables& tables) const;
 
   static constexpr std::uint32_t no_turn = 0xffffffffU;
 

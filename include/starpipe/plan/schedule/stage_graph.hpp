@@ -27,9 +27,9 @@ class StageGraph {
 
   [[nodiscard]] int size() const { return static_cast<int>(depth_.size()); }
   /// Stages whose output `stage` reads, ascending.
-  [[nodiscard]] std::span<const int> pred(int stage) const;
+  [[nodiscard]] std::span<const int> pred(int stage) const { return pred_[index(stage)]; }
   /// Stages that read the output of `stage`, ascending.
-  [[nodiscard]] std::span<const int> succ(int stage) const;
+  [[nodiscard]] std::span<const int> succ(int stage) const { return succ_[index(stage)]; }
   [[nodiscard]] int sink() const { return sink_; }
   /// Edges of the longest path from a source to `stage`; in a chain the stage's number.
   [[nodiscard]] int depth(int stage) const { return depth_[index(stage)]; }
@@ -57,9 +57,8 @@ class StageGraph {
 
  private:
   std::vector<std::pair<int, int>> edges_;
-  // Adjacency in compressed rows: neighbours of s are values[offsets[s] .. offsets[s+1]).
-  std::vector<int> pred_values_, pred_offsets_;
-  std::vector<int> succ_values_, succ_offsets_;
+  std::vector<std::vector<int>> pred_;  // by stage
+  std::vector<std::vector<int>> succ_;
   std::vector<int> depth_;
   int sink_ = 0;
   std::vector<std::vector<int>> shards_;
