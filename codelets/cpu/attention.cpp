@@ -21,9 +21,9 @@ constexpr std::size_t block_rows = 64;
 /// scores are scaled by 1 / sqrt(size). Options: heads, context; kv_heads, which divides heads (default:
 /// heads). The stash is q, k, v, and one log-sum-exp per row and head, laid out as [sequence][head][row]. It
 /// grows linearly with the context, as B computes the probabilities again (Dao et al., arXiv 2205.14135).
-class Attention final : public BasicLayer {
+class Attention final : public Layer {
  public:
-  explicit Attention(const LayerSpec& spec) : BasicLayer(spec) {
+  explicit Attention(const LayerSpec& spec) : Layer(spec) {
     check_options(spec, {"heads", "context"}, {"kv_heads"});
     heads_ = size_option(spec, "heads");
     kv_heads_ = size_option(spec, "kv_heads", heads_);
@@ -37,7 +37,6 @@ class Attention final : public BasicLayer {
   }
 
   std::size_t output_columns() const override { return heads_ * size_; }
-  std::size_t stash_size() const override { return rows_ * columns_ + rows_ * heads_; }
   bool keeps_input() const override { return true; }
   std::size_t statistics_size() const override { return rows_ * heads_; }
   std::size_t scratch_size() const override { return 2 * std::min(block_rows, context_) * context_; }
@@ -47,23 +46,22 @@ class Attention final : public BasicLayer {
     return pairs * static_cast<double>(heads_) * (4.0 * static_cast<double>(size_) + 20.0);
   }
 
-  void forward(ConstFloatView /*parameters*/, ConstFloatView input, FloatView output, FloatView stash,
-               FloatView scratch) const noexcept override {
-    cpu::keep_input(input, stash);
+  void forward(const Forward& pass) const noexcept override {
+    cpu::keep_input(pass.input, pass.stash);
     const std::size_t stride = columns_;
     const std::size_t out_stride = output_columns();
     for (std::size_t sequence = 0; sequence < rows_ / context_; ++sequence) {
       for (std::size_t head = 0; head < heads_; ++head) {
         const HeadOffsets at = offsets(sequence, head);
-        const float* q = input.data() + at.q;
-        const float* k = input.data() + at.k;
-        const float* v = input.data() + at.v;
-        float* out = output.data() + at.output;
-        float* log_sum = stash.data() + at.log_sum;
+        const float* q = pass.input.data() + at.q;
+        const float* k = pass.input.data() + at.k;
+        const float* v = pass.input.data() + at.v;
+        float* out = pass.output.data() + at.output;
+        float* log_sum = pass.stash.data() + at.log_sum;
         for (std::size_t first = 0; first < context_; first += block_rows) {
           const std::size_t queries = std::min(block_rows, context_ - first);
           const std::size_t keys = first + queries;  // later keys are masked for the whole block
-          float* scores = scratch.data();
+          float* scores = pass.scratch.data();
           multiply(queries, keys, size_, scale_, {q + first * stride, stride}, {k, stride, true}, 0, scores,
                    keys);
           for (std::size_t i = 0; i < queries; ++i) {
@@ -76,22 +74,21 @@ class Attention final : public BasicLayer {
     }
   }
 
-  void backward_input(ConstFloatView /*parameters*/, ConstFloatView stash, ConstFloatView output_gradient,
-                      FloatView input_gradient, FloatView scratch) const noexcept override {
+  void backward_input(const Backward& pass) const noexcept override {
     const std::size_t stride = columns_;
     const std::size_t out_stride = output_columns();
     const std::size_t blocks = ceil_div(context_, block_rows);
     for (std::size_t sequence = 0; sequence < rows_ / context_; ++sequence) {
       for (std::size_t head = 0; head < heads_; ++head) {
         const HeadOffsets at = offsets(sequence, head);
-        const float* q = stash.data() + at.q;
-        const float* k = stash.data() + at.k;
-        const float* v = stash.data() + at.v;
-        float* dq = input_gradient.data() + at.q;
-        float* dk = input_gradient.data() + at.k;
-        float* dv = input_gradient.data() + at.v;
-        const float* dout = output_gradient.data() + at.output;
-        const float* log_sum = stash.data() + at.log_sum;
+        const float* q = pass.stash.data() + at.q;
+        const float* k = pass.stash.data() + at.k;
+        const float* v = pass.stash.data() + at.v;
+        float* dq = pass.input_gradient.data() + at.q;
+        float* dk = pass.input_gradient.data() + at.k;
+        float* dv = pass.input_gradient.data() + at.v;
+        const float* dout = pass.output_gradient.data() + at.output;
+        const float* log_sum = pass.stash.data() + at.log_sum;
         const bool first_of_group = head % (heads_ / kv_heads_) == 0;
         // The last block comes first: its queries see every key, so in a group's first head it writes all of
         // dk and dv. The other blocks and heads add to them.
@@ -100,7 +97,7 @@ class Attention final : public BasicLayer {
           const std::size_t queries = std::min(block_rows, context_ - first);
           const std::size_t keys = first + queries;
           const float beta = first_of_group && block + 1 == blocks ? 0.0f : 1.0f;
-          float* p = scratch.data();
+          float* p = pass.scratch.data();
           float* ds = p + queries * keys;
           multiply(queries, keys, size_, scale_, {q + first * stride, stride}, {k, stride, true}, 0, p, keys);
           for (std::size_t i = 0; i < queries; ++i) {

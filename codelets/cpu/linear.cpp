@@ -16,9 +16,9 @@ using cpu::multiply;
 /// inputs], as in torch.nn.Linear, or with conv1d as [inputs, outputs], as in GPT-2's Conv1D; deviation and
 /// bias_deviation of the start values (default 0); parts (without conv1d and bias): tensors of [share of the
 /// outputs, inputs], which lie one behind the other and so are one matrix. The stash is the input.
-class Linear final : public BasicLayer {
+class Linear final : public Layer {
  public:
-  explicit Linear(const LayerSpec& spec) : BasicLayer(spec) {
+  explicit Linear(const LayerSpec& spec) : Layer(spec) {
     check_options(spec, {"outputs"}, {"bias", "conv1d", "deviation", "bias_deviation", "parts"});
     outputs_ = size_option(spec, "outputs");
     bias_ = option(spec, "bias", 1) != 0;
@@ -33,7 +33,6 @@ class Linear final : public BasicLayer {
   }
 
   std::size_t output_columns() const override { return outputs_; }
-  std::size_t stash_size() const override { return rows_ * columns_; }
   bool keeps_input() const override { return true; }
   double flops() const override {
     return 2.0 * static_cast<double>(rows_) * static_cast<double>(columns_) * static_cast<double>(outputs_);
@@ -52,34 +51,31 @@ class Linear final : public BasicLayer {
     return result;
   }
 
-  void forward(ConstFloatView parameters, ConstFloatView input, FloatView output, FloatView stash,
-               FloatView /*scratch*/) const noexcept override {
-    cpu::keep_input(input, stash);
+  void forward(const Forward& pass) const noexcept override {
+    cpu::keep_input(pass.input, pass.stash);
     if (bias_) {
-      const float* bias = parameters.data() + columns_ * outputs_;
-      for (std::size_t r = 0; r < rows_; ++r) std::copy_n(bias, outputs_, output.data() + r * outputs_);
+      const float* bias = pass.parameters.data() + columns_ * outputs_;
+      for (std::size_t r = 0; r < rows_; ++r) std::copy_n(bias, outputs_, pass.output.data() + r * outputs_);
     }
-    multiply(rows_, outputs_, columns_, 1, {input.data(), columns_}, weight(parameters), bias_ ? 1.0f : 0.0f,
-             output.data(), outputs_);
+    multiply(rows_, outputs_, columns_, 1, {pass.input.data(), columns_}, weight(pass.parameters),
+             bias_ ? 1.0f : 0.0f, pass.output.data(), outputs_);
   }
 
-  void backward_input(ConstFloatView parameters, ConstFloatView /*stash*/, ConstFloatView output_gradient,
-                      FloatView input_gradient, FloatView /*scratch*/) const noexcept override {
-    cpu::Matrix transposed = weight(parameters);
+  void backward_input(const Backward& pass) const noexcept override {
+    cpu::Matrix transposed = weight(pass.parameters);
     transposed.transposed = !transposed.transposed;
-    multiply(rows_, columns_, outputs_, 1, {output_gradient.data(), outputs_}, transposed, 0,
-             input_gradient.data(), columns_);
+    multiply(rows_, columns_, outputs_, 1, {pass.output_gradient.data(), outputs_}, transposed, 0,
+             pass.input_gradient.data(), columns_);
   }
 
-  void backward_weights(ConstFloatView stash, ConstFloatView output_gradient, FloatView parameter_gradient,
-                        FloatView /*scratch*/) const noexcept override {
-    const float* input = stash.data();
-    const float* dy = output_gradient.data();
-    float* dw = parameter_gradient.data();
+  void backward_weights(const Weights& pass) const noexcept override {
+    const float* x = pass.stash.data();
+    const float* dy = pass.output_gradient.data();
+    float* dw = pass.parameter_gradient.data();
     if (conv1d_) {
-      multiply(columns_, outputs_, rows_, 1, {input, columns_, true}, {dy, outputs_}, 1, dw, outputs_);
+      multiply(columns_, outputs_, rows_, 1, {x, columns_, true}, {dy, outputs_}, 1, dw, outputs_);
     } else {
-      multiply(outputs_, columns_, rows_, 1, {dy, outputs_, true}, {input, columns_}, 1, dw, columns_);
+      multiply(outputs_, columns_, rows_, 1, {dy, outputs_, true}, {x, columns_}, 1, dw, columns_);
     }
     if (!bias_) return;
     float* db = dw + columns_ * outputs_;

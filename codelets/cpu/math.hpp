@@ -9,6 +9,7 @@
 
 #include <cblas.h>
 
+#include "model/arithmetic.hpp"
 #include "starpipe/model/layer.hpp"
 
 namespace starpipe::model::cpu {
@@ -50,11 +51,6 @@ inline float sum_of(std::size_t count, Term term) noexcept {
   return ((lane[0] + lane[4]) + (lane[2] + lane[6])) + ((lane[1] + lane[5]) + (lane[3] + lane[7]));
 }
 
-/// results[i] = factor * values[i].
-inline void scale(float factor, ConstFloatView values, FloatView results) noexcept {
-  std::ranges::transform(values, results.begin(), [factor](float x) { return factor * x; });
-}
-
 /// Returns `past ? limit : x`, by bit masks. From the plain expression GCC makes a branch when `limit` is a
 /// constant, and then it does not vectorise the loop.
 inline float limit_to(float x, float limit, bool past) noexcept {
@@ -87,36 +83,6 @@ inline float exp_of(float x) noexcept {
 /// 1 / (1 + e^-x).
 inline float logistic(float x) noexcept { return 1.0f / (1.0f + exp_of(-x)); }
 
-/// The largest vocabulary: token ids travel as floats, which are exact up to this number.
-inline constexpr std::size_t max_ids = std::size_t{1} << 24U;
-
-/// Returns a token id as an index below `count`. An id out of range is a bug elsewhere, but passes cannot
-/// throw: so the id is clamped, and never becomes an access outside the table.
-inline std::size_t index_of(float id, std::size_t count) noexcept {
-  if (!(id >= 0)) return 0;
-  return id < static_cast<float>(count) ? static_cast<std::size_t>(id) : count - 1;
-}
-
-/// A shard of the vocabulary, which has the token ids [first, first + count).
-struct VocabularyShard {
-  std::size_t first = 0;
-  std::size_t count = 0;
-
-  [[nodiscard]] std::size_t end() const noexcept { return first + count; }
-  [[nodiscard]] bool has(float id) const noexcept {
-    return id >= static_cast<float>(first) && id < static_cast<float>(end());
-  }
-  /// The index of an id in the shard.
-  [[nodiscard]] std::size_t index_of(float id) const noexcept {
-    return cpu::index_of(id - static_cast<float>(first), count);
-  }
-};
-
-/// Returns the shard of `count` ids that begins at a layer's option `first`, or else at 0.
-inline VocabularyShard shard_of(const LayerSpec& spec, std::size_t count) {
-  return {option(spec, "first", 0) > 0 ? size_option(spec, "first") : 0, count};
-}
-
 /// An operand of multiply(), stored row-major.
 struct Matrix {
   const float* data;
@@ -133,22 +99,5 @@ inline void multiply(std::size_t m, std::size_t n, std::size_t k, float alpha, M
               b.transposed ? CblasTrans : CblasNoTrans, i(m), i(n), i(k), alpha, a.data, i(a.stride), b.data,
               i(b.stride), beta, c, i(c_stride));
 }
-
-/// A loss whose stash has the shape of the input and is its gradient.
-class GradientLoss : public Loss {
- public:
-  [[nodiscard]] std::size_t rows() const override { return rows_; }
-  [[nodiscard]] std::size_t input_columns() const override { return columns_; }
-  [[nodiscard]] std::size_t stash_size() const override { return rows_ * columns_; }
-  void backward_input(ConstFloatView stash, float factor, FloatView input_gradient) const noexcept override {
-    scale(factor, stash, input_gradient);
-  }
-
- protected:
-  GradientLoss(std::size_t rows, std::size_t columns) : rows_(rows), columns_(columns) {}
-
-  std::size_t rows_;
-  std::size_t columns_;
-};
 
 }  // namespace starpipe::model::cpu

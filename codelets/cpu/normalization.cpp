@@ -15,9 +15,9 @@ using cpu::sum_of;
 /// So RMSNorm is a LayerNorm that is not centered. Option of RMSNorm: epsilon. The stash holds xhat, then for
 /// each row the factor 1 / sqrt(...).
 template <bool Centered>
-class Normalization final : public BasicLayer {
+class Normalization final : public Layer {
  public:
-  explicit Normalization(const LayerSpec& spec) : BasicLayer(spec) {
+  explicit Normalization(const LayerSpec& spec) : Layer(spec) {
     if (Centered) {
       check_options(spec, {});
     } else {
@@ -38,21 +38,20 @@ class Normalization final : public BasicLayer {
     return result;
   }
 
-  void forward(ConstFloatView parameters, ConstFloatView input, FloatView output, FloatView stash,
-               FloatView /*scratch*/) const noexcept override {
-    const float* weight = parameters.data();
+  void forward(const Forward& pass) const noexcept override {
+    const float* weight = pass.parameters.data();
     const float* bias = weight + columns_;
     const float n = static_cast<float>(columns_);
     for (std::size_t r = 0; r < rows_; ++r) {
-      const float* x = input.data() + r * columns_;
-      float* y = output.data() + r * columns_;
-      float* xhat = stash.data() + r * columns_;
+      const float* x = pass.input.data() + r * columns_;
+      float* y = pass.output.data() + r * columns_;
+      float* xhat = pass.stash.data() + r * columns_;
       float mean = 0;
       if constexpr (Centered) mean = sum_of(columns_, [x](std::size_t c) { return x[c]; }) / n;
       const float square =
           sum_of(columns_, [x, mean](std::size_t c) { return (x[c] - mean) * (x[c] - mean); }) / n;
       const float scale = 1.0f / std::sqrt(square + epsilon_);
-      stash[rows_ * columns_ + r] = scale;
+      pass.stash[rows_ * columns_ + r] = scale;
       for (std::size_t c = 0; c < columns_; ++c) {
         xhat[c] = (x[c] - mean) * scale;
         y[c] = Centered ? xhat[c] * weight[c] + bias[c] : xhat[c] * weight[c];
@@ -60,15 +59,14 @@ class Normalization final : public BasicLayer {
     }
   }
 
-  void backward_input(ConstFloatView parameters, ConstFloatView stash, ConstFloatView output_gradient,
-                      FloatView input_gradient, FloatView /*scratch*/) const noexcept override {
-    const float* weight = parameters.data();
+  void backward_input(const Backward& pass) const noexcept override {
+    const float* weight = pass.parameters.data();
     const float n = static_cast<float>(columns_);
     for (std::size_t r = 0; r < rows_; ++r) {
-      const float* xhat = stash.data() + r * columns_;
-      const float* dy = output_gradient.data() + r * columns_;
-      float* dx = input_gradient.data() + r * columns_;
-      const float scale = stash[rows_ * columns_ + r];
+      const float* xhat = pass.stash.data() + r * columns_;
+      const float* dy = pass.output_gradient.data() + r * columns_;
+      float* dx = pass.input_gradient.data() + r * columns_;
+      const float scale = pass.stash[rows_ * columns_ + r];
       float mean = 0;
       if constexpr (Centered) mean = sum_of(columns_, [=](std::size_t c) { return dy[c] * weight[c]; }) / n;
       const float slope = sum_of(columns_, [=](std::size_t c) { return dy[c] * weight[c] * xhat[c]; }) / n;
@@ -78,13 +76,12 @@ class Normalization final : public BasicLayer {
     }
   }
 
-  void backward_weights(ConstFloatView stash, ConstFloatView output_gradient, FloatView parameter_gradient,
-                        FloatView /*scratch*/) const noexcept override {
-    float* dweight = parameter_gradient.data();
+  void backward_weights(const Weights& pass) const noexcept override {
+    float* dweight = pass.parameter_gradient.data();
     float* dbias = dweight + columns_;
     for (std::size_t r = 0; r < rows_; ++r) {
-      const float* xhat = stash.data() + r * columns_;
-      const float* dy = output_gradient.data() + r * columns_;
+      const float* xhat = pass.stash.data() + r * columns_;
+      const float* dy = pass.output_gradient.data() + r * columns_;
       for (std::size_t c = 0; c < columns_; ++c) dweight[c] += dy[c] * xhat[c];
       for (std::size_t c = 0; Centered && c < columns_; ++c) dbias[c] += dy[c];
     }

@@ -13,9 +13,9 @@ namespace {
 /// position is the row in its sequence. Angles are computed in double, so they are exact for any context.
 /// Options: heads, size, context, theta. A row is `heads` heads of `size` columns, which are turned, and any
 /// number of columns behind them, which stay. There is no stash: B turns the gradient back.
-class Rotary final : public BasicLayer {
+class Rotary final : public Layer {
  public:
-  explicit Rotary(const LayerSpec& spec) : BasicLayer(spec) {
+  explicit Rotary(const LayerSpec& spec) : Layer(spec) {
     check_options(spec, {"heads", "size", "context", "theta"});
     heads_ = size_option(spec, "heads");
     context_ = size_option(spec, "context");
@@ -30,18 +30,15 @@ class Rotary final : public BasicLayer {
     }
   }
 
-  std::size_t stash_size() const override { return 0; }
   std::size_t scratch_size() const override { return 2 * half_; }
   double flops() const override { return 6.0 * static_cast<double>(rows_ * heads_ * half_); }
 
-  void forward(ConstFloatView /*parameters*/, ConstFloatView input, FloatView output, FloatView /*stash*/,
-               FloatView scratch) const noexcept override {
-    turn(1, input, output, scratch);
+  void forward(const Forward& pass) const noexcept override {
+    turn(1, pass.input, pass.output, pass.scratch);
   }
 
-  void backward_input(ConstFloatView /*parameters*/, ConstFloatView /*stash*/, ConstFloatView output_gradient,
-                      FloatView input_gradient, FloatView scratch) const noexcept override {
-    turn(-1, output_gradient, input_gradient, scratch);
+  void backward_input(const Backward& pass) const noexcept override {
+    turn(-1, pass.output_gradient, pass.input_gradient, pass.scratch);
   }
 
  private:

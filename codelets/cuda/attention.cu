@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
 #include <cmath>
-#include <cstdint>
 #include <initializer_list>
 
 #include "codelets/cuda/kernels/attention_bf16_backward.cuh"
@@ -14,126 +13,90 @@
 namespace starpipe::model::cuda {
 namespace {
 
-/// Sizes that the fp32 and the bf16 implementation share.
-class Sizes {
- public:
-  Sizes(std::size_t rows, const attention::Shape& shape) : rows_(rows), shape_(shape) {}
+/// The kernels in fp32 for heads of at most D columns, and their blocks: rows of a head, threads, and floats
+/// of shared memory.
+template <int D>
+struct Fp32Kernels {
+  using Element = float;
+  static constexpr std::size_t rows = attention::tile_rows;
+  static constexpr unsigned threads = default_threads;
+  static constexpr std::size_t forward_shared = attention::forward_shared<D>;
+  static constexpr std::size_t queries_shared = attention::backward_shared<D>;
+  static constexpr std::size_t keys_shared = attention::backward_shared<D>;
+  static constexpr auto forward = attention::forward<D>;
+  static constexpr auto backward_queries = attention::backward_queries<D>;
+  static constexpr auto backward_keys = attention::backward_keys<D>;
+};
 
-  [[nodiscard]] const attention::Shape& shape() const noexcept { return shape_; }
-  /// Elements of the input [q | k | v].
-  [[nodiscard]] std::size_t qkv() const noexcept { return rows_ * shape_.columns; }
-  /// Floats of an array with one float per row and query head.
-  [[nodiscard]] std::size_t statistics() const noexcept {
-    return rows_ * static_cast<std::size_t>(shape_.heads);
+/// The kernels in bf16, on tensor cores.
+template <int D>
+struct TensorCoreKernels : attention::bf16::Tiles<D> {
+  using Element = Bf16;
+  static constexpr unsigned threads = attention::bf16::block_threads;
+  static constexpr auto forward = attention::bf16::forward<D>;
+  static constexpr auto backward_queries = attention::bf16::backward_queries<D>;
+  static constexpr auto backward_keys = attention::bf16::backward_keys<D>;
+};
+
+/// codelets/cpu/attention.cpp on a GPU.
+template <class Kernels>
+class Attention final : public CudaLayer {
+  using T = typename Kernels::Element;
+
+ public:
+  Attention(const LayerSpec& spec, const attention::Shape& shape) : CudaLayer(spec), shape_(shape) {}
+
+  /// A float per row and query head.
+  std::size_t scratch_size() const override { return rows_ * static_cast<std::size_t>(shape_.heads); }
+
+  void forward(const Context& on, const Forward& pass) const noexcept override {
+    const std::size_t count = rows_ * columns_;
+    keep_input(on, "attention F", pass.input, pass.stash, count * sizeof(T));
+    launch(on, "attention F", grid(shape_.heads, Kernels::forward_shared), Kernels::forward,
+           shape_in({pass.input, pass.output}), pass.input.as<T>(), pass.output.as<T>(),
+           floats_behind<T>(pass.stash, count));
   }
-  /// The grid of kernels whose blocks of `threads` threads keep `block_rows` rows of a query head each.
-  [[nodiscard]] Grid grid(std::size_t block_rows, unsigned threads, std::size_t shared) const noexcept {
-    const auto context = static_cast<std::size_t>(shape_.context);
-    const std::size_t blocks = ceil_div(context, block_rows);  // of one head in one sequence
-    return {dim3(static_cast<unsigned>(statistics() / context), static_cast<unsigned>(blocks)), dim3(threads),
-            shared};
-  }
-  /// The same for rows of the heads of keys and values.
-  [[nodiscard]] Grid keys_grid(std::size_t block_rows, unsigned threads, std::size_t shared) const noexcept {
-    Grid grid_of_keys = grid(block_rows, threads, shared);
-    grid_of_keys.blocks.x /= static_cast<unsigned>(shape_.group);
-    return grid_of_keys;
+
+  void backward_input(const Context& on, const Backward& pass) const noexcept override {
+    const attention::Shape shape = shape_in({pass.stash, pass.output_gradient, pass.input_gradient});
+    const T* qkv = pass.stash.as<T>();
+    const float* log_sums = floats_behind<T>(pass.stash, rows_ * columns_);
+    const T* dy = pass.output_gradient.as<T>();
+    T* dqkv = pass.input_gradient.as<T>();
+    float* const deltas = pass.scratch.data();
+    launch(on, "attention B", grid(shape.heads, Kernels::queries_shared), Kernels::backward_queries, shape,
+           qkv, log_sums, dy, dqkv, deltas);
+    launch(on, "attention B", grid(shape.heads / shape.group, Kernels::keys_shared), Kernels::backward_keys,
+           shape, qkv, log_sums, static_cast<const float*>(deltas), dy, dqkv);
   }
 
  private:
-  std::size_t rows_;
+  /// The grid of kernels whose blocks keep rows of one of `heads` heads each.
+  [[nodiscard]] Grid grid(int heads, std::size_t shared) const noexcept {
+    const auto context = static_cast<std::size_t>(shape_.context);
+    return {dim3(static_cast<unsigned>(rows_ / context) * static_cast<unsigned>(heads),
+                 static_cast<unsigned>(ceil_div(context, std::size_t{Kernels::rows}))),
+            dim3(Kernels::threads), shared};
+  }
+  /// The shape of passes over these arrays.
+  [[nodiscard]] attention::Shape shape_in(std::initializer_list<ConstMemory> arrays) const noexcept {
+    attention::Shape shape = shape_;
+    shape.aligned = shape.size % 8 == 0 && std::all_of(arrays.begin(), arrays.end(), [](ConstMemory array) {
+                      return pack_aligned(array.as<T>());
+                    });
+    return shape;
+  }
+
   attention::Shape shape_;
 };
 
-/// codelets/cpu/attention.cpp on a GPU in fp32, for heads of at most D columns.
-template <int D>
-class Attention final : public CudaLayer {
- public:
-  Attention(std::size_t rows, const attention::Shape& shape) : sizes_(rows, shape) {}
-
-  std::size_t scratch_size() const override { return sizes_.statistics(); }
-
-  void forward(const Context& on, ConstMemory /*parameters*/, ConstMemory input, Memory output, Memory stash,
-               FloatView /*scratch*/) const noexcept override {
-    const std::size_t count = sizes_.qkv();
-    keep_input(on, "attention F", input, stash, count * sizeof(float));
-    launch(on, "attention F",
-           sizes_.grid(attention::tile_rows, default_threads, attention::forward_shared<D>),
-           attention::forward<D>, sizes_.shape(), input.as<float>(), output.as<float>(),
-           floats_behind<float>(stash, count));
-  }
-
-  void backward_input(const Context& on, ConstMemory /*parameters*/, ConstMemory stash,
-                      ConstMemory output_gradient, Memory input_gradient,
-                      FloatView scratch) const noexcept override {
-    const float* log_sums = floats_behind<float>(stash, sizes_.qkv());
-    constexpr std::size_t shared = attention::backward_shared<D>;
-    float* const deltas = scratch.data();
-    launch(on, "attention B", sizes_.grid(attention::tile_rows, default_threads, shared),
-           attention::backward_queries<D>, sizes_.shape(), stash.as<float>(), log_sums,
-           output_gradient.as<float>(), input_gradient.as<float>(), deltas);
-    launch(on, "attention B", sizes_.keys_grid(attention::tile_rows, default_threads, shared),
-           attention::backward_keys<D>, sizes_.shape(), stash.as<float>(), log_sums,
-           static_cast<const float*>(deltas), output_gradient.as<float>(), input_gradient.as<float>());
-  }
-
- private:
-  Sizes sizes_;
-};
-
-/// codelets/cpu/attention.cpp on the tensor cores of a GPU in bf16, for heads of at most D columns.
-template <int D>
-class TensorCoreAttention final : public CudaLayer {
- public:
-  TensorCoreAttention(std::size_t rows, const attention::Shape& shape) : sizes_(rows, shape) {}
-
-  std::size_t scratch_size() const override { return sizes_.statistics(); }
-
-  void forward(const Context& on, ConstMemory /*parameters*/, ConstMemory input, Memory output, Memory stash,
-               FloatView /*scratch*/) const noexcept override {
-    const std::size_t count = sizes_.qkv();
-    keep_input(on, "attention F", input, stash, count * sizeof(Bf16));
-    using Tiles = attention::bf16::Forward<D>;
-    launch(on, "attention F", sizes_.grid(Tiles::rows, attention::bf16::block_threads, Tiles::shared),
-           attention::bf16::forward<D>, sizes_.shape(), aligned({input, output}), input.as<Bf16>(),
-           output.as<Bf16>(), floats_behind<Bf16>(stash, count));
-  }
-
-  void backward_input(const Context& on, ConstMemory /*parameters*/, ConstMemory stash,
-                      ConstMemory output_gradient, Memory input_gradient,
-                      FloatView scratch) const noexcept override {
-    using namespace attention::bf16;
-    const float* log_sums = floats_behind<Bf16>(stash, sizes_.qkv());
-    const bool all_aligned = aligned({stash, output_gradient, input_gradient});
-    float* const deltas = scratch.data();
-    launch(on, "attention B",
-           sizes_.grid(BackwardQueries<D>::rows, block_threads, BackwardQueries<D>::shared),
-           backward_queries<D>, sizes_.shape(), all_aligned, stash.as<Bf16>(), log_sums,
-           output_gradient.as<Bf16>(), input_gradient.as<Bf16>(), deltas);
-    launch(on, "attention B", sizes_.keys_grid(BackwardKeys<D>::rows, block_threads, BackwardKeys<D>::shared),
-           backward_keys<D>, sizes_.shape(), all_aligned, stash.as<Bf16>(), log_sums,
-           static_cast<const float*>(deltas), output_gradient.as<Bf16>(), input_gradient.as<Bf16>());
-  }
-
- private:
-  /// True if, in all arrays, every row of every head begins at a multiple of 16 bytes and has a multiple of
-  /// 16 bytes.
-  [[nodiscard]] bool aligned(std::initializer_list<ConstMemory> arrays) const noexcept {
-    return sizes_.shape().size % 8 == 0 && std::all_of(arrays.begin(), arrays.end(), [](ConstMemory array) {
-             return reinterpret_cast<std::uintptr_t>(array.data()) % 16 == 0;
-           });
-  }
-
-  Sizes sizes_;
-};
-
-/// An Implementation<D> with the smallest D that holds a head. Null for wider heads, as their tiles would not
-/// fit the shared memory of every GPU.
-template <template <int> class Implementation>
-std::shared_ptr<const CudaLayer> of_width(std::size_t rows, const attention::Shape& shape) {
-  if (shape.size <= 32) return std::make_shared<Implementation<32>>(rows, shape);
-  if (shape.size <= 64) return std::make_shared<Implementation<64>>(rows, shape);
-  if (shape.size <= 128) return std::make_shared<Implementation<128>>(rows, shape);
+/// The Kernels<D> with the smallest D that holds a head. Null for wider heads, as their tiles would not fit
+/// the shared memory of every GPU.
+template <template <int> class Kernels>
+std::shared_ptr<const CudaLayer> of_width(const LayerSpec& spec, const attention::Shape& shape) {
+  if (shape.size <= 32) return std::make_shared<Attention<Kernels<32>>>(spec, shape);
+  if (shape.size <= 64) return std::make_shared<Attention<Kernels<64>>>(spec, shape);
+  if (shape.size <= 128) return std::make_shared<Attention<Kernels<128>>>(spec, shape);
   return nullptr;
 }
 
@@ -151,8 +114,8 @@ std::shared_ptr<const CudaLayer> make(const LayerSpec& spec, Precision precision
                                   .scale = 1.0f / std::sqrt(static_cast<float>(size)),
                                   .columns = spec.columns,
                                   .hidden = heads * size};
-  return precision == Precision::bf16 ? of_width<TensorCoreAttention>(spec.rows, shape)
-                                      : of_width<Attention>(spec.rows, shape);
+  return precision == Precision::bf16 ? of_width<TensorCoreKernels>(spec, shape)
+                                      : of_width<Fp32Kernels>(spec, shape);
 }
 
 const bool registered = register_cuda_layer("attention", make);

@@ -1,37 +1,27 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "codelets/cuda/kernels/arithmetic.hpp"
+// codelets/cpu/embedding.cpp on a GPU.
 #include "codelets/cuda/kernels/column_sums.cuh"
 #include "codelets/cuda/kernels/device.hpp"
 #include "codelets/cuda/kernels/element.hpp"
 #include "codelets/cuda/kernels/for_each.cuh"
 #include "codelets/cuda/kernels/rows.cuh"
+#include "model/arithmetic.hpp"
 #include "starpipe/model/cuda_layer.hpp"
 
 namespace starpipe::model::cuda {
 namespace {
 
-/// The rows of a table: one for each token of the vocabulary, or of a shard of it.
-struct Table {
-  std::size_t tokens;
-  std::size_t first;  ///< token of a shard
-  bool is_shard;
-
-  /// The row of a token; `tokens` when the shard does not have it.
-  __device__ std::size_t row_of(float id) const {
-    return is_shard ? index_in_shard(id, first, tokens) : index_of(id, tokens);
-  }
-};
-
 /// Each warp computes one row: output[row] = tokens[ids[row]] + positions[row % context]. For an id that is
-/// not in the table, tokens[id] counts as 0. `positions` may be null: then no positions are added.
+/// not in the table, tokens[id] counts as 0. `ids` may be null: then the row itself is the id. `positions`
+/// may be null: then no positions are added.
 template <class T, int N>
-__global__ void forward_rows(std::size_t rows, std::size_t columns, Table table, std::size_t context,
+__global__ void forward_rows(std::size_t rows, std::size_t columns, TokenRange table, std::size_t context,
                              const float* __restrict__ ids, const T* __restrict__ tokens,
                              const T* __restrict__ positions, T* __restrict__ output) {
   const std::size_t row = Team<false>::row();
   if (row >= rows) return;
-  const std::size_t id = table.row_of(ids[row]);
-  const T* const token = id < table.tokens ? tokens + id * columns : nullptr;
+  const std::size_t id = ids == nullptr ? row : table.row_of(ids[row]);
+  const T* const token = id < table.count ? tokens + id * columns : nullptr;
   const T* const position = positions == nullptr ? nullptr : positions + row % context * columns;
   for (std::size_t c = std::size_t{Team<false>::lane()} * N; c < columns; c += warp_size * N) {
     Values<N> y = {};
@@ -51,7 +41,7 @@ constexpr unsigned rows_searched = 256;
 /// The token ids, one per row, as rows of the table.
 struct Ids {
   const float* ids;
-  Table table;
+  TokenRange table;
   __device__ std::size_t at(std::size_t row) const { return table.row_of(ids[row]); }
 
   /// Searches the rows [first, last), but at most rows_searched of them, for the token. Writes the rows that
@@ -103,7 +93,7 @@ __global__ void __launch_bounds__(adding_warps* warp_size)
   __shared__ unsigned found[adding_warps][rows_searched];
   __shared__ float sums[adding_warps][block_columns];
   const std::size_t token = by_row ? ids.at(blockIdx.x) : blockIdx.x;
-  if (by_row && (token == ids.table.tokens || ids.seen_before(blockIdx.x))) return;
+  if (by_row && (token == ids.table.count || ids.seen_before(blockIdx.x))) return;
   const unsigned warp = threadIdx.x / warp_size;
   const unsigned own = threadIdx.x % warp_size * N;
   const std::size_t share = ceil_div(rows, adding_warps);
@@ -137,45 +127,39 @@ __global__ void __launch_bounds__(adding_warps* warp_size)
   }
 }
 
-/// codelets/cpu/embedding.cpp on a GPU.
 template <class T>
 class Embedding final : public CudaLayer {
  public:
   explicit Embedding(const LayerSpec& spec)
-      : rows_(spec.rows),
-        table_{size_option(spec, "vocabulary"), static_cast<std::size_t>(option(spec, "first", 0)),
-               spec.options.contains("first")},
+      : CudaLayer(spec),
+        table_(token_range(spec, size_option(spec, "vocabulary"))),
         positions_(spec.options.contains("context")),
         context_(size_option(spec, "context", spec.rows)),
         outputs_(size_option(spec, "outputs")) {}
 
-  void forward(const Context& on, ConstMemory parameters, ConstMemory input, Memory output, Memory stash,
-               FloatView /*scratch*/) const noexcept override {
-    keep_input(on, "embedding F", input, stash, rows_ * sizeof(float));
-    const T* tokens = parameters.as<T>();
-    const T* positions = positions_ ? tokens + table_.tokens * outputs_ : nullptr;
-    T* y = output.as<T>();
+  void forward(const Context& on, const Forward& pass) const noexcept override {
+    keep_input(on, "embedding F", pass.input, pass.stash, rows_ * sizeof(float));
+    const T* tokens = pass.parameters.as<T>();
+    const T* positions = positions_ ? tokens + table_.count * outputs_ : nullptr;
+    T* y = pass.output.as<T>();
     with_pack_size<pack_size<T>>(packs_fill_rows() && pack_aligned(tokens, positions, y), [&](auto size) {
       launch(on, "embedding F", warp_per_row(rows_), forward_rows<T, size>, rows_, outputs_, table_, context_,
-             input.as<float>(), tokens, positions, y);
+             pass.input.as<float>(), tokens, positions, y);
     });
   }
 
   /// Token ids have no gradient: writes zeros.
-  void backward_input(const Context& on, ConstMemory /*parameters*/, ConstMemory /*stash*/,
-                      ConstMemory /*output_gradient*/, Memory input_gradient,
-                      FloatView /*scratch*/) const noexcept override {
-    check(cudaMemsetAsync(input_gradient.data(), 0, rows_ * sizeof(float), on.stream), "embedding B");
+  void backward_input(const Context& on, const Backward& pass) const noexcept override {
+    check(cudaMemsetAsync(pass.input_gradient.data(), 0, rows_ * sizeof(float), on.stream), "embedding B");
   }
 
-  void backward_weights(const Context& on, ConstMemory stash, ConstMemory output_gradient,
-                        FloatView parameter_gradient, FloatView /*scratch*/) const noexcept override {
-    const T* dy = output_gradient.as<T>();
-    float* gradients = parameter_gradient.data();
-    const Ids ids{stash.as<float>(), table_};
-    const bool by_row = table_.tokens > rows_;
+  void backward_weights(const Context& on, const Weights& pass) const noexcept override {
+    const T* dy = pass.output_gradient.as<T>();
+    float* gradients = pass.parameter_gradient.data();
+    const Ids ids{pass.stash.as<float>(), table_};
+    const bool by_row = table_.count > rows_;
     with_pack_size<pack_size<T>>(packs_fill_rows() && pack_aligned(dy), [&](auto size) {
-      const dim3 blocks(static_cast<unsigned>(by_row ? rows_ : table_.tokens),
+      const dim3 blocks(static_cast<unsigned>(by_row ? rows_ : table_.count),
                         by_row ? 1 : static_cast<unsigned>(ceil_div(outputs_, warp_size * size)));
       launch(on, "embedding W", {blocks, dim3(adding_warps * warp_size)}, add_token_gradients<T, size>, rows_,
              outputs_, ids, by_row, dy, gradients);
@@ -185,20 +169,53 @@ class Embedding final : public CudaLayer {
     // outputs_ columns.
     const std::size_t sequence = context_ * outputs_;
     add_column_sums(on, "embedding W", rows_ / context_, sequence, Elements<T>{dy},
-                    gradients + table_.tokens * outputs_, {});
+                    gradients + table_.count * outputs_, {});
   }
 
  private:
   bool packs_fill_rows() const noexcept { return outputs_ % pack_size<T> == 0; }
 
-  std::size_t rows_;
-  Table table_;
+  TokenRange table_;
   bool positions_;
   std::size_t context_;
   std::size_t outputs_;
 };
 
-const bool registered = register_implementation<Embedding>("embedding");
+template <class T>
+class Positions final : public CudaLayer {
+ public:
+  explicit Positions(const LayerSpec& spec) : CudaLayer(spec), context_(size_option(spec, "context")) {}
+
+  void forward(const Context& on, const Forward& pass) const noexcept override {
+    const T* x = pass.input.as<T>();
+    const T* positions = pass.parameters.as<T>();
+    T* y = pass.output.as<T>();
+    const bool packs = columns_ % pack_size<T> == 0 && pack_aligned(x, positions, y);
+    const TokenRange all_rows = {0, rows_};
+    with_pack_size<pack_size<T>>(packs, [&](auto size) {
+      launch(on, "positions F", warp_per_row(rows_), forward_rows<T, size>, rows_, columns_, all_rows,
+             context_, static_cast<const float*>(nullptr), x, positions, y);
+    });
+  }
+
+  void backward_input(const Context& on, const Backward& pass) const noexcept override {
+    check(cudaMemcpyAsync(pass.input_gradient.data(), pass.output_gradient.data(),
+                          rows_ * columns_ * sizeof(T), cudaMemcpyDeviceToDevice, on.stream),
+          "positions B");
+  }
+
+  /// Sums over the sequences, with a sequence as one row of context_ * columns_ columns.
+  void backward_weights(const Context& on, const Weights& pass) const noexcept override {
+    add_column_sums(on, "positions W", rows_ / context_, context_ * columns_,
+                    Elements<T>{pass.output_gradient.as<T>()}, pass.parameter_gradient.data(), {});
+  }
+
+ private:
+  std::size_t context_;
+};
+
+const bool registered[] = {register_implementation<Embedding>("embedding"),
+                           register_implementation<Positions>("positions")};
 
 }  // namespace
 }  // namespace starpipe::model::cuda

@@ -121,51 +121,43 @@ template <bool Centered, class T>
 class Normalization final : public CudaLayer {
  public:
   explicit Normalization(const LayerSpec& spec)
-      : rows_(spec.rows),
-        columns_(spec.columns),
-        epsilon_(Centered ? 1e-5f : static_cast<float>(option(spec, "epsilon", 0))) {}
+      : CudaLayer(spec), epsilon_(Centered ? 1e-5f : static_cast<float>(option(spec, "epsilon", 0))) {}
 
   std::size_t scratch_size() const override {
     return column_sums_scratch(GradientTerms<Centered, T>::sums_per_column * columns_);
   }
 
-  void forward(const Context& on, ConstMemory parameters, ConstMemory input, Memory output, Memory stash,
-               FloatView /*scratch*/) const noexcept override {
-    const T* weight = parameters.as<T>();
-    const T* x = input.as<T>();
-    T* y = output.as<T>();
-    T* xhat = stash.as<T>();
+  void forward(const Context& on, const Forward& pass) const noexcept override {
+    const T* weight = pass.parameters.as<T>();
+    const T* x = pass.input.as<T>();
+    T* y = pass.output.as<T>();
+    T* xhat = pass.stash.as<T>();
     const bool aligned = pack_aligned(weight, x, y, xhat);
     divide_rows<T>(rows_, columns_, aligned, [&](auto columns, const Grid& grid) {
       launch(on, Centered ? "layernorm F" : "rmsnorm F", grid, forward_rows<Centered, T, decltype(columns)>,
-             rows_, columns, epsilon_, weight, x, y, xhat, floats_behind<T>(stash, rows_ * columns_));
+             rows_, columns, epsilon_, weight, x, y, xhat, floats_behind<T>(pass.stash, rows_ * columns_));
     });
   }
 
-  void backward_input(const Context& on, ConstMemory parameters, ConstMemory stash,
-                      ConstMemory output_gradient, Memory input_gradient,
-                      FloatView /*scratch*/) const noexcept override {
-    const T* weight = parameters.as<T>();
-    const T* xhat = stash.as<T>();
-    const T* dy = output_gradient.as<T>();
-    T* dx = input_gradient.as<T>();
+  void backward_input(const Context& on, const Backward& pass) const noexcept override {
+    const T* weight = pass.parameters.as<T>();
+    const T* xhat = pass.stash.as<T>();
+    const T* dy = pass.output_gradient.as<T>();
+    T* dx = pass.input_gradient.as<T>();
     const bool aligned = pack_aligned(weight, xhat, dy, dx);
     divide_rows<T>(rows_, columns_, aligned, [&](auto columns, const Grid& grid) {
       launch(on, Centered ? "layernorm B" : "rmsnorm B", grid, backward_rows<Centered, T, decltype(columns)>,
-             rows_, columns, weight, xhat, floats_behind<T>(stash, rows_ * columns_), dy, dx);
+             rows_, columns, weight, xhat, floats_behind<T>(pass.stash, rows_ * columns_), dy, dx);
     });
   }
 
-  void backward_weights(const Context& on, ConstMemory stash, ConstMemory output_gradient,
-                        FloatView parameter_gradient, FloatView scratch) const noexcept override {
+  void backward_weights(const Context& on, const Weights& pass) const noexcept override {
     add_column_sums(on, Centered ? "layernorm W" : "rmsnorm W", rows_, columns_,
-                    GradientTerms<Centered, T>{stash.as<T>(), output_gradient.as<T>()},
-                    parameter_gradient.data(), scratch);
+                    GradientTerms<Centered, T>{pass.stash.as<T>(), pass.output_gradient.as<T>()},
+                    pass.parameter_gradient.data(), pass.scratch);
   }
 
  private:
-  std::size_t rows_;
-  std::size_t columns_;
   float epsilon_;
 };
 

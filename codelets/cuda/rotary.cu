@@ -71,7 +71,7 @@ template <class T>
 class Rotary final : public CudaLayer {
  public:
   explicit Rotary(const LayerSpec& spec)
-      : rows_(spec.rows),
+      : CudaLayer(spec),
         theta_(option(spec, "theta", 0)),
         shape_{size_option(spec, "context"), static_cast<unsigned>(spec.columns),
                static_cast<unsigned>(size_option(spec, "heads")),
@@ -79,15 +79,12 @@ class Rotary final : public CudaLayer {
 
   std::size_t scratch_size() const override { return 2 * shape_.context * shape_.half; }
 
-  void forward(const Context& on, ConstMemory /*parameters*/, ConstMemory input, Memory output,
-               Memory /*stash*/, FloatView scratch) const noexcept override {
-    turn(on, "rotary F", 1, input.as<T>(), output.as<T>(), scratch.data());
+  void forward(const Context& on, const Forward& pass) const noexcept override {
+    turn(on, "rotary F", 1, pass.input.as<T>(), pass.output.as<T>(), pass.scratch.data());
   }
 
-  void backward_input(const Context& on, ConstMemory /*parameters*/, ConstMemory /*stash*/,
-                      ConstMemory output_gradient, Memory input_gradient,
-                      FloatView scratch) const noexcept override {
-    turn(on, "rotary B", -1, output_gradient.as<T>(), input_gradient.as<T>(), scratch.data());
+  void backward_input(const Context& on, const Backward& pass) const noexcept override {
+    turn(on, "rotary B", -1, pass.output_gradient.as<T>(), pass.input_gradient.as<T>(), pass.scratch.data());
   }
 
  private:
@@ -102,7 +99,6 @@ class Rotary final : public CudaLayer {
     });
   }
 
-  std::size_t rows_;
   double theta_;
   RowShape shape_;
 };

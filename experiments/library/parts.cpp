@@ -41,39 +41,26 @@ class Circle : public model::Dataset {
 // y = x^2. The stash keeps x for B.
 class Square : public model::Layer {
  public:
-  explicit Square(const model::LayerSpec& spec) : rows_(spec.rows), columns_(spec.columns) {
-    model::check_options(spec, {});
-  }
-  std::size_t rows() const override { return rows_; }
-  std::size_t input_columns() const override { return columns_; }
-  std::size_t output_columns() const override { return columns_; }
+  explicit Square(const model::LayerSpec& spec) : Layer(spec) { model::check_options(spec, {}); }
   std::size_t stash_size() const override { return rows_ * columns_; }
   double flops() const override { return static_cast<double>(rows_ * columns_); }
-  void forward(std::span<const float>, std::span<const float> x, std::span<float> y, std::span<float> stash,
-               std::span<float>) const noexcept override {
-    for (std::size_t i = 0; i < x.size(); ++i) {
-      stash[i] = x[i];
-      y[i] = x[i] * x[i];
+  void forward(const Forward& pass) const noexcept override {
+    for (std::size_t i = 0; i < pass.input.size(); ++i) {
+      pass.stash[i] = pass.input[i];
+      pass.output[i] = pass.input[i] * pass.input[i];
     }
   }
-  void backward_input(std::span<const float>, std::span<const float> stash, std::span<const float> dy,
-                      std::span<float> dx, std::span<float>) const noexcept override {
-    for (std::size_t i = 0; i < dx.size(); ++i) dx[i] = 2 * stash[i] * dy[i];
+  void backward_input(const Backward& pass) const noexcept override {
+    for (std::size_t i = 0; i < pass.stash.size(); ++i)
+      pass.input_gradient[i] = 2 * pass.stash[i] * pass.output_gradient[i];
   }
-
- private:
-  std::size_t rows_;
-  std::size_t columns_;
 };
 
 // The mean of |output - target|. The stash keeps the signs.
 class Absolute : public model::Loss {
  public:
-  Absolute(std::size_t rows, std::size_t columns) : rows_(rows), columns_(columns) {}
-  std::size_t rows() const override { return rows_; }
-  std::size_t input_columns() const override { return columns_; }
+  using Loss::Loss;
   std::size_t target_columns() const override { return columns_; }
-  std::size_t stash_size() const override { return rows_ * columns_; }
   float forward(std::span<const float> output, std::span<const float> target,
                 std::span<float> stash) const noexcept override {
     float sum = 0;
@@ -88,17 +75,10 @@ class Absolute : public model::Loss {
     for (std::size_t i = 0; i < gradient.size(); ++i)
       gradient[i] = scale * stash[i] / static_cast<float>(gradient.size());
   }
-
- private:
-  std::size_t rows_;
-  std::size_t columns_;
 };
 
-const bool square = model::register_layer(
-    "square", [](const model::LayerSpec& spec) { return std::make_unique<Square>(spec); });
-const bool absolute = model::register_loss("absolute", [](std::size_t rows, std::size_t columns) {
-  return std::make_unique<Absolute>(rows, columns);
-});
+const bool square = model::register_layer<Square>("square");
+const bool absolute = model::register_loss<Absolute>("absolute");
 
 // Two units, between which the network may be cut.
 model::UnitGraph network(const model::ModelConfig& config, std::size_t rows) {

@@ -51,7 +51,7 @@ std::size_t statistics_at(const Layer& layer) { return words(Precision::bf16, el
 /// The arrays of a bf16 pass as floats, in its scratch.
 class WidenedArrays {
  public:
-  explicit WidenedArrays(Memory scratch) : rest_(scratch.floats()) {}
+  explicit WidenedArrays(FloatView scratch) : rest_(scratch) {}
 
   /// Hands out `count` floats of the scratch.
   FloatView take(std::size_t count) {
@@ -108,76 +108,72 @@ class CpuBackend final : public Backend {
     if (!finite) found = 1;
   }
 
-  void forward(const Layer& layer, ConstMemory parameters, ConstMemory input, Memory output, Memory stash,
-               Memory scratch) const noexcept override {
+  void forward(const Layer& layer, const Forward& pass) const noexcept override {
     if (!is_bf16(layer.precision()))
-      return layer.forward(parameters.floats(), input.floats(), output.floats(), stash.floats(),
-                           scratch.floats());
-    WidenedArrays arrays(scratch);
-    const auto weights = arrays.widened(parameters, layer.parameter_size());
-    const auto x =
-        layer.reads_ids() ? input.floats().first(inputs(layer)) : arrays.widened(input, inputs(layer));
+      return layer.forward({pass.parameters.floats(), pass.input.floats(), pass.output.floats(),
+                            pass.stash.floats(), pass.scratch});
+    WidenedArrays arrays(pass.scratch);
+    const auto weights = arrays.widened(pass.parameters, layer.parameter_size());
+    const auto x = layer.reads_ids() ? pass.input.floats().first(inputs(layer))
+                                     : arrays.widened(pass.input, inputs(layer));
     const auto y =
-        layer.writes_floats() ? output.floats().first(outputs(layer)) : arrays.take(outputs(layer));
+        layer.writes_floats() ? pass.output.floats().first(outputs(layer)) : arrays.take(outputs(layer));
     const auto kept = arrays.take(layer.stash_size());
-    std::ranges::copy(stash.subspan(layer.target_offset(), layer.target_size()).floats(),
+    std::ranges::copy(pass.stash.subspan(layer.target_offset(), layer.target_size()).floats(),
                       kept.last(layer.target_size()).begin());
-    layer.forward(weights, x, y, kept, arrays.rest());
-    if (!layer.writes_floats()) round_to_bf16(y, output);
-    round_to_bf16(kept.first(elements(layer)), stash);
-    std::ranges::copy(kept.subspan(elements(layer)), stash.subspan(statistics_at(layer)).floats().begin());
+    layer.forward({weights, x, y, kept, arrays.rest()});
+    if (!layer.writes_floats()) round_to_bf16(y, pass.output);
+    round_to_bf16(kept.first(elements(layer)), pass.stash);
+    std::ranges::copy(kept.subspan(elements(layer)),
+                      pass.stash.subspan(statistics_at(layer)).floats().begin());
   }
 
-  void backward_input(const Layer& layer, ConstMemory parameters, ConstMemory stash,
-                      ConstMemory output_gradient, Memory input_gradient,
-                      Memory scratch) const noexcept override {
+  void backward_input(const Layer& layer, const Backward& pass) const noexcept override {
     if (!is_bf16(layer.precision()))
-      return layer.backward_input(parameters.floats(), stash.floats(), output_gradient.floats(),
-                                  input_gradient.floats(), scratch.floats());
-    WidenedArrays arrays(scratch);
-    const auto weights = arrays.widened(parameters, layer.parameter_size());
-    const auto kept = arrays.stash(layer, stash);
-    const auto dy = arrays.output_gradient(layer, output_gradient);
-    const auto dx = layer.reads_ids() ? input_gradient.floats() : arrays.take(inputs(layer));
-    layer.backward_input(weights, kept, dy, dx, arrays.rest());
-    if (!layer.reads_ids()) round_to_bf16(dx, input_gradient);
+      return layer.backward_input({pass.parameters.floats(), pass.stash.floats(),
+                                   pass.output_gradient.floats(), pass.input_gradient.floats(),
+                                   pass.scratch});
+    WidenedArrays arrays(pass.scratch);
+    const auto weights = arrays.widened(pass.parameters, layer.parameter_size());
+    const auto kept = arrays.stash(layer, pass.stash);
+    const auto dy = arrays.output_gradient(layer, pass.output_gradient);
+    const auto dx = layer.reads_ids() ? pass.input_gradient.floats() : arrays.take(inputs(layer));
+    layer.backward_input({weights, kept, dy, dx, arrays.rest()});
+    if (!layer.reads_ids()) round_to_bf16(dx, pass.input_gradient);
   }
 
-  void backward_weights(const Layer& layer, ConstMemory stash, ConstMemory output_gradient,
-                        FloatView parameter_gradient, Memory scratch) const noexcept override {
+  void backward_weights(const Layer& layer, const Weights& pass) const noexcept override {
     if (!is_bf16(layer.precision()))
-      return layer.backward_weights(stash.floats(), output_gradient.floats(), parameter_gradient,
-                                    scratch.floats());
-    WidenedArrays arrays(scratch);
-    const auto kept = arrays.stash(layer, stash);
-    const auto dy = arrays.output_gradient(layer, output_gradient);
-    layer.backward_weights(kept, dy, parameter_gradient, arrays.rest());
+      return layer.backward_weights(
+          {pass.stash.floats(), pass.output_gradient.floats(), pass.parameter_gradient, pass.scratch});
+    WidenedArrays arrays(pass.scratch);
+    const auto kept = arrays.stash(layer, pass.stash);
+    const auto dy = arrays.output_gradient(layer, pass.output_gradient);
+    layer.backward_weights({kept, dy, pass.parameter_gradient, arrays.rest()});
   }
 
-  void forward(const Loss& loss, ConstMemory input, ConstFloatView target, Memory stash, FloatView mean,
-               Memory scratch) const noexcept override {
+  void forward(const Loss& loss, const LossForward& pass) const noexcept override {
     float value = 0;
     if (is_bf16(loss.precision())) {
-      WidenedArrays arrays(scratch);
-      const auto x = arrays.widened(input, inputs(loss));
+      WidenedArrays arrays(pass.scratch);
+      const auto x = arrays.widened(pass.input, inputs(loss));
       const auto kept = arrays.take(loss.stash_size());
-      value = loss.forward(x, target, kept);
-      round_to_bf16(kept, stash);
+      value = loss.forward(x, pass.target, kept);
+      round_to_bf16(kept, pass.stash);
     } else {
-      value = loss.forward(input.floats(), target, stash.floats());
+      value = loss.forward(pass.input.floats(), pass.target, pass.stash.floats());
     }
-    if (!mean.empty()) mean[0] = value;
+    if (!pass.mean.empty()) pass.mean[0] = value;
   }
 
-  void backward_input(const Loss& loss, ConstMemory stash, float scale, Memory input_gradient,
-                      Memory scratch) const noexcept override {
+  void backward_input(const Loss& loss, const LossBackward& pass) const noexcept override {
     if (!is_bf16(loss.precision()))
-      return loss.backward_input(stash.floats(), scale, input_gradient.floats());
-    WidenedArrays arrays(scratch);
-    const auto kept = arrays.widened(stash, loss.stash_size());
+      return loss.backward_input(pass.stash.floats(), pass.scale, pass.input_gradient.floats());
+    WidenedArrays arrays(pass.scratch);
+    const auto kept = arrays.widened(pass.stash, loss.stash_size());
     const auto dx = arrays.take(inputs(loss));
-    loss.backward_input(kept, scale, dx);
-    round_to_bf16(dx, input_gradient);
+    loss.backward_input(kept, pass.scale, dx);
+    round_to_bf16(dx, pass.input_gradient);
   }
 
   void update(const OptimizerConfig& config, const Update& update, ConstFloatView gradient,

@@ -180,6 +180,10 @@ std::size_t Loss::scratch_words(bool on_gpu) const {
   return precision_ == Precision::bf16 ? stash_size() + rows() * input_columns() : 0;
 }
 
+void Loss::backward_input(ConstFloatView stash, float scale, FloatView input_gradient) const noexcept {
+  std::ranges::transform(stash, input_gradient.begin(), [scale](float x) { return scale * x; });
+}
+
 bool register_layer(std::string kind, LayerFactory factory) {
   return add_factory("layer", std::move(kind), std::move(factory));
 }

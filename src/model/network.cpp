@@ -49,14 +49,6 @@ UnitGraph make_units(const ModelConfig& config, int microbatch_size) {
   return graph;
 }
 
-double flops(const std::vector<StageOp>& ops) {
-  double total = 0;
-  for (const StageOp& op : ops) {
-    if (op.layer != nullptr) total += op.layer->flops();
-  }
-  return total;
-}
-
 double flops(const Unit& unit) {
   double total = flops(unit.ops);
   for (const auto& shards : unit.halves) {
@@ -112,57 +104,70 @@ bool has_shards(const UnitGraph& graph) {
   return std::ranges::any_of(graph.branches.front(), [](const Unit& unit) { return !unit.halves.empty(); });
 }
 
-/// Builds the stages of a chain whose units are cut into shards. Units without shards that follow each other
-/// in a stage of the chain are one stage; each shard is one, and so is each sum under `sums: one`.
-class ShardedStages {
+/// Builds the stages of a network. Units without shards that follow each other in a stage are one stage; each
+/// shard is one, and so is each sum under `sums: one`. Only a chain has shards.
+class StageBuilder {
  public:
-  ShardedStages(Network& network, const UnitGraph& units) : network_(network), units_(units) {
-    columns_ = units.branch_inputs;
+  StageBuilder(Network& network, const UnitGraph& units) : network_(network), units_(units) {
     const auto sums = network.config.options.find(sums_key);
     sums_by_one_ =
         sums != network.config.options.end() && sums->second == OptionValue(std::string(sums_by_one));
   }
 
-  void add(const std::vector<Unit>& chain, const Bounds& bounds) {
-    for (; std::cmp_less(whole_ + 1, bounds.size()); ++whole_) {
+  /// Adds a branch, cut at `bounds`. A chain ends with the loss.
+  void add(const std::vector<Unit>& branch, const Bounds& bounds) {
+    before_.clear();
+    inputs_ = {units_.branch_inputs};
+    for (std::size_t part = 0; part + 1 < bounds.size(); ++part, ++whole_) {
+      const std::size_t first = network_.stages.size();
       std::vector<StageOp> ops;
-      for (std::size_t u = bounds[index(whole_)]; u < bounds[index(whole_) + 1]; ++u) {
-        ops.insert(ops.end(), chain[u].ops.begin(), chain[u].ops.end());
-        if (chain[u].halves.empty()) continue;
-        flush(ops, nullptr);
-        for (const auto& shards : chain[u].halves) add_shards(shards, nullptr, chain[u].detached);
-        join_ = chain[u].join;
+      for (std::size_t u = bounds[part]; u < bounds[part + 1]; ++u) {
+        ops.insert(ops.end(), branch[u].ops.begin(), branch[u].ops.end());
+        if (branch[u].halves.empty()) continue;
+        if (!ops.empty()) add_shards({std::exchange(ops, {})}, nullptr, false);
+        for (const auto& shards : branch[u].halves) add_shards(shards, nullptr, branch[u].detached);
+        join_ = branch[u].join;
       }
-      const bool last = std::cmp_equal(whole_ + 2, bounds.size());
-      flush(ops, last ? units_.loss : nullptr);
+      const bool has_loss = part + 2 == bounds.size() && !is_tree();
+      // The loss of a head in shards is a stage of its own.
+      const bool follows_shards = ops.empty() && network_.stages.size() > first;
+      if (follows_shards && !has_loss) continue;
+      add_shards({std::move(ops)}, has_loss ? units_.loss : nullptr, follows_shards);
     }
+    ends_.insert(ends_.end(), before_.begin(), before_.end());
+    end_columns_.insert(end_columns_.end(), inputs_.begin(), inputs_.end());
+  }
+
+  /// Joins the branches of a tree, and completes the network.
+  void finish() {
+    if (is_tree()) {
+      before_ = ends_;
+      inputs_ = end_columns_;
+      join_ = Join::columns;
+      add_shards({units_.join.ops}, units_.loss, false);
+    }
+    if (!has_shards(units_)) network_.parts.clear();
     network_.graph = plan::StageGraph(static_cast<int>(network_.stages.size()), std::move(edges_))
                          .with_shards(std::move(side_by_side_));
   }
 
  private:
-  // The loss of a head in shards is a stage of its own.
-  void flush(std::vector<StageOp>& ops, const std::shared_ptr<const Loss>& loss) {
-    if (ops.empty() && loss == nullptr) return;
-    const bool detached = ops.empty();
-    add_shards({std::exchange(ops, {})}, loss, detached);
-  }
+  [[nodiscard]] bool is_tree() const { return units_.branches.size() > 1; }
 
   void add_shards(const std::vector<std::vector<StageOp>>& shards, const std::shared_ptr<const Loss>& loss,
                   bool detached) {
     // A stage without ops hands on the sum of its inputs. A whole stage adds them itself.
     if (sums_by_one_ && shards.size() > 1 && before_.size() > 1) add_shards({{}}, nullptr, false);
     std::vector<int> added;
-    const Precision precision = loss != nullptr ? loss->precision() : network_.config.precision;
-    const std::vector<std::size_t> inputs(std::max<std::size_t>(before_.size(), 1), columns_);
+    const Precision precision = detached && loss != nullptr ? loss->precision() : network_.config.precision;
     for (std::size_t shard = 0; shard < shards.size(); ++shard) {
       const auto s = static_cast<int>(network_.stages.size());
       for (const int from : before_) edges_.emplace_back(from, s);
-      network_.stages.emplace_back(shards[shard], units_.rows, inputs, loss, precision, join_);
+      network_.stages.emplace_back(shards[shard], units_.rows, inputs_, loss, precision, join_);
       network_.parts.push_back({.stage = whole_, .shard = static_cast<int>(shard), .detached = detached});
       added.push_back(s);
     }
-    columns_ = columns_after(shards.front(), columns_);
+    inputs_.assign(added.size(), columns_after(shards.front(), inputs_.front()));
     if (added.size() > 1) side_by_side_.push_back(added);
     join_ = Join::add;
     before_ = std::move(added);
@@ -170,11 +175,13 @@ class ShardedStages {
 
   Network& network_;
   const UnitGraph& units_;
-  bool sums_by_one_;         // true if a stage of its own adds the outputs of shards
-  int whole_ = 0;            // number of the stage of the chain
-  std::vector<int> before_;  // the stages whose outputs the next ones read
-  std::size_t columns_;      // of these outputs
-  Join join_ = Join::add;    // how the next ones join them
+  bool sums_by_one_;                 // true if a stage of its own adds the outputs of shards
+  int whole_ = 0;                    // number of the stage of the chain
+  std::vector<int> before_;          // the stages whose outputs the next ones read
+  std::vector<std::size_t> inputs_;  // columns of these outputs, or of the data
+  Join join_ = Join::add;            // how the next ones join them
+  std::vector<int> ends_;            // the last stage of each branch
+  std::vector<std::size_t> end_columns_;
   std::vector<std::pair<int, int>> edges_;
   std::vector<std::vector<int>> side_by_side_;  // the shards of each half
 };
@@ -192,10 +199,8 @@ int option_or(const ModelConfig& config, std::string_view key, int otherwise) {
 }
 
 int max_shards(const ModelConfig& config) {
-  int max = 1;
-  if (find_key(config, tensor_key) == nullptr) return max;
-  for (const int shards : option<std::vector<int>>(config, tensor_key)) max = std::max(max, shards);
-  return max;
+  if (find_key(config, tensor_key) == nullptr) return 1;
+  return std::ranges::max(option<std::vector<int>>(config, tensor_key));
 }
 
 std::string to_string(const OptionValue& value) {
@@ -340,35 +345,10 @@ Network build_network(const ModelConfig& config, int microbatch_size, int stages
   Network network;
   network.config = config;
   network.microbatch_size = microbatch_size;
-  if (has_shards(units)) {
-    const Bounds bounds = make_bounds(units.branches[0], index(stages), cuts, config.vocabulary);
-    ShardedStages(network, units).add(units.branches[0], bounds);
-    return network;
-  }
-  std::vector<std::pair<int, int>> edges;
-  std::vector<std::size_t> branch_columns;
-  for (const std::vector<Unit>& branch : units.branches) {
-    const Bounds bounds = make_bounds(branch, index(each), cuts, config.vocabulary);
-    std::size_t columns = units.branch_inputs;
-    for (std::size_t part = 0; part + 1 < bounds.size(); ++part) {
-      std::vector<StageOp> ops;
-      for (std::size_t u = bounds[part]; u < bounds[part + 1]; ++u) {
-        ops.insert(ops.end(), branch[u].ops.begin(), branch[u].ops.end());
-      }
-      const std::size_t after = columns_after(ops, columns);
-      const bool last = part + 2 == bounds.size();
-      const int s = static_cast<int>(network.stages.size());
-      if (!last) edges.emplace_back(s, s + 1);
-      if (last && tree) edges.emplace_back(s, stages - 1);
-      network.stages.emplace_back(std::move(ops), units.rows, std::vector{columns},
-                                  last && !tree ? units.loss : nullptr, config.precision);
-      columns = after;
-    }
-    branch_columns.push_back(columns);
-  }
-  if (tree)
-    network.stages.emplace_back(units.join.ops, units.rows, branch_columns, units.loss, config.precision);
-  network.graph = plan::StageGraph(stages, std::move(edges));
+  StageBuilder builder(network, units);
+  for (const std::vector<Unit>& branch : units.branches)
+    builder.add(branch, make_bounds(branch, index(each), cuts, config.vocabulary));
+  builder.finish();
   return network;
 }
 
@@ -380,10 +360,6 @@ std::optional<Network> whole_network(const Network& network) {
   }
   config.vocabulary = {};
   return build_network(config, network.microbatch_size, 1);
-}
-
-std::vector<float> initial_parameters(const Stage& stage, std::uint64_t seed) {
-  return initial_parameters(stage.parameters(), seed);
 }
 
 std::vector<float> initial_parameters(std::span<const Parameter> parameters, std::uint64_t seed) {
@@ -400,10 +376,6 @@ std::vector<float> initial_parameters(std::span<const Parameter> parameters, std
     parameter.piece.take(tensor, std::span(values).subspan(first));
   }
   return values;
-}
-
-std::vector<float> rounded_weights(const Stage& stage, ConstFloatView parameters) {
-  return rounded_weights(stage.precision(), parameters);
 }
 
 std::vector<float> rounded_weights(Precision precision, ConstFloatView parameters) {

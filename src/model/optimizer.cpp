@@ -4,42 +4,20 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <concepts>
 #include <numbers>
 
+#include "model/arithmetic.hpp"
 #include "starpipe/base/index.hpp"
 
 namespace starpipe::model {
 namespace {
 
-void adamw(const AdamWFactors& by, ConstFloatView gradient, FloatView parameters, FloatView first_moments,
-           FloatView second_moments) {
-  const float* __restrict g = gradient.data();
-  float* __restrict w = parameters.data();
-  float* __restrict first = first_moments.data();
-  float* __restrict second = second_moments.data();
-  for (std::size_t i = 0; i < parameters.size(); ++i) {
-    const float slope = by.scale * g[i];
-    first[i] += by.new1 * (slope - first[i]);
-    second[i] = by.beta2 * second[i] + by.new2 * slope * slope;
-    w[i] = by.keep * w[i] - by.rate * (first[i] / (std::sqrt(second[i]) / by.root + by.epsilon));
-  }
-}
-
-void sgd(const SgdFactors& by, ConstFloatView gradient, FloatView parameters) {
-  const float* __restrict g = gradient.data();
-  float* __restrict w = parameters.data();
-  for (std::size_t i = 0; i < parameters.size(); ++i) w[i] -= by.rate * (by.scale * g[i] + by.decay * w[i]);
-}
-
-void sgd_with_momentum(const SgdFactors& by, ConstFloatView gradient, FloatView parameters,
-                       FloatView velocities) {
-  const float* __restrict g = gradient.data();
-  float* __restrict w = parameters.data();
-  float* __restrict velocity = velocities.data();
-  for (std::size_t i = 0; i < parameters.size(); ++i) {
-    velocity[i] = by.momentum * velocity[i] + (by.scale * g[i] + by.decay * w[i]);
-    w[i] -= by.rate * velocity[i];
-  }
+/// Applies the formula to each number. The arrays do not overlap.
+template <class Formula, std::same_as<float>... Float>
+void apply(const Formula& formula, std::size_t count, const float* __restrict gradient,
+           Float* __restrict... arrays) {
+  for (std::size_t i = 0; i < count; ++i) formula(gradient[i], arrays[i]...);
 }
 
 using Lanes = std::array<double, norm_lanes>;
@@ -84,39 +62,12 @@ std::vector<DecayRange> decay_ranges(const OptimizerConfig& config, std::span<co
   return ranges;
 }
 
-AdamWFactors adamw_factors(const OptimizerConfig& config, const Update& update, bool decays) {
-  const double rate = update.learning_rate;
-  return {.scale = update.scale,
-          .keep = static_cast<float>(decays ? 1 - rate * config.weight_decay : 1),
-          .new1 = static_cast<float>(1 - config.beta1),
-          .beta2 = static_cast<float>(config.beta2),
-          .new2 = static_cast<float>(1 - config.beta2),
-          .rate = static_cast<float>(rate / (1 - std::pow(config.beta1, update.number))),
-          .root = static_cast<float>(std::sqrt(1 - std::pow(config.beta2, update.number))),
-          .epsilon = static_cast<float>(config.epsilon)};
-}
-
-SgdFactors sgd_factors(const OptimizerConfig& config, const Update& update, bool decays) {
-  return {.scale = update.scale,
-          .decay = static_cast<float>(decays ? config.weight_decay : 0),
-          .momentum = static_cast<float>(config.momentum),
-          .rate = static_cast<float>(update.learning_rate)};
-}
-
 void optimizer_step(const OptimizerConfig& config, const Update& update, ConstFloatView gradient,
                     FloatView parameters, FloatView state) noexcept {
-  for (const auto& [first, count, decays] : update.ranges) {
-    const auto g = gradient.subspan(first, count);
-    const auto w = parameters.subspan(first, count);
-    if (config.kind == "adamw") {
-      adamw(adamw_factors(config, update, decays), g, w, state.subspan(first, count),
-            state.subspan(parameters.size() + first, count));
-    } else if (config.momentum == 0) {
-      sgd(sgd_factors(config, update, decays), g, w);
-    } else {
-      sgd_with_momentum(sgd_factors(config, update, decays), g, w, state.subspan(first, count));
-    }
-  }
+  for_each_range(config, update, gradient, parameters, state,
+                 [](const auto& formula, std::size_t count, const float* g, auto*... arrays) {
+                   apply(formula, count, g, arrays...);
+                 });
 }
 
 double sum_of_squares(ConstFloatView values) noexcept {

@@ -115,8 +115,13 @@ void MicrobatchRunner::backward(float loss_scale, const SetValues& weights, SetV
     for (const int from : inputs_with_gradient(s)) out.emplace_back(gradients_[{from, s}]);
     std::vector<ConstMemory> shared;
     std::vector<Memory> shared_sums;
-    at(s).backward(views(s, weights, shared), stashes_[index(s)], in, loss_scale, out,
-                   views(s, sums, shared_sums), scratch_);
+    at(s).backward({.parameters = views(s, weights, shared),
+                    .stash = stashes_[index(s)],
+                    .output_gradients = in,
+                    .loss_scale = loss_scale,
+                    .input_gradients = out,
+                    .parameter_gradient = views(s, sums, shared_sums),
+                    .scratch = scratch_});
   }
 }
 

@@ -9,7 +9,9 @@
 #include <cstdint>
 #include <cstring>
 #include <fstream>
+#include <functional>
 #include <limits>
+#include <numeric>
 #include <string_view>
 #include <system_error>
 #include <utility>
@@ -43,11 +45,6 @@ InputError bad_file(const std::filesystem::path& file, const std::string& proble
   return InputError(file.string() + ": " + problem);
 }
 
-InputError bad_tensor(const std::filesystem::path& file, const std::string& name,
-                      const std::string& problem) {
-  return InputError(file.string() + ": tensor " + name + ": " + problem);
-}
-
 /// The value of an IEEE 754 number of 16 bits.
 float half_value(std::uint32_t bits) {
   const std::uint32_t exponent = bits >> 10U & 31U;
@@ -74,38 +71,35 @@ struct TensorEntry {
 
 TensorEntry parse_entry(const std::filesystem::path& file, const std::string& name, const Json& json,
                         std::uint64_t data_size, bool is_wanted) {
-  const auto whole = [](const Json& value) { return value.is_number_unsigned(); };
-  if (!json.is_object()) throw bad_tensor(file, name, "its header entry is not an object");
+  const auto require = [&](bool holds, const std::string& problem) {
+    if (!holds) throw bad_tensor(file, name, problem);
+  };
+  require(json.is_object(), "its header entry is not an object");
   const auto type = json.find("dtype");
-  if (type == json.end() || !type->is_string()) throw bad_tensor(file, name, "has no dtype");
+  require(type != json.end() && type->is_string(), "has no dtype");
   const auto* const known = std::ranges::find(number_types, type->get<std::string>(), &NumberType::name);
-  if (is_wanted && known == number_types.end()) {
-    throw bad_tensor(file, name, "is " + type->get<std::string>() + ", not F32, F16 or BF16");
-  }
+  require(!is_wanted || known != number_types.end(),
+          "is " + type->get<std::string>() + ", not F32, F16 or BF16");
+  const auto is_list = [&](const auto& found) {
+    const auto is_whole = [](const Json& value) { return value.is_number_unsigned(); };
+    return found != json.end() && found->is_array() && std::all_of(found->begin(), found->end(), is_whole);
+  };
   const auto shape = json.find("shape");
-  if (shape == json.end() || !shape->is_array() || !std::all_of(shape->begin(), shape->end(), whole)) {
-    throw bad_tensor(file, name, "has no valid shape");
-  }
+  require(is_list(shape), "has no valid shape");
   const auto offsets = json.find("data_offsets");
-  if (offsets == json.end() || !offsets->is_array() || offsets->size() != 2 ||
-      !std::all_of(offsets->begin(), offsets->end(), whole)) {
-    throw bad_tensor(file, name, "has no valid data_offsets");
-  }
+  require(is_list(offsets) && offsets->size() == 2, "has no valid data_offsets");
   TensorEntry entry{name, is_wanted ? known : nullptr, shape->get<std::vector<std::size_t>>(),
                     (*offsets)[0].get<std::uint64_t>(), (*offsets)[1].get<std::uint64_t>()};
-  if (entry.begin > entry.end || entry.end > data_size) {
-    throw bad_tensor(file, name, "lies outside the file (truncated?)");
-  }
+  require(entry.begin <= entry.end && entry.end <= data_size, "lies outside the file (truncated?)");
   if (entry.type == nullptr) return entry;
   // The size in bytes, without an overflow of the product.
   std::uint64_t bytes = entry.type->bytes;
   for (const std::size_t extent : entry.shape) {
-    if (extent != 0 && bytes > std::numeric_limits<std::uint64_t>::max() / extent) {
-      throw bad_tensor(file, name, "has a shape that is too large");
-    }
+    require(extent == 0 || bytes <= std::numeric_limits<std::uint64_t>::max() / extent,
+            "has a shape that is too large");
     bytes *= extent;
   }
-  if (bytes != entry.end - entry.begin) throw bad_tensor(file, name, "has offsets that do not fit its shape");
+  require(bytes == entry.end - entry.begin, "has offsets that do not fit its shape");
   return entry;
 }
 
@@ -164,6 +158,11 @@ void sort_entries(const std::filesystem::path& file, std::vector<TensorEntry>& e
 }
 
 }  // namespace
+
+InputError bad_tensor(const std::filesystem::path& file, const std::string& name,
+                      const std::string& problem) {
+  return InputError(file.string() + ": tensor " + name + ": " + problem);
+}
 
 std::string safetensors_start(std::span<const TensorShape> tensors,
                               const std::map<std::string, std::string>& metadata) {
@@ -253,14 +252,15 @@ void SafetensorsReader::read(const std::string& name, std::span<float> values) {
 
 std::map<std::string, Tensor> read_safetensors(const std::filesystem::path& file,
                                                std::map<std::string, std::string>* metadata,
-                                               const std::function<bool(const std::string& name)>& wanted) {
+                                               const std::function<bool(const std::string& name)>& wanted,
+                                               bool with_values) {
   SafetensorsReader reader(file, metadata, wanted);
   std::map<std::string, Tensor> tensors;
   for (const auto& [name, shape] : reader.tensors()) {
-    std::size_t count = 1;
-    for (const std::size_t extent : shape) count *= extent;
     Tensor& tensor = tensors[name];
-    tensor = {shape, std::vector<float>(count)};
+    tensor.shape = shape;
+    if (!with_values) continue;
+    tensor.values.resize(std::accumulate(shape.begin(), shape.end(), std::size_t{1}, std::multiplies<>()));
     reader.read(name, tensor.values);
   }
   return tensors;
@@ -270,7 +270,6 @@ bool is_safetensors_index(const std::filesystem::path& file) { return suffix_of(
 
 std::map<std::filesystem::path, std::set<std::string>> read_safetensors_index(
     const std::filesystem::path& index) {
-  using Json = nlohmann::json;
   std::error_code error;
   if (!std::filesystem::is_regular_file(index, error) && !error)
     throw InputError(fmt::format("{}: is not a file", index.string()));  // a pipe can be read once

@@ -216,9 +216,9 @@ ConstMemory Stage::weights_of(const OpLayout& layout, ConstParameters parameters
           words(precision_, layout.parameter_size)};
 }
 
-Memory Stage::gradient_of(const OpLayout& layout, ParameterGradients gradients) {
+FloatView Stage::gradient_of(const OpLayout& layout, ParameterGradients gradients) {
   const Memory all = layout.set == none ? gradients.own : gradients.shared[layout.set];
-  return all.subspan(layout.parameters, layout.parameter_size);
+  return all.floats().subspan(layout.parameters, layout.parameter_size);
 }
 
 Stage::Scratch Stage::divide(Memory scratch, bool with_layer_stash) const {
@@ -227,7 +227,7 @@ Stage::Scratch Stage::divide(Memory scratch, bool with_layer_stash) const {
   return {.buffers = {scratch.first(buffer_size_), scratch.subspan(buffer_size_, buffer_size_)},
           .residuals = scratch.subspan(residuals, residual_size_),
           .layer_stash = scratch.subspan(residuals + residual_size_, stash),
-          .layer = scratch.subspan(residuals + residual_size_ + stash)};
+          .layer = scratch.floats().subspan(residuals + residual_size_ + stash)};
 }
 
 std::size_t Stage::output_columns() const {
@@ -246,10 +246,10 @@ std::vector<Parameter> Stage::parameters() const {
   return result;
 }
 
-double Stage::flops() const {
+double flops(std::span<const StageOp> ops) {
   double total = 0;
-  for (const StageOp& op : ops_) {
-    if (op.kind == StageOp::Kind::layer) total += op.layer->flops();
+  for (const StageOp& op : ops) {
+    if (op.layer != nullptr) total += op.layer->flops();
   }
   return total;
 }
@@ -295,35 +295,32 @@ void Stage::forward(ConstParameters parameters, std::span<const ConstMemory> inp
       if (layer.target_columns() > 0)
         backend.copy(target.first(layer.target_size()),
                      layer_stash.subspan(layer.target_offset(), layer.target_size()));
-      backend.forward(layer, weights_of(layout, parameters), x, y, layer_stash, parts.layer);
+      backend.forward(layer, {weights_of(layout, parameters), x, y, layer_stash, parts.layer});
     }
     x = y;
   }
   if (is_sink()) {
     const std::size_t size = loss_->stash_words();
-    backend.forward(*loss_, x, target.floats(),
-                    stash.empty() ? parts.layer_stash.first(size) : stash.subspan(stash_size_ - size, size),
-                    output.floats(), parts.layer);
+    const Memory kept =
+        stash.empty() ? parts.layer_stash.first(size) : stash.subspan(stash_size_ - size, size);
+    backend.forward(*loss_, {x, target.floats(), kept, output.floats(), parts.layer});
   } else if (!output.empty()) {
     copy(backend, x, output.first(x.size()));  // copies only when no op wrote it there
   }
 }
 
-void Stage::run_backward(ConstParameters parameters, ConstMemory stash,
-                         std::span<const ConstMemory> output_gradients, float loss_scale,
-                         std::span<const Memory> input_gradients, Memory gradient_stash,
-                         ParameterGradients parameter_gradient, Memory scratch,
-                         const Backend& backend) const noexcept {
-  const Scratch parts = divide(scratch, false);
-  const bool source = input_gradients.empty();
+void Stage::backward(const Backward& pass, const Backend& backend) const noexcept {
+  const Scratch parts = divide(pass.scratch, false);
+  const bool source = pass.input_gradients.empty();
   const std::size_t end = source ? first_with_parameters_ : 0;  // a source needs no gradients before this op
 
   // Returns the memory for the gradient of activation i. `current`: the gradient that is still read, and must
   // not be overwritten.
   const auto place_for = [&](std::size_t i, ConstMemory current) noexcept -> Memory {
     const Activation& of = activations_[i];
-    if (i == 0 && input_gradients.size() == 1) return input_gradients[0].first(of.size);
-    if (of.gradient != none && !gradient_stash.empty()) return gradient_stash.subspan(of.gradient, of.size);
+    if (i == 0 && pass.input_gradients.size() == 1) return pass.input_gradients[0].first(of.size);
+    if (of.gradient != none && !pass.gradient_stash.empty())
+      return pass.gradient_stash.subspan(of.gradient, of.size);
     if (of.gradient_residual != none) return parts.residuals.subspan(of.gradient_residual, of.size);
     return parts.other(current).first(of.size);
   };
@@ -332,12 +329,12 @@ void Stage::run_backward(ConstParameters parameters, ConstMemory stash,
   if (is_sink()) {
     const Memory gradient = place_for(ops_.size(), {});
     const std::size_t size = loss_->stash_words();
-    backend.backward_input(*loss_, stash.subspan(stash_size_ - size, size), loss_scale, gradient,
-                           parts.layer);
+    backend.backward_input(
+        *loss_, {pass.stash.subspan(stash_size_ - size, size), pass.loss_scale, gradient, parts.layer});
     start = gradient;
   } else {
-    start = output_gradients[0].first(output_size());
-    for (const ConstMemory more : output_gradients.subspan(1)) {
+    start = pass.output_gradients[0].first(output_size());
+    for (const ConstMemory more : pass.output_gradients.subspan(1)) {
       const Memory sum = place_for(ops_.size(), {});
       backend.add(output_precision_, start, more,
                   sum);  // from the third gradient on, `start` is `sum` itself
@@ -355,33 +352,28 @@ void Stage::run_backward(ConstParameters parameters, ConstMemory stash,
       dy = dx;
       continue;
     }
-    const ConstMemory layer_stash = stash.subspan(layout.stash, layout.stash_size);
+    const ConstMemory layer_stash = pass.stash.subspan(layout.stash, layout.stash_size);
     if (layout.parameter_size > 0) {
-      if (!gradient_stash.empty()) copy(backend, dy, gradient_stash.subspan(layout.gradient, dy.size()));
-      if (!parameter_gradient.empty()) {
-        backend.backward_weights(*ops_[i].layer, layer_stash, dy,
-                                 gradient_of(layout, parameter_gradient).floats(), parts.layer);
+      if (!pass.gradient_stash.empty())
+        copy(backend, dy, pass.gradient_stash.subspan(layout.gradient, dy.size()));
+      if (!pass.parameter_gradient.empty()) {
+        backend.backward_weights(
+            *ops_[i].layer, {layer_stash, dy, gradient_of(layout, pass.parameter_gradient), parts.layer});
       }
     }
     if (source && i == end) return;
     const Memory dx = place_for(i, dy);
-    backend.backward_input(*ops_[i].layer, weights_of(layout, parameters), layer_stash, dy, dx, parts.layer);
+    backend.backward_input(*ops_[i].layer,
+                           {weights_of(layout, pass.parameters), layer_stash, dy, dx, parts.layer});
     dy = dx;
   }
   if (source) return;
-  if (input_gradients.size() > 1) {
-    split(backend, dy, joined_columns_, input_columns_, rows_, element_bytes(precision_), input_gradients);
+  if (pass.input_gradients.size() > 1) {
+    split(backend, dy, joined_columns_, input_columns_, rows_, element_bytes(precision_),
+          pass.input_gradients);
   } else {
-    copy(backend, dy, input_gradients[0].first(dy.size()));  // copies only when no op wrote it there
+    copy(backend, dy, pass.input_gradients[0].first(dy.size()));  // copies only when no op wrote it there
   }
-}
-
-void Stage::backward_input(ConstParameters parameters, ConstMemory stash,
-                           std::span<const ConstMemory> output_gradients, float loss_scale,
-                           std::span<const Memory> input_gradients, Memory gradient_stash, Memory scratch,
-                           const Backend& backend) const noexcept {
-  run_backward(parameters, stash, output_gradients, loss_scale, input_gradients, gradient_stash, {}, scratch,
-               backend);
 }
 
 void Stage::backward_weights(ConstMemory stash, ConstMemory gradient_stash,
@@ -391,9 +383,10 @@ void Stage::backward_weights(ConstMemory stash, ConstMemory gradient_stash,
   for (std::size_t i = 0; i < ops_.size(); ++i) {
     const OpLayout& layout = layouts_[i];
     if (layout.parameter_size == 0) continue;
-    backend.backward_weights(*ops_[i].layer, stash.subspan(layout.stash, layout.stash_size),
-                             gradient_stash.subspan(layout.gradient, matrix_size(precision_, layout.columns)),
-                             gradient_of(layout, parameter_gradient).floats(), parts.layer);
+    backend.backward_weights(
+        *ops_[i].layer, {stash.subspan(layout.stash, layout.stash_size),
+                         gradient_stash.subspan(layout.gradient, matrix_size(precision_, layout.columns)),
+                         gradient_of(layout, parameter_gradient), parts.layer});
   }
 }
 
@@ -405,14 +398,6 @@ void Stage::find_nonfinite(ConstMemory gradient_stash, float& found, const Backe
     backend.find_nonfinite(precision_, gradient_stash.subspan(layout.gradient, words), rows_ * layout.columns,
                            found);
   }
-}
-
-void Stage::backward(ConstParameters parameters, ConstMemory stash,
-                     std::span<const ConstMemory> output_gradients, float loss_scale,
-                     std::span<const Memory> input_gradients, ParameterGradients parameter_gradient,
-                     Memory scratch, const Backend& backend) const noexcept {
-  run_backward(parameters, stash, output_gradients, loss_scale, input_gradients, {}, parameter_gradient,
-               scratch, backend);
 }
 
 }  // namespace starpipe::model

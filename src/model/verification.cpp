@@ -13,6 +13,7 @@
 
 #include "model/random.hpp"
 #include "model/reference.hpp"
+#include "model/weights.hpp"
 
 namespace starpipe::model {
 namespace {
@@ -175,17 +176,11 @@ double weight_of(const DerivativeCheck& check) {
 
 /// The values of a network's parameters in the sets of the same network without shards.
 SetValues joined(const Network& network, const SetValues& pieces, const Network& whole) {
-  std::map<std::string, std::vector<float>> tensors;
-  for_each_parameter(network.sets(), [&](const Parameter& parameter, std::size_t set, std::size_t first) {
-    const std::span<const float> values = std::span(pieces[set]).subspan(first, parameter.size());
-    std::vector<float>& tensor = tensors[parameter.name];
-    tensor.resize(parameter.whole_size());
-    parameter.piece.put(values, tensor);
-  });
+  const std::map<std::string, Tensor> tensors = joined_tensors(network, pieces);
   SetValues sets(whole.sets().size());
   for_each_parameter(whole.sets(), [&](const Parameter& parameter, std::size_t set, std::size_t) {
-    const std::vector<float>& tensor = tensors.at(parameter.name);
-    sets[set].insert(sets[set].end(), tensor.begin(), tensor.end());
+    const std::vector<float>& values = tensors.at(parameter.name).values;
+    sets[set].insert(sets[set].end(), values.begin(), values.end());
   });
   return sets;
 }

@@ -10,6 +10,7 @@
 #include <utility>
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include "starpipe/base/error.hpp"
 #include "starpipe/model/network_registry.hpp"
@@ -17,15 +18,6 @@
 
 namespace starpipe::model {
 namespace {
-
-std::string shape_text(const std::vector<std::size_t>& shape) {
-  std::string text = "[";
-  for (const std::size_t extent : shape) {
-    if (text.size() > 1) text += ", ";
-    text += std::to_string(extent);
-  }
-  return text + "]";
-}
 
 /// The network's configuration as metadata of a file.
 std::map<std::string, std::string> describe(const ModelConfig& config) {
@@ -50,16 +42,6 @@ void check_metadata(const std::filesystem::path& file, const std::map<std::strin
   }
 }
 
-/// The tensors of a file as read_safetensors gives them, but without their values.
-std::map<std::string, Tensor> read_safetensors_shapes(
-    const std::filesystem::path& file, std::map<std::string, std::string>* metadata,
-    const std::function<bool(const std::string& name)>& wanted) {
-  const SafetensorsReader reader(file, metadata, wanted);
-  std::map<std::string, Tensor> tensors;
-  for (const auto& [name, shape] : reader.tensors()) tensors[name] = {shape, {}};
-  return tensors;
-}
-
 /// Completes the tensors of start weights. What other files leave out stays missing.
 void complete(std::map<std::string, Tensor>& tensors, const ModelConfig& config, FileContents contents) {
   const NetworkKind& kind = find_network(config.kind);
@@ -73,49 +55,43 @@ void complete(std::map<std::string, Tensor>& tensors, const ModelConfig& config,
 }
 
 /// The tensors of a file, or of all files that an index lists. Each of these has exactly the tensors that the
-/// index says. `read`: read_safetensors, or read_safetensors_shapes.
+/// index says.
 std::map<std::string, Tensor> read_files(const std::filesystem::path& file,
                                          std::map<std::string, std::string>* metadata,
                                          const std::function<bool(const std::string& name)>& wanted,
-                                         decltype(&read_safetensors) read) {
-  if (!is_safetensors_index(file)) return read(file, metadata, wanted);
+                                         bool with_values) {
+  if (!is_safetensors_index(file)) return read_safetensors(file, metadata, wanted, with_values);
   std::map<std::string, Tensor> all;
   for (const auto& [part, names] : read_safetensors_index(file)) {
-    std::map<std::string, Tensor> tensors = read(part, metadata, wanted);
+    std::map<std::string, Tensor> tensors = read_safetensors(part, metadata, wanted, with_values);
     for (const std::string& name : names) {
       if (!wanted(name) || tensors.contains(name)) continue;
-      throw InputError(fmt::format("{}: tensor {}: is missing; {} says that it is here", part.string(), name,
-                                   file.string()));
+      throw bad_tensor(part, name, "is missing; " + file.string() + " says that it is here");
     }
     for (const auto& [name, tensor] : tensors) {
       if (names.contains(name)) continue;
-      throw InputError(
-          fmt::format("{}: tensor {}: {} does not say that it is here", part.string(), name, file.string()));
+      throw bad_tensor(part, name, file.string() + " does not say that it is here");
     }
     all.merge(tensors);
   }
   return all;
 }
 
-/// The tensors of a file or of several, with the network's names and completed. `read`: read_safetensors, or
-/// read_safetensors_shapes.
+/// The tensors of a file or of several, with the network's names and completed.
 std::map<std::string, Tensor> read_for(const std::filesystem::path& file, const ModelConfig& config,
-                                       FileContents contents, decltype(&read_safetensors) read) {
+                                       FileContents contents, bool with_values) {
   const NetworkKind& kind = find_network(config.kind);
   const auto name_of = [&](const std::string& name) {
     return kind.weight_name ? kind.weight_name(name) : name;
   };
   std::map<std::string, std::string> metadata;
   std::map<std::string, Tensor> in_file = read_files(
-      file, &metadata, [&](const std::string& name) { return !name_of(name).empty(); }, read);
+      file, &metadata, [&](const std::string& name) { return !name_of(name).empty(); }, with_values);
   check_metadata(file, metadata, config);
   std::map<std::string, Tensor> tensors;
   for (auto& [name, tensor] : in_file) {
     const auto [added, is_new] = tensors.try_emplace(name_of(name), std::move(tensor));
-    if (!is_new) {
-      throw InputError(fmt::format("{}: tensor {}: is there twice, with and without its prefix",
-                                   file.string(), added->first));
-    }
+    if (!is_new) throw bad_tensor(file, added->first, "is there twice, with and without its prefix");
   }
   try {
     complete(tensors, config, contents);
@@ -129,11 +105,11 @@ std::map<std::string, Tensor> read_for(const std::filesystem::path& file, const 
 Tensor& tensor_of(std::map<std::string, Tensor>& tensors, const Parameter& parameter,
                   const std::filesystem::path& file) {
   const auto found = tensors.find(parameter.name);
-  if (found == tensors.end()) throw InputError(file.string() + ": tensor " + parameter.name + ": is missing");
+  if (found == tensors.end()) throw bad_tensor(file, parameter.name, "is missing");
   if (found->second.shape != parameter.whole_shape()) {
-    throw InputError(file.string() + ": tensor " + parameter.name + ": has shape " +
-                     shape_text(found->second.shape) + ", the model has " +
-                     shape_text(parameter.whole_shape()));
+    throw bad_tensor(
+        file, parameter.name,
+        fmt::format("has shape {}, the model has {}", found->second.shape, parameter.whole_shape()));
   }
   return found->second;
 }
@@ -143,8 +119,9 @@ void require_finite(const std::filesystem::path& file, const std::string& tensor
                     std::span<const float> values) {
   const auto bad = std::ranges::find_if_not(values, [](float value) { return std::isfinite(value); });
   if (bad == values.end()) return;
-  throw InputError(fmt::format("{}: tensor {}: value {} is {}", file.string(), tensor, bad - values.begin(),
-                               std::isnan(*bad) ? "NaN" : "infinity"));
+  throw bad_tensor(
+      file, tensor,
+      fmt::format("value {} is {}", bad - values.begin(), std::isnan(*bad) ? "NaN" : "infinity"));
 }
 
 /// Throws InputError when the file has a tensor of which the network has no part.
@@ -155,15 +132,13 @@ void require_known(const std::map<std::string, Tensor>& tensors, const std::vect
     for (const Parameter& parameter : set.parameters) known.insert(parameter.name);
   }
   for (const auto& [name, tensor] : tensors) {
-    if (!known.contains(name))
-      throw InputError(file.string() + ": tensor " + name + ": is not one of the model's");
+    if (!known.contains(name)) throw bad_tensor(file, name, "is not one of the model's");
   }
 }
 
 }  // namespace
 
-void save_weights(const std::filesystem::path& file, const Network& network, const SetValues& parameters,
-                  const std::map<std::string, std::string>& metadata) {
+std::map<std::string, Tensor> joined_tensors(const Network& network, const SetValues& parameters) {
   std::map<std::string, Tensor> tensors;
   for_each_parameter(network.sets(), [&](const Parameter& parameter, std::size_t set, std::size_t first) {
     Tensor& tensor = tensors[parameter.name];
@@ -171,14 +146,19 @@ void save_weights(const std::filesystem::path& file, const Network& network, con
     tensor.values.resize(parameter.whole_size());
     parameter.piece.put(std::span(parameters[set]).subspan(first, parameter.size()), tensor.values);
   });
+  return tensors;
+}
+
+void save_weights(const std::filesystem::path& file, const Network& network, const SetValues& parameters,
+                  const std::map<std::string, std::string>& metadata) {
   std::map<std::string, std::string> all = describe(network.config);
   all["format"] = "pt";
   for (const auto& [key, value] : metadata) all[key] = value;
-  write_safetensors(file, tensors, all);
+  write_safetensors(file, joined_tensors(network, parameters), all);
 }
 
 SetValues load_weights(const std::filesystem::path& file, const Network& network, FileContents contents) {
-  std::map<std::string, Tensor> tensors = read_for(file, network.config, contents, read_safetensors);
+  std::map<std::string, Tensor> tensors = read_for(file, network.config, contents, true);
   const std::vector<ParameterSet> sets = network.sets();
   SetValues parameters;
   for (const ParameterSet& set : sets) {
@@ -197,8 +177,7 @@ SetValues load_weights(const std::filesystem::path& file, const Network& network
 }
 
 void check_weights(const std::filesystem::path& file, const Network& network) {
-  std::map<std::string, Tensor> tensors =
-      read_for(file, network.config, FileContents::start_weights, read_safetensors_shapes);
+  std::map<std::string, Tensor> tensors = read_for(file, network.config, FileContents::start_weights, false);
   const std::vector<ParameterSet> sets = network.sets();
   for (const ParameterSet& set : sets) {
     for (const Parameter& parameter : set.parameters) tensor_of(tensors, parameter, file);

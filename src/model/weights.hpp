@@ -8,8 +8,12 @@
 #include <vector>
 
 #include "starpipe/model/network.hpp"
+#include "starpipe/model/safetensors.hpp"
 
 namespace starpipe::model {
+
+/// Returns the tensors of all parameters by name, put together from the pieces of shards.
+std::map<std::string, Tensor> joined_tensors(const Network& network, const SetValues& parameters);
 
 /// Saves the parameters of all sets, [set] as Network::sets() numbers them, as a safetensors file. Tensors
 /// have the names in Network::sets(). The file's metadata is "format": "pt", the configuration ("model",

@@ -33,10 +33,16 @@ TEST(Bf16Attention, TakesArraysThatBeginAnywhere) {
     DeviceFloats output(gpu, written + g.size());
     DeviceFloats input_gradient(gpu, written + x.size());
     DeviceFloats scratch(gpu, layer->scratch_words(true));
-    gpu.backend().forward(*layer, {}, input.span().subspan(read), output.span().subspan(written),
-                          stash.span().subspan(read), scratch);
-    gpu.backend().backward_input(*layer, {}, stash.span().subspan(read), gradient.span().subspan(read),
-                                 input_gradient.span().subspan(written), scratch);
+    gpu.backend().forward(*layer, {{},
+                                   input.span().subspan(read),
+                                   output.span().subspan(written),
+                                   stash.span().subspan(read),
+                                   scratch});
+    gpu.backend().backward_input(*layer, {{},
+                                          stash.span().subspan(read),
+                                          gradient.span().subspan(read),
+                                          input_gradient.span().subspan(written),
+                                          scratch});
     const Floats of_output = output.read("output");
     const Floats of_input = input_gradient.read("input gradient");
     const auto skipped = static_cast<std::ptrdiff_t>(written);

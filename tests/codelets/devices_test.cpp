@@ -36,8 +36,8 @@ TEST_P(LossPasses, AreExact) {
   DeviceFloats mean = poisoned(1);
   DeviceFloats scratch = poisoned(loss->scratch_words(device_->is_gpu()));
   DeviceFloats gradient = poisoned(words(precision_, x.size()));
-  on().forward(*loss, input, on_device, stash, mean, scratch);
-  on().backward_input(*loss, stash, 0.25f, gradient, scratch);
+  on().forward(*loss, {input, on_device, stash, mean, scratch});
+  on().backward_input(*loss, {stash, 0.25f, gradient, scratch});
   scratch.read("scratch");
 
   const auto f = [&](const Doubles& at) { return exact_loss(kind, rows, columns, at, doubles(wanted)); };
@@ -58,7 +58,7 @@ TEST_P(LossPasses, AreExact) {
 
   // Without the mean loss, as F runs for the second time under recomputation.
   DeviceFloats again = poisoned(loss->stash_words());
-  on().forward(*loss, input, on_device, again, {}, scratch);
+  on().forward(*loss, {input, on_device, again, {}, scratch});
   EXPECT_EQ(numbers_of(again), numbers_of(stash));
 
   // Arrays may begin at any word: shifts one of the four arrays at a time.
@@ -68,8 +68,8 @@ TEST_P(LossPasses, AreExact) {
     DeviceFloats target_there = put(wanted, shift(1));
     DeviceFloats stash_there = poisoned(loss->stash_words(), shift(2));
     DeviceFloats gradient_there = poisoned(words(precision_, x.size()), shift(3));
-    on().forward(*loss, input_there, target_there, stash_there, mean, scratch);
-    on().backward_input(*loss, stash_there, 0.25f, gradient_there, scratch);
+    on().forward(*loss, {input_there, target_there, stash_there, mean, scratch});
+    on().backward_input(*loss, {stash_there, 0.25f, gradient_there, scratch});
     EXPECT_NEAR(mean.read("loss")[0], expected, allowed);
     expect_close(numbers_of(stash_there), numbers_of(stash), "stash", tolerance_);
     expect_close(decoded(precision_, gradient_there.read("gradient"), x.size()),
@@ -251,7 +251,7 @@ StageResults run_stage(const Device& device, const Stage& stage, const Floats& p
   const Backend& on = device.backend();
   const Precision precision = stage.precision();
   const Floats encoded_input = encoded(stage.reads_ids() ? Precision::fp32 : precision, x);
-  DeviceFloats parameters(device, rounded_weights(stage, p));
+  DeviceFloats parameters(device, rounded_weights(precision, p));
   DeviceFloats input(device, encoded_input);
   DeviceFloats target(device, t);
   DeviceFloats gradient(device, encoded(stage.output_precision(), g));
@@ -268,9 +268,23 @@ StageResults run_stage(const Device& device, const Stage& stage, const Floats& p
   const auto from = std::span(gradients).first(stage.is_sink() ? 0 : 1);
   const auto to = std::span(input_gradients).first(source ? 0 : 1);
   stage.forward(parameters, inputs, target, output, stash, scratch, on);
-  stage.backward_input(parameters, stash, from, 0.5f, to, gradient_stash, scratch, on);
+  stage.backward({.parameters = parameters,
+                  .stash = stash,
+                  .output_gradients = from,
+                  .loss_scale = 0.5f,
+                  .input_gradients = to,
+                  .gradient_stash = gradient_stash,
+                  .scratch = scratch},
+                 on);
   stage.backward_weights(stash, gradient_stash, split, scratch, on);
-  stage.backward(parameters, stash, from, 0.5f, to, fused, scratch, on);
+  stage.backward({.parameters = parameters,
+                  .stash = stash,
+                  .output_gradients = from,
+                  .loss_scale = 0.5f,
+                  .input_gradients = to,
+                  .parameter_gradient = fused,
+                  .scratch = scratch},
+                 on);
   scratch.read("scratch");
   stash.read("stash");
   gradient_stash.read("gradient stash");

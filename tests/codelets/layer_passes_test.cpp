@@ -198,9 +198,9 @@ class LayerPasses : public OnDevice, public ::testing::WithParamInterface<std::t
     DeviceFloats parameter_gradient(device, Floats(parameters_.size(), start), shift(Array::gradient));
     DeviceFloats scratch(device, layer_->scratch_words(device.is_gpu()), shift(Array::scratch));
     const Backend& on = device.backend();
-    on.forward(*layer_, parameters, input, output, stash, scratch);
-    on.backward_input(*layer_, parameters, stash, weights, input_gradient, scratch);
-    on.backward_weights(*layer_, stash, weights, parameter_gradient, scratch);
+    on.forward(*layer_, {parameters, input, output, stash, scratch});
+    on.backward_input(*layer_, {parameters, stash, weights, input_gradient, scratch});
+    on.backward_weights(*layer_, {stash, weights, parameter_gradient, scratch});
     scratch.read("scratch");
     EXPECT_EQ(input.read("input"), encoded_input);
     EXPECT_EQ(all_parameters.read("parameters"), encoded_parameters);
@@ -304,7 +304,7 @@ TEST_P(LayerPasses, FindTheirInputInTheStash) {
   DeviceFloats parameters = put_array(parameters_);
   DeviceFloats output = poisoned(words(of_output(), weights_.size()));
   DeviceFloats scratch = poisoned(layer_->scratch_words(device_->is_gpu()));
-  on().forward(*layer_, parameters, stash.span().first(input.size()), output, stash, scratch);
+  on().forward(*layer_, {parameters, stash.span().first(input.size()), output, stash, scratch});
   const std::size_t statistics = layer_->statistics_size();
   EXPECT_EQ(decoded(of_output(), output.read("output"), weights_.size()), apart.output);
   EXPECT_EQ(decoded(precision_, stash.read("stash"), layer_->stash_size() - statistics, statistics),
@@ -345,7 +345,7 @@ TEST(Tf32, ChangesProducts) {
     DeviceFloats output(gpu, std::size_t{64 * 64});
     DeviceFloats stash(gpu, layer->stash_size());
     DeviceFloats scratch(gpu, layer->cuda()->scratch_size());
-    gpu.backend().forward(*layer, parameters, input, output, stash, scratch);
+    gpu.backend().forward(*layer, {parameters, input, output, stash, scratch});
     return output.read("output");
   };
   EXPECT_NE(output_in(Precision::tf32), output_in(Precision::fp32));

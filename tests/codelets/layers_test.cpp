@@ -80,7 +80,7 @@ class Layers : public ::testing::TestWithParam<Case> {
     for (std::size_t r = 0; r < layer_->target_size(); ++r)
       kept.span()[layer_->target_offset() + r] = target_of_row(GetParam().spec, r);
     Guarded scratch(layer_->scratch_size());
-    layer_->forward(parameters, input, output, kept, scratch);
+    layer_->forward({parameters, input, output, kept, scratch});
     output.expect_whole("output");
     kept.expect_whole("stash");
     scratch.expect_guards("scratch");
@@ -91,7 +91,7 @@ class Layers : public ::testing::TestWithParam<Case> {
   Floats backward_input(const Floats& stash) {
     Guarded gradient(input_.size());
     Guarded scratch(layer_->scratch_size());
-    layer_->backward_input(parameters_, stash, weights_, gradient, scratch);
+    layer_->backward_input({parameters_, stash, weights_, gradient, scratch});
     gradient.expect_whole("input gradient");
     scratch.expect_guards("scratch");
     return {gradient.span().begin(), gradient.span().end()};
@@ -100,7 +100,7 @@ class Layers : public ::testing::TestWithParam<Case> {
   Floats backward_weights(const Floats& stash, float start) {
     Guarded gradient(parameters_.size(), start);
     Guarded scratch(layer_->scratch_size());
-    layer_->backward_weights(stash, weights_, gradient, scratch);
+    layer_->backward_weights({stash, weights_, gradient, scratch});
     gradient.expect_whole("parameter gradient");
     scratch.expect_guards("scratch");
     return {gradient.span().begin(), gradient.span().end()};
@@ -153,7 +153,7 @@ TEST_P(Layers, NaNIsNotHidden) {
   Floats output(layer_->rows() * layer_->output_columns());
   Floats stash(layer_->stash_size());
   Floats scratch(layer_->scratch_size());
-  layer_->forward(parameters_, input_, output, stash, scratch);
+  layer_->forward({parameters_, input_, output, stash, scratch});
   EXPECT_TRUE(std::any_of(output.begin(), output.end(), [](float y) { return std::isnan(y); }));
 }
 
@@ -226,7 +226,7 @@ Floats run(const Layer& layer, const Floats& parameters, const Floats& input, Fl
   Floats output(layer.rows() * layer.output_columns(), not_a_number);
   Floats stash(layer.stash_size(), not_a_number);
   Floats scratch(layer.scratch_size(), not_a_number);
-  layer.forward(parameters, input, output, stash, scratch);
+  layer.forward({parameters, input, output, stash, scratch});
   if (kept != nullptr) *kept = stash;
   return output;
 }
@@ -314,7 +314,7 @@ TEST(Gelu, IsTheTanhApproximation) {
   Floats stash;
   const Floats y = run(*layer, {}, x, &stash);
   Floats dx(x.size());
-  layer->backward_input({}, stash, Floats(x.size(), 1.0f), dx, {});
+  layer->backward_input({{}, stash, Floats(x.size(), 1.0f), dx, {}});
   for (std::size_t i = 0; i < x.size(); ++i) {
     const double v = x[i];
     const double t = std::tanh(std::sqrt(2 / std::acos(-1.0)) * (v + 0.044715 * v * v * v));
@@ -332,7 +332,7 @@ TEST(Swiglu, FarFromZeroIsAGateThatIsOpenOrShut) {
     Floats stash;
     const Floats y = run(*layer, {}, {gate, 0.5f}, &stash);
     Floats dx(2);
-    layer->backward_input({}, stash, Floats{1.0f}, dx, {});
+    layer->backward_input({{}, stash, Floats{1.0f}, dx, {}});
     EXPECT_NEAR(y[0], gate > 0 ? 0.5f * gate : 0, 1e-30) << gate;
     EXPECT_NEAR(dx[0], gate > 0 ? 0.5f : 0, 1e-30) << gate;
     EXPECT_NEAR(dx[1], gate > 0 ? gate : 0, 1e-30) << gate;
@@ -430,7 +430,7 @@ TEST(Attention, LargeScoresDoNotOverflow) {
   for (const float y : run(*layer, {}, random_floats(96, 1, 300), &stash)) EXPECT_TRUE(std::isfinite(y));
   Floats dx(96, not_a_number);
   Floats scratch(layer->scratch_size(), not_a_number);
-  layer->backward_input({}, stash, random_floats(32, 2), dx, scratch);
+  layer->backward_input({{}, stash, random_floats(32, 2), dx, scratch});
   for (const float value : dx) EXPECT_TRUE(std::isfinite(value));
 }
 

@@ -51,64 +51,62 @@ class CheckingBackend final : public Backend {
     cpu_.copy_columns(from, from_stride, to, to_stride, columns, rows);
   }
 
-  void forward(const Layer& layer, ConstMemory parameters, ConstMemory input, Memory output, Memory stash,
-               Memory scratch) const noexcept override {
-    if (!fits("input", input, input_words(layer)) || !fits("output", output, output_words(layer)) ||
-        !fits("stash", stash, layer.stash_words()) || !holds(scratch, layer)) {
+  void forward(const Layer& layer, const Forward& pass) const noexcept override {
+    if (!fits("input", pass.input, input_words(layer)) || !fits("output", pass.output, output_words(layer)) ||
+        !fits("stash", pass.stash, layer.stash_words()) || !holds(pass.scratch, layer)) {
       return;
     }
-    const bool in_stash = layer.keeps_input() && input.data() == stash.data();
-    if (!disjoint("F", {output, stash, scratch, in_stash ? ConstMemory() : input})) return;
-    poison(output);
-    const Memory before_target =
-        layer.target_size() > 0 ? stash.first(layer.target_offset()) : stash;  // the target is there already
-    poison(in_stash ? before_target.subspan(input.size()) : before_target);
-    poison(scratch);
-    cpu_.forward(layer, parameters, input, output, stash, scratch);
+    const bool in_stash = layer.keeps_input() && pass.input.data() == pass.stash.data();
+    if (!disjoint("F", {pass.output, pass.stash, pass.scratch, in_stash ? ConstMemory() : pass.input}))
+      return;
+    poison(pass.output);
+    const Memory before_target = layer.target_size() > 0 ? pass.stash.first(layer.target_offset())
+                                                         : pass.stash;  // the target is there already
+    poison(in_stash ? before_target.subspan(pass.input.size()) : before_target);
+    poison(pass.scratch);
+    cpu_.forward(layer, pass);
   }
-  void backward_input(const Layer& layer, ConstMemory parameters, ConstMemory stash, ConstMemory dy,
-                      Memory dx, Memory scratch) const noexcept override {
-    if (!fits("dy", dy, output_words(layer)) || !fits("dx", dx, input_words(layer)) ||
-        !fits("stash", stash, layer.stash_words()) || !holds(scratch, layer) ||
-        !disjoint("B", {stash, dy, dx, scratch})) {
+  void backward_input(const Layer& layer, const Backward& pass) const noexcept override {
+    if (!fits("dy", pass.output_gradient, output_words(layer)) ||
+        !fits("dx", pass.input_gradient, input_words(layer)) ||
+        !fits("stash", pass.stash, layer.stash_words()) || !holds(pass.scratch, layer) ||
+        !disjoint("B", {pass.stash, pass.output_gradient, pass.input_gradient, pass.scratch})) {
       return;
     }
-    poison(dx);
-    poison(scratch);
-    cpu_.backward_input(layer, parameters, stash, dy, dx, scratch);
+    poison(pass.input_gradient);
+    poison(pass.scratch);
+    cpu_.backward_input(layer, pass);
   }
-  void backward_weights(const Layer& layer, ConstMemory stash, ConstMemory dy, std::span<float> gradient,
-                        Memory scratch) const noexcept override {
-    if (!fits("dy", dy, output_words(layer)) || !fits("stash", stash, layer.stash_words()) ||
-        !fits("gradient of parameters", gradient, layer.parameter_size()) || !holds(scratch, layer) ||
-        !disjoint("W", {stash, dy, scratch})) {
+  void backward_weights(const Layer& layer, const Weights& pass) const noexcept override {
+    if (!fits("dy", pass.output_gradient, output_words(layer)) ||
+        !fits("stash", pass.stash, layer.stash_words()) ||
+        !fits("gradient of parameters", pass.parameter_gradient, layer.parameter_size()) ||
+        !holds(pass.scratch, layer) || !disjoint("W", {pass.stash, pass.output_gradient, pass.scratch})) {
       return;
     }
-    poison(scratch);
-    cpu_.backward_weights(layer, stash, dy, gradient, scratch);
+    poison(pass.scratch);
+    cpu_.backward_weights(layer, pass);
   }
-  void forward(const Loss& loss, ConstMemory input, std::span<const float> target, Memory stash,
-               std::span<float> mean, Memory scratch) const noexcept override {
-    if (!fits("input of the loss", input, input_words(loss)) ||
-        !fits("target", target, loss.rows() * loss.target_columns()) ||
-        !fits("stash of the loss", stash, loss.stash_words()) || !holds(scratch, loss) ||
-        !disjoint("F of the loss", {input, stash, scratch})) {
+  void forward(const Loss& loss, const LossForward& pass) const noexcept override {
+    if (!fits("input of the loss", pass.input, input_words(loss)) ||
+        !fits("target", pass.target, loss.rows() * loss.target_columns()) ||
+        !fits("stash of the loss", pass.stash, loss.stash_words()) || !holds(pass.scratch, loss) ||
+        !disjoint("F of the loss", {pass.input, pass.stash, pass.scratch})) {
       return;
     }
-    poison(stash);
-    poison(scratch);
-    cpu_.forward(loss, input, target, stash, mean, scratch);
+    poison(pass.stash);
+    poison(pass.scratch);
+    cpu_.forward(loss, pass);
   }
-  void backward_input(const Loss& loss, ConstMemory stash, float scale, Memory dx,
-                      Memory scratch) const noexcept override {
-    if (!fits("gradient of the loss", dx, input_words(loss)) ||
-        !fits("stash of the loss", stash, loss.stash_words()) || !holds(scratch, loss) ||
-        !disjoint("B of the loss", {stash, dx, scratch})) {
+  void backward_input(const Loss& loss, const LossBackward& pass) const noexcept override {
+    if (!fits("gradient of the loss", pass.input_gradient, input_words(loss)) ||
+        !fits("stash of the loss", pass.stash, loss.stash_words()) || !holds(pass.scratch, loss) ||
+        !disjoint("B of the loss", {pass.stash, pass.input_gradient, pass.scratch})) {
       return;
     }
-    poison(dx);
-    poison(scratch);
-    cpu_.backward_input(loss, stash, scale, dx, scratch);
+    poison(pass.input_gradient);
+    poison(pass.scratch);
+    cpu_.backward_input(loss, pass);
   }
 
  private:

@@ -49,7 +49,7 @@ std::map<std::string, std::vector<std::size_t>> shapes(const Network& network) {
 std::map<std::string, Floats> values(const Network& network, std::uint64_t seed) {
   std::map<std::string, Floats> result;
   for (const Stage& stage : network.stages) {
-    const Floats all = initial_parameters(stage, seed);
+    const Floats all = initial_parameters(stage.parameters(), seed);
     EXPECT_EQ(all.size(), stage.parameter_size());
     auto from = all.begin();
     for (const Parameter& parameter : stage.parameters()) {

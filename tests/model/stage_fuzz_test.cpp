@@ -98,7 +98,7 @@ class Evaluator {
         const Layer& layer = *case_.ops[i].layer;
         Floats y(case_.matrix(layer.output_columns()));
         expected_.stashes[i].resize(layer.stash_words());
-        cpu_.forward(layer, weights(i), x, y, expected_.stashes[i], scratch_);
+        cpu_.forward(layer, {weights(i), x, y, expected_.stashes[i], scratch_});
         x = std::move(y);
       }
     }
@@ -106,13 +106,13 @@ class Evaluator {
     if (case_.loss == nullptr) return;
     expected_.output.assign(1, 0.0f);
     expected_.loss_stash.resize(case_.loss->stash_words());
-    cpu_.forward(*case_.loss, x, case_.target, expected_.loss_stash, expected_.output, scratch_);
+    cpu_.forward(*case_.loss, {x, case_.target, expected_.loss_stash, expected_.output, scratch_});
   }
 
   Floats output_gradient() {
     if (case_.loss != nullptr) {
       Floats gradient(case_.matrix(case_.columns));
-      cpu_.backward_input(*case_.loss, expected_.loss_stash, loss_scale, gradient, scratch_);
+      cpu_.backward_input(*case_.loss, {expected_.loss_stash, loss_scale, gradient, scratch_});
       return gradient;
     }
     Floats gradient = case_.output_gradients[0];
@@ -136,10 +136,10 @@ class Evaluator {
         const std::span<float> gradient =
             std::span(expected_.parameter_gradient).subspan(weights_[i], layer.parameter_size());
         if (!gradient.empty()) {
-          cpu_.backward_weights(layer, expected_.stashes[i], dy, gradient, scratch_);
+          cpu_.backward_weights(layer, {expected_.stashes[i], dy, gradient, scratch_});
         }
         Floats dx(layer.reads_ids() ? case_.rows : case_.matrix(layer.input_columns()));
-        cpu_.backward_input(layer, weights(i), expected_.stashes[i], dy, dx, scratch_);
+        cpu_.backward_input(layer, {weights(i), expected_.stashes[i], dy, dx, scratch_});
         expected_.gradients[i] = std::exchange(dy, std::move(dx));
       }
     }
@@ -240,7 +240,14 @@ class Comparison {
       run_split(stash, out, sums);
     } else {
       Guarded scratch(stage_.scratch_size());
-      stage_.backward(case_.parameters, stash, output_gradients_, loss_scale, out, sums, scratch, backend_);
+      stage_.backward({.parameters = case_.parameters,
+                       .stash = stash,
+                       .output_gradients = output_gradients_,
+                       .loss_scale = loss_scale,
+                       .input_gradients = out,
+                       .parameter_gradient = sums,
+                       .scratch = scratch},
+                      backend_);
       scratch.expect_guards("scratch of BW");
     }
     expect_bits(what + ": stash, which it only reads", stash, stash_, stash_.size() * sizeof(float));
@@ -255,8 +262,14 @@ class Comparison {
     Guarded kept(stage_.gradient_stash_size());
     {
       Guarded scratch(stage_.scratch_size());
-      stage_.backward_input(case_.parameters, stash, output_gradients_, loss_scale, out, kept, scratch,
-                            backend_);
+      stage_.backward({.parameters = case_.parameters,
+                       .stash = stash,
+                       .output_gradients = output_gradients_,
+                       .loss_scale = loss_scale,
+                       .input_gradients = out,
+                       .gradient_stash = kept,
+                       .scratch = scratch},
+                      backend_);
       scratch.expect_guards("scratch of B");
     }
     kept.expect_guards("gradient stash");

@@ -170,7 +170,13 @@ class Stages : public ::testing::TestWithParam<Form> {
       Guarded kept(stage_->gradient_stash_size());
       {
         Guarded scratch(stage_->scratch_size());
-        stage_->backward_input(parameters_, stash, in, loss_scale, out, kept, scratch);
+        stage_->backward({.parameters = parameters_,
+                          .stash = stash,
+                          .output_gradients = in,
+                          .loss_scale = loss_scale,
+                          .input_gradients = out,
+                          .gradient_stash = kept,
+                          .scratch = scratch});
         scratch.expect_guards("scratch of B");
       }
       kept.expect_whole("gradient stash");
@@ -179,7 +185,13 @@ class Stages : public ::testing::TestWithParam<Form> {
       scratch.expect_guards("scratch of W");
     } else {
       Guarded scratch(stage_->scratch_size());
-      stage_->backward(parameters_, stash, in, loss_scale, out, sums, scratch);
+      stage_->backward({.parameters = parameters_,
+                        .stash = stash,
+                        .output_gradients = in,
+                        .loss_scale = loss_scale,
+                        .input_gradients = out,
+                        .parameter_gradient = sums,
+                        .scratch = scratch});
       scratch.expect_guards("scratch of BW");
     }
     sums.expect_whole("parameter gradient");
@@ -260,12 +272,24 @@ TEST_P(Stages, WeightGradientsAddUpOverMicrobatches) {
     out.assign(gradients.begin(), gradients.end());
   }
   const std::vector<ConstMemory> in(output_gradients_.begin(), output_gradients_.end());
-  stage_->backward_input(parameters_, stash, in, loss_scale, out, kept, scratch);
+  stage_->backward({.parameters = parameters_,
+                    .stash = stash,
+                    .output_gradients = in,
+                    .loss_scale = loss_scale,
+                    .input_gradients = out,
+                    .gradient_stash = kept,
+                    .scratch = scratch});
   Floats once(stage_->parameter_size(), 0.0f);
   stage_->backward_weights(stash, kept, once, scratch);
   Floats twice(stage_->parameter_size(), 0.0f);
   stage_->backward_weights(stash, kept, twice, scratch);
-  stage_->backward(parameters_, stash, in, loss_scale, out, twice, scratch);
+  stage_->backward({.parameters = parameters_,
+                    .stash = stash,
+                    .output_gradients = in,
+                    .loss_scale = loss_scale,
+                    .input_gradients = out,
+                    .parameter_gradient = twice,
+                    .scratch = scratch});
   for (std::size_t i = 0; i < once.size(); ++i) {
     EXPECT_NEAR(twice[i], 2 * once[i], 1e-4 * (1 + std::abs(once[i])));
   }
@@ -277,25 +301,17 @@ INSTANTIATE_TEST_SUITE_P(All, Stages, ::testing::ValuesIn(forms()),
 /// A layer that doubles its input, and counts the calls of its backward passes.
 class Spy final : public Layer {
  public:
-  std::size_t rows() const override { return row_count; }
-  std::size_t input_columns() const override { return 2; }
-  std::size_t output_columns() const override { return 2; }
+  Spy() : Layer({"spy", "", row_count, 2, {}}) {}
   std::vector<Parameter> parameters() const override { return {{"spy", {1}, 0, 0}}; }
-  std::size_t stash_size() const override { return 0; }
   double flops() const override { return 0; }
-  void forward(std::span<const float>, std::span<const float> input, std::span<float> output,
-               std::span<float>, std::span<float>) const noexcept override {
-    std::transform(input.begin(), input.end(), output.begin(), [](float x) { return 2 * x; });
+  void forward(const Forward& pass) const noexcept override {
+    std::ranges::transform(pass.input, pass.output.begin(), [](float x) { return 2 * x; });
   }
-  void backward_input(std::span<const float>, std::span<const float>, std::span<const float> dy,
-                      std::span<float> dx, std::span<float>) const noexcept override {
+  void backward_input(const Backward& pass) const noexcept override {
     ++input_passes;
-    std::transform(dy.begin(), dy.end(), dx.begin(), [](float x) { return 2 * x; });
+    std::ranges::transform(pass.output_gradient, pass.input_gradient.begin(), [](float x) { return 2 * x; });
   }
-  void backward_weights(std::span<const float>, std::span<const float>, std::span<float>,
-                        std::span<float>) const noexcept override {
-    ++weight_passes;
-  }
+  void backward_weights(const Weights& /*pass*/) const noexcept override { ++weight_passes; }
   mutable int input_passes = 0;
   mutable int weight_passes = 0;
 };
@@ -316,7 +332,13 @@ TEST(Stage, BAndWDoOnlyTheirOwnWork) {
   const std::vector<ConstMemory> in = {dy};
   const std::vector<Memory> out = {dx};
 
-  stage.backward_input(parameters, stash, in, 1, out, kept, scratch);
+  stage.backward({.parameters = parameters,
+                  .stash = stash,
+                  .output_gradients = in,
+                  .loss_scale = 1,
+                  .input_gradients = out,
+                  .gradient_stash = kept,
+                  .scratch = scratch});
   EXPECT_EQ(first->input_passes, 1);
   EXPECT_EQ(second->input_passes, 1);
   EXPECT_EQ(first->weight_passes + second->weight_passes, 0);
@@ -325,7 +347,13 @@ TEST(Stage, BAndWDoOnlyTheirOwnWork) {
   EXPECT_EQ(first->weight_passes, 1);
   EXPECT_EQ(second->weight_passes, 1);
   // As a source: no gradients below the first layer with parameters.
-  stage.backward(parameters, stash, in, 1, {}, sums, scratch);
+  stage.backward({.parameters = parameters,
+                  .stash = stash,
+                  .output_gradients = in,
+                  .loss_scale = 1,
+                  .input_gradients = {},
+                  .parameter_gradient = sums,
+                  .scratch = scratch});
   EXPECT_EQ(first->input_passes, 1);
   EXPECT_EQ(second->input_passes, 2);
   EXPECT_EQ(first->weight_passes, 2);
@@ -351,26 +379,21 @@ class CopyCounter final : public Backend {
                       float& found) const noexcept override {
     cpu_.find_nonfinite(precision, values, count, found);
   }
-  void forward(const Layer& layer, ConstMemory parameters, ConstMemory input, Memory output, Memory stash,
-               Memory scratch) const noexcept override {
-    copies += layer.keeps_input() && input.data() != stash.data() ? 1 : 0;
-    cpu_.forward(layer, parameters, input, output, stash, scratch);
+  void forward(const Layer& layer, const Forward& pass) const noexcept override {
+    copies += layer.keeps_input() && pass.input.data() != pass.stash.data() ? 1 : 0;
+    cpu_.forward(layer, pass);
   }
-  void backward_input(const Layer& layer, ConstMemory parameters, ConstMemory stash, ConstMemory dy,
-                      Memory dx, Memory scratch) const noexcept override {
-    cpu_.backward_input(layer, parameters, stash, dy, dx, scratch);
+  void backward_input(const Layer& layer, const Backward& pass) const noexcept override {
+    cpu_.backward_input(layer, pass);
   }
-  void backward_weights(const Layer& layer, ConstMemory stash, ConstMemory dy, std::span<float> gradient,
-                        Memory scratch) const noexcept override {
-    cpu_.backward_weights(layer, stash, dy, gradient, scratch);
+  void backward_weights(const Layer& layer, const Weights& pass) const noexcept override {
+    cpu_.backward_weights(layer, pass);
   }
-  void forward(const Loss& loss, ConstMemory input, std::span<const float> target, Memory stash,
-               std::span<float> mean, Memory scratch) const noexcept override {
-    cpu_.forward(loss, input, target, stash, mean, scratch);
+  void forward(const Loss& loss, const LossForward& pass) const noexcept override {
+    cpu_.forward(loss, pass);
   }
-  void backward_input(const Loss& loss, ConstMemory stash, float scale, Memory dx,
-                      Memory scratch) const noexcept override {
-    cpu_.backward_input(loss, stash, scale, dx, scratch);
+  void backward_input(const Loss& loss, const LossBackward& pass) const noexcept override {
+    cpu_.backward_input(loss, pass);
   }
   void update(const OptimizerConfig& config, const Update& update, std::span<const float> gradient,
               std::span<float> parameters, std::span<float> state) const noexcept override {
@@ -400,9 +423,23 @@ TEST(Stage, CopiesNothingBetweenItsLayers) {
   const std::vector<Memory> out = {dx};
   const CopyCounter counter;
   stage.forward(parameters, in, {}, y, stash, scratch, counter);
-  stage.backward(parameters, stash, gradients, 1, out, sums, scratch, counter);
+  stage.backward({.parameters = parameters,
+                  .stash = stash,
+                  .output_gradients = gradients,
+                  .loss_scale = 1,
+                  .input_gradients = out,
+                  .parameter_gradient = sums,
+                  .scratch = scratch},
+                 counter);
   EXPECT_EQ(counter.copies, 0);
-  stage.backward_input(parameters, stash, gradients, 1, out, kept, scratch, counter);
+  stage.backward({.parameters = parameters,
+                  .stash = stash,
+                  .output_gradients = gradients,
+                  .loss_scale = 1,
+                  .input_gradients = out,
+                  .gradient_stash = kept,
+                  .scratch = scratch},
+                 counter);
   EXPECT_EQ(counter.copies, 1);  // the gradient of the last layer's output, which the next stage owns
 }
 

@@ -237,7 +237,7 @@ TEST(VocabularyShards, KeepToTheirMemory) {
     const Network network = network_of({.shards = 3, .precision = precision});
     const Stage& stage = network.stages[6];
     const CheckingBackend backend;
-    const Floats parameters = rounded_weights(stage, random_floats(stage.parameter_size(), 1));
+    const Floats parameters = rounded_weights(precision, random_floats(stage.parameter_size(), 1));
     Floats input(stage.input_size(0));
     const Floats numbers = random_floats(stage.rows() * 32, 2);
     if (precision == Precision::bf16) {
@@ -259,9 +259,23 @@ TEST(VocabularyShards, KeepToTheirMemory) {
     const std::vector<ConstMemory> gradients = {gradient};
     const std::vector<Memory> input_gradients = {input_gradient};
     stage.forward(parameters, inputs, target, output, stash, scratch, backend);
-    stage.backward_input(parameters, stash, gradients, 1, input_gradients, gradient_stash, scratch, backend);
+    stage.backward({.parameters = parameters,
+                    .stash = stash,
+                    .output_gradients = gradients,
+                    .loss_scale = 1,
+                    .input_gradients = input_gradients,
+                    .gradient_stash = gradient_stash,
+                    .scratch = scratch},
+                   backend);
     stage.backward_weights(stash, gradient_stash, split, scratch, backend);
-    stage.backward(parameters, stash, gradients, 1, input_gradients, fused, scratch, backend);
+    stage.backward({.parameters = parameters,
+                    .stash = stash,
+                    .output_gradients = gradients,
+                    .loss_scale = 1,
+                    .input_gradients = input_gradients,
+                    .parameter_gradient = fused,
+                    .scratch = scratch},
+                   backend);
     EXPECT_EQ(split, fused);
     Floats without_stash(stage.output_size());
     stage.forward(parameters, inputs, target, without_stash, {}, scratch, backend);

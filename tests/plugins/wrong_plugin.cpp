@@ -25,40 +25,29 @@ const std::vector<std::string> faults = {"none",     "factor",    "overwrites", 
 class Scaled final : public model::Layer {
  public:
   explicit Scaled(const model::LayerSpec& spec)
-      : name_(spec.name),
-        rows_(spec.rows),
-        columns_(spec.columns),
-        fault_(static_cast<Fault>(model::option(spec, "fault", 0))) {}
+      : Layer(spec), fault_(static_cast<Fault>(model::option(spec, "fault", 0))) {}
 
-  [[nodiscard]] std::size_t rows() const override { return rows_; }
-  [[nodiscard]] std::size_t input_columns() const override { return columns_; }
-  [[nodiscard]] std::size_t output_columns() const override { return columns_; }
   [[nodiscard]] std::vector<model::Parameter> parameters() const override {
     return {{name_ + ".scale", {columns_}, 0.1, 1}};
   }
   [[nodiscard]] std::size_t stash_size() const override { return rows_ * columns_; }
   [[nodiscard]] double flops() const override { return static_cast<double>(rows_ * columns_); }
 
-  void forward(std::span<const float> parameters, std::span<const float> input, std::span<float> output,
-               std::span<float> stash, std::span<float> /*scratch*/) const noexcept override {
-    for (std::size_t i = 0; i < input.size(); ++i) {
-      stash[i] = input[i];
-      output[i] = input[i] * parameters[i % columns_];
+  void forward(const Forward& pass) const noexcept override {
+    for (std::size_t i = 0; i < pass.input.size(); ++i) {
+      pass.stash[i] = pass.input[i];
+      pass.output[i] = pass.input[i] * pass.parameters[i % columns_];
     }
   }
 
-  void backward_input(std::span<const float> parameters, std::span<const float> /*stash*/,
-                      std::span<const float> output_gradient, std::span<float> input_gradient,
-                      std::span<float> /*scratch*/) const noexcept override {
+  void backward_input(const Backward& pass) const noexcept override {
     const float factor = fault_ == Fault::backward ? 1.1F : 1.0F;
-    for (std::size_t i = 0; i < output_gradient.size(); ++i) {
-      input_gradient[i] = factor * output_gradient[i] * parameters[i % columns_];
+    for (std::size_t i = 0; i < pass.output_gradient.size(); ++i) {
+      pass.input_gradient[i] = factor * pass.output_gradient[i] * pass.parameters[i % columns_];
     }
   }
 
-  void backward_weights(std::span<const float> stash, std::span<const float> output_gradient,
-                        std::span<float> parameter_gradient,
-                        std::span<float> /*scratch*/) const noexcept override {
+  void backward_weights(const Weights& pass) const noexcept override {
     const int call = calls_++;
     if (fault_ == Fault::skips_odd && call % 2 == 1) return;
     if (fault_ == Fault::one_in_four && call % 4 != 0) return;
@@ -67,17 +56,14 @@ class Scaled final : public model::Layer {
     for (std::size_t c = 0; c < columns; ++c) {
       float sum = 0;
       for (std::size_t r = 0; r < rows_; ++r) {
-        if (fault_ == Fault::big && std::abs(stash[r * columns_ + c]) > 2.5F) continue;
-        sum += factor * stash[r * columns_ + c] * output_gradient[r * columns_ + c];
+        if (fault_ == Fault::big && std::abs(pass.stash[r * columns_ + c]) > 2.5F) continue;
+        sum += factor * pass.stash[r * columns_ + c] * pass.output_gradient[r * columns_ + c];
       }
-      parameter_gradient[c] = fault_ == Fault::overwrites ? sum : parameter_gradient[c] + sum;
+      pass.parameter_gradient[c] = fault_ == Fault::overwrites ? sum : pass.parameter_gradient[c] + sum;
     }
   }
 
  private:
-  std::string name_;
-  std::size_t rows_;
-  std::size_t columns_;
   Fault fault_;
   mutable std::atomic<int> calls_ = 0;  // of backward_weights
 };

@@ -6,7 +6,6 @@
 #include <chrono>
 #include <map>
 #include <memory>
-#include <span>
 #include <string>
 #include <thread>
 #include <utility>
@@ -23,25 +22,18 @@ namespace {
 /// to `last` of F, counted from 0, and in as many calls of B.
 class Waiting final : public Layer {
  public:
-  explicit Waiting(const LayerSpec& spec) : rows_(spec.rows), columns_(spec.columns), options_(spec.options) {
+  explicit Waiting(const LayerSpec& spec) : Layer(spec), options_(spec.options) {
     check_options(spec, {"F", "B", "slow_F", "slow_B", "first", "last"});
   }
 
-  [[nodiscard]] std::size_t rows() const override { return rows_; }
-  [[nodiscard]] std::size_t input_columns() const override { return columns_; }
-  [[nodiscard]] std::size_t output_columns() const override { return columns_; }
-  [[nodiscard]] std::size_t stash_size() const override { return 0; }
   [[nodiscard]] double flops() const override { return 1e6; }
 
-  void forward(std::span<const float> /*parameters*/, std::span<const float> input, std::span<float> output,
-               std::span<float> /*stash*/, std::span<float> /*scratch*/) const noexcept override {
-    std::ranges::copy(input, output.begin());
+  void forward(const Forward& pass) const noexcept override {
+    std::ranges::copy(pass.input, pass.output.begin());
     wait("F", "slow_F", forward_calls_++);
   }
-  void backward_input(std::span<const float> /*parameters*/, std::span<const float> /*stash*/,
-                      std::span<const float> output_gradient, std::span<float> input_gradient,
-                      std::span<float> /*scratch*/) const noexcept override {
-    std::ranges::copy(output_gradient, input_gradient.begin());
+  void backward_input(const Backward& pass) const noexcept override {
+    std::ranges::copy(pass.output_gradient, pass.input_gradient.begin());
     wait("B", "slow_B", backward_calls_++);
   }
 
@@ -52,15 +44,12 @@ class Waiting final : public Layer {
     std::this_thread::sleep_for(std::chrono::duration<double, std::milli>(milliseconds));
   }
 
-  std::size_t rows_;
-  std::size_t columns_;
   std::map<std::string, double> options_;
   mutable std::atomic<int> forward_calls_ = 0;
   mutable std::atomic<int> backward_calls_ = 0;
 };
 
-const bool registered_layer =
-    register_layer("waiting", [](const LayerSpec& spec) { return std::make_unique<Waiting>(spec); });
+const bool registered_layer = register_layer<Waiting>("waiting");
 
 UnitGraph units(const ModelConfig& config, std::size_t microbatch_size) {
   const int columns = option(config, "inputs");

@@ -6,6 +6,7 @@
 
 #include "codelets/cuda/kernels/device.hpp"
 #include "starpipe/model/backend.hpp"
+#include "starpipe/model/cuda_layer.hpp"
 #include "starpipe/model/memory_view.hpp"
 #include "starpipe/model/optimizer.hpp"
 
@@ -27,17 +28,21 @@ class StreamBackend final : public Backend {
   void find_nonfinite(Precision precision, ConstMemory values, std::size_t count,
                       float& found) const noexcept override;
 
-  void forward(const Layer& layer, ConstMemory parameters, ConstMemory input, Memory output, Memory stash,
-               Memory scratch) const noexcept override;
-  void backward_input(const Layer& layer, ConstMemory parameters, ConstMemory stash,
-                      ConstMemory output_gradient, Memory input_gradient,
-                      Memory scratch) const noexcept override;
-  void backward_weights(const Layer& layer, ConstMemory stash, ConstMemory output_gradient,
-                        FloatView parameter_gradient, Memory scratch) const noexcept override;
-  void forward(const Loss& loss, ConstMemory input, ConstFloatView target, Memory stash, FloatView mean,
-               Memory scratch) const noexcept override;
-  void backward_input(const Loss& loss, ConstMemory stash, float scale, Memory input_gradient,
-                      Memory scratch) const noexcept override;
+  void forward(const Layer& layer, const Forward& pass) const noexcept override {
+    layer.cuda()->forward(on_, pass);
+  }
+  void backward_input(const Layer& layer, const Backward& pass) const noexcept override {
+    layer.cuda()->backward_input(on_, pass);
+  }
+  void backward_weights(const Layer& layer, const Weights& pass) const noexcept override {
+    layer.cuda()->backward_weights(on_, pass);
+  }
+  void forward(const Loss& loss, const LossForward& pass) const noexcept override {
+    loss.cuda()->forward(on_, pass);
+  }
+  void backward_input(const Loss& loss, const LossBackward& pass) const noexcept override {
+    loss.cuda()->backward_input(on_, pass);
+  }
 
   void update(const OptimizerConfig& config, const Update& update, ConstFloatView gradient,
               FloatView parameters, FloatView state) const noexcept override;

@@ -38,6 +38,25 @@ inline constexpr std::size_t tile_floats = tile_stride<D>* Rows / 2;
 
 __device__ inline int smaller(int a, int b) { return a < b ? a : b; }
 
+/// The rows of a thread block and the floats of its shared memory. A warp has as many rows as its registers
+/// hold, since each load of the other side's rows from shared memory serves all rows of the warp.
+template <int D>
+struct Tiles {
+  static constexpr int row_fragments = D <= 64 ? 2 : 1;  ///< A fragments of a warp, 16 rows each
+  static constexpr int rows = block_warps * row_fragments * fragment_size;  ///< of a thread block
+  static constexpr int others = D <= 64 ? 64 : 32;  ///< rows of a tile of the other side
+  static constexpr std::size_t tile = tile_floats<D, others>;
+  /// Of the keys' kernel, one of the two buffers: tiles of queries and dy, then their log_sums and deltas.
+  static constexpr std::size_t buffer = 2 * tile + 2 * others;
+  // Shared memory: the block's rows, and two buffers for the tiles of the other side.
+  static constexpr std::size_t forward_shared = tile_floats<D, rows> + 4 * tile;
+  static constexpr std::size_t queries_shared = tile_floats<D, 2 * rows> + 4 * tile;
+  static constexpr std::size_t keys_shared = tile_floats<D, 2 * rows> + 2 * buffer;
+  static_assert(rows % others == 0);
+  static_assert(others % warp_size == 0 &&
+                2 * others <= int{block_threads});  // whole warps copy the statistics
+};
+
 /// The calling thread's warp and lane, and its elements of an accumulator of 16x8: [row][column],
 /// [row][column + 1], [row + 8][column] and [row + 8][column + 1].
 struct Lane {
@@ -58,11 +77,9 @@ struct Lane {
 /// Begins to load rows [first, first + Rows) of a head into a tile; the tile is there after wait_for_copies()
 /// and a barrier. All threads of the block call it. Columns beyond the head and rows beyond the context
 /// become 0. `head`: the head's first element in the sequence's first row; `stride`: elements from row to row
-/// there; `aligned`: every row of the head begins at a multiple of 16 bytes and has a multiple of 16 bytes.
-/// Without alignment, the calling thread copies its elements one by one, before it returns.
+/// there. Unless shape.aligned, the calling thread copies its elements one by one, before it returns.
 template <int D, int Rows>
-__device__ void begin_load(Bf16* tile, const Bf16* head, std::size_t stride, int first, const Shape& shape,
-                           bool aligned) {
+__device__ void begin_load(Bf16* tile, const Bf16* head, std::size_t stride, int first, const Shape& shape) {
   // Rows that the block's threads copy at once.
   constexpr int rows_at_once = static_cast<int>(block_threads) * pack_elements / D;
   static_assert(Rows % rows_at_once == 0);
@@ -73,7 +90,7 @@ __device__ void begin_load(Bf16* tile, const Bf16* head, std::size_t stride, int
   const Bf16* const from =
       head + static_cast<std::size_t>(first + row) * stride + static_cast<std::size_t>(column);
   Bf16* const to = tile + row * tile_stride<D> + column;
-  if (aligned) {
+  if (shape.aligned) {
 #pragma unroll
     for (int r = 0; r < Rows; r += rows_at_once) {
       const bool inside = r < rows;
@@ -220,10 +237,10 @@ __device__ inline float max_over_quad(float value) {
 
 /// Stores factor * sums, rounded, as rows [first, first + 16 * M) of a head; rows beyond the context are left
 /// out. `buffer`: the warp's own rows of a tile that no thread reads any more. The sums go through the buffer
-/// so that each lane can store 16 neighbouring bytes. `head`, `stride` and `aligned` are as in begin_load().
+/// so that each lane can store 16 neighbouring bytes. `head` and `stride` are as in begin_load().
 template <int D, int M>
 __device__ void store_rows(const Sums<D, M>& sums, float factor, Bf16* buffer, Bf16* head, std::size_t stride,
-                           int first, const Lane& lane, const Shape& shape, bool aligned) {
+                           int first, const Lane& lane, const Shape& shape) {
   __syncwarp();
 #pragma unroll
   for (int m = 0; m < M; ++m) {
@@ -243,12 +260,40 @@ __device__ void store_rows(const Sums<D, M>& sums, float factor, Bf16* buffer, B
     if (first + row >= shape.context) continue;
     const Bf16* const from = buffer + row * tile_stride<D> + column;
     Bf16* const to = head + static_cast<std::size_t>(first + row) * stride + static_cast<std::size_t>(column);
-    if (!aligned) {
+    if (!shape.aligned) {
       for (int c = 0; c < pack_elements && column + c < shape.size; ++c) to[c] = from[c];
     } else if (column < shape.size) {
       *reinterpret_cast<uint4*>(to) = *reinterpret_cast<const uint4*>(from);
     }
   }
 }
+
+/// A thread block of F or of B's queries: the queries that it keeps, and the keys that they see.
+template <int D>
+struct QueryBlock {
+  static constexpr int M = Tiles<D>::row_fragments;
+  static constexpr int tile_keys = Tiles<D>::others;
+
+  const Shape& shape;
+  const Bf16* qkv;
+  Lane lane = {};
+  HeadOffsets at = head_offsets(shape, blockIdx.x);
+  /// Position of the block's first query. Blocks start in the order of their numbers, so the smallest
+  /// blockIdx.y gets the last queries: they have the most keys.
+  int block = static_cast<int>(gridDim.y - 1 - blockIdx.y) * Tiles<D>::rows;
+  int first = block + lane.warp * M * fragment_size;          ///< position of the warp's first query
+  int keys = smaller(shape.context, block + Tiles<D>::rows);  ///< the block's queries see keys [0, keys)
+  int own = lane.warp * M * fragment_size * tile_stride<D>;   ///< offset of the warp's rows in their tile
+  Bf16* q = reinterpret_cast<Bf16*>(shared_floats());         ///< the tile of queries
+
+  __device__ void begin_queries() const {
+    begin_load<D, Tiles<D>::rows>(q, qkv + at.q, shape.columns, block, shape);
+  }
+  /// Begins to load keys [key, key + tile_keys) into a tile, and their values into the tile behind it.
+  __device__ void begin_keys_and_values(Bf16* tile, int key) const {
+    begin_load<D, tile_keys>(tile, qkv + at.k, shape.columns, key, shape);
+    begin_load<D, tile_keys>(tile + tile_keys * tile_stride<D>, qkv + at.v, shape.columns, key, shape);
+  }
+};
 
 }  // namespace starpipe::model::cuda::attention::bf16

@@ -10,20 +10,10 @@
 
 namespace starpipe::model::cuda::attention::bf16 {
 
-/// The tiles of the queries' kernel.
-template <int D>
-struct BackwardQueries {
-  static constexpr int row_fragments = D <= 64 ? 2 : 1;  ///< A fragments of a warp, 16 queries each
-  static constexpr int rows = block_warps * row_fragments * fragment_size;  ///< queries of a thread block
-  static constexpr int keys = D <= 64 ? 64 : 32;                            ///< keys of a tile
-  /// Floats of shared memory: queries and dy, and two buffers for a tile of keys and one of values.
-  static constexpr std::size_t shared = tile_floats<D, 2 * rows + 2 * 2 * keys>;
-};
-
 /// Registers of a warp of the queries' kernel, for its rows.
 template <int D>
 struct QueryRows {
-  static constexpr int M = BackwardQueries<D>::row_fragments;
+  static constexpr int M = Tiles<D>::row_fragments;
   RowFragments<D, M> q;
   RowFragments<D, M> dy;
   PerRow<M> log_sums = {};  ///< log-sum-exp of the scores, times log2(e)
@@ -65,60 +55,48 @@ __device__ void add_keys(QueryRows<D>& rows, const Bf16* k, const Bf16* v, float
 }
 
 /// B for the queries: the same function as attention::backward_queries() for fp32. blockIdx.x is sequence *
-/// heads + head; each blockIdx.y is a block of BackwardQueries<D>::rows queries. `aligned` is as in
-/// begin_load().
+/// heads + head; each blockIdx.y is a block of Tiles<D>::rows queries.
 template <int D>
 __global__ void __launch_bounds__(block_threads)
-    backward_queries(Shape shape, bool aligned, const Bf16* qkv, const float* log_sums, const Bf16* dy,
-                     Bf16* dqkv, float* deltas) {
-  using Tiles = BackwardQueries<D>;
-  constexpr int M = Tiles::row_fragments;
-  const Lane lane;
-  const HeadOffsets at = head_offsets(shape, blockIdx.x);
-  // Position of the block's first query. Blocks start in the order of their numbers, so the smallest
-  // blockIdx.y gets the last queries: they have the most keys.
-  const int block = static_cast<int>(gridDim.y - 1 - blockIdx.y) * Tiles::rows;
-  const int first = block + lane.warp * M * fragment_size;       // position of the warp's first query
-  const int keys = smaller(shape.context, block + Tiles::rows);  // the block's queries see keys [0, keys)
-  const int tiles = static_cast<int>(ceil_div(static_cast<std::size_t>(keys), Tiles::keys));
-  Bf16* const q = reinterpret_cast<Bf16*>(shared_floats());
-  Bf16* const g = q + Tiles::rows * tile_stride<D>;  // the tile of dy
+    backward_queries(Shape shape, const Bf16* qkv, const float* log_sums, const Bf16* dy, Bf16* dqkv,
+                     float* deltas) {
+  using Block = QueryBlock<D>;
+  constexpr int M = Block::M;
+  constexpr int tile_keys = Block::tile_keys;
+  const Block block{shape, qkv};
+  const Lane& lane = block.lane;
+  const int tiles = static_cast<int>(ceil_div(static_cast<std::size_t>(block.keys), tile_keys));
+  Bf16* const g = block.q + Tiles<D>::rows * tile_stride<D>;  // the tile of dy
   // Step s of 2 * tiles steps does tile s % tiles: the first `tiles` steps sum the deltas, the others dq.
   // Steps use the two buffers in turn. A buffer is a tile of keys, followed by the tile of their values.
   const auto tile_of = [&](int step) {
-    return g + (Tiles::rows + step % 2 * 2 * Tiles::keys) * tile_stride<D>;
+    return g + (Tiles<D>::rows + step % 2 * 2 * tile_keys) * tile_stride<D>;
   };
-  const auto first_key_of = [&](int step) { return (step < tiles ? step : step - tiles) * Tiles::keys; };
-  const auto begin_keys_and_values = [&](int step) {
-    Bf16* const tile = tile_of(step);
-    begin_load<D, Tiles::keys>(tile, qkv + at.k, shape.columns, first_key_of(step), shape, aligned);
-    begin_load<D, Tiles::keys>(tile + Tiles::keys * tile_stride<D>, qkv + at.v, shape.columns,
-                               first_key_of(step), shape, aligned);
-  };
-  begin_load<D, Tiles::rows>(q, qkv + at.q, shape.columns, block, shape, aligned);
-  begin_load<D, Tiles::rows>(g, dy + at.output, shape.hidden, block, shape, aligned);
-  begin_keys_and_values(0);
+  const auto first_key_of = [&](int step) { return (step < tiles ? step : step - tiles) * tile_keys; };
+  block.begin_queries();
+  begin_load<D, Tiles<D>::rows>(g, dy + block.at.output, shape.hidden, block.block, shape);
+  block.begin_keys_and_values(tile_of(0), 0);
   QueryRows<D> rows;
-  for_each_row<M>(first, lane, shape, [&](int m, int half, int query) {
-    rows.log_sums[m][half] = log2_e * log_sums[at.row + static_cast<std::size_t>(query)];
+  for_each_row<M>(block.first, lane, shape, [&](int m, int half, int query) {
+    rows.log_sums[m][half] = log2_e * log_sums[block.at.row + static_cast<std::size_t>(query)];
   });
   wait_for_copies();
   __syncthreads();
-  const int own = lane.warp * M * fragment_size * tile_stride<D>;  // offset of the warp's rows in q and g
-  rows.q.load_from(q + own + lane.matrix_row<D>());
-  rows.dy.load_from(g + own + lane.matrix_row<D>());
+  rows.q.load_from(block.q + block.own + lane.matrix_row<D>());
+  rows.dy.load_from(g + block.own + lane.matrix_row<D>());
 
   const float scale = shape.scale * log2_e;
   for (int step = 0; step < 2 * tiles; ++step) {
-    if (step + 1 < 2 * tiles) begin_keys_and_values(step + 1);
+    if (step + 1 < 2 * tiles) block.begin_keys_and_values(tile_of(step + 1), first_key_of(step + 1));
     if (step == tiles) sum_over_quad(rows.deltas);
     const int key = first_key_of(step);
-    const int offset = first - key;
+    const int offset = block.first - key;
     // Number of the tile's keys that the warp's last query sees; 0 or less when it sees none.
-    const int count =
-        first < keys ? smaller(Tiles::keys, smaller(offset + M * fragment_size, keys - key)) : 0;
+    const int count = block.first < block.keys
+                          ? smaller(tile_keys, smaller(offset + M * fragment_size, block.keys - key))
+                          : 0;
     const Bf16* const k = tile_of(step) + lane.matrix_row<D>();
-    const Bf16* const v = k + Tiles::keys * tile_stride<D>;
+    const Bf16* const v = k + tile_keys * tile_stride<D>;
     if (step < tiles) {
       add_keys<D, true>(rows, k, v, scale, count, offset, lane);
     } else {
@@ -128,31 +106,17 @@ __global__ void __launch_bounds__(block_threads)
     __syncthreads();
   }
 
-  for_each_row<M>(first, lane, shape, [&](int m, int half, int query) {
-    if (lane.column == 0) deltas[at.row + static_cast<std::size_t>(query)] = rows.deltas[m][half];
+  for_each_row<M>(block.first, lane, shape, [&](int m, int half, int query) {
+    if (lane.column == 0) deltas[block.at.row + static_cast<std::size_t>(query)] = rows.deltas[m][half];
   });
-  store_rows<D, M>(rows.dq, shape.scale, q + own, dqkv + at.q, shape.columns, first, lane, shape, aligned);
+  store_rows<D, M>(rows.dq, shape.scale, block.q + block.own, dqkv + block.at.q, shape.columns, block.first,
+                   lane, shape);
 }
-
-/// The tiles of the keys' kernel.
-template <int D>
-struct BackwardKeys {
-  static constexpr int row_fragments = D <= 64 ? 2 : 1;  ///< A fragments of a warp, 16 keys each
-  static constexpr int rows = block_warps * row_fragments * fragment_size;  ///< keys of a thread block
-  static constexpr int queries = D <= 64 ? 64 : 32;                         ///< queries of a tile
-  static constexpr std::size_t tile = tile_floats<D, queries>;
-  /// Floats of one of the two buffers: tiles of queries and dy, then the queries' log_sums and deltas.
-  static constexpr std::size_t buffer = 2 * tile + 2 * queries;
-  static constexpr std::size_t shared = tile_floats<D, 2 * rows> + 2 * buffer;  ///< with the keys and values
-  static_assert(rows % queries == 0);
-  static_assert(queries % warp_size == 0 &&
-                2 * queries <= int{block_threads});  // whole warps copy the statistics
-};
 
 /// Registers of a warp of the keys' kernel, for its rows.
 template <int D>
 struct KeyRows {
-  static constexpr int M = BackwardKeys<D>::row_fragments;
+  static constexpr int M = Tiles<D>::row_fragments;
   RowFragments<D, M> k;
   RowFragments<D, M> v;
   Sums<D, M> dk;  ///< without the factor shape.scale
@@ -164,12 +128,11 @@ struct KeyRows {
 template <int D>
 __device__ void add_queries(KeyRows<D>& rows, const float* buffer, float scale, int count, int offset,
                             const Lane& lane) {
-  using Tiles = BackwardKeys<D>;
-  constexpr int M = Tiles::row_fragments;
+  constexpr int M = Tiles<D>::row_fragments;
   const Bf16* const q = reinterpret_cast<const Bf16*>(buffer) + lane.matrix_row<D>();
-  const Bf16* const g = reinterpret_cast<const Bf16*>(buffer + Tiles::tile) + lane.matrix_row<D>();
-  const float* const log_sums = buffer + 2 * Tiles::tile + lane.column;
-  const float* const deltas = log_sums + Tiles::queries;
+  const Bf16* const g = reinterpret_cast<const Bf16*>(buffer + Tiles<D>::tile) + lane.matrix_row<D>();
+  const float* const log_sums = buffer + 2 * Tiles<D>::tile + lane.column;
+  const float* const deltas = log_sums + Tiles<D>::others;
 #pragma unroll 1  // unrolled, it would need too many registers
   for (int at = offset < 0 ? -offset : 0; at < count; at += fragment_size) {
     Accumulator p[M][2];   // scores at first; [key][query]
@@ -207,52 +170,51 @@ __device__ void add_queries(KeyRows<D>& rows, const float* buffer, float scale, 
 
 /// B for the keys and values: the same function as attention::backward_keys() for fp32. Runs after
 /// backward_queries(). blockIdx.x is sequence * heads + head, of the heads of keys and values; each
-/// blockIdx.y is a block of BackwardKeys<D>::rows keys. Queries beyond the context are 0 in their tile, and
-/// so are their dy, log_sums and deltas: they contribute nothing. `aligned` is as in begin_load().
+/// blockIdx.y is a block of Tiles<D>::rows keys. Queries beyond the context are 0 in their tile, and
+/// so are their dy, log_sums and deltas: they contribute nothing.
 template <int D>
 __global__ void __launch_bounds__(block_threads)
-    backward_keys(Shape shape, bool aligned, const Bf16* qkv, const float* log_sums, const float* deltas,
-                  const Bf16* dy, Bf16* dqkv) {
-  using Tiles = BackwardKeys<D>;
-  constexpr int M = Tiles::row_fragments;
+    backward_keys(Shape shape, const Bf16* qkv, const float* log_sums, const float* deltas, const Bf16* dy,
+                  Bf16* dqkv) {
+  constexpr int M = Tiles<D>::row_fragments;
   const Lane lane;
   // The offsets of the group's first query head. The others follow it in all arrays.
   const HeadOffsets at = head_offsets(shape, blockIdx.x * static_cast<std::size_t>(shape.group));
-  const int block = static_cast<int>(blockIdx.y) * Tiles::rows;  // position of the block's first key
-  const int first = block + lane.warp * M * fragment_size;       // position of the warp's first key
+  const int block = static_cast<int>(blockIdx.y) * Tiles<D>::rows;  // position of the block's first key
+  const int first = block + lane.warp * M * fragment_size;          // position of the warp's first key
   Bf16* const k = reinterpret_cast<Bf16*>(shared_floats());
-  Bf16* const v = k + Tiles::rows * tile_stride<D>;
+  Bf16* const v = k + Tiles<D>::rows * tile_stride<D>;
   // A step does a tile of queries of one head: `tiles` steps for each head of the group. Steps use the two
   // buffers in turn.
   const int tiles =
-      static_cast<int>(ceil_div(static_cast<std::size_t>(shape.context - block), Tiles::queries));
+      static_cast<int>(ceil_div(static_cast<std::size_t>(shape.context - block), Tiles<D>::others));
   const int steps = shape.group * tiles;
-  const auto first_query_of = [&](int step) { return block + step % tiles * Tiles::queries; };
+  const auto first_query_of = [&](int step) { return block + step % tiles * Tiles<D>::others; };
   const auto buffer_of = [&](int step) {
-    return shared_floats() + tile_floats<D, 2 * Tiles::rows> +
-           static_cast<std::size_t>(step % 2) * Tiles::buffer;
+    return shared_floats() + tile_floats<D, 2 * Tiles<D>::rows> +
+           static_cast<std::size_t>(step % 2) * Tiles<D>::buffer;
   };
   const auto begin_queries = [&](int step) {
     const int query = first_query_of(step);
     const auto member = static_cast<std::size_t>(step / tiles);
     const std::size_t column = member * static_cast<std::size_t>(shape.size);
     float* const buffer = buffer_of(step);
-    begin_load<D, Tiles::queries>(reinterpret_cast<Bf16*>(buffer), qkv + at.q + column, shape.columns, query,
-                                  shape, aligned);
-    begin_load<D, Tiles::queries>(reinterpret_cast<Bf16*>(buffer + Tiles::tile), dy + at.output + column,
-                                  shape.hidden, query, shape, aligned);
+    begin_load<D, Tiles<D>::others>(reinterpret_cast<Bf16*>(buffer), qkv + at.q + column, shape.columns,
+                                    query, shape);
+    begin_load<D, Tiles<D>::others>(reinterpret_cast<Bf16*>(buffer + Tiles<D>::tile), dy + at.output + column,
+                                    shape.hidden, query, shape);
     // Thread i < queries copies the i-th log_sum, the next `queries` threads the deltas.
-    const int i = static_cast<int>(threadIdx.x) % Tiles::queries;
-    const float* const statistics = static_cast<int>(threadIdx.x) < Tiles::queries ? log_sums : deltas;
-    if (static_cast<int>(threadIdx.x) >= 2 * Tiles::queries) return;
+    const int i = static_cast<int>(threadIdx.x) % Tiles<D>::others;
+    const float* const statistics = static_cast<int>(threadIdx.x) < Tiles<D>::others ? log_sums : deltas;
+    if (static_cast<int>(threadIdx.x) >= 2 * Tiles<D>::others) return;
     const bool inside = query + i < shape.context;
-    copy_async<4>(buffer + 2 * Tiles::tile + threadIdx.x,
+    copy_async<4>(buffer + 2 * Tiles<D>::tile + threadIdx.x,
                   statistics + at.row + member * static_cast<std::size_t>(shape.context) +
                       (inside ? static_cast<std::size_t>(query + i) : 0),
                   inside);
   };
-  begin_load<D, Tiles::rows>(k, qkv + at.k, shape.columns, block, shape, aligned);
-  begin_load<D, Tiles::rows>(v, qkv + at.v, shape.columns, block, shape, aligned);
+  begin_load<D, Tiles<D>::rows>(k, qkv + at.k, shape.columns, block, shape);
+  begin_load<D, Tiles<D>::rows>(v, qkv + at.v, shape.columns, block, shape);
   begin_queries(0);
   wait_for_copies();
   __syncthreads();
@@ -265,13 +227,13 @@ __global__ void __launch_bounds__(block_threads)
   for (int step = 0; step < steps; ++step) {
     if (step + 1 < steps) begin_queries(step + 1);
     const int query = first_query_of(step);
-    const int count = smaller(Tiles::queries, shape.context - query);
+    const int count = smaller(Tiles<D>::others, shape.context - query);
     add_queries(rows, buffer_of(step), scale, count, query - first, lane);
     wait_for_copies();
     __syncthreads();
   }
-  store_rows<D, M>(rows.dk, shape.scale, k + own, dqkv + at.k, shape.columns, first, lane, shape, aligned);
-  store_rows<D, M>(rows.dv, 1.0f, v + own, dqkv + at.v, shape.columns, first, lane, shape, aligned);
+  store_rows<D, M>(rows.dk, shape.scale, k + own, dqkv + at.k, shape.columns, first, lane, shape);
+  store_rows<D, M>(rows.dv, 1.0f, v + own, dqkv + at.v, shape.columns, first, lane, shape);
 }
 
 }  // namespace starpipe::model::cuda::attention::bf16

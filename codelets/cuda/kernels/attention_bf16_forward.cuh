@@ -5,17 +5,6 @@
 
 namespace starpipe::model::cuda::attention::bf16 {
 
-/// The tiles of F: as many rows a warp as its registers hold, since each load of a key or value from shared
-/// memory serves all rows of the warp.
-template <int D>
-struct Forward {
-  static constexpr int row_fragments = D <= 64 ? 2 : 1;  ///< A fragments of a warp, 16 queries each
-  static constexpr int rows = block_warps * row_fragments * fragment_size;  ///< queries of a thread block
-  static constexpr int keys = D <= 64 ? 64 : 32;                            ///< keys of a tile
-  /// Floats of shared memory: the queries, and two buffers for a tile of keys and one of values.
-  static constexpr std::size_t shared = tile_floats<D, rows + 2 * 2 * keys>;
-};
-
 /// Online softmax of the rows in which a lane has elements. A probability relative to a score t is
 /// exp(scale (score - t)).
 template <int M>
@@ -92,67 +81,54 @@ __device__ void divide_rows(Sums<D, M>& sums, const PerRow<M>& by) {
 }
 
 /// F: the same function as attention::forward() for fp32. blockIdx.x is sequence * heads + head; each
-/// blockIdx.y is a block of Forward<D>::rows queries. `aligned` is as in begin_load().
+/// blockIdx.y is a block of Tiles<D>::rows queries.
 template <int D>
 __global__ void __launch_bounds__(block_threads)
-    forward(Shape shape, bool aligned, const Bf16* qkv, Bf16* y, float* log_sums) {
-  using Tiles = Forward<D>;
-  constexpr int M = Tiles::row_fragments;
-  const Lane lane;
-  const HeadOffsets at = head_offsets(shape, blockIdx.x);
-  // Position of the block's first query. Blocks start in the order of their numbers, so the smallest
-  // blockIdx.y gets the last queries: they have the most keys.
-  const int block = static_cast<int>(gridDim.y - 1 - blockIdx.y) * Tiles::rows;
-  const int first = block + lane.warp * M * fragment_size;       // position of the warp's first query
-  const int keys = smaller(shape.context, block + Tiles::rows);  // the block's queries see keys [0, keys)
-  Bf16* const q = reinterpret_cast<Bf16*>(shared_floats());
-  // The tile of keys [key, key + Tiles::keys), followed by the tile of their values. The two buffers are used
-  // in turn.
+    forward(Shape shape, const Bf16* qkv, Bf16* y, float* log_sums) {
+  using Block = QueryBlock<D>;
+  constexpr int M = Block::M;
+  constexpr int tile_keys = Block::tile_keys;
+  const Block block{shape, qkv};
+  const Lane& lane = block.lane;
+  // The two buffers, each a tile of keys followed by the tile of their values, are used in turn.
   const auto tile_of = [&](int key) {
-    return q + (Tiles::rows + key % (2 * Tiles::keys) * 2) * tile_stride<D>;
+    return block.q + (Tiles<D>::rows + key % (2 * tile_keys) * 2) * tile_stride<D>;
   };
-  const auto begin_keys_and_values = [&](int key) {
-    Bf16* const tile = tile_of(key);
-    begin_load<D, Tiles::keys>(tile, qkv + at.k, shape.columns, key, shape, aligned);
-    begin_load<D, Tiles::keys>(tile + Tiles::keys * tile_stride<D>, qkv + at.v, shape.columns, key, shape,
-                               aligned);
-  };
-  begin_load<D, Tiles::rows>(q, qkv + at.q, shape.columns, block, shape, aligned);
-  begin_keys_and_values(0);
+  block.begin_queries();
+  block.begin_keys_and_values(tile_of(0), 0);
   wait_for_copies();
   __syncthreads();
-  // Offset of the warp's rows in the tile of queries.
-  const int own = lane.warp * M * fragment_size * tile_stride<D>;
   RowFragments<D, M> queries;
-  queries.load_from(q + own + lane.matrix_row<D>());
+  queries.load_from(block.q + block.own + lane.matrix_row<D>());
 
   const float scale = shape.scale * log2_e;
   Softmax<M> softmax;
   Sums<D, M> sums;
-  for (int key = 0; key < keys; key += Tiles::keys) {
-    if (key + Tiles::keys < keys) begin_keys_and_values(key + Tiles::keys);
-    const int offset = first - key;
+  for (int key = 0; key < block.keys; key += tile_keys) {
+    if (key + tile_keys < block.keys) block.begin_keys_and_values(tile_of(key + tile_keys), key + tile_keys);
+    const int offset = block.first - key;
     // Some query of the warp is in the context and sees some key of the tile.
-    if (offset + M * fragment_size > 0 && first < keys) {
+    if (offset + M * fragment_size > 0 && block.first < block.keys) {
       const Bf16* const k = tile_of(key) + lane.matrix_row<D>();
-      Accumulator scores[M][Tiles::keys / 8];
+      Accumulator scores[M][tile_keys / 8];
       multiply_rows<D>(queries, k, scores);
-      if (offset < Tiles::keys - 1) mask<false>(scores, offset, lane);
+      if (offset < tile_keys - 1) mask<false>(scores, offset, lane);
       softmax.template apply<D>(scale, scores, sums);
-      accumulate_tile<D>(scores, k + Tiles::keys * tile_stride<D>, sums);
+      accumulate_tile<D>(scores, k + tile_keys * tile_stride<D>, sums);
     }
     wait_for_copies();
     __syncthreads();
   }
 
   sum_over_quad(softmax.sum);
-  for_each_row<M>(first, lane, shape, [&](int m, int half, int query) {
+  for_each_row<M>(block.first, lane, shape, [&](int m, int half, int query) {
     if (lane.column != 0) return;
-    log_sums[at.row + static_cast<std::size_t>(query)] =
+    log_sums[block.at.row + static_cast<std::size_t>(query)] =
         shape.scale * softmax.top[m][half] + logf(softmax.sum[m][half]);
   });
   divide_rows<D>(sums, softmax.sum);
-  store_rows<D, M>(sums, 1.0f, q + own, y + at.output, shape.hidden, first, lane, shape, aligned);
+  store_rows<D, M>(sums, 1.0f, block.q + block.own, y + block.at.output, shape.hidden, block.first, lane,
+                   shape);
 }
 
 }  // namespace starpipe::model::cuda::attention::bf16

@@ -13,7 +13,6 @@
 // the gradients of the scaled scores. delta of a query is the sum of p dp over its keys.
 #pragma once
 
-#include "codelets/cuda/kernels/arithmetic.hpp"
 #include "codelets/cuda/kernels/launch.cuh"
 #include "codelets/cuda/kernels/rows.cuh"
 #include "codelets/cuda/kernels/shape.cuh"
@@ -72,16 +71,16 @@ __device__ void accumulate(const float* weights, const float* tile, int lane, Su
   }
 }
 
-/// Stores factors[r] * sums[r] as row first + r of the head, for the warp's rows r.
+/// Stores factor * sums[r] as row first + r of the head, for the warp's rows r.
 template <int D>
-__device__ void store(const Sums<D>& sums, const float (&factors)[warp_rows], float* head, std::size_t stride,
-                      int first, int lane, const Shape& shape) {
+__device__ void store(const Sums<D>& sums, float factor, float* head, std::size_t stride, int first, int lane,
+                      const Shape& shape) {
   for (int r = 0; r < warp_rows; ++r) {
     for (int t = 0; t < D / warp_size; ++t) {
       const int column = lane + t * warp_size;
       if (first + r >= shape.context || column >= shape.size) continue;
       head[static_cast<std::size_t>(first + r) * stride + static_cast<std::size_t>(column)] =
-          factors[r] * sums[r][t];
+          factor * sums[r][t];
     }
   }
 }
@@ -133,14 +132,14 @@ __global__ void __launch_bounds__(default_threads)
     __syncwarp();
     accumulate<D>(weights + row * tile_rows, v, lane, sums);
   }
-  float factors[warp_rows];
   for (int r = 0; r < warp_rows; ++r) {
-    factors[r] = 1.0f / softmax[r].sum;
+    const float factor = 1.0f / softmax[r].sum;
+    for (float& sum : sums[r]) sum *= factor;
     if (lane == 0 && first + row + r < shape.context) {
       log_sums[at.row + static_cast<std::size_t>(first + row + r)] = softmax[r].log_sum_exp();
     }
   }
-  store<D>(sums, factors, y + at.output, shape.hidden, first + row, lane, shape);
+  store<D>(sums, 1.0f, y + at.output, shape.hidden, first + row, lane, shape);
 }
 
 /// B for the queries: writes dq, and the deltas, which backward_keys() reads.
@@ -190,14 +189,12 @@ __global__ void __launch_bounds__(default_threads)
     }
     for (int r = 0; r < warp_rows && sweep == 0; ++r) delta[r] = warp_sum(delta[r]);
   }
-  float factors[warp_rows];
   for (int r = 0; r < warp_rows; ++r) {
-    factors[r] = shape.scale;
     if (lane == 0 && first + row + r < shape.context) {
       deltas[at.row + static_cast<std::size_t>(first + row + r)] = delta[r];
     }
   }
-  store<D>(sums, factors, dqkv + at.q, shape.columns, first + row, lane, shape);
+  store<D>(sums, shape.scale, dqkv + at.q, shape.columns, first + row, lane, shape);
 }
 
 /// B for the keys and values: writes dk and dv, summed over the query heads of the group. Runs after
@@ -248,14 +245,8 @@ __global__ void __launch_bounds__(default_threads)
       accumulate<D>(ds_tile + row * tile_rows, q, lane, dk);
     }
   }
-  float ones[warp_rows];
-  float scales[warp_rows];
-  for (int r = 0; r < warp_rows; ++r) {
-    ones[r] = 1;
-    scales[r] = shape.scale;
-  }
-  store<D>(dk, scales, dqkv + keys.k, shape.columns, first + row, lane, shape);
-  store<D>(dv, ones, dqkv + keys.v, shape.columns, first + row, lane, shape);
+  store<D>(dk, shape.scale, dqkv + keys.k, shape.columns, first + row, lane, shape);
+  store<D>(dv, 1.0f, dqkv + keys.v, shape.columns, first + row, lane, shape);
 }
 
 }  // namespace starpipe::model::cuda::attention

@@ -27,11 +27,18 @@ auto* floats_behind(const View& memory, std::size_t elements) {
   return memory.template as<float>() + words_of<T>(elements);
 }
 
+/// Calls function(T()) with the elements' type T of the precision.
+template <class Function>
+auto with_element(Precision precision, Function function) {
+  return precision == Precision::bf16 ? function(Bf16()) : function(float());
+}
+
 /// Makes a CUDA implementation of a layer or loss: Implementation<T>, with T of the precision.
 template <class Base, template <class> class Implementation, class... Arguments>
 std::shared_ptr<const Base> make_for(Precision precision, const Arguments&... arguments) {
-  if (precision == Precision::bf16) return std::make_shared<Implementation<Bf16>>(arguments...);
-  return std::make_shared<Implementation<float>>(arguments...);
+  return with_element(precision, [&]<class T>(T) -> std::shared_ptr<const Base> {
+    return std::make_shared<Implementation<T>>(arguments...);
+  });
 }
 
 /// Registers Implementation<T>(spec) as the CUDA implementation of a kind of layer.

@@ -25,30 +25,69 @@ void for_each(const Context& on, const char* name, std::size_t count, Function f
   launch(on, name, {blocks, dim3(default_threads)}, each<Function>, count, function);
 }
 
-/// Calls function.run<N>(i) for the pack that begins at element i. The last pack may have fewer than N
-/// elements: then function.run<1>(i) is called for each of them.
-template <int N, class Function>
-struct EachPack {
-  std::size_t count;  ///< elements
-  Function function;
-  __device__ void operator()(std::size_t pack) const {
-    std::size_t i = pack * N;
-    if (i + N <= count) {
-      function.template run<N>(i);
-    } else {
-      for (; i < count; ++i) function.template run<1>(i);
-    }
-  }
+/// An array of for_each_element() that is written only.
+template <class T>
+struct Out {
+  T* data;
 };
 
-/// Makes a Function{arguments...} and covers the elements [0, count) with calls of its run<size>(i), each of
-/// which does the elements [i, i + size). `size` is N, the elements of a pack of the smallest type. It is 1
-/// for the rest at the end, and everywhere when a pointer among the arguments is not aligned to packs.
-template <class Function, int N, class... Arguments>
-void for_each_pack(const Context& on, const char* name, std::size_t count,
-                   const Arguments&... arguments) noexcept {
-  with_pack_size<N>(pack_aligned(arguments...), [&](auto size) {
-    for_each(on, name, ceil_div(count, size), EachPack<size, Function>{count, {arguments...}});
+// N elements of the array, from the i-th on: as floats, and back unless they are only read.
+template <int N, class T>
+__device__ Values<N> read(T* array, std::size_t i) {
+  return load<N>(array + i);
+}
+template <int N, class T>
+__device__ Values<N> read(Out<T> /*array*/, std::size_t /*i*/) {
+  return {};
+}
+template <int N, class T>
+__device__ void write(const T* /*array*/, std::size_t /*i*/, const Values<N>& /*values*/) {}
+template <int N, class T>
+__device__ void write(T* array, std::size_t i, const Values<N>& values) {
+  store(array + i, values);
+}
+template <int N, class T>
+__device__ void write(Out<T> array, std::size_t i, const Values<N>& values) {
+  store(array.data + i, values);
+}
+
+/// Applies the function to N elements of each array, from the i-th on.
+template <int N, class Function, class... Arrays>
+__device__ void apply(std::size_t i, const Function& function, Arrays... arrays) {
+  const auto apply_to = [&](auto... values) {
+    for (int k = 0; k < N; ++k) function(values[k]...);
+    (write<N>(arrays, i, values), ...);
+  };
+  apply_to(read<N>(arrays, i)...);
+}
+
+template <int N, class Function, class... Arrays>
+__global__ void each_element(std::size_t count, Function function, Arrays... arrays) {
+  std::size_t i = (std::size_t{blockIdx.x} * blockDim.x + threadIdx.x) * N;
+  if (i + N <= count) return apply<N>(i, function, arrays...);
+  for (; i < count; ++i) apply<1>(i, function, arrays...);
+}
+
+/// Calls function(x...) for each i in [0, count), where x are the i-th elements of the arrays as floats. Of a
+/// `const T*` it only reads the element; of a `T*` it gets a reference, and what it leaves there is written;
+/// an Out<T> is written without being read. A thread does a pack of the arrays' smallest type, T, or one
+/// element where an array is not aligned to packs.
+template <class T, class Function, class... Arrays>
+void for_each_element(const Context& on, const char* name, std::size_t count, const Function& function,
+                      Arrays... arrays) noexcept {
+  if (count == 0) return;
+  const auto address = [](auto array) {
+    if constexpr (std::is_pointer_v<decltype(array)>) {
+      return array;
+    } else {
+      return array.data;
+    }
+  };
+  with_pack_size<pack_size<T>>(pack_aligned(address(arrays)...), [&](auto size) {
+    void (*const kernel)(std::size_t, Function, Arrays...) = each_element<size, Function, Arrays...>;
+    const std::size_t blocks = ceil_div(ceil_div(count, size), default_threads);
+    launch(on, name, {dim3(static_cast<unsigned>(blocks)), dim3(default_threads)}, kernel, count, function,
+           arrays...);
   });
 }
 

@@ -47,6 +47,25 @@ struct Team {
   }
 };
 
+/// Online softmax of values that come in blocks (Milakov and Gimelshein, arXiv 1805.02867): sums are kept
+/// relative to the largest value so far, and rescaled when a block has a larger one.
+struct OnlineSoftmax {
+  float top = -INFINITY;  ///< the largest value so far
+  float sum = 0;          ///< of exp(value - top)
+
+  /// Call it before each block whose largest value is `block_top`. Rescales `sum` to the new top and returns
+  /// the factor, with which the caller rescales its own sums. The caller then adds the block's exp(value -
+  /// top) to `sum`.
+  __device__ float raise(float block_top) {
+    const float before = top;
+    top = fmaxf(before, block_top);
+    const float scale = before == -INFINITY ? 0.0f : expf(before - top);
+    sum *= scale;
+    return scale;
+  }
+  __device__ float log_sum_exp() const { return top + logf(sum); }
+};
+
 /// Grid with a warp for each row, in blocks of default_threads.
 inline Grid warp_per_row(std::size_t rows) noexcept {
   return {dim3(static_cast<unsigned>(ceil_div(rows, default_threads / warp_size))), dim3(default_threads)};

@@ -4,7 +4,7 @@
 
 #include <cstddef>
 
-#include "codelets/cuda/kernels/arithmetic.hpp"
+#include <cuda_runtime.h>
 
 namespace starpipe::model::cuda::attention {
 
@@ -19,6 +19,9 @@ struct Shape {
   float scale;          ///< of scores: 1 / sqrt(size)
   std::size_t columns;  ///< (heads + 2 * heads / group) * size
   std::size_t hidden;   ///< heads * size
+  /// True if every row of every head begins at a multiple of 16 bytes in all arrays of the kernel, and has a
+  /// multiple of 16 bytes. Only the bf16 kernels look at it.
+  bool aligned = false;
 };
 
 /// Offsets of a sequence's query head in the arrays, in elements.
@@ -30,7 +33,7 @@ struct HeadOffsets {
   std::size_t row;     ///< in arrays with one float per row and query head, laid out as [sequence][head][row]
 };
 /// `sequence_and_head`: sequence * heads + head.
-STARPIPE_HOST_DEVICE inline HeadOffsets head_offsets(const Shape& shape, std::size_t sequence_and_head) {
+__device__ inline HeadOffsets head_offsets(const Shape& shape, std::size_t sequence_and_head) {
   const auto heads = static_cast<std::size_t>(shape.heads);
   const auto group = static_cast<std::size_t>(shape.group);
   const auto context = static_cast<std::size_t>(shape.context);

@@ -15,7 +15,7 @@ namespace starpipe::model {
 ///
 /// All views are of the device's memory. Calls take effect in their order; on a GPU a call returns once its
 /// work is enqueued on the stream. Nothing allocates or throws. Views do not overlap unless stated.
-class Backend {
+class Backend : public DevicePasses {
  public:
   virtual ~Backend() = default;
 
@@ -36,21 +36,14 @@ class Backend {
                               float& found) const noexcept = 0;
 
   // The passes of a layer and of the loss: see Layer and Loss. Parameters, inputs, outputs and the gradients
-  // of inputs and outputs are arrays in the layer's precision. Token ids, targets, `mean` and the gradient of
-  // parameters are floats. `stash` has stash_words() words, `scratch` at least scratch_words(). `input` may
-  // be the beginning of `stash` where the layer keeps_input().
-  virtual void forward(const Layer& layer, ConstMemory parameters, ConstMemory input, Memory output,
-                       Memory stash, Memory scratch) const noexcept = 0;
-  virtual void backward_input(const Layer& layer, ConstMemory parameters, ConstMemory stash,
-                              ConstMemory output_gradient, Memory input_gradient,
-                              Memory scratch) const noexcept = 0;
-  virtual void backward_weights(const Layer& layer, ConstMemory stash, ConstMemory output_gradient,
-                                FloatView parameter_gradient, Memory scratch) const noexcept = 0;
-  /// `mean`: one float, which gets the mean loss; or empty.
-  virtual void forward(const Loss& loss, ConstMemory input, ConstFloatView target, Memory stash,
-                       FloatView mean, Memory scratch) const noexcept = 0;
-  virtual void backward_input(const Loss& loss, ConstMemory stash, float scale, Memory input_gradient,
-                              Memory scratch) const noexcept = 0;
+  // of inputs and outputs are arrays in the layer's precision; token ids and targets are floats. The stash
+  // has stash_words() words, the scratch at least scratch_words(). The input may be the beginning of the
+  // stash where the layer keeps_input().
+  virtual void forward(const Layer& layer, const Forward& pass) const noexcept = 0;
+  virtual void backward_input(const Layer& layer, const Backward& pass) const noexcept = 0;
+  virtual void backward_weights(const Layer& layer, const Weights& pass) const noexcept = 0;
+  virtual void forward(const Loss& loss, const LossForward& pass) const noexcept = 0;
+  virtual void backward_input(const Loss& loss, const LossBackward& pass) const noexcept = 0;
 
   /// See model::optimizer_step.
   virtual void update(const OptimizerConfig& config, const Update& update, ConstFloatView gradient,

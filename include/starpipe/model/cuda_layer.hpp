@@ -22,33 +22,35 @@ struct Context;  // a stream and a cuBLASLt handle: codelets/cuda/kernels/device
 /// All memory is the GPU's. Passes only enqueue work on the context's stream: they neither wait nor throw,
 /// and only a thread's first passes allocate. Sums have an order that the code fixes, so that two runs are
 /// bitwise equal. An error of CUDA (a lost GPU) ends the process after one line on standard error.
-class CudaLayer {
+class CudaLayer : public DevicePasses {
  public:
+  explicit CudaLayer(const LayerSpec& spec) : rows_(spec.rows), columns_(spec.columns) {}
   virtual ~CudaLayer() = default;
 
-  /// Floats of scratch (working memory), enough for each of the passes.
+  /// Floats of scratch, enough for each of the passes.
   [[nodiscard]] virtual std::size_t scratch_size() const { return 0; }
 
-  virtual void forward(const cuda::Context& on, ConstMemory parameters, ConstMemory input, Memory output,
-                       Memory stash, FloatView scratch) const noexcept = 0;
-  virtual void backward_input(const cuda::Context& on, ConstMemory parameters, ConstMemory stash,
-                              ConstMemory output_gradient, Memory input_gradient,
-                              FloatView scratch) const noexcept = 0;
-  virtual void backward_weights(const cuda::Context& /*on*/, ConstMemory /*stash*/,
-                                ConstMemory /*output_gradient*/, FloatView /*parameter_gradient*/,
-                                FloatView /*scratch*/) const noexcept {}
+  virtual void forward(const cuda::Context& on, const Forward& pass) const noexcept = 0;
+  virtual void backward_input(const cuda::Context& on, const Backward& pass) const noexcept = 0;
+  virtual void backward_weights(const cuda::Context& /*on*/, const Weights& /*pass*/) const noexcept {}
+
+ protected:
+  std::size_t rows_;
+  std::size_t columns_;  ///< of the input
 };
 
-/// The CUDA implementation of a loss.
+/// The CUDA implementation of a loss. The scratch of F has the loss's rows() floats.
 class CudaLoss {
  public:
+  CudaLoss(std::size_t rows, std::size_t columns) : rows_(rows), columns_(columns) {}
   virtual ~CudaLoss() = default;
 
-  /// `mean`: one float for the mean loss, or empty. `scratch`: the loss's rows() floats.
-  virtual void forward(const cuda::Context& on, ConstMemory input, ConstFloatView target, Memory stash,
-                       FloatView mean, FloatView scratch) const noexcept = 0;
-  virtual void backward_input(const cuda::Context& on, ConstMemory stash, float scale,
-                              Memory input_gradient) const noexcept = 0;
+  virtual void forward(const cuda::Context& on, const LossForward& pass) const noexcept = 0;
+  virtual void backward_input(const cuda::Context& on, const LossBackward& pass) const noexcept = 0;
+
+ protected:
+  std::size_t rows_;
+  std::size_t columns_;
 };
 
 /// Makes the CUDA implementation of a layer with a valid specification; null if the kernels cannot work

@@ -67,7 +67,13 @@ class Dataset {
 
 /// Writes Dataset::input() in the form that the source reads: token ids are floats, features are in the
 /// source's precision. `out`: input_size(0) words.
-void load_input(const Dataset& data, const Stage& source, int step, int microbatch, int branch,
-                FloatView out);
+inline void load_input(const Dataset& data, const Stage& source, int step, int microbatch, int branch,
+                       FloatView out) {
+  if (source.reads_ids() || source.precision() != Precision::bf16)
+    return data.input(step, microbatch, branch, out);
+  std::vector<float> features(source.rows() * source.input_columns()[0]);
+  data.input(step, microbatch, branch, features);
+  round_to_bf16(features, out);
+}
 
 }  // namespace starpipe::model

@@ -113,23 +113,55 @@ double option(const LayerSpec& spec, std::string_view key, double fallback);
 /// whole number.
 std::size_t size_option(const LayerSpec& spec, std::string_view key, std::size_t fallback = 0);
 
+/// The arrays of a layer's passes F, B and W: `View` is a span of floats on a CPU, or memory of a device. The
+/// gradient of parameters, which is laid out as the parameters, and the scratch (working memory) are floats.
+template <class ConstView, class View>
+struct Passes {
+  struct Forward {
+    ConstView parameters;
+    ConstView input;
+    View output;
+    View stash;
+    FloatView scratch;
+  };
+  struct Backward {
+    ConstView parameters;
+    ConstView stash;
+    ConstView output_gradient;
+    View input_gradient;
+    FloatView scratch;
+  };
+  struct Weights {
+    ConstView stash;
+    ConstView output_gradient;
+    FloatView parameter_gradient;
+    FloatView scratch;
+  };
+};
+using DevicePasses = Passes<ConstMemory, Memory>;
+
 /// One operator of the network with its F, B and W passes.
 ///
 /// Inputs and outputs are row-major matrices of `rows()` rows; token ids travel as floats (exact up to 2^24).
 /// The passes here run on a CPU and on fp32, whatever the layer's precision: cpu_backend() converts. A layer
 /// is immutable after construction and its passes are thread-safe: all state is in the spans. Spans never
 /// overlap, except for the input of a layer that keeps_input(). Passes do not allocate and do not throw.
-class Layer {
+class Layer : public Passes<ConstFloatView, FloatView> {
  public:
+  explicit Layer(const LayerSpec& spec) : name_(spec.name), rows_(spec.rows), columns_(spec.columns) {}
   virtual ~Layer() = default;
 
-  [[nodiscard]] virtual std::size_t rows() const = 0;
-  [[nodiscard]] virtual std::size_t input_columns() const = 0;
-  [[nodiscard]] virtual std::size_t output_columns() const = 0;
+  [[nodiscard]] std::size_t rows() const { return rows_; }
+  [[nodiscard]] std::size_t input_columns() const { return columns_; }
+  /// Returns as many columns as the input has, unless a layer overrides it.
+  [[nodiscard]] virtual std::size_t output_columns() const { return columns_; }
   /// Returns the parameters in the order in which they lie in the parameter span.
   [[nodiscard]] virtual std::vector<Parameter> parameters() const { return {}; }
-  /// Numbers in the stash, which F keeps for B and W.
-  [[nodiscard]] virtual std::size_t stash_size() const = 0;
+  /// Numbers in the stash, which F keeps for B and W: the statistics, and the input of a layer that
+  /// keeps_input(). A layer that keeps more overrides it.
+  [[nodiscard]] virtual std::size_t stash_size() const {
+    return (keeps_input() ? rows_ * columns_ : 0) + statistics_size();
+  }
   /// Numbers at the stash's end that are floats in any precision: statistics of rows, or token ids.
   [[nodiscard]] virtual std::size_t statistics_size() const { return 0; }
   /// True if the stash begins with an unchanged copy of the input. F then also accepts an `input` that lies
@@ -143,20 +175,17 @@ class Layer {
   /// True if the output and its gradient are floats in any precision. Such a layer is the last of its stage,
   /// and has no parameters.
   [[nodiscard]] virtual bool writes_floats() const { return false; }
-  /// Floats of scratch (working memory), enough for each of the passes.
+  /// Floats of scratch, enough for each of the passes.
   [[nodiscard]] virtual std::size_t scratch_size() const { return 0; }
   /// Estimated floating-point operations of F for one micro-batch, to balance stages.
   [[nodiscard]] virtual double flops() const = 0;
 
   /// F: writes output[rows x output_columns] and the stash whole.
-  virtual void forward(ConstFloatView parameters, ConstFloatView input, FloatView output, FloatView stash,
-                       FloatView scratch) const noexcept = 0;
+  virtual void forward(const Forward& pass) const noexcept = 0;
   /// B: writes input_gradient[rows x input_columns].
-  virtual void backward_input(ConstFloatView parameters, ConstFloatView stash, ConstFloatView output_gradient,
-                              FloatView input_gradient, FloatView scratch) const noexcept = 0;
-  /// W: adds to parameter_gradient, which is laid out as the parameters. Has no effect without parameters.
-  virtual void backward_weights(ConstFloatView /*stash*/, ConstFloatView /*output_gradient*/,
-                                FloatView /*parameter_gradient*/, FloatView /*scratch*/) const noexcept {}
+  virtual void backward_input(const Backward& pass) const noexcept = 0;
+  /// W: adds to parameter_gradient. Has no effect without parameters.
+  virtual void backward_weights(const Weights& /*pass*/) const noexcept {}
 
   [[nodiscard]] Precision precision() const { return precision_; }
   /// Numbers of all parameters together.
@@ -175,6 +204,11 @@ class Layer {
   /// The layer's CUDA implementation; null in a program without CUDA, and for shapes without a kernel.
   [[nodiscard]] const std::shared_ptr<const CudaLayer>& cuda() const { return cuda_; }
 
+ protected:
+  std::string name_;
+  std::size_t rows_;
+  std::size_t columns_;  ///< of the input
+
  private:
   friend std::unique_ptr<Layer> make_layer(const LayerSpec& spec, Precision precision);
   Precision precision_ = Precision::fp32;
@@ -182,44 +216,50 @@ class Layer {
   std::shared_ptr<const CudaLayer> cuda_;
 };
 
-/// A layer that keeps the name, rows and columns of its specification. Its output has as many columns as its
-/// input, unless it overrides output_columns().
-class BasicLayer : public Layer {
- public:
-  [[nodiscard]] std::size_t rows() const override { return rows_; }
-  [[nodiscard]] std::size_t input_columns() const override { return columns_; }
-  [[nodiscard]] std::size_t output_columns() const override { return columns_; }
-
- protected:
-  explicit BasicLayer(const LayerSpec& spec) : name_(spec.name), rows_(spec.rows), columns_(spec.columns) {}
-
-  std::string name_;
-  std::size_t rows_;
-  std::size_t columns_;  ///< of the input
+/// The arrays of a loss's passes F and B on any device.
+struct LossForward {
+  ConstMemory input;
+  ConstFloatView target;
+  Memory stash;
+  FloatView mean;  ///< one float, which gets the mean loss; or empty
+  FloatView scratch;
+};
+struct LossBackward {
+  ConstMemory stash;
+  float scale = 1;
+  Memory input_gradient;
+  FloatView scratch;
 };
 
 /// The loss at the end of the network: the mean over the rows of a micro-batch, and for regression over the
 /// columns too (torch.nn.CrossEntropyLoss, torch.nn.MSELoss). Thread-safe, as layers are.
 class Loss {
  public:
+  Loss(std::size_t rows, std::size_t columns) : rows_(rows), columns_(columns) {}
   virtual ~Loss() = default;
 
-  [[nodiscard]] virtual std::size_t rows() const = 0;
-  [[nodiscard]] virtual std::size_t input_columns() const = 0;
+  [[nodiscard]] std::size_t rows() const { return rows_; }
+  [[nodiscard]] std::size_t input_columns() const { return columns_; }
   /// Floats per row of the target: 1 for a token id, the output's columns for regression, 0 for a loss
   /// that reads none.
   [[nodiscard]] virtual std::size_t target_columns() const = 0;
-  [[nodiscard]] virtual std::size_t stash_size() const = 0;
+  /// Numbers in the stash: as many as the input has, unless a loss overrides it.
+  [[nodiscard]] virtual std::size_t stash_size() const { return rows_ * columns_; }
   /// Returns the mean loss of the rows.
   virtual float forward(ConstFloatView input, ConstFloatView target, FloatView stash) const noexcept = 0;
-  /// input_gradient = scale * d(mean loss)/d(input).
-  virtual void backward_input(ConstFloatView stash, float scale, FloatView input_gradient) const noexcept = 0;
+  /// input_gradient = scale * d(mean loss)/d(input). The stash is this derivative, unless a loss overrides
+  /// it.
+  virtual void backward_input(ConstFloatView stash, float scale, FloatView input_gradient) const noexcept;
 
   // As in Layer. The stash has no statistics.
   [[nodiscard]] Precision precision() const { return precision_; }
   [[nodiscard]] std::size_t stash_words() const { return words(precision_, stash_size()); }
   [[nodiscard]] std::size_t scratch_words(bool on_gpu) const;
   [[nodiscard]] const std::shared_ptr<const CudaLoss>& cuda() const { return cuda_; }
+
+ protected:
+  std::size_t rows_;
+  std::size_t columns_;  ///< of the input
 
  private:
   friend std::unique_ptr<Loss> make_loss(std::string_view kind, std::size_t rows, std::size_t columns,

@@ -157,12 +157,8 @@ std::vector<std::string> network_kinds();
 
 /// Returns the start values of parameters, in sequence. They depend only on `seed` and each parameter's name.
 std::vector<float> initial_parameters(std::span<const Parameter> parameters, std::uint64_t seed);
-/// Does the same for a stage's own parameters.
-std::vector<float> initial_parameters(const Stage& stage, std::uint64_t seed);
 
 /// Returns the weights that passes read: the parameters, rounded to the precision.
 std::vector<float> rounded_weights(Precision precision, ConstFloatView parameters);
-/// Does the same for a stage's own parameters.
-std::vector<float> rounded_weights(const Stage& stage, ConstFloatView parameters);
 
 }  // namespace starpipe::model

@@ -108,21 +108,12 @@ struct Update {
   std::span<const DecayRange> ranges;  ///< of all parameters
 };
 
-/// The factors of an update of one range, computed in double and rounded once, as torch does. For a parameter
-/// w with gradient g, after g *= scale:
-///   AdamW, with moments m and v: m += new1 (g - m); v = beta2 v + new2 g^2;
-///                                w = keep w - rate m / (sqrt(v) / root + epsilon)
-///   SGD, with velocity v:        v = momentum v + (g + decay w); w -= rate v
-struct AdamWFactors {
-  float scale, keep, new1, beta2, new2, rate, root, epsilon;
-};
-struct SgdFactors {
-  float scale, decay, momentum, rate;
-};
-AdamWFactors adamw_factors(const OptimizerConfig& config, const Update& update, bool decays);
-SgdFactors sgd_factors(const OptimizerConfig& config, const Update& update, bool decays);
-
-/// Updates a set of parameters once. Reads the gradient once: clipping takes no pass of its own. `gradient`
+/// Updates a set of parameters once. For a parameter w with gradient g, after g *= scale, and with bias
+/// correction of AdamW's moments m and v:
+///   adamw:  m += (1 - beta1) (g - m); v = beta2 v + (1 - beta2) g^2;
+///           w = (1 - rate decay) w - rate m / (sqrt(v) + epsilon)
+///   sgd:    v = momentum v + (g + decay w); w -= rate v
+/// Reads the gradient once: clipping takes no pass of its own. `gradient`
 /// and `parameters` have one float per parameter, `state` has optimizer_state_size() floats. Thread-safe;
 /// does not allocate or throw.
 void optimizer_step(const OptimizerConfig& config, const Update& update, ConstFloatView gradient,

@@ -12,6 +12,8 @@
 #include <string>
 #include <vector>
 
+#include "starpipe/base/error.hpp"
+
 namespace starpipe::model {
 
 /// One fp32 tensor, row-major.
@@ -27,6 +29,9 @@ struct TensorShape {
 
   bool operator==(const TensorShape&) const = default;
 };
+
+/// Returns the error of a tensor of a file: "FILE: tensor NAME: PROBLEM".
+InputError bad_tensor(const std::filesystem::path& file, const std::string& name, const std::string& problem);
 
 /// The start of a file in the safetensors format: the length of the header and the header. The tensors are
 /// fp32. Their data must follow it without gaps, in the order of `tensors`.
@@ -75,10 +80,11 @@ class SafetensorsReader {
   std::map<std::string, Place> places_;
 };
 
-/// Reads the wanted tensors of a file, by name. Parameters and errors are as in SafetensorsReader.
+/// Reads the wanted tensors of a file, by name; without `with_values` only their shapes. The other parameters
+/// and errors are as in SafetensorsReader.
 std::map<std::string, Tensor> read_safetensors(
     const std::filesystem::path& file, std::map<std::string, std::string>* metadata = nullptr,
-    const std::function<bool(const std::string& name)>& wanted = {});
+    const std::function<bool(const std::string& name)>& wanted = {}, bool with_values = true);
 
 /// True if the file is an index of several safetensors files: its name ends in ".json".
 bool is_safetensors_index(const std::filesystem::path& file);

@@ -32,6 +32,9 @@ struct StageOp {
   std::vector<Piece> pieces = {};
 };
 
+/// Returns the estimated floating-point operations of F for one micro-batch: the sum of the layers' flops().
+double flops(std::span<const StageOp> ops);
+
 /// The way in which a stage makes one matrix of several inputs.
 enum class Join : std::uint8_t {
   columns,  ///< side by side
@@ -130,8 +133,8 @@ class Stage {
   [[nodiscard]] std::vector<Parameter> parameters() const;
   /// The sets of parameters that the stage shares, in the order of their first layers.
   [[nodiscard]] const std::vector<SharedParameters>& shared() const { return shared_; }
-  /// Estimated floating-point operations of F for one micro-batch: the sum of the layers' flops().
-  [[nodiscard]] double flops() const;
+  /// Estimated floating-point operations of F for one micro-batch.
+  [[nodiscard]] double flops() const { return model::flops(ops_); }
   [[nodiscard]] const std::vector<StageOp>& ops() const { return ops_; }
   [[nodiscard]] const std::shared_ptr<const Loss>& loss() const { return loss_; }
 
@@ -142,14 +145,24 @@ class Stage {
                Memory output, Memory stash, Memory scratch,
                const Backend& backend = cpu_backend()) const noexcept;
 
-  /// B. `output_gradients`: a rows x output_columns matrix from each succeeding stage; B sums them. A sink
-  /// has none and starts from `loss_scale`, the weight of the micro-batch's mean loss in the objective
-  /// (ignored by other stages). `input_gradients`: a matrix for each input, or one for all of them if the
-  /// stage adds its inputs; none for a source.
-  void backward_input(ConstParameters parameters, ConstMemory stash,
-                      std::span<const ConstMemory> output_gradients, float loss_scale,
-                      std::span<const Memory> input_gradients, Memory gradient_stash, Memory scratch,
-                      const Backend& backend = cpu_backend()) const noexcept;
+  /// The arrays of B, or with `parameter_gradient` of BW.
+  struct Backward {
+    ConstParameters parameters;
+    ConstMemory stash;
+    /// A rows x output_columns matrix from each succeeding stage, which are summed. A sink has none.
+    std::span<const ConstMemory> output_gradients;
+    /// Of a sink: the weight of the micro-batch's mean loss in the objective.
+    float loss_scale = 1;
+    /// A matrix for each input, or one for all of them if the stage adds its inputs; none for a source.
+    std::span<const Memory> input_gradients;
+    /// Gets the gradients that W reads. Empty for BW, which runs W at once.
+    Memory gradient_stash = {};
+    ParameterGradients parameter_gradient = {};
+    Memory scratch;
+  };
+
+  /// B or BW.
+  void backward(const Backward& pass, const Backend& backend = cpu_backend()) const noexcept;
 
   /// W: adds to `parameter_gradient`.
   void backward_weights(ConstMemory stash, ConstMemory gradient_stash, ParameterGradients parameter_gradient,
@@ -158,12 +171,6 @@ class Stage {
   /// Sets `found` to 1 if a gradient that B has kept for W is infinite or NaN (Backend::find_nonfinite).
   void find_nonfinite(ConstMemory gradient_stash, float& found,
                       const Backend& backend = cpu_backend()) const noexcept;
-
-  /// BW: backward_input() and backward_weights() in one, without a gradient stash.
-  void backward(ConstParameters parameters, ConstMemory stash, std::span<const ConstMemory> output_gradients,
-                float loss_scale, std::span<const Memory> input_gradients,
-                ParameterGradients parameter_gradient, Memory scratch,
-                const Backend& backend = cpu_backend()) const noexcept;
 
  private:
   static constexpr std::size_t none = static_cast<std::size_t>(-1);
@@ -199,7 +206,7 @@ class Stage {
   }
   [[nodiscard]] ConstMemory weights_of(const OpLayout& layout, ConstParameters parameters) const;
 
-  static Memory gradient_of(const OpLayout& layout, ParameterGradients gradients);
+  static FloatView gradient_of(const OpLayout& layout, ParameterGradients gradients);
 
   // Parts of the constructor; they throw as it does. `columns`: number of columns of the activation before
   // the op, which add_layer() replaces by the number after the op.
@@ -224,21 +231,13 @@ class Stage {
     std::array<Memory, 2> buffers;  ///< for activations or gradients in turn
     Memory residuals;               ///< of the open residual connections
     Memory layer_stash;             ///< for the stash of one layer at a time, where F keeps no stash
-    Memory layer;                   ///< the scratch of layers
+    FloatView layer;                ///< the scratch of layers
     /// Returns the buffer in which `than` is not.
     [[nodiscard]] Memory other(ConstMemory than) const {
       return buffers[than.data() == buffers[0].data() ? 1 : 0];
     }
   };
   [[nodiscard]] Scratch divide(Memory scratch, bool with_layer_stash) const;
-
-  /// Runs B. Also runs W, unless `parameter_gradient` is empty, and keeps gradients for W, unless
-  /// `gradient_stash` is empty.
-  void run_backward(ConstParameters parameters, ConstMemory stash,
-                    std::span<const ConstMemory> output_gradients, float loss_scale,
-                    std::span<const Memory> input_gradients, Memory gradient_stash,
-                    ParameterGradients parameter_gradient, Memory scratch,
-                    const Backend& backend) const noexcept;
 
   std::vector<StageOp> ops_;
   std::vector<OpLayout> layouts_;        ///< one per op

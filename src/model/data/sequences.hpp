@@ -51,13 +51,6 @@ class SequenceStarts {
   [[nodiscard]] std::vector<std::uint64_t> of(int step, int microbatch) const;
 
  private:
-  [[nodiscard]] std::vector<std::uint64_t> random(int step, int microbatch) const;
-  [[nodiscard]] std::vector<std::uint64_t> shuffled(int step, int microbatch) const;
-  [[nodiscard]] std::vector<std::uint64_t> sequential(int step, int microbatch) const;
-  // For the orders that cut the file into sequences: their number, and the first sample of a micro-batch.
-  [[nodiscard]] std::uint64_t sequences() const { return (tokens_ - 1) / context_; }
-  [[nodiscard]] std::uint64_t first_sample(int step, int microbatch) const;
-
   SampleOrder order_;
   std::uint64_t tokens_;
   std::uint64_t context_;

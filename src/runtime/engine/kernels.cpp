@@ -109,16 +109,19 @@ void run_job(const KernelContext& context, const Task& task, std::span<const mod
     case TaskKind::F:
       stage.forward(job.weights(), job.inputs, job.target, job.output, job.stash, scratch, backend);
       break;
-    case TaskKind::B:
-      stage.backward_input(job.weights(), job.stash, job.output_gradients, context.loss_scale,
-                           job.input_gradients, job.gradient_stash, scratch, backend);
-      break;
     case TaskKind::W:
       stage.backward_weights(job.stash, job.gradient_stash, job.weight_gradient(), scratch, backend);
       break;
-    default:
-      stage.backward(job.weights(), job.stash, job.output_gradients, context.loss_scale, job.input_gradients,
-                     job.weight_gradient(), scratch, backend);
+    default:  // B or BW: only BW's data have the gradient of the weights
+      stage.backward({.parameters = job.weights(),
+                      .stash = job.stash,
+                      .output_gradients = job.output_gradients,
+                      .loss_scale = context.loss_scale,
+                      .input_gradients = job.input_gradients,
+                      .gradient_stash = job.gradient_stash,
+                      .parameter_gradient = job.weight_gradient(),
+                      .scratch = scratch},
+                     backend);
       break;
   }
 }

@@ -165,7 +165,8 @@ struct UnitOnDevice {
   UnitOnDevice(const KernelBench& bench, const model::Stage& s, SharedOnDevice sets, std::uint64_t seed)
       : stage(&s),
         shared(std::move(sets)),
-        weights(bench, model::rounded_weights(s, model::initial_parameters(s, seed))),
+        weights(bench,
+                model::rounded_weights(s.precision(), model::initial_parameters(s.parameters(), seed))),
         output(bench, s.is_sink() ? 1 : s.output_size()),
         stash(bench, s.stash_size()),
         gradient_stash(bench, s.gradient_stash_size()),
@@ -251,8 +252,14 @@ class TimedMicrobatch {
     const model::Memory before = unit.input_gradient;
     const std::span input_gradients(&before, u == 0 ? 0 : 1);
     times[1] = bench_.seconds([&] {
-      unit.stage->backward_input(unit.parameters(), unit.stash, output_gradients, loss_scale_,
-                                 input_gradients, unit.gradient_stash, unit.scratch, bench_.backend());
+      unit.stage->backward({.parameters = unit.parameters(),
+                            .stash = unit.stash,
+                            .output_gradients = output_gradients,
+                            .loss_scale = loss_scale_,
+                            .input_gradients = input_gradients,
+                            .gradient_stash = unit.gradient_stash,
+                            .scratch = unit.scratch},
+                           bench_.backend());
     });
     times[2] = bench_.seconds([&] {
       unit.stage->backward_weights(unit.stash, unit.gradient_stash, unit.gradients(), unit.scratch,

@@ -13,11 +13,34 @@
 namespace starpipe::model {
 namespace {
 
-/// The stash is the gradient, (softmax(x) - one-hot(target)) / rows.
-class CrossEntropy final : public cpu::GradientLoss {
+/// torch.nn.MSELoss: the mean over rows and columns of the squared error. The stash is the errors, input -
+/// target: the gradient but for a factor.
+class MeanSquaredError final : public Loss {
  public:
-  CrossEntropy(std::size_t rows, std::size_t columns) : GradientLoss(rows, columns) {
-    if (columns > cpu::max_ids) {
+  using Loss::Loss;
+
+  std::size_t target_columns() const override { return columns_; }
+
+  float forward(ConstFloatView input, ConstFloatView target, FloatView stash) const noexcept override {
+    const std::size_t count = rows_ * columns_;
+    double total = 0;
+    for (std::size_t i = 0; i < count; ++i) {
+      stash[i] = input[i] - target[i];
+      total += static_cast<double>(stash[i]) * static_cast<double>(stash[i]);
+    }
+    return static_cast<float>(total / static_cast<double>(count));
+  }
+
+  void backward_input(ConstFloatView stash, float scale, FloatView input_gradient) const noexcept override {
+    Loss::backward_input(stash, 2.0f * scale / static_cast<float>(rows_ * columns_), input_gradient);
+  }
+};
+
+/// The stash is the gradient, (softmax(x) - one-hot(target)) / rows.
+class CrossEntropy final : public Loss {
+ public:
+  CrossEntropy(std::size_t rows, std::size_t columns) : Loss(rows, columns) {
+    if (columns > max_ids) {
       throw std::invalid_argument("cross_entropy: targets are floats, exact up to 2^24");
     }
   }
@@ -34,7 +57,7 @@ class CrossEntropy final : public cpu::GradientLoss {
       const float sum = cpu::sum_of(columns_, [p](std::size_t c) { return p[c]; });
       const float scale = 1.0f / (sum * static_cast<float>(rows_));
       for (std::size_t c = 0; c < columns_; ++c) p[c] *= scale;
-      const std::size_t label = cpu::index_of(target[r], columns_);
+      const std::size_t label = index_of(target[r], columns_);
       p[label] -= 1.0f / static_cast<float>(rows_);
       total += static_cast<double>(top - x[label]) + std::log(static_cast<double>(sum));
     }
@@ -46,61 +69,60 @@ class CrossEntropy final : public cpu::GradientLoss {
 /// columns). The output has two floats per row: log-sum-exp(x), and the target's logit, or 0 if the shard
 /// does not have the target. Option: first. The stash is x, then the log-sum-exp of each row, then the
 /// target.
-class PartialCrossEntropy final : public BasicLayer {
+class PartialCrossEntropy final : public Layer {
  public:
-  explicit PartialCrossEntropy(const LayerSpec& spec) : BasicLayer(spec) {
+  explicit PartialCrossEntropy(const LayerSpec& spec) : Layer(spec) {
     check_options(spec, {"first"});
-    shard_ = cpu::shard_of(spec, columns_);
-    check_fit(spec, shard_.end() <= cpu::max_ids, "targets are floats, exact up to 2^24");
+    tokens_ = token_range(spec, columns_);
+    check_fit(spec, tokens_.end() <= max_ids, "targets are floats, exact up to 2^24");
   }
 
   std::size_t output_columns() const override { return 2; }
   std::size_t target_columns() const override { return 1; }
   bool writes_floats() const override { return true; }
   bool keeps_input() const override { return true; }
-  std::size_t stash_size() const override { return rows_ * columns_ + 2 * rows_; }
   std::size_t statistics_size() const override { return 2 * rows_; }
   double flops() const override { return static_cast<double>(rows_) * static_cast<double>(columns_); }
 
-  void forward(ConstFloatView /*parameters*/, ConstFloatView input, FloatView output, FloatView stash,
-               FloatView /*scratch*/) const noexcept override {
-    cpu::keep_input(input, stash);
-    float* logarithms = stash.data() + rows_ * columns_;
+  void forward(const Forward& pass) const noexcept override {
+    cpu::keep_input(pass.input, pass.stash);
+    float* logarithms = pass.stash.data() + rows_ * columns_;
     const float* target = logarithms + rows_;
     for (std::size_t r = 0; r < rows_; ++r) {
-      const float* x = stash.data() + r * columns_;
+      const float* x = pass.stash.data() + r * columns_;
       const float top = cpu::max_of(x, columns_);
       const float sum = cpu::sum_of(columns_, [x, top](std::size_t c) { return cpu::exp_of(x[c] - top); });
       logarithms[r] = static_cast<float>(static_cast<double>(top) + std::log(static_cast<double>(sum)));
-      output[2 * r] = logarithms[r];
-      output[2 * r + 1] = shard_.has(target[r]) ? x[shard_.index_of(target[r])] : 0.0f;
+      pass.output[2 * r] = logarithms[r];
+      const std::size_t label = tokens_.row_of(target[r]);
+      pass.output[2 * r + 1] = label < columns_ ? x[label] : 0.0f;
     }
   }
 
-  void backward_input(ConstFloatView /*parameters*/, ConstFloatView stash, ConstFloatView output_gradient,
-                      FloatView input_gradient, FloatView /*scratch*/) const noexcept override {
-    const float* logarithms = stash.data() + rows_ * columns_;
+  void backward_input(const Backward& pass) const noexcept override {
+    const float* logarithms = pass.stash.data() + rows_ * columns_;
     const float* target = logarithms + rows_;
     for (std::size_t r = 0; r < rows_; ++r) {
-      const float* x = stash.data() + r * columns_;
-      float* dx = input_gradient.data() + r * columns_;
+      const float* x = pass.stash.data() + r * columns_;
+      float* dx = pass.input_gradient.data() + r * columns_;
       const float logarithm = logarithms[r];
-      const float scale = output_gradient[2 * r];
+      const float scale = pass.output_gradient[2 * r];
       for (std::size_t c = 0; c < columns_; ++c) dx[c] = scale * cpu::exp_of(x[c] - logarithm);
-      if (shard_.has(target[r])) dx[shard_.index_of(target[r])] += output_gradient[2 * r + 1];
+      const std::size_t label = tokens_.row_of(target[r]);
+      if (label < columns_) dx[label] += pass.output_gradient[2 * r + 1];
     }
   }
 
  private:
-  cpu::VocabularyShard shard_;
+  TokenRange tokens_;
 };
 
 /// The loss of logits in shards. A row of the input has the two numbers of each shard: l, the log-sum-exp of
 /// its logits, and t, the target's logit or 0. So a row's loss is log-sum-exp(l) - sum(t), which reads no
 /// target. The stash is the gradient: softmax(l) / rows, and -1 / rows for each t.
-class JoinedCrossEntropy final : public cpu::GradientLoss {
+class JoinedCrossEntropy final : public Loss {
  public:
-  JoinedCrossEntropy(std::size_t rows, std::size_t columns) : GradientLoss(rows, columns) {
+  JoinedCrossEntropy(std::size_t rows, std::size_t columns) : Loss(rows, columns) {
     if (columns % 2 != 0) throw std::invalid_argument("joined_cross_entropy: columns are not pairs");
   }
 
@@ -131,7 +153,8 @@ class JoinedCrossEntropy final : public cpu::GradientLoss {
   }
 };
 
-const bool registered[] = {register_loss<CrossEntropy>("cross_entropy"),
+const bool registered[] = {register_loss<MeanSquaredError>("mse"),
+                           register_loss<CrossEntropy>("cross_entropy"),
                            register_layer<PartialCrossEntropy>("partial_cross_entropy"),
                            register_loss<JoinedCrossEntropy>("joined_cross_entropy")};
 

@@ -1,12 +1,56 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "codelets/cuda/kernels/arithmetic.hpp"
-#include "codelets/cuda/kernels/device.hpp"
+// codelets/cpu/activations.cpp on a GPU.
 #include "codelets/cuda/kernels/element.hpp"
+#include "codelets/cuda/kernels/for_each.cuh"
 #include "codelets/cuda/kernels/rows.cuh"
 #include "starpipe/model/cuda_layer.hpp"
 
 namespace starpipe::model::cuda {
 namespace {
+
+__device__ float logistic(float x) { return 1.0f / (1.0f + expf(-x)); }
+
+constexpr float gelu_scale = 0.7978845608028654f;  // sqrt(2 / pi)
+constexpr float gelu_cubic = 0.044715f;
+
+/// (1 + tanh(u)) / 2 with u = gelu_scale * (x + gelu_cubic x^3), computed as the logistic function of 2u.
+__device__ float gelu_gate(float x) { return logistic(2.0f * gelu_scale * (x + gelu_cubic * x * x * x)); }
+
+__device__ float gelu(float x) { return x * gelu_gate(x); }
+
+/// The derivative of gelu at x.
+__device__ float gelu_slope(float x) {
+  const float g = gelu_gate(x);
+  // x is clamped for the second term: that term is 0 long before |x| = 16, but x^3 would overflow to
+  // infinity.
+  const float z = fminf(fmaxf(x, -16.0f), 16.0f);
+  const float slope = 2.0f * gelu_scale * (1.0f + 3.0f * gelu_cubic * z * z);  // d(2u)/dx
+  return g + z * g * (1.0f - g) * slope;
+}
+
+struct GeluForward {
+  __device__ void operator()(float x, float& y) const { y = gelu(x); }
+};
+struct GeluBackward {
+  __device__ void operator()(float x, float dy, float& dx) const { dx = dy * gelu_slope(x); }
+};
+
+template <class T>
+class Gelu final : public CudaLayer {
+ public:
+  using CudaLayer::CudaLayer;
+
+  void forward(const Context& on, const Forward& pass) const noexcept override {
+    keep_input(on, "gelu F", pass.input, pass.stash, rows_ * columns_ * sizeof(T));
+    for_each_element<T>(on, "gelu F", rows_ * columns_, GeluForward(), pass.input.as<T>(),
+                        Out{pass.output.as<T>()});
+  }
+
+  void backward_input(const Context& on, const Backward& pass) const noexcept override {
+    for_each_element<T>(on, "gelu B", rows_ * columns_, GeluBackward(), pass.stash.as<T>(),
+                        pass.output_gradient.as<T>(), Out{pass.input_gradient.as<T>()});
+  }
+};
 
 /// The gate, but at least -80, as on the CPU: silu and its slope are below 1e-32 there. NaN stays NaN.
 __device__ float clamped(float gate) { return gate < -80.0f ? -80.0f : gate; }
@@ -60,39 +104,31 @@ __global__ void __launch_bounds__(Columns::block_threads)
   });
 }
 
-/// codelets/cpu/swiglu.cpp on a GPU.
 template <class T>
 class Swiglu final : public CudaLayer {
  public:
-  explicit Swiglu(const LayerSpec& spec) : rows_(spec.rows), columns_(spec.columns / 2) {}
+  using CudaLayer::CudaLayer;
 
-  void forward(const Context& on, ConstMemory /*parameters*/, ConstMemory input, Memory output, Memory stash,
-               FloatView /*scratch*/) const noexcept override {
-    keep_input(on, "swiglu F", input, stash, rows_ * 2 * columns_ * sizeof(T));
-    const T* x = input.as<T>();
-    T* y = output.as<T>();
-    divide_rows<T>(rows_, columns_, pack_aligned(x, y), [&](auto columns, const Grid& grid) {
+  void forward(const Context& on, const Forward& pass) const noexcept override {
+    keep_input(on, "swiglu F", pass.input, pass.stash, rows_ * columns_ * sizeof(T));
+    const T* x = pass.input.as<T>();
+    T* y = pass.output.as<T>();
+    divide_rows<T>(rows_, columns_ / 2, pack_aligned(x, y), [&](auto columns, const Grid& grid) {
       launch(on, "swiglu F", grid, forward_rows<T, decltype(columns)>, rows_, columns, x, y);
     });
   }
 
-  void backward_input(const Context& on, ConstMemory /*parameters*/, ConstMemory stash,
-                      ConstMemory output_gradient, Memory input_gradient,
-                      FloatView /*scratch*/) const noexcept override {
-    const T* x = stash.as<T>();
-    const T* dy = output_gradient.as<T>();
-    T* dx = input_gradient.as<T>();
-    divide_rows<T>(rows_, columns_, pack_aligned(x, dy, dx), [&](auto columns, const Grid& grid) {
+  void backward_input(const Context& on, const Backward& pass) const noexcept override {
+    const T* x = pass.stash.as<T>();
+    const T* dy = pass.output_gradient.as<T>();
+    T* dx = pass.input_gradient.as<T>();
+    divide_rows<T>(rows_, columns_ / 2, pack_aligned(x, dy, dx), [&](auto columns, const Grid& grid) {
       launch(on, "swiglu B", grid, backward_rows<T, decltype(columns)>, rows_, columns, x, dy, dx);
     });
   }
-
- private:
-  std::size_t rows_;
-  std::size_t columns_;
 };
 
-const bool registered = register_implementation<Swiglu>("swiglu");
+const bool registered[] = {register_implementation<Gelu>("gelu"), register_implementation<Swiglu>("swiglu")};
 
 }  // namespace
 }  // namespace starpipe::model::cuda

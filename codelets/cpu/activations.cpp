@@ -1,0 +1,102 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "codelets/cpu/math.hpp"
+#include "starpipe/model/layer.hpp"
+
+namespace starpipe::model {
+namespace {
+
+constexpr float gelu_scale = 0.7978845608028654f;  // sqrt(2 / pi)
+constexpr float gelu_cubic = 0.044715f;
+
+/// (1 + tanh(u)) / 2 with u = gelu_scale * (x + gelu_cubic x^3), as the logistic function of 2u.
+inline float gate(float x) noexcept {
+  return cpu::logistic(2.0f * gelu_scale * (x + gelu_cubic * x * x * x));
+}
+
+/// GPT-2's gelu_new: torch.nn.GELU(approximate="tanh"). No options. The stash is the input.
+class Gelu final : public Layer {
+ public:
+  explicit Gelu(const LayerSpec& spec) : Layer(spec) { check_options(spec, {}); }
+
+  bool keeps_input() const override { return true; }
+  double flops() const override { return 20.0 * static_cast<double>(rows_) * static_cast<double>(columns_); }
+
+  void forward(const Forward& pass) const noexcept override {
+    const std::size_t count = rows_ * columns_;
+    cpu::keep_input(pass.input, pass.stash);
+    const float* __restrict x = pass.input.data();
+    float* __restrict y = pass.output.data();
+    for (std::size_t i = 0; i < count; ++i) y[i] = x[i] * gate(x[i]);
+  }
+
+  void backward_input(const Backward& pass) const noexcept override {
+    const std::size_t count = rows_ * columns_;
+    const float* __restrict x = pass.stash.data();
+    const float* __restrict dy = pass.output_gradient.data();
+    float* __restrict dx = pass.input_gradient.data();
+    for (std::size_t i = 0; i < count; ++i) {
+      const float g = gate(x[i]);
+      // x is clamped for the second term: that term is 0 long before |x| = 16, but x^3 would overflow to
+      // infinity.
+      const float z = cpu::limit_to(cpu::limit_to(x[i], -16.0f, x[i] < -16.0f), 16.0f, x[i] > 16.0f);
+      const float slope = 2.0f * gelu_scale * (1.0f + 3.0f * gelu_cubic * z * z);  // d(2u)/dx
+      dx[i] = dy[i] * (g + z * g * (1.0f - g) * slope);
+    }
+  }
+};
+
+/// Swish-gated linear unit (Shazeer, arXiv 2002.05202) without its linear maps. Input: rows [gate | up] of
+/// two halves; output: rows of half as many columns, silu(gate) * up with silu(g) = g / (1 + e^-g). No
+/// options. The stash is the input.
+class Swiglu final : public Layer {
+ public:
+  explicit Swiglu(const LayerSpec& spec) : Layer(spec), half_(spec.columns / 2) {
+    check_options(spec, {});
+    check_fit(spec, columns_ % 2 == 0, "columns are not even");
+  }
+
+  std::size_t output_columns() const override { return half_; }
+  bool keeps_input() const override { return true; }
+  double flops() const override { return 20.0 * static_cast<double>(rows_) * static_cast<double>(half_); }
+
+  void forward(const Forward& pass) const noexcept override {
+    cpu::keep_input(pass.input, pass.stash);
+    for (std::size_t r = 0; r < rows_; ++r) {
+      const float* __restrict gate = pass.input.data() + r * columns_;
+      const float* __restrict up = gate + half_;
+      float* __restrict y = pass.output.data() + r * half_;
+      for (std::size_t c = 0; c < half_; ++c) {
+        const float g = clamped(gate[c]);
+        y[c] = g * cpu::logistic(g) * up[c];
+      }
+    }
+  }
+
+  void backward_input(const Backward& pass) const noexcept override {
+    for (std::size_t r = 0; r < rows_; ++r) {
+      const float* __restrict gate = pass.stash.data() + r * columns_;
+      const float* __restrict up = gate + half_;
+      const float* __restrict dy = pass.output_gradient.data() + r * half_;
+      float* __restrict dgate = pass.input_gradient.data() + r * columns_;
+      float* __restrict dup = dgate + half_;
+      for (std::size_t c = 0; c < half_; ++c) {
+        const float g = clamped(gate[c]);
+        const float opening = cpu::logistic(g);
+        dgate[c] = dy[c] * up[c] * opening * (1.0f + g * (1.0f - opening));
+        dup[c] = dy[c] * g * opening;
+      }
+    }
+  }
+
+ private:
+  /// The gate, but at least -80: silu and its slope are below 1e-32 there. Further out exp_of() no longer
+  /// follows e^x, and a product with a large gate would not be small.
+  static float clamped(float gate) noexcept { return cpu::limit_to(gate, -80.0f, gate < -80.0f); }
+
+  std::size_t half_;  ///< columns of the gate, of `up` and of the output
+};
+
+const bool registered[] = {register_layer<Gelu>("gelu"), register_layer<Swiglu>("swiglu")};
+
+}  // namespace
+}  // namespace starpipe::model
