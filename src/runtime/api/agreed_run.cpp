@@ -1,29 +1,21 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "runtime/api/agreed_run.hpp"
 
-#include <algorithm>
 #include <cstddef>
 #include <cstdint>
-#include <filesystem>
 #include <new>
 #include <string_view>
 #include <utility>
-#include <vector>
 
 #include <fmt/format.h>
-#include <nlohmann/json.hpp>
 
 #include "base/numbers.hpp"
 #include "model/weights.hpp"
 #include "runtime/config/config_keys.hpp"
 #include "runtime/engine/handle.hpp"
-#include "runtime/host/agreement.hpp"
-#include "runtime/host/core_share.hpp"
 #include "runtime/host/gpu_share.hpp"
 #include "runtime/host/locality.hpp"
 #include "runtime/host/mapping.hpp"
-#include "runtime/setup/partition_choice.hpp"
-#include "runtime/setup/run_checks.hpp"
 #include "starpipe/base/error.hpp"
 #include "starpipe/base/random.hpp"
 
@@ -74,18 +66,8 @@ void require_same(const Mpi& mpi, std::string_view key, const std::filesystem::p
 // Collective. Rank 0 measures, decides and sends its choice to the others. They sleep meanwhile: their times
 // would differ, and their work would disturb rank 0.
 PartitionChoice decide_partition(const Mpi& mpi, const Config& config) {
-  PartitionChoice choice;
-  std::string problem;
-  if (mpi.rank() == 0) {
-    try {
-      choice = choose_partition(config).value();
-    } catch (const InputError& error) {
-      problem = error.what();
-    }
-  }
-  mpi.barrier();
-  problem = mpi.first_problem(problem);
-  if (!problem.empty()) throw InputError(problem);
+  const PartitionChoice choice =
+      agree(mpi, [&] { return mpi.rank() == 0 ? choose_partition(config).value() : PartitionChoice(); });
   return gather_all(mpi, choice).front();
 }
 
@@ -98,7 +80,8 @@ struct Unplaced {
 
 // Collective. `measured`: units that were measured for another schedule, or empty. Without schedule.profile
 // their times decide the cuts, so that all schedules are cut by the same times.
-Unplaced plan_on_ranks(const Mpi& mpi, Config config, const plan::Profile& measured, const RunParts& parts) {
+Unplaced plan_on_ranks(const Mpi& mpi, Config config, const plan::Profile& measured,
+                       const TrainerParts& parts) {
   std::optional<PartitionChoice> partition;
   if (config.schedule.partition) {
     if (config.schedule.profile_file.empty()) config.profile = measured;
@@ -108,7 +91,7 @@ Unplaced plan_on_ranks(const Mpi& mpi, Config config, const plan::Profile& measu
   Experiment experiment = agree(mpi, [&] {
     Experiment made = make_experiment(config, parts);
     check_kernels(config, made.network);
-    check_submission_limits(made.schedule, made.emulated.has_value());
+    check_submission_limits(made.schedule, made.emulated);
     return made;
   });
   require_same(mpi, experiment.schedule);
@@ -118,7 +101,7 @@ Unplaced plan_on_ranks(const Mpi& mpi, Config config, const plan::Profile& measu
 }
 
 // Collective. When there are several configurations, messages name the schedule.
-std::vector<Unplaced> plan_all(const Mpi& mpi, std::vector<Config> configs, const RunParts& parts) {
+std::vector<Unplaced> plan_all(const Mpi& mpi, std::vector<Config> configs, const TrainerParts& parts) {
   std::vector<Unplaced> plans;
   plan::Profile measured;
   for (Config& config : configs) {
@@ -135,7 +118,7 @@ std::vector<Unplaced> plan_all(const Mpi& mpi, std::vector<Config> configs, cons
 }
 
 // Throws InputError when the parameters, in fp32, do not fit this host's memory.
-std::vector<std::vector<float>> parameters_in_memory(const model::Network& network, std::uint64_t seed) {
+model::SetValues parameters_in_memory(const model::Network& network, std::uint64_t seed) {
   try {
     return model::start_parameters(network, seed);
   } catch (const std::bad_alloc&) {
@@ -146,21 +129,13 @@ std::vector<std::vector<float>> parameters_in_memory(const model::Network& netwo
 }
 
 // Throws InputError unless there are as many weights as the network has parameters.
-std::vector<std::vector<float>> checked_weights(const model::Network& network,
-                                                const std::vector<std::vector<float>>& weights) {
+model::SetValues checked_weights(const model::Network& network, const model::SetValues& weights) {
   const std::vector<model::ParameterSet> sets = network.sets();
   bool fits = weights.size() == sets.size();
   for (std::size_t s = 0; fits && s < sets.size(); ++s) fits = weights[s].size() == sets[s].size;
   if (!fits)
     throw InputError("TrainerParts::weights: not as many numbers as the network's sets have parameters");
   return weights;
-}
-
-std::vector<plan::Traffic> traffic_of(const Experiment& experiment) {
-  plan::Costs costs;
-  costs.sizes = experiment.network.sizes();
-  costs.shared = experiment.network.shared_weights();
-  return plan::count_traffic(experiment.schedule, costs);
 }
 
 void check_sizes(const Config& config, const Experiment& made, const WorkerMap& map) {
@@ -175,12 +150,6 @@ void check_sizes(const Config& config, const Experiment& made, const WorkerMap& 
 
 }  // namespace
 
-model::OptimizerConfig optimizer_of(const Config& config) {
-  model::OptimizerConfig optimizer = config.training.optimizer;
-  if (!optimizer.schedule.steps) optimizer.schedule.steps = config.training.steps;
-  return optimizer;
-}
-
 Engine make_engine(const Session& session, const AgreedRun& run) {
   const Experiment& e = run.experiment;
   return {session,
@@ -189,7 +158,7 @@ Engine make_engine(const Session& session, const AgreedRun& run) {
           optimizer_of(run.config),
           run.parameters,
           run.config.runtime,
-          e.emulated ? &*e.emulated : nullptr,
+          e.emulated ? &e.costs : nullptr,
           run.config.training.nonfinite,
           step_rules(run.config, e.schedule.microbatches()).evaluated};
 }
@@ -204,7 +173,7 @@ void require_finite_weights(const AgreedRun& run, const Engine& engine) {
                   skip ? "; training.nonfinite: skip cannot undo an update" : " (training.nonfinite: stop)"));
 }
 
-AgreedRuns agree_on_runs(const Mpi& mpi, std::vector<Config> configs, const RunParts& parts) {
+AgreedRuns agree_on_runs(const Mpi& mpi, std::vector<Config> configs, const TrainerParts& parts) {
   agree(mpi, [&] {
     check_starpu_variables();
     for (const Config& config : configs) check_rank_device(config);
@@ -222,9 +191,10 @@ AgreedRuns agree_on_runs(const Mpi& mpi, std::vector<Config> configs, const RunP
   AgreedRuns agreed{.claims = claim_cores(mpi, share), .runs = {}};
   const std::vector<Device> devices = slot_devices(host, share, gpus.devices, linear.count(mpi.rank()));
   for (Unplaced& planned : plans) {
-    const bool automatic = runtime.mapping == MappingKind::automatic;
-    WorkerMap map = automatic ? map_to_ranks(mpi, devices, traffic_of(planned.experiment)) : linear;
     const Experiment& made = planned.experiment;
+    const bool automatic = runtime.mapping == MappingKind::automatic;
+    WorkerMap map =
+        automatic ? map_to_ranks(mpi, devices, plan::count_traffic(made.schedule, made.costs)) : linear;
     check_sizes(planned.config, made, map);
     auto parameters = agree(mpi, [&] {
       if (parts.weights) return checked_weights(made.network, *parts.weights);
@@ -238,75 +208,35 @@ AgreedRuns agree_on_runs(const Mpi& mpi, std::vector<Config> configs, const RunP
   return agreed;
 }
 
-namespace {
-
-using RequestValues = std::vector<std::pair<std::string, std::string>>;
-
-// The value of a key for people. Names of files need not be UTF-8.
-std::string request_text(const nlohmann::json& value) {
-  return value.is_string() ? value.get<std::string>()
-                           : value.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
-}
-
-void add_request_keys(RequestValues& values, const std::string& prefix, const Config& config) {
-  const std::vector<ConfigKey> keys = config_keys();
-  for (const ConfigKey& key : keys) {
-    if (!applies(key, config, keys)) continue;
-    const nlohmann::json value = key.get(config);
-    if (!value.is_null()) values.emplace_back(prefix + key.name, request_text(value));
-  }
-}
-
-std::uint64_t request_digest(const RequestValues& values) {
-  std::uint64_t digest = hash_start;
-  for (const auto& [name, value] : values) {
-    for (const std::string_view text : {std::string_view(name), std::string_view(value)})
-      digest = hash_of(text, hash_of(std::uint64_t{text.size()}, digest));
-  }
-  return digest;
-}
-
-// CBOR keeps bytes that are not UTF-8.
-std::string packed_request(const RequestValues& values) {
-  const std::vector<std::uint8_t> bytes = nlohmann::json::to_cbor(nlohmann::json(values));
-  return {bytes.begin(), bytes.end()};
-}
-
-std::optional<std::string> requested_value(const RequestValues& values, const std::string& name) {
-  const auto found = std::ranges::find(values, name, &RequestValues::value_type::first);
-  if (found == values.end()) return std::nullopt;
-  return found->second;
-}
-
-// The first difference between rank 0 and another rank; empty when there is none.
-std::string request_difference(const RequestValues& first, const RequestValues& other, std::size_t rank) {
-  RequestValues all = first;
-  all.insert(all.end(), other.begin(), other.end());
-  for (const auto& [name, value] : all) {
-    const auto wanted = requested_value(first, name);
-    const auto found = requested_value(other, name);
-    if (wanted == found) continue;
-    return fmt::format("{}: rank 0 has {}, rank {} has {}; all ranks need the same configuration", name,
-                       wanted.value_or("none"), rank, found.value_or("none"));
-  }
-  return "";
-}
-
-}  // namespace
-
 void RankRequest::require_same(const Mpi& mpi, const std::vector<Config>& configs) const {
-  RequestValues mine = values_;
+  using Json = nlohmann::ordered_json;
+  Json mine = values_;
+  const std::vector<ConfigKey> keys = config_keys();
   for (const Config& config : configs) {
-    const bool several = configs.size() > 1;
-    add_request_keys(mine, several ? fmt::format("--schedules: {}: ", config.schedule.name) : "", config);
+    const std::string prefix =
+        configs.size() > 1 ? fmt::format("--schedules: {}: ", config.schedule.name) : "";
+    for (const ConfigKey& key : keys) {
+      if (applies(key, config, keys)) mine[prefix + key.name] = key.get(config);
+    }
   }
-  if (mpi.all_equal(request_digest(mine))) return;
-  std::vector<RequestValues> all;
-  for (const std::string& text : mpi.gather(packed_request(mine)))
-    all.push_back(nlohmann::json::from_cbor(text).get<RequestValues>());
+  const std::vector<std::uint8_t> bytes = Json::to_cbor(mine);  // names of files need not be UTF-8
+  const std::vector<std::string> all = mpi.gather({bytes.begin(), bytes.end()});
+  const Json first = Json::from_cbor(all.front());
   for (std::size_t rank = 1; rank < all.size(); ++rank) {
-    const std::string problem = request_difference(all.front(), all[rank], rank);
-    if (!problem.empty()) throw InputError(problem);
+    const Json other = Json::from_cbor(all[rank]);
+    Json either = first;
+    either.update(other);
+    for (const auto& [name, ignored] : either.items()) {
+      const auto text = [&name = name](const Json& values) {
+        const Json value = values.value(name, Json());
+        if (value.is_null()) return std::string("none");
+        return value.is_string() ? value.get<std::string>()
+                                 : value.dump(-1, ' ', false, Json::error_handler_t::replace);
+      };
+      if (text(first) == text(other)) continue;
+      throw InputError(fmt::format("{}: rank 0 has {}, rank {} has {}; all ranks need the same configuration",
+                                   name, text(first), rank, text(other)));
+    }
   }
 }
 

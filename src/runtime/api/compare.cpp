@@ -10,14 +10,13 @@
 #include <fmt/ranges.h>
 
 #include "runtime/report/measurement.hpp"
-#include "runtime/setup/expected_costs.hpp"
 
 namespace starpipe::runtime {
 namespace {
 
 void repeat(const AgreedRun& run, ComparedPolicy& policy) {
   const Experiment& experiment = run.experiment;
-  Measurement measurement(experiment.schedule, costs_by_flops(experiment.network), experiment.emulated);
+  Measurement measurement(experiment.schedule, experiment.costs, experiment.emulated);
   std::vector<double> submissions;
   int skipped = 0;
   {

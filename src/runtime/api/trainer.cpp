@@ -13,7 +13,6 @@
 #include "runtime/host/agreement.hpp"
 #include "runtime/host/mpi.hpp"
 #include "runtime/report/report.hpp"
-#include "runtime/setup/expected_costs.hpp"
 #include "runtime/setup/experiment.hpp"
 #include "runtime/setup/partition_choice.hpp"
 #include "starpipe/plan/simulate/simulate.hpp"
@@ -162,21 +161,12 @@ Prediction predict(const Config& config, const TrainerParts& parts,
   if (const auto choice = runtime::choose_partition(wanted))
     wanted = runtime::with_partition(std::move(wanted), *choice);
   if (!durations.empty()) wanted = runtime::with_emulated_times(std::move(wanted), durations);
-  const runtime::PlannedRun run = runtime::plan_run(wanted, parts.schedule);
-  Prediction prediction{.schedule = run.schedule,
-                        .timeline = plan::simulate(run.schedule, run.costs),
-                        .makespan = 0,
-                        .memory_bytes = {},
-                        .received_bytes = {}};
-  prediction.makespan = prediction.timeline.makespan;
+  const runtime::Experiment run = runtime::plan_run(wanted, parts.schedule);
+  Prediction prediction{.schedule = run.schedule, .timeline = plan::simulate(run.schedule, run.costs)};
   for (const plan::Transfers& to : prediction.timeline.received)
     prediction.received_bytes.push_back(to.total().bytes);
-  const int workers = run.schedule.workers();
-  for (const runtime::WorkerMemory& need :
-       runtime::memory_need(run.schedule, run.network, wanted.training.optimizer, run.costs,
-                            prediction.timeline, {.devices = {}, .on_gpu = wanted.runtime.on_gpu_of(workers)},
-                            runtime::step_rules(wanted, run.schedule.microbatches())))
-    prediction.memory_bytes.push_back(need.total());
+  for (const runtime::DeviceNeed& need : runtime::memory_need_of(wanted, run, run.costs, prediction.timeline))
+    prediction.memory_bytes.push_back(need.peak.total());
   return prediction;
 }
 

@@ -15,7 +15,6 @@
 #include <fmt/ranges.h>
 
 #include "base/files.hpp"
-#include "runtime/checkpoint/manifest.hpp"
 #include "starpipe/base/error.hpp"
 
 namespace starpipe::runtime {
@@ -94,8 +93,7 @@ Manifest require_whole(const CheckpointDirectory& checkpoint) {
 Found find_newest(const fs::path& folder) {
   const FolderContent content = content_of(folder);
   Found found;
-  for (const CheckpointDirectory& unfinished : content.unfinished)
-    found.unfinished.push_back(unfinished.path);
+  found.unfinished = content.unfinished;
   for (const CheckpointDirectory& checkpoint : content.checkpoints) {
     try {
       found.manifest = require_whole(checkpoint);
@@ -122,7 +120,7 @@ std::vector<std::string> set_aside(const Found& found) {
     sync_folder(folder);
   }
   std::vector<std::string> warnings;
-  for (const fs::path& unfinished : found.unfinished) {
+  for (const auto& [step, generation, unfinished] : found.unfinished) {
     std::error_code error;
     fs::remove_all(unfinished, error);
     if (error) warnings.push_back(fmt::format("cannot remove {}: {}", unfinished.string(), error.message()));

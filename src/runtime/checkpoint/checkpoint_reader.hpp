@@ -5,7 +5,6 @@
 #include <cstddef>
 #include <filesystem>
 #include <map>
-#include <memory>
 #include <optional>
 #include <span>
 #include <string>
@@ -32,7 +31,7 @@ struct Found {
   /// not start afresh, and must not continue without a message.
   std::vector<DamagedCheckpoint> damaged;
   /// Checkpoints that a crash has cut short. They never were whole, so a run may ignore them.
-  std::vector<std::filesystem::path> unfinished;
+  std::vector<CheckpointDirectory> unfinished;
 };
 
 /// Finds the newest checkpoint that is whole: its manifest is valid, and all files have the manifest's sizes

@@ -4,7 +4,6 @@
 
 #include <cstddef>
 #include <deque>
-#include <optional>
 #include <vector>
 
 #include "plan/explain/compared_run.hpp"
@@ -25,10 +24,9 @@ class Measurement {
   static constexpr std::size_t max_jobs = std::size_t{1} << 18U;
   static constexpr std::size_t fewest_steps = 3;
 
-  /// `work`: sizes of the stages' data, and as durations their FLOPs, without recomputation. `known`: costs
-  /// that need not be measured: the costs of emulated jobs. `schedule` must outlive this.
-  Measurement(const plan::Schedule& schedule, plan::Costs work,
-              std::optional<plan::Costs> known = std::nullopt);
+  /// `costs`: as `simulate` takes them. `known`: they need not be measured, as the costs of emulated jobs;
+  /// else their sizes count, and their durations by FLOPs. `schedule` must outlive this.
+  Measurement(const plan::Schedule& schedule, plan::Costs costs, bool known = false);
 
   /// Call it before each step. Drops the records that the step's records will replace, so that both are not
   /// in memory together.
@@ -44,8 +42,8 @@ class Measurement {
 
  private:
   const plan::Schedule& schedule_;
-  plan::Costs work_;
-  std::optional<plan::Costs> known_;
+  plan::Costs costs_;
+  bool known_;
   int steps_ = 0;
   bool prefetch_ = true;  // of the measured steps
   std::vector<double> makespans_;
