@@ -1,10 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "runtime/api/agreed_run.hpp"
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <new>
 #include <string_view>
+#include <tuple>
 #include <utility>
 
 #include <fmt/format.h>
@@ -19,21 +21,7 @@
 #include "starpipe/base/error.hpp"
 #include "starpipe/base/random.hpp"
 
-// The choice of a partition, which rank 0 sends to the others.
-namespace starpipe::plan {
-NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(Durations, F, B, W)
-NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(StageSizes, activation, gradient, stash, gradient_stash, weights, master)
-NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(UnitCosts, name, time, sizes, others)
-NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(SharedUnits, name, units, weights, master)
-NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(Profile, devices, units, shared)
-NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(WorkerLoad, time, transfers, memory)
-NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(Partition, cuts, stage_workers, loads, bottleneck, lower_bound)
-}  // namespace starpipe::plan
-
 namespace starpipe::runtime {
-
-NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(PartitionChoice, profile, profile_file, partition, placement, stage_kinds)
-
 namespace {
 
 // Collective. Throws InputError on every rank if their schedules differ: such ranks would wait for each other
@@ -63,25 +51,20 @@ void require_same(const Mpi& mpi, std::string_view key, const std::filesystem::p
   throw InputError(fmt::format("{}: {} is not the same file on all ranks", key, file.string()));
 }
 
-// Collective. Rank 0 measures, decides and sends its choice to the others. They sleep meanwhile: their times
-// would differ, and their work would disturb rank 0.
+// Collective. Rank 0 measures, decides, and sends cuts and placement to the others. They sleep meanwhile:
+// their times would differ, and their work would disturb rank 0.
 PartitionChoice decide_partition(const Mpi& mpi, const Config& config) {
-  const PartitionChoice choice =
+  PartitionChoice choice =
       agree(mpi, [&] { return mpi.rank() == 0 ? choose_partition(config).value() : PartitionChoice(); });
-  return gather_all(mpi, choice).front();
+  std::tie(choice.partition.cuts, choice.placement) =
+      gather_all(mpi, std::pair(choice.partition.cuts, choice.placement)).front();
+  return choice;
 }
-
-// A run before it is known where its workers are.
-struct Unplaced {
-  Config config;
-  std::optional<PartitionChoice> partition;
-  Experiment experiment;
-};
 
 // Collective. `measured`: units that were measured for another schedule, or empty. Without schedule.profile
 // their times decide the cuts, so that all schedules are cut by the same times.
-Unplaced plan_on_ranks(const Mpi& mpi, Config config, const plan::Profile& measured,
-                       const TrainerParts& parts) {
+PlannedRun plan_on_ranks(const Mpi& mpi, Config config, const plan::Profile& measured,
+                         const TrainerParts& parts) {
   std::optional<PartitionChoice> partition;
   if (config.schedule.partition) {
     if (config.schedule.profile_file.empty()) config.profile = measured;
@@ -101,13 +84,13 @@ Unplaced plan_on_ranks(const Mpi& mpi, Config config, const plan::Profile& measu
 }
 
 // Collective. When there are several configurations, messages name the schedule.
-std::vector<Unplaced> plan_all(const Mpi& mpi, std::vector<Config> configs, const TrainerParts& parts) {
-  std::vector<Unplaced> plans;
+std::vector<PlannedRun> plan_all(const Mpi& mpi, std::vector<Config> configs, const TrainerParts& parts) {
+  std::vector<PlannedRun> plans;
   plan::Profile measured;
   for (Config& config : configs) {
     const std::string name = config.schedule.name;
     try {
-      const Unplaced& made = plans.emplace_back(plan_on_ranks(mpi, std::move(config), measured, parts));
+      const PlannedRun& made = plans.emplace_back(plan_on_ranks(mpi, std::move(config), measured, parts));
       if (made.partition) measured = made.partition->profile;
     } catch (const InputError& error) {
       if (configs.size() == 1) throw;
@@ -117,25 +100,24 @@ std::vector<Unplaced> plan_all(const Mpi& mpi, std::vector<Config> configs, cons
   return plans;
 }
 
-// Throws InputError when the parameters, in fp32, do not fit this host's memory.
-model::SetValues parameters_in_memory(const model::Network& network, std::uint64_t seed) {
-  try {
-    return model::start_parameters(network, seed);
-  } catch (const std::bad_alloc&) {
-    throw InputError(fmt::format("model: this host has no memory for its {} parameters, {}",
-                                 network.parameter_count(),
-                                 bytes_text(network.parameter_count() * sizeof(float))));
+// The start values: `given` by the program, or drawn. Throws InputError when they are not as many as the
+// network has parameters, or do not fit this host's memory in fp32.
+model::SetValues start_values(const model::Network& network, std::uint64_t seed,
+                              const std::optional<model::SetValues>& given) {
+  if (!given) {
+    try {
+      return model::start_parameters(network, seed);
+    } catch (const std::bad_alloc&) {
+      throw InputError(fmt::format("model: this host has no memory for its {} parameters, {}",
+                                   network.parameter_count(),
+                                   bytes_text(network.parameter_count() * sizeof(float))));
+    }
   }
-}
-
-// Throws InputError unless there are as many weights as the network has parameters.
-model::SetValues checked_weights(const model::Network& network, const model::SetValues& weights) {
-  const std::vector<model::ParameterSet> sets = network.sets();
-  bool fits = weights.size() == sets.size();
-  for (std::size_t s = 0; fits && s < sets.size(); ++s) fits = weights[s].size() == sets[s].size;
+  const bool fits = std::ranges::equal(
+      *given, network.sets(), {}, [](const auto& set) { return set.size(); }, &model::ParameterSet::size);
   if (!fits)
     throw InputError("TrainerParts::weights: not as many numbers as the network's sets have parameters");
-  return weights;
+  return *given;
 }
 
 void check_sizes(const Config& config, const Experiment& made, const WorkerMap& map) {
@@ -143,8 +125,7 @@ void check_sizes(const Config& config, const Experiment& made, const WorkerMap& 
     check_evaluation_sizes(made.schedule, made.network, map);
     return;
   }
-  const TaskGraph graph(made.schedule, made.network, config.training.optimizer,
-                        step_rules(config, made.schedule.microbatches()));
+  const TaskGraph graph(made.schedule, made.network, config.training.optimizer, made.rules);
   check_data_sizes(graph, made.schedule, made.network, map);
 }
 
@@ -160,7 +141,7 @@ Engine make_engine(const Session& session, const AgreedRun& run) {
           run.config.runtime,
           e.emulated ? &e.costs : nullptr,
           run.config.training.nonfinite,
-          step_rules(run.config, e.schedule.microbatches()).evaluated};
+          e.rules.evaluated};
 }
 
 void require_finite_weights(const AgreedRun& run, const Engine& engine) {
@@ -180,7 +161,7 @@ AgreedRuns agree_on_runs(const Mpi& mpi, std::vector<Config> configs, const Trai
     return true;
   });
   RankRequest("run").require_same(mpi, configs);
-  std::vector<Unplaced> plans = plan_all(mpi, std::move(configs), parts);
+  std::vector<PlannedRun> plans = plan_all(mpi, std::move(configs), parts);
   // The configurations differ in their schedule only, so all runs use the same devices.
   const RuntimeConfig runtime = plans.front().config.runtime;
   const WorkerMap linear(plans.front().experiment.schedule.workers(), mpi.ranks());
@@ -190,20 +171,17 @@ AgreedRuns agree_on_runs(const Mpi& mpi, std::vector<Config> configs, const Trai
   share = near_gpus(host, std::move(share), gpus.devices);
   AgreedRuns agreed{.claims = claim_cores(mpi, share), .runs = {}};
   const std::vector<Device> devices = slot_devices(host, share, gpus.devices, linear.count(mpi.rank()));
-  for (Unplaced& planned : plans) {
+  for (PlannedRun& planned : plans) {
     const Experiment& made = planned.experiment;
     const bool automatic = runtime.mapping == MappingKind::automatic;
     WorkerMap map =
         automatic ? map_to_ranks(mpi, devices, plan::count_traffic(made.schedule, made.costs)) : linear;
     check_sizes(planned.config, made, map);
-    auto parameters = agree(mpi, [&] {
-      if (parts.weights) return checked_weights(made.network, *parts.weights);
-      return parameters_in_memory(made.network, planned.config.training.seed);
-    });
+    auto parameters =
+        agree(mpi, [&] { return start_values(made.network, planned.config.training.seed, parts.weights); });
     auto locations = gather_locations(mpi, map, share, devices);
-    agreed.runs.push_back({mpi, std::move(planned.config), std::move(planned.partition),
-                           std::move(planned.experiment), std::move(parameters), std::move(map), share, gpus,
-                           std::move(locations)});
+    agreed.runs.push_back(
+        {std::move(planned), mpi, std::move(parameters), std::move(map), share, gpus, std::move(locations)});
   }
   return agreed;
 }

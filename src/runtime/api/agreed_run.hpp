@@ -45,13 +45,17 @@ class RankRequest {
   nlohmann::ordered_json values_;
 };
 
-/// The run on which all ranks agree: the configuration, the Experiment that each rank has built from it,
-/// start values, and where each worker is.
-struct AgreedRun {
+/// A run before it is known where its workers are.
+struct PlannedRun {
+  Config config;  ///< with the cuts and the placement of `partition`
+  std::optional<PartitionChoice>
+      partition;          ///< on every rank; other ranks than 0 know cuts and placement only
+  Experiment experiment;  ///< each rank has built it from `config`
+};
+
+/// The run on which all ranks agree, with start values, and where each worker is.
+struct AgreedRun : PlannedRun {
   const Mpi& mpi;
-  Config config;                             ///< with the cuts and the placement of `partition`
-  std::optional<PartitionChoice> partition;  ///< the same on every rank
-  Experiment experiment;
   model::SetValues parameters;  ///< [set]: start values
   WorkerMap map;
   CoreShare share;

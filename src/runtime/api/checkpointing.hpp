@@ -13,9 +13,7 @@
 #include <nlohmann/json.hpp>
 
 #include "runtime/api/agreed_run.hpp"
-#include "runtime/checkpoint/checkpoint_reader.hpp"
-#include "runtime/checkpoint/checkpoint_writer.hpp"
-#include "runtime/checkpoint/folder_lock.hpp"
+#include "runtime/checkpoint/checkpoint_files.hpp"
 #include "runtime/checkpoint/manifest.hpp"
 #include "runtime/engine/engine.hpp"
 #include "runtime/report/metrics.hpp"

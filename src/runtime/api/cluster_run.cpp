@@ -12,7 +12,6 @@
 #include "runtime/engine/engine.hpp"
 #include "runtime/engine/memory_need.hpp"
 #include "runtime/host/worker_map.hpp"
-#include "runtime/report/measurement.hpp"
 #include "runtime/report/report.hpp"
 #include "starpipe/base/error.hpp"
 #include "starpipe/base/index.hpp"
@@ -81,8 +80,7 @@ ClusterRun read_cluster_run(const Config& config, const Experiment& experiment, 
                  .simulated = std::move(step)};
   run.compared.found = "simulated";
   run.memory_need = needs_of(config, experiment, costs, run.compared.predicted.timeline);
-  const TaskGraph graph(schedule, experiment.network, config.training.optimizer,
-                        step_rules(config, schedule.microbatches()));
+  const TaskGraph graph(schedule, experiment.network, config.training.optimizer, experiment.rules);
   run.predicted_bytes_between_ranks = bytes_between_ranks(graph, WorkerMap(schedule.workers(), run.ranks)) *
                                       static_cast<std::uint64_t>(steps);
   return run;

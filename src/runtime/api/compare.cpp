@@ -9,7 +9,7 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
-#include "runtime/report/measurement.hpp"
+#include "runtime/report/report.hpp"
 
 namespace starpipe::runtime {
 namespace {

@@ -15,7 +15,7 @@
 
 #include "base/numbers.hpp"
 #include "runtime/api/checkpointing.hpp"
-#include "runtime/checkpoint/checkpoint_reader.hpp"
+#include "runtime/checkpoint/checkpoint_files.hpp"
 #include "runtime/config/config_keys.hpp"
 #include "runtime/host/agreement.hpp"
 #include "starpipe/base/error.hpp"
@@ -176,20 +176,14 @@ void require_same_training(const AgreedRun& run, const CheckpointReader& reader,
   require_same_state(run, reader, name);
 }
 
-// Returns the settings that affect the trained weights and the evaluations: the keys of `training`, the
-// precision, and the data of evaluations. Leaves out the number of steps, since another line tells it, and
-// the number of micro-batches, which cannot differ.
-nlohmann::json settings_of_training(const nlohmann::json& config) {
-  nlohmann::json settings;
-  settings["training"] = config.at("training");
-  settings["training"].erase("steps");
-  settings["training"].erase("microbatches");
-  settings["runtime"]["precision"] = config.at("runtime").at("precision");
-  for (const char* name : {"/data/validation", "/evaluate/microbatches"}) {
-    const nlohmann::json::json_pointer path(name);
-    if (config.contains(path)) settings[path] = config.at(path);
-  }
-  return settings;
+// True for the settings that affect the trained weights and the evaluations: the keys of `training`, the
+// precision, and the data of evaluations. False for the number of steps, since another line tells it, and the
+// number of micro-batches, which cannot differ.
+bool affects_training(std::string_view path) {
+  constexpr std::array<std::string_view, 3> others = {"/runtime/precision", "/data/validation",
+                                                      "/evaluate/microbatches"};
+  if (path == "/training/steps" || path == "/training/microbatches") return false;
+  return path.starts_with("/training/") || std::ranges::find(others, path) != others.end();
 }
 
 RunRecord record_of(const Manifest& manifest, const std::string& name) {
@@ -225,16 +219,17 @@ RunRecord record_of(const Manifest& manifest, const std::string& name) {
 
 // A line for each of these settings that differs.
 std::vector<std::string> changed_settings(const nlohmann::json& before, const nlohmann::json& now) {
-  const nlohmann::json old_values = settings_of_training(before);
-  const nlohmann::json new_values = settings_of_training(now);
+  const nlohmann::json old_values = before.flatten();
+  const nlohmann::json new_values = now.flatten();
+  nlohmann::json either = old_values;
+  either.update(new_values);
   std::vector<std::string> lines;
-  for (const nlohmann::json& change : nlohmann::json::diff(old_values, new_values)) {
-    std::string key = change.at("path");
-    const nlohmann::json::json_pointer path(key);
-    const auto text = [&](const nlohmann::json& values) {
+  for (const auto& [path, ignored] : either.items()) {
+    const auto text = [&path = path](const nlohmann::json& values) {
       return values.contains(path) ? values.at(path).dump() : std::string("nothing");
     };
-    key.erase(0, 1);
+    if (!affects_training(path) || text(old_values) == text(new_values)) continue;
+    std::string key = path.substr(1);
     std::ranges::replace(key, '/', '.');
     lines.push_back(fmt::format("{} was {}, and is {} from now on", key, text(old_values), text(new_values)));
   }
@@ -244,13 +239,10 @@ std::vector<std::string> changed_settings(const nlohmann::json& before, const nl
 // True if the validation file has the same name but other content. (A changed name is reported as a changed
 // setting.)
 bool has_other_validation(const RunRecord& record, const AgreedRun& run) {
-  const nlohmann::ordered_json::json_pointer name("/data/validation");
-  const nlohmann::ordered_json config = config_json(run.config);
-  if (!record.config.contains(name) || !config.contains(name) || record.config[name] != config[name])
-    return false;
-  const nlohmann::ordered_json now = training_facts(run);
-  return record.facts.contains(validation_fact) && now.contains(validation_fact) &&
-         record.facts[validation_fact] != now[validation_fact];
+  const ordered_json none;
+  const ordered_json::json_pointer file("/data/validation");
+  return record.config.value(file, none) == config_json(run.config).value(file, none) &&
+         record.facts.value(validation_fact, none) != training_facts(run).value(validation_fact, none);
 }
 
 }  // namespace

@@ -19,12 +19,6 @@ namespace {
 
 constexpr const char* own_network = "own";
 
-bool evaluation_is_due(const Config& config, const Experiment& experiment, int steps) {
-  if (!experiment.validation) return false;
-  return steps == 0 || steps == config.training.steps ||
-         (config.evaluate.every && steps % *config.evaluate.every == 0);
-}
-
 // Throughput of the median step after the first.
 double samples_per_second(const Experiment& experiment, std::vector<double> seconds) {
   if (seconds.size() > 1) seconds.erase(seconds.begin());
@@ -138,9 +132,8 @@ void Training::start() {
     if (trains) {
       engine_.reset(new Engine(make_engine(*session_, run_)));
     } else {
-      evaluator_ =
-          std::make_unique<Evaluator>(*session_, e.schedule, e.network, run_.parameters, run_.config.runtime,
-                                      step_rules(run_.config, e.schedule.microbatches()).evaluated);
+      evaluator_ = std::make_unique<Evaluator>(*session_, e.schedule, e.network, run_.parameters,
+                                               run_.config.runtime, e.rules.evaluated);
     }
     if (folder_) folder_->restore(*engine_);
     if (is_root() && metrics_file_) {
@@ -243,7 +236,10 @@ bool Training::run() {
 }
 
 void Training::evaluate_if_due() {
-  if (!evaluation_is_due(run_.config, run_.experiment, steps_done_)) return;
+  const std::optional<int>& every = run_.config.evaluate.every;
+  const bool is_due =
+      steps_done_ == 0 || steps_done_ == run_.config.training.steps || (every && steps_done_ % *every == 0);
+  if (!is_due || !run_.experiment.validation) return;
   const starpipe::Evaluation done = evaluate();
   or_abort(mpi_, [&] {
     record_.evaluations.push_back({.step = done.steps,

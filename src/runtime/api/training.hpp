@@ -15,7 +15,6 @@
 #include "runtime/api/checkpointing.hpp"
 #include "runtime/engine/engine.hpp"
 #include "runtime/engine/evaluation.hpp"
-#include "runtime/report/measurement.hpp"
 #include "runtime/report/metrics.hpp"
 #include "runtime/report/report.hpp"
 #include "runtime/session/policy_choice.hpp"

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "runtime/checkpoint/checkpoint_writer.hpp"
-
+// Writes checkpoints: checkpoint_files.hpp.
 #include <algorithm>
 #include <set>
 #include <stdexcept>
@@ -9,6 +8,7 @@
 #include <fmt/format.h>
 
 #include "base/files.hpp"
+#include "runtime/checkpoint/checkpoint_files.hpp"
 #include "starpipe/model/safetensors.hpp"
 
 namespace starpipe::runtime {

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "runtime/checkpoint/folder_lock.hpp"
-
+// FolderLock of checkpoint_files.hpp.
 #include <array>
 #include <cerrno>
 #include <exception>
@@ -16,6 +15,7 @@
 
 #include "base/environment.hpp"
 #include "base/files.hpp"
+#include "runtime/checkpoint/checkpoint_files.hpp"
 #include "starpipe/base/error.hpp"
 
 namespace starpipe::runtime {

@@ -7,7 +7,7 @@
 #include <optional>
 #include <span>
 #include <string>
-#include <tuple>
+#include <utility>
 #include <vector>
 
 #include <fmt/format.h>
@@ -174,35 +174,28 @@ TableRow device_row(const Slot& slot, int worker) {
 
 /// The workers, grouped by node and by NUMA node.
 std::string drawing(const MappedWorkers& mapped) {
-  std::vector<int> workers(mapped.mapping.size());
-  std::iota(workers.begin(), workers.end(), 0);
-  std::ranges::stable_sort(workers, {}, [&](int worker) {
+  std::map<std::pair<int, std::string>, std::vector<int>> groups;
+  for (int worker = 0; worker < mapped.schedule.workers(); ++worker) {
     const Slot& slot = mapped.slot_of(worker);
-    return std::tuple(slot.node, slot.device.numa, slot.device.number, mapped.mapping[index(worker)]);
-  });
+    groups[{slot.node, slot.device.numa}].push_back(worker);
+  }
   // Least widths, so that the tables of all groups line up.
   constexpr std::array columns = {TableColumn{Align::left, 14}, TableColumn{Align::left, 9},
                                   TableColumn{Align::left, 8}, TableColumn{Align::left}};
   std::string text;
-  std::vector<TableRow> group;
-  const auto end_group = [&] {
-    text += table_text(group, columns);
-    group.clear();
-  };
-  const Slot* before = nullptr;
-  for (const int worker : workers) {
-    const Slot& slot = mapped.slot_of(worker);
-    const bool other_node = before == nullptr || before->node != slot.node;
-    const bool other_group = other_node || before->device.numa != slot.device.numa;
-    if (other_group) end_group();
-    if (other_node) text += mapped.nodes[index(slot.node)].name + "\n";
-    if (other_group) {
-      text += fmt::format("  NUMA {}\n", slot.device.numa.empty() ? "unknown" : slot.device.numa);
-    }
-    group.push_back(device_row(slot, worker));
-    before = &slot;
+  int last_node = -1;
+  for (auto& [where, workers] : groups) {
+    const auto& [node, numa] = where;
+    if (node != last_node) text += mapped.nodes[index(node)].name + "\n";
+    last_node = node;
+    text += fmt::format("  NUMA {}\n", numa.empty() ? "unknown" : numa);
+    std::ranges::sort(workers, {}, [&](int worker) {
+      return std::pair(mapped.slot_of(worker).device.number, mapped.mapping[index(worker)]);
+    });
+    std::vector<TableRow> rows;
+    for (const int worker : workers) rows.push_back(device_row(mapped.slot_of(worker), worker));
+    text += table_text(rows, columns);
   }
-  end_group();
   return text;
 }
 

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "runtime/report/measurement.hpp"
-
+// Measurement of report.hpp.
 #include <algorithm>
 #include <cmath>
 #include <numeric>
 #include <utility>
 
 #include "plan/explain/step_costs.hpp"
+#include "runtime/report/report.hpp"
 
 namespace starpipe::runtime {
 namespace {

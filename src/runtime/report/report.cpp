@@ -96,11 +96,9 @@ ordered_json transfers(const plan::Timeline& predicted, const std::vector<Worker
   ordered_json json;
   for (const auto& [name, what] :
        {std::pair{"count", &plan::Received::count}, std::pair{"bytes", &plan::Received::bytes}}) {
-    std::vector<std::uint64_t> expected;
-    std::vector<std::uint64_t> seen;
-    for (const plan::Transfers& to : predicted.received) expected.push_back(to.*kind.*what);
-    for (const WorkerRecord& worker : measured) seen.push_back(worker.received.*kind.*what);
-    json[name] = both(expected, seen);
+    ordered_json& values = json[name] = both(ordered_json::array(), ordered_json::array());
+    for (const plan::Transfers& to : predicted.received) values["predicted"].push_back(to.*kind.*what);
+    for (const WorkerRecord& worker : measured) values["measured"].push_back(worker.received.*kind.*what);
   }
   return json;
 }

@@ -112,13 +112,11 @@ plan::Costs emulated_costs(const EmulationConfig& wanted, const model::Network& 
 Config with_emulated_times(Config config, std::span<const plan::Durations> of_stages) {
   EmulationConfig emulate = config.runtime.emulate.value_or(EmulationConfig{});
   emulate.per_share = false;
-  emulate.F.clear();
-  emulate.B.clear();
-  emulate.W.clear();
-  for (const auto& [F, B, W] : of_stages) {
-    emulate.F.push_back(F);
-    emulate.B.push_back(B);
-    emulate.W.push_back(W);
+  for (const auto& [times, time] : {std::pair{&emulate.F, &plan::Durations::F},
+                                    {&emulate.B, &plan::Durations::B},
+                                    {&emulate.W, &plan::Durations::W}}) {
+    times->clear();
+    for (const plan::Durations& durations : of_stages) times->push_back(durations.*time);
   }
   config.runtime.emulate = std::move(emulate);
   config.runtime.device = {std::string(cpu_device)};

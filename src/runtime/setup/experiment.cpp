@@ -49,14 +49,15 @@ void check_learning_rates(const TrainingConfig& training) {
   }
 }
 
-}  // namespace
-
+// `microbatches`: how many a step has.
 StepRules step_rules(const Config& config, int microbatches) {
   const bool evaluates = config.evaluates() || config.evaluate.alone;
   return {.has_norm = true,
           .can_skip = config.training.nonfinite == NonFinitePolicy::skip,
           .evaluated = evaluates ? config.evaluate.microbatches.value_or(microbatches) : 0};
 }
+
+}  // namespace
 
 model::OptimizerConfig optimizer_of(const Config& config) {
   model::OptimizerConfig optimizer = config.training.optimizer;
@@ -116,6 +117,7 @@ bool has_shards(const Config& config) { return model::max_shards(config.model) >
 struct CutModel {
   model::Network network;
   std::optional<plan::Schedule> listed = {};  ///< by the program, or in `schedule.file`
+  int workers_each = 1;                       ///< of the run for each worker of a named schedule
 };
 
 // Reads `schedule.file`. With shards its stages are the model's stages with `schedule.stages`, cut into
@@ -232,9 +234,8 @@ int workers_each(const Config& config, const model::Network& network) {
 // chain's.
 plan::LimitedSchedule build_sharded_schedule(const Config& config, const model::Network& network,
                                              const std::optional<plan::Costs>& known,
-                                             const plan::Costs& expected,
+                                             const plan::Costs& expected, int each,
                                              std::optional<plan::Discipline>& discipline) {
-  const int each = workers_each(config, network);
   const auto whole = [&](const plan::Costs& costs) {
     return plan::costs_of_whole_stages(costs, network.graph, network.parts, network.whole_stages(), each);
   };
@@ -296,8 +297,8 @@ CutModel cut_model(const Config& config, const std::optional<plan::Schedule>& ow
 }
 
 // Throws InputError for a cut that cannot run, and for keys that do not go with it.
-void check_cut(const Config& config, const CutModel& cut, const std::optional<plan::Schedule>& own) {
-  const auto& [network, listed] = cut;
+void check_cut(const Config& config, CutModel& cut, const std::optional<plan::Schedule>& own) {
+  const auto& [network, listed, each] = cut;
   for (const auto& [key, count] : {std::pair{"runtime.device", config.runtime.device.size()},
                                    {"schedule.memory_limit", config.schedule.memory_limits.size()}}) {
     if (!listed || count < 2 || std::cmp_equal(count, listed->workers())) continue;
@@ -305,7 +306,7 @@ void check_cut(const Config& config, const CutModel& cut, const std::optional<pl
                                  own ? own->name() : config.schedule.file->string()));
   }
   refuse_with_shards(config, network);
-  if (network.parts.empty()) workers_each(config, network);
+  cut.workers_each = workers_each(config, network);
   refuse_many_jobs("training.microbatches", network.graph.size(),
                    listed ? listed->microbatches() : config.training.microbatches.value());
   refuse_large_stages(network);
@@ -314,8 +315,7 @@ void check_cut(const Config& config, const CutModel& cut, const std::optional<pl
 // The costs that are known before the run, without recomputation; nullopt unless jobs are emulated.
 std::optional<plan::Costs> known_costs(const Config& config, const CutModel& cut) {
   if (!config.runtime.emulate) return std::nullopt;
-  const int workers = cut.listed ? cut.listed->workers()
-                                 : config.schedule.workers.value() * workers_each(config, cut.network);
+  const int workers = cut.listed ? cut.listed->workers() : config.schedule.workers.value() * cut.workers_each;
   return emulated_costs(*config.runtime.emulate, cut.network, workers);
 }
 
@@ -331,7 +331,7 @@ std::shared_ptr<const model::Dataset> open_data(const Config& config, const Expe
 
 // Null in a run that does not evaluate.
 std::shared_ptr<const model::Dataset> open_validation(const Config& config, const Experiment& run) {
-  const int microbatches = step_rules(config, run.schedule.microbatches()).evaluated;
+  const int microbatches = run.rules.evaluated;
   if (microbatches == 0) return nullptr;
   refuse_many_jobs("evaluate.microbatches", run.schedule.stages(), microbatches);
   return model::make_validation(
@@ -348,7 +348,7 @@ Experiment plan_run(const Config& config, const std::optional<plan::Schedule>& o
   }
   CutModel cut = cut_model(config, own);
   check_cut(config, cut, own);
-  auto& [network, listed] = cut;
+  auto& [network, listed, each] = cut;
   const bool recomputes = config.schedule.recompute.value_or(false);
   if (listed && recomputes) listed = listed->with_recomputation();
   const std::optional<plan::Costs> known = known_costs(config, cut);
@@ -362,7 +362,7 @@ Experiment plan_run(const Config& config, const std::optional<plan::Schedule>& o
       listed ? finishing(plan::as_requested(*listed, order_request(config.schedule), expected))
       : network.parts.empty()
           ? build_schedule(config.schedule, schedule_request(config, network.graph, known), expected)
-          : build_sharded_schedule(config, network, known, expected, of_whole_stages);
+          : build_sharded_schedule(config, network, known, expected, each, of_whole_stages);
   const plan::Discipline discipline = of_whole_stages.value_or(schedule.discipline());
   if (discipline == plan::Discipline::ordered && config.schedule.dynamic) {
     throw InputError("schedule.dynamic: the ordered discipline leaves nothing to pick at run time");
@@ -371,8 +371,9 @@ Experiment plan_run(const Config& config, const std::optional<plan::Schedule>& o
   if (schedule.discipline() != plan::Discipline::ordered && !config.schedule.dynamic) {
     schedule = plan::ordered_as_simulated(schedule, costs);
   }
-  return {std::move(network), std::move(schedule), discipline,
-          reordering,         std::move(costs),    known.has_value()};
+  const StepRules rules = step_rules(config, schedule.microbatches());
+  return {std::move(network), std::move(schedule), discipline, reordering, std::move(costs), rules,
+          known.has_value()};
 }
 
 Experiment make_experiment(const Config& config, const TrainerParts& parts) {

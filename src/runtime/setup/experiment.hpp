@@ -31,8 +31,11 @@ struct Experiment {
   plan::Discipline discipline;  ///< the schedule's discipline before `simulate` fixed its order
   /// Set where the schedule's own order would exceed `schedule.memory_limit`, so that another one runs.
   std::optional<plan::Reordering> reordering;
-  plan::Costs costs;      ///< of emulated jobs and transfers, or by FLOPs; with recomputation, B includes F
-  bool emulated = false;  ///< jobs are timed waits, and last as `costs` says
+  plan::Costs costs;  ///< of emulated jobs and transfers, or by FLOPs; with recomputation, B includes F
+  /// The rules of the run's steps. Emulated runs compute nothing, but have the rules of the run that they
+  /// stand for.
+  StepRules rules;
+  bool emulated = false;                                  ///< jobs are timed waits, and last as `costs` says
   std::shared_ptr<const model::Dataset> data = {};        ///< null in a run that only evaluates
   std::shared_ptr<const model::Dataset> validation = {};  ///< null in a run that does not evaluate
 };
@@ -44,10 +47,6 @@ Experiment make_experiment(const Config& config, const TrainerParts& parts = {})
 /// Builds the experiment without its data. `own`: the schedule of a program, in place of the named one.
 /// Throws InputError as `make_experiment` does, but for data and `runtime.memory_limit`.
 Experiment plan_run(const Config& config, const std::optional<plan::Schedule>& own = {});
-
-/// The rules of the run's steps, as its configuration asks for them. Emulated runs compute nothing, but have
-/// the rules of the run that they stand for. `microbatches`: how many a step has.
-StepRules step_rules(const Config& config, int microbatches);
 
 /// The optimizer of a run, with the steps of its learning-rate schedule.
 model::OptimizerConfig optimizer_of(const Config& config);

@@ -179,15 +179,14 @@ std::vector<DeviceNeed> memory_need_of(const Config& config, const Experiment& e
                                        const plan::Costs& costs, const plan::Timeline& timeline,
                                        std::vector<int> devices) {
   const plan::Schedule& schedule = experiment.schedule;
-  const StepRules rules = step_rules(config, schedule.microbatches());
   const WorkerDevices workers = {.devices = std::move(devices),
                                  .on_gpu = config.runtime.on_gpu_of(schedule.workers())};
   if (!config.evaluate.alone)
     return memory_need_over_time(schedule, experiment.network, config.training.optimizer, costs, timeline,
-                                 workers, rules);
+                                 workers, experiment.rules);
   std::vector<DeviceNeed> needs;
   for (const WorkerMemory& peak :
-       evaluation_memory_need(schedule, experiment.network, costs, rules.evaluated, workers))
+       evaluation_memory_need(schedule, experiment.network, costs, experiment.rules.evaluated, workers))
     needs.push_back({.peak = peak, .over_time = {}});
   return needs;
 }

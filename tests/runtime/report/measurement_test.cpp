@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 // The meter and the measurement, given runs whose figures `plan` computes independently.
-#include "runtime/report/measurement.hpp"
 
 #include <algorithm>
 #include <iterator>

@@ -115,8 +115,8 @@ class Runtime {
   friend class Trainer;
   template <class Work>
   auto on_all_ranks(Work work) const;
-  template <class Work>
-  void call_back(Work work) const;
+  template <class Value>
+  std::function<void(const Value&)> guarded(std::function<void(const Value&)> call) const;
   void end_if_alone() const;
 
   std::unique_ptr<runtime::Mpi> mpi_;
@@ -244,6 +244,9 @@ class Trainer {
   [[nodiscard]] runtime::Training& training() const { return *training_; }
 
  private:
+  template <class Result>
+  Result call(Result (runtime::Training::*function)());
+
   Runtime& runtime_;
   std::unique_ptr<runtime::Training> training_;
 };
