@@ -78,7 +78,7 @@ Predictions predict(const ComparedSchedule& compared) {
 
 /// True if the prediction's durations are configured. They are then the same under all policies.
 bool emulated(const std::vector<ComparedSchedule>& schedules) {
-  return schedules.front().run->experiment.emulated.has_value();
+  return schedules.front().run->experiment.emulated;
 }
 
 std::string ran_as(const ComparedPolicy& policy) {
@@ -144,7 +144,7 @@ nlohmann::ordered_json to_json(const Comparison& comparison, const ComparedSched
   nlohmann::ordered_json report = runtime::report_head(run.config, run.partition, run.locations);
   report["repetitions"] = comparison.repetitions;
   report["seed"] = comparison.seed;
-  report["emulated"] = run.experiment.emulated.has_value();
+  report["emulated"] = run.experiment.emulated;
   for (const std::string& key : runtime::keys_of_policies(run.config)) {
     if (const auto without = runtime::policies_without(key, comparison.policies); !without.empty())
       report["not_kept"][key] = without;

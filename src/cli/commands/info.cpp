@@ -25,7 +25,6 @@
 #include "runtime/api/agreed_run.hpp"
 #include "runtime/config/config_keys.hpp"
 #include "runtime/host/lost_rank.hpp"
-#include "runtime/report/measured_links.hpp"
 #include "runtime/setup/partition_choice.hpp"
 #include "starpipe/model/layer.hpp"
 #include "starpipe/model/network.hpp"
@@ -137,19 +136,19 @@ int map(const InfoOptions& options) {
   runtime::Config config = options.config.load();
   if (const auto choice = runtime::choose_partition(config))
     config = runtime::with_partition(config, *choice);
-  const std::string text = runtime::describe_mapping(config, options.mapping, options.json);
-  print(options.json ? plan::json_text(ordered_json::parse(text)) : text);
+  print(runtime::describe_mapping(config, options.mapping, options.json));
   return 0;
 }
 
 int info(bool json) {
   ordered_json all = facts();
+  ordered_json facts_of_runtime = runtime::runtime_facts();
   if (json) {
-    all["runtime"] = ordered_json::parse(runtime::describe_runtime(true));
+    all["runtime"] = std::move(facts_of_runtime);
     print(plan::json_text(all));
     return 0;
   }
-  // describe_runtime() names version, commit and compiler already.
+  // runtime_text() names version, commit and compiler already.
   std::vector<std::string> libraries;
   for (const auto& [name, number] : all["libraries"].items()) {
     libraries.push_back(name + " " + number.get<std::string>());
@@ -157,7 +156,7 @@ int info(bool json) {
   std::vector<TableRow> rows = {{"libraries", fmt::format("{}", fmt::join(libraries, ", "))},
                                 {"sanitizer", all["sanitizer"].get<std::string>()}};
   for (const char* name : {"models", "schedules"}) rows.push_back({name, joined(all[name])});
-  print(runtime::describe_runtime(false) + table_text(rows, runtime::info_columns));
+  print(runtime::runtime_text(facts_of_runtime) + table_text(rows, runtime::info_columns));
   return 0;
 }
 

@@ -1,6 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "runtime/setup/profile.hpp"
-
 #include <array>
 #include <filesystem>
 #include <memory>
@@ -21,6 +19,7 @@
 #include "cli/options/config_options.hpp"
 #include "plan/formats/json_value.hpp"
 #include "runtime/setup/experiment.hpp"
+#include "runtime/setup/partition_choice.hpp"
 #include "starpipe/base/error.hpp"
 
 namespace starpipe::cli {

@@ -31,7 +31,6 @@
 #include "plan/formats/json_value.hpp"
 #include "runtime/api/cluster_run.hpp"
 #include "runtime/config/config_keys.hpp"
-#include "runtime/setup/expected_costs.hpp"
 #include "runtime/setup/experiment.hpp"
 #include "runtime/setup/partition_choice.hpp"
 #include "runtime/simulation/cluster.hpp"
@@ -207,7 +206,7 @@ runtime::Config without_plugins(runtime::Config config, const runtime::Experimen
     throw InputError("model.tensor: sim does not run shards with the schedules of plug-ins");
   if (schedule.discipline() != plan::Discipline::ordered)
     throw InputError("schedule.dynamic: sim runs schedules of plug-ins in a fixed order");
-  const plan::Costs& costs = experiment.emulated.value();
+  const plan::Costs& costs = experiment.costs;
   const std::string file = folder.file("schedule.json");
   write_file("sim", file, plan::schedule_json(schedule, costs, plan::simulate(schedule, costs), "s").dump());
   runtime::ScheduleConfig of_file;
@@ -241,9 +240,10 @@ std::string whole_table(const runtime::ClusterRun& run) {
   rows.push_back(
       {"bubble fraction", percent_text(predicted.bubble_fraction), percent_text(simulated.bubble_fraction),
        fmt::format("{:>+4.1f} points", (simulated.bubble_fraction - predicted.bubble_fraction) * 100)});
-  const bool equal = run.predicted_bytes_between_ranks == run.bytes_between_ranks;
+  const std::uint64_t bytes = run.simulated.bytes_between_ranks;
+  const bool equal = run.predicted_bytes_between_ranks == bytes;
   rows.push_back({"bytes between ranks in all", bytes_text(run.predicted_bytes_between_ranks),
-                  bytes_text(run.bytes_between_ranks), fmt::format("{:>10}", equal ? "equal" : "DIFFERS")});
+                  bytes_text(bytes), fmt::format("{:>10}", equal ? "equal" : "DIFFERS")});
   return table_text(rows, columns);
 }
 
@@ -254,15 +254,16 @@ std::string worker_table(const runtime::ClusterRun& run) {
       {"", "peak", "peak", "GPU memory", "GPU memory", "bytes", "copied", "copied", "copied"},
       {"worker", "stashes", "activation bytes", "predicted", "StarPU's peak", "received", "from GPUs",
        "from host", "to host"}};
-  for (std::size_t w = 0; w < run.workers.size(); ++w) {
-    const runtime::SimulatedWorker& worker = run.workers[w];
+  for (std::size_t w = 0; w < run.memory_need.size(); ++w) {
+    const runtime::WorkerRecord& worker = run.simulated.workers.at(w);
+    const runtime::Copies& copied = run.simulated.copied.at(w);
     rows.push_back({std::to_string(w),
                     pair_text(fmt::to_string(predicted.peak_stashes[w]), fmt::to_string(worker.peak_stashes)),
                     pair_text(bytes_text(predicted.peak_stash_bytes[w]), bytes_text(worker.peak_stash_bytes)),
-                    bytes_text(worker.memory_need), bytes_text(worker.peak_memory),
+                    bytes_text(run.memory_need[w]), bytes_text(run.simulated.peak_memory.at(w)),
                     pair_text(bytes_text(predicted.received[w].total().bytes),
                               bytes_text(worker.received.total().bytes)),
-                    bytes_text(worker.from_gpus), bytes_text(worker.from_host), bytes_text(worker.to_host)});
+                    bytes_text(copied.from_gpus), bytes_text(copied.from_host), bytes_text(copied.to_host)});
   }
   return table_text(rows, columns);
 }
@@ -302,7 +303,7 @@ int sim(SimOptions options) {
   const runtime::Config config = configuration_of(request);
   const runtime::Experiment experiment = runtime::make_experiment(config);
   const int workers = experiment.schedule.workers();
-  plan::Costs costs = experiment.emulated.value();
+  plan::Costs costs = experiment.costs;
   costs.workers_of_rank = workers / cluster.ranks(workers);
   runtime::check_gpu_memory(config, experiment, cluster, costs);
   write_file("sim", request.config,

@@ -7,7 +7,7 @@
 #include <nlohmann/json_fwd.hpp>
 
 #include "plan/search/partition.hpp"
-#include "runtime/setup/profile.hpp"
+#include "runtime/setup/partition_choice.hpp"
 
 namespace starpipe::cli {
 

@@ -4,44 +4,24 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
-#include <filesystem>
 #include <new>
 #include <string_view>
+#include <tuple>
 #include <utility>
-#include <vector>
 
 #include <fmt/format.h>
-#include <nlohmann/json.hpp>
 
 #include "base/numbers.hpp"
 #include "model/weights.hpp"
 #include "runtime/config/config_keys.hpp"
 #include "runtime/engine/step_data.hpp"
-#include "runtime/host/agreement.hpp"
-#include "runtime/host/core_share.hpp"
 #include "runtime/host/gpu_share.hpp"
 #include "runtime/host/locality.hpp"
 #include "runtime/host/worker_map.hpp"
-#include "runtime/setup/partition_choice.hpp"
-#include "runtime/setup/run_checks.hpp"
 #include "starpipe/base/error.hpp"
 #include "starpipe/base/random.hpp"
 
-// The choice of a partition, which rank 0 sends to the others.
-namespace starpipe::plan {
-NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(Durations, F, B, W)
-NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(StageSizes, activation, gradient, stash, gradient_stash, weights, master)
-NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(UnitCosts, name, time, sizes, others)
-NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(SharedUnits, name, units, weights, master)
-NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(Profile, devices, units, shared)
-NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(WorkerLoad, time, transfers, memory)
-NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(Partition, cuts, stage_workers, loads, bottleneck, lower_bound)
-}  // namespace starpipe::plan
-
 namespace starpipe::runtime {
-
-NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(PartitionChoice, profile, profile_file, partition, placement, stage_kinds)
-
 namespace {
 
 // Collective. Throws InputError on every rank if their schedules differ: such ranks would wait for each other
@@ -71,34 +51,20 @@ void require_same(const Mpi& mpi, std::string_view key, const std::filesystem::p
   throw InputError(fmt::format("{}: {} is not the same file on all ranks", key, file.string()));
 }
 
-// Collective. Rank 0 measures, decides and sends its choice to the others. They sleep meanwhile: their times
-// would differ, and their work would disturb rank 0.
+// Collective. Rank 0 measures, decides, and sends cuts and placement to the others. They sleep meanwhile:
+// their times would differ, and their work would disturb rank 0.
 PartitionChoice decide_partition(const Mpi& mpi, const Config& config) {
-  PartitionChoice choice;
-  std::string problem;
-  if (mpi.rank() == 0) {
-    try {
-      choice = choose_partition(config).value();
-    } catch (const InputError& error) {
-      problem = error.what();
-    }
-  }
-  mpi.barrier();
-  problem = mpi.first_problem(problem);
-  if (!problem.empty()) throw InputError(problem);
-  return gather_all(mpi, choice).front();
+  PartitionChoice choice =
+      agree(mpi, [&] { return mpi.rank() == 0 ? choose_partition(config).value() : PartitionChoice(); });
+  std::tie(choice.partition.cuts, choice.placement) =
+      gather_all(mpi, std::pair(choice.partition.cuts, choice.placement)).front();
+  return choice;
 }
-
-// A run before it is known where its workers are.
-struct Unplaced {
-  Config config;
-  std::optional<PartitionChoice> partition;
-  Experiment experiment;
-};
 
 // Collective. `measured`: units that were measured for another schedule, or empty. Without schedule.profile
 // their times decide the cuts, so that all schedules are cut by the same times.
-Unplaced plan_on_ranks(const Mpi& mpi, Config config, const plan::Profile& measured, const RunParts& parts) {
+PlannedRun plan_on_ranks(const Mpi& mpi, Config config, const plan::Profile& measured,
+                         const TrainerParts& parts) {
   std::optional<PartitionChoice> partition;
   if (config.schedule.partition) {
     if (config.schedule.profile_file.empty()) config.profile = measured;
@@ -108,7 +74,7 @@ Unplaced plan_on_ranks(const Mpi& mpi, Config config, const plan::Profile& measu
   Experiment experiment = agree(mpi, [&] {
     Experiment made = make_experiment(config, parts);
     check_kernels(config, made.network);
-    check_submission_limits(made.schedule, made.emulated.has_value());
+    check_submission_limits(made.schedule, made.emulated);
     return made;
   });
   require_same(mpi, experiment.schedule);
@@ -118,13 +84,13 @@ Unplaced plan_on_ranks(const Mpi& mpi, Config config, const plan::Profile& measu
 }
 
 // Collective. When there are several configurations, messages name the schedule.
-std::vector<Unplaced> plan_all(const Mpi& mpi, std::vector<Config> configs, const RunParts& parts) {
-  std::vector<Unplaced> plans;
+std::vector<PlannedRun> plan_all(const Mpi& mpi, std::vector<Config> configs, const TrainerParts& parts) {
+  std::vector<PlannedRun> plans;
   plan::Profile measured;
   for (Config& config : configs) {
     const std::string name = config.schedule.name;
     try {
-      const Unplaced& made = plans.emplace_back(plan_on_ranks(mpi, std::move(config), measured, parts));
+      const PlannedRun& made = plans.emplace_back(plan_on_ranks(mpi, std::move(config), measured, parts));
       if (made.partition) measured = made.partition->profile;
     } catch (const InputError& error) {
       if (configs.size() == 1) throw;
@@ -134,33 +100,24 @@ std::vector<Unplaced> plan_all(const Mpi& mpi, std::vector<Config> configs, cons
   return plans;
 }
 
-// Throws InputError when the parameters, in fp32, do not fit this host's memory.
-std::vector<std::vector<float>> parameters_in_memory(const model::Network& network, std::uint64_t seed) {
-  try {
-    return model::start_parameters(network, seed);
-  } catch (const std::bad_alloc&) {
-    throw InputError(fmt::format("model: this host has no memory for its {} parameters, {}",
-                                 network.parameter_count(),
-                                 bytes_text(network.parameter_count() * sizeof(float))));
+// The start values: `given` by the program, or drawn. Throws InputError when they are not as many as the
+// network has parameters, or do not fit this host's memory in fp32.
+model::SetValues start_values(const model::Network& network, std::uint64_t seed,
+                              const std::optional<model::SetValues>& given) {
+  if (!given) {
+    try {
+      return model::start_parameters(network, seed);
+    } catch (const std::bad_alloc&) {
+      throw InputError(fmt::format("model: this host has no memory for its {} parameters, {}",
+                                   network.parameter_count(),
+                                   bytes_text(network.parameter_count() * sizeof(float))));
+    }
   }
-}
-
-// Throws InputError unless there are as many weights as the network has parameters.
-std::vector<std::vector<float>> checked_weights(const model::Network& network,
-                                                const std::vector<std::vector<float>>& weights) {
-  const std::vector<model::ParameterSet> sets = network.sets();
-  bool fits = weights.size() == sets.size();
-  for (std::size_t s = 0; fits && s < sets.size(); ++s) fits = weights[s].size() == sets[s].size;
+  const bool fits = std::ranges::equal(
+      *given, network.sets(), {}, [](const auto& set) { return set.size(); }, &model::ParameterSet::size);
   if (!fits)
     throw InputError("TrainerParts::weights: not as many numbers as the network's sets have parameters");
-  return weights;
-}
-
-std::vector<plan::Traffic> traffic_of(const Experiment& experiment) {
-  plan::Costs costs;
-  costs.sizes = experiment.network.sizes();
-  costs.shared = experiment.network.shared_weights();
-  return plan::count_traffic(experiment.schedule, costs);
+  return *given;
 }
 
 void check_sizes(const Config& config, const Experiment& made, const WorkerMap& map) {
@@ -168,18 +125,11 @@ void check_sizes(const Config& config, const Experiment& made, const WorkerMap& 
     check_evaluation_sizes(made.schedule, made.network, map);
     return;
   }
-  const TaskGraph graph(made.schedule, made.network, config.training.optimizer,
-                        step_rules(config, made.schedule.microbatches()));
+  const TaskGraph graph(made.schedule, made.network, config.training.optimizer, made.rules);
   check_data_sizes(graph, made.schedule, made.network, map);
 }
 
 }  // namespace
-
-model::OptimizerConfig optimizer_of(const Config& config) {
-  model::OptimizerConfig optimizer = config.training.optimizer;
-  if (!optimizer.schedule.steps) optimizer.schedule.steps = config.training.steps;
-  return optimizer;
-}
 
 Engine make_engine(const Session& session, const AgreedRun& run) {
   const Experiment& e = run.experiment;
@@ -189,9 +139,9 @@ Engine make_engine(const Session& session, const AgreedRun& run) {
           optimizer_of(run.config),
           run.parameters,
           run.config.runtime,
-          e.emulated ? &*e.emulated : nullptr,
+          e.emulated ? &e.costs : nullptr,
           run.config.training.nonfinite,
-          step_rules(run.config, e.schedule.microbatches()).evaluated};
+          e.rules.evaluated};
 }
 
 void require_finite_weights(const AgreedRun& run, const Engine& engine) {
@@ -204,14 +154,14 @@ void require_finite_weights(const AgreedRun& run, const Engine& engine) {
                   skip ? "; training.nonfinite: skip cannot undo an update" : " (training.nonfinite: stop)"));
 }
 
-AgreedRuns agree_on_runs(const Mpi& mpi, std::vector<Config> configs, const RunParts& parts) {
+AgreedRuns agree_on_runs(const Mpi& mpi, std::vector<Config> configs, const TrainerParts& parts) {
   agree(mpi, [&] {
     check_starpu_variables();
     for (const Config& config : configs) check_rank_device(config);
     return true;
   });
   RankRequest("run").require_same(mpi, configs);
-  std::vector<Unplaced> plans = plan_all(mpi, std::move(configs), parts);
+  std::vector<PlannedRun> plans = plan_all(mpi, std::move(configs), parts);
   // The configurations differ in their schedule only, so all runs use the same devices.
   const RuntimeConfig runtime = plans.front().config.runtime;
   const WorkerMap linear(plans.front().experiment.schedule.workers(), mpi.ranks());
@@ -221,92 +171,50 @@ AgreedRuns agree_on_runs(const Mpi& mpi, std::vector<Config> configs, const RunP
   share = near_gpus(host, std::move(share), gpus.devices);
   AgreedRuns agreed{.claims = claim_cores(mpi, share), .runs = {}};
   const std::vector<Device> devices = slot_devices(host, share, gpus.devices, linear.count(mpi.rank()));
-  for (Unplaced& planned : plans) {
-    const bool automatic = runtime.mapping == MappingKind::automatic;
-    WorkerMap map = automatic ? map_to_ranks(mpi, devices, traffic_of(planned.experiment)) : linear;
+  for (PlannedRun& planned : plans) {
     const Experiment& made = planned.experiment;
+    const bool automatic = runtime.mapping == MappingKind::automatic;
+    WorkerMap map =
+        automatic ? map_to_ranks(mpi, devices, plan::count_traffic(made.schedule, made.costs)) : linear;
     check_sizes(planned.config, made, map);
-    auto parameters = agree(mpi, [&] {
-      if (parts.weights) return checked_weights(made.network, *parts.weights);
-      return parameters_in_memory(made.network, planned.config.training.seed);
-    });
+    auto parameters =
+        agree(mpi, [&] { return start_values(made.network, planned.config.training.seed, parts.weights); });
     auto locations = gather_locations(mpi, map, share, devices);
-    agreed.runs.push_back({mpi, std::move(planned.config), std::move(planned.partition),
-                           std::move(planned.experiment), std::move(parameters), std::move(map), share, gpus,
-                           std::move(locations)});
+    agreed.runs.push_back(
+        {std::move(planned), mpi, std::move(parameters), std::move(map), share, gpus, std::move(locations)});
   }
   return agreed;
 }
 
-namespace {
-
-using RequestValues = std::vector<std::pair<std::string, std::string>>;
-
-// The value of a key for people. Names of files need not be UTF-8.
-std::string request_text(const nlohmann::json& value) {
-  return value.is_string() ? value.get<std::string>()
-                           : value.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
-}
-
-void add_request_keys(RequestValues& values, const std::string& prefix, const Config& config) {
-  const std::vector<ConfigKey> keys = config_keys();
-  for (const ConfigKey& key : keys) {
-    if (!applies(key, config, keys)) continue;
-    const nlohmann::json value = key.get(config);
-    if (!value.is_null()) values.emplace_back(prefix + key.name, request_text(value));
-  }
-}
-
-std::uint64_t request_digest(const RequestValues& values) {
-  std::uint64_t digest = hash_start;
-  for (const auto& [name, value] : values) {
-    for (const std::string_view text : {std::string_view(name), std::string_view(value)})
-      digest = hash_of(text, hash_of(std::uint64_t{text.size()}, digest));
-  }
-  return digest;
-}
-
-// CBOR keeps bytes that are not UTF-8.
-std::string packed_request(const RequestValues& values) {
-  const std::vector<std::uint8_t> bytes = nlohmann::json::to_cbor(nlohmann::json(values));
-  return {bytes.begin(), bytes.end()};
-}
-
-std::optional<std::string> requested_value(const RequestValues& values, const std::string& name) {
-  const auto found = std::ranges::find(values, name, &RequestValues::value_type::first);
-  if (found == values.end()) return std::nullopt;
-  return found->second;
-}
-
-// The first difference between rank 0 and another rank; empty when there is none.
-std::string request_difference(const RequestValues& first, const RequestValues& other, std::size_t rank) {
-  RequestValues all = first;
-  all.insert(all.end(), other.begin(), other.end());
-  for (const auto& [name, value] : all) {
-    const auto wanted = requested_value(first, name);
-    const auto found = requested_value(other, name);
-    if (wanted == found) continue;
-    return fmt::format("{}: rank 0 has {}, rank {} has {}; all ranks need the same configuration", name,
-                       wanted.value_or("none"), rank, found.value_or("none"));
-  }
-  return "";
-}
-
-}  // namespace
-
 void RankRequest::require_same(const Mpi& mpi, const std::vector<Config>& configs) const {
-  RequestValues mine = values_;
+  using Json = nlohmann::ordered_json;
+  Json mine = values_;
+  const std::vector<ConfigKey> keys = config_keys();
   for (const Config& config : configs) {
-    const bool several = configs.size() > 1;
-    add_request_keys(mine, several ? fmt::format("--schedules: {}: ", config.schedule.name) : "", config);
+    const std::string prefix =
+        configs.size() > 1 ? fmt::format("--schedules: {}: ", config.schedule.name) : "";
+    for (const ConfigKey& key : keys) {
+      if (applies(key, config, keys)) mine[prefix + key.name] = key.get(config);
+    }
   }
-  if (mpi.all_equal(request_digest(mine))) return;
-  std::vector<RequestValues> all;
-  for (const std::string& text : mpi.gather(packed_request(mine)))
-    all.push_back(nlohmann::json::from_cbor(text).get<RequestValues>());
+  const std::vector<std::uint8_t> bytes = Json::to_cbor(mine);  // names of files need not be UTF-8
+  const std::vector<std::string> all = mpi.gather({bytes.begin(), bytes.end()});
+  const Json first = Json::from_cbor(all.front());
   for (std::size_t rank = 1; rank < all.size(); ++rank) {
-    const std::string problem = request_difference(all.front(), all[rank], rank);
-    if (!problem.empty()) throw InputError(problem);
+    const Json other = Json::from_cbor(all[rank]);
+    Json either = first;
+    either.update(other);
+    for (const auto& [name, ignored] : either.items()) {
+      const auto text = [&name = name](const Json& values) {
+        const Json value = values.value(name, Json());
+        if (value.is_null()) return std::string("none");
+        return value.is_string() ? value.get<std::string>()
+                                 : value.dump(-1, ' ', false, Json::error_handler_t::replace);
+      };
+      if (text(first) == text(other)) continue;
+      throw InputError(fmt::format("{}: rank 0 has {}, rank {} has {}; all ranks need the same configuration",
+                                   name, text(first), rank, text(other)));
+    }
   }
 }
 

@@ -5,8 +5,9 @@
 #include <filesystem>
 #include <optional>
 #include <string>
-#include <utility>
 #include <vector>
+
+#include <nlohmann/json.hpp>
 
 #include "runtime/engine/engine.hpp"
 #include "runtime/host/agreement.hpp"
@@ -24,18 +25,16 @@ namespace starpipe::runtime {
 /// A command and its options, with the names that the command line has for them.
 class RankRequest {
  public:
-  explicit RankRequest(std::string command) { values_.emplace_back("command", std::move(command)); }
+  explicit RankRequest(const std::string& command) { add("command", command); }
 
-  void add(std::string option, std::string value) {
-    values_.emplace_back(std::move(option), std::move(value));
-  }
+  void add(const std::string& option, const std::string& value) { values_[option] = value; }
   /// A file that was not asked for adds nothing.
-  void add(std::string option, const std::optional<std::filesystem::path>& file) {
-    if (file) add(std::move(option), file->string());
+  void add(const std::string& option, const std::optional<std::filesystem::path>& file) {
+    if (file) add(option, file->string());
   }
   /// The option of a flag that was not given adds nothing.
-  void add_flag(std::string option, bool given) {
-    if (given) add(std::move(option), std::string("true"));
+  void add_flag(const std::string& option, bool given) {
+    if (given) add(option, std::string("true"));
   }
 
   /// Collective. Throws InputError on every rank when not all have the same command, options and
@@ -43,25 +42,26 @@ class RankRequest {
   void require_same(const Mpi& mpi, const std::vector<Config>& configs) const;
 
  private:
-  std::vector<std::pair<std::string, std::string>> values_;
+  nlohmann::ordered_json values_;
 };
 
-/// The run on which all ranks agree: the configuration, the Experiment that each rank has built from it (a
-/// PlannedRun with its data), start values, and where each worker is.
-struct AgreedRun {
+/// A run before it is known where its workers are.
+struct PlannedRun {
+  Config config;  ///< with the cuts and the placement of `partition`
+  std::optional<PartitionChoice>
+      partition;          ///< on every rank; other ranks than 0 know cuts and placement only
+  Experiment experiment;  ///< each rank has built it from `config`
+};
+
+/// The run on which all ranks agree, with start values, and where each worker is.
+struct AgreedRun : PlannedRun {
   const Mpi& mpi;
-  Config config;                             ///< with the cuts and the placement of `partition`
-  std::optional<PartitionChoice> partition;  ///< the same on every rank
-  Experiment experiment;
-  std::vector<std::vector<float>> parameters;  ///< [stage]: start values
+  model::SetValues parameters;  ///< [set]: start values
   WorkerMap map;
   CoreShare share;
   GpuShare gpus;
   std::vector<RankLocation> locations;  ///< [rank]
 };
-
-/// The optimizer of a run, with the steps of its learning-rate schedule.
-model::OptimizerConfig optimizer_of(const Config& config);
 
 /// The engine of `run`. `run` and `session` must outlive the engine.
 Engine make_engine(const Session& session, const AgreedRun& run);
@@ -80,6 +80,6 @@ struct AgreedRuns {
 /// `schedule` and the emulated times only, and have as many workers. Throws InputError on every rank for a
 /// configuration that cannot work or that differs between ranks. `parts`: of a single configuration. `mpi`
 /// must outlive the result.
-AgreedRuns agree_on_runs(const Mpi& mpi, std::vector<Config> configs, const RunParts& parts = {});
+AgreedRuns agree_on_runs(const Mpi& mpi, std::vector<Config> configs, const TrainerParts& parts = {});
 
 }  // namespace starpipe::runtime

@@ -1,22 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
-// Writes the checkpoints of a training run, while it continues.
+// The checkpoints of a training run: their folder, the one that the run continues from, and those that it
+// writes while it continues.
 #pragma once
 
-#include <cstddef>
 #include <cstdint>
 #include <filesystem>
 #include <future>
 #include <optional>
-#include <span>
 #include <string>
 #include <vector>
 
 #include <nlohmann/json.hpp>
 
 #include "runtime/api/agreed_run.hpp"
-#include "runtime/api/resume.hpp"
-#include "runtime/checkpoint/checkpoint_reader.hpp"
-#include "runtime/checkpoint/checkpoint_writer.hpp"
+#include "runtime/checkpoint/checkpoint_files.hpp"
 #include "runtime/checkpoint/manifest.hpp"
 #include "runtime/engine/engine.hpp"
 #include "runtime/report/metrics.hpp"
@@ -35,23 +32,52 @@ struct SetCopy {
 /// `copy`.
 std::vector<TensorView> tensors_of(const AgreedRun& run, const SetCopy& copy);
 
-/// Reads the trained numbers of a set of parameters from a checkpoint. `set`: its number. Throws
-/// InputError with the file and the tensor.
-void read_set(const AgreedRun& run, CheckpointReader& reader, int set, std::span<float> parameters,
-              std::span<float> optimizer);
-
-/// The fact that may change when a run is resumed: the content of the validation data, if there are any.
-inline constexpr const char* validation_fact = "data.validation";
-
-/// Returns the facts that must be the same when a run is resumed, by configuration key; and
-/// `validation_fact`.
+/// Returns the facts that must be the same when a run is resumed, by configuration key; and the content of
+/// the validation data, which may change.
 nlohmann::ordered_json training_facts(const AgreedRun& run);
 
-/// Throws InputError when the run cannot continue from a checkpoint: for the first name or shape of a
-/// parameter that differs, then for the first fact. `facts`: of the checkpoint. `name`: of the checkpoint,
-/// for messages.
-void require_same_training(const AgreedRun& run, const CheckpointReader& reader,
-                           const nlohmann::ordered_json& facts, const std::string& name);
+/// Everything that a checkpoint keeps besides the tensors and the number of steps.
+struct RunRecord {
+  int updates = 0;                ///< of the optimizer
+  MetricsPosition metrics;        ///< after the checkpoint's steps
+  nlohmann::ordered_json facts;   ///< training_facts()
+  nlohmann::ordered_json config;  ///< config_json() of the run that wrote it
+};
+
+/// The folder of checkpoints. Rank 0 holds its lock as long as this lives.
+class CheckpointFolder {
+ public:
+  /// Collective. Locks the folder. With `resume` finds the newest checkpoint that is whole, and says on
+  /// standard error where the run continues, and which checkpoints cannot be read. Throws InputError on every
+  /// rank: when another run has the folder; without `resume` when it has checkpoints; with `resume` when all
+  /// its checkpoints are damaged, or the one found is of another training.
+  CheckpointFolder(const AgreedRun& run, bool resume);
+
+  /// Steps that the checkpoint has done, and what it keeps; the same on every rank. Nothing when the run
+  /// starts with its first step.
+  [[nodiscard]] int first_step() const { return found_ ? static_cast<int>(found_->step) : 0; }
+  [[nodiscard]] const std::optional<RunRecord>& resumed() const { return record_; }
+
+  /// Collective. Before the first step: reads the checkpoint's values into the engine. Throws RunFailure on
+  /// every rank when some rank cannot read them. Does nothing when there is no checkpoint to continue from.
+  void restore(Engine& engine) const;
+
+  /// On rank 0. See FolderLock::renew.
+  void renew_lock() { lock_->renew(); }
+  [[nodiscard]] const std::filesystem::path& path() const { return run_.config.checkpoint.folder; }
+
+ private:
+  // On rank 0.
+  void find(bool resume);
+
+  const AgreedRun& run_;
+  std::optional<FolderLock> lock_;  // on rank 0
+  std::optional<Manifest> found_;
+  std::filesystem::path directory_;  // of `found_`
+  std::optional<RunRecord> record_;
+};
+
+nlohmann::json to_json(const RunRecord& record);
 
 /// A checkpoint is a copy of the trained numbers, made between two steps. A thread of each rank writes the
 /// rank's part of it. When all parts are written, rank 0 makes them a checkpoint. Both happen while the

@@ -9,15 +9,14 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
-#include "runtime/report/measurement.hpp"
-#include "runtime/setup/expected_costs.hpp"
+#include "runtime/report/report.hpp"
 
 namespace starpipe::runtime {
 namespace {
 
 void repeat(const AgreedRun& run, ComparedPolicy& policy) {
   const Experiment& experiment = run.experiment;
-  Measurement measurement(experiment.schedule, costs_by_flops(experiment.network), experiment.emulated);
+  Measurement measurement(experiment.schedule, experiment.costs, experiment.emulated);
   std::vector<double> submissions;
   int skipped = 0;
   {

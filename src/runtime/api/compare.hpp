@@ -9,7 +9,7 @@
 #include "plan/explain/recorded_step.hpp"
 #include "runtime/api/agreed_run.hpp"
 #include "runtime/session/policy_choice.hpp"
-#include "runtime/setup/expected_costs.hpp"
+#include "runtime/setup/experiment.hpp"
 #include "starpipe/plan/simulate/costs.hpp"
 #include "starpipe/runtime/config/config.hpp"
 

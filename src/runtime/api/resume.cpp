@@ -1,9 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "runtime/api/resume.hpp"
-
+// CheckpointFolder of checkpointing.hpp, and what a checkpoint holds.
 #include <algorithm>
+#include <array>
 #include <cstdint>
+#include <set>
+#include <span>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -12,27 +15,175 @@
 
 #include "base/numbers.hpp"
 #include "runtime/api/checkpointing.hpp"
-#include "runtime/checkpoint/checkpoint_reader.hpp"
+#include "runtime/checkpoint/checkpoint_files.hpp"
 #include "runtime/config/config_keys.hpp"
 #include "runtime/host/agreement.hpp"
+#include "starpipe/base/error.hpp"
+#include "starpipe/base/index.hpp"
+#include "starpipe/model/optimizer.hpp"
 
 namespace starpipe::runtime {
 namespace {
 
-// Returns the settings that affect the trained weights and the evaluations: the keys of `training`, the
-// precision, and the data of evaluations. Leaves out the number of steps, since another line tells it, and
-// the number of micro-batches, which cannot differ.
-nlohmann::json settings_of_training(const nlohmann::json& config) {
-  nlohmann::json settings;
-  settings["training"] = config.at("training");
-  settings["training"].erase("steps");
-  settings["training"].erase("microbatches");
-  settings["runtime"]["precision"] = config.at("runtime").at("precision");
-  for (const char* name : {"/data/validation", "/evaluate/microbatches"}) {
-    const nlohmann::json::json_pointer path(name);
-    if (config.contains(path)) settings[path] = config.at(path);
+using nlohmann::ordered_json;
+
+// The fact that may change when a run is resumed: the content of the validation data, if there are any.
+constexpr const char* validation_fact = "data.validation";
+
+constexpr const char* rate_steps = "training.optimizer.schedule.steps";
+
+// Keys outside the section `model` that must not change: the data of a step, or the meaning of the
+// optimizer's state, depends on them.
+constexpr std::array fixed_keys = {"data.kind", "data.order", "training.seed", "training.microbatch_size",
+                                   "training.optimizer.kind"};
+
+// Keys of the section `model` that may change. Shards, and where they are added, are a matter of the
+// schedule.
+constexpr std::array<std::string_view, 3> free_keys = {"model.init", "model.tensor", "model.sums"};
+
+// The pieces of optimizer state that each number of a parameter has, in the order of optimizer_step().
+std::vector<std::string> state_kinds(const model::OptimizerConfig& optimizer) {
+  if (optimizer.kind == "adamw") return {"first_moment", "second_moment"};
+  if (optimizer.momentum != 0) return {"velocity"};
+  return {};
+}
+
+// Calls `use` with each tensor of a set: a parameter, a prefix of its name and the numbers. The prefix tells
+// the value itself, which has none, from the pieces of optimizer state.
+template <class Number, class Use>
+void for_each_tensor(const AgreedRun& run, int set, std::span<Number> parameters, std::span<Number> optimizer,
+                     Use use) {
+  const auto kinds = state_kinds(run.config.training.optimizer);
+  std::size_t first = 0;
+  const std::vector<model::ParameterSet> sets = run.experiment.network.sets();
+  for (const model::Parameter& parameter : sets[index(set)].parameters) {
+    const std::size_t size = parameter.size();
+    use(parameter, "", parameters.subspan(first, size));
+    for (std::size_t k = 0; k < kinds.size(); ++k)
+      use(parameter, state_name(kinds[k], ""), optimizer.subspan(k * parameters.size() + first, size));
+    first += size;
   }
-  return settings;
+}
+
+// Returns the checkpoint's pieces of a parameter. A run with other shards may have written them.
+std::vector<SavedPiece> pieces_of(const CheckpointReader& reader, const std::string& prefix,
+                                  const model::Parameter& parameter, const std::string& name) {
+  try {
+    return saved_pieces(reader, prefix, parameter);
+  } catch (const InputError& error) {
+    throw InputError(fmt::format("--resume: {}: {}", name, error.what()));
+  }
+}
+
+void require_same_parameters(const AgreedRun& run, const CheckpointReader& reader, const std::string& name) {
+  std::set<std::string> known;
+  for (const model::ParameterSet& set : run.experiment.network.sets()) {
+    for (const model::Parameter& parameter : set.parameters) {
+      const std::vector<SavedPiece> saved = pieces_of(reader, "", parameter, name);
+      if (saved.empty())
+        throw InputError(
+            fmt::format("--resume: {} has no {}, a parameter of the model", name, parameter.name));
+      for (const SavedPiece& piece : saved) known.insert(piece.name);
+    }
+  }
+  const auto is_state = [](const std::string& saved) { return saved.starts_with(state_prefix); };
+  for (const std::string& saved : reader.names()) {
+    if (!known.contains(saved) && !is_state(saved))
+      throw InputError(
+          fmt::format("--resume: {} has {}, which is not a parameter of the model", name, saved));
+  }
+}
+
+// The optimizer's kind is the same by now; sgd has a state with momentum only.
+void require_same_state(const AgreedRun& run, const CheckpointReader& reader, const std::string& name) {
+  const auto needed = state_kinds(run.config.training.optimizer);
+  for (const model::ParameterSet& set : run.experiment.network.sets()) {
+    for (const model::Parameter& parameter : set.parameters) {
+      for (const char* kind : {"first_moment", "second_moment", "velocity"}) {
+        const bool saved = !pieces_of(reader, state_name(kind, ""), parameter, name).empty();
+        if (saved == (std::ranges::find(needed, kind) != needed.end())) continue;
+        if (!saved && run.config.training.optimizer.kind == "adamw")
+          throw InputError(fmt::format("--resume: {} has no {}", name, state_name(kind, parameter.name)));
+        throw InputError(fmt::format("--resume: training.optimizer.momentum: {} was written {} momentum",
+                                     name, saved ? "with" : "without"));
+      }
+    }
+  }
+}
+
+// Reads the trained numbers of a set of parameters from a checkpoint. Throws InputError with the file and the
+// tensor.
+void read_set(const AgreedRun& run, CheckpointReader& reader, int set, std::span<float> parameters,
+              std::span<float> optimizer) {
+  for_each_tensor<float>(run, set, parameters, optimizer,
+                         [&](const model::Parameter& parameter, const std::string& prefix,
+                             std::span<float> numbers) { read_numbers(reader, prefix, parameter, numbers); });
+}
+
+}  // namespace
+
+std::vector<TensorView> tensors_of(const AgreedRun& run, const SetCopy& copy) {
+  std::vector<TensorView> tensors;
+  for_each_tensor<const float>(
+      run, copy.set, copy.parameters, copy.optimizer,
+      [&](const model::Parameter& parameter, const std::string& prefix, std::span<const float> numbers) {
+        tensors.push_back({prefix + parameter.label(), parameter.shape, numbers});
+      });
+  return tensors;
+}
+
+ordered_json training_facts(const AgreedRun& run) {
+  const std::vector<ConfigKey> keys = config_keys();
+  ordered_json facts;
+  const auto add = [&](const ConfigKey& key) {
+    if (applies(key, run.config, keys)) facts[key.name] = key.get(run.config);
+  };
+  for (const ConfigKey& key : keys) {
+    if (key.name.starts_with("model.") && std::ranges::find(free_keys, key.name) == free_keys.end()) add(key);
+  }
+  for (const char* name : fixed_keys) add(*find_key(keys, name));
+  facts["training.microbatches"] = run.experiment.schedule.microbatches();
+  facts["data.path"] = fmt::format("content {:016x}", run.experiment.data->digest());
+  if (const model::Dataset* const validation = run.experiment.validation.get())
+    facts[validation_fact] = fmt::format("content {:016x}", validation->digest());
+  const model::LearningRateSchedule& rates = run.config.training.optimizer.schedule;
+  if (rates.kind == "linear" || rates.kind == "cosine")
+    facts[rate_steps] = rates.steps.value_or(run.config.training.steps);
+  return facts;
+}
+
+namespace {
+
+// Throws InputError when the run cannot continue from a checkpoint: for the first name or shape of a
+// parameter that differs, then for the first fact. `facts` and `name`: of the checkpoint.
+void require_same_training(const AgreedRun& run, const CheckpointReader& reader, const ordered_json& facts,
+                           const std::string& name) {
+  const ordered_json mine = training_facts(run);
+  const auto require_same = [&](const std::string& key) {
+    // Checkpoints that are older than a key were written with its default.
+    ordered_json older;
+    if (key == "model.tied") older = false;
+    const ordered_json saved = facts.value(key, older);
+    // The user may change the learning-rate schedule. `training.steps` does not change it in passing.
+    if (key == rate_steps && (saved.is_null() || run.config.training.optimizer.schedule.steps)) return;
+    if (key == validation_fact || saved == mine[key]) return;  // validation changes no weights
+    throw InputError(fmt::format("--resume: {}: {} was written with {}, this run has {}{}", key, name,
+                                 saved.dump(), mine[key].dump(),
+                                 key == rate_steps ? " from training.steps; give the key" : ""));
+  };
+  require_same_parameters(run, reader, name);
+  for (const auto& [key, value] : mine.items()) require_same(key);
+  require_same_state(run, reader, name);
+}
+
+// True for the settings that affect the trained weights and the evaluations: the keys of `training`, the
+// precision, and the data of evaluations. False for the number of steps, since another line tells it, and the
+// number of micro-batches, which cannot differ.
+bool affects_training(std::string_view path) {
+  constexpr std::array<std::string_view, 3> others = {"/runtime/precision", "/data/validation",
+                                                      "/evaluate/microbatches"};
+  if (path == "/training/steps" || path == "/training/microbatches") return false;
+  return path.starts_with("/training/") || std::ranges::find(others, path) != others.end();
 }
 
 RunRecord record_of(const Manifest& manifest, const std::string& name) {
@@ -49,37 +200,36 @@ RunRecord record_of(const Manifest& manifest, const std::string& name) {
               updates.get<std::uint64_t>() <= static_cast<std::uint64_t>(manifest.step),
           "updates");
   record.updates = updates.get<int>();
-  for (const auto& [key, member] : {std::pair{"metrics_bytes", &RunRecord::metrics_bytes},
-                                    std::pair{"metrics_hash", &RunRecord::metrics_hash}}) {
+  record.metrics.step = static_cast<int>(manifest.step);
+  for (const auto& [key, member] : {std::pair{"metrics_bytes", &MetricsPosition::bytes},
+                                    std::pair{"metrics_hash", &MetricsPosition::hash}}) {
     const nlohmann::json number = value(key);
     require(number.is_null() || number.is_number_unsigned(), key);
-    if (!number.is_null()) record.*member = number.get<std::uint64_t>();
+    if (!number.is_null()) record.metrics.*member = number.get<std::uint64_t>();
   }
   record.facts = value("facts");
   require(record.facts.is_object(), "facts");
   record.config = value("config");
-  if (!record.config.is_null()) {
-    using Pointer = nlohmann::ordered_json::json_pointer;
-    require(record.config.contains(Pointer("/training")) && record.config["training"].is_object(),
-            "config.training");
-    require(record.config.contains(Pointer("/runtime/precision")), "config.runtime.precision");
-  }
+  using Pointer = nlohmann::ordered_json::json_pointer;
+  require(record.config.contains(Pointer("/training")) && record.config["training"].is_object(),
+          "config.training");
+  require(record.config.contains(Pointer("/runtime/precision")), "config.runtime.precision");
   return record;
 }
 
 // A line for each of these settings that differs.
 std::vector<std::string> changed_settings(const nlohmann::json& before, const nlohmann::json& now) {
-  if (before.is_null()) return {};
-  const nlohmann::json old_values = settings_of_training(before);
-  const nlohmann::json new_values = settings_of_training(now);
+  const nlohmann::json old_values = before.flatten();
+  const nlohmann::json new_values = now.flatten();
+  nlohmann::json either = old_values;
+  either.update(new_values);
   std::vector<std::string> lines;
-  for (const nlohmann::json& change : nlohmann::json::diff(old_values, new_values)) {
-    std::string key = change.at("path");
-    const nlohmann::json::json_pointer path(key);
-    const auto text = [&](const nlohmann::json& values) {
+  for (const auto& [path, ignored] : either.items()) {
+    const auto text = [&path = path](const nlohmann::json& values) {
       return values.contains(path) ? values.at(path).dump() : std::string("nothing");
     };
-    key.erase(0, 1);
+    if (!affects_training(path) || text(old_values) == text(new_values)) continue;
+    std::string key = path.substr(1);
     std::ranges::replace(key, '/', '.');
     lines.push_back(fmt::format("{} was {}, and is {} from now on", key, text(old_values), text(new_values)));
   }
@@ -89,21 +239,19 @@ std::vector<std::string> changed_settings(const nlohmann::json& before, const nl
 // True if the validation file has the same name but other content. (A changed name is reported as a changed
 // setting.)
 bool has_other_validation(const RunRecord& record, const AgreedRun& run) {
-  const nlohmann::ordered_json::json_pointer name("/data/validation");
-  const nlohmann::ordered_json config = config_json(run.config);
-  if (!record.config.contains(name) || !config.contains(name) || record.config[name] != config[name])
-    return false;
-  const nlohmann::ordered_json now = training_facts(run);
-  return record.facts.contains(validation_fact) && now.contains(validation_fact) &&
-         record.facts[validation_fact] != now[validation_fact];
+  const ordered_json none;
+  const ordered_json::json_pointer file("/data/validation");
+  return record.config.value(file, none) == config_json(run.config).value(file, none) &&
+         record.facts.value(validation_fact, none) != training_facts(run).value(validation_fact, none);
 }
 
 }  // namespace
 
 nlohmann::json to_json(const RunRecord& record) {
+  const auto or_null = [](const auto& value) { return value ? nlohmann::json(*value) : nlohmann::json(); };
   return {{"updates", record.updates},
-          {"metrics_bytes", record.metrics_bytes ? nlohmann::json(*record.metrics_bytes) : nlohmann::json()},
-          {"metrics_hash", record.metrics_hash ? nlohmann::json(*record.metrics_hash) : nlohmann::json()},
+          {"metrics_bytes", or_null(record.metrics.bytes)},
+          {"metrics_hash", or_null(record.metrics.hash)},
           {"facts", record.facts},
           {"config", record.config}};
 }

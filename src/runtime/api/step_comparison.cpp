@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "runtime/api/step_comparison.hpp"
-
+// StepComparison of verify.hpp.
 #include <algorithm>
 #include <array>
 #include <cmath>
 #include <limits>
+#include <ranges>
 #include <span>
 #include <string_view>
 #include <utility>
@@ -13,6 +13,7 @@
 #include <nlohmann/json.hpp>
 
 #include "base/messages.hpp"
+#include "runtime/api/verify.hpp"
 #include "starpipe/base/index.hpp"
 #include "starpipe/model/optimizer.hpp"
 
@@ -24,6 +25,7 @@ constexpr std::array<std::string_view, 8> compared_words = {
 std::string_view word_of(Compared what) { return compared_words[static_cast<std::size_t>(what)]; }
 
 constexpr double fp32_unit = 0x1p-24;  // relative error of one rounding
+constexpr double infinity = std::numeric_limits<double>::infinity();
 
 // The largest finite size of some values.
 template <class Value>
@@ -59,35 +61,22 @@ double mean_difference(std::span<const float> found, std::span<const float> expe
   return std::sqrt(squares / static_cast<double>(std::max<std::size_t>(1, count)));
 }
 
-// Calls `f` with each parameter of a set and the place of its first number.
-template <class Function>
-void for_each_parameter(const model::ParameterSet& set, Function&& f) {
-  std::size_t first = 0;
-  for (const model::Parameter& parameter : set.parameters) {
-    f(parameter, first);
-    first += parameter.size();
-  }
+// What rounding may change besides the size of the gradient itself: a part of the largest size in the set.
+std::vector<double> base_of_sets(const std::vector<std::vector<double>>& magnitudes) {
+  std::vector<double> bases;
+  for (const std::vector<double>& set : magnitudes) bases.push_back(largest(std::span(set)) / 64);
+  return bases;
 }
 
-double norm_of(const std::vector<std::vector<double>>& stages) {
+double norm_of_all(const std::vector<std::vector<double>>& sets) {
   double sum = 0;
-  for (const auto& stage : stages) {
-    for (const double value : stage) sum += value * value;
+  for (const auto& set : sets) {
+    for (const double value : set) sum += value * value;
   }
   return std::sqrt(sum);
 }
 
-// The norm of the engine's own gradient, as its tasks compute it.
-double norm_of(const model::Network& network, const std::vector<std::vector<float>>& gradients) {
-  std::vector<double> sums;
-  const std::vector<model::ParameterSet> sets = network.sets();
-  for (std::size_t s = 0; s < gradients.size(); ++s) {
-    for_each_parameter(sets[s], [&](const model::Parameter& parameter, std::size_t first) {
-      sums.push_back(model::sum_of_squares(std::span(gradients[s]).subspan(first, parameter.size())));
-    });
-  }
-  return model::gradient_norm(sums);
-}
+double finite_or_zero(double value) { return std::isfinite(value) ? value : 0; }
 
 std::string describe(const Difference& d) {
   const bool repeat = d.what == Compared::repeat;
@@ -115,7 +104,7 @@ nlohmann::ordered_json json_of(const Difference& d) {
 
 double Difference::relative() const {
   if (absolute == 0) return 0;
-  return scale > 0 ? absolute / scale : std::numeric_limits<double>::infinity();
+  return scale > 0 ? absolute / scale : infinity;
 }
 
 double rounding_tolerance(model::Precision precision, bool other_kernels, double additions) {
@@ -133,8 +122,8 @@ double rounding_tolerance(model::Precision precision, bool other_kernels, double
 }
 
 StepComparison::StepComparison(const model::Network& network, const model::Dataset& data, int microbatches,
-                               const model::OptimizerConfig& optimizer,
-                               std::vector<std::vector<float>> parameters, double tolerance)
+                               const model::OptimizerConfig& optimizer, model::SetValues parameters,
+                               double tolerance)
     : network_(network),
       sets_(network.sets()),
       data_(data),
@@ -142,29 +131,57 @@ StepComparison::StepComparison(const model::Network& network, const model::Datas
       optimizer_(optimizer),
       parameters_(std::move(parameters)),
       tolerance_(tolerance) {
-  for (const auto& stage : parameters_) {
-    states_.emplace_back(model::optimizer_state_size(optimizer_, stage.size()));
-    smallest_gradients_.emplace_back(stage.size(), std::numeric_limits<double>::infinity());
+  for (std::size_t s = 0; s < parameters_.size(); ++s) {
+    states_.emplace_back(model::optimizer_state_size(optimizer_, parameters_[s].size()));
+    smallest_gradients_.emplace_back(parameters_[s].size(), infinity);
+    std::size_t first = 0;
+    for (const model::Parameter& parameter : sets_[s].parameters) {
+      parts_.push_back({s, first, parameter.size(), sets_[s].first_stage(), parameter.label()});
+      first += parameter.size();
+    }
   }
 }
 
-void StepComparison::add(int step, const StepResult& result, const std::vector<std::vector<float>>& gradients,
-                         std::vector<std::vector<float>> parameters) {
+void StepComparison::add_parameter(Compared what, int step, const Part& part, double absolute, double scale,
+                                   double allowed) {
+  all_.push_back({.what = what,
+                  .step = step,
+                  .stage = part.stage,
+                  .name = part.name,
+                  .absolute = absolute,
+                  .scale = scale,
+                  .allowed = allowed});
+}
+
+void StepComparison::add_number(Compared what, int step, std::string name, double absolute, double scale) {
+  all_.push_back({.what = what,
+                  .step = step,
+                  .name = std::move(name),
+                  .absolute = absolute,
+                  .scale = scale,
+                  .allowed = what == Compared::repeat ? 0 : tolerance_ * finite_or_zero(scale)});
+}
+
+void StepComparison::add(int step, const StepResult& result, const model::SetValues& gradients,
+                         model::SetValues parameters) {
   const model::ExpectedGradient expected =
       model::expected_gradient(network_, data_, parameters_, microbatches_, step);
   add_repeats(step, expected);
-  add_losses(step, expected.losses, result.losses);
-  add_gradients({.what = Compared::gradient, .step = step}, expected.magnitudes, expected.gradients,
-                gradients, tolerance_);
-  add_norm(step, expected, result.gradient_norm);
-  add_updates(step, result, gradients, parameters);
-  const bool finite = std::isfinite(norm_of(expected.gradients)) &&
-                      std::ranges::all_of(expected.losses, [](double loss) { return std::isfinite(loss); });
-  if (result.skipped_for && finite) {
-    constexpr double infinite = std::numeric_limits<double>::infinity();
-    all_.push_back(
-        {.what = Compared::update, .step = step, .name = "update, which was skipped,", .absolute = infinite});
+  for (std::size_t b = 0; b < expected.losses.size(); ++b) {
+    add_number(Compared::loss, step, fmt::format("loss of micro-batch {}", b),
+               model::difference(static_cast<double>(result.losses.at(b)), expected.losses[b]),
+               std::abs(expected.losses[b]));
   }
+  add_gradients(Compared::gradient, step, expected.magnitudes, expected.gradients, gradients, tolerance_);
+  const double norm = norm_of_all(expected.gradients);
+  add_number(Compared::norm, step, "gradient norm",
+             model::difference(result.gradient_norm.value_or(infinity), norm),
+             norm_of_all(expected.magnitudes));
+  add_updates(step, result, gradients, parameters);
+  const bool finite = std::isfinite(norm) &&
+                      std::ranges::all_of(expected.losses, [](double loss) { return std::isfinite(loss); });
+  if (result.skipped_for && finite)
+    add_number(Compared::update, step, "update, which was skipped,", infinity, 0);
   keep_smallest_gradients(expected.magnitudes, gradients);
   parameters_ = std::move(parameters);
   if (step == 0) first_magnitudes_ = expected.magnitudes;
@@ -173,125 +190,77 @@ void StepComparison::add(int step, const StepResult& result, const std::vector<s
 
 void StepComparison::add_repeats(int step, const model::ExpectedGradient& expected) {
   for (std::size_t b = 0; b < expected.repeated_losses.size(); ++b) {
-    all_.push_back({.what = Compared::repeat,
-                    .step = step,
-                    .name = fmt::format("loss of micro-batch {}", b),
-                    .absolute = expected.repeated_losses[b],
-                    .scale = std::abs(expected.losses[b])});
+    add_number(Compared::repeat, step, fmt::format("loss of micro-batch {}", b), expected.repeated_losses[b],
+               std::abs(expected.losses[b]));
   }
-  for (std::size_t s = 0; s < expected.repeated_gradients.size(); ++s) {
-    for_each_parameter(sets_[s], [&](const model::Parameter& parameter, std::size_t first) {
-      const auto part = [&](const std::vector<double>& values) {
-        return std::span(values).subspan(first, parameter.size());
-      };
-      double max = 0;  // may be infinity
-      for (const double one : part(expected.repeated_gradients[s])) max = std::max(max, one);
-      all_.push_back({.what = Compared::repeat,
-                      .step = step,
-                      .stage = sets_[s].first_stage(),
-                      .name = parameter.label(),
-                      .absolute = max,
-                      .scale = largest(part(expected.magnitudes[s]))});
-    });
-  }
-}
-
-void StepComparison::add_losses(int step, const std::vector<double>& expected,
-                                const std::vector<float>& found) {
-  for (std::size_t b = 0; b < expected.size(); ++b) {
-    Difference d{.what = Compared::loss, .step = step, .name = fmt::format("loss of micro-batch {}", b)};
-    d.absolute = model::difference(static_cast<double>(found.at(b)), expected[b]);
-    d.scale = std::abs(expected[b]);
-    d.allowed = std::isfinite(d.scale) ? tolerance_ * d.scale : 0;
-    all_.push_back(std::move(d));
+  if (expected.repeated_gradients.empty()) return;
+  for (const Part& part : parts_) {
+    double max = 0;  // may be infinity
+    for (const double one : part.of(expected.repeated_gradients)) max = std::max(max, one);
+    add_parameter(Compared::repeat, step, part, max, largest(part.of(expected.magnitudes)), 0);
   }
 }
 
 template <class Value>
-void StepComparison::add_gradients(const Difference& kind, const std::vector<std::vector<double>>& magnitudes,
+void StepComparison::add_gradients(Compared what, int step,
+                                   const std::vector<std::vector<double>>& magnitudes,
                                    const std::vector<std::vector<Value>>& expected,
-                                   const std::vector<std::vector<float>>& found, double tolerance) {
-  for (std::size_t s = 0; s < found.size(); ++s) {
-    const double of_stage = largest(std::span<const double>(magnitudes[s]));
-    for_each_parameter(sets_[s], [&](const model::Parameter& parameter, std::size_t first) {
-      const auto part = [&](const auto& values) {
-        return std::span(values).subspan(first, parameter.size());
-      };
-      Difference d = kind;
-      d.stage = sets_[s].first_stage();
-      d.name = parameter.label();
-      d.absolute = largest_difference(part(found[s]), part(expected[s]));
-      d.scale = largest(part(magnitudes[s]));
-      d.allowed = tolerance * (d.scale + of_stage / 64);
-      all_.push_back(std::move(d));
-    });
+                                   const model::SetValues& found, double tolerance) {
+  const std::vector<double> bases = base_of_sets(magnitudes);
+  for (const Part& part : parts_) {
+    const double scale = largest(part.of(magnitudes));
+    add_parameter(what, step, part, largest_difference(part.of(found), part.of(expected)), scale,
+                  tolerance * (scale + bases[part.set]));
   }
 }
 
-void StepComparison::add_file_gradients(const std::vector<std::vector<float>>& found,
-                                        const std::vector<std::vector<float>>& expected, double tolerance) {
-  add_gradients({.what = Compared::file_gradient, .step = 0}, first_magnitudes_, expected, found, tolerance);
+void StepComparison::add_file_gradients(const model::SetValues& found, const model::SetValues& expected,
+                                        double tolerance) {
+  add_gradients(Compared::file_gradient, 0, first_magnitudes_, expected, found, tolerance);
 }
 
-void StepComparison::add_file_weights(const std::vector<std::vector<float>>& start,
-                                      const std::vector<std::vector<float>>& expected, double tolerance,
-                                      double rounding) {
-  for (std::size_t s = 0; s < expected.size(); ++s) {
-    for_each_parameter(sets_[s], [&](const model::Parameter& parameter, std::size_t first) {
-      const auto part = [&](const std::vector<float>& values) {
-        return std::span(values).subspan(first, parameter.size());
-      };
-      const auto is_decided = [&](std::size_t i) {
-        return optimizer_.kind != "adamw" || smallest_gradients_[s][first + i] > rounding;
-      };
-      for (std::size_t i = 0; i < parameter.size(); ++i) undecided_weights_ += is_decided(i) ? 0U : 1U;
-      Difference d{.what = Compared::file_weights,
-                   .step = last_step_,
-                   .stage = sets_[s].first_stage(),
-                   .name = parameter.label()};
-      d.absolute = mean_difference(part(parameters_[s]), part(expected[s]), is_decided);
-      d.scale = mean_difference(part(start[s]), part(expected[s]), is_decided);
-      if (!std::isfinite(d.scale)) d.scale = 0;
-      d.allowed = tolerance * d.scale + 8 * fp32_unit * largest(part(expected[s]));
-      all_.push_back(std::move(d));
-    });
+void StepComparison::add_file_weights(const model::SetValues& start, const model::SetValues& expected,
+                                      double tolerance, double rounding) {
+  for (const Part& part : parts_) {
+    const std::span<const double> smallest = part.of(smallest_gradients_);
+    const auto is_decided = [&](std::size_t i) {
+      return optimizer_.kind != "adamw" || smallest[i] > rounding;
+    };
+    for (std::size_t i = 0; i < part.size; ++i) undecided_weights_ += is_decided(i) ? 0U : 1U;
+    const double scale = finite_or_zero(mean_difference(part.of(start), part.of(expected), is_decided));
+    add_parameter(Compared::file_weights, last_step_, part,
+                  mean_difference(part.of(parameters_), part.of(expected), is_decided), scale,
+                  tolerance * scale + 8 * fp32_unit * largest(part.of(expected)));
   }
 }
 
 void StepComparison::keep_smallest_gradients(const std::vector<std::vector<double>>& magnitudes,
-                                             const std::vector<std::vector<float>>& gradients) {
-  for (std::size_t s = 0; s < gradients.size(); ++s) {
-    const double of_stage = largest(std::span<const double>(magnitudes[s]));
-    for_each_parameter(sets_[s], [&](const model::Parameter& parameter, std::size_t first) {
-      const double scale = largest(std::span(magnitudes[s]).subspan(first, parameter.size())) + of_stage / 64;
-      for (std::size_t i = first; i < first + parameter.size(); ++i) {
-        if (magnitudes[s][i] == 0) continue;  // nothing was rounded: of a token that no micro-batch has
-        smallest_gradients_[s][i] =
-            std::min(smallest_gradients_[s][i], std::abs(static_cast<double>(gradients[s][i])) / scale);
-      }
-    });
+                                             const model::SetValues& gradients) {
+  const std::vector<double> bases = base_of_sets(magnitudes);
+  for (const Part& part : parts_) {
+    const double scale = largest(part.of(magnitudes)) + bases[part.set];
+    for (std::size_t i = part.first; i < part.first + part.size; ++i) {
+      if (magnitudes[part.set][i] == 0) continue;  // nothing was rounded: of a token that no micro-batch has
+      double& smallest = smallest_gradients_[part.set][i];
+      smallest = std::min(smallest, std::abs(static_cast<double>(gradients[part.set][i])) / scale);
+    }
   }
 }
 
-void StepComparison::add_norm(int step, const model::ExpectedGradient& expected,
-                              std::optional<double> found) {
-  Difference d{.what = Compared::norm, .step = step, .name = "gradient norm"};
-  d.absolute =
-      model::difference(found.value_or(std::numeric_limits<double>::infinity()), norm_of(expected.gradients));
-  d.scale = norm_of(expected.magnitudes);
-  d.allowed = std::isfinite(d.scale) ? tolerance_ * d.scale : 0;
-  all_.push_back(std::move(d));
+double StepComparison::norm_of(const model::SetValues& gradients) const {
+  std::vector<double> sums;
+  for (const Part& part : parts_) sums.push_back(model::sum_of_squares(part.of(gradients)));
+  return model::gradient_norm(sums);
 }
 
-void StepComparison::add_updates(int step, const StepResult& result,
-                                 const std::vector<std::vector<float>>& gradients,
-                                 const std::vector<std::vector<float>>& found) {
-  std::vector<std::vector<float>> expected = parameters_;
+void StepComparison::add_updates(int step, const StepResult& result, const model::SetValues& gradients,
+                                 const model::SetValues& found) {
+  model::SetValues expected = parameters_;
   if (!result.skipped_for) {
     model::Update update{
         .number = ++updates_,
         .learning_rate = model::learning_rate(optimizer_.schedule, optimizer_.learning_rate, step),
-        .scale = model::clip_scale(optimizer_.clip, norm_of(network_, gradients)),
+        .scale = model::clip_scale(optimizer_.clip, norm_of(gradients)),
         .ranges = {}};
     for (std::size_t s = 0; s < expected.size(); ++s) {
       const auto ranges = model::decay_ranges(optimizer_, sets_[s].parameters);
@@ -299,19 +268,10 @@ void StepComparison::add_updates(int step, const StepResult& result,
       model::optimizer_step(optimizer_, update, gradients[s], expected[s], states_[s]);
     }
   }
-  for (std::size_t s = 0; s < expected.size(); ++s) {
-    for_each_parameter(sets_[s], [&](const model::Parameter& parameter, std::size_t first) {
-      const auto part = [&](const std::vector<float>& values) {
-        return std::span(values).subspan(first, parameter.size());
-      };
-      Difference d{
-          .what = Compared::update, .step = step, .stage = sets_[s].first_stage(), .name = parameter.label()};
-      d.absolute = largest_difference(part(found[s]), part(expected[s]));
-      d.scale = largest_difference(part(expected[s]), part(parameters_[s]));
-      if (!std::isfinite(d.scale)) d.scale = 0;
-      d.allowed = 8 * fp32_unit * largest(part(expected[s])) + 1e-5 * d.scale;
-      all_.push_back(std::move(d));
-    });
+  for (const Part& part : parts_) {
+    const double scale = finite_or_zero(largest_difference(part.of(expected), part.of(parameters_)));
+    add_parameter(Compared::update, step, part, largest_difference(part.of(found), part.of(expected)), scale,
+                  8 * fp32_unit * largest(part.of(expected)) + 1e-5 * scale);
   }
 }
 
@@ -333,8 +293,8 @@ void StepComparison::add(const std::vector<model::DerivativeCheck>& checks, int 
 }
 
 // Returns the first gradient or update that differs in the first step that differs: it has a stage and a
-// parameter. Where only
-// the passes are wrong, every parameter before the wrong layer differs: the last one is nearest to it.
+// parameter. Where only the passes are wrong, every parameter before the wrong layer differs: the last one is
+// nearest to it.
 const Difference* StepComparison::first_wrong() const {
   const Difference* first = nullptr;
   const Difference* derivative = nullptr;
@@ -369,25 +329,17 @@ std::string StepComparison::table() const {
       {"", "compared", "differ", "largest difference", "relative", "allowed", "where it is largest"}};
   for (std::size_t k = 0; k < compared_words.size(); ++k) {
     const auto what = static_cast<Compared>(k);
-    const Difference* worst = nullptr;
-    int count = 0;
-    int wrong = 0;
-    const auto share = [](const Difference& d) {
-      return d.allowed > 0 ? d.absolute / d.allowed : d.absolute;
-    };
-    for (const Difference& d : all_) {
-      if (d.what != what) continue;
-      ++count;
-      if (!d.agrees()) ++wrong;
-      if (worst == nullptr || share(d) > share(*worst)) worst = &d;
-    }
-    if (worst == nullptr) continue;
-    std::string where = fmt::format("step {}", worst->step + 1);
-    if (worst->stage >= 0) where += fmt::format(", stage {}", worst->stage);
-    if (what != Compared::norm) where += fmt::format(", {}", worst->name);
-    rows.push_back({std::string(word_of(what)), std::to_string(count), std::to_string(wrong),
-                    fmt::format("{:.2e}", worst->absolute), fmt::format("{:.2e}", worst->relative()),
-                    fmt::format("{:.2e}", worst->allowed), where});
+    auto of_kind = all_ | std::views::filter([&](const Difference& d) { return d.what == what; });
+    if (of_kind.empty()) continue;
+    const Difference& worst = *std::ranges::max_element(
+        of_kind, {}, [](const Difference& d) { return d.allowed > 0 ? d.absolute / d.allowed : d.absolute; });
+    const auto wrong = std::ranges::count_if(of_kind, [](const Difference& d) { return !d.agrees(); });
+    std::string where = fmt::format("step {}", worst.step + 1);
+    if (worst.stage >= 0) where += fmt::format(", stage {}", worst.stage);
+    if (what != Compared::norm) where += fmt::format(", {}", worst.name);
+    rows.push_back({std::string(word_of(what)), std::to_string(std::ranges::distance(of_kind)),
+                    std::to_string(wrong), fmt::format("{:.2e}", worst.absolute),
+                    fmt::format("{:.2e}", worst.relative()), fmt::format("{:.2e}", worst.allowed), where});
   }
   std::string text = table_text(rows, columns);
   if (undecided_ > 0) {

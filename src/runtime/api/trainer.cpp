@@ -13,7 +13,6 @@
 #include "runtime/host/agreement.hpp"
 #include "runtime/host/mpi.hpp"
 #include "runtime/report/report.hpp"
-#include "runtime/setup/expected_costs.hpp"
 #include "runtime/setup/experiment.hpp"
 #include "runtime/setup/partition_choice.hpp"
 #include "starpipe/plan/simulate/simulate.hpp"
@@ -66,30 +65,29 @@ template <class Work>
 auto Runtime::on_all_ranks(Work work) const {
   try {
     return work();
-  } catch (const InputError&) {
-    throws_everywhere_ = true;
-    throw;
-  } catch (const RunFailure&) {
-    throws_everywhere_ = true;
-    throw;
   } catch (const std::exception& error) {
     // A plain std::logic_error is the program's mistake, on every rank.
-    throws_everywhere_ = typeid(error) == typeid(std::logic_error);
+    throws_everywhere_ = dynamic_cast<const InputError*>(&error) != nullptr ||
+                         dynamic_cast<const RunFailure*>(&error) != nullptr ||
+                         typeid(error) == typeid(std::logic_error);
     if (!throws_everywhere_ && ranks() > 1) runtime::or_abort(*mpi_, [] { throw; });
     throw;
   }
 }
 
 // The other ranks learn of an exception only from `agree` and `fail`.
-template <class Work>
-void Runtime::call_back(Work work) const {
-  throws_everywhere_ = false;
-  try {
-    work();
-  } catch (const std::exception& error) {
-    if (!throws_everywhere_ && ranks() > 1) mpi_->abort(error.what());
-    throw;
-  }
+template <class Value>
+std::function<void(const Value&)> Runtime::guarded(std::function<void(const Value&)> call) const {
+  if (!call) return {};
+  return [this, call = std::move(call)](const Value& value) {
+    throws_everywhere_ = false;
+    try {
+      call(value);
+    } catch (const std::exception& error) {
+      if (!throws_everywhere_ && ranks() > 1) mpi_->abort(error.what());
+      throw;
+    }
+  };
 }
 
 Trainer::Trainer(Runtime& runtime, Config config, TrainerParts parts) : runtime_(runtime) {
@@ -106,27 +104,21 @@ Trainer::~Trainer() {
   runtime_.has_trainer_ = false;
 }
 
-bool Trainer::resume() {
-  return runtime_.on_all_ranks([&] { return training_->resume(); });
+template <class Result>
+Result Trainer::call(Result (runtime::Training::*function)()) {
+  return runtime_.on_all_ranks([&] { return (*training_.*function)(); });
 }
-Step Trainer::step() {
-  return runtime_.on_all_ranks([&] { return training_->step(); });
-}
-bool Trainer::run() {
-  return runtime_.on_all_ranks([&] { return training_->run(); });
-}
-Evaluation Trainer::evaluate() {
-  return runtime_.on_all_ranks([&] { return training_->evaluate(); });
-}
-void Trainer::save() {
-  runtime_.on_all_ranks([&] { training_->save(); });
-}
+
+bool Trainer::resume() { return call(&runtime::Training::resume); }
+Step Trainer::step() { return call(&runtime::Training::step); }
+bool Trainer::run() { return call(&runtime::Training::run); }
+Evaluation Trainer::evaluate() { return call(&runtime::Training::evaluate); }
+void Trainer::save() { call(&runtime::Training::save); }
 void Trainer::save_weights(const std::filesystem::path& file) {
   runtime_.on_all_ranks([&] { training_->save_weights(file); });
 }
-std::vector<std::vector<float>> Trainer::weights() {
-  return runtime_.on_all_ranks([&] { return training_->weights(); });
-}
+std::vector<std::vector<float>> Trainer::weights() { return call(&runtime::Training::weights); }
+
 std::string Trainer::report() {
   return runtime_.on_all_ranks([&]() -> std::string {
     const runtime::Training::Result result = training_->result();
@@ -136,18 +128,10 @@ std::string Trainer::report() {
 }
 
 void Trainer::on_step(std::function<void(const Step&)> call) {
-  training_->on_step = {};
-  if (!call) return;
-  training_->on_step = [this, call = std::move(call)](const Step& step) {
-    runtime_.call_back([&] { call(step); });
-  };
+  training_->on_step = runtime_.guarded(std::move(call));
 }
 void Trainer::on_evaluation(std::function<void(const Evaluation&)> call) {
-  training_->on_evaluation = {};
-  if (!call) return;
-  training_->on_evaluation = [this, call = std::move(call)](const Evaluation& done) {
-    runtime_.call_back([&] { call(done); });
-  };
+  training_->on_evaluation = runtime_.guarded(std::move(call));
 }
 void Trainer::accept_signals() { training_->accept_signals(); }
 
@@ -162,21 +146,12 @@ Prediction predict(const Config& config, const TrainerParts& parts,
   if (const auto choice = runtime::choose_partition(wanted))
     wanted = runtime::with_partition(std::move(wanted), *choice);
   if (!durations.empty()) wanted = runtime::with_emulated_times(std::move(wanted), durations);
-  const runtime::PlannedRun run = runtime::plan_run(wanted, parts.schedule);
-  Prediction prediction{.schedule = run.schedule,
-                        .timeline = plan::simulate(run.schedule, run.costs),
-                        .makespan = 0,
-                        .memory_bytes = {},
-                        .received_bytes = {}};
-  prediction.makespan = prediction.timeline.makespan;
+  const runtime::Experiment run = runtime::plan_run(wanted, parts.schedule);
+  Prediction prediction{.schedule = run.schedule, .timeline = plan::simulate(run.schedule, run.costs)};
   for (const plan::Transfers& to : prediction.timeline.received)
     prediction.received_bytes.push_back(to.total().bytes);
-  const int workers = run.schedule.workers();
-  for (const runtime::WorkerMemory& need :
-       runtime::memory_need(run.schedule, run.network, wanted.training.optimizer, run.costs,
-                            prediction.timeline, {.devices = {}, .on_gpu = wanted.runtime.on_gpu_of(workers)},
-                            runtime::step_rules(wanted, run.schedule.microbatches())))
-    prediction.memory_bytes.push_back(need.total());
+  for (const runtime::DeviceNeed& need : runtime::memory_need_of(wanted, run, run.costs, prediction.timeline))
+    prediction.memory_bytes.push_back(need.peak.total());
   return prediction;
 }
 

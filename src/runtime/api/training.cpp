@@ -12,7 +12,6 @@
 #include "base/environment.hpp"
 #include "model/weights.hpp"
 #include "runtime/host/agreement.hpp"
-#include "runtime/setup/expected_costs.hpp"
 #include "starpipe/base/index.hpp"
 
 namespace starpipe::runtime {
@@ -20,42 +19,14 @@ namespace {
 
 constexpr const char* own_network = "own";
 
-AgreedRuns agree_on_run(const Mpi& mpi, Config config, TrainerParts parts) {
-  config = agree(mpi, [&] { return with_parts(std::move(config), parts); });
-  return agree_on_runs(mpi, {std::move(config)},
-                       {.schedule = std::move(parts.schedule),
-                        .data = std::move(parts.data),
-                        .validation = std::move(parts.validation),
-                        .weights = std::move(parts.weights)});
-}
-
-// Returns the position at which the file of metrics continues; nullopt in a run that does not resume.
-std::optional<MetricsPosition> position_of(const CheckpointFolder& folder, bool resume) {
-  if (!resume) return std::nullopt;
-  MetricsPosition position{.step = folder.first_step()};
-  if (const auto& resumed = folder.resumed()) {
-    position.bytes = resumed->metrics_bytes;
-    position.hash = resumed->metrics_hash;
-  }
-  return position;
-}
-
-bool evaluation_is_due(const Config& config, const Experiment& experiment, int steps) {
-  if (!experiment.validation) return false;
-  return steps == 0 || steps == config.training.steps ||
-         (config.evaluate.every && steps % *config.evaluate.every == 0);
-}
-
-std::uint64_t samples_of_step(const Experiment& experiment) {
-  return experiment.data->samples_per_microbatch() * index(experiment.schedule.microbatches());
-}
-
 // Throughput of the median step after the first.
 double samples_per_second(const Experiment& experiment, std::vector<double> seconds) {
   if (seconds.size() > 1) seconds.erase(seconds.begin());
   const auto median = seconds.begin() + static_cast<std::ptrdiff_t>(seconds.size() / 2);
   std::ranges::nth_element(seconds, median);
-  return static_cast<double>(samples_of_step(experiment)) / *median;
+  const std::size_t samples =
+      experiment.data->samples_per_microbatch() * index(experiment.schedule.microbatches());
+  return static_cast<double>(samples) / *median;
 }
 
 // Collective; complete on rank 0. `compared`: on rank 0 only.
@@ -66,17 +37,13 @@ std::optional<GpuReport> report_gpus(const AgreedRun& run, const Engine& engine,
   GpuReport report{.memory = {}, .copies = find_gpu_copies(run.mpi)};
   if (run.mpi.rank() != 0) return report;
   const std::vector<int> gpu_of_worker = gpu_of_workers(measured, run.locations);
-  const Experiment& e = run.experiment;
-  const auto needs = memory_need(e.schedule, e.network, run.config.training.optimizer, compared->costs,
-                                 compared->predicted.timeline,
-                                 {gpu_of_worker, run.config.runtime.on_gpu_of(e.schedule.workers())},
-                                 step_rules(run.config, e.schedule.microbatches()));
-  report.memory = gpu_use(measured, gpu_of_worker, needs);
+  report.memory = gpu_use(measured, gpu_of_worker,
+                          memory_need_of(run.config, run.experiment, compared->costs,
+                                         compared->predicted.timeline, gpu_of_worker));
   return report;
 }
 
-// Moves the records of the jobs out of `result`.
-Step step_of(StepResult& result, int number) {
+Step step_of(const StepResult& result, int number) {
   Step step{.number = number,
             .loss = std::nullopt,
             .losses = result.losses,
@@ -85,7 +52,7 @@ Step step_of(StepResult& result, int number) {
             .clipped = result.clipped,
             .skipped = result.skipped_for.has_value(),
             .seconds = result.seconds,
-            .jobs = std::move(result.jobs),
+            .jobs = result.jobs,
             .workers = {}};
   if (!step.losses.empty()) {
     const double sum = std::accumulate(step.losses.begin(), step.losses.end(), 0.0);
@@ -125,7 +92,7 @@ Config with_parts(Config config, const TrainerParts& parts) {
 
 Training::Training(const Mpi& mpi, Config config, TrainerParts parts)
     : mpi_(mpi),
-      agreed_(agree_on_run(mpi, std::move(config), parts)),
+      agreed_(agree_on_runs(mpi, {agree(mpi, [&] { return with_parts(std::move(config), parts); })}, parts)),
       run_(agreed_.runs.front()),
       policy_(agree(mpi,
                     [&] {
@@ -134,14 +101,13 @@ Training::Training(const Mpi& mpi, Config config, TrainerParts parts)
                       return choice;
                     })),
       metrics_file_(std::move(parts.metrics)),
-      measurement_(run_.experiment.schedule, costs_by_flops(run_.experiment.network),
-                   run_.experiment.emulated) {}
+      measurement_(run_.experiment.schedule, run_.experiment.costs, run_.experiment.emulated) {}
 
 Training::~Training() = default;
 
 void Training::open_folder(bool resume) {
   folder_.emplace(run_, resume);
-  metrics_position_ = position_of(*folder_, resume);
+  if (resume) metrics_position_ = folder_->resumed() ? folder_->resumed()->metrics : MetricsPosition{};
   steps_done_ = record_.first_step = folder_->first_step();
 }
 
@@ -162,7 +128,13 @@ void Training::start() {
   });
   session_.emplace(mpi_, run_.map, run_.share, policy_, run_.gpus);
   or_abort(mpi_, [&] {
-    start_engine();
+    const Experiment& e = run_.experiment;
+    if (trains) {
+      engine_.reset(new Engine(make_engine(*session_, run_)));
+    } else {
+      evaluator_ = std::make_unique<Evaluator>(*session_, e.schedule, e.network, run_.parameters,
+                                               run_.config.runtime, e.rules.evaluated);
+    }
     if (folder_) folder_->restore(*engine_);
     if (is_root() && metrics_file_) {
       metrics_.emplace(*metrics_file_, metrics_position_);
@@ -171,63 +143,44 @@ void Training::start() {
   });
 }
 
-void Training::start_engine() {
-  const Experiment& e = run_.experiment;
-  if (!run_.config.evaluate.alone) {
-    engine_.reset(new Engine(make_engine(*session_, run_)));
-    return;
-  }
-  const int microbatches = step_rules(run_.config, e.schedule.microbatches()).evaluated;
-  evaluator_ = std::make_unique<Evaluator>(*session_, e.schedule, e.network, run_.parameters,
-                                           run_.config.runtime, microbatches);
-}
-
 Step Training::train_step(bool checkpoints) {
   const int number = steps_done_;
   measurement_.begin_step();
-  last_ = engine_->run_step(number, *run_.experiment.data);
+  StepResult result = engine_->run_step(number, *run_.experiment.data);
   ++steps_done_;
-  Step step = step_of(last_, number);
+  Step step = step_of(result, number);
   if (step.loss) record_.losses.push_back(*step.loss);
   if (step.gradient_norm) record_.gradient_norms.push_back(*step.gradient_norm);
   if (step.gradient_norm) record_.learning_rates.push_back(step.learning_rate);
   if (step.clipped) record_.clipped.push_back(number);
   record_.step_seconds.push_back(step.seconds);
-  if (last_.skipped_for) record_.skipped.push_back({number, *last_.skipped_for});
+  if (result.skipped_for) record_.skipped.push_back({number, *result.skipped_for});
   // The checkpoint comes last: all that the step has left must be in it, or before it in the metrics. The
   // evaluation after the step comes later, and a run that continues at the checkpoint does it first.
   is_due_ = checkpoints && checkpoints_->is_due(steps_done_);
   std::optional<double> pause;
   if (is_due_) pause = checkpoints_->copy(steps_done_);
   if (pause) record_.checkpoints->pauses.push_back({steps_done_, *pause});
-  if (metrics_) {
-    last_.jobs.swap(step.jobs);
-    StepMetrics metrics =
-        metrics_of(run_.experiment.schedule, last_, number, step.loss, samples_of_step(run_.experiment));
-    last_.jobs.swap(step.jobs);
-    metrics.checkpoint_seconds = pause;
-    metrics_->add(metrics, run_.experiment.data->sample_word());
-  }
+  if (metrics_)
+    metrics_->add(run_.experiment.schedule, result, number, step.loss, *run_.experiment.data, pause);
+  if (is_root()) measurement_.end_step(std::move(result));
   return step;
 }
 
-void Training::keep(Step step) {
-  last_.jobs = std::move(step.jobs);
-  if (is_root()) measurement_.end_step(std::move(last_));
+void Training::require_training(const char* function) const {
+  if (run_.config.evaluate.alone)
+    throw std::logic_error(fmt::format("{}(): the run only evaluates", function));
+  if (has_failed_) throw std::logic_error(fmt::format("{}(): an earlier step has failed", function));
 }
 
 Step Training::step() {
-  if (run_.config.evaluate.alone) throw std::logic_error("step(): the run only evaluates");
-  if (has_failed_) throw std::logic_error("step(): an earlier step has failed");
+  require_training("step");
   start();
   if (steps_done_ >= run_.config.training.steps)
     throw std::logic_error("step(): all steps of training.steps are done");
   Step step;
   try {
-    or_abort(mpi_, [&] {
-      step = train_step(false);
-      keep(step);
-    });
+    or_abort(mpi_, [&] { step = train_step(false); });
   } catch (const RunFailure&) {
     has_failed_ = true;
     throw;
@@ -250,7 +203,6 @@ void Training::run_steps() {
     or_abort(mpi_, [&] { step = train_step(folder_.has_value()); });
     if (on_step) on_step(step);
     or_abort(mpi_, [&] {
-      keep(std::move(step));
       if (is_due_) checkpoints_->begin_writing(metrics_ ? &*metrics_ : nullptr);
     });
     if (is_due_ && checkpoints_->is_stopping() && steps_done_ < steps) break;
@@ -259,8 +211,7 @@ void Training::run_steps() {
 }
 
 bool Training::run() {
-  if (run_.config.evaluate.alone) throw std::logic_error("run(): the run only evaluates");
-  if (has_failed_) throw std::logic_error("run(): an earlier step has failed");
+  require_training("run");
   start();
   const int steps = run_.config.training.steps;
   try {
@@ -285,7 +236,10 @@ bool Training::run() {
 }
 
 void Training::evaluate_if_due() {
-  if (!evaluation_is_due(run_.config, run_.experiment, steps_done_)) return;
+  const std::optional<int>& every = run_.config.evaluate.every;
+  const bool is_due =
+      steps_done_ == 0 || steps_done_ == run_.config.training.steps || (every && steps_done_ % *every == 0);
+  if (!is_due || !run_.experiment.validation) return;
   const starpipe::Evaluation done = evaluate();
   or_abort(mpi_, [&] {
     record_.evaluations.push_back({.step = done.steps,
@@ -333,8 +287,7 @@ void Training::save() {
 }
 
 std::vector<std::vector<float>> Training::weights() {
-  if (run_.config.evaluate.alone) throw std::logic_error("weights(): the run only evaluates");
-  if (has_failed_) throw std::logic_error("weights(): an earlier step has failed");
+  require_training("weights");
   start();
   std::vector<std::vector<float>> trained;
   or_abort(mpi_, [&] { trained = engine_->parameters(); });

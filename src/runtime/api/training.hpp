@@ -6,7 +6,6 @@
 #include <functional>
 #include <memory>
 #include <optional>
-#include <string>
 #include <vector>
 
 #include <nlohmann/json_fwd.hpp>
@@ -14,9 +13,7 @@
 #include "plan/explain/compared_run.hpp"
 #include "runtime/api/agreed_run.hpp"
 #include "runtime/api/checkpointing.hpp"
-#include "runtime/api/resume.hpp"
 #include "runtime/engine/engine.hpp"
-#include "runtime/report/measurement.hpp"
 #include "runtime/report/metrics.hpp"
 #include "runtime/report/report.hpp"
 #include "runtime/session/policy_choice.hpp"
@@ -69,15 +66,14 @@ class Training {
 
  private:
   [[nodiscard]] bool is_root() const { return mpi_.rank() == 0; }
+  // Throws std::logic_error, naming the function that was called, when the run trains nothing or has failed.
+  void require_training(const char* function) const;
   void open_folder(bool resume);
   // Starts StarPU, reads the checkpoint and opens the file of metrics.
   void start();
-  void start_engine();
   // Trains a step. `checkpoints`: also asks whether a checkpoint is due after it, and then copies the
   // weights.
   Step train_step(bool checkpoints);
-  // Hands the step's records on to the measurement.
-  void keep(Step step);
   void run_steps();
   void evaluate_if_due();
   Checkpointing& checkpoints();
@@ -100,7 +96,6 @@ class Training {
   std::unique_ptr<Evaluator> evaluator_;  // of a run that only evaluates
   std::optional<MetricsFile> metrics_;    // on rank 0
   std::optional<Checkpointing> checkpoints_;
-  StepResult last_;  // the last step, without what its Step has
 };
 
 /// The report of the steps so far, on rank 0.

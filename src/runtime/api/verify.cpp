@@ -2,17 +2,13 @@
 #include "runtime/api/verify.hpp"
 
 #include <algorithm>
-#include <optional>
 #include <utility>
 
 #include <fmt/format.h>
-#include <nlohmann/json.hpp>
 
 #include "base/numbers.hpp"
-#include "model/verification.hpp"
 #include "model/weights.hpp"
 #include "runtime/api/agreed_run.hpp"
-#include "runtime/api/step_comparison.hpp"
 #include "starpipe/base/error.hpp"
 #include "starpipe/base/index.hpp"
 
@@ -26,20 +22,6 @@ constexpr int max_derivative_microbatches = 4;
 // Relative to the change of the weights, for another framework's file: rounding grows from step to step
 // there.
 constexpr double weights_tolerance = 0.01;
-
-int steps_of(const Config& config, const VerifyRequest& request) {
-  return request.steps.value_or(std::min(usual_steps, config.training.steps));
-}
-
-void check_request(const Config& config, const VerifyRequest& request) {
-  if (config.runtime.emulate) {
-    throw InputError("runtime.emulate: verify compares values, and emulated runs compute none");
-  }
-  if (request.steps && *request.steps > config.training.steps) {
-    throw InputError(fmt::format("--steps: {}, but the run has {} (training.steps)", *request.steps,
-                                 counted_text(config.training.steps, "step")));
-  }
-}
 
 // A stage's gradient adds up the rows of all micro-batches.
 double additions_of(const Experiment& experiment) {
@@ -60,19 +42,9 @@ model::Network fp32_network(const AgreedRun& run) {
 
 // Values that another framework has computed, on rank 0.
 struct FileValues {
-  std::optional<std::vector<std::vector<float>>> gradients = {};
-  std::optional<std::vector<std::vector<float>>> weights = {};
+  std::optional<model::SetValues> gradients = {};
+  std::optional<model::SetValues> weights = {};
 };
-
-FileValues read_files(const VerifyRequest& request, const model::Network& network) {
-  FileValues values;
-  const auto read = [&](const std::optional<std::filesystem::path>& file, model::FileContents contents) {
-    return file ? std::optional(model::load_weights(*file, network, contents)) : std::nullopt;
-  };
-  values.gradients = read(request.against_gradients, model::FileContents::gradients);
-  values.weights = read(request.against_weights, model::FileContents::weights);
-  return values;
-}
 
 // Another framework has kernels of its own, as a GPU has.
 double file_tolerance(const AgreedRun& run, const VerifyRequest& request) {
@@ -85,7 +57,7 @@ double file_tolerance(const AgreedRun& run, const VerifyRequest& request) {
 Verification compare_steps(const AgreedRun& run, const VerifyRequest& request, const FileValues& files,
                            Engine& engine, const std::function<void(const std::string&)>& progress) {
   const Experiment& experiment = run.experiment;
-  const int steps = steps_of(run.config, request);
+  const int steps = request.steps.value_or(std::min(usual_steps, run.config.training.steps));
   std::optional<StepComparison> comparison;
   if (run.mpi.rank() == 0) {
     // Shards add up the same products in another order, as a GPU's kernels do.
@@ -135,7 +107,13 @@ Verification compare_steps(const AgreedRun& run, const VerifyRequest& request, c
 }  // namespace
 
 Config config_to_verify(Config config, const VerifyRequest& request) {
-  check_request(config, request);
+  if (config.runtime.emulate) {
+    throw InputError("runtime.emulate: verify compares values, and emulated runs compute none");
+  }
+  if (request.steps && *request.steps > config.training.steps) {
+    throw InputError(fmt::format("--steps: {}, but the run has {} (training.steps)", *request.steps,
+                                 counted_text(config.training.steps, "step")));
+  }
   // Nothing is evaluated, so the file of validation need not be there.
   config.evaluate = {};
   config.data.validation.clear();
@@ -151,7 +129,11 @@ Verification verify(const Mpi& mpi, Config config, const VerifyRequest& request,
   const auto policy = agree(mpi, [&] {
     if (mpi.rank() == 0) {
       check();
-      files = read_files(request, run.experiment.network);
+      const model::Network& network = run.experiment.network;
+      if (const auto& file = request.against_gradients)
+        files.gradients = model::load_weights(*file, network, model::FileContents::gradients);
+      if (const auto& file = request.against_weights)
+        files.weights = model::load_weights(*file, network, model::FileContents::weights);
     }
     return configured_policy(run.config);
   });

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "runtime/checkpoint/checkpoint_reader.hpp"
-
+// Finds and reads checkpoints: checkpoint_files.hpp.
 #include <algorithm>
 #include <cstring>
 #include <fstream>
@@ -15,7 +14,7 @@
 #include <fmt/ranges.h>
 
 #include "base/files.hpp"
-#include "runtime/checkpoint/manifest.hpp"
+#include "runtime/checkpoint/checkpoint_files.hpp"
 #include "starpipe/base/error.hpp"
 
 namespace starpipe::runtime {
@@ -94,8 +93,7 @@ Manifest require_whole(const CheckpointDirectory& checkpoint) {
 Found find_newest(const fs::path& folder) {
   const FolderContent content = content_of(folder);
   Found found;
-  for (const CheckpointDirectory& unfinished : content.unfinished)
-    found.unfinished.push_back(unfinished.path);
+  found.unfinished = content.unfinished;
   for (const CheckpointDirectory& checkpoint : content.checkpoints) {
     try {
       found.manifest = require_whole(checkpoint);
@@ -122,7 +120,7 @@ std::vector<std::string> set_aside(const Found& found) {
     sync_folder(folder);
   }
   std::vector<std::string> warnings;
-  for (const fs::path& unfinished : found.unfinished) {
+  for (const auto& [step, generation, unfinished] : found.unfinished) {
     std::error_code error;
     fs::remove_all(unfinished, error);
     if (error) warnings.push_back(fmt::format("cannot remove {}: {}", unfinished.string(), error.message()));
@@ -142,9 +140,7 @@ const std::vector<std::size_t>* CheckpointReader::shape(const std::string& name)
   return found == places_.end() ? nullptr : &found->second.shape;
 }
 
-std::vector<std::string> CheckpointReader::names() const { return names_from(""); }
-
-std::vector<std::string> CheckpointReader::names_from(const std::string& beginning) const {
+std::vector<std::string> CheckpointReader::names(const std::string& beginning) const {
   std::vector<std::string> names;
   for (auto at = places_.lower_bound(beginning); at != places_.end() && at->first.starts_with(beginning);
        ++at)
@@ -188,7 +184,7 @@ std::vector<SavedPiece> saved_pieces(const CheckpointReader& reader, const std::
   }
   std::vector<SavedPiece> pieces;
   std::size_t size = 0;
-  for (std::string& label : reader.names_from(name + "[")) {
+  for (std::string& label : reader.names(name + "[")) {
     auto piece = model::piece_from_text(std::string_view(label).substr(name.size()), whole);
     if (!piece || piece->shape() != *reader.shape(label)) refuse("in pieces of another shape");
     size += size_of(piece->shape());

@@ -1,9 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "runtime/checkpoint/checkpoint_writer.hpp"
-
+// Writes checkpoints: checkpoint_files.hpp.
 #include <algorithm>
-#include <functional>
-#include <limits>
 #include <set>
 #include <stdexcept>
 #include <system_error>
@@ -11,7 +8,7 @@
 #include <fmt/format.h>
 
 #include "base/files.hpp"
-#include "runtime/checkpoint/manifest.hpp"
+#include "runtime/checkpoint/checkpoint_files.hpp"
 #include "starpipe/model/safetensors.hpp"
 
 namespace starpipe::runtime {
@@ -41,14 +38,24 @@ void require_tensors(std::span<const TensorView> tensors) {
   }
 }
 
+/// Throws std::runtime_error unless all parts are in the directory, with their sizes.
+void require_parts(const fs::path& directory, const std::vector<PartRecord>& parts) {
+  for (const PartRecord& part : parts) {
+    std::error_code error;
+    const std::uintmax_t bytes = fs::file_size(directory / part.file, error);
+    require_done(error, "find", directory / part.file);
+    if (bytes != part.bytes) {
+      throw std::runtime_error(fmt::format("{} has {} bytes, {} were written",
+                                           (directory / part.file).string(), bytes, part.bytes));
+    }
+  }
+}
+
 /// True if all files of the manifest are there and have its sizes. Does not read the bytes of parts.
 bool has_all_files(const fs::path& directory) {
   try {
-    const Manifest manifest = parse_manifest(read_file(directory / manifest_name));
-    return std::ranges::all_of(manifest.parts, [&](const PartRecord& part) {
-      std::error_code error;
-      return fs::file_size(directory / part.file, error) == part.bytes && !error;
-    });
+    require_parts(directory, parse_manifest(read_file(directory / manifest_name)).parts);
+    return true;
   } catch (const std::exception&) {
     return false;
   }
@@ -102,19 +109,6 @@ std::vector<std::string> prune(const fs::path& folder, const fs::path& newest, s
     if (unfinished.step < step) remove(unfinished.path, remove_directory);
   }
   return warnings;
-}
-
-/// Throws std::runtime_error unless all parts are in the directory, with their sizes.
-void require_parts(const fs::path& directory, const std::vector<PartRecord>& parts) {
-  for (const PartRecord& part : parts) {
-    std::error_code error;
-    const std::uintmax_t bytes = fs::file_size(directory / part.file, error);
-    require_done(error, "find", directory / part.file);
-    if (bytes != part.bytes) {
-      throw std::runtime_error(fmt::format("{} has {} bytes, {} were written",
-                                           (directory / part.file).string(), bytes, part.bytes));
-    }
-  }
 }
 
 /// Removes files that are not parts of the checkpoint: they are from a run that ended during this step's

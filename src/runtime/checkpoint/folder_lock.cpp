@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "runtime/checkpoint/folder_lock.hpp"
-
+// FolderLock of checkpoint_files.hpp.
 #include <array>
 #include <cerrno>
+#include <exception>
 #include <system_error>
 #include <utility>
 
@@ -15,6 +15,7 @@
 
 #include "base/environment.hpp"
 #include "base/files.hpp"
+#include "runtime/checkpoint/checkpoint_files.hpp"
 #include "starpipe/base/error.hpp"
 
 namespace starpipe::runtime {
@@ -36,25 +37,19 @@ std::string own_text() {
   return owner.dump(-1, ' ', false, Json::error_handler_t::replace) + "\n";
 }
 
-/// Returns "process 123 on host a, Slurm job 7", or as much of it as the lock's file has.
+/// Returns "process 123 on host a, Slurm job 7", or less where the lock's file is not readable or not whole.
 std::string owner_text(const std::filesystem::path& file) {
-  std::string text;
-  std::error_code ignored;
   try {
-    if (std::filesystem::is_regular_file(file, ignored)) text = read_file(file);
-  } catch (const InputError&) {  // not ours to read
-  }
-  const Json owner = Json::parse(text, nullptr, false);
-  if (!owner.is_object() || !owner.contains("host") || !owner["host"].is_string() || !owner.contains("pid") ||
-      !owner["pid"].is_number_integer()) {
+    std::error_code ignored;
+    if (!std::filesystem::is_regular_file(file, ignored)) return "another process";
+    const Json owner = Json::parse(read_file(file));
+    std::string words = fmt::format("process {} on host {}", owner.at("pid").get<long>(),
+                                    owner.at("host").get<std::string>());
+    if (owner.contains("slurm_job")) words += ", Slurm job " + owner["slurm_job"].get<std::string>();
+    return words;
+  } catch (const std::exception&) {
     return "another process";
   }
-  std::string words =
-      fmt::format("process {} on host {}", owner["pid"].get<long>(), owner["host"].get<std::string>());
-  if (owner.contains("slurm_job") && owner["slurm_job"].is_string()) {
-    words += ", Slurm job " + owner["slurm_job"].get<std::string>();
-  }
-  return words;
 }
 
 }  // namespace

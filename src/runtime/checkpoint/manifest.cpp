@@ -4,10 +4,9 @@
 #include <algorithm>
 #include <charconv>
 #include <functional>
-#include <optional>
+#include <regex>
 #include <set>
 #include <stdexcept>
-#include <string_view>
 #include <system_error>
 #include <utility>
 
@@ -44,33 +43,16 @@ Json parse_json(const std::string& text) {
   return Json::parse(text, check, false);
 }
 
-/// Returns the value of a key. Throws InputError if the JSON has none of this type.
+/// Returns the value of a key. Throws InputError if the JSON has none that is written as this type is:
+/// not 2.0 or -2 for an unsigned number.
 template <class Value>
-Value value_of(const Json& json, const char* key, bool (Json::*has_type)() const noexcept) {
-  const auto found = json.is_object() ? json.find(key) : json.end();
-  if (!json.is_object() || found == json.end() || !((*found).*has_type)()) {
-    throw InputError(fmt::format("has no valid \"{}\"", key));
+Value value_of(const Json& json, const char* key) {
+  try {
+    auto value = json.at(key).get<Value>();
+    if (Json(value).dump() == json.at(key).dump()) return value;
+  } catch (const Json::exception&) {  // there is no such key, or another type
   }
-  return found->get<Value>();
-}
-
-std::uint32_t checksum_value(const Json& json) {
-  const auto text = value_of<std::string>(json, "crc32", &Json::is_string);
-  std::uint32_t checksum = 0;
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), checksum, 16);
-  if (error != std::errc() || text.size() != 8 || end != text.data() + text.size())
-    throw InputError("has no valid \"crc32\"");
-  return checksum;
-}
-
-model::TensorShape tensor_from_json(const Json& json) {
-  model::TensorShape tensor;
-  tensor.name = value_of<std::string>(json, "name", &Json::is_string);
-  for (const Json& extent : value_of<Json>(json, "shape", &Json::is_array)) {
-    if (!extent.is_number_unsigned()) throw InputError("has no valid \"shape\"");
-    tensor.shape.push_back(extent.get<std::size_t>());
-  }
-  return tensor;
+  throw InputError(fmt::format("has no valid \"{}\"", key));
 }
 
 bool is_plain_name(const std::string& file) {
@@ -105,12 +87,15 @@ Json part_to_json(const PartRecord& part) {
 }
 
 PartRecord part_from_json(const Json& json) {
-  PartRecord part;
-  part.file = value_of<std::string>(json, "file", &Json::is_string);
-  part.bytes = value_of<std::uint64_t>(json, "bytes", &Json::is_number_unsigned);
-  part.checksum = checksum_value(json);
-  for (const Json& tensor : value_of<Json>(json, "tensors", &Json::is_array)) {
-    part.tensors.push_back(tensor_from_json(tensor));
+  PartRecord part = {.file = value_of<std::string>(json, "file"),
+                     .bytes = value_of<std::uint64_t>(json, "bytes"),
+                     .tensors = {}};
+  const auto checksum = value_of<std::string>(json, "crc32");
+  std::from_chars(checksum.data(), checksum.data() + checksum.size(), part.checksum, 16);
+  if (checksum_text(part.checksum) != checksum) throw InputError("has no valid \"crc32\"");
+  for (const Json& tensor : value_of<std::vector<Json>>(json, "tensors")) {
+    part.tensors.push_back({.name = value_of<std::string>(tensor, "name"),
+                            .shape = value_of<std::vector<std::size_t>>(tensor, "shape")});
   }
   return part;
 }
@@ -136,25 +121,21 @@ Manifest parse_manifest(const std::string& text) {
   if (text.size() < ending || with_checksum(std::string_view(text).substr(0, text.size() - ending)) != text) {
     throw InputError("is damaged: it does not end with the checksum of its content");
   }
-  Json json = parse_json(text);
-  if (!json.is_object() || value_of<std::string>(json, "format", &Json::is_string) != manifest_format) {
+  const Json json = parse_json(text);
+  if (!json.is_object() || value_of<std::string>(json, "format") != manifest_format) {
     throw InputError("is not of a starpipe checkpoint");
   }
-  const auto version = value_of<std::int64_t>(json, "version", &Json::is_number_integer);
+  const auto version = value_of<std::int64_t>(json, "version");
   if (version != manifest_version) {
     throw InputError(fmt::format("has version {} of the format; this starpipe reads version {}", version,
                                  manifest_version));
   }
 
-  Manifest manifest;
-  const auto step = value_of<std::uint64_t>(json, "step", &Json::is_number_unsigned);
-  if (step > static_cast<std::uint64_t>(INT64_MAX)) throw InputError("has no valid \"step\"");
-  manifest.step = static_cast<std::int64_t>(step);
-  if (!json.contains("run")) throw InputError("has no valid \"run\"");
-  manifest.run = std::move(json["run"]);
-  for (const Json& part : value_of<Json>(json, "parts", &Json::is_array)) {
+  Manifest manifest = {
+      .step = value_of<std::int64_t>(json, "step"), .run = value_of<Json>(json, "run"), .parts = {}};
+  if (manifest.step < 0) throw InputError("has no valid \"step\"");
+  for (const Json& part : value_of<std::vector<Json>>(json, "parts"))
     manifest.parts.push_back(part_from_json(part));
-  }
   if (const std::string problem = problem_of(manifest.parts); !problem.empty()) throw InputError(problem);
   return manifest;
 }
@@ -163,38 +144,10 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr std::string_view step_prefix = "step-";
 constexpr std::string_view writing_ending = ".writing";
 constexpr std::string_view removing_ending = ".removing";
 
-std::string step_name(std::int64_t step) { return fmt::format("{}{:08}", step_prefix, step); }
-
-/// Takes a whole number, at least 0, from the beginning of `text`.
-template <class Number>
-std::optional<Number> take_number(std::string_view& text) {
-  Number number = 0;
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
-  if (error != std::errc() || number < 0 || text.front() == '-') return {};
-  text.remove_prefix(static_cast<std::size_t>(end - text.data()));
-  return number;
-}
-
-/// Returns the step and the generation in a checkpoint's name; nullopt for any other name.
-std::optional<CheckpointDirectory> parse_name(std::string_view text, const fs::path& path) {
-  if (!text.starts_with(step_prefix)) return {};
-  text.remove_prefix(step_prefix.size());
-  const auto step = take_number<std::int64_t>(text);
-  if (!step) return {};
-  CheckpointDirectory directory{*step, 1, path};
-  if (!text.empty()) {
-    if (text.front() != '.') return {};
-    text.remove_prefix(1);
-    const auto generation = take_number<int>(text);
-    if (!generation || !text.empty()) return {};
-    directory.generation = *generation;
-  }
-  return directory;
-}
+std::string step_name(std::int64_t step) { return fmt::format("step-{:08}", step); }
 
 }  // namespace
 
@@ -220,19 +173,19 @@ fs::path free_directory(const fs::path& folder, std::int64_t step, const std::st
 std::string part_name(int rank) { return fmt::format("rank-{:04}.safetensors", rank); }
 
 FolderContent content_of(const fs::path& folder) {
+  // The step, the generation, and the ending of a directory that is being written or removed.
+  static const std::regex directory_name(R"(step-(\d{1,18})(?:\.(\d{1,9}))?(\.writing|\.removing)?)");
   FolderContent content;
   std::error_code error;
   if (fs::status(folder, error).type() == fs::file_type::not_found) return content;
   fs::directory_iterator entry(folder, error);
   for (; !error && entry != fs::directory_iterator(); entry.increment(error)) {
-    const fs::path& path = entry->path();  // perhaps of a link that leads nowhere now
-    const std::string name = path.filename().string();
-    if (const auto checkpoint = parse_name(name, path)) content.checkpoints.push_back(*checkpoint);
-    for (const std::string_view ending : {writing_ending, removing_ending}) {
-      if (!name.ends_with(ending)) continue;
-      const auto begin = std::string_view(name).substr(0, name.size() - ending.size());
-      if (const auto unfinished = parse_name(begin, path)) content.unfinished.push_back(*unfinished);
-    }
+    const std::string name = entry->path().filename().string();  // perhaps of a link that leads nowhere now
+    std::smatch match;
+    if (!std::regex_match(name, match, directory_name)) continue;
+    const int generation = match[2].matched ? std::stoi(match[2]) : 1;
+    (match[3].matched ? content.unfinished : content.checkpoints)
+        .push_back({std::stoll(match[1]), generation, entry->path()});
   }
   if (error) throw InputError(fmt::format("{}: cannot be read: {}", folder.string(), error.message()));
   std::ranges::sort(content.checkpoints, std::greater());

@@ -49,7 +49,7 @@ Manifest parse_manifest(const std::string& text);
 
 // The names in a folder of checkpoints:
 //
-//   lock                              held by the run that writes here (folder_lock.hpp)
+//   lock                              held by the run that writes here (FolderLock)
 //   step-00000040/manifest.json       a checkpoint: the directory gets this name when it is whole
 //   step-00000040/rank-0003.safetensors
 //   step-00000040.2/                  a second checkpoint of step 40

@@ -1,19 +1,105 @@
 // SPDX-License-Identifier: Apache-2.0
-// The one description of all keys of a configuration. The command line reads configurations with it and
-// prints it as help; reports write their `config` with it. docs/configuration.md shows it.
+// The keys of the configuration: names, values, defaults and rules of each, in one table.
 #pragma once
 
+#include <cstdint>
 #include <functional>
+#include <limits>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include <nlohmann/json.hpp>
 
-#include "runtime/config/config_key.hpp"
+#include "starpipe/base/interval.hpp"
 #include "starpipe/runtime/config/config.hpp"
 
 namespace starpipe::runtime {
+
+/// The values that a key takes.
+struct ValueType {
+  enum class Kind : std::uint8_t {
+    whole,   ///< an integer from `min` to `max`
+    number,  ///< in `interval`
+    boolean,
+    word,   ///< one of `words`, or any text where there are none
+    bytes,  ///< a number of bytes of at least `min`, with or without a unit (16MiB); `max` does not count
+    time,   ///< a time with its unit (2ms); in JSON as a number of seconds
+  };
+  enum class Count : std::uint8_t { one, one_or_list, list, map };
+
+  Kind kind = Kind::word;
+  Count count = Count::one;
+  std::uint64_t min = 0;
+  std::uint64_t max = std::numeric_limits<int>::max();
+  Interval interval = {};
+  bool fp32 = false;  ///< a number that kernels use in fp32: neither too large for it nor rounded to 0
+  std::vector<std::string> words = {};
+  /// The key whose value is the length of a list; empty: any length.
+  std::string length = {};
+
+  /// For people: "a whole number of at least 1".
+  [[nodiscard]] std::string text() const;
+  /// Returns why `value`, in the form of ConfigKey::get, is not one of these values: "must be at least 1, got
+  /// 0". Empty if it is one.
+  [[nodiscard]] std::string problem(const nlohmann::json& value) const;
+};
+
+/// A condition on another key.
+struct Condition {
+  std::string key = {};  ///< a key, or a section: some key of it is given; empty: always holds
+  std::vector<std::string> values = {};  ///< holds when the key has one of these; empty: any value
+
+  /// For people: "`model.kind: gpt`", "`schedule.file`".
+  [[nodiscard]] std::string text() const;
+};
+
+/// The default of a key under a condition.
+struct DefaultUnder {
+  Condition condition;
+  nlohmann::json value;   ///< null: the key stays unset
+  std::string text = {};  ///< for people; empty: the value itself
+};
+
+/// A value that a key cannot have under a condition.
+struct RefusedValue {
+  std::string value;
+  Condition condition;
+};
+
+/// Which keys and values go together, and the defaults that follow from other keys.
+struct KeyRules {
+  std::string default_text = {};  ///< for people, when the default value does not say it: "balanced by FLOPs"
+  std::vector<DefaultUnder> defaults = {};  ///< the first whose condition holds counts
+  /// The key must be given under this condition, unless it does not apply or one of `defaults` holds.
+  std::optional<Condition> required = {};
+  /// The key applies where all of `only_with` hold, and none of `not_with`.
+  std::vector<Condition> only_with = {};
+  std::vector<Condition> not_with = {};
+  std::vector<RefusedValue> refused_values = {};
+  /// Given by --set, the key removes the file's keys that do not apply together with it.
+  bool replaces = false;
+};
+
+/// A key of the configuration.
+struct ConfigKey : KeyRules {
+  std::string name;  ///< with its sections: "training.optimizer.kind"
+  ValueType type = {};
+  std::string meaning = {};           ///< plain sentences
+  nlohmann::json default_value = {};  ///< where none of `defaults` holds; null: unset
+  std::string former_name = {};       ///< also accepted
+
+  /// Sets the key's value: of `type`, an array where `type` allows a list; null unsets it.
+  std::function<void(Config& config, const nlohmann::json& value)> set = {};
+  /// Its value, in the form that `set` takes; null when the configuration has none.
+  std::function<nlohmann::json(const Config& config)> get = {};
+
+  /// For people: "8", "required", "0.01; 0 with `training.optimizer.kind: sgd`".
+  [[nodiscard]] std::string default_for_people() const;
+  /// The meaning, and where the key applies.
+  [[nodiscard]] std::string full_meaning() const;
+};
 
 /// All keys, with the keys of every kind of network, in the order of the documentation.
 std::vector<ConfigKey> config_keys();

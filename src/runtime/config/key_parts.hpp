@@ -4,7 +4,6 @@
 #pragma once
 
 #include <algorithm>
-#include <array>
 #include <concepts>
 #include <cstdint>
 #include <filesystem>
@@ -20,7 +19,7 @@
 #include <nlohmann/json.hpp>
 
 #include "model/data/make_dataset.hpp"
-#include "runtime/config/config_key.hpp"
+#include "runtime/config/config_keys.hpp"
 #include "starpipe/base/index.hpp"
 #include "starpipe/base/interval.hpp"
 #include "starpipe/model/memory_view.hpp"

@@ -40,12 +40,14 @@ void or_abort(const Mpi& mpi, const std::function<void()>& function);
 // Values of all ranks, brought together.
 
 /// Collective. Returns the values of all ranks, by rank, on every rank. `Value` has nlohmann's conversions
-/// (NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE), so fields travel by name.
+/// (NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE), so fields travel by name; as CBOR, which keeps text that is not
+/// UTF-8.
 template <class Value>
 std::vector<Value> gather_all(const Mpi& mpi, const Value& mine) {
+  const std::vector<std::uint8_t> bytes = nlohmann::json::to_cbor(nlohmann::json(mine));
   std::vector<Value> all;
-  for (const std::string& text : mpi.gather(nlohmann::json(mine).dump()))
-    all.push_back(nlohmann::json::parse(text).get<Value>());
+  for (const std::string& of_rank : mpi.gather(std::string(bytes.begin(), bytes.end())))
+    all.push_back(nlohmann::json::from_cbor(of_rank).get<Value>());
   return all;
 }
 

@@ -50,6 +50,8 @@ std::vector<int> WorkerMap::workers_of(int rank) const {
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(RankLocation, machine, binding, bound_by, cores, workers, bound,
                                    mpi_thread, logical_workers, devices)
 
+namespace {
+
 std::string mpi_thread_place(const Topology& host, const CoreShare& share, int ranks) {
   if (ranks == 1) return "sends nothing";
   if (const auto variable = user_binds_mpi_thread()) return fmt::format("as {} says", *variable);
@@ -62,19 +64,29 @@ std::string bound_by(const Topology& host, const std::string& binding, const Cor
   return binding == host.allowed() ? "" : "launcher";
 }
 
+}  // namespace
+
+RankLocation location_of(const std::string& machine, const Topology& host, const std::string& binding,
+                         const CoreShare& share, int workers, int ranks, std::span<const Device> devices) {
+  RankLocation location{.machine = machine,
+                        .binding = share.binding,
+                        .bound_by = bound_by(host, binding, share),
+                        .cores = host.cores(share.binding),
+                        .workers = workers,
+                        .bound = !share.worker_pus.empty(),
+                        .mpi_thread = mpi_thread_place(host, share, ranks),
+                        .logical_workers = {},
+                        .devices = {}};
+  for (const Device& device : devices) location.devices.push_back(device.name);
+  return location;
+}
+
 std::vector<RankLocation> gather_locations(const Mpi& mpi, const WorkerMap& map, const CoreShare& share,
                                            std::span<const Device> devices) {
   const Hardware hardware = find_hardware();
-  RankLocation mine{.machine = hardware.machine,
-                    .binding = share.binding,
-                    .bound_by = runtime::bound_by(Topology::host(), hardware.binding, share),
-                    .cores = Topology::host().cores(share.binding),
-                    .workers = map.count(mpi.rank()),
-                    .bound = !share.worker_pus.empty(),
-                    .mpi_thread = mpi_thread_place(Topology::host(), share, mpi.ranks()),
-                    .logical_workers = map.workers_of(mpi.rank()),
-                    .devices = {}};
-  for (const Device& device : devices) mine.devices.push_back(device.name);
+  RankLocation mine = location_of(hardware.machine, Topology::host(), hardware.binding, share,
+                                  map.count(mpi.rank()), mpi.ranks(), devices);
+  mine.logical_workers = map.workers_of(mpi.rank());
   return gather_all(mpi, mine);
 }
 

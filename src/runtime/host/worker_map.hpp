@@ -55,18 +55,15 @@ struct RankLocation {
   int cores = 1;                     ///< within the binding
   int workers = 1;                   ///< logical
   bool bound = false;                ///< each worker has a core to itself
-  std::string mpi_thread;            ///< where MPI's thread runs: words of `mpi_thread_place`
+  std::string mpi_thread;            ///< where MPI's thread runs, in words
   std::vector<int> logical_workers;  ///< by slot
   std::vector<std::string> devices;  ///< by slot
 };
 
-/// Returns the place of MPI's thread of a rank with this share, in words: "on PUs 2-3" without workers,
-/// "where a worker waits", "not bound", or "as STARPU_MPI_THREAD_CPUID says" when the user binds it. One rank
-/// alone sends nothing. `ranks`: all of the run.
-std::string mpi_thread_place(const Topology& host, const CoreShare& share, int ranks);
-
-/// Returns RankLocation::bound_by of a rank that had `binding` on `host` before it took `share`.
-std::string bound_by(const Topology& host, const std::string& binding, const CoreShare& share);
+/// Returns the location of a rank with this share on `host`, but for `logical_workers`. `binding`: its PUs
+/// before it took the share. `ranks`: all of the run. `devices`: [slot].
+RankLocation location_of(const std::string& machine, const Topology& host, const std::string& binding,
+                         const CoreShare& share, int workers, int ranks, std::span<const Device> devices);
 
 /// Collective. Returns the location of each rank, [rank]. `devices`: of this rank, [slot].
 std::vector<RankLocation> gather_locations(const Mpi& mpi, const WorkerMap& map, const CoreShare& share,

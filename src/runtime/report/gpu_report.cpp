@@ -1,9 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "runtime/report/gpu_report.hpp"
-
+// The GPUs in report.hpp.
 #include <algorithm>
 #include <array>
-#include <cstdlib>
 
 #include <dlfcn.h>
 #include <fmt/format.h>
@@ -13,18 +11,11 @@
 #include "base/environment.hpp"
 #include "base/messages.hpp"
 #include "base/numbers.hpp"
-#include "runtime/host/agreement.hpp"
+#include "runtime/report/report.hpp"
 #include "starpipe/base/index.hpp"
 
 namespace starpipe::runtime {
 namespace {
-
-// A rank's ordered pairs of GPUs, which it sends to all others.
-struct GpuPairs {
-  int all = 0;
-  int peer_to_peer = 0;
-};
-NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(GpuPairs, all, peer_to_peer)
 
 // StarPU has no function for this. Its library has a variable with the answer, readable where symbols are
 // exported.
@@ -53,7 +44,7 @@ std::string path_between_ranks(std::optional<bool> uses, bool mpi_can, bool disa
 }
 
 GpuCopies find_gpu_copies(const Mpi& mpi) {
-  GpuPairs mine;
+  GpuCopies copies;
   const auto is_gpu = [](int node) {
     return starpu_node_get_kind(static_cast<unsigned>(node)) == STARPU_CUDA_RAM;
   };
@@ -61,14 +52,11 @@ GpuCopies find_gpu_copies(const Mpi& mpi) {
     const int from = starpu_bus_get_src(bus);
     const int to = starpu_bus_get_dst(bus);
     if (from == to || !is_gpu(from) || !is_gpu(to)) continue;
-    ++mine.all;
-    mine.peer_to_peer += starpu_bus_get_direct(bus) != 0 ? 1 : 0;
+    ++copies.pairs;
+    if (starpu_bus_get_direct(bus) != 0) ++copies.peer_to_peer;
   }
-  GpuCopies copies;
-  for (const GpuPairs& pairs : gather_all(mpi, mine)) {
-    copies.pairs += pairs.all;
-    copies.peer_to_peer += pairs.peer_to_peer;
-  }
+  copies.pairs = mpi.sum_on_root(copies.pairs);
+  copies.peer_to_peer = mpi.sum_on_root(copies.peer_to_peer);
   if (mpi.ranks() > 1) {
     copies.between_ranks = path_between_ranks(starpu_uses_gpu_direct(), mpi_takes_gpu_memory(),
                                               environment("STARPU_MPI_GPUDIRECT") == "0");
@@ -123,10 +111,10 @@ std::vector<int> gpu_of_workers(std::span<const GpuMemory> measured,
 }
 
 std::vector<GpuUse> gpu_use(std::span<const GpuMemory> measured, std::span<const int> gpu_of_worker,
-                            std::span<const WorkerMemory> needs) {
+                            std::span<const DeviceNeed> needs) {
   std::vector<GpuUse> gpus;
   for (std::size_t g = 0; g < measured.size(); ++g) {
-    GpuUse& gpu = gpus.emplace_back(GpuUse{measured[g], {}, needs[g].total()});
+    GpuUse& gpu = gpus.emplace_back(GpuUse{measured[g], {}, needs[g].peak.total()});
     for (std::size_t w = 0; w < gpu_of_worker.size(); ++w) {
       if (std::cmp_equal(gpu_of_worker[w], g)) gpu.workers.push_back(static_cast<int>(w));
     }

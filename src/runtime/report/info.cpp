@@ -1,25 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "runtime/report/info.hpp"
 
-#include <array>
-#include <string>
 #include <string_view>
-#include <vector>
 
 #include <cblas.h>
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 #include <hwloc.h>
 #include <mpi.h>
-#include <nlohmann/json.hpp>
 #include <starpu.h>
 
-#include "base/messages.hpp"
 #include "runtime/host/core_share.hpp"
 #include "runtime/host/cuda_devices.hpp"
 #include "runtime/host/hardware.hpp"
 #include "runtime/host/lost_rank.hpp"
-#include "runtime/host/worker_map.hpp"
 #include "runtime/session/policy_choice.hpp"
 #include "starpipe/base/index.hpp"
 #include "starpipe/model/layer.hpp"
@@ -47,52 +41,61 @@ nlohmann::ordered_json describe_rank() {
 
 }  // namespace
 
-std::string describe_runtime(bool json) {
+nlohmann::ordered_json runtime_facts() {
   const Hardware hardware = find_hardware();
-  nlohmann::ordered_json info = {{"versions", versions()},
-                                 {"machine",
-                                  {{"name", hardware.machine},
-                                   {"processor", hardware.cpu},
-                                   {"cores", hardware.cores},
-                                   {"binding", hardware.binding}}},
-                                 {"rank", describe_rank()},
-                                 {"starpu_max_cpu_workers", STARPU_MAXCPUS},
+  return {{"versions", versions()},
+          {"machine",
+           {{"name", hardware.machine},
+            {"processor", hardware.cpu},
+            {"cores", hardware.cores},
+            {"binding", hardware.binding}}},
+          {"rank", describe_rank()},
+          {"starpu_max_cpu_workers", STARPU_MAXCPUS},
 #ifdef STARPU_USE_CUDA
-                                 {"starpu_cuda", true},
+          {"starpu_cuda", true},
 #else
-                                 {"starpu_cuda", false},
+          {"starpu_cuda", false},
 #endif
 #ifdef STARPU_USE_FXT
-                                 {"starpu_fxt", true},
+          {"starpu_fxt", true},
 #else
-                                 {"starpu_fxt", false},
+          {"starpu_fxt", false},
 #endif
-                                 {"cuda", built_with_cuda()},
-                                 {"cuda_devices", cuda_devices()},
-                                 {"policies", policy_names()},
-                                 {"layers", model::layer_kinds()}};
-  if (json) return info.dump(2) + "\n";
+          {"cuda", built_with_cuda()},
+          {"cuda_devices", cuda_devices()},
+          {"policies", policy_names()},
+          {"layers", model::layer_kinds()}};
+}
+
+std::string runtime_text(const nlohmann::ordered_json& facts) {
+  const auto text = [](const nlohmann::ordered_json& value) { return value.get<std::string>(); };
+  const auto list = [](const nlohmann::ordered_json& value) {
+    return fmt::format("{}", fmt::join(value.get<std::vector<std::string>>(), ", "));
+  };
+  const auto yes_or_no = [](const nlohmann::ordered_json& value) { return value.get<bool>() ? "yes" : "no"; };
   std::vector<TableRow> rows;
-  for (const auto& [name, value] : info["versions"].items()) rows.push_back({name, value.get<std::string>()});
-  rows.push_back({"machine", fmt::format("{}, {}, {} cores (PUs {})", hardware.machine,
-                                         hardware.cpu.empty() ? "unknown processor" : hardware.cpu,
-                                         hardware.cores, hardware.binding)});
-  if (const auto& rank = info["rank"]; !rank.is_null()) {
-    rows.push_back({"rank", fmt::format("{} of {}; on PUs {} in a run with equally many workers a rank",
-                                        rank["rank"].get<int>(), rank["ranks"].get<int>(),
-                                        rank["binding"].get<std::string>())});
+  for (const auto& [name, value] : facts["versions"].items()) rows.push_back({name, text(value)});
+  const auto& machine = facts["machine"];
+  const std::string processor = text(machine["processor"]);
+  rows.push_back({"machine", fmt::format("{}, {}, {} cores (PUs {})", text(machine["name"]),
+                                         processor.empty() ? "unknown processor" : processor,
+                                         machine["cores"].get<int>(), text(machine["binding"]))});
+  if (const auto& rank = facts["rank"]; !rank.is_null()) {
+    rows.push_back(
+        {"rank", fmt::format("{} of {}; on PUs {} in a run with equally many workers a rank",
+                             rank["rank"].get<int>(), rank["ranks"].get<int>(), text(rank["binding"]))});
   }
-  rows.push_back({"StarPU has", fmt::format("up to {} CPU workers a process, CUDA {}, FxT traces {}",
-                                            STARPU_MAXCPUS, info["starpu_cuda"].get<bool>() ? "yes" : "no",
-                                            info["starpu_fxt"].get<bool>() ? "yes" : "no")});
+  rows.push_back(
+      {"StarPU has", fmt::format("up to {} CPU workers a process, CUDA {}, FxT traces {}", STARPU_MAXCPUS,
+                                 yes_or_no(facts["starpu_cuda"]), yes_or_no(facts["starpu_fxt"]))});
   if (!built_with_cuda()) {
     rows.push_back({"GPUs", "not looked for: built without STARPIPE_WITH_CUDA"});
-  } else if (cuda_devices().empty()) {
+  } else if (facts["cuda_devices"].empty()) {
     rows.push_back({"GPUs", "none"});
   }
-  for (const std::string& device : cuda_devices()) rows.push_back({"GPU", device});
-  rows.push_back({"policies", fmt::format("{}", fmt::join(policy_names(), ", "))});
-  rows.push_back({"layers", fmt::format("{}", fmt::join(model::layer_kinds(), ", "))});
+  for (const auto& device : facts["cuda_devices"]) rows.push_back({"GPU", text(device)});
+  rows.push_back({"policies", list(facts["policies"])});
+  rows.push_back({"layers", list(facts["layers"])});
   return table_text(rows, info_columns);
 }
 

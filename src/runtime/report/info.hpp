@@ -2,6 +2,7 @@
 #pragma once
 
 #include <array>
+#include <cstdint>
 #include <filesystem>
 #include <span>
 #include <string>
@@ -10,7 +11,9 @@
 #include <nlohmann/json.hpp>
 
 #include "base/messages.hpp"
+#include "runtime/host/mpi.hpp"
 #include "runtime/host/worker_map.hpp"
+#include "starpipe/plan/simulate/links.hpp"
 #include "starpipe/runtime/config/config.hpp"
 
 namespace starpipe::runtime {
@@ -21,8 +24,10 @@ inline constexpr std::array info_columns = {TableColumn{.align = Align::left, .m
 
 /// Returns facts about the runtime for `starpipe info`: versions, this machine as hwloc sees it, its GPUs,
 /// StarPU's build and policies, and the kinds of layers. Under a launcher also this rank's share of the
-/// cores; the call is then collective, and starts and ends MPI. As text with one fact per line, or as JSON.
-std::string describe_runtime(bool json);
+/// cores; the call is then collective, and starts and ends MPI.
+nlohmann::ordered_json runtime_facts();
+/// Returns the same as text with one fact per line.
+std::string runtime_text(const nlohmann::ordered_json& facts);
 
 /// Returns versions by name: of starpipe (with its commit, compiler and build type), StarPU, MPI, OpenBLAS
 /// and hwloc.
@@ -47,11 +52,57 @@ struct MappingRequest {
   int ranks = 0;  ///< MPI ranks, spread over the nodes in blocks; 0: one on each node
 };
 
-/// Describes, as text or JSON, the device of each worker of the configured schedule under `runtime.mapping`,
-/// node by node; the cores of each rank; and the traffic between workers with the kind of its link. Ranks map
-/// workers in the same way when they start, but a launcher may bind them to some cores, or hide some GPUs.
-/// Starts no run and reads no data. Throws InputError for a wrong configuration, for a file that is not a
-/// topology, and if a node lacks a GPU that the run needs.
+/// Describes, as text or as JSON for people, the device of each worker of the configured schedule under
+/// `runtime.mapping`, node by node; the cores of each rank; and the traffic between workers with the kind of
+/// its link. Ranks map workers in the same way when they start, but a launcher may bind them to some cores,
+/// or hide some GPUs. Starts no run and reads no data. Throws InputError for a wrong configuration, for a
+/// file that is not a topology, and if a node lacks a GPU that the run needs.
 std::string describe_mapping(const Config& config, const MappingRequest& request, bool json);
+
+// The links between ranks, for `starpipe info --links`.
+
+/// The shortest time, in seconds, of a message of `bytes` from one rank to another.
+struct Ping {
+  std::uint64_t bytes = 0;
+  double time = 0;
+};
+
+/// Times of messages between two ranks.
+struct MeasuredPair {
+  int first = 0;  ///< rank
+  int second = 0;
+  std::vector<Ping> pings;  ///< of several sizes
+};
+
+/// Returns the link whose times deviate least from the measured ones: the sum of the squares of relative
+/// deviations is the smallest, so that small messages count as much as large ones. Both of its parts are at
+/// least 0. `pings`: at least two sizes, all times above 0.
+plan::Link fitted_link(std::span<const Ping> pings);
+
+/// Returns the largest relative deviation of the link's times from the measured ones.
+double largest_deviation(const plan::Link& link, std::span<const Ping> pings);
+
+/// Links between ranks, each with one worker.
+struct MeasuredLinks {
+  plan::Links links;
+  std::vector<std::string> notes;  ///< lines for people: what was measured, and how well the links fit
+};
+
+/// Returns the name of each rank's host. If two hosts have one name, their ids (Hardware::host) follow it.
+std::vector<std::string> distinct_hosts(const std::vector<std::string>& names,
+                                        const std::vector<std::string>& ids);
+
+/// Returns the levels of pairs of ranks: a node for ranks of one host, and a network between hosts. `hosts`:
+/// the name of each rank's host. A level's alpha and beta are medians over its pairs. Throws InputError
+/// unless there are two ranks or more, the ranks of each host are consecutive, and all hosts have as many.
+MeasuredLinks links_of(std::span<const std::string> hosts, std::span<const MeasuredPair> pairs);
+
+/// Returns the pairs of ranks to measure: up to `max` on one host and `max` between hosts, spread over all.
+/// Throws InputError as `links_of` does.
+std::vector<MeasuredPair> pairs_to_measure(std::span<const std::string> hosts, std::size_t max);
+
+/// Measures the links between the ranks by pings of several sizes, one pair of ranks at a time. Collective.
+/// Throws InputError on every rank for ranks that make no levels.
+MeasuredLinks measure_links(const Mpi& mpi);
 
 }  // namespace starpipe::runtime

@@ -7,8 +7,7 @@
 #include <optional>
 #include <span>
 #include <string>
-#include <string_view>
-#include <tuple>
+#include <utility>
 #include <vector>
 
 #include <fmt/format.h>
@@ -16,6 +15,7 @@
 
 #include "base/messages.hpp"
 #include "base/numbers.hpp"
+#include "plan/formats/json_value.hpp"
 #include "runtime/host/cuda_devices.hpp"
 #include "runtime/host/gpu_share.hpp"
 #include "runtime/host/hardware.hpp"
@@ -48,7 +48,7 @@ struct MappedNode {
 /// The workers of the configured schedule on the devices of the nodes, and the cost of their messages.
 struct MappedWorkers {
   plan::Schedule schedule;
-  bool automatic;  ///< `runtime.mapping` is auto
+  MappingKind kind;  ///< `runtime.mapping`
   std::vector<MappedNode> nodes;
   std::vector<RankLocation> ranks;     ///< [rank]
   std::vector<Slot> slots;             ///< of all ranks, in the order of ranks
@@ -100,17 +100,7 @@ void add_ranks(const MappedNode& node, int number, int ranks, std::span<const st
     const std::string& binding = ranks_on_host[rank].binding;
     const int workers = ranks_on_host[rank].workers;
     const std::vector<Device> devices = slot_devices(node.topology, share, gpus, workers);
-    RankLocation& location =
-        mapped.ranks.emplace_back(RankLocation{.machine = node.name,
-                                               .binding = share.binding,
-                                               .bound_by = bound_by(node.topology, binding, share),
-                                               .cores = node.topology.cores(share.binding),
-                                               .workers = workers,
-                                               .bound = !share.worker_pus.empty(),
-                                               .mpi_thread = mpi_thread_place(node.topology, share, ranks),
-                                               .logical_workers = {},
-                                               .devices = {}});
-    for (const Device& device : devices) location.devices.push_back(device.name);
+    mapped.ranks.push_back(location_of(node.name, node.topology, binding, share, workers, ranks, devices));
     const std::vector<unsigned>& pus = share.worker_pus;
     for (std::size_t i = 0; i < devices.size(); ++i) {
       Slot& slot = mapped.slots.emplace_back(Slot{number, devices[i], {}});
@@ -142,15 +132,6 @@ void set_ranks(const MappingRequest& request, const RuntimeConfig& config, Mappe
   }
 }
 
-/// Sets which workers each rank has, by slot.
-void set_workers_of_ranks(MappedWorkers& mapped) {
-  std::vector<int> workers(mapped.mapping.size());  // [slot]
-  for (std::size_t worker = 0; worker < mapped.mapping.size(); ++worker)
-    workers[index(mapped.mapping[worker])] = static_cast<int>(worker);
-  for (std::size_t slot = 0; slot < workers.size(); ++slot)
-    mapped.ranks[index(mapped.slots[slot].device.rank)].logical_workers.push_back(workers[slot]);
-}
-
 std::vector<Device> devices_of(std::span<const Slot> slots, std::span<const int> mapping) {
   std::vector<Device> devices;
   for (const int slot : mapping) devices.push_back(slots[index(slot)].device);
@@ -160,10 +141,10 @@ std::vector<Device> devices_of(std::span<const Slot> slots, std::span<const int>
 /// Maps the workers of the configured schedule to the nodes of `request`. Throws InputError as
 /// describe_mapping() does.
 MappedWorkers map_configured_workers(const Config& config, const MappingRequest& request) {
-  const PlannedRun run = plan_run(config);
+  const Experiment run = plan_run(config);
   const int workers = run.schedule.workers();
   MappedWorkers mapped{.schedule = run.schedule,
-                       .automatic = config.runtime.mapping == MappingKind::automatic,
+                       .kind = config.runtime.mapping,
                        .nodes = nodes_of(request, config.runtime.uses_gpus()),
                        .ranks = {},
                        .slots = {},
@@ -173,8 +154,10 @@ MappedWorkers map_configured_workers(const Config& config, const MappingRequest&
   std::iota(mapped.mapping.begin(), mapped.mapping.end(), 0);
   const std::vector<Device> linear = devices_of(mapped.slots, mapped.mapping);
   mapped.linear_seconds = link_seconds(linear, mapped.traffic);
-  if (mapped.automatic) mapped.mapping = map_workers(linear, mapped.traffic);
-  set_workers_of_ranks(mapped);
+  if (mapped.kind == MappingKind::automatic) mapped.mapping = map_workers(linear, mapped.traffic);
+  const WorkerMap map(static_cast<int>(mapped.ranks.size()), mapped.mapping);
+  for (std::size_t rank = 0; rank < mapped.ranks.size(); ++rank)
+    mapped.ranks[rank].logical_workers = map.workers_of(static_cast<int>(rank));
   mapped.seconds = link_seconds(devices_of(mapped.slots, mapped.mapping), mapped.traffic);
   return mapped;
 }
@@ -189,35 +172,28 @@ TableRow device_row(const Slot& slot, int worker) {
 
 /// The workers, grouped by node and by NUMA node.
 std::string drawing(const MappedWorkers& mapped) {
-  std::vector<int> workers(mapped.mapping.size());
-  std::iota(workers.begin(), workers.end(), 0);
-  std::ranges::stable_sort(workers, {}, [&](int worker) {
+  std::map<std::pair<int, std::string>, std::vector<int>> groups;
+  for (int worker = 0; worker < mapped.schedule.workers(); ++worker) {
     const Slot& slot = mapped.slot_of(worker);
-    return std::tuple(slot.node, slot.device.numa, slot.device.number, mapped.mapping[index(worker)]);
-  });
+    groups[{slot.node, slot.device.numa}].push_back(worker);
+  }
   // Least widths, so that the tables of all groups line up.
   constexpr std::array columns = {TableColumn{Align::left, 14}, TableColumn{Align::left, 9},
                                   TableColumn{Align::left, 8}, TableColumn{Align::left}};
   std::string text;
-  std::vector<TableRow> group;
-  const auto end_group = [&] {
-    text += table_text(group, columns);
-    group.clear();
-  };
-  const Slot* before = nullptr;
-  for (const int worker : workers) {
-    const Slot& slot = mapped.slot_of(worker);
-    const bool other_node = before == nullptr || before->node != slot.node;
-    const bool other_group = other_node || before->device.numa != slot.device.numa;
-    if (other_group) end_group();
-    if (other_node) text += mapped.nodes[index(slot.node)].name + "\n";
-    if (other_group) {
-      text += fmt::format("  NUMA {}\n", slot.device.numa.empty() ? "unknown" : slot.device.numa);
-    }
-    group.push_back(device_row(slot, worker));
-    before = &slot;
+  int last_node = -1;
+  for (auto& [where, workers] : groups) {
+    const auto& [node, numa] = where;
+    if (node != last_node) text += mapped.nodes[index(node)].name + "\n";
+    last_node = node;
+    text += fmt::format("  NUMA {}\n", numa.empty() ? "unknown" : numa);
+    std::ranges::sort(workers, {}, [&](int worker) {
+      return std::pair(mapped.slot_of(worker).device.number, mapped.mapping[index(worker)]);
+    });
+    std::vector<TableRow> rows;
+    for (const int worker : workers) rows.push_back(device_row(mapped.slot_of(worker), worker));
+    text += table_text(rows, columns);
   }
-  end_group();
   return text;
 }
 
@@ -244,26 +220,23 @@ std::string traffic_text(const MappedWorkers& mapped) {
   return table_text(pairs, pair_columns) + "\n" + table_text(kinds, kind_columns);
 }
 
-std::string_view word_of(const MappedWorkers& mapped) {
-  return mapping_words[index(mapped.automatic ? MappingKind::automatic : MappingKind::linear)];
-}
-
 std::string text_of(const MappedWorkers& mapped) {
   std::string text =
       fmt::format("{}: {} workers, mapping {}\n\n{}\n{}\n", mapped.schedule.name(), mapped.schedule.workers(),
-                  word_of(mapped), drawing(mapped), rank_table(mapped.ranks));
+                  mapping_words[index(mapped.kind)], drawing(mapped), rank_table(mapped.ranks));
   if (mapped.traffic.empty()) return text + "No worker sends data to another.\n";
   text += traffic_text(mapped);
   text += fmt::format(
       "\n{:.3f} ms per step on links, if messages follow one another at the typical bandwidth of each link",
       mapped.seconds * 1e3);
-  if (mapped.automatic) return text + fmt::format("; linear {:.3f} ms\n", mapped.linear_seconds * 1e3);
+  if (mapped.kind == MappingKind::automatic)
+    return text + fmt::format("; linear {:.3f} ms\n", mapped.linear_seconds * 1e3);
   return text + "\n";
 }
 
 nlohmann::ordered_json json_of(const MappedWorkers& mapped) {
   nlohmann::ordered_json json = {
-      {"schedule", mapped.schedule.name()},      {"mapping", word_of(mapped)},
+      {"schedule", mapped.schedule.name()},      {"mapping", mapping_words[index(mapped.kind)]},
       {"link_seconds", mapped.seconds},          {"link_seconds_linear", mapped.linear_seconds},
       {"ranks", ranks_json(mapped.ranks)},       {"workers", nlohmann::ordered_json::array()},
       {"flows", nlohmann::ordered_json::array()}};
@@ -295,7 +268,7 @@ nlohmann::ordered_json json_of(const MappedWorkers& mapped) {
 
 std::string describe_mapping(const Config& config, const MappingRequest& request, bool json) {
   const MappedWorkers mapped = map_configured_workers(config, request);
-  return json ? json_of(mapped).dump() : text_of(mapped);
+  return json ? plan::json_text(json_of(mapped)) : text_of(mapped);
 }
 
 }  // namespace starpipe::runtime

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "runtime/report/measured_links.hpp"
-
+// The links of info.hpp.
 #include <algorithm>
 #include <array>
 #include <cmath>
@@ -15,6 +14,7 @@
 #include "runtime/host/clock.hpp"
 #include "runtime/host/hardware.hpp"
 #include "runtime/host/mpi.hpp"
+#include "runtime/report/info.hpp"
 #include "starpipe/base/error.hpp"
 #include "starpipe/base/index.hpp"
 
@@ -48,6 +48,14 @@ int ranks_per_host(std::span<const std::string> hosts) {
                                  counted_text(runs.front().second, "rank"), runs.front().first, count, host));
   }
   return runs.front().second;
+}
+
+/// Divides pairs of ranks into pairs on one host and pairs between hosts.
+std::array<std::vector<MeasuredPair>, 2> by_level(std::span<const MeasuredPair> pairs, int per_host) {
+  std::array<std::vector<MeasuredPair>, 2> levels;
+  for (const MeasuredPair& pair : pairs)
+    levels[pair.first / per_host == pair.second / per_host ? 0 : 1].push_back(pair);
+  return levels;
 }
 
 /// At most `max` of them, evenly spread.
@@ -154,25 +162,19 @@ std::vector<std::string> distinct_hosts(const std::vector<std::string>& names,
 }
 
 std::vector<MeasuredPair> pairs_to_measure(std::span<const std::string> hosts, std::size_t max) {
-  const int per_host = ranks_per_host(hosts);
-  std::vector<MeasuredPair> within;
-  std::vector<MeasuredPair> between;
+  std::vector<MeasuredPair> all;
   for (int a = 0; a < static_cast<int>(hosts.size()); ++a) {
-    for (int b = a + 1; b < static_cast<int>(hosts.size()); ++b) {
-      (a / per_host == b / per_host ? within : between).push_back({a, b, {}});
-    }
+    for (int b = a + 1; b < static_cast<int>(hosts.size()); ++b) all.push_back({a, b, {}});
   }
-  std::vector<MeasuredPair> pairs = thinned(within, max);
-  for (MeasuredPair& pair : thinned(between, max)) pairs.push_back(std::move(pair));
+  std::vector<MeasuredPair> pairs;
+  for (const auto& level : by_level(all, ranks_per_host(hosts)))
+    std::ranges::copy(thinned(level, max), std::back_inserter(pairs));
   return pairs;
 }
 
 MeasuredLinks links_of(std::span<const std::string> hosts, std::span<const MeasuredPair> pairs) {
   const int per_host = ranks_per_host(hosts);
-  std::vector<MeasuredPair> within;
-  std::vector<MeasuredPair> between;
-  for (const MeasuredPair& pair : pairs)
-    (pair.first / per_host == pair.second / per_host ? within : between).push_back(pair);
+  const auto [within, between] = by_level(pairs, per_host);
   MeasuredLinks result;
   result.notes.push_back(fmt::format("Measured between {} on {}, for one worker a rank.",
                                      counted_text(std::ssize(hosts), "rank"),

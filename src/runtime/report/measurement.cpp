@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "runtime/report/measurement.hpp"
-
+// Measurement of report.hpp.
 #include <algorithm>
 #include <cmath>
 #include <numeric>
 #include <utility>
 
 #include "plan/explain/step_costs.hpp"
+#include "runtime/report/report.hpp"
 
 namespace starpipe::runtime {
 namespace {
@@ -43,10 +43,8 @@ double makespan(const std::vector<plan::JobRun>& jobs) {
 
 }  // namespace
 
-Measurement::Measurement(const plan::Schedule& schedule, plan::Costs work, std::optional<plan::Costs> known)
-    : schedule_(schedule),
-      work_(schedule.recompute() ? plan::with_recomputation(std::move(work)) : std::move(work)),
-      known_(std::move(known)) {}
+Measurement::Measurement(const plan::Schedule& schedule, plan::Costs costs, bool known)
+    : schedule_(schedule), costs_(std::move(costs)), known_(known) {}
 
 void Measurement::begin_step() {
   if (++steps_ == 2) {  // the first step warmed up
@@ -73,15 +71,15 @@ void Measurement::end_step(StepResult step) {
 // A recorded step is far larger than its jobs, so only one exists at a time, and each is made twice.
 plan::ComparedRun Measurement::compared() const {
   plan::Costs sizes;
-  sizes.sizes = work_.sizes;
-  sizes.shared = work_.shared;
+  sizes.sizes = costs_.sizes;
+  sizes.shared = costs_.shared;
   sizes.prefetch = prefetch_;
   const auto recorded = [&](const auto& jobs) { return plan::measured_step(schedule_, jobs, sizes); };
   const auto costs = [&] {
-    if (known_) return *known_;
+    if (known_) return costs_;
     plan::StepCosts all;
     for (const auto& jobs : kept_) all.add(recorded(jobs));
-    return all.costs(work_.sizes, work_.shared);
+    return all.costs(costs_.sizes, costs_.shared);
   }();
   std::vector<plan::Difference> differences;
   for (const auto& jobs : kept_)
@@ -95,7 +93,7 @@ plan::ComparedRun Measurement::compared() const {
                         .median_step = first + static_cast<int>(*median),
                         .differences = std::move(differences),
                         .costs = costs,
-                        .work = known_ ? known_->durations : work_.durations,
+                        .work = costs_.durations,
                         .predicted = plan::simulated_step(schedule_, costs),
                         .measured = recorded(kept_[*median])};
   if (run.predicted.timeline.gradients_summed && prefetch_)

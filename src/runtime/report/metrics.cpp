@@ -83,27 +83,6 @@ bool has_content(const std::filesystem::path& file) {
 
 }  // namespace
 
-StepMetrics metrics_of(const plan::Schedule& schedule, const StepResult& step, int number,
-                       std::optional<double> loss, std::uint64_t samples_of_step) {
-  StepMetrics metrics;
-  metrics.step = number;
-  metrics.loss = loss;
-  metrics.gradient_norm = step.gradient_norm;
-  metrics.learning_rate = step.learning_rate;
-  metrics.clipped = step.clipped;
-  metrics.skipped = step.skipped_for.has_value();
-  metrics.samples = samples_of_step * static_cast<std::uint64_t>(number + 1);
-  metrics.seconds = step.seconds;
-  double busy = 0;
-  for (const JobRecord& job : step.jobs) busy += job.end - job.start;
-  const double makespan = std::ranges::max_element(step.jobs, {}, &JobRecord::end)->end -
-                          std::ranges::min_element(step.jobs, {}, &JobRecord::start)->start;
-  metrics.bubble_fraction = makespan > 0 ? 1 - busy / (schedule.workers() * makespan) : 0;
-  for (const WorkerRecord& worker : step.workers)
-    metrics.peak_stash_bytes = std::max(metrics.peak_stash_bytes, worker.peak_stash_bytes);
-  return metrics;
-}
-
 void MetricsFile::check(const std::filesystem::path& file, const std::optional<MetricsPosition>& position) {
   if (is_standard_output(file)) {
     throw InputError("--metrics: standard output has the tables of the run; name a file");
@@ -138,20 +117,27 @@ MetricsFile::MetricsFile(std::filesystem::path file, const std::optional<Metrics
   if (!stream_) throw cannot_write_metrics(file_, errno);
 }
 
-void MetricsFile::add(const StepMetrics& metrics, const std::string& sample_word) {
-  nlohmann::ordered_json line = {{"step", metrics.step + 1}};
-  if (metrics.loss) line["loss"] = *metrics.loss;
-  if (metrics.gradient_norm) {
-    line["gradient_norm"] = *metrics.gradient_norm;
-    line["learning_rate"] = metrics.learning_rate;
+void MetricsFile::add(const plan::Schedule& schedule, const StepResult& step, int number,
+                      std::optional<double> loss, const model::Dataset& data, std::optional<double> pause) {
+  nlohmann::ordered_json line = {{"step", number + 1}};
+  if (loss) line["loss"] = *loss;
+  if (step.gradient_norm) {
+    line["gradient_norm"] = *step.gradient_norm;
+    line["learning_rate"] = step.learning_rate;
   }
-  if (metrics.clipped) line["clipped"] = true;
-  if (metrics.skipped) line["skipped"] = true;
-  line[sample_word] = metrics.samples;
-  line["seconds"] = metrics.seconds;
-  if (metrics.checkpoint_seconds) line["checkpoint_seconds"] = *metrics.checkpoint_seconds;
-  line["bubble_fraction"] = metrics.bubble_fraction;
-  line["peak_stash_bytes"] = metrics.peak_stash_bytes;
+  if (step.clipped) line["clipped"] = true;
+  if (step.skipped_for) line["skipped"] = true;
+  const std::size_t microbatches = index(schedule.microbatches()) * index(number + 1);  // so far
+  line[data.sample_word()] = data.samples_per_microbatch() * microbatches;
+  line["seconds"] = step.seconds;
+  if (pause) line["checkpoint_seconds"] = *pause;
+  double busy = 0;
+  for (const JobRecord& job : step.jobs) busy += job.end - job.start;
+  const double makespan = std::ranges::max(step.jobs, {}, &JobRecord::end).end -
+                          std::ranges::min(step.jobs, {}, &JobRecord::start).start;
+  line["bubble_fraction"] = makespan > 0 ? 1 - busy / (schedule.workers() * makespan) : 0;
+  line["peak_stash_bytes"] =
+      std::ranges::max(step.workers, {}, &WorkerRecord::peak_stash_bytes).peak_stash_bytes;
   write(line.dump());
 }
 

@@ -11,7 +11,6 @@
 
 #include <fmt/chrono.h>
 #include <fmt/format.h>
-#include <nlohmann/json.hpp>
 
 #include "base/messages.hpp"
 #include "base/numbers.hpp"
@@ -97,11 +96,9 @@ ordered_json transfers(const plan::Timeline& predicted, const std::vector<Worker
   ordered_json json;
   for (const auto& [name, what] :
        {std::pair{"count", &plan::Received::count}, std::pair{"bytes", &plan::Received::bytes}}) {
-    std::vector<std::uint64_t> expected;
-    std::vector<std::uint64_t> seen;
-    for (const plan::Transfers& to : predicted.received) expected.push_back(to.*kind.*what);
-    for (const WorkerRecord& worker : measured) seen.push_back(worker.received.*kind.*what);
-    json[name] = both(expected, seen);
+    ordered_json& values = json[name] = both(ordered_json::array(), ordered_json::array());
+    for (const plan::Transfers& to : predicted.received) values["predicted"].push_back(to.*kind.*what);
+    for (const WorkerRecord& worker : measured) values["measured"].push_back(worker.received.*kind.*what);
   }
   return json;
 }
@@ -145,7 +142,7 @@ ordered_json make_report(const Config& config, const std::optional<PartitionChoi
   report["stages"] = experiment.schedule.stages();
   report["microbatches"] = experiment.schedule.microbatches();
   report["parameters"] = experiment.network.parameter_count();
-  report["emulated"] = experiment.emulated.has_value();
+  report["emulated"] = experiment.emulated;
   report["first_step"] = record.first_step + 1;
   report["complete"] = record.is_complete;
   if (!experiment.emulated) {
@@ -211,14 +208,6 @@ std::string evaluation_text(double loss, int microbatches) {
                      microbatches == 1 ? "" : "es");
 }
 
-std::vector<DeviceNeed> memory_need_of(const Config& config, const Experiment& experiment,
-                                       const plan::Costs& costs, const plan::Timeline& timeline) {
-  const plan::Schedule& schedule = experiment.schedule;
-  return memory_need_over_time(schedule, experiment.network, config.training.optimizer, costs, timeline,
-                               {.devices = {}, .on_gpu = config.runtime.on_gpu_of(schedule.workers())},
-                               step_rules(config, schedule.microbatches()));
-}
-
 nlohmann::ordered_json memory_json(const std::vector<DeviceNeed>& needs) {
   nlohmann::ordered_json all = nlohmann::ordered_json::array();
   for (const DeviceNeed& need : needs) {
@@ -279,30 +268,25 @@ std::string whole_run_table(const plan::Timeline& predicted, const plan::Timelin
   constexpr std::array columns = {TableColumn{Align::left, 28}, TableColumn{Align::right, 10},
                                   TableColumn{Align::right, 10}, TableColumn{Align::left}};
   const auto milliseconds = [](double seconds) { return fmt::format("{:.2f} ms", seconds * 1e3); };
-  std::vector<TableRow> rows = {
-      {"", "predicted", "measured", "difference"},
-      {"makespan", milliseconds(predicted.makespan), milliseconds(measured.makespan),
-       fmt::format("{:>10}", difference_text(measured.makespan / predicted.makespan - 1))}};
-  if (measured.gradients_summed) {
-    rows.push_back(
-        {"with gradients summed", milliseconds(*predicted.gradients_summed),
-         milliseconds(*measured.gradients_summed),
-         fmt::format("{:>10}",
-                     difference_text(*measured.gradients_summed / *predicted.gradients_summed - 1))});
-  }
+  std::vector<TableRow> rows = {{"", "predicted", "measured", "difference"}};
+  const auto add_time = [&](const char* name, double expected, double found) {
+    rows.push_back({name, milliseconds(expected), milliseconds(found),
+                    fmt::format("{:>10}", difference_text(found / expected - 1))});
+  };
+  add_time("makespan", predicted.makespan, measured.makespan);
+  if (measured.gradients_summed)
+    add_time("with gradients summed", *predicted.gradients_summed, *measured.gradients_summed);
   rows.push_back(
       {"bubble fraction", percent_text(predicted.bubble_fraction), percent_text(measured.bubble_fraction),
        fmt::format("{:>+4.1f} points", (measured.bubble_fraction - predicted.bubble_fraction) * 100)});
-  if (!record.clipped.empty())
-    rows.push_back({"gradients clipped", "",
-                    fmt::format("{} of {}", record.clipped.size(), record.step_seconds.size())});
-  if (!record.skipped.empty())
-    rows.push_back(
-        {"updates skipped", "", fmt::format("{} of {}", record.skipped.size(), record.step_seconds.size())});
+  const auto add_count = [&](const char* name, std::size_t count) {
+    if (count > 0) rows.push_back({name, "", fmt::format("{} of {}", count, record.step_seconds.size())});
+  };
+  add_count("gradients clipped", record.clipped.size());
+  add_count("updates skipped", record.skipped.size());
   if (record.checkpoints && !record.checkpoints->pauses.empty()) {
-    double longest = 0;
-    for (const CheckpointPause& pause : record.checkpoints->pauses)
-      longest = std::max(longest, pause.seconds);
+    const double longest =
+        std::ranges::max(record.checkpoints->pauses, {}, &CheckpointPause::seconds).seconds;
     rows.push_back({"longest pause of a checkpoint", "", milliseconds(longest)});
   }
   if (record.rank_bytes_known) {

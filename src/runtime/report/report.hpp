@@ -1,34 +1,73 @@
 // SPDX-License-Identifier: Apache-2.0
-// The report file of a run.
+// The report of a run: its steps, measured and predicted, and its GPUs.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
+#include <deque>
 #include <optional>
 #include <span>
 #include <string>
 #include <vector>
 
 #include <nlohmann/json.hpp>
-#include <nlohmann/json_fwd.hpp>
 
+#include "plan/explain/compared_run.hpp"
+#include "plan/explain/recorded_step.hpp"
+#include "runtime/engine/engine.hpp"
 #include "runtime/engine/finite_check.hpp"
 #include "runtime/engine/memory_need.hpp"
 #include "runtime/engine/task_graph.hpp"
+#include "runtime/host/mpi.hpp"
 #include "runtime/host/worker_map.hpp"
-#include "runtime/report/gpu_report.hpp"
-#include "runtime/report/measurement.hpp"
+#include "runtime/session/gpu_memory.hpp"
 #include "runtime/setup/experiment.hpp"
 #include "runtime/setup/partition_choice.hpp"
+#include "starpipe/plan/schedule/schedule.hpp"
+#include "starpipe/plan/simulate/costs.hpp"
 #include "starpipe/runtime/config/config.hpp"
 
 namespace starpipe::runtime {
 
-/// Returns the memory that each worker of the experiment needs in a run with these times.
-std::vector<DeviceNeed> memory_need_of(const Config& config, const Experiment& experiment,
-                                       const plan::Costs& costs, const plan::Timeline& timeline);
+/// Collects the steps of a training run on rank 0. The first step warms up. The steps after it are compared
+/// with the prediction, which uses their own durations unless the costs are known. Where their jobs are more
+/// than `max_jobs`, only the last steps whose jobs are not are compared, and at least `fewest_steps`. A run
+/// of one step is compared with this step.
+class Measurement {
+ public:
+  /// Bounds the memory for records, and the time that the comparison takes at the end of the run.
+  static constexpr std::size_t max_jobs = std::size_t{1} << 18U;
+  static constexpr std::size_t fewest_steps = 3;
 
-/// Returns the bytes that each worker needs at its peak: an array of objects with the parts by name. Callers
-/// include <nlohmann/json.hpp>.
+  /// `costs`: as `simulate` takes them. `known`: they need not be measured, as the costs of emulated jobs;
+  /// else their sizes count, and their durations by FLOPs. `schedule` must outlive this.
+  Measurement(const plan::Schedule& schedule, plan::Costs costs, bool known = false);
+
+  /// Call it before each step. Drops the records that the step's records will replace, so that both are not
+  /// in memory together.
+  void begin_step();
+  void end_step(StepResult step);
+
+  /// Call it after the last step, when at least one has ended. O(jobs log jobs) for each compared step.
+  [[nodiscard]] plan::ComparedRun compared() const;
+  /// Makespans of all steps after the first, seconds.
+  [[nodiscard]] const std::vector<double>& makespans() const { return makespans_; }
+  /// Transfers and peak memory of each worker in the last step.
+  [[nodiscard]] const std::vector<WorkerRecord>& workers() const { return workers_; }
+
+ private:
+  const plan::Schedule& schedule_;
+  plan::Costs costs_;
+  bool known_;
+  int steps_ = 0;
+  bool prefetch_ = true;  // of the measured steps
+  std::vector<double> makespans_;
+  std::deque<std::vector<plan::JobRun>> kept_;  // the jobs of the last steps
+  std::deque<double> summed_;                   // of these steps: Timeline::gradients_summed
+  std::vector<WorkerRecord> workers_;
+};
+
+/// Returns the bytes that each worker needs at its peak: an array of objects with the parts by name.
 nlohmann::ordered_json memory_json(const std::vector<DeviceNeed>& needs);
 
 /// Returns the bytes over the step: an array of objects with the worker's `limit`, if there is one, and as
@@ -44,6 +83,48 @@ std::string describe_other_policy(const Config& config);
 /// Returns the bytes that must cross between ranks in one step: each datum is sent once to each other rank
 /// that reads it.
 std::uint64_t bytes_between_ranks(const TaskGraph& graph, const WorkerMap& map);
+
+/// How data moves between GPUs.
+struct GpuCopies {
+  std::uint64_t pairs = 0;         ///< ordered pairs of GPUs of the same rank, summed over ranks
+  std::uint64_t peer_to_peer = 0;  ///< pairs that StarPU copies between directly
+  /// Path of messages between GPUs of different ranks, in words; nullopt with one rank.
+  std::optional<std::string> between_ranks;
+};
+
+/// Returns the path of messages between GPUs of different ranks, in words. `uses`: StarPU-MPI gives GPU
+/// memory to MPI; nullopt if unknown. `mpi_can`: MPI accepts GPU memory. `disabled`: STARPU_MPI_GPUDIRECT=0
+/// is set.
+std::string path_between_ranks(std::optional<bool> uses, bool mpi_can, bool disabled);
+
+/// Counts the pairs and finds the path. Collective, with StarPU running; complete on rank 0.
+GpuCopies find_gpu_copies(const Mpi& mpi);
+
+nlohmann::ordered_json to_json(const GpuCopies& copies);
+/// A line for copies within ranks and a line for copies between ranks, if there are any.
+std::string to_text(const GpuCopies& copies);
+
+// The memory of GPUs during a run, predicted and measured.
+
+/// The memory of one GPU of one rank.
+struct GpuUse {
+  GpuMemory measured;
+  std::vector<int> workers;     ///< logical workers on this GPU
+  std::uint64_t predicted = 0;  ///< bytes that these workers need together, by memory_need()
+};
+
+/// Returns the GPU of each logical worker, as an index in `measured`. Workers on cores get the numbers after
+/// the last GPU, one each.
+std::vector<int> gpu_of_workers(std::span<const GpuMemory> measured, std::span<const RankLocation> locations);
+
+/// Returns the predicted and measured memory of each GPU. `gpu_of_worker`: from gpu_of_workers(). `needs`:
+/// the memory that each of these numbers needs.
+std::vector<GpuUse> gpu_use(std::span<const GpuMemory> measured, std::span<const int> gpu_of_worker,
+                            std::span<const DeviceNeed> needs);
+
+nlohmann::ordered_json to_json(std::span<const GpuUse> gpus);
+/// A table with notes; empty without GPUs.
+std::string to_text(std::span<const GpuUse> gpus);
 
 /// The GPUs of a run.
 struct GpuReport {
@@ -77,7 +158,6 @@ struct EvaluationRecord {
   int microbatches;
   double seconds;
 };
-
 /// "evaluation  loss 4.1234 (8 micro-batches)".
 std::string evaluation_text(double loss, int microbatches);
 

@@ -1,6 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "runtime/setup/expected_costs.hpp"
-
 #include <set>
 #include <utility>
 #include <vector>
@@ -18,42 +16,40 @@ namespace starpipe::runtime {
 
 namespace {
 
-/// Times of whole stages, divided among the parts of each by their FLOPs.
-std::vector<plan::Durations> times_of_parts(const std::vector<plan::Durations>& of_stages,
-                                            const model::Network& network) {
-  std::vector<double> flops(of_stages.size());
-  for (std::size_t s = 0; s < network.stages.size(); ++s)
-    flops[index(network.parts[s].stage)] += network.stages[s].flops();
-  std::vector<plan::Durations> times;
+/// The times of groups of stages, divided among the stages of each group by their FLOPs; equally in a group
+/// that has none. `group_of`: of each stage, an index of `times`.
+template <class GroupOf>
+std::vector<plan::Durations> divided_by_flops(const std::vector<plan::Durations>& times,
+                                              const model::Network& network, GroupOf group_of) {
+  std::vector<double> flops(times.size());
+  std::vector<double> members(times.size());
   for (std::size_t s = 0; s < network.stages.size(); ++s) {
-    const std::size_t stage = index(network.parts[s].stage);
-    const double share = network.stages[s].flops() / flops[stage];
-    const auto& [F, B, W] = of_stages[stage];
-    times.push_back({.F = F * share, .B = B * share, .W = W * share});
+    flops[group_of(s)] += network.stages[s].flops();
+    members[group_of(s)] += 1;
   }
-  return times;
+  std::vector<plan::Durations> of_stages;
+  for (std::size_t s = 0; s < network.stages.size(); ++s) {
+    const std::size_t group = group_of(s);
+    const auto part = [&](double time) {
+      return flops[group] > 0 ? network.stages[s].flops() * time / flops[group] : time / members[group];
+    };
+    const auto& [F, B, W] = times[group];
+    of_stages.push_back({.F = part(F), .B = part(B), .W = part(W)});
+  }
+  return of_stages;
 }
 
-/// [stage]: its part of `whole` in proportion to its FLOPs. Equal parts for a model that has none.
-std::vector<double> divided_by_flops(double whole, const model::Network& network) {
-  double total = 0;
-  for (const model::Stage& stage : network.stages) total += stage.flops();
-  const auto stages = static_cast<double>(network.stages.size());
-  std::vector<double> parts;
-  for (const model::Stage& stage : network.stages) {
-    parts.push_back(total > 0 ? stage.flops() * whole / total : whole / stages);
-  }
-  return parts;
+/// The same for one group.
+std::vector<plan::Durations> divided_by_flops(const plan::Durations& times, const model::Network& network) {
+  return divided_by_flops(std::vector{times}, network, [](std::size_t) { return std::size_t{0}; });
 }
 
 }  // namespace
 
 plan::Costs costs_by_flops(const model::Network& network) {
   plan::Costs costs;
-  costs.durations.clear();
-  for (const double share : divided_by_flops(static_cast<double>(network.stages.size()), network)) {
-    costs.durations.push_back({share, share, share});
-  }
+  const auto stages = static_cast<double>(network.stages.size());
+  costs.durations = divided_by_flops({stages, stages, stages}, network);
   costs.sizes = network.sizes();
   costs.shared = network.shared_weights();
   return costs;
@@ -99,13 +95,13 @@ plan::Costs emulated_costs(const EmulationConfig& wanted, const model::Network& 
       costs.durations.resize(index(stages), costs.durations.front());
     } else {
       const auto [F, B, W] = costs.durations.front();
-      costs.durations.clear();
-      for (const double shares : divided_by_flops(workers, network)) {
-        costs.durations.push_back({.F = F * shares, .B = B * shares, .W = W * shares});
-      }
+      costs.durations = divided_by_flops({F * workers, B * workers, W * workers}, network);
     }
   }
-  if (of_whole_stages) costs.durations = times_of_parts(costs.durations, network);
+  if (of_whole_stages) {
+    costs.durations = divided_by_flops(costs.durations, network,
+                                       [&](std::size_t s) { return index(network.parts[s].stage); });
+  }
   costs.sizes = network.sizes();
   costs.shared = network.shared_weights();
   costs.links = wanted.links_file.empty() ? plan::Links(plan::Link{.alpha = wanted.comm}) : wanted.links;
@@ -116,13 +112,11 @@ plan::Costs emulated_costs(const EmulationConfig& wanted, const model::Network& 
 Config with_emulated_times(Config config, std::span<const plan::Durations> of_stages) {
   EmulationConfig emulate = config.runtime.emulate.value_or(EmulationConfig{});
   emulate.per_share = false;
-  emulate.F.clear();
-  emulate.B.clear();
-  emulate.W.clear();
-  for (const auto& [F, B, W] : of_stages) {
-    emulate.F.push_back(F);
-    emulate.B.push_back(B);
-    emulate.W.push_back(W);
+  for (const auto& [times, time] : {std::pair{&emulate.F, &plan::Durations::F},
+                                    {&emulate.B, &plan::Durations::B},
+                                    {&emulate.W, &plan::Durations::W}}) {
+    times->clear();
+    for (const plan::Durations& durations : of_stages) times->push_back(durations.*time);
   }
   config.runtime.emulate = std::move(emulate);
   config.runtime.device = {std::string(cpu_device)};
@@ -140,17 +134,12 @@ Config with_name(Config config, const std::string& name) {
   return config;
 }
 
-model::Network network_of(const Config& config) {
-  return model::build_network(config.model, config.training.microbatch_size, stage_count(config),
-                              config.schedule.cuts);
-}
-
 OtherSchedule with_schedule(const Config& config, const std::string& name) {
   OtherSchedule other{.config = with_name(config, name)};
   if (!config.runtime.emulate || config.runtime.emulate->per_share) return other;
   const std::string& own = config.schedule.name;
-  const double own_stages = network_of(with_name(config, own)).whole_stages();
-  const double stages = network_of(other.config).whole_stages();
+  const double own_stages = stage_count(with_name(config, own));
+  const double stages = stage_count(other.config);
   if (stages == own_stages) return other;
   other.stage_share = own_stages / stages;
   EmulationConfig& emulate = *other.config.runtime.emulate;

@@ -15,16 +15,13 @@
 #include "model/weights.hpp"
 #include "plan/schedules/detached_parts.hpp"
 #include "runtime/config/config_keys.hpp"
-#include "runtime/setup/expected_costs.hpp"
 #include "starpipe/base/error.hpp"
 #include "starpipe/base/index.hpp"
 #include "starpipe/plan/formats/schedule_json.hpp"
 #include "starpipe/plan/registry/plugin.hpp"
-#include "starpipe/plan/registry/registry.hpp"
 #include "starpipe/plan/schedule/check.hpp"
 #include "starpipe/plan/schedules/finer.hpp"
 #include "starpipe/plan/simulate/simulate.hpp"
-#include "starpipe/runtime/config/config.hpp"
 
 namespace starpipe::runtime {
 
@@ -52,22 +49,20 @@ void check_learning_rates(const TrainingConfig& training) {
   }
 }
 
-std::shared_ptr<const model::Dataset> open_validation(const Config& config, const PlannedRun& run, int size) {
-  const int microbatches = step_rules(config, run.schedule.microbatches()).evaluated;
-  if (microbatches == 0) return nullptr;
-  refuse_many_jobs("evaluate.microbatches", run.schedule.stages(), microbatches);
-  return model::make_validation(config.data, config.model,
-                                {.microbatches = microbatches, .microbatch_size = size},
-                                config.training.seed);
-}
-
-}  // namespace
-
+// `microbatches`: how many a step has.
 StepRules step_rules(const Config& config, int microbatches) {
   const bool evaluates = config.evaluates() || config.evaluate.alone;
   return {.has_norm = true,
           .can_skip = config.training.nonfinite == NonFinitePolicy::skip,
           .evaluated = evaluates ? config.evaluate.microbatches.value_or(microbatches) : 0};
+}
+
+}  // namespace
+
+model::OptimizerConfig optimizer_of(const Config& config) {
+  model::OptimizerConfig optimizer = config.training.optimizer;
+  if (!optimizer.schedule.steps) optimizer.schedule.steps = config.training.steps;
+  return optimizer;
 }
 
 void check_start(const Config& config, const model::Network& network) {
@@ -87,37 +82,6 @@ void check_for_profile(const Config& config) {
   }
 }
 
-namespace {
-
-model::BatchSize batch_size(const Config& config, const PlannedRun& run) {
-  return {.microbatches = run.schedule.microbatches(), .microbatch_size = config.training.microbatch_size};
-}
-
-// Null in a run that only evaluates.
-std::shared_ptr<const model::Dataset> open_data(const Config& config, const RunParts& parts,
-                                                const PlannedRun& run) {
-  if (parts.data) return parts.data;
-  model::require_data_sizes(run.network, config.data.kind);
-  if (config.evaluate.alone) return nullptr;
-  return model::make_dataset(config.data, config.model, batch_size(config, run), config.training.seed);
-}
-
-}  // namespace
-
-Experiment make_experiment(const Config& config, const RunParts& parts) {
-  check_values(config);
-  check_learning_rates(config.training);
-  PlannedRun run = plan_run(config, parts.schedule);
-  auto data = open_data(config, parts, run);
-  auto validation =
-      parts.validation ? parts.validation : open_validation(config, run, config.training.microbatch_size);
-  require_memory(config, run);
-  std::optional<plan::Costs> emulated;
-  if (config.runtime.emulate) emulated = std::move(run.costs);
-  return {std::move(run.network), std::move(run.schedule), run.discipline,     run.reordering,
-          std::move(data),        std::move(validation),   std::move(emulated)};
-}
-
 int stage_count(const Config& config) {
   plan::load_plugins_for(config.schedule.plugins, {config.schedule.name}, "schedule.plugin",
                          config.model.kind);
@@ -128,14 +92,15 @@ int stage_count(const Config& config) {
   return wanted.stages.value_or(own);
 }
 
+namespace {
+
+// Throws InputError, beginning with the key, when a step or an evaluation would have too many jobs.
 void refuse_many_jobs(std::string_view key, int stages, int microbatches) {
   constexpr std::int64_t max = 1'000'000;  // StarPU's bookkeeping for more would fill the memory
   if (std::int64_t{stages} * microbatches <= max) return;
   throw InputError(
       fmt::format("{}: {} micro-batches of {} stages are too many jobs to run", key, microbatches, stages));
 }
-
-namespace {
 
 model::Network network_of(const Config& config, int stages) {
   try {
@@ -148,19 +113,27 @@ model::Network network_of(const Config& config, int stages) {
 // True if the stages of the model are cut into shards.
 bool has_shards(const Config& config) { return model::max_shards(config.model) > 1; }
 
+// The model, cut into the stages of its schedule, and the schedule if it is given as a table.
+struct CutModel {
+  model::Network network;
+  std::optional<plan::Schedule> listed = {};  ///< by the program, or in `schedule.file`
+  int workers_each = 1;                       ///< of the run for each worker of a named schedule
+};
+
 // Reads `schedule.file`. With shards its stages are the model's stages with `schedule.stages`, cut into
 // shards. Workers, stages and micro-batches that the configuration also gives must equal the file's. The
 // stage graph must be the model's.
-plan::Schedule read_schedule(const Config& config) {
+CutModel read_schedule(const Config& config) {
   const ScheduleConfig& wanted = config.schedule;
   const std::string file = wanted.file->string();
   const bool sharded = has_shards(config);
+  std::optional<model::Network> network;
   const auto graph = [&](int stages) {
     try {
-      if (!sharded) return network_of(config, stages).graph;
-      plan::StageGraph of_model = network_of(config, wanted.stages.value()).graph;
-      if (of_model.size() == stages) return of_model;
-      throw InputError(fmt::format("with its shards it has {} stages", of_model.size()));
+      if (!network || network->graph.size() != stages)
+        network = network_of(config, sharded ? wanted.stages.value() : stages);
+      if (network->graph.size() == stages) return network->graph;
+      throw InputError(fmt::format("with its shards it has {} stages", network->graph.size()));
     } catch (const InputError& error) {
       throw InputError(
           fmt::format("{}: the model cannot be cut into its {} stages: {}", file, stages, error.what()));
@@ -185,15 +158,16 @@ plan::Schedule read_schedule(const Config& config) {
   if (schedule.recompute() && wanted.recompute == false) {
     throw InputError(fmt::format("schedule.recompute: false, but {} recomputes", file));
   }
-  return wanted.recompute.value_or(false) ? schedule.with_recomputation() : schedule;
+  return {*std::move(network), std::move(schedule)};
 }
 
-// The schedule that a program has made. Throws InputError unless its stage graph is the model's.
-plan::Schedule own_schedule(const Config& config, plan::Schedule own) {
+// Throws InputError unless the stage graph of the program's schedule is the model's.
+CutModel cut_as(const Config& config, const plan::Schedule& own) {
   if (has_shards(config)) throw InputError("model.tensor: does not apply to a schedule of the program");
-  if (own.graph() != network_of(config, own.stages()).graph)
+  model::Network network = network_of(config, own.stages());
+  if (own.graph() != network.graph)
     throw InputError(fmt::format("schedule {}: its stage graph differs from the model's", own.name()));
-  return config.schedule.recompute.value_or(false) ? own.with_recomputation() : own;
+  return {std::move(network), own};
 }
 
 plan::OrderRequest order_request(const ScheduleConfig& wanted) {
@@ -260,15 +234,16 @@ int workers_each(const Config& config, const model::Network& network) {
 // chain's.
 plan::LimitedSchedule build_sharded_schedule(const Config& config, const model::Network& network,
                                              const std::optional<plan::Costs>& known,
-                                             const plan::Costs& expected,
+                                             const plan::Costs& expected, int each,
                                              std::optional<plan::Discipline>& discipline) {
-  const int each = workers_each(config, network);
   const auto whole = [&](const plan::Costs& costs) {
     return plan::costs_of_whole_stages(costs, network.graph, network.parts, network.whole_stages(), each);
   };
   plan::LimitedSchedule made =
-      build_schedule(config, plan::StageGraph::chain(network.whole_stages()),
-                     known ? std::optional(whole(*known)) : std::nullopt, whole(expected));
+      build_schedule(config.schedule,
+                     schedule_request(config, plan::StageGraph::chain(network.whole_stages()),
+                                      known ? std::optional(whole(*known)) : std::nullopt),
+                     whole(expected));
   discipline = made.schedule.discipline();
   if (discipline != plan::Discipline::ordered)
     made.schedule = plan::ordered_as_simulated(made.schedule, whole(expected));
@@ -285,21 +260,26 @@ plan::LimitedSchedule build_sharded_schedule(const Config& config, const model::
 
 }  // namespace
 
-plan::LimitedSchedule build_schedule(const Config& config, const plan::StageGraph& graph,
-                                     const std::optional<plan::Costs>& known, const plan::Costs& expected) {
+plan::ScheduleRequest schedule_request(const Config& config, plan::StageGraph graph,
+                                       const std::optional<plan::Costs>& known) {
   plan::ScheduleRequest request;
   request.workers = config.schedule.workers.value();
   request.microbatches = config.training.microbatches.value();
-  request.graph = graph;
+  request.graph = std::move(graph);
   request.groups = config.schedule.groups;
   request.stage_workers = config.schedule.placement;
   request.options = config.schedule.options;
   request.recompute = config.schedule.recompute.value_or(false);
   request.costs = known;
   if (known && request.recompute) request.costs = plan::with_recomputation(*known);
+  return request;
+}
+
+plan::LimitedSchedule build_schedule(const ScheduleConfig& wanted, plan::ScheduleRequest request,
+                                     const plan::Costs& expected) {
   try {
-    return finishing(plan::make_limited_schedule(config.schedule.name, std::move(request),
-                                                 order_request(config.schedule), expected));
+    return finishing(
+        plan::make_limited_schedule(wanted.name, std::move(request), order_request(wanted), expected));
   } catch (const plan::RequestError& error) {
     throw InputError(fmt::format("schedule.{}", error.what()));
   }
@@ -307,74 +287,103 @@ plan::LimitedSchedule build_schedule(const Config& config, const plan::StageGrap
 
 namespace {
 
-// The schedule that is given as a table, by the program or in `schedule.file`; nullopt for a named one.
-std::optional<plan::Schedule> listed_schedule(const Config& config,
-                                              const std::optional<plan::Schedule>& own) {
-  std::optional<plan::Schedule> listed;
-  if (own) {
-    listed = own_schedule(config, *own);
-  } else if (config.schedule.file) {
-    listed = read_schedule(config);
-  }
+// The first step: the only place where the network is built.
+CutModel cut_model(const Config& config, const std::optional<plan::Schedule>& own) {
+  if (own) return cut_as(config, *own);
+  if (config.schedule.file) return read_schedule(config);
+  const int stages = stage_count(config);
+  refuse_many_jobs("training.microbatches", stages, config.training.microbatches.value());
+  return {network_of(config, stages)};
+}
+
+// Throws InputError for a cut that cannot run, and for keys that do not go with it.
+void check_cut(const Config& config, CutModel& cut, const std::optional<plan::Schedule>& own) {
+  const auto& [network, listed, each] = cut;
   for (const auto& [key, count] : {std::pair{"runtime.device", config.runtime.device.size()},
                                    {"schedule.memory_limit", config.schedule.memory_limits.size()}}) {
     if (!listed || count < 2 || std::cmp_equal(count, listed->workers())) continue;
     throw InputError(fmt::format("{}: {} values for the {} workers of {}", key, count, listed->workers(),
                                  own ? own->name() : config.schedule.file->string()));
   }
-  return listed;
-}
-
-// The network, cut into the stages of the schedule, which StarPU can run.
-model::Network cut_network(const Config& config, const std::optional<plan::Schedule>& listed) {
-  const int stages = !listed              ? stage_count(config)
-                     : has_shards(config) ? config.schedule.stages.value()
-                                          : listed->stages();
-  const int microbatches = listed ? listed->microbatches() : config.training.microbatches.value();
-  refuse_many_jobs("training.microbatches", stages, microbatches);
-  model::Network network = network_of(config, stages);
   refuse_with_shards(config, network);
-  if (network.parts.empty()) workers_each(config, network);
-  refuse_many_jobs("training.microbatches", network.graph.size(), microbatches);
+  cut.workers_each = workers_each(config, network);
+  refuse_many_jobs("training.microbatches", network.graph.size(),
+                   listed ? listed->microbatches() : config.training.microbatches.value());
   refuse_large_stages(network);
-  return network;
 }
 
 // The costs that are known before the run, without recomputation; nullopt unless jobs are emulated.
-std::optional<plan::Costs> known_costs(const Config& config, const std::optional<plan::Schedule>& listed,
-                                       const model::Network& network) {
+std::optional<plan::Costs> known_costs(const Config& config, const CutModel& cut) {
   if (!config.runtime.emulate) return std::nullopt;
-  const int workers =
-      listed ? listed->workers() : config.schedule.workers.value() * workers_each(config, network);
-  return emulated_costs(*config.runtime.emulate, network, workers);
+  const int workers = cut.listed ? cut.listed->workers() : config.schedule.workers.value() * cut.workers_each;
+  return emulated_costs(*config.runtime.emulate, cut.network, workers);
+}
+
+// Null in a run that only evaluates.
+std::shared_ptr<const model::Dataset> open_data(const Config& config, const Experiment& run) {
+  model::require_data_sizes(run.network, config.data.kind);
+  if (config.evaluate.alone) return nullptr;
+  return model::make_dataset(
+      config.data, config.model,
+      {.microbatches = run.schedule.microbatches(), .microbatch_size = config.training.microbatch_size},
+      config.training.seed);
+}
+
+// Null in a run that does not evaluate.
+std::shared_ptr<const model::Dataset> open_validation(const Config& config, const Experiment& run) {
+  const int microbatches = run.rules.evaluated;
+  if (microbatches == 0) return nullptr;
+  refuse_many_jobs("evaluate.microbatches", run.schedule.stages(), microbatches);
+  return model::make_validation(
+      config.data, config.model,
+      {.microbatches = microbatches, .microbatch_size = config.training.microbatch_size},
+      config.training.seed);
 }
 
 }  // namespace
 
-PlannedRun plan_run(const Config& config, const std::optional<plan::Schedule>& own) {
+Experiment plan_run(const Config& config, const std::optional<plan::Schedule>& own) {
   if (config.runtime.emulate && config.runtime.uses_gpus()) {
     throw InputError("runtime.device: cuda: runtime.emulate needs device cpu");
   }
-  const std::optional<plan::Schedule> listed = listed_schedule(config, own);
-  model::Network network = cut_network(config, listed);
-  const std::optional<plan::Costs> known = known_costs(config, listed, network);
-  plan::Costs costs = known ? *known : costs_by_flops(network);
-  const bool recompute = listed ? listed->recompute() : config.schedule.recompute.value_or(false);
-  if (recompute) costs = plan::with_recomputation(std::move(costs));
+  CutModel cut = cut_model(config, own);
+  check_cut(config, cut, own);
+  auto& [network, listed, each] = cut;
+  const bool recomputes = config.schedule.recompute.value_or(false);
+  if (listed && recomputes) listed = listed->with_recomputation();
+  const std::optional<plan::Costs> known = known_costs(config, cut);
+  const plan::Costs passes = known ? *known : costs_by_flops(network);
+  const auto costs_with = [&](bool recompute) {
+    return recompute ? plan::with_recomputation(passes) : passes;
+  };
+  const plan::Costs expected = costs_with(listed ? listed->recompute() : recomputes);
   std::optional<plan::Discipline> of_whole_stages;
   auto [schedule, reordering] =
-      listed                  ? finishing(plan::as_requested(*listed, order_request(config.schedule), costs))
-      : network.parts.empty() ? build_schedule(config, network.graph, known, costs)
-                              : build_sharded_schedule(config, network, known, costs, of_whole_stages);
+      listed ? finishing(plan::as_requested(*listed, order_request(config.schedule), expected))
+      : network.parts.empty()
+          ? build_schedule(config.schedule, schedule_request(config, network.graph, known), expected)
+          : build_sharded_schedule(config, network, known, expected, each, of_whole_stages);
   const plan::Discipline discipline = of_whole_stages.value_or(schedule.discipline());
   if (discipline == plan::Discipline::ordered && config.schedule.dynamic) {
     throw InputError("schedule.dynamic: the ordered discipline leaves nothing to pick at run time");
   }
-  if (schedule.recompute() && !recompute) costs = plan::with_recomputation(std::move(costs));
+  plan::Costs costs = costs_with(schedule.recompute());
   if (schedule.discipline() != plan::Discipline::ordered && !config.schedule.dynamic) {
     schedule = plan::ordered_as_simulated(schedule, costs);
   }
-  return {std::move(network), std::move(schedule), discipline, reordering, std::move(costs)};
+  const StepRules rules = step_rules(config, schedule.microbatches());
+  return {std::move(network), std::move(schedule), discipline, reordering, std::move(costs), rules,
+          known.has_value()};
+}
+
+Experiment make_experiment(const Config& config, const TrainerParts& parts) {
+  check_values(config);
+  check_learning_rates(config.training);
+  Experiment run = plan_run(config, parts.schedule);
+  run.data = parts.data ? parts.data : open_data(config, run);
+  run.validation = parts.validation ? parts.validation : open_validation(config, run);
+  require_memory(config, run);
+  return run;
 }
 
 }  // namespace starpipe::runtime

@@ -1,51 +1,55 @@
 // SPDX-License-Identifier: Apache-2.0
+// The way from a configuration to a checked run: network, costs, schedule, data (docs/internals/setup.md).
 #pragma once
 
 #include <memory>
 #include <optional>
-#include <string_view>
+#include <span>
+#include <string>
 #include <vector>
 
+#include "runtime/engine/memory_need.hpp"
 #include "runtime/engine/task_graph.hpp"
 #include "starpipe/model/dataset.hpp"
 #include "starpipe/model/network.hpp"
+#include "starpipe/model/optimizer.hpp"
+#include "starpipe/plan/registry/registry.hpp"
 #include "starpipe/plan/schedule/schedule.hpp"
 #include "starpipe/plan/simulate/costs.hpp"
 #include "starpipe/plan/simulate/limited_schedule.hpp"
+#include "starpipe/plan/simulate/timeline.hpp"
 #include "starpipe/runtime/config/config.hpp"
 
 namespace starpipe::runtime {
-
-/// Parts of a run that a program has made itself, in place of what the configuration says.
-struct RunParts {
-  std::optional<plan::Schedule> schedule = {};  ///< the configuration has its workers, stages, micro-batches
-  std::shared_ptr<const model::Dataset> data = {};
-  std::shared_ptr<const model::Dataset> validation = {};
-  std::optional<std::vector<std::vector<float>>> weights = {};  ///< start values, [set]
-};
 
 /// Network, schedule and data, built and checked from a configuration.
 struct Experiment {
   model::Network network;
   /// The schedule that runs. Without `schedule.dynamic`, `simulate` fixes the order of a greedy or bounded
-  /// schedule here, from the emulated times or the FLOPs, so memory does not depend on timing.
+  /// schedule here, from `costs`, so memory does not depend on timing.
   plan::Schedule schedule;
   plan::Discipline discipline;  ///< the schedule's discipline before `simulate` fixed its order
   /// Set where the schedule's own order would exceed `schedule.memory_limit`, so that another one runs.
   std::optional<plan::Reordering> reordering;
-  std::shared_ptr<const model::Dataset> data;        ///< null in a run that only evaluates
-  std::shared_ptr<const model::Dataset> validation;  ///< null in a run that does not evaluate
-  /// Durations of emulated jobs (with recomputation, B includes F) and transfers; nullopt if kernels run.
-  std::optional<plan::Costs> emulated;
+  plan::Costs costs;  ///< of emulated jobs and transfers, or by FLOPs; with recomputation, B includes F
+  /// The rules of the run's steps. Emulated runs compute nothing, but have the rules of the run that they
+  /// stand for.
+  StepRules rules;
+  bool emulated = false;                                  ///< jobs are timed waits, and last as `costs` says
+  std::shared_ptr<const model::Dataset> data = {};        ///< null in a run that only evaluates
+  std::shared_ptr<const model::Dataset> validation = {};  ///< null in a run that does not evaluate
 };
-
-/// The rules of the run's steps, as its configuration asks for them. Emulated runs compute nothing, but have
-/// the rules of the run that they stand for. `microbatches`: how many a step has.
-StepRules step_rules(const Config& config, int microbatches);
 
 /// Builds model, data and schedule. Throws InputError naming the key for a configuration that cannot work,
 /// also for a schedule that cannot finish or that needs more than `runtime.memory_limit`.
-Experiment make_experiment(const Config& config, const RunParts& parts = {});
+Experiment make_experiment(const Config& config, const TrainerParts& parts = {});
+
+/// Builds the experiment without its data. `own`: the schedule of a program, in place of the named one.
+/// Throws InputError as `make_experiment` does, but for data and `runtime.memory_limit`.
+Experiment plan_run(const Config& config, const std::optional<plan::Schedule>& own = {});
+
+/// The optimizer of a run, with the steps of its learning-rate schedule.
+model::OptimizerConfig optimizer_of(const Config& config);
 
 /// Throws InputError when the file `model.init` does not fit the network. Reads only the file's header: for
 /// commands that build the experiment and do not train it.
@@ -56,39 +60,67 @@ void check_start(const Config& config, const model::Network& network);
 /// `runtime.memory_limit`: a model that does not fit yet may be measured.
 void check_for_profile(const Config& config);
 
-// Network, schedule and costs of a configuration: `make_experiment` adds the data. Choosing a partition, and
-// the advice on memory limits, plan runs of changed configurations.
+// Steps of plan_run that the choice of a partition takes as well.
 
 /// The number of stages S, as configured or as the named schedule has. Loads the plug-ins first. Throws
 /// InputError for an unknown schedule.
 int stage_count(const Config& config);
 
+/// The request for the configured named schedule. `known`: costs without recomputation, for schedules that
+/// depend on durations.
+plan::ScheduleRequest schedule_request(const Config& config, plan::StageGraph graph,
+                                       const std::optional<plan::Costs>& known = {});
+
 /// The named schedule under the configured discipline and memory limit. Throws InputError for a schedule that
-/// cannot finish. `known`: costs without recomputation, for schedules that depend on durations. `expected`:
-/// costs as `simulate` takes them, which tell the order of a greedy or bounded schedule; unit durations when
-/// absent.
-plan::LimitedSchedule build_schedule(const Config& config, const plan::StageGraph& graph,
-                                     const std::optional<plan::Costs>& known = {},
+/// cannot finish. `expected`: costs as `simulate` takes them, which tell the order of a greedy or bounded
+/// schedule.
+plan::LimitedSchedule build_schedule(const ScheduleConfig& wanted, plan::ScheduleRequest request,
                                      const plan::Costs& expected = {});
 
-/// An experiment without its data.
-struct PlannedRun {
-  model::Network network;
-  plan::Schedule schedule;      ///< as it runs
-  plan::Discipline discipline;  ///< the schedule's discipline before `simulate` fixed its order
-  std::optional<plan::Reordering> reordering;
-  plan::Costs costs;  ///< emulated, or by FLOPs; with recomputation, B includes F
+// Costs before anything is measured.
+
+/// Costs by FLOPs: F, B and W of a stage each last as long as its share of the model's FLOPs, 1 for an
+/// average stage. Transfers take no time.
+plan::Costs costs_by_flops(const model::Network& network);
+
+/// Costs of jobs and transfers that `runtime.emulate` times. Throws InputError where the number of times is
+/// neither 1 nor the number of stages, or with `per_share` the number of workers. `workers`: of the schedule,
+/// shards included. In a network of shards, one time for all, or one for each whole stage, is divided among
+/// the parts of a stage by their FLOPs; one time for each part is taken as it is. With `per_share`, all
+/// stages divide the times by their FLOPs.
+plan::Costs emulated_costs(const EmulationConfig& wanted, const model::Network& network, int workers);
+
+// Configurations of other runs.
+
+/// The configuration with these durations in `runtime.emulate`, on workers without a kind of device.
+/// `of_stages`: in seconds and without recomputation, one per stage or one for all.
+Config with_emulated_times(Config config, std::span<const plan::Durations> of_stages);
+
+/// The configuration of the same work under another named schedule.
+struct OtherSchedule {
+  Config config;
+  /// Factor on the times of `runtime.emulate`, which are for a stage of the configured schedule: with
+  /// twice as many stages a stage is half the work.
+  double stage_share = 1;
 };
 
-/// Throws InputError, beginning with the key, when a step or an evaluation would have too many jobs.
-void refuse_many_jobs(std::string_view key, int stages, int microbatches);
+/// A configuration for each of these schedules, with `schedule.name` set to it. Plug-ins that do not have the
+/// schedule are dropped. An emulated time that is one for all stages is multiplied by `stage_share`. Every
+/// other key is kept. Without `schedule.stages` each schedule has its own number of stages. Throws InputError
+/// for `schedule.file`, for an unknown schedule and for one that is named twice, and where emulated times by
+/// stage are given for another number of stages.
+std::vector<OtherSchedule> with_schedules(const Config& config, const std::vector<std::string>& names);
 
-/// `own`: the schedule of a program, in place of the named one. Throws InputError as `make_experiment` does,
-/// but for data and `runtime.memory_limit`.
-PlannedRun plan_run(const Config& config, const std::optional<plan::Schedule>& own = {});
+// Memory.
+
+/// Returns the memory that each device needs in a run with these times. `devices`: by worker, as
+/// WorkerDevices has it; empty: a device of its own.
+std::vector<DeviceNeed> memory_need_of(const Config& config, const Experiment& experiment,
+                                       const plan::Costs& costs, const plan::Timeline& timeline,
+                                       std::vector<int> devices = {});
 
 /// Throws InputError when a worker needs more than `runtime.memory_limit`: one line that names the worker,
 /// its need, and the recomputation or the fastest named schedule that would fit, by `simulate`.
-void require_memory(const Config& config, const PlannedRun& run);
+void require_memory(const Config& config, const Experiment& run);
 
 }  // namespace starpipe::runtime

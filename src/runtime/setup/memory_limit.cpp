@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
-#include <functional>
-#include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include <fmt/format.h>
@@ -10,7 +9,6 @@
 
 #include "base/numbers.hpp"
 #include "runtime/engine/memory_need.hpp"
-#include "runtime/setup/expected_costs.hpp"
 #include "runtime/setup/experiment.hpp"
 #include "starpipe/base/error.hpp"
 #include "starpipe/plan/registry/registry.hpp"
@@ -39,19 +37,13 @@ struct Need {
 struct Outcome {
   std::string name;        ///< as a user writes it
   Need need;               ///< of the worker whose limit lacks most
-  double makespan = 0;     ///< in a unit that does not depend on the number of stages
+  double makespan = 0;     ///< of `makespan_of`
   double stage_share = 1;  ///< what the emulated times were multiplied by
 };
 
 /// Returns the need of the worker whose limit lacks most.
-Need worst_need(const Config& config, const PlannedRun& run, const plan::Timeline& timeline) {
-  const StepRules rules = step_rules(config, run.schedule.microbatches());
-  const WorkerDevices workers = {.devices = {}, .on_gpu = config.runtime.on_gpu_of(run.schedule.workers())};
-  const std::vector<WorkerMemory> needs =
-      config.evaluate.alone
-          ? evaluation_memory_need(run.schedule, run.network, run.costs, rules.evaluated, workers)
-          : memory_need(run.schedule, run.network, config.training.optimizer, run.costs, timeline, workers,
-                        rules);
+Need worst_need(const Config& config, const Experiment& run, const plan::Timeline& timeline) {
+  const std::vector<DeviceNeed> needs = memory_need_of(config, run, run.costs, timeline);
   const std::vector<std::uint64_t>& limits = config.runtime.memory_limits;
   if (limits.size() > 1 && limits.size() != needs.size()) {
     throw InputError(
@@ -60,47 +52,26 @@ Need worst_need(const Config& config, const PlannedRun& run, const plan::Timelin
   std::vector<Need> of_workers;
   for (std::size_t w = 0; w < needs.size(); ++w)
     of_workers.push_back(
-        {static_cast<int>(w), needs[w], *config.runtime.memory_limit_of(static_cast<int>(w))});
+        {static_cast<int>(w), needs[w].peak, *config.runtime.memory_limit_of(static_cast<int>(w))});
   return *std::ranges::max_element(of_workers, {}, &Need::excess);
 }
 
-Outcome outcome_of(const Config& config, const PlannedRun& run, std::string name) {
-  const plan::Timeline timeline = plan::simulate(run.schedule, run.costs);
-  // With costs by FLOPs the average stage lasts 1, whatever the number of stages.
-  const double unit = config.runtime.emulate ? 1 : run.schedule.stages();
-  return {.name = std::move(name),
-          .need = worst_need(config, run, timeline),
-          .makespan = timeline.makespan / unit};
-}
-
-/// Scales all times, so that another number of stages takes as long in total.
-void scale(EmulationConfig& emulate, double factor) {
-  for (std::vector<double>* times : {&emulate.F, &emulate.B, &emulate.W}) {
-    for (double& time : *times) time *= factor;
-  }
+/// Returns the duration of a step, in a unit that does not depend on the number of stages: with costs by
+/// FLOPs the average stage lasts 1, whatever their number.
+double makespan_of(const Experiment& run, const plan::Timeline& timeline) {
+  return timeline.makespan / (run.emulated ? 1 : run.schedule.stages());
 }
 
 /// The workers of a named schedule that has as many in all as the run.
-int named_workers(const Config& config, const PlannedRun& run) {
+int named_workers(const Config& config, const Experiment& run) {
   return run.schedule.workers() / config.workers_each();
-}
-
-int stages_of(const Config& config, const PlannedRun& run, const plan::ScheduleEntry& entry) {
-  return plan::default_stages(entry, named_workers(config, run), {}, config.schedule.groups);
-}
-
-/// Returns the time of an emulated stage of `other`, with a stage of the run as the unit.
-double stage_share(const Config& config, const PlannedRun& run, const model::Network& other) {
-  if (!config.runtime.emulate || config.runtime.emulate->per_share) return 1;
-  return static_cast<double>(run.network.whole_stages()) / other.whole_stages();
 }
 
 /// The configuration with another named schedule, for the same workers and micro-batches. Settings with one
 /// value per stage (placement, cuts, emulated times) are dropped or scaled when the number of stages differs.
-/// `stages`: of the schedule; shards are parts of them. Throws InputError when the model has too few
-/// units.
-Config with_schedule(const Config& config, const PlannedRun& run, const plan::ScheduleEntry& entry,
-                     int stages) {
+/// `stages`: of the schedule; shards are parts of them. `share`: of a stage's work, see Outcome.
+Config with_schedule(const Config& config, const Experiment& run, const plan::ScheduleEntry& entry,
+                     int stages, double share) {
   Config other = config;
   ScheduleConfig& schedule = other.schedule;
   schedule.file.reset();
@@ -116,9 +87,10 @@ Config with_schedule(const Config& config, const PlannedRun& run, const plan::Sc
   schedule.placement.clear();
   if (stages == run.network.whole_stages()) return other;
   schedule.cuts.clear();
-  if (other.runtime.emulate) {
-    const model::Network network = model::build_network(other.model, other.training.microbatch_size, stages);
-    scale(*other.runtime.emulate, stage_share(config, run, network));
+  if (!other.runtime.emulate) return other;
+  EmulationConfig& emulate = *other.runtime.emulate;
+  for (std::vector<double>* times : {&emulate.F, &emulate.B, &emulate.W}) {
+    for (double& time : *times) time *= share;
   }
   return other;
 }
@@ -127,30 +99,35 @@ constexpr const char* recomputing = "schedule.recompute: true";
 
 /// All runs with the same workers and micro-batches: first the configured schedule with recomputation, unless
 /// it recomputes already, then the named schedules without and with it.
-std::vector<Outcome> alternatives(const Config& config, const PlannedRun& run) {
+std::vector<Outcome> alternatives(const Config& config, const Experiment& run) {
   std::vector<Outcome> found;
-  const auto add = [&](std::string name, bool recompute, const std::function<Config()>& configure) {
+  const auto add = [&](std::string name, bool recompute, Config other, double share) {
     try {
-      Config other = configure();
       other.schedule.recompute = recompute;
-      const PlannedRun planned = plan_run(other);
-      found.push_back(outcome_of(other, planned, std::move(name)));
-      found.back().stage_share = stage_share(config, run, planned.network);
+      const Experiment planned = plan_run(other);
+      const plan::Timeline timeline = plan::simulate(planned.schedule, planned.costs);
+      found.push_back({.name = std::move(name),
+                       .need = worst_need(other, planned, timeline),
+                       .makespan = makespan_of(planned, timeline),
+                       .stage_share = share});
     } catch (const InputError&) {  // the schedule lacks an option, or the model has too few units
     }
   };
-  if (!run.schedule.recompute()) add(recomputing, true, [&] { return config; });
+  if (!run.schedule.recompute()) add(recomputing, true, config, 1);
   if (run.schedule.job_count() > max_jobs_to_compare) return found;
   // A file may have any number of workers, and a named schedule has D for each of its own.
   if (run.schedule.workers() % config.workers_each() != 0) return found;
+  const bool times_of_stages = config.runtime.emulate && !config.runtime.emulate->per_share;
   for (const plan::ScheduleEntry& entry : plan::schedule_entries()) {
     if (entry.name == run.schedule.name() && !config.schedule.file) continue;  // tried above
-    const int stages = stages_of(config, run, entry);
+    const int own = run.network.whole_stages();
+    const int stages = plan::default_stages(entry, named_workers(config, run), {}, config.schedule.groups);
+    const double share = times_of_stages ? static_cast<double>(own) / stages : 1;
     std::string name = "schedule.name: " + entry.name;
-    if (stages != run.network.whole_stages()) name += fmt::format(", stages: {}", stages);
-    const auto other = [&] { return with_schedule(config, run, entry, stages); };
-    add(name, false, other);
-    add(name + ", recompute: true", true, other);
+    if (stages != own) name += fmt::format(", stages: {}", stages);
+    const Config other = with_schedule(config, run, entry, stages, share);
+    add(name, false, other, share);
+    add(name + ", recompute: true", true, other, share);
   }
   return found;
 }
@@ -164,7 +141,7 @@ std::string parts_text(const WorkerMemory& memory) {
 }
 
 /// Returns a sentence that tells which runs would fit.
-std::string advice(const Config& config, const PlannedRun& run, double makespan) {
+std::string advice(const Config& config, const Experiment& run, double makespan) {
   const std::vector<Outcome> all = alternatives(config, run);
   const auto described = [makespan](const Outcome& o) {
     const std::string times = o.stage_share == 1 ? ""
@@ -198,7 +175,23 @@ std::string advice(const Config& config, const PlannedRun& run, double makespan)
 
 }  // namespace
 
-void require_memory(const Config& config, const PlannedRun& run) {
+std::vector<DeviceNeed> memory_need_of(const Config& config, const Experiment& experiment,
+                                       const plan::Costs& costs, const plan::Timeline& timeline,
+                                       std::vector<int> devices) {
+  const plan::Schedule& schedule = experiment.schedule;
+  const WorkerDevices workers = {.devices = std::move(devices),
+                                 .on_gpu = config.runtime.on_gpu_of(schedule.workers())};
+  if (!config.evaluate.alone)
+    return memory_need_over_time(schedule, experiment.network, config.training.optimizer, costs, timeline,
+                                 workers, experiment.rules);
+  std::vector<DeviceNeed> needs;
+  for (const WorkerMemory& peak :
+       evaluation_memory_need(schedule, experiment.network, costs, experiment.rules.evaluated, workers))
+    needs.push_back({.peak = peak, .over_time = {}});
+  return needs;
+}
+
+void require_memory(const Config& config, const Experiment& run) {
   if (config.runtime.memory_limits.empty()) return;
   const plan::Timeline timeline = plan::simulate(run.schedule, run.costs);
   const Need worst = worst_need(config, run, timeline);
@@ -210,11 +203,10 @@ void require_memory(const Config& config, const PlannedRun& run) {
     need = fmt::format("{} bytes", memory.total());
     given = fmt::format("{} bytes", limit);
   }
-  const double unit = config.runtime.emulate ? 1 : run.schedule.stages();
   std::string problem = fmt::format("runtime.memory_limit: under {}, worker {} needs {} ({}), more than {}",
                                     run.schedule.name(), worker, need, parts_text(memory), given);
   // The advice is on what a training step keeps between F and B.
-  if (!config.evaluate.alone) problem += "; " + advice(config, run, timeline.makespan / unit);
+  if (!config.evaluate.alone) problem += "; " + advice(config, run, makespan_of(run, timeline));
   throw InputError(problem);
 }
 

@@ -10,9 +10,7 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
-#include "runtime/setup/expected_costs.hpp"
 #include "runtime/setup/experiment.hpp"
-#include "runtime/setup/profile.hpp"
 #include "starpipe/base/error.hpp"
 #include "starpipe/base/index.hpp"
 #include "starpipe/plan/search/search_problem.hpp"
@@ -94,9 +92,9 @@ void split_until(plan::Partition& partition, int stages, int units) {
   }
 }
 
-bool can_be_built(const Config& config, const plan::StageGraph& graph) {
+bool can_be_built(const Config& config, const plan::ScheduleRequest& request) {
   try {
-    build_schedule(config, graph);
+    build_schedule(config.schedule, request);
     return true;
   } catch (const InputError&) {
     return false;
@@ -104,12 +102,11 @@ bool can_be_built(const Config& config, const plan::StageGraph& graph) {
 }
 
 /// True if the schedule needs a placement and takes any.
-bool leaves_placement_open(const Config& config, const plan::StageGraph& graph) {
-  if (!config.schedule.placement.empty() || !graph.is_chain() || can_be_built(config, graph)) return false;
-  Config placed = config;
-  for (int s = 0; s < graph.size(); ++s)
-    placed.schedule.placement.push_back(s % config.schedule.workers.value());
-  return can_be_built(placed, graph);
+bool leaves_placement_open(const Config& config, plan::ScheduleRequest request) {
+  if (!request.stage_workers.empty() || !request.graph->is_chain() || can_be_built(config, request))
+    return false;
+  for (int s = 0; s < request.graph->size(); ++s) request.stage_workers.push_back(s % request.workers);
+  return can_be_built(config, request);
 }
 
 std::vector<int> one_worker_each(int stages) {
@@ -125,8 +122,9 @@ struct Candidate {
 
 /// A single candidate where the schedule places its stages: only the cuts are open. Otherwise one candidate
 /// for each placement to try, since the smallest bottleneck need not give the shortest run.
-std::vector<Candidate> candidates(const Config& config, const plan::StageGraph& graph) {
-  const int workers = config.schedule.workers.value();
+std::vector<Candidate> candidates(const Config& config, const plan::ScheduleRequest& request) {
+  const plan::StageGraph& graph = *request.graph;
+  const int workers = request.workers;
   const int stages = graph.size();
   const auto placed = [](std::vector<int> stage_workers, int of) {
     return plan::PartitionRequest{
@@ -137,8 +135,8 @@ std::vector<Candidate> candidates(const Config& config, const plan::StageGraph& 
     const int each = (stages - 1) / branches;
     return {{placed(one_worker_each(each), each), true}};
   }
-  if (!leaves_placement_open(config, graph)) {
-    const auto fixed = plan::stage_workers_of(build_schedule(config, graph).schedule);
+  if (!leaves_placement_open(config, request)) {
+    const auto fixed = plan::stage_workers_of(build_schedule(config.schedule, request).schedule);
     if (fixed) return {{placed(*fixed, workers)}};
     return {{placed(one_worker_each(stages), stages), true}};
   }
@@ -151,19 +149,6 @@ std::vector<Candidate> candidates(const Config& config, const plan::StageGraph& 
     }
   }
   return requests;
-}
-
-/// The schedule's makespan with the stages of a partition. `kinds`: of each worker's device.
-double predicted(const Config& config, const plan::StageGraph& graph, const plan::Partition& partition,
-                 const std::vector<plan::UnitCosts>& units, const std::vector<plan::SharedUnits>& shared,
-                 const std::vector<int>& kinds) {
-  Config placed = config;
-  placed.schedule.placement = partition.stage_workers;
-  std::vector<int> of_stages;
-  for (const int worker : partition.stage_workers) of_stages.push_back(kinds[index(worker)]);
-  return plan::simulate(build_schedule(placed, graph).schedule,
-                        plan::stage_costs(units, partition.cuts, of_stages, shared))
-      .makespan;
 }
 
 /// The kind of each worker's device, an index of plan::Profile::devices.
@@ -212,9 +197,9 @@ std::optional<PartitionChoice> choose_partition(const Config& config) {
   const ScheduleConfig& wanted = config.schedule;
   if (!wanted.partition) return std::nullopt;
   const int stages = stage_count(config);
-  const plan::StageGraph graph =
-      model::build_network(config.model, config.training.microbatch_size, stages).graph;
-  std::vector<Candidate> requests = candidates(config, graph);
+  plan::ScheduleRequest schedule = schedule_request(
+      config, model::build_network(config.model, config.training.microbatch_size, stages).graph);
+  std::vector<Candidate> requests = candidates(config, schedule);
   PartitionChoice choice;
   choice.profile_file = wanted.profile_file;
   choice.placement = wanted.placement;
@@ -232,16 +217,21 @@ std::optional<PartitionChoice> choose_partition(const Config& config) {
     candidate.request.shared = choice.profile.shared;
     candidate.request.kinds = kinds_of(candidate, kinds);
     plan::Partition found = plan::partition(candidate.request);
+    if (requests.size() > 1) split_until(found, stages, static_cast<int>(units.size()));
+    std::vector<int> of_stages = kinds_of_stages(found, kinds);
     if (requests.size() > 1) {
-      split_until(found, stages, static_cast<int>(units.size()));
-      const double makespan = predicted(config, graph, found, units, choice.profile.shared, kinds);
+      schedule.stage_workers = found.stage_workers;
+      const double makespan =
+          plan::simulate(build_schedule(wanted, schedule).schedule,
+                         plan::stage_costs(units, found.cuts, of_stages, choice.profile.shared))
+              .makespan;
       if (makespan >= shortest) continue;
       shortest = makespan;
       choice.placement = found.stage_workers;
     }
     choice.partition = std::move(found);
+    choice.stage_kinds = std::move(of_stages);
   }
-  choice.stage_kinds = kinds_of_stages(choice.partition, kinds);
   return choice;
 }
 

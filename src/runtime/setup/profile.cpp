@@ -1,6 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "runtime/setup/profile.hpp"
-
 #include <algorithm>
 #include <array>
 #include <chrono>
@@ -17,6 +15,7 @@
 #include "model/data/make_dataset.hpp"
 #include "model/weights.hpp"
 #include "runtime/host/hardware.hpp"
+#include "runtime/setup/partition_choice.hpp"
 #include "runtime/setup/run_checks.hpp"
 #include "starpipe/base/index.hpp"
 #include "starpipe/model/backend.hpp"
@@ -146,18 +145,10 @@ using Floats = std::vector<float>;
 /// Times of the three passes of one unit, by repetition.
 using Samples = std::array<std::vector<double>, 3>;
 
-/// The arrays of the sets that a unit shares, by set, and views of them.
+/// The sets that a unit shares.
 struct SharedOnDevice {
-  void add(const BenchVector& weights_of_set, const BenchVector& gradient_of_set) {
-    weights.push_back(weights_of_set);
-    gradients.push_back(gradient_of_set);
-    weight_views.emplace_back(weights.back());
-    gradient_views.emplace_back(gradients.back());
-  }
-
-  std::vector<BenchVector> weights, gradients;
-  std::vector<model::ConstMemory> weight_views;
-  std::vector<model::Memory> gradient_views;
+  std::vector<model::ConstMemory> weights;
+  std::vector<model::Memory> gradients;
 };
 
 /// A unit and its data on the device.
@@ -174,8 +165,8 @@ struct UnitOnDevice {
         parameter_gradient(bench, s.parameter_size()),
         scratch(bench, s.scratch_size(bench.is_gpu())) {}
 
-  [[nodiscard]] model::ConstParameters parameters() const { return {weights, shared.weight_views}; }
-  [[nodiscard]] model::ParameterGradients gradients() { return {parameter_gradient, shared.gradient_views}; }
+  [[nodiscard]] model::ConstParameters parameters() const { return {weights, shared.weights}; }
+  [[nodiscard]] model::ParameterGradients gradients() { return {parameter_gradient, shared.gradients}; }
 
   const model::Stage* stage;
   SharedOnDevice shared;
@@ -225,20 +216,20 @@ class TimedMicrobatch {
 
  private:
   void add_units(const model::Network& network, std::size_t units, std::uint64_t seed) {
-    std::map<std::size_t, std::pair<BenchVector, BenchVector>> sets;  // weights and gradient
     for (std::size_t u = 0; u < units; ++u) {
       const model::Stage& stage = network.stages[u];
       const std::vector<std::size_t> numbers = network.shared_sets(static_cast<int>(u));
       SharedOnDevice shared;
       for (std::size_t k = 0; k < numbers.size(); ++k) {
-        auto& [weights, gradient] = sets[numbers[k]];
+        auto& [weights, gradient] = sets_[numbers[k]];
         const auto& [name, parameters, size] = stage.shared()[k];
         if (weights.size() == 0) {
           const Floats initial = model::initial_parameters(parameters, seed);
           weights = BenchVector(bench_, model::rounded_weights(stage.precision(), initial));
           gradient = BenchVector(bench_, size);
         }
-        shared.add(weights, gradient);
+        shared.weights.emplace_back(weights);
+        shared.gradients.emplace_back(gradient);
       }
       units_.emplace_back(bench_, stage, std::move(shared), seed);
     }
@@ -270,6 +261,7 @@ class TimedMicrobatch {
   const KernelBench& bench_;
   std::unique_ptr<model::Dataset> data_;
   float loss_scale_;
+  std::map<std::size_t, std::pair<BenchVector, BenchVector>> sets_;  // weights and gradient
   std::vector<UnitOnDevice> units_;
   Floats host_input_, host_target_;
   BenchVector input_, target_, gradient_;

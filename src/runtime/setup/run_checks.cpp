@@ -8,7 +8,6 @@
 #include <cstdlib>
 #include <limits>
 #include <optional>
-#include <string>
 #include <string_view>
 #include <utility>
 

@@ -2,10 +2,10 @@
 #include "runtime/simulation/cluster.hpp"
 
 #include <algorithm>
+#include <iterator>
 #include <limits>
 #include <set>
 #include <string_view>
-#include <utility>
 
 #include <fmt/format.h>
 
@@ -268,11 +268,9 @@ std::vector<std::string> smpirun_command(const MachineFiles& files, const std::f
   // Each rank loads a copy of the program, which smpirun puts there.
   std::vector<std::string> command = {"env", fmt::format("TMPDIR={}", folder.string())};
   for (const auto& [name, value] : files.environment) command.push_back(fmt::format("{}={}", name, value));
-  for (const std::string& word :
-       {std::string("smpirun"), std::string("-platform"), files.platform.string(), std::string("-hostfile"),
-        files.hosts.string(), std::string("-np"), std::to_string(files.ranks)})
-    command.push_back(word);
-  for (std::string& word : simgrid_options()) command.push_back(std::move(word));
+  command.insert(command.end(), {"smpirun", "-platform", files.platform.string(), "-hostfile",
+                                 files.hosts.string(), "-np", std::to_string(files.ranks)});
+  std::ranges::move(simgrid_options(), std::back_inserter(command));
   command.push_back(program.string());
   command.insert(command.end(), arguments.begin(), arguments.end());
   return command;

@@ -1,13 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 // Results of steps that are spoilt in one place: each is found, and named.
-#include "runtime/api/step_comparison.hpp"
-
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
 
 #include "model/reference.hpp"
 #include "model/weights.hpp"
+#include "runtime/api/verify.hpp"
 #include "runtime/networks.hpp"
 
 namespace starpipe::runtime {

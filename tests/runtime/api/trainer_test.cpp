@@ -439,7 +439,7 @@ TEST(Predict, IsWhatTheReportPredicts) {
     return;
   }
   const nlohmann::json report = nlohmann::json::parse(text);
-  EXPECT_NEAR(report.at("makespan").at("predicted").get<double>(), prediction.makespan, 1e-9);
+  EXPECT_NEAR(report.at("makespan").at("predicted").get<double>(), prediction.timeline.makespan, 1e-9);
   EXPECT_NEAR(report.at("bubble_fraction").at("predicted").get<double>(), prediction.timeline.bubble_fraction,
               1e-9);
 }
@@ -447,7 +447,7 @@ TEST(Predict, IsWhatTheReportPredicts) {
 TEST(Predict, TakesDurations) {
   const Prediction prediction =
       predict(mlp(), {.schedule = pipeline()}, {{.F = 1, .B = 1, .W = 1}, {.F = 1, .B = 1, .W = 1}});
-  EXPECT_EQ(prediction.makespan, 15);  // (4 + 1) times F + BW of length 2
+  EXPECT_EQ(prediction.timeline.makespan, 15);  // (4 + 1) times F + BW of length 2
 }
 
 TEST(Predict, ThrowsForWhatCannotWork) {

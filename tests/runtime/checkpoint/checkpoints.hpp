@@ -6,8 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "runtime/checkpoint/checkpoint_reader.hpp"
-#include "runtime/checkpoint/checkpoint_writer.hpp"
+#include "runtime/checkpoint/checkpoint_files.hpp"
 
 namespace starpipe::runtime::testing {
 

@@ -1,6 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "runtime/checkpoint/folder_lock.hpp"
-
 #include <csignal>
 #include <optional>
 
@@ -10,6 +8,7 @@
 
 #include "base/environment.hpp"
 #include "model/files.hpp"
+#include "runtime/checkpoint/checkpoint_files.hpp"
 
 namespace starpipe::runtime {
 namespace {

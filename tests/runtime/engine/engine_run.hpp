@@ -14,7 +14,6 @@
 #include "runtime/host/clock.hpp"
 #include "runtime/mpi_main.hpp"
 #include "runtime/networks.hpp"
-#include "runtime/report/measurement.hpp"
 #include "runtime/report/report.hpp"
 #include "starpipe/base/index.hpp"
 #include "starpipe/plan/simulate/simulate.hpp"

@@ -9,7 +9,6 @@
 
 #include "plan/random_schedules.hpp"
 #include "runtime/networks.hpp"
-#include "runtime/setup/expected_costs.hpp"
 #include "runtime/setup/experiment.hpp"
 #include "starpipe/base/error.hpp"
 #include "starpipe/base/index.hpp"

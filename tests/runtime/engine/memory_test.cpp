@@ -18,7 +18,6 @@
 #include "runtime/engine/engine.hpp"
 #include "runtime/host/core_share.hpp"
 #include "runtime/networks.hpp"
-#include "runtime/setup/expected_costs.hpp"
 #include "runtime/setup/experiment.hpp"
 #include "runtime/started_mpi.hpp"
 #include "starpipe/base/index.hpp"
@@ -164,10 +163,10 @@ TEST_P(BoundedMemory, OfAnExperimentIsAsPredicted) {
         }
         const Experiment experiment = make_experiment(config);
         EXPECT_EQ(plan::check(experiment.schedule).problem, "");
-        const plan::Costs costs = experiment.emulated.value_or(costs_by_flops(experiment.network));
+        const plan::Costs& costs = experiment.costs;
         const plan::Timeline predicted = plan::simulate(experiment.schedule, costs);
         Engine engine(session, experiment.schedule, experiment.network, sgd, start_values(experiment.network),
-                      patient, experiment.emulated ? &*experiment.emulated : nullptr);
+                      patient, experiment.emulated ? &costs : nullptr);
         const std::vector<WorkerRecord> measured = engine.run_step(0, *experiment.data).workers;
         for (std::size_t w = 0; w < measured.size(); ++w) {
           EXPECT_LE(measured[w].peak_stashes, limit) << "worker " << w;

@@ -8,7 +8,7 @@
 
 #include "runtime/engine/data_use.hpp"
 #include "runtime/networks.hpp"
-#include "runtime/report/gpu_report.hpp"
+#include "runtime/report/report.hpp"
 #include "starpipe/base/index.hpp"
 #include "starpipe/plan/schedule/schedule.hpp"
 
@@ -169,8 +169,8 @@ std::vector<RankLocation> two_ranks() {
 
 std::vector<GpuUse> memory_of_two_ranks() {
   const std::vector<int> gpus = gpu_of_workers(measured, two_ranks());
-  std::vector<WorkerMemory> needs(4);
-  for (std::size_t g = 0; g < needs.size(); ++g) needs[g].weights = (g == 2 ? 200U : 100U) << 20;
+  std::vector<DeviceNeed> needs(4);
+  for (std::size_t g = 0; g < needs.size(); ++g) needs[g].peak.weights = (g == 2 ? 200U : 100U) << 20;
   return gpu_use(measured, gpus, needs);
 }
 

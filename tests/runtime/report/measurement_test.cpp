@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 // The meter and the measurement, given runs whose figures `plan` computes independently.
-#include "runtime/report/measurement.hpp"
 
 #include <algorithm>
 #include <iterator>
@@ -274,7 +273,7 @@ TEST_F(Measured, AStepIsWhatThePlanSays) {
 // Of three replicas, worker 2 adds last: 0.25 after the last job, where the first job starts at 1000.
 TEST_F(Measured, GradientsAreSummedAfterTheLastJob) {
   const auto summed = [&](const plan::Costs& known) {
-    Measurement measurement(schedule_, costs_of(network_), known);
+    Measurement measurement(schedule_, known, true);
     measurement.begin_step();
     StepResult result = step(costs(0.5), 1000);
     const double makespan = plan::simulate(schedule_, costs(0.5)).makespan;
@@ -328,7 +327,7 @@ TEST_F(Measured, PredictsWithTheMediansOfTheComparedSteps) {
 }
 
 TEST_F(Measured, KnownCostsAreNotMeasured) {
-  Measurement measurement(schedule_, costs_of(network_), costs(2));
+  Measurement measurement(schedule_, costs(2), true);
   for (const double scale : {50.0, 3.0}) {
     measurement.begin_step();
     measurement.end_step(step(costs(scale), 0));

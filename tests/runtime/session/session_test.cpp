@@ -26,7 +26,7 @@
 #include "runtime/host/core_share.hpp"
 #include "runtime/host/gpu_share.hpp"
 #include "runtime/host/topology.hpp"
-#include "runtime/report/gpu_report.hpp"
+#include "runtime/report/report.hpp"
 #include "runtime/session/mpi_polling.hpp"
 #include "runtime/started_mpi.hpp"
 #include "starpipe/base/error.hpp"

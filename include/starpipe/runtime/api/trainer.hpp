@@ -3,7 +3,6 @@
 // either. docs/library.md says what may be called when.
 #pragma once
 
-#include <cstddef>
 #include <cstdint>
 #include <filesystem>
 #include <functional>
@@ -17,8 +16,6 @@
 #include <mpi.h>
 
 #include "starpipe/base/error.hpp"
-#include "starpipe/model/dataset.hpp"
-#include "starpipe/model/network_registry.hpp"
 #include "starpipe/plan/schedule/schedule.hpp"
 #include "starpipe/plan/simulate/costs.hpp"
 #include "starpipe/plan/simulate/timeline.hpp"
@@ -39,6 +36,7 @@ using plan::Pass;
 using plan::Placement;
 using plan::Schedule;
 using runtime::Config;
+using runtime::TrainerParts;
 
 /// MPI in this process, for programs that do not start it themselves: MPI_Init_thread with
 /// MPI_THREAD_MULTIPLE, then MPI_Finalize. Start and end it while no other thread uses the environment.
@@ -117,8 +115,8 @@ class Runtime {
   friend class Trainer;
   template <class Work>
   auto on_all_ranks(Work work) const;
-  template <class Work>
-  void call_back(Work work) const;
+  template <class Value>
+  std::function<void(const Value&)> guarded(std::function<void(const Value&)> call) const;
   void end_if_alone() const;
 
   std::unique_ptr<runtime::Mpi> mpi_;
@@ -154,24 +152,6 @@ struct Evaluation {
   double loss = 0;            ///< mean of `losses`
   std::vector<float> losses;  ///< [micro-batch]
   double seconds = 0;         ///< this rank's clock
-};
-
-/// Parts of a run that a program makes itself. Parts that are not set come from the configuration. Every rank
-/// gives the same parts.
-struct TrainerParts {
-  /// The schedule, in place of `schedule:`. Workers, stages and micro-batches are its own; its stage graph
-  /// must be the network's.
-  std::optional<plan::Schedule> schedule = {};
-  /// Builds the network for micro-batches of so many samples, in place of `model:`. `data` must be set, too.
-  std::function<model::UnitGraph(const model::ModelConfig& config, std::size_t microbatch_size)> network = {};
-  /// The data, in place of `data:`. Tasks on several threads call it at the same time.
-  std::shared_ptr<const model::Dataset> data = {};
-  /// The data of evaluations.
-  std::shared_ptr<const model::Dataset> validation = {};
-  /// Start values by set of parameters (model::Network::sets), in place of `model.init` and `training.seed`.
-  std::optional<std::vector<std::vector<float>>> weights = {};
-  /// File that gets a line of JSON after each step.
-  std::optional<std::filesystem::path> metrics = {};
 };
 
 /// A schedule of a chain of stages from its two functions: the worker w(stage, micro-batch, pass), which
@@ -264,6 +244,9 @@ class Trainer {
   [[nodiscard]] runtime::Training& training() const { return *training_; }
 
  private:
+  template <class Result>
+  Result call(Result (runtime::Training::*function)());
+
   Runtime& runtime_;
   std::unique_ptr<runtime::Training> training_;
 };
@@ -272,10 +255,9 @@ class Trainer {
 /// an average pass of a stage lasts 1.
 struct Prediction {
   plan::Schedule schedule;  ///< as it runs
-  plan::Timeline timeline;  ///< with bubble_fraction, stashes and transfers by worker
-  double makespan = 0;
-  std::vector<std::uint64_t> memory_bytes;    ///< [worker]: need at its peak
-  std::vector<std::uint64_t> received_bytes;  ///< [worker]
+  plan::Timeline timeline;  ///< with makespan, bubble_fraction, stashes and transfers by worker
+  std::vector<std::uint64_t> memory_bytes = {};    ///< [worker]: need at its peak
+  std::vector<std::uint64_t> received_bytes = {};  ///< [worker]
 };
 
 /// Predicts a step of the run by simulation, without MPI and StarPU. `durations`: of F, B and W by stage, or

@@ -7,7 +7,9 @@
 #include <array>
 #include <cstdint>
 #include <filesystem>
+#include <functional>
 #include <map>
+#include <memory>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -16,6 +18,7 @@
 #include "starpipe/base/index.hpp"
 #include "starpipe/model/dataset.hpp"
 #include "starpipe/model/network.hpp"
+#include "starpipe/model/network_registry.hpp"
 #include "starpipe/model/optimizer.hpp"
 #include "starpipe/plan/schedule/schedule.hpp"
 #include "starpipe/plan/search/unit_costs.hpp"
@@ -161,6 +164,24 @@ struct Config {
   }
   /// D: how many workers of the run each worker of a named schedule becomes. 1 without shards.
   [[nodiscard]] int workers_each() const { return schedule.tensor.value_or(model::max_shards(model)); }
+};
+
+/// Parts of a run that a program makes itself. Parts that are not set come from the configuration. Every rank
+/// gives the same parts.
+struct TrainerParts {
+  /// The schedule, in place of `schedule:`. Workers, stages and micro-batches are its own; its stage graph
+  /// must be the network's.
+  std::optional<plan::Schedule> schedule = {};
+  /// Builds the network for micro-batches of so many samples, in place of `model:`. `data` must be set, too.
+  std::function<model::UnitGraph(const model::ModelConfig& config, std::size_t microbatch_size)> network = {};
+  /// The data, in place of `data:`. Tasks on several threads call it at the same time.
+  std::shared_ptr<const model::Dataset> data = {};
+  /// The data of evaluations.
+  std::shared_ptr<const model::Dataset> validation = {};
+  /// Start values by set of parameters (model::Network::sets), in place of `model.init` and `training.seed`.
+  std::optional<std::vector<std::vector<float>>> weights = {};
+  /// File that gets a line of JSON after each step.
+  std::optional<std::filesystem::path> metrics = {};
 };
 
 }  // namespace starpipe::runtime

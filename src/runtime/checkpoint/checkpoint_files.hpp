@@ -1,11 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-// Finds and reads checkpoints.
+// Writes checkpoints, and finds and reads them. Each rank writes its part, then rank 0 makes the parts one
+// checkpoint. A crash at any point leaves all earlier checkpoints whole. A lock keeps other runs out of their
+// folder.
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <filesystem>
 #include <map>
-#include <memory>
 #include <optional>
 #include <span>
 #include <string>
@@ -16,6 +18,44 @@
 #include "starpipe/model/safetensors.hpp"
 
 namespace starpipe::runtime {
+
+/// A tensor to write. The name of a parameter's value is the parameter's; `state_name` names the optimizer's.
+struct TensorView {
+  std::string name;
+  std::vector<std::size_t> shape;
+  std::span<const float> values;
+};
+
+/// Names of optimizer state begin with it; names of parameters do not.
+inline constexpr std::string_view state_prefix = "optimizer:";
+
+/// The name of a piece of optimizer state ("first_moment") of a parameter: "optimizer:first_moment:NAME".
+std::string state_name(const std::string& kind, const std::string& parameter);
+
+/// Writes the tensors of one rank to a file of the checkpoint that is being written, in the order given, and
+/// waits until they are on the disk. Creates `folder` if it is missing. Ranks and threads may write at the
+/// same time, but each part has one writer. Throws std::runtime_error with the file and the system's reason
+/// (a full disk, no permission) and leaves no file then; std::invalid_argument if a name is there twice or a
+/// tensor's values do not fit its shape.
+PartRecord write_part(const std::filesystem::path& folder, std::int64_t step, int rank,
+                      std::span<const TensorView> tensors);
+
+/// A new checkpoint.
+struct Committed {
+  std::filesystem::path directory;
+  /// One line for each older checkpoint that could not be removed.
+  std::vector<std::string> warnings;
+};
+
+/// Rank 0 calls it after all parts of `manifest` are written. Makes them a checkpoint by one rename, and
+/// waits until it is on the disk. Then removes older checkpoints, so that the newest `keep` (at least 1) that
+/// have all their files stay. Never removes the new one. Throws like `write_part`; it then removes the parts
+/// and leaves earlier checkpoints as they were.
+Committed commit(const std::filesystem::path& folder, const Manifest& manifest, int keep);
+
+/// Rank 0 calls it if a part could not be written and all ranks know. Removes the parts of the other ranks,
+/// which makes room. Throws nothing.
+void abandon(const std::filesystem::path& folder, std::int64_t step) noexcept;
 
 /// A checkpoint that is not whole.
 struct DamagedCheckpoint {
@@ -32,7 +72,7 @@ struct Found {
   /// not start afresh, and must not continue without a message.
   std::vector<DamagedCheckpoint> damaged;
   /// Checkpoints that a crash has cut short. They never were whole, so a run may ignore them.
-  std::vector<std::filesystem::path> unfinished;
+  std::vector<CheckpointDirectory> unfinished;
 };
 
 /// Finds the newest checkpoint that is whole: its manifest is valid, and all files have the manifest's sizes
@@ -58,10 +98,8 @@ class CheckpointReader {
 
   /// Returns the shape of a tensor; nullptr if the checkpoint has none of this name.
   [[nodiscard]] const std::vector<std::size_t>* shape(const std::string& name) const;
-  /// Returns the names of all tensors, sorted.
-  [[nodiscard]] std::vector<std::string> names() const;
-  /// Returns the names that begin with `beginning`, sorted.
-  [[nodiscard]] std::vector<std::string> names_from(const std::string& beginning) const;
+  /// Returns the names of all tensors that begin with `beginning`, sorted.
+  [[nodiscard]] std::vector<std::string> names(const std::string& beginning = "") const;
   /// Reads the values of a tensor. Throws InputError with the file and the tensor if it is missing, or has
   /// another shape or number of values.
   void read(const std::string& name, std::span<float> values);
@@ -97,5 +135,32 @@ std::vector<SavedPiece> saved_pieces(const CheckpointReader& reader, const std::
 /// do, and if the checkpoint does not have the tensor.
 void read_numbers(CheckpointReader& reader, const std::string& prefix, const model::Parameter& parameter,
                   std::span<float> numbers);
+
+/// Keeps a second run from writing checkpoints to the same folder: rank 0 holds a lock on the file `lock` in
+/// it. The lock ends with the process, however it ends.
+class FolderLock {
+ public:
+  /// Creates the folder if it is missing, and takes the lock. Throws InputError that names the folder and
+  /// the process, host and job that hold the lock, or why the folder cannot be written.
+  explicit FolderLock(std::filesystem::path folder);
+  ~FolderLock();
+  FolderLock(const FolderLock&) = delete;
+  FolderLock& operator=(const FolderLock&) = delete;
+
+  /// Before each checkpoint: takes the lock again if the folder was removed or replaced since. Throws as the
+  /// constructor does.
+  void renew();
+  /// Returns one line if the file system has no locks, so that nothing keeps a second run away; else an empty
+  /// string.
+  [[nodiscard]] const std::string& warning() const { return warning_; }
+
+ private:
+  void take();
+
+  std::filesystem::path folder_;
+  std::filesystem::path file_;
+  int descriptor_ = -1;
+  std::string warning_;
+};
 
 }  // namespace starpipe::runtime
