@@ -33,8 +33,7 @@ struct ExplainOptions {
   std::vector<std::string> what_if;
   std::vector<std::string> plugins;
   bool json = false;
-  std::optional<std::filesystem::path> timeline;
-  std::optional<std::filesystem::path> trace;
+  OutputFiles outputs;
 };
 
 /// Loads the plug-ins. Refuses one that has none of the schedules asked for: it would change nothing.
@@ -54,23 +53,21 @@ void load_asked_plugins(const std::vector<std::string>& files, const std::vector
 void draw(const ExplainOptions& options, const plan::ComparedRun& run) {
   const plan::RecordedStep& predicted = run.predicted;
   const plan::RecordedStep& measured = run.measured;
-  if (options.timeline) {
+  options.outputs.write("--timeline", [&] {
     const std::array runs = {plan::explained_run("predicted", predicted),
                              plan::explained_run(run.found, measured)};
-    write_file("--timeline", *options.timeline, plan::timeline_svg(runs, {.unit = "s", .memory = false}));
-  }
-  if (options.trace) {
+    return plan::timeline_svg(runs, {.unit = "s", .memory = false});
+  });
+  options.outputs.write("--trace", [&] {
     const std::array runs = {plan::TracedRun{"predicted", &predicted.as_run, &predicted.timeline},
                              plan::TracedRun{run.found, &measured.as_run, &measured.timeline}};
-    write_file("--trace", *options.trace, plan::trace_json(runs).dump() + "\n");
-  }
+    return plan::trace_json(runs).dump() + "\n";
+  });
 }
 
 int explain(const ExplainOptions& options) {
-  const std::array outputs = {OutputFile{"--timeline", options.timeline, ".svg"},
-                              OutputFile{"--trace", options.trace, ".json"}};
-  const std::array inputs = {options.report};
-  require_outputs(outputs, inputs);
+  options.outputs.check(std::array{options.report});
+  options.outputs.require_writable();
   const std::vector<plan::WhatIf> changes = plan::parse_what_ifs(options.what_if);
   load_asked_plugins(options.plugins, changes);
   const plan::ComparedRun run =
@@ -85,27 +82,18 @@ void add_explain(CLI::App& app, Action& action) {
   CLI::App* const command =
       app.add_subcommand("explain", "Say why a run took other times than predicted, from its report");
   const auto options = std::make_shared<ExplainOptions>();
-  command->add_option("report", options->report, "Report of `starpipe train --report`")
-      ->required()
-      ->type_name("REPORT.json");
-  command
-      ->add_option(
-          "--what-if", options->what_if,
-          "Say how long the median step would have taken with a change: comm=0 or comm=0.5x, "
-          "link.0-1=0.5x, worker.2=median, stage.3.F=0.5x, runtime=0, schedule=zb-h1 (may be repeated; "
-          "each change alone, the shortest step first)")
-      ->type_name("CHANGE")
-      ->allow_extra_args(false);
+  add_option(*command, "report REPORT.json", options->report, "Report of `starpipe train --report`")
+      ->required();
+  add_option(*command, "--what-if CHANGE", options->what_if,
+             "Say how long the median step would have taken with a change: comm=0 or comm=0.5x, "
+             "link.0-1=0.5x, worker.2=median, stage.3.F=0.5x, runtime=0, schedule=zb-h1 (may be repeated; "
+             "each change alone, the shortest step first)");
   add_plugin_option(*command, options->plugins);
   command->add_flag("--json", options->json, "Print JSON");
-  command
-      ->add_option("--timeline", options->timeline,
-                   "Draw the predicted and the measured step as an SVG image")
-      ->type_name("FILE.svg");
-  command
-      ->add_option("--trace", options->trace,
-                   "Write the predicted and the measured step as a trace for ui.perfetto.dev")
-      ->type_name("FILE.json");
+  options->outputs.add(*command, "--timeline FILE.svg",
+                       "Draw the predicted and the measured step as an SVG image");
+  options->outputs.add(*command, "--trace FILE.json",
+                       "Write the predicted and the measured step as a trace for ui.perfetto.dev");
   command->footer(
       "Example:\n"
       "  starpipe explain report.json --what-if comm=0 --what-if schedule=zb-h1");

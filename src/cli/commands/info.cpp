@@ -170,25 +170,19 @@ void add_info(CLI::App& app, Action& action) {
   CLI::Option* const config = options->config.add_to(*command, /*required=*/false);
   options->config.add_plugin_to(*command);
   command->add_flag("--json", options->json, "Print JSON");
-  command
-      ->add_option("--topology", options->mapping.nodes,
-                   "Map workers to a node described by this file, which `lstopo FILE.xml` writes, instead of "
-                   "to this machine; repeat for more nodes")
-      ->type_name("FILE.xml")
-      ->allow_extra_args(false)
+  add_option(
+      *command, "--topology FILE.xml", options->mapping.nodes,
+      "Map workers to a node described by this file, which `lstopo FILE.xml` writes, instead of to this "
+      "machine; repeat for more nodes")
       ->needs(config);
-  command
-      ->add_option("--ranks", options->mapping.ranks,
-                   "Number of MPI ranks, spread over the nodes (default: one on each node)")
-      ->type_name("N")
-      ->transform(whole_number(1, 1 << 20))
+  add_option(*command, "--ranks N", options->mapping.ranks,
+             "Number of MPI ranks, spread over the nodes (default: one on each node)",
+             whole_number(1, 1 << 20))
       ->needs(config);
-  command
-      ->add_option(
-          "--links", options->links,
-          "Measure the links between the ranks, by messages of several sizes, and write them to a file "
-          "that --links of other commands reads; under mpiexec or srun")
-      ->type_name("FILE.yaml")
+  add_option(
+      *command, "--links FILE.yaml", options->links,
+      "Measure the links between the ranks, by messages of several sizes, and write them to a file that "
+      "--links of other commands reads; under mpiexec or srun")
       ->excludes(config)
       ->excludes("--json");
   command->footer(

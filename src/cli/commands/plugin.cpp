@@ -135,10 +135,9 @@ void add_plugin(CLI::App& app, Action& action) {
   CLI::App* const checking = command->add_subcommand(
       "check", "Test every schedule of a plug-in, step by step up to training on two ranks");
   const auto options = std::make_shared<PluginOptions>();
-  checking->add_option("file", options->file, "Plug-in (shared object)")->required()->type_name("FILE");
-  checking->add_option("--timeout", options->timeout, "Seconds that a step of the test may take (default 60)")
-      ->type_name("SECONDS")
-      ->transform(whole_number(1, 86400));
+  add_option(*checking, "file FILE", options->file, "Plug-in (shared object)")->required();
+  add_option(*checking, "--timeout SECONDS", options->timeout,
+             "Seconds that a step of the test may take (default 60)", whole_number(1, 86400));
   checking->add_flag("--json", options->json, "Print JSON");
   checking->footer(
       "Steps: chain, graph (several branches), split backward, memory limit, replicas, two ranks.\n"

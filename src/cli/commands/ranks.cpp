@@ -61,6 +61,10 @@ Config agree_on_config(const Runtime& runtime, const runtime::RankRequest& reque
   return agree_on_configs(runtime, request, [&] { return std::vector{configure()}; }).front();
 }
 
+void add_outputs(runtime::RankRequest& request, const OutputFiles& outputs) {
+  for (const OutputFile& output : outputs.files()) request.add(output.option, output.file);
+}
+
 void finish_on_ranks(const Runtime& runtime, const std::function<void()>& work) {
   runtime::or_abort(runtime.mpi(), work);
 }

@@ -55,7 +55,7 @@ struct SimOptions {
   bool gpu_direct = false;
   CostOptions durations;
   bool per_share = false;
-  std::optional<fs::path> report;
+  OutputFiles outputs;
 };
 
 // Steps of a simulated run: one warms up, since weights begin in main memory. Simulated steps repeat exactly,
@@ -280,7 +280,7 @@ int sim(SimOptions options) {
   const std::vector<std::string> kinds = model::network_kinds();
   if (options.per_share && !options.durations.gives_durations())
     throw InputError("--per-share: applies to the times of --durations");
-  if (options.report) require_writable("--report", *options.report);
+  options.outputs.require_writable();
   runtime::Cluster cluster = read_cluster(options.cluster, sharing_of(options));
   cluster.ranks_per_node = options.ranks_per_node;
   cluster.gpu_direct = options.gpu_direct;
@@ -290,7 +290,7 @@ int sim(SimOptions options) {
   const runtime::Config given = with_durations(options, cluster);
   std::vector<fs::path> inputs = inputs_of(given);
   inputs.insert(inputs.end(), {options.cluster, options.durations.files()[0]});
-  check_outputs(std::array{OutputFile{"--report", options.report, ".json"}}, inputs);
+  options.outputs.check(inputs);
   const HeldSignals held;  // until the folder is removed
   const TemporaryFolder folder;
   const SimulatedRequest request = {.config = folder.file("config.json"),
@@ -311,7 +311,7 @@ int sim(SimOptions options) {
   const runtime::ClusterRun run =
       runtime::read_cluster_run(config, experiment, cluster, costs, result, simulated_steps);
   print(cluster_table(run));
-  if (options.report) write_file("--report", *options.report, plan::json_text(runtime::cluster_report(run)));
+  options.outputs.write("--report", [&] { return plan::json_text(runtime::cluster_report(run)); });
   return 0;
 }
 
@@ -321,26 +321,17 @@ void add_sim(CLI::App& app, Action& action) {
   const auto options = std::make_shared<SimOptions>();
   options->config.add_to(*command);
   options->config.add_plugin_to(*command);
-  command->add_option("--cluster", options->cluster, "The machine: its nodes, GPUs and links")
-      ->required()
-      ->type_name("FILE.yaml");
-  command
-      ->add_option(
-          "--nodes", options->nodes,
-          "Workers on all GPUs of this many nodes; without it, schedule.workers says how many there are")
-      ->transform(whole_number(1, max_nodes))
-      ->type_name("N");
-  command
-      ->add_option("--ranks-per-node", options->ranks_per_node,
-                   "MPI ranks among which the GPUs of each node are divided")
-      ->capture_default_str()
-      ->transform(whole_number(1, max_ranks_per_node))
-      ->type_name("N");
-  command
-      ->add_option("--sharing", options->sharing,
-                   "How transfers share ports, on all levels: none or fair; in place of what the file says")
-      ->type_name("WORD")
-      ->check(CLI::IsMember({"none", "fair"}));
+  add_option(*command, "--cluster FILE.yaml", options->cluster, "The machine: its nodes, GPUs and links")
+      ->required();
+  add_option(*command, "--nodes N", options->nodes,
+             "Workers on all GPUs of this many nodes; without it, schedule.workers says how many there are",
+             whole_number(1, max_nodes));
+  add_option(*command, "--ranks-per-node N", options->ranks_per_node,
+             "MPI ranks among which the GPUs of each node are divided", whole_number(1, max_ranks_per_node))
+      ->capture_default_str();
+  add_option(*command, "--sharing WORD", options->sharing,
+             "How transfers share ports, on all levels: none or fair; in place of what the file says",
+             CLI::IsMember({"none", "fair"}));
   command->add_flag("--gpu-direct", options->gpu_direct,
                     "Messages between ranks go from GPU to GPU: host_link takes no time");
   options->durations.add_durations_to(
@@ -349,8 +340,7 @@ void add_sim(CLI::App& app, Action& action) {
       "durations by kind of device, as maps with the kinds that `device` names in the file of --cluster");
   command->add_flag("--per-share", options->per_share,
                     "The times of --durations are for 1/W of the model, whatever the number of stages");
-  command->add_option("--report", options->report, "Also write predicted and simulated figures as JSON")
-      ->type_name("FILE.json");
+  options->outputs.add(*command, "--report FILE.json", "Also write predicted and simulated figures as JSON");
   command->footer(
       "Example:\n"
       "  starpipe sim experiments/emulated.yaml --cluster experiments/clusters/nvlink-infiniband.yaml");

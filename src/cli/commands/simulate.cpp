@@ -39,8 +39,6 @@ struct SimulateOptions {
   ConfigOptions config;
   std::optional<int> workers;
   std::optional<int> ranks;
-  std::optional<std::string> timeline;
-  std::optional<std::string> trace;
   CostOptions costs;
   bool per_share = false;
   ResultOptions result;
@@ -168,8 +166,7 @@ int simulate(const SimulateOptions& options) {
   ConfigOptions configured = options.config;
   if (options.workers) configured.set("schedule.workers", std::to_string(*options.workers), "--workers");
   runtime::Config config = configured.load();
-  options.result.check(options.costs.inputs(inputs_of(config)),
-                       {{"--timeline", options.timeline, ".svg"}, {"--trace", options.trace, ".json"}});
+  options.result.check(options.costs.inputs(inputs_of(config)));
   const std::string policy = runtime::describe_other_policy(config);
   const std::optional<runtime::PartitionChoice> partition = runtime::choose_partition(config);
   if (partition) config = runtime::with_partition(std::move(config), *partition);
@@ -186,8 +183,8 @@ int simulate(const SimulateOptions& options) {
       runtime::memory_need_of(config, experiment, costs, timeline);
   const plan::PredictedRun run{experiment.schedule,  costs, timeline, unit, experiment.reordering,
                                experiment.discipline};
-  if (options.timeline) write_file("--timeline", *options.timeline, plan::predicted_svg(run));
-  if (options.trace) write_file("--trace", *options.trace, plan::predicted_trace(run));
+  options.result.outputs().write("--timeline", [&] { return plan::predicted_svg(run); });
+  options.result.outputs().write("--trace", [&] { return plan::predicted_trace(run); });
   const std::string_view times = source_of_times(options, config, partition, experiment);
   if (!options.result.is_text() && !policy.empty()) print_message("starpipe: " + policy);
   const double bound =
@@ -205,17 +202,14 @@ void add_simulate(CLI::App& app, Action& action) {
   const auto options = std::make_shared<SimulateOptions>();
   options->config.add_to(*command);
   options->config.add_plugin_to(*command);
-  command->add_option("--workers", options->workers, "Number of workers, in place of schedule.workers")
-      ->type_name("W")
-      ->transform(whole_number(1, plan::size_limits::workers));
-  command
-      ->add_option(
-          "--ranks", options->ranks,
-          "Ranks of GPUs among which the workers are divided: a rank receives a datum of another rank "
-          "once for all of its workers, and transfers from one of them to another follow each other; "
-          "without it, each worker is a rank")
-      ->type_name("N")
-      ->transform(whole_number(1, plan::size_limits::workers));
+  add_option(*command, "--workers W", options->workers, "Number of workers, in place of schedule.workers",
+             whole_number(1, plan::size_limits::workers));
+  add_option(
+      *command, "--ranks N", options->ranks,
+      "Ranks of GPUs among which the workers are divided: a rank receives a datum of another rank once "
+      "for all of its workers, and transfers from one of them to another follow each other; without it, "
+      "each worker is a rank",
+      whole_number(1, plan::size_limits::workers));
   options->costs.add_to(*command,
                         "the seconds of runtime.emulate; with schedule.partition the measured times; else in "
                         "proportion to the FLOPs of each stage, 1 for an average stage",
@@ -224,10 +218,9 @@ void add_simulate(CLI::App& app, Action& action) {
   command->add_flag("--per-share", options->per_share,
                     "The times of --durations are of 1/W of the model, whatever the number of stages");
   options->result.add_to(*command);
-  command->add_option("--timeline", options->timeline, "Also draw the run as an SVG image")
-      ->type_name("FILE.svg");
-  command->add_option("--trace", options->trace, "Also write the run as a trace for ui.perfetto.dev")
-      ->type_name("FILE.json");
+  options->result.outputs().add(*command, "--timeline FILE.svg", "Also draw the run as an SVG image");
+  options->result.outputs().add(*command, "--trace FILE.json",
+                                "Also write the run as a trace for ui.perfetto.dev");
   command->footer(
       "Example:\n"
       "  starpipe simulate experiments/quickstart.yaml --set schedule.name=gpipe");

@@ -226,23 +226,17 @@ void add_sweep(CLI::App& app, Action& action) {
   CLI::App* const command = app.add_subcommand(
       "sweep", "Run a study: many runs of train, simulate, compare or sim, and one table of all");
   const auto options = std::make_shared<SweepOptions>();
-  command->add_option("study", options->study, "The study: a base configuration, and what varies")
-      ->required()
-      ->type_name("STUDY.yaml");
-  command
-      ->add_option(
-          "-o,--output", options->folder,
-          "Folder of the results: results.csv, results.jsonl, and a folder for each run in runs/. Runs "
-          "that are done there are not run again")
-      ->required()
-      ->type_name("FOLDER");
+  add_option(*command, "study STUDY.yaml", options->study, "The study: a base configuration, and what varies")
+      ->required();
+  add_option(
+      *command, "-o,--output FOLDER", options->folder,
+      "Folder of the results: results.csv, results.jsonl, and a folder for each run in runs/. Runs that "
+      "are done there are not run again")
+      ->required();
   CLI::Option* const jobs =
-      command
-          ->add_option("--jobs", options->jobs,
-                       "The most runs at a time. Runs that measure times get a share of the "
-                       "cores each")
-          ->type_name("N")
-          ->transform(whole_number(1, 1024))
+      add_option(*command, "--jobs N", options->jobs,
+                 "The most runs at a time. Runs that measure times get a share of the cores each",
+                 whole_number(1, 1024))
           ->capture_default_str();
   CLI::Option* const retry = command->add_flag("--retry", options->retry, "Also run again what has failed");
   CLI::Option* const print = command->add_flag(
@@ -250,22 +244,14 @@ void add_sweep(CLI::App& app, Action& action) {
   CLI::Option* const collect =
       command->add_flag("--collect", options->collect, "Write the tables of what is done, and run nothing");
   CLI::Option* const block =
-      command->add_option("--block", options->block, "Run only the K-th of N parts of the study")
-          ->type_name("K/N");
-  CLI::Option* const launcher =
-      command
-          ->add_option(
-              "--launcher", options->launcher,
-              "What starts a run on several ranks; their number and the program follow. Default: MPICH's "
-              "mpiexec -n")
-          ->type_name("\"COMMAND -n\"");
+      add_option(*command, "--block K/N", options->block, "Run only the K-th of N parts of the study");
+  CLI::Option* const launcher = add_option(
+      *command, "--launcher \"COMMAND -n\"", options->launcher,
+      "What starts a run on several ranks; their number and the program follow. Default: MPICH's mpiexec -n");
   CLI::Option* const slurm =
-      command
-          ->add_option(
-              "--slurm", options->slurm,
-              "Print a script for sbatch: an array of so many tasks, which divide the runs among them")
-          ->type_name("TASKS")
-          ->transform(whole_number(1, 100'000));
+      add_option(*command, "--slurm TASKS", options->slurm,
+                 "Print a script for sbatch: an array of so many tasks, which divide the runs among them",
+                 whole_number(1, 100'000));
   for (CLI::Option* const alone : {print, collect, slurm}) alone->excludes(jobs)->excludes(retry);
   print->excludes(collect)->excludes(slurm);
   collect->excludes(slurm)->excludes(launcher);

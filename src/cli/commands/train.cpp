@@ -136,61 +136,40 @@ std::string timeline_text(EndedRun& run) {
   return plan::timeline_svg(runs, {.unit = "s"});
 }
 
-// A file that a run writes. Those with a `text` are written under a temporary name when the run has ended, so
-// an existing file is replaced only if the run succeeds.
-struct RunOutput {
-  std::string_view option;
-  std::string_view type;  // "FILE" and the suffix
-  const char* help;
-  std::string (*text)(EndedRun& run) = nullptr;
-};
+// Files that are written under a temporary name when the run has ended, so an existing file is replaced only
+// if the run succeeds. Metrics are written during the run, and the weights before the report.
+constexpr std::array<std::pair<std::string_view, std::string (*)(EndedRun&)>, 4> texts_of_run = {
+    {{"--report", report_text},
+     {"--html", page_text},
+     {"--trace", trace_text},
+     {"--timeline", timeline_text}}};
 constexpr std::string_view metrics_option = "--metrics";
 constexpr std::string_view weights_option = "--save-weights";
-constexpr std::array run_outputs = {
-    RunOutput{"--report", "FILE.json", "Write losses, times, and predicted and measured values", report_text},
-    RunOutput{"--html", "FILE.html", "Write the report as a page for a browser, in one file", page_text},
-    RunOutput{"--trace", "FILE.json",
-              "Write the predicted and the measured step as a trace for ui.perfetto.dev", trace_text},
-    RunOutput{"--timeline", "FILE.svg", "Draw the predicted and the measured step as an SVG image",
-              timeline_text},
-    RunOutput{metrics_option, "FILE.jsonl",
-              "Write a line of JSON after each step: loss, times, bubble, memory"},
-    RunOutput{weights_option, "FILE.safetensors", "Save the trained weights"}};
 
 struct TrainOptions {
   ConfigOptions config;
-  std::array<std::optional<fs::path>, run_outputs.size()> files;  // of run_outputs
+  OutputFiles outputs;
   bool resume = false;
-
-  [[nodiscard]] const std::optional<fs::path>& file(std::string_view option) const {
-    const auto output = std::ranges::find(run_outputs, option, &RunOutput::option);
-    return files[static_cast<std::size_t>(output - run_outputs.begin())];
-  }
 };
 
 /// Mistakes in the names of outputs that every rank finds. Rank 0, which writes the files, finds the others.
 void check_names(const Config& config, const TrainOptions& options) {
-  if (options.file(weights_option) && config.runtime.emulate) {
+  if (options.outputs.has(weights_option) && config.runtime.emulate) {
     throw InputError("--save-weights: with runtime.emulate no weights are trained");
   }
-  std::vector<OutputFile> files;
-  for (std::size_t i = 0; i < run_outputs.size(); ++i) {
-    const RunOutput& output = run_outputs[i];
-    if (const auto& file = options.files[i]; file && is_standard_output(*file)) {
+  for (const OutputFile& output : options.outputs.files()) {
+    if (output.file && is_standard_output(*output.file)) {
       throw InputError(
           fmt::format("{}: standard output has the tables of the run; name a file", output.option));
     }
-    files.push_back({output.option, options.files[i], output.type.substr(4)});
   }
-  check_outputs(files, inputs_of(config));
-  if (options.file("--html")) plan::require_page("--html");
+  options.outputs.check(inputs_of(config));
 }
 
 runtime::RankRequest training_request(const TrainOptions& options) {
   runtime::RankRequest request("train");
   request.add_flag("--resume", options.resume);
-  for (std::size_t i = 0; i < run_outputs.size(); ++i)
-    request.add(std::string(run_outputs[i].option), options.files[i]);
+  add_outputs(request, options.outputs);
   return request;
 }
 
@@ -220,11 +199,8 @@ void write_outputs(const TrainOptions& options, EndedRun run) {
   const runtime::Experiment& experiment = agreed.experiment;
   const runtime::TrainRecord& record = run.result.record;
   EachInTurn files;
-  for (std::size_t i = 0; i < run_outputs.size(); ++i) {
-    const RunOutput& output = run_outputs[i];
-    if (!options.files[i] || output.text == nullptr) continue;
-    files.run([&] { write_file(std::string(output.option), *options.files[i], output.text(run)); });
-  }
+  for (const auto& [option, text_of] : texts_of_run)
+    files.run([&, text = text_of] { options.outputs.write(option, [&] { return text(run); }); });
   files.run([&] {
     print(fmt::format("\n{} on {}, {}, policy {}: {:.0f} {}/s\n{}{}\n{}", experiment.schedule.name(),
                       counted_text(experiment.schedule.workers(), "worker"),
@@ -237,7 +213,7 @@ void write_outputs(const TrainOptions& options, EndedRun run) {
 }
 
 void save_weights(Trainer& trainer, const TrainOptions& options, bool is_root) {
-  const auto& file = options.file(weights_option);
+  const auto& file = options.outputs.file(weights_option);
   if (!file) return;
   const std::vector<std::vector<float>> trained = trainer.weights();
   if (is_root) model::save_weights(*file, trainer.network(), trained);
@@ -247,9 +223,8 @@ void save_weights(Trainer& trainer, const TrainOptions& options, bool is_root) {
 void finish_complete_run(const Runtime& runtime, Trainer& trainer, const TrainOptions& options) {
   save_weights(trainer, options, runtime.rank() == 0);
   if (runtime.rank() != 0) return;
-  bool measures = false;
-  for (std::size_t i = 0; i < run_outputs.size(); ++i)
-    measures = measures || (options.files[i] && run_outputs[i].text != nullptr);
+  const bool measures =
+      std::ranges::any_of(texts_of_run, [&](const auto& text) { return options.outputs.has(text.first); });
   print(fmt::format("All {} steps are done; nothing is left to train{}.\n", trainer.config().training.steps,
                     measures ? ", and there is no step to report" : ""));
 }
@@ -280,17 +255,17 @@ void train(Runtime& runtime, const TrainOptions& options) {
   });
   const int steps = config.training.steps;
   TrainerParts parts;
-  parts.metrics = options.file(metrics_option);
+  parts.metrics = options.outputs.file(metrics_option);
   std::string problem;
   int steps_done = 0;
   {
     Trainer trainer(runtime, std::move(config), std::move(parts));
     if (options.resume) trainer.resume();
     runtime.agree([&] {
-      if (options.file("--timeline")) plan::require_drawable(2 * trainer.schedule().job_count());
-      for (std::size_t i = 0; i < run_outputs.size() && runtime.rank() == 0; ++i) {
-        if (options.files[i] && run_outputs[i].option != metrics_option)
-          require_writable(run_outputs[i].option, *options.files[i]);
+      if (options.outputs.has("--timeline")) plan::require_drawable(2 * trainer.schedule().job_count());
+      for (const OutputFile& output : options.outputs.files()) {
+        if (output.file && output.option != metrics_option && runtime.rank() == 0)
+          require_writable(output.option, *output.file);
       }
       return true;
     });
@@ -330,13 +305,15 @@ void add_train(CLI::App& app, Action& action) {
   const auto options = std::make_shared<TrainOptions>();
   options->config.add_to(*command);
   options->config.add_plugin_to(*command);
-  for (std::size_t i = 0; i < run_outputs.size(); ++i) {
-    command
-        ->add_option_function<std::string>(
-            std::string(run_outputs[i].option),
-            [options, i](const std::string& name) { options->files[i] = name; }, run_outputs[i].help)
-        ->type_name(std::string(run_outputs[i].type));
-  }
+  OutputFiles& outputs = options->outputs;
+  outputs.add(*command, "--report FILE.json", "Write losses, times, and predicted and measured values");
+  outputs.add(*command, "--html FILE.html", "Write the report as a page for a browser, in one file");
+  outputs.add(*command, "--trace FILE.json",
+              "Write the predicted and the measured step as a trace for ui.perfetto.dev");
+  outputs.add(*command, "--timeline FILE.svg", "Draw the predicted and the measured step as an SVG image");
+  outputs.add(*command, "--metrics FILE.jsonl",
+              "Write a line of JSON after each step: loss, times, bubble, memory");
+  outputs.add(*command, "--save-weights FILE.safetensors", "Save the trained weights");
   command->add_flag("--resume", options->resume,
                     "Go on from the newest checkpoint in checkpoint.folder, if there is one");
   command->footer(

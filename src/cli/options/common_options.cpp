@@ -12,6 +12,7 @@
 #include "base/files.hpp"
 #include "base/numbers.hpp"
 #include "cli/input/yaml.hpp"
+#include "plan/drawing/page.hpp"
 #include "starpipe/base/error.hpp"
 #include "starpipe/base/index.hpp"
 #include "starpipe/base/interval.hpp"
@@ -31,25 +32,49 @@ fs::path resolved(const fs::path& file) {
 
 }  // namespace
 
-void check_outputs(std::span<const OutputFile> outputs, std::span<const fs::path> inputs) {
+CLI::Option* OutputFiles::add(CLI::App& command, std::string_view name, const std::string& help) {
+  const auto blank = name.find(' ');
+  const std::string_view names = name.substr(0, blank);
+  OutputFile& output = files_.emplace_back(OutputFile{std::string(names.substr(0, names.find(','))), {}});
+  const std::string_view type = name.substr(blank + 1);
+  for (auto at = type.find('.'); at != std::string_view::npos; at = type.find('.', at + 1))
+    output.suffixes.push_back(type.substr(at, type.find('|', at) - at));
+  return command
+      .add_option_function<std::string>(
+          std::string(names),
+          [this, at = files_.size() - 1](const std::string& file) { files_[at].file = file; }, help)
+      ->type_name(std::string(type));
+}
+
+void OutputFiles::check(std::span<const fs::path> inputs) const {
   std::set<fs::path> seen;
   for (const fs::path& input : inputs) {
     if (!input.empty()) seen.insert(resolved(input));
   }
-  for (const OutputFile& output : outputs) {
-    if (!output.file || output.file->empty()) continue;
-    if (!output.suffix.empty()) require_suffix(output.option, *output.file, {&output.suffix, 1});
-    if (seen.insert(resolved(*output.file)).second) continue;
-    throw InputError(fmt::format("{}: {} is also an input of the run or the file of another option",
-                                 output.option, output.file->string()));
+  for (const auto& [option, file, suffixes] : files_) {
+    if (!file || file->empty()) continue;
+    if (!suffixes.empty()) require_suffix(option, *file, suffixes);
+    if (seen.insert(resolved(*file)).second) continue;
+    throw InputError(fmt::format("{}: {} is also an input of the run or the file of another option", option,
+                                 file->string()));
+  }
+  if (has("--html")) plan::require_page("--html");
+}
+
+void OutputFiles::require_writable() const {
+  for (const OutputFile& output : files_) {
+    if (output.file) starpipe::require_writable(output.option, *output.file);
   }
 }
 
-void require_outputs(std::span<const OutputFile> outputs, std::span<const fs::path> inputs) {
-  check_outputs(outputs, inputs);
-  for (const auto& [option, file, suffix] : outputs) {
-    if (file) require_writable(option, *file);
-  }
+const std::optional<fs::path>& OutputFiles::file(std::string_view option) const {
+  static const std::optional<fs::path> none;
+  const auto found = std::ranges::find(files_, option, &OutputFile::option);
+  return found == files_.end() ? none : found->file;
+}
+
+void OutputFiles::write(std::string_view option, const std::function<std::string()>& text) const {
+  if (const auto& name = file(option)) write_file(option, *name, text());
 }
 
 std::vector<fs::path> inputs_of(const runtime::Config& config) {
@@ -75,16 +100,15 @@ void require_schedules(const std::string& file, const std::vector<std::string>& 
   if (schedules.empty()) throw InputError(fmt::format("plug-in {}: it adds no schedule", file));
 }
 
+CLI::Option* repeated(CLI::Option* option) {
+  return option->expected(1)->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
+}
+
 CLI::Option* add_plugin_option(CLI::App& command, std::vector<std::string>& files) {
-  return command
-      .add_option(
-          "--plugin", files,
-          "Plug-in (shared object) that adds schedules or networks; may be repeated. Where the command or "
-          "the configuration names a schedule, each plug-in must have it or the configuration's network")
-      ->type_name("FILE")
-      ->expected(1)
-      ->allow_extra_args(false)
-      ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
+  return repeated(add_option(
+      command, "--plugin FILE", files,
+      "Plug-in (shared object) that adds schedules or networks; may be repeated. Where the command or the "
+      "configuration names a schedule, each plug-in must have it or the configuration's network"));
 }
 
 void load_plugins(const std::vector<std::string>& files) {
@@ -93,14 +117,11 @@ void load_plugins(const std::vector<std::string>& files) {
 
 void add_size_options(CLI::App& command, int& workers, int workers_limit, int& microbatches,
                       int microbatches_limit) {
-  command.add_option("--workers", workers, "Number of workers")
-      ->required()
-      ->type_name("W")
-      ->transform(whole_number(1, index(workers_limit)));
-  command.add_option("--microbatches", microbatches, "Number of micro-batches in a step")
-      ->required()
-      ->type_name("B")
-      ->transform(whole_number(1, index(microbatches_limit)));
+  add_option(command, "--workers W", workers, "Number of workers", whole_number(1, index(workers_limit)))
+      ->required();
+  add_option(command, "--microbatches B", microbatches, "Number of micro-batches in a step",
+             whole_number(1, index(microbatches_limit)))
+      ->required();
 }
 
 CLI::Validator whole_number(std::uint64_t min, std::uint64_t max) {

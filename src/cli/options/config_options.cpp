@@ -32,15 +32,10 @@ void require_shared(const std::filesystem::path& file) {
 
 CLI::Option* ConfigOptions::add_to(CLI::App& command, bool required) {
   CLI::Option* const config =
-      command.add_option("config", file_, "Configuration file")->required(required)->type_name("CONFIG.yaml");
-  command
-      .add_option("--set", overrides_,
-                  "Override a key of the configuration, such as training.steps=10; may be repeated, and the "
-                  "last value of a key counts")
-      ->type_name("KEY=VALUE")
-      ->expected(1)
-      ->allow_extra_args(false)
-      ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll)
+      add_option(command, "config CONFIG.yaml", file_, "Configuration file")->required(required);
+  repeated(add_option(command, "--set KEY=VALUE", overrides_,
+                      "Override a key of the configuration, such as training.steps=10; may be repeated, and "
+                      "the last value of a key counts"))
       ->needs(config);
   command.set_version_flag(
       "--help-keys", [] { return runtime::describe_keys(runtime::config_keys()); },

@@ -110,40 +110,31 @@ std::vector<Reading> file_durations(const std::filesystem::path& file, int stage
 void CostOptions::add_to(CLI::App& command, const std::string& default_durations,
                          const std::string& default_comm) {
   add_durations_to(command, default_durations);
-  command
-      .add_option(
-          "--comm", comm_,
-          "Time of a transfer between two workers, with a unit when the durations have one (default: " +
-              default_comm + ")")
-      ->type_name("T");
-  command
-      .add_option(
-          "--links", links_,
-          "YAML file with the links between workers, in place of --comm: the latency and the bandwidth "
-          "of each level of a machine, and how transfers share it")
-      ->type_name("FILE.yaml")
+  add_option(command, "--comm T", comm_,
+             "Time of a transfer between two workers, with a unit when the durations have one (default: " +
+                 default_comm + ")");
+  add_option(command, "--links FILE.yaml", links_,
+             "YAML file with the links between workers, in place of --comm: the latency and the bandwidth of "
+             "each level of a machine, and how transfers share it")
       ->excludes("--comm");
 }
 
 void CostOptions::add_durations_to(CLI::App& command, const std::string& default_durations) {
-  command
-      .add_option(
-          "--durations", durations_,
-          "Time of each pass, all three: F=1,B=1,W=1 in a unit without a name, F=2ms,B=4ms,W=1ms in seconds, "
-          "or a YAML file with a map of F, B and W, or with a list of such maps, one for each stage. A fused "
-          "backward pass takes B + W. Default: " +
-              default_durations)
-      ->type_name("F=T,B=T,W=T|FILE.yaml");
+  add_option(
+      command, "--durations F=T,B=T,W=T|FILE.yaml", durations_,
+      "Time of each pass, all three: F=1,B=1,W=1 in a unit without a name, F=2ms,B=4ms,W=1ms in seconds, "
+      "or a YAML file with a map of F, B and W, or with a list of such maps, one for each stage. A fused "
+      "backward pass takes B + W. Default: " +
+          default_durations);
 }
 
 void CostOptions::add_bytes_to(CLI::App& command) {
   needs_bytes_ = true;
-  command
-      .add_option("--bytes", bytes_,
-                  "With --links: bytes of each activation, and of each gradient, that a stage sends another, "
-                  "such as 16MiB")
-      ->type_name("BYTES")
-      ->transform(byte_count(0))
+  add_option(
+      command, "--bytes BYTES", bytes_,
+      "With --links: bytes of each activation, and of each gradient, that a stage sends another, such as "
+      "16MiB",
+      byte_count())
       ->needs("--links");
 }
 

@@ -33,49 +33,35 @@ void add_schedule_option(CLI::App& command, plan::ScheduleOptions& options, cons
         throw CLI::ValidationError("--option", fmt::format("{} is given twice", word.substr(0, equals)));
     }
   };
-  command.add_option_function<std::vector<std::string>>("--option", read, help)
+  repeated(command.add_option_function<std::vector<std::string>>("--option", read, help))
       ->type_name("NAME=VALUE")
-      ->expected(1)
-      ->allow_extra_args(false)
-      ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
+      ->allow_extra_args(false);
 }
 
 void add_memory_options(CLI::App& command, std::vector<int>& memory_limits, bool& recompute) {
-  command
-      .add_option(
-          "--memory-limit", memory_limits,
-          "The largest number of stashes that a worker may hold, counted like the peaks in the output: one "
-          "number for "
-          "all, or one for each worker. A schedule whose "
-          "order needs no more keeps its order. Otherwise it runs in another order, one that the schedule "
-          "makes for this limit or the order of the bounded discipline, and the output says so. The "
-          "discipline "
-          "greedy keeps no limit and is refused")
-      ->type_name("M,...")
-      ->delimiter(',')
-      ->allow_extra_args(false)
-      ->transform(whole_number(1, std::numeric_limits<int>::max()));
+  add_option(
+      command, "--memory-limit M,...", memory_limits,
+      "The largest number of stashes that a worker may hold, counted like the peaks in the output: one "
+      "number for all, or one for each worker. A schedule whose order needs no more keeps its order. "
+      "Otherwise it runs in another order, one that the schedule makes for this limit or the order of "
+      "the bounded discipline, and the output says so. The discipline greedy keeps no limit and is "
+      "refused",
+      whole_number(1, std::numeric_limits<int>::max()));
   command.add_flag("--recompute", recompute,
                    "F keeps only the stage's inputs, and B computes F again, so its time includes F's");
 }
 
 void TensorOptions::add_to(CLI::App& command) {
-  CLI::Option* const tensor =
-      command
-          .add_option(
-              "--tensor", shards_,
-              "Shards (T) into which each stage is cut. Each of them adds the outputs of all shards of "
-              "the stage before. Durations and bytes that are given are of a stage; a shard has "
-              "1/T of the times")
-          ->type_name("T")
-          ->transform(whole_number(1, max_shards));
-  command
-      .add_option(
-          "--tensor-workers", workers_each_,
-          "Workers (D) that each worker becomes with --tensor: where the schedule has worker v, shard k "
-          "is on worker D v + k mod D (default: T)")
-      ->type_name("D")
-      ->transform(whole_number(1, max_shards))
+  CLI::Option* const tensor = add_option(
+      command, "--tensor T", shards_,
+      "Shards (T) into which each stage is cut. Each of them adds the outputs of all shards of the stage "
+      "before. Durations and bytes that are given are of a stage; a shard has 1/T of the times",
+      whole_number(1, max_shards));
+  add_option(
+      command, "--tensor-workers D", workers_each_,
+      "Workers (D) that each worker becomes with --tensor: where the schedule has worker v, shard k is "
+      "on worker D v + k mod D (default: T)",
+      whole_number(1, max_shards))
       ->needs(tensor);
 }
 
