@@ -1,6 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "cli/processes/subprocess.hpp"
-
 #include <algorithm>
 #include <chrono>
 #include <csignal>
@@ -10,6 +8,7 @@
 #include <unistd.h>
 
 #include "base/signals.hpp"
+#include "cli/processes/processes.hpp"
 
 namespace starpipe::cli {
 namespace {

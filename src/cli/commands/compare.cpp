@@ -23,8 +23,7 @@
 #include "base/numbers.hpp"
 #include "cli/commands/ranks.hpp"
 #include "cli/commands/subcommand.hpp"
-#include "cli/options/common_options.hpp"
-#include "cli/options/config_options.hpp"
+#include "cli/options/options.hpp"
 #include "plan/drawing/page.hpp"
 #include "plan/drawing/timeline_svg.hpp"
 #include "plan/explain/recorded_step.hpp"
@@ -420,6 +419,8 @@ void compare(Runtime& runtime, const CompareOptions& options) {
   });
 }
 
+}  // namespace
+
 void add_compare(CLI::App& app, Action& action) {
   CLI::App* const command = app.add_subcommand(
       "compare", "Run one model under several schedules or scheduling policies and compare their times");
@@ -461,8 +462,4 @@ void add_compare(CLI::App& app, Action& action) {
   });
 }
 
-const bool compare_registered =
-    register_subcommand({.position = 20, .add = add_compare, .ranks = Ranks::watched});
-
-}  // namespace
 }  // namespace starpipe::cli

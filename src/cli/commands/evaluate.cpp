@@ -1,21 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <array>
 #include <cstdint>
-#include <filesystem>
 #include <limits>
 #include <memory>
 #include <optional>
 #include <string>
 #include <string_view>
 
-#include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
 #include "base/files.hpp"
 #include "cli/commands/ranks.hpp"
 #include "cli/commands/subcommand.hpp"
-#include "cli/options/common_options.hpp"
-#include "cli/options/config_options.hpp"
+#include "cli/options/options.hpp"
 #include "plan/formats/json_value.hpp"
 #include "runtime/api/training.hpp"
 #include "runtime/report/report.hpp"
@@ -105,6 +102,8 @@ void evaluate(Runtime& runtime, const EvaluateOptions& options) {
   });
 }
 
+}  // namespace
+
 void add_evaluate(CLI::App& app, Action& action) {
   CLI::App* const command =
       app.add_subcommand("evaluate", "Show the loss of a network's weights on the validation data");
@@ -129,8 +128,4 @@ void add_evaluate(CLI::App& app, Action& action) {
   });
 }
 
-const bool evaluate_registered =
-    register_subcommand({.position = 14, .add = add_evaluate, .ranks = Ranks::watched});
-
-}  // namespace
 }  // namespace starpipe::cli

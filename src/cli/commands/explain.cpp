@@ -4,7 +4,6 @@
 #include <array>
 #include <filesystem>
 #include <memory>
-#include <optional>
 #include <string>
 #include <vector>
 
@@ -13,7 +12,7 @@
 
 #include "base/files.hpp"
 #include "cli/commands/subcommand.hpp"
-#include "cli/options/common_options.hpp"
+#include "cli/options/options.hpp"
 #include "plan/drawing/timeline_svg.hpp"
 #include "plan/explain/what_if.hpp"
 #include "plan/formats/compared_run_json.hpp"
@@ -78,6 +77,8 @@ int explain(const ExplainOptions& options) {
   return 0;
 }
 
+}  // namespace
+
 void add_explain(CLI::App& app, Action& action) {
   CLI::App* const command =
       app.add_subcommand("explain", "Say why a run took other times than predicted, from its report");
@@ -100,7 +101,4 @@ void add_explain(CLI::App& app, Action& action) {
   command->callback([options, &action] { action = [options] { return explain(*options); }; });
 }
 
-const bool explain_registered = register_subcommand({.position = 15, .add = add_explain});
-
-}  // namespace
 }  // namespace starpipe::cli

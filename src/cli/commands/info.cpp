@@ -18,9 +18,8 @@
 #include "base/messages.hpp"
 #include "cli/commands/ranks.hpp"
 #include "cli/commands/subcommand.hpp"
-#include "cli/input/links_file.hpp"
-#include "cli/options/common_options.hpp"
-#include "cli/options/config_options.hpp"
+#include "cli/input/input_files.hpp"
+#include "cli/options/options.hpp"
 #include "plan/formats/json_value.hpp"
 #include "runtime/api/agreed_run.hpp"
 #include "runtime/config/config_keys.hpp"
@@ -161,6 +160,8 @@ int info(bool json) {
   return 0;
 }
 
+}  // namespace
+
 void add_info(CLI::App& app, Action& action) {
   CLI::App* const command = app.add_subcommand("info",
                                                "Show versions and hardware; with a configuration, the device "
@@ -200,7 +201,4 @@ void add_info(CLI::App& app, Action& action) {
   });
 }
 
-const bool info_registered = register_subcommand({.position = 100, .add = add_info, .ranks = Ranks::all});
-
-}  // namespace
 }  // namespace starpipe::cli

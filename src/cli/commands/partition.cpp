@@ -18,11 +18,8 @@
 #include "base/messages.hpp"
 #include "base/numbers.hpp"
 #include "cli/commands/subcommand.hpp"
-#include "cli/input/links_file.hpp"
-#include "cli/input/profile_file.hpp"
-#include "cli/input/yaml.hpp"
-#include "cli/options/common_options.hpp"
-#include "cli/options/schedule_options.hpp"
+#include "cli/input/input_files.hpp"
+#include "cli/options/options.hpp"
 #include "plan/formats/json_value.hpp"
 #include "plan/formats/results.hpp"
 #include "plan/formats/schedule_values.hpp"
@@ -367,6 +364,8 @@ void add_schedule_options(CLI::App& command, PartitionOptions& options) {
              "Number of micro-batches in a step (default: 4 for each worker)", whole_number(1, 1 << 20));
 }
 
+}  // namespace
+
 void add_partition(CLI::App& app, Action& action) {
   CLI::App* const command =
       app.add_subcommand("partition", "Cut a chain of units into stages and give each stage to a worker");
@@ -402,7 +401,4 @@ void add_partition(CLI::App& app, Action& action) {
   command->callback([options, &action] { action = [options] { return partition(*options); }; });
 }
 
-const bool partition_registered = register_subcommand({.position = 70, .add = add_partition});
-
-}  // namespace
 }  // namespace starpipe::cli

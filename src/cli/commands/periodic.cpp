@@ -11,8 +11,7 @@
 #include "base/messages.hpp"
 #include "cli/commands/subcommand.hpp"
 #include "cli/input/yaml.hpp"
-#include "cli/options/common_options.hpp"
-#include "cli/options/result_options.hpp"
+#include "cli/options/options.hpp"
 #include "plan/formats/results.hpp"
 #include "plan/schedules/pattern.hpp"
 #include "starpipe/base/error.hpp"
@@ -133,6 +132,8 @@ int periodic(PeriodicOptions options) {
   return 0;
 }
 
+}  // namespace
+
 void add_periodic(CLI::App& app, Action& action) {
   CLI::App* const command = app.add_subcommand(
       "periodic", "Find the shortest periodic schedule of a chain of stages within a memory limit");
@@ -162,7 +163,4 @@ void add_periodic(CLI::App& app, Action& action) {
   command->callback([options, &action] { action = [options] { return periodic(*options); }; });
 }
 
-const bool periodic_registered = register_subcommand({.position = 90, .add = add_periodic});
-
-}  // namespace
 }  // namespace starpipe::cli

@@ -12,8 +12,8 @@
 #include "base/files.hpp"
 #include "base/messages.hpp"
 #include "cli/commands/subcommand.hpp"
-#include "cli/options/common_options.hpp"
-#include "cli/processes/subprocess.hpp"
+#include "cli/options/options.hpp"
+#include "cli/processes/processes.hpp"
 #include "plan/formats/json_value.hpp"
 #include "plan/registry/conformance.hpp"
 #include "starpipe/base/error.hpp"
@@ -128,6 +128,8 @@ int check(const PluginOptions& options) {
   return failed ? 1 : 0;
 }
 
+}  // namespace
+
 void add_plugin(CLI::App& app, Action& action) {
   CLI::App* const command =
       app.add_subcommand("plugin", "Check schedules in a plug-in, a shared object of your own");
@@ -145,7 +147,4 @@ void add_plugin(CLI::App& app, Action& action) {
   checking->callback([options, &action] { action = [options] { return check(*options); }; });
 }
 
-const bool plugin_registered = register_subcommand({.position = 50, .add = add_plugin});
-
-}  // namespace
 }  // namespace starpipe::cli

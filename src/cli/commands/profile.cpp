@@ -16,9 +16,8 @@
 #include "base/messages.hpp"
 #include "base/numbers.hpp"
 #include "cli/commands/subcommand.hpp"
-#include "cli/input/profile_file.hpp"
-#include "cli/options/common_options.hpp"
-#include "cli/options/config_options.hpp"
+#include "cli/input/input_files.hpp"
+#include "cli/options/options.hpp"
 #include "plan/formats/json_value.hpp"
 #include "runtime/setup/experiment.hpp"
 #include "starpipe/base/error.hpp"
@@ -96,6 +95,8 @@ int profile(const ProfileOptions& options) {
   return 0;
 }
 
+}  // namespace
+
 void add_profile(CLI::App& app, Action& action) {
   CLI::App* const command = app.add_subcommand(
       "profile", "Measure times and sizes of a model's units on this machine, for `partition`");
@@ -116,7 +117,4 @@ void add_profile(CLI::App& app, Action& action) {
   command->callback([options, &action] { action = [options] { return profile(*options); }; });
 }
 
-const bool profile_registered = register_subcommand({.position = 80, .add = add_profile});
-
-}  // namespace
 }  // namespace starpipe::cli

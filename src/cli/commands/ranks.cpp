@@ -2,7 +2,6 @@
 #include "cli/commands/ranks.hpp"
 
 #include <string>
-#include <utility>
 #include <vector>
 
 #include <fmt/format.h>

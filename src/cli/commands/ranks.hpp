@@ -4,7 +4,7 @@
 
 #include <functional>
 
-#include "cli/options/common_options.hpp"
+#include "cli/options/options.hpp"
 #include "runtime/api/agreed_run.hpp"
 #include "starpipe/runtime/api/trainer.hpp"
 

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 
-#include <array>
 #include <filesystem>
 #include <list>
 #include <memory>
@@ -8,7 +7,7 @@
 
 #include "base/files.hpp"
 #include "cli/commands/subcommand.hpp"
-#include "cli/options/common_options.hpp"
+#include "cli/options/options.hpp"
 #include "plan/drawing/page.hpp"
 #include "plan/formats/report_file.hpp"
 
@@ -32,6 +31,8 @@ int report(const ReportOptions& options) {
   return 0;
 }
 
+}  // namespace
+
 void add_report(CLI::App& app, Action& action) {
   CLI::App* const command = app.add_subcommand(
       "report", "Make a page for a browser from reports: timelines, causes, curves, tables");
@@ -48,7 +49,4 @@ void add_report(CLI::App& app, Action& action) {
   command->callback([options, &action] { action = [options] { return report(*options); }; });
 }
 
-const bool report_registered = register_subcommand({.position = 16, .add = add_report});
-
-}  // namespace
 }  // namespace starpipe::cli

@@ -12,10 +12,7 @@
 #include "base/files.hpp"
 #include "base/messages.hpp"
 #include "cli/commands/subcommand.hpp"
-#include "cli/options/common_options.hpp"
-#include "cli/options/cost_options.hpp"
-#include "cli/options/result_options.hpp"
-#include "cli/options/schedule_options.hpp"
+#include "cli/options/options.hpp"
 #include "plan/formats/json_value.hpp"
 #include "starpipe/base/error.hpp"
 #include "starpipe/plan/formats/schedule_json.hpp"
@@ -228,6 +225,8 @@ void add_check(CLI::App& schedule, Action& action) {
   command->callback([options, &action] { action = [options] { return check(*options); }; });
 }
 
+}  // namespace
+
 void add_schedule(CLI::App& app, Action& action) {
   CLI::App* const command = app.add_subcommand("schedule", "List, draw, export, check and compare schedules");
   command->require_subcommand(1);
@@ -237,7 +236,4 @@ void add_schedule(CLI::App& app, Action& action) {
   add_schedule_compare(*command, action);
 }
 
-const bool schedule_registered = register_subcommand({.position = 40, .add = add_schedule});
-
-}  // namespace
 }  // namespace starpipe::cli

@@ -14,10 +14,7 @@
 #include "base/numbers.hpp"
 #include "cli/commands/subcommand.hpp"
 #include "cli/input/yaml.hpp"
-#include "cli/options/common_options.hpp"
-#include "cli/options/cost_options.hpp"
-#include "cli/options/result_options.hpp"
-#include "cli/options/schedule_options.hpp"
+#include "cli/options/options.hpp"
 #include "plan/formats/results.hpp"
 #include "starpipe/base/error.hpp"
 #include "starpipe/base/index.hpp"
@@ -176,6 +173,8 @@ void add_memory_options(CLI::App& command, SearchCommand& options) {
       byte_count());
 }
 
+}  // namespace
+
 void add_search(CLI::App& app, Action& action) {
   CLI::App* const command = app.add_subcommand(
       "search", "Search for a short schedule within a memory limit, and bound how short any schedule can be");
@@ -214,7 +213,4 @@ void add_search(CLI::App& app, Action& action) {
   command->callback([options, &action] { action = [options] { return search(*options); }; });
 }
 
-const bool search_registered = register_subcommand({.position = 60, .add = add_search});
-
-}  // namespace
 }  // namespace starpipe::cli

@@ -21,12 +21,9 @@
 #include "base/numbers.hpp"
 #include "base/signals.hpp"
 #include "cli/commands/subcommand.hpp"
-#include "cli/input/cluster_file.hpp"
-#include "cli/options/common_options.hpp"
-#include "cli/options/config_options.hpp"
-#include "cli/options/cost_options.hpp"
-#include "cli/processes/child_process.hpp"
-#include "cli/processes/subprocess.hpp"
+#include "cli/input/input_files.hpp"
+#include "cli/options/options.hpp"
+#include "cli/processes/processes.hpp"
 #include "plan/formats/explanation.hpp"
 #include "plan/formats/json_value.hpp"
 #include "runtime/api/cluster_run.hpp"
@@ -51,7 +48,7 @@ struct SimOptions {
   fs::path cluster;
   std::optional<int> nodes;
   int ranks_per_node = 1;
-  std::optional<std::string> sharing;
+  std::string sharing;
   bool gpu_direct = false;
   CostOptions durations;
   bool per_share = false;
@@ -77,12 +74,6 @@ fs::path find_engine() {
       "that has them");
 }
 
-std::optional<plan::Sharing> sharing_of(const SimOptions& options) {
-  if (!options.sharing) return std::nullopt;
-  const auto at = std::ranges::find(plan::sharing_words, *options.sharing);
-  return static_cast<plan::Sharing>(at - plan::sharing_words.begin());
-}
-
 /// SimGrid prints one of all its threads after a deadlock.
 std::string without_backtraces(const std::string& output) {
   std::istringstream lines(output);
@@ -98,7 +89,7 @@ nlohmann::json simulate_ranks(const SimulatedRequest& request, const runtime::Cl
                               const TemporaryFolder& folder) {
   const fs::path engine = find_engine();
   const std::string request_file = folder.file("request.json");
-  write_file("sim", request_file, to_json(request).dump());
+  write_file("sim", request_file, nlohmann::json(request).dump());
   const runtime::MachineFiles files = runtime::write_machine_files(cluster, workers, folder.path());
   const SubprocessResult run = run_program(
       runtime::smpirun_command(files, engine, {request_file}, folder.path()), std::chrono::hours(24));
@@ -281,7 +272,7 @@ int sim(SimOptions options) {
   if (options.per_share && !options.durations.gives_durations())
     throw InputError("--per-share: applies to the times of --durations");
   options.outputs.require_writable();
-  runtime::Cluster cluster = read_cluster(options.cluster, sharing_of(options));
+  runtime::Cluster cluster = read_cluster(options.cluster, options.sharing);
   cluster.ranks_per_node = options.ranks_per_node;
   cluster.gpu_direct = options.gpu_direct;
   if (options.nodes) {
@@ -294,8 +285,8 @@ int sim(SimOptions options) {
   const HeldSignals held;  // until the folder is removed
   const TemporaryFolder folder;
   const SimulatedRequest request = {.config = folder.file("config.json"),
-                                    .cluster = fs::absolute(options.cluster),
-                                    .sharing = sharing_of(options),
+                                    .cluster = fs::absolute(options.cluster).string(),
+                                    .sharing = options.sharing,
                                     .steps = simulated_steps,
                                     .result = folder.file("result.json")};
   write_file("sim", request.config, runtime::config_json(given).dump());
@@ -314,6 +305,8 @@ int sim(SimOptions options) {
   options.outputs.write("--report", [&] { return plan::json_text(runtime::cluster_report(run)); });
   return 0;
 }
+
+}  // namespace
 
 void add_sim(CLI::App& app, Action& action) {
   CLI::App* const command =
@@ -347,7 +340,4 @@ void add_sim(CLI::App& app, Action& action) {
   command->callback([options, &action] { action = [options] { return sim(*options); }; });
 }
 
-const bool sim_registered = register_subcommand({.position = 35, .add = add_sim});
-
-}  // namespace
 }  // namespace starpipe::cli

@@ -12,14 +12,10 @@
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
-#include "base/files.hpp"
 #include "base/messages.hpp"
 #include "base/numbers.hpp"
 #include "cli/commands/subcommand.hpp"
-#include "cli/options/common_options.hpp"
-#include "cli/options/config_options.hpp"
-#include "cli/options/cost_options.hpp"
-#include "cli/options/result_options.hpp"
+#include "cli/options/options.hpp"
 #include "plan/search/lower_bound.hpp"
 #include "runtime/engine/memory_need.hpp"
 #include "runtime/report/report.hpp"
@@ -196,6 +192,8 @@ int simulate(const SimulateOptions& options) {
   return 0;
 }
 
+}  // namespace
+
 void add_simulate(CLI::App& app, Action& action) {
   CLI::App* const command =
       app.add_subcommand("simulate", "Predict the run that `train` would do, without doing it");
@@ -227,7 +225,4 @@ void add_simulate(CLI::App& app, Action& action) {
   command->callback([options, &action] { action = [options] { return simulate(*options); }; });
 }
 
-const bool simulate_registered = register_subcommand({.position = 30, .add = add_simulate});
-
-}  // namespace
 }  // namespace starpipe::cli

@@ -18,11 +18,8 @@
 #include "base/files.hpp"
 #include "base/numbers.hpp"
 #include "cli/commands/subcommand.hpp"
-#include "cli/options/common_options.hpp"
-#include "cli/options/config_options.hpp"
-#include "cli/study/run_folder.hpp"
-#include "cli/study/run_study.hpp"
-#include "cli/study/study_runs.hpp"
+#include "cli/options/options.hpp"
+#include "cli/study/study.hpp"
 #include "runtime/report/report.hpp"
 #include "starpipe/base/error.hpp"
 #include "starpipe/plan/registry/plugin.hpp"
@@ -148,54 +145,45 @@ int print_commands(const Study& study, const std::vector<StudyRun>& runs, const 
   return 0;
 }
 
+/// Parses the command line of the run without its keys. `parsed`: the lines that were good.
+void check_options(const Study& study, StudyRun run, std::set<std::vector<std::string>>& parsed) {
+  std::erase_if(run.settings, [](const Setting& setting) { return !setting.is_option(); });
+  std::vector<std::string> words = arguments_of(study, run, study.config, "");
+  if (!parsed.insert(words).second) return;
+  CLI::App app;
+  const Action action = add_subcommands(app);
+  std::ranges::reverse(words);  // as CLI11 takes them
+  try {
+    app.parse(words);
+  } catch (const CLI::Success&) {
+    throw InputError(fmt::format("an option makes {} print something instead of running", study.command));
+  } catch (const CLI::ParseError& error) {
+    throw InputError(fmt::format("{} (see starpipe {} --help)", error.what(), study.command));
+  }
+}
+
 /// Refuses what the command of a study would refuse, as far as it is found quickly.
-class RunChecks {
- public:
-  explicit RunChecks(const Study& study) : study_(study) {}
-
-  void check(const StudyRun& run, const runtime::Config& config) {
-    check_options(run);
-    const bool other_schedules =
-        std::ranges::find(run.settings, "--schedules", &Setting::name) != run.settings.end();
-    if (!config.schedule.file && !other_schedules) {
-      for (const std::string& file : config.schedule.plugins) plan::load_plugin(file);
-      plan::find_schedule(config.schedule.name);
-    }
-    if (study_.command == "compare") {
-      refuse_policy_in_compare(config);
-    } else {
-      runtime::describe_other_policy(config);  // finds the policy
-    }
+void check_run(const Study& study, const StudyRun& run, const runtime::Config& config) {
+  const bool other_schedules =
+      std::ranges::find(run.settings, "--schedules", &Setting::name) != run.settings.end();
+  if (!config.schedule.file && !other_schedules) {
+    for (const std::string& file : config.schedule.plugins) plan::load_plugin(file);
+    plan::find_schedule(config.schedule.name);
   }
-
- private:
-  /// Parses the command line of the run without its keys. Most runs of a study have the same options.
-  void check_options(const StudyRun& run) {
-    StudyRun options = run;
-    std::erase_if(options.settings, [](const Setting& setting) { return !setting.is_option(); });
-    std::vector<std::string> words = arguments_of(study_, options, study_.config, "");
-    if (!parsed_.insert(words).second) return;
-    CLI::App app;
-    const Action action = add_subcommands(app);
-    std::ranges::reverse(words);  // as CLI11 takes them
-    try {
-      app.parse(words);
-    } catch (const CLI::Success&) {
-      throw InputError(fmt::format("an option makes {} print something instead of running", study_.command));
-    } catch (const CLI::ParseError& error) {
-      throw InputError(fmt::format("{} (see starpipe {} --help)", error.what(), study_.command));
-    }
+  if (study.command == "compare") {
+    refuse_policy_in_compare(config);
+  } else {
+    runtime::describe_other_policy(config);  // finds the policy
   }
-
-  const Study& study_;
-  std::set<std::vector<std::string>> parsed_;
-};
+}
 
 int sweep(const SweepOptions& command) {
   const Study study = read_study(command.study);
-  RunChecks checks(study);
-  const std::vector<StudyRun> all =
-      runs_of(study, [&](const StudyRun& run, const runtime::Config& config) { checks.check(run, config); });
+  std::set<std::vector<std::string>> parsed;  // most runs of a study have the same options
+  const std::vector<StudyRun> all = runs_of(study, [&](const StudyRun& run, const runtime::Config& config) {
+    check_options(study, run, parsed);
+    check_run(study, run, config);
+  });
   if (command.slurm) {
     take_folder(command.folder);  // Slurm writes its logs there
     print(sbatch_script(study, all, command.folder, *command.slurm));
@@ -221,6 +209,8 @@ int sweep(const SweepOptions& command) {
   print(summary(counts, runs.size(), options.folder) + failures(runs, options.folder));
   return counts.failed + counts.failed_before > 0 ? 1 : 0;
 }
+
+}  // namespace
 
 void add_sweep(CLI::App& app, Action& action) {
   CLI::App* const command = app.add_subcommand(
@@ -264,7 +254,4 @@ void add_sweep(CLI::App& app, Action& action) {
   command->callback([options, &action] { action = [options] { return sweep(*options); }; });
 }
 
-const bool sweep_registered = register_subcommand({.position = 25, .add = add_sweep});
-
-}  // namespace
 }  // namespace starpipe::cli

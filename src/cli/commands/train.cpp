@@ -20,8 +20,7 @@
 #include "base/numbers.hpp"
 #include "cli/commands/ranks.hpp"
 #include "cli/commands/subcommand.hpp"
-#include "cli/options/common_options.hpp"
-#include "cli/options/config_options.hpp"
+#include "cli/options/options.hpp"
 #include "model/weights.hpp"
 #include "plan/drawing/page.hpp"
 #include "plan/drawing/timeline_svg.hpp"
@@ -57,12 +56,8 @@ class StepProgress {
         time_left(step.number), step.skipped ? "  update skipped: infinity or NaN" : "");
     const bool last = step.number + 1 == steps_;
     const bool logged = !line_.on_terminal() && step.number % std::max(1, steps_ / 20) == 0;
-    if (last && !line_.on_terminal() && runtime::launcher_rank()) {
-      // A launcher forwards standard error and standard output apart, so lines keep their order only within
-      // one of the two.
-      fmt::print("{}\n", text);
-    } else if (last || logged || step.skipped) {
-      line_.keep(text);
+    if (last || logged || step.skipped) {
+      keep(text, last);
     } else {
       line_.show(text);
     }
@@ -70,8 +65,10 @@ class StepProgress {
 
   /// A line between two steps, or after the last one.
   void keep(const std::string& text, bool last) const {
+    // A launcher forwards standard error and standard output apart, so the last lines keep their order with
+    // the tables only on standard output.
     if (last && !line_.on_terminal() && runtime::launcher_rank()) {
-      fmt::print("{}\n", text);  // after the last step's line
+      fmt::print("{}\n", text);
     } else {
       line_.keep(text);
     }
@@ -174,34 +171,29 @@ runtime::RankRequest training_request(const TrainOptions& options) {
 }
 
 /// Runs several pieces of work, also when an earlier one fails: a full disk or a closed pipe must not cost
-/// the other results of a long run.
-class EachInTurn {
- public:
-  void run(const std::function<void()>& work) {
+/// the other results of a long run. Throws the first exception, if there was one.
+void run_each(std::span<const std::function<void()>> work) {
+  std::exception_ptr first;
+  for (const std::function<void()>& part : work) {
     try {
-      work();
+      part();
     } catch (...) {
-      if (!first_) first_ = std::current_exception();
+      if (!first) first = std::current_exception();
     }
   }
-  /// Throws the first exception, if there was one.
-  void finish() const {
-    if (first_) std::rethrow_exception(first_);
-  }
-
- private:
-  std::exception_ptr first_;
-};
+  if (first) std::rethrow_exception(first);
+}
 
 // Files first: standard output may be a pipe that no program reads any more.
 void write_outputs(const TrainOptions& options, EndedRun run) {
   const runtime::AgreedRun& agreed = run.training.agreed();
   const runtime::Experiment& experiment = agreed.experiment;
   const runtime::TrainRecord& record = run.result.record;
-  EachInTurn files;
+  std::vector<std::function<void()>> work;
   for (const auto& [option, text_of] : texts_of_run)
-    files.run([&, text = text_of] { options.outputs.write(option, [&] { return text(run); }); });
-  files.run([&] {
+    work.emplace_back(
+        [&, option = option, text = text_of] { options.outputs.write(option, [&] { return text(run); }); });
+  work.emplace_back([&] {
     print(fmt::format("\n{} on {}, {}, policy {}: {:.0f} {}/s\n{}{}\n{}", experiment.schedule.name(),
                       counted_text(experiment.schedule.workers(), "worker"),
                       counted_text(agreed.mpi.ranks(), "rank"), record.policy, record.samples_per_second,
@@ -209,7 +201,7 @@ void write_outputs(const TrainOptions& options, EndedRun run) {
                       plan::describe_reordering(experiment.schedule.name(), experiment.reordering),
                       training_table(*run.result.compared, run.training.measurement().workers(), record)));
   });
-  files.finish();
+  run_each(work);
 }
 
 void save_weights(Trainer& trainer, const TrainOptions& options, bool is_root) {
@@ -232,14 +224,15 @@ void finish_complete_run(const Runtime& runtime, Trainer& trainer, const TrainOp
 // Writes the results of the steps. Returns why the run has failed all the same; "" if it has not.
 std::string finish_run(const Runtime& runtime, Trainer& trainer, const TrainOptions& options, bool complete) {
   const runtime::Training::Result result = trainer.training().result();
-  EachInTurn results;
-  results.run([&] {
-    if (complete) save_weights(trainer, options, runtime.rank() == 0);
-  });
-  results.run([&] {
-    if (runtime.rank() == 0) write_outputs(options, {.training = trainer.training(), .result = result});
-  });
-  results.finish();
+  run_each(std::array<std::function<void()>, 2>{[&] {
+                                                  if (complete)
+                                                    save_weights(trainer, options, runtime.rank() == 0);
+                                                },
+                                                [&] {
+                                                  if (runtime.rank() == 0)
+                                                    write_outputs(options, {.training = trainer.training(),
+                                                                            .result = result});
+                                                }});
   const auto& checkpoints = result.record.checkpoints;
   if (!checkpoints || checkpoints->last_problem.empty()) return "";
   return fmt::format("the last checkpoint, of step {}, could not be written", trainer.steps_done());
@@ -299,6 +292,8 @@ void train(Runtime& runtime, const TrainOptions& options) {
   }
 }
 
+}  // namespace
+
 void add_train(CLI::App& app, Action& action) {
   CLI::App* const command =
       app.add_subcommand("train", "Train a network, and show predicted and measured times side by side");
@@ -326,8 +321,4 @@ void add_train(CLI::App& app, Action& action) {
   });
 }
 
-const bool train_registered =
-    register_subcommand({.position = 10, .add = add_train, .ranks = Ranks::watched});
-
-}  // namespace
 }  // namespace starpipe::cli

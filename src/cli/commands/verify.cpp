@@ -4,7 +4,6 @@
 #include <array>
 #include <filesystem>
 #include <memory>
-#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -17,8 +16,7 @@
 #include "base/numbers.hpp"
 #include "cli/commands/ranks.hpp"
 #include "cli/commands/subcommand.hpp"
-#include "cli/options/common_options.hpp"
-#include "cli/options/config_options.hpp"
+#include "cli/options/options.hpp"
 #include "plan/formats/json_value.hpp"
 
 namespace starpipe::cli {
@@ -86,6 +84,8 @@ void verify(Runtime& runtime, const VerifyOptions& options) {
   if (!found.problem.empty()) runtime.fail(found.problem);
 }
 
+}  // namespace
+
 void add_verify(CLI::App& app, Action& action) {
   CLI::App* const command = app.add_subcommand(
       "verify", "Train a few steps and compare each with the same step computed by one job after the other");
@@ -119,8 +119,4 @@ void add_verify(CLI::App& app, Action& action) {
   });
 }
 
-const bool verify_registered =
-    register_subcommand({.position = 12, .add = add_verify, .ranks = Ranks::watched});
-
-}  // namespace
 }  // namespace starpipe::cli

@@ -1,6 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "cli/options/common_options.hpp"
-
 #include <limits>
 #include <set>
 #include <string>
@@ -12,6 +10,7 @@
 #include "base/files.hpp"
 #include "base/numbers.hpp"
 #include "cli/input/yaml.hpp"
+#include "cli/options/options.hpp"
 #include "plan/drawing/page.hpp"
 #include "starpipe/base/error.hpp"
 #include "starpipe/base/index.hpp"

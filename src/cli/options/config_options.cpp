@@ -1,14 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "cli/options/config_options.hpp"
-
 #include <filesystem>
 #include <system_error>
 
 #include <fmt/format.h>
 
 #include "base/environment.hpp"
-#include "cli/input/config_file.hpp"
-#include "cli/options/common_options.hpp"
+#include "cli/input/input_files.hpp"
+#include "cli/options/options.hpp"
 #include "runtime/config/config_keys.hpp"
 #include "runtime/host/lost_rank.hpp"
 #include "starpipe/base/error.hpp"

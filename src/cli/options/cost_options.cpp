@@ -1,6 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "cli/options/cost_options.hpp"
-
 #include <algorithm>
 #include <array>
 #include <filesystem>
@@ -13,9 +11,9 @@
 #include <fmt/ranges.h>
 
 #include "base/messages.hpp"
-#include "cli/input/links_file.hpp"
+#include "cli/input/input_files.hpp"
 #include "cli/input/yaml.hpp"
-#include "cli/options/common_options.hpp"
+#include "cli/options/options.hpp"
 #include "starpipe/base/error.hpp"
 #include "starpipe/base/index.hpp"
 #include "starpipe/plan/simulate/transfers.hpp"

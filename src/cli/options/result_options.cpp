@@ -1,6 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "cli/options/result_options.hpp"
-
 #include <algorithm>
 #include <array>
 #include <string_view>
@@ -15,6 +13,7 @@
 #include "base/environment.hpp"
 #include "base/files.hpp"
 #include "base/messages.hpp"
+#include "cli/options/options.hpp"
 #include "plan/formats/json_value.hpp"
 #include "starpipe/base/error.hpp"
 #include "starpipe/plan/drawing/schedule_text.hpp"

@@ -1,6 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "cli/options/schedule_options.hpp"
-
 #include <limits>
 #include <string>
 #include <system_error>
@@ -9,7 +7,7 @@
 #include <fmt/format.h>
 
 #include "base/numbers.hpp"
-#include "cli/options/common_options.hpp"
+#include "cli/options/options.hpp"
 #include "starpipe/base/error.hpp"
 #include "starpipe/plan/schedules/finer.hpp"
 

@@ -1,6 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "cli/processes/child_process.hpp"
-
 #include <cerrno>
 #include <chrono>
 #include <csignal>
@@ -15,6 +13,7 @@
 #include <unistd.h>
 
 #include "base/signals.hpp"
+#include "cli/processes/processes.hpp"
 
 namespace starpipe::cli {
 namespace {

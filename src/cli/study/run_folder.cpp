@@ -1,6 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "cli/study/run_folder.hpp"
-
 #include <cerrno>
 #include <sstream>
 #include <system_error>
@@ -13,6 +11,7 @@
 #include <unistd.h>
 
 #include "base/files.hpp"
+#include "cli/study/study.hpp"
 #include "runtime/host/hardware.hpp"
 #include "starpipe/base/error.hpp"
 #include "starpipe/version.hpp"
