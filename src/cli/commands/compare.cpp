@@ -72,15 +72,8 @@ bool emulated(const std::vector<ComparedSchedule>& schedules) {
 }
 
 std::string ran_as(const ComparedPolicy& policy) {
-  switch (policy.choice.control) {
-    case runtime::StarpuControl::none:
-      break;
-    case runtime::StarpuControl::on_worker:
-      return policy.ran + ", bound to workers";
-    case runtime::StarpuControl::worker_order:
-      return policy.ran + ", bound and ordered";
-  }
-  return policy.ran;
+  constexpr std::array words = {"", ", bound to workers", ", bound and ordered"};  // by StarpuControl
+  return policy.ran + words[static_cast<std::size_t>(policy.choice.control)];
 }
 
 std::string milliseconds(double seconds) { return fmt::format("{:.2f} ms", seconds * 1e3); }

@@ -127,15 +127,8 @@ void require_sizes(const PartitionOptions& options) {
 }
 
 std::string_view allocation_name(const plan::PartitionRequest& request) {
-  switch (request.allocation) {
-    case plan::Allocation::contiguous:
-      return "contiguous";
-    case plan::Allocation::general:
-      return "general";
-    case plan::Allocation::placed:
-      break;
-  }
-  return "placed";
+  constexpr std::array<std::string_view, 3> words = {"contiguous", "placed", "general"};  // as in the enum
+  return words[static_cast<std::size_t>(request.allocation)];
 }
 
 /// The first and the last unit of a stage.

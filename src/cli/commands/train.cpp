@@ -98,48 +98,9 @@ class StepProgress {
   std::chrono::steady_clock::time_point after_first_;  // when the first step had ended
 };
 
-// A run that has ended, on rank 0.
-struct EndedRun {
-  const runtime::Training& training;
-  const runtime::Training::Result& result;
-  std::optional<nlohmann::ordered_json> report = {};
-
-  [[nodiscard]] const plan::Schedule& schedule() const { return training.agreed().experiment.schedule; }
-  [[nodiscard]] const plan::RecordedStep& predicted() const { return result.compared->predicted; }
-  [[nodiscard]] const plan::RecordedStep& measured() const { return result.compared->measured; }
-  const nlohmann::ordered_json& made_report() {
-    if (!report) report = runtime::training_report(training, result);
-    return *report;
-  }
-};
-
-std::string report_text(EndedRun& run) { return plan::json_text(run.made_report()); }
-
-std::string page_text(EndedRun& run) {
-  const nlohmann::ordered_json report = plan::report_for_page(nlohmann::ordered_json(run.made_report()));
-  const std::array runs = {plan::compared_page_run(run.schedule().name(), *run.result.compared, report)};
-  return plan::report_page(runs);
-}
-
-std::string trace_text(EndedRun& run) {
-  const std::array runs = {plan::TracedRun{"predicted", &run.schedule(), &run.predicted().timeline},
-                           plan::TracedRun{"measured", &run.measured().as_run, &run.measured().timeline}};
-  return plan::trace_json(runs).dump() + "\n";
-}
-
-std::string timeline_text(EndedRun& run) {
-  const std::array runs = {plan::explained_run("predicted", run.predicted()),
-                           plan::explained_run("measured", run.measured())};
-  return plan::timeline_svg(runs, {.unit = "s"});
-}
-
-// Files that are written under a temporary name when the run has ended, so an existing file is replaced only
-// if the run succeeds. Metrics are written during the run, and the weights before the report.
-constexpr std::array<std::pair<std::string_view, std::string (*)(EndedRun&)>, 4> texts_of_run = {
-    {{"--report", report_text},
-     {"--html", page_text},
-     {"--trace", trace_text},
-     {"--timeline", timeline_text}}};
+// Outputs that are written under a temporary name when the run has ended, so an existing file is replaced
+// only if the run succeeds. Metrics are written during the run, and the weights before these.
+constexpr std::array<std::string_view, 4> outputs_of_steps = {"--report", "--html", "--trace", "--timeline"};
 constexpr std::string_view metrics_option = "--metrics";
 constexpr std::string_view weights_option = "--save-weights";
 
@@ -184,24 +145,47 @@ void run_each(std::span<const std::function<void()>> work) {
   if (first) std::rethrow_exception(first);
 }
 
+std::string trace_text(const plan::Schedule& schedule, const plan::ComparedRun& run) {
+  const std::array runs = {plan::TracedRun{"predicted", &schedule, &run.predicted.timeline},
+                           plan::TracedRun{"measured", &run.measured.as_run, &run.measured.timeline}};
+  return plan::trace_json(runs).dump() + "\n";
+}
+
+std::string timeline_text(const plan::ComparedRun& run) {
+  const std::array runs = {plan::explained_run("predicted", run.predicted),
+                           plan::explained_run("measured", run.measured)};
+  return plan::timeline_svg(runs, {.unit = "s"});
+}
+
+std::string page_text(const std::string& title, const plan::ComparedRun& run, nlohmann::ordered_json report) {
+  const nlohmann::ordered_json shown = plan::report_for_page(std::move(report));
+  const std::array runs = {plan::compared_page_run(title, run, shown)};
+  return plan::report_page(runs);
+}
+
 // Files first: standard output may be a pipe that no program reads any more.
-void write_outputs(const TrainOptions& options, EndedRun run) {
-  const runtime::AgreedRun& agreed = run.training.agreed();
+void write_outputs(const OutputFiles& outputs, const runtime::Training& training,
+                   const runtime::Training::Result& result) {
+  const runtime::AgreedRun& agreed = training.agreed();
   const runtime::Experiment& experiment = agreed.experiment;
-  const runtime::TrainRecord& record = run.result.record;
-  std::vector<std::function<void()>> work;
-  for (const auto& [option, text_of] : texts_of_run)
-    work.emplace_back(
-        [&, option = option, text = text_of] { options.outputs.write(option, [&] { return text(run); }); });
-  work.emplace_back([&] {
-    print(fmt::format("\n{} on {}, {}, policy {}: {:.0f} {}/s\n{}{}\n{}", experiment.schedule.name(),
-                      counted_text(experiment.schedule.workers(), "worker"),
-                      counted_text(agreed.mpi.ranks(), "rank"), record.policy, record.samples_per_second,
-                      experiment.data->sample_word(), describe_partition(agreed.partition),
-                      plan::describe_reordering(experiment.schedule.name(), experiment.reordering),
-                      training_table(*run.result.compared, run.training.measurement().workers(), record)));
-  });
-  run_each(work);
+  const plan::Schedule& schedule = experiment.schedule;
+  const runtime::TrainRecord& record = result.record;
+  const plan::ComparedRun& run = *result.compared;
+  std::optional<nlohmann::ordered_json> made;
+  const auto report = [&] { return made ? *made : made.emplace(runtime::training_report(training, result)); };
+  const auto print_table = [&] {
+    print(fmt::format("\n{} on {}, {}, policy {}: {:.0f} {}/s\n{}{}\n{}", schedule.name(),
+                      counted_text(schedule.workers(), "worker"), counted_text(agreed.mpi.ranks(), "rank"),
+                      record.policy, record.samples_per_second, experiment.data->sample_word(),
+                      describe_partition(agreed.partition),
+                      plan::describe_reordering(schedule.name(), experiment.reordering),
+                      training_table(run, training.measurement().workers(), record)));
+  };
+  run_each(std::array<std::function<void()>, 5>{
+      [&] { outputs.write("--report", [&] { return plan::json_text(report()); }); },
+      [&] { outputs.write("--html", [&] { return page_text(schedule.name(), run, report()); }); },
+      [&] { outputs.write("--trace", [&] { return trace_text(schedule, run); }); },
+      [&] { outputs.write("--timeline", [&] { return timeline_text(run); }); }, print_table});
 }
 
 void save_weights(Trainer& trainer, const TrainOptions& options, bool is_root) {
@@ -216,7 +200,7 @@ void finish_complete_run(const Runtime& runtime, Trainer& trainer, const TrainOp
   save_weights(trainer, options, runtime.rank() == 0);
   if (runtime.rank() != 0) return;
   const bool measures =
-      std::ranges::any_of(texts_of_run, [&](const auto& text) { return options.outputs.has(text.first); });
+      std::ranges::any_of(outputs_of_steps, [&](const auto& name) { return options.outputs.has(name); });
   print(fmt::format("All {} steps are done; nothing is left to train{}.\n", trainer.config().training.steps,
                     measures ? ", and there is no step to report" : ""));
 }
@@ -224,15 +208,13 @@ void finish_complete_run(const Runtime& runtime, Trainer& trainer, const TrainOp
 // Writes the results of the steps. Returns why the run has failed all the same; "" if it has not.
 std::string finish_run(const Runtime& runtime, Trainer& trainer, const TrainOptions& options, bool complete) {
   const runtime::Training::Result result = trainer.training().result();
-  run_each(std::array<std::function<void()>, 2>{[&] {
-                                                  if (complete)
-                                                    save_weights(trainer, options, runtime.rank() == 0);
-                                                },
-                                                [&] {
-                                                  if (runtime.rank() == 0)
-                                                    write_outputs(options, {.training = trainer.training(),
-                                                                            .result = result});
-                                                }});
+  const auto save = [&] {
+    if (complete) save_weights(trainer, options, runtime.rank() == 0);
+  };
+  const auto write = [&] {
+    if (runtime.rank() == 0) write_outputs(options.outputs, trainer.training(), result);
+  };
+  run_each(std::array<std::function<void()>, 2>{save, write});
   const auto& checkpoints = result.record.checkpoints;
   if (!checkpoints || checkpoints->last_problem.empty()) return "";
   return fmt::format("the last checkpoint, of step {}, could not be written", trainer.steps_done());

@@ -311,7 +311,7 @@ runtime::Config load_config(const std::filesystem::path& file, const std::vector
     key.set(config, read(*value, key.type));
   }
   runtime::set_defaults(config, keys, [&](const ConfigKey& key) { return given.has(key.name); });
-  require_consistent(schema, given, config);
+  require_consistent(keys, given, config);
   if (!config.schedule.plugins.empty()) drop_plugins(given, config.schedule);
   // The file's options belong to the file's schedule.
   if (given.is_overridden("schedule.name") && !given.is_overridden("schedule.options"))
