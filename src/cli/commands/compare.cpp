@@ -1,38 +1,21 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "runtime/api/compare.hpp"
 
-#include <algorithm>
-#include <array>
-#include <cstdint>
 #include <limits>
-#include <memory>
-#include <optional>
 #include <set>
 #include <span>
-#include <string>
-#include <string_view>
-#include <utility>
-#include <vector>
 
-#include <fmt/format.h>
 #include <fmt/ranges.h>
-#include <nlohmann/json.hpp>
 
-#include "base/files.hpp"
-#include "base/messages.hpp"
-#include "base/numbers.hpp"
 #include "cli/commands/ranks.hpp"
 #include "cli/commands/subcommand.hpp"
-#include "cli/options/options.hpp"
 #include "plan/drawing/page.hpp"
 #include "plan/drawing/timeline_svg.hpp"
 #include "plan/explain/recorded_step.hpp"
 #include "plan/formats/compared_run_json.hpp"
-#include "plan/formats/json_value.hpp"
 #include "plan/formats/schedule_values.hpp"
 #include "runtime/report/report.hpp"
 #include "runtime/setup/partition_choice.hpp"
-#include "starpipe/base/error.hpp"
 #include "starpipe/plan/simulate/simulate.hpp"
 
 namespace starpipe::cli {

@@ -1,22 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-#include <array>
-#include <cstdint>
 #include <limits>
-#include <memory>
-#include <optional>
-#include <string>
-#include <string_view>
 
-#include <nlohmann/json.hpp>
-
-#include "base/files.hpp"
 #include "cli/commands/ranks.hpp"
 #include "cli/commands/subcommand.hpp"
-#include "cli/options/options.hpp"
-#include "plan/formats/json_value.hpp"
 #include "runtime/api/training.hpp"
 #include "runtime/report/report.hpp"
-#include "starpipe/base/error.hpp"
 #include "starpipe/model/dataset.hpp"
 
 namespace starpipe::cli {

@@ -1,25 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-
-#include <algorithm>
-#include <array>
-#include <filesystem>
-#include <memory>
-#include <string>
-#include <vector>
-
-#include <fmt/format.h>
-#include <nlohmann/json.hpp>
-
-#include "base/files.hpp"
 #include "cli/commands/subcommand.hpp"
-#include "cli/options/options.hpp"
 #include "plan/drawing/timeline_svg.hpp"
 #include "plan/explain/what_if.hpp"
 #include "plan/formats/compared_run_json.hpp"
 #include "plan/formats/explanation.hpp"
-#include "plan/formats/json_value.hpp"
 #include "plan/formats/trace_json.hpp"
-#include "starpipe/base/error.hpp"
 #include "starpipe/plan/registry/plugin.hpp"
 #include "starpipe/plan/registry/registry.hpp"
 #include "starpipe/plan/simulate/limited_schedule.hpp"

@@ -1,26 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "runtime/report/info.hpp"
 
-#include <array>
-#include <filesystem>
 #include <functional>
-#include <memory>
-#include <optional>
-#include <string_view>
 
 #include <dlfcn.h>
-#include <fmt/format.h>
 #include <fmt/ranges.h>
-#include <nlohmann/json.hpp>
 #include <yaml-cpp/yaml.h>
 
-#include "base/files.hpp"
-#include "base/messages.hpp"
 #include "cli/commands/ranks.hpp"
 #include "cli/commands/subcommand.hpp"
 #include "cli/input/input_files.hpp"
-#include "cli/options/options.hpp"
-#include "plan/formats/json_value.hpp"
 #include "runtime/api/agreed_run.hpp"
 #include "runtime/config/config_keys.hpp"
 #include "runtime/host/lost_rank.hpp"

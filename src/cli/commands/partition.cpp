@@ -1,30 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "plan/search/partition.hpp"
 
-#include <algorithm>
-#include <array>
 #include <cmath>
-#include <filesystem>
-#include <memory>
-#include <optional>
-#include <string_view>
-#include <utility>
 
-#include <fmt/format.h>
 #include <fmt/ranges.h>
-#include <nlohmann/json.hpp>
 
-#include "base/files.hpp"
-#include "base/messages.hpp"
-#include "base/numbers.hpp"
 #include "cli/commands/subcommand.hpp"
 #include "cli/input/input_files.hpp"
-#include "cli/options/options.hpp"
-#include "plan/formats/json_value.hpp"
 #include "plan/formats/results.hpp"
 #include "plan/formats/schedule_values.hpp"
-#include "starpipe/base/error.hpp"
-#include "starpipe/base/index.hpp"
 #include "starpipe/plan/drawing/schedule_text.hpp"
 #include "starpipe/plan/registry/registry.hpp"
 #include "starpipe/plan/search/search_problem.hpp"
@@ -311,11 +295,7 @@ int partition(PartitionOptions options) {
   options.asked.microbatches = options.microbatches.value_or(4 * options.asked.request.workers);
   if (options.layout) options.asked.layout = plan::parse_layout(*options.layout);
   const std::string text = shown(options, partition_for(options));
-  if (options.output) {
-    write_file("-o", *options.output, text);
-  } else {
-    print(text);
-  }
+  write_file("-o", options.output.value_or("-"), text);
   return 0;
 }
 

@@ -1,22 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "starpipe/plan/registry/plugin.hpp"
 
-#include <algorithm>
-#include <array>
-#include <filesystem>
-#include <memory>
-
-#include <fmt/format.h>
-#include <nlohmann/json.hpp>
-
-#include "base/files.hpp"
-#include "base/messages.hpp"
 #include "cli/commands/subcommand.hpp"
-#include "cli/options/options.hpp"
 #include "cli/processes/processes.hpp"
-#include "plan/formats/json_value.hpp"
 #include "plan/registry/conformance.hpp"
-#include "starpipe/base/error.hpp"
 
 namespace starpipe::cli {
 namespace {

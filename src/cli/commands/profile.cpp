@@ -1,26 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "runtime/setup/profile.hpp"
 
-#include <array>
-#include <filesystem>
-#include <memory>
-#include <optional>
 #include <span>
-#include <string_view>
 
-#include <fmt/format.h>
 #include <fmt/ranges.h>
-#include <nlohmann/json.hpp>
 
-#include "base/files.hpp"
-#include "base/messages.hpp"
-#include "base/numbers.hpp"
 #include "cli/commands/subcommand.hpp"
 #include "cli/input/input_files.hpp"
-#include "cli/options/options.hpp"
-#include "plan/formats/json_value.hpp"
 #include "runtime/setup/experiment.hpp"
-#include "starpipe/base/error.hpp"
 
 namespace starpipe::cli {
 namespace {

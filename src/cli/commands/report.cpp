@@ -1,13 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-
-#include <filesystem>
 #include <list>
-#include <memory>
-#include <vector>
 
-#include "base/files.hpp"
 #include "cli/commands/subcommand.hpp"
-#include "cli/options/options.hpp"
 #include "plan/drawing/page.hpp"
 #include "plan/formats/report_file.hpp"
 

@@ -1,20 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-
-#include <array>
-#include <filesystem>
 #include <limits>
-#include <memory>
-#include <vector>
 
-#include <fmt/format.h>
-#include <nlohmann/json.hpp>
-
-#include "base/files.hpp"
-#include "base/messages.hpp"
 #include "cli/commands/subcommand.hpp"
-#include "cli/options/options.hpp"
-#include "plan/formats/json_value.hpp"
-#include "starpipe/base/error.hpp"
 #include "starpipe/plan/formats/schedule_json.hpp"
 #include "starpipe/plan/registry/plugin.hpp"
 #include "starpipe/plan/registry/registry.hpp"

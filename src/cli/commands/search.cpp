@@ -1,23 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "starpipe/plan/search/search.hpp"
 
-#include <algorithm>
 #include <chrono>
-#include <cstdint>
 #include <limits>
-#include <memory>
 
-#include <fmt/format.h>
-#include <nlohmann/json.hpp>
-
-#include "base/messages.hpp"
-#include "base/numbers.hpp"
 #include "cli/commands/subcommand.hpp"
 #include "cli/input/yaml.hpp"
-#include "cli/options/options.hpp"
 #include "plan/formats/results.hpp"
-#include "starpipe/base/error.hpp"
-#include "starpipe/base/index.hpp"
 #include "starpipe/base/interval.hpp"
 #include "starpipe/plan/drawing/schedule_text.hpp"
 #include "starpipe/plan/registry/plugin.hpp"

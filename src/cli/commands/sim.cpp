@@ -1,39 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0
-#include <algorithm>
-#include <array>
 #include <chrono>
-#include <filesystem>
 #include <map>
-#include <memory>
-#include <optional>
 #include <sstream>
-#include <string>
-#include <string_view>
-#include <utility>
-#include <vector>
-
-#include <fmt/format.h>
-#include <nlohmann/json.hpp>
 
 #include "base/environment.hpp"
-#include "base/files.hpp"
-#include "base/messages.hpp"
-#include "base/numbers.hpp"
 #include "base/signals.hpp"
 #include "cli/commands/subcommand.hpp"
 #include "cli/input/input_files.hpp"
-#include "cli/options/options.hpp"
 #include "cli/processes/processes.hpp"
 #include "plan/formats/explanation.hpp"
-#include "plan/formats/json_value.hpp"
 #include "runtime/api/cluster_run.hpp"
 #include "runtime/config/config_keys.hpp"
 #include "runtime/setup/expected_costs.hpp"
 #include "runtime/setup/experiment.hpp"
 #include "runtime/setup/partition_choice.hpp"
 #include "runtime/simulation/cluster.hpp"
-#include "starpipe/base/error.hpp"
-#include "starpipe/base/index.hpp"
 #include "starpipe/model/network.hpp"
 #include "starpipe/plan/formats/schedule_json.hpp"
 #include "starpipe/plan/simulate/simulate.hpp"

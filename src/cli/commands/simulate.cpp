@@ -1,21 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "starpipe/plan/simulate/simulate.hpp"
 
-#include <algorithm>
-#include <cstdint>
-#include <memory>
-#include <optional>
-#include <string_view>
-#include <utility>
-#include <vector>
-
-#include <fmt/format.h>
-#include <nlohmann/json.hpp>
-
-#include "base/messages.hpp"
-#include "base/numbers.hpp"
 #include "cli/commands/subcommand.hpp"
-#include "cli/options/options.hpp"
 #include "plan/search/lower_bound.hpp"
 #include "runtime/engine/memory_need.hpp"
 #include "runtime/report/report.hpp"
@@ -23,8 +9,6 @@
 #include "runtime/setup/experiment.hpp"
 #include "runtime/setup/partition_choice.hpp"
 #include "runtime/setup/profile.hpp"
-#include "starpipe/base/error.hpp"
-#include "starpipe/base/index.hpp"
 #include "starpipe/plan/drawing/schedule_text.hpp"
 #include "starpipe/plan/schedule/check.hpp"
 
@@ -40,27 +24,29 @@ struct SimulateOptions {
   ResultOptions result;
 };
 
-/// True if the partition was chosen by measured times of a chain's units, so that the stages have times.
-bool has_measured_times(const std::optional<runtime::PartitionChoice>& partition,
-                        const runtime::Experiment& experiment) {
-  return partition && experiment.network.graph.is_chain();
-}
+/// The times of the passes without --durations and --comm. All are without recomputation.
+struct DefaultTimes {
+  plan::Costs costs;
+  std::string unit;
+  std::string_view source;  ///< in words
+};
 
-/// Returns the source of the passes' durations, in words.
-std::string_view source_of_times(const SimulateOptions& options, const runtime::Config& config,
-                                 const std::optional<runtime::PartitionChoice>& partition,
-                                 const runtime::Experiment& experiment) {
-  if (options.costs.gives_durations()) return "of --durations";
-  if (config.runtime.emulate) return "of runtime.emulate";
-  if (has_measured_times(partition, experiment)) return "as measured for the partition";
-  return "by FLOPs, 1 for a pass of an average stage";
-}
-
-/// The unit of the times without --durations and --comm.
-std::string default_unit(const runtime::Config& config,
-                         const std::optional<runtime::PartitionChoice>& partition,
-                         const runtime::Experiment& experiment) {
-  return config.runtime.emulate || has_measured_times(partition, experiment) ? "s" : "";
+DefaultTimes default_times(const runtime::Config& config,
+                           const std::optional<runtime::PartitionChoice>& partition,
+                           const runtime::Experiment& experiment) {
+  if (config.runtime.emulate) {
+    return {
+        runtime::emulated_costs(*config.runtime.emulate, experiment.network, experiment.schedule.workers()),
+        "s", "of runtime.emulate"};
+  }
+  plan::Costs costs = runtime::costs_by_flops(experiment.network);
+  // Only stages of a chain have the units whose times a partition measures.
+  if (!partition || !experiment.network.graph.is_chain())
+    return {std::move(costs), "", "by FLOPs, 1 for a pass of an average stage"};
+  costs.durations =
+      plan::stage_costs(partition->profile.units, partition->partition.cuts, partition->stage_kinds)
+          .durations;
+  return {std::move(costs), "s", "as measured for the partition"};
 }
 
 /// `policy`: a line about the policy, or empty.
@@ -118,24 +104,6 @@ std::string summary(std::string_view times, std::string_view policy,
          fmt::format("{:<31}at least {}\n", "any order on these workers", with_unit(bound));
 }
 
-/// Returns the times of runtime.emulate; else the measured times of a partition; else times in proportion to
-/// FLOPs. All are without recomputation.
-plan::Costs default_costs(const runtime::Config& config,
-                          const std::optional<runtime::PartitionChoice>& partition,
-                          const runtime::Experiment& experiment) {
-  if (config.runtime.emulate) {
-    return runtime::emulated_costs(*config.runtime.emulate, experiment.network,
-                                   experiment.schedule.workers());
-  }
-  plan::Costs costs = runtime::costs_by_flops(experiment.network);
-  if (has_measured_times(partition, experiment)) {
-    costs.durations =
-        plan::stage_costs(partition->profile.units, partition->partition.cuts, partition->stage_kinds)
-            .durations;
-  }
-  return costs;
-}
-
 /// Replaces the costs that were given on the command line.
 void apply(const SimulateOptions& options, plan::Costs& costs, std::string& unit,
            const plan::Schedule& schedule) {
@@ -168,27 +136,28 @@ int simulate(const SimulateOptions& options) {
   if (partition) config = runtime::with_partition(std::move(config), *partition);
   const runtime::Experiment experiment = runtime::make_experiment(config);
   runtime::check_start(config, experiment.network);
-  plan::Costs costs = default_costs(config, partition, experiment);
-  std::string unit = default_unit(config, partition, experiment);
-  apply(options, costs, unit, experiment.schedule);
+  DefaultTimes times = default_times(config, partition, experiment);
+  if (options.costs.gives_durations()) times.source = "of --durations";
+  plan::Costs& costs = times.costs;
+  apply(options, costs, times.unit, experiment.schedule);
   if (options.ranks)
     costs.workers_of_rank = workers_of_rank(*options.ranks, costs, experiment.schedule.workers());
   if (experiment.schedule.recompute()) costs = plan::with_recomputation(costs);
   const plan::Timeline timeline = plan::simulate(experiment.schedule, costs);
   const std::vector<runtime::DeviceNeed> memory =
       runtime::memory_need_of(config, experiment, costs, timeline);
-  const plan::PredictedRun run{experiment.schedule,  costs, timeline, unit, experiment.reordering,
+  const plan::PredictedRun run{experiment.schedule,  costs, timeline, times.unit, experiment.reordering,
                                experiment.discipline};
   options.result.outputs().write("--timeline", [&] { return plan::predicted_svg(run); });
   options.result.outputs().write("--trace", [&] { return plan::predicted_trace(run); });
-  const std::string_view times = source_of_times(options, config, partition, experiment);
   if (!options.result.is_text() && !policy.empty()) print_message("starpipe: " + policy);
   const double bound =
       plan::bound_of_makespan(plan::placement_bound(experiment.schedule, costs), timeline.makespan);
-  options.result.show(run, [&] { return summary(times, policy, partition, experiment, run, memory, bound); },
-                      {{"lower_bound", bound},
-                       {"memory", runtime::memory_json(memory)},
-                       {"memory_over_time", runtime::memory_over_time_json(memory, config.runtime)}});
+  options.result.show(
+      run, [&] { return summary(times.source, policy, partition, experiment, run, memory, bound); },
+      {{"lower_bound", bound},
+       {"memory", runtime::memory_json(memory)},
+       {"memory_over_time", runtime::memory_over_time_json(memory, config.runtime)}});
   return 0;
 }
 

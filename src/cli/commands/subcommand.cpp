@@ -1,11 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "cli/commands/subcommand.hpp"
 
-#include <array>
 #include <cstddef>
-#include <memory>
 
-#include "cli/options/options.hpp"
 #include "runtime/host/lost_rank.hpp"
 
 namespace starpipe::cli {

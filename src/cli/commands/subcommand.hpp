@@ -1,10 +1,30 @@
 // SPDX-License-Identifier: Apache-2.0
+// What every source of a subcommand needs.
 #pragma once
 
+#include <algorithm>
+#include <array>
 #include <cstdint>
+#include <filesystem>
 #include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
 
 #include <CLI/CLI.hpp>
+#include <fmt/format.h>
+#include <nlohmann/json.hpp>
+
+#include "base/files.hpp"
+#include "base/messages.hpp"
+#include "base/numbers.hpp"
+#include "cli/options/options.hpp"
+#include "plan/formats/json_value.hpp"
+#include "starpipe/base/error.hpp"
+#include "starpipe/base/index.hpp"
 
 namespace starpipe::cli {
 

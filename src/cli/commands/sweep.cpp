@@ -1,27 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-#include <algorithm>
-#include <array>
 #include <cstddef>
-#include <filesystem>
-#include <memory>
-#include <optional>
 #include <set>
 #include <sstream>
-#include <string>
-#include <vector>
 
-#include <fmt/format.h>
-#include <nlohmann/json.hpp>
 #include <unistd.h>
 
 #include "base/environment.hpp"
-#include "base/files.hpp"
-#include "base/numbers.hpp"
 #include "cli/commands/subcommand.hpp"
-#include "cli/options/options.hpp"
 #include "cli/study/study.hpp"
 #include "runtime/report/report.hpp"
-#include "starpipe/base/error.hpp"
 #include "starpipe/plan/registry/plugin.hpp"
 #include "starpipe/plan/registry/registry.hpp"
 

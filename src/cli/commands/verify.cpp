@@ -1,23 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "runtime/api/verify.hpp"
 
-#include <array>
-#include <filesystem>
-#include <memory>
-#include <string>
-#include <utility>
-#include <vector>
-
-#include <fmt/format.h>
-#include <nlohmann/json.hpp>
-
-#include "base/files.hpp"
-#include "base/messages.hpp"
-#include "base/numbers.hpp"
 #include "cli/commands/ranks.hpp"
 #include "cli/commands/subcommand.hpp"
-#include "cli/options/options.hpp"
-#include "plan/formats/json_value.hpp"
 
 namespace starpipe::cli {
 namespace {
@@ -32,7 +17,7 @@ struct VerifyOptions {
 /// Keys and sections that change nothing in the compared steps.
 constexpr std::array<std::string_view, 3> unused_by_verify = {"data.validation", "evaluate", "checkpoint"};
 
-Config config_of(const VerifyOptions& options) {
+Config config_to_check(const VerifyOptions& options) {
   Config config = options.config.load();
   options.config.refuse_overrides("verify", unused_by_verify);
   std::vector<std::filesystem::path> inputs = inputs_of(config);
@@ -71,7 +56,7 @@ void show(const VerifyOptions& options, const runtime::Verification& found, int 
 }
 
 void verify(Runtime& runtime, const VerifyOptions& options) {
-  Config config = agree_on_config(runtime, verify_request(options), [&] { return config_of(options); });
+  Config config = agree_on_config(runtime, verify_request(options), [&] { return config_to_check(options); });
   const ProgressLine progress;
   const runtime::Verification found = runtime::verify(
       runtime.mpi(), std::move(config), options.request, [&] { options.outputs.require_writable(); },

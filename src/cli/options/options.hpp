@@ -65,7 +65,7 @@ class OutputFiles {
   /// Throws InputError if a file cannot be written.
   void require_writable() const;
   [[nodiscard]] const std::vector<OutputFile>& files() const { return files_; }
-  /// The file of an option; nullopt if the option is not given.
+  /// Returns the file of an option; nullopt if the option is not given.
   [[nodiscard]] const std::optional<std::filesystem::path>& file(std::string_view option) const;
   [[nodiscard]] bool has(std::string_view option) const { return file(option).has_value(); }
   /// Writes what `text` returns, if the option is given.
@@ -81,7 +81,7 @@ std::vector<std::filesystem::path> inputs_of(const runtime::Config& config);
 /// Throws InputError for a plug-in without `schedules`: it adds only layers or networks.
 void require_schedules(const std::string& file, const std::vector<std::string>& schedules);
 
-/// Makes an option with a value, which may be given several times, look so in the help.
+/// Lets an option be given several times, with one value each. Returns the option.
 CLI::Option* repeated(CLI::Option* option);
 
 /// Adds --plugin, which may be repeated, and returns it.
@@ -97,14 +97,14 @@ void add_size_options(CLI::App& command, int& workers, int workers_limit, int& m
 // Checks of values, for CLI::Option::transform. Numbers are decimal, as in configurations: CLI11 by itself
 // reads 0x10 as 16 and 010 as 8.
 
-/// A whole number in [least, most].
+/// Accepts a whole number in [min, max].
 CLI::Validator whole_number(std::uint64_t min, std::uint64_t max);
-/// A finite number in the interval.
+/// Accepts a finite number in the interval.
 CLI::Validator decimal_number(const Interval& interval);
-/// A number of bytes of at least `min`, with a unit (16MiB) or without.
+/// Accepts a number of bytes of at least `min`, with a unit (16MiB) or without.
 CLI::Validator byte_count(std::uint64_t min = 0);
 
-/// One of these words.
+/// Accepts these words only.
 inline CLI::Validator one_of(std::span<const std::string_view> words) {
   return CLI::IsMember(std::vector<std::string>(words.begin(), words.end()));
 }

@@ -115,16 +115,12 @@ void ResultOptions::show(const plan::PredictedRun& run, const std::function<std:
   const bool is_in_result = chosen == "json" || chosen == "text";
   if (run.reordering && !is_in_result) print_message("starpipe: " + note);
   outputs_.write("--html", [&] { return plan::predicted_page(run, more); });
-  if (file_) {
-    write_file("-o", *file_, result);
-  } else {
-    print(result);
-  }
+  write_file("-o", file_.value_or("-"), result);
 }
 
 std::string ResultOptions::drawn(const plan::PredictedRun& run) const {
-  const bool printed = !file_ || is_standard_output(*file_);
-  const std::optional<int> terminal = printed ? terminal_columns() : std::nullopt;
+  const std::optional<int> terminal =
+      is_standard_output(file_.value_or("-")) ? terminal_columns() : std::nullopt;
   const plan::TextOptions options = {.colour = terminal && !environment("NO_COLOR"),
                                      .columns = width_.value_or(terminal.value_or(200)),
                                      .unit = run.unit};

@@ -153,8 +153,8 @@ class Runner {
 
   void start(std::size_t run, std::size_t place, const std::string& cores) {
     const std::filesystem::path folder = folder_of(runs_[run], options_.folder);
-    RunLock lock(folder);
-    if (!lock.taken()) {
+    RunLock lock = lock_run(folder);
+    if (!lock) {
       ++counts_.elsewhere;
       return;
     }

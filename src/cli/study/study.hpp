@@ -4,8 +4,10 @@
 #include <algorithm>
 #include <array>
 #include <cstdint>
+#include <cstdio>
 #include <filesystem>
 #include <functional>
+#include <memory>
 #include <span>
 #include <string>
 #include <string_view>
@@ -136,23 +138,10 @@ struct RunOutcome {
 RunOutcome read_outcome(const std::filesystem::path& folder);
 
 /// The lock of a run's folder: the process that has it runs the run. It ends with the process.
-class RunLock {
- public:
-  /// Creates the folder, and takes the lock if no other process has it. Throws InputError when the folder
-  /// cannot be written.
-  explicit RunLock(const std::filesystem::path& folder);
-  ~RunLock();
-  RunLock(RunLock&& other) noexcept;
-  RunLock& operator=(RunLock&&) = delete;
-  RunLock(const RunLock&) = delete;
-  RunLock& operator=(const RunLock&) = delete;
-
-  /// True if this process may run the run, also on a file system without locks.
-  [[nodiscard]] bool taken() const { return descriptor_ >= 0; }
-
- private:
-  int descriptor_ = -1;
-};
+using RunLock = std::unique_ptr<std::FILE, int (*)(std::FILE*)>;
+/// Creates the folder, and takes its lock. Returns null if another process has it. Where the file system has
+/// no locks, every process gets one. Throws InputError when the folder cannot be written.
+RunLock lock_run(const std::filesystem::path& folder);
 
 /// Before a run: removes the files of an earlier attempt, and writes `config_text` to config.yaml.
 void prepare_folder(const std::filesystem::path& folder, std::string_view config_text);

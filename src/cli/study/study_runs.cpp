@@ -117,46 +117,42 @@ void load_plugins_of(const Settings& settings) {
   }
 }
 
-/// The contents of the files that runs read. A run depends on them, and not on the files' names alone.
-class InputFiles {
- public:
-  /// Returns a value that changes with the contents of the files that the configuration and the options name,
-  /// but for the configuration itself.
-  nlohmann::json marks(const runtime::Config& config, const Settings& settings) {
-    std::vector<std::filesystem::path> files = inputs_of(config);
-    std::erase(files, std::filesystem::path(config.source));
-    for (const Setting& setting : settings) {
-      if (setting.is_option()) files.emplace_back(setting.value);
-    }
-    nlohmann::json all = nlohmann::json::array();
-    std::error_code error;
-    for (const std::filesystem::path& file : files) {
-      if (!std::filesystem::is_regular_file(file, error)) continue;
-      const auto [known, is_new] = known_.try_emplace(file);
-      if (is_new) known->second = mark(file);
-      all.push_back(known->second);
-    }
-    return all;
+/// Returns a value that changes with the content of a file. Larger files are known by their size: reading the
+/// training data of every study would take too long.
+nlohmann::json mark_of(const std::filesystem::path& file) {
+  constexpr std::uintmax_t max_read_bytes = 16U << 20U;
+  const std::uintmax_t bytes = std::filesystem::file_size(file);
+  return {bytes, bytes <= max_read_bytes ? hash_of(read_file(file), hash_start) : 0};
+}
+
+using Marks = std::map<std::filesystem::path, nlohmann::json>;
+
+/// Returns the marks of the files that the configuration and the options name, but for the configuration
+/// itself: a run depends on them, and not on the files' names alone. `known`: of files that were read
+/// already.
+nlohmann::json marks_of(const runtime::Config& config, const Settings& settings, Marks& known) {
+  std::vector<std::filesystem::path> files = inputs_of(config);
+  std::erase(files, std::filesystem::path(config.source));
+  for (const Setting& setting : settings) {
+    if (setting.is_option()) files.emplace_back(setting.value);
   }
-
- private:
-  /// Larger files are known by their size: reading the training data of every study would take too long.
-  static constexpr std::uintmax_t max_read_bytes = 16U << 20U;
-
-  static nlohmann::json mark(const std::filesystem::path& file) {
-    const std::uintmax_t bytes = std::filesystem::file_size(file);
-    return {bytes, bytes <= max_read_bytes ? hash_of(read_file(file), hash_start) : 0};
+  nlohmann::json all = nlohmann::json::array();
+  std::error_code error;
+  for (const std::filesystem::path& file : files) {
+    if (!std::filesystem::is_regular_file(file, error)) continue;
+    const auto [mark, is_new] = known.try_emplace(file);
+    if (is_new) mark->second = mark_of(file);
+    all.push_back(mark->second);
   }
-
-  std::map<std::filesystem::path, nlohmann::json> known_;
-};
+  return all;
+}
 
 }  // namespace
 
 std::vector<StudyRun> runs_of(const Study& study, const RunCheck& check) {
   std::vector<StudyRun> runs;
   std::set<std::uint64_t> hashes;
-  InputFiles files;
+  Marks marks;
   const bool repeated = study.repetitions > 1;
   for (const Settings& varied : combinations(study)) {
     StudyRun run{.settings = study.base, .varied = varied};
@@ -169,8 +165,8 @@ std::vector<StudyRun> runs_of(const Study& study, const RunCheck& check) {
       check(run, config);
       run.workers = workers_of(config);
       nlohmann::json whole = {
-          study.command, runtime::config_json(config),     options_of(run.settings), run.ranks,
-          study.outputs, files.marks(config, run.settings)};
+          study.command, runtime::config_json(config),         options_of(run.settings), run.ranks,
+          study.outputs, marks_of(config, run.settings, marks)};
       // It chooses the policy before the configuration does.
       if (const auto policy = environment("STARPU_SCHED")) whole.push_back(*policy);
       hash = hash_of(whole.dump(), hash_start);
