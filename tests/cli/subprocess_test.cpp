@@ -16,7 +16,8 @@ namespace {
 using namespace std::chrono_literals;
 
 TEST(Subprocess, AProgramInheritsTheStandardStreamsOnly) {
-  // The program inherits the descriptors that this test inherited, but neither the pipe nor held signals.
+  // The program inherits the descriptors that this test inherited, but neither the file of its output nor
+  // held signals.
   const auto count = [](const char* folder) {
     return std::distance(std::filesystem::directory_iterator(folder), std::filesystem::directory_iterator());
   };

@@ -16,6 +16,7 @@
 
 #include <fmt/format.h>
 #include <poll.h>
+#include <sys/mman.h>
 #include <sys/prctl.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -106,8 +107,9 @@ std::string failure_of(int status) {
 /// EndedBySignal when an ending signal comes.
 SubprocessResult run(const std::function<void(int)>& work, std::chrono::seconds max) {
   const HeldSignals held;
-  const std::unique_ptr<std::FILE, int (*)(std::FILE*)> output(std::tmpfile(), std::fclose);
-  if (!output) throw std::system_error(errno, std::generic_category(), "tmpfile");
+  const std::unique_ptr<std::FILE, int (*)(std::FILE*)> output(
+      ::fdopen(::memfd_create("output", MFD_CLOEXEC), "r"), std::fclose);
+  if (!output) throw std::system_error(errno, std::generic_category(), "memfd_create");
   ChildProcess child([&] {
     leave_plugin_crashes_to_parent();
     work(fileno(output.get()));
@@ -147,7 +149,6 @@ SubprocessResult run_program(const std::vector<std::string>& command, std::chron
       [&command](int output) {
         dup2(output, STDOUT_FILENO);
         dup2(output, STDERR_FILENO);
-        ::close(output);
         become_program(command);
       },
       max);
