@@ -11,7 +11,7 @@
 #include "base/messages.hpp"
 #include "base/signals.hpp"
 #include "cli/commands/subcommand.hpp"
-#include "cli/processes/subprocess.hpp"
+#include "cli/processes/processes.hpp"
 #include "runtime/host/lost_rank.hpp"
 #include "starpipe/base/error.hpp"
 #include "starpipe/base/registration.hpp"

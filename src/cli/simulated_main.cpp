@@ -5,7 +5,6 @@
 // The request names the configuration and the file for the result, which rank 0 writes.
 #include <csignal>
 #include <exception>
-#include <string>
 
 #include <nlohmann/json.hpp>
 #include <starpu.h>  // renames main: StarPU starts SimGrid, and then calls it
@@ -13,7 +12,7 @@
 
 #include "base/files.hpp"
 #include "base/messages.hpp"
-#include "cli/input/cluster_file.hpp"
+#include "cli/input/input_files.hpp"
 #include "runtime/simulation/simulated_rank.hpp"
 
 int main(int argc, char** argv) {
@@ -23,8 +22,7 @@ int main(int argc, char** argv) {
   prctl(PR_SET_PDEATHSIG, SIGKILL);
   try {
     if (argc != 2) throw std::runtime_error("starpipe-simulated.so: `starpipe sim` starts it");
-    const cli::SimulatedRequest request =
-        cli::simulated_request(nlohmann::json::parse(starpipe::read_file(argv[1])));
+    const cli::SimulatedRequest request = nlohmann::json::parse(starpipe::read_file(argv[1]));
     const nlohmann::json result = runtime::run_simulated_rank(cli::configuration_of(request), request.steps);
     if (!result.is_null()) starpipe::write_file("sim", request.result, result.dump());
     return 0;

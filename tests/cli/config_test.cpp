@@ -9,7 +9,7 @@
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
 
-#include "cli/input/config_file.hpp"
+#include "cli/input/input_files.hpp"
 #include "runtime/config/config_keys.hpp"
 #include "starpipe/base/error.hpp"
 #include "starpipe/model/network.hpp"

@@ -7,7 +7,7 @@
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
 
-#include "cli/input/config_file.hpp"
+#include "cli/input/input_files.hpp"
 #include "model/reference.hpp"
 #include "model/weights.hpp"
 #include "runtime/config/config_keys.hpp"

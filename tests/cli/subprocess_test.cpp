@@ -1,6 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "cli/processes/subprocess.hpp"
-
 #include <algorithm>
 #include <chrono>
 #include <csignal>
@@ -10,6 +8,7 @@
 #include <unistd.h>
 
 #include "base/signals.hpp"
+#include "cli/processes/processes.hpp"
 
 namespace starpipe::cli {
 namespace {
@@ -17,7 +16,8 @@ namespace {
 using namespace std::chrono_literals;
 
 TEST(Subprocess, AProgramInheritsTheStandardStreamsOnly) {
-  // The program inherits the descriptors that this test inherited, but neither the pipe nor held signals.
+  // The program inherits the descriptors that this test inherited, but neither the file of its output nor
+  // held signals.
   const auto count = [](const char* folder) {
     return std::distance(std::filesystem::directory_iterator(folder), std::filesystem::directory_iterator());
   };

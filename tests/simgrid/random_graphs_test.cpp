@@ -10,8 +10,7 @@
 #include <filesystem>
 #include <string>
 
-#include "cli/processes/child_process.hpp"
-#include "cli/processes/subprocess.hpp"
+#include "cli/processes/processes.hpp"
 #include "runtime/simulation/cluster.hpp"
 
 namespace {

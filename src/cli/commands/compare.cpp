@@ -1,39 +1,21 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "runtime/api/compare.hpp"
 
-#include <algorithm>
-#include <array>
-#include <cstdint>
 #include <limits>
-#include <memory>
-#include <optional>
 #include <set>
 #include <span>
-#include <string>
-#include <string_view>
-#include <utility>
-#include <vector>
 
-#include <fmt/format.h>
 #include <fmt/ranges.h>
-#include <nlohmann/json.hpp>
 
-#include "base/files.hpp"
-#include "base/messages.hpp"
-#include "base/numbers.hpp"
 #include "cli/commands/ranks.hpp"
 #include "cli/commands/subcommand.hpp"
-#include "cli/options/common_options.hpp"
-#include "cli/options/config_options.hpp"
 #include "plan/drawing/page.hpp"
 #include "plan/drawing/timeline_svg.hpp"
 #include "plan/explain/recorded_step.hpp"
 #include "plan/formats/compared_run_json.hpp"
-#include "plan/formats/json_value.hpp"
 #include "plan/formats/schedule_values.hpp"
 #include "runtime/report/report.hpp"
 #include "runtime/setup/partition_choice.hpp"
-#include "starpipe/base/error.hpp"
 #include "starpipe/plan/simulate/simulate.hpp"
 
 namespace starpipe::cli {
@@ -42,15 +24,6 @@ namespace {
 using runtime::ComparedPolicy;
 using runtime::ComparedSchedule;
 using runtime::Comparison;
-
-/// Where the outputs go.
-struct CompareOutputs {
-  bool json = false;                                 ///< print JSON instead of a table
-  std::optional<std::filesystem::path> output = {};  ///< JSON
-  /// SVG: the prediction of each schedule, and a median run of each policy under it
-  std::optional<std::filesystem::path> timeline = {};
-  std::optional<std::filesystem::path> html = {};  ///< the same runs as a page
-};
 
 std::uint64_t bytes_moved(const plan::Timeline& timeline) {
   std::uint64_t bytes = 0;
@@ -82,15 +55,8 @@ bool emulated(const std::vector<ComparedSchedule>& schedules) {
 }
 
 std::string ran_as(const ComparedPolicy& policy) {
-  switch (policy.choice.control) {
-    case runtime::StarpuControl::none:
-      break;
-    case runtime::StarpuControl::on_worker:
-      return policy.ran + ", bound to workers";
-    case runtime::StarpuControl::worker_order:
-      return policy.ran + ", bound and ordered";
-  }
-  return policy.ran;
+  constexpr std::array words = {"", ", bound to workers", ", bound and ordered"};  // by StarpuControl
+  return policy.ran + words[static_cast<std::size_t>(policy.choice.control)];
 }
 
 std::string milliseconds(double seconds) { return fmt::format("{:.2f} ms", seconds * 1e3); }
@@ -291,9 +257,8 @@ std::string comparison_table(const Comparison& comparison, const std::vector<Com
   return text + ".\n";
 }
 
-void write_timeline(const CompareOutputs& outputs, const Comparison& comparison,
-                    const std::vector<ComparedSchedule>& schedules,
-                    const std::vector<Predictions>& predictions) {
+std::string timeline_of(const Comparison& comparison, const std::vector<ComparedSchedule>& schedules,
+                        const std::vector<Predictions>& predictions) {
   const std::string& first = schedules.front().policies.front().choice.name;
   const bool same_costs = emulated(schedules) || schedules.front().policies.size() == 1;
   const std::string predicted = same_costs ? "predicted" : "predicted with the durations under " + first;
@@ -304,12 +269,12 @@ void write_timeline(const CompareOutputs& outputs, const Comparison& comparison,
     for (const ComparedPolicy& policy : schedules[s].policies)
       runs.push_back(plan::explained_run(before + policy.choice.name, policy.median_repetition().run));
   }
-  write_file("--timeline", *outputs.timeline, plan::timeline_svg(runs, {.unit = "s"}));
+  return plan::timeline_svg(runs, {.unit = "s"});
 }
 
 // `reports`: of each schedule.
-void write_page(const CompareOutputs& outputs, const std::vector<ComparedSchedule>& schedules,
-                const std::vector<Predictions>& predictions, const nlohmann::ordered_json& reports) {
+std::string page_of(const std::vector<ComparedSchedule>& schedules,
+                    const std::vector<Predictions>& predictions, const nlohmann::ordered_json& reports) {
   std::vector<plan::PageRun> runs;
   for (std::size_t s = 0; s < schedules.size(); ++s) {
     plan::PageRun& run = runs.emplace_back();
@@ -321,7 +286,7 @@ void write_page(const CompareOutputs& outputs, const std::vector<ComparedSchedul
       run.timelines.push_back({policy.choice.name, &policy.median_repetition().run});
     run.report = &reports.at(s);
   }
-  write_file("--html", *outputs.html, plan::report_page(runs));
+  return plan::report_page(runs);
 }
 
 // The jobs of each policy's median run, which make the JSON long.
@@ -334,7 +299,17 @@ void add_records(const std::vector<ComparedSchedule>& schedules, nlohmann::order
   }
 }
 
-void write_outputs(const CompareOutputs& outputs, const Comparison& comparison,
+struct CompareOptions {
+  ConfigOptions config;
+  runtime::Comparison comparison{
+      .policies = {"starpipe", "on-worker", "worker-order", "eager", "lws", "prio", "dmdas"}};
+  OutputFiles outputs;
+  bool json = false;
+  const CLI::Option* policies = nullptr;
+  const CLI::Option* seed = nullptr;
+};
+
+void write_outputs(const CompareOptions& options, const Comparison& comparison,
                    const std::vector<ComparedSchedule>& schedules) {
   std::vector<Predictions> predictions;
   nlohmann::ordered_json reports = nlohmann::ordered_json::array();
@@ -342,28 +317,19 @@ void write_outputs(const CompareOutputs& outputs, const Comparison& comparison,
     predictions.push_back(predict(compared));
     reports.push_back(to_json(comparison, compared, predictions.back()));
   }
-  if (outputs.html) write_page(outputs, schedules, predictions, reports);
+  options.outputs.write("--html", [&] { return page_of(schedules, predictions, reports); });
   const auto json = [&] {
     return plan::json_text(comparison.schedules.empty() ? reports.front()
                                                         : nlohmann::ordered_json{{"schedules", reports}});
   };
-  print(outputs.json ? json()
+  print(options.json ? json()
                      : heading(comparison, schedules) + comparison_table(comparison, schedules, predictions));
-  if (outputs.output) {
+  options.outputs.write("--output", [&] {
     add_records(schedules, reports);
-    write_file("--output", *outputs.output, json());
-  }
-  if (outputs.timeline) write_timeline(outputs, comparison, schedules, predictions);
+    return json();
+  });
+  options.outputs.write("--timeline", [&] { return timeline_of(comparison, schedules, predictions); });
 }
-
-struct CompareOptions {
-  ConfigOptions config;
-  runtime::Comparison comparison{
-      .policies = {"starpipe", "on-worker", "worker-order", "eager", "lws", "prio", "dmdas"}};
-  CompareOutputs outputs;
-  const CLI::Option* policies = nullptr;
-  const CLI::Option* seed = nullptr;
-};
 
 /// Keys and sections that change nothing in the compared steps.
 constexpr std::array<std::string_view, 3> unused_by_compare = {"data.validation", "evaluate", "checkpoint"};
@@ -379,25 +345,19 @@ std::vector<runtime::OtherSchedule> configs_of(const CompareOptions& options,
     throw InputError("--set schedule.name: compare runs the schedules of --schedules instead");
   }
   refuse_policy_in_compare(config);
-  const std::array outputs = {OutputFile{"--output", options.outputs.output, ".json"},
-                              OutputFile{"--timeline", options.outputs.timeline, ".svg"},
-                              OutputFile{"--html", options.outputs.html, ".html"}};
-  check_outputs(outputs, inputs_of(config));
-  if (options.outputs.html) plan::require_page("--html");
+  options.outputs.check(inputs_of(config));
   return runtime::configs_to_compare(config, comparison);
 }
 
 runtime::RankRequest comparison_request(const runtime::Comparison& comparison,
-                                        const CompareOutputs& outputs) {
+                                        const CompareOptions& options) {
   runtime::RankRequest request("compare");
   request.add("--policies", fmt::format("{}", fmt::join(comparison.policies, ",")));
   request.add("--schedules", fmt::format("{}", fmt::join(comparison.schedules, ",")));
   request.add("--repetitions", std::to_string(comparison.repetitions));
   request.add("--seed", std::to_string(comparison.seed));
-  request.add_flag("--json", outputs.json);
-  request.add("--output", outputs.output);
-  request.add("--timeline", outputs.timeline);
-  request.add("--html", outputs.html);
+  request.add_flag("--json", options.json);
+  add_outputs(request, options.outputs);
   return request;
 }
 
@@ -406,9 +366,8 @@ void compare(Runtime& runtime, const CompareOptions& options) {
   if (!comparison.schedules.empty() && options.policies->count() == 0) {
     comparison.policies = {runtime::RuntimeConfig().policy};
   }
-  const CompareOutputs& outputs = options.outputs;
   std::vector<runtime::OtherSchedule> configs;
-  agree_on_configs(runtime, comparison_request(comparison, outputs), [&] {
+  agree_on_configs(runtime, comparison_request(comparison, options), [&] {
     configs = configs_of(options, comparison);
     std::vector<Config> all;
     for (const runtime::OtherSchedule& other : configs) all.push_back(other.config);
@@ -421,11 +380,8 @@ void compare(Runtime& runtime, const CompareOptions& options) {
         std::size_t jobs = 0;  // of the timeline: predicted, and under each policy
         for (const runtime::AgreedRun& run : runs)
           jobs += run.experiment.schedule.job_count() * (1 + comparison.policies.size());
-        if (outputs.timeline) plan::require_drawable(jobs);
-        if (runtime.rank() != 0) return;
-        if (outputs.output) require_writable("--output", *outputs.output);
-        if (outputs.timeline) require_writable("--timeline", *outputs.timeline);
-        if (outputs.html) require_writable("--html", *outputs.html);
+        if (options.outputs.has("--timeline")) plan::require_drawable(jobs);
+        if (runtime.rank() == 0) options.outputs.require_writable();
       },
       [&](int repetition, const runtime::ComparedSchedule& schedule, const runtime::PolicyChoice& policy) {
         progress.show(fmt::format("repetition {}/{}  {}{}", repetition + 1, comparison.repetitions,
@@ -435,9 +391,11 @@ void compare(Runtime& runtime, const CompareOptions& options) {
   finish_on_ranks(runtime, [&] {
     if (runtime.rank() != 0) return;
     progress.clear();
-    write_outputs(outputs, comparison, compared.schedules);
+    write_outputs(options, comparison, compared.schedules);
   });
 }
+
+}  // namespace
 
 void add_compare(CLI::App& app, Action& action) {
   CLI::App* const command = app.add_subcommand(
@@ -447,49 +405,30 @@ void add_compare(CLI::App& app, Action& action) {
   options->config.add_to(*command);
   options->config.add_plugin_to(*command);
   options->policies =
-      command
-          ->add_option(
-              "--policies", comparison.policies,
-              "Policies to run: starpipe, any policy of StarPU or of the library in STARPU_SCHED_LIB, "
-              "on-worker (StarPU with the schedule's placement), worker-order (StarPU with the "
-              "schedule's placement and order). With --schedules only starpipe, unless they are named")
-          ->type_name("NAME,NAME,...")
-          ->delimiter(',')
-          ->allow_extra_args(false)
+      add_option(*command, "--policies NAME,NAME,...", comparison.policies,
+                 "Policies to run: starpipe, any policy of StarPU or of the library in STARPU_SCHED_LIB, "
+                 "on-worker (StarPU with the schedule's placement), worker-order (StarPU with the schedule's "
+                 "placement and order). With --schedules only starpipe, unless they are named")
           ->capture_default_str();
-  command
-      ->add_option(
-          "--schedules", comparison.schedules,
-          "Schedules to run in place of the configured one, each under every policy. Without the key "
-          "schedule.stages each has its own number of stages; a time in runtime.emulate that is one for "
-          "all stages is then scaled, so that all do the same work")
-      ->type_name("NAME,NAME,...")
-      ->delimiter(',')
-      ->allow_extra_args(false);
-  command
-      ->add_option("--repetitions", comparison.repetitions,
-                   "Runs of each schedule under each policy; the order of runs is shuffled")
-      ->type_name("N")
-      ->transform(whole_number(1, 1000))
+  add_option(
+      *command, "--schedules NAME,NAME,...", comparison.schedules,
+      "Schedules to run in place of the configured one, each under every policy. Without the key "
+      "schedule.stages each has its own number of stages; a time in runtime.emulate that is one for all "
+      "stages is then scaled, so that all do the same work");
+  add_option(*command, "--repetitions N", comparison.repetitions,
+             "Runs of each schedule under each policy; the order of runs is shuffled", whole_number(1, 1000))
       ->capture_default_str();
-  options->seed = command->add_option("--seed", comparison.seed, "Seed of the shuffle")
-                      ->type_name("N")
-                      ->transform(whole_number(0, std::numeric_limits<std::uint64_t>::max()))
+  options->seed = add_option(*command, "--seed N", comparison.seed, "Seed of the shuffle",
+                             whole_number(0, std::numeric_limits<std::uint64_t>::max()))
                       ->capture_default_str();
-  command->add_flag("--json", options->outputs.json, "Print JSON");
-  command
-      ->add_option("-o,--output", options->outputs.output,
-                   "Also write JSON to a file, with the jobs of each policy's median run, which "
-                   "`report` reads")
-      ->type_name("FILE.json");
-  command
-      ->add_option("--timeline", options->outputs.timeline,
-                   "Draw the prediction of each schedule and the median run of each policy")
-      ->type_name("FILE.svg");
-  command
-      ->add_option("--html", options->outputs.html,
-                   "Write the same runs as a page for a browser, in one file")
-      ->type_name("FILE.html");
+  command->add_flag("--json", options->json, "Print JSON");
+  options->outputs.add(*command, "--output,-o FILE.json",
+                       "Also write JSON to a file, with the jobs of each policy's median run, which `report` "
+                       "reads");
+  options->outputs.add(*command, "--timeline FILE.svg",
+                       "Draw the prediction of each schedule and the median run of each policy");
+  options->outputs.add(*command, "--html FILE.html",
+                       "Write the same runs as a page for a browser, in one file");
   command->footer(
       "Examples:\n"
       "  starpipe compare experiments/emulated.yaml --policies starpipe,lws,prio --timeline compare.svg\n"
@@ -499,8 +438,4 @@ void add_compare(CLI::App& app, Action& action) {
   });
 }
 
-const bool compare_registered =
-    register_subcommand({.position = 20, .add = add_compare, .ranks = Ranks::watched});
-
-}  // namespace
 }  // namespace starpipe::cli

@@ -1,25 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-#include <array>
-#include <cstdint>
-#include <filesystem>
 #include <limits>
-#include <memory>
-#include <optional>
-#include <string>
-#include <string_view>
 
-#include <fmt/format.h>
-#include <nlohmann/json.hpp>
-
-#include "base/files.hpp"
 #include "cli/commands/ranks.hpp"
 #include "cli/commands/subcommand.hpp"
-#include "cli/options/common_options.hpp"
-#include "cli/options/config_options.hpp"
-#include "plan/formats/json_value.hpp"
 #include "runtime/api/training.hpp"
 #include "runtime/report/report.hpp"
-#include "starpipe/base/error.hpp"
 #include "starpipe/model/dataset.hpp"
 
 namespace starpipe::cli {
@@ -29,8 +14,8 @@ struct EvaluateOptions {
   ConfigOptions config;
   std::string weights;
   std::optional<int> microbatches;
-  bool json = false;                            // JSON on standard output instead of a line
-  std::optional<std::filesystem::path> report;  // JSON, with the configuration and the machine
+  bool json = false;  // JSON on standard output instead of a line
+  OutputFiles outputs;
 };
 
 /// Keys and sections that change nothing in an evaluation: it updates no weights and stashes nothing.
@@ -58,8 +43,7 @@ runtime::Config evaluation_of(const EvaluateOptions& options) {
   if (options.microbatches) config.evaluate.microbatches = options.microbatches;
   config.evaluate.alone = true;
   config.model.init = options.weights;
-  const std::array outputs = {OutputFile{"--report", options.report, ".json"}};
-  check_outputs(outputs, inputs_of(config));
+  options.outputs.check(inputs_of(config));
   return config;
 }
 
@@ -81,12 +65,12 @@ nlohmann::ordered_json evaluation_json(const runtime::Training& training, const 
 
 void show(const EvaluateOptions& options, const runtime::Training& training, const Evaluation& done) {
   const nlohmann::ordered_json json = evaluation_json(training, done);
-  if (options.report) {
+  options.outputs.write("--report", [&] {
     const runtime::AgreedRun& run = training.agreed();
     nlohmann::ordered_json report = report_head(run.config, run.partition, run.locations);
     report.update(json);
-    write_file("--report", *options.report, plan::json_text(report));
-  }
+    return plan::json_text(report);
+  });
   print(options.json ? plan::json_text(json)
                      : runtime::evaluation_text(done.loss, static_cast<int>(done.losses.size())) + "\n");
 }
@@ -94,10 +78,10 @@ void show(const EvaluateOptions& options, const runtime::Training& training, con
 void evaluate(Runtime& runtime, const EvaluateOptions& options) {
   runtime::RankRequest request("evaluate");
   request.add_flag("--json", options.json);
-  request.add("--report", options.report);
+  add_outputs(request, options.outputs);
   Trainer trainer(runtime, agree_on_config(runtime, request, [&] { return evaluation_of(options); }));
   runtime.agree([&] {
-    if (runtime.rank() == 0 && options.report) require_writable("--report", *options.report);
+    if (runtime.rank() == 0) options.outputs.require_writable();
     return true;
   });
   const Evaluation done = trainer.evaluate();
@@ -106,26 +90,22 @@ void evaluate(Runtime& runtime, const EvaluateOptions& options) {
   });
 }
 
+}  // namespace
+
 void add_evaluate(CLI::App& app, Action& action) {
   CLI::App* const command =
       app.add_subcommand("evaluate", "Show the loss of a network's weights on the validation data");
   const auto options = std::make_shared<EvaluateOptions>();
   options->config.add_to(*command);
   options->config.add_plugin_to(*command);
-  command->add_option("--weights", options->weights, "The weights, as train --save-weights writes them")
-      ->type_name("FILE.safetensors")
+  add_option(*command, "--weights FILE.safetensors", options->weights,
+             "The weights, as train --save-weights writes them")
       ->required();
-  command
-      ->add_option("--microbatches", options->microbatches,
-                   "Micro-batches to evaluate, instead of evaluate.microbatches")
-      ->type_name("M")
-      ->transform(whole_number(1, std::numeric_limits<int>::max()));
+  add_option(*command, "--microbatches M", options->microbatches,
+             "Micro-batches to evaluate, instead of evaluate.microbatches",
+             whole_number(1, std::numeric_limits<int>::max()));
   command->add_flag("--json", options->json, "Print JSON");
-  command
-      ->add_option_function<std::string>(
-          "--report", [options](const std::string& name) { (*options).report = name; },
-          "Write the losses, the configuration and the machine")
-      ->type_name("FILE.json");
+  options->outputs.add(*command, "--report FILE.json", "Write the losses, the configuration and the machine");
   command->footer(
       "Examples:\n"
       "  starpipe evaluate recipe.yaml --weights trained.safetensors\n"
@@ -136,8 +116,4 @@ void add_evaluate(CLI::App& app, Action& action) {
   });
 }
 
-const bool evaluate_registered =
-    register_subcommand({.position = 14, .add = add_evaluate, .ranks = Ranks::watched});
-
-}  // namespace
 }  // namespace starpipe::cli

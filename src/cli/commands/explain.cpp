@@ -1,25 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-
-#include <algorithm>
-#include <array>
-#include <filesystem>
-#include <memory>
-#include <optional>
-#include <string>
-#include <vector>
-
-#include <fmt/format.h>
-#include <nlohmann/json.hpp>
-
-#include "base/files.hpp"
 #include "cli/commands/subcommand.hpp"
-#include "cli/options/common_options.hpp"
 #include "plan/explain/what_if.hpp"
 #include "plan/formats/compared_run_json.hpp"
 #include "plan/formats/explanation.hpp"
-#include "plan/formats/json_value.hpp"
 #include "plan/formats/trace_json.hpp"
-#include "starpipe/base/error.hpp"
 #include "starpipe/plan/registry/plugin.hpp"
 #include "starpipe/plan/registry/registry.hpp"
 #include "starpipe/plan/simulate/limited_schedule.hpp"
@@ -32,8 +16,7 @@ struct ExplainOptions {
   std::vector<std::string> what_if;
   std::vector<std::string> plugins;
   bool json = false;
-  std::optional<std::filesystem::path> timeline;
-  std::optional<std::filesystem::path> trace;
+  OutputFiles outputs;
 };
 
 /// Loads the plug-ins. Refuses one that has none of the schedules asked for: it would change nothing.
@@ -53,16 +36,13 @@ void load_asked_plugins(const std::vector<std::string>& files, const std::vector
 void draw(const ExplainOptions& options, const plan::ComparedRun& run) {
   const std::array runs = {plan::explained_run("predicted", run.predicted),
                            plan::explained_run(run.found, run.measured)};
-  if (options.timeline)
-    write_file("--timeline", *options.timeline, plan::timeline_svg(runs, {.unit = "s", .memory = false}));
-  if (options.trace) write_file("--trace", *options.trace, plan::trace_json(runs).dump() + "\n");
+  options.outputs.write("--timeline", [&] { return plan::timeline_svg(runs, {.unit = "s", .memory = false}); });
+  options.outputs.write("--trace", [&] { return plan::trace_json(runs).dump() + "\n"; });
 }
 
 int explain(const ExplainOptions& options) {
-  const std::array outputs = {OutputFile{"--timeline", options.timeline, ".svg"},
-                              OutputFile{"--trace", options.trace, ".json"}};
-  const std::array inputs = {options.report};
-  require_outputs(outputs, inputs);
+  options.outputs.check(std::array{options.report});
+  options.outputs.require_writable();
   const std::vector<plan::WhatIf> changes = plan::parse_what_ifs(options.what_if);
   load_asked_plugins(options.plugins, changes);
   const plan::ComparedRun run =
@@ -73,38 +53,28 @@ int explain(const ExplainOptions& options) {
   return 0;
 }
 
+}  // namespace
+
 void add_explain(CLI::App& app, Action& action) {
   CLI::App* const command =
       app.add_subcommand("explain", "Say why a run took other times than predicted, from its report");
   const auto options = std::make_shared<ExplainOptions>();
-  command->add_option("report", options->report, "Report of `starpipe train --report`")
-      ->required()
-      ->type_name("REPORT.json");
-  command
-      ->add_option(
-          "--what-if", options->what_if,
-          "Say how long the median step would have taken with a change: comm=0 or comm=0.5x, "
-          "link.0-1=0.5x, worker.2=median, stage.3.F=0.5x, runtime=0, schedule=zb-h1 (may be repeated; "
-          "each change alone, the shortest step first)")
-      ->type_name("CHANGE")
-      ->allow_extra_args(false);
+  add_option(*command, "report REPORT.json", options->report, "Report of `starpipe train --report`")
+      ->required();
+  add_option(*command, "--what-if CHANGE", options->what_if,
+             "Say how long the median step would have taken with a change: comm=0 or comm=0.5x, "
+             "link.0-1=0.5x, worker.2=median, stage.3.F=0.5x, runtime=0, schedule=zb-h1 (may be repeated; "
+             "each change alone, the shortest step first)");
   add_plugin_option(*command, options->plugins);
   command->add_flag("--json", options->json, "Print JSON");
-  command
-      ->add_option("--timeline", options->timeline,
-                   "Draw the predicted and the measured step as an SVG image")
-      ->type_name("FILE.svg");
-  command
-      ->add_option("--trace", options->trace,
-                   "Write the predicted and the measured step as a trace for ui.perfetto.dev")
-      ->type_name("FILE.json");
+  options->outputs.add(*command, "--timeline FILE.svg",
+                       "Draw the predicted and the measured step as an SVG image");
+  options->outputs.add(*command, "--trace FILE.json",
+                       "Write the predicted and the measured step as a trace for ui.perfetto.dev");
   command->footer(
       "Example:\n"
       "  starpipe explain report.json --what-if comm=0 --what-if schedule=zb-h1");
   command->callback([options, &action] { action = [options] { return explain(*options); }; });
 }
 
-const bool explain_registered = register_subcommand({.position = 15, .add = add_explain});
-
-}  // namespace
 }  // namespace starpipe::cli

@@ -1,27 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "runtime/report/info.hpp"
 
-#include <array>
-#include <filesystem>
 #include <functional>
-#include <memory>
-#include <optional>
-#include <string_view>
 
 #include <dlfcn.h>
-#include <fmt/format.h>
 #include <fmt/ranges.h>
-#include <nlohmann/json.hpp>
 #include <yaml-cpp/yaml.h>
 
-#include "base/files.hpp"
-#include "base/messages.hpp"
 #include "cli/commands/ranks.hpp"
 #include "cli/commands/subcommand.hpp"
-#include "cli/input/links_file.hpp"
-#include "cli/options/common_options.hpp"
-#include "cli/options/config_options.hpp"
-#include "plan/formats/json_value.hpp"
+#include "cli/input/input_files.hpp"
 #include "runtime/api/agreed_run.hpp"
 #include "runtime/config/config_keys.hpp"
 #include "runtime/host/lost_rank.hpp"
@@ -160,6 +148,8 @@ int info(bool json) {
   return 0;
 }
 
+}  // namespace
+
 void add_info(CLI::App& app, Action& action) {
   CLI::App* const command = app.add_subcommand("info",
                                                "Show versions and hardware; with a configuration, the device "
@@ -169,25 +159,19 @@ void add_info(CLI::App& app, Action& action) {
   CLI::Option* const config = options->config.add_to(*command, /*required=*/false);
   options->config.add_plugin_to(*command);
   command->add_flag("--json", options->json, "Print JSON");
-  command
-      ->add_option("--topology", options->mapping.nodes,
-                   "Map workers to a node described by this file, which `lstopo FILE.xml` writes, instead of "
-                   "to this machine; repeat for more nodes")
-      ->type_name("FILE.xml")
-      ->allow_extra_args(false)
+  add_option(
+      *command, "--topology FILE.xml", options->mapping.nodes,
+      "Map workers to a node described by this file, which `lstopo FILE.xml` writes, instead of to this "
+      "machine; repeat for more nodes")
       ->needs(config);
-  command
-      ->add_option("--ranks", options->mapping.ranks,
-                   "Number of MPI ranks, spread over the nodes (default: one on each node)")
-      ->type_name("N")
-      ->transform(whole_number(1, 1 << 20))
+  add_option(*command, "--ranks N", options->mapping.ranks,
+             "Number of MPI ranks, spread over the nodes (default: one on each node)",
+             whole_number(1, 1 << 20))
       ->needs(config);
-  command
-      ->add_option(
-          "--links", options->links,
-          "Measure the links between the ranks, by messages of several sizes, and write them to a file "
-          "that --links of other commands reads; under mpiexec or srun")
-      ->type_name("FILE.yaml")
+  add_option(
+      *command, "--links FILE.yaml", options->links,
+      "Measure the links between the ranks, by messages of several sizes, and write them to a file that "
+      "--links of other commands reads; under mpiexec or srun")
       ->excludes(config)
       ->excludes("--json");
   command->footer(
@@ -205,7 +189,4 @@ void add_info(CLI::App& app, Action& action) {
   });
 }
 
-const bool info_registered = register_subcommand({.position = 100, .add = add_info, .ranks = Ranks::all});
-
-}  // namespace
 }  // namespace starpipe::cli

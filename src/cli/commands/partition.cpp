@@ -1,33 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "plan/search/partition.hpp"
 
-#include <algorithm>
-#include <array>
 #include <cmath>
-#include <filesystem>
-#include <memory>
-#include <optional>
-#include <string_view>
-#include <utility>
 
-#include <fmt/format.h>
 #include <fmt/ranges.h>
-#include <nlohmann/json.hpp>
 
-#include "base/files.hpp"
-#include "base/messages.hpp"
-#include "base/numbers.hpp"
 #include "cli/commands/subcommand.hpp"
-#include "cli/input/links_file.hpp"
-#include "cli/input/profile_file.hpp"
-#include "cli/input/yaml.hpp"
-#include "cli/options/common_options.hpp"
-#include "cli/options/schedule_options.hpp"
-#include "plan/formats/json_value.hpp"
+#include "cli/input/input_files.hpp"
 #include "plan/formats/results.hpp"
 #include "plan/formats/schedule_values.hpp"
-#include "starpipe/base/error.hpp"
-#include "starpipe/base/index.hpp"
 #include "starpipe/plan/drawing/schedule_text.hpp"
 #include "starpipe/plan/registry/registry.hpp"
 #include "starpipe/plan/search/search_problem.hpp"
@@ -101,10 +82,9 @@ void check_output(const PartitionOptions& options) {
   if (options.json || options.format)
     suffixes = {std::ranges::find(stage_formats, format_of(options), &StageFormat::name)->suffix};
   require_suffix("-o", *options.output, suffixes);
-  const std::array outputs = {OutputFile{"-o", *options.output}};
-  const std::array inputs = {std::filesystem::path(options.file),
-                             std::filesystem::path(options.links.value_or(""))};
-  require_outputs(outputs, inputs);
+  const OutputFiles outputs({{"-o", *options.output}});
+  outputs.check(std::array<std::filesystem::path, 2>{options.file, options.links.value_or("")});
+  outputs.require_writable();
 }
 
 /// Refuses options about sizes when the units have none: they would change nothing. Shared weights take
@@ -131,15 +111,8 @@ void require_sizes(const PartitionOptions& options) {
 }
 
 std::string_view allocation_name(const plan::PartitionRequest& request) {
-  switch (request.allocation) {
-    case plan::Allocation::contiguous:
-      return "contiguous";
-    case plan::Allocation::general:
-      return "general";
-    case plan::Allocation::placed:
-      break;
-  }
-  return "placed";
+  constexpr std::array<std::string_view, 3> words = {"contiguous", "placed", "general"};  // as in the enum
+  return words[static_cast<std::size_t>(request.allocation)];
 }
 
 /// The first and the last unit of a stage.
@@ -322,94 +295,65 @@ int partition(PartitionOptions options) {
   options.asked.microbatches = options.microbatches.value_or(4 * options.asked.request.workers);
   if (options.layout) options.asked.layout = plan::parse_layout(*options.layout);
   const std::string text = shown(options, partition_for(options));
-  if (options.output) {
-    write_file("-o", *options.output, text);
-  } else {
-    print(text);
-  }
+  write_file("-o", options.output.value_or("-"), text);
   return 0;
 }
 
 void add_cost_options(CLI::App& command, PartitionOptions& options) {
-  command
-      .add_option(
-          "--comm", options.comm,
-          "Fixed time of a transfer between two workers, in the time unit of the file (default 0). With "
-          "a unit, such as 2ms, the times of the file are in seconds, as `profile` writes them")
-      ->type_name("T");
-  command
-      .add_option("--comm-per-byte", options.comm_per_byte,
-                  "Time that each byte of a transfer adds, like --comm (default 0)")
-      ->type_name("T");
-  command
-      .add_option("--links", options.links,
-                  "YAML file with the links between workers, in place of these two. Where it has units, the "
-                  "times of the units of the model are in seconds")
-      ->type_name("FILE.yaml")
+  add_option(command, "--comm T", options.comm,
+             "Fixed time of a transfer between two workers, in the time unit of the file (default 0). With a "
+             "unit, such as 2ms, the times of the file are in seconds, as `profile` writes them");
+  add_option(command, "--comm-per-byte T", options.comm_per_byte,
+             "Time that each byte of a transfer adds, like --comm (default 0)");
+  add_option(command, "--links FILE.yaml", options.links,
+             "YAML file with the links between workers, in place of these two. Where it has units, the times "
+             "of the units of the model are in seconds")
       ->excludes("--comm")
       ->excludes("--comm-per-byte");
-  command
-      .add_option("--memory-limit", options.memory_limits,
-                  "Bytes that a worker may hold, such as 12GiB: weights, gradients, optimizer state and "
-                  "stashes. One limit for "
-                  "all, or one for each worker")
-      ->type_name("BYTES,...")
-      ->delimiter(',')
-      ->allow_extra_args(false)
-      ->transform(byte_count(1));
-  options.optimizer_states = command
-                                 .add_option("--optimizer-states", options.asked.request.optimizer_states,
-                                             "Optimizer state as a multiple of the weights: 2 for AdamW "
-                                             "(default), 1 for momentum, 0 for SGD")
-                                 ->type_name("N")
-                                 ->transform(decimal_number({.min = 0, .max = 100}));
+  add_option(command, "--memory-limit BYTES,...", options.memory_limits,
+             "Bytes that a worker may hold, such as 12GiB: weights, gradients, optimizer state and stashes. "
+             "One limit for all, or one for each worker",
+             byte_count(1));
+  options.optimizer_states = add_option(
+      command, "--optimizer-states N", options.asked.request.optimizer_states,
+      "Optimizer state as a multiple of the weights: 2 for AdamW (default), 1 for momentum, 0 for SGD",
+      decimal_number({.min = 0, .max = 100}));
 }
 
 void add_schedule_options(CLI::App& command, PartitionOptions& options) {
-  command
-      .add_option("--chunks", options.asked.chunks,
-                  "Stages on each worker (default: the schedule's own number, 1 for 1f1b)")
-      ->type_name("C")
-      ->transform(whole_number(1, max_partition_chunks));
-  command
-      .add_option("--layout", options.layout,
-                  "Worker of each stage with several chunks: loop (stage s on worker s mod W, default) or v "
-                  "(from worker 0 to W-1 and back)")
-      ->type_name("NAME")
-      ->check(CLI::IsMember(std::vector<std::string>(plan::layout_words.begin(), plan::layout_words.end())));
+  add_option(command, "--chunks C", options.asked.chunks,
+             "Stages on each worker (default: the schedule's own number, 1 for 1f1b)",
+             whole_number(1, max_partition_chunks));
+  add_option(command, "--layout NAME", options.layout,
+             "Worker of each stage with several chunks: loop (stage s on worker s mod W, default) or v (from "
+             "worker 0 to W-1 and back)",
+             one_of(plan::layout_words));
   command.add_flag("--general", options.asked.general,
                    "A worker may get any units, not only consecutive ones");
-  command
-      .add_option(
-          "--schedule", options.asked.schedule,
-          "Schedule that decides how many stashes a worker holds, and is predicted at the end (default 1f1b)")
-      ->type_name("NAME");
-  command
-      .add_option("--microbatches", options.microbatches,
-                  "Number of micro-batches in a step (default: 4 for each worker)")
-      ->type_name("B")
-      ->transform(whole_number(1, 1 << 20));
+  add_option(
+      command, "--schedule NAME", options.asked.schedule,
+      "Schedule that decides how many stashes a worker holds, and is predicted at the end (default 1f1b)");
+  add_option(command, "--microbatches B", options.microbatches,
+             "Number of micro-batches in a step (default: 4 for each worker)", whole_number(1, 1 << 20));
 }
+
+}  // namespace
 
 void add_partition(CLI::App& app, Action& action) {
   CLI::App* const command =
       app.add_subcommand("partition", "Cut a chain of units into stages and give each stage to a worker");
   const auto options = std::make_shared<PartitionOptions>();
-  command->add_option("file", options->file, "Times and sizes of the units, as `profile` writes them")
-      ->required()
-      ->type_name("FILE.yaml");
-  command->add_option("--workers", options->asked.request.workers, "Number of workers")
-      ->required()
-      ->type_name("W")
-      ->transform(whole_number(1, max_partition_workers));
-  command
-      ->add_option("--device", options->devices,
-                   "Kind of device of the workers, which chooses their times: cpu or cuda for all, or one "
-                   "kind for each worker, such as cuda,cpu,cpu")
-      ->type_name("KIND,...")
-      ->delimiter(',')
-      ->check(CLI::IsMember(
-          std::vector<std::string>(runtime::device_kinds.begin(), runtime::device_kinds.end())));
+  add_option(*command, "file FILE.yaml", options->file,
+             "Times and sizes of the units, as `profile` writes them")
+      ->required();
+  add_option(*command, "--workers W", options->asked.request.workers, "Number of workers",
+             whole_number(1, max_partition_workers))
+      ->required();
+  add_option(*command, "--device KIND,...", options->devices,
+             "Kind of device of the workers, which chooses their times: cpu or cuda for all, or one kind for "
+             "each worker, such as cuda,cpu,cpu",
+             one_of(runtime::device_kinds))
+      ->allow_extra_args();
   refuse_tensor(
       *command,
       "partition knows chains of units only; shards have the cuts of their units: give those that it "
@@ -417,26 +361,17 @@ void add_partition(CLI::App& app, Action& action) {
   add_schedule_options(*command, *options);
   add_cost_options(*command, *options);
   CLI::Option* const json = command->add_flag("--json", options->json, "The same as --format json");
-  command
-      ->add_option(
-          "--format", options->format,
-          "text, json, megatron (options of Megatron-LM) or torchtitan (TOML of torchtitan 0.2). The "
-          "last two need "
-          "the units of gpt or llama. Default: by the suffix of the output file, else text")
-      ->type_name("FORMAT")
-      ->check(CLI::IsMember({"text", "json", "megatron", "torchtitan"}))
+  add_option(*command, "--format FORMAT", options->format,
+             "text, json, megatron (options of Megatron-LM) or torchtitan (TOML of torchtitan 0.2). The last "
+             "two need the units of gpt or llama. Default: by the suffix of the output file, else text",
+             CLI::IsMember({"text", "json", "megatron", "torchtitan"}))
       ->excludes(json);
-  command
-      ->add_option("-o,--output", options->output,
-                   "Write to a file instead of standard output (-): .txt, .json or .toml, as the format is")
-      ->type_name("FILE");
+  add_option(*command, "-o,--output FILE", options->output,
+             "Write to a file instead of standard output (-): .txt, .json or .toml, as the format is");
   command->footer(
       "Example:\n"
       "  starpipe partition experiments/layers.yaml --workers 4 --general");
   command->callback([options, &action] { action = [options] { return partition(*options); }; });
 }
 
-const bool partition_registered = register_subcommand({.position = 70, .add = add_partition});
-
-}  // namespace
 }  // namespace starpipe::cli

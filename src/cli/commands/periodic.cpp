@@ -1,22 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-#include <algorithm>
-#include <array>
-#include <filesystem>
-#include <memory>
-
-#include <fmt/format.h>
 #include <fmt/ranges.h>
-#include <nlohmann/json.hpp>
 
-#include "base/messages.hpp"
 #include "cli/commands/subcommand.hpp"
 #include "cli/input/yaml.hpp"
-#include "cli/options/common_options.hpp"
-#include "cli/options/result_options.hpp"
 #include "plan/formats/results.hpp"
 #include "plan/schedules/pattern.hpp"
-#include "starpipe/base/error.hpp"
-#include "starpipe/base/index.hpp"
 #include "starpipe/base/interval.hpp"
 #include "starpipe/plan/schedule/check.hpp"
 #include "starpipe/plan/simulate/simulate.hpp"
@@ -26,7 +14,7 @@ namespace {
 
 struct PeriodicOptions {
   std::string file;
-  int microbatches = 0;
+  int microbatches = 16;
   plan::PeriodicRequest request;
   ResultOptions result;
 };
@@ -133,36 +121,27 @@ int periodic(PeriodicOptions options) {
   return 0;
 }
 
+}  // namespace
+
 void add_periodic(CLI::App& app, Action& action) {
   CLI::App* const command = app.add_subcommand(
       "periodic", "Find the shortest periodic schedule of a chain of stages within a memory limit");
   const auto options = std::make_shared<PeriodicOptions>();
-  command
-      ->add_option(
-          "file", options->file,
-          "List with a map for each stage: times F and B (default 1), memory of its weights (default 0), "
-          "memory of one stash as activation (default 1), and worker (default: one worker for each stage)")
-      ->required()
-      ->type_name("CHAIN.yaml");
-  command
-      ->add_option("--microbatches", options->microbatches,
-                   "Number of micro-batches in the schedule that is shown (default 16)")
-      ->type_name("B")
-      ->default_val(16)
-      ->transform(whole_number(1, 1 << 20));
-  command
-      ->add_option("--memory", options->request.memory,
-                   "Memory of each worker, for weights and stashes (default: no limit)")
-      ->type_name("M")
-      ->transform(decimal_number(not_negative));
-  command
-      ->add_option("--repeat", options->request.repeat,
-                   "Try patterns of up to K micro-batches (default 1: 1F1B* with the shortest period)")
-      ->type_name("K")
-      ->transform(whole_number(1, plan::size_limits::periodic_repetitions));
-  command->add_option("--period", options->request.period, "Take 1F1B* with this period instead of searching")
-      ->type_name("T")
-      ->transform(decimal_number(positive))
+  add_option(*command, "file CHAIN.yaml", options->file,
+             "List with a map for each stage: times F and B (default 1), memory of its weights (default 0), "
+             "memory of one stash as activation (default 1), and worker (default: one worker for each stage)")
+      ->required();
+  add_option(*command, "--microbatches B", options->microbatches,
+             "Number of micro-batches in the schedule that is shown (default 16)", whole_number(1, 1 << 20))
+      ->capture_default_str();
+  add_option(*command, "--memory M", options->request.memory,
+             "Memory of each worker, for weights and stashes (default: no limit)",
+             decimal_number(not_negative));
+  add_option(*command, "--repeat K", options->request.repeat,
+             "Try patterns of up to K micro-batches (default 1: 1F1B* with the shortest period)",
+             whole_number(1, plan::size_limits::periodic_repetitions));
+  add_option(*command, "--period T", options->request.period,
+             "Take 1F1B* with this period instead of searching", decimal_number(positive))
       ->excludes("--repeat");
   options->result.add_to(*command);
   options->result.add_width_to(*command);
@@ -173,7 +152,4 @@ void add_periodic(CLI::App& app, Action& action) {
   command->callback([options, &action] { action = [options] { return periodic(*options); }; });
 }
 
-const bool periodic_registered = register_subcommand({.position = 90, .add = add_periodic});
-
-}  // namespace
 }  // namespace starpipe::cli

@@ -1,22 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "starpipe/plan/registry/plugin.hpp"
 
-#include <algorithm>
-#include <array>
-#include <filesystem>
-#include <memory>
-
-#include <fmt/format.h>
-#include <nlohmann/json.hpp>
-
-#include "base/files.hpp"
-#include "base/messages.hpp"
 #include "cli/commands/subcommand.hpp"
-#include "cli/options/common_options.hpp"
-#include "cli/processes/subprocess.hpp"
-#include "plan/formats/json_value.hpp"
+#include "cli/processes/processes.hpp"
 #include "plan/registry/conformance.hpp"
-#include "starpipe/base/error.hpp"
 
 namespace starpipe::cli {
 namespace {
@@ -128,6 +115,8 @@ int check(const PluginOptions& options) {
   return failed ? 1 : 0;
 }
 
+}  // namespace
+
 void add_plugin(CLI::App& app, Action& action) {
   CLI::App* const command =
       app.add_subcommand("plugin", "Check schedules in a plug-in, a shared object of your own");
@@ -135,10 +124,9 @@ void add_plugin(CLI::App& app, Action& action) {
   CLI::App* const checking = command->add_subcommand(
       "check", "Test every schedule of a plug-in, step by step up to training on two ranks");
   const auto options = std::make_shared<PluginOptions>();
-  checking->add_option("file", options->file, "Plug-in (shared object)")->required()->type_name("FILE");
-  checking->add_option("--timeout", options->timeout, "Seconds that a step of the test may take (default 60)")
-      ->type_name("SECONDS")
-      ->transform(whole_number(1, 86400));
+  add_option(*checking, "file FILE", options->file, "Plug-in (shared object)")->required();
+  add_option(*checking, "--timeout SECONDS", options->timeout,
+             "Seconds that a step of the test may take (default 60)", whole_number(1, 86400));
   checking->add_flag("--json", options->json, "Print JSON");
   checking->footer(
       "Steps: chain, graph (several branches), split backward, memory limit, replicas, two ranks.\n"
@@ -146,7 +134,4 @@ void add_plugin(CLI::App& app, Action& action) {
   checking->callback([options, &action] { action = [options] { return check(*options); }; });
 }
 
-const bool plugin_registered = register_subcommand({.position = 50, .add = add_plugin});
-
-}  // namespace
 }  // namespace starpipe::cli

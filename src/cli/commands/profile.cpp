@@ -1,26 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-#include <array>
-#include <filesystem>
-#include <memory>
-#include <optional>
 #include <span>
-#include <string_view>
 
-#include <fmt/format.h>
 #include <fmt/ranges.h>
-#include <nlohmann/json.hpp>
 
-#include "base/files.hpp"
-#include "base/messages.hpp"
-#include "base/numbers.hpp"
 #include "cli/commands/subcommand.hpp"
-#include "cli/input/profile_file.hpp"
-#include "cli/options/common_options.hpp"
-#include "cli/options/config_options.hpp"
-#include "plan/formats/json_value.hpp"
+#include "cli/input/input_files.hpp"
 #include "runtime/setup/experiment.hpp"
 #include "runtime/setup/partition_choice.hpp"
-#include "starpipe/base/error.hpp"
 
 namespace starpipe::cli {
 namespace {
@@ -81,8 +67,7 @@ int profile(const ProfileOptions& options) {
   check_output(options);
   const runtime::Config config = options.config.load();
   options.config.refuse_overrides("profile", unused_by_profile);
-  const std::array outputs = {OutputFile{"-o", options.file}};
-  check_outputs(outputs, inputs_of(config));
+  OutputFiles({{"-o", options.file}}).check(inputs_of(config));
   runtime::check_for_profile(config);
   const runtime::MeasuredUnits measured = runtime::measure_units(config, options.repetitions);
   const bool json = options.json || (options.file && suffix_of(*options.file) == ".json");
@@ -96,23 +81,19 @@ int profile(const ProfileOptions& options) {
   return 0;
 }
 
+}  // namespace
+
 void add_profile(CLI::App& app, Action& action) {
   CLI::App* const command = app.add_subcommand(
       "profile", "Measure times and sizes of a model's units on this machine, for `partition`");
   const auto options = std::make_shared<ProfileOptions>();
   options->config.add_to(*command);
-  command
-      ->add_option("--repetitions", options->repetitions,
-                   "Number of micro-batches to measure, after one that warms up")
-      ->type_name("N")
-      ->transform(whole_number(1, 10'000))
+  add_option(*command, "--repetitions N", options->repetitions,
+             "Number of micro-batches to measure, after one that warms up", whole_number(1, 10'000))
       ->capture_default_str();
-  CLI::Option* const output =
-      command
-          ->add_option(
-              "-o,--output", options->file,
-              "Write to a file instead of standard output (-), and print a table: .yaml, or .json for JSON")
-          ->type_name("FILE.yaml");
+  CLI::Option* const output = add_option(
+      *command, "-o,--output FILE.yaml", options->file,
+      "Write to a file instead of standard output (-), and print a table: .yaml, or .json for JSON");
   command->add_flag("--replace", options->replace, "Overwrite the file of -o if it exists")->needs(output);
   command->add_flag("--json", options->json, "Write JSON, which `partition` reads as well");
   command->footer(
@@ -122,7 +103,4 @@ void add_profile(CLI::App& app, Action& action) {
   command->callback([options, &action] { action = [options] { return profile(*options); }; });
 }
 
-const bool profile_registered = register_subcommand({.position = 80, .add = add_profile});
-
-}  // namespace
 }  // namespace starpipe::cli

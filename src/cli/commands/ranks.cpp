@@ -2,7 +2,6 @@
 #include "cli/commands/ranks.hpp"
 
 #include <string>
-#include <utility>
 #include <vector>
 
 #include <fmt/format.h>
@@ -59,6 +58,10 @@ std::vector<Config> agree_on_configs(const Runtime& runtime, const runtime::Rank
 Config agree_on_config(const Runtime& runtime, const runtime::RankRequest& request,
                        const std::function<Config()>& configure) {
   return agree_on_configs(runtime, request, [&] { return std::vector{configure()}; }).front();
+}
+
+void add_outputs(runtime::RankRequest& request, const OutputFiles& outputs) {
+  for (const OutputFile& output : outputs.files()) request.add(output.option, output.file);
 }
 
 void finish_on_ranks(const Runtime& runtime, const std::function<void()>& work) {

@@ -4,6 +4,7 @@
 
 #include <functional>
 
+#include "cli/options/options.hpp"
 #include "runtime/api/agreed_run.hpp"
 #include "starpipe/runtime/api/trainer.hpp"
 
@@ -20,6 +21,9 @@ std::vector<Config> agree_on_configs(const Runtime& runtime, const runtime::Rank
                                      const std::function<std::vector<Config>()>& configure);
 Config agree_on_config(const Runtime& runtime, const runtime::RankRequest& request,
                        const std::function<Config()>& configure);
+
+/// Adds the files that are asked for.
+void add_outputs(runtime::RankRequest& request, const OutputFiles& outputs);
 
 /// Collective. Runs what follows the steps: if `work` throws anything but RunFailure, ends the job.
 void finish_on_ranks(const Runtime& runtime, const std::function<void()>& work);

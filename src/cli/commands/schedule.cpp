@@ -1,23 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-
-#include <array>
-#include <filesystem>
 #include <limits>
-#include <memory>
-#include <vector>
 
-#include <fmt/format.h>
-#include <nlohmann/json.hpp>
-
-#include "base/files.hpp"
-#include "base/messages.hpp"
 #include "cli/commands/subcommand.hpp"
-#include "cli/options/common_options.hpp"
-#include "cli/options/cost_options.hpp"
-#include "cli/options/result_options.hpp"
-#include "cli/options/schedule_options.hpp"
-#include "plan/formats/json_value.hpp"
-#include "starpipe/base/error.hpp"
 #include "starpipe/plan/formats/schedule_json.hpp"
 #include "starpipe/plan/registry/plugin.hpp"
 #include "starpipe/plan/registry/registry.hpp"
@@ -136,36 +120,23 @@ int show(const ShowOptions& options) {
 void add_show(CLI::App& schedule, Action& action) {
   CLI::App* const command = schedule.add_subcommand("show", "Build a named schedule and predict its run");
   const auto options = std::make_shared<ShowOptions>();
-  command->add_option("name", options->name, "Name from `starpipe schedule list`")
-      ->required()
-      ->type_name("NAME");
+  add_option(*command, "name NAME", options->name, "Name from `starpipe schedule list`")->required();
   add_plugin_option(*command, options->plugins);
   add_size_options(*command, options->request.workers, plan::size_limits::workers,
                    options->request.microbatches, plan::size_limits::microbatches);
-  command
-      ->add_option("--stages", options->stages,
-                   "Number of stages (default: W times the schedule's number of stages on a worker)")
-      ->type_name("S")
-      ->transform(whole_number(1, plan::size_limits::stages));
-  command
-      ->add_option(
-          "--groups", options->request.groups,
-          "Groups (G) of W / G workers, each with a pipeline of its own; micro-batch b goes to group b mod G")
-      ->type_name("G")
-      ->transform(whole_number(0, plan::size_limits::workers));
+  add_option(*command, "--stages S", options->stages,
+             "Number of stages (default: W times the schedule's number of stages on a worker)",
+             whole_number(1, plan::size_limits::stages));
+  add_option(
+      *command, "--groups G", options->request.groups,
+      "Groups (G) of W / G workers, each with a pipeline of its own; micro-batch b goes to group b mod G",
+      whole_number(0, plan::size_limits::workers));
   add_schedule_option(*command, options->request.options);
-  command->add_option("--placement", options->request.stage_workers, "Worker of each stage, such as 0,1,1,0")
-      ->type_name("W,W,...")
-      ->delimiter(',')
-      ->transform(whole_number(0, plan::size_limits::workers - 1))
-      ->allow_extra_args(false);
-  command
-      ->add_option(
-          "--discipline", options->discipline,
-          "How a worker uses the priorities: greedy, bounded or ordered (default: the schedule's own)")
-      ->type_name("NAME")
-      ->check(CLI::IsMember(
-          std::vector<std::string>(plan::discipline_words.begin(), plan::discipline_words.end())));
+  add_option(*command, "--placement W,W,...", options->request.stage_workers,
+             "Worker of each stage, such as 0,1,1,0", whole_number(0, plan::size_limits::workers - 1));
+  add_option(*command, "--discipline NAME", options->discipline,
+             "How a worker uses the priorities: greedy, bounded or ordered (default: the schedule's own)",
+             one_of(plan::discipline_words));
   add_memory_options(*command, options->memory_limits, options->request.recompute);
   command->add_flag("--per-share", options->per_share,
                     "Durations and --memory-limit are of 1/W of the model, whatever the number of stages");
@@ -225,12 +196,10 @@ void add_check(CLI::App& schedule, Action& action) {
   CLI::App* const command =
       schedule.add_subcommand("check", "Prove that the schedule in a file finishes, and predict its run");
   const auto options = std::make_shared<CheckOptions>();
-  command
-      ->add_option("file", options->file,
-                   "JSON that `schedule show` wrote, or CSV of torch.distributed.pipelining, with or without "
-                   "its communication actions")
-      ->required()
-      ->type_name("FILE.csv|FILE.json");
+  add_option(*command, "file FILE.csv|FILE.json", options->file,
+             "JSON that `schedule show` wrote, or CSV of torch.distributed.pipelining, with or without its "
+             "communication actions")
+      ->required();
   add_memory_options(*command, options->memory_limits, options->recompute);
   options->tensor.add_to(*command);
   options->costs.add_to(*command, "the times in the file, or 1 for each pass",
@@ -243,6 +212,8 @@ void add_check(CLI::App& schedule, Action& action) {
   command->callback([options, &action] { action = [options] { return check(*options); }; });
 }
 
+}  // namespace
+
 void add_schedule(CLI::App& app, Action& action) {
   CLI::App* const command = app.add_subcommand("schedule", "List, draw, export, check and compare schedules");
   command->require_subcommand(1);
@@ -252,7 +223,4 @@ void add_schedule(CLI::App& app, Action& action) {
   add_schedule_compare(*command, action);
 }
 
-const bool schedule_registered = register_subcommand({.position = 40, .add = add_schedule});
-
-}  // namespace
 }  // namespace starpipe::cli

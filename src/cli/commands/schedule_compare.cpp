@@ -1,34 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-#include <algorithm>
-#include <array>
-#include <cstdint>
 #include <list>
-#include <memory>
 #include <numeric>
-#include <optional>
 #include <set>
-#include <string>
-#include <string_view>
-#include <utility>
-#include <vector>
 
-#include <fmt/format.h>
-#include <nlohmann/json.hpp>
-
-#include "base/files.hpp"
-#include "base/messages.hpp"
-#include "base/numbers.hpp"
 #include "cli/commands/subcommand.hpp"
-#include "cli/options/common_options.hpp"
-#include "cli/options/cost_options.hpp"
-#include "cli/options/schedule_options.hpp"
 #include "plan/drawing/page.hpp"
 #include "plan/drawing/timeline_svg.hpp"
 #include "plan/explain/recorded_step.hpp"
-#include "plan/formats/json_value.hpp"
 #include "plan/formats/schedule_values.hpp"
 #include "plan/search/lower_bound.hpp"
-#include "starpipe/base/error.hpp"
 #include "starpipe/plan/drawing/schedule_text.hpp"
 #include "starpipe/plan/registry/plugin.hpp"
 #include "starpipe/plan/registry/registry.hpp"
@@ -51,9 +31,7 @@ struct ScheduleCompareOptions {
   TensorOptions tensor;
   CostOptions costs;
   bool json = false;
-  std::optional<std::string> output;
-  std::optional<std::string> timeline;
-  std::optional<std::string> html;
+  OutputFiles outputs;
 
   /// Stages on a worker that count as one in limits and peaks.
   [[nodiscard]] double parts(int stages) const {
@@ -287,8 +265,8 @@ std::string title_of(const ScheduleCompareOptions& options, const Row& row) {
   return fmt::format("{}, {} micro-batches", row.name, row.microbatches);
 }
 
-void write_page(const ScheduleCompareOptions& options, const std::vector<Row>& rows,
-                const std::string& unit) {
+std::string page_of(const ScheduleCompareOptions& options, const std::vector<Row>& rows,
+                    const std::string& unit) {
   std::list<Json> figures_of_rows;  // the page's runs refer to them
   std::vector<plan::PageRun> runs;
   for (const Row& row : rows) {
@@ -301,10 +279,11 @@ void write_page(const ScheduleCompareOptions& options, const std::vector<Row>& r
                     .timelines = {{"predicted", &row.run->step}},
                     .report = &shown});
   }
-  write_file("--html", *options.html, plan::report_page(runs));
+  return plan::report_page(runs);
 }
 
-void draw(const ScheduleCompareOptions& options, const std::vector<Row>& rows, const std::string& unit) {
+std::string timeline_of(const ScheduleCompareOptions& options, const std::vector<Row>& rows,
+                        const std::string& unit) {
   std::vector<plan::DrawnRun> runs;
   for (const Row& row : rows) {
     if (!row.run) continue;
@@ -313,18 +292,12 @@ void draw(const ScheduleCompareOptions& options, const std::vector<Row>& rows, c
   // Stashes of larger and smaller stages would be drawn alike, and look like equal amounts of memory.
   const bool same_stashes = std::ranges::all_of(
       rows, [&](const Row& row) { return !row.run || row.stages == options.workers || !options.per_share; });
-  write_file("--timeline", *options.timeline,
-             plan::timeline_svg(runs, {.unit = unit, .memory = same_stashes}));
+  return plan::timeline_svg(runs, {.unit = unit, .memory = same_stashes});
 }
 
 int compare(ScheduleCompareOptions options) {
-  constexpr std::array<std::string_view, 2> suffixes = {".csv", ".json"};
-  if (options.output) require_suffix("-o", *options.output, suffixes);
-  if (options.html) plan::require_page("--html");
-  const std::array outputs = {OutputFile{"-o", options.output},
-                              OutputFile{"--timeline", options.timeline, ".svg"},
-                              OutputFile{"--html", options.html, ".html"}};
-  require_outputs(outputs, options.costs.inputs(options.plugins));
+  options.outputs.check(options.costs.inputs(options.plugins));
+  options.outputs.require_writable();
   plan::load_plugins_for(options.plugins, options.names, "--plugin");
   require_known_options(options);
   require_one_or_each("--memory-limit", options.memory_limits.size(), options.workers);
@@ -336,12 +309,11 @@ int compare(ScheduleCompareOptions options) {
   }
   const auto json = [&] { return plan::json_text(to_json(options, rows, unit)); };
   print(options.json ? json() : to_text(options, rows, unit));
-  if (options.output) {
-    write_file("-o", *options.output,
-               suffix_of(*options.output) == ".csv" ? to_csv(options, rows, unit) : json());
-  }
-  if (options.timeline) draw(options, rows, unit);
-  if (options.html) write_page(options, rows, unit);
+  options.outputs.write("-o", [&] {
+    return suffix_of(*options.outputs.file("-o")) == ".csv" ? to_csv(options, rows, unit) : json();
+  });
+  options.outputs.write("--timeline", [&] { return timeline_of(options, rows, unit); });
+  options.outputs.write("--html", [&] { return page_of(options, rows, unit); });
   return 0;
 }
 
@@ -351,22 +323,15 @@ void add_schedule_compare(CLI::App& schedule, Action& action) {
   CLI::App* const command =
       schedule.add_subcommand("compare", "Predict several named schedules and show them side by side");
   const auto options = std::make_shared<ScheduleCompareOptions>();
-  command->add_option("name", options->names, "Names from `starpipe schedule list`")
-      ->required()
-      ->type_name("NAME");
+  add_option(*command, "name NAME", options->names, "Names from `starpipe schedule list`")->required();
   add_plugin_option(*command, options->plugins);
-  command->add_option("--workers", options->workers, "Number of workers")
-      ->required()
-      ->type_name("W")
-      ->transform(whole_number(1, plan::size_limits::workers));
-  command
-      ->add_option("--microbatches", options->microbatches,
-                   "Numbers of micro-batches in a step, each compared on its own")
-      ->required()
-      ->type_name("B,B,...")
-      ->delimiter(',')
-      ->allow_extra_args(false)
-      ->transform(whole_number(1, plan::size_limits::microbatches));
+  add_option(*command, "--workers W", options->workers, "Number of workers",
+             whole_number(1, plan::size_limits::workers))
+      ->required();
+  add_option(*command, "--microbatches B,B,...", options->microbatches,
+             "Numbers of micro-batches in a step, each compared on its own",
+             whole_number(1, plan::size_limits::microbatches))
+      ->required();
   add_schedule_option(
       *command, options->schedule_options,
       "Option of those schedules that have it, as `schedule list --long` shows them; may be repeated");
@@ -380,15 +345,14 @@ void add_schedule_compare(CLI::App& schedule, Action& action) {
   options->costs.add_bytes_to(*command);
   options->costs.add_no_prefetch_to(*command);
   command->add_flag("--json", options->json, "Print JSON");
-  command->add_option("-o,--output", options->output, "Also write the figures to a file, as CSV or JSON")
-      ->type_name("FILE.csv|FILE.json");
-  command
-      ->add_option("--timeline", options->timeline,
-                   "Draw all runs on one time axis, with the stashes that workers hold where these are of "
-                   "the same size in all of them")
-      ->type_name("FILE.svg");
-  command->add_option("--html", options->html, "Write the same runs as a page for a browser, in one file")
-      ->type_name("FILE.html");
+  options->outputs.add(*command, "-o,--output FILE.csv|FILE.json",
+                       "Also write the figures to a file, as CSV or JSON");
+  options->outputs.add(
+      *command, "--timeline FILE.svg",
+      "Draw all runs on one time axis, with the stashes that workers hold where these are of "
+      "the same size in all of them");
+  options->outputs.add(*command, "--html FILE.html",
+                       "Write the same runs as a page for a browser, in one file");
   command->footer(
       "Example:\n"
       "  starpipe schedule compare 1f1b zb-h1 v-half --workers 4 --microbatches 8,16 --timeline compare.svg");

@@ -1,26 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "starpipe/plan/search/search.hpp"
 
-#include <algorithm>
 #include <chrono>
-#include <cstdint>
 #include <limits>
-#include <memory>
 
-#include <fmt/format.h>
-#include <nlohmann/json.hpp>
-
-#include "base/messages.hpp"
-#include "base/numbers.hpp"
 #include "cli/commands/subcommand.hpp"
 #include "cli/input/yaml.hpp"
-#include "cli/options/common_options.hpp"
-#include "cli/options/cost_options.hpp"
-#include "cli/options/result_options.hpp"
-#include "cli/options/schedule_options.hpp"
 #include "plan/formats/results.hpp"
-#include "starpipe/base/error.hpp"
-#include "starpipe/base/index.hpp"
 #include "starpipe/base/interval.hpp"
 #include "starpipe/plan/drawing/schedule_text.hpp"
 #include "starpipe/plan/registry/plugin.hpp"
@@ -164,24 +150,19 @@ int search(const SearchCommand& options) {
 }
 
 void add_memory_options(CLI::App& command, SearchCommand& options) {
-  command
-      .add_option(
-          "--memory-limit", options.memory_limits,
-          "Largest amount of stashes on a worker (default: no limit): one for all, or one for each worker. A "
-          "number counts stashes of one stage, "
-          "or without --chunks stashes of 1/W of the model; with --stash it is in bytes, such as 12GiB")
-      ->type_name("K|BYTES,...")
-      ->delimiter(',')
-      ->allow_extra_args(false);
-  command
-      .add_option("--stash", options.stash,
-                  "Size of one stash, such as 512MiB: one value for all stages or one for each; without "
-                  "--chunks the values are of 1/W of the model")
-      ->type_name("BYTES,...")
-      ->delimiter(',')
-      ->allow_extra_args(false)
-      ->transform(byte_count());
+  add_option(
+      command, "--memory-limit K|BYTES,...", options.memory_limits,
+      "Largest amount of stashes on a worker (default: no limit): one for all, or one for each worker. A "
+      "number counts stashes of one stage, or without --chunks stashes of 1/W of the model; with --stash "
+      "it is in bytes, such as 12GiB");
+  add_option(
+      command, "--stash BYTES,...", options.stash,
+      "Size of one stash, such as 512MiB: one value for all stages or one for each; without --chunks the "
+      "values are of 1/W of the model",
+      byte_count());
 }
+
+}  // namespace
 
 void add_search(CLI::App& app, Action& action) {
   CLI::App* const command = app.add_subcommand(
@@ -190,19 +171,15 @@ void add_search(CLI::App& app, Action& action) {
   add_plugin_option(*command, options->plugins);
   add_size_options(*command, options->request.workers, plan::size_limits::search_workers,
                    options->request.microbatches, plan::size_limits::search_microbatches);
-  command
-      ->add_option(
-          "--chunks", options->request.chunks,
-          "Stages on each worker. Without this option the search tries several numbers; then durations and "
-          "sizes are of 1/W of the model, and are divided by the number of stages on a worker")
-      ->type_name("C")
-      ->transform(whole_number(1, plan::size_limits::search_chunks));
-  command
-      ->add_option("--layout", options->layout,
-                   "Worker of each stage: loop (stage s on worker s mod W), v (from worker 0 to W-1 and "
-                   "back), any (default: tries both)")
-      ->type_name("NAME")
-      ->check(CLI::IsMember({"v", "loop", "any"}));
+  add_option(
+      *command, "--chunks C", options->request.chunks,
+      "Stages on each worker. Without this option the search tries several numbers; then durations and "
+      "sizes are of 1/W of the model, and are divided by the number of stages on a worker",
+      whole_number(1, plan::size_limits::search_chunks));
+  add_option(*command, "--layout NAME", options->layout,
+             "Worker of each stage: loop (stage s on worker s mod W), v (from worker 0 to W-1 and back), any "
+             "(default: tries both)",
+             CLI::IsMember({"v", "loop", "any"}));
   refuse_tensor(
       *command,
       "search knows chains of stages only; cut the stages of what it finds: starpipe schedule check "
@@ -210,14 +187,11 @@ void add_search(CLI::App& app, Action& action) {
   options->costs.add_to(*command, "1 for each pass");
   options->costs.add_bytes_to(*command);
   add_memory_options(*command, *options);
-  command
-      ->add_option("--budget", options->search.budget,
-                   "Seconds that the search may take (default 10); a larger budget tries more")
-      ->type_name("SECONDS")
-      ->transform(decimal_number({.min = 0.01, .max = 1e6}));
-  command->add_option("--seed", options->search.seed, "Seed of the random choices (default 1)")
-      ->type_name("N")
-      ->transform(whole_number(0, std::numeric_limits<std::uint64_t>::max()));
+  add_option(*command, "--budget SECONDS", options->search.budget,
+             "Seconds that the search may take (default 10); a larger budget tries more",
+             decimal_number({.min = 0.01, .max = 1e6}));
+  add_option(*command, "--seed N", options->search.seed, "Seed of the random choices (default 1)",
+             whole_number(0, std::numeric_limits<std::uint64_t>::max()));
   command->add_flag("--quiet", options->quiet, "Show no progress line");
   options->result.add_to(*command);
   options->result.add_width_to(*command);
@@ -228,7 +202,4 @@ void add_search(CLI::App& app, Action& action) {
   command->callback([options, &action] { action = [options] { return search(*options); }; });
 }
 
-const bool search_registered = register_subcommand({.position = 60, .add = add_search});
-
-}  // namespace
 }  // namespace starpipe::cli

@@ -1,41 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
-#include <algorithm>
-#include <array>
 #include <chrono>
-#include <filesystem>
 #include <map>
-#include <memory>
-#include <optional>
 #include <sstream>
-#include <string>
-#include <string_view>
-#include <utility>
-#include <vector>
-
-#include <fmt/format.h>
-#include <nlohmann/json.hpp>
 
 #include "base/environment.hpp"
-#include "base/files.hpp"
-#include "base/messages.hpp"
-#include "base/numbers.hpp"
 #include "base/signals.hpp"
 #include "cli/commands/subcommand.hpp"
-#include "cli/input/cluster_file.hpp"
-#include "cli/options/common_options.hpp"
-#include "cli/options/config_options.hpp"
-#include "cli/options/cost_options.hpp"
-#include "cli/processes/child_process.hpp"
-#include "cli/processes/subprocess.hpp"
+#include "cli/input/input_files.hpp"
+#include "cli/processes/processes.hpp"
 #include "plan/formats/explanation.hpp"
-#include "plan/formats/json_value.hpp"
 #include "runtime/api/cluster_run.hpp"
 #include "runtime/config/config_keys.hpp"
 #include "runtime/setup/experiment.hpp"
 #include "runtime/setup/partition_choice.hpp"
 #include "runtime/simulation/cluster.hpp"
-#include "starpipe/base/error.hpp"
-#include "starpipe/base/index.hpp"
 #include "starpipe/model/network.hpp"
 #include "starpipe/plan/formats/schedule_json.hpp"
 #include "starpipe/plan/simulate/simulate.hpp"
@@ -50,11 +28,11 @@ struct SimOptions {
   fs::path cluster;
   std::optional<int> nodes;
   int ranks_per_node = 1;
-  std::optional<std::string> sharing;
+  std::string sharing;
   bool gpu_direct = false;
   CostOptions durations;
   bool per_share = false;
-  std::optional<fs::path> report;
+  OutputFiles outputs;
 };
 
 // Steps of a simulated run: one warms up, since weights begin in main memory. Simulated steps repeat exactly,
@@ -76,12 +54,6 @@ fs::path find_engine() {
       "that has them");
 }
 
-std::optional<plan::Sharing> sharing_of(const SimOptions& options) {
-  if (!options.sharing) return std::nullopt;
-  const auto at = std::ranges::find(plan::sharing_words, *options.sharing);
-  return static_cast<plan::Sharing>(at - plan::sharing_words.begin());
-}
-
 /// SimGrid prints one of all its threads after a deadlock.
 std::string without_backtraces(const std::string& output) {
   std::istringstream lines(output);
@@ -97,7 +69,7 @@ nlohmann::json simulate_ranks(const SimulatedRequest& request, const runtime::Cl
                               const TemporaryFolder& folder) {
   const fs::path engine = find_engine();
   const std::string request_file = folder.file("request.json");
-  write_file("sim", request_file, to_json(request).dump());
+  write_file("sim", request_file, nlohmann::json(request).dump());
   const runtime::MachineFiles files = runtime::write_machine_files(cluster, workers, folder.path());
   const SubprocessResult run = run_program(
       runtime::smpirun_command(files, engine, {request_file}, folder.path()), std::chrono::hours(24));
@@ -281,8 +253,8 @@ int sim(SimOptions options) {
   const std::vector<std::string> kinds = model::network_kinds();
   if (options.per_share && !options.durations.gives_durations())
     throw InputError("--per-share: applies to the times of --durations");
-  if (options.report) require_writable("--report", *options.report);
-  runtime::Cluster cluster = read_cluster(options.cluster, sharing_of(options));
+  options.outputs.require_writable();
+  runtime::Cluster cluster = read_cluster(options.cluster, options.sharing);
   cluster.ranks_per_node = options.ranks_per_node;
   cluster.gpu_direct = options.gpu_direct;
   if (options.nodes) {
@@ -291,12 +263,12 @@ int sim(SimOptions options) {
   const runtime::Config given = with_durations(options, cluster);
   std::vector<fs::path> inputs = inputs_of(given);
   inputs.insert(inputs.end(), {options.cluster, options.durations.files()[0]});
-  check_outputs(std::array{OutputFile{"--report", options.report, ".json"}}, inputs);
+  options.outputs.check(inputs);
   const HeldSignals held;  // until the folder is removed
   const TemporaryFolder folder;
   const SimulatedRequest request = {.config = folder.file("config.json"),
-                                    .cluster = fs::absolute(options.cluster),
-                                    .sharing = sharing_of(options),
+                                    .cluster = fs::absolute(options.cluster).string(),
+                                    .sharing = options.sharing,
                                     .steps = simulated_steps,
                                     .result = folder.file("result.json")};
   write_file("sim", request.config, runtime::config_json(given).dump());
@@ -312,9 +284,11 @@ int sim(SimOptions options) {
   const runtime::ClusterRun run =
       runtime::read_cluster_run(config, experiment, cluster, costs, result, simulated_steps);
   print(cluster_table(run));
-  if (options.report) write_file("--report", *options.report, plan::json_text(runtime::cluster_report(run)));
+  options.outputs.write("--report", [&] { return plan::json_text(runtime::cluster_report(run)); });
   return 0;
 }
+
+}  // namespace
 
 void add_sim(CLI::App& app, Action& action) {
   CLI::App* const command =
@@ -322,26 +296,17 @@ void add_sim(CLI::App& app, Action& action) {
   const auto options = std::make_shared<SimOptions>();
   options->config.add_to(*command);
   options->config.add_plugin_to(*command);
-  command->add_option("--cluster", options->cluster, "The machine: its nodes, GPUs and links")
-      ->required()
-      ->type_name("FILE.yaml");
-  command
-      ->add_option(
-          "--nodes", options->nodes,
-          "Workers on all GPUs of this many nodes; without it, schedule.workers says how many there are")
-      ->transform(whole_number(1, max_nodes))
-      ->type_name("N");
-  command
-      ->add_option("--ranks-per-node", options->ranks_per_node,
-                   "MPI ranks among which the GPUs of each node are divided")
-      ->capture_default_str()
-      ->transform(whole_number(1, max_ranks_per_node))
-      ->type_name("N");
-  command
-      ->add_option("--sharing", options->sharing,
-                   "How transfers share ports, on all levels: none or fair; in place of what the file says")
-      ->type_name("WORD")
-      ->check(CLI::IsMember({"none", "fair"}));
+  add_option(*command, "--cluster FILE.yaml", options->cluster, "The machine: its nodes, GPUs and links")
+      ->required();
+  add_option(*command, "--nodes N", options->nodes,
+             "Workers on all GPUs of this many nodes; without it, schedule.workers says how many there are",
+             whole_number(1, max_nodes));
+  add_option(*command, "--ranks-per-node N", options->ranks_per_node,
+             "MPI ranks among which the GPUs of each node are divided", whole_number(1, max_ranks_per_node))
+      ->capture_default_str();
+  add_option(*command, "--sharing WORD", options->sharing,
+             "How transfers share ports, on all levels: none or fair; in place of what the file says",
+             CLI::IsMember({"none", "fair"}));
   command->add_flag("--gpu-direct", options->gpu_direct,
                     "Messages between ranks go from GPU to GPU: host_link takes no time");
   options->durations.add_durations_to(
@@ -350,15 +315,11 @@ void add_sim(CLI::App& app, Action& action) {
       "durations by kind of device, as maps with the kinds that `device` names in the file of --cluster");
   command->add_flag("--per-share", options->per_share,
                     "The times of --durations are for 1/W of the model, whatever the number of stages");
-  command->add_option("--report", options->report, "Also write predicted and simulated figures as JSON")
-      ->type_name("FILE.json");
+  options->outputs.add(*command, "--report FILE.json", "Also write predicted and simulated figures as JSON");
   command->footer(
       "Example:\n"
       "  starpipe sim experiments/emulated.yaml --cluster experiments/clusters/nvlink-infiniband.yaml");
   command->callback([options, &action] { action = [options] { return sim(*options); }; });
 }
 
-const bool sim_registered = register_subcommand({.position = 35, .add = add_sim});
-
-}  // namespace
 }  // namespace starpipe::cli

@@ -1,32 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "starpipe/plan/simulate/simulate.hpp"
 
-#include <algorithm>
-#include <cstdint>
-#include <memory>
-#include <optional>
-#include <string_view>
-#include <utility>
-#include <vector>
-
-#include <fmt/format.h>
-#include <nlohmann/json.hpp>
-
-#include "base/files.hpp"
-#include "base/messages.hpp"
-#include "base/numbers.hpp"
 #include "cli/commands/subcommand.hpp"
-#include "cli/options/common_options.hpp"
-#include "cli/options/config_options.hpp"
-#include "cli/options/cost_options.hpp"
-#include "cli/options/result_options.hpp"
 #include "plan/search/lower_bound.hpp"
 #include "runtime/engine/memory_need.hpp"
 #include "runtime/report/report.hpp"
 #include "runtime/setup/experiment.hpp"
 #include "runtime/setup/partition_choice.hpp"
-#include "starpipe/base/error.hpp"
-#include "starpipe/base/index.hpp"
 #include "starpipe/plan/drawing/schedule_text.hpp"
 #include "starpipe/plan/schedule/check.hpp"
 
@@ -37,34 +17,34 @@ struct SimulateOptions {
   ConfigOptions config;
   std::optional<int> workers;
   std::optional<int> ranks;
-  std::optional<std::string> timeline;
-  std::optional<std::string> trace;
   CostOptions costs;
   bool per_share = false;
   ResultOptions result;
 };
 
-/// True if the partition was chosen by measured times of a chain's units, so that the stages have times.
-bool has_measured_times(const std::optional<runtime::PartitionChoice>& partition,
-                        const runtime::Experiment& experiment) {
-  return partition && experiment.network.graph.is_chain();
-}
+/// The times of the passes without --durations and --comm. All are without recomputation.
+struct DefaultTimes {
+  plan::Costs costs;
+  std::string unit;
+  std::string_view source;  ///< in words
+};
 
-/// Returns the source of the passes' durations, in words.
-std::string_view source_of_times(const SimulateOptions& options, const runtime::Config& config,
-                                 const std::optional<runtime::PartitionChoice>& partition,
-                                 const runtime::Experiment& experiment) {
-  if (options.costs.gives_durations()) return "of --durations";
-  if (config.runtime.emulate) return "of runtime.emulate";
-  if (has_measured_times(partition, experiment)) return "as measured for the partition";
-  return "by FLOPs, 1 for a pass of an average stage";
-}
-
-/// The unit of the times without --durations and --comm.
-std::string default_unit(const runtime::Config& config,
-                         const std::optional<runtime::PartitionChoice>& partition,
-                         const runtime::Experiment& experiment) {
-  return config.runtime.emulate || has_measured_times(partition, experiment) ? "s" : "";
+DefaultTimes default_times(const runtime::Config& config,
+                           const std::optional<runtime::PartitionChoice>& partition,
+                           const runtime::Experiment& experiment) {
+  if (config.runtime.emulate) {
+    return {
+        runtime::emulated_costs(*config.runtime.emulate, experiment.network, experiment.schedule.workers()),
+        "s", "of runtime.emulate"};
+  }
+  plan::Costs costs = runtime::costs_by_flops(experiment.network);
+  // Only stages of a chain have the units whose times a partition measures.
+  if (!partition || !experiment.network.graph.is_chain())
+    return {std::move(costs), "", "by FLOPs, 1 for a pass of an average stage"};
+  costs.durations =
+      plan::stage_costs(partition->profile.units, partition->partition.cuts, partition->stage_kinds)
+          .durations;
+  return {std::move(costs), "s", "as measured for the partition"};
 }
 
 /// `policy`: a line about the policy, or empty.
@@ -122,24 +102,6 @@ std::string summary(std::string_view times, std::string_view policy,
          fmt::format("{:<31}at least {}\n", "any order on these workers", with_unit(bound));
 }
 
-/// Returns the times of runtime.emulate; else the measured times of a partition; else times in proportion to
-/// FLOPs. All are without recomputation.
-plan::Costs default_costs(const runtime::Config& config,
-                          const std::optional<runtime::PartitionChoice>& partition,
-                          const runtime::Experiment& experiment) {
-  if (config.runtime.emulate) {
-    return runtime::emulated_costs(*config.runtime.emulate, experiment.network,
-                                   experiment.schedule.workers());
-  }
-  plan::Costs costs = runtime::costs_by_flops(experiment.network);
-  if (has_measured_times(partition, experiment)) {
-    costs.durations =
-        plan::stage_costs(partition->profile.units, partition->partition.cuts, partition->stage_kinds)
-            .durations;
-  }
-  return costs;
-}
-
 /// Replaces the costs that were given on the command line.
 void apply(const SimulateOptions& options, plan::Costs& costs, std::string& unit,
            const plan::Schedule& schedule) {
@@ -166,36 +128,38 @@ int simulate(const SimulateOptions& options) {
   ConfigOptions configured = options.config;
   if (options.workers) configured.set("schedule.workers", std::to_string(*options.workers), "--workers");
   runtime::Config config = configured.load();
-  options.result.check(options.costs.inputs(inputs_of(config)),
-                       {{"--timeline", options.timeline, ".svg"}, {"--trace", options.trace, ".json"}});
+  options.result.check(options.costs.inputs(inputs_of(config)));
   const std::string policy = runtime::describe_other_policy(config);
   const std::optional<runtime::PartitionChoice> partition = runtime::choose_partition(config);
   if (partition) config = runtime::with_partition(std::move(config), *partition);
   const runtime::Experiment experiment = runtime::make_experiment(config);
   runtime::check_start(config, experiment.network);
-  plan::Costs costs = default_costs(config, partition, experiment);
-  std::string unit = default_unit(config, partition, experiment);
-  apply(options, costs, unit, experiment.schedule);
+  DefaultTimes times = default_times(config, partition, experiment);
+  if (options.costs.gives_durations()) times.source = "of --durations";
+  plan::Costs& costs = times.costs;
+  apply(options, costs, times.unit, experiment.schedule);
   if (options.ranks)
     costs.workers_of_rank = workers_of_rank(*options.ranks, costs, experiment.schedule.workers());
   if (experiment.schedule.recompute()) costs = plan::with_recomputation(costs);
   const plan::Timeline timeline = plan::simulate(experiment.schedule, costs);
   const std::vector<runtime::DeviceNeed> memory =
       runtime::memory_need_of(config, experiment, costs, timeline);
-  const plan::PredictedRun run{experiment.schedule,  costs, timeline, unit, experiment.reordering,
+  const plan::PredictedRun run{experiment.schedule,  costs, timeline, times.unit, experiment.reordering,
                                experiment.discipline};
-  if (options.timeline) write_file("--timeline", *options.timeline, plan::predicted_svg(run));
-  if (options.trace) write_file("--trace", *options.trace, plan::predicted_trace(run));
-  const std::string_view times = source_of_times(options, config, partition, experiment);
+  options.result.outputs().write("--timeline", [&] { return plan::predicted_svg(run); });
+  options.result.outputs().write("--trace", [&] { return plan::predicted_trace(run); });
   if (!options.result.is_text() && !policy.empty()) print_message("starpipe: " + policy);
   const double bound =
       plan::bound_of_makespan(plan::placement_bound(experiment.schedule, costs), timeline.makespan);
-  options.result.show(run, [&] { return summary(times, policy, partition, experiment, run, memory, bound); },
-                      {{"lower_bound", bound},
-                       {"memory", runtime::memory_json(memory)},
-                       {"memory_over_time", runtime::memory_over_time_json(memory, config.runtime)}});
+  options.result.show(
+      run, [&] { return summary(times.source, policy, partition, experiment, run, memory, bound); },
+      {{"lower_bound", bound},
+       {"memory", runtime::memory_json(memory)},
+       {"memory_over_time", runtime::memory_over_time_json(memory, config.runtime)}});
   return 0;
 }
+
+}  // namespace
 
 void add_simulate(CLI::App& app, Action& action) {
   CLI::App* const command =
@@ -203,17 +167,14 @@ void add_simulate(CLI::App& app, Action& action) {
   const auto options = std::make_shared<SimulateOptions>();
   options->config.add_to(*command);
   options->config.add_plugin_to(*command);
-  command->add_option("--workers", options->workers, "Number of workers, in place of schedule.workers")
-      ->type_name("W")
-      ->transform(whole_number(1, plan::size_limits::workers));
-  command
-      ->add_option(
-          "--ranks", options->ranks,
-          "Ranks of GPUs among which the workers are divided: a rank receives a datum of another rank "
-          "once for all of its workers, and transfers from one of them to another follow each other; "
-          "without it, each worker is a rank")
-      ->type_name("N")
-      ->transform(whole_number(1, plan::size_limits::workers));
+  add_option(*command, "--workers W", options->workers, "Number of workers, in place of schedule.workers",
+             whole_number(1, plan::size_limits::workers));
+  add_option(
+      *command, "--ranks N", options->ranks,
+      "Ranks of GPUs among which the workers are divided: a rank receives a datum of another rank once "
+      "for all of its workers, and transfers from one of them to another follow each other; without it, "
+      "each worker is a rank",
+      whole_number(1, plan::size_limits::workers));
   options->costs.add_to(*command,
                         "the seconds of runtime.emulate; with schedule.partition the measured times; else in "
                         "proportion to the FLOPs of each stage, 1 for an average stage",
@@ -222,17 +183,13 @@ void add_simulate(CLI::App& app, Action& action) {
   command->add_flag("--per-share", options->per_share,
                     "The times of --durations are of 1/W of the model, whatever the number of stages");
   options->result.add_to(*command);
-  command->add_option("--timeline", options->timeline, "Also draw the run as an SVG image")
-      ->type_name("FILE.svg");
-  command->add_option("--trace", options->trace, "Also write the run as a trace for ui.perfetto.dev")
-      ->type_name("FILE.json");
+  options->result.outputs().add(*command, "--timeline FILE.svg", "Also draw the run as an SVG image");
+  options->result.outputs().add(*command, "--trace FILE.json",
+                                "Also write the run as a trace for ui.perfetto.dev");
   command->footer(
       "Example:\n"
       "  starpipe simulate experiments/quickstart.yaml --set schedule.name=gpipe");
   command->callback([options, &action] { action = [options] { return simulate(*options); }; });
 }
 
-const bool simulate_registered = register_subcommand({.position = 30, .add = add_simulate});
-
-}  // namespace
 }  // namespace starpipe::cli

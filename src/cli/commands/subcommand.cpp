@@ -1,45 +1,49 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "cli/commands/subcommand.hpp"
 
-#include <algorithm>
 #include <cstddef>
-#include <memory>
-#include <vector>
 
-#include "cli/options/common_options.hpp"
 #include "runtime/host/lost_rank.hpp"
 
 namespace starpipe::cli {
 namespace {
 
-// A function-local static: the registrations of other files may run before this file's own globals exist.
-std::vector<Subcommand>& registry() {
-  static std::vector<Subcommand> subcommands;
-  return subcommands;
-}
+struct Subcommand {
+  void (*add)(CLI::App& app, Action& action);
+  Ranks ranks = Ranks::alone;
+};
+
+/// In the order of `starpipe --help`.
+constexpr std::array subcommands = {Subcommand{add_train, Ranks::watched},
+                                    Subcommand{add_verify, Ranks::watched},
+                                    Subcommand{add_evaluate, Ranks::watched},
+                                    Subcommand{add_explain},
+                                    Subcommand{add_report},
+                                    Subcommand{add_compare, Ranks::watched},
+                                    Subcommand{add_sweep},
+                                    Subcommand{add_simulate},
+                                    Subcommand{add_sim},
+                                    Subcommand{add_schedule},
+                                    Subcommand{add_plugin},
+                                    Subcommand{add_search},
+                                    Subcommand{add_partition},
+                                    Subcommand{add_profile},
+                                    Subcommand{add_periodic},
+                                    Subcommand{add_info, Ranks::all}};
 
 }  // namespace
 
-bool register_subcommand(Subcommand subcommand) {
-  registry().push_back(subcommand);
-  return true;
-}
-
 Action add_subcommands(CLI::App& app) {
-  std::ranges::sort(registry(), {}, &Subcommand::position);
-  // One for each subcommand. `add` keeps a reference to it.
-  const auto actions = std::make_shared<std::vector<Action>>(registry().size());
-  for (std::size_t i = 0; i < registry().size(); ++i) registry()[i].add(app, (*actions)[i]);
+  const auto action = std::make_shared<Action>();  // of the chosen one; `add` keeps a reference to it
+  for (const Subcommand& subcommand : subcommands) subcommand.add(app, *action);
   refuse_empty_values(app);
-  return [actions] {
-    return (*std::ranges::find_if(*actions, [](const Action& action) { return bool(action); }))();
-  };
+  return [action] { return (*action)(); };
 }
 
 Ranks ranks_of(const CLI::App& app) {
   const auto added = app.get_subcommands([](const CLI::App*) { return true; });  // one for each entry
-  for (std::size_t i = 0; i < added.size() && i < registry().size(); ++i) {
-    if (app.got_subcommand(added[i]->get_name())) return registry()[i].ranks;
+  for (std::size_t i = 0; i < added.size() && i < subcommands.size(); ++i) {
+    if (app.got_subcommand(added[i]->get_name())) return subcommands[i].ranks;
   }
   return Ranks::alone;
 }

@@ -1,10 +1,30 @@
 // SPDX-License-Identifier: Apache-2.0
+// What every source of a subcommand needs.
 #pragma once
 
+#include <algorithm>
+#include <array>
 #include <cstdint>
+#include <filesystem>
 #include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
 
 #include <CLI/CLI.hpp>
+#include <fmt/format.h>
+#include <nlohmann/json.hpp>
+
+#include "base/files.hpp"
+#include "base/messages.hpp"
+#include "base/numbers.hpp"
+#include "cli/options/options.hpp"
+#include "plan/formats/json_value.hpp"
+#include "starpipe/base/error.hpp"
+#include "starpipe/base/index.hpp"
 
 namespace starpipe::cli {
 
@@ -19,22 +39,29 @@ enum class Ranks : std::uint8_t {
   watched  ///< the same, and a parent watches over each process, also without a launcher: watch_over_rank
 };
 
-/// A subcommand of `starpipe`. Each source file in this folder defines one and registers it.
-struct Subcommand {
-  int position;  ///< in `starpipe --help`, smallest first
-  /// Adds the subcommand to `app`. Parsing a command line that chooses it sets `action`.
-  void (*add)(CLI::App& app, Action& action);
-  Ranks ranks = Ranks::alone;
-};
-
-/// Registers a subcommand before main() begins. Returns true, so that it can initialise a constant.
-bool register_subcommand(Subcommand subcommand);
+// Each adds the subcommand of its name to `app`, from the source of this name. Parsing a command line that
+// chooses the subcommand sets `action`.
+void add_train(CLI::App& app, Action& action);
+void add_verify(CLI::App& app, Action& action);
+void add_evaluate(CLI::App& app, Action& action);
+void add_explain(CLI::App& app, Action& action);
+void add_report(CLI::App& app, Action& action);
+void add_compare(CLI::App& app, Action& action);
+void add_sweep(CLI::App& app, Action& action);
+void add_simulate(CLI::App& app, Action& action);
+void add_sim(CLI::App& app, Action& action);
+void add_schedule(CLI::App& app, Action& action);
+void add_plugin(CLI::App& app, Action& action);
+void add_search(CLI::App& app, Action& action);
+void add_partition(CLI::App& app, Action& action);
+void add_profile(CLI::App& app, Action& action);
+void add_periodic(CLI::App& app, Action& action);
+void add_info(CLI::App& app, Action& action);
 
 /// Adds `schedule compare` to `schedule`, which is a subcommand of its own with subcommands below it.
 void add_schedule_compare(CLI::App& schedule, Action& action);
 
-/// Adds all registered subcommands to `app`, in the order of their positions. The result does the work of the
-/// one that the parsed command line chooses.
+/// Adds all subcommands to `app`. The result does the work of the one that the parsed command line chooses.
 Action add_subcommands(CLI::App& app);
 
 /// Returns what the subcommand of the parsed command line does under a launcher.

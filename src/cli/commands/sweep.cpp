@@ -1,30 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-#include <algorithm>
-#include <array>
 #include <cstddef>
-#include <filesystem>
-#include <memory>
-#include <optional>
 #include <set>
 #include <sstream>
-#include <string>
-#include <vector>
 
-#include <fmt/format.h>
-#include <nlohmann/json.hpp>
 #include <unistd.h>
 
 #include "base/environment.hpp"
-#include "base/files.hpp"
-#include "base/numbers.hpp"
 #include "cli/commands/subcommand.hpp"
-#include "cli/options/common_options.hpp"
-#include "cli/options/config_options.hpp"
-#include "cli/study/run_folder.hpp"
-#include "cli/study/run_study.hpp"
-#include "cli/study/study_runs.hpp"
+#include "cli/study/study.hpp"
 #include "runtime/report/report.hpp"
-#include "starpipe/base/error.hpp"
 #include "starpipe/plan/registry/plugin.hpp"
 #include "starpipe/plan/registry/registry.hpp"
 
@@ -148,54 +132,45 @@ int print_commands(const Study& study, const std::vector<StudyRun>& runs, const 
   return 0;
 }
 
+/// Parses the command line of the run without its keys. `parsed`: the lines that were good.
+void check_options(const Study& study, StudyRun run, std::set<std::vector<std::string>>& parsed) {
+  std::erase_if(run.settings, [](const Setting& setting) { return !setting.is_option(); });
+  std::vector<std::string> words = arguments_of(study, run, study.config, "");
+  if (!parsed.insert(words).second) return;
+  CLI::App app;
+  const Action action = add_subcommands(app);
+  std::ranges::reverse(words);  // as CLI11 takes them
+  try {
+    app.parse(words);
+  } catch (const CLI::Success&) {
+    throw InputError(fmt::format("an option makes {} print something instead of running", study.command));
+  } catch (const CLI::ParseError& error) {
+    throw InputError(fmt::format("{} (see starpipe {} --help)", error.what(), study.command));
+  }
+}
+
 /// Refuses what the command of a study would refuse, as far as it is found quickly.
-class RunChecks {
- public:
-  explicit RunChecks(const Study& study) : study_(study) {}
-
-  void check(const StudyRun& run, const runtime::Config& config) {
-    check_options(run);
-    const bool other_schedules =
-        std::ranges::find(run.settings, "--schedules", &Setting::name) != run.settings.end();
-    if (!config.schedule.file && !other_schedules) {
-      for (const std::string& file : config.schedule.plugins) plan::load_plugin(file);
-      plan::find_schedule(config.schedule.name);
-    }
-    if (study_.command == "compare") {
-      refuse_policy_in_compare(config);
-    } else {
-      runtime::describe_other_policy(config);  // finds the policy
-    }
+void check_run(const Study& study, const StudyRun& run, const runtime::Config& config) {
+  const bool other_schedules =
+      std::ranges::find(run.settings, "--schedules", &Setting::name) != run.settings.end();
+  if (!config.schedule.file && !other_schedules) {
+    for (const std::string& file : config.schedule.plugins) plan::load_plugin(file);
+    plan::find_schedule(config.schedule.name);
   }
-
- private:
-  /// Parses the command line of the run without its keys. Most runs of a study have the same options.
-  void check_options(const StudyRun& run) {
-    StudyRun options = run;
-    std::erase_if(options.settings, [](const Setting& setting) { return !setting.is_option(); });
-    std::vector<std::string> words = arguments_of(study_, options, study_.config, "");
-    if (!parsed_.insert(words).second) return;
-    CLI::App app;
-    const Action action = add_subcommands(app);
-    std::ranges::reverse(words);  // as CLI11 takes them
-    try {
-      app.parse(words);
-    } catch (const CLI::Success&) {
-      throw InputError(fmt::format("an option makes {} print something instead of running", study_.command));
-    } catch (const CLI::ParseError& error) {
-      throw InputError(fmt::format("{} (see starpipe {} --help)", error.what(), study_.command));
-    }
+  if (study.command == "compare") {
+    refuse_policy_in_compare(config);
+  } else {
+    runtime::describe_other_policy(config);  // finds the policy
   }
-
-  const Study& study_;
-  std::set<std::vector<std::string>> parsed_;
-};
+}
 
 int sweep(const SweepOptions& command) {
   const Study study = read_study(command.study);
-  RunChecks checks(study);
-  const std::vector<StudyRun> all =
-      runs_of(study, [&](const StudyRun& run, const runtime::Config& config) { checks.check(run, config); });
+  std::set<std::vector<std::string>> parsed;  // most runs of a study have the same options
+  const std::vector<StudyRun> all = runs_of(study, [&](const StudyRun& run, const runtime::Config& config) {
+    check_options(study, run, parsed);
+    check_run(study, run, config);
+  });
   if (command.slurm) {
     take_folder(command.folder);  // Slurm writes its logs there
     print(sbatch_script(study, all, command.folder, *command.slurm));
@@ -222,27 +197,23 @@ int sweep(const SweepOptions& command) {
   return counts.failed + counts.failed_before > 0 ? 1 : 0;
 }
 
+}  // namespace
+
 void add_sweep(CLI::App& app, Action& action) {
   CLI::App* const command = app.add_subcommand(
       "sweep", "Run a study: many runs of train, simulate, compare or sim, and one table of all");
   const auto options = std::make_shared<SweepOptions>();
-  command->add_option("study", options->study, "The study: a base configuration, and what varies")
-      ->required()
-      ->type_name("STUDY.yaml");
-  command
-      ->add_option(
-          "-o,--output", options->folder,
-          "Folder of the results: results.csv, results.jsonl, and a folder for each run in runs/. Runs "
-          "that are done there are not run again")
-      ->required()
-      ->type_name("FOLDER");
+  add_option(*command, "study STUDY.yaml", options->study, "The study: a base configuration, and what varies")
+      ->required();
+  add_option(
+      *command, "-o,--output FOLDER", options->folder,
+      "Folder of the results: results.csv, results.jsonl, and a folder for each run in runs/. Runs that "
+      "are done there are not run again")
+      ->required();
   CLI::Option* const jobs =
-      command
-          ->add_option("--jobs", options->jobs,
-                       "The most runs at a time. Runs that measure times get a share of the "
-                       "cores each")
-          ->type_name("N")
-          ->transform(whole_number(1, 1024))
+      add_option(*command, "--jobs N", options->jobs,
+                 "The most runs at a time. Runs that measure times get a share of the cores each",
+                 whole_number(1, 1024))
           ->capture_default_str();
   CLI::Option* const retry = command->add_flag("--retry", options->retry, "Also run again what has failed");
   CLI::Option* const print = command->add_flag(
@@ -250,22 +221,14 @@ void add_sweep(CLI::App& app, Action& action) {
   CLI::Option* const collect =
       command->add_flag("--collect", options->collect, "Write the tables of what is done, and run nothing");
   CLI::Option* const block =
-      command->add_option("--block", options->block, "Run only the K-th of N parts of the study")
-          ->type_name("K/N");
-  CLI::Option* const launcher =
-      command
-          ->add_option(
-              "--launcher", options->launcher,
-              "What starts a run on several ranks; their number and the program follow. Default: MPICH's "
-              "mpiexec -n")
-          ->type_name("\"COMMAND -n\"");
+      add_option(*command, "--block K/N", options->block, "Run only the K-th of N parts of the study");
+  CLI::Option* const launcher = add_option(
+      *command, "--launcher \"COMMAND -n\"", options->launcher,
+      "What starts a run on several ranks; their number and the program follow. Default: MPICH's mpiexec -n");
   CLI::Option* const slurm =
-      command
-          ->add_option(
-              "--slurm", options->slurm,
-              "Print a script for sbatch: an array of so many tasks, which divide the runs among them")
-          ->type_name("TASKS")
-          ->transform(whole_number(1, 100'000));
+      add_option(*command, "--slurm TASKS", options->slurm,
+                 "Print a script for sbatch: an array of so many tasks, which divide the runs among them",
+                 whole_number(1, 100'000));
   for (CLI::Option* const alone : {print, collect, slurm}) alone->excludes(jobs)->excludes(retry);
   print->excludes(collect)->excludes(slurm);
   collect->excludes(slurm)->excludes(launcher);
@@ -278,7 +241,4 @@ void add_sweep(CLI::App& app, Action& action) {
   command->callback([options, &action] { action = [options] { return sweep(*options); }; });
 }
 
-const bool sweep_registered = register_subcommand({.position = 25, .add = add_sweep});
-
-}  // namespace
 }  // namespace starpipe::cli

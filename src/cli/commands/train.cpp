@@ -1,38 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
-#include <algorithm>
-#include <array>
 #include <chrono>
 #include <cmath>
-#include <cstdint>
 #include <exception>
 #include <functional>
-#include <memory>
-#include <optional>
-#include <string>
-#include <string_view>
-#include <vector>
 
-#include <fmt/format.h>
-#include <nlohmann/json.hpp>
-
-#include "base/files.hpp"
-#include "base/messages.hpp"
-#include "base/numbers.hpp"
 #include "cli/commands/ranks.hpp"
 #include "cli/commands/subcommand.hpp"
-#include "cli/options/common_options.hpp"
-#include "cli/options/config_options.hpp"
 #include "model/weights.hpp"
 #include "plan/drawing/page.hpp"
 #include "plan/drawing/timeline_svg.hpp"
-#include "plan/formats/json_value.hpp"
 #include "plan/formats/trace_json.hpp"
 #include "runtime/api/training.hpp"
 #include "runtime/host/lost_rank.hpp"
 #include "runtime/report/report.hpp"
 #include "runtime/setup/partition_choice.hpp"
-#include "starpipe/base/error.hpp"
-#include "starpipe/base/index.hpp"
 
 namespace starpipe::cli {
 namespace {
@@ -57,12 +38,8 @@ class StepProgress {
         time_left(step.number), step.skipped ? "  update skipped: infinity or NaN" : "");
     const bool last = step.number + 1 == steps_;
     const bool logged = !line_.on_terminal() && step.number % std::max(1, steps_ / 20) == 0;
-    if (last && !line_.on_terminal() && runtime::launcher_rank()) {
-      // A launcher forwards standard error and standard output apart, so lines keep their order only within
-      // one of the two.
-      fmt::print("{}\n", text);
-    } else if (last || logged || step.skipped) {
-      line_.keep(text);
+    if (last || logged || step.skipped) {
+      keep(text, last);
     } else {
       line_.show(text);
     }
@@ -70,8 +47,10 @@ class StepProgress {
 
   /// A line between two steps, or after the last one.
   void keep(const std::string& text, bool last) const {
+    // A launcher forwards standard error and standard output apart, so the last lines keep their order with
+    // the tables only on standard output.
     if (last && !line_.on_terminal() && runtime::launcher_rank()) {
-      fmt::print("{}\n", text);  // after the last step's line
+      fmt::print("{}\n", text);
     } else {
       line_.keep(text);
     }
@@ -101,143 +80,98 @@ class StepProgress {
   std::chrono::steady_clock::time_point after_first_;  // when the first step had ended
 };
 
-// A run that has ended, on rank 0.
-struct EndedRun {
-  const runtime::Training& training;
-  const runtime::Training::Result& result;
-  std::optional<nlohmann::ordered_json> report = {};
-
-  [[nodiscard]] const plan::Schedule& schedule() const { return training.agreed().experiment.schedule; }
-  [[nodiscard]] const plan::RecordedStep& predicted() const { return result.compared->predicted; }
-  [[nodiscard]] const plan::RecordedStep& measured() const { return result.compared->measured; }
-  const nlohmann::ordered_json& made_report() {
-    if (!report) report = runtime::training_report(training, result);
-    return *report;
-  }
-};
-
-std::string report_text(EndedRun& run) { return plan::json_text(run.made_report()); }
-
-std::string page_text(EndedRun& run) {
-  const nlohmann::ordered_json report = plan::report_for_page(nlohmann::ordered_json(run.made_report()));
-  const std::array runs = {plan::compared_page_run(run.schedule().name(), *run.result.compared, report)};
-  return plan::report_page(runs);
-}
-
-std::string trace_text(EndedRun& run) {
-  const std::array runs = {plan::DrawnRun{"predicted", &run.schedule(), &run.predicted().timeline},
-                           plan::DrawnRun{"measured", &run.measured().as_run, &run.measured().timeline}};
-  return plan::trace_json(runs).dump() + "\n";
-}
-
-std::string timeline_text(EndedRun& run) {
-  const std::array runs = {plan::explained_run("predicted", run.predicted()),
-                           plan::explained_run("measured", run.measured())};
-  return plan::timeline_svg(runs, {.unit = "s"});
-}
-
-// A file that a run writes. Those with a `text` are written under a temporary name when the run has ended, so
-// an existing file is replaced only if the run succeeds.
-struct RunOutput {
-  std::string_view option;
-  std::string_view type;  // "FILE" and the suffix
-  const char* help;
-  std::string (*text)(EndedRun& run) = nullptr;
-};
+// Outputs that are written under a temporary name when the run has ended, so an existing file is replaced
+// only if the run succeeds. Metrics are written during the run, and the weights before these.
+constexpr std::array<std::string_view, 4> outputs_of_steps = {"--report", "--html", "--trace", "--timeline"};
 constexpr std::string_view metrics_option = "--metrics";
 constexpr std::string_view weights_option = "--save-weights";
-constexpr std::array run_outputs = {
-    RunOutput{"--report", "FILE.json", "Write losses, times, and predicted and measured values", report_text},
-    RunOutput{"--html", "FILE.html", "Write the report as a page for a browser, in one file", page_text},
-    RunOutput{"--trace", "FILE.json",
-              "Write the predicted and the measured step as a trace for ui.perfetto.dev", trace_text},
-    RunOutput{"--timeline", "FILE.svg", "Draw the predicted and the measured step as an SVG image",
-              timeline_text},
-    RunOutput{metrics_option, "FILE.jsonl",
-              "Write a line of JSON after each step: loss, times, bubble, memory"},
-    RunOutput{weights_option, "FILE.safetensors", "Save the trained weights"}};
 
 struct TrainOptions {
   ConfigOptions config;
-  std::array<std::optional<fs::path>, run_outputs.size()> files;  // of run_outputs
+  OutputFiles outputs;
   bool resume = false;
-
-  [[nodiscard]] const std::optional<fs::path>& file(std::string_view option) const {
-    const auto output = std::ranges::find(run_outputs, option, &RunOutput::option);
-    return files[static_cast<std::size_t>(output - run_outputs.begin())];
-  }
 };
 
 /// Mistakes in the names of outputs that every rank finds. Rank 0, which writes the files, finds the others.
 void check_names(const Config& config, const TrainOptions& options) {
-  if (options.file(weights_option) && config.runtime.emulate) {
+  if (options.outputs.has(weights_option) && config.runtime.emulate) {
     throw InputError("--save-weights: with runtime.emulate no weights are trained");
   }
-  std::vector<OutputFile> files;
-  for (std::size_t i = 0; i < run_outputs.size(); ++i) {
-    const RunOutput& output = run_outputs[i];
-    if (const auto& file = options.files[i]; file && is_standard_output(*file)) {
+  for (const OutputFile& output : options.outputs.files()) {
+    if (output.file && is_standard_output(*output.file)) {
       throw InputError(
           fmt::format("{}: standard output has the tables of the run; name a file", output.option));
     }
-    files.push_back({output.option, options.files[i], output.type.substr(4)});
   }
-  check_outputs(files, inputs_of(config));
-  if (options.file("--html")) plan::require_page("--html");
+  options.outputs.check(inputs_of(config));
 }
 
 runtime::RankRequest training_request(const TrainOptions& options) {
   runtime::RankRequest request("train");
   request.add_flag("--resume", options.resume);
-  for (std::size_t i = 0; i < run_outputs.size(); ++i)
-    request.add(std::string(run_outputs[i].option), options.files[i]);
+  add_outputs(request, options.outputs);
   return request;
 }
 
 /// Runs several pieces of work, also when an earlier one fails: a full disk or a closed pipe must not cost
-/// the other results of a long run.
-class EachInTurn {
- public:
-  void run(const std::function<void()>& work) {
+/// the other results of a long run. Throws the first exception, if there was one.
+void run_each(std::span<const std::function<void()>> work) {
+  std::exception_ptr first;
+  for (const std::function<void()>& part : work) {
     try {
-      work();
+      part();
     } catch (...) {
-      if (!first_) first_ = std::current_exception();
+      if (!first) first = std::current_exception();
     }
   }
-  /// Throws the first exception, if there was one.
-  void finish() const {
-    if (first_) std::rethrow_exception(first_);
-  }
+  if (first) std::rethrow_exception(first);
+}
 
- private:
-  std::exception_ptr first_;
-};
+std::string trace_text(const plan::Schedule& schedule, const plan::ComparedRun& run) {
+  const std::array runs = {plan::DrawnRun{"predicted", &schedule, &run.predicted.timeline},
+                           plan::DrawnRun{"measured", &run.measured.as_run, &run.measured.timeline}};
+  return plan::trace_json(runs).dump() + "\n";
+}
+
+std::string timeline_text(const plan::ComparedRun& run) {
+  const std::array runs = {plan::explained_run("predicted", run.predicted),
+                           plan::explained_run("measured", run.measured)};
+  return plan::timeline_svg(runs, {.unit = "s"});
+}
+
+std::string page_text(const std::string& title, const plan::ComparedRun& run, nlohmann::ordered_json report) {
+  const nlohmann::ordered_json shown = plan::report_for_page(std::move(report));
+  const std::array runs = {plan::compared_page_run(title, run, shown)};
+  return plan::report_page(runs);
+}
 
 // Files first: standard output may be a pipe that no program reads any more.
-void write_outputs(const TrainOptions& options, EndedRun run) {
-  const runtime::AgreedRun& agreed = run.training.agreed();
+void write_outputs(const OutputFiles& outputs, const runtime::Training& training,
+                   const runtime::Training::Result& result) {
+  const runtime::AgreedRun& agreed = training.agreed();
   const runtime::Experiment& experiment = agreed.experiment;
-  const runtime::TrainRecord& record = run.result.record;
-  EachInTurn files;
-  for (std::size_t i = 0; i < run_outputs.size(); ++i) {
-    const RunOutput& output = run_outputs[i];
-    if (!options.files[i] || output.text == nullptr) continue;
-    files.run([&] { write_file(std::string(output.option), *options.files[i], output.text(run)); });
-  }
-  files.run([&] {
-    print(fmt::format("\n{} on {}, {}, policy {}: {:.0f} {}/s\n{}{}\n{}", experiment.schedule.name(),
-                      counted_text(experiment.schedule.workers(), "worker"),
-                      counted_text(agreed.mpi.ranks(), "rank"), record.policy, record.samples_per_second,
-                      experiment.data->sample_word(), describe_partition(agreed.partition),
-                      plan::describe_reordering(experiment.schedule.name(), experiment.reordering),
-                      training_table(*run.result.compared, run.training.measurement().workers(), record)));
-  });
-  files.finish();
+  const plan::Schedule& schedule = experiment.schedule;
+  const runtime::TrainRecord& record = result.record;
+  const plan::ComparedRun& run = *result.compared;
+  std::optional<nlohmann::ordered_json> made;
+  const auto report = [&] { return made ? *made : made.emplace(runtime::training_report(training, result)); };
+  const auto print_table = [&] {
+    print(fmt::format("\n{} on {}, {}, policy {}: {:.0f} {}/s\n{}{}\n{}", schedule.name(),
+                      counted_text(schedule.workers(), "worker"), counted_text(agreed.mpi.ranks(), "rank"),
+                      record.policy, record.samples_per_second, experiment.data->sample_word(),
+                      describe_partition(agreed.partition),
+                      plan::describe_reordering(schedule.name(), experiment.reordering),
+                      training_table(run, training.measurement().workers(), record)));
+  };
+  run_each(std::array<std::function<void()>, 5>{
+      [&] { outputs.write("--report", [&] { return plan::json_text(report()); }); },
+      [&] { outputs.write("--html", [&] { return page_text(schedule.name(), run, report()); }); },
+      [&] { outputs.write("--trace", [&] { return trace_text(schedule, run); }); },
+      [&] { outputs.write("--timeline", [&] { return timeline_text(run); }); }, print_table});
 }
 
 void save_weights(Trainer& trainer, const TrainOptions& options, bool is_root) {
-  const auto& file = options.file(weights_option);
+  const auto& file = options.outputs.file(weights_option);
   if (!file) return;
   const std::vector<std::vector<float>> trained = trainer.weights();
   if (is_root) model::save_weights(*file, trainer.network(), trained);
@@ -247,9 +181,8 @@ void save_weights(Trainer& trainer, const TrainOptions& options, bool is_root) {
 void finish_complete_run(const Runtime& runtime, Trainer& trainer, const TrainOptions& options) {
   save_weights(trainer, options, runtime.rank() == 0);
   if (runtime.rank() != 0) return;
-  bool measures = false;
-  for (std::size_t i = 0; i < run_outputs.size(); ++i)
-    measures = measures || (options.files[i] && run_outputs[i].text != nullptr);
+  const bool measures =
+      std::ranges::any_of(outputs_of_steps, [&](const auto& name) { return options.outputs.has(name); });
   print(fmt::format("All {} steps are done; nothing is left to train{}.\n", trainer.config().training.steps,
                     measures ? ", and there is no step to report" : ""));
 }
@@ -257,14 +190,13 @@ void finish_complete_run(const Runtime& runtime, Trainer& trainer, const TrainOp
 // Writes the results of the steps. Returns why the run has failed all the same; "" if it has not.
 std::string finish_run(const Runtime& runtime, Trainer& trainer, const TrainOptions& options, bool complete) {
   const runtime::Training::Result result = trainer.training().result();
-  EachInTurn results;
-  results.run([&] {
+  const auto save = [&] {
     if (complete) save_weights(trainer, options, runtime.rank() == 0);
-  });
-  results.run([&] {
-    if (runtime.rank() == 0) write_outputs(options, {.training = trainer.training(), .result = result});
-  });
-  results.finish();
+  };
+  const auto write = [&] {
+    if (runtime.rank() == 0) write_outputs(options.outputs, trainer.training(), result);
+  };
+  run_each(std::array<std::function<void()>, 2>{save, write});
   const auto& checkpoints = result.record.checkpoints;
   if (!checkpoints || checkpoints->last_problem.empty()) return "";
   return fmt::format("the last checkpoint, of step {}, could not be written", trainer.steps_done());
@@ -280,17 +212,17 @@ void train(Runtime& runtime, const TrainOptions& options) {
   });
   const int steps = config.training.steps;
   TrainerParts parts;
-  parts.metrics = options.file(metrics_option);
+  parts.metrics = options.outputs.file(metrics_option);
   std::string problem;
   int steps_done = 0;
   {
     Trainer trainer(runtime, std::move(config), std::move(parts));
     if (options.resume) trainer.resume();
     runtime.agree([&] {
-      if (options.file("--timeline")) plan::require_drawable(2 * trainer.schedule().job_count());
-      for (std::size_t i = 0; i < run_outputs.size() && runtime.rank() == 0; ++i) {
-        if (options.files[i] && run_outputs[i].option != metrics_option)
-          require_writable(run_outputs[i].option, *options.files[i]);
+      if (options.outputs.has("--timeline")) plan::require_drawable(2 * trainer.schedule().job_count());
+      for (const OutputFile& output : options.outputs.files()) {
+        if (output.file && output.option != metrics_option && runtime.rank() == 0)
+          require_writable(output.option, *output.file);
       }
       return true;
     });
@@ -324,19 +256,23 @@ void train(Runtime& runtime, const TrainOptions& options) {
   }
 }
 
+}  // namespace
+
 void add_train(CLI::App& app, Action& action) {
   CLI::App* const command =
       app.add_subcommand("train", "Train a network, and show predicted and measured times side by side");
   const auto options = std::make_shared<TrainOptions>();
   options->config.add_to(*command);
   options->config.add_plugin_to(*command);
-  for (std::size_t i = 0; i < run_outputs.size(); ++i) {
-    command
-        ->add_option_function<std::string>(
-            std::string(run_outputs[i].option),
-            [options, i](const std::string& name) { options->files[i] = name; }, run_outputs[i].help)
-        ->type_name(std::string(run_outputs[i].type));
-  }
+  OutputFiles& outputs = options->outputs;
+  outputs.add(*command, "--report FILE.json", "Write losses, times, and predicted and measured values");
+  outputs.add(*command, "--html FILE.html", "Write the report as a page for a browser, in one file");
+  outputs.add(*command, "--trace FILE.json",
+              "Write the predicted and the measured step as a trace for ui.perfetto.dev");
+  outputs.add(*command, "--timeline FILE.svg", "Draw the predicted and the measured step as an SVG image");
+  outputs.add(*command, "--metrics FILE.jsonl",
+              "Write a line of JSON after each step: loss, times, bubble, memory");
+  outputs.add(*command, "--save-weights FILE.safetensors", "Save the trained weights");
   command->add_flag("--resume", options->resume,
                     "Go on from the newest checkpoint in checkpoint.folder, if there is one");
   command->footer(
@@ -349,8 +285,4 @@ void add_train(CLI::App& app, Action& action) {
   });
 }
 
-const bool train_registered =
-    register_subcommand({.position = 10, .add = add_train, .ranks = Ranks::watched});
-
-}  // namespace
 }  // namespace starpipe::cli

@@ -1,25 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "runtime/api/verify.hpp"
 
-#include <array>
-#include <filesystem>
-#include <memory>
-#include <optional>
-#include <string>
-#include <utility>
-#include <vector>
-
-#include <fmt/format.h>
-#include <nlohmann/json.hpp>
-
-#include "base/files.hpp"
-#include "base/messages.hpp"
-#include "base/numbers.hpp"
 #include "cli/commands/ranks.hpp"
 #include "cli/commands/subcommand.hpp"
-#include "cli/options/common_options.hpp"
-#include "cli/options/config_options.hpp"
-#include "plan/formats/json_value.hpp"
 
 namespace starpipe::cli {
 namespace {
@@ -27,22 +10,21 @@ namespace {
 struct VerifyOptions {
   ConfigOptions config;
   runtime::VerifyRequest request;
-  bool json = false;                            // print JSON instead of a table
-  std::optional<std::filesystem::path> report;  // JSON
+  bool json = false;  // print JSON instead of a table
+  OutputFiles outputs;
 };
 
 /// Keys and sections that change nothing in the compared steps.
 constexpr std::array<std::string_view, 3> unused_by_verify = {"data.validation", "evaluate", "checkpoint"};
 
-Config config_of(const VerifyOptions& options) {
+Config config_to_check(const VerifyOptions& options) {
   Config config = options.config.load();
   options.config.refuse_overrides("verify", unused_by_verify);
-  const std::array outputs = {OutputFile{"--report", options.report, ".json"}};
   std::vector<std::filesystem::path> inputs = inputs_of(config);
   for (const auto& file : {options.request.against_gradients, options.request.against_weights}) {
     if (file) inputs.push_back(*file);
   }
-  check_outputs(outputs, inputs);
+  options.outputs.check(inputs);
   return runtime::config_to_verify(std::move(config), options.request);
 }
 
@@ -55,7 +37,7 @@ runtime::RankRequest verify_request(const VerifyOptions& options) {
   asked.add("--against-weights", request.against_weights);
   asked.add_flag("--no-derivatives", !request.derivatives);
   asked.add_flag("--json", options.json);
-  asked.add("--report", options.report);
+  add_outputs(asked, options.outputs);
   return asked;
 }
 
@@ -70,17 +52,14 @@ void show(const VerifyOptions& options, const runtime::Verification& found, int 
                       counted_text(found.workers, "worker"), counted_text(ranks, "rank"),
                       counted_text(found.steps, "step"), found.table));
   }
-  if (options.report) write_file("--report", *options.report, plan::json_text(json));
+  options.outputs.write("--report", [&] { return plan::json_text(json); });
 }
 
 void verify(Runtime& runtime, const VerifyOptions& options) {
-  Config config = agree_on_config(runtime, verify_request(options), [&] { return config_of(options); });
+  Config config = agree_on_config(runtime, verify_request(options), [&] { return config_to_check(options); });
   const ProgressLine progress;
   const runtime::Verification found = runtime::verify(
-      runtime.mpi(), std::move(config), options.request,
-      [&] {
-        if (options.report) require_writable("--report", *options.report);
-      },
+      runtime.mpi(), std::move(config), options.request, [&] { options.outputs.require_writable(); },
       [&](const std::string& text) { progress.show(text); });
   finish_on_ranks(runtime, [&] {
     if (runtime.rank() != 0) return;
@@ -90,6 +69,8 @@ void verify(Runtime& runtime, const VerifyOptions& options) {
   if (!found.problem.empty()) runtime.fail(found.problem);
 }
 
+}  // namespace
+
 void add_verify(CLI::App& app, Action& action) {
   CLI::App* const command = app.add_subcommand(
       "verify", "Train a few steps and compare each with the same step computed by one job after the other");
@@ -97,31 +78,22 @@ void add_verify(CLI::App& app, Action& action) {
   runtime::VerifyRequest& request = options->request;
   options->config.add_to(*command);
   options->config.add_plugin_to(*command);
-  command
-      ->add_option("--steps", request.steps,
-                   "Steps to compare, the first ones of the run; 3, or fewer in a shorter run")
-      ->type_name("N")
-      ->transform(whole_number(1, 1'000'000));
-  command
-      ->add_option(
-          "--tolerance", request.tolerance,
-          "Largest relative difference of losses, gradients and norms, instead of what rounding explains")
-      ->type_name("X")
-      ->transform(decimal_number({.min = 0}));
-  command
-      ->add_option("--against-gradients", request.against_gradients,
-                   "Compare the gradients of the first step, too, with another framework's: before clipping, "
-                   "averaged over the micro-batches, with the names and shapes of the weights")
-      ->type_name("FILE.safetensors");
-  command
-      ->add_option("--against-weights", request.against_weights,
-                   "Compare the weights after the last compared step, too, with another framework's")
-      ->type_name("FILE.safetensors");
+  add_option(*command, "--steps N", request.steps,
+             "Steps to compare, the first ones of the run; 3, or fewer in a shorter run",
+             whole_number(1, 1'000'000));
+  add_option(*command, "--tolerance X", request.tolerance,
+             "Largest relative difference of losses, gradients and norms, instead of what rounding explains",
+             decimal_number({.min = 0}));
+  add_option(*command, "--against-gradients FILE.safetensors", request.against_gradients,
+             "Compare the gradients of the first step, too, with another framework's: before clipping, "
+             "averaged over the micro-batches, with the names and shapes of the weights");
+  add_option(*command, "--against-weights FILE.safetensors", request.against_weights,
+             "Compare the weights after the last compared step, too, with another framework's");
   command->add_flag("!--no-derivatives", request.derivatives,
                     "Do not check the passes B and W by finite differences of the loss, which takes 20 runs "
                     "of F of up to 4 micro-batches for each parameter");
   command->add_flag("--json", options->json, "Print JSON");
-  command->add_option("--report", options->report, "Also write JSON to a file")->type_name("FILE.json");
+  options->outputs.add(*command, "--report FILE.json", "Also write JSON to a file");
   command->footer(
       "Examples:\n"
       "  starpipe verify experiments/quickstart.yaml --set schedule.name=zb-h1\n"
@@ -132,8 +104,4 @@ void add_verify(CLI::App& app, Action& action) {
   });
 }
 
-const bool verify_registered =
-    register_subcommand({.position = 12, .add = add_verify, .ranks = Ranks::watched});
-
-}  // namespace
 }  // namespace starpipe::cli

@@ -1,6 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "cli/input/cluster_file.hpp"
-
 #include <algorithm>
 #include <array>
 #include <string>
@@ -8,11 +6,8 @@
 #include <vector>
 
 #include <fmt/format.h>
-#include <nlohmann/json.hpp>
 
-#include "cli/input/config_file.hpp"
-#include "cli/input/links_file.hpp"
-#include "cli/input/yaml.hpp"
+#include "cli/input/input_files.hpp"
 
 namespace starpipe::cli {
 namespace {
@@ -80,7 +75,7 @@ bool has_level_of_nodes(const Cluster& cluster) {
 
 }  // namespace
 
-Cluster read_cluster(const std::filesystem::path& file, std::optional<plan::Sharing> sharing) {
+Cluster read_cluster(const std::filesystem::path& file, const std::string& sharing) {
   const YamlValue root = YamlValue::in_file(load_yaml(file), file.string());
   Cluster cluster{.file = file};
   read_map<Cluster>(root, cluster_keys, cluster);
@@ -92,37 +87,19 @@ Cluster read_cluster(const std::filesystem::path& file, std::optional<plan::Shar
     root.fail(
         fmt::format("levels: none has groups of {} workers, the GPUs of a node", cluster.gpus_per_node));
   }
-  if (sharing) {
+  if (!sharing.empty()) {
     std::vector<plan::LinkLevel> levels = cluster.links.levels();
-    for (plan::LinkLevel& level : levels) level.sharing = *sharing;
+    const auto word = std::ranges::find(plan::sharing_words, sharing) - plan::sharing_words.begin();
+    for (plan::LinkLevel& level : levels) level.sharing = static_cast<plan::Sharing>(word);
     cluster.links = plan::Links(std::move(levels));
   }
   return cluster;
 }
 
-nlohmann::json to_json(const SimulatedRequest& request) {
-  nlohmann::json json = {{"config", request.config.string()},
-                         {"cluster", request.cluster.string()},
-                         {"steps", request.steps},
-                         {"result", request.result.string()}};
-  if (request.sharing) json["sharing"] = static_cast<int>(*request.sharing);
-  return json;
-}
-
-SimulatedRequest simulated_request(const nlohmann::json& json) {
-  SimulatedRequest request = {.config = json.at("config").get<std::string>(),
-                              .cluster = json.at("cluster").get<std::string>(),
-                              .sharing = std::nullopt,
-                              .steps = json.at("steps"),
-                              .result = json.at("result").get<std::string>()};
-  if (json.contains("sharing")) request.sharing = static_cast<plan::Sharing>(json.at("sharing").get<int>());
-  return request;
-}
-
 runtime::Config configuration_of(const SimulatedRequest& request) {
   runtime::Config config = load_config(request.config, {});
   runtime::EmulationConfig& emulate = config.runtime.emulate.value();
-  emulate.links_file = request.cluster.string();
+  emulate.links_file = request.cluster;
   emulate.links = read_cluster(request.cluster, request.sharing).links;
   emulate.prefetch = true;
   return config;

@@ -1,6 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "cli/input/config_file.hpp"
-
 #include <algorithm>
 #include <cstdint>
 #include <map>
@@ -13,9 +11,7 @@
 #include <nlohmann/json.hpp>
 
 #include "base/numbers.hpp"
-#include "cli/input/links_file.hpp"
-#include "cli/input/profile_file.hpp"
-#include "cli/input/yaml.hpp"
+#include "cli/input/input_files.hpp"
 #include "runtime/config/config_keys.hpp"
 #include "starpipe/base/error.hpp"
 #include "starpipe/plan/registry/plugin.hpp"
@@ -112,26 +108,11 @@ std::string section_of(std::string_view name) {
   return std::string(name.substr(0, dot == std::string_view::npos ? 0 : dot));
 }
 
-/// All keys of a configuration, and the sections that hold them.
-struct Schema {
-  std::vector<ConfigKey> keys = runtime::config_keys();
-  std::vector<std::string> sections;
+using Keys = std::vector<ConfigKey>;
 
-  Schema() {
-    for (const ConfigKey& key : keys) add_section(section_of(key.name));
-  }
-
-  [[nodiscard]] bool is_section(const std::string& name) const {
-    return std::ranges::find(sections, name) != sections.end();
-  }
-
- private:
-  void add_section(const std::string& name) {
-    if (name.empty() || is_section(name)) return;
-    add_section(section_of(name));
-    sections.push_back(name);
-  }
-};
+bool is_section(const Keys& keys, const std::string& name) {
+  return std::ranges::any_of(keys, [&](const ConfigKey& key) { return key.name.starts_with(name + "."); });
+}
 
 std::string_view last_part(std::string_view name) { return name.substr(name.rfind('.') + 1); }
 
@@ -150,13 +131,17 @@ std::size_t edit_distance(std::string_view a, std::string_view b) {
 }
 
 /// " (did you mean 'model.heads'?)" when some key is close: misspelt, or in another section.
-std::string suggestion(const Schema& schema, std::string_view unknown) {
-  std::vector<std::string_view> known(schema.sections.begin(), schema.sections.end());
-  for (const ConfigKey& key : schema.keys) known.push_back(key.name);
+std::string suggestion(const Keys& keys, std::string_view unknown) {
+  std::vector<std::string> known;
+  for (const ConfigKey& key : keys) {
+    for (std::string section = section_of(key.name); !section.empty(); section = section_of(section))
+      known.push_back(section);
+  }
+  for (const ConfigKey& key : keys) known.emplace_back(key.name);
   const std::string_view leaf = last_part(unknown);
-  std::string_view best;
+  std::string best;
   std::size_t min = std::max<std::size_t>(2, leaf.size() / 3) + 1;
-  for (const std::string_view name : known) {
+  for (const std::string& name : known) {
     std::size_t distance = edit_distance(unknown.substr(0, 200), name);
     if (last_part(name) == leaf) distance = std::min<std::size_t>(distance, 1);
     if (distance >= min) continue;
@@ -170,7 +155,7 @@ std::string suggestion(const Schema& schema, std::string_view unknown) {
 class Given {
  public:
   /// `source`: the name of the configuration's file.
-  Given(const Schema& schema, std::string source) : schema_(schema), source_(std::move(source)) {}
+  Given(const Keys& keys, std::string source) : keys_(keys), source_(std::move(source)) {}
 
   /// Adds the keys of the file.
   void add_file(const YAML::Node& root) { add(root, "", &source_, {}); }
@@ -221,18 +206,18 @@ class Given {
   void add_one(const std::string& name, const YAML::Node& node, const std::string* file,
                const std::string& position, const std::string& label) {
     const bool override = file == nullptr;
-    if (schema_.is_section(name)) {
+    if (is_section(keys_, name)) {
       if (node.IsNull() && !override) return;
       if (!node.IsMap() || (override && node.size() == 0)) {
         YamlValue(node, label).expected(override ? "a map with at least one key" : "a map");
       }
-      if (!override && !seen_sections_.emplace(name, true).second) fail_twice(position, name);
+      if (!override && !seen_sections_.insert(name).second) fail_twice(position, name);
       add(node, name + ".", file, position);
       return;
     }
-    const ConfigKey* const key = runtime::find_key(schema_.keys, name);
+    const ConfigKey* const key = runtime::find_key(keys_, name);
     if (key == nullptr) {
-      throw InputError(fmt::format("{}: unknown key '{}'{}", position, name, suggestion(schema_, name)));
+      throw InputError(fmt::format("{}: unknown key '{}'{}", position, name, suggestion(keys_, name)));
     }
     if (override) values_.erase(key->name);
     if (override) replace(*key);
@@ -243,7 +228,7 @@ class Given {
   void replace(const ConfigKey& key) {
     overridden_.insert(key.name);
     if (!key.replaces) return;
-    for (const ConfigKey& other : schema_.keys) {
+    for (const ConfigKey& other : keys_) {
       if (!overridden_.contains(other.name) && is_replaced(other, key)) values_.erase(other.name);
     }
   }
@@ -268,10 +253,10 @@ class Given {
     throw InputError(fmt::format("{}: key '{}' is given twice", position, name));
   }
 
-  const Schema& schema_;
+  const Keys& keys_;
   std::string source_;
   std::map<std::string, YamlValue, std::less<>> values_;
-  std::map<std::string, bool> seen_sections_;
+  std::set<std::string> seen_sections_;
   std::set<std::string> overridden_;
 };
 
@@ -284,16 +269,16 @@ void drop_plugins(const Given& given, runtime::ScheduleConfig& schedule) {
 }
 
 /// Refuses a configuration that lacks keys, or whose keys do not go together.
-void require_consistent(const Schema& schema, const Given& given, const Config& config) {
-  for (const ConfigKey& key : schema.keys) {
+void require_consistent(const Keys& keys, const Given& given, const Config& config) {
+  for (const ConfigKey& key : keys) {
     const YamlValue* const value = given.find(key.name);
     if (value == nullptr) {
-      if (runtime::is_missing(key, config, schema.keys)) given.fail_missing(key.name);
+      if (runtime::is_missing(key, config, keys)) given.fail_missing(key.name);
       continue;
     }
-    if (const std::string why = runtime::misfit(key, config, schema.keys); !why.empty()) value->fail(why);
+    if (const std::string why = runtime::misfit(key, config, keys); !why.empty()) value->fail(why);
     if (key.type.length.empty() || !value->node().IsSequence()) continue;
-    const json length = runtime::find_key(schema.keys, key.type.length)->get(config);
+    const json length = runtime::find_key(keys, key.type.length)->get(config);
     const int each = config.schedule.file ? 1 : config.workers_each();
     const auto size = static_cast<std::int64_t>(value->node().size());
     if (length.is_null() || size == length.get<std::int64_t>() * each) continue;
@@ -312,21 +297,21 @@ runtime::Config load_config(const std::filesystem::path& file, const std::vector
     throw InputError(fmt::format("{}: expected a map with model, data, training and schedule, got {}", source,
                                  described(root)));
   }
-  const Schema schema;
-  Given given(schema, source);
+  const Keys keys = runtime::config_keys();
+  Given given(keys, source);
   given.add_file(root);
   for (const std::string& argument : overrides) given.add_override(argument);
 
   Config config;
   config.source = source;
-  for (const ConfigKey& key : schema.keys) {
+  for (const ConfigKey& key : keys) {
     const YamlValue* const value = given.find(key.name);
     if (value == nullptr) continue;
     refuse_other_limit(key, *value);
     key.set(config, read(*value, key.type));
   }
-  runtime::set_defaults(config, schema.keys, [&](const ConfigKey& key) { return given.has(key.name); });
-  require_consistent(schema, given, config);
+  runtime::set_defaults(config, keys, [&](const ConfigKey& key) { return given.has(key.name); });
+  require_consistent(keys, given, config);
   if (!config.schedule.plugins.empty()) drop_plugins(given, config.schedule);
   // The file's options belong to the file's schedule.
   if (given.is_overridden("schedule.name") && !given.is_overridden("schedule.options"))
@@ -344,8 +329,8 @@ runtime::Config load_config(const std::filesystem::path& file, const std::vector
 }
 
 std::set<std::string> overridden_keys(const std::vector<std::string>& overrides) {
-  const Schema schema;
-  Given given(schema, "");
+  const Keys keys = runtime::config_keys();
+  Given given(keys, "");
   for (const std::string& argument : overrides) given.add_override(argument);
   return given.overridden();
 }

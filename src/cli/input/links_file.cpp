@@ -1,6 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "cli/input/links_file.hpp"
-
 #include <algorithm>
 #include <array>
 #include <optional>
@@ -10,7 +8,7 @@
 
 #include <fmt/format.h>
 
-#include "cli/input/yaml.hpp"
+#include "cli/input/input_files.hpp"
 
 namespace starpipe::cli {
 namespace {

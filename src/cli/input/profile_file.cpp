@@ -1,6 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "cli/input/profile_file.hpp"
-
 #include <algorithm>
 #include <array>
 #include <cmath>
@@ -13,7 +11,7 @@
 #include <fmt/ranges.h>
 #include <nlohmann/json.hpp>
 
-#include "cli/input/yaml.hpp"
+#include "cli/input/input_files.hpp"
 #include "plan/formats/schedule_values.hpp"
 #include "starpipe/base/error.hpp"
 #include "starpipe/base/index.hpp"

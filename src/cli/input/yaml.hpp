@@ -71,7 +71,7 @@ class YamlValue {
   /// Throws InputError "LABEL: expected WHAT, got VALUE".
   [[noreturn]] void expected(std::string_view what) const;
 
-  /// An integer in [least, most].
+  /// Returns an integer in [min, max].
   template <class Integer>
   [[nodiscard]] Integer whole(Integer min, Integer max = std::numeric_limits<Integer>::max()) const;
   [[nodiscard]] double number(const Interval& interval) const;

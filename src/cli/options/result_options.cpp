@@ -1,9 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "cli/options/result_options.hpp"
-
 #include <algorithm>
 #include <array>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include <fmt/format.h>
@@ -14,7 +13,7 @@
 #include "base/environment.hpp"
 #include "base/files.hpp"
 #include "base/messages.hpp"
-#include "plan/drawing/page.hpp"
+#include "cli/options/options.hpp"
 #include "plan/formats/json_value.hpp"
 #include "starpipe/base/error.hpp"
 #include "starpipe/plan/drawing/schedule_text.hpp"
@@ -49,29 +48,23 @@ std::optional<int> terminal_columns() {
 
 void ResultOptions::add_to(CLI::App& command) {
   CLI::Option* const format =
-      command
-          .add_option("--format", format_,
-                      "text, json, csv (as torch.distributed.pipelining reads it), svg or trace (for Chrome "
-                      "and Perfetto). Default: by the suffix of the output file, else text")
-          ->type_name("FORMAT")
-          ->check(CLI::IsMember(format_names()));
+      add_option(command, "--format FORMAT", format_,
+                 "text, json, csv (as torch.distributed.pipelining reads it), svg or trace (for Chrome and "
+                 "Perfetto). Default: by the suffix of the output file, else text",
+                 CLI::IsMember(format_names()));
   command.add_flag("--json", json_, "The same as --format json")->excludes(format);
-  command
-      .add_option("-o,--output", file_,
-                  "Write to a file instead of standard output (-): .txt, .json, .csv or .svg")
-      ->type_name("FILE");
-  command.add_option("--html", html_, "Also write a page for a browser: timelines to explore, in one file")
-      ->type_name("FILE.html");
+  add_option(command, "-o,--output FILE", file_,
+             "Write to a file instead of standard output (-): .txt, .json, .csv or .svg");
+  outputs_.add(command, "--html FILE.html",
+               "Also write a page for a browser: timelines to explore, in one file");
 }
 
 void ResultOptions::add_width_to(CLI::App& command) {
-  command
-      .add_option("--width", width_,
-                  "Columns of the drawing (default: as wide as the terminal, or 200 in files and pipes). A "
-                  "longer run "
-                  "is scaled to fit")
-      ->type_name("N")
-      ->transform(whole_number(20, 1'000'000));
+  add_option(
+      command, "--width N", width_,
+      "Columns of the drawing (default: as wide as the terminal, or 200 in files and pipes). A longer run "
+      "is scaled to fit",
+      whole_number(20, 1'000'000));
 }
 
 std::string ResultOptions::format() const {
@@ -82,12 +75,10 @@ std::string ResultOptions::format() const {
   return found == formats.end() ? "text" : found->name;
 }
 
-void ResultOptions::check(std::span<const std::filesystem::path> inputs,
-                          std::vector<OutputFile> outputs) const {
+void ResultOptions::check(std::span<const std::filesystem::path> inputs) const {
   const std::string chosen = format();
   if (width_ && chosen != "text")
     throw InputError(fmt::format("--width: applies to the text format, not to {}", chosen));
-  if (html_) plan::require_page("--html");
   if (file_) {
     const bool given = json_ || format_;
     std::vector<std::string_view> suffixes;
@@ -96,12 +87,11 @@ void ResultOptions::check(std::span<const std::filesystem::path> inputs,
     }
     require_suffix("-o", *file_, suffixes);
   }
-  outputs.insert(outputs.begin(), {{"-o", file_}, {"--html", html_, ".html"}});
-  require_outputs(outputs, inputs);
-}
-
-void ResultOptions::show(const plan::PredictedRun& run, const std::function<std::string()>& text) const {
-  show(run, text, nlohmann::ordered_json::object());
+  std::vector<OutputFile> all = outputs_.files();
+  all.insert(all.begin(), {"-o", file_});
+  const OutputFiles outputs(std::move(all));
+  outputs.check(inputs);
+  outputs.require_writable();
 }
 
 void ResultOptions::show(const plan::PredictedRun& run, const std::function<std::string()>& text,
@@ -124,17 +114,13 @@ void ResultOptions::show(const plan::PredictedRun& run, const std::function<std:
   }
   const bool is_in_result = chosen == "json" || chosen == "text";
   if (run.reordering && !is_in_result) print_message("starpipe: " + note);
-  if (html_) write_file("--html", *html_, plan::predicted_page(run, more));
-  if (file_) {
-    write_file("-o", *file_, result);
-  } else {
-    print(result);
-  }
+  outputs_.write("--html", [&] { return plan::predicted_page(run, more); });
+  write_file("-o", file_.value_or("-"), result);
 }
 
 std::string ResultOptions::drawn(const plan::PredictedRun& run) const {
-  const bool printed = !file_ || is_standard_output(*file_);
-  const std::optional<int> terminal = printed ? terminal_columns() : std::nullopt;
+  const std::optional<int> terminal =
+      is_standard_output(file_.value_or("-")) ? terminal_columns() : std::nullopt;
   const plan::TextOptions options = {.colour = terminal && !environment("NO_COLOR"),
                                      .columns = width_.value_or(terminal.value_or(200)),
                                      .unit = run.unit};

@@ -7,13 +7,11 @@
 
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
-#include <yaml-cpp/yaml.h>
 
 #include "base/files.hpp"
 #include "base/signals.hpp"
-#include "cli/input/config_file.hpp"
-#include "cli/processes/child_process.hpp"
-#include "cli/processes/subprocess.hpp"
+#include "cli/input/input_files.hpp"
+#include "cli/processes/processes.hpp"
 #include "model/reference.hpp"
 #include "model/weights.hpp"
 #include "runtime/host/lost_rank.hpp"
@@ -31,23 +29,12 @@ constexpr std::chrono::seconds max_to_start{20};
 
 std::string configuration(const std::string& plugin, const std::string& name, int workers, int stages,
                           std::optional<int> groups) {
-  YAML::Node root;
-  root["model"]["kind"] = "mlp";
-  root["model"]["layers"] = stages;
-  root["model"]["hidden"] = 8;
-  root["training"]["microbatches"] = 4;
-  root["training"]["microbatch_size"] = 2;
-  root["training"]["steps"] = 3;
-  root["schedule"]["plugin"] = plugin;
-  root["schedule"]["name"] = name;
-  root["schedule"]["workers"] = workers;
-  root["schedule"]["stages"] = stages;
-  if (groups) root["schedule"]["groups"] = *groups;
-  root["runtime"]["timeout"] = 30;
-  root["runtime"]["workers_per_core"] = workers;
-  YAML::Emitter emitter;
-  emitter << root;
-  return emitter.c_str();
+  json config = {{"model", {{"kind", "mlp"}, {"layers", stages}, {"hidden", 8}}},
+                 {"training", {{"microbatches", 4}, {"microbatch_size", 2}, {"steps", 3}}},
+                 {"schedule", {{"plugin", plugin}, {"name", name}, {"workers", workers}, {"stages", stages}}},
+                 {"runtime", {{"timeout", 30}, {"workers_per_core", workers}}}};
+  if (groups) config["schedule"]["groups"] = *groups;
+  return config.dump();
 }
 
 /// Tries several numbers of workers, stages and groups, and writes the first configuration that the schedule

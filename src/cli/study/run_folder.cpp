@@ -1,18 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "cli/study/run_folder.hpp"
-
 #include <cerrno>
 #include <sstream>
 #include <system_error>
-#include <utility>
 
-#include <fcntl.h>
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 #include <sys/file.h>
-#include <unistd.h>
 
 #include "base/files.hpp"
+#include "cli/study/study.hpp"
 #include "runtime/host/hardware.hpp"
 #include "starpipe/base/error.hpp"
 #include "starpipe/version.hpp"
@@ -73,7 +69,7 @@ RunOutcome read_outcome(const fs::path& folder) {
   return outcome;
 }
 
-RunLock::RunLock(const fs::path& folder) {
+RunLock lock_run(const fs::path& folder) {
   const auto refuse = [&](int problem) {
     throw InputError(
         fmt::format("cannot write {}: {}", folder.string(), std::generic_category().message(problem)));
@@ -81,20 +77,11 @@ RunLock::RunLock(const fs::path& folder) {
   std::error_code error;
   fs::create_directories(folder, error);
   if (error) refuse(error.value());
-  const int descriptor = ::open((folder / "lock").c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0666);
-  if (descriptor < 0) refuse(errno);
-  if (::flock(descriptor, LOCK_EX | LOCK_NB) == 0 || errno != EWOULDBLOCK) {
-    descriptor_ = descriptor;
-  } else {
-    ::close(descriptor);
-  }
+  RunLock lock(std::fopen((folder / "lock").c_str(), "a+e"), std::fclose);
+  if (!lock) refuse(errno);
+  if (::flock(::fileno(lock.get()), LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK) lock.reset();
+  return lock;
 }
-
-RunLock::~RunLock() {
-  if (descriptor_ >= 0) ::close(descriptor_);
-}
-
-RunLock::RunLock(RunLock&& other) noexcept : descriptor_(std::exchange(other.descriptor_, -1)) {}
 
 void prepare_folder(const fs::path& folder, std::string_view config_text) {
   for (const fs::path& file : {record_of(folder), log_of(folder), folder / report_file}) fs::remove(file);

@@ -1,6 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "cli/study/run_study.hpp"
-
 #include <algorithm>
 #include <chrono>
 #include <cstddef>
@@ -19,8 +17,8 @@
 #include "base/messages.hpp"
 #include "base/numbers.hpp"
 #include "base/signals.hpp"
-#include "cli/processes/child_process.hpp"
-#include "cli/study/run_folder.hpp"
+#include "cli/processes/processes.hpp"
+#include "cli/study/study.hpp"
 #include "runtime/host/topology.hpp"
 #include "starpipe/base/error.hpp"
 #include "starpipe/base/index.hpp"
@@ -155,8 +153,8 @@ class Runner {
 
   void start(std::size_t run, std::size_t place, const std::string& cores) {
     const std::filesystem::path folder = folder_of(runs_[run], options_.folder);
-    RunLock lock(folder);
-    if (!lock.taken()) {
+    RunLock lock = lock_run(folder);
+    if (!lock) {
       ++counts_.elsewhere;
       return;
     }

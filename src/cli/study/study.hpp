@@ -1,16 +1,26 @@
 // SPDX-License-Identifier: Apache-2.0
-// A study: many runs of one command, which differ in the values of some settings. docs/studies.md describes
-// its file.
 #pragma once
 
 #include <algorithm>
 #include <array>
+#include <cstdint>
+#include <cstdio>
 #include <filesystem>
+#include <functional>
+#include <memory>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
 
+#include <nlohmann/json.hpp>
+
+#include "starpipe/runtime/config/config.hpp"
+
 namespace starpipe::cli {
+
+// A study: many runs of one command, which differ in the values of some settings. docs/studies.md describes
+// its file.
 
 /// A value of a run: of a key of the configuration, of an option of the command, or of `ranks`.
 struct Setting {
@@ -60,7 +70,7 @@ struct StudyOutput {
 inline constexpr std::array study_outputs = {
     StudyOutput{"timeline", "timeline.svg", {"train", "simulate", "compare"}},
     StudyOutput{"trace", "trace.json", {"train", "simulate"}},
-    StudyOutput{"metrics", "metrics.jsonl", {"train"}}, StudyOutput{"curves", "curves.svg", {"train"}},
+    StudyOutput{"metrics", "metrics.jsonl", {"train"}},
     StudyOutput{"html", "report.html", {"train", "simulate", "compare"}}};
 
 /// Reads a study. Throws InputError that names file, line and key.
@@ -68,5 +78,136 @@ Study read_study(const std::filesystem::path& file);
 
 /// The report of each run, in its folder.
 inline constexpr const char* report_file = "report.json";
+
+/// One run of a study.
+struct StudyRun {
+  Settings settings;   ///< all of them
+  Settings varied;     ///< the settings that differ between runs
+  int repetition = 1;  ///< from 1
+  int ranks = 1;       ///< 1: without a launcher
+  int workers = 1;     ///< of its schedule
+  /// The name of its folder: the varied values, and a number that stands for the whole run. It changes when
+  /// the base configuration changes what the run does.
+  std::string name = {};
+  std::string title = {};  ///< "schedule.name=1f1b, ranks=2, repetition 3", for people
+};
+
+/// Throws InputError for a run that its command would refuse.
+using RunCheck = std::function<void(const StudyRun& run, const runtime::Config& config)>;
+
+/// All runs of a study, in its order: the entries of `runs`, for each the points of the grid with the last
+/// name changing fastest, for each the repetitions. Reads the base configuration, and loads the plug-ins that
+/// it names. Throws InputError, naming study and run, when a run's configuration is refused, when `check`
+/// refuses the run, when two runs are the same, and when there are more than 100,000.
+std::vector<StudyRun> runs_of(const Study& study, const RunCheck& check);
+
+/// The arguments of a run: the command, `config`, the settings, and outputs in `folder`.
+std::vector<std::string> arguments_of(const Study& study, const StudyRun& run,
+                                      const std::filesystem::path& config,
+                                      const std::filesystem::path& folder);
+
+/// Returns a script for sbatch: an array of `tasks` tasks, each of which runs a block of the runs (--block).
+/// The script asks for the tasks, and the cores per task, that the largest run needs, and starts ranks with
+/// srun.
+std::string sbatch_script(const Study& study, std::span<const StudyRun> runs,
+                          const std::filesystem::path& folder, int tasks);
+
+/// A command as a shell reads it.
+std::string shell_text(std::span<const std::string> command);
+
+// The folder of one run of a study: config.yaml (a copy of the base configuration), log.txt (what the run has
+// printed), the report and other outputs, run.json (how the run ended) and lock.
+
+enum class RunState : std::uint8_t {
+  open,  ///< not run, or interrupted
+  done,
+  failed
+};
+
+/// The outcome of a run, read from its folder.
+struct RunOutcome {
+  RunState state = RunState::open;
+  std::string problem;  ///< of a failed run: the line that says why
+  double seconds = 0;   ///< how long the run took; 0 if unknown
+  /// The program and its place: starpipe, commit, machine, processor and cores, as far as they are known.
+  nlohmann::ordered_json origin = nlohmann::ordered_json::object();
+};
+
+/// A run is done when its report is there. A command writes its report last, and at once. A run whose report
+/// is not JSON has failed: the file has been damaged since.
+RunOutcome read_outcome(const std::filesystem::path& folder);
+
+/// The lock of a run's folder: the process that has it runs the run. It ends with the process.
+using RunLock = std::unique_ptr<std::FILE, int (*)(std::FILE*)>;
+/// Creates the folder, and takes its lock. Returns null if another process has it. Where the file system has
+/// no locks, every process gets one. Throws InputError when the folder cannot be written.
+RunLock lock_run(const std::filesystem::path& folder);
+
+/// Before a run: removes the files of an earlier attempt, and writes `config_text` to config.yaml.
+void prepare_folder(const std::filesystem::path& folder, std::string_view config_text);
+
+/// After a run: writes run.json. `failure`: why the process failed; empty if it succeeded. A failed run's
+/// problem is the last message of starpipe in its log, else `failure`.
+void record_end(const std::filesystem::path& folder, const std::vector<std::string>& command,
+                const std::string& failure, double seconds);
+
+/// The folder of a run, below the study's `folder`, and two of its files.
+std::filesystem::path folder_of(const StudyRun& run, const std::filesystem::path& folder);
+std::filesystem::path config_of(const std::filesystem::path& folder);
+std::filesystem::path log_of(const std::filesystem::path& folder);
+
+// Runs a study, and makes its table: a row for each run; for `compare` a row for each schedule and policy of
+// each run.
+
+/// Options for the runs of a study.
+struct StudyOptions {
+  std::filesystem::path folder;            ///< of the study's results
+  int jobs = 1;                            ///< the most runs at a time
+  bool retry = false;                      ///< failed runs are run again
+  std::vector<std::string> launcher = {};  ///< starts ranks: the number of ranks and a program follow
+  /// The launcher starts ranks on this host alone, so that runs at the same time can have cores of their own.
+  bool local = true;
+};
+
+/// The runs of a study by how they ended.
+struct StudyCounts {
+  int done_before = 0;
+  int done = 0;
+  int failed = 0;         ///< now
+  int failed_before = 0;  ///< in an earlier sweep, and not run again
+  int elsewhere = 0;      ///< another sweep was running them
+};
+
+/// Takes the folder for results of studies: creates it where it is missing. Throws InputError when the folder
+/// holds other things, or cannot be written.
+void take_folder(const std::filesystem::path& folder);
+
+/// The words that start a run: the launcher for several ranks, this program, and its arguments. Outputs are
+/// in the folder of the run.
+std::vector<std::string> command_of(const Study& study, const StudyRun& run, const StudyOptions& options,
+                                    const std::filesystem::path& config);
+
+/// Runs what is not done, and shows progress. Several sweeps on one folder divide the runs among them.
+///
+/// Runs of `simulate` and `sim` are run `jobs` at a time. Others measure times: with `jobs` above 1 and a
+/// local launcher this host's cores are divided into `jobs` shares, and a run is bound to one of them. A run
+/// with more workers than its share has cores is run alone, on all cores, after the others.
+///
+/// Throws EndedBySignal, after it has ended the runs under way, when an ending signal comes; InputError when
+/// there are fewer cores than `jobs`, and when the folder cannot be written.
+StudyCounts run_study(const Study& study, std::span<const StudyRun> runs, const StudyOptions& options);
+
+/// The rows of the table, in the order of the runs. A member is a column; a row lacks the columns that it has
+/// no value for. Times are in seconds, but for schedules whose durations have no unit. docs/studies.md lists
+/// the columns.
+std::vector<nlohmann::ordered_json> study_rows(const Study& study, std::span<const StudyRun> runs,
+                                               const std::filesystem::path& folder);
+
+/// The rows as CSV. Its columns are all that some row has, in the order in which rows first have them.
+std::string rows_csv(std::span<const nlohmann::ordered_json> rows);
+/// The rows as JSON, one per line.
+std::string rows_jsonl(std::span<const nlohmann::ordered_json> rows);
+/// The main figures for people: what varies, makespans, bubble fraction and memory.
+std::string rows_text(const Study& study, std::span<const nlohmann::ordered_json> rows);
 
 }  // namespace starpipe::cli

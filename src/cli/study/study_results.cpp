@@ -11,8 +11,7 @@
 #include "base/files.hpp"
 #include "base/messages.hpp"
 #include "base/numbers.hpp"
-#include "cli/study/run_folder.hpp"
-#include "cli/study/run_study.hpp"
+#include "cli/study/study.hpp"
 #include "starpipe/base/error.hpp"
 
 namespace starpipe::cli {

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "cli/study/study_runs.hpp"
-
 #include <algorithm>
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <iterator>
@@ -16,11 +15,13 @@
 
 #include "base/environment.hpp"
 #include "base/files.hpp"
-#include "cli/input/config_file.hpp"
-#include "cli/options/common_options.hpp"
+#include "cli/input/input_files.hpp"
+#include "cli/options/options.hpp"
+#include "cli/study/study.hpp"
 #include "runtime/config/config_keys.hpp"
 #include "runtime/setup/experiment.hpp"
 #include "starpipe/base/error.hpp"
+#include "starpipe/base/index.hpp"
 #include "starpipe/base/random.hpp"
 #include "starpipe/plan/registry/plugin.hpp"
 
@@ -116,46 +117,42 @@ void load_plugins_of(const Settings& settings) {
   }
 }
 
-/// The contents of the files that runs read. A run depends on them, and not on the files' names alone.
-class InputFiles {
- public:
-  /// Returns a value that changes with the contents of the files that the configuration and the options name,
-  /// but for the configuration itself.
-  nlohmann::json marks(const runtime::Config& config, const Settings& settings) {
-    std::vector<std::filesystem::path> files = inputs_of(config);
-    std::erase(files, std::filesystem::path(config.source));
-    for (const Setting& setting : settings) {
-      if (setting.is_option()) files.emplace_back(setting.value);
-    }
-    nlohmann::json all = nlohmann::json::array();
-    std::error_code error;
-    for (const std::filesystem::path& file : files) {
-      if (!std::filesystem::is_regular_file(file, error)) continue;
-      const auto [known, is_new] = known_.try_emplace(file);
-      if (is_new) known->second = mark(file);
-      all.push_back(known->second);
-    }
-    return all;
+/// Returns a value that changes with the content of a file. Larger files are known by their size: reading the
+/// training data of every study would take too long.
+nlohmann::json mark_of(const std::filesystem::path& file) {
+  constexpr std::uintmax_t max_read_bytes = 16U << 20U;
+  const std::uintmax_t bytes = std::filesystem::file_size(file);
+  return {bytes, bytes <= max_read_bytes ? hash_of(read_file(file), hash_start) : 0};
+}
+
+using Marks = std::map<std::filesystem::path, nlohmann::json>;
+
+/// Returns the marks of the files that the configuration and the options name, but for the configuration
+/// itself: a run depends on them, and not on the files' names alone. `known`: of files that were read
+/// already.
+nlohmann::json marks_of(const runtime::Config& config, const Settings& settings, Marks& known) {
+  std::vector<std::filesystem::path> files = inputs_of(config);
+  std::erase(files, std::filesystem::path(config.source));
+  for (const Setting& setting : settings) {
+    if (setting.is_option()) files.emplace_back(setting.value);
   }
-
- private:
-  /// Larger files are known by their size: reading the training data of every study would take too long.
-  static constexpr std::uintmax_t max_read_bytes = 16U << 20U;
-
-  static nlohmann::json mark(const std::filesystem::path& file) {
-    const std::uintmax_t bytes = std::filesystem::file_size(file);
-    return {bytes, bytes <= max_read_bytes ? hash_of(read_file(file), hash_start) : 0};
+  nlohmann::json all = nlohmann::json::array();
+  std::error_code error;
+  for (const std::filesystem::path& file : files) {
+    if (!std::filesystem::is_regular_file(file, error)) continue;
+    const auto [mark, is_new] = known.try_emplace(file);
+    if (is_new) mark->second = mark_of(file);
+    all.push_back(mark->second);
   }
-
-  std::map<std::filesystem::path, nlohmann::json> known_;
-};
+  return all;
+}
 
 }  // namespace
 
 std::vector<StudyRun> runs_of(const Study& study, const RunCheck& check) {
   std::vector<StudyRun> runs;
   std::set<std::uint64_t> hashes;
-  InputFiles files;
+  Marks marks;
   const bool repeated = study.repetitions > 1;
   for (const Settings& varied : combinations(study)) {
     StudyRun run{.settings = study.base, .varied = varied};
@@ -168,8 +165,8 @@ std::vector<StudyRun> runs_of(const Study& study, const RunCheck& check) {
       check(run, config);
       run.workers = workers_of(config);
       nlohmann::json whole = {
-          study.command, runtime::config_json(config),     options_of(run.settings), run.ranks,
-          study.outputs, files.marks(config, run.settings)};
+          study.command, runtime::config_json(config),         options_of(run.settings), run.ranks,
+          study.outputs, marks_of(config, run.settings, marks)};
       // It chooses the policy before the configuration does.
       if (const auto policy = environment("STARPU_SCHED")) whole.push_back(*policy);
       hash = hash_of(whole.dump(), hash_start);
@@ -208,6 +205,70 @@ std::vector<std::string> arguments_of(const Study& study, const StudyRun& run,
     words.push_back((folder / output.file).string());
   }
   return words;
+}
+
+std::string shell_text(std::span<const std::string> command) {
+  constexpr std::string_view plain =
+      "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_@%+=:,./-";
+  std::string text;
+  for (const std::string& word : command) {
+    if (!text.empty()) text += ' ';
+    if (!word.empty() && word.find_first_not_of(plain) == std::string::npos) {
+      text += word;
+      continue;
+    }
+    text += '\'';
+    for (const char letter : word) letter == '\'' ? text += "'\\''" : text += letter;
+    text += '\'';
+  }
+  return text;
+}
+
+namespace {
+
+/// A value of an option in a line of #SBATCH. Slurm reads such a line as a shell does.
+std::string option_text(const std::string& value) { return shell_text(std::array{value}); }
+
+/// The logs of the tasks. Slurm replaces %A, %a and other patterns in the name, and %% by %.
+std::string log_pattern(const std::filesystem::path& folder) {
+  std::string pattern;
+  for (const char letter : std::filesystem::absolute(folder).string())
+    pattern += letter == '%' ? "%%" : std::string(1, letter);
+  return pattern + "/slurm-%A_%a.txt";
+}
+
+}  // namespace
+
+std::string sbatch_script(const Study& study, std::span<const StudyRun> runs,
+                          const std::filesystem::path& folder, int tasks) {
+  int ranks = 1;
+  int cores = 1;  // of a rank
+  for (const StudyRun& run : runs) {
+    ranks = std::max(ranks, run.ranks);
+    if (takes_devices(study.command)) cores = std::max(cores, ceil_div(run.workers, run.ranks));
+  }
+  const std::filesystem::path here = std::filesystem::current_path();
+  const std::array command = {std::filesystem::read_symlink("/proc/self/exe").string(), std::string("sweep"),
+                              study.source, std::string("-o"), folder.string()};
+  return fmt::format(R"(#!/usr/bin/env bash
+# Written by `starpipe sweep --slurm`: an array of {0} tasks, each with its part of {1} runs.
+# sbatch's own options and environment override the settings below.
+#SBATCH --job-name={2}
+#SBATCH --array=1-{0}
+#SBATCH --ntasks={3}
+#SBATCH --cpus-per-task={4}
+#SBATCH --chdir={5}
+#SBATCH --output={6}
+set -euo pipefail
+# Load here the modules or packages that starpipe's libraries need on your cluster (module load, spack load, ...).
+
+export SRUN_CPUS_PER_TASK=${{SLURM_CPUS_PER_TASK:-1}}
+exec {7} --block "$SLURM_ARRAY_TASK_ID/{0}"{8}
+)",
+                     tasks, runs.size(), option_text(std::filesystem::path(study.source).stem().string()),
+                     ranks, cores, option_text(here.string()), option_text(log_pattern(folder)),
+                     shell_text(command),
+                     ranks > 1 ? R"( --launcher "srun --mpi=pmi2 --cpu-bind=none --wait=60 -n")" : "");
 }
 
 }  // namespace starpipe::cli

@@ -1,87 +1,100 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "cli/processes/subprocess.hpp"
+#include "cli/processes/processes.hpp"
 
+#include <algorithm>
 #include <array>
 #include <atomic>
 #include <cerrno>
+#include <chrono>
 #include <csignal>
 #include <cstdio>
 #include <cstdlib>
-#include <optional>
+#include <memory>
 #include <system_error>
+#include <thread>
+#include <utility>
 
-#include <fcntl.h>
 #include <fmt/format.h>
 #include <poll.h>
+#include <sys/mman.h>
+#include <sys/prctl.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include "base/signals.hpp"
-#include "cli/processes/child_process.hpp"
 #include "runtime/host/lost_rank.hpp"
-#include "starpipe/base/index.hpp"
 #include "starpipe/plan/registry/plugin.hpp"
 
 namespace starpipe::cli {
 namespace {
 
-constexpr int exit_exception = 70;
+constexpr int exit_no_program = 127;  // as shells have it
+constexpr pid_t no_process = -1;
+constexpr int waits = 100;  // for a process that was asked to end: a second
+constexpr std::chrono::milliseconds one_wait{10};
 
-[[noreturn]] void fail(const char* what) { throw std::system_error(errno, std::generic_category(), what); }
+}  // namespace
 
-/// Both ends of a pipe. Programs that are started do not inherit them.
-class Pipe {
- public:
-  Pipe() {
-    if (::pipe2(ends_.data(), O_CLOEXEC) != 0) fail("pipe2");
+ChildProcess::ChildProcess(const std::function<void()>& work, Ending ending) : ending_(ending) {
+  std::fflush(nullptr);  // or both processes would print the buffered text
+  const pid_t parent = getpid();
+  id_ = fork();
+  if (id_ < 0) throw std::system_error(errno, std::generic_category(), "fork");
+  if (id_ == 0) {
+    setpgid(0, 0);
+    prctl(PR_SET_PDEATHSIG, SIGKILL);
+    if (getppid() != parent) _exit(1);  // it died before prctl
+    reset_signals();
+    work();
+    _exit(1);
   }
-  ~Pipe() {
-    for (int end = 0; end < 2; ++end) close(end);
-  }
-  Pipe(const Pipe&) = delete;
-  Pipe& operator=(const Pipe&) = delete;
-
-  [[nodiscard]] int reading() const { return ends_[0]; }
-  [[nodiscard]] int writing() const { return ends_[1]; }
-  void close_writing() { close(1); }
-
- private:
-  void close(int end) {
-    int& descriptor = ends_[index(end)];
-    if (descriptor >= 0) ::close(descriptor);
-    descriptor = -1;
-  }
-  std::array<int, 2> ends_{-1, -1};
-};
-
-void write_all(int descriptor, std::string_view text) {
-  while (!text.empty()) {
-    const ssize_t written = ::write(descriptor, text.data(), text.size());
-    if (written < 0 && errno != EINTR) return;
-    if (written > 0) text.remove_prefix(static_cast<std::size_t>(written));
-  }
+  setpgid(id_, id_);  // in both processes: either may come first
 }
 
-using TimePoint = std::chrono::steady_clock::time_point;
-
-/// Reads until the other end is closed. Returns nullopt if it is still open at time `end`. Throws
-/// EndedBySignal when one of the held signals comes.
-std::optional<std::string> read_all(int descriptor, TimePoint end, const HeldSignals& held) {
-  std::string text;
-  std::array<char, 4096> buffer{};
-  for (;;) {
-    const auto left =
-        std::chrono::duration_cast<std::chrono::milliseconds>(end - std::chrono::steady_clock::now()).count();
-    if (left <= 0) return std::nullopt;
-    std::array wanted = {pollfd{descriptor, POLLIN, 0}, pollfd{held.descriptor(), POLLIN, 0}};
-    if (::poll(wanted.data(), wanted.size(), static_cast<int>(left)) <= 0) continue;
-    held.check();
-    if (wanted[0].revents == 0) continue;
-    const ssize_t count = ::read(descriptor, buffer.data(), buffer.size());
-    if (count < 0 && errno == EINTR) continue;
-    if (count <= 0) return text;
-    text.append(buffer.data(), static_cast<std::size_t>(count));
+ChildProcess::~ChildProcess() {
+  if (id_ == no_process || status_) return;
+  if (ending_ == Ending::ask) {
+    kill(-id_, SIGTERM);
+    for (int wait = 0; wait < waits && !status(); ++wait) std::this_thread::sleep_for(one_wait);
   }
+  kill(-id_, SIGKILL);
+  if (!status_) waitpid(id_, nullptr, 0);
+}
+
+ChildProcess::ChildProcess(ChildProcess&& other) noexcept
+    : id_(std::exchange(other.id_, no_process)), ending_(other.ending_), status_(other.status_) {}
+
+std::optional<int> ChildProcess::status() {
+  int status = 0;
+  if (!status_ && waitpid(id_, &status, WNOHANG) == id_) status_ = status;
+  return status_;
+}
+
+void become_program(const std::vector<std::string>& command) {
+  std::vector<char*> arguments;
+  for (const std::string& word : command) arguments.push_back(const_cast<char*>(word.c_str()));
+  arguments.push_back(nullptr);
+  execvp(arguments.front(), arguments.data());
+  _exit(exit_no_program);
+}
+
+std::string how_it_failed(int status) {
+  if (WIFSIGNALED(status)) return "it was ended by " + signal_text(WTERMSIG(status));
+  if (WEXITSTATUS(status) == 0) return {};
+  return fmt::format("it ended with exit status {}", WEXITSTATUS(status));
+}
+
+namespace {
+
+constexpr int exit_exception = 70;
+constexpr int poll_ms = 2;
+
+std::string text_of(std::FILE* file) {
+  std::fseek(file, 0, SEEK_END);
+  std::string text(static_cast<std::size_t>(std::max(std::ftell(file), 0L)), '\0');
+  std::rewind(file);
+  text.resize(std::fread(text.data(), 1, text.size(), file));
+  return text;
 }
 
 /// As `cli::how_it_failed`, for a child that ends with `exit_exception` when its work throws.
@@ -90,32 +103,26 @@ std::string failure_of(int status) {
   return threw ? "it threw an exception" : how_it_failed(status);
 }
 
-/// Waits for a child, and returns its status; nullopt if it has not ended at time `end`. Throws EndedBySignal
-/// when one of the held signals comes.
-std::optional<int> wait_for(ChildProcess& child, TimePoint end, const HeldSignals& held) {
-  while (!child.status()) {
-    pollfd wanted{held.descriptor(), POLLIN, 0};
-    ::poll(&wanted, 1, 1);  // ms
-    held.check();
-    if (std::chrono::steady_clock::now() > end) return std::nullopt;
-  }
-  return child.status();
-}
-
-/// Calls `work` in a new process, with the writing end of a pipe. `work` must not return.
+/// Calls `work` in a new process, with the descriptor of its output. `work` must not return. Throws
+/// EndedBySignal when an ending signal comes.
 SubprocessResult run(const std::function<void(int)>& work, std::chrono::seconds max) {
   const HeldSignals held;
-  Pipe pipe;
+  const std::unique_ptr<std::FILE, int (*)(std::FILE*)> output(
+      ::fdopen(::memfd_create("output", MFD_CLOEXEC), "r"), std::fclose);
+  if (!output) throw std::system_error(errno, std::generic_category(), "memfd_create");
   ChildProcess child([&] {
     leave_plugin_crashes_to_parent();
-    work(pipe.writing());
+    work(fileno(output.get()));
   });
-  pipe.close_writing();
-  const TimePoint end = std::chrono::steady_clock::now() + max;
-  const std::optional<std::string> output = read_all(pipe.reading(), end, held);
-  const std::optional<int> status = output ? wait_for(child, end, held) : std::nullopt;
-  if (status) return {*output, failure_of(*status)};
-  return {{}, fmt::format("it did not end within {} s", max.count())};
+  const auto end = std::chrono::steady_clock::now() + max;
+  while (!child.status()) {
+    pollfd wanted{held.descriptor(), POLLIN, 0};
+    ::poll(&wanted, 1, poll_ms);
+    held.check();
+    if (std::chrono::steady_clock::now() > end)
+      return {{}, fmt::format("it did not end within {} s", max.count())};
+  }
+  return {text_of(output.get()), failure_of(*child.status())};
 }
 
 }  // namespace
@@ -125,7 +132,7 @@ SubprocessResult run_in_subprocess(const std::function<std::string()>& work, std
       [&work](int output) {
         dup2(STDERR_FILENO, STDOUT_FILENO);
         try {
-          write_all(output, work());
+          write_text(output, work().c_str());
           std::fflush(nullptr);
         } catch (...) {
           _exit(exit_exception);
@@ -142,7 +149,6 @@ SubprocessResult run_program(const std::vector<std::string>& command, std::chron
       [&command](int output) {
         dup2(output, STDOUT_FILENO);
         dup2(output, STDERR_FILENO);
-        ::close(output);
         become_program(command);
       },
       max);

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cerrno>
+#include <chrono>
 #include <cstdint>
 #include <filesystem>
 #include <functional>
@@ -11,6 +12,8 @@
 #include <vector>
 
 #include <sys/types.h>
+
+#include "plan/registry/conformance.hpp"
 
 namespace starpipe::cli {
 
@@ -70,5 +73,44 @@ class TemporaryFolder {
  private:
   std::filesystem::path path_;
 };
+
+// Each process has a group of its own. A signal that asks this process to end (starpipe/base/signals.hpp)
+// ends the group too, and then the functions throw EndedBySignal.
+
+/// The end of a process that this one started.
+struct SubprocessResult {
+  std::string output;
+  /// Empty when the process succeeded; otherwise the reason, such as "it was ended by signal 11 (...)".
+  std::string failure;
+};
+
+/// Calls `work` in a copy of this process, where a crash or an endless loop does no harm. The output is the
+/// return value of `work`, which must not be empty: a process without output ended before `work` returned,
+/// and has failed. The text that it prints goes to standard error. The process is killed after `max`. Throws
+/// std::system_error when no process can be started.
+SubprocessResult run_in_subprocess(const std::function<std::string()>& work, std::chrono::seconds max);
+
+/// Runs a program from PATH with its arguments. The output is its standard output and standard error. It is
+/// killed after `max`. Throws std::system_error when no process can be started.
+SubprocessResult run_program(const std::vector<std::string>& command, std::chrono::seconds max);
+
+/// From now on, when the code of a plug-in crashes or calls exit, the program prints one line that names the
+/// plug-in and the signal, and ends with status 128 + the signal's number; 1 after a call of exit. The line
+/// names the rank, too, and all ranks of a training run end. When the program's own code crashes, it prints
+/// one line with the signal (in a training run the parent of `watch_over_rank` does), removes its temporary
+/// files and ends by the signal; the report of a sanitizer takes the place of this line. Call it once, in
+/// `main`: signal handlers belong to the program.
+void report_plugin_crashes();
+
+/// For a child process whose parent looks at how it ends: from now on a crash ends this process by its
+/// signal, and a call of exit by a plug-in gives status 1. Nothing is printed.
+void leave_plugin_crashes_to_parent();
+
+/// The last step of the conformance test. Trains a tiny network for three steps on the engine, as two MPI
+/// ranks, under schedule `name` of the plug-in, and compares the losses with a sequential run. Does not
+/// apply, and says why, if two ranks cannot be started. Loads the plug-in only in other processes; each
+/// is killed after `max`.
+plan::Finding train_on_two_ranks(const std::string& plugin, const std::string& name,
+                                 std::chrono::seconds max);
 
 }  // namespace starpipe::cli
