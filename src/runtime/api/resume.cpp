@@ -221,8 +221,8 @@ RunRecord record_of(const Manifest& manifest, const std::string& name) {
 std::vector<std::string> changed_settings(const nlohmann::json& before, const nlohmann::json& now) {
   const nlohmann::json old_values = before.flatten();
   const nlohmann::json new_values = now.flatten();
-  nlohmann::json either = old_values;
-  either.update(new_values);
+  ordered_json either = old_values;  // its keys first
+  either.update(ordered_json(new_values));
   std::vector<std::string> lines;
   for (const auto& [path, ignored] : either.items()) {
     const auto text = [&path = path](const nlohmann::json& values) {
