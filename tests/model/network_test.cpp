@@ -8,8 +8,8 @@
 
 #include <gtest/gtest.h>
 
-#include "model/files.hpp"
 #include "model/gradients.hpp"
+#include "support/message_of.hpp"
 
 namespace starpipe::model {
 namespace {

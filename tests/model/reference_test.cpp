@@ -10,9 +10,10 @@
 #include <nlohmann/json.hpp>
 
 #include "model/data/make_dataset.hpp"
-#include "model/files.hpp"
 #include "model/gradients.hpp"
 #include "model/weights.hpp"
+#include "support/folder.hpp"
+#include "support/shell.hpp"
 
 namespace starpipe::model {
 namespace {
@@ -171,8 +172,8 @@ TEST(Reference, LossesMatchGpt2InNumpy) {
   }
   losses = train_reference(network, *data, still, parameters, 1, 4).losses;
   const auto batches = folder.write("batches.json", job.dump());
-  const Result result = shell(STARPIPE_PYTHON " " STARPIPE_TEST_DIR "/networks/gpt2_numpy.py " +
-                              (folder / "w.safetensors").string() + " " + batches.string());
+  const ShellResult result = shell(STARPIPE_PYTHON " " STARPIPE_TEST_DIR "/networks/gpt2_numpy.py " +
+                                   (folder / "w.safetensors").string() + " " + batches.string());
   ASSERT_EQ(result.status, 0) << result.output;
   std::istringstream lines(result.output);
   for (const double loss : losses) {

@@ -7,8 +7,8 @@
 #include <gtest/gtest.h>
 
 #include "model/data/make_dataset.hpp"
-#include "model/files.hpp"
 #include "model/gradients.hpp"
+#include "support/folder.hpp"
 
 namespace starpipe::model {
 namespace {

@@ -12,13 +12,14 @@
 
 #include "model/checking_backend.hpp"
 #include "model/data/make_dataset.hpp"
-#include "model/files.hpp"
 #include "model/gradients.hpp"
 #include "model/reference.hpp"
 #include "model/verification.hpp"
 #include "model/weights.hpp"
 #include "starpipe/base/index.hpp"
 #include "starpipe/model/safetensors.hpp"
+#include "support/folder.hpp"
+#include "support/message_of.hpp"
 
 namespace starpipe::model {
 namespace {

@@ -8,8 +8,9 @@
 #include <gtest/gtest.h>
 
 #include "model/data/binary.hpp"
-#include "model/files.hpp"
 #include "model/gradients.hpp"
+#include "support/folder.hpp"
+#include "support/message_of.hpp"
 
 namespace starpipe::model {
 namespace {

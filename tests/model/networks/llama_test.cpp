@@ -13,7 +13,6 @@
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
 
-#include "model/files.hpp"
 #include "model/gradients.hpp"
 #include "model/reference.hpp"
 #include "model/weights.hpp"
@@ -21,6 +20,9 @@
 #include "starpipe/model/dataset.hpp"
 #include "starpipe/model/network.hpp"
 #include "starpipe/model/safetensors.hpp"
+#include "support/folder.hpp"
+#include "support/message_of.hpp"
+#include "support/shell.hpp"
 
 namespace starpipe::model {
 namespace {
@@ -252,8 +254,8 @@ TEST(Llama, LossesAndGradientsMatchLlamaInNumpy) {
   }
   const auto run_numpy = [&](const std::string& action, const std::filesystem::path& weights) {
     const auto file = folder.write("job.json", job.dump());
-    const Result result = shell(STARPIPE_PYTHON " " STARPIPE_TEST_DIR "/networks/llama_numpy.py " + action +
-                                " " + file.string() + " " + weights.string());
+    const ShellResult result = shell(STARPIPE_PYTHON " " STARPIPE_TEST_DIR "/networks/llama_numpy.py " +
+                                     action + " " + file.string() + " " + weights.string());
     EXPECT_EQ(result.status, 0) << result.output;
     return result.output;
   };

@@ -4,8 +4,6 @@
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>
-#include <filesystem>
-#include <fstream>
 #include <optional>
 #include <string>
 #include <vector>
@@ -17,6 +15,7 @@
 #include "starpipe/base/error.hpp"
 #include "starpipe/plan/registry/registry.hpp"
 #include "starpipe/plan/simulate/simulate.hpp"
+#include "support/folder.hpp"
 
 namespace starpipe::plan {
 namespace {
@@ -63,14 +62,10 @@ std::size_t job_rects(const std::string& svg) {
 /// True if an XML parser takes it; nullopt where python3 is missing.
 std::optional<bool> well_formed(const std::string& svg) {
   if (std::system("python3 -c 'import xml.dom.minidom' >/dev/null 2>&1") != 0) return std::nullopt;
-  const auto file = std::filesystem::path(testing::TempDir()) /
-                    ("timeline_svg_test." + std::to_string(std::hash<std::string>{}(svg)));
-  std::ofstream(file, std::ios::binary) << svg;
-  const std::string command =
-      "python3 -c 'import sys, xml.etree.ElementTree as e; e.parse(sys.argv[1])' '" + file.string() + "'";
-  const bool ok = std::system(command.c_str()) == 0;
-  std::filesystem::remove(file);
-  return ok;
+  const Folder folder;
+  const std::string command = "python3 -c 'import sys, xml.etree.ElementTree as e; e.parse(sys.argv[1])' '" +
+                              folder.write("timeline.svg", svg).string() + "'";
+  return std::system(command.c_str()) == 0;
 }
 
 TEST(TimelineSvg, HasOneRectPerJob) {

@@ -19,17 +19,16 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "model/files.hpp"
 #include "runtime/checkpoint/checkpoints.hpp"
 #include "runtime/checkpoint/manifest.hpp"
+#include "support/folder.hpp"
+#include "support/message_of.hpp"
 #include "support/rounds.hpp"
 
 namespace starpipe::runtime {
 namespace {
 
 using namespace testing;
-using model::testing::bytes_of;
-using model::testing::Folder;
 namespace fs = std::filesystem;
 
 void overwrite(const fs::path& file, std::string_view bytes) {
@@ -252,12 +251,11 @@ TEST_F(CheckpointDamage, AFileThatChangedAfterItWasFound) {
   bad.replace(bad.find("\"rank1.weight\""), 14, "\"rank1.weighT\"");
   overwrite(file, bad);
   std::vector<float> values(6);
-  model::testing::expect_input_error(
-      [&] { reader.read("rank1.weight", values); },
-      file.string() + ": tensor rank1.weight: is missing, or has another shape");
+  expect_input_error([&] { reader.read("rank1.weight", values); },
+                     file.string() + ": tensor rank1.weight: is missing, or has another shape");
   CheckpointReader late(found.directory, *found.manifest);
   fs::remove(file);
-  model::testing::expect_input_error([&] { late.read("rank1.weight", values); }, file.string());
+  expect_input_error([&] { late.read("rank1.weight", values); }, file.string());
 }
 
 /// Runs `work` in a process of its own. Returns its exit status; 0 when `work` returned.

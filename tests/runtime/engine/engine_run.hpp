@@ -12,7 +12,6 @@
 #include "model/reference.hpp"
 #include "runtime/engine/engine.hpp"
 #include "runtime/host/clock.hpp"
-#include "runtime/mpi_main.hpp"
 #include "runtime/networks.hpp"
 #include "runtime/report/measurement.hpp"
 #include "runtime/report/report.hpp"

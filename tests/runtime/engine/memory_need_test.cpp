@@ -16,6 +16,7 @@
 #include "starpipe/model/optimizer.hpp"
 #include "starpipe/plan/simulate/simulate.hpp"
 #include "starpipe/runtime/config/config.hpp"
+#include "support/message_of.hpp"
 
 namespace starpipe::runtime {
 namespace {
@@ -391,12 +392,7 @@ Config gpipe_config() {
 }
 
 std::string problem(const Config& config) {
-  try {
-    make_experiment(config);
-    return "";
-  } catch (const InputError& error) {
-    return error.what();
-  }
+  return message_of([&] { make_experiment(config); });
 }
 
 WorkerMemory largest(const Config& config) {

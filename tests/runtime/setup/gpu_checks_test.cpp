@@ -9,17 +9,13 @@
 #include "runtime/host/cuda_devices.hpp"
 #include "runtime/setup/run_checks.hpp"
 #include "starpipe/base/error.hpp"
+#include "support/message_of.hpp"
 
 namespace starpipe::runtime {
 namespace {
 
 std::string problem(const Config& config, void (*check)(const Config&) = check_device) {
-  try {
-    check(config);
-    return {};
-  } catch (const InputError& error) {
-    return error.what();
-  }
+  return message_of([&] { check(config); });
 }
 
 TEST(Device, IsRefusedWhereThereIsNone) {
