@@ -12,7 +12,9 @@
 #include "model/data/make_dataset.hpp"
 #include "model/gradients.hpp"
 #include "model/weights.hpp"
+#include "support/floats.hpp"
 #include "support/folder.hpp"
+#include "support/networks.hpp"
 #include "support/shell.hpp"
 
 namespace starpipe::model {
@@ -20,33 +22,13 @@ namespace {
 
 using namespace testing;
 
-const DataConfig text_data = {"text", "/usr/share/common-licenses/GPL-3"};
+const DataConfig text_data = {"text", STARPIPE_TEST_TEXT};
 const DataConfig synthetic_data = {"synthetic", ""};
 
-ModelConfig gpt() {
-  ModelConfig config;
-  config.options["layers"] = 3;
-  config.options["hidden"] = 32;
-  config.options["heads"] = 4;
-  config.options["context"] = 24;
-  return config;
-}
+ModelConfig gpt() { return small("gpt", {{"layers", 3}, {"hidden", 32}, {"heads", 4}, {"context", 24}}); }
 
 ModelConfig mlp(int branches) {
-  ModelConfig config;
-  config.kind = "mlp";
-  config.options["layers"] = 2;
-  config.options["hidden"] = 32;
-  config.options["inputs"] = 8;
-  config.options["outputs"] = 2;
-  config.options["branches"] = branches;
-  return config;
-}
-
-Floats joined(const std::vector<Floats>& parts) {
-  Floats all;
-  for (const Floats& part : parts) all.insert(all.end(), part.begin(), part.end());
-  return all;
+  return small("mlp", {{"layers", 2}, {"hidden", 32}, {"inputs", 8}, {"outputs", 2}, {"branches", branches}});
 }
 
 ReferenceRun train(const Network& network, const DataConfig& data, int microbatches, int steps,

@@ -16,16 +16,10 @@
 #include "starpipe/plan/registry/registry.hpp"
 #include "starpipe/plan/simulate/simulate.hpp"
 #include "support/folder.hpp"
+#include "support/schedules.hpp"
 
 namespace starpipe::plan {
 namespace {
-
-Schedule named(const std::string& name, int workers, int microbatches) {
-  ScheduleRequest request;
-  request.workers = workers;
-  request.microbatches = microbatches;
-  return make_schedule(name, request);
-}
 
 /// A schedule with every kind of pass: the backward passes of even micro-batches are split.
 Schedule mixed(int workers, int microbatches) {

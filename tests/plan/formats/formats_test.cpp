@@ -9,7 +9,6 @@
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
 
-#include "plan/example_schedules.hpp"
 #include "plan/formats/json_value.hpp"
 #include "plan/formats/trace_json.hpp"
 #include "starpipe/base/error.hpp"
@@ -21,6 +20,7 @@
 #include "starpipe/plan/simulate/simulate.hpp"
 #include "starpipe/plan/simulate/transfers.hpp"
 #include "support/message_of.hpp"
+#include "support/schedules.hpp"
 
 namespace starpipe::plan {
 namespace {

@@ -17,7 +17,6 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "plan/random_schedules.hpp"
 #include "plan/simulate/transfers_in_flight.hpp"
 #include "plan/slow_reference.hpp"
 #include "starpipe/base/error.hpp"
@@ -26,6 +25,7 @@
 #include "starpipe/plan/schedule/check.hpp"
 #include "starpipe/plan/simulate/simulate.hpp"
 #include "support/message_of.hpp"
+#include "support/random_schedules.hpp"
 #include "support/rounds.hpp"
 
 namespace starpipe::plan {
@@ -403,16 +403,10 @@ struct Case {
 };
 
 Case random_case(testing::Random& random) {
-  while (true) {
-    testing::Options options;
-    options.sound_priority = 0.5;
-    Schedule schedule(testing::random_spec(random, options));
-    schedule = schedule.with(testing::chance(random, 0.5) ? Discipline::ordered : Discipline::greedy);
-    if (!check(schedule).ok()) continue;
-    if (testing::chance(random, 0.25)) schedule = schedule.with_recomputation();
-    const int stages = schedule.stages();
-    return {std::move(schedule), testing::random_costs(random, stages)};
-  }
+  const auto discipline = testing::chance(random, 0.5) ? Discipline::ordered : Discipline::greedy;
+  Schedule schedule = testing::sound_schedule(random, discipline, 0.5);
+  Costs costs = testing::random_costs(random, schedule.stages());
+  return {std::move(schedule), std::move(costs)};
 }
 
 /// The transfers as events on their own give the same as times that are known in advance, where nothing is

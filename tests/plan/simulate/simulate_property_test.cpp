@@ -13,7 +13,6 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "plan/random_schedules.hpp"
 #include "plan/simulate/reductions.hpp"
 #include "plan/slow_reference.hpp"
 #include "starpipe/base/error.hpp"
@@ -23,6 +22,7 @@
 #include "starpipe/plan/simulate/simulate.hpp"
 #include "starpipe/plan/simulate/transfers.hpp"
 #include "support/message_of.hpp"
+#include "support/random_schedules.hpp"
 #include "support/rounds.hpp"
 
 namespace starpipe::plan {
@@ -37,23 +37,11 @@ struct Case {
 
 /// A schedule that `check` accepts under `discipline`.
 Case random_case(testing::Random& random, Discipline discipline) {
-  testing::Options options;
-  options.one_worker_a_stash = discipline == Discipline::bounded;
-  options.sound_priority = discipline == Discipline::ordered ? 0.8 : 0.4;
-  while (true) {
-    Schedule schedule(testing::random_spec(random, options));
-    if (discipline == Discipline::bounded) {
-      schedule = schedule.with(discipline, testing::random_limits(random, schedule));
-    } else {
-      schedule = schedule.with(discipline);
-    }
-    if (!check(schedule).ok()) continue;
-    if (testing::chance(random, 0.25)) schedule = schedule.with_recomputation();
-    const int stages = schedule.stages();
-    Costs costs = testing::random_costs(random, stages);
-    if (testing::chance(random, 0.3)) costs.links = testing::random_links(random, {Sharing::none});
-    return {std::move(schedule), std::move(costs)};
-  }
+  Schedule schedule =
+      testing::sound_schedule(random, discipline, discipline == Discipline::ordered ? 0.8 : 0.4);
+  Costs costs = testing::random_costs(random, schedule.stages());
+  if (testing::chance(random, 0.3)) costs.links = testing::random_links(random, {Sharing::none});
+  return {std::move(schedule), std::move(costs)};
 }
 
 std::string describe(const Case& c, const std::vector<Span>& spans) {

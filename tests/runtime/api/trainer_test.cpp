@@ -16,8 +16,10 @@
 #include <nlohmann/json.hpp>
 
 #include "starpipe/starpipe.hpp"
+#include "support/config.hpp"
 #include "support/folder.hpp"
 #include "support/message_of.hpp"
+#include "support/networks.hpp"
 #include "support/rank_reports.hpp"
 
 namespace starpipe {
@@ -29,14 +31,9 @@ using ::testing::HasSubstr;
 constexpr int columns = 4;
 
 Config mlp(int steps = 4) {
-  Config config;
-  config.model.kind = "mlp";
-  config.model.options = {{"layers", 3}, {"hidden", 8}, {"inputs", columns}, {"outputs", 2}};
-  config.data.kind = "synthetic";
-  config.training.microbatches = 4;
-  config.training.microbatch_size = 3;
+  Config config =
+      config_of(small("mlp", {{"hidden", 8}, {"inputs", columns}, {"outputs", 2}}), "1f1b", 2, 4, 3);
   config.training.steps = steps;
-  config.schedule.workers = 2;
   config.runtime.workers_per_core = 16;
   return config;
 }

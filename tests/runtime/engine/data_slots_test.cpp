@@ -9,8 +9,9 @@
 
 #include <gtest/gtest.h>
 
-#include "runtime/networks.hpp"
 #include "starpipe/base/index.hpp"
+#include "starpipe/plan/registry/registry.hpp"
+#include "support/networks.hpp"
 
 namespace starpipe::runtime {
 namespace {

@@ -25,10 +25,16 @@
 #include "runtime/host/cuda_devices.hpp"
 #include "runtime/host/gpu_share.hpp"
 #include "runtime/host/lost_rank.hpp"
-#include "runtime/networks.hpp"
+#include "runtime/sequential_run.hpp"
 #include "starpipe/base/index.hpp"
+#include "starpipe/plan/registry/registry.hpp"
 #include "starpipe/plan/simulate/simulate.hpp"
+#include "support/datasets.hpp"
+#include "support/floats.hpp"
+#include "support/network_schedules.hpp"
+#include "support/networks.hpp"
 #include "support/rank_reports.hpp"
+#include "support/schedules.hpp"
 
 namespace starpipe::runtime {
 namespace {

@@ -7,16 +7,20 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "plan/random_schedules.hpp"
-#include "runtime/networks.hpp"
 #include "runtime/setup/expected_costs.hpp"
 #include "runtime/setup/experiment.hpp"
 #include "starpipe/base/error.hpp"
 #include "starpipe/base/index.hpp"
 #include "starpipe/model/optimizer.hpp"
+#include "starpipe/plan/registry/registry.hpp"
+#include "starpipe/plan/schedule/check.hpp"
 #include "starpipe/plan/simulate/simulate.hpp"
 #include "starpipe/runtime/config/config.hpp"
+#include "support/config.hpp"
 #include "support/message_of.hpp"
+#include "support/networks.hpp"
+#include "support/optimizers.hpp"
+#include "support/random_schedules.hpp"
 
 namespace starpipe::runtime {
 namespace {
@@ -26,11 +30,8 @@ using plan::Schedule;
 using ::testing::HasSubstr;
 using ::testing::Not;
 
-const model::OptimizerConfig sgd = {.kind = "sgd"};
-const model::OptimizerConfig adamw = {.kind = "adamw"};
-
 std::vector<WorkerMemory> need(const Schedule& schedule, const model::Network& network,
-                               const model::OptimizerConfig& optimizer = sgd, plan::Costs costs = {}) {
+                               const model::OptimizerConfig& optimizer = plain_sgd, plan::Costs costs = {}) {
   costs.sizes = network.sizes();
   return memory_need(schedule, network, optimizer, costs, plan::simulate(schedule, costs));
 }
@@ -56,7 +57,7 @@ TEST(MemoryNeed, OfTwoStagesByHand) {
   EXPECT_EQ(last.stashes, 3 * stash1);
   // Targets and losses, and the activation that the third F reads.
   EXPECT_EQ(last.activations, 3U * 48 + 3 * 4 + 48 + verdict);
-  EXPECT_EQ(need(schedule, network, sgd)[0].optimizer, 0U);
+  EXPECT_EQ(need(schedule, network, plain_sgd)[0].optimizer, 0U);
 }
 
 TEST(MemoryNeed, OverTimeOfTwoStagesByHand) {
@@ -233,7 +234,7 @@ TEST(MemoryNeed, TheWorkspaceIsThatOfTheDevice) {
   const Schedule schedule = plan::make_schedule("gpipe", {.workers = 2, .microbatches = 3});
   const plan::Costs costs = costs_of(network);
   for (const bool on_gpus : {false, true}) {
-    const auto memory = memory_need(schedule, network, sgd, costs, plan::simulate(schedule, costs),
+    const auto memory = memory_need(schedule, network, plain_sgd, costs, plan::simulate(schedule, costs),
                                     {.devices = {}, .on_gpu = {on_gpus, on_gpus}});
     // A GPU adds up squares there; a core does not. The second stage has more parameters.
     std::vector<std::size_t> sizes;
@@ -253,7 +254,7 @@ TEST(MemoryNeed, InputsComeToAGpuWhenTheyAreRead) {
   const auto activations = [&](const char* name, int microbatches, int worker, bool recompute = false) {
     const Schedule schedule =
         plan::make_schedule(name, {.workers = 2, .microbatches = microbatches, .recompute = recompute});
-    return memory_need(schedule, network, sgd, costs, plan::simulate(schedule, costs),
+    return memory_need(schedule, network, plain_sgd, costs, plan::simulate(schedule, costs),
                        {.devices = {}, .on_gpu = {true, true}})[index(worker)]
         .activations;
   };
@@ -275,7 +276,7 @@ TEST(MemoryNeed, OfVerdicts) {
   const Schedule schedule = plan::make_schedule("gpipe", {.workers = 2, .microbatches = 3});
   const plan::Costs costs = costs_of(network);
   const auto activations = [&](const StepRules& rules, bool on_gpus, int worker) {
-    return memory_need(schedule, network, sgd, costs, plan::simulate(schedule, costs),
+    return memory_need(schedule, network, plain_sgd, costs, plan::simulate(schedule, costs),
                        {.devices = {}, .on_gpu = {on_gpus, on_gpus}}, rules)[index(worker)]
         .activations;
   };
@@ -307,9 +308,10 @@ TEST(MemoryNeed, CountsWhatWaitsToBeRead) {
   const std::uint64_t there = 6 * 48 + 6 * 4 + verdict;  // targets and losses, too
   plan::Costs costs;
   costs.durations = {{1, 1, 1}, {10, 1, 1}};
-  EXPECT_EQ(need(schedule, network, sgd, costs)[1].activations, there + 6 * 48) << "all inputs are there";
+  EXPECT_EQ(need(schedule, network, plain_sgd, costs)[1].activations, there + 6 * 48)
+      << "all inputs are there";
   costs.durations = {{10, 1, 1}, {1, 1, 1}};
-  EXPECT_EQ(need(schedule, network, sgd, costs)[1].activations, there + 48) << "it waits for each";
+  EXPECT_EQ(need(schedule, network, plain_sgd, costs)[1].activations, there + 48) << "it waits for each";
 }
 
 TEST(MemoryNeed, FollowsFromTheSchedule) {
@@ -378,18 +380,7 @@ TEST(MemoryNeed, OfPassesWithoutLength) {
 
 // ---- runtime.memory_limit ----
 
-Config gpipe_config() {
-  Config config;
-  config.model.kind = "mlp";
-  config.model.options["layers"] = 8;
-  config.model.options["hidden"] = 64;
-  config.data.kind = "synthetic";
-  config.training.microbatches = 16;
-  config.training.microbatch_size = 32;
-  config.schedule.name = "gpipe";
-  config.schedule.workers = 4;
-  return config;
-}
+Config gpipe_config() { return config_of(small("mlp", {{"layers", 8}, {"hidden", 64}}), "gpipe", 4, 16, 32); }
 
 std::string problem(const Config& config) {
   return message_of([&] { make_experiment(config); });

@@ -14,20 +14,25 @@
 #include <gtest/gtest.h>
 
 #include "model/reference.hpp"
-#include "plan/random_schedules.hpp"
 #include "plan/simulate/reductions.hpp"
-#include "runtime/networks.hpp"
+#include "runtime/sequential_run.hpp"
 #include "starpipe/base/index.hpp"
+#include "starpipe/plan/registry/registry.hpp"
+#include "starpipe/plan/schedule/check.hpp"
 #include "starpipe/plan/simulate/transfers.hpp"
+#include "support/datasets.hpp"
+#include "support/floats.hpp"
+#include "support/network_schedules.hpp"
+#include "support/networks.hpp"
+#include "support/optimizers.hpp"
+#include "support/random_schedules.hpp"
+#include "support/schedules.hpp"
 
 namespace starpipe::runtime {
 namespace {
 
 using namespace testing;
 using plan::Schedule;
-
-const model::OptimizerConfig sgd = {
-    .kind = "sgd", .learning_rate = 0.1, .weight_decay = 0.01, .momentum = 0.9};
 
 struct Case {
   std::string label;

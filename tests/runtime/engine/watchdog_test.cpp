@@ -13,8 +13,9 @@
 #include <gmock/gmock.h>
 
 #include "runtime/engine/task_progress.hpp"
-#include "runtime/networks.hpp"
+#include "starpipe/plan/registry/registry.hpp"
 #include "starpipe/plan/schedule/schedule.hpp"
+#include "support/networks.hpp"
 
 namespace starpipe::runtime {
 namespace {
@@ -243,7 +244,7 @@ class WhoWaits : public ::testing::Test {
     return wait_table(graph_, schedule_, WorkerMap(2, 2), news, {.silent = 1, .long_task = long_task});
   }
 
-  const model::Network network_ = testing::tiny_mlp(2);
+  const model::Network network_ = tiny_mlp(2);
   const plan::Schedule schedule_ = plan::make_schedule("1f1b", {.workers = 2, .microbatches = 3});
   const TaskGraph graph_{schedule_, network_, {}};
   std::array<TaskProgress, 2> progress_;
@@ -287,7 +288,7 @@ TEST_F(WhoWaits, ForASilentRankAfterTheLastStep) {
 
 // On a busy machine news of a healthy rank may be late, too.
 TEST(WaitTable, NamesTheRankThatIsSilentForLongest) {
-  const model::Network network = testing::tiny_mlp(3);
+  const model::Network network = tiny_mlp(3);
   const plan::Schedule schedule = plan::make_schedule("gpipe", {.workers = 3, .microbatches = 2});
   const TaskGraph graph(schedule, network, {});
   TaskProgress progress(graph, {true, false, false});

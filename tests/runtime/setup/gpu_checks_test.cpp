@@ -10,6 +10,7 @@
 #include "runtime/setup/run_checks.hpp"
 #include "starpipe/base/error.hpp"
 #include "support/message_of.hpp"
+#include "support/networks.hpp"
 
 namespace starpipe::runtime {
 namespace {
@@ -52,14 +53,10 @@ TEST(Device, NeedsAStarPUThatKeepsGpusBusy) {
 }
 
 TEST(Device, NeedsKernelsForEachLayer) {
-  model::ModelConfig gpt;
-  gpt.options["layers"] = 1;
-  gpt.options["heads"] = 1;
-  gpt.options["context"] = 4;
   Config config;
   for (const int hidden : {128, 129}) {
-    gpt.options["hidden"] = hidden;
-    const model::Network network = model::build_network(gpt, 1, 1);
+    const model::Network network =
+        model::build_network(small("gpt", {{"heads", 1}, {"hidden", hidden}}), 1, 1);
     config.runtime.device = {"cpu"};
     EXPECT_NO_THROW(check_kernels(config, network));
     config.runtime.device = {"cuda"};
