@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Networks whose blocks are cut into shards, compared with the same network without shards.
+#include <cmath>
 #include <filesystem>
 #include <map>
 #include <string>
@@ -33,6 +34,21 @@ ModelConfig config_of(const std::string& kind, const Cut& shards) {
 
 Network network_of(const std::string& kind, const Cut& shards, int stages = 2) {
   return build_network(config_of(kind, shards), 2, stages);
+}
+
+/// The distance of all tensors together, relative to their size.
+double distance(const Tensors& a, const Tensors& b) {
+  double difference = 0;
+  double size = 0;
+  for (const auto& [name, tensor] : a) {
+    const Tensor& other = b.at(name);
+    EXPECT_EQ(tensor.shape, other.shape) << name;
+    for (std::size_t i = 0; i < tensor.values.size(); ++i) {
+      difference += std::pow(static_cast<double>(tensor.values[i] - other.values[i]), 2);
+      size += std::pow(static_cast<double>(other.values[i]), 2);
+    }
+  }
+  return std::sqrt(difference / size);
 }
 
 class Shards : public ::testing::TestWithParam<std::string> {};

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Networks whose embedding and head are cut into shards of the vocabulary, compared with the same network
 // without.
+#include <algorithm>
+#include <cmath>
 #include <filesystem>
 #include <string>
 #include <vector>
@@ -42,6 +44,24 @@ Network network_of(const Wanted& wanted) {
   config.vocabulary.shards = wanted.shards;
   config.precision = wanted.precision;
   return build_network(config, 2, wanted.stages);
+}
+
+/// Returns the largest distance of a tensor from the same one in `b`, relative to its size.
+double distance(const Tensors& a, const Tensors& b) {
+  double largest = 0;
+  EXPECT_EQ(a.size(), b.size());
+  for (const auto& [name, tensor] : a) {
+    const Tensor& other = b.at(name);
+    EXPECT_EQ(tensor.shape, other.shape) << name;
+    double difference = 0;
+    double size = 0;
+    for (std::size_t i = 0; i < tensor.values.size(); ++i) {
+      difference += std::pow(static_cast<double>(tensor.values[i] - other.values[i]), 2);
+      size += std::pow(static_cast<double>(other.values[i]), 2);
+    }
+    if (size > 0) largest = std::max(largest, std::sqrt(difference / size));
+  }
+  return largest;
 }
 
 void expect_training_of_the_whole(Wanted wanted, const std::vector<int>& numbers_of_shards,
