@@ -16,6 +16,7 @@
 #include "runtime/engine/kernels.hpp"
 #include "runtime/engine/task_graph.hpp"
 #include "starpipe/base/index.hpp"
+#include "starpipe/model/dataset.hpp"
 #include "starpipe/model/network.hpp"
 #include "starpipe/model/optimizer.hpp"
 #include "support/floats.hpp"
