@@ -312,13 +312,8 @@ TEST(Evaluation, FailuresNameTheirPlace) {
   bad.back().back() = std::numeric_limits<float>::quiet_NaN();
   Evaluator evaluator(*session, schedule, network, bad, config, 5);
   const EvaluationResult result = evaluator.run(*validation);
-  try {
-    require_finite_losses(result, std::nullopt);
-    ADD_FAILURE();
-  } catch (const RunFailure& error) {
-    EXPECT_EQ(std::string(error.what()),
-              "the evaluation, micro-batch 0: the loss is infinity or NaN (training.nonfinite: stop)");
-  }
+  EXPECT_EQ(message_of<RunFailure>([&] { require_finite_losses(result, std::nullopt); }),
+            "the evaluation, micro-batch 0: the loss is infinity or NaN (training.nonfinite: stop)");
 }
 
 }  // namespace
