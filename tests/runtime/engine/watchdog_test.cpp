@@ -137,16 +137,16 @@ TEST(Watchdog, CountsTasksOfAllRanks) {
   for (const bool here : {true, false}) {
     TwoRanks ranks(0);
     const auto end_task = [](RankStatus& status) { ++status.ended; };
-    const Watchdog watchdog(1, 0, 2, ranks.calls());
+    const Watchdog watchdog(0.1, 0, 2, ranks.calls());
     ranks.pass(0);
-    for (int task = 0; task < 5; ++task) {
-      ranks.pass(0.9);
+    for (int task = 0; task < 2; ++task) {
+      ranks.pass(0.09);
       here ? ranks.mine(end_task) : ranks.other(end_task);
       ranks.pass(0);
     }
-    ranks.pass(0.9);
+    ranks.pass(0.09);
     EXPECT_EQ(ranks.ends(), 0) << "here: " << here;
-    ranks.pass(0.2);
+    ranks.pass(0.02);
     EXPECT_GT(ranks.ends(), 0) << "here: " << here;
   }
 }
