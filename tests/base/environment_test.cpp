@@ -7,6 +7,7 @@
 #include <gtest/gtest.h>
 
 #include "starpipe/base/error.hpp"
+#include "support/message_of.hpp"
 
 namespace starpipe {
 namespace {
@@ -32,13 +33,8 @@ TEST(Environment, NumbersAreWholeAndMalformedOnesAreNamed) {
   }
   for (const char* text : {"two", "2 cores", "2.5", "-1", " 2", "99999999999"}) {
     const ScopedVariable set(name, text);
-    try {
-      environment_number(name);
-      ADD_FAILURE() << text;
-    } catch (const InputError& error) {
-      EXPECT_EQ(error.what(),
-                std::string(name) + ": expected a whole number from 0 to 2147483647, got '" + text + "'");
-    }
+    EXPECT_EQ(message_of([&] { environment_number(name); }),
+              std::string(name) + ": expected a whole number from 0 to 2147483647, got '" + text + "'");
   }
 }
 

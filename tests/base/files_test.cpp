@@ -18,6 +18,7 @@
 #include <unistd.h>
 
 #include "starpipe/base/error.hpp"
+#include "support/folder.hpp"
 #include "support/message_of.hpp"
 
 namespace starpipe {
@@ -25,17 +26,13 @@ namespace {
 
 namespace fs = std::filesystem;
 
-/// A folder of the test's own, removed at its end.
 class Files : public ::testing::Test {
  protected:
-  void SetUp() override {
-    std::string name = (fs::temp_directory_path() / "starpipe-files-XXXXXX").string();
-    ASSERT_NE(::mkdtemp(name.data()), nullptr);
-    folder_ = name;
+  [[nodiscard]] auto files() const {
+    return std::distance(fs::directory_iterator(folder_.path()), fs::directory_iterator());
   }
-  void TearDown() override { fs::remove_all(folder_); }
 
-  fs::path folder_;
+  Folder folder_;
 };
 
 TEST_F(Files, AnExistingFileIsReplacedAndALinkStaysALink) {
@@ -44,7 +41,7 @@ TEST_F(Files, AnExistingFileIsReplacedAndALinkStaysALink) {
   write_file("-o", folder_ / "link", "new");
   EXPECT_EQ(read_file(folder_ / "a"), "new");
   EXPECT_TRUE(fs::is_symlink(folder_ / "link"));
-  EXPECT_EQ(std::distance(fs::directory_iterator(folder_), fs::directory_iterator()), 2) << "a and link";
+  EXPECT_EQ(files(), 2) << "a and link";
 }
 
 // As /dev/stdout is when a program's standard output is a temporary file without a name.
@@ -69,7 +66,7 @@ TEST_F(Files, ANameMayBeAsLongAsTheFileSystemAllows) {
   require_writable("-o", folder_ / longest);
   write_file("-o", folder_ / longest, "text");
   EXPECT_EQ(read_file(folder_ / longest), "text");
-  EXPECT_EQ(std::distance(fs::directory_iterator(folder_), fs::directory_iterator()), 1);
+  EXPECT_EQ(files(), 1);
   EXPECT_THROW(require_writable("-o", folder_ / (longest + "a")), InputError);
 }
 
@@ -112,7 +109,7 @@ TEST_F(Files, AFileThatGrowsTooLargeLeavesNothing) {
   }
   std::signal(SIGXFSZ, SIG_DFL);
   EXPECT_EQ(read_file(folder_ / "a"), "old");
-  EXPECT_EQ(std::distance(fs::directory_iterator(folder_), fs::directory_iterator()), 1) << "a alone";
+  EXPECT_EQ(files(), 1) << "a alone";
 }
 
 TEST_F(Files, AFullDeviceIsAFailure) {
@@ -167,7 +164,7 @@ TEST_F(Files, AnExceptionOfTheWriterLeavesNothing) {
                             throw std::bad_alloc();
                           }),
                std::bad_alloc);
-  EXPECT_TRUE(fs::is_empty(folder_));
+  EXPECT_TRUE(fs::is_empty(folder_.path()));
 }
 
 TEST(Suffix, IsOneOfThoseExpectedOrMissing) {

@@ -5,17 +5,13 @@
 #include <gtest/gtest.h>
 
 #include "starpipe/base/error.hpp"
+#include "support/message_of.hpp"
 
 namespace starpipe {
 namespace {
 
 std::string message(int status, std::string_view reason = {}) {
-  try {
-    require(status, "StarPU", "inserting", "F(0,1)", reason);
-    return {};
-  } catch (const std::runtime_error& error) {
-    return error.what();
-  }
+  return message_of<std::runtime_error>([&] { require(status, "StarPU", "inserting", "F(0,1)", reason); });
 }
 
 TEST(Require, NamesLibraryActionObjectAndReason) {

@@ -15,6 +15,7 @@
 #include <unistd.h>
 
 #include "base/files.hpp"
+#include "support/folder.hpp"
 
 namespace starpipe {
 namespace {
@@ -49,18 +50,11 @@ End run(const std::function<void()>& work) {
 
 class Signals : public ::testing::Test {
  protected:
-  void SetUp() override {
-    std::string name = (fs::temp_directory_path() / "starpipe-signals-XXXXXX").string();
-    ASSERT_NE(::mkdtemp(name.data()), nullptr);
-    folder_ = name;
-  }
-  void TearDown() override { fs::remove_all(folder_); }
-
   [[nodiscard]] auto files() const {
-    return std::distance(fs::directory_iterator(folder_), fs::directory_iterator());
+    return std::distance(fs::directory_iterator(folder_.path()), fs::directory_iterator());
   }
 
-  fs::path folder_;
+  Folder folder_;
 };
 
 TEST_F(Signals, EachEndsTheProcessWithOneLineAndItsStatus) {

@@ -122,10 +122,10 @@ KEYS = {
     "runtime.policy": Key("train", MLP, "lws"),
     "runtime.device": Key("simulate", MLP, "cuda"),
     "runtime.precision": Key("simulate", MLP, "bf16"),
-    "runtime.workers_per_core": Key("train", MLP, 1),
+    "runtime.workers_per_core": Key("train on a core", MLP, 1),
     "runtime.window": Key("submission", MLP, 1, EMULATED),
-    "runtime.timeout": Key("train", MLP, 0.05, "runtime.emulate={F: 1500ms, B: 0s, W: 0s}", "training.microbatches=1",
-                           "training.steps=1"),
+    "runtime.timeout": Key("train", MLP, 0.02, "runtime.emulate={F: 500ms, B: 0s, W: 0s}", "training.microbatches=1",
+                           "training.steps=1"),  # a job of more than ten timeouts is stuck
     "runtime.mapping": Key("info", MLP, "auto"),
     "runtime.memory_limit": Key("simulate", MLP, "1KiB"),
     "runtime.emulate.F": Key("train", MLP, "3ms", EMULATED),
@@ -165,9 +165,10 @@ UNUSED = {
 
 
 class ConfigKeys(CommandTest):
+    shown = {}  # what runs have shown, by (how, text, *settings): tests and keys share runs
+
     def setUp(self):
         super().setUp()
-        self.runs = {}  # what they show, by (how, text, *settings)
         self.write("text", "The quick brown fox jumps over the lazy dog. " * 5)
         self.write("other text", "Pack my box with five dozen liquor jugs. " * 5)
         self.write("heavy.yaml", "layers: [{F: 9}, {F: 1}, {F: 1}]\n")
@@ -182,17 +183,22 @@ class ConfigKeys(CommandTest):
         self.ok("schedule", "show", "1f1b", "--workers", 2, "--microbatches", 4, "-o", "order.json")
 
     def seen(self, how, text, settings):
+        run = (how, text, *settings)
+        if run not in self.shown:
+            self.shown[run] = self.run_and_see(how, text, settings)
+        return self.shown[run]
+
+    def run_and_see(self, how, text, settings):
         """What a run shows: its exit status, and what it prints or reports. None when it is refused."""
         self.write("c.yaml", text)
         shutil.rmtree(self.path("ck"), ignore_errors=True)
         arguments = [word for setting in settings for word in ("--set", setting)]
-        # One core: so runtime.workers_per_core can be too small.
         if how == "signal":
             return self.continues_after_usr2(arguments)
-        launcher = ["taskset", "-c", str(min(os.sched_getaffinity(0)))] if how == "train" else []
-        command = {"simulate": ["simulate", "c.yaml", "--json"], "info": ["info", "c.yaml"],
-                   "train": ["train", "c.yaml", "--report", "r.json"],
-                   "submission": ["train", "c.yaml", "--report", "r.json"]}[how]  # fmt: skip
+        # One core: so runtime.workers_per_core can be too small.
+        launcher = ["taskset", "-c", str(min(os.sched_getaffinity(0)))] if how == "train on a core" else []
+        train = ["train", "c.yaml", "--report", "r.json"]
+        command = {"simulate": ["simulate", "c.yaml", "--json"], "info": ["info", "c.yaml"]}.get(how, train)
         result = self.run_command(*command, *arguments, launcher=launcher)
         if result.returncode == 2:
             self.assertEqual(len(result.stderr.splitlines()), 1, result.stderr)
@@ -202,7 +208,7 @@ class ConfigKeys(CommandTest):
         if result.returncode != 0:
             return result.returncode
         if how == "submission":
-            return max_under_way(json.loads(self.read("r.json"))) > 1
+            return max_under_way(json.loads(self.read("r.json"))["explain"]["record"]) > 1
         if how == "simulate":
             return result.stderr, {key: value for key, value in json.loads(result.stdout).items() if key != "config"}
         report = json.loads(self.read("r.json"))
@@ -232,13 +238,9 @@ class ConfigKeys(CommandTest):
             os.remove(self.path("m.jsonl"))
 
     def changes(self, name, key, extra=(), how=None):
-        """True if the key changes something or is refused. None if the run is refused without it. Many keys share a run
-        without them."""
+        """True if the key changes something or is refused. None if the run is refused without it."""
         base = [*extra, *key.base]
-        run = (how or key.seen, key.text, *base)
-        if run not in self.runs:
-            self.runs[run] = self.seen(how or key.seen, key.text, base)
-        without = self.runs[run]
+        without = self.seen(how or key.seen, key.text, base)
         if without is None:
             return None
         return self.seen(how or key.seen, key.text, [*base, f"{name}={key.value}"]) != without
@@ -256,7 +258,7 @@ class ConfigKeys(CommandTest):
         for run, settings in RUNS.items():
             for name, key in KEYS.items():
                 own = any(name.startswith(setting.split("=")[0]) for setting in settings)
-                if own or key.seen not in ("train", "submission"):
+                if own or key.seen not in ("train", "train on a core", "submission"):
                     continue
                 with self.subTest(run=run, key=name):
                     self.assertIn(self.changes(name, key, settings), (True, None))

@@ -14,6 +14,7 @@
 #include "starpipe/base/error.hpp"
 #include "starpipe/model/network.hpp"
 #include "starpipe/model/network_registry.hpp"
+#include "support/folder.hpp"
 #include "support/message_of.hpp"
 
 namespace starpipe::cli {
@@ -28,14 +29,6 @@ schedule: {name: gpipe, workers: 2}
 
 class LoadConfig : public testing::Test {
  protected:
-  void SetUp() override {
-    const auto* test = testing::UnitTest::GetInstance()->current_test_info();
-    folder_ = std::filesystem::path(testing::TempDir()) / (std::string("starpipe_") + test->name());
-    std::filesystem::create_directories(folder_);
-    file_ = folder_ / "c.yaml";
-  }
-  void TearDown() override { std::filesystem::remove_all(folder_); }
-
   runtime::Config load(const std::string& text, const std::vector<std::string>& overrides = {}) {
     std::ofstream(file_) << text;
     return load_config(file_, overrides);
@@ -44,14 +37,14 @@ class LoadConfig : public testing::Test {
   /// The message of load(), without the folder.
   std::string problem(const std::string& text, const std::vector<std::string>& overrides = {}) {
     std::string message = message_of([&] { load(text, overrides); });
-    const std::string prefix = folder_.string() + "/";
+    const std::string prefix = folder_.path().string() + "/";
     if (message.starts_with(prefix)) message.erase(0, prefix.size());
     return message;
   }
   std::string override_problem(const std::string& argument) { return problem(minimal_mlp, {argument}); }
 
-  std::filesystem::path folder_;
-  std::filesystem::path file_;
+  const Folder folder_;
+  const std::filesystem::path file_ = folder_ / "c.yaml";
 };
 
 TEST_F(LoadConfig, LeavesDefaultsWhereNothingIsGiven) {
@@ -428,7 +421,7 @@ TEST_F(LoadConfig, NamesFilesThatAreNoConfiguration) {
   } catch (const InputError& error) {
     EXPECT_EQ(std::string(error.what()), file_.string() + ": No such file or directory");
   }
-  EXPECT_THROW(load_config(folder_, {}), InputError);
+  EXPECT_THROW(load_config(folder_.path(), {}), InputError);
 }
 
 TEST_F(LoadConfig, NamesMalformedOverrides) {

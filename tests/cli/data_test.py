@@ -96,7 +96,7 @@ schedule: {{name: 1f1b, workers: 2}}
                      "--save-weights", "part-1.safetensors", "input")
 
     def test_a_shuffled_epoch(self):
-        """Each sequence once an epoch, whatever the schedule, the ranks and the micro-batches. Three steps are an epoch."""
+        """Each sequence once per epoch, whatever the schedule, the ranks and the micro-batches. Three steps are an epoch."""
         sequences = 3 * 8
         self.save("tokens.bin", self.tokens[: sequences * CONTEXT + 1].tobytes())
         shuffled = "data.order=shuffled"

@@ -571,11 +571,16 @@ class Options(CommandTest):
                     self.assertNotEqual(changed[0].returncode, -11)
 
     def test_no_option_silences_another(self):
-        """Beside any other option of the command, too, an option changes something or is refused."""
+        """With any other option of the command, too, an option changes something or is refused."""
         @functools.cache  # many options of a command share a base
-        def run(line):
-            done, files = self.result(line)
+        def run_sorted(words):
+            done, files = self.result(" ".join(words))
             return done.returncode, done.stdout, done.stderr, files
+
+        def run(line):
+            """Runs the line once, whatever the order of its options."""
+            command, *options = re.split(r" (?=-)", line)
+            return run_sorted((command, *sorted(options, key=lambda words: words.split()[0])))
 
         silenced = set()
         for command in PAIRED:
@@ -654,11 +659,13 @@ class Options(CommandTest):
             self.assertNotIn("policy", self.ok("simulate", "mlp.yaml", "--set", f"runtime.policy={policy}"))
 
     def test_suffixes_that_mean_nothing_are_refused(self):
-        for line, suffixes in SUFFIXES.items():
-            # And one that another option takes.
+        for number, (line, suffixes) in enumerate(SUFFIXES.items()):
+            # Each option refuses one that no option takes, and one that another option takes.
             other = next(s for s in (".svg", ".csv", ".yaml") if s not in suffixes)
-            # A name may be only a suffix.
-            for name in (*(f"out{suffix}" for suffix in (*MEANINGLESS, other)), ".png", other):
+            names = [f"out{MEANINGLESS[number % len(MEANINGLESS)]}", f"out{other}", other]  # a name may be only a suffix
+            if number < 4:
+                names += [*(f"out{suffix}" for suffix in MEANINGLESS), ".png"]
+            for name in dict.fromkeys(names):
                 self.refused([*line.split(), name], line.split()[-1], name, "expected " + ", ".join(suffixes))
         self.assertEqual(set(os.listdir(self.folder)), self.inputs)
 

@@ -16,6 +16,7 @@
 #include "starpipe/base/index.hpp"
 #include "starpipe/base/registration.hpp"
 #include "starpipe/model/network_registry.hpp"
+#include "support/folder.hpp"
 #include "support/message_of.hpp"
 
 namespace starpipe::cli {
@@ -111,32 +112,24 @@ const bool has_more_towers = model::register_network({.name = "towers without th
 
 class OwnNetwork : public testing::Test {
  protected:
-  void SetUp() override {
-    folder_ = std::filesystem::path(testing::TempDir()) / "starpipe_own_network";
-    std::filesystem::create_directories(folder_);
-    std::ofstream(folder_ / "text") << std::string(300, 'a') + std::string(300, 'b');
-  }
-  void TearDown() override { std::filesystem::remove_all(folder_); }
+  void SetUp() override { folder_.write("text", std::string(300, 'a') + std::string(300, 'b')); }
 
   runtime::Config load(const std::vector<std::string>& overrides = {}) {
-    std::ofstream(folder_ / "c.yaml") << "model: {kind: mixer, mixers: 3, spread: 0.5, residual: false, "
-                                         "activation: none, prefix: m, context: 8}\n"
-                                         "data: {path: "
-                                      << (folder_ / "text").string()
-                                      << "}\ntraining: {steps: 1, microbatches: 2}\n"
-                                         "schedule: {name: 1f1b, workers: 2}\n";
-    return load_config(folder_ / "c.yaml", overrides);
+    const std::string text =
+        "model: {kind: mixer, mixers: 3, spread: 0.5, residual: false, activation: none, prefix: m, "
+        "context: 8}\n"
+        "data: {path: " +
+        (folder_ / "text").string() +
+        "}\n"
+        "training: {steps: 1, microbatches: 2}\n"
+        "schedule: {name: 1f1b, workers: 2}\n";
+    return load_config(folder_.write("c.yaml", text), overrides);
   }
   std::string problem(const std::string& override) {
-    try {
-      load({override});
-      return "";
-    } catch (const InputError& error) {
-      return error.what();
-    }
+    return message_of([&] { load({override}); });
   }
 
-  std::filesystem::path folder_;
+  const Folder folder_;
 };
 
 TEST_F(OwnNetwork, ReadsKeysOfEveryType) {

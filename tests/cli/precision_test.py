@@ -14,7 +14,7 @@ from support import CommandTest, mlp_config
 
 CONFIGURATION = ""
 LAUNCHER = []
-STEPS = 200
+STEPS = 100
 
 
 class Precision(CommandTest):
@@ -25,7 +25,7 @@ class Precision(CommandTest):
         return json.loads(self.read("r.json"))
 
     def test_losses_are_within_a_percent_of_those_of_fp32(self):
-        """Mean loss of the last of 200 small steps; a mean, because each step sees other text."""
+        """Mean loss of the last of 100 small steps; a mean, because each step sees other text."""
         size = ("--set", "training.microbatches=2", "--set", "training.microbatch_size=2", "--set",
                 f"training.steps={STEPS}")
         fp32, bf16 = (self.report(precision, *size)["losses"] for precision in ("fp32", "bf16"))

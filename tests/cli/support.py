@@ -14,9 +14,10 @@ from waiting import wait_until  # noqa: E402, F401
 LAUNCHER_RANKS = ("PMI_RANK", "PMIX_RANK", "SLURM_PROCID")
 
 
-def max_under_way(report):
-    """Returns how many jobs of a run were submitted and had not ended at a time, at most. `report`: of `train --report`."""
-    jobs = report["explain"]["record"]["jobs"]
+def max_under_way(record):
+    """Returns how many jobs of a run were submitted and had not ended at a time, at most. `record`: of the files of `train
+    --report` and `compare -o`."""
+    jobs = record["jobs"]
     return max(sum(other <= submitted < end for other, end in zip(jobs["submitted"], jobs["end"])) for submitted in jobs["submitted"])
 
 

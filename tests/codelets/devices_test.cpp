@@ -11,6 +11,7 @@
 #include "starpipe/model/cuda_layer.hpp"
 #include "starpipe/model/network.hpp"
 #include "starpipe/model/optimizer.hpp"
+#include "support/networks.hpp"
 
 namespace starpipe::model {
 namespace {
@@ -321,36 +322,19 @@ void Devices::expect_results_of_the_cpu(ModelConfig config, int microbatch_size,
 // Stages of a GPT: embedding, blocks with residual connections, head with loss.
 TEST_P(Devices, StagesMatchTheCpu) {
   SCOPED_TRACE("STARPIPE_TEST_SEED=" + std::to_string(seed()));
-  ModelConfig config;
-  config.options["layers"] = 2;
-  config.options["hidden"] = 24;
-  config.options["heads"] = 2;
-  config.options["context"] = 33;
-  expect_results_of_the_cpu(config, 2, 3);
+  expect_results_of_the_cpu(small("gpt", {{"hidden", 24}, {"context", 33}}), 2, 3);
 }
 
 // Stages of a Llama, whose query heads share heads of keys and values.
 TEST_P(Devices, LlamaStagesMatchTheCpu) {
   SCOPED_TRACE("STARPIPE_TEST_SEED=" + std::to_string(seed()));
-  ModelConfig config;
-  config.kind = "llama";
-  config.options["layers"] = 2;
-  config.options["hidden"] = 24;
-  config.options["heads"] = 4;
-  config.options["kv_heads"] = 2;
-  config.options["intermediate"] = 20;
-  config.options["context"] = 33;
-  expect_results_of_the_cpu(config, 2, 3);
+  expect_results_of_the_cpu(small("llama", {{"hidden", 24}, {"intermediate", 20}, {"context", 33}}), 2, 3);
 }
 
 // Embedding and head in shards, the head's shards with the target.
 TEST_P(Devices, ShardsOfTheVocabularyMatchTheCpu) {
   SCOPED_TRACE("STARPIPE_TEST_SEED=" + std::to_string(seed()));
-  ModelConfig config;
-  config.options["layers"] = 1;
-  config.options["hidden"] = 24;
-  config.options["heads"] = 2;
-  config.options["context"] = 33;
+  ModelConfig config = small("gpt", {{"layers", 1}, {"hidden", 24}, {"context", 33}});
   config.vocabulary.shards = 3;
   expect_results_of_the_cpu(config, 2, 1);
 }
@@ -358,12 +342,7 @@ TEST_P(Devices, ShardsOfTheVocabularyMatchTheCpu) {
 // Odd sizes, so that weights and biases begin at any element.
 TEST_P(Devices, LayersMayStartAnywhere) {
   SCOPED_TRACE("STARPIPE_TEST_SEED=" + std::to_string(seed()));
-  ModelConfig config;
-  config.kind = "mlp";
-  config.options["inputs"] = 5;
-  config.options["hidden"] = 7;
-  config.options["outputs"] = 3;
-  expect_results_of_the_cpu(config, 33, 1);
+  expect_results_of_the_cpu(small("mlp", {{"inputs", 5}, {"hidden", 7}}), 33, 1);
 }
 
 INSTANTIATE_TEST_SUITE_P(All, Devices, targets, [](const auto& test) { return label(test.param); });

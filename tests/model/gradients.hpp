@@ -13,9 +13,9 @@
 
 #include <gtest/gtest.h>
 
-namespace starpipe::model::testing {
+#include "support/floats.hpp"
 
-using Floats = std::vector<float>;
+namespace starpipe::model::testing {
 
 inline constexpr float not_a_number = std::numeric_limits<float>::quiet_NaN();
 

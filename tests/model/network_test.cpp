@@ -8,57 +8,27 @@
 
 #include <gtest/gtest.h>
 
-#include "model/files.hpp"
 #include "model/gradients.hpp"
+#include "model/named_parameters.hpp"
+#include "support/message_of.hpp"
+#include "support/networks.hpp"
 
 namespace starpipe::model {
 namespace {
 
 using namespace testing;
 
-ModelConfig gpt() {
-  ModelConfig config;
-  config.options["layers"] = 3;
-  config.options["hidden"] = 16;
-  config.options["heads"] = 2;
-  config.options["context"] = 8;
-  return config;
-}
+ModelConfig gpt() { return small("gpt", {{"layers", 3}, {"context", 8}}); }
 
-ModelConfig mlp(int branches) {
-  ModelConfig config;
-  config.kind = "mlp";
-  config.options["layers"] = 3;
-  config.options["hidden"] = 12;
-  config.options["inputs"] = 10;
-  config.options["outputs"] = 3;
-  config.options["branches"] = branches;
-  return config;
-}
-
-std::map<std::string, std::vector<std::size_t>> shapes(const Network& network) {
-  std::map<std::string, std::vector<std::size_t>> result;
-  for (const Stage& stage : network.stages) {
-    for (const Parameter& parameter : stage.parameters()) {
-      EXPECT_TRUE(result.emplace(parameter.name, parameter.shape).second) << parameter.name << " twice";
-    }
-  }
-  return result;
-}
+ModelConfig mlp(int branches) { return small("mlp", {{"inputs", 10}, {"branches", branches}}); }
 
 std::map<std::string, Floats> values(const Network& network, std::uint64_t seed) {
-  std::map<std::string, Floats> result;
+  std::vector<Floats> all;
   for (const Stage& stage : network.stages) {
-    const Floats all = initial_parameters(stage.parameters(), seed);
-    EXPECT_EQ(all.size(), stage.parameter_size());
-    auto from = all.begin();
-    for (const Parameter& parameter : stage.parameters()) {
-      const auto to = from + static_cast<std::ptrdiff_t>(parameter.size());
-      result[parameter.name] = Floats(from, to);
-      from = to;
-    }
+    all.push_back(initial_parameters(stage.parameters(), seed));
+    EXPECT_EQ(all.back().size(), stage.parameter_size());
   }
-  return result;
+  return by_name(network, all);
 }
 
 TEST(Gpt, HasTheTensorsOfGpt2LmHeadModel) {

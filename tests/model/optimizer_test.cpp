@@ -8,7 +8,6 @@
 
 #include <gtest/gtest.h>
 
-#include "model/files.hpp"
 #include "model/gradients.hpp"
 
 namespace starpipe::model {

@@ -10,12 +10,14 @@
 #include <nlohmann/json.hpp>
 
 #include "model/data/make_dataset.hpp"
-#include "model/files.hpp"
 #include "model/gradients.hpp"
 #include "model/reference.hpp"
 #include "model/weights.hpp"
 #include "starpipe/base/index.hpp"
 #include "starpipe/model/safetensors.hpp"
+#include "support/folder.hpp"
+#include "support/message_of.hpp"
+#include "support/shell.hpp"
 
 namespace starpipe::model {
 namespace {
@@ -194,8 +196,8 @@ open(sys.argv[2], 'wb').write(struct.pack('<Q', len(text)) + text + data[start:]
   const Network network = build_network(config_of(small, small.vocabulary), 1, 1);
   const auto parameters = start_parameters(network, 1);
   save_weights(folder / "w", network, parameters);
-  const Result result = shell(STARPIPE_PYTHON " " + script.string() + " " + (folder / "w").string() + " " +
-                              (folder / "masked").string());
+  const ShellResult result = shell(STARPIPE_PYTHON " " + script.string() + " " + (folder / "w").string() +
+                                   " " + (folder / "masked").string());
   ASSERT_EQ(result.status, 0) << result.output;
   EXPECT_EQ(load_weights(folder / "masked", network), parameters);
 }
@@ -343,8 +345,9 @@ TEST(PublishedWeights, LossesMatchGpt2InNumpy) {
     job["batches"].push_back({{"input", std::vector<int>(input.begin(), input.end())},
                               {"target", std::vector<int>(target.begin(), target.end())}});
   }
-  const Result result = shell(STARPIPE_PYTHON " " STARPIPE_TEST_DIR "/networks/gpt2_numpy.py " +
-                              (folder / "w").string() + " " + folder.write("job.json", job.dump()).string());
+  const ShellResult result =
+      shell(STARPIPE_PYTHON " " STARPIPE_TEST_DIR "/networks/gpt2_numpy.py " + (folder / "w").string() + " " +
+            folder.write("job.json", job.dump()).string());
   ASSERT_EQ(result.status, 0) << result.output;
   std::istringstream lines(result.output);
   const auto of_tied = losses(build_network(tied(config), 2, 3), *data, 3);

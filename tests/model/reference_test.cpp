@@ -10,42 +10,25 @@
 #include <nlohmann/json.hpp>
 
 #include "model/data/make_dataset.hpp"
-#include "model/files.hpp"
 #include "model/gradients.hpp"
 #include "model/weights.hpp"
+#include "support/floats.hpp"
+#include "support/folder.hpp"
+#include "support/networks.hpp"
+#include "support/shell.hpp"
 
 namespace starpipe::model {
 namespace {
 
 using namespace testing;
 
-const DataConfig text_data = {"text", "/usr/share/common-licenses/GPL-3"};
+const DataConfig text_data = {"text", STARPIPE_TEST_TEXT};
 const DataConfig synthetic_data = {"synthetic", ""};
 
-ModelConfig gpt() {
-  ModelConfig config;
-  config.options["layers"] = 3;
-  config.options["hidden"] = 32;
-  config.options["heads"] = 4;
-  config.options["context"] = 24;
-  return config;
-}
+ModelConfig gpt() { return small("gpt", {{"layers", 3}, {"hidden", 32}, {"heads", 4}, {"context", 24}}); }
 
 ModelConfig mlp(int branches) {
-  ModelConfig config;
-  config.kind = "mlp";
-  config.options["layers"] = 2;
-  config.options["hidden"] = 32;
-  config.options["inputs"] = 8;
-  config.options["outputs"] = 2;
-  config.options["branches"] = branches;
-  return config;
-}
-
-Floats joined(const std::vector<Floats>& parts) {
-  Floats all;
-  for (const Floats& part : parts) all.insert(all.end(), part.begin(), part.end());
-  return all;
+  return small("mlp", {{"layers", 2}, {"hidden", 32}, {"inputs", 8}, {"outputs", 2}, {"branches", branches}});
 }
 
 ReferenceRun train(const Network& network, const DataConfig& data, int microbatches, int steps,
@@ -171,8 +154,8 @@ TEST(Reference, LossesMatchGpt2InNumpy) {
   }
   losses = train_reference(network, *data, still, parameters, 1, 4).losses;
   const auto batches = folder.write("batches.json", job.dump());
-  const Result result = shell(STARPIPE_PYTHON " " STARPIPE_TEST_DIR "/networks/gpt2_numpy.py " +
-                              (folder / "w.safetensors").string() + " " + batches.string());
+  const ShellResult result = shell(STARPIPE_PYTHON " " STARPIPE_TEST_DIR "/networks/gpt2_numpy.py " +
+                                   (folder / "w.safetensors").string() + " " + batches.string());
   ASSERT_EQ(result.status, 0) << result.output;
   std::istringstream lines(result.output);
   for (const double loss : losses) {

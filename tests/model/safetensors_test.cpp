@@ -8,8 +8,10 @@
 
 #include <gtest/gtest.h>
 
-#include "model/files.hpp"
 #include "model/gradients.hpp"
+#include "support/folder.hpp"
+#include "support/message_of.hpp"
+#include "support/shell.hpp"
 
 namespace starpipe::model {
 namespace {
@@ -81,7 +83,7 @@ for name, entry in sorted(header.items()):
     values = struct.unpack('<%df' % ((end - begin) // 4), data[8 + length + begin:8 + length + end])
     print(name, entry['shape'], list(values))
 )");
-  const Result result = shell(STARPIPE_PYTHON " " + script.string() + " " + file.string());
+  const ShellResult result = shell(STARPIPE_PYTHON " " + script.string() + " " + file.string());
   EXPECT_EQ(result.status, 0);
   EXPECT_EQ(result.output, "x [2, 2] [1.0, 2.5, -3.0, 4.0]\ny [3] [7.0, 8.0, 9.0]\n");
 }

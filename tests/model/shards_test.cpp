@@ -6,61 +6,37 @@
 #include <string>
 #include <vector>
 
-#include <cblas.h>
 #include <gtest/gtest.h>
 
-#include "model/data/make_dataset.hpp"
-#include "model/files.hpp"
 #include "model/gradients.hpp"
-#include "model/reference.hpp"
+#include "model/short_training.hpp"
 #include "model/weights.hpp"
 #include "starpipe/base/index.hpp"
-#include "starpipe/model/safetensors.hpp"
+#include "support/folder.hpp"
+#include "support/message_of.hpp"
+#include "support/networks.hpp"
 
 namespace starpipe::model {
 namespace {
 
 using namespace testing;
 
-constexpr const char* text = "/usr/share/common-licenses/GPL-3";
-using Tensors = std::map<std::string, Tensor>;
 /// `model.tensor`: one number, or one for each of the two layers.
 using Cut = std::vector<int>;
 
 ModelConfig config_of(const std::string& kind, const Cut& shards) {
-  ModelConfig config;
-  config.kind = kind;
-  config.options["layers"] = 2;
-  config.options["hidden"] = 32;
-  config.options["tensor"] = shards;
-  if (kind == "mlp") return config;
-  config.options["heads"] = kind == "llama" ? 8 : 4;
-  config.options["context"] = 24;
-  if (kind == "llama") {
-    config.options["kv_heads"] = 4;
-    config.options["intermediate"] = 48;
-  }
-  return config;
+  static const std::map<std::string, ModelKeys> sizes = {
+      {"gpt", {{"hidden", 32}, {"heads", 4}, {"context", 24}}},
+      {"llama", {{"hidden", 32}, {"heads", 8}, {"kv_heads", 4}, {"intermediate", 48}, {"context", 24}}},
+      {"mlp", {{"layers", 2}, {"hidden", 32}}}};
+  return with(small(kind, sizes.at(kind)), {{"tensor", shards}});
 }
 
 Network network_of(const std::string& kind, const Cut& shards, int stages = 2) {
   return build_network(config_of(kind, shards), 2, stages);
 }
 
-ReferenceRun train(const Network& network) {
-  openblas_set_num_threads(1);
-  const DataConfig of_text = {"text", text};
-  const auto data = make_dataset(network.config.kind == "mlp" ? DataConfig{"synthetic"} : of_text,
-                                 network.config, {3, network.microbatch_size}, 1);
-  return train_reference(network, *data, {}, start_parameters(network, 1), 3, 3);
-}
-
-Tensors whole_tensors(const Network& network, const std::vector<Floats>& parameters) {
-  const Folder folder;
-  save_weights(folder / "w.safetensors", network, parameters);
-  return read_safetensors(folder / "w.safetensors", nullptr, {});
-}
-
+/// The distance of all tensors together, relative to their size.
 double distance(const Tensors& a, const Tensors& b) {
   double difference = 0;
   double size = 0;

@@ -7,24 +7,14 @@
 #include <gtest/gtest.h>
 
 #include "model/data/make_dataset.hpp"
-#include "model/files.hpp"
 #include "model/gradients.hpp"
+#include "support/folder.hpp"
+#include "support/networks.hpp"
 
 namespace starpipe::model {
 namespace {
 
 using namespace testing;
-
-ModelConfig language_model(const std::string& kind) {
-  ModelConfig config;
-  config.kind = kind;
-  config.options["layers"] = 2;
-  config.options["hidden"] = 12;
-  config.options["heads"] = 3;
-  config.options["context"] = 7;
-  config.options["tied"] = true;
-  return config;
-}
 
 /// Weights of `deviation`: of 0.3, the loss is far from a straight line along most directions.
 std::vector<Floats> normal_weights(const Network& network, double deviation, std::uint64_t seed) {
@@ -45,7 +35,7 @@ std::string random_text(std::size_t size) {
 void expect_agreement(const std::string& kind) {
   const Folder folder;
   const auto text = folder.write("text", random_text(1000));
-  const ModelConfig config = language_model(kind);
+  const ModelConfig config = small(kind, {{"context", 7}, {"tied", true}});
   const Network network = build_network(config, 2, 2);
   int all = 0;
   int decided = 0;

@@ -1,32 +1,29 @@
 // SPDX-License-Identifier: Apache-2.0
 // Networks whose embedding and head are cut into shards of the vocabulary, compared with the same network
 // without.
+#include <algorithm>
 #include <cmath>
 #include <filesystem>
-#include <map>
 #include <string>
 #include <vector>
 
-#include <cblas.h>
 #include <gtest/gtest.h>
 
 #include "model/checking_backend.hpp"
-#include "model/data/make_dataset.hpp"
-#include "model/files.hpp"
 #include "model/gradients.hpp"
-#include "model/reference.hpp"
+#include "model/short_training.hpp"
 #include "model/verification.hpp"
 #include "model/weights.hpp"
 #include "starpipe/base/index.hpp"
-#include "starpipe/model/safetensors.hpp"
+#include "support/datasets.hpp"
+#include "support/folder.hpp"
+#include "support/message_of.hpp"
+#include "support/networks.hpp"
 
 namespace starpipe::model {
 namespace {
 
 using namespace testing;
-
-constexpr const char* text = "/usr/share/common-licenses/GPL-3";
-using Tensors = std::map<std::string, Tensor>;
 
 struct Wanted {
   std::string kind = "gpt";
@@ -38,36 +35,18 @@ struct Wanted {
 };
 
 Network network_of(const Wanted& wanted) {
-  ModelConfig config;
-  config.kind = wanted.kind;
-  config.options["layers"] = 2;
-  config.options["hidden"] = 32;
-  config.options["heads"] = 4;
-  config.options["context"] = 24;
-  config.options["vocabulary"] = 257;  // a prime: shards differ in size
-  config.options["tied"] = wanted.tied;
+  ModelConfig config = small(wanted.kind, {{"hidden", 32},
+                                           {"heads", 4},
+                                           {"context", 24},
+                                           {"vocabulary", 257},  // a prime: shards differ in size
+                                           {"tied", wanted.tied}});
   if (wanted.tensor > 1) config.options["tensor"] = std::vector{wanted.tensor};
   config.vocabulary.shards = wanted.shards;
   config.precision = wanted.precision;
   return build_network(config, 2, wanted.stages);
 }
 
-std::unique_ptr<Dataset> data_for(const Network& network) {
-  return make_dataset({"text", text}, network.config, {3, network.microbatch_size}, 1);
-}
-
-ReferenceRun train(const Network& network) {
-  openblas_set_num_threads(1);
-  return train_reference(network, *data_for(network), {}, start_parameters(network, 1), 3, 3);
-}
-
-Tensors whole_tensors(const Network& network, const std::vector<Floats>& parameters) {
-  const Folder folder;
-  save_weights(folder / "w.safetensors", network, parameters);
-  return read_safetensors(folder / "w.safetensors", nullptr, {});
-}
-
-/// The largest distance of a tensor from the same one in `b`, relative to its size.
+/// Returns the largest distance of a tensor from the same one in `b`, relative to its size.
 double distance(const Tensors& a, const Tensors& b) {
   double largest = 0;
   EXPECT_EQ(a.size(), b.size());
@@ -130,7 +109,7 @@ TEST(VocabularyShards, LoseNothingInBf16) {
 TEST(VocabularyShards, HaveExactGradients) {
   const Network network = network_of({.shards = 3});
   for (const DerivativeCheck& check :
-       check_derivatives(network, *data_for(network), start_parameters(network, 1), 1)) {
+       check_derivatives(network, *data_for(network, 3), start_parameters(network, 1), 1)) {
     EXPECT_TRUE(check.agrees()) << check.parameter << ": " << check.passes << ", by differences "
                                 << check.differences;
   }
@@ -140,7 +119,7 @@ TEST(VocabularyShards, HaveExactGradients) {
 TEST(VocabularyShards, AreVerifiedByTheWhole) {
   const Network whole = network_of({});
   const Network network = network_of({.shards = 3, .tensor = 2});
-  const auto data = data_for(whole);
+  const auto data = data_for(whole, 3);
   const ExpectedGradient expected = expected_gradient(whole, *data, start_parameters(whole, 1), 2, 0);
   const ExpectedGradient found = expected_gradient(network, *data, start_parameters(network, 1), 2, 0);
   EXPECT_EQ(found.losses, expected.losses);
@@ -201,10 +180,7 @@ TEST(VocabularyShards, ReadTokensAndTargets) {
 
 // Cuts balance what is not shared out: four blocks on two stages are two and two, however large the head is.
 TEST(VocabularyShards, LeaveTheBlocksInBalance) {
-  ModelConfig config;
-  config.options["layers"] = 4;
-  config.options["hidden"] = 32;
-  config.options["vocabulary"] = 8192;
+  ModelConfig config = small("gpt", {{"layers", 4}, {"hidden", 32}, {"vocabulary", 8192}});
   const auto blocks_of_first = [&](plan::ShardPlacement placement) {
     config.vocabulary = {.shards = 2, .placement = placement};
     const Network network = build_network(config, 1, 2);

@@ -6,29 +6,19 @@
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
 
-#include "model/files.hpp"
 #include "model/gradients.hpp"
 #include "starpipe/model/safetensors.hpp"
+#include "support/floats.hpp"
+#include "support/folder.hpp"
+#include "support/message_of.hpp"
+#include "support/networks.hpp"
 
 namespace starpipe::model {
 namespace {
 
 using namespace testing;
 
-ModelConfig gpt() {
-  ModelConfig config;
-  config.options["layers"] = 2;
-  config.options["hidden"] = 8;
-  config.options["heads"] = 2;
-  config.options["context"] = 4;
-  return config;
-}
-
-Floats joined(const std::vector<Floats>& parts) {
-  Floats all;
-  for (const Floats& part : parts) all.insert(all.end(), part.begin(), part.end());
-  return all;
-}
+ModelConfig gpt() { return small("gpt", {{"hidden", 8}, {"context", 4}}); }
 
 class Weights : public ::testing::Test {
  protected:

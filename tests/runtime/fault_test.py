@@ -59,7 +59,7 @@ class Faults(JobTest):
         steps = ["--set", "training.steps=1", "--set", "training.microbatches=2", "--set", "runtime.timeout=0.5",
                  "--set", "schedule={name: 1f1b, workers: 2, stages: 2}", "--set"]
         run = [*LAUNCHER, STARPIPE, "train", str(self.config), *steps]
-        done = subprocess.run([*run, "runtime.emulate={F: [1ms, 2s], B: 1ms, W: 1ms}"], capture_output=True, text=True,
+        done = subprocess.run([*run, "runtime.emulate={F: [1ms, 1200ms], B: 1ms, W: 1ms}"], capture_output=True, text=True,
                               stdin=subprocess.DEVNULL, timeout=60, check=False)
         self.assertEqual(done.returncode, 0, done.stderr)
         done = subprocess.run([*run, "runtime.emulate={F: [1ms, 60s], B: 1ms, W: 1ms}"], capture_output=True, text=True,
@@ -72,7 +72,7 @@ class Faults(JobTest):
         """Then one lasts for more than ten timeouts. Short timeouts end the run with one message, too."""
         run = [*LAUNCHER, STARPIPE, "train", str(self.config), "--set", "training.steps=1", "--set",
                "training.microbatches=2", "--set", "schedule={name: 1f1b, workers: 2, stages: 2}", "--set"]
-        done = subprocess.run([*run, "runtime.emulate={F: 1ms, B: 1ms, W: 1ms, comm: 2s}", "--set",
+        done = subprocess.run([*run, "runtime.emulate={F: 1ms, B: 1ms, W: 1ms, comm: 1200ms}", "--set",
                                "runtime.timeout=0.5"], capture_output=True, text=True, stdin=subprocess.DEVNULL,
                               timeout=60, check=False)
         self.assertEqual(done.returncode, 0, done.stderr)

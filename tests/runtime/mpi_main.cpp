@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The main() of tests that run on several ranks and start StarPU themselves.
-#include "runtime/mpi_main.hpp"
-
 #include "runtime/started_mpi.hpp"
+#include "support/rank_reports.hpp"
 
 namespace starpipe::runtime::testing {
 
@@ -16,6 +15,6 @@ int main(int argc, char** argv) {
   const starpipe::runtime::StartedMpi library;
   const starpipe::runtime::Mpi started;
   tests::mpi = &started;
-  tests::report_on_rank_0(started);
-  return tests::run_all_tests(started);
+  starpipe::report_on_rank_0(started.comm());
+  return starpipe::run_all_tests(started.comm());
 }

@@ -154,15 +154,19 @@ class Ignored(unittest.TestCase):
     install handlers of their own before `main`."""
 
     def expect_success(self, *command):
+        """Starts a job for each signal. They run at the same time, since they mostly wait."""
+        jobs = {}
         for number in signal.SIGHUP, signal.SIGINT, signal.SIGQUIT:
+            jobs[number] = subprocess.Popen([STARPIPE, *command], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+                                            stderr=subprocess.STDOUT, encoding="utf-8", start_new_session=True,
+                                            preexec_fn=lambda number=number: signal.signal(number, signal.SIG_IGN))
+            self.addCleanup(jobs[number].kill)
+        time.sleep(1.5)
+        for number, job in jobs.items():
+            self.assertIsNone(job.poll(), "ended too early to receive a signal")
+            os.killpg(job.pid, number)
+        for number, job in jobs.items():
             with self.subTest(command=command[0], signal=number.name):
-                job = subprocess.Popen([STARPIPE, *command], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
-                                       stderr=subprocess.STDOUT, encoding="utf-8", start_new_session=True,
-                                       preexec_fn=lambda number=number: signal.signal(number, signal.SIG_IGN))
-                self.addCleanup(job.kill)
-                time.sleep(1.5)
-                self.assertIsNone(job.poll(), "ended too early to receive a signal")
-                os.killpg(job.pid, number)
                 output, _ = job.communicate(timeout=60)
                 self.assertEqual(job.returncode, 0, output)
                 self.assertNotIn("signal", output)
@@ -171,7 +175,7 @@ class Ignored(unittest.TestCase):
         with tempfile.TemporaryDirectory() as folder:
             config = pathlib.Path(folder) / "job.yaml"
             config.write_text(CONFIG)
-            self.expect_success("train", str(config), "--set", "training.steps=3", "--set",
+            self.expect_success("train", str(config), "--set", "training.steps=2", "--set",
                                 "runtime.emulate={F: 100ms, B: 100ms, W: 100ms}")
 
     def test_search(self):

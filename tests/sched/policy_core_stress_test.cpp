@@ -12,11 +12,11 @@
 
 #include <gtest/gtest.h>
 
-#include "plan/random_schedules.hpp"
 #include "sched/opaque_tasks.hpp"
 #include "starpipe/base/index.hpp"
 #include "starpipe/plan/registry/registry.hpp"
 #include "starpipe/plan/schedule/check.hpp"
+#include "support/random_schedules.hpp"
 
 namespace starpipe::sched {
 namespace {

@@ -17,10 +17,10 @@
 #include <gtest/gtest.h>
 #include <starpu.h>
 
-#include "plan/random_schedules.hpp"
 #include "sched/starpu.hpp"
 #include "starpipe/base/index.hpp"
 #include "starpipe/plan/schedule/check.hpp"
+#include "support/random_schedules.hpp"
 
 namespace starpipe::sched {
 namespace {

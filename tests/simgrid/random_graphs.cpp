@@ -20,7 +20,6 @@
 #include <simgrid/s4u.hpp>
 #include <starpu.h>  // renames main: StarPU starts SimGrid, and then calls it
 
-#include "plan/random_schedules.hpp"
 #include "runtime/engine/engine.hpp"
 #include "runtime/engine/memory_need.hpp"
 #include "runtime/simulation/simulated_rank.hpp"
@@ -29,6 +28,7 @@
 #include "starpipe/plan/schedule/check.hpp"
 #include "starpipe/plan/simulate/simulate.hpp"
 #include "starpipe/plan/simulate/transfers.hpp"
+#include "support/random_schedules.hpp"
 
 namespace starpipe::runtime::testing {
 namespace {

@@ -3,6 +3,9 @@
 
 #include <string>
 
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
 #include "starpipe/base/error.hpp"
 
 namespace starpipe {
@@ -17,6 +20,14 @@ std::string message_of(const auto& call) {
     return error.what();
   }
   return "";
+}
+
+/// Expects that `call` throws an InputError whose message is one line and contains `part`.
+void expect_input_error(const auto& call, const std::string& part) {
+  const std::string message = message_of(call);
+  EXPECT_NE(message, "") << "no InputError with " << part;
+  EXPECT_THAT(message, ::testing::HasSubstr(part));
+  EXPECT_THAT(message, ::testing::Not(::testing::HasSubstr("\n")));
 }
 
 }  // namespace starpipe

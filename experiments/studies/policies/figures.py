@@ -37,9 +37,9 @@ class Svg:
                         f'<rect width="100%" height="100%" fill="white"/>\n' + "\n".join(self.parts) + "\n</svg>\n")
 
 
-def ticks(low, high, most=6):
-    step = 10 ** math.floor(math.log10((high - low) / most))
-    step = next(step * m for m in (1, 2, 5, 10) if (high - low) / (step * m) <= most)
+def ticks(low, high, max_ticks=6):
+    step = 10 ** math.floor(math.log10((high - low) / max_ticks))
+    step = next(step * m for m in (1, 2, 5, 10) if (high - low) / (step * m) <= max_ticks)
     first = math.ceil(low / step - 1e-9)
     return [step * i for i in range(first, math.floor(high / step + 1e-9) + 1)]
 
@@ -182,7 +182,7 @@ def draw_all(results, policies, folder):
         rows = [(name, shown, [(f"{r['schedule']['workers']} workers", r) for r in members
                                if r["schedule"]["name"] == name])
                 for name in dict.fromkeys(r["schedule"]["name"] for r in members)]
-        grid(folder / f"policies-scaling-{link:g}us.svg", f"Emulated workers: 2 ms a job, {link:g} us a transfer", rows)
+        grid(folder / f"policies-scaling-{link:g}us.svg", f"Emulated workers: 2 ms per job, {link:g} us per transfer", rows)
     every = [*policies, *(["starpipe, bounded", "starpipe, dynamic", "starpipe, fsdp"])]
     rows = [(group, every, [(r["schedule"]["name"], r) for r in of(group)]) for group in ("slow worker", "heavy head")]
     rows = [r for r in rows if r[2]]

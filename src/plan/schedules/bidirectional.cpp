@@ -46,7 +46,7 @@ Schedule gems(const ScheduleRequest& request) {
 }
 
 const bool registered_gems =
-    register_schedule({"gems", "one micro-batch down, then one up: one stash a worker, two replicas",
+    register_schedule({"gems", "one micro-batch down, then one up: one stash per worker, two replicas",
                        "GEMS, SC 2020; Pipeline Parallelism with Controllable Memory, 2024, fig. 18f", gems});
 
 // W / 2 micro-batches each way, as in 1F1B: one direction runs in the odd time slots of the other.

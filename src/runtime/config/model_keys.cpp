@@ -166,7 +166,7 @@ void add_model_and_data_keys(Keys& keys) {
            &model::DataConfig::validation,
            {.required = Condition{"evaluate"}, .only_with = {of_files}, .not_with = {emulated}});
   data.add("order", one_of(model::sample_order_words),
-           "Which sequences a step reads: random ones, or each `context` tokens of the file once an epoch, "
+           "Which sequences a step reads: random ones, or each `context` tokens of the file once per epoch, "
            "in shuffled order.",
            &model::DataConfig::order, {.only_with = {of_files}, .not_with = {emulated}});
 }

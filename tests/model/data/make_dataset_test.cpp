@@ -8,27 +8,20 @@
 #include <gtest/gtest.h>
 
 #include "model/data/binary.hpp"
-#include "model/files.hpp"
 #include "model/gradients.hpp"
+#include "support/folder.hpp"
+#include "support/message_of.hpp"
+#include "support/networks.hpp"
 
 namespace starpipe::model {
 namespace {
 
 using namespace testing;
 
-ModelConfig gpt(int context) {
-  ModelConfig config;
-  config.options["context"] = context;
-  return config;
-}
+ModelConfig gpt(int context) { return small("gpt", {{"context", context}}); }
 
 ModelConfig mlp(int branches = 1) {
-  ModelConfig config;
-  config.kind = "mlp";
-  config.options["inputs"] = 6;
-  config.options["outputs"] = 2;
-  config.options["branches"] = branches;
-  return config;
+  return small("mlp", {{"inputs", 6}, {"outputs", 2}, {"branches", branches}});
 }
 
 std::string all_bytes() {

@@ -8,8 +8,9 @@
 #include <sys/stat.h>
 
 #include "model/data/binary.hpp"
-#include "model/files.hpp"
 #include "starpipe/model/dataset.hpp"
+#include "support/folder.hpp"
+#include "support/message_of.hpp"
 
 namespace starpipe::model {
 namespace {

@@ -3,7 +3,7 @@
 
 #include "model/data/binary.hpp"
 #include "model/data/token_file.hpp"
-#include "model/files.hpp"
+#include "support/message_of.hpp"
 
 namespace starpipe::model {
 namespace {

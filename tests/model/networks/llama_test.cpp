@@ -13,14 +13,18 @@
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
 
-#include "model/files.hpp"
 #include "model/gradients.hpp"
+#include "model/named_parameters.hpp"
 #include "model/reference.hpp"
 #include "model/weights.hpp"
 #include "starpipe/base/index.hpp"
 #include "starpipe/model/dataset.hpp"
 #include "starpipe/model/network.hpp"
 #include "starpipe/model/safetensors.hpp"
+#include "support/folder.hpp"
+#include "support/message_of.hpp"
+#include "support/networks.hpp"
+#include "support/shell.hpp"
 
 namespace starpipe::model {
 namespace {
@@ -28,47 +32,7 @@ namespace {
 using namespace testing;
 
 ModelConfig llama() {
-  ModelConfig config;
-  config.kind = "llama";
-  config.options["layers"] = 2;
-  config.options["hidden"] = 24;
-  config.options["heads"] = 4;
-  config.options["kv_heads"] = 2;
-  config.options["intermediate"] = 20;
-  config.options["context"] = 12;
-  config.options["vocabulary"] = 17;
-  return config;
-}
-
-ModelConfig with(ModelConfig config, const char* key, OptionValue value) {
-  config.options[key] = std::move(value);
-  return config;
-}
-
-using Shape = std::vector<std::size_t>;
-
-std::map<std::string, Shape> shapes(const Network& network) {
-  std::map<std::string, Shape> result;
-  for (const Stage& stage : network.stages) {
-    for (const Parameter& parameter : stage.parameters()) {
-      EXPECT_TRUE(result.emplace(parameter.name, parameter.shape).second) << parameter.name << " twice";
-    }
-  }
-  return result;
-}
-
-/// Values of the parameters, by stage, as tensors by name.
-std::map<std::string, Floats> by_name(const Network& network, const std::vector<Floats>& values) {
-  std::map<std::string, Floats> result;
-  for (std::size_t s = 0; s < network.stages.size(); ++s) {
-    auto from = values[s].begin();
-    for (const Parameter& parameter : network.stages[s].parameters()) {
-      const auto to = from + static_cast<std::ptrdiff_t>(parameter.size());
-      result[parameter.name] = Floats(from, to);
-      from = to;
-    }
-  }
-  return result;
+  return small("llama", {{"hidden", 24}, {"intermediate", 20}, {"context", 12}, {"vocabulary", 17}});
 }
 
 /// Sequences in which each token follows from the one before.
@@ -133,7 +97,7 @@ TEST(Llama, HasTheTensorsOfLlamaForCausalLm) {
   for (const int stages : {1, 4}) EXPECT_EQ(shapes(build_network(llama(), 2, stages)), expected);
   // Llama-2-7B and Llama-3-8B, by their configurations and published numbers of parameters. A single layer
   // stands for all of them.
-  ModelConfig large = with(with(llama(), "hidden", 4096), "heads", 32);
+  ModelConfig large = with(llama(), {{"hidden", 4096}, {"heads", 32}});
   large.options["context"] = 1;
   large.options["layers"] = 1;
   const auto count = [](ModelConfig config, int kv_heads, int intermediate, int vocabulary) {
@@ -148,7 +112,7 @@ TEST(Llama, HasTheTensorsOfLlamaForCausalLm) {
 }
 
 TEST(Llama, StartsWithTheDistributionsOfLlama) {
-  const Network network = build_network(with(llama(), "vocabulary", 500), 1, 1);
+  const Network network = build_network(with(llama(), {{"vocabulary", 500}}), 1, 1);
   for (const auto& [name, x] : by_name(network, start_parameters(network, 1))) {
     if (name.find("norm") != std::string::npos) {
       EXPECT_EQ(x, Floats(x.size(), 1.0f)) << name;
@@ -163,7 +127,7 @@ TEST(Llama, StartsWithTheDistributionsOfLlama) {
 
 TEST(Llama, NamesBadConfigurations) {
   const auto refused = [](const char* key, OptionValue value, const std::string& part) {
-    expect_input_error([&] { build_network(with(llama(), key, std::move(value)), 1, 1); }, part);
+    expect_input_error([&] { build_network(with(llama(), {{key, std::move(value)}}), 1, 1); }, part);
   };
   refused("heads", 5, "model.heads: 5 does not divide model.hidden, 24");
   refused("heads", 8, "model.heads: 8 heads of model.hidden, 24, have 3 columns each");
@@ -201,8 +165,11 @@ TEST(Llama, ReadsFilesOfOtherForms) {
   });
   expect_input_error([&] { load_weights(with_bias, network); },
                      "tensor model.layers.0.self_attn.q_proj.bias: is not one of the model's");
-  expect_input_error([&] { load_weights(folder / "w", build_network(with(llama(), "epsilon", 1e-5), 1, 2)); },
-                     "was saved with epsilon 1e-06, the configuration has 1e-05");
+  expect_input_error(
+      [&] {
+        load_weights(folder / "w", build_network(with(llama(), {{"epsilon", 1e-5}}), 1, 2));
+      },
+      "was saved with epsilon 1e-06, the configuration has 1e-05");
 }
 
 TEST(Llama, CutsDoNotMatter) {
@@ -252,8 +219,8 @@ TEST(Llama, LossesAndGradientsMatchLlamaInNumpy) {
   }
   const auto run_numpy = [&](const std::string& action, const std::filesystem::path& weights) {
     const auto file = folder.write("job.json", job.dump());
-    const Result result = shell(STARPIPE_PYTHON " " STARPIPE_TEST_DIR "/networks/llama_numpy.py " + action +
-                                " " + file.string() + " " + weights.string());
+    const ShellResult result = shell(STARPIPE_PYTHON " " STARPIPE_TEST_DIR "/networks/llama_numpy.py " +
+                                     action + " " + file.string() + " " + weights.string());
     EXPECT_EQ(result.status, 0) << result.output;
     return result.output;
   };

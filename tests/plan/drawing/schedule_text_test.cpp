@@ -6,9 +6,9 @@
 
 #include <gtest/gtest.h>
 
-#include "plan/example_schedules.hpp"
 #include "starpipe/base/index.hpp"
 #include "starpipe/plan/simulate/simulate.hpp"
+#include "support/schedules.hpp"
 
 namespace starpipe::plan {
 namespace {

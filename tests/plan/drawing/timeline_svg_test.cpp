@@ -4,8 +4,6 @@
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>
-#include <filesystem>
-#include <fstream>
 #include <optional>
 #include <string>
 #include <vector>
@@ -17,16 +15,11 @@
 #include "starpipe/base/error.hpp"
 #include "starpipe/plan/registry/registry.hpp"
 #include "starpipe/plan/simulate/simulate.hpp"
+#include "support/folder.hpp"
+#include "support/schedules.hpp"
 
 namespace starpipe::plan {
 namespace {
-
-Schedule named(const std::string& name, int workers, int microbatches) {
-  ScheduleRequest request;
-  request.workers = workers;
-  request.microbatches = microbatches;
-  return make_schedule(name, request);
-}
 
 /// A schedule with every kind of pass: the backward passes of even micro-batches are split.
 Schedule mixed(int workers, int microbatches) {
@@ -63,14 +56,10 @@ std::size_t job_rects(const std::string& svg) {
 /// True if an XML parser takes it; nullopt where python3 is missing.
 std::optional<bool> well_formed(const std::string& svg) {
   if (std::system("python3 -c 'import xml.dom.minidom' >/dev/null 2>&1") != 0) return std::nullopt;
-  const auto file = std::filesystem::path(testing::TempDir()) /
-                    ("timeline_svg_test." + std::to_string(std::hash<std::string>{}(svg)));
-  std::ofstream(file, std::ios::binary) << svg;
-  const std::string command =
-      "python3 -c 'import sys, xml.etree.ElementTree as e; e.parse(sys.argv[1])' '" + file.string() + "'";
-  const bool ok = std::system(command.c_str()) == 0;
-  std::filesystem::remove(file);
-  return ok;
+  const Folder folder;
+  const std::string command = "python3 -c 'import sys, xml.etree.ElementTree as e; e.parse(sys.argv[1])' '" +
+                              folder.write("timeline.svg", svg).string() + "'";
+  return std::system(command.c_str()) == 0;
 }
 
 TEST(TimelineSvg, HasOneRectPerJob) {

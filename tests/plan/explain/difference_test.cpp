@@ -9,13 +9,13 @@
 
 #include <gtest/gtest.h>
 
-#include "plan/example_schedules.hpp"
 #include "plan/explain/compared_run.hpp"
 #include "plan/explain/random_steps.hpp"
 #include "plan/explain/step_costs.hpp"
 #include "starpipe/base/error.hpp"
 #include "starpipe/plan/simulate/simulate.hpp"
 #include "support/message_of.hpp"
+#include "support/schedules.hpp"
 
 namespace starpipe::plan {
 namespace {

@@ -13,11 +13,11 @@
 
 #include <gtest/gtest.h>
 
-#include "plan/example_schedules.hpp"
 #include "plan/explain/critical_path.hpp"
 #include "plan/explain/random_steps.hpp"
 #include "starpipe/plan/simulate/simulate.hpp"
 #include "support/rounds.hpp"
+#include "support/schedules.hpp"
 
 namespace starpipe::plan {
 namespace {

@@ -8,11 +8,11 @@
 #include <vector>
 
 #include "plan/explain/recorded_step.hpp"
-#include "plan/random_schedules.hpp"
 #include "plan/slow_reference.hpp"
 #include "starpipe/base/index.hpp"
 #include "starpipe/plan/schedule/check.hpp"
 #include "starpipe/plan/schedule/schedule.hpp"
+#include "support/random_schedules.hpp"
 
 /// Seeded random measured steps. Every number is a small multiple of 1/4, so sums are exact.
 namespace starpipe::plan::testing {
@@ -96,15 +96,7 @@ inline Schedule elsewhere(Random& random, const Schedule& schedule) {
 
 /// A schedule that `check` accepts, of any discipline.
 inline Schedule random_schedule(Random& random) {
-  while (true) {
-    const auto discipline = static_cast<Discipline>(between(random, 0, 2));
-    Options options;
-    options.one_worker_a_stash = discipline == Discipline::bounded;
-    Schedule schedule(random_spec(random, options));
-    const bool bounded = discipline == Discipline::bounded;
-    schedule = schedule.with(discipline, bounded ? random_limits(random, schedule) : std::vector<int>{});
-    if (check(schedule).ok()) return chance(random, 0.25) ? schedule.with_recomputation() : schedule;
-  }
+  return sound_schedule(random, static_cast<Discipline>(between(random, 0, 2)));
 }
 
 inline std::string describe(const RecordedStep& step) {

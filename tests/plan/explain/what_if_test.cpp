@@ -8,12 +8,12 @@
 
 #include <gtest/gtest.h>
 
-#include "plan/example_schedules.hpp"
 #include "plan/explain/random_steps.hpp"
 #include "plan/explain/step_costs.hpp"
 #include "starpipe/base/error.hpp"
 #include "starpipe/plan/simulate/simulate.hpp"
 #include "support/message_of.hpp"
+#include "support/schedules.hpp"
 
 namespace starpipe::plan {
 namespace {

@@ -14,11 +14,11 @@
 #include "plan/explain/idle_causes.hpp"
 #include "plan/explain/step_costs.hpp"
 #include "plan/formats/json_value.hpp"
-#include "plan/random_schedules.hpp"
 #include "starpipe/base/error.hpp"
 #include "starpipe/base/index.hpp"
 #include "starpipe/plan/schedule/check.hpp"
 #include "support/message_of.hpp"
+#include "support/random_schedules.hpp"
 
 namespace starpipe::plan {
 namespace {

@@ -9,13 +9,13 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "plan/random_schedules.hpp"
 #include "starpipe/base/error.hpp"
 #include "starpipe/base/index.hpp"
 #include "starpipe/base/registration.hpp"
 #include "starpipe/plan/schedule/check.hpp"
 #include "starpipe/plan/simulate/simulate.hpp"
 #include "support/message_of.hpp"
+#include "support/random_schedules.hpp"
 
 namespace starpipe::plan {
 namespace {

@@ -8,12 +8,12 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "plan/random_schedules.hpp"
 #include "plan/slow_reference.hpp"
 #include "starpipe/base/error.hpp"
 #include "starpipe/base/index.hpp"
 #include "starpipe/plan/simulate/costs.hpp"
 #include "starpipe/plan/simulate/simulate.hpp"
+#include "support/random_schedules.hpp"
 #include "support/rounds.hpp"
 
 namespace starpipe::plan {
@@ -179,7 +179,7 @@ TEST(Check, BoundedSchedulesFinishWithinTheirLimitsWhateverTheTiming) {
     }
     const Schedule schedule = jobs.with(Discipline::bounded, limits);
     ASSERT_EQ(check(schedule).problem, "") << "round " << round;
-    // With recomputation one stash a worker is enough.
+    // With recomputation one stash per worker is enough.
     const Schedule recomputing =
         jobs.with_recomputation().with(Discipline::bounded, std::vector<int>(index(jobs.workers()), 1));
     ASSERT_EQ(check(recomputing).problem, "") << "round " << round;

@@ -11,9 +11,9 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "plan/random_schedules.hpp"
 #include "starpipe/base/error.hpp"
 #include "support/message_of.hpp"
+#include "support/random_schedules.hpp"
 
 namespace starpipe::plan {
 namespace {

@@ -12,6 +12,7 @@
 #include "starpipe/plan/schedule/check.hpp"
 #include "starpipe/plan/simulate/simulate.hpp"
 #include "starpipe/plan/simulate/transfers.hpp"
+#include "support/schedules.hpp"
 
 namespace starpipe::plan {
 namespace {
@@ -36,11 +37,6 @@ Sharded sharded_chain(int stages, int groups, int shards) {
   for (int k = 0; k < shards; ++k) edges.emplace_back(loss - shards + k, loss);
   parts.push_back({stages - 1, 0});
   return {StageGraph(loss + 1, std::move(edges)), std::move(parts)};
-}
-
-Schedule named(const char* name, int workers, int microbatches, int stages) {
-  return make_schedule(
-      name, {.workers = workers, .microbatches = microbatches, .graph = StageGraph::chain(stages)});
 }
 
 Costs added_inputs(const StageGraph& graph) {

@@ -13,13 +13,10 @@
 #include "starpipe/plan/schedule/check.hpp"
 #include "starpipe/plan/schedules/finer.hpp"
 #include "starpipe/plan/simulate/simulate.hpp"
+#include "support/schedules.hpp"
 
 namespace starpipe::plan {
 namespace {
-
-Schedule named(const char* name, int workers, int microbatches) {
-  return make_schedule(name, {.workers = workers, .microbatches = microbatches});
-}
 
 Costs costs_of_stages() {
   Costs costs;

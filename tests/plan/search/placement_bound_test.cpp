@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <gtest/gtest.h>
 
-#include "plan/random_schedules.hpp"
 #include "plan/search/lower_bound.hpp"
 #include "starpipe/plan/registry/registry.hpp"
 #include "starpipe/plan/schedule/check.hpp"
 #include "starpipe/plan/simulate/simulate.hpp"
+#include "support/random_schedules.hpp"
 
 namespace starpipe::plan {
 namespace {

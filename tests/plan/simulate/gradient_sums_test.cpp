@@ -9,13 +9,13 @@
 
 #include <gtest/gtest.h>
 
-#include "plan/random_schedules.hpp"
 #include "plan/simulate/reductions.hpp"
 #include "starpipe/base/index.hpp"
 #include "starpipe/plan/registry/registry.hpp"
 #include "starpipe/plan/schedule/check.hpp"
 #include "starpipe/plan/schedule/schedule.hpp"
 #include "starpipe/plan/simulate/simulate.hpp"
+#include "support/random_schedules.hpp"
 #include "support/rounds.hpp"
 
 namespace starpipe::plan {

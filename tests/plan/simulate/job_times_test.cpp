@@ -8,28 +8,15 @@
 
 #include <gtest/gtest.h>
 
-#include "plan/random_schedules.hpp"
 #include "plan/slow_reference.hpp"
 #include "starpipe/base/error.hpp"
 #include "starpipe/plan/schedule/check.hpp"
 #include "starpipe/plan/simulate/simulate.hpp"
 #include "support/message_of.hpp"
+#include "support/random_schedules.hpp"
 
 namespace starpipe::plan {
 namespace {
-
-Schedule random_schedule(testing::Random& random, Discipline discipline) {
-  testing::Options options;
-  options.one_worker_a_stash = discipline == Discipline::bounded;
-  while (true) {
-    Schedule schedule(testing::random_spec(random, options));
-    const bool bounded = discipline == Discipline::bounded;
-    schedule =
-        schedule.with(discipline, bounded ? testing::random_limits(random, schedule) : std::vector<int>{});
-    if (!check(schedule).ok()) continue;
-    return testing::chance(random, 0.25) ? schedule.with_recomputation() : schedule;
-  }
-}
 
 /// For each job, whether it receives something, and the latest end of the jobs on other workers whose results
 /// it reads: nullopt if it only receives weights.
@@ -62,7 +49,7 @@ INSTANTIATE_TEST_SUITE_P(Disciplines, JobTimesTest,
 TEST_P(JobTimesTest, KeepsTheTimesOfEachJob) {
   testing::Random random(70 + static_cast<std::uint64_t>(GetParam()));
   for (int round = 0; round < 600 && !HasFailure(); ++round) {
-    const Schedule schedule = random_schedule(random, GetParam());
+    const Schedule schedule = testing::sound_schedule(random, GetParam());
     Costs costs = testing::random_costs(random, schedule.stages());
     JobTimes times;
     for (JobId id = 0; id < schedule.id_count(); ++id) {
@@ -104,7 +91,7 @@ TEST_P(JobTimesTest, KeepsTheTimesOfEachJob) {
 TEST_P(JobTimesTest, EqualTheCostsWhenTheySayTheSame) {
   testing::Random random(80 + static_cast<std::uint64_t>(GetParam()));
   for (int round = 0; round < 600 && !HasFailure(); ++round) {
-    const Schedule schedule = random_schedule(random, GetParam());
+    const Schedule schedule = testing::sound_schedule(random, GetParam());
     if (schedule.recompute()) continue;
     Costs costs = testing::random_costs(random, schedule.stages());
     costs.prefetch = true;

@@ -9,9 +9,9 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "plan/random_schedules.hpp"
 #include "starpipe/base/index.hpp"
 #include "starpipe/plan/schedule/check.hpp"
+#include "support/random_schedules.hpp"
 
 namespace starpipe::plan {
 namespace {

@@ -6,20 +6,17 @@
 
 #include "runtime/started_mpi.hpp"
 #include "starpipe/base/index.hpp"
+#include "support/config.hpp"
+#include "support/networks.hpp"
 
 namespace starpipe::runtime {
 namespace {
 
 TEST(AgreedRun, EveryRankKnowsThePartition) {
-  Config config;
-  config.model.kind = "gpt";
+  Config config = config_of(small("gpt", {{"layers", 5}, {"hidden", 8}, {"context", 4}, {"tied", true}}),
+                            "1f1b", 2, 4, 2);
   config.data.kind = "text";
   config.data.path = STARPIPE_TEST_TEXT;
-  config.model.options = {{"layers", 5}, {"hidden", 8}, {"heads", 2}, {"context", 4}, {"tied", true}};
-  config.training.microbatches = 4;
-  config.training.microbatch_size = 2;
-  config.schedule.name = "1f1b";
-  config.schedule.workers = 2;
   config.schedule.partition = true;
   const AgreedRuns agreed = agree_on_runs(*testing::mpi, {config});
   ASSERT_EQ(agreed.runs.size(), 1U);

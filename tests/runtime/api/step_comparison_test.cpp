@@ -7,7 +7,8 @@
 #include "model/reference.hpp"
 #include "model/weights.hpp"
 #include "runtime/api/verify.hpp"
-#include "runtime/networks.hpp"
+#include "support/datasets.hpp"
+#include "support/networks.hpp"
 
 namespace starpipe::runtime {
 namespace {
@@ -20,7 +21,7 @@ constexpr int microbatches = 3;
 /// The results of two steps of a right run. The tests spoil them.
 class Spoilt : public ::testing::Test {
  protected:
-  Spoilt() : network_(testing::tiny_mlp(2)), data_(testing::data_for(network_)) {
+  Spoilt() : network_(tiny_mlp(2)), data_(data_for(network_)) {
     optimizer_.clip = 0.1;
     start_ = model::start_parameters(network_, 1);
     for (int steps = 1; steps <= 2; ++steps) {

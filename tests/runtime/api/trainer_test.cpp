@@ -3,8 +3,6 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
-#include <cstdio>
-#include <cstdlib>
 #include <filesystem>
 #include <memory>
 #include <optional>
@@ -18,6 +16,11 @@
 #include <nlohmann/json.hpp>
 
 #include "starpipe/starpipe.hpp"
+#include "support/config.hpp"
+#include "support/folder.hpp"
+#include "support/message_of.hpp"
+#include "support/networks.hpp"
+#include "support/rank_reports.hpp"
 
 namespace starpipe {
 namespace {
@@ -28,14 +31,9 @@ using ::testing::HasSubstr;
 constexpr int columns = 4;
 
 Config mlp(int steps = 4) {
-  Config config;
-  config.model.kind = "mlp";
-  config.model.options = {{"layers", 3}, {"hidden", 8}, {"inputs", columns}, {"outputs", 2}};
-  config.data.kind = "synthetic";
-  config.training.microbatches = 4;
-  config.training.microbatch_size = 3;
+  Config config =
+      config_of(small("mlp", {{"hidden", 8}, {"inputs", columns}, {"outputs", 2}}), "1f1b", 2, 4, 3);
   config.training.steps = steps;
-  config.schedule.workers = 2;
   config.runtime.workers_per_core = 16;
   return config;
 }
@@ -76,17 +74,6 @@ std::vector<double> losses_of(Trainer& trainer, int steps) {
   std::vector<double> losses;
   for (int i = 0; i < steps; ++i) losses.push_back(trainer.step().loss.value());
   return losses;
-}
-
-// The message of the exception that `work` throws on this rank.
-template <class Exception, class Work>
-std::string message_of(Work work) {
-  try {
-    work();
-  } catch (const Exception& error) {
-    return error.what();
-  }
-  return "no exception";
 }
 
 TEST(Trainer, AStepIsAValue) {
@@ -338,34 +325,33 @@ TEST(Trainer, ValidationDataAreOfAnyClass) {
 }
 
 // A folder that all ranks know and rank 0 makes.
-class Folder {
+class SharedFolder {
  public:
-  explicit Folder(const Runtime& runtime) : runtime_(runtime) {
-    if (runtime.rank() == 0) {
-      std::string name = (fs::temp_directory_path() / "trainer.XXXXXX").string();
-      if (mkdtemp(name.data()) == nullptr) throw std::runtime_error("no folder");
-      path_ = name;
-    }
+  SharedFolder() {
+    int rank = 0;
+    MPI_Comm_rank(MPI_COMM_WORLD, &rank);
     std::array<char, 256> name{};
-    path_.string().copy(name.data(), name.size() - 1);
+    if (rank == 0) {
+      made_.emplace();
+      made_->path().string().copy(name.data(), name.size() - 1);
+    }
     MPI_Bcast(name.data(), static_cast<int>(name.size()), MPI_CHAR, 0, MPI_COMM_WORLD);
     path_ = name.data();
   }
-  ~Folder() {
-    MPI_Barrier(MPI_COMM_WORLD);
-    if (runtime_.rank() == 0) fs::remove_all(path_);
-  }
+  ~SharedFolder() { MPI_Barrier(MPI_COMM_WORLD); }
+  SharedFolder(const SharedFolder&) = delete;
+  SharedFolder& operator=(const SharedFolder&) = delete;
   fs::path operator/(const char* name) const { return path_ / name; }
 
  private:
-  const Runtime& runtime_;
+  std::optional<Folder> made_;
   fs::path path_;
 };
 
 TEST(Trainer, ResumesWithTheSameBits) {
   std::vector<std::string> lines;
   Runtime runtime(MPI_COMM_WORLD, {.on_message = [&](const std::string& line) { lines.push_back(line); }});
-  const Folder folder(runtime);
+  const SharedFolder folder;
   std::vector<std::vector<float>> whole;
   {
     Trainer trainer(runtime, mlp(6));
@@ -404,7 +390,7 @@ TEST(Trainer, ResumesWithTheSameBits) {
 
 TEST(Trainer, WritesMetricsWhileItRuns) {
   Runtime runtime;
-  const Folder folder(runtime);
+  const SharedFolder folder;
   Trainer trainer(runtime, mlp(), {.metrics = folder / "metrics.jsonl"});
   trainer.step();
   trainer.step();
@@ -471,28 +457,12 @@ TEST(Trainer, PrintsNothing) {
   EXPECT_EQ(::testing::internal::GetCapturedStderr(), "");
 }
 
-// The listener of ranks that do not report: it prints failures only.
-class FailuresOnly : public ::testing::EmptyTestEventListener {
-  void OnTestPartResult(const ::testing::TestPartResult& result) override {
-    if (result.failed()) std::fprintf(stderr, "line %d: %s\n", result.line_number(), result.message());
-  }
-};
-
 }  // namespace
 }  // namespace starpipe
 
 int main(int argc, char** argv) {
   ::testing::InitGoogleTest(&argc, argv);
-  GTEST_FLAG_SET(catch_exceptions, false);
   const starpipe::MpiLibrary library;
-  int rank = 0;
-  MPI_Comm_rank(MPI_COMM_WORLD, &rank);
-  if (rank != 0) {
-    auto& listeners = ::testing::UnitTest::GetInstance()->listeners();
-    delete listeners.Release(listeners.default_result_printer());
-    listeners.Append(new starpipe::FailuresOnly);
-  }
-  int failed = RUN_ALL_TESTS();
-  MPI_Allreduce(MPI_IN_PLACE, &failed, 1, MPI_INT, MPI_MAX, MPI_COMM_WORLD);
-  return failed;
+  starpipe::report_on_rank_0(MPI_COMM_WORLD);
+  return starpipe::run_all_tests(MPI_COMM_WORLD);
 }

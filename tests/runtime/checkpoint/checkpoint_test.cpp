@@ -5,17 +5,15 @@
 
 #include <gtest/gtest.h>
 
-#include "model/files.hpp"
 #include "runtime/checkpoint/checkpoints.hpp"
+#include "support/folder.hpp"
+#include "support/message_of.hpp"
+#include "support/shell.hpp"
 
 namespace starpipe::runtime {
 namespace {
 
 using namespace testing;
-using model::testing::bytes_of;
-using model::testing::expect_input_error;
-using model::testing::Folder;
-using model::testing::shell;
 namespace fs = std::filesystem;
 
 std::vector<std::string> names_in(const fs::path& folder) {

@@ -7,14 +7,13 @@
 #include <unistd.h>
 
 #include "base/environment.hpp"
-#include "model/files.hpp"
 #include "runtime/checkpoint/checkpoint_files.hpp"
+#include "support/folder.hpp"
+#include "support/message_of.hpp"
 
 namespace starpipe::runtime {
 namespace {
 
-using model::testing::expect_input_error;
-using model::testing::Folder;
 namespace fs = std::filesystem;
 
 TEST(FolderLock, KeepsASecondRunAway) {

@@ -6,7 +6,7 @@
 #include <gtest/gtest.h>
 
 #include "runtime/config/config_keys.hpp"
-#include "starpipe/base/error.hpp"
+#include "support/message_of.hpp"
 
 namespace starpipe::runtime {
 namespace {
@@ -15,12 +15,7 @@ template <class Change>
 std::string problem(Change change) {
   Config config;
   change(config);
-  try {
-    check_values(config);
-    return "";
-  } catch (const InputError& error) {
-    return error.what();
-  }
+  return message_of([&] { check_values(config); });
 }
 
 /// The problem of the optimizer's settings.

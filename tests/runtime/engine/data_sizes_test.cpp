@@ -8,6 +8,7 @@
 #include "starpipe/model/network.hpp"
 #include "starpipe/plan/registry/registry.hpp"
 #include "support/message_of.hpp"
+#include "support/networks.hpp"
 
 namespace starpipe::runtime {
 namespace {
@@ -24,10 +25,8 @@ struct Sizes {
 
 // Returns the refusal of two stages of three layers each; empty if they fit.
 std::string refusal(const Sizes& sizes) {
-  model::ModelConfig config;
-  config.kind = "mlp";
+  model::ModelConfig config = small("mlp", {{"layers", 6}, {"hidden", sizes.hidden}});
   config.precision = sizes.precision;
-  config.options = {{"layers", 6}, {"hidden", sizes.hidden}, {"inputs", 4}, {"outputs", 4}};
   const model::Network network = model::build_network(config, sizes.microbatch_size, 2);
   const plan::Schedule schedule =
       plan::make_schedule("1f1b", {.workers = 2, .microbatches = 2, .graph = network.graph});

@@ -8,8 +8,9 @@
 #include <gtest/gtest.h>
 
 #include "runtime/engine/data_use.hpp"
-#include "runtime/networks.hpp"
 #include "starpipe/base/index.hpp"
+#include "starpipe/plan/registry/registry.hpp"
+#include "support/networks.hpp"
 
 namespace starpipe::runtime {
 namespace {

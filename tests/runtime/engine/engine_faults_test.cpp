@@ -9,7 +9,11 @@
 #include "runtime/engine/engine_run.hpp"
 #include "runtime/host/agreement.hpp"
 #include "starpipe/base/index.hpp"
+#include "starpipe/plan/registry/registry.hpp"
+#include "support/datasets.hpp"
 #include "support/message_of.hpp"
+#include "support/networks.hpp"
+#include "support/schedules.hpp"
 
 namespace starpipe::runtime {
 namespace {
@@ -17,7 +21,7 @@ namespace {
 using namespace testing;
 
 /// Other data, with some values replaced.
-class Spoilt : public model::Dataset {
+class Spoilt : public OtherData {
  public:
   struct Value {
     int step;
@@ -25,21 +29,17 @@ class Spoilt : public model::Dataset {
     float input;   ///< of every feature; NaN: as in the other data
     float target;  ///< likewise
   };
-  Spoilt(const model::Dataset& data, std::vector<Value> values) : data_(data), values_(std::move(values)) {}
+  Spoilt(const model::Dataset& data, std::vector<Value> values)
+      : OtherData(data), values_(std::move(values)) {}
 
   void input(int step, int microbatch, int branch, std::span<float> out) const override {
-    data_.input(step, microbatch, branch, out);
+    OtherData::input(step, microbatch, branch, out);
     replace(step, microbatch, &Value::input, out);
   }
   void target(int step, int microbatch, std::span<float> out) const override {
-    data_.target(step, microbatch, out);
+    OtherData::target(step, microbatch, out);
     replace(step, microbatch, &Value::target, out);
   }
-  [[nodiscard]] std::vector<std::uint64_t> offsets(int step, int microbatch) const override {
-    return data_.offsets(step, microbatch);
-  }
-  [[nodiscard]] std::string sample_word() const override { return data_.sample_word(); }
-  [[nodiscard]] std::size_t samples_per_microbatch() const override { return data_.samples_per_microbatch(); }
 
  private:
   void replace(int step, int microbatch, float Value::*what, std::span<float> out) const {
@@ -49,7 +49,6 @@ class Spoilt : public model::Dataset {
     }
   }
 
-  const model::Dataset& data_;
   std::vector<Value> values_;
 };
 
@@ -115,18 +114,18 @@ TEST(Engine, AValueThatIsNotFiniteEndsTheRunWithItsOrigin) {
 }
 
 /// Other data, of which a micro-batch cannot be read.
-class Unreadable : public Spoilt {
+class Unreadable : public OtherData {
  public:
   Unreadable(const model::Dataset& data, int step, int microbatch, bool input)
-      : Spoilt(data, {}), step_(step), microbatch_(microbatch), input_(input) {}
+      : OtherData(data), step_(step), microbatch_(microbatch), input_(input) {}
 
   void input(int step, int microbatch, int branch, std::span<float> out) const override {
     if (input_) refuse(step, microbatch);
-    Spoilt::input(step, microbatch, branch, out);
+    OtherData::input(step, microbatch, branch, out);
   }
   void target(int step, int microbatch, std::span<float> out) const override {
     if (!input_) refuse(step, microbatch);
-    Spoilt::target(step, microbatch, out);
+    OtherData::target(step, microbatch, out);
   }
 
  private:

@@ -12,12 +12,16 @@
 #include "model/reference.hpp"
 #include "runtime/engine/engine.hpp"
 #include "runtime/host/clock.hpp"
-#include "runtime/mpi_main.hpp"
-#include "runtime/networks.hpp"
 #include "runtime/report/report.hpp"
+#include "runtime/sequential_run.hpp"
 #include "starpipe/base/index.hpp"
+#include "starpipe/plan/schedule/check.hpp"
 #include "starpipe/plan/simulate/simulate.hpp"
 #include "starpipe/plan/simulate/transfers.hpp"
+#include "support/datasets.hpp"
+#include "support/floats.hpp"
+#include "support/networks.hpp"
+#include "support/optimizers.hpp"
 
 namespace starpipe::runtime::testing {
 
@@ -30,8 +34,6 @@ inline int workers() { return session->map().workers(); }
 inline bool is_root() { return session->mpi().rank() == 0; }
 inline bool our_policy() { return session->core() != nullptr; }
 
-inline const model::OptimizerConfig sgd = {
-    .kind = "sgd", .learning_rate = 0.1, .weight_decay = 0.01, .momentum = 0.9};
 inline const RuntimeConfig patient = {.timeout = 1000};
 
 /// The results of a run; on rank 0 only, except losses, norms, rates and bytes.
@@ -192,8 +194,7 @@ inline void expect_below_limits(const Outcome& run, const Schedule& schedule) {
 /// Runs the schedule and checks everything that must hold for any schedule.
 inline Outcome expect_sound(const Schedule& schedule, const model::Network& network, int steps) {
   EXPECT_EQ(plan::check(schedule).problem, "");
-  std::unique_ptr<model::Dataset> data = std::make_unique<Noise>();
-  if (network.config.kind != "dag") data = data_for(network);
+  const std::unique_ptr<model::Dataset> data = data_for(network);
   Outcome run = train(schedule, network, sgd, *data, steps);
   expect_trained(run, schedule, network, sgd, *data);
   expect_all_jobs(run, schedule);

@@ -25,10 +25,16 @@
 #include "runtime/host/cuda_devices.hpp"
 #include "runtime/host/gpu_share.hpp"
 #include "runtime/host/lost_rank.hpp"
-#include "runtime/mpi_main.hpp"
-#include "runtime/networks.hpp"
+#include "runtime/sequential_run.hpp"
 #include "starpipe/base/index.hpp"
+#include "starpipe/plan/registry/registry.hpp"
 #include "starpipe/plan/simulate/simulate.hpp"
+#include "support/datasets.hpp"
+#include "support/floats.hpp"
+#include "support/network_schedules.hpp"
+#include "support/networks.hpp"
+#include "support/rank_reports.hpp"
+#include "support/schedules.hpp"
 
 namespace starpipe::runtime {
 namespace {
@@ -403,6 +409,17 @@ int stall(bool in_gathering) {
   return 0;
 }
 
+/// Returns the value of `--name=value`, or `otherwise`.
+std::string option(int argc, char** argv, std::string_view name, std::string otherwise) {
+  for (int i = 1; i < argc; ++i) {
+    const std::string_view argument = argv[i];
+    if (argument.starts_with(name) && argument.size() > name.size() && argument[name.size()] == '=') {
+      otherwise = argument.substr(name.size() + 1);
+    }
+  }
+  return otherwise;
+}
+
 int run(int argc, char** argv) {
   openblas_set_num_threads(1);
   const StartedMpi library;
@@ -413,7 +430,7 @@ int run(int argc, char** argv) {
   const Mpi mpi(MPI_COMM_WORLD, {.message = {}, .abort = [=](const std::string& reason) {
                                    report_and_end_job(rank, ranks, reason);
                                  }});
-  report_on_rank_0(mpi);
+  report_on_rank_0(mpi.comm());
   Config whole;
   RuntimeConfig& config = whole.runtime;
   config.policy = option(argc, argv, "--policy", "starpipe");
@@ -441,7 +458,7 @@ int run(int argc, char** argv) {
   session = &started;
   const std::string stalls = option(argc, argv, "--stall", "no");
   if (stalls != "no") return stall(stalls == "gathering");
-  return run_all_tests(mpi);
+  return run_all_tests(mpi.comm());
 }
 
 }  // namespace

@@ -6,6 +6,11 @@
 #include "model/reference.hpp"
 #include "runtime/engine/engine_run.hpp"
 #include "starpipe/base/index.hpp"
+#include "starpipe/plan/registry/registry.hpp"
+#include "support/datasets.hpp"
+#include "support/floats.hpp"
+#include "support/networks.hpp"
+#include "support/schedules.hpp"
 
 namespace starpipe::runtime {
 namespace {
@@ -35,12 +40,6 @@ const model::OptimizerConfig recipe = {.kind = "adamw",
                                        .decay = "matrices",
                                        .schedule = {"cosine", 2, 1e-3, 6},
                                        .clip = 0.25};
-
-std::vector<float> joined(const std::vector<Floats>& parts) {
-  Floats all;
-  for (const Floats& part : parts) all.insert(all.end(), part.begin(), part.end());
-  return all;
-}
 
 /// The network with as many stages as the schedule has on all workers. All of them differ in their cuts only.
 model::Network network_for(const char* schedule, model::Precision precision = model::Precision::fp32) {

@@ -14,11 +14,17 @@
 #include "runtime/engine/engine.hpp"
 #include "runtime/host/agreement.hpp"
 #include "runtime/host/core_share.hpp"
-#include "runtime/networks.hpp"
 #include "runtime/report/report.hpp"
 #include "runtime/started_mpi.hpp"
+#include "starpipe/plan/registry/registry.hpp"
 #include "starpipe/plan/schedule/schedule.hpp"
+#include "support/datasets.hpp"
+#include "support/floats.hpp"
 #include "support/message_of.hpp"
+#include "support/network_schedules.hpp"
+#include "support/networks.hpp"
+#include "support/optimizers.hpp"
+#include "support/schedules.hpp"
 
 namespace starpipe::runtime {
 namespace {
@@ -27,7 +33,6 @@ using namespace testing;
 using plan::Schedule;
 
 constexpr int workers = 4;
-const model::OptimizerConfig adamw = {.kind = "adamw", .learning_rate = 0.01};
 
 RuntimeConfig config_of(const std::string& policy, int window = 10'000) {
   RuntimeConfig config;
@@ -275,24 +280,13 @@ TEST(Evaluation, HoldsWeightsAndSomeActivations) {
 }
 
 /// Data whose micro-batch 3 cannot be read.
-class Unreadable final : public model::Dataset {
+class Unreadable final : public OtherData {
  public:
-  explicit Unreadable(const model::Dataset& data) : data_(data) {}
+  using OtherData::OtherData;
   void input(int step, int microbatch, int branch, std::span<float> out) const override {
     if (microbatch == 3) throw InputError("a file");
-    data_.input(step, microbatch, branch, out);
+    OtherData::input(step, microbatch, branch, out);
   }
-  void target(int step, int microbatch, std::span<float> out) const override {
-    data_.target(step, microbatch, out);
-  }
-  [[nodiscard]] std::vector<std::uint64_t> offsets(int step, int microbatch) const override {
-    return data_.offsets(step, microbatch);
-  }
-  [[nodiscard]] std::string sample_word() const override { return data_.sample_word(); }
-  [[nodiscard]] std::size_t samples_per_microbatch() const override { return data_.samples_per_microbatch(); }
-
- private:
-  const model::Dataset& data_;
 };
 
 // All ranks end together.
@@ -318,13 +312,8 @@ TEST(Evaluation, FailuresNameTheirPlace) {
   bad.back().back() = std::numeric_limits<float>::quiet_NaN();
   Evaluator evaluator(*session, schedule, network, bad, config, 5);
   const EvaluationResult result = evaluator.run(*validation);
-  try {
-    require_finite_losses(result, std::nullopt);
-    ADD_FAILURE();
-  } catch (const RunFailure& error) {
-    EXPECT_EQ(std::string(error.what()),
-              "the evaluation, micro-batch 0: the loss is infinity or NaN (training.nonfinite: stop)");
-  }
+  EXPECT_EQ(message_of<RunFailure>([&] { require_finite_losses(result, std::nullopt); }),
+            "the evaluation, micro-batch 0: the loss is infinity or NaN (training.nonfinite: stop)");
 }
 
 }  // namespace

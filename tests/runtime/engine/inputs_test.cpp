@@ -12,36 +12,31 @@
 
 #include "runtime/engine/engine.hpp"
 #include "runtime/host/core_share.hpp"
-#include "runtime/networks.hpp"
 #include "runtime/started_mpi.hpp"
 #include "starpipe/plan/registry/registry.hpp"
 #include "starpipe/runtime/config/config.hpp"
+#include "support/datasets.hpp"
+#include "support/networks.hpp"
+#include "support/optimizers.hpp"
 
 namespace starpipe::runtime {
 namespace {
 
 using namespace testing;
 
-const model::OptimizerConfig sgd = {.kind = "sgd", .learning_rate = 0.01};
-
-/// Notes the threads that ask `data`.
-class Watched final : public model::Dataset {
+/// Notes the threads that ask for the data.
+class Watched final : public OtherData {
  public:
-  explicit Watched(const model::Dataset& data) : data_(data) {}
+  using OtherData::OtherData;
 
   void input(int step, int microbatch, int branch, std::span<float> out) const override {
     note();
-    data_.input(step, microbatch, branch, out);
+    OtherData::input(step, microbatch, branch, out);
   }
   void target(int step, int microbatch, std::span<float> out) const override {
     note();
-    data_.target(step, microbatch, out);
+    OtherData::target(step, microbatch, out);
   }
-  std::vector<std::uint64_t> offsets(int step, int microbatch) const override {
-    return data_.offsets(step, microbatch);
-  }
-  std::string sample_word() const override { return data_.sample_word(); }
-  std::size_t samples_per_microbatch() const override { return data_.samples_per_microbatch(); }
   [[nodiscard]] const std::set<std::thread::id>& threads() const { return threads_; }
 
  private:
@@ -50,7 +45,6 @@ class Watched final : public model::Dataset {
     threads_.insert(std::this_thread::get_id());
   }
 
-  const model::Dataset& data_;
   mutable std::mutex mutex_;
   mutable std::set<std::thread::id> threads_;
 };
@@ -70,7 +64,7 @@ TEST(Inputs, AreMadeByTheThreadThatRunsTheStep) {
   for (const int window : {30, 10'000}) {
     const Watched watched(*data);
     config.window = window;
-    Engine engine(session, schedule, network, sgd, start_values(network), config);
+    Engine engine(session, schedule, network, plain_sgd, start_values(network), config);
     for (int step = 0; step < 2; ++step) losses.push_back(engine.run_step(step, watched).losses);
     for (const std::thread::id thread : watched.threads()) EXPECT_EQ(thread, std::this_thread::get_id());
     if (mpi->ranks() == 1) {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The predicted memory need of workers, and the runs that a limit refuses.
+// The predicted memory need of workers.
 #include "runtime/engine/memory_need.hpp"
 
 #include <string>
@@ -7,28 +7,26 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "plan/random_schedules.hpp"
-#include "runtime/networks.hpp"
 #include "runtime/setup/experiment.hpp"
 #include "starpipe/base/error.hpp"
 #include "starpipe/base/index.hpp"
 #include "starpipe/model/optimizer.hpp"
+#include "starpipe/plan/registry/registry.hpp"
+#include "starpipe/plan/schedule/check.hpp"
 #include "starpipe/plan/simulate/simulate.hpp"
 #include "starpipe/runtime/config/config.hpp"
+#include "support/networks.hpp"
+#include "support/optimizers.hpp"
+#include "support/random_schedules.hpp"
 
 namespace starpipe::runtime {
 namespace {
 
 using namespace testing;
 using plan::Schedule;
-using ::testing::HasSubstr;
-using ::testing::Not;
-
-const model::OptimizerConfig sgd = {.kind = "sgd"};
-const model::OptimizerConfig adamw = {.kind = "adamw"};
 
 std::vector<WorkerMemory> need(const Schedule& schedule, const model::Network& network,
-                               const model::OptimizerConfig& optimizer = sgd, plan::Costs costs = {}) {
+                               const model::OptimizerConfig& optimizer = plain_sgd, plan::Costs costs = {}) {
   costs.sizes = network.sizes();
   return memory_need(schedule, network, optimizer, costs, plan::simulate(schedule, costs));
 }
@@ -54,7 +52,7 @@ TEST(MemoryNeed, OfTwoStagesByHand) {
   EXPECT_EQ(last.stashes, 3 * stash1);
   // Targets and losses, and the activation that the third F reads.
   EXPECT_EQ(last.activations, 3U * 48 + 3 * 4 + 48 + verdict);
-  EXPECT_EQ(need(schedule, network, sgd)[0].optimizer, 0U);
+  EXPECT_EQ(need(schedule, network, plain_sgd)[0].optimizer, 0U);
 }
 
 TEST(MemoryNeed, OverTimeOfTwoStagesByHand) {
@@ -231,7 +229,7 @@ TEST(MemoryNeed, TheWorkspaceIsThatOfTheDevice) {
   const Schedule schedule = plan::make_schedule("gpipe", {.workers = 2, .microbatches = 3});
   const plan::Costs costs = costs_of(network);
   for (const bool on_gpus : {false, true}) {
-    const auto memory = memory_need(schedule, network, sgd, costs, plan::simulate(schedule, costs),
+    const auto memory = memory_need(schedule, network, plain_sgd, costs, plan::simulate(schedule, costs),
                                     {.devices = {}, .on_gpu = {on_gpus, on_gpus}});
     // A GPU adds up squares there; a core does not. The second stage has more parameters.
     std::vector<std::size_t> sizes;
@@ -251,7 +249,7 @@ TEST(MemoryNeed, InputsComeToAGpuWhenTheyAreRead) {
   const auto activations = [&](const char* name, int microbatches, int worker, bool recompute = false) {
     const Schedule schedule =
         plan::make_schedule(name, {.workers = 2, .microbatches = microbatches, .recompute = recompute});
-    return memory_need(schedule, network, sgd, costs, plan::simulate(schedule, costs),
+    return memory_need(schedule, network, plain_sgd, costs, plan::simulate(schedule, costs),
                        {.devices = {}, .on_gpu = {true, true}})[index(worker)]
         .activations;
   };
@@ -273,7 +271,7 @@ TEST(MemoryNeed, OfVerdicts) {
   const Schedule schedule = plan::make_schedule("gpipe", {.workers = 2, .microbatches = 3});
   const plan::Costs costs = costs_of(network);
   const auto activations = [&](const StepRules& rules, bool on_gpus, int worker) {
-    return memory_need(schedule, network, sgd, costs, plan::simulate(schedule, costs),
+    return memory_need(schedule, network, plain_sgd, costs, plan::simulate(schedule, costs),
                        {.devices = {}, .on_gpu = {on_gpus, on_gpus}}, rules)[index(worker)]
         .activations;
   };
@@ -305,9 +303,10 @@ TEST(MemoryNeed, CountsWhatWaitsToBeRead) {
   const std::uint64_t there = 6 * 48 + 6 * 4 + verdict;  // targets and losses, too
   plan::Costs costs;
   costs.durations = {{1, 1, 1}, {10, 1, 1}};
-  EXPECT_EQ(need(schedule, network, sgd, costs)[1].activations, there + 6 * 48) << "all inputs are there";
+  EXPECT_EQ(need(schedule, network, plain_sgd, costs)[1].activations, there + 6 * 48)
+      << "all inputs are there";
   costs.durations = {{10, 1, 1}, {1, 1, 1}};
-  EXPECT_EQ(need(schedule, network, sgd, costs)[1].activations, there + 48) << "it waits for each";
+  EXPECT_EQ(need(schedule, network, plain_sgd, costs)[1].activations, there + 48) << "it waits for each";
 }
 
 TEST(MemoryNeed, FollowsFromTheSchedule) {
@@ -372,138 +371,6 @@ TEST(MemoryNeed, OfPassesWithoutLength) {
     const auto with = need(schedule, network, adamw, {.durations = {{1, 1, 1}}});
     for (std::size_t w = 0; w < with.size(); ++w) EXPECT_EQ(without[w].total(), with[w].total()) << name;
   }
-}
-
-// ---- runtime.memory_limit ----
-
-Config gpipe_config() {
-  Config config;
-  config.model.kind = "mlp";
-  config.model.options["layers"] = 8;
-  config.model.options["hidden"] = 64;
-  config.data.kind = "synthetic";
-  config.training.microbatches = 16;
-  config.training.microbatch_size = 32;
-  config.schedule.name = "gpipe";
-  config.schedule.workers = 4;
-  return config;
-}
-
-std::string problem(const Config& config) {
-  try {
-    make_experiment(config);
-    return "";
-  } catch (const InputError& error) {
-    return error.what();
-  }
-}
-
-WorkerMemory largest(const Config& config) {
-  const Experiment e = make_experiment(config);
-  plan::Costs costs = costs_by_flops(e.network);
-  if (e.schedule.recompute()) costs = plan::with_recomputation(costs);
-  const auto needs =
-      memory_need(e.schedule, e.network, config.training.optimizer, costs, plan::simulate(e.schedule, costs));
-  return *std::ranges::max_element(needs, {}, &WorkerMemory::total);
-}
-
-TEST(MemoryLimit, IsWhatTheLargestWorkerMayNeed) {
-  Config config = gpipe_config();
-  const std::uint64_t bytes = largest(config).total();
-  config.runtime.memory_limits = {bytes};
-  EXPECT_EQ(problem(config), "");
-  config.runtime.memory_limits = {bytes - 1};
-  const std::string message = problem(config);
-  EXPECT_THAT(message, HasSubstr("runtime.memory_limit: under gpipe, worker "));
-  EXPECT_THAT(message, HasSubstr("needs " + std::to_string(bytes) + " bytes")) << "rounded they are equal";
-  EXPECT_THAT(message, HasSubstr("more than " + std::to_string(bytes - 1) + " bytes"));
-  EXPECT_THAT(message, Not(HasSubstr("\n")));
-}
-
-TEST(MemoryLimit, EachWorkerMayHaveItsOwn) {
-  Config config = gpipe_config();
-  const Experiment e = make_experiment(config);
-  const plan::Costs costs = costs_by_flops(e.network);
-  std::vector<std::uint64_t> needs;
-  for (const WorkerMemory& need : memory_need(e.schedule, e.network, config.training.optimizer, costs,
-                                              plan::simulate(e.schedule, costs)))
-    needs.push_back(need.total());
-  ASSERT_NE(needs.front(), needs.back());
-  config.runtime.memory_limits = needs;
-  EXPECT_EQ(problem(config), "");
-  for (std::size_t w = 0; w < needs.size(); ++w) {
-    config.runtime.memory_limits = needs;
-    --config.runtime.memory_limits[w];
-    EXPECT_THAT(problem(config),
-                HasSubstr("runtime.memory_limit: under gpipe, worker " + std::to_string(w) + " needs"));
-  }
-  config.runtime.memory_limits = {needs[0], needs[1]};
-  EXPECT_THAT(problem(config), HasSubstr("runtime.memory_limit: 2 values for 4 workers"));
-}
-
-TEST(MemoryLimit, RecomputationIsNamedWhenItFits) {
-  Config config = gpipe_config();
-  Config recomputing = config;
-  recomputing.schedule.recompute = true;
-  const std::uint64_t bytes = largest(recomputing).total();
-  config.runtime.memory_limits = {bytes};
-  EXPECT_THAT(problem(config), HasSubstr("it fits with schedule.recompute: true"));
-  recomputing.runtime.memory_limits = {bytes};
-  EXPECT_EQ(problem(recomputing), "");
-  config.runtime.memory_limits = {bytes - 1};
-  EXPECT_THAT(problem(config), Not(HasSubstr("it fits with schedule.recompute: true")));
-}
-
-/// Tries all schedules one by one.
-TEST(MemoryLimit, TheFastestThatFitsIsNamed) {
-  Config config = gpipe_config();
-  config.runtime.memory_limits = {largest(config).total() / 2};
-  double shortest = std::numeric_limits<double>::infinity();
-  std::string best;
-  for (const plan::ScheduleEntry& entry : plan::schedule_entries()) {
-    for (const bool recompute : {false, true}) {
-      Config other = config;
-      other.schedule.name = entry.name;
-      other.schedule.recompute = recompute;
-      if (!problem(other).empty()) continue;
-      const Experiment e = make_experiment(other);
-      plan::Costs costs = costs_by_flops(e.network);
-      if (recompute) costs = plan::with_recomputation(costs);
-      const double makespan = plan::simulate(e.schedule, costs).makespan / e.schedule.stages();
-      if (makespan >= shortest) continue;
-      shortest = makespan;
-      best = entry.name;
-    }
-  }
-  ASSERT_FALSE(best.empty());
-  EXPECT_THAT(problem(config), HasSubstr("the fastest that fits is schedule.name: " + best));
-}
-
-TEST(MemoryLimit, NothingThatFitsIsSaidToo) {
-  Config config = gpipe_config();
-  config.runtime.memory_limits = {4096};
-  EXPECT_THAT(problem(config), HasSubstr("no named schedule fits"));
-  EXPECT_THAT(problem(config), HasSubstr("the least is "));
-}
-
-/// A limit of stashes and a limit of bytes are two keys.
-TEST(MemoryLimit, IsNotTheLimitOfStashes) {
-  Config config = gpipe_config();
-  config.schedule.memory_limits = {4};
-  EXPECT_EQ(problem(config), "") << "four stashes, whatever their size";
-  const std::uint64_t bounded = largest(config).total();
-  EXPECT_LT(bounded, largest(gpipe_config()).total());
-  config.runtime.memory_limits = {bounded};
-  EXPECT_EQ(problem(config), "") << "both hold";
-}
-
-TEST(MemoryLimit, EmulatedTimesDecideWhoIsFastest) {
-  Config config = gpipe_config();
-  config.runtime.emulate = EmulationConfig{.F = {1e-3}, .B = {1e-3}, .W = {1e-3}, .comm = 0.1};
-  config.runtime.memory_limits = {largest(gpipe_config()).total() / 2};
-  const std::string message = problem(config);
-  EXPECT_THAT(message, HasSubstr("the fastest that fits is schedule.name: "));
-  EXPECT_THAT(message, Not(HasSubstr("stages: 8"))) << "transfers are dear, so few of them";
 }
 
 }  // namespace

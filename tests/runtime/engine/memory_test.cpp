@@ -14,15 +14,21 @@
 #include <malloc.h>
 #include <unistd.h>
 
-#include "plan/random_schedules.hpp"
 #include "runtime/engine/engine.hpp"
 #include "runtime/host/core_share.hpp"
-#include "runtime/networks.hpp"
 #include "runtime/setup/experiment.hpp"
 #include "runtime/started_mpi.hpp"
 #include "starpipe/base/index.hpp"
+#include "starpipe/plan/registry/registry.hpp"
+#include "starpipe/plan/schedule/check.hpp"
 #include "starpipe/plan/simulate/simulate.hpp"
 #include "starpipe/runtime/config/config.hpp"
+#include "support/config.hpp"
+#include "support/datasets.hpp"
+#include "support/networks.hpp"
+#include "support/optimizers.hpp"
+#include "support/random_schedules.hpp"
+#include "support/schedules.hpp"
 
 namespace starpipe::runtime {
 namespace {
@@ -37,7 +43,6 @@ using plan::testing::Random;
 const bool one_thread = (openblas_set_num_threads(1), true);
 bool is_root() { return mpi->rank() == 0; }
 
-const model::OptimizerConfig sgd = {.kind = "sgd", .learning_rate = 0.01};
 const RuntimeConfig patient = {.timeout = 100};
 
 /// StarPU with `workers` logical workers over all ranks, whatever the number of the machine's cores.
@@ -97,7 +102,7 @@ void expect_smaller_limits_refused(const Schedule& schedule, Random& random) {
 
 std::vector<WorkerRecord> run_once(const Session& session, const Schedule& schedule) {
   const model::Network network = dag_network(schedule.graph());
-  Engine engine(session, schedule, network, sgd, start_values(network), patient);
+  Engine engine(session, schedule, network, plain_sgd, start_values(network), patient);
   return engine.run_step(0, Noise()).workers;
 }
 
@@ -146,14 +151,7 @@ TEST_P(BoundedMemory, OfAnExperimentIsAsPredicted) {
     for (const int limit : {1, 3}) {
       for (const bool emulated : {false, true}) {
         SCOPED_TRACE(::testing::Message() << name << ", limit " << limit << (emulated ? ", emulated" : ""));
-        Config config;
-        config.model.kind = "mlp";
-        config.model.options["layers"] = 2 * workers;
-        config.model.options["hidden"] = 4;
-        config.data.kind = "synthetic";
-        config.training.microbatches = 7;
-        config.schedule.name = name;
-        config.schedule.workers = workers;
+        Config config = config_of(small("mlp", {{"layers", 2 * workers}, {"hidden", 4}}), name, workers, 7);
         config.schedule.memory_limits = {limit};
         if (emulated) config.runtime.emulate = {.F = {0}, .B = {1e-5}, .W = {0}};
         const int needed = plan::find_schedule(name).stages_per_worker;
@@ -165,7 +163,7 @@ TEST_P(BoundedMemory, OfAnExperimentIsAsPredicted) {
         EXPECT_EQ(plan::check(experiment.schedule).problem, "");
         const plan::Costs& costs = experiment.costs;
         const plan::Timeline predicted = plan::simulate(experiment.schedule, costs);
-        Engine engine(session, experiment.schedule, experiment.network, sgd, start_values(experiment.network),
+        Engine engine(session, experiment.schedule, experiment.network, plain_sgd, start_values(experiment.network),
                       patient, experiment.emulated ? &costs : nullptr);
         const std::vector<WorkerRecord> measured = engine.run_step(0, *experiment.data).workers;
         for (std::size_t w = 0; w < measured.size(); ++w) {
@@ -211,7 +209,7 @@ TEST(Memory, IsFlatOverAThousandSteps) {
   for (const auto& [name, emulated] : {std::pair{"1f1b", false}, {"fsdp", false}, {"1f1b", true}}) {
     SCOPED_TRACE(std::string(name) + (emulated ? ", emulated" : ""));
     const Schedule schedule = plan::make_schedule(name, {.workers = workers, .microbatches = 3});
-    Engine engine(session, schedule, network, sgd, start_values(network), patient,
+    Engine engine(session, schedule, network, plain_sgd, start_values(network), patient,
                   emulated ? &links : nullptr);
     Memory early;
     for (int step = 0; step < 1000; ++step) {
@@ -237,7 +235,7 @@ TEST(Memory, IsFlatInTheMicroBatches) {
   const auto heap_of = [&](int microbatches, double alpha) {
     links.links = plan::Link{.alpha = alpha};
     const Schedule schedule = plan::make_schedule("1f1b", {.workers = workers, .microbatches = microbatches});
-    Engine engine(session, schedule, network, sgd, start_values(network),
+    Engine engine(session, schedule, network, plain_sgd, start_values(network),
                   {.timeout = patient.timeout, .window = 100}, &links);
     engine.run_step(0, Noise());
     return memory_now().heap;

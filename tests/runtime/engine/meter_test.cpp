@@ -11,23 +11,16 @@
 
 #include "runtime/session/gpu_memory.hpp"
 #include "starpipe/base/index.hpp"
-#include "starpipe/model/network.hpp"
 #include "starpipe/plan/registry/registry.hpp"
+#include "support/networks.hpp"
 
 namespace starpipe::runtime {
 namespace {
 
 constexpr int workers = 8;
 
-model::Network network_of(int stages) {
-  model::ModelConfig config;
-  config.kind = "mlp";
-  config.options = {{"layers", stages}, {"hidden", 4}, {"inputs", 4}, {"outputs", 4}};
-  return model::build_network(config, 2, stages);
-}
-
 struct Run {
-  model::Network network = network_of(workers);
+  model::Network network = tiny_mlp(workers);
   plan::Schedule schedule =
       plan::make_schedule("1f1b", {.workers = workers, .microbatches = 32, .graph = network.graph});
   TaskGraph graph{schedule, network, {.kind = "sgd"}};

@@ -1,24 +1,22 @@
 // SPDX-License-Identifier: Apache-2.0
-// The step as tasks and data: each datum has one writer, tasks are in a valid order, the data that cross
-// between workers are those that `plan` counts, and the tasks train the network.
+// The step as tasks and data: each datum has one writer, tasks are in a valid order, and the data that cross
+// between workers are those that `plan` counts.
 #include "runtime/engine/task_graph.hpp"
 
 #include <cmath>
-#include <functional>
-#include <limits>
 #include <map>
 #include <set>
 #include <tuple>
 
-#include <cblas.h>
 #include <gtest/gtest.h>
 
-#include "model/reference.hpp"
-#include "plan/random_schedules.hpp"
 #include "plan/simulate/reductions.hpp"
-#include "runtime/networks.hpp"
+#include "runtime/engine/graph_cases.hpp"
 #include "starpipe/base/index.hpp"
+#include "starpipe/plan/registry/registry.hpp"
 #include "starpipe/plan/simulate/transfers.hpp"
+#include "support/networks.hpp"
+#include "support/optimizers.hpp"
 
 namespace starpipe::runtime {
 namespace {
@@ -26,83 +24,10 @@ namespace {
 using namespace testing;
 using plan::Schedule;
 
-const model::OptimizerConfig sgd = {
-    .kind = "sgd", .learning_rate = 0.1, .weight_decay = 0.01, .momentum = 0.9};
-
-struct Case {
-  std::string label;
-  model::Network network;
-  Schedule schedule;
-};
-
-void for_each_case(const std::function<void(const Case&)>& check) {
-  std::vector<Case> cases;
-  for (const int microbatches : {1, 3, 6}) {
-    for (NamedCase& named : named_cases(4, microbatches)) {
-      cases.push_back({named.name, named.network, named.schedule});
-      cases.push_back({named.name + ", split", named.network, split(named.schedule)});
-      cases.push_back(
-          {named.name + ", greedy", named.network, named.schedule.with(plan::Discipline::greedy)});
-      cases.push_back({named.name + ", recompute", named.network, named.schedule.with_recomputation()});
-    }
-    for (NamedCase& named : named_cases(4, microbatches, tied_gpt))
-      cases.push_back({named.name + ", tied", named.network, named.schedule});
-  }
-  for (const std::vector<int>& shards : {std::vector{2}, std::vector{4}, std::vector{2, 4}}) {
-    const model::Network network = sharded_gpt(2, shards);
-    for (const char* name : {"1f1b", "fsdp"}) {
-      const Schedule schedule = sharded_schedule(name, network, 2, 3);
-      cases.push_back({std::string(name) + ", sharded", network, schedule});
-      cases.push_back({std::string(name) + ", sharded, split", network, split(schedule)});
-      cases.push_back({std::string(name) + ", sharded, recompute", network, schedule.with_recomputation()});
-    }
-  }
-  const model::Network towers = two_towers();
-  const model::Network shards = sharded_gpt(2, {2});
-  const model::Network tied = tied_gpt(4);
-  const model::Network tied_llama = tiny_llama(4, model::Precision::fp32, true);
-  const model::Network chain = tiny_mlp(4);
-  const model::Network tree = tiny_mlp(5, 2);
-  const model::Network dag = dag_network({5, {{0, 2}, {1, 2}, {0, 3}, {2, 3}, {2, 4}, {3, 4}}});
-  const model::Network bare = dag_network(plan::StageGraph::chain(3), true);
-  for (const bool is_split : {false, true}) {
-    for (const auto& [label, network] :
-         {std::pair{"chain", &chain}, std::pair{"tree", &tree}, std::pair{"dag", &dag},
-          std::pair{"shards", &shards}, std::pair{"bare", &bare}, std::pair{"towers", &towers},
-          std::pair{"tied gpt", &tied}, std::pair{"tied llama", &tied_llama}}) {
-      for (const int workers : {1, 2, 4}) {
-        const Schedule schedule = scattered(network->graph, workers, 5, is_split);
-        cases.push_back({std::string("scattered ") + label, *network, schedule});
-        cases.push_back(
-            {std::string("scattered ") + label + ", recompute", *network, schedule.with_recomputation()});
-      }
-      Schedule replicas =
-          plan::make_schedule("ddp", {.workers = 3, .microbatches = 4, .graph = network->graph});
-      cases.push_back({std::string("ddp ") + label, *network, is_split ? split(replicas) : replicas});
-      Schedule sharded =
-          plan::make_schedule("fsdp", {.workers = 3, .microbatches = 4, .graph = network->graph});
-      cases.push_back({std::string("fsdp ") + label, *network, is_split ? split(sharded) : sharded});
-    }
-  }
-  const std::size_t named_count = cases.size();
-  std::mt19937_64 random(7);
-  while (cases.size() < named_count + 100) {
-    Schedule schedule(plan::testing::random_spec(random, {.sound_priority = 1}));
-    if (!plan::check(schedule).ok()) continue;
-    if (cases.size() % 2 == 0) schedule = schedule.with_recomputation();
-    cases.push_back({"random " + std::to_string(cases.size()), dag_network(schedule.graph()), schedule});
-  }
-  for (const Case& one : cases) {
-    SCOPED_TRACE(one.label);
-    check(one);
-    if (::testing::Test::HasFailure()) return;
-  }
-}
-
 bool writes(Access access) { return access != Access::read; }
 
 TEST(TaskGraph, EveryJobIsATaskOnceAfterWhatItWaitsFor) {
-  for_each_case([](const Case& c) {
+  for_each_case([](const GraphCase& c) {
     const TaskGraph graph(c.schedule, c.network, sgd);
     std::vector<bool> done(c.schedule.id_count(), false);
     std::vector<std::vector<plan::JobId>> ran(index(c.schedule.workers()));
@@ -127,7 +52,7 @@ TEST(TaskGraph, EveryJobIsATaskOnceAfterWhatItWaitsFor) {
 
 // Only the owner of a datum writes it: nothing ever travels back.
 TEST(TaskGraph, OneWorkerWritesADatum) {
-  for_each_case([](const Case& c) {
+  for_each_case([](const GraphCase& c) {
     const TaskGraph graph(c.schedule, c.network, sgd);
     for (const Task& task : graph.tasks()) {
       for (const DataAccess& access : task.data) {
@@ -147,7 +72,7 @@ TEST(TaskGraph, OneWorkerWritesADatum) {
 }
 
 TEST(TaskGraph, TemporariesAreWrittenOnceAndReadAfterwards) {
-  for_each_case([](const Case& c) {
+  for_each_case([](const GraphCase& c) {
     const TaskGraph graph(c.schedule, c.network, sgd);
     std::vector<int> written(graph.data().size(), 0);
     std::vector<int> read(graph.data().size(), 0);
@@ -176,7 +101,7 @@ TEST(TaskGraph, TemporariesAreWrittenOnceAndReadAfterwards) {
 
 // An accumulator is zeroed first, then jobs add to it, `close` follows, and only then it is read or reduced.
 TEST(TaskGraph, AccumulatorsAreZeroedAndClosed) {
-  for_each_case([](const Case& c) {
+  for_each_case([](const GraphCase& c) {
     const TaskGraph graph(c.schedule, c.network, sgd);
     enum class State { stale, zeroed, adding, closed };
     std::map<std::size_t, State> states;
@@ -222,165 +147,8 @@ TEST(TaskGraph, AccumulatorsAreZeroedAndClosed) {
   });
 }
 
-/// Tracks what the verdicts of a graph know after each task: the workers whose passes they have judged, and
-/// the stages whose norm they have.
-class Knowledge {
- public:
-  explicit Knowledge(const TaskGraph& graph) : graph_(graph) {}
-
-  void take(const Task& task) {
-    if (task.kind == TaskKind::judge) {
-      EXPECT_EQ(task.data[0].access, Access::write);
-      known_[task.data[0].datum] = {};
-      known_[task.data[0].datum].judged = {task.worker};
-    } else if (task.kind == TaskKind::norm) {
-      EXPECT_EQ(graph_.data()[task.data[0].datum].kind, DataKind::weight_gradient);
-      EXPECT_EQ(task.data[0].access, Access::read);
-      EXPECT_EQ(task.data[1].access, Access::update);
-      EXPECT_EQ(known_[task.data[1].datum].judged, std::set{task.worker}) << "before it is merged";
-      EXPECT_TRUE(known_[task.data[1].datum].stages.insert(task.stage).second);
-    } else if (task.kind == TaskKind::merge) {
-      EXPECT_EQ(task.data[1].access, Access::update);
-      known_[task.data[1].datum].judged.merge(std::set(known_[task.data[0].datum].judged));
-      known_[task.data[1].datum].stages.merge(std::set(known_[task.data[0].datum].stages));
-    }
-  }
-  const std::set<int>& judged(std::size_t verdict) { return known_[verdict].judged; }
-  const std::set<int>& stages(std::size_t verdict) { return known_[verdict].stages; }
-
- private:
-  struct OfVerdict {
-    std::set<int> judged;
-    std::set<int> stages;
-  };
-  const TaskGraph& graph_;
-  std::map<std::size_t, OfVerdict> known_;
-};
-
-std::set<int> sets_with_parameters(const model::Network& network) {
-  std::set<int> found;
-  const std::vector<model::ParameterSet> sets = network.sets();
-  for (int s = 0; std::cmp_less(s, sets.size()); ++s) {
-    if (sets[index(s)].size > 0) found.insert(s);
-  }
-  return found;
-}
-
-// In a graph that can skip, an update reads its worker's verdict. That verdict knows of every pass: each pass
-// precedes the judgement on its worker, and merges bring all judgements to all holders.
-TEST(TaskGraph, UpdatesWaitForTheVerdictsOfAllWorkers) {
-  for_each_case([](const Case& c) {
-    const TaskGraph graph(c.schedule, c.network, sgd, {.can_skip = true});
-    const std::set<int> stages = sets_with_parameters(c.network);
-    Knowledge knowledge(graph);
-    std::set<int> passed;
-    std::set<int> judged;
-    int updates = 0;
-    for (const Task& task : graph.tasks()) {
-      knowledge.take(task);
-      if (is_pass(task.kind)) {
-        const DataAccess& last = task.data.back();
-        EXPECT_EQ(last.access, Access::precede);
-        EXPECT_EQ(graph.data()[last.datum].kind, DataKind::verdict);
-        EXPECT_EQ(graph.data()[last.datum].worker, task.worker);
-        EXPECT_FALSE(judged.contains(task.worker));
-        passed.insert(task.worker);
-      } else if (task.kind == TaskKind::judge) {
-        judged.insert(task.worker);
-      } else if (task.kind == TaskKind::optimize) {
-        ++updates;
-        EXPECT_EQ(task.data[0].access, Access::read);
-        EXPECT_EQ(graph.data()[task.data[0].datum].worker, task.worker);
-        EXPECT_TRUE(std::ranges::includes(knowledge.judged(task.data[0].datum), passed));
-        EXPECT_EQ(knowledge.stages(task.data[0].datum), stages);
-      }
-    }
-    EXPECT_GT(updates, 0);
-  });
-}
-
-// Each stage's norm is computed once, by a holder. In the end one verdict has all of them. Updates wait for
-// the complete verdict when they clip, and only then; an emulated step has no verdicts.
-TEST(TaskGraph, TheNormsOfAllStagesMeetInOneVerdict) {
-  model::OptimizerConfig clipped = sgd;
-  clipped.clip = 1;
-  for_each_case([&](const Case& c) {
-    const std::set<int> stages = sets_with_parameters(c.network);
-    for (const bool clips : {false, true}) {
-      const TaskGraph graph(c.schedule, c.network, clips ? clipped : sgd);
-      Knowledge knowledge(graph);
-      std::map<int, int> norms;
-      for (const Task& task : graph.tasks()) {
-        knowledge.take(task);
-        if (task.kind == TaskKind::norm) {
-          EXPECT_TRUE(norms.emplace(task.stage, task.worker).second) << "two norms of a stage";
-          const int first = graph.parameters()[index(task.stage)].first_stage();
-          const auto holders = plan::weight_holders(c.schedule, first);
-          EXPECT_NE(std::ranges::find(holders, task.worker), holders.end());
-        }
-        if (task.kind != TaskKind::optimize) continue;
-        const std::size_t first = task.data[0].datum;
-        EXPECT_EQ(graph.data()[first].kind == DataKind::verdict, clips);
-        if (!clips) continue;
-        EXPECT_EQ(task.data[0].access, Access::read);
-        EXPECT_EQ(graph.data()[first].worker, task.worker);
-        EXPECT_EQ(knowledge.stages(first), stages);
-      }
-      EXPECT_EQ(norms.size(), stages.size());
-      ASSERT_TRUE(graph.complete_verdict());
-      EXPECT_EQ(knowledge.stages(*graph.complete_verdict()), stages);
-      std::size_t parameters = 0;
-      const std::vector<model::ParameterSet> sets = c.network.sets();
-      for (std::size_t s = 0; s < sets.size(); ++s) {
-        EXPECT_EQ(graph.parameters()[s].first, parameters);
-        parameters += sets[s].parameters.size();
-      }
-      EXPECT_EQ(graph.data()[*graph.complete_verdict()].size, Verdict::words(parameters));
-    }
-    const TaskGraph emulated(c.schedule, c.network, sgd, {.has_norm = false});
-    EXPECT_FALSE(emulated.complete_verdict());
-    EXPECT_TRUE(std::ranges::none_of(emulated.tasks(), [](const Task& task) {
-      return task.kind == TaskKind::judge || task.kind == TaskKind::norm || task.kind == TaskKind::merge;
-    }));
-  });
-}
-
-// The bits of a complete verdict do not depend on the order of the merges, and merging twice changes nothing.
-TEST(TaskGraph, VerdictsAreMergedWithoutAddition) {
-  constexpr float infinity = std::numeric_limits<float>::infinity();
-  std::vector<Floats> memory(3, Floats(Verdict::words(4)));
-  std::vector<Verdict> verdicts;
-  for (Floats& words : memory) verdicts.emplace_back(words).begin(false);
-  verdicts[0].sums()[0] = 0.1;
-  verdicts[1].sums()[1] = std::numeric_limits<double>::quiet_NaN();
-  verdicts[2].sums()[2] = 0.3;
-  verdicts[2].sums()[3] = static_cast<double>(infinity);
-  EXPECT_DOUBLE_EQ(verdicts[0].norm(), std::sqrt(0.1));
-  EXPECT_FALSE(verdicts[0].skips());
-  EXPECT_TRUE(verdicts[1].skips() && verdicts[2].skips());
-  for (int time = 0; time < 2; ++time) {
-    verdicts[0].merge(verdicts[1]);
-    verdicts[2].merge(verdicts[0]);
-    verdicts[1].merge(verdicts[2]);
-    verdicts[0].merge(verdicts[1]);
-  }
-  for (const Verdict& verdict : verdicts) {
-    EXPECT_EQ(verdict.sums()[0], 0.1);
-    EXPECT_TRUE(std::isnan(verdict.sums()[1]));
-    EXPECT_EQ(verdict.sums()[2], 0.3);
-    EXPECT_TRUE(std::isinf(verdict.sums()[3]));
-  }
-  verdicts[0].begin(true);
-  verdicts[1].begin(false);
-  EXPECT_EQ(verdicts[0].norm(), 0);
-  EXPECT_TRUE(verdicts[0].skips());
-  EXPECT_FALSE(verdicts[1].skips());
-  verdicts[1].merge(verdicts[0]);
-  EXPECT_TRUE(verdicts[1].skips());
-}
-
 TEST(TaskGraph, EveryHolderIsUpdatedOnceAfterAllJobs) {
-  for_each_case([](const Case& c) {
+  for_each_case([](const GraphCase& c) {
     const TaskGraph graph(c.schedule, c.network, sgd);
     std::multiset<std::pair<int, int>> updated;
     for (const Task& task : graph.tasks()) {
@@ -425,7 +193,7 @@ plan::Received& received(plan::Transfers& transfers, DataKind kind) {
 
 // Tasks read from other workers exactly the data that `plan` counts as transfers.
 TEST(TaskGraph, TransfersAreThoseOfThePlan) {
-  for_each_case([](const Case& c) {
+  for_each_case([](const GraphCase& c) {
     const TaskGraph graph(c.schedule, c.network, sgd);
     std::vector<plan::Transfers> counted(index(c.schedule.workers()));
     std::set<std::pair<std::size_t, int>> seen;
@@ -459,70 +227,10 @@ TEST(TaskGraph, TransfersAreThoseOfThePlan) {
   });
 }
 
-// The tasks in their order, with the kernels of the engine, train as the reference does. Every other case
-// clips, changes its rate, and decays matrices only.
-TEST(TaskGraph, TasksInOrderTrain) {
-  openblas_set_num_threads(1);
-  const model::OptimizerConfig recipe = {.kind = "sgd",
-                                         .learning_rate = 0.1,
-                                         .weight_decay = 0.01,
-                                         .momentum = 0.9,
-                                         .decay = "matrices",
-                                         .schedule = {"cosine", 1, 0.01, 4},
-                                         .clip = 1e-2};
-  int cases = 0;
-  for_each_case([&](const Case& c) {
-    const model::OptimizerConfig& optimizer = cases++ % 2 == 0 ? sgd : recipe;
-    std::unique_ptr<model::Dataset> data = std::make_unique<Noise>();
-    if (c.network.config.kind != "dag") data = data_for(c.network);
-    constexpr int steps = 2;
-    SequentialRun run(c.schedule, c.network, optimizer, start_values(c.network));
-    const auto reference = model::train_reference(c.network, *data, optimizer, start_values(c.network),
-                                                  c.schedule.microbatches(), steps);
-    for (int step = 0; step < steps; ++step) {
-      const Floats losses = run.step(step, *data);
-      double mean = 0;
-      for (const float loss : losses) mean += static_cast<double>(loss) / static_cast<double>(losses.size());
-      const double expected = reference.losses[index(step)];
-      EXPECT_NEAR(mean, expected, 1e-5 * expected);
-      EXPECT_NEAR(run.gradient_norm(), reference.norms[index(step)], 1e-5 * reference.norms[index(step)]);
-      EXPECT_GT(run.gradient_norm(), 1e-2) << "the clip binds";
-    }
-    expect_close(run.gradients(), reference.gradients, 1e-5, "gradient");
-    expect_close(run.parameters(), reference.parameters, 1e-5, "parameters");
-    run.expect_equal_replicas();
-  });
-}
-
-// The same kernels run on the same inputs; only the writer of the stash differs.
-TEST(TaskGraph, RecomputationChangesNoBit) {
-  openblas_set_num_threads(1);
-  for_each_case([](const Case& c) {
-    if (!c.schedule.recompute()) return;
-    const Schedule plain(plan::ScheduleSpec{
-        .name = "plain",
-        .graph = c.schedule.graph(),
-        .microbatches = c.schedule.microbatches(),
-        .workers = c.schedule.workers(),
-        .split_backward = [&](int s, int b) { return c.schedule.split_backward(s, b); },
-        .placement = [&](const plan::Job& job) { return c.schedule.placement(*c.schedule.find(job)); },
-        .priority =
-            [&](const plan::Job& job) { return std::int64_t{c.schedule.turn(*c.schedule.find(job))}; },
-        .discipline = c.schedule.discipline()});
-    std::unique_ptr<model::Dataset> data = std::make_unique<Noise>();
-    if (c.network.config.kind != "dag") data = data_for(c.network);
-    SequentialRun with(c.schedule, c.network, sgd, start_values(c.network));
-    SequentialRun without(plain, c.network, sgd, start_values(c.network));
-    for (int step = 0; step < 2; ++step) EXPECT_EQ(with.step(step, *data), without.step(step, *data));
-    EXPECT_TRUE(with.gradients() == without.gradients());
-    EXPECT_TRUE(with.parameters() == without.parameters());
-  });
-}
-
 // F writes no stash; B, or BW, computes it from the inputs of F.
 TEST(TaskGraph, RecomputationMovesTheStashToB) {
   int recomputing = 0;
-  for_each_case([&](const Case& c) {
+  for_each_case([&](const GraphCase& c) {
     if (!c.schedule.recompute()) return;
     ++recomputing;
     const TaskGraph graph(c.schedule, c.network, sgd);

@@ -12,8 +12,9 @@
 
 #include <gmock/gmock.h>
 
-#include "runtime/networks.hpp"
+#include "starpipe/plan/registry/registry.hpp"
 #include "starpipe/plan/schedule/schedule.hpp"
+#include "support/networks.hpp"
 
 namespace starpipe::runtime {
 namespace {
@@ -135,16 +136,16 @@ TEST(Watchdog, CountsTasksOfAllRanks) {
   for (const bool here : {true, false}) {
     TwoRanks ranks(0);
     const auto end_task = [](RankStatus& status) { ++status.ended; };
-    const Watchdog watchdog(1, 0, 2, ranks.calls());
+    const Watchdog watchdog(0.1, 0, 2, ranks.calls());
     ranks.pass(0);
-    for (int task = 0; task < 5; ++task) {
-      ranks.pass(0.9);
+    for (int task = 0; task < 2; ++task) {
+      ranks.pass(0.09);
       here ? ranks.mine(end_task) : ranks.other(end_task);
       ranks.pass(0);
     }
-    ranks.pass(0.9);
+    ranks.pass(0.09);
     EXPECT_EQ(ranks.ends(), 0) << "here: " << here;
-    ranks.pass(0.2);
+    ranks.pass(0.02);
     EXPECT_GT(ranks.ends(), 0) << "here: " << here;
   }
 }
@@ -242,7 +243,7 @@ class WhoWaits : public ::testing::Test {
     return wait_table(graph_, schedule_, WorkerMap(2, 2), news, {.silent = 1, .long_task = long_task});
   }
 
-  const model::Network network_ = testing::tiny_mlp(2);
+  const model::Network network_ = tiny_mlp(2);
   const plan::Schedule schedule_ = plan::make_schedule("1f1b", {.workers = 2, .microbatches = 3});
   const TaskGraph graph_{schedule_, network_, {}};
   std::array<TaskProgress, 2> progress_;
@@ -286,7 +287,7 @@ TEST_F(WhoWaits, ForASilentRankAfterTheLastStep) {
 
 // On a busy machine news of a healthy rank may be late, too.
 TEST(WaitTable, NamesTheRankThatIsSilentForLongest) {
-  const model::Network network = testing::tiny_mlp(3);
+  const model::Network network = tiny_mlp(3);
   const plan::Schedule schedule = plan::make_schedule("gpipe", {.workers = 3, .microbatches = 2});
   const TaskGraph graph(schedule, network, {});
   TaskProgress progress(graph, {true, false, false});

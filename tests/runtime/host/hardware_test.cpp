@@ -4,15 +4,15 @@
 
 #include <cstdlib>
 #include <filesystem>
-#include <fstream>
 #include <random>
 #include <set>
 
 #include <gmock/gmock.h>
-#include <unistd.h>
 
 #include "starpipe/base/error.hpp"
 #include "starpipe/base/index.hpp"
+#include "support/folder.hpp"
+#include "support/message_of.hpp"
 
 namespace starpipe::runtime {
 namespace {
@@ -176,20 +176,13 @@ TEST(Share, AllCoresAreSharedOut) {
 }
 
 TEST(Topology, NamesAFileThatHasNone) {
-  const auto problem = [](const std::filesystem::path& file) -> std::string {
-    try {
-      static_cast<void>(Topology::from_file(file));
-      return "";
-    } catch (const InputError& error) {
-      return error.what();
-    }
+  const auto problem = [](const std::filesystem::path& file) {
+    return message_of([&] { static_cast<void>(Topology::from_file(file)); });
   };
   EXPECT_THAT(problem("/nonexistent.xml"), ::testing::HasSubstr("/nonexistent.xml"));
-  const auto file =
-      std::filesystem::temp_directory_path() / ("starpipe_" + std::to_string(getpid()) + "_none");
-  std::ofstream(file) << "layers: []\n";
+  const Folder folder;
+  const auto file = folder.write("none", "layers: []\n");
   EXPECT_THAT(problem(file), ::testing::HasSubstr(file.string()));
-  std::filesystem::remove(file);
 }
 
 TEST(Process, IsBoundAndSetFree) {

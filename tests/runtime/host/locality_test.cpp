@@ -20,12 +20,6 @@ using ::testing::ElementsAre;
 using ::testing::IsEmpty;
 using ::testing::SizeIs;
 
-std::vector<DeviceKind> kinds_of(std::span<const Device> devices) {
-  std::vector<DeviceKind> kinds;
-  for (const Device& device : devices) kinds.push_back(device.kind);
-  return kinds;
-}
-
 TEST(Gpus, AreThoseOfNvidiaOrWithACudaDevice) {
   const auto gpus = gpus_of({.gpus = {{1, 0}, {2}}});
   ASSERT_THAT(gpus, SizeIs(3));

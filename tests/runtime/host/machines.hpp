@@ -4,17 +4,17 @@
 
 #include <algorithm>
 #include <filesystem>
-#include <fstream>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <tuple>
 #include <vector>
 
 #include <hwloc.h>
-#include <unistd.h>
 
 #include "runtime/host/locality.hpp"
+#include "support/folder.hpp"
 
 namespace starpipe::runtime::testing {
 
@@ -126,19 +126,18 @@ inline std::string machine_xml(const Machine& machine) {
 /// A temporary file with the machine, for its own lifetime.
 class MachineFile {
  public:
-  explicit MachineFile(const Machine& machine, const std::string& name = "machine.xml")
-      : path_(std::filesystem::temp_directory_path() /
-              ("starpipe_" + std::to_string(getpid()) + "_" + name)) {
-    std::ofstream(path_) << machine_xml(machine);
-  }
-  ~MachineFile() { std::filesystem::remove(path_); }
-  MachineFile(const MachineFile&) = delete;
-  MachineFile& operator=(const MachineFile&) = delete;
-  [[nodiscard]] const std::filesystem::path& path() const { return path_; }
+  explicit MachineFile(const Machine& machine) { folder_.write("machine.xml", machine_xml(machine)); }
+  [[nodiscard]] std::filesystem::path path() const { return folder_ / "machine.xml"; }
 
  private:
-  std::filesystem::path path_;
+  Folder folder_;
 };
+
+inline std::vector<DeviceKind> kinds_of(std::span<const Device> devices) {
+  std::vector<DeviceKind> kinds;
+  for (const Device& device : devices) kinds.push_back(device.kind);
+  return kinds;
+}
 
 /// Two sockets, eight GPUs, NVLinks in a cube mesh as a DGX-1's with V100: one or two links of 25 GB/s.
 inline Machine cube_mesh() {

@@ -43,12 +43,6 @@ std::vector<bool> in_turn(std::size_t workers) {
   return on_gpu;
 }
 
-std::vector<DeviceKind> kinds_of(std::span<const Device> devices) {
-  std::vector<DeviceKind> kinds;
-  for (const Device& device : devices) kinds.push_back(device.kind);
-  return kinds;
-}
-
 /// Shuffles the devices of each kind among themselves.
 std::vector<Device> shuffled_in_kinds(std::vector<Device> devices, std::mt19937_64& random) {
   for (std::size_t w = 1; w < devices.size(); ++w) {

@@ -7,10 +7,12 @@
 #include <gtest/gtest.h>
 
 #include "runtime/engine/data_use.hpp"
-#include "runtime/networks.hpp"
 #include "runtime/report/report.hpp"
 #include "starpipe/base/index.hpp"
+#include "starpipe/plan/registry/registry.hpp"
 #include "starpipe/plan/schedule/schedule.hpp"
+#include "support/networks.hpp"
+#include "support/optimizers.hpp"
 
 namespace starpipe::runtime {
 namespace {
@@ -21,14 +23,12 @@ using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::Not;
 
-const model::OptimizerConfig sgd = {.kind = "sgd"};
-
 /// Compares the copies dropped after each task with the definition: a task drops from its GPU each copy of
 /// lasting data owned elsewhere on the rank that no later task on this GPU reads. Verdicts stay in main
 /// memory.
 void expect_drops(const Schedule& schedule, const model::Network& network, const std::vector<int>& nodes,
                   std::size_t min) {
-  const TaskGraph graph(schedule, network, sgd);
+  const TaskGraph graph(schedule, network, plain_sgd);
   const auto node = [&](int worker) { return nodes[index(worker)]; };
   FetchedCopies copies(graph, nodes);
   std::size_t dropped = 0;
@@ -80,7 +80,7 @@ TEST(FetchedCopies, WeightsInTheOrderOfTheirReaders) {
   const model::Network network = tiny_gpt(3);
   const Schedule schedule =
       plan::make_schedule("fsdp", {.workers = 3, .microbatches = 3, .graph = network.graph});
-  const TaskGraph graph(schedule, network, sgd);
+  const TaskGraph graph(schedule, network, plain_sgd);
   const FetchedCopies copies(graph, std::vector{1, 2, 3});
   std::map<int, std::vector<int>> stages;  // by node
   for (const auto& [datum, node] : copies.weights()) {
@@ -96,7 +96,7 @@ TEST(FetchedCopies, NothingLeavesMainMemoryOrItsOwner) {
   const model::Network network = tiny_gpt(4);
   const Schedule schedule =
       plan::make_schedule("fsdp", {.workers = 4, .microbatches = 4, .graph = network.graph});
-  const TaskGraph graph(schedule, network, sgd);
+  const TaskGraph graph(schedule, network, plain_sgd);
   for (const std::vector<int>& nodes : {std::vector{0, 0, 0, 0}, std::vector{1, 1, 1, 1}}) {
     FetchedCopies copies(graph, nodes);
     for (const Task& task : graph.tasks()) EXPECT_THAT(copies.unread_after(task), ElementsAre());

@@ -9,21 +9,24 @@
 
 #include <gtest/gtest.h>
 
-#include "plan/random_schedules.hpp"
 #include "runtime/engine/meter.hpp"
-#include "runtime/networks.hpp"
 #include "runtime/report/report.hpp"
 #include "starpipe/base/index.hpp"
+#include "starpipe/plan/registry/registry.hpp"
+#include "starpipe/plan/schedule/check.hpp"
 #include "starpipe/plan/simulate/simulate.hpp"
 #include "starpipe/plan/simulate/transfers.hpp"
+#include "support/network_schedules.hpp"
+#include "support/networks.hpp"
+#include "support/optimizers.hpp"
+#include "support/random_schedules.hpp"
+#include "support/schedules.hpp"
 
 namespace starpipe::runtime {
 namespace {
 
 using namespace testing;
 using plan::Schedule;
-
-const model::OptimizerConfig sgd = {.kind = "sgd"};
 
 /// A run of the schedule in which every job has a different duration: no two events coincide, so their order
 /// is unique.
@@ -106,7 +109,7 @@ TEST(Meter, CountsWhatThePlanCounts) {
     if (!plan::check(schedule).ok()) continue;
     SCOPED_TRACE(::testing::Message() << "run " << run);
     const model::Network network = dag_network(schedule.graph());
-    const TaskGraph graph(schedule, network, sgd);
+    const TaskGraph graph(schedule, network, plain_sgd);
     const plan::Timeline timeline = random_run(schedule, network, random);
     const std::vector<bool> local(index(schedule.workers()), true);
     Meter meter(graph, schedule.workers(), local);
@@ -127,7 +130,7 @@ TEST(Meter, RanksCountTheirOwnWorkers) {
   for (const NamedCase& named : named_cases(4, 6)) {
     SCOPED_TRACE(named.name);
     const Schedule schedule = split(named.schedule);
-    const TaskGraph graph(schedule, named.network, sgd);
+    const TaskGraph graph(schedule, named.network, plain_sgd);
     std::mt19937_64 random(4);
     const plan::Timeline timeline = random_run(schedule, named.network, random);
     for (const std::size_t ranks : {2U, 4U}) {
@@ -153,7 +156,7 @@ TEST(Meter, RanksCountTheirOwnWorkers) {
 TEST(Meter, OtherPoliciesMayRunAJobOnAnotherWorker) {
   const model::Network network = tiny_mlp(2);
   const Schedule schedule = plan::make_schedule("1f1b", {.workers = 2, .microbatches = 1});
-  const TaskGraph graph(schedule, network, sgd);
+  const TaskGraph graph(schedule, network, plain_sgd);
   Meter meter(graph, 2, {true, true});
   for (const Task& task : graph.tasks()) {
     meter.start(task, 1);
@@ -171,7 +174,7 @@ TEST(BytesBetweenRanks, OneWorkerARankIsWhatWorkersReceive) {
   std::ranges::move(named_cases(4, 6, tied_gpt), std::back_inserter(cases));
   for (const NamedCase& named : cases) {
     SCOPED_TRACE(named.name);
-    const TaskGraph graph(named.schedule, named.network, sgd);
+    const TaskGraph graph(named.schedule, named.network, plain_sgd);
     std::uint64_t bytes = 0;
     for (const plan::Transfers& t : plan::count_transfers(named.schedule, costs_of(named.network))) {
       bytes += t.total().bytes;
@@ -193,7 +196,7 @@ TEST(BytesBetweenRanks, ADatumGoesToARankOnce) {
   // FSDP: both workers of a rank read each stage's weights, which come once; gradients are reduced in a tree.
   const model::Network network = tiny_mlp(4);
   const Schedule schedule = plan::make_schedule("fsdp", {.workers = 4, .microbatches = 4});
-  const TaskGraph graph(schedule, network, sgd);
+  const TaskGraph graph(schedule, network, plain_sgd);
   std::uint64_t weights = 0;
   for (const model::Stage& stage : network.stages) weights += stage.parameter_size() * sizeof(float);
   const std::uint64_t all = bytes_between_ranks(graph, WorkerMap(4, 2));

@@ -31,6 +31,7 @@
 #include "runtime/started_mpi.hpp"
 #include "starpipe/base/error.hpp"
 #include "starpipe/base/index.hpp"
+#include "support/message_of.hpp"
 
 namespace {
 
@@ -172,12 +173,7 @@ TEST(Ranks, GatherNamedFields) {
 std::string check(int workers, int workers_per_core) {
   RuntimeConfig config;
   config.workers_per_core = workers_per_core;
-  try {
-    share_cores(*mpi, WorkerMap(workers, mpi->ranks()), config);
-    return {};
-  } catch (const InputError& error) {
-    return error.what();
-  }
+  return message_of([&] { share_cores(*mpi, WorkerMap(workers, mpi->ranks()), config); });
 }
 
 TEST(Devices, CoresCarryALimitedNumberOfWorkers) {

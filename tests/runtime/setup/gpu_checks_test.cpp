@@ -9,17 +9,14 @@
 #include "runtime/host/cuda_devices.hpp"
 #include "runtime/setup/run_checks.hpp"
 #include "starpipe/base/error.hpp"
+#include "support/message_of.hpp"
+#include "support/networks.hpp"
 
 namespace starpipe::runtime {
 namespace {
 
 std::string problem(const Config& config, void (*check)(const Config&) = check_device) {
-  try {
-    check(config);
-    return {};
-  } catch (const InputError& error) {
-    return error.what();
-  }
+  return message_of([&] { check(config); });
 }
 
 TEST(Device, IsRefusedWhereThereIsNone) {
@@ -56,14 +53,10 @@ TEST(Device, NeedsAStarPUThatKeepsGpusBusy) {
 }
 
 TEST(Device, NeedsKernelsForEachLayer) {
-  model::ModelConfig gpt;
-  gpt.options["layers"] = 1;
-  gpt.options["heads"] = 1;
-  gpt.options["context"] = 4;
   Config config;
   for (const int hidden : {128, 129}) {
-    gpt.options["hidden"] = hidden;
-    const model::Network network = model::build_network(gpt, 1, 1);
+    const model::Network network =
+        model::build_network(small("gpt", {{"heads", 1}, {"hidden", hidden}}), 1, 1);
     config.runtime.device = {"cpu"};
     EXPECT_NO_THROW(check_kernels(config, network));
     config.runtime.device = {"cuda"};

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "starpipe/base/index.hpp"
+#include "starpipe/plan/schedule/check.hpp"
 #include "starpipe/plan/schedule/schedule.hpp"
 #include "starpipe/plan/simulate/costs.hpp"
 
@@ -213,6 +214,20 @@ inline std::vector<int> random_limits(Random& random, const Schedule& schedule) 
     limits.push_back(std::max(1, max + between(random, 0, 3)));
   }
   return limits;
+}
+
+/// A random schedule of the discipline that `check` accepts, sometimes with recomputation. `sound_priority`:
+/// as in Options.
+inline Schedule sound_schedule(Random& random, Discipline discipline,
+                               double sound_priority = Options{}.sound_priority) {
+  const bool bounded = discipline == Discipline::bounded;
+  const Options options{.one_worker_a_stash = bounded, .sound_priority = sound_priority};
+  while (true) {
+    const Schedule drawn(random_spec(random, options));
+    const Schedule schedule =
+        drawn.with(discipline, bounded ? random_limits(random, drawn) : std::vector<int>{});
+    if (check(schedule).ok()) return chance(random, 0.25) ? schedule.with_recomputation() : schedule;
+  }
 }
 
 }  // namespace starpipe::plan::testing

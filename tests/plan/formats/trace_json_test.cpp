@@ -1,0 +1,117 @@
+// SPDX-License-Identifier: Apache-2.0
+// Traces for the trace viewer.
+#include "plan/formats/trace_json.hpp"
+
+#include <algorithm>
+#include <map>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <gtest/gtest.h>
+#include <nlohmann/json.hpp>
+
+#include "plan/formats/json_value.hpp"
+#include "starpipe/base/index.hpp"
+#include "starpipe/plan/formats/schedule_csv.hpp"
+#include "starpipe/plan/formats/schedule_json.hpp"
+#include "starpipe/plan/simulate/simulate.hpp"
+#include "support/schedules.hpp"
+
+namespace starpipe::plan {
+namespace {
+
+using namespace nlohmann::literals;
+
+TEST(TraceJson, HasAnEventPerJobAndCountersThatReachThePeaks) {
+  for (const Schedule& schedule : examples()) {
+    const Timeline timeline = simulate(schedule);
+    const std::vector<DrawnRun> runs = {{"predicted", &schedule, &timeline},
+                                         {"measured", &schedule, &timeline}};
+
+    const auto trace = trace_json(runs, 1000);
+
+    std::size_t jobs = 0;
+    std::map<int, std::string> processes;
+    std::vector<int> peaks(index(schedule.workers()));
+    for (const auto& event : trace["traceEvents"]) {
+      if (event["ph"] == "X") ++jobs;
+      if (event["name"] == "process_name") processes[event["pid"]] = event["args"]["name"];
+      if (event["ph"] == "C") {
+        auto& peak = peaks[event["tid"].get<std::size_t>() - 1];
+        peak = std::max(peak, event["args"]["stashes"].get<int>());
+      }
+    }
+    EXPECT_EQ(jobs, 2 * schedule.job_count());
+    EXPECT_EQ(processes, (std::map<int, std::string>{{1, "predicted"}, {2, "measured"}}));
+    EXPECT_EQ(peaks, timeline.peak_stashes) << schedule.name();
+  }
+}
+
+TEST(TraceJson, CountsMicrosecondsFromTheFirstStart) {
+  const Schedule schedule = named("gpipe", 2, 2);
+  Timeline timeline = simulate(schedule);
+  for (Span& span : timeline.spans) span = {span.start + 100, span.end + 100};
+  const DrawnRun run{"measured", &schedule, &timeline};
+
+  const nlohmann::json trace = trace_json({&run, 1}, 1e6);
+
+  const auto& events = trace["traceEvents"];
+  const auto job =
+      std::find_if(events.begin(), events.end(), [](const auto& e) { return e["name"] == "BW(1,1)"; });
+  ASSERT_NE(job, events.end());
+  EXPECT_EQ((*job)["ts"], 3e6);
+  EXPECT_EQ((*job)["dur"], 2e6);
+  EXPECT_EQ((*job)["args"], R"({"stage": 1, "microbatch": 1, "pass": "BW", "weights_from": 1})"_json);
+}
+
+TEST(TraceJson, HasAnArrowForEachResultOfAnotherWorker) {
+  for (const Schedule& schedule : examples()) {
+    const Timeline timeline = simulate(schedule, {.links = Link{.alpha = 0.5}});
+    const std::vector<DrawnRun> runs = {{"predicted", &schedule, &timeline},
+                                         {"measured", &schedule, &timeline}};
+
+    const auto trace = trace_json(runs, 1000);
+
+    struct Slice {
+      int process, thread;
+      double from, to;
+      std::string name;
+    };
+    std::vector<Slice> slices;
+    for (const auto& event : trace["traceEvents"]) {
+      if (event["ph"] != "X") continue;
+      const double from = event["ts"];
+      slices.push_back({event["pid"], event["tid"], from, from + event["dur"].get<double>(), event["name"]});
+    }
+    const auto slice_of = [&](int process, int thread, double time) -> std::string {
+      for (const Slice& slice : slices) {
+        const bool inside = slice.from <= time && time < slice.to;
+        if (slice.process == process && slice.thread == thread && inside) return slice.name;
+      }
+      return "nothing";
+    };
+    std::map<int, std::pair<std::string, std::string>> arrows;  // by id: the slices of their ends
+    for (const auto& event : trace["traceEvents"]) {
+      if (event["ph"] != "s" && event["ph"] != "f") continue;
+      auto& [from, to] = arrows[event["id"]];
+      (event["ph"] == "s" ? from : to) = slice_of(event["pid"], event["tid"], event["ts"]);
+      EXPECT_EQ(event.value("bp", ""), event["ph"] == "f" ? "e" : "");
+    }
+    std::multiset<std::pair<std::string, std::string>> drawn;
+    for (const auto& [id, arrow] : arrows) drawn.insert(arrow);
+    std::multiset<std::pair<std::string, std::string>> expected;
+    for (const JobId id : schedule.order()) {
+      schedule.for_each_pred(id, [&](JobId producer) {
+        if (schedule.compute(producer) == schedule.compute(id)) return;
+        for (int run = 0; run < 2; ++run) {
+          expected.insert({to_string(schedule.job(producer)), to_string(schedule.job(id))});
+        }
+      });
+    }
+    EXPECT_EQ(drawn, expected) << schedule.name();
+  }
+}
+
+}  // namespace
+}  // namespace starpipe::plan
