@@ -36,7 +36,8 @@ void load_asked_plugins(const std::vector<std::string>& files, const std::vector
 void draw(const ExplainOptions& options, const plan::ComparedRun& run) {
   const std::array runs = {plan::explained_run("predicted", run.predicted),
                            plan::explained_run(run.found, run.measured)};
-  options.outputs.write("--timeline", [&] { return plan::timeline_svg(runs, {.unit = "s", .memory = false}); });
+  options.outputs.write("--timeline",
+                        [&] { return plan::timeline_svg(runs, {.unit = "s", .memory = false}); });
   options.outputs.write("--trace", [&] { return plan::trace_json(runs).dump() + "\n"; });
 }
 

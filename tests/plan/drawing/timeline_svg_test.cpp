@@ -91,7 +91,8 @@ TEST(TimelineSvg, StacksRunsOnOneTimeScale) {
   // A measured run starts at any time.
   for (Span& span : spans) span = {1000 + 2 * span.start, 1000 + 2 * span.end};
   const Timeline measured = evaluate(schedule, {}, spans, predicted.order);
-  const std::vector<DrawnRun> runs = {{"predicted", &schedule, &predicted}, {"measured", &schedule, &measured}};
+  const std::vector<DrawnRun> runs = {{"predicted", &schedule, &predicted},
+                                      {"measured", &schedule, &measured}};
 
   const std::string svg = timeline_svg(runs);
 

@@ -27,7 +27,7 @@ TEST(TraceJson, HasAnEventPerJobAndCountersThatReachThePeaks) {
   for (const Schedule& schedule : examples()) {
     const Timeline timeline = simulate(schedule);
     const std::vector<DrawnRun> runs = {{"predicted", &schedule, &timeline},
-                                         {"measured", &schedule, &timeline}};
+                                        {"measured", &schedule, &timeline}};
 
     const auto trace = trace_json(runs, 1000);
 
@@ -69,7 +69,7 @@ TEST(TraceJson, HasAnArrowForEachResultOfAnotherWorker) {
   for (const Schedule& schedule : examples()) {
     const Timeline timeline = simulate(schedule, {.links = Link{.alpha = 0.5}});
     const std::vector<DrawnRun> runs = {{"predicted", &schedule, &timeline},
-                                         {"measured", &schedule, &timeline}};
+                                        {"measured", &schedule, &timeline}};
 
     const auto trace = trace_json(runs, 1000);
 

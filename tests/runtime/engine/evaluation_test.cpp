@@ -45,8 +45,7 @@ RuntimeConfig config_of(const std::string& policy, int window = 10'000) {
 
 std::unique_ptr<Session> session_with(const RuntimeConfig& config) {
   const WorkerMap map(workers, mpi->ranks());
-  return std::make_unique<Session>(*mpi, map, share_cores(*mpi, map, config),
-                                   policy_of(config));
+  return std::make_unique<Session>(*mpi, map, share_cores(*mpi, map, config), policy_of(config));
 }
 
 std::unique_ptr<model::Dataset> validation_for(const model::Network& network) {

@@ -163,8 +163,8 @@ TEST_P(BoundedMemory, OfAnExperimentIsAsPredicted) {
         EXPECT_EQ(plan::check(experiment.schedule).problem, "");
         const plan::Costs& costs = experiment.costs;
         const plan::Timeline predicted = plan::simulate(experiment.schedule, costs);
-        Engine engine(session, experiment.schedule, experiment.network, plain_sgd, start_values(experiment.network),
-                      patient, experiment.emulated ? &costs : nullptr);
+        Engine engine(session, experiment.schedule, experiment.network, plain_sgd,
+                      start_values(experiment.network), patient, experiment.emulated ? &costs : nullptr);
         const std::vector<WorkerRecord> measured = engine.run_step(0, *experiment.data).workers;
         for (std::size_t w = 0; w < measured.size(); ++w) {
           EXPECT_LE(measured[w].peak_stashes, limit) << "worker " << w;
