@@ -50,8 +50,8 @@ int main() {
   const std::array input = {-1.0F, 0.5F, 2.0F};
   const std::array gradient = {1.0F, 1.0F, 3.0F};
   std::array<float, 3> output{}, stash{}, back{};
-  relu->forward({}, input, output, stash, {});
-  relu->backward_input({}, stash, gradient, back, {});
+  relu->forward({{}, input, output, stash, {}});
+  relu->backward_input({{}, stash, gradient, back, {}});
   return output == std::array{0.0F, 0.5F, 2.0F} && back == std::array{0.0F, 1.0F, 3.0F} ? 0 : 1;
 }
 """,
