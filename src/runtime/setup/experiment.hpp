@@ -64,12 +64,12 @@ void check_for_profile(const Config& config);
 
 // Steps of plan_run that the choice of a partition takes as well.
 
-/// Loads the plug-ins, and returns the number of stages S: `schedule.stages`, or else the named schedule's own
-/// number. Throws InputError for an unknown schedule and for wrong options of it.
+/// Loads the plug-ins, and returns the number of stages S: `schedule.stages`, or else the named schedule's
+/// own number. Throws InputError for an unknown schedule and for wrong options of it.
 int stage_count(const Config& config);
 
-/// Returns the request for the configured named schedule. `known`: costs without recomputation, for schedules that
-/// depend on durations.
+/// Returns the request for the configured named schedule. `known`: costs without recomputation, for schedules
+/// that depend on durations.
 plan::ScheduleRequest schedule_request(const Config& config, plan::StageGraph graph,
                                        const std::optional<plan::Costs>& known = {});
 
@@ -81,15 +81,15 @@ plan::LimitedSchedule build_schedule(const ScheduleConfig& wanted, plan::Schedul
 
 // Costs before anything is measured.
 
-/// Returns costs by FLOPs: F, B and W of a stage each last as long as its share of the model's FLOPs, 1 for an
-/// average stage. Transfers take no time.
+/// Returns costs by FLOPs: F, B and W of a stage each last as long as its share of the model's FLOPs, 1 for
+/// an average stage. Transfers take no time.
 plan::Costs costs_by_flops(const model::Network& network);
 
-/// Returns the costs of jobs and transfers under `runtime.emulate`. Throws InputError where the number of times is
-/// neither 1 nor the number of stages, or with `per_share` the number of workers. `workers`: of the schedule,
-/// shards included. In a network of shards, one time for all, or one for each whole stage, is divided among
-/// the parts of a stage by their FLOPs; one time for each part is taken as it is. With `per_share`, all
-/// stages divide the times by their FLOPs.
+/// Returns the costs of jobs and transfers under `runtime.emulate`. Throws InputError where the number of
+/// times is neither 1 nor the number of stages, or with `per_share` the number of workers. `workers`: of the
+/// schedule, shards included. In a network of shards, one time for all, or one for each whole stage, is
+/// divided among the parts of a stage by their FLOPs; one time for each part is taken as it is. With
+/// `per_share`, all stages divide the times by their FLOPs.
 plan::Costs emulated_costs(const EmulationConfig& wanted, const model::Network& network, int workers);
 
 // Configurations of other runs.
@@ -107,10 +107,10 @@ struct OtherSchedule {
 };
 
 /// Returns a configuration for each of these schedules, with `schedule.name` set to it. Plug-ins that do not
-/// have the schedule are dropped. One emulated time for all stages is multiplied by `stage_share`. Every other
-/// key is kept. Without `schedule.stages` each schedule has its own number of stages. Throws InputError for
-/// `schedule.file`, for an unknown schedule, for a schedule that is named twice, and for a list of emulated
-/// times by stage if the schedule has another number of stages.
+/// have the schedule are dropped. One emulated time for all stages is multiplied by `stage_share`. Every
+/// other key is kept. Without `schedule.stages` each schedule has its own number of stages. Throws InputError
+/// for `schedule.file`, for an unknown schedule, for a schedule that is named twice, and for a list of
+/// emulated times by stage if the schedule has another number of stages.
 std::vector<OtherSchedule> with_schedules(const Config& config, const std::vector<std::string>& names);
 
 // Memory.
