@@ -107,10 +107,10 @@ struct OtherSchedule {
 };
 
 /// Returns a configuration for each of these schedules, with `schedule.name` set to it. Plug-ins that do not
-/// have the schedule are dropped. One emulated time for all stages is multiplied by `stage_share`. Every
-/// other key is kept. Without `schedule.stages` each schedule has its own number of stages. Throws InputError
-/// for `schedule.file`, for an unknown schedule, for a schedule that is named twice, and for a list of
-/// emulated times by stage if the schedule has another number of stages.
+/// have the schedule are dropped, and so are options of another schedule. One emulated time for all stages is
+/// multiplied by `stage_share`. Every other key is kept. Without `schedule.stages` each schedule has its own
+/// number of stages. Throws InputError for `schedule.file`, for an unknown schedule, for a schedule that is
+/// named twice, and for a list of emulated times by stage if the schedule has another number of stages.
 std::vector<OtherSchedule> with_schedules(const Config& config, const std::vector<std::string>& names);
 
 // Memory.
