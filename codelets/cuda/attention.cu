@@ -13,8 +13,8 @@
 namespace starpipe::model::cuda {
 namespace {
 
-/// The kernels in fp32 for heads of at most D columns, and their blocks: rows of a head, threads, and floats
-/// of shared memory.
+/// The kernels in fp32 for heads of at most D columns. Each block has `rows` rows of a head, `threads`
+/// threads, and a number of floats of shared memory.
 template <int D>
 struct Fp32Kernels {
   using Element = float;
@@ -28,7 +28,7 @@ struct Fp32Kernels {
   static constexpr auto backward_keys = attention::backward_keys<D>;
 };
 
-/// The kernels in bf16, on tensor cores.
+/// The same in bf16, on tensor cores.
 template <int D>
 struct TensorCoreKernels : attention::bf16::Tiles<D> {
   using Element = Bf16;
@@ -38,7 +38,7 @@ struct TensorCoreKernels : attention::bf16::Tiles<D> {
   static constexpr auto backward_keys = attention::bf16::backward_keys<D>;
 };
 
-/// codelets/cpu/attention.cpp on a GPU.
+/// Attention on a GPU's stream; codelets/cpu/attention.cpp says what it computes.
 template <class Kernels>
 class Attention final : public CudaLayer {
   using T = typename Kernels::Element;
@@ -46,7 +46,7 @@ class Attention final : public CudaLayer {
  public:
   Attention(const LayerSpec& spec, const attention::Shape& shape) : CudaLayer(spec), shape_(shape) {}
 
-  /// A float per row and query head.
+  /// Returns one float per row and query head: the deltas, which one kernel of B passes to the other.
   std::size_t scratch_size() const override { return rows_ * static_cast<std::size_t>(shape_.heads); }
 
   void forward(const Context& on, const Forward& pass) const noexcept override {
@@ -71,14 +71,15 @@ class Attention final : public CudaLayer {
   }
 
  private:
-  /// The grid of kernels whose blocks keep rows of one of `heads` heads each.
+  /// Returns the grid of a kernel in which each block has rows of one head. `heads`: number of query heads,
+  /// or of key heads for the keys' kernel.
   [[nodiscard]] Grid grid(int heads, std::size_t shared) const noexcept {
     const auto context = static_cast<std::size_t>(shape_.context);
     return {dim3(static_cast<unsigned>(rows_ / context) * static_cast<unsigned>(heads),
                  static_cast<unsigned>(ceil_div(context, std::size_t{Kernels::rows}))),
             dim3(Kernels::threads), shared};
   }
-  /// The shape of passes over these arrays.
+  /// Returns the shape of a pass on these arrays, which says whether they are aligned.
   [[nodiscard]] attention::Shape shape_in(std::initializer_list<ConstMemory> arrays) const noexcept {
     attention::Shape shape = shape_;
     shape.aligned = shape.size % 8 == 0 && std::all_of(arrays.begin(), arrays.end(), [](ConstMemory array) {
@@ -90,8 +91,8 @@ class Attention final : public CudaLayer {
   attention::Shape shape_;
 };
 
-/// The Kernels<D> with the smallest D that holds a head. Null for wider heads, as their tiles would not fit
-/// the shared memory of every GPU.
+/// Returns the layer with the smallest D that holds a head; null for heads wider than 128, whose tiles would
+/// not fit the shared memory of every GPU.
 template <template <int> class Kernels>
 std::shared_ptr<const CudaLayer> of_width(const LayerSpec& spec, const attention::Shape& shape) {
   if (shape.size <= 32) return std::make_shared<Attention<Kernels<32>>>(spec, shape);

@@ -24,7 +24,7 @@ void join(const Backend& backend, std::span<const ConstMemory> inputs, std::span
   }
 }
 
-/// The reverse of join().
+/// Reverses join(): copies the columns of `joined` to `parts`.
 void split(const Backend& backend, ConstMemory joined, std::size_t joined_columns,
            std::span<const std::size_t> columns, std::size_t rows, std::size_t bytes,
            std::span<const Memory> parts) noexcept {
@@ -40,9 +40,9 @@ void copy(const Backend& backend, ConstMemory from, Memory to) noexcept {
   if (from.data() != to.data()) backend.copy(from, to);
 }
 
-/// Words rounded up to a multiple of 16 bytes, so that the next array is aligned. Kernels choose by alignment
-/// how many bytes they move at a time and in which order they add. With every array aligned, results do not
-/// depend on the sizes of the arrays before.
+/// Rounds a number of words up to a multiple of 16 bytes, so that the next array is aligned. Kernels choose
+/// by alignment how many bytes they move at a time and in which order they add. As every array is aligned,
+/// results do not depend on the sizes of the arrays before.
 constexpr std::size_t padded(std::size_t words) { return ceil_div(words, 4) * 4; }
 
 void require_fit(bool fits, const std::string& otherwise) {
@@ -209,7 +209,7 @@ void Stage::place_activations() {
   }
 }
 
-// The stage's parameters are aligned to 16 bytes, a single layer's within them only to an element.
+// The stage's parameters are aligned to 16 bytes, but a layer's parameters within them only to an element.
 ConstMemory Stage::weights_of(const OpLayout& layout, ConstParameters parameters) const {
   const ConstMemory all = layout.set == none ? parameters.own : parameters.shared[layout.set];
   return {all.as<std::byte>() + layout.parameters * element_bytes(precision_),

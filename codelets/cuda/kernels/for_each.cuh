@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Elementwise kernels, and loops with several loads in flight. Elements are stored as T and computed with in
+// Elementwise kernels, and loops with several loads in flight. Elements are stored as T; functions compute in
 // float.
 #pragma once
 
@@ -12,7 +12,7 @@
 
 namespace starpipe::model::cuda {
 
-/// Calls function(i) for each i in [0, count), one thread each.
+/// Calls function(i) for each i in [0, count), each on a thread of its own.
 template <class Function>
 __global__ void each(std::size_t count, Function function) {
   const std::size_t i = std::size_t{blockIdx.x} * blockDim.x + threadIdx.x;
@@ -25,13 +25,14 @@ void for_each(const Context& on, const char* name, std::size_t count, Function f
   launch(on, name, {blocks, dim3(default_threads)}, each<Function>, count, function);
 }
 
-/// An array of for_each_element() that is written only.
+/// An array that for_each_element() writes without reading it.
 template <class T>
 struct Out {
   T* data;
 };
 
-// N elements of the array, from the i-th on: as floats, and back unless they are only read.
+// `read` returns N elements of the array, from the i-th on, as floats: zeros for an Out<T>, which is not
+// read. `write` stores them, except for a `const T*`, which is only read.
 template <int N, class T>
 __device__ Values<N> read(T* array, std::size_t i) {
   return load<N>(array + i);
@@ -68,10 +69,10 @@ __global__ void each_element(std::size_t count, Function function, Arrays... arr
   for (; i < count; ++i) apply<1>(i, function, arrays...);
 }
 
-/// Calls function(x...) for each i in [0, count), where x are the i-th elements of the arrays as floats. Of a
-/// `const T*` it only reads the element; of a `T*` it gets a reference, and what it leaves there is written;
-/// an Out<T> is written without being read. A thread does a pack of the arrays' smallest type, T, or one
-/// element where an array is not aligned to packs.
+/// Calls function(x...) for each i in [0, count). The x are the i-th elements of the arrays, as floats. An
+/// array is a `const T*`, whose elements are only read; a `T*`, whose elements are read, and written with the
+/// value that the function leaves in x; or an Out<T>, whose elements are only written. T is the arrays'
+/// smallest type. A thread handles a pack of T, or a single element if an array is not aligned to packs.
 template <class T, class Function, class... Arrays>
 void for_each_element(const Context& on, const char* name, std::size_t count, const Function& function,
                       Arrays... arrays) noexcept {
@@ -91,9 +92,9 @@ void for_each_element(const Context& on, const char* name, std::size_t count, co
   });
 }
 
-/// Calls use(load(i)) for i = first, first + step, ... < last, in this order. Runs `InFlight` loads, a power
-/// of two, before the first use, and no condition separates them, so the memory system works on all of them
-/// at once. The rest at the end is done in the same way with half as many loads, and so on.
+/// Calls use(load(i)) for i = first, first + step, ... < last, in this order. Runs `InFlight` loads (a power
+/// of two) before the first use. No condition separates the loads, so the memory system works on all of them
+/// at once. Handles the rest at the end in the same way with half as many loads, and so on.
 template <int InFlight, class Load, class Use>
 __device__ void each_loaded(std::size_t first, std::size_t last, std::size_t step, Load load, Use use) {
 #pragma unroll 1

@@ -26,7 +26,7 @@ class StepProgress {
   StepProgress(int first, int steps, std::string sample_word)
       : first_(first), steps_(steps), sample_word_(std::move(sample_word)) {}
 
-  /// A log shows only some steps, and every step whose update was skipped.
+  /// Shows the step. A log has only some steps, and every step whose update was skipped.
   void show(const Step& step, double samples_per_second) {
     const std::string norm = step.gradient_norm
                                  ? fmt::format("  norm {:#.4g}{}", std::abs(*step.gradient_norm),
@@ -45,10 +45,10 @@ class StepProgress {
     }
   }
 
-  /// A line between two steps, or after the last one.
+  /// Keeps a line between two steps, or after the last step (`last`).
   void keep(const std::string& text, bool last) const {
-    // A launcher forwards standard error and standard output apart, so the last lines keep their order with
-    // the tables only on standard output.
+    // A launcher forwards standard error and standard output separately. So only on standard output do the
+    // last lines keep their order with the tables.
     if (last && !line_.on_terminal() && runtime::launcher_rank()) {
       fmt::print("{}\n", text);
     } else {
@@ -57,8 +57,8 @@ class StepProgress {
   }
 
  private:
-  // The first step warms up, so the others are taken to last as long as those after it. Not for short runs,
-  // whose end one sees.
+  // Returns the time that the remaining steps will take if they last as long as the steps so far, without the
+  // first, which warms up. Returns "" after the first step, and if less than a second is left.
   [[nodiscard]] std::string time_left(int step) {
     const auto now = std::chrono::steady_clock::now();
     if (step == first_) {
@@ -80,8 +80,8 @@ class StepProgress {
   std::chrono::steady_clock::time_point after_first_;  // when the first step had ended
 };
 
-// Outputs that are written under a temporary name when the run has ended, so an existing file is replaced
-// only if the run succeeds. Metrics are written during the run, and the weights before these.
+// Outputs of the steps that a run has made. They are written at its end, so an existing file stays if the run
+// fails. Metrics are written during the run, and the weights before the outputs of the steps.
 constexpr std::array<std::string_view, 4> outputs_of_steps = {"--report", "--html", "--trace", "--timeline"};
 constexpr std::string_view metrics_option = "--metrics";
 constexpr std::string_view weights_option = "--save-weights";
@@ -92,7 +92,8 @@ struct TrainOptions {
   bool resume = false;
 };
 
-/// Mistakes in the names of outputs that every rank finds. Rank 0, which writes the files, finds the others.
+/// Throws InputError for mistakes in the names of outputs that every rank can find. Rank 0, which writes the
+/// files, finds the other mistakes.
 void check_names(const Config& config, const TrainOptions& options) {
   if (options.outputs.has(weights_option) && config.runtime.emulate) {
     throw InputError("--save-weights: with runtime.emulate no weights are trained");
@@ -145,7 +146,7 @@ std::string page_text(const std::string& title, const plan::ComparedRun& run, nl
   return plan::report_page(runs);
 }
 
-// Files first: standard output may be a pipe that no program reads any more.
+// Writes the files before it prints the table: standard output may be a pipe that no program reads any more.
 void write_outputs(const OutputFiles& outputs, const runtime::Training& training,
                    const runtime::Training::Result& result) {
   const runtime::AgreedRun& agreed = training.agreed();
@@ -170,6 +171,7 @@ void write_outputs(const OutputFiles& outputs, const runtime::Training& training
       [&] { outputs.write("--timeline", [&] { return timeline_text(run); }); }, print_table});
 }
 
+// Collective.
 void save_weights(Trainer& trainer, const TrainOptions& options, bool is_root) {
   const auto& file = options.outputs.file(weights_option);
   if (!file) return;
@@ -177,7 +179,7 @@ void save_weights(Trainer& trainer, const TrainOptions& options, bool is_root) {
   if (is_root) model::save_weights(*file, trainer.network(), trained);
 }
 
-// A run that has been resumed after its last step: only the weights may still be missing.
+// Collective. Ends a run that was resumed after its last step: only the weights may still be missing.
 void finish_complete_run(const Runtime& runtime, Trainer& trainer, const TrainOptions& options) {
   save_weights(trainer, options, runtime.rank() == 0);
   if (runtime.rank() != 0) return;
@@ -187,7 +189,8 @@ void finish_complete_run(const Runtime& runtime, Trainer& trainer, const TrainOp
                     measures ? ", and there is no step to report" : ""));
 }
 
-// Writes the results of the steps. Returns why the run has failed all the same; "" if it has not.
+// Collective. Writes the results of the steps. Returns why the run counts as failed although the steps have
+// succeeded; "" if it does not.
 std::string finish_run(const Runtime& runtime, Trainer& trainer, const TrainOptions& options, bool complete) {
   const runtime::Training::Result result = trainer.training().result();
   const auto save = [&] {

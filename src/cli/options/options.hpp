@@ -28,8 +28,9 @@
 namespace starpipe::cli {
 
 /// Adds an option or an argument with a value. `name`: its names and the name of its value, as the help shows
-/// them: "-o,--output FILE.json". `check`: reads a value, or refuses it. Each occurrence of an option with
-/// several values takes one word: values with commas if the name of the value has a comma, else one value.
+/// them: "-o,--output FILE.json". `check`: reads a value, or refuses it. An option with several values may be
+/// repeated, and takes one word each time: one value, or a list with commas if the name of its value has a
+/// comma.
 template <class Value>
 CLI::Option* add_option(CLI::App& command, const std::string& name, Value& value, const std::string& help,
                         const CLI::Validator& check = {}) {
@@ -47,7 +48,7 @@ CLI::Option* add_option(CLI::App& command, const std::string& name, Value& value
 struct OutputFile {
   std::string option;
   std::optional<std::filesystem::path> file;    ///< nullopt if the option is not given
-  std::vector<std::string_view> suffixes = {};  ///< of its name, in lower case; empty: checked elsewhere
+  std::vector<std::string_view> suffixes = {};  ///< that it may have, in lower case; empty: checked elsewhere
 };
 
 /// Files that a command writes besides the text that it prints, each with an option of its own.
@@ -56,7 +57,7 @@ class OutputFiles {
   OutputFiles(std::vector<OutputFile> files = {}) : files_(std::move(files)) {}
 
   /// Adds an option. `name`: as for `add_option`; its value is "FILE" with the suffix, or two such words with
-  /// a bar. Messages have the first name.
+  /// a bar between them. Messages use the first of its names.
   CLI::Option* add(CLI::App& command, std::string_view name, const std::string& help);
   /// Throws InputError if a file has another suffix than expected, if it is also one of `inputs` or another
   /// output, or if it is a page and this program has none. Skips empty inputs. Does not check that files can
@@ -75,13 +76,13 @@ class OutputFiles {
   std::vector<OutputFile> files_;
 };
 
-/// The files that a run with this configuration reads.
+/// Returns the files that a run with this configuration reads.
 std::vector<std::filesystem::path> inputs_of(const runtime::Config& config);
 
 /// Throws InputError for a plug-in without `schedules`: it adds only layers or networks.
 void require_schedules(const std::string& file, const std::vector<std::string>& schedules);
 
-/// Lets an option be given several times, with one value each. Returns the option.
+/// Allows an option several times, with one value each time. Returns the option.
 CLI::Option* repeated(CLI::Option* option);
 
 /// Adds --plugin, which may be repeated, and returns it.
@@ -109,7 +110,7 @@ inline CLI::Validator one_of(std::span<const std::string_view> words) {
   return CLI::IsMember(std::vector<std::string>(words.begin(), words.end()));
 }
 
-/// Throws InputError unless an option has one value for all workers, or one for each. `values`: how many.
+/// Throws InputError unless an option has one value for all workers, or one for each. `values`: their number.
 void require_one_or_each(std::string_view option, std::size_t values, int workers);
 
 /// Makes every option and argument of `app` and of its subcommands refuse an empty value.
@@ -121,20 +122,20 @@ class ConfigOptions {
  public:
   /// Returns the option of the file, so that other options can depend on it.
   CLI::Option* add_to(CLI::App& command, bool required = true);
-  /// Call after `add_to`, for commands that make the configured schedule.
+  /// Adds --plugin, for commands that make the configured schedule. Call it after `add_to`.
   void add_plugin_to(CLI::App& command);
-  /// The configuration with its changes. Throws InputError as `load_config` does, and for a plug-in of
-  /// --plugin that has none of the schedules that run. `schedules`: those that run instead of the configured
-  /// one. STARPU_SCHED chooses the policy before the file does, as StarPU's users expect. Throws InputError
-  /// when it contradicts the command line (--set).
+  /// Returns the configuration with its changes. `schedules`: schedules that run instead of the configured
+  /// schedule. Throws InputError as `load_config` does, and for a plug-in of --plugin that has none of the
+  /// schedules that run. STARPU_SCHED has precedence over the policy of the file, as StarPU's users expect.
+  /// Throws InputError if it contradicts the command line (--set).
   [[nodiscard]] runtime::Config load(const std::vector<std::string>& schedules = {}) const;
-  /// As `--set KEY=VALUE`, for an option of its own, `option`. Throws InputError when --set gives the key,
+  /// Sets a key as `--set KEY=VALUE` does, for the option `option`. Throws InputError if --set gives the key,
   /// too.
   void set(const std::string& key, const std::string& value, std::string_view option);
   /// True if --set gives this key.
   [[nodiscard]] bool overrides(const std::string& key) const;
-  /// Throws InputError when --set gives one of these keys, or a key of one of these sections, which have no
-  /// effect in the command.
+  /// Throws InputError if --set gives one of the keys or sections in `unused`, which have no effect in the
+  /// command, or a key of such a section.
   void refuse_overrides(std::string_view command, std::span<const std::string_view> unused) const;
 
  private:
@@ -156,7 +157,7 @@ void add_schedule_option(CLI::App& command, plan::ScheduleOptions& options,
 /// Adds --memory-limit and --recompute.
 void add_memory_options(CLI::App& command, std::vector<int>& memory_limits, bool& recompute);
 
-/// Cuts the stages of a schedule into shards: --tensor and --tensor-workers.
+/// Options that cut the stages of a schedule into shards: --tensor and --tensor-workers.
 class TensorOptions {
  public:
   void add_to(CLI::App& command);
@@ -164,7 +165,7 @@ class TensorOptions {
   /// as plan::tensor_fold does.
   void apply(plan::Schedule& schedule, plan::Costs& costs) const;
   [[nodiscard]] int shards() const { return shards_; }
-  /// Returns the number of stages with shards for `whole` stages without.
+  /// Returns the number of stages that `whole` stages have after they are cut into shards.
   [[nodiscard]] std::int64_t stages(std::int64_t whole) const {
     return shards_ > 1 ? whole * shards_ + 1 : whole;
   }
@@ -184,10 +185,10 @@ class CostOptions {
  public:
   /// `default_durations`, `default_comm`: the costs without --durations and --comm, for the help.
   void add_to(CLI::App& command, const std::string& default_durations, const std::string& default_comm = "0");
-  /// Only --durations, for commands that know the links.
+  /// Adds only --durations, for commands that know the links.
   void add_durations_to(CLI::App& command, const std::string& default_durations);
   void add_no_prefetch_to(CLI::App& command);
-  /// For commands that know no model, and so not how much its stages send each other.
+  /// Adds --bytes, for commands that do not know a model, and so not the bytes that its stages send.
   void add_bytes_to(CLI::App& command);
   /// Replaces the costs that the command line gives. `unit`, of all times of the costs, becomes "s" if they
   /// have units there, and empty if not. `device`: the kind of device, for a file with durations of several;
@@ -202,7 +203,7 @@ class CostOptions {
   [[nodiscard]] std::vector<std::filesystem::path> inputs(const std::vector<std::string>& others) const {
     return inputs(std::vector<std::filesystem::path>(others.begin(), others.end()));
   }
-  /// The files that --durations and --links name; empty where they name none.
+  /// Returns the files that --durations and --links name; empty where they name none.
   [[nodiscard]] std::array<std::filesystem::path, 2> files() const;
   /// True if --durations was given.
   [[nodiscard]] bool gives_durations() const { return durations_.has_value(); }
@@ -217,7 +218,7 @@ class CostOptions {
   std::optional<std::string> comm_;
   std::optional<std::string> links_;
   std::optional<std::uint64_t> bytes_;
-  bool needs_bytes_ = false;  ///< no model says how large results are
+  bool needs_bytes_ = false;  ///< there is no model that gives the sizes of results
   bool no_prefetch_ = false;
 };
 
@@ -225,14 +226,14 @@ class CostOptions {
 class ResultOptions {
  public:
   void add_to(CLI::App& command);
-  /// For commands whose text has a drawing.
+  /// Adds --width, for commands whose text has a drawing.
   void add_width_to(CLI::App& command);
   /// More outputs, which the command adds and writes.
   OutputFiles& outputs() { return outputs_; }
   [[nodiscard]] const OutputFiles& outputs() const { return outputs_; }
-  /// Checks all outputs of the command that reads `inputs`. Call before the work is done. Throws InputError
-  /// as OutputFiles does, and also if the suffix of -o does not match the format, or the format has no
-  /// --width.
+  /// Checks all outputs of the command. `inputs`: the files that it reads. Call it before the work is done.
+  /// Throws InputError as OutputFiles does, and also if the suffix of -o does not match the format, or the
+  /// format has no --width.
   void check(std::span<const std::filesystem::path> inputs) const;
   /// True if the result is text for people.
   [[nodiscard]] bool is_text() const { return format() == "text"; }
@@ -241,8 +242,8 @@ class ResultOptions {
   /// and JSON; with the other formats, a line on standard error says so.
   void show(const plan::PredictedRun& run, const std::function<std::string()>& text,
             const nlohmann::ordered_json& more = nlohmann::ordered_json::object()) const;
-  /// Drawing and table: as wide as --width, or the terminal, in colour on a terminal; 200 columns wide
-  /// without colour in files and pipes.
+  /// Returns drawing and table: as wide as --width, else as the terminal, in colour on a terminal; 200
+  /// columns wide without colour in files and pipes.
   [[nodiscard]] std::string drawn(const plan::PredictedRun& run) const;
 
  private:

@@ -42,8 +42,8 @@ constexpr bool takes_devices(std::string_view command) { return command != "simu
 /// The setting that says how many MPI ranks a run has.
 inline constexpr std::string_view ranks_setting = "ranks";
 
-/// One name of the grid: the settings of each of its values. A value of a section has one for each of its
-/// keys.
+/// One name of the grid: the settings of each of its values. A value that is a section has a setting for each
+/// of its keys.
 using GridLine = std::vector<Settings>;
 
 struct Study {
@@ -95,13 +95,13 @@ struct StudyRun {
 /// Throws InputError for a run that its command would refuse.
 using RunCheck = std::function<void(const StudyRun& run, const runtime::Config& config)>;
 
-/// All runs of a study, in its order: the entries of `runs`, for each the points of the grid with the last
-/// name changing fastest, for each the repetitions. Reads the base configuration, and loads the plug-ins that
-/// it names. Throws InputError, naming study and run, when a run's configuration is refused, when `check`
-/// refuses the run, when two runs are the same, and when there are more than 100,000.
+/// Returns all runs of a study, in its order: the entries of `runs`; for each entry the points of the grid,
+/// whose last name changes fastest; for each point the repetitions. Reads the base configuration, and loads
+/// the plug-ins that it names. Throws InputError, naming study and run, when a run's configuration is
+/// refused, when `check` refuses the run, when two runs are the same, and when there are more than 100,000.
 std::vector<StudyRun> runs_of(const Study& study, const RunCheck& check);
 
-/// The arguments of a run: the command, `config`, the settings, and outputs in `folder`.
+/// Returns the arguments of a run: the command, `config`, the settings, and outputs in `folder`.
 std::vector<std::string> arguments_of(const Study& study, const StudyRun& run,
                                       const std::filesystem::path& config,
                                       const std::filesystem::path& folder);
@@ -112,7 +112,7 @@ std::vector<std::string> arguments_of(const Study& study, const StudyRun& run,
 std::string sbatch_script(const Study& study, std::span<const StudyRun> runs,
                           const std::filesystem::path& folder, int tasks);
 
-/// A command as a shell reads it.
+/// Returns a command as text that a shell reads as these words.
 std::string shell_text(std::span<const std::string> command);
 
 // The folder of one run of a study: config.yaml (a copy of the base configuration), log.txt (what the run has
@@ -133,36 +133,38 @@ struct RunOutcome {
   nlohmann::ordered_json origin = nlohmann::ordered_json::object();
 };
 
-/// A run is done when its report is there. A command writes its report last, and at once. A run whose report
-/// is not JSON has failed: the file has been damaged since.
+/// Reads how a run ended. A run is done if it has a report and no record of a failure. Commands write the
+/// report at their end, at first under a temporary name. A run whose report is not JSON counts as failed: the
+/// file was damaged later.
 RunOutcome read_outcome(const std::filesystem::path& folder);
 
-/// The lock of a run's folder: the process that has it runs the run. It ends with the process.
+/// The lock of a run's folder: the process that has it executes the run. It ends with the process.
 using RunLock = std::unique_ptr<std::FILE, int (*)(std::FILE*)>;
 /// Creates the folder, and takes its lock. Returns null if another process has it. Where the file system has
 /// no locks, every process gets one. Throws InputError when the folder cannot be written.
 RunLock lock_run(const std::filesystem::path& folder);
 
-/// Before a run: removes the files of an earlier attempt, and writes `config_text` to config.yaml.
+/// Prepares a run: removes the files of an earlier attempt, and writes `config_text` to config.yaml.
 void prepare_folder(const std::filesystem::path& folder, std::string_view config_text);
 
-/// After a run: writes run.json. `failure`: why the process failed; empty if it succeeded. A failed run's
+/// Ends a run: writes run.json. `failure`: why the process failed; empty if it succeeded. A failed run's
 /// problem is the last message of starpipe in its log, else `failure`.
 void record_end(const std::filesystem::path& folder, const std::vector<std::string>& command,
                 const std::string& failure, double seconds);
 
-/// The folder of a run, below the study's `folder`, and two of its files.
+/// Returns the folder of a run, below the study's `folder`.
 std::filesystem::path folder_of(const StudyRun& run, const std::filesystem::path& folder);
+/// Returns a file in the folder of a run.
 std::filesystem::path config_of(const std::filesystem::path& folder);
 std::filesystem::path log_of(const std::filesystem::path& folder);
 
-// Runs a study, and makes its table: a row for each run; for `compare` a row for each schedule and policy of
+// How a study runs, and its table: a row for each run; for `compare` a row for each schedule and policy of
 // each run.
 
 /// Options for the runs of a study.
 struct StudyOptions {
   std::filesystem::path folder;            ///< of the study's results
-  int jobs = 1;                            ///< the most runs at a time
+  int jobs = 1;                            ///< maximum number of runs at a time
   bool retry = false;                      ///< failed runs are run again
   std::vector<std::string> launcher = {};  ///< starts ranks: the number of ranks and a program follow
   /// The launcher starts ranks on this host alone, so that runs at the same time can have cores of their own.
@@ -178,36 +180,38 @@ struct StudyCounts {
   int elsewhere = 0;      ///< another sweep was running them
 };
 
-/// Takes the folder for results of studies: creates it where it is missing. Throws InputError when the folder
+/// Claims the folder for results of studies: creates it if it is missing. Throws InputError when the folder
 /// holds other things, or cannot be written.
 void take_folder(const std::filesystem::path& folder);
 
-/// The words that start a run: the launcher for several ranks, this program, and its arguments. Outputs are
-/// in the folder of the run.
+/// Returns the words that start a run: the launcher for several ranks, this program, and its arguments.
+/// Outputs are in the folder of the run.
 std::vector<std::string> command_of(const Study& study, const StudyRun& run, const StudyOptions& options,
                                     const std::filesystem::path& config);
 
-/// Runs what is not done, and shows progress. Several sweeps on one folder divide the runs among them.
+/// Executes the runs that are not done, and shows progress. Several sweeps on one folder divide the runs
+/// among them.
 ///
-/// Runs of `simulate` and `sim` are run `jobs` at a time. Others measure times: with `jobs` above 1 and a
-/// local launcher this host's cores are divided into `jobs` shares, and a run is bound to one of them. A run
-/// with more workers than its share has cores is run alone, on all cores, after the others.
+/// Runs of `simulate` and `sim` execute `jobs` at a time. Runs of other commands measure times: with `jobs`
+/// above 1 and a local launcher this host's cores are divided into `jobs` shares, and each run is bound to
+/// one share. A run that has more workers than its share has cores executes alone, on all cores, after the
+/// others.
 ///
-/// Throws EndedBySignal, after it has ended the runs under way, when an ending signal comes; InputError when
-/// there are fewer cores than `jobs`, and when the folder cannot be written.
+/// When an ending signal comes, ends the runs under way and throws EndedBySignal. Throws InputError if there
+/// are fewer cores than `jobs`, or if the folder cannot be written.
 StudyCounts run_study(const Study& study, std::span<const StudyRun> runs, const StudyOptions& options);
 
-/// The rows of the table, in the order of the runs. A member is a column; a row lacks the columns that it has
-/// no value for. Times are in seconds, but for schedules whose durations have no unit. docs/studies.md lists
-/// the columns.
+/// Returns the rows of the table, in the order of the runs. A member is a column; a row has only the columns
+/// for which it has a value. Times are in seconds, except for schedules whose durations have no unit.
+/// docs/studies.md lists the columns.
 std::vector<nlohmann::ordered_json> study_rows(const Study& study, std::span<const StudyRun> runs,
                                                const std::filesystem::path& folder);
 
-/// The rows as CSV. Its columns are all that some row has, in the order in which rows first have them.
+/// Returns the rows as CSV, with each column that some row has, in the order of their first appearance.
 std::string rows_csv(std::span<const nlohmann::ordered_json> rows);
-/// The rows as JSON, one per line.
+/// Returns the rows as JSON, one per line.
 std::string rows_jsonl(std::span<const nlohmann::ordered_json> rows);
-/// The main figures for people: what varies, makespans, bubble fraction and memory.
+/// Returns the main figures for people: what varies, makespans, bubble fraction and memory.
 std::string rows_text(const Study& study, std::span<const nlohmann::ordered_json> rows);
 
 }  // namespace starpipe::cli

@@ -20,7 +20,8 @@ class Gpt final : public LanguageModel {
  public:
   Gpt(const ModelConfig& config, std::size_t microbatch_size)
       : LanguageModel(config, microbatch_size),
-        // Each block adds to the residual stream twice; this keeps its variance from growing with the depth.
+        // Each block adds to the residual stream twice. So the stream's variance does not grow with the
+        // depth.
         projection_(deviation / std::sqrt(2.0 * option(config, "layers"))) {
     require_shards();
   }
@@ -33,8 +34,7 @@ class Gpt final : public LanguageModel {
                              {"outputs", option(config_, "hidden")},
                              {"deviation", deviation}});
     if (!is_tied() && !has_vocabulary_shards()) return {"embedding", {layer(tokens)}};
-    // The head shares the tokens' table, or shards have parts of it. So the positions are a layer of their
-    // own.
+    // The head shares the tokens' table, or shards have parts of it. So the positions need their own layer.
     tokens.name = "transformer.wte";
     tokens.options.erase("context");
     return embedding_of(tokens,
@@ -66,15 +66,15 @@ class Gpt final : public LanguageModel {
     std::string first;
     LayerSpec between;  ///< of one shard
     std::string second;
-    /// Matrices of the same size that make up the first weight: queries, keys and values are three.
+    /// Number of equal matrices in the first weight: 3 for queries, keys and values.
     std::size_t matrices;
-    /// Outputs of each of them, and inputs of the second linear layer; of all shards together.
+    /// Outputs of each of these matrices, and inputs of the second linear layer; of all shards together.
     std::size_t inner;
   };
 
-  /// A shard as Megatron-LM cuts it (arXiv 1909.08053, section 3): it has heads, or columns of the first
-  /// matrix of the MLP and rows of the second. Shard 0 has the second bias; the shards share the
-  /// normalisation's parameters.
+  /// Returns the ops of a shard as Megatron-LM cuts it (arXiv 1909.08053, section 3): it has some of the
+  /// heads, or some columns of the MLP's first matrix and the same rows of the second. Shard 0 has the second
+  /// bias. The shards share the normalisation's parameters.
   [[nodiscard]] std::vector<StageOp> half(const Half& of, const Shard& shard) const {
     const auto [k, shards] = shard;
     const std::size_t columns = of.matrices * of.inner;

@@ -26,13 +26,14 @@ class LanguageModel {
  protected:
   /// Throws InputError unless heads divide `hidden`.
   LanguageModel(const ModelConfig& config, std::size_t microbatch_size);
-  /// Throws InputError for sums of shards where there are none, and unless shards divide the heads.
+  /// Throws InputError if `model.sums` needs shards and there are none, or if the shards do not divide
+  /// the heads.
   void require_shards() const;
 
   [[nodiscard]] virtual Unit embedding() const = 0;
   [[nodiscard]] virtual StageOp norm(const std::string& name) const = 0;
-  /// The ops of a shard of each half of a block, without the residual connections around the halves. The
-  /// outputs of all shards add up to the output of the half.
+  /// Returns the ops of one shard, [half of the block], without the residual connections around the halves.
+  /// The outputs of all shards add up to the output of the half.
   [[nodiscard]] virtual std::vector<std::vector<StageOp>> halves(int block, const Shard& shard) const = 0;
   [[nodiscard]] virtual Unit head() const = 0;
 
@@ -42,18 +43,18 @@ class LanguageModel {
     return {std::move(kind), std::move(name), rows_, columns, std::move(options)};
   }
   [[nodiscard]] StageOp layer(const LayerSpec& of) const { return layer_op(of, config_.precision); }
-  /// A normalisation whose parameters all shards share.
+  /// Returns a normalisation whose parameters all shards share.
   [[nodiscard]] StageOp shared_norm(const std::string& name, const Shard& shard) const;
 
   [[nodiscard]] bool is_tied() const;
   [[nodiscard]] bool has_vocabulary_shards() const { return config_.vocabulary.shards > 1; }
-  /// The embedding with the table `table`, which has no positions. `after`: ops that follow it, such as
-  /// positions. In shards of the vocabulary (MLSys 2025) each shard has a row of the table for each of its
+  /// Returns the embedding with the table `table`, which has no positions. `after`: ops that follow it, such
+  /// as positions. With shards of the vocabulary (arXiv 2411.05288) each shard has the table's rows of its
   /// tokens, and shard 0 has `after`; the outputs add up.
   [[nodiscard]] Unit embedding_of(const LayerSpec& table, const std::vector<StageOp>& after = {}) const;
-  /// The head: a normalisation, and the linear layer that gives the logits. In shards of the vocabulary the
-  /// normalisation is whole; each shard computes the logits of its tokens, and the two numbers of a row from
-  /// which the loss is computed.
+  /// Returns the head: a normalisation, and the linear layer that computes the logits. With shards of the
+  /// vocabulary the normalisation is whole. Each shard computes the logits of its tokens, and from them two
+  /// numbers per row, from which the loss is computed.
   [[nodiscard]] Unit head_of(const std::string& norm_name, const LayerSpec& output) const;
 
   const ModelConfig& config_;
@@ -71,13 +72,13 @@ class LanguageModel {
 /// Maps the parameters of a language model to their names in Hugging Face's files. The head is
 /// "lm_head.weight".
 struct SavedNames {
-  std::string prefix;                    ///< of all parameters but the head's; files without a head lack it
+  std::string prefix;                    ///< of all parameters except the head's; files without head lack it
   std::string embedding;                 ///< the weights of the token embedding, with the prefix
   std::vector<std::string> not_weights;  ///< ends of the names of tensors of old files that are not weights
 };
 
-/// Returns a kind of language model, whose `units` a class derived from LanguageModel makes. `sizes` and
-/// `values`: the keys that it has besides those of all language models.
+/// Returns a kind of language model. `units`: makes the units, by a class derived from LanguageModel. `sizes`
+/// and `values`: its keys in addition to the keys of all language models.
 ///
 /// It reads files with names as in SavedNames: it adds a missing prefix and skips tensors that are not
 /// weights. In a file without lm_head.weight the head is tied to the embedding: a model that is not tied
@@ -88,7 +89,7 @@ NetworkKind language_model_kind(std::string name, std::string meaning, std::vect
                                 std::vector<NetworkKey> values, decltype(NetworkKind::units) units,
                                 const SavedNames& saved);
 
-/// Does so with Model(config, microbatch_size).units().
+/// Registers such a kind, whose units are Model(config, microbatch_size).units().
 template <class Model>
 bool register_language_model(std::string name, std::string meaning, std::vector<NetworkKey> sizes,
                              std::vector<NetworkKey> values, const SavedNames& saved) {

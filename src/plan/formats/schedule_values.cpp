@@ -54,7 +54,7 @@ ordered_json per_stage(int stages, Of of) {
   const bool same = std::ranges::all_of(all, [&](const ordered_json& value) { return value == all[0]; });
   return same ? all[0] : all;
 }
-/// The inverse.
+/// Reads what per_stage() returns: a list with one value for all stages, or one value per stage.
 template <class Read>
 auto read_per_stage(const JsonValue& value, int stages, Read read) {
   const auto read_object = [&](const JsonValue& one) { return read(one.object()); };
@@ -64,8 +64,8 @@ auto read_per_stage(const JsonValue& value, int stages, Read read) {
   return value.list(read_object);
 }
 
-/// Edges [from, to] of a stage graph. The result throws InputError for a number of stages that they do not
-/// fit.
+/// Reads the edges [from, to] of a stage graph. The returned function throws InputError for a number of
+/// stages that the edges do not fit.
 GraphOfStages read_graph(const JsonValue& value) {
   const auto edges = value.list([](const JsonValue& edge) {
     if (!edge.raw().is_array() || edge.size() != 2) edge.expected("a pair of stages [from, to]");
@@ -80,7 +80,7 @@ GraphOfStages read_graph(const JsonValue& value) {
   };
 }
 
-/// Returns the graphs with the shards that a file names (StageGraph::with_shards).
+/// Returns `graph` with the shards that a file names (StageGraph::with_shards).
 GraphOfStages with_shards(const GraphOfStages& graph, const JsonValue& value) {
   const auto shards = value.list(
       [](const JsonValue& list) { return list.list([](const JsonValue& stage) { return stage.whole(0); }); });
@@ -94,7 +94,7 @@ GraphOfStages with_shards(const GraphOfStages& graph, const JsonValue& value) {
   };
 }
 
-/// True if the object says how many bytes transfers have: some have bytes, or "sizes" has zeros for them.
+/// True if the object gives the bytes of transfers: some transfer has bytes, or "sizes" gives zeros.
 bool says_bytes(const JsonValue& object, const Costs& costs) {
   if (const auto sizes = object.find("sizes")) {
     const bool is_list = sizes->raw().is_array() && sizes->size() > 0;
@@ -150,7 +150,8 @@ Links read_levels(const JsonValue& list) {
   }
 }
 
-/// Sizes are read before: times of bytes are refused where no transfer has bytes.
+/// Reads links, or one link for all. Call it after `costs.sizes` is read: times per byte are refused if the
+/// bytes of transfers are unknown.
 void read_links(const JsonValue& object, Costs& costs) {
   const auto require_bytes = [&](const JsonValue& value) {
     if (!costs.links.has_bandwidths() || says_bytes(object, costs)) return;
@@ -181,6 +182,7 @@ void add_weights(ordered_json& object, const Costs& costs, int stages) {
   }
 }
 
+/// Reads a list of stages in ascending order.
 std::vector<int> read_stages(const JsonValue& list, int stages) {
   int next = 0;
   return list.list([&](const JsonValue& entry) {
@@ -263,7 +265,7 @@ void read_schedule(const JsonValue& object, Listing& listing) {
 }
 
 std::string read_name(const JsonValue& value) {
-  // In ASCII. Other characters may be part of a name.
+  // Control characters of ASCII; all other characters may be part of a name.
   const auto is_control = [](char c) { return (c >= 0 && c < ' ') || c == 0x7f; };
   std::string name = value.word();
   if (std::ranges::any_of(name, is_control)) value.expected("a name without control characters");

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Schedules whose n is the job's time slot where all passes take one slot.
+// Schedules whose n is a job's time slot in a pipeline in which each pass takes one slot.
 #include <algorithm>
 
 #include <fmt/format.h>
@@ -10,14 +10,14 @@
 namespace starpipe::plan {
 namespace {
 
-// The time slots of F and of the backward pass of a stage and micro-batch.
+// The time slots of a stage's F and backward pass on a micro-batch.
 struct Slots {
   std::int64_t forward;
   std::int64_t backward;
 };
 
-// Micro-batch b is number b / `groups` of its group. `slots(depth, number)` returns the Slots of a stage at
-// this depth of the graph.
+// Returns the schedule whose n is given by `slots(depth, number)`: the Slots of a stage at this depth of the
+// graph on the group's micro-batch `number`. Micro-batch b is number b / `groups` of its group.
 template <class SlotsOf>
 Schedule in_slots(const char* name, const ScheduleRequest& request, int groups,
                   std::function<Placement(const Job&)> placement, SlotsOf slots) {
@@ -34,14 +34,14 @@ Schedule in_slots(const char* name, const ScheduleRequest& request, int groups,
                    }});
 }
 
-// Stage s on worker s of a group, or where the request places it.
+// Does the same with stage s on worker s of a group, or where the request places it.
 template <class SlotsOf>
 Schedule placed_by_stage(const char* name, const ScheduleRequest& request, SlotsOf slots) {
   return in_slots(name, request, request.groups.value_or(1), by_stage(name, request, request.graph.value()),
                   slots);
 }
 
-// One micro-batch after the other.
+// Returns the slots of a group that finishes a micro-batch before it begins the next one.
 auto one_at_a_time(const ScheduleRequest& request) {
   return [length = std::int64_t{request.graph.value().length()}](std::int64_t depth, std::int64_t number) {
     const std::int64_t first = number * 2 * length;
@@ -120,8 +120,8 @@ void refuse_stage_workers(const char* name, const ScheduleRequest& request) {
   throw RequestError(fmt::format("placement: {} places jobs by micro-batch, not by stage", name));
 }
 
-// Worker b mod W runs all stages of micro-batch b, one micro-batch after the other. Unifying Schemes has W =
-// B; B > W is gradient accumulation.
+// Worker b mod W runs all stages of micro-batch b, and finishes a micro-batch before it begins the next one.
+// Unifying Schemes has W = B; B > W is gradient accumulation.
 Schedule data_parallel(const ScheduleRequest& request, const char* name, bool sharded) {
   refuse_groups(name, request);
   refuse_stage_workers(name, request);
@@ -142,9 +142,9 @@ const bool registered_fsdp =
                        "Unifying Parallelization Schemes, 2025, w_FSDP",
                        [](const ScheduleRequest& request) { return data_parallel(request, "fsdp", true); }});
 
-// G groups of R workers. Each group is a pipeline that loops over the stages; micro-batch b goes to group b
-// mod G. A loop starts when the first worker is free and the first micro-batch is back. The backward passes
-// run in the reverse order.
+// There are G groups of R workers, and group b mod G runs micro-batch b. Each group is a pipeline that runs R
+// stages at a time, in loops. A loop starts when the group's first worker is free and the first micro-batch
+// has left its last worker. The backward passes run in the reverse order.
 Schedule looped(const ScheduleRequest& request, const char* name, bool sharded) {
   refuse_stage_workers(name, request);
   const int per_group = workers_per_group(name, request);

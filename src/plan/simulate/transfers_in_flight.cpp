@@ -15,24 +15,24 @@ void TransfersInFlight::begin(double now, int from, int to, std::uint64_t bytes,
     unused_.push_back(static_cast<std::uint32_t>(transfers_.size()));
     transfers_.emplace_back();
   }
-  const std::uint32_t begun = unused_.back();
+  const std::uint32_t entry = unused_.back();
   unused_.pop_back();
-  Transfer& transfer = transfers_[begun];
+  Transfer& transfer = transfers_[entry];
   transfer = {.from = from, .to = to, .bytes = bytes, .number = number};
   if (links_.between(from, to).time(bytes) == 0) {
-    push(now, Event::Kind::arrival, begun);
+    push(now, Event::Kind::arrival, entry);
     return;
   }
   if (from / workers_of_rank_ == to / workers_of_rank_) {
     transfer.stream = &streams_[{from, to}];
-    if (transfer.stream->busy) return transfer.stream->waiting.push_back(begun);
+    if (transfer.stream->busy) return transfer.stream->waiting.push_back(entry);
     transfer.stream->busy = true;
   }
-  start(now, begun);
+  start(now, entry);
 }
 
-void TransfersInFlight::start(double now, std::uint32_t number) {
-  Transfer& transfer = transfers_[number];
+void TransfersInFlight::start(double now, std::uint32_t entry) {
+  Transfer& transfer = transfers_[entry];
   const std::size_t l = links_.level(transfer.from, transfer.to);
   const auto& [name, workers, link, sharing] = links_.levels()[l];
   const double passing = link.beta * static_cast<double>(transfer.bytes);
@@ -45,14 +45,14 @@ void TransfersInFlight::start(double now, std::uint32_t number) {
       transfer.left = passing;
       transfer.since = at_ports;
       transfer.undelayed = end;
-      push(at_ports, Event::Kind::ports_begin, number);
+      push(at_ports, Event::Kind::ports_begin, entry);
       return;
     }
     const double free_at = std::max(ports_[transfer.out].free_at, ports_[transfer.in].free_at);
     if (free_at > at_ports) end = free_at + passing;
     ports_[transfer.out].free_at = ports_[transfer.in].free_at = end;
   }
-  push(end, Event::Kind::arrival, number);
+  push(end, Event::Kind::arrival, entry);
 }
 
 double TransfersInFlight::next() const {
@@ -73,10 +73,10 @@ void TransfersInFlight::advance(double now, std::vector<std::uint32_t>& arrived)
   }
 }
 
-void TransfersInFlight::arrive(std::uint32_t number, double now, std::vector<std::uint32_t>& arrived) {
-  arrived.push_back(transfers_[number].number);
-  unused_.push_back(number);
-  Stream* const stream = transfers_[number].stream;
+void TransfersInFlight::arrive(std::uint32_t entry, double now, std::vector<std::uint32_t>& arrived) {
+  arrived.push_back(transfers_[entry].number);
+  unused_.push_back(entry);
+  Stream* const stream = transfers_[entry].stream;
   if (stream == nullptr) return;
   stream->busy = !stream->waiting.empty();
   if (!stream->busy) return;
@@ -84,9 +84,9 @@ void TransfersInFlight::arrive(std::uint32_t number, double now, std::vector<std
   stream->waiting.pop_front();
 }
 
-// Returns the event's number in the order of all events.
-std::uint64_t TransfersInFlight::push(double time, Event::Kind kind, std::uint32_t number) {
-  events_.push({time, pushed_, kind, number});
+// Returns the event's Event::order.
+std::uint64_t TransfersInFlight::push(double time, Event::Kind kind, std::uint32_t entry) {
+  events_.push({time, pushed_, kind, entry});
   return pushed_++;
 }
 
@@ -117,7 +117,8 @@ std::size_t TransfersInFlight::port_of(std::size_t level, int worker, bool out) 
   return found->second;
 }
 
-// Ports that are connected to a changed port by transfers. The users of all other ports keep their rates.
+// Fills `reached_` with the ports that a chain of transfers connects to a changed port. The users of all
+// other ports keep their rates.
 void TransfersInFlight::reach_ports() {
   reached_.clear();
   const auto reach = [this](std::size_t port) {
@@ -135,8 +136,9 @@ void TransfersInFlight::reach_ports() {
   std::ranges::sort(reached_);  // so that rounding does not depend on the order of the search
 }
 
-// Progressive filling: the port that has the least bandwidth for each of its users gives each that much; the
-// rest of the other ports is left to their other users.
+// Progressive filling: each round takes the port that has the least bandwidth left for each of its users
+// without a new rate, and gives these users this rate. Other ports divide what is left among their other
+// users.
 void TransfersInFlight::change_rates(double now) {
   if (changed_.empty()) return;
   reach_ports();
@@ -170,15 +172,15 @@ void TransfersInFlight::change_rates(double now) {
   changed_.clear();
 }
 
-void TransfersInFlight::set_rate(std::uint32_t number, double rate, double now) {
-  Transfer& transfer = transfers_[number];
+void TransfersInFlight::set_rate(std::uint32_t entry, double rate, double now) {
+  Transfer& transfer = transfers_[entry];
   if (transfer.rate == rate) return;
   const bool undelayed = transfer.rate == 0 && rate == 1;
   transfer.left = std::max(0.0, transfer.left - transfer.rate * (now - transfer.since));
   transfer.since = now;
   transfer.rate = rate;
   const double end = undelayed ? transfer.undelayed : now + transfer.left / rate;
-  transfer.end_event = push(end, Event::Kind::ports_end, number);
+  transfer.end_event = push(end, Event::Kind::ports_end, entry);
 }
 
 SharedTransfers::SharedTransfers(const Schedule& schedule, const Costs& costs, const Fetches& fetches)

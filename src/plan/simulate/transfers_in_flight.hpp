@@ -68,7 +68,7 @@ class TransfersInFlight {
     int from = 0;
     int to = 0;
     std::uint64_t bytes = 0;
-    std::uint32_t number = 0;
+    std::uint32_t number = 0;  ///< the caller's
     Stream* stream = nullptr;  ///< null between ranks
     // With fair sharing:
     std::size_t out = 0;  ///< its two ports
@@ -93,19 +93,20 @@ class TransfersInFlight {
     double time;
     std::uint64_t order;  ///< among events of one time
     Kind kind;
-    std::uint32_t transfer;
+    std::uint32_t transfer;  ///< index in `transfers_`
     friend auto operator<=>(const Event&, const Event&) = default;
   };
 
-  void start(double now, std::uint32_t number);
-  void arrive(std::uint32_t number, double now, std::vector<std::uint32_t>& arrived);
-  std::uint64_t push(double time, Event::Kind kind, std::uint32_t number);
+  // `entry`: index in `transfers_`.
+  void start(double now, std::uint32_t entry);
+  void arrive(std::uint32_t entry, double now, std::vector<std::uint32_t>& arrived);
+  std::uint64_t push(double time, Event::Kind kind, std::uint32_t entry);
   [[nodiscard]] bool is_void(const Event& event) const;
   void handle(const Event& event, std::vector<std::uint32_t>& arrived);
   std::size_t port_of(std::size_t level, int worker, bool out);
   void reach_ports();
   void change_rates(double now);
-  void set_rate(std::uint32_t number, double rate, double now);
+  void set_rate(std::uint32_t entry, double rate, double now);
 
   const Links& links_;
   int workers_of_rank_;
@@ -122,14 +123,14 @@ class TransfersInFlight {
 
 /// The transfers of a step where transfers may delay each other. Each datum is sent once to each worker that
 /// reads it; with prefetch, once to each other rank, whose workers share the copy. Transfers that are asked
-/// for at one time begin in the order, by n, of the jobs that read them.
+/// for at the same time begin in the order of n of the jobs that read them.
 class SharedTransfers {
  public:
   /// The references must outlive this.
   SharedTransfers(const Schedule& schedule, const Costs& costs, const Fetches& fetches);
 
-  /// With prefetch: asks for all transfers of weights, or of the results of `producer`. Those that take no
-  /// time arrive at once; jobs whose inputs are then all there are added to `complete`.
+  /// With prefetch: asks for all transfers of weights, or of the results of `producer`. Transfers that take
+  /// no time arrive at once. Adds the jobs whose last missing input has arrived to `complete`.
   void send_weights(std::vector<JobId>& complete) { send(weights_, complete); }
   void send_results(JobId producer, std::vector<JobId>& complete) { send(results_[producer], complete); }
   /// With prefetch: true if all inputs of `id` from other workers have arrived.
@@ -141,7 +142,7 @@ class SharedTransfers {
   /// Begins, at `now`, the transfers that were asked for.
   void begin(double now);
   [[nodiscard]] double next() const { return in_flight_.next(); }
-  /// Lets time pass until `now`. Adds to `complete`: with prefetch, the jobs whose last missing input has
+  /// Advances to `now`. Adds to `complete`: with prefetch, the jobs whose last missing input has
   /// arrived; without prefetch, each job that asked for a transfer that has arrived.
   void advance(double now, std::vector<JobId>& complete);
 
@@ -163,11 +164,11 @@ class SharedTransfers {
   const Schedule& schedule_;
   const Costs& costs_;
   std::vector<Transfer> transfers_;
-  std::vector<std::uint32_t> weights_;               // transfers
+  std::vector<std::uint32_t> weights_;               // transfers of weights
   std::vector<std::vector<std::uint32_t>> results_;  // transfers by JobId of the producer
   std::vector<std::vector<std::uint32_t>> inputs_;   // transfers by JobId of the reader
   std::vector<std::uint32_t> missing_;               // by JobId: inputs that have not arrived
-  // Transfers asked for at the present time, each after the turn of the job that wants it.
+  // Transfers that were asked for since the last `begin`: the turn of the job that reads it, and its index.
   std::set<std::pair<std::uint32_t, std::uint32_t>> requests_;
   std::vector<std::uint32_t> arrived_;
   TransfersInFlight in_flight_;

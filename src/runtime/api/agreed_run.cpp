@@ -24,9 +24,9 @@
 namespace starpipe::runtime {
 namespace {
 
-// Collective. Throws InputError on every rank if their schedules differ: such ranks would wait for each other
-// indefinitely. It happens when the w or n of a plug-in depends on more than the request, or when hosts have
-// different files.
+// Collective. Throws InputError on every rank if the ranks' schedules differ: such ranks would wait for each
+// other indefinitely. Schedules differ when the w or n of a plug-in depends on more than the request, or when
+// hosts have different files.
 void require_same(const Mpi& mpi, const plan::Schedule& schedule) {
   std::uint64_t digest = hash_start;
   const auto add = [&digest](std::uint64_t word) { digest = hash_of(word, digest); };
@@ -43,16 +43,16 @@ void require_same(const Mpi& mpi, const plan::Schedule& schedule) {
       schedule.name()));
 }
 
-// Collective. Throws InputError on every rank if they have opened different files under the same name: inputs
-// and targets of a sequence, which different ranks read, would not fit.
+// Collective. Throws InputError on every rank if the ranks have opened different files under the same name.
+// Different ranks read the inputs and the targets of a sequence, which would then not belong together.
 void require_same(const Mpi& mpi, std::string_view key, const std::filesystem::path& file,
                   const model::Dataset* data) {
   if (data == nullptr || mpi.all_equal(data->digest())) return;
   throw InputError(fmt::format("{}: {} is not the same file on all ranks", key, file.string()));
 }
 
-// Collective. Rank 0 measures, decides, and sends cuts and placement to the others. They sleep meanwhile:
-// their times would differ, and their work would disturb rank 0.
+// Collective. Rank 0 measures, decides, and sends cuts and placement to the other ranks. These sleep
+// meanwhile: they would measure other times, and their work would disturb rank 0.
 PartitionChoice decide_partition(const Mpi& mpi, const Config& config) {
   PartitionChoice choice =
       agree(mpi, [&] { return mpi.rank() == 0 ? choose_partition(config).value() : PartitionChoice(); });
@@ -61,8 +61,8 @@ PartitionChoice decide_partition(const Mpi& mpi, const Config& config) {
   return choice;
 }
 
-// Collective. `measured`: units that were measured for another schedule, or empty. Without schedule.profile
-// their times decide the cuts, so that all schedules are cut by the same times.
+// Collective. Plans one run. `measured`: the profile that was measured for an earlier schedule, or an empty
+// one. Without schedule.profile it decides the cuts, so that all schedules are cut by the same times.
 PlannedRun plan_on_ranks(const Mpi& mpi, Config config, const plan::Profile& measured,
                          const TrainerParts& parts) {
   std::optional<PartitionChoice> partition;
@@ -83,7 +83,7 @@ PlannedRun plan_on_ranks(const Mpi& mpi, Config config, const plan::Profile& mea
   return {std::move(config), std::move(partition), std::move(experiment)};
 }
 
-// Collective. When there are several configurations, messages name the schedule.
+// Collective. Plans a run of each configuration. If there are several, messages name the schedule.
 std::vector<PlannedRun> plan_all(const Mpi& mpi, std::vector<Config> configs, const TrainerParts& parts) {
   std::vector<PlannedRun> plans;
   plan::Profile measured;
@@ -100,8 +100,8 @@ std::vector<PlannedRun> plan_all(const Mpi& mpi, std::vector<Config> configs, co
   return plans;
 }
 
-// The start values: `given` by the program, or drawn. Throws InputError when they are not as many as the
-// network has parameters, or do not fit this host's memory in fp32.
+// Returns the start values: `given` by the program, or drawn. Throws InputError if the given values are not
+// as many as the network has parameters, or if this host has no memory for the drawn values.
 model::SetValues start_values(const model::Network& network, std::uint64_t seed,
                               const std::optional<model::SetValues>& given) {
   if (!given) {
@@ -120,6 +120,7 @@ model::SetValues start_values(const model::Network& network, std::uint64_t seed,
   return *given;
 }
 
+// Throws InputError if StarPU or MPI cannot carry a datum of the run.
 void check_sizes(const Config& config, const Experiment& made, const WorkerMap& map) {
   if (config.evaluate.alone) {
     check_evaluation_sizes(made.schedule, made.network, map);

@@ -76,12 +76,13 @@ struct FreeSlot {
   Ended needed;  // includes every job that touches the datum
 };
 
-// The number of jobs that a worker runs between the end of a slot's old datum and the first job of the new
-// one. StarPU needs some microseconds to hand the slot over, and the host has to fill inputs.
+// The minimum number of jobs that a worker runs after the last job of a slot's old datum and before the first
+// job of the new datum. In this time StarPU hands the slot over, and the host fills inputs.
 constexpr std::size_t slack = 8;
 
-// Knows which jobs have ended when a job starts: the jobs that its worker ran before, the jobs whose results
-// it reads, and all jobs that had ended when one of these started. `add` takes jobs in the graph's order.
+// Knows which jobs have certainly ended when a job starts: the jobs that its worker ran before, the jobs
+// whose results it reads, and all jobs that had ended when one of these started. `add` takes jobs in the
+// graph's order.
 class EndedJobs {
  public:
   explicit EndedJobs(std::size_t workers) : after_last_(workers, Ended(workers, 0)), starts_(workers) {}
@@ -116,7 +117,8 @@ class EndedJobs {
     after_last_[worker] = std::move(ended);
   }
 
-  // Returns `needed` of FreeSlot, and forgets the datum. Call it after the last job that touches the datum.
+  // Returns the datum's FreeSlot::needed, and forgets the datum. Call it after the last job that touches the
+  // datum.
   Ended take_needed(std::uint32_t datum) {
     after_writer_.erase(datum);
     return std::move(needed_.extract(datum).mapped());
@@ -130,6 +132,7 @@ class EndedJobs {
   std::unordered_map<std::uint32_t, Ended> needed_;  // jobs that touch it, and earlier jobs of their workers
 };
 
+// True if all needed jobs have ended; false if `ended` is empty.
 bool covers(const Ended& ended, const Ended& needed) {
   return std::ranges::equal(ended, needed, std::ranges::greater_equal());
 }
@@ -146,7 +149,7 @@ DataSlots::DataSlots(const TaskGraph& graph, std::optional<int> window)
   EndedJobs jobs(workers);
   for (std::uint32_t t = 0; window && t < graph.tasks().size(); ++t) {
     const Task& task = graph.tasks()[t];
-    if (!task.job) continue;  // it touches only data that last over the steps
+    if (!task.job) continue;  // such a task touches only data that last over the steps
     const Ended ended = jobs.long_before(task);
     jobs.add(graph, task);
     for (const DataAccess& access : task.data) {

@@ -75,17 +75,17 @@ class FetchedCopies {
 /// one per datum. A slot takes data of one kind, stage, size and writer. Data that last over the steps have
 /// slots of their own.
 ///
-/// The slots follow from the graph alone, so all ranks give a datum the same one.
+/// The slots follow from the graph and the window alone, so all ranks give a datum the same slot.
 class DataSlots {
  public:
-  /// `window`: most tasks that a rank has submitted and not finished; nullopt: every datum has its own slot,
-  /// because only the order of an ordered schedule, which has a window, proves that sharing is safe. A datum
-  /// may take the slot of an earlier one in two cases. Either the jobs that touch the earlier datum have
-  /// always ended some jobs before the first job that touches the new one: worker orders and data
-  /// dependencies imply it. Or at least `window` tasks of the graph lie between these jobs: beyond the window
+  /// `window`: maximum number of tasks that a rank has submitted and not finished; nullopt: every datum has
+  /// its own slot, because only the order of an ordered schedule, which has a window, proves that sharing is
+  /// safe. A datum may take the slot of an earlier datum in two cases. Either worker orders and data
+  /// dependencies imply that the jobs that touch the earlier datum end some jobs before the first job that
+  /// touches the new datum. Or at least `window` tasks of the graph lie between these jobs: beyond the window
   /// no task is inserted.
   ///
-  /// StarPU lets the first task of a slot's new datum wait for all tasks of the old one. In the first case
+  /// StarPU makes the first task of a slot's new datum wait for all tasks of the old datum. In the first case
   /// these have ended. In the second case the wait goes forward in the graph's order of tasks, as all waits
   /// do, so it adds no cycle; a worker only waits if it is this far ahead of another worker.
   DataSlots(const TaskGraph& graph, std::optional<int> window);

@@ -20,7 +20,7 @@
 namespace starpipe::runtime {
 namespace {
 
-// Returns why the run stops.
+// Returns the message of a run that stops because of a value that is not finite.
 std::string origin_text(int step, const NonFiniteOrigin& origin, const plan::Schedule& schedule) {
   constexpr std::string_view key = "(training.nonfinite: stop)";
   if (!origin.pass) {
@@ -32,6 +32,7 @@ std::string origin_text(int step, const NonFiniteOrigin& origin, const plan::Sch
                      step + 1, job.microbatch, job.stage, plan::to_string(job.pass), key);
 }
 
+// Names an evaluation in messages. `steps`: trained before; nullopt in a run that does not train.
 std::string place_text(std::optional<int> steps) {
   if (!steps) return "the evaluation";
   return part_of_run({.step = *steps - 1, .evaluates = 1});
@@ -145,15 +146,15 @@ Evaluator::Evaluator(const Session& session, const plan::Schedule& schedule, con
       watch_(own_watch_.emplace(session, config.timeout, run_.watched())) {}
 
 EvaluationResult Evaluator::run(const model::Dataset& data, std::optional<int> steps) {
-  const int after = steps.value_or(0) - 1;  // steps count from 0
+  const int last_step = steps.value_or(0) - 1;  // counted from 0; -1: none came before
   const double start = clock_seconds();
   watch_.look_at(run_.watched());
-  run_.run(place_text(steps), after, 0, &data);
+  run_.run(place_text(steps), last_step, 0, &data);
   EvaluationResult result{.losses = {}, .loss = 0, .seconds = clock_seconds() - start};
   result.losses = run_.gathering().losses();
   for (const float loss : result.losses) result.loss += static_cast<double>(loss);
   result.loss /= static_cast<double>(result.losses.size());
-  run_.leave(after);
+  run_.leave(last_step);
   return result;
 }
 

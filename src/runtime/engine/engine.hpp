@@ -83,10 +83,11 @@ class Evaluator {
 /// it received.
 class Engine {
  public:
-  /// `parameters`: start values of each stage, on every rank. `config`: `timeout` and `window`. `emulated`:
-  /// jobs and transfers are waits of these lengths, and kernels do not run. On SimGrid it is required: the
-  /// durations of jobs on simulated GPUs. `nonfinite`: how `run_step` treats infinity and NaN. `evaluated`:
-  /// micro-batches of each `evaluate`; 0: there is none. References and `emulated` must outlive the engine.
+  /// `parameters`: start values of each set (Network::sets()), on every rank. `config`: `timeout` and
+  /// `window`. `emulated`: jobs and transfers are waits of these lengths, and kernels do not run. On SimGrid
+  /// it is required: the durations of jobs on simulated GPUs. `nonfinite`: how `run_step` treats infinity and
+  /// NaN. `evaluated`: micro-batches of each `evaluate`; 0: there is none. References and `emulated` must
+  /// outlive the engine.
   Engine(const Session& session, const plan::Schedule& schedule, const model::Network& network,
          const model::OptimizerConfig& optimizer, const std::vector<std::vector<float>>& parameters,
          const RuntimeConfig& config, const plan::Costs* emulated = nullptr,
@@ -94,7 +95,7 @@ class Engine {
 
   /// Runs one optimizer step, number `step` from 0, which also decides the learning rate. Returns when all
   /// ranks are done. Throws RunFailure, on every rank, when a value is not finite and the run is to stop, and
-  /// with status 2 when `data` throws InputError on some rank; messages count steps from 1. After such a step
+  /// with status 2 when `data` throws on some rank; messages count steps from 1. After such a step
   /// the weights are of no use. A step that is skipped for such a value does not count as a step of the
   /// optimizer.
   StepResult run_step(int step, const model::Dataset& data);

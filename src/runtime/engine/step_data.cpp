@@ -25,10 +25,10 @@ namespace {
 
 constexpr std::size_t none = std::numeric_limits<std::size_t>::max();
 
-// Protects an accumulator on a GPU. Jobs that add to it access it as StarPU's readers do (step_run.cpp), so
-// to StarPU the old copy in main memory is as good as the sum on the GPU: it would drop the sum when the
-// GPU's memory runs full. It never evicts a datum from a node in the datum's write-through mask. The mask has
-// no other effect here, since all tasks that write it run on this node.
+// Protects an accumulator on a GPU. Jobs that add to it access it as StarPU's readers do (step_run.cpp). So
+// StarPU takes the old copy in main memory for the same value, and would drop the sum on the GPU when the
+// GPU's memory is full. StarPU never evicts a datum from a node in the datum's write-through mask. The mask
+// has no other effect here, since all tasks that write the datum run on this node.
 void keep_on_node(starpu_data_handle_t handle, int node) { starpu_data_set_wt_mask(handle, 1U << node); }
 
 // StarPU counts words in 32 bits. `check_data_sizes` refuses a run with larger data before it starts.
@@ -43,8 +43,8 @@ HostMemory host_memory(std::vector<float> values) {
   return {owner, *owner};
 }
 
-// Returns memory of `size` numbers that must not be read or written, for SimGrid: addresses without pages
-// behind them. Throws std::bad_alloc.
+// Reserves addresses for `size` numbers, for SimGrid, where no program reads or writes them. They take no
+// pages. Throws std::bad_alloc.
 HostMemory unused_memory(std::size_t size) {
   const std::size_t bytes = std::max<std::size_t>(1, size) * sizeof(float);
   void* const memory =
@@ -71,7 +71,7 @@ constexpr std::size_t max_message_bytes = std::numeric_limits<int>::max();
       stage, what, words, word_bytes, limit));
 }
 
-/// The stage to name: for parameters that are shared, the first one that uses them.
+/// Returns the stage to name in a message: for parameters, the first stage that uses them.
 int stage_of(const Datum& datum, const TaskGraph& graph) {
   if (datum.stage < 0 || is_temporary(datum.kind)) return datum.stage;
   return graph.parameters()[index(datum.stage)].first_stage();
@@ -116,7 +116,8 @@ void StepData::take_weights_of_training() {
   }
 }
 
-// Those of the first window's tasks that do not come first in their slot.
+// Finds the inputs and targets that the first window's tasks read, except the first datum of each slot, whose
+// values `begin_step` writes into its memory.
 void StepData::find_prepared(std::optional<int> window) {
   const std::vector<std::uint32_t>& tasks = step_.tasks.tasks;
   const std::size_t count = window ? std::min(index(*window), tasks.size()) : tasks.size();
@@ -206,6 +207,8 @@ void StepData::begin_step(int step, const model::Dataset* data) {
   for (const std::size_t d : first_for_host_) {
     enter(d);
     if (step_.graph.data()[d].kind == DataKind::loss) continue;
+    // Also where jobs do not compute: StarPU remembers the readers of a datum until the next write, so
+    // without a write per step its memory would grow with the steps.
     const Acquired acquired(handle(d), STARPU_W, "the input");
     load(d, memory_of(d));
   }
@@ -255,7 +258,7 @@ void StepData::request(std::size_t datum, starpu_data_access_mode mode, std::vec
   static_cast<void>(argument.release());  // `granted` takes it
 }
 
-// StarPU calls it on the thread that ends the last task before it, or on the one that inserts tasks.
+// StarPU calls it on the thread that ends the last earlier task on the handle, or within `request`.
 void StepData::granted(void* argument) noexcept {
   const std::unique_ptr<const Granted> grant(static_cast<const Granted*>(argument));
   StepData& data = *grant->data;
@@ -267,8 +270,6 @@ void StepData::granted(void* argument) noexcept {
   starpu_data_release(data.handle(grant->datum));
 }
 
-// Emulated jobs compute nothing, but StarPU remembers the readers of a datum until the next write: without a
-// write a step, its memory would grow with the steps.
 void StepData::load(std::size_t datum, std::span<float> out) {
   if (dataset_ == nullptr) return;
   const Datum& of = step_.graph.data()[datum];
@@ -279,7 +280,7 @@ void StepData::load(std::size_t datum, std::span<float> out) {
     } else {
       dataset_->target(number_, of.microbatch, out);
     }
-  } catch (const std::exception& error) {  // a program's data set may throw others than InputError
+  } catch (const std::exception& error) {  // a program's data set may throw any exception
     std::ranges::fill(out, 0.0F);
     problems_.try_emplace(of.microbatch, error.what());
   }
@@ -304,8 +305,8 @@ std::vector<float> StepData::losses() {
 void StepData::drop(std::size_t datum) const {
   starpu_mpi_cache_flush(step_.session.mpi().starpu_comm(), handle(datum));
   const Datum& dropped = step_.graph.data()[datum];
-  // A datum that the host has filled is dropped where a GPU has a copy. The host fills it again for its next
-  // use.
+  // An input or a target is dropped if a GPU reads it, since the GPU then has a copy. The host fills the
+  // datum again before its next use.
   const bool is_copied =
       is_from_host(dropped.kind) && fetched_ && node(dropped.worker) > FetchedCopies::main_memory;
   if (is_mine(dropped) && (is_temporary(dropped.kind) || is_copied))

@@ -56,7 +56,7 @@ class Acquired {
   starpu_data_handle_t handle_;
 };
 
-/// The host's memory behind a datum. A value that moves and does not change its address.
+/// The host's memory behind a datum. Moving the object does not change the address of the memory.
 struct HostMemory {
   std::shared_ptr<void> owner = {};
   std::span<float> values = {};
@@ -183,14 +183,14 @@ class StepData {
   };
   // True if the host of this rank fills the datum before its tasks, or keeps its value after them.
   [[nodiscard]] bool is_for_host(const Datum& datum) const;
-  // Notes that the datum is the one in its slot now.
+  // Notes that the slot of the datum now belongs to it.
   void enter(std::size_t datum);
   static void granted(void* argument) noexcept;
   void request(std::size_t datum, starpu_data_access_mode mode, std::vector<float> values);
   void find_prepared(std::optional<int> window);
-  // Writes the values of an input or a target to `out`. None while nothing is computed. Zeros when the data
-  // throw InputError: so the tasks of the step run as on the other ranks, and the ranks end together after
-  // it.
+  // Writes the values of an input or a target to `out`; nothing if jobs do not compute. Writes zeros if the
+  // data set throws, and keeps its message for `data_problem`. So the tasks of the step run as on the other
+  // ranks, and all ranks end together after the step.
   void load(std::size_t datum, std::span<float> out);
   // Returns the values of an input or a target, which `begin_step` has prepared, or makes them now.
   [[nodiscard]] std::vector<float> values_of(std::size_t datum);
@@ -205,9 +205,9 @@ class StepData {
   std::optional<FetchedCopies> fetched_;  // when some workers are GPUs and the worker of each task is known
   std::vector<HostMemory> memory_;        // by slot; empty unless this rank's host provides it
   std::vector<PinnedMemory> pinned_;      // the part of `memory_` that GPUs copy from and to
-  const StepData* training_;              // whose weights and scratch memory an evaluation uses, or nullptr
+  const StepData* training_;              // lends weights and scratch memory to an evaluation; else nullptr
   std::vector<starpu_data_handle_t> handles_;  // by slot; none where this rank's tasks touch no datum
-  std::vector<Handle> own_;                    // those among them that this has registered
+  std::vector<Handle> own_;                    // the handles that this object has registered
   std::vector<std::size_t> first_for_host_;    // the first datum of each slot that is for the host
   std::vector<std::size_t> prepared_;          // inputs and targets whose values `begin_step` prepares
   std::unordered_map<std::size_t, std::vector<float>> values_;  // of them, until their tasks are inserted

@@ -49,7 +49,7 @@ void check_learning_rates(const TrainingConfig& training) {
   }
 }
 
-// `microbatches`: how many a step has.
+// Returns the rules of the run's steps. `microbatches`: number of micro-batches per step.
 StepRules step_rules(const Config& config, int microbatches) {
   const bool evaluates = config.evaluates() || config.evaluate.alone;
   return {.has_norm = true,
@@ -86,7 +86,7 @@ int stage_count(const Config& config) {
   plan::load_plugins_for(config.schedule.plugins, {config.schedule.name}, "schedule.plugin",
                          config.model.kind);
   const ScheduleConfig& wanted = config.schedule;
-  // Asked even where the stages are given: it refuses wrong options.
+  // Called even if the number of stages is given, because it refuses wrong options.
   const int own = plan::default_stages(plan::find_schedule(wanted.name), wanted.workers.value(),
                                        wanted.options, wanted.groups);
   return wanted.stages.value_or(own);
@@ -116,13 +116,13 @@ bool has_shards(const Config& config) { return model::max_shards(config.model) >
 // The model, cut into the stages of its schedule, and the schedule if it is given as a table.
 struct CutModel {
   model::Network network;
-  std::optional<plan::Schedule> listed = {};  ///< by the program, or in `schedule.file`
-  int workers_each = 1;                       ///< of the run for each worker of a named schedule
+  std::optional<plan::Schedule> listed = {};  ///< the table: from the program, or from `schedule.file`
+  int workers_each = 1;                       ///< workers of the run per worker of a named schedule
 };
 
-// Reads `schedule.file`. With shards its stages are the model's stages with `schedule.stages`, cut into
-// shards. Workers, stages and micro-batches that the configuration also gives must equal the file's. The
-// stage graph must be the model's.
+// Reads `schedule.file`. If the model has shards, the file's stages are the shards of `schedule.stages`
+// stages. Throws InputError if the configuration gives another number of workers, stages or micro-batches
+// than the file, or if the file's stage graph differs from the model's.
 CutModel read_schedule(const Config& config) {
   const ScheduleConfig& wanted = config.schedule;
   const std::string file = wanted.file->string();
@@ -161,7 +161,7 @@ CutModel read_schedule(const Config& config) {
   return {*std::move(network), std::move(schedule)};
 }
 
-// Throws InputError unless the stage graph of the program's schedule is the model's.
+// Cuts the model into the stages of the program's schedule. Throws InputError if the stage graphs differ.
 CutModel cut_as(const Config& config, const plan::Schedule& own) {
   if (has_shards(config)) throw InputError("model.tensor: does not apply to a schedule of the program");
   model::Network network = network_of(config, own.stages());
@@ -174,7 +174,7 @@ plan::OrderRequest order_request(const ScheduleConfig& wanted) {
   return {.discipline = wanted.discipline, .memory_limits = wanted.memory_limits, .dynamic = wanted.dynamic};
 }
 
-// Throws InputError unless the schedule finishes.
+// Returns the schedule as it is. Throws InputError if it cannot finish.
 plan::LimitedSchedule finishing(plan::LimitedSchedule made) {
   if (const plan::CheckResult result = plan::check(made.schedule); !result.ok()) {
     throw InputError(fmt::format("schedule {}: {}", made.schedule.name(), result.problem));
@@ -182,7 +182,8 @@ plan::LimitedSchedule finishing(plan::LimitedSchedule made) {
   return made;
 }
 
-// StarPU's vectors and MPI's messages count elements in 31 bits.
+// Refuses data of 2^31 words or more. This needs no task graph, so predictions refuse them as well. Before a
+// run, check_data_sizes applies the exact limits of StarPU and of MPI's messages.
 void refuse_large_stages(const model::Network& network) {
   constexpr std::uint64_t max = std::numeric_limits<std::int32_t>::max() * std::uint64_t{sizeof(float)};
   std::vector<plan::StageSizes> sizes = network.sizes();
@@ -205,8 +206,8 @@ void refuse_large_stages(const model::Network& network) {
   }
 }
 
-// Throws InputError for keys that say nothing of a named schedule whose stages are cut into shards. In a file
-// the shards are stages like others.
+// Throws InputError for keys that do not apply to a named schedule whose stages are cut into shards. They do
+// apply to a file, in which shards are stages like others.
 void refuse_with_shards(const Config& config, const model::Network& network) {
   if (network.parts.empty() || config.schedule.file) return;
   const bool divides_workers = network.shards() > 1;
@@ -220,7 +221,7 @@ void refuse_with_shards(const Config& config, const model::Network& network) {
   refuse(config.schedule.dynamic, "schedule.dynamic", "shards run in a fixed order");
 }
 
-// Config::workers_each(). Throws InputError when they are more than the shards.
+// Returns Config::workers_each(). Throws InputError if this is more than the number of shards.
 int workers_each(const Config& config, const model::Network& network) {
   const int shards = network.shards();
   const int workers = config.workers_each();
@@ -229,9 +230,9 @@ int workers_each(const Config& config, const model::Network& network) {
                                workers, shards));
 }
 
-// The schedule of the chain that the network is without shards, with several workers for each of its workers.
-// Shards of the vocabulary run where these workers have time. The order is fixed; `discipline` becomes the
-// chain's.
+// Builds the named schedule for the chain of whole stages, then replaces each stage by its shards and each
+// worker by `each` workers. Places shards of the vocabulary where these workers have time. The result is
+// ordered; `discipline` receives the discipline of the chain's schedule.
 plan::LimitedSchedule build_sharded_schedule(const Config& config, const model::Network& network,
                                              const std::optional<plan::Costs>& known,
                                              const plan::Costs& expected, int each,
@@ -287,7 +288,7 @@ plan::LimitedSchedule build_schedule(const ScheduleConfig& wanted, plan::Schedul
 
 namespace {
 
-// The first step: the only place where the network is built.
+// The first step of plan_run, and the only one that builds the network.
 CutModel cut_model(const Config& config, const std::optional<plan::Schedule>& own) {
   if (own) return cut_as(config, *own);
   if (config.schedule.file) return read_schedule(config);
@@ -296,7 +297,7 @@ CutModel cut_model(const Config& config, const std::optional<plan::Schedule>& ow
   return {network_of(config, stages)};
 }
 
-// Throws InputError for a cut that cannot run, and for keys that do not go with it.
+// Sets `cut.workers_each`. Throws InputError for a cut that cannot run, and for keys that do not go with it.
 void check_cut(const Config& config, CutModel& cut, const std::optional<plan::Schedule>& own) {
   const auto& [network, listed, each] = cut;
   for (const auto& [key, count] : {std::pair{"runtime.device", config.runtime.device.size()},
@@ -312,14 +313,14 @@ void check_cut(const Config& config, CutModel& cut, const std::optional<plan::Sc
   refuse_large_stages(network);
 }
 
-// The costs that are known before the run, without recomputation; nullopt unless jobs are emulated.
+// Returns the costs of emulated jobs, without recomputation; nullopt if the run is not emulated.
 std::optional<plan::Costs> known_costs(const Config& config, const CutModel& cut) {
   if (!config.runtime.emulate) return std::nullopt;
   const int workers = cut.listed ? cut.listed->workers() : config.schedule.workers.value() * cut.workers_each;
   return emulated_costs(*config.runtime.emulate, cut.network, workers);
 }
 
-// Null in a run that only evaluates.
+// Opens the training data. Returns null in a run that only evaluates.
 std::shared_ptr<const model::Dataset> open_data(const Config& config, const Experiment& run) {
   model::require_data_sizes(run.network, config.data.kind);
   if (config.evaluate.alone) return nullptr;
@@ -329,7 +330,7 @@ std::shared_ptr<const model::Dataset> open_data(const Config& config, const Expe
       config.training.seed);
 }
 
-// Null in a run that does not evaluate.
+// Opens the validation data. Returns null in a run that does not evaluate.
 std::shared_ptr<const model::Dataset> open_validation(const Config& config, const Experiment& run) {
   const int microbatches = run.rules.evaluated;
   if (microbatches == 0) return nullptr;
@@ -357,13 +358,13 @@ Experiment plan_run(const Config& config, const std::optional<plan::Schedule>& o
     return recompute ? plan::with_recomputation(passes) : passes;
   };
   const plan::Costs expected = costs_with(listed ? listed->recompute() : recomputes);
-  std::optional<plan::Discipline> of_whole_stages;
+  std::optional<plan::Discipline> chain_discipline;  // set if the stages are cut into shards
   auto [schedule, reordering] =
       listed ? finishing(plan::as_requested(*listed, order_request(config.schedule), expected))
       : network.parts.empty()
           ? build_schedule(config.schedule, schedule_request(config, network.graph, known), expected)
-          : build_sharded_schedule(config, network, known, expected, each, of_whole_stages);
-  const plan::Discipline discipline = of_whole_stages.value_or(schedule.discipline());
+          : build_sharded_schedule(config, network, known, expected, each, chain_discipline);
+  const plan::Discipline discipline = chain_discipline.value_or(schedule.discipline());
   if (discipline == plan::Discipline::ordered && config.schedule.dynamic) {
     throw InputError("schedule.dynamic: the ordered discipline leaves nothing to pick at run time");
   }

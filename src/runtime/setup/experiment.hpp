@@ -29,7 +29,7 @@ struct Experiment {
   /// schedule here, from `costs`, so memory does not depend on timing.
   plan::Schedule schedule;
   plan::Discipline discipline;  ///< the schedule's discipline before `simulate` fixed its order
-  /// Set where the schedule's own order would exceed `schedule.memory_limit`, so that another one runs.
+  /// Set if the schedule's own order would exceed `schedule.memory_limit`, so that another order runs.
   std::optional<plan::Reordering> reordering;
   plan::Costs costs;  ///< of emulated jobs and transfers, or by FLOPs; with recomputation, B includes F
   /// The rules of the run's steps. Emulated runs compute nothing, but have the rules of the run that they
@@ -40,19 +40,21 @@ struct Experiment {
   std::shared_ptr<const model::Dataset> validation = {};  ///< null in a run that does not evaluate
 };
 
-/// Builds model, data and schedule. Throws InputError naming the key for a configuration that cannot work,
-/// also for a schedule that cannot finish or that needs more than `runtime.memory_limit`.
+/// Checks the values, and builds model, schedule and data. Throws InputError naming the key for a
+/// configuration that cannot work, also for a schedule that cannot finish or that needs more than
+/// `runtime.memory_limit`.
 Experiment make_experiment(const Config& config, const TrainerParts& parts = {});
 
 /// Builds the experiment without its data. `own`: the schedule of a program, in place of the named one.
-/// Throws InputError as `make_experiment` does, but for data and `runtime.memory_limit`.
+/// Throws InputError as `make_experiment` does, except for values, data and `runtime.memory_limit`.
 Experiment plan_run(const Config& config, const std::optional<plan::Schedule>& own = {});
 
-/// The optimizer of a run, with the steps of its learning-rate schedule.
+/// Returns the optimizer of a run. Its learning-rate schedule ends after `training.steps` unless it has an
+/// end of its own.
 model::OptimizerConfig optimizer_of(const Config& config);
 
-/// Throws InputError when the file `model.init` does not fit the network. Reads only the file's header: for
-/// commands that build the experiment and do not train it.
+/// Throws InputError if the file `model.init` does not fit the network. Reads only the file's header. Meant
+/// for commands that build the experiment and do not train it.
 void check_start(const Config& config, const model::Network& network);
 
 /// Checks what `profile` does not need for its measurements: the schedule (of `schedule.partition` only its
@@ -62,37 +64,37 @@ void check_for_profile(const Config& config);
 
 // Steps of plan_run that the choice of a partition takes as well.
 
-/// The number of stages S, as configured or as the named schedule has. Loads the plug-ins first. Throws
-/// InputError for an unknown schedule.
+/// Loads the plug-ins, and returns the number of stages S: `schedule.stages`, or else the named schedule's
+/// own number. Throws InputError for an unknown schedule and for wrong options of it.
 int stage_count(const Config& config);
 
-/// The request for the configured named schedule. `known`: costs without recomputation, for schedules that
-/// depend on durations.
+/// Returns the request for the configured named schedule. `known`: costs without recomputation, for schedules
+/// that depend on durations.
 plan::ScheduleRequest schedule_request(const Config& config, plan::StageGraph graph,
                                        const std::optional<plan::Costs>& known = {});
 
-/// The named schedule under the configured discipline and memory limit. Throws InputError for a schedule that
-/// cannot finish. `expected`: costs as `simulate` takes them, which tell the order of a greedy or bounded
-/// schedule.
+/// Returns the named schedule under the configured discipline and memory limit. Throws InputError for a
+/// schedule that cannot finish. `expected`: costs as `simulate` takes them; they decide the order of a greedy
+/// or bounded schedule.
 plan::LimitedSchedule build_schedule(const ScheduleConfig& wanted, plan::ScheduleRequest request,
                                      const plan::Costs& expected = {});
 
 // Costs before anything is measured.
 
-/// Costs by FLOPs: F, B and W of a stage each last as long as its share of the model's FLOPs, 1 for an
-/// average stage. Transfers take no time.
+/// Returns costs by FLOPs: F, B and W of a stage each last as long as its share of the model's FLOPs, 1 for
+/// an average stage. Transfers take no time.
 plan::Costs costs_by_flops(const model::Network& network);
 
-/// Costs of jobs and transfers that `runtime.emulate` times. Throws InputError where the number of times is
-/// neither 1 nor the number of stages, or with `per_share` the number of workers. `workers`: of the schedule,
-/// shards included. In a network of shards, one time for all, or one for each whole stage, is divided among
-/// the parts of a stage by their FLOPs; one time for each part is taken as it is. With `per_share`, all
-/// stages divide the times by their FLOPs.
+/// Returns the costs of jobs and transfers under `runtime.emulate`. Throws InputError where the number of
+/// times is neither 1 nor the number of stages, or with `per_share` the number of workers. `workers`: of the
+/// schedule, shards included. In a network of shards, one time for all, or one for each whole stage, is
+/// divided among the parts of a stage by their FLOPs; one time for each part is taken as it is. With
+/// `per_share`, all stages divide the times by their FLOPs.
 plan::Costs emulated_costs(const EmulationConfig& wanted, const model::Network& network, int workers);
 
 // Configurations of other runs.
 
-/// The configuration with these durations in `runtime.emulate`, on workers without a kind of device.
+/// Returns the configuration with these durations in `runtime.emulate`, on workers without a kind of device.
 /// `of_stages`: in seconds and without recomputation, one per stage or one for all.
 Config with_emulated_times(Config config, std::span<const plan::Durations> of_stages);
 
@@ -104,11 +106,11 @@ struct OtherSchedule {
   double stage_share = 1;
 };
 
-/// A configuration for each of these schedules, with `schedule.name` set to it. Plug-ins that do not have the
-/// schedule are dropped. An emulated time that is one for all stages is multiplied by `stage_share`. Every
-/// other key is kept. Without `schedule.stages` each schedule has its own number of stages. Throws InputError
-/// for `schedule.file`, for an unknown schedule and for one that is named twice, and where emulated times by
-/// stage are given for another number of stages.
+/// Returns a configuration for each of these schedules, with `schedule.name` set to it. Plug-ins that do not
+/// have the schedule are dropped, and so are options of another schedule. One emulated time for all stages is
+/// multiplied by `stage_share`. Every other key is kept. Without `schedule.stages` each schedule has its own
+/// number of stages. Throws InputError for `schedule.file`, for an unknown schedule, for a schedule that is
+/// named twice, and for a list of emulated times by stage if the schedule has another number of stages.
 std::vector<OtherSchedule> with_schedules(const Config& config, const std::vector<std::string>& names);
 
 // Memory.

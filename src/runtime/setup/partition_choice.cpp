@@ -21,7 +21,7 @@ namespace starpipe::runtime {
 namespace {
 
 /// Refuses a profile whose units share other weights than the model's units. `has_sizes`: true if the file
-/// has any sizes; without sizes it may leave out shared weights, too.
+/// has sizes. A file without sizes may also leave out shared weights.
 void require_same_shared(const Config& config, const std::vector<plan::SharedUnits>& of_model,
                          bool has_sizes) {
   const std::vector<plan::SharedUnits>& of_file = config.profile.shared;
@@ -73,8 +73,7 @@ void require_profile_of_model(const Config& config) {
   }
 }
 
-/// Cuts the stage with the most units in two, again and again, until there are as many stages as the schedule
-/// has.
+/// Halves the stage with the most units until there are `stages` stages. Both halves stay on its worker.
 void split_until(plan::Partition& partition, int stages, int units) {
   std::vector<int>& cuts = partition.cuts;
   while (static_cast<int>(cuts.size()) + 1 < stages) {
@@ -92,6 +91,7 @@ void split_until(plan::Partition& partition, int stages, int units) {
   }
 }
 
+/// True if the schedule accepts the request and finishes.
 bool can_be_built(const Config& config, const plan::ScheduleRequest& request) {
   try {
     build_schedule(config.schedule, request);
@@ -101,7 +101,7 @@ bool can_be_built(const Config& config, const plan::ScheduleRequest& request) {
   }
 }
 
-/// True if the schedule needs a placement and takes any.
+/// True if the schedule can be built with a placement, and not without.
 bool leaves_placement_open(const Config& config, plan::ScheduleRequest request) {
   if (!request.stage_workers.empty() || !request.graph->is_chain() || can_be_built(config, request))
     return false;
@@ -109,6 +109,7 @@ bool leaves_placement_open(const Config& config, plan::ScheduleRequest request) 
   return can_be_built(config, request);
 }
 
+/// Returns a placement with stage s on worker s.
 std::vector<int> one_worker_each(int stages) {
   std::vector<int> workers(index(stages));
   std::iota(workers.begin(), workers.end(), 0);
@@ -120,8 +121,8 @@ struct Candidate {
   bool own_workers = false;  ///< true if each stage has a worker of its own, not one of the schedule's
 };
 
-/// A single candidate where the schedule places its stages: only the cuts are open. Otherwise one candidate
-/// for each placement to try, since the smallest bottleneck need not give the shortest run.
+/// Returns one candidate if the schedule places its stages, so that only the cuts are open. Otherwise returns
+/// one for each placement to try: the placement with the smallest bottleneck need not give the shortest run.
 std::vector<Candidate> candidates(const Config& config, const plan::ScheduleRequest& request) {
   const plan::StageGraph& graph = *request.graph;
   const int workers = request.workers;
@@ -130,7 +131,7 @@ std::vector<Candidate> candidates(const Config& config, const plan::ScheduleRequ
     return plan::PartitionRequest{
         .workers = of, .allocation = plan::Allocation::placed, .stage_workers = std::move(stage_workers)};
   };
-  if (!graph.is_chain()) {  // branches, which are cut alike, and the join
+  if (!graph.is_chain()) {  // branches, which are all cut alike, and one stage that joins them
     const auto branches = static_cast<int>(graph.pred(stages - 1).size());
     const int each = (stages - 1) / branches;
     return {{placed(one_worker_each(each), each), true}};
@@ -140,18 +141,18 @@ std::vector<Candidate> candidates(const Config& config, const plan::ScheduleRequ
     if (fixed) return {{placed(*fixed, workers)}};
     return {{placed(one_worker_each(stages), stages), true}};
   }
-  std::vector<Candidate> requests;
-  requests.push_back({{.workers = workers, .allocation = plan::Allocation::general, .max_stages = stages}});
-  if (stages > workers) requests.push_back({{.workers = workers}});
+  std::vector<Candidate> placements;
+  placements.push_back({{.workers = workers, .allocation = plan::Allocation::general, .max_stages = stages}});
+  if (stages > workers) placements.push_back({{.workers = workers}});
   if (stages % workers == 0) {
     for (const plan::Layout layout : {plan::Layout::loop, plan::Layout::v}) {
-      requests.push_back({placed(plan::layout_workers(layout, workers, stages / workers), workers)});
+      placements.push_back({placed(plan::layout_workers(layout, workers, stages / workers), workers)});
     }
   }
-  return requests;
+  return placements;
 }
 
-/// The kind of each worker's device, an index of plan::Profile::devices.
+/// Returns the kind of each worker's device, an index of plan::Profile::devices.
 std::vector<int> kinds_of_workers(const Config& config, const plan::Profile& profile) {
   try {
     return profile.kinds_of(config.runtime.device, config.schedule.workers.value());
@@ -161,7 +162,7 @@ std::vector<int> kinds_of_workers(const Config& config, const plan::Profile& pro
   }
 }
 
-/// The kinds of the workers of a request.
+/// Returns the kinds of the workers of a candidate. `kinds`: of the schedule's workers.
 std::vector<int> kinds_of(const Candidate& candidate, const std::vector<int>& kinds) {
   if (!candidate.own_workers) return kinds;
   if (std::ranges::adjacent_find(kinds, std::not_equal_to()) != kinds.end()) {
@@ -171,7 +172,7 @@ std::vector<int> kinds_of(const Candidate& candidate, const std::vector<int>& ki
   return std::vector<int>(index(candidate.request.workers), kinds.front());
 }
 
-/// With recomputation B computes F again.
+/// Returns the units' costs. With recomputation B computes F again.
 std::vector<plan::UnitCosts> costs_of(const plan::Profile& profile, bool recompute) {
   std::vector<plan::UnitCosts> units = profile.units;
   if (!recompute) return units;
@@ -182,10 +183,11 @@ std::vector<plan::UnitCosts> costs_of(const plan::Profile& profile, bool recompu
   return units;
 }
 
+/// Returns the kind of each stage's device. `kinds`: of the schedule's workers.
 std::vector<int> kinds_of_stages(const plan::Partition& partition, const std::vector<int>& kinds) {
   std::vector<int> of_stages;
   for (const int worker : partition.stage_workers) {
-    // A stage with a worker of its own: all devices are of one kind.
+    // A stage with a worker of its own may have a number beyond `kinds`. All devices are then of one kind.
     of_stages.push_back(index(worker) < kinds.size() ? kinds[index(worker)] : kinds.front());
   }
   return of_stages;
@@ -199,7 +201,7 @@ std::optional<PartitionChoice> choose_partition(const Config& config) {
   const int stages = stage_count(config);
   plan::ScheduleRequest schedule = schedule_request(
       config, model::build_network(config.model, config.training.microbatch_size, stages).graph);
-  std::vector<Candidate> requests = candidates(config, schedule);
+  std::vector<Candidate> to_try = candidates(config, schedule);
   PartitionChoice choice;
   choice.profile_file = wanted.profile_file;
   choice.placement = wanted.placement;
@@ -212,14 +214,14 @@ std::optional<PartitionChoice> choose_partition(const Config& config) {
   const std::vector<int> kinds = kinds_of_workers(config, choice.profile);
   const std::vector<plan::UnitCosts> units = costs_of(choice.profile, wanted.recompute.value_or(false));
   double shortest = std::numeric_limits<double>::infinity();
-  for (Candidate& candidate : requests) {
+  for (Candidate& candidate : to_try) {
     candidate.request.units = units;
     candidate.request.shared = choice.profile.shared;
     candidate.request.kinds = kinds_of(candidate, kinds);
     plan::Partition found = plan::partition(candidate.request);
-    if (requests.size() > 1) split_until(found, stages, static_cast<int>(units.size()));
+    if (to_try.size() > 1) split_until(found, stages, static_cast<int>(units.size()));
     std::vector<int> of_stages = kinds_of_stages(found, kinds);
-    if (requests.size() > 1) {
+    if (to_try.size() > 1) {
       schedule.stage_workers = found.stage_workers;
       const double makespan =
           plan::simulate(build_schedule(wanted, schedule).schedule,
@@ -245,7 +247,7 @@ Config with_partition(Config config, const PartitionChoice& choice) {
 }
 
 Config with_measured_times(Config config, const PartitionChoice& choice) {
-  // The partition belongs to one branch.
+  // With several branches the partition has the stages of one branch only.
   if (std::cmp_not_equal(choice.partition.cuts.size() + 1, stage_count(config)))
     throw InputError("schedule.partition: auto: the stages of several branches have no measured times");
   const plan::Costs costs =

@@ -39,20 +39,20 @@ struct PartitionChoice {
 };
 
 /// Chooses cuts for a configuration with `schedule.partition: auto`, and a placement where the schedule takes
-/// any and none is given. Returns nothing for other configurations.
+/// any and none is given. Returns nullopt for other configurations.
 ///
 /// Units have the times of `Config::profile`, or are measured here when it has none. The load of each worker
 /// counts all of its stages; a stage that several workers compute is balanced as if it had a worker of its
-/// own. Among several placements (general, contiguous, loop, V) the one with the shortest predicted run is
-/// taken. Throws InputError for a profile of another model, and as `make_experiment` does.
+/// own. Of several placements (general, contiguous, loop, V) the placement with the shortest predicted run is
+/// chosen. Throws InputError for a profile of another model, and as `make_experiment` does.
 std::optional<PartitionChoice> choose_partition(const Config& config);
 
-/// The configuration of the same run with the chosen `schedule.cuts` and `schedule.placement`, without
-/// `schedule.partition` and `schedule.profile`.
+/// Returns the configuration of the same run with the chosen `schedule.cuts` and `schedule.placement`,
+/// without `schedule.partition` and `schedule.profile`.
 Config with_partition(Config config, const PartitionChoice& choice);
 
-/// As `with_partition`, and with the measured times of the stages in `runtime.emulate`. Throws InputError for
-/// a network with branches, whose stages have no measured times.
+/// Does the same as `with_partition`, and puts the measured times of the stages into `runtime.emulate`.
+/// Throws InputError for a network with branches, whose stages have no measured times.
 Config with_measured_times(Config config, const PartitionChoice& choice);
 
 /// Returns one line for people that ends in a newline; empty if nothing was chosen.
