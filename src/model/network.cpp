@@ -26,6 +26,16 @@ const NetworkKey* find_key(const ModelConfig& config, std::string_view name) {
   return found == keys.end() ? nullptr : &*found;
 }
 
+// Returns `make()`. Throws InputError if layers do not fit: the network of a plug-in or program may be wrong.
+template <class Make>
+auto of_fitting_layers(const ModelConfig& config, Make make) {
+  try {
+    return make();
+  } catch (const std::invalid_argument& error) {
+    throw InputError(fmt::format("model.kind {}: {}", config.kind, error.what()));
+  }
+}
+
 UnitGraph make_units(const ModelConfig& config, int microbatch_size) {
   const NetworkKind& kind = find_network(config.kind);
   for (const auto& [name, value] : config.options) {
@@ -41,7 +51,11 @@ UnitGraph make_units(const ModelConfig& config, int microbatch_size) {
   for (const NetworkKey& key : kind.keys) {
     refuse("model." + key.name, problem_of(key, option_value(config, key.name)));
   }
-  UnitGraph graph = kind.units(config, index(microbatch_size));
+  UnitGraph graph = of_fitting_layers(config, [&] { return kind.units(config, index(microbatch_size)); });
+  refuse("model.kind " + config.kind, graph.branches.empty() || graph.branches.front().empty()
+                                          ? "the network has no units"
+                                      : graph.loss == nullptr ? "the network has no loss"
+                                                              : "");
   const auto detached = [](const Unit& unit) { return unit.detached; };
   if (config.vocabulary.shards > 1 && std::ranges::none_of(graph.branches.front(), detached)) {
     throw InputError(fmt::format("schedule.vocabulary.shards: does not apply to model.kind {}", config.kind));
@@ -319,9 +333,10 @@ int Network::source_index(int stage) const {
   return index;
 }
 
-Network build_network(const ModelConfig& config, int microbatch_size, int stages,
-                      const std::vector<int>& cuts) {
-  const UnitGraph units = make_units(config, microbatch_size);
+namespace {
+
+Network cut_units(const ModelConfig& config, const UnitGraph& units, int microbatch_size, int stages,
+                  const std::vector<int>& cuts) {
   // BLAS counts in int. Memory limits any real model long before.
   if (units.rows > index(std::numeric_limits<int>::max())) {
     throw InputError("training.microbatch_size: a micro-batch of " + std::to_string(units.rows) +
@@ -350,6 +365,14 @@ Network build_network(const ModelConfig& config, int microbatch_size, int stages
     builder.add(branch, make_bounds(branch, index(each), cuts, config.vocabulary));
   builder.finish();
   return network;
+}
+
+}  // namespace
+
+Network build_network(const ModelConfig& config, int microbatch_size, int stages,
+                      const std::vector<int>& cuts) {
+  const UnitGraph units = make_units(config, microbatch_size);
+  return of_fitting_layers(config, [&] { return cut_units(config, units, microbatch_size, stages, cuts); });
 }
 
 std::optional<Network> whole_network(const Network& network) {

@@ -530,7 +530,7 @@ class Refused(unittest.TestCase):
             (Path(folder) / "compare.json").write_text('{"policies": []}')
             (Path(folder) / "compares.json").write_text('{"schedules": [{"policies": [{"policy": "lws"}]}]}')
             (Path(folder) / "side.json").write_text('{"schedules": [{"schedule": "1f1b"}]}')
-            (Path(folder) / "record.json").write_text('{"policies": [{"policy": "lws", "makespan": 1, "record": {"schedule": 7}}]}')
+            (Path(folder) / "record.json").write_text('{"policies": [{"policy": "lws", "makespan": 1, "record": {"jobs": {}, "schedule": 7}}]}')
             (Path(folder) / "list.json").write_text("[]")
             (Path(folder) / "old.json").write_text('{"config": {}}')
             (Path(folder) / "s.csv").write_text("0F0,0B0\n")

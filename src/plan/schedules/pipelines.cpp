@@ -154,8 +154,8 @@ Schedule looped(const ScheduleRequest& request, const char* name, bool sharded) 
     return depth / per_group * loop + depth % per_group + number;
   };
   const std::int64_t last = slot(request.graph.value().length() - 1, of_group - 1);
-  const auto h = [per_group, workers = request.workers](int stage, int microbatch) {
-    return per_group * microbatch % workers + stage % per_group;
+  const auto h = [per_group, groups = *request.groups](int stage, int microbatch) {
+    return microbatch % groups * per_group + stage % per_group;
   };
   const auto placement = [h, sharded](const Job& job) {
     const int compute = h(job.stage, job.microbatch);

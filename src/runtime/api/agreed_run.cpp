@@ -48,7 +48,9 @@ void require_same(const Mpi& mpi, const plan::Schedule& schedule) {
 void require_same(const Mpi& mpi, std::string_view key, const std::filesystem::path& file,
                   const model::Dataset* data) {
   if (data == nullptr || mpi.all_equal(data->digest())) return;
-  throw InputError(fmt::format("{}: {} is not the same file on all ranks", key, file.string()));
+  throw InputError(file.empty()
+                       ? fmt::format("{}: the program's data differ among the ranks", key)
+                       : fmt::format("{}: {} is not the same file on all ranks", key, file.string()));
 }
 
 // Collective. Rank 0 measures, decides, and sends cuts and placement to the other ranks. These sleep
@@ -161,7 +163,13 @@ AgreedRuns agree_on_runs(const Mpi& mpi, std::vector<Config> configs, const Trai
     for (const Config& config : configs) check_rank_device(config);
     return true;
   });
-  RankRequest("run").require_same(mpi, configs);
+  RankRequest request("run");
+  request.add_flag("TrainerParts::network", parts.network != nullptr);
+  request.add_flag("TrainerParts::schedule", parts.schedule.has_value());
+  request.add_flag("TrainerParts::data", parts.data != nullptr);
+  request.add_flag("TrainerParts::validation", parts.validation != nullptr);
+  request.add_flag("TrainerParts::weights", parts.weights.has_value());
+  request.require_same(mpi, configs);
   std::vector<PlannedRun> plans = plan_all(mpi, std::move(configs), parts);
   // The configurations differ in their schedule only, so all runs use the same devices.
   const RuntimeConfig runtime = plans.front().config.runtime;

@@ -76,6 +76,14 @@ Config with_parts(Config config, const TrainerParts& parts) {
     config.model.options.clear();
     require_input(parts.data || config.evaluate.alone, "TrainerParts::data", "is needed with a network");
   }
+  if (parts.data || parts.network) {
+    require_input(parts.validation || !(config.evaluates() || config.evaluate.alone),
+                  "TrainerParts::validation",
+                  "is needed to evaluate a run with TrainerParts::data or network");
+    const std::vector<std::string>& kinds = model::find_network(config.model.kind).data;
+    config.data = {.kind = kinds.empty() ? model::DataConfig().kind : kinds.front()};
+  }
+  require_input(!config.runtime.device.empty(), "runtime.device", "is empty");
   if (parts.schedule) {
     require_input(!config.schedule.file, "schedule.file", "is given, and so is TrainerParts::schedule");
     config.schedule.name = parts.schedule->name();

@@ -95,7 +95,13 @@ EvaluationResult Engine::evaluate(int steps, const model::Dataset& data) {
     evaluator_ = std::make_unique<Evaluator>(session_, schedule_, network_, run_.data(), config_,
                                              graph().rules().evaluated, watch_);
   }
-  EvaluationResult result = evaluator_->run(data, steps);
+  EvaluationResult result;
+  try {
+    result = evaluator_->run(data, steps);
+  } catch (...) {
+    watch_.look_at(run_.watched());
+    throw;
+  }
   watch_.look_at(run_.watched());
   if (nonfinite_ == NonFinitePolicy::stop) require_finite_losses(result, steps);
   return result;

@@ -283,6 +283,9 @@ void StepData::load(std::size_t datum, std::span<float> out) {
   } catch (const std::exception& error) {  // a program's data set may throw any exception
     std::ranges::fill(out, 0.0F);
     problems_.try_emplace(of.microbatch, error.what());
+  } catch (...) {
+    std::ranges::fill(out, 0.0F);
+    problems_.try_emplace(of.microbatch, "the data set threw an exception that is not a std::exception");
   }
 }
 

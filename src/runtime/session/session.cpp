@@ -164,6 +164,9 @@ void Session::start(const CoreShare& share, const GpuShare& gpus) {
   conf.sched_policy_name = nullptr;
   const int status = starpu_mpi_init_conf(nullptr, nullptr, 0, mpi_.starpu_comm(), &conf);
   if (status != 0) throw std::runtime_error(fmt::format("StarPU does not start (error {})", status));
+  // StarPU-MPI groups the sends of a datum to several ranks, which saves nothing on MPI. The thread that
+  // drops the datum then reads the group while another thread may already have sent and freed it.
+  if (mpi_.ranks() > 2) starpu_mpi_coop_sends_set_use(0);
   // The data of messages to the host are never read, so one piece of memory serves for all of them.
   if (on_simgrid) {
     starpu_malloc_on_node_set_default_flags(

@@ -140,6 +140,60 @@ TEST(Trainer, DataAreOfAnyClass) {
   EXPECT_NE(losses[0], losses[1]);
 }
 
+TEST(Trainer, DataStandInPlaceOfTheKeysOfData) {
+  Runtime runtime;
+  Config config = mlp(1);
+  config.data = {};  // text, which an mlp does not read
+  Trainer trainer(runtime, config, {.data = std::make_shared<Circle>()});
+  EXPECT_TRUE(std::isfinite(trainer.step().loss.value()));
+}
+
+// Otherwise it would evaluate data that the program never chose.
+TEST(Trainer, EvaluatesItsOwnDataOnly) {
+  Runtime runtime;
+  Config config = mlp();
+  config.evaluate.every = 2;
+  EXPECT_THAT(message_of<InputError>([&] { Trainer(runtime, config, {.data = std::make_shared<Circle>()}); }),
+              HasSubstr("TrainerParts::validation: is needed"));
+}
+
+TEST(Trainer, RefusesDataOfSomeRanksOnly) {
+  Runtime runtime;
+  if (runtime.ranks() == 1) return;
+  TrainerParts parts;
+  if (runtime.rank() == 0) parts.data = std::make_shared<Circle>();
+  EXPECT_THAT(message_of<InputError>([&] { Trainer(runtime, mlp(), parts); }),
+              HasSubstr("TrainerParts::data"));
+}
+
+TEST(Trainer, RefusesNetworksThatCannotWork) {
+  Runtime runtime;
+  const auto refused = [&](auto change) {
+    TrainerParts parts;
+    parts.data = std::make_shared<Circle>();
+    parts.network = [=](const model::ModelConfig&, std::size_t rows) {
+      model::UnitGraph graph;
+      graph.rows = rows;
+      graph.branch_inputs = columns;
+      graph.loss = model::make_loss("mse", rows, 2);
+      change(graph);
+      return graph;
+    };
+    return message_of<InputError>([&] { Trainer(runtime, mlp(), parts); });
+  };
+  EXPECT_THAT(refused([](model::UnitGraph&) {}), HasSubstr("model.kind own: the network has no units"));
+  EXPECT_THAT(refused([](model::UnitGraph& graph) {
+                graph.branches = {{model::Unit{.name = "a", .ops = {}}}};
+                graph.loss = nullptr;
+              }),
+              HasSubstr("model.kind own: the network has no loss"));
+  EXPECT_THAT(refused([](model::UnitGraph&) {
+                static_cast<void>(
+                    model::make_layer({.kind = "conv", .name = "c", .rows = 1, .columns = 1, .options = {}}));
+              }),
+              HasSubstr("model.kind own: layer c: unknown kind conv"));
+}
+
 TEST(Trainer, AnErrorOfOneRanksDataIsThrownOnAll) {
   Runtime runtime;
   for (const bool with_input_error : {true, false}) {
@@ -266,6 +320,17 @@ TEST(Runtime, PartsOfTheWorldTrainTheirOwnModels) {
   config.schedule.workers = std::max(2, ranks);
   Trainer trainer(together, config);
   EXPECT_TRUE(std::isfinite(trainer.step().loss.value()));
+}
+
+TEST(Runtime, AgreesOnFunctionsWithoutAValue) {
+  Runtime runtime;
+  int calls = 0;
+  runtime.agree([&] { ++calls; });
+  EXPECT_EQ(calls, 1);
+  const auto fails = [&] {
+    if (runtime.rank() == 0) throw InputError("rank 0 sees it");
+  };
+  EXPECT_EQ(message_of<InputError>([&] { runtime.agree(fails); }), "rank 0 sees it");
 }
 
 TEST(Runtime, SharesMistakes) {

@@ -90,19 +90,23 @@ class Runtime {
   /// Throws InputError on every rank when some rank gives a problem: the problem of the lowest such rank. ""
   /// is none.
   void require_none(const std::string& problem) const;
-  /// Runs `function` on every rank and returns its value. When it throws InputError on some rank, throws the
-  /// same InputError on every rank.
+  /// Runs `function` on every rank and returns its value, if it has one. When it throws InputError on some
+  /// rank, throws the same InputError on every rank.
   template <class Function>
   auto agree(Function function) const {
-    std::optional<decltype(function())> result;
+    using Value = decltype(function());
+    std::optional<std::conditional_t<std::is_void_v<Value>, bool, Value>> result;
     std::string problem;
     try {
-      result.emplace(function());
+      if constexpr (std::is_void_v<Value>)
+        function();
+      else
+        result.emplace(function());
     } catch (const InputError& error) {
       problem = error.what();
     }
     require_none(problem);
-    return std::move(*result);
+    if constexpr (!std::is_void_v<Value>) return std::move(*result);
   }
 
   /// For starpipe's own sources.
