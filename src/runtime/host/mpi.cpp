@@ -76,6 +76,9 @@ void wait_for(MPI_Request& request, void (*check)()) {
 }
 
 StartedMpi::StartedMpi(const std::function<void(const std::string& line)>& on_late_start) {
+  int runs = 0;
+  MPI_Initialized(&runs);
+  if (runs != 0) throw std::logic_error("MPI has started before: it starts once in a process");
   require_limits();
   require_launcher();
   int provided = 0;
@@ -98,6 +101,7 @@ Mpi::Mpi(MPI_Comm comm, RunListener listener)
   MPI_Finalized(&ended);
   if (runs == 0 || ended != 0)
     throw std::logic_error("MPI does not run: call MPI_Init_thread first, or make an MpiLibrary");
+  if (comm == MPI_COMM_NULL) throw std::logic_error("MPI_COMM_NULL has no ranks to run on");
   int provided = 0;
   MPI_Query_thread(&provided);
   if (provided < MPI_THREAD_MULTIPLE) refuse_threads();

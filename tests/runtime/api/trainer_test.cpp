@@ -322,6 +322,12 @@ TEST(Runtime, PartsOfTheWorldTrainTheirOwnModels) {
   EXPECT_TRUE(std::isfinite(trainer.step().loss.value()));
 }
 
+TEST(Runtime, NeedsRanksAndMpiOnce) {
+  EXPECT_THROW(Runtime(MPI_COMM_NULL), std::logic_error);
+  EXPECT_THROW(MpiLibrary(), std::logic_error);
+  EXPECT_GE(Runtime().ranks(), 1) << "MPI runs as before";
+}
+
 TEST(Runtime, AgreesOnFunctionsWithoutAValue) {
   Runtime runtime;
   int calls = 0;

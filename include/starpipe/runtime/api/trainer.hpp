@@ -42,9 +42,10 @@ using runtime::TrainerParts;
 /// MPI_THREAD_MULTIPLE, then MPI_Finalize. Start and end it while no other thread uses the environment.
 class MpiLibrary {
  public:
-  /// Throws InputError when the shell's limits on the size or number of files are too small for MPI, and
-  /// std::runtime_error when MPI does not provide MPI_THREAD_MULTIPLE. When other ranks do not start MPI
-  /// within five minutes, calls `on_late_start` with one line and ends the job.
+  /// Throws std::logic_error when MPI has started before, InputError when the shell's limits on the size or
+  /// number of files are too small for MPI, and std::runtime_error when MPI does not provide
+  /// MPI_THREAD_MULTIPLE. When other ranks do not start MPI within five minutes, calls `on_late_start` with
+  /// one line and ends the job.
   explicit MpiLibrary(const std::function<void(const std::string& line)>& on_late_start = {});
   ~MpiLibrary();
   MpiLibrary(const MpiLibrary&) = delete;
@@ -73,8 +74,8 @@ struct RuntimeOptions {
 /// every rank. Where that is impossible they end the ranks of the communicator (RuntimeOptions::on_abort).
 class Runtime {
  public:
-  /// Throws std::logic_error when MPI does not run, or when this process has a Runtime already: StarPU exists
-  /// once in a process. Several may follow each other.
+  /// Throws std::logic_error when MPI does not run, when `comm` is MPI_COMM_NULL, or when this process has a
+  /// Runtime already: StarPU exists once in a process. Several may follow each other.
   explicit Runtime(MPI_Comm comm = MPI_COMM_WORLD, RuntimeOptions options = {});
   /// Its Trainer has ended before. If an exception ends it that is not thrown on every rank, ends the ranks
   /// of the communicator.
