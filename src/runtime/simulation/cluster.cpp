@@ -133,10 +133,10 @@ class SimulatedLinks {
 
  private:
   // Each member of a level has a port out and a port in. The port out has all of the latency.
-  std::vector<std::string> ports(std::string_view prefix, std::size_t level, int from, int to) {
+  std::vector<std::string> ports(std::string_view port, std::size_t level, int from, int to) {
     const auto& [name, group, link, sharing] = cluster_.links.levels()[level];
-    const std::string out = fmt::format("{}{}-{}-out", prefix, level, from);
-    const std::string in = fmt::format("{}{}-{}-in", prefix, level, to);
+    const std::string out = fmt::format("{}{}-{}-out", port, level, from);
+    const std::string in = fmt::format("{}{}-{}-in", port, level, to);
     add(out, link, link.alpha, sharing);
     add(in, link, 0, sharing);
     return {out, in};
