@@ -46,7 +46,8 @@ class Attention final : public CudaLayer {
  public:
   Attention(const LayerSpec& spec, const attention::Shape& shape) : CudaLayer(spec), shape_(shape) {}
 
-  /// Returns one float per row and query head: the deltas, which one kernel of B passes to the other.
+  /// Returns the words of the deltas, one float per row and query head. One kernel of B passes them to the
+  /// other.
   std::size_t scratch_size() const override { return rows_ * static_cast<std::size_t>(shape_.heads); }
 
   void forward(const Context& on, const Forward& pass) const noexcept override {

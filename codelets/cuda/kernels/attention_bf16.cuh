@@ -46,7 +46,8 @@ struct Tiles {
   static constexpr int rows = block_warps * row_fragments * fragment_size;  ///< of a thread block
   static constexpr int others = D <= 64 ? 64 : 32;  ///< rows of a tile of the other side
   static constexpr std::size_t tile = tile_floats<D, others>;
-  /// Of the keys' kernel, one of the two buffers: tiles of queries and dy, then their log_sums and deltas.
+  /// The floats of one of the two buffers of the keys' kernel. It holds a tile of queries and one of dy, then
+  /// their log_sums and deltas.
   static constexpr std::size_t buffer = 2 * tile + 2 * others;
   // Shared memory: the block's rows, and two buffers for the tiles of the other side.
   static constexpr std::size_t forward_shared = tile_floats<D, rows> + 4 * tile;
@@ -268,7 +269,8 @@ __device__ void store_rows(const Sums<D, M>& sums, float factor, Bf16* buffer, B
   }
 }
 
-/// A thread block of F or of B's queries: the queries that it keeps, and the keys that they see.
+/// Says which queries a thread block keeps, in F and in the part of B that makes the gradients of queries,
+/// and which keys these queries see.
 template <int D>
 struct QueryBlock {
   static constexpr int M = Tiles<D>::row_fragments;

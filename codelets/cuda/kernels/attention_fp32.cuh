@@ -91,10 +91,9 @@ inline constexpr std::size_t forward_shared = tile_rows*(D + 2 * skewed_stride<D
 template <int D>
 inline constexpr std::size_t backward_shared = tile_rows*(2 * D + 2 * skewed_stride<D> + 2 * tile_rows);
 
-// Grid of all three kernels: blockIdx.y = the tile of rows that the block keeps, blockIdx.x = sequence *
-// heads
-// + head, of query heads or in backward_keys() of the heads of keys and values. Arrays are as Shape describes
-// them; log_sums and deltas have one float per row and query head, [sequence][head][row].
+// The grid of all three kernels: blockIdx.y is the tile of rows that the block keeps, blockIdx.x is sequence
+// * heads + head. Heads are query heads, in backward_keys() heads of keys and values. Arrays are as Shape
+// describes them; log_sums and deltas have one float per row and query head, [sequence][head][row].
 
 /// F: y = softmax(scale q k') v under the causal mask, and log_sums, the log-sum-exp of each query's scaled
 /// scores.

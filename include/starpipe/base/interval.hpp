@@ -25,8 +25,8 @@ inline constexpr Interval positive = {.min = 0, .above = true};
 inline constexpr Interval not_negative = {.min = 0};
 inline constexpr Interval fraction = {.min = 0, .max = 1, .below = true};
 
-/// Times and sizes that users may give: 0, or a number that is safe to divide by. The sum of up to nine such
-/// numbers is within `finite_amounts`.
+/// The times and sizes that users may give: 0, or a number that is large enough to divide by. A sum of up to
+/// nine of them is within `finite_amounts`.
 inline constexpr Interval amounts = {.min = 1e-99, .max = 1e99, .zero = true};
 
 /// Times and sizes that the functions of `plan` accept; they throw InputError for others. Sums and squares of

@@ -157,8 +157,8 @@ class Layer : public Passes<ConstFloatView, FloatView> {
   [[nodiscard]] virtual std::size_t output_columns() const { return columns_; }
   /// Returns the parameters in the order in which they lie in the parameter span.
   [[nodiscard]] virtual std::vector<Parameter> parameters() const { return {}; }
-  /// Numbers in the stash, which F keeps for B and W: the statistics, and the input of a layer that
-  /// keeps_input(). A layer that keeps more overrides it.
+  /// Returns how many numbers F keeps for B and W: the statistics, and the input if keeps_input(). A layer
+  /// that keeps more overrides it.
   [[nodiscard]] virtual std::size_t stash_size() const {
     return (keeps_input() ? rows_ * columns_ : 0) + statistics_size();
   }
@@ -243,7 +243,7 @@ class Loss {
   /// Floats per row of the target: 1 for a token id, the output's columns for regression, 0 for a loss
   /// that reads none.
   [[nodiscard]] virtual std::size_t target_columns() const = 0;
-  /// Numbers in the stash: as many as the input has, unless a loss overrides it.
+  /// Returns how many numbers the stash has: as many as the input, unless a loss overrides it.
   [[nodiscard]] virtual std::size_t stash_size() const { return rows_ * columns_; }
   /// Returns the mean loss of the rows.
   virtual float forward(ConstFloatView input, ConstFloatView target, FloatView stash) const noexcept = 0;

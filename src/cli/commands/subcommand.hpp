@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What every source of a subcommand needs.
+// Includes and functions that every source of a subcommand uses.
 #pragma once
 
 #include <algorithm>

@@ -61,7 +61,8 @@ double mean_difference(std::span<const float> found, std::span<const float> expe
   return std::sqrt(squares / static_cast<double>(std::max<std::size_t>(1, count)));
 }
 
-// What rounding may change besides the size of the gradient itself: a part of the largest size in the set.
+// Returns, by set, the amount that rounding may change in addition to a share of the gradient itself: 1/64 of
+// the largest magnitude in the set.
 std::vector<double> base_of_sets(const std::vector<std::vector<double>>& magnitudes) {
   std::vector<double> bases;
   for (const std::vector<double>& set : magnitudes) bases.push_back(largest(std::span(set)) / 64);

@@ -22,7 +22,7 @@
 
 namespace starpipe::runtime {
 
-/// What `verify` compares, in the order of a step.
+/// Names the values that `verify` compares, in the order of a step.
 enum class Compared : std::uint8_t {
   repeat,  ///< two runs of the same passes, without the engine
   loss,

@@ -65,8 +65,8 @@ void check_submission_limits(const plan::Schedule& schedule, bool emulated) {
   if (!emulated && !chooses) return;
   for (const char* name : {"STARPU_LIMIT_MAX_SUBMITTED_TASKS", "STARPU_LIMIT_MIN_SUBMITTED_TASKS"}) {
     require_input(environment(name).value_or("").empty(), name,
-                  fmt::format("unset it: it limits the submitted tasks, and {} may then wait for "
-                              "ever for a task that was not submitted",
+                  fmt::format("unset it: it limits the submitted tasks, and {} may then wait "
+                              "indefinitely for a task that was not submitted",
                               emulated ? "a run with runtime.emulate" : "a run with schedule.dynamic"));
   }
 }

@@ -176,7 +176,7 @@ struct TrainerParts {
   std::function<model::UnitGraph(const model::ModelConfig& config, std::size_t microbatch_size)> network = {};
   /// The data, in place of `data:`. Tasks on several threads call it at the same time.
   std::shared_ptr<const model::Dataset> data = {};
-  /// The data of evaluations.
+  /// The data of evaluations. With `data` or `network` a run that evaluates needs them.
   std::shared_ptr<const model::Dataset> validation = {};
   /// Start values by set of parameters (model::Network::sets), in place of `model.init` and `training.seed`.
   std::optional<std::vector<std::vector<float>>> weights = {};
