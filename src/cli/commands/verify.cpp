@@ -58,9 +58,12 @@ void show(const VerifyOptions& options, const runtime::Verification& found, int 
 void verify(Runtime& runtime, const VerifyOptions& options) {
   Config config = agree_on_config(runtime, verify_request(options), [&] { return config_to_check(options); });
   const ProgressLine progress;
-  const runtime::Verification found = runtime::verify(
-      runtime.mpi(), std::move(config), options.request, [&] { options.outputs.require_writable(); },
-      [&](const std::string& text) { progress.show(text); });
+  Trainer trainer(runtime, std::move(config));
+  runtime.agree([&] {
+    if (runtime.rank() == 0) options.outputs.require_writable();
+  });
+  const runtime::Verification found = runtime::verify(runtime, trainer, options.request,
+                                                      [&](const std::string& text) { progress.show(text); });
   finish_on_ranks(runtime, [&] {
     if (runtime.rank() != 0) return;
     progress.clear();

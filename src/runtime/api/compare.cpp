@@ -3,43 +3,38 @@
 
 #include <algorithm>
 #include <numeric>
+#include <optional>
 #include <random>
 #include <utility>
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include "runtime/api/training.hpp"
 #include "runtime/report/report.hpp"
 
 namespace starpipe::runtime {
 namespace {
 
 void repeat(const AgreedRun& run, ComparedPolicy& policy) {
-  const Experiment& experiment = run.experiment;
-  Measurement measurement(experiment.schedule, experiment.costs, experiment.emulated);
   std::vector<double> submissions;
   int skipped = 0;
+  std::optional<Measurement> measurement;
   {
-    const Session session(run.mpi, run.map, run.share, policy.choice, run.gpus);
-    policy.ran = session.policy();
-    or_abort(run.mpi, [&] {
-      Engine engine = make_engine(session, run);
-      or_abort(run.mpi, [&] {
-        for (int step = 0; step < run.config.training.steps; ++step) {
-          measurement.begin_step();
-          StepResult result = engine.run_step(step, *experiment.data);
-          if (step == 1) submissions.clear();  // step 0 warmed up
-          submissions.push_back(result.submission);
-          if (result.skipped_for) ++skipped;
-          if (run.mpi.rank() == 0) measurement.end_step(std::move(result));
-        }
-        require_finite_weights(run, engine);
-      });
-    });
+    Training training(run, policy.choice);
+    for (int number = 0; number < run.config.training.steps; ++number) {
+      const Step step = training.step();
+      if (number == 1) submissions.clear();  // step 0 warmed up
+      submissions.push_back(step.submission);
+      if (step.skipped) ++skipped;
+    }
+    or_abort(run.mpi, [&] { require_finite_weights(run, training.engine()); });
+    policy.ran = training.session().policy();
+    measurement.emplace(training.take_measurement());
   }  // frees the engine's tables: they and the tables of the simulations below are each as large as the step
   if (run.mpi.rank() != 0) return;
   std::ranges::sort(submissions);
-  plan::ComparedRun compared = measurement.compared();
+  plan::ComparedRun compared = measurement->compared();
   const double makespan = compared.measured.timeline.makespan;
   policy.repetitions.push_back({makespan, std::move(compared.measured), std::move(compared.costs),
                                 submissions[submissions.size() / 2], skipped});

@@ -163,8 +163,8 @@ void StepComparison::add_number(Compared what, int step, std::string name, doubl
                   .allowed = what == Compared::repeat ? 0 : tolerance_ * finite_or_zero(scale)});
 }
 
-void StepComparison::add(int step, const StepResult& result, const model::SetValues& gradients,
-                         model::SetValues parameters) {
+void StepComparison::add(const Step& result, const model::SetValues& gradients, model::SetValues parameters) {
+  const int step = result.number;
   const model::ExpectedGradient expected =
       model::expected_gradient(network_, data_, parameters_, microbatches_, step);
   add_repeats(step, expected);
@@ -178,11 +178,10 @@ void StepComparison::add(int step, const StepResult& result, const model::SetVal
   add_number(Compared::norm, step, "gradient norm",
              model::difference(result.gradient_norm.value_or(infinity), norm),
              norm_of_all(expected.magnitudes));
-  add_updates(step, result, gradients, parameters);
+  add_updates(result, gradients, parameters);
   const bool finite = std::isfinite(norm) &&
                       std::ranges::all_of(expected.losses, [](double loss) { return std::isfinite(loss); });
-  if (result.skipped_for && finite)
-    add_number(Compared::update, step, "update, which was skipped,", infinity, 0);
+  if (result.skipped && finite) add_number(Compared::update, step, "update, which was skipped,", infinity, 0);
   keep_smallest_gradients(expected.magnitudes, gradients);
   parameters_ = std::move(parameters);
   if (step == 0) first_magnitudes_ = expected.magnitudes;
@@ -254,13 +253,13 @@ double StepComparison::norm_of(const model::SetValues& gradients) const {
   return model::gradient_norm(sums);
 }
 
-void StepComparison::add_updates(int step, const StepResult& result, const model::SetValues& gradients,
+void StepComparison::add_updates(const Step& result, const model::SetValues& gradients,
                                  const model::SetValues& found) {
   model::SetValues expected = parameters_;
-  if (!result.skipped_for) {
+  if (!result.skipped) {
     model::Update update{
         .number = ++updates_,
-        .learning_rate = model::learning_rate(optimizer_.schedule, optimizer_.learning_rate, step),
+        .learning_rate = model::learning_rate(optimizer_.schedule, optimizer_.learning_rate, result.number),
         .scale = model::clip_scale(optimizer_.clip, norm_of(gradients)),
         .ranges = {}};
     for (std::size_t s = 0; s < expected.size(); ++s) {
@@ -271,7 +270,8 @@ void StepComparison::add_updates(int step, const StepResult& result, const model
   }
   for (const Part& part : parts_) {
     const double scale = finite_or_zero(largest_difference(part.of(expected), part.of(parameters_)));
-    add_parameter(Compared::update, step, part, largest_difference(part.of(found), part.of(expected)), scale,
+    add_parameter(Compared::update, result.number, part,
+                  largest_difference(part.of(found), part.of(expected)), scale,
                   8 * fp32_unit * largest(part.of(expected)) + 1e-5 * scale);
   }
 }

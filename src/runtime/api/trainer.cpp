@@ -118,6 +118,7 @@ void Trainer::save_weights(const std::filesystem::path& file) {
   runtime_.on_all_ranks([&] { training_->save_weights(file); });
 }
 std::vector<std::vector<float>> Trainer::weights() { return call(&runtime::Training::weights); }
+std::vector<std::vector<float>> Trainer::gradients() { return call(&runtime::Training::gradients); }
 
 std::string Trainer::report() {
   return runtime_.on_all_ranks([&]() -> std::string {

@@ -52,6 +52,7 @@ Step step_of(const StepResult& result, int number) {
             .clipped = result.clipped,
             .skipped = result.skipped_for.has_value(),
             .seconds = result.seconds,
+            .submission = result.submission,
             .jobs = result.jobs,
             .workers = {}};
   if (!step.losses.empty()) {
@@ -101,7 +102,7 @@ Config with_parts(Config config, const TrainerParts& parts) {
 Training::Training(const Mpi& mpi, Config config, TrainerParts parts)
     : mpi_(mpi),
       agreed_(agree_on_runs(mpi, {agree(mpi, [&] { return with_parts(std::move(config), parts); })}, parts)),
-      run_(agreed_.runs.front()),
+      run_(agreed_->runs.front()),
       policy_(agree(mpi,
                     [&] {
                       PolicyChoice choice = configured_policy(run_.config);
@@ -110,6 +111,12 @@ Training::Training(const Mpi& mpi, Config config, TrainerParts parts)
                     })),
       metrics_file_(std::move(parts.metrics)),
       measurement_(run_.experiment.schedule, run_.experiment.costs, run_.experiment.emulated) {}
+
+Training::Training(const AgreedRun& run, PolicyChoice policy)
+    : mpi_(run.mpi),
+      run_(run),
+      policy_(std::move(policy)),
+      measurement_(run.experiment.schedule, run.experiment.costs, run.experiment.emulated) {}
 
 Training::~Training() = default;
 
@@ -129,7 +136,7 @@ bool Training::resume() {
 void Training::start() {
   if (session_) return;
   const bool trains = !run_.config.evaluate.alone;
-  if (trains && run_.config.checkpoint.enabled() && !folder_) open_folder(false);
+  if (trains && agreed_ && run_.config.checkpoint.enabled() && !folder_) open_folder(false);
   agree(mpi_, [&] {
     if (is_root() && metrics_file_) MetricsFile::check(*metrics_file_, metrics_position_);
     return true;
@@ -301,6 +308,15 @@ std::vector<std::vector<float>> Training::weights() {
   or_abort(mpi_, [&] { trained = engine_->parameters(); });
   if (!is_root()) trained.clear();
   return trained;
+}
+
+std::vector<std::vector<float>> Training::gradients() {
+  require_training("gradients");
+  if (record_.step_seconds.empty()) throw std::logic_error("gradients(): no step is done");
+  std::vector<std::vector<float>> found;
+  or_abort(mpi_, [&] { found = engine_->gradients(); });
+  if (!is_root()) found.clear();
+  return found;
 }
 
 void Training::save_weights(const std::filesystem::path& file) {

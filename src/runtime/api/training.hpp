@@ -6,6 +6,7 @@
 #include <functional>
 #include <memory>
 #include <optional>
+#include <utility>
 #include <vector>
 
 #include <nlohmann/json_fwd.hpp>
@@ -26,11 +27,14 @@ namespace starpipe::runtime {
 /// is missing or that the configuration has as well.
 Config with_parts(Config config, const TrainerParts& parts);
 
-/// The implementation of Trainer; its functions throw RunFailure and InputError on every rank. All are
-/// collective unless they say otherwise.
+/// The implementation of Trainer, and the steps of `compare` and `sim`; its functions throw RunFailure and
+/// InputError on every rank. All are collective unless they say otherwise.
 class Training {
  public:
   Training(const Mpi& mpi, Config config, TrainerParts parts);
+  /// Trains the steps of `run` under `policy`, which need not be the configured one. Writes no checkpoints.
+  /// `run` must outlive this. Not collective.
+  Training(const AgreedRun& run, PolicyChoice policy);
   /// Waits for the tasks of all ranks.
   ~Training();
   Training(const Training&) = delete;
@@ -43,6 +47,7 @@ class Training {
   void save();
   void save_weights(const std::filesystem::path& file);
   std::vector<std::vector<float>> weights();
+  std::vector<std::vector<float>> gradients();
   void accept_signals() { accepts_signals_ = true; }
 
   std::function<void(const Step&)> on_step = {};
@@ -55,6 +60,10 @@ class Training {
   /// StarPU, which runs.
   [[nodiscard]] const Session& session() const { return *session_; }
   [[nodiscard]] const Measurement& measurement() const { return measurement_; }
+  /// The measurement of all steps. No step may follow.
+  [[nodiscard]] Measurement take_measurement() { return std::move(measurement_); }
+  /// The engine of a run that has started to train.
+  [[nodiscard]] const Engine& engine() const { return *engine_; }
 
   /// The record of the steps, and on rank 0 the run compared with its prediction.
   struct Result {
@@ -79,7 +88,7 @@ class Training {
   Checkpointing& checkpoints();
 
   const Mpi& mpi_;
-  AgreedRuns agreed_;
+  std::optional<AgreedRuns> agreed_;  // what `run_` is part of, in a Trainer
   const AgreedRun& run_;
   PolicyChoice policy_;
   std::optional<std::filesystem::path> metrics_file_;

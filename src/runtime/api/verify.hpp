@@ -13,11 +13,10 @@
 #include <nlohmann/json.hpp>
 
 #include "model/verification.hpp"
-#include "runtime/engine/engine.hpp"
-#include "runtime/host/mpi.hpp"
 #include "starpipe/model/dataset.hpp"
 #include "starpipe/model/network.hpp"
 #include "starpipe/model/optimizer.hpp"
+#include "starpipe/runtime/api/trainer.hpp"
 #include "starpipe/runtime/config/config.hpp"
 
 namespace starpipe::runtime {
@@ -61,8 +60,7 @@ class StepComparison {
                  const model::OptimizerConfig& optimizer, model::SetValues parameters, double tolerance);
 
   /// Compares a step. `gradients` and `parameters`: the engine's after the step, [set].
-  void add(int step, const StepResult& result, const model::SetValues& gradients,
-           model::SetValues parameters);
+  void add(const Step& result, const model::SetValues& gradients, model::SetValues parameters);
   /// Adds what finite differences say of the first `microbatches` micro-batches of the first step.
   void add(const std::vector<model::DerivativeCheck>& checks, int microbatches);
 
@@ -110,8 +108,7 @@ class StepComparison {
                                const model::SetValues& gradients);
   // The norm of the engine's own gradient, as its tasks compute it.
   [[nodiscard]] double norm_of(const model::SetValues& gradients) const;
-  void add_updates(int step, const StepResult& result, const model::SetValues& gradients,
-                   const model::SetValues& found);
+  void add_updates(const Step& result, const model::SetValues& gradients, const model::SetValues& found);
   [[nodiscard]] const Difference* first_wrong() const;
 
   const model::Network& network_;
@@ -161,11 +158,10 @@ Config config_to_verify(Config config, const VerifyRequest& request);
 
 /// Trains the first steps of the configured run, and after each step compares it with the same step computed
 /// sequentially on rank 0, without the task graph and StarPU: losses, gradients, their norm, the update.
-/// Compares them with the files of `against_gradients` and `against_weights`, too. `config`: of
-/// `config_to_verify`. `check`: called on rank 0 before StarPU starts; its InputError is thrown on every
-/// rank. `progress`: called on rank 0 with what is being compared. Collective.
-Verification verify(const Mpi& mpi, Config config, const VerifyRequest& request,
-                    const std::function<void()>& check,
+/// Compares them with the files of `against_gradients` and `against_weights`, too. `trainer`: of
+/// `config_to_verify`, before its first step. `progress`: called on rank 0 with what is being compared.
+/// Collective.
+Verification verify(const Runtime& runtime, Trainer& trainer, const VerifyRequest& request,
                     const std::function<void(const std::string&)>& progress);
 
 }  // namespace starpipe::runtime

@@ -270,6 +270,27 @@ TEST(Trainer, StartsFromGivenWeights) {
   EXPECT_EQ(weights, runtime.rank() == 0 ? trained : std::vector<std::vector<float>>());
 }
 
+TEST(Trainer, GivesTheGradientsOfTheLastStep) {
+  Runtime runtime;
+  Config config = mlp();
+  config.training.optimizer = {.kind = "sgd", .learning_rate = 0.5, .weight_decay = 0};
+  Trainer trainer(runtime, config);
+  EXPECT_THROW(trainer.gradients(), std::logic_error);  // there are none yet
+  std::vector<std::vector<float>> expected = trainer.weights();
+  for (int number = 0; number < 2; ++number) {
+    const Step step = trainer.step();
+    EXPECT_LE(step.submission, step.seconds);
+    const std::vector<std::vector<float>> gradients = trainer.gradients();
+    const std::vector<std::vector<float>> weights = trainer.weights();
+    ASSERT_EQ(gradients.size(), runtime.rank() == 0 ? 2U : 0U);
+    for (std::size_t s = 0; s < gradients.size(); ++s) {
+      for (std::size_t i = 0; i < expected[s].size(); ++i) expected[s][i] -= 0.5F * gradients[s][i];
+      EXPECT_THAT(weights[s], ::testing::Pointwise(::testing::FloatNear(1e-6F), expected[s]));
+    }
+    expected = weights;
+  }
+}
+
 TEST(Trainer, RefusesWeightsOfAnotherNetwork) {
   Runtime runtime;
   EXPECT_THAT(message_of<InputError>([&] { Trainer(runtime, mlp(), {.weights = {{{1.0F}}}}); }),

@@ -147,6 +147,7 @@ struct Step {
   bool clipped = false;                 ///< the update used a clipped gradient
   bool skipped = false;                 ///< the update was skipped for infinity or NaN
   double seconds = 0;               ///< from the first task's insertion to the last update, this rank's clock
+  double submission = 0;            ///< the part of it in which this rank inserted its tasks
   std::vector<plan::JobRun> jobs;   ///< of all ranks, on rank 0's clock; on rank 0 only
   std::vector<WorkerStep> workers;  ///< [worker]; on rank 0 only
 };
@@ -223,6 +224,9 @@ class Trainer {
   void save_weights(const std::filesystem::path& file);
   /// Returns the weights by set of parameters (model::Network::sets) on rank 0; empty on the others.
   std::vector<std::vector<float>> weights();
+  /// Returns the weight gradients of the last step, before clipping and averaged over the micro-batches, by
+  /// set of parameters on rank 0; empty on the others. Throws std::logic_error before the first step.
+  std::vector<std::vector<float>> gradients();
   /// Returns the report of the steps so far as JSON, predicted and measured, on rank 0, else "". Throws
   /// std::logic_error before the first step.
   std::string report();
