@@ -13,7 +13,7 @@
 #include "base/files.hpp"
 #include "base/messages.hpp"
 #include "cli/input/input_files.hpp"
-#include "runtime/simulation/simulated_rank.hpp"
+#include "runtime/api/simulated_rank.hpp"
 
 int main(int argc, char** argv) {
   namespace cli = starpipe::cli;

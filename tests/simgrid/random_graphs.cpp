@@ -22,7 +22,7 @@
 
 #include "runtime/engine/engine.hpp"
 #include "runtime/engine/memory_need.hpp"
-#include "runtime/simulation/simulated_rank.hpp"
+#include "runtime/api/simulated_rank.hpp"
 #include "starpipe/base/index.hpp"
 #include "starpipe/model/network.hpp"
 #include "starpipe/plan/schedule/check.hpp"

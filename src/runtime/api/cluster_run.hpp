@@ -10,7 +10,7 @@
 #include "plan/explain/compared_run.hpp"
 #include "runtime/setup/experiment.hpp"
 #include "runtime/simulation/cluster.hpp"
-#include "runtime/simulation/simulated_rank.hpp"
+#include "runtime/api/simulated_rank.hpp"
 #include "starpipe/runtime/config/config.hpp"
 
 namespace starpipe::runtime {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "runtime/simulation/simulated_rank.hpp"
+#include "runtime/api/simulated_rank.hpp"
 
 #include <string>
 #include <utility>
