@@ -6,7 +6,7 @@
 
 #include <starpu.h>
 
-#include "runtime/engine/engine.hpp"
+#include "runtime/api/training.hpp"
 #include "runtime/host/agreement.hpp"
 #include "runtime/host/core_share.hpp"
 #include "runtime/host/gpu_share.hpp"
@@ -35,32 +35,6 @@ std::vector<Copies> take_copies(int gpus) {
   return all;
 }
 
-}  // namespace
-
-nlohmann::json run_simulated_rank(const Config& config, int steps) {
-  const Mpi mpi;
-  const Experiment experiment = make_experiment(config);
-  const plan::Schedule& schedule = experiment.schedule;
-  const WorkerMap map(schedule.workers(), mpi.ranks());
-  const int workers = map.count(mpi.rank());
-  const std::unique_ptr<Session> session = simulated_session(mpi, map, configured_policy(config));
-  Engine engine(*session, schedule, experiment.network, optimizer_of(config), {}, config.runtime,
-                &experiment.costs, NonFinitePolicy::proceed);
-  StepResult last;
-  for (int step = 0; step < steps; ++step) {
-    take_copies(workers);
-    last = engine.run_step(step, *experiment.data);
-  }
-  SimulatedStep step = {
-      .seconds = last.seconds, .jobs = std::move(last.jobs), .workers = std::move(last.workers)};
-  step.copied = gather_on_root<Copies>(mpi, take_copies(workers));
-  for (const GpuMemory& gpu : engine.gpu_memory()) step.peak_memory.push_back(gpu.starpu_peak);
-  step.bytes_between_ranks = mpi.sum_on_root(engine.bytes_sent_by_starpu());
-  return mpi.rank() == 0 ? nlohmann::json(step) : nlohmann::json();
-}
-
-namespace {
-
 // A GPU for each worker of the rank.
 GpuShare simulated_gpus(int workers, int rank) {
   GpuShare share;
@@ -76,13 +50,51 @@ GpuShare simulated_gpus(int workers, int rank) {
   return share;
 }
 
+CoreShare simulated_cores(int workers) {
+  return {.binding = {}, .cores = workers, .workers = workers, .exclusive = true, .worker_pus = {}};
+}
+
+// The run of this rank, which trains `steps` steps. The ranks have the same configuration, from one file.
+AgreedRun simulated_run(const Mpi& mpi, Config config, int steps) {
+  Experiment experiment = make_experiment(config);
+  experiment.rules.evaluated = 0;
+  config.training.steps = steps;
+  config.training.nonfinite = NonFinitePolicy::proceed;  // no values are computed
+  const WorkerMap map(experiment.schedule.workers(), mpi.ranks());
+  const int workers = map.count(mpi.rank());
+  return {{.config = std::move(config), .partition = std::nullopt, .experiment = std::move(experiment)},
+          mpi,
+          {},
+          map,
+          simulated_cores(workers),
+          simulated_gpus(workers, mpi.rank()),
+          {}};
+}
+
 }  // namespace
+
+nlohmann::json run_simulated_rank(const Config& config, int steps) {
+  const Mpi mpi;
+  const AgreedRun run = simulated_run(mpi, config, steps);
+  const int workers = run.map.count(mpi.rank());
+  Training training(run, configured_policy(config));
+  Step last;
+  for (int step = 0; step < steps; ++step) {
+    if (step > 0) take_copies(workers);
+    last = training.step();
+  }
+  SimulatedStep step = {
+      .seconds = last.seconds, .jobs = std::move(last.jobs), .workers = training.measurement().workers()};
+  step.copied = gather_on_root<Copies>(mpi, take_copies(workers));
+  for (const GpuMemory& gpu : training.engine().gpu_memory()) step.peak_memory.push_back(gpu.starpu_peak);
+  step.bytes_between_ranks = mpi.sum_on_root(training.engine().bytes_sent_by_starpu());
+  return mpi.rank() == 0 ? nlohmann::json(step) : nlohmann::json();
+}
 
 std::unique_ptr<Session> simulated_session(const Mpi& mpi, const WorkerMap& map, PolicyChoice policy) {
   const int workers = map.count(mpi.rank());
-  const CoreShare cores{
-      .binding = {}, .cores = workers, .workers = workers, .exclusive = true, .worker_pus = {}};
-  return std::make_unique<Session>(mpi, map, cores, std::move(policy), simulated_gpus(workers, mpi.rank()));
+  return std::make_unique<Session>(mpi, map, simulated_cores(workers), std::move(policy),
+                                   simulated_gpus(workers, mpi.rank()));
 }
 
 }  // namespace starpipe::runtime
