@@ -1,14 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <cerrno>
 #include <chrono>
 #include <cstdint>
-#include <filesystem>
 #include <functional>
 #include <optional>
 #include <string>
-#include <system_error>
 #include <vector>
 
 #include <sys/types.h>
@@ -50,29 +47,6 @@ class ChildProcess {
 /// Returns why a process with this status of waitpid has failed: "it ended with exit status 1", "it was ended
 /// by signal 11 (Segmentation fault)". Empty if it succeeded.
 std::string how_it_failed(int status);
-
-/// A new folder for temporary files, removed with all that is in it. Throws std::system_error when none can
-/// be made. Hold signals (HeldSignals) while it lives.
-class TemporaryFolder {
- public:
-  TemporaryFolder() {
-    std::string name = (std::filesystem::temp_directory_path() / "starpipe-XXXXXX").string();
-    if (mkdtemp(name.data()) == nullptr) throw std::system_error(errno, std::generic_category(), name);
-    path_ = name;
-  }
-  ~TemporaryFolder() {
-    std::error_code ignored;
-    std::filesystem::remove_all(path_, ignored);
-  }
-  TemporaryFolder(const TemporaryFolder&) = delete;
-  TemporaryFolder& operator=(const TemporaryFolder&) = delete;
-
-  [[nodiscard]] const std::filesystem::path& path() const { return path_; }
-  [[nodiscard]] std::string file(const char* name) const { return (path_ / name).string(); }
-
- private:
-  std::filesystem::path path_;
-};
 
 // Each process has a group of its own. A signal that asks this process to end (starpipe/base/signals.hpp)
 // ends the group too, and then the functions throw EndedBySignal.
