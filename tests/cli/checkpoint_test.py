@@ -174,8 +174,8 @@ class Resume(CheckpointTest):
         goes_on, *changes = self.messages(result)
         self.assertIn("continues after step 2 of 4", goes_on)
         self.assertEqual(changes, [
-            "starpipe: --resume: training.optimizer.learning_rate was 0.001, and is 0.1 from now on",
-            "starpipe: --resume: training.clip was nothing, and is 0.5 from now on"])
+            "starpipe: resume: training.optimizer.learning_rate was 0.001, and is 0.1 from now on",
+            "starpipe: resume: training.clip was nothing, and is 0.5 from now on"])
         result = self.train("mlp.yaml", "--resume", *settings("training.clip=0.5", "training.optimizer.learning_rate=0.1",
                                                               "training.steps=5"))
         self.assertEqual(len(self.messages(result)), 1, result.stderr)
@@ -194,10 +194,10 @@ class Resume(CheckpointTest):
         self.train("gpt.yaml", *settings("training.steps=2", *validation))
         result = self.train("gpt.yaml", "--resume", *settings("training.steps=3", "data.validation=other", validation[1]))
         self.assertEqual(self.messages(result)[1:],
-                         ['starpipe: --resume: data.validation was "text", and is "other" from now on'])
+                         ['starpipe: resume: data.validation was "text", and is "other" from now on'])
         result = self.train("gpt.yaml", "--resume", *settings("data.validation=other", "evaluate.microbatches=3"))
         self.assertEqual(self.messages(result)[1:],
-                         ["starpipe: --resume: evaluate.microbatches was 2, and is 3 from now on"])
+                         ["starpipe: resume: evaluate.microbatches was 2, and is 3 from now on"])
         # The same name, and another file.
         self.write("other", "The quick brown fox jumps over the lazy dog. " * 20)
         result = self.train("gpt.yaml", "--resume", *settings("training.steps=5", "data.validation=other", "evaluate.microbatches=3"))
@@ -230,7 +230,7 @@ class Resume(CheckpointTest):
 
 class Refused(CheckpointTest):
     def refused_resume(self, config, changes, *culprits):
-        self.refused(["train", config, "--resume", *settings(*changes)], "--resume: ", *culprits)
+        self.refused(["train", config, "--resume", *settings(*changes)], "resume: ", *culprits)
 
     def test_another_training(self):
         """The first parameter that differs is named, else the key."""
@@ -322,7 +322,7 @@ class Refused(CheckpointTest):
         for launcher in ([], LAUNCHER):
             result = self.train("mlp.yaml", launcher=launcher, status=2)
             self.assertEqual(len(self.messages(result)), 1, result.stderr)
-            self.assertIn("checkpoint.folder: ck has checkpoints; give --resume", result.stderr)
+            self.assertIn("checkpoint.folder: ck has checkpoints; resume from them", result.stderr)
         self.assertEqual({name: self.bytes(f"ck/{name}/manifest.json") for name in self.checkpoints()}, before)
 
     def test_options(self):
@@ -349,7 +349,7 @@ class Refused(CheckpointTest):
             self.refused(["train", "mlp.yaml", "--resume", "--metrics", "new.jsonl", *settings("training.steps=2")],
                          "step-00000006")
             result = self.train("mlp.yaml", "--resume", "--metrics", "other", *settings("training.steps=7"), status=2)
-            self.assertIn("--metrics: other is not the record of this training up to step 6", result.stderr)
+            self.assertIn("metrics: other is not the record of this training up to step 6", result.stderr)
             self.assertEqual(self.read("other"), content)
 
     def test_no_checkpoint_yet(self):
@@ -358,8 +358,8 @@ class Refused(CheckpointTest):
         self.write("m.jsonl", before)
         result = self.train("mlp.yaml", "--resume", "--metrics", "m.jsonl")
         self.assertEqual(self.messages(result), [
-            "starpipe: --resume: ck has no checkpoint; training begins with step 1",
-            "starpipe: --metrics: m.jsonl had metrics of steps that are done again; it is m.jsonl.old now"])
+            "starpipe: resume: ck has no checkpoint; training begins with step 1",
+            "starpipe: metrics: m.jsonl had metrics of steps that are done again; it is m.jsonl.old now"])
         self.assertEqual([line["step"] for line in self.metrics("m.jsonl")], [1, 2, 3, 4])
         self.assertEqual(self.read("m.jsonl.old"), before)
         # A link stays one: the record is renamed where it is.
@@ -374,7 +374,7 @@ class Refused(CheckpointTest):
         shutil.rmtree(self.path("ck"))
         self.write("m.jsonl", "my notes\n")
         result = self.train("mlp.yaml", "--resume", "--metrics", "m.jsonl", status=2)
-        self.assertIn("--metrics: m.jsonl is not the record", result.stderr)
+        self.assertIn("metrics: m.jsonl is not the record", result.stderr)
         self.assertEqual(self.read("m.jsonl"), "my notes\n")
 
 
@@ -398,13 +398,13 @@ class Faults(CheckpointTest):
         for name in self.checkpoints():
             if not name.endswith(".damaged"):
                 self.damage(name)
-        self.refused(["train", "mlp.yaml", "--resume"], "--resume: no checkpoint in ck can be read", "rank-0000.safetensors")
+        self.refused(["train", "mlp.yaml", "--resume"], "resume: no checkpoint in ck can be read", "rank-0000.safetensors")
 
     def test_the_only_one_is_damaged(self):
         self.train("mlp.yaml", *settings("checkpoint.keep=1"))
         (name,) = self.checkpoints()
         self.damage(name)
-        self.refused(["train", "mlp.yaml", "--resume"], "--resume: no checkpoint in ck can be read", "rank-0000.safetensors")
+        self.refused(["train", "mlp.yaml", "--resume"], "resume: no checkpoint in ck can be read", "rank-0000.safetensors")
 
     def test_a_link_that_leads_nowhere(self):
         """It may lead to a checkpoint on a disk that is not mounted."""
@@ -417,7 +417,7 @@ class Faults(CheckpointTest):
                 self.assertRegex(self.messages(result)[0], "skipped the checkpoint of step 4: .*manifest.json: is missing")
                 self.assertTrue(os.path.islink(self.path("ck/step-00000004.damaged")))
                 shutil.rmtree(self.path("ck/step-00000003"))
-        self.refused(["train", "mlp.yaml", "--resume"], "--resume: no checkpoint in ck can be read", "is missing")
+        self.refused(["train", "mlp.yaml", "--resume"], "resume: no checkpoint in ck can be read", "is missing")
         self.refused(["train", "mlp.yaml"], "ck has checkpoints")
 
     def test_infinite_weights_are_no_checkpoint(self):

@@ -94,7 +94,7 @@ class FullDisk(unittest.TestCase):
         done = subprocess.run([*inside, "sh", "-c", script], capture_output=True, text=True, timeout=120, check=False,
                               stdin=subprocess.DEVNULL)
         self.assertIn("status 1\n", done.stdout, done.stderr)
-        self.assertRegex(done.stderr, r"starpipe: (.*: )?--metrics: cannot write .*m\.jsonl: No space left on device\n")
+        self.assertRegex(done.stderr, r"starpipe: (.*: )?metrics: cannot write .*m\.jsonl: No space left on device\n")
         text = (self.run_.path / "m.jsonl").read_text()
         self.assertTrue(text.endswith("}\n"), text[-300:])
         self.assertEqual([json.loads(line)["step"] for line in text.splitlines()], list(range(1, text.count("\n") + 1)))

@@ -111,7 +111,7 @@ class Slurm(unittest.TestCase):
         steps = re.findall(r"^step +(\d+)/", output, re.M)
         self.assertEqual(len(steps), len(set(steps)))
         self.assertGreater(len(steps), 1)
-        without_steps = [re.sub(r"(?m)^(results: .*|step .*|starpipe: --resume: .* has no checkpoint.*|starpipe: rank 0 has a worker.*)\n", "", text) for text in (output, table)]
+        without_steps = [re.sub(r"(?m)^(results: .*|step .*|starpipe: resume: .* has no checkpoint.*|starpipe: rank 0 has a worker.*)\n", "", text) for text in (output, table)]
         self.assertEqual(*without_steps, "that is all")
 
     def check_comparison(self, job, nodes):

@@ -19,7 +19,7 @@ namespace starpipe::runtime {
 namespace {
 
 std::runtime_error cannot_write_metrics(const std::filesystem::path& file, int error) {
-  return std::runtime_error(fmt::format("--metrics: cannot write {}: {}", file.string(),
+  return std::runtime_error(fmt::format("metrics: cannot write {}: {}", file.string(),
                                         std::generic_category().message(error != 0 ? error : EIO)));
 }
 
@@ -72,7 +72,7 @@ std::string keep_as_old(const std::filesystem::path& name) {
   std::error_code error;
   fs::rename(file, old, error);
   if (error) throw cannot_write_metrics(file, error.value());
-  return fmt::format("--metrics: {} had metrics of steps that are done again; it is {} now", file.string(),
+  return fmt::format("metrics: {} had metrics of steps that are done again; it is {} now", file.string(),
                      old.string());
 }
 
@@ -85,18 +85,18 @@ bool has_content(const std::filesystem::path& file) {
 
 void MetricsFile::check(const std::filesystem::path& file, const std::optional<MetricsPosition>& position) {
   if (is_standard_output(file)) {
-    throw InputError("--metrics: standard output has the tables of the run; name a file");
+    throw InputError("metrics: standard output has the tables of the run; name a file");
   }
-  require_writable("--metrics", file);
+  require_writable("metrics", file);
   if (!has_content(file)) return;
   if (!position) {
-    throw InputError(fmt::format(
-        "--metrics: {} has content already, perhaps of another run; remove it or name another file",
-        file.string()));
+    throw InputError(
+        fmt::format("metrics: {} has content already, perhaps of another run; remove it or name another file",
+                    file.string()));
   }
   if (is_record_to(file, *position)) return;
   throw InputError(
-      fmt::format("--metrics: {} is not the record of this training up to step {}; name another "
+      fmt::format("metrics: {} is not the record of this training up to step {}; name another "
                   "file",
                   file.string(), position->step));
 }
