@@ -77,8 +77,8 @@ class Runtime {
   /// Throws std::logic_error when MPI does not run, when `comm` is MPI_COMM_NULL, or when this process has a
   /// Runtime already: StarPU exists once in a process. Several may follow each other.
   explicit Runtime(MPI_Comm comm = MPI_COMM_WORLD, RuntimeOptions options = {});
-  /// Its Trainer has ended before. If an exception ends it that is not thrown on every rank, ends the ranks
-  /// of the communicator.
+  /// Ends the ranks of the communicator if its Trainer has not ended before, or if an exception ends it that
+  /// is not thrown on every rank.
   ~Runtime();
   Runtime(const Runtime&) = delete;
   Runtime& operator=(const Runtime&) = delete;
