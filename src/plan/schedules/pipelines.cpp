@@ -20,13 +20,13 @@ struct Slots {
 // graph on the group's micro-batch `number`. Micro-batch b is number b / `groups` of its group.
 template <class SlotsOf>
 Schedule in_slots(const char* name, const ScheduleRequest& request, int groups,
-                  std::function<Placement(const Job&)> placement, SlotsOf slots) {
+                  const std::function<Placement(const Job&)>& placement, SlotsOf slots) {
   const StageGraph& graph = request.graph.value();
   return Schedule({.name = name,
                    .graph = graph,
                    .microbatches = request.microbatches,
                    .workers = request.workers,
-                   .placement = std::move(placement),
+                   .placement = placement,
                    .priority = [&](const Job& job) {
                      const Slots of =
                          slots(std::int64_t{graph.depth(job.stage)}, std::int64_t{job.microbatch / groups});

@@ -3,7 +3,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <ranges>
 #include <set>
 #include <string_view>
 #include <utility>
@@ -22,7 +21,7 @@ namespace {
 Partition with_loads(const PartitionProblem& problem, Stages stages, bool proven) {
   Partition result;
   result.loads = problem.loads(stages);
-  result.bottleneck = std::ranges::max(result.loads | std::views::transform(&WorkerLoad::load));
+  result.bottleneck = std::ranges::max(result.loads, {}, &WorkerLoad::load).load();
   result.lower_bound = proven ? result.bottleneck : problem.lower_bound(Goal::bottleneck);
   result.cuts = std::move(stages.cuts);
   result.stage_workers = std::move(stages.workers);

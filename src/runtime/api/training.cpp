@@ -145,7 +145,8 @@ void Training::start() {
   or_abort(mpi_, [&] {
     const Experiment& e = run_.experiment;
     if (trains) {
-      engine_.reset(new Engine(make_engine(*session_, run_)));
+      engine_.reset(
+          new Engine(make_engine(*session_, run_)));  // NOLINT(modernize-make-unique): it cannot move
     } else {
       evaluator_ = std::make_unique<Evaluator>(*session_, e.schedule, e.network, run_.parameters,
                                                run_.config.runtime, e.rules.evaluated);
