@@ -430,6 +430,27 @@ class Train(CommandTest):
                                  (2, [f"starpipe: {message} all ranks need the same configuration"]), result.stderr)
                 self.assertEqual(sorted(os.listdir(self.folder)), ["gpt.yaml", "mlp.yaml", "other.yaml", "text"])
 
+    def test_ranks_with_different_environments(self):
+        """StarPU-MPI waited indefinitely, or stopped at an assertion."""
+        def run(variable):
+            script = f'if [ "$PMI_RANK" = 1 ]; then export {variable}; fi; exec "$0" "$@"'
+            return self.run_command("train", "mlp.yaml", launcher=[*LAUNCHER, "sh", "-c", script])
+
+        for variable in ("STARPU_SCHED=eager", "STARPU_SCHED_LIB=x.so", "STARPU_MPI_CACHE=0", "STARPU_MPI_STATS=0",
+                         "STARPU_COMM_STATS=1", "STARPU_FXT_TRACE=1", "STARPU_GENERATE_TRACE=1"):
+            with self.subTest(variable):
+                name, value = variable.split("=")
+                first = "1" if name == "STARPU_MPI_STATS" else "none"
+                result = run(variable)
+                lines = [line for line in result.stderr.splitlines() if line.startswith("starpipe: ")]
+                self.assertEqual((result.returncode, lines),
+                                 (2, [f"starpipe: {name}: rank 0 has {first}, rank 1 has {value}; "
+                                      "all ranks need the same configuration"]), result.stderr)
+        # Rank 1 alone prints StarPU-MPI's statistics.
+        result = run("STARPU_MPI_STATS=1")
+        self.assertEqual(result.returncode, 0, result.stderr)
+        self.assertEqual(result.stderr.count("nb_sends"), 1, result.stderr)
+
     def report_of(self, *arguments, **options):
         result = self.run_command("train", "mlp.yaml", "--report", "r.json", *arguments, **options)
         self.assertEqual(result.returncode, 0, result.stderr)

@@ -2,6 +2,7 @@
 #include "runtime/api/agreed_run.hpp"
 
 #include <algorithm>
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <new>
@@ -11,6 +12,7 @@
 
 #include <fmt/format.h>
 
+#include "base/environment.hpp"
 #include "base/numbers.hpp"
 #include "model/weights.hpp"
 #include "runtime/config/config_keys.hpp"
@@ -23,6 +25,12 @@
 
 namespace starpipe::runtime {
 namespace {
+
+// The variables by which StarPU decides what one rank sends and another expects: ranks that differ in one of
+// them would wait for each other indefinitely, or report what is true of one rank only.
+constexpr std::array variables_of_all_ranks = {
+    "STARPU_SCHED",      "STARPU_SCHED_LIB", "STARPU_MPI_CACHE",     "STARPU_MPI_STATS",
+    "STARPU_COMM_STATS", "STARPU_FXT_TRACE", "STARPU_GENERATE_TRACE"};
 
 // Collective. Throws InputError on every rank if the ranks' schedules differ: such ranks would wait for each
 // other indefinitely. Schedules differ when the w or n of a plug-in depends on more than the request, or when
@@ -164,6 +172,10 @@ AgreedRuns agree_on_runs(const Mpi& mpi, std::vector<Config> configs, const Trai
     return true;
   });
   RankRequest request("run");
+  for (const char* name : variables_of_all_ranks) {
+    const std::string value = environment(name).value_or("");
+    if (!value.empty()) request.add(name, value);
+  }
   request.add_flag("TrainerParts::network", parts.network != nullptr);
   request.add_flag("TrainerParts::schedule", parts.schedule.has_value());
   request.add_flag("TrainerParts::data", parts.data != nullptr);

@@ -25,8 +25,8 @@ bool process_has_runtime = false;
 
 }  // namespace
 
-MpiLibrary::MpiLibrary(const std::function<void(const std::string& line)>& on_late_start)
-    : mpi_(std::make_unique<runtime::StartedMpi>(on_late_start)) {}
+MpiLibrary::MpiLibrary(std::function<void(const std::string& line)> on_late)
+    : mpi_(std::make_unique<runtime::StartedMpi>(std::move(on_late))) {}
 MpiLibrary::~MpiLibrary() = default;
 
 Runtime::Runtime(MPI_Comm comm, RuntimeOptions options) : exceptions_(std::uncaught_exceptions()) {

@@ -7,6 +7,10 @@
 #include <new>
 #include <numeric>
 
+#include <fmt/chrono.h>
+#include <fmt/format.h>
+
+#include "base/environment.hpp"
 #include "starpipe/plan/registry/plugin.hpp"
 
 namespace starpipe::runtime {
@@ -23,6 +27,13 @@ void or_abort(const Mpi& mpi, const std::function<void()>& function) {
   } catch (const std::exception& error) {
     mpi.abort(error.what());
   }
+}
+
+EndWatch::EndWatch(const Mpi& mpi, std::chrono::milliseconds limit) {
+  if (on_simgrid) return;
+  deadline_.emplace(limit + std::chrono::seconds(std::min(mpi.rank(), 10)), [&mpi, limit] {
+    mpi.abort(fmt::format("not all ranks have ended the run within {}: a rank is lost or stopped", limit));
+  });
 }
 
 bool Mpi::all_equal(std::uint64_t mine) const {

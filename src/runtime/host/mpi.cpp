@@ -4,22 +4,28 @@
 #include <algorithm>
 #include <atomic>
 #include <chrono>
+#include <condition_variable>
 #include <cstdio>
 #include <cstdlib>
 #include <limits>
+#include <memory>
+#include <mutex>
 #include <numeric>
 #include <optional>
 #include <stdexcept>
+#include <string_view>
 #include <thread>
 
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <sys/resource.h>
+#include <unistd.h>
 
 #include "base/environment.hpp"
 #include "base/messages.hpp"
 #include "base/numbers.hpp"
 #include "runtime/host/lost_rank.hpp"
+#include "runtime/host/ucx_progress.hpp"
 #include "starpipe/base/error.hpp"
 #include "starpipe/base/index.hpp"
 
@@ -55,13 +61,44 @@ void require_launcher() {
                   socket.value_or(-1)));
 }
 
+// Calls MPI_Finalize on a thread of its own, and polls UCX meanwhile. Returns the thread, by the kernel's
+// number, if it is still in MPI_Finalize after `limit`; otherwise 0.
+pid_t finalize_within(std::chrono::milliseconds limit) {
+  struct End {
+    std::mutex mutex;
+    std::condition_variable reached;
+    bool is_reached = false;
+    std::atomic<pid_t> thread = 0;
+  };
+  const auto end = std::make_shared<End>();
+  expect_end_of_ucx();
+  std::thread thread([end] {
+    end->thread = gettid();
+    MPI_Finalize();
+    const std::scoped_lock lock(end->mutex);
+    end->is_reached = true;
+    end->reached.notify_one();
+  });
+  const auto until = std::chrono::steady_clock::now() + limit;
+  std::unique_lock lock(end->mutex);
+  while (!end->reached.wait_for(lock, std::chrono::milliseconds(2), [&] { return end->is_reached; })) {
+    poll_ucx();
+    if (std::chrono::steady_clock::now() < until) continue;
+    thread.detach();
+    return end->thread;
+  }
+  lock.unlock();
+  thread.join();
+  return 0;
+}
+
 [[noreturn]] void refuse_threads() {
   throw std::runtime_error("this MPI does not provide MPI_THREAD_MULTIPLE");
 }
 
 }  // namespace
 
-void wait_for(MPI_Request& request, void (*check)()) {
+bool wait_for(MPI_Request& request, void (*check)(), std::chrono::microseconds max) {
   using std::chrono::microseconds;
   constexpr int eager_polls = 30;
   const auto start = std::chrono::steady_clock::now();
@@ -71,11 +108,14 @@ void wait_for(MPI_Request& request, void (*check)()) {
     // A poll takes microseconds from whoever shares the core. So naps grow with the time waited, and add a
     // thirtieth to it at most.
     const auto waited = std::chrono::duration_cast<microseconds>(std::chrono::steady_clock::now() - start);
+    if (waited > max) return false;
     std::this_thread::sleep_for(std::clamp(waited / 30, microseconds(50), microseconds(500)));
   }
+  return true;
 }
 
-StartedMpi::StartedMpi(const std::function<void(const std::string& line)>& on_late_start) {
+StartedMpi::StartedMpi(std::function<void(const std::string& line)> on_late, EndLimits limits)
+    : on_late_(std::move(on_late)), limits_(limits) {
   int runs = 0;
   MPI_Initialized(&runs);
   if (runs != 0) throw std::logic_error("MPI has started before: it starts once in a process");
@@ -83,15 +123,33 @@ StartedMpi::StartedMpi(const std::function<void(const std::string& line)>& on_la
   require_launcher();
   int provided = 0;
   {
-    const StartWatch watch(on_late_start);
+    const StartWatch watch(on_late_);
     MPI_Init_thread(nullptr, nullptr, MPI_THREAD_MULTIPLE, &provided);
   }
-  if (provided >= MPI_THREAD_MULTIPLE) return;
-  MPI_Finalize();
-  refuse_threads();
+  if (provided < MPI_THREAD_MULTIPLE) {
+    MPI_Finalize();
+    refuse_threads();
+  }
+  MPI_Comm_dup(MPI_COMM_WORLD, &world_);
 }
 
-StartedMpi::~StartedMpi() { MPI_Finalize(); }
+StartedMpi::~StartedMpi() {
+  int rank = 0;
+  MPI_Comm_rank(world_, &rank);
+  const auto leave = [&](std::string_view reason, std::chrono::milliseconds limit, pid_t in_mpi) {
+    if (rank == 0 && on_late_) on_late_(fmt::format("MPI is left behind: {} within {}", reason, limit));
+    leave_mpi_at_exit(in_mpi);
+  };
+  MPI_Request all_end = MPI_REQUEST_NULL;
+  MPI_Ibarrier(world_, &all_end);
+  if (!wait_for(all_end, nullptr, limits_.others)) {
+    leave("not all ranks have ended", limits_.others, 0);
+    return;
+  }
+  MPI_Comm_free(&world_);
+  if (const pid_t thread = finalize_within(limits_.finalize))
+    leave("MPI_Finalize has not returned", limits_.finalize, thread);
+}
 
 Mpi::Mpi(MPI_Comm comm, RunListener listener)
     : starpu_settings_(StarpuSettings::of_process()), listener_(std::move(listener)) {

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
@@ -48,8 +49,15 @@ class StarpuSettings {
 
 /// Waits for a nonblocking call, for a few microseconds in a loop and then with naps. MPI's own waits always
 /// loop: where ranks share a core, that takes it from the rank which the call waits for. `check`: called
-/// again and again while the wait lasts.
-void wait_for(MPI_Request& request, void (*check)() = nullptr);
+/// again and again while the wait lasts. Returns false if the call has not completed within `max`.
+bool wait_for(MPI_Request& request, void (*check)() = nullptr,
+              std::chrono::microseconds max = std::chrono::microseconds::max());
+
+/// How long the end of MPI waits in a rank.
+struct EndLimits {
+  std::chrono::milliseconds others = std::chrono::minutes(5);     ///< for ranks that still work
+  std::chrono::milliseconds finalize = std::chrono::seconds(30);  ///< for MPI_Finalize after that
+};
 
 /// MPI in this process, from MPI_Init_thread to MPI_Finalize. The environment has StarPU's settings for the
 /// same time. Start and end it while no other thread of the program uses the environment.
@@ -57,9 +65,11 @@ class StartedMpi {
  public:
   /// Throws InputError when the shell's limits on the size or number of files are too small for MPI, and
   /// std::runtime_error when MPI does not provide MPI_THREAD_MULTIPLE: StarPU-MPI's thread and ours
-  /// both call MPI. Calls `on_late_start` with a line, and ends the job, when other ranks do not start MPI
+  /// both call MPI. Calls `on_late` with a line, and ends the job, when other ranks do not start MPI
   /// (`StartWatch`).
-  explicit StartedMpi(const std::function<void(const std::string& line)>& on_late_start = {});
+  explicit StartedMpi(std::function<void(const std::string& line)> on_late = {}, EndLimits limits = {});
+  /// Waits for all ranks, then ends MPI. If that takes longer than the limits, calls `on_late` with a line on
+  /// rank 0 and leaves MPI as it is: see `leave_mpi_at_exit`.
   ~StartedMpi();
   StartedMpi(const StartedMpi&) = delete;
   StartedMpi& operator=(const StartedMpi&) = delete;
@@ -67,6 +77,9 @@ class StartedMpi {
  private:
   // Made before MPI starts its threads, destroyed when they have ended.
   std::shared_ptr<StarpuSettings> starpu_settings_ = StarpuSettings::of_process();
+  std::function<void(const std::string& line)> on_late_;
+  EndLimits limits_;
+  MPI_Comm world_ = MPI_COMM_NULL;  // a duplicate
 };
 
 /// Functions that a run calls to inform the program that it runs in. Functions that are not set are not

@@ -215,10 +215,12 @@ std::vector<GpuMemory> Session::gpu_memory() const {
 }
 
 // StarPU-MPI prints its statistics when it shuts down. The report has them already, so they are dropped
-// first: the public function stops the counting, and without the counts there is nothing to print.
+// first: the public function stops the counting, and without the counts there is nothing to print. Whether a
+// rank drops them is its own choice, by its environment, so all ranks wait for each other before.
 void Session::shut_down() {
+  const EndWatch watch(mpi_);
+  starpu_mpi_wait_for_all(mpi_.starpu_comm());
   if ((hides_statistics_ || on_simgrid) && _starpu_mpi_comm_amounts_shutdown != nullptr) {
-    starpu_mpi_wait_for_all(mpi_.starpu_comm());
     starpu_mpi_comm_stats_disable();
     _starpu_mpi_comm_amounts_shutdown();
   }

@@ -40,13 +40,16 @@ using runtime::TrainerParts;
 
 /// MPI in this process, for programs that do not start it themselves: MPI_Init_thread with
 /// MPI_THREAD_MULTIPLE, then MPI_Finalize. Start and end it while no other thread uses the environment.
+///
+/// The end waits up to five minutes for ranks that still work, and then 30 seconds for MPI_Finalize. After
+/// that it leaves MPI as it is, and the program ends with its own exit status.
 class MpiLibrary {
  public:
   /// Throws std::logic_error when MPI has started before, InputError when the shell's limits on the size or
   /// number of files are too small for MPI, and std::runtime_error when MPI does not provide
-  /// MPI_THREAD_MULTIPLE. When other ranks do not start MPI within five minutes, calls `on_late_start` with
-  /// one line and ends the job.
-  explicit MpiLibrary(const std::function<void(const std::string& line)>& on_late_start = {});
+  /// MPI_THREAD_MULTIPLE. When other ranks do not start MPI within five minutes, calls `on_late` with one
+  /// line and ends the job. When MPI does not end in time, calls `on_late` with one line on rank 0.
+  explicit MpiLibrary(std::function<void(const std::string& line)> on_late = {});
   ~MpiLibrary();
   MpiLibrary(const MpiLibrary&) = delete;
   MpiLibrary& operator=(const MpiLibrary&) = delete;
