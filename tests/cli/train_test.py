@@ -451,6 +451,37 @@ class Train(CommandTest):
         self.assertEqual(result.returncode, 0, result.stderr)
         self.assertEqual(result.stderr.count("nb_sends"), 1, result.stderr)
 
+    def test_processes_that_mpi_does_not_join(self):
+        """Started by srun without PMI, or by another MPI's launcher: each was a whole run, and wrote the same files."""
+        train = ["train", "mlp.yaml", "--report", "r.json"]
+        for name, rank in ("SLURM_STEP_NUM_TASKS", "SLURM_PROCID"), ("OMPI_COMM_WORLD_SIZE", "PMIX_RANK"):
+            self.refused(train, f"starpipe: {name}: a launcher has started 2 processes, but MPI does not join them",
+                         environment={name: "2", rank: "0"})
+            other = self.run_command(*train, environment={name: "2", rank: "1"})  # rank 0 prints the line
+            self.assertEqual((other.returncode, other.stdout, other.stderr), (2, "", ""))
+            self.assertFalse((self.folder / "r.json").exists())
+            self.assertEqual(self.run_command(*train, environment={name: "1", rank: "0"}).returncode, 0)
+            # Ranks of a launcher within the step.
+            self.assertEqual(self.run_command(*train, launcher=LAUNCHER, environment={name: "8"}).returncode, 0)
+            (self.folder / "r.json").unlink()
+        # The script of a job, which has one process.
+        self.ok("train", "mlp.yaml", environment={"SLURM_NTASKS": "2", "SLURM_NPROCS": "2", "SLURM_PROCID": "0"})
+
+    def test_ranks_in_user_namespaces(self):
+        own = [*LAUNCHER, "unshare", "-r"]
+        if subprocess.run(["unshare", "-r", "true"], check=False, capture_output=True).returncode != 0:
+            self.skipTest("no user namespaces")
+        result = self.run_command("train", "mlp.yaml", launcher=own, environment={"UCX_TLS": "posix,sysv,self"})
+        if result.returncode != 0:  # MPICH on UCX
+            self.assertRegex(result.stderr, r"(?m)^starpipe: MPI does not start: processes in user namespaces .* UCX_TLS=tcp,self ")
+        result = self.run_command("train", "mlp.yaml", launcher=own, environment={"UCX_TLS": "tcp,self"})
+        self.assertEqual(result.returncode, 0, result.stderr)
+
+    def test_a_policy_for_one_rank(self):
+        self.refused(["train", "mlp.yaml", "--set", "runtime.policy=graph_test"], "runtime.policy: graph_test works with one rank only",
+                     launcher=LAUNCHER)
+        self.ok("train", "mlp.yaml", "--set", "runtime.policy=graph_test")
+
     def report_of(self, *arguments, **options):
         result = self.run_command("train", "mlp.yaml", "--report", "r.json", *arguments, **options)
         self.assertEqual(result.returncode, 0, result.stderr)

@@ -10,7 +10,7 @@ import sys
 import unittest
 
 PROGRAM, *LAUNCHER = sys.argv[1:]
-LEFT = "MPI is left behind: MPI_Finalize has not returned within 500ms"
+LEFT = "MPI is left behind: MPI_Finalize has not returned within 0.5 s"
 
 
 def run(ranks, *arguments, environment=None):

@@ -2,12 +2,12 @@
 #include "runtime/host/agreement.hpp"
 
 #include <algorithm>
+#include <chrono>
 #include <exception>
 #include <limits>
 #include <new>
 #include <numeric>
 
-#include <fmt/chrono.h>
 #include <fmt/format.h>
 
 #include "base/environment.hpp"
@@ -32,7 +32,8 @@ void or_abort(const Mpi& mpi, const std::function<void()>& function) {
 EndWatch::EndWatch(const Mpi& mpi, std::chrono::milliseconds limit) {
   if (on_simgrid) return;
   deadline_.emplace(limit + std::chrono::seconds(std::min(mpi.rank(), 10)), [&mpi, limit] {
-    mpi.abort(fmt::format("not all ranks have ended the run within {}: a rank is lost or stopped", limit));
+    mpi.abort(fmt::format("not all ranks have ended the run within {:g} s: a rank is lost or stopped",
+                          std::chrono::duration<double>(limit).count()));
   });
 }
 

@@ -7,6 +7,8 @@
 #include <condition_variable>
 #include <cstdio>
 #include <cstdlib>
+#include <fstream>
+#include <functional>
 #include <limits>
 #include <memory>
 #include <mutex>
@@ -25,7 +27,6 @@
 #include "base/messages.hpp"
 #include "base/numbers.hpp"
 #include "runtime/host/lost_rank.hpp"
-#include "runtime/host/ucx_progress.hpp"
 #include "starpipe/base/error.hpp"
 #include "starpipe/base/index.hpp"
 
@@ -59,6 +60,40 @@ void require_launcher() {
       fmt::format("{} is not an open file: starpipe was not started by the launcher that set it; unset "
                   "PMI_FD, PMI_RANK and PMI_SIZE",
                   socket.value_or(-1)));
+}
+
+// A launcher that does not know this MPI starts processes that MPI does not join. Each would be the only rank
+// of a run of its own, and all of these runs would write the same files.
+void require_joined() {
+  int ranks = 1;
+  MPI_Comm_size(MPI_COMM_WORLD, &ranks);
+  if (ranks > 1) return;
+  // The variables of mpiexec, of Open MPI's launcher, and of srun. The first one that is set is the innermost
+  // launcher's, since each may run within those after it.
+  for (const char* name : {"PMI_SIZE", "OMPI_COMM_WORLD_SIZE", "SLURM_STEP_NUM_TASKS"}) {
+    const std::optional<int> started = environment_number(name);
+    if (!started) continue;
+    require_input(
+        *started <= 1, name,
+        fmt::format("a launcher has started {} processes, but MPI does not join them: each would be "
+                    "a run of its own; use the launcher of this MPI (mpiexec, or srun --mpi=pmi2), "
+                    "or unset the variable for runs of one rank each",
+                    *started));
+    return;
+  }
+}
+
+// Called at exit: MPICH ends the process when MPI_Init_thread fails, after messages that name no remedy.
+std::function<void(const std::string& line)>* starting = nullptr;  // on_late, while MPI starts
+void report_failed_start() {
+  if (starting == nullptr || !*starting) return;
+  std::string users;
+  std::getline(std::ifstream("/proc/self/uid_map"), users);
+  const bool in_namespace = users.find("4294967295") == std::string::npos;
+  (*starting)(std::string("MPI does not start") +
+              (in_namespace ? ": processes in user namespaces of their own (containers) have no common "
+                              "shared memory; UCX_TLS=tcp,self makes MPI work without it"
+                            : ""));
 }
 
 // Calls MPI_Finalize on a thread of its own, and polls UCX meanwhile. Returns the thread, by the kernel's
@@ -124,7 +159,10 @@ StartedMpi::StartedMpi(std::function<void(const std::string& line)> on_late, End
   int provided = 0;
   {
     const StartWatch watch(on_late_);
+    starting = &on_late_;
+    std::atexit(report_failed_start);
     MPI_Init_thread(nullptr, nullptr, MPI_THREAD_MULTIPLE, &provided);
+    starting = nullptr;
   }
   if (provided < MPI_THREAD_MULTIPLE) {
     MPI_Finalize();
@@ -137,8 +175,12 @@ StartedMpi::~StartedMpi() {
   int rank = 0;
   MPI_Comm_rank(world_, &rank);
   const auto leave = [&](std::string_view reason, std::chrono::milliseconds limit, pid_t in_mpi) {
-    if (rank == 0 && on_late_) on_late_(fmt::format("MPI is left behind: {} within {}", reason, limit));
+    if (rank == 0 && on_late_)
+      on_late_(fmt::format("MPI is left behind: {} within {:g} s", reason,
+                           std::chrono::duration<double>(limit).count()));
     leave_mpi_at_exit(in_mpi);
+    // MPI's threads may still read the environment, so it keeps its variables.
+    [[maybe_unused]] static const auto kept = std::move(starpu_settings_);
   };
   MPI_Request all_end = MPI_REQUEST_NULL;
   MPI_Ibarrier(world_, &all_end);
@@ -159,6 +201,7 @@ Mpi::Mpi(MPI_Comm comm, RunListener listener)
   MPI_Finalized(&ended);
   if (runs == 0 || ended != 0)
     throw std::logic_error("MPI does not run: call MPI_Init_thread first, or make an MpiLibrary");
+  require_joined();
   if (comm == MPI_COMM_NULL) throw std::logic_error("MPI_COMM_NULL has no ranks to run on");
   int provided = 0;
   MPI_Query_thread(&provided);

@@ -53,6 +53,15 @@ class StarpuSettings {
 bool wait_for(MPI_Request& request, void (*check)() = nullptr,
               std::chrono::microseconds max = std::chrono::microseconds::max());
 
+// Progress of UCX, MPICH's transport, while MPI_Finalize makes none (ucx_progress.cpp).
+
+/// Call it just before MPI_Finalize, while no other thread calls MPI.
+void expect_end_of_ucx();
+/// Polls UCX if MPI_Finalize has begun to disconnect and has not polled since the last call. Call it again
+/// and again, on one thread, while another is in MPI_Finalize. It never waits. It does nothing under an MPI
+/// without UCX, or where UCX's functions are not replaced by ours: in programs that load MPI by dlopen.
+void poll_ucx();
+
 /// How long the end of MPI waits in a rank.
 struct EndLimits {
   std::chrono::milliseconds others = std::chrono::minutes(5);     ///< for ranks that still work
@@ -97,7 +106,8 @@ struct RunListener {
 class Mpi {
  public:
   /// Collective. Duplicates the communicator twice. MPI has been started. Throws std::logic_error when it has
-  /// not, and std::runtime_error when it does not provide MPI_THREAD_MULTIPLE.
+  /// not, std::runtime_error when it does not provide MPI_THREAD_MULTIPLE, and InputError when a launcher has
+  /// started several processes that MPI has not joined.
   explicit Mpi(MPI_Comm comm = MPI_COMM_WORLD, RunListener listener = {});
   /// Collective.
   ~Mpi();

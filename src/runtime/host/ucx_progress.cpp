@@ -1,8 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// The functions of UCX that MPICH calls at its end, in place of UCX's own: a library of the program comes
-// before the libraries of its libraries when symbols are looked up. Each calls the function that it replaces,
-// under a lock once MPI_Finalize has begun: UCX's workers are for one thread at a time.
-#include "runtime/host/ucx_progress.hpp"
+// In MPI_Finalize, MPICH up to 4.1 disconnects from all ranks through UCX, and then waits for the launcher's
+// barrier without polling UCX. A rank that is still disconnecting needs answers from the ranks that wait
+// there already, so over TCP most runs on several ranks would never end.
+//
+// So here are the functions of UCX that MPICH calls at its end, in place of UCX's own: a library of the
+// program comes before the libraries of its libraries when symbols are looked up. Each calls the function
+// that it replaces, under a lock once MPI_Finalize comes: a worker of UCX is for one thread at a time.
 
 #include <algorithm>
 #include <array>
@@ -11,6 +14,8 @@
 #include <mutex>
 
 #include <dlfcn.h>
+
+#include "runtime/host/mpi.hpp"
 
 namespace starpipe::runtime {
 namespace {

@@ -114,6 +114,10 @@ void bind_workers(starpu_conf& conf, const CoreShare& share, const GpuShare& gpu
 Session::Session(const Mpi& mpi, const WorkerMap& map, const CoreShare& share, PolicyChoice policy,
                  const GpuShare& gpus)
     : mpi_(mpi), map_(map), binding_(share.binding), choice_(std::move(policy)) {
+  // This policy of StarPU's holds all tasks back until a wait for all of them. With several ranks, tasks wait
+  // for tasks of other ranks before.
+  require_input(mpi.ranks() == 1 || choice_.starpu != "graph_test", "runtime.policy",
+                "graph_test works with one rank only");
   agree(mpi, [] {
     make_starpu_folder();
     return true;

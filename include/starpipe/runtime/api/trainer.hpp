@@ -78,7 +78,8 @@ struct RuntimeOptions {
 class Runtime {
  public:
   /// Throws std::logic_error when MPI does not run, when `comm` is MPI_COMM_NULL, or when this process has a
-  /// Runtime already: StarPU exists once in a process. Several may follow each other.
+  /// Runtime already: StarPU exists once in a process. Several may follow each other. Throws InputError when
+  /// a launcher has started several processes that MPI has not joined: each would be a run of its own.
   explicit Runtime(MPI_Comm comm = MPI_COMM_WORLD, RuntimeOptions options = {});
   /// Its Trainer has ended before. If an exception ends it that is not thrown on every rank, ends the ranks
   /// of the communicator.
