@@ -11,6 +11,7 @@
 #include <cstdio>
 #include <cstring>
 #include <ctime>
+#include <filesystem>
 #include <fstream>
 #include <string>
 #include <string_view>
@@ -191,6 +192,28 @@ std::optional<int> launcher_rank() {
     if (const std::optional<int> rank = launcher_number(name)) return rank;
   }
   return std::nullopt;
+}
+
+bool has_own_user_namespace() {
+  const auto line_of = [](const std::string& name, std::string_view begin) {
+    std::ifstream file(name);
+    std::string line;
+    while (std::getline(file, line) && !line.starts_with(begin)) {
+    }
+    return line;
+  };
+  const auto space_of = [](const std::string& process) {
+    std::error_code hidden;
+    return std::filesystem::read_symlink(fmt::format("/proc/{}/ns/user", process), hidden);
+  };
+  if (line_of("/proc/self/uid_map", "").ends_with(" 4294967295")) return false;  // the first namespace
+  for (std::string process = "self"; process != "0" && !process.empty();) {
+    const std::string parent = line_of(fmt::format("/proc/{}/status", process), "PPid:");
+    process = parent.substr(std::min(parent.size(), std::string_view("PPid:\t").size()));
+    const std::string name = line_of(fmt::format("/proc/{}/comm", process), "");
+    if (name == "hydra_pmi_proxy" || name == "slurmstepd") return space_of(process) != space_of("self");
+  }
+  return true;
 }
 
 int signal_line_pause_ms() { return launcher_rank().value_or(0) == 0 ? 0 : 1500; }

@@ -7,7 +7,6 @@
 #include <condition_variable>
 #include <cstdio>
 #include <cstdlib>
-#include <fstream>
 #include <functional>
 #include <limits>
 #include <memory>
@@ -83,17 +82,18 @@ void require_joined() {
   }
 }
 
-// Called at exit: MPICH ends the process when MPI_Init_thread fails, after messages that name no remedy.
-std::function<void(const std::string& line)>* starting = nullptr;  // on_late, while MPI starts
-void report_failed_start() {
-  if (starting == nullptr || !*starting) return;
-  std::string users;
-  std::getline(std::ifstream("/proc/self/uid_map"), users);
-  const bool in_namespace = users.find("4294967295") == std::string::npos;
-  (*starting)(std::string("MPI does not start") +
-              (in_namespace ? ": processes in user namespaces of their own (containers) have no common "
-                              "shared memory; UCX_TLS=tcp,self makes MPI work without it"
-                            : ""));
+// MPICH ends the process when it finds that ranks of a host cannot share memory, with messages that name no
+// remedy. UCX sees hosts only, so it takes them for neighbours.
+void warn_of_namespaces(const std::function<void(const std::string& line)>& say) {
+  if (!say || launcher_rank() != 0 || environment("UCX_TLS") || !has_own_user_namespace()) return;
+  // hydra's and Slurm's number of ranks on this host: "2", "2(x3),1"
+  const std::string here =
+      environment("MPI_LOCALNRANKS").value_or(environment("SLURM_STEP_TASKS_PER_NODE").value_or("1"));
+  if (std::atoi(here.c_str()) > 1) {
+    say("ranks of a host are in user namespaces (containers) of their own, where MPI may find no shared "
+        "memory "
+        "and not start; UCX_TLS=tcp,self makes MPICH work without it");
+  }
 }
 
 // Calls MPI_Finalize on a thread of its own, and polls UCX meanwhile. Returns the thread, by the kernel's
@@ -156,13 +156,11 @@ StartedMpi::StartedMpi(std::function<void(const std::string& line)> on_late, End
   if (runs != 0) throw std::logic_error("MPI has started before: it starts once in a process");
   require_limits();
   require_launcher();
+  warn_of_namespaces(on_late_);
   int provided = 0;
   {
     const StartWatch watch(on_late_);
-    starting = &on_late_;
-    std::atexit(report_failed_start);
     MPI_Init_thread(nullptr, nullptr, MPI_THREAD_MULTIPLE, &provided);
-    starting = nullptr;
   }
   if (provided < MPI_THREAD_MULTIPLE) {
     MPI_Finalize();
