@@ -91,8 +91,7 @@ void warn_of_namespaces(const std::function<void(const std::string& line)>& say)
       environment("MPI_LOCALNRANKS").value_or(environment("SLURM_STEP_TASKS_PER_NODE").value_or("1"));
   if (std::atoi(here.c_str()) > 1) {
     say("ranks of a host are in user namespaces (containers) of their own, where MPI may find no shared "
-        "memory "
-        "and not start; UCX_TLS=tcp,self makes MPICH work without it");
+        "memory and not start; UCX_TLS=tcp,self makes MPICH work without it");
   }
 }
 

@@ -64,7 +64,7 @@ void poll_ucx();
 
 /// How long the end of MPI waits in a rank.
 struct EndLimits {
-  std::chrono::milliseconds others = std::chrono::minutes(5);     ///< for ranks that still work
+  std::chrono::milliseconds others = std::chrono::hours(1);       ///< for ranks that still work
   std::chrono::milliseconds finalize = std::chrono::seconds(30);  ///< for MPI_Finalize after that
 };
 

@@ -6,7 +6,6 @@
 // So here are the functions of UCX that MPICH calls at its end, in place of UCX's own: a library of the
 // program comes before the libraries of its libraries when symbols are looked up. Each calls the function
 // that it replaces, under a lock once MPI_Finalize comes: a worker of UCX is for one thread at a time.
-
 #include <algorithm>
 #include <array>
 #include <atomic>

@@ -41,7 +41,7 @@ using runtime::TrainerParts;
 /// MPI in this process, for programs that do not start it themselves: MPI_Init_thread with
 /// MPI_THREAD_MULTIPLE, then MPI_Finalize. Start and end it while no other thread uses the environment.
 ///
-/// The end waits up to five minutes for ranks that still work, and then 30 seconds for MPI_Finalize. After
+/// The end waits up to an hour for ranks that still work, and then 30 seconds for MPI_Finalize. After
 /// that it leaves MPI as it is, and the program ends with its own exit status.
 class MpiLibrary {
  public:
