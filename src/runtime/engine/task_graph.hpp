@@ -45,6 +45,7 @@ enum class DataKind : std::uint8_t {
   stash,
   gradient,
   gradient_stash,
+  end_of_b,  // one word, which W reads where B leaves it no gradient stash: so W waits for B
 };
 
 /// True if StarPU allocates the memory at the first write and frees it after the last reader. Otherwise the
