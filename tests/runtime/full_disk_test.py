@@ -89,12 +89,16 @@ class FullDisk(unittest.TestCase):
             self.skipTest("no file system can be mounted here")
         disk = self.run_.path / "disk"
         disk.mkdir()
-        train = " ".join([STARPIPE, "train", str(self.run_.config), "--metrics", f"{disk}/m.jsonl"])
+        report = self.run_.path / "r.json"
+        train = " ".join([STARPIPE, "train", str(self.run_.config), "--metrics", f"{disk}/m.jsonl", "--report", str(report)])
         script = f"mount -t tmpfs -o size=4k none {disk} || exit 99; {train}; echo status $?; cp {disk}/m.jsonl {self.run_.path}"
         done = subprocess.run([*inside, "sh", "-c", script], capture_output=True, text=True, timeout=120, check=False,
                               stdin=subprocess.DEVNULL)
         self.assertIn("status 1\n", done.stdout, done.stderr)
-        self.assertRegex(done.stderr, r"starpipe: (.*: )?--metrics: cannot write .*m\.jsonl: No space left on device\n")
+        problem = r"starpipe: --metrics: cannot write .*m\.jsonl: No space left on device; "
+        self.assertRegex(done.stderr, problem + "training continues, and each step tries again\n")
+        self.assertRegex(done.stderr, problem + "its last lines are lost\n")
+        self.assertEqual(len(json.loads(report.read_text())["losses"]), STEPS)
         text = (self.run_.path / "m.jsonl").read_text()
         self.assertTrue(text.endswith("}\n"), text[-300:])
         self.assertEqual([json.loads(line)["step"] for line in text.splitlines()], list(range(1, text.count("\n") + 1)))

@@ -153,7 +153,7 @@ void Training::start() {
     if (folder_) folder_->restore(*engine_);
     if (is_root() && metrics_file_) {
       metrics_.emplace(*metrics_file_, metrics_position_);
-      if (!metrics_->news().empty()) mpi_.say(metrics_->news());
+      say_metrics_news();
     }
   });
 }
@@ -178,6 +178,7 @@ Step Training::train_step(bool checkpoints) {
   if (pause) record_.checkpoints->pauses.push_back({steps_done_, *pause});
   if (metrics_)
     metrics_->add(run_.experiment.schedule, result, number, step.loss, *run_.experiment.data, pause);
+  say_metrics_news();
   if (is_root()) measurement_.end_step(std::move(result));
   return step;
 }
@@ -221,7 +222,7 @@ void Training::run_steps() {
       if (is_due_) checkpoints_->begin_writing(metrics_ ? &*metrics_ : nullptr);
     });
     if (is_due_ && checkpoints_->is_stopping() && steps_done_ < steps) break;
-    evaluate_if_due();
+    if (steps_done_ < steps) evaluate_if_due();
   }
 }
 
@@ -230,9 +231,7 @@ bool Training::run() {
   start();
   const int steps = run_.config.training.steps;
   try {
-    if (steps_done_ == steps) {
-      evaluate_if_due();
-    } else {
+    if (steps_done_ < steps) {
       if (folder_) checkpoints();
       run_steps();
       or_abort(mpi_, [&] {
@@ -247,7 +246,19 @@ bool Training::run() {
     if (checkpoints_) checkpoints_->finish(ignored);
     throw;
   }
-  return steps_done_ == steps;
+  if (steps_done_ < steps) return false;
+  if (on_trained) on_trained();
+  evaluate_if_due();
+  return true;
+}
+
+void Training::say_metrics_news() {
+  const std::string news = metrics_ ? metrics_->take_news() : "";
+  if (!news.empty()) mpi_.say(news);
+}
+
+std::string Training::metrics_problem() const {
+  return mpi_.first_problem(metrics_ ? metrics_->problem() : "");
 }
 
 void Training::evaluate_if_due() {
@@ -262,6 +273,7 @@ void Training::evaluate_if_due() {
                                    .microbatches = static_cast<int>(done.losses.size()),
                                    .seconds = done.seconds});
     if (metrics_) metrics_->add_evaluation(done.steps, done.loss);
+    say_metrics_news();
   });
   if (on_evaluation) on_evaluation(done);
 }
