@@ -466,6 +466,20 @@ class Faults(CheckpointTest):
         job.kill()
         job.wait()
 
+    def test_a_folder_that_ranks_do_not_share(self):
+        """Each rank has a folder of this name of its own, as on the disks of two hosts."""
+        script = 'mkdir -p own$PMI_RANK/ck; cd own$PMI_RANK; exec "$0" "$@"'
+        for lock in "", '{"host": "a", "pid": 1}':
+            if lock:
+                self.write("own1/ck/lock", lock)
+            result = self.run_command("train", self.path("mlp.yaml"), *settings(f"data.path={self.path('text')}"),
+                                      launcher=[*LAUNCHER, "sh", "-c", script])
+            self.assertEqual(result.returncode, 2, result.stderr)
+            self.assertEqual(len(self.messages(result)), 1)
+            self.assertRegex(result.stderr, r"starpipe: checkpoint.folder: ck is not the same folder on rank 1 \(host \S+\) and rank 0 "
+                                            r"\(host \S+\); name a folder that all ranks share\n")
+            self.assertEqual(os.listdir(self.path("own0/ck")), ["lock"])
+
     def test_a_checkpoint_that_cannot_be_written(self):
         """Training continues; the status tells when the last checkpoint is missing. `ulimit -f` stands for a full disk."""
         self.write("large.yaml", MLP.replace("hidden: 16", "hidden: 1024"))
@@ -503,7 +517,6 @@ class Faults(CheckpointTest):
         """The checkpoint is lost, with a line, and training continues. A limit on a rank's addresses stands for a full memory."""
         self.write("large.yaml", MLP.replace("hidden: 16", "hidden: 2048"))  # a copy of 50 MB
         for launcher in (), LAUNCHER:
-            # One worker a rank: OpenBLAS takes memory when a rank's workers are first in it together, and never returns without.
             workers = 2 if launcher else 1
             with self.subTest(launcher=launcher):
                 shutil.rmtree(self.path("ck"), ignore_errors=True)

@@ -13,6 +13,7 @@
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
+#include "base/files.hpp"
 #include "base/numbers.hpp"
 #include "runtime/api/checkpointing.hpp"
 #include "runtime/checkpoint/checkpoint_files.hpp"
@@ -258,6 +259,11 @@ nlohmann::json to_json(const RunRecord& record) {
 
 CheckpointFolder::CheckpointFolder(const AgreedRun& run, bool resume) : run_(run) {
   agree(run.mpi, [&] {
+    if (run.mpi.rank() == 0) lock_.emplace(path());
+    return true;
+  });
+  require_shared();
+  agree(run.mpi, [&] {
     if (run.mpi.rank() == 0) find(resume);
     return true;
   });
@@ -267,9 +273,23 @@ CheckpointFolder::CheckpointFolder(const AgreedRun& run, bool resume) : run_(run
   record_ = record_of(*found_, directory_.string());
 }
 
+void CheckpointFolder::require_shared() const {
+  const std::string text = run_.mpi.gather(lock_ ? lock_->text() : "").front();
+  agree(run_.mpi, [&] {
+    const int rank = run_.mpi.rank();
+    if (rank == 0) return true;
+    const auto host = [&](int of) { return run_.locations[index(of)].machine; };
+    require_input(text.empty() || shows_lock(path(), text), "checkpoint.folder",
+                  fmt::format("{} is not the same folder on rank {} (host {}) and rank 0 (host {}); name a "
+                              "folder that all ranks share",
+                              path().string(), rank, host(rank), host(0)));
+    require_writable("checkpoint.folder", path() / part_name(rank));
+    return true;
+  });
+}
+
 void CheckpointFolder::find(bool resume) {
   const auto say = [this](const std::string& line) { run_.mpi.say(line); };
-  lock_.emplace(path());
   if (!lock_->warning().empty()) say(lock_->warning());
   if (!resume) {
     if (!has_checkpoints(path())) return;

@@ -153,6 +153,8 @@ class FolderLock {
   /// Returns one line if the file system has no locks, so that nothing keeps a second run away; else an empty
   /// string.
   [[nodiscard]] const std::string& warning() const { return warning_; }
+  /// Returns the text in the lock's file, which no other run has; "" if it could not be written.
+  [[nodiscard]] const std::string& text() const { return text_; }
 
  private:
   void take();
@@ -161,6 +163,11 @@ class FolderLock {
   std::filesystem::path file_;
   int descriptor_ = -1;
   std::string warning_;
+  std::string text_;
 };
+
+/// True if the file `lock` of the folder has this text. Looks up to `looks` times, ten times per second: a
+/// network file system may show late what another host has written.
+bool shows_lock(const std::filesystem::path& folder, const std::string& text, int looks = 30);
 
 }  // namespace starpipe::runtime
