@@ -107,6 +107,42 @@ class Train(CommandTest):
             for name in ("-", "/dev/stdout"):
                 self.refused(["train", "gpt.yaml", option, name], f"{option}: standard output has the tables")
 
+    def test_metrics_that_cannot_be_written(self):
+        """Training continues, all other results are there, and the status tells."""
+        for launcher in ([], LAUNCHER):
+            result = self.run_command("train", "mlp.yaml", "--metrics", "/dev/full", "--report", "r.json", "--save-weights",
+                                      "w.safetensors", launcher=launcher)
+            lines = [line for line in result.stderr.splitlines() if line.startswith("starpipe: ")]
+            problem = "starpipe: --metrics: cannot write /dev/full: No space left on device"
+            self.assertEqual((result.returncode, lines), (1, [f"{problem}; training continues, and each step tries again",
+                                                              f"{problem}; its last lines are lost"]))
+            report = json.loads(self.read("r.json"))
+            self.assertEqual(len(report["losses"]), 2)
+            for name in ("r.json", "w.safetensors"):
+                os.remove(self.path(name))
+
+    def test_what_fails_after_the_last_step(self):
+        """The evaluation overflows: weights and report of the steps are there all the same."""
+        for launcher in ([], LAUNCHER):
+            result = self.run_command("train", "gpt.yaml", "--set", "training.steps=1", "--set", "data.validation=text", "--set",
+                                      "training.optimizer={kind: sgd, learning_rate: 1e37}", "--report", "r.json",
+                                      "--save-weights", "w.safetensors", launcher=launcher)
+            self.assertEqual(result.returncode, 1, result.stderr)
+            self.assertIn("the evaluation after step 1, micro-batch 0: the loss is infinity or NaN", result.stderr)
+            self.assertEqual(len(json.loads(self.read("r.json"))["losses"]), 1)
+            for name in ("r.json", "w.safetensors"):
+                os.remove(self.path(name))
+
+    def test_no_memory(self):
+        """The run ends, and the line says why: where StarPU's data need more than the process may have."""
+        self.write("large.yaml", mlp_config().replace("hidden: 8", "hidden: 4096").replace(
+            "microbatch_size: 2", "microbatch_size: 250000"))
+        limited = ["bash", "-c", 'ulimit -v 4000000; exec "$0" "$@"']
+        result = self.run_command("train", "large.yaml", launcher=limited)
+        self.assertEqual(result.returncode, 1, result.stderr)
+        self.assertRegex(result.stderr, r"starpipe: (rank 0: )?out of memory: 3\.8 GiB for data of a task; the process may have "
+                                        r"3\.8 GiB \(ulimit -v\)\n")
+
     def test_outputs(self):
         result = self.run_command("train", "gpt.yaml", "--set", "training.steps=3", "--report", "r.json", "--trace",
                                   "t.json", "--timeline", "t.svg", "--save-weights", "w.safetensors")

@@ -11,6 +11,7 @@
 
 #include "base/environment.hpp"
 #include "runtime/host/clock.hpp"
+#include "runtime/session/memory_guard.hpp"
 #include "runtime/session/mpi_polling.hpp"
 #include "starpipe/base/index.hpp"
 
@@ -138,6 +139,7 @@ void TaskRunner::run_on_cpu(void** buffers, void* argument) noexcept {
   TaskRunner& runner = *running.runner;
   const Task& task = *running.task;
   TaskTimes& times = running.times;
+  const RunningTask named(running.name.data());
   const TaskMemory& memory = memory_of(task, buffers);
   const int worker = runner.calling_worker();
   Meter& meter = runner.parts_.meter;

@@ -5,12 +5,21 @@
 #include <array>
 #include <fstream>
 #include <limits>
+#include <stdexcept>
 
 #include <cblas.h>
+#include <fmt/format.h>
+#include <sys/mman.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
 #include "base/environment.hpp"
+#include "base/numbers.hpp"
 #include "starpipe/base/index.hpp"
+
+// Not in OpenBLAS's headers. Weak: another library has others.
+extern "C" void* blas_memory_alloc(int position) __attribute__((weak));
+extern "C" void blas_memory_free(void* buffer) __attribute__((weak));
 
 namespace starpipe::runtime {
 
@@ -31,6 +40,34 @@ Hardware find_hardware() {
 OneBlasThread::OneBlasThread() : before_(openblas_get_num_threads()) { openblas_set_num_threads(1); }
 
 OneBlasThread::~OneBlasThread() { openblas_set_num_threads(before_); }
+
+std::string memory_limit_text() {
+  rlimit limit{};
+  if (getrlimit(RLIMIT_AS, &limit) != 0 || limit.rlim_cur == RLIM_INFINITY) return "";
+  return fmt::format("; the process may have {} (ulimit -v)", bytes_text(limit.rlim_cur));
+}
+
+void require_memory(std::uint64_t bytes, std::string_view purpose) {
+  void* const memory = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  if (memory == MAP_FAILED)
+    throw std::runtime_error(
+        fmt::format("out of memory: {} for {}{}", bytes_text(bytes), purpose, memory_limit_text()));
+  munmap(memory, bytes);
+}
+
+// OpenBLAS takes the first buffer that is not in use, and a new one if there is none.
+void take_product_buffers(int products) {
+  constexpr std::uint64_t max_buffer_bytes = std::uint64_t{128} << 20U;  // on x86; less elsewhere
+  static int taken = 0;
+  if (blas_memory_alloc == nullptr || blas_memory_free == nullptr || products <= taken) return;
+  std::vector<void*> buffers;
+  for (int i = 0; i < products; ++i) {
+    if (i >= taken) require_memory(max_buffer_bytes, "OpenBLAS, which needs as much for each worker");
+    buffers.push_back(blas_memory_alloc(0));
+  }
+  for (void* const buffer : buffers) blas_memory_free(buffer);
+  taken = products;
+}
 
 namespace {
 

@@ -74,6 +74,17 @@ class OneBlasThread {
   int before_;
 };
 
+/// Returns "; the process may have 1.9 GiB (ulimit -v)", for messages about memory; "" without this limit.
+std::string memory_limit_text();
+
+/// Throws std::runtime_error, which names the purpose, if the process cannot get `bytes` of memory.
+void require_memory(std::uint64_t bytes, std::string_view purpose);
+
+/// Lets OpenBLAS take the buffers that it needs for as many products at a time, and keep them. (OpenBLAS
+/// 0.3.21 waits indefinitely for a buffer that it cannot get.) Throws as `require_memory` does. Call it while
+/// no product is computed. Not thread-safe.
+void take_product_buffers(int products);
+
 /// The connection between two devices, nearest first.
 enum class LinkKind : std::uint8_t {
   same,         // one device: no data move

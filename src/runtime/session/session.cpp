@@ -123,7 +123,10 @@ Session::Session(const Mpi& mpi, const WorkerMap& map, const CoreShare& share, P
   if (!gpus.gpus.empty()) use_gpu(gpus.gpus.front());
   for (const int gpu : gpus.gpus)
     gpu_memory_.push_back({.rank = mpi.rank(), .gpu = gpu, .driver_before = gpu_bytes_in_use(gpu)});
+  constexpr std::uint64_t bytes_for_thread = std::uint64_t{16} << 20U;  // StarPU aborts without its threads
+  require_memory(bytes_for_thread * index(map.count(mpi.rank()) + 2), "StarPU and the stacks of its threads");
   start(share, gpus);
+  memory_guard_.emplace(mpi, gpus.gpus.empty() && !on_simgrid);
   // StarPU's measurement of links has left another GPU current.
   if (!gpus.gpus.empty()) use_gpu(gpus.gpus.front());
   check_start(gpus);

@@ -15,6 +15,7 @@
 #include "runtime/host/worker_map.hpp"
 #include "runtime/session/gpu_buffers.hpp"
 #include "runtime/session/gpu_memory.hpp"
+#include "runtime/session/memory_guard.hpp"
 #include "runtime/session/policy_choice.hpp"
 #include "starpipe/base/index.hpp"
 #include "starpipe/sched/policy_core.hpp"
@@ -98,6 +99,7 @@ class Session {
   std::string policy_;
   std::optional<CublasHandles> cublas_;
   std::optional<GpuBuffers> gpu_buffers_;
+  std::optional<MemoryGuard> memory_guard_;
   std::vector<GpuMemory> gpu_memory_;  // by GPU, without the peaks
   std::unique_ptr<GpuMemoryMeters> gpu_meters_;
   sched::PolicyCore* core_ = nullptr;     // StarPU's policy owns it

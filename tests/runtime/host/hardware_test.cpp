@@ -2,12 +2,17 @@
 // Ranks share the cores of a host; the hosts are hwloc's synthetic ones.
 #include "runtime/host/hardware.hpp"
 
+#include <cstdio>
 #include <cstdlib>
 #include <filesystem>
+#include <fstream>
 #include <random>
 #include <set>
+#include <stdexcept>
 
 #include <gmock/gmock.h>
+#include <sys/resource.h>
+#include <unistd.h>
 
 #include "starpipe/base/error.hpp"
 #include "starpipe/base/index.hpp"
@@ -30,6 +35,32 @@ std::vector<CoreShare> shares(const Topology& topology, const std::vector<RankOn
   std::vector<CoreShare> all;
   for (std::size_t rank = 0; rank < ranks.size(); ++rank) all.push_back(topology.share(ranks, rank));
   return all;
+}
+
+// Lets this process have room for one more buffer of OpenBLAS, and asks for two.
+[[noreturn]] void take_two_buffers_with_room_for_one() {
+  std::ifstream pages("/proc/self/statm");
+  rlim_t used = 0;
+  pages >> used;
+  const rlim_t limit = used * 4096 + (rlim_t{200} << 20U);
+  const rlimit limits = {.rlim_cur = limit, .rlim_max = limit};
+  setrlimit(RLIMIT_AS, &limits);
+  take_product_buffers(1);
+  take_product_buffers(1);  // which is there
+  try {
+    take_product_buffers(2);
+  } catch (const std::runtime_error& error) {
+    std::fprintf(stderr, "%s\n", error.what());
+    _exit(3);
+  }
+  _exit(0);
+}
+
+// OpenBLAS itself would wait indefinitely for a buffer.
+TEST(Memory, ThatOpenBlasCannotGetIsToldAtOnce) {
+  EXPECT_NO_THROW(require_memory(1U << 20U, "a test"));
+  EXPECT_EXIT(take_two_buffers_with_room_for_one(), ::testing::ExitedWithCode(3),
+              "out of memory: 128.0 MiB for OpenBLAS.*; the process may have .* \\(ulimit -v\\)");
 }
 
 TEST(Cores, CountWithOneOfTheirThreads) {
