@@ -283,8 +283,10 @@ std::map<std::filesystem::path, std::set<std::string>> read_safetensors_index(
   for (const auto& [tensor, value] : names->items()) {
     const std::filesystem::path file = value.is_string() ? value.get<std::string>() : std::string();
     if (file.empty() || file != file.filename() || file == "." || file == "..") {
-      throw InputError(fmt::format("{}: tensor {}: {} is not the name of a file next to the index",
-                                   index.string(), tensor, value.dump(-1, ' ', true)));
+      // A value of many levels cannot be printed: the library does it by recursion.
+      throw InputError(fmt::format(
+          "{}: tensor {}: {} is not the name of a file next to the index", index.string(), tensor,
+          value.is_structured() ? std::string("an ") + value.type_name() : value.dump(-1, ' ', true)));
     }
     files[index.parent_path() / file].insert(tensor);
   }

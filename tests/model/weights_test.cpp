@@ -140,6 +140,7 @@ TEST_F(Sharded, FilesThatDoNotFitTheirIndexAreNamed) {
     expect_refused([&](auto& index) { index["weight_map"][bias] = name; },
                    bias + ": \"" + name + "\" is not");
   expect_refused([&](auto& index) { index["weight_map"][bias] = 3; }, bias + ": 3 is not");
+  expect_refused([&](auto& index) { index["weight_map"][bias] = {1, 2}; }, bias + ": an array is not");
   expect_refused([&](auto& index) { index["weight_map"] = nlohmann::json::object(); }, "no \"weight_map\"");
   expect_refused([&](auto& index) { index.erase("weight_map"); }, "no \"weight_map\"");
   expect_refused([&](auto& index) { index = nlohmann::json::array(); }, "no \"weight_map\"");

@@ -57,16 +57,24 @@ ChildProcess::~ChildProcess() {
     kill(-id_, SIGTERM);
     for (int wait = 0; wait < waits && !status(); ++wait) std::this_thread::sleep_for(one_wait);
   }
+  if (status_) return;
   kill(-id_, SIGKILL);
-  if (!status_) waitpid(id_, nullptr, 0);
+  waitpid(id_, nullptr, 0);
 }
 
 ChildProcess::ChildProcess(ChildProcess&& other) noexcept
     : id_(std::exchange(other.id_, no_process)), ending_(other.ending_), status_(other.status_) {}
 
+// The group is killed before the process is reaped: until then no other group can get its number.
 std::optional<int> ChildProcess::status() {
+  siginfo_t ended{};
+  if (status_ || waitid(P_PID, static_cast<id_t>(id_), &ended, WEXITED | WNOHANG | WNOWAIT) != 0 ||
+      ended.si_pid != id_) {
+    return status_;
+  }
+  kill(-id_, SIGKILL);
   int status = 0;
-  if (!status_ && waitpid(id_, &status, WNOHANG) == id_) status_ = status;
+  if (waitpid(id_, &status, 0) == id_) status_ = status;
   return status_;
 }
 

@@ -35,7 +35,8 @@ class ChildProcess {
   ChildProcess(const ChildProcess&) = delete;
   ChildProcess& operator=(const ChildProcess&) = delete;
 
-  /// The status of waitpid once it has ended; nullopt while it runs. Does not wait.
+  /// Returns the status of waitpid once the process has ended, and then kills what is left of its group;
+  /// nullopt while it runs. Does not wait.
   std::optional<int> status();
 
  private:

@@ -51,12 +51,13 @@ RunOutcome read_outcome(const fs::path& folder) {
     // A damaged record says nothing; the report counts.
     const nlohmann::json record = nlohmann::json::parse(read_file(record_of(folder)), nullptr, false);
     const auto value = [&](const char* name) {
-      return record.is_object() && record.contains(name) ? record.at(name) : nlohmann::json();
+      const bool is_plain = record.is_object() && record.contains(name) && record.at(name).is_primitive();
+      return is_plain ? record.at(name) : nlohmann::json();  // others are copied by recursion
     };
     if (value("seconds").is_number()) outcome.seconds = value("seconds");
     if (value("problem").is_string()) outcome.problem = value("problem");
     for (const char* name : {"starpipe", "commit", "machine", "processor", "cores"}) {
-      if (value(name).is_primitive() && !value(name).is_null()) outcome.origin[name] = value(name);
+      if (!value(name).is_null()) outcome.origin[name] = value(name);
     }
   }
   if (outcome.problem.empty() && has_report && !nlohmann::json::accept(read_file(folder / report_file)))

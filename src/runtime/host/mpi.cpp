@@ -2,12 +2,11 @@
 #include "runtime/host/mpi.hpp"
 
 #include <algorithm>
+#include <array>
 #include <atomic>
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>
-#include <limits>
-#include <numeric>
 #include <optional>
 #include <stdexcept>
 #include <thread>
@@ -60,6 +59,20 @@ void require_launcher() {
 }
 
 }  // namespace
+
+GatherPlaces gather_places(std::span<const std::uint64_t> counts) {
+  std::uint64_t total = 0;
+  GatherPlaces places;
+  for (const std::uint64_t count : counts) {
+    if (count > max_gathered - total)
+      throw std::length_error(fmt::format("more than {} items of all ranks to gather", max_gathered));
+    places.counts.push_back(static_cast<int>(count));
+    places.starts.push_back(static_cast<int>(total));
+    total += count;
+  }
+  places.total = total;
+  return places;
+}
 
 void wait_for(MPI_Request& request, void (*check)()) {
   using std::chrono::microseconds;
@@ -123,21 +136,18 @@ void Mpi::barrier() const {
 }
 
 void Mpi::gather_bytes(std::span<const std::byte> mine, std::span<std::byte> all) const {
-  const int size = static_cast<int>(mine.size());
+  const int size = gather_places(std::array{std::uint64_t{mine.size()}}).counts.front();
   MPI_Request request = MPI_REQUEST_NULL;
   MPI_Iallgather(mine.data(), size, MPI_BYTE, all.data(), size, MPI_BYTE, comm_, &request);
   wait_for(request);
 }
 
 std::vector<std::string> Mpi::gather(const std::string& mine) const {
-  const int size = static_cast<int>(mine.size());
-  const std::vector<int> sizes = gather_values(size);
-  std::vector<int> starts(sizes.size());
-  std::exclusive_scan(sizes.begin(), sizes.end(), starts.begin(), 0);
-  std::string all(index(starts.back() + sizes.back()), '\0');
+  const auto [sizes, starts, total] = gather_places(gather_values<std::uint64_t>(mine.size()));
+  std::string all(total, '\0');
   MPI_Request request = MPI_REQUEST_NULL;
-  MPI_Iallgatherv(mine.data(), size, MPI_CHAR, all.data(), sizes.data(), starts.data(), MPI_CHAR, comm_,
-                  &request);
+  MPI_Iallgatherv(mine.data(), sizes[index(rank_)], MPI_CHAR, all.data(), sizes.data(), starts.data(),
+                  MPI_CHAR, comm_, &request);
   wait_for(request);
   std::vector<std::string> texts;
   for (std::size_t r = 0; r < sizes.size(); ++r)
@@ -148,12 +158,7 @@ std::vector<std::string> Mpi::gather(const std::string& mine) const {
 void Mpi::gather_on_root(std::span<const std::byte> mine, std::size_t record,
                          const std::function<std::span<std::byte>(std::size_t)>& room) const {
   // MPI counts in int: records, since bytes may be more.
-  const std::vector<std::uint64_t> counts = gather_values<std::uint64_t>(mine.size() / record);
-  const std::uint64_t total = std::accumulate(counts.begin(), counts.end(), std::uint64_t{0});
-  if (total > std::numeric_limits<int>::max()) throw std::length_error("too many records to gather");
-  const std::vector<int> sizes(counts.begin(), counts.end());
-  std::vector<int> starts(sizes.size());
-  std::exclusive_scan(sizes.begin(), sizes.end(), starts.begin(), 0);
+  const auto [sizes, starts, total] = gather_places(gather_values<std::uint64_t>(mine.size() / record));
   const std::span<std::byte> all = rank_ == 0 ? room(total) : std::span<std::byte>();
   MPI_Datatype type = MPI_DATATYPE_NULL;
   MPI_Type_contiguous(static_cast<int>(record), MPI_BYTE, &type);

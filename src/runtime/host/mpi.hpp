@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <limits>
 #include <list>
 #include <memory>
 #include <span>
@@ -78,6 +79,20 @@ struct RunListener {
   /// When it returns, MPI_Abort ends the ranks of the communicator. Unset: one line on standard error.
   std::function<void(const std::string& reason)> abort = {};
 };
+
+/// MPI counts and places items in int.
+inline constexpr std::uint64_t max_gathered = std::numeric_limits<int>::max();
+
+/// The places of the ranks' items in the array that gathers them, by rank.
+struct GatherPlaces {
+  std::vector<int> counts = {};
+  std::vector<int> starts = {};
+  std::uint64_t total = 0;
+};
+
+/// Returns the places for these numbers of items. Throws std::length_error if they are more than
+/// `max_gathered` in total; all ranks that pass the same counts throw.
+GatherPlaces gather_places(std::span<const std::uint64_t> counts);
 
 /// The ranks of a run: a communicator of our own, so that our messages never meet others, and one for
 /// StarPU-MPI.
