@@ -5,7 +5,6 @@
 #include <atomic>
 #include <cerrno>
 #include <cstdlib>
-#include <mutex>
 #include <new>
 #include <utility>
 
@@ -13,7 +12,6 @@
 #include <starpu.h>
 
 #include "base/numbers.hpp"
-#include "runtime/host/clock.hpp"
 #include "runtime/host/hardware.hpp"
 
 namespace starpipe::runtime {
@@ -37,25 +35,12 @@ void on_no_memory() {
   mpi->abort(fmt::format("out of memory in {}{}", task, memory_limit_text()));
 }
 
-// What StarPU lacks. It asks for the memory again and again, and other tasks may give back enough meanwhile.
-constexpr double patience = 5;  // seconds
-std::mutex lack_mutex;
-std::atomic<std::size_t> lack_bytes = 0;  // 0: nothing
-double lack_since = 0;
-
+// StarPU would put the task back, and wait indefinitely.
 int allocate_data(unsigned /*node*/, void** memory, std::size_t size, int /*flags*/) {
   *memory = std::malloc(std::max<std::size_t>(1, size));
-  if (*memory != nullptr && lack_bytes == 0) return 0;
-  const std::scoped_lock lock(lack_mutex);
-  if (*memory != nullptr) {
-    if (size >= lack_bytes) lack_bytes = 0;
-    return 0;
-  }
-  const double now = clock_seconds();
-  if (lack_bytes == 0) lack_since = now;
-  lack_bytes = lack_bytes == 0 ? size : std::min<std::size_t>(lack_bytes, size);
+  if (*memory != nullptr) return 0;
   const Mpi* const mpi = guarded;
-  if (now - lack_since > patience && mpi != nullptr)
+  if (mpi != nullptr)
     mpi->abort(fmt::format("out of memory: {} for data of a task{}", bytes_text(size), memory_limit_text()));
   return -ENOMEM;
 }
@@ -71,7 +56,6 @@ MemoryGuard::MemoryGuard(const Mpi& mpi, bool gives_data) : gives_data_(gives_da
   spare = new char[spare_bytes];
   guarded = &mpi;
   handler_before = std::set_new_handler(on_no_memory);
-  lack_bytes = 0;
   if (gives_data_) starpu_malloc_set_hooks(allocate_data, release_data);
 }
 
