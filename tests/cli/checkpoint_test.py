@@ -472,8 +472,7 @@ class Faults(CheckpointTest):
         for lock in "", '{"host": "a", "pid": 1}':
             if lock:
                 self.write("own1/ck/lock", lock)
-            result = self.run_command("train", self.path("mlp.yaml"), *settings(f"data.path={self.path('text')}"),
-                                      launcher=[*LAUNCHER, "sh", "-c", script])
+            result = self.run_command("train", self.path("mlp.yaml"), launcher=[*LAUNCHER, "sh", "-c", script])
             self.assertEqual(result.returncode, 2, result.stderr)
             self.assertEqual(len(self.messages(result)), 1)
             self.assertRegex(result.stderr, r"starpipe: checkpoint.folder: ck is not the same folder on rank 1 \(host \S+\) and rank 0 "
