@@ -6,6 +6,8 @@
 
 #include <CLI/CLI.hpp>
 #include <malloc.h>
+#include <sys/syscall.h>
+#include <unistd.h>
 
 #include "base/files.hpp"
 #include "base/messages.hpp"
@@ -112,6 +114,14 @@ int run(int argc, char** argv) {
 }
 
 }  // namespace
+
+// A plug-in that calls _exit or _Exit would end a run as a success without a result. A program's symbols come
+// before those of all libraries, so plug-ins call these.
+extern "C" void _exit(int status) {
+  starpipe::cli::end_if_plugin_exits();
+  for (;;) syscall(SYS_exit_group, status);
+}
+extern "C" void _Exit(int status) noexcept { _exit(status); }
 
 int main(int argc, char** argv) {
   // Before MPI starts, a launcher takes the end of a rank for a normal one, and the other ranks would wait

@@ -234,10 +234,11 @@ void train(Runtime& runtime, const TrainOptions& options) {
         static_cast<double>(data.samples_per_microbatch() * index(trainer.schedule().microbatches()));
     const int first = trainer.steps_done();
     StepProgress progress(first, steps, data.sample_word());
+    const model::Dataset* const validation = trainer.training().agreed().experiment.validation.get();
     if (runtime.rank() == 0) {
       trainer.on_step([&](const Step& step) { progress.show(step, samples / step.seconds); });
       trainer.on_evaluation([&](const Evaluation& done) {
-        progress.keep(runtime::evaluation_text(done.loss, static_cast<int>(done.losses.size())),
+        progress.keep(runtime::evaluation_text(done.loss, static_cast<int>(done.losses.size()), *validation),
                       done.steps == steps);
       });
     }

@@ -180,10 +180,14 @@ int pause_before_line_ms = 0;
 bool parent_reports = false;
 std::atomic_flag ends;
 
+// True in the thread that ends the process. It calls _exit while code of the plug-in still counts as running.
+thread_local bool is_ending = false;
+
 // Calls only functions that a signal handler may call.
 [[noreturn]] void end_with(const char* plugin, const char* what, int status) {
   // Several threads may crash: the first one prints the line and ends the process.
   while (ends.test_and_set()) poll(nullptr, 0, 1000);
+  is_ending = true;
   // A plug-in usually fails on all ranks. Rank 0 prints its line and ends the job during the pause of the
   // others. When only another rank fails, it prints its line after the pause.
   if (pause_before_line_ms > 0) poll(nullptr, 0, pause_before_line_ms);
@@ -224,14 +228,15 @@ void on_crash(int signal) {
   }
 }
 
-void at_exit() {
+}  // namespace
+
+void end_if_plugin_exits() {
   const char* const plugin = plan::running_plugin();
-  if (plugin == nullptr) return;
+  if (plugin == nullptr || is_ending) return;
+  is_ending = parent_reports;
   if (parent_reports) _exit(exit_failure);
   end_with(plugin, "a call of exit", exit_failure);
 }
-
-}  // namespace
 
 void report_plugin_crashes() {
   if (const auto rank = runtime::launcher_rank())
@@ -247,7 +252,8 @@ void report_plugin_crashes() {
     action.sa_flags = has_stack ? SA_ONSTACK : 0;
     sigaction(crash.signal, &action, &crash.before);
   }
-  std::atexit(at_exit);
+  std::atexit(end_if_plugin_exits);
+  std::at_quick_exit(end_if_plugin_exits);
 }
 
 void leave_plugin_crashes_to_parent() {

@@ -102,6 +102,10 @@ SubprocessResult run_program(const std::vector<std::string>& command, std::chron
 /// `main`: signal handlers belong to the program.
 void report_plugin_crashes();
 
+/// While code of a plug-in runs, prints this line and ends the program; does nothing otherwise. Exit handlers
+/// call it, and the program's own _exit, which exit handlers do not see.
+void end_if_plugin_exits();
+
 /// For a child process whose parent looks at how it ends: from now on a crash ends this process by its
 /// signal, and a call of exit by a plug-in gives status 1. Nothing is printed.
 void leave_plugin_crashes_to_parent();

@@ -106,6 +106,7 @@ const bool registered =
                                  // Old versions of transformers saved causal masks among the weights.
                                  {.prefix = "transformer.",
                                   .embedding = "transformer.wte.weight",
+                                  .positions = "transformer.wpe.weight",
                                   .not_weights = {".attn.bias", ".attn.masked_bias"}});
 
 }  // namespace

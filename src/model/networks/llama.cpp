@@ -136,7 +136,10 @@ const bool registered = register_language_model<Llama>(
       .interval = positive,
       .values_only = true}},
     // Old versions of transformers saved the frequencies of rotary positions among the weights.
-    {.prefix = "model.", .embedding = "model.embed_tokens.weight", .not_weights = {".rotary_emb.inv_freq"}});
+    {.prefix = "model.",
+     .embedding = "model.embed_tokens.weight",
+     .positions = "",
+     .not_weights = {".rotary_emb.inv_freq"}});
 
 }  // namespace
 }  // namespace starpipe::model

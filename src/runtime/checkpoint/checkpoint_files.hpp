@@ -75,6 +75,10 @@ struct Found {
   std::vector<CheckpointDirectory> unfinished;
 };
 
+/// Returns the manifest in the directory of a checkpoint. Throws InputError with the file if it is missing or
+/// damaged.
+Manifest read_manifest(const std::filesystem::path& directory);
+
 /// Finds the newest checkpoint that is whole: its manifest is valid, and all files have the manifest's sizes
 /// and checksums. Reads all bytes of it, so only rank 0 calls it. A folder that does not exist has no
 /// checkpoints. Throws InputError if the folder cannot be read.

@@ -202,10 +202,16 @@ ordered_json make_report(const Config& config, const std::optional<PartitionChoi
   return report;
 }
 
-std::string evaluation_text(double loss, int microbatches) {
-  return fmt::format("evaluation  loss {}{} ({} micro-batch{})", loss_text(loss),
+std::string evaluation_text(double loss, int microbatches, const model::Dataset& data) {
+  const model::EvaluatedSamples samples = data.evaluated(microbatches);
+  const std::string amount =
+      samples.all == 0 ? ""
+      : samples.total() == samples.all
+          ? fmt::format(": all {} {}", samples.all, data.sample_word())
+          : fmt::format(": the first {} of {} {}", samples.total(), samples.all, data.sample_word());
+  return fmt::format("evaluation  loss {}{} ({} micro-batch{}{})", loss_text(loss),
                      std::isfinite(loss) ? "" : ", which is not finite", microbatches,
-                     microbatches == 1 ? "" : "es");
+                     microbatches == 1 ? "" : "es", amount);
 }
 
 nlohmann::ordered_json memory_json(const std::vector<DeviceNeed>& needs) {

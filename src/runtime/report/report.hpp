@@ -23,6 +23,7 @@
 #include "runtime/session/gpu_memory.hpp"
 #include "runtime/setup/experiment.hpp"
 #include "runtime/setup/partition_choice.hpp"
+#include "starpipe/model/dataset.hpp"
 #include "starpipe/plan/schedule/schedule.hpp"
 #include "starpipe/plan/simulate/costs.hpp"
 #include "starpipe/runtime/config/config.hpp"
@@ -158,8 +159,8 @@ struct EvaluationRecord {
   int microbatches;
   double seconds;
 };
-/// "evaluation  loss 4.1234 (8 micro-batches)".
-std::string evaluation_text(double loss, int microbatches);
+/// "evaluation  loss 4.1234 (8 micro-batches: the first 1024 of 5000 tokens)". `data`: that were evaluated.
+std::string evaluation_text(double loss, int microbatches, const model::Dataset& data);
 
 /// The record of a training run, complete on rank 0.
 struct TrainRecord {

@@ -383,6 +383,8 @@ Experiment make_experiment(const Config& config, const TrainerParts& parts) {
   Experiment run = plan_run(config, parts.schedule);
   run.data = parts.data ? parts.data : open_data(config, run);
   run.validation = parts.validation ? parts.validation : open_validation(config, run);
+  if (run.validation)
+    run.rules.evaluated = static_cast<int>(run.validation->evaluated(run.rules.evaluated).counts.size());
   require_memory(config, run);
   return run;
 }
