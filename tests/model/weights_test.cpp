@@ -273,7 +273,7 @@ TEST_F(Weights, MistakesOfOtherProgramsGetAHint) {
         for (auto& [name, tensor] : t) compiled["_orig_mod." + name] = tensor;
         t = compiled;
       },
-      "tensor transformer.wpe.weight: is missing; the file has _orig_mod.transformer.wpe.weight: remove "
+      "tensor transformer.wte.weight: is missing; the file has _orig_mod.transformer.wte.weight: remove "
       "\"_orig_mod.\" from its names");
   expect_refused([](auto& t) { std::erase_if(t, [](const auto& e) { return e.first.ends_with(".bias"); }); },
                  "tensor transformer.h.0.ln_1.bias: is missing; the file has no biases");
@@ -309,7 +309,7 @@ TEST_F(Weights, AShorterContextHasTheFirstPositions) {
       EXPECT_EQ(cropped.at(name).values, tensor.values) << name;
     }
     EXPECT_NO_THROW(check_weights(file, short_of(3)));
-    EXPECT_EQ(load_weights(file_, short_of(4)).size(), short_of(4).sets().size());
+    EXPECT_EQ(load_weights(file, short_of(4)).size(), short_of(4).sets().size());
     expect_input_error([&] { load_weights(file, short_of(5)); },
                        "tensor transformer.wpe.weight: has shape [4, 8], the model has [5, 8]");
   }

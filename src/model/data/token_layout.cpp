@@ -158,20 +158,20 @@ bool is_pickle(std::string_view file) {
          (opens == "]q" || opens == "}q" || opens[0] == 'c' || opens[0] == '(');
 }
 
-/// Returns true if the file begins with 16 bytes or more of UTF-8 without control characters. The first
-/// 4 KiB decide.
+/// True if the file begins with 16 bytes or more of UTF-8 without control characters. The first 4 KiB decide.
 bool is_text(std::string_view file) {
-  std::string_view start = file.substr(0, 4096);
-  // The last character may be cut off.
-  for (int i = 0; i < 3 && !start.empty() && (static_cast<unsigned char>(start.back()) & 0x80U) != 0; ++i)
-    start.remove_suffix(1);
+  const std::string_view start = file.substr(0, 4096);
   const auto is_control = [](char c) {
     const auto byte = static_cast<unsigned char>(c);
     return (byte < 0x20 && (c < '\t' || c > '\r')) || byte == 0x7f;
   };
-  // Each byte that is not UTF-8 makes the line longer.
-  return start.size() >= 16 && std::ranges::none_of(start, is_control) &&
-         one_line(start).size() == start.size();
+  if (start.size() < 16 || std::ranges::any_of(start, is_control)) return false;
+  // Each byte that is not UTF-8 makes the line longer. The last character may be cut off.
+  constexpr std::array<std::size_t, 4> cut_off = {0, 1, 2, 3};
+  return std::ranges::any_of(cut_off, [&](std::size_t bytes) {
+    const std::string_view whole = start.substr(0, start.size() - bytes);
+    return one_line(whole).size() == whole.size();
+  });
 }
 
 /// Throws InputError if the file is of a known kind that holds no flat numbers. As tokens, its bytes would be

@@ -91,7 +91,7 @@ TEST(ScheduleCsv, NamesTheCulpritInBadInput) {
       {"\n \n", {"empty"}},
       {",,\n,,\n", {"no jobs"}},
       {"0F0,0BX0", {"row 1, cell 2", "0BX0"}},
-      {"0F0,0BW0,0F1,0B1", {"row 1, cell 4", "W(0,1)", "missing"}},
+      {"0F0,0BW0,0F1,0B1", {"row 1, cell 3", "W(0,1)", "missing"}},
       {"0F0,0B0,(0F1;0B1)BATCH_P2P", {"row 1, cell 3", "not a send"}},
       {"0F0,0B0,()BATCH_P2P", {"row 1, cell 3", "\"\""}},
       {"0F0,0B0\n1F0,1SEND_X0", {"row 2, cell 2", "1SEND_X0"}},
