@@ -74,18 +74,17 @@ void TokenFile::sample(bool is_flat) {
   digest_ = hash_of(layout_.token_bytes, hash_of(size(), hash_start));
   // Numbers twice as wide, read in halves, have the upper half of an id at each odd position.
   const auto max_upper = static_cast<float>(layout_.token_bytes == 2 ? (vocabulary_ - 1) >> 16U : 0);
-  std::array<std::size_t, 2> uppers{};  // at even and at odd positions, the numbers that may be upper halves
+  std::array<std::size_t, 2> others{};  // at even and at odd positions, the numbers that are not such halves
   for (std::uint64_t place = 0; place < places; ++place) {
     read((size() - tokens.size()) * place / (places - 1) / 2 * 2, tokens);
     for (std::size_t i = 0; i < tokens.size(); ++i) {
       digest_ = hash_of(static_cast<std::uint64_t>(tokens[i]), digest_);
-      if (tokens[i] <= max_upper) ++uppers[i % 2];
+      if (tokens[i] > max_upper) ++others[i % 2];
     }
   }
   if (file_.bytes().size() <= max_hashed_bytes)
     digest_ = hash_of_bytes(file_.bytes().subspan(layout_.header_bytes), digest_);
-  const std::size_t halves = places * tokens.size() / 2;
-  if (!is_flat || tokens.size() < 16 || uppers[1] < halves * 9 / 10 || uppers[0] > halves / 2) return;
+  if (!is_flat || tokens.size() < 16 || others[0] <= 10 * others[1]) return;
   throw InputError(
       fmt::format("{}: nearly every second uint{} is {}, so its numbers seem to have {} bytes or more; give "
                   "their type as data.token_type",

@@ -100,6 +100,9 @@ TEST(TokenFile, WiderFlatNumbersAreRefused) {
   };
   refused(bytes_of_numbers(counting<std::uint32_t>(1000)));
   refused(bytes_of_numbers(counting<std::int64_t>(1000)));
+  std::vector<std::int64_t> with_zeros(1000, 0);  // as a token, and as padding
+  for (std::size_t i = 0; i < with_zeros.size(); i += 3) with_zeros[i] = 7;
+  refused(bytes_of_numbers(with_zeros));
   // Some ids need more than 16 bits.
   std::vector<std::uint32_t> numbers = counting<std::uint32_t>(10'000);
   for (std::size_t i = 0; i < numbers.size(); i += 200) numbers[i] += 65'536;
