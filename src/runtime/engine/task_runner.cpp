@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "base/environment.hpp"
+#include "runtime/host/blas.hpp"
 #include "runtime/host/clock.hpp"
 #include "runtime/session/mpi_polling.hpp"
 #include "starpipe/base/index.hpp"
@@ -144,6 +145,7 @@ void TaskRunner::run_on_cpu(void** buffers, void* argument) noexcept {
   runner.parts_.progress.start(task);
   const std::vector<std::size_t> received = meter.start(task, worker);
   if (runner.emulation_ == nullptr) {
+    use_one_blas_thread();
     note_task_begin();
     times.start = clock_seconds();
     run_kernel(runner.context_, task, memory.data, memory.scratch, runner.parts_.finite.flags(task));

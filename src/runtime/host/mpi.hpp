@@ -3,6 +3,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <filesystem>
 #include <functional>
 #include <list>
 #include <memory>
@@ -18,13 +19,32 @@
 
 namespace starpipe::runtime {
 
+/// The folder in which StarPU keeps its measurements of this machine. StarPU aborts the process when it
+/// cannot write there, and when it reads a file that an earlier abort or a full disk has left empty.
+struct StarpuFolder {
+  /// A folder that replaces the user's, as a value of XDG_CACHE_HOME; empty: the user's folder serves.
+  std::filesystem::path own;
+  std::string line;     ///< with `own`: one line for the user, with the reason and the remedy
+  std::string problem;  ///< one line if no folder can be written
+};
+
+/// Finds the user's folder as StarPU does, makes it, and removes files about this host that are empty or end
+/// within a line. A file that changed within the last two seconds may be in the making, and is waited for. If
+/// the user's folder cannot be written, takes `starpipe-UID` in the folder for temporary files or in
+/// /dev/shm.
+StarpuFolder find_starpu_folder();
+
+/// Returns the part of a cache folder in which StarPU keeps its measurements.
+std::filesystem::path sampling_folder(const std::filesystem::path& cache);
+
 /// The environment variables through which a session talks to StarPU, which has no function for these
 /// settings. MPI's libraries start threads, and those may read the environment at any time. So the variables
 /// exist before MPI starts and until it has ended, and a session overwrites values in place.
 class StarpuSettings {
  public:
   /// Unless the user has set them, STARPU_SILENT, STARPU_MPI_STATS, STARPU_MPI_NOBIND and
-  /// STARPU_CUDA_PIPELINE become 1, and STARPU_MPI_NDETACHED_SEND becomes 0. The variables below keep their
+  /// STARPU_CUDA_PIPELINE become 1, and STARPU_MPI_NDETACHED_SEND becomes 0. If StarPU cannot use the user's
+  /// folder, STARPU_PERF_MODEL_DIR and XDG_CACHE_HOME name another one. The variables below keep their
   /// values. Call it while no other thread uses the environment.
   StarpuSettings();
 
@@ -34,6 +54,9 @@ class StarpuSettings {
 
   /// True unless the user has asked for StarPU-MPI's statistics.
   [[nodiscard]] bool hides_statistics() const { return hides_statistics_; }
+
+  /// Its line is for the first session.
+  StarpuFolder folder = find_starpu_folder();
 
   // Written by sessions.
   ReservedVariable policy{"STARPU_SCHED", "", 0};

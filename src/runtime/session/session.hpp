@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "base/environment.hpp"
+#include "runtime/host/blas.hpp"
 #include "runtime/host/gpu_share.hpp"
 #include "runtime/host/hardware.hpp"
 #include "runtime/host/mpi.hpp"

@@ -14,7 +14,7 @@
 
 #include "model/data/make_dataset.hpp"
 #include "model/weights.hpp"
-#include "runtime/host/hardware.hpp"
+#include "runtime/host/blas.hpp"
 #include "runtime/setup/partition_choice.hpp"
 #include "runtime/setup/run_checks.hpp"
 #include "starpipe/base/index.hpp"

@@ -2,6 +2,7 @@
 // Ranks share the cores of a host; the hosts are hwloc's synthetic ones.
 #include "runtime/host/hardware.hpp"
 
+#include <cmath>
 #include <cstdlib>
 #include <filesystem>
 #include <random>
@@ -30,6 +31,59 @@ std::vector<CoreShare> shares(const Topology& topology, const std::vector<RankOn
   std::vector<CoreShare> all;
   for (std::size_t rank = 0; rank < ranks.size(); ++rank) all.push_back(topology.share(ranks, rank));
   return all;
+}
+
+/// A root with the groups of a process and the files of groups.
+struct Groups {
+  Folder root;
+  void write(const std::string& name, const std::string& text) const {
+    std::filesystem::create_directories((root / name).parent_path());
+    root.write(name, text);
+  }
+  [[nodiscard]] double cores() const { return find_cpu_quota(root.path()).cores; }
+};
+
+TEST(Quota, OfVersion2IsTheSmallestOfAllAncestors) {
+  const Groups groups;
+  EXPECT_TRUE(std::isinf(groups.cores())) << "no groups";
+  groups.write("proc/self/cgroup", "0::/job/step\n");
+  groups.write("sys/fs/cgroup/job/step/cpu.max", "max 100000\n");
+  EXPECT_TRUE(std::isinf(groups.cores()));
+  groups.write("sys/fs/cgroup/job/cpu.max", "150000 100000\n");
+  EXPECT_EQ(groups.cores(), 1.5);
+  const std::string outer = find_cpu_quota(groups.root.path()).group;
+  groups.write("sys/fs/cgroup/job/step/cpu.max", "150000 100000\n");
+  EXPECT_EQ(find_cpu_quota(groups.root.path()).group, outer) << "all steps of the job share it";
+  groups.write("sys/fs/cgroup/job/step/cpu.max", "50000 200000\n");
+  EXPECT_EQ(groups.cores(), 0.25);
+  EXPECT_NE(find_cpu_quota(groups.root.path()).group, outer);
+}
+
+TEST(Quota, OfVersion1BelongsToTheControllerCpu) {
+  const Groups groups;
+  groups.write("proc/self/cgroup", "12:memory:/other\n4:cpu,cpuacct:/docker/1f\n3:cpuset:/cpus\n0::/\n");
+  groups.write("sys/fs/cgroup/memory/other/cpu.cfs_quota_us", "1\n");
+  groups.write("sys/fs/cgroup/memory/other/cpu.cfs_period_us", "1000\n");
+  groups.write("sys/fs/cgroup/cpu,cpuacct/cpu.cfs_quota_us", "-1\n");
+  groups.write("sys/fs/cgroup/cpu,cpuacct/cpu.cfs_period_us", "100000\n");
+  EXPECT_TRUE(std::isinf(groups.cores())) << "-1 is no limit";
+  // A container sees its own group at the root, although its path is one of the host.
+  groups.write("sys/fs/cgroup/cpu,cpuacct/cpu.cfs_quota_us", "250000\n");
+  EXPECT_EQ(groups.cores(), 2.5);
+  groups.write("sys/fs/cgroup/cpu,cpuacct/docker/1f/cpu.cfs_quota_us", "200000\n");
+  groups.write("sys/fs/cgroup/cpu,cpuacct/docker/1f/cpu.cfs_period_us", "100000\n");
+  EXPECT_EQ(groups.cores(), 2);
+}
+
+TEST(Quota, IsReadAlsoWhereFilesAreOdd) {
+  const Groups groups;
+  groups.write("proc/self/cgroup", "\nnonsense\n0::/../..\n");
+  groups.write("sys/fs/cgroup/cpu.max", "0 0\n");
+  EXPECT_TRUE(std::isinf(groups.cores()));
+  groups.write("sys/fs/cgroup/cpu.max", "100000");
+  EXPECT_TRUE(std::isinf(groups.cores()));
+  groups.write("sys/fs/cgroup/cpu.max", "400000 100000");
+  EXPECT_EQ(groups.cores(), 4) << "the root of a container";
 }
 
 TEST(Cores, CountWithOneOfTheirThreads) {
