@@ -709,7 +709,8 @@ class Train(CommandTest):
         faults = []
         for steps in (1, 3):
             before = resource.getrusage(resource.RUSAGE_CHILDREN).ru_minflt
-            self.ok("train", "wide.yaml", "--set", f"training.steps={steps}")
+            result = self.run_command("train", "wide.yaml", "--set", f"training.steps={steps}")
+            self.assertEqual(result.returncode, 0, result.stderr)
             faults.append(resource.getrusage(resource.RUSAGE_CHILDREN).ru_minflt - before)
         self.assertLess(faults[1] - faults[0], 8000)
 
