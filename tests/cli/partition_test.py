@@ -113,6 +113,12 @@ class PartitionTest(CommandTest):
             self.assertEqual(stages(layout), ["".join(letters[name] for name in stage["names"]) for stage in planned["stages"]])
         self.refused(["partition", file, "--workers", 4, "--format", "megatron", "--schedule", "v-half"], "--format megatron", "mod 4")
         self.refused(["partition", file, "--workers", 4, "--format", "megatron", "-o", "a.json"], "-o", ".txt")
+        few = self.write("f.yaml", "layers: [{name: embedding, F: 1}, {name: block, F: 1, count: 2}, {name: head, F: 1}]\n")
+        for form in ("megatron", "torchtitan"):
+            for workers in (5, 8):
+                self.refused(["partition", few, "--workers", workers, "--format", form],
+                             f"--format {form}: each of {workers} ranks needs a stage, but 4 stages of the network (4 units) leave {workers - 4} worker",
+                             "use --workers 4")
         other = self.write("o.yaml", EXERCISE)
         self.refused(["partition", other, "--workers", 4, "--format", "megatron"], "--format megatron", "unit 0", "embedding")
 

@@ -11,6 +11,7 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include "base/numbers.hpp"
 #include "plan/search/partition_problem.hpp"
 #include "starpipe/base/error.hpp"
 #include "starpipe/base/index.hpp"
@@ -130,10 +131,23 @@ std::vector<UnitRange> stage_ranges(const Partition& partition, std::size_t unit
   return ranges;
 }
 
+/// Throws InputError unless each worker has a stage, as in the programs that read the formats.
+void require_stage_per_worker(const Partition& partition, std::size_t units, int workers) {
+  const std::set<int> used(partition.stage_workers.begin(), partition.stage_workers.end());
+  if (std::ssize(used) == workers) return;
+  throw InputError(
+      fmt::format("each of {} ranks needs a stage, but {} of the network ({}) leave {} without one; "
+                  "use --workers {}",
+                  workers, counted_text(std::ssize(partition.stage_workers), "stage"),
+                  counted_text(static_cast<std::int64_t>(units), "unit"),
+                  counted_text(workers - std::ssize(used), "worker"), used.size()));
+}
+
 }  // namespace
 
 std::string megatron_stages(std::span<const UnitCosts> units, const Partition& partition, int workers) {
   require_transformer(units);
+  require_stage_per_worker(partition, units.size(), workers);
   if (!has_layout(partition, workers, Layout::loop)) {
     throw InputError(fmt::format("Megatron-LM has stage s on rank s mod {}; the stages are on workers {}",
                                  workers, fmt::join(partition.stage_workers, ", ")));
@@ -152,6 +166,7 @@ std::string megatron_stages(std::span<const UnitCosts> units, const Partition& p
 
 std::string torchtitan_stages(std::span<const UnitCosts> units, const Partition& partition, int workers) {
   require_transformer(units);
+  require_stage_per_worker(partition, units.size(), workers);
   const auto count = static_cast<int>(partition.stage_workers.size());
   const bool v = count == 2 * workers && has_layout(partition, workers, Layout::v);
   if (!v && !has_layout(partition, workers, Layout::loop)) {
