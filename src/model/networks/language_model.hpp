@@ -57,7 +57,7 @@ class LanguageModel {
   /// numbers per row, from which the loss is computed.
   [[nodiscard]] Unit head_of(const std::string& norm_name, const LayerSpec& output) const;
 
-  const ModelConfig& config_;
+  ModelConfig config_;
   std::size_t rows_;  ///< tokens of a micro-batch
   std::size_t hidden_;
   std::size_t heads_;
