@@ -534,6 +534,43 @@ TEST(Predict, ThrowsForWhatCannotWork) {
   EXPECT_THAT(message_of<InputError>([&] { predict(config); }), HasSubstr("no-such-schedule"));
 }
 
+TEST(Predict, RefusesValuesOutOfRange) {
+  for (const bool partition : {false, true}) {
+    const auto refusal = [&](auto change) {
+      Config config = mlp();
+      config.schedule.partition = partition;
+      change(config);
+      return message_of<InputError>([&] { predict(config); });
+    };
+    EXPECT_THAT(refusal([](Config& c) { c.training.microbatch_size = 0; }), HasSubstr("microbatch_size"));
+    EXPECT_THAT(refusal([](Config& c) { c.training.microbatches = -1; }), HasSubstr("training.microbatches"));
+    EXPECT_THAT(refusal([](Config& c) { c.schedule.workers = 0; }), HasSubstr("schedule.workers"));
+    EXPECT_THAT(refusal([](Config& c) { c.model.kind = "rnn"; }), HasSubstr("model.kind: 'rnn'"));
+    EXPECT_THAT(refusal([](Config& c) { c.model.options["hidden"] = -4; }), HasSubstr("model.hidden"));
+  }
+  const plan::Durations one{.F = 1, .B = 1, .W = 1};
+  const auto refusal = [&](double time) {
+    return message_of<InputError>([&] { predict(mlp(), {}, {one, {.F = time, .B = 1, .W = 1}}); });
+  };
+  EXPECT_THAT(refusal(-1), HasSubstr("runtime.emulate.F"));
+  EXPECT_THAT(refusal(std::nan("")), HasSubstr("runtime.emulate.F"));
+}
+
+// StarPU counts the words of a datum in 32 bits. Nothing is allocated.
+TEST(Predict, RefusesStagesThatNoHandleHolds) {
+  const auto refusal = [](int hidden, const char* optimizer) {
+    Config config = mlp();
+    config.model.options = {{"layers", 6}, {"hidden", hidden}, {"inputs", 4}, {"outputs", 2}};
+    config.training.optimizer.kind = optimizer;
+    return message_of<InputError>([&] { predict(config); });
+  };
+  EXPECT_EQ(refusal(40'000, "sgd"), "");  // 3.2e9 words of weights in a stage
+  EXPECT_THAT(refusal(50'000, "sgd"), HasSubstr("weights of 200"));
+  EXPECT_THAT(refusal(50'000, "sgd"), HasSubstr("at most 17179869180 "));
+  EXPECT_EQ(refusal(30'000, "adamw"), "");  // 3.6e9 words of moments
+  EXPECT_THAT(refusal(40'000, "adamw"), HasSubstr("optimizer state of 256"));
+}
+
 TEST(Trainer, PrintsNothing) {
   ::testing::internal::CaptureStdout();
   ::testing::internal::CaptureStderr();
