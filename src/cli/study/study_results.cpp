@@ -258,7 +258,7 @@ std::vector<Json> study_rows(const Study& study, std::span<const StudyRun> runs,
   std::vector<Json> rows;
   for (const StudyRun& run : runs) {
     const std::filesystem::path of_run = folder_of(run, folder);
-    const RunOutcome outcome = read_outcome(of_run);
+    const RunOutcome outcome = read_outcome(study, of_run);
     Json head = row_of(run, outcome, study.repetitions > 1);
     if (outcome.state == RunState::done) {
       const std::filesystem::path report = of_run / report_file;
