@@ -98,6 +98,17 @@ class Plugins(CommandTest):
         self.assertEqual(compared["schedules"][1]["makespan"], shown["makespan"])
         self.refused([*compare, "copies=5"], "'counted'", "copies", "at most 4")
         self.refused([*compare, "copies=3", "--option", "pages=1"], "--option", "none of these schedules has an option 'pages'")
+        # Values of an option side by side. A name's own options count before --option.
+        several = ["schedule", "compare", "counted:copies=1", "1f1b", "counted", "counted:copies=4", *SIZE, "--plugin", PLUGIN, "--json"]
+        for more, stages in (((), [2, 2, 4, 8]), (("--option", "copies=3"), [2, 2, 6, 8])):
+            rows = json.loads(self.ok(*several, *more))["schedules"]
+            self.assertEqual([(row["schedule"], row["stages"]) for row in rows],
+                             list(zip(("counted:copies=1", "1f1b", "counted", "counted:copies=4"), stages)))
+        self.assertEqual(rows[2]["makespan"], shown["makespan"])
+        for name, *culprits in (("counted:copies=5", "'counted'", "at most 4"), ("counted:copies=a", "counted:copies=a: expected"),
+                                ("counted:pages=1", "'pages'"), ("counted:", "counted:: expected"), (":copies=1", "unknown schedule ''"),
+                                ("counted:copies=1,copies=2", "copies is given twice"), ("1f1b:copies=1", "'1f1b' has no option")):
+            self.refused(["schedule", "compare", name, *SIZE, "--plugin", PLUGIN], *culprits)
         text = self.ok("schedule", "list", "--long", "--plugin", PLUGIN)
         self.assertIn("option copies: stages of a worker (1 to 4; default 2)", text)
         listed = {entry["name"]: entry for entry in json.loads(self.ok("schedule", "list", "--json", "--plugin", PLUGIN))["schedules"]}
@@ -109,6 +120,8 @@ class Plugins(CommandTest):
         simulate = ["simulate", "a.yaml", "--json", "--plugin", PLUGIN]
         self.assertEqual(json.loads(self.ok(*simulate))["stages"], 6)
         self.assertEqual(json.loads(self.ok(*simulate, "--set", "schedule.options={copies: 1}"))["stages"], 2)
+        self.assertEqual(json.loads(self.ok(*simulate, "--set", "schedule.options.copies=1"))["stages"], 2)
+        self.refused([*simulate, "--set", "schedule.options.copies=9"], "copies", "at most 4")
         # They belong to the file's schedule.
         self.assertEqual(json.loads(self.ok(*simulate[:-2], "--set", "schedule.name=1f1b"))["stages"], 2)
         for value, *culprits in (("{copies: 9}", "copies", "at most 4"), ("{copies: a}", "schedule.options: copies: expected an integer"),
