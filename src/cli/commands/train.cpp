@@ -229,6 +229,9 @@ void train(Runtime& runtime, const TrainOptions& options) {
       }
       return true;
     });
+    const std::string unequal =
+        runtime::describe_unequal_stages(trainer.config(), trainer.training().agreed().experiment);
+    if (runtime.rank() == 0 && !unequal.empty()) print_message("starpipe: " + unequal);
     const model::Dataset& data = *trainer.training().agreed().experiment.data;
     const auto samples =
         static_cast<double>(data.samples_per_microbatch() * index(trainer.schedule().microbatches()));

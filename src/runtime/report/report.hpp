@@ -80,6 +80,14 @@ nlohmann::ordered_json memory_over_time_json(const std::vector<DeviceNeed>& need
 /// follow both. Throws InputError for an unknown policy in `runtime.policy` or STARPU_SCHED.
 std::string describe_other_policy(const Config& config);
 
+/// Returns one line for people with the cuts, and how evenly they share the work. It ends in a newline.
+std::string describe_cuts(const Config& config, const Experiment& experiment);
+
+/// Returns one line that ends in a newline if the schedule is from a file and some worker computes much
+/// longer than the mean of the workers, although it would not with equal stages, with which `search` and
+/// `schedule` plan. Returns "" otherwise.
+std::string describe_unequal_stages(const Config& config, const Experiment& experiment);
+
 /// Returns the bytes that must cross between ranks in one step: each datum is sent once to each other rank
 /// that reads it.
 std::uint64_t bytes_between_ranks(const TaskGraph& graph, const WorkerMap& map);
