@@ -85,20 +85,23 @@ PlannedRun plan_on_ranks(const Mpi& mpi, Config config, const plan::Profile& mea
   return {std::move(config), std::move(partition), std::move(experiment)};
 }
 
-// Collective. Plans a run of each configuration. If there are several, messages name the schedule.
-std::vector<PlannedRun> plan_all(const Mpi& mpi, std::vector<Config> configs, const TrainerParts& parts) {
+// Collective. Plans a run of each configuration. Of several, those that cannot work are left out; messages
+// name the schedule. Throws InputError if none can work.
+std::vector<PlannedRun> plan_all(const Mpi& mpi, std::vector<Config> configs, const TrainerParts& parts,
+                                 std::vector<LeftOut>& left_out) {
   std::vector<PlannedRun> plans;
   plan::Profile measured;
-  for (Config& config : configs) {
-    const std::string name = config.schedule.name;
+  for (std::size_t c = 0; c < configs.size(); ++c) {
+    const std::string name = configs[c].schedule.name;
     try {
-      const PlannedRun& made = plans.emplace_back(plan_on_ranks(mpi, std::move(config), measured, parts));
+      const PlannedRun& made = plans.emplace_back(plan_on_ranks(mpi, std::move(configs[c]), measured, parts));
       if (made.partition) measured = made.partition->profile;
     } catch (const InputError& error) {
       if (configs.size() == 1) throw;
-      throw InputError(fmt::format("--schedules: {}: {}", name, error.what()));
+      left_out.push_back({c, fmt::format("--schedules: {}: {}", name, error.what())});
     }
   }
+  if (plans.empty()) throw InputError(left_out.front().problem);
   return plans;
 }
 
@@ -170,7 +173,8 @@ AgreedRuns agree_on_runs(const Mpi& mpi, std::vector<Config> configs, const Trai
   request.add_flag("TrainerParts::validation", parts.validation != nullptr);
   request.add_flag("TrainerParts::weights", parts.weights.has_value());
   request.require_same(mpi, configs);
-  std::vector<PlannedRun> plans = plan_all(mpi, std::move(configs), parts);
+  std::vector<LeftOut> left_out;
+  std::vector<PlannedRun> plans = plan_all(mpi, std::move(configs), parts, left_out);
   // The configurations differ in their schedule only, so all runs use the same devices.
   const RuntimeConfig runtime = plans.front().config.runtime;
   const WorkerMap linear(plans.front().experiment.schedule.workers(), mpi.ranks());
@@ -178,7 +182,7 @@ AgreedRuns agree_on_runs(const Mpi& mpi, std::vector<Config> configs, const Trai
   const GpuShare gpus = share_gpus(mpi, linear, runtime);
   const Topology& host = runtime.uses_gpus() ? Topology::host_with_devices() : Topology::host();
   share = near_gpus(host, std::move(share), gpus.devices);
-  AgreedRuns agreed{.claims = claim_cores(mpi, share), .runs = {}};
+  AgreedRuns agreed{.claims = claim_cores(mpi, share), .runs = {}, .left_out = std::move(left_out)};
   const std::vector<Device> devices = slot_devices(host, share, gpus.devices, linear.count(mpi.rank()));
   for (PlannedRun& planned : plans) {
     const Experiment& made = planned.experiment;
@@ -214,15 +218,16 @@ void RankRequest::require_same(const Mpi& mpi, const std::vector<Config>& config
     Json either = first;
     either.update(other);
     for (const auto& [name, ignored] : either.items()) {
-      const auto text = [&name = name](const Json& values) {
-        const Json value = values.value(name, Json());
-        if (value.is_null()) return std::string("none");
+      const Json of_first = first.value(name, Json());
+      const Json of_other = other.value(name, Json());
+      if (Json::to_cbor(of_first) == Json::to_cbor(of_other)) continue;  // NaN, too, equals itself
+      const auto text = [](const Json& value) {
+        if (value.is_null()) return std::string("no value");
         return value.is_string() ? value.get<std::string>()
                                  : value.dump(-1, ' ', false, Json::error_handler_t::replace);
       };
-      if (text(first) == text(other)) continue;
       throw InputError(fmt::format("{}: rank 0 has {}, rank {} has {}; all ranks need the same configuration",
-                                   name, text(first), rank, text(other)));
+                                   name, text(of_first), rank, text(of_other)));
     }
   }
 }

@@ -7,6 +7,7 @@
 #include "runtime/started_mpi.hpp"
 #include "starpipe/base/index.hpp"
 #include "support/config.hpp"
+#include "support/message_of.hpp"
 #include "support/networks.hpp"
 
 namespace starpipe::runtime {
@@ -39,6 +40,23 @@ TEST(AgreedRun, EveryRankKnowsThePartition) {
       {.name = "tokens", .units = {0, 6}, .weights = table, .master = 0}};
   EXPECT_EQ(choice.profile.shared, shared);
   EXPECT_EQ(choice.partition.loads.size(), 2U);
+}
+
+TEST(RankRequest, TellsNoValueFromTheWordNone) {
+  const auto& mpi = *testing::mpi;
+  const auto message = [&](const char* first, const char* last) {
+    RankRequest request("train");
+    const char* const value = mpi.rank() == 0 ? first : last;
+    if (value != nullptr) request.add("--report", std::string(value));
+    return message_of([&] { request.require_same(mpi, {}); });
+  };
+  EXPECT_EQ(message("none", "none"), "");
+  EXPECT_EQ(message(nullptr, nullptr), "");
+  if (mpi.ranks() == 1) return;
+  EXPECT_EQ(message(nullptr, "none"),
+            "--report: rank 0 has no value, rank 1 has none; all ranks need the same configuration");
+  EXPECT_EQ(message("null", nullptr),
+            "--report: rank 0 has null, rank 1 has no value; all ranks need the same configuration");
 }
 
 }  // namespace
