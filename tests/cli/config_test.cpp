@@ -52,7 +52,7 @@ TEST_F(LoadConfig, SetsOneMemberOfAMap) {
   const std::string file =
       "model: {kind: mlp}\ntraining: {steps: 3}\n"
       "schedule: {name: gpipe, workers: 2, options: {extra: 1, waves: 3}}\n";
-  using Options = plan::ScheduleOptions;
+  using Options = std::map<std::string, int>;
   const auto options = [&](const std::vector<std::string>& overrides) {
     return load(file, overrides).schedule.options;
   };

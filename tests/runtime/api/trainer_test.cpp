@@ -564,11 +564,11 @@ TEST(Predict, RefusesStagesThatNoHandleHolds) {
     config.training.optimizer.kind = optimizer;
     return message_of<InputError>([&] { predict(config); });
   };
-  EXPECT_EQ(refusal(40'000, "sgd"), "");  // 3.2e9 words of weights in a stage
+  EXPECT_EQ(refusal(36'000, "sgd"), "");  // 3.9e9 words of weights in a stage
   EXPECT_THAT(refusal(50'000, "sgd"), HasSubstr("weights of 200"));
   EXPECT_THAT(refusal(50'000, "sgd"), HasSubstr("at most 17179869180 "));
-  EXPECT_EQ(refusal(30'000, "adamw"), "");  // 3.6e9 words of moments
-  EXPECT_THAT(refusal(40'000, "adamw"), HasSubstr("optimizer state of 256"));
+  EXPECT_EQ(refusal(24'000, "adamw"), "");  // 3.5e9 words of moments
+  EXPECT_THAT(refusal(30'000, "adamw"), HasSubstr("optimizer state of 216"));
 }
 
 TEST(Trainer, PrintsNothing) {

@@ -419,8 +419,13 @@ TEST(MeasuredFused, BackwardPassesAreOneDuration) {
 TEST(ReportHead, CountsTheCoresOfAllRanksOfTheMachine) {
   const auto cores = [](const std::vector<std::string>& bindings) {
     std::vector<RankLocation> locations;
-    for (const std::string& binding : bindings) locations.push_back({.machine = "a", .binding = binding});
-    locations.push_back({.machine = "b", .binding = Topology::host().allowed(), .cores = 7});
+    const auto add = [&](const char* machine, const std::string& binding) {
+      RankLocation& location = locations.emplace_back();
+      location.machine = machine;
+      location.binding = binding;
+    };
+    for (const std::string& binding : bindings) add("a", binding);
+    add("b", Topology::host().allowed());
     return report_head({}, {}, locations).at("machine").at("cores").get<int>();
   };
   const Topology& host = Topology::host();
