@@ -65,11 +65,15 @@ function(starpipe_library name)
   endif()
 endfunction()
 
-# starpipe_unhurried(TARGET OPTIMIZATION): compiles the target with OPTIMIZATION in a release build, and under the address
-# sanitizer, where it halves the time, with none.
+# starpipe_unhurried(TARGET OPTIMIZATION): compiles the target with OPTIMIZATION in a release build, and under the
+# sanitizers, where it halves the time, with none. There the checks of each pointer and reference take two fifths of the
+# time. The address sanitizer reports the same faults when the memory is used; the checks stay in the hot sources.
 function(starpipe_unhurried target optimization)
-  if(STARPIPE_SANITIZE MATCHES "address")
+  if(STARPIPE_SANITIZE)
     target_compile_options(${target} PRIVATE -O0)
+    if(STARPIPE_SANITIZE MATCHES "undefined")
+      target_compile_options(${target} PRIVATE -fno-sanitize=null,alignment,object-size,pointer-overflow)
+    endif()
   else()
     target_compile_options(${target} PRIVATE $<$<CONFIG:Release>:${optimization}>)
   endif()
@@ -95,7 +99,12 @@ endfunction()
 # overrides it: scripts/lint turns it off, so that each source has to include what it uses.
 function(starpipe_unite target)
   if(NOT DEFINED CMAKE_UNITY_BUILD)
-    set_target_properties(${target} PROPERTIES UNITY_BUILD ON UNITY_BUILD_BATCH_SIZE 6)
+    # After a change a sanitizers' build compiles all anyway. In others a small batch is soon compiled again.
+    set(batch 6)
+    if(STARPIPE_SANITIZE)
+      set(batch 12)
+    endif()
+    set_target_properties(${target} PROPERTIES UNITY_BUILD ON UNITY_BUILD_BATCH_SIZE ${batch})
   endif()
 endfunction()
 

@@ -53,7 +53,10 @@ STARPIPE_PLUGIN(schedules) {
        .source = "Hanayo, 2023, arXiv 2308.15762",
        .build = wave,
        .stages_per_worker = 2,
-       .options =
-           {{.name = "waves", .meaning = "how often the stages go forth and back", .min = 1, .max = 64}},
+       .options = {{.name = "waves",
+                    .meaning = "how often the stages go forth and back",
+                    .default_value = 1,  // without --option, and where a configuration does not give it
+                    .min = 1,
+                    .max = 64}},
        .stages_with = [](const ScheduleOptions& options) { return 2 * options.at("waves"); }});
 }

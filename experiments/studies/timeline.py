@@ -14,7 +14,11 @@ import json
 import pathlib
 import sys
 
-import matplotlib
+try:
+    import matplotlib
+except ModuleNotFoundError:
+    print(f"{sys.argv[0]}: needs matplotlib for {sys.executable} (Debian: python3-matplotlib)", file=sys.stderr)
+    sys.exit(2)
 
 matplotlib.use("Agg")
 import matplotlib.patches  # noqa: E402: after the choice of a backend without a window

@@ -48,6 +48,22 @@ void write_file(std::string_view option, const std::filesystem::path& file,
 /// Prints to standard output. Throws std::runtime_error when it cannot be written, as with a full disk.
 void print(std::string_view text);
 
+/// A new folder for temporary files, removed with all that is in it. Throws std::system_error when none can
+/// be made. Hold signals (HeldSignals) while it lives.
+class TemporaryFolder {
+ public:
+  TemporaryFolder();
+  ~TemporaryFolder();
+  TemporaryFolder(const TemporaryFolder&) = delete;
+  TemporaryFolder& operator=(const TemporaryFolder&) = delete;
+
+  [[nodiscard]] const std::filesystem::path& path() const { return path_; }
+  std::filesystem::path operator/(const std::string& name) const { return path_ / name; }
+
+ private:
+  std::filesystem::path path_;
+};
+
 // Files that survive the end of the process and of the machine.
 
 /// Writes a new file, piece by piece. `finish` puts its bytes on the disk; `sync_folder` of its folder then

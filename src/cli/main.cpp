@@ -6,12 +6,15 @@
 
 #include <CLI/CLI.hpp>
 #include <malloc.h>
+#include <sys/syscall.h>
+#include <unistd.h>
 
 #include "base/files.hpp"
 #include "base/messages.hpp"
 #include "base/signals.hpp"
 #include "cli/commands/subcommand.hpp"
 #include "cli/processes/processes.hpp"
+#include "runtime/host/blas.hpp"
 #include "runtime/host/lost_rank.hpp"
 #include "starpipe/base/error.hpp"
 #include "starpipe/base/registration.hpp"
@@ -23,21 +26,23 @@ namespace {
 constexpr int exit_failure = 1;
 constexpr int exit_bad_input = 2;
 
-// The loader calls it before the constructors of shared libraries.
+// Keeps memory that is freed for the next allocation. StarPU frees a stash after its B and allocates the next
+// one for another F. By default the allocator gives such a large block back to the system, and the first
+// write to each page of the next one is a page fault: up to half the time of an F on a virtual machine.
+void keep_freed_memory() noexcept {
+  // One heap for all threads. Each thread would otherwise take memory from heaps of 64 MiB, which the
+  // allocator gives back when they are empty, and give a larger block back in any case.
+  mallopt(M_ARENA_MAX, 1);
+  mallopt(M_MMAP_MAX, 0);
+  mallopt(M_TRIM_THRESHOLD, -1);
+}
+
+// The loader calls it before the constructors of shared libraries, which start threads.
 [[gnu::used, gnu::section(".preinit_array")]] void (*const before_libraries)() noexcept = []() noexcept {
+  keep_freed_memory();
   starpipe::open_closed_streams();
   starpipe::note_ignored_signals();
 };
-
-/// Keeps memory that is freed for the next allocation. StarPU frees a stash after its B and allocates the
-/// next one for another F. By default the allocator gives such a large block back to the system, and the
-/// first write to each page of the next one is a page fault: up to half the time of an F on a virtual
-/// machine.
-void keep_freed_memory() {
-  constexpr int max = 1 << 30;  // bytes
-  mallopt(M_MMAP_THRESHOLD, max);
-  mallopt(M_TRIM_THRESHOLD, max);
-}
 
 /// Prints one line on standard error.
 int report(const std::string& message, int exit_code) {
@@ -113,6 +118,14 @@ int run(int argc, char** argv) {
 
 }  // namespace
 
+// A plug-in that calls _exit or _Exit would end a run as a success without a result. A program's symbols come
+// before those of all libraries, so plug-ins call these.
+extern "C" void _exit(int status) {
+  starpipe::cli::end_if_plugin_exits();
+  for (;;) syscall(SYS_exit_group, status);
+}
+extern "C" void _Exit(int status) noexcept { _exit(status); }
+
 int main(int argc, char** argv) {
   // Before MPI starts, a launcher takes the end of a rank for a normal one, and the other ranks would wait
   // for this one. So a signal waits until a parent can ask the launcher to end the job.
@@ -122,7 +135,7 @@ int main(int argc, char** argv) {
   try {
     // A file that may not grow further (ulimit -f) is then an error of the write, with one line.
     std::signal(SIGXFSZ, SIG_IGN);
-    keep_freed_memory();
+    starpipe::runtime::choose_blas_kernels();
     starpipe::cli::report_plugin_crashes();
     return run(argc, argv);
   } catch (const starpipe::EndedBySignal& error) {

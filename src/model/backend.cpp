@@ -13,13 +13,17 @@ namespace starpipe::model {
 namespace {
 
 /// True if all numbers are finite. `infinity`: the bits of infinity, which are larger than the bits of every
-/// finite number and not larger than the bits of NaN. The loop has no exit, so that compilers vectorise it.
+/// finite number and not larger than the bits of NaN. The numbers are floats or bf16, so their bits are
+/// copied. The loop has no exit, so that compilers vectorise it.
 template <class Bits>
-bool all_finite(const Bits* numbers, std::size_t count, Bits infinity) {
+bool all_finite(const std::byte* numbers, std::size_t count, Bits infinity) {
   constexpr auto without_sign = static_cast<Bits>(static_cast<Bits>(-1) >> 1U);
   Bits largest = 0;
-  for (std::size_t i = 0; i < count; ++i)
-    largest = std::max(largest, static_cast<Bits>(numbers[i] & without_sign));
+  for (std::size_t i = 0; i < count; ++i) {
+    Bits bits = 0;
+    std::memcpy(&bits, numbers + i * sizeof bits, sizeof bits);
+    largest = std::max(largest, static_cast<Bits>(bits & without_sign));
+  }
   return largest < infinity;
 }
 
@@ -102,9 +106,9 @@ class CpuBackend final : public Backend {
   void round(ConstFloatView from, Memory to) const noexcept override { round_to_bf16(from, to); }
   void find_nonfinite(Precision precision, ConstMemory values, std::size_t count,
                       float& found) const noexcept override {
-    const bool finite = is_bf16(precision)
-                            ? all_finite<std::uint16_t>(values.as<std::uint16_t>(), count, 0x7f80U)
-                            : all_finite<std::uint32_t>(values.as<std::uint32_t>(), count, 0x7f800000U);
+    const auto* const numbers = values.as<std::byte>();
+    const bool finite = is_bf16(precision) ? all_finite<std::uint16_t>(numbers, count, 0x7f80U)
+                                           : all_finite<std::uint32_t>(numbers, count, 0x7f800000U);
     if (!finite) found = 1;
   }
 

@@ -361,8 +361,11 @@ Network cut_units(const ModelConfig& config, const UnitGraph& units, int microba
   network.config = config;
   network.microbatch_size = microbatch_size;
   StageBuilder builder(network, units);
-  for (const std::vector<Unit>& branch : units.branches)
-    builder.add(branch, make_bounds(branch, index(each), cuts, config.vocabulary));
+  for (const std::vector<Unit>& branch : units.branches) {
+    const Bounds bounds = make_bounds(branch, index(each), cuts, config.vocabulary);
+    if (network.stages.empty()) network.cuts.assign(bounds.begin() + 1, bounds.end() - 1);
+    builder.add(branch, bounds);
+  }
   builder.finish();
   return network;
 }

@@ -12,6 +12,7 @@
 #include <functional>
 #include <limits>
 #include <numeric>
+#include <set>
 #include <string_view>
 #include <system_error>
 #include <utility>
@@ -114,6 +115,23 @@ void read_values(std::istream& in, const NumberType& type, std::span<float> valu
   std::ranges::transform(bits, values.begin(), type.value);
 }
 
+/// Returns the value of a JSON text, a discarded one if it is malformed. Throws InputError if an object has a
+/// key twice: JSON would keep the last one. `what`: the word for a key.
+Json parse_unique(const std::string& text, const std::filesystem::path& file, std::string_view what) {
+  std::vector<std::set<std::string>> keys;  // by depth
+  const auto note = [&](int depth, Json::parse_event_t event, Json& value) {
+    if (event == Json::parse_event_t::object_start) {
+      keys.resize(index(depth) + 1);
+      keys.back().clear();
+    }
+    if (event == Json::parse_event_t::key &&
+        !keys.at(index(depth) - 1).insert(value.get<std::string>()).second)
+      throw bad_file(file, fmt::format("{} {}: is there twice", what, value.dump(-1, ' ', true)));
+    return true;
+  };
+  return Json::parse(text, note, false);
+}
+
 /// The JSON header of a file. The stream is at its beginning, and then behind the header. `data_start`
 /// becomes the header's end.
 Json read_header(std::istream& in, const std::filesystem::path& file, std::uint64_t size,
@@ -127,7 +145,7 @@ Json read_header(std::istream& in, const std::filesystem::path& file, std::uint6
   }
   std::string text(length, '\0');
   if (!in.read(text.data(), static_cast<std::streamsize>(length))) throw bad_file(file, "cannot be read");
-  Json header = Json::parse(text, nullptr, false);
+  Json header = parse_unique(text, file, "tensor");
   if (!header.is_object()) throw bad_file(file, "has a header that is not a JSON object");
   data_start = sizeof length + length;
   return header;
@@ -135,6 +153,7 @@ Json read_header(std::istream& in, const std::filesystem::path& file, std::uint6
 
 void read_metadata(const std::filesystem::path& file, const Json& json,
                    std::map<std::string, std::string>* metadata) {
+  if (json.is_null()) return;  // some writers have it in place of none
   if (!json.is_object()) throw bad_file(file, "has metadata that is not an object");
   for (const auto& [key, value] : json.items()) {
     if (!value.is_string()) throw bad_file(file, "has metadata " + key + " that is not a string");
@@ -273,7 +292,7 @@ std::map<std::filesystem::path, std::set<std::string>> read_safetensors_index(
   std::error_code error;
   if (!std::filesystem::is_regular_file(index, error) && !error)
     throw InputError(fmt::format("{}: is not a file", index.string()));  // a pipe can be read once
-  const Json json = Json::parse(read_file(index), nullptr, false);
+  const Json json = parse_unique(read_file(index), index, "key");
   const auto names = json.is_object() ? json.find("weight_map") : json.end();
   if (!json.is_object() || names == json.end() || !names->is_object() || names->empty()) {
     throw InputError(
@@ -282,9 +301,12 @@ std::map<std::filesystem::path, std::set<std::string>> read_safetensors_index(
   std::map<std::filesystem::path, std::set<std::string>> files;
   for (const auto& [tensor, value] : names->items()) {
     const std::filesystem::path file = value.is_string() ? value.get<std::string>() : std::string();
-    if (file.empty() || file != file.filename() || file == "." || file == "..") {
-      throw InputError(fmt::format("{}: tensor {}: {} is not the name of a file next to the index",
-                                   index.string(), tensor, value.dump(-1, ' ', true)));
+    const bool leaves = file.is_absolute() || std::ranges::find(file, "..") != file.end();
+    if (file.filename().empty() || file.filename() == "." || leaves) {
+      // A value of many levels cannot be printed: the library does it by recursion.
+      throw InputError(fmt::format(
+          "{}: tensor {}: {} is not the name of a file in the folder of the index", index.string(), tensor,
+          value.is_structured() ? std::string("an ") + value.type_name() : value.dump(-1, ' ', true)));
     }
     files[index.parent_path() / file].insert(tensor);
   }

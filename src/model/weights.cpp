@@ -2,6 +2,7 @@
 #include "model/weights.hpp"
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <functional>
 #include <set>
@@ -28,15 +29,30 @@ std::map<std::string, std::string> describe(const ModelConfig& config) {
   return result;
 }
 
+/// True if starpipe has written these metadata: another program may have an entry "model", too.
+bool are_own(const std::map<std::string, std::string>& metadata) {
+  const auto kind = metadata.find("model");
+  const std::vector<std::string> kinds = network_kinds();
+  if (kind == metadata.end() || std::ranges::find(kinds, kind->second) == kinds.end()) return false;
+  const std::vector<NetworkKey>& keys = find_network(kind->second).keys;
+  return keys.empty() ||
+         std::ranges::any_of(keys, [&](const NetworkKey& key) { return metadata.contains(key.name); });
+}
+
+/// Keys that may differ from the metadata's. Shapes show the vocabulary, which may be smaller in the file,
+/// and the context of learned positions, which may be larger. No tensor depends on the context or the angles
+/// of rotary positions. That the head is tied shows in the tensors.
+constexpr std::array<std::string_view, 4> free_keys = {"vocabulary", "tied", "context", "rope_theta"};
+
 /// Throws InputError when the metadata of a file that starpipe has written contradict the configuration.
-/// Shapes alone do not show the number of heads. They do show the vocabulary, which may be smaller in the
-/// file. That the head is tied shows in the tensors.
+/// Shapes alone do not show the number of heads.
 void check_metadata(const std::filesystem::path& file, const std::map<std::string, std::string>& metadata,
                     const ModelConfig& config) {
-  if (!metadata.contains("model")) return;
+  if (!are_own(metadata)) return;
   for (const auto& [key, value] : describe(config)) {
     const auto saved = metadata.find(key);
-    if (key == "vocabulary" || key == "tied" || saved == metadata.end() || saved->second == value) continue;
+    const bool is_free = std::ranges::find(free_keys, key) != free_keys.end();
+    if (is_free || saved == metadata.end() || saved->second == value) continue;
     throw InputError(fmt::format("{}: was saved with {} {}, the configuration has {}", file.string(), key,
                                  saved->second, value));
   }
@@ -54,18 +70,24 @@ void complete(std::map<std::string, Tensor>& tensors, const ModelConfig& config,
   for (auto& [name, tensor] : tensors) tensor.shape = shapes[name];  // `taken` refuses another one
 }
 
+/// True if the network's head is tied, so that files need not have its weight.
+bool has_tied_head(const ModelConfig& config) {
+  const std::vector<NetworkKey>& keys = find_network(config.kind).keys;
+  return std::ranges::find(keys, "tied", &NetworkKey::name) != keys.end() && option<bool>(config, "tied");
+}
+
 /// The tensors of a file, or of all files that an index lists. Each of these has exactly the tensors that the
-/// index says.
+/// index says. But the weight of a tied head may be absent: some programs list it and do not write it.
 std::map<std::string, Tensor> read_files(const std::filesystem::path& file,
                                          std::map<std::string, std::string>* metadata,
                                          const std::function<bool(const std::string& name)>& wanted,
-                                         bool with_values) {
+                                         bool with_values, bool is_tied) {
   if (!is_safetensors_index(file)) return read_safetensors(file, metadata, wanted, with_values);
   std::map<std::string, Tensor> all;
   for (const auto& [part, names] : read_safetensors_index(file)) {
     std::map<std::string, Tensor> tensors = read_safetensors(part, metadata, wanted, with_values);
     for (const std::string& name : names) {
-      if (!wanted(name) || tensors.contains(name)) continue;
+      if (!wanted(name) || tensors.contains(name) || (is_tied && name == "lm_head.weight")) continue;
       throw bad_tensor(part, name, "is missing; " + file.string() + " says that it is here");
     }
     for (const auto& [name, tensor] : tensors) {
@@ -78,18 +100,26 @@ std::map<std::string, Tensor> read_files(const std::filesystem::path& file,
 }
 
 /// The tensors of a file or of several, with the network's names and completed.
-std::map<std::string, Tensor> read_for(const std::filesystem::path& file, const ModelConfig& config,
-                                       FileContents contents, bool with_values) {
+struct ReadTensors {
+  std::map<std::string, Tensor> tensors;
+  std::vector<std::string> names;  ///< as in the file
+};
+
+ReadTensors read_for(const std::filesystem::path& file, const ModelConfig& config, FileContents contents,
+                     bool with_values) {
   const NetworkKind& kind = find_network(config.kind);
   const auto name_of = [&](const std::string& name) {
     return kind.weight_name ? kind.weight_name(name) : name;
   };
+  ReadTensors read;
+  auto& [tensors, names] = read;
   std::map<std::string, std::string> metadata;
   std::map<std::string, Tensor> in_file = read_files(
-      file, &metadata, [&](const std::string& name) { return !name_of(name).empty(); }, with_values);
+      file, &metadata, [&](const std::string& name) { return !name_of(name).empty(); }, with_values,
+      has_tied_head(config));
   check_metadata(file, metadata, config);
-  std::map<std::string, Tensor> tensors;
   for (auto& [name, tensor] : in_file) {
+    names.push_back(name);
     const auto [added, is_new] = tensors.try_emplace(name_of(name), std::move(tensor));
     if (!is_new) throw bad_tensor(file, added->first, "is there twice, with and without its prefix");
   }
@@ -98,18 +128,42 @@ std::map<std::string, Tensor> read_for(const std::filesystem::path& file, const 
   } catch (const InputError& error) {
     throw InputError(fmt::format("{}: {}", file.string(), error.what()));
   }
-  return tensors;
+  return read;
+}
+
+/// Returns why a tensor may be missing, for users of other programs' files; "" if nothing shows it.
+std::string hint_of_missing(const std::string& name, const std::vector<std::string>& names) {
+  for (const std::string& in_file : names) {
+    if (in_file.size() > name.size() && in_file.ends_with("." + name)) {
+      return fmt::format(
+          "; the file has {}: remove \"{}\" from its names (torch.compile and wrappers of "
+          "models add such prefixes)",
+          in_file, in_file.substr(0, in_file.size() - name.size()));
+    }
+  }
+  const auto is_bias = [](const std::string& other) { return other.ends_with(".bias"); };
+  return is_bias(name) && std::ranges::none_of(names, is_bias)
+             ? "; the file has no biases (nanoGPT's bias: False): add them as zeros"
+             : "";
 }
 
 /// The tensor of a parameter, or the one of which it is a piece.
-Tensor& tensor_of(std::map<std::string, Tensor>& tensors, const Parameter& parameter,
-                  const std::filesystem::path& file) {
-  const auto found = tensors.find(parameter.name);
-  if (found == tensors.end()) throw bad_tensor(file, parameter.name, "is missing");
-  if (found->second.shape != parameter.whole_shape()) {
+Tensor& tensor_of(ReadTensors& read, const Parameter& parameter, const std::filesystem::path& file) {
+  const auto found = read.tensors.find(parameter.name);
+  if (found == read.tensors.end())
+    throw bad_tensor(file, parameter.name, "is missing" + hint_of_missing(parameter.name, read.names));
+  const std::vector<std::size_t>& shape = found->second.shape;
+  const std::vector<std::size_t> wanted = parameter.whole_shape();
+  if (shape != wanted) {
+    const bool transposed =
+        shape.size() == 2 && std::ranges::equal(shape.rbegin(), shape.rend(), wanted.begin(), wanted.end());
     throw bad_tensor(
         file, parameter.name,
-        fmt::format("has shape {}, the model has {}", found->second.shape, parameter.whole_shape()));
+        fmt::format("has shape {}, the model has {}{}", shape, wanted,
+                    transposed ? ": it seems transposed, as nanoGPT's weights are for GPT-2; transpose the "
+                                 "weights of all linear layers of blocks, also the square ones, whose shape "
+                                 "does not show it"
+                               : ""));
   }
   return found->second;
 }
@@ -158,31 +212,31 @@ void save_weights(const std::filesystem::path& file, const Network& network, con
 }
 
 SetValues load_weights(const std::filesystem::path& file, const Network& network, FileContents contents) {
-  std::map<std::string, Tensor> tensors = read_for(file, network.config, contents, true);
+  ReadTensors read = read_for(file, network.config, contents, true);
   const std::vector<ParameterSet> sets = network.sets();
   SetValues parameters;
   for (const ParameterSet& set : sets) {
     std::vector<float>& values = parameters.emplace_back();
     values.reserve(set.size);
     for (const Parameter& parameter : set.parameters) {
-      Tensor& tensor = tensor_of(tensors, parameter, file);
+      Tensor& tensor = tensor_of(read, parameter, file);
       require_finite(file, parameter.name, tensor.values);
       values.resize(values.size() + parameter.size());
       parameter.piece.take(tensor.values, std::span(values).last(parameter.size()));
       if (!parameter.piece) tensor.values = {};  // so that the weights are in memory once
     }
   }
-  require_known(tensors, sets, file);
+  require_known(read.tensors, sets, file);
   return parameters;
 }
 
 void check_weights(const std::filesystem::path& file, const Network& network) {
-  std::map<std::string, Tensor> tensors = read_for(file, network.config, FileContents::start_weights, false);
+  ReadTensors read = read_for(file, network.config, FileContents::start_weights, false);
   const std::vector<ParameterSet> sets = network.sets();
   for (const ParameterSet& set : sets) {
-    for (const Parameter& parameter : set.parameters) tensor_of(tensors, parameter, file);
+    for (const Parameter& parameter : set.parameters) tensor_of(read, parameter, file);
   }
-  require_known(tensors, sets, file);
+  require_known(read.tensors, sets, file);
 }
 
 SetValues start_parameters(const Network& network, std::uint64_t seed) {

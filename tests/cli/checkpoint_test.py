@@ -174,8 +174,8 @@ class Resume(CheckpointTest):
         goes_on, *changes = self.messages(result)
         self.assertIn("continues after step 2 of 4", goes_on)
         self.assertEqual(changes, [
-            "starpipe: --resume: training.optimizer.learning_rate was 0.001, and is 0.1 from now on",
-            "starpipe: --resume: training.clip was nothing, and is 0.5 from now on"])
+            "starpipe: resume: training.optimizer.learning_rate was 0.001, and is 0.1 from now on",
+            "starpipe: resume: training.clip was nothing, and is 0.5 from now on"])
         result = self.train("mlp.yaml", "--resume", *settings("training.clip=0.5", "training.optimizer.learning_rate=0.1",
                                                               "training.steps=5"))
         self.assertEqual(len(self.messages(result)), 1, result.stderr)
@@ -185,7 +185,9 @@ class Resume(CheckpointTest):
             "schedule: {name: 1f1b, workers: 2}", "schedule: {file: s.json}"))
         result = self.train("file.yaml", "--resume", *settings("training.clip=0.5", "training.optimizer.learning_rate=0.1",
                                                                "training.steps=6"))
-        self.assertEqual(len(self.messages(result)), 1, result.stderr)
+        resumed, unequal = self.messages(result)
+        self.assertIn("continues after step 5 of 6", resumed)
+        self.assertIn("s.json: the stages of the model are unequal", unequal)
 
     def test_changed_evaluations_are_told(self):
         """Else the validation losses before and after would seem to belong together."""
@@ -194,10 +196,10 @@ class Resume(CheckpointTest):
         self.train("gpt.yaml", *settings("training.steps=2", *validation))
         result = self.train("gpt.yaml", "--resume", *settings("training.steps=3", "data.validation=other", validation[1]))
         self.assertEqual(self.messages(result)[1:],
-                         ['starpipe: --resume: data.validation was "text", and is "other" from now on'])
+                         ['starpipe: resume: data.validation was "text", and is "other" from now on'])
         result = self.train("gpt.yaml", "--resume", *settings("data.validation=other", "evaluate.microbatches=3"))
         self.assertEqual(self.messages(result)[1:],
-                         ["starpipe: --resume: evaluate.microbatches was 2, and is 3 from now on"])
+                         ["starpipe: resume: evaluate.microbatches was 2, and is 3 from now on"])
         # The same name, and another file.
         self.write("other", "The quick brown fox jumps over the lazy dog. " * 20)
         result = self.train("gpt.yaml", "--resume", *settings("training.steps=5", "data.validation=other", "evaluate.microbatches=3"))
@@ -230,7 +232,7 @@ class Resume(CheckpointTest):
 
 class Refused(CheckpointTest):
     def refused_resume(self, config, changes, *culprits):
-        self.refused(["train", config, "--resume", *settings(*changes)], "--resume: ", *culprits)
+        self.refused(["train", config, "--resume", *settings(*changes)], "resume: ", *culprits)
 
     def test_another_training(self):
         """The first parameter that differs is named, else the key."""
@@ -322,7 +324,7 @@ class Refused(CheckpointTest):
         for launcher in ([], LAUNCHER):
             result = self.train("mlp.yaml", launcher=launcher, status=2)
             self.assertEqual(len(self.messages(result)), 1, result.stderr)
-            self.assertIn("checkpoint.folder: ck has checkpoints; give --resume", result.stderr)
+            self.assertIn("checkpoint.folder: ck has checkpoints; resume from them", result.stderr)
         self.assertEqual({name: self.bytes(f"ck/{name}/manifest.json") for name in self.checkpoints()}, before)
 
     def test_options(self):
@@ -349,7 +351,7 @@ class Refused(CheckpointTest):
             self.refused(["train", "mlp.yaml", "--resume", "--metrics", "new.jsonl", *settings("training.steps=2")],
                          "step-00000006")
             result = self.train("mlp.yaml", "--resume", "--metrics", "other", *settings("training.steps=7"), status=2)
-            self.assertIn("--metrics: other is not the record of this training up to step 6", result.stderr)
+            self.assertIn("metrics: other is not the record of this training up to step 6", result.stderr)
             self.assertEqual(self.read("other"), content)
 
     def test_no_checkpoint_yet(self):
@@ -358,8 +360,8 @@ class Refused(CheckpointTest):
         self.write("m.jsonl", before)
         result = self.train("mlp.yaml", "--resume", "--metrics", "m.jsonl")
         self.assertEqual(self.messages(result), [
-            "starpipe: --resume: ck has no checkpoint; training begins with step 1",
-            "starpipe: --metrics: m.jsonl had metrics of steps that are done again; it is m.jsonl.old now"])
+            "starpipe: resume: ck has no checkpoint; training begins with step 1",
+            "starpipe: metrics: m.jsonl had metrics of steps that are done again; it is m.jsonl.old now"])
         self.assertEqual([line["step"] for line in self.metrics("m.jsonl")], [1, 2, 3, 4])
         self.assertEqual(self.read("m.jsonl.old"), before)
         # A link stays one: the record is renamed where it is.
@@ -374,7 +376,7 @@ class Refused(CheckpointTest):
         shutil.rmtree(self.path("ck"))
         self.write("m.jsonl", "my notes\n")
         result = self.train("mlp.yaml", "--resume", "--metrics", "m.jsonl", status=2)
-        self.assertIn("--metrics: m.jsonl is not the record", result.stderr)
+        self.assertIn("metrics: m.jsonl is not the record", result.stderr)
         self.assertEqual(self.read("m.jsonl"), "my notes\n")
 
 
@@ -398,13 +400,13 @@ class Faults(CheckpointTest):
         for name in self.checkpoints():
             if not name.endswith(".damaged"):
                 self.damage(name)
-        self.refused(["train", "mlp.yaml", "--resume"], "--resume: no checkpoint in ck can be read", "rank-0000.safetensors")
+        self.refused(["train", "mlp.yaml", "--resume"], "resume: no checkpoint in ck can be read", "rank-0000.safetensors")
 
     def test_the_only_one_is_damaged(self):
         self.train("mlp.yaml", *settings("checkpoint.keep=1"))
         (name,) = self.checkpoints()
         self.damage(name)
-        self.refused(["train", "mlp.yaml", "--resume"], "--resume: no checkpoint in ck can be read", "rank-0000.safetensors")
+        self.refused(["train", "mlp.yaml", "--resume"], "resume: no checkpoint in ck can be read", "rank-0000.safetensors")
 
     def test_a_link_that_leads_nowhere(self):
         """It may lead to a checkpoint on a disk that is not mounted."""
@@ -417,7 +419,7 @@ class Faults(CheckpointTest):
                 self.assertRegex(self.messages(result)[0], "skipped the checkpoint of step 4: .*manifest.json: is missing")
                 self.assertTrue(os.path.islink(self.path("ck/step-00000004.damaged")))
                 shutil.rmtree(self.path("ck/step-00000003"))
-        self.refused(["train", "mlp.yaml", "--resume"], "--resume: no checkpoint in ck can be read", "is missing")
+        self.refused(["train", "mlp.yaml", "--resume"], "resume: no checkpoint in ck can be read", "is missing")
         self.refused(["train", "mlp.yaml"], "ck has checkpoints")
 
     def test_infinite_weights_are_no_checkpoint(self):
@@ -466,6 +468,19 @@ class Faults(CheckpointTest):
         job.kill()
         job.wait()
 
+    def test_a_folder_that_ranks_do_not_share(self):
+        """Each rank has a folder of this name of its own, as on the disks of two hosts."""
+        script = 'mkdir -p own$PMI_RANK/ck; cd own$PMI_RANK; exec "$0" "$@"'
+        for lock in "", '{"host": "a", "pid": 1}':
+            if lock:
+                self.write("own1/ck/lock", lock)
+            result = self.run_command("train", self.path("mlp.yaml"), launcher=[*LAUNCHER, "sh", "-c", script])
+            self.assertEqual(result.returncode, 2, result.stderr)
+            self.assertEqual(len(self.messages(result)), 1)
+            self.assertRegex(result.stderr, r"starpipe: checkpoint.folder: ck is not the same folder on rank 1 \(host \S+\) and rank 0 "
+                                            r"\(host \S+\); name a folder that all ranks share\n")
+            self.assertEqual(os.listdir(self.path("own0/ck")), ["lock"])
+
     def test_a_checkpoint_that_cannot_be_written(self):
         """Training continues; the status tells when the last checkpoint is missing. `ulimit -f` stands for a full disk."""
         self.write("large.yaml", MLP.replace("hidden: 16", "hidden: 1024"))
@@ -503,7 +518,6 @@ class Faults(CheckpointTest):
         """The checkpoint is lost, with a line, and training continues. A limit on a rank's addresses stands for a full memory."""
         self.write("large.yaml", MLP.replace("hidden: 16", "hidden: 2048"))  # a copy of 50 MB
         for launcher in (), LAUNCHER:
-            # One worker a rank: OpenBLAS takes memory when a rank's workers are first in it together, and never returns without.
             workers = 2 if launcher else 1
             with self.subTest(launcher=launcher):
                 shutil.rmtree(self.path("ck"), ignore_errors=True)

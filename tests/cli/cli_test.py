@@ -96,6 +96,9 @@ class Info(CommandTest):
         text = self.ok("info")
         for word in ("CLI11", "yaml-cpp", "nlohmann-json", "StarPU", "sanitizer", "1f1b"):
             self.assertIn(word, text)
+        self.assertRegex(text, r"\nBLAS kernels +\w+\b")
+        chosen = self.ok("info", environment={"OPENBLAS_CORETYPE": "Prescott"})
+        self.assertRegex(chosen, r"\nBLAS kernels +\w+ \(OPENBLAS_CORETYPE is set\)\n")
 
     def test_json(self):
         info = json.loads(self.ok("info", "--json"))

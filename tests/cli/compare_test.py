@@ -348,6 +348,19 @@ class Schedules(CommandTest):
             self.assertEqual(ranks, [rank["logical_workers"] for rank in json.loads(self.read("r.json"))["ranks"]])
         self.assertNotEqual(found[0], found[1])
 
+    def test_a_schedule_that_cannot_be_made(self):
+        """The others are shown, and one line says why it is not."""
+        self.write("mlp.yaml", mlp_config(schedule="name: gpipe, workers: 2"))
+        for launcher in ([], LAUNCHER):
+            result = self.run_command("compare", "mlp.yaml", "--schedules", "lpp,1f1b,v-half,gpipe", "--repetitions", 1, "--json",
+                                      launcher=launcher)
+            self.assertEqual(result.returncode, 0, result.stderr)
+            shown = [one["config"]["schedule"]["name"] for one in json.loads(result.stdout)["schedules"]]
+            self.assertEqual(shown, ["1f1b", "gpipe"])
+            lines = result.stderr.splitlines()
+            self.assertEqual([line.split(": ")[:3] for line in lines],
+                             [["starpipe", "--schedules", "lpp"], ["starpipe", "--schedules", "v-half"]])
+
     def test_bad_input(self):
         self.write("mlp.yaml", mlp_config())
         self.write("job.yaml", emulated("F: [1ms, 2ms, 3ms, 4ms], B: 1ms, W: 1ms"))
@@ -357,10 +370,10 @@ class Schedules(CommandTest):
                     (["mlp.yaml", "--schedules", "1f1b,zbh1"], "--schedules", "'zbh1'", "zb-h1"),
                     (["mlp.yaml", "--schedules", "1f1b,gpipe,1f1b"], "--schedules", "'1f1b'", "twice"),
                     (["mlp.yaml", "--schedules", "1f1b,1F1B"], "--schedules", "'1F1B'", "twice"),
-                    (["mlp.yaml", "--schedules", "1f1b,v-half", "--set", "schedule.stages=2"],
+                    (["mlp.yaml", "--schedules", "v-half,v-min", "--set", "schedule.stages=2"],
                      "--schedules: v-half: schedule.stages: v-half", "2 workers need 4 stages"),
-                    (["mlp.yaml", "--schedules", "1f1b,v-half"], "--schedules: v-half", "schedule.stages", "the units of the model"),
-                    (["mlp.yaml", "--schedules", "1f1b,lpp"], "--schedules: lpp: schedule.groups"),
+                    (["mlp.yaml", "--schedules", "v-half,lpp"], "--schedules: v-half", "schedule.stages", "the units of the model"),
+                    (["mlp.yaml", "--schedules", "lpp,v-half"], "--schedules: lpp: schedule.groups"),
                     (["mlp.yaml", "--schedules", "1f1b", "--set", "schedule.name=gpipe"], "schedule.name", "--schedules"),
                     (["mlp.yaml", "--schedules", "1f1b", "--set", "schedule={name: gpipe}"], "schedule.name", "--schedules"),
                     (["mlp.yaml", "--schedules", "1f1b", "--set", "schedule.file=s.csv"], "--schedules", "schedule.file"),

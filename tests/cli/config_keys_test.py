@@ -75,6 +75,7 @@ KEYS = {
     "data.kind": Key("simulate", MLP, "text"),
     "data.path": Key("train", GPT, "other text"),
     "data.validation": Key("train", GPT, "other text"),
+    "data.token_type": Key("train", GPT, "uint32", "data={kind: tokens, path: ids}"),
     "data.order": Key("train", GPT, "shuffled"),
     "evaluate.every": Key("train", MLP, 1, "evaluate.microbatches=3"),
     "evaluate.microbatches": Key("train", MLP, 3, "evaluate.every=2"),
@@ -143,8 +144,8 @@ RUNS = {"emulated": (EMULATED,), "chosen by StarPU": ("runtime.policy=lws",), "c
 
 # Keys that `simulate` reads and does not need: what it predicts (times, memory, transfers) does not depend on them.
 NOT_PREDICTED = {
-    "model.init", "model.rope_theta", "model.epsilon", "data.path", "data.order", "evaluate.every", "training.steps", "training.seed",
-    "training.nonfinite", "training.clip",
+    "model.init", "model.rope_theta", "model.epsilon", "data.path", "data.token_type", "data.order", "evaluate.every", "training.steps",
+    "training.seed", "training.nonfinite", "training.clip",
     *(f"checkpoint.{name}" for name in ("folder", "every", "keep", "on_signal")),
     *(f"training.optimizer.{name}" for name in ("learning_rate", "weight_decay", "decay", "beta1", "beta2", "epsilon")),
     *(f"training.optimizer.schedule.{name}" for name in ("kind", "warmup", "floor", "steps")),
@@ -171,6 +172,8 @@ class ConfigKeys(CommandTest):
         super().setUp()
         self.write("text", "The quick brown fox jumps over the lazy dog. " * 5)
         self.write("other text", "Pack my box with five dozen liquor jugs. " * 5)
+        with open(self.path("ids"), "wb") as file:
+            file.write(bytes([7, 0, 5, 0, 3, 0] * 100))
         self.write("heavy.yaml", "layers: [{F: 9}, {F: 1}, {F: 1}]\n")
         self.write("light.yaml", "layers: [{F: 1}, {F: 1}, {F: 9}]\n")
         for name, latency in (("near", "1ms"), ("far", "3ms")):

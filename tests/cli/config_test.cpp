@@ -3,6 +3,7 @@
 #include <fstream>
 #include <limits>
 #include <map>
+#include <set>
 
 #include <fmt/format.h>
 #include <gmock/gmock.h>
@@ -46,6 +47,34 @@ class LoadConfig : public testing::Test {
   const Folder folder_;
   const std::filesystem::path file_ = folder_ / "c.yaml";
 };
+
+TEST_F(LoadConfig, SetsOneMemberOfAMap) {
+  const std::string file =
+      "model: {kind: mlp}\ntraining: {steps: 3}\n"
+      "schedule: {name: gpipe, workers: 2, options: {extra: 1, waves: 3}}\n";
+  using Options = std::map<std::string, int>;
+  const auto options = [&](const std::vector<std::string>& overrides) {
+    return load(file, overrides).schedule.options;
+  };
+  EXPECT_EQ(options({"schedule.options.extra=2"}), (Options{{"extra", 2}, {"waves", 3}}));
+  EXPECT_EQ(options({"schedule.options.new=0"}), (Options{{"extra", 1}, {"new", 0}, {"waves", 3}}));
+  EXPECT_EQ(options({"schedule.options.extra=2", "schedule.options.extra=4"}).at("extra"), 4);
+  // A map replaces what was given before it.
+  EXPECT_EQ(options({"schedule.options={a: 5}", "schedule.options.b=6"}), (Options{{"a", 5}, {"b", 6}}));
+  EXPECT_EQ(options({"schedule.options.b=6", "schedule.options={a: 5}"}), (Options{{"a", 5}}));
+  // The file's options belong to the file's schedule.
+  EXPECT_EQ(options({"schedule.name=1f1b", "schedule.options.b=6"}), (Options{{"b", 6}}));
+  EXPECT_EQ(options({"schedule.options.b=6", "schedule.name=1f1b"}), (Options{{"b", 6}}));
+  EXPECT_EQ(load(minimal_mlp, {"schedule.options.b=6"}).schedule.options, (Options{{"b", 6}}));
+  EXPECT_EQ(override_problem("schedule.options.b=x"),
+            "--set schedule.options.b: expected an integer, got 'x'");
+  EXPECT_EQ(override_problem("schedule.options.b=-1"),
+            "--set schedule.options.b: must be at least 0, got -1");
+  EXPECT_THAT(override_problem("schedule.options.=1"), testing::HasSubstr("unknown key 'schedule.options.'"));
+  EXPECT_THAT(override_problem("schedule.options.a.b=1"), testing::HasSubstr("unknown key"));
+  EXPECT_THAT(override_problem("schedule.name.a=1"), testing::HasSubstr("unknown key"));
+  EXPECT_EQ(overridden_keys({"schedule.options.b=6"}), (std::set<std::string>{"schedule.options"}));
+}
 
 TEST_F(LoadConfig, LeavesDefaultsWhereNothingIsGiven) {
   const runtime::Config config = load(minimal_mlp);
@@ -203,7 +232,7 @@ std::vector<std::string> needed_by(const runtime::ConfigKey& key) {
         condition.key == "model.kind" && model::find_network(condition.values.front()).data.front() == "text";
   }
   if (key.name.starts_with("data.")) overrides.emplace_back("model.kind=gpt");  // an mlp reads no files
-  const bool of_files = key.name == "data.kind" || key.name == "data.order" || key.name == "data.validation";
+  const bool of_files = key.name.starts_with("data.") && key.name != "data.path";
   if (text_network || of_files || key.name == "model.kind") overrides.emplace_back("data.path=x");
   if (key.name.starts_with("runtime.emulate.")) {
     const char* comm = key.name == "runtime.emulate.links" ? "" : ", comm: 5us";

@@ -182,11 +182,24 @@ schedule: {{name: 1f1b, workers: 2}}
         for rank in (0, 1):
             os.mkdir(self.path(f"host{rank}"))
             self.save(f"host{rank}/tokens.bin", self.tokens[rank:].tobytes())
-        command = f"cd host$PMI_RANK && exec {shlex.quote(self.binary)} train ../c.yaml"
-        result = subprocess.run([*LAUNCHER, "sh", "-c", command], cwd=self.folder, stdin=subprocess.DEVNULL, text=True,
-                                capture_output=True, timeout=60, check=False)
+        result = self.on_two_hosts("train ../c.yaml")
         self.assertEqual(result.returncode, 2, result.stderr)
         self.assertIn("starpipe: data.path: tokens.bin is not the same file on all ranks\n", result.stderr)
+
+    def test_ranks_that_resume_from_different_checkpoints(self):
+        for rank in (0, 1):
+            self.train("training.steps=1", f"training.optimizer.learning_rate={rank + 1}e-3",
+                       f"checkpoint={{folder: host{rank}/ck, every: 1}}")
+        settings = "--set data.path=../tokens.bin --set checkpoint.folder=ck"
+        result = self.on_two_hosts(f"train ../c.yaml --resume {settings}")
+        lines = [line for line in result.stderr.splitlines() if "checkpoint" in line and "ck" in line and "continues" not in line]
+        self.assertEqual((result.returncode, len(lines)), (2, 1), result.stderr)
+
+    def on_two_hosts(self, arguments):
+        """Runs the command on two ranks, each in a folder of its own."""
+        command = f"cd host$PMI_RANK && exec {shlex.quote(self.binary)} {arguments}"
+        return subprocess.run([*LAUNCHER, "sh", "-c", command], cwd=self.folder, stdin=subprocess.DEVNULL, text=True,
+                              capture_output=True, timeout=60, check=False)
 
 
 if __name__ == "__main__":

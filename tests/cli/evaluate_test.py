@@ -52,7 +52,7 @@ class Evaluate(CommandTest):
                              [one["loss"] for one in done])
             text = result.stderr + result.stdout
             for one in done:
-                self.assertIn(f"evaluation  loss {one['loss']:.4f} (3 micro-batches)", text)
+                self.assertIn(f"evaluation  loss {one['loss']:.4f} (3 micro-batches: the first 48 of 160 tokens)", text)
             seen.append([one["loss"] for one in done])
             os.remove(self.path("m.jsonl"))
         self.assertEqual(seen[0], seen[1])
@@ -79,9 +79,15 @@ class Evaluate(CommandTest):
             other = self.evaluate(*of_weights, "--microbatches", 7, "--set", setting)
             self.assertAlmostEqual(other["loss"], many["loss"], places=5, msg=setting)
         text = self.ok("evaluate", *of_weights, "--microbatches", 7, "--report", "e.json")
-        self.assertEqual(text, f"evaluation  loss {many['loss']:.4f} (7 micro-batches)\n")
+        self.assertEqual(text, f"evaluation  loss {many['loss']:.4f} (7 micro-batches: the first 112 of 160 tokens)\n")
         report = json.loads(self.read("e.json"))
         self.assertEqual((report["loss"], report["config"]["data"]["validation"]), (many["loss"], "other"))
+        # Ten sequences, each counted once, whatever the size of a micro-batch and however many were asked for.
+        whole = self.evaluate(*of_weights, "--microbatches", 20)
+        self.assertEqual((len(whole["losses"]), whole["tokens"], whole["tokens_in_file"]), (10, 160, 160))
+        by_three = self.evaluate(*of_weights, "--microbatches", 4, "--set", "training.microbatch_size=3", launcher=LAUNCHER)
+        self.assertEqual((len(by_three["losses"]), by_three["tokens"]), (4, 160))
+        self.assertAlmostEqual(by_three["loss"], whole["loss"], places=6)
 
     def test_resumed_runs_evaluate_as_if_never_stopped(self):
         settings = (*EVALUATE, "--set", "checkpoint.every=2", "--metrics")

@@ -292,7 +292,7 @@ runtime: {{emulate: {{F: 1ms, B: 1ms, W: 1ms}}}}
             self.assertGreater(what_if("1f1b"), 0)  # which has no groups
         self.assertGreater(makespans[0], 1.1 * makespans[1])
         predicted_and_run("name: 1f1b, workers: 4")
-        self.refused(["explain", "r.json", "--what-if", "schedule=lpp"], "--what-if schedule=lpp: groups: ", "the run has none")
+        self.refused(["explain", "r.json", "--what-if", "schedule=lpp"], "what-if schedule=lpp: groups: ", "the run has none")
 
         # Four stages on two workers, which gpipe does not choose by itself.
         makespan = predicted_and_run("name: gpipe, workers: 2, stages: 4, placement: [0, 0, 1, 1]")
@@ -302,7 +302,7 @@ runtime: {{emulate: {{F: 1ms, B: 1ms, W: 1ms}}}}
     def test_wrong_what_ifs(self):
         self.write("r.json", json.dumps(Pipeline().report()))
         for text in ("comm", "comm=fast", "comm=-1x", "worker.9=median", "stage.1.Z=0.5x", "gravity=0", "schedule=nothing"):
-            self.refused(["explain", "r.json", "--what-if", text], "--what-if", text)
+            self.refused(["explain", "r.json", "--what-if", text], "what-if " + text + ": ")
         self.refused(["explain", "r.json", "--what-if", "comm=0", "--what-if", "comm=0"], "comm=0", "twice")
         self.refused(["explain", "r.json", "--what-if", "schedule=v-half"], "schedule=v-half", "8 stages", "4")
 

@@ -113,6 +113,12 @@ class PartitionTest(CommandTest):
             self.assertEqual(stages(layout), ["".join(letters[name] for name in stage["names"]) for stage in planned["stages"]])
         self.refused(["partition", file, "--workers", 4, "--format", "megatron", "--schedule", "v-half"], "--format megatron", "mod 4")
         self.refused(["partition", file, "--workers", 4, "--format", "megatron", "-o", "a.json"], "-o", ".txt")
+        few = self.write("f.yaml", "layers: [{name: embedding, F: 1}, {name: block, F: 1, count: 2}, {name: head, F: 1}]\n")
+        for form in ("megatron", "torchtitan"):
+            for workers in (5, 8):
+                self.refused(["partition", few, "--workers", workers, "--format", form],
+                             f"--format {form}: each of {workers} ranks needs a stage, but 4 stages of the network (4 units) leave {workers - 4} worker",
+                             "use --workers 4")
         other = self.write("o.yaml", EXERCISE)
         self.refused(["partition", other, "--workers", 4, "--format", "megatron"], "--format megatron", "unit 0", "embedding")
 
@@ -330,6 +336,36 @@ class AutoTest(CommandTest):
         self.assertIn("cuts [3] by layers.yaml", text)
         found = json.loads(self.ok("simulate", "c.yaml", "--json"))
         self.assertEqual([d["F"] for d in found["durations"]], [3, 10])
+
+    def test_default_cuts_are_shown(self):
+        """Balanced by FLOPs; for each the busiest worker's work over the mean."""
+        self.write("d.yaml", mlp_config(schedule="name: 1f1b, workers: 2").replace("layers: 2", "layers: 4"))
+        self.assertEqual(json.loads(self.ok("simulate", "d.yaml", "--json"))["cuts"], [2])
+        self.assertIn("cuts [2] of 5 units, balanced by FLOPs: the busiest worker has ", self.ok("simulate", "d.yaml"))
+        given = ["simulate", "d.yaml", "--set", "schedule.cuts=[4]", "--set", "runtime.emulate={F: [1s, 3s], B: 1s, W: 0s}"]
+        self.assertIn("cuts [4] of 5 units: the busiest worker has 1.33 times the mean work, by runtime.emulate\n", self.ok(*given))
+        self.assertEqual(json.loads(self.ok(*given, "--json"))["cuts"], [4])
+        self.assertEqual(json.loads(self.ok("simulate", "c.yaml", "--json"))["cuts"], [3])
+        result = self.run_command("train", "d.yaml", "--report", "r.json")
+        self.assertEqual(result.returncode, 0, result.stderr)
+        self.assertEqual(json.loads(self.read("r.json"))["cuts"], [2])
+
+    def test_unequal_stages_are_named(self):
+        """A schedule that was planned with equal stages, for a model whose stages differ."""
+        self.ok("schedule", "show", "1f1b", "--workers", 4, "--microbatches", 4, "-o", "s.json")
+        self.write("u.yaml", mlp_config(schedule="file: s.json").replace("layers: 2, hidden: 8", "layers: 3, hidden: 64"))
+        for command in ("simulate", "train"):
+            run = self.run_command(command, "u.yaml", "--set", "training.steps=1")
+            self.assertEqual(run.returncode, 0, run.stderr)
+            self.assertRegex(run.stderr, r"starpipe: s\.json: the stages of the model are unequal: the busiest worker has [12]\.\d\d "
+                                         r"times the mean work, by FLOPs; ")
+        emulate = "runtime.emulate={F: %s, B: 1s, W: 1s}"
+        self.ok("simulate", "u.yaml", "--set", emulate % "1s")
+        self.assertIn("1.75 times the mean work, by runtime.emulate",
+                      self.run_command("simulate", "u.yaml", "--set", emulate % "[1s, 1s, 1s, 5s]").stderr)
+        # Workers with fewer stages are the schedule's own.
+        self.ok("schedule", "show", "gpipe", "--workers", 2, "--microbatches", 4, "--placement", "0,1,1,1", "-o", "s.json")
+        self.ok("simulate", "u.yaml", "--set", emulate % "1s")
 
     def test_workers_of_two_kinds(self):
         self.write("layers.yaml", "layers: [{cpu: {F: 4}, cuda: {F: 1, W: 0.5}, count: 5}]")

@@ -407,7 +407,7 @@ class ScheduleCheck(CommandTest):
                 again = json.loads(self.ok("schedule", "check", "e.json", "--json"))
                 self.assertEqual(again, {key: value for key, value in exported.items()
                                          if key not in ("lower_bound", "search", "pattern", "memory", "memory_over_time",
-                                                        "reordered")})
+                                                        "reordered", "cuts")})
 
     def test_the_discipline_is_that_of_the_text(self):
         """`simulate` fixes greedy and bounded orders. Its file has the order, and the discipline that the text says."""

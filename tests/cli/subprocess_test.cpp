@@ -39,6 +39,27 @@ TEST(Subprocess, TellsHowItEnded) {
             "it did not end within 1 s");
 }
 
+// A grandchild holds the pipe open, and would write to it.
+TEST(Subprocess, NothingOfItsGroupOutlivesItsEnd) {
+  int ends[2];
+  ASSERT_EQ(pipe(ends), 0);
+  {
+    ChildProcess child([&] {
+      if (fork() == 0) {
+        sleep(10);
+        _exit(write(ends[1], "x", 1) == 1 ? 0 : 1);
+      }
+      _exit(0);
+    });
+    close(ends[1]);
+    while (!child.status()) usleep(1000);
+    EXPECT_EQ(child.status(), 0);
+  }
+  char byte = 0;
+  EXPECT_EQ(read(ends[0], &byte, 1), 0) << "the grandchild lives";
+  close(ends[0]);
+}
+
 TEST(Subprocess, ASignalEndsTheWaitAndTheProcess) {
   const HeldSignals held;
   std::raise(SIGTERM);

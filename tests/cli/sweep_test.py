@@ -245,6 +245,18 @@ class Sweep(CommandTest):
         self.assertEqual((row["status"], row["problem"] if "problem" in row else "", row["predicted_makespan"]), ("done", "", good[1]["predicted_makespan"]))
         self.assertEqual(row["seconds"], "", "the time of the run that failed")
 
+    def test_a_run_without_an_output_is_not_done(self):
+        """One that was killed between its report and its page, so without a record."""
+        self.write("study.yaml", study(outputs="[timeline]", grid="{training.microbatches: [4, 6]}"))
+        self.assertIn("2 runs: 2 done;", self.sweep())
+        folder = self.folder_of(self.rows()[1])
+        (folder / "timeline.svg").unlink()
+        self.assertIn("2 runs: 2 done (2 before);", self.sweep(), "its record says that it was made")
+        (folder / "run.json").unlink()
+        self.assertEqual(self.sweep("--print").count("&&"), 1)
+        self.assertIn("2 runs: 2 done (1 before);", self.sweep())
+        self.assertTrue((folder / "timeline.svg").exists())
+
     def test_a_damaged_report(self):
         """It costs its own run alone: the other rows are written, and --retry makes the run again."""
         self.write("study.yaml", study(grid="{training.microbatches: [4, 6, 8]}"))

@@ -247,7 +247,7 @@ class Tensor(CommandTest):
         for hidden, problem in ((32, "is there in part, and [32, 6] in the model"),
                                 (8, "is in pieces of another shape, and [8, 6] in the model")):
             self.refused(["train", "mlp.yaml", *folder, "--resume", "--set", f"model.hidden={hidden}"],
-                         "--resume: ck/step-00000002: layers.0.weight " + problem)
+                         "resume: ck/step-00000002: layers.0.weight " + problem)
 
     def test_shards_divide_emulated_times_by_their_flops(self):
         emulate = ("--set", "runtime.emulate={F: 1ms, B: 2ms, W: 3ms, per_share: true}")

@@ -12,6 +12,7 @@ import math
 import os
 import pathlib
 import re
+import resource
 import shlex
 import shutil
 import socket
@@ -91,7 +92,7 @@ class Train(CommandTest):
     def test_metrics_are_kept(self):
         """A file with content may be the record of another run: it stays as it is."""
         self.write("m.jsonl", "mine")
-        self.refused_by_all(["gpt.yaml", "--metrics", "m.jsonl"], "--metrics", "m.jsonl",
+        self.refused_by_all(["gpt.yaml", "--metrics", "m.jsonl"], "metrics: ", "m.jsonl",
                             files=("gpt.yaml", "m.jsonl", "mlp.yaml", "text"))
         self.assertEqual(self.read("m.jsonl"), "mine")
 
@@ -106,6 +107,44 @@ class Train(CommandTest):
         for option in ("--metrics", "--report", "--save-weights", "--trace", "--timeline"):
             for name in ("-", "/dev/stdout"):
                 self.refused(["train", "gpt.yaml", option, name], f"{option}: standard output has the tables")
+
+    def test_metrics_that_cannot_be_written(self):
+        """Training continues, all other results are there, and the status tells."""
+        for launcher in ([], LAUNCHER):
+            result = self.run_command("train", "mlp.yaml", "--metrics", "/dev/full", "--report", "r.json", "--save-weights",
+                                      "w.safetensors", launcher=launcher)
+            lines = [line for line in result.stderr.splitlines() if line.startswith("starpipe: ")]
+            problem = "starpipe: metrics: cannot write /dev/full: No space left on device"
+            self.assertEqual((result.returncode, lines), (1, [f"{problem}; training continues, and each step tries again",
+                                                              f"{problem}; its last lines are lost"]))
+            report = json.loads(self.read("r.json"))
+            self.assertEqual(len(report["losses"]), 2)
+            for name in ("r.json", "w.safetensors"):
+                os.remove(self.path(name))
+
+    def test_what_fails_after_the_last_step(self):
+        """The evaluation overflows: weights and report of the steps are there all the same."""
+        for launcher in ([], LAUNCHER):
+            result = self.run_command("train", "gpt.yaml", "--set", "training.steps=1", "--set", "data.validation=text", "--set",
+                                      "training.optimizer={kind: sgd, learning_rate: 1e37}", "--report", "r.json",
+                                      "--save-weights", "w.safetensors", launcher=launcher)
+            self.assertEqual(result.returncode, 1, result.stderr)
+            self.assertIn("the evaluation after step 1, micro-batch 0: the loss is infinity or NaN", result.stderr)
+            self.assertEqual(len(json.loads(self.read("r.json"))["losses"]), 1)
+            for name in ("r.json", "w.safetensors"):
+                os.remove(self.path(name))
+
+    def test_no_memory(self):
+        """The run ends, and the line says why: where StarPU's data need more than the process may have."""
+        if os.environ.get("STARPIPE_SANITIZE"):
+            self.skipTest("sanitizers take more addresses than the limit")
+        self.write("large.yaml", mlp_config().replace("hidden: 8", "hidden: 4096").replace(
+            "microbatch_size: 2", "microbatch_size: 120000"))
+        limited = ["bash", "-c", 'ulimit -v 4000000; exec "$0" "$@"']
+        result = self.run_command("train", "large.yaml", launcher=limited)
+        self.assertEqual(result.returncode, 1, result.stderr)
+        self.assertRegex(result.stderr, r"starpipe: rank 0: out of memory: \d\.\d GiB for data of a task; the process may have "
+                                        r"3\.8 GiB \(ulimit -v\)\n")
 
     def test_outputs(self):
         result = self.run_command("train", "gpt.yaml", "--set", "training.steps=3", "--report", "r.json", "--trace",
@@ -412,10 +451,10 @@ class Train(CommandTest):
                 (same, [*same, "--set", "training.optimizer.learning_rate=0.5"],
                  "training.optimizer.learning_rate: rank 0 has 0.001, rank 1 has 0.5;"),
                 (same, ["train", "other.yaml"], "training.steps: rank 0 has 2, rank 1 has 3;"),
-                (same, [*same, "--set", "checkpoint.folder=c"], "checkpoint.folder: rank 0 has none, rank 1 has c;"),
+                (same, [*same, "--set", "checkpoint.folder=c"], "checkpoint.folder: rank 0 has no value, rank 1 has c;"),
                 ([*same, "--save-weights", "w.safetensors"], same,
-                 "--save-weights: rank 0 has w.safetensors, rank 1 has none;"),
-                (same, [*same, "--metrics", "m.jsonl"], "--metrics: rank 0 has none, rank 1 has m.jsonl;"),
+                 "--save-weights: rank 0 has w.safetensors, rank 1 has no value;"),
+                (same, [*same, "--metrics", "m.jsonl"], "--metrics: rank 0 has no value, rank 1 has m.jsonl;"),
                 (same, ["compare", "mlp.yaml"], "command: rank 0 has train, rank 1 has compare;"),
                 (["compare", "mlp.yaml", "--policies", "starpipe", "--repetitions", "1"],
                  ["compare", "mlp.yaml", "--policies", "starpipe", "--repetitions", "2"],
@@ -429,6 +468,63 @@ class Train(CommandTest):
                 self.assertEqual((result.returncode, lines),
                                  (2, [f"starpipe: {message} all ranks need the same configuration"]), result.stderr)
                 self.assertEqual(sorted(os.listdir(self.folder)), ["gpt.yaml", "mlp.yaml", "other.yaml", "text"])
+
+    def test_ranks_with_different_environments(self):
+        """StarPU-MPI waited indefinitely, or stopped at an assertion."""
+        def run(variable):
+            script = f'if [ "$PMI_RANK" = 1 ]; then export {variable}; fi; exec "$0" "$@"'
+            return self.run_command("train", "mlp.yaml", launcher=[*LAUNCHER, "sh", "-c", script])
+
+        for variable in ("STARPU_SCHED=eager", "STARPU_SCHED_LIB=x.so", "STARPU_MPI_CACHE=0", "STARPU_MPI_STATS=0",
+                         "STARPU_COMM_STATS=1", "STARPU_FXT_TRACE=1", "STARPU_GENERATE_TRACE=1"):
+            with self.subTest(variable):
+                name, value = variable.split("=")
+                first = "1" if name == "STARPU_MPI_STATS" else "no value"
+                result = run(variable)
+                lines = [line for line in result.stderr.splitlines() if line.startswith("starpipe: ")]
+                self.assertEqual((result.returncode, lines),
+                                 (2, [f"starpipe: {name}: rank 0 has {first}, rank 1 has {value}; "
+                                      "all ranks need the same configuration"]), result.stderr)
+        # Rank 1 alone prints StarPU-MPI's statistics.
+        result = run("STARPU_MPI_STATS=1")
+        self.assertEqual(result.returncode, 0, result.stderr)
+        self.assertEqual(result.stderr.count("nb_sends"), 1, result.stderr)
+
+    def test_processes_that_mpi_does_not_join(self):
+        """Started by srun without PMI, or by another MPI's launcher: each was a whole run, and wrote the same files."""
+        train = ["train", "mlp.yaml", "--report", "r.json"]
+        for name, rank in ("SLURM_STEP_NUM_TASKS", "SLURM_PROCID"), ("OMPI_COMM_WORLD_SIZE", "PMIX_RANK"):
+            self.refused(train, f"starpipe: {name}: a launcher has started 2 processes, but MPI does not join them",
+                         environment={name: "2", rank: "0"})
+            other = self.run_command(*train, environment={name: "2", rank: "1"})  # rank 0 prints the line
+            self.assertEqual((other.returncode, other.stdout, other.stderr), (2, "", ""))
+            self.assertFalse(os.path.exists(os.path.join(self.folder, "r.json")))
+            self.assertEqual(self.run_command(*train, environment={name: "1", rank: "0"}).returncode, 0)
+            # Ranks of a launcher within the step.
+            self.assertEqual(self.run_command(*train, launcher=LAUNCHER, environment={name: "8"}).returncode, 0)
+            os.remove(os.path.join(self.folder, "r.json"))
+        # The script of a job, which has one process.
+        script = self.run_command("train", "mlp.yaml", environment={"SLURM_NTASKS": "2", "SLURM_NPROCS": "2", "SLURM_PROCID": "0"})
+        self.assertEqual(script.returncode, 0, script.stderr)
+
+    def test_ranks_in_user_namespaces(self):
+        own = [*LAUNCHER, "unshare", "-r"]
+        if subprocess.run(["unshare", "-r", "true"], check=False, capture_output=True).returncode != 0:
+            self.skipTest("no user namespaces")
+        warning = "starpipe: ranks of a host are in user namespaces (containers) of their own"
+        with unittest.mock.patch.dict(os.environ):
+            os.environ.pop("UCX_TLS", None)
+            self.assertEqual(self.run_command("train", "mlp.yaml", launcher=own).stderr.count(warning), 1)
+            # One namespace with the launcher in it.
+            together = self.run_command("train", "mlp.yaml", launcher=["unshare", "-r", *LAUNCHER])
+        self.assertNotIn(warning, together.stderr)
+        result = self.run_command("train", "mlp.yaml", launcher=own, environment={"UCX_TLS": "tcp,self"})
+        self.assertEqual((result.returncode, result.stderr.count(warning)), (0, 0), result.stderr)
+
+    def test_a_policy_for_one_rank(self):
+        self.refused(["train", "mlp.yaml", "--set", "runtime.policy=graph_test"], "runtime.policy: graph_test works with one rank only",
+                     launcher=LAUNCHER)
+        self.assertEqual(self.run_command("train", "mlp.yaml", "--set", "runtime.policy=graph_test").returncode, 0)
 
     def report_of(self, *arguments, **options):
         result = self.run_command("train", "mlp.yaml", "--report", "r.json", *arguments, **options)
@@ -682,14 +778,36 @@ class Train(CommandTest):
         self.assertEqual(result.returncode, 0, result.stderr)
 
     def test_folders_that_starpu_cannot_make(self):
-        """StarPU would abort, with a list of addresses."""
+        """StarPU would abort, with a list of addresses. The run has a folder of its own and says so in one line."""
         self.write("file", "")
-        for name in ("STARPU_PERF_MODEL_DIR", "XDG_CACHE_HOME", "STARPU_HOME", "HOME"):
-            free = {key: value for key, value in os.environ.items()
-                    if key not in ("STARPU_PERF_MODEL_DIR", "XDG_CACHE_HOME", "STARPU_HOME")}
-            with unittest.mock.patch.dict(os.environ, free, clear=True):
-                self.refused_by_all(["mlp.yaml"], f"{name}: StarPU cannot write to its folder {self.path('file')}",
-                                    files=("file", "gpt.yaml", "mlp.yaml", "text"), environment={name: self.path("file")})
+        os.mkdir(self.path("tmp"))
+        own = self.path(f"tmp/starpipe-{os.geteuid()}")
+        free = {key: value for key, value in os.environ.items()
+                if key not in ("STARPU_PERF_MODEL_DIR", "XDG_CACHE_HOME", "STARPU_HOME")}
+        for name, launcher in (("STARPU_PERF_MODEL_DIR", []), ("XDG_CACHE_HOME", LAUNCHER), ("STARPU_HOME", []), ("HOME", [])):
+            with self.subTest(name=name), unittest.mock.patch.dict(os.environ, free, clear=True):
+                result = self.run_command("train", "mlp.yaml", launcher=launcher,
+                                          environment={name: self.path("file"), "TMPDIR": self.path("tmp")})
+                self.assertEqual(result.returncode, 0, result.stderr)
+                lines = [line for line in result.stderr.splitlines() if "StarPU cannot write" in line]
+                self.assertEqual(len(lines), 1, result.stderr)
+                self.assertIn(f"{name}: StarPU cannot write to its folder {self.path('file')}", lines[0])
+                self.assertIn(f"are in {own} now", lines[0])
+                self.assertTrue(os.listdir(os.path.join(own, ".starpu/sampling/bus")))
+
+    @unittest.skipIf(os.environ.get("STARPIPE_SANITIZE"), "a sanitizer's allocator")
+    def test_freed_memory_serves_the_next_step(self):
+        """The stashes of a step are 130 MB. If the allocator gave them back, each step would have 16,000 page faults."""
+        self.write("wide.yaml", "model: {kind: mlp, layers: 4, hidden: 32, inputs: 32, outputs: 2}\n"
+                                "training: {steps: 1, microbatches: 8, microbatch_size: 16384}\n"
+                                "schedule: {name: gpipe, workers: 2}\n")
+        faults = []
+        for steps in (1, 3):
+            before = resource.getrusage(resource.RUSAGE_CHILDREN).ru_minflt
+            result = self.run_command("train", "wide.yaml", "--set", f"training.steps={steps}")
+            self.assertEqual(result.returncode, 0, result.stderr)
+            faults.append(resource.getrusage(resource.RUSAGE_CHILDREN).ru_minflt - before)
+        self.assertLess(faults[1] - faults[0], 8000)
 
     def test_weights_that_are_not_finite(self):
         result = self.run_command("train", "mlp.yaml", "--save-weights", "w.safetensors")

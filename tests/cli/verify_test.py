@@ -85,7 +85,9 @@ class Verify(CommandTest):
         self.verify("wrong.yaml", *keys, "--set", "model.fault=half", status=1)
         self.ok("schedule", "show", "1f1b", "--workers", 2, "--microbatches", 4, "-o", "s.json")
         file = ["--set", "schedule={file: s.json}", "--plugin", NETWORK_PLUGIN]
-        self.ok("simulate", "wrong.yaml", *file, "--json")
+        result = self.run_command("simulate", "wrong.yaml", *file, "--json")
+        self.assertEqual(result.returncode, 0, result.stderr)
+        self.assertRegex(result.stderr, r"\Astarpipe: s.json: the stages of the model are unequal: [^\n]*\n\Z")
         self.refused(["simulate", "mlp.yaml", *file], "has no network 'mlp', so it would change nothing")
         for command in (["schedule", "list", "--plugin", NETWORK_PLUGIN], ["plugin", "check", NETWORK_PLUGIN]):
             self.refused(command, f"plug-in {NETWORK_PLUGIN}: it adds no schedule")

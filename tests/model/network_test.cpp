@@ -10,6 +10,7 @@
 
 #include "model/gradients.hpp"
 #include "model/named_parameters.hpp"
+#include "model/networks/language_model.hpp"
 #include "support/message_of.hpp"
 #include "support/networks.hpp"
 
@@ -29,6 +30,30 @@ std::map<std::string, Floats> values(const Network& network, std::uint64_t seed)
     EXPECT_EQ(all.back().size(), stage.parameter_size());
   }
   return by_name(network, all);
+}
+
+// The base class of language models alone.
+class BareLanguageModel : public LanguageModel {
+ public:
+  explicit BareLanguageModel(const ModelConfig& config) : LanguageModel(config, 1) {}
+  [[nodiscard]] bool tied() const { return is_tied(); }
+
+ private:
+  [[nodiscard]] Unit embedding() const override { return {}; }
+  [[nodiscard]] StageOp norm(const std::string& /*name*/) const override { return residual_begin(); }
+  [[nodiscard]] std::vector<std::vector<StageOp>> halves(int /*block*/,
+                                                         const Shard& /*shard*/) const override {
+    return {};
+  }
+  [[nodiscard]] Unit head() const override { return {}; }
+};
+
+TEST(LanguageModel, KeepsItsOwnConfiguration) {
+  ModelConfig config = gpt();
+  config.options["tied"] = true;
+  const BareLanguageModel model(config);
+  config.options["tied"] = false;
+  EXPECT_TRUE(model.tied());
 }
 
 TEST(Gpt, HasTheTensorsOfGpt2LmHeadModel) {

@@ -183,6 +183,19 @@ TEST(Safetensors, MalformedFilesAreRefused) {
           "unused bytes before it");
   refused(R"({"__metadata__": {"heads": 4}})", "", "metadata heads that is not a string");
   refused(R"({"__metadata__": 4})", "", "metadata that is not an object");
+  refused(R"({"a": {"dtype": "F32", "shape": [2], "data_offsets": [0, 8]},
+              "a": {"dtype": "F32", "shape": [2], "data_offsets": [0, 8]}})",
+          eight, "tensor \"a\": is there twice");
+}
+
+TEST(Safetensors, MetadataMayBeNull) {
+  const Folder folder;
+  const auto file = folder.write(
+      "null", raw(R"({"__metadata__": null, "a": {"dtype": "F32", "shape": [2], "data_offsets": [0, 8]}})",
+                  std::string(8, '\0')));
+  std::map<std::string, std::string> metadata;
+  EXPECT_EQ(read_safetensors(file, &metadata).at("a").values, (std::vector<float>{0, 0}));
+  EXPECT_TRUE(metadata.empty());
 }
 
 TEST(Safetensors, UnusableFilesAreNamed) {

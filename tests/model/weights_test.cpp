@@ -121,6 +121,30 @@ TEST_F(Sharded, LoadAsOneFile) {
                      "tensor lm_head.weight: " + file.string() + " does not say that it is here");
 }
 
+TEST_F(Sharded, FilesMayBeInFoldersNextToTheIndex) {
+  std::filesystem::create_directories(folder_ / "a" / "b");
+  std::filesystem::rename(folder_ / name_of(1), folder_ / "a" / "b" / name_of(1));
+  for (auto& part : index_["weight_map"])
+    if (part == name_of(1)) part = "a/b/" + name_of(1);
+  EXPECT_EQ(load_weights(written(index_), network_), parameters_);
+}
+
+// transformers lists the head of a tied model in the index and does not write it.
+TEST_F(Sharded, TheIndexMayNameATiedHeadThatIsAbsent) {
+  ModelConfig config = gpt();
+  config.options["tied"] = true;
+  const Network tied = build_network(config, 1, 2);
+  const std::string part = index_["weight_map"]["lm_head.weight"];
+  auto tensors = read_safetensors(folder_ / part);
+  tensors.erase("lm_head.weight");
+  write_safetensors(folder_ / part, tensors, {});
+  const auto file = written(index_);
+  const auto whole = changed([](auto& all) { all.erase("lm_head.weight"); });
+  EXPECT_EQ(load_weights(file, tied), load_weights(whole, tied));
+  EXPECT_NO_THROW(check_weights(file, tied));
+  expect_input_error([&] { load_weights(file, network_); }, part + ": tensor lm_head.weight: is missing");
+}
+
 TEST_F(Sharded, FilesThatDoNotFitTheirIndexAreNamed) {
   const std::string bias = "transformer.ln_f.bias";
   const std::string weight = "transformer.ln_f.weight";
@@ -136,10 +160,11 @@ TEST_F(Sharded, FilesThatDoNotFitTheirIndexAreNamed) {
                  path(right) + ": tensor " + bias);
   expect_refused([&](auto& index) { index["weight_map"]["more"] = "w-7.safetensors"; },
                  path("w-7.safetensors") + ": cannot be read: No such file");
-  for (const char* name : {"../w-0.safetensors", "/etc/passwd", "", ".", "a/b"})
+  for (const char* name : {"../w-0.safetensors", "/etc/passwd", "", ".", "a/", "a/../b"})
     expect_refused([&](auto& index) { index["weight_map"][bias] = name; },
                    bias + ": \"" + name + "\" is not");
   expect_refused([&](auto& index) { index["weight_map"][bias] = 3; }, bias + ": 3 is not");
+  expect_refused([&](auto& index) { index["weight_map"][bias] = {1, 2}; }, bias + ": an array is not");
   expect_refused([&](auto& index) { index["weight_map"] = nlohmann::json::object(); }, "no \"weight_map\"");
   expect_refused([&](auto& index) { index.erase("weight_map"); }, "no \"weight_map\"");
   expect_refused([&](auto& index) { index = nlohmann::json::array(); }, "no \"weight_map\"");
@@ -233,6 +258,64 @@ TEST_F(Weights, TensorsThatDoNotFitAreNamed) {
   expect_refused([](auto& t) { t["ln_f.bias"] = t["transformer.ln_f.bias"]; },
                  "tensor transformer.ln_f.bias: is there twice");
   expect_input_error([&] { load_weights(folder_ / "absent", network_); }, (folder_ / "absent").string());
+}
+
+TEST_F(Weights, MistakesOfOtherProgramsGetAHint) {
+  expect_refused(
+      [](auto& t) {
+        std::swap(t["transformer.h.0.attn.c_attn.weight"].shape[0],
+                  t["transformer.h.0.attn.c_attn.weight"].shape[1]);
+      },
+      "tensor transformer.h.0.attn.c_attn.weight: has shape [24, 8], the model has [8, 24]: it seems "
+      "transposed");
+  expect_refused(
+      [](auto& t) {
+        std::map<std::string, Tensor> compiled;  // as torch.compile names them
+        for (auto& [name, tensor] : t) compiled["_orig_mod." + name] = tensor;
+        t = compiled;
+      },
+      "tensor transformer.wte.weight: is missing; the file has _orig_mod.transformer.wte.weight: remove "
+      "\"_orig_mod.\" from its names");
+  expect_refused([](auto& t) { std::erase_if(t, [](const auto& e) { return e.first.ends_with(".bias"); }); },
+                 "tensor transformer.h.0.ln_1.bias: is missing; the file has no biases");
+}
+
+// Other programs may have an entry "model" of their own.
+TEST_F(Weights, MetadataOfOtherProgramsSayNothing) {
+  for (const auto& [key, value] : {std::pair{"model", "my-model"}, std::pair{"model", "llama"}}) {
+    write_safetensors(folder_ / "other", read_safetensors(file_), {{key, value}});
+    EXPECT_EQ(load_weights(folder_ / "other", network_), parameters_) << value;
+  }
+  write_safetensors(folder_ / "own", read_safetensors(file_), {{"model", "llama"}, {"heads", "2"}});
+  expect_input_error([&] { load_weights(folder_ / "own", network_); }, "was saved with model llama");
+}
+
+// Positions are learned, so a model of a shorter context has the first ones.
+TEST_F(Weights, AShorterContextHasTheFirstPositions) {
+  for (const bool is_tied : {false, true}) {
+    const auto short_of = [&](int context) {
+      ModelConfig config = small("gpt", {{"hidden", 8}, {"context", context}, {"tied", is_tied}});
+      return build_network(config, 1, 2);
+    };
+    const auto file = changed([&](auto& tensors) {
+      if (is_tied) tensors.erase("lm_head.weight");
+    });
+    const auto cropped = joined_tensors(short_of(3), load_weights(file, short_of(3)));
+    auto expected = read_safetensors(file);
+    Tensor& positions = expected["transformer.wpe.weight"];
+    positions.shape[0] = 3;
+    positions.values.resize(std::size_t{3} * 8);
+    for (const auto& [name, tensor] : expected) {
+      EXPECT_EQ(cropped.at(name).shape, tensor.shape) << name;
+      EXPECT_EQ(cropped.at(name).values, tensor.values) << name;
+    }
+    EXPECT_NO_THROW(check_weights(file, short_of(3)));
+    EXPECT_EQ(load_weights(file, short_of(4)).size(), short_of(4).sets().size());
+    expect_input_error([&] { load_weights(file, short_of(5)); },
+                       "tensor transformer.wpe.weight: has shape [4, 8], the model has [5, 8]");
+  }
+  EXPECT_NO_THROW(load_weights(file_, build_network(small("gpt", {{"hidden", 8}, {"context", 2}}), 1, 2)))
+      << "own metadata with a longer context";
 }
 
 TEST_F(Weights, RefusesAnotherConfigurationOfTheSameShapes) {

@@ -98,6 +98,18 @@ class Plugins(CommandTest):
         self.assertEqual(compared["schedules"][1]["makespan"], shown["makespan"])
         self.refused([*compare, "copies=5"], "'counted'", "copies", "at most 4")
         self.refused([*compare, "copies=3", "--option", "pages=1"], "--option", "none of these schedules has an option 'pages'")
+        # Values of an option side by side. A name's own options count before --option.
+        several = ["schedule", "compare", "counted:copies=1", "1f1b", "counted", "counted:copies=4", *SIZE, "--plugin", PLUGIN, "--json"]
+        for more, stages in (((), [2, 2, 4, 8]), (("--option", "copies=3"), [2, 2, 6, 8])):
+            rows = json.loads(self.ok(*several, *more))["schedules"]
+            self.assertEqual([(row["schedule"], row["stages"]) for row in rows],
+                             list(zip(("counted:copies=1", "1f1b", "counted", "counted:copies=4"), stages)))
+        self.assertEqual(rows[2]["makespan"], shown["makespan"])
+        for name, *culprits in (("counted:copies=5", "'counted'", "at most 4"), ("counted:copies=a", "counted:copies=a: expected"),
+                                ("counted:pages=1", "'pages'"), ("counted:", "counted:: expected"), (":copies=1", "unknown schedule ''"),
+                                ("counted:copies=1,copies=2", "copies is given twice"), ("1f1b:copies=1", "has no schedule '1f1b'")):
+            self.refused(["schedule", "compare", name, *SIZE, "--plugin", PLUGIN], *culprits)
+        self.refused(["schedule", "compare", "1f1b:copies=1", *SIZE], "'1f1b' has no option")
         text = self.ok("schedule", "list", "--long", "--plugin", PLUGIN)
         self.assertIn("option copies: stages of a worker (1 to 4; default 2)", text)
         listed = {entry["name"]: entry for entry in json.loads(self.ok("schedule", "list", "--json", "--plugin", PLUGIN))["schedules"]}
@@ -109,6 +121,8 @@ class Plugins(CommandTest):
         simulate = ["simulate", "a.yaml", "--json", "--plugin", PLUGIN]
         self.assertEqual(json.loads(self.ok(*simulate))["stages"], 6)
         self.assertEqual(json.loads(self.ok(*simulate, "--set", "schedule.options={copies: 1}"))["stages"], 2)
+        self.assertEqual(json.loads(self.ok(*simulate, "--set", "schedule.options.copies=1"))["stages"], 2)
+        self.refused([*simulate, "--set", "schedule.options.copies=9"], "copies", "at most 4")
         # They belong to the file's schedule.
         self.assertEqual(json.loads(self.ok(*simulate[:-2], "--set", "schedule.name=1f1b"))["stages"], 2)
         for value, *culprits in (("{copies: 9}", "copies", "at most 4"), ("{copies: a}", "schedule.options: copies: expected an integer"),
@@ -163,7 +177,7 @@ class Plugins(CommandTest):
         named = ["mlp.yaml", "--plugin", PLUGIN, "--set"]
         many = [str(4) if word == "2" else word for word in LAUNCHER]
         for name, what in (("crash", "signal 11"), ("abort", "signal 6"), ("fill-stack", "signal 11"),
-                           ("exit", "a call of exit")):
+                           ("exit", "a call of exit"), ("exit-at-once", "a call of exit")):
             if name == "fill-stack" and os.environ.get("STARPIPE_SANITIZE"):
                 continue  # the sanitizer has a report of its own for a full stack
             for command, launcher in ((self.show(name), []), (["simulate", *named, f"schedule.name={name}"], []),
@@ -175,7 +189,7 @@ class Plugins(CommandTest):
                     result = self.run_command(*command, launcher=launcher)
                     lines = result.stderr.splitlines()
                     self.assertNotEqual(result.returncode, 0)
-                    status = 1 if name == "exit" else 128 + int(what.split()[1])
+                    status = 1 if name.startswith("exit") else 128 + int(what.split()[1])
                     self.assertEqual((result.returncode, len(lines)), (status, 1), result.stderr)
                     mine = [line for line in lines if line.startswith("starpipe: ")]
                     self.assertEqual(len(mine), 1, result.stderr)
@@ -274,7 +288,7 @@ class Plugins(CommandTest):
         self.assertTrue(stages["by-rank", "two ranks"]["failed"])
         self.assertIn("different schedules", stages["by-rank", "two ranks"]["words"])
         for name, words in {**self.FAULTS, "random": "two different schedules", "crash": "signal 11", "exit": "exit status 1",
-                            "exit-at-once": "exit status 0",
+                            "exit-at-once": "exit status 1",
                             "endless": "did not end"}.items():
             with self.subTest(name=name):
                 self.assertTrue(stages[name, "chain"]["failed"])

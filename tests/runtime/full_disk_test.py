@@ -11,6 +11,7 @@ import ctypes
 import json
 import os
 import pathlib
+import re
 import shutil
 import subprocess
 import sys
@@ -89,15 +90,48 @@ class FullDisk(unittest.TestCase):
             self.skipTest("no file system can be mounted here")
         disk = self.run_.path / "disk"
         disk.mkdir()
-        train = " ".join([STARPIPE, "train", str(self.run_.config), "--metrics", f"{disk}/m.jsonl"])
+        report = self.run_.path / "r.json"
+        train = " ".join([STARPIPE, "train", str(self.run_.config), "--metrics", f"{disk}/m.jsonl", "--report", str(report)])
         script = f"mount -t tmpfs -o size=4k none {disk} || exit 99; {train}; echo status $?; cp {disk}/m.jsonl {self.run_.path}"
         done = subprocess.run([*inside, "sh", "-c", script], capture_output=True, text=True, timeout=120, check=False,
                               stdin=subprocess.DEVNULL)
         self.assertIn("status 1\n", done.stdout, done.stderr)
-        self.assertRegex(done.stderr, r"starpipe: (.*: )?--metrics: cannot write .*m\.jsonl: No space left on device\n")
+        problem = r"starpipe: metrics: cannot write .*m\.jsonl: No space left on device; "
+        self.assertRegex(done.stderr, problem + "training continues, and each step tries again\n")
+        self.assertRegex(done.stderr, problem + "its last lines are lost\n")
+        self.assertEqual(len(json.loads(report.read_text())["losses"]), STEPS)
         text = (self.run_.path / "m.jsonl").read_text()
         self.assertTrue(text.endswith("}\n"), text[-300:])
         self.assertEqual([json.loads(line)["step"] for line in text.splitlines()], list(range(1, text.count("\n") + 1)))
+
+    def test_starpus_folder_on_a_full_disk(self):
+        """StarPU alone would abort, and abort again later: it reads the empty files that it has left."""
+        inside = namespace()
+        if inside is None:
+            self.skipTest("no file system can be mounted here")
+        for name in ("home", "tmp"):
+            (self.run_.path / name).mkdir()
+        home = self.run_.path / "home"
+        bus = home / ".starpu/sampling/bus"
+        unset = "-u STARPU_HOME -u STARPU_PERF_MODEL_DIR -u XDG_CACHE_HOME"
+        train = f"env {unset} HOME={home} TMPDIR={self.run_.path}/tmp STARPU_HOSTNAME=node7 {STARPIPE} train {self.run_.config}"
+        script = f"""
+            mount -t tmpfs -o size=1m none {home} || exit 99
+            mkdir -p {bus} && touch -d 2020-01-01 {bus}/node7.config {bus}/node7.affinity
+            head -c 2000000 /dev/zero >{home}/full 2>&-
+            {train} --set checkpoint.folder={self.run_.path}/first; echo "status $?"
+            rm {home}/full
+            {train} --set checkpoint.folder={self.run_.path}/second; echo "status $?"
+            wc -c {bus}/node7.affinity
+        """
+        done = subprocess.run([*inside, "sh", "-c", script], capture_output=True, text=True, timeout=120, check=False,
+                              stdin=subprocess.DEVNULL)
+        output = done.stdout + done.stderr
+        self.assertEqual(re.findall(r"^status \d+", done.stdout, re.M), ["status 0", "status 0"], output)
+        lines = [line for line in done.stderr.splitlines() if "StarPU cannot write" in line]
+        self.assertEqual(len(lines), 1, output)
+        self.assertRegex(lines[0], r"^starpipe: HOME: StarPU cannot write to its folder \S+: No space left on device; .* set STARPU_HOME")
+        self.assertRegex(done.stdout, r"\n[1-9]\d* \S+node7.affinity\n")
 
     def test_a_folder_that_goes_away(self):
         self.run_.start(2)

@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <array>
 #include <cstddef>
 #include <vector>
 
+#include "starpipe/plan/registry/registry.hpp"
 #include "starpipe/sched/policy_core.hpp"
 
 namespace starpipe::sched::testing {
@@ -25,5 +27,15 @@ class Tasks {
  private:
   std::vector<char> cells_;
 };
+
+/// For a PolicyCore whose workers can run every free task.
+inline bool always(PolicyCore::Task, int) { return true; }
+
+/// The workers of a schedule of two, all on this rank.
+inline constexpr std::array two_workers = {0, 1};
+
+inline plan::Schedule one_f_one_b(int workers, int microbatches) {
+  return plan::make_schedule("1f1b", {.workers = workers, .microbatches = microbatches});
+}
 
 }  // namespace starpipe::sched::testing

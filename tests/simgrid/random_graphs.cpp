@@ -20,9 +20,9 @@
 #include <simgrid/s4u.hpp>
 #include <starpu.h>  // renames main: StarPU starts SimGrid, and then calls it
 
+#include "runtime/api/simulated_rank.hpp"
 #include "runtime/engine/engine.hpp"
 #include "runtime/engine/memory_need.hpp"
-#include "runtime/api/simulated_rank.hpp"
 #include "starpipe/base/index.hpp"
 #include "starpipe/model/network.hpp"
 #include "starpipe/plan/schedule/check.hpp"

@@ -10,6 +10,7 @@
 #include <filesystem>
 #include <string>
 
+#include "base/files.hpp"
 #include "cli/processes/processes.hpp"
 #include "runtime/simulation/cluster.hpp"
 
@@ -20,7 +21,7 @@ using namespace runtime::testing;
 
 bool run(const std::filesystem::path& program, int ranks, std::uint64_t first, std::uint64_t count,
          const std::string& percent) {
-  const starpipe::cli::TemporaryFolder folder;
+  const starpipe::TemporaryFolder folder;
   const runtime::MachineFiles files =
       runtime::write_machine_files(small_cluster(ranks), small_cluster_gpus, folder.path());
   const auto result = starpipe::cli::run_program(

@@ -111,7 +111,7 @@ class Slurm(unittest.TestCase):
         steps = re.findall(r"^step +(\d+)/", output, re.M)
         self.assertEqual(len(steps), len(set(steps)))
         self.assertGreater(len(steps), 1)
-        without_steps = [re.sub(r"(?m)^(results: .*|step .*|starpipe: --resume: .* has no checkpoint.*|starpipe: rank 0 has a worker.*)\n", "", text) for text in (output, table)]
+        without_steps = [re.sub(r"(?m)^(results: .*|step .*|starpipe: resume: .* has no checkpoint.*|starpipe: rank 0 has a worker.*)\n", "", text) for text in (output, table)]
         self.assertEqual(*without_steps, "that is all")
 
     def check_comparison(self, job, nodes):
@@ -240,6 +240,17 @@ class Slurm(unittest.TestCase):
                                    str(STARPIPE), "info", "--links", "other.yaml")
         self.assertRegex(refused.stderr, r"(?m)^starpipe: --links: the ranks on host n\d are not consecutive$")
         self.assertEqual(refused.returncode, 2)
+
+    def test_processes_that_are_no_ranks(self):
+        """Without PMI each of them would be a whole run, and write the same files."""
+        train = [str(STARPIPE), "train", "experiments/mlp.yaml", "--set", "training.steps=2", "--report", "alone.json"]
+        result = self.run_command("srun", "--mpi=none", "--overcommit", "--ntasks=2", *train)
+        lines = [line for line in result.stderr.splitlines() if not line.startswith("srun: ")]
+        self.assertEqual((result.returncode, len(lines)), (2, 1), result.stderr)
+        self.assertRegex(lines[0], "^starpipe: SLURM_STEP_NUM_TASKS: a launcher has started 2 processes, ")
+        self.assertFalse((self.folder / "alone.json").exists())
+        self.assertEqual(self.run_command("srun", "--mpi=none", "--ntasks=1", *train).returncode, 0)
+        self.assertTrue((self.folder / "alone.json").exists())
 
     def test_a_lost_rank_ends_the_job(self):
         job = self.start_training()

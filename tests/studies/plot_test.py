@@ -36,13 +36,13 @@ class Plot(CommandTest):
 
     def test_lines(self):
         texts = self.texts("--x", "training.microbatches", "--y", "predicted_makespan")
-        for text in ("training.microbatches", "predicted makespan (ms)", "gpipe", "1f1b"):
+        for text in ("microbatches", "predicted makespan (ms)", "gpipe", "1f1b"):
             self.assertIn(text, texts)
 
     def test_panels_and_a_frontier(self):
         texts = self.texts("--x", "predicted_peak_stash_bytes", "--y", "predicted_makespan", "--panel", "schedule.name",
                            "--frontier")
-        for text in ("schedule.name: gpipe", "schedule.name: 1f1b", "predicted peak stash (KiB)", "4", "8"):
+        for text in ("schedule: gpipe", "schedule: 1f1b", "predicted peak stash (KiB)", "microbatches 4", "microbatches 8"):
             self.assertIn(text, texts)
 
     def test_timelines(self):
@@ -103,15 +103,72 @@ class Plot(CommandTest):
                                (["--x", "stages", "--y", "y", "--frontier"], "stages is not a number everywhere"),
                                (["--x", "stages", "--y", "y", "-o", "f.gif"], ".svg, .png or .pdf")):
             result = self.plot(*wrong)
-            self.assertNotEqual(result.returncode, 0)
+            self.assertEqual(result.returncode, 2)
             self.assertIn(culprit, result.stderr)
             self.assertNotIn("Traceback", result.stderr)
         self.write("out/results.csv", "a,b\n1,2\n")
         self.assertIn("not a table of", self.plot("--x", "a", "--y", "b").stderr)
 
+    def test_runs_that_differ_are_no_repetitions(self):
+        """Two link speeds would become one point; a seed may, if asked for."""
+        rows = [f"r{i},{n},{b},{speed},{seed},0,done,{y}" for i, (n, b, speed, seed, y) in enumerate(
+            (n, b, speed, seed, 0.5 + seed / 10 + (0.2 if speed == "100MB/s" else 0))
+            for n in ("gpipe", "1f1b") for b in (4, 8) for speed in ("100MB/s", "1GB/s") for seed in (1, 2))]
+        self.write("out/results.csv", "run,schedule.name,training.microbatches,links.bandwidth,training.seed,repetition,status,predicted_makespan\n"
+                   + "\n".join(rows) + "\n")
+        axes = ("--x", "training.microbatches", "--y", "predicted_makespan")
+        for given, differs in ((["--series", "schedule.name"], "differ in links.bandwidth (100MB/s, 1GB/s), training.seed (1, 2)"),
+                               (["--series", "schedule.name", "links.bandwidth"], "differ in training.seed (1, 2)"),
+                               (["--series", "training.seed", "--panel", "schedule.name"], "differ in links.bandwidth (100MB/s, 1GB/s)")):
+            result = self.plot(*axes, *given)
+            self.assertEqual((result.returncode, result.stderr.count("\n")), (2, 1))
+            self.assertIn(f"{differs}: they are not repetitions", result.stderr)
+        texts = self.texts(*axes, "--repetitions", "training.seed")
+        self.assertEqual({text for text in texts if "B/s" in text}, {f"{n}, {speed}" for n in ("gpipe", "1f1b") for speed in ("100MB/s", "1GB/s")})
+        texts = self.texts(*axes, "--panel", "training.seed", "--label", "gpipe=GPipe", "training.seed=Seed", "training.microbatches=m",
+                           "predicted_makespan=a step")
+        for text in ("GPipe, 1GB/s", "Seed: 1", "m", "a step (ms)"):
+            self.assertIn(text, texts)
+        for label in ("gpip=GPipe", "gpipe"):
+            self.assertEqual(self.plot(*axes, "--label", label).returncode, 2)
+
+    def test_settings_that_change_along_with_x(self):
+        """Lines of several points, not a line for each run."""
+        rows = [f"r,{n},{k},{2 * k},{4 * k},done,{k}" for n in ("gpipe", "1f1b") for k in (2, 4, 8)]
+        self.write("out/results.csv", "run,schedule.name,schedule.workers,model.layers,training.microbatches,status,y\n" + "\n".join(rows) + "\n")
+        result = self.plot("--x", "schedule.workers", "--y", "y", "-o", "f.svg")
+        self.assertEqual((result.returncode, result.stderr), (0, "out/results.csv: no lines of their own for model.layers, training.microbatches, "
+                                                                 "which change along with schedule.workers (--series makes them)\n"))
+        texts = [element.text for element in ElementTree.parse(self.path("f.svg")).iter() if element.text and element.text.strip()]
+        self.assertEqual([text for text in texts if text in ("gpipe", "1f1b")], ["gpipe", "1f1b"])
+        self.assertFalse([text for text in texts if "layers" in text])
+
+    def test_a_long_legend_is_within_the_figure(self):
+        for entries, name in ((40, "s"), (3, "a-schedule-whose-name-is-longer-than-the-column-of-a-paper-is-wide-")):
+            rows = [f"r,{name}{i},done,{i + 1},{i + 2}" for i in range(entries)]
+            self.write("out/results.csv", "run,name,status,x,y\n" + "\n".join(rows) + "\n")
+            self.texts("--x", "x", "--y", "y", "--frontier")
+            svg = ElementTree.parse(self.path("f.svg")).getroot()
+            width, height = (float(size) for size in svg.get("viewBox").split()[2:])
+            self.assertAlmostEqual(width, 3.4 * 72, delta=0.1)
+            legend = next(g for g in svg.iter("{http://www.w3.org/2000/svg}g") if g.get("id", "").startswith("legend"))
+            uses = [(float(use.get("x")), float(use.get("y"))) for use in legend.iter("{http://www.w3.org/2000/svg}use")]
+            self.assertEqual(len(uses), entries)
+            for x, y in uses:
+                self.assertTrue(0 < x < width and 0 < y < height, (x, y))
+
+    def test_without_matplotlib(self):
+        self.write("matplotlib.py", "raise ModuleNotFoundError(\"No module named 'matplotlib'\")\n")
+        studies = Path(PLOT).parent
+        for script in (PLOT, studies / "timeline.py", studies / "clusters/figures.py", studies / "tensor/figures.py"):
+            result = subprocess.run([sys.executable, script, "--help"], capture_output=True, text=True,
+                                    env={**os.environ, "PYTHONPATH": self.folder}, timeout=100, check=False)
+            self.assertEqual((result.returncode, result.stdout, result.stderr.count("\n")), (2, "", 1), result.stderr)
+            self.assertIn("needs matplotlib", result.stderr)
+
     def test_an_unknown_column(self):
         result = self.plot("--x", "training.microbatches", "--y", "makespan")
-        self.assertEqual(result.returncode, 1)
+        self.assertEqual(result.returncode, 2)
         self.assertIn("no column makespan; there are run, training.microbatches", result.stderr)
 
 

@@ -221,10 +221,10 @@ runtime:  {workers_per_core: 2}
     def test_the_legend_says_what_colours_mean(self):
         self.open(self.make("schedule", "show", "zb-h1", "--workers", 3, "--microbatches", 4, "--html", "p.html"))
         read = "return document.querySelector('#timelines .legend').innerText.replace(/\\s+/g, ' ')"
-        self.assertTrue(self.browser.run(read).startswith("F B W idle: fill"))
+        self.assertTrue(self.browser.run(read).startswith("F: forward B: backward, for the input W: backward, for the weights idle: fill"))
         for by in ("micro-batch", "stage", "pass"):
             self.browser.run("const s = document.querySelector('.controls select'); s.value = arguments[0]; s.dispatchEvent(new Event('change'))", by)
-            self.assertTrue(self.browser.run(read).startswith("F B W idle:" if by == "pass" else f"a hue for each {by}"), by)
+            self.assertTrue(self.browser.run(read).startswith("F: forward B: back" if by == "pass" else f"a hue for each {by}"), by)
 
     # ---- sections ----
 
@@ -247,6 +247,39 @@ runtime:  {workers_per_core: 2}
         for words in ("model.kind", "mlp", "Critical path", "What moved between workers", "loss", "learning rate", "tokens/s", "somewhere",
                       "d3-zoom"):
             self.assertIn(words, text)
+
+    def test_the_page_explains_its_words(self):
+        """A reader without the docs learns what the page's words mean; the table of ranks has words for its columns."""
+        self.report(config={"model": {"kind": "gpt"}}, step_seconds=[1, 1], policy={"ran": "starpipe"},
+                    ranks=[{"machine": "somewhere", "bound_by": "launcher", "workers_bound": True, "logical_workers": [0, 1]}] * 2)
+        self.open(self.make("report", "report.json", "-o", "p.html"))
+        title = f"Training step of gpt, schedule {json.loads((self.folder / 'report.json').read_text())['explain']['record']['schedule']['name']}"
+        self.assertEqual(self.browser.run("return [document.title, document.querySelector('h1').firstChild.textContent]"), [f"{title} – starpipe", title])
+        self.browser.run("document.querySelectorAll('details').forEach(d => d.open = true)")
+        words = self.browser.run("return [...document.querySelectorAll('#words tr')].map(r => r.cells[0].textContent)")
+        for word in ("F", "BW", "stash", "device span", "ordered", "policy", "makespan", "bubble fraction", "worker"):
+            self.assertIn(word, words)
+        self.assertNotIn("greedy", words)
+        ranks = self.browser.run("return [...document.querySelectorAll('table.ranks tr')].map(r => [...r.cells].map(c => c.textContent))")
+        self.assertEqual(ranks[0], ["rank", "machine", "chosen by", "each on its own core", "numbers of its workers"])
+        self.assertEqual([row[0] for row in ranks[1:]], ["0", "1"])
+        self.assertEqual(ranks[2][3], "yes")
+
+    def test_all_columns_can_be_reached_on_a_phone(self):
+        self.report(machine={"name": "somewhere"}, ranks=[{"machine": "somewhere", "devices": ["core 1"] * 4}])
+        page = self.make("report", "report.json", "-o", "p.html")
+        self.browser.command("Emulation.setDeviceMetricsOverride", width=360, height=740, deviceScaleFactor=1, mobile=False)
+        self.addCleanup(self.browser.command, "Emulation.clearDeviceMetricsOverride")
+        self.open(page)
+        self.browser.run("document.querySelectorAll('details').forEach(d => d.open = true)")
+        self.assertEqual(self.browser.run("return document.documentElement.scrollWidth"), 360)
+        # The figures with their measured values and differences are on the screen at once.
+        self.assertEqual(self.browser.run("return [...document.querySelectorAll('#figures .scroll')].map(s => s.scrollWidth - s.clientWidth)"), [0])
+        # Every other table ends where its own scrolling ends.
+        outside = self.browser.run("""return [...document.querySelectorAll('table')].filter(t => {
+            const s = t.parentElement; s.scrollLeft = 1e6;
+            return t.getBoundingClientRect().right > 360 || t.getBoundingClientRect().right > s.getBoundingClientRect().right + 1; }).length""")
+        self.assertEqual(outside, 0)
 
     def test_several_reports(self):
         late = Pipeline()
@@ -502,7 +535,8 @@ runtime:  {workers_per_core: 2}
         self.assertEqual(self.browser.run("return document.querySelectorAll('img, iframe, object, embed, a').length"), 0)
         self.assertEqual(self.browser.run("return document.scripts.length"), 3)
         self.assertEqual(self.js("return page.runs[0].report.config"), shown["config"])
-        self.assertEqual(self.browser.run("return document.querySelector('h1').textContent"), name)
+        heading = self.browser.run("return document.querySelector('h1').textContent")
+        self.assertTrue(heading.startswith("Training step of ") and heading.endswith(name), heading)
         self.assertIn(HOSTILE, self.browser.run("return document.querySelector('.subtitle').textContent"))
 
     def test_names_leave_the_page_in_order(self):

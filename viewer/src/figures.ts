@@ -55,6 +55,16 @@ export function throughput(run: Run): {word: string; rate: number} | undefined {
   return key === undefined || rate === undefined ? undefined : {word: inLine(key.slice(0, -"_per_second".length)), rate};
 }
 
+/** What a report shows: "Training step of gpt, schedule 1f1b". */
+export function headline({report, schedule, timelines}: Run): string {
+  const model = asText(asObject(asObject(report["config"])["model"])["kind"]);
+  const simulated = timelines[timelines.length - 1].title === "simulated";
+  const step = report["step_seconds"] === undefined && !simulated ? "" : `${simulated ? "Simulated training" : "Training"} step`;
+  const what = step || (report["policies"] === undefined ? "" : "Policies compared");
+  if (!what) return `Schedule ${schedule.name}`;
+  return `${what}${model ? ` of ${inLine(model)}` : ""}, schedule ${schedule.name}`;
+}
+
 /** One line on what a run is. */
 export function subtitle(run: Run): string {
   const {schedule, report, title} = run;

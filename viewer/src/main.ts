@@ -6,7 +6,7 @@ import {details} from "./details";
 import {button, h, section} from "./dom";
 import type {ColourBy} from "./draw";
 import {differenceSection, idleSection, pathSection, slownessSection} from "./explain";
-import {figuresSection, keyFigures, subtitle} from "./figures";
+import {figuresSection, headline, keyFigures, subtitle} from "./figures";
 import {jobTimesOf, type Times, timesOf} from "./format";
 import {PASSES} from "./jobs";
 import {type JobOfRun, Lane} from "./lane";
@@ -15,6 +15,7 @@ import {aboutSection, footer, trainingSection} from "./sections";
 import {themeButton} from "./theme";
 import {TimelineView} from "./timeline-view";
 import {trafficSection} from "./traffic";
+import {PASS_MEANING, wordsOf} from "./words";
 
 function lanesOf(runs: Run[], times: Times): Lane[] {
   return runs.flatMap((run) =>
@@ -40,7 +41,7 @@ function legend(runs: Run[], by: ColourBy): HTMLElement {
   const element = h("div", {class: "legend"});
   if (by !== "pass") element.append(h("span", {}, `a hue for each ${by}: eight, again and again; F is light, other passes are dark`));
   PASSES.forEach((pass, p) => {
-    if (by === "pass" && used.has(p)) element.append(h("span", {class: `key pass-${pass.toLowerCase()}`}, h("i", {}), pass));
+    if (by === "pass" && used.has(p)) element.append(h("span", {class: `key pass-${pass.toLowerCase()}`}, h("i", {}), `${pass}: ${PASS_MEANING[pass]}`));
   });
   element.append(h("span", {class: "gap"}, "idle:"));
   for (const cause of CAUSES) element.append(h("span", {class: `key idle-${cause}`}, h("i", {}), cause));
@@ -142,13 +143,14 @@ function timelineSection(runs: Run[], view: TimelineView): HTMLElement {
     tall,
     finder(runs, view),
   );
-  return section("Timelines", "timelines", controls, keys, view.element, selected);
+  return section("Timelines", "timelines", controls, keys, view.element, selected, wordsOf(runs));
 }
 
 function heading(runs: Run[], times: Times): HTMLElement {
-  const title = runs.length === 1 ? runs[0].title : runs.map((run) => run.title).join(", ");
+  const title = runs.length === 1 ? headline(runs[0]) : runs.map((run) => run.title).join(", ");
   document.title = `${title} – starpipe`;
-  const element = h("header", {}, h("div", {class: "bar"}, h("h1", {}, title), themeButton()));
+  const file = runs.length === 1 && runs[0].title !== runs[0].schedule.name ? runs[0].title : "";
+  const element = h("header", {}, h("div", {class: "bar"}, h("h1", {}, title, file ? h("span", {class: "file"}, file) : null), themeButton()));
   const columns = h("div", {class: "columns"});
   for (const run of runs)
     columns.append(

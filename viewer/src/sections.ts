@@ -129,6 +129,15 @@ function differing(runs: Run[], of: (run: Run) => Json): HTMLElement {
   return table(heads.length ? heads : ["", ""], rows, {words: runs.map((_, i) => i + 1), kind: "settings"});
 }
 
+const RANK_WORDS: {[key: string]: string} = {
+  binding: "hardware threads it may use",
+  bound_by: "chosen by",
+  workers_bound: "each on its own core",
+  mpi_thread: "MPI’s thread",
+  logical_workers: "numbers of its workers",
+  devices: "where its workers run",
+};
+
 export function aboutSection(runs: Run[]): HTMLElement | null {
   const parts: HTMLElement[] = [];
   const add = (title: string, has: (run: Run) => boolean, of: (run: Run) => Json, open: boolean): void => {
@@ -159,16 +168,15 @@ export function aboutSection(runs: Run[]): HTMLElement | null {
   for (const run of runs) {
     const ranks = asObjects(run.report["ranks"]);
     if (ranks.length === 0) continue;
-    const keys = [...new Set(ranks.flatMap((rank) => Object.keys(rank)))];
-    const rows = ranks.map((rank) =>
-      keys.map((key) => textOf(rank[key])),
-    );
+    const keys = [...new Set(ranks.flatMap((rank) => Object.keys(rank)))].filter((key) => key !== "rank");
+    const rows = ranks.map((rank, r) => [textOf(rank["rank"] ?? r), ...keys.map((key) => textOf(rank[key]))]);
+    const heads = ["rank", ...keys.map((key) => RANK_WORDS[key] ?? key.replaceAll("_", " "))];
     parts.push(
       h(
         "details",
         {open: true},
         h("summary", {}, runs.length > 1 ? `Ranks of ${run.title}` : "Ranks"),
-        table(keys, rows, {words: keys.map((_, i) => i), kind: "ranks"}),
+        table(heads, rows, {words: heads.map((_, i) => i), kind: "ranks"}),
       ),
     );
   }
@@ -177,6 +185,7 @@ export function aboutSection(runs: Run[]): HTMLElement | null {
 
 function textOf(value: Json | undefined): string {
   if (value === undefined || value === null) return "";
+  if (typeof value === "boolean") return value ? "yes" : "no";
   if (!Array.isArray(value)) return typeof value === "object" ? JSON.stringify(value) : String(value);
   return value.every((entry) => typeof entry !== "object") ? listed(value.map(String)) : JSON.stringify(value);
 }

@@ -13,7 +13,7 @@ import {arrange, isLow, type JobOfRun, type Lane} from "./lane";
 import {colours, onThemeChange} from "./theme";
 import {idleLines, jobLines} from "./tip";
 
-const LEFT = 40;
+const LEFT = 48;
 const RIGHT = 10;
 const AXIS = 24;
 
@@ -199,9 +199,10 @@ export class TimelineView {
       context.fillStyle = of.muted;
       const text = label(tick);
       const half = context.measureText(text).width / 2;
-      if (x - half > left - 12 && x + half < right - 24) context.fillText(text, x, AXIS / 2 - 1);
+      if (x - half > left - 5 && x + half < right - 24) context.fillText(text, x, AXIS / 2 - 1);
     }
     context.textAlign = "right";
+    context.fillText("worker", left - 7, AXIS / 2 - 1);
     if (this.times.name) context.fillText(this.times.name, right + RIGHT - 2, AXIS / 2 - 1);
   }
 

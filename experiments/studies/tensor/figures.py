@@ -14,8 +14,13 @@ import argparse
 import json
 import pathlib
 import statistics
+import sys
 
-import matplotlib
+try:
+    import matplotlib
+except ModuleNotFoundError:
+    print(f"{sys.argv[0]}: needs matplotlib for {sys.executable} (Debian: python3-matplotlib)", file=sys.stderr)
+    sys.exit(2)
 
 matplotlib.use("Agg")
 import matplotlib.pyplot as plt  # noqa: E402: after the choice of a backend without a window

@@ -106,6 +106,7 @@ struct Network {
   int microbatch_size = 1;
   plan::StageGraph graph = plan::StageGraph::chain(1);
   std::vector<Stage> stages;
+  std::vector<int> cuts = {};  ///< the first unit of each stage but the first; of the first branch
   /// Maps each stage to its part of the chain of stages that the network would have without shards. Shards of
   /// the vocabulary, and the loss that joins them, are detached parts. Empty without shards.
   std::vector<plan::StagePart> parts = {};

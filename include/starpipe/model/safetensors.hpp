@@ -91,7 +91,7 @@ bool is_safetensors_index(const std::filesystem::path& file);
 
 /// Reads the index of weights in several files, as Hugging Face publishes large models
 /// (`model.safetensors.index.json`). Returns the path of each file and the names of its tensors. Throws
-/// InputError with the index when it is missing or malformed, or names a file in another folder.
+/// InputError with the index when it is missing or malformed, or names a file outside its folder.
 std::map<std::filesystem::path, std::set<std::string>> read_safetensors_index(
     const std::filesystem::path& index);
 

@@ -95,6 +95,8 @@ void compare(Runtime& runtime, const CompareOptions& options) {
   finish_on_ranks(runtime, [&] {
     if (runtime.rank() != 0) return;
     progress.clear();
+    for (const runtime::LeftOut& one : compared.agreed.left_out)
+      print_message(fmt::format("starpipe: {}\n", one_line(one.problem)));
     write_outputs(options, comparison, compared.schedules);
   });
 }

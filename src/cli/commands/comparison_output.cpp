@@ -117,6 +117,7 @@ nlohmann::ordered_json to_json(const Comparison& comparison, const ComparedSched
   if (compared.stage_share != 1) report["stage_share"] = compared.stage_share;
   if (run.experiment.reordering) report["reordered"] = plan::reordering_json(*run.experiment.reordering);
   report["stages"] = compared.schedule().stages();
+  report["cuts"] = run.experiment.network.cuts;
   report["predicted"] = {{"makespan", predicted.makespan},
                          {"bubble_fraction", predicted.bubble_fraction},
                          {"peak_activations", predicted.peak_stashes},

@@ -50,17 +50,21 @@ runtime::Config evaluation_of(const EvaluateOptions& options) {
 nlohmann::ordered_json evaluation_json(const runtime::Training& training, const Evaluation& done) {
   const runtime::Experiment& experiment = training.agreed().experiment;
   const model::Dataset& data = *experiment.validation;
-  const std::uint64_t samples = data.samples_per_microbatch() * done.losses.size();
-  return {{"schedule", experiment.schedule.name()},
-          {"workers", experiment.schedule.workers()},
-          {"policy", {{"requested", training.session().choice().name}, {"ran", training.session().policy()}}},
-          {"parameters", experiment.network.parameter_count()},
-          {"microbatches", done.losses.size()},
-          {data.sample_word(), samples},
-          {"loss", done.loss},
-          {"losses", done.losses},
-          {"seconds", done.seconds},
-          {data.sample_word() + "_per_second", static_cast<double>(samples) / done.seconds}};
+  const model::EvaluatedSamples evaluated = data.evaluated(static_cast<int>(done.losses.size()));
+  const std::uint64_t samples = evaluated.total();
+  nlohmann::ordered_json json = {
+      {"schedule", experiment.schedule.name()},
+      {"workers", experiment.schedule.workers()},
+      {"policy", {{"requested", training.session().choice().name}, {"ran", training.session().policy()}}},
+      {"parameters", experiment.network.parameter_count()},
+      {"microbatches", done.losses.size()},
+      {data.sample_word(), samples},
+      {"loss", done.loss},
+      {"losses", done.losses},
+      {"seconds", done.seconds},
+      {data.sample_word() + "_per_second", static_cast<double>(samples) / done.seconds}};
+  if (evaluated.all > 0) json[data.sample_word() + "_in_file"] = evaluated.all;
+  return json;
 }
 
 void show(const EvaluateOptions& options, const runtime::Training& training, const Evaluation& done) {
@@ -72,7 +76,9 @@ void show(const EvaluateOptions& options, const runtime::Training& training, con
     return plan::json_text(report);
   });
   print(options.json ? plan::json_text(json)
-                     : runtime::evaluation_text(done.loss, static_cast<int>(done.losses.size())) + "\n");
+                     : runtime::evaluation_text(done.loss, static_cast<int>(done.losses.size()),
+                                                *training.agreed().experiment.validation) +
+                           "\n");
 }
 
 void evaluate(Runtime& runtime, const EvaluateOptions& options) {

@@ -19,8 +19,16 @@
 namespace starpipe::cli {
 namespace {
 
+/// A schedule of the command line: NAME or NAME:OPTION=VALUE,OPTION=VALUE
+struct NamedSchedule {
+  std::string name;
+  plan::ScheduleOptions options = {};  ///< they count before those of --option
+  std::string text;                    ///< for people; with the schedule's name in place of an alias
+};
+
 struct ScheduleCompareOptions {
-  std::vector<std::string> names;
+  std::vector<std::string> words;
+  std::vector<NamedSchedule> schedules = {};  ///< of `words`
   std::vector<std::string> plugins;
   int workers = 1;
   std::vector<int> microbatches;
@@ -38,10 +46,10 @@ struct ScheduleCompareOptions {
     return per_share ? static_cast<double>(stages) / workers : 1;
   }
 
-  /// The options of --option that a schedule has.
-  [[nodiscard]] plan::ScheduleOptions options_of(const plan::ScheduleEntry& entry) const {
-    plan::ScheduleOptions own;
-    for (const plan::ScheduleOption& option : entry.options) {
+  /// The schedule's own options, and the options of --option that it has.
+  [[nodiscard]] plan::ScheduleOptions options_of(const NamedSchedule& schedule) const {
+    plan::ScheduleOptions own = schedule.options;
+    for (const plan::ScheduleOption& option : plan::find_schedule(schedule.name).options) {
       if (const auto given = schedule_options.find(option.name); given != schedule_options.end())
         own.insert(*given);
     }
@@ -61,7 +69,7 @@ struct Run {
 
 /// A schedule at a number of micro-batches.
 struct Row {
-  std::string name;
+  std::string name;  ///< with its options
   int microbatches = 1;
   int stages = 1;
   std::optional<Run> run;
@@ -85,14 +93,15 @@ std::optional<double> bound_of(const ScheduleCompareOptions& options, const plan
   return plan::lower_bound(problem);
 }
 
-Run predict(const ScheduleCompareOptions& options, const Row& row, const plan::Costs& given) {
+Run predict(const ScheduleCompareOptions& options, const NamedSchedule& named, const Row& row,
+            const plan::Costs& given) {
   const plan::ScheduleRequest request{.workers = options.workers,
                                       .microbatches = row.microbatches,
                                       .graph = plan::StageGraph::chain(row.stages),
                                       .recompute = options.recompute,
-                                      .options = options.options_of(plan::find_schedule(row.name))};
-  auto [made, costs] = plan::make_costed_schedule(row.name, request, {.memory_limits = options.memory_limits},
-                                                  given, options.per_share);
+                                      .options = options.options_of(named)};
+  auto [made, costs] = plan::make_costed_schedule(
+      named.name, request, {.memory_limits = options.memory_limits}, given, options.per_share);
   auto& [schedule, reordering] = made;
   const std::vector<int> limits = plan::stage_stashes(options.memory_limits, options.parts(row.stages));
   options.tensor.apply(schedule, costs);
@@ -110,11 +119,25 @@ std::uint64_t transfers_of(const Run& run) {
   return count;
 }
 
+/// Reads a schedule of the command line. Throws InputError for options of another form.
+NamedSchedule read_schedule(const std::string& word) {
+  const auto colon = word.find(':');
+  NamedSchedule schedule{.name = word.substr(0, colon), .text = {}};
+  for (std::size_t at = colon; at != std::string::npos;) {
+    const std::size_t next = word.find(',', at + 1);
+    const std::string problem = read_schedule_option(word.substr(at + 1, next - at - 1), schedule.options);
+    if (!problem.empty()) throw InputError(fmt::format("{}: {}", word, problem));
+    at = next;
+  }
+  return schedule;
+}
+
 /// Throws InputError for an --option that none of the schedules has.
 void require_known_options(const ScheduleCompareOptions& options) {
   for (const auto& [option, value] : options.schedule_options) {
-    const bool known = std::ranges::any_of(options.names, [&, &option = option](const std::string& name) {
-      return options.options_of(plan::find_schedule(name)).contains(option);
+    const bool known = std::ranges::any_of(options.schedules, [&, &option = option](const auto& schedule) {
+      return std::ranges::count(plan::find_schedule(schedule.name).options, option,
+                                &plan::ScheduleOption::name) > 0;
     });
     if (!known) throw InputError(fmt::format("--option: none of these schedules has an option '{}'", option));
   }
@@ -122,29 +145,29 @@ void require_known_options(const ScheduleCompareOptions& options) {
 
 /// One row for each number of micro-batches and each schedule.
 std::vector<Row> rows_of(const ScheduleCompareOptions& options, std::string& unit) {
-  const auto stages_of = [&](const plan::ScheduleEntry& entry) {
-    return plan::default_stages(entry, options.workers, options.options_of(entry));
+  const auto stages_of = [&](const NamedSchedule& schedule) {
+    return plan::default_stages(plan::find_schedule(schedule.name), options.workers,
+                                options.options_of(schedule));
   };
   std::int64_t stages = 0;
-  for (const std::string& name : options.names)
-    stages += options.tensor.stages(stages_of(plan::find_schedule(name)));
+  for (const NamedSchedule& schedule : options.schedules)
+    stages += options.tensor.stages(stages_of(schedule));
   plan::require_few_jobs(
       "--microbatches", stages,
       std::reduce(options.microbatches.begin(), options.microbatches.end(), std::int64_t{0}));
   std::vector<Row> rows;
   for (const int microbatches : options.microbatches) {
-    for (const std::string& name : options.names) {
-      const plan::ScheduleEntry& entry = plan::find_schedule(name);
-      rows.push_back({.name = entry.name,
+    for (const NamedSchedule& schedule : options.schedules) {
+      rows.push_back({.name = schedule.text,
                       .microbatches = microbatches,
-                      .stages = stages_of(entry),
+                      .stages = stages_of(schedule),
                       .run = {},
                       .problem = {}});
       Row& row = rows.back();
       plan::Costs costs;
       options.costs.apply(costs, unit, options.per_share ? options.workers : row.stages);
       try {
-        row.run = predict(options, row, costs);
+        row.run = predict(options, schedule, row, costs);
       } catch (const plan::BrokenSchedule&) {
         throw;
       } catch (const InputError& error) {
@@ -298,7 +321,14 @@ std::string timeline_of(const ScheduleCompareOptions& options, const std::vector
 int compare(ScheduleCompareOptions options) {
   options.outputs.check(options.costs.inputs(options.plugins));
   options.outputs.require_writable();
-  plan::load_plugins_for(options.plugins, options.names, "--plugin");
+  std::vector<std::string> names;
+  for (const std::string& word : options.words)
+    names.push_back(options.schedules.emplace_back(read_schedule(word)).name);
+  plan::load_plugins_for(options.plugins, names, "--plugin");
+  for (std::size_t i = 0; i < names.size(); ++i) {
+    const std::string options_text = options.words[i].substr(names[i].size());
+    options.schedules[i].text = plan::find_schedule(names[i]).name + options_text;
+  }
   require_known_options(options);
   require_one_or_each("--memory-limit", options.memory_limits.size(), options.workers);
   std::string unit;
@@ -323,7 +353,10 @@ void add_schedule_compare(CLI::App& schedule, Action& action) {
   CLI::App* const command =
       schedule.add_subcommand("compare", "Predict several named schedules and show them side by side");
   const auto options = std::make_shared<ScheduleCompareOptions>();
-  add_option(*command, "name NAME", options->names, "Names from `starpipe schedule list`")->required();
+  add_option(*command, "name NAME", options->words,
+             "Names from `starpipe schedule list`. NAME:OPTION=VALUE,... sets options of this one, so that "
+             "values of an option can be compared: wave:waves=1 wave:waves=2")
+      ->required();
   add_plugin_option(*command, options->plugins);
   add_option(*command, "--workers W", options->workers, "Number of workers",
              whole_number(1, plan::size_limits::workers))

@@ -68,7 +68,7 @@ std::string without_backtraces(const std::string& output) {
 nlohmann::json simulate_ranks(const SimulatedRequest& request, const runtime::Cluster& cluster, int workers,
                               const TemporaryFolder& folder) {
   const fs::path engine = find_engine();
-  const std::string request_file = folder.file("request.json");
+  const std::string request_file = folder / "request.json";
   write_file("sim", request_file, nlohmann::json(request).dump());
   const runtime::MachineFiles files = runtime::write_machine_files(cluster, workers, folder.path());
   const SubprocessResult run = run_program(
@@ -179,7 +179,7 @@ runtime::Config without_plugins(runtime::Config config, const runtime::Experimen
   if (schedule.discipline() != plan::Discipline::ordered)
     throw InputError("schedule.dynamic: sim runs schedules of plug-ins in a fixed order");
   const plan::Costs& costs = experiment.costs;
-  const std::string file = folder.file("schedule.json");
+  const std::string file = folder / "schedule.json";
   write_file("sim", file, plan::schedule_json(schedule, costs, plan::simulate(schedule, costs), "s").dump());
   runtime::ScheduleConfig of_file;
   of_file.file = file;
@@ -266,11 +266,11 @@ int sim(SimOptions options) {
   options.outputs.check(inputs);
   const HeldSignals held;  // until the folder is removed
   const TemporaryFolder folder;
-  const SimulatedRequest request = {.config = folder.file("config.json"),
+  const SimulatedRequest request = {.config = folder / "config.json",
                                     .cluster = fs::absolute(options.cluster).string(),
                                     .sharing = options.sharing,
                                     .steps = simulated_steps,
-                                    .result = folder.file("result.json")};
+                                    .result = folder / "result.json"};
   write_file("sim", request.config, runtime::config_json(given).dump());
   const runtime::Config config = configuration_of(request);
   const runtime::Experiment experiment = runtime::make_experiment(config);

@@ -47,19 +47,18 @@ DefaultTimes default_times(const runtime::Config& config,
   return {std::move(costs), "s", "as measured for the partition"};
 }
 
-/// `policy`: a line about the policy, or empty.
-std::string summary(std::string_view times, std::string_view policy,
-                    const std::optional<runtime::PartitionChoice>& partition,
+/// `policy`: a line about the policy, or empty. `cuts`: a line about the cuts.
+std::string summary(std::string_view times, std::string_view policy, std::string_view cuts,
                     const runtime::Experiment& experiment, const plan::PredictedRun& run,
                     const std::vector<runtime::DeviceNeed>& memory, double bound) {
   const auto& [schedule, costs, timeline, unit, reordering, discipline] = run;
   const plan::ShownUnit shown(unit, timeline.makespan);
   const auto number = [&shown](double time) { return fmt::format("{:.4g}", time * shown.factor()); };
-  std::string text = fmt::format(
-      "{}: {} workers, {} stages, {} micro-batches, {}{}; {} parameters\n{}times {}\n{}\n", schedule.name(),
-      schedule.workers(), schedule.stages(), schedule.microbatches(), plan::to_string(*discipline),
-      schedule.recompute() ? ", with recomputation" : "", experiment.network.parameter_count(),
-      runtime::describe_partition(partition), times, policy);
+  std::string text =
+      fmt::format("{}: {} workers, {} stages, {} micro-batches, {}{}; {} parameters\n{}times {}\n{}\n",
+                  schedule.name(), schedule.workers(), schedule.stages(), schedule.microbatches(),
+                  plan::to_string(*discipline), schedule.recompute() ? ", with recomputation" : "",
+                  experiment.network.parameter_count(), cuts, times, policy);
 
   std::vector<TableRow> stages = {
       {"stage", "parameters", shown.heading("F"), shown.heading("B"), shown.heading("W"), "output", "stash"}};
@@ -149,13 +148,18 @@ int simulate(const SimulateOptions& options) {
   options.result.outputs().write("--timeline", [&] { return plan::predicted_svg(run); });
   options.result.outputs().write("--trace", [&] { return plan::predicted_trace(run); });
   if (!options.result.is_text() && !policy.empty()) print_message("starpipe: " + policy);
+  const std::string cuts =
+      partition ? runtime::describe_partition(partition) : runtime::describe_cuts(config, experiment);
+  const std::string unequal = runtime::describe_unequal_stages(config, experiment);
+  if (!unequal.empty() && !options.costs.gives_durations()) print_message("starpipe: " + unequal);
   const double bound =
       plan::bound_of_makespan(plan::placement_bound(experiment.schedule, costs), timeline.makespan);
-  options.result.show(
-      run, [&] { return summary(times.source, policy, partition, experiment, run, memory, bound); },
-      {{"lower_bound", bound},
-       {"memory", runtime::memory_json(memory)},
-       {"memory_over_time", runtime::memory_over_time_json(memory, config.runtime)}});
+  options.result.show(run,
+                      [&] { return summary(times.source, policy, cuts, experiment, run, memory, bound); },
+                      {{"cuts", experiment.network.cuts},
+                       {"lower_bound", bound},
+                       {"memory", runtime::memory_json(memory)},
+                       {"memory_over_time", runtime::memory_over_time_json(memory, config.runtime)}});
   return 0;
 }
 

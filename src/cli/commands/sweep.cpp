@@ -95,7 +95,8 @@ std::string summary(const StudyCounts& counts, std::size_t runs, const std::file
 }
 
 /// A line for each reason for which runs of this sweep have failed.
-std::string failures(const std::vector<StudyRun>& runs, const std::filesystem::path& folder) {
+std::string failures(const Study& study, const std::vector<StudyRun>& runs,
+                     const std::filesystem::path& folder) {
   struct Reason {
     std::string problem;
     std::string first;  ///< run
@@ -103,7 +104,7 @@ std::string failures(const std::vector<StudyRun>& runs, const std::filesystem::p
   };
   std::vector<Reason> reasons;
   for (const StudyRun& run : runs) {
-    const RunOutcome outcome = read_outcome(folder_of(run, folder));
+    const RunOutcome outcome = read_outcome(study, folder_of(run, folder));
     if (outcome.state != RunState::failed) continue;
     const auto known = std::ranges::find(reasons, outcome.problem, &Reason::problem);
     ++(known == reasons.end() ? reasons.emplace_back(Reason{outcome.problem, run.title}) : *known).count;
@@ -122,7 +123,7 @@ std::string failures(const std::vector<StudyRun>& runs, const std::filesystem::p
 int print_commands(const Study& study, const std::vector<StudyRun>& runs, const StudyOptions& options) {
   std::string text;
   for (const StudyRun& run : runs) {
-    if (read_outcome(folder_of(run, options.folder)).state == RunState::done) continue;
+    if (read_outcome(study, folder_of(run, options.folder)).state == RunState::done) continue;
     const std::array folder = {std::string("mkdir"), std::string("-p"),
                                folder_of(run, options.folder).string()};
     text += fmt::format("{} && {}\n", shell_text(folder),
@@ -185,7 +186,7 @@ int sweep(const SweepOptions& command) {
     counts = run_study(study, runs, options);
   } else {
     for (const StudyRun& run : runs) {
-      const RunState state = read_outcome(folder_of(run, options.folder)).state;
+      const RunState state = read_outcome(study, folder_of(run, options.folder)).state;
       counts.done_before += state == RunState::done ? 1 : 0;
       counts.failed_before += state == RunState::failed ? 1 : 0;
     }
@@ -193,7 +194,7 @@ int sweep(const SweepOptions& command) {
   const std::vector<nlohmann::ordered_json> rows = study_rows(study, all, options.folder);
   write_tables(rows, options.folder);
   if (!command.block && rows.size() <= max_printed_rows) print(rows_text(study, rows) + "\n");
-  print(summary(counts, runs.size(), options.folder) + failures(runs, options.folder));
+  print(summary(counts, runs.size(), options.folder) + failures(study, runs, options.folder));
   return counts.failed + counts.failed_before > 0 ? 1 : 0;
 }
 

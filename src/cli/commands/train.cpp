@@ -179,9 +179,8 @@ void save_weights(Trainer& trainer, const TrainOptions& options, bool is_root) {
   if (is_root) model::save_weights(*file, trainer.network(), trained);
 }
 
-// Collective. Ends a run that was resumed after its last step: only the weights may still be missing.
-void finish_complete_run(const Runtime& runtime, Trainer& trainer, const TrainOptions& options) {
-  save_weights(trainer, options, runtime.rank() == 0);
+// Ends a run that was resumed after its last step: only the weights were missing.
+void finish_complete_run(const Runtime& runtime, const Trainer& trainer, const TrainOptions& options) {
   if (runtime.rank() != 0) return;
   const bool measures =
       std::ranges::any_of(outputs_of_steps, [&](const auto& name) { return options.outputs.has(name); });
@@ -191,18 +190,56 @@ void finish_complete_run(const Runtime& runtime, Trainer& trainer, const TrainOp
 
 // Collective. Writes the results of the steps. Returns why the run counts as failed although the steps have
 // succeeded; "" if it does not.
-std::string finish_run(const Runtime& runtime, Trainer& trainer, const TrainOptions& options, bool complete) {
+std::string finish_run(const Runtime& runtime, Trainer& trainer, const TrainOptions& options) {
   const runtime::Training::Result result = trainer.training().result();
-  const auto save = [&] {
-    if (complete) save_weights(trainer, options, runtime.rank() == 0);
-  };
-  const auto write = [&] {
-    if (runtime.rank() == 0) write_outputs(options.outputs, trainer.training(), result);
-  };
-  run_each(std::array<std::function<void()>, 2>{save, write});
+  if (runtime.rank() == 0) write_outputs(options.outputs, trainer.training(), result);
   const auto& checkpoints = result.record.checkpoints;
   if (!checkpoints || checkpoints->last_problem.empty()) return "";
   return fmt::format("the last checkpoint, of step {}, could not be written", trainer.steps_done());
+}
+
+// Why a run counts as failed although its steps have succeeded; "" where it does not.
+struct RunEnd {
+  std::string problem = {};          // of its results
+  std::string metrics_problem = {};  // of the file of metrics, which a run that is stopped may complete later
+};
+
+// Collective. The weights are saved as soon as they are trained. What fails later must not cost them, and
+// must not cost the other results either.
+RunEnd run_and_finish(Runtime& runtime, Trainer& trainer, const TrainOptions& options) {
+  const bool was_complete = trainer.steps_done() == trainer.config().training.steps;
+  bool is_trained = false;
+  std::exception_ptr failure;
+  trainer.training().on_trained = [&] {
+    is_trained = true;
+    try {
+      save_weights(trainer, options, runtime.rank() == 0);
+    } catch (...) {
+      failure = std::current_exception();
+    }
+  };
+  trainer.accept_signals();
+  try {
+    trainer.run();
+  } catch (const RunFailure&) {
+    if (!is_trained) throw;
+    if (!failure) failure = std::current_exception();
+  }
+  RunEnd end;
+  finish_on_ranks(runtime, [&] {
+    const auto tell = [&] {
+      if (failure) std::rethrow_exception(failure);
+    };
+    const auto finish = [&] {
+      if (was_complete)
+        finish_complete_run(runtime, trainer, options);
+      else
+        end.problem = finish_run(runtime, trainer, options);
+    };
+    run_each(std::array<std::function<void()>, 2>{tell, finish});
+    end.metrics_problem = trainer.training().metrics_problem();
+  });
+  return end;
 }
 
 void train(Runtime& runtime, const TrainOptions& options) {
@@ -216,7 +253,7 @@ void train(Runtime& runtime, const TrainOptions& options) {
   const int steps = config.training.steps;
   TrainerParts parts;
   parts.metrics = options.outputs.file(metrics_option);
-  std::string problem;
+  RunEnd end;
   int steps_done = 0;
   {
     Trainer trainer(runtime, std::move(config), std::move(parts));
@@ -229,34 +266,32 @@ void train(Runtime& runtime, const TrainOptions& options) {
       }
       return true;
     });
+    const std::string unequal =
+        runtime::describe_unequal_stages(trainer.config(), trainer.training().agreed().experiment);
+    if (runtime.rank() == 0 && !unequal.empty()) print_message("starpipe: " + unequal);
     const model::Dataset& data = *trainer.training().agreed().experiment.data;
     const auto samples =
         static_cast<double>(data.samples_per_microbatch() * index(trainer.schedule().microbatches()));
     const int first = trainer.steps_done();
     StepProgress progress(first, steps, data.sample_word());
+    const model::Dataset* const validation = trainer.training().agreed().experiment.validation.get();
     if (runtime.rank() == 0) {
       trainer.on_step([&](const Step& step) { progress.show(step, samples / step.seconds); });
       trainer.on_evaluation([&](const Evaluation& done) {
-        progress.keep(runtime::evaluation_text(done.loss, static_cast<int>(done.losses.size())),
+        progress.keep(runtime::evaluation_text(done.loss, static_cast<int>(done.losses.size()), *validation),
                       done.steps == steps);
       });
     }
-    trainer.accept_signals();
-    const bool complete = trainer.run();
+    end = run_and_finish(runtime, trainer, options);
     steps_done = trainer.steps_done();
-    finish_on_ranks(runtime, [&] {
-      if (first == steps)
-        finish_complete_run(runtime, trainer, options);
-      else
-        problem = finish_run(runtime, trainer, options, complete);
-    });
   }
-  if (!problem.empty()) runtime.fail(problem);
+  if (!end.problem.empty()) runtime.fail(end.problem);
   if (steps_done < steps) {
     runtime.fail(fmt::format("ended by SIGTERM after step {} of {}; --resume continues from its checkpoint",
                              steps_done, steps),
                  runtime::status_of_stopped_run);
   }
+  if (!end.metrics_problem.empty()) runtime.fail(end.metrics_problem + "; its last lines are lost");
 }
 
 }  // namespace

@@ -183,7 +183,23 @@ class Given {
   }
   [[nodiscard]] bool has(std::string_view name) const { return find(name) != nullptr; }
   [[nodiscard]] bool is_overridden(const std::string& name) const { return overridden_.contains(name); }
-  [[nodiscard]] const std::set<std::string>& overridden() const { return overridden_; }
+  /// The keys that --set gives, whole or in part.
+  [[nodiscard]] std::set<std::string> overridden() const {
+    std::set<std::string> all = overridden_;
+    for (const auto& [name, members] : members_) all.insert(name);
+    return all;
+  }
+  /// Sets the members of maps that --set gives. Throws InputError for a map that does not apply.
+  void set_members(Config& config) const {
+    for (const auto& [name, members] : members_) {
+      const ConfigKey& key = *runtime::find_key(keys_, name);
+      json map = key.get(config);
+      for (const auto& [member, value] : members) map[member] = read_one(value, key.type);
+      key.set(config, map);
+      if (const std::string why = runtime::misfit(key, config, keys_); !why.empty())
+        members.begin()->second.fail(why);
+    }
+  }
   [[noreturn]] void fail_missing(std::string_view name) const {
     throw InputError(fmt::format("{}: missing key '{}'", source_, name));
   }
@@ -216,12 +232,25 @@ class Given {
       return;
     }
     const ConfigKey* const key = runtime::find_key(keys_, name);
+    if (key == nullptr && override && add_member(name, node, label)) return;
     if (key == nullptr) {
       throw InputError(fmt::format("{}: unknown key '{}'{}", position, name, suggestion(keys_, name)));
     }
-    if (override) values_.erase(key->name);
-    if (override) replace(*key);
+    if (override) {
+      values_.erase(key->name);
+      members_.erase(key->name);
+      replace(*key);
+    }
     if (!values_.try_emplace(key->name, node, label).second) fail_twice(position, name);
+  }
+
+  /// Adds a member of a map, such as `schedule.options.waves`. Returns false if `name` is not of this form.
+  bool add_member(const std::string& name, const YAML::Node& node, const std::string& label) {
+    const ConfigKey* const map = runtime::find_key(keys_, section_of(name));
+    const std::string member(last_part(name));
+    if (map == nullptr || map->type.count != ValueType::Count::map || member.empty()) return false;
+    members_[map->name].insert_or_assign(member, YamlValue(node, label));
+    return true;
   }
 
   /// Drops the file's keys that do not apply with an override, where the override replaces them.
@@ -256,6 +285,7 @@ class Given {
   const Keys& keys_;
   std::string source_;
   std::map<std::string, YamlValue, std::less<>> values_;
+  std::map<std::string, std::map<std::string, YamlValue>> members_;  // of maps, from --set
   std::set<std::string> seen_sections_;
   std::set<std::string> overridden_;
 };
@@ -316,6 +346,7 @@ runtime::Config load_config(const std::filesystem::path& file, const std::vector
   // The file's options belong to the file's schedule.
   if (given.is_overridden("schedule.name") && !given.is_overridden("schedule.options"))
     config.schedule.options.clear();
+  given.set_members(config);
   if (given.has("schedule.profile")) config.profile = read_profile(config.schedule.profile_file);
   if (config.runtime.emulate && given.has("runtime.emulate.links")) {
     runtime::EmulationConfig& emulate = *config.runtime.emulate;

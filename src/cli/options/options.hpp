@@ -149,6 +149,9 @@ class ConfigOptions {
 /// Throws InputError for a `runtime.policy`, which `compare` does not run: it has --policies.
 void refuse_policy_in_compare(const runtime::Config& config);
 
+/// Adds an option of a schedule, given as NAME=VALUE. Returns why it cannot; "" if it can.
+std::string read_schedule_option(const std::string& word, plan::ScheduleOptions& options);
+
 /// Adds --option NAME=VALUE, which may be repeated, for the options of a schedule.
 void add_schedule_option(CLI::App& command, plan::ScheduleOptions& options,
                          const std::string& help =

@@ -30,17 +30,22 @@ constexpr int max_shards = 1 << 10;
 
 }  // namespace
 
+std::string read_schedule_option(const std::string& word, plan::ScheduleOptions& options) {
+  const auto equals = word.find('=');
+  std::errc error{};
+  const auto value = parse_number<int>(equals == std::string::npos ? "" : word.substr(equals + 1), error);
+  if (!value || error != std::errc{} || equals == 0)
+    return fmt::format("expected NAME=NUMBER, such as waves=2, got '{}'", word);
+  if (!options.emplace(word.substr(0, equals), *value).second)
+    return fmt::format("{} is given twice", word.substr(0, equals));
+  return "";
+}
+
 void add_schedule_option(CLI::App& command, plan::ScheduleOptions& options, const std::string& help) {
   const auto read = [&options](const std::vector<std::string>& words) {
     for (const std::string& word : words) {
-      const auto equals = word.find('=');
-      std::errc error{};
-      const auto value = parse_number<int>(equals == std::string::npos ? "" : word.substr(equals + 1), error);
-      if (!value || error != std::errc{} || equals == 0)
-        throw CLI::ValidationError("--option",
-                                   fmt::format("expected NAME=NUMBER, such as waves=2, got '{}'", word));
-      if (!options.emplace(word.substr(0, equals), *value).second)
-        throw CLI::ValidationError("--option", fmt::format("{} is given twice", word.substr(0, equals)));
+      if (const std::string problem = read_schedule_option(word, options); !problem.empty())
+        throw CLI::ValidationError("--option", problem);
     }
   };
   repeated(command.add_option_function<std::vector<std::string>>("--option", read, help))

@@ -57,16 +57,24 @@ ChildProcess::~ChildProcess() {
     kill(-id_, SIGTERM);
     for (int wait = 0; wait < waits && !status(); ++wait) std::this_thread::sleep_for(one_wait);
   }
+  if (status_) return;
   kill(-id_, SIGKILL);
-  if (!status_) waitpid(id_, nullptr, 0);
+  waitpid(id_, nullptr, 0);
 }
 
 ChildProcess::ChildProcess(ChildProcess&& other) noexcept
     : id_(std::exchange(other.id_, no_process)), ending_(other.ending_), status_(other.status_) {}
 
+// The group is killed before the process is reaped: until then no other group can get its number.
 std::optional<int> ChildProcess::status() {
+  siginfo_t ended{};
+  if (status_ || waitid(P_PID, static_cast<id_t>(id_), &ended, WEXITED | WNOHANG | WNOWAIT) != 0 ||
+      ended.si_pid != id_) {
+    return status_;
+  }
+  kill(-id_, SIGKILL);
   int status = 0;
-  if (!status_ && waitpid(id_, &status, WNOHANG) == id_) status_ = status;
+  if (waitpid(id_, &status, 0) == id_) status_ = status;
   return status_;
 }
 
@@ -180,10 +188,14 @@ int pause_before_line_ms = 0;
 bool parent_reports = false;
 std::atomic_flag ends;
 
+// True in the thread that ends the process. It calls _exit while code of the plug-in still counts as running.
+thread_local bool is_ending = false;
+
 // Calls only functions that a signal handler may call.
 [[noreturn]] void end_with(const char* plugin, const char* what, int status) {
   // Several threads may crash: the first one prints the line and ends the process.
   while (ends.test_and_set()) poll(nullptr, 0, 1000);
+  is_ending = true;
   // A plug-in usually fails on all ranks. Rank 0 prints its line and ends the job during the pause of the
   // others. When only another rank fails, it prints its line after the pause.
   if (pause_before_line_ms > 0) poll(nullptr, 0, pause_before_line_ms);
@@ -224,14 +236,15 @@ void on_crash(int signal) {
   }
 }
 
-void at_exit() {
+}  // namespace
+
+void end_if_plugin_exits() {
   const char* const plugin = plan::running_plugin();
-  if (plugin == nullptr) return;
+  if (plugin == nullptr || is_ending) return;
+  is_ending = parent_reports;
   if (parent_reports) _exit(exit_failure);
   end_with(plugin, "a call of exit", exit_failure);
 }
-
-}  // namespace
 
 void report_plugin_crashes() {
   if (const auto rank = runtime::launcher_rank())
@@ -247,7 +260,8 @@ void report_plugin_crashes() {
     action.sa_flags = has_stack ? SA_ONSTACK : 0;
     sigaction(crash.signal, &action, &crash.before);
   }
-  std::atexit(at_exit);
+  std::atexit(end_if_plugin_exits);
+  std::at_quick_exit(end_if_plugin_exits);
 }
 
 void leave_plugin_crashes_to_parent() {

@@ -1,14 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <cerrno>
 #include <chrono>
 #include <cstdint>
-#include <filesystem>
 #include <functional>
 #include <optional>
 #include <string>
-#include <system_error>
 #include <vector>
 
 #include <sys/types.h>
@@ -35,7 +32,8 @@ class ChildProcess {
   ChildProcess(const ChildProcess&) = delete;
   ChildProcess& operator=(const ChildProcess&) = delete;
 
-  /// The status of waitpid once it has ended; nullopt while it runs. Does not wait.
+  /// Returns the status of waitpid once the process has ended, and then kills what is left of its group;
+  /// nullopt while it runs. Does not wait.
   std::optional<int> status();
 
  private:
@@ -50,29 +48,6 @@ class ChildProcess {
 /// Returns why a process with this status of waitpid has failed: "it ended with exit status 1", "it was ended
 /// by signal 11 (Segmentation fault)". Empty if it succeeded.
 std::string how_it_failed(int status);
-
-/// A new folder for temporary files, removed with all that is in it. Throws std::system_error when none can
-/// be made. Hold signals (HeldSignals) while it lives.
-class TemporaryFolder {
- public:
-  TemporaryFolder() {
-    std::string name = (std::filesystem::temp_directory_path() / "starpipe-XXXXXX").string();
-    if (mkdtemp(name.data()) == nullptr) throw std::system_error(errno, std::generic_category(), name);
-    path_ = name;
-  }
-  ~TemporaryFolder() {
-    std::error_code ignored;
-    std::filesystem::remove_all(path_, ignored);
-  }
-  TemporaryFolder(const TemporaryFolder&) = delete;
-  TemporaryFolder& operator=(const TemporaryFolder&) = delete;
-
-  [[nodiscard]] const std::filesystem::path& path() const { return path_; }
-  [[nodiscard]] std::string file(const char* name) const { return (path_ / name).string(); }
-
- private:
-  std::filesystem::path path_;
-};
 
 // Each process has a group of its own. A signal that asks this process to end (starpipe/base/signals.hpp)
 // ends the group too, and then the functions throw EndedBySignal.
@@ -101,6 +76,10 @@ SubprocessResult run_program(const std::vector<std::string>& command, std::chron
 /// files and ends by the signal; the report of a sanitizer takes the place of this line. Call it once, in
 /// `main`: signal handlers belong to the program.
 void report_plugin_crashes();
+
+/// While code of a plug-in runs, prints this line and ends the program; does nothing otherwise. Exit handlers
+/// call it, and the program's own _exit, which exit handlers do not see.
+void end_if_plugin_exits();
 
 /// For a child process whose parent looks at how it ends: from now on a crash ends this process by its
 /// signal, and a call of exit by a plug-in gives status 1. Nothing is printed.

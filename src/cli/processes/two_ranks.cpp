@@ -110,8 +110,8 @@ Finding compare(const json& expected, const json& report) {
 Finding train_on_two_ranks(const std::string& plugin, const std::string& name, std::chrono::seconds max) {
   const HeldSignals held;  // until the folder is removed
   const TemporaryFolder folder;
-  const std::string config = folder.file("config.yaml");
-  const std::string report = folder.file("report.json");
+  const std::string config = folder / "config.yaml";
+  const std::string report = folder / "report.json";
   const SubprocessResult prepared =
       run_in_subprocess([&] { return prepare(plugin, name, config).dump(); }, max);
   if (!prepared.failure.empty()) return {Verdict::failed, prepared.failure};

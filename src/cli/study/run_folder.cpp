@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
 #include <cerrno>
 #include <sstream>
 #include <system_error>
@@ -32,13 +33,21 @@ std::string last_message(const fs::path& log) {
   return last;
 }
 
+/// True if the run has written each of the study's outputs besides its report.
+bool has_outputs(const Study& study, const fs::path& folder) {
+  std::error_code error;
+  return std::ranges::all_of(study_outputs, [&](const StudyOutput& output) {
+    return std::ranges::count(study.outputs, output.name) == 0 || fs::exists(folder / output.file, error);
+  });
+}
+
 }  // namespace
 
 fs::path folder_of(const StudyRun& run, const fs::path& folder) { return folder / "runs" / run.name; }
 fs::path config_of(const fs::path& folder) { return folder / "config.yaml"; }
 fs::path log_of(const fs::path& folder) { return folder / "log.txt"; }
 
-RunOutcome read_outcome(const fs::path& folder) {
+RunOutcome read_outcome(const Study& study, const fs::path& folder) {
   std::error_code error;
   RunOutcome outcome;
   const bool has_report = fs::is_regular_file(folder / report_file, error);
@@ -47,23 +56,25 @@ RunOutcome read_outcome(const fs::path& folder) {
   // record tells nothing about it.
   const bool by_hand = has_report && has_record &&
                        fs::last_write_time(folder / report_file) > fs::last_write_time(record_of(folder));
-  if (has_record && !by_hand) {
+  const bool is_recorded = has_record && !by_hand;
+  if (is_recorded) {
     // A damaged record says nothing; the report counts.
     const nlohmann::json record = nlohmann::json::parse(read_file(record_of(folder)), nullptr, false);
     const auto value = [&](const char* name) {
-      return record.is_object() && record.contains(name) ? record.at(name) : nlohmann::json();
+      const bool is_plain = record.is_object() && record.contains(name) && record.at(name).is_primitive();
+      return is_plain ? record.at(name) : nlohmann::json();  // others are copied by recursion
     };
     if (value("seconds").is_number()) outcome.seconds = value("seconds");
     if (value("problem").is_string()) outcome.problem = value("problem");
     for (const char* name : {"starpipe", "commit", "machine", "processor", "cores"}) {
-      if (value(name).is_primitive() && !value(name).is_null()) outcome.origin[name] = value(name);
+      if (!value(name).is_null()) outcome.origin[name] = value(name);
     }
   }
   if (outcome.problem.empty() && has_report && !nlohmann::json::accept(read_file(folder / report_file)))
     outcome.problem = fmt::format("its {} is damaged", report_file);
   if (!outcome.problem.empty()) {
     outcome.state = RunState::failed;
-  } else if (has_report) {
+  } else if (has_report && (is_recorded || has_outputs(study, folder))) {
     outcome.state = RunState::done;
   }
   return outcome;

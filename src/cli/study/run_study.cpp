@@ -124,7 +124,7 @@ class Runner {
   }
 
   [[nodiscard]] RunOutcome outcome(std::size_t run) const {
-    return read_outcome(folder_of(runs_[run], options_.folder));
+    return read_outcome(study_, folder_of(runs_[run], options_.folder));
   }
 
   /// True if the run fits into any place.
@@ -188,7 +188,7 @@ class Runner {
       const std::string failure = how_it_failed(*status);
       const std::filesystem::path folder = folder_of(runs_[active->run], options_.folder);
       record_end(folder, active->command, failure, seconds_since(active->start));
-      ++(read_outcome(folder).state == RunState::done ? counts_.done : counts_.failed);
+      ++(read_outcome(study_, folder).state == RunState::done ? counts_.done : counts_.failed);
       places_[active->place].busy = false;
       active = active_.erase(active);
     }

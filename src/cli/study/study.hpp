@@ -133,10 +133,11 @@ struct RunOutcome {
   nlohmann::ordered_json origin = nlohmann::ordered_json::object();
 };
 
-/// Reads how a run ended. A run is done if it has a report and no record of a failure. Commands write the
-/// report at their end, at first under a temporary name. A run whose report is not JSON counts as failed: the
-/// file was damaged later.
-RunOutcome read_outcome(const std::filesystem::path& folder);
+/// Reads how a run of the study ended. A run is done if a sweep has recorded its success. Without a record,
+/// as after a run that was started by hand, it is done if it has a report and all of the study's outputs.
+/// Commands write each file under a temporary name first, and not always the report last. A run whose report
+/// is not JSON counts as failed: the file was damaged later.
+RunOutcome read_outcome(const Study& study, const std::filesystem::path& folder);
 
 /// The lock of a run's folder: the process that has it executes the run. It ends with the process.
 using RunLock = std::unique_ptr<std::FILE, int (*)(std::FILE*)>;

@@ -12,6 +12,7 @@
 #include "base/messages.hpp"
 #include "base/numbers.hpp"
 #include "cli/study/study.hpp"
+#include "plan/formats/json_value.hpp"
 #include "starpipe/base/error.hpp"
 
 namespace starpipe::cli {
@@ -196,7 +197,9 @@ Json row_of(const StudyRun& run, const RunOutcome& outcome, bool repeated) {
 
 void add_rows(std::vector<Json>& rows, const Study& study, const Json& head,
               const std::filesystem::path& file) {
-  const Json json = Json::parse(read_file(file), nullptr, false);
+  const std::string text = read_file(file);
+  plan::require_structure(text, file.string());  // values are copied by recursion
+  const Json json = Json::parse(text, nullptr, false);
   if (!json.is_object()) throw InputError(fmt::format("{}: is not a report", file.string()));
   if (study.command == "compare") {
     const Json schedules = json.contains("schedules") ? json.at("schedules") : Json::array({json});
@@ -258,7 +261,7 @@ std::vector<Json> study_rows(const Study& study, std::span<const StudyRun> runs,
   std::vector<Json> rows;
   for (const StudyRun& run : runs) {
     const std::filesystem::path of_run = folder_of(run, folder);
-    const RunOutcome outcome = read_outcome(of_run);
+    const RunOutcome outcome = read_outcome(study, of_run);
     Json head = row_of(run, outcome, study.repetitions > 1);
     if (outcome.state == RunState::done) {
       const std::filesystem::path report = of_run / report_file;

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "model/data/sequences.hpp"
 
+#include <algorithm>
 #include <array>
 #include <bit>
 #include <optional>
@@ -19,7 +20,7 @@ class SequenceDataset final : public Dataset {
  public:
   SequenceDataset(const DataConfig& data, std::size_t vocabulary, std::size_t context, BatchSize batch,
                   std::uint64_t seed)
-      : file_(data.path, data.kind, vocabulary),
+      : file_(data.path, data.kind, vocabulary, data.token_type),
         context_(context),
         sequences_(index(batch.microbatch_size)),
         starts_(data.order, file_.size(), context, batch, seed) {
@@ -38,6 +39,11 @@ class SequenceDataset final : public Dataset {
   }
   std::string sample_word() const override { return "tokens"; }
   std::size_t samples_per_microbatch() const override { return context_ * sequences_; }
+  EvaluatedSamples evaluated(int microbatches) const override {
+    EvaluatedSamples samples{starts_.evaluated(microbatches), starts_.sequences() * context_};
+    for (std::uint64_t& count : samples.counts) count *= context_;
+    return samples;
+  }
   std::uint64_t digest() const override { return file_.digest(); }
 
  private:
@@ -94,8 +100,30 @@ SequenceStarts::SequenceStarts(SampleOrder order, std::uint64_t tokens, std::siz
                                std::uint64_t seed)
     : order_(order), tokens_(tokens), context_(context), batch_(batch), seed_(seed) {}
 
+// Returns the sequences of a micro-batch of an evaluation; a count of 0 behind the whole file.
+SequenceStarts::Share SequenceStarts::share_of(std::uint64_t microbatch) const {
+  const std::uint64_t size = index(batch_.microbatch_size);
+  const std::uint64_t full = sequences() / size;
+  if (microbatch < full) return {microbatch * size, size};
+  std::uint64_t first = full * size;
+  for (std::uint64_t place = full;; ++place) {
+    std::uint64_t count = sequences() - first;
+    while (count > 0 && size % count != 0) --count;  // the largest part that fills a micro-batch evenly
+    if (place == microbatch || count == 0) return {first, count};
+    first += count;
+  }
+}
+
+std::vector<std::uint64_t> SequenceStarts::evaluated(int microbatches) const {
+  const std::uint64_t size = index(batch_.microbatch_size);
+  if (index(microbatches) * size < sequences()) return std::vector<std::uint64_t>(index(microbatches), size);
+  std::vector<std::uint64_t> counts;
+  for (Share share = share_of(0); share.count > 0; share = share_of(counts.size()))
+    counts.push_back(share.count);
+  return counts;
+}
+
 std::vector<std::uint64_t> SequenceStarts::of(int step, int microbatch) const {
-  const std::uint64_t sequences = (tokens_ - 1) / context_;  // into which the file is cut
   const std::uint64_t first_sample =
       (std::uint64_t{index(step)} * index(batch_.microbatches) + index(microbatch)) *
       index(batch_.microbatch_size);
@@ -108,15 +136,21 @@ std::vector<std::uint64_t> SequenceStarts::of(int step, int microbatch) const {
       starts.push_back(generator(seed_, words)() % (tokens_ - context_));
       continue;
     }
+    if (order_ == SampleOrder::sequential) {
+      const Share share = share_of(index(microbatch));
+      const std::uint64_t place = share.first + index(sequence) % std::max(share.count, std::uint64_t{1});
+      starts.push_back(place % sequences() * context_);
+      continue;
+    }
     const std::uint64_t sample = first_sample + index(sequence);
-    const std::uint64_t place = sample % sequences;
-    if (order_ == SampleOrder::shuffled && (!of_epoch || place == 0)) {
-      const std::uint64_t epoch = sample / sequences;
+    const std::uint64_t place = sample % sequences();
+    if (!of_epoch || place == 0) {
+      const std::uint64_t epoch = sample / sequences();
       std::mt19937_64 keys = generator(
           seed_, std::array{static_cast<std::uint32_t>(epoch), static_cast<std::uint32_t>(epoch >> 32U)});
-      of_epoch.emplace(sequences, keys);
+      of_epoch.emplace(sequences(), keys);
     }
-    starts.push_back((of_epoch ? (*of_epoch)(place) : place) * context_);
+    starts.push_back((*of_epoch)(place)*context_);
   }
   return starts;
 }

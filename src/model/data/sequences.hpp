@@ -50,7 +50,22 @@ class SequenceStarts {
   /// [sequence]: the position of its first token, in [0, tokens - context).
   [[nodiscard]] std::vector<std::uint64_t> of(int step, int microbatch) const;
 
+  /// Returns how many different sequences each micro-batch of an evaluation has: of `microbatches`
+  /// micro-batches, or of as many as read the whole file once if `microbatches` would read more. Sequences
+  /// that do not fill a micro-batch are divided into micro-batches that hold each of theirs equally often: 3
+  /// sequences in micro-batches of 4 become 2 twice, and 1 four times.
+  [[nodiscard]] std::vector<std::uint64_t> evaluated(int microbatches) const;
+
+  /// The sequences into which the file is cut.
+  [[nodiscard]] std::uint64_t sequences() const { return (tokens_ - 1) / context_; }
+
  private:
+  struct Share {
+    std::uint64_t first;  ///< of the file's sequences
+    std::uint64_t count;
+  };
+  [[nodiscard]] Share share_of(std::uint64_t microbatch) const;
+
   SampleOrder order_;
   std::uint64_t tokens_;
   std::uint64_t context_;

@@ -3,12 +3,12 @@
 
 #include <algorithm>
 #include <array>
-#include <bit>
 #include <cerrno>
 #include <cstring>
 #include <optional>
 #include <string>
 #include <system_error>
+#include <type_traits>
 #include <utility>
 
 #include <fcntl.h>
@@ -49,92 +49,47 @@ std::optional<std::size_t> size_of(int descriptor) {
   return static_cast<std::size_t>(status.st_size);
 }
 
-static_assert(std::endian::native == std::endian::little, "token files hold little-endian numbers");
-
-/// The header that identifies a token file of llm.c.
-struct HeaderKind {
-  std::int32_t magic;
-  std::int32_t version;
-  std::size_t token_bytes;
-};
-constexpr std::array header_kinds = {HeaderKind{20240520, 1, 2}, HeaderKind{20240801, 7, 4}};
-constexpr std::size_t header_bytes = 1024;
-constexpr const char* known_kinds = "20240520 with version 1, 20240801 with version 7";
-
-/// True if the number is a date of 2024: all files of llm.c have one as magic number (checkpoints,
-/// tokenizers, questions). As flat uint16 it would be a token above 54,912 before the token 308, so no file
-/// with GPT-2's 50,257 tokens begins like this.
-bool is_magic_number(std::int32_t number) { return number > 20240000 && number < 20250000; }
-
-/// The int32 number `place` of the file, or 0 behind the file's end.
-std::int32_t number_at(std::span<const unsigned char> file, std::size_t place) {
-  std::int32_t number = 0;
-  if (file.size() >= (place + 1) * sizeof number) {
-    std::memcpy(&number, file.data() + place * sizeof number, sizeof number);
-  }
-  return number;
-}
-
-TokenLayout layout_behind_header(const std::filesystem::path& path, std::span<const unsigned char> file) {
-  const auto fail = [&](const std::string& problem) {
-    return InputError(fmt::format("{}: {}", path.string(), problem));
-  };
-  const std::int32_t magic = number_at(file, 0);
-  const auto* const kind = std::ranges::find(header_kinds, magic, &HeaderKind::magic);
-  if (kind == header_kinds.end()) {
-    throw fail(
-        fmt::format("begins with the magic number {}, expected one of token files: {}", magic, known_kinds));
-  }
-  if (file.size() < header_bytes) {
-    throw fail(
-        fmt::format("begins with the magic number {} but has {} bytes, fewer than the {} of its header",
-                    magic, file.size(), header_bytes));
-  }
-  const std::int32_t version = number_at(file, 1);
-  if (version != kind->version) {
-    throw fail(fmt::format("has the magic number {} with version {}, expected version {}", magic, version,
-                           kind->version));
-  }
-  const std::int64_t count = number_at(file, 2);
-  const std::size_t rest = file.size() - header_bytes;
-  if (count < 0 || static_cast<std::uint64_t>(count) * kind->token_bytes != rest) {
-    throw fail(fmt::format("its header counts {} tokens of {} bytes, but {} bytes follow", count,
-                           kind->token_bytes, rest));
-  }
-  return {header_bytes, kind->token_bytes, static_cast<std::uint64_t>(count)};
-}
-
 }  // namespace
 
-TokenFile::TokenFile(const std::filesystem::path& path, std::string_view kind, std::size_t vocabulary)
+TokenFile::TokenFile(const std::filesystem::path& path, std::string_view kind, std::size_t vocabulary,
+                     std::optional<TokenType> type)
     : file_(path),
-      layout_(kind == text_data ? text_layout(file_.bytes()) : token_layout(path, file_.bytes())),
+      layout_(kind == text_data ? text_layout(file_.bytes())
+                                : token_layout(path, file_.bytes(), type.value_or(TokenType::uint16))),
       vocabulary_(vocabulary) {
-  sample();
+  constexpr std::size_t max_uint16_ids = std::size_t{1} << 16U;
+  if (kind != text_data && layout_.header_bytes == 0 && !type && vocabulary > max_uint16_ids) {
+    throw InputError(
+        fmt::format("{}: has no header that says the type of its numbers, and the ids of model.vocabulary, "
+                    "{}, do not fit uint16; give data.token_type",
+                    path.string(), vocabulary));
+  }
+  sample(kind != text_data && layout_.header_bytes == 0);
 }
 
-void TokenFile::sample() {
+void TokenFile::sample(bool is_flat) {
   constexpr std::uint64_t places = 64;
   std::array<float, 64> memory{};
   const auto tokens = std::span(memory).first(std::min<std::uint64_t>(memory.size(), size()));
   digest_ = hash_of(layout_.token_bytes, hash_of(size(), hash_start));
-  std::array<bool, 2> has_nonzero{};  // at even and at odd positions
+  // Numbers twice as wide, read in halves, have the upper half of an id at each odd position.
+  const auto max_upper = static_cast<float>(layout_.token_bytes == 2 ? (vocabulary_ - 1) >> 16U : 0);
+  std::array<std::size_t, 2> others{};  // at even and at odd positions, the numbers that are not such halves
   for (std::uint64_t place = 0; place < places; ++place) {
     read((size() - tokens.size()) * place / (places - 1) / 2 * 2, tokens);
     for (std::size_t i = 0; i < tokens.size(); ++i) {
       digest_ = hash_of(static_cast<std::uint64_t>(tokens[i]), digest_);
-      has_nonzero[i % 2] = has_nonzero[i % 2] || tokens[i] != 0;
+      if (tokens[i] > max_upper) ++others[i % 2];
     }
   }
   if (file_.bytes().size() <= max_hashed_bytes)
     digest_ = hash_of_bytes(file_.bytes().subspan(layout_.header_bytes), digest_);
-  const bool is_flat = layout_.header_bytes == 0 && layout_.token_bytes == sizeof(std::uint16_t);
-  if (is_flat && tokens.size() == memory.size() && has_nonzero[0] && !has_nonzero[1]) {
-    throw InputError(
-        fmt::format("{}: every second uint16 is 0, so its numbers seem to have 4 or 8 bytes; a "
-                    "flat file must hold uint16",
-                    path().string()));
-  }
+  if (!is_flat || tokens.size() < 16 || others[0] <= 10 * others[1]) return;
+  throw InputError(
+      fmt::format("{}: nearly every second uint{} is {}, so its numbers seem to have {} bytes or more; give "
+                  "their type as data.token_type",
+                  path().string(), 8 * layout_.token_bytes,
+                  max_upper == 0 ? "0" : fmt::format("at most {}", max_upper), 2 * layout_.token_bytes));
 }
 
 void TokenFile::read(std::uint64_t start, std::span<float> out) const {
@@ -142,6 +97,7 @@ void TokenFile::read(std::uint64_t start, std::span<float> out) const {
   if (layout_.token_bytes == 1) copy<std::uint8_t>(start, out);
   if (layout_.token_bytes == 2) copy<std::uint16_t>(start, out);
   if (layout_.token_bytes == 4) copy<std::uint32_t>(start, out);
+  if (layout_.token_bytes == 8) copy<std::uint64_t>(start, out);
 }
 
 template <class Number>
@@ -152,8 +108,11 @@ void TokenFile::copy(std::uint64_t start, std::span<float> out) const {
     std::memcpy(&id, from, sizeof id);
     if (id >= vocabulary_) {
       const std::uint64_t position = start + static_cast<std::uint64_t>(&to - out.data());
-      throw InputError(fmt::format("{}: token {} at position {} is not below model.vocabulary, {}",
-                                   path().string(), id, position, vocabulary_));
+      const auto value = static_cast<std::make_signed_t<Number>>(id);
+      throw InputError(
+          fmt::format("{}: token {} at position {} is not below model.vocabulary, {}", path().string(),
+                      layout_.is_signed && value < 0 ? fmt::to_string(value) : fmt::to_string(id), position,
+                      vocabulary_));
     }
     to = static_cast<float>(id);
     from += sizeof id;
@@ -186,17 +145,6 @@ void MappedFile::require_whole() const {
   if (now >= bytes_.size()) return;
   throw InputError(fmt::format("{}: has become shorter during the run: {} bytes, {} at its start",
                                path_.string(), now, bytes_.size()));
-}
-
-TokenLayout text_layout(std::span<const unsigned char> file) { return {0, 1, file.size()}; }
-
-TokenLayout token_layout(const std::filesystem::path& path, std::span<const unsigned char> file) {
-  if (is_magic_number(number_at(file, 0))) return layout_behind_header(path, file);
-  if (file.size() % sizeof(std::uint16_t) == 0) return {0, sizeof(std::uint16_t), file.size() / 2};
-  throw InputError(
-      fmt::format("{}: has {} bytes, an odd number, and no magic number; expected flat uint16, "
-                  "or a header with the magic number {}",
-                  path.string(), file.size(), known_kinds));
 }
 
 }  // namespace starpipe::model

@@ -4,8 +4,12 @@
 #include <cstddef>
 #include <cstdint>
 #include <filesystem>
+#include <optional>
 #include <span>
 #include <string_view>
+
+#include "model/data/token_layout.hpp"
+#include "starpipe/model/dataset.hpp"
 
 namespace starpipe::model {
 
@@ -33,36 +37,17 @@ class MappedFile {
   std::span<const unsigned char> bytes_;
 };
 
-/// The layout of a file of tokens: a header, then the tokens as unsigned little-endian numbers.
-struct TokenLayout {
-  std::size_t header_bytes = 0;
-  std::size_t token_bytes = 1;  ///< 1, 2 or 4
-  std::uint64_t tokens = 0;
-};
-
-/// The layout of text: each byte is a token.
-TokenLayout text_layout(std::span<const unsigned char> file);
-
-/// The layout of a file of token ids, `file` being all its bytes. A file whose first 4 bytes are a magic
-/// number of llm.c has llm.c's header of 1,024 bytes: 256 int32, of which the first three are the magic
-/// number, a version and the number of tokens. Magic number 20240520 with version 1 is for tokens of 2 bytes,
-/// 20240801 with version 7 for tokens of 4 (llm.c, dev/data/data_common.py). Other numbers from 20240001 to
-/// 20249999 are kept for other files of llm.c. A file that begins with none of these is flat, as NumPy's
-/// `tofile` writes an array of uint16, and as nanoGPT reads it.
-///
-/// Throws InputError with `path`, what was found and what is expected, for a header that is cut off, has
-/// another version or another number of tokens than the file, for the magic number of another file of llm.c,
-/// and for a flat file with an odd number of bytes.
-TokenLayout token_layout(const std::filesystem::path& path, std::span<const unsigned char> file);
-
 /// The tokens of a file, by position. Only the parts that are read are loaded. Thread-safe.
 class TokenFile {
  public:
-  /// `kind`: text_data or tokens_data. Token ids must be below `vocabulary`. Reads 64 places of the file, of
-  /// 64 tokens each, and all of a small file. Throws InputError with the file for one that cannot be read or
-  /// has no layout of the kind, for a token out of range in these places, and for a flat file in which every
-  /// second number there is 0: then it holds wider numbers, such as NumPy's int64.
-  TokenFile(const std::filesystem::path& path, std::string_view kind, std::size_t vocabulary);
+  /// `kind`: text_data or tokens_data. Token ids must be below `vocabulary`. `type`: of the numbers in a flat
+  /// file. Reads 64 places of the file, of 64 tokens each, and all of a small file. Throws InputError with
+  /// the file for one that cannot be read or has no layout of the kind, for a token out of range in these
+  /// places, and for a flat file in which nearly every second number there can be the upper half of an id:
+  /// then it holds wider numbers, such as NumPy's int64. Also for a flat file without `type` and a vocabulary
+  /// whose ids do not fit uint16.
+  TokenFile(const std::filesystem::path& path, std::string_view kind, std::size_t vocabulary,
+            std::optional<TokenType> type = std::nullopt);
 
   [[nodiscard]] const std::filesystem::path& path() const { return file_.path(); }
   [[nodiscard]] std::uint64_t size() const { return layout_.tokens; }  ///< number of tokens
@@ -79,7 +64,7 @@ class TokenFile {
  private:
   template <class Number>
   void copy(std::uint64_t start, std::span<float> out) const;
-  void sample();
+  void sample(bool is_flat);
 
   MappedFile file_;
   TokenLayout layout_;

@@ -12,7 +12,7 @@
 namespace starpipe::model {
 namespace {
 
-constexpr double deviation = 0.02;  // of GPT-2's start values
+constexpr double gpt_deviation = 0.02;  // of GPT-2's start values
 
 /// GPT-2, whose head may be tied. Parameters have the names and start values of Hugging Face's
 /// GPT2LMHeadModel.
@@ -22,7 +22,7 @@ class Gpt final : public LanguageModel {
       : LanguageModel(config, microbatch_size),
         // Each block adds to the residual stream twice. So the stream's variance does not grow with the
         // depth.
-        projection_(deviation / std::sqrt(2.0 * option(config, "layers"))) {
+        projection_(gpt_deviation / std::sqrt(2.0 * option(config, "layers"))) {
     require_shards();
   }
 
@@ -32,14 +32,14 @@ class Gpt final : public LanguageModel {
                             {{"vocabulary", option(config_, "vocabulary")},
                              {"context", option(config_, "context")},
                              {"outputs", option(config_, "hidden")},
-                             {"deviation", deviation}});
+                             {"deviation", gpt_deviation}});
     if (!is_tied() && !has_vocabulary_shards()) return {"embedding", {layer(tokens)}};
     // The head shares the tokens' table, or shards have parts of it. So the positions need their own layer.
     tokens.name = "transformer.wte";
     tokens.options.erase("context");
-    return embedding_of(tokens,
-                        {layer(spec("positions", "transformer.wpe", hidden_,
-                                    {{"context", option(config_, "context")}, {"deviation", deviation}}))});
+    return embedding_of(
+        tokens, {layer(spec("positions", "transformer.wpe", hidden_,
+                            {{"context", option(config_, "context")}, {"deviation", gpt_deviation}}))});
   }
   [[nodiscard]] StageOp norm(const std::string& name) const override {
     return layer(spec("layernorm", name, hidden_));
@@ -55,9 +55,10 @@ class Gpt final : public LanguageModel {
         half({name + ".ln_2", name + ".mlp.c_fc", gelu, name + ".mlp.c_proj", 1, 4 * hidden_}, shard)};
   }
   [[nodiscard]] Unit head() const override {
-    return head_of("transformer.ln_f",
-                   spec("linear", "lm_head", hidden_,
-                        {{"outputs", option(config_, "vocabulary")}, {"bias", 0}, {"deviation", deviation}}));
+    return head_of(
+        "transformer.ln_f",
+        spec("linear", "lm_head", hidden_,
+             {{"outputs", option(config_, "vocabulary")}, {"bias", 0}, {"deviation", gpt_deviation}}));
   }
 
   /// A half of a block: a normalisation, two linear layers, and the layer between them.
@@ -81,7 +82,7 @@ class Gpt final : public LanguageModel {
     std::vector<Piece> of_second = {rows_piece(of.inner, hidden_, k, shards)};
     if (k == 0) of_second.emplace_back();  // the bias is whole
     return {shared_norm(of.norm, shard),
-            linear(of.first, hidden_, columns / shards, deviation, true, shard,
+            linear(of.first, hidden_, columns / shards, gpt_deviation, true, shard,
                    {columns_piece(hidden_, columns, k, shards, of.matrices),
                     vector_piece(columns, k, shards, of.matrices)}),
             layer(of.between),
@@ -101,11 +102,12 @@ class Gpt final : public LanguageModel {
   double projection_;  ///< deviation of the start values of matrices whose output joins the residual stream
 };
 
-const bool registered =
+const bool registered_gpt =
     register_language_model<Gpt>("gpt", "GPT-2.", {}, {},
                                  // Old versions of transformers saved causal masks among the weights.
                                  {.prefix = "transformer.",
                                   .embedding = "transformer.wte.weight",
+                                  .positions = "transformer.wpe.weight",
                                   .not_weights = {".attn.bias", ".attn.masked_bias"}});
 
 }  // namespace

@@ -77,6 +77,13 @@ void pad_rows(Tensor& table, std::size_t rows) {
   table.shape[0] = rows;
 }
 
+/// Keeps the first `rows` rows of a matrix. Does not change a tensor that has fewer or another rank.
+void keep_rows(Tensor& table, std::size_t rows) {
+  if (table.shape.size() != 2 || table.shape[0] <= rows) return;
+  table.shape[0] = rows;
+  if (!table.values.empty()) table.values.resize(rows * table.shape[1]);
+}
+
 }  // namespace
 
 LanguageModel::LanguageModel(const ModelConfig& config, std::size_t microbatch_size)
@@ -221,6 +228,8 @@ NetworkKind language_model_kind(std::string name, std::string meaning, std::vect
     return tensor.starts_with(saved.prefix) || tensor == head_weight ? tensor : saved.prefix + tensor;
   };
   kind.complete_weights = [saved](std::map<std::string, Tensor>& tensors, const ModelConfig& config) {
+    const auto positions = tensors.find(saved.positions);
+    if (positions != tensors.end()) keep_rows(positions->second, index(option(config, "context")));
     const auto embedding = tensors.find(saved.embedding);
     if (embedding == tensors.end()) return;
     if (option<bool>(config, tied_key)) {

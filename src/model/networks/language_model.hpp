@@ -57,7 +57,7 @@ class LanguageModel {
   /// numbers per row, from which the loss is computed.
   [[nodiscard]] Unit head_of(const std::string& norm_name, const LayerSpec& output) const;
 
-  const ModelConfig& config_;
+  ModelConfig config_;
   std::size_t rows_;  ///< tokens of a micro-batch
   std::size_t hidden_;
   std::size_t heads_;
@@ -74,6 +74,7 @@ class LanguageModel {
 struct SavedNames {
   std::string prefix;                    ///< of all parameters except the head's; files without head lack it
   std::string embedding;                 ///< the weights of the token embedding, with the prefix
+  std::string positions;                 ///< a table with a row for each position; empty: there is none
   std::vector<std::string> not_weights;  ///< ends of the names of tensors of old files that are not weights
 };
 
@@ -84,7 +85,8 @@ struct SavedNames {
 /// weights. In a file without lm_head.weight the head is tied to the embedding: a model that is not tied
 /// starts with a copy of the embedding as head. A tied model also reads a file whose lm_head.weight equals
 /// the embedding; for another lm_head.weight complete_weights throws InputError. Tables of fewer tokens than
-/// `model.vocabulary` get more rows (pad_rows).
+/// `model.vocabulary` get more rows (pad_rows). A table of more positions than `model.context` loses the last
+/// ones.
 NetworkKind language_model_kind(std::string name, std::string meaning, std::vector<NetworkKey> sizes,
                                 std::vector<NetworkKey> values, decltype(NetworkKind::units) units,
                                 const SavedNames& saved);

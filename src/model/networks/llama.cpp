@@ -13,7 +13,7 @@
 namespace starpipe::model {
 namespace {
 
-constexpr double deviation = 0.02;  // of Llama's start values
+constexpr double llama_deviation = 0.02;  // of Llama's start values
 
 /// Llama (Touvron et al., arXiv 2302.13971). Parameters have the names, shapes and start values of Hugging
 /// Face's LlamaForCausalLM.
@@ -41,7 +41,7 @@ class Llama final : public LanguageModel {
     return embedding_of(spec("embedding", "model.embed_tokens", 1,
                              {{"vocabulary", option(config_, "vocabulary")},
                               {"outputs", option(config_, "hidden")},
-                              {"deviation", deviation}}));
+                              {"deviation", llama_deviation}}));
   }
   [[nodiscard]] StageOp norm(const std::string& name) const override {
     return layer(spec("rmsnorm", name, hidden_, {{"epsilon", option<double>(config_, "epsilon")}}));
@@ -111,14 +111,14 @@ class Llama final : public LanguageModel {
   [[nodiscard]] LayerSpec linear_spec(const std::string& name, std::size_t inputs,
                                       std::size_t outputs) const {
     return spec("linear", name, inputs,
-                {{"outputs", static_cast<double>(outputs)}, {"bias", 0}, {"deviation", deviation}});
+                {{"outputs", static_cast<double>(outputs)}, {"bias", 0}, {"deviation", llama_deviation}});
   }
 
   std::size_t size_;      ///< columns of a head
   std::size_t kv_heads_;  ///< heads of keys, and of values
 };
 
-const bool registered = register_language_model<Llama>(
+const bool registered_llama = register_language_model<Llama>(
     "llama", "Llama.",
     {{"kv_heads",
       0,
@@ -136,7 +136,10 @@ const bool registered = register_language_model<Llama>(
       .interval = positive,
       .values_only = true}},
     // Old versions of transformers saved the frequencies of rotary positions among the weights.
-    {.prefix = "model.", .embedding = "model.embed_tokens.weight", .not_weights = {".rotary_emb.inv_freq"}});
+    {.prefix = "model.",
+     .embedding = "model.embed_tokens.weight",
+     .positions = "",
+     .not_weights = {".rotary_emb.inv_freq"}});
 
 }  // namespace
 }  // namespace starpipe::model

@@ -40,7 +40,7 @@ Unit hidden_unit(const ModelConfig& config, const std::string& name, const Layer
 
 /// Hidden layers with GELU, a linear head, squared error. Each of several branches encodes its share of the
 /// features, and the head reads their outputs side by side.
-UnitGraph units(const ModelConfig& config, std::size_t microbatch_size) {
+UnitGraph mlp_units(const ModelConfig& config, std::size_t microbatch_size) {
   const int features = option(config, "inputs");
   const int branch_count = option(config, "branches");
   if (features % branch_count != 0) {
@@ -92,7 +92,7 @@ UnitGraph units(const ModelConfig& config, std::size_t microbatch_size) {
   return graph;
 }
 
-const bool registered = register_network(
+const bool registered_mlp = register_network(
     {.name = "mlp",
      .meaning = "a multilayer perceptron with GELU and squared error, of one or several branches.",
      .data = {std::string(synthetic_data)},
@@ -109,7 +109,7 @@ const bool registered = register_network(
            "legs"},
           tensor_network_key("Shards into which each hidden layer is cut, with as many columns each, or a "
                              "list with one number for each layer. A number divides `hidden`.")},
-     .units = units});
+     .units = mlp_units});
 
 }  // namespace
 }  // namespace starpipe::model

@@ -24,7 +24,7 @@ constexpr double right_margin = 24;
 constexpr double row_gap = 3;
 constexpr double title_height = 34;
 constexpr double run_gap = 18;
-constexpr std::size_t max_jobs = 10'000;  // an image of more takes viewers too long
+constexpr std::size_t max_svg_jobs = 10'000;  // an image of more takes viewers too long
 
 /// The labels of a run's jobs: stage and micro-batch, or the micro-batch alone. All jobs of one pass share a
 /// style, so that they read as one kind.
@@ -319,11 +319,11 @@ class Svg {
 }  // namespace
 
 void require_drawable(std::size_t jobs) {
-  if (jobs <= max_jobs) return;
+  if (jobs <= max_svg_jobs) return;
   throw InputError(
-      fmt::format("timeline: an SVG image has at most {} jobs, and these runs have {}; the page that --html "
-                  "writes has room for more",
-                  max_jobs, jobs));
+      fmt::format("timeline: an SVG image has at most {} jobs, and these runs have {}; an HTML page has "
+                  "room for more",
+                  max_svg_jobs, jobs));
 }
 
 std::string timeline_svg(std::span<const DrawnRun> runs, const SvgOptions& options) {

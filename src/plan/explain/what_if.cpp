@@ -19,7 +19,7 @@ namespace starpipe::plan {
 namespace {
 
 [[noreturn]] void refuse(std::string_view text, std::string_view problem) {
-  throw InputError(fmt::format("--what-if {}: {}", text, problem));
+  throw InputError(fmt::format("what-if {}: {}", text, problem));
 }
 
 std::vector<std::string_view> split(std::string_view text, char separator) {

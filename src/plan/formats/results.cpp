@@ -192,9 +192,9 @@ void follow_schedule(ScheduledPartition& options) {
     throw RequestError(
         fmt::format("general: {} has a placement of its own (1f1b takes any)", options.schedule));
   }
-  if (options.general && options.chunks) throw RequestError("chunks: does not apply to --general");
+  if (options.general && options.chunks) throw RequestError("chunks: does not apply to a general partition");
   if (options.layout && (options.general || chunks == 1)) {
-    throw RequestError("layout: applies to --chunks of 2 or more");
+    throw RequestError("layout: applies to 2 chunks or more");
   }
   const int stages = options.general || (free && chunks == 1)
                          ? std::min(units, options.general ? units : request.workers)

@@ -7,6 +7,9 @@
 #include <iterator>
 #include <limits>
 #include <optional>
+#include <set>
+#include <span>
+#include <utility>
 
 #include <fmt/format.h>
 
@@ -30,18 +33,15 @@ struct Word {
   }
 };
 
-// PyTorch's words. Its I is starpipe's B, and its B is starpipe's BW.
-constexpr std::array words = {Word{"F", Kind::compute, Pass::F},
-                              Word{"I", Kind::compute, Pass::B},
-                              Word{"W", Kind::compute, Pass::W},
-                              Word{"B", Kind::compute, Pass::BW},
-                              Word{"SEND_F", Kind::send, Pass::F},
-                              Word{"RECV_F", Kind::receive, Pass::F},
-                              Word{"SEND_B", Kind::send, Pass::B},
-                              Word{"RECV_B", Kind::receive, Pass::B},
-                              Word{"UNSHARD", Kind::unshard},
-                              Word{"RESHARD", Kind::reshard},
-                              Word{"REDUCE_GRAD", Kind::reduce_gradient}};
+// PyTorch's words. Its I is starpipe's B, and its B is starpipe's BW. PyTorch 2.5 has BW and B instead: see
+// read_as_2_5.
+constexpr std::array words = {
+    Word{"F", Kind::compute, Pass::F},      Word{"I", Kind::compute, Pass::B},
+    Word{"W", Kind::compute, Pass::W},      Word{"B", Kind::compute, Pass::BW},
+    Word{"BW", Kind::compute, Pass::BW},    Word{"SEND_F", Kind::send, Pass::F},
+    Word{"RECV_F", Kind::receive, Pass::F}, Word{"SEND_B", Kind::send, Pass::B},
+    Word{"RECV_B", Kind::receive, Pass::B}, Word{"UNSHARD", Kind::unshard},
+    Word{"RESHARD", Kind::reshard},         Word{"REDUCE_GRAD", Kind::reduce_gradient}};
 
 std::string_view action(Pass pass) {
   return std::ranges::find_if(words, [&](const Word& w) { return w.kind == Kind::compute && w.pass == pass; })
@@ -105,6 +105,33 @@ std::string quoted(std::string_view cell) {
   return text + (cell.size() > 40 ? "...\"" : "\"");
 }
 
+bool is_full_backward_of_2_5(const CsvAction& action) {
+  return action.text.find("BW") != std::string_view::npos;
+}
+
+// In files of PyTorch 2.5, B next to W is the pass that later versions call I, and BW is the pass that they
+// call B. A file with I is of a later version.
+void read_as_2_5(std::vector<std::vector<CsvAction>>& rows) {
+  std::set<std::pair<int, int>> with_weights;  // stage and micro-batch of each W
+  bool has_full = false;
+  for (const std::vector<CsvAction>& row : rows) {
+    for (const CsvAction& action : row) {
+      if (action.kind != Kind::compute) continue;
+      if (action.job.pass == Pass::B) return;
+      if (action.job.pass == Pass::W) with_weights.emplace(action.job.stage, action.job.microbatch);
+      has_full = has_full || is_full_backward_of_2_5(action);
+    }
+  }
+  for (std::vector<CsvAction>& row : rows) {
+    for (CsvAction& action : row) {
+      const bool is_b =
+          action.kind == Kind::compute && action.job.pass == Pass::BW && !is_full_backward_of_2_5(action);
+      if (is_b && (has_full || with_weights.contains({action.job.stage, action.job.microbatch})))
+        action.job.pass = Pass::B;
+    }
+  }
+}
+
 class RowReader {
  public:
   RowReader(std::size_t row, const std::string& source_name) : row_(row), source_name_(source_name) {}
@@ -125,23 +152,39 @@ class RowReader {
 
  private:
   void read_cell(std::string_view text) {
-    constexpr std::string_view overlap = ")OVERLAP_F_B";
     if (!text.starts_with('(')) return add(text);
-    if (!text.ends_with(overlap)) fail(text, "is not an overlapped pair, such as (0F1;3B0)OVERLAP_F_B");
-    const std::string_view pair = text.substr(1, text.size() - 1 - overlap.size());
-    const auto middle = pair.find(';');
-    if (middle == std::string_view::npos) fail(text, "is not a pair, such as (0F1;3B0)OVERLAP_F_B");
-    for (const std::string_view part : {pair.substr(0, middle), pair.substr(middle + 1)}) {
-      add(trim(part));
-      if (actions_.back().kind != Kind::compute) fail(text, "overlaps an action that computes nothing");
+    constexpr std::string_view overlap = ")OVERLAP_F_B";
+    constexpr std::string_view batch = ")BATCH_P2P";
+    const bool overlaps = text.ends_with(overlap);
+    if (!overlaps && !text.ends_with(batch)) {
+      fail(text,
+           "is not an overlapped pair, such as (0F1;3B0)OVERLAP_F_B, nor a batch of sends and receives, such "
+           "as (0SEND_F1;0RECV_B0)BATCH_P2P");
     }
+    const std::size_t before = actions_.size();
+    std::string_view parts = text.substr(1, text.size() - 1 - (overlaps ? overlap : batch).size());
+    for (std::size_t end = parts.find(';'); end != std::string_view::npos; end = parts.find(';')) {
+      add(trim(parts.substr(0, end)));
+      parts.remove_prefix(end + 1);
+    }
+    add(trim(parts));
+    const auto added = std::span(actions_).subspan(before);
+    if (overlaps && added.size() != 2) fail(text, "is not a pair, such as (0F1;3B0)OVERLAP_F_B");
+    for (const CsvAction& action : added) {
+      const bool transfers = action.kind == Kind::send || action.kind == Kind::receive;
+      if (overlaps && action.kind != Kind::compute) fail(text, "overlaps an action that computes nothing");
+      if (!overlaps && !transfers) fail(text, "batches an action that is not a send or a receive");
+    }
+    // All transfers of a batch start together, so its receives do not delay its sends.
+    std::ranges::stable_partition(added,
+                                  [](const CsvAction& action) { return action.kind != Kind::receive; });
   }
 
   void add(std::string_view text) {
     auto action = parse_action(text);
     if (!action) {
       fail(text,
-           "is not an action; expected a stage, one of F, I, W, B, SEND_F, RECV_F, SEND_B, RECV_B and a "
+           "is not an action; expected a stage, one of F, I, W, B, BW, SEND_F, RECV_F, SEND_B, RECV_B and a "
            "micro-batch, as in 0F0, or a stage and UNSHARD, RESHARD or REDUCE_GRAD");
     }
     action->cell = cell_;
@@ -179,16 +222,19 @@ Schedule schedule_from_csv(std::string_view text, const std::string& source_name
     throw InputError(fmt::format("{}: empty; expected one row of actions per worker", source_name));
   }
   std::vector<std::vector<CsvAction>> rows;
-  Listing listing{.source_name = source_name, .position_text = csv_position, .graph = graph};
   while (!text.empty()) {
     const auto newline = text.find('\n');
-    const auto row = rows.size();
-    rows.push_back(RowReader(row, source_name).read(text.substr(0, newline)));
-    auto& jobs = listing.rows.emplace_back();
-    for (const CsvAction& action : rows.back()) {
-      if (action.kind == Kind::compute) jobs.push_back({action.job, static_cast<int>(row), action.cell});
-    }
+    rows.push_back(RowReader(rows.size(), source_name).read(text.substr(0, newline)));
     text = newline == std::string_view::npos ? std::string_view{} : text.substr(newline + 1);
+  }
+  read_as_2_5(rows);
+  Listing listing{.source_name = source_name, .position_text = csv_position, .graph = graph};
+  for (const std::vector<CsvAction>& row : rows) {
+    const auto worker = static_cast<int>(listing.rows.size());
+    auto& jobs = listing.rows.emplace_back();
+    for (const CsvAction& action : row) {
+      if (action.kind == Kind::compute) jobs.push_back({action.job, worker, action.cell});
+    }
   }
   Schedule schedule = schedule_from_listing(listing);
   check_communication(schedule, rows, source_name);

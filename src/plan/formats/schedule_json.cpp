@@ -162,7 +162,7 @@ void require_known_keys(const JsonValue& file) {
   add({"makespan", "gradients_summed", "bubble_fraction", "device_span", "device_bubble_fraction",
        "lower_bound"},
       [](const JsonValue& value) { static_cast<void>(value.number()); });
-  add({"peak_activations", "peak_activation_bytes", "memory", "memory_over_time"},
+  add({"peak_activations", "peak_activation_bytes", "memory", "memory_over_time", "cuts"},
       [](const JsonValue& value) { value.array(); });
   const auto add_object = [&](std::string_view name, const Keys& keys) {
     add({name}, [&](const JsonValue& value) { value.only(keys); });

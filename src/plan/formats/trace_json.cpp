@@ -2,6 +2,8 @@
 #include "plan/formats/trace_json.hpp"
 
 #include <algorithm>
+#include <cmath>
+#include <vector>
 
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
@@ -11,26 +13,52 @@
 namespace starpipe::plan {
 namespace {
 
+// The spans of the jobs in whole nanoseconds, by job. The trace viewer counts in these, and drops a slice
+// that ends within the next one of its row: so each start and end is rounded, instead of start and duration,
+// and a job starts where the one before it has ended.
+std::vector<Span> in_nanoseconds(const Timeline& timeline, double nanoseconds_per_unit) {
+  const double origin = first_start(timeline);
+  const auto rounded = [&](double time) { return std::round((time - origin) * nanoseconds_per_unit); };
+  std::vector<Span> spans(timeline.spans.size());
+  for (const auto& row : timeline.order) {
+    double previous = 0;
+    for (const JobId id : row) {
+      const double start = std::max(previous, rounded(timeline.spans[id].start));
+      spans[id] = {start, std::max(start, rounded(timeline.spans[id].end))};
+      previous = spans[id].end;
+    }
+  }
+  return spans;
+}
+
+// Returns the microseconds that the trace viewer reads as this number of nanoseconds, both in versions that
+// round and in versions that cut off (1.001 * 1000 is 1000.9999999999999).
+double microseconds(double nanoseconds) {
+  const double result = nanoseconds / 1000;
+  return result * 1000 < nanoseconds ? std::nextafter(result, 2 * result) : result;
+}
+
 // Appends an arrow for each result that a job reads from another worker: a flow event "s" in the slice of the
 // producer, and one "f" in the slice of the job. Flow events belong to the slice that encloses them. The end
 // of a slice is outside, so "s" is up to 10 ns before the end.
-template <class Microseconds>
-void add_arrows(const DrawnRun& run, int pid, Microseconds microseconds, int& arrows,
+void add_arrows(const Schedule& schedule, const std::vector<Span>& spans, int pid, int& arrows,
                 nlohmann::ordered_json& events) {
-  const Schedule& schedule = *run.schedule;
   const auto event = [&](const char* phase, JobId id, double time) {
-    return nlohmann::ordered_json{{"ph", phase},  {"name", "result"}, {"cat", "dependency"},
-                                  {"id", arrows}, {"pid", pid},       {"tid", schedule.compute(id) + 1},
-                                  {"ts", time}};
+    return nlohmann::ordered_json{{"ph", phase},
+                                  {"name", "result"},
+                                  {"cat", "dependency"},
+                                  {"id", arrows},
+                                  {"pid", pid},
+                                  {"tid", schedule.compute(id) + 1},
+                                  {"ts", microseconds(time)}};
   };
   for (const JobId id : schedule.order()) {
     schedule.for_each_pred(id, [&](JobId producer) {
       if (schedule.compute(producer) == schedule.compute(id)) return;
       ++arrows;
-      const Span& span = run.timeline->spans[producer];
-      const double end = microseconds(span.end);
-      events.push_back(event("s", producer, end - std::min(0.01, (end - microseconds(span.start)) / 2)));
-      events.push_back(event("f", id, microseconds(run.timeline->spans[id].start)));
+      const Span& span = spans[producer];
+      events.push_back(event("s", producer, std::max(span.start, span.end - 10)));
+      events.push_back(event("f", id, spans[id].start));
       events.back()["bp"] = "e";
     });
   }
@@ -52,8 +80,7 @@ nlohmann::ordered_json trace_json(std::span<const DrawnRun> runs, double microse
   for (const DrawnRun& run : runs) {
     ++pid;  // from 1: Perfetto takes process 0 for the idle task
     const Schedule& schedule = *run.schedule;
-    const double origin = first_start(*run.timeline);
-    const auto microseconds = [&](double time) { return (time - origin) * microseconds_per_unit; };
+    const std::vector<Span> spans = in_nanoseconds(*run.timeline, 1000 * microseconds_per_unit);
     metadata("process_name", pid, 0, {{"name", run.title}});
     metadata("process_sort_index", pid, 0, {{"sort_index", pid}});
 
@@ -64,14 +91,14 @@ nlohmann::ordered_json trace_json(std::span<const DrawnRun> runs, double microse
       metadata("thread_sort_index", pid, tid, {{"sort_index", tid}});
       for (const JobId id : rows[w]) {
         const Job job = schedule.job(id);
-        const Span span = run.timeline->spans[id];
+        const Span span = spans[id];
         events.push_back({{"ph", "X"},
                           {"name", to_string(job)},
                           {"cat", to_string(job.pass)},
                           {"pid", pid},
                           {"tid", tid},
                           {"ts", microseconds(span.start)},
-                          {"dur", (span.end - span.start) * microseconds_per_unit},
+                          {"dur", microseconds(span.end - span.start)},
                           {"args",
                            {{"stage", job.stage},
                             {"microbatch", job.microbatch},
@@ -81,17 +108,19 @@ nlohmann::ordered_json trace_json(std::span<const DrawnRun> runs, double microse
       }
     }
 
-    add_arrows(run, pid, microseconds, arrows, events);
+    add_arrows(schedule, spans, pid, arrows, events);
 
+    const double origin = first_start(*run.timeline);
     const auto live = memory_over_time(schedule, Costs{}, *run.timeline);
     for (std::size_t w = 0; w < live.size(); ++w) {
       for (const MemoryStep& step : live[w]) {
-        events.push_back({{"ph", "C"},
-                          {"name", fmt::format("live activations, worker {}", w)},
-                          {"pid", pid},
-                          {"tid", static_cast<int>(w) + 1},
-                          {"ts", microseconds(step.time)},
-                          {"args", {{"stashes", step.stashes}}}});
+        events.push_back(
+            {{"ph", "C"},
+             {"name", fmt::format("live activations, worker {}", w)},
+             {"pid", pid},
+             {"tid", static_cast<int>(w) + 1},
+             {"ts", microseconds(std::round((step.time - origin) * 1000 * microseconds_per_unit))},
+             {"args", {{"stashes", step.stashes}}}});
       }
     }
   }

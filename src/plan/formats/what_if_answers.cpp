@@ -75,9 +75,9 @@ Schedule named_schedule(const WhatIf& change, const ComparedRun& run, const std:
     return std::move(made.schedule);
   } catch (const InputError& error) {
     if (stages.value_or(planned.stages()) == planned.stages())
-      throw InputError(fmt::format("--what-if {}: {}", change.text, error.what()));
-    throw InputError(fmt::format("--what-if {}: the schedule needs {} stages, the run measured {}",
-                                 change.text, *stages, planned.stages()));
+      throw InputError(fmt::format("what-if {}: {}", change.text, error.what()));
+    throw InputError(fmt::format("what-if {}: the schedule needs {} stages, the run measured {}", change.text,
+                                 *stages, planned.stages()));
   }
 }
 
@@ -97,7 +97,7 @@ std::vector<WhatIf> parse_what_ifs(std::span<const std::string> texts) {
   std::vector<WhatIf> changes;
   for (const std::string& text : texts) {
     if (std::ranges::count(changes, text, &WhatIf::text) > 0)
-      throw InputError(fmt::format("--what-if: {} is given twice", text));
+      throw InputError(fmt::format("what-if: {} is given twice", text));
     changes.push_back(parse_what_if(text));
   }
   return changes;

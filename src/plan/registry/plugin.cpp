@@ -13,6 +13,7 @@
 
 #include <dlfcn.h>
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include "starpipe/base/error.hpp"
 #include "starpipe/base/registration.hpp"
@@ -112,7 +113,8 @@ PluginFunction* load(const std::filesystem::path& file) {
     refuse_plugin(file, "{}", errors.front());
   void* const function = handle == nullptr ? nullptr : dlsym(handle, "starpipe_plugin");
   if (function != nullptr) return reinterpret_cast<PluginFunction*>(function);
-  std::string_view why = dlerror();
+  const char* const told = dlerror();  // null if starpipe_plugin is there and is null
+  std::string_view why = told == nullptr ? "its starpipe_plugin is null" : told;
   const std::string prefix = file.string() + ": ";
   if (why.starts_with(prefix)) why.remove_prefix(prefix.size());
   refuse_plugin(file, "cannot be loaded: {}", why);

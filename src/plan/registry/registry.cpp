@@ -107,6 +107,11 @@ Schedule build(const ScheduleEntry& entry, const ScheduleRequest& request) {
   }
 }
 
+// Returns the costs of the schedule's jobs. `costs`: for the request; a schedule may recompute unasked.
+Costs costs_of(const Schedule& schedule, const ScheduleRequest& request, const Costs& costs) {
+  return schedule.recompute() && !request.recompute ? with_recomputation(costs) : costs;
+}
+
 // Returns nullopt if the schedule is not defined for the request.
 std::optional<Schedule> try_make(std::string_view name, const ScheduleRequest& request) {
   try {
@@ -184,13 +189,14 @@ LimitedSchedule make_limited_schedule(std::string_view name, ScheduleRequest req
                                       const OrderRequest& order, const Costs& costs) {
   request.memory_limits = order.memory_limits;
   const Schedule for_limit = make_schedule(name, request);
-  LimitedSchedule result = as_requested(for_limit, order, costs);
+  LimitedSchedule result = as_requested(for_limit, order, costs_of(for_limit, request, costs));
   if (order.memory_limits.empty() || order.dynamic) return result;
   request.memory_limits.clear();
   const std::optional<Schedule> own = try_make(name, request);
   if (!own || *own == for_limit) return result;
-  const LimitedSchedule unlimited = as_requested(*own, {.memory_limits = order.memory_limits}, costs);
-  if (!unlimited.reordering) return order.discipline ? as_requested(*own, order, costs) : unlimited;
+  const Costs own_costs = costs_of(*own, request, costs);
+  const LimitedSchedule unlimited = as_requested(*own, {.memory_limits = order.memory_limits}, own_costs);
+  if (!unlimited.reordering) return order.discipline ? as_requested(*own, order, own_costs) : unlimited;
   if (!result.reordering) result.reordering = unlimited.reordering;
   return result;
 }
@@ -208,7 +214,9 @@ CostedSchedule make_costed_schedule(std::string_view name, ScheduleRequest reque
   }
   if (request.recompute) of_stages = with_recomputation(std::move(of_stages));
   request.costs = of_stages;
-  return {make_limited_schedule(name, std::move(request), order, of_stages), of_stages};
+  LimitedSchedule made = make_limited_schedule(name, request, order, of_stages);
+  Costs costs_of_made = costs_of(made.schedule, request, of_stages);
+  return {std::move(made), std::move(costs_of_made)};
 }
 
 }  // namespace starpipe::plan

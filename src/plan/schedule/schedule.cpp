@@ -95,7 +95,7 @@ Schedule::Tables Schedule::make_tables(const ScheduleSpec& spec, const std::vect
     const JobId id = tables.order[t];
     tables.turn[id] = t;
     const auto stride = static_cast<JobId>(stride_);
-    const int microbatch = static_cast<int>(id / stride) / stages();
+    const auto microbatch = static_cast<int>(id / stride / static_cast<JobId>(stages()));
     if (id % stride == 0 && !seen[index(microbatch)]) {  // its first F
       seen[index(microbatch)] = true;
       tables.by_age.push_back(microbatch);

@@ -45,9 +45,11 @@ Schedule gems(const ScheduleRequest& request) {
   return repeated("gems", request, block);
 }
 
-const bool registered_gems =
-    register_schedule({"gems", "one micro-batch down, then one up: one stash per worker, two replicas",
-                       "GEMS, SC 2020; Pipeline Parallelism with Controllable Memory, 2024, fig. 18f", gems});
+const bool registered_gems = register_schedule(
+    {.name = "gems",
+     .summary = "one micro-batch down, then one up: one stash per worker, two replicas",
+     .source = "GEMS, SC 2020; Pipeline Parallelism with Controllable Memory, 2024, fig. 18f",
+     .build = gems});
 
 // W / 2 micro-batches each way, as in 1F1B: one direction runs in the odd time slots of the other.
 Schedule chimera(const ScheduleRequest& request) {
@@ -61,9 +63,11 @@ Schedule chimera(const ScheduleRequest& request) {
 }
 
 const bool registered_chimera = register_schedule(
-    {"chimera", "two 1F1B pipelines in opposite directions, two replicas",
-     "Chimera, 2021, arXiv 2107.06925; Pipeline Parallelism with Controllable Memory, 2024, fig. 18g",
-     chimera});
+    {.name = "chimera",
+     .summary = "two 1F1B pipelines in opposite directions, two replicas",
+     .source =
+         "Chimera, 2021, arXiv 2107.06925; Pipeline Parallelism with Controllable Memory, 2024, fig. 18g",
+     .build = chimera});
 
 }  // namespace
 }  // namespace starpipe::plan

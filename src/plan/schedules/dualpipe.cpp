@@ -85,9 +85,11 @@ Schedule dualpipe(const ScheduleRequest& request) {
   return in_order("dualpipe", graph, request.microbatches, rows);
 }
 
-const bool registered =
-    register_schedule({"dualpipe", "half of the micro-batches down, half up, two replicas; F alongside BW",
-                       "DeepSeek-V3, 2024, arXiv 2412.19437, section 3.2.1", dualpipe});
+const bool registered_dualpipe =
+    register_schedule({.name = "dualpipe",
+                       .summary = "half of the micro-batches down, half up, two replicas; F alongside BW",
+                       .source = "DeepSeek-V3, 2024, arXiv 2412.19437, section 3.2.1",
+                       .build = dualpipe});
 
 Schedule dualpipe_v(const ScheduleRequest& request) {
   const StageGraph graph = requested_chain("dualpipe-v", request, 2);
@@ -104,9 +106,13 @@ Schedule dualpipe_v(const ScheduleRequest& request) {
   return in_order("dualpipe-v", graph, request.microbatches, rows);
 }
 
-const bool registered_v = register_schedule(
-    {"dualpipe-v", "DualPipe's order along a V: no replicas",
-     "DualPipe's cut-in-half variant, github.com/deepseek-ai/DualPipe", dualpipe_v, 2, "DualPipeV"});
+const bool registered_v =
+    register_schedule({.name = "dualpipe-v",
+                       .summary = "DualPipe's order along a V: no replicas",
+                       .source = "DualPipe's cut-in-half variant, github.com/deepseek-ai/DualPipe",
+                       .build = dualpipe_v,
+                       .stages_per_worker = 2,
+                       .alias = "DualPipeV"});
 
 }  // namespace
 }  // namespace starpipe::plan

@@ -99,37 +99,45 @@ Schedule alternating(const char* name, const ScheduleRequest& request, const Alt
 }
 
 // With `ahead` 2, a worker computes one pass while the transfer for the other is on its way.
-const bool registered = register_schedule(
-    {"interleaved-1f1b",
-     "1F1B with several chunks per worker, micro-batches in rounds of W through all loops",
-     "Megatron-LM, 2021, arXiv 2104.04473",
-     [](const ScheduleRequest& request) {
-       return alternating("interleaved-1f1b", request,
-                          {.group = round_size(request), .ahead = 2, .spread = 0, .split = false});
-     },
-     default_chunks, "Interleaved1F1B"});
+const bool registered_interleaved = register_schedule(
+    {.name = "interleaved-1f1b",
+     .summary = "1F1B with several chunks per worker, micro-batches in rounds of W through all loops",
+     .source = "Megatron-LM, 2021, arXiv 2104.04473",
+     .build =
+         [](const ScheduleRequest& request) {
+           return alternating("interleaved-1f1b", request,
+                              {.group = round_size(request), .ahead = 2, .spread = 0, .split = false});
+         },
+     .stages_per_worker = default_chunks,
+     .alias = "Interleaved1F1B"});
 
 // Groups of W / 2 leave no idle time between loops. The backward pass is split, so that W delays no other
 // worker's B.
 const bool registered_grouped = register_schedule(
-    {"grouped-interleaved", "interleaved in groups of W / 2 micro-batches: three quarters of 1F1B's memory",
-     "sail-sg/zero-bubble-pipeline-parallelism, grouped interleaved 1F1B",
-     [](const ScheduleRequest& request) {
-       return alternating("grouped-interleaved", request,
-                          {.group = (request.workers + 1) / 2, .ahead = 1, .spread = 0, .split = true});
-     },
-     default_chunks});
+    {.name = "grouped-interleaved",
+     .summary = "interleaved in groups of W / 2 micro-batches: three quarters of 1F1B's memory",
+     .source = "sail-sg/zero-bubble-pipeline-parallelism, grouped interleaved 1F1B",
+     .build =
+         [](const ScheduleRequest& request) {
+           return alternating("grouped-interleaved", request,
+                              {.group = (request.workers + 1) / 2, .ahead = 1, .spread = 0, .split = true});
+         },
+     .stages_per_worker = default_chunks});
 
 // ZB-H1 in loops: worker w leaves w passes of W for the end, where it would be idle.
-const bool registered_zb = register_schedule(
-    {"interleaved-zb", "ZB-H1 with several chunks per worker: one pass ahead, W later on later workers",
-     "PyTorch, ScheduleInterleavedZeroBubble; Zero Bubble Pipeline Parallelism, 2024, arXiv 2401.10241, "
-     "section 2.1",
-     [](const ScheduleRequest& request) {
-       return alternating("interleaved-zb", request,
-                          {.group = round_size(request), .ahead = 1, .spread = 1, .split = true});
-     },
-     default_chunks, "InterleavedZeroBubble"});
+const bool registered_interleaved_zb = register_schedule(
+    {.name = "interleaved-zb",
+     .summary = "ZB-H1 with several chunks per worker: one pass ahead, W later on later workers",
+     .source =
+         "PyTorch, ScheduleInterleavedZeroBubble; Zero Bubble Pipeline Parallelism, 2024, arXiv 2401.10241, "
+         "section 2.1",
+     .build =
+         [](const ScheduleRequest& request) {
+           return alternating("interleaved-zb", request,
+                              {.group = round_size(request), .ahead = 1, .spread = 1, .split = true});
+         },
+     .stages_per_worker = default_chunks,
+     .alias = "InterleavedZeroBubble"});
 
 // Returns a block of one micro-batch. Its passes follow each other from worker to worker. F enters its next
 // loop `spacing` micro-batches later; BW enters its next loop when W micro-batches have left the loop before,
@@ -166,23 +174,28 @@ Schedule uniform(const char* name, const ScheduleRequest& request, int spacing, 
 }
 
 // With the memory of the grouped order.
-const bool registered_uniform = register_schedule(
-    {"interleaved-uniform", "interleaved 1F1B, its building block repeated with one interval",
-     "Pipeline Parallelism with Controllable Memory, 2024, appendix G, fig. 15b",
-     [](const ScheduleRequest& request) {
-       const int chunks = requested_chunks("interleaved-uniform", request);
-       return uniform("interleaved-uniform", request, request.workers, (chunks + 1) * request.workers - 1);
-     },
-     default_chunks});
+const bool registered_uniform =
+    register_schedule({.name = "interleaved-uniform",
+                       .summary = "interleaved 1F1B, its building block repeated with one interval",
+                       .source = "Pipeline Parallelism with Controllable Memory, 2024, appendix G, fig. 15b",
+                       .build =
+                           [](const ScheduleRequest& request) {
+                             const int chunks = requested_chunks("interleaved-uniform", request);
+                             return uniform("interleaved-uniform", request, request.workers,
+                                            (chunks + 1) * request.workers - 1);
+                           },
+                       .stages_per_worker = default_chunks});
 
 // The loops of F follow each other more closely, with the memory that the block then needs.
-const bool registered_low_memory =
-    register_schedule({"interleaved-low-memory", "interleaved 1F1B with the loops of F closer to each other",
-                       "Pipeline Parallelism with Controllable Memory, 2024, appendix H, fig. 16c",
-                       [](const ScheduleRequest& request) {
-                         return uniform("interleaved-low-memory", request, (2 * request.workers + 2) / 3, 0);
-                       },
-                       default_chunks});
+const bool registered_interleaved_low_memory = register_schedule(
+    {.name = "interleaved-low-memory",
+     .summary = "interleaved 1F1B with the loops of F closer to each other",
+     .source = "Pipeline Parallelism with Controllable Memory, 2024, appendix H, fig. 16c",
+     .build =
+         [](const ScheduleRequest& request) {
+           return uniform("interleaved-low-memory", request, (2 * request.workers + 2) / 3, 0);
+         },
+     .stages_per_worker = default_chunks});
 
 // All forward passes, then all backward passes in reverse.
 Schedule mirrored(const char* name, const ScheduleRequest& request, int group) {
@@ -195,16 +208,20 @@ Schedule mirrored(const char* name, const ScheduleRequest& request, int group) {
 }
 
 const bool registered_bfs = register_schedule(
-    {"looped-bfs", "GPipe in loops, all micro-batches through one loop before the next",
-     "Breadth-First Pipeline Parallelism, 2022, arXiv 2211.05953",
-     [](const ScheduleRequest& request) { return mirrored("looped-bfs", request, request.microbatches); },
-     default_chunks, "LoopedBFS"});
+    {.name = "looped-bfs",
+     .summary = "GPipe in loops, all micro-batches through one loop before the next",
+     .source = "Breadth-First Pipeline Parallelism, 2022, arXiv 2211.05953",
+     .build =
+         [](const ScheduleRequest& request) { return mirrored("looped-bfs", request, request.microbatches); },
+     .stages_per_worker = default_chunks,
+     .alias = "LoopedBFS"});
 
 const bool registered_dfs = register_schedule(
-    {"looped-dfs", "GPipe in loops, W micro-batches through all loops before the next",
-     "Breadth-First Pipeline Parallelism, 2022, arXiv 2211.05953",
-     [](const ScheduleRequest& request) { return mirrored("looped-dfs", request, request.workers); },
-     default_chunks});
+    {.name = "looped-dfs",
+     .summary = "GPipe in loops, W micro-batches through all loops before the next",
+     .source = "Breadth-First Pipeline Parallelism, 2022, arXiv 2211.05953",
+     .build = [](const ScheduleRequest& request) { return mirrored("looped-dfs", request, request.workers); },
+     .stages_per_worker = default_chunks});
 
 }  // namespace
 }  // namespace starpipe::plan

@@ -47,7 +47,8 @@ class PatternTable {
   }
   [[nodiscard]] double start(int step, int microbatch) const {
     const PeriodicOperation& op = at(step, microbatch);
-    return op.start + (microbatch - op.shift) / pattern_.microbatches * pattern_.period;
+    const int repetition = (microbatch - op.shift) / pattern_.microbatches;
+    return op.start + repetition * pattern_.period;
   }
 
   /// Sort key for the order of a worker: at equal starts, operations that take no time come first.

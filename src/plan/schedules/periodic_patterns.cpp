@@ -85,9 +85,10 @@ Schedule periodic(const char* name, const ScheduleRequest& request,
 }
 
 const bool registered_star = register_schedule(
-    {"1f1b-star", "1F1B with the shortest period for the durations, and a memory limit if there is one",
-     "Pipelined Model Parallelism: Complexity Results, 2021, section 5.1, algorithm 1 (1F1B*)",
-     [](const ScheduleRequest& request) {
+    {.name = "1f1b-star",
+     .summary = "1F1B with the shortest period for the durations, and a memory limit if there is one",
+     .source = "Pipelined Model Parallelism: Complexity Results, 2021, section 5.1, algorithm 1 (1F1B*)",
+     .build = [](const ScheduleRequest& request) {
        return periodic("1f1b-star", request,
                        [](std::span<const ChainStage> chain, std::span<const int> limits) {
                          return one_forward_one_backward_star(chain, min_period(chain, limits));
@@ -95,9 +96,11 @@ const bool registered_star = register_schedule(
      }});
 
 const bool registered_k_periodic = register_schedule(
-    {"k-periodic", "1f1b-star with patterns of up to 4 micro-batches, shorter ones where memory is short",
-     "Pipelined Model Parallelism: Complexity Results, 2021, section 5.2, and a search over such patterns",
-     [](const ScheduleRequest& request) {
+    {.name = "k-periodic",
+     .summary = "1f1b-star with patterns of up to 4 micro-batches, shorter ones where memory is short",
+     .source = "Pipelined Model Parallelism: Complexity Results, 2021, section 5.2, and a search over such "
+               "patterns",
+     .build = [](const ScheduleRequest& request) {
        return periodic("k-periodic", request,
                        [](std::span<const ChainStage> chain, std::span<const int> limits) {
                          return best_pattern(chain, limits, max_repetitions).pattern;

@@ -20,13 +20,13 @@ struct Slots {
 // graph on the group's micro-batch `number`. Micro-batch b is number b / `groups` of its group.
 template <class SlotsOf>
 Schedule in_slots(const char* name, const ScheduleRequest& request, int groups,
-                  std::function<Placement(const Job&)> placement, SlotsOf slots) {
+                  const std::function<Placement(const Job&)>& placement, SlotsOf slots) {
   const StageGraph& graph = request.graph.value();
   return Schedule({.name = name,
                    .graph = graph,
                    .microbatches = request.microbatches,
                    .workers = request.workers,
-                   .placement = std::move(placement),
+                   .placement = placement,
                    .priority = [&](const Job& job) {
                      const Slots of =
                          slots(std::int64_t{graph.depth(job.stage)}, std::int64_t{job.microbatch / groups});
@@ -132,15 +132,17 @@ Schedule data_parallel(const ScheduleRequest& request, const char* name, bool sh
   return in_slots(name, request, request.workers, placement, one_at_a_time(request));
 }
 
-const bool registered_ddp =
-    register_schedule({"ddp", "data parallel: w = (b, b); every worker holds all weights",
-                       "Unifying Parallelization Schemes, 2025, w_DDP",
-                       [](const ScheduleRequest& request) { return data_parallel(request, "ddp", false); }});
+const bool registered_ddp = register_schedule(
+    {.name = "ddp",
+     .summary = "data parallel: w = (b, b); every worker holds all weights",
+     .source = "Unifying Parallelization Schemes, 2025, w_DDP",
+     .build = [](const ScheduleRequest& request) { return data_parallel(request, "ddp", false); }});
 
-const bool registered_fsdp =
-    register_schedule({"fsdp", "fully sharded data parallel: w = (s, b); weights are fetched for use",
-                       "Unifying Parallelization Schemes, 2025, w_FSDP",
-                       [](const ScheduleRequest& request) { return data_parallel(request, "fsdp", true); }});
+const bool registered_fsdp = register_schedule(
+    {.name = "fsdp",
+     .summary = "fully sharded data parallel: w = (s, b); weights are fetched for use",
+     .source = "Unifying Parallelization Schemes, 2025, w_FSDP",
+     .build = [](const ScheduleRequest& request) { return data_parallel(request, "fsdp", true); }});
 
 // There are G groups of R workers, and group b mod G runs micro-batch b. Each group is a pipeline that runs R
 // stages at a time, in loops. A loop starts when the group's first worker is free and the first micro-batch
@@ -169,15 +171,17 @@ Schedule looped(const ScheduleRequest& request, const char* name, bool sharded) 
 }
 
 const bool registered_lpp = register_schedule(
-    {"lpp", "looped pipelines in G groups: w = (h(s,b), h(s,b)), h = (R b mod W) + (s mod R)",
-     "Unifying Parallelization Schemes, 2025, w_LPP",
-     [](const ScheduleRequest& request) { return looped(request, "lpp", false); }});
+    {.name = "lpp",
+     .summary = "looped pipelines in G groups: w = (h(s,b), h(s,b)), h = (R b mod W) + (s mod R)",
+     .source = "Unifying Parallelization Schemes, 2025, w_LPP",
+     .build = [](const ScheduleRequest& request) { return looped(request, "lpp", false); }});
 
 // Unifying Schemes prints w_FSLPP as (h(s,b), h(s,s)); with w = (weights, compute) it means the reverse.
-const bool registered_fslpp =
-    register_schedule({"fslpp", "looped pipelines, fully sharded: w = (h(s,s), h(s,b))",
-                       "Unifying Parallelization Schemes, 2025, w_FSLPP",
-                       [](const ScheduleRequest& request) { return looped(request, "fslpp", true); }});
+const bool registered_fslpp = register_schedule(
+    {.name = "fslpp",
+     .summary = "looped pipelines, fully sharded: w = (h(s,s), h(s,b))",
+     .source = "Unifying Parallelization Schemes, 2025, w_FSLPP",
+     .build = [](const ScheduleRequest& request) { return looped(request, "fslpp", true); }});
 
 }  // namespace
 }  // namespace starpipe::plan

@@ -48,21 +48,25 @@ Schedule reordered(const char* name, const ScheduleRequest& request, const Offse
   return in_order(name, graph, request.microbatches, grid.rows());
 }
 
-const bool registered_min =
-    register_schedule({"v-min", "V shape with the smallest memory: about a third of 1F1B's",
-                       "Pipeline Parallelism with Controllable Memory, 2024, section 3.2 and appendix F",
-                       [](const ScheduleRequest& request) {
-                         return reordered("v-min", request, {1, 1, 1, request.workers % 3 == 0 ? 3 : 1, 1});
-                       },
-                       chunks});
+const bool registered_min = register_schedule(
+    {.name = "v-min",
+     .summary = "V shape with the smallest memory: about a third of 1F1B's",
+     .source = "Pipeline Parallelism with Controllable Memory, 2024, section 3.2 and appendix F",
+     .build =
+         [](const ScheduleRequest& request) {
+           return reordered("v-min", request, {1, 1, 1, request.workers % 3 == 0 ? 3 : 1, 1});
+         },
+     .stages_per_worker = chunks});
 
-const bool registered_half =
-    register_schedule({"v-half", "V shape with about half of 1F1B's memory and bubbles",
-                       "Pipeline Parallelism with Controllable Memory, 2024, section 3.2 and appendix F",
-                       [](const ScheduleRequest& request) {
-                         return reordered("v-half", request, {2, 1, 1, request.workers % 2 == 0 ? 4 : 1, 2});
-                       },
-                       chunks});
+const bool registered_half = register_schedule(
+    {.name = "v-half",
+     .summary = "V shape with about half of 1F1B's memory and bubbles",
+     .source = "Pipeline Parallelism with Controllable Memory, 2024, section 3.2 and appendix F",
+     .build =
+         [](const ScheduleRequest& request) {
+           return reordered("v-half", request, {2, 1, 1, request.workers % 2 == 0 ? 4 : 1, 2});
+         },
+     .stages_per_worker = chunks});
 
 // F and B in the order of the reordered block; W where the durations leave room.
 Schedule v_zb(const ScheduleRequest& request) {
@@ -75,11 +79,14 @@ Schedule v_zb(const ScheduleRequest& request) {
                                         2 * request.workers, requested_costs(request)));
 }
 
-const bool registered_zb =
-    register_schedule({"v-zb", "V shape with 1F1B's memory and almost no bubbles; made for the durations",
-                       "Pipeline Parallelism with Controllable Memory, 2024, section 3.2; Zero Bubble "
-                       "Pipeline Parallelism, 2024, arXiv 2401.10241, ZB-V",
-                       v_zb, chunks, "ZBVZeroBubble"});
+const bool registered_v_zb = register_schedule(
+    {.name = "v-zb",
+     .summary = "V shape with 1F1B's memory and almost no bubbles; made for the durations",
+     .source = "Pipeline Parallelism with Controllable Memory, 2024, section 3.2; Zero Bubble "
+               "Pipeline Parallelism, 2024, arXiv 2401.10241, ZB-V",
+     .build = v_zb,
+     .stages_per_worker = chunks,
+     .alias = "ZBVZeroBubble"});
 
 // Returns the block of 1F1B's passes along the V. Each BW takes the first two free cells after its inputs are
 // there. A cell is free if no pass of another micro-batch, an interval earlier or later, is there.
@@ -110,10 +117,12 @@ Schedule one_forward_one_backward_v(const ScheduleRequest& request) {
   return in_order("1f1b-v", graph, request.microbatches, grid.rows());
 }
 
-const bool registered_1f1b = register_schedule(
-    {"1f1b-v", "V shape of 1F1B: two thirds of its memory without splitting the backward pass",
-     "Pipeline Parallelism with Controllable Memory, 2024, appendix H, fig. 16a", one_forward_one_backward_v,
-     chunks});
+const bool registered_1f1b_v = register_schedule(
+    {.name = "1f1b-v",
+     .summary = "V shape of 1F1B: two thirds of its memory without splitting the backward pass",
+     .source = "Pipeline Parallelism with Controllable Memory, 2024, appendix H, fig. 16a",
+     .build = one_forward_one_backward_v,
+     .stages_per_worker = chunks});
 
 }  // namespace
 }  // namespace starpipe::plan

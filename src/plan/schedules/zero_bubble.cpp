@@ -14,7 +14,7 @@ namespace {
 using WarmUp = std::vector<int>;  // [stage], number of forward passes before the first B
 
 // F and B in the time slots of 1F1B, but with the given warm-ups, which must decrease along the pipeline.
-std::vector<Job> alternating(const WarmUp& warm_up, int microbatches) {
+std::vector<Job> alternating_passes(const WarmUp& warm_up, int microbatches) {
   const auto stages = static_cast<int>(warm_up.size());
   std::vector<std::pair<int, Job>> slots;
   for (int b = 0; b < microbatches; ++b) {
@@ -49,18 +49,20 @@ WarmUp warm_up_of(int stages, int per_stage, int extra) {
 // The paper's handcrafted schedules, for passes of one length.
 Schedule hand_made(const char* name, const ScheduleRequest& request, int per_stage, int extra) {
   const WarmUp warm_up = warm_up_of(request.workers, per_stage, extra);
-  return filled(name, request, alternating(warm_up, request.microbatches), warm_up.front(), {});
+  return filled(name, request, alternating_passes(warm_up, request.microbatches), warm_up.front(), {});
 }
 
 const bool registered_h1 = register_schedule(
-    {"zb-h1", "1F1B with B and W split, W in the gaps: a third of the bubbles, the same memory",
-     "Zero Bubble Pipeline Parallelism, 2024, arXiv 2401.10241, section 2.1",
-     [](const ScheduleRequest& request) { return hand_made("zb-h1", request, 1, 0); }});
+    {.name = "zb-h1",
+     .summary = "1F1B with B and W split, W in the gaps: a third of the bubbles, the same memory",
+     .source = "Zero Bubble Pipeline Parallelism, 2024, arXiv 2401.10241, section 2.1",
+     .build = [](const ScheduleRequest& request) { return hand_made("zb-h1", request, 1, 0); }});
 
-const bool registered_h2 =
-    register_schedule({"zb-h2", "no bubbles in a device's span, for up to twice 1F1B's memory",
-                       "Zero Bubble Pipeline Parallelism, 2024, arXiv 2401.10241, section 2.2",
-                       [](const ScheduleRequest& request) { return hand_made("zb-h2", request, 2, -1); }});
+const bool registered_h2 = register_schedule(
+    {.name = "zb-h2",
+     .summary = "no bubbles in a device's span, for up to twice 1F1B's memory",
+     .source = "Zero Bubble Pipeline Parallelism, 2024, arXiv 2401.10241, section 2.2",
+     .build = [](const ScheduleRequest& request) { return hand_made("zb-h2", request, 2, -1); }});
 
 // Returns the warm-up of each stage: as many forward passes as end before the gradient of the first B
 // arrives. With `eager`, one more pass: it starts, but does not end, before that time. A stage has fewer
@@ -107,7 +109,8 @@ Schedule adaptive(const char* name, const ScheduleRequest& request, int limit) {
   const auto build = [&](bool eager) {
     const WarmUp warm_up =
         fitting_warm_up(graph, request.microbatches, limit, requested_costs(request), eager);
-    return filled(name, request, alternating(warm_up, request.microbatches), limit, requested_costs(request));
+    return filled(name, request, alternating_passes(warm_up, request.microbatches), limit,
+                  requested_costs(request));
   };
   Schedule lazy = build(false);
   Schedule eager = build(true);
@@ -117,14 +120,18 @@ Schedule adaptive(const char* name, const ScheduleRequest& request, int limit) {
 }
 
 const bool registered_1p = register_schedule(
-    {"zb-1p", "zero bubble with 1F1B's memory; made for the durations",
-     "Zero Bubble Pipeline Parallelism, 2024, arXiv 2401.10241, section 3",
-     [](const ScheduleRequest& request) { return adaptive("zb-1p", request, request.workers); }});
+    {.name = "zb-1p",
+     .summary = "zero bubble with 1F1B's memory; made for the durations",
+     .source = "Zero Bubble Pipeline Parallelism, 2024, arXiv 2401.10241, section 3",
+     .build = [](const ScheduleRequest& request) { return adaptive("zb-1p", request, request.workers); }});
 
-const bool registered_2p = register_schedule(
-    {"zb-2p", "zero bubble with twice 1F1B's memory; made for the durations",
-     "Zero Bubble Pipeline Parallelism, 2024, arXiv 2401.10241, section 3",
-     [](const ScheduleRequest& request) { return adaptive("zb-2p", request, 2 * request.workers); }});
+const bool registered_2p =
+    register_schedule({.name = "zb-2p",
+                       .summary = "zero bubble with twice 1F1B's memory; made for the durations",
+                       .source = "Zero Bubble Pipeline Parallelism, 2024, arXiv 2401.10241, section 3",
+                       .build = [](const ScheduleRequest& request) {
+                         return adaptive("zb-2p", request, 2 * request.workers);
+                       }});
 
 // Returns a block in which B follows B as closely as F follows F, so that a stash lives for at most 2 P of 3
 // P cells. It has two micro-batches: with one, F and B would be in the same cells.
@@ -149,7 +156,7 @@ Schedule low_memory(const ScheduleRequest& request) {
   std::vector<Job> passes = grid.jobs();
   int limit = std::ranges::max(grid.peak_memory());
   if (const int held = std::min(request.workers, request.microbatches); limit >= held) {
-    passes = alternating(warm_up_of(request.workers, 1, 0), request.microbatches);
+    passes = alternating_passes(warm_up_of(request.workers, 1, 0), request.microbatches);
     limit = held;
   }
   const auto build = [&](int max) {
@@ -165,9 +172,11 @@ Schedule low_memory(const ScheduleRequest& request) {
   return best;
 }
 
-const bool registered_low_memory = register_schedule(
-    {"zb-low-memory", "zero bubble with about two thirds of 1F1B's memory; made for the durations",
-     "Pipeline Parallelism with Controllable Memory, 2024, appendix H, fig. 16b", low_memory});
+const bool registered_zb_low_memory = register_schedule(
+    {.name = "zb-low-memory",
+     .summary = "zero bubble with about two thirds of 1F1B's memory; made for the durations",
+     .source = "Pipeline Parallelism with Controllable Memory, 2024, appendix H, fig. 16b",
+     .build = low_memory});
 
 }  // namespace
 }  // namespace starpipe::plan

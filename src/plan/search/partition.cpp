@@ -3,7 +3,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <ranges>
 #include <set>
 #include <string_view>
 #include <utility>
@@ -11,6 +10,7 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include "base/numbers.hpp"
 #include "plan/search/partition_problem.hpp"
 #include "starpipe/base/error.hpp"
 #include "starpipe/base/index.hpp"
@@ -22,7 +22,7 @@ namespace {
 Partition with_loads(const PartitionProblem& problem, Stages stages, bool proven) {
   Partition result;
   result.loads = problem.loads(stages);
-  result.bottleneck = std::ranges::max(result.loads | std::views::transform(&WorkerLoad::load));
+  result.bottleneck = std::ranges::max(result.loads, {}, &WorkerLoad::load).load();
   result.lower_bound = proven ? result.bottleneck : problem.lower_bound(Goal::bottleneck);
   result.cuts = std::move(stages.cuts);
   result.stage_workers = std::move(stages.workers);
@@ -130,10 +130,23 @@ std::vector<UnitRange> stage_ranges(const Partition& partition, std::size_t unit
   return ranges;
 }
 
+/// Throws InputError unless each worker has a stage, as in the programs that read the formats.
+void require_stage_per_worker(const Partition& partition, std::size_t units, int workers) {
+  const std::set<int> used(partition.stage_workers.begin(), partition.stage_workers.end());
+  if (std::ssize(used) == workers) return;
+  throw InputError(
+      fmt::format("each of {} ranks needs a stage, but {} of the network ({}) leave {} without one; "
+                  "use --workers {}",
+                  workers, counted_text(std::ssize(partition.stage_workers), "stage"),
+                  counted_text(static_cast<std::int64_t>(units), "unit"),
+                  counted_text(workers - std::ssize(used), "worker"), used.size()));
+}
+
 }  // namespace
 
 std::string megatron_stages(std::span<const UnitCosts> units, const Partition& partition, int workers) {
   require_transformer(units);
+  require_stage_per_worker(partition, units.size(), workers);
   if (!has_layout(partition, workers, Layout::loop)) {
     throw InputError(fmt::format("Megatron-LM has stage s on rank s mod {}; the stages are on workers {}",
                                  workers, fmt::join(partition.stage_workers, ", ")));
@@ -152,6 +165,7 @@ std::string megatron_stages(std::span<const UnitCosts> units, const Partition& p
 
 std::string torchtitan_stages(std::span<const UnitCosts> units, const Partition& partition, int workers) {
   require_transformer(units);
+  require_stage_per_worker(partition, units.size(), workers);
   const auto count = static_cast<int>(partition.stage_workers.size());
   const bool v = count == 2 * workers && has_layout(partition, workers, Layout::v);
   if (!v && !has_layout(partition, workers, Layout::loop)) {

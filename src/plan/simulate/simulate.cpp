@@ -84,8 +84,11 @@ class Simulation {
     }
     while (!events_.empty() || (shared_ && shared_->next() < TransfersInFlight::never)) {
       const double now = next_time();
-      for (; !events_.empty() && events_.top().time == now; events_.pop()) handle(events_.top());
-      if (shared_) handle_arrivals(now);
+      handle_events(now);
+      if (shared_) {
+        handle_arrivals(now);
+        handle_events(now);  // ends of jobs without length that waited for an arrival, before any job starts
+      }
       for (const int worker : touched_) start_next(worker, now);
       touched_.clear();
       if (shared_) shared_->begin(now);
@@ -180,7 +183,15 @@ class Simulation {
     return time;
   }
 
-  void handle(const Event event) {  // by value, because it pushes to the heap that the event came from
+  void handle_events(double now) {
+    while (!events_.empty() && events_.top().time == now) {
+      const Event event = events_.top();
+      events_.pop();  // before `handle`, which pushes
+      handle(event);
+    }
+  }
+
+  void handle(const Event& event) {
     const int worker = schedule_.compute(event.job);
     touched_.push_back(worker);
     auto& queue = queues_[index(worker)];

@@ -2,6 +2,8 @@
 #include "runtime/api/agreed_run.hpp"
 
 #include <algorithm>
+#include <array>
+#include <bit>
 #include <cstddef>
 #include <cstdint>
 #include <new>
@@ -11,6 +13,8 @@
 
 #include <fmt/format.h>
 
+#include "base/environment.hpp"
+#include "base/files.hpp"
 #include "base/numbers.hpp"
 #include "model/weights.hpp"
 #include "runtime/config/config_keys.hpp"
@@ -19,24 +23,114 @@
 #include "runtime/host/locality.hpp"
 #include "runtime/host/worker_map.hpp"
 #include "starpipe/base/error.hpp"
+#include "starpipe/base/index.hpp"
 #include "starpipe/base/random.hpp"
 
 namespace starpipe::runtime {
 namespace {
 
+// The variables by which StarPU decides what one rank sends and another expects: ranks that differ in one of
+// them would wait for each other indefinitely, or report what is true of one rank only.
+constexpr std::array variables_of_all_ranks = {
+    "STARPU_SCHED",      "STARPU_SCHED_LIB", "STARPU_MPI_CACHE",     "STARPU_MPI_STATS",
+    "STARPU_COMM_STATS", "STARPU_FXT_TRACE", "STARPU_GENERATE_TRACE"};
+
+// Hashes of values that ranks have read from files of their own.
+
+std::uint64_t hash_of_number(double number, std::uint64_t hash) {
+  return hash_of(std::bit_cast<std::uint64_t>(number), hash);
+}
+
+std::uint64_t digest_of(const plan::Links& links) {
+  std::uint64_t digest = hash_start;
+  for (const plan::LinkLevel& level : links.levels()) {
+    digest = hash_of_number(level.link.alpha, hash_of_number(level.link.beta, digest));
+    for (const int number : {level.workers, static_cast<int>(level.sharing)})
+      digest = hash_of(static_cast<std::uint64_t>(number), digest);
+  }
+  return digest;
+}
+
+std::uint64_t digest_of(const plan::Profile& profile) {
+  std::uint64_t digest = hash_start;
+  const auto add = [&digest](std::uint64_t word) { digest = hash_of(word, digest); };
+  for (const std::string& device : profile.devices) digest = hash_of(device, digest);
+  for (const plan::UnitCosts& unit : profile.units) {
+    for (int kind = 0; kind <= static_cast<int>(unit.others.size()); ++kind) {
+      for (const plan::PassTime& pass : plan::pass_times)
+        digest = hash_of_number(unit.on(kind).*pass.time, digest);
+    }
+    const plan::StageSizes& sizes = unit.sizes;
+    for (const std::uint64_t bytes :
+         {sizes.activation, sizes.gradient, sizes.stash, sizes.gradient_stash, sizes.weights, sizes.master})
+      add(bytes);
+  }
+  for (const plan::SharedUnits& shared : profile.shared) {
+    for (const int unit : shared.units) add(index(unit));
+    add(shared.weights);
+    add(shared.master);
+  }
+  return digest;
+}
+
+std::uint64_t digest_of(const model::SetValues& weights) {
+  std::uint64_t digest = hash_start;
+  for (const std::vector<float>& set : weights) {
+    digest = hash_of(std::uint64_t{set.size()}, digest);
+    for (const float weight : set)
+      digest = hash_of(std::uint64_t{std::bit_cast<std::uint32_t>(weight)}, digest);
+  }
+  return digest;
+}
+
+// Collective. Throws InputError on every rank if `digest`, of the content of a file, differs among the ranks.
+void require_same_file(const Mpi& mpi, std::string_view key, const std::filesystem::path& file,
+                       std::uint64_t digest) {
+  if (mpi.all_equal(digest)) return;
+  throw InputError(fmt::format("{}: {} is not the same file on all ranks", key, file.string()));
+}
+
+// Collective. Throws InputError on every rank if the ranks have read different profiles, links or plug-ins
+// under the same names. Hosts may have copies of a file that are not equally old.
+void require_same_files(const Mpi& mpi, const Config& config) {
+  const ScheduleConfig& schedule = config.schedule;
+  require_same_file(mpi, "schedule.profile", schedule.profile_file, digest_of(config.profile));
+  if (const auto& emulated = config.runtime.emulate)
+    require_same_file(mpi, "runtime.emulate.links", emulated->links_file, digest_of(emulated->links));
+  for (const std::string& file : schedule.plugins) {
+    const std::uint64_t digest =
+        agree(mpi, [&] { return hash_of(std::string_view(read_file(file)), hash_start); });
+    require_same_file(mpi, "schedule.plugin", file, digest);
+  }
+}
+
+// Collective. Throws InputError on every rank if the ranks' start values differ, which the program or the
+// user has given.
+void require_same_weights(const Mpi& mpi, const Config& config, const TrainerParts& parts,
+                          const model::SetValues& weights) {
+  const bool is_given = config.model.init || parts.weights;
+  if (!is_given || mpi.ranks() == 1 || mpi.all_equal(digest_of(weights))) return;
+  if (parts.weights) throw InputError("TrainerParts::weights: the program's weights differ among the ranks");
+  throw InputError(fmt::format("{}: {} does not have the same weights on all ranks",
+                               config.evaluate.alone ? "--weights" : "model.init",
+                               config.model.init->string()));
+}
+
 // Collective. Throws InputError on every rank if the ranks' schedules differ: such ranks would wait for each
 // other indefinitely. Schedules differ when the w or n of a plug-in depends on more than the request, or when
 // hosts have different files.
-void require_same(const Mpi& mpi, const plan::Schedule& schedule) {
+void require_same(const Mpi& mpi, const plan::Schedule& schedule, const ScheduleConfig& wanted) {
   std::uint64_t digest = hash_start;
   const auto add = [&digest](std::uint64_t word) { digest = hash_of(word, digest); };
   add(static_cast<std::uint64_t>(schedule.discipline()));
+  add(schedule.recompute() ? 1 : 0);
   for (const int limit : schedule.memory_limits()) add(static_cast<std::uint64_t>(limit));
   for (const plan::JobId id : schedule.order()) {
     add(id);
     add(static_cast<std::uint64_t>(schedule.placement(id).compute));
     add(static_cast<std::uint64_t>(schedule.placement(id).weights));
   }
+  if (wanted.file) return require_same_file(mpi, "schedule.file", *wanted.file, digest);
   if (mpi.all_equal(digest)) return;
   throw InputError(fmt::format(
       "schedule {}: the ranks have built different schedules; w and n must depend on the request alone",
@@ -47,10 +141,10 @@ void require_same(const Mpi& mpi, const plan::Schedule& schedule) {
 // Different ranks read the inputs and the targets of a sequence, which would then not belong together.
 void require_same(const Mpi& mpi, std::string_view key, const std::filesystem::path& file,
                   const model::Dataset* data) {
-  if (data == nullptr || mpi.all_equal(data->digest())) return;
-  throw InputError(file.empty()
-                       ? fmt::format("{}: the program's data differ among the ranks", key)
-                       : fmt::format("{}: {} is not the same file on all ranks", key, file.string()));
+  if (data == nullptr) return;
+  if (!file.empty()) return require_same_file(mpi, key, file, data->digest());
+  if (mpi.all_equal(data->digest())) return;
+  throw InputError(fmt::format("{}: the program's data differ among the ranks", key));
 }
 
 // Collective. Rank 0 measures, decides, and sends cuts and placement to the other ranks. These sleep
@@ -67,6 +161,7 @@ PartitionChoice decide_partition(const Mpi& mpi, const Config& config) {
 // one. Without schedule.profile it decides the cuts, so that all schedules are cut by the same times.
 PlannedRun plan_on_ranks(const Mpi& mpi, Config config, const plan::Profile& measured,
                          const TrainerParts& parts) {
+  require_same_files(mpi, config);
   std::optional<PartitionChoice> partition;
   if (config.schedule.partition) {
     if (config.schedule.profile_file.empty()) config.profile = measured;
@@ -79,26 +174,29 @@ PlannedRun plan_on_ranks(const Mpi& mpi, Config config, const plan::Profile& mea
     check_submission_limits(made.schedule, made.emulated);
     return made;
   });
-  require_same(mpi, experiment.schedule);
+  require_same(mpi, experiment.schedule, config.schedule);
   require_same(mpi, "data.path", config.data.path, experiment.data.get());
   require_same(mpi, "data.validation", config.data.validation, experiment.validation.get());
   return {std::move(config), std::move(partition), std::move(experiment)};
 }
 
-// Collective. Plans a run of each configuration. If there are several, messages name the schedule.
-std::vector<PlannedRun> plan_all(const Mpi& mpi, std::vector<Config> configs, const TrainerParts& parts) {
+// Collective. Plans a run of each configuration. Of several, those that cannot work are left out; messages
+// name the schedule. Throws InputError if none can work.
+std::vector<PlannedRun> plan_all(const Mpi& mpi, std::vector<Config> configs, const TrainerParts& parts,
+                                 std::vector<LeftOut>& left_out) {
   std::vector<PlannedRun> plans;
   plan::Profile measured;
-  for (Config& config : configs) {
-    const std::string name = config.schedule.name;
+  for (std::size_t c = 0; c < configs.size(); ++c) {
+    const std::string name = configs[c].schedule.name;
     try {
-      const PlannedRun& made = plans.emplace_back(plan_on_ranks(mpi, std::move(config), measured, parts));
+      const PlannedRun& made = plans.emplace_back(plan_on_ranks(mpi, std::move(configs[c]), measured, parts));
       if (made.partition) measured = made.partition->profile;
     } catch (const InputError& error) {
       if (configs.size() == 1) throw;
-      throw InputError(fmt::format("--schedules: {}: {}", name, error.what()));
+      left_out.push_back({c, fmt::format("--schedules: {}: {}", name, error.what())});
     }
   }
+  if (plans.empty()) throw InputError(left_out.front().problem);
   return plans;
 }
 
@@ -164,13 +262,18 @@ AgreedRuns agree_on_runs(const Mpi& mpi, std::vector<Config> configs, const Trai
     return true;
   });
   RankRequest request("run");
+  for (const char* name : variables_of_all_ranks) {
+    const std::string value = environment(name).value_or("");
+    if (!value.empty()) request.add(name, value);
+  }
   request.add_flag("TrainerParts::network", parts.network != nullptr);
   request.add_flag("TrainerParts::schedule", parts.schedule.has_value());
   request.add_flag("TrainerParts::data", parts.data != nullptr);
   request.add_flag("TrainerParts::validation", parts.validation != nullptr);
   request.add_flag("TrainerParts::weights", parts.weights.has_value());
   request.require_same(mpi, configs);
-  std::vector<PlannedRun> plans = plan_all(mpi, std::move(configs), parts);
+  std::vector<LeftOut> left_out;
+  std::vector<PlannedRun> plans = plan_all(mpi, std::move(configs), parts, left_out);
   // The configurations differ in their schedule only, so all runs use the same devices.
   const RuntimeConfig runtime = plans.front().config.runtime;
   const WorkerMap linear(plans.front().experiment.schedule.workers(), mpi.ranks());
@@ -178,7 +281,7 @@ AgreedRuns agree_on_runs(const Mpi& mpi, std::vector<Config> configs, const Trai
   const GpuShare gpus = share_gpus(mpi, linear, runtime);
   const Topology& host = runtime.uses_gpus() ? Topology::host_with_devices() : Topology::host();
   share = near_gpus(host, std::move(share), gpus.devices);
-  AgreedRuns agreed{.claims = claim_cores(mpi, share), .runs = {}};
+  AgreedRuns agreed{.claims = claim_cores(mpi, share), .runs = {}, .left_out = std::move(left_out)};
   const std::vector<Device> devices = slot_devices(host, share, gpus.devices, linear.count(mpi.rank()));
   for (PlannedRun& planned : plans) {
     const Experiment& made = planned.experiment;
@@ -188,6 +291,7 @@ AgreedRuns agree_on_runs(const Mpi& mpi, std::vector<Config> configs, const Trai
     check_sizes(planned.config, made, map);
     auto parameters =
         agree(mpi, [&] { return start_values(made.network, planned.config.training.seed, parts.weights); });
+    require_same_weights(mpi, planned.config, parts, parameters);
     auto locations = gather_locations(mpi, map, share, devices);
     agreed.runs.push_back(
         {std::move(planned), mpi, std::move(parameters), std::move(map), share, gpus, std::move(locations)});
@@ -214,15 +318,16 @@ void RankRequest::require_same(const Mpi& mpi, const std::vector<Config>& config
     Json either = first;
     either.update(other);
     for (const auto& [name, ignored] : either.items()) {
-      const auto text = [&name = name](const Json& values) {
-        const Json value = values.value(name, Json());
-        if (value.is_null()) return std::string("none");
+      const Json of_first = first.value(name, Json());
+      const Json of_other = other.value(name, Json());
+      if (Json::to_cbor(of_first) == Json::to_cbor(of_other)) continue;  // NaN, too, equals itself
+      const auto text = [](const Json& value) {
+        if (value.is_null()) return std::string("no value");
         return value.is_string() ? value.get<std::string>()
                                  : value.dump(-1, ' ', false, Json::error_handler_t::replace);
       };
-      if (text(first) == text(other)) continue;
       throw InputError(fmt::format("{}: rank 0 has {}, rank {} has {}; all ranks need the same configuration",
-                                   name, text(first), rank, text(other)));
+                                   name, text(of_first), rank, text(of_other)));
     }
   }
 }

@@ -70,15 +70,22 @@ Engine make_engine(const Session& session, const AgreedRun& run);
 /// `training.nonfinite` is `continue`: no pass has read the weights of the last update.
 void require_finite_weights(const AgreedRun& run, const Engine& engine);
 
-/// Runs of the same devices: one for each configuration.
+/// A configuration that cannot work, beside others that can.
+struct LeftOut {
+  std::size_t config;   ///< its place among the configurations
+  std::string problem;  ///< names the schedule
+};
+
+/// Runs of the same devices: one for each configuration that can work.
 struct AgreedRuns {
   CoreClaims claims;
   std::vector<AgreedRun> runs;
+  std::vector<LeftOut> left_out = {};  ///< ascending; empty if there is one configuration
 };
 
 /// Collective. Agrees on a run for each configuration, of which there is at least one; several differ in
-/// `schedule` and the emulated times only, and have as many workers. Throws InputError on every rank for a
-/// configuration that cannot work or that differs between ranks. `parts`: of a single configuration. `mpi`
+/// `schedule` and the emulated times only, and have as many workers. Throws InputError on every rank if no
+/// configuration can work, or if one differs between ranks. `parts`: of a single configuration. `mpi`
 /// must outlive the result.
 AgreedRuns agree_on_runs(const Mpi& mpi, std::vector<Config> configs, const TrainerParts& parts = {});
 

@@ -8,6 +8,7 @@
 #include <csignal>
 #include <exception>
 #include <new>
+#include <stdexcept>
 #include <string_view>
 #include <utility>
 
@@ -140,8 +141,14 @@ Checkpointing::Outcome Checkpointing::commit(const std::vector<std::string>& par
     for (const std::string& part : parts)
       manifest.parts.push_back(part_from_json(nlohmann::json::parse(part)));
     // The checkpoint says how long the file is: a crash of the machine must not leave a shorter one.
-    if (!metrics_file_.empty()) sync_file(metrics_file_);
+    std::string unsynced;
+    try {
+      if (!metrics_file_.empty()) sync_file(metrics_file_);
+    } catch (const std::runtime_error& error) {  // metrics must not cost a checkpoint
+      unsynced = fmt::format("metrics: {}", error.what());
+    }
     outcome.warnings = runtime::commit(folder_.path(), manifest, run_.config.checkpoint.keep).warnings;
+    if (!unsynced.empty()) outcome.warnings.push_back(unsynced);
   } catch (const std::exception& error) {
     outcome.problem = error.what();
   }

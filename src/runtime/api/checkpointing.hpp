@@ -49,8 +49,9 @@ class CheckpointFolder {
  public:
   /// Collective. Locks the folder. With `resume` finds the newest checkpoint that is whole, and says on
   /// standard error where the run continues, and which checkpoints cannot be read. Throws InputError on every
-  /// rank: when another run has the folder; without `resume` when it has checkpoints; with `resume` when all
-  /// its checkpoints are damaged, or the one found is of another training.
+  /// rank: when another run has the folder; when a rank sees another folder of this name, or cannot write in
+  /// it; without `resume` when it has checkpoints; with `resume` when all its checkpoints are damaged, or the
+  /// one found is of another training.
   CheckpointFolder(const AgreedRun& run, bool resume);
 
   /// Steps that the checkpoint has done, and what it keeps; the same on every rank. Nothing when the run
@@ -69,6 +70,8 @@ class CheckpointFolder {
  private:
   // On rank 0.
   void find(bool resume);
+  // Collective, with the lock taken.
+  void require_shared() const;
 
   const AgreedRun& run_;
   std::optional<FolderLock> lock_;  // on rank 0

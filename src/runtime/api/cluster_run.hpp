@@ -8,9 +8,9 @@
 #include <nlohmann/json_fwd.hpp>
 
 #include "plan/explain/compared_run.hpp"
+#include "runtime/api/simulated_rank.hpp"
 #include "runtime/setup/experiment.hpp"
 #include "runtime/simulation/cluster.hpp"
-#include "runtime/api/simulated_rank.hpp"
 #include "starpipe/runtime/config/config.hpp"
 
 namespace starpipe::runtime {

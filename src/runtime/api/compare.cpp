@@ -5,6 +5,7 @@
 #include <numeric>
 #include <optional>
 #include <random>
+#include <ranges>
 #include <utility>
 
 #include <fmt/format.h>
@@ -96,6 +97,8 @@ ComparedRuns compare(const Mpi& mpi, std::vector<OtherSchedule> configs, const C
   for (OtherSchedule& other : configs) of_runs.push_back(std::move(other.config));
   ComparedRuns compared{.agreed = agree_on_runs(mpi, std::move(of_runs)), .schedules = {}};
   const std::vector<AgreedRun>& runs = compared.agreed.runs;
+  for (const LeftOut& one : compared.agreed.left_out | std::views::reverse)
+    configs.erase(configs.begin() + static_cast<std::ptrdiff_t>(one.config));
   for (const ComparedPolicy& policy : policies)
     check_shared_links(runs.front().config.runtime, policy.choice, mpi.ranks());
   agree(mpi, [&] {

@@ -81,7 +81,8 @@ std::vector<OtherSchedule> configs_to_compare(const Config& config, const Compar
 ///
 /// Schedules may need different numbers of stages. The model is then cut differently. With `runtime.emulate`
 /// a time that is one for all stages is scaled, so that the work is the same: it is the time of a stage of
-/// the configured schedule.
+/// the configured schedule. Schedules that cannot be made are left out: AgreedRuns::left_out says why. Throws
+/// InputError if none can be made.
 ComparedRuns compare(const Mpi& mpi, std::vector<OtherSchedule> configs, const Comparison& comparison,
                      const CompareCheck& check, const CompareProgress& progress);
 

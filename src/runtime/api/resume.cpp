@@ -13,6 +13,7 @@
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
+#include "base/files.hpp"
 #include "base/numbers.hpp"
 #include "runtime/api/checkpointing.hpp"
 #include "runtime/checkpoint/checkpoint_files.hpp"
@@ -71,7 +72,7 @@ std::vector<SavedPiece> pieces_of(const CheckpointReader& reader, const std::str
   try {
     return saved_pieces(reader, prefix, parameter);
   } catch (const InputError& error) {
-    throw InputError(fmt::format("--resume: {}: {}", name, error.what()));
+    throw InputError(fmt::format("resume: {}: {}", name, error.what()));
   }
 }
 
@@ -81,16 +82,14 @@ void require_same_parameters(const AgreedRun& run, const CheckpointReader& reade
     for (const model::Parameter& parameter : set.parameters) {
       const std::vector<SavedPiece> saved = pieces_of(reader, "", parameter, name);
       if (saved.empty())
-        throw InputError(
-            fmt::format("--resume: {} has no {}, a parameter of the model", name, parameter.name));
+        throw InputError(fmt::format("resume: {} has no {}, a parameter of the model", name, parameter.name));
       for (const SavedPiece& piece : saved) known.insert(piece.name);
     }
   }
   const auto is_state = [](const std::string& saved) { return saved.starts_with(state_prefix); };
   for (const std::string& saved : reader.names()) {
     if (!known.contains(saved) && !is_state(saved))
-      throw InputError(
-          fmt::format("--resume: {} has {}, which is not a parameter of the model", name, saved));
+      throw InputError(fmt::format("resume: {} has {}, which is not a parameter of the model", name, saved));
   }
 }
 
@@ -103,9 +102,9 @@ void require_same_state(const AgreedRun& run, const CheckpointReader& reader, co
         const bool saved = !pieces_of(reader, state_name(kind, ""), parameter, name).empty();
         if (saved == (std::ranges::find(needed, kind) != needed.end())) continue;
         if (!saved && run.config.training.optimizer.kind == "adamw")
-          throw InputError(fmt::format("--resume: {} has no {}", name, state_name(kind, parameter.name)));
-        throw InputError(fmt::format("--resume: training.optimizer.momentum: {} was written {} momentum",
-                                     name, saved ? "with" : "without"));
+          throw InputError(fmt::format("resume: {} has no {}", name, state_name(kind, parameter.name)));
+        throw InputError(fmt::format("resume: training.optimizer.momentum: {} was written {} momentum", name,
+                                     saved ? "with" : "without"));
       }
     }
   }
@@ -167,7 +166,7 @@ void require_same_training(const AgreedRun& run, const CheckpointReader& reader,
     // The user may change the learning-rate schedule. `training.steps` does not change it in passing.
     if (key == rate_steps && (saved.is_null() || run.config.training.optimizer.schedule.steps)) return;
     if (key == validation_fact || saved == mine[key]) return;  // validation changes no weights
-    throw InputError(fmt::format("--resume: {}: {} was written with {}, this run has {}{}", key, name,
+    throw InputError(fmt::format("resume: {}: {} was written with {}, this run has {}{}", key, name,
                                  saved.dump(), mine[key].dump(),
                                  key == rate_steps ? " from training.steps; give the key" : ""));
   };
@@ -258,6 +257,11 @@ nlohmann::json to_json(const RunRecord& record) {
 
 CheckpointFolder::CheckpointFolder(const AgreedRun& run, bool resume) : run_(run) {
   agree(run.mpi, [&] {
+    if (run.mpi.rank() == 0) lock_.emplace(path());
+    return true;
+  });
+  require_shared();
+  agree(run.mpi, [&] {
     if (run.mpi.rank() == 0) find(resume);
     return true;
   });
@@ -267,43 +271,56 @@ CheckpointFolder::CheckpointFolder(const AgreedRun& run, bool resume) : run_(run
   record_ = record_of(*found_, directory_.string());
 }
 
+void CheckpointFolder::require_shared() const {
+  const std::string text = run_.mpi.gather(lock_ ? lock_->text() : "").front();
+  agree(run_.mpi, [&] {
+    const int rank = run_.mpi.rank();
+    if (rank == 0) return true;
+    const auto host = [&](int of) { return run_.locations[index(of)].machine; };
+    require_input(text.empty() || shows_lock(path(), text), "checkpoint.folder",
+                  fmt::format("{} is not the same folder on rank {} (host {}) and rank 0 (host {}); name a "
+                              "folder that all ranks share",
+                              path().string(), rank, host(rank), host(0)));
+    require_writable("checkpoint.folder", path() / part_name(rank));
+    return true;
+  });
+}
+
 void CheckpointFolder::find(bool resume) {
   const auto say = [this](const std::string& line) { run_.mpi.say(line); };
-  lock_.emplace(path());
   if (!lock_->warning().empty()) say(lock_->warning());
   if (!resume) {
     if (!has_checkpoints(path())) return;
     throw InputError(fmt::format(
-        "checkpoint.folder: {} has checkpoints; give --resume to continue from them, or another folder",
-        path().string()));
+        "checkpoint.folder: {} has checkpoints; resume from them, or name another folder", path().string()));
   }
   Found found = find_newest(path());
   if (!found.manifest) {
     if (!found.damaged.empty()) {
-      throw InputError(fmt::format("--resume: no checkpoint in {} can be read: {}", path().string(),
+      throw InputError(fmt::format("resume: no checkpoint in {} can be read: {}", path().string(),
                                    found.damaged.front().reason));
     }
     for (const std::string& line : set_aside(found)) say(line);
-    say(fmt::format("--resume: {} has no checkpoint; training begins with step 1", path().string()));
+    say(fmt::format("resume: {} has no checkpoint; training begins with step 1", path().string()));
     return;
   }
   const std::string name = found.directory.string();
   CheckpointReader reader(found.directory, *found.manifest);
   const int steps = run_.config.training.steps;
   if (found.manifest->step > steps) {
-    throw InputError(fmt::format("--resume: {} is after step {}, and training.steps is {}", name,
+    throw InputError(fmt::format("resume: {} is after step {}, and training.steps is {}", name,
                                  found.manifest->step, steps));
   }
   const RunRecord record = record_of(*found.manifest, name);
   require_same_training(run_, reader, record.facts, name);
   for (const DamagedCheckpoint& damaged : found.damaged)
-    say(fmt::format("--resume: skipped the checkpoint of step {}: {}", damaged.step, damaged.reason));
+    say(fmt::format("resume: skipped the checkpoint of step {}: {}", damaged.step, damaged.reason));
   for (const std::string& line : set_aside(found)) say(line);
-  say(fmt::format("--resume: continues after step {} of {}, from {}", found.manifest->step, steps, name));
+  say(fmt::format("resume: continues after step {} of {}, from {}", found.manifest->step, steps, name));
   for (const std::string& line : changed_settings(record.config, config_json(run_.config)))
-    say("--resume: " + line);
+    say("resume: " + line);
   if (has_other_validation(record, run_))
-    say("--resume: data.validation has other content than before, so its losses cannot be compared");
+    say("resume: data.validation has other content than before, so its losses cannot be compared");
   directory_ = found.directory;
   found_ = std::move(found.manifest);
 }
@@ -312,6 +329,10 @@ void CheckpointFolder::restore(Engine& engine) const {
   if (!record_) return;
   try {
     agree(run_.mpi, [&] {
+      // A host may have a folder of its own, with an older checkpoint of the same step.
+      if (manifest_text(read_manifest(directory_)) != manifest_text(*found_))
+        throw InputError(
+            fmt::format("--resume: {} is not the same checkpoint on all ranks", directory_.string()));
       CheckpointReader reader(directory_, *found_);
       engine.restore(record_->updates, [&](int set, std::span<float> parameters, std::span<float> optimizer) {
         read_set(run_, reader, set, parameters, optimizer);

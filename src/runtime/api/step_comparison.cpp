@@ -3,11 +3,12 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <iterator>
 #include <limits>
-#include <ranges>
 #include <span>
 #include <string_view>
 #include <utility>
+#include <vector>
 
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
@@ -330,7 +331,9 @@ std::string StepComparison::table() const {
       {"", "compared", "differ", "largest difference", "relative", "allowed", "where it is largest"}};
   for (std::size_t k = 0; k < compared_words.size(); ++k) {
     const auto what = static_cast<Compared>(k);
-    auto of_kind = all_ | std::views::filter([&](const Difference& d) { return d.what == what; });
+    std::vector<Difference> of_kind;
+    std::ranges::copy_if(all_, std::back_inserter(of_kind),
+                         [&](const Difference& d) { return d.what == what; });
     if (of_kind.empty()) continue;
     const Difference& worst = *std::ranges::max_element(
         of_kind, {}, [](const Difference& d) { return d.allowed > 0 ? d.absolute / d.allowed : d.absolute; });
@@ -338,9 +341,9 @@ std::string StepComparison::table() const {
     std::string where = fmt::format("step {}", worst.step + 1);
     if (worst.stage >= 0) where += fmt::format(", stage {}", worst.stage);
     if (what != Compared::norm) where += fmt::format(", {}", worst.name);
-    rows.push_back({std::string(word_of(what)), std::to_string(std::ranges::distance(of_kind)),
-                    std::to_string(wrong), fmt::format("{:.2e}", worst.absolute),
-                    fmt::format("{:.2e}", worst.relative()), fmt::format("{:.2e}", worst.allowed), where});
+    rows.push_back({std::string(word_of(what)), std::to_string(of_kind.size()), std::to_string(wrong),
+                    fmt::format("{:.2e}", worst.absolute), fmt::format("{:.2e}", worst.relative()),
+                    fmt::format("{:.2e}", worst.allowed), where});
   }
   std::string text = table_text(rows, columns);
   if (undecided_ > 0) {

@@ -25,8 +25,8 @@ bool process_has_runtime = false;
 
 }  // namespace
 
-MpiLibrary::MpiLibrary(const std::function<void(const std::string& line)>& on_late_start)
-    : mpi_(std::make_unique<runtime::StartedMpi>(on_late_start)) {}
+MpiLibrary::MpiLibrary(std::function<void(const std::string& line)> on_late)
+    : mpi_(std::make_unique<runtime::StartedMpi>(std::move(on_late))) {}
 MpiLibrary::~MpiLibrary() = default;
 
 Runtime::Runtime(MPI_Comm comm, RuntimeOptions options) : exceptions_(std::uncaught_exceptions()) {
@@ -38,13 +38,18 @@ Runtime::Runtime(MPI_Comm comm, RuntimeOptions options) : exceptions_(std::uncau
 
 Runtime::~Runtime() {
   end_if_alone();
+  if (has_trainer_) mpi_->abort("the Runtime ends before its Trainer");  // which still has tasks on it
   process_has_runtime = false;
 }
 
-// Other ranks would wait for this one, and so would it for them, in the destructors that come.
+// Other ranks would wait for this one, and so would it for them, in the destructors that come. A destructor
+// cannot read the exception that runs it.
 void Runtime::end_if_alone() const {
   if (std::uncaught_exceptions() > exceptions_ && !throws_everywhere_ && ranks() > 1)
-    mpi_->abort("an exception has ended the run of this rank alone");
+    mpi_->abort(
+        "an exception of the program has ended the run of this rank alone; catch it where it is thrown to "
+        "see "
+        "its text");
 }
 
 int Runtime::rank() const { return mpi_->rank(); }
@@ -63,6 +68,7 @@ void Runtime::fail(const std::string& message, int status) const {
 
 template <class Work>
 auto Runtime::on_all_ranks(Work work) const {
+  throws_everywhere_ = false;
   try {
     return work();
   } catch (const std::exception& error) {
@@ -71,6 +77,9 @@ auto Runtime::on_all_ranks(Work work) const {
                          dynamic_cast<const RunFailure*>(&error) != nullptr ||
                          typeid(error) == typeid(std::logic_error);
     if (!throws_everywhere_ && ranks() > 1) runtime::or_abort(*mpi_, [] { throw; });
+    throw;
+  } catch (...) {
+    if (ranks() > 1) mpi_->abort("an exception that is not a std::exception");
     throw;
   }
 }
@@ -86,7 +95,7 @@ std::function<void(const Value&)> Runtime::guarded(std::function<void(const Valu
     } catch (const std::exception& error) {
       if (!throws_everywhere_ && ranks() > 1) mpi_->abort(error.what());
       throw;
-    }
+    }  // on_all_ranks, which has called `run`, catches anything else
   };
 }
 

@@ -145,7 +145,8 @@ void Training::start() {
   or_abort(mpi_, [&] {
     const Experiment& e = run_.experiment;
     if (trains) {
-      engine_.reset(new Engine(make_engine(*session_, run_)));
+      engine_.reset(
+          new Engine(make_engine(*session_, run_)));  // NOLINT(modernize-make-unique): it cannot move
     } else {
       evaluator_ = std::make_unique<Evaluator>(*session_, e.schedule, e.network, run_.parameters,
                                                run_.config.runtime, e.rules.evaluated);
@@ -153,7 +154,7 @@ void Training::start() {
     if (folder_) folder_->restore(*engine_);
     if (is_root() && metrics_file_) {
       metrics_.emplace(*metrics_file_, metrics_position_);
-      if (!metrics_->news().empty()) mpi_.say(metrics_->news());
+      say_metrics_news();
     }
   });
 }
@@ -178,6 +179,7 @@ Step Training::train_step(bool checkpoints) {
   if (pause) record_.checkpoints->pauses.push_back({steps_done_, *pause});
   if (metrics_)
     metrics_->add(run_.experiment.schedule, result, number, step.loss, *run_.experiment.data, pause);
+  say_metrics_news();
   if (is_root()) measurement_.end_step(std::move(result));
   return step;
 }
@@ -221,7 +223,7 @@ void Training::run_steps() {
       if (is_due_) checkpoints_->begin_writing(metrics_ ? &*metrics_ : nullptr);
     });
     if (is_due_ && checkpoints_->is_stopping() && steps_done_ < steps) break;
-    evaluate_if_due();
+    if (steps_done_ < steps) evaluate_if_due();
   }
 }
 
@@ -230,9 +232,7 @@ bool Training::run() {
   start();
   const int steps = run_.config.training.steps;
   try {
-    if (steps_done_ == steps) {
-      evaluate_if_due();
-    } else {
+    if (steps_done_ < steps) {
       if (folder_) checkpoints();
       run_steps();
       or_abort(mpi_, [&] {
@@ -247,7 +247,19 @@ bool Training::run() {
     if (checkpoints_) checkpoints_->finish(ignored);
     throw;
   }
-  return steps_done_ == steps;
+  if (steps_done_ < steps) return false;
+  if (on_trained) on_trained();
+  evaluate_if_due();
+  return true;
+}
+
+void Training::say_metrics_news() {
+  const std::string news = metrics_ ? metrics_->take_news() : "";
+  if (!news.empty()) mpi_.say(news);
+}
+
+std::string Training::metrics_problem() const {
+  return mpi_.first_problem(metrics_ ? metrics_->problem() : "");
 }
 
 void Training::evaluate_if_due() {
@@ -262,6 +274,7 @@ void Training::evaluate_if_due() {
                                    .microbatches = static_cast<int>(done.losses.size()),
                                    .seconds = done.seconds});
     if (metrics_) metrics_->add_evaluation(done.steps, done.loss);
+    say_metrics_news();
   });
   if (on_evaluation) on_evaluation(done);
 }

@@ -50,6 +50,9 @@ class Training {
   std::vector<std::vector<float>> gradients();
   void accept_signals() { accepts_signals_ = true; }
 
+  /// Called once, on every rank, when all steps are done and the weights are finite, before the evaluation
+  /// after the last step: whatever fails later does not cost the weights.
+  std::function<void()> on_trained = {};
   std::function<void(const Step&)> on_step = {};
   std::function<void(const starpipe::Evaluation&)> on_evaluation = {};
 
@@ -72,6 +75,8 @@ class Training {
   };
   /// After at least one step.
   Result result();
+  /// Returns why the file of metrics lacks lines; "" if it does not.
+  [[nodiscard]] std::string metrics_problem() const;
 
  private:
   [[nodiscard]] bool is_root() const { return mpi_.rank() == 0; }
@@ -85,6 +90,7 @@ class Training {
   Step train_step(bool checkpoints);
   void run_steps();
   void evaluate_if_due();
+  void say_metrics_news();
   Checkpointing& checkpoints();
 
   const Mpi& mpi_;

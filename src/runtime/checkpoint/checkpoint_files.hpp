@@ -75,6 +75,10 @@ struct Found {
   std::vector<CheckpointDirectory> unfinished;
 };
 
+/// Returns the manifest in the directory of a checkpoint. Throws InputError with the file if it is missing or
+/// damaged.
+Manifest read_manifest(const std::filesystem::path& directory);
+
 /// Finds the newest checkpoint that is whole: its manifest is valid, and all files have the manifest's sizes
 /// and checksums. Reads all bytes of it, so only rank 0 calls it. A folder that does not exist has no
 /// checkpoints. Throws InputError if the folder cannot be read.
@@ -153,6 +157,8 @@ class FolderLock {
   /// Returns one line if the file system has no locks, so that nothing keeps a second run away; else an empty
   /// string.
   [[nodiscard]] const std::string& warning() const { return warning_; }
+  /// Returns the text in the lock's file, which no other run has; "" if it could not be written.
+  [[nodiscard]] const std::string& text() const { return text_; }
 
  private:
   void take();
@@ -161,6 +167,11 @@ class FolderLock {
   std::filesystem::path file_;
   int descriptor_ = -1;
   std::string warning_;
+  std::string text_;
 };
+
+/// True if the file `lock` of the folder has this text. Looks up to `looks` times, ten times per second: a
+/// network file system may show late what another host has written.
+bool shows_lock(const std::filesystem::path& folder, const std::string& text, int looks = 30);
 
 }  // namespace starpipe::runtime

@@ -63,19 +63,6 @@ void require_whole_part(const fs::path& file, const PartRecord& part) {
   }
 }
 
-/// Returns the manifest in a directory. Throws InputError with the file if it is missing or damaged.
-Manifest read_manifest(const fs::path& directory) {
-  const fs::path file = directory / manifest_name;
-  constexpr std::uint64_t max_bytes = std::uint64_t{1} << 30U;  // millions of tensors
-  if (size_of(file) > max_bytes) throw InputError(file.string() + ": is too large for a manifest");
-  const std::string text = read_file(file);
-  try {
-    return parse_manifest(text);
-  } catch (const InputError& problem) {
-    throw InputError(fmt::format("{}: {}", file.string(), problem.what()));
-  }
-}
-
 /// Returns the manifest of a checkpoint. Throws InputError, one line with the file, unless the checkpoint is
 /// whole.
 Manifest require_whole(const CheckpointDirectory& checkpoint) {
@@ -89,6 +76,18 @@ Manifest require_whole(const CheckpointDirectory& checkpoint) {
 }
 
 }  // namespace
+
+Manifest read_manifest(const fs::path& directory) {
+  const fs::path file = directory / manifest_name;
+  constexpr std::uint64_t max_bytes = std::uint64_t{1} << 30U;  // millions of tensors
+  if (size_of(file) > max_bytes) throw InputError(file.string() + ": is too large for a manifest");
+  const std::string text = read_file(file);
+  try {
+    return parse_manifest(text);
+  } catch (const InputError& problem) {
+    throw InputError(fmt::format("{}: {}", file.string(), problem.what()));
+  }
+}
 
 Found find_newest(const fs::path& folder) {
   const FolderContent content = content_of(folder);

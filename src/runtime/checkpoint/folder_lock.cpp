@@ -2,8 +2,13 @@
 // FolderLock of checkpoint_files.hpp.
 #include <array>
 #include <cerrno>
+#include <chrono>
 #include <exception>
+#include <fstream>
+#include <iterator>
+#include <random>
 #include <system_error>
+#include <thread>
 #include <utility>
 
 #include <fcntl.h>
@@ -28,11 +33,14 @@ InputError lock_error(const std::filesystem::path& path, int error) {
                                 std::generic_category().message(error)));
 }
 
-/// Returns the description of this process that others read in the lock's file.
+/// Returns the description of this process that others read in the lock's file. Containers may have the same
+/// host name and number of the process, so a random number tells this run from all others.
 std::string own_text() {
   std::array<char, 256> host{};
   ::gethostname(host.data(), host.size() - 1);
-  Json owner = {{"host", host.data()}, {"pid", ::getpid()}};
+  std::random_device random;
+  Json owner = {
+      {"host", host.data()}, {"pid", ::getpid()}, {"run", fmt::format("{:08x}{:08x}", random(), random())}};
   if (const auto job = environment("SLURM_JOB_ID")) owner["slurm_job"] = *job;
   return owner.dump(-1, ' ', false, Json::error_handler_t::replace) + "\n";
 }
@@ -98,10 +106,24 @@ void FolderLock::take() {
   if (descriptor_ >= 0) ::close(descriptor_);
   descriptor_ = descriptor;
   const std::string text = own_text();
-  // Only for the message of a second run: the lock holds without it, as on a full disk.
-  if (::ftruncate(descriptor_, 0) == 0) {
-    [[maybe_unused]] const ssize_t written = ::pwrite(descriptor_, text.data(), text.size(), 0);
+  // For the message of a second run, and for `shows_lock`: the lock holds without it, as on a full disk.
+  const bool is_written = ::ftruncate(descriptor_, 0) == 0 &&
+                          ::pwrite(descriptor_, text.data(), text.size(), 0) == std::ssize(text);
+  ::fsync(descriptor_);  // a network file system then shows the text to other hosts
+  text_ = is_written ? text : "";
+}
+
+bool shows_lock(const std::filesystem::path& folder, const std::string& text, int looks) {
+  constexpr std::chrono::milliseconds pause{100};
+  for (int look = 0; look < looks; ++look) {
+    if (look > 0) std::this_thread::sleep_for(pause);
+    std::error_code ignored;
+    // A look at the folder makes a network file system forget that a file was missing.
+    const std::filesystem::directory_iterator listed(folder, ignored);
+    std::ifstream file(folder / "lock", std::ios::binary);
+    if (std::string(std::istreambuf_iterator<char>(file), {}) == text) return true;
   }
+  return false;
 }
 
 }  // namespace starpipe::runtime

@@ -158,8 +158,13 @@ void add_model_and_data_keys(Keys& keys) {
            &model::DataConfig::kind, of_data)
       .default_value = {};
   data.add("path", text(),
-           "The file. tokens: flat uint16 numbers, or a file with the header of llm.c (docs/data.md).",
+           "The file. tokens: flat numbers, or a file with a header of llm.c or NumPy (docs/data.md).",
            &model::DataConfig::path, {.required = always, .only_with = {of_files}});
+  data.add("token_type", one_of(model::token_type_words),
+           "The type of the numbers in flat files of token ids; a file with a header says its own. Needed if "
+           "the ids of `model.vocabulary` do not fit uint16.",
+           &model::DataConfig::token_type,
+           {.default_text = "uint16", .only_with = {{"data.kind", {std::string(model::tokens_data)}}}});
   data.add("validation", text(),
            "A file of the same kind, whose loss `train` shows before, during and after the training, and "
            "`evaluate` at any time (docs/training.md).",

@@ -123,9 +123,11 @@ void add_evaluate_keys(Keys& keys) {
               "Steps between two evaluations of a training run; there is always one before the first step "
               "and one after the last.",
               &EvaluateConfig::every, {.default_text = "`training.steps`"});
-  section.add("microbatches", whole(),
-              "Micro-batches of an evaluation: the first ones of the validation data.",
-              &EvaluateConfig::microbatches, {.default_text = "as many as a step has"});
+  section.add(
+      "microbatches", whole(),
+      "Micro-batches of an evaluation: the first ones of the validation data. A shorter file is evaluated "
+      "once.",
+      &EvaluateConfig::microbatches, {.default_text = "as many as a step has"});
 }
 
 namespace {

@@ -158,8 +158,17 @@ EvaluationResult Evaluator::run(const model::Dataset& data, std::optional<int> s
   run_.run(place_text(steps), last_step, 0, &data);
   EvaluationResult result{.losses = {}, .loss = 0, .seconds = clock_seconds() - start};
   result.losses = run_.gathering().losses();
-  for (const float loss : result.losses) result.loss += static_cast<double>(loss);
-  result.loss /= static_cast<double>(result.losses.size());
+  // A micro-batch weighs as many samples as it counts. Equal weights are 1, so that the mean is exact.
+  std::vector<std::uint64_t> counts = data.evaluated(schedule_.microbatches()).counts;
+  counts.resize(result.losses.size());
+  const auto largest = static_cast<double>(std::ranges::max(counts));
+  double weights = 0;
+  for (std::size_t m = 0; m < counts.size(); ++m) {
+    const double weight = static_cast<double>(counts[m]) / largest;
+    result.loss += weight * static_cast<double>(result.losses[m]);
+    weights += weight;
+  }
+  result.loss /= weights;
   run_.leave(last_step);
   return result;
 }

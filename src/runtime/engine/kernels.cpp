@@ -91,6 +91,7 @@ struct JobData {
         case DataKind::master:
         case DataKind::optimizer_state:
         case DataKind::verdict:
+        case DataKind::end_of_b:
           break;  // no pass uses them
       }
     }

@@ -33,8 +33,7 @@ void keep_on_node(starpu_data_handle_t handle, int node) { starpu_data_set_wt_ma
 
 // StarPU counts words in 32 bits. `check_data_sizes` refuses a run with larger data before it starts.
 std::uint32_t starpu_words(std::size_t size) {
-  if (size > std::numeric_limits<std::uint32_t>::max())
-    throw std::length_error("a datum is too large for StarPU");
+  if (size > max_datum_words) throw std::length_error("a datum is too large for StarPU");
   return static_cast<std::uint32_t>(size);
 }
 
@@ -61,7 +60,6 @@ PinnedMemory pin(std::span<float> memory) {
 }
 
 constexpr std::size_t word_bytes = sizeof(float);
-constexpr std::size_t max_words = std::numeric_limits<std::uint32_t>::max();
 constexpr std::size_t max_message_bytes = std::numeric_limits<int>::max();
 
 [[noreturn]] void refuse(int stage, std::string_view what, std::size_t words, std::string_view limit) {
@@ -78,7 +76,8 @@ int stage_of(const Datum& datum, const TaskGraph& graph) {
 }
 
 void check_words(int stage, std::string_view what, std::size_t words) {
-  if (words > max_words) refuse(stage, what, words, fmt::format("StarPU takes at most {}", max_words));
+  if (words > max_datum_words)
+    refuse(stage, what, words, fmt::format("StarPU takes at most {}", max_datum_words));
 }
 
 }  // namespace

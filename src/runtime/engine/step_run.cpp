@@ -10,6 +10,7 @@
 
 #include "base/environment.hpp"
 #include "runtime/engine/memory_need.hpp"
+#include "runtime/host/blas.hpp"
 #include "runtime/host/clock.hpp"
 #include "starpipe/base/error.hpp"
 #include "starpipe/sched/starpu_policy.hpp"
@@ -94,7 +95,9 @@ StepRun::StepRun(const Session& session, TaskGraph graph, const StepSetup& setup
                .network = &setup.network,
                .optimizer = setup.optimizer,
                .loss_scale = 1.0F / static_cast<float>(schedule_.microbatches())},
-              {meter_, data_, expected_, finite_, progress_}, emulation_.get()) {}
+              {meter_, data_, expected_, finite_, progress_}, emulation_.get()) {
+  if (setup.emulated == nullptr) take_product_buffers(static_cast<int>(starpu_cpu_worker_get_count()));
+}
 
 RankStatus StepRun::status() const {
   RankStatus status = progress_.status();

@@ -24,10 +24,10 @@ namespace starpipe::runtime {
 namespace {
 
 // In the order of the enums.
-constexpr std::array<std::string_view, 12> data_names = {
-    "weights", "master weights", "optimizer state", "weight gradient", "input",    "target",
-    "loss",    "verdict",        "activation",      "stash",           "gradient", "gradient stash"};
-static_assert(data_names.size() == index(DataKind::gradient_stash) + 1);
+constexpr std::array<std::string_view, 13> data_names = {
+    "weights", "master weights", "optimizer state", "weight gradient", "input",          "target",  "loss",
+    "verdict", "activation",     "stash",           "gradient",        "gradient stash", "end of B"};
+static_assert(data_names.size() == index(DataKind::end_of_b) + 1);
 constexpr std::array<std::string_view, 12> task_names = {
     "zero", "F", "B", "W", "BW", "close", "add", "copy", "judge", "norm", "merge", "optimize"};
 static_assert(task_names.size() == index(TaskKind::optimize) + 1);
@@ -298,19 +298,22 @@ class TaskGraph::Builder {
     const model::Stage& st = stage(s);
     if (schedule_.recompute()) {
       read_inputs(j, task);
-      read(task, {DataKind::loss, s, b, 0});  // the sink's B waits for its F
       write_stash(j, task);
     } else {
       read(task, {DataKind::stash, s, b, 0});
     }
+    // The sink's B waits for its F. Other stages wait for a gradient, which comes later.
+    const bool has_stash = !schedule_.recompute() && stage(s).stash_size() > 0;
+    if (!has_stash) read(task, {DataKind::loss, s, b, 0});
     for (const int next : schedule_.graph().succ(s)) read(task, gradient_key(s, b, next));
     const auto preds = schedule_.graph().pred(s);
     const std::size_t gradients = st.adds_inputs() ? 1 : preds.size();
     for (std::size_t i = 0; i < gradients; ++i) {
       write(task, {DataKind::gradient, preds[i], b, task.worker, st.input_size(i)}, s);
     }
-    if (pass == plan::Pass::B)
-      write(task, {DataKind::gradient_stash, s, b, task.worker, st.gradient_stash_size()});
+    if (pass != plan::Pass::B) return;
+    write(task, {DataKind::gradient_stash, s, b, task.worker, st.gradient_stash_size()});
+    if (st.gradient_stash_size() == 0) write(task, {DataKind::end_of_b, s, b, task.worker, 1});
   }
 
   // The gradient of a stage's output that `next`, which reads this output, computes. A stage that adds its
@@ -323,6 +326,7 @@ class TaskGraph::Builder {
   void weights(const plan::Job& j, Draft& task) {
     read(task, {DataKind::stash, j.stage, j.microbatch, 0});
     read(task, {DataKind::gradient_stash, j.stage, j.microbatch, 0});
+    read(task, {DataKind::end_of_b, j.stage, j.microbatch, 0});
   }
 
   [[nodiscard]] std::uint32_t gradient(int s, int worker) const {

@@ -5,6 +5,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <limits>
 #include <memory>
 #include <memory_resource>
 #include <optional>
@@ -45,6 +46,7 @@ enum class DataKind : std::uint8_t {
   stash,
   gradient,
   gradient_stash,
+  end_of_b,  // one word, which W reads where B leaves it no gradient stash: so W waits for B
 };
 
 /// True if StarPU allocates the memory at the first write and frees it after the last reader. Otherwise the
@@ -56,6 +58,9 @@ constexpr bool is_from_host(DataKind kind) { return kind == DataKind::input || k
 
 /// Returns the kind's name in messages, such as "weight gradient".
 std::string_view to_string(DataKind kind);
+
+/// The size of the largest datum, in words of 4 bytes: StarPU counts the elements of a vector in 32 bits.
+inline constexpr std::uint64_t max_datum_words = std::numeric_limits<std::uint32_t>::max();
 
 /// A piece of data of the step. Only one worker writes it: its writer.
 struct Datum {

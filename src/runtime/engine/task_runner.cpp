@@ -10,7 +10,9 @@
 #include <vector>
 
 #include "base/environment.hpp"
+#include "runtime/host/blas.hpp"
 #include "runtime/host/clock.hpp"
+#include "runtime/session/memory_guard.hpp"
 #include "runtime/session/mpi_polling.hpp"
 #include "starpipe/base/index.hpp"
 
@@ -138,12 +140,14 @@ void TaskRunner::run_on_cpu(void** buffers, void* argument) noexcept {
   TaskRunner& runner = *running.runner;
   const Task& task = *running.task;
   TaskTimes& times = running.times;
+  const RunningTask named(running.name.data());
   const TaskMemory& memory = memory_of(task, buffers);
   const int worker = runner.calling_worker();
   Meter& meter = runner.parts_.meter;
   runner.parts_.progress.start(task);
   const std::vector<std::size_t> received = meter.start(task, worker);
   if (runner.emulation_ == nullptr) {
+    use_one_blas_thread();
     note_task_begin();
     times.start = clock_seconds();
     run_kernel(runner.context_, task, memory.data, memory.scratch, runner.parts_.finite.flags(task));

@@ -11,6 +11,7 @@
 #include <starpu.h>
 
 #include "base/environment.hpp"
+#include "runtime/host/agreement.hpp"
 #include "starpipe/base/index.hpp"
 
 namespace starpipe::runtime {
@@ -176,6 +177,7 @@ StatusExchange::StatusExchange(const Mpi& mpi)
 
 StatusExchange::~StatusExchange() {
   if (comm_ == MPI_COMM_NULL) return;
+  const EndWatch watch(mpi_);
   mpi_.barrier();  // this wait sleeps; the calls below then return at once
   std::vector<std::uint64_t> to_me(sent_.size());
   MPI_Alltoall(sent_.data(), 1, MPI_UINT64_T, to_me.data(), 1, MPI_UINT64_T, comm_);

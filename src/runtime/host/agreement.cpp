@@ -2,11 +2,16 @@
 #include "runtime/host/agreement.hpp"
 
 #include <algorithm>
+#include <chrono>
 #include <exception>
 #include <limits>
 #include <new>
 #include <numeric>
 
+#include <fmt/format.h>
+
+#include "base/environment.hpp"
+#include "runtime/host/blas.hpp"
 #include "starpipe/plan/registry/plugin.hpp"
 
 namespace starpipe::runtime {
@@ -23,6 +28,14 @@ void or_abort(const Mpi& mpi, const std::function<void()>& function) {
   } catch (const std::exception& error) {
     mpi.abort(error.what());
   }
+}
+
+EndWatch::EndWatch(const Mpi& mpi, std::chrono::milliseconds limit) {
+  if (on_simgrid) return;
+  deadline_.emplace(limit + std::chrono::seconds(std::min(mpi.rank(), 10)), [&mpi, limit] {
+    mpi.abort(fmt::format("not all ranks have ended the run within {:g} s: a rank is lost or stopped",
+                          std::chrono::duration<double>(limit).count()));
+  });
 }
 
 bool Mpi::all_equal(std::uint64_t mine) const {
@@ -44,7 +57,10 @@ std::string Mpi::first_problem(const std::string& mine, int place) const {
 std::shared_ptr<StarpuSettings> StarpuSettings::of_process() {
   static std::weak_ptr<StarpuSettings> used;
   std::shared_ptr<StarpuSettings> settings = used.lock();
-  if (!settings) used = settings = std::make_shared<StarpuSettings>();
+  if (!settings) {
+    choose_blas_kernels();
+    used = settings = std::make_shared<StarpuSettings>();
+  }
   return settings;
 }
 
@@ -57,6 +73,10 @@ StarpuSettings::StarpuSettings() : hides_statistics_(!environment("STARPU_MPI_ST
   unless_set("STARPU_CUDA_PIPELINE", "1");
   // No limit. By itself StarPU-MPI sends ten messages of a rank at a time, and links without traffic wait.
   unless_set("STARPU_MPI_NDETACHED_SEND", "0");
+  if (folder.own.empty()) return;
+  constants_.emplace_back("STARPU_PERF_MODEL_DIR", sampling_folder(folder.own).string());
+  // StarPU also reads what it finds in the folder that this variable comes first for.
+  constants_.emplace_back("XDG_CACHE_HOME", folder.own.string());
 }
 
 }  // namespace starpipe::runtime

@@ -2,6 +2,7 @@
 // Mistakes and failures on some rank: all ranks end together.
 #pragma once
 
+#include <chrono>
 #include <cstddef>
 #include <functional>
 #include <optional>
@@ -12,6 +13,7 @@
 
 #include <nlohmann/json.hpp>
 
+#include "runtime/host/lost_rank.hpp"
 #include "runtime/host/mpi.hpp"
 #include "starpipe/base/error.hpp"
 
@@ -36,6 +38,16 @@ auto agree(const Mpi& mpi, Setup setup) {
 /// Runs `function`. If it throws anything but RunFailure, ends the run on all ranks at once: other ranks
 /// would wait for this rank, and destructors would wait for tasks and for other ranks.
 void or_abort(const Mpi& mpi, const std::function<void()>& function);
+
+/// Ends the run on all ranks unless it is destroyed within the limit. It lives while ranks wait for each
+/// other at the end of a run, when the watchdog is off. It does nothing on SimGrid.
+class EndWatch {
+ public:
+  explicit EndWatch(const Mpi& mpi, std::chrono::milliseconds limit = std::chrono::minutes(2));
+
+ private:
+  std::optional<Deadline> deadline_;
+};
 
 // Values of all ranks, brought together.
 

@@ -10,6 +10,7 @@
 #include <string>
 #include <string_view>
 #include <system_error>
+#include <tuple>
 #include <vector>
 
 #include <fmt/format.h>
@@ -22,6 +23,7 @@
 #include "base/environment.hpp"
 #include "base/numbers.hpp"
 #include "runtime/host/agreement.hpp"
+#include "runtime/host/blas.hpp"
 #include "runtime/host/hardware.hpp"
 #include "starpipe/base/error.hpp"
 #include "starpipe/base/index.hpp"
@@ -32,20 +34,31 @@ namespace {
 // The ranks of this host.
 struct HostRanks {
   std::vector<RankOnHost> ranks;
-  std::vector<int> numbers;  // [index into ranks]
-  std::size_t self = 0;      // this rank, as an index into `ranks`
+  std::vector<int> numbers;         // [index into ranks]
+  std::vector<std::string> groups;  // [index into ranks] of their CPU quotas
+  std::size_t self = 0;             // this rank, as an index into `ranks`
+
+  // Indices into `ranks`: the ranks that share the CPU quota of this one.
+  [[nodiscard]] std::vector<std::size_t> in_group_of_self() const {
+    std::vector<std::size_t> found;
+    for (std::size_t rank = 0; rank < ranks.size(); ++rank) {
+      if (groups[rank] == groups[self]) found.push_back(rank);
+    }
+    return found;
+  }
 };
 
 HostRanks ranks_of_host(const Mpi& mpi, const WorkerMap& map, const Hardware& hardware) {
   // Not MPI_COMM_TYPE_SHARED: that follows the launcher, which may see several nodes on one host.
-  const auto all = gather_all(mpi, std::pair(hardware.host, hardware.binding));
+  const auto all = gather_all(mpi, std::tuple(hardware.host, hardware.binding, hardware.quota.group));
   HostRanks here;
   for (int rank = 0; rank < mpi.ranks(); ++rank) {
-    const auto& [host, binding] = all[index(rank)];
+    const auto& [host, binding, group] = all[index(rank)];
     if (host != hardware.host) continue;
     if (rank == mpi.rank()) here.self = here.ranks.size();
     here.ranks.push_back({binding, map.count(rank)});
     here.numbers.push_back(rank);
+    here.groups.push_back(group);
   }
   return here;
 }
@@ -96,12 +109,21 @@ CoreShare share_cores(const Mpi& mpi, const WorkerMap& map, const RuntimeConfig&
   const std::optional<int> allowed = agree(mpi, [] { return environment_number("STARPU_NCPU"); });
   const int own_workers = workers_on_cores(map, config, mpi.rank());
   // Threads that drive GPUs have cores too, but wait there.
-  int computing = 0;
-  if (!config.emulate) {
-    for (const std::size_t rank : neighbours(here.ranks, here.self))
-      computing += workers_on_cores(map, config, here.numbers[rank]);
-  }
-  if (computing > share.cores * config.workers_per_core) {
+  const auto workers_of = [&](const std::vector<std::size_t>& ranks) {
+    int workers = 0;
+    for (const std::size_t rank : ranks) workers += workers_on_cores(map, config, here.numbers[rank]);
+    return config.emulate ? 0 : workers;
+  };
+  const int computing = workers_of(neighbours(here.ranks, here.self));
+  const int sharing_quota = workers_of(here.in_group_of_self());
+  const double room_of_quota = std::max(1.0, hardware.quota.cores) * config.workers_per_core;
+  if (sharing_quota > room_of_quota) {
+    problem = fmt::format(
+        "schedule.workers: {} workers put {} on a CPU quota of {} on {}, with room for {} "
+        "(runtime.workers_per_core: {})",
+        map.workers(), sharing_quota, hardware.quota.text(), hardware.machine,
+        static_cast<int>(room_of_quota), config.workers_per_core);
+  } else if (computing > share.cores * config.workers_per_core) {
     problem = fmt::format(
         "schedule.workers: {} workers put {} on {} of {}, with room for {} (runtime.workers_per_core: {})",
         map.workers(), computing, counted_text(share.cores, "core"), hardware.machine,
@@ -124,10 +146,17 @@ CoreShare share_cores(const Mpi& mpi, const WorkerMap& map, const RuntimeConfig&
                           .launched = hardware.binding,
                           .rank = mpi.rank(),
                           .ranks = mpi.ranks(),
-                          .computing = computing});
+                          .computing = computing,
+                          .quota = hardware.quota,
+                          .sharing_quota = sharing_quota});
   }
-  advice = mpi.first_problem(advice);
-  if (!advice.empty()) mpi.say(advice);
+  for (const std::string& line :
+       {advice, own_workers > 0 && !config.emulate ? blas_advice() : std::string()}) {
+    const std::string first = mpi.first_problem(line);
+    if (!first.empty()) mpi.say(first);
+  }
+  // Threads that poll for messages would take the quota's time from the workers.
+  share.cores = static_cast<int>(std::clamp(hardware.quota.cores, 1.0, static_cast<double>(share.cores)));
   return share;
 }
 
@@ -150,6 +179,12 @@ bool binds_to_worker(std::string_view variable, const CoreUse& use) {
 }  // namespace
 
 std::string core_advice(const CoreUse& use) {
+  if (use.sharing_quota > use.quota.cores) {
+    return fmt::format(
+        "a CPU quota of {} on {} (of the container or the batch system) slows its {}: raise the quota, or "
+        "take fewer workers (runtime.workers_per_core: 1 refuses such a run)",
+        use.quota.text(), use.machine, counted_text(use.sharing_quota, "worker"));
+  }
   if (user_binds_workers()) return {};
   const int on_host = use.host.cores(use.host.allowed());
   if (use.computing > use.share.cores) {

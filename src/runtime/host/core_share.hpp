@@ -7,6 +7,7 @@
 #include <utility>
 #include <vector>
 
+#include "runtime/host/hardware.hpp"
 #include "runtime/host/mpi.hpp"
 #include "runtime/host/topology.hpp"
 #include "runtime/host/worker_map.hpp"
@@ -28,9 +29,9 @@ int workers_on_cores(const WorkerMap& map, const RuntimeConfig& config, int rank
 /// carry the workers. The share names no cores of workers (`worker_pus`) if `user_binds_workers()`.
 CoreShare divide_host(const Mpi& mpi, const WorkerMap& map);
 
-/// Collective, before StarPU starts. Returns the same share. Throws InputError on every rank if the cores or
-/// StarPU's limits of some rank cannot carry its workers. Rank 0 says the `core_advice` of
-/// the lowest rank that has one.
+/// Collective, before StarPU starts. Returns the same share. Throws InputError on every rank if the cores,
+/// the CPU quota or StarPU's limits of some rank cannot carry its workers. Rank 0 says the `core_advice` of
+/// the lowest rank that has one, and the `blas_advice` likewise.
 CoreShare share_cores(const Mpi& mpi, const WorkerMap& map, const RuntimeConfig& config);
 
 // Advice to the user if workers are slower than they need be, because of their cores.
@@ -42,15 +43,18 @@ struct CoreUse {
   std::string machine;     ///< name of the host
   std::string launched;    ///< the PUs that the launcher gave the rank
   int rank = 0;
-  int ranks = 1;      ///< all of the run
-  int computing = 0;  ///< workers of the rank and its neighbours, without workers on GPUs
+  int ranks = 1;          ///< all of the run
+  int computing = 0;      ///< workers of the rank and its neighbours, without workers on GPUs
+  CpuQuota quota = {};    ///< of the rank's control group
+  int sharing_quota = 0;  ///< workers of all ranks in this group, without workers on GPUs
 };
 
 /// Returns one line of advice for the user, on the first problem of this list that the rank has, or "":
+/// - A CPU quota of fewer cores than workers that share it.
 /// - Fewer cores than workers. The line says if the launcher's binding is the reason.
 /// - Of several ranks: the user binds MPI's thread to the core of a worker.
 /// - Of several ranks: no core is without a worker, so MPI's thread shares one.
-/// Returns "" if the user binds the workers: their places are not known here.
+/// Of these only the first counts if the user binds the workers: their places are not known here.
 std::string core_advice(const CoreUse& use);
 
 /// The cores to which this process binds workers, claimed against other runs of starpipe on the host. A claim

@@ -5,14 +5,66 @@
 #include <array>
 #include <fstream>
 #include <limits>
+#include <optional>
+#include <stdexcept>
 
-#include <cblas.h>
+#include <fmt/format.h>
+#include <sys/mman.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "base/environment.hpp"
+#include "base/numbers.hpp"
 #include "starpipe/base/index.hpp"
 
 namespace starpipe::runtime {
+
+namespace {
+
+// The quota of one group in cores: version 2 has both numbers in one file.
+std::optional<double> quota_of_group(const std::filesystem::path& folder) {
+  std::ifstream both(folder / "cpu.max");
+  std::ifstream only_quota(folder / "cpu.cfs_quota_us");
+  std::ifstream only_period(folder / "cpu.cfs_period_us");
+  double quota = 0;
+  double period = 0;
+  const bool limited = (both >> quota >> period) || (only_quota >> quota && only_period >> period);
+  if (!limited || quota <= 0 || period <= 0) return std::nullopt;  // "max" is not a number, -1 is no limit
+  return quota / period;
+}
+
+}  // namespace
+
+std::string CpuQuota::text() const { return fmt::format("{:.4g} core{}", cores, cores == 1 ? "" : "s"); }
+
+CpuQuota find_cpu_quota(const std::filesystem::path& root) {
+  namespace fs = std::filesystem;
+  CpuQuota smallest;
+  std::ifstream groups(root / "proc/self/cgroup");
+  // "0::/path" of version 2, "4:cpu,cpuacct:/path" of version 1.
+  for (std::string line; std::getline(groups, line);) {
+    const std::size_t first = line.find(':');
+    const std::size_t second = line.find(':', first + 1);
+    if (second == std::string::npos) continue;
+    const std::string controllers = line.substr(first + 1, second - first - 1);
+    if (!controllers.empty() && ("," + controllers + ",").find(",cpu,") == std::string::npos) continue;
+    // Version 2 is alone, or next to version 1. In a container the path may be one of the host: then only the
+    // root is there.
+    for (const std::string& mount :
+         {std::string(), controllers, std::string("cpu"), std::string("unified")}) {
+      const fs::path top = root / "sys/fs/cgroup" / mount;
+      for (fs::path group = fs::path(line.substr(second + 1)).relative_path();; group = group.parent_path()) {
+        const std::optional<double> cores = quota_of_group(top / group);
+        struct stat found {};
+        if (cores && *cores <= smallest.cores && stat((top / group).c_str(), &found) == 0)
+          smallest = {*cores, fmt::format("{}:{}", found.st_dev, found.st_ino)};
+        if (group.empty()) break;
+      }
+    }
+  }
+  return smallest;
+}
 
 Hardware find_hardware() {
   const Topology& topology = Topology::host();
@@ -25,12 +77,23 @@ Hardware find_hardware() {
   // Ranks in containers of one host, or on virtual nodes, share its cores although their names differ.
   std::string boot;
   if (std::ifstream("/proc/sys/kernel/random/boot_id") >> boot) hardware.host = boot;
+  hardware.quota = find_cpu_quota();
   return hardware;
 }
 
-OneBlasThread::OneBlasThread() : before_(openblas_get_num_threads()) { openblas_set_num_threads(1); }
+std::string memory_limit_text() {
+  rlimit limit{};
+  if (getrlimit(RLIMIT_AS, &limit) != 0 || limit.rlim_cur == RLIM_INFINITY) return "";
+  return fmt::format("; the process may have {} (ulimit -v)", bytes_text(limit.rlim_cur));
+}
 
-OneBlasThread::~OneBlasThread() { openblas_set_num_threads(before_); }
+void require_memory(std::uint64_t bytes, std::string_view purpose) {
+  void* const memory = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  if (memory == MAP_FAILED)
+    throw std::runtime_error(
+        fmt::format("out of memory: {} for {}{}", bytes_text(bytes), purpose, memory_limit_text()));
+  munmap(memory, bytes);
+}
 
 namespace {
 

@@ -2,6 +2,8 @@
 #pragma once
 
 #include <cstdint>
+#include <filesystem>
+#include <limits>
 #include <map>
 #include <span>
 #include <string>
@@ -13,6 +15,20 @@
 
 namespace starpipe::runtime {
 
+/// The CPU time that the control groups of a process allow it (containers, batch systems).
+struct CpuQuota {
+  double cores = std::numeric_limits<double>::infinity();  ///< seconds of CPU time per second
+  std::string group;  ///< identifies the group on its host: processes of one group share its quota
+
+  /// "1.5 cores"
+  [[nodiscard]] std::string text() const;
+};
+
+/// Returns the smallest quota of this process's control groups, version 1 or 2, and their ancestors; of equal
+/// ones the outermost. Without a quota `cores` is infinite. `root`: the folder that has `proc/self/cgroup`
+/// and `sys/fs/cgroup`.
+CpuQuota find_cpu_quota(const std::filesystem::path& root = "/");
+
 /// Where this process runs.
 struct Hardware {
   std::string machine;  ///< Slurm's name of the node, else the host's name
@@ -20,6 +36,7 @@ struct Hardware {
   std::string cpu;      ///< the processor's name, when the host tells it
   int cores = 1;        ///< within the binding
   std::string binding;  ///< PUs
+  CpuQuota quota = {};
 };
 
 Hardware find_hardware();
@@ -61,18 +78,11 @@ struct Device {
   friend bool operator==(const Device&, const Device&) = default;
 };
 
-/// During this object's lifetime each call of OpenBLAS uses one thread. The destructor restores the previous
-/// number. The setting is one of the whole process. Not thread-safe.
-class OneBlasThread {
- public:
-  OneBlasThread();
-  ~OneBlasThread();
-  OneBlasThread(const OneBlasThread&) = delete;
-  OneBlasThread& operator=(const OneBlasThread&) = delete;
+/// Returns "; the process may have 1.9 GiB (ulimit -v)", for messages about memory; "" without this limit.
+std::string memory_limit_text();
 
- private:
-  int before_;
-};
+/// Throws std::runtime_error, which names the purpose, if the process cannot get `bytes` of memory.
+void require_memory(std::uint64_t bytes, std::string_view purpose);
 
 /// The connection between two devices, nearest first.
 enum class LinkKind : std::uint8_t {

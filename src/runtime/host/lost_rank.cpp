@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <array>
+#include <atomic>
 #include <cerrno>
 #include <charconv>
 #include <chrono>
@@ -10,6 +11,7 @@
 #include <cstdio>
 #include <cstring>
 #include <ctime>
+#include <filesystem>
 #include <fstream>
 #include <string>
 #include <string_view>
@@ -20,6 +22,8 @@
 #include <fmt/chrono.h>
 #include <fmt/format.h>
 #include <sys/prctl.h>
+#include <sys/socket.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -40,10 +44,11 @@ constexpr timespec max_for_child{.tv_sec = 2, .tv_nsec = 0};
 
 // Made beforehand: a signal handler may not format, nor read the environment.
 std::array<char, 96> orphan_line{};
-bool hydra = false;   // true if hydra started the parent
-pid_t launched = 0;   // the parent, which the launcher started
-pid_t launcher = 0;   // the process that started the parent
-int pmi_socket = -1;  // connection to the launcher; -1 when it does not use PMI-1
+bool hydra = false;     // true if hydra started the parent
+pid_t launched = 0;     // the parent, which the launcher started
+pid_t launcher = 0;     // the process that started the parent
+int pmi_socket = -1;    // connection to the launcher; -1 when it does not use PMI-1
+pid_t left_in_mpi = 0;  // thread that `leave_mpi_at_exit` leaves in MPI; 0: none
 
 // Returns the PMI-1 message that ends the job. A signal handler may call it.
 std::array<char, 32> abort_request(int status) {
@@ -68,6 +73,20 @@ void end_orphan(int /*signal*/) {
   write_text(STDERR_FILENO, orphan_line.data());
   abort_job(abort_request(1).data());
   _exit(1);
+}
+
+// Keeps a thread of this process from running further; returns when it has stopped, or after 100 ms.
+void halt(pid_t thread) {
+  static std::atomic<bool> is_halted = false;
+  const int signal = SIGRTMAX - 2;
+  struct sigaction action {};
+  action.sa_handler = [](int /*signal*/) {
+    is_halted = true;
+    for (;;) pause();
+  };
+  sigaction(signal, &action, nullptr);
+  if (thread == 0 || syscall(SYS_tgkill, getpid(), thread, signal) != 0) return;
+  for (int i = 0; i < 100 && !is_halted; ++i) sleep_through_signals(std::chrono::milliseconds(1));
 }
 
 // Returns nullopt if the variable is not a number: it is the launcher's, not the user's.
@@ -175,6 +194,28 @@ std::optional<int> launcher_rank() {
   return std::nullopt;
 }
 
+bool has_own_user_namespace() {
+  const auto line_of = [](const std::string& name, std::string_view begin) {
+    std::ifstream file(name);
+    std::string line;
+    while (std::getline(file, line) && !line.starts_with(begin)) {
+    }
+    return line;
+  };
+  const auto space_of = [](const std::string& process) {
+    std::error_code hidden;
+    return std::filesystem::read_symlink(fmt::format("/proc/{}/ns/user", process), hidden);
+  };
+  if (line_of("/proc/self/uid_map", "").ends_with(" 4294967295")) return false;  // the first namespace
+  for (std::string process = "self"; process != "0" && !process.empty();) {
+    const std::string parent = line_of(fmt::format("/proc/{}/status", process), "PPid:");
+    process = parent.substr(std::min(parent.size(), std::string_view("PPid:\t").size()));
+    const std::string name = line_of(fmt::format("/proc/{}/comm", process), "");
+    if (name == "hydra_pmi_proxy" || name == "slurmstepd") return space_of(process) != space_of("self");
+  }
+  return true;
+}
+
 int signal_line_pause_ms() { return launcher_rank().value_or(0) == 0 ? 0 : 1500; }
 
 bool can_end_job() { return launcher_number("PMI_FD").has_value(); }
@@ -254,23 +295,41 @@ std::optional<int> watch_over_rank() {
   return status_of_signal(signal);
 }
 
-StartWatch::StartWatch(std::function<void(const std::string& line)> say, std::chrono::milliseconds limit)
-    : thread_([this, say = std::move(say), limit](const std::stop_token& started) {
-        // The lowest waiting rank reports and ends the job. Each higher rank waits one second longer, up to
-        // ten, so that only one message appears.
-        const int rank = launcher_rank().value_or(0);
-        const auto has_started = [&started] { return started.stop_requested(); };
+void leave_mpi_at_exit(pid_t in_mpi) {
+  pmi_socket = launcher_number("PMI_FD").value_or(-1);
+  left_in_mpi = in_mpi;
+  // The last function that is registered is the first that runs.
+  on_exit(
+      [](int status, void* /*unused*/) {
+        constexpr std::string_view ended = "cmd=finalize\n";
+        std::fflush(nullptr);
+        halt(left_in_mpi);  // it would read the launcher's answer, which it does not expect
+        send(pmi_socket, ended.data(), ended.size(), MSG_NOSIGNAL);
+        _exit(status);
+      },
+      nullptr);
+}
+
+Deadline::Deadline(std::chrono::milliseconds limit, std::function<void()> late)
+    : thread_([this, limit, late = std::move(late)](const std::stop_token& stop) {
         std::unique_lock lock(mutex_);
-        if (wake_.wait_for(lock, started, limit + std::chrono::seconds(std::min(rank, 10)), has_started))
-          return;
-        if (say) {
-          say(fmt::format(
-              "rank {}: not all ranks have started MPI within {}: every rank needs the same command", rank,
-              limit));
-        }
-        // The launcher reads the line before it reads the request to end the job.
-        wake_.wait_for(lock, started, std::chrono::milliseconds(abort_pause_ms), has_started);
-        end_job();
+        if (!wake_.wait_for(lock, stop, limit, [&stop] { return stop.stop_requested(); })) late();
       }) {}
+
+// The lowest waiting rank reports and ends the job. Each higher rank waits one second longer, up to ten, so
+// that only one message appears.
+StartWatch::StartWatch(std::function<void(const std::string& line)> say, std::chrono::milliseconds limit)
+    : deadline_(
+          limit + std::chrono::seconds(std::min(launcher_rank().value_or(0), 10)),
+          [say = std::move(say), limit] {
+            if (say) {
+              say(fmt::format(
+                  "rank {}: not all ranks have started MPI within {}: every rank needs the same command",
+                  launcher_rank().value_or(0), limit));
+            }
+            // The launcher reads the line before it reads the request to end the job.
+            std::this_thread::sleep_for(std::chrono::milliseconds(abort_pause_ms));
+            end_job();
+          }) {}
 
 }  // namespace starpipe::runtime

@@ -9,11 +9,16 @@
 #include <string>
 #include <thread>
 
+#include <sys/types.h>
+
 namespace starpipe::runtime {
 
 /// Returns the rank that the launcher (hydra, Slurm) gave this process, known before MPI starts; nullopt
 /// without a launcher.
 std::optional<int> launcher_rank();
+
+/// True if this process is in a user namespace that its launcher is not in, as in a container for each rank.
+bool has_own_user_namespace();
 
 /// Returns the milliseconds that this process waits before it prints which signal ended it; 0 on rank 0 and
 /// without a launcher. A signal to the whole run reaches every rank. Rank 0 prints the line and ends, and the
@@ -67,6 +72,23 @@ void report_and_end_job(int rank, int ranks, const std::string& reason);
 /// calls it before MPI ends, when all ranks have done their work.
 void end_stopped_run();
 
+/// For a process that has done its work but whose MPI does not end. When the program ends, it tells the
+/// launcher that this rank has ended well, which MPI_Finalize would do, and ends the process at once with the
+/// program's own exit status: the destructors of MPI's libraries would wait, or crash. `in_mpi`: the thread
+/// that is still in MPI, by the kernel's number; 0: none.
+void leave_mpi_at_exit(pid_t in_mpi);
+
+/// Calls `late` on a thread of its own, unless it is destroyed within the limit.
+class Deadline {
+ public:
+  Deadline(std::chrono::milliseconds limit, std::function<void()> late);
+
+ private:
+  std::mutex mutex_;
+  std::condition_variable_any wake_;
+  std::jthread thread_;  // last: it uses the other members
+};
+
 /// MPI starts when every rank of the launcher has called MPI_Init. A rank that runs another command never
 /// does, and the others would wait indefinitely.
 inline constexpr std::chrono::seconds start_limit{300};
@@ -79,9 +101,7 @@ class StartWatch {
                       std::chrono::milliseconds limit = start_limit);
 
  private:
-  std::mutex mutex_;
-  std::condition_variable_any wake_;
-  std::jthread thread_;  // last: it uses the other members
+  Deadline deadline_;
 };
 
 }  // namespace starpipe::runtime

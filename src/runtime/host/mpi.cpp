@@ -2,19 +2,24 @@
 #include "runtime/host/mpi.hpp"
 
 #include <algorithm>
+#include <array>
 #include <atomic>
 #include <chrono>
+#include <condition_variable>
 #include <cstdio>
 #include <cstdlib>
-#include <limits>
-#include <numeric>
+#include <functional>
+#include <memory>
+#include <mutex>
 #include <optional>
 #include <stdexcept>
+#include <string_view>
 #include <thread>
 
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <sys/resource.h>
+#include <unistd.h>
 
 #include "base/environment.hpp"
 #include "base/messages.hpp"
@@ -55,13 +60,92 @@ void require_launcher() {
                   socket.value_or(-1)));
 }
 
+// A launcher that does not know this MPI starts processes that MPI does not join. Each would be the only rank
+// of a run of its own, and all of these runs would write the same files.
+void require_joined() {
+  int ranks = 1;
+  MPI_Comm_size(MPI_COMM_WORLD, &ranks);
+  if (ranks > 1) return;
+  // The variables of mpiexec, of Open MPI's launcher, and of srun. The first one that is set is the innermost
+  // launcher's, since each may run within those after it.
+  for (const char* name : {"PMI_SIZE", "OMPI_COMM_WORLD_SIZE", "SLURM_STEP_NUM_TASKS"}) {
+    const std::optional<int> started = environment_number(name);
+    if (!started) continue;
+    require_input(
+        *started <= 1, name,
+        fmt::format("a launcher has started {} processes, but MPI does not join them: each would be "
+                    "a run of its own; use the launcher of this MPI (mpiexec, or srun --mpi=pmi2), "
+                    "or unset the variable for runs of one rank each",
+                    *started));
+    return;
+  }
+}
+
+// MPICH ends the process when it finds that ranks of a host cannot share memory, with messages that name no
+// remedy. UCX sees hosts only, so it takes them for neighbours.
+void warn_of_namespaces(const std::function<void(const std::string& line)>& say) {
+  if (!say || launcher_rank() != 0 || environment("UCX_TLS") || !has_own_user_namespace()) return;
+  // hydra's and Slurm's number of ranks on this host: "2", "2(x3),1"
+  const std::string here =
+      environment("MPI_LOCALNRANKS").value_or(environment("SLURM_STEP_TASKS_PER_NODE").value_or("1"));
+  if (std::atoi(here.c_str()) > 1) {
+    say("ranks of a host are in user namespaces (containers) of their own, where MPI may find no shared "
+        "memory and not start; UCX_TLS=tcp,self makes MPICH work without it");
+  }
+}
+
+// Calls MPI_Finalize on a thread of its own, and polls UCX meanwhile. Returns the thread, by the kernel's
+// number, if it is still in MPI_Finalize after `limit`; otherwise 0.
+pid_t finalize_within(std::chrono::milliseconds limit) {
+  struct End {
+    std::mutex mutex;
+    std::condition_variable reached;
+    bool is_reached = false;
+    std::atomic<pid_t> thread = 0;
+  };
+  const auto end = std::make_shared<End>();
+  expect_end_of_ucx();
+  std::thread thread([end] {
+    end->thread = gettid();
+    MPI_Finalize();
+    const std::scoped_lock lock(end->mutex);
+    end->is_reached = true;
+    end->reached.notify_one();
+  });
+  const auto until = std::chrono::steady_clock::now() + limit;
+  std::unique_lock lock(end->mutex);
+  while (!end->reached.wait_for(lock, std::chrono::milliseconds(2), [&] { return end->is_reached; })) {
+    poll_ucx();
+    if (std::chrono::steady_clock::now() < until) continue;
+    thread.detach();
+    return end->thread;
+  }
+  lock.unlock();
+  thread.join();
+  return 0;
+}
+
 [[noreturn]] void refuse_threads() {
   throw std::runtime_error("this MPI does not provide MPI_THREAD_MULTIPLE");
 }
 
 }  // namespace
 
-void wait_for(MPI_Request& request, void (*check)()) {
+GatherPlaces gather_places(std::span<const std::uint64_t> counts) {
+  std::uint64_t total = 0;
+  GatherPlaces places;
+  for (const std::uint64_t count : counts) {
+    if (count > max_gathered - total)
+      throw std::length_error(fmt::format("more than {} items of all ranks to gather", max_gathered));
+    places.counts.push_back(static_cast<int>(count));
+    places.starts.push_back(static_cast<int>(total));
+    total += count;
+  }
+  places.total = total;
+  return places;
+}
+
+bool wait_for(MPI_Request& request, void (*check)(), std::chrono::microseconds max) {
   using std::chrono::microseconds;
   constexpr int eager_polls = 30;
   const auto start = std::chrono::steady_clock::now();
@@ -71,27 +155,53 @@ void wait_for(MPI_Request& request, void (*check)()) {
     // A poll takes microseconds from whoever shares the core. So naps grow with the time waited, and add a
     // thirtieth to it at most.
     const auto waited = std::chrono::duration_cast<microseconds>(std::chrono::steady_clock::now() - start);
+    if (waited > max) return false;
     std::this_thread::sleep_for(std::clamp(waited / 30, microseconds(50), microseconds(500)));
   }
+  return true;
 }
 
-StartedMpi::StartedMpi(const std::function<void(const std::string& line)>& on_late_start) {
+StartedMpi::StartedMpi(std::function<void(const std::string& line)> on_late, EndLimits limits)
+    : on_late_(std::move(on_late)), limits_(limits) {
   int runs = 0;
   MPI_Initialized(&runs);
   if (runs != 0) throw std::logic_error("MPI has started before: it starts once in a process");
   require_limits();
   require_launcher();
+  warn_of_namespaces(on_late_);
   int provided = 0;
   {
-    const StartWatch watch(on_late_start);
+    const StartWatch watch(on_late_);
     MPI_Init_thread(nullptr, nullptr, MPI_THREAD_MULTIPLE, &provided);
   }
-  if (provided >= MPI_THREAD_MULTIPLE) return;
-  MPI_Finalize();
-  refuse_threads();
+  if (provided < MPI_THREAD_MULTIPLE) {
+    MPI_Finalize();
+    refuse_threads();
+  }
+  MPI_Comm_dup(MPI_COMM_WORLD, &world_);
 }
 
-StartedMpi::~StartedMpi() { MPI_Finalize(); }
+StartedMpi::~StartedMpi() {
+  int rank = 0;
+  MPI_Comm_rank(world_, &rank);
+  const auto leave = [&](std::string_view reason, std::chrono::milliseconds limit, pid_t in_mpi) {
+    if (rank == 0 && on_late_)
+      on_late_(fmt::format("MPI is left behind: {} within {:g} s", reason,
+                           std::chrono::duration<double>(limit).count()));
+    leave_mpi_at_exit(in_mpi);
+    // MPI's threads may still read the environment, so it keeps its variables.
+    [[maybe_unused]] static const auto kept = std::move(starpu_settings_);
+  };
+  MPI_Request all_end = MPI_REQUEST_NULL;
+  MPI_Ibarrier(world_, &all_end);
+  if (!wait_for(all_end, nullptr, limits_.others)) {
+    leave("not all ranks have ended", limits_.others, 0);
+    return;
+  }
+  MPI_Comm_free(&world_);
+  if (const pid_t thread = finalize_within(limits_.finalize))
+    leave("MPI_Finalize has not returned", limits_.finalize, thread);
+}
 
 Mpi::Mpi(MPI_Comm comm, RunListener listener)
     : starpu_settings_(StarpuSettings::of_process()), listener_(std::move(listener)) {
@@ -101,6 +211,7 @@ Mpi::Mpi(MPI_Comm comm, RunListener listener)
   MPI_Finalized(&ended);
   if (runs == 0 || ended != 0)
     throw std::logic_error("MPI does not run: call MPI_Init_thread first, or make an MpiLibrary");
+  require_joined();
   if (comm == MPI_COMM_NULL) throw std::logic_error("MPI_COMM_NULL has no ranks to run on");
   int provided = 0;
   MPI_Query_thread(&provided);
@@ -123,21 +234,18 @@ void Mpi::barrier() const {
 }
 
 void Mpi::gather_bytes(std::span<const std::byte> mine, std::span<std::byte> all) const {
-  const int size = static_cast<int>(mine.size());
+  const int size = gather_places(std::array{std::uint64_t{mine.size()}}).counts.front();
   MPI_Request request = MPI_REQUEST_NULL;
   MPI_Iallgather(mine.data(), size, MPI_BYTE, all.data(), size, MPI_BYTE, comm_, &request);
   wait_for(request);
 }
 
 std::vector<std::string> Mpi::gather(const std::string& mine) const {
-  const int size = static_cast<int>(mine.size());
-  const std::vector<int> sizes = gather_values(size);
-  std::vector<int> starts(sizes.size());
-  std::exclusive_scan(sizes.begin(), sizes.end(), starts.begin(), 0);
-  std::string all(index(starts.back() + sizes.back()), '\0');
+  const auto [sizes, starts, total] = gather_places(gather_values<std::uint64_t>(mine.size()));
+  std::string all(total, '\0');
   MPI_Request request = MPI_REQUEST_NULL;
-  MPI_Iallgatherv(mine.data(), size, MPI_CHAR, all.data(), sizes.data(), starts.data(), MPI_CHAR, comm_,
-                  &request);
+  MPI_Iallgatherv(mine.data(), sizes[index(rank_)], MPI_CHAR, all.data(), sizes.data(), starts.data(),
+                  MPI_CHAR, comm_, &request);
   wait_for(request);
   std::vector<std::string> texts;
   for (std::size_t r = 0; r < sizes.size(); ++r)
@@ -148,12 +256,7 @@ std::vector<std::string> Mpi::gather(const std::string& mine) const {
 void Mpi::gather_on_root(std::span<const std::byte> mine, std::size_t record,
                          const std::function<std::span<std::byte>(std::size_t)>& room) const {
   // MPI counts in int: records, since bytes may be more.
-  const std::vector<std::uint64_t> counts = gather_values<std::uint64_t>(mine.size() / record);
-  const std::uint64_t total = std::accumulate(counts.begin(), counts.end(), std::uint64_t{0});
-  if (total > std::numeric_limits<int>::max()) throw std::length_error("too many records to gather");
-  const std::vector<int> sizes(counts.begin(), counts.end());
-  std::vector<int> starts(sizes.size());
-  std::exclusive_scan(sizes.begin(), sizes.end(), starts.begin(), 0);
+  const auto [sizes, starts, total] = gather_places(gather_values<std::uint64_t>(mine.size() / record));
   const std::span<std::byte> all = rank_ == 0 ? room(total) : std::span<std::byte>();
   MPI_Datatype type = MPI_DATATYPE_NULL;
   MPI_Type_contiguous(static_cast<int>(record), MPI_BYTE, &type);

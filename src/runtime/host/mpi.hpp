@@ -1,9 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <chrono>
 #include <cstddef>
 #include <cstdint>
+#include <filesystem>
 #include <functional>
+#include <limits>
 #include <list>
 #include <memory>
 #include <span>
@@ -18,13 +21,32 @@
 
 namespace starpipe::runtime {
 
+/// The folder in which StarPU keeps its measurements of this machine. StarPU aborts the process when it
+/// cannot write there, and when it reads a file that an earlier abort or a full disk has left empty.
+struct StarpuFolder {
+  /// A folder that replaces the user's, as a value of XDG_CACHE_HOME; empty: the user's folder serves.
+  std::filesystem::path own;
+  std::string line;     ///< with `own`: one line for the user, with the reason and the remedy
+  std::string problem;  ///< one line if no folder can be written
+};
+
+/// Finds the user's folder as StarPU does, makes it, and removes files about this host that are empty or end
+/// within a line. A file that changed within the last two seconds may be in the making, and is waited for. If
+/// the user's folder cannot be written, takes `starpipe-UID` in the folder for temporary files or in
+/// /dev/shm.
+StarpuFolder find_starpu_folder();
+
+/// Returns the part of a cache folder in which StarPU keeps its measurements.
+std::filesystem::path sampling_folder(const std::filesystem::path& cache);
+
 /// The environment variables through which a session talks to StarPU, which has no function for these
 /// settings. MPI's libraries start threads, and those may read the environment at any time. So the variables
 /// exist before MPI starts and until it has ended, and a session overwrites values in place.
 class StarpuSettings {
  public:
   /// Unless the user has set them, STARPU_SILENT, STARPU_MPI_STATS, STARPU_MPI_NOBIND and
-  /// STARPU_CUDA_PIPELINE become 1, and STARPU_MPI_NDETACHED_SEND becomes 0. The variables below keep their
+  /// STARPU_CUDA_PIPELINE become 1, and STARPU_MPI_NDETACHED_SEND becomes 0. If StarPU cannot use the user's
+  /// folder, STARPU_PERF_MODEL_DIR and XDG_CACHE_HOME name another one. The variables below keep their
   /// values. Call it while no other thread uses the environment.
   StarpuSettings();
 
@@ -34,6 +56,9 @@ class StarpuSettings {
 
   /// True unless the user has asked for StarPU-MPI's statistics.
   [[nodiscard]] bool hides_statistics() const { return hides_statistics_; }
+
+  /// Its line is for the first session.
+  StarpuFolder folder = find_starpu_folder();
 
   // Written by sessions.
   ReservedVariable policy{"STARPU_SCHED", "", 0};
@@ -48,8 +73,24 @@ class StarpuSettings {
 
 /// Waits for a nonblocking call, for a few microseconds in a loop and then with naps. MPI's own waits always
 /// loop: where ranks share a core, that takes it from the rank which the call waits for. `check`: called
-/// again and again while the wait lasts.
-void wait_for(MPI_Request& request, void (*check)() = nullptr);
+/// again and again while the wait lasts. Returns false if the call has not completed within `max`.
+bool wait_for(MPI_Request& request, void (*check)() = nullptr,
+              std::chrono::microseconds max = std::chrono::microseconds::max());
+
+// Progress of UCX, MPICH's transport, while MPI_Finalize makes none (ucx_progress.cpp).
+
+/// Call it just before MPI_Finalize, while no other thread calls MPI.
+void expect_end_of_ucx();
+/// Polls UCX if MPI_Finalize has begun to disconnect and has not polled since the last call. Call it again
+/// and again, on one thread, while another is in MPI_Finalize. It never waits. It does nothing under an MPI
+/// without UCX, or where UCX's functions are not replaced by ours: in programs that load MPI by dlopen.
+void poll_ucx();
+
+/// How long the end of MPI waits in a rank.
+struct EndLimits {
+  std::chrono::milliseconds others = std::chrono::hours(1);       ///< for ranks that still work
+  std::chrono::milliseconds finalize = std::chrono::seconds(30);  ///< for MPI_Finalize after that
+};
 
 /// MPI in this process, from MPI_Init_thread to MPI_Finalize. The environment has StarPU's settings for the
 /// same time. Start and end it while no other thread of the program uses the environment.
@@ -57,9 +98,11 @@ class StartedMpi {
  public:
   /// Throws InputError when the shell's limits on the size or number of files are too small for MPI, and
   /// std::runtime_error when MPI does not provide MPI_THREAD_MULTIPLE: StarPU-MPI's thread and ours
-  /// both call MPI. Calls `on_late_start` with a line, and ends the job, when other ranks do not start MPI
+  /// both call MPI. Calls `on_late` with a line, and ends the job, when other ranks do not start MPI
   /// (`StartWatch`).
-  explicit StartedMpi(const std::function<void(const std::string& line)>& on_late_start = {});
+  explicit StartedMpi(std::function<void(const std::string& line)> on_late = {}, EndLimits limits = {});
+  /// Waits for all ranks, then ends MPI. If that takes longer than the limits, calls `on_late` with a line on
+  /// rank 0 and leaves MPI as it is: see `leave_mpi_at_exit`.
   ~StartedMpi();
   StartedMpi(const StartedMpi&) = delete;
   StartedMpi& operator=(const StartedMpi&) = delete;
@@ -67,6 +110,9 @@ class StartedMpi {
  private:
   // Made before MPI starts its threads, destroyed when they have ended.
   std::shared_ptr<StarpuSettings> starpu_settings_ = StarpuSettings::of_process();
+  std::function<void(const std::string& line)> on_late_;
+  EndLimits limits_;
+  MPI_Comm world_ = MPI_COMM_NULL;  // a duplicate
 };
 
 /// Functions that a run calls to inform the program that it runs in. Functions that are not set are not
@@ -79,12 +125,27 @@ struct RunListener {
   std::function<void(const std::string& reason)> abort = {};
 };
 
+/// MPI counts and places items in int.
+inline constexpr std::uint64_t max_gathered = std::numeric_limits<int>::max();
+
+/// The places of the ranks' items in the array that gathers them, by rank.
+struct GatherPlaces {
+  std::vector<int> counts = {};
+  std::vector<int> starts = {};
+  std::uint64_t total = 0;
+};
+
+/// Returns the places for these numbers of items. Throws std::length_error if they are more than
+/// `max_gathered` in total; all ranks that pass the same counts throw.
+GatherPlaces gather_places(std::span<const std::uint64_t> counts);
+
 /// The ranks of a run: a communicator of our own, so that our messages never meet others, and one for
 /// StarPU-MPI.
 class Mpi {
  public:
   /// Collective. Duplicates the communicator twice. MPI has been started. Throws std::logic_error when it has
-  /// not, and std::runtime_error when it does not provide MPI_THREAD_MULTIPLE.
+  /// not, std::runtime_error when it does not provide MPI_THREAD_MULTIPLE, and InputError when a launcher has
+  /// started several processes that MPI has not joined.
   explicit Mpi(MPI_Comm comm = MPI_COMM_WORLD, RunListener listener = {});
   /// Collective.
   ~Mpi();

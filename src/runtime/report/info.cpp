@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "runtime/report/info.hpp"
 
+#include <cmath>
 #include <string_view>
 
 #include <cblas.h>
@@ -10,6 +11,7 @@
 #include <mpi.h>
 #include <starpu.h>
 
+#include "runtime/host/blas.hpp"
 #include "runtime/host/core_share.hpp"
 #include "runtime/host/cuda_devices.hpp"
 #include "runtime/host/hardware.hpp"
@@ -43,12 +45,16 @@ nlohmann::ordered_json describe_rank() {
 
 nlohmann::ordered_json runtime_facts() {
   const Hardware hardware = find_hardware();
+  nlohmann::ordered_json quota;
+  if (std::isfinite(hardware.quota.cores)) quota = hardware.quota.cores;
   return {{"versions", versions()},
           {"machine",
            {{"name", hardware.machine},
             {"processor", hardware.cpu},
             {"cores", hardware.cores},
-            {"binding", hardware.binding}}},
+            {"cpu_quota", quota},
+            {"binding", hardware.binding},
+            {"blas_kernels", blas_kernels_text()}}},
           {"rank", describe_rank()},
           {"starpu_max_cpu_workers", STARPU_MAXCPUS},
 #ifdef STARPU_USE_CUDA
@@ -80,6 +86,9 @@ std::string runtime_text(const nlohmann::ordered_json& facts) {
   rows.push_back({"machine", fmt::format("{}, {}, {} cores (PUs {})", text(machine["name"]),
                                          processor.empty() ? "unknown processor" : processor,
                                          machine["cores"].get<int>(), text(machine["binding"]))});
+  if (const auto& cores = machine["cpu_quota"]; !cores.is_null())
+    rows.push_back({"CPU quota", CpuQuota{.cores = cores.get<double>(), .group = {}}.text()});
+  rows.push_back({"BLAS kernels", text(machine["blas_kernels"])});
   if (const auto& rank = facts["rank"]; !rank.is_null()) {
     rows.push_back(
         {"rank", fmt::format("{} of {}; on PUs {} in a run with equally many workers a rank",

@@ -18,9 +18,9 @@
 namespace starpipe::runtime {
 namespace {
 
-std::runtime_error cannot_write_metrics(const std::filesystem::path& file, int error) {
-  return std::runtime_error(fmt::format("--metrics: cannot write {}: {}", file.string(),
-                                        std::generic_category().message(error != 0 ? error : EIO)));
+std::string metrics_problem(const std::filesystem::path& file, int error) {
+  return fmt::format("metrics: cannot write {}: {}", file.string(),
+                     std::generic_category().message(error != 0 ? error : EIO));
 }
 
 // Returns the step in a line of a file of metrics; nullopt for any other text.
@@ -58,7 +58,9 @@ bool is_record_to(const std::filesystem::path& file, const MetricsPosition& posi
   const std::uint64_t end = position.bytes.value_or(0);
   if (end == 0) return false;
   const Record record = read_record(file, end);
-  return record.bytes == end && record.hash == position.hash && step_of(record.last_line) == position.step;
+  // On a full disk the run may have continued without the lines of its last steps.
+  return record.bytes == end && record.hash == position.hash &&
+         step_of(record.last_line).value_or(position.step + 1) <= position.step;
 }
 
 // Gives the record of steps that are done again a name that no file has. Returns a line that says so.
@@ -71,8 +73,8 @@ std::string keep_as_old(const std::filesystem::path& name) {
     old = fmt::format("{}.{}", first.string(), number);
   std::error_code error;
   fs::rename(file, old, error);
-  if (error) throw cannot_write_metrics(file, error.value());
-  return fmt::format("--metrics: {} had metrics of steps that are done again; it is {} now", file.string(),
+  if (error) throw std::runtime_error(metrics_problem(file, error.value()));
+  return fmt::format("metrics: {} had metrics of steps that are done again; it is {} now", file.string(),
                      old.string());
 }
 
@@ -85,18 +87,18 @@ bool has_content(const std::filesystem::path& file) {
 
 void MetricsFile::check(const std::filesystem::path& file, const std::optional<MetricsPosition>& position) {
   if (is_standard_output(file)) {
-    throw InputError("--metrics: standard output has the tables of the run; name a file");
+    throw InputError("metrics: standard output has the tables of the run; name a file");
   }
-  require_writable("--metrics", file);
+  require_writable("metrics", file);
   if (!has_content(file)) return;
   if (!position) {
-    throw InputError(fmt::format(
-        "--metrics: {} has content already, perhaps of another run; remove it or name another file",
-        file.string()));
+    throw InputError(
+        fmt::format("metrics: {} has content already, perhaps of another run; remove it or name another file",
+                    file.string()));
   }
   if (is_record_to(file, *position)) return;
   throw InputError(
-      fmt::format("--metrics: {} is not the record of this training up to step {}; name another "
+      fmt::format("metrics: {} is not the record of this training up to step {}; name another "
                   "file",
                   file.string(), position->step));
 }
@@ -110,11 +112,11 @@ MetricsFile::MetricsFile(std::filesystem::path file, const std::optional<Metrics
     hash_ = read_record(file_, bytes_).hash;
     std::error_code error;
     std::filesystem::resize_file(file_, bytes_, error);
-    if (error) throw cannot_write_metrics(file_, error.value());
+    if (error) throw std::runtime_error(metrics_problem(file_, error.value()));
   }
   errno = 0;
   stream_.open(file_, std::ios::binary | std::ios::app);
-  if (!stream_) throw cannot_write_metrics(file_, errno);
+  if (!stream_) throw std::runtime_error(metrics_problem(file_, errno));
 }
 
 void MetricsFile::add(const plan::Schedule& schedule, const StepResult& step, int number,
@@ -146,18 +148,28 @@ void MetricsFile::add_evaluation(int steps, double loss) {
 }
 
 void MetricsFile::write(const std::string& line) {
+  unwritten_ += line + '\n';
   errno = 0;
-  const std::string text = line + '\n';
-  stream_ << text << std::flush;
-  if (!stream_) {
-    const int error = errno;
-    stream_.close();          // which writes what is left in its buffer, if it can
-    std::error_code ignored;  // the first error counts
-    std::filesystem::resize_file(file_, bytes_, ignored);  // programs that read the file want whole lines
-    throw cannot_write_metrics(file_, error);
+  if (!stream_.is_open()) {
+    stream_.clear();
+    stream_.open(file_, std::ios::binary | std::ios::in | std::ios::out);  // never a new file
+    stream_.seekp(static_cast<std::streamoff>(bytes_));
   }
-  bytes_ += text.size();
-  hash_ = hash_of(std::string_view(text), hash_);
+  stream_ << unwritten_ << std::flush;
+  if (stream_) {
+    bytes_ += unwritten_.size();
+    hash_ = hash_of(std::string_view(unwritten_), hash_);
+    unwritten_.clear();
+    if (!problem_.empty()) news_ = fmt::format("metrics: {} has all lines again", file_.string());
+    problem_.clear();
+    return;
+  }
+  const bool is_first = problem_.empty();
+  problem_ = metrics_problem(file_, errno);
+  if (is_first) news_ = problem_ + "; training continues, and each step tries again";
+  stream_.close();                                       // which writes what is left in its buffer, if it can
+  std::error_code ignored;                               // the first error counts
+  std::filesystem::resize_file(file_, bytes_, ignored);  // programs that read the file want whole lines
 }
 
 }  // namespace starpipe::runtime

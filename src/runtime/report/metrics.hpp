@@ -6,6 +6,7 @@
 #include <fstream>
 #include <optional>
 #include <string>
+#include <utility>
 
 #include "runtime/engine/engine.hpp"
 #include "starpipe/base/random.hpp"
@@ -35,16 +36,19 @@ class MetricsFile {
   static void check(const std::filesystem::path& file, const std::optional<MetricsPosition>& position);
 
   /// Adds the line of a step, on rank 0. `number`: of the step, from 0. `loss`: nullopt for emulated jobs.
-  /// `pause`: seconds in which a checkpoint after the step kept the run from training. Throws
-  /// std::runtime_error when the line cannot be written, as with a full disk.
+  /// `pause`: seconds in which a checkpoint after the step kept the run from training. A line that cannot be
+  /// written, as with a full disk, is kept and written before the next line: see `problem`.
   void add(const plan::Schedule& schedule, const StepResult& step, int number, std::optional<double> loss,
            const model::Dataset& data, std::optional<double> pause);
   /// A line of an evaluation after `steps` steps.
   void add_evaluation(int steps, double loss);
 
   [[nodiscard]] const std::filesystem::path& path() const { return file_; }
-  /// A line for the user about the file as it was found; "" if there is nothing to say.
-  [[nodiscard]] const std::string& news() const { return news_; }
+  /// Returns a line for the user, once: about the file as it was found, or when lines begin to be missing and
+  /// when the file has them all again; "" if there is nothing to say.
+  [[nodiscard]] std::string take_news() { return std::exchange(news_, {}); }
+  /// Returns why the last lines are not in the file; "" if the file has all lines.
+  [[nodiscard]] const std::string& problem() const { return problem_; }
   /// The place in the file after all that has been written, and so many steps.
   [[nodiscard]] MetricsPosition position(int steps) const { return {steps, bytes_, hash_}; }
 
@@ -53,6 +57,8 @@ class MetricsFile {
 
   std::filesystem::path file_;
   std::string news_;
+  std::string problem_;
+  std::string unwritten_;  // the lines that the file lacks
   std::uint64_t bytes_ = 0;
   std::uint64_t hash_ = hash_start;
   std::ofstream stream_;

@@ -6,11 +6,13 @@
 #include <cmath>
 #include <cstddef>
 #include <ctime>
+#include <numeric>
 #include <set>
 #include <utility>
 
 #include <fmt/chrono.h>
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include "base/messages.hpp"
 #include "base/numbers.hpp"
@@ -114,13 +116,18 @@ std::vector<Value> by_worker(const std::vector<WorkerRecord>& workers, Value Wor
 
 ordered_json report_head(const Config& config, const std::optional<PartitionChoice>& partition,
                          const std::vector<RankLocation>& locations) {
+  std::string pus;  // of all ranks on the first rank's machine
+  for (const RankLocation& rank : locations) {
+    if (rank.machine != locations.front().machine) continue;
+    pus += (pus.empty() ? "" : ",") + rank.binding;
+  }
   ordered_json report;
   report["config"] = config_json(config);
   report["config_file"] = config.source;
   report["versions"] = versions();
   report["machine"] = {{"name", locations.front().machine},
                        {"processor", Topology::host().processor()},
-                       {"cores", locations.front().cores},
+                       {"cores", Topology::host().cores(pus)},
                        {"ranks", locations.size()}};
   report["ranks"] = ranks_json(locations);
   report["time"] = fmt::format("{:%Y-%m-%dT%H:%M:%SZ}", fmt::gmtime(std::time(nullptr)));
@@ -140,6 +147,7 @@ ordered_json make_report(const Config& config, const std::optional<PartitionChoi
   if (experiment.reordering) report["reordered"] = plan::reordering_json(*experiment.reordering);
   report["workers"] = experiment.schedule.workers();
   report["stages"] = experiment.schedule.stages();
+  report["cuts"] = experiment.network.cuts;
   report["microbatches"] = experiment.schedule.microbatches();
   report["parameters"] = experiment.network.parameter_count();
   report["emulated"] = experiment.emulated;
@@ -202,10 +210,16 @@ ordered_json make_report(const Config& config, const std::optional<PartitionChoi
   return report;
 }
 
-std::string evaluation_text(double loss, int microbatches) {
-  return fmt::format("evaluation  loss {}{} ({} micro-batch{})", loss_text(loss),
+std::string evaluation_text(double loss, int microbatches, const model::Dataset& data) {
+  const model::EvaluatedSamples samples = data.evaluated(microbatches);
+  const std::string amount =
+      samples.all == 0 ? ""
+      : samples.total() == samples.all
+          ? fmt::format(": all {} {}", samples.all, data.sample_word())
+          : fmt::format(": the first {} of {} {}", samples.total(), samples.all, data.sample_word());
+  return fmt::format("evaluation  loss {}{} ({} micro-batch{}{})", loss_text(loss),
                      std::isfinite(loss) ? "" : ", which is not finite", microbatches,
-                     microbatches == 1 ? "" : "es");
+                     microbatches == 1 ? "" : "es", amount);
 }
 
 nlohmann::ordered_json memory_json(const std::vector<DeviceNeed>& needs) {
@@ -237,6 +251,44 @@ std::string describe_other_policy(const Config& config) {
   return fmt::format("predicted for the policy starpipe; {} chooses {} at run time, so its run may differ\n",
                      choice.name,
                      choice.control == StarpuControl::on_worker ? "the order" : "workers and order");
+}
+
+namespace {
+
+// How many times the mean work of a worker the busiest worker has.
+double busiest_of_mean(const plan::Schedule& schedule, const plan::Costs& costs) {
+  std::vector<double> work(index(schedule.workers()), 0);
+  for (const plan::JobId id : schedule.order()) {
+    const plan::Job job = schedule.job(id);
+    work[index(schedule.compute(id))] += costs.duration(job.stage).of(job.pass);
+  }
+  const double all = std::reduce(work.begin(), work.end());
+  return all > 0 ? std::ranges::max(work) * static_cast<double>(work.size()) / all : 1;
+}
+
+std::string_view source_of_times(const Experiment& experiment) {
+  return experiment.emulated ? "runtime.emulate" : "FLOPs";
+}
+
+}  // namespace
+
+std::string describe_cuts(const Config& config, const Experiment& experiment) {
+  const model::Network& network = experiment.network;
+  return fmt::format("cuts [{}] of {} units{}: the busiest worker has {:.2f} times the mean work, by {}\n",
+                     fmt::join(network.cuts, ", "), model::unit_names(network.config).size(),
+                     config.schedule.cuts.empty() ? ", balanced by FLOPs" : "",
+                     busiest_of_mean(experiment.schedule, experiment.costs), source_of_times(experiment));
+}
+
+std::string describe_unequal_stages(const Config& config, const Experiment& experiment) {
+  constexpr double much = 1.25;
+  if (!config.schedule.file) return "";
+  const double found = busiest_of_mean(experiment.schedule, experiment.costs);
+  if (found < much * busiest_of_mean(experiment.schedule, {})) return "";
+  return fmt::format(
+      "{}: the stages of the model are unequal: the busiest worker has {:.2f} times the mean work, by {}; "
+      "search and schedule plan with equal stages unless --durations has a time for each\n",
+      config.schedule.file->string(), found, source_of_times(experiment));
 }
 
 std::uint64_t bytes_between_ranks(const TaskGraph& graph, const WorkerMap& map) {

@@ -23,6 +23,7 @@
 #include "runtime/session/gpu_memory.hpp"
 #include "runtime/setup/experiment.hpp"
 #include "runtime/setup/partition_choice.hpp"
+#include "starpipe/model/dataset.hpp"
 #include "starpipe/plan/schedule/schedule.hpp"
 #include "starpipe/plan/simulate/costs.hpp"
 #include "starpipe/runtime/config/config.hpp"
@@ -79,6 +80,14 @@ nlohmann::ordered_json memory_over_time_json(const std::vector<DeviceNeed>& need
 /// the schedule's placement and order. Returns an empty string for `starpipe` and `worker-order`, which
 /// follow both. Throws InputError for an unknown policy in `runtime.policy` or STARPU_SCHED.
 std::string describe_other_policy(const Config& config);
+
+/// Returns one line for people with the cuts, and how evenly they share the work. It ends in a newline.
+std::string describe_cuts(const Config& config, const Experiment& experiment);
+
+/// Returns one line that ends in a newline if the schedule is from a file and some worker computes much
+/// longer than the mean of the workers, although it would not with equal stages, with which `search` and
+/// `schedule` plan. Returns "" otherwise.
+std::string describe_unequal_stages(const Config& config, const Experiment& experiment);
 
 /// Returns the bytes that must cross between ranks in one step: each datum is sent once to each other rank
 /// that reads it.
@@ -158,8 +167,8 @@ struct EvaluationRecord {
   int microbatches;
   double seconds;
 };
-/// "evaluation  loss 4.1234 (8 micro-batches)".
-std::string evaluation_text(double loss, int microbatches);
+/// "evaluation  loss 4.1234 (8 micro-batches: the first 1024 of 5000 tokens)". `data`: that were evaluated.
+std::string evaluation_text(double loss, int microbatches, const model::Dataset& data);
 
 /// The record of a training run, complete on rank 0.
 struct TrainRecord {

@@ -2,16 +2,12 @@
 #include "runtime/session/session.hpp"
 
 #include <algorithm>
-#include <cerrno>
-#include <filesystem>
 #include <stdexcept>
-#include <system_error>
 #include <utility>
 
 #include <fmt/format.h>
 #include <starpu.h>
 #include <starpu_mpi.h>
-#include <unistd.h>
 
 #include "base/environment.hpp"
 #include "runtime/host/agreement.hpp"
@@ -76,29 +72,14 @@ void choose_polling(const Mpi& mpi, const CoreShare& share, int workers, const P
            user_binds_mpi_thread() ? "" : host.free_pus(share));
 }
 
-// Makes `folder`, with its place for the measured links, which StarPU reads and writes in every run.
-void make_folder(const char* variable, const std::filesystem::path& folder) {
-  const std::filesystem::path links = folder / "bus";
-  std::error_code error;
-  std::filesystem::create_directories(links, error);
-  const bool is_full = !error && !std::filesystem::is_empty(links, error);
-  if (!error && !is_full && access(links.c_str(), W_OK) != 0)
-    error = std::error_code(errno, std::generic_category());
-  if (!error) return;
-  throw InputError(fmt::format("{}: StarPU cannot write to its folder {}: {}", variable, folder.string(),
-                               error.message()));
-}
-
-// Makes the folder in which StarPU keeps its measurements of the machine. Throws InputError, which names the
-// folder and the variable that it follows from, if that is impossible: StarPU would abort.
-void make_starpu_folder() {
-  constexpr const char* by_itself = "STARPU_PERF_MODEL_DIR";
-  if (const auto folder = environment(by_itself).value_or(""); !folder.empty())
-    return make_folder(by_itself, folder);
-  // StarPU's order. Without any of them it takes a folder for temporary files.
-  for (const char* variable : {"XDG_CACHE_HOME", "STARPU_HOME", "HOME"}) {
-    if (const auto home = environment(variable)) return make_folder(variable, *home + "/.starpu/sampling");
-  }
+// Collective. Throws InputError if some rank has no folder for StarPU; rank 0 says a line if some rank has a
+// folder of its own.
+void require_starpu_folder(const Mpi& mpi) {
+  StarpuFolder& folder = mpi.starpu_settings().folder;
+  if (const std::string problem = mpi.first_problem(folder.problem); !problem.empty())
+    throw InputError(problem);
+  if (const std::string line = mpi.first_problem(std::exchange(folder.line, {})); !line.empty())
+    mpi.say(line);
 }
 
 // Binds each of StarPU's threads to a core of its own.
@@ -114,16 +95,20 @@ void bind_workers(starpu_conf& conf, const CoreShare& share, const GpuShare& gpu
 Session::Session(const Mpi& mpi, const WorkerMap& map, const CoreShare& share, PolicyChoice policy,
                  const GpuShare& gpus)
     : mpi_(mpi), map_(map), binding_(share.binding), choice_(std::move(policy)) {
-  agree(mpi, [] {
-    make_starpu_folder();
-    return true;
-  });
+  // This policy of StarPU's holds all tasks back until a wait for all of them. With several ranks, tasks wait
+  // for tasks of other ranks before.
+  require_input(mpi.ranks() == 1 || choice_.starpu != "graph_test", "runtime.policy",
+                "graph_test works with one rank only");
+  if (!on_simgrid) require_starpu_folder(mpi);
   choose_polling(mpi, share, map.count(mpi.rank()), choice_);
   if (!on_simgrid) write_values(share, gpus);
   if (!gpus.gpus.empty()) use_gpu(gpus.gpus.front());
   for (const int gpu : gpus.gpus)
     gpu_memory_.push_back({.rank = mpi.rank(), .gpu = gpu, .driver_before = gpu_bytes_in_use(gpu)});
+  constexpr std::uint64_t bytes_for_thread = std::uint64_t{16} << 20U;  // StarPU aborts without its threads
+  require_memory(bytes_for_thread * index(map.count(mpi.rank()) + 2), "StarPU and the stacks of its threads");
   start(share, gpus);
+  memory_guard_.emplace(mpi, gpus.gpus.empty() && !on_simgrid);
   // StarPU's measurement of links has left another GPU current.
   if (!gpus.gpus.empty()) use_gpu(gpus.gpus.front());
   check_start(gpus);
@@ -215,10 +200,12 @@ std::vector<GpuMemory> Session::gpu_memory() const {
 }
 
 // StarPU-MPI prints its statistics when it shuts down. The report has them already, so they are dropped
-// first: the public function stops the counting, and without the counts there is nothing to print.
+// first: the public function stops the counting, and without the counts there is nothing to print. Whether a
+// rank drops them is its own choice, by its environment, so all ranks wait for each other before.
 void Session::shut_down() {
+  const EndWatch watch(mpi_);
+  starpu_mpi_wait_for_all(mpi_.starpu_comm());
   if ((hides_statistics_ || on_simgrid) && _starpu_mpi_comm_amounts_shutdown != nullptr) {
-    starpu_mpi_wait_for_all(mpi_.starpu_comm());
     starpu_mpi_comm_stats_disable();
     _starpu_mpi_comm_amounts_shutdown();
   }

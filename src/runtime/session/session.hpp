@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "base/environment.hpp"
+#include "runtime/host/blas.hpp"
 #include "runtime/host/gpu_share.hpp"
 #include "runtime/host/hardware.hpp"
 #include "runtime/host/mpi.hpp"
@@ -15,6 +16,7 @@
 #include "runtime/host/worker_map.hpp"
 #include "runtime/session/gpu_buffers.hpp"
 #include "runtime/session/gpu_memory.hpp"
+#include "runtime/session/memory_guard.hpp"
 #include "runtime/session/policy_choice.hpp"
 #include "starpipe/base/index.hpp"
 #include "starpipe/sched/policy_core.hpp"
@@ -98,6 +100,7 @@ class Session {
   std::string policy_;
   std::optional<CublasHandles> cublas_;
   std::optional<GpuBuffers> gpu_buffers_;
+  std::optional<MemoryGuard> memory_guard_;
   std::vector<GpuMemory> gpu_memory_;  // by GPU, without the peaks
   std::unique_ptr<GpuMemoryMeters> gpu_meters_;
   sched::PolicyCore* core_ = nullptr;     // StarPU's policy owns it

@@ -3,7 +3,6 @@
 
 #include <algorithm>
 #include <cstdint>
-#include <limits>
 #include <new>
 #include <tuple>
 #include <utility>
@@ -182,10 +181,10 @@ plan::LimitedSchedule finishing(plan::LimitedSchedule made) {
   return made;
 }
 
-// Refuses data of 2^31 words or more. This needs no task graph, so predictions refuse them as well. Before a
-// run, check_data_sizes applies the exact limits of StarPU and of MPI's messages.
-void refuse_large_stages(const model::Network& network) {
-  constexpr std::uint64_t max = std::numeric_limits<std::int32_t>::max() * std::uint64_t{sizeof(float)};
+// Refuses data that are too large for a handle of StarPU. This needs no task graph, so predictions refuse
+// them as well. Before a run, check_data_sizes checks all other data, and the size of MPI's messages.
+void refuse_large_stages(const Config& config, const model::Network& network) {
+  constexpr std::uint64_t max = max_datum_words * sizeof(float);
   std::vector<plan::StageSizes> sizes = network.sizes();
   for (const plan::SharedWeights& shared : network.shared_weights()) {
     plan::StageSizes& first = sizes[index(shared.stages.front())];
@@ -194,10 +193,14 @@ void refuse_large_stages(const model::Network& network) {
   }
   for (std::size_t s = 0; s < sizes.size(); ++s) {
     const plan::StageSizes& size = sizes[s];
-    for (const auto& [what, bytes] :
-         {std::pair{"parameters", size.updated()}, std::pair{"an output", size.activation},
-          std::pair{"a stash", size.stash}, std::pair{"a gradient stash", size.gradient_stash}}) {
-      if (bytes <= max) continue;
+    const std::uint64_t state = model::optimizer_state_size(config.training.optimizer, size.updated());
+    for (const auto& [what, bytes, in_training] : {std::tuple{"weights", size.weights, false},
+                                                   {"an output", size.activation, false},
+                                                   {"parameters", size.updated(), true},
+                                                   {"optimizer state", state, true},
+                                                   {"a stash", size.stash, true},
+                                                   {"a gradient stash", size.gradient_stash, true}}) {
+      if (bytes <= max || (in_training && config.evaluate.alone)) continue;
       throw InputError(
           fmt::format("schedule.stages: stage {} has {} of {} bytes; one handle holds at most {} "
                       "(more stages, or a smaller training.microbatch_size)",
@@ -246,15 +249,15 @@ plan::LimitedSchedule build_sharded_schedule(const Config& config, const model::
                                       known ? std::optional(whole(*known)) : std::nullopt),
                      whole(expected));
   discipline = made.schedule.discipline();
-  if (discipline != plan::Discipline::ordered)
-    made.schedule = plan::ordered_as_simulated(made.schedule, whole(expected));
   const bool own_recomputation = made.schedule.recompute() && !config.schedule.recompute.value_or(false);
+  const plan::Costs costs = own_recomputation ? plan::with_recomputation(expected) : expected;
+  if (discipline != plan::Discipline::ordered)
+    made.schedule = plan::ordered_as_simulated(made.schedule, whole(costs));
   made.schedule = plan::with_parts(made.schedule, network.graph, network.parts, each,
                                    network.config.vocabulary.placement);
   if (network.config.vocabulary.shards > 1) {
-    made.schedule = plan::with_detached_where_free(
-        made.schedule, network.parts, own_recomputation ? plan::with_recomputation(expected) : expected,
-        config.schedule.vocabulary_ahead);
+    made.schedule =
+        plan::with_detached_where_free(made.schedule, network.parts, costs, config.schedule.vocabulary_ahead);
   }
   return finishing(std::move(made));
 }
@@ -310,7 +313,7 @@ void check_cut(const Config& config, CutModel& cut, const std::optional<plan::Sc
   cut.workers_each = workers_each(config, network);
   refuse_many_jobs("training.microbatches", network.graph.size(),
                    listed ? listed->microbatches() : config.training.microbatches.value());
-  refuse_large_stages(network);
+  refuse_large_stages(config, network);
 }
 
 // Returns the costs of emulated jobs, without recomputation; nullopt if the run is not emulated.
@@ -344,6 +347,7 @@ std::shared_ptr<const model::Dataset> open_validation(const Config& config, cons
 }  // namespace
 
 Experiment plan_run(const Config& config, const std::optional<plan::Schedule>& own) {
+  check_values(config);
   if (config.runtime.emulate && config.runtime.uses_gpus()) {
     throw InputError("runtime.device: cuda: runtime.emulate needs device cpu");
   }
@@ -378,11 +382,12 @@ Experiment plan_run(const Config& config, const std::optional<plan::Schedule>& o
 }
 
 Experiment make_experiment(const Config& config, const TrainerParts& parts) {
-  check_values(config);
-  check_learning_rates(config.training);
   Experiment run = plan_run(config, parts.schedule);
+  check_learning_rates(config.training);
   run.data = parts.data ? parts.data : open_data(config, run);
   run.validation = parts.validation ? parts.validation : open_validation(config, run);
+  if (run.validation)
+    run.rules.evaluated = static_cast<int>(run.validation->evaluated(run.rules.evaluated).counts.size());
   require_memory(config, run);
   return run;
 }

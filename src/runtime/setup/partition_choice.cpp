@@ -101,12 +101,24 @@ bool can_be_built(const Config& config, const plan::ScheduleRequest& request) {
   }
 }
 
+/// Returns the request with stage s on worker s mod W.
+plan::ScheduleRequest looped(plan::ScheduleRequest request) {
+  for (int s = 0; s < request.graph->size(); ++s) request.stage_workers.push_back(s % request.workers);
+  return request;
+}
+
 /// True if the schedule can be built with a placement, and not without.
-bool leaves_placement_open(const Config& config, plan::ScheduleRequest request) {
+bool leaves_placement_open(const Config& config, const plan::ScheduleRequest& request) {
   if (!request.stage_workers.empty() || !request.graph->is_chain() || can_be_built(config, request))
     return false;
-  for (int s = 0; s < request.graph->size(); ++s) request.stage_workers.push_back(s % request.workers);
-  return can_be_built(config, request);
+  return can_be_built(config, looped(request));
+}
+
+/// True if B computes F again in the run: as configured, or because the schedule does so by itself.
+bool recomputes(const Config& config, const plan::ScheduleRequest& request) {
+  if (request.recompute) return true;
+  const bool open = leaves_placement_open(config, request);
+  return build_schedule(config.schedule, open ? looped(request) : request).schedule.recompute();
 }
 
 /// Returns a placement with stage s on worker s.
@@ -198,6 +210,7 @@ std::vector<int> kinds_of_stages(const plan::Partition& partition, const std::ve
 std::optional<PartitionChoice> choose_partition(const Config& config) {
   const ScheduleConfig& wanted = config.schedule;
   if (!wanted.partition) return std::nullopt;
+  check_values(config);
   const int stages = stage_count(config);
   plan::ScheduleRequest schedule = schedule_request(
       config, model::build_network(config.model, config.training.microbatch_size, stages).graph);
@@ -212,7 +225,7 @@ std::optional<PartitionChoice> choose_partition(const Config& config) {
     choice.profile = config.profile;
   }
   const std::vector<int> kinds = kinds_of_workers(config, choice.profile);
-  const std::vector<plan::UnitCosts> units = costs_of(choice.profile, wanted.recompute.value_or(false));
+  const std::vector<plan::UnitCosts> units = costs_of(choice.profile, recomputes(config, schedule));
   double shortest = std::numeric_limits<double>::infinity();
   for (Candidate& candidate : to_try) {
     candidate.request.units = units;

@@ -1,4 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
+#include <map>
 #include <set>
 
 #include <gmock/gmock.h>
@@ -52,15 +54,42 @@ TEST(Shuffled, DependsOnTheSeedAndThePositionAlone) {
   EXPECT_EQ(std::set<std::uint64_t>(one.begin(), one.end()).size(), one.size());
 }
 
-TEST(Sequential, FollowsTheFileAndBeginsAgain) {
+TEST(Sequential, FollowsTheFile) {
   // 103 tokens: 10 sequences of 10 with the target of the last, and two tokens that are left out.
   const BatchSize batch = {.microbatches = 2, .microbatch_size = 3};
   for (const std::uint64_t seed : {1, 2}) {
     const SequenceStarts order(SampleOrder::sequential, 103, 10, batch, seed);
     EXPECT_EQ(order.of(0, 0), (Starts{0, 10, 20}));
     EXPECT_EQ(order.of(0, 1), (Starts{30, 40, 50}));
-    EXPECT_EQ(order.of(0, 3), (Starts{90, 0, 10})) << "micro-batches beyond the last one of a step, too";
+    EXPECT_EQ(order.of(0, 3), (Starts{90, 90, 90})) << "micro-batches beyond the last one of a step, too";
   }
+}
+
+TEST(Sequential, AnEvaluationCountsEachSequenceOnce) {
+  const auto counts = [](std::uint64_t sequences, int size, int microbatches) {
+    const SequenceStarts order(SampleOrder::sequential, 10 * sequences + 1, 10, {.microbatch_size = size}, 1);
+    std::map<std::uint64_t, int> times;
+    const auto all = order.evaluated(microbatches);
+    for (std::size_t m = 0; m < all.size(); ++m) {
+      const Starts starts = order.of(0, static_cast<int>(m));
+      const std::set<std::uint64_t> different(starts.begin(), starts.end());
+      EXPECT_EQ(different.size(), all[m]);
+      for (const std::uint64_t start : different) {
+        EXPECT_EQ(std::ranges::count(starts, start) * static_cast<std::ptrdiff_t>(all[m]), size);
+        EXPECT_EQ(++times[start], 1);
+      }
+    }
+    return all;
+  };
+  using Counts = std::vector<std::uint64_t>;
+  EXPECT_EQ(counts(5, 2, 3), (Counts{2, 2, 1}));
+  EXPECT_EQ(counts(5, 2, 100), (Counts{2, 2, 1})) << "more than the file has";
+  EXPECT_EQ(counts(5, 2, 2), (Counts{2, 2})) << "the first ones";
+  EXPECT_EQ(counts(6, 2, 3), (Counts{2, 2, 2}));
+  EXPECT_EQ(counts(1, 4, 1), (Counts{1}));
+  EXPECT_EQ(counts(7, 4, 2), (Counts{4, 2, 1}));
+  EXPECT_EQ(counts(5, 6, 1), (Counts{3, 2}));
+  EXPECT_EQ(counts(6, 7, 1), (Counts{1, 1, 1, 1, 1, 1}));
 }
 
 TEST(Shuffled, AFileOfOneSequence) {

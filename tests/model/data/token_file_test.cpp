@@ -39,6 +39,12 @@ TEST(TokenFile, ReadsEachLayout) {
   expect_counting({folder.write("flat", two), tokens_data, 1001});
   expect_counting({folder.write("v1", llm_c_header(20240520, 1, 1000) + two), tokens_data, 1001});
   expect_counting({folder.write("v7", llm_c_header(20240801, 7, 1000) + four), tokens_data, 1001});
+  const std::string eight = bytes_of_numbers(counting<std::int64_t>(1000));
+  expect_counting({folder.write("four", four), tokens_data, 1001, TokenType::uint32});
+  expect_counting({folder.write("eight", eight), tokens_data, 1001, TokenType::int64});
+  expect_counting({folder.write("2.npy", npy_file(npy_head("<u2", "1000,"), two)), tokens_data, 1001});
+  expect_counting({folder.write("4.npy", npy_file(npy_head("<i4", "1000,"), four)), tokens_data, 128'256});
+  expect_counting({folder.write("8.npy", npy_file(npy_head("<i8", "1000,"), eight)), tokens_data, 1001});
 }
 
 TEST(TokenFile, TokensOutsideTheVocabularyAreNamed) {
@@ -94,8 +100,47 @@ TEST(TokenFile, WiderFlatNumbersAreRefused) {
   };
   refused(bytes_of_numbers(counting<std::uint32_t>(1000)));
   refused(bytes_of_numbers(counting<std::int64_t>(1000)));
+  std::vector<std::int64_t> with_zeros(1000, 0);  // as a token, and as padding
+  for (std::size_t i = 0; i < with_zeros.size(); i += 3) with_zeros[i] = 7;
+  refused(bytes_of_numbers(with_zeros));
+  // Some ids need more than 16 bits.
+  std::vector<std::uint32_t> numbers = counting<std::uint32_t>(10'000);
+  for (std::size_t i = 0; i < numbers.size(); i += 200) numbers[i] += 65'536;
+  refused(bytes_of_numbers(numbers));
+  refused(bytes_of_numbers(counting<std::uint32_t>(17)));
+  const auto with_type = [&](const std::string& bytes, TokenType type) {
+    static_cast<void>(TokenFile(folder.write("t", bytes), tokens_data, 128'256, type));
+  };
+  for (std::uint32_t& number : numbers) number += 65'536 * (number % 2);
+  expect_input_error([&] { with_type(bytes_of_numbers(numbers), TokenType::uint16); },
+                     "nearly every second uint16 is at most 1, so its numbers seem to have 4 bytes or more");
+  expect_input_error([&] { with_type(bytes_of_numbers(counting<std::int64_t>(1000)), TokenType::uint32); },
+                     "nearly every second uint32 is 0, so its numbers seem to have 8 bytes or more");
   const TokenFile zeros(folder.write("z", std::string(1000, '\0')), tokens_data, 50'257);
   EXPECT_EQ(zeros.size(), 500U);
+}
+
+// Ids that do not fit uint16 are in no flat file of them: the user says what the file has.
+TEST(TokenFile, ALargeVocabularyNeedsATypeOrAHeader) {
+  const Folder folder;
+  const std::string two = bytes_of_numbers(counting<std::uint16_t>(1000));
+  const auto path = folder.write("t", two);
+  EXPECT_EQ(TokenFile(path, tokens_data, 65'536).size(), 1000U);
+  expect_input_error([&] { const TokenFile file(path, tokens_data, 65'537); },
+                     path.string() +
+                         ": has no header that says the type of its numbers, and the ids of "
+                         "model.vocabulary, 65537, do not fit uint16; give data.token_type");
+  EXPECT_EQ(TokenFile(path, tokens_data, 128'256, TokenType::uint16).size(), 1000U);
+  EXPECT_EQ(TokenFile(folder.write("h", llm_c_header(20240520, 1, 1000) + two), tokens_data, 128'256).size(),
+            1000U);
+  EXPECT_EQ(TokenFile(path, text_data, 128'256).size(), 2000U);
+}
+
+TEST(TokenFile, NegativeIdsAreNamed) {
+  const Folder folder;
+  const auto path =
+      folder.write("t.npy", npy_file(npy_head("<i8", "3,"), bytes_of_numbers<std::int64_t>({7, -100, 9})));
+  expect_input_error([&] { const TokenFile file(path, tokens_data, 10); }, "token -100 at position 1");
 }
 
 TEST(TokenFile, IsNoPipeNorFolder) {

@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
+#include "model/data/token_layout.hpp"
+
 #include <gtest/gtest.h>
 
 #include "model/data/binary.hpp"
-#include "model/data/token_file.hpp"
+#include "starpipe/base/index.hpp"
 #include "support/message_of.hpp"
 
 namespace starpipe::model {
@@ -61,6 +63,87 @@ TEST(TokenLayout, RefusesWhatIsNeither) {
           "begins with the magic number 20240522, expected one of token files: 20240520 with version 1, "
           "20240801 with version 7");
   refused(llm_c_header(20240326, 3, 1024), "begins with the magic number 20240326, expected");
+}
+
+TEST(TokenLayout, OfArraysOfNumpy) {
+  for (const auto& [type, size] :
+       {std::pair{"|u1", 1}, {"<u2", 2}, {"<i2", 2}, {"<u4", 4}, {"<i4", 4}, {"<u8", 8}, {"<i8", 8}}) {
+    for (const char version : {1, 2}) {
+      const std::string file = npy_file(npy_head(type, "3,"), std::string(index(size) * 3, 'x'), version);
+      expect_layout(token_layout("f", bytes(file)), file.size() - index(size) * 3, index(size), 3);
+    }
+  }
+  const auto refused = [](const std::string& file, const std::string& why) {
+    expect_input_error([&] { static_cast<void>(token_layout("the file", bytes(file))); },
+                       "the file: is an array of NumPy " + why);
+  };
+  const std::string six(6, 'x');
+  refused(npy_file(npy_head(">u2", "3,"), six), "of type >u2; save it as");
+  refused(npy_file(npy_head("<f4", "3,"), six + six), "of type <f4; save it as");
+  refused(npy_file(npy_head("|O", "3,"), six), "of type |O; save it as");
+  refused(npy_file(npy_head("<u2", "3, 1"), six), "of shape (3, 1); save its tokens in one dimension");
+  refused(npy_file(npy_head("<u2", ""), six), "of shape (); save its tokens");
+  refused(npy_file(npy_head("<u2", "4,"), six),
+          "whose header counts 4 numbers of 2 bytes, but 6 bytes follow");
+  refused(npy_file(npy_head("<u2", "2,"), six),
+          "whose header counts 2 numbers of 2 bytes, but 6 bytes follow");
+  const std::string whole = npy_file(npy_head("<u2", "3,"), six);
+  for (const std::size_t size : {6, 7, 9, 20, 70}) refused(whole.substr(0, size), "");
+}
+
+TEST(TokenLayout, FlatNumbersOfAGivenType) {
+  const std::string eight = bytes_of_numbers<std::uint16_t>({1, 2, 3, 4});
+  expect_layout(token_layout("f", bytes(eight), TokenType::uint32), 0, 4, 2);
+  expect_layout(token_layout("f", bytes(eight), TokenType::int64), 0, 8, 1);
+  expect_input_error([&] { static_cast<void>(token_layout("f", bytes(eight.substr(2)), TokenType::uint32)); },
+                     "f: has 6 bytes, not a multiple of 4");
+  expect_layout(token_layout("f", bytes(llm_c_header(20240520, 1, 3) + "xxxxxx"), TokenType::int64), 1024, 2,
+                3);
+}
+
+TEST(TokenLayout, RefusesFilesOfOtherKinds) {
+  const auto refused = [](std::string file, const std::string& why) {
+    if (file.size() % 2 == 1) file += '\n';
+    expect_input_error([&] { static_cast<void>(token_layout("the file", bytes(file))); },
+                       "the file: is " + why);
+  };
+  const std::string rest("\1\0\xff\2\xfe\3\xfd\4\xfc\5\xfb\6\xfa\7\xf9\x8", 16);
+  const std::string zero(1, '\0');
+  refused("\x1f\x8b\x08" + rest, "packed by gzip, not a file of token ids; unpack it");
+  refused("BZh91AY&SY" + rest, "packed by bzip2");
+  refused(
+      "\xfd"
+      "7zXZ" +
+          zero + rest,
+      "packed by xz");
+  refused("\x28\xb5\x2f\xfd" + rest, "packed by zstd");
+  refused("PK\x03\x04" + rest, "a zip archive, as .npz and .pt are, not a file of token ids; save its array");
+  refused("\x80\x04\x95\x11" + std::string(7, '\0') + "]\x94(K\1K\2K\3e.", "a pickle of Python");
+  refused("\x80\x03]q" + zero + "(K\1K\2K\3K\4K\5e.", "a pickle of Python");
+  refused("\x89HDF\r\n\x1a\n" + rest, "an HDF5 file");
+  refused("a.txt" + std::string(252, '\0') + "ustar" + rest, "a tar archive");
+  refused("PAR1" + rest, "a Parquet file");
+  refused("MMIDIDX" + zero + zero + rest, "the index of Megatron-LM");
+  refused("\x18" + std::string(7, '\0') + "{\"a\": {\"dtype\": 1}}  ", "a safetensors file");
+  refused("[464, 2068, 7586, 21831]", "JSON, not a file of token ids; write its numbers with numpy.save");
+  refused("{\"tokens\": [464, 2068]}", "JSON");
+  refused("464 2068 7586 21831\n18045\n", "text, not a file of token ids; data.kind: text reads its bytes");
+  refused("\xc3\x84pfel, \xe6\xa2\xa8, \xf0\x9f\x8d\x90 und mehr", "text");
+  std::string long_text;
+  for (int i = 0; i < 5000; ++i) long_text += "\xe6\xa2\xa8";  // 4,096 bytes end within a character
+  refused(long_text, "text");
+}
+
+// Ids that begin like one of these files, but do not continue as one.
+TEST(TokenLayout, TokensAreNotMistakenForOtherKinds) {
+  for (const std::vector<std::uint16_t>& tokens : {std::vector<std::uint16_t>{640, 1, 2, 3, 4, 5, 6, 7},
+                                                   {1152, 149, 3, 9, 9, 11797},
+                                                   {8224, 8224, 8224},
+                                                   {28257, 25960, 25964, 8303, 12576, 28257, 25960, 300},
+                                                   {35615, 300, 3, 4}}) {
+    const std::string file = bytes_of_numbers(tokens);
+    expect_layout(token_layout("f", bytes(file)), 0, 2, tokens.size());
+  }
 }
 
 }  // namespace

@@ -172,6 +172,17 @@ TEST(Llama, ReadsFilesOfOtherForms) {
       "was saved with epsilon 1e-06, the configuration has 1e-05");
 }
 
+// No weight depends on them.
+TEST(Llama, WeightsTakeAnyContextAndAngles) {
+  const Folder folder;
+  const Network network = build_network(llama(), 1, 2);
+  const auto parameters = start_parameters(network, 5);
+  save_weights(folder / "w", network, parameters);
+  for (const auto& config : {with(llama(), {{"context", 3}}), with(llama(), {{"context", 50}}),
+                             with(llama(), {{"rope_theta", 5e5}})})
+    EXPECT_EQ(load_weights(folder / "w", build_network(config, 1, 2)), parameters);
+}
+
 TEST(Llama, CutsDoNotMatter) {
   const Network whole = build_network(llama(), 2, 1);
   const ReferenceRun one = train(whole, start_parameters(whole, 1), 1e-2, 3, 3);

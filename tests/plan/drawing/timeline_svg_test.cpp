@@ -145,7 +145,7 @@ TEST(TimelineSvg, RefusesMoreJobsThanViewersTake) {
   } catch (const InputError& error) {
     const std::string message = error.what();
     EXPECT_NE(message.find("at most 10000 jobs, and these runs have 10020"), std::string::npos) << message;
-    EXPECT_NE(message.find("--html"), std::string::npos) << message;
+    EXPECT_NE(message.find("HTML"), std::string::npos) << message;
   }
 }
 

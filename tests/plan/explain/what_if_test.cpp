@@ -230,7 +230,7 @@ TEST(WhatIf, RefusesTextsInOneLine) {
                              "=0"};
   for (const std::string text : bad) {
     const std::string found = message_of([&] { parse_what_if(text); });
-    EXPECT_TRUE(found.starts_with("--what-if " + text + ": ")) << text << "\n" << found;
+    EXPECT_TRUE(found.starts_with("what-if " + text + ": ")) << text << "\n" << found;
     EXPECT_EQ(found.find('\n'), std::string::npos) << found;
   }
 }
@@ -253,11 +253,11 @@ TEST(WhatIf, RefusesWhatTheStepDoesNotHave) {
   for (const std::string text :
        {"worker.4=0", "stage.4=0", "stage.1.W=0", "link.0-4=0", "link.0-2=0", "link.1-1=0"}) {
     const std::string found = message_of([&] { answer(step, text); });
-    EXPECT_TRUE(found.starts_with("--what-if " + text + ": ")) << found;
+    EXPECT_TRUE(found.starts_with("what-if " + text + ": ")) << found;
     EXPECT_EQ(found.find('\n'), std::string::npos) << found;
   }
   EXPECT_EQ(message_of([&] { makespan_under(step, named("1f1b", 3, 8), unknown_work, "schedule=x"); }),
-            "--what-if schedule=x: schedule 1f1b has 3 stages, the run 4");
+            "what-if schedule=x: schedule 1f1b has 3 stages, the run 4");
 }
 
 }  // namespace

@@ -67,12 +67,33 @@ TEST(ScheduleCsv, ReadsBlanksIdleCellsAndForeignLineEnds) {
   EXPECT_EQ(simulate(read).makespan, 6);
 }
 
+// In PyTorch 2.5 B is the pass that is now I if a W belongs to it, and BW is the pass that is now B.
+TEST(ScheduleCsv, ReadsFilesOfPyTorch25) {
+  const Schedule read = schedule_from_csv("0F0,0F1,0BW0,0BW1\n1F0,1B0,1F1,1W0,1B1,1W1\n", "zb.csv");
+  EXPECT_EQ(schedule_csv(read), "0F0,0F1,0B0,0B1,,\n1F0,1I0,1F1,1W0,1I1,1W1\n");
+  const Schedule split = schedule_from_csv("0F0,0B0,0F1,0W0,0B1,0W1", "zb.csv");
+  EXPECT_EQ(schedule_csv(split), "0F0,0I0,0F1,0W0,0I1,0W1\n");
+  // B is whole where no W belongs to it.
+  EXPECT_EQ(schedule_csv(schedule_from_csv("0F0,0B0,0F1,0B1,0W1", "x.csv")), "0F0,0B0,0F1,0I1,0W1\n");
+}
+
+TEST(ScheduleCsv, ReadsBatchesOfTransfers) {
+  // Each worker sends in the cell in which it receives: the receives must not delay the sends.
+  const std::string batched =
+      "0F0,0SEND_F0,0F1,(0RECV_B0;0SEND_F1)BATCH_P2P,0B0,0RECV_B1,0B1\n"
+      "1RECV_F0,1F0,1B0,(1RECV_F1;1SEND_B0)BATCH_P2P,1F1,1B1,1SEND_B1\n";
+  EXPECT_EQ(schedule_csv(schedule_from_csv(batched, "x.csv")), "0F0,0F1,0B0,0B1\n1F0,1B0,1F1,1B1\n");
+}
+
 TEST(ScheduleCsv, NamesTheCulpritInBadInput) {
   const std::vector<BadInput> inputs = {
       {"", {"empty"}},
       {"\n \n", {"empty"}},
       {",,\n,,\n", {"no jobs"}},
-      {"0F0,0BW0", {"row 1, cell 2", "0BW0"}},
+      {"0F0,0BX0", {"row 1, cell 2", "0BX0"}},
+      {"0F0,0BW0,0F1,0B1", {"row 1, cell 3", "W(0,1)", "missing"}},
+      {"0F0,0B0,(0F1;0B1)BATCH_P2P", {"row 1, cell 3", "not a send"}},
+      {"0F0,0B0,()BATCH_P2P", {"row 1, cell 3", "\"\""}},
       {"0F0,0B0\n1F0,1SEND_X0", {"row 2, cell 2", "1SEND_X0"}},
       {"0F0,0B0\n1F0,1SEND_B0", {"row 1, cell 2", "BW(0,0) can never start", "stage 1, micro-batch 0"}},
       {"0F0,0B0,0UNSHARD1", {"row 1, cell 3", "0UNSHARD1"}},

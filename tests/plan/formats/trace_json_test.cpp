@@ -3,6 +3,8 @@
 #include "plan/formats/trace_json.hpp"
 
 #include <algorithm>
+#include <cmath>
+#include <cstdint>
 #include <map>
 #include <string>
 #include <utility>
@@ -63,6 +65,41 @@ TEST(TraceJson, CountsMicrosecondsFromTheFirstStart) {
   EXPECT_EQ((*job)["ts"], 3e6);
   EXPECT_EQ((*job)["dur"], 2e6);
   EXPECT_EQ((*job)["args"], R"({"stage": 1, "microbatch": 1, "pass": "BW", "weights_from": 1})"_json);
+}
+
+// Perfetto counts in nanoseconds: older versions cut the rest off, newer ones round. It drops a slice that
+// ends within the next one of its row.
+TEST(TraceJson, HasNoSlicesThatOverlapInNanoseconds) {
+  const auto cut_off = [](double microseconds) { return static_cast<std::int64_t>(microseconds * 1000.0); };
+  const auto rounded = [](double microseconds) { return std::llround(microseconds * 1000.0); };
+  std::vector<Schedule> schedules = examples();
+  schedules.push_back(named("interleaved-1f1b", 4, 32, 12));
+  for (const Schedule& schedule : schedules) {
+    for (const Durations& durations : {Durations{1, 1, 1},
+                                       {1 / 3., 1 / 3., 1 / 3.},
+                                       {1.6664e-6, 1.7777e-6, 1.1e-6},
+                                       {0.1234567, 0.3333333, 1.23456e-5},
+                                       {1.5e-9, 2.5e-9, 0.5e-9}}) {
+      SCOPED_TRACE(schedule.name() + ", F=" + std::to_string(durations.F));
+      Costs costs;
+      costs.durations = {durations};
+      const Timeline timeline = simulate(schedule, costs);
+      const DrawnRun run{"predicted", &schedule, &timeline};
+
+      const nlohmann::json trace = trace_json({&run, 1}, 1e6);
+
+      std::map<int, std::int64_t> free;  // by worker: the end of its last slice
+      for (const auto& event : trace["traceEvents"]) {
+        if (event["ph"] != "X") continue;
+        const std::int64_t start = cut_off(event["ts"]);
+        const std::int64_t duration = cut_off(event["dur"]);
+        EXPECT_EQ(start, rounded(event["ts"]));
+        EXPECT_EQ(duration, rounded(event["dur"]));
+        EXPECT_GE(start, free[event["tid"]]);
+        free[event["tid"]] = start + duration;
+      }
+    }
+  }
 }
 
 TEST(TraceJson, HasAnArrowForEachResultOfAnotherWorker) {

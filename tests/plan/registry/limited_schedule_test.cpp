@@ -119,6 +119,34 @@ TEST(LimitedSchedules, ARequestedDisciplineIsHeldAgainstTheOwnOrder) {
   EXPECT_GT(simulate(make(2).schedule).makespan, own);
 }
 
+// A schedule may recompute although the request does not ask for it. Its B then takes F's time as well.
+TEST(LimitedSchedules, OwnRecomputationCountsInTheCosts) {
+  register_schedule(
+      {.name = "recomputing",
+       .summary = {},
+       .source = {},
+       .build =
+           [](const auto& request) {
+             return make_schedule("v-half", request).with_recomputation().with(Discipline::greedy, {});
+           },
+       .stages_per_worker = 2});
+  const Costs plain{.durations = {{.F = 5, .B = 1, .W = 0.5}}, .links = Link{.alpha = 0.25}};
+  ScheduleRequest asked{.workers = 4, .microbatches = 8, .recompute = true};
+  ScheduleRequest request{.workers = 4, .microbatches = 8};
+  const CostedSchedule own = make_costed_schedule("recomputing", request, {}, plain, false);
+  const CostedSchedule same = make_costed_schedule("recomputing", asked, {}, plain, false);
+  EXPECT_EQ(own.costs.duration(0).B, 6);
+  EXPECT_EQ(same.costs.duration(0).B, 6);
+  for (const int limit : {3, 4, 5, 8, 16}) {
+    const OrderRequest order{.memory_limits = {limit}};
+    const LimitedSchedule limited = make_limited_schedule("recomputing", request, order, plain);
+    const LimitedSchedule expected =
+        make_limited_schedule("recomputing", asked, order, with_recomputation(plain));
+    EXPECT_EQ(limited.schedule, expected.schedule) << limit;
+    EXPECT_EQ(limited.reordering.has_value(), expected.reordering.has_value()) << limit;
+  }
+}
+
 // With recomputation a stash lives from B on, so an order needs fewer.
 TEST(LimitedSchedules, CountStashesAsPeaksDo) {
   const Costs costs = with_recomputation({});

@@ -142,8 +142,9 @@ struct Case {
 
 Case random_case(testing::Random& random) {
   while (true) {
+    const Discipline discipline = testing::chance(random, 0.5) ? Discipline::ordered : Discipline::greedy;
     Schedule schedule(testing::random_spec(random, {.sound_priority = 0.5}));
-    schedule = schedule.with(testing::chance(random, 0.5) ? Discipline::ordered : Discipline::greedy);
+    schedule = schedule.with(discipline);
     if (!check(schedule).ok()) continue;
     if (testing::chance(random, 0.25)) schedule = schedule.with_recomputation();
     const int stages = schedule.stages();
@@ -175,6 +176,37 @@ TEST(SimulateOverSharedLinks, AreAsWithoutSharingWhereTransfersDoNotMeet) {
     }
     EXPECT_EQ(timeline.makespan, expected.makespan);
   }
+}
+
+/// A job of length 0 that waits for an arrival ends in the round of the arrival, before other jobs start: a
+/// job that it makes ready may be chosen at once.
+TEST(SimulateOverSharedLinks, AJobWithoutLengthEndsWhenItsInputArrives) {
+  ScheduleSpec spec;
+  spec.graph = StageGraph::chain(3);
+  spec.workers = 2;
+  spec.microbatches = 2;
+  // Stage 2 is on worker 0, so that worker 0 chooses between F(2,0) and F(0,1), which is ready later in n.
+  spec.placement = [](const Job& job) {
+    const int worker = job.stage % 2;
+    return Placement{.weights = worker, .compute = worker};
+  };
+  spec.priority = [](const Job& job) {
+    return job.pass == Pass::F ? 10 - 2 * job.stage + job.microbatch : -2 * job.stage + job.microbatch;
+  };
+  spec.discipline = Discipline::greedy;
+  const Schedule schedule(spec);
+  Costs costs;
+  costs.prefetch = false;
+  costs.durations = {{.F = 1, .B = 1, .W = 1}, {.F = 0, .B = 0, .W = 0}, {.F = 1, .B = 1, .W = 1}};
+  costs.sizes = {{.activation = 1, .gradient = 1}};
+  const Link link{.alpha = 0, .beta = 1};
+  const auto order_with = [&](const Links& links) {
+    costs.links = links;
+    return simulate(schedule, costs).order;
+  };
+  const auto expected = order_with(link);
+  EXPECT_EQ(order_with(Links({{.workers = 2, .link = link}, {.link = link, .sharing = Sharing::fair}})),
+            expected);
 }
 
 /// With prefetch, each job is ready when its producers have ended and all that it reads has arrived, if all

@@ -2,11 +2,18 @@
 // Every rank has the same run when it begins.
 #include "runtime/api/agreed_run.hpp"
 
+#include <filesystem>
+#include <string>
+
 #include <gtest/gtest.h>
 
+#include "model/weights.hpp"
 #include "runtime/started_mpi.hpp"
 #include "starpipe/base/index.hpp"
+#include "starpipe/model/network.hpp"
 #include "support/config.hpp"
+#include "support/folder.hpp"
+#include "support/message_of.hpp"
 #include "support/networks.hpp"
 
 namespace starpipe::runtime {
@@ -39,6 +46,91 @@ TEST(AgreedRun, EveryRankKnowsThePartition) {
       {.name = "tokens", .units = {0, 6}, .weights = table, .master = 0}};
   EXPECT_EQ(choice.profile.shared, shared);
   EXPECT_EQ(choice.partition.loads.size(), 2U);
+}
+
+// Every rank works in a folder of its own, as on hosts whose disks have other copies of the same names.
+class OwnFolder : public ::testing::Test {
+ protected:
+  void SetUp() override { std::filesystem::current_path(folder_.path()); }
+  void TearDown() override { std::filesystem::current_path(before_); }
+
+  /// Expects this refusal on every rank if there are several, and agreement if there is one.
+  static void expect_refused(const Config& config, const std::string& message,
+                             const TrainerParts& parts = {}) {
+    const std::string found = message_of([&] { agree_on_runs(*testing::mpi, {config}, parts); });
+    EXPECT_EQ(found, testing::mpi->ranks() == 1 ? "" : message);
+  }
+
+  std::filesystem::path before_ = std::filesystem::current_path();
+  Folder folder_;
+  int rank_ = testing::mpi->rank();
+};
+
+TEST_F(OwnFolder, OtherWeights) {
+  Config config = config_of(small("mlp", {}), "1f1b", 2, 4, 2);
+  const model::Network network = model::build_network(config.model, 2, 2);
+  const auto save = [&](int seed) {
+    model::save_weights("w.safetensors", network,
+                        model::start_parameters(network, static_cast<std::uint64_t>(seed)));
+  };
+  config.model.init = "w.safetensors";
+  save(1);
+  EXPECT_EQ(message_of([&] { agree_on_runs(*testing::mpi, {config}); }), "")
+      << "equal files of other folders";
+  save(rank_);
+  expect_refused(config, "model.init: w.safetensors does not have the same weights on all ranks");
+  config.evaluate.alone = true;
+  expect_refused(config, "--weights: w.safetensors does not have the same weights on all ranks");
+  config.evaluate.alone = false;
+  config.model.init.reset();
+  TrainerParts parts;
+  parts.weights = model::start_parameters(network, 1);
+  parts.weights->back().back() += static_cast<float>(rank_);
+  expect_refused(config, "TrainerParts::weights: the program's weights differ among the ranks", parts);
+}
+
+TEST_F(OwnFolder, OtherLinksAndProfiles) {
+  Config config = config_of(small("mlp", {}), "1f1b", 2, 4, 2);
+  config.runtime.emulate = EmulationConfig{.F = {1e-3}, .B = {1e-3}, .W = {1e-3}, .links_file = "links.yaml"};
+  const auto links = [](double latency, plan::Sharing sharing) {
+    return plan::Links({{.link = {latency, 1e-9}, .sharing = sharing}});
+  };
+  config.runtime.emulate->links = links(1e-3 + rank_ * 1e-3, plan::Sharing::none);
+  const std::string refusal = "runtime.emulate.links: links.yaml is not the same file on all ranks";
+  expect_refused(config, refusal);
+  config.runtime.emulate->links = links(1e-3, rank_ == 0 ? plan::Sharing::none : plan::Sharing::fair);
+  expect_refused(config, refusal);
+  config.runtime.emulate->links = links(1e-3, plan::Sharing::fair);
+  EXPECT_EQ(message_of([&] { agree_on_runs(*testing::mpi, {config}); }), "");
+  config.schedule.profile_file = "profile.yaml";
+  config.profile.units = {{.time = {.F = 1.0 + rank_, .B = 1, .W = 1}}};
+  expect_refused(config, "schedule.profile: profile.yaml is not the same file on all ranks");
+}
+
+TEST_F(OwnFolder, OtherSchedules) {
+  Config config = config_of(small("mlp", {}), "", 2, 2, 2);
+  config.schedule.file = folder_
+                             .write("order.csv", rank_ == 0 ? "0F0,0F1,0B0,0B1\n1F0,1B0,1F1,1B1\n"
+                                                            : "0F0,0F1,0B0,0B1\n1F0,1F1,1B0,1B1\n")
+                             .filename();
+  expect_refused(config, "schedule.file: order.csv is not the same file on all ranks");
+}
+
+TEST(RankRequest, TellsNoValueFromTheWordNone) {
+  const auto& mpi = *testing::mpi;
+  const auto message = [&](const char* first, const char* last) {
+    RankRequest request("train");
+    const char* const value = mpi.rank() == 0 ? first : last;
+    if (value != nullptr) request.add("--report", std::string(value));
+    return message_of([&] { request.require_same(mpi, {}); });
+  };
+  EXPECT_EQ(message("none", "none"), "");
+  EXPECT_EQ(message(nullptr, nullptr), "");
+  if (mpi.ranks() == 1) return;
+  EXPECT_EQ(message(nullptr, "none"),
+            "--report: rank 0 has no value, rank 1 has none; all ranks need the same configuration");
+  EXPECT_EQ(message("null", nullptr),
+            "--report: rank 0 has null, rank 1 has no value; all ranks need the same configuration");
 }
 
 }  // namespace

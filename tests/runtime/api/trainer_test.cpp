@@ -15,11 +15,10 @@
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
 
+#include "runtime/api/small_training.hpp"
 #include "starpipe/starpipe.hpp"
-#include "support/config.hpp"
 #include "support/folder.hpp"
 #include "support/message_of.hpp"
-#include "support/networks.hpp"
 #include "support/rank_reports.hpp"
 
 namespace starpipe {
@@ -27,54 +26,6 @@ namespace {
 
 namespace fs = std::filesystem;
 using ::testing::HasSubstr;
-
-constexpr int columns = 4;
-
-Config mlp(int steps = 4) {
-  Config config =
-      config_of(small("mlp", {{"hidden", 8}, {"inputs", columns}, {"outputs", 2}}), "1f1b", 2, 4, 3);
-  config.training.steps = steps;
-  config.runtime.workers_per_core = 16;
-  return config;
-}
-
-// The two functions of a pipeline: stage s on worker s, oldest micro-batch first, backward passes first.
-plan::Schedule pipeline(int microbatches = 4) {
-  return make_schedule(
-      {.stages = 2, .workers = 2, .microbatches = microbatches},
-      [](int s, int /*b*/, plan::Pass /*d*/) { return s; },
-      [](int /*s*/, int b, plan::Pass d) { return d == plan::Pass::F ? 100 + b : b; });
-}
-
-// Points on a circle, and whether they are right of its centre. `broken_rank`: throws there in step 1.
-class Circle : public model::Dataset {
- public:
-  explicit Circle(bool breaks = false, bool with_input_error = true)
-      : breaks_(breaks), with_input_error_(with_input_error) {}
-  void input(int step, int microbatch, int /*branch*/, std::span<float> out) const override {
-    if (breaks_ && step == 1 && with_input_error_) throw InputError("circle.txt: is cut off");
-    if (breaks_ && step == 1) throw std::runtime_error("no circle");
-    for (std::size_t i = 0; i < out.size(); ++i)
-      out[i] = std::sin(static_cast<float>(i + 7 * static_cast<std::size_t>(step * 4 + microbatch)));
-  }
-  void target(int step, int microbatch, std::span<float> out) const override {
-    for (std::size_t i = 0; i < out.size(); ++i)
-      out[i] = static_cast<float>((step + microbatch) % 2) - 0.5F + static_cast<float>(i % 2);
-  }
-  std::vector<std::uint64_t> offsets(int /*step*/, int /*microbatch*/) const override { return {}; }
-  std::string sample_word() const override { return "points"; }
-  std::size_t samples_per_microbatch() const override { return 3; }
-
- private:
-  bool breaks_;
-  bool with_input_error_;
-};
-
-std::vector<double> losses_of(Trainer& trainer, int steps) {
-  std::vector<double> losses;
-  for (int i = 0; i < steps; ++i) losses.push_back(trainer.step().loss.value());
-  return losses;
-}
 
 TEST(Trainer, AStepIsAValue) {
   Runtime runtime;
@@ -297,83 +248,6 @@ TEST(Trainer, RefusesWeightsOfAnotherNetwork) {
               HasSubstr("TrainerParts::weights"));
 }
 
-TEST(Runtime, SeveralFollowEachOther) {
-  std::vector<double> losses;
-  for (int i = 0; i < 3; ++i) {
-    Runtime runtime;
-    Trainer trainer(runtime, mlp(), {.schedule = pipeline()});
-    losses.push_back(losses_of(trainer, 2).back());
-  }
-  EXPECT_EQ(losses[0], losses[1]);
-  EXPECT_EQ(losses[0], losses[2]);
-}
-
-TEST(Runtime, AProcessHasOneAndItHasOneTrainer) {
-  Runtime runtime;
-  EXPECT_THROW(Runtime(MPI_COMM_WORLD), std::logic_error);
-  Trainer trainer(runtime, mlp());
-  EXPECT_THROW(Trainer(runtime, mlp()), std::logic_error);
-}
-
-TEST(Runtime, PartsOfTheWorldTrainTheirOwnModels) {
-  int rank = 0;
-  int ranks = 1;
-  MPI_Comm_rank(MPI_COMM_WORLD, &rank);
-  MPI_Comm_size(MPI_COMM_WORLD, &ranks);
-  const int part_ranks = ranks < 4 ? 1 : 2;  // of parts whose ranks are not neighbours in the world
-  const int color = rank % (ranks / part_ranks);
-  MPI_Comm part = MPI_COMM_NULL;
-  MPI_Comm_split(MPI_COMM_WORLD, color, 0, &part);
-  int alone = 0;
-  {
-    Runtime runtime(part);
-    EXPECT_EQ(runtime.ranks(), part_ranks);
-    Config config = mlp(3 + color);
-    config.training.seed = static_cast<std::uint64_t>(color) + 1;
-    Trainer trainer(runtime, config);
-    EXPECT_TRUE(trainer.run());
-    alone = trainer.steps_done();
-  }
-  EXPECT_EQ(alone, 3 + color);
-  MPI_Comm_free(&part);
-  Runtime together;  // and the whole world after it
-  Config config = mlp();
-  config.schedule.workers = std::max(2, ranks);
-  Trainer trainer(together, config);
-  EXPECT_TRUE(std::isfinite(trainer.step().loss.value()));
-}
-
-TEST(Runtime, NeedsRanksAndMpiOnce) {
-  EXPECT_THROW(Runtime(MPI_COMM_NULL), std::logic_error);
-  EXPECT_THROW(MpiLibrary(), std::logic_error);
-  EXPECT_GE(Runtime().ranks(), 1) << "MPI runs as before";
-}
-
-TEST(Runtime, AgreesOnFunctionsWithoutAValue) {
-  Runtime runtime;
-  int calls = 0;
-  runtime.agree([&] { ++calls; });
-  EXPECT_EQ(calls, 1);
-  const auto fails = [&] {
-    if (runtime.rank() == 0) throw InputError("rank 0 sees it");
-  };
-  EXPECT_EQ(message_of<InputError>([&] { runtime.agree(fails); }), "rank 0 sees it");
-}
-
-TEST(Runtime, SharesMistakes) {
-  Runtime runtime;
-  const int last = runtime.ranks() - 1;
-  EXPECT_EQ(message_of<InputError>([&] {
-              runtime.agree([&] {
-                if (runtime.rank() == last) throw InputError("only here");
-                return 1;
-              });
-            }),
-            "only here");
-  EXPECT_EQ(runtime.agree([] { return 7; }), 7);
-  EXPECT_EQ(message_of<RunFailure>([&] { runtime.fail("all", 3); }), "all");
-}
-
 TEST(Trainer, RefusesConfigurationsThatDiffer) {
   Runtime runtime;
   if (runtime.ranks() == 1) return;
@@ -532,6 +406,43 @@ TEST(Predict, ThrowsForWhatCannotWork) {
   Config config = mlp();
   config.schedule.name = "no-such-schedule";
   EXPECT_THAT(message_of<InputError>([&] { predict(config); }), HasSubstr("no-such-schedule"));
+}
+
+TEST(Predict, RefusesValuesOutOfRange) {
+  for (const bool partition : {false, true}) {
+    const auto refusal = [&](auto change) {
+      Config config = mlp();
+      config.schedule.partition = partition;
+      change(config);
+      return message_of<InputError>([&] { predict(config); });
+    };
+    EXPECT_THAT(refusal([](Config& c) { c.training.microbatch_size = 0; }), HasSubstr("microbatch_size"));
+    EXPECT_THAT(refusal([](Config& c) { c.training.microbatches = -1; }), HasSubstr("training.microbatches"));
+    EXPECT_THAT(refusal([](Config& c) { c.schedule.workers = 0; }), HasSubstr("schedule.workers"));
+    EXPECT_THAT(refusal([](Config& c) { c.model.kind = "rnn"; }), HasSubstr("model.kind: 'rnn'"));
+    EXPECT_THAT(refusal([](Config& c) { c.model.options["hidden"] = -4; }), HasSubstr("model.hidden"));
+  }
+  const plan::Durations one{.F = 1, .B = 1, .W = 1};
+  const auto refusal = [&](double time) {
+    return message_of<InputError>([&] { predict(mlp(), {}, {one, {.F = time, .B = 1, .W = 1}}); });
+  };
+  EXPECT_THAT(refusal(-1), HasSubstr("runtime.emulate.F"));
+  EXPECT_THAT(refusal(std::nan("")), HasSubstr("runtime.emulate.F"));
+}
+
+// StarPU counts the words of a datum in 32 bits. Nothing is allocated.
+TEST(Predict, RefusesStagesThatNoHandleHolds) {
+  const auto refusal = [](int hidden, const char* optimizer) {
+    Config config = mlp();
+    config.model.options = {{"layers", 6}, {"hidden", hidden}, {"inputs", 4}, {"outputs", 2}};
+    config.training.optimizer.kind = optimizer;
+    return message_of<InputError>([&] { predict(config); });
+  };
+  EXPECT_EQ(refusal(36'000, "sgd"), "");  // 3.9e9 words of weights in a stage
+  EXPECT_THAT(refusal(50'000, "sgd"), HasSubstr("weights of 200"));
+  EXPECT_THAT(refusal(50'000, "sgd"), HasSubstr("at most 17179869180 "));
+  EXPECT_EQ(refusal(24'000, "adamw"), "");  // 3.5e9 words of moments
+  EXPECT_THAT(refusal(30'000, "adamw"), HasSubstr("optimizer state of 216"));
 }
 
 TEST(Trainer, PrintsNothing) {

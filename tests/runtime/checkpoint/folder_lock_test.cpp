@@ -33,6 +33,17 @@ TEST(FolderLock, KeepsASecondRunAway) {
   const FolderLock third(checkpoints);
 }
 
+TEST(FolderLock, TellsItsFolderFromOthersOfItsName) {
+  const Folder folder;
+  const FolderLock lock(folder / "one");
+  EXPECT_TRUE(shows_lock(folder / "one", lock.text()));
+  EXPECT_FALSE(shows_lock(folder / "two", lock.text(), 1)) << "there is no such folder";
+  std::string before;
+  { before = FolderLock(folder / "two").text(); }
+  EXPECT_FALSE(shows_lock(folder / "two", lock.text(), 1)) << "the lock of this process is not of this run";
+  EXPECT_TRUE(shows_lock(folder / "two", before));
+}
+
 TEST(FolderLock, EndsWithAKilledProcess) {
   const Folder folder;
   int ready[2];

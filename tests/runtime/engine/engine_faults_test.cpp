@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Values that are not finite and data that cannot be read: part of engine_test.cpp's program.
+// Values that are not finite and data that cannot be read: part of engine_main.cpp's program.
 #include <cmath>
 #include <limits>
 

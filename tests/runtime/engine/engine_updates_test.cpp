@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Sums of gradients, clipping and updates on the engine: part of engine_test.cpp's program.
+// Sums of gradients, clipping and updates on the engine: part of engine_main.cpp's program.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 

@@ -20,6 +20,7 @@
 #include "starpipe/plan/schedule/schedule.hpp"
 #include "support/datasets.hpp"
 #include "support/floats.hpp"
+#include "support/folder.hpp"
 #include "support/message_of.hpp"
 #include "support/network_schedules.hpp"
 #include "support/networks.hpp"
@@ -101,6 +102,32 @@ void expect_mean(const EvaluationResult& result, int microbatches) {
   double sum = 0;
   for (const float loss : result.losses) sum += static_cast<double>(loss);
   EXPECT_EQ(result.loss, sum / microbatches);
+}
+
+// A file of 5 sequences in micro-batches of 2: each sequence counts once.
+TEST(Evaluation, OfAFileThatDoesNotFillItsMicrobatches) {
+  const RuntimeConfig config = config_of("starpipe");
+  const auto session = session_with(config);
+  const model::ModelConfig gpt = small("gpt", {{"hidden", 8}, {"context", 4}, {"vocabulary", 256}});
+  const Folder folder;  // of each rank, with the same text
+  const model::DataConfig data{.kind = "text", .validation = folder.write("t", "the quick brown foxes")};
+  const auto evaluate = [&](int size, int microbatches) {
+    const model::Network network = model::build_network(gpt, size, workers);
+    const auto validation = model::make_validation(data, gpt, {.microbatch_size = size}, 1);
+    const auto evaluated = static_cast<int>(validation->evaluated(microbatches).counts.size());
+    Evaluator evaluator(*session, named("1f1b", workers, 4), network, start_values(network), config,
+                        evaluated);
+    return evaluator.run(*validation);
+  };
+  const EvaluationResult one_by_one = evaluate(1, 5);
+  ASSERT_EQ(one_by_one.losses.size(), 5U);
+  for (const int asked : {3, 4, 8}) {
+    const EvaluationResult by_two = evaluate(2, asked);
+    EXPECT_EQ(by_two.losses.size(), 3U);
+    EXPECT_NEAR(by_two.loss, one_by_one.loss, 1e-6);
+  }
+  EXPECT_NEAR(evaluate(3, 2).loss, one_by_one.loss, 1e-6);
+  EXPECT_EQ(evaluate(2, 2).losses.size(), 2U);
 }
 
 // Evaluates a number of micro-batches that is not a multiple of the schedule's. The training has the same

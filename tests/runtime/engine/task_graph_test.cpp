@@ -50,6 +50,71 @@ TEST(TaskGraph, EveryJobIsATaskOnceAfterWhatItWaitsFor) {
   });
 }
 
+// For each job, the jobs that have ended when its data are there.
+std::vector<std::vector<bool>> jobs_before(const TaskGraph& graph, const Schedule& schedule) {
+  std::vector<std::vector<bool>> before(schedule.id_count(), std::vector<bool>(schedule.id_count()));
+  std::map<std::uint32_t, plan::JobId> writers;
+  for (const Task& task : graph.tasks()) {
+    if (!task.job) continue;
+    std::vector<bool>& mine = before[*task.job];
+    for (const DataAccess& access : task.data) {
+      const auto writer = writers.find(access.datum);
+      if (access.access == Access::write) writers[access.datum] = *task.job;
+      if (access.access != Access::read || writer == writers.end()) continue;
+      mine[writer->second] = true;
+      for (std::size_t job = 0; job < mine.size(); ++job)
+        mine[job] = mine[job] || before[writer->second][job];
+    }
+  }
+  return before;
+}
+
+void expect_data_keep_the_order(const GraphCase& c) {
+  const TaskGraph graph(c.schedule, c.network, sgd);
+  const std::vector<std::vector<bool>> before = jobs_before(graph, c.schedule);
+  for (const plan::JobId id : c.schedule.order()) {
+    c.schedule.for_each_pred(id, [&](plan::JobId pred) {
+      EXPECT_TRUE(before[id][pred]) << plan::to_string(c.schedule.job(id)) << " does not wait for "
+                                    << plan::to_string(c.schedule.job(pred));
+    });
+  }
+}
+
+// Policies other than ours run a job as soon as its data are there, so data alone must keep a job behind the
+// jobs that it waits for: also where these leave it nothing, as in stages without parameters.
+TEST(TaskGraph, AJobsDataComeAfterAllThatItWaitsFor) {
+  for_each_case(expect_data_keep_the_order);
+  const model::Network sums = model::build_network(
+      small("gpt", {{"heads", 4}, {"tensor", std::vector{2}}, {"sums", std::string("one")}}), 1, 2);
+  for (const char* name : {"1f1b", "zb-h1"}) {
+    const plan::Schedule schedule = split(sharded_schedule(name, sums, 2, 2));
+    expect_data_keep_the_order({name, sums, schedule});
+    expect_data_keep_the_order({name, sums, schedule.with_recomputation()});
+  }
+}
+
+/// The mean of its input, whose derivative needs no stash.
+class MeanLoss final : public model::Loss {
+ public:
+  using Loss::Loss;
+  [[nodiscard]] std::size_t target_columns() const override { return 0; }
+  [[nodiscard]] std::size_t stash_size() const override { return 0; }
+  float forward(model::ConstFloatView /*input*/, model::ConstFloatView /*target*/,
+                model::FloatView /*stash*/) const noexcept override {
+    return 0;
+  }
+};
+
+TEST(TaskGraph, BWaitsForALossWithoutStash) {
+  model::Network network = dag_network(plan::StageGraph::chain(2));
+  network.stages.back() = model::Stage({}, 3, {4}, std::make_shared<MeanLoss>(3, 4));
+  const plan::Schedule schedule =
+      plan::make_schedule("1f1b", {.workers = 2, .microbatches = 3, .graph = network.graph});
+  expect_data_keep_the_order({"no stash", network, schedule});
+  expect_data_keep_the_order({"no stash, split", network, split(schedule)});
+  expect_data_keep_the_order({"no stash, recompute", network, schedule.with_recomputation()});
+}
+
 // Only the owner of a datum writes it: nothing ever travels back.
 TEST(TaskGraph, OneWorkerWritesADatum) {
   for_each_case([](const GraphCase& c) {
@@ -201,7 +266,8 @@ TEST(TaskGraph, TransfersAreThoseOfThePlan) {
       for (const DataAccess& access : task.data) {
         const Datum& datum = graph.data()[access.datum];
         if (datum.worker == task.worker || datum.kind == DataKind::loss) continue;
-        if (datum.kind == DataKind::verdict) continue;  // a few bytes: bytes_between_ranks counts them
+        // A few bytes: bytes_between_ranks counts them.
+        if (datum.kind == DataKind::verdict || datum.kind == DataKind::end_of_b) continue;
         if (!seen.emplace(access.datum, task.worker).second) continue;
         plan::Received& count = received(counted[index(task.worker)], datum.kind);
         ++count.count;

@@ -58,6 +58,28 @@ TEST_F(Advice, TellsThatThereAreMoreWorkersThanCores) {
       "(runtime.workers_per_core: 1 refuses such a run)");
 }
 
+TEST_F(Advice, TellsThatWorkersShareAQuota) {
+  const Topology host("core:4 pu:1");
+  const CoreShare share = host.share(std::vector<RankOnHost>{{"0-3", 2}}, 0);
+  const auto with_quota = [&](double cores, int workers) {
+    return core_advice({.host = host,
+                        .share = share,
+                        .machine = "node7",
+                        .launched = "0-3",
+                        .computing = 2,
+                        .quota = {.cores = cores, .group = "1:2"},
+                        .sharing_quota = workers});
+  };
+  EXPECT_THAT(with_quota(2, 2), IsEmpty());
+  EXPECT_EQ(with_quota(1.5, 2),
+            "a CPU quota of 1.5 cores on node7 (of the container or the batch system) slows its 2 workers: "
+            "raise the "
+            "quota, or take fewer workers (runtime.workers_per_core: 1 refuses such a run)");
+  EXPECT_THAT(with_quota(0.5, 1), HasSubstr("CPU quota of 0.5 cores on node7"));
+  const ScopedVariable bound("STARPU_WORKERS_NOBIND", "1");
+  EXPECT_THAT(with_quota(1, 4), HasSubstr("CPU quota of 1 core on node7")) << "of several ranks";
+}
+
 TEST_F(Advice, TellsThatMpisThreadSharesACore) {
   EXPECT_EQ(
       line({{"0-7", 2}, {"0-7", 2}}),

@@ -2,13 +2,20 @@
 // Ranks share the cores of a host; the hosts are hwloc's synthetic ones.
 #include "runtime/host/hardware.hpp"
 
+#include <cmath>
+#include <cstdio>
 #include <cstdlib>
 #include <filesystem>
+#include <fstream>
 #include <random>
 #include <set>
+#include <stdexcept>
 
 #include <gmock/gmock.h>
+#include <sys/resource.h>
+#include <unistd.h>
 
+#include "runtime/host/blas.hpp"
 #include "starpipe/base/error.hpp"
 #include "starpipe/base/index.hpp"
 #include "support/folder.hpp"
@@ -30,6 +37,84 @@ std::vector<CoreShare> shares(const Topology& topology, const std::vector<RankOn
   std::vector<CoreShare> all;
   for (std::size_t rank = 0; rank < ranks.size(); ++rank) all.push_back(topology.share(ranks, rank));
   return all;
+}
+
+// Lets this process have room for one more buffer of OpenBLAS, and asks for more.
+[[noreturn]] void take_buffers_with_room_for_one() {
+  std::ifstream pages("/proc/self/statm");
+  rlim_t used = 0;
+  pages >> used;
+  const rlim_t limit = used * 4096 + (rlim_t{200} << 20U);
+  const rlimit limits = {.rlim_cur = limit, .rlim_max = limit};
+  setrlimit(RLIMIT_AS, &limits);
+  try {
+    // OpenBLAS may have taken some when it was loaded.
+    for (int products = 1; products <= 16; ++products) take_product_buffers(products);
+  } catch (const std::runtime_error& error) {
+    std::fprintf(stderr, "%s\n", error.what());
+    _exit(3);
+  }
+  _exit(0);
+}
+
+// OpenBLAS itself would wait indefinitely for a buffer.
+TEST(Memory, ThatOpenBlasCannotGetIsToldAtOnce) {
+  EXPECT_NO_THROW(require_memory(1U << 20U, "a test"));
+  EXPECT_EXIT(take_buffers_with_room_for_one(), ::testing::ExitedWithCode(3),
+              "out of memory: 128.0 MiB for OpenBLAS.*; the process may have .* \\(ulimit -v\\)");
+}
+
+/// A root with the groups of a process and the files of groups.
+struct Groups {
+  Folder root;
+  void write(const std::string& name, const std::string& text) const {
+    std::filesystem::create_directories((root / name).parent_path());
+    root.write(name, text);
+  }
+  [[nodiscard]] double cores() const { return find_cpu_quota(root.path()).cores; }
+};
+
+TEST(Quota, OfVersion2IsTheSmallestOfAllAncestors) {
+  const Groups groups;
+  EXPECT_TRUE(std::isinf(groups.cores())) << "no groups";
+  groups.write("proc/self/cgroup", "0::/job/step\n");
+  groups.write("sys/fs/cgroup/job/step/cpu.max", "max 100000\n");
+  EXPECT_TRUE(std::isinf(groups.cores()));
+  groups.write("sys/fs/cgroup/job/cpu.max", "150000 100000\n");
+  EXPECT_EQ(groups.cores(), 1.5);
+  const std::string outer = find_cpu_quota(groups.root.path()).group;
+  groups.write("sys/fs/cgroup/job/step/cpu.max", "150000 100000\n");
+  EXPECT_EQ(find_cpu_quota(groups.root.path()).group, outer) << "all steps of the job share it";
+  groups.write("sys/fs/cgroup/job/step/cpu.max", "50000 200000\n");
+  EXPECT_EQ(groups.cores(), 0.25);
+  EXPECT_NE(find_cpu_quota(groups.root.path()).group, outer);
+}
+
+TEST(Quota, OfVersion1BelongsToTheControllerCpu) {
+  const Groups groups;
+  groups.write("proc/self/cgroup", "12:memory:/other\n4:cpu,cpuacct:/docker/1f\n3:cpuset:/cpus\n0::/\n");
+  groups.write("sys/fs/cgroup/memory/other/cpu.cfs_quota_us", "1\n");
+  groups.write("sys/fs/cgroup/memory/other/cpu.cfs_period_us", "1000\n");
+  groups.write("sys/fs/cgroup/cpu,cpuacct/cpu.cfs_quota_us", "-1\n");
+  groups.write("sys/fs/cgroup/cpu,cpuacct/cpu.cfs_period_us", "100000\n");
+  EXPECT_TRUE(std::isinf(groups.cores())) << "-1 is no limit";
+  // A container sees its own group at the root, although its path is one of the host.
+  groups.write("sys/fs/cgroup/cpu,cpuacct/cpu.cfs_quota_us", "250000\n");
+  EXPECT_EQ(groups.cores(), 2.5);
+  groups.write("sys/fs/cgroup/cpu,cpuacct/docker/1f/cpu.cfs_quota_us", "200000\n");
+  groups.write("sys/fs/cgroup/cpu,cpuacct/docker/1f/cpu.cfs_period_us", "100000\n");
+  EXPECT_EQ(groups.cores(), 2);
+}
+
+TEST(Quota, IsReadAlsoWhereFilesAreOdd) {
+  const Groups groups;
+  groups.write("proc/self/cgroup", "\nnonsense\n0::/../..\n");
+  groups.write("sys/fs/cgroup/cpu.max", "0 0\n");
+  EXPECT_TRUE(std::isinf(groups.cores()));
+  groups.write("sys/fs/cgroup/cpu.max", "100000");
+  EXPECT_TRUE(std::isinf(groups.cores()));
+  groups.write("sys/fs/cgroup/cpu.max", "400000 100000");
+  EXPECT_EQ(groups.cores(), 4) << "the root of a container";
 }
 
 TEST(Cores, CountWithOneOfTheirThreads) {

@@ -10,6 +10,7 @@
 #include <gtest/gtest.h>
 
 #include "runtime/engine/meter.hpp"
+#include "runtime/host/topology.hpp"
 #include "runtime/report/report.hpp"
 #include "starpipe/base/index.hpp"
 #include "starpipe/plan/registry/registry.hpp"
@@ -413,6 +414,25 @@ TEST(MeasuredFused, BackwardPassesAreOneDuration) {
   const plan::ComparedRun run = measurement.compared();
   EXPECT_NEAR(run.costs.durations[0].of(plan::Pass::BW), 3, 1e-8);
   EXPECT_NEAR(run.predicted.timeline.makespan, timeline.makespan, 1e-8);
+}
+
+TEST(ReportHead, CountsTheCoresOfAllRanksOfTheMachine) {
+  const auto cores = [](const std::vector<std::string>& bindings) {
+    std::vector<RankLocation> locations;
+    const auto add = [&](const char* machine, const std::string& binding) {
+      RankLocation& location = locations.emplace_back();
+      location.machine = machine;
+      location.binding = binding;
+    };
+    for (const std::string& binding : bindings) add("a", binding);
+    add("b", Topology::host().allowed());
+    return report_head({}, {}, locations).at("machine").at("cores").get<int>();
+  };
+  const Topology& host = Topology::host();
+  EXPECT_EQ(cores({"0", "1"}), host.cores("0-1"));
+  EXPECT_EQ(cores({"0", "0"}), host.cores("0"));
+  EXPECT_EQ(cores({"0-1", "0", "1"}), host.cores("0-1"));
+  EXPECT_EQ(cores({host.allowed()}), host.cores(host.allowed()));
 }
 
 }  // namespace

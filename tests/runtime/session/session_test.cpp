@@ -363,6 +363,11 @@ TEST(MpiThread, RunsOnTheGivenPus) {
   EXPECT_EQ(pus_of_thread(), all);
 }
 
+// Its absence would not fail a run, but each run would end with StarPU-MPI's statistics.
+TEST(Session, StarpuHasThePrivateFunctionThatDropsItsStatistics) {
+  EXPECT_NE(dlsym(RTLD_DEFAULT, "_starpu_mpi_comm_amounts_shutdown"), nullptr);
+}
+
 // Asks StarPU-MPI and MPI themselves, which needs no GPU.
 TEST(GpuCopies, TellTheWayBetweenRanks) {
   RuntimeConfig config;

@@ -134,7 +134,8 @@ class Schedule {
   [[nodiscard]] std::size_t job_count() const { return tables_->order.size(); }
   [[nodiscard]] Job job(JobId id) const;
   [[nodiscard]] JobId forward(int stage, int microbatch) const {
-    return static_cast<JobId>((microbatch * stages() + stage) * stride_);
+    return (static_cast<JobId>(microbatch) * static_cast<JobId>(stages()) + static_cast<JobId>(stage)) *
+           static_cast<JobId>(stride_);
   }
   /// B, or BW where the backward pass is not split.
   [[nodiscard]] JobId backward(int stage, int microbatch) const { return forward(stage, microbatch) + 1; }
@@ -215,11 +216,14 @@ class Schedule {
 
 inline Job Schedule::job(JobId id) const {
   const auto stride = static_cast<JobId>(stride_);
-  const auto pair = static_cast<int>(id / stride);
+  const JobId pair = id / stride;
   Pass pass = Pass::F;
   if (id % stride == 1) pass = stride == 3 && exists(id + 1) ? Pass::B : Pass::BW;
   if (id % stride == 2) pass = Pass::W;
-  return {.stage = pair % stages(), .microbatch = pair / stages(), .pass = pass};
+  const auto stages_of_graph = static_cast<JobId>(stages());
+  return {.stage = static_cast<int>(pair % stages_of_graph),
+          .microbatch = static_cast<int>(pair / stages_of_graph),
+          .pass = pass};
 }
 
 template <class Function>

@@ -40,13 +40,16 @@ using runtime::TrainerParts;
 
 /// MPI in this process, for programs that do not start it themselves: MPI_Init_thread with
 /// MPI_THREAD_MULTIPLE, then MPI_Finalize. Start and end it while no other thread uses the environment.
+///
+/// The end waits up to an hour for ranks that still work, and then 30 seconds for MPI_Finalize. After
+/// that it leaves MPI as it is, and the program ends with its own exit status.
 class MpiLibrary {
  public:
   /// Throws std::logic_error when MPI has started before, InputError when the shell's limits on the size or
   /// number of files are too small for MPI, and std::runtime_error when MPI does not provide
-  /// MPI_THREAD_MULTIPLE. When other ranks do not start MPI within five minutes, calls `on_late_start` with
-  /// one line and ends the job.
-  explicit MpiLibrary(const std::function<void(const std::string& line)>& on_late_start = {});
+  /// MPI_THREAD_MULTIPLE. When other ranks do not start MPI within five minutes, calls `on_late` with one
+  /// line and ends the job. When MPI does not end in time, calls `on_late` with one line on rank 0.
+  explicit MpiLibrary(std::function<void(const std::string& line)> on_late = {});
   ~MpiLibrary();
   MpiLibrary(const MpiLibrary&) = delete;
   MpiLibrary& operator=(const MpiLibrary&) = delete;
@@ -75,10 +78,11 @@ struct RuntimeOptions {
 class Runtime {
  public:
   /// Throws std::logic_error when MPI does not run, when `comm` is MPI_COMM_NULL, or when this process has a
-  /// Runtime already: StarPU exists once in a process. Several may follow each other.
+  /// Runtime already: StarPU exists once in a process. Several may follow each other. Throws InputError when
+  /// a launcher has started several processes that MPI has not joined: each would be a run of its own.
   explicit Runtime(MPI_Comm comm = MPI_COMM_WORLD, RuntimeOptions options = {});
-  /// Its Trainer has ended before. If an exception ends it that is not thrown on every rank, ends the ranks
-  /// of the communicator.
+  /// Ends the ranks of the communicator if its Trainer has not ended before, or if an exception ends it that
+  /// is not thrown on every rank.
   ~Runtime();
   Runtime(const Runtime&) = delete;
   Runtime& operator=(const Runtime&) = delete;

@@ -1,0 +1,219 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "model/data/token_layout.hpp"
+
+#include <algorithm>
+#include <array>
+#include <bit>
+#include <charconv>
+#include <cstring>
+#include <optional>
+#include <string>
+#include <string_view>
+
+#include <fmt/format.h>
+
+#include "base/messages.hpp"
+#include "starpipe/base/error.hpp"
+#include "starpipe/base/index.hpp"
+
+namespace starpipe::model {
+namespace {
+
+static_assert(std::endian::native == std::endian::little, "token files hold little-endian numbers");
+
+/// The header that identifies a token file of llm.c.
+struct HeaderKind {
+  std::int32_t magic;
+  std::int32_t version;
+  std::size_t token_bytes;
+};
+constexpr std::array header_kinds = {HeaderKind{20240520, 1, 2}, HeaderKind{20240801, 7, 4}};
+constexpr std::size_t header_bytes = 1024;
+constexpr const char* known_kinds = "20240520 with version 1, 20240801 with version 7";
+
+/// True if the number is a date of 2024: all files of llm.c have one as magic number (checkpoints,
+/// tokenizers, questions). As flat uint16 it would be a token above 54,912 before the token 308, so no file
+/// with GPT-2's 50,257 tokens begins like this.
+bool is_magic_number(std::int32_t number) { return number > 20240000 && number < 20250000; }
+
+/// The int32 number `place` of the file, or 0 behind the file's end.
+std::int32_t number_at(std::span<const unsigned char> file, std::size_t place) {
+  std::int32_t number = 0;
+  if (file.size() >= (place + 1) * sizeof number) {
+    std::memcpy(&number, file.data() + place * sizeof number, sizeof number);
+  }
+  return number;
+}
+
+TokenLayout layout_behind_header(const std::filesystem::path& path, std::span<const unsigned char> file) {
+  const auto fail = [&](const std::string& problem) {
+    return InputError(fmt::format("{}: {}", path.string(), problem));
+  };
+  const std::int32_t magic = number_at(file, 0);
+  const auto* const kind = std::ranges::find(header_kinds, magic, &HeaderKind::magic);
+  if (kind == header_kinds.end()) {
+    throw fail(
+        fmt::format("begins with the magic number {}, expected one of token files: {}", magic, known_kinds));
+  }
+  if (file.size() < header_bytes) {
+    throw fail(
+        fmt::format("begins with the magic number {} but has {} bytes, fewer than the {} of its header",
+                    magic, file.size(), header_bytes));
+  }
+  const std::int32_t version = number_at(file, 1);
+  if (version != kind->version) {
+    throw fail(fmt::format("has the magic number {} with version {}, expected version {}", magic, version,
+                           kind->version));
+  }
+  const std::int64_t count = number_at(file, 2);
+  const std::size_t rest = file.size() - header_bytes;
+  if (count < 0 || static_cast<std::uint64_t>(count) * kind->token_bytes != rest) {
+    throw fail(fmt::format("its header counts {} tokens of {} bytes, but {} bytes follow", count,
+                           kind->token_bytes, rest));
+  }
+  return {header_bytes, kind->token_bytes, static_cast<std::uint64_t>(count)};
+}
+
+constexpr std::string_view numpy_magic = "\x93NUMPY";
+
+struct NumpyType {
+  std::string_view descr;
+  std::size_t bytes;
+  bool is_signed = false;
+};
+constexpr std::array numpy_types = {
+    NumpyType{"|u1", 1},       NumpyType{"<u2", 2}, NumpyType{"<i2", 2, true}, NumpyType{"<u4", 4},
+    NumpyType{"<i4", 4, true}, NumpyType{"<u8", 8}, NumpyType{"<i8", 8, true}};
+
+/// Returns the text between `begin`, after the key, and `end` in the dictionary of a header of NumPy.
+std::string_view numpy_value(std::string_view header, std::string_view key, char begin, char end) {
+  const std::size_t at = header.find(key);
+  const std::size_t first = at == std::string_view::npos ? at : header.find(begin, at + key.size());
+  const std::size_t last = first == std::string_view::npos ? first : header.find(end, first + 1);
+  return last == std::string_view::npos ? std::string_view() : header.substr(first + 1, last - first - 1);
+}
+
+/// The header is a dictionary as text: NumPy, numpy/lib/format.py.
+TokenLayout numpy_layout(const std::filesystem::path& path, std::string_view file) {
+  const auto require = [&](bool holds, const std::string& problem) {
+    if (!holds) throw InputError(fmt::format("{}: is an array of NumPy {}", path.string(), problem));
+  };
+  const std::size_t length_bytes = file.size() > 6 && file[6] == 1 ? 2 : 4;
+  const std::size_t begin = numpy_magic.size() + 2 + length_bytes;
+  std::uint32_t length = 0;
+  require(file.size() >= begin, "whose header is cut off");
+  std::memcpy(&length, file.data() + begin - length_bytes, length_bytes);
+  require(length <= file.size() - begin, "whose header is cut off");
+  const std::string_view header = file.substr(begin, length);
+  const std::string_view descr = numpy_value(header, "'descr':", '\'', '\'');
+  const auto* const type = std::ranges::find(numpy_types, descr, &NumpyType::descr);
+  require(type != numpy_types.end(),
+          fmt::format("of type {}; save it as whole little-endian numbers, with .astype('uint32')",
+                      one_line(descr.substr(0, 40))));
+  const std::string_view shape = numpy_value(header, "'shape':", '(', ')');
+  std::uint64_t tokens = 0;
+  const auto [end, error] = std::from_chars(shape.data(), shape.data() + shape.size(), tokens);
+  require(error == std::errc() && std::string_view(end, shape.data() + shape.size()) == ",",
+          fmt::format("of shape ({}); save its tokens in one dimension, with .reshape(-1)",
+                      one_line(shape.substr(0, 40))));
+  const std::size_t rest = file.size() - begin - length;
+  require(rest % type->bytes == 0 && rest / type->bytes == tokens,
+          fmt::format("whose header counts {} numbers of {} bytes, but {} bytes follow", tokens, type->bytes,
+                      rest));
+  return {begin + length, type->bytes, tokens, type->is_signed};
+}
+
+/// A kind of file that holds no flat numbers, by the bytes with which it begins.
+struct OtherKind {
+  std::string_view begins;
+  std::string_view name;
+};
+using namespace std::string_view_literals;
+constexpr std::string_view unpack = "; unpack it";
+constexpr std::string_view save_alone = "; save its array of tokens alone, with numpy.save";
+constexpr std::array other_kinds = {
+    OtherKind{"\x1f\x8b\x08"sv, "is packed by gzip"},
+    OtherKind{"BZh91AY&SY"sv, "is packed by bzip2"},
+    OtherKind{"\xfd\x37zXZ\0"sv, "is packed by xz"},
+    OtherKind{"7z\xbc\xaf\x27\x1c"sv, "is packed by 7-Zip"},
+    OtherKind{"\x28\xb5\x2f\xfd"sv, "is packed by zstd"},
+    OtherKind{"\x04\x22\x4d\x18"sv, "is packed by lz4"},
+    OtherKind{"PK\x03\x04"sv, "is a zip archive, as .npz and .pt are"},
+    OtherKind{"\x80\x02\x8a\x0a\x6c\xfc\x9c\x46"sv, "is a file of torch.save"},
+    OtherKind{"\x89HDF\r\n\x1a\n"sv, "is an HDF5 file"},
+    OtherKind{"PAR1"sv, "is a Parquet file"},
+    OtherKind{"ARROW1"sv, "is an Arrow file"},
+    OtherKind{"MMIDIDX"sv, "is the index of Megatron-LM, not its .bin file"},
+    OtherKind{"SQLite format 3"sv, "is a database of SQLite"},
+    OtherKind{"GGUF"sv, "is a GGUF file of weights"},
+    OtherKind{"%PDF-"sv, "is a PDF file"}};
+
+/// True if the file is a pickle of Python. Protocols 4 and 5 begin with a frame, whose length is below 2^32.
+/// Older ones begin with a list, a dictionary, a tuple or a class.
+bool is_pickle(std::string_view file) {
+  if (file.size() < 12 || file[0] != '\x80' || file.back() != '.') return false;
+  if (file[1] == 4 || file[1] == 5) return file[2] == '\x95' && file.substr(7, 4) == "\0\0\0\0"sv;
+  const std::string_view opens = file.substr(2, 2);
+  return (file[1] == 2 || file[1] == 3) &&
+         (opens == "]q" || opens == "}q" || opens[0] == 'c' || opens[0] == '(');
+}
+
+/// True if the file begins with 16 bytes or more of UTF-8 without control characters. The first 4 KiB decide.
+bool is_text(std::string_view file) {
+  const std::string_view start = file.substr(0, 4096);
+  const auto is_control = [](char c) {
+    const auto byte = static_cast<unsigned char>(c);
+    return (byte < 0x20 && (c < '\t' || c > '\r')) || byte == 0x7f;
+  };
+  if (start.size() < 16 || std::ranges::any_of(start, is_control)) return false;
+  // Each byte that is not UTF-8 makes the line longer. The last character may be cut off.
+  constexpr std::array<std::size_t, 4> cut_off = {0, 1, 2, 3};
+  return std::ranges::any_of(cut_off, [&](std::size_t bytes) {
+    const std::string_view whole = start.substr(0, start.size() - bytes);
+    return one_line(whole).size() == whole.size();
+  });
+}
+
+/// Throws InputError if the file is of a known kind that holds no flat numbers. As tokens, its bytes would be
+/// numbers without a meaning.
+void refuse_other_kinds(const std::filesystem::path& path, std::string_view file) {
+  const auto fail = [&](std::string_view name, std::string_view remedy) {
+    return InputError(fmt::format("{}: {}, not a file of token ids{}", path.string(), name, remedy));
+  };
+  const auto* const kind =
+      std::ranges::find_if(other_kinds, [&](const OtherKind& k) { return file.starts_with(k.begins); });
+  if (kind != other_kinds.end())
+    throw fail(kind->name, kind->name.starts_with("is packed") ? unpack : save_alone);
+  if (file.size() > 262 && file.substr(257, 5) == "ustar") throw fail("is a tar archive", unpack);
+  if (is_pickle(file)) throw fail("is a pickle of Python", save_alone);
+  if (file.size() > 10 && file.substr(5, 3) == "\0\0\0"sv && file.substr(8, 2) == "{\"")
+    throw fail("is a safetensors file", save_alone);
+  if (!is_text(file)) return;
+  const std::size_t first = file.find_first_not_of(" \t\r\n");
+  const bool is_json = first != std::string_view::npos && (file[first] == '[' || file[first] == '{');
+  throw fail(is_json ? "is JSON" : "is text",
+             is_json ? "; write its numbers with numpy.save"
+                     : "; data.kind: text reads its bytes, a tokenizer makes token ids");
+}
+
+}  // namespace
+
+TokenLayout text_layout(std::span<const unsigned char> file) { return {0, 1, file.size()}; }
+
+TokenLayout token_layout(const std::filesystem::path& path, std::span<const unsigned char> file,
+                         TokenType type) {
+  const std::string_view bytes(reinterpret_cast<const char*>(file.data()), file.size());
+  if (is_magic_number(number_at(file, 0))) return layout_behind_header(path, file);
+  if (bytes.starts_with(numpy_magic)) return numpy_layout(path, bytes);
+  refuse_other_kinds(path, bytes);
+  constexpr std::array<std::size_t, token_type_words.size()> sizes = {2, 4, 8};
+  const std::size_t size = sizes[index(type)];
+  if (file.size() % size == 0) return {0, size, file.size() / size, type == TokenType::int64};
+  const std::string problem = size == 2 ? "an odd number" : fmt::format("not a multiple of {}", size);
+  throw InputError(
+      fmt::format("{}: has {} bytes, {}, and no magic number; expected flat {}, or a header with the magic "
+                  "number {}",
+                  path.string(), file.size(), problem, token_type_words[index(type)], known_kinds));
+}
+
+}  // namespace starpipe::model

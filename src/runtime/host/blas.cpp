@@ -1,0 +1,112 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "runtime/host/blas.hpp"
+
+#include <algorithm>
+#include <array>
+#include <cstdint>
+#include <string_view>
+#include <vector>
+
+#include <cblas.h>
+#include <dlfcn.h>
+#include <fmt/format.h>
+
+#include "base/environment.hpp"
+#include "runtime/host/hardware.hpp"
+
+// Functions of an OpenBLAS with kernels for many processors, which it calls when it is loaded. Its headers do
+// not have them, and an OpenBLAS for one processor has none.
+extern "C" {
+void gotoblas_dynamic_init() __attribute__((weak));
+void gotoblas_dynamic_quit() __attribute__((weak));
+// These are in every OpenBLAS, but not in other libraries.
+void* blas_memory_alloc(int position) __attribute__((weak));
+void blas_memory_free(void* buffer) __attribute__((weak));
+}
+
+namespace starpipe::runtime {
+namespace {
+
+constexpr const char* by_user = "OPENBLAS_CORETYPE";
+
+// Kernels without AVX2. Names that are not here are of newer processors, or of AMD's that have no AVX2.
+constexpr std::array<std::string_view, 14> older_kernels = {
+    "Prescott", "Core2",   "Penryn",       "Dunnington", "Nehalem", "Atom",   "Nano",
+    "Athlon",   "Opteron", "Opteron_SSE3", "Barcelona",  "Bobcat",  "Banias", "Sandybridge"};
+
+bool older_kernels_run() { return std::ranges::find(older_kernels, blas_kernels()) != older_kernels.end(); }
+
+// The kernels for the features of this processor; null without AVX2.
+const char* kernels_of_processor() {
+#ifdef __x86_64__
+  const bool avx2 = __builtin_cpu_supports("avx2") != 0 && __builtin_cpu_supports("fma") != 0;
+  const bool avx512 = __builtin_cpu_supports("avx512f") != 0 && __builtin_cpu_supports("avx512cd") != 0 &&
+                      __builtin_cpu_supports("avx512bw") != 0 && __builtin_cpu_supports("avx512dq") != 0 &&
+                      __builtin_cpu_supports("avx512vl") != 0;
+  if (avx2) return avx512 ? "SkylakeX" : "Haswell";
+#endif
+  return nullptr;
+}
+
+std::string replaced_kernels;  // OpenBLAS's own choice, if it was another
+
+}  // namespace
+
+std::string blas_kernels() { return openblas_get_corename(); }
+
+std::string blas_kernels_text() {
+  if (environment(by_user)) return fmt::format("{} ({} is set)", blas_kernels(), by_user);
+  if (replaced_kernels.empty()) return blas_kernels();
+  return fmt::format("{}, by the processor's features ({} by OpenBLAS itself)", blas_kernels(),
+                     replaced_kernels);
+}
+
+void choose_blas_kernels() {
+  const char* const kernels = kernels_of_processor();
+  if (kernels == nullptr || environment(by_user) || !older_kernels_run()) return;
+  if (gotoblas_dynamic_init == nullptr || gotoblas_dynamic_quit == nullptr) return;
+  replaced_kernels = blas_kernels();
+  const ScopedVariable chosen(by_user, kernels);
+  gotoblas_dynamic_quit();
+  gotoblas_dynamic_init();
+}
+
+std::string blas_advice() {
+  if (kernels_of_processor() == nullptr || environment(by_user) || !older_kernels_run()) return {};
+  return fmt::format(
+      "OpenBLAS computes with its kernels for {}, which do not use AVX2 of this processor: an OpenBLAS that "
+      "is "
+      "built with DYNAMIC_ARCH=1 is several times as fast",
+      blas_kernels());
+}
+
+OneBlasThread::OneBlasThread() : before_(openblas_get_num_threads()) { openblas_set_num_threads(1); }
+
+OneBlasThread::~OneBlasThread() { openblas_set_num_threads(before_); }
+
+void use_one_blas_thread() {
+  [[maybe_unused]] thread_local const bool done = [] {
+    if (openblas_get_parallel() != OPENBLAS_OPENMP) return true;
+    // OpenBLAS's own function changes the number for the whole process, too, without a lock.
+    void* const function = dlsym(RTLD_DEFAULT, "omp_set_num_threads");
+    // NOLINTNEXTLINE(cppcoreguidelines-pro-type-reinterpret-cast): dlsym's way
+    if (function != nullptr) reinterpret_cast<void (*)(int)>(function)(1);
+    return true;
+  }();
+}
+
+// OpenBLAS takes the first buffer that is not in use, and a new one if there is none.
+void take_product_buffers(int products) {
+  constexpr std::uint64_t max_buffer_bytes = std::uint64_t{128} << 20U;  // on x86; less elsewhere
+  static int taken = 0;
+  if (blas_memory_alloc == nullptr || blas_memory_free == nullptr || products <= taken) return;
+  std::vector<void*> buffers;
+  for (int i = 0; i < products; ++i) {
+    if (i >= taken) require_memory(max_buffer_bytes, "OpenBLAS, which needs as much for each worker");
+    buffers.push_back(blas_memory_alloc(0));
+  }
+  for (void* const buffer : buffers) blas_memory_free(buffer);
+  taken = products;
+}
+
+}  // namespace starpipe::runtime
