@@ -89,6 +89,20 @@ void halt(pid_t thread) {
   for (int i = 0; i < 100 && !is_halted; ++i) sleep_through_signals(std::chrono::milliseconds(1));
 }
 
+// Tells the launcher by PMI-1 that this rank has ended, and waits up to a second for its answer: hydra's
+// proxy dies if it cannot send it.
+void finalize_pmi() {
+  constexpr std::string_view request = "cmd=finalize\n";
+  constexpr timeval max_wait{.tv_sec = 1, .tv_usec = 0};
+  setsockopt(pmi_socket, SOL_SOCKET, SO_RCVTIMEO, &max_wait, sizeof max_wait);
+  if (send(pmi_socket, request.data(), request.size(), MSG_NOSIGNAL) < 0) return;
+  std::array<char, 64> answer{};
+  ssize_t received = 0;
+  do {
+    received = recv(pmi_socket, answer.data(), answer.size(), 0);
+  } while (received > 0 && answer[static_cast<std::size_t>(received) - 1] != '\n');
+}
+
 // Returns nullopt if the variable is not a number: it is the launcher's, not the user's.
 std::optional<int> launcher_number(const char* name) {
   const std::optional<std::string> text = environment(name);
@@ -301,10 +315,9 @@ void leave_mpi_at_exit(pid_t in_mpi) {
   // The last function that is registered is the first that runs.
   on_exit(
       [](int status, void* /*unused*/) {
-        constexpr std::string_view ended = "cmd=finalize\n";
         std::fflush(nullptr);
         halt(left_in_mpi);  // it would read the launcher's answer, which it does not expect
-        send(pmi_socket, ended.data(), ended.size(), MSG_NOSIGNAL);
+        finalize_pmi();
         _exit(status);
       },
       nullptr);
