@@ -75,8 +75,7 @@ std::string blas_advice() {
   if (kernels_of_processor() == nullptr || environment(by_user) || !older_kernels_run()) return {};
   return fmt::format(
       "OpenBLAS computes with its kernels for {}, which do not use AVX2 of this processor: an OpenBLAS that "
-      "is "
-      "built with DYNAMIC_ARCH=1 is several times as fast",
+      "is built with DYNAMIC_ARCH=1 is several times as fast",
       blas_kernels());
 }
 
@@ -102,7 +101,7 @@ void take_product_buffers(int products) {
   if (blas_memory_alloc == nullptr || blas_memory_free == nullptr || products <= taken) return;
   std::vector<void*> buffers;
   for (int i = 0; i < products; ++i) {
-    if (i >= taken) require_memory(max_buffer_bytes, "OpenBLAS, which needs as much for each worker");
+    if (i >= taken) require_free_memory(max_buffer_bytes, "OpenBLAS, which needs as much for each worker");
     buffers.push_back(blas_memory_alloc(0));
   }
   for (void* const buffer : buffers) blas_memory_free(buffer);

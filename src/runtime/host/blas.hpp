@@ -42,8 +42,8 @@ class OneBlasThread {
 void use_one_blas_thread();
 
 /// Lets OpenBLAS take the buffers that it needs for as many products at a time, and keep them. (OpenBLAS
-/// 0.3.21 waits indefinitely for a buffer that it cannot get.) Throws as `require_memory` does. Call it while
-/// no product is computed. Not thread-safe.
+/// 0.3.21 waits indefinitely for a buffer that it cannot get.) Throws as `require_free_memory` does. Call it
+/// while no product is computed. Not thread-safe.
 void take_product_buffers(int products);
 
 }  // namespace starpipe::runtime

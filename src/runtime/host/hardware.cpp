@@ -87,7 +87,7 @@ std::string memory_limit_text() {
   return fmt::format("; the process may have {} (ulimit -v)", bytes_text(limit.rlim_cur));
 }
 
-void require_memory(std::uint64_t bytes, std::string_view purpose) {
+void require_free_memory(std::uint64_t bytes, std::string_view purpose) {
   void* const memory = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   if (memory == MAP_FAILED)
     throw std::runtime_error(

@@ -82,7 +82,7 @@ struct Device {
 std::string memory_limit_text();
 
 /// Throws std::runtime_error, which names the purpose, if the process cannot get `bytes` of memory.
-void require_memory(std::uint64_t bytes, std::string_view purpose);
+void require_free_memory(std::uint64_t bytes, std::string_view purpose);
 
 /// The connection between two devices, nearest first.
 enum class LinkKind : std::uint8_t {

@@ -4,7 +4,9 @@
 #include <algorithm>
 #include <atomic>
 #include <cerrno>
+#include <cstddef>
 #include <cstdlib>
+#include <memory>
 #include <new>
 #include <utility>
 
@@ -21,7 +23,9 @@ thread_local const char* running_task = nullptr;
 
 std::atomic<const Mpi*> guarded = nullptr;
 std::new_handler handler_before = nullptr;
-std::atomic<char*> spare = nullptr;  // given back before the line is made, which needs memory
+// Given back before the line is made, which needs memory. Only the first thread without memory gives it back.
+std::unique_ptr<std::byte[]> spare;
+std::atomic_flag is_out_of_memory;
 constexpr std::size_t spare_bytes = std::size_t{1} << 20U;
 
 void on_no_memory() {
@@ -31,7 +35,7 @@ void on_no_memory() {
     throw std::bad_alloc();
   }
   const char* const task = std::exchange(running_task, nullptr);
-  delete[] spare.exchange(nullptr);
+  if (!is_out_of_memory.test_and_set()) spare.reset();
   mpi->abort(fmt::format("out of memory in {}{}", task, memory_limit_text()));
 }
 
@@ -53,7 +57,8 @@ int release_data(unsigned /*node*/, void* memory, std::size_t /*bytes*/, int /*f
 }  // namespace
 
 MemoryGuard::MemoryGuard(const Mpi& mpi, bool gives_data) : gives_data_(gives_data) {
-  spare = new char[spare_bytes];
+  spare = std::make_unique<std::byte[]>(spare_bytes);
+  is_out_of_memory.clear();
   guarded = &mpi;
   handler_before = std::set_new_handler(on_no_memory);
   if (gives_data_) starpu_malloc_set_hooks(allocate_data, release_data);
@@ -63,7 +68,7 @@ MemoryGuard::~MemoryGuard() {
   if (gives_data_) starpu_malloc_set_hooks(nullptr, nullptr);
   std::set_new_handler(handler_before);
   guarded = nullptr;
-  delete[] spare.exchange(nullptr);
+  spare.reset();
 }
 
 RunningTask::RunningTask(const char* name) { running_task = name; }

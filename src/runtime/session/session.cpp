@@ -106,7 +106,8 @@ Session::Session(const Mpi& mpi, const WorkerMap& map, const CoreShare& share, P
   for (const int gpu : gpus.gpus)
     gpu_memory_.push_back({.rank = mpi.rank(), .gpu = gpu, .driver_before = gpu_bytes_in_use(gpu)});
   constexpr std::uint64_t bytes_for_thread = std::uint64_t{16} << 20U;  // StarPU aborts without its threads
-  require_memory(bytes_for_thread * index(map.count(mpi.rank()) + 2), "StarPU and the stacks of its threads");
+  require_free_memory(bytes_for_thread * index(map.count(mpi.rank()) + 2),
+                      "StarPU and the stacks of its threads");
   start(share, gpus);
   memory_guard_.emplace(mpi, gpus.gpus.empty() && !on_simgrid);
   // StarPU's measurement of links has left another GPU current.

@@ -59,7 +59,7 @@ std::vector<CoreShare> shares(const Topology& topology, const std::vector<RankOn
 
 // OpenBLAS itself would wait indefinitely for a buffer.
 TEST(Memory, ThatOpenBlasCannotGetIsToldAtOnce) {
-  EXPECT_NO_THROW(require_memory(1U << 20U, "a test"));
+  EXPECT_NO_THROW(require_free_memory(1U << 20U, "a test"));
   EXPECT_EXIT(take_buffers_with_room_for_one(), ::testing::ExitedWithCode(3),
               "out of memory: 128.0 MiB for OpenBLAS.*; the process may have .* \\(ulimit -v\\)");
 }
