@@ -62,7 +62,7 @@ def fail(text):
 
 
 def read(options):
-    """The rows that can be drawn, and the columns. Says which rows are left out. Figures of the axes become numbers."""
+    """The rows that can be drawn, and the columns. Prints which rows are left out. Figures of the axes become numbers."""
     try:
         with open(options.results, newline="", encoding="utf-8") as file:
             table = csv.DictReader(file)
@@ -149,7 +149,7 @@ def chosen(column, columns):
 
 def series_of(rows, columns, settings, options):
     """The settings that tell the lines apart. A number that others determine adds nothing; one that goes along with x (`runs:`
-    of a study couples them) would leave a point for each line. Says which go along with x."""
+    of a study couples them) would leave a point for each line. Prints which ones follow x."""
     fixed = [options.panel] if options.panel else []
     series = [c for c in settings if c not in (options.x, options.panel)]
     numeric = {c for c in series if all(number(row[c]) is not None for row in rows)}

@@ -30,8 +30,8 @@ constexpr int exit_bad_input = 2;
 // one for another F. By default the allocator gives such a large block back to the system, and the first
 // write to each page of the next one is a page fault: up to half the time of an F on a virtual machine.
 void keep_freed_memory() noexcept {
-  // One heap for all threads. Each thread would otherwise take memory from heaps of 64 MiB, which the
-  // allocator gives back when they are empty, and give a larger block back in any case.
+  // One heap for all threads. A thread's own heap has 64 MiB: the allocator gives it back when it is empty,
+  // and a block that does not fit into it at once.
   mallopt(M_ARENA_MAX, 1);
   mallopt(M_MMAP_MAX, 0);
   mallopt(M_TRIM_THRESHOLD, -1);

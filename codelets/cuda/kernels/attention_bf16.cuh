@@ -269,8 +269,8 @@ __device__ void store_rows(const Sums<D, M>& sums, float factor, Bf16* buffer, B
   }
 }
 
-/// Says which queries a thread block keeps, in F and in the part of B that makes the gradients of queries,
-/// and which keys these queries see.
+/// The queries of a thread block, and the keys that these queries see. F uses it, and the part of B that makes the
+/// gradients of queries.
 template <int D>
 struct QueryBlock {
   static constexpr int M = Tiles<D>::row_fragments;

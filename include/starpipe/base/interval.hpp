@@ -25,8 +25,8 @@ inline constexpr Interval positive = {.min = 0, .above = true};
 inline constexpr Interval not_negative = {.min = 0};
 inline constexpr Interval fraction = {.min = 0, .max = 1, .below = true};
 
-/// The times and sizes that users may give: 0, or a number that is large enough to divide by. A sum of up to
-/// nine of them is within `finite_amounts`.
+/// Times and sizes that users may give. Numbers below 1e-99, other than 0, are too small to divide by. A sum
+/// of up to nine amounts is within `finite_amounts`.
 inline constexpr Interval amounts = {.min = 1e-99, .max = 1e99, .zero = true};
 
 /// Times and sizes that the functions of `plan` accept; they throw InputError for others. Sums and squares of

@@ -26,9 +26,8 @@ inline constexpr std::array data_kinds = {text_data, tokens_data, synthetic_data
 /// The order in which the sequences of a file are read. `random`: each starts at a random token. `shuffled`:
 /// the file is cut into sequences of `context` tokens; fewer tokens than that, at its end, are left out. An
 /// epoch reads each sequence once, in an order that depends on the seed and the epoch only. The next epoch
-/// may begin within a micro-batch. `sequential`: the same sequences, as they follow each other in the file;
-/// the last micro-batches have fewer different ones
-/// (EvaluatedSamples), so that each counts once. Evaluations use it; users cannot choose it as `data.order`.
+/// may begin within a micro-batch. `sequential`: the same sequences in the file's order. Each counts once, so
+/// the last micro-batches may have fewer (EvaluatedSamples). Evaluations use it; users cannot choose it.
 enum class SampleOrder : std::uint8_t { random, shuffled, sequential };
 
 /// The words of `DataConfig::order`, in the order of the enum.

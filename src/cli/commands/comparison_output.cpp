@@ -83,8 +83,7 @@ nlohmann::ordered_json to_json(const ComparedPolicy& policy, double predicted) {
   return result;
 }
 
-/// Adds the memory that the prediction needs, and the memory of the runs under the policies that keep the
-/// limit.
+/// Writes the memory of the predicted run, and of each measured run whose policy can keep a memory limit.
 void add_memory(const ComparedSchedule& compared, const ComparisonPrediction& predictions,
                 nlohmann::ordered_json& report) {
   const runtime::AgreedRun& run = *compared.run;
@@ -233,7 +232,7 @@ std::string comparison_table(const Comparison& comparison, const std::vector<Com
                             spread_of(policy), policy.median_repetition().run.timeline, ran_as(policy)));
     }
   }
-  // Columns that would say the same in each row, or what a row of its own says.
+  // Columns with the same value in each row, and columns whose values have rows of their own.
   std::set<std::string_view> hidden;
   if (!by_schedule) hidden = {"schedule"};
   if (!by_schedule && emulated(schedules)) hidden.insert({"predicted", "difference"});

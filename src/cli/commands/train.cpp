@@ -200,8 +200,9 @@ std::string finish_run(const Runtime& runtime, Trainer& trainer, const TrainOpti
 
 // Why a run counts as failed although its steps have succeeded; "" where it does not.
 struct RunEnd {
-  std::string problem = {};          // of its results
-  std::string metrics_problem = {};  // of the file of metrics, which a run that is stopped may complete later
+  std::string problem = {};  // of its results
+  // Of the file of metrics. It does not fail a run that was stopped, since --resume writes the missing lines.
+  std::string metrics_problem = {};
 };
 
 // Collective. The weights are saved as soon as they are trained. What fails later must not cost them, and

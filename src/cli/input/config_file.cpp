@@ -189,7 +189,8 @@ class Given {
     for (const auto& [name, members] : members_) all.insert(name);
     return all;
   }
-  /// Sets the members of maps that --set gives. Throws InputError for a map that does not apply.
+  /// Applies each --set of one member of a map, such as schedule.options.extra. Throws InputError if the map
+  /// does not apply to this configuration.
   void set_members(Config& config) const {
     for (const auto& [name, members] : members_) {
       const ConfigKey& key = *runtime::find_key(keys_, name);
