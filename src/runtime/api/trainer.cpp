@@ -48,8 +48,7 @@ void Runtime::end_if_alone() const {
   if (std::uncaught_exceptions() > exceptions_ && !throws_everywhere_ && ranks() > 1)
     mpi_->abort(
         "an exception of the program has ended the run of this rank alone; catch it where it is thrown to "
-        "see "
-        "its text");
+        "see its text");
 }
 
 int Runtime::rank() const { return mpi_->rank(); }

@@ -212,8 +212,7 @@ void add_runtime_keys(Keys& keys) {
            &model::ModelConfig::precision, {.refused_values = {{"tf32", {"runtime.device", {cpu}}}}});
   section.add("workers_per_core", whole(),
               "The largest number of workers that share a core. Workers that share a core slow each other, "
-              "so measured "
-              "times are not a pipeline's.",
+              "so measured times are not a pipeline's.",
               &RuntimeConfig::workers_per_core,
               {.only_with = {{"runtime.device", {cpu}}}, .not_with = {emulated}});
   section.add("window", whole(),

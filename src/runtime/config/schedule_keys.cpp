@@ -103,18 +103,16 @@ void add_order_keys(Keys& keys) {
       .add("memory_limit",
            {.kind = Kind::whole, .count = Count::one_or_list, .min = 1, .length = "schedule.workers"},
            "The largest number of stashes that a worker may hold, counted like the peaks in the output: one "
-           "number for "
-           "all workers, or a list with one for each. A smaller limit of the schedule applies instead. A "
-           "schedule whose order needs no more keeps its order. Otherwise it runs in another order, and the "
-           "output says so. The discipline greedy keeps no limit and is refused.",
+           "number for all workers, or a list with one for each. A smaller limit of the schedule applies "
+           "instead. A schedule whose order needs no more keeps its order. Otherwise it runs in another "
+           "order, and the output says so. The discipline greedy keeps no limit and is refused.",
            &ScheduleConfig::memory_limits, {.only_with = {ordered_policy}})
       .get = [](const Config& config) { return one_or_list(config.schedule.memory_limits); };
   // Null for false, so that a condition on the key holds only when it is true.
   section
       .add("dynamic", boolean(),
            "True: greedy and bounded schedules pick jobs at run time. False: `simulate` fixes the order "
-           "before "
-           "the run, and every run follows it.",
+           "before the run, and every run follows it.",
            &ScheduleConfig::dynamic, {.not_with = {{"runtime.policy", {"worker-order"}}}})
       .get = [](const Config& config) { return config.schedule.dynamic ? json(true) : json(); };
   section.add("recompute", boolean(),

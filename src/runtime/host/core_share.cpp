@@ -192,8 +192,8 @@ std::string core_advice(const CoreUse& use) {
     if (use.share.cores < on_host && use.launched != use.host.allowed()) {
       return fmt::format(
           "{} run on {} of the {} cores of {}, to which the launcher bound rank {}: give each rank more "
-          "cores "
-          "(srun --cpus-per-task), or let starpipe divide them (srun --cpu-bind=none, mpiexec -bind-to none)",
+          "cores (srun --cpus-per-task), or let starpipe divide them (srun --cpu-bind=none, mpiexec -bind-to "
+          "none)",
           workers, use.share.cores, on_host, use.machine, use.rank);
     }
     return fmt::format(

@@ -73,8 +73,7 @@ TEST_F(Advice, TellsThatWorkersShareAQuota) {
   EXPECT_THAT(with_quota(2, 2), IsEmpty());
   EXPECT_EQ(with_quota(1.5, 2),
             "a CPU quota of 1.5 cores on node7 (of the container or the batch system) slows its 2 workers: "
-            "raise the "
-            "quota, or take fewer workers (runtime.workers_per_core: 1 refuses such a run)");
+            "raise the quota, or take fewer workers (runtime.workers_per_core: 1 refuses such a run)");
   EXPECT_THAT(with_quota(0.5, 1), HasSubstr("CPU quota of 0.5 cores on node7"));
   const ScopedVariable bound("STARPU_WORKERS_NOBIND", "1");
   EXPECT_THAT(with_quota(1, 4), HasSubstr("CPU quota of 1 core on node7")) << "of several ranks";
