@@ -21,6 +21,7 @@
 #include "starpipe/base/index.hpp"
 #include "starpipe/plan/schedule/check.hpp"
 #include "support/random_schedules.hpp"
+#include "support/rounds.hpp"
 
 namespace starpipe::sched {
 namespace {
@@ -280,7 +281,7 @@ TEST_P(RandomDags, LeaveTheRightValues) {
   const int workers = GetParam();
   const StarPU starpu(workers);
   Watchdog watchdog(workers);
-  for (int i = 0; i < dags / max_workers; ++i) {
+  for (int i = 0; i < rounds(dags / max_workers); ++i) {
     SCOPED_TRACE(::testing::Message() << "graph " << i);
     watchdog.at(i);
     Random random(static_cast<std::uint64_t>(workers * dags + i));
