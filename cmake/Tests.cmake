@@ -66,26 +66,45 @@ function(starpipe_add_test name)
   endif()
 endfunction()
 
-# starpipe_test(NAME SOURCES FILE... [LIBS LIBRARY...] [RANKS n...] [LABELS label...]
+# starpipe_test(NAME SOURCES PATTERN... [LIBS LIBRARY...] [RANKS n...] [SHARDS n] [LABELS label...]
 #               [TIMEOUT seconds] [SERIAL] [MAIN] [INSTRUMENTED])
-# builds a GoogleTest program and adds it as a test; starpipe_add_test explains the options. Several RANKS add one test
-# each, NAME_n. MAIN: the sources have a main() of their own. The test is left out when one of its libraries is not built.
-# INSTRUMENTED: the undefined-behaviour sanitizer checks the sources, too, since there is code of ours among them.
+# builds a GoogleTest program and adds it as a test; starpipe_add_test explains the options. Patterns are relative to the
+# folder of the list; one with a * leaves out the sources of earlier programs of the list, so that it takes the rest of a
+# room. The sources are united (starpipe_unite), so names in their unnamed namespaces differ, and no test depends on
+# another one. Several RANKS add one test each, NAME_n. SHARDS adds n tests, NAME_1 to NAME_n, each with a part of the
+# program's tests: for programs that take long. MAIN: the sources have a main() of their own. The test is left out when
+# one of its libraries is not built. INSTRUMENTED: the undefined-behaviour sanitizer checks the sources, too, since there
+# is code of ours among them.
 function(starpipe_test name)
-  cmake_parse_arguments(PARSE_ARGV 1 arg "MAIN;SERIAL;INSTRUMENTED" "TIMEOUT" "SOURCES;LIBS;RANKS;LABELS")
+  cmake_parse_arguments(PARSE_ARGV 1 arg "MAIN;SERIAL;INSTRUMENTED" "TIMEOUT;SHARDS" "SOURCES;LIBS;RANKS;LABELS")
   foreach(library IN LISTS arg_LIBS)
     if(library MATCHES "::" AND NOT TARGET ${library})
       message(STATUS "test ${name} left out: no ${library}")
       return()
     endif()
   endforeach()
+  set(sources "")
+  foreach(pattern IN LISTS arg_SOURCES)
+    if(pattern MATCHES "[*]")
+      file(GLOB found CONFIGURE_DEPENDS RELATIVE "${CMAKE_CURRENT_SOURCE_DIR}" "${CMAKE_CURRENT_SOURCE_DIR}/${pattern}")
+      get_property(taken DIRECTORY PROPERTY STARPIPE_TEST_SOURCES)
+      list(REMOVE_ITEM found ${taken})
+      list(APPEND sources ${found})
+    else()
+      list(APPEND sources "${pattern}")
+    endif()
+  endforeach()
+  set_property(DIRECTORY APPEND PROPERTY STARPIPE_TEST_SOURCES ${sources})
   set(gtest GTest::gmock GTest::gtest)
   if(NOT arg_MAIN)
     list(APPEND gtest GTest::gtest_main)
   endif()
-  starpipe_executable(${name} SOURCES ${arg_SOURCES} LIBS ${arg_LIBS} ${gtest})
-  # gtest's macros compare and convert in ways that our own code must not. Tests need no optimised code of their own.
-  target_compile_options(${name} PRIVATE -Wno-sign-conversion -Wno-conversion -Wno-useless-cast $<$<CONFIG:Release>:-O1>)
+  starpipe_executable(${name} SOURCES ${sources} LIBS ${arg_LIBS} ${gtest})
+  starpipe_unite(${name})
+  # gtest's macros compare and convert in ways that our own code must not, and a name of one source may be a local one of
+  # another. Tests need no optimised code of their own.
+  target_compile_options(${name} PRIVATE
+    -Wno-sign-conversion -Wno-conversion -Wno-useless-cast -Wno-shadow $<$<CONFIG:Release>:-O1>)
   if(STARPIPE_SANITIZE MATCHES "undefined" AND NOT arg_INSTRUMENTED)
     # The sanitizers look for faults of our libraries. A test's own source compiles in less than half of the time so.
     target_compile_options(${name} PRIVATE -O0 -fno-sanitize=undefined)
@@ -104,6 +123,15 @@ function(starpipe_test name)
   endif()
   if(arg_SERIAL)
     list(APPEND options SERIAL)
+  endif()
+  if(arg_SHARDS)
+    foreach(shard RANGE 1 ${arg_SHARDS})
+      math(EXPR index "${shard} - 1")
+      starpipe_add_test(${name}_${shard} COMMAND $<TARGET_FILE:${name}> ${options})
+      set_property(TEST ${name}_${shard} APPEND PROPERTY
+        ENVIRONMENT GTEST_TOTAL_SHARDS=${arg_SHARDS} GTEST_SHARD_INDEX=${index})
+    endforeach()
+    return()
   endif()
   list(LENGTH arg_RANKS variants)
   if(variants EQUAL 0)

@@ -132,7 +132,7 @@ TEST_F(Files, AnExistingFileKeepsItsModeAndALinkToNothingIsFollowed) {
 // Reading the first bytes of this file gives an error of the device, as a broken disk does.
 TEST_F(Files, AReadErrorNamesTheFile) {
   EXPECT_THAT(message_of([] { read_file("/proc/self/mem"); }),
-              testing::HasSubstr("/proc/self/mem: Input/output error"));
+              ::testing::HasSubstr("/proc/self/mem: Input/output error"));
 }
 
 // They have no end.
@@ -147,7 +147,7 @@ TEST_F(Files, HugeOnesAreRefused) {
   write_file("-o", folder_ / "huge", "a");
   fs::resize_file(folder_ / "huge", (std::uintmax_t{1} << 30U) + 1);  // takes no room on the disk
   EXPECT_THAT(message_of([&] { read_file(folder_ / "huge"); }),
-              testing::HasSubstr("huge: has more than 1 GiB; a text file is expected"));
+              ::testing::HasSubstr("huge: has more than 1 GiB; a text file is expected"));
 }
 
 TEST_F(Files, TooManyOpenFilesAreAFailure) {
@@ -185,11 +185,11 @@ TEST(StandardOutput, HasTwoNames) {
   EXPECT_TRUE(is_standard_output("-"));
   EXPECT_TRUE(is_standard_output("/dev/stdout"));
   EXPECT_FALSE(is_standard_output("./-"));
-  testing::internal::CaptureStdout();
+  ::testing::internal::CaptureStdout();
   print("before\n");
   write_file("-o", "-", "text\n");
   write_file("-o", "/dev/stdout", "more\n");
-  EXPECT_EQ(testing::internal::GetCapturedStdout(), "before\ntext\nmore\n");
+  EXPECT_EQ(::testing::internal::GetCapturedStdout(), "before\ntext\nmore\n");
 }
 
 }  // namespace

@@ -7,13 +7,13 @@ namespace starpipe {
 namespace {
 
 TEST(ProgressLine, ALogHasOnlyTheLinesThatAreKept) {
-  testing::internal::CaptureStderr();
+  ::testing::internal::CaptureStderr();
   const ProgressLine line;
   line.show("half");
   line.clear();
   line.keep("done");
   EXPECT_FALSE(line.on_terminal());
-  EXPECT_EQ(testing::internal::GetCapturedStderr(), "done\n");
+  EXPECT_EQ(::testing::internal::GetCapturedStderr(), "done\n");
 }
 
 }  // namespace

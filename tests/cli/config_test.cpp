@@ -21,14 +21,14 @@
 namespace starpipe::cli {
 namespace {
 
-using testing::ElementsAre;
+using ::testing::ElementsAre;
 
 constexpr const char* minimal_mlp = R"(model: {kind: mlp}
 training: {steps: 3}
 schedule: {name: gpipe, workers: 2}
 )";
 
-class LoadConfig : public testing::Test {
+class LoadConfig : public ::testing::Test {
  protected:
   runtime::Config load(const std::string& text, const std::vector<std::string>& overrides = {}) {
     std::ofstream(file_) << text;
@@ -70,9 +70,10 @@ TEST_F(LoadConfig, SetsOneMemberOfAMap) {
             "--set schedule.options.b: expected an integer, got 'x'");
   EXPECT_EQ(override_problem("schedule.options.b=-1"),
             "--set schedule.options.b: must be at least 0, got -1");
-  EXPECT_THAT(override_problem("schedule.options.=1"), testing::HasSubstr("unknown key 'schedule.options.'"));
-  EXPECT_THAT(override_problem("schedule.options.a.b=1"), testing::HasSubstr("unknown key"));
-  EXPECT_THAT(override_problem("schedule.name.a=1"), testing::HasSubstr("unknown key"));
+  EXPECT_THAT(override_problem("schedule.options.=1"),
+              ::testing::HasSubstr("unknown key 'schedule.options.'"));
+  EXPECT_THAT(override_problem("schedule.options.a.b=1"), ::testing::HasSubstr("unknown key"));
+  EXPECT_THAT(override_problem("schedule.name.a=1"), ::testing::HasSubstr("unknown key"));
   EXPECT_EQ(overridden_keys({"schedule.options.b=6"}), (std::set<std::string>{"schedule.options"}));
 }
 
@@ -434,7 +435,7 @@ TEST_F(LoadConfig, NamesFilesThatAreNoConfiguration) {
   EXPECT_EQ(problem(""), "c.yaml: the configuration is empty");
   EXPECT_EQ(problem("# nothing\n"), "c.yaml: the configuration is empty");
   EXPECT_EQ(problem("- a\n"), "c.yaml: expected a map with model, data, training and schedule, got a list");
-  EXPECT_THAT(problem("model: {kind: mlp\ntraining: ]\n"), testing::StartsWith("c.yaml:2: not YAML: "));
+  EXPECT_THAT(problem("model: {kind: mlp\ntraining: ]\n"), ::testing::StartsWith("c.yaml:2: not YAML: "));
   EXPECT_EQ(problem("model: {kind: mlp}\n---\nmodel: {kind: gpt}\n"),
             "c.yaml:3: a second document, only one is expected");
   EXPECT_EQ(problem("model: {kind: mlp, kind: gpt}"), "c.yaml:1: key 'model.kind' is given twice");
@@ -444,12 +445,7 @@ TEST_F(LoadConfig, NamesFilesThatAreNoConfiguration) {
   EXPECT_EQ(problem("training: &t {optimizer: *t}"),
             "c.yaml:1: unknown key 'training.optimizer.optimizer' (did you mean 'training.optimizer'?)");
   std::filesystem::remove(file_);
-  try {
-    load_config(file_, {});
-    FAIL();
-  } catch (const InputError& error) {
-    EXPECT_EQ(std::string(error.what()), file_.string() + ": No such file or directory");
-  }
+  EXPECT_EQ(message_of([&] { load_config(file_, {}); }), file_.string() + ": No such file or directory");
   EXPECT_THROW(load_config(folder_.path(), {}), InputError);
 }
 
@@ -458,7 +454,7 @@ TEST_F(LoadConfig, NamesMalformedOverrides) {
             "--set training.steps: expected KEY=VALUE, such as training.steps=10");
   EXPECT_EQ(override_problem("=3"), "--set =3: expected KEY=VALUE, such as training.steps=10");
   EXPECT_THAT(override_problem("training.steps=[1"),
-              testing::StartsWith("--set training.steps=[1: the value is not YAML: "));
+              ::testing::StartsWith("--set training.steps=[1: the value is not YAML: "));
 }
 
 }  // namespace

@@ -110,7 +110,7 @@ const bool has_more_towers = model::register_network({.name = "towers without th
                                                       .keys = {inputs, outputs, shares, columns},
                                                       .units = towers});
 
-class OwnNetwork : public testing::Test {
+class OwnNetwork : public ::testing::Test {
  protected:
   void SetUp() override { folder_.write("text", std::string(300, 'a') + std::string(300, 'b')); }
 
@@ -158,9 +158,9 @@ TEST_F(OwnNetwork, ReportsAndHelpHaveItsKeys) {
   std::ofstream(folder_ / "again.yaml") << written.dump();
   EXPECT_EQ(runtime::config_json(load_config(folder_ / "again.yaml", {})), written);
   const std::string help = runtime::describe_keys(runtime::config_keys());
-  EXPECT_THAT(help, testing::HasSubstr("model.activation: none, gelu (default: gelu)"));
-  EXPECT_THAT(help, testing::HasSubstr("model.spread: a number, greater than 0 (default: 0.02)"));
-  EXPECT_THAT(help, testing::HasSubstr("mixer: Mixes bytes."));
+  EXPECT_THAT(help, ::testing::HasSubstr("model.activation: none, gelu (default: gelu)"));
+  EXPECT_THAT(help, ::testing::HasSubstr("model.spread: a number, greater than 0 (default: 0.02)"));
+  EXPECT_THAT(help, ::testing::HasSubstr("mixer: Mixes bytes."));
 }
 
 TEST_F(OwnNetwork, ReadsText) {
@@ -170,7 +170,7 @@ TEST_F(OwnNetwork, ReadsText) {
   EXPECT_EQ(experiment.data->sample_word(), "tokens");
   std::vector<float> tokens(8);
   experiment.data->input(0, 0, 0, tokens);
-  EXPECT_THAT(tokens, testing::Each(testing::AnyOf('a', 'b')));
+  EXPECT_THAT(tokens, ::testing::Each(::testing::AnyOf('a', 'b')));
   EXPECT_EQ(experiment.network.stages[1].loss()->target_columns(), 1U);
 }
 
@@ -211,7 +211,7 @@ TEST(RegisterNetwork, RefusesKeysThatCannotWork) {
   const NetworkKey context = {"context", 16, "Tokens.", model::from_1_to(64)};
   const auto refuse = [](std::vector<NetworkKey> keys, const std::string& part) {
     EXPECT_FALSE(model::register_network(kind_named("broken", std::move(keys))));
-    EXPECT_THAT(take_registration_errors(), testing::ElementsAre(testing::HasSubstr(part)));
+    EXPECT_THAT(take_registration_errors(), ::testing::ElementsAre(::testing::HasSubstr(part)));
   };
   refuse({context, {"depth", 0, "Depth.", model::from_1_to(4)}},
          "key depth: the default 0 is not at least 1");
@@ -221,7 +221,7 @@ TEST(RegisterNetwork, RefusesKeysThatCannotWork) {
   const auto refuse_data = [](std::vector<std::string> data, const std::string& part) {
     EXPECT_FALSE(model::register_network(
         {.name = "broken", .meaning = "", .data = std::move(data), .keys = {}, .units = units}));
-    EXPECT_THAT(take_registration_errors(), testing::ElementsAre(testing::HasSubstr(part)));
+    EXPECT_THAT(take_registration_errors(), ::testing::ElementsAre(::testing::HasSubstr(part)));
   };
   refuse_data({}, "it names no data");
   refuse_data({"images"}, "data images is not one of text, tokens, synthetic");

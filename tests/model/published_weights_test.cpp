@@ -29,7 +29,7 @@ struct Size {
   std::size_t layers, hidden, heads, context, vocabulary;
 };
 constexpr Size gpt2 = {12, 768, 12, 1024, 50257};  // the smallest GPT-2, 124 million parameters
-constexpr Size small = {2, 24, 4, 10, 301};
+constexpr Size tiny = {2, 24, 4, 10, 301};
 
 /// Names and shapes as published, without masks.
 Shapes published(const Size& size) {
@@ -160,12 +160,12 @@ void expect_values(const Network& network, const std::vector<Floats>& parameters
 TEST(PublishedWeights, LoadUnmodified) {
   const Folder folder;
   for (const std::string prefix : {"", "transformer."}) {
-    write_published(folder / "model.safetensors", small, numbered, prefix);
-    for (const std::size_t vocabulary : {small.vocabulary, small.vocabulary + 19}) {
-      ModelConfig config = config_of(small, vocabulary);
+    write_published(folder / "model.safetensors", tiny, numbered, prefix);
+    for (const std::size_t vocabulary : {tiny.vocabulary, tiny.vocabulary + 19}) {
+      ModelConfig config = config_of(tiny, vocabulary);
       config.init = folder / "model.safetensors";
       const Network network = build_network(config, 1, 3);
-      expect_values(network, start_parameters(network, 1), small);
+      expect_values(network, start_parameters(network, 1), tiny);
     }
   }
 }
@@ -193,7 +193,7 @@ header['transformer.h.1.attn.masked_bias'] = {'dtype': 'F64', 'shape': [], 'data
 text = json.dumps(header).encode()
 open(sys.argv[2], 'wb').write(struct.pack('<Q', len(text)) + text + data[start:] + bytes(12))
 )");
-  const Network network = build_network(config_of(small, small.vocabulary), 1, 1);
+  const Network network = build_network(config_of(tiny, tiny.vocabulary), 1, 1);
   const auto parameters = start_parameters(network, 1);
   save_weights(folder / "w", network, parameters);
   const ShellResult result = shell(STARPIPE_PYTHON " " + script.string() + " " + (folder / "w").string() +
@@ -204,8 +204,8 @@ open(sys.argv[2], 'wb').write(struct.pack('<Q', len(text)) + text + data[start:]
 
 TEST(PublishedWeights, MoreTokensThanTheVocabularyAreRefused) {
   const Folder folder;
-  write_published(folder / "w", small, numbered);
-  const Network network = build_network(config_of(small, small.vocabulary - 1), 1, 1);
+  write_published(folder / "w", tiny, numbered);
+  const Network network = build_network(config_of(tiny, tiny.vocabulary - 1), 1, 1);
   expect_input_error([&] { load_weights(folder / "w", network); },
                      "tensor transformer.wte.weight: has shape [301, 24], the model has [300, 24]");
 }
@@ -213,10 +213,10 @@ TEST(PublishedWeights, MoreTokensThanTheVocabularyAreRefused) {
 // What starpipe has saved may be padded later, too. Its metadata has the smaller vocabulary.
 TEST(PublishedWeights, SavedOnesMayBePadded) {
   const Folder folder;
-  const Network network = build_network(config_of(small, small.vocabulary), 1, 2);
-  write_published(folder / "w", small, numbered);
+  const Network network = build_network(config_of(tiny, tiny.vocabulary), 1, 2);
+  write_published(folder / "w", tiny, numbered);
   save_weights(folder / "saved", network, load_weights(folder / "w", network));
-  const Network padded = build_network(config_of(small, 320), 1, 3);
+  const Network padded = build_network(config_of(tiny, 320), 1, 3);
   EXPECT_EQ(load_weights(folder / "saved", padded), load_weights(folder / "w", padded));
 }
 
@@ -240,26 +240,26 @@ TEST(PublishedWeights, ATiedModelHasThePublishedTensorsAlone) {
 
 TEST(PublishedWeights, ATiedModelLoadsAndSavesThemAsTheyAre) {
   const Folder folder;
-  write_published(folder / "w", small, numbered);
+  write_published(folder / "w", tiny, numbered);
   for (const int stages : {1, 3}) {
-    const Network network = build_network(tied(config_of(small, small.vocabulary)), 1, stages);
+    const Network network = build_network(tied(config_of(tiny, tiny.vocabulary)), 1, stages);
     const auto parameters = load_weights(folder / "w", network);
-    expect_values(network, parameters, small);
+    expect_values(network, parameters, tiny);
     save_weights(folder / "saved", network, parameters);
     const auto saved = read_safetensors(folder / "saved");
     EXPECT_FALSE(saved.contains("lm_head.weight"));
-    EXPECT_EQ(saved.size(), published(small).size());
+    EXPECT_EQ(saved.size(), published(tiny).size());
     EXPECT_EQ(load_weights(folder / "saved", network), parameters);
-    const Network padded = build_network(tied(config_of(small, 320)), 1, stages);
-    expect_values(padded, load_weights(folder / "saved", padded), small);
+    const Network padded = build_network(tied(config_of(tiny, 320)), 1, stages);
+    expect_values(padded, load_weights(folder / "saved", padded), tiny);
   }
 }
 
 TEST(PublishedWeights, ATiedModelTakesAHeadThatEqualsTheEmbeddingOnly) {
   const Folder folder;
-  write_published(folder / "w", small, numbered);
-  const Network untied = build_network(config_of(small, small.vocabulary), 1, 2);
-  const Network network = build_network(tied(config_of(small, small.vocabulary)), 1, 2);
+  write_published(folder / "w", tiny, numbered);
+  const Network untied = build_network(config_of(tiny, tiny.vocabulary), 1, 2);
+  const Network network = build_network(tied(config_of(tiny, tiny.vocabulary)), 1, 2);
   save_weights(folder / "copy", untied, load_weights(folder / "w", untied));
   EXPECT_EQ(load_weights(folder / "copy", network), load_weights(folder / "w", network));
   auto tensors = read_safetensors(folder / "copy");
@@ -275,8 +275,8 @@ TEST(PublishedWeights, ATiedModelTakesAHeadThatEqualsTheEmbeddingOnly) {
 TEST(PublishedWeights, TheTiedGradientIsTheSumOfBoth) {
   const Folder folder;
   std::uint64_t seed = 1;
-  const ModelConfig config = config_of(small, 256);
-  Size shorter = small;
+  const ModelConfig config = config_of(tiny, 256);
+  Size shorter = tiny;
   shorter.vocabulary = 256;
   write_published(folder / "w", shorter,
                   [&](const std::string&, std::size_t count) { return random_floats(count, ++seed, 0.3); });
@@ -314,7 +314,7 @@ std::vector<double> losses(const Network& network, const Dataset& data, int step
 /// Writes a file as published whose logits are far below 0, as GPT-2's are, and tokens for it.
 ModelConfig published_model(const Folder& folder, std::size_t vocabulary) {
   std::uint64_t seed = 1;
-  write_published(folder / "w", small, [&](const std::string& name, std::size_t count) {
+  write_published(folder / "w", tiny, [&](const std::string& name, std::size_t count) {
     const bool gain = name.starts_with("ln") || name.find(".ln") != std::string::npos;
     if (name == "ln_f.bias") return Floats(count, -20.0F);
     if (name == "wte.weight") return random_floats(count, ++seed, 0.1, 0.1);
@@ -322,11 +322,11 @@ ModelConfig published_model(const Folder& folder, std::size_t vocabulary) {
   });
   std::string tokens;
   for (unsigned i = 0; i < 4000; ++i) {
-    const auto token = static_cast<std::uint16_t>(i * i % small.vocabulary);
+    const auto token = static_cast<std::uint16_t>(i * i % tiny.vocabulary);
     tokens.append(reinterpret_cast<const char*>(&token), sizeof token);
   }
   folder.write("tokens", tokens);
-  ModelConfig config = config_of(small, vocabulary);
+  ModelConfig config = config_of(tiny, vocabulary);
   config.init = folder / "w";
   return config;
 }
@@ -334,12 +334,12 @@ ModelConfig published_model(const Folder& folder, std::size_t vocabulary) {
 TEST(PublishedWeights, LossesMatchGpt2InNumpy) {
   if (!have_numpy()) GTEST_SKIP() << "no NumPy in " STARPIPE_PYTHON;
   const Folder folder;
-  const ModelConfig config = published_model(folder, small.vocabulary);
+  const ModelConfig config = published_model(folder, tiny.vocabulary);
   const auto data = make_dataset({"tokens", folder / "tokens"}, config, {.microbatch_size = 2}, 1);
-  nlohmann::json job = {{"heads", small.heads}, {"context", small.context}};
+  nlohmann::json job = {{"heads", tiny.heads}, {"context", tiny.context}};
   for (int step = 0; step < 3; ++step) {
-    Floats input(2 * small.context);
-    Floats target(2 * small.context);
+    Floats input(2 * tiny.context);
+    Floats target(2 * tiny.context);
     data->input(step, 0, 0, input);
     data->target(step, 0, target);
     job["batches"].push_back({{"input", std::vector<int>(input.begin(), input.end())},
@@ -364,8 +364,8 @@ TEST(PublishedWeights, LossesMatchGpt2InNumpy) {
 // Padding costs at most log(padded / vocabulary). With rows of zeros it would cost the size of the logits.
 TEST(PublishedWeights, PaddingHardlyRaisesTheLoss) {
   const Folder folder;
-  const ModelConfig exact = published_model(folder, small.vocabulary);
-  const ModelConfig padded = config_of(small, 320);
+  const ModelConfig exact = published_model(folder, tiny.vocabulary);
+  const ModelConfig padded = config_of(tiny, 320);
   const auto data = make_dataset({"tokens", folder / "tokens"}, exact, {.microbatch_size = 2}, 1);
   ModelConfig padded_from_file = padded;
   padded_from_file.init = exact.init;
@@ -381,13 +381,13 @@ TEST(PublishedWeights, PaddingHardlyRaisesTheLoss) {
 // transformers reads these files: GPT2LMHeadModel's names, and the metadata that says who can read them.
 TEST(PublishedWeights, SavedOnesHaveTheNamesOfTransformers) {
   const Folder folder;
-  const Network network = build_network(config_of(small, small.vocabulary), 1, 2);
+  const Network network = build_network(config_of(tiny, tiny.vocabulary), 1, 2);
   save_weights(folder / "w", network, start_parameters(network, 1));
   std::map<std::string, std::string> metadata;
   Shapes shapes;
   for (const auto& [name, tensor] : read_safetensors(folder / "w", &metadata)) shapes[name] = tensor.shape;
-  Shapes expected = {{"lm_head.weight", {small.vocabulary, small.hidden}}};
-  for (const auto& [name, shape] : published(small)) expected["transformer." + name] = shape;
+  Shapes expected = {{"lm_head.weight", {tiny.vocabulary, tiny.hidden}}};
+  for (const auto& [name, shape] : published(tiny)) expected["transformer." + name] = shape;
   EXPECT_EQ(shapes, expected);
   EXPECT_EQ(metadata["format"], "pt");
 }

@@ -16,9 +16,6 @@
 
 namespace starpipe::model::testing {
 
-inline constexpr std::size_t context_length = 3;
-inline constexpr std::size_t vocabulary_size = 5;
-
 /// A random stage, and the data that its passes read.
 struct StageCase {
   std::uint64_t seed = 0;
@@ -80,6 +77,9 @@ class StageGenerator {
   }
 
  private:
+  static constexpr std::size_t context_length = 3;
+  static constexpr std::size_t vocabulary_size = 5;
+
   std::size_t below(std::size_t end) { return bits_() % end; }
   bool chance(std::size_t of) { return below(of) == 0; }
   [[nodiscard]] bool has_sequences() const { return case_.rows % context_length == 0; }

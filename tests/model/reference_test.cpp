@@ -25,14 +25,16 @@ using namespace testing;
 const DataConfig text_data = {"text", STARPIPE_TEST_TEXT};
 const DataConfig synthetic_data = {"synthetic", ""};
 
-ModelConfig gpt() { return small("gpt", {{"layers", 3}, {"hidden", 32}, {"heads", 4}, {"context", 24}}); }
+ModelConfig trained_gpt() {
+  return small("gpt", {{"layers", 3}, {"hidden", 32}, {"heads", 4}, {"context", 24}});
+}
 
-ModelConfig mlp(int branches) {
+ModelConfig trained_mlp(int branches) {
   return small("mlp", {{"layers", 2}, {"hidden", 32}, {"inputs", 8}, {"outputs", 2}, {"branches", branches}});
 }
 
-ReferenceRun train(const Network& network, const DataConfig& data, int microbatches, int steps,
-                   const OptimizerConfig& optimizer = {}) {
+ReferenceRun train_on(const Network& network, const DataConfig& data, int microbatches, int steps,
+                      const OptimizerConfig& optimizer = {}) {
   openblas_set_num_threads(1);
   const auto dataset = make_dataset(data, network.config, {microbatches, network.microbatch_size}, 1);
   return train_reference(network, *dataset, optimizer, start_parameters(network, 1), microbatches, steps);
@@ -46,10 +48,10 @@ void expect_close(const Floats& a, const Floats& b, double tolerance) {
 }
 
 TEST(Reference, CutsOfGptDoNotMatter) {
-  const ReferenceRun whole = train(build_network(gpt(), 2, 1), text_data, 3, 3);
+  const ReferenceRun whole = train_on(build_network(trained_gpt(), 2, 1), text_data, 3, 3);
   for (const auto& [stages, cuts] : std::vector<std::pair<int, std::vector<int>>>{
            {2, {}}, {4, {}}, {5, {}}, {2, {4}}, {3, {1, 2}}, {3, {3, 4}}}) {
-    const ReferenceRun cut = train(build_network(gpt(), 2, stages, cuts), text_data, 3, 3);
+    const ReferenceRun cut = train_on(build_network(trained_gpt(), 2, stages, cuts), text_data, 3, 3);
     ASSERT_EQ(cut.losses.size(), 3u);
     for (std::size_t i = 0; i < 3; ++i) EXPECT_NEAR(cut.losses[i], whole.losses[i], 1e-6);
     expect_close(joined(cut.gradients), joined(whole.gradients), 1e-6);
@@ -61,8 +63,8 @@ TEST(Reference, CutsOfMlpDoNotMatter) {
   for (const int branches : {1, 2}) {
     const int max = branches == 1 ? 3 : 5;
     const ReferenceRun few =
-        train(build_network(mlp(branches), 4, branches == 1 ? 1 : 3), synthetic_data, 2, 3);
-    const ReferenceRun many = train(build_network(mlp(branches), 4, max), synthetic_data, 2, 3);
+        train_on(build_network(trained_mlp(branches), 4, branches == 1 ? 1 : 3), synthetic_data, 2, 3);
+    const ReferenceRun many = train_on(build_network(trained_mlp(branches), 4, max), synthetic_data, 2, 3);
     for (std::size_t i = 0; i < 3; ++i) EXPECT_NEAR(few.losses[i], many.losses[i], 1e-6);
     expect_close(joined(few.gradients), joined(many.gradients), 1e-6);
   }
@@ -71,7 +73,7 @@ TEST(Reference, CutsOfMlpDoNotMatter) {
 TEST(Reference, GradientIsTheMeanOverMicrobatches) {
   // Compares the gradient of the objective, the mean loss over the micro-batches, with finite differences
   // over the whole network.
-  const Network network = build_network(mlp(2), 4, 5);
+  const Network network = build_network(trained_mlp(2), 4, 5);
   const auto data = make_dataset(synthetic_data, network.config, {2, 4}, 1);
   OptimizerConfig still;
   still.learning_rate = 0;
@@ -91,9 +93,9 @@ TEST(Reference, GradientIsTheMeanOverMicrobatches) {
 }
 
 TEST(Reference, RunsAreEqualToTheBit) {
-  const Network network = build_network(gpt(), 2, 3);
-  const ReferenceRun a = train(network, text_data, 2, 3);
-  const ReferenceRun b = train(network, text_data, 2, 3);
+  const Network network = build_network(trained_gpt(), 2, 3);
+  const ReferenceRun a = train_on(network, text_data, 2, 3);
+  const ReferenceRun b = train_on(network, text_data, 2, 3);
   EXPECT_EQ(a.losses, b.losses);
   EXPECT_EQ(a.parameters, b.parameters);
   EXPECT_EQ(a.gradients, b.gradients);
@@ -102,7 +104,7 @@ TEST(Reference, RunsAreEqualToTheBit) {
 TEST(Reference, GptStartsAtTheLossOfChanceAndLearns) {
   OptimizerConfig optimizer;
   optimizer.learning_rate = 3e-3;
-  const ReferenceRun run = train(build_network(gpt(), 4, 2), text_data, 2, 60, optimizer);
+  const ReferenceRun run = train_on(build_network(trained_gpt(), 4, 2), text_data, 2, 60, optimizer);
   EXPECT_NEAR(run.losses[0], std::log(256), 0.05 * std::log(256));
   EXPECT_LT(run.losses.back(), 3.3);  // the entropy of single letters is about 3
 }
@@ -113,7 +115,7 @@ TEST(Reference, GptLearnsWithMomentum) {
   optimizer.learning_rate = 0.1;
   optimizer.momentum = 0.9;
   optimizer.weight_decay = 0;
-  const ReferenceRun run = train(build_network(gpt(), 4, 5), text_data, 2, 60, optimizer);
+  const ReferenceRun run = train_on(build_network(trained_gpt(), 4, 5), text_data, 2, 60, optimizer);
   EXPECT_LT(run.losses.back(), 3.6);
 }
 
@@ -121,7 +123,8 @@ TEST(Reference, ATreeOfStagesLearns) {
   OptimizerConfig optimizer;
   optimizer.learning_rate = 1e-2;
   for (const int stages : {3, 5}) {
-    const ReferenceRun run = train(build_network(mlp(2), 32, stages), synthetic_data, 2, 300, optimizer);
+    const ReferenceRun run =
+        train_on(build_network(trained_mlp(2), 32, stages), synthetic_data, 2, 300, optimizer);
     EXPECT_LT(run.losses.back(), 0.15 * run.losses.front());
   }
 }
@@ -129,7 +132,7 @@ TEST(Reference, ATreeOfStagesLearns) {
 TEST(Reference, LossesMatchGpt2InNumpy) {
   if (!have_numpy()) GTEST_SKIP() << "no NumPy in " STARPIPE_PYTHON;
   const Folder folder;
-  ModelConfig config = gpt();
+  ModelConfig config = trained_gpt();
   config.options["context"] = 80;  // more than one block of query rows
   const Network network = build_network(config, 2, 3);
   const auto data = make_dataset(text_data, config, {1, 2}, 1);

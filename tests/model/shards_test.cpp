@@ -37,7 +37,7 @@ Network network_of(const std::string& kind, const Cut& shards, int stages = 2) {
 }
 
 /// The distance of all tensors together, relative to their size.
-double distance(const Tensors& a, const Tensors& b) {
+double total_distance(const Tensors& a, const Tensors& b) {
   double difference = 0;
   double size = 0;
   for (const auto& [name, tensor] : a) {
@@ -72,10 +72,12 @@ TEST_P(Shards, AddUpToTheSameTraining) {
         EXPECT_NEAR(run.losses[i], expected.losses[i], 1e-6);
         EXPECT_NEAR(run.norms[i], expected.norms[i], 1e-5 * expected.norms[i]);
       }
-      EXPECT_LE(distance(whole_tensors(network, run.gradients), whole_tensors(whole, expected.gradients)),
-                1e-5);
-      EXPECT_LE(distance(whole_tensors(network, run.parameters), whole_tensors(whole, expected.parameters)),
-                1e-5);
+      EXPECT_LE(
+          total_distance(whole_tensors(network, run.gradients), whole_tensors(whole, expected.gradients)),
+          1e-5);
+      EXPECT_LE(
+          total_distance(whole_tensors(network, run.parameters), whole_tensors(whole, expected.parameters)),
+          1e-5);
     }
   }
 }
@@ -149,7 +151,8 @@ TEST_P(ShardsOfBlocks, AreAddedByAStageOfItsOwn) {
   const ReferenceRun run = train(network);
   EXPECT_EQ(run.losses, expected.losses);
   const Network each = network_of(GetParam(), {4});
-  EXPECT_LE(distance(whole_tensors(network, run.parameters), whole_tensors(each, expected.parameters)), 1e-6);
+  EXPECT_LE(total_distance(whole_tensors(network, run.parameters), whole_tensors(each, expected.parameters)),
+            1e-6);
 }
 
 TEST_P(ShardsOfBlocks, AreNoneToBeAdded) {

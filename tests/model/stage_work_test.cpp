@@ -146,23 +146,18 @@ TEST(Stage, CopiesNothingBetweenItsLayers) {
   const std::vector<Memory> out = {dx};
   const CopyCounter counter;
   stage.forward(parameters, in, {}, y, stash, scratch, counter);
-  stage.backward({.parameters = parameters,
-                  .stash = stash,
-                  .output_gradients = gradients,
-                  .loss_scale = 1,
-                  .input_gradients = out,
-                  .parameter_gradient = sums,
-                  .scratch = scratch},
-                 counter);
+  Stage::Backward pass = {.parameters = parameters,
+                          .stash = stash,
+                          .output_gradients = gradients,
+                          .loss_scale = 1,
+                          .input_gradients = out,
+                          .parameter_gradient = sums,
+                          .scratch = scratch};
+  stage.backward(pass, counter);
   EXPECT_EQ(counter.copies, 0);
-  stage.backward({.parameters = parameters,
-                  .stash = stash,
-                  .output_gradients = gradients,
-                  .loss_scale = 1,
-                  .input_gradients = out,
-                  .gradient_stash = kept,
-                  .scratch = scratch},
-                 counter);
+  pass.parameter_gradient = {};
+  pass.gradient_stash = kept;
+  stage.backward(pass, counter);
   EXPECT_EQ(counter.copies, 1);  // the gradient of the last layer's output, which the next stage owns
 }
 

@@ -47,7 +47,7 @@ Network network_of(const Wanted& wanted) {
 }
 
 /// Returns the largest distance of a tensor from the same one in `b`, relative to its size.
-double distance(const Tensors& a, const Tensors& b) {
+double max_distance(const Tensors& a, const Tensors& b) {
   double largest = 0;
   EXPECT_EQ(a.size(), b.size());
   for (const auto& [name, tensor] : a) {
@@ -80,7 +80,7 @@ void expect_training_of_the_whole(Wanted wanted, const std::vector<int>& numbers
       EXPECT_NEAR(run.losses[i], expected.losses[i], tolerance);
       EXPECT_NEAR(run.norms[i], expected.norms[i], 10 * tolerance * expected.norms[i]);
     }
-    EXPECT_LE(distance(whole_tensors(network, run.gradients), whole_tensors(whole, expected.gradients)),
+    EXPECT_LE(max_distance(whole_tensors(network, run.gradients), whole_tensors(whole, expected.gradients)),
               20 * tolerance);
   }
 }
@@ -129,8 +129,8 @@ TEST(VocabularyShards, AreVerifiedByTheWhole) {
     return values;
   };
   for (const auto values : {&ExpectedGradient::gradients, &ExpectedGradient::magnitudes})
-    EXPECT_EQ(distance(whole_tensors(network, floats(found.*values)),
-                       whole_tensors(whole, floats(expected.*values))),
+    EXPECT_EQ(max_distance(whole_tensors(network, floats(found.*values)),
+                           whole_tensors(whole, floats(expected.*values))),
               0);
 }
 

@@ -18,7 +18,7 @@ namespace {
 
 using namespace testing;
 
-ModelConfig gpt() { return small("gpt", {{"hidden", 8}, {"context", 4}}); }
+ModelConfig saved_gpt() { return small("gpt", {{"hidden", 8}, {"context", 4}}); }
 
 class Weights : public ::testing::Test {
  protected:
@@ -40,14 +40,14 @@ class Weights : public ::testing::Test {
 
   Folder folder_;
   std::filesystem::path file_ = folder_ / "w.safetensors";
-  Network network_ = build_network(gpt(), 1, 2);
+  Network network_ = build_network(saved_gpt(), 1, 2);
   std::vector<Floats> parameters_ = start_parameters(network_, 5);
 };
 
 TEST_F(Weights, RoundTripThroughOtherCuts) {
   EXPECT_EQ(load_weights(file_, network_), parameters_);
-  EXPECT_EQ(joined(load_weights(file_, build_network(gpt(), 3, 4))), joined(parameters_));
-  EXPECT_EQ(joined(load_weights(file_, build_network(gpt(), 1, 1))), joined(parameters_));
+  EXPECT_EQ(joined(load_weights(file_, build_network(saved_gpt(), 3, 4))), joined(parameters_));
+  EXPECT_EQ(joined(load_weights(file_, build_network(saved_gpt(), 1, 1))), joined(parameters_));
   std::map<std::string, std::string> metadata;
   read_safetensors(file_, &metadata);
   EXPECT_EQ(metadata, (std::map<std::string, std::string>{{"format", "pt"},
@@ -72,7 +72,7 @@ TEST_F(Weights, OfATree) {
 }
 
 TEST_F(Weights, StartFromTheFileOfTheConfiguration) {
-  ModelConfig config = gpt();
+  ModelConfig config = saved_gpt();
   config.init = file_;
   EXPECT_EQ(start_parameters(build_network(config, 1, 2), 99), parameters_);
 }
@@ -131,7 +131,7 @@ TEST_F(Sharded, FilesMayBeInFoldersNextToTheIndex) {
 
 // transformers lists the head of a tied model in the index and does not write it.
 TEST_F(Sharded, TheIndexMayNameATiedHeadThatIsAbsent) {
-  ModelConfig config = gpt();
+  ModelConfig config = saved_gpt();
   config.options["tied"] = true;
   const Network tied = build_network(config, 1, 2);
   const std::string part = index_["weight_map"]["lm_head.weight"];
@@ -207,7 +207,7 @@ TEST_F(Weights, OnlyStartWeightsAreCompleted) {
   };
   expect(changed([](auto& tensors) { tensors.erase("lm_head.weight"); }), network_,
          "lm_head.weight: is missing");
-  ModelConfig config = gpt();
+  ModelConfig config = saved_gpt();
   config.options["vocabulary"] = 257;
   expect(file_, build_network(config, 1, 2),
          "transformer.wte.weight: has shape [256, 8], the model has [257, 8]");
@@ -216,7 +216,7 @@ TEST_F(Weights, OnlyStartWeightsAreCompleted) {
 }
 
 TEST_F(Weights, ATiedHeadHasNoGradientOfItsOwn) {
-  ModelConfig config = gpt();
+  ModelConfig config = saved_gpt();
   config.options["tied"] = true;
   const Network tied = build_network(config, 1, 2);
   const auto file =
@@ -319,7 +319,7 @@ TEST_F(Weights, AShorterContextHasTheFirstPositions) {
 }
 
 TEST_F(Weights, RefusesAnotherConfigurationOfTheSameShapes) {
-  ModelConfig config = gpt();
+  ModelConfig config = saved_gpt();
   config.options["heads"] = 4;
   expect_input_error([&] { load_weights(file_, build_network(config, 1, 2)); },
                      file_.string() + ": was saved with heads 2, the configuration has 4");

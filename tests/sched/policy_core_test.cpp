@@ -23,10 +23,7 @@ using plan::Discipline;
 using plan::JobId;
 using plan::Schedule;
 
-using testing::always;
-using testing::one_f_one_b;
-using testing::Tasks;
-using testing::two_workers;
+using namespace testing;
 
 TEST(PolicyCore, OrderedWaitsForTheNextJob) {
   const Schedule schedule = one_f_one_b(2, 4);

@@ -20,6 +20,12 @@ namespace starpipe::plan::testing {
 
 using Random = std::mt19937_64;
 
+/// A schedule and the costs of its jobs.
+struct Case {
+  Schedule schedule;
+  Costs costs;
+};
+
 inline int between(Random& random, int low, int high) {
   return std::uniform_int_distribution<int>(low, high)(random);
 }

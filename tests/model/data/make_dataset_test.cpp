@@ -20,7 +20,7 @@ using namespace testing;
 
 ModelConfig gpt(int context) { return small("gpt", {{"context", context}}); }
 
-ModelConfig mlp(int branches = 1) {
+ModelConfig table_model(int branches = 1) {
   return small("mlp", {{"inputs", 6}, {"outputs", 2}, {"branches", branches}});
 }
 
@@ -52,10 +52,10 @@ TEST(Validation, OfMadeUpData) {
     return input;
   };
   const DataConfig config = {.kind = "synthetic"};
-  const auto training = make_dataset(config, mlp(), {}, 1);
-  const auto validation = make_validation(config, mlp(), {}, 1);
+  const auto training = make_dataset(config, table_model(), {}, 1);
+  const auto validation = make_validation(config, table_model(), {}, 1);
   EXPECT_NE(sample(*validation), sample(*training));
-  EXPECT_EQ(sample(*validation), sample(*make_validation(config, mlp(), {}, 1)));
+  EXPECT_EQ(sample(*validation), sample(*make_validation(config, table_model(), {}, 1)));
 }
 
 TEST(Text, TokensAreTheBytesAtTheOffsets) {
@@ -195,13 +195,13 @@ TEST(MakeDataset, KindsMustFitTheModel) {
       "does not fit model.kind gpt, which reads text or tokens");
   expect_input_error(
       [] {
-        make_dataset({"text", "x"}, mlp(), {.microbatch_size = 1}, 1);
+        make_dataset({"text", "x"}, table_model(), {.microbatch_size = 1}, 1);
       },
       "does not fit model.kind mlp");
 }
 
 TEST(Synthetic, IsAFixedFunctionOfNormalFeatures) {
-  const auto data = make_dataset({"synthetic", ""}, mlp(), {.microbatch_size = 500}, 1);
+  const auto data = make_dataset({"synthetic", ""}, table_model(), {.microbatch_size = 500}, 1);
   EXPECT_EQ(data->sample_word(), "samples");
   EXPECT_EQ(data->samples_per_microbatch(), 500u);
   EXPECT_TRUE(data->offsets(0, 0).empty());
@@ -216,7 +216,7 @@ TEST(Synthetic, IsAFixedFunctionOfNormalFeatures) {
   EXPECT_GT(spread, 0.05);
   EXPECT_LT(spread, 5);
 
-  const auto same = make_dataset({"synthetic", ""}, mlp(), {.microbatch_size = 500}, 1);
+  const auto same = make_dataset({"synthetic", ""}, table_model(), {.microbatch_size = 500}, 1);
   Floats x2(3000);
   Floats y2(1000);
   same->input(0, 0, 0, x2);
@@ -230,8 +230,8 @@ TEST(Synthetic, IsAFixedFunctionOfNormalFeatures) {
 }
 
 TEST(Synthetic, BranchesShareTheFeatures) {
-  const auto whole = make_dataset({"synthetic", ""}, mlp(), {.microbatch_size = 4}, 1);
-  const auto shared = make_dataset({"synthetic", ""}, mlp(3), {.microbatch_size = 4}, 1);
+  const auto whole = make_dataset({"synthetic", ""}, table_model(), {.microbatch_size = 4}, 1);
+  const auto shared = make_dataset({"synthetic", ""}, table_model(3), {.microbatch_size = 4}, 1);
   Floats x(24);
   whole->input(2, 1, 0, x);
   for (std::size_t branch = 0; branch < 3; ++branch) {

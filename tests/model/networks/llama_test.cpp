@@ -72,8 +72,8 @@ class Sequences final : public Dataset {
   int vocabulary_;
 };
 
-ReferenceRun train(const Network& network, const std::vector<Floats>& start, double learning_rate,
-                   int microbatches, int steps) {
+ReferenceRun train_from(const Network& network, const std::vector<Floats>& start, double learning_rate,
+                        int microbatches, int steps) {
   openblas_set_num_threads(1);
   OptimizerConfig optimizer;
   optimizer.learning_rate = learning_rate;
@@ -185,10 +185,10 @@ TEST(Llama, WeightsTakeAnyContextAndAngles) {
 
 TEST(Llama, CutsDoNotMatter) {
   const Network whole = build_network(llama(), 2, 1);
-  const ReferenceRun one = train(whole, start_parameters(whole, 1), 1e-2, 3, 3);
+  const ReferenceRun one = train_from(whole, start_parameters(whole, 1), 1e-2, 3, 3);
   for (const int stages : {2, 4}) {
     const Network cut = build_network(llama(), 2, stages);
-    const ReferenceRun run = train(cut, start_parameters(cut, 1), 1e-2, 3, 3);
+    const ReferenceRun run = train_from(cut, start_parameters(cut, 1), 1e-2, 3, 3);
     for (std::size_t i = 0; i < 3; ++i) EXPECT_NEAR(run.losses[i], one.losses[i], 1e-6);
     const auto expected = by_name(whole, one.gradients);
     for (const auto& [name, gradient] : by_name(cut, run.gradients)) {
@@ -201,7 +201,7 @@ TEST(Llama, CutsDoNotMatter) {
 
 TEST(Llama, StartsAtTheLossOfChanceAndLearns) {
   const Network network = build_network(llama(), 4, 2);
-  const ReferenceRun run = train(network, start_parameters(network, 1), 3e-3, 2, 80);
+  const ReferenceRun run = train_from(network, start_parameters(network, 1), 3e-3, 2, 80);
   EXPECT_NEAR(run.losses[0], std::log(17), 0.05 * std::log(17));
   EXPECT_LT(run.losses.back(), 0.1);  // each token follows from the one before
 }
@@ -237,7 +237,7 @@ TEST(Llama, LossesAndGradientsMatchLlamaInNumpy) {
   };
   run_numpy("make", *config.init);
   const std::vector<Floats> parameters = start_parameters(network, 1);
-  const ReferenceRun run = train(network, parameters, 0, 1, steps);
+  const ReferenceRun run = train_from(network, parameters, 0, 1, steps);
   save_weights(folder / "saved.safetensors", network, run.parameters);
 
   std::istringstream lines(run_numpy("run", folder / "saved.safetensors"));

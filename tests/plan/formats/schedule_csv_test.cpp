@@ -8,6 +8,7 @@
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
 
+#include "plan/formats/bad_input.hpp"
 #include "plan/formats/json_value.hpp"
 #include "plan/formats/trace_json.hpp"
 #include "starpipe/plan/formats/schedule_json.hpp"
@@ -20,11 +21,6 @@ namespace starpipe::plan {
 namespace {
 
 using namespace nlohmann::literals;
-
-struct BadInput {
-  std::string text;
-  std::vector<std::string> named;  ///< what the message must mention
-};
 
 TEST(ScheduleCsv, WritesPyTorchsForm) {
   EXPECT_EQ(schedule_csv(named("gpipe", 2, 2)), "0F0,0F1,0B1,0B0\n1F0,1F1,1B1,1B0\n");
@@ -86,7 +82,7 @@ TEST(ScheduleCsv, ReadsBatchesOfTransfers) {
 }
 
 TEST(ScheduleCsv, NamesTheCulpritInBadInput) {
-  const std::vector<BadInput> inputs = {
+  const std::vector<testing::BadInput> inputs = {
       {"", {"empty"}},
       {"\n \n", {"empty"}},
       {",,\n,,\n", {"no jobs"}},
@@ -126,14 +122,8 @@ TEST(ScheduleCsv, NamesTheCulpritInBadInput) {
        {"row 2, cell 1", "F(2,0) can never start", "F(1,0)", "3 stages by row 2, cell 1"}},
       {"0F1,0B1", {"F(0,0)", "missing", "2 micro-batches by row 1"}},
   };
-  for (const BadInput& input : inputs) {
-    const auto message = message_of([&] { schedule_from_csv(input.text, "bad.csv"); });
-    EXPECT_TRUE(message.starts_with("bad.csv: ")) << input.text << "\n" << message;
-    EXPECT_EQ(message.find('\n'), std::string::npos) << message;
-    for (const std::string& word : input.named) {
-      EXPECT_NE(message.find(word), std::string::npos) << input.text << "\n" << message << "\n" << word;
-    }
-  }
+  testing::expect_refused(inputs, "bad.csv",
+                          [](const std::string& text) { schedule_from_csv(text, "bad.csv"); });
 }
 
 }  // namespace

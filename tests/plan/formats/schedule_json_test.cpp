@@ -10,6 +10,7 @@
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
 
+#include "plan/formats/bad_input.hpp"
 #include "plan/formats/json_value.hpp"
 #include "plan/formats/trace_json.hpp"
 #include "starpipe/plan/formats/schedule_csv.hpp"
@@ -225,16 +226,11 @@ TEST(ScheduleJson, RefusesStartsThatContradictTheOrder) {
   EXPECT_EQ(refusal([](auto& row) { row[3]["start"] = 6 - 1e-12; }), "");
 }
 
-struct BadInput {
-  std::string text;
-  std::vector<std::string> named;  ///< what the message must mention
-};
-
 TEST(ScheduleJson, NamesTheCulpritInBadInput) {
   const std::string f = R"({"op":"F","stage":0,"microbatch":0})";
   const std::string bw = R"({"op":"BW","stage":0,"microbatch":0})";
   const std::string good = "[[" + f + "," + bw + "]]";
-  const std::vector<BadInput> inputs = {
+  const std::vector<testing::BadInput> inputs = {
       {"", {"unexpected end"}},
       {"{\"ops\": [[}", {"line 1"}},
       {"[1, 2]", {"object"}},
@@ -304,14 +300,8 @@ TEST(ScheduleJson, NamesTheCulpritInBadInput) {
       {R"({"received": [], "ops": )" + good + "}", {"received", "an object"}},
       {R"({"recompute": "yes", "ops": )" + good + "}", {"recompute", "true or false", "yes"}},
   };
-  for (const BadInput& input : inputs) {
-    const auto message = message_of([&] { schedule_from_json(input.text, "dir/bad.json"); });
-    EXPECT_TRUE(message.starts_with("dir/bad.json: ")) << input.text << "\n" << message;
-    EXPECT_EQ(message.find('\n'), std::string::npos) << message;
-    for (const std::string& word : input.named) {
-      EXPECT_NE(message.find(word), std::string::npos) << input.text << "\n" << message << "\n" << word;
-    }
-  }
+  testing::expect_refused(inputs, "dir/bad.json",
+                          [](const std::string& text) { schedule_from_json(text, "dir/bad.json"); });
 }
 
 TEST(ScheduleJson, KeepsRecomputation) {

@@ -17,9 +17,9 @@
 namespace starpipe::plan {
 namespace {
 
-using testing::Each;
-using testing::HasSubstr;
-using testing::Le;
+using ::testing::Each;
+using ::testing::HasSubstr;
+using ::testing::Le;
 
 bool equal_spans(const Timeline& a, const Timeline& b) {
   return std::ranges::equal(
@@ -34,7 +34,7 @@ std::optional<Schedule> try_make(const std::string& name, const ScheduleRequest&
   }
 }
 
-class LimitOfEverySchedule : public testing::TestWithParam<std::string> {};
+class LimitOfEverySchedule : public ::testing::TestWithParam<std::string> {};
 
 TEST_P(LimitOfEverySchedule, KeepsAnOrderThatFitsAndAnyOtherKeepsTheLimit) {
   const std::string& name = GetParam();
@@ -85,7 +85,7 @@ std::vector<std::string> names() {
   return all;
 }
 
-INSTANTIATE_TEST_SUITE_P(, LimitOfEverySchedule, testing::ValuesIn(names()), [](const auto& test) {
+INSTANTIATE_TEST_SUITE_P(, LimitOfEverySchedule, ::testing::ValuesIn(names()), [](const auto& test) {
   std::string name = test.param;
   std::ranges::replace_if(
       name, [](char c) { return c == '-'; }, '_');
@@ -123,8 +123,8 @@ TEST(LimitedSchedules, ARequestedDisciplineIsHeldAgainstTheOwnOrder) {
 TEST(LimitedSchedules, OwnRecomputationCountsInTheCosts) {
   register_schedule(
       {.name = "recomputing",
-       .summary = {},
-       .source = {},
+       .summary = "odd",
+       .source = "tests",
        .build =
            [](const auto& request) {
              return make_schedule("v-half", request).with_recomputation().with(Discipline::greedy, {});
@@ -214,10 +214,10 @@ TEST(LimitedSchedule, LimitsOfEachWorker) {
   const Schedule own = make_schedule("1f1b", request);  // holds 4, 3, 2 and 1
   const LimitedSchedule kept = make_limited_schedule("1f1b", request, {.memory_limits = {4, 3, 2, 1}}, {});
   EXPECT_FALSE(kept.reordering);
-  EXPECT_THAT(kept.schedule.order(0), testing::ElementsAreArray(own.order(0)));
+  EXPECT_THAT(kept.schedule.order(0), ::testing::ElementsAreArray(own.order(0)));
   const LimitedSchedule other = make_limited_schedule("1f1b", request, {.memory_limits = {4, 3, 1, 1}}, {});
   EXPECT_EQ(other.reordering, (Reordering{.worker = 2, .held = 2, .limit = 1}));
-  EXPECT_THAT(other.schedule.memory_limits(), testing::ElementsAre(4, 3, 1, 1));
+  EXPECT_THAT(other.schedule.memory_limits(), ::testing::ElementsAre(4, 3, 1, 1));
   EXPECT_LE(simulate(other.schedule, {}).peak_stashes[2], 1);
   for (const std::vector<int>& wrong : {std::vector{1, 2, 3}, std::vector{4, 3, 2, 0}})
     EXPECT_THROW(make_limited_schedule("1f1b", request, {.memory_limits = wrong}, {}), InputError);

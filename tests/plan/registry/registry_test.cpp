@@ -56,7 +56,7 @@ TEST(Registry, UnknownNameListsTheKnownOnes) {
 }
 
 TEST(Registry, AcceptsNewNamesOnce) {
-  const ScheduleEntry mine{"registry-test", "one line", "here",
+  const ScheduleEntry mine{"registry-test", "one line", "tests",
                            [](const ScheduleRequest& request) { return make_schedule("gpipe", request); }};
   EXPECT_TRUE(register_schedule(mine));
   EXPECT_EQ(make_schedule("registry-test", {.workers = 3}).workers(), 3);
@@ -73,7 +73,7 @@ TEST(Registry, AcceptsNewNamesOnce) {
 
 // As the function of a plug-in may do.
 TEST(Registry, PlacementAndGroupsThatAFunctionOverlooksAreRefused) {
-  register_schedule({"overlooks", "one line", "here", [](ScheduleRequest request) {
+  register_schedule({"overlooks", "one line", "tests", [](ScheduleRequest request) {
                        request.stage_workers.clear();
                        request.groups.reset();
                        return make_schedule("gpipe", request);
@@ -84,7 +84,7 @@ TEST(Registry, PlacementAndGroupsThatAFunctionOverlooksAreRefused) {
   EXPECT_THAT(refusal("overlooks", {.workers = 3, .stage_workers = {0, 1}}),
               HasSubstr("placement: overlooks"));
   EXPECT_THAT(refusal("overlooks", {.workers = 4, .groups = 2}), HasSubstr("groups: overlooks"));
-  register_schedule({"fixed", "one line", "here", [](ScheduleRequest request) {
+  register_schedule({"fixed", "one line", "tests", [](ScheduleRequest request) {
                        if (!request.groups) throw InputError("needs groups");
                        return make_schedule("lpp", request);
                      }});

@@ -168,7 +168,7 @@ TEST(NamedSchedules, NeedNoMoreMemoryThanTheirNamesPromise) {
 TEST(NamedSchedules, LowMemoryZeroBubbleNeverLosesToOneForwardOneBackward) {
   for (int W = 2; W <= 16; ++W) {
     for (const int B : {1, W - 1, W, 2 * W, 4 * W, 4 * W + 1}) {
-      SCOPED_TRACE(testing::Message() << "W=" << W << " B=" << B);
+      SCOPED_TRACE(::testing::Message() << "W=" << W << " B=" << B);
       const Timeline low = simulate(make_schedule("zb-low-memory", request(W, B)));
       const Timeline h1 = simulate(make_schedule("zb-h1", request(W, B)));
       EXPECT_LT(low.makespan, simulate(make_schedule("1f1b", request(W, B))).makespan);
@@ -287,7 +287,7 @@ TEST(NamedSchedules, InterleavedOnesRunPyTorchsActions) {
         const Schedule zero_bubble = make_schedule("InterleavedZeroBubble", wanted);
         const Schedule fused = make_schedule("Interleaved1F1B", wanted);
         for (int w = 0; w < W; ++w) {
-          SCOPED_TRACE(testing::Message() << "W=" << W << " chunks=" << chunks << " B=" << B << " w=" << w);
+          SCOPED_TRACE(::testing::Message() << "W=" << W << " chunks=" << chunks << " B=" << B << " w=" << w);
           EXPECT_EQ(actions(zero_bubble, w), interleaved_actions(W, chunks, B, w, true));
           EXPECT_EQ(actions(fused, w), interleaved_actions(W, chunks, B, w, false));
         }
@@ -301,7 +301,8 @@ TEST(NamedSchedules, BidirectionalOnesHoldEachStageTwice) {
   for (const std::string name : {"gems", "chimera", "dualpipe"}) {
     const Schedule schedule = make_schedule(name, request(4, 8));
     for (int s = 0; s < 4; ++s) {
-      EXPECT_THAT(weight_holders(schedule, s), testing::ElementsAre(std::min(s, 3 - s), std::max(s, 3 - s)));
+      EXPECT_THAT(weight_holders(schedule, s),
+                  ::testing::ElementsAre(std::min(s, 3 - s), std::max(s, 3 - s)));
       EXPECT_EQ(gradient_workers(schedule, s), weight_holders(schedule, s));
     }
   }
@@ -365,7 +366,7 @@ TEST(NamedSchedules, PeriodicOnesKeepAnyMemoryLimit) {
       wanted.memory_limits.assign(index(W), limit);
       const Schedule schedule = make_schedule(name, wanted);
       ASSERT_TRUE(check(schedule).ok()) << check(schedule).problem;
-      EXPECT_THAT(schedule.memory_limits(), testing::ElementsAreArray(wanted.memory_limits));
+      EXPECT_THAT(schedule.memory_limits(), ::testing::ElementsAreArray(wanted.memory_limits));
       EXPECT_EQ(schedule.discipline(), Discipline::ordered);
       const Timeline timeline = simulate(schedule, *wanted.costs);
       EXPECT_LE(peak(timeline), limit);
@@ -373,7 +374,7 @@ TEST(NamedSchedules, PeriodicOnesKeepAnyMemoryLimit) {
       const LimitedSchedule unequal =
           make_limited_schedule(name, wanted, {.memory_limits = wanted.memory_limits}, *wanted.costs);
       ASSERT_TRUE(check(unequal.schedule).ok()) << check(unequal.schedule).problem;
-      EXPECT_THAT(unequal.schedule.memory_limits(), testing::ElementsAreArray(wanted.memory_limits));
+      EXPECT_THAT(unequal.schedule.memory_limits(), ::testing::ElementsAreArray(wanted.memory_limits));
     }
   }
 }

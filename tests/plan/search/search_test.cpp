@@ -18,9 +18,9 @@
 namespace starpipe::plan {
 namespace {
 
-using testing::ElementsAre;
-using testing::HasSubstr;
-using testing::ThrowsMessage;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::ThrowsMessage;
 
 /// Options for a fixed amount of work, independent of the clock.
 SearchOptions work(double seconds, std::uint64_t seed = 1) {
@@ -134,8 +134,8 @@ TEST(Search, WorkersHaveLimitsOfTheirOwn) {
 TEST(Search, PeakMemoryIsThatOfTheSimulatedRun) {
   const SearchResult result = search(request(4, 8, 2, Layout::v, {3, 2, 1}, 0.5, 5), work(0.05));
   for (std::size_t w = 0; w < 4; ++w) EXPECT_EQ(result.peak_memory[w], result.timeline.peak_stashes[w]);
-  EXPECT_THAT(result.timeline.peak_stashes, testing::Each(testing::Le(5)));
-  EXPECT_THAT(result.schedule.memory_limits(), testing::Each(5));
+  EXPECT_THAT(result.timeline.peak_stashes, ::testing::Each(::testing::Le(5)));
+  EXPECT_THAT(result.schedule.memory_limits(), ::testing::Each(5));
 }
 
 TEST(Search, IsDeterministic) {
@@ -265,7 +265,7 @@ struct Small {
   double limit;
 };
 
-class SmallProblems : public testing::TestWithParam<Small> {};
+class SmallProblems : public ::testing::TestWithParam<Small> {};
 
 TEST_P(SmallProblems, AreSolvedToTheOptimum) {
   const Small& p = GetParam();
@@ -282,15 +282,14 @@ constexpr Durations profiled{12.96, 13.22, 9.76};
 
 INSTANTIATE_TEST_SUITE_P(
     All, SmallProblems,
-    testing::Values(Small{2, 6, 1, Layout::loop, unit, 0.5, 2}, Small{2, 6, 1, Layout::loop, uneven, 0.7, 2},
-                    Small{3, 4, 1, Layout::loop, uneven, 0.7, 3},
-                    Small{3, 6, 1, Layout::loop, profiled, 0.67, 2}, Small{4, 6, 1, Layout::loop, unit, 0, 4},
-                    Small{4, 6, 1, Layout::loop, profiled, 0.67, 3},
-                    Small{4, 4, 1, Layout::loop, uneven, 0.7, 2},
-                    Small{2, 4, 2, Layout::loop, uneven, 0.7, 4},
-                    Small{2, 6, 2, Layout::v, profiled, 0.67, 3}, Small{2, 6, 2, Layout::v, unit, 0.5, 4},
-                    Small{3, 4, 2, Layout::v, uneven, 0.7, 4}, Small{4, 2, 2, Layout::v, profiled, 0.67, 3},
-                    Small{4, 3, 2, Layout::v, uneven, 0.7, 3}));
+    ::testing::Values(
+        Small{2, 6, 1, Layout::loop, unit, 0.5, 2}, Small{2, 6, 1, Layout::loop, uneven, 0.7, 2},
+        Small{3, 4, 1, Layout::loop, uneven, 0.7, 3}, Small{3, 6, 1, Layout::loop, profiled, 0.67, 2},
+        Small{4, 6, 1, Layout::loop, unit, 0, 4}, Small{4, 6, 1, Layout::loop, profiled, 0.67, 3},
+        Small{4, 4, 1, Layout::loop, uneven, 0.7, 2}, Small{2, 4, 2, Layout::loop, uneven, 0.7, 4},
+        Small{2, 6, 2, Layout::v, profiled, 0.67, 3}, Small{2, 6, 2, Layout::v, unit, 0.5, 4},
+        Small{3, 4, 2, Layout::v, uneven, 0.7, 4}, Small{4, 2, 2, Layout::v, profiled, 0.67, 3},
+        Small{4, 3, 2, Layout::v, uneven, 0.7, 3}));
 
 // The exact method finds better schedules than a search that stops early. Otherwise the tests above could not
 // fail.

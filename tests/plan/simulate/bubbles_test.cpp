@@ -15,7 +15,7 @@
 namespace starpipe::plan {
 namespace {
 
-constexpr double tolerance = 1e-9;
+constexpr double max_error = 1e-9;
 
 Timeline run(const std::string& name, int P, int m, Durations durations) {
   Costs costs;
@@ -72,7 +72,7 @@ TEST(Bubbles, MemoryExerciseOfSource001) {
 TEST(Bubbles, ThroughputExerciseOfSource001) {
   for (const auto& name : pipelines) {
     const Timeline timeline = run(name, 8, 64, {0.010, 0.020, 0});
-    EXPECT_NEAR(timeline.makespan, 2.13, tolerance) << name;
+    EXPECT_NEAR(timeline.makespan, 2.13, max_error) << name;
     EXPECT_DOUBLE_EQ(percent(1 - timeline.bubble_fraction, 1), 90.1) << name;
     EXPECT_DOUBLE_EQ(std::round(64 / timeline.makespan * 10) / 10, 30.0) << name;
   }
@@ -84,14 +84,14 @@ TEST(Bubbles, FollowTheFormulaForEveryShapeAndSplit) {
       for (const Durations& d : several) {
         for (const auto& name : pipelines) {
           const Timeline timeline = run(name, P, m, d);
-          EXPECT_NEAR(timeline.bubble_fraction, (P - 1.0) / (m + P - 1), tolerance)
+          EXPECT_NEAR(timeline.bubble_fraction, (P - 1.0) / (m + P - 1), max_error)
               << name << " P=" << P << " m=" << m << " F=" << d.F << " B=" << d.B << " W=" << d.W;
-          EXPECT_NEAR(timeline.makespan, (m + P - 1) * (d.F + d.B + d.W), tolerance);
-          for (const double busy : timeline.busy) EXPECT_NEAR(busy, m * (d.F + d.B + d.W), tolerance);
+          EXPECT_NEAR(timeline.makespan, (m + P - 1) * (d.F + d.B + d.W), max_error);
+          for (const double busy : timeline.busy) EXPECT_NEAR(busy, m * (d.F + d.B + d.W), max_error);
         }
         const Timeline naive = run("naive", P, m, d);
-        EXPECT_NEAR(naive.bubble_fraction, 1 - 1.0 / P, tolerance) << P << " " << m;
-        EXPECT_NEAR(naive.makespan, P * m * (d.F + d.B + d.W), tolerance);
+        EXPECT_NEAR(naive.bubble_fraction, 1 - 1.0 / P, max_error) << P << " " << m;
+        EXPECT_NEAR(naive.makespan, P * m * (d.F + d.B + d.W), max_error);
       }
     }
   }
@@ -131,7 +131,7 @@ TEST(Bubbles, EagerHidesTransfersThat1F1BDoesNot) {
   const ScheduleRequest request{.workers = 6, .microbatches = 64};
   const double eager = simulate(make_schedule("eager-1f1b", request), costs).makespan;
   const double plain = simulate(make_schedule("1f1b", request), costs).makespan;
-  EXPECT_NEAR(eager, 2 * 64 + 2 * 5 * 2, tolerance) << "work, and twice through 5 stages and 5 transfers";
+  EXPECT_NEAR(eager, 2 * 64 + 2 * 5 * 2, max_error) << "work, and twice through 5 stages and 5 transfers";
   EXPECT_GT(plain, 1.3 * eager);
 }
 
@@ -146,7 +146,7 @@ TEST(Bubbles, SlowestStageSetsThePace) {
       const Timeline timeline = simulate(make_schedule(name, {.workers = 4, .microbatches = m}), costs);
       // GPipe fills and drains all other stages; 1F1B only those before the slow one.
       const double others = name == "gpipe" ? 3 : slow;
-      EXPECT_NEAR(timeline.makespan, 4 * m + 2 * others, tolerance) << name << " slow stage " << slow;
+      EXPECT_NEAR(timeline.makespan, 4 * m + 2 * others, max_error) << name << " slow stage " << slow;
     }
   }
 }
@@ -154,15 +154,15 @@ TEST(Bubbles, SlowestStageSetsThePace) {
 /// The two bubble figures differ: by device span the fill and drain of the others do not count.
 TEST(Bubbles, DeviceSpanOf1F1B) {
   const Timeline timeline = run("1f1b", 4, 8, equal);
-  EXPECT_NEAR(timeline.makespan, 22, tolerance);
-  EXPECT_NEAR(timeline.device_span, 22, tolerance) << "device 0 starts first and ends last";
-  EXPECT_NEAR(timeline.device_bubble_fraction, 6.0 / 22, tolerance);
+  EXPECT_NEAR(timeline.makespan, 22, max_error);
+  EXPECT_NEAR(timeline.device_span, 22, max_error) << "device 0 starts first and ends last";
+  EXPECT_NEAR(timeline.device_bubble_fraction, 6.0 / 22, max_error);
 }
 
 /// Separability: 4 workers, 8 micro-batches, F = B = W = 1.
 TEST(Bubbles, ExampleOfTheManual) {
   const Timeline timeline = run("1f1b", 4, 8, {1, 1, 1});
-  EXPECT_NEAR(timeline.makespan, 33, tolerance);
+  EXPECT_NEAR(timeline.makespan, 33, max_error);
   EXPECT_NEAR(timeline.bubble_fraction, 0.2727, 5e-5);
   EXPECT_THAT(timeline.peak_stashes, ::testing::ElementsAre(4, 3, 2, 1));
 }

@@ -135,10 +135,7 @@ TEST(SimulateOverSharedLinks, WithinARankWeightsOfOneHolderFollowEachOther) {
   EXPECT_EQ(start_of(1), 8);
 }
 
-struct Case {
-  Schedule schedule;
-  Costs costs;
-};
+using testing::Case;
 
 Case random_case(testing::Random& random) {
   while (true) {

@@ -25,10 +25,7 @@
 namespace starpipe::plan {
 namespace {
 
-struct Case {
-  Schedule schedule;
-  Costs costs;
-};
+using testing::Case;
 
 /// A schedule that `check` accepts under `discipline`.
 Case random_case(testing::Random& random, Discipline discipline) {

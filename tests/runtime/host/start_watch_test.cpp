@@ -22,7 +22,7 @@ TEST(StartWatchDeathTest, EndsAJobWhoseRanksDoNotAllStart) {
                                200ms);
         std::this_thread::sleep_for(60s);
       },
-      testing::ExitedWithCode(1),
+      ::testing::ExitedWithCode(1),
       "^rank 0: not all ranks have started MPI within 200ms: every rank needs the same command\n$");
 }
 
@@ -36,7 +36,7 @@ TEST(StartWatchDeathTest, IsQuietWhenMpiStarts) {
         }
         std::exit(0);
       },
-      testing::ExitedWithCode(0), "^$");
+      ::testing::ExitedWithCode(0), "^$");
 }
 
 }  // namespace

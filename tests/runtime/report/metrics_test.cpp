@@ -45,6 +45,7 @@ TEST(MetricsFile, KeepsTheLinesThatCannotBeWritten) {
             "{\"step\":3,\"validation_loss\":0.125}\n{\"step\":4,\"validation_loss\":0.0625}\n");
   EXPECT_EQ(metrics.position(4).bytes, read_file(file).size());
   EXPECT_NO_THROW(MetricsFile::check(file, metrics.position(4)));
+  std::signal(SIGXFSZ, SIG_DFL);
 }
 
 }  // namespace

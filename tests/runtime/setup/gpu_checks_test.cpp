@@ -15,27 +15,29 @@
 namespace starpipe::runtime {
 namespace {
 
-std::string problem(const Config& config, void (*check)(const Config&) = check_device) {
+std::string device_problem(const Config& config, void (*check)(const Config&) = check_device) {
   return message_of([&] { check(config); });
 }
 
 TEST(Device, IsRefusedWhereThereIsNone) {
   Config config;
-  EXPECT_EQ(problem(config), "");
+  EXPECT_EQ(device_problem(config), "");
   config.runtime.device = {"cuda"};
   if (!built_with_cuda()) {
-    EXPECT_EQ(problem(config),
+    EXPECT_EQ(device_problem(config),
               "runtime.device: cuda: this starpipe was built without CUDA (STARPIPE_WITH_CUDA)");
     return;
   }
-  EXPECT_EQ(problem(config), cuda_devices().empty() ? "runtime.device: cuda: no CUDA device found" : "");
+  EXPECT_EQ(device_problem(config),
+            cuda_devices().empty() ? "runtime.device: cuda: no CUDA device found" : "");
   config.runtime.device = {"cpu", "cuda"};
-  EXPECT_EQ(problem(config), cuda_devices().empty() ? "runtime.device: cuda: no CUDA device found" : "")
+  EXPECT_EQ(device_problem(config),
+            cuda_devices().empty() ? "runtime.device: cuda: no CUDA device found" : "")
       << "one worker of two";
-  EXPECT_EQ(problem(config, check_rank_device), cuda_devices().empty() ? "" : starpu_problem())
+  EXPECT_EQ(device_problem(config, check_rank_device), cuda_devices().empty() ? "" : starpu_problem())
       << "a rank of cores, maybe";
   config.runtime.device = {"cuda"};
-  EXPECT_EQ(problem(config, check_rank_device),
+  EXPECT_EQ(device_problem(config, check_rank_device),
             cuda_devices().empty() ? "runtime.device: cuda: no CUDA device found" : starpu_problem());
 }
 

@@ -13,7 +13,7 @@ namespace starpipe::runtime {
 namespace {
 
 /// Returns the message for one variable; empty if its value is accepted.
-std::string problem(const char* name, const char* value) {
+std::string variable_problem(const char* name, const char* value) {
   const ScopedVariable variable(name, value);
   return message_of([&] { check_starpu_variables(Topology("core:8 pu:2")); });
 }
@@ -24,15 +24,15 @@ TEST(StarpuVariables, WholeNumbers) {
         "STARPU_MAIN_THREAD_CPUID", "STARPU_WORKERS_NOBIND", "STARPU_MPI_STATS", "STARPU_MPI_NDETACHED_SEND",
         "STARPU_LIMIT_CUDA_MEM", "STARPU_LIMIT_CUDA_12_MEM"}) {
     for (const char* value : {"abc", "-1", "1.5", "2x", "99999999999"}) {
-      EXPECT_EQ(problem(name, value),
+      EXPECT_EQ(variable_problem(name, value),
                 std::string(name) + ": expected a whole number from 0 to 2147483647, got '" + value + "'");
     }
-    for (const char* value : {"0", "7", " 7", ""}) EXPECT_EQ(problem(name, value), "") << name;
+    for (const char* value : {"0", "7", " 7", ""}) EXPECT_EQ(variable_problem(name, value), "") << name;
   }
 }
 
 TEST(StarpuVariables, OneThatStarpuWouldNotRead) {
-  EXPECT_EQ(problem("STARPU_NCPUS", "1"),
+  EXPECT_EQ(variable_problem("STARPU_NCPUS", "1"),
             "STARPU_NCPUS: expected it to be unset (STARPU_NCPU is the limit that is kept), got '1'");
 }
 
@@ -40,37 +40,37 @@ TEST(StarpuVariables, OneThatStarpuWouldNotRead) {
 TEST(StarpuVariables, LimitsOfMainMemory) {
   for (const char* name :
        {"STARPU_LIMIT_CPU_MEM", "STARPU_LIMIT_CPU_NUMA_MEM", "STARPU_LIMIT_CPU_NUMA_0_MEM"})
-    EXPECT_NE(problem(name, "1"), "") << name;
+    EXPECT_NE(variable_problem(name, "1"), "") << name;
 }
 
 TEST(StarpuVariables, ListsOfCoresAndGpus) {
   for (const char* name : {"STARPU_WORKERS_CPUID", "STARPU_WORKERS_COREID"}) {
     for (const char* value : {"abc", "-1", "", " ", "0 x", "0;1", "1-2-3", "9999999999"}) {
-      EXPECT_EQ(problem(name, value),
+      EXPECT_EQ(variable_problem(name, value),
                 std::string(name) + ": expected numbers of cores, such as '0 2 4-7', got '" + value + "'");
     }
     for (const char* value : {"0", "0 2 4-7", "0,1,2", "1-", " 3", "0, 1"})
-      EXPECT_EQ(problem(name, value), "");
+      EXPECT_EQ(variable_problem(name, value), "");
   }
-  EXPECT_NE(problem("STARPU_WORKERS_CUDAID", "0,1"), "");
-  EXPECT_EQ(problem("STARPU_WORKERS_CUDAID", "0 1"), "");
+  EXPECT_NE(variable_problem("STARPU_WORKERS_CUDAID", "0,1"), "");
+  EXPECT_EQ(variable_problem("STARPU_WORKERS_CUDAID", "0 1"), "");
 }
 
 TEST(StarpuVariables, ThreadsOfACoreAreNotStarpusChoice) {
   for (const char* value : {"0", "2", "99", "x"}) {
-    EXPECT_EQ(problem("STARPU_NTHREADS_PER_CORE", value),
+    EXPECT_EQ(variable_problem("STARPU_NTHREADS_PER_CORE", value),
               std::string("STARPU_NTHREADS_PER_CORE: expected 1 (starpipe chooses the cores of its "
                           "workers), got '") +
                   value + "'");
   }
-  EXPECT_EQ(problem("STARPU_NTHREADS_PER_CORE", "1"), "");
+  EXPECT_EQ(variable_problem("STARPU_NTHREADS_PER_CORE", "1"), "");
 }
 
 // StarPU would start one worker less than the rank has.
 TEST(StarpuVariables, TheMainThreadHasNoCore) {
-  EXPECT_EQ(problem("STARPU_MAIN_THREAD_BIND", "1"),
+  EXPECT_EQ(variable_problem("STARPU_MAIN_THREAD_BIND", "1"),
             "STARPU_MAIN_THREAD_BIND: expected 0 (starpipe chooses the cores of its workers), got '1'");
-  EXPECT_EQ(problem("STARPU_MAIN_THREAD_BIND", "0"), "");
+  EXPECT_EQ(variable_problem("STARPU_MAIN_THREAD_BIND", "0"), "");
 }
 
 // StarPU would crash, or bind workers to other cores.
@@ -78,24 +78,24 @@ TEST(StarpuVariables, CoresThatTheHostDoesNotHave) {
   for (const char* threads : {"WORKERS", "MAIN_THREAD", "MPI_THREAD"}) {
     const std::string by_pu = std::string("STARPU_") + threads + "_CPUID";
     const std::string by_core = std::string("STARPU_") + threads + "_COREID";
-    EXPECT_EQ(problem(by_pu.c_str(), "15"), "");
-    EXPECT_EQ(problem(by_pu.c_str(), "16"),
+    EXPECT_EQ(variable_problem(by_pu.c_str(), "15"), "");
+    EXPECT_EQ(variable_problem(by_pu.c_str(), "16"),
               by_pu + ": expected numbers below 16, as this host has 16 hardware threads, got '16'");
-    EXPECT_EQ(problem(by_core.c_str(), "7"), "");
-    EXPECT_EQ(problem(by_core.c_str(), "8"),
+    EXPECT_EQ(variable_problem(by_core.c_str(), "7"), "");
+    EXPECT_EQ(variable_problem(by_core.c_str(), "8"),
               by_core + ": expected numbers below 8, as this host has 8 cores, got '8'");
     const ScopedVariable other(by_core.c_str(), "1");
-    EXPECT_EQ(problem(by_pu.c_str(), "1"),
+    EXPECT_EQ(variable_problem(by_pu.c_str(), "1"),
               by_core + ": unset it or " + by_pu + ": both say where the same threads run");
   }
-  EXPECT_NE(problem("STARPU_WORKERS_COREID", "0 2-8"), "");
-  EXPECT_EQ(problem("STARPU_WORKERS_COREID", "0 2-7"), "");
+  EXPECT_NE(variable_problem("STARPU_WORKERS_COREID", "0 2-8"), "");
+  EXPECT_EQ(variable_problem("STARPU_WORKERS_COREID", "0 2-7"), "");
 }
 
 TEST(StarpuVariables, OthersMayHaveAnyText) {
   for (const char* name :
        {"STARPU_SCHED", "STARPU_HOME", "STARPU_FXT_PREFIX", "STARPU_HOSTNAME", "STARPU_SCHED_ALPHA"})
-    EXPECT_EQ(problem(name, "some text"), "");
+    EXPECT_EQ(variable_problem(name, "some text"), "");
 }
 
 }  // namespace
