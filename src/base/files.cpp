@@ -18,6 +18,7 @@
 #include <fmt/ranges.h>
 #include <unistd.h>
 
+#include "base/messages.hpp"
 #include "base/signals.hpp"
 #include "starpipe/base/error.hpp"
 
@@ -202,6 +203,7 @@ void write_file(std::string_view option, const fs::path& file,
 }
 
 void print(std::string_view text) {
+  print_message("");  // no progress line stays above the result, or in front of it
   if (std::fwrite(text.data(), 1, text.size(), stdout) == text.size() && std::fflush(stdout) == 0) return;
   throw std::runtime_error(fmt::format("cannot write to standard output: {}", reason(errno)));
 }

@@ -2,6 +2,7 @@
 #include "base/messages.hpp"
 
 #include <algorithm>
+#include <atomic>
 #include <cstdio>
 #include <iterator>
 
@@ -11,6 +12,15 @@
 
 namespace starpipe {
 namespace {
+
+constexpr const char* rewrite = "\r\x1b[K";  // back to the line's start, and erase what it shows
+
+std::atomic<bool> shows_progress = false;  // a terminal shows a line of progress, which has not ended
+
+void write_on_error(std::string_view text) noexcept {
+  std::fwrite(text.data(), 1, text.size(), stderr);
+  std::fflush(stderr);
+}
 
 unsigned char byte_at(std::string_view text, std::size_t i) { return static_cast<unsigned char>(text[i]); }
 
@@ -63,8 +73,8 @@ std::string with_replaced(std::string_view text,
 }
 
 void print_message(std::string_view text) noexcept {
-  std::fwrite(text.data(), 1, text.size(), stderr);
-  std::fflush(stderr);
+  if (shows_progress.exchange(false)) write_on_error(rewrite);
+  write_on_error(text);
 }
 
 void open_closed_streams() noexcept {
@@ -76,21 +86,17 @@ void open_closed_streams() noexcept {
   }
 }
 
-namespace {
-
-constexpr const char* rewrite = "\r\x1b[K";  // back to the line's start, and erase what it shows
-
-}  // namespace
-
 ProgressLine::ProgressLine() : terminal_(::isatty(STDERR_FILENO) != 0) {}
 
 void ProgressLine::show(std::string_view text) const {
   if (!terminal_) return;
-  print_message(fmt::format("{}{}", rewrite, text));
+  shows_progress = !text.empty();
+  write_on_error(fmt::format("{}{}", rewrite, text));
 }
 
 void ProgressLine::keep(std::string_view text) const {
-  print_message(fmt::format("{}{}\n", terminal_ ? rewrite : "", text));
+  shows_progress = false;
+  write_on_error(fmt::format("{}{}\n", terminal_ ? rewrite : "", text));
 }
 
 std::string table_text(std::span<const TableRow> rows, std::span<const TableColumn> columns) {

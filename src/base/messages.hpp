@@ -11,8 +11,9 @@
 
 namespace starpipe {
 
-/// Writes text on standard error at once. Throws nothing: a message is not a result, so a run continues when
-/// standard error is closed, or is a file on a full disk. Thread-safe.
+/// Writes text on standard error at once. It replaces a progress line on a terminal. Throws nothing: a
+/// message is not a result, so a run continues when standard error is closed, or is a file on a full disk.
+/// Thread-safe.
 void print_message(std::string_view text) noexcept;
 
 /// Returns the text as one line for messages, which quote what users wrote. Control characters become spaces.
@@ -31,7 +32,7 @@ std::string with_replaced(std::string_view text,
 void open_closed_streams() noexcept;
 
 /// One line on standard error that says how far some work is. A terminal shows one line that is rewritten in
-/// place; a log gets only the lines that are kept.
+/// place, until a message or a result replaces it; a log gets only the lines that are kept.
 class ProgressLine {
  public:
   ProgressLine();

@@ -250,11 +250,13 @@ ExpectedGradient expected_gradient(const Network& network, const Dataset& data, 
 }
 
 std::vector<DerivativeCheck> check_derivatives(const Network& network, const Dataset& data,
-                                               const SetValues& parameters, int microbatches) {
+                                               const SetValues& parameters, int microbatches,
+                                               const std::function<void(const std::string&)>& begin) {
   Derivatives derivatives(network, data, parameters, microbatches);
   std::vector<DerivativeCheck> checks;
   const std::vector<ParameterSet> sets = network.sets();
   for_each_parameter(sets, [&](const Parameter& parameter, std::size_t set, std::size_t first) {
+    if (begin) begin(parameter.label());
     const auto found = derivatives.check(set, first, parameter.size());
     checks.push_back(*std::ranges::max_element(found, {}, weight_of));
     checks.back().parameter = parameter.label();

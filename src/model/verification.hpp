@@ -3,6 +3,7 @@
 // without a schedule and without the engine.
 #pragma once
 
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -56,8 +57,10 @@ struct DerivativeCheck {
 /// directions: the parameter's own gradient, and a random one. Returns for each parameter the direction with
 /// the larger difference relative to what is allowed. Passes run in fp32 on the calling thread: `network`
 /// must have this precision. Each parameter takes 20 runs of F per micro-batch, and 10 more for each
-/// derivative that does not agree at first.
-std::vector<DerivativeCheck> check_derivatives(const Network& network, const Dataset& data,
-                                               const SetValues& parameters, int microbatches);
+/// derivative that does not agree at first. `begin`: called with the label of each parameter before its
+/// check.
+std::vector<DerivativeCheck> check_derivatives(
+    const Network& network, const Dataset& data, const SetValues& parameters, int microbatches,
+    const std::function<void(const std::string& parameter)>& begin = {});
 
 }  // namespace starpipe::model

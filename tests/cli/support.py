@@ -2,6 +2,7 @@
 """Shared parts of the tests of the command. Needs only the standard library."""
 
 import os
+import pty
 import subprocess
 import sys
 import tempfile
@@ -53,6 +54,22 @@ class CommandTest(unittest.TestCase):
         return subprocess.run(
             [*launcher, self.binary, *map(str, arguments)], cwd=self.folder, env=env, timeout=timeout,
             stdin=subprocess.DEVNULL, stdout=stdout, stderr=subprocess.PIPE, encoding="utf-8", check=False)
+
+    def progress(self, *arguments, status=0):
+        """Returns the texts that a terminal shows on standard error, each of which replaces the one before it."""
+        terminal, other_end = pty.openpty()
+        with os.fdopen(other_end, "wb") as stderr, subprocess.Popen([self.binary, *arguments], cwd=self.folder, stdin=subprocess.DEVNULL,
+                                                                    stdout=subprocess.DEVNULL, stderr=stderr) as process:
+            stderr.close()
+            shown = b""
+            try:
+                while part := os.read(terminal, 65536):
+                    shown += part
+            except OSError:  # all writers have ended
+                pass
+            os.close(terminal)
+        self.assertEqual(process.returncode, status, shown)
+        return shown.decode().split("\r\x1b[K")
 
     def ok(self, *arguments, **options):
         """Returns the command's standard output. The command must succeed and leave standard error empty."""

@@ -23,9 +23,11 @@ int run_on_ranks(const std::function<void(Runtime& runtime)>& work) {
   const MpiLibrary library(say);
   int rank = 0;
   int ranks = 1;
-  Runtime runtime(MPI_COMM_WORLD, {.on_message = say, .on_abort = [&](const std::string& reason) {
-                                     runtime::report_and_end_job(rank, ranks, reason);
-                                   }});
+  Runtime runtime(
+      MPI_COMM_WORLD,
+      {.on_message = say,
+       .on_progress = [line = ProgressLine()](const std::string& words) { line.show(words); },
+       .on_abort = [&](const std::string& reason) { runtime::report_and_end_job(rank, ranks, reason); }});
   rank = runtime.rank();
   ranks = runtime.ranks();
   int status = 0;

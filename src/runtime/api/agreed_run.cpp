@@ -150,6 +150,7 @@ void require_same(const Mpi& mpi, std::string_view key, const std::filesystem::p
 // Collective. Rank 0 measures, decides, and sends cuts and placement to the other ranks. These sleep
 // meanwhile: they would measure other times, and their work would disturb rank 0.
 PartitionChoice decide_partition(const Mpi& mpi, const Config& config) {
+  mpi.show("divides the model into stages");
   PartitionChoice choice =
       agree(mpi, [&] { return mpi.rank() == 0 ? choose_partition(config).value() : PartitionChoice(); });
   std::tie(choice.partition.cuts, choice.placement) =
@@ -168,6 +169,7 @@ PlannedRun plan_on_ranks(const Mpi& mpi, Config config, const plan::Profile& mea
     partition = decide_partition(mpi, config);
     config = with_partition(std::move(config), *partition);
   }
+  mpi.show("plans the run");
   Experiment experiment = agree(mpi, [&] {
     Experiment made = make_experiment(config, parts);
     check_kernels(config, made.network);
@@ -289,6 +291,7 @@ AgreedRuns agree_on_runs(const Mpi& mpi, std::vector<Config> configs, const Trai
     WorkerMap map =
         automatic ? map_to_ranks(mpi, devices, plan::count_traffic(made.schedule, made.costs)) : linear;
     check_sizes(planned.config, made, map);
+    mpi.show(fmt::format("start values of {} parameters", made.network.parameter_count()));
     auto parameters =
         agree(mpi, [&] { return start_values(made.network, planned.config.training.seed, parts.weights); });
     require_same_weights(mpi, planned.config, parts, parameters);

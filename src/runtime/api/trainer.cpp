@@ -32,6 +32,7 @@ MpiLibrary::~MpiLibrary() = default;
 Runtime::Runtime(MPI_Comm comm, RuntimeOptions options) : exceptions_(std::uncaught_exceptions()) {
   if (process_has_runtime) throw std::logic_error("this process has a Runtime already");
   mpi_ = std::make_unique<runtime::Mpi>(comm, runtime::RunListener{.message = std::move(options.on_message),
+                                                                   .progress = std::move(options.on_progress),
                                                                    .abort = std::move(options.on_abort)});
   process_has_runtime = true;
 }

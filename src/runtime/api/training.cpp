@@ -120,6 +120,10 @@ Training::Training(const AgreedRun& run, PolicyChoice policy)
 
 Training::~Training() = default;
 
+void Training::show(const std::string& words) const {
+  if (agreed_) mpi_.show(words);
+}
+
 void Training::open_folder(bool resume) {
   folder_.emplace(run_, resume);
   if (resume) metrics_position_ = folder_->resumed() ? folder_->resumed()->metrics : MetricsPosition{};
@@ -141,7 +145,9 @@ void Training::start() {
     if (is_root() && metrics_file_) MetricsFile::check(*metrics_file_, metrics_position_);
     return true;
   });
+  show("starts StarPU");
   session_.emplace(mpi_, run_.map, run_.share, policy_, run_.gpus);
+  show("copies the weights");
   or_abort(mpi_, [&] {
     const Experiment& e = run_.experiment;
     if (trains) {
@@ -151,6 +157,7 @@ void Training::start() {
       evaluator_ = std::make_unique<Evaluator>(*session_, e.schedule, e.network, run_.parameters,
                                                run_.config.runtime, e.rules.evaluated);
     }
+    if (folder_ && folder_->resumed()) show("reads the checkpoint");
     if (folder_) folder_->restore(*engine_);
     if (is_root() && metrics_file_) {
       metrics_.emplace(*metrics_file_, metrics_position_);
@@ -215,6 +222,7 @@ void Training::run_steps() {
   const int steps = run_.config.training.steps;
   evaluate_if_due();
   if (folder_ && accepts_signals_) checkpoints().accept_signals();
+  show(fmt::format("step {}/{}", steps_done_ + 1, steps));
   while (steps_done_ < steps) {
     Step step;
     or_abort(mpi_, [&] { step = train_step(folder_.has_value()); });
@@ -284,6 +292,7 @@ starpipe::Evaluation Training::evaluate() {
   require_input(run_.experiment.validation != nullptr, "data.validation", "there are no data to evaluate");
   start();
   EvaluationResult result;
+  show("evaluates");
   or_abort(mpi_, [&] {
     if (engine_) {
       result = engine_->evaluate(steps_done_, *run_.experiment.validation);
@@ -318,6 +327,7 @@ std::vector<std::vector<float>> Training::weights() {
   require_training("weights");
   start();
   std::vector<std::vector<float>> trained;
+  show("collects the weights");
   or_abort(mpi_, [&] { trained = engine_->parameters(); });
   if (!is_root()) trained.clear();
   return trained;

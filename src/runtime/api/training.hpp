@@ -91,6 +91,8 @@ class Training {
   void run_steps();
   void evaluate_if_due();
   void say_metrics_news();
+  // Tells the program of a Trainer in a few words what the run does now.
+  void show(const std::string& words) const;
   Checkpointing& checkpoints();
 
   const Mpi& mpi_;

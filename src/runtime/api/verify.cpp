@@ -82,10 +82,16 @@ void finish(StepComparison& comparison, const Trainer& trainer, const VerifyRequ
     comparison.add_file_weights(start, *files.weights, weights_tolerance,
                                 tolerance_of(trainer, request, true));
   if (!request.derivatives) return;
-  progress("finite differences");
   const int microbatches = std::min(max_derivative_microbatches, trainer.schedule().microbatches());
   const model::Dataset& data = *trainer.training().agreed().experiment.data;
-  comparison.add(model::check_derivatives(fp32_network(trainer), data, start, microbatches), microbatches);
+  std::size_t parameters = 0;
+  for (const model::ParameterSet& set : trainer.network().sets()) parameters += set.parameters.size();
+  std::size_t begun = 0;
+  const auto begin = [&](const std::string& parameter) {
+    progress(fmt::format("finite differences {}/{}  {}", ++begun, parameters, parameter));
+  };
+  comparison.add(model::check_derivatives(fp32_network(trainer), data, start, microbatches, begin),
+                 microbatches);
 }
 
 }  // namespace
@@ -115,12 +121,13 @@ Verification verify(const Runtime& runtime, Trainer& trainer, const VerifyReques
   std::optional<StepComparison> comparison;
   if (is_root) comparison.emplace(comparison_of(trainer, request, start));
   for (int number = 0; number < steps; ++number) {
+    if (is_root) progress(fmt::format("step {}/{}", number + 1, steps));
     const Step step = trainer.step();
     const model::SetValues gradients = trainer.gradients();
     model::SetValues parameters = trainer.weights();
     runtime.agree([&] {  // no rank takes the others' waiting for a hang
       if (!comparison) return;
-      progress(fmt::format("step {}/{}", number + 1, steps));
+      progress(fmt::format("step {}/{}, computed sequentially", number + 1, steps));
       comparison->add(step, gradients, std::move(parameters));
       if (number == 0 && files.gradients)
         comparison->add_file_gradients(gradients, *files.gradients, tolerance_of(trainer, request, true));

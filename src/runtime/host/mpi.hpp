@@ -120,6 +120,8 @@ class StartedMpi {
 struct RunListener {
   /// Called on rank 0 with one line about the run, by the thread that runs it.
   std::function<void(const std::string& line)> message = {};
+  /// Called on rank 0 with a few words when a long part of the work begins, by the same thread.
+  std::function<void(const std::string& words)> progress = {};
   /// Called with the reason, by any thread, when this rank finds a fault that the others cannot learn of.
   /// When it returns, MPI_Abort ends the ranks of the communicator. Unset: one line on standard error.
   std::function<void(const std::string& reason)> abort = {};
@@ -189,6 +191,11 @@ class Mpi {
   /// Tells the program one line; only rank 0 does.
   void say(const std::string& line) const {
     if (rank_ == 0 && listener_.message) listener_.message(line);
+  }
+
+  /// Tells the program in a few words what the run does now; only rank 0 does.
+  void show(const std::string& words) const {
+    if (rank_ == 0 && listener_.progress) listener_.progress(words);
   }
 
   /// Ends all ranks of the communicator, see RunListener::abort. Any thread may call it.

@@ -63,6 +63,9 @@ struct RuntimeOptions {
   /// Called on rank 0 with one line of advice or news: cores that workers share, a checkpoint that could not
   /// be written, where a run resumes. Called on the thread that calls the Runtime or its Trainer.
   std::function<void(const std::string& line)> on_message = {};
+  /// Called on rank 0 with a few words when a part of the start or of the end begins that takes long with a
+  /// large model. Called on the same thread.
+  std::function<void(const std::string& words)> on_progress = {};
   /// Called on the rank that finds a fault of which the other ranks cannot learn, such as a lost rank; on any
   /// thread. When it returns, MPI_Abort ends the ranks of the communicator, as MPI's own error handler would.
   /// Unset: the reason is one line on standard error.
