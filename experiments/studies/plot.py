@@ -131,6 +131,22 @@ def axis_of(column, rows, labels):
     return factor, labels.get(column, words) + unit
 
 
+def kinds_of(options):
+    """The words that tell the values of y apart, and whether these are one figure (predicted_..., measured_...)."""
+    same_figure = len({y.partition("_")[2] for y in options.y}) == 1
+    return {y: options.label.get(y, y.split("_")[0] if same_figure else words_of(y)) for y in options.y}, same_figure
+
+
+def y_label(options, axes):
+    """The label of the y axis. Refuses figures with different units, which one axis cannot show."""
+    units = list(dict.fromkeys(label.rpartition(" (")[2] if label.endswith(")") else "" for _, label in axes))
+    if len(units) > 1:
+        fail(f"--y: {', '.join(options.y)} have different units: {', '.join(unit.rstrip(')') or 'none' for unit in units)}")
+    if len(options.y) == 1:
+        return axes[0][1]
+    return axes[0][1].split(" ", 1)[-1] if kinds_of(options)[1] else units[0].rstrip(")")
+
+
 def scaled(value, factor):
     """A number in the unit of its axis, or the word itself."""
     return value * factor if isinstance(value, float) else value
@@ -226,7 +242,7 @@ def draw(axes, rows, options, settings, series, styles, x_axis, y_axes):
             at = [[scaled(value, y_axes[k][0]) for value in values] for _, values in found]
             middle = [statistics.median(values) for values in at]
             words = [text_of(c, value, options.label) for c, value in zip(series, name) if value]
-            label = ", ".join(words) + (f"{': ' if words else ''}{options.label.get(y, y.split('_')[0])}" if len(options.y) > 1 else "")
+            label = ", ".join(words) + (f"{': ' if words else ''}{kinds_of(options)[0][y]}" if len(options.y) > 1 else "")
             label = "\n".join(textwrap.wrap(label, LABEL)) or None
             if options.frontier:
                 points += zip(xs, middle)
@@ -295,7 +311,7 @@ def main():
         draw(at, members, options, settings, series, styles, x_axis, y_axes)
         title = f"{options.label.get(options.panel, words_of(options.panel))}: {options.label.get(value, value)}" if options.panel else ""
         at.set_title(title, fontsize=8)
-    axes[0][0].set_ylabel(y_axes[0][1] if len(options.y) == 1 else y_axes[0][1].split(" ", 1)[-1])
+    axes[0][0].set_ylabel(y_label(options, y_axes))
     add_legend(figure, axes[0])
     # The same table gives the same file.
     figure.savefig(options.output, dpi=300, metadata={"Date": None} if options.output.suffix == ".svg" else None)

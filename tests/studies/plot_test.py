@@ -39,6 +39,22 @@ class Plot(CommandTest):
         for text in ("microbatches", "predicted makespan (ms)", "gpipe", "1f1b"):
             self.assertIn(text, texts)
 
+    def test_several_figures(self):
+        """Predicted and measured values of one figure, or two figures of one unit; the legend tells them apart."""
+        x = ("--x", "training.microbatches", "--y", "predicted_makespan")
+        texts = self.texts(*x, "predicted_device_span")
+        for text in ("ms", "gpipe: predicted makespan", "1f1b: predicted device span"):
+            self.assertIn(text, texts)
+        self.write("out/results.csv", "run,name,status,x,predicted_makespan,measured_makespan\na,s,done,1,1,2\nb,s,done,2,2,3\n")
+        texts = self.texts("--x", "x", "--y", "predicted_makespan", "measured_makespan")
+        for text in ("makespan (ms)", "predicted", "measured"):
+            self.assertIn(text, texts)
+
+    def test_figures_of_different_units(self):
+        result = self.plot("--x", "training.microbatches", "--y", "predicted_makespan", "predicted_bubble_fraction", "predicted_peak_stashes")
+        self.assertEqual((result.returncode, result.stderr),
+                         (2, "--y: predicted_makespan, predicted_bubble_fraction, predicted_peak_stashes have different units: ms, %, none\n"))
+
     def test_panels_and_a_frontier(self):
         texts = self.texts("--x", "predicted_peak_stash_bytes", "--y", "predicted_makespan", "--panel", "schedule.name",
                            "--frontier")
