@@ -135,16 +135,18 @@ class Train(CommandTest):
                 os.remove(self.path(name))
 
     def test_no_memory(self):
-        """The run ends, and the line says why: where StarPU's data need more than the process may have."""
+        """The run ends, and the line says why: where StarPU's data of a rank need more than it may have."""
         if os.environ.get("STARPIPE_SANITIZE"):
             self.skipTest("sanitizers take more addresses than the limit")
         self.write("large.yaml", mlp_config().replace("hidden: 8", "hidden: 4096").replace(
             "microbatch_size: 2", "microbatch_size: 120000"))
         limited = ["bash", "-c", 'ulimit -v 4000000; exec "$0" "$@"']
-        result = self.run_command("train", "large.yaml", launcher=limited)
-        self.assertEqual(result.returncode, 1, result.stderr)
-        self.assertRegex(result.stderr, r"starpipe: rank 0: out of memory: \d\.\d GiB for data of a task; the process may have "
-                                        r"3\.8 GiB \(ulimit -v\)\n")
+        for launcher in ([], LAUNCHER):
+            result = self.run_command("train", "large.yaml", launcher=[*launcher, *limited])
+            self.assertNotEqual(result.returncode, 0, result.stderr)
+            self.assertRegex(result.stderr, r"starpipe: rank \d: out of memory: \d\.\d GiB for data of a task; the process may have "
+                                            r"3\.8 GiB \(ulimit -v\)\n")
+            self.assertEqual(result.stderr.count("starpipe: rank"), 1, result.stderr)
 
     def test_outputs(self):
         result = self.run_command("train", "gpt.yaml", "--set", "training.steps=3", "--report", "r.json", "--trace",
@@ -728,6 +730,19 @@ class Train(CommandTest):
                                             text=True, stdin=subprocess.DEVNULL, capture_output=True, timeout=100, check=False)
                     self.assertEqual(result.returncode, 2, result.stderr)
                     self.assertEqual(result.stderr, f"starpipe: ulimit {message}\n")
+
+    def test_limits_on_threads(self):
+        """MPI and StarPU would stop at assertions. Each limit applies to the threads of one user, who has no other process."""
+        user = ["setpriv", "--reuid", "65530", "--clear-groups"]
+        if os.geteuid() != 0 or subprocess.run([*user, self.binary, "--version"], capture_output=True, check=False).returncode != 0:
+            self.skipTest("no other user can run it here")
+        os.chmod(self.folder, 0o755)
+        for limit, message in ((1, "0 of 2"), (4, "1 of 4")):
+            result = self.run_command("train", "mlp.yaml", launcher=[*user, "bash", "-c", f'ulimit -u {limit}; exec "$0" "$@"'],
+                                      environment={"HOME": "/nonexistent", "TMPDIR": "/tmp"})
+            self.assertEqual(result.returncode, 2, result.stderr)
+            self.assertEqual([line for line in result.stderr.splitlines() if "HOME" not in line],
+                             [f"starpipe: ulimit -u: the system starts only {message} threads; the user or the container (pids.max) may have no more"])
 
     def test_variables_of_a_launcher_that_is_not_there(self):
         self.refused(["train", "mlp.yaml"], "PMI_FD: 77 is not an open file", environment={"PMI_FD": "77", "PMI_RANK": "0", "PMI_SIZE": "2"})

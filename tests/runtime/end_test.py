@@ -42,6 +42,13 @@ class End(unittest.TestCase):
                     self.assertEqual([line for line in result.stderr.splitlines() if not line.startswith("srun: ")],
                                      [LEFT])
 
+    def test_a_rank_that_does_not_come_to_the_end_of_the_run(self):
+        result = run(2, "0", "lost")
+        self.assertNotEqual(result.returncode, 0)
+        self.assertEqual(result.stdout.count("ended"), 0)
+        self.assertEqual([line for line in result.stderr.splitlines() if line.startswith("starpipe: ")],
+                         ["starpipe: rank 0: not all ranks have ended the run within 0.2 s: a rank is lost or stopped"], result.stderr)
+
 
 if __name__ == "__main__":
     unittest.main(argv=sys.argv[:1], verbosity=2)

@@ -133,6 +133,46 @@ class FullDisk(unittest.TestCase):
         self.assertRegex(lines[0], r"^starpipe: HOME: StarPU cannot write to its folder \S+: No space left on device; .* set STARPU_HOME")
         self.assertRegex(done.stdout, r"\n[1-9]\d* \S+node7.affinity\n")
 
+    def test_little_shared_memory(self):
+        """UCX would print lines of its own, and MPICH a stack; containers often have 64 MiB."""
+        inside = namespace()
+        if inside is None:
+            self.skipTest("no file system can be mounted here")
+        environment = {name: value for name, value in os.environ.items() if not name.startswith("UCX_")}
+
+        def train(options, launcher=(), more=None):
+            script = f'mount -t tmpfs -o {options} none /dev/shm || exit 99; exec "$0" "$@"'
+            command = [*launcher, STARPIPE, "train", self.run_.config, "--set", "training.steps=1", "--set", "checkpoint={}"]
+            return subprocess.run([*inside, "sh", "-c", script, *command], capture_output=True, text=True, timeout=120, check=False,
+                                  stdin=subprocess.DEVNULL, env={**environment, **(more or {})})
+
+        remedy = "but MPI needs 4.2 MiB there for each rank; make it larger (docker run --shm-size), or set UCX_TLS=tcp,self\n"
+        for options, launcher, what in (("size=4m", [], "has 4.0 MiB"), ("size=8m", LAUNCHER, "has 8.0 MiB"), ("ro", [], "cannot be written")):
+            result = train(options, launcher)
+            self.assertEqual((result.returncode, result.stderr), (2, f"starpipe: /dev/shm: {what}, {remedy}"))
+        for options, launcher, more in (("size=5m", [], {}), ("size=9m", LAUNCHER, {}), ("size=1m", LAUNCHER, {"UCX_TLS": "tcp,self"})):
+            result = train(options, launcher, more)
+            self.assertEqual(result.returncode, 0, result.stderr)
+
+    def test_starpus_folder_of_somebody_else(self):
+        """Without HOME StarPU's folder is in the folder for temporary files, where another user may have made it: StarPU aborts."""
+        user = ["setpriv", "--reuid", "65534", "--clear-groups"]
+        if os.geteuid() != 0 or subprocess.run([*user, STARPIPE, "--version"], capture_output=True, check=False).returncode != 0:
+            self.skipTest("no other user can run it here")
+        temporary = self.run_.path / "tmp"
+        (temporary / ".starpu").mkdir(parents=True, mode=0o700)
+        temporary.chmod(0o1777)
+        for folder in (self.run_.path.parent, self.run_.path):
+            folder.chmod(0o755)
+        environment = {name: value for name, value in os.environ.items()
+                       if name not in ("HOME", "STARPU_HOME", "STARPU_PERF_MODEL_DIR", "XDG_CACHE_HOME")}
+        done = subprocess.run([*user, STARPIPE, "train", self.run_.config, "--set", f"checkpoint.folder={temporary}/ckpt"], text=True,
+                              capture_output=True, timeout=120, check=False, stdin=subprocess.DEVNULL,
+                              env={**environment, "TMPDIR": str(temporary)})
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertRegex(done.stderr, rf"starpipe: \S+: StarPU cannot write to its folder {temporary}/\.starpu\S*: Permission denied; its "
+                                      rf"measurements of this machine are in {temporary}/starpipe-65534 now")
+
     def test_a_folder_that_goes_away(self):
         self.run_.start(2)
         self.run_.wait(60, lambda: list(self.checkpoints.glob("step-*[0-9]")))

@@ -5,8 +5,12 @@
 #include <array>
 #include <fstream>
 #include <limits>
+#include <mutex>
 #include <optional>
 #include <stdexcept>
+#include <system_error>
+#include <thread>
+#include <vector>
 
 #include <fmt/format.h>
 #include <sys/mman.h>
@@ -85,6 +89,22 @@ std::string memory_limit_text() {
   rlimit limit{};
   if (getrlimit(RLIMIT_AS, &limit) != 0 || limit.rlim_cur == RLIM_INFINITY) return "";
   return fmt::format("; the process may have {} (ulimit -v)", bytes_text(limit.rlim_cur));
+}
+
+std::string problem_of_threads(int count) {
+  std::mutex all_started;
+  std::vector<std::jthread> threads;
+  const std::scoped_lock lock(all_started);  // released before the threads are joined
+  try {
+    for (int i = 0; i < count; ++i)
+      threads.emplace_back([&all_started] { const std::scoped_lock wait(all_started); });
+  } catch (const std::system_error&) {
+    return fmt::format(
+        "ulimit -u: the system starts only {} of {} threads; the user or the container (pids.max) "
+        "may have no more",
+        threads.size(), count);
+  }
+  return "";
 }
 
 void require_free_memory(std::uint64_t bytes, std::string_view purpose) {

@@ -81,6 +81,10 @@ struct Device {
 /// Returns "; the process may have 1.9 GiB (ulimit -v)", for messages about memory; "" without this limit.
 std::string memory_limit_text();
 
+/// Returns one line if the process cannot start so many threads more; "" if it can. MPI and StarPU stop at an
+/// assertion then.
+std::string problem_of_threads(int count);
+
 /// Throws std::runtime_error, which names the purpose, if the process cannot get `bytes` of memory.
 void require_free_memory(std::uint64_t bytes, std::string_view purpose);
 

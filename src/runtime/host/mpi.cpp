@@ -16,14 +16,17 @@
 #include <string_view>
 #include <thread>
 
+#include <dlfcn.h>
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <sys/resource.h>
+#include <sys/statvfs.h>
 #include <unistd.h>
 
 #include "base/environment.hpp"
 #include "base/messages.hpp"
 #include "base/numbers.hpp"
+#include "runtime/host/hardware.hpp"
 #include "runtime/host/lost_rank.hpp"
 #include "starpipe/base/error.hpp"
 #include "starpipe/base/index.hpp"
@@ -47,6 +50,27 @@ void require_limits() {
   require_input(
       limit.rlim_cur >= open_files, "ulimit -n",
       fmt::format("a process may open at most {} files, but MPI needs {}", limit.rlim_cur, open_files));
+  constexpr int threads = 2;  // of UCX, and of StartWatch
+  if (const std::string problem = problem_of_threads(threads); !problem.empty()) throw InputError(problem);
+}
+
+// UCX takes 4.2 MiB of /dev/shm for each rank, even for one. Containers may have less, and UCX and MPICH
+// would end the process with messages of their own.
+void require_shared_memory() {
+  constexpr std::uint64_t bytes_of_rank = std::uint64_t{17} << 18U;
+  struct statvfs shared {};
+  if (dlsym(RTLD_DEFAULT, "ucp_init_version") == nullptr || environment("UCX_TLS") ||
+      environment("UCX_POSIX_DIR") || statvfs("/dev/shm", &shared) != 0 || shared.f_blocks == 0)
+    return;
+  const auto ranks = static_cast<std::uint64_t>(environment_number("MPI_LOCALNRANKS").value_or(1));
+  // Other ranks may have taken their parts already.
+  const std::uint64_t room = shared.f_frsize * (ranks == 1 ? shared.f_bavail : shared.f_blocks);
+  require_input(
+      (shared.f_flag & ST_RDONLY) == 0 && room >= ranks * bytes_of_rank, "/dev/shm",
+      fmt::format("{}, but MPI needs {} there for each rank; make it larger (docker run --shm-size), or "
+                  "set UCX_TLS=tcp,self",
+                  (shared.f_flag & ST_RDONLY) != 0 ? "cannot be written" : "has " + bytes_text(room),
+                  bytes_text(bytes_of_rank)));
 }
 
 // A program that a rank starts inherits the launcher's variables, but not always its socket: Python's
@@ -167,6 +191,7 @@ StartedMpi::StartedMpi(std::function<void(const std::string& line)> on_late, End
   MPI_Initialized(&runs);
   if (runs != 0) throw std::logic_error("MPI has started before: it starts once in a process");
   require_limits();
+  require_shared_memory();
   require_launcher();
   warn_of_namespaces(on_late_);
   int provided = 0;
@@ -276,6 +301,9 @@ void Mpi::abort(const std::string& message) const {
     listener_.abort(message);
   else
     print_message(fmt::format("starpipe: rank {}: {}\n", rank_, message));
+  // MPICH with UCX waits in MPI_Abort for ranks that make no progress. A launcher ends the ranks when one
+  // exits.
+  const Deadline late(std::chrono::seconds(1), [] { _exit(1); });
   MPI_Abort(comm_, 1);
   std::abort();
 }

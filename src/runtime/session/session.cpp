@@ -82,6 +82,12 @@ void require_starpu_folder(const Mpi& mpi) {
     mpi.say(line);
 }
 
+// Collective. Throws InputError if some rank cannot start its threads.
+void require_threads(const Mpi& mpi, int count) {
+  const std::string problem = mpi.first_problem(problem_of_threads(count));
+  if (!problem.empty()) throw InputError(problem);
+}
+
 // Binds each of StarPU's threads to a core of its own.
 void bind_workers(starpu_conf& conf, const CoreShare& share, const GpuShare& gpus) {
   conf.use_explicit_workers_bindid = 1;
@@ -105,9 +111,10 @@ Session::Session(const Mpi& mpi, const WorkerMap& map, const CoreShare& share, P
   if (!gpus.gpus.empty()) use_gpu(gpus.gpus.front());
   for (const int gpu : gpus.gpus)
     gpu_memory_.push_back({.rank = mpi.rank(), .gpu = gpu, .driver_before = gpu_bytes_in_use(gpu)});
+  const int threads = map.count(mpi.rank()) + 2;  // with those of StarPU-MPI and of the watchdog
   constexpr std::uint64_t bytes_for_thread = std::uint64_t{16} << 20U;  // StarPU aborts without its threads
-  require_free_memory(bytes_for_thread * index(map.count(mpi.rank()) + 2),
-                      "StarPU and the stacks of its threads");
+  require_free_memory(bytes_for_thread * index(threads), "StarPU and the stacks of its threads");
+  if (!on_simgrid) require_threads(mpi, threads);
   start(share, gpus);
   memory_guard_.emplace(mpi, gpus.gpus.empty() && !on_simgrid);
   // StarPU's measurement of links has left another GPU current.

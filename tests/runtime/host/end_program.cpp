@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // A program whose ranks exchange a message each with each other, and end.
-//   end_program STATUS [stuck]
+//   end_program STATUS [stuck | lost]
 // STATUS: of all ranks. `stuck`: rank 0 never returns from MPI_Finalize, so the other ranks wait there for
-// it.
+// it. `lost`: rank 1 does not come to the end of the run, where rank 0 waits for it.
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>
@@ -11,6 +11,7 @@
 #include <mpi.h>
 #include <unistd.h>
 
+#include "runtime/host/agreement.hpp"
 #include "runtime/host/mpi.hpp"
 
 namespace {
@@ -41,12 +42,19 @@ extern "C" int MPI_Finalize() {
 
 int main(int argc, char** argv) {
   using namespace std::chrono_literals;
-  is_stuck = argc > 2;
+  const std::string fault = argc > 2 ? argv[2] : "";
+  is_stuck = fault == "stuck";
   {
     const starpipe::runtime::StartedMpi library(
         [](const std::string& line) { std::fprintf(stderr, "%s\n", line.c_str()); },
         {.finalize = is_stuck ? 500ms : 30s});
     exchange_messages();
+    if (fault == "lost") {
+      const starpipe::runtime::Mpi mpi;
+      while (mpi.rank() == 1) pause();
+      const starpipe::runtime::EndWatch watch(mpi, 200ms);
+      mpi.barrier();
+    }
   }
   std::printf("ended\n");
   return std::atoi(argv[1]);

@@ -12,8 +12,10 @@
 #include <fstream>
 #include <optional>
 #include <sstream>
+#include <stdexcept>
 #include <string>
 #include <thread>
+#include <vector>
 
 #include <cblas.h>
 #include <dlfcn.h>
@@ -152,6 +154,20 @@ TEST(Ranks, GatherTexts) {
   const auto said = mpi->gather(std::string(index(3 * mpi->rank()), 'x'));
   ASSERT_EQ(said.size(), index(mpi->ranks()));
   for (std::size_t rank = 0; rank < said.size(); ++rank) EXPECT_EQ(said[rank], std::string(3 * rank, 'x'));
+}
+
+// MPI counts in int: a larger sum would have been negative.
+TEST(Ranks, GatherAsManyItemsAsMpiCanCount) {
+  const GatherPlaces places = gather_places(std::array<std::uint64_t, 3>{max_gathered - 5, 0, 5});
+  EXPECT_EQ(places.counts, (std::vector<int>{2147483642, 0, 5}));
+  EXPECT_EQ(places.starts, (std::vector<int>{0, 2147483642, 2147483642}));
+  EXPECT_EQ(places.total, max_gathered);
+  using Counts = std::vector<std::uint64_t>;
+  for (const Counts& counts :
+       {Counts{max_gathered - 5, 0, 6}, Counts{max_gathered + 1}, Counts{1, std::uint64_t{1} << 63U},
+        Counts{std::uint64_t{1} << 63U, std::uint64_t{1} << 63U}}) {
+    EXPECT_THROW(gather_places(counts), std::length_error);
+  }
 }
 
 struct Told {
