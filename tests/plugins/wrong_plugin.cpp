@@ -17,9 +17,9 @@ namespace {
 
 using namespace starpipe;
 
-enum class Fault { none, factor, overwrites, half, backward, skips_odd, one_in_four, big };
-const std::vector<std::string> faults = {"none",     "factor",    "overwrites",  "half",
-                                         "backward", "skips-odd", "one-in-four", "big"};
+enum class Fault { none, factor, overwrites, half, backward, skips_odd, one_in_four, big, memory };
+const std::vector<std::string> faults = {"none",      "factor",      "overwrites", "half",  "backward",
+                                         "skips-odd", "one-in-four", "big",        "memory"};
 
 /// Scales each column. Its only parameter has a factor for each of them.
 class Scaled final : public model::Layer {
@@ -34,6 +34,7 @@ class Scaled final : public model::Layer {
   [[nodiscard]] double flops() const override { return static_cast<double>(rows_ * columns_); }
 
   void forward(const Forward& pass) const noexcept override {
+    if (fault_ == Fault::memory) const std::vector<float> too_large(std::size_t{1} << 60U);
     for (std::size_t i = 0; i < pass.input.size(); ++i) {
       pass.stash[i] = pass.input[i];
       pass.output[i] = pass.input[i] * pass.parameters[i % columns_];
