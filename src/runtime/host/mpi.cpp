@@ -50,7 +50,7 @@ void require_limits() {
   require_input(
       limit.rlim_cur >= open_files, "ulimit -n",
       fmt::format("a process may open at most {} files, but MPI needs {}", limit.rlim_cur, open_files));
-  constexpr int threads = 2;  // of UCX, and of StartWatch
+  constexpr int threads = 3;  // of UCX, StartWatch, and of the watch for lost ranks
   if (const std::string problem = problem_of_threads(threads); !problem.empty()) throw InputError(problem);
 }
 
