@@ -146,7 +146,7 @@ class Train(CommandTest):
             self.assertNotEqual(result.returncode, 0, result.stderr)
             self.assertRegex(result.stderr, r"starpipe: rank \d: out of memory: \d\.\d GiB for data of a task; the process may have "
                                             r"3\.8 GiB \(ulimit -v\)\n")
-            self.assertEqual(result.stderr.count("starpipe: rank"), 1, result.stderr)
+            self.assertIn(result.stderr.count("starpipe: rank"), range(1, 3), result.stderr)  # both may run out at the same time
 
     def test_outputs(self):
         result = self.run_command("train", "gpt.yaml", "--set", "training.steps=3", "--report", "r.json", "--trace",
