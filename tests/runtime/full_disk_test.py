@@ -142,7 +142,8 @@ class FullDisk(unittest.TestCase):
 
         def train(options, launcher=(), more=None):
             script = f'mount -t tmpfs -o {options} none /dev/shm || exit 99; exec "$0" "$@"'
-            command = [*launcher, STARPIPE, "train", self.run_.config, "--set", "training.steps=1", "--set", "checkpoint={}"]
+            folder = f"checkpoint.folder={self.run_.path}/ckpt{len(os.listdir(self.run_.path))}"
+            command = [*launcher, STARPIPE, "train", self.run_.config, "--set", "training.steps=1", "--set", folder]
             return subprocess.run([*inside, "sh", "-c", script, *command], capture_output=True, text=True, timeout=120, check=False,
                                   stdin=subprocess.DEVNULL, env={**environment, **(more or {})})
 
