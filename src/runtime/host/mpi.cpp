@@ -301,9 +301,9 @@ void Mpi::abort(const std::string& message) const {
     listener_.abort(message);
   else
     print_message(fmt::format("starpipe: rank {}: {}\n", rank_, message));
-  // MPICH with UCX waits in MPI_Abort for ranks that make no progress. A launcher ends the ranks when one
-  // exits.
-  const Deadline late(std::chrono::seconds(1), [] { _exit(1); });
+  // MPICH with UCX waits in MPI_Abort for ranks that make no progress. srun does not end the others when one
+  // exits, so the launcher is asked to.
+  const Deadline late(std::chrono::seconds(1), end_job);
   MPI_Abort(comm_, 1);
   std::abort();
 }
