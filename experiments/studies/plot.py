@@ -115,36 +115,41 @@ def text_of(column, value, labels):
     return f"{labels.get(column, words_of(column))} {value}" if number(value) is not None or value in ("true", "false") else value
 
 
-def axis_of(column, rows, labels):
-    """The factor of the axis' unit, and its label. Times are in seconds and memory in bytes in the table."""
-    words = words_of(column)
+def quantity_of(column, rows):
+    """What a column measures. Times are in seconds and memory in bytes in the table; a study may have another unit of time."""
     last = column.rsplit("_", 1)[-1]
-    factor, unit = 1, ""
     if last in ("makespan", "span") and all(row.get("unit", "s") == "s" for row in rows):
-        factor, unit = 1e3, " (ms)"
-    elif last == "fraction":
-        factor, unit = 100, " (%)"
-    elif "bytes" in column or last == "memory":
-        largest = max(row[column] or 0 for row in rows)
+        return "time"
+    if last == "fraction":
+        return "fraction"
+    return "memory" if "bytes" in column or last == "memory" else "number"
+
+
+def axis_of(columns, rows, labels):
+    """The factor of the unit that the columns share, and the label of their axis."""
+    quantities = [quantity_of(column, rows) for column in columns]
+    if len(set(quantities)) > 1:
+        fail(f"--y: {', '.join(columns)} cannot share an axis: {', '.join(quantities)}")
+    factor, unit = {"time": (1e3, "ms"), "fraction": (100, "%"), "number": (1, "")}.get(quantities[0], (1, "B"))
+    if quantities[0] == "memory":
+        largest = max(row[column] or 0 for row in rows for column in columns)
         power = max(p for p in range(4) if largest >= 1024**p or p == 0)
-        words, factor, unit = words.replace(" bytes", ""), 1024**-power, f" ({('B', 'KiB', 'MiB', 'GiB')[power]})"
-    return factor, labels.get(column, words) + unit
+        factor, unit = 1024**-power, ("B", "KiB", "MiB", "GiB")[power]
+    if len(columns) == 1:
+        words = labels.get(columns[0], words_of(columns[0]).replace(" bytes", ""))
+    else:
+        words = words_of(columns[0].partition("_")[2]).replace(" bytes", "") if are_one_figure(columns) else ""
+    return factor, f"{words} ({unit})" if words and unit else words or unit
 
 
-def kinds_of(options):
-    """The words that tell the values of y apart, and whether these are one figure (predicted_..., measured_...)."""
-    same_figure = len({y.partition("_")[2] for y in options.y}) == 1
-    return {y: options.label.get(y, y.split("_")[0] if same_figure else words_of(y)) for y in options.y}, same_figure
+def are_one_figure(columns):
+    """True for columns such as predicted_makespan and measured_makespan."""
+    return len({column.partition("_")[2] for column in columns}) == 1
 
 
-def y_label(options, axes):
-    """The label of the y axis. Refuses figures with different units, which one axis cannot show."""
-    units = list(dict.fromkeys(label.rpartition(" (")[2] if label.endswith(")") else "" for _, label in axes))
-    if len(units) > 1:
-        fail(f"--y: {', '.join(options.y)} have different units: {', '.join(unit.rstrip(')') or 'none' for unit in units)}")
-    if len(options.y) == 1:
-        return axes[0][1]
-    return axes[0][1].split(" ", 1)[-1] if kinds_of(options)[1] else units[0].rstrip(")")
+def kind_of(column, columns, labels):
+    """The words that tell one of several columns of an axis from the others."""
+    return labels.get(column, column.partition("_")[0] if are_one_figure(columns) else words_of(column))
 
 
 def scaled(value, factor):
@@ -230,7 +235,7 @@ def points_of(rows, y, settings):
     return points if any(isinstance(x, str) for x, _ in points) else sorted(points)
 
 
-def draw(axes, rows, options, settings, series, styles, x_axis, y_axes):
+def draw(axes, rows, options, settings, series, styles, x_axis, y_axis):
     points = []
     for name, members in grouped(rows, lambda row: tuple(row[c] for c in series)).items():
         which = styles.setdefault(name, len(styles))
@@ -239,10 +244,10 @@ def draw(axes, rows, options, settings, series, styles, x_axis, y_axes):
         for k, y in enumerate(options.y):
             found = points_of([{**row, "x": scaled(row[options.x], x_axis[0])} for row in members], y, settings)
             xs = [x for x, _ in found]
-            at = [[scaled(value, y_axes[k][0]) for value in values] for _, values in found]
+            at = [[scaled(value, y_axis[0]) for value in values] for _, values in found]
             middle = [statistics.median(values) for values in at]
             words = [text_of(c, value, options.label) for c, value in zip(series, name) if value]
-            label = ", ".join(words) + (f"{': ' if words else ''}{kinds_of(options)[0][y]}" if len(options.y) > 1 else "")
+            label = ", ".join(words) + (f"{': ' if words else ''}{kind_of(y, options.y, options.label)}" if len(options.y) > 1 else "")
             label = "\n".join(textwrap.wrap(label, LABEL)) or None
             if options.frontier:
                 points += zip(xs, middle)
@@ -306,12 +311,12 @@ def main():
     plt.rcParams.update({"font.size": 8, "svg.fonttype": "none", "svg.hashsalt": "starpipe", "axes.spines.top": False, "axes.spines.right": False})
     figure, axes = plt.subplots(1, len(panels), figsize=(COLUMN * len(panels), ROW), sharey=True, squeeze=False, layout="constrained")
     styles = {}
-    x_axis, y_axes = axis_of(options.x, rows, options.label), [axis_of(y, rows, options.label) for y in options.y]
+    x_axis, y_axis = axis_of([options.x], rows, options.label), axis_of(options.y, rows, options.label)
     for at, (value, members) in zip(axes[0], panels.items()):
-        draw(at, members, options, settings, series, styles, x_axis, y_axes)
+        draw(at, members, options, settings, series, styles, x_axis, y_axis)
         title = f"{options.label.get(options.panel, words_of(options.panel))}: {options.label.get(value, value)}" if options.panel else ""
         at.set_title(title, fontsize=8)
-    axes[0][0].set_ylabel(y_label(options, y_axes))
+    axes[0][0].set_ylabel(y_axis[1])
     add_legend(figure, axes[0])
     # The same table gives the same file.
     figure.savefig(options.output, dpi=300, metadata={"Date": None} if options.output.suffix == ".svg" else None)

@@ -49,11 +49,16 @@ class Plot(CommandTest):
         texts = self.texts("--x", "x", "--y", "predicted_makespan", "measured_makespan")
         for text in ("makespan (ms)", "predicted", "measured"):
             self.assertIn(text, texts)
+        # The largest value chooses the unit for both.
+        self.write("out/results.csv", "run,name,status,x,predicted_peak_bytes,measured_peak_bytes\na,s,done,1,900000000,1300000000\n")
+        texts = self.texts("--x", "x", "--y", "predicted_peak_bytes", "measured_peak_bytes", "--label", "predicted_peak_bytes=planned (here)")
+        for text in ("peak (GiB)", "planned (here)", "measured"):
+            self.assertIn(text, texts)
 
     def test_figures_of_different_units(self):
         result = self.plot("--x", "training.microbatches", "--y", "predicted_makespan", "predicted_bubble_fraction", "predicted_peak_stashes")
         self.assertEqual((result.returncode, result.stderr),
-                         (2, "--y: predicted_makespan, predicted_bubble_fraction, predicted_peak_stashes have different units: ms, %, none\n"))
+                         (2, "--y: predicted_makespan, predicted_bubble_fraction, predicted_peak_stashes cannot share an axis: time, fraction, number\n"))
 
     def test_panels_and_a_frontier(self):
         texts = self.texts("--x", "predicted_peak_stash_bytes", "--y", "predicted_makespan", "--panel", "schedule.name",

@@ -269,8 +269,8 @@ __device__ void store_rows(const Sums<D, M>& sums, float factor, Bf16* buffer, B
   }
 }
 
-/// The queries of a thread block, and the keys that these queries see. F uses it, and the part of B that makes the
-/// gradients of queries.
+/// Holds a thread block's tile of queries, and the range of keys that they see. The kernels of F and of the
+/// gradients of queries use it.
 template <int D>
 struct QueryBlock {
   static constexpr int M = Tiles<D>::row_fragments;

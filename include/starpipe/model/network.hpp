@@ -22,8 +22,8 @@ namespace starpipe::model {
 
 /// The key of kinds whose units may be cut into shards.
 inline constexpr const char* tensor_key = "tensor";
-/// The key that chooses who adds up the outputs of shards. `each`: every shard that reads the sum. `one`: a
-/// stage of its own, whose output the shards read.
+/// The key that chooses where the outputs of shards are added up. With `each`, every shard that reads the sum
+/// adds the outputs itself. With `one`, a stage adds them once, and the shards read its output.
 inline constexpr const char* sums_key = "sums";
 inline constexpr const char* sums_by_each = "each";
 inline constexpr const char* sums_by_one = "one";

@@ -201,7 +201,8 @@ std::string finish_run(const Runtime& runtime, Trainer& trainer, const TrainOpti
 // Why a run counts as failed although its steps have succeeded; "" where it does not.
 struct RunEnd {
   std::string problem = {};  // of its results
-  // Of the file of metrics. It does not fail a run that was stopped, since --resume writes the missing lines.
+  // Why the file of metrics lacks lines. A stopped run does not fail by it: --resume writes the missing
+  // lines.
   std::string metrics_problem = {};
 };
 

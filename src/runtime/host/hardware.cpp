@@ -92,12 +92,12 @@ std::string memory_limit_text() {
 }
 
 std::string problem_of_threads(int count) {
-  std::mutex all_started;
+  std::mutex end;
   std::vector<std::jthread> threads;
-  const std::scoped_lock lock(all_started);  // released before the threads are joined
+  const std::scoped_lock lock(
+      end);  // no thread ends before all have started; released before they are joined
   try {
-    for (int i = 0; i < count; ++i)
-      threads.emplace_back([&all_started] { const std::scoped_lock wait(all_started); });
+    for (int i = 0; i < count; ++i) threads.emplace_back([&end] { const std::scoped_lock wait(end); });
   } catch (const std::system_error&) {
     return fmt::format(
         "ulimit -u: the system starts only {} of {} threads; the user or the container (pids.max) "

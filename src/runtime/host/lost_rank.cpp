@@ -42,9 +42,9 @@ int parent_died() { return SIGRTMAX - 1; }
 // The child is killed if it has not ended this long after a signal that ends it.
 constexpr timespec max_for_child{.tv_sec = 2, .tv_nsec = 0};
 
-// A launcher that kills both processes of a rank takes no longer from one to the other, on a busy host
-// either.
-constexpr std::chrono::milliseconds max_between_kills(500);
+// A launcher that ends a job kills both processes of a rank. The parent waits this long to be killed, too,
+// before it says that the child was lost.
+constexpr std::chrono::milliseconds pause_after_kill(500);
 
 // Made beforehand: a signal handler may not format, nor read the environment.
 std::array<char, 96> orphan_line{};
@@ -304,8 +304,7 @@ std::optional<int> watch_over_rank() {
   const int signal = signal_of(end);
   if (signal == 0) return WEXITSTATUS(end.status);
   if (!signal_of_status(status_of_signal(signal))) {
-    // A launcher that ends the job kills this process, too, right after the child.
-    if (signal == SIGKILL) sleep_through_signals(max_between_kills);
+    if (signal == SIGKILL) sleep_through_signals(pause_after_kill);
     print_message(fmt::format("starpipe: {} was lost: process {} was ended by {}\n", who(), child,
                               signal_text(signal)));
   } else if (prints_signal(end, awaited)) {

@@ -14,6 +14,7 @@
 #include <optional>
 #include <stdexcept>
 #include <string_view>
+#include <system_error>
 #include <thread>
 
 #include <dlfcn.h>
@@ -303,8 +304,12 @@ void Mpi::abort(const std::string& message) const {
     print_message(fmt::format("starpipe: rank {}: {}\n", rank_, message));
   // MPICH with UCX waits in MPI_Abort for ranks that make no progress. srun does not end the others when one
   // exits, so the launcher is asked to.
-  const Deadline late(std::chrono::seconds(1), end_job);
-  MPI_Abort(comm_, 1);
+  try {
+    const Deadline late(std::chrono::seconds(1), end_job);
+    MPI_Abort(comm_, 1);
+  } catch (const std::system_error&) {  // no thread can start any more
+    end_job();
+  }
   std::abort();
 }
 

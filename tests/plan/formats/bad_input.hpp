@@ -15,7 +15,8 @@ struct BadInput {
   std::vector<std::string> named;  ///< what the message must mention
 };
 
-/// Expects that `read(text)` refuses each input in a line that begins with the file's name.
+/// Checks that `read(text)` throws InputError for each input. The message must be one line, begin with the
+/// name of the file, and mention the input's words.
 void expect_refused(const std::vector<BadInput>& inputs, const std::string& file, const auto& read) {
   for (const BadInput& input : inputs) {
     const std::string message = message_of([&] { read(input.text); });
