@@ -72,24 +72,34 @@ void TokenFile::sample(bool is_flat) {
   std::array<float, 64> memory{};
   const auto tokens = std::span(memory).first(std::min<std::uint64_t>(memory.size(), size()));
   digest_ = hash_of(layout_.token_bytes, hash_of(size(), hash_start));
-  // Numbers twice as wide, read in halves, have the upper half of an id at each odd position.
-  const auto max_upper = static_cast<float>(layout_.token_bytes == 2 ? (vocabulary_ - 1) >> 16U : 0);
-  std::array<std::size_t, 2> others{};  // at even and at odd positions, the numbers that are not such halves
+  // Numbers twice as wide, read in halves, have the upper half of an id at each odd position: 0 for most
+  // files, more for ids of large vocabularies, all ones for a negative label.
+  const bool is_short = layout_.token_bytes == 2;
+  const std::array max_upper = {
+      0.0F, is_short ? static_cast<float>(std::max((vocabulary_ - 1) >> 16U, std::size_t{3})) : 0.0F};
+  constexpr float all_ones = 65'535;
+  // For each bound, at even and at odd positions: the numbers that are not such halves.
+  std::array<std::array<std::size_t, 2>, max_upper.size()> others{};
   for (std::uint64_t place = 0; place < places; ++place) {
     read((size() - tokens.size()) * place / (places - 1) / 2 * 2, tokens);
     for (std::size_t i = 0; i < tokens.size(); ++i) {
       digest_ = hash_of(static_cast<std::uint64_t>(tokens[i]), digest_);
-      if (tokens[i] > max_upper) ++others[i % 2];
+      for (std::size_t bound = 0; bound < max_upper.size(); ++bound) {
+        if (tokens[i] > max_upper[bound] && !(is_short && tokens[i] == all_ones)) ++others[bound][i % 2];
+      }
     }
   }
   if (file_.bytes().size() <= max_hashed_bytes)
     digest_ = hash_of_bytes(file_.bytes().subspan(layout_.header_bytes), digest_);
-  if (!is_flat || tokens.size() < 16 || others[0] <= 10 * others[1]) return;
-  throw InputError(
-      fmt::format("{}: nearly every second uint{} is {}, so its numbers seem to have {} bytes or more; give "
-                  "their type as data.token_type",
-                  path().string(), 8 * layout_.token_bytes,
-                  max_upper == 0 ? "0" : fmt::format("at most {}", max_upper), 2 * layout_.token_bytes));
+  if (!is_flat || tokens.size() < 16) return;
+  for (std::size_t bound = 0; bound < max_upper.size(); ++bound) {
+    if (others[bound][0] <= 10 * others[bound][1]) continue;
+    throw InputError(fmt::format(
+        "{}: nearly every second uint{} is {}, so its numbers seem to have {} bytes or more; give their type "
+        "as data.token_type",
+        path().string(), 8 * layout_.token_bytes,
+        max_upper[bound] == 0 ? "0" : fmt::format("at most {}", max_upper[bound]), 2 * layout_.token_bytes));
+  }
 }
 
 void TokenFile::read(std::uint64_t start, std::span<float> out) const {
@@ -106,13 +116,13 @@ void TokenFile::copy(std::uint64_t start, std::span<float> out) const {
   for (float& to : out) {
     Number id = 0;
     std::memcpy(&id, from, sizeof id);
-    if (id >= vocabulary_) {
+    const auto value = static_cast<std::make_signed_t<Number>>(id);
+    const bool is_negative = layout_.is_signed && value < 0;
+    if (id >= vocabulary_ || is_negative) {
       const std::uint64_t position = start + static_cast<std::uint64_t>(&to - out.data());
-      const auto value = static_cast<std::make_signed_t<Number>>(id);
-      throw InputError(
-          fmt::format("{}: token {} at position {} is not below model.vocabulary, {}", path().string(),
-                      layout_.is_signed && value < 0 ? fmt::to_string(value) : fmt::to_string(id), position,
-                      vocabulary_));
+      throw InputError(fmt::format("{}: token {} at position {} is not below model.vocabulary, {}",
+                                   path().string(), is_negative ? fmt::to_string(value) : fmt::to_string(id),
+                                   position, vocabulary_));
     }
     to = static_cast<float>(id);
     from += sizeof id;

@@ -5,6 +5,7 @@
 #include <array>
 #include <bit>
 #include <charconv>
+#include <cmath>
 #include <cstring>
 #include <optional>
 #include <string>
@@ -82,8 +83,8 @@ struct NumpyType {
   bool is_signed = false;
 };
 constexpr std::array numpy_types = {
-    NumpyType{"|u1", 1},       NumpyType{"<u2", 2}, NumpyType{"<i2", 2, true}, NumpyType{"<u4", 4},
-    NumpyType{"<i4", 4, true}, NumpyType{"<u8", 8}, NumpyType{"<i8", 8, true}};
+    NumpyType{"|u1", 1}, NumpyType{"|i1", 1, true}, NumpyType{"<u2", 2}, NumpyType{"<i2", 2, true},
+    NumpyType{"<u4", 4}, NumpyType{"<i4", 4, true}, NumpyType{"<u8", 8}, NumpyType{"<i8", 8, true}};
 
 /// Returns the text between `begin`, after the key, and `end` in the dictionary of a header of NumPy.
 std::string_view numpy_value(std::string_view header, std::string_view key, char begin, char end) {
@@ -149,13 +150,38 @@ constexpr std::array other_kinds = {
     OtherKind{"%PDF-"sv, "is a PDF file"}};
 
 /// True if the file is a pickle of Python. Protocols 4 and 5 begin with a frame, whose length is below 2^32.
-/// Older ones begin with a list, a dictionary, a tuple or a class.
+/// Older ones begin with a list, a dictionary, a tuple or a class; protocols 0 and 1 without a number before
+/// it.
 bool is_pickle(std::string_view file) {
-  if (file.size() < 12 || file[0] != '\x80' || file.back() != '.') return false;
+  if (file.size() < 12 || file.back() != '.') return false;
+  for (const std::string_view oldest : {"(lp0\n"sv, "]q\0("sv, "cnumpy"sv}) {
+    if (file.starts_with(oldest)) return true;
+  }
+  if (file[0] != '\x80') return false;
   if (file[1] == 4 || file[1] == 5) return file[2] == '\x95' && file.substr(7, 4) == "\0\0\0\0"sv;
   const std::string_view opens = file.substr(2, 2);
   return (file[1] == 2 || file[1] == 3) &&
          (opens == "]q" || opens == "}q" || opens[0] == 'c' || opens[0] == '(');
+}
+
+/// True if the file holds whole numbers as floats, by up to 4,096 places of it. Token ids are hardly ever
+/// such floats by chance: the upper half of each would be a float's exponent.
+template <class Float>
+bool holds_floats(std::string_view file) {
+  constexpr std::size_t max_places = 4096;
+  constexpr std::size_t min_others_than_0 = 16;
+  const std::size_t count = file.size() / sizeof(Float);
+  const std::size_t places = std::min(count, max_places);
+  if (file.size() % sizeof(Float) != 0) return false;
+  std::size_t others_than_0 = 0;
+  for (std::size_t place = 0; place < places; ++place) {
+    Float number = 0;
+    std::memcpy(&number, file.data() + place * count / places * sizeof number, sizeof number);
+    const bool is_whole = std::abs(number) < (1U << 24U) && number == std::trunc(number);  // false for NaN
+    if (!is_whole) return false;
+    if (number != 0) ++others_than_0;
+  }
+  return others_than_0 >= min_others_than_0;
 }
 
 /// True if the file begins with 16 bytes or more of UTF-8 without control characters. The first 4 KiB decide.
@@ -188,6 +214,8 @@ void refuse_other_kinds(const std::filesystem::path& path, std::string_view file
   if (is_pickle(file)) throw fail("is a pickle of Python", save_alone);
   if (file.size() > 10 && file.substr(5, 3) == "\0\0\0"sv && file.substr(8, 2) == "{\"")
     throw fail("is a safetensors file", save_alone);
+  if (holds_floats<float>(file) || holds_floats<double>(file))
+    throw fail("holds floats", "; save its tokens as whole numbers, with .astype('uint32')");
   if (!is_text(file)) return;
   const std::size_t first = file.find_first_not_of(" \t\r\n");
   const bool is_json = first != std::string_view::npos && (file[first] == '[' || file[first] == '{');

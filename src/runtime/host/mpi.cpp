@@ -91,9 +91,10 @@ void require_joined() {
   int ranks = 1;
   MPI_Comm_size(MPI_COMM_WORLD, &ranks);
   if (ranks > 1) return;
-  // The variables of mpiexec, of Open MPI's launcher, and of srun. The first one that is set is the innermost
-  // launcher's, since each may run within those after it.
-  for (const char* name : {"PMI_SIZE", "OMPI_COMM_WORLD_SIZE", "SLURM_STEP_NUM_TASKS"}) {
+  // The variables of mpiexec, of the launchers of Open MPI and MVAPICH, of jsrun, Flux and srun. The first
+  // one that is set is the innermost launcher's, since each may run within those after it.
+  for (const char* name : {"PMI_SIZE", "OMPI_COMM_WORLD_SIZE", "MV2_COMM_WORLD_SIZE", "JSM_NAMESPACE_SIZE",
+                           "FLUX_JOB_SIZE", "SLURM_STEP_NUM_TASKS"}) {
     const std::optional<int> started = environment_number(name);
     if (!started) continue;
     require_input(

@@ -83,9 +83,9 @@ bool limits_main_memory(std::string_view name) {
   return name.starts_with("LIMIT_CPU_") && name.ends_with("MEM");
 }
 
-// True for the whole numbers on which starpipe relies: how many workers StarPU may start, where its threads
-// run, how much of a GPU's memory it takes, and how many tasks and messages it has under way.
-bool is_number_of_ours(std::string_view name) {
+// True for the whole numbers that StarPU reads at each start, of workers, threads, memory, messages,
+// priorities and measurements. It aborts if one of them is not a number, or is negative.
+bool is_whole_number(std::string_view name) {
   constexpr std::array names = {"NCPU",
                                 "NCUDA",
                                 "NWORKER_PER_CUDA",
@@ -95,8 +95,34 @@ bool is_number_of_ours(std::string_view name) {
                                 "MAIN_THREAD_COREID",
                                 "MPI_THREAD_CPUID",
                                 "MPI_THREAD_COREID",
+                                "MPI_NOBIND",
                                 "MPI_STATS",
+                                "MPI_CACHE",
+                                "MPI_CACHE_STATS",
+                                "MPI_COOP_SENDS",
+                                "MPI_PRIORITIES",
                                 "MPI_NDETACHED_SEND",
+                                "MPI_NREADY_PROCESS",
+                                "COMM_STATS",
+                                "MIN_PRIO",
+                                "MAX_PRIO",
+                                "PREFETCH",
+                                "CALIBRATE",
+                                "CALIBRATE_MINIMUM",
+                                "BUS_CALIBRATE",
+                                "HISTORY_MAX_ERROR",
+                                "USE_NUMA",
+                                "GLOBAL_ARBITER",
+                                "CATCH_SIGNALS",
+                                "SILENT",
+                                "RAND_SEED",
+                                "FXT_TRACE",
+                                "GENERATE_TRACE",
+                                "TRACE_BUFFER_SIZE",
+                                "WATCHDOG_CRASH",
+                                "MINIMUM_AVAILABLE_MEM",
+                                "TARGET_AVAILABLE_MEM",
+                                "TARGET_CLEAN_BUFFERS",
                                 "MINIMUM_CLEAN_BUFFERS",
                                 "LIMIT_MAX_SUBMITTED_TASKS",
                                 "LIMIT_MIN_SUBMITTED_TASKS"};
@@ -172,7 +198,7 @@ std::optional<std::string_view> expected(std::string_view name, const std::strin
     return "it to be unset (starpipe runs on real ranks)";
   } else if (limits_main_memory(name)) {
     return "it to be unset (a run that needs more would wait indefinitely; runtime.memory_limit refuses it)";
-  } else if (is_number_of_ours(name) && !is_whole(value)) {
+  } else if (is_whole_number(name) && !is_whole(value)) {
     return "a whole number from 0 to 2147483647";
   }
   return std::nullopt;

@@ -74,6 +74,15 @@ TEST(TokenFile, TokensOutsideTheVocabularyAreNamed) {
   }
 }
 
+TEST(TokenFile, NegativeIdsAreRefused) {
+  const Folder folder;
+  std::vector<std::int16_t> numbers(1000, 7);
+  numbers[20] = -1;
+  const auto path = folder.write("t", npy_file(npy_head("<i2", "1000,"), bytes_of_numbers(numbers)));
+  expect_input_error([&] { const TokenFile file(path, tokens_data, 65'536); },
+                     "token -1 at position 20 is not below model.vocabulary, 65536");
+}
+
 TEST(TokenFile, AFileThatBecomesShorterIsNamed) {
   const Folder folder;
   const auto path = folder.write("t", bytes_of_numbers(counting<std::uint16_t>(30'000)));
@@ -113,9 +122,19 @@ TEST(TokenFile, WiderFlatNumbersAreRefused) {
   };
   for (std::uint32_t& number : numbers) number += 65'536 * (number % 2);
   expect_input_error([&] { with_type(bytes_of_numbers(numbers), TokenType::uint16); },
-                     "nearly every second uint16 is at most 1, so its numbers seem to have 4 bytes or more");
+                     "nearly every second uint16 is at most 3, so its numbers seem to have 4 bytes or more");
   expect_input_error([&] { with_type(bytes_of_numbers(counting<std::int64_t>(1000)), TokenType::uint32); },
                      "nearly every second uint32 is 0, so its numbers seem to have 8 bytes or more");
+  // The vocabulary does not show how large the ids of the file are.
+  for (std::uint32_t i = 0; i < numbers.size(); ++i) numbers[i] = i * 7919 % 152'000;
+  const auto as_uint16 = [&] {
+    static_cast<void>(TokenFile(folder.write("t", bytes_of_numbers(numbers)), tokens_data, 65'536));
+  };
+  expect_input_error(as_uint16, "nearly every second uint16 is at most 3");
+  // Labels of -100 in an int32 file: the upper half is all ones.
+  numbers = counting<std::uint32_t>(10'000);
+  for (std::size_t i = 0; i < numbers.size(); i += 10) numbers[i] = static_cast<std::uint32_t>(-100);
+  expect_input_error(as_uint16, why);
   const TokenFile zeros(folder.write("z", std::string(1000, '\0')), tokens_data, 50'257);
   EXPECT_EQ(zeros.size(), 500U);
 }

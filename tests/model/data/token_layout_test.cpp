@@ -66,8 +66,14 @@ TEST(TokenLayout, RefusesWhatIsNeither) {
 }
 
 TEST(TokenLayout, OfArraysOfNumpy) {
-  for (const auto& [type, size] :
-       {std::pair{"|u1", 1}, {"<u2", 2}, {"<i2", 2}, {"<u4", 4}, {"<i4", 4}, {"<u8", 8}, {"<i8", 8}}) {
+  for (const auto& [type, size] : {std::pair{"|u1", 1},
+                                   {"|i1", 1},
+                                   {"<u2", 2},
+                                   {"<i2", 2},
+                                   {"<u4", 4},
+                                   {"<i4", 4},
+                                   {"<u8", 8},
+                                   {"<i8", 8}}) {
     for (const char version : {1, 2}) {
       const std::string file = npy_file(npy_head(type, "3,"), std::string(index(size) * 3, 'x'), version);
       expect_layout(token_layout("f", bytes(file)), file.size() - index(size) * 3, index(size), 3);
@@ -120,6 +126,8 @@ TEST(TokenLayout, RefusesFilesOfOtherKinds) {
   refused("PK\x03\x04" + rest, "a zip archive, as .npz and .pt are, not a file of token ids; save its array");
   refused("\x80\x04\x95\x11" + std::string(7, '\0') + "]\x94(K\1K\2K\3e.", "a pickle of Python");
   refused("\x80\x03]q" + zero + "(K\1K\2K\3K\4K\5e.", "a pickle of Python");
+  refused("(lp0\nI1\naI2\naI3\na.", "a pickle of Python");
+  refused("]q" + zero + "(K\1K\2K\3K\4K\5e.", "a pickle of Python");
   refused("\x89HDF\r\n\x1a\n" + rest, "an HDF5 file");
   refused("a.txt" + std::string(252, '\0') + "ustar" + rest, "a tar archive");
   refused("PAR1" + rest, "a Parquet file");
@@ -132,6 +140,19 @@ TEST(TokenLayout, RefusesFilesOfOtherKinds) {
   std::string long_text;
   for (int i = 0; i < 5000; ++i) long_text += "\xe6\xa2\xa8";  // 4,096 bytes end within a character
   refused(long_text, "text");
+}
+
+// Ids that NumPy has as floats by default.
+TEST(TokenLayout, RefusesFloats) {
+  std::vector<float> floats;
+  for (int i = 0; i < 1000; ++i) floats.push_back(static_cast<float>(i * 7919 % 50'257));
+  const std::vector<double> doubles(floats.begin(), floats.end());
+  for (const std::string& file : {bytes_of_numbers(floats), bytes_of_numbers(doubles)}) {
+    for (const TokenType type : {TokenType::uint16, TokenType::uint32}) {
+      expect_input_error([&] { static_cast<void>(token_layout("f", bytes(file), type)); },
+                         "f: holds floats, not a file of token ids");
+    }
+  }
 }
 
 // Ids that begin like one of these files, but do not continue as one.

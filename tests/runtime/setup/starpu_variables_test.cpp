@@ -22,7 +22,8 @@ TEST(StarpuVariables, WholeNumbers) {
   for (const char* name :
        {"STARPU_NCPU", "STARPU_NCUDA", "STARPU_LIMIT_MAX_SUBMITTED_TASKS", "STARPU_LIMIT_MIN_SUBMITTED_TASKS",
         "STARPU_MAIN_THREAD_CPUID", "STARPU_WORKERS_NOBIND", "STARPU_MPI_STATS", "STARPU_MPI_NDETACHED_SEND",
-        "STARPU_LIMIT_CUDA_MEM", "STARPU_LIMIT_CUDA_12_MEM"}) {
+        "STARPU_LIMIT_CUDA_MEM", "STARPU_LIMIT_CUDA_12_MEM", "STARPU_MIN_PRIO", "STARPU_MAX_PRIO",
+        "STARPU_CALIBRATE", "STARPU_PREFETCH", "STARPU_HISTORY_MAX_ERROR", "STARPU_USE_NUMA"}) {
     for (const char* value : {"abc", "-1", "1.5", "2x", "99999999999"}) {
       EXPECT_EQ(variable_problem(name, value),
                 std::string(name) + ": expected a whole number from 0 to 2147483647, got '" + value + "'");
