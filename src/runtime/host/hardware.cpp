@@ -101,8 +101,8 @@ std::string problem_of_threads(int count) {
   } catch (const std::system_error&) {
     return fmt::format(
         "ulimit -u: the system starts only {} of {} threads; the user or the container (pids.max) "
-        "may have no more",
-        threads.size(), count);
+        "may have no more{}",
+        threads.size(), count, memory_limit_text());
   }
   return "";
 }
