@@ -76,24 +76,9 @@ std::size_t count_of(const std::vector<std::size_t>& extents) {
   return std::accumulate(extents.begin(), extents.end(), std::size_t{1}, std::multiplies<>());
 }
 
-/// Calls f(offset in the tensor, offset in the piece, count) for each run of neighbouring numbers. `size`: of
-/// the tensor.
-template <class Function>
-void for_each_run(const Piece& piece, std::size_t size, Function&& f) {
-  if (!piece) return f(0, 0, size);
-  const std::size_t width = piece.whole.back();
-  std::size_t at = 0;
-  for (std::size_t row = piece.rows.first; row < piece.rows.first + piece.rows.count; ++row) {
-    for (const auto& [first, count] : piece.columns) {
-      f(row * width + first, at, count);
-      at += count;
-    }
-  }
-}
-
 template <class Number>
 void take_numbers(const Piece& piece, std::span<const Number> tensor, std::span<Number> numbers) {
-  for_each_run(piece, tensor.size(), [&](std::size_t from, std::size_t to, std::size_t count) {
+  piece.for_each_run(tensor.size(), [&](std::size_t from, std::size_t to, std::size_t count) {
     std::ranges::copy(tensor.subspan(from, count), numbers.subspan(to, count).begin());
   });
 }
@@ -269,7 +254,7 @@ void Piece::take(std::span<const double> tensor, std::span<double> piece) const 
 }
 
 void Piece::put(ConstFloatView piece, FloatView tensor) const {
-  for_each_run(*this, tensor.size(), [&](std::size_t to, std::size_t from, std::size_t count) {
+  for_each_run(tensor.size(), [&](std::size_t to, std::size_t from, std::size_t count) {
     std::ranges::copy(piece.subspan(from, count), tensor.subspan(to, count).begin());
   });
 }

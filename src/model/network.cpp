@@ -10,7 +10,6 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
-#include "model/random.hpp"
 #include "plan/search/partition.hpp"
 #include "starpipe/base/error.hpp"
 #include "starpipe/base/index.hpp"
@@ -386,22 +385,6 @@ std::optional<Network> whole_network(const Network& network) {
   }
   config.vocabulary = {};
   return build_network(config, network.microbatch_size, 1);
-}
-
-std::vector<float> initial_parameters(std::span<const Parameter> parameters, std::uint64_t seed) {
-  std::vector<float> values;
-  for (const Parameter& parameter : parameters) {
-    const std::size_t first = values.size();
-    values.resize(first + parameter.size(), static_cast<float>(parameter.mean));
-    if (parameter.deviation == 0) continue;
-    std::vector<std::uint32_t> words;
-    for (const char c : parameter.name) words.push_back(static_cast<unsigned char>(c));
-    Normal normal(generator(seed, words));
-    std::vector<float> tensor(parameter.whole_size());  // a shard starts as its part of the whole does
-    for (float& value : tensor) value = static_cast<float>(parameter.mean + parameter.deviation * normal());
-    parameter.piece.take(tensor, std::span(values).subspan(first));
-  }
-  return values;
 }
 
 std::vector<float> rounded_weights(Precision precision, ConstFloatView parameters) {

@@ -204,18 +204,36 @@ std::string safetensors_start(std::span<const TensorShape> tensors,
   return start;
 }
 
+void write_safetensors(const std::filesystem::path& file, std::span<const TensorShape> tensors,
+                       const std::map<std::string, std::string>& metadata,
+                       const std::function<void(const TensorWriter& write)>& fill) {
+  const std::string start = safetensors_start(tensors, metadata);
+  std::map<std::string_view, std::size_t> places;  // where each tensor begins
+  std::size_t end = start.size();
+  for (const auto& [name, shape] : tensors) {
+    places[name] = end;
+    end += sizeof(float) * std::accumulate(shape.begin(), shape.end(), std::size_t{1}, std::multiplies<>());
+  }
+  write_file("safetensors", file, [&](std::ostream& out) {
+    out.write(start.data(), static_cast<std::streamsize>(start.size()));
+    std::size_t at = start.size();
+    fill([&](const std::string& name, std::size_t first, std::span<const float> values) {
+      const std::size_t to = places.at(name) + first * sizeof(float);
+      if (to != at) out.seekp(static_cast<std::streamoff>(to));
+      out.write(reinterpret_cast<const char*>(values.data()),
+                static_cast<std::streamsize>(values.size_bytes()));
+      at = to + values.size_bytes();
+    });
+  });
+}
+
 void write_safetensors(const std::filesystem::path& file, const std::map<std::string, Tensor>& tensors,
                        const std::map<std::string, std::string>& metadata) {
   std::vector<TensorShape> shapes;
   shapes.reserve(tensors.size());
   for (const auto& [name, tensor] : tensors) shapes.push_back({name, tensor.shape});
-  const std::string start = safetensors_start(shapes, metadata);
-  write_file("safetensors", file, [&](std::ostream& out) {
-    out.write(start.data(), static_cast<std::streamsize>(start.size()));
-    for (const auto& [name, tensor] : tensors) {
-      out.write(reinterpret_cast<const char*>(tensor.values.data()),
-                static_cast<std::streamsize>(tensor.values.size() * sizeof(float)));
-    }
+  write_safetensors(file, shapes, metadata, [&](const TensorWriter& write) {
+    for (const auto& [name, tensor] : tensors) write(name, 0, tensor.values);
   });
 }
 
@@ -254,18 +272,30 @@ const std::vector<std::size_t>* SafetensorsReader::shape(const std::string& name
   return found == places_.end() ? nullptr : &tensors_[found->second.index].shape;
 }
 
-void SafetensorsReader::read(const std::string& name, std::span<float> values) {
+std::uint64_t SafetensorsReader::Place::count() const { return (end - begin) / type->bytes; }
+
+const SafetensorsReader::Place& SafetensorsReader::place(const std::string& name) const {
   const auto found = places_.find(name);
   if (found == places_.end()) throw bad_tensor(file_, name, "is missing");
-  const Place& place = found->second;
-  const std::uint64_t count = (place.end - place.begin) / place.type->bytes;
+  return found->second;
+}
+
+void SafetensorsReader::read(const std::string& name, std::span<float> values) {
+  const std::uint64_t count = place(name).count();
   if (count != values.size()) {
     throw bad_tensor(file_, name,
                      "has " + std::to_string(count) + " values, not " + std::to_string(values.size()));
   }
+  read(name, 0, values);
+}
+
+void SafetensorsReader::read(const std::string& name, std::size_t first, std::span<float> values) {
+  const Place& from = place(name);
+  if (first + values.size() > from.count())
+    throw bad_tensor(file_, name, fmt::format("has {} values, not {}", from.count(), first + values.size()));
   in_.clear();
-  in_.seekg(static_cast<std::streamoff>(place.begin));
-  read_values(in_, *place.type, values);
+  in_.seekg(static_cast<std::streamoff>(from.begin + first * from.type->bytes));
+  read_values(in_, *from.type, values);
   if (!in_) throw bad_tensor(file_, name, "cannot be read");
 }
 

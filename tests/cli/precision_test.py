@@ -24,7 +24,7 @@ class Precision(CommandTest):
         self.assertEqual(result.returncode, 0, result.stderr)
         return json.loads(self.read("r.json"))
 
-    def test_losses_are_within_a_percent_of_those_of_fp32(self):
+    def test_losses_are_within_two_percent_of_those_of_fp32(self):
         """Mean loss of the last of 100 small steps; a mean, because each step sees other text."""
         size = ("--set", "training.microbatches=2", "--set", "training.microbatch_size=2", "--set",
                 f"training.steps={STEPS}")
@@ -33,7 +33,7 @@ class Precision(CommandTest):
         self.assertNotEqual(bf16, fp32)
         last = [sum(losses[-20:]) / 20 for losses in (fp32, bf16)]
         self.assertLess(last[0], 0.6 * fp32[0], "it has learnt")
-        self.assertAlmostEqual(last[1] / last[0], 1, delta=0.01)
+        self.assertAlmostEqual(last[1] / last[0], 1, delta=0.02)
 
     def test_bytes_are_as_predicted(self):
         """Bytes held, received and sent, on one and on two ranks, are about half of those in fp32."""

@@ -41,14 +41,14 @@ class Verify(CommandTest):
     def test_progress(self):
         """Long parts of a run say on a terminal what they do. Everywhere else the tests find no such line in a log."""
         shown = self.progress("verify", "mlp.yaml")
-        order = ["plans the run", "start values of 130 parameters", "starts StarPU", "copies the weights", "step 1/2",
+        order = ["plans the run", "starts StarPU", "start values of 130 parameters", "step 1/2",
                  "step 1/2, computed sequentially", "step 2/2", "step 2/2, computed sequentially", "finite differences 1/6  layers.0.weight",
                  "finite differences 6/6  head.bias"]
         self.assertEqual([text for text in shown if text in order], order)
         self.assertEqual(shown[-1], "")
         shown = self.progress("train", "mlp.yaml", "--save-weights", "w.safetensors")
         first = shown.index("step 1/2")
-        self.assertEqual(shown[first - 2:first], ["starts StarPU", "copies the weights"])
+        self.assertEqual(shown[first - 2:first], ["starts StarPU", "start values of 130 parameters"])
         self.assertEqual(shown[-2:], ["collects the weights", ""])
         shown = self.progress("evaluate", "mlp.yaml", "--weights", "w.safetensors")
         self.assertEqual(shown[-2:], ["evaluates", ""])

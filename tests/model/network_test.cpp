@@ -56,6 +56,22 @@ TEST(LanguageModel, KeepsItsOwnConfiguration) {
   EXPECT_TRUE(model.tied());
 }
 
+// Threads make parts of a large tensor.
+TEST(InitialParameters, OfALargeTensorAreTheNumbersOfItsName) {
+  ModelConfig config = gpt();
+  config.options["layers"] = 1;
+  config.options["hidden"] = 256;
+  const Network network = build_network(config, 1, 1);
+  const auto all = values(network, 7);
+  const Floats& table = all.at("transformer.h.0.mlp.c_fc.weight");
+  ASSERT_EQ(table.size(), 256U * 1024U);
+  std::set<float> different(table.begin(), table.end());
+  EXPECT_GT(different.size(), table.size() / 2);  // no part repeats another
+  EXPECT_EQ(values(network, 7), all);
+  EXPECT_NE(values(network, 8), all);
+  EXPECT_NE(all.at("transformer.h.0.mlp.c_proj.weight"), table);
+}
+
 TEST(Gpt, HasTheTensorsOfGpt2LmHeadModel) {
   ModelConfig config = gpt();
   config.options["layers"] = 2;

@@ -45,7 +45,7 @@ inline std::vector<StageOp> block() {
           end()};
 }
 
-inline std::vector<StageOp> joined(std::vector<std::vector<StageOp>> parts) {
+inline std::vector<StageOp> chained(std::vector<std::vector<StageOp>> parts) {
   std::vector<StageOp> all;
   for (const std::vector<StageOp>& part : parts) all.insert(all.end(), part.begin(), part.end());
   return all;

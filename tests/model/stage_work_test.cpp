@@ -135,7 +135,7 @@ class CopyCounter final : public Backend {
 
 // Every activation and gradient of a transformer block is written to the place where it is needed next.
 TEST(Stage, CopiesNothingBetweenItsLayers) {
-  const Stage stage(joined({block(), block()}), row_count, {8}, nullptr);
+  const Stage stage(chained({block(), block()}), row_count, {8}, nullptr);
   const Floats parameters = random_floats(stage.parameter_size(), 1);
   const Floats x = random_floats(row_count * 8, 2);
   const Floats dy = random_floats(row_count * 8, 3);

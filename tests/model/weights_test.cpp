@@ -2,11 +2,13 @@
 #include "model/weights.hpp"
 
 #include <array>
+#include <cmath>
 
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
 
 #include "model/gradients.hpp"
+#include "model/weights_file.hpp"
 #include "starpipe/model/safetensors.hpp"
 #include "support/floats.hpp"
 #include "support/folder.hpp"
@@ -69,6 +71,55 @@ TEST_F(Weights, OfATree) {
   const auto parameters = start_parameters(tree, 3);
   save_weights(folder_ / "tree", tree, parameters);
   EXPECT_EQ(load_weights(folder_ / "tree", tree), parameters);
+}
+
+TEST_F(Weights, OfShardsArePiecesOfTheTensors) {
+  for (const char* key : {"tensor", "vocabulary"}) {
+    ModelConfig config = saved_gpt();
+    if (key == std::string("tensor")) config.options["tensor"] = std::vector<int>{2};
+    if (key == std::string("vocabulary")) config.vocabulary.shards = 3;
+    const Network shards = build_network(config, 1, 2);
+    const auto loaded = load_weights(file_, shards);
+    EXPECT_EQ(loaded, start_parameters(shards, 5)) << key;
+    for (const auto& [name, tensor] : joined_tensors(shards, loaded))
+      EXPECT_EQ(tensor.values, joined_tensors(network_, parameters_).at(name).values) << name;
+    save_weights(folder_ / "shards", shards, loaded);
+    EXPECT_EQ(load_weights(folder_ / "shards", network_), parameters_) << key;
+  }
+}
+
+// Ranks read the sets of their own stages only.
+TEST_F(Weights, OfASetAreReadAlone) {
+  const auto file =
+      changed([](auto& tensors) { tensors["transformer.ln_f.bias"].values[3] = std::nanf(""); });
+  WeightsFile weights(file, network_, FileContents::start_weights);
+  for (const bool has_nan : {false, true}) {
+    Floats values(network_.sets()[has_nan ? 1 : 0].size);
+    if (has_nan) {
+      expect_input_error([&] { weights.read(network_.sets()[1], values); },
+                         file.string() + ": tensor transformer.ln_f.bias: value 3 is NaN");
+    } else {
+      weights.read(network_.sets()[0], values);
+      EXPECT_EQ(values, parameters_[0]);
+    }
+  }
+}
+
+TEST_F(Weights, OfAPlaceOrWithEqualNumbersAreTheSame) {
+  const auto copy = changed([](auto&) {});
+  const auto other = [&] {
+    auto tensors = read_safetensors(file_);
+    tensors.at("transformer.ln_f.bias").values[3] += 1;
+    write_safetensors(folder_ / "other", tensors, {});
+    return folder_ / "other";
+  }();
+  const auto open = [&](const std::filesystem::path& file) {
+    return WeightsFile(file, network_, FileContents::start_weights);
+  };
+  EXPECT_EQ(open(file_).place(), open(file_).place());
+  EXPECT_NE(open(file_).place(), open(copy).place());
+  EXPECT_EQ(open(file_).digest(), open(copy).digest()) << "other metadata";
+  EXPECT_NE(open(file_).digest(), open(other).digest());
 }
 
 TEST_F(Weights, StartFromTheFileOfTheConfiguration) {

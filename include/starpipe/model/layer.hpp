@@ -41,6 +41,19 @@ struct Piece {
   /// The half-open ranges of rows and columns: "[0:16,0:32]" of a matrix, "[0:8+16:24]" of a vector.
   [[nodiscard]] std::string text() const;
 
+  /// Calls f(offset in the tensor, offset in the piece, count) for each run of neighbouring elements. `size`:
+  /// of the tensor; the empty piece is the whole tensor.
+  template <class Function>
+  void for_each_run(std::size_t size, Function&& f) const {
+    if (whole.empty()) return f(std::size_t{0}, std::size_t{0}, size);
+    std::size_t at = 0;
+    for (std::size_t row = rows.first; row < rows.first + rows.count; ++row) {
+      for (const auto& [first, count] : columns) {
+        f(row * whole.back() + first, at, count);
+        at += count;
+      }
+    }
+  }
   /// Copies the piece out of the tensor, or into it. The empty piece is the whole tensor.
   void take(ConstFloatView tensor, FloatView piece) const;
   void take(std::span<const double> tensor, std::span<double> piece) const;

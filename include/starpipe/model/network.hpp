@@ -156,7 +156,10 @@ std::vector<std::string> unit_names(const ModelConfig& config);
 /// The values that `model.kind` may have, ascending.
 std::vector<std::string> network_kinds();
 
-/// Returns the start values of parameters, in sequence. They depend only on `seed` and each parameter's name.
+/// Writes the start values of parameters, in sequence, to `values`. They depend only on `seed` and each
+/// parameter's name.
+void initial_parameters(std::span<const Parameter> parameters, std::uint64_t seed, std::span<float> values);
+/// Returns the same values.
 std::vector<float> initial_parameters(std::span<const Parameter> parameters, std::uint64_t seed);
 
 /// Returns the weights that passes read: the parameters, rounded to the precision.

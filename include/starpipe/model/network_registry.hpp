@@ -56,6 +56,14 @@ struct NetworkKey {
 };
 inline constexpr Interval from_1_to(int max) { return {.min = 1, .max = static_cast<double>(max)}; }
 
+/// Where the numbers of a tensor are in a file of another program.
+struct SavedTensor {
+  std::string from;  ///< the tensor that has them, by its name in Stage::parameters()
+  std::vector<std::size_t>
+      shape;                  ///< with fewer rows: the first ones; with more: each is the mean of the rows
+  std::string equal_to = {};  ///< a tensor of the file that must have the same numbers; "": none
+};
+
 struct NetworkKind {
   std::string name;     ///< the value of `model.kind`
   std::string meaning;  ///< one sentence
@@ -71,11 +79,11 @@ struct NetworkKind {
   /// The name in Stage::parameters() of a tensor in a file of another program; "" for one that is not read,
   /// and may have any type. Empty: such files have these names.
   std::function<std::string(const std::string& name)> weight_name = {};
-  /// Adds tensors that such files leave out, and rows to tables of fewer tokens (pad_rows). The tensors have
-  /// the names of Stage::parameters() already. Empty: files have all. Throws InputError with the tensor that
-  /// contradicts the configuration.
-  std::function<void(std::map<std::string, Tensor>& tensors, const ModelConfig& config)> complete_weights =
-      {};
+  /// Adds tensors that such files leave out, and rows to tables of fewer tokens, and removes others. The
+  /// tensors have the names of Stage::parameters() and their shape in the file already. Empty: files have
+  /// all. Throws InputError with the tensor that contradicts the configuration.
+  std::function<void(std::map<std::string, SavedTensor>& tensors, const ModelConfig& config)>
+      complete_weights = {};
 };
 
 /// Adds a kind, from a file-scope initialiser. Returns false if its name is taken, another kind has the same

@@ -38,9 +38,18 @@ InputError bad_tensor(const std::filesystem::path& file, const std::string& name
 std::string safetensors_start(std::span<const TensorShape> tensors,
                               const std::map<std::string, std::string>& metadata);
 
+/// Puts numbers into the tensor `name` of a file, from its number `first` on.
+using TensorWriter =
+    std::function<void(const std::string& name, std::size_t first, std::span<const float> values)>;
+
 /// Writes a file in the safetensors format: an 8-byte little-endian header length, a JSON header padded with
-/// spaces to a multiple of 8 bytes, and the tensors' data, sorted by name. Writes to a temporary name next to
-/// `file` and renames it. Throws InputError with the file if it cannot be written.
+/// spaces to a multiple of 8 bytes, and the tensors' data in the order of `tensors`, which `fill` writes in
+/// any order. Writes to a temporary name next to `file` and renames it. Throws InputError with the file if it
+/// cannot be written, before it calls `fill` where it can.
+void write_safetensors(const std::filesystem::path& file, std::span<const TensorShape> tensors,
+                       const std::map<std::string, std::string>& metadata,
+                       const std::function<void(const TensorWriter& write)>& fill);
+/// Writes tensors that are in memory, sorted by name.
 void write_safetensors(const std::filesystem::path& file, const std::map<std::string, Tensor>& tensors,
                        const std::map<std::string, std::string>& metadata);
 
@@ -65,6 +74,8 @@ class SafetensorsReader {
   /// Reads all values of a tensor, row-major. Throws InputError with file and tensor if it is missing, has
   /// another number of values, or cannot be read.
   void read(const std::string& name, std::span<float> values);
+  /// Reads the values from number `first` on. Throws InputError also if the tensor has fewer.
+  void read(const std::string& name, std::size_t first, std::span<float> values);
 
  private:
   struct Place {
@@ -72,7 +83,11 @@ class SafetensorsReader {
     const NumberType* type = nullptr;
     std::uint64_t begin = 0;  ///< of its data, in bytes from the start of the file
     std::uint64_t end = 0;
+
+    [[nodiscard]] std::uint64_t count() const;  ///< of its numbers
   };
+
+  [[nodiscard]] const Place& place(const std::string& name) const;
 
   std::filesystem::path file_;
   std::ifstream in_;

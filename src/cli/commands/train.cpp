@@ -6,7 +6,6 @@
 
 #include "cli/commands/ranks.hpp"
 #include "cli/commands/subcommand.hpp"
-#include "model/weights.hpp"
 #include "plan/drawing/page.hpp"
 #include "plan/drawing/timeline_svg.hpp"
 #include "plan/formats/trace_json.hpp"
@@ -171,14 +170,6 @@ void write_outputs(const OutputFiles& outputs, const runtime::Training& training
       [&] { outputs.write("--timeline", [&] { return timeline_text(run); }); }, print_table});
 }
 
-// Collective.
-void save_weights(Trainer& trainer, const TrainOptions& options, bool is_root) {
-  const auto& file = options.outputs.file(weights_option);
-  if (!file) return;
-  const std::vector<std::vector<float>> trained = trainer.weights();
-  if (is_root) model::save_weights(*file, trainer.network(), trained);
-}
-
 // Ends a run that was resumed after its last step: only the weights were missing.
 void finish_complete_run(const Runtime& runtime, const Trainer& trainer, const TrainOptions& options) {
   if (runtime.rank() != 0) return;
@@ -215,9 +206,11 @@ RunEnd run_and_finish(Runtime& runtime, Trainer& trainer, const TrainOptions& op
   trainer.training().on_trained = [&] {
     is_trained = true;
     try {
-      save_weights(trainer, options, runtime.rank() == 0);
-    } catch (...) {
+      if (const auto& file = options.outputs.file(weights_option)) trainer.training().save_weights(*file);
+    } catch (const RunFailure&) {
       failure = std::current_exception();
+    } catch (...) {  // rank 0, which writes, tells it
+      if (runtime.rank() == 0) failure = std::current_exception();
     }
   };
   trainer.accept_signals();

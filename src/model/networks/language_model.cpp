@@ -54,34 +54,15 @@ std::vector<NetworkKey> language_model_keys(std::vector<NetworkKey> sizes, std::
   return keys;
 }
 
-/// Adds rows to a table [n, columns], which has one row per token, until it has `rows`. Each new row is the
-/// mean of the n rows, so an output projection with this table gives a new token the mean of the other
-/// logits. This raises the cross-entropy of other tokens by at most log(rows / n) (J. Hewitt, "Initializing
-/// New Word Embeddings for Pretrained Language Models", 2021). With rows of zeros the new tokens would be the
-/// likeliest, since GPT-2's logits are far below 0. Does not change a tensor that has enough rows or another
-/// rank.
-void pad_rows(Tensor& table, std::size_t rows) {
-  if (table.shape.size() != 2 || table.shape[0] == 0 || table.shape[0] >= rows) return;
-  const std::size_t known = table.shape[0];
-  const std::size_t columns = table.shape[1];
-  std::vector<double> sums(columns);
-  for (std::size_t i = 0; i < table.values.size(); ++i) {
-    sums[i % columns] += static_cast<double>(table.values[i]);
-  }
-  table.values.reserve(rows * columns);
-  for (std::size_t row = known; row < rows; ++row) {
-    for (const double sum : sums) {
-      table.values.push_back(static_cast<float>(sum / static_cast<double>(known)));
-    }
-  }
-  table.shape[0] = rows;
+/// Adds rows to a table [n, columns], which has one row per token, until it has `rows`. Does not change a
+/// tensor that has enough rows or another rank.
+void pad_rows(std::vector<std::size_t>& shape, std::size_t rows) {
+  if (shape.size() == 2 && shape[0] > 0) shape[0] = std::max(shape[0], rows);
 }
 
 /// Keeps the first `rows` rows of a matrix. Does not change a tensor that has fewer or another rank.
-void keep_rows(Tensor& table, std::size_t rows) {
-  if (table.shape.size() != 2 || table.shape[0] <= rows) return;
-  table.shape[0] = rows;
-  if (!table.values.empty()) table.values.resize(rows * table.shape[1]);
+void keep_rows(std::vector<std::size_t>& shape, std::size_t rows) {
+  if (shape.size() == 2) shape[0] = std::min(shape[0], rows);
 }
 
 }  // namespace
@@ -227,23 +208,20 @@ NetworkKind language_model_kind(std::string name, std::string meaning, std::vect
     if (std::ranges::any_of(saved.not_weights, ends_tensor)) return "";
     return tensor.starts_with(saved.prefix) || tensor == head_weight ? tensor : saved.prefix + tensor;
   };
-  kind.complete_weights = [saved](std::map<std::string, Tensor>& tensors, const ModelConfig& config) {
+  kind.complete_weights = [saved](std::map<std::string, SavedTensor>& tensors, const ModelConfig& config) {
     const auto positions = tensors.find(saved.positions);
-    if (positions != tensors.end()) keep_rows(positions->second, index(option(config, "context")));
+    if (positions != tensors.end()) keep_rows(positions->second.shape, index(option(config, "context")));
     const auto embedding = tensors.find(saved.embedding);
     if (embedding == tensors.end()) return;
+    const std::size_t rows = index(option(config, "vocabulary"));
     if (option<bool>(config, tied_key)) {
-      const auto output = tensors.extract(head_weight);
-      if (!output.empty() && (output.mapped().shape != embedding->second.shape ||
-                              output.mapped().values != embedding->second.values)) {
-        throw InputError(fmt::format("tensor {}: is not equal to {}; set model.tied: false", head_weight,
-                                     saved.embedding));
-      }
+      if (tensors.erase(std::string(head_weight)) > 0) embedding->second.equal_to = head_weight;
+      pad_rows(embedding->second.shape, rows);
+      return;
     }
-    pad_rows(embedding->second, index(option(config, "vocabulary")));
-    if (option<bool>(config, tied_key)) return;
-    const auto [output, is_tied] = tensors.try_emplace(head_weight, embedding->second);
-    if (!is_tied) pad_rows(output->second, index(option(config, "vocabulary")));
+    SavedTensor& head = tensors.try_emplace(head_weight, embedding->second).first->second;
+    pad_rows(embedding->second.shape, rows);
+    pad_rows(head.shape, rows);
   };
   return kind;
 }

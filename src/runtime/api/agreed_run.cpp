@@ -6,7 +6,8 @@
 #include <bit>
 #include <cstddef>
 #include <cstdint>
-#include <new>
+#include <functional>
+#include <memory>
 #include <string_view>
 #include <tuple>
 #include <utility>
@@ -17,6 +18,7 @@
 #include "base/files.hpp"
 #include "base/numbers.hpp"
 #include "model/weights.hpp"
+#include "model/weights_file.hpp"
 #include "runtime/config/config_keys.hpp"
 #include "runtime/engine/step_data.hpp"
 #include "runtime/host/gpu_share.hpp"
@@ -102,18 +104,6 @@ void require_same_files(const Mpi& mpi, const Config& config) {
         agree(mpi, [&] { return hash_of(std::string_view(read_file(file)), hash_start); });
     require_same_file(mpi, "schedule.plugin", file, digest);
   }
-}
-
-// Collective. Throws InputError on every rank if the ranks' start values differ, which the program or the
-// user has given.
-void require_same_weights(const Mpi& mpi, const Config& config, const TrainerParts& parts,
-                          const model::SetValues& weights) {
-  const bool is_given = config.model.init || parts.weights;
-  if (!is_given || mpi.ranks() == 1 || mpi.all_equal(digest_of(weights))) return;
-  if (parts.weights) throw InputError("TrainerParts::weights: the program's weights differ among the ranks");
-  throw InputError(fmt::format("{}: {} does not have the same weights on all ranks",
-                               config.evaluate.alone ? "--weights" : "model.init",
-                               config.model.init->string()));
 }
 
 // Collective. Throws InputError on every rank if the ranks' schedules differ: such ranks would wait for each
@@ -202,24 +192,54 @@ std::vector<PlannedRun> plan_all(const Mpi& mpi, std::vector<Config> configs, co
   return plans;
 }
 
-// Returns the start values: `given` by the program, or drawn. Throws InputError if the given values are not
-// as many as the network has parameters, or if this host has no memory for the drawn values.
-model::SetValues start_values(const model::Network& network, std::uint64_t seed,
-                              const std::optional<model::SetValues>& given) {
-  if (!given) {
-    try {
-      return model::start_parameters(network, seed);
-    } catch (const std::bad_alloc&) {
-      throw InputError(fmt::format("model: this host has no memory for its {} parameters, {}",
-                                   network.parameter_count(),
-                                   bytes_text(network.parameter_count() * sizeof(float))));
-    }
-  }
+// Collective. Throws InputError on every rank if the ranks have opened different weights under one name.
+// Ranks that read files of one place need not compare them. Of several places, one rank each reads all.
+void require_same_weights(const Mpi& mpi, const Config& config, model::WeightsFile& file) {
+  const std::vector<std::uint64_t> places = mpi.gather_values(file.place());
+  const auto mine = places.begin() + mpi.rank();
+  const bool is_first = std::find(places.begin(), mine, *mine) == mine;
+  const bool is_one = std::ranges::count(places, *mine) == mpi.ranks();
+  std::vector<std::uint64_t> digests =
+      mpi.gather_values(agree(mpi, [&] { return is_first && !is_one ? file.digest() : 0; }));
+  std::erase(digests, 0);
+  if (std::ranges::adjacent_find(digests, std::ranges::not_equal_to()) == digests.end()) return;
+  throw InputError(fmt::format("{}: {} does not have the same weights on all ranks",
+                               config.evaluate.alone ? "--weights" : "model.init",
+                               config.model.init->string()));
+}
+
+// Throws InputError if the weights that the program has given are not as many as the network has parameters.
+void check_given(const model::Network& network, const model::SetValues& given) {
   const bool fits = std::ranges::equal(
-      *given, network.sets(), {}, [](const auto& set) { return set.size(); }, &model::ParameterSet::size);
+      given, network.sets(), {}, [](const auto& set) { return set.size(); }, &model::ParameterSet::size);
   if (!fits)
     throw InputError("TrainerParts::weights: not as many numbers as the network's sets have parameters");
-  return *given;
+}
+
+// Collective. Returns the start values: `given` by the program, of a file, or drawn; with emulated jobs an
+// empty function. Throws InputError on every rank for a file that does not fit, and for files or given values
+// that differ among the ranks.
+model::StartValues start_of(const Mpi& mpi, const PlannedRun& planned,
+                            const std::optional<model::SetValues>& given) {
+  const Experiment& made = planned.experiment;
+  if (given) {
+    agree(mpi, [&] {
+      check_given(made.network, *given);
+      return true;
+    });
+    if (!mpi.all_equal(digest_of(*given)))
+      throw InputError("TrainerParts::weights: the program's weights differ among the ranks");
+  }
+  if (made.emulated) return {};
+  if (given) return model::given_values(*given);
+  if (const auto& init = made.network.config.init) {
+    const auto file = agree(mpi, [&] {
+      return std::make_shared<model::WeightsFile>(*init, made.network, model::FileContents::start_weights);
+    });
+    require_same_weights(mpi, planned.config, *file);
+    return model::start_values(file, made.network);
+  }
+  return model::start_values(made.network, planned.config.training.seed);
 }
 
 // Throws InputError if StarPU or MPI cannot carry a datum of the run.
@@ -234,13 +254,13 @@ void check_sizes(const Config& config, const Experiment& made, const WorkerMap& 
 
 }  // namespace
 
-Engine make_engine(const Session& session, const AgreedRun& run) {
+Engine make_engine(const Session& session, const AgreedRun& run, const model::StartValues& start) {
   const Experiment& e = run.experiment;
   return {session,
           e.schedule,
           e.network,
           optimizer_of(run.config),
-          run.parameters,
+          start,
           run.config.runtime,
           e.emulated ? &e.costs : nullptr,
           run.config.training.nonfinite,
@@ -291,13 +311,11 @@ AgreedRuns agree_on_runs(const Mpi& mpi, std::vector<Config> configs, const Trai
     WorkerMap map =
         automatic ? map_to_ranks(mpi, devices, plan::count_traffic(made.schedule, made.costs)) : linear;
     check_sizes(planned.config, made, map);
-    mpi.show(fmt::format("start values of {} parameters", made.network.parameter_count()));
-    auto parameters =
-        agree(mpi, [&] { return start_values(made.network, planned.config.training.seed, parts.weights); });
-    require_same_weights(mpi, planned.config, parts, parameters);
     auto locations = gather_locations(mpi, map, share, devices);
-    agreed.runs.push_back(
-        {std::move(planned), mpi, std::move(parameters), std::move(map), share, gpus, std::move(locations)});
+    auto memory = require_main_memory(mpi, planned.config, made, map, locations);
+    auto start = start_of(mpi, planned, parts.weights);
+    agreed.runs.push_back({std::move(planned), mpi, std::move(start), std::move(map), share, gpus,
+                           std::move(locations), std::move(memory)});
   }
   return agreed;
 }
@@ -314,7 +332,9 @@ void RankRequest::require_same(const Mpi& mpi, const std::vector<Config>& config
     }
   }
   const std::vector<std::uint8_t> bytes = Json::to_cbor(mine);  // names of files need not be UTF-8
-  const std::vector<std::string> all = mpi.gather({bytes.begin(), bytes.end()});
+  const std::string request(bytes.begin(), bytes.end());
+  if (mpi.all_equal(hash_of(std::string_view(request), hash_start))) return;
+  const std::vector<std::string> all = mpi.gather(request);
   const Json first = Json::from_cbor(all.front());
   for (std::size_t rank = 1; rank < all.size(); ++rank) {
     const Json other = Json::from_cbor(all[rank]);

@@ -9,6 +9,8 @@
 
 #include <nlohmann/json.hpp>
 
+#include "model/weights.hpp"
+#include "runtime/api/host_memory.hpp"
 #include "runtime/engine/engine.hpp"
 #include "runtime/host/agreement.hpp"
 #include "runtime/host/core_share.hpp"
@@ -53,18 +55,20 @@ struct PlannedRun {
   Experiment experiment;  ///< each rank has built it from `config`
 };
 
-/// The run on which all ranks agree, with start values, and where each worker is.
+/// The run on which all ranks agree, and where each worker is.
 struct AgreedRun : PlannedRun {
   const Mpi& mpi;
-  model::SetValues parameters;  ///< [set]: start values
+  model::StartValues start;  ///< empty with emulated jobs
   WorkerMap map;
   CoreShare share;
   GpuShare gpus;
   std::vector<RankLocation> locations;  ///< [rank]
+  std::vector<MainMemory> memory;       ///< [rank]: predicted; empty with emulated jobs
 };
 
-/// The engine of `run`. `run` and `session` must outlive the engine.
-Engine make_engine(const Session& session, const AgreedRun& run);
+/// Returns the engine of `run`, whose weights start with `start`. `run` and `session` must outlive the
+/// engine.
+Engine make_engine(const Session& session, const AgreedRun& run, const model::StartValues& start);
 
 /// Collective, after the last step. Throws RunFailure when the weights hold infinity or NaN, unless
 /// `training.nonfinite` is `continue`: no pass has read the weights of the last update.

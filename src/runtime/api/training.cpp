@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <numeric>
+#include <span>
 #include <stdexcept>
 #include <utility>
 
@@ -12,6 +13,7 @@
 #include "base/environment.hpp"
 #include "model/weights.hpp"
 #include "runtime/host/agreement.hpp"
+#include "runtime/host/hardware.hpp"
 #include "starpipe/base/index.hpp"
 
 namespace starpipe::runtime {
@@ -147,23 +149,35 @@ void Training::start() {
   });
   show("starts StarPU");
   session_.emplace(mpi_, run_.map, run_.share, policy_, run_.gpus);
-  show("copies the weights");
+  const bool resumed = folder_ && folder_->resumed();
+  model::StartValues start_values = run_.start;
+  if (start_values && resumed) start_values = [](std::size_t, std::span<float>) {};  // `restore` writes all
+  if (!resumed) show(fmt::format("start values of {} parameters", run_.experiment.network.parameter_count()));
+  std::string problem;  // of the start values; on every rank
   or_abort(mpi_, [&] {
     const Experiment& e = run_.experiment;
-    if (trains) {
-      engine_.reset(
-          new Engine(make_engine(*session_, run_)));  // NOLINT(modernize-make-unique): it cannot move
-    } else {
-      evaluator_ = std::make_unique<Evaluator>(*session_, e.schedule, e.network, run_.parameters,
-                                               run_.config.runtime, e.rules.evaluated);
+    try {
+      if (trains) {
+        // NOLINTNEXTLINE(modernize-make-unique): it cannot move
+        engine_.reset(new Engine(make_engine(*session_, run_, start_values)));
+      } else {
+        evaluator_ = std::make_unique<Evaluator>(*session_, e.schedule, e.network, run_.start,
+                                                 run_.config.runtime, e.rules.evaluated);
+      }
+    } catch (const InputError& error) {
+      problem = error.what();
+      return;
     }
-    if (folder_ && folder_->resumed()) show("reads the checkpoint");
+    if (resumed) show("reads the checkpoint");
     if (folder_) folder_->restore(*engine_);
     if (is_root() && metrics_file_) {
       metrics_.emplace(*metrics_file_, metrics_position_);
       say_metrics_news();
     }
   });
+  if (problem.empty()) return;
+  session_.reset();
+  throw InputError(problem);
 }
 
 Step Training::train_step(bool checkpoints) {
@@ -189,6 +203,11 @@ Step Training::train_step(bool checkpoints) {
   say_metrics_news();
   if (is_root()) measurement_.end_step(std::move(result));
   return step;
+}
+
+void Training::require_values(const char* function) const {
+  require_input(!run_.config.runtime.emulate, "runtime.emulate",
+                fmt::format("{}() does not apply: emulated jobs compute no values", function));
 }
 
 void Training::require_training(const char* function) const {
@@ -289,6 +308,7 @@ void Training::evaluate_if_due() {
 
 starpipe::Evaluation Training::evaluate() {
   if (has_failed_) throw std::logic_error("evaluate(): an earlier step has failed");
+  require_values("evaluate");
   require_input(run_.experiment.validation != nullptr, "data.validation", "there are no data to evaluate");
   start();
   EvaluationResult result;
@@ -325,6 +345,7 @@ void Training::save() {
 
 std::vector<std::vector<float>> Training::weights() {
   require_training("weights");
+  require_values("weights");
   start();
   std::vector<std::vector<float>> trained;
   show("collects the weights");
@@ -335,6 +356,7 @@ std::vector<std::vector<float>> Training::weights() {
 
 std::vector<std::vector<float>> Training::gradients() {
   require_training("gradients");
+  require_values("gradients");
   if (record_.step_seconds.empty()) throw std::logic_error("gradients(): no step is done");
   std::vector<std::vector<float>> found;
   or_abort(mpi_, [&] { found = engine_->gradients(); });
@@ -343,13 +365,41 @@ std::vector<std::vector<float>> Training::gradients() {
 }
 
 void Training::save_weights(const std::filesystem::path& file) {
-  require_input(!run_.config.runtime.emulate, "runtime.emulate", "no weights are trained");
-  const std::vector<std::vector<float>> trained = weights();
-  or_abort(mpi_, [&] { require_finite_weights(run_, *engine_); });
-  agree(mpi_, [&] {
-    if (is_root()) model::save_weights(file, run_.experiment.network, trained);
-    return true;
+  require_training("save_weights");
+  require_values("save_weights");
+  start();
+  show("collects the weights");
+  std::exception_ptr failure;  // rank 0 cannot write
+  std::string problem;
+  const auto note = [&](const std::exception& error) {
+    problem = error.what();
+    failure = std::current_exception();
+  };
+  or_abort(mpi_, [&] {
+    require_finite_weights(run_, *engine_);
+    bool is_sent = false;
+    // All ranks send all parameters, also if rank 0 fails.
+    const auto send = [&](const auto& use) {
+      is_sent = true;
+      engine_->read_parameters([&](const model::Parameter& parameter, int, std::span<const float> values) {
+        try {
+          if (!failure) use(parameter, values);
+        } catch (const std::exception& error) {
+          note(error);
+        }
+      });
+      if (failure) std::rethrow_exception(failure);
+    };
+    try {
+      if (is_root()) model::save_weights(file, run_.experiment.network, model::ParameterSource(send));
+    } catch (const std::exception& error) {
+      note(error);
+    }
+    if (!is_sent) engine_->read_parameters([](const model::Parameter&, int, std::span<const float>) {});
   });
+  problem = mpi_.first_problem(problem);
+  if (failure) std::rethrow_exception(failure);
+  if (!problem.empty()) throw InputError(problem);
 }
 
 Training::Result Training::result() {
@@ -367,6 +417,8 @@ Training::Result Training::result() {
         bytes_between_ranks(engine_->graph(), run_.map) * record.step_seconds.size();
     if (const TaskGraph* evaluation = engine_->evaluation_graph())
       record.rank_bytes_predicted += bytes_between_ranks(*evaluation, run_.map) * record.evaluations.size();
+    for (const MainMemory& of_rank : run_.memory) record.memory_predicted.push_back(of_rank.total());
+    record.memory_measured = mpi_.gather_values(memory_of_process("VmHWM"));
     record.rank_bytes_known = environment("STARPU_MPI_STATS").value_or("0") != "0";
     if (is_root()) {
       result.compared = measurement_.compared();

@@ -82,6 +82,8 @@ class Training {
   [[nodiscard]] bool is_root() const { return mpi_.rank() == 0; }
   // Throws std::logic_error, naming the function that was called, when the run trains nothing or has failed.
   void require_training(const char* function) const;
+  // Throws InputError when jobs are emulated.
+  void require_values(const char* function) const;
   void open_folder(bool resume);
   // Starts StarPU, reads the checkpoint and opens the file of metrics.
   void start();

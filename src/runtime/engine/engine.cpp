@@ -38,10 +38,17 @@ std::string place_text(std::optional<int> steps) {
   return part_of_run({.step = *steps - 1, .evaluates = 1});
 }
 
+// Collective. Throws InputError when some rank could not make its start values.
+const Watched& started(const Session& session, StepRun& run) {
+  const std::string problem = session.mpi().first_problem(run.data().problem());
+  if (!problem.empty()) throw InputError(problem);
+  return run.watched();
+}
+
 }  // namespace
 
 Engine::Engine(const Session& session, const plan::Schedule& schedule, const model::Network& network,
-               const model::OptimizerConfig& optimizer, const std::vector<std::vector<float>>& parameters,
+               const model::OptimizerConfig& optimizer, const model::StartValues& start,
                const RuntimeConfig& config, const plan::Costs* emulated, NonFinitePolicy nonfinite,
                int evaluated)
     : session_(session),
@@ -59,11 +66,11 @@ Engine::Engine(const Session& session, const plan::Schedule& schedule, const mod
            {.schedule = schedule,
             .network = network,
             .window = config.window,
-            .parameters = parameters,
+            .start = start,
             .optimizer = &optimizer_,
             .emulated = emulated,
             .finds_nonfinite = computes_ && nonfinite != NonFinitePolicy::proceed}),
-      watch_(session, config.timeout, run_.watched()) {}
+      watch_(session, config.timeout, started(session, run_)) {}
 
 StepResult Engine::run_step(int step, const model::Dataset& data) {
   StepResult result;
@@ -144,12 +151,11 @@ Evaluator::Evaluator(const Session& session, const plan::Schedule& schedule, con
       watch_(watch) {}
 
 Evaluator::Evaluator(const Session& session, const plan::Schedule& schedule, const model::Network& network,
-                     const std::vector<std::vector<float>>& parameters, const RuntimeConfig& config,
-                     int microbatches)
+                     const model::StartValues& weights, const RuntimeConfig& config, int microbatches)
     : schedule_(plan::forward_passes(schedule, microbatches)),
       run_(session, TaskGraph::evaluation(schedule, schedule_, network),
-           {.schedule = schedule_, .network = network, .window = config.window, .parameters = parameters}),
-      watch_(own_watch_.emplace(session, config.timeout, run_.watched())) {}
+           {.schedule = schedule_, .network = network, .window = config.window, .start = weights}),
+      watch_(own_watch_.emplace(session, config.timeout, started(session, run_))) {}
 
 EvaluationResult Evaluator::run(const model::Dataset& data, std::optional<int> steps) {
   const int last_step = steps.value_or(0) - 1;  // counted from 0; -1: none came before

@@ -6,6 +6,7 @@
 #include <optional>
 #include <vector>
 
+#include "model/weights.hpp"
 #include "runtime/engine/finite_check.hpp"
 #include "runtime/engine/gathering.hpp"
 #include "runtime/engine/step_data.hpp"
@@ -57,10 +58,10 @@ class Evaluator {
   /// Evaluates the weights of `training`. `watch`: of the training run.
   Evaluator(const Session& session, const plan::Schedule& schedule, const model::Network& network,
             const StepData& training, const RuntimeConfig& config, int microbatches, RunWatch& watch);
-  /// For a run that evaluates and does not train: evaluates `parameters`, by set (Network::sets()), on every
-  /// rank.
+  /// For a run that evaluates and does not train: evaluates the weights `weights`, of which each rank asks
+  /// for its own. Throws InputError, on every rank, when `weights` does on some rank.
   Evaluator(const Session& session, const plan::Schedule& schedule, const model::Network& network,
-            const std::vector<std::vector<float>>& parameters, const RuntimeConfig& config, int microbatches);
+            const model::StartValues& weights, const RuntimeConfig& config, int microbatches);
 
   /// Runs the first micro-batches of `data`'s step 0, the same ones each time. `steps`: trained before, for
   /// messages; nullopt in a run that does not train. The run's watch looks at these tasks from now on. Throws
@@ -83,13 +84,14 @@ class Evaluator {
 /// it received.
 class Engine {
  public:
-  /// `parameters`: start values of each set (Network::sets()), on every rank. `config`: `timeout` and
-  /// `window`. `emulated`: jobs and transfers are waits of these lengths, and kernels do not run. On SimGrid
+  /// `start`: the start values, of which each rank asks for those of its own weights; empty with `emulated`.
+  /// Throws InputError, on every rank, when `start` does on some rank. `config`: `timeout` and `window`.
+  /// `emulated`: jobs and transfers are waits of these lengths, and kernels do not run. On SimGrid
   /// it is required: the durations of jobs on simulated GPUs. `nonfinite`: how `run_step` treats infinity and
   /// NaN. `evaluated`: micro-batches of each `evaluate`; 0: there is none. References and `emulated` must
   /// outlive the engine.
   Engine(const Session& session, const plan::Schedule& schedule, const model::Network& network,
-         const model::OptimizerConfig& optimizer, const std::vector<std::vector<float>>& parameters,
+         const model::OptimizerConfig& optimizer, const model::StartValues& start,
          const RuntimeConfig& config, const plan::Costs* emulated = nullptr,
          NonFinitePolicy nonfinite = NonFinitePolicy::stop, int evaluated = 0);
 
@@ -113,6 +115,9 @@ class Engine {
   /// (Network::sets()), from each set's first holder. On rank 0 only.
   [[nodiscard]] std::vector<std::vector<float>> parameters() const { return run_.gathering().parameters(); }
   [[nodiscard]] std::vector<std::vector<float>> gradients() const { return run_.gathering().gradients(); }
+
+  /// Calls `use` on rank 0 with each parameter, see Gathering::read_parameters.
+  void read_parameters(const ParameterReader& use) const { run_.gathering().read_parameters(use); }
 
   /// Returns the number of the optimizer's updates so far: AdamW's t.
   [[nodiscard]] int updates() const { return updates_; }

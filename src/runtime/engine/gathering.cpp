@@ -100,37 +100,54 @@ std::vector<WorkerRecord> Gathering::workers(std::span<const WorkerRecord> mine)
   return by_worker;
 }
 
-std::vector<std::vector<float>> Gathering::by_stage(DataKind wanted) const {
+void Gathering::for_each_on_root(DataKind wanted, const ParameterReader& use) const {
   const MPI_Comm comm = step_.session.mpi().comm();
   const int rank = step_.session.mpi().rank();
   const std::vector<model::ParameterSet> sets = step_.network.sets();
-  std::vector<std::vector<float>> all(sets.size());
-  for (int s = 0; std::cmp_less(s, all.size()); ++s) {
+  std::vector<float> received;
+  for (int s = 0; std::cmp_less(s, sets.size()); ++s) {
     const model::ParameterSet& set = sets[index(s)];
-    std::vector<float>& gathered = all[index(s)];
     if (set.size == 0) continue;
     const bool has_master = wanted == DataKind::weights && set.has_master();
     const int holder = plan::weight_holders(step_.schedule, set.first_stage()).front();
     const std::size_t d = step_.graph.find(has_master ? DataKind::master : wanted, s, holder).value();
     const int owner = data_.owner(step_.graph.data()[d]);
-    if (rank == owner) {
-      data_.read(d, "a stage's parameters", [&](std::span<const float> values) {
+    // Each parameter is a message, or several, so that rank 0 needs memory for one.
+    const auto send = [&](std::span<const float> values) {
+      for (const model::Parameter& parameter : set.parameters) {
+        const std::span<const float> own = values.first(parameter.size());
+        values = values.subspan(own.size());
         if (rank == 0) {
-          gathered.assign(values.begin(), values.end());
-        } else {
-          for_each_message(values, [&](std::span<const float> part) {
-            MPI_Send(part.data(), static_cast<int>(part.size()), MPI_FLOAT, 0, s, comm);
-          });
+          use(parameter, s, own);
+          continue;
         }
-      });
-    } else if (rank == 0) {
-      gathered.resize(step_.graph.data()[d].size);
-      for_each_message(std::span(gathered), [&](std::span<float> part) {
+        for_each_message(own, [&](std::span<const float> part) {
+          MPI_Send(part.data(), static_cast<int>(part.size()), MPI_FLOAT, 0, s, comm);
+        });
+      }
+    };
+    if (rank == owner) data_.read(d, "a stage's parameters", send);
+    if (rank != 0 || owner == 0) continue;
+    for (const model::Parameter& parameter : set.parameters) {
+      received.resize(parameter.size());
+      for_each_message(std::span(received), [&](std::span<float> part) {
         MPI_Recv(part.data(), static_cast<int>(part.size()), MPI_FLOAT, owner, s, comm, MPI_STATUS_IGNORE);
       });
+      use(parameter, s, received);
     }
   }
+}
+
+std::vector<std::vector<float>> Gathering::by_stage(DataKind wanted) const {
+  std::vector<std::vector<float>> all(step_.graph.parameters().size());
+  for_each_on_root(wanted, [&](const model::Parameter&, int set, std::span<const float> values) {
+    all[index(set)].insert(all[index(set)].end(), values.begin(), values.end());
+  });
   return all;
+}
+
+void Gathering::read_parameters(const ParameterReader& use) const {
+  for_each_on_root(DataKind::weights, use);
 }
 
 std::optional<int> Gathering::first_nonfinite_stage() const {

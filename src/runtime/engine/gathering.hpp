@@ -33,6 +33,10 @@ using StateReader =
 /// Fills in the trained numbers of a set of parameters, in the same form.
 using StateWriter = std::function<void(int set, std::span<float> parameters, std::span<float> optimizer)>;
 
+/// Receives the numbers of a parameter, in fp32, and the set that the parameter is in.
+using ParameterReader =
+    std::function<void(const model::Parameter& parameter, int set, std::span<const float> values)>;
+
 /// Brings the results of a step from the ranks that have them to rank 0, and owns the offset between their
 /// clocks. Reads and writes the trained numbers of this rank. All member functions but the last two are
 /// collective; the thread that runs the steps calls them, between steps.
@@ -51,6 +55,9 @@ class Gathering {
   /// Returns the records of all workers, [logical worker], on rank 0's clock; on rank 0 only. `mine`:
   /// [logical worker], on this rank's clock, empty for workers of other ranks.
   [[nodiscard]] std::vector<WorkerRecord> workers(std::span<const WorkerRecord> mine) const;
+  /// Calls `use` on rank 0 with each parameter, in the order of the sets. Rank 0 needs memory for one
+  /// parameter at a time. `use` does not throw.
+  void read_parameters(const ParameterReader& use) const;
   /// Returns the parameters of each stage, in fp32 whatever the precision of its weights, from the first
   /// worker that holds them; on rank 0 only.
   [[nodiscard]] std::vector<std::vector<float>> parameters() const;
@@ -76,6 +83,7 @@ class Gathering {
     std::optional<std::size_t> optimizer;
   };
   [[nodiscard]] std::vector<Held> held(bool first_only) const;
+  void for_each_on_root(DataKind wanted, const ParameterReader& use) const;
   [[nodiscard]] std::vector<std::vector<float>> by_stage(DataKind wanted) const;
   /// `number`: among all parameters of the network.
   [[nodiscard]] std::string parameter_name(std::int64_t number) const;

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <cstdlib>
 #include <limits>
 #include <memory>
 #include <new>
@@ -15,6 +16,7 @@
 #include <sys/mman.h>
 
 #include "base/environment.hpp"
+#include "base/numbers.hpp"
 #include "runtime/engine/kernels.hpp"
 #include "starpipe/base/error.hpp"
 #include "starpipe/base/index.hpp"
@@ -37,13 +39,16 @@ std::uint32_t starpu_words(std::size_t size) {
   return static_cast<std::uint32_t>(size);
 }
 
-HostMemory host_memory(std::vector<float> values) {
-  const auto owner = std::make_shared<std::vector<float>>(std::move(values));
-  return {owner, *owner};
+// Returns zeros. A large memory takes no pages before it is written. Throws std::bad_alloc.
+HostMemory zero_memory(std::size_t size) {
+  const std::shared_ptr<float> memory(
+      static_cast<float*>(std::calloc(std::max<std::size_t>(1, size), sizeof(float))), std::free);
+  if (!memory) throw std::bad_alloc();
+  return {memory, {memory.get(), size}};
 }
 
-// Reserves addresses for `size` numbers, for SimGrid, where no program reads or writes them. They take no
-// pages. Throws std::bad_alloc.
+// Reserves addresses for `size` numbers where no program writes them, as on SimGrid. They take no pages, and
+// their sum may be larger than the host's memory. Throws std::bad_alloc.
 HostMemory unused_memory(std::size_t size) {
   const std::size_t bytes = std::max<std::size_t>(1, size) * sizeof(float);
   void* const memory =
@@ -83,7 +88,7 @@ void check_words(int stage, std::string_view what, std::size_t words) {
 }  // namespace
 
 StepData::StepData(const StepContext& step, const DataSlots& slots, std::optional<int> window,
-                   std::span<const std::vector<float>> parameters, const StepData* training)
+                   const model::StartValues& start, const StepData* training)
     : step_(step),
       slots_(slots),
       nodes_(step.session.memory_nodes()),
@@ -95,7 +100,7 @@ StepData::StepData(const StepContext& step, const DataSlots& slots, std::optiona
   if (step_.session.knows_workers() && step_.session.on_gpus()) fetched_.emplace(step_.graph, nodes_);
   for (std::size_t d = 0; d < step_.graph.data().size(); ++d) {
     if (step_.tasks.last_use[d] == RankTasks::unused || handle(d) != nullptr) continue;
-    register_datum(d, parameters);
+    register_datum(d, start);
     if (is_for_host(step_.graph.data()[d])) first_for_host_.push_back(d);
   }
   find_prepared(window);
@@ -132,13 +137,33 @@ void StepData::find_prepared(std::optional<int> window) {
   }
 }
 
-std::vector<float> StepData::start_value(const Datum& datum,
-                                         std::span<const std::vector<float>> parameters) const {
-  const std::size_t s = index(datum.stage);
-  if (datum.kind == DataKind::master) return parameters[s];
-  if (datum.kind == DataKind::weights)
-    return model::rounded_weights(step_.network.stages.front().precision(), parameters[s]);
-  return std::vector<float>(datum.size, 0.0F);
+HostMemory StepData::start_memory(const Datum& datum, const model::StartValues& start) {
+  if (on_simgrid || (!start && training_ == nullptr)) return unused_memory(datum.size);
+  try {
+    HostMemory memory = zero_memory(datum.size);
+    if (start && (datum.kind == DataKind::weights || datum.kind == DataKind::master))
+      fill(datum, start, memory.values);
+    return memory;
+  } catch (const InputError& error) {
+    problem_ = error.what();
+  } catch (const std::bad_alloc&) {
+    problem_ = fmt::format("stage {}: this host has no memory for its {}, {}", stage_of(datum, step_.graph),
+                           to_string(datum.kind), bytes_text(datum.size * word_bytes));
+  }
+  return unused_memory(datum.size);
+}
+
+void StepData::fill(const Datum& datum, const model::StartValues& start, std::span<float> memory) const {
+  const std::size_t set = index(datum.stage);
+  const std::size_t size = step_.graph.parameters()[set].size;
+  const model::Precision precision = step_.network.stages.front().precision();
+  if (datum.kind == DataKind::master || precision != model::Precision::bf16) {
+    start(set, memory.first(size));
+    return;
+  }
+  std::vector<float> values(size);
+  start(set, values);
+  std::ranges::copy(model::rounded_weights(precision, values), memory.begin());
 }
 
 starpu_data_handle_t StepData::register_words(std::size_t size, int home, std::uintptr_t memory) const {
@@ -148,13 +173,13 @@ starpu_data_handle_t StepData::register_words(std::size_t size, int home, std::u
   return handle;
 }
 
-void StepData::register_datum(std::size_t number, std::span<const std::vector<float>> parameters) {
+void StepData::register_datum(std::size_t number, const model::StartValues& start) {
   const Datum& datum = step_.graph.data()[number];
   const std::size_t slot = slots_.of(number);
   starpu_data_handle_t handle = nullptr;
   const bool from_host = is_mine(datum) && !is_temporary(datum.kind);
   if (from_host) {
-    memory_[slot] = on_simgrid ? unused_memory(datum.size) : host_memory(start_value(datum, parameters));
+    memory_[slot] = start_memory(datum, start);
     const std::span<float> memory = memory_[slot].values;
     if (step_.session.on_gpus()) pinned_.push_back(pin(memory));
     handle = register_words(datum.size, STARPU_MAIN_RAM, reinterpret_cast<std::uintptr_t>(memory.data()));

@@ -17,6 +17,7 @@
 
 #include <starpu.h>
 
+#include "model/weights.hpp"
 #include "runtime/engine/data_use.hpp"
 #include "runtime/engine/task_graph.hpp"
 #include "runtime/host/worker_map.hpp"
@@ -95,15 +96,20 @@ struct StepContext {
 /// thread that submits the step calls all of it, except `drop_fetched`, which the workers on GPUs call.
 class StepData {
  public:
-  /// Registers the data that tasks of this rank touch. `parameters`: start values of each set. `window`: the
-  /// number of the rank's tasks that are inserted before the first one has to end; nullopt: all. The
-  /// references must outlive this.
+  /// Registers the data that tasks of this rank touch. `start`: the values of the weights; without it, and
+  /// without `training`, no values are computed, and the data take no memory. `window`: the number of the
+  /// rank's tasks that are inserted before the first one has to end; nullopt: all. The references must
+  /// outlive this.
   ///
   /// `training`: for an evaluation of the weights of a training, whose scratch memory it uses as well. The
   /// evaluation has the placement of the training's F. So `training` has a handle for all weights that tasks
-  /// on this rank read. Without it, the weights are `parameters`.
+  /// on this rank read.
   StepData(const StepContext& step, const DataSlots& slots, std::optional<int> window,
-           std::span<const std::vector<float>> parameters, const StepData* training = nullptr);
+           const model::StartValues& start, const StepData* training = nullptr);
+
+  /// Returns the mistake that `start` has thrown as InputError; "" if there is none. The steps are of no use
+  /// then.
+  [[nodiscard]] const std::string& problem() const { return problem_; }
 
   [[nodiscard]] starpu_data_handle_t handle(std::size_t datum) const { return handles_[slots_.of(datum)]; }
   /// Returns scratch memory that is large enough for a pass, or a norm, on each worker that may run it;
@@ -163,13 +169,13 @@ class StepData {
   void drop_fetched(const Task& task);
 
  private:
-  [[nodiscard]] std::vector<float> start_value(const Datum& datum,
-                                               std::span<const std::vector<float>> parameters) const;
+  HostMemory start_memory(const Datum& datum, const model::StartValues& start);
+  void fill(const Datum& datum, const model::StartValues& start, std::span<float> memory) const;
   void take_weights_of_training();
   // `home`: the memory node of `memory`. Without one StarPU allocates memory when it is first written.
   [[nodiscard]] starpu_data_handle_t register_words(std::size_t size, int home = -1,
                                                     std::uintptr_t memory = 0) const;
-  void register_datum(std::size_t number, std::span<const std::vector<float>> parameters);
+  void register_datum(std::size_t number, const model::StartValues& start);
   void register_scratch();
   [[nodiscard]] int node(int worker) const { return nodes_[index(worker)]; }
 
@@ -205,6 +211,7 @@ class StepData {
   std::optional<FetchedCopies> fetched_;  // when some workers are GPUs and the worker of each task is known
   std::vector<HostMemory> memory_;        // by slot; empty unless this rank's host provides it
   std::vector<PinnedMemory> pinned_;      // the part of `memory_` that GPUs copy from and to
+  std::string problem_;                   // of the start values
   const StepData* training_;              // lends weights and scratch memory to an evaluation; else nullptr
   std::vector<starpu_data_handle_t> handles_;  // by slot; none where this rank's tasks touch no datum
   std::vector<Handle> own_;                    // the handles that this object has registered

@@ -81,7 +81,7 @@ StepRun::StepRun(const Session& session, TaskGraph graph, const StepSetup& setup
       meter_(graph_, schedule_.workers(), session.local_workers()),
       window_(submission_window(session, schedule_, setup.window)),
       slots_(graph_, window_),
-      data_(context_, slots_, window_, setup.parameters, setup.training),
+      data_(context_, slots_, window_, setup.start, setup.training),
       gathering_(context_, data_),
       expected_(schedule_, on_simgrid ? setup.emulated : nullptr),
       emulation_(setup.emulated == nullptr || on_simgrid

@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "model/weights.hpp"
 #include "runtime/engine/data_use.hpp"
 #include "runtime/engine/emulation.hpp"
 #include "runtime/engine/finite_check.hpp"
@@ -34,12 +35,12 @@ void check_submission_limits(const plan::Schedule& schedule, bool emulated);
 struct StepSetup {
   const plan::Schedule& schedule;
   const model::Network& network;
-  int window = 0;                                       ///< `runtime.window`
-  std::span<const std::vector<float>> parameters = {};  ///< start values of each set; none with `training`
-  const StepData* training = nullptr;                   ///< the data with the weights of an evaluation
-  const model::OptimizerConfig* optimizer = nullptr;    ///< nullptr: an evaluation
-  const plan::Costs* emulated = nullptr;                ///< see Engine
-  bool finds_nonfinite = false;                         ///< passes search their results
+  int window = 0;                                     ///< `runtime.window`
+  model::StartValues start = {};                      ///< see StepData
+  const StepData* training = nullptr;                 ///< the data with the weights of an evaluation
+  const model::OptimizerConfig* optimizer = nullptr;  ///< nullptr: an evaluation
+  const plan::Costs* emulated = nullptr;              ///< see Engine
+  bool finds_nonfinite = false;                       ///< passes search their results
 };
 
 /// The tasks of a training step, or of an evaluation, on this rank. Composes the parts that run these tasks,

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cstdlib>
 #include <fstream>
 #include <limits>
 #include <mutex>
@@ -38,13 +39,11 @@ std::optional<double> quota_of_group(const std::filesystem::path& folder) {
   return quota / period;
 }
 
-}  // namespace
-
-std::string CpuQuota::text() const { return fmt::format("{:.4g} core{}", cores, cores == 1 ? "" : "s"); }
-
-CpuQuota find_cpu_quota(const std::filesystem::path& root) {
+// Calls f(folder, id) for the control groups of this process that have a controller, and their ancestors.
+// `id`: identifies the group on its host.
+template <class Function>
+void for_each_group(const std::filesystem::path& root, const std::string& controller, Function&& f) {
   namespace fs = std::filesystem;
-  CpuQuota smallest;
   std::ifstream groups(root / "proc/self/cgroup");
   // "0::/path" of version 2, "4:cpu,cpuacct:/path" of version 1.
   for (std::string line; std::getline(groups, line);) {
@@ -52,23 +51,64 @@ CpuQuota find_cpu_quota(const std::filesystem::path& root) {
     const std::size_t second = line.find(':', first + 1);
     if (second == std::string::npos) continue;
     const std::string controllers = line.substr(first + 1, second - first - 1);
-    if (!controllers.empty() && ("," + controllers + ",").find(",cpu,") == std::string::npos) continue;
+    if (!controllers.empty() && ("," + controllers + ",").find("," + controller + ",") == std::string::npos)
+      continue;
     // Version 2 is alone, or next to version 1. In a container the path may be one of the host: then only the
     // root is there.
-    for (const std::string& mount :
-         {std::string(), controllers, std::string("cpu"), std::string("unified")}) {
+    for (const std::string& mount : {std::string(), controllers, controller, std::string("unified")}) {
       const fs::path top = root / "sys/fs/cgroup" / mount;
       for (fs::path group = fs::path(line.substr(second + 1)).relative_path();; group = group.parent_path()) {
-        const std::optional<double> cores = quota_of_group(top / group);
         struct stat found {};
-        if (cores && *cores <= smallest.cores && stat((top / group).c_str(), &found) == 0)
-          smallest = {*cores, fmt::format("{}:{}", found.st_dev, found.st_ino)};
+        if (stat((top / group).c_str(), &found) == 0)
+          f(top / group, fmt::format("{}:{}", found.st_dev, found.st_ino));
         if (group.empty()) break;
       }
     }
   }
+}
+
+// Returns the number of a line "NAME: 123 kB" of a file of the system, in bytes; 0 if it is not there.
+std::uint64_t kilobytes(const std::filesystem::path& file, std::string_view name) {
+  std::ifstream in(file);
+  for (std::string line; std::getline(in, line);) {
+    if (!line.starts_with(name) || line.size() <= name.size() || line[name.size()] != ':') continue;
+    return std::strtoull(line.c_str() + name.size() + 1, nullptr, 10) * 1024;
+  }
+  return 0;
+}
+
+}  // namespace
+
+std::string CpuQuota::text() const { return fmt::format("{:.4g} core{}", cores, cores == 1 ? "" : "s"); }
+
+CpuQuota find_cpu_quota(const std::filesystem::path& root) {
+  CpuQuota smallest;
+  for_each_group(root, "cpu", [&](const std::filesystem::path& folder, const std::string& id) {
+    const std::optional<double> cores = quota_of_group(folder);
+    if (cores && *cores <= smallest.cores) smallest = {*cores, id};
+  });
   return smallest;
 }
+
+std::vector<MemoryLimit> find_memory_limits(const std::filesystem::path& root) {
+  std::vector<MemoryLimit> limits;
+  std::string host;
+  std::ifstream(root / "proc/sys/kernel/random/boot_id") >> host;
+  if (const std::uint64_t bytes = kilobytes(root / "proc/meminfo", "MemTotal"); bytes > 0)
+    limits.push_back({host, "its memory", bytes});
+  for_each_group(root, "memory", [&](const std::filesystem::path& folder, const std::string& id) {
+    std::uint64_t bytes = 0;
+    const bool is_limited = std::ifstream(folder / "memory.max") >> bytes ||  // "max" is not a number
+                            std::ifstream(folder / "memory.limit_in_bytes") >> bytes;
+    constexpr std::uint64_t no_limit = std::uint64_t{1} << 62U;  // version 1 has a number for it
+    const bool is_known = std::ranges::find(limits, host + id, &MemoryLimit::id) != limits.end();
+    if (is_limited && bytes < no_limit && !is_known)
+      limits.push_back({host + id, "the limit of its control group", bytes});
+  });
+  return limits;
+}
+
+std::uint64_t memory_of_process(std::string_view line) { return kilobytes("/proc/self/status", line); }
 
 Hardware find_hardware() {
   const Topology& topology = Topology::host();

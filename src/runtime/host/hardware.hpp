@@ -29,6 +29,21 @@ struct CpuQuota {
 /// and `sys/fs/cgroup`.
 CpuQuota find_cpu_quota(const std::filesystem::path& root = "/");
 
+/// A limit of the main memory that processes of a host have together.
+struct MemoryLimit {
+  std::string id;    ///< equal for processes that share the limit
+  std::string name;  ///< for people: "its memory"
+  std::uint64_t bytes = 0;
+};
+
+/// Returns the memory of the host, and the limits of this process's control groups and their ancestors.
+/// `root`: the folder that has `proc` and `sys/fs/cgroup`.
+std::vector<MemoryLimit> find_memory_limits(const std::filesystem::path& root = "/");
+
+/// Returns a line of /proc/self/status in bytes: "VmRSS" is the memory that the process has now, "VmHWM" its
+/// peak. 0 if the line is not there.
+std::uint64_t memory_of_process(std::string_view line);
+
 /// Where this process runs.
 struct Hardware {
   std::string machine;  ///< Slurm's name of the node, else the host's name

@@ -199,6 +199,8 @@ ordered_json make_report(const Config& config, const std::optional<PartitionChoi
   if (record.rank_bytes_known) {
     report["bytes_between_ranks"] = both(record.rank_bytes_predicted, record.rank_bytes_measured);
   }
+  if (!record.memory_predicted.empty())
+    report["main_memory"] = both(record.memory_predicted, record.memory_measured);
   if (record.gpus)
     report["gpus"] = {{"memory", to_json(record.gpus->memory)}, {"copies", to_json(record.gpus->copies)}};
   ordered_json durations = ordered_json::array();

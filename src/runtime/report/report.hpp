@@ -183,11 +183,13 @@ struct TrainRecord {
   std::vector<double> step_seconds;
   double samples_per_second = 0;  ///< or tokens: throughput of the median step after the first
   std::string requested_policy;
-  std::string policy;                      ///< the policy that ran
-  std::uint64_t rank_bytes_predicted = 0;  ///< sent between ranks in the whole run
-  std::uint64_t rank_bytes_measured = 0;   ///< the same, counted by StarPU-MPI
-  bool rank_bytes_known = false;           ///< StarPU-MPI's counting was on
-  bool is_complete = true;                 ///< false when a signal has ended the run before its last step
+  std::string policy;                                ///< the policy that ran
+  std::uint64_t rank_bytes_predicted = 0;            ///< sent between ranks in the whole run
+  std::uint64_t rank_bytes_measured = 0;             ///< the same, counted by StarPU-MPI
+  bool rank_bytes_known = false;                     ///< StarPU-MPI's counting was on
+  std::vector<std::uint64_t> memory_predicted = {};  ///< main memory of each rank; empty with emulated jobs
+  std::vector<std::uint64_t> memory_measured = {};   ///< the same: the peak of each process
+  bool is_complete = true;  ///< false when a signal has ended the run before its last step
   std::optional<CheckpointSummary> checkpoints;  ///< with `checkpoint.folder`
   std::optional<GpuReport> gpus;                 ///< nullopt if all workers are on cores
 };

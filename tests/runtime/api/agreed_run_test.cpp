@@ -48,6 +48,50 @@ TEST(AgreedRun, EveryRankKnowsThePartition) {
   EXPECT_EQ(choice.partition.loads.size(), 2U);
 }
 
+TEST(AgreedRun, EachRankNeedsMemoryForItsOwnWeights) {
+  Config config = config_of(small("mlp", {{"layers", 4}, {"hidden", 64}}), "1f1b", 2, 4, 2);
+  config.training.optimizer.kind = "adamw";
+  const auto sum = [](const std::vector<MainMemory>& ranks, auto part) {
+    std::uint64_t bytes = 0;
+    for (const MainMemory& rank : ranks) bytes += part(rank);
+    return bytes;
+  };
+  const AgreedRuns agreed = agree_on_runs(*testing::mpi, {config});
+  const AgreedRun& run = agreed.runs.front();
+  ASSERT_EQ(run.memory.size(), index(testing::mpi->ranks()));
+  const std::uint64_t parameters = run.experiment.network.parameter_count() * sizeof(float);
+  EXPECT_EQ(sum(run.memory, [](const MainMemory& rank) { return rank.data.weights; }), parameters);
+  EXPECT_EQ(sum(run.memory, [](const MainMemory& rank) { return rank.data.gradients; }), parameters);
+  EXPECT_EQ(sum(run.memory, [](const MainMemory& rank) { return rank.data.optimizer; }), 2 * parameters);
+  EXPECT_EQ(sum(run.memory, [](const MainMemory& rank) { return rank.checkpoint; }), 0U);
+  for (const MainMemory& rank : run.memory) EXPECT_GT(rank.process, runtime_bytes);
+  config.checkpoint.folder = "c";
+  const auto copied = main_memory_need(config, run.experiment, run.map, testing::mpi->ranks());
+  EXPECT_EQ(sum(copied, [](const MainMemory& rank) { return rank.checkpoint; }), 3 * parameters);
+  config.checkpoint.folder.clear();
+  config.runtime.device = {"cuda"};  // weights, gradients and optimizer state have their home on the host
+  const auto homes = main_memory_need(config, run.experiment, run.map, testing::mpi->ranks());
+  EXPECT_EQ(sum(homes, [](const MainMemory& rank) { return rank.total(); }), 4 * parameters);
+}
+
+TEST(AgreedRun, OfMoreMemoryThanTheHostHasIsRefused) {
+  Config config = config_of(small("gpt", {{"layers", 80}, {"hidden", 8192}, {"heads", 64}, {"context", 8}}),
+                            "1f1b", 16, 1, 1);
+  config.data.kind = "text";
+  config.data.path = STARPIPE_TEST_TEXT;
+  config.runtime.workers_per_core = 64;
+  config.training.optimizer.kind = "sgd";
+  config.training.optimizer.momentum = 0;
+  const auto message = message_of([&] { agree_on_runs(*testing::mpi, {config}); });
+  const std::string ranks = testing::mpi->ranks() == 1 ? ": rank 0 needs " : ": ranks 0, 1 need ";
+  EXPECT_TRUE(message.starts_with("host ")) << message;
+  EXPECT_NE(message.find(ranks), std::string::npos) << message;
+  EXPECT_NE(message.find(" of main memory (weights 240."), std::string::npos) << message;
+  EXPECT_NE(message.find(", more than its memory, "), std::string::npos) << message;
+  config.runtime.emulate = EmulationConfig{.F = {1e-3}, .B = {1e-3}, .W = {1e-3}};
+  EXPECT_EQ(message_of([&] { agree_on_runs(*testing::mpi, {config}); }), "") << "no memory without numbers";
+}
+
 // Every rank works in a folder of its own, as on hosts whose disks have other copies of the same names.
 class OwnFolder : public ::testing::Test {
  protected:
@@ -82,6 +126,16 @@ TEST_F(OwnFolder, OtherWeights) {
   config.evaluate.alone = true;
   expect_refused(config, "--weights: w.safetensors does not have the same weights on all ranks");
   config.evaluate.alone = false;
+  // Tensors that one rank reads.
+  for (const std::size_t set : {std::size_t{0}, network.sets().size() - 1}) {
+    model::SetValues values = model::start_parameters(network, 1);
+    values[set].back() += static_cast<float>(rank_);
+    model::save_weights("w.safetensors", network, values);
+    expect_refused(config, "model.init: w.safetensors does not have the same weights on all ranks");
+  }
+  model::save_weights("w.safetensors", network, model::start_parameters(network, 1),
+                      {{"step", std::to_string(rank_)}});
+  EXPECT_EQ(message_of([&] { agree_on_runs(*testing::mpi, {config}); }), "") << "equal weights";
   config.model.init.reset();
   TrainerParts parts;
   parts.weights = model::start_parameters(network, 1);

@@ -59,7 +59,7 @@ constexpr float infinity = std::numeric_limits<float>::infinity();
 std::string failure(const Schedule& schedule, const model::Network& network,
                     const std::vector<Floats>& parameters, const model::Dataset& data,
                     NonFinitePolicy policy = NonFinitePolicy::stop) {
-  Engine engine(*session, schedule, network, sgd, parameters, patient, nullptr, policy);
+  Engine engine(*session, schedule, network, sgd, model::given_values(parameters), patient, nullptr, policy);
   return message_of<RunFailure>([&] {
     for (int step = 0; step < 2; ++step) engine.run_step(step, data);
   });
@@ -186,8 +186,8 @@ TEST(Engine, SkippedStepsLeaveNoTrace) {
     for (const char* name : {"1f1b", "zb-h1", "ddp", "fsdp"}) {
       const Schedule schedule = plan::make_schedule(name, {.workers = workers(), .microbatches = 4});
       SCOPED_TRACE(::testing::Message() << name << ", " << to_string(precision));
-      Engine engine(*session, schedule, network, adamw, start_values(network), patient, nullptr,
-                    NonFinitePolicy::skip);
+      Engine engine(*session, schedule, network, adamw, model::given_values(start_values(network)), patient,
+                    nullptr, NonFinitePolicy::skip);
       const std::uint64_t before = engine.bytes_sent_by_starpu();
       std::vector<std::string> skipped_for;
       for (int step = 0; step < 6; ++step) {
@@ -229,7 +229,7 @@ TEST(Engine, ASumOfGradientsThatOverflowsIsFoundByItsNorm) {
   const auto zeros = uniform(network, {{0.F, 0.F}});
   const model::OptimizerConfig still = {.kind = "sgd", .learning_rate = 0};
   for (const NonFinitePolicy policy : {NonFinitePolicy::stop, NonFinitePolicy::skip}) {
-    Engine engine(*session, schedule, network, still, zeros, patient, nullptr, policy);
+    Engine engine(*session, schedule, network, still, model::given_values(zeros), patient, nullptr, policy);
     EXPECT_FALSE(engine.run_step(0, spoilt).skipped_for);
     std::string message;
     try {

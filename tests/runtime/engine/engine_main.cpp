@@ -36,7 +36,7 @@ int stall(bool in_gathering) {
   const model::Network network = tiny_gpt(workers());
   const auto data = data_for(network);
   const Schedule schedule = plan::make_schedule("1f1b", {.workers = workers(), .microbatches = 2});
-  Engine engine(*session, schedule, network, sgd, start_values(network), {.timeout = 2});
+  Engine engine(*session, schedule, network, sgd, model::given_values(start_values(network)), {.timeout = 2});
   engine.run_step(0, *data);
   if (in_gathering) {
     if (session->mpi().rank() == 1) std::raise(SIGSTOP);

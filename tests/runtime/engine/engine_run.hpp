@@ -56,7 +56,7 @@ inline Outcome train(const Schedule& schedule, const model::Network& network,
   Outcome run;
   // It sleeps while another rank checks its last run. The engine's collective calls would spin.
   session->mpi().barrier();
-  Engine engine(*session, schedule, network, optimizer, start_values(network), config);
+  Engine engine(*session, schedule, network, optimizer, model::given_values(start_values(network)), config);
   const std::uint64_t before = engine.bytes_sent_by_starpu();
   for (int step = 0; step < steps; ++step) {
     StepResult result = engine.run_step(step, data);

@@ -345,7 +345,7 @@ TEST(Engine, NothingIsLeftInMemory) {
       for (const model::Stage& stage : network.stages)
         scratch += scratch_size(schedule, stage, session->on_gpus()) * sizeof(float);
       scratch *= index(session->map().count(session->mpi().rank()));
-      Engine engine(*session, schedule, network, sgd, start_values(network), patient);
+      Engine engine(*session, schedule, network, sgd, model::given_values(start_values(network)), patient);
       for (int step = 0; step < 20; ++step) {
         engine.run_step(step, *data);
         EXPECT_LE(starpu_memory_get_used(STARPU_MAIN_RAM), before + scratch) << "after step " << step;

@@ -70,8 +70,8 @@ Outcome train(const Session& session, const Schedule& schedule, const model::Net
   const auto data = data_for(network);
   const auto validation = validation_for(network);
   Outcome run;
-  Engine engine(session, schedule, network, adamw, start_values(network), config, nullptr,
-                NonFinitePolicy::stop, evaluated);
+  Engine engine(session, schedule, network, adamw, model::given_values(start_values(network)), config,
+                nullptr, NonFinitePolicy::stop, evaluated);
   const std::uint64_t before = engine.bytes_sent_by_starpu();
   const auto evaluate = [&](int steps) {
     if (evaluated > 0) run.evaluations.push_back(engine.evaluate(steps, *validation));
@@ -115,8 +115,8 @@ TEST(Evaluation, OfAFileThatDoesNotFillItsMicrobatches) {
     const model::Network network = model::build_network(gpt, size, workers);
     const auto validation = model::make_validation(data, gpt, {.microbatch_size = size}, 1);
     const auto evaluated = static_cast<int>(validation->evaluated(microbatches).counts.size());
-    Evaluator evaluator(*session, named("1f1b", workers, 4), network, start_values(network), config,
-                        evaluated);
+    Evaluator evaluator(*session, named("1f1b", workers, 4), network,
+                        model::given_values(start_values(network)), config, evaluated);
     return evaluator.run(*validation);
   };
   const EvaluationResult one_by_one = evaluate(1, 5);
@@ -270,7 +270,8 @@ TEST(Evaluation, AloneHasTheSameBits) {
       const Outcome run = train(*session, schedule, network, config, 7);
       const std::size_t before = starpu_memory_get_used(STARPU_MAIN_RAM);
       {
-        Evaluator evaluator(*session, schedule, network, start_values(network), config, 7);
+        Evaluator evaluator(*session, schedule, network, model::given_values(start_values(network)), config,
+                            7);
         EXPECT_EQ(evaluator.run(*validation).losses, run.evaluations[0].losses);
         EXPECT_EQ(evaluator.run(*validation).losses, run.evaluations[0].losses) << "again";
       }
@@ -326,8 +327,8 @@ TEST(Evaluation, FailuresNameTheirPlace) {
   const Schedule schedule = plan::make_schedule("1f1b", {.workers = workers, .microbatches = 4});
   const auto failure = [&](std::vector<Floats> parameters, const model::Dataset& evaluated) {
     return message_of<RunFailure>([&] {
-      Engine engine(*session, schedule, network, adamw, parameters, config, nullptr, NonFinitePolicy::stop,
-                    5);
+      Engine engine(*session, schedule, network, adamw, model::given_values(parameters), config, nullptr,
+                    NonFinitePolicy::stop, 5);
       engine.run_step(0, *data);
       engine.evaluate(1, evaluated);
     });
@@ -336,7 +337,7 @@ TEST(Evaluation, FailuresNameTheirPlace) {
   EXPECT_EQ(failure(start_values(network), unreadable), "the evaluation after step 1: a file");
   std::vector<Floats> bad = start_values(network);
   bad.back().back() = std::numeric_limits<float>::quiet_NaN();
-  Evaluator evaluator(*session, schedule, network, bad, config, 5);
+  Evaluator evaluator(*session, schedule, network, model::given_values(bad), config, 5);
   const EvaluationResult result = evaluator.run(*validation);
   EXPECT_EQ(message_of<RunFailure>([&] { require_finite_losses(result, std::nullopt); }),
             "the evaluation, micro-batch 0: the loss is infinity or NaN (training.nonfinite: stop)");

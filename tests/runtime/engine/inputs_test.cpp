@@ -64,7 +64,7 @@ TEST(Inputs, AreMadeByTheThreadThatRunsTheStep) {
   for (const int window : {30, 10'000}) {
     const Watched watched(*data);
     config.window = window;
-    Engine engine(session, schedule, network, plain_sgd, start_values(network), config);
+    Engine engine(session, schedule, network, plain_sgd, model::given_values(start_values(network)), config);
     for (int step = 0; step < 2; ++step) losses.push_back(engine.run_step(step, watched).losses);
     for (const std::thread::id thread : watched.threads()) EXPECT_EQ(thread, std::this_thread::get_id());
     if (mpi->ranks() == 1) {

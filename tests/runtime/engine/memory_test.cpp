@@ -102,7 +102,7 @@ void expect_smaller_limits_refused(const Schedule& schedule, Random& random) {
 
 std::vector<WorkerRecord> run_once(const Session& session, const Schedule& schedule) {
   const model::Network network = dag_network(schedule.graph());
-  Engine engine(session, schedule, network, plain_sgd, start_values(network), patient);
+  Engine engine(session, schedule, network, plain_sgd, model::given_values(start_values(network)), patient);
   return engine.run_step(0, Noise()).workers;
 }
 
@@ -164,7 +164,8 @@ TEST_P(BoundedMemory, OfAnExperimentIsAsPredicted) {
         const plan::Costs& costs = experiment.costs;
         const plan::Timeline predicted = plan::simulate(experiment.schedule, costs);
         Engine engine(session, experiment.schedule, experiment.network, plain_sgd,
-                      start_values(experiment.network), patient, experiment.emulated ? &costs : nullptr);
+                      model::given_values(start_values(experiment.network)), patient,
+                      experiment.emulated ? &costs : nullptr);
         const std::vector<WorkerRecord> measured = engine.run_step(0, *experiment.data).workers;
         for (std::size_t w = 0; w < measured.size(); ++w) {
           EXPECT_LE(measured[w].peak_stashes, limit) << "worker " << w;
@@ -209,7 +210,7 @@ TEST(Memory, IsFlatOverAThousandSteps) {
   for (const auto& [name, emulated] : {std::pair{"1f1b", false}, {"fsdp", false}, {"1f1b", true}}) {
     SCOPED_TRACE(std::string(name) + (emulated ? ", emulated" : ""));
     const Schedule schedule = plan::make_schedule(name, {.workers = workers, .microbatches = 3});
-    Engine engine(session, schedule, network, plain_sgd, start_values(network), patient,
+    Engine engine(session, schedule, network, plain_sgd, model::given_values(start_values(network)), patient,
                   emulated ? &links : nullptr);
     Memory early;
     for (int step = 0; step < 1000; ++step) {
@@ -235,7 +236,7 @@ TEST(Memory, IsFlatInTheMicroBatches) {
   const auto heap_of = [&](int microbatches, double alpha) {
     links.links = plan::Link{.alpha = alpha};
     const Schedule schedule = plan::make_schedule("1f1b", {.workers = workers, .microbatches = microbatches});
-    Engine engine(session, schedule, network, plain_sgd, start_values(network),
+    Engine engine(session, schedule, network, plain_sgd, model::given_values(start_values(network)),
                   {.timeout = patient.timeout, .window = 100}, &links);
     engine.run_step(0, Noise());
     return memory_now().heap;

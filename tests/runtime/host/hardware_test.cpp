@@ -106,6 +106,31 @@ TEST(Quota, OfVersion1BelongsToTheControllerCpu) {
   EXPECT_EQ(groups.cores(), 2);
 }
 
+TEST(MemoryLimits, AreOfTheHostAndOfAllGroups) {
+  const Groups groups;
+  const auto limits = [&] {
+    std::vector<std::uint64_t> bytes;
+    for (const MemoryLimit& limit : find_memory_limits(groups.root.path())) bytes.push_back(limit.bytes);
+    return bytes;
+  };
+  using Bytes = std::vector<std::uint64_t>;
+  EXPECT_EQ(limits(), Bytes());
+  groups.write("proc/meminfo", "MemTotalOther: 1 kB\nMemTotal:       4000 kB\nMemFree: 7 kB\n");
+  EXPECT_EQ(limits(), Bytes{4'096'000});
+  groups.write("proc/self/cgroup", "0::/job/step\n");
+  groups.write("sys/fs/cgroup/job/step/memory.max", "max\n");
+  groups.write("sys/fs/cgroup/job/memory.max", "3000000\n");
+  EXPECT_EQ(limits(), (Bytes{4'096'000, 3'000'000}));
+  groups.write("proc/self/cgroup", "7:cpu:/cpus\n8:memory:/old\n");
+  groups.write("sys/fs/cgroup/memory/memory.limit_in_bytes", "9223372036854771712\n");
+  groups.write("sys/fs/cgroup/memory/old/memory.limit_in_bytes", "2000000\n");
+  groups.write("sys/fs/cgroup/cpu/cpus/memory.limit_in_bytes", "1\n");
+  EXPECT_EQ(limits(), (Bytes{4'096'000, 2'000'000}));
+  EXPECT_GE(memory_of_process("VmHWM"), memory_of_process("VmRSS"));
+  EXPECT_GT(memory_of_process("VmRSS"), 1U << 20U);
+  EXPECT_EQ(memory_of_process("VmOther"), 0U);
+}
+
 TEST(Quota, IsReadAlsoWhereFilesAreOdd) {
   const Groups groups;
   groups.write("proc/self/cgroup", "\nnonsense\n0::/../..\n");

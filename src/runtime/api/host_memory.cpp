@@ -1,0 +1,111 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "runtime/api/host_memory.hpp"
+
+#include <algorithm>
+#include <span>
+#include <string>
+#include <string_view>
+#include <utility>
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+#include <nlohmann/json.hpp>
+
+#include "base/numbers.hpp"
+#include "runtime/host/agreement.hpp"
+#include "runtime/host/hardware.hpp"
+#include "starpipe/base/error.hpp"
+#include "starpipe/base/index.hpp"
+#include "starpipe/model/optimizer.hpp"
+#include "starpipe/plan/simulate/simulate.hpp"
+
+namespace starpipe::runtime {
+
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(MemoryLimit, id, name, bytes)
+
+namespace {
+
+/// What a rank knows of its own process.
+struct ProcessMemory {
+  std::uint64_t resident = 0;
+  std::vector<MemoryLimit> limits;
+};
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(ProcessMemory, resident, limits)
+
+void add(WorkerMemory& sum, const WorkerMemory& more, std::span<const MemoryPart> parts) {
+  for (const MemoryPart& part : parts) sum.*part.bytes += more.*part.bytes;
+}
+
+// Weights, gradients and optimizer state have their home in main memory, also those of a GPU's worker.
+constexpr std::span<const MemoryPart> parts_with_home = std::span(memory_parts).first(3);
+
+// Throws InputError if the ranks that share `limit` need more than it.
+void require_within(const MemoryLimit& limit, std::span<const MainMemory> needs,
+                    std::span<const ProcessMemory> processes, const std::vector<RankLocation>& locations) {
+  MainMemory sum;
+  std::vector<std::size_t> ranks;
+  for (std::size_t r = 0; r < needs.size(); ++r) {
+    if (std::ranges::find(processes[r].limits, limit.id, &MemoryLimit::id) == processes[r].limits.end())
+      continue;
+    ranks.push_back(r);
+    add(sum.data, needs[r].data, memory_parts);
+    sum.checkpoint += needs[r].checkpoint;
+    sum.process += needs[r].process;
+  }
+  if (sum.total() <= limit.bytes) return;
+  std::vector<std::string> parts;
+  const auto name = [&](std::string_view of, std::uint64_t bytes) {
+    if (bytes > 0) parts.push_back(fmt::format("{} {}", of, bytes_text(bytes)));
+  };
+  for (const MemoryPart& part : memory_parts) name(part.name, sum.data.*part.bytes);
+  name("copy for checkpoints", sum.checkpoint);
+  name(ranks.size() == 1 ? "process" : "processes", sum.process);
+  throw InputError(fmt::format("host {}: {} {} {} of main memory ({}), more than {}, {}",
+                               locations[ranks.front()].machine, ranks.size() == 1 ? "rank" : "ranks",
+                               fmt::join(ranks, ", "),
+                               (ranks.size() == 1 ? "needs " : "need ") + bytes_text(sum.total()),
+                               fmt::join(parts, ", "), limit.name, bytes_text(limit.bytes)));
+}
+
+}  // namespace
+
+std::vector<MainMemory> main_memory_need(const Config& config, const Experiment& experiment,
+                                         const WorkerMap& map, int ranks) {
+  // The cores of a rank share its memory. A GPU has its own, with numbers behind the ranks'.
+  const int workers = experiment.schedule.workers();
+  const std::vector<bool> on_gpu = config.runtime.on_gpu_of(workers);
+  std::vector<int> devices;
+  int gpus = 0;
+  for (int w = 0; w < workers; ++w) devices.push_back(on_gpu[index(w)] ? ranks + gpus++ : map.rank_of(w));
+  const std::vector<DeviceNeed> needs = memory_need_of(
+      config, experiment, experiment.costs, plan::simulate(experiment.schedule, experiment.costs), devices);
+  std::vector<MainMemory> all(index(ranks));
+  for (std::size_t r = 0; r < all.size() && r < needs.size(); ++r) all[r].data = needs[r].peak;
+  for (int w = 0; w < workers; ++w) {
+    if (on_gpu[index(w)])
+      add(all[index(map.rank_of(w))].data, needs[index(devices[index(w)])].peak, parts_with_home);
+  }
+  if (config.evaluate.alone || !config.checkpoint.enabled()) return all;
+  for (const model::ParameterSet& set : experiment.network.sets()) {
+    const int holder = plan::weight_holders(experiment.schedule, set.first_stage()).front();
+    const std::size_t numbers = set.size + model::optimizer_state_size(config.training.optimizer, set.size);
+    all[index(map.rank_of(holder))].checkpoint += numbers * sizeof(float);
+  }
+  return all;
+}
+
+std::vector<MainMemory> require_main_memory(const Mpi& mpi, const Config& config,
+                                            const Experiment& experiment, const WorkerMap& map,
+                                            const std::vector<RankLocation>& locations) {
+  if (experiment.emulated || on_simgrid) return {};
+  const std::vector<ProcessMemory> processes =
+      gather_all(mpi, ProcessMemory{.resident = memory_of_process("VmRSS"), .limits = find_memory_limits()});
+  std::vector<MainMemory> needs = main_memory_need(config, experiment, map, mpi.ranks());
+  for (std::size_t r = 0; r < needs.size(); ++r) needs[r].process = processes[r].resident + runtime_bytes;
+  for (const ProcessMemory& process : processes) {
+    for (const MemoryLimit& limit : process.limits) require_within(limit, needs, processes, locations);
+  }
+  return needs;
+}
+
+}  // namespace starpipe::runtime

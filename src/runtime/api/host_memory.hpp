@@ -1,0 +1,40 @@
+// SPDX-License-Identifier: Apache-2.0
+// The main memory of a run: predicted for each rank, and compared with what each host has.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "runtime/engine/memory_need.hpp"
+#include "runtime/host/mpi.hpp"
+#include "runtime/host/worker_map.hpp"
+#include "runtime/setup/experiment.hpp"
+#include "starpipe/runtime/config/config.hpp"
+
+namespace starpipe::runtime {
+
+/// The bytes that a rank needs in main memory, at the most.
+struct MainMemory {
+  WorkerMemory data;             ///< of all its workers together; of workers on GPUs the copies that stay
+  std::uint64_t checkpoint = 0;  ///< the copy of parameters and optimizer state that a checkpoint is made of
+  std::uint64_t process = 0;     ///< the program, its libraries, StarPU, MPI and the training data
+
+  [[nodiscard]] std::uint64_t total() const { return data.total() + checkpoint + process; }
+};
+
+/// What a process needs besides the data, in addition to the memory that it has before StarPU starts: stacks
+/// and tables of StarPU, MPI and BLAS, measured.
+inline constexpr std::uint64_t runtime_bytes = std::uint64_t{24} << 20U;
+
+/// Returns the need of each rank, [rank], without `process`.
+std::vector<MainMemory> main_memory_need(const Config& config, const Experiment& experiment,
+                                         const WorkerMap& map, int ranks);
+
+/// Collective. Returns the need of each rank, [rank]. Throws InputError on every rank if the ranks of a host
+/// need more than its memory, or the ranks of a control group more than its limit: one line with the host,
+/// the need and the limit. Emulated jobs need no such memory: returns nothing.
+std::vector<MainMemory> require_main_memory(const Mpi& mpi, const Config& config,
+                                            const Experiment& experiment, const WorkerMap& map,
+                                            const std::vector<RankLocation>& locations);
+
+}  // namespace starpipe::runtime
