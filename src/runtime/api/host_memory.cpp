@@ -18,6 +18,7 @@
 #include "starpipe/base/index.hpp"
 #include "starpipe/model/optimizer.hpp"
 #include "starpipe/plan/simulate/simulate.hpp"
+#include "starpipe/sched/starpu_policy.hpp"
 
 namespace starpipe::runtime {
 
@@ -32,12 +33,9 @@ struct ProcessMemory {
 };
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(ProcessMemory, resident, limits)
 
-void add(WorkerMemory& sum, const WorkerMemory& more, std::span<const MemoryPart> parts) {
-  for (const MemoryPart& part : parts) sum.*part.bytes += more.*part.bytes;
+void add(WorkerMemory& sum, const WorkerMemory& more) {
+  for (const MemoryPart& part : memory_parts) sum.*part.bytes += more.*part.bytes;
 }
-
-// Weights, gradients and optimizer state have their home in main memory, also those of a GPU's worker.
-constexpr std::span<const MemoryPart> parts_with_home = std::span(memory_parts).first(3);
 
 // Throws InputError if the ranks that share `limit` need more than it.
 void require_within(const MemoryLimit& limit, std::span<const MainMemory> needs,
@@ -48,7 +46,7 @@ void require_within(const MemoryLimit& limit, std::span<const MainMemory> needs,
     if (std::ranges::find(processes[r].limits, limit.id, &MemoryLimit::id) == processes[r].limits.end())
       continue;
     ranks.push_back(r);
-    add(sum.data, needs[r].data, memory_parts);
+    add(sum.data, needs[r].data);
     sum.checkpoint += needs[r].checkpoint;
     sum.process += needs[r].process;
   }
@@ -74,17 +72,21 @@ std::vector<MainMemory> main_memory_need(const Config& config, const Experiment&
   // The cores of a rank share its memory. A GPU has its own, with numbers behind the ranks'.
   const int workers = experiment.schedule.workers();
   const std::vector<bool> on_gpu = config.runtime.on_gpu_of(workers);
-  std::vector<int> devices;
+  WorkerDevices at;
   int gpus = 0;
-  for (int w = 0; w < workers; ++w) devices.push_back(on_gpu[index(w)] ? ranks + gpus++ : map.rank_of(w));
+  for (int w = 0; w < workers; ++w) {
+    at.rank_of.push_back(map.rank_of(w));
+    at.devices.push_back(on_gpu[index(w)] ? ranks + gpus++ : map.rank_of(w));
+  }
+  // Other policies get the tasks of a whole step.
+  const bool keeps_order =
+      experiment.schedule.discipline() == plan::Discipline::ordered &&
+      (config.runtime.policy == sched::policy_name || config.runtime.policy == "worker-order");
+  if (keeps_order) at.window = config.runtime.window;
   const std::vector<DeviceNeed> needs = memory_need_of(
-      config, experiment, experiment.costs, plan::simulate(experiment.schedule, experiment.costs), devices);
+      config, experiment, experiment.costs, plan::simulate(experiment.schedule, experiment.costs), at);
   std::vector<MainMemory> all(index(ranks));
   for (std::size_t r = 0; r < all.size() && r < needs.size(); ++r) all[r].data = needs[r].peak;
-  for (int w = 0; w < workers; ++w) {
-    if (on_gpu[index(w)])
-      add(all[index(map.rank_of(w))].data, needs[index(devices[index(w)])].peak, parts_with_home);
-  }
   if (config.evaluate.alone || !config.checkpoint.enabled()) return all;
   for (const model::ParameterSet& set : experiment.network.sets()) {
     const int holder = plan::weight_holders(experiment.schedule, set.first_stage()).front();

@@ -41,7 +41,7 @@ std::optional<GpuReport> report_gpus(const AgreedRun& run, const Engine& engine,
   const std::vector<int> gpu_of_worker = gpu_of_workers(measured, run.locations);
   report.memory = gpu_use(measured, gpu_of_worker,
                           memory_need_of(run.config, run.experiment, compared->costs,
-                                         compared->predicted.timeline, gpu_of_worker));
+                                         compared->predicted.timeline, {.devices = gpu_of_worker}));
   return report;
 }
 

@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "runtime/engine/kernels.hpp"
+#include "runtime/engine/received_data.hpp"
 #include "runtime/engine/task_graph.hpp"
 #include "starpipe/base/index.hpp"
 #include "starpipe/plan/schedule/schedule.hpp"
@@ -177,6 +178,8 @@ class Accountant {
       const Datum& datum = graph_.data()[d];
       if (datum.kind == DataKind::weights && !with_weights) continue;
       if (!comes_and_goes(datum) && !is_on_host(datum, datum.worker)) hold(d, device(datum.worker), lasting);
+      if (!is_temporary(datum.kind) && !workers_.rank_of.empty() && workers_.on_gpu[index(datum.worker)])
+        hold(d, workers_.rank_of[index(datum.worker)], lasting);
     }
     return std::move(holdings_);
   }
@@ -194,6 +197,12 @@ class Accountant {
   // verdict, StarPU copies it to the GPU.
   [[nodiscard]] bool is_on_host(const Datum& datum, int worker) const {
     return datum.kind == DataKind::verdict && !graph_.rules().can_skip && workers_.on_gpu[index(worker)];
+  }
+
+  // True if the worker receives the datum from another rank: `add_received` counts it.
+  [[nodiscard]] bool is_received(const Datum& datum, int worker) const {
+    return !workers_.rank_of.empty() &&
+           workers_.rank_of[index(datum.worker)] != workers_.rank_of[index(worker)];
   }
 
   // Inputs and targets are in the host's memory. StarPU copies them to the GPU for the jobs that read them.
@@ -263,11 +272,12 @@ class Accountant {
         continue;
       }
       if (is_on_host(accessed, task.worker)) continue;
+      const bool is_counted = is_received(accessed, task.worker) && !workers_.on_gpu[index(task.worker)];
       const double sent = arrival(datum, task.worker);
       const double from = costs_.prefetch ? std::min(sent, time.start) : time.start;
       // Where transfers delay each other, the datum may arrive later, but before the task starts.
       const bool delayed = costs_.transfers_wait() && sent < time.start;
-      touch(datum, task.worker, {by_time(from, time.end).from, lifetime.to});
+      if (!is_counted) touch(datum, task.worker, {by_time(from, time.end).from, lifetime.to});
       if (is_temporary(accessed.kind))
         touch(datum, accessed.worker, by_time(from, costs_.prefetch && !delayed ? sent : time.start));
     }
@@ -340,6 +350,20 @@ void add_workspaces(const plan::Schedule& schedule, const model::Network& networ
   }
 }
 
+/// Adds what ranks receive from others. `lifetime`: of activations; `with_weights`: also what lasts over the
+/// steps.
+void add_received(const TaskGraph& graph, const WorkerDevices& workers, const Lifetime& lifetime,
+                  bool with_weights, std::vector<Holdings>& holdings) {
+  if (workers.rank_of.empty()) return;
+  const std::vector<ReceivedBytes> received = received_bytes(graph, workers.rank_of, workers.window);
+  for (std::size_t r = 0; r < received.size(); ++r) {
+    holdings[r].add(&WorkerMemory::activations, received[r].others, lifetime);
+    if (!with_weights) continue;
+    holdings[r].add(&WorkerMemory::weights, received[r].weights, lasting);
+    holdings[r].add(&WorkerMemory::gradients, received[r].gradients, lasting);
+  }
+}
+
 /// Returns the memory that the evaluations of a run hold on each device, from `start` on. `alone`: of a run
 /// that does not train; else without weights and workspaces, which the training has.
 std::vector<Holdings> evaluation_holdings(const plan::Schedule& schedule, const model::Network& network,
@@ -349,6 +373,7 @@ std::vector<Holdings> evaluation_holdings(const plan::Schedule& schedule, const 
   const TaskGraph graph = TaskGraph::evaluation(schedule, forward, network);
   const plan::Timeline timeline = evaluation_timeline(forward, graph, costs, start);
   std::vector<Holdings> holdings = Accountant(forward, costs, timeline, graph, workers).holdings(alone);
+  add_received(graph, workers, {{.time = start}, lasting.to}, alone, holdings);
   if (alone) add_workspaces(forward, network, graph, workers, holdings);
   return holdings;
 }
@@ -361,10 +386,11 @@ std::vector<Holdings> step_holdings(const plan::Schedule& schedule, const model:
   const TaskGraph graph(schedule, network, optimizer, rules);
   std::vector<Holdings> holdings = Accountant(schedule, costs, timeline, graph, workers).holdings();
   add_workspaces(schedule, network, graph, workers, holdings);
-  if (rules.evaluated == 0) return holdings;
   // An evaluation begins when all data that belong to the step alone have gone.
   double start = 0;
   for (const Holdings& device : holdings) start = std::max(start, device.last_change());
+  add_received(graph, workers, {lasting.from, {.time = start, .phase = Moment::Phase::end}}, true, holdings);
+  if (rules.evaluated == 0) return holdings;
   const std::vector<Holdings> more =
       evaluation_holdings(schedule, network, costs, rules.evaluated, workers, start, false);
   for (std::size_t d = 0; d < holdings.size(); ++d) holdings[d].add(more[d]);

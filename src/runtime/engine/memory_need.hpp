@@ -4,6 +4,7 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <string_view>
 #include <vector>
 
@@ -51,6 +52,11 @@ struct WorkerDevices {
   std::vector<int> devices = {};
   /// By worker, true if it is a GPU. Empty: all are cores.
   std::vector<bool> on_gpu = {};
+  /// By worker, the rank in whose main memory it receives data of other ranks, if devices are counted per
+  /// rank: the number of the device that is the rank's main memory. Empty: workers have no ranks.
+  std::vector<int> rank_of = {};
+  /// With ranks: the window of submitted tasks, as DataSlots has it.
+  std::optional<int> window = {};
 };
 
 /// While a GPU runs a job, it fetches the inputs of this many of its next jobs: the policy's `fetched_ahead`.
@@ -65,9 +71,10 @@ inline constexpr std::size_t jobs_fetched_ahead = 2;
 /// start of the job that reads it. Inputs and targets of a step last on a core; on a GPU they take memory
 /// from the start of the second job before the first that reads them to the end of the last. Holders send
 /// weights at the start of the step. Tasks of reductions take no time and run when their inputs are there.
-/// If `rules.evaluated` is positive, evaluations count, too. They run after a step, so they hold their own
-/// data and those that last over the steps. O(jobs log jobs). Throws std::logic_error when schedule and
-/// network have different stage graphs.
+/// A rank's main memory has what its workers receive from other ranks, for the whole step (received_bytes),
+/// and the home of the data of its GPUs that last over the steps. If `rules.evaluated` is positive,
+/// evaluations count, too. They run after a step, so they hold their own data and those that last over the
+/// steps. O(jobs log jobs). Throws std::logic_error when schedule and network have different stage graphs.
 std::vector<WorkerMemory> memory_need(const plan::Schedule& schedule, const model::Network& network,
                                       const model::OptimizerConfig& optimizer, const plan::Costs& costs,
                                       const plan::Timeline& timeline, const WorkerDevices& workers = {},

@@ -98,6 +98,10 @@ StepData::StepData(const StepContext& step, const DataSlots& slots, std::optiona
       in_slot_(slots.count(), none) {
   if (training_ != nullptr) take_weights_of_training();
   if (step_.session.knows_workers() && step_.session.on_gpus()) fetched_.emplace(step_.graph, nodes_);
+  for (const std::size_t words : step_.received.buffers) {
+    buffers_.push_back(zero_memory(words));
+    if (step_.session.on_gpus()) pinned_.push_back(pin(buffers_.back().values));
+  }
   for (std::size_t d = 0; d < step_.graph.data().size(); ++d) {
     if (step_.tasks.last_use[d] == RankTasks::unused || handle(d) != nullptr) continue;
     register_datum(d, start);
@@ -141,7 +145,7 @@ HostMemory StepData::start_memory(const Datum& datum, const model::StartValues& 
   if (on_simgrid || (!start && training_ == nullptr)) return unused_memory(datum.size);
   try {
     HostMemory memory = zero_memory(datum.size);
-    if (start && (datum.kind == DataKind::weights || datum.kind == DataKind::master))
+    if (start && is_mine(datum) && (datum.kind == DataKind::weights || datum.kind == DataKind::master))
       fill(datum, start, memory.values);
     return memory;
   } catch (const InputError& error) {
@@ -151,6 +155,16 @@ HostMemory StepData::start_memory(const Datum& datum, const model::StartValues& 
                            to_string(datum.kind), bytes_text(datum.size * word_bytes));
   }
   return unused_memory(datum.size);
+}
+
+HostMemory StepData::host_memory(std::size_t number, const model::StartValues& start) {
+  const Datum& datum = step_.graph.data()[number];
+  const bool lasts = is_mine(datum) ? !is_temporary(datum.kind) : step_.received.weights.contains(number);
+  if (lasts) return start_memory(datum, start);
+  const auto gradient = step_.received.gradients.find(number);
+  if (gradient == step_.received.gradients.end()) return {};
+  const HostMemory& buffer = buffers_[gradient->second.buffer];
+  return {buffer.owner, buffer.values.first(datum.size)};
 }
 
 void StepData::fill(const Datum& datum, const model::StartValues& start, std::span<float> memory) const {
@@ -177,16 +191,15 @@ void StepData::register_datum(std::size_t number, const model::StartValues& star
   const Datum& datum = step_.graph.data()[number];
   const std::size_t slot = slots_.of(number);
   starpu_data_handle_t handle = nullptr;
-  const bool from_host = is_mine(datum) && !is_temporary(datum.kind);
-  if (from_host) {
-    memory_[slot] = start_memory(datum, start);
+  memory_[slot] = host_memory(number, start);
+  if (memory_[slot].owner) {
     const std::span<float> memory = memory_[slot].values;
-    if (step_.session.on_gpus()) pinned_.push_back(pin(memory));
+    if (step_.session.on_gpus() && !step_.received.gradients.contains(number)) pinned_.push_back(pin(memory));
     handle = register_words(datum.size, STARPU_MAIN_RAM, reinterpret_cast<std::uintptr_t>(memory.data()));
   } else {
     handle = register_words(datum.size);
   }
-  own_.emplace_back(handle, Unregister{.keep_value = from_host});
+  own_.emplace_back(handle, Unregister{.keep_value = is_mine(datum) && !is_temporary(datum.kind)});
   handles_[slot] = handle;
   if (fetched_ && datum.kind == DataKind::weight_gradient && node(datum.worker) > FetchedCopies::main_memory)
     keep_on_node(handle, node(datum.worker));

@@ -19,6 +19,7 @@
 
 #include "model/weights.hpp"
 #include "runtime/engine/data_use.hpp"
+#include "runtime/engine/received_data.hpp"
 #include "runtime/engine/task_graph.hpp"
 #include "runtime/host/worker_map.hpp"
 #include "runtime/session/gpu_buffers.hpp"
@@ -87,7 +88,8 @@ struct StepContext {
   const plan::Schedule& schedule;
   const model::Network& network;
   const TaskGraph& graph;
-  const RankTasks& tasks;  ///< of this rank
+  const RankTasks& tasks;        ///< of this rank
+  const ReceivedData& received;  ///< of this rank; empty where nothing computes
 };
 
 /// Owns the data of a step on this rank: StarPU's handles, the host memory behind those that last over the
@@ -169,6 +171,9 @@ class StepData {
   void drop_fetched(const Task& task);
 
  private:
+  // Returns the memory of a datum that lasts over the steps, or that is received into memory of its own; an
+  // empty one if StarPU allocates the memory.
+  HostMemory host_memory(std::size_t number, const model::StartValues& start);
   HostMemory start_memory(const Datum& datum, const model::StartValues& start);
   void fill(const Datum& datum, const model::StartValues& start, std::span<float> memory) const;
   void take_weights_of_training();
@@ -210,7 +215,8 @@ class StepData {
   std::vector<int> nodes_;                // StarPU's memory node of each logical worker; -1 on other ranks
   std::optional<FetchedCopies> fetched_;  // when some workers are GPUs and the worker of each task is known
   std::vector<HostMemory> memory_;        // by slot; empty unless this rank's host provides it
-  std::vector<PinnedMemory> pinned_;      // the part of `memory_` that GPUs copy from and to
+  std::vector<HostMemory> buffers_;       // of ReceivedData
+  std::vector<PinnedMemory> pinned_;      // the part of them that GPUs copy from and to
   std::string problem_;                   // of the start values
   const StepData* training_;              // lends weights and scratch memory to an evaluation; else nullptr
   std::vector<starpu_data_handle_t> handles_;  // by slot; none where this rank's tasks touch no datum

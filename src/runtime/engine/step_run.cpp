@@ -44,6 +44,14 @@ starpu_data_access_mode mode_of(Access access, bool known_worker) {
   return STARPU_RW;
 }
 
+// Returns the data that this rank receives into memory of its own; none where nothing computes.
+ReceivedData received_on(const Session& session, const TaskGraph& graph, bool computes) {
+  if (!computes) return {};
+  std::vector<int> rank_of;
+  for (int w = 0; w < session.map().workers(); ++w) rank_of.push_back(session.map().rank_of(w));
+  return std::move(received_data(graph, rank_of)[index(session.mpi().rank())]);
+}
+
 // Returns the largest number of tasks that a rank has submitted and not finished: `window` if our policy or
 // `worker-order` runs an ordered schedule. Returns nullopt if the whole step must be submitted at once,
 // because the policy chooses among ready jobs and its choice would depend on the window.
@@ -77,7 +85,8 @@ StepRun::StepRun(const Session& session, TaskGraph graph, const StepSetup& setup
       schedule_(setup.schedule),
       graph_(std::move(graph)),
       tasks_(tasks_of_rank(graph_, session.local_workers())),
-      context_{session, schedule_, setup.network, graph_, tasks_},
+      received_(received_on(session, graph_, setup.emulated == nullptr && !on_simgrid)),
+      context_{session, schedule_, setup.network, graph_, tasks_, received_},
       meter_(graph_, schedule_.workers(), session.local_workers()),
       window_(submission_window(session, schedule_, setup.window)),
       slots_(graph_, window_),
@@ -110,7 +119,13 @@ void StepRun::submit() {
   for (std::size_t i = 0; i < tasks_.tasks.size(); ++i) {
     const std::span<const DataAccess> data = graph_.tasks()[tasks_.tasks[i]].data;
     wait_for_room();
-    for (const DataAccess& access : data) data_.prepare(access.datum);
+    for (const DataAccess& access : data) {
+      data_.prepare(access.datum);
+      const auto received = received_.gradients.find(access.datum);
+      if (received != received_.gradients.end() && received->second.first_use == tasks_.tasks[i] &&
+          received->second.previous)
+        wait_for_buffer(access.datum, *received->second.previous);
+    }
     insert(graph_.tasks()[tasks_.tasks[i]]);
     for (const DataAccess& access : data) {
       if (tasks_.last_use[access.datum] != i) continue;
@@ -131,13 +146,33 @@ void StepRun::wait_for_room() const {
           "the submission window");
 }
 
+// The wait goes forward in the graph's order of tasks, as all waits do: so it adds no cycle.
+void StepRun::wait_for_buffer(std::size_t datum, std::size_t previous) const {
+  static starpu_codelet wait = [] {
+    starpu_codelet codelet{};
+    starpu_codelet_init(&codelet);
+    codelet.where = STARPU_NOWHERE;
+    codelet.nbuffers = 2;
+    codelet.modes[0] = codelet.modes[1] = STARPU_W;
+    codelet.name = "buffer";
+    return codelet;
+  }();
+  require(starpu_task_insert(&wait, STARPU_W, data_.handle(previous), STARPU_W, data_.handle(datum), 0),
+          "StarPU", "inserting", "the wait for a buffer");
+}
+
 void StepRun::insert(const Task& task) {
   const bool is_local = session_.is_local(task.worker);
   const StarpuControl control = session_.choice().control;
   std::vector<starpu_data_descr> data;
   data.reserve(task.data.size() + 1);
-  for (const DataAccess& access : task.data)
-    data.push_back({data_.handle(access.datum), mode_of(access.access, session_.knows_workers())});
+  for (const DataAccess& access : task.data) {
+    starpu_data_access_mode mode = mode_of(access.access, session_.knows_workers());
+    // Otherwise the receiver would have to keep what arrives while its buffers are in use.
+    if (emulation_ == nullptr && !on_simgrid && !is_local && waits_for_buffer(task, access, graph_))
+      mode = static_cast<starpu_data_access_mode>(mode | STARPU_SSEND);
+    data.push_back({data_.handle(access.datum), mode});
+  }
   if (const starpu_data_handle_t scratch = data_.scratch(task)) data.push_back({scratch, STARPU_SCRATCH});
 
   // A small n means a high priority. Tasks that are not jobs have the highest, since jobs may wait for them.

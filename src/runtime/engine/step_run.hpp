@@ -85,12 +85,16 @@ class StepRun {
   // task that touches a datum, asks StarPU to drop the datum once this task has ended.
   void submit();
   void insert(const Task& task);
+  // Inserts a task that ends when the datum before it in its buffer has been dropped. StarPU receives the
+  // datum after that.
+  void wait_for_buffer(std::size_t datum, std::size_t previous) const;
   void wait_for_room() const;
 
   const Session& session_;
   const plan::Schedule& schedule_;
   TaskGraph graph_;
   RankTasks tasks_;
+  ReceivedData received_;
   StepContext context_;
   Meter meter_;
   std::optional<int> window_;  // most tasks that this rank has submitted and not finished; nullopt: all

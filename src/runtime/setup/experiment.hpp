@@ -115,11 +115,11 @@ std::vector<OtherSchedule> with_schedules(const Config& config, const std::vecto
 
 // Memory.
 
-/// Returns the memory that each device needs in a run with these times. `devices`: by worker, as
-/// WorkerDevices has it; empty: a device of its own.
+/// Returns the memory that each device needs in a run with these times. `workers.on_gpu` follows from the
+/// configuration.
 std::vector<DeviceNeed> memory_need_of(const Config& config, const Experiment& experiment,
                                        const plan::Costs& costs, const plan::Timeline& timeline,
-                                       std::vector<int> devices = {});
+                                       WorkerDevices workers = {});
 
 /// Throws InputError when a worker needs more than `runtime.memory_limit`: one line that names the worker,
 /// its need, and the recomputation or the fastest named schedule that would fit, by `simulate`.

@@ -177,10 +177,9 @@ std::string advice(const Config& config, const Experiment& run, double makespan)
 
 std::vector<DeviceNeed> memory_need_of(const Config& config, const Experiment& experiment,
                                        const plan::Costs& costs, const plan::Timeline& timeline,
-                                       std::vector<int> devices) {
+                                       WorkerDevices workers) {
   const plan::Schedule& schedule = experiment.schedule;
-  const WorkerDevices workers = {.devices = std::move(devices),
-                                 .on_gpu = config.runtime.on_gpu_of(schedule.workers())};
+  workers.on_gpu = config.runtime.on_gpu_of(schedule.workers());
   if (!config.evaluate.alone)
     return memory_need_over_time(schedule, experiment.network, config.training.optimizer, costs, timeline,
                                  workers, experiment.rules);

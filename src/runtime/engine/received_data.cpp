@@ -1,0 +1,96 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "runtime/engine/received_data.hpp"
+
+#include <algorithm>
+#include <functional>
+#include <numeric>
+#include <ranges>
+#include <utility>
+
+#include "runtime/engine/data_use.hpp"
+#include "starpipe/base/index.hpp"
+
+namespace starpipe::runtime {
+namespace {
+
+// Calls f(task number, task, datum number, rank) for each datum of another rank that a task reads.
+template <class Function>
+void for_each_received(const TaskGraph& graph, std::span<const int> rank_of, Function&& f) {
+  for (std::uint32_t t = 0; t < graph.tasks().size(); ++t) {
+    const Task& task = graph.tasks()[t];
+    const int rank = rank_of[index(task.worker)];
+    for (const DataAccess& access : task.data) {
+      if (access.access == Access::read && rank_of[index(graph.data()[access.datum].worker)] != rank)
+        f(t, task, access.datum, index(rank));
+    }
+  }
+}
+
+std::size_t rank_count(std::span<const int> rank_of) { return index(std::ranges::max(rank_of)) + 1; }
+
+// Gives each gradient of a rank the buffer that was free first, or a new one.
+void assign_buffers(ReceivedData& data, const TaskGraph& graph) {
+  std::vector<std::size_t> order(data.gradients.size());
+  std::ranges::copy(data.gradients | std::views::keys, order.begin());
+  std::ranges::sort(order, {}, [&](std::size_t d) { return data.gradients.at(d).first_use; });
+  std::vector<std::size_t> last;  // by buffer: the datum that uses it
+  const auto last_use = [&](std::size_t datum) { return data.gradients.at(datum).last_use; };
+  for (const std::size_t datum : order) {
+    ReceivedData::Gradient& gradient = data.gradients.at(datum);
+    const auto free = std::ranges::min_element(last, {}, last_use);
+    if (last.size() < ReceivedData::max_buffers || last_use(*free) >= gradient.first_use) {
+      gradient.buffer = last.size();
+      last.push_back(datum);
+      data.buffers.push_back(0);
+    } else {
+      gradient.buffer = static_cast<std::size_t>(free - last.begin());
+      gradient.previous = std::exchange(*free, datum);
+    }
+    std::size_t& size = data.buffers[gradient.buffer];
+    size = std::max(size, graph.data()[datum].size);
+  }
+}
+
+}  // namespace
+
+bool waits_for_buffer(const Task& task, const DataAccess& access, const TaskGraph& graph) {
+  return (task.kind == TaskKind::add || task.kind == TaskKind::copy) && access.access == Access::read &&
+         graph.data()[access.datum].kind == DataKind::weight_gradient;
+}
+
+std::vector<ReceivedData> received_data(const TaskGraph& graph, std::span<const int> rank_of) {
+  std::vector<ReceivedData> all(rank_count(rank_of));
+  for_each_received(
+      graph, rank_of, [&](std::uint32_t number, const Task& task, std::size_t datum, std::size_t rank) {
+        if (graph.data()[datum].kind == DataKind::weights) all[rank].weights.insert(datum);
+        if (!waits_for_buffer(task, {static_cast<std::uint32_t>(datum), Access::read}, graph)) return;
+        const ReceivedData::Gradient first{.first_use = number, .last_use = number, .previous = {}};
+        all[rank].gradients.try_emplace(datum, first).first->second.last_use = number;
+      });
+  for (ReceivedData& data : all) assign_buffers(data, graph);
+  return all;
+}
+
+std::vector<ReceivedBytes> received_bytes(const TaskGraph& graph, std::span<const int> rank_of,
+                                          std::optional<int> window) {
+  std::vector<ReceivedBytes> all(rank_count(rank_of));
+  const std::vector<ReceivedData> received = received_data(graph, rank_of);
+  for (std::size_t r = 0; r < all.size(); ++r) {
+    for (const std::size_t datum : received[r].weights) all[r].weights += graph.data()[datum].bytes();
+    all[r].gradients =
+        std::accumulate(received[r].buffers.begin(), received[r].buffers.end(), std::uint64_t{0}) *
+        sizeof(float);
+  }
+  const DataSlots slots(graph, window);
+  std::vector<std::vector<bool>> seen(all.size(), std::vector<bool>(slots.count()));
+  for_each_received(graph, rank_of, [&](std::uint32_t, const Task&, std::size_t datum, std::size_t rank) {
+    const Datum& other = graph.data()[datum];
+    if (received[rank].weights.contains(datum) || received[rank].gradients.contains(datum)) return;
+    if (seen[rank][slots.of(datum)]) return;
+    seen[rank][slots.of(datum)] = true;
+    all[rank].others += other.bytes();
+  });
+  return all;
+}
+
+}  // namespace starpipe::runtime

@@ -1,0 +1,54 @@
+// SPDX-License-Identifier: Apache-2.0
+// The memory of data that a rank receives from other ranks. StarPU-MPI would allocate it for all of them when
+// their tasks are inserted, at the beginning of a step.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <set>
+#include <span>
+#include <vector>
+
+#include "runtime/engine/task_graph.hpp"
+
+namespace starpipe::runtime {
+
+/// What a rank receives of the parameters. Fetched weights have memory of their own for the whole run.
+/// Gradients of other workers, which tasks of kind `add` and `copy` read, use a few buffers in turn, in the
+/// graph's order of tasks. The sender waits until its receiver has a buffer.
+struct ReceivedData {
+  /// While one gradient is added, the next one arrives.
+  static constexpr std::size_t max_buffers = 2;
+
+  struct Gradient {
+    std::uint32_t first_use;              ///< the task of the graph that reads it first on this rank
+    std::uint32_t last_use;               ///< and last
+    std::size_t buffer = 0;               ///< index into `buffers`
+    std::optional<std::size_t> previous;  ///< the datum that used the buffer before, in the same step
+  };
+
+  std::set<std::size_t> weights;              ///< data
+  std::map<std::size_t, Gradient> gradients;  ///< by datum
+  std::vector<std::size_t> buffers;           ///< the words of each
+};
+
+/// True if StarPU has to send the datum when the receiver is ready, since the receiver has `buffers`.
+bool waits_for_buffer(const Task& task, const DataAccess& access, const TaskGraph& graph);
+
+/// Returns the data that each rank receives, [rank]. `rank_of`: by worker.
+std::vector<ReceivedData> received_data(const TaskGraph& graph, std::span<const int> rank_of);
+
+/// Bytes for data that a rank receives in one step, each for the whole step.
+struct ReceivedBytes {
+  std::uint64_t weights = 0;
+  std::uint64_t gradients = 0;
+  std::uint64_t others = 0;  ///< activations and their gradients: one datum in each slot (DataSlots)
+};
+
+/// Returns the bytes of each rank, [rank]. `window`: as DataSlots has it.
+std::vector<ReceivedBytes> received_bytes(const TaskGraph& graph, std::span<const int> rank_of,
+                                          std::optional<int> window);
+
+}  // namespace starpipe::runtime
