@@ -185,6 +185,26 @@ class Train(CommandTest):
                 losses.append(report["losses"])
             self.assertTrue(losses[0] == losses[1] == losses[2], losses)
 
+    @unittest.skipIf(os.environ.get("STARPIPE_SANITIZE"), "a sanitizer's memory")
+    def test_main_memory_is_as_predicted(self):
+        """Parameters, 48 MiB, and what ranks receive of each other are much larger than what a process has besides."""
+        four = ["4" if word == "2" else word for word in LAUNCHER]
+        mebibyte = 2**20
+        for launcher, *settings in (([], "schedule.name=1f1b"), (four, "schedule.name=ddp"),
+                                    (four, "schedule.name=fsdp", "model.tied=true"), (LAUNCHER, "schedule.name=chimera", "model.tensor=2")):
+            sets = [word for setting in settings for word in ("--set", setting)]
+            result = self.run_command(
+                "train", "gpt.yaml", "--report", "r.json", "--set", "model.layers=4", "--set", "model.hidden=512", "--set",
+                "schedule.workers=4", "--set", "training.microbatches=4", "--set", "training.microbatch_size=1", "--set",
+                "training.optimizer={kind: adamw, learning_rate: 1e-4}", "--set", "training.steps=1", "--set",
+                "runtime.workers_per_core=16", *sets, launcher=launcher)
+            self.assertEqual(result.returncode, 0, result.stderr)
+            memory = json.loads(self.read("r.json"))["main_memory"]
+            for predicted, measured in zip(memory["predicted"], memory["measured"], strict=True):
+                with self.subTest(settings=settings, memory=memory):
+                    self.assertLess(measured, 1.05 * predicted + 10 * mebibyte)
+                    self.assertGreater(measured, 0.95 * predicted - 40 * mebibyte)
+
     def test_values_that_are_not_finite(self):
         """The first step is good; its update makes the weights so large that the second step's passes overflow."""
         absurd = ["train", "mlp.yaml", "--set", "training.optimizer={kind: sgd, learning_rate: 1e30}", "--set",

@@ -1,0 +1,117 @@
+// SPDX-License-Identifier: Apache-2.0
+// The memory of data that ranks receive.
+#include "runtime/engine/received_data.hpp"
+
+#include <set>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include "runtime/engine/memory_need.hpp"
+#include "starpipe/base/index.hpp"
+#include "starpipe/plan/registry/registry.hpp"
+#include "starpipe/plan/simulate/simulate.hpp"
+#include "support/networks.hpp"
+#include "support/optimizers.hpp"
+
+namespace starpipe::runtime {
+namespace {
+
+using namespace testing;
+
+plan::Schedule schedule_of(const char* name, const model::Network& network, int workers) {
+  return plan::make_schedule(name, {.workers = workers, .microbatches = 4, .graph = network.graph});
+}
+
+// Each sum of another rank has a buffer that is large enough and that no earlier sum still uses.
+void expect_buffers(const TaskGraph& graph, const std::vector<int>& rank_of) {
+  const std::vector<ReceivedData> all = received_data(graph, rank_of);
+  std::vector<std::set<std::size_t>> read(all.size());
+  for (std::size_t t = 0; t < graph.tasks().size(); ++t) {
+    const Task& task = graph.tasks()[t];
+    if (task.kind != TaskKind::add && task.kind != TaskKind::copy) continue;
+    const std::size_t source = task.data[0].datum;
+    const auto rank = index(rank_of[index(task.worker)]);
+    if (rank_of[index(graph.data()[source].worker)] == rank_of[index(task.worker)]) continue;
+    read[rank].insert(source);
+    const ReceivedData::Gradient& gradient = all[rank].gradients.at(source);
+    EXPECT_LE(gradient.first_use, t);
+    EXPECT_GE(gradient.last_use, t);
+    EXPECT_GE(all[rank].buffers[gradient.buffer], graph.data()[source].size);
+    if (!gradient.previous) continue;
+    const ReceivedData::Gradient& previous = all[rank].gradients.at(*gradient.previous);
+    EXPECT_EQ(previous.buffer, gradient.buffer);
+    EXPECT_LT(previous.last_use, gradient.first_use);
+  }
+  for (std::size_t r = 0; r < all.size(); ++r) {
+    EXPECT_EQ(all[r].gradients.size(), read[r].size());
+    EXPECT_EQ(all[r].buffers.size(), std::min(ReceivedData::max_buffers, read[r].size()));
+    std::size_t first = 0;
+    for (const auto& [datum, gradient] : all[r].gradients) first += gradient.previous ? 0U : 1U;
+    EXPECT_EQ(first, all[r].buffers.size()) << "every other gradient waits for the one before it";
+  }
+}
+
+TEST(ReceivedData, GradientsUseTwoBuffersInTurn) {
+  for (const char* name : {"1f1b", "ddp", "fsdp", "chimera"}) {
+    SCOPED_TRACE(name);
+    for (const bool tied : {false, true}) {
+      const model::Network network = tied ? tied_gpt(4) : tiny_gpt(4);
+      const TaskGraph graph(schedule_of(name, network, 4), network, adamw);
+      expect_buffers(graph, {0, 1, 2, 3});
+      expect_buffers(graph, {0, 0, 1, 1});
+      expect_buffers(graph, {0, 0, 0, 0});
+    }
+  }
+}
+
+/// Under fsdp worker w holds the weights of stage w, and every worker computes all stages.
+TEST(ReceivedData, BytesOfFsdpByHand) {
+  const model::Network network = tiny_gpt(4);
+  const TaskGraph graph(schedule_of("fsdp", network, 4), network, adamw);
+  std::vector<std::uint64_t> weights;
+  std::uint64_t all = 0;
+  for (const model::ParameterSet& set : network.sets()) all += weights.emplace_back(set.size * sizeof(float));
+  const std::vector<ReceivedBytes> received = received_bytes(graph, std::vector<int>{0, 1, 2, 3}, 100);
+  for (std::size_t r = 0; r < 4; ++r) EXPECT_EQ(received[r].weights, all - weights[r]) << r;
+  // The sums of stage 0 go from worker 1 to 0, from 3 to 2 and from 2 to 0: rank 0 adds in the order of the
+  // stages from the last, and each of its two buffers has the size of the largest sum in it.
+  EXPECT_LE(received[0].gradients, 2 * std::ranges::max(weights));
+  EXPECT_GE(received[0].gradients, weights[0]);
+  for (const ReceivedBytes& bytes : received_bytes(graph, std::vector<int>{0, 0, 0, 0}, 100)) {
+    EXPECT_EQ(bytes.weights + bytes.gradients + bytes.others, 0U);
+  }
+}
+
+/// A rank's main memory has all that it receives; a worker with memory of its own has it while it needs it.
+TEST(ReceivedData, IsInTheNeedOfARank) {
+  const model::Network network = tiny_gpt(4);
+  const plan::Schedule schedule = schedule_of("ddp", network, 4);
+  plan::Costs costs;
+  costs.sizes = network.sizes();
+  const plan::Timeline timeline = plan::simulate(schedule, costs);
+  WorkerDevices ranks{.devices = {0, 1, 2, 3}, .on_gpu = {}, .rank_of = {0, 1, 2, 3}, .window = 100};
+  const auto needs = memory_need(schedule, network, adamw, costs, timeline, ranks);
+  const std::uint64_t parameters = network.parameter_count() * sizeof(float);
+  const auto received = received_bytes(TaskGraph(schedule, network, adamw), ranks.rank_of, ranks.window);
+  for (std::size_t r = 0; r < 4; ++r) {
+    EXPECT_EQ(needs[r].weights, parameters);
+    EXPECT_EQ(needs[r].gradients, parameters + received[r].gradients);
+    EXPECT_GT(received[r].gradients, 0U);
+    EXPECT_LT(received[r].gradients, parameters);
+  }
+  // A GPU has its own memory, and the rank's main memory is the home of what lasts.
+  ranks.devices = {4, 5, 6, 7};
+  ranks.on_gpu = {true, true, true, true};
+  const auto homes = memory_need(schedule, network, adamw, costs, timeline, ranks);
+  EXPECT_EQ(homes[0].weights, parameters);
+  EXPECT_EQ(homes[0].gradients, parameters + received[0].gradients);
+  EXPECT_EQ(homes[0].optimizer, 2 * parameters);
+  EXPECT_EQ(homes[0].stashes, 0U);
+  EXPECT_EQ(homes[4].weights, parameters);
+}
+
+}  // namespace
+}  // namespace starpipe::runtime
