@@ -18,7 +18,6 @@
 #include "starpipe/base/index.hpp"
 #include "starpipe/model/optimizer.hpp"
 #include "starpipe/plan/simulate/simulate.hpp"
-#include "starpipe/sched/starpu_policy.hpp"
 
 namespace starpipe::runtime {
 
@@ -81,7 +80,7 @@ std::vector<MainMemory> main_memory_need(const Config& config, const Experiment&
   // Other policies get the tasks of a whole step.
   const bool keeps_order =
       experiment.schedule.discipline() == plan::Discipline::ordered &&
-      (config.runtime.policy == sched::policy_name || config.runtime.policy == "worker-order");
+      (config.runtime.policy == RuntimeConfig().policy || config.runtime.policy == "worker-order");
   if (keeps_order) at.window = config.runtime.window;
   const std::vector<DeviceNeed> needs = memory_need_of(
       config, experiment, experiment.costs, plan::simulate(experiment.schedule, experiment.costs), at);
