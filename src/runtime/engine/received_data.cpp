@@ -2,8 +2,6 @@
 #include "runtime/engine/received_data.hpp"
 
 #include <algorithm>
-#include <functional>
-#include <numeric>
 #include <ranges>
 #include <utility>
 
@@ -41,13 +39,13 @@ void assign_buffers(ReceivedData& data, const TaskGraph& graph) {
     if (last.size() < ReceivedData::max_buffers || last_use(*free) >= gradient.first_use) {
       gradient.buffer = last.size();
       last.push_back(datum);
-      data.buffers.push_back(0);
+      data.buffers.push_back(datum);
     } else {
       gradient.buffer = static_cast<std::size_t>(free - last.begin());
       gradient.previous = std::exchange(*free, datum);
     }
-    std::size_t& size = data.buffers[gradient.buffer];
-    size = std::max(size, graph.data()[datum].size);
+    std::size_t& largest = data.buffers[gradient.buffer];
+    if (graph.data()[datum].size > graph.data()[largest].size) largest = datum;
   }
 }
 
@@ -77,9 +75,7 @@ std::vector<ReceivedBytes> received_bytes(const TaskGraph& graph, std::span<cons
   const std::vector<ReceivedData> received = received_data(graph, rank_of);
   for (std::size_t r = 0; r < all.size(); ++r) {
     for (const std::size_t datum : received[r].weights) all[r].weights += graph.data()[datum].bytes();
-    all[r].gradients =
-        std::accumulate(received[r].buffers.begin(), received[r].buffers.end(), std::uint64_t{0}) *
-        sizeof(float);
+    for (const std::size_t datum : received[r].buffers) all[r].gradients += graph.data()[datum].bytes();
   }
   const DataSlots slots(graph, window);
   std::vector<std::vector<bool>> seen(all.size(), std::vector<bool>(slots.count()));

@@ -31,7 +31,7 @@ struct ReceivedData {
 
   std::set<std::size_t> weights;              ///< data
   std::map<std::size_t, Gradient> gradients;  ///< by datum
-  std::vector<std::size_t> buffers;           ///< the words of each
+  std::vector<std::size_t> buffers;           ///< the largest datum in each
 };
 
 /// True if StarPU has to send the datum when the receiver is ready, since the receiver has `buffers`.

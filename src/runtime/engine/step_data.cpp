@@ -98,8 +98,8 @@ StepData::StepData(const StepContext& step, const DataSlots& slots, std::optiona
       in_slot_(slots.count(), none) {
   if (training_ != nullptr) take_weights_of_training();
   if (step_.session.knows_workers() && step_.session.on_gpus()) fetched_.emplace(step_.graph, nodes_);
-  for (const std::size_t words : step_.received.buffers) {
-    buffers_.push_back(zero_memory(words));
+  for (const std::size_t largest : step_.received.buffers) {
+    buffers_.push_back(start_memory(step_.graph.data()[largest], start));
     if (step_.session.on_gpus()) pinned_.push_back(pin(buffers_.back().values));
   }
   for (std::size_t d = 0; d < step_.graph.data().size(); ++d) {

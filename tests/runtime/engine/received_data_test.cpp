@@ -39,7 +39,7 @@ void expect_buffers(const TaskGraph& graph, const std::vector<int>& rank_of) {
     const ReceivedData::Gradient& gradient = all[rank].gradients.at(source);
     EXPECT_LE(gradient.first_use, t);
     EXPECT_GE(gradient.last_use, t);
-    EXPECT_GE(all[rank].buffers[gradient.buffer], graph.data()[source].size);
+    EXPECT_GE(graph.data()[all[rank].buffers[gradient.buffer]].size, graph.data()[source].size);
     if (!gradient.previous) continue;
     const ReceivedData::Gradient& previous = all[rank].gradients.at(*gradient.previous);
     EXPECT_EQ(previous.buffer, gradient.buffer);
