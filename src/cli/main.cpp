@@ -136,6 +136,11 @@ int main(int argc, char** argv) {
     // A file that may not grow further (ulimit -f) is then an error of the write, with one line.
     std::signal(SIGXFSZ, SIG_IGN);
     starpipe::runtime::choose_blas_kernels();
+// OpenBLAS asks this for its number of threads when it is loaded, and would start one for each core. All
+// products here use one thread. Where memory is short, a thread of OpenBLAS would wait for its buffer, and
+// fork for the thread, indefinitely. (The environment cannot be changed before OpenBLAS reads it.)
+extern "C" int openblas_num_threads_env() { return 1; }
+
     starpipe::cli::report_plugin_crashes();
     return run(argc, argv);
   } catch (const starpipe::EndedBySignal& error) {

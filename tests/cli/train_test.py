@@ -751,6 +751,34 @@ class Train(CommandTest):
                     self.assertEqual(result.returncode, 2, result.stderr)
                     self.assertEqual(result.stderr, f"starpipe: ulimit {message}\n")
 
+    def test_limits_on_addresses(self):
+        """From the lowest limit under which the libraries load: a line about memory, or a run that ends well."""
+        if os.environ.get("STARPIPE_SANITIZE"):
+            self.skipTest("sanitizers take more addresses")
+
+        def run(kibibytes, launcher, *arguments):
+            return self.run_command(*arguments, launcher=[*launcher, "bash", "-c", f'ulimit -v {kibibytes}; exec "$0" "$@"'])
+
+        step = 48 << 10
+        for launcher in [], LAUNCHER:
+            limit, said = step, 0
+            while run(limit, [], "--version").returncode != 0:
+                limit += step
+            while (result := run(limit, launcher, "train", "mlp.yaml")).returncode != 0:
+                self.assertRegex(result.stderr, r"(?m)^starpipe: .*memory.*\n\Z")
+                limit, said = limit + step, said + 1
+            self.assertGreater(said, 2)
+
+    def test_a_rank_that_cannot_start(self):
+        """Rank 0 waited for rank 1, which was silent, for five minutes."""
+        script = 'if [ "$PMI_RANK" = 1 ]; then {}; fi; exec "$0" "$@"'
+        for on_rank_1, status, line in (("ulimit -n 32", 2, "ulimit -n: a process may open at most 32 files, but MPI needs 64"),
+                                        ('exec "$0" "$@" --steps', 2, "The following argument was not expected: --steps "
+                                         "(see starpipe train --help)")):
+            with self.subTest(on_rank_1):
+                result = self.run_command("train", "mlp.yaml", launcher=[*LAUNCHER, "bash", "-c", script.format(on_rank_1)])
+                self.assertEqual((result.returncode, result.stderr), (status, f"starpipe: rank 1: {line}\n"))
+
     def test_limits_on_threads(self):
         """MPI and StarPU would stop at assertions. Each limit applies to the threads of one user, who has no other process."""
         user = ["setpriv", "--reuid", "65530", "--clear-groups"]
@@ -759,7 +787,7 @@ class Train(CommandTest):
         os.chmod(self.folder, 0o755)
         for limit, threads in ((3, 3), (5, 4)):  # of MPI, and of StarPU
             result = self.run_command("train", "mlp.yaml", launcher=[*user, "bash", "-c", f'ulimit -u {limit}; exec "$0" "$@"'],
-                                      environment={"HOME": "/nonexistent", "TMPDIR": "/tmp", "OPENBLAS_NUM_THREADS": "1"})
+                                      environment={"HOME": "/nonexistent", "TMPDIR": "/tmp"})
             self.assertEqual(result.returncode, 2, result.stderr)
             self.assertRegex(result.stderr, rf"starpipe: ulimit -u: the system starts only \d of {threads} threads; the user or the "
                                             r"container \(pids\.max\) may have no more\n\Z")

@@ -51,6 +51,8 @@ void require_limits() {
   require_input(
       limit.rlim_cur >= open_files, "ulimit -n",
       fmt::format("a process may open at most {} files, but MPI needs {}", limit.rlim_cur, open_files));
+  constexpr std::uint64_t with_stacks = std::uint64_t{64} << 20U;
+  require_free_memory(with_stacks, "MPI and the stacks of its threads");
   constexpr int threads = 3;  // of UCX, StartWatch, and of the watch for lost ranks
   if (const std::string problem = problem_of_threads(threads); !problem.empty()) throw InputError(problem);
 }
