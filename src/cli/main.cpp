@@ -16,6 +16,7 @@
 #include "cli/processes/processes.hpp"
 #include "runtime/host/blas.hpp"
 #include "runtime/host/lost_rank.hpp"
+#include "runtime/host/mpi.hpp"
 #include "starpipe/base/error.hpp"
 #include "starpipe/base/registration.hpp"
 #include "starpipe/plan/registry/plugin.hpp"
@@ -44,9 +45,14 @@ void keep_freed_memory() noexcept {
   starpipe::note_ignored_signals();
 };
 
-/// Prints one line on standard error.
+bool ranks_work_together = false;
+
+/// Prints one line on standard error, and ends other ranks that would wait for this one.
 int report(const std::string& message, int exit_code) {
-  starpipe::print_message("starpipe: " + starpipe::one_line(message) + "\n");
+  const std::string line = starpipe::one_line(message);
+  if (ranks_work_together && !starpipe::runtime::mpi_has_started())
+    starpipe::runtime::end_before_mpi(line, exit_code);
+  starpipe::print_message("starpipe: " + line + "\n");
   return exit_code;
 }
 
@@ -89,20 +95,22 @@ int run(int argc, char** argv) {
       "Each subcommand has --help. Exit status: 0 success, 1 failure, 2 wrong use or bad input,\n"
       "75 ended by SIGTERM with a checkpoint to continue from, 128 + N ended by signal N.");
 
-  // Ranks that work together find the same mistake before MPI is started: one of them prints it.
-  const auto bad_input = [&app](const std::string& message) {
-    return starpipe::cli::prints_usage(app) ? report(message, exit_bad_input) : exit_bad_input;
-  };
   const starpipe::cli::Action action = starpipe::cli::add_subcommands(app);
+  const auto note_ranks = [&app] {
+    ranks_work_together =
+        starpipe::runtime::launcher_rank() && starpipe::cli::ranks_of(app) != starpipe::cli::Ranks::alone;
+  };
   try {
     app.parse(argc, argv);
+    note_ranks();
   } catch (const CLI::Success& help) {
     std::ostringstream text;
     app.exit(help, text);
     if (starpipe::cli::prints_usage(app)) starpipe::print(text.view());
     return 0;
   } catch (const CLI::ParseError& error) {
-    return bad_input(usage_message(app, error));
+    note_ranks();
+    return report(usage_message(app, error), exit_bad_input);
   }
   if (starpipe::cli::ranks_of(app) == starpipe::cli::Ranks::watched) {
     if (const auto status = starpipe::runtime::watch_over_rank()) return *status;
@@ -112,7 +120,9 @@ int run(int argc, char** argv) {
   try {
     return action();
   } catch (const starpipe::InputError& error) {
-    return bad_input(error.what());
+    // With MPI all ranks find the same mistake.
+    if (!starpipe::runtime::mpi_has_started() || starpipe::cli::prints_usage(app)) throw;
+    return exit_bad_input;
   }
 }
 
@@ -126,6 +136,11 @@ extern "C" void _exit(int status) {
 }
 extern "C" void _Exit(int status) noexcept { _exit(status); }
 
+// OpenBLAS asks this for its number of threads when it is loaded, and would start one for each core. All
+// products here use one thread. Where memory is short, a thread of OpenBLAS would wait for its buffer, and
+// fork for the thread, indefinitely. (The environment cannot be changed before OpenBLAS reads it.)
+extern "C" int openblas_num_threads_env() { return 1; }
+
 int main(int argc, char** argv) {
   // Before MPI starts, a launcher takes the end of a rank for a normal one, and the other ranks would wait
   // for this one. So a signal waits until a parent can ask the launcher to end the job.
@@ -136,11 +151,6 @@ int main(int argc, char** argv) {
     // A file that may not grow further (ulimit -f) is then an error of the write, with one line.
     std::signal(SIGXFSZ, SIG_IGN);
     starpipe::runtime::choose_blas_kernels();
-// OpenBLAS asks this for its number of threads when it is loaded, and would start one for each core. All
-// products here use one thread. Where memory is short, a thread of OpenBLAS would wait for its buffer, and
-// fork for the thread, indefinitely. (The environment cannot be changed before OpenBLAS reads it.)
-extern "C" int openblas_num_threads_env() { return 1; }
-
     starpipe::cli::report_plugin_crashes();
     return run(argc, argv);
   } catch (const starpipe::EndedBySignal& error) {

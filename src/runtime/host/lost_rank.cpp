@@ -238,9 +238,16 @@ int signal_line_pause_ms() { return launcher_rank().value_or(0) == 0 ? 0 : 1500;
 
 bool can_end_job() { return launcher_number("PMI_FD").has_value(); }
 
-void end_job() {
+void end_job(int status) {
   pmi_socket = launcher_number("PMI_FD").value_or(-1);
-  end_watched_job(1);
+  end_watched_job(status);
+}
+
+void end_before_mpi(const std::string& reason, int status) {
+  const int rank = launcher_rank().value_or(0);
+  sleep_through_signals(std::chrono::milliseconds(signal_line_pause_ms() * std::min(rank, 10)));
+  print_message(fmt::format("starpipe: {}{}\n", rank == 0 ? "" : fmt::format("rank {}: ", rank), reason));
+  end_job(status);
 }
 
 void report_and_end_job(int rank, int ranks, const std::string& reason) {

@@ -54,10 +54,15 @@ inline constexpr int abort_pause_ms = 500;
 /// True if `end_job` ends other ranks, too: the launcher understands PMI-1.
 bool can_end_job();
 
-/// Ends this process, and by a request to the launcher all ranks of the job, with exit status 1. MPI_Abort
-/// does the same and prints a line of its own. Removes the files of RemovedOnSignal. The reason must have
-/// been printed before. Any thread may call it.
-[[noreturn]] void end_job();
+/// Ends this process, and by a request to the launcher all ranks of the job, with exit status `status`.
+/// MPI_Abort does the same and prints a line of its own. Removes the files of RemovedOnSignal. The reason
+/// must have been printed before. Any thread may call it.
+[[noreturn]] void end_job(int status = 1);
+
+/// For a rank that cannot start MPI, for which the other ranks would wait: prints one line on standard error
+/// and ends the job. If every rank finds the same mistake, the lowest one prints and ends the others, since
+/// each rank waits 1.5 seconds longer than the one before it, up to 15.
+[[noreturn]] void end_before_mpi(const std::string& reason, int status);
 
 /// For RunListener::abort in a program: prints one line on standard error, then ends the job without
 /// MPI_Abort, which prints more, where the launcher permits it. `rank`, `ranks`: of MPI_COMM_WORLD.

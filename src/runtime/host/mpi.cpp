@@ -159,6 +159,12 @@ pid_t finalize_within(std::chrono::milliseconds limit) {
 
 }  // namespace
 
+bool mpi_has_started() {
+  int started = 0;
+  MPI_Initialized(&started);
+  return started != 0;
+}
+
 GatherPlaces gather_places(std::span<const std::uint64_t> counts) {
   std::uint64_t total = 0;
   GatherPlaces places;
@@ -191,9 +197,7 @@ bool wait_for(MPI_Request& request, void (*check)(), std::chrono::microseconds m
 
 StartedMpi::StartedMpi(std::function<void(const std::string& line)> on_late, EndLimits limits)
     : on_late_(std::move(on_late)), limits_(limits) {
-  int runs = 0;
-  MPI_Initialized(&runs);
-  if (runs != 0) throw std::logic_error("MPI has started before: it starts once in a process");
+  if (mpi_has_started()) throw std::logic_error("MPI has started before: it starts once in a process");
   require_limits();
   require_shared_memory();
   require_launcher();
@@ -234,11 +238,9 @@ StartedMpi::~StartedMpi() {
 
 Mpi::Mpi(MPI_Comm comm, RunListener listener)
     : starpu_settings_(StarpuSettings::of_process()), listener_(std::move(listener)) {
-  int runs = 0;
   int ended = 0;
-  MPI_Initialized(&runs);
   MPI_Finalized(&ended);
-  if (runs == 0 || ended != 0)
+  if (!mpi_has_started() || ended != 0)
     throw std::logic_error("MPI does not run: call MPI_Init_thread first, or make an MpiLibrary");
   require_joined();
   if (comm == MPI_COMM_NULL) throw std::logic_error("MPI_COMM_NULL has no ranks to run on");
@@ -308,7 +310,7 @@ void Mpi::abort(const std::string& message) const {
   // MPICH with UCX waits in MPI_Abort for ranks that make no progress. srun does not end the others when one
   // exits, so the launcher is asked to.
   try {
-    const Deadline late(std::chrono::seconds(1), end_job);
+    const Deadline late(std::chrono::seconds(1), [] { end_job(); });
     MPI_Abort(comm_, 1);
   } catch (const std::system_error&) {  // no thread can start any more
     end_job();

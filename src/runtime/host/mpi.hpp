@@ -86,6 +86,9 @@ void expect_end_of_ucx();
 /// without UCX, or where UCX's functions are not replaced by ours: in programs that load MPI by dlopen.
 void poll_ucx();
 
+/// True if this process has called MPI_Init, also after the end of MPI.
+bool mpi_has_started();
+
 /// How long the end of MPI waits in a rank.
 struct EndLimits {
   std::chrono::milliseconds others = std::chrono::hours(1);       ///< for ranks that still work
