@@ -184,6 +184,30 @@ bool holds_floats(std::string_view file) {
   return others_than_0 >= min_others_than_0;
 }
 
+/// Returns the entropy, in bits, of the bytes at `place` of a file's uint16 numbers, by up to 4,096 of them.
+double entropy_of_bytes(std::string_view file, std::size_t place) {
+  constexpr std::size_t max_numbers = 4096;
+  const std::size_t count = file.size() / 2;
+  const std::size_t numbers = std::min(count, max_numbers);
+  std::array<double, 256> seen{};
+  for (std::size_t n = 0; n < numbers; ++n)
+    ++seen[static_cast<unsigned char>(file[n * count / numbers * 2 + place])];
+  double bits = 0;
+  for (const double times : seen) {
+    if (times > 0)
+      bits -= times / static_cast<double>(numbers) * std::log2(times / static_cast<double>(numbers));
+  }
+  return bits;
+}
+
+/// True if a flat file of uint16 seems to be big-endian. Frequent tokens have small ids, so the upper bytes
+/// of ids differ less than the lower bytes, even if ids are spread evenly below the vocabulary.
+bool is_big_endian(std::string_view file) {
+  constexpr std::size_t min_bytes = 64;
+  constexpr double min_difference = 1;  // in bits
+  return file.size() >= min_bytes && entropy_of_bytes(file, 1) > entropy_of_bytes(file, 0) + min_difference;
+}
+
 /// True if the file begins with 16 bytes or more of UTF-8 without control characters. The first 4 KiB decide.
 bool is_text(std::string_view file) {
   const std::string_view start = file.substr(0, 4096);
@@ -236,6 +260,12 @@ TokenLayout token_layout(const std::filesystem::path& path, std::span<const unsi
   refuse_other_kinds(path, bytes);
   constexpr std::array<std::size_t, token_type_words.size()> sizes = {2, 4, 8};
   const std::size_t size = sizes[index(type)];
+  if (size == 2 && is_big_endian(bytes)) {
+    throw InputError(fmt::format(
+        "{}: its uint16 numbers seem to be big-endian: their upper bytes differ more than their "
+        "lower bytes; write them with .astype('<u2'), or if that is what they are, with numpy.save",
+        path.string()));
+  }
   if (file.size() % size == 0) return {0, size, file.size() / size, type == TokenType::int64};
   const std::string problem = size == 2 ? "an odd number" : fmt::format("not a multiple of {}", size);
   throw InputError(

@@ -1,6 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "model/data/token_layout.hpp"
 
+#include <cmath>
+#include <cstdint>
+#include <string>
+#include <utility>
+#include <vector>
+
 #include <gtest/gtest.h>
 
 #include "model/data/binary.hpp"
@@ -153,6 +159,44 @@ TEST(TokenLayout, RefusesFloats) {
                          "f: holds floats, not a file of token ids");
     }
   }
+}
+
+std::string swapped(std::string file) {
+  for (std::size_t i = 0; i + 1 < file.size(); i += 2) std::swap(file[i], file[i + 1]);
+  return file;
+}
+
+// Ids of 10,000 places, frequent as words are: the id i as often as 1 / (i + 3). Or each as often as others.
+std::string ids_below(std::uint32_t vocabulary, bool as_words) {
+  std::vector<std::uint16_t> ids;
+  for (std::uint32_t i = 0; i < 10'000; ++i) {
+    const double place = static_cast<double>(i * 40'503U % 65'536U) / 65'536;
+    const double id = as_words ? 3 * std::pow((vocabulary + 3) / 3.0, place) - 3 : place * vocabulary;
+    ids.push_back(static_cast<std::uint16_t>(id));
+  }
+  return bytes_of_numbers(ids);
+}
+
+TEST(TokenLayout, RefusesBigEndianNumbers) {
+  for (const std::uint32_t vocabulary : {128U, 256U, 21'128U, 32'000U, 50'257U, 65'536U}) {
+    const std::string file = ids_below(vocabulary, true);
+    expect_layout(token_layout("f", bytes(file)), 0, 2, 10'000);
+    expect_layout(token_layout("f", bytes(file.substr(0, 64))), 0, 2, 32);
+    for (const std::size_t size : {file.size(), std::size_t{2000}, std::size_t{200}}) {
+      const std::string numbers = swapped(file.substr(0, size));
+      expect_input_error([&] { static_cast<void>(token_layout("f", bytes(numbers))); },
+                         "f: its uint16 numbers seem to be big-endian");
+    }
+    // What looks like them, but is not, has a header that says so.
+    const std::string array = npy_file(npy_head("<u2", "10000,"), swapped(file));
+    EXPECT_EQ(token_layout("f", bytes(array)).tokens, 10'000);
+    EXPECT_EQ(token_layout("f", bytes(swapped(file)), TokenType::uint32).tokens, 5'000);
+  }
+  for (const std::uint32_t vocabulary : {2U, 300U, 4'096U, 50'257U, 65'536U})
+    expect_layout(token_layout("f", bytes(ids_below(vocabulary, false))), 0, 2, 10'000);
+  expect_layout(token_layout("f", bytes(swapped(ids_below(65'536, false)))), 0, 2, 10'000);
+  const std::string few = bytes_of_numbers(std::vector<std::uint16_t>(100, 25'600));
+  expect_layout(token_layout("f", bytes(few)), 0, 2, 100);
 }
 
 // Ids that begin like one of these files, but do not continue as one.
