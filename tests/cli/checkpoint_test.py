@@ -485,15 +485,17 @@ class Faults(CheckpointTest):
         """Training continues; the status tells when the last checkpoint is missing. `ulimit -f` stands for a full disk."""
         self.write("large.yaml", MLP.replace("hidden: 16", "hidden: 1024"))
         limit = 9 << 20  # less than a checkpoint of 12 MiB, enough for MPI
-        result = subprocess.run([self.binary, "train", "large.yaml", "--report", "r.json"], cwd=self.folder, timeout=100,
+        result = subprocess.run([self.binary, "train", "large.yaml", "--report", "r.json", "--metrics", "/dev/full"], cwd=self.folder, timeout=100,
                                 capture_output=True, text=True, check=False,
                                 preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit)))
         self.assertEqual(result.returncode, 1, result.stderr)
         lines = self.messages(result)
-        self.assertEqual(len(lines), 3, result.stderr)
-        for line, step in zip(lines, (2, 4)):
+        self.assertEqual(len(lines), 4, result.stderr)
+        no_metrics = "metrics: cannot write /dev/full: No space left on device; "
+        self.assertIn(f"{no_metrics}training continues", lines[0])
+        for line, step in zip(lines[1:], (2, 4)):
             self.assertRegex(line, rf"the checkpoint of step {step} could not be written: .*rank-0000\.safetensors.*: File too large")
-        self.assertIn("the last checkpoint, of step 4, could not be written", lines[2])
+        self.assertIn(f"the last checkpoint, of step 4, could not be written; {no_metrics}its last lines are lost", lines[3])
         self.assertEqual(self.checkpoints(), [])
         report = self.report("r.json")
         self.assertEqual((len(report["losses"]), report["checkpoints"]["failed"]), (4, 2))

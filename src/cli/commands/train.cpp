@@ -114,13 +114,14 @@ runtime::RankRequest training_request(const TrainOptions& options) {
 }
 
 /// Runs several pieces of work, also when an earlier one fails: a full disk or a closed pipe must not cost
-/// the other results of a long run. Throws the first exception, if there was one.
+/// the other results of a long run. Throws the first exception, if there was one, and prints all others.
 void run_each(std::span<const std::function<void()>> work) {
   std::exception_ptr first;
   for (const std::function<void()>& part : work) {
     try {
       part();
-    } catch (...) {
+    } catch (const std::exception& error) {
+      if (first) print_message(fmt::format("starpipe: {}\n", one_line(error.what())));
       if (!first) first = std::current_exception();
     }
   }
@@ -231,8 +232,8 @@ RunEnd run_and_finish(Runtime& runtime, Trainer& trainer, const TrainOptions& op
       else
         end.problem = finish_run(runtime, trainer, options);
     };
-    run_each(std::array<std::function<void()>, 2>{tell, finish});
-    end.metrics_problem = trainer.training().metrics_problem();
+    const auto find_lost_lines = [&] { end.metrics_problem = trainer.training().metrics_problem(); };
+    run_each(std::array<std::function<void()>, 3>{tell, finish, find_lost_lines});
   });
   return end;
 }
@@ -280,13 +281,16 @@ void train(Runtime& runtime, const TrainOptions& options) {
     end = run_and_finish(runtime, trainer, options);
     steps_done = trainer.steps_done();
   }
-  if (!end.problem.empty()) runtime.fail(end.problem);
+  const std::string lost =
+      end.metrics_problem.empty() ? "" : end.metrics_problem + "; its last lines are lost";
+  if (!end.problem.empty())
+    runtime.fail(lost.empty() ? end.problem : fmt::format("{}; {}", end.problem, lost));
   if (steps_done < steps) {
     runtime.fail(fmt::format("ended by SIGTERM after step {} of {}; --resume continues from its checkpoint",
                              steps_done, steps),
                  runtime::status_of_stopped_run);
   }
-  if (!end.metrics_problem.empty()) runtime.fail(end.metrics_problem + "; its last lines are lost");
+  if (!lost.empty()) runtime.fail(lost);
 }
 
 }  // namespace
