@@ -46,6 +46,29 @@ InputError bad_file(const std::filesystem::path& file, const std::string& proble
   return InputError(file.string() + ": " + problem);
 }
 
+/// Throws InputError if `file` exists but is not a regular file: a pipe can be read once. For a directory the
+/// message names the file to give: of several, an index.
+void require_regular(const std::filesystem::path& file) {
+  std::error_code error;
+  const std::filesystem::file_status status = std::filesystem::status(file, error);
+  if (!exists(status) || is_regular_file(status)) return;
+  if (!is_directory(status)) throw bad_file(file, "is not a file");
+  std::filesystem::path found;
+  std::string problem = "is a directory without .safetensors files";
+  for (const auto& entry : std::filesystem::directory_iterator(file, error)) {
+    const std::filesystem::path& path = entry.path();
+    const std::string name = path.filename().string();
+    if (name.starts_with("step-") || name.starts_with("rank-"))
+      throw bad_file(
+          file, "is a directory of checkpoints; train --resume --save-weights writes the weights of one");
+    const bool is_index = name.ends_with(".safetensors.index.json");
+    const bool is_better = found.empty() || (found.extension() != ".json" && path < found);
+    if (is_index || (path.extension() == ".safetensors" && is_better)) found = path;
+  }
+  if (!found.empty()) problem = fmt::format("is a directory; give {}", found.string());
+  throw bad_file(file, problem);
+}
+
 /// The value of an IEEE 754 number of 16 bits.
 float half_value(std::uint32_t bits) {
   const std::uint32_t exponent = bits >> 10U & 31U;
@@ -240,10 +263,7 @@ void write_safetensors(const std::filesystem::path& file, const std::map<std::st
 SafetensorsReader::SafetensorsReader(std::filesystem::path file, std::map<std::string, std::string>* metadata,
                                      const std::function<bool(const std::string& name)>& wanted)
     : file_(std::move(file)) {
-  std::error_code error;
-  const bool regular = std::filesystem::is_regular_file(file_, error);
-  if (error) throw bad_file(file_, "cannot be read: " + error.message());
-  if (!regular) throw bad_file(file_, "is not a file");
+  require_regular(file_);
   errno = 0;
   in_.open(file_, std::ios::binary);
   if (!in_) throw bad_file(file_, std::string("cannot be read: ") + std::strerror(errno));
@@ -319,9 +339,7 @@ bool is_safetensors_index(const std::filesystem::path& file) { return suffix_of(
 
 std::map<std::filesystem::path, std::set<std::string>> read_safetensors_index(
     const std::filesystem::path& index) {
-  std::error_code error;
-  if (!std::filesystem::is_regular_file(index, error) && !error)
-    throw InputError(fmt::format("{}: is not a file", index.string()));  // a pipe can be read once
+  require_regular(index);
   const Json json = parse_unique(read_file(index), index, "key");
   const auto names = json.is_object() ? json.find("weight_map") : json.end();
   if (!json.is_object() || names == json.end() || !names->is_object() || names->empty()) {

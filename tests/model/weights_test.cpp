@@ -226,7 +226,24 @@ TEST_F(Sharded, FilesThatDoNotFitTheirIndexAreNamed) {
                      path("absent.json") + ": No such file");
   expect_input_error([&] { load_weights(folder_.write("text.json", "{"), network_); }, "no \"weight_map\"");
   std::filesystem::create_directory(folder_ / "folder.json");
-  expect_input_error([&] { load_weights(folder_ / "folder.json", network_); }, "folder.json: is not a file");
+  expect_input_error([&] { load_weights(folder_ / "folder.json", network_); },
+                     "folder.json: is a directory without .safetensors files");
+}
+
+// As a user names a model that was published as several files, or a folder of checkpoints.
+TEST_F(Weights, OfADirectoryAreNamed) {
+  const auto expect_refused = [&](const std::string& problem) {
+    expect_input_error([&] { load_weights(folder_ / "model", network_); }, "model: is " + problem);
+  };
+  std::filesystem::create_directory(folder_ / "model");
+  expect_refused("a directory without .safetensors files");
+  for (const char* file : {"z.safetensors", "b.safetensors", "config.json", "a.bin"})
+    static_cast<void>(folder_.write(std::string("model/") + file, "{}"));
+  expect_refused("a directory; give " + (folder_ / "model/b.safetensors").string());
+  static_cast<void>(folder_.write("model/model.safetensors.index.json", "{}"));
+  expect_refused("a directory; give " + (folder_ / "model/model.safetensors.index.json").string());
+  std::filesystem::create_directory(folder_ / "model/step-00000002");
+  expect_refused("a directory of checkpoints; train --resume --save-weights writes the weights of one");
 }
 
 TEST_F(Weights, NamesMayLackTheirPrefix) {
