@@ -151,6 +151,15 @@ void require_writable(std::string_view option, const fs::path& file) {
   if (::access(folder.c_str(), W_OK | X_OK) != 0) {
     fail(fmt::format("directory {}: {}", folder.string(), reason(errno)));
   }
+  // Rights are not all: no file can be made in /proc, or in a directory with the attribute "immutable".
+  const fs::path trial = temporary_of(target);
+  const RemovedOnSignal removed(trial);
+  const int descriptor = ::open(trial.c_str(), O_WRONLY | O_CREAT | O_CLOEXEC, 0600);
+  if (descriptor < 0 && is_users_mistake(errno))
+    fail(fmt::format("no file can be made in {}: {}", folder.string(), reason(errno)));
+  if (descriptor < 0) return;
+  ::close(descriptor);
+  fs::remove(trial, error);
 }
 
 void write_file(std::string_view option, const fs::path& file, std::string_view text) {
@@ -195,7 +204,11 @@ void write_file(std::string_view option, const fs::path& file,
     if (!stream) throw std::runtime_error(problem(errno != 0 ? errno : EIO));
     if (direct) return;
     fs::rename(temporary, target, error);
+    if (!error) return;
+    // A file that is mounted alone, or belongs to another user in /tmp, may be written but not replaced.
+    fs::copy_file(temporary, target, fs::copy_options::overwrite_existing, error);
     if (error) throw std::runtime_error(problem(error.value()));
+    fs::remove(temporary, error);
   } catch (...) {
     if (!direct) fs::remove(temporary, error);
     throw;

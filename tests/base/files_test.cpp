@@ -14,6 +14,7 @@
 #include <fcntl.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/mount.h>
 #include <sys/resource.h>
 #include <unistd.h>
 
@@ -110,6 +111,28 @@ TEST_F(Files, AFileThatGrowsTooLargeLeavesNothing) {
   std::signal(SIGXFSZ, SIG_DFL);
   EXPECT_EQ(read_file(folder_ / "a"), "old");
   EXPECT_EQ(files(), 1) << "a alone";
+}
+
+// /proc lets the superuser write, and has no room for files.
+TEST_F(Files, ADirectoryWithoutRoomForFilesIsRefusedBeforehand) {
+  EXPECT_THAT(message_of([] { require_writable("-o", "/proc/x"); }),
+              ::testing::StartsWith("-o: cannot write /proc/x: no file can be made in /proc: "));
+  require_writable("-o", folder_ / "a");
+  EXPECT_EQ(files(), 0) << "the trial leaves nothing";
+}
+
+// As `docker run -v report.json:/report.json` does.
+TEST_F(Files, AFileThatIsMountedAloneIsWritten) {
+  write_file("-o", folder_ / "outside", "an old and longer text");
+  write_file("-o", folder_ / "inside", "");
+  const std::string inside = folder_ / "inside";
+  if (mount((folder_ / "outside").c_str(), inside.c_str(), nullptr, MS_BIND, nullptr) != 0)
+    GTEST_SKIP() << "no file can be mounted here";
+  require_writable("-o", inside);
+  write_file("-o", inside, "new");
+  EXPECT_EQ(files(), 2) << "no temporary file is left";
+  umount(inside.c_str());
+  EXPECT_EQ(read_file(folder_ / "outside"), "new");
 }
 
 TEST_F(Files, AFullDeviceIsAFailure) {

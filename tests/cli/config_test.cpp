@@ -291,6 +291,8 @@ TEST_F(LoadConfig, NamesValuesOfTheWrongType) {
   EXPECT_EQ(problem("model: {kind: {a: b}}"), "c.yaml:1: model.kind: expected a word, got a map");
   EXPECT_EQ(override_problem("training.steps=1.5"), "--set training.steps: expected an integer, got '1.5'");
   EXPECT_EQ(override_problem("training.steps="), "--set training.steps: expected an integer, got nothing");
+  EXPECT_EQ(override_problem("training={}"),
+            "--set training: expected a map with at least one key, got an empty map");
   EXPECT_EQ(override_problem("schedule.placement=0,1"),
             "--set schedule.placement: expected a list of integers such as [0, 1], got '0,1'");
   EXPECT_EQ(override_problem("training.optimizer.learning_rate=fast"),

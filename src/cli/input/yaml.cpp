@@ -227,7 +227,7 @@ std::set<std::string> read_map(const YamlValue& map, std::span<const std::string
 
 std::string described(const YAML::Node& node) {
   if (node.IsSequence()) return "a list";
-  if (node.IsMap()) return "a map";
+  if (node.IsMap()) return node.size() == 0 ? "an empty map" : "a map";
   if (!node.IsScalar()) return "nothing";
   const std::string& text = node.Scalar();
   constexpr std::size_t max = 60;
