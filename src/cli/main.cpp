@@ -42,6 +42,11 @@ void keep_freed_memory() noexcept {
 [[gnu::used, gnu::section(".preinit_array")]] void (*const before_libraries)() noexcept = []() noexcept {
   keep_freed_memory();
   starpipe::open_closed_streams();
+  if (!starpipe::runtime::has_room_to_load_blas()) {
+    starpipe::write_text(STDERR_FILENO,
+                         "starpipe: out of memory: OpenBLAS with OpenMP needs 288 MiB to start\n");
+    syscall(SYS_exit_group, exit_failure);
+  }
   starpipe::note_ignored_signals();
 };
 

@@ -3,13 +3,14 @@
 
 #include <algorithm>
 #include <array>
-#include <cstdint>
+#include <cstddef>
 #include <string_view>
 #include <vector>
 
 #include <cblas.h>
 #include <dlfcn.h>
 #include <fmt/format.h>
+#include <sys/mman.h>
 
 #include "base/environment.hpp"
 #include "runtime/host/hardware.hpp"
@@ -28,6 +29,7 @@ namespace starpipe::runtime {
 namespace {
 
 constexpr const char* by_user = "OPENBLAS_CORETYPE";
+constexpr std::size_t max_buffer_bytes = std::size_t{128} << 20U;  // on x86; less elsewhere
 
 // Kernels without AVX2. Names that are not here are of newer processors, or of AMD's that have no AVX2.
 constexpr std::array<std::string_view, 14> older_kernels = {
@@ -79,6 +81,15 @@ std::string blas_advice() {
       blas_kernels());
 }
 
+bool has_room_to_load_blas() noexcept {
+  if (openblas_get_parallel() != OPENBLAS_OPENMP) return true;
+  constexpr std::size_t bytes = 2 * max_buffer_bytes + (std::size_t{32} << 20U);  // with other libraries'
+  void* const memory = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  if (memory == MAP_FAILED) return false;
+  munmap(memory, bytes);
+  return true;
+}
+
 OneBlasThread::OneBlasThread() : before_(openblas_get_num_threads()) { openblas_set_num_threads(1); }
 
 OneBlasThread::~OneBlasThread() { openblas_set_num_threads(before_); }
@@ -96,7 +107,6 @@ void use_one_blas_thread() {
 
 // OpenBLAS takes the first buffer that is not in use, and a new one if there is none.
 void take_product_buffers(int products) {
-  constexpr std::uint64_t max_buffer_bytes = std::uint64_t{128} << 20U;  // on x86; less elsewhere
   static int taken = 0;
   if (blas_memory_alloc == nullptr || blas_memory_free == nullptr || products <= taken) return;
   std::vector<void*> buffers;

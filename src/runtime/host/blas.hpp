@@ -23,6 +23,10 @@ void choose_blas_kernels();
 /// reason than OPENBLAS_CORETYPE; otherwise "".
 std::string blas_advice();
 
+/// False if OpenBLAS, when it is loaded, would wait indefinitely for memory: built with OpenMP it takes its
+/// first two buffers there. May be called before the constructors of shared libraries.
+bool has_room_to_load_blas() noexcept;
+
 /// During this object's lifetime each call of OpenBLAS in this thread uses one thread; where OpenBLAS is not
 /// built with OpenMP, in all threads. The destructor restores the previous number. Not thread-safe.
 class OneBlasThread {

@@ -10,6 +10,7 @@
 
 #include <cblas.h>
 #include <gmock/gmock.h>
+#include <sys/resource.h>
 
 #include "base/environment.hpp"
 
@@ -141,6 +142,20 @@ TEST(BlasThreads, AreOneInEachThreadThatAsks) {
   EXPECT_EQ(threads_after_calls(), 1);
   EXPECT_EQ(threads_after_calls(), 1);
   EXPECT_EQ(numbers_set, 2);
+}
+
+TEST(BlasMemory, MustBeThereWhenOpenBlasWithOpenMpIsLoaded) {
+  for (const int kind : {OPENBLAS_THREAD, OPENBLAS_OPENMP}) {
+    parallel = kind;
+    EXPECT_TRUE(has_room_to_load_blas());
+    rlimit before{};
+    getrlimit(RLIMIT_AS, &before);
+    const rlimit none{1, before.rlim_max};
+    setrlimit(RLIMIT_AS, &none);
+    const bool has_room = has_room_to_load_blas();
+    setrlimit(RLIMIT_AS, &before);
+    EXPECT_EQ(has_room, kind == OPENBLAS_THREAD);
+  }
 }
 
 }  // namespace
