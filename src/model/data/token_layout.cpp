@@ -8,8 +8,10 @@
 #include <cmath>
 #include <cstring>
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include <fmt/format.h>
 
@@ -164,48 +166,61 @@ bool is_pickle(std::string_view file) {
          (opens == "]q" || opens == "}q" || opens[0] == 'c' || opens[0] == '(');
 }
 
-/// True if the file holds whole numbers as floats, by up to 4,096 places of it. Token ids are hardly ever
-/// such floats by chance: the upper half of each would be a float's exponent.
-template <class Float>
-bool holds_floats(std::string_view file) {
-  constexpr std::size_t max_places = 4096;
-  constexpr std::size_t min_others_than_0 = 16;
-  const std::size_t count = file.size() / sizeof(Float);
-  const std::size_t places = std::min(count, max_places);
-  if (file.size() % sizeof(Float) != 0) return false;
-  std::size_t others_than_0 = 0;
+/// Returns numbers of a flat file, up to 64 at each of 64 places: each place is a read of a page, which may
+/// come from a slow disk.
+template <class Number>
+std::vector<Number> sample_of(std::string_view file) {
+  constexpr std::size_t max_places = 64;
+  constexpr std::size_t max_numbers = 64;
+  const std::size_t count = file.size() / sizeof(Number);
+  const std::size_t per_place = std::min(count, max_numbers);
+  const std::size_t places = per_place == 0 ? 0 : std::min(count / per_place, max_places);
+  std::vector<Number> sample(places * per_place);
   for (std::size_t place = 0; place < places; ++place) {
-    Float number = 0;
-    std::memcpy(&number, file.data() + place * count / places * sizeof number, sizeof number);
-    const bool is_whole = std::abs(number) < (1U << 24U) && number == std::trunc(number);  // false for NaN
-    if (!is_whole) return false;
-    if (number != 0) ++others_than_0;
+    const std::size_t start = (count - per_place) * place / std::max<std::size_t>(1, places - 1);
+    std::memcpy(&sample[place * per_place], file.data() + start * sizeof(Number), per_place * sizeof(Number));
   }
-  return others_than_0 >= min_others_than_0;
+  return sample;
 }
 
-/// Returns the entropy, in bits, of the bytes at `place` of a file's uint16 numbers, by up to 4,096 of them.
-double entropy_of_bytes(std::string_view file, std::size_t place) {
-  constexpr std::size_t max_numbers = 4096;
-  const std::size_t count = file.size() / 2;
-  const std::size_t numbers = std::min(count, max_numbers);
+/// True if the file holds whole numbers as floats, by a sample. Token ids are hardly ever such floats by
+/// chance: the upper half of each would be a float's exponent.
+template <class Float>
+bool holds_floats(std::string_view file) {
+  constexpr auto min_others_than_0 = 16;
+  if (file.size() % sizeof(Float) != 0) return false;
+  const std::vector<Float> sample = sample_of<Float>(file);
+  const auto is_whole = [](Float number) {  // false for NaN
+    return std::abs(number) < (1U << 24U) && number == std::trunc(number);
+  };
+  return std::ranges::all_of(sample, is_whole) &&
+         std::ranges::count_if(sample, [](Float number) { return number != 0; }) >= min_others_than_0;
+}
+
+/// Returns the entropy, in bits, of the numbers.
+double entropy_of(std::span<const unsigned char> bytes) {
   std::array<double, 256> seen{};
-  for (std::size_t n = 0; n < numbers; ++n)
-    ++seen[static_cast<unsigned char>(file[n * count / numbers * 2 + place])];
+  for (const unsigned char byte : bytes) ++seen[byte];
   double bits = 0;
   for (const double times : seen) {
-    if (times > 0)
-      bits -= times / static_cast<double>(numbers) * std::log2(times / static_cast<double>(numbers));
+    const double share = times / static_cast<double>(bytes.size());
+    if (share > 0) bits -= share * std::log2(share);
   }
   return bits;
 }
 
-/// True if a flat file of uint16 seems to be big-endian. Frequent tokens have small ids, so the upper bytes
-/// of ids differ less than the lower bytes, even if ids are spread evenly below the vocabulary.
+/// True if a flat file of uint16 seems to be big-endian, by a sample. Frequent tokens have small ids, so the
+/// upper bytes of ids differ less than the lower bytes, even if ids are spread evenly below the vocabulary.
 bool is_big_endian(std::string_view file) {
-  constexpr std::size_t min_bytes = 64;
+  constexpr std::size_t min_numbers = 32;
   constexpr double min_difference = 1;  // in bits
-  return file.size() >= min_bytes && entropy_of_bytes(file, 1) > entropy_of_bytes(file, 0) + min_difference;
+  std::vector<unsigned char> lower;
+  std::vector<unsigned char> upper;
+  for (const auto number : sample_of<std::uint16_t>(file)) {
+    lower.push_back(static_cast<unsigned char>(number & 0xFFU));
+    upper.push_back(static_cast<unsigned char>(number >> 8U));
+  }
+  return lower.size() >= min_numbers && entropy_of(upper) > entropy_of(lower) + min_difference;
 }
 
 /// True if the file begins with 16 bytes or more of UTF-8 without control characters. The first 4 KiB decide.
