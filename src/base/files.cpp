@@ -207,10 +207,14 @@ void write_file(std::string_view option, const fs::path& file,
     if (!error) return;
     // A file that is mounted alone, or belongs to another user in /tmp, may be written but not replaced.
     fs::copy_file(temporary, target, fs::copy_options::overwrite_existing, error);
-    if (error) throw std::runtime_error(problem(error.value()));
+    if (error) {
+      removed.reset();
+      throw std::runtime_error(
+          fmt::format("{}; its contents are in {}", problem(error.value()), temporary.string()));
+    }
     fs::remove(temporary, error);
   } catch (...) {
-    if (!direct) fs::remove(temporary, error);
+    if (removed) fs::remove(temporary, error);
     throw;
   }
 }
