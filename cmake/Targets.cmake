@@ -11,16 +11,17 @@ function(starpipe_sources result)
 endfunction()
 
 # starpipe_library(NAME SOURCES PATTERN... [UNHURRIED_SOURCES PATTERN... UNHURRIED_OPTIMIZATION -O1|-Og]
-#                  [PUBLIC LIBRARY...] [PRIVATE LIBRARY...])
+#                  [PUBLIC LIBRARY...] [PRIVATE LIBRARY...] [CHECK_POINTERS])
 # makes the shared library libstarpipe_NAME, alias starpipe::NAME.
 #
 # UNHURRIED_SOURCES are those of SOURCES that do not have to be fast. They compile in a third of the time: with JSON's
-# header precompiled, since most of them use JSON, and with starpipe_unhurried of UNHURRIED_OPTIMIZATION. Large files of JSON are read and written five times as slowly with -Og as with -O1.
+# header precompiled, since most of them use JSON, and with starpipe_unhurried of UNHURRIED_OPTIMIZATION. Large files of
+# JSON are read and written five times as slowly with -Og as with -O1. CHECK_POINTERS: see starpipe_check_pointers.
 #
 # It is shared because layers and schedules register themselves: a linker drops files of a static library that
 # nobody calls by name. And a plug-in must find the program's own registry.
 function(starpipe_library name)
-  cmake_parse_arguments(PARSE_ARGV 1 arg "" "UNHURRIED_OPTIMIZATION" "SOURCES;UNHURRIED_SOURCES;PUBLIC;PRIVATE")
+  cmake_parse_arguments(PARSE_ARGV 1 arg "CHECK_POINTERS" "UNHURRIED_OPTIMIZATION" "SOURCES;UNHURRIED_SOURCES;PUBLIC;PRIVATE")
   starpipe_sources(sources ${arg_SOURCES})
   list(FILTER sources EXCLUDE REGEX "/simulated_[a-z_]*\\.cpp$") # see starpipe_simulated_program
   if(arg_UNHURRIED_SOURCES)
@@ -32,6 +33,9 @@ function(starpipe_library name)
   add_library(${target} SHARED ${sources})
   add_library(starpipe::${name} ALIAS ${target})
   starpipe_target_options(${target})
+  if(arg_CHECK_POINTERS)
+    starpipe_check_pointers(${target})
+  endif()
   set_target_properties(${target} PROPERTIES
     DEFINE_SYMBOL "" # a macro of its own would keep the target from using another's precompiled header
     EXPORT_NAME ${name} VERSION ${PROJECT_VERSION} SOVERSION ${PROJECT_VERSION_MAJOR}.${PROJECT_VERSION_MINOR})
@@ -66,14 +70,10 @@ function(starpipe_library name)
 endfunction()
 
 # starpipe_unhurried(TARGET OPTIMIZATION): compiles the target with OPTIMIZATION in a release build, and under the
-# sanitizers, where it halves the time, with none. There the checks of each pointer and reference take two fifths of the
-# time. The address sanitizer reports the same faults when the memory is used; the checks stay in the hot sources.
+# sanitizers, where it halves the time, with none.
 function(starpipe_unhurried target optimization)
   if(STARPIPE_SANITIZE)
     target_compile_options(${target} PRIVATE -O0)
-    if(STARPIPE_SANITIZE MATCHES "undefined")
-      target_compile_options(${target} PRIVATE -fno-sanitize=null,alignment,object-size,pointer-overflow)
-    endif()
   else()
     target_compile_options(${target} PRIVATE $<$<CONFIG:Release>:${optimization}>)
   endif()

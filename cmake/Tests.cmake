@@ -67,16 +67,16 @@ function(starpipe_add_test name)
 endfunction()
 
 # starpipe_test(NAME SOURCES PATTERN... [LIBS LIBRARY...] [RANKS n...] [SHARDS n] [LABELS label...]
-#               [TIMEOUT seconds] [SERIAL] [MAIN] [INSTRUMENTED])
+#               [TIMEOUT seconds] [SERIAL] [MAIN] [OWN_CODE])
 # builds a GoogleTest program and adds it as a test; starpipe_add_test explains the options. Patterns are relative to the
 # folder of the list; one with a * leaves out the sources of earlier programs of the list, so that it takes the rest of a
 # room. The sources are united (starpipe_unite), so names in their unnamed namespaces differ, and no test depends on
 # another one. Several RANKS add one test each, NAME_n. SHARDS adds n tests, NAME_1 to NAME_n, each with a part of the
 # program's tests: for programs that take long. MAIN: the sources have a main() of their own. The test is left out when
-# one of its libraries is not built. INSTRUMENTED: the undefined-behaviour sanitizer checks the sources, too, since there
-# is code of ours among them.
+# one of its libraries is not built. OWN_CODE: there is code of ours among the sources. They are compiled with
+# optimization, and the undefined-behaviour sanitizer checks them.
 function(starpipe_test name)
-  cmake_parse_arguments(PARSE_ARGV 1 arg "MAIN;SERIAL;INSTRUMENTED" "TIMEOUT;SHARDS" "SOURCES;LIBS;RANKS;LABELS")
+  cmake_parse_arguments(PARSE_ARGV 1 arg "MAIN;SERIAL;OWN_CODE" "TIMEOUT;SHARDS" "SOURCES;LIBS;RANKS;LABELS")
   foreach(library IN LISTS arg_LIBS)
     if(library MATCHES "::" AND NOT TARGET ${library})
       message(STATUS "test ${name} left out: no ${library}")
@@ -102,12 +102,18 @@ function(starpipe_test name)
   starpipe_executable(${name} SOURCES ${sources} LIBS ${arg_LIBS} ${gtest})
   starpipe_unite(${name})
   # gtest's macros compare and convert in ways that our own code must not, and a name of one source may be a local one of
-  # another. Tests need no optimised code of their own.
-  target_compile_options(${name} PRIVATE
-    -Wno-sign-conversion -Wno-conversion -Wno-useless-cast -Wno-shadow $<$<CONFIG:Release>:-O1>)
-  if(STARPIPE_SANITIZE MATCHES "undefined" AND NOT arg_INSTRUMENTED)
-    # The sanitizers look for faults of our libraries. A test's own source compiles in less than half of the time so.
-    target_compile_options(${name} PRIVATE -O0 -fno-sanitize=undefined)
+  # another.
+  target_compile_options(${name} PRIVATE -Wno-sign-conversion -Wno-conversion -Wno-useless-cast -Wno-shadow)
+  if(arg_OWN_CODE)
+    target_compile_options(${name} PRIVATE $<$<CONFIG:Release>:-O1>)
+    starpipe_check_pointers(${name})
+  else()
+    # Tests need no fast code of their own, and the sanitizers look for faults of our libraries: so they compile in less
+    # than half of the time.
+    target_compile_options(${name} PRIVATE $<$<CONFIG:Release>:-O0>)
+    if(STARPIPE_SANITIZE MATCHES "undefined")
+      target_compile_options(${name} PRIVATE -O0 -fno-sanitize=undefined)
+    endif()
   endif()
   starpipe_precompile(${name} <gmock/gmock.h> <gtest/gtest.h>)
   target_include_directories(${name} PRIVATE
