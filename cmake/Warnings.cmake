@@ -36,7 +36,9 @@ function(starpipe_target_options target)
   set_target_properties(${target} PROPERTIES CXX_EXTENSIONS OFF POSITION_INDEPENDENT_CODE ON)
   target_compile_options(${target} PRIVATE "$<$<COMPILE_LANGUAGE:CXX>:${STARPIPE_WARNINGS}>"
     # CMake before 3.26 does not know nvcc's option for C++20.
-    "$<$<COMPILE_LANGUAGE:CUDA>:-std=c++20;-Xcompiler=-Wall,-Wextra>")
+    "$<$<COMPILE_LANGUAGE:CUDA>:-std=c++20;-Xcompiler=-Wall,-Wextra>"
+    # GCC collects its garbage at 512 MiB: sooner, that takes a tenth of the time to compile.
+    "$<$<COMPILE_LANG_AND_ID:CXX,GNU>:--param=ggc-min-heapsize=524288>")
   if(STARPIPE_SANITIZE)
     target_compile_options(${target} PRIVATE
       "$<$<COMPILE_LANGUAGE:CXX>:-fsanitize=${STARPIPE_SANITIZE};-fno-sanitize-recover=all;-fno-omit-frame-pointer>")

@@ -18,13 +18,14 @@
 #include "model/random_stage.hpp"
 #include "model/seed.hpp"
 #include "starpipe/model/stage.hpp"
+#include "support/rounds.hpp"
 
 namespace starpipe::model {
 namespace {
 
 using namespace testing;
 
-constexpr std::uint64_t case_count = 20'000;
+constexpr std::uint64_t case_count = rounds(20'000);
 constexpr float loss_scale = 0.75f;
 constexpr std::size_t scratch_floats = 100'000;  // enough for every layer here
 

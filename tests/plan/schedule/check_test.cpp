@@ -146,7 +146,7 @@ TEST(Check, TopologicalOrderIsOneAndPrefersSmallN) {
 TEST(Check, BoundedSchedulesFinishWithinTheirLimitsWhateverTheTiming) {
   testing::Random random(4);
   int refused = 0;
-  for (int round = 0; round < 60; ++round) {
+  for (int round = 0; round < rounds(60); ++round) {
     testing::Options options;
     options.one_worker_a_stash = true;
     options.max_stages = 4;
