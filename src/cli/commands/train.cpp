@@ -123,6 +123,8 @@ void run_each(std::span<const std::function<void()>> work) {
     } catch (const std::exception& error) {
       if (first) print_message(fmt::format("starpipe: {}\n", one_line(error.what())));
       if (!first) first = std::current_exception();
+    } catch (...) {
+      if (!first) first = std::current_exception();
     }
   }
   if (first) std::rethrow_exception(first);
