@@ -209,7 +209,7 @@ TEST(Check, BoundedSchedulesFinishWithinTheirLimitsWhateverTheTiming) {
       }
     }
   }
-  EXPECT_GT(refused, 20);
+  EXPECT_GT(refused, rounds(20));
 }
 
 TEST(Check, NamesTheJobAndTheWorkerThatDoesNotExist) {
