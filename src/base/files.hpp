@@ -36,10 +36,11 @@ bool is_standard_output(const std::filesystem::path& file);
 void require_writable(std::string_view option, const std::filesystem::path& file);
 
 /// Writes `text` to a temporary name in the folder of `file` and renames it, so that a reader never sees half
-/// a file. A file that cannot be replaced, as one that is mounted alone, gets the bytes of the temporary one.
-/// With a name that means standard output the text is printed. Throws InputError with `option` when
-/// the file cannot be created because of its name or its rights, and std::runtime_error when the disk is full
-/// or fails; the temporary file is removed.
+/// a file. If `file` cannot be replaced, for instance because it is a mount point (docker run -v FILE), the
+/// bytes are copied into it. With a name that means standard output the text is printed. Throws InputError
+/// with `option` if the file cannot be created because of its name or its rights, and std::runtime_error if
+/// the disk is full or fails. The temporary file is removed then, unless it was complete: then the message
+/// names it.
 void write_file(std::string_view option, const std::filesystem::path& file, std::string_view text);
 /// Like the function above; `write` puts the text into the stream, piece by piece. An exception of `write`
 /// goes through, and leaves no file.

@@ -52,7 +52,8 @@ void keep_freed_memory() noexcept {
 
 bool ranks_work_together = false;
 
-/// Prints one line on standard error, and ends other ranks that would wait for this one.
+/// Prints one line on standard error. Before MPI has started it also ends the job, since the other ranks
+/// would wait for this one.
 int report(const std::string& message, int exit_code) {
   const std::string line = starpipe::one_line(message);
   if (ranks_work_together && !starpipe::runtime::mpi_has_started())

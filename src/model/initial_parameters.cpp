@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <functional>
 #include <span>
+#include <system_error>
 #include <thread>
 #include <vector>
 
@@ -16,7 +17,7 @@
 namespace starpipe::model {
 namespace {
 
-// A tensor's own key, from the seed and its name.
+// Returns a tensor's own key, from the seed and its name.
 std::uint64_t key_of(const Parameter& parameter, std::uint64_t seed) {
   std::vector<std::uint32_t> words;
   for (const char c : parameter.name) words.push_back(static_cast<unsigned char>(c));
@@ -34,7 +35,10 @@ void in_parallel(std::size_t count, const std::function<void(std::size_t)>& work
     for (std::size_t i = next++; i < count; i = next++) work(i);
   };
   std::vector<std::jthread> others;
-  for (std::size_t t = 1; t < threads; ++t) others.emplace_back(take_all);
+  try {
+    for (std::size_t t = 1; t < threads; ++t) others.emplace_back(take_all);
+  } catch (const std::system_error&) {  // no more threads are allowed: those that run do the work
+  }
   take_all();
 }
 

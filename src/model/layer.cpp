@@ -4,10 +4,8 @@
 #include <algorithm>
 #include <charconv>
 #include <cmath>
-#include <functional>
 #include <limits>
 #include <map>
-#include <numeric>
 #include <stdexcept>
 #include <string>
 #include <string_view>
@@ -21,6 +19,7 @@
 #include "starpipe/base/error.hpp"
 #include "starpipe/base/registration.hpp"
 #include "starpipe/model/cuda_layer.hpp"
+#include "starpipe/model/safetensors.hpp"
 
 namespace starpipe::model {
 namespace {
@@ -70,10 +69,6 @@ void require_products(std::string_view kind, std::string_view name, std::size_t 
       fmt::format("{} layer {}: {} rows and {} columns, matrix products take at most {} of each "
                   "(training.microbatch_size, and the sizes of model)",
                   kind, name, rows, columns, max));
-}
-
-std::size_t count_of(const std::vector<std::size_t>& extents) {
-  return std::accumulate(extents.begin(), extents.end(), std::size_t{1}, std::multiplies<>());
 }
 
 template <class Number>

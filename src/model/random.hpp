@@ -49,9 +49,9 @@ class Normal {
   bool second_ready_ = false;
 };
 
-/// Standard normal numbers of which each can be made alone, so that any thread or rank makes any part of an
-/// array, with the same bits. The generator is SplitMix64, whose state is a counter (Steele, Lea and Flood,
-/// "Fast splittable pseudorandom number generators", 2014).
+/// Makes the standard normal numbers of an array. Number i depends only on the key and on i, so any thread or
+/// rank makes any part of the array, with the same bits. The generator is SplitMix64, whose state is a
+/// counter (Steele, Lea and Flood, "Fast splittable pseudorandom number generators", 2014).
 class NormalArray {
  public:
   explicit NormalArray(std::uint64_t key) : key_(key) {}

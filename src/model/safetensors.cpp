@@ -206,6 +206,10 @@ InputError bad_tensor(const std::filesystem::path& file, const std::string& name
   return InputError(file.string() + ": tensor " + name + ": " + problem);
 }
 
+std::size_t count_of(const std::vector<std::size_t>& shape) {
+  return std::accumulate(shape.begin(), shape.end(), std::size_t{1}, std::multiplies<>());
+}
+
 std::string safetensors_start(std::span<const TensorShape> tensors,
                               const std::map<std::string, std::string>& metadata) {
   Json header = Json::object();
@@ -235,7 +239,7 @@ void write_safetensors(const std::filesystem::path& file, std::span<const Tensor
   std::size_t end = start.size();
   for (const auto& [name, shape] : tensors) {
     places[name] = end;
-    end += sizeof(float) * std::accumulate(shape.begin(), shape.end(), std::size_t{1}, std::multiplies<>());
+    end += sizeof(float) * count_of(shape);
   }
   write_file("safetensors", file, [&](std::ostream& out) {
     out.write(start.data(), static_cast<std::streamsize>(start.size()));
@@ -329,7 +333,7 @@ std::map<std::string, Tensor> read_safetensors(const std::filesystem::path& file
     Tensor& tensor = tensors[name];
     tensor.shape = shape;
     if (!with_values) continue;
-    tensor.values.resize(std::accumulate(shape.begin(), shape.end(), std::size_t{1}, std::multiplies<>()));
+    tensor.values.resize(count_of(shape));
     reader.read(name, tensor.values);
   }
   return tensors;

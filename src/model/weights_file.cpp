@@ -7,7 +7,6 @@
 #include <cmath>
 #include <fstream>
 #include <functional>
-#include <numeric>
 #include <set>
 #include <string_view>
 #include <utility>
@@ -23,10 +22,6 @@ namespace starpipe::model {
 namespace {
 
 constexpr std::size_t max_part = std::size_t{1} << 18U;  // numbers that are read at a time
-
-std::size_t count_of(const std::vector<std::size_t>& shape) {
-  return std::accumulate(shape.begin(), shape.end(), std::size_t{1}, std::multiplies<>());
-}
 
 /// Calls f(first, count) for the parts of [0, size).
 template <class Function>
@@ -44,9 +39,9 @@ bool are_own(const std::map<std::string, std::string>& metadata) {
          std::ranges::any_of(keys, [&](const NetworkKey& key) { return metadata.contains(key.name); });
 }
 
-/// Keys that may differ from the metadata's. Shapes show the vocabulary, which may be smaller in the file,
-/// and the context of learned positions, which may be larger. No tensor depends on the context or the angles
-/// of rotary positions. That the head is tied shows in the tensors.
+/// The keys whose values in the file and in the configuration may differ. A smaller vocabulary and a larger
+/// context of learned positions show in the shapes of the file's tensors, and a tied head in its tensors. No
+/// tensor depends on the context or the angles of rotary positions.
 constexpr std::array<std::string_view, 4> free_keys = {"vocabulary", "tied", "context", "rope_theta"};
 
 /// Throws InputError when the metadata of a file that starpipe has written contradict the configuration.

@@ -30,6 +30,9 @@ struct TensorShape {
   bool operator==(const TensorShape&) const = default;
 };
 
+/// Returns the number of elements of a tensor of this shape.
+std::size_t count_of(const std::vector<std::size_t>& shape);
+
 /// Returns the error of a tensor of a file: "FILE: tensor NAME: PROBLEM".
 InputError bad_tensor(const std::filesystem::path& file, const std::string& name, const std::string& problem);
 

@@ -84,9 +84,8 @@ struct SavedNames {
 /// It reads files with names as in SavedNames: it adds a missing prefix and skips tensors that are not
 /// weights. In a file without lm_head.weight the head is tied to the embedding: a model that is not tied
 /// starts with a copy of the embedding as head. A tied model also reads a file whose lm_head.weight equals
-/// the embedding; another lm_head.weight is refused. Tables of fewer tokens than
-/// `model.vocabulary` get more rows. A table of more positions than `model.context` loses the last
-/// ones.
+/// the embedding; another lm_head.weight is refused. Tables of fewer tokens than `model.vocabulary` get more
+/// rows. A table of more positions than `model.context` loses the last ones.
 NetworkKind language_model_kind(std::string name, std::string meaning, std::vector<NetworkKey> sizes,
                                 std::vector<NetworkKey> values, decltype(NetworkKind::units) units,
                                 const SavedNames& saved);

@@ -25,7 +25,7 @@ NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(MemoryLimit, id, name, bytes)
 
 namespace {
 
-/// What a rank knows of its own process.
+/// Holds what a rank knows of its own process: the memory that it has now, in bytes, and its limits.
 struct ProcessMemory {
   std::uint64_t resident = 0;
   std::vector<MemoryLimit> limits;

@@ -13,7 +13,7 @@
 
 namespace starpipe::runtime {
 
-/// The bytes that a rank needs in main memory, at the most.
+/// Holds the bytes that a rank needs in main memory, at its peak.
 struct MainMemory {
   WorkerMemory data;             ///< of all its workers together; of workers on GPUs the copies that stay
   std::uint64_t checkpoint = 0;  ///< the copy of parameters and optimizer state that a checkpoint is made of
@@ -22,8 +22,8 @@ struct MainMemory {
   [[nodiscard]] std::uint64_t total() const { return data.total() + checkpoint + process; }
 };
 
-/// What a process needs besides the data, in addition to the memory that it has before StarPU starts: stacks
-/// and tables of StarPU, MPI and BLAS, measured.
+/// Covers the stacks and tables of StarPU, MPI and BLAS in a process, in bytes, as measured. The memory that
+/// the process has before StarPU starts is not part of it.
 inline constexpr std::uint64_t runtime_bytes = std::uint64_t{24} << 20U;
 
 /// Returns the need of each rank, [rank], without `process`.

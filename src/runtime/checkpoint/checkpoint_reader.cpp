@@ -3,8 +3,6 @@
 #include <algorithm>
 #include <cstring>
 #include <fstream>
-#include <functional>
-#include <numeric>
 #include <stdexcept>
 #include <string_view>
 #include <system_error>
@@ -162,14 +160,6 @@ void CheckpointReader::read(const std::string& name, std::span<float> values) {
   open.read(name, values);
 }
 
-namespace {
-
-std::size_t size_of(const std::vector<std::size_t>& shape) {
-  return std::accumulate(shape.begin(), shape.end(), std::size_t{1}, std::multiplies<>());
-}
-
-}  // namespace
-
 std::vector<SavedPiece> saved_pieces(const CheckpointReader& reader, const std::string& prefix,
                                      const model::Parameter& parameter) {
   const std::vector<std::size_t>& whole = parameter.whole_shape();
@@ -186,11 +176,11 @@ std::vector<SavedPiece> saved_pieces(const CheckpointReader& reader, const std::
   for (std::string& label : reader.names(name + "[")) {
     auto piece = model::piece_from_text(std::string_view(label).substr(name.size()), whole);
     if (!piece || piece->shape() != *reader.shape(label)) refuse("in pieces of another shape");
-    size += size_of(piece->shape());
+    size += model::count_of(piece->shape());
     pieces.push_back({std::move(label), *std::move(piece)});
   }
   // Pieces of one run do not overlap.
-  if (!pieces.empty() && size != size_of(whole)) refuse("there in part");
+  if (!pieces.empty() && size != model::count_of(whole)) refuse("there in part");
   return pieces;
 }
 
@@ -200,11 +190,11 @@ void read_numbers(CheckpointReader& reader, const std::string& prefix, const mod
     reader.read(prefix + parameter.label(), numbers);
     return;
   }
-  std::vector<float> tensor(size_of(parameter.whole_shape()));
+  std::vector<float> tensor(model::count_of(parameter.whole_shape()));
   std::vector<SavedPiece> pieces = saved_pieces(reader, prefix, parameter);
   if (pieces.empty()) pieces.push_back({prefix + parameter.name});  // `read` says that it is missing
   for (const auto& [name, piece] : pieces) {
-    std::vector<float> saved(piece ? size_of(piece.shape()) : tensor.size());
+    std::vector<float> saved(piece ? model::count_of(piece.shape()) : tensor.size());
     reader.read(name, saved);
     if (piece) {
       piece.put(saved, tensor);

@@ -58,8 +58,8 @@ class Evaluator {
   /// Evaluates the weights of `training`. `watch`: of the training run.
   Evaluator(const Session& session, const plan::Schedule& schedule, const model::Network& network,
             const StepData& training, const RuntimeConfig& config, int microbatches, RunWatch& watch);
-  /// For a run that evaluates and does not train: evaluates the weights `weights`, of which each rank asks
-  /// for its own. Throws InputError, on every rank, when `weights` does on some rank.
+  /// Evaluates weights without a training run. Each rank calls `weights` for the sets that its workers read.
+  /// Throws InputError, on every rank, if `weights` does so on one of them.
   Evaluator(const Session& session, const plan::Schedule& schedule, const model::Network& network,
             const model::StartValues& weights, const RuntimeConfig& config, int microbatches);
 
@@ -84,9 +84,9 @@ class Evaluator {
 /// it received.
 class Engine {
  public:
-  /// `start`: the start values, of which each rank asks for those of its own weights; empty with `emulated`.
-  /// Throws InputError, on every rank, when `start` does on some rank. `config`: `timeout` and `window`.
-  /// `emulated`: jobs and transfers are waits of these lengths, and kernels do not run. On SimGrid
+  /// `start`: makes start values; each rank calls it for the sets that its workers hold. Empty with
+  /// `emulated`. Throws InputError, on every rank, if `start` does so on one. `config`: `timeout` and
+  /// `window`. `emulated`: jobs and transfers are waits of these lengths, and kernels do not run. On SimGrid
   /// it is required: the durations of jobs on simulated GPUs. `nonfinite`: how `run_step` treats infinity and
   /// NaN. `evaluated`: micro-batches of each `evaluate`; 0: there is none. References and `emulated` must
   /// outlive the engine.

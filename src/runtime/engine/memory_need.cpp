@@ -350,8 +350,8 @@ void add_workspaces(const plan::Schedule& schedule, const model::Network& networ
   }
 }
 
-/// Adds what ranks receive from others. `lifetime`: of activations; `with_weights`: also what lasts over the
-/// steps.
+/// Adds to each rank the data that it receives from others, with the activations for `lifetime`.
+/// `with_weights`: adds fetched weights and the buffers of gradients, too, which last over the steps.
 void add_received(const TaskGraph& graph, const WorkerDevices& workers, const Lifetime& lifetime,
                   bool with_weights, std::vector<Holdings>& holdings) {
   if (workers.rank_of.empty()) return;

@@ -187,7 +187,7 @@ TEST(TokenLayout, RefusesBigEndianNumbers) {
       expect_input_error([&] { static_cast<void>(token_layout("f", bytes(numbers))); },
                          "f: its uint16 numbers seem to be big-endian");
     }
-    // What looks like them, but is not, has a header that says so.
+    // The same bytes are read if a header gives their type, or if data.token_type gives a wider one.
     const std::string array = npy_file(npy_head("<u2", "10000,"), swapped(file));
     EXPECT_EQ(token_layout("f", bytes(array)).tokens, 10'000);
     EXPECT_EQ(token_layout("f", bytes(swapped(file)), TokenType::uint32).tokens, 5'000);
