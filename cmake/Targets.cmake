@@ -83,6 +83,7 @@ endfunction()
 # A source still includes what it uses: scripts/lint compiles without precompiled headers.
 function(starpipe_precompile target)
   get_target_property(options ${target} COMPILE_OPTIONS)
+  get_target_property(definitions ${target} COMPILE_DEFINITIONS)
   get_target_property(type ${target} TYPE)
   string(MAKE_C_IDENTIFIER "STARPIPE_PRECOMPILED_${type}_${options}_${ARGN}" key)
   get_property(owner GLOBAL PROPERTY ${key})
@@ -90,7 +91,9 @@ function(starpipe_precompile target)
     target_precompile_headers(${target} REUSE_FROM ${owner})
   else()
     target_precompile_headers(${target} PRIVATE ${ARGN})
-    set_property(GLOBAL PROPERTY ${key} ${target})
+    if(NOT definitions) # others may lack its macros, and GCC then refuses the header
+      set_property(GLOBAL PROPERTY ${key} ${target})
+    endif()
   endif()
 endfunction()
 

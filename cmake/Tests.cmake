@@ -67,16 +67,17 @@ function(starpipe_add_test name)
 endfunction()
 
 # starpipe_test(NAME SOURCES PATTERN... [LIBS LIBRARY...] [RANKS n...] [SHARDS n] [LABELS label...]
-#               [TIMEOUT seconds] [SERIAL] [MAIN] [OWN_CODE])
+#               [TIMEOUT seconds] [SERIAL] [MAIN] [OWN_CODE] [DEFINITIONS macro...])
 # builds a GoogleTest program and adds it as a test; starpipe_add_test explains the options. Patterns are relative to the
 # folder of the list; one with a * leaves out the sources of earlier programs of the list, so that it takes the rest of a
 # room. The sources are united (starpipe_unite), so names in their unnamed namespaces differ, and no test depends on
 # another one. Several RANKS add one test each, NAME_n. SHARDS adds n tests, NAME_1 to NAME_n, each with a part of the
 # program's tests: for programs that take long. MAIN: the sources have a main() of their own. The test is left out when
 # one of its libraries is not built. OWN_CODE: there is code of ours among the sources. They are compiled with
-# optimization, and the undefined-behaviour sanitizer checks them.
+# optimization, and the undefined-behaviour sanitizer checks them. DEFINITIONS are set here, and not afterwards, since other
+# programs cannot use a header that is precompiled with macros that they lack.
 function(starpipe_test name)
-  cmake_parse_arguments(PARSE_ARGV 1 arg "MAIN;SERIAL;OWN_CODE" "TIMEOUT;SHARDS" "SOURCES;LIBS;RANKS;LABELS")
+  cmake_parse_arguments(PARSE_ARGV 1 arg "MAIN;SERIAL;OWN_CODE" "TIMEOUT;SHARDS" "SOURCES;LIBS;RANKS;LABELS;DEFINITIONS")
   foreach(library IN LISTS arg_LIBS)
     if(library MATCHES "::" AND NOT TARGET ${library})
       message(STATUS "test ${name} left out: no ${library}")
@@ -115,6 +116,7 @@ function(starpipe_test name)
       target_compile_options(${name} PRIVATE -O0 -fno-sanitize=undefined)
     endif()
   endif()
+  target_compile_definitions(${name} PRIVATE ${arg_DEFINITIONS})
   starpipe_precompile(${name} <gmock/gmock.h> <gtest/gtest.h>)
   target_include_directories(${name} PRIVATE
     "${PROJECT_SOURCE_DIR}/tests" "${PROJECT_SOURCE_DIR}/src" "${PROJECT_SOURCE_DIR}")
