@@ -138,7 +138,9 @@ __global__ void __launch_bounds__(wide_row_threads)
   const std::size_t row = Team::row();
   if (row >= rows) return;
   const T* const x = input + row * columns;
-  const auto [top, sum] = exp_sum_of_row<T, PerBlock, N>(x, columns);
+  const auto exponentials = exp_sum_of_row<T, PerBlock, N>(x, columns);
+  const float top = exponentials.top;
+  const float sum = exponentials.sum;
   const std::size_t label = index_of(labels[row], columns);
   const float n = static_cast<float>(rows);
   const float scale = 1.0f / (sum * n);

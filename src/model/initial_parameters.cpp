@@ -75,9 +75,9 @@ void initial_parameters(std::span<const Parameter> parameters, std::uint64_t see
     }
   }
   in_parallel(runs.size(), [&](std::size_t r) {
-    const auto& [parameter, key, first, out] = runs[r];
-    NormalArray(key).for_each(first, out.size(), [&](std::size_t i, double number) {
-      out[i - first] = static_cast<float>(parameter->mean + parameter->deviation * number);
+    const auto& run = runs[r];
+    NormalArray(run.key).for_each(run.first, run.values.size(), [&](std::size_t i, double number) {
+      run.values[i - run.first] = static_cast<float>(run.parameter->mean + run.parameter->deviation * number);
     });
   });
 }

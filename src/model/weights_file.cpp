@@ -94,7 +94,7 @@ WeightsFile::WeightsFile(std::filesystem::path file, const Network& network, Fil
   for (SafetensorsReader& reader : readers_) {
     for (const auto& [name, shape] : reader.tensors()) {
       const std::string known = kind.weight_name ? kind.weight_name(name) : name;
-      if (!in_file_.try_emplace(known, &reader, name, shape).second)
+      if (!in_file_.emplace(known, InFile{.reader = &reader, .name = name, .shape = shape}).second)
         throw bad_tensor(file_, known, "is there twice, with and without its prefix");
       tensors_[known] = {.from = known, .shape = shape, .equal_to = {}};
     }
@@ -262,7 +262,8 @@ std::uint64_t WeightsFile::place() const {
 std::uint64_t WeightsFile::digest() {
   std::uint64_t hash = hash_start;
   std::vector<float> part;
-  for (const auto& [name, tensor] : in_file_) {
+  for (const auto& [name, in_file] : in_file_) {
+    const InFile& tensor = in_file;
     hash = hash_of(std::string_view(name), hash);
     for (const std::size_t extent : tensor.shape) hash = hash_of(std::uint64_t{extent}, hash);
     for_each_part(count_of(tensor.shape), [&](std::size_t at, std::size_t count) {

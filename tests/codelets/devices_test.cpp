@@ -41,7 +41,9 @@ TEST_P(LossPasses, AreExact) {
   on().backward_input(*loss, {stash, 0.25f, gradient, scratch});
   scratch.read("scratch");
 
-  const auto f = [&](const Doubles& at) { return exact_loss(kind, rows, columns, at, doubles(wanted)); };
+  const auto f = [&, &kind = kind, rows = rows, columns = columns](const Doubles& at) {
+    return exact_loss(kind, rows, columns, at, doubles(wanted));
+  };
   const double expected = f(doubles(x));
   // Random pairs of columns give a joined loss of either sign: a sum of numbers that may cancel.
   const double terms = kind == "joined_cross_entropy" ? static_cast<double>(columns) : 0;

@@ -13,6 +13,8 @@ namespace starpipe {
 /// A temporary folder in which a test writes files.
 class Folder : public TemporaryFolder {
  public:
+  Folder() {}  // so that a constant folder needs no initializer
+
   /// Writes a file in the folder. Returns its path.
   std::filesystem::path write(const std::string& name, const std::string& bytes) const {
     std::ofstream(path() / name, std::ios::binary) << bytes;

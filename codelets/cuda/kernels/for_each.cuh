@@ -30,6 +30,8 @@ template <class T>
 struct Out {
   T* data;
 };
+template <class T>
+Out(T*) -> Out<T>;
 
 // `read` returns N elements of the array, from the i-th on, as floats: zeros for an Out<T>, which is not
 // read. `write` stores them, except for a `const T*`, which is only read.

@@ -80,8 +80,8 @@ ordered_json jobs_of(const RecordedStep& step) {
   };
   jobs["weights"] = workers([&](const JobRun& run) { return planned.placement(run.job).weights; });
   jobs["ran_on"] = workers([&](const JobRun& run) { return run.worker; });
-  for (const auto& [key, time] : time_columns)
-    jobs[key] = by_job([&](const JobRun& run) { return nanoseconds(run.*time); });
+  for (const auto& [key, column] : time_columns)
+    jobs[key] = by_job([time = column](const JobRun& run) { return nanoseconds(run.*time); });
   return jobs;
 }
 

@@ -176,8 +176,8 @@ class RowReader {
       if (!overlaps && !transfers) fail(text, "batches an action that is not a send or a receive");
     }
     // All transfers of a batch start together, so its receives do not delay its sends.
-    std::ranges::stable_partition(added,
-                                  [](const CsvAction& action) { return action.kind != Kind::receive; });
+    std::stable_partition(added.begin(), added.end(),
+                          [](const CsvAction& action) { return action.kind != Kind::receive; });
   }
 
   void add(std::string_view text) {

@@ -255,7 +255,7 @@ class Branches {
   static bool is_first_rotation(const Counts& counts) {
     Counts other = counts;
     for (std::size_t i = 1; i < counts.size(); ++i) {
-      std::ranges::rotate(other, other.begin() + 1);
+      std::rotate(other.begin(), other.begin() + 1, other.end());
       if (other < counts) return false;
     }
     return true;

@@ -5,7 +5,6 @@
 #include <numeric>
 #include <optional>
 #include <random>
-#include <ranges>
 #include <utility>
 
 #include <fmt/format.h>
@@ -97,8 +96,9 @@ ComparedRuns compare(const Mpi& mpi, std::vector<OtherSchedule> configs, const C
   for (OtherSchedule& other : configs) of_runs.push_back(std::move(other.config));
   ComparedRuns compared{.agreed = agree_on_runs(mpi, std::move(of_runs)), .schedules = {}};
   const std::vector<AgreedRun>& runs = compared.agreed.runs;
-  for (const LeftOut& one : compared.agreed.left_out | std::views::reverse)
-    configs.erase(configs.begin() + static_cast<std::ptrdiff_t>(one.config));
+  const std::vector<LeftOut>& left_out = compared.agreed.left_out;
+  for (auto one = left_out.rbegin(); one != left_out.rend(); ++one)
+    configs.erase(configs.begin() + static_cast<std::ptrdiff_t>(one->config));
   for (const ComparedPolicy& policy : policies)
     check_shared_links(runs.front().config.runtime, policy.choice, mpi.ranks());
   agree(mpi, [&] {

@@ -192,40 +192,40 @@ std::vector<Gathering::Held> Gathering::held(bool first_only) const {
 }
 
 void Gathering::read_state(const StateReader& read) const {
-  for (const auto& [set, weights, master, optimizer] : held(true)) {
-    data_.read(master.value_or(weights), "the parameters", [&](std::span<const float> values) {
-      const auto of_set = values.first(step_.graph.parameters()[index(set)].size);
-      if (!optimizer) {
-        read(set, of_set, {});
+  for (const Held& data : held(true)) {
+    data_.read(data.master.value_or(data.weights), "the parameters", [&](std::span<const float> values) {
+      const auto of_set = values.first(step_.graph.parameters()[index(data.set)].size);
+      if (!data.optimizer) {
+        read(data.set, of_set, {});
       } else {
-        data_.read(*optimizer, "the optimizer's state",
-                   [&](std::span<const float> state) { read(set, of_set, state); });
+        data_.read(*data.optimizer, "the optimizer's state",
+                   [&](std::span<const float> state) { read(data.set, of_set, state); });
       }
     });
   }
 }
 
 void Gathering::write_state(const StateWriter& write) const {
-  for (const auto& [set, weights, master, optimizer] : held(false)) {
-    const std::size_t size = step_.graph.parameters()[index(set)].size;
+  for (const Held& data : held(false)) {
+    const std::size_t size = step_.graph.parameters()[index(data.set)].size;
     const auto write_both = [&](std::span<float> parameters) {
       parameters = parameters.first(size);
-      if (!optimizer) {
-        write(set, parameters, {});
+      if (!data.optimizer) {
+        write(data.set, parameters, {});
       } else {
-        data_.write(*optimizer, "the optimizer's state",
-                    [&](std::span<float> state) { write(set, parameters, state); });
+        data_.write(*data.optimizer, "the optimizer's state",
+                    [&](std::span<float> state) { write(data.set, parameters, state); });
       }
     };
-    if (!master) {
-      data_.write(weights, "the parameters", write_both);
+    if (!data.master) {
+      data_.write(data.weights, "the parameters", write_both);
       continue;
     }
-    data_.write(*master, "the parameters", [&](std::span<float> parameters) {
+    data_.write(*data.master, "the parameters", [&](std::span<float> parameters) {
       write_both(parameters);
       const std::vector<float> rounded =
           model::rounded_weights(step_.network.stages.front().precision(), parameters);
-      data_.write(weights, "the weights",
+      data_.write(data.weights, "the weights",
                   [&](std::span<float> values) { std::ranges::copy(rounded, values.begin()); });
     });
   }

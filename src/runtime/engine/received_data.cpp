@@ -2,7 +2,6 @@
 #include "runtime/engine/received_data.hpp"
 
 #include <algorithm>
-#include <ranges>
 #include <utility>
 
 #include "runtime/engine/data_use.hpp"
@@ -28,8 +27,9 @@ std::size_t rank_count(std::span<const int> rank_of) { return index(std::ranges:
 
 // Gives each gradient of a rank the buffer that was free first, or a new one.
 void assign_buffers(ReceivedData& data, const TaskGraph& graph) {
-  std::vector<std::size_t> order(data.gradients.size());
-  std::ranges::copy(data.gradients | std::views::keys, order.begin());
+  std::vector<std::size_t> order;
+  order.reserve(data.gradients.size());
+  for (const auto& [datum, gradient] : data.gradients) order.push_back(datum);
   std::ranges::sort(order, {}, [&](std::size_t d) { return data.gradients.at(d).first_use; });
   std::vector<std::size_t> last;  // by buffer: the datum that uses it
   const auto last_use = [&](std::size_t datum) { return data.gradients.at(datum).last_use; };

@@ -217,7 +217,8 @@ TEST(Llama, LossesAndGradientsMatchLlamaInNumpy) {
   config.init = folder / "w.safetensors";
   const Network network = build_network(config, 2, 3);
   nlohmann::json job;
-  for (const auto& [key, value] : config.options) std::visit([&](const auto& v) { job[key] = v; }, value);
+  for (const auto& option : config.options)
+    std::visit([&](const auto& value) { job[option.first] = value; }, option.second);
   constexpr int steps = 3;
   const Sequences data(network);
   for (int step = 0; step < steps; ++step) {

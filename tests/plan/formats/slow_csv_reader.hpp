@@ -119,7 +119,9 @@ inline bool slow_accepts(const std::string& text) {
   const auto is_done = [&](int s, const std::string& word, int b) { return done.contains(Cell{s, word, b}); };
   enum class Answer { ready, waits, never };
   const auto ask = [&](const Cell& c, std::size_t r) {
-    const auto [s, word, b] = c;
+    const int s = c.stage;
+    const std::string& word = c.word;
+    const int b = c.microbatch;
     const auto when = [](bool ready) { return ready ? Answer::ready : Answer::waits; };
     // Without communication, a result is at once on every worker that needs it.
     const auto input = [&](const char* receive, int from, const char* pass) {
