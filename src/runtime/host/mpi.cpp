@@ -29,6 +29,7 @@
 #include "base/numbers.hpp"
 #include "runtime/host/hardware.hpp"
 #include "runtime/host/lost_rank.hpp"
+#include "runtime/host/start_watch.hpp"
 #include "starpipe/base/error.hpp"
 #include "starpipe/base/index.hpp"
 
@@ -111,12 +112,16 @@ void require_joined() {
 
 // MPICH ends the process when it finds that ranks of a host cannot share memory, with messages that name no
 // remedy. UCX sees hosts only, so it takes them for neighbours.
-void warn_of_namespaces(const std::function<void(const std::string& line)>& say) {
-  if (!say || launcher_rank() != 0 || environment("UCX_TLS") || !has_own_user_namespace()) return;
+void warn_of_strangers(const std::function<void(const std::string& line)>& say) {
+  if (!say || launcher_rank() != 0) return;
   // hydra's and Slurm's number of ranks on this host: "2", "2(x3),1"
   const std::string here =
       environment("MPI_LOCALNRANKS").value_or(environment("SLURM_STEP_TASKS_PER_NODE").value_or("1"));
-  if (std::atoi(here.c_str()) > 1) {
+  if (std::atoi(here.c_str()) <= 1) return;
+  if (has_ranks_of_other_users()) {
+    say("ranks of a host run as different users, who share no memory, so MPI may not start: run all ranks as "
+        "one user");
+  } else if (!environment("UCX_TLS") && has_own_user_namespace()) {
     say("ranks of a host are in user namespaces (containers) of their own, where MPI may find no shared "
         "memory and not start; UCX_TLS=tcp,self makes MPICH work without it");
   }
@@ -201,7 +206,7 @@ StartedMpi::StartedMpi(std::function<void(const std::string& line)> on_late, End
   require_limits();
   require_shared_memory();
   require_launcher();
-  warn_of_namespaces(on_late_);
+  warn_of_strangers(on_late_);
   int provided = 0;
   {
     const StartWatch watch(on_late_);
