@@ -42,6 +42,9 @@ namespace {
 constexpr rlim_t largest_file = rlim_t{8} << 20U;
 constexpr rlim_t open_files = 64;
 
+// A stack of 192 KiB overflows in StarPU.
+constexpr rlim_t stack = rlim_t{512} << 10U;
+
 void require_limits() {
   rlimit limit{};
   getrlimit(RLIMIT_FSIZE, &limit);
@@ -52,6 +55,10 @@ void require_limits() {
   require_input(
       limit.rlim_cur >= open_files, "ulimit -n",
       fmt::format("a process may open at most {} files, but MPI needs {}", limit.rlim_cur, open_files));
+  getrlimit(RLIMIT_STACK, &limit);
+  require_input(limit.rlim_cur >= stack, "ulimit -s",
+                fmt::format("a stack may have at most {}, but the threads of StarPU and MPI need {}",
+                            bytes_text(limit.rlim_cur), bytes_text(stack)));
   constexpr std::uint64_t with_stacks = std::uint64_t{64} << 20U;
   require_free_memory(with_stacks, "MPI and the stacks of its threads");
   constexpr int threads = 3;  // of UCX, StartWatch, and of the watch for lost ranks
@@ -94,10 +101,10 @@ void require_joined() {
   int ranks = 1;
   MPI_Comm_size(MPI_COMM_WORLD, &ranks);
   if (ranks > 1) return;
-  // The variables of mpiexec, of the launchers of Open MPI and MVAPICH, of jsrun, Flux and srun. The first
-  // one that is set is the innermost launcher's, since each may run within those after it.
-  for (const char* name : {"PMI_SIZE", "OMPI_COMM_WORLD_SIZE", "MV2_COMM_WORLD_SIZE", "JSM_NAMESPACE_SIZE",
-                           "FLUX_JOB_SIZE", "SLURM_STEP_NUM_TASKS"}) {
+  // The variables of mpiexec, of the launchers of Open MPI and MVAPICH, of torchrun, jsrun, Flux and srun.
+  // The first one that is set is the innermost launcher's, since each may run within those after it.
+  for (const char* name : {"PMI_SIZE", "OMPI_COMM_WORLD_SIZE", "MV2_COMM_WORLD_SIZE", "ROLE_WORLD_SIZE",
+                           "JSM_NAMESPACE_SIZE", "FLUX_JOB_SIZE", "SLURM_STEP_NUM_TASKS"}) {
     const std::optional<int> started = environment_number(name);
     if (!started) continue;
     require_input(
