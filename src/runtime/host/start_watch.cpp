@@ -2,7 +2,6 @@
 #include "runtime/host/start_watch.hpp"
 
 #include <algorithm>
-#include <charconv>
 #include <cstddef>
 #include <filesystem>
 #include <fstream>
@@ -50,10 +49,8 @@ struct Process {
 
 template <class Number>
 std::optional<Number> number_of(std::string_view text) {
-  Number number{};
-  const auto result = std::from_chars(text.data(), text.data() + text.size(), number);
-  if (result.ec != std::errc() || result.ptr != text.data() + text.size()) return std::nullopt;
-  return number;
+  std::errc ignored{};
+  return parse_number<Number>(text, ignored);
 }
 
 std::string text_of(const std::filesystem::path& file) {
@@ -70,9 +67,11 @@ void for_each_number(const std::filesystem::path& folder, const std::function<vo
   }
 }
 
+using Processes = std::map<pid_t, Process>;
+
 // The processes of this host that have not ended.
-std::map<pid_t, Process> processes_of_host() {
-  std::map<pid_t, Process> found;
+Processes processes_of_host() {
+  Processes found;
   for_each_number("/proc", [&](pid_t id) {
     // "ID (NAME) STATE PARENT ...", where a name may have brackets and blanks
     const std::string line = text_of(fmt::format("/proc/{}/stat", id));
@@ -84,6 +83,20 @@ std::map<pid_t, Process> processes_of_host() {
         line.substr(begin + 1, end - begin - 1)};
   });
   return found;
+}
+
+// Returns the process that the launcher has started for the rank of process `id`, which is this process or an
+// ancestor of it; 0 if there is none. Processes with the launcher's own name help it, or are no rank yet.
+pid_t started_for(const Processes& processes, pid_t id, pid_t launcher) {
+  constexpr int max_depth = 100;  // processes that ended while others were read could form a circle
+  const auto helper = processes.find(launcher);
+  auto at = processes.find(id);
+  for (int depth = 0; depth < max_depth && at != processes.end(); ++depth) {
+    if (at->second.parent == launcher)
+      return helper != processes.end() && at->second.name == helper->second.name ? 0 : at->first;
+    at = processes.find(at->second.parent);
+  }
+  return 0;
 }
 
 // Returns the rank in a process's environment; nullopt if there is none, or it may not be read.
@@ -128,14 +141,12 @@ RanksHere ranks_here() {
   RanksHere here{.unseen = launched_here()};
   const std::size_t launched = here.unseen.size();
   here.all = number_of<std::size_t>(environment("PMI_SIZE").value_or("")).value_or(launched) == launched;
-  const auto processes = processes_of_host();
+  const Processes processes = processes_of_host();
   std::map<pid_t, std::optional<int>> ranks;  // by the process that the launcher has started for the rank
   for (const auto& [id, process] : processes) {
-    auto started = processes.find(id);
-    while (started != processes.end() && started->second.parent != *launcher)
-      started = processes.find(started->second.parent);
-    if (started == processes.end()) continue;
-    std::optional<int>& rank = ranks[started->first];
+    const pid_t started = started_for(processes, id, *launcher);
+    if (started == 0) continue;
+    std::optional<int>& rank = ranks[started];
     for_each_number(fmt::format("/proc/{}/task", id), [&rank, &here, process = id](pid_t thread) {
       const std::string name = text_of(fmt::format("/proc/{}/task/{}/comm", process, thread));
       if (!name.starts_with(thread_name)) return;
@@ -154,7 +165,8 @@ RanksHere ranks_here() {
   return here;
 }
 
-// Which rank has ended. Ranks that are placed in another order, and processes of other users, leave it open.
+// Does not name the ranks that have ended if they are placed in another order, or if the rank of another
+// user's process is unknown.
 std::string reason_of_end(const RanksHere& here) {
   const std::string who =
       here.unseen.size() == here.ended
@@ -176,9 +188,10 @@ std::string reason_of_limit(const RanksHere& here, milliseconds limit) {
 bool has_ranks_of_other_users() {
   const std::optional<pid_t> launcher = launcher_of_host();
   if (!launcher) return false;
-  return std::ranges::any_of(processes_of_host(), [&](const auto& entry) {
+  const Processes processes = processes_of_host();
+  return std::ranges::any_of(processes, [&](const auto& entry) {
     struct stat found {};
-    return entry.second.parent == *launcher &&
+    return started_for(processes, entry.first, *launcher) == entry.first &&
            stat(fmt::format("/proc/{}", entry.first).c_str(), &found) == 0 && found.st_uid != geteuid();
   });
 }
@@ -196,8 +209,8 @@ StartWatch::StartWatch(std::function<void(const std::string& line)> say, millise
         end_job();
       }) {}
 
-// The lowest waiting rank reports and ends the job. Each higher rank waits one second longer, up to ten, so
-// that only one message appears.
+// The lowest waiting rank reports and ends the job. Each higher rank waits one second longer, up to ten, and
+// four if a rank has ended, which all ranks of its host see at once. So only one message appears.
 std::string StartWatch::watch(const std::stop_token& stop, milliseconds limit) {
   constexpr std::ptrdiff_t max_turn = 10;
   const int rank = launcher_rank().value_or(0);
@@ -213,7 +226,7 @@ std::string StartWatch::watch(const std::stop_token& stop, milliseconds limit) {
     const RanksHere here = ranks_here();
     without = here.ended > 0 ? without + 1 : 0;
     const auto turn = std::distance(here.waiting.begin(), here.waiting.find(rank));
-    if (without > max_glances_without + 2 * std::min(turn, max_turn)) return reason_of_end(here);
+    if (without > max_glances_without + 4 * std::min(turn, max_turn)) return reason_of_end(here);
     if (std::chrono::steady_clock::now() >= end) return reason_of_limit(here, limit);
   }
 }

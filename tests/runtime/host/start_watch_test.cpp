@@ -38,6 +38,7 @@ void wait_for_start(std::chrono::milliseconds limit) {
     ranks[rank] = fork();
     if (ranks[rank] != 0) continue;
     prctl(PR_SET_PDEATHSIG, SIGKILL);
+    prctl(PR_SET_NAME, "rank");
     if (rank == 0) wait_for_start(limit);
     execl(command, command, "60", nullptr);
     _exit(127);
