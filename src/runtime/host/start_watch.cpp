@@ -32,11 +32,11 @@ namespace {
 using std::chrono::milliseconds;
 using std::chrono::seconds;
 
-constexpr seconds glance{1};  // between two looks at the processes of this host
+// Ranks take turns, so that one line appears. Later ones have the last turn together.
+constexpr std::ptrdiff_t max_turn = 10;
 
-// A launcher may still start ranks of this host, so one that is not there counts as ended after so many
-// looks.
-constexpr int max_glances_without = 4;
+// A launcher may still start ranks of this host, so one that is not there counts as ended after this time.
+constexpr seconds time_to_appear{4};
 
 // The name of the thread that waits while MPI starts in a rank. The other ranks read it, also where the rank
 // runs as another user, whose environment they may not read.
@@ -109,11 +109,17 @@ std::optional<int> rank_of(pid_t process) {
   return std::nullopt;
 }
 
+// Returns the place of this rank among those of its host, by the launcher's variables.
+int place_on_host() {
+  const auto place = environment_number("MPI_LOCALRANKID");
+  return place ? *place : environment_number("SLURM_LOCALID").value_or(0);
+}
+
 // The ranks that the launcher has started on this host, by its own variables; empty if they do not say.
 std::set<int> launched_here() {
   std::set<int> ranks;
-  const auto number = [](const char* name) { return number_of<int>(environment(name).value_or("")); };
-  if (const auto count = number("MPI_LOCALNRANKS"), place = number("MPI_LOCALRANKID"); count && place) {
+  if (const auto count = environment_number("MPI_LOCALNRANKS"), place = environment_number("MPI_LOCALRANKID");
+      count && place) {
     for (int i = 0; i < *count; ++i) ranks.insert(launcher_rank().value_or(0) - *place + i);
   } else if (const auto list = environment("SLURM_GTIDS")) {
     for (std::size_t begin = 0; begin < list->size();) {
@@ -210,24 +216,30 @@ StartWatch::StartWatch(std::function<void(const std::string& line)> say, millise
       }) {}
 
 // The lowest waiting rank reports and ends the job. Each higher rank waits one second longer, up to ten, and
-// four if a rank has ended, which all ranks of its host see at once. So only one message appears.
+// four if a rank has ended, which all ranks of its host see. It also looks less often, since many ranks that
+// read all processes of their host delay its start.
 std::string StartWatch::watch(const std::stop_token& stop, milliseconds limit) {
-  constexpr std::ptrdiff_t max_turn = 10;
+  using Clock = std::chrono::steady_clock;
   const int rank = launcher_rank().value_or(0);
   pthread_setname_np(pthread_self(), fmt::format("{}{}", thread_name, rank).c_str());
-  const auto end =
-      std::chrono::steady_clock::now() + limit + seconds(std::min<std::ptrdiff_t>(rank, max_turn));
-  std::ptrdiff_t without = 0;
+  const auto end = Clock::now() + limit + seconds(std::min<std::ptrdiff_t>(rank, max_turn));
+  const seconds glance{1 + std::min<std::ptrdiff_t>(place_on_host(), max_turn)};
+  std::optional<Clock::time_point> ended_since;
   for (;;) {
     std::unique_lock lock(mutex_);
-    const auto next = std::min(std::chrono::steady_clock::now() + glance, end);
-    wake_.wait_until(lock, stop, next, [] { return false; });
+    wake_.wait_until(lock, stop, std::min(Clock::now() + glance, end), [] { return false; });
     if (stop.stop_requested()) return {};
     const RanksHere here = ranks_here();
-    without = here.ended > 0 ? without + 1 : 0;
+    const Clock::time_point now = Clock::now();
+    if (here.ended == 0) {
+      ended_since.reset();
+    } else if (!ended_since) {
+      ended_since = now;
+    }
     const auto turn = std::distance(here.waiting.begin(), here.waiting.find(rank));
-    if (without > max_glances_without + 4 * std::min(turn, max_turn)) return reason_of_end(here);
-    if (std::chrono::steady_clock::now() >= end) return reason_of_limit(here, limit);
+    if (ended_since && now - *ended_since >= time_to_appear * (1 + std::min(turn, max_turn)))
+      return reason_of_end(here);
+    if (now >= end) return reason_of_limit(here, limit);
   }
 }
 
