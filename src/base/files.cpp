@@ -177,6 +177,7 @@ void write_file(std::string_view option, const fs::path& file,
     print(text.view());
     return;
   }
+  const HeldPipeSignal held;
   const fs::path target = target_of(file);
   std::error_code error;
   const fs::file_status status = fs::status(target, error);

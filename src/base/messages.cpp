@@ -10,6 +10,8 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
+#include "base/signals.hpp"
+
 namespace starpipe {
 namespace {
 
@@ -18,6 +20,7 @@ constexpr const char* rewrite = "\r\x1b[K";  // back to the line's start, and er
 std::atomic<bool> shows_progress = false;  // a terminal shows a line of progress, which has not ended
 
 void write_on_error(std::string_view text) noexcept {
+  const HeldPipeSignal held;
   std::fwrite(text.data(), 1, text.size(), stderr);
   std::fflush(stderr);
 }

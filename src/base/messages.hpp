@@ -12,7 +12,8 @@
 namespace starpipe {
 
 /// Writes text on standard error at once. It replaces a progress line on a terminal. Throws nothing: a
-/// message is not a result, so a run continues when standard error is closed, or is a file on a full disk.
+/// message is not a result, so a run continues when standard error is closed, is a file on a full disk, or a
+/// pipe whose reader has ended.
 /// Thread-safe.
 void print_message(std::string_view text) noexcept;
 

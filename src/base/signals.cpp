@@ -174,6 +174,34 @@ RemovedOnSignal::~RemovedOnSignal() {
   if (slot_ >= 0) slots[index(slot_)].state = SlotState::free;
 }
 
+namespace {
+
+sigset_t pipe_signal_set() {
+  sigset_t set;
+  sigemptyset(&set);
+  sigaddset(&set, SIGPIPE);
+  return set;
+}
+
+bool pipe_signal_is_pending() {
+  sigset_t pending;
+  return sigpending(&pending) == 0 && sigismember(&pending, SIGPIPE) == 1;
+}
+
+}  // namespace
+
+HeldPipeSignal::HeldPipeSignal() noexcept : was_pending_(pipe_signal_is_pending()) {
+  const sigset_t set = pipe_signal_set();
+  pthread_sigmask(SIG_BLOCK, &set, &before_);
+}
+
+HeldPipeSignal::~HeldPipeSignal() {
+  const sigset_t set = pipe_signal_set();
+  constexpr timespec now{};
+  if (!was_pending_ && pipe_signal_is_pending()) sigtimedwait(&set, nullptr, &now);
+  pthread_sigmask(SIG_SETMASK, &before_, nullptr);
+}
+
 EndedBySignal::EndedBySignal(int signal)
     : std::runtime_error("ended by " + signal_text(signal)), signal_(signal) {}
 

@@ -88,6 +88,20 @@ class RemovedOnSignal {
   int slot_ = -1;
 };
 
+/// During this object's lifetime a write of this thread to a pipe whose reader has ended is an error (EPIPE)
+/// and no signal, which would end the process.
+class HeldPipeSignal {
+ public:
+  HeldPipeSignal() noexcept;
+  ~HeldPipeSignal();
+  HeldPipeSignal(const HeldPipeSignal&) = delete;
+  HeldPipeSignal& operator=(const HeldPipeSignal&) = delete;
+
+ private:
+  sigset_t before_{};
+  bool was_pending_;
+};
+
 /// Thrown by a wait that an ending signal has cut short, so that the stack unwinds and cleans up.
 class EndedBySignal : public std::runtime_error {
  public:

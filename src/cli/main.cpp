@@ -41,6 +41,7 @@ void keep_freed_memory() noexcept {
 // The loader calls it before the constructors of shared libraries, which start threads.
 [[gnu::used, gnu::section(".preinit_array")]] void (*const before_libraries)() noexcept = []() noexcept {
   keep_freed_memory();
+  starpipe::runtime::note_cores();
   starpipe::open_closed_streams();
   if (!starpipe::runtime::has_room_to_load_blas()) {
     starpipe::write_text(STDERR_FILENO,
@@ -156,6 +157,7 @@ int main(int argc, char** argv) {
   try {
     // A file that may not grow further (ulimit -f) is then an error of the write, with one line.
     std::signal(SIGXFSZ, SIG_IGN);
+    starpipe::runtime::restore_cores();
     starpipe::runtime::choose_blas_kernels();
     starpipe::cli::report_plugin_crashes();
     return run(argc, argv);

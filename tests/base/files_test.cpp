@@ -10,12 +10,14 @@
 #include <stdexcept>
 #include <string>
 #include <string_view>
+#include <thread>
 
 #include <fcntl.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sys/mount.h>
 #include <sys/resource.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "starpipe/base/error.hpp"
@@ -188,6 +190,16 @@ TEST_F(Files, AnExceptionOfTheWriterLeavesNothing) {
                           }),
                std::bad_alloc);
   EXPECT_TRUE(fs::is_empty(folder_.path()));
+}
+
+TEST_F(Files, APipeWhoseReaderEndsIsAnErrorAndNoSignal) {
+  ASSERT_EQ(mkfifo((folder_ / "pipe").c_str(), 0600), 0);
+  std::thread reader([&] { close(open((folder_ / "pipe").c_str(), O_RDONLY | O_CLOEXEC)); });
+  constexpr std::size_t more_than_a_pipe_holds = 4 << 20;
+  EXPECT_THAT(message_of<std::runtime_error>(
+                  [&] { write_file("-o", folder_ / "pipe", std::string(more_than_a_pipe_holds, 'x')); }),
+              ::testing::HasSubstr("Broken pipe"));
+  reader.join();
 }
 
 TEST(Suffix, IsOneOfThoseExpectedOrMissing) {

@@ -2,6 +2,7 @@
 #include "base/signals.hpp"
 
 #include <array>
+#include <cerrno>
 #include <chrono>
 #include <csignal>
 #include <ctime>
@@ -56,6 +57,34 @@ class Signals : public ::testing::Test {
 
   Folder folder_;
 };
+
+TEST_F(Signals, OfPipesAreErrorsWhileTheyAreHeld) {
+  const auto write_to_nobody = [] {
+    std::array<int, 2> pipe{};
+    if (::pipe(pipe.data()) != 0) return -1;
+    close(pipe[0]);
+    const int problem = write(pipe[1], "x", 1) == 1 ? 0 : errno;
+    close(pipe[1]);
+    return problem;
+  };
+  EXPECT_EQ(run([&] {
+              const HeldPipeSignal outer;
+              {
+                const HeldPipeSignal inner;
+                if (write_to_nobody() != EPIPE) _exit(1);
+              }
+              _exit(write_to_nobody() == EPIPE ? 0 : 2);
+            }).status,
+            0);
+  const int status = run([&] {
+                       {
+                         const HeldPipeSignal held;
+                         write_to_nobody();
+                       }
+                       write_to_nobody();
+                     }).status;
+  EXPECT_TRUE(WIFSIGNALED(status) && WTERMSIG(status) == SIGPIPE) << status;
+}
 
 TEST_F(Signals, EachEndsTheProcessWithOneLineAndItsStatus) {
   for (const int signal : ending_signals) {

@@ -18,6 +18,7 @@ import shutil
 import socket
 import subprocess
 import sys
+import threading
 import unittest
 import unittest.mock
 import xml.etree.ElementTree as ElementTree
@@ -121,6 +122,19 @@ class Train(CommandTest):
             self.assertEqual(len(report["losses"]), 2)
             for name in ("r.json", "w.safetensors"):
                 os.remove(self.path(name))
+
+    def test_metrics_in_a_pipe_whose_reader_has_ended(self):
+        """A signal ended the run, which lost its results."""
+        os.mkfifo(self.path("pipe.jsonl"))
+        reader = threading.Thread(target=lambda: open(self.path("pipe.jsonl"), encoding="utf-8").close())
+        reader.start()
+        result = self.run_command("train", "mlp.yaml", "--set", "training.steps=200", "--metrics", "pipe.jsonl", "--report", "r.json")
+        reader.join()
+        problem = "starpipe: metrics: cannot write pipe.jsonl: Broken pipe"
+        self.assertEqual((result.returncode, [line for line in result.stderr.splitlines() if line.startswith("starpipe: metrics")]),
+                         (1, [f"{problem}; training continues, and each step tries again",
+                              f"{problem}; its last lines are lost"]))
+        self.assertEqual(len(json.loads(self.read("r.json"))["losses"]), 200)
 
     def test_what_fails_after_the_last_step(self):
         """The evaluation overflows: weights and report of the steps are there all the same."""
@@ -498,7 +512,8 @@ class Train(CommandTest):
             return self.run_command("train", "mlp.yaml", launcher=[*LAUNCHER, "sh", "-c", script])
 
         for variable in ("STARPU_SCHED=eager", "STARPU_SCHED_LIB=x.so", "STARPU_MPI_CACHE=0", "STARPU_MPI_STATS=0",
-                         "STARPU_COMM_STATS=1", "STARPU_FXT_TRACE=1", "STARPU_GENERATE_TRACE=1"):
+                         "STARPU_COMM_STATS=1", "STARPU_FXT_TRACE=1", "STARPU_GENERATE_TRACE=1", "STARPU_DISPLAY_BINDINGS=1",
+                         "STARPU_MPI_TRACE_SYNC_CLOCKS=0"):
             with self.subTest(variable):
                 name, value = variable.split("=")
                 first = "1" if name == "STARPU_MPI_STATS" else "no value"
@@ -525,6 +540,8 @@ class Train(CommandTest):
             # Ranks of a launcher within the step.
             self.assertEqual(self.run_command(*train, launcher=LAUNCHER, environment={name: "8"}).returncode, 0)
             os.remove(os.path.join(self.folder, "r.json"))
+        self.refused(train, "starpipe: ROLE_WORLD_SIZE: a launcher has started 3 processes",
+                     environment={"ROLE_WORLD_SIZE": "3", "RANK": "0"})  # torchrun
         # The script of a job, which has one process.
         script = self.run_command("train", "mlp.yaml", environment={"SLURM_NTASKS": "2", "SLURM_NPROCS": "2", "SLURM_PROCID": "0"})
         self.assertEqual(script.returncode, 0, script.stderr)
@@ -739,10 +756,11 @@ class Train(CommandTest):
         self.refused_by_all(["gpt.yaml", "--report", "r.json", "--set", "model.init=missing"], "missing")
         self.refused_by_all(["gpt.yaml", "--report", "r.json", "--set", "model.init=text"], "text")
 
-    def test_limits_on_files(self):
-        """MPI could not make its files, and would print lines of its own."""
+    def test_limits_on_files_and_stacks(self):
+        """MPI could not make its files, and would print lines of its own; StarPU would overflow its stack."""
         for limit, message in (("-f 1", "-f: a file may have at most 1024 B, but MPI needs files of up to 8.0 MiB in shared memory"),
-                               ("-n 32", "-n: a process may open at most 32 files, but MPI needs 64")):
+                               ("-n 32", "-n: a process may open at most 32 files, but MPI needs 64"),
+                               ("-s 256", "-s: a stack may have at most 256.0 KiB, but the threads of StarPU and MPI need 512.0 KiB")):
             for launcher in [], LAUNCHER:
                 with self.subTest(limit=limit, ranks=2 if launcher else 1):
                     command = shlex.join([self.binary, "train", "mlp.yaml"])
@@ -796,9 +814,10 @@ class Train(CommandTest):
         self.refused(["train", "mlp.yaml"], "PMI_FD: 77 is not an open file", environment={"PMI_FD": "77", "PMI_RANK": "0", "PMI_SIZE": "2"})
 
     def test_standard_error_that_cannot_be_written(self):
-        """The run ends, and its result is printed: on a full disk, and where standard error is closed."""
-        for error, launcher in itertools.product((">/dev/full", ">&-"), ([], LAUNCHER)):
-            rank = ["sh", "-c", f"exec {shlex.quote(self.binary)} train mlp.yaml 2{error}"]
+        """The run ends, and its result is printed: on a full disk, where standard error is closed, and where it is a pipe
+        whose reader has ended."""
+        for error, launcher in itertools.product((">/dev/full", ">&-", "> >(exec true)"), ([], LAUNCHER)):
+            rank = ["bash", "-c", f"exec {shlex.quote(self.binary)} train mlp.yaml 2{error}"]
             with self.subTest(rank=rank, ranks=2 if launcher else 1):
                 result = subprocess.run([*launcher, *rank], cwd=self.folder, stdin=subprocess.DEVNULL,
                                         stdout=subprocess.PIPE, text=True, timeout=60, check=False)

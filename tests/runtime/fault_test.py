@@ -6,6 +6,7 @@ is half written, and no process is left running.
 usage: fault_test.py STARPIPE ENGINE_TEST LAUNCHER...   (the launcher starts 2 ranks)
 """
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -43,6 +44,20 @@ class Faults(JobTest):
                     self.expect_end(30)
                     self.expect_line(rank, pid)
                     self.log.unlink()
+
+    def test_a_rank_that_ends_before_mpi(self):
+        """With a status, or because the dynamic loader does not find a library. srun starts the ranks on two nodes, where
+        they do not see each other's processes."""
+        if "srun" in LAUNCHER:
+            self.skipTest("two nodes")
+        for rank, end in (0, "exit 3"), (1, "exec /bin/true"):
+            command = f'[ $PMI_RANK != {rank} ] || {end}; exec "$0" "$@"'
+            done = subprocess.run([*LAUNCHER, "sh", "-c", command, STARPIPE, "train", str(self.config)], capture_output=True,
+                                  text=True, stdin=subprocess.DEVNULL, timeout=100, check=False)
+            self.assertNotEqual(done.returncode, 0)
+            self.assertEqual(re.findall(r"(?m)^starpipe: .*$", done.stderr),
+                             [f"starpipe: rank {1 - rank}: rank {rank} has ended before MPI has started: every rank needs "
+                              "the same command"], done.stderr)
 
     def test_stopped(self):
         for rank in 0, 1:

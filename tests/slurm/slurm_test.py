@@ -252,6 +252,15 @@ class Slurm(unittest.TestCase):
         self.assertEqual(self.run_command("srun", "--mpi=none", "--ntasks=1", *train).returncode, 0)
         self.assertTrue((self.folder / "alone.json").exists())
 
+    def test_a_rank_that_ends_before_mpi(self):
+        """The other rank of the node sees that."""
+        result = self.run_command("srun", "--mpi=pmi2", "--nodes=1", "--ntasks=2", "--overcommit", "sh", "-c",
+                                  '[ $SLURM_PROCID = 0 ] || exit 3; exec "$0" "$@"', str(STARPIPE), "train",
+                                  "experiments/mlp.yaml")
+        self.assertNotEqual(result.returncode, 0)
+        self.assertIn("starpipe: rank 0: rank 1 has ended before MPI has started: every rank needs the same command\n",
+                      result.stderr)
+
     def test_a_lost_rank_ends_the_job(self):
         job = self.start_training()
         family = processes_of(job, rank=1)

@@ -34,8 +34,9 @@ namespace {
 // The variables by which StarPU decides what one rank sends and another expects: ranks that differ in one of
 // them would wait for each other indefinitely, or report what is true of one rank only.
 constexpr std::array variables_of_all_ranks = {
-    "STARPU_SCHED",      "STARPU_SCHED_LIB", "STARPU_MPI_CACHE",     "STARPU_MPI_STATS",
-    "STARPU_COMM_STATS", "STARPU_FXT_TRACE", "STARPU_GENERATE_TRACE"};
+    "STARPU_SCHED",           "STARPU_SCHED_LIB", "STARPU_MPI_CACHE",      "STARPU_MPI_STATS",
+    "STARPU_COMM_STATS",      "STARPU_FXT_TRACE", "STARPU_GENERATE_TRACE", "STARPU_MPI_TRACE_SYNC_CLOCKS",
+    "STARPU_DISPLAY_BINDINGS"};
 
 // Hashes of values that ranks have read from files of their own.
 

@@ -82,7 +82,8 @@ void FolderLock::renew() {
 
 void FolderLock::take() {
   std::error_code error;
-  std::filesystem::create_directories(folder_, error);
+  // A link may name a folder that is not there yet, as on a disk that is emptied now and then.
+  std::filesystem::create_directories(target_of(folder_), error);
   if (error) throw lock_error(folder_, error.value());
   // An earlier run's lock file may be open to us where the folder is not.
   if (::access(folder_.c_str(), W_OK | X_OK) != 0) throw lock_error(folder_, errno);

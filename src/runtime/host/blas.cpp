@@ -10,6 +10,7 @@
 #include <cblas.h>
 #include <dlfcn.h>
 #include <fmt/format.h>
+#include <sched.h>
 #include <sys/mman.h>
 
 #include "base/environment.hpp"
@@ -88,6 +89,20 @@ bool has_room_to_load_blas() noexcept {
   if (memory == MAP_FAILED) return false;
   munmap(memory, bytes);
   return true;
+}
+
+namespace {
+
+cpu_set_t noted_cores{};
+bool cores_are_noted = false;
+
+}  // namespace
+
+void note_cores() noexcept { cores_are_noted = sched_getaffinity(0, sizeof noted_cores, &noted_cores) == 0; }
+
+void restore_cores() noexcept {
+  if (cores_are_noted && openblas_get_parallel() == OPENBLAS_OPENMP)
+    sched_setaffinity(0, sizeof noted_cores, &noted_cores);
 }
 
 OneBlasThread::OneBlasThread() : before_(openblas_get_num_threads()) { openblas_set_num_threads(1); }

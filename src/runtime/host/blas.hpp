@@ -27,6 +27,13 @@ std::string blas_advice();
 /// first two buffers there. May be called before the constructors of shared libraries.
 bool has_room_to_load_blas() noexcept;
 
+/// OpenMP's library, which some builds of OpenBLAS load, binds the main thread to the first of its places
+/// where OMP_PROC_BIND, OMP_PLACES or GOMP_CPU_AFFINITY is set. All threads of a run would share that core.
+/// Notes the cores of this process. Call it before the constructors of shared libraries.
+void note_cores() noexcept;
+/// Gives the calling thread the cores that `note_cores` has noted, if OpenBLAS is built with OpenMP.
+void restore_cores() noexcept;
+
 /// During this object's lifetime each call of OpenBLAS in this thread uses one thread; where OpenBLAS is not
 /// built with OpenMP, in all threads. The destructor restores the previous number. Not thread-safe.
 class OneBlasThread {

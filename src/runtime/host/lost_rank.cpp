@@ -19,7 +19,6 @@
 #include <thread>
 #include <utility>
 
-#include <fmt/chrono.h>
 #include <fmt/format.h>
 #include <sys/prctl.h>
 #include <sys/socket.h>
@@ -212,26 +211,31 @@ std::optional<int> launcher_rank() {
   return std::nullopt;
 }
 
-bool has_own_user_namespace() {
-  const auto line_of = [](const std::string& name, std::string_view begin) {
-    std::ifstream file(name);
-    std::string line;
-    while (std::getline(file, line) && !line.starts_with(begin)) {
+std::optional<pid_t> launcher_of_host() {
+  for (pid_t process = getppid(); process > 0;) {
+    const std::string name = name_of_process(process);
+    if (name == "hydra_pmi_proxy" || name == "slurmstepd") return process;
+    std::ifstream status(fmt::format("/proc/{}/status", process));
+    process = 0;
+    for (std::string line; std::getline(status, line);) {
+      constexpr std::string_view parent = "PPid:\t";
+      if (line.starts_with(parent))
+        std::from_chars(line.data() + parent.size(), line.data() + line.size(), process);
     }
-    return line;
-  };
+  }
+  return std::nullopt;
+}
+
+bool has_own_user_namespace() {
+  std::string map;
+  std::ifstream file("/proc/self/uid_map");
+  if (std::getline(file, map) && map.ends_with(" 4294967295")) return false;  // the first namespace
   const auto space_of = [](const std::string& process) {
     std::error_code hidden;
     return std::filesystem::read_symlink(fmt::format("/proc/{}/ns/user", process), hidden);
   };
-  if (line_of("/proc/self/uid_map", "").ends_with(" 4294967295")) return false;  // the first namespace
-  for (std::string process = "self"; process != "0" && !process.empty();) {
-    const std::string parent = line_of(fmt::format("/proc/{}/status", process), "PPid:");
-    process = parent.substr(std::min(parent.size(), std::string_view("PPid:\t").size()));
-    const std::string name = line_of(fmt::format("/proc/{}/comm", process), "");
-    if (name == "hydra_pmi_proxy" || name == "slurmstepd") return space_of(process) != space_of("self");
-  }
-  return true;
+  const std::optional<pid_t> launched_by = launcher_of_host();
+  return !launched_by || space_of(fmt::format("{}", *launched_by)) != space_of("self");
 }
 
 int signal_line_pause_ms() { return launcher_rank().value_or(0) == 0 ? 0 : 1500; }
@@ -342,21 +346,5 @@ Deadline::Deadline(std::chrono::milliseconds limit, std::function<void()> late)
         wake_.wait_for(lock, stop, limit, [] { return false; });
         if (!stop.stop_requested()) late();
       }) {}
-
-// The lowest waiting rank reports and ends the job. Each higher rank waits one second longer, up to ten, so
-// that only one message appears.
-StartWatch::StartWatch(std::function<void(const std::string& line)> say, std::chrono::milliseconds limit)
-    : deadline_(
-          limit + std::chrono::seconds(std::min(launcher_rank().value_or(0), 10)),
-          [say = std::move(say), limit] {
-            if (say) {
-              say(fmt::format(
-                  "rank {}: not all ranks have started MPI within {}: every rank needs the same command",
-                  launcher_rank().value_or(0), limit));
-            }
-            // The launcher reads the line before it reads the request to end the job.
-            std::this_thread::sleep_for(std::chrono::milliseconds(abort_pause_ms));
-            end_job();
-          }) {}
 
 }  // namespace starpipe::runtime

@@ -17,6 +17,10 @@ namespace starpipe::runtime {
 /// without a launcher.
 std::optional<int> launcher_rank();
 
+/// Returns the launcher's process on this host, hydra's proxy or Slurm's step daemon, which is an ancestor of
+/// this process; nullopt without one, or if it cannot be seen.
+std::optional<pid_t> launcher_of_host();
+
 /// True if this process is in a user namespace that its launcher is not in, as in a container for each rank.
 bool has_own_user_namespace();
 
@@ -92,21 +96,6 @@ class Deadline {
   std::mutex mutex_;
   std::condition_variable_any wake_;
   std::jthread thread_;  // last: it uses the other members
-};
-
-/// MPI starts when every rank of the launcher has called MPI_Init. A rank that runs another command never
-/// does, and the others would wait indefinitely.
-inline constexpr std::chrono::seconds start_limit{300};
-
-/// Calls `say` with one line and ends the job with exit status 1, unless it is destroyed within the limit. It
-/// lives while MPI starts.
-class StartWatch {
- public:
-  explicit StartWatch(std::function<void(const std::string& line)> say,
-                      std::chrono::milliseconds limit = start_limit);
-
- private:
-  Deadline deadline_;
 };
 
 }  // namespace starpipe::runtime

@@ -29,6 +29,7 @@
 #include "base/numbers.hpp"
 #include "runtime/host/hardware.hpp"
 #include "runtime/host/lost_rank.hpp"
+#include "runtime/host/start_watch.hpp"
 #include "starpipe/base/error.hpp"
 #include "starpipe/base/index.hpp"
 
@@ -41,6 +42,9 @@ namespace {
 constexpr rlim_t largest_file = rlim_t{8} << 20U;
 constexpr rlim_t open_files = 64;
 
+// A stack of 192 KiB overflows in StarPU.
+constexpr rlim_t stack = rlim_t{512} << 10U;
+
 void require_limits() {
   rlimit limit{};
   getrlimit(RLIMIT_FSIZE, &limit);
@@ -51,6 +55,10 @@ void require_limits() {
   require_input(
       limit.rlim_cur >= open_files, "ulimit -n",
       fmt::format("a process may open at most {} files, but MPI needs {}", limit.rlim_cur, open_files));
+  getrlimit(RLIMIT_STACK, &limit);
+  require_input(limit.rlim_cur >= stack, "ulimit -s",
+                fmt::format("a stack may have at most {}, but the threads of StarPU and MPI need {}",
+                            bytes_text(limit.rlim_cur), bytes_text(stack)));
   constexpr std::uint64_t with_stacks = std::uint64_t{64} << 20U;
   require_free_memory(with_stacks, "MPI and the stacks of its threads");
   constexpr int threads = 3;  // of UCX, StartWatch, and of the watch for lost ranks
@@ -93,10 +101,10 @@ void require_joined() {
   int ranks = 1;
   MPI_Comm_size(MPI_COMM_WORLD, &ranks);
   if (ranks > 1) return;
-  // The variables of mpiexec, of the launchers of Open MPI and MVAPICH, of jsrun, Flux and srun. The first
-  // one that is set is the innermost launcher's, since each may run within those after it.
-  for (const char* name : {"PMI_SIZE", "OMPI_COMM_WORLD_SIZE", "MV2_COMM_WORLD_SIZE", "JSM_NAMESPACE_SIZE",
-                           "FLUX_JOB_SIZE", "SLURM_STEP_NUM_TASKS"}) {
+  // The variables of mpiexec, of the launchers of Open MPI and MVAPICH, of torchrun, jsrun, Flux and srun.
+  // The first one that is set is the innermost launcher's, since each may run within those after it.
+  for (const char* name : {"PMI_SIZE", "OMPI_COMM_WORLD_SIZE", "MV2_COMM_WORLD_SIZE", "ROLE_WORLD_SIZE",
+                           "JSM_NAMESPACE_SIZE", "FLUX_JOB_SIZE", "SLURM_STEP_NUM_TASKS"}) {
     const std::optional<int> started = environment_number(name);
     if (!started) continue;
     require_input(
@@ -111,12 +119,16 @@ void require_joined() {
 
 // MPICH ends the process when it finds that ranks of a host cannot share memory, with messages that name no
 // remedy. UCX sees hosts only, so it takes them for neighbours.
-void warn_of_namespaces(const std::function<void(const std::string& line)>& say) {
-  if (!say || launcher_rank() != 0 || environment("UCX_TLS") || !has_own_user_namespace()) return;
+void warn_of_strangers(const std::function<void(const std::string& line)>& say) {
+  if (!say || launcher_rank() != 0) return;
   // hydra's and Slurm's number of ranks on this host: "2", "2(x3),1"
   const std::string here =
       environment("MPI_LOCALNRANKS").value_or(environment("SLURM_STEP_TASKS_PER_NODE").value_or("1"));
-  if (std::atoi(here.c_str()) > 1) {
+  if (std::atoi(here.c_str()) <= 1) return;
+  if (has_ranks_of_other_users()) {
+    say("ranks of a host run as different users, who share no memory, so MPI may not start: run all ranks as "
+        "one user");
+  } else if (!environment("UCX_TLS") && has_own_user_namespace()) {
     say("ranks of a host are in user namespaces (containers) of their own, where MPI may find no shared "
         "memory and not start; UCX_TLS=tcp,self makes MPICH work without it");
   }
@@ -201,7 +213,7 @@ StartedMpi::StartedMpi(std::function<void(const std::string& line)> on_late, End
   require_limits();
   require_shared_memory();
   require_launcher();
-  warn_of_namespaces(on_late_);
+  warn_of_strangers(on_late_);
   int provided = 0;
   {
     const StartWatch watch(on_late_);

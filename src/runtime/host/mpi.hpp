@@ -99,9 +99,9 @@ struct EndLimits {
 /// same time. Start and end it while no other thread of the program uses the environment.
 class StartedMpi {
  public:
-  /// Throws InputError when the shell's limits on the size or number of files are too small for MPI, and
-  /// std::runtime_error when MPI does not provide MPI_THREAD_MULTIPLE: StarPU-MPI's thread and ours
-  /// both call MPI. Calls `on_late` with a line, and ends the job, when other ranks do not start MPI
+  /// Throws InputError when the shell's limits on the size or number of files, or on stacks, are too small,
+  /// and std::runtime_error when MPI does not provide MPI_THREAD_MULTIPLE: StarPU-MPI's thread and ours both
+  /// call MPI. Calls `on_late` with a line, and ends the job, when other ranks do not start MPI
   /// (`StartWatch`).
   explicit StartedMpi(std::function<void(const std::string& line)> on_late = {}, EndLimits limits = {});
   /// Waits for all ranks, then ends MPI. If that takes longer than the limits, calls `on_late` with a line on

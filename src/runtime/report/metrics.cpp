@@ -12,6 +12,7 @@
 #include <nlohmann/json.hpp>
 
 #include "base/files.hpp"
+#include "base/signals.hpp"
 #include "starpipe/base/error.hpp"
 #include "starpipe/base/index.hpp"
 
@@ -148,6 +149,7 @@ void MetricsFile::add_evaluation(int steps, double loss) {
 }
 
 void MetricsFile::write(const std::string& line) {
+  const HeldPipeSignal held;
   unwritten_ += line + '\n';
   errno = 0;
   if (!stream_.is_open()) {
@@ -164,9 +166,10 @@ void MetricsFile::write(const std::string& line) {
     problem_.clear();
     return;
   }
-  const bool is_first = problem_.empty();
-  problem_ = metrics_problem(file_, errno);
-  if (is_first) news_ = problem_ + "; training continues, and each step tries again";
+  if (problem_.empty()) {  // the first reason counts: a pipe that has failed cannot be opened as a file
+    problem_ = metrics_problem(file_, errno);
+    news_ = problem_ + "; training continues, and each step tries again";
+  }
   stream_.close();                                       // which writes what is left in its buffer, if it can
   std::error_code ignored;                               // the first error counts
   std::filesystem::resize_file(file_, bytes_, ignored);  // programs that read the file want whole lines

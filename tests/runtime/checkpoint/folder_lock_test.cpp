@@ -86,6 +86,13 @@ TEST(FolderLock, ADamagedFileIsStillALock) {
   }
 }
 
+TEST(FolderLock, ALinkMayNameAFolderThatIsNotThereYet) {
+  const Folder folder;
+  fs::create_directory_symlink("new/folder", folder / "link");
+  const FolderLock lock(folder / "link");
+  EXPECT_TRUE(fs::exists(folder / "new/folder/lock"));
+}
+
 TEST(FolderLock, AFolderThatCannotBeWrittenIsNamed) {
   const Folder folder;
   const fs::path file = folder.write("file", "x");

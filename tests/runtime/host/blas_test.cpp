@@ -10,6 +10,7 @@
 
 #include <cblas.h>
 #include <gmock/gmock.h>
+#include <sched.h>
 #include <sys/resource.h>
 
 #include "base/environment.hpp"
@@ -142,6 +143,26 @@ TEST(BlasThreads, AreOneInEachThreadThatAsks) {
   EXPECT_EQ(threads_after_calls(), 1);
   EXPECT_EQ(threads_after_calls(), 1);
   EXPECT_EQ(numbers_set, 2);
+}
+
+// OpenMP's library binds the main thread when it is loaded.
+TEST(BlasThreads, HaveTheCoresOfTheProcess) {
+  const auto cores = [] {
+    cpu_set_t set{};
+    sched_getaffinity(0, sizeof set, &set);
+    return CPU_COUNT(&set);
+  };
+  const int all = cores();
+  if (all == 1) GTEST_SKIP() << "one core";
+  note_cores();
+  for (const int kind : {OPENBLAS_THREAD, OPENBLAS_OPENMP}) {
+    parallel = kind;
+    cpu_set_t one{};
+    CPU_SET(sched_getcpu(), &one);
+    sched_setaffinity(0, sizeof one, &one);
+    restore_cores();
+    EXPECT_EQ(cores(), kind == OPENBLAS_OPENMP ? all : 1);
+  }
 }
 
 TEST(BlasMemory, MustBeThereWhenOpenBlasWithOpenMpIsLoaded) {

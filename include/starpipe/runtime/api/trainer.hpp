@@ -46,9 +46,10 @@ using runtime::TrainerParts;
 class MpiLibrary {
  public:
   /// Throws std::logic_error when MPI has started before, InputError when the shell's limits on the size or
-  /// number of files are too small for MPI, and std::runtime_error when MPI does not provide
-  /// MPI_THREAD_MULTIPLE. When other ranks do not start MPI within five minutes, calls `on_late` with one
-  /// line and ends the job. When MPI does not end in time, calls `on_late` with one line on rank 0.
+  /// number of files, or on stacks, are too small, and std::runtime_error when MPI does not provide
+  /// MPI_THREAD_MULTIPLE. When other ranks do not start MPI within five minutes, or a rank of this host has
+  /// ended, calls `on_late` with one line and ends the job. When MPI does not end in time, calls `on_late`
+  /// with one line on rank 0.
   explicit MpiLibrary(std::function<void(const std::string& line)> on_late = {});
   ~MpiLibrary();
   MpiLibrary(const MpiLibrary&) = delete;

@@ -1,0 +1,38 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <chrono>
+#include <condition_variable>
+#include <functional>
+#include <mutex>
+#include <stop_token>
+#include <string>
+#include <thread>
+
+namespace starpipe::runtime {
+
+/// True if the launcher has started other ranks of this host as other users, who cannot share memory.
+bool has_ranks_of_other_users();
+
+/// MPI starts when every rank of the launcher has called MPI_Init. A rank that runs another command never
+/// does, and the others would wait indefinitely.
+inline constexpr std::chrono::seconds start_limit{300};
+
+/// Calls `say` with one line and ends the job with exit status 1, unless it is destroyed within the limit, or
+/// within seconds after the process of another rank of this host has ended. The line names the ranks that do
+/// not start MPI, as far as this host shows them. It lives while MPI starts.
+class StartWatch {
+ public:
+  explicit StartWatch(std::function<void(const std::string& line)> say,
+                      std::chrono::milliseconds limit = start_limit);
+
+ private:
+  // Returns the reason why MPI does not start; empty after a stop.
+  std::string watch(const std::stop_token& stop, std::chrono::milliseconds limit);
+
+  std::mutex mutex_;
+  std::condition_variable_any wake_;
+  std::jthread thread_;  // last: it uses the other members
+};
+
+}  // namespace starpipe::runtime
