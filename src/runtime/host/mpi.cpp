@@ -281,11 +281,15 @@ void Mpi::barrier() const {
 
 std::uint64_t Mpi::combine(std::uint64_t mine, Combine how) const {
   const std::array operations = {MPI_MIN, MPI_MAX, MPI_SUM, MPI_BOR};  // in the order of Combine
-  std::uint64_t all = 0;
+  // MPICH 4.0 compares unsigned numbers as signed ones. With the upper bit changed these have the same order.
+  const bool compares = how == Combine::min || how == Combine::max;
+  const std::uint64_t changed = compares ? std::uint64_t{1} << 63U : 0;
+  const auto own = static_cast<std::int64_t>(mine ^ changed);
+  std::int64_t all = 0;
   MPI_Request request = MPI_REQUEST_NULL;
-  MPI_Iallreduce(&mine, &all, 1, MPI_UINT64_T, operations[index(how)], comm_, &request);
+  MPI_Iallreduce(&own, &all, 1, MPI_INT64_T, operations[index(how)], comm_, &request);
   wait_for(request);
-  return all;
+  return static_cast<std::uint64_t>(all) ^ changed;
 }
 
 void Mpi::share_bytes(std::span<std::byte> bytes, int from) const {
