@@ -37,7 +37,9 @@ extern "C" int MPI_Isend(const void* buffer, int count, MPI_Datatype type, int t
                          MPI_Request* request) {
   static auto* const isend = next<decltype(MPI_Isend)>("MPI_Isend");
   starpipe::runtime::note_transfer();
-  return isend(buffer, count, type, to, tag, comm, request);
+  const int result = isend(buffer, count, type, to, tag, comm, request);
+  starpipe::runtime::note_sent(to);
+  return result;
 }
 
 extern "C" int MPI_Irecv(void* buffer, int count, MPI_Datatype type, int from, int tag, MPI_Comm comm,

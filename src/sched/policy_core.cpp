@@ -157,11 +157,12 @@ bool PolicyCore::wait(int worker_id, std::chrono::microseconds max) {
   // A thread that sleeps takes tens of microseconds to wake, on a virtual machine more: longer than most
   // waits between jobs.
   const auto now = std::chrono::steady_clock::now;
-  for (const auto end = now() + std::min(max, awake); now() < end; std::this_thread::yield()) {
+  for (const auto end = now() + std::min(max, awake / patience_.load()); now() < end;
+       std::this_thread::yield()) {
     if (worker.was_pushed.load(std::memory_order_acquire)) return true;
   }
   std::unique_lock lock(worker.mutex);
-  return worker.pushed.wait_for(lock, max, [&worker] { return worker.was_pushed.load(); });
+  return worker.pushed.wait_for(lock, max * patience_.load(), [&worker] { return worker.was_pushed.load(); });
 }
 
 // Only the worker's own thread removes tasks, so a task that is found here is still there afterwards.

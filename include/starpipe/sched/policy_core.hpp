@@ -118,6 +118,9 @@ class PolicyCore {
   [[nodiscard]] std::optional<int> start(int worker);
   /// `idle`: `wait` calls it first, on the worker's thread, while no lock is held. Null: nothing is called.
   void call_when_idle(void (*idle)()) { when_idle_ = idle; }
+  /// Where many workers share a core: `wait` yields for a `factor`-th of the usual time, and waits for
+  /// `factor` times as long.
+  void be_patient(int factor) { patience_ = factor; }
   /// Waits until a task is pushed that `worker` may run, for at most `max`, and returns false if none was. At
   /// first the thread yields its core in a loop, then it sleeps. Other threads must be able to push to the
   /// worker meanwhile: call it after starpu_worker_relax_on().
@@ -168,6 +171,7 @@ class PolicyCore {
 
   const plan::Schedule* schedule_ = nullptr;
   std::atomic<void (*)()> when_idle_ = nullptr;
+  std::atomic<int> patience_ = 1;
   std::vector<std::unique_ptr<Worker>> workers_;  // a mutex does not move
   CanRun can_run_;
   AwaitsInputs awaits_inputs_;

@@ -7,6 +7,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <limits>
 #include <memory>
 #include <string_view>
 #include <tuple>
@@ -145,7 +146,7 @@ PartitionChoice decide_partition(const Mpi& mpi, const Config& config) {
   PartitionChoice choice =
       agree(mpi, [&] { return mpi.rank() == 0 ? choose_partition(config).value() : PartitionChoice(); });
   std::tie(choice.partition.cuts, choice.placement) =
-      gather_all(mpi, std::pair(choice.partition.cuts, choice.placement)).front();
+      share_all(mpi, std::pair(choice.partition.cuts, choice.placement));
   return choice;
 }
 
@@ -196,14 +197,15 @@ std::vector<PlannedRun> plan_all(const Mpi& mpi, std::vector<Config> configs, co
 // Collective. Throws InputError on every rank if the ranks have opened different weights under one name.
 // Ranks that read files of one place need not compare them. Of several places, one rank each reads all.
 void require_same_weights(const Mpi& mpi, const Config& config, model::WeightsFile& file) {
-  const std::vector<std::uint64_t> places = mpi.gather_values(file.place());
-  const auto mine = places.begin() + mpi.rank();
-  const bool is_first = std::find(places.begin(), mine, *mine) == mine;
-  const bool is_one = std::ranges::count(places, *mine) == mpi.ranks();
-  std::vector<std::uint64_t> digests =
-      mpi.gather_values(agree(mpi, [&] { return is_first && !is_one ? file.digest() : 0; }));
-  std::erase(digests, 0);
-  if (std::ranges::adjacent_find(digests, std::ranges::not_equal_to()) == digests.end()) return;
+  if (mpi.all_equal(file.place())) return;
+  const std::string own = std::to_string(file.place());
+  const std::vector<std::string> places = mpi.gather(own);
+  const bool is_first = std::ranges::find(places, own) == places.begin() + mpi.rank();
+  constexpr std::uint64_t none = 0;
+  const std::uint64_t digest = agree(mpi, [&] { return is_first ? file.digest() : none; });
+  const std::uint64_t min =
+      mpi.combine(digest == none ? std::numeric_limits<std::uint64_t>::max() : digest, Combine::min);
+  if (min == mpi.combine(digest, Combine::max)) return;
   throw InputError(fmt::format("{}: {} does not have the same weights on all ranks",
                                config.evaluate.alone ? "--weights" : "model.init",
                                config.model.init->string()));
@@ -312,7 +314,7 @@ AgreedRuns agree_on_runs(const Mpi& mpi, std::vector<Config> configs, const Trai
     WorkerMap map =
         automatic ? map_to_ranks(mpi, devices, plan::count_traffic(made.schedule, made.costs)) : linear;
     check_sizes(planned.config, made, map);
-    auto locations = gather_locations(mpi, map, share, devices);
+    auto locations = locations_on_root(mpi, own_location(mpi, map, share, devices));
     auto memory = require_main_memory(mpi, planned.config, made, map, locations);
     auto start = start_of(mpi, planned, parts.weights);
     agreed.runs.push_back({std::move(planned), mpi, std::move(start), std::move(map), share, gpus,
@@ -335,25 +337,24 @@ void RankRequest::require_same(const Mpi& mpi, const std::vector<Config>& config
   const std::vector<std::uint8_t> bytes = Json::to_cbor(mine);  // names of files need not be UTF-8
   const std::string request(bytes.begin(), bytes.end());
   if (mpi.all_equal(hash_of(std::string_view(request), hash_start))) return;
-  const std::vector<std::string> all = mpi.gather(request);
-  const Json first = Json::from_cbor(all.front());
-  for (std::size_t rank = 1; rank < all.size(); ++rank) {
-    const Json other = Json::from_cbor(all[rank]);
-    Json either = first;
-    either.update(other);
-    for (const auto& [name, ignored] : either.items()) {
-      const Json of_first = first.value(name, Json());
-      const Json of_other = other.value(name, Json());
-      if (Json::to_cbor(of_first) == Json::to_cbor(of_other)) continue;  // NaN, too, equals itself
-      const auto text = [](const Json& value) {
-        if (value.is_null()) return std::string("no value");
-        return value.is_string() ? value.get<std::string>()
-                                 : value.dump(-1, ' ', false, Json::error_handler_t::replace);
-      };
-      throw InputError(fmt::format("{}: rank 0 has {}, rank {} has {}; all ranks need the same configuration",
-                                   name, text(of_first), rank, text(of_other)));
-    }
+  const Json first = Json::from_cbor(mpi.share(request));
+  Json either = first;
+  either.update(mine);
+  std::string problem;
+  for (const auto& [name, ignored] : either.items()) {
+    const Json of_first = first.value(name, Json());
+    const Json of_this = mine.value(name, Json());
+    if (Json::to_cbor(of_first) == Json::to_cbor(of_this)) continue;  // NaN, too, equals itself
+    const auto text = [](const Json& value) {
+      if (value.is_null()) return std::string("no value");
+      return value.is_string() ? value.get<std::string>()
+                               : value.dump(-1, ' ', false, Json::error_handler_t::replace);
+    };
+    problem = fmt::format("{}: rank 0 has {}, rank {} has {}; all ranks need the same configuration", name,
+                          text(of_first), mpi.rank(), text(of_this));
+    break;
   }
+  throw InputError(mpi.first_problem(problem));
 }
 
 }  // namespace starpipe::runtime

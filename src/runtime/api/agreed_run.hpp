@@ -62,8 +62,8 @@ struct AgreedRun : PlannedRun {
   WorkerMap map;
   CoreShare share;
   GpuShare gpus;
-  std::vector<RankLocation> locations;  ///< [rank]
-  std::vector<MainMemory> memory;       ///< [rank]: predicted; empty with emulated jobs
+  std::vector<RankLocation> locations;  ///< [rank]; on rank 0 only
+  std::vector<MainMemory> memory;       ///< [rank]: predicted; on rank 0 only, empty with emulated jobs
 };
 
 /// Returns the engine of `run`, whose weights start with `start`. `run` and `session` must outlive the

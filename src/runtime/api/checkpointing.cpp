@@ -3,9 +3,11 @@
 
 #include <algorithm>
 #include <array>
+#include <bit>
 #include <chrono>
 #include <cmath>
 #include <csignal>
+#include <cstdint>
 #include <exception>
 #include <new>
 #include <stdexcept>
@@ -59,8 +61,8 @@ bool Checkpointing::is_running() const {
 bool Checkpointing::is_due(int steps) {
   constexpr unsigned running = 4;
   const unsigned mine = static_cast<unsigned>(take_signal_requests());
-  unsigned any = 0;
-  for (const unsigned of_rank : run_.mpi.gather_values(mine | (is_running() ? running : 0))) any |= of_rank;
+  const auto any =
+      static_cast<unsigned>(run_.mpi.combine(mine | (is_running() ? running : 0), Combine::bits));
   if (phase_ != Phase::idle && (any & running) == 0) end_phase();
   is_stopping_ = (any & static_cast<unsigned>(SignalRequest::stop)) != 0;
   const bool is_asked = (any & static_cast<unsigned>(SignalRequest::both)) != 0;
@@ -86,7 +88,8 @@ double Checkpointing::copy(int steps) {
     copy_problem_ = fmt::format("rank {} has no memory for a copy of the weights", run_.mpi.rank());
   }
   const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - start;
-  return std::ranges::max(run_.mpi.gather_values(seconds.count()));
+  // Positive numbers are in the order of their bits.
+  return std::bit_cast<double>(run_.mpi.combine(std::bit_cast<std::uint64_t>(seconds.count()), Combine::max));
 }
 
 void Checkpointing::begin_writing(const MetricsFile* metrics) {
@@ -173,7 +176,7 @@ void Checkpointing::end_phase() {
 
 void Checkpointing::begin_commit(const PartRecord& mine) {
   phase_ = Phase::commit;
-  std::vector<std::string> parts = run_.mpi.gather(part_to_json(mine).dump());
+  std::vector<std::string> parts = texts_on_root(run_.mpi, part_to_json(mine).dump());
   if (run_.mpi.rank() != 0) return;
   thread_ = std::async(on_a_thread, [this, parts = std::move(parts)] { return commit(parts); });
 }

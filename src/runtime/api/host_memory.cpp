@@ -99,14 +99,18 @@ std::vector<MainMemory> require_main_memory(const Mpi& mpi, const Config& config
                                             const Experiment& experiment, const WorkerMap& map,
                                             const std::vector<RankLocation>& locations) {
   if (experiment.emulated || on_simgrid) return {};
-  const std::vector<ProcessMemory> processes =
-      gather_all(mpi, ProcessMemory{.resident = memory_of_process("VmRSS"), .limits = find_memory_limits()});
-  std::vector<MainMemory> needs = main_memory_need(config, experiment, map, mpi.ranks());
-  for (std::size_t r = 0; r < needs.size(); ++r) needs[r].process = processes[r].resident + runtime_bytes;
-  for (const ProcessMemory& process : processes) {
-    for (const MemoryLimit& limit : process.limits) require_within(limit, needs, processes, locations);
-  }
-  return needs;
+  const std::vector<ProcessMemory> processes = values_on_root(
+      mpi, ProcessMemory{.resident = memory_of_process("VmRSS"), .limits = find_memory_limits()});
+  return agree(mpi, [&] {
+    std::vector<MainMemory> needs;
+    if (mpi.rank() != 0) return needs;
+    needs = main_memory_need(config, experiment, map, mpi.ranks());
+    for (std::size_t r = 0; r < needs.size(); ++r) needs[r].process = processes[r].resident + runtime_bytes;
+    for (const ProcessMemory& process : processes) {
+      for (const MemoryLimit& limit : process.limits) require_within(limit, needs, processes, locations);
+    }
+    return needs;
+  });
 }
 
 }  // namespace starpipe::runtime

@@ -19,6 +19,7 @@
 #include "runtime/checkpoint/checkpoint_files.hpp"
 #include "runtime/config/config_keys.hpp"
 #include "runtime/host/agreement.hpp"
+#include "runtime/host/hardware.hpp"
 #include "starpipe/base/error.hpp"
 #include "starpipe/base/index.hpp"
 #include "starpipe/model/optimizer.hpp"
@@ -265,22 +266,23 @@ CheckpointFolder::CheckpointFolder(const AgreedRun& run, bool resume) : run_(run
     if (run.mpi.rank() == 0) find(resume);
     return true;
   });
-  directory_ = run.mpi.gather(directory_.string()).front();  // of rank 0
+  directory_ = run.mpi.share(directory_.string());
   if (directory_.empty()) return;
-  found_ = parse_manifest(run.mpi.gather(found_ ? manifest_text(*found_) : "").front());
+  found_ = parse_manifest(run.mpi.share(found_ ? manifest_text(*found_) : ""));
   record_ = record_of(*found_, directory_.string());
 }
 
 void CheckpointFolder::require_shared() const {
-  const std::string text = run_.mpi.gather(lock_ ? lock_->text() : "").front();
+  const std::string text = run_.mpi.share(lock_ ? lock_->text() : "");
+  const std::string machine = find_hardware().machine;
+  const std::string machine_of_0 = run_.mpi.share(machine);
   agree(run_.mpi, [&] {
     const int rank = run_.mpi.rank();
     if (rank == 0) return true;
-    const auto host = [&](int of) { return run_.locations[index(of)].machine; };
     require_input(text.empty() || shows_lock(path(), text), "checkpoint.folder",
                   fmt::format("{} is not the same folder on rank {} (host {}) and rank 0 (host {}); name a "
                               "folder that all ranks share",
-                              path().string(), rank, host(rank), host(0)));
+                              path().string(), rank, machine, machine_of_0));
     require_writable("checkpoint.folder", path() / part_name(rank));
     return true;
   });

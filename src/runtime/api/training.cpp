@@ -412,13 +412,14 @@ Training::Result Training::result() {
     record.is_complete = steps_done_ == run_.config.training.steps;
     record.requested_policy = session_->choice().name;
     record.policy = session_->policy();
-    record.rank_bytes_measured = mpi_.sum_on_root(engine_->bytes_sent_by_starpu());
+    record.rank_bytes_measured = mpi_.combine(engine_->bytes_sent_by_starpu(), Combine::sum);
     record.rank_bytes_predicted =
         bytes_between_ranks(engine_->graph(), run_.map) * record.step_seconds.size();
     if (const TaskGraph* evaluation = engine_->evaluation_graph())
       record.rank_bytes_predicted += bytes_between_ranks(*evaluation, run_.map) * record.evaluations.size();
     for (const MainMemory& of_rank : run_.memory) record.memory_predicted.push_back(of_rank.total());
-    record.memory_measured = mpi_.gather_values(memory_of_process("VmHWM"));
+    const std::uint64_t resident = memory_of_process("VmHWM");
+    record.memory_measured = gather_on_root<std::uint64_t>(mpi_, std::span(&resident, 1));
     record.rank_bytes_known = environment("STARPU_MPI_STATS").value_or("0") != "0";
     if (is_root()) {
       result.compared = measurement_.compared();

@@ -79,7 +79,7 @@ std::optional<plan::JobId> FiniteCheck::first(const Mpi& mpi) const {
   if (!is_used_) return std::nullopt;
   std::size_t mine = none;
   for (const auto& of_worker : first_task_) mine = std::min(mine, of_worker.load());
-  const std::size_t smallest = std::ranges::min(mpi.gather_values(mine));
+  const std::size_t smallest = mpi.combine(mine, Combine::min);
   if (smallest == none) return std::nullopt;
   return graph_.tasks()[smallest].job;
 }

@@ -49,7 +49,7 @@ std::optional<GradientNorm> Gathering::gradient_norm() const {
           known.sums().begin();
     });
   }
-  message = step_.session.mpi().gather_values(message)[index(data_.owner(verdict))];
+  message = step_.session.mpi().share_value(message, data_.owner(verdict));
   GradientNorm result{.norm = message.norm};
   if (!std::isfinite(message.norm)) result.first_nonfinite = parameter_name(message.first_nonfinite);
   return result;
@@ -166,7 +166,7 @@ std::optional<int> Gathering::first_nonfinite_stage() const {
       if (found != 0) mine = set.first_stage();
     });
   }
-  const int first = std::ranges::min(step_.session.mpi().gather_values(mine));
+  const int first = static_cast<int>(step_.session.mpi().combine(index(mine), Combine::min));
   if (first == none) return std::nullopt;
   return first;
 }

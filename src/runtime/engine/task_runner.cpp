@@ -155,6 +155,7 @@ void TaskRunner::run_on_cpu(void** buffers, void* argument) noexcept {
     times.end = clock_seconds();
     note_task_end();
   } else if (task.job) {
+    note_idle_worker();
     runner.emulation_->run(task, worker, received, times);
   } else {
     times.start = times.end = clock_seconds();

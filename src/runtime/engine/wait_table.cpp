@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <array>
+#include <cmath>
 #include <optional>
 #include <utility>
 
@@ -65,6 +66,7 @@ class Waits {
       return fmt::format("waits for an emulated transfer for {:.1f} s, longer than ten timeouts",
                          status.transfer_for + news_[index(rank)].age);
     }
+    if (std::isinf(news_[index(rank)].age)) return "silent";
     std::string does = is_in(status);
     if (is_silent(rank))
       return fmt::format("silent for {:.1f} s (last known: {})", news_[index(rank)].age, does);

@@ -2,7 +2,9 @@
 #include "runtime/engine/watchdog.hpp"
 
 #include <algorithm>
+#include <bit>
 #include <chrono>
+#include <limits>
 #include <span>
 #include <string>
 #include <type_traits>
@@ -64,76 +66,131 @@ namespace {
 constexpr double shortest_period = 0.05;  // seconds
 constexpr double longest_period = 5;
 constexpr double longest_interval = 0.2;  // seconds between two checks
-constexpr double pause_of_others = 2;     // seconds that a higher rank gives the lowest one to end the run
-constexpr double min_silence = 1.5;       // seconds; a rank that ends the run is silent for less
+constexpr double pause_of_others = 2;     // seconds that a higher rank gives a lower one to end the run
+constexpr double time_to_answer = 1.5;    // seconds; a rank that ends the run is silent for less
 constexpr int timeouts_of_a_task = 10;
-constexpr int silent_periods = 3;  // a rank whose last status is older than this many periods is silent
+constexpr int silent_periods = 3;  // a rank whose last sign is older than this many periods is silent
 
-constexpr int status_tag = 0;
-constexpr int bytes = sizeof(RankStatus);
-static_assert(std::is_trivially_copyable_v<RankStatus>);
+constexpr int message_tag = 0;
+constexpr int bytes = sizeof(WatchMessage);
+static_assert(std::is_trivially_copyable_v<WatchMessage>);
 
 }  // namespace
 
 Watchdog::Watchdog(double timeout, int rank, int ranks, WatchdogCalls calls)
     : timeout_(timeout),
       period_(std::clamp(timeout / 8, shortest_period, longest_period)),
+      silent_after_(silent_periods * period_),
       rank_(rank),
+      ranks_(ranks),
       calls_(std::move(calls)),
-      statuses_(index(ranks)),
-      received_at_(statuses_.size(), calls_.now()),
       last_progress_(calls_.now()),
-      thread_([this](const std::stop_token& stop) { watch(stop); }) {}
+      last_calm_(last_progress_) {
+  for (int distance = 1; distance < ranks; distance *= 2)
+    expected_[(rank + ranks - distance) % ranks] = {.status = {}, .at = last_progress_};
+  thread_ = std::jthread([this](const std::stop_token& stop) { watch(stop); });
+}
 
-void Watchdog::note(int rank, const RankStatus& status, double now) {
-  RankStatus& before = statuses_[index(rank)];
+void Watchdog::note(const RankStatus& mine, double now) {
   const double max = timeouts_of_a_task * timeout_;
-  const bool runs = status.running >= 0 && status.running_for < max;
-  const bool moves = status.transfer_for >= 0 && status.transfer_for < max;
-  if (runs || moves || status.ended != before.ended || status.step != before.step ||
-      status.evaluates != before.evaluates || status.phase != before.phase)
+  const bool runs = mine.running >= 0 && mine.running_for < max;
+  const bool moves = mine.transfer_for >= 0 && mine.transfer_for < max;
+  if (runs || moves || mine.ended != mine_.ended || mine.step != mine_.step ||
+      mine.evaluates != mine_.evaluates || mine.phase != mine_.phase)
     last_progress_ = now;
-  before = status;
-  received_at_[index(rank)] = now;
+  mine_ = mine;
 }
 
-bool Watchdog::is_silent(std::size_t rank, double now) const {
-  return now - received_at_[rank] >= silent_periods * period_;
+void Watchdog::take(int from, const WatchMessage& message, double now) {
+  last_progress_ = std::max(last_progress_, std::min(message.progress, now));
+  if (const auto expected = expected_.find(from); expected != expected_.end())
+    expected->second = {message.status, now};
+  if (message.kind == Kind::question) {
+    send(Kind::answer, from, now);
+    if (from < rank_) not_before_ = now + time_to_answer + pause_of_others;
+  }
+  if (message.kind != Kind::answer || asked_at_ == 0) return;
+  answers_[from] = {message.status, now};
+  if (message.silent_rank < 0) return;
+  const double heard = now - message.silent.age;
+  const auto known = answers_.find(message.silent_rank);
+  if (known == answers_.end() || known->second.age < heard)
+    answers_[message.silent_rank] = {message.silent.status, heard};
 }
 
-bool Watchdog::is_lost(std::size_t rank, double now) const {
-  return is_silent(rank, now) && now - received_at_[rank] >= min_silence;
+void Watchdog::send(Kind kind, int to, double now) {
+  WatchMessage message{
+      .kind = kind, .progress = last_progress_, .status = mine_, .silent_rank = -1, .silent = {}};
+  for (const auto& [rank, heard] : expected_) {
+    if (!is_silent(rank, now) || silence(rank, now) <= message.silent.age) continue;
+    message.silent_rank = rank;
+    message.silent = {heard.status, silence(rank, now)};
+  }
+  calls_.send(to, message);
+}
+
+// News of progress travels on at once, since it may have far to go.
+void Watchdog::send_signs(double now) {
+  if (now < send_at_ && last_progress_ - sent_progress_ < period_ / 2) return;
+  for (int distance = 1; distance < ranks_; distance *= 2) send(Kind::sign, (rank_ + distance) % ranks_, now);
+  send_at_ = now + period_;
+  sent_progress_ = last_progress_;
 }
 
 bool Watchdog::some_rank_is_silent(double now) const {
-  for (std::size_t r = 0; r < received_at_.size(); ++r) {
-    if (r != index(rank_) && is_silent(r, now)) return true;
-  }
-  return false;
+  return std::ranges::any_of(expected_, [&](const auto& heard) { return is_silent(heard.first, now); });
 }
 
-// True if a lower rank is to end the run. Outside of steps a rank ends it only when some rank is silent, and
-// a silent rank is silent for the lower ranks too. A rank that ends the run sends no status any more, for the
-// moment until the launcher has ended all ranks. With a short timeout this moment is longer than the silence
-// of a lost rank, so the lower rank must have been silent for longer than this moment.
-bool Watchdog::lower_rank_ends_run(double now) const {
-  if (now - last_progress_ > timeout_ + pause_of_others) return false;
-  const bool silence = some_rank_is_silent(now);
-  for (std::size_t r = 0; r < index(rank_); ++r) {
-    if ((silence || statuses_[r].phase != StepPhase::outside) && !is_lost(r, now)) return true;
+// Returns the seconds after the timeout when this rank may ask the others. A rank that ends the run sends no
+// signs any more, for the moment until the launcher has ended all ranks. With a short timeout this moment is
+// longer than the silence of a lost rank, so rank 0 must have been silent for longer than this moment.
+double Watchdog::turn(double now) const {
+  const auto first = expected_.find(0);
+  const bool first_is_lost =
+      first != expected_.end() && silence(0, now) >= std::max(silent_after_, time_to_answer);
+  return pause_of_others *
+         (static_cast<int>(std::bit_width(static_cast<unsigned>(rank_))) - (first_is_lost ? 1 : 0));
+}
+
+void Watchdog::ask(double now) {
+  asked_at_ = now;
+  answers_.clear();
+  for (int rank = 0; rank < ranks_; ++rank) {
+    if (rank != rank_) send(Kind::question, rank, now);
   }
-  return false;
+}
+
+// A rank whose signs do not come here is not waited for.
+bool Watchdog::has_answers(double now) const {
+  if (now - asked_at_ >= time_to_answer) return true;
+  for (int rank = 0; rank < ranks_; ++rank) {
+    const auto answer = answers_.find(rank);
+    const bool answered = answer != answers_.end() && answer->second.age >= asked_at_;
+    if (rank != rank_ && !answered && !(expected_.contains(rank) && is_silent(rank, now))) return false;
+  }
+  return true;
 }
 
 void Watchdog::end_run(double now) {
   std::vector<RankNews> news;
-  for (std::size_t r = 0; r < statuses_.size(); ++r) news.push_back({statuses_[r], now - received_at_[r]});
-  const RankStatus& mine = statuses_[index(rank_)];
-  const NewsLimits limits{.silent = silent_periods * period_, .long_task = timeouts_of_a_task * timeout_};
+  for (int rank = 0; rank < ranks_; ++rank) {
+    const auto answer = answers_.find(rank);
+    if (rank == rank_) {
+      news.push_back({mine_, 0});
+    } else if (answer != answers_.end() && (answer->second.age >= asked_at_ || !expected_.contains(rank))) {
+      const bool answered = answer->second.age >= asked_at_;
+      news.push_back({answer->second.status, answered ? 0 : now - answer->second.age});
+    } else if (expected_.contains(rank)) {
+      news.push_back({expected_.at(rank).status, silence(rank, now)});
+    } else {
+      news.push_back({{}, std::numeric_limits<double>::infinity()});
+    }
+  }
+  const NewsLimits limits{.silent = silent_after_, .long_task = timeouts_of_a_task * timeout_};
   const std::string table = calls_.explain(news, limits);
-  if (mine.phase == StepPhase::outside) {
+  if (mine_.phase == StepPhase::outside) {
     const std::string when =
-        mine.step < 0 ? "before the first step" : fmt::format("after step {}", mine.step + 1);
+        mine_.step < 0 ? "before the first step" : fmt::format("after step {}", mine_.step + 1);
     calls_.end_run(fmt::format(
         "a rank has been silent for more than {} s {} (runtime.timeout): it is lost or stopped. Who "
         "waits for whom:\n{}",
@@ -143,79 +200,73 @@ void Watchdog::end_run(double now) {
   calls_.end_run(fmt::format(
       "no rank has made progress for {} s in {} (runtime.timeout): a rank is lost or stuck, "
       "or a task or an emulated transfer lasts for more than ten timeouts. Who waits for whom:\n{}",
-      timeout_, part_of_run(mine), table));
+      timeout_, part_of_run(mine_), table));
 }
 
 void Watchdog::watch(const std::stop_token& stop) {
   const std::chrono::duration<double> interval(std::min(period_, longest_interval));
-  double send_at = 0;
   std::unique_lock lock(mutex_);
   while (!stop.stop_requested()) {
     wake_.wait_for(lock, stop, interval, [] { return false; });
     const double now = calls_.now();
-    const RankStatus mine = calls_.status();
-    note(rank_, mine, now);
-    for (const auto& [rank, status] : calls_.receive()) note(rank, status, now);
-    if (now >= send_at) {
-      calls_.send(mine);
-      send_at = now + period_;
+    note(calls_.status(), now);
+    for (const auto& [from, message] : calls_.receive()) take(from, message, now);
+    send_signs(now);
+    if (mine_.phase == StepPhase::outside && !some_rank_is_silent(now)) last_calm_ = now;
+    const double idle = now - std::max(last_progress_, last_calm_);
+    if (idle < timeout_ || now < not_before_) {
+      asked_at_ = 0;
+      continue;
     }
-    if (mine.phase == StepPhase::outside && !some_rank_is_silent(now)) last_progress_ = now;
-    if (now - last_progress_ < timeout_ || lower_rank_ends_run(now)) continue;
-    end_run(now);
+    if (asked_at_ == 0 && idle >= timeout_ + turn(now)) ask(now);
+    if (asked_at_ != 0 && has_answers(now)) end_run(now);
   }
 }
 
-StatusExchange::StatusExchange(const Mpi& mpi)
-    : mpi_(mpi),
-      sending_(index(mpi.ranks()), MPI_REQUEST_NULL),
-      last_sent_(sending_.size()),
-      sent_(sending_.size(), 0),
-      received_(sending_.size(), 0) {
-  if (mpi.ranks() > 1) MPI_Comm_dup(mpi.comm(), &comm_);
+StatusExchange::StatusExchange(const Mpi& mpi) : mpi_(mpi), clock_offset_(measure_clock_offset(mpi)) {
+  if (mpi.ranks() > 1) comm_ = duplicate(mpi.comm());
 }
 
+// All messages are sent synchronously. So when all ranks have sent theirs, none is on its way any more.
 StatusExchange::~StatusExchange() {
   if (comm_ == MPI_COMM_NULL) return;
   const EndWatch watch(mpi_);
-  mpi_.barrier();  // this wait sleeps; the calls below then return at once
-  std::vector<std::uint64_t> to_me(sent_.size());
-  MPI_Alltoall(sent_.data(), 1, MPI_UINT64_T, to_me.data(), 1, MPI_UINT64_T, comm_);
-  for (std::size_t r = 0; r < to_me.size(); ++r) {
-    while (received_[r] < to_me[r]) receive_from(static_cast<int>(r));
-  }
-  MPI_Waitall(static_cast<int>(sending_.size()), sending_.data(), MPI_STATUSES_IGNORE);
+  mpi_.barrier();  // this wait sleeps for longer than the waits below
+  const auto finish = [this](MPI_Request& request) {
+    for (int done = 0; MPI_Test(&request, &done, MPI_STATUS_IGNORE), done == 0;) {
+      receive();
+      std::this_thread::sleep_for(std::chrono::microseconds(200));
+    }
+  };
+  for (auto& [to, sending] : sending_) finish(sending.request);
+  MPI_Request all_sent = MPI_REQUEST_NULL;
+  MPI_Ibarrier(comm_, &all_sent);
+  finish(all_sent);
   MPI_Comm_free(&comm_);
 }
 
-void StatusExchange::send(const RankStatus& mine) {
-  for (std::size_t r = 0; r < sending_.size(); ++r) {
-    if (r == index(mpi_.rank())) continue;
-    int taken = 1;
-    // Not MPI_Test and MPI_Isend, by which the program knows StarPU-MPI's thread.
-    PMPI_Test(&sending_[r], &taken, MPI_STATUS_IGNORE);
-    if (taken == 0) continue;
-    last_sent_[r] = mine;
-    PMPI_Isend(&last_sent_[r], bytes, MPI_BYTE, static_cast<int>(r), status_tag, comm_, &sending_[r]);
-    ++sent_[r];
-  }
+void StatusExchange::send(int to, const WatchMessage& message) {
+  Sending& sending = sending_[{to, message.kind}];
+  int taken = 1;
+  // Not MPI_Test and MPI_Isend, by which the program knows StarPU-MPI's thread.
+  PMPI_Test(&sending.request, &taken, MPI_STATUS_IGNORE);
+  if (taken == 0) return;
+  sending.message = message;
+  sending.message.progress += clock_offset_;
+  MPI_Issend(&sending.message, bytes, MPI_BYTE, to, message_tag, comm_, &sending.request);
 }
 
-RankStatus StatusExchange::receive_from(int rank) {
-  RankStatus status;
-  MPI_Recv(&status, bytes, MPI_BYTE, rank, status_tag, comm_, MPI_STATUS_IGNORE);
-  ++received_[index(rank)];
-  return status;
-}
-
-std::vector<std::pair<int, RankStatus>> StatusExchange::receive() {
-  std::vector<std::pair<int, RankStatus>> news;
+std::vector<std::pair<int, WatchMessage>> StatusExchange::receive() {
+  std::vector<std::pair<int, WatchMessage>> news;
   if (comm_ == MPI_COMM_NULL) return news;
   MPI_Status from;
   for (int is_there = 0;;) {
-    MPI_Iprobe(MPI_ANY_SOURCE, status_tag, comm_, &is_there, &from);
+    MPI_Iprobe(MPI_ANY_SOURCE, message_tag, comm_, &is_there, &from);
     if (is_there == 0) return news;
-    news.emplace_back(from.MPI_SOURCE, receive_from(from.MPI_SOURCE));
+    WatchMessage message;
+    MPI_Recv(&message, bytes, MPI_BYTE, from.MPI_SOURCE, message_tag, comm_, MPI_STATUS_IGNORE);
+    message.progress -= clock_offset_;
+    news.emplace_back(from.MPI_SOURCE, message);
   }
 }
 
@@ -226,7 +277,7 @@ RunWatch::RunWatch(const Session& session, double timeout, const Watched& first)
   watchdog_.emplace(
       timeout, session.mpi().rank(), session.mpi().ranks(),
       WatchdogCalls{.status = [this] { return now_.load()->status(); },
-                    .send = [this](const RankStatus& mine) { exchange_->send(mine); },
+                    .send = [this](int to, const WatchMessage& message) { exchange_->send(to, message); },
                     .receive = [this] { return exchange_->receive(); },
                     .explain =
                         [this](std::span<const RankNews> news, const NewsLimits& limits) {

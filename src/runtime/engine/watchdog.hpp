@@ -6,6 +6,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <mutex>
 #include <optional>
 #include <span>
@@ -34,7 +35,7 @@ enum class StepPhase : std::int32_t {
   ending,     ///< its tasks have ended; it waits for the other ranks and their results
 };
 
-/// The status that a rank sends to the others. Plain data, sent as bytes. A task is an index into the graph's
+/// What a rank does, as it tells the others. Plain data, sent as bytes. A task is an index into the graph's
 /// tasks; -1: none.
 struct RankStatus {
   StepPhase phase = StepPhase::outside;
@@ -55,10 +56,27 @@ inline std::string part_of_run(const RankStatus& status) {
                          : "the evaluation after step " + std::to_string(status.step + 1);
 }
 
-/// The latest status that a rank has received from another rank, or its own.
+/// The latest status of a rank that another rank knows.
 struct RankNews {
   RankStatus status;
-  double age = 0;  ///< seconds since it arrived
+  double age = 0;  ///< seconds since it arrived; infinite: no status is known, and the rank does not answer
+};
+
+/// A message between the watchdogs of two ranks. Plain data, sent as bytes.
+struct WatchMessage {
+  enum class Kind : std::int32_t {
+    sign,      ///< the sender lives; sent at regular times to a few ranks
+    question,  ///< the sender finds that no rank makes progress, and asks for the receiver's status
+    answer,
+  };
+  Kind kind = Kind::sign;
+  double progress = 0;  ///< time of the last progress, of any rank, that the sender knows of; by the clock of
+                        ///< the rank that reads this, rank 0's while the message travels
+  RankStatus status;    ///< of the sender
+  /// Of the ranks whose signs the sender expects, the one that has been silent for longest; -1: none is
+  /// silent.
+  std::int32_t silent_rank = -1;
+  RankNews silent;  ///< its last status
 };
 
 /// Limits of the watchdog, in seconds.
@@ -104,10 +122,10 @@ class TaskProgress {
 
 /// Functions that the watchdog's thread calls.
 struct WatchdogCalls {
-  std::function<RankStatus()> status;           ///< of this rank
-  std::function<void(const RankStatus&)> send;  ///< sends it to the other ranks
-  std::function<std::vector<std::pair<int, RankStatus>>()>
-      receive;  ///< others' statuses that have arrived since the last call, with their ranks
+  std::function<RankStatus()> status;  ///< of this rank
+  std::function<void(int to, const WatchMessage&)> send;
+  std::function<std::vector<std::pair<int, WatchMessage>>()>
+      receive;  ///< messages that have arrived since the last call, with their senders
   /// A table for the message. `news`: [rank].
   std::function<std::string(std::span<const RankNews> news, const NewsLimits& limits)> explain;
   /// Ends the run with the message. If it returns, the watchdog calls it again.
@@ -117,42 +135,63 @@ struct WatchdogCalls {
 
 /// Owns a thread that ends a run in which no rank makes progress for too long: StarPU and MPI wait without
 /// end for a rank that is lost or stuck. A rank makes progress when a task ends there, and while a task runs
-/// or an emulated transfer is under way, for at most ten timeouts. The ranks send each other their status
-/// every eighth of a timeout or more often. A rank whose status does not arrive counts as a rank without
-/// progress. Outside of steps, where a rank may work for long without tasks (it writes files, or gathers the
-/// weights), only silent ranks count.
+/// or an emulated transfer is under way, for at most ten timeouts. Every eighth of a timeout, or more often,
+/// a rank sends a sign to the ranks that are 1, 2, 4, 8, ... ranks after it. The sign says when some rank has
+/// made progress, so each rank knows it after few signs. Outside of steps, where a rank may work for long
+/// without tasks (it writes files, or gathers the weights), a rank only looks for signs that do not come.
 ///
-/// All ranks find the timeout exceeded at about the same time. The lowest rank that finds so and is not
-/// silent ends the run with the message. A higher rank does so 2 seconds later, in case the lower one cannot.
+/// A rank that finds the timeout exceeded asks all ranks for their status, and ends the run with the message
+/// when all have answered, or 1.5 seconds later. All ranks find it exceeded at about the same time: rank 0
+/// asks at once, rank 1 2 seconds later, ranks 2 and 3 4 seconds later, and so on. So a higher rank asks only
+/// if the lower ones cannot. A rank that a lower rank has asked leaves it to that rank for some seconds.
 class Watchdog {
  public:
   /// `timeout`: seconds without progress, or outside of steps with a silent rank.
   Watchdog(double timeout, int rank, int ranks, WatchdogCalls calls);
 
  private:
+  /// The last status of a rank, and when it arrived.
+  struct Heard {
+    RankStatus status;
+    double at = 0;
+  };
+  using Kind = WatchMessage::Kind;
+
   void watch(const std::stop_token& stop);
-  void note(int rank, const RankStatus& status, double now);
-  [[nodiscard]] bool is_silent(std::size_t rank, double now) const;
-  [[nodiscard]] bool is_lost(std::size_t rank, double now) const;
+  void note(const RankStatus& mine, double now);
+  void take(int from, const WatchMessage& message, double now);
+  void send(Kind kind, int to, double now);
+  void send_signs(double now);
+  [[nodiscard]] double silence(int rank, double now) const { return now - expected_.at(rank).at; }
+  [[nodiscard]] bool is_silent(int rank, double now) const { return silence(rank, now) >= silent_after_; }
   [[nodiscard]] bool some_rank_is_silent(double now) const;
-  [[nodiscard]] bool lower_rank_ends_run(double now) const;
+  [[nodiscard]] double turn(double now) const;
+  void ask(double now);
+  [[nodiscard]] bool has_answers(double now) const;
   void end_run(double now);
 
   double timeout_;
-  double period_;  // seconds between messages of a rank
+  double period_;        // seconds between signs of a rank
+  double silent_after_;  // seconds without a sign
   int rank_;
+  int ranks_;
   WatchdogCalls calls_;
-  std::vector<RankStatus> statuses_;  // by rank: the last that has arrived
-  std::vector<double> received_at_;   // by rank: when it arrived
-  double last_progress_;              // of any rank
+  RankStatus mine_;
+  std::map<int, Heard> expected_;  // by rank: the ranks whose signs come here
+  double last_progress_;           // of any rank
+  double last_calm_;               // outside of steps, and no rank was silent
+  double send_at_ = 0;
+  double sent_progress_ = 0;         // `last_progress_` when the last signs were sent
+  double asked_at_ = 0;              // when this rank asked the others; 0: it does not ask
+  double not_before_ = 0;            // a lower rank ends the run until then
+  std::map<int, RankNews> answers_;  // by rank; `age` is the time of arrival
   std::mutex mutex_;
   std::condition_variable_any wake_;
   std::jthread thread_;  // last: it uses the other members
 };
 
-/// Small messages in which each rank sends its status to every other rank, on a communicator of their own.
-/// One thread calls the member functions. They never wait for another rank, so a rank that is lost or stopped
-/// delays no other rank.
+/// The watchdogs' messages, on a communicator of their own. One thread calls the member functions. They never
+/// wait for another rank, so a rank that is lost or stopped delays no other rank.
 class StatusExchange {
  public:
   /// Collective. `mpi` must outlive this.
@@ -162,20 +201,21 @@ class StatusExchange {
   StatusExchange(const StatusExchange&) = delete;
   StatusExchange& operator=(const StatusExchange&) = delete;
 
-  /// Sends `mine` to all other ranks, except those that have not received the previous message yet.
-  void send(const RankStatus& mine);
-  /// The messages that have arrived since the last call, with their ranks, in the order of arrival.
-  std::vector<std::pair<int, RankStatus>> receive();
+  /// Sends the message, unless the receiver has not taken the previous one of this kind.
+  void send(int to, const WatchMessage& message);
+  /// The messages that have arrived since the last call, with their senders, in the order of arrival.
+  std::vector<std::pair<int, WatchMessage>> receive();
 
  private:
-  RankStatus receive_from(int rank);
+  struct Sending {
+    MPI_Request request = MPI_REQUEST_NULL;
+    WatchMessage message;
+  };
 
   const Mpi& mpi_;
-  MPI_Comm comm_ = MPI_COMM_NULL;        // none when there is one rank
-  std::vector<MPI_Request> sending_;     // by rank
-  std::vector<RankStatus> last_sent_;    // by rank: the message that is being sent
-  std::vector<std::uint64_t> sent_;      // by rank: number of messages
-  std::vector<std::uint64_t> received_;  // by rank: number of messages
+  double clock_offset_;                                            // to rank 0's clock
+  MPI_Comm comm_ = MPI_COMM_NULL;                                  // none when there is one rank
+  std::map<std::pair<int, WatchMessage::Kind>, Sending> sending_;  // by receiver
 };
 
 /// The tasks that a rank runs, of the training's steps or of an evaluation.

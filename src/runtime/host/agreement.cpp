@@ -6,7 +6,6 @@
 #include <exception>
 #include <limits>
 #include <new>
-#include <numeric>
 
 #include <fmt/format.h>
 
@@ -39,19 +38,28 @@ EndWatch::EndWatch(const Mpi& mpi, std::chrono::milliseconds limit) {
 }
 
 bool Mpi::all_equal(std::uint64_t mine) const {
-  return std::ranges::count(gather_values(mine), mine) == ranks_;
-}
-
-std::uint64_t Mpi::sum_on_root(std::uint64_t mine) const {
-  const std::vector<std::uint64_t> all = gather_values(mine);
-  return rank_ == 0 ? std::accumulate(all.begin(), all.end(), std::uint64_t{0}) : 0;
+  return combine(mine, Combine::min) == combine(mine, Combine::max);
 }
 
 std::string Mpi::first_problem(const std::string& mine, int place) const {
-  constexpr int none = std::numeric_limits<int>::max();
-  const std::vector<int> places = gather_values(mine.empty() ? none : place);
-  const auto first = std::ranges::min_element(places);
-  return *first == none ? std::string() : gather(mine)[static_cast<std::size_t>(first - places.begin())];
+  constexpr std::uint64_t none = std::numeric_limits<std::uint64_t>::max();
+  const std::uint64_t own = std::uint64_t{index(place)} << 32U | index(rank_);
+  const std::uint64_t first = combine(mine.empty() ? none : own, Combine::min);
+  return first == none ? std::string() : share(mine, static_cast<int>(first & 0xffffffffU));
+}
+
+std::vector<std::string> texts_on_root(const Mpi& mpi, const std::string& mine) {
+  const std::uint64_t size = mine.size();
+  const auto sizes = gather_on_root<std::uint64_t>(mpi, std::span(&size, 1));
+  const auto all = gather_on_root<char>(mpi, mine);
+  std::vector<std::string> texts;
+  auto next = all.begin();
+  for (const std::uint64_t bytes : sizes) {
+    const auto end = next + static_cast<std::ptrdiff_t>(bytes);
+    texts.emplace_back(next, end);
+    next = end;
+  }
+  return texts;
 }
 
 std::shared_ptr<StarpuSettings> StarpuSettings::of_process() {

@@ -63,6 +63,13 @@ std::vector<Value> gather_all(const Mpi& mpi, const Value& mine) {
   return all;
 }
 
+/// Collective. Returns the value of rank 0 on every rank. `Value` as for `gather_all`.
+template <class Value>
+Value share_all(const Mpi& mpi, const Value& mine) {
+  const std::vector<std::uint8_t> bytes = nlohmann::json::to_cbor(nlohmann::json(mine));
+  return nlohmann::json::from_cbor(mpi.share(std::string(bytes.begin(), bytes.end()))).get<Value>();
+}
+
 /// Collective. Returns the records of all ranks, by rank, on rank 0; empty on the others. `Record` is plain
 /// data and travels as bytes: this is for many records.
 template <class Record>
@@ -72,6 +79,20 @@ std::vector<Record> gather_on_root(const Mpi& mpi, std::span<const Record> mine)
     all.resize(records);
     return std::as_writable_bytes(std::span(all));
   });
+  return all;
+}
+
+/// Collective. Returns the texts of all ranks, by rank, on rank 0; empty on the others.
+std::vector<std::string> texts_on_root(const Mpi& mpi, const std::string& mine);
+
+/// Collective. Returns the values of all ranks, by rank, on rank 0; empty on the others. `Value` as for
+/// `gather_all`.
+template <class Value>
+std::vector<Value> values_on_root(const Mpi& mpi, const Value& mine) {
+  const std::vector<std::uint8_t> bytes = nlohmann::json::to_cbor(nlohmann::json(mine));
+  std::vector<Value> all;
+  for (const std::string& of_rank : texts_on_root(mpi, std::string(bytes.begin(), bytes.end())))
+    all.push_back(nlohmann::json::from_cbor(of_rank).get<Value>());
   return all;
 }
 

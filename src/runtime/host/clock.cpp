@@ -4,6 +4,7 @@
 #include <chrono>
 #include <filesystem>
 #include <limits>
+#include <span>
 #include <system_error>
 #include <thread>
 #include <vector>
@@ -11,6 +12,7 @@
 #include <mpi.h>
 #include <sys/prctl.h>
 
+#include "runtime/host/agreement.hpp"
 #include "runtime/host/hardware.hpp"
 #include "starpipe/base/index.hpp"
 
@@ -33,7 +35,7 @@ void wake_on_time() {
 }
 
 void wait_until(double time) {
-  const std::chrono::duration<double> since_epoch(time - late);
+  const std::chrono::duration<double> since_epoch(time - late / patience.load());
   std::this_thread::sleep_until(std::chrono::steady_clock::time_point(
       std::chrono::duration_cast<std::chrono::steady_clock::duration>(since_epoch)));
   // Yield: other threads of the core have work, or wait for a time that comes before this one.
@@ -46,13 +48,15 @@ std::string clock_name() {
 }
 
 double measure_clock_offset(const Mpi& mpi, const std::string& clock) {
-  const std::vector<std::string> clocks = mpi.gather(clock);
+  const int differs = mpi.share(clock) == clock ? 0 : 1;
+  const std::vector<int> others = gather_on_root<int>(mpi, std::span(&differs, 1));  // by rank, on rank 0
   const MPI_Comm comm = mpi.comm();
   const int rank = mpi.rank();
   double offset = 0;
   double shortest = std::numeric_limits<double>::infinity();
   for (int other = 1; other < mpi.ranks(); ++other) {
-    if (clocks[index(other)] == clocks.front()) continue;
+    const bool takes_part = rank == 0 ? others[index(other)] != 0 : rank == other && differs != 0;
+    if (!takes_part) continue;
     for (int i = 0; i < round_trips; ++i) {
       double theirs = 0;
       if (rank == 0) {

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <algorithm>
+#include <atomic>
 #include <string>
 
 #include "runtime/host/mpi.hpp"
@@ -14,8 +16,16 @@ double clock_seconds();
 /// nothing from the second call on.
 void wake_on_time();
 
-/// Waits until `clock_seconds()` is `time`: asleep at first, then awake for the last 200 microseconds, since
-/// sleeps end late.
+/// By how much waits of this process sleep for longer and are awake for shorter than where each thread has a
+/// core: at least 1. Where many ranks and workers share few cores, a thread that waits awake, or wakes often,
+/// delays the others by more than it gains.
+inline std::atomic<int> patience = 1;
+
+/// Returns the patience for so many workers and MPI threads on so many cores.
+inline int patience_for(int threads, int cores) { return std::max(1, threads / (4 * std::max(1, cores))); }
+
+/// Waits until `clock_seconds()` is `time`: asleep at first, then awake for the last 200 microseconds,
+/// divided by `patience`, since sleeps end late.
 void wait_until(double time);
 
 /// Returns a text that is equal for processes with the same steady clock: processes of one boot of a host,

@@ -27,6 +27,7 @@
 #include "base/environment.hpp"
 #include "base/messages.hpp"
 #include "base/numbers.hpp"
+#include "runtime/host/clock.hpp"
 #include "runtime/host/hardware.hpp"
 #include "runtime/host/lost_rank.hpp"
 #include "runtime/host/start_watch.hpp"
@@ -84,6 +85,13 @@ void require_shared_memory() {
                   bytes_text(bytes_of_rank)));
 }
 
+// Returns the number of ranks on this host: hydra's, or Slurm's as in "2", "2(x3),1".
+int ranks_of_host() {
+  return std::max(1, std::atoi(environment("MPI_LOCALNRANKS")
+                                   .value_or(environment("SLURM_STEP_TASKS_PER_NODE").value_or("1"))
+                                   .c_str()));
+}
+
 // A program that a rank starts inherits the launcher's variables, but not always its socket: Python's
 // subprocess closes it. MPICH would end the process with messages of its own.
 void require_launcher() {
@@ -120,11 +128,7 @@ void require_joined() {
 // MPICH ends the process when it finds that ranks of a host cannot share memory, with messages that name no
 // remedy. UCX sees hosts only, so it takes them for neighbours.
 void warn_of_strangers(const std::function<void(const std::string& line)>& say) {
-  if (!say || launcher_rank() != 0) return;
-  // hydra's and Slurm's number of ranks on this host: "2", "2(x3),1"
-  const std::string here =
-      environment("MPI_LOCALNRANKS").value_or(environment("SLURM_STEP_TASKS_PER_NODE").value_or("1"));
-  if (std::atoi(here.c_str()) <= 1) return;
+  if (!say || launcher_rank() != 0 || ranks_of_host() < 2) return;
   if (has_ranks_of_other_users()) {
     say("ranks of a host run as different users, who share no memory, so MPI may not start: run all ranks as "
         "one user");
@@ -191,6 +195,14 @@ GatherPlaces gather_places(std::span<const std::uint64_t> counts) {
   return places;
 }
 
+MPI_Comm duplicate(MPI_Comm comm) {
+  MPI_Comm made = MPI_COMM_NULL;
+  MPI_Request request = MPI_REQUEST_NULL;
+  MPI_Comm_idup(comm, &made, &request);
+  wait_for(request);
+  return made;
+}
+
 bool wait_for(MPI_Request& request, void (*check)(), std::chrono::microseconds max) {
   using std::chrono::microseconds;
   constexpr int eager_polls = 30;
@@ -202,7 +214,8 @@ bool wait_for(MPI_Request& request, void (*check)(), std::chrono::microseconds m
     // thirtieth to it at most.
     const auto waited = std::chrono::duration_cast<microseconds>(std::chrono::steady_clock::now() - start);
     if (waited > max) return false;
-    std::this_thread::sleep_for(std::clamp(waited / 30, microseconds(50), microseconds(500)));
+    std::this_thread::sleep_for(
+        std::clamp(waited / 30, microseconds(50), patience.load() * microseconds(500)));
   }
   return true;
 }
@@ -214,6 +227,7 @@ StartedMpi::StartedMpi(std::function<void(const std::string& line)> on_late, End
   require_shared_memory();
   require_launcher();
   warn_of_strangers(on_late_);
+  patience = patience_for(2 * ranks_of_host(), static_cast<int>(std::thread::hardware_concurrency()));
   int provided = 0;
   {
     const StartWatch watch(on_late_);
@@ -223,7 +237,7 @@ StartedMpi::StartedMpi(std::function<void(const std::string& line)> on_late, End
     MPI_Finalize();
     refuse_threads();
   }
-  MPI_Comm_dup(MPI_COMM_WORLD, &world_);
+  world_ = duplicate(MPI_COMM_WORLD);
 }
 
 StartedMpi::~StartedMpi() {
@@ -259,8 +273,8 @@ Mpi::Mpi(MPI_Comm comm, RunListener listener)
   int provided = 0;
   MPI_Query_thread(&provided);
   if (provided < MPI_THREAD_MULTIPLE) refuse_threads();
-  MPI_Comm_dup(comm, &comm_);
-  MPI_Comm_dup(comm, &starpu_comm_);
+  comm_ = duplicate(comm);
+  starpu_comm_ = duplicate(comm);
   MPI_Comm_rank(comm_, &rank_);
   MPI_Comm_size(comm_, &ranks_);
 }
@@ -276,17 +290,41 @@ void Mpi::barrier() const {
   wait_for(request);
 }
 
-void Mpi::gather_bytes(std::span<const std::byte> mine, std::span<std::byte> all) const {
-  const int size = gather_places(std::array{std::uint64_t{mine.size()}}).counts.front();
+std::uint64_t Mpi::combine(std::uint64_t mine, Combine how) const {
+  const std::array operations = {MPI_MIN, MPI_MAX, MPI_SUM, MPI_BOR};  // in the order of Combine
+  // MPICH 4.0 compares unsigned numbers as signed ones. With the upper bit changed these have the same order.
+  const bool compares = how == Combine::min || how == Combine::max;
+  const std::uint64_t changed = compares ? std::uint64_t{1} << 63U : 0;
+  const auto own = static_cast<std::int64_t>(mine ^ changed);
+  std::int64_t all = 0;
   MPI_Request request = MPI_REQUEST_NULL;
-  MPI_Iallgather(mine.data(), size, MPI_BYTE, all.data(), size, MPI_BYTE, comm_, &request);
+  MPI_Iallreduce(&own, &all, 1, MPI_INT64_T, operations[index(how)], comm_, &request);
+  wait_for(request);
+  return static_cast<std::uint64_t>(all) ^ changed;
+}
+
+void Mpi::share_bytes(std::span<std::byte> bytes, int from) const {
+  const int size = gather_places(std::array{std::uint64_t{bytes.size()}}).counts.front();
+  MPI_Request request = MPI_REQUEST_NULL;
+  MPI_Ibcast(bytes.data(), size, MPI_BYTE, from, comm_, &request);
   wait_for(request);
 }
 
+std::string Mpi::share(const std::string& mine, int from) const {
+  std::string text(share_value(mine.size(), from), '\0');
+  if (rank_ == from) text = mine;
+  if (!text.empty()) share_bytes(std::as_writable_bytes(std::span(text)), from);
+  return text;
+}
+
 std::vector<std::string> Mpi::gather(const std::string& mine) const {
-  const auto [sizes, starts, total] = gather_places(gather_values<std::uint64_t>(mine.size()));
-  std::string all(total, '\0');
+  const std::uint64_t size = mine.size();
+  std::vector<std::uint64_t> all_sizes(index(ranks_));
   MPI_Request request = MPI_REQUEST_NULL;
+  MPI_Iallgather(&size, 1, MPI_UINT64_T, all_sizes.data(), 1, MPI_UINT64_T, comm_, &request);
+  wait_for(request);
+  const auto [sizes, starts, total] = gather_places(all_sizes);
+  std::string all(total, '\0');
   MPI_Iallgatherv(mine.data(), sizes[index(rank_)], MPI_CHAR, all.data(), sizes.data(), starts.data(),
                   MPI_CHAR, comm_, &request);
   wait_for(request);
@@ -299,13 +337,18 @@ std::vector<std::string> Mpi::gather(const std::string& mine) const {
 void Mpi::gather_on_root(std::span<const std::byte> mine, std::size_t record,
                          const std::function<std::span<std::byte>(std::size_t)>& room) const {
   // MPI counts in int: records, since bytes may be more.
-  const auto [sizes, starts, total] = gather_places(gather_values<std::uint64_t>(mine.size() / record));
+  const std::uint64_t count = mine.size() / record;
+  static_cast<void>(gather_places(std::array{combine(count, Combine::sum)}));  // all ranks throw together
+  std::vector<std::uint64_t> counts(rank_ == 0 ? index(ranks_) : 0);
+  MPI_Request request = MPI_REQUEST_NULL;
+  MPI_Igather(&count, 1, MPI_UINT64_T, counts.data(), 1, MPI_UINT64_T, 0, comm_, &request);
+  wait_for(request);
+  const auto [sizes, starts, total] = gather_places(counts);
   const std::span<std::byte> all = rank_ == 0 ? room(total) : std::span<std::byte>();
   MPI_Datatype type = MPI_DATATYPE_NULL;
   MPI_Type_contiguous(static_cast<int>(record), MPI_BYTE, &type);
   MPI_Type_commit(&type);
-  MPI_Request request = MPI_REQUEST_NULL;
-  MPI_Igatherv(mine.data(), sizes[index(rank_)], type, all.data(), sizes.data(), starts.data(), type, 0,
+  MPI_Igatherv(mine.data(), static_cast<int>(count), type, all.data(), sizes.data(), starts.data(), type, 0,
                comm_, &request);
   wait_for(request);
   MPI_Type_free(&type);

@@ -86,6 +86,9 @@ void expect_end_of_ucx();
 /// without UCX, or where UCX's functions are not replaced by ours: in programs that load MPI by dlopen.
 void poll_ucx();
 
+/// Collective. Returns a duplicate of the communicator. Unlike MPI_Comm_dup it waits as `wait_for` does.
+MPI_Comm duplicate(MPI_Comm comm);
+
 /// True if this process has called MPI_Init, also after the end of MPI.
 bool mpi_has_started();
 
@@ -144,6 +147,9 @@ struct GatherPlaces {
 /// `max_gathered` in total; all ranks that pass the same counts throw.
 GatherPlaces gather_places(std::span<const std::uint64_t> counts);
 
+/// How `Mpi::combine` makes one number of many. `bits`: each bit that some rank has set.
+enum class Combine : std::uint8_t { min, max, sum, bits };
+
 /// The ranks of a run: a communicator of our own, so that our messages never meet others, and one for
 /// StarPU-MPI.
 class Mpi {
@@ -168,16 +174,22 @@ class Mpi {
   /// Collective. Returns when all ranks have called it. Waits as `wait_for` does.
   void barrier() const;
 
-  /// Collective. Returns the texts of all ranks, by rank, on every rank.
+  /// Collective. Returns the texts of all ranks, by rank, on every rank. What it returns grows with the
+  /// number of ranks: where one number, one rank's value or rank 0's list will do, call a function below.
   [[nodiscard]] std::vector<std::string> gather(const std::string& mine) const;
 
-  /// Collective. Returns the values of all ranks, by rank, on every rank. `Value` is plain data.
+  /// Collective. Returns the numbers of all ranks combined to one, on every rank.
+  [[nodiscard]] std::uint64_t combine(std::uint64_t mine, Combine how) const;
+
+  /// Collective. Returns rank `from`'s text on every rank.
+  [[nodiscard]] std::string share(const std::string& mine, int from = 0) const;
+
+  /// Collective. Returns rank `from`'s value on every rank. `Value` is plain data.
   template <class Value>
-  [[nodiscard]] std::vector<Value> gather_values(const Value& mine) const {
+  [[nodiscard]] Value share_value(Value mine, int from) const {
     static_assert(std::is_trivially_copyable_v<Value>);
-    std::vector<Value> all(index(ranks_));
-    gather_bytes(std::as_bytes(std::span(&mine, 1)), std::as_writable_bytes(std::span(all)));
-    return all;
+    share_bytes(std::as_writable_bytes(std::span(&mine, 1)), from);
+    return mine;
   }
 
   /// Collective. Copies the records of all ranks, by rank, to rank 0. `record`: bytes of each. `room`: called
@@ -187,9 +199,6 @@ class Mpi {
 
   /// Collective. Returns true if all ranks give the same number.
   [[nodiscard]] bool all_equal(std::uint64_t mine) const;
-
-  /// Collective. Returns the sum of the numbers of all ranks on rank 0, and 0 on the others.
-  [[nodiscard]] std::uint64_t sum_on_root(std::uint64_t mine) const;
 
   /// Tells the program one line; only rank 0 does.
   void say(const std::string& line) const {
@@ -210,8 +219,8 @@ class Mpi {
   [[nodiscard]] std::string first_problem(const std::string& mine, int place = 0) const;
 
  private:
-  // Copies the bytes of all ranks, equally many of each, to `all`, by rank.
-  void gather_bytes(std::span<const std::byte> mine, std::span<std::byte> all) const;
+  // Overwrites the bytes with those of rank `from`, which has as many.
+  void share_bytes(std::span<std::byte> bytes, int from) const;
 
   std::shared_ptr<StarpuSettings> starpu_settings_;  // none on SimGrid, whose ranks share an environment
   RunListener listener_;

@@ -24,12 +24,34 @@ Mpi::Mpi(MPI_Comm comm, RunListener listener)
 }
 Mpi::~Mpi() = default;
 
-void Mpi::gather_bytes(std::span<const std::byte> mine, std::span<std::byte> all) const {
-  for (const std::string& text : gather({reinterpret_cast<const char*>(mine.data()), mine.size()})) {
-    std::ranges::copy(std::as_bytes(std::span(text)), all.begin());
-    all = all.subspan(text.size());
+std::uint64_t Mpi::combine(std::uint64_t mine, Combine how) const {
+  std::uint64_t all = how == Combine::sum ? 0 : mine;
+  for (const std::string& text : gather(std::to_string(mine))) {
+    const std::uint64_t other = std::stoull(text);
+    switch (how) {
+      case Combine::min:
+        all = std::min(all, other);
+        break;
+      case Combine::max:
+        all = std::max(all, other);
+        break;
+      case Combine::sum:
+        all += other;
+        break;
+      case Combine::bits:
+        all |= other;
+        break;
+    }
   }
+  return all;
 }
+
+void Mpi::share_bytes(std::span<std::byte> bytes, int from) const {
+  const std::string text = share({reinterpret_cast<const char*>(bytes.data()), bytes.size()}, from);
+  std::ranges::copy(std::as_bytes(std::span(text)), bytes.begin());
+}
+
+std::string Mpi::share(const std::string& mine, int from) const { return gather(mine)[index(from)]; }
 
 std::vector<std::string> Mpi::gather(const std::string& mine) const {
   return exchange_texts(rank_, ranks_, mine);

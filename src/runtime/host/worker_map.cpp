@@ -81,13 +81,17 @@ RankLocation location_of(const std::string& machine, const Topology& host, const
   return location;
 }
 
-std::vector<RankLocation> gather_locations(const Mpi& mpi, const WorkerMap& map, const CoreShare& share,
-                                           std::span<const Device> devices) {
+RankLocation own_location(const Mpi& mpi, const WorkerMap& map, const CoreShare& share,
+                          std::span<const Device> devices) {
   const Hardware hardware = find_hardware();
   RankLocation mine = location_of(hardware.machine, Topology::host(), hardware.binding, share,
                                   map.count(mpi.rank()), mpi.ranks(), devices);
   mine.logical_workers = map.workers_of(mpi.rank());
-  return gather_all(mpi, mine);
+  return mine;
+}
+
+std::vector<RankLocation> locations_on_root(const Mpi& mpi, const RankLocation& mine) {
+  return values_on_root(mpi, mine);
 }
 
 namespace {
@@ -358,7 +362,7 @@ WorkerMap map_to_ranks(const Mpi& mpi, std::vector<Device> devices, std::span<co
   // Rank 0 decides for all: hosts of different kinds may round differently.
   std::vector<int> slots;
   if (mpi.rank() == 0) slots = map_workers(all, traffic);
-  return {mpi.ranks(), gather_all(mpi, slots).front()};
+  return {mpi.ranks(), share_all(mpi, slots)};
 }
 
 }  // namespace starpipe::runtime

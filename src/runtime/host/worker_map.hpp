@@ -65,9 +65,12 @@ struct RankLocation {
 RankLocation location_of(const std::string& machine, const Topology& host, const std::string& binding,
                          const CoreShare& share, int workers, int ranks, std::span<const Device> devices);
 
-/// Collective. Returns the location of each rank, [rank]. `devices`: of this rank, [slot].
-std::vector<RankLocation> gather_locations(const Mpi& mpi, const WorkerMap& map, const CoreShare& share,
-                                           std::span<const Device> devices);
+/// Returns the location of this rank. `devices`: of this rank, [slot].
+RankLocation own_location(const Mpi& mpi, const WorkerMap& map, const CoreShare& share,
+                          std::span<const Device> devices);
+
+/// Collective. Returns the locations of all ranks, [rank], on rank 0; empty on the others.
+std::vector<RankLocation> locations_on_root(const Mpi& mpi, const RankLocation& mine);
 
 /// Chooses the device of each worker, so that workers that send each other much are near: minimises
 /// `link_seconds`. Returns, by worker, an index into `devices`; each device carries one worker. Worker w gets

@@ -55,8 +55,8 @@ GpuCopies find_gpu_copies(const Mpi& mpi) {
     ++copies.pairs;
     if (starpu_bus_get_direct(bus) != 0) ++copies.peer_to_peer;
   }
-  copies.pairs = mpi.sum_on_root(copies.pairs);
-  copies.peer_to_peer = mpi.sum_on_root(copies.peer_to_peer);
+  copies.pairs = mpi.combine(copies.pairs, Combine::sum);
+  copies.peer_to_peer = mpi.combine(copies.peer_to_peer, Combine::sum);
   if (mpi.ranks() > 1) {
     copies.between_ranks = path_between_ranks(starpu_uses_gpu_direct(), mpi_takes_gpu_memory(),
                                               environment("STARPU_MPI_GPUDIRECT") == "0");

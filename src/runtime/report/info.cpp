@@ -32,8 +32,7 @@ nlohmann::ordered_json describe_rank() {
   const StartedMpi library;
   const Mpi mpi;
   const WorkerMap one_each(mpi.ranks(), mpi.ranks());
-  const RankLocation location =
-      gather_locations(mpi, one_each, divide_host(mpi, one_each), {})[index(mpi.rank())];
+  const RankLocation location = own_location(mpi, one_each, divide_host(mpi, one_each), {});
   return {{"rank", mpi.rank()},
           {"ranks", mpi.ranks()},
           {"binding", location.binding},

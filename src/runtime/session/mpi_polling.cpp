@@ -5,14 +5,23 @@
 #include <atomic>
 #include <chrono>
 #include <condition_variable>
+#include <cstdint>
 #include <mutex>
+#include <random>
 #include <thread>
+#include <utility>
 
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <linux/futex.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
 #include "runtime/host/clock.hpp"
 #include "runtime/host/topology.hpp"
+#include "starpipe/base/index.hpp"
 
 namespace starpipe::runtime {
 namespace {
@@ -62,10 +71,33 @@ Sleep& mpi_sleep() {
   return sleep;
 }
 
+// A word for each rank of the run, in memory that the ranks of a host share: 1 while StarPU-MPI's thread of
+// that rank is asleep, or about to sleep.
+struct Mailbox {
+  alignas(64) std::atomic<std::uint32_t> is_asleep;
+};
+static_assert(std::atomic<std::uint32_t>::is_always_lock_free);
+
+struct Mailboxes {
+  Mailbox* all = nullptr;
+  std::size_t ranks = 0;
+  std::size_t own = 0;
+} mailboxes;
+
+long futex(std::atomic<std::uint32_t>& word, int operation, std::uint32_t value, const timespec* limit) {
+  return syscall(SYS_futex, &word, operation, value, limit, nullptr, 0);
+}
+
+void wake(std::size_t rank) {
+  std::atomic<std::uint32_t>& word = mailboxes.all[rank].is_asleep;
+  if (word.load() != 0 && word.exchange(0) != 0) futex(word, FUTEX_WAKE, 1, nullptr);
+}
+
 // The rounds of StarPU-MPI's thread.
 struct Rounds {
   bool is_mpi_thread = false;
-  bool yields = false;     // this StarPU yields where it has given up its lock
+  bool yields = false;  // this StarPU yields where it has given up its lock
+  bool is_about_to_sleep = false;
   int vain = 0;            // rounds since something was started or found
   int vain_polls = 0;      // in this round; with a StarPU that does not yield, since something was found
   microseconds napped{0};  // since something was started or found
@@ -88,11 +120,29 @@ constexpr int eager_rounds = 2;
 // Most answers come earlier. Emulated workers, which sleep, must wake on time.
 constexpr int yielding_rounds = 100;
 
+// In the first call it only says that it is about to sleep: what was sent before is found in the next round,
+// and what is sent later ends the sleep.
+void sleep_until_called(bool transfer) {
+  std::atomic<std::uint32_t>& word = mailboxes.all[mailboxes.own].is_asleep;
+  if (!std::exchange(rounds.is_about_to_sleep, true)) {
+    word = 1;
+    return;
+  }
+  wake_on_time();
+  const std::chrono::nanoseconds limit = transfer ? rounds.next_nap() : patience.load() * microseconds(500);
+  const timespec time{.tv_sec = 0, .tv_nsec = limit.count()};
+  if (word.load() == 1) futex(word, FUTEX_WAIT, 1, &time);
+  word = 0;
+  rounds.is_about_to_sleep = false;
+}
+
 bool all_cores_compute() { return computing.load() >= cores_of_rank.load(std::memory_order_relaxed); }
 
 void rest(bool transfer) {
   const auto always = [] { return true; };
-  if (all_cores_compute()) {
+  if (polling.load(std::memory_order_relaxed) == Polling::called) {
+    sleep_until_called(transfer);
+  } else if (all_cores_compute()) {
     mpi_sleep().sleep(transfer ? microseconds(2000) : microseconds(5000), all_cores_compute);
     rounds.start_over();
   } else if (polling.load(std::memory_order_relaxed) == Polling::napping) {
@@ -150,6 +200,34 @@ bool rest_of_mpi_thread() {
   return true;
 }
 
+bool open_mailboxes(const Mpi& mpi) {
+  std::random_device random;
+  const std::uint64_t number = mpi.share_value(std::uint64_t{random()} << 32U | random(), 0);
+  const std::string name = fmt::format("/starpipe-{:016x}", number);
+  const std::size_t bytes = index(mpi.ranks()) * sizeof(Mailbox);
+  const int file = shm_open(name.c_str(), O_CREAT | O_RDWR, S_IRUSR | S_IWUSR);
+  void* memory = MAP_FAILED;
+  if (file >= 0 && posix_fallocate(file, 0, static_cast<off_t>(bytes)) == 0)
+    memory = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
+  if (file >= 0) close(file);
+  mpi.barrier();  // all ranks have opened it
+  shm_unlink(name.c_str());
+  if (memory == MAP_FAILED) return false;
+  mailboxes = {static_cast<Mailbox*>(memory), index(mpi.ranks()), index(mpi.rank())};
+  return true;
+}
+
+void close_mailboxes() {
+  if (mailboxes.all != nullptr) munmap(mailboxes.all, mailboxes.ranks * sizeof(Mailbox));
+  mailboxes = {};
+}
+
+void note_sent(int to) {
+  if (mailboxes.all == nullptr || index(to) >= mailboxes.ranks) return;
+  std::atomic_thread_fence(std::memory_order_seq_cst);
+  wake(index(to));
+}
+
 void note_task_begin() {
   computing.fetch_add(1);
   mpi_sleep().end();
@@ -161,6 +239,9 @@ void note_task_end() {
   if (polling.load(std::memory_order_relaxed) == Polling::napping) mpi_sleep().end();
 }
 
-void note_idle_worker() { mpi_sleep().end(); }
+void note_idle_worker() {
+  if (mailboxes.all != nullptr) wake(mailboxes.own);
+  mpi_sleep().end();
+}
 
 }  // namespace starpipe::runtime

@@ -8,6 +8,8 @@
 #include <cstdint>
 #include <string>
 
+#include "runtime/host/mpi.hpp"
+
 namespace starpipe::runtime {
 
 /// The thread's behaviour between two rounds that found nothing, while some core of the rank is idle.
@@ -17,7 +19,14 @@ enum class Polling : std::uint8_t {
              ///< core
   napping,   ///< it sleeps, at first 50 microseconds and after a long wait 500: workers of other ranks want
              ///< its core, or idle workers that spin, as under StarPU's policies
+  called,    ///< it sleeps until another rank of this host sends it a message, or a worker of this rank has
+             ///< ended its task: many ranks share a core
 };
+
+/// Collective. Makes the memory by which ranks of a host wake each other's thread (`called`). Returns false
+/// if this rank has none: sends then wake nobody. Call it while StarPU-MPI does not run.
+bool open_mailboxes(const Mpi& mpi);
+void close_mailboxes();
 
 /// Sets the way of polling for this process, which has `cores` cores. `pus`, when not empty, are those on
 /// which StarPU-MPI's thread runs from its first transfer on. While as many tasks compute, no core
@@ -33,6 +42,9 @@ void note_poll(bool done);
 
 /// The calling thread, StarPU-MPI's, starts a transfer.
 void note_transfer();
+
+/// A message for this rank of the run has been sent.
+void note_sent(int to);
 
 /// Call it instead of yielding. Returns true if the calling thread is StarPU-MPI's: it has then waited as the
 /// chosen way of polling requires. Other threads should yield.

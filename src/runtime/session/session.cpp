@@ -11,6 +11,7 @@
 
 #include "base/environment.hpp"
 #include "runtime/host/agreement.hpp"
+#include "runtime/host/clock.hpp"
 #include "runtime/host/core_share.hpp"
 #include "runtime/host/cuda_devices.hpp"
 #include "runtime/session/mpi_polling.hpp"
@@ -61,12 +62,18 @@ std::vector<int> workers_by_slot(int workers, const GpuShare& gpus) {
   return ids;
 }
 
+// Collective.
 void choose_polling(const Mpi& mpi, const CoreShare& share, int workers, const PolicyChoice& choice) {
   Polling chosen = Polling::eager;
+  patience = on_simgrid ? 1 : patience_for(share.workers + share.ranks, share.cores);
   if (share.oversubscribed() && mpi.ranks() > 1) {
     const bool alone = share.exclusive && choice.starpu == sched::policy_name;
     chosen = alone ? Polling::yielding : Polling::napping;
   }
+  // Also a rank that does not wait so may send to one that does.
+  const bool some_wait = !on_simgrid && mpi.ranks() > 1 && mpi.combine(index(patience.load()), Combine::max) > 1;
+  if (some_wait && open_mailboxes(mpi) && patience > 1 && choice.starpu == sched::policy_name)
+    chosen = Polling::called;
   const Topology& host = Topology::host();
   poll_mpi(chosen, std::min(workers, host.cores(share.binding)),
            user_binds_mpi_thread() ? "" : host.free_pus(share));
@@ -170,7 +177,10 @@ void Session::start(const CoreShare& share, const GpuShare& gpus) {
 void Session::check_start(const GpuShare& gpus) {
   policy_ = starpu_sched_get_sched_policy()->policy_name;
   core_ = sched::active_policy_core();
-  if (core_ != nullptr) core_->call_when_idle(note_idle_worker);
+  if (core_ != nullptr) {
+    core_->call_when_idle(note_idle_worker);
+    core_->be_patient(patience);
+  }
   const int workers = map_.count(mpi_.rank());
   starpu_ids_ = workers_by_slot(workers, gpus);
   std::string problem;
@@ -219,6 +229,7 @@ void Session::shut_down() {
   }
   starpu_mpi_shutdown();
   poll_mpi(Polling::eager);
+  close_mailboxes();
 }
 
 Session::~Session() {

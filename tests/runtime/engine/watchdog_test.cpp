@@ -5,10 +5,14 @@
 #include <array>
 #include <atomic>
 #include <chrono>
+#include <memory>
 #include <mutex>
+#include <set>
 #include <span>
 #include <string>
 #include <thread>
+#include <utility>
+#include <vector>
 
 #include <gmock/gmock.h>
 
@@ -33,24 +37,32 @@ class TwoRanks {
     mine_.step = other_.step = 7;
   }
   WatchdogCalls calls() {
-    return {.status =
-                [this] {
-                  ++checks_;
-                  return locked(mine_);
-                },
-            .send = [this](const RankStatus&) { ++sent_; },
-            .receive = [this]() -> std::vector<std::pair<int, RankStatus>> {
-              if (silent_) return {};
-              return {{1 - rank_, locked(other_)}};
+    return {
+        .status =
+            [this] {
+              ++checks_;
+              return locked(mine_);
             },
-            .explain = [](std::span<const RankNews> news,
-                          const NewsLimits&) { return std::to_string(news.size()); },
-            .end_run =
-                [this](const std::string& message) {
-                  const std::scoped_lock lock(mutex_);
-                  if (ends_++ == 0) message_ = message;
-                },
-            .now = [this] { return now_.load(); }};
+        .send =
+            [this](int, const WatchMessage& message) {
+              ++sent_;
+              if (message.kind == WatchMessage::Kind::question) is_asked_ = true;
+            },
+        .receive = [this]() -> std::vector<std::pair<int, WatchMessage>> {
+          if (silent_) return {};
+          const auto kind = is_asked_ ? WatchMessage::Kind::answer : WatchMessage::Kind::sign;
+          return {
+              {1 - rank_,
+               {.kind = kind, .progress = now_ - idle_of_other(), .status = locked(other_), .silent = {}}}};
+        },
+        .explain = [](std::span<const RankNews> news,
+                      const NewsLimits&) { return std::to_string(news.size()); },
+        .end_run =
+            [this](const std::string& message) {
+              const std::scoped_lock lock(mutex_);
+              if (ends_++ == 0) message_ = message;
+            },
+        .now = [this] { return now_.load(); }};
   }
   /// Lets so many seconds of the watchdog's clock pass, and waits until a check that began later has ended: a
   /// check reads the clock, then the status of this rank.
@@ -59,7 +71,10 @@ class TwoRanks {
     for (const int before = checks_; checks_ < before + 3;) std::this_thread::sleep_for(1ms);
   }
   void mine(const auto& change) { set(mine_, change); }
-  void other(const auto& change) { set(other_, change); }
+  void other(const auto& change) {
+    set(other_, change);
+    progress_of_other_ = now_.load();
+  }
   void silence_other() { silent_ = true; }
   [[nodiscard]] int ends() const { return ends_; }
   [[nodiscard]] int sent() const { return sent_; }
@@ -69,6 +84,13 @@ class TwoRanks {
   }
 
  private:
+  // A long task is no progress.
+  double idle_of_other() {
+    const RankStatus status = locked(other_);
+    const bool runs = status.running >= 0 && status.running_for < 2;
+    const bool moves = status.transfer_for >= 0 && status.transfer_for < 2;
+    return runs || moves ? 0 : now_ - progress_of_other_;
+  }
   RankStatus locked(const RankStatus& status) {
     const std::scoped_lock lock(mutex_);
     return status;
@@ -88,6 +110,8 @@ class TwoRanks {
   std::atomic<int> sent_ = 0;
   std::atomic<int> checks_ = 0;
   std::atomic<double> now_ = 1000;
+  std::atomic<double> progress_of_other_ = 1000;
+  std::atomic<bool> is_asked_ = false;
 };
 
 TEST(Watchdog, EndsARunInWhichNoRankMakesProgress) {
@@ -219,6 +243,158 @@ TEST(Watchdog, TheLowestRankSpeaksUnlessItIsSilent) {
     ranks.pass(0.2);
     EXPECT_GT(ranks.ends(), 0);
   }
+}
+
+/// Watchdogs of many ranks, which send each other messages.
+class ManyRanks {
+ public:
+  ManyRanks(int ranks, double timeout) : places_(index(ranks)) {
+    for (int rank = 0; rank < ranks; ++rank) {
+      places_[index(rank)].status = {.phase = StepPhase::running, .step = 2};
+      watchdogs_.push_back(std::make_unique<Watchdog>(timeout, rank, ranks, calls(rank)));
+    }
+  }
+  /// Lets so many seconds of the watchdogs' clock pass, and waits until news of all ranks have reached all.
+  void pass(double seconds) {
+    now_ = now_ + seconds;
+    std::vector<int> before;
+    for (const Place& place : places_) before.push_back(place.checks);
+    for (std::size_t rank = 0; rank < places_.size(); ++rank) {
+      while (places_[rank].checks < before[rank] + 5) std::this_thread::sleep_for(1ms);
+    }
+  }
+  void change(int rank, const auto& how) {
+    const std::scoped_lock lock(mutex_);
+    how(places_[index(rank)].status);
+  }
+  void stop(int rank) { places_[index(rank)].is_stopped = true; }
+  [[nodiscard]] int sent(int rank) const { return places_[index(rank)].sent; }
+  /// The ranks that have ended the run.
+  std::set<int> ended() {
+    const std::scoped_lock lock(mutex_);
+    return ended_;
+  }
+  std::vector<RankNews> news() {
+    const std::scoped_lock lock(mutex_);
+    return news_;
+  }
+
+ private:
+  struct Place {
+    RankStatus status;
+    std::vector<std::pair<int, WatchMessage>> arrived;
+    std::atomic<int> checks = 0;
+    std::atomic<int> sent = 0;
+    std::atomic<bool> is_stopped = false;
+  };
+  WatchdogCalls calls(int rank) {
+    Place& mine = places_[index(rank)];
+    return {.status =
+                [&] {
+                  ++mine.checks;
+                  const std::scoped_lock lock(mutex_);
+                  return mine.status;
+                },
+            .send =
+                [&, rank](int to, const WatchMessage& message) {
+                  if (mine.is_stopped) return;
+                  ++mine.sent;
+                  const std::scoped_lock lock(mutex_);
+                  places_[index(to)].arrived.emplace_back(rank, message);
+                },
+            .receive = [&]() -> std::vector<std::pair<int, WatchMessage>> {
+              if (mine.is_stopped) return {};
+              const std::scoped_lock lock(mutex_);
+              return std::exchange(mine.arrived, {});
+            },
+            .explain =
+                [&](std::span<const RankNews> news, const NewsLimits&) {
+                  const std::scoped_lock lock(mutex_);
+                  news_.assign(news.begin(), news.end());
+                  return std::string();
+                },
+            .end_run =
+                [&, rank](const std::string&) {
+                  const std::scoped_lock lock(mutex_);
+                  if (!mine.is_stopped) ended_.insert(rank);
+                },
+            .now = [this] { return now_.load(); }};
+  }
+
+  std::mutex mutex_;
+  std::vector<Place> places_;
+  std::set<int> ended_;
+  std::vector<RankNews> news_;
+  std::atomic<double> now_ = 1000;
+  std::vector<std::unique_ptr<Watchdog>> watchdogs_;  // last: their threads use the other members
+};
+
+TEST(Watchdog, OfManyRanksSendsFewMessages) {
+  ManyRanks ranks(16, 0.4);
+  ranks.pass(0);
+  const int before = ranks.sent(5);
+  for (int period = 0; period < 5; ++period) ranks.pass(0.06);
+  EXPECT_EQ(ranks.sent(5) - before, 5 * 4);  // in each period to ranks 6, 7, 9 and 13
+  EXPECT_EQ(ranks.ended(), std::set<int>());
+}
+
+// Rank 2 sends no sign to rank 1: that it makes progress comes there through others.
+TEST(Watchdog, KnowsOfTheProgressOfFarRanks) {
+  ManyRanks ranks(16, 0.4);
+  ranks.pass(0);
+  for (int time = 0; time < 4; ++time) {
+    ranks.pass(0.15);
+    ranks.change(2, [](RankStatus& status) { ++status.ended; });
+    ranks.pass(0.005);
+  }
+  EXPECT_EQ(ranks.ended(), std::set<int>());
+  ranks.pass(0.35);
+  EXPECT_EQ(ranks.ended(), std::set<int>());
+  ranks.pass(0.1);
+  EXPECT_EQ(ranks.ended(), std::set({0}));
+}
+
+TEST(Watchdog, TellsWhichOfManyRanksIsStopped) {
+  ManyRanks ranks(16, 0.4);
+  ranks.change(9, [](RankStatus& status) { status.next = 77; });
+  ranks.pass(0.1);
+  ranks.stop(9);
+  ranks.pass(0.5);
+  EXPECT_EQ(ranks.ended(), std::set<int>());  // rank 0 waits for answers
+  ranks.pass(1.6);
+  EXPECT_EQ(ranks.ended(), std::set({0}));
+  const std::vector<RankNews> news = ranks.news();
+  ASSERT_EQ(news.size(), 16U);
+  for (std::size_t rank = 0; rank < 16; ++rank) {
+    EXPECT_EQ(news[rank].age > 2, rank == 9) << rank << ": " << news[rank].age;
+    EXPECT_EQ(news[rank].status.next, rank == 9 ? 77 : -1) << rank;
+  }
+}
+
+TEST(Watchdog, AHigherRankSpeaksWhenTheLowestIsStopped) {
+  ManyRanks ranks(16, 0.4);
+  ranks.pass(0.1);
+  ranks.stop(0);
+  ranks.pass(0.5);
+  EXPECT_EQ(ranks.ended(), std::set<int>());
+  ranks.pass(1.6);
+  EXPECT_EQ(ranks.ended(), std::set({1}));
+}
+
+// After the last step only ranks that expect signs of rank 9 know that it is silent: 10, 11, 13 and 1.
+TEST(Watchdog, EndsARunOfManyRanksBetweenSteps) {
+  ManyRanks ranks(16, 0.4);
+  for (int rank = 0; rank < 16; ++rank)
+    ranks.change(rank, [](RankStatus& status) { status.phase = StepPhase::outside; });
+  for (int period = 0; period < 5; ++period) ranks.pass(0.12);
+  EXPECT_EQ(ranks.ended(), std::set<int>());
+  ranks.stop(9);
+  for (int period = 0; period < 5; ++period) ranks.pass(0.12);
+  EXPECT_EQ(ranks.ended(), std::set<int>());
+  for (int period = 0; period < 17; ++period) ranks.pass(0.12);
+  ranks.pass(1.6);
+  EXPECT_EQ(ranks.ended(), std::set({1}));
+  EXPECT_GT(ranks.news()[9].age, 2);
 }
 
 /// Two stages on two workers, each on a rank of its own.

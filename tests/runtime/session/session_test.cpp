@@ -150,6 +150,19 @@ TEST(Ranks, AgreeOnTheFirstProblem) {
   EXPECT_GE(cut.size(), 1000U);
 }
 
+TEST(Ranks, CombineNumbersOf64Bits) {
+  constexpr std::uint64_t large = ~std::uint64_t{0};
+  const std::uint64_t mine = mpi->rank() == 0 ? large : index(mpi->rank());
+  const bool alone = mpi->ranks() == 1;
+  EXPECT_EQ(mpi->combine(mine, Combine::min), alone ? large : 1);
+  EXPECT_EQ(mpi->combine(mine, Combine::max), large);
+  EXPECT_EQ(mpi->combine(3, Combine::sum), index(3 * mpi->ranks()));
+  EXPECT_EQ(mpi->combine(std::uint64_t{1} << index(mpi->rank()), Combine::bits),
+            (std::uint64_t{1} << index(mpi->ranks())) - 1);
+  EXPECT_EQ(mpi->share("of rank " + std::to_string(mpi->rank()), mpi->ranks() - 1),
+            "of rank " + std::to_string(mpi->ranks() - 1));
+}
+
 TEST(Ranks, GatherTexts) {
   const auto said = mpi->gather(std::string(index(3 * mpi->rank()), 'x'));
   ASSERT_EQ(said.size(), index(mpi->ranks()));
