@@ -10,6 +10,7 @@
 
 #include <sched.h>
 
+#include "model/normal_numbers.hpp"
 #include "model/random.hpp"
 #include "starpipe/base/index.hpp"
 #include "starpipe/model/network.hpp"
@@ -76,9 +77,7 @@ void initial_parameters(std::span<const Parameter> parameters, std::uint64_t see
   }
   in_parallel(runs.size(), [&](std::size_t r) {
     const auto& [parameter, key, first, out] = runs[r];
-    NormalArray(key).for_each(first, out.size(), [&](std::size_t i, double number) {
-      out[i - first] = static_cast<float>(parameter->mean + parameter->deviation * number);
-    });
+    normal_numbers(key, first, parameter->mean, parameter->deviation, out);
   });
 }
 
