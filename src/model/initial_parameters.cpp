@@ -10,7 +10,6 @@
 
 #include <sched.h>
 
-#include "model/normal_numbers.hpp"
 #include "model/random.hpp"
 #include "starpipe/base/index.hpp"
 #include "starpipe/model/network.hpp"

@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 // CMake compiles this file without contraction of products and sums, whatever the other files' flags are.
-#include "model/normal_numbers.hpp"
-
 #include <algorithm>
 #include <array>
 #include <bit>
 #include <cmath>
 #include <numbers>
 #include <vector>
+
+#include "model/random.hpp"
 
 namespace starpipe::model {
 namespace {

@@ -9,7 +9,7 @@
 
 #include <gtest/gtest.h>
 
-#include "model/normal_numbers.hpp"
+#include "model/random.hpp"
 
 namespace starpipe::model {
 namespace {
