@@ -1,10 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "starpipe/model/safetensors.hpp"
 
+#include <algorithm>
+#include <array>
+#include <bit>
 #include <cmath>
 #include <cstdint>
 #include <cstring>
 #include <limits>
+#include <optional>
+#include <span>
 
 #include <gtest/gtest.h>
 
@@ -207,6 +212,44 @@ TEST(Safetensors, UnusableFilesAreNamed) {
   std::filesystem::create_directories(folder / "full" / "x");
   expect_input_error([&] { write_safetensors(folder / "full", example(), {}); }, (folder / "full").string());
   EXPECT_EQ(std::distance(std::filesystem::directory_iterator(folder.path()), {}), 1);
+}
+
+// Each number of the type is itself, and the middle between two neighbours becomes the even one.
+TEST(Safetensors, NumbersAreRoundedToTheNearest) {
+  const auto check = [](StoredType type, float (*value)(std::uint16_t), std::uint16_t infinity) {
+    for (std::uint16_t bits = 0; bits <= infinity; ++bits) {
+      const auto stored = [&](float number) { return stored_numbers(type, std::span(&number, 1)).front(); };
+      const float number = value(bits);
+      EXPECT_EQ(stored(number), bits);
+      EXPECT_EQ(stored(-number), bits | 0x8000);
+      if (bits + 1 >= infinity) continue;
+      const auto middle =
+          static_cast<float>((static_cast<double>(number) + static_cast<double>(value(bits + 1))) / 2);
+      EXPECT_EQ(stored(middle), bits + (bits & 1));
+      EXPECT_EQ(stored(std::nextafter(middle, 0.0F)), bits);
+      EXPECT_EQ(stored(std::nextafter(middle, std::numeric_limits<float>::infinity())), bits + 1);
+      const std::array finite = {number, -middle, number};
+      EXPECT_EQ(first_overflow(type, finite), std::nullopt);
+    }
+    const float nan = std::nanf("1");
+    EXPECT_TRUE(std::isnan(value(stored_numbers(type, std::span(&nan, 1)).front())));
+  };
+  check(
+      StoredType::fp16,
+      [](std::uint16_t bits) {
+        return bits == 0x7c00
+                   ? std::numeric_limits<float>::infinity()
+                   : std::ldexp((bits & 1023) + (bits < 1024 ? 0.0F : 1024.0F), std::max(bits >> 10, 1) - 25);
+      },
+      0x7c00);
+  check(
+      StoredType::bf16, [](std::uint16_t bits) { return std::bit_cast<float>(std::uint32_t{bits} << 16U); },
+      0x7f80);
+  const float infinity = std::numeric_limits<float>::infinity();
+  EXPECT_EQ(first_overflow(StoredType::fp16, std::array{1.0F, infinity, 65519.99F, -65520.0F}), -65520.0F);
+  EXPECT_EQ(first_overflow(StoredType::bf16, std::array{-infinity, 0x1.fefffep127F, 0x1.ffp127F}),
+            0x1.ffp127F);
+  EXPECT_EQ(first_overflow(StoredType::fp32, std::array{std::numeric_limits<float>::max()}), std::nullopt);
 }
 
 }  // namespace
