@@ -149,15 +149,20 @@ TensorEntry parse_entry(const std::filesystem::path& file, const std::string& na
   return entry;
 }
 
-/// Reads the values of a tensor from where the stream is.
-void read_values(std::istream& in, const NumberType& type, std::span<float> values) {
+/// The bytes that short reads of a tensor read at once: a slow disk takes as long for fewer.
+constexpr std::size_t window_bytes = std::size_t{1} << 18U;
+
+/// Takes numbers from their bytes.
+void take_values(std::span<const char> bytes, const NumberType& type, std::span<float> values) {
   if (type.bytes == sizeof(float)) {
-    in.read(reinterpret_cast<char*>(values.data()), static_cast<std::streamsize>(values.size_bytes()));
+    std::memcpy(values.data(), bytes.data(), bytes.size());
     return;
   }
-  std::vector<std::uint16_t> bits(values.size());
-  in.read(reinterpret_cast<char*>(bits.data()), static_cast<std::streamsize>(bits.size() * type.bytes));
-  std::ranges::transform(bits, values.begin(), type.value);
+  for (std::size_t i = 0; i < values.size(); ++i) {
+    std::uint16_t bits = 0;
+    std::memcpy(&bits, &bytes[i * sizeof bits], sizeof bits);
+    values[i] = type.value(bits);
+  }
 }
 
 /// Returns the value of a JSON text, a discarded one if it is malformed. Throws InputError if an object has a
@@ -287,6 +292,7 @@ SafetensorsReader::SafetensorsReader(std::filesystem::path file, std::map<std::s
     : file_(std::move(file)) {
   require_regular(file_);
   errno = 0;
+  in_.rdbuf()->pubsetbuf(nullptr, 0);
   in_.open(file_, std::ios::binary);
   if (!in_) throw bad_file(file_, std::string("cannot be read: ") + std::strerror(errno));
   const std::uint64_t size = std::filesystem::file_size(file_);
@@ -335,10 +341,26 @@ void SafetensorsReader::read(const std::string& name, std::size_t first, std::sp
   const Place& from = place(name);
   if (first + values.size() > from.count())
     throw bad_tensor(file_, name, fmt::format("has {} values, not {}", from.count(), first + values.size()));
-  in_.clear();
-  in_.seekg(static_cast<std::streamoff>(from.begin + first * from.type->bytes));
-  read_values(in_, *from.type, values);
-  if (!in_) throw bad_tensor(file_, name, "cannot be read");
+  const std::uint64_t begin = from.begin + first * from.type->bytes;
+  const std::size_t size = values.size() * from.type->bytes;
+  const auto read_bytes = [&](std::span<char> bytes) {
+    in_.clear();
+    in_.seekg(static_cast<std::streamoff>(begin));
+    in_.read(bytes.data(), static_cast<std::streamsize>(bytes.size()));
+    if (!in_) throw bad_tensor(file_, name, "cannot be read");
+  };
+  if (size >= window_bytes && from.type->bytes == sizeof(float)) {
+    read_bytes({reinterpret_cast<char*>(values.data()), size});
+    return;
+  }
+  if (begin < window_begin_ || begin + size > window_begin_ + window_.size()) {
+    std::vector<char> window(std::min<std::uint64_t>(std::max(window_bytes, size), from.end - begin));
+    window_.clear();
+    read_bytes(window);
+    window_ = std::move(window);
+    window_begin_ = begin;
+  }
+  take_values(std::span(window_).subspan(begin - window_begin_, size), *from.type, values);
 }
 
 std::map<std::string, Tensor> read_safetensors(const std::filesystem::path& file,

@@ -7,7 +7,9 @@
 #include <cmath>
 #include <cstdint>
 #include <cstring>
+#include <fstream>
 #include <limits>
+#include <numeric>
 #include <optional>
 #include <span>
 
@@ -212,6 +214,32 @@ TEST(Safetensors, UnusableFilesAreNamed) {
   std::filesystem::create_directories(folder / "full" / "x");
   expect_input_error([&] { write_safetensors(folder / "full", example(), {}); }, (folder / "full").string());
   EXPECT_EQ(std::distance(std::filesystem::directory_iterator(folder.path()), {}), 1);
+}
+
+// Shards of a tensor's columns are many short runs.
+TEST(Safetensors, EachByteIsReadOnce) {
+  const Folder folder;
+  constexpr std::size_t rows = 512;
+  constexpr std::size_t columns = 1024;
+  Tensor tensor{{rows, columns}, std::vector<float>(rows * columns)};
+  std::iota(tensor.values.begin(), tensor.values.end(), 0.0F);
+  write_safetensors(folder / "w", {{"x", tensor}}, {});
+  const auto read_so_far = [] {
+    std::ifstream io("/proc/self/io");
+    std::string word;
+    std::uint64_t bytes = 0;
+    io >> word >> bytes;  // rchar
+    return bytes;
+  };
+  const std::uint64_t before = read_so_far();
+  SafetensorsReader reader(folder / "w");
+  std::vector<float> run(columns / 4);
+  for (std::size_t row = 0; row < rows; ++row) {
+    const std::size_t first = row * columns + columns / 2;
+    reader.read("x", first, run);
+    ASSERT_TRUE(std::ranges::equal(run, std::span(tensor.values).subspan(first, run.size()))) << row;
+  }
+  EXPECT_LT(read_so_far() - before, sizeof(float) * rows * columns + 65536);
 }
 
 // Each number of the type is itself, and the middle between two neighbours becomes the even one.

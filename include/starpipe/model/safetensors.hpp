@@ -93,7 +93,8 @@ class SafetensorsReader {
   /// Reads all values of a tensor, row-major. Throws InputError with file and tensor if it is missing, has
   /// another number of values, or cannot be read.
   void read(const std::string& name, std::span<float> values);
-  /// Reads the values from number `first` on. Throws InputError also if the tensor has fewer.
+  /// Reads the values from number `first` on. Throws InputError also if the tensor has fewer. Many short
+  /// reads of ascending places read each byte of the file once.
   void read(const std::string& name, std::size_t first, std::span<float> values);
 
  private:
@@ -109,7 +110,9 @@ class SafetensorsReader {
   [[nodiscard]] const Place& place(const std::string& name) const;
 
   std::filesystem::path file_;
-  std::ifstream in_;
+  std::ifstream in_;          // without a buffer
+  std::vector<char> window_;  // bytes of a tensor that short reads take their values from
+  std::uint64_t window_begin_ = 0;
   std::vector<TensorShape> tensors_;
   std::map<std::string, Place> places_;
 };
