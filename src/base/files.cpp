@@ -7,7 +7,6 @@
 #include <cstdio>
 #include <cstdlib>
 #include <fstream>
-#include <optional>
 #include <sstream>
 #include <stdexcept>
 #include <system_error>
@@ -66,10 +65,14 @@ bool is_terminal(const fs::path& file) {
 fs::path folder_of(const fs::path& file) { return file.has_parent_path() ? file.parent_path() : "."; }
 
 /// Returns the path under which a file is written before it gets its name. A name may have as many bytes as a
-/// file system allows (255 in Linux), so this path uses only the beginning of it.
+/// file system allows (255 in Linux), so this path uses only the beginning of it, and a hash.
 fs::path temporary_of(const fs::path& target) {
   constexpr std::size_t max_bytes = 200;
-  const std::string name = target.filename().string().substr(0, max_bytes);
+  std::string name = target.filename().string();
+  if (name.size() > max_bytes) {
+    const std::size_t hash = std::hash<std::string>()(name);
+    name = fmt::format("{}.{:x}", name.substr(0, max_bytes), hash);
+  }
   return folder_of(target) / fmt::format(".{}.{}.tmp", name, ::getpid());
 }
 
@@ -170,7 +173,6 @@ void write_file(std::string_view option, const fs::path& file, std::string_view 
 
 void write_file(std::string_view option, const fs::path& file,
                 const std::function<void(std::ostream&)>& write) {
-  require_writable(option, file);
   if (is_standard_output(file)) {
     std::ostringstream text;
     write(text);
@@ -178,47 +180,93 @@ void write_file(std::string_view option, const fs::path& file,
     return;
   }
   const HeldPipeSignal held;
-  const fs::path target = target_of(file);
-  std::error_code error;
-  const fs::file_status status = fs::status(target, error);
-  const bool direct = is_written_directly(target, status);
-  fs::path temporary = target;
-  std::optional<RemovedOnSignal> removed;
-  if (!direct) {
-    temporary = temporary_of(target);
-    removed.emplace(temporary);
-  }
-  const auto problem = [&](int why) {
-    return fmt::format("{}: cannot write {}: {}", option, file.string(), reason(why));
-  };
+  NewFile made(std::string(option), file);
+  std::ofstream stream = made.open();
   errno = 0;
-  std::ofstream stream(temporary, std::ios::binary);
-  if (!stream) {
-    if (is_users_mistake(errno)) throw InputError(problem(errno));
-    throw std::runtime_error(problem(errno));
-  }
-  try {
-    if (!direct && fs::exists(status)) fs::permissions(temporary, status.permissions(), error);
-    errno = 0;
-    write(stream);
-    stream.close();
-    if (!stream) throw std::runtime_error(problem(errno != 0 ? errno : EIO));
-    if (direct) return;
-    fs::rename(temporary, target, error);
-    if (!error) return;
+  write(stream);
+  stream.close();
+  if (!stream)
+    throw std::runtime_error(
+        fmt::format("{}: cannot write {}: {}", option, file.string(), reason(errno != 0 ? errno : EIO)));
+  made.finish();
+}
+
+bool is_replaced(const fs::path& file) {
+  std::error_code error;
+  const fs::path target = target_of(file);
+  return !is_standard_output(file) && !is_written_directly(target, fs::status(target, error));
+}
+
+NewFile::NewFile(std::string option, fs::path file)
+    : option_(std::move(option)), file_(std::move(file)), target_(target_of(file_)), temporary_(target_) {
+  require_writable(option_, file_);
+  if (!is_replaced(file_)) return;
+  temporary_ = temporary_of(target_);
+  removed_ = std::make_unique<RemovedOnSignal>(temporary_);
+}
+
+NewFile::~NewFile() {
+  std::error_code error;
+  if (removed_) fs::remove(temporary_, error);
+}
+
+std::string NewFile::problem(int error) const {
+  return fmt::format("{}: cannot write {}: {}", option_, file_.string(), reason(error));
+}
+
+std::ofstream NewFile::open() const {
+  errno = 0;
+  std::ofstream stream(temporary_, std::ios::binary);
+  if (!stream && is_users_mistake(errno)) throw InputError(problem(errno));
+  if (!stream) throw std::runtime_error(problem(errno));
+  std::error_code error;
+  const fs::file_status status = fs::status(target_, error);
+  if (removed_ && fs::exists(status)) fs::permissions(temporary_, status.permissions(), error);
+  return stream;
+}
+
+void NewFile::finish() {
+  if (!removed_) return;
+  std::error_code error;
+  fs::rename(temporary_, target_, error);
+  if (error) {
     // A file that is mounted alone, or belongs to another user in /tmp, may be written but not replaced.
-    fs::copy_file(temporary, target, fs::copy_options::overwrite_existing, error);
+    fs::copy_file(temporary_, target_, fs::copy_options::overwrite_existing, error);
     if (error) {
-      removed.reset();
+      removed_.reset();
       throw std::runtime_error(
-          fmt::format("{}; its contents are in {}", problem(error.value()), temporary.string()));
+          fmt::format("{}; its contents are in {}", problem(error.value()), temporary_.string()));
     }
-    fs::remove(temporary, error);
-  } catch (...) {
-    if (removed) fs::remove(temporary, error);
-    throw;
+    fs::remove(temporary_, error);
+  }
+  removed_.reset();
+}
+
+PlacedWriter::PlacedWriter(std::string_view option, const fs::path& name, const fs::path& file)
+    : problem_(fmt::format("{}: cannot write {}", option, name.string())),
+      descriptor_(::open(file.c_str(), O_WRONLY | O_CLOEXEC)) {
+  require(descriptor_ >= 0);
+}
+
+PlacedWriter::~PlacedWriter() {
+  if (descriptor_ >= 0) ::close(descriptor_);
+}
+
+void PlacedWriter::require(bool holds) const {
+  if (!holds) throw std::runtime_error(fmt::format("{}: {}", problem_, reason(errno)));
+}
+
+void PlacedWriter::write(std::uint64_t offset, std::span<const std::byte> bytes) {
+  while (!bytes.empty()) {  // Linux writes at most 2 GiB at once
+    const ssize_t written = ::pwrite(descriptor_, bytes.data(), bytes.size(), static_cast<off_t>(offset));
+    if (written < 0 && errno == EINTR) continue;
+    require(written > 0);
+    bytes = bytes.subspan(static_cast<std::size_t>(written));
+    offset += static_cast<std::uint64_t>(written);
   }
 }
+
+void PlacedWriter::close() { require(::close(std::exchange(descriptor_, -1)) == 0 || errno == EINTR); }
 
 void print(std::string_view text) {
   print_message("");  // no progress line stays above the result, or in front of it

@@ -2,12 +2,16 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <filesystem>
+#include <fstream>
 #include <functional>
-#include <iosfwd>
+#include <memory>
 #include <span>
 #include <string>
 #include <string_view>
+
+#include "base/signals.hpp"
 
 namespace starpipe {
 
@@ -46,6 +50,58 @@ void write_file(std::string_view option, const std::filesystem::path& file, std:
 /// goes through, and leaves no file.
 void write_file(std::string_view option, const std::filesystem::path& file,
                 const std::function<void(std::ostream&)>& write);
+
+/// True if `write_file` replaces `file`, which need not exist. False if its bytes go straight into it: into a
+/// device, a pipe or standard output.
+bool is_replaced(const std::filesystem::path& file);
+
+/// A file that is written under a temporary name in its folder and then renamed: the steps of `write_file`,
+/// with the same errors, for a file that `is_replaced`. Other processes may write to the temporary name, too.
+class NewFile {
+ public:
+  /// Checks that `file` can be written. `option`: for messages.
+  NewFile(std::string option, std::filesystem::path file);
+  /// Removes the temporary file unless `finish` has renamed it.
+  ~NewFile();
+  NewFile(const NewFile&) = delete;
+  NewFile& operator=(const NewFile&) = delete;
+
+  /// The temporary name, or the name of a device or a pipe.
+  [[nodiscard]] const std::filesystem::path& path() const { return temporary_; }
+  /// Creates the file empty, and opens it.
+  [[nodiscard]] std::ofstream open() const;
+  /// Gives the file its name when its bytes are written.
+  void finish();
+
+ private:
+  [[nodiscard]] std::string problem(int error) const;
+
+  std::string option_;
+  std::filesystem::path file_;
+  std::filesystem::path target_;
+  std::filesystem::path temporary_;
+  std::unique_ptr<RemovedOnSignal> removed_;  // nullptr when nothing is to be removed
+};
+
+/// Writes to places of an existing file, which other processes may write at the same time. Throws
+/// std::runtime_error with `option` and `name`, for messages, and the system's reason. Not thread-safe.
+class PlacedWriter {
+ public:
+  PlacedWriter(std::string_view option, const std::filesystem::path& name, const std::filesystem::path& file);
+  ~PlacedWriter();
+  PlacedWriter(const PlacedWriter&) = delete;
+  PlacedWriter& operator=(const PlacedWriter&) = delete;
+
+  void write(std::uint64_t offset, std::span<const std::byte> bytes);
+  /// Network file systems report a full disk when a file is closed.
+  void close();
+
+ private:
+  void require(bool holds) const;
+
+  std::string problem_;
+  int descriptor_ = -1;
+};
 
 /// Prints to standard output. Throws std::runtime_error when it cannot be written, as with a full disk.
 void print(std::string_view text);

@@ -24,7 +24,7 @@ struct FileSlot {
   std::atomic<SlotState> state = SlotState::free;
   std::array<char, PATH_MAX> file{};
 };
-std::array<FileSlot, 8> slots;
+std::array<FileSlot, 64> slots;
 
 using Line = std::array<char, 128>;
 std::array<Line, ending_signals.size()> lines{};

@@ -75,7 +75,7 @@ void sleep_through_signals(std::chrono::milliseconds time) noexcept;
 void write_text(int descriptor, const char* text) noexcept;
 
 /// While this object lives, a signal that ends the process (see end_on_signals) removes the file first. The
-/// destructor keeps the file. Thread-safe. Does nothing if eight other objects exist, or if the name is
+/// destructor keeps the file. Thread-safe. Does nothing if 64 other objects exist, or if the name is
 /// longer than the system allows.
 class RemovedOnSignal {
  public:

@@ -75,10 +75,8 @@ void initial_parameters(std::span<const Parameter> parameters, std::uint64_t see
     }
   }
   in_parallel(runs.size(), [&](std::size_t r) {
-    const auto& run = runs[r];
-    NormalArray(run.key).for_each(run.first, run.values.size(), [&](std::size_t i, double number) {
-      run.values[i - run.first] = static_cast<float>(run.parameter->mean + run.parameter->deviation * number);
-    });
+    const auto& [parameter, key, first, out] = runs[r];
+    normal_numbers(key, first, parameter->mean, parameter->deviation, out);
   });
 }
 

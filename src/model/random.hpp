@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cmath>
+#include <cstddef>
 #include <cstdint>
 #include <numbers>
 #include <random>
@@ -49,35 +50,16 @@ class Normal {
   bool second_ready_ = false;
 };
 
-/// Makes the standard normal numbers of an array. Number i depends only on the key and on i, so any thread or
-/// rank makes any part of the array, with the same bits. The generator is SplitMix64, whose state is a
-/// counter (Steele, Lea and Flood, "Fast splittable pseudorandom number generators", 2014).
-class NormalArray {
- public:
-  explicit NormalArray(std::uint64_t key) : key_(key) {}
+/// Writes mean + deviation * number i to out[i - first], for each i of [first, first + out.size()). Number i
+/// is standard normal and depends only on the key and on i, so any thread or rank makes any part of the
+/// array. Its bits do not depend on the compiler, the processor or the C library: only sums, products,
+/// quotients and square roots are computed, which IEEE 754 defines exactly. Thread-safe.
+void normal_numbers(std::uint64_t key, std::size_t first, double mean, double deviation,
+                    std::span<float> out);
 
-  /// Calls f(i, number i) for each i of [first, first + count).
-  template <class Function>
-  void for_each(std::size_t first, std::size_t count, Function&& f) const {
-    for (std::size_t pair = first / 2; 2 * pair < first + count; ++pair) {
-      // Box and Muller's method: two numbers of two uniform ones.
-      const double radius = std::sqrt(-2 * std::log(1 - uniform(2 * pair)));
-      const double angle = 2 * std::numbers::pi * uniform(2 * pair + 1);
-      if (2 * pair >= first) f(2 * pair, radius * std::cos(angle));
-      if (2 * pair + 1 < first + count) f(2 * pair + 1, radius * std::sin(angle));
-    }
-  }
-
- private:
-  /// Uniform in [0, 1).
-  [[nodiscard]] double uniform(std::uint64_t i) const {
-    std::uint64_t bits = key_ + (i + 1) * 0x9E3779B97F4A7C15U;
-    bits = (bits ^ bits >> 30U) * 0xBF58476D1CE4E5B9U;
-    bits = (bits ^ bits >> 27U) * 0x94D049BB133111EBU;
-    return static_cast<double>((bits ^ bits >> 31U) >> 11U) * 0x1p-53;
-  }
-
-  std::uint64_t key_;
-};
+/// Code that does the same with instructions of one kind.
+using NormalNumbers = decltype(&normal_numbers);
+/// Returns the codes that this processor can run, fastest last. `normal_numbers` runs the last one.
+std::span<const NormalNumbers> normal_numbers_codes();
 
 }  // namespace starpipe::model

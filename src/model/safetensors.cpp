@@ -79,6 +79,28 @@ float half_value(std::uint32_t bits) {
   return bits >> 15U == 0 ? size : -size;
 }
 
+/// Returns an IEEE 754 number of 16 bits.
+std::uint16_t half_bits(float value) {
+  const auto bits = std::bit_cast<std::uint32_t>(value);
+  const std::uint32_t sign = bits >> 16U & 0x8000U;
+  std::uint32_t size = bits & 0x7fffffffU;
+  if (size > 0x7f800000U) return static_cast<std::uint16_t>(sign | 0x7e00U);               // NaN
+  if (size >= 0x47800000U) return static_cast<std::uint16_t>(sign | 0x7c00U);              // 2^16: infinity
+  if (size < 0x38800000U) {                                                                // 2^-14
+    size = std::bit_cast<std::uint32_t>(std::bit_cast<float>(size) + 0.5F) - 0x3f000000U;  // rounds to 2^-24
+  } else {
+    size = (size - (112U << 23U) + 0xfffU + (size >> 13U & 1U)) >> 13U;
+  }
+  return static_cast<std::uint16_t>(sign | size);
+}
+
+/// Returns the upper half of an fp32 number.
+std::uint16_t brain_bits(float value) {
+  const auto bits = std::bit_cast<std::uint32_t>(value);
+  if (std::isnan(value)) return static_cast<std::uint16_t>(bits >> 16U | 0x40U);
+  return static_cast<std::uint16_t>((bits + 0x7fffU + (bits >> 16U & 1U)) >> 16U);
+}
+
 constexpr std::array number_types = {
     NumberType{"F32", 4, [](std::uint32_t bits) { return std::bit_cast<float>(bits); }},
     NumberType{"F16", 2, half_value},
@@ -127,15 +149,20 @@ TensorEntry parse_entry(const std::filesystem::path& file, const std::string& na
   return entry;
 }
 
-/// Reads the values of a tensor from where the stream is.
-void read_values(std::istream& in, const NumberType& type, std::span<float> values) {
+/// The bytes that short reads of a tensor read at once: a slow disk takes as long for fewer.
+constexpr std::size_t window_bytes = std::size_t{1} << 18U;
+
+/// Takes numbers from their bytes.
+void take_values(std::span<const char> bytes, const NumberType& type, std::span<float> values) {
   if (type.bytes == sizeof(float)) {
-    in.read(reinterpret_cast<char*>(values.data()), static_cast<std::streamsize>(values.size_bytes()));
+    std::memcpy(values.data(), bytes.data(), bytes.size());
     return;
   }
-  std::vector<std::uint16_t> bits(values.size());
-  in.read(reinterpret_cast<char*>(bits.data()), static_cast<std::streamsize>(bits.size() * type.bytes));
-  std::ranges::transform(bits, values.begin(), type.value);
+  for (std::size_t i = 0; i < values.size(); ++i) {
+    std::uint16_t bits = 0;
+    std::memcpy(&bits, &bytes[i * sizeof bits], sizeof bits);
+    values[i] = type.value(bits);
+  }
 }
 
 /// Returns the value of a JSON text, a discarded one if it is malformed. Throws InputError if an object has a
@@ -210,16 +237,31 @@ std::size_t count_of(const std::vector<std::size_t>& shape) {
   return std::accumulate(shape.begin(), shape.end(), std::size_t{1}, std::multiplies<>());
 }
 
+std::vector<std::uint16_t> stored_numbers(StoredType type, std::span<const float> values) {
+  std::vector<std::uint16_t> bits(values.size());
+  std::ranges::transform(values, bits.begin(), type == StoredType::fp16 ? half_bits : brain_bits);
+  return bits;
+}
+
+std::optional<float> first_overflow(StoredType type, std::span<const float> values) {
+  if (type == StoredType::fp32) return std::nullopt;
+  // The middle between the largest number and the power of two after it is a tie, and becomes the latter.
+  const float limit = type == StoredType::fp16 ? 0x1.ffep15F : 0x1.ffp127F;
+  const auto found = std::ranges::find_if(
+      values, [limit](float value) { return std::abs(value) >= limit && std::isfinite(value); });
+  return found == values.end() ? std::nullopt : std::optional(*found);
+}
+
 std::string safetensors_start(std::span<const TensorShape> tensors,
-                              const std::map<std::string, std::string>& metadata) {
+                              const std::map<std::string, std::string>& metadata, StoredType type) {
+  constexpr std::array names = {"F32", "BF16", "F16"};
   Json header = Json::object();
   if (!metadata.empty()) header["__metadata__"] = metadata;
   std::uint64_t offset = 0;
   for (const auto& [name, shape] : tensors) {
-    std::uint64_t end = sizeof(float);
-    for (const std::size_t extent : shape) end *= extent;
-    end += offset;
-    header[name] = {{"dtype", "F32"}, {"shape", shape}, {"data_offsets", {offset, end}}};
+    const std::uint64_t end = offset + stored_bytes(type) * count_of(shape);
+    header[name] = {
+        {"dtype", names[static_cast<std::size_t>(type)]}, {"shape", shape}, {"data_offsets", {offset, end}}};
     offset = end;
   }
   const std::string text = header.dump();
@@ -231,36 +273,17 @@ std::string safetensors_start(std::span<const TensorShape> tensors,
   return start;
 }
 
-void write_safetensors(const std::filesystem::path& file, std::span<const TensorShape> tensors,
-                       const std::map<std::string, std::string>& metadata,
-                       const std::function<void(const TensorWriter& write)>& fill) {
-  const std::string start = safetensors_start(tensors, metadata);
-  std::map<std::string_view, std::size_t> places;  // where each tensor begins
-  std::size_t end = start.size();
-  for (const auto& [name, shape] : tensors) {
-    places[name] = end;
-    end += sizeof(float) * count_of(shape);
-  }
-  write_file("safetensors", file, [&](std::ostream& out) {
-    out.write(start.data(), static_cast<std::streamsize>(start.size()));
-    std::size_t at = start.size();
-    fill([&](const std::string& name, std::size_t first, std::span<const float> values) {
-      const std::size_t to = places.at(name) + first * sizeof(float);
-      if (to != at) out.seekp(static_cast<std::streamoff>(to));
-      out.write(reinterpret_cast<const char*>(values.data()),
-                static_cast<std::streamsize>(values.size_bytes()));
-      at = to + values.size_bytes();
-    });
-  });
-}
-
 void write_safetensors(const std::filesystem::path& file, const std::map<std::string, Tensor>& tensors,
                        const std::map<std::string, std::string>& metadata) {
   std::vector<TensorShape> shapes;
   shapes.reserve(tensors.size());
   for (const auto& [name, tensor] : tensors) shapes.push_back({name, tensor.shape});
-  write_safetensors(file, shapes, metadata, [&](const TensorWriter& write) {
-    for (const auto& [name, tensor] : tensors) write(name, 0, tensor.values);
+  write_file("safetensors", file, [&](std::ostream& out) {
+    out << safetensors_start(shapes, metadata);
+    for (const auto& [name, tensor] : tensors) {
+      out.write(reinterpret_cast<const char*>(tensor.values.data()),
+                static_cast<std::streamsize>(tensor.values.size() * sizeof(float)));
+    }
   });
 }
 
@@ -269,6 +292,7 @@ SafetensorsReader::SafetensorsReader(std::filesystem::path file, std::map<std::s
     : file_(std::move(file)) {
   require_regular(file_);
   errno = 0;
+  in_.rdbuf()->pubsetbuf(nullptr, 0);
   in_.open(file_, std::ios::binary);
   if (!in_) throw bad_file(file_, std::string("cannot be read: ") + std::strerror(errno));
   const std::uint64_t size = std::filesystem::file_size(file_);
@@ -317,10 +341,26 @@ void SafetensorsReader::read(const std::string& name, std::size_t first, std::sp
   const Place& from = place(name);
   if (first + values.size() > from.count())
     throw bad_tensor(file_, name, fmt::format("has {} values, not {}", from.count(), first + values.size()));
-  in_.clear();
-  in_.seekg(static_cast<std::streamoff>(from.begin + first * from.type->bytes));
-  read_values(in_, *from.type, values);
-  if (!in_) throw bad_tensor(file_, name, "cannot be read");
+  const std::uint64_t begin = from.begin + first * from.type->bytes;
+  const std::size_t size = values.size() * from.type->bytes;
+  const auto read_bytes = [&](std::span<char> bytes) {
+    in_.clear();
+    in_.seekg(static_cast<std::streamoff>(begin));
+    in_.read(bytes.data(), static_cast<std::streamsize>(bytes.size()));
+    if (!in_) throw bad_tensor(file_, name, "cannot be read");
+  };
+  if (size >= window_bytes && from.type->bytes == sizeof(float)) {
+    read_bytes({reinterpret_cast<char*>(values.data()), size});
+    return;
+  }
+  if (begin < window_begin_ || begin + size > window_begin_ + window_.size()) {
+    std::vector<char> window(std::min<std::uint64_t>(std::max(window_bytes, size), from.end - begin));
+    window_.clear();
+    read_bytes(window);
+    window_ = std::move(window);
+    window_begin_ = begin;
+  }
+  take_values(std::span(window_).subspan(begin - window_begin_, size), *from.type, values);
 }
 
 std::map<std::string, Tensor> read_safetensors(const std::filesystem::path& file,
@@ -363,6 +403,15 @@ std::map<std::filesystem::path, std::set<std::string>> read_safetensors_index(
     files[index.parent_path() / file].insert(tensor);
   }
   return files;
+}
+
+std::string safetensors_index(const std::map<std::string, std::vector<std::string>>& files,
+                              std::uint64_t bytes) {
+  Json names = Json::object();
+  for (const auto& [file, tensors] : files) {
+    for (const std::string& tensor : tensors) names[tensor] = file;
+  }
+  return Json{{"metadata", {{"total_size", bytes}}}, {"weight_map", std::move(names)}}.dump(2) + "\n";
 }
 
 }  // namespace starpipe::model

@@ -5,8 +5,12 @@
 #include <functional>
 #include <memory>
 #include <span>
+#include <stdexcept>
+#include <string_view>
 #include <system_error>
 #include <utility>
+
+#include <fmt/format.h>
 
 #include "model/weights_file.hpp"
 #include "starpipe/model/network_registry.hpp"
@@ -15,12 +19,8 @@
 namespace starpipe::model {
 namespace {
 
-/// True unless the file is a pipe or a device.
-bool is_seekable(const std::filesystem::path& file) {
-  std::error_code error;
-  const std::filesystem::file_status status = std::filesystem::status(file, error);
-  return !std::filesystem::exists(status) || std::filesystem::is_regular_file(status);
-}
+constexpr std::string_view weights_subject = "safetensors";   // of messages
+constexpr std::size_t max_converted = std::size_t{1} << 16U;  // numbers
 
 }  // namespace
 
@@ -43,44 +43,152 @@ std::map<std::string, Tensor> joined_tensors(const Network& network, const SetVa
   return tensors;
 }
 
-void save_weights(const std::filesystem::path& file, const Network& network, const ParameterSource& source,
-                  const std::map<std::string, std::string>& metadata) {
+std::filesystem::path shard_name(const std::filesystem::path& file, std::size_t number, std::size_t count) {
+  return file.parent_path() /
+         fmt::format("{}-{:05}-of-{:05}{}", file.stem().string(), number, count, file.extension().string());
+}
+
+WeightsLayout::WeightsLayout(const std::filesystem::path& file, const Network& network,
+                             const SaveFormat& format, const std::map<std::string, std::string>& metadata)
+    : type_(format.type) {
+  std::map<std::string, std::vector<std::size_t>> tensors;
+  for_each_parameter(network.sets(), [&](const Parameter& parameter, std::size_t, std::size_t) {
+    tensors[parameter.name] = parameter.whole_shape();
+  });
+  std::vector<std::vector<TensorShape>> shards(1);
+  std::uint64_t bytes = 0;  // of the last shard
+  std::uint64_t total = 0;
+  for (const auto& [name, shape] : tensors) {
+    const std::uint64_t size = stored_bytes(type_) * count_of(shape);
+    if (bytes > 0 && size > format.max_shard_size - std::min(bytes, format.max_shard_size)) {
+      shards.emplace_back();
+      bytes = 0;
+    }
+    places_[name] = {shards.size() - 1, bytes};  // completed below
+    shards.back().push_back({name, shape});
+    bytes += size;
+    total += size;
+  }
   std::map<std::string, std::string> all = metadata_of(network.config);
   all["format"] = "pt";
   for (const auto& [key, value] : metadata) all[key] = value;
-  std::map<std::string, Tensor> whole;
-  for_each_parameter(network.sets(), [&](const Parameter& parameter, std::size_t, std::size_t) {
-    whole[parameter.name].shape = parameter.whole_shape();
-  });
-  if (!is_seekable(file)) {
-    source([&](const Parameter& parameter, std::span<const float> values) {
-      Tensor& tensor = whole[parameter.name];
-      tensor.values.resize(parameter.whole_size());
-      parameter.piece.put(values, tensor.values);
-    });
-    write_safetensors(file, whole, all);
-    return;
+  std::map<std::string, std::vector<std::string>> names;
+  for (std::size_t s = 0; s < shards.size(); ++s) {
+    File& made = files_.emplace_back();
+    made.path = shards.size() == 1 ? file : shard_name(file, s + 1, shards.size());
+    made.start = safetensors_start(shards[s], all, type_);
+    made.bytes = made.start.size();
+    for (const auto& [name, shape] : shards[s]) {
+      places_[name].offset += made.start.size();
+      made.bytes += stored_bytes(type_) * count_of(shape);
+      names[made.path.filename().string()].push_back(name);
+    }
   }
-  std::vector<TensorShape> shapes;
-  shapes.reserve(whole.size());
-  for (auto& [name, tensor] : whole) shapes.push_back({name, std::move(tensor.shape)});
-  write_safetensors(file, shapes, all, [&](const TensorWriter& write) {
-    source([&](const Parameter& parameter, std::span<const float> values) {
-      parameter.piece.for_each_run(values.size(), [&](std::size_t to, std::size_t from, std::size_t count) {
-        write(parameter.name, to, values.subspan(from, count));
-      });
-    });
+  if (shards.size() > 1) index_ = {file.string() + ".index.json", safetensors_index(names, total)};
+}
+
+void WeightsLayout::place(const Parameter& parameter, std::span<const float> values,
+                          const std::function<void(std::size_t file, std::uint64_t offset,
+                                                   std::span<const std::byte> bytes)>& write) const {
+  const Place& place = places_.at(parameter.name);
+  const auto put = [&](std::size_t to, std::span<const float> run) {
+    const std::uint64_t offset = place.offset + stored_bytes(type_) * to;
+    if (type_ == StoredType::fp32) {
+      write(place.file, offset, std::as_bytes(run));
+    } else {
+      const std::vector<std::uint16_t> stored = stored_numbers(type_, run);
+      write(place.file, offset, std::as_bytes(std::span(stored)));
+    }
+  };
+  parameter.piece.for_each_run(values.size(), [&](std::size_t to, std::size_t from, std::size_t count) {
+    const std::size_t step = type_ == StoredType::fp32 ? std::max<std::size_t>(1, count) : max_converted;
+    for (std::size_t at = 0; at < count; at += step)
+      put(to + at, values.subspan(from + at, std::min(step, count - at)));
   });
 }
 
+WeightsOutput::WeightsOutput(const WeightsLayout& layout) : layout_(layout) {
+  for (const WeightsLayout::File& file : layout.files()) {
+    const NewFile& made = files_.emplace_back(std::string(weights_subject), file.path);
+    made.open().close();
+    std::error_code error;
+    std::filesystem::resize_file(made.path(), file.bytes, error);
+    if (error)
+      throw std::runtime_error(
+          fmt::format("{}: cannot write {}: {}", weights_subject, file.path.string(), error.message()));
+  }
+}
+
+std::vector<std::filesystem::path> WeightsOutput::paths() const {
+  std::vector<std::filesystem::path> paths;
+  for (const NewFile& file : files_) paths.push_back(std::filesystem::absolute(file.path()));
+  return paths;
+}
+
+// A file gets its header last. While there is no index, no program reads a mixture of new and earlier files.
+void WeightsOutput::finish() {
+  auto file = files_.begin();
+  for (const auto& [path, start, bytes] : layout_.files()) {
+    PlacedWriter writer(weights_subject, path, file++->path());
+    writer.write(0, std::as_bytes(std::span(start)));
+    writer.close();
+  }
+  const auto& index = layout_.index();
+  std::error_code error;
+  if (index) std::filesystem::remove(index->path, error);
+  for (NewFile& made : files_) made.finish();
+  if (index) write_file(weights_subject, index->path, index->text);
+}
+
+void WeightsWriter::write(const Parameter& parameter, std::span<const float> values) {
+  layout_.place(parameter, values,
+                [&](std::size_t file, std::uint64_t offset, std::span<const std::byte> bytes) {
+                  if (!open_ || number_ != file) {
+                    close();
+                    open_.emplace(weights_subject, layout_.files()[file].path, paths_.at(file));
+                    number_ = file;
+                  }
+                  open_->write(offset, bytes);
+                });
+}
+
+void WeightsWriter::close() {
+  if (open_) open_->close();
+  open_.reset();
+}
+
+CollectedWeights::CollectedWeights(const WeightsLayout& layout)
+    : layout_(layout), bytes_(layout.files().front().start) {
+  bytes_.resize(layout.files().front().bytes);
+}
+
+void CollectedWeights::write(const Parameter& parameter, std::span<const float> values) {
+  layout_.place(parameter, values, [&](std::size_t, std::uint64_t offset, std::span<const std::byte> bytes) {
+    std::ranges::copy(bytes, std::as_writable_bytes(std::span(bytes_)).subspan(offset).begin());
+  });
+}
+
+void CollectedWeights::finish() const { write_file(weights_subject, layout_.files().front().path, bytes_); }
+
 void save_weights(const std::filesystem::path& file, const Network& network, const SetValues& parameters,
-                  const std::map<std::string, std::string>& metadata) {
-  const auto source = [&](const auto& use) {
+                  const std::map<std::string, std::string>& metadata, const SaveFormat& format) {
+  const WeightsLayout layout(file, network, format, metadata);
+  const auto write_all = [&](auto& writer) {
     for_each_parameter(network.sets(), [&](const Parameter& parameter, std::size_t set, std::size_t first) {
-      use(parameter, std::span(parameters[set]).subspan(first, parameter.size()));
+      writer.write(parameter, std::span(parameters[set]).subspan(first, parameter.size()));
     });
   };
-  save_weights(file, network, ParameterSource(source), metadata);
+  if (!is_replaced(file)) {
+    CollectedWeights collected(layout);
+    write_all(collected);
+    collected.finish();
+    return;
+  }
+  WeightsOutput output(layout);
+  WeightsWriter writer(layout, output.paths());
+  write_all(writer);
+  writer.close();
+  output.finish();
 }
 
 SetValues load_weights(const std::filesystem::path& file, const Network& network, FileContents contents) {

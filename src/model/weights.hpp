@@ -5,12 +5,16 @@
 #include <cstdint>
 #include <filesystem>
 #include <functional>
+#include <list>
 #include <map>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
+#include "base/files.hpp"
 #include "starpipe/model/network.hpp"
 #include "starpipe/model/safetensors.hpp"
 
@@ -22,20 +26,102 @@ std::map<std::string, std::string> metadata_of(const ModelConfig& config);
 /// Returns the tensors of all parameters by name, put together from the pieces of shards.
 std::map<std::string, Tensor> joined_tensors(const Network& network, const SetValues& parameters);
 
-/// Calls `use` once for each parameter of a network, in any order, with its numbers.
-using ParameterSource = std::function<void(
-    const std::function<void(const Parameter& parameter, std::span<const float> values)>& use)>;
+/// Returns the name of one of several files of weights, as Hugging Face names them:
+/// "model-00001-of-00003.safetensors" of "model.safetensors". `number`: from 1.
+std::filesystem::path shard_name(const std::filesystem::path& file, std::size_t number, std::size_t count);
 
-/// Saves all parameters as a safetensors file, without a copy of them: each goes to its place in the file
-/// when `source` gives it; only for a pipe or a device they are gathered first. Tensors have the names in
-/// Network::sets(). The file's metadata is "format": "pt", the configuration ("model", "layers", "heads",
-/// ...) and `metadata`. Throws InputError with the file when it cannot be written; `source` may then not have
-/// been called.
-void save_weights(const std::filesystem::path& file, const Network& network, const ParameterSource& source,
-                  const std::map<std::string, std::string>& metadata = {});
-/// Saves the parameters of all sets, [set] as Network::sets() numbers them.
+/// The places of a network's parameters in a safetensors file, or in several and an index. Tensors have the
+/// names in Network::sets(), and lie in the order of their names. The files' metadata are "format": "pt", the
+/// configuration ("model", "layers", "heads", ...) and `metadata`. Depends on the arguments alone.
+class WeightsLayout {
+ public:
+  struct File {
+    std::filesystem::path path;
+    std::string start;  ///< the bytes before the tensors
+    std::uint64_t bytes = 0;
+  };
+  struct Index {
+    std::filesystem::path path;
+    std::string text;
+  };
+
+  WeightsLayout(const std::filesystem::path& file, const Network& network, const SaveFormat& format = {},
+                const std::map<std::string, std::string>& metadata = {});
+
+  [[nodiscard]] const std::vector<File>& files() const { return files_; }
+  /// Returns the index of several files; nullopt for one file.
+  [[nodiscard]] const std::optional<Index>& index() const { return index_; }
+  /// Calls `write` with the bytes of a parameter, or of its piece, in the file of this number, from this byte
+  /// of the file on.
+  void place(const Parameter& parameter, std::span<const float> values,
+             const std::function<void(std::size_t file, std::uint64_t offset,
+                                      std::span<const std::byte> bytes)>& write) const;
+
+ private:
+  struct Place {
+    std::size_t file = 0;
+    std::uint64_t offset = 0;
+  };
+
+  StoredType type_;
+  std::vector<File> files_;
+  std::optional<Index> index_;
+  std::map<std::string, Place> places_;
+};
+
+/// Makes the files of a layout under temporary names, and gives them their names when they are complete:
+/// earlier files of these names stay until then. Throws InputError when a file cannot be made,
+/// std::runtime_error when the disk is full or fails; messages name the file.
+class WeightsOutput {
+ public:
+  /// Makes the files in their size, without content. They must be files that `is_replaced`.
+  explicit WeightsOutput(const WeightsLayout& layout);
+
+  /// Returns where the tensors are to be written.
+  [[nodiscard]] std::vector<std::filesystem::path> paths() const;
+  void finish();
+
+ private:
+  const WeightsLayout& layout_;
+  std::list<NewFile> files_;
+};
+
+/// Writes parameters to the files that a WeightsOutput has made. Other processes may write other parameters
+/// at the same time. Needs little memory besides the parameters. Throws std::runtime_error as PlacedWriter.
+class WeightsWriter {
+ public:
+  /// `paths`: of the output.
+  WeightsWriter(const WeightsLayout& layout, std::vector<std::filesystem::path> paths)
+      : layout_(layout), paths_(std::move(paths)) {}
+
+  void write(const Parameter& parameter, std::span<const float> values);
+  void close();
+
+ private:
+  const WeightsLayout& layout_;
+  std::vector<std::filesystem::path> paths_;
+  std::optional<PlacedWriter> open_;
+  std::size_t number_ = 0;  // of the open file
+};
+
+/// Collects the parameters of a layout of one file in memory, for a pipe or a device.
+class CollectedWeights {
+ public:
+  explicit CollectedWeights(const WeightsLayout& layout);
+
+  void write(const Parameter& parameter, std::span<const float> values);
+  /// Throws as write_file does.
+  void finish() const;
+
+ private:
+  const WeightsLayout& layout_;
+  std::string bytes_;
+};
+
+/// Saves the parameters of all sets, [set] as Network::sets() numbers them. Throws InputError with the file
+/// when it cannot be written.
 void save_weights(const std::filesystem::path& file, const Network& network, const SetValues& parameters,
-                  const std::map<std::string, std::string>& metadata = {});
+                  const std::map<std::string, std::string>& metadata = {}, const SaveFormat& format = {});
 
 /// The contents of a file of tensors.
 enum class FileContents : std::uint8_t {

@@ -58,6 +58,10 @@ def written(result, files):
     return result.returncode, sorted(files)
 
 
+def sizes(result, files):
+    return result.returncode, {name: len(text) for name, text in files.items()}
+
+
 def page(result, files):
     """A page is written, or refused by a program that was built without one."""
     return written(result, files), "without the report page" in result.stderr
@@ -112,6 +116,8 @@ EFFECTS = {
         "--timeline": Effect(f"train mlp.yaml {RUN}", "--timeline t.svg", written),
         "--metrics": Effect(f"train mlp.yaml {RUN}", "--metrics m.jsonl", written),
         "--save-weights": Effect(f"train mlp.yaml {RUN}", "--save-weights w.safetensors", written),
+        "--save-precision": Effect(f"train mlp.yaml {RUN} --save-weights w.safetensors", "--save-precision bf16", sizes),
+        "--max-shard-size": Effect(f"train mlp.yaml {RUN} --save-weights w.safetensors", "--max-shard-size 100", written),
         "--resume": Effect(f"train mlp.yaml {RUN} --set checkpoint.folder=done", "--resume", status),
     },
     "evaluate": {

@@ -1,10 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "starpipe/model/safetensors.hpp"
 
+#include <algorithm>
+#include <array>
+#include <bit>
 #include <cmath>
 #include <cstdint>
 #include <cstring>
+#include <fstream>
 #include <limits>
+#include <numeric>
+#include <optional>
+#include <span>
 
 #include <gtest/gtest.h>
 
@@ -207,6 +214,71 @@ TEST(Safetensors, UnusableFilesAreNamed) {
   std::filesystem::create_directories(folder / "full" / "x");
   expect_input_error([&] { write_safetensors(folder / "full", example(), {}); }, (folder / "full").string());
   EXPECT_EQ(std::distance(std::filesystem::directory_iterator(folder.path()), {}), 1);
+}
+
+// Shards of a tensor's columns are many short runs.
+TEST(Safetensors, EachByteIsReadOnce) {
+  const Folder folder;
+  constexpr std::size_t rows = 512;
+  constexpr std::size_t columns = 1024;
+  Tensor tensor{{rows, columns}, std::vector<float>(rows * columns)};
+  std::iota(tensor.values.begin(), tensor.values.end(), 0.0F);
+  write_safetensors(folder / "w", {{"x", tensor}}, {});
+  const auto read_so_far = [] {
+    std::ifstream io("/proc/self/io");
+    std::string word;
+    std::uint64_t bytes = 0;
+    io >> word >> bytes;  // rchar
+    return bytes;
+  };
+  const std::uint64_t before = read_so_far();
+  SafetensorsReader reader(folder / "w");
+  std::vector<float> run(columns / 4);
+  for (std::size_t row = 0; row < rows; ++row) {
+    const std::size_t first = row * columns + columns / 2;
+    reader.read("x", first, run);
+    ASSERT_TRUE(std::ranges::equal(run, std::span(tensor.values).subspan(first, run.size()))) << row;
+  }
+  EXPECT_LT(read_so_far() - before, sizeof(float) * rows * columns + 65536);
+}
+
+// Each number of the type is itself, and the middle between two neighbours becomes the even one.
+TEST(Safetensors, NumbersAreRoundedToTheNearest) {
+  const auto check = [](StoredType type, float (*value)(std::uint16_t), std::uint16_t infinity) {
+    for (std::uint16_t bits = 0; bits <= infinity; ++bits) {
+      const auto stored = [&](float number) { return stored_numbers(type, std::span(&number, 1)).front(); };
+      const float number = value(bits);
+      EXPECT_EQ(stored(number), bits);
+      EXPECT_EQ(stored(-number), bits | 0x8000);
+      if (bits + 1 >= infinity) continue;
+      const auto middle =
+          static_cast<float>((static_cast<double>(number) + static_cast<double>(value(bits + 1))) / 2);
+      EXPECT_EQ(stored(middle), bits + (bits & 1));
+      EXPECT_EQ(stored(std::nextafter(middle, 0.0F)), bits);
+      EXPECT_EQ(stored(std::nextafter(middle, std::numeric_limits<float>::infinity())), bits + 1);
+      const std::array finite = {number, -middle, number};
+      EXPECT_EQ(first_overflow(type, finite), std::nullopt);
+    }
+    const float nan = std::nanf("1");
+    EXPECT_TRUE(std::isnan(value(stored_numbers(type, std::span(&nan, 1)).front())));
+  };
+  check(
+      StoredType::fp16,
+      [](std::uint16_t bits) {
+        if (bits > 0x7c00) return std::nanf("");
+        return bits == 0x7c00
+                   ? std::numeric_limits<float>::infinity()
+                   : std::ldexp((bits & 1023) + (bits < 1024 ? 0.0F : 1024.0F), std::max(bits >> 10, 1) - 25);
+      },
+      0x7c00);
+  check(
+      StoredType::bf16, [](std::uint16_t bits) { return std::bit_cast<float>(std::uint32_t{bits} << 16U); },
+      0x7f80);
+  const float infinity = std::numeric_limits<float>::infinity();
+  EXPECT_EQ(first_overflow(StoredType::fp16, std::array{1.0F, infinity, 65519.99F, -65520.0F}), -65520.0F);
+  EXPECT_EQ(first_overflow(StoredType::bf16, std::array{-infinity, 0x1.fefffep127F, 0x1.ffp127F}),
+            0x1.ffp127F);
+  EXPECT_EQ(first_overflow(StoredType::fp32, std::array{std::numeric_limits<float>::max()}), std::nullopt);
 }
 
 }  // namespace

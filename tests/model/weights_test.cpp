@@ -128,6 +128,38 @@ TEST_F(Weights, StartFromTheFileOfTheConfiguration) {
   EXPECT_EQ(start_parameters(build_network(config, 1, 2), 99), parameters_);
 }
 
+// Parameters are saved in pieces of any order; a file has at least one tensor.
+TEST_F(Weights, SaveInSeveralFilesAndOtherTypes) {
+  const Network shards = build_network(small("gpt", {{"hidden", 8}, {"context", 4}, {"tensor", std::vector<int>{2}}}), 1, 2);
+  for (const StoredType type : {StoredType::fp32, StoredType::bf16}) {
+    for (const std::uint64_t limit : {1U, 600U, 1U << 20U}) {
+      SCOPED_TRACE(limit);
+      const SaveFormat format{.type = type, .max_shard_size = limit};
+      const auto file =
+          folder_ / (std::to_string(limit) + (type == StoredType::fp32 ? "" : "b") + ".safetensors");
+      const WeightsLayout layout(file, shards, format);
+      EXPECT_EQ(layout.files().size() == 1, limit == 1U << 20U);
+      EXPECT_EQ(layout.files().size() == read_safetensors(file_).size(), limit == 1);
+      const SetValues pieces = load_weights(file_, shards);
+      save_weights(file, shards, pieces, {}, format);
+      const auto written = layout.index() ? layout.index()->path : file;
+      EXPECT_EQ(std::filesystem::exists(file), !layout.index());
+      const SetValues loaded = load_weights(written, network_);
+      for (std::size_t set = 0; set < loaded.size(); ++set) {
+        for (std::size_t i = 0; i < loaded[set].size(); ++i) {
+          if (type == StoredType::fp32)
+            EXPECT_EQ(loaded[set][i], parameters_[set][i]);
+          else
+            EXPECT_NEAR(loaded[set][i], parameters_[set][i], std::abs(parameters_[set][i]) / 256);
+        }
+      }
+      for (const auto& part : layout.files()) EXPECT_EQ(std::filesystem::file_size(part.path), part.bytes);
+    }
+  }
+  EXPECT_EQ(shard_name("a/w.safetensors", 2, 13), "a/w-00002-of-00013.safetensors");
+  EXPECT_EQ(shard_name("w", 2, 13), "w-00002-of-00013");
+}
+
 /// Writes the saved file's tensors to files of their own by turns, and an index of them.
 class Sharded : public Weights {
  protected:

@@ -1,15 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <filesystem>
 #include <fstream>
 #include <functional>
+#include <limits>
 #include <map>
+#include <optional>
 #include <set>
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "starpipe/base/error.hpp"
@@ -36,23 +40,35 @@ std::size_t count_of(const std::vector<std::size_t>& shape);
 /// Returns the error of a tensor of a file: "FILE: tensor NAME: PROBLEM".
 InputError bad_tensor(const std::filesystem::path& file, const std::string& name, const std::string& problem);
 
-/// The start of a file in the safetensors format: the length of the header and the header. The tensors are
-/// fp32. Their data must follow it without gaps, in the order of `tensors`.
-std::string safetensors_start(std::span<const TensorShape> tensors,
-                              const std::map<std::string, std::string>& metadata);
+/// The types of numbers that files are written with.
+enum class StoredType : std::uint8_t { fp32, bf16, fp16 };
+inline constexpr std::array<std::string_view, 3> stored_type_words = {"fp32", "bf16", "fp16"};
 
-/// Puts numbers into the tensor `name` of a file, from its number `first` on.
-using TensorWriter =
-    std::function<void(const std::string& name, std::size_t first, std::span<const float> values)>;
+constexpr std::size_t stored_bytes(StoredType type) { return type == StoredType::fp32 ? 4 : 2; }
+
+/// How weights are saved.
+struct SaveFormat {
+  StoredType type = StoredType::fp32;
+  /// The maximum number of bytes of the tensors in a file, but a file has at least one tensor. Tensors that
+  /// need more go to several files with an index, as Hugging Face's `max_shard_size` does.
+  std::uint64_t max_shard_size = std::numeric_limits<std::uint64_t>::max();
+};
+
+/// Returns the bits of numbers in 16 bits, rounded to the nearest, ties to even. NaN stays NaN, and numbers
+/// beyond the type's range become infinity. `type`: not fp32.
+std::vector<std::uint16_t> stored_numbers(StoredType type, std::span<const float> values);
+/// Returns the first number that is finite and becomes infinity in the type; nullopt if there is none.
+std::optional<float> first_overflow(StoredType type, std::span<const float> values);
+
+/// The start of a file in the safetensors format: the length of the header and the header. The tensors' data
+/// must follow it without gaps, in the order of `tensors`.
+std::string safetensors_start(std::span<const TensorShape> tensors,
+                              const std::map<std::string, std::string>& metadata,
+                              StoredType type = StoredType::fp32);
 
 /// Writes a file in the safetensors format: an 8-byte little-endian header length, a JSON header padded with
-/// spaces to a multiple of 8 bytes, and the tensors' data in the order of `tensors`, which `fill` writes in
-/// any order. Writes to a temporary name next to `file` and renames it. Throws InputError with the file if it
-/// cannot be written, before it calls `fill` where it can.
-void write_safetensors(const std::filesystem::path& file, std::span<const TensorShape> tensors,
-                       const std::map<std::string, std::string>& metadata,
-                       const std::function<void(const TensorWriter& write)>& fill);
-/// Writes tensors that are in memory, sorted by name.
+/// spaces to a multiple of 8 bytes, and the tensors' data in fp32, sorted by name. Writes to a temporary name
+/// next to `file` and renames it. Throws InputError with the file if it cannot be written.
 void write_safetensors(const std::filesystem::path& file, const std::map<std::string, Tensor>& tensors,
                        const std::map<std::string, std::string>& metadata);
 
@@ -77,7 +93,8 @@ class SafetensorsReader {
   /// Reads all values of a tensor, row-major. Throws InputError with file and tensor if it is missing, has
   /// another number of values, or cannot be read.
   void read(const std::string& name, std::span<float> values);
-  /// Reads the values from number `first` on. Throws InputError also if the tensor has fewer.
+  /// Reads the values from number `first` on. Throws InputError also if the tensor has fewer. Many short
+  /// reads of ascending places read each byte of the file once.
   void read(const std::string& name, std::size_t first, std::span<float> values);
 
  private:
@@ -93,7 +110,9 @@ class SafetensorsReader {
   [[nodiscard]] const Place& place(const std::string& name) const;
 
   std::filesystem::path file_;
-  std::ifstream in_;
+  std::ifstream in_;          // without a buffer
+  std::vector<char> window_;  // bytes of a tensor that short reads take their values from
+  std::uint64_t window_begin_ = 0;
   std::vector<TensorShape> tensors_;
   std::map<std::string, Place> places_;
 };
@@ -112,5 +131,10 @@ bool is_safetensors_index(const std::filesystem::path& file);
 /// InputError with the index when it is missing or malformed, or names a file outside its folder.
 std::map<std::filesystem::path, std::set<std::string>> read_safetensors_index(
     const std::filesystem::path& index);
+
+/// Returns such an index. `files`: the names of the files, without folders, and their tensors. `bytes`: of
+/// all tensors.
+std::string safetensors_index(const std::map<std::string, std::vector<std::string>>& files,
+                              std::uint64_t bytes);
 
 }  // namespace starpipe::model

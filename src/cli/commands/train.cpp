@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
 #include <chrono>
 #include <cmath>
 #include <exception>
@@ -6,10 +7,12 @@
 
 #include "cli/commands/ranks.hpp"
 #include "cli/commands/subcommand.hpp"
+#include "model/weights.hpp"
 #include "plan/drawing/page.hpp"
 #include "plan/drawing/timeline_svg.hpp"
 #include "plan/formats/trace_json.hpp"
 #include "runtime/api/training.hpp"
+#include "runtime/api/weights_saving.hpp"
 #include "runtime/host/lost_rank.hpp"
 #include "runtime/report/report.hpp"
 #include "runtime/setup/partition_choice.hpp"
@@ -84,10 +87,14 @@ class StepProgress {
 constexpr std::array<std::string_view, 4> outputs_of_steps = {"--report", "--html", "--trace", "--timeline"};
 constexpr std::string_view metrics_option = "--metrics";
 constexpr std::string_view weights_option = "--save-weights";
+constexpr const char* precision_option = "--save-precision";
+constexpr const char* shard_option = "--max-shard-size";
 
 struct TrainOptions {
   ConfigOptions config;
   OutputFiles outputs;
+  std::string precision = "fp32";
+  model::SaveFormat saved;
   bool resume = false;
 };
 
@@ -106,9 +113,32 @@ void check_names(const Config& config, const TrainOptions& options) {
   options.outputs.check(inputs_of(config));
 }
 
+/// Collective. Throws InputError, before the first step, if the weights cannot be saved.
+void check_weights(const Runtime& runtime, const Trainer& trainer, const TrainOptions& options) {
+  const fs::path& file = *options.outputs.file(weights_option);
+  const model::WeightsLayout layout(file, trainer.network(), options.saved);
+  runtime.agree([&] {
+    if (!layout.index()) return true;
+    if (!is_replaced(file))
+      throw InputError(fmt::format("{}: {} takes one file only", shard_option, file.string()));
+    std::vector<OutputFile> files;
+    for (const OutputFile& output : options.outputs.files()) files.push_back({output.option, output.file});
+    for (const auto& part : layout.files()) files.push_back({std::string(weights_option), part.path});
+    files.push_back({std::string(weights_option), layout.index()->path});
+    OutputFiles(std::move(files)).check(inputs_of(trainer.config()));
+    return true;
+  });
+  runtime.agree([&] {
+    runtime::check_weights_output(runtime.mpi(), file, layout);
+    return true;
+  });
+}
+
 runtime::RankRequest training_request(const TrainOptions& options) {
   runtime::RankRequest request("train");
   request.add_flag("--resume", options.resume);
+  request.add(precision_option, options.precision);
+  request.add(shard_option, std::to_string(options.saved.max_shard_size));
   add_outputs(request, options.outputs);
   return request;
 }
@@ -209,7 +239,8 @@ RunEnd run_and_finish(Runtime& runtime, Trainer& trainer, const TrainOptions& op
   trainer.training().on_trained = [&] {
     is_trained = true;
     try {
-      if (const auto& file = options.outputs.file(weights_option)) trainer.training().save_weights(*file);
+      if (const auto& file = options.outputs.file(weights_option))
+        trainer.training().save_weights(*file, options.saved);
     } catch (const RunFailure&) {
       failure = std::current_exception();
     } catch (...) {  // rank 0, which writes, tells it
@@ -226,7 +257,11 @@ RunEnd run_and_finish(Runtime& runtime, Trainer& trainer, const TrainOptions& op
   RunEnd end;
   finish_on_ranks(runtime, [&] {
     const auto tell = [&] {
-      if (failure) std::rethrow_exception(failure);
+      try {
+        if (failure) std::rethrow_exception(failure);
+      } catch (const RunFailure& error) {
+        runtime.fail(error.what(), error.status());
+      }
     };
     const auto finish = [&] {
       if (was_complete)
@@ -259,11 +294,12 @@ void train(Runtime& runtime, const TrainOptions& options) {
     runtime.agree([&] {
       if (options.outputs.has("--timeline")) plan::require_drawable(2 * trainer.schedule().job_count());
       for (const OutputFile& output : options.outputs.files()) {
-        if (output.file && output.option != metrics_option && runtime.rank() == 0)
-          require_writable(output.option, *output.file);
+        const bool is_other = output.option != metrics_option && output.option != weights_option;
+        if (output.file && is_other && runtime.rank() == 0) require_writable(output.option, *output.file);
       }
       return true;
     });
+    if (options.outputs.has(weights_option)) check_weights(runtime, trainer, options);
     const std::string unequal =
         runtime::describe_unequal_stages(trainer.config(), trainer.training().agreed().experiment);
     if (runtime.rank() == 0 && !unequal.empty()) print_message("starpipe: " + unequal);
@@ -311,7 +347,16 @@ void add_train(CLI::App& app, Action& action) {
   outputs.add(*command, "--timeline FILE.svg", "Draw the predicted and the measured step as an SVG image");
   outputs.add(*command, "--metrics FILE.jsonl",
               "Write a line of JSON after each step: loss, times, bubble, memory");
-  outputs.add(*command, "--save-weights FILE.safetensors", "Save the trained weights");
+  CLI::Option* const weights =
+      outputs.add(*command, "--save-weights FILE.safetensors", "Save the trained weights");
+  add_option(*command, std::string(precision_option) + " TYPE", options->precision,
+             "Type of the saved numbers: fp32, bf16 or fp16", one_of(model::stored_type_words))
+      ->needs(weights)
+      ->capture_default_str();
+  add_option(*command, std::string(shard_option) + " BYTES", options->saved.max_shard_size,
+             "Save weights of more bytes than this (5GB, 500MiB) in several files with an index",
+             byte_count(1))
+      ->needs(weights);
   command->add_flag("--resume", options->resume,
                     "Go on from the newest checkpoint in checkpoint.folder, if there is one");
   command->footer(
@@ -320,6 +365,8 @@ void add_train(CLI::App& app, Action& action) {
       "  mpiexec -n 2 starpipe train experiments/quickstart.yaml\n"
       "With several ranks, each rank runs a share of the schedule's workers on its devices.");
   command->callback([options, &action] {
+    const auto* const type = std::ranges::find(model::stored_type_words, options->precision);
+    options->saved.type = static_cast<model::StoredType>(type - model::stored_type_words.begin());
     action = [options] { return run_on_ranks([&](Runtime& runtime) { train(runtime, *options); }); };
   });
 }

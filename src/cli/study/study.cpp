@@ -18,13 +18,15 @@ namespace starpipe::cli {
 namespace {
 
 /// Options that a study cannot give, and what to do instead. Those of study_outputs are further ones.
-constexpr std::array<std::pair<std::string_view, std::string_view>, 7> taken_options = {
+constexpr std::array<std::pair<std::string_view, std::string_view>, 9> taken_options = {
     {{"--set", "give the key itself"},
      {"--report", "each run has a report"},
      {"--output", "each run has a report"},
      {"--json", "each run has a report in JSON"},
      {"--format", "each run has a report in JSON"},
      {"--save-weights", "runs of a study keep no weights"},
+     {"--save-precision", "runs of a study keep no weights"},
+     {"--max-shard-size", "runs of a study keep no weights"},
      {"--resume", "a run of a study begins at its first step"}}};
 
 /// Returns what to do instead of giving this option; empty if a study can give it.

@@ -123,8 +123,8 @@ Step Trainer::step() { return call(&runtime::Training::step); }
 bool Trainer::run() { return call(&runtime::Training::run); }
 Evaluation Trainer::evaluate() { return call(&runtime::Training::evaluate); }
 void Trainer::save() { call(&runtime::Training::save); }
-void Trainer::save_weights(const std::filesystem::path& file) {
-  runtime_.on_all_ranks([&] { training_->save_weights(file); });
+void Trainer::save_weights(const std::filesystem::path& file, const model::SaveFormat& format) {
+  runtime_.on_all_ranks([&] { training_->save_weights(file, format); });
 }
 std::vector<std::vector<float>> Trainer::weights() { return call(&runtime::Training::weights); }
 std::vector<std::vector<float>> Trainer::gradients() { return call(&runtime::Training::gradients); }

@@ -2,6 +2,7 @@
 #include "runtime/api/training.hpp"
 
 #include <algorithm>
+#include <exception>
 #include <numeric>
 #include <span>
 #include <stdexcept>
@@ -12,6 +13,7 @@
 
 #include "base/environment.hpp"
 #include "model/weights.hpp"
+#include "runtime/api/weights_saving.hpp"
 #include "runtime/host/agreement.hpp"
 #include "runtime/host/hardware.hpp"
 #include "starpipe/base/index.hpp"
@@ -364,42 +366,17 @@ std::vector<std::vector<float>> Training::gradients() {
   return found;
 }
 
-void Training::save_weights(const std::filesystem::path& file) {
+void Training::save_weights(const std::filesystem::path& file, const model::SaveFormat& format) {
   require_training("save_weights");
   require_values("save_weights");
   start();
-  show("collects the weights");
-  std::exception_ptr failure;  // rank 0 cannot write
-  std::string problem;
-  const auto note = [&](const std::exception& error) {
-    problem = error.what();
-    failure = std::current_exception();
-  };
+  show("saves the weights");
+  std::exception_ptr failure;  // that all ranks know of
   or_abort(mpi_, [&] {
     require_finite_weights(run_, *engine_);
-    bool is_sent = false;
-    // All ranks send all parameters, also if rank 0 fails.
-    const auto send = [&](const auto& use) {
-      is_sent = true;
-      engine_->read_parameters([&](const model::Parameter& parameter, int, std::span<const float> values) {
-        try {
-          if (!failure) use(parameter, values);
-        } catch (const std::exception& error) {
-          note(error);
-        }
-      });
-      if (failure) std::rethrow_exception(failure);
-    };
-    try {
-      if (is_root()) model::save_weights(file, run_.experiment.network, model::ParameterSource(send));
-    } catch (const std::exception& error) {
-      note(error);
-    }
-    if (!is_sent) engine_->read_parameters([](const model::Parameter&, int, std::span<const float>) {});
+    failure = runtime::save_weights(mpi_, *engine_, run_.experiment.network, file, format);
   });
-  problem = mpi_.first_problem(problem);
   if (failure) std::rethrow_exception(failure);
-  if (!problem.empty()) throw InputError(problem);
 }
 
 Training::Result Training::result() {

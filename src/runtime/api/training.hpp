@@ -45,7 +45,7 @@ class Training {
   bool run();
   starpipe::Evaluation evaluate();
   void save();
-  void save_weights(const std::filesystem::path& file);
+  void save_weights(const std::filesystem::path& file, const model::SaveFormat& format);
   std::vector<std::vector<float>> weights();
   std::vector<std::vector<float>> gradients();
   void accept_signals() { accepts_signals_ = true; }

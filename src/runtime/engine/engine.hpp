@@ -123,6 +123,8 @@ class Engine {
   [[nodiscard]] int updates() const { return updates_; }
   /// Not collective. The trained numbers that this rank hands out: see Gathering::read_state.
   void read_state(const StateReader& read) const { run_.gathering().read_state(read); }
+  /// Not collective. See Gathering::read_own_parameters.
+  void read_own_parameters(const ParameterReader& read) const { run_.gathering().read_own_parameters(read); }
   /// Not collective. Call it before the first step. Training then continues from other numbers than the start
   /// values, after `updates` updates. See Gathering::write_state.
   void restore(int updates, const StateWriter& write) {

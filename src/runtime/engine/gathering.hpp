@@ -38,8 +38,8 @@ using ParameterReader =
     std::function<void(const model::Parameter& parameter, int set, std::span<const float> values)>;
 
 /// Brings the results of a step from the ranks that have them to rank 0, and owns the offset between their
-/// clocks. Reads and writes the trained numbers of this rank. All member functions but the last two are
-/// collective; the thread that runs the steps calls them, between steps.
+/// clocks. Reads and writes the trained numbers of this rank. All member functions but the last three
+/// are collective; the thread that runs the steps calls them, between steps.
 class Gathering {
  public:
   /// Collective: compares the clocks. `data` must outlive this.
@@ -70,6 +70,8 @@ class Gathering {
   /// Not collective. Calls `read` for each set whose first holder is on this rank, ascending. All holders of
   /// a set have the same numbers, so the ranks together read each set once.
   void read_state(const StateReader& read) const;
+  /// Not collective. Calls `read` with each parameter of these sets.
+  void read_own_parameters(const ParameterReader& read) const;
   /// Not collective. Calls `write` for each holder of each set on this rank, ascending by set. The holder's
   /// weights are then rounded from its new parameters.
   void write_state(const StateWriter& write) const;

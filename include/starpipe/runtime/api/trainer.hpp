@@ -16,6 +16,7 @@
 #include <mpi.h>
 
 #include "starpipe/base/error.hpp"
+#include "starpipe/model/safetensors.hpp"
 #include "starpipe/plan/schedule/schedule.hpp"
 #include "starpipe/plan/simulate/costs.hpp"
 #include "starpipe/plan/simulate/timeline.hpp"
@@ -228,8 +229,10 @@ class Trainer {
 
   /// Writes a checkpoint to `checkpoint.folder` and waits for it. Throws RunFailure when this fails.
   void save();
-  /// Writes the weights as a safetensors file; rank 0 writes.
-  void save_weights(const std::filesystem::path& file);
+  /// Writes the weights as a safetensors file, or as several with an index. Each rank writes the parameters
+  /// that it holds, unless the ranks do not share the folder: then rank 0 writes all. Throws RunFailure,
+  /// after the weights are saved in fp32, when the format cannot hold one of them.
+  void save_weights(const std::filesystem::path& file, const model::SaveFormat& format = {});
   /// Returns the weights by set of parameters (model::Network::sets) on rank 0; empty on the others.
   std::vector<std::vector<float>> weights();
   /// Returns the weight gradients of the last step, before clipping and averaged over the micro-batches, by
