@@ -12,6 +12,7 @@
 #include <nlohmann/json.hpp>
 
 #include "base/numbers.hpp"
+#include "plan/simulate/reductions.hpp"
 #include "runtime/host/agreement.hpp"
 #include "runtime/host/hardware.hpp"
 #include "starpipe/base/error.hpp"

@@ -207,10 +207,10 @@ void Gathering::read_state(const StateReader& read) const {
 
 void Gathering::read_own_parameters(const ParameterReader& read) const {
   const std::vector<model::ParameterSet> sets = step_.network.sets();
-  for (const auto& [set, weights, master, optimizer] : held(true)) {
-    data_.read(master.value_or(weights), "the parameters", [&](std::span<const float> values) {
-      for (const model::Parameter& parameter : sets[index(set)].parameters) {
-        read(parameter, set, values.first(parameter.size()));
+  for (const Held& data : held(true)) {
+    data_.read(data.master.value_or(data.weights), "the parameters", [&](std::span<const float> values) {
+      for (const model::Parameter& parameter : sets[index(data.set)].parameters) {
+        read(parameter, data.set, values.first(parameter.size()));
         values = values.subspan(parameter.size());
       }
     });
