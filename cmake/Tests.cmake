@@ -34,13 +34,12 @@ function(starpipe_mpi_command result ranks)
   endif()
 endfunction()
 
-# starpipe_add_test(NAME COMMAND ARG... [RANKS n] [PROCESSES n] [LABELS label...] [TIMEOUT seconds] [SERIAL]):
-# adds a command as a test. With RANKS it runs as n ranks, and has the labels mpi and rank_n. PROCESSES: the command starts
-# so many that work at once. A test of two ranks or processes counts as two of the tests that run at once. More ranks, and
-# SERIAL, have no other test beside them: for tests that measure times. Tests with the longest limits start first, since
-# they take longest: one that starts last leaves the other cores idle.
+# starpipe_add_test(NAME COMMAND ARG... [RANKS n] [LABELS label...] [TIMEOUT seconds] [SERIAL]):
+# adds a command as a test. With RANKS it runs as n ranks, and has the labels mpi and rank_n. Several ranks, and SERIAL,
+# have no other test beside them: for tests that measure times, or keep all cores busy. Tests with the longest limits
+# start first, since they take longest: one that starts last leaves the other cores idle.
 function(starpipe_add_test name)
-  cmake_parse_arguments(PARSE_ARGV 1 arg "SERIAL" "RANKS;PROCESSES;TIMEOUT" "COMMAND;LABELS")
+  cmake_parse_arguments(PARSE_ARGV 1 arg "SERIAL" "RANKS;TIMEOUT" "COMMAND;LABELS")
   if(NOT arg_TIMEOUT)
     set(arg_TIMEOUT 120)
   endif()
@@ -50,16 +49,16 @@ function(starpipe_add_test name)
   if(arg_RANKS)
     starpipe_mpi_command(arg_COMMAND ${arg_RANKS} ${arg_COMMAND})
     list(APPEND arg_LABELS mpi rank_${arg_RANKS})
-    set(arg_PROCESSES ${arg_RANKS})
-    if(arg_RANKS GREATER 2)
+    set(processors ${arg_RANKS})
+    if(arg_RANKS GREATER 1)
       set(arg_SERIAL TRUE)
     endif()
-  elseif(NOT arg_PROCESSES)
-    set(arg_PROCESSES 1)
+  else()
+    set(processors 1)
   endif()
   add_test(NAME ${name} COMMAND ${arg_COMMAND})
   set_tests_properties(${name} PROPERTIES
-    TIMEOUT ${arg_TIMEOUT} COST ${arg_TIMEOUT} LABELS "${arg_LABELS}" PROCESSORS ${arg_PROCESSES} RUN_SERIAL ${arg_SERIAL}
+    TIMEOUT ${arg_TIMEOUT} COST ${arg_TIMEOUT} LABELS "${arg_LABELS}" PROCESSORS ${processors} RUN_SERIAL ${arg_SERIAL}
     ENVIRONMENT "${STARPIPE_TEST_ENVIRONMENT}")
   if(STARPIPE_WITHOUT_CUBLAS)
     set_tests_properties(${name} PROPERTIES

@@ -49,7 +49,7 @@ class Verify(CommandTest):
         shown = self.progress("train", "mlp.yaml", "--save-weights", "w.safetensors")
         first = shown.index("step 1/2")
         self.assertEqual(shown[first - 2:first], ["starts StarPU", "start values of 130 parameters"])
-        self.assertEqual(shown[-2:], ["collects the weights", ""])
+        self.assertEqual(shown[-2:], ["saves the weights", ""])
         shown = self.progress("evaluate", "mlp.yaml", "--weights", "w.safetensors")
         self.assertEqual(shown[-2:], ["evaluates", ""])
         self.write("wrong.safetensors", "")

@@ -60,7 +60,7 @@ std::string unshared(const Mpi& mpi, const fs::path& made) {
     of_root = {made.string(), fmt::format("{:08x}{:08x}{:08x}", random(), random(), random())};
     std::ofstream(made, std::ios::binary | std::ios::in) << of_root.second;
   }
-  const auto [path, mark] = gather_all(mpi, of_root).front();
+  const auto [path, mark] = share_all(mpi, of_root);
   if (path.empty()) return "";
   std::string found(mark.size(), '\0');
   std::fstream file(path, std::ios::binary | std::ios::in | std::ios::out);
@@ -144,7 +144,7 @@ std::exception_ptr save_weights(const Mpi& mpi, const Engine& engine, const mode
     for (const fs::path& path : output->paths()) paths.push_back(path.string());
   });
   if (const auto failure = attempt.agreed(mpi)) return failure;
-  std::tie(paths, is_stream) = gather_all(mpi, std::pair(paths, is_stream)).front();
+  std::tie(paths, is_stream) = share_all(mpi, std::pair(paths, is_stream));
   if (is_stream) {
     std::optional<model::CollectedWeights> collected;
     if (is_root) collected.emplace(layout);
