@@ -114,6 +114,7 @@ STARPIPE_INLINE void make_block(std::uint64_t state, double mean, double deviati
 
 STARPIPE_INLINE void make_numbers(std::uint64_t key, std::size_t first, double mean, double deviation,
                                   std::span<float> out) {
+  if (out.empty()) return;
   const std::size_t end = first + out.size();
   for (std::size_t at = first / block_size * block_size; at < end; at += block_size) {
     const std::uint64_t state = key + (at + 1) * gamma;
