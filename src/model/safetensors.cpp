@@ -154,6 +154,7 @@ constexpr std::size_t window_bytes = std::size_t{1} << 18U;
 
 /// Takes numbers from their bytes.
 void take_values(std::span<const char> bytes, const NumberType& type, std::span<float> values) {
+  if (values.empty()) return;
   if (type.bytes == sizeof(float)) {
     std::memcpy(values.data(), bytes.data(), bytes.size());
     return;
