@@ -20,6 +20,7 @@ import ctypes
 import itertools
 import os
 import pathlib
+import random
 import shutil
 import signal
 import socket
@@ -72,11 +73,16 @@ def reason_against():
 
 
 def free_ports(count):
-    with contextlib.ExitStack() as stack:
-        sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
-        for s in sockets:
-            s.bind(("127.0.0.1", 0))
-        return [s.getsockname()[1] for s in sockets]
+    """Returns ports that are free, and that the system gives to no connection before the daemons listen there."""
+    first, _ = pathlib.Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()
+    ports = []
+    for port in random.sample(range(10000, max(int(first), 20000)), 1000):
+        with socket.socket() as attempt, contextlib.suppress(OSError):
+            attempt.bind(("127.0.0.1", port))
+            ports.append(port)
+        if len(ports) == count:
+            break
+    return ports
 
 
 def descendants():
