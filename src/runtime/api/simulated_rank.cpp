@@ -68,6 +68,7 @@ AgreedRun simulated_run(const Mpi& mpi, Config config, int steps) {
           map,
           simulated_cores(workers),
           simulated_gpus(workers, mpi.rank()),
+          {},
           {}};
 }
 
@@ -87,7 +88,7 @@ nlohmann::json run_simulated_rank(const Config& config, int steps) {
       .seconds = last.seconds, .jobs = std::move(last.jobs), .workers = training.measurement().workers()};
   step.copied = gather_on_root<Copies>(mpi, take_copies(workers));
   for (const GpuMemory& gpu : training.engine().gpu_memory()) step.peak_memory.push_back(gpu.starpu_peak);
-  step.bytes_between_ranks = mpi.sum_on_root(training.engine().bytes_sent_by_starpu());
+  step.bytes_between_ranks = mpi.combine(training.engine().bytes_sent_by_starpu(), Combine::sum);
   return mpi.rank() == 0 ? nlohmann::json(step) : nlohmann::json();
 }
 

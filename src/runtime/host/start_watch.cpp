@@ -224,20 +224,16 @@ std::string StartWatch::watch(const std::stop_token& stop, milliseconds limit) {
   pthread_setname_np(pthread_self(), fmt::format("{}{}", thread_name, rank).c_str());
   const auto end = Clock::now() + limit + seconds(std::min<std::ptrdiff_t>(rank, max_turn));
   const seconds glance{1 + std::min<std::ptrdiff_t>(place_on_host(), max_turn)};
-  std::optional<Clock::time_point> ended_since;
+  Clock::time_point none_had_ended = Clock::now();
   for (;;) {
     std::unique_lock lock(mutex_);
     wake_.wait_until(lock, stop, std::min(Clock::now() + glance, end), [] { return false; });
     if (stop.stop_requested()) return {};
     const RanksHere here = ranks_here();
     const Clock::time_point now = Clock::now();
-    if (here.ended == 0) {
-      ended_since.reset();
-    } else if (!ended_since) {
-      ended_since = now;
-    }
+    if (here.ended == 0) none_had_ended = now;
     const auto turn = std::distance(here.waiting.begin(), here.waiting.find(rank));
-    if (ended_since && now - *ended_since >= time_to_appear * (1 + std::min(turn, max_turn)))
+    if (now - none_had_ended >= glance + time_to_appear * (1 + std::min(turn, max_turn)) && here.ended > 0)
       return reason_of_end(here);
     if (now >= end) return reason_of_limit(here, limit);
   }
