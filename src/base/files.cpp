@@ -20,6 +20,7 @@
 #include "base/messages.hpp"
 #include "base/signals.hpp"
 #include "starpipe/base/error.hpp"
+#include "starpipe/base/random.hpp"
 
 namespace starpipe {
 namespace {
@@ -70,8 +71,7 @@ fs::path temporary_of(const fs::path& target) {
   constexpr std::size_t max_bytes = 200;
   std::string name = target.filename().string();
   if (name.size() > max_bytes) {
-    const std::size_t hash = std::hash<std::string>()(name);
-    name = fmt::format("{}.{:x}", name.substr(0, max_bytes), hash);
+    name = fmt::format("{}.{:x}", name.substr(0, max_bytes), hash_of(std::string_view(name), hash_start));
   }
   return folder_of(target) / fmt::format(".{}.{}.tmp", name, ::getpid());
 }
@@ -185,9 +185,7 @@ void write_file(std::string_view option, const fs::path& file,
   errno = 0;
   write(stream);
   stream.close();
-  if (!stream)
-    throw std::runtime_error(
-        fmt::format("{}: cannot write {}: {}", option, file.string(), reason(errno != 0 ? errno : EIO)));
+  if (!stream) throw std::runtime_error(made.problem(errno != 0 ? errno : EIO));
   made.finish();
 }
 

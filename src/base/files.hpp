@@ -72,10 +72,10 @@ class NewFile {
   [[nodiscard]] std::ofstream open() const;
   /// Gives the file its name when its bytes are written.
   void finish();
-
- private:
+  /// Returns the message that the file cannot be written. `error`: an errno.
   [[nodiscard]] std::string problem(int error) const;
 
+ private:
   std::string option_;
   std::filesystem::path file_;
   std::filesystem::path target_;

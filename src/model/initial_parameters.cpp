@@ -37,7 +37,7 @@ void in_parallel(std::size_t count, const std::function<void(std::size_t)>& work
   std::vector<std::jthread> others;
   try {
     for (std::size_t t = 1; t < threads; ++t) others.emplace_back(take_all);
-  } catch (const std::system_error&) {  // no more threads are allowed: those that run do the work
+  } catch (const std::system_error&) {  // the system allows no further thread: fewer share the work
   }
   take_all();
 }

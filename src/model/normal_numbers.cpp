@@ -12,8 +12,9 @@
 namespace starpipe::model {
 namespace {
 
-// The functions of one number have no branches, so that compilers compute several numbers at once. They are
-// inlined into functions for each kind of vector instructions.
+// Functions that compute a single number have no branches: compilers then turn a loop over numbers into
+// vector instructions. They are inlined, so that each loop is compiled for several kinds of these
+// instructions.
 #define STARPIPE_INLINE [[gnu::always_inline]] inline
 
 constexpr std::size_t pairs_of_block = 128;

@@ -49,8 +49,8 @@ constexpr std::size_t stored_bytes(StoredType type) { return type == StoredType:
 /// How weights are saved.
 struct SaveFormat {
   StoredType type = StoredType::fp32;
-  /// The maximum number of bytes of the tensors in a file, but a file has at least one tensor. Tensors that
-  /// need more go to several files with an index, as Hugging Face's `max_shard_size` does.
+  /// Limits the bytes of tensors per file, as Hugging Face's `max_shard_size` does. If all tensors together
+  /// have more, they go to several files with an index. A tensor with more has a file of its own.
   std::uint64_t max_shard_size = std::numeric_limits<std::uint64_t>::max();
 };
 

@@ -26,7 +26,7 @@ NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(MemoryLimit, id, name, bytes)
 
 namespace {
 
-/// Holds what a rank knows of its own process: the memory that it has now, in bytes, and its limits.
+/// Holds the memory that the process of a rank has now, in bytes, and the limits on it.
 struct ProcessMemory {
   std::uint64_t resident = 0;
   std::vector<MemoryLimit> limits;

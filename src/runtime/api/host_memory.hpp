@@ -31,9 +31,9 @@ std::vector<MainMemory> main_memory_need(const Config& config, const Experiment&
                                          const WorkerMap& map, int ranks);
 
 /// Collective. Returns the need of each rank, [rank], on rank 0; empty on the others. `locations`: on rank 0
-/// only. Throws InputError on every rank if the ranks of a host
-/// need more than its memory, or the ranks of a control group more than its limit: one line with the host,
-/// the need and the limit. Emulated jobs need no such memory: returns nothing.
+/// only. Throws InputError on every rank if the ranks of a host need more than its memory, or the ranks of a
+/// control group more than its limit: one line with the host, the need and the limit. Emulated jobs need no
+/// such memory: the result is then empty.
 std::vector<MainMemory> require_main_memory(const Mpi& mpi, const Config& config,
                                             const Experiment& experiment, const WorkerMap& map,
                                             const std::vector<RankLocation>& locations);

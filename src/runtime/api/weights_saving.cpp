@@ -22,7 +22,8 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// Work of one rank whose failure the other ranks learn of later. After a failure it does nothing.
+// Runs parts of a rank's work. It keeps the first failure, until the ranks tell each other, and skips the
+// parts after it.
 class Attempt {
  public:
   void operator()(const std::function<void()>& work) {
@@ -51,8 +52,8 @@ class Attempt {
   std::string problem_;
 };
 
-// Collective. Returns why the ranks do not write to the same files; "" if they do. `made`: one of them, which
-// rank 0 has made; empty on the other ranks, and if rank 0 has made none.
+// Collective. Returns a message if a rank does not see the file `made` of rank 0; "" if all see it, or if
+// rank 0 has made none. `made` is empty on the other ranks.
 std::string unshared(const Mpi& mpi, const fs::path& made) {
   std::pair<std::string, std::string> of_root;
   if (!made.empty()) {

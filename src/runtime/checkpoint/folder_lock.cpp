@@ -82,7 +82,7 @@ void FolderLock::renew() {
 
 void FolderLock::take() {
   std::error_code error;
-  // A link may name a folder that is not there yet, as on a disk that is emptied now and then.
+  // A link may name a folder that does not exist, for example on a scratch disk that has been emptied.
   std::filesystem::create_directories(target_of(folder_), error);
   if (error) throw lock_error(folder_, error.value());
   // An earlier run's lock file may be open to us where the folder is not.

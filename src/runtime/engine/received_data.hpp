@@ -15,10 +15,10 @@
 
 namespace starpipe::runtime {
 
-/// Lists the weights and gradients that a rank receives, with the memory that each has. Fetched weights have
-/// memory of their own for the whole run. Gradients of other workers, which tasks of kind `add` and `copy`
-/// read, use a few buffers in turn, in the graph's order of tasks. The sender waits until its receiver has a
-/// buffer.
+/// Lists the weights and gradients that a rank receives, and says which memory each one uses. Fetched weights
+/// have memory of their own for the whole run. Gradients of other workers are read by tasks of kind `add` and
+/// `copy`. They take turns in a few buffers, in the graph's order of tasks. A sender waits until its receiver
+/// has a free buffer.
 struct ReceivedData {
   /// While one gradient is added, the next one arrives.
   static constexpr std::size_t max_buffers = 2;

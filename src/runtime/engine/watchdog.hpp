@@ -35,8 +35,8 @@ enum class StepPhase : std::int32_t {
   ending,     ///< its tasks have ended; it waits for the other ranks and their results
 };
 
-/// What a rank does, as it tells the others. Plain data, sent as bytes. A task is an index into the graph's
-/// tasks; -1: none.
+/// Holds what a rank tells the others of its work. Plain data, sent as bytes. A task is an index into the
+/// graph's tasks; -1: none.
 struct RankStatus {
   StepPhase phase = StepPhase::outside;
   std::int32_t step = -1;     ///< from 0; the last one when `outside`
@@ -73,7 +73,7 @@ struct WatchMessage {
   double progress = 0;  ///< time of the last progress, of any rank, that the sender knows of; by the clock of
                         ///< the rank that reads this, rank 0's while the message travels
   RankStatus status;    ///< of the sender
-  /// Of the ranks whose signs the sender expects, the one that has been silent for longest; -1: none is
+  /// Names the rank that has been silent for longest among those whose signs the sender expects; -1: none is
   /// silent.
   std::int32_t silent_rank = -1;
   RankNews silent;  ///< its last status
