@@ -111,10 +111,10 @@ function(starpipe_unite target)
   endif()
 endfunction()
 
-# starpipe_executable(NAME SOURCES FILE... [LIBS LIBRARY...])
+# starpipe_executable(NAME SOURCES FILE... [LIBS LIBRARY...]): it loads cuBLAS only where it needs it (LateCublas.cmake).
 function(starpipe_executable name)
   cmake_parse_arguments(PARSE_ARGV 1 arg "" "" "SOURCES;LIBS")
   add_executable(${name} ${arg_SOURCES})
   starpipe_target_options(${name})
-  target_link_libraries(${name} PRIVATE ${arg_LIBS})
+  target_link_libraries(${name} PRIVATE ${STARPIPE_LATE_CUBLAS} ${arg_LIBS})
 endfunction()

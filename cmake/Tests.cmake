@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
 find_package(GTest REQUIRED)
-include(WithoutCublas)
 # Tests must not depend on the user's environment, bind threads (several ranks share the cores) or write outside of the
 # build tree.
 set(STARPIPE_TEST_ENVIRONMENT
@@ -60,10 +59,6 @@ function(starpipe_add_test name)
   set_tests_properties(${name} PROPERTIES
     TIMEOUT ${arg_TIMEOUT} COST ${arg_TIMEOUT} LABELS "${arg_LABELS}" PROCESSORS ${processors} RUN_SERIAL ${arg_SERIAL}
     ENVIRONMENT "${STARPIPE_TEST_ENVIRONMENT}")
-  if(STARPIPE_WITHOUT_CUBLAS)
-    set_tests_properties(${name} PROPERTIES
-      ENVIRONMENT_MODIFICATION "LD_LIBRARY_PATH=path_list_prepend:${STARPIPE_WITHOUT_CUBLAS}")
-  endif()
 endfunction()
 
 # starpipe_test(NAME SOURCES PATTERN... [LIBS LIBRARY...] [RANKS n...] [SHARDS n] [LABELS label...]
