@@ -47,8 +47,8 @@ HostMemory zero_memory(std::size_t size) {
   return {memory, {memory.get(), size}};
 }
 
-// Reserves addresses for `size` numbers where no program writes them, as on SimGrid. They take no pages, and
-// their sum may be larger than the host's memory. Throws std::bad_alloc.
+// Reserves addresses for `size` numbers where nothing computes. They take no pages until something writes
+// them, and their sum may be larger than the host's memory. Throws std::bad_alloc.
 HostMemory unused_memory(std::size_t size) {
   const std::size_t bytes = std::max<std::size_t>(1, size) * sizeof(float);
   void* const memory =
@@ -97,6 +97,7 @@ StepData::StepData(const StepContext& step, const DataSlots& slots, std::optiona
       handles_(slots.count()),
       in_slot_(slots.count(), none) {
   if (training_ != nullptr) take_weights_of_training();
+  if (!on_simgrid && !start && training_ == nullptr) unused_ = unused_memory(largest_datum());
   if (step_.session.knows_workers() && step_.session.on_gpus()) fetched_.emplace(step_.graph, nodes_);
   for (const std::size_t largest : step_.received.buffers) {
     buffers_.push_back(start_memory(step_.graph.data()[largest], start));
@@ -108,7 +109,15 @@ StepData::StepData(const StepContext& step, const DataSlots& slots, std::optiona
     if (is_for_host(step_.graph.data()[d])) first_for_host_.push_back(d);
   }
   find_prepared(window);
-  if (training_ == nullptr) register_scratch();
+  if (training_ == nullptr && !unused_.owner) register_scratch();
+}
+
+std::size_t StepData::largest_datum() const {
+  std::size_t largest = 0;
+  for (std::size_t d = 0; d < step_.graph.data().size(); ++d) {
+    if (step_.tasks.last_use[d] != RankTasks::unused) largest = std::max(largest, step_.graph.data()[d].size);
+  }
+  return largest;
 }
 
 // Weights of other ranks that this rank's steps do not touch get a handle of their own: the rank inserts
@@ -142,7 +151,7 @@ void StepData::find_prepared(std::optional<int> window) {
 }
 
 HostMemory StepData::start_memory(const Datum& datum, const model::StartValues& start) {
-  if (on_simgrid || (!start && training_ == nullptr)) return unused_memory(datum.size);
+  if (on_simgrid) return unused_memory(datum.size);
   try {
     HostMemory memory = zero_memory(datum.size);
     if (start && is_mine(datum) && (datum.kind == DataKind::weights || datum.kind == DataKind::master))
@@ -159,6 +168,7 @@ HostMemory StepData::start_memory(const Datum& datum, const model::StartValues& 
 
 HostMemory StepData::host_memory(std::size_t number, const model::StartValues& start) {
   const Datum& datum = step_.graph.data()[number];
+  if (unused_.owner) return {unused_.owner, unused_.values.first(datum.size)};
   const bool lasts = is_mine(datum) ? !is_temporary(datum.kind) : step_.received.weights.contains(number);
   if (lasts) return start_memory(datum, start);
   const auto gradient = step_.received.gradients.find(number);
@@ -221,6 +231,7 @@ void StepData::register_scratch() {
 
 starpu_data_handle_t StepData::scratch(const Task& task) const {
   if (training_ != nullptr) return training_->scratch(task);
+  if (unused_.owner) return nullptr;
   const std::size_t stage = index(task.stage);
   bool gpu = node(task.worker) > FetchedCopies::main_memory;
   if (task.kind == TaskKind::norm)

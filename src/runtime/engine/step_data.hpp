@@ -99,7 +99,8 @@ struct StepContext {
 class StepData {
  public:
   /// Registers the data that tasks of this rank touch. `start`: the values of the weights; without it, and
-  /// without `training`, no values are computed, and the data take no memory. `window`: the number of the
+  /// without `training`, no values are computed, and all data lie in one memory, of the largest one's size,
+  /// which messages from other ranks write. `window`: the number of the
   /// rank's tasks that are inserted before the first one has to end; nullopt: all. The references must
   /// outlive this.
   ///
@@ -174,6 +175,8 @@ class StepData {
   // Returns the memory of a datum that lasts over the steps, or that is received into memory of its own; an
   // empty one if StarPU allocates the memory.
   HostMemory host_memory(std::size_t number, const model::StartValues& start);
+  // Returns the size of the largest datum that tasks of this rank touch.
+  [[nodiscard]] std::size_t largest_datum() const;
   HostMemory start_memory(const Datum& datum, const model::StartValues& start);
   void fill(const Datum& datum, const model::StartValues& start, std::span<float> memory) const;
   void take_weights_of_training();
@@ -214,6 +217,7 @@ class StepData {
   const DataSlots& slots_;
   std::vector<int> nodes_;                // StarPU's memory node of each logical worker; -1 on other ranks
   std::optional<FetchedCopies> fetched_;  // when some workers are GPUs and the worker of each task is known
+  HostMemory unused_;                     // of all data where nothing computes; else empty
   std::vector<HostMemory> memory_;        // by slot; empty unless this rank's host provides it
   std::vector<HostMemory> buffers_;       // of ReceivedData
   std::vector<PinnedMemory> pinned_;      // the part of them that GPUs copy from and to
