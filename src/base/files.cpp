@@ -104,6 +104,12 @@ std::string read_file(const fs::path& file) {
   return text;
 }
 
+std::string readable_part(const fs::path& file) {
+  std::ostringstream text;
+  text << std::ifstream(file, std::ios::binary).rdbuf();
+  return std::move(text).str();
+}
+
 std::string suffix_of(const fs::path& file) {
   std::string suffix = written_suffix(file);
   for (char& c : suffix) {

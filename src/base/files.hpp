@@ -19,6 +19,10 @@ namespace starpipe {
 /// when it cannot be read, when it has more than 1 GiB, and when it is a device: /dev/zero has no end.
 std::string read_file(const std::filesystem::path& file);
 
+/// Returns the content of a file, or its part before an error; "" if it cannot be opened. For a file that may
+/// disappear while it is read, such as a process's in /proc.
+std::string readable_part(const std::filesystem::path& file);
+
 /// Checks that the suffix of `file`, the part of its name from the last dot on, is one of `suffixes`, which
 /// are in lower case. The comparison ignores case. A file without a suffix passes; a file named ".json" has
 /// the suffix ".json". Throws InputError, naming `option` and the suffixes, for any other suffix: the content

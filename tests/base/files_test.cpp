@@ -160,6 +160,13 @@ TEST_F(Files, AReadErrorNamesTheFile) {
               ::testing::HasSubstr("/proc/self/mem: Input/output error"));
 }
 
+TEST_F(Files, AReadErrorEndsTheReadablePart) {
+  EXPECT_EQ(readable_part("/proc/self/mem"), "");
+  EXPECT_EQ(readable_part(folder_ / "absent"), "");
+  write_file("--out", folder_ / "a", std::string_view("text\0more", 9));
+  EXPECT_EQ(readable_part(folder_ / "a"), std::string("text\0more", 9));
+}
+
 // They have no end.
 TEST_F(Files, DevicesAreRefused) {
   for (const char* file : {"/dev/zero", "/dev/urandom", "/dev/null"}) {

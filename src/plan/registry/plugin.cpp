@@ -3,9 +3,7 @@
 
 #include <algorithm>
 #include <atomic>
-#include <fstream>
 #include <functional>
-#include <iterator>
 #include <map>
 #include <set>
 #include <system_error>
@@ -15,6 +13,7 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include "base/files.hpp"
 #include "starpipe/base/error.hpp"
 #include "starpipe/base/registration.hpp"
 
@@ -86,10 +85,7 @@ void require_plugin(const std::filesystem::path& file) {
   const auto status = std::filesystem::status(file, error);
   if (!std::filesystem::exists(status)) refuse_plugin(file, "No such file or directory");
   if (!std::filesystem::is_regular_file(status)) refuse_plugin(file, "not a file");
-  std::ifstream stream(file, std::ios::binary);
-  const std::string content{std::istreambuf_iterator<char>(stream), std::istreambuf_iterator<char>()};
-  if (!stream) refuse_plugin(file, "cannot be read");
-  const std::string found = interface_of(content);
+  const std::string found = interface_of(read_file(file));
   if (found.empty()) {
     refuse_plugin(
         file,

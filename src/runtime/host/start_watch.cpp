@@ -4,8 +4,6 @@
 #include <algorithm>
 #include <cstddef>
 #include <filesystem>
-#include <fstream>
-#include <iterator>
 #include <map>
 #include <optional>
 #include <set>
@@ -23,6 +21,7 @@
 #include <unistd.h>
 
 #include "base/environment.hpp"
+#include "base/files.hpp"
 #include "base/numbers.hpp"
 #include "runtime/host/lost_rank.hpp"
 
@@ -53,11 +52,6 @@ std::optional<Number> number_of(std::string_view text) {
   return parse_number<Number>(text, ignored);
 }
 
-std::string text_of(const std::filesystem::path& file) {
-  std::ifstream stream(file);
-  return {std::istreambuf_iterator<char>(stream), std::istreambuf_iterator<char>()};
-}
-
 // Calls `use` with the number of each entry of the folder that is a number.
 void for_each_number(const std::filesystem::path& folder, const std::function<void(pid_t)>& use) {
   std::error_code error;
@@ -74,7 +68,7 @@ Processes processes_of_host() {
   Processes found;
   for_each_number("/proc", [&](pid_t id) {
     // "ID (NAME) STATE PARENT ...", where a name may have brackets and blanks
-    const std::string line = text_of(fmt::format("/proc/{}/stat", id));
+    const std::string line = readable_part(fmt::format("/proc/{}/stat", id));
     const std::size_t begin = line.find('('), end = line.rfind(')');
     if (end == std::string::npos || line.size() < end + 5 || line[end + 2] == 'Z') return;
     const std::size_t parent = end + 4;
@@ -101,7 +95,7 @@ pid_t started_for(const Processes& processes, pid_t id, pid_t launcher) {
 
 // Returns the rank in a process's environment; nullopt if there is none, or it may not be read.
 std::optional<int> rank_of(pid_t process) {
-  const std::string variables = '\0' + text_of(fmt::format("/proc/{}/environ", process));
+  const std::string variables = '\0' + readable_part(fmt::format("/proc/{}/environ", process));
   for (const std::string_view name : {"PMI_RANK=", "PMIX_RANK=", "SLURM_PROCID="}) {
     const std::size_t at = variables.find('\0' + std::string(name));
     if (at != std::string::npos) return number_of<int>(variables.c_str() + at + 1 + name.size());
@@ -154,7 +148,7 @@ RanksHere ranks_here() {
     if (started == 0) continue;
     std::optional<int>& rank = ranks[started];
     for_each_number(fmt::format("/proc/{}/task", id), [&rank, &here, process = id](pid_t thread) {
-      const std::string name = text_of(fmt::format("/proc/{}/task/{}/comm", process, thread));
+      const std::string name = readable_part(fmt::format("/proc/{}/task/{}/comm", process, thread));
       if (!name.starts_with(thread_name)) return;
       rank = number_of<int>(
           std::string_view(name).substr(thread_name.size(), name.size() - thread_name.size() - 1));
