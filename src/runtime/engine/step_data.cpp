@@ -355,6 +355,7 @@ std::vector<float> StepData::losses() {
 
 void StepData::drop(std::size_t datum) const {
   starpu_mpi_cache_flush(step_.session.mpi().starpu_comm(), handle(datum));
+  if (unused_.owner) return;
   const Datum& dropped = step_.graph.data()[datum];
   // An input or a target is dropped if a GPU reads it, since the GPU then has a copy. The host fills the
   // datum again before its next use.
