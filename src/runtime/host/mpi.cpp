@@ -92,6 +92,15 @@ int ranks_of_host() {
                                    .c_str()));
 }
 
+// While MPICH starts, ranks of a host wait for each other without giving up their cores. Its setting for ranks
+// that share no memory leaves these waits out. (UCX, which carries the messages, shares memory still.) Ranks
+// with different settings would not find each other, so a run gets it only where all ranks are on one host.
+void start_without_waits() {
+  const std::optional<int> here = environment_number("MPI_LOCALNRANKS");
+  if (patience > 1 && here && here == environment_number("PMI_SIZE"))
+    setenv("MPIR_CVAR_NOLOCAL", "1", /*overwrite=*/0);
+}
+
 // A program that a rank starts inherits the launcher's variables, but not always its socket: Python's
 // subprocess closes it. MPICH would end the process with messages of its own.
 void require_launcher() {
@@ -228,6 +237,7 @@ StartedMpi::StartedMpi(std::function<void(const std::string& line)> on_late, End
   require_launcher();
   warn_of_strangers(on_late_);
   patience = patience_for(2 * ranks_of_host(), static_cast<int>(std::thread::hardware_concurrency()));
+  start_without_waits();
   int provided = 0;
   {
     const StartWatch watch(on_late_);
