@@ -33,6 +33,10 @@ struct ProcessMemory {
 };
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(ProcessMemory, resident, limits)
 
+// For each parameter on rank 0, as measured with AdamW: values, gradients and optimizer state of both
+// computations, and in double what rounding may change.
+constexpr std::uint64_t reference_bytes = 68;
+
 void add(WorkerMemory& sum, const WorkerMemory& more) {
   for (const MemoryPart& part : memory_parts) sum.*part.bytes += more.*part.bytes;
 }
@@ -48,6 +52,7 @@ void require_within(const MemoryLimit& limit, std::span<const MainMemory> needs,
     ranks.push_back(r);
     add(sum.data, needs[r].data);
     sum.checkpoint += needs[r].checkpoint;
+    sum.reference += needs[r].reference;
     sum.process += needs[r].process;
   }
   if (sum.total() <= limit.bytes) return;
@@ -57,12 +62,25 @@ void require_within(const MemoryLimit& limit, std::span<const MainMemory> needs,
   };
   for (const MemoryPart& part : memory_parts) name(part.name, sum.data.*part.bytes);
   name("copy for checkpoints", sum.checkpoint);
+  name("sequential computation", sum.reference);
   name(ranks.size() == 1 ? "process" : "processes", sum.process);
   throw InputError(fmt::format("host {}: {} {} {} of main memory ({}), more than {}, {}",
                                locations[ranks.front()].machine, ranks.size() == 1 ? "rank" : "ranks",
                                fmt::join(ranks, ", "),
                                (ranks.size() == 1 ? "needs " : "need ") + bytes_text(sum.total()),
                                fmt::join(parts, ", "), limit.name, bytes_text(limit.bytes)));
+}
+
+void require_within_limits(std::span<const MainMemory> needs, std::span<const ProcessMemory> processes,
+                           const std::vector<RankLocation>& locations) {
+  for (const ProcessMemory& process : processes) {
+    for (const MemoryLimit& limit : process.limits) require_within(limit, needs, processes, locations);
+  }
+}
+
+std::vector<ProcessMemory> processes_on_root(const Mpi& mpi) {
+  return values_on_root(
+      mpi, ProcessMemory{.resident = memory_of_process("VmRSS"), .limits = find_memory_limits()});
 }
 
 }  // namespace
@@ -100,17 +118,25 @@ std::vector<MainMemory> require_main_memory(const Mpi& mpi, const Config& config
                                             const Experiment& experiment, const WorkerMap& map,
                                             const std::vector<RankLocation>& locations) {
   if (experiment.emulated || on_simgrid) return {};
-  const std::vector<ProcessMemory> processes = values_on_root(
-      mpi, ProcessMemory{.resident = memory_of_process("VmRSS"), .limits = find_memory_limits()});
+  const std::vector<ProcessMemory> processes = processes_on_root(mpi);
   return agree(mpi, [&] {
     std::vector<MainMemory> needs;
     if (mpi.rank() != 0) return needs;
     needs = main_memory_need(config, experiment, map, mpi.ranks());
     for (std::size_t r = 0; r < needs.size(); ++r) needs[r].process = processes[r].resident + runtime_bytes;
-    for (const ProcessMemory& process : processes) {
-      for (const MemoryLimit& limit : process.limits) require_within(limit, needs, processes, locations);
-    }
+    require_within_limits(needs, processes, locations);
     return needs;
+  });
+}
+
+void require_reference_memory(const Mpi& mpi, const model::Network& network, std::vector<MainMemory> needs,
+                              const std::vector<RankLocation>& locations) {
+  const std::vector<ProcessMemory> processes = processes_on_root(mpi);
+  agree(mpi, [&] {
+    const bool is_root = mpi.rank() == 0;
+    if (is_root) needs.front().reference = network.parameter_count() * reference_bytes;
+    if (is_root) require_within_limits(needs, processes, locations);
+    return is_root;
   });
 }
 

@@ -17,9 +17,10 @@ namespace starpipe::runtime {
 struct MainMemory {
   WorkerMemory data;             ///< of all its workers together; of workers on GPUs the copies that stay
   std::uint64_t checkpoint = 0;  ///< the copy of parameters and optimizer state that a checkpoint is made of
+  std::uint64_t reference = 0;   ///< what verify computes sequentially, on rank 0
   std::uint64_t process = 0;     ///< the program, its libraries, StarPU, MPI and the training data
 
-  [[nodiscard]] std::uint64_t total() const { return data.total() + checkpoint + process; }
+  [[nodiscard]] std::uint64_t total() const { return data.total() + checkpoint + reference + process; }
 };
 
 /// Covers the stacks and tables of StarPU, MPI and BLAS in a process, in bytes, as measured. The memory that
@@ -37,5 +38,10 @@ std::vector<MainMemory> main_memory_need(const Config& config, const Experiment&
 std::vector<MainMemory> require_main_memory(const Mpi& mpi, const Config& config,
                                             const Experiment& experiment, const WorkerMap& map,
                                             const std::vector<RankLocation>& locations);
+
+/// Collective. Throws like `require_main_memory` if rank 0 has no memory for the sequential computation of
+/// `verify` beside the `needs` that `require_main_memory` has returned.
+void require_reference_memory(const Mpi& mpi, const model::Network& network, std::vector<MainMemory> needs,
+                              const std::vector<RankLocation>& locations);
 
 }  // namespace starpipe::runtime

@@ -114,6 +114,8 @@ Config config_to_verify(Config config, const VerifyRequest& request) {
 Verification verify(const Runtime& runtime, Trainer& trainer, const VerifyRequest& request,
                     const std::function<void(const std::string&)>& progress) {
   const bool is_root = runtime.rank() == 0;
+  const AgreedRun& agreed = trainer.training().agreed();
+  require_reference_memory(runtime.mpi(), trainer.network(), agreed.memory, agreed.locations);
   const FileValues files =
       runtime.agree([&] { return is_root ? read_files(trainer.network(), request) : FileValues(); });
   const int steps = request.steps.value_or(std::min(usual_steps, trainer.config().training.steps));

@@ -5,6 +5,7 @@
 #include <filesystem>
 #include <string>
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include "model/weights.hpp"
@@ -94,6 +95,24 @@ TEST(AgreedRun, OfMoreMemoryThanTheHostHasIsRefused) {
   EXPECT_NE(message.find(", more than its memory, "), std::string::npos) << message;
   config.runtime.emulate = EmulationConfig{.F = {1e-3}, .B = {1e-3}, .W = {1e-3}};
   EXPECT_EQ(message_of([&] { agree_on_runs(*testing::mpi, {config}); }), "") << "no memory without numbers";
+}
+
+TEST(AgreedRun, VerifyNeedsMemoryForTheWholeNetwork) {
+  const bool is_root = testing::mpi->rank() == 0;
+  const auto ranks = is_root ? index(testing::mpi->ranks()) : 0;
+  const auto message = [&](const char* model, const ModelKeys& options) {
+    const model::Network network = model::build_network(small(model, options), 1, 2);
+    RankLocation location;
+    location.machine = "m1";
+    return message_of([&] {
+      require_reference_memory(*testing::mpi, network, std::vector<MainMemory>(ranks),
+                               std::vector<RankLocation>(ranks, location));
+    });
+  };
+  EXPECT_EQ(message("mlp", {{"hidden", 8}}), "");
+  EXPECT_THAT(message("gpt", {{"layers", 80}, {"hidden", 8192}, {"heads", 64}, {"context", 8}}),
+              ::testing::MatchesRegex("host m1: ranks? .*needs? [0-9.]+ TiB of main memory "
+                                      "\\(sequential computation [0-9.]+ TiB\\), more than its memory, .*"));
 }
 
 // Every rank works in a folder of its own, as on hosts whose disks have other copies of the same names.
