@@ -214,21 +214,21 @@ StartWatch::StartWatch(std::function<void(const std::string& line)> say, millise
 // four if a rank has ended, which all ranks of its host see. It also looks less often, since many ranks that
 // read all processes of their host delay its start.
 std::string StartWatch::watch(const std::stop_token& stop, milliseconds limit) {
-  using Clock = std::chrono::steady_clock;
+  using Clock = MissingFor::Clock;
   const int rank = launcher_rank().value_or(0);
   pthread_setname_np(pthread_self(), fmt::format("{}{}", thread_name, rank).c_str());
   const auto end = Clock::now() + limit + seconds(std::min<std::ptrdiff_t>(rank, max_turn));
   const seconds glance{1 + std::min<std::ptrdiff_t>(place_on_host(), max_turn)};
-  Clock::time_point none_had_ended = Clock::now();
+  MissingFor missing_for(Clock::now());
   for (;;) {
     std::unique_lock lock(mutex_);
     wake_.wait_until(lock, stop, std::min(Clock::now() + glance, end), [] { return false; });
     if (stop.stop_requested()) return {};
     const RanksHere here = ranks_here();
     const Clock::time_point now = Clock::now();
-    if (here.ended == 0) none_had_ended = now;
+    const Clock::duration missing = missing_for.note(here.ended, now);
     const auto turn = std::distance(here.waiting.begin(), here.waiting.find(rank));
-    if (now - none_had_ended >= glance + time_to_appear * (1 + std::min(turn, max_turn)) && here.ended > 0)
+    if (missing >= glance + time_to_appear * (1 + std::min(turn, max_turn)) && here.ended > 0)
       return reason_of_end(here);
     if (now >= end) return reason_of_limit(here, limit);
   }

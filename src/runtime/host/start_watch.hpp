@@ -3,6 +3,7 @@
 
 #include <chrono>
 #include <condition_variable>
+#include <cstddef>
 #include <functional>
 #include <mutex>
 #include <stop_token>
@@ -17,6 +18,24 @@ bool has_ranks_of_other_users();
 /// MPI starts when every rank of the launcher has called MPI_Init. A rank that runs another command never
 /// does, and the others would wait indefinitely.
 inline constexpr std::chrono::seconds start_limit{300};
+
+/// How long processes of ranks have been missing without one more coming. A launcher starts its ranks
+/// sequentially, and many of them take longer than a rank may be missing.
+class MissingFor {
+ public:
+  using Clock = std::chrono::steady_clock;
+  explicit MissingFor(Clock::time_point start) : since_(start) {}
+  /// Returns the time for which ranks have been missing at `now`. `missing`: their number.
+  Clock::duration note(std::size_t missing, Clock::time_point now) {
+    if (missing == 0 || missing < before_) since_ = now;
+    before_ = missing;
+    return now - since_;
+  }
+
+ private:
+  Clock::time_point since_;
+  std::size_t before_ = 0;
+};
 
 /// Calls `say` with one line and ends the job with exit status 1, unless it is destroyed within the limit, or
 /// within seconds after the process of another rank of this host has ended. The line names the ranks that do

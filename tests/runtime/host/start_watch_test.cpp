@@ -48,6 +48,18 @@ void wait_for_start(std::chrono::milliseconds limit) {
   _exit(WEXITSTATUS(status));
 }
 
+TEST(StartWatch, WaitsForALauncherThatStillStartsRanks) {
+  const MissingFor::Clock::time_point start;
+  MissingFor missing(start);
+  EXPECT_EQ(missing.note(3, start + 1s), 1s);
+  EXPECT_EQ(missing.note(3, start + 5s), 5s);
+  EXPECT_EQ(missing.note(2, start + 6s), 0s) << "one more has come";
+  EXPECT_EQ(missing.note(2, start + 8s), 2s);
+  EXPECT_EQ(missing.note(3, start + 9s), 3s) << "one has ended";
+  EXPECT_EQ(missing.note(0, start + 10s), 0s);
+  EXPECT_EQ(missing.note(1, start + 11s), 1s);
+}
+
 TEST(StartWatchDeathTest, EndsAJobWhoseRanksDoNotAllStart) {
   GTEST_FLAG_SET(death_test_style, "threadsafe");
   EXPECT_EXIT(wait_for_start(200ms), ::testing::ExitedWithCode(1),
