@@ -64,13 +64,17 @@ def fail(text):
 def read(options):
     """The rows that can be drawn, and the columns. Prints which rows are left out. Figures of the axes become numbers."""
     try:
-        with open(options.results, newline="", encoding="utf-8") as file:
+        with open(options.results, newline="", encoding="utf-8-sig") as file:
             table = csv.DictReader(file)
             rows, columns = list(table), table.fieldnames or []
     except OSError as error:
         fail(f"{options.results}: {error.strerror}")
+    except (UnicodeDecodeError, csv.Error):
+        rows, columns = [], []
     if not {"run", "status"} <= set(columns):
         fail(f"{options.results}: is not a table of `starpipe sweep`: no columns run and status")
+    if any(None in row or None in row.values() for row in rows):
+        fail(f"{options.results}: is damaged: a row has not as many cells as there are columns")
     for column in [options.x, *options.y, *(options.series or []), *options.repetitions, *([options.panel] if options.panel else [])]:
         if column not in columns:
             fail(f"{options.results}: no column {column}; there are {', '.join(columns)}")
@@ -319,7 +323,10 @@ def main():
     axes[0][0].set_ylabel(y_axis[1])
     add_legend(figure, axes[0])
     # The same table gives the same file.
-    figure.savefig(options.output, dpi=300, metadata={"Date": None} if options.output.suffix == ".svg" else None)
+    try:
+        figure.savefig(options.output, dpi=300, metadata={"Date": None} if options.output.suffix == ".svg" else None)
+    except OSError as error:
+        fail(f"-o: {options.output}: {error.strerror}")
 
 
 if __name__ == "__main__":

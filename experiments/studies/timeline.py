@@ -93,7 +93,10 @@ def main():
     axes[-1][0].legend(handles=[matplotlib.patches.Patch(color=PASSES[kind][0], label=PASSES[kind][1]) for kind in kinds],
                        loc="upper center", bbox_to_anchor=below, ncols=2, frameon=False, fontsize=6, handlelength=1, columnspacing=1)
     # The same files give the same figure.
-    figure.savefig(options.output, dpi=300, metadata={"Date": None} if options.output.suffix == ".svg" else None)
+    try:
+        figure.savefig(options.output, dpi=300, metadata={"Date": None} if options.output.suffix == ".svg" else None)
+    except OSError as error:
+        sys.exit(f"-o: {options.output}: {error.strerror}")
 
 
 if __name__ == "__main__":

@@ -15,6 +15,9 @@
 
 namespace starpipe {
 
+/// The beginning of a text that Git LFS leaves in the place of a file which it has not fetched.
+inline constexpr std::string_view lfs_pointer = "version https://git-lfs.github.com/spec/";
+
 /// Returns the content of a text file, a pipe or what is typed in a terminal. Throws InputError with the file
 /// when it cannot be read, when it has more than 1 GiB, and when it is a device: /dev/zero has no end.
 std::string read_file(const std::filesystem::path& file);

@@ -125,7 +125,9 @@ int run(int argc, char** argv) {
     starpipe::unblock_ending_signals();
   }
   try {
-    return action();
+    const int status = action();
+    starpipe::runtime::note_end_of_work();
+    return status;
   } catch (const starpipe::InputError& error) {
     // With MPI all ranks find the same mistake.
     if (!starpipe::runtime::mpi_has_started() || starpipe::cli::prints_usage(app)) throw;

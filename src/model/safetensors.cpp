@@ -192,6 +192,8 @@ Json read_header(std::istream& in, const std::filesystem::path& file, std::uint6
     throw bad_file(file, "is too short for a safetensors file");
   }
   if (length > size - sizeof length || length > max_header_bytes) {
+    if (std::memcmp(&length, lfs_pointer.data(), sizeof length) == 0)
+      throw bad_file(file, "is a pointer of Git LFS; get the file itself with git lfs pull");
     throw bad_file(file, "has a header longer than the file (truncated, or no safetensors file)");
   }
   std::string text(length, '\0');

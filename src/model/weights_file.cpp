@@ -123,6 +123,8 @@ void WeightsFile::open(const std::function<bool(const std::string& name)>& wante
     return;
   }
   for (const auto& [part, names] : read_safetensors_index(file_)) {
+    if (is_tied && names == std::set<std::string>{"lm_head.weight"} && !std::filesystem::exists(part))
+      continue;
     paths_.push_back(part);
     const SafetensorsReader& reader = readers_.emplace_back(part, &metadata, wanted);
     for (const std::string& name : names) {

@@ -522,6 +522,9 @@ class Train(CommandTest):
                 self.assertEqual((result.returncode, lines),
                                  (2, [f"starpipe: {name}: rank 0 has {first}, rank 1 has {value}; "
                                       "all ranks need the same configuration"]), result.stderr)
+        # Rank 1 would use another algorithm of MPICH, also for the exchange by which ranks agree.
+        result = run("MPIR_CVAR_IALLREDUCE_INTRA_ALGORITHM=sched_naive")
+        self.assertEqual((result.returncode, result.stderr.count("starpipe: rank 1 has other variables MPIR_CVAR_*")), (2, 1), result.stderr)
         # Rank 1 alone prints StarPU-MPI's statistics.
         result = run("STARPU_MPI_STATS=1")
         self.assertEqual(result.returncode, 0, result.stderr)
@@ -540,8 +543,9 @@ class Train(CommandTest):
             # Ranks of a launcher within the step.
             self.assertEqual(self.run_command(*train, launcher=LAUNCHER, environment={name: "8"}).returncode, 0)
             os.remove(os.path.join(self.folder, "r.json"))
-        self.refused(train, "starpipe: ROLE_WORLD_SIZE: a launcher has started 3 processes",
-                     environment={"ROLE_WORLD_SIZE": "3", "RANK": "0"})  # torchrun
+        for name in "ROLE_WORLD_SIZE", "WORLD_SIZE", "HOROVOD_SIZE":  # torchrun, DeepSpeed, Horovod
+            self.refused(train, f"starpipe: {name}: a launcher has started 3 processes", environment={name: "3", "LOCAL_RANK": "0"})
+        self.assertEqual(self.run_command("train", "mlp.yaml", environment={"WORLD_SIZE": "3"}).returncode, 0)  # of a shell
         # The script of a job, which has one process.
         script = self.run_command("train", "mlp.yaml", environment={"SLURM_NTASKS": "2", "SLURM_NPROCS": "2", "SLURM_PROCID": "0"})
         self.assertEqual(script.returncode, 0, script.stderr)
@@ -852,7 +856,8 @@ class Train(CommandTest):
         for name, value in (("STARPU_NCPUS", "abc"), ("STARPU_NCUDA", "-1"), ("STARPU_LIMIT_MAX_SUBMITTED_TASKS", "abc"),
                             ("STARPU_WORKERS_CPUID", "-1"), ("STARPU_MAIN_THREAD_BIND", "1"), ("STARPU_NCPU", "99999999999"),
                             ("STARPU_DISABLE_KERNELS", "1"), ("STARPU_MPI_FAKE_SIZE", "2"), ("STARPU_MPI_HOSTNAMES", "a"),
-                            ("STARPU_HOSTNAME", "a/b"),
+                            ("STARPU_HOSTNAME", "a/b"), ("STARPU_MPI_NREADY_PROCESS", "0"), ("STARPU_NWORKER_PER_CUDA", "0"),
+                            ("STARPU_HWLOC_INPUT", "host.xml"),
                             ("STARPU_RESERVE_NCPU", "1"), ("STARPU_LIMIT_CPU_MEM", "100000"), ("STARPU_LIMIT_CPU_NUMA_0_MEM", "1"), ("STARPU_MAIN_THREAD_CPUID", "9999"),
                             ("STARPU_MPI_THREAD_COREID", "9999"), ("STARPU_WORKERS_CPUID", "0 9999")):
             self.refused_by_all(["mlp.yaml"], f"{name}: expected ", f"got '{value}'", environment={name: value})

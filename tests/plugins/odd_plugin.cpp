@@ -118,6 +118,7 @@ STARPIPE_PLUGIN(schedules) {
   counted.stages_with = [odd](const starpipe::plan::ScheduleOptions& options) {
     if (odd == "stages crash") std::raise(SIGSEGV);
     if (odd == "stages exit") std::exit(0);
+    if (odd == "stages become true") execl("/bin/true", "true", nullptr);
     if (odd == "stages throw") throw 3;
     if (odd == "stages exception") throw std::runtime_error("two\nlines");
     return options.at("copies");

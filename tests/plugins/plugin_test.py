@@ -199,6 +199,16 @@ class Plugins(CommandTest):
         self.assertEqual((result.returncode, len(result.stderr.splitlines())), (139, 1), result.stderr)
         self.assertIn("signal 11", result.stderr)
 
+    def test_an_end_without_a_result(self):
+        """The process becomes another program, which ends well: no function of starpipe can see it."""
+        self.write("mlp.yaml", mlp_config())
+        for launcher in [], LAUNCHER:
+            result = self.run_command("train", "mlp.yaml", "--plugin", PLUGIN, "--set", "schedule.name=counted", launcher=launcher,
+                                      environment={"STARPIPE_ODD": "stages become true"})
+            mine = [line for line in result.stderr.splitlines() if line.startswith("starpipe: ")]
+            self.assertEqual((result.returncode, len(mine)), (1, 1), result.stderr)
+            self.assertIn(f"{'rank 0' if launcher else 'the run'} has not come to its end", mine[0])
+
     def test_a_crash_of_the_program_ends_it(self):
         """MPI's libraries have handlers of crashes, which wait indefinitely when the crash came in malloc."""
         if os.environ.get("STARPIPE_SANITIZE"):

@@ -192,6 +192,20 @@ class Plot(CommandTest):
         self.assertEqual(result.returncode, 2)
         self.assertIn("no column makespan; there are run, training.microbatches", result.stderr)
 
+    def test_files_that_cannot_be_read_or_written(self):
+        axes = ("--x", "training.microbatches", "--y", "predicted_makespan")
+        result = self.plot(*axes, "-o", "nowhere/f.svg")
+        self.assertEqual((result.returncode, result.stderr), (2, "-o: nowhere/f.svg: No such file or directory\n"))
+        table = Path(self.path("out/results.csv"))
+        text = table.read_text()
+        table.write_bytes(b"\xef\xbb\xbf" + text.encode())  # as spreadsheets write it
+        self.assertEqual(self.plot(*axes, "-o", "f.svg").returncode, 0)
+        for content, words in (b"\x1f\x8b\x08", "is not a table"), (text.rpartition(",")[0].encode(), "is damaged: a row has not as many cells"):
+            table.write_bytes(content)
+            result = self.plot(*axes, "-o", "f.svg")
+            self.assertEqual(result.returncode, 2)
+            self.assertIn(f"out/results.csv: {words}", result.stderr)
+
 
 if __name__ == "__main__":
     CommandTest.binary = sys.argv.pop(1)

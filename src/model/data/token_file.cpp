@@ -54,7 +54,7 @@ std::optional<std::size_t> size_of(int descriptor) {
 TokenFile::TokenFile(const std::filesystem::path& path, std::string_view kind, std::size_t vocabulary,
                      std::optional<TokenType> type)
     : file_(path),
-      layout_(kind == text_data ? text_layout(file_.bytes())
+      layout_(kind == text_data ? text_layout(path, file_.bytes())
                                 : token_layout(path, file_.bytes(), type.value_or(TokenType::uint16))),
       vocabulary_(vocabulary) {
   constexpr std::size_t max_uint16_ids = std::size_t{1} << 16U;

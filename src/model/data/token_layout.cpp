@@ -7,6 +7,7 @@
 #include <charconv>
 #include <cmath>
 #include <cstring>
+#include <numeric>
 #include <optional>
 #include <span>
 #include <string>
@@ -15,6 +16,7 @@
 
 #include <fmt/format.h>
 
+#include "base/files.hpp"
 #include "base/messages.hpp"
 #include "starpipe/base/error.hpp"
 #include "starpipe/base/index.hpp"
@@ -126,26 +128,37 @@ TokenLayout numpy_layout(const std::filesystem::path& path, std::string_view fil
   return {begin + length, type->bytes, tokens, type->is_signed};
 }
 
+constexpr std::string_view unpack = "; unpack it";
+constexpr std::string_view save_alone = "; save its array of tokens alone, with numpy.save";
+
 /// A kind of file that holds no flat numbers, by the bytes with which it begins.
 struct OtherKind {
   std::string_view begins;
   std::string_view name;
+  std::string_view remedy = save_alone;
 };
 using namespace std::string_view_literals;
-constexpr std::string_view unpack = "; unpack it";
-constexpr std::string_view save_alone = "; save its array of tokens alone, with numpy.save";
+/// Files that stand for another file. No text is meant to be read from them either.
+constexpr std::array packed_kinds = {
+    OtherKind{lfs_pointer, "is a pointer of Git LFS", "; get the file itself with git lfs pull"},
+    OtherKind{"\x1f\x8b\x08"sv, "is packed by gzip", unpack},
+    OtherKind{"BZh91AY&SY"sv, "is packed by bzip2", unpack},
+    OtherKind{"\xfd\x37zXZ\0"sv, "is packed by xz", unpack},
+    OtherKind{"7z\xbc\xaf\x27\x1c"sv, "is packed by 7-Zip", unpack},
+    OtherKind{"\x28\xb5\x2f\xfd"sv, "is packed by zstd", unpack},
+    OtherKind{"\x50\x2a\x4d\x18"sv, "is packed by zstd", unpack},  // with a frame that is skipped
+    OtherKind{"\x04\x22\x4d\x18"sv, "is packed by lz4", unpack},
+    OtherKind{"Rar!\x1a\x07"sv, "is packed by RAR", unpack}};
 constexpr std::array other_kinds = {
-    OtherKind{"\x1f\x8b\x08"sv, "is packed by gzip"},
-    OtherKind{"BZh91AY&SY"sv, "is packed by bzip2"},
-    OtherKind{"\xfd\x37zXZ\0"sv, "is packed by xz"},
-    OtherKind{"7z\xbc\xaf\x27\x1c"sv, "is packed by 7-Zip"},
-    OtherKind{"\x28\xb5\x2f\xfd"sv, "is packed by zstd"},
-    OtherKind{"\x04\x22\x4d\x18"sv, "is packed by lz4"},
     OtherKind{"PK\x03\x04"sv, "is a zip archive, as .npz and .pt are"},
     OtherKind{"\x80\x02\x8a\x0a\x6c\xfc\x9c\x46"sv, "is a file of torch.save"},
     OtherKind{"\x89HDF\r\n\x1a\n"sv, "is an HDF5 file"},
     OtherKind{"PAR1"sv, "is a Parquet file"},
     OtherKind{"ARROW1"sv, "is an Arrow file"},
+    OtherKind{"FEA1"sv, "is an Arrow file"},
+    OtherKind{"Obj\x01"sv, "is an Avro file"},
+    OtherKind{"MATLAB "sv, "is a file of MATLAB"},
+    OtherKind{"CDF\x01"sv, "is a NetCDF file"},
     OtherKind{"MMIDIDX"sv, "is the index of Megatron-LM, not its .bin file"},
     OtherKind{"SQLite format 3"sv, "is a database of SQLite"},
     OtherKind{"GGUF"sv, "is a GGUF file of weights"},
@@ -156,7 +169,7 @@ constexpr std::array other_kinds = {
 /// it.
 bool is_pickle(std::string_view file) {
   if (file.size() < 12 || file.back() != '.') return false;
-  for (const std::string_view oldest : {"(lp0\n"sv, "]q\0("sv, "cnumpy"sv}) {
+  for (const std::string_view oldest : {"(lp0\n"sv, "]q\0("sv, "}q\0("sv, "cnumpy"sv}) {
     if (file.starts_with(oldest)) return true;
   }
   if (file[0] != '\x80') return false;
@@ -164,6 +177,14 @@ bool is_pickle(std::string_view file) {
   const std::string_view opens = file.substr(2, 2);
   return (file[1] == 2 || file[1] == 3) &&
          (opens == "]q" || opens == "}q" || opens[0] == 'c' || opens[0] == '(');
+}
+
+/// True if the file begins with a message of Arrow, as the files of Hugging Face's datasets: -1, and the size
+/// of its metadata.
+bool is_arrow_stream(std::string_view file) {
+  std::array<std::int32_t, 2> words{};
+  if (file.size() >= sizeof words) std::memcpy(words.data(), file.data(), sizeof words);
+  return words[0] == -1 && words[1] > 0 && words[1] % 8 == 0 && index(words[1]) < file.size();
 }
 
 /// Returns numbers of a flat file, up to 64 at each of 64 places: each place is a read of a page, which may
@@ -197,40 +218,75 @@ bool holds_floats(std::string_view file) {
          std::ranges::count_if(sample, [](Float number) { return number != 0; }) >= min_others_than_0;
 }
 
-/// Returns the entropy, in bits, of the numbers.
-double entropy_of(std::span<const unsigned char> bytes) {
-  std::array<double, 256> seen{};
-  for (const unsigned char byte : bytes) ++seen[byte];
+/// Counts of the lower or the upper bytes of uint16 numbers.
+using ByteCounts = std::array<double, 256>;
+
+/// Returns the entropy of the bytes, in bits.
+double entropy_of(const ByteCounts& counts) {
+  const double all = std::accumulate(counts.begin(), counts.end(), 0.0);
   double bits = 0;
-  for (const double times : seen) {
-    const double share = times / static_cast<double>(bytes.size());
-    if (share > 0) bits -= share * std::log2(share);
+  for (const double count : counts) {
+    if (count > 0) bits -= count / all * std::log2(count / all);
   }
   return bits;
 }
 
-/// True if a flat file of uint16 seems to be big-endian, by a sample. Frequent tokens have small ids, so the
-/// upper bytes of ids differ less than the lower bytes, even if ids are spread evenly below the vocabulary.
-bool is_big_endian(std::string_view file) {
+/// Returns why the numbers of a flat file of uint16 seem to be of another kind, by a sample; "" if they do
+/// not.
+///
+/// Frequent tokens have small ids, so the upper bytes of ids differ less than the lower bytes, even if ids
+/// are spread evenly below the vocabulary. If upper and lower bytes are equally frequent and not nearly
+/// random, each byte is a number of its own.
+std::string_view problem_of_uint16(std::string_view file) {
   constexpr std::size_t min_numbers = 32;
-  constexpr double min_difference = 1;  // in bits
-  std::vector<unsigned char> lower;
-  std::vector<unsigned char> upper;
-  for (const auto number : sample_of<std::uint16_t>(file)) {
-    lower.push_back(static_cast<unsigned char>(number & 0xFFU));
-    upper.push_back(static_cast<unsigned char>(number >> 8U));
+  constexpr std::size_t min_numbers_to_compare = 2048;
+  constexpr double min_difference = 1;    // in bits
+  constexpr double max_difference = 0.3;  // of the shares, in sum; chance makes up to 0.2
+  constexpr double min_entropy = 2;
+  constexpr double max_entropy = 7;
+  const std::vector<std::uint16_t> sample = sample_of<std::uint16_t>(file);
+  const auto count = static_cast<double>(sample.size());
+  ByteCounts lower{};
+  ByteCounts upper{};
+  for (const std::uint16_t number : sample) {
+    ++lower[number & 0xFFU];
+    ++upper[number >> 8U];
   }
-  return lower.size() >= min_numbers && entropy_of(upper) > entropy_of(lower) + min_difference;
+  const double of_lower = entropy_of(lower);
+  const double of_upper = entropy_of(upper);
+  if (sample.size() >= min_numbers && of_upper > of_lower + min_difference)
+    return "its uint16 numbers seem to be big-endian: their upper bytes differ more than their lower bytes; "
+           "write them with .astype('<u2')";
+  // Big-endian ids of 4 or 8 bytes, up to 2^18: the upper half of each is 0, or nearly.
+  std::size_t small = 0;
+  std::size_t nonzero = 0;
+  const std::vector<std::uint32_t> wide = sample_of<std::uint32_t>(file);
+  for (const std::uint32_t number : wide) {
+    small += __builtin_bswap32(number) < (1U << 18U) ? 1 : 0;
+    nonzero += number != 0 ? 1 : 0;
+  }
+  if (wide.size() >= min_numbers && 20 * small >= 19 * wide.size() && 10 * nonzero > wide.size())
+    return "its numbers seem to be big-endian, of 4 bytes or more; write them with .astype('<u4')";
+  double difference = 0;
+  for (std::size_t byte = 0; byte < lower.size(); ++byte) difference += std::abs(lower[byte] - upper[byte]);
+  if (sample.size() >= min_numbers_to_compare && difference < max_difference * count &&
+      std::min(of_lower, of_upper) > min_entropy && std::max(of_lower, of_upper) < max_entropy)
+    return "its numbers seem to have one byte each: as uint16, their upper bytes are like their lower bytes; "
+           "write them with .astype('<u2')";
+  return "";
 }
 
-/// True if the file begins with 16 bytes or more of UTF-8 without control characters. The first 4 KiB decide.
+/// True if the file begins with 16 bytes or more of UTF-8 without control characters, or with 256 bytes of
+/// any other encoding that has the characters of ASCII. The first 4 KiB decide.
 bool is_text(std::string_view file) {
+  constexpr std::size_t enough = 256;
   const std::string_view start = file.substr(0, 4096);
   const auto is_control = [](char c) {
     const auto byte = static_cast<unsigned char>(c);
     return (byte < 0x20 && (c < '\t' || c > '\r')) || byte == 0x7f;
   };
   if (start.size() < 16 || std::ranges::any_of(start, is_control)) return false;
+  if (start.size() >= enough) return true;
   // Each byte that is not UTF-8 makes the line longer. The last character may be cut off.
   constexpr std::array<std::size_t, 4> cut_off = {0, 1, 2, 3};
   return std::ranges::any_of(cut_off, [&](std::size_t bytes) {
@@ -239,18 +295,26 @@ bool is_text(std::string_view file) {
   });
 }
 
+/// Throws InputError if the file begins like one of the kinds. `purpose`: what it is not.
+void refuse_kinds(const std::filesystem::path& path, std::string_view file, std::span<const OtherKind> kinds,
+                  std::string_view purpose) {
+  const auto kind =
+      std::ranges::find_if(kinds, [&](const OtherKind& k) { return file.starts_with(k.begins); });
+  if (kind != kinds.end())
+    throw InputError(fmt::format("{}: {}, not {}{}", path.string(), kind->name, purpose, kind->remedy));
+}
+
 /// Throws InputError if the file is of a known kind that holds no flat numbers. As tokens, its bytes would be
 /// numbers without a meaning.
 void refuse_other_kinds(const std::filesystem::path& path, std::string_view file) {
   const auto fail = [&](std::string_view name, std::string_view remedy) {
     return InputError(fmt::format("{}: {}, not a file of token ids{}", path.string(), name, remedy));
   };
-  const auto* const kind =
-      std::ranges::find_if(other_kinds, [&](const OtherKind& k) { return file.starts_with(k.begins); });
-  if (kind != other_kinds.end())
-    throw fail(kind->name, kind->name.starts_with("is packed") ? unpack : save_alone);
+  refuse_kinds(path, file, packed_kinds, "a file of token ids");
+  refuse_kinds(path, file, other_kinds, "a file of token ids");
   if (file.size() > 262 && file.substr(257, 5) == "ustar") throw fail("is a tar archive", unpack);
   if (is_pickle(file)) throw fail("is a pickle of Python", save_alone);
+  if (is_arrow_stream(file)) throw fail("is a stream of Arrow", save_alone);
   if (file.size() > 10 && file.substr(5, 3) == "\0\0\0"sv && file.substr(8, 2) == "{\"")
     throw fail("is a safetensors file", save_alone);
   if (holds_floats<float>(file) || holds_floats<double>(file))
@@ -265,7 +329,10 @@ void refuse_other_kinds(const std::filesystem::path& path, std::string_view file
 
 }  // namespace
 
-TokenLayout text_layout(std::span<const unsigned char> file) { return {0, 1, file.size()}; }
+TokenLayout text_layout(const std::filesystem::path& path, std::span<const unsigned char> file) {
+  refuse_kinds(path, {reinterpret_cast<const char*>(file.data()), file.size()}, packed_kinds, "a text");
+  return {0, 1, file.size()};
+}
 
 TokenLayout token_layout(const std::filesystem::path& path, std::span<const unsigned char> file,
                          TokenType type) {
@@ -275,12 +342,9 @@ TokenLayout token_layout(const std::filesystem::path& path, std::span<const unsi
   refuse_other_kinds(path, bytes);
   constexpr std::array<std::size_t, token_type_words.size()> sizes = {2, 4, 8};
   const std::size_t size = sizes[index(type)];
-  if (size == 2 && is_big_endian(bytes)) {
-    throw InputError(fmt::format(
-        "{}: its uint16 numbers seem to be big-endian: their upper bytes differ more than their "
-        "lower bytes; write them with .astype('<u2'), or if that is what they are, with numpy.save",
-        path.string()));
-  }
+  if (const auto problem = size == 2 ? problem_of_uint16(bytes) : ""sv; !problem.empty())
+    throw InputError(
+        fmt::format("{}: {}; if they are not, save them with numpy.save", path.string(), problem));
   if (file.size() % size == 0) return {0, size, file.size() / size, type == TokenType::int64};
   const std::string problem = size == 2 ? "an odd number" : fmt::format("not a multiple of {}", size);
   throw InputError(

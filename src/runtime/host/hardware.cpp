@@ -11,6 +11,7 @@
 #include <stdexcept>
 #include <system_error>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include <fmt/format.h>
@@ -127,8 +128,11 @@ Hardware find_hardware() {
 
 std::string memory_limit_text() {
   rlimit limit{};
-  if (getrlimit(RLIMIT_AS, &limit) != 0 || limit.rlim_cur == RLIM_INFINITY) return "";
-  return fmt::format("; the process may have {} (ulimit -v)", bytes_text(limit.rlim_cur));
+  for (const auto& [resource, option] : {std::pair(RLIMIT_AS, "-v"), std::pair(RLIMIT_DATA, "-d")}) {
+    if (getrlimit(resource, &limit) == 0 && limit.rlim_cur != RLIM_INFINITY)
+      return fmt::format("; the process may have {} (ulimit {})", bytes_text(limit.rlim_cur), option);
+  }
+  return "";
 }
 
 std::string problem_of_threads(int count) {

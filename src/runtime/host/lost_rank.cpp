@@ -47,11 +47,12 @@ constexpr std::chrono::milliseconds pause_after_kill(500);
 
 // Made beforehand: a signal handler may not format, nor read the environment.
 std::array<char, 96> orphan_line{};
-bool hydra = false;     // true if hydra started the parent
-pid_t launched = 0;     // the parent, which the launcher started
-pid_t launcher = 0;     // the process that started the parent
-int pmi_socket = -1;    // connection to the launcher; -1 when it does not use PMI-1
-pid_t left_in_mpi = 0;  // thread that `leave_mpi_at_exit` leaves in MPI; 0: none
+bool hydra = false;                           // true if hydra started the parent
+pid_t launched = 0;                           // the parent, which the launcher started
+pid_t launcher = 0;                           // the process that started the parent
+int pmi_socket = -1;                          // connection to the launcher; -1 when it does not use PMI-1
+std::atomic<bool>* work_has_ended = nullptr;  // in memory that parent and child share
+pid_t left_in_mpi = 0;                        // thread that `leave_mpi_at_exit` leaves in MPI; 0: none
 
 // Returns the PMI-1 message that ends the job. A signal handler may call it.
 std::array<char, 32> abort_request(int status) {
@@ -276,6 +277,10 @@ void end_stopped_run() {
   _exit(status_of_stopped_run);
 }
 
+void note_end_of_work() noexcept {
+  if (work_has_ended != nullptr) *work_has_ended = true;
+}
+
 bool is_watched() noexcept { return launched != 0 && launched != getpid(); }
 
 std::optional<int> watch_over_rank() {
@@ -293,6 +298,7 @@ std::optional<int> watch_over_rank() {
   for (const int signal : ending_signals) sigdelset(&before, signal);
   sigdelset(&before, parent_died());
   share_signal_requests();
+  work_has_ended = shared_with_child<bool>();
   std::fflush(nullptr);  // else parent and child would both print the buffered output
   const pid_t child = fork();
   if (child < 0) throw std::system_error(errno, std::generic_category(), "fork");
@@ -313,7 +319,17 @@ std::optional<int> watch_over_rank() {
     return 1;
   }
   const int signal = signal_of(end);
-  if (signal == 0) return WEXITSTATUS(end.status);
+  if (signal == 0) {
+    const int status = WEXITSTATUS(end.status);
+    if (status != 0 || *work_has_ended) return status;
+    sleep_through_signals(std::chrono::milliseconds(signal_line_pause_ms()));
+    print_message(
+        fmt::format("starpipe: {} has not come to its end: its process {} was ended with status 0, as "
+                    "by a call of exit in a plug-in\n",
+                    who(), child));
+    abort_job(abort_request(1).data());
+    return 1;
+  }
   if (!signal_of_status(status_of_signal(signal))) {
     if (signal == SIGKILL) sleep_through_signals(pause_after_kill);
     print_message(fmt::format("starpipe: {} was lost: process {} was ended by {}\n", who(), child,

@@ -46,6 +46,10 @@ inline constexpr int status_of_stopped_run = 75;
 /// std::system_error when no process can be made.
 std::optional<int> watch_over_rank();
 
+/// For a child of `watch_over_rank` whose work has come to its end. Without this call its parent takes an
+/// exit status of 0 for a failure: code of a plug-in or of a library has ended the process.
+void note_end_of_work() noexcept;
+
 /// True if this process is a child of `watch_over_rank`: its parent says by which signal it ended. A signal
 /// handler may call it.
 bool is_watched() noexcept;

@@ -12,6 +12,7 @@
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <set>
 #include <stdexcept>
 #include <string_view>
 #include <system_error>
@@ -33,6 +34,7 @@
 #include "runtime/host/start_watch.hpp"
 #include "starpipe/base/error.hpp"
 #include "starpipe/base/index.hpp"
+#include "starpipe/base/random.hpp"
 
 namespace starpipe::runtime {
 namespace {
@@ -118,10 +120,14 @@ void require_joined() {
   int ranks = 1;
   MPI_Comm_size(MPI_COMM_WORLD, &ranks);
   if (ranks > 1) return;
-  // The variables of mpiexec, of the launchers of Open MPI and MVAPICH, of torchrun, jsrun, Flux and srun.
+  // The variables of mpiexec, of the launchers of Open MPI and MVAPICH, of torchrun, DeepSpeed, Horovod,
+  // jsrun, Flux and srun.
   // The first one that is set is the innermost launcher's, since each may run within those after it.
-  for (const char* name : {"PMI_SIZE", "OMPI_COMM_WORLD_SIZE", "MV2_COMM_WORLD_SIZE", "ROLE_WORLD_SIZE",
-                           "JSM_NAMESPACE_SIZE", "FLUX_JOB_SIZE", "SLURM_STEP_NUM_TASKS"}) {
+  for (const char* name :
+       {"PMI_SIZE", "OMPI_COMM_WORLD_SIZE", "MV2_COMM_WORLD_SIZE", "ROLE_WORLD_SIZE", "WORLD_SIZE",
+        "HOROVOD_SIZE", "JSM_NAMESPACE_SIZE", "FLUX_JOB_SIZE", "SLURM_STEP_NUM_TASKS"}) {
+    // Shells may have this one, without the second.
+    if (std::string_view(name) == "WORLD_SIZE" && !environment("LOCAL_RANK")) continue;
     const std::optional<int> started = environment_number(name);
     if (!started) continue;
     require_input(
@@ -132,6 +138,47 @@ void require_joined() {
                     *started));
     return;
   }
+}
+
+// Returns a hash of the variables that MPICH reads. Hydra sets those of CH3 for each host.
+std::uint64_t hash_of_mpich_variables() {
+  std::set<std::string_view> found;
+  for (char** variable = environ; *variable != nullptr; ++variable) {
+    const std::string_view text = *variable;
+    if (text.starts_with("MPIR_CVAR_") && !text.starts_with("MPIR_CVAR_CH3_")) found.insert(text);
+  }
+  std::uint64_t hash = hash_start;
+  for (const std::string_view text : found) hash = hash_of(text, hash);
+  return hash;
+}
+
+// Collective, by one message of each rank, up a binary tree. On rank 0, returns a rank whose variables of
+// MPICH differ from another rank's. Such ranks may use different algorithms, and wait for each other
+// indefinitely in any other collective call.
+std::optional<int> rank_with_other_variables() {
+  int rank = 0;
+  int ranks = 1;
+  MPI_Comm_rank(MPI_COMM_WORLD, &rank);
+  MPI_Comm_size(MPI_COMM_WORLD, &ranks);
+  struct Found {
+    std::uint64_t hash = 0;
+    std::int64_t differs = -1;  // a rank below this one in the tree
+  };
+  Found own{.hash = hash_of_mpich_variables()};
+  Found other;
+  MPI_Request request = MPI_REQUEST_NULL;
+  for (int bit = 1; bit < ranks; bit *= 2) {
+    if ((rank & bit) != 0) {
+      MPI_Isend(&own, sizeof own, MPI_BYTE, rank - bit, 0, MPI_COMM_WORLD, &request);
+      wait_for(request);
+      return std::nullopt;
+    }
+    if (rank + bit >= ranks) continue;
+    MPI_Irecv(&other, sizeof other, MPI_BYTE, rank + bit, 0, MPI_COMM_WORLD, &request);
+    wait_for(request);
+    if (own.differs < 0) own.differs = other.hash == own.hash ? other.differs : rank + bit;
+  }
+  return own.differs < 0 ? std::nullopt : std::optional(static_cast<int>(own.differs));
 }
 
 // MPICH ends the process when it finds that ranks of a host cannot share memory, with messages that name no
@@ -246,6 +293,15 @@ StartedMpi::StartedMpi(std::function<void(const std::string& line)> on_late, End
   if (provided < MPI_THREAD_MULTIPLE) {
     MPI_Finalize();
     refuse_threads();
+  }
+  if (const std::optional<int> other = rank_with_other_variables()) {
+    if (on_late_)
+      on_late_(
+          fmt::format("rank {} has other variables MPIR_CVAR_* than another rank, so MPI may wait "
+                      "indefinitely: give all ranks the same",
+                      *other));
+    std::this_thread::sleep_for(std::chrono::milliseconds(abort_pause_ms));
+    end_job(2);
   }
   world_ = duplicate(MPI_COMM_WORLD);
 }

@@ -88,12 +88,7 @@ void accept_signal_requests(const Mpi& mpi, int checkpoint_signal) {
 
 SignalRequest take_signal_requests() { return static_cast<SignalRequest>(requested.exchange(0)); }
 
-void share_signal_requests() {
-  void* const memory =
-      mmap(nullptr, sizeof(*shared_signal), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-  if (memory == MAP_FAILED) throw std::system_error(errno, std::generic_category(), "mmap");
-  shared_signal = new (memory) std::atomic<int>(0);
-}
+void share_signal_requests() { shared_signal = shared_with_child<int>(); }
 
 bool is_request(int signal) {
   const int checkpoint_signal = *shared_signal;

@@ -2,7 +2,13 @@
 // Signals that ask a run for a checkpoint, where they would else end it.
 #pragma once
 
+#include <atomic>
+#include <cerrno>
 #include <cstdint>
+#include <new>
+#include <system_error>
+
+#include <sys/mman.h>
 
 #include "runtime/host/mpi.hpp"
 
@@ -27,6 +33,17 @@ void accept_signal_requests(const Mpi& mpi, int checkpoint_signal);
 
 /// Returns the requests to this process since the last call.
 SignalRequest take_signal_requests();
+
+/// Returns a value of zero in memory that this process shares with the children that it will make. Throws
+/// std::system_error if there is no memory.
+template <class Value>
+std::atomic<Value>* shared_with_child() {
+  static_assert(std::atomic<Value>::is_always_lock_free);
+  void* const memory =
+      mmap(nullptr, sizeof(std::atomic<Value>), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+  if (memory == MAP_FAILED) throw std::system_error(errno, std::generic_category(), "mmap");
+  return new (memory) std::atomic<Value>(Value());
+}
 
 /// For watch_over_rank(), before it makes a child: lets the parent know which signals are requests.
 void share_signal_requests();

@@ -88,7 +88,6 @@ bool limits_main_memory(std::string_view name) {
 bool is_whole_number(std::string_view name) {
   constexpr std::array names = {"NCPU",
                                 "NCUDA",
-                                "NWORKER_PER_CUDA",
                                 "CUDA_PIPELINE",
                                 "WORKERS_NOBIND",
                                 "MAIN_THREAD_CPUID",
@@ -102,7 +101,6 @@ bool is_whole_number(std::string_view name) {
                                 "MPI_COOP_SENDS",
                                 "MPI_PRIORITIES",
                                 "MPI_NDETACHED_SEND",
-                                "MPI_NREADY_PROCESS",
                                 "COMM_STATS",
                                 "MIN_PRIO",
                                 "MAX_PRIO",
@@ -194,6 +192,11 @@ std::optional<std::string_view> expected(std::string_view name, const std::strin
     if (value != "0") return "0 (StarPU-MPI's thread polls for messages)";
   } else if (name == "HOSTNAME") {  // part of the names of files
     if (value.find('/') != std::string::npos) return "a name without '/'";
+  } else if (name == "MPI_NREADY_PROCESS" || name == "NWORKER_PER_CUDA") {  // with 0 nothing would ever run
+    if (!is_whole(value) || std::strtol(value.c_str(), nullptr, 10) == 0)
+      return "a whole number from 1 to 2147483647";
+  } else if (name == "HWLOC_INPUT") {
+    return "it to be unset (starpipe chooses cores by the topology of this host)";
   } else if (name == "MPI_FAKE_RANK" || name == "MPI_FAKE_SIZE" || name == "MPI_HOSTNAMES") {
     return "it to be unset (starpipe runs on real ranks)";
   } else if (limits_main_memory(name)) {

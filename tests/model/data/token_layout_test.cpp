@@ -28,7 +28,7 @@ void expect_layout(const TokenLayout& layout, std::size_t header, std::size_t to
   EXPECT_EQ(layout.tokens, tokens);
 }
 
-TEST(TokenLayout, OfText) { expect_layout(text_layout(bytes("abcde")), 0, 1, 5); }
+TEST(TokenLayout, OfText) { expect_layout(text_layout("f", bytes("abcde")), 0, 1, 5); }
 
 TEST(TokenLayout, IsFlatWithoutAMagicNumber) {
   expect_layout(token_layout("f", bytes("")), 0, 2, 0);
@@ -103,6 +103,20 @@ TEST(TokenLayout, OfArraysOfNumpy) {
   for (const std::size_t size : {6, 7, 9, 20, 70}) refused(whole.substr(0, size), "");
 }
 
+// Files that stand for another file: neither tokens nor a text.
+TEST(TokenLayout, RefusesPackedFiles) {
+  const std::string pointer = "version https://git-lfs.github.com/spec/v1\noid sha256:4d7a2146\nsize 12345\n";
+  const auto refused = [](const std::string& file, const std::string& why) {
+    expect_input_error([&] { static_cast<void>(token_layout("f", bytes(file))); },
+                       "f: is " + why + ", not a file of token ids");
+    expect_input_error([&] { static_cast<void>(text_layout("f", bytes(file))); },
+                       "f: is " + why + ", not a text");
+  };
+  refused(pointer, "a pointer of Git LFS");
+  refused("\x1f\x8b\x08\1\2\3\4\5", "packed by gzip");
+  refused("Rar!\x1a\x07\1\2", "packed by RAR");
+}
+
 TEST(TokenLayout, FlatNumbersOfAGivenType) {
   const std::string eight = bytes_of_numbers<std::uint16_t>({1, 2, 3, 4});
   expect_layout(token_layout("f", bytes(eight), TokenType::uint32), 0, 4, 2);
@@ -134,6 +148,10 @@ TEST(TokenLayout, RefusesFilesOfOtherKinds) {
   refused("\x80\x03]q" + zero + "(K\1K\2K\3K\4K\5e.", "a pickle of Python");
   refused("(lp0\nI1\naI2\naI3\na.", "a pickle of Python");
   refused("]q" + zero + "(K\1K\2K\3K\4K\5e.", "a pickle of Python");
+  refused("}q" + zero + "(X\1" + std::string(3, '\0') + "aK\1u.", "a pickle of Python");
+  refused("Obj\1" + rest, "an Avro file");
+  refused("\xff\xff\xff\xff\x10" + std::string(3, '\0') + rest, "a stream of Arrow");
+  refused("MATLAB 5.0 MAT-file" + zero + rest, "a file of MATLAB");
   refused("\x89HDF\r\n\x1a\n" + rest, "an HDF5 file");
   refused("a.txt" + std::string(252, '\0') + "ustar" + rest, "a tar archive");
   refused("PAR1" + rest, "a Parquet file");
@@ -146,6 +164,9 @@ TEST(TokenLayout, RefusesFilesOfOtherKinds) {
   std::string long_text;
   for (int i = 0; i < 5000; ++i) long_text += "\xe6\xa2\xa8";  // 4,096 bytes end within a character
   refused(long_text, "text");
+  std::string latin;
+  for (int i = 0; i < 100; ++i) latin += "\xe4 und \xfc ";  // not UTF-8
+  refused(latin, "text");
 }
 
 // Ids that NumPy has as floats by default.
@@ -195,8 +216,31 @@ TEST(TokenLayout, RefusesBigEndianNumbers) {
   for (const std::uint32_t vocabulary : {2U, 300U, 4'096U, 50'257U, 65'536U})
     expect_layout(token_layout("f", bytes(ids_below(vocabulary, false))), 0, 2, 10'000);
   expect_layout(token_layout("f", bytes(swapped(ids_below(65'536, false)))), 0, 2, 10'000);
+  // Wider numbers: only the vocabulary could tell that their halves are no ids.
+  for (const std::uint32_t vocabulary : {50'257U, 151'936U}) {
+    std::vector<std::uint32_t> wide;
+    std::vector<std::uint32_t> wider;
+    for (std::uint32_t i = 0; i < 1000; ++i) {
+      wide.push_back(__builtin_bswap32(i * 7919 % vocabulary));
+      wider.insert(wider.end(), {0, wide.back()});
+    }
+    for (const std::string& numbers : {bytes_of_numbers(wide), bytes_of_numbers(wider)})
+      expect_input_error([&] { static_cast<void>(token_layout("f", bytes(numbers))); },
+                         "f: its numbers seem to be big-endian, of 4 bytes or more");
+  }
+  expect_layout(token_layout("f", bytes(std::string(4000, '\0'))), 0, 2, 2000);
   const std::string few = bytes_of_numbers(std::vector<std::uint16_t>(100, 25'600));
   expect_layout(token_layout("f", bytes(few)), 0, 2, 100);
+}
+
+TEST(TokenLayout, RefusesNumbersOfOneByte) {
+  const std::string ids = ids_below(65, true);  // of characters, in 2 bytes each
+  std::string characters;
+  for (std::size_t i = 0; i < ids.size(); i += 2) characters += ids[(i * 7919) % ids.size()];
+  characters += characters;
+  expect_layout(token_layout("f", bytes(ids)), 0, 2, 10'000);
+  expect_input_error([&] { static_cast<void>(token_layout("f", bytes(characters))); },
+                     "f: its numbers seem to have one byte each");
 }
 
 // Ids that begin like one of these files, but do not continue as one.
