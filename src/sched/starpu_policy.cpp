@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <cstdlib>
 #include <memory>
+#include <new>
 #include <stdexcept>
 #include <string>
 #include <string_view>
@@ -226,16 +227,29 @@ std::string why_not_ours() {
   return "STARPU_SCHED_LIB is '" + library + "'" + wanted;
 }
 
+// Calls a function of the policy for StarPU. StarPU is C, and holds locks: no exception may leave through it.
+template <auto function, class... Arguments>
+auto for_starpu(Arguments... arguments) noexcept {
+  try {
+    return function(arguments...);
+  } catch (const std::bad_alloc&) {
+    print_message("starpipe: out of memory in the scheduling policy\n");
+  } catch (const std::exception& error) {
+    print_message(std::string("starpipe: the scheduling policy: ") + error.what() + "\n");
+  }
+  std::abort();
+}
+
 }  // namespace
 
 starpu_sched_policy starpipe_policy() {
   starpu_sched_policy policy = {};
-  policy.init_sched = init_sched;
-  policy.deinit_sched = deinit_sched;
-  policy.push_task = push_task;
-  policy.pop_task = pop_task;
-  policy.pre_exec_hook = pre_exec_hook;
-  policy.post_exec_hook = post_exec_hook;
+  policy.init_sched = for_starpu<init_sched>;
+  policy.deinit_sched = for_starpu<deinit_sched>;
+  policy.push_task = for_starpu<push_task>;
+  policy.pop_task = for_starpu<pop_task>;
+  policy.pre_exec_hook = for_starpu<pre_exec_hook>;
+  policy.post_exec_hook = for_starpu<post_exec_hook>;
   policy.policy_name = policy_name;
   policy.policy_description = "placement w(s,b,d) and priority n(s,b,d) of a starpipe schedule";
   policy.worker_type = STARPU_WORKER_LIST;  // zero would mean a tree
@@ -259,7 +273,7 @@ starpu_sched_policy* policy_of_starpu(std::string_view name) {
 
 PolicyCore* active_policy_core() {
   const starpu_sched_policy* policy = starpu_sched_get_sched_policy();
-  if (policy == nullptr || policy->push_task != push_task) return nullptr;
+  if (policy == nullptr || policy->push_task != starpipe_policy().push_task) return nullptr;
   return &core_of(0);
 }
 

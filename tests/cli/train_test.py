@@ -564,6 +564,17 @@ class Train(CommandTest):
         result = self.run_command("train", "mlp.yaml", launcher=own, environment={"UCX_TLS": "tcp,self"})
         self.assertEqual((result.returncode, result.stderr.count(warning)), (0, 0), result.stderr)
 
+    def test_ranks_with_shared_memory_of_their_own(self):
+        """As in a container of Docker for each rank: MPICH ends at its start, with messages that name no remedy."""
+        own = ["unshare", "-m", "sh", "-c", 'mount -t tmpfs tmpfs /dev/shm && exec "$0" "$@"']
+        if subprocess.run([*own, "true"], check=False, capture_output=True).returncode != 0:
+            self.skipTest("no mounts here")
+        line = "starpipe: ranks of a host have a /dev/shm of their own each (containers)"
+        self.assertEqual(self.run_command("train", "mlp.yaml", launcher=[*LAUNCHER, *own]).stderr.count(line), 1)
+        for launcher, environment in ([*LAUNCHER, *own], {"MPIR_CVAR_NOLOCAL": "1"}), ([*own, *LAUNCHER], {}):
+            result = self.run_command("train", "mlp.yaml", launcher=launcher, environment=environment)
+            self.assertEqual((result.returncode, result.stderr.count(line)), (0, 0), result.stderr)
+
     def test_a_policy_for_one_rank(self):
         self.refused(["train", "mlp.yaml", "--set", "runtime.policy=graph_test"], "runtime.policy: graph_test works with one rank only",
                      launcher=LAUNCHER)

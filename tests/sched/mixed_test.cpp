@@ -244,5 +244,23 @@ TEST(RequiredPolicy, IsTheCoreThatRuns) {
   EXPECT_EQ(&require_active_policy(), active_policy_core());
 }
 
+// An exception would leave StarPU's locks held: the next call would wait for them indefinitely.
+TEST(JobsDeathTest, NoExceptionLeavesThroughStarPU) {
+  GTEST_FLAG_SET(death_test_style, "threadsafe");
+  const auto submits_a_job_of_no_schedule = [] {
+    const StarPU starpu(1);
+    Ran ran;
+    starpu_task* const task = task_for(ran);
+    task->sched_data = pack_sched_data(0, plan::JobId{3});
+    try {
+      static_cast<void>(starpu_task_submit(task));
+    } catch (const std::logic_error&) {
+      _exit(0);
+    }
+  };
+  EXPECT_DEATH(submits_a_job_of_no_schedule(),
+               "starpipe: the scheduling policy: a job of a worker that has none in this run");
+}
+
 }  // namespace
 }  // namespace starpipe::sched

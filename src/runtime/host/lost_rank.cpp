@@ -22,6 +22,7 @@
 #include <fmt/format.h>
 #include <sys/prctl.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -237,6 +238,18 @@ bool has_own_user_namespace() {
   };
   const std::optional<pid_t> launched_by = launcher_of_host();
   return !launched_by || space_of(fmt::format("{}", *launched_by)) != space_of("self");
+}
+
+bool has_own_shared_memory() {
+  struct stat own {};
+  struct stat of_launcher {};
+  if (stat("/dev/shm", &own) != 0) return false;
+  const std::optional<pid_t> launched_by = launcher_of_host();
+  if (!launched_by) return true;  // in another container, too
+  // Slurm may give a job a /dev/shm of its own, in which its daemon is not.
+  if (name_of_process(*launched_by) == "slurmstepd") return false;
+  return stat(fmt::format("/proc/{}/root/dev/shm", *launched_by).c_str(), &of_launcher) == 0 &&
+         of_launcher.st_dev != own.st_dev;
 }
 
 int signal_line_pause_ms() { return launcher_rank().value_or(0) == 0 ? 0 : 1500; }

@@ -24,6 +24,10 @@ std::optional<pid_t> launcher_of_host();
 /// True if this process is in a user namespace that its launcher is not in, as in a container for each rank.
 bool has_own_user_namespace();
 
+/// True if the launcher has another /dev/shm than this process, or cannot be seen: as in a container for each
+/// rank.
+bool has_own_shared_memory();
+
 /// Returns the milliseconds that this process waits before it prints which signal ended it; 0 on rank 0 and
 /// without a launcher. A signal to the whole run reaches every rank. Rank 0 prints the line and ends, and the
 /// launcher ends the others within the pause.

@@ -12,7 +12,6 @@
 #include <memory>
 #include <mutex>
 #include <optional>
-#include <set>
 #include <stdexcept>
 #include <string_view>
 #include <system_error>
@@ -34,7 +33,6 @@
 #include "runtime/host/start_watch.hpp"
 #include "starpipe/base/error.hpp"
 #include "starpipe/base/index.hpp"
-#include "starpipe/base/random.hpp"
 
 namespace starpipe::runtime {
 namespace {
@@ -140,47 +138,6 @@ void require_joined() {
   }
 }
 
-// Returns a hash of the variables that MPICH reads. Hydra sets those of CH3 for each host.
-std::uint64_t hash_of_mpich_variables() {
-  std::set<std::string_view> found;
-  for (char** variable = environ; *variable != nullptr; ++variable) {
-    const std::string_view text = *variable;
-    if (text.starts_with("MPIR_CVAR_") && !text.starts_with("MPIR_CVAR_CH3_")) found.insert(text);
-  }
-  std::uint64_t hash = hash_start;
-  for (const std::string_view text : found) hash = hash_of(text, hash);
-  return hash;
-}
-
-// Collective, by one message of each rank, up a binary tree. On rank 0, returns a rank whose variables of
-// MPICH differ from another rank's. Such ranks may use different algorithms, and wait for each other
-// indefinitely in any other collective call.
-std::optional<int> rank_with_other_variables() {
-  int rank = 0;
-  int ranks = 1;
-  MPI_Comm_rank(MPI_COMM_WORLD, &rank);
-  MPI_Comm_size(MPI_COMM_WORLD, &ranks);
-  struct Found {
-    std::uint64_t hash = 0;
-    std::int64_t differs = -1;  // a rank below this one in the tree
-  };
-  Found own{.hash = hash_of_mpich_variables()};
-  Found other;
-  MPI_Request request = MPI_REQUEST_NULL;
-  for (int bit = 1; bit < ranks; bit *= 2) {
-    if ((rank & bit) != 0) {
-      MPI_Isend(&own, sizeof own, MPI_BYTE, rank - bit, 0, MPI_COMM_WORLD, &request);
-      wait_for(request);
-      return std::nullopt;
-    }
-    if (rank + bit >= ranks) continue;
-    MPI_Irecv(&other, sizeof other, MPI_BYTE, rank + bit, 0, MPI_COMM_WORLD, &request);
-    wait_for(request);
-    if (own.differs < 0) own.differs = other.hash == own.hash ? other.differs : rank + bit;
-  }
-  return own.differs < 0 ? std::nullopt : std::optional(static_cast<int>(own.differs));
-}
-
 // MPICH ends the process when it finds that ranks of a host cannot share memory, with messages that name no
 // remedy. UCX sees hosts only, so it takes them for neighbours.
 void warn_of_strangers(const std::function<void(const std::string& line)>& say) {
@@ -191,6 +148,10 @@ void warn_of_strangers(const std::function<void(const std::string& line)>& say) 
   } else if (!environment("UCX_TLS") && has_own_user_namespace()) {
     say("ranks of a host are in user namespaces (containers) of their own, where MPI may find no shared "
         "memory and not start; UCX_TLS=tcp,self makes MPICH work without it");
+  } else if (!environment("MPIR_CVAR_NOLOCAL") && has_own_shared_memory()) {
+    say("ranks of a host have a /dev/shm of their own each (containers), where MPI may find no shared memory "
+        "and "
+        "not start; MPIR_CVAR_NOLOCAL=1 makes MPICH work without it");
   }
 }
 

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cstddef>
+#include <cstdint>
 #include <filesystem>
 #include <iterator>
 #include <map>
@@ -25,6 +26,8 @@
 #include "base/files.hpp"
 #include "base/numbers.hpp"
 #include "runtime/host/lost_rank.hpp"
+#include "runtime/host/mpi.hpp"
+#include "starpipe/base/random.hpp"
 
 namespace starpipe::runtime {
 namespace {
@@ -184,7 +187,45 @@ std::string reason_of_limit(const RanksHere& here, milliseconds limit) {
                      fmt::join(known, ", "), known.empty() ? "" : ")");
 }
 
+// Returns a hash of the variables that MPICH reads. Hydra sets those of CH3 for each host.
+std::uint64_t hash_of_mpich_variables() {
+  std::set<std::string_view> found;
+  for (char** variable = environ; *variable != nullptr; ++variable) {
+    const std::string_view text = *variable;
+    if (text.starts_with("MPIR_CVAR_") && !text.starts_with("MPIR_CVAR_CH3_")) found.insert(text);
+  }
+  std::uint64_t hash = hash_start;
+  for (const std::string_view text : found) hash = hash_of(text, hash);
+  return hash;
+}
+
 }  // namespace
+
+std::optional<int> rank_with_other_variables() {
+  int rank = 0;
+  int ranks = 1;
+  MPI_Comm_rank(MPI_COMM_WORLD, &rank);
+  MPI_Comm_size(MPI_COMM_WORLD, &ranks);
+  struct Found {
+    std::uint64_t hash = 0;
+    std::int64_t differs = -1;  // a rank below this one in the tree
+  };
+  Found own{.hash = hash_of_mpich_variables()};
+  Found other;
+  MPI_Request request = MPI_REQUEST_NULL;
+  for (int bit = 1; bit < ranks; bit *= 2) {
+    if ((rank & bit) != 0) {
+      MPI_Isend(&own, sizeof own, MPI_BYTE, rank - bit, 0, MPI_COMM_WORLD, &request);
+      wait_for(request);
+      return std::nullopt;
+    }
+    if (rank + bit >= ranks) continue;
+    MPI_Irecv(&other, sizeof other, MPI_BYTE, rank + bit, 0, MPI_COMM_WORLD, &request);
+    wait_for(request);
+    if (own.differs < 0) own.differs = other.hash == own.hash ? other.differs : rank + bit;
+  }
+  return own.differs < 0 ? std::nullopt : std::optional(static_cast<int>(own.differs));
+}
 
 bool has_ranks_of_other_users() {
   const std::optional<pid_t> launcher = launcher_of_host();

@@ -6,6 +6,7 @@
 #include <cstddef>
 #include <functional>
 #include <mutex>
+#include <optional>
 #include <stop_token>
 #include <string>
 #include <thread>
@@ -14,6 +15,11 @@ namespace starpipe::runtime {
 
 /// True if the launcher has started other ranks of this host as other users, who cannot share memory.
 bool has_ranks_of_other_users();
+
+/// Collective, by one message of each rank up a binary tree, when MPI has started. On rank 0, returns a rank
+/// whose variables of MPICH differ from another rank's; otherwise nullopt. Such ranks may use different
+/// algorithms, and wait for each other indefinitely in a collective call of MPI.
+std::optional<int> rank_with_other_variables();
 
 /// MPI starts when every rank of the launcher has called MPI_Init. A rank that runs another command never
 /// does, and the others would wait indefinitely.
