@@ -149,9 +149,8 @@ void warn_of_strangers(const std::function<void(const std::string& line)>& say) 
     say("ranks of a host are in user namespaces (containers) of their own, where MPI may find no shared "
         "memory and not start; UCX_TLS=tcp,self makes MPICH work without it");
   } else if (!environment("MPIR_CVAR_NOLOCAL") && has_own_shared_memory()) {
-    say("ranks of a host have a /dev/shm of their own each (containers), where MPI may find no shared memory "
-        "and "
-        "not start; MPIR_CVAR_NOLOCAL=1 makes MPICH work without it");
+    say("ranks of a host have a /dev/shm of their own each (containers), where MPI may find no shared "
+        "memory and not start; MPIR_CVAR_NOLOCAL=1 makes MPICH work without it");
   }
 }
 
@@ -243,9 +242,9 @@ StartedMpi::StartedMpi(std::function<void(const std::string& line)> on_late, End
   require_limits();
   require_shared_memory();
   require_launcher();
-  warn_of_strangers(on_late_);
   patience = patience_for(2 * ranks_of_host(), static_cast<int>(std::thread::hardware_concurrency()));
   start_without_waits();
+  warn_of_strangers(on_late_);
   int provided = 0;
   {
     const StartWatch watch(on_late_);
