@@ -94,11 +94,13 @@ int ranks_of_host() {
 
 // While MPICH starts, ranks of a host wait for each other without giving up their cores. Its setting for ranks
 // that share no memory leaves these waits out. (UCX, which carries the messages, shares memory still.) Ranks
-// with different settings would not find each other, so a run gets it only where all ranks are on one host.
+// with different settings would not find each other, so only what all ranks see alike decides: whether all
+// are on one host, and its cores, on however few of them a rank may run.
 void start_without_waits() {
   const std::optional<int> here = environment_number("MPI_LOCALNRANKS");
-  if (patience > 1 && here && here == environment_number("PMI_SIZE"))
-    setenv("MPIR_CVAR_NOLOCAL", "1", /*overwrite=*/0);
+  if (!here || here != environment_number("PMI_SIZE")) return;
+  const auto cores = static_cast<int>(sysconf(_SC_NPROCESSORS_ONLN));
+  if (patience_for(2 * *here, cores) > 1) setenv("MPIR_CVAR_NOLOCAL", "1", /*overwrite=*/0);
 }
 
 // A program that a rank starts inherits the launcher's variables, but not always its socket: Python's
