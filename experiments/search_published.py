@@ -28,8 +28,8 @@ def search(binary, case, limit, budget, folder):
          "-o", file], check=True)
     checked = json.loads(subprocess.run([binary, "schedule", "check", file, "--json"], check=True,
                                         stdout=subprocess.PIPE).stdout)
-    if max(checked["peak_activations"]) > limit:
-        sys.exit(f"{case}: {max(checked['peak_activations'])} stashes, over the limit of {limit}")
+    if max(checked["peak_stashes"]) > limit:
+        sys.exit(f"{case}: {max(checked['peak_stashes'])} stashes, over the limit of {limit}")
     with open(file, encoding="utf-8") as text:
         found = json.load(text)
     return checked["makespan"], found["lower_bound"], found["search"]["complete"]

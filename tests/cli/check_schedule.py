@@ -116,7 +116,7 @@ def check(data, expect=None):
             peak = max(peak, live)
         peaks.append(peak)
     if all(d[k] > 0 for d in durations for k in "FBW"):  # with jobs of length zero, peaks at an instant are not defined
-        need(peaks == data["peak_activations"], f"peak_activations are {peaks}")
+        need(peaks == data["peak_stashes"], f"peak_stashes are {peaks}")
     for worker, limit in enumerate(data.get("memory_limits", [])):
         need(peaks[worker] <= limit, f"worker {worker} holds {peaks[worker]} stashes, its limit is {limit}")
 

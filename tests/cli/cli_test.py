@@ -238,9 +238,9 @@ class Simulate(CommandTest):
             self.assertEqual(check(data), [])
             self.assertAlmostEqual(sum(d["F"] for d in data["durations"]), data["stages"])
             stashes = [d["stash"] for d in data["sizes"]]
-            self.assertEqual(data["peak_activation_bytes"],
-                             [p * stashes[w] for w, p in enumerate(data["peak_activations"])])
-            self.assertEqual([m["stashes"] for m in data["memory"]], data["peak_activation_bytes"])
+            self.assertEqual(data["peak_stash_bytes"],
+                             [p * stashes[w] for w, p in enumerate(data["peak_stashes"])])
+            self.assertEqual([m["stashes"] for m in data["memory"]], data["peak_stash_bytes"])
         self.assertEqual(self.ok("simulate", "mlp.yaml", "-o", "p.json"), "")
         self.assertEqual(json.loads(self.read("p.json")), json.loads(self.ok("simulate", "mlp.yaml", "--json")))
 
@@ -281,7 +281,7 @@ class Simulate(CommandTest):
         self.assertEqual((data["schedule"], data["microbatches"]), ("naive", 3))
         self.assertEqual(data["ops"][1][0]["stage"], 0)
         data = json.loads(self.ok("simulate", "mlp.yaml", "--set", "schedule.memory_limit=1", "--json"))
-        self.assertEqual((data["discipline"], data["memory_limits"], data["peak_activations"]), ("bounded", [1, 1], [1, 1]))
+        self.assertEqual((data["discipline"], data["memory_limits"], data["peak_stashes"]), ("bounded", [1, 1], [1, 1]))
         self.assertEqual(data["reordered"], {"worker": 0, "stashes": 4, "limit": 1})
         self.assertIn("not in gpipe's own order", self.ok("simulate", "mlp.yaml", "--set", "schedule.memory_limit=1"))
         free, fitting = (json.loads(self.ok("simulate", "mlp.yaml", *more, "--json")) for more in (
@@ -298,11 +298,11 @@ class Simulate(CommandTest):
             self.write("file.yaml", mlp_config(schedule="file: order.json"))
             data = json.loads(self.ok("simulate", "file.yaml", "--set", f"schedule.memory_limit={asked}", "--json"))
             self.assertEqual(data["memory_limits"], [holds] * 2)
-            self.assertLessEqual(max(data["peak_activations"]), holds)
+            self.assertLessEqual(max(data["peak_stashes"]), holds)
             self.assertEqual("reordered" in data, reordered)
 
     def test_a_tree_of_stages(self):
-        self.write("towers.yaml", """model: {kind: mlp, layers: 2, hidden: 8, inputs: 4, outputs: 2, legs: 2}
+        self.write("towers.yaml", """model: {kind: mlp, layers: 2, hidden: 8, inputs: 4, outputs: 2, branches: 2}
 training: {steps: 1, microbatches: 4}
 schedule: {name: 1f1b, workers: 3}
 """)
@@ -359,8 +359,9 @@ schedule: {name: 1f1b, workers: 3}
         refused_set("training.steps=x", "--set training.steps", "'x'")
         refused_set("training.steps=0", "--set training.steps", "at least 1")
         refused_set("model.heads=2", "--set model.heads", "mlp")
-        refused_set("model.legs=2", "--set model.legs", "gpt", config="gpt.yaml")
-        refused_set("model.legs=3", "model.branches", "3")
+        refused_set("model.branches=2", "--set model.branches", "gpt", config="gpt.yaml")
+        refused_set("model.branches=3", "model.branches", "3")
+        refused_set("model.legs=2", "--set model.legs", "unknown key")
         refused_set("runtime.precision=fp16", "fp16", "fp32")
         refused_set("runtime.precision=tf32", "runtime.precision", "tf32", "runtime.device cpu")
         refused_set("runtime.device=gpu", "runtime.device", "cuda")

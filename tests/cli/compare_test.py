@@ -62,8 +62,8 @@ class Emulation(ReportTest):
             # (B + P - 1) times 3 ms
             self.assertAlmostEqual(report["makespan"]["predicted"], 47 * 3e-3)
             self.assert_not_faster(report)
-            self.assertEqual(report["peak_activations"]["measured"], list(range(24, 0, -1)))
-            self.assertEqual(report["peak_activations"]["predicted"], report["peak_activations"]["measured"])
+            self.assertEqual(report["peak_stashes"]["measured"], list(range(24, 0, -1)))
+            self.assertEqual(report["peak_stashes"]["predicted"], report["peak_stashes"]["measured"])
             self.assertTrue(report["emulated"])
             self.assertNotIn("losses", report)
 
@@ -84,10 +84,10 @@ class Emulation(ReportTest):
                 report = self.report(emulated(times, schedule), *sets)
                 predicted = json.loads(self.ok("simulate", "job.yaml", *sets, "--json"))
                 self.assertEqual(predicted["makespan"], report["makespan"]["predicted"])
-                self.assertEqual(predicted["peak_activations"], report["peak_activations"]["predicted"])
+                self.assertEqual(predicted["peak_stashes"], report["peak_stashes"]["predicted"])
                 self.assertEqual(predicted["comm"], report["transfer_delay"])
                 if "dynamic" not in str(more):
-                    self.assertEqual(predicted["peak_activations"], report["peak_activations"]["measured"])
+                    self.assertEqual(predicted["peak_stashes"], report["peak_stashes"]["measured"])
                 durations = predicted["durations"]
                 if isinstance(durations, dict):
                     durations = [durations] * predicted["stages"]
@@ -187,7 +187,7 @@ class Compare(ReportTest):
                 self.assertEqual(len(jobs["end"]), len(jobs["stage"]))
             for policy in comparison["policies"]:
                 if policy["policy"] in ("starpipe", "worker-order"):
-                    self.assertEqual(policy["peak_activations"], comparison["predicted"]["peak_activations"])
+                    self.assertEqual(policy["peak_stashes"], comparison["predicted"]["peak_stashes"])
                     self.assertEqual(policy["bytes_moved"], comparison["predicted"]["bytes_moved"])
                     self.assertGreaterEqual(min(policy["makespans"]), 0.999 * comparison["predicted"]["makespan"])
             ElementTree.fromstring(self.read("compare.svg"))
@@ -202,7 +202,7 @@ class Compare(ReportTest):
                     self.assertEqual(result.returncode, 0, result.stderr)
                     comparison = json.loads(self.read("c.json"))
                     [run] = comparison["policies"]
-                    self.assertEqual(run["peak_activations"], comparison["predicted"]["peak_activations"])
+                    self.assertEqual(run["peak_stashes"], comparison["predicted"]["peak_stashes"])
                     self.assertGreater(run["submission"], 0)
                     at_once = max_under_way(run["record"])
                     ranks = 2 if launcher else 1
@@ -301,7 +301,7 @@ class Schedules(CommandTest):
                 self.assertEqual(one["predicted"]["makespan"], simulated["makespan"])
                 [run] = one["policies"]
                 self.assertEqual((run["policy"], len(run["makespans"])), ("starpipe", 2))
-                self.assertEqual(run["peak_activations"], simulated["peak_activations"])
+                self.assertEqual(run["peak_stashes"], simulated["peak_stashes"])
                 self.assertGreaterEqual(min(run["makespans"]), 0.999 * simulated["makespan"])
                 predicted, makespan = one["predicted"]["makespan"], run["makespan"]
                 difference = f"{100 * (makespan / predicted - 1):+.1f} %"
@@ -331,7 +331,7 @@ class Schedules(CommandTest):
                 self.assertEqual([p["policy"] for p in one["policies"]], policies)
                 for run in one["policies"]:
                     self.assertEqual(len(run["makespans"]), 2)
-                    self.assertEqual(run["peak_activations"], one["predicted"]["peak_activations"])
+                    self.assertEqual(run["peak_stashes"], one["predicted"]["peak_stashes"])
                     self.assertEqual(run["bytes_moved"], one["predicted"]["bytes_moved"])
 
     def test_each_schedule_has_a_map_of_its_own(self):

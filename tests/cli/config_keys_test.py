@@ -42,7 +42,7 @@ DYNAMIC = ("schedule.discipline=greedy", "schedule.dynamic=true")
 
 # What `train` reports and what does not depend on the machine's speed.
 FACTS = ("policy", "discipline", "workers", "stages", "microbatches", "parameters", "emulated", "losses", "skipped_steps",
-         "offsets", "peak_activations", "peak_activation_bytes", "received", "ranks", "partition")  # fmt: skip
+         "offsets", "peak_stashes", "peak_stash_bytes", "received", "ranks", "partition")  # fmt: skip
 # These are given, not measured, when workers are emulated.
 EMULATED_FACTS = ("durations", "transfer_delay")
 

@@ -188,9 +188,8 @@ TEST_F(LoadConfig, SgdDecaysNothingUnlessAsked) {
 
 TEST_F(LoadConfig, TheLastOverrideWins) {
   const auto config = load(
-      minimal_mlp, {"training.steps=4", "schedule.placement=[1, 0]", "training.steps=5", "model.legs=2"});
+      minimal_mlp, {"training.steps=4", "schedule.placement=[1, 0]", "training.steps=5"});
   EXPECT_EQ(config.training.steps, 5);
-  EXPECT_EQ(model::option(config.model, "branches"), 2) << "by its former name";
   EXPECT_THAT(config.schedule.placement, ElementsAre(1, 0));
 }
 
@@ -381,8 +380,8 @@ TEST_F(LoadConfig, NamesKeysThatDoNotApply) {
   EXPECT_EQ(override_problem("data.path=x"), "--set data.path: does not apply to data.kind synthetic");
   EXPECT_EQ(override_problem("training.optimizer.momentum=0.5"),
             "--set training.optimizer.momentum: does not apply to training.optimizer.kind adamw");
-  EXPECT_EQ(problem("model:\n  kind: gpt\n  legs: 2\n"),
-            "c.yaml:3: model.legs: does not apply to model.kind gpt");
+  EXPECT_EQ(problem("model:\n  kind: gpt\n  branches: 2\n"),
+            "c.yaml:3: model.branches: does not apply to model.kind gpt");
 }
 
 TEST_F(LoadConfig, RefusesKeysThatTheRunWouldIgnore) {

@@ -98,7 +98,7 @@ const NetworkKey inputs = {"inputs", 4, "Features.", model::from_1_to(1 << 20)};
 const NetworkKey outputs = {"outputs", 4, "Targets.", model::from_1_to(1 << 20)};
 const NetworkKey shares = {"shares", 2, "Parts of the inputs.", model::from_1_to(2)};
 const NetworkKey columns = {"columns", 4, "Of the head.", model::from_1_to(8)};
-const NetworkKey branches = {"branches", 2, "Sources.", model::from_1_to(1 << 10), {}, "legs"};
+const NetworkKey branches = {"branches", 2, "Sources.", model::from_1_to(1 << 10)};
 const bool has_towers = model::register_network({.name = "towers",
                                                  .meaning = "Two towers.",
                                                  .data = {"synthetic"},

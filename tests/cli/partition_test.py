@@ -70,7 +70,7 @@ class PartitionTest(CommandTest):
     def test_predicts_the_schedule(self):
         text = "layers: [{F: 1, B: 1, W: 1, stash: 5, count: 4}]\n"
         predicted = self.partition(text, "--workers", 4, "--microbatches", 8)["predicted"]
-        self.assertEqual((predicted["makespan"], predicted["peak_activation_bytes"]), (33, [20, 15, 10, 5]))
+        self.assertEqual((predicted["makespan"], predicted["peak_stash_bytes"]), (33, [20, 15, 10, 5]))
         loop = self.partition(text, "--workers", 2, "--schedule", "interleaved-1f1b", "--microbatches", 4)
         self.assertEqual(loop["placement"], [0, 1, 0, 1])
         self.assertEqual(self.partition(text, "--workers", 2, "--schedule", "v-half")["placement"], [0, 1, 1, 0])
@@ -396,7 +396,7 @@ class AutoTest(CommandTest):
         text = self.ok("simulate", "c.yaml", "--set", "schedule.name=chimera", "--set", "schedule.stages=2")
         self.assertIn("cuts [3] by", text)
 
-    def test_legs_are_cut_alike(self):
+    def test_branches_are_cut_alike(self):
         self.write("branch.yaml", "layers: [{F: 1}, {F: 1}, {F: 1}, {F: 9}]\n")
         text = self.ok("simulate", "c.yaml", "--set", "model.branches=2", "--set", "schedule.stages=5", "--set",
                        "schedule.workers=5", "--set", "schedule.profile=branch.yaml")

@@ -34,7 +34,7 @@ class Periodic(CommandTest):
                 self.assertAlmostEqual(pattern["normalized_period"], each)
                 self.assertAlmostEqual(longer["makespan"] - short["makespan"], 12 * each)
                 self.assertEqual(pattern["concurrent_activations"], stashes)
-                self.assertEqual(short["peak_activations"], stashes)
+                self.assertEqual(short["peak_stashes"], stashes)
                 self.assertEqual(pattern["memory"], stashes)
                 self.assertTrue(pattern["optimal"])
                 self.assertLessEqual(pattern["lower_bound"], each + 1e-9)
@@ -100,14 +100,14 @@ class NamedSchedules(CommandTest):
                 options = ("--durations", "times.yaml", "--memory-limit", memory)
                 short, longer = self.show(name, 24, *options), self.show(name, 36, *options)
                 self.assertAlmostEqual(longer["makespan"] - short["makespan"], 12 * period)
-                self.assertEqual(max(short["peak_activations"]), memory)
+                self.assertEqual(max(short["peak_stashes"]), memory)
                 self.assertEqual(short["memory_limits"], [memory] * 6)
                 self.assertEqual(short["discipline"], "ordered")
 
     def test_a_discipline_can_still_be_asked_for(self):
         data = self.show("1f1b-star", 12, "--memory-limit", 3, "--discipline", "bounded")
         self.assertEqual(data["discipline"], "bounded")
-        self.assertEqual(max(data["peak_activations"]), 3)
+        self.assertEqual(max(data["peak_stashes"]), 3)
 
 
 if __name__ == "__main__":

@@ -42,14 +42,14 @@ class Precision(CommandTest):
         for launcher in ([], LAUNCHER):
             reports = [self.report(precision, *size, launcher=launcher) for precision in ("fp32", "bf16")]
             for report in reports:
-                for figures in (report["peak_activation_bytes"], report["bytes_between_ranks"],
+                for figures in (report["peak_stash_bytes"], report["bytes_between_ranks"],
                                 *(figures for kind in report["received"].values() for figures in kind.values())):
                     self.assertEqual(figures["predicted"], figures["measured"])
             fp32, bf16 = reports
             weights = [report["received"]["weights"]["bytes"]["measured"] for report in reports]
             self.assertEqual([2 * bytes for bytes in weights[1]], weights[0])
             self.assertEqual(*(report["received"]["weight_gradients"] for report in reports), "they are sums")
-            for less, more in zip(bf16["peak_activation_bytes"]["measured"], fp32["peak_activation_bytes"]["measured"]):
+            for less, more in zip(bf16["peak_stash_bytes"]["measured"], fp32["peak_stash_bytes"]["measured"]):
                 self.assertAlmostEqual(less / more, 0.5, delta=0.03)
 
     def test_limits_of_memory(self):

@@ -43,7 +43,7 @@ class ScheduleCompare(CommandTest):
                         parts = row["stages"] / 4 if per == "share" else 1
                         for name in ("makespan", "bubble_fraction", "device_bubble_fraction"):
                             self.assertEqual(row[name], shown[name])
-                        self.assertEqual(row["peak_stashes"], max(shown["peak_activations"]) / parts)
+                        self.assertEqual(row["peak_stashes"], max(shown["peak_stashes"]) / parts)
                         self.assertEqual(row["transfers"], sum(map(sum, shown["received"].values())))
                         self.assertEqual(row.get("reordered"), shown.get("reordered"))
                         if row["lower_bound"] is not None:

@@ -88,12 +88,12 @@ class ScheduleShow(CommandTest):
     def test_recomputation(self):
         data = self.show("1f1b", 4, 8, "--recompute", "--durations", "F=2,B=3,W=1")
         self.assertEqual(data["makespan"], (8 + 4 - 1) * (2 + 2 + 3 + 1))
-        self.assertEqual(data["peak_activations"], [1, 1, 1, 1])
+        self.assertEqual(data["peak_stashes"], [1, 1, 1, 1])
         self.assertEqual(data["durations"], {"F": 2, "B": 5, "W": 1})
         self.write("r.json", json.dumps(data))
         self.refused(["schedule", "check", "r.json", "--recompute"], "--recompute", "r.json")
         again = json.loads(self.ok("schedule", "check", "r.json", "--json"))
-        self.assertEqual(again["peak_activations"], [1, 1, 1, 1])
+        self.assertEqual(again["peak_stashes"], [1, 1, 1, 1])
         self.assertEqual(again["makespan"], data["makespan"])
 
     def test_other_options_against_the_checker(self):
@@ -115,13 +115,13 @@ class ScheduleShow(CommandTest):
     def test_memory_limits(self):
         """An order that fits is kept; where it does not fit, every format tells that another order was made."""
         free = self.show("v-half", 4, 8)
-        self.assertEqual((free["makespan"], max(free["peak_activations"])), (53, 6))
+        self.assertEqual((free["makespan"], max(free["peak_stashes"])), (53, 6))
         for limit in (6, 8):
             data = self.show("v-half", 4, 8, "--memory-limit", limit)
             self.assertNotIn("reordered", data)
             self.assertEqual((data["ops"], data["memory_limits"]), (free["ops"], [limit] * 4))
         data = self.show("v-half", 4, 8, "--memory-limit", 4)
-        self.assertLessEqual(max(data["peak_activations"]), 4)
+        self.assertLessEqual(max(data["peak_stashes"]), 4)
         self.assertEqual((data["discipline"], data["memory_limits"]), ("bounded", [4] * 4))
         self.assertEqual(data["reordered"], {"worker": 0, "stashes": 6, "limit": 4})
         words = "not in v-half's own order: in it worker 0 would hold 6 stashes, above the memory limit of 4"
@@ -181,7 +181,7 @@ class ScheduleShow(CommandTest):
         # A bounded file whose run keeps a smaller limit: the order stays, and the discipline is told.
         bounded = {**self.show("1f1b", 3, 6), "discipline": "bounded", "memory_limits": [9] * 3}
         self.write("bounded.json", json.dumps(bounded))
-        peak = max(json.loads(self.ok("schedule", "check", "bounded.json", "--json"))["peak_activations"])
+        peak = max(json.loads(self.ok("schedule", "check", "bounded.json", "--json"))["peak_stashes"])
         result = self.run_command("schedule", "check", "bounded.json", "--memory-limit", peak, "--json")
         self.assertEqual(json.loads(result.stdout)["discipline"], "ordered")
         self.assertIn("discipline ordered", result.stderr)
@@ -192,7 +192,7 @@ class ScheduleShow(CommandTest):
         data = self.show("1f1b", 4, 8)
         self.assertEqual(data["makespan"], 33)
         self.assertAlmostEqual(data["bubble_fraction"], 0.2727, 4)
-        self.assertEqual(data["peak_activations"], [4, 3, 2, 1])
+        self.assertEqual(data["peak_stashes"], [4, 3, 2, 1])
         self.assertEqual(data["ops"][0][0],
                          {"op": "F", "stage": 0, "microbatch": 0, "start": 0, "end": 1, "weights_from": 0})
         self.assertEqual(data["received"]["activations"], [0, 8, 8, 8])
@@ -210,7 +210,7 @@ class ScheduleShow(CommandTest):
         fault(lambda d: d["ops"][0][0].update(end=2))
         fault(lambda d: d.update(makespan=1))
         fault(lambda d: d.update(bubble_fraction=0))
-        fault(lambda d: d["peak_activations"].reverse())
+        fault(lambda d: d["peak_stashes"].reverse())
         fault(lambda d: d["received"].update(gradients=[0, 0, 0]))
         fault(lambda d: d["ops"][0][0].update(weights_from=1))
         fault(lambda d: d.update(comm=100))
@@ -423,7 +423,7 @@ class ScheduleCheck(CommandTest):
                 self.assertEqual(data["discipline"], word)
                 self.write("s.json", json.dumps(data))
                 again = json.loads(self.ok("schedule", "check", "s.json", "--json"))
-                for key in ("discipline", "ops", "makespan", "peak_activations"):
+                for key in ("discipline", "ops", "makespan", "peak_stashes"):
                     self.assertEqual(again[key], data[key])
 
     def test_the_order_of_the_list_is_the_order(self):
@@ -469,7 +469,7 @@ class ScheduleCheck(CommandTest):
     def test_summary(self):
         self.write("s.csv", "0F0,0F1,0B0,0B1\n1F0,1B0,1F1,1B1\n")
         text = self.ok("schedule", "check", "s.csv")
-        for word in ("makespan", "bubble", "peak activations"):
+        for word in ("makespan", "bubble", "peak stashes"):
             self.assertIn(word, text)
 
     def test_files_that_are_not_named_after_what_they_are(self):

@@ -87,7 +87,7 @@ class Search(CommandTest):
         checked = json.loads(self.ok("schedule", "check", "found.json", "--json"))
         self.assertEqual(checked["ops"], found["ops"])
         self.assertEqual(checked["memory_limits"], [4, 4, 4])
-        self.assertLessEqual(max(checked["peak_activations"]), 4)
+        self.assertLessEqual(max(checked["peak_stashes"]), 4)
         self.assertIn("no schedule ends before", self.ok("search", "--quiet", "--workers", 2, "--microbatches", 2,
                                                          "--budget", 0.1))
 
@@ -105,7 +105,7 @@ class Search(CommandTest):
         data = self.search("--workers", 2, "--microbatches", 6, "--chunks", 2, "--layout", "v", "--stash",
                            ",".join(f"{size}MiB" for size in sizes), "--memory-limit", "10MiB")
         peaks = stash_peaks(data, [size << 20 for size in sizes])
-        self.assertEqual(peaks, data["peak_activation_bytes"])
+        self.assertEqual(peaks, data["peak_stash_bytes"])
         self.assertLessEqual(max(peaks), 10 << 20)
         text = self.ok("search", "--workers", 2, "--microbatches", 4, "--chunks", 1, "--stash", "3MiB", "--quiet", "--budget", 0.1)
         self.assertRegex(text, r"; stashes of up to (3|6|9|12)\.0 MiB on a worker; ")
@@ -124,11 +124,11 @@ class Search(CommandTest):
             self.assertGreater(chunks, 1)
             whole = 1 << 20 if size == "1MiB" else int(size)
             self.assertEqual(data["sizes"]["stash"], -(-whole // chunks))
-            self.assertLessEqual(max(data["peak_activation_bytes"]), 2 << 20)
-            self.assertEqual(data["peak_activation_bytes"], data["search"]["peak_memory"])
+            self.assertLessEqual(max(data["peak_stash_bytes"]), 2 << 20)
+            self.assertEqual(data["peak_stash_bytes"], data["search"]["peak_memory"])
             self.write("found.json", json.dumps(data))
             again = json.loads(self.ok("schedule", "check", "found.json", "--json"))
-            self.assertEqual(again["peak_activation_bytes"], data["peak_activation_bytes"])
+            self.assertEqual(again["peak_stash_bytes"], data["peak_stash_bytes"])
 
     def test_chunks_are_chosen(self):
         data = self.search("--workers", 4, "--microbatches", 4, "--durations", "F=12,B=12,W=12", "--memory-limit", 2.5)

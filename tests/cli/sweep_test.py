@@ -61,8 +61,8 @@ class Sweep(CommandTest):
                 self.assertEqual(json.loads((self.folder_of(row) / "report.json").read_text()), by_hand)
                 self.assertEqual(self.figures(row, "predicted_makespan", "predicted_bubble_fraction",
                                               "predicted_peak_stashes", "predicted_peak_stash_bytes", "stages"),
-                                 [by_hand["makespan"], by_hand["bubble_fraction"], max(by_hand["peak_activations"]),
-                                  max(by_hand["peak_activation_bytes"]), by_hand["stages"]])
+                                 [by_hand["makespan"], by_hand["bubble_fraction"], max(by_hand["peak_stashes"]),
+                                  max(by_hand["peak_stash_bytes"]), by_hand["stages"]])
                 self.assertEqual(int(row["predicted_bytes_moved"]), sum(map(sum, by_hand["received_bytes"].values())))
                 self.assertEqual(int(row["predicted_memory"]), max(sum(w.values()) for w in by_hand["memory"]))
                 self.assertEqual((row["status"], row["unit"]), ("done", "s"))
@@ -93,7 +93,7 @@ class Sweep(CommandTest):
             limit = ["--set", f"schedule.memory_limit={row['schedule.memory_limit']}"] if row["schedule.memory_limit"] else []
             by_hand = json.loads(self.ok("simulate", "base.yaml", "--set", f"schedule.name={row['schedule.name']}", *limit, "--json"))
             self.assertEqual(self.figures(row, "predicted_makespan", "predicted_peak_stashes"),
-                             [by_hand["makespan"], max(by_hand["peak_activations"])])
+                             [by_hand["makespan"], max(by_hand["peak_stashes"])])
         # One key whose value is a map stays one setting.
         self.write("study.yaml", study(grid="{schedule: [{name: 1f1b, options: {waves: 2}}]}", set="{model.layers: 4}"))
         self.assertIn("schedule.options={waves: 2}", self.sweep("--print"))

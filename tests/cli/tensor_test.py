@@ -180,9 +180,9 @@ class Tensor(CommandTest):
             self.assertEqual(report["discipline"], settings.split()[1].strip(","))
             for mine, expected in zip(report["losses"], whole, strict=True):
                 self.assertAlmostEqual(mine, expected, delta=2e-6 * expected)
-        self.assertEqual(report["peak_activations"]["measured"], report["peak_activations"]["predicted"])
-        self.assertLessEqual(max(report["peak_activations"]["measured"]), 6)
-        self.assertGreater(max(self.train(2, "--set", "schedule={file: shards.json, stages: 2}")["peak_activations"]["measured"]), 6)
+        self.assertEqual(report["peak_stashes"]["measured"], report["peak_stashes"]["predicted"])
+        self.assertLessEqual(max(report["peak_stashes"]["measured"]), 6)
+        self.assertGreater(max(self.train(2, "--set", "schedule={file: shards.json, stages: 2}")["peak_stashes"]["measured"]), 6)
 
     def test_a_greedy_order_is_that_of_whole_stages(self):
         report = self.train(2, "--set", "schedule.discipline=greedy")

@@ -87,7 +87,7 @@ class Train(CommandTest):
                 for line in lines:
                     self.assertTrue(0 <= line["bubble_fraction"] < 1)
                     self.assertGreater(line["seconds"], 0)
-                self.assertEqual(lines[-1]["peak_stash_bytes"], max(report["peak_activation_bytes"]["measured"]))
+                self.assertEqual(lines[-1]["peak_stash_bytes"], max(report["peak_stash_bytes"]["measured"]))
             os.remove(self.path("m.jsonl"))
 
     def test_metrics_are_kept(self):
@@ -193,8 +193,8 @@ class Train(CommandTest):
                 reordered = {"worker": 0, "stashes": 8, "limit": 3} if name == "gpipe" else None
                 self.assertEqual(report.get("reordered"), reordered)
                 self.assertEqual("not in gpipe's own order" in result.stdout, name == "gpipe")
-                self.assertEqual(report["peak_activations"], {"predicted": peaks, "measured": peaks})
-                for figures in (report["peak_activation_bytes"], *report["received"]["activations"].values()):
+                self.assertEqual(report["peak_stashes"], {"predicted": peaks, "measured": peaks})
+                for figures in (report["peak_stash_bytes"], *report["received"]["activations"].values()):
                     self.assertEqual(figures["predicted"], figures["measured"])
                 losses.append(report["losses"])
             self.assertTrue(losses[0] == losses[1] == losses[2], losses)
@@ -343,7 +343,7 @@ class Train(CommandTest):
                 self.assertEqual(result.returncode, 0, result.stderr)
                 report = json.loads(self.read("r.json"))
                 with open(self.path("w"), "rb") as weights:
-                    runs.append((report["losses"], report["peak_activations"]["measured"], weights.read()))
+                    runs.append((report["losses"], report["peak_stashes"]["measured"], weights.read()))
             with self.subTest(name=name):
                 for run in runs[1:]:
                     self.assertEqual(run, runs[0])
@@ -412,7 +412,7 @@ class Train(CommandTest):
                                               f"schedule.dynamic={dynamic}", "--set", f"schedule.name={name}",
                                               launcher=launcher)
                     self.assertEqual(result.returncode, 0, result.stderr)
-                    peaks = json.loads(self.read("r.json"))["peak_activations"]
+                    peaks = json.loads(self.read("r.json"))["peak_stashes"]
                     if dynamic == "false":
                         self.assertEqual(peaks["predicted"], peaks["measured"])
                     elif name == "gpipe":
@@ -441,10 +441,10 @@ class Train(CommandTest):
             report = self.report_of(*size, "--set", "schedule.recompute=true", launcher=launcher)
             self.assertTrue(report["config"]["schedule"]["recompute"])
             self.assertEqual(report["losses"], kept["losses"])
-            self.assertEqual(report["peak_activations"], {"predicted": [1] * 4, "measured": [1] * 4})
-            figures = report["peak_activation_bytes"]
+            self.assertEqual(report["peak_stashes"], {"predicted": [1] * 4, "measured": [1] * 4})
+            figures = report["peak_stash_bytes"]
             self.assertEqual(figures["predicted"], figures["measured"])
-            for less, more in list(zip(figures["measured"], kept["peak_activation_bytes"]["measured"]))[:2]:
+            for less, more in list(zip(figures["measured"], kept["peak_stash_bytes"]["measured"]))[:2]:
                 self.assertLess(less, more)
             for kind in ("activations", "stashes", "gradients"):
                 for figures in report["received"][kind].values():
@@ -459,8 +459,8 @@ class Train(CommandTest):
         for shown, wanted in (("--recompute",), ()), ((), ("--set", "schedule.recompute=true")):
             self.ok("schedule", "show", "1f1b", "--workers", 4, "--microbatches", 4, *shown, "-o", "s.json")
             reports.append(self.report_of("--set", "runtime.workers_per_core=16", *wanted))
-            self.assertEqual(reports[-1]["peak_activations"], {"predicted": [1] * 4, "measured": [1] * 4})
-        for key in ("losses", "peak_activation_bytes"):
+            self.assertEqual(reports[-1]["peak_stashes"], {"predicted": [1] * 4, "measured": [1] * 4})
+        for key in ("losses", "peak_stash_bytes"):
             self.assertEqual(reports[0][key], reports[1][key])
 
     def test_recomputation_puts_f_into_b(self):
@@ -470,7 +470,7 @@ class Train(CommandTest):
         self.assertEqual(report["durations"], [{"F": 0.002, "B": 0.005, "W": 0.001}] * 4)
         self.assertAlmostEqual(report["makespan"]["predicted"], (8 + 4 - 1) * 8e-3)
         self.assertGreater(report["makespan"]["measured"], 0.99 * report["makespan"]["predicted"])
-        self.assertEqual(report["peak_activations"]["measured"], [1] * 4)
+        self.assertEqual(report["peak_stashes"]["measured"], [1] * 4)
         result = json.loads(self.ok("simulate", "mlp.yaml", *arguments, "--durations", "F=2,B=3,W=1", "--json"))
         self.assertEqual(result["makespan"], (8 + 4 - 1) * 8)
 
@@ -698,7 +698,7 @@ class Train(CommandTest):
         self.assertIn(sorted(auto["ranks"][0]["logical_workers"]), ([0, 1], [2, 3]))
         self.assertLessEqual(auto["bytes_between_ranks"]["measured"], linear["bytes_between_ranks"]["measured"])
         for report in reports:
-            for figures in (report["peak_activation_bytes"], report["bytes_between_ranks"]):
+            for figures in (report["peak_stash_bytes"], report["bytes_between_ranks"]):
                 self.assertEqual(figures["predicted"], figures["measured"])
             for rank in report["ranks"]:
                 self.assertEqual(len(set(rank["devices"])), rank["workers"])
@@ -763,7 +763,7 @@ class Train(CommandTest):
             self.assertEqual(result.returncode, 0, result.stderr)
             report = json.loads(self.read("r.json"))
             self.assertEqual(report["policy"], {"requested": "starpipe", "ran": "starpipe"})
-            self.assertEqual(report["peak_activations"]["predicted"], report["peak_activations"]["measured"])
+            self.assertEqual(report["peak_stashes"]["predicted"], report["peak_stashes"]["measured"])
 
     def test_bad_data(self):
         self.refused_by_all(["gpt.yaml", "--report", "r.json", "--set", "data.path=missing"], "missing")
@@ -934,7 +934,7 @@ class Train(CommandTest):
             result = self.run_command("train", *limit, "--set", "runtime.policy=worker-order", "--report", "r.json")
             self.assertEqual(result.returncode, 0, result.stderr)
             report = json.loads(self.read("r.json"))
-            self.assertEqual(report["peak_activations"]["predicted"], report["peak_activations"]["measured"])
+            self.assertEqual(report["peak_stashes"]["predicted"], report["peak_stashes"]["measured"])
             os.remove(self.path("r.json"))
             # Some of the policies keep it: the output names those that do not.
             text = self.ok("compare", *limit, "--policies", "starpipe,lws,on-worker", "--repetitions", 1, "-o", "c.json")

@@ -40,7 +40,7 @@ class Vocabulary(CommandTest):
         for kinds in report["received"].values():
             for figures in kinds.values():
                 self.assertEqual(figures["predicted"], figures["measured"])
-        for figures in (report["peak_activations"], report["peak_activation_bytes"]):
+        for figures in (report["peak_stashes"], report["peak_stash_bytes"]):
             self.assertEqual(figures["predicted"], figures["measured"])
 
     def test_shards_train_as_the_whole(self):

@@ -114,7 +114,7 @@ class SavedWeights(CommandTest):
         self.save("--save-weights", "small.safetensors", "--max-shard-size", "1GiB")
         self.assertEqual(read_tensors(self.path("small.safetensors")), exact)
         line, = self.save("--save-weights", "small.safetensors", "--max-shard-size", "5KB", status=2)
-        self.assertIn("--max-shard-size: small.safetensors exists", line)
+        self.assertIn("weights: small.safetensors exists", line)
         # No part may replace an input.
         before = pathlib.Path(self.path(files[0])).read_bytes()
         line, = self.save("--set", "model.init=w.safetensors.index.json", "--save-weights", "w.safetensors",
@@ -141,7 +141,7 @@ class SavedWeights(CommandTest):
                     self.assertEqual(saved[2][1], {"fp16": 65504.0, "bf16": 65536.0}[word])
                 else:
                     self.assertEqual((saved[0], saved[2][1]), ("F32", value))
-                    self.assertIn("--save-precision: transformer.h.1.mlp.c_fc.bias holds -65520, which fp16 cannot; out.safetensors "
+                    self.assertIn("weights: transformer.h.1.mlp.c_fc.bias holds -65520, which fp16 cannot; out.safetensors "
                                   "has the weights in fp32", lines[0])
 
     def of_rank_1(self, command):

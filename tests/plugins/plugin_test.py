@@ -66,16 +66,16 @@ class Plugins(CommandTest):
         wave = ["schedule", "show", "wave", "--workers", 4, "--microbatches", 16, "--plugin", PLUGIN, "--json"]
         for asked, holds in ((None, 8), (4, 4), (8, 8), (10, 8)):
             data = json.loads(self.ok(*wave, *(() if asked is None else ("--memory-limit", asked))))
-            self.assertEqual((data["memory_limits"], max(data["peak_activations"])), ([holds] * 4, holds))
+            self.assertEqual((data["memory_limits"], max(data["peak_stashes"])), ([holds] * 4, holds))
             self.assertEqual("reordered" in data, holds < 8)
         self.write("a.yaml", mlp_config(schedule="name: wave, workers: 2, memory_limit: 3").replace(
             "microbatches: 4", "microbatches: 12"))
         data = json.loads(self.ok("simulate", "a.yaml", "--plugin", PLUGIN, "--json"))
-        self.assertEqual((data["memory_limits"], data["peak_activations"]), ([3, 3], [3, 3]))
+        self.assertEqual((data["memory_limits"], data["peak_stashes"]), ([3, 3], [3, 3]))
         result = self.run_command("train", "a.yaml", "--plugin", PLUGIN, "--report", "r.json")
         self.assertEqual(result.returncode, 0, result.stderr)
         report = json.loads(self.read("r.json"))
-        self.assertEqual(report["peak_activations"], {"predicted": [3, 3], "measured": [3, 3]})
+        self.assertEqual(report["peak_stashes"], {"predicted": [3, 3], "measured": [3, 3]})
         self.assertEqual(report["reordered"]["limit"], 3)
 
     def test_options(self):

@@ -58,7 +58,7 @@ class Sim(CommandTest):
     def assert_as_predicted(self, report, makespan=0.02, to_host=0):
         """What w and n imply is exact, and times are close. No worker writes more than `to_host` bytes to the host."""
         for number, worker in enumerate(report["workers"]):
-            for key in ("peak_activations", "peak_activation_bytes"):
+            for key in ("peak_stashes", "peak_stash_bytes"):
                 self.assertEqual(worker[key]["simulated"], worker[key]["predicted"], (number, key))
             for kind, received in worker["received"].items():
                 for what in ("count", "bytes"):
@@ -288,7 +288,7 @@ class Sim(CommandTest):
                 self.assertEqual(row[f"{which}_makespan"], report["makespan"][which])
                 self.assertEqual(row[f"{which}_bubble_fraction"], report["bubble_fraction"][which])
                 self.assertEqual(row[f"{which}_peak_stashes"],
-                                 max(worker["peak_activations"][which] for worker in report["workers"]))
+                                 max(worker["peak_stashes"][which] for worker in report["workers"]))
                 self.assertEqual(row[f"{which}_memory"], max(worker["gpu_memory"][which] for worker in report["workers"]))
                 moved = sum(kind["bytes"][which] for worker in report["workers"] for kind in worker["received"].values())
                 self.assertEqual(row[f"{which}_bytes_moved"], moved)

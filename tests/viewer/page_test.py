@@ -375,7 +375,7 @@ runtime:  {workers_per_core: 2}
         self.browser.run("[...document.querySelectorAll('#memory .pager button')][1].click()")
         self.assertEqual(self.browser.run(titles), [most, *(f"worker {w}" for w in range(16, 20))])
         self.assertIn("workers 16 to 19 of 20", self.memory_text())
-        peaks = json.loads((self.folder / "s.json").read_text())["peak_activations"]
+        peaks = json.loads((self.folder / "s.json").read_text())["peak_stashes"]
         for w in (0, 7, 19):
             self.assertIn(f"predicted: {peaks[w]}", self.read_chart("the most that each worker holds", (w + 0.5) / 20))
 

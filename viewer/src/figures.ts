@@ -32,7 +32,7 @@ const FIGURES: Figure[] = [
   {name: "bubble fraction, by device span", of: (f) => f.device_bubble_fraction, text: (v) => percent(v), points: true},
   {name: "peak stashes of a worker", of: (f) => most(f.peak_stashes), text: (v) => number(v)},
   {
-    name: "peak activation bytes of a worker",
+    name: "peak stash bytes of a worker",
     of: (f) => most(f.peak_stash_bytes),
     text: bytes,
     applies: (run) => run.hasBytes,

@@ -56,14 +56,14 @@ def row(name, policy, predicted):
         "fastest": min(policy["makespans"]),
         "slowest": max(policy["makespans"]),
         "bubble_fraction": policy["bubble_fraction"],
-        "peak_stashes": max(policy["peak_activations"]),
-        "peak_stash_bytes": max(policy["peak_activation_bytes"]),
+        "peak_stashes": max(policy["peak_stashes"]),
+        "peak_stash_bytes": max(policy["peak_stash_bytes"]),
         "bytes_moved": policy["bytes_moved"],
     }
 
 
 def variants(study, predicted):
-    limit = max(predicted["peak_activations"])
+    limit = max(predicted["peak_stashes"])
     bounded = {"schedule.discipline": "bounded", "schedule.memory_limit": limit}
     found = {"starpipe, bounded": bounded}
     if study.group in ("slow worker", "heavy head", "gpt"):  # studies with unequal durations

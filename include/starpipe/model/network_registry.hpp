@@ -48,7 +48,6 @@ struct NetworkKey {
   std::string meaning;                  ///< one sentence
   Interval interval = {};               ///< of numbers, each of a list; whole numbers are at least 0
   std::vector<std::string> words = {};  ///< of text: the values that it may have; empty: any text
-  std::string former_name = {};         ///< read as well
   /// True if it changes values only, neither sizes nor times. Emulated runs compute no values and refuse it.
   bool values_only = false;
   /// True if it only affects how the network is cut: files of weights do not depend on it.

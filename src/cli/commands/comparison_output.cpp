@@ -76,8 +76,8 @@ nlohmann::ordered_json to_json(const ComparedPolicy& policy, double predicted) {
                                    {"makespans", makespans},
                                    {"submission", policy.median_repetition().submission},
                                    {"bubble_fraction", timeline.bubble_fraction},
-                                   {"peak_activations", timeline.peak_stashes},
-                                   {"peak_activation_bytes", timeline.peak_stash_bytes},
+                                   {"peak_stashes", timeline.peak_stashes},
+                                   {"peak_stash_bytes", timeline.peak_stash_bytes},
                                    {"bytes_moved", bytes_moved(timeline)}};
   if (const int skipped = policy.skipped(); skipped > 0) result["skipped_steps"] = skipped;
   return result;
@@ -119,8 +119,8 @@ nlohmann::ordered_json to_json(const Comparison& comparison, const ComparedSched
   report["cuts"] = run.experiment.network.cuts;
   report["predicted"] = {{"makespan", predicted.makespan},
                          {"bubble_fraction", predicted.bubble_fraction},
-                         {"peak_activations", predicted.peak_stashes},
-                         {"peak_activation_bytes", predicted.peak_stash_bytes},
+                         {"peak_stashes", predicted.peak_stashes},
+                         {"peak_stash_bytes", predicted.peak_stash_bytes},
                          {"bytes_moved", bytes_moved(predicted)}};
   if (!run.experiment.emulated) report["predicted"]["durations_of"] = compared.policies.front().choice.name;
   if (!run.config.runtime.memory_limits.empty()) add_memory(compared, predictions, report);

@@ -207,8 +207,8 @@ nlohmann::ordered_json to_json(const PartitionOptions& options, const plan::Part
                        {"bubble_fraction", timeline.bubble_fraction},
                        {"device_span", timeline.device_span},
                        {"device_bubble_fraction", timeline.device_bubble_fraction},
-                       {"peak_activations", timeline.peak_stashes},
-                       {"peak_activation_bytes", timeline.peak_stash_bytes}};
+                       {"peak_stashes", timeline.peak_stashes},
+                       {"peak_stash_bytes", timeline.peak_stash_bytes}};
   return json;
 }
 

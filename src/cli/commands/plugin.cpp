@@ -52,13 +52,13 @@ Finding run_step(const std::string& file, const std::string& name, const plan::C
       [&] {
         plan::load_plugin(file);
         const Finding finding = step.run(name);
-        return ordered_json{{"verdict", finding.verdict}, {"message", finding.message}}.dump(
+        return ordered_json{{"outcome", finding.outcome}, {"message", finding.message}}.dump(
             -1, ' ', false, ordered_json::error_handler_t::replace);
       },
       max);
-  if (!run.failure.empty()) return {Finding::Verdict::failed, run.failure};
+  if (!run.failure.empty()) return {Finding::Outcome::failed, run.failure};
   const ordered_json answer = ordered_json::parse(run.output);
-  return {answer.at("verdict"), answer.at("message")};
+  return {answer.at("outcome"), answer.at("message")};
 }
 
 std::string text_of(const std::string& file, const std::vector<ScheduleResult>& results) {
@@ -73,13 +73,13 @@ std::string text_of(const std::string& file, const std::vector<ScheduleResult>& 
     std::vector<TableRow> rows;
     for (auto result = first; result != next; ++result) {
       rows.push_back(
-          {"", result->step, std::string(plan::to_string(result->finding.verdict)), result->finding.message});
+          {"", result->step, std::string(plan::to_string(result->finding.outcome)), result->finding.message});
     }
     text += fmt::format("\n{}\n{}", first->schedule, table_text(rows, columns));
     first = next;
   }
-  const auto failed = std::ranges::count(results, Finding::Verdict::failed,
-                                         [](const ScheduleResult& result) { return result.finding.verdict; });
+  const auto failed = std::ranges::count(results, Finding::Outcome::failed,
+                                         [](const ScheduleResult& result) { return result.finding.outcome; });
   return text + (failed == 0 ? "\nNothing failed.\n" : fmt::format("\n{} failed.\n", failed));
 }
 
@@ -88,8 +88,8 @@ std::string json_of(const std::string& file, const std::vector<ScheduleResult>& 
   for (const auto& [schedule, step, finding] : results) {
     steps.push_back({{"schedule", schedule},
                      {"stage", step},
-                     {"failed", finding.verdict == Finding::Verdict::failed},
-                     {"applies", finding.verdict != Finding::Verdict::does_not_apply},
+                     {"failed", finding.outcome == Finding::Outcome::failed},
+                     {"applies", finding.outcome != Finding::Outcome::does_not_apply},
                      {"words", finding.message}});
   }
   return plan::json_text({{"plugin", file}, {"interface", STARPIPE_INTERFACE_VERSION}, {"stages", steps}});
@@ -107,7 +107,7 @@ int check(const PluginOptions& options) {
         {name, "two ranks", train_on_two_ranks(std::filesystem::absolute(options.file), name, max)});
   }
   for (ScheduleResult& result : results) {
-    failed = failed || result.finding.verdict == Finding::Verdict::failed;
+    failed = failed || result.finding.outcome == Finding::Outcome::failed;
     std::ranges::replace_if(
         result.finding.message, [](unsigned char c) { return c < ' ' || c == 0x7f; }, ' ');
   }

@@ -106,7 +106,7 @@ plan::SearchRequest read_request(const SearchCommand& options, std::string& unit
 }
 
 /// The line below the drawing.
-std::string verdict(const plan::SearchResult& result, const std::string& unit, bool in_bytes) {
+std::string result_line(const plan::SearchResult& result, const std::string& unit, bool in_bytes) {
   const double makespan = result.timeline.makespan;
   const double above = result.lower_bound > 0 ? 100 * (makespan / result.lower_bound - 1) : 0;
   const plan::ShownUnit shown(unit, makespan);
@@ -144,7 +144,7 @@ int search(const SearchCommand& options) {
   warn_of_unused(options.plugins, result);
   const plan::PredictedRun run{result.schedule, result.costs, result.timeline, unit};
   options.result.show(
-      run, [&] { return options.result.drawn(run) + verdict(result, unit, !options.stash.empty()); },
+      run, [&] { return options.result.drawn(run) + result_line(result, unit, !options.stash.empty()); },
       plan::search_json(result, options.search));
   return 0;
 }

@@ -23,7 +23,7 @@ namespace {
 
 using nlohmann::json;
 using plan::Finding;
-using Verdict = plan::Finding::Verdict;
+using Outcome = plan::Finding::Outcome;
 
 constexpr std::chrono::seconds max_to_start{20};
 
@@ -91,17 +91,17 @@ std::optional<std::string> find_launcher(std::string& problem) {
 Finding compare(const json& expected, const json& report) {
   const std::string& what = expected.at("what").get_ref<const std::string&>();
   if (report.at("machine").at("ranks") != 2) {
-    return {Verdict::does_not_apply, "not run: the mpiexec on PATH belongs to another MPI than starpipe's"};
+    return {Outcome::does_not_apply, "not run: the mpiexec on PATH belongs to another MPI than starpipe's"};
   }
   const auto wanted = expected.at("losses").get<std::vector<double>>();
   const auto found = report.at("losses").get<std::vector<double>>();
   for (std::size_t step = 0; step < wanted.size(); ++step) {
     // The negation of "close": a loss that is NaN fails too.
     if (std::abs(found.at(step) - wanted[step]) <= 1e-5 * std::abs(wanted[step])) continue;
-    return {Verdict::failed, fmt::format("{}: in step {} the loss is {}, in a sequential run {}", what, step,
+    return {Outcome::failed, fmt::format("{}: in step {} the loss is {}, in a sequential run {}", what, step,
                                          found[step], wanted[step])};
   }
-  return {Verdict::passed,
+  return {Outcome::passed,
           fmt::format("{}: {} steps on the engine, losses as of a sequential run", what, wanted.size())};
 }
 
@@ -114,21 +114,21 @@ Finding train_on_two_ranks(const std::string& plugin, const std::string& name, s
   const std::string report = folder / "report.json";
   const SubprocessResult prepared =
       run_in_subprocess([&] { return prepare(plugin, name, config).dump(); }, max);
-  if (!prepared.failure.empty()) return {Verdict::failed, prepared.failure};
+  if (!prepared.failure.empty()) return {Outcome::failed, prepared.failure};
   const json expected = json::parse(prepared.output);
   if (expected.contains("refusal")) {
-    return {Verdict::failed, fmt::format("no request for 2, 3 or 4 workers can be trained: {}",
+    return {Outcome::failed, fmt::format("no request for 2, 3 or 4 workers can be trained: {}",
                                          expected.at("refusal").get<std::string>())};
   }
   std::string problem;
   const auto launcher = find_launcher(problem);
-  if (!launcher) return {Verdict::does_not_apply, "not run: " + problem};
+  if (!launcher) return {Outcome::does_not_apply, "not run: " + problem};
   const SubprocessResult run =
       run_program({*launcher, "-n", "2", std::filesystem::read_symlink("/proc/self/exe").string(), "train",
                    config, "--report", report},
                   max);
   if (!run.failure.empty()) {
-    return {Verdict::failed, fmt::format("{}: {}", expected.at("what").get<std::string>(), complaint(run))};
+    return {Outcome::failed, fmt::format("{}: {}", expected.at("what").get<std::string>(), complaint(run))};
   }
   return compare(expected, json::parse(read_file(report)));
 }

@@ -22,8 +22,7 @@ using Json = nlohmann::ordered_json;
 
 /// A column of the table, and where a report has its value.
 using Column = std::pair<std::string_view, std::string_view>;
-constexpr std::array peaks = {Column{"peak_stashes", "peak_activations"},
-                              Column{"peak_stash_bytes", "peak_activation_bytes"}};
+constexpr std::array peaks = {"peak_stashes", "peak_stash_bytes"};
 
 /// Returns the value at a path such as "/makespan/predicted"; null if it is missing.
 Json at(const Json& report, const std::string& path) {
@@ -110,8 +109,8 @@ void put_train(Json& row, const Json& report) {
   for (const std::string which : {"predicted", "measured"}) {
     for (const std::string name : {"makespan", "gradients_summed", "bubble_fraction", "device_span"})
       put(row, which + "_" + name, at(report, fmt::format("/{}/{}", name, which)));
-    for (const auto& [column, name] : peaks)
-      put(row, fmt::format("{}_{}", which, column), largest(at(report, fmt::format("/{}/{}", name, which))));
+    for (const char* name : peaks)
+      put(row, fmt::format("{}_{}", which, name), largest(at(report, fmt::format("/{}/{}", name, which))));
     put(row, which + "_bytes_moved", bytes_moved(report, which));
     put(row, which + "_bytes_between_ranks_in_all", at(report, "/bytes_between_ranks/" + which));
   }
@@ -128,8 +127,8 @@ void put_simulate(Json& row, const Json& report) {
   put_members(row, "", report, {"schedule", "workers", "stages", "microbatches", "discipline", "unit"});
   put(row, "reordered", !at(report, "/reordered").is_null());
   put_members(row, "predicted_", report, {"makespan", "gradients_summed", "bubble_fraction", "device_span"});
-  for (const auto& [column, name] : peaks)
-    put(row, fmt::format("predicted_{}", column), largest(at(report, fmt::format("/{}", name))));
+  for (const char* name : peaks)
+    put(row, fmt::format("predicted_{}", name), largest(at(report, fmt::format("/{}", name))));
   put(row, "predicted_bytes_moved", total(at(report, "/received_bytes")));
   Json max;
   for (const Json& worker : at(report, "/memory")) max = std::max(max, total(worker));
@@ -147,7 +146,7 @@ void put_sim(Json& row, const Json& report) {
     std::map<std::string_view, Json> max;
     Json moved;
     for (const Json& worker : workers) {
-      for (const auto& [column, name] : {peaks[0], peaks[1], Column{"memory", "gpu_memory"}})
+      for (const auto& [column, name] : {Column(peaks[0], peaks[0]), Column(peaks[1], peaks[1]), Column("memory", "gpu_memory")})
         max[column] = std::max(max[column], at(worker, fmt::format("/{}/{}", name, which)));
       const Json bytes = bytes_moved(worker, which);
       if (!bytes.is_null())
@@ -174,9 +173,9 @@ void put_compared(Json& row, const Json& report, const Json& policy) {
     put_members(row, "predicted_", predicted, {name});
     put_members(row, "measured_", policy, {name});
   }
-  for (const auto& [column, name] : peaks) {
-    put(row, fmt::format("predicted_{}", column), largest(at(predicted, fmt::format("/{}", name))));
-    put(row, fmt::format("measured_{}", column), largest(at(policy, fmt::format("/{}", name))));
+  for (const char* name : peaks) {
+    put(row, fmt::format("predicted_{}", name), largest(at(predicted, fmt::format("/{}", name))));
+    put(row, fmt::format("measured_{}", name), largest(at(policy, fmt::format("/{}", name))));
   }
 }
 

@@ -71,8 +71,7 @@ UnitGraph mlp_units(const ModelConfig& config, std::size_t microbatch_size) {
   graph.rows = rows;
   graph.branch_inputs = index(features) / branches;
   for (std::size_t branch = 0; branch < branches; ++branch) {
-    // Branches were called legs when the first weights files were saved; a parameter keeps its name.
-    const std::string prefix = branches > 1 ? fmt::format("legs.{}.layers.", branch) : "layers.";
+    const std::string prefix = branches > 1 ? fmt::format("branches.{}.layers.", branch) : "layers.";
     std::vector<Unit> hidden_layers;
     for (int n = 0; n < option(config, "layers"); ++n) {
       const std::string name = prefix + std::to_string(n);
@@ -101,12 +100,8 @@ const bool registered_mlp = register_network(
           {"hidden", 128, "Columns of the hidden activations.", from_1_to(max_columns)},
           {"inputs", 16, "Features of a sample; each branch reads an equal share.", from_1_to(max_columns)},
           {"outputs", 4, "Columns of the regression target.", from_1_to(max_columns)},
-          {"branches",
-           1,
-           "Number of encoders side by side; the last layer joins their outputs.",
-           from_1_to(1 << 10),
-           {},
-           "legs"},
+          {"branches", 1, "Number of encoders side by side; the last layer joins their outputs.",
+           from_1_to(1 << 10)},
           tensor_network_key("Shards into which each hidden layer is cut, with as many columns each, or a "
                              "list with one number for each layer. A number divides `hidden`.")},
      .units = mlp_units});

@@ -244,7 +244,7 @@ std::string summary(const Schedule& schedule, const Timeline& timeline, const Sh
   };
   add("worker", true, [](std::size_t w) { return std::to_string(w); });
   add(unit.heading("busy"), true, [&](std::size_t w) { return unit.number(timeline.busy[w]); });
-  add("peak activations", true, [&](std::size_t w) { return std::to_string(timeline.peak_stashes[w]); });
+  add("peak stashes", true, [&](std::size_t w) { return std::to_string(timeline.peak_stashes[w]); });
   if (!schedule.memory_limits().empty())
     add("limit", true, [&](std::size_t w) { return std::to_string(schedule.memory_limits()[w]); });
   for (const TransferKind& kind : transfer_kinds) {

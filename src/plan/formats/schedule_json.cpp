@@ -162,7 +162,7 @@ void require_known_keys(const JsonValue& file) {
   add({"makespan", "gradients_summed", "bubble_fraction", "device_span", "device_bubble_fraction",
        "lower_bound"},
       [](const JsonValue& value) { static_cast<void>(value.number()); });
-  add({"peak_activations", "peak_activation_bytes", "memory", "memory_over_time", "cuts"},
+  add({"peak_stashes", "peak_stash_bytes", "memory", "memory_over_time", "cuts"},
       [](const JsonValue& value) { value.array(); });
   const auto add_object = [&](std::string_view name, const Keys& keys) {
     add({name}, [&](const JsonValue& value) { value.only(keys); });
@@ -202,10 +202,10 @@ ordered_json schedule_json(const Schedule& schedule, const Costs& costs, const T
   result["bubble_fraction"] = number(timeline.bubble_fraction);
   result["device_span"] = number(timeline.device_span);
   result["device_bubble_fraction"] = number(timeline.device_bubble_fraction);
-  result["peak_activations"] = timeline.peak_stashes;
+  result["peak_stashes"] = timeline.peak_stashes;
   result["received"] = received(timeline, &Received::count);
   if (costs.has_sizes()) {
-    result["peak_activation_bytes"] = timeline.peak_stash_bytes;
+    result["peak_stash_bytes"] = timeline.peak_stash_bytes;
     result["received_bytes"] = received(timeline, &Received::bytes);
   }
   result["ops"] = ops(schedule, timeline);

@@ -116,7 +116,7 @@ nlohmann::ordered_json trace_json(std::span<const DrawnRun> runs, double microse
       for (const MemoryStep& step : live[w]) {
         events.push_back(
             {{"ph", "C"},
-             {"name", fmt::format("live activations, worker {}", w)},
+             {"name", fmt::format("live stashes, worker {}", w)},
              {"pid", pid},
              {"tid", static_cast<int>(w) + 1},
              {"ts", microseconds(std::round((step.time - origin) * 1000 * microseconds_per_unit))},

@@ -22,7 +22,7 @@
 namespace starpipe::plan {
 namespace {
 
-using Verdict = Finding::Verdict;
+using Outcome = Finding::Outcome;
 
 // Thrown to end a step that failed.
 struct Failure {
@@ -121,7 +121,7 @@ struct Refusals {
   std::string first;  // request and message
 };
 
-struct Sweep {
+struct Answers {
   int answered = 0;
   int refused = 0;
   std::map<std::string, Refusals> refusals = {};  // by message without its numbers
@@ -153,9 +153,9 @@ struct Sweep {
   }
 };
 
-Sweep sweep(std::string_view name, GraphChoice graphs,
+Answers ask_all(std::string_view name, GraphChoice graphs,
             const std::function<void(const ScheduleRequest&, const Schedule&)>& look) {
-  Sweep count;
+  Answers count;
   for (const ScheduleRequest& request : requests(graphs)) {
     std::string refusal;
     if (const auto schedule = ask(name, request, refusal)) {
@@ -173,7 +173,7 @@ void simulate_unit(const ScheduleRequest& request, const Schedule& schedule) {
   simulated(schedule, request, {.links = Link{.alpha = 0.5}, .prefetch = false});
 }
 
-std::string counts_text(const Sweep& count) {
+std::string counts_text(const Answers& count) {
   const std::string text = fmt::format("{} requests answered, {} refused", count.answered, count.refused);
   return count.refused == 0 ? text : text + ": " + count.reasons();
 }
@@ -194,16 +194,16 @@ Finding default_request(std::string_view name) {
   ScheduleRequest request = first_request();
   std::string refusal;
   const auto schedule = ask_first(name, request, refusal);
-  if (!schedule) return {Verdict::failed, fmt::format("{} is refused: {}", describe(request), refusal)};
+  if (!schedule) return {Outcome::failed, fmt::format("{} is refused: {}", describe(request), refusal)};
   simulate_unit(request, *schedule);
-  return {Verdict::passed, fmt::format("{}: {} stages, {}", describe(request), schedule->stages(),
+  return {Outcome::passed, fmt::format("{}: {} stages, {}", describe(request), schedule->stages(),
                                        to_string(schedule->discipline()))};
 }
 
 Finding options(std::string_view name) {
   const std::vector<ScheduleOption>& declared = find_schedule(name).options;
-  if (declared.empty()) return {Verdict::does_not_apply, "it has no options"};
-  Sweep count;
+  if (declared.empty()) return {Outcome::does_not_apply, "it has no options"};
+  Answers count;
   for (const ScheduleOption& option : declared) {
     const int next = option.default_value < option.max ? option.default_value + 1 : option.max;
     for (const int value : std::set{option.min, option.default_value, next}) {
@@ -218,31 +218,31 @@ Finding options(std::string_view name) {
       }
     }
   }
-  if (count.answered == 0) return {Verdict::failed, "no value of an option is answered: " + count.reasons()};
-  return {Verdict::passed, counts_text(count)};
+  if (count.answered == 0) return {Outcome::failed, "no value of an option is answered: " + count.reasons()};
+  return {Outcome::passed, counts_text(count)};
 }
 
 Finding chain(std::string_view name) {
   bool parallel = false;
-  const Sweep count = sweep(name, chains, [&](const ScheduleRequest& request, const Schedule& schedule) {
+  const Answers count = ask_all(name, chains, [&](const ScheduleRequest& request, const Schedule& schedule) {
     simulate_unit(request, schedule);
     parallel = parallel || request.workers > 1;
   });
-  if (count.answered == 0) return {Verdict::failed, "no request at all is answered: " + count.reasons()};
+  if (count.answered == 0) return {Outcome::failed, "no request at all is answered: " + count.reasons()};
   if (!parallel)
-    return {Verdict::failed, "no request for more than one worker is answered: " + count.reasons()};
-  return {Verdict::passed, counts_text(count)};
+    return {Outcome::failed, "no request for more than one worker is answered: " + count.reasons()};
+  return {Outcome::passed, counts_text(count)};
 }
 
 Finding graph(std::string_view name) {
-  const Sweep count = sweep(name, trees, simulate_unit);
-  if (count.answered == 0) return {Verdict::does_not_apply, "refuses trees: " + count.reasons()};
-  return {Verdict::passed, counts_text(count)};
+  const Answers count = ask_all(name, trees, simulate_unit);
+  if (count.answered == 0) return {Outcome::does_not_apply, "refuses trees: " + count.reasons()};
+  return {Outcome::passed, counts_text(count)};
 }
 
 Finding split_backward(std::string_view name) {
   int split = 0;
-  sweep(name, chains, [&](const ScheduleRequest& request, const Schedule& schedule) {
+  ask_all(name, chains, [&](const ScheduleRequest& request, const Schedule& schedule) {
     if (!schedule.split_backward()) return;
     ++split;
     for (const Durations& d : {Durations{1, 2, 0}, Durations{1, 0.5, 3}}) {
@@ -256,8 +256,8 @@ Finding split_backward(std::string_view name) {
       }
     }
   });
-  if (split == 0) return {Verdict::does_not_apply, "B and W are fused everywhere"};
-  return {Verdict::passed,
+  if (split == 0) return {Outcome::does_not_apply, "B and W are fused everywhere"};
+  return {Outcome::passed,
           fmt::format("{} answers split the backward pass; they are simulated with unequal passes", split)};
 }
 
@@ -297,7 +297,7 @@ Finding memory_limit(std::string_view name) {
   int bounded = 0;
   std::string why_not;
   std::string example;
-  sweep(name, chains, [&](const ScheduleRequest& request, const Schedule& schedule) {
+  ask_all(name, chains, [&](const ScheduleRequest& request, const Schedule& schedule) {
     require_within(schedule, request);  // limits of its own
     std::string problem;
     const auto limit = min_limit(schedule, problem);
@@ -311,8 +311,8 @@ Finding memory_limit(std::string_view name) {
     require_limited(name, request, *limit);
     example = fmt::format("{}: {} per worker", describe(request), *limit);
   });
-  if (bounded == 0) return {Verdict::does_not_apply, "no answer can be bounded: " + why_not};
-  return {Verdict::passed, fmt::format("{} answers keep the smallest limit there is; {}", bounded, example)};
+  if (bounded == 0) return {Outcome::does_not_apply, "no answer can be bounded: " + why_not};
+  return {Outcome::passed, fmt::format("{} answers keep the smallest limit there is; {}", bounded, example)};
 }
 
 // Runs the reduction on sets: who has contributed to the sum that each worker has.
@@ -338,7 +338,7 @@ void require_reduced(const Schedule& schedule, const ScheduleRequest& request, i
 Finding replicas(std::string_view name) {
   int replicated = 0;
   std::size_t max = 1;
-  sweep(name, chains, [&](const ScheduleRequest& request, const Schedule& schedule) {
+  ask_all(name, chains, [&](const ScheduleRequest& request, const Schedule& schedule) {
     std::size_t holders = 1;
     for (int s = 0; s < schedule.stages(); ++s) {
       require_reduced(schedule, request, s);
@@ -348,8 +348,8 @@ Finding replicas(std::string_view name) {
     max = std::max(max, holders);
   });
   if (replicated == 0)
-    return {Verdict::does_not_apply, "one worker holds the weights of each stage, in all answers"};
-  return {Verdict::passed,
+    return {Outcome::does_not_apply, "one worker holds the weights of each stage, in all answers"};
+  return {Outcome::passed,
           fmt::format("up to {} holders of a stage's weights, in {} answers; gradients reach each", max,
                       replicated)};
 }
@@ -360,21 +360,21 @@ Finding guarded(std::string_view name) {
   try {
     return step(name);
   } catch (const Failure& failure) {
-    return {Verdict::failed, failure.message};
+    return {Outcome::failed, failure.message};
   } catch (const InputError& error) {
-    return {Verdict::failed, error.what()};
+    return {Outcome::failed, error.what()};
   }
 }
 
 }  // namespace
 
-std::string_view to_string(Verdict verdict) {
-  switch (verdict) {
-    case Verdict::passed:
+std::string_view to_string(Outcome outcome) {
+  switch (outcome) {
+    case Outcome::passed:
       return "passed";
-    case Verdict::failed:
+    case Outcome::failed:
       return "FAILED";
-    case Verdict::does_not_apply:
+    case Outcome::does_not_apply:
       return "-";
   }
   return "?";

@@ -9,12 +9,12 @@ namespace starpipe::plan {
 
 /// The result of a conformance step, with a message for the author of the schedule.
 struct Finding {
-  enum class Verdict { passed, failed, does_not_apply };
-  Verdict verdict = Verdict::passed;
+  enum class Outcome { passed, failed, does_not_apply };
+  Outcome outcome = Outcome::passed;
   std::string message;
 };
 
-std::string_view to_string(Finding::Verdict verdict);
+std::string_view to_string(Finding::Outcome outcome);
 
 /// One step of the conformance checks. It requests the schedule at many sizes, and expects either a sound
 /// schedule or an InputError that gives the reason.

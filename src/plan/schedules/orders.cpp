@@ -249,11 +249,11 @@ void Grid::reorder(Steady steady, std::optional<int> peak) {
                                  microbatches_));
   }
   const int max = peak.value_or(std::ranges::max(peak_memory()));
-  sweep(max, false, steady);
+  move_earlier(max, false, steady);
   squeeze();
   if (!split_ || steady == Steady::moved) return;
   remove_weight_gradients();
-  sweep(max, true, steady);
+  move_earlier(max, true, steady);
   place_weight_gradients();
   squeeze();
 }

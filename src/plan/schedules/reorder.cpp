@@ -71,9 +71,9 @@ class CellRow {
 
 }  // namespace
 
-class Grid::Sweep {
+class Grid::EarlierMoves {
  public:
-  Sweep(Grid& grid, int peak, bool w_waits, Steady steady)
+  EarlierMoves(Grid& grid, int peak, bool w_waits, Steady steady)
       : grid_(grid),
         peak_(peak),
         w_waits_(w_waits),
@@ -204,6 +204,8 @@ class Grid::Sweep {
   std::vector<Queue> queues_;
 };
 
-void Grid::sweep(int peak, bool w_waits, Steady steady) { Sweep(*this, peak, w_waits, steady).run(); }
+void Grid::move_earlier(int peak, bool w_waits, Steady steady) {
+  EarlierMoves(*this, peak, w_waits, steady).run();
+}
 
 }  // namespace starpipe::plan

@@ -207,7 +207,7 @@ void require_same_weights(const Mpi& mpi, const Config& config, model::WeightsFi
       mpi.combine(digest == none ? std::numeric_limits<std::uint64_t>::max() : digest, Combine::min);
   if (min == mpi.combine(digest, Combine::max)) return;
   throw InputError(fmt::format("{}: {} does not have the same weights on all ranks",
-                               config.evaluate.alone ? "--weights" : "model.init",
+                               config.evaluate.alone ? "weights" : "model.init",
                                config.model.init->string()));
 }
 

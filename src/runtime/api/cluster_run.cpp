@@ -108,8 +108,8 @@ nlohmann::ordered_json cluster_report(const ClusterRun& run) {
   for (std::size_t w = 0; w < run.memory_need.size(); ++w) {
     const WorkerRecord& worker = run.simulated.workers.at(w);
     nlohmann::ordered_json& one = workers.emplace_back();
-    one["peak_activations"] = both(predicted.peak_stashes[w], worker.peak_stashes);
-    one["peak_activation_bytes"] = both(predicted.peak_stash_bytes[w], worker.peak_stash_bytes);
+    one["peak_stashes"] = both(predicted.peak_stashes[w], worker.peak_stashes);
+    one["peak_stash_bytes"] = both(predicted.peak_stash_bytes[w], worker.peak_stash_bytes);
     one["copied"] = nlohmann::json(run.simulated.copied.at(w));
     one["gpu_memory"] = both(run.memory_need[w], run.simulated.peak_memory.at(w));
     for (const plan::TransferKind& kind : plan::transfer_kinds) {

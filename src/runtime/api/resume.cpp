@@ -334,7 +334,7 @@ void CheckpointFolder::restore(Engine& engine) const {
       // A host may have a folder of its own, with an older checkpoint of the same step.
       if (manifest_text(read_manifest(directory_)) != manifest_text(*found_))
         throw InputError(
-            fmt::format("--resume: {} is not the same checkpoint on all ranks", directory_.string()));
+            fmt::format("resume: {} is not the same checkpoint on all ranks", directory_.string()));
       CheckpointReader reader(directory_, *found_);
       engine.restore(record_->updates, [&](int set, std::span<float> parameters, std::span<float> optimizer) {
         read_set(run_, reader, set, parameters, optimizer);

@@ -76,7 +76,7 @@ std::string unshared(const Mpi& mpi, const fs::path& made) {
 void require_free_name(const fs::path& file, const model::WeightsLayout& layout) {
   if (layout.index() && fs::exists(file))
     throw InputError(
-        fmt::format("--max-shard-size: {} exists, and programs would read it and not {}; "
+        fmt::format("weights: {} exists, and programs would read it and not {}; "
                     "remove it or give another name",
                     file.string(), layout.index()->path.filename().string()));
 }
@@ -87,7 +87,7 @@ std::string overflow(const Mpi& mpi, const Engine& engine, model::StoredType typ
   engine.read_own_parameters([&](const model::Parameter& parameter, int, std::span<const float> values) {
     const auto found = model::first_overflow(type, values);
     if (found && problem.empty())
-      problem = fmt::format("--save-precision: {} holds {}, which {} cannot", parameter.name, *found,
+      problem = fmt::format("weights: {} holds {}, which {} cannot", parameter.name, *found,
                             model::stored_type_words[static_cast<std::size_t>(type)]);
   });
   return mpi.first_problem(problem);

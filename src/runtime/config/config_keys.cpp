@@ -137,7 +137,6 @@ std::string ConfigKey::full_meaning() const {
   for (const RefusedValue& refused : refused_values) {
     text += fmt::format(" Not `{}` with {}.", refused.value, refused.condition.text());
   }
-  if (!former_name.empty()) text += fmt::format(" `{}` is read as well.", former_name);
   return text;
 }
 
@@ -197,9 +196,7 @@ std::vector<ConfigKey> config_keys() {
 }
 
 const ConfigKey* find_key(const Keys& keys, std::string_view name) {
-  const auto found = std::ranges::find_if(keys, [name](const ConfigKey& key) {
-    return key.name == name || (!key.former_name.empty() && key.former_name == name);
-  });
+  const auto found = std::ranges::find(keys, name, &ConfigKey::name);
   return found == keys.end() ? nullptr : &*found;
 }
 

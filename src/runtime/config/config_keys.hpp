@@ -88,7 +88,6 @@ struct ConfigKey : KeyRules {
   ValueType type = {};
   std::string meaning = {};           ///< plain sentences
   nlohmann::json default_value = {};  ///< where none of `defaults` holds; null: unset
-  std::string former_name = {};       ///< also accepted
 
   /// Sets the key's value: of `type`, an array where `type` allows a list; null unsets it.
   std::function<void(Config& config, const nlohmann::json& value)> set = {};
@@ -104,7 +103,7 @@ struct ConfigKey : KeyRules {
 /// All keys, with the keys of every kind of network, in the order of the documentation.
 std::vector<ConfigKey> config_keys();
 
-/// Returns the key with this name or former name; null if there is none.
+/// Returns the key with this name; null if there is none.
 const ConfigKey* find_key(const std::vector<ConfigKey>& keys, std::string_view name);
 
 /// The configuration in a form that can be read again: the same run follows. Without keys that are unset.

@@ -45,7 +45,6 @@ ConfigKey network_key(const model::NetworkKind& kind, const model::NetworkKey& o
   made.defaults = {{.condition = of_kind, .value = made.default_value}};
   made.only_with = {of_kind};
   if (own.values_only) made.not_with = {emulated};
-  if (!own.former_name.empty()) made.former_name = "model." + own.former_name;
   made.set = [option = own.name, type = own.default_value](Config& config, const json& value) {
     config.model.options[option] = option_of(value, type);
   };

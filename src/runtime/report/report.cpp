@@ -182,9 +182,9 @@ ordered_json make_report(const Config& config, const std::optional<PartitionChoi
   report["bubble_fraction"] = both(predicted.bubble_fraction, measured.bubble_fraction);
   report["device_span"] = both(predicted.device_span, measured.device_span);
   report["device_bubble_fraction"] = both(predicted.device_bubble_fraction, measured.device_bubble_fraction);
-  report["peak_activations"] =
+  report["peak_stashes"] =
       both(predicted.peak_stashes, by_worker(measurement.workers(), &WorkerRecord::peak_stashes));
-  report["peak_activation_bytes"] =
+  report["peak_stash_bytes"] =
       both(predicted.peak_stash_bytes, by_worker(measurement.workers(), &WorkerRecord::peak_stash_bytes));
   if (!config.runtime.memory_limits.empty()) {
     const auto expected = memory_need_of(config, experiment, run.costs, predicted);

@@ -200,7 +200,7 @@ nlohmann::ordered_json report_head(const Config& config, const std::optional<Par
                                    const std::vector<RankLocation>& locations);
 
 /// Returns the report of a training run: configuration, versions, machine, losses, times, and the text
-/// offsets of the first three steps. Makespan, bubble fraction, peak activations and transfers have a
+/// offsets of the first three steps. Makespan, bubble fraction, peak stashes and transfers have a
 /// predicted and a measured value. Times are in seconds; arrays have an element per worker. "explain" has the
 /// data that `starpipe explain` reads, and the figures that it prints.
 nlohmann::ordered_json make_report(const Config& config, const std::optional<PartitionChoice>& partition,

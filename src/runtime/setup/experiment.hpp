@@ -46,7 +46,7 @@ struct Experiment {
 Experiment make_experiment(const Config& config, const TrainerParts& parts = {});
 
 /// Builds the experiment without its data. `own`: the schedule of a program, in place of the named one.
-/// Throws InputError as `make_experiment` does, except for values, data and `runtime.memory_limit`.
+/// Throws InputError as `make_experiment` does, except for data and `runtime.memory_limit`.
 Experiment plan_run(const Config& config, const std::optional<plan::Schedule>& own = {});
 
 /// Returns the optimizer of a run. Its learning-rate schedule ends after `training.steps` unless it has an

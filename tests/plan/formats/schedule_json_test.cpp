@@ -42,7 +42,7 @@ TEST(ScheduleJson, StatesTheFiguresOfTheDesign) {
   EXPECT_EQ(json["makespan"], 33);
   EXPECT_TRUE(json["makespan"].is_number_integer()) << "written as 33, not as 33.0";
   EXPECT_NEAR(json["bubble_fraction"].get<double>(), 0.2727, 5e-5);
-  EXPECT_EQ(json["peak_activations"], "[4, 3, 2, 1]"_json);
+  EXPECT_EQ(json["peak_stashes"], "[4, 3, 2, 1]"_json);
   EXPECT_EQ(json["received"]["activations"], "[0, 8, 8, 8]"_json);
   EXPECT_EQ(json["received"]["gradients"], "[8, 8, 8, 0]"_json);
   EXPECT_EQ(json["received"]["weights"], "[0, 0, 0, 0]"_json);
@@ -296,7 +296,7 @@ TEST(ScheduleJson, NamesTheCulpritInBadInput) {
       {R"({"sizes": {"stashes": 1}, "ops": )" + good + "}", {"sizes.stashes: unknown key", "stash"}},
       {R"({"unit": "ms", "ops": )" + good + "}", {"unit", "\"s\"", "ms"}},
       {R"({"makespan": "long", "ops": )" + good + "}", {"makespan", "a number", "long"}},
-      {R"({"peak_activations": 1, "ops": )" + good + "}", {"peak_activations", "an array"}},
+      {R"({"peak_stashes": 1, "ops": )" + good + "}", {"peak_stashes", "an array"}},
       {R"({"received": [], "ops": )" + good + "}", {"received", "an object"}},
       {R"({"recompute": "yes", "ops": )" + good + "}", {"recompute", "true or false", "yes"}},
   };

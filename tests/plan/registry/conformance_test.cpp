@@ -17,7 +17,7 @@ namespace starpipe::plan {
 namespace {
 
 using ::testing::HasSubstr;
-using Verdict = Finding::Verdict;
+using Outcome = Finding::Outcome;
 
 std::map<std::string_view, Finding> all_steps(std::string_view name) {
   std::map<std::string_view, Finding> findings;
@@ -85,21 +85,21 @@ TEST(Conformance, SchedulesOfOurs) {
   for (const ScheduleEntry& entry : schedule_entries()) {
     if (entry.source == "tests") continue;
     for (const auto& [step, finding] : all_steps(entry.name)) {
-      EXPECT_NE(finding.verdict, Verdict::failed) << entry.name << ", " << step << ": " << finding.message;
+      EXPECT_NE(finding.outcome, Outcome::failed) << entry.name << ", " << step << ": " << finding.message;
     }
   }
 }
 
 TEST(Conformance, WhatApplies) {
   const auto pipeline = all_steps("1f1b");
-  EXPECT_EQ(pipeline.at("chain").verdict, Verdict::passed);
-  EXPECT_EQ(pipeline.at("graph").verdict, Verdict::passed);
-  EXPECT_EQ(pipeline.at("split backward").verdict, Verdict::does_not_apply);
-  EXPECT_EQ(pipeline.at("memory limit").verdict, Verdict::passed);
-  EXPECT_EQ(pipeline.at("replicas").verdict, Verdict::passed);
-  EXPECT_EQ(all_steps("zb-h1").at("replicas").verdict, Verdict::does_not_apply);
-  EXPECT_EQ(all_steps("ddp").at("replicas").verdict, Verdict::passed);
-  EXPECT_EQ(all_steps("lpp").at("replicas").verdict, Verdict::passed);
+  EXPECT_EQ(pipeline.at("chain").outcome, Outcome::passed);
+  EXPECT_EQ(pipeline.at("graph").outcome, Outcome::passed);
+  EXPECT_EQ(pipeline.at("split backward").outcome, Outcome::does_not_apply);
+  EXPECT_EQ(pipeline.at("memory limit").outcome, Outcome::passed);
+  EXPECT_EQ(pipeline.at("replicas").outcome, Outcome::passed);
+  EXPECT_EQ(all_steps("zb-h1").at("replicas").outcome, Outcome::does_not_apply);
+  EXPECT_EQ(all_steps("ddp").at("replicas").outcome, Outcome::passed);
+  EXPECT_EQ(all_steps("lpp").at("replicas").outcome, Outcome::passed);
 }
 
 // One stage per worker, B before W, with `change` made to it.
@@ -127,8 +127,8 @@ std::map<std::string_view, Finding> findings_of(const std::string& name, Change 
 
 TEST(Conformance, SplitBackward) {
   const auto findings = findings_of("split", [](ScheduleSpec&) {});
-  EXPECT_EQ(findings.at("split backward").verdict, Verdict::passed) << findings.at("split backward").message;
-  EXPECT_EQ(findings.at("chain").verdict, Verdict::passed) << findings.at("chain").message;
+  EXPECT_EQ(findings.at("split backward").outcome, Outcome::passed) << findings.at("split backward").message;
+  EXPECT_EQ(findings.at("chain").outcome, Outcome::passed) << findings.at("chain").message;
 }
 
 TEST(Conformance, AWorkerOfItsOwnForBackwardPasses) {
@@ -137,9 +137,9 @@ TEST(Conformance, AWorkerOfItsOwnForBackwardPasses) {
       return Placement{0, job.pass == Pass::F ? 0 : workers - 1};
     };
   });
-  EXPECT_EQ(findings.at("chain").verdict, Verdict::passed) << findings.at("chain").message;
+  EXPECT_EQ(findings.at("chain").outcome, Outcome::passed) << findings.at("chain").message;
   // With one worker the schedule is bounded like any other.
-  EXPECT_EQ(findings.at("memory limit").verdict, Verdict::passed) << findings.at("memory limit").message;
+  EXPECT_EQ(findings.at("memory limit").outcome, Outcome::passed) << findings.at("memory limit").message;
 }
 
 TEST(Conformance, ALimitThatItsOwnOrderBreaks) {
@@ -148,7 +148,7 @@ TEST(Conformance, ALimitThatItsOwnOrderBreaks) {
     spec.priority = [](const Job& job) { return job.pass == Pass::F ? job.stage - 1000 : 1000 - job.stage; };
     spec.memory_limits.assign(index(spec.workers), 2);
   });
-  EXPECT_EQ(findings.at("chain").verdict, Verdict::failed);
+  EXPECT_EQ(findings.at("chain").outcome, Outcome::failed);
   EXPECT_THAT(findings.at("chain").message, HasSubstr("memory limit of 2"));
 }
 
@@ -156,8 +156,8 @@ TEST(Conformance, OnlyTreesGoWrong) {
   const auto findings = findings_of("no-trees", [](ScheduleSpec& spec) {
     if (!spec.graph.is_chain()) throw std::logic_error("a tree");
   });
-  EXPECT_EQ(findings.at("chain").verdict, Verdict::passed);
-  EXPECT_EQ(findings.at("graph").verdict, Verdict::failed);
+  EXPECT_EQ(findings.at("chain").outcome, Outcome::passed);
+  EXPECT_EQ(findings.at("graph").outcome, Outcome::failed);
   EXPECT_THAT(findings.at("graph").message, HasSubstr("a tree"));
 }
 
@@ -165,11 +165,11 @@ TEST(Conformance, OneWorkerOnly) {
   const auto findings = findings_of("alone", [](ScheduleSpec& spec) {
     if (spec.workers > 1) throw InputError("alone runs on one worker");
   });
-  EXPECT_EQ(findings.at("chain").verdict, Verdict::failed);
+  EXPECT_EQ(findings.at("chain").outcome, Outcome::failed);
   EXPECT_THAT(findings.at("chain").message, HasSubstr("alone runs on one worker"));
 }
 
-TEST(Conformance, AnUnknownName) { EXPECT_EQ(all_steps("2f2b").at("chain").verdict, Verdict::failed); }
+TEST(Conformance, AnUnknownName) { EXPECT_EQ(all_steps("2f2b").at("chain").outcome, Outcome::failed); }
 
 }  // namespace
 }  // namespace starpipe::plan

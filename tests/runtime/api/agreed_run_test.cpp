@@ -147,7 +147,7 @@ TEST_F(OwnFolder, OtherWeights) {
   save(rank_);
   expect_refused(config, "model.init: w.safetensors does not have the same weights on all ranks");
   config.evaluate.alone = true;
-  expect_refused(config, "--weights: w.safetensors does not have the same weights on all ranks");
+  expect_refused(config, "weights: w.safetensors does not have the same weights on all ranks");
   config.evaluate.alone = false;
   // Tensors that one rank reads.
   for (const std::size_t set : {std::size_t{0}, network.sets().size() - 1}) {

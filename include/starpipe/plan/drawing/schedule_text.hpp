@@ -17,7 +17,7 @@ struct TextOptions {
 };
 
 /// Returns a drawing for the terminal, with one row per worker and time to the right. Below it are the
-/// makespan, the bubble fractions, and a table of each worker's peak activations and received data. Each job
+/// makespan, the bubble fractions, and a table of each worker's peak stashes and received data. Each job
 /// has a label when `columns` are enough for it. Otherwise each column shows the pass that takes most of the
 /// column's time, and a line says so, with the number of columns that labels would need. Ends in a newline.
 std::string schedule_text(const Schedule& schedule, const Timeline& timeline,

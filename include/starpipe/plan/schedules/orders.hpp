@@ -92,7 +92,7 @@ class Grid {
   using Id = std::uint32_t;
   static constexpr int absent = -1;
 
-  class Sweep;
+  class EarlierMoves;
 
   [[nodiscard]] Id id(Kind kind, int stage, int microbatch) const {
     return static_cast<Id>((microbatch * stages_ + stage) * 3 + kind);
@@ -107,7 +107,7 @@ class Grid {
   [[nodiscard]] std::vector<Id> order() const;
   /// Moves passes of the warm-up and the cool-down to earlier cells, in the order of the grid. With
   /// `w_waits`, the grid has no W: W passes take the empty cells, and only the cool-down moves.
-  void sweep(int peak, bool w_waits, Steady steady);
+  void move_earlier(int peak, bool w_waits, Steady steady);
   void place_weight_gradients();
   void remove_weight_gradients();
 
