@@ -7,7 +7,7 @@ install(DIRECTORY "${PROJECT_SOURCE_DIR}/include/starpipe" "${PROJECT_BINARY_DIR
   DESTINATION ${CMAKE_INSTALL_INCLUDEDIR} FILES_MATCHING PATTERN "*.hpp")
 
 # The docs, and what they use: configurations, studies, scripts, and projects that are built against the package. The
-# folders are those of the source tree, so the links of the docs and their commands hold here too.
+# folders are the same as in the source tree, so the links of the docs and their commands hold here too.
 install(DIRECTORY "${PROJECT_SOURCE_DIR}/docs" "${PROJECT_SOURCE_DIR}/experiments"
   DESTINATION "${CMAKE_INSTALL_DATADIR}/starpipe" USE_SOURCE_PERMISSIONS PATTERN "__pycache__" EXCLUDE)
 install(FILES "${PROJECT_SOURCE_DIR}/README.md" "${PROJECT_SOURCE_DIR}/CONTRIBUTING.md"

@@ -14,12 +14,12 @@ endfunction()
 #                  [PUBLIC LIBRARY...] [PRIVATE LIBRARY...] [CHECK_POINTERS])
 # makes the shared library libstarpipe_NAME, alias starpipe::NAME.
 #
-# UNHURRIED_SOURCES are those of SOURCES that do not have to be fast. They compile in a third of the time: with JSON's
+# UNHURRIED_SOURCES are the SOURCES that do not have to be fast. They compile in a third of the time: with JSON's
 # header precompiled, since most of them use JSON, and with starpipe_unhurried of UNHURRIED_OPTIMIZATION. Large files of
 # JSON are read and written five times as slowly with -Og as with -O1. CHECK_POINTERS: see starpipe_check_pointers.
 #
 # It is shared because layers and schedules register themselves: a linker drops files of a static library that
-# nobody calls by name. And a plug-in must find the program's own registry.
+# no code calls by name. And a plug-in must find the program's own registry.
 function(starpipe_library name)
   cmake_parse_arguments(PARSE_ARGV 1 arg "CHECK_POINTERS" "UNHURRIED_OPTIMIZATION" "SOURCES;UNHURRIED_SOURCES;PUBLIC;PRIVATE")
   starpipe_sources(sources ${arg_SOURCES})

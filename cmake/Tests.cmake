@@ -35,7 +35,7 @@ endfunction()
 
 # starpipe_add_test(NAME COMMAND ARG... [RANKS n] [LABELS label...] [TIMEOUT seconds] [SERIAL]):
 # adds a command as a test. With RANKS it runs as n ranks, and has the labels mpi and rank_n. Several ranks, and SERIAL,
-# have no other test beside them: for tests that measure times, or keep all cores busy. Tests with the longest limits
+# have no other test next to them: for tests that measure times, or keep all cores busy. Tests with the longest limits
 # start first, since they take longest: one that starts last leaves the other cores idle.
 function(starpipe_add_test name)
   cmake_parse_arguments(PARSE_ARGV 1 arg "SERIAL" "RANKS;TIMEOUT" "COMMAND;LABELS")

@@ -7,7 +7,7 @@
 #   at_once COMMAND...      runs commands at once; when one fails, ends the others and exits
 #   build PRESET [TARGET [OPTION...]]   configures and builds build/ or build/PRESET
 #   setup_environment       MPI compilers, jobs, CUDA, and a StarPU that fits on PKG_CONFIG_PATH
-#   set_up [--tests]        runs scripts/setup and setup_environment; beside a build of StarPU it compiles what needs none
+#   set_up [--tests]        runs scripts/setup and setup_environment; during a build of StarPU it compiles what needs none
 #
 # STARPIPE_DEPS   where scripts/setup installs what it builds (default: .deps in the source tree)
 # MPICC, MPICXX   the MPI to use (default: MPICH's compilers, else mpicc and mpicxx)
@@ -20,7 +20,7 @@ starpu_prefix=$STARPIPE_DEPS/starpu
 starpu_minimum=1.4.5
 
 log() {
-  if [[ -t 2 ]]; then printf '\r\033[K' >&2; fi # the newest line of a command that runs beside this one
+  if [[ -t 2 ]]; then printf '\r\033[K' >&2; fi # the newest line of a command that runs at the same time
   printf '[%s] %s\n' "$script_name" "$*" >&2
 }
 
@@ -110,7 +110,7 @@ linked_mpi() {
   rm -rf -- "$dir"
 }
 
-# Whether pkg-config finds a StarPU that is new enough and uses our MPI. Prints the reason when it does not.
+# True if pkg-config finds a StarPU that is new enough and uses our MPI; prints the reason when it does not.
 starpu_fits() {
   if ! pkg-config --exists starpu-1.4 starpumpi-1.4; then
     echo "pkg-config finds no starpu-1.4 with starpumpi-1.4"
@@ -155,7 +155,7 @@ find_cuda() { # prints the root of a CUDA toolkit with cuBLAS, if there is one
   if [[ -e $root/include/cublas_v2.h ]]; then printf '%s\n' "$root"; fi
 }
 
-# Whether the StarPU that pkg-config finds was built with CUDA.
+# True if the StarPU that pkg-config finds was built with CUDA.
 starpu_has_cuda() {
   grep -qs '^#define STARPU_USE_CUDA 1' "$(pkg-config --variable=starpu_includedir starpu-1.4)/starpu_config.h"
 }

@@ -89,8 +89,8 @@ class Swiglu final : public Layer {
   }
 
  private:
-  /// The gate, but at least -80: silu and its slope are below 1e-32 there. Further out exp_of() no longer
-  /// follows e^x, and a product with a large gate would not be small.
+  /// Returns the gate, but at least -80: silu and its slope are below 1e-32 there. Further out exp_of() no
+  /// longer follows e^x, and a product with a large gate would not be small.
   static float clamped(float gate) noexcept { return cpu::limit_to(gate, -80.0f, gate < -80.0f); }
 
   std::size_t half_;  ///< columns of the gate, of `up` and of the output

@@ -85,7 +85,7 @@ class Linear final : public Layer {
   }
 
  private:
-  /// The weight as the [inputs, outputs] operand.
+  /// Returns the weight as the [inputs, outputs] operand.
   cpu::Matrix weight(ConstFloatView parameters) const noexcept {
     return {parameters.data(), conv1d_ ? outputs_ : columns_, !conv1d_};
   }

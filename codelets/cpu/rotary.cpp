@@ -22,7 +22,7 @@ class Rotary final : public Layer {
     const std::size_t size = size_option(spec, "size");
     half_ = size / 2;
     check_fit(spec, size % 2 == 0, "a head's size is not even");
-    check_fit(spec, heads_ * size <= columns_, "columns are fewer than those of the heads");
+    check_fit(spec, heads_ * size <= columns_, "columns are fewer than the columns of the heads");
     check_fit(spec, rows_ % context_ == 0, "rows are not whole sequences");
     const double theta = option(spec, "theta", 0);
     for (std::size_t c = 0; c < half_; ++c) {

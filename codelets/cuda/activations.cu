@@ -18,7 +18,7 @@ __device__ float gelu_gate(float x) { return logistic(2.0f * gelu_scale * (x + g
 
 __device__ float gelu(float x) { return x * gelu_gate(x); }
 
-/// The derivative of gelu at x.
+/// Returns the derivative of gelu at x.
 __device__ float gelu_slope(float x) {
   const float g = gelu_gate(x);
   // x is clamped for the second term: that term is 0 long before |x| = 16, but x^3 would overflow to
@@ -52,7 +52,8 @@ class Gelu final : public CudaLayer {
   }
 };
 
-/// The gate, but at least -80, as on the CPU: silu and its slope are below 1e-32 there. NaN stays NaN.
+/// Returns the gate, but at least -80, as on the CPU: silu and its slope are below 1e-32 there. NaN stays
+/// NaN.
 __device__ float clamped(float gate) { return gate < -80.0f ? -80.0f : gate; }
 
 /// One team per row: y = silu(gate) * up. A row of `input` is the gates, then the ups.

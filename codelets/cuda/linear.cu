@@ -55,7 +55,7 @@ class Linear final : public CudaLayer {
   }
 
  private:
-  /// The weight as an [inputs, outputs] operand, or with `transposed` as [outputs, inputs].
+  /// Returns the weight as an [inputs, outputs] operand, or with `transposed` as [outputs, inputs].
   Matrix<const T> weight(ConstMemory parameters, bool transposed) const noexcept {
     if (conv1d_) return {parameters.as<T>(), columns_, outputs_, transposed};
     return {parameters.as<T>(), outputs_, columns_, !transposed};

@@ -51,12 +51,12 @@ def main():
     parser.add_argument("--microbatches", default="100,1000,6250,62500", help="comma-separated")
     parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="for starpipe compare")
     arguments = parser.parse_args()
-    print("     jobs  peak MB  KB a job  submission us a job  makespan us a job")
+    print("     jobs  peak MB  KB per job  submission us per job  makespan us per job")
     for microbatches in arguments.microbatches.split(","):
         jobs = 2 * int(microbatches) * arguments.workers
         memory, policy = measure(arguments, microbatches)
-        print(f"{jobs:>9}{memory / 1e6:>9.0f}{memory / jobs / 1e3:>10.1f}{policy['submission'] / jobs * 1e6:>21.1f}"
-              f"{policy['makespan'] / jobs * 1e6:>19.1f}", flush=True)
+        print(f"{jobs:>9}{memory / 1e6:>9.0f}{memory / jobs / 1e3:>12.1f}{policy['submission'] / jobs * 1e6:>23.1f}"
+              f"{policy['makespan'] / jobs * 1e6:>21.1f}", flush=True)
 
 
 if __name__ == "__main__":

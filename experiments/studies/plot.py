@@ -107,7 +107,7 @@ def number(text):
 
 
 def words_of(column):
-    """Words for a column: those of a setting without its section, where the rest says enough."""
+    """Words for a column: the words of a setting without its section, where the rest says enough."""
     parts = column.lstrip("-").split(".")
     return (parts[-2] if len(parts) > 1 and parts[-1] in ("name", "kind", "file") else parts[-1]).replace("_", " ").replace("-", " ")
 
@@ -162,7 +162,7 @@ def scaled(value, factor):
 
 
 def varied(rows, columns, options):
-    """The columns of settings, which stand between `run` and `status`, with several values; without those of repetitions."""
+    """The columns of settings, which stand between `run` and `status`, with several values; without the columns of repetitions."""
     settings = columns[1:columns.index("status")]
     return [c for c in settings if c not in ("repetition", *options.repetitions) and len({row[c] for row in rows}) > 1]
 

@@ -30,7 +30,7 @@ py::tuple read_schedule(const std::string& file) {
   return py::make_tuple(read.schedule, read.costs, read.unit);
 }
 
-/// The members that JSON and page have besides the run's own, as JSON text; empty: none.
+/// Returns the members that JSON and page have besides the run's own, as JSON text; empty: none.
 nlohmann::ordered_json members(const std::string& more) {
   return more.empty() ? nlohmann::ordered_json::object() : nlohmann::ordered_json::parse(more);
 }

@@ -27,7 +27,7 @@ using py::literals::operator""_a;
 using Releasing = py::call_guard<py::gil_scoped_release>;
 using plan::RecordedStep;
 
-/// The parts of idle time and of the critical path as tuples, for dataclasses of the package.
+/// Returns the parts of idle time and of the critical path as tuples, for dataclasses of the package.
 std::vector<py::tuple> idle(const RecordedStep& step) {
   std::vector<py::tuple> parts;
   for (const plan::IdlePart& part : plan::idle_parts(step))
@@ -92,7 +92,7 @@ void bind_run(py::module_& module) {
       "run"_a, "what_if"_a);
 }
 
-/// The run's timelines by title.
+/// Returns the run's timelines by title.
 std::vector<std::pair<std::string, const RecordedStep*>> timelines(const plan::ReportRun& run) {
   std::vector<std::pair<std::string, const RecordedStep*>> all;
   for (const plan::PageTimeline& timeline : run.page.timelines)

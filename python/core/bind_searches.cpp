@@ -142,7 +142,7 @@ void bind_search(py::module_& module) {
       "budget"_a, "work"_a, "seed"_a, "progress"_a);
 }
 
-/// A unit of the package's dataclass: its devices are the kinds, in the order of `devices`.
+/// Returns a unit of the package's dataclass: its devices are the kinds, in the order of `devices`.
 plan::UnitCosts unit_of(py::handle unit, const std::vector<std::string>& devices) {
   plan::UnitCosts costs{.name = unit.attr("name").cast<std::string>(),
                         .sizes = unit.attr("sizes").cast<plan::StageSizes>()};

@@ -47,7 +47,7 @@ constexpr const char* expected_words() {
   return "a sequence of the right values";
 }
 
-/// The value of a field in Python. Dataclasses that do not change have tuples.
+/// Returns the value of a field in Python. Dataclasses that do not change have tuples.
 template <class Member>
 pybind11::object field_value(const Member& member) {
   return pybind11::cast(member);

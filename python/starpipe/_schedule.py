@@ -127,7 +127,7 @@ def _priorities(values: list[Any], jobs: list[tuple[int, int, Pass]]) -> npt.NDA
         odd = next((i for i in range(len(values)) if not _comparable(values[0], values[i])), 0)
         raise InputError(
             f"priority: {_job_text(jobs[odd])}: expected values with one order, such as numbers or tuples of numbers, "
-            f"got {_shown(values[odd])}" + (f" beside {_shown(values[0])}" if odd else "")
+            f"got {_shown(values[odd])}" + (f" next to {_shown(values[0])}" if odd else "")
         ) from None
     return ranks
 

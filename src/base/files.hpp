@@ -73,7 +73,7 @@ class NewFile {
   NewFile(const NewFile&) = delete;
   NewFile& operator=(const NewFile&) = delete;
 
-  /// The temporary name, or the name of a device or a pipe.
+  /// Returns the temporary name, or the name of a device or a pipe.
   [[nodiscard]] const std::filesystem::path& path() const { return temporary_; }
   /// Creates the file empty, and opens it.
   [[nodiscard]] std::ofstream open() const;

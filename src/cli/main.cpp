@@ -63,8 +63,8 @@ int report(const std::string& message, int exit_code) {
   return exit_code;
 }
 
-/// The message for wrong use. CLI11 complains of a missing subcommand even if a word was given in its place:
-/// that word is named instead.
+/// Returns the message for wrong use. CLI11 complains of a missing subcommand even if a word was given in its
+/// place: that word is named instead.
 std::string usage_message(const CLI::App& app, const CLI::ParseError& error) {
   const CLI::App* at = &app;
   std::string path = "starpipe";
@@ -138,7 +138,7 @@ int run(int argc, char** argv) {
 }  // namespace
 
 // A plug-in that calls _exit or _Exit would end a run as a success without a result. A program's symbols come
-// before those of all libraries, so plug-ins call these.
+// before the symbols of all libraries, so plug-ins call these functions.
 extern "C" void _exit(int status) {
   starpipe::cli::end_if_plugin_exits();
   for (;;) syscall(SYS_exit_group, status);

@@ -79,7 +79,7 @@ class WidenedArrays {
                       all.subspan(elements(layer)).begin());
     return all;
   }
-  /// The floats that have not been handed out.
+  /// Returns the floats that have not been handed out.
   [[nodiscard]] FloatView rest() const { return rest_; }
 
  private:

@@ -24,7 +24,7 @@
 namespace starpipe::model {
 namespace {
 
-/// The factories of all kinds, by name. Local to a function, so that registrations in other
+/// Returns the factories of all kinds, by name. Local to a function, so that registrations in other
 /// translation units find them constructed.
 template <class Factory>
 std::map<std::string, Factory, std::less<>>& factories() {

@@ -89,7 +89,7 @@ STARPIPE_INLINE SineCosine sine_cosine(double angle) {
   const double half_square = 0.5 * z;
   const double most = 1 - half_square;
   const double cosine = most + ((1 - most) - half_square + z * z * polynomial(cosines, z));
-  // In odd quarters they change places; the signs are those of the quarter.
+  // In odd quarters they change places; the signs are the signs of the quarter.
   const std::uint64_t exchange = (bits_of(sine) ^ bits_of(cosine)) & (0 - (q & 1U));
   return {number_of(bits_of(sine) ^ exchange ^ (q & 2U) << 62U),
           number_of(bits_of(cosine) ^ exchange ^ ((q + 1) & 2U) << 62U)};

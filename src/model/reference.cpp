@@ -11,7 +11,7 @@
 namespace starpipe::model {
 namespace {
 
-/// The norm of the whole gradient.
+/// Returns the norm of the whole gradient.
 double norm_of(const std::vector<ParameterSet>& sets, const SetValues& gradient) {
   std::vector<double> sums;
   for_each_parameter(sets, [&](const Parameter& parameter, std::size_t set, std::size_t first) {

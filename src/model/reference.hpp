@@ -42,8 +42,8 @@ class MicrobatchRunner {
 
  private:
   [[nodiscard]] const Stage& at(int stage) const { return network_.stages[index(stage)]; }
-  /// The preceding stages for which the stage computes a gradient each: the first one alone when it adds its
-  /// inputs, whose gradients are then the same.
+  /// Returns the preceding stages for which the stage computes a gradient each: the first one alone when it
+  /// adds its inputs, whose gradients are then the same.
   [[nodiscard]] std::span<const int> inputs_with_gradient(int stage) const;
 
   template <class View, class Array>

@@ -69,7 +69,7 @@ void require_regular(const std::filesystem::path& file) {
   throw bad_file(file, problem);
 }
 
-/// The value of an IEEE 754 number of 16 bits.
+/// Returns the value of an IEEE 754 number of 16 bits.
 float half_value(std::uint32_t bits) {
   const std::uint32_t exponent = bits >> 10U & 31U;
   const auto fraction = static_cast<float>(bits & 1023U);
@@ -183,8 +183,8 @@ Json parse_unique(const std::string& text, const std::filesystem::path& file, st
   return Json::parse(text, note, false);
 }
 
-/// The JSON header of a file. The stream is at its beginning, and then behind the header. `data_start`
-/// becomes the header's end.
+/// Returns the JSON header of a file. The stream is at its beginning, and then behind the header.
+/// `data_start` becomes the header's end.
 Json read_header(std::istream& in, const std::filesystem::path& file, std::uint64_t size,
                  std::uint64_t& data_start) {
   std::uint64_t length = 0;

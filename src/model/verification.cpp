@@ -167,14 +167,14 @@ class Derivatives {
   double loss_ = 0;
 };
 
-/// The evidence of a check against the gradient, which is wrong above 1. Undecided checks give less than
-/// others.
+/// Returns the evidence of a check against the gradient, which is wrong above 1. Undecided checks give less
+/// than others.
 double weight_of(const DerivativeCheck& check) {
   if (!check.is_decided()) return -1;
   return std::abs(check.passes - check.differences) / check.allowed();
 }
 
-/// The values of a network's parameters in the sets of the same network without shards.
+/// Returns the values of a network's parameters in the sets of the same network without shards.
 SetValues joined(const Network& network, const SetValues& pieces, const Network& whole) {
   const std::map<std::string, Tensor> tensors = joined_tensors(network, pieces);
   SetValues sets(whole.sets().size());

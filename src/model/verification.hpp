@@ -48,7 +48,7 @@ struct DerivativeCheck {
   double scale = 0;        ///< the size that the derivative along a random direction has
   /// True if the differences are exact enough to compare with.
   [[nodiscard]] bool is_decided() const { return error <= 0.25 * scale; }
-  /// The largest difference that counts as agreement.
+  /// Returns the largest difference that counts as agreement.
   [[nodiscard]] double allowed() const { return 2 * error + 1e-3 * scale; }
   [[nodiscard]] bool agrees() const;
 };

@@ -206,7 +206,7 @@ void post_exec_hook(starpu_task* task, unsigned context) {
   if (data && data->job) core_of(context).finish(static_cast<int>(starpu_worker_get_id_check()), *data->job);
 }
 
-// The file of this library.
+// Returns the file of this library.
 std::string own_file() {
   Dl_info found{};
   if (dladdr(reinterpret_cast<void*>(push_task), &found) == 0 || found.dli_fname == nullptr)

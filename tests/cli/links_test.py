@@ -35,7 +35,7 @@ class Links(CommandTest):
                          self.show(*TIMES, "--comm", "250us")["makespan"])
         self.write("plain.yaml", one_level(0.25, 100))
         self.assertEqual(self.show("--links", "plain.yaml", "--bytes", 0)["ops"], self.show("--comm", 0.25)["ops"])
-        # 50 bytes at 100 bytes a unit of time.
+        # 50 bytes at 100 bytes per unit of time.
         self.assertEqual(self.show("--links", "plain.yaml", "--bytes", 50)["ops"], self.show("--comm", 0.75)["ops"])
 
     def test_levels_and_sharing_by_hand(self):

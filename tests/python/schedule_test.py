@@ -120,7 +120,7 @@ class FromFunctions(unittest.TestCase):
         self.refused("placement: expected a function of (s, b, d), got 3", placement=3)
         self.refused("priority: F(0,0): expected values with one order, such as numbers or tuples of numbers, got None",
                      priority=lambda s, b, d: None)  # fmt: skip
-        self.refused("priority: F(3,0): expected values with one order, such as numbers or tuples of numbers, got 'x' beside 1",
+        self.refused("priority: F(3,0): expected values with one order, such as numbers or tuples of numbers, got 'x' next to 1",
                      priority=lambda s, b, d: "x" if s == 3 else 1)  # fmt: skip
         self.refused("priority: BW(2,1): nan has no place in an order",
                      priority=lambda s, b, d: float("nan") if (s, b, d) == (2, 1, "BW") else 1.0)  # fmt: skip

@@ -101,7 +101,7 @@ class Accuracy(unittest.TestCase):
         self.assertIn("no such schedule", run.stderr)
         kept = len(list((self.folder / "out" / "reports").iterdir()))
         self.assertEqual(kept, len(self.calls()) - 1)
-        # Goes on after the failure, but not with other settings.
+        # Continues after the failure, but not with other settings.
         run = self.study("--schedules", "1f1b", "--models", "mlp", "--repetitions", "1", "--steps", "7")
         self.assertIn("training.steps", run.stderr)
         self.assertNotEqual(run.returncode, 0)

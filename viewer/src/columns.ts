@@ -22,7 +22,7 @@ export function column(text: string, count: number): Float64Array {
     const magnitude = Math.floor(value / 2);
     numbers[i] = value % 2 === 1 ? -magnitude : magnitude;
   }
-  if (at !== text.length) throw new Error("the page's data go on too long");
+  if (at !== text.length) throw new Error("the page's data are too long");
   return numbers;
 }
 

@@ -72,7 +72,7 @@ export function arrange(lanes: Lane[], room: number, tall: boolean): number {
   return top;
 }
 
-/** Whether rows are lower than labels need. */
+/** True if rows are lower than labels need. */
 export function isLow(lanes: Lane[]): boolean {
   return lanes.some((lane) => lane.rowHeight < 14);
 }

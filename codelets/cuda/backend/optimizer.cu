@@ -30,7 +30,7 @@ struct Parts {
   std::size_t first_chunk[max] = {};  ///< of each part among all chunks
 };
 
-/// The number of the calling thread's warp in the grid.
+/// Returns the number of the calling thread's warp in the grid.
 __device__ std::size_t warp_number() {
   return std::size_t{blockIdx.x} * block_warps + threadIdx.x / warp_size;
 }

@@ -173,8 +173,9 @@ __device__ void mask(Accumulator (&scores)[M][N], int offset, const Lane& lane) 
   }
 }
 
-/// The A fragment of 16 columns of accumulators, `left` and `right` of 8 columns each, rounded to bf16. The
-/// layouts of both fragments have the same elements in the same lane, so no data moves between lanes.
+/// Returns the A fragment of 16 columns of accumulators, `left` and `right` of 8 columns each, rounded to
+/// bf16. The layouts of both fragments have the same elements in the same lane, so no data moves between
+/// lanes.
 __device__ inline FragmentA to_fragment_a(const Accumulator& left, const Accumulator& right) {
   return {{pack(left.at[0], left.at[1]), pack(left.at[2], left.at[3]), pack(right.at[0], right.at[1]),
            pack(right.at[2], right.at[3])}};

@@ -22,7 +22,7 @@ inline constexpr unsigned rows_at_once = 8;     ///< rows that a block reads at 
 constexpr std::size_t column_sums_scratch(std::size_t sums) { return max_shares * sums; }
 
 /// Terms for add_column_sums(): a column's sum is the sum of a matrix's elements. Other classes of terms may
-/// have several sums a column, and load them from several matrices.
+/// have several sums per column, and load them from several matrices.
 template <class T>
 struct Elements {
   static constexpr int sums_per_column = 1;

@@ -21,7 +21,7 @@ constexpr std::size_t words_of(std::size_t elements, std::size_t floats = 0) {
   return words(sizeof(T) == sizeof(Bf16) ? Precision::bf16 : Precision::fp32, elements, floats);
 }
 
-/// The array of floats behind an array of `elements` T.
+/// Returns the array of floats behind an array of `elements` T.
 template <class T, class View>
 auto* floats_behind(const View& memory, std::size_t elements) {
   return memory.template as<float>() + words_of<T>(elements);

@@ -8,8 +8,8 @@
 
 namespace starpipe::model::cuda {
 
-/// The block's dynamic shared memory, of the size that the launch asked for. It begins at a multiple of 128
-/// bytes.
+/// Returns the block's dynamic shared memory, of the size that the launch asked for. It begins at a multiple
+/// of 128 bytes.
 __device__ inline float* shared_floats() {
   extern __shared__ __align__(128) float starpipe_shared_floats[];
   return starpipe_shared_floats;

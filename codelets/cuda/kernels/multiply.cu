@@ -24,7 +24,7 @@ constexpr cudaDataType_t data_type<Bf16> = CUDA_R_16BF;
 /// Bytes. Tensor cores, and the kernels that read a bias, need at most this alignment.
 constexpr std::uint32_t wanted_alignment = 16;
 
-/// The address's alignment in bytes, at most `max`, which is a power of two.
+/// Returns the address's alignment in bytes, at most `max`, which is a power of two.
 std::uint32_t alignment(const void* at, std::uint32_t max) noexcept {
   const auto bits = reinterpret_cast<std::uintptr_t>(at) | max;
   return static_cast<std::uint32_t>(bits & (~bits + 1));
@@ -134,8 +134,8 @@ Algorithm choose(const Context& on, const Problem& problem, const void* bias) no
   std::abort();
 }
 
-/// The algorithm for the problem. Each thread keeps its own choices, so that workers need no lock. All
-/// threads ask cuBLASLt the same and get the same answer.
+/// Returns the algorithm for the problem. Each thread keeps its own choices, so that workers need no lock.
+/// All threads ask cuBLASLt the same and get the same answer.
 const Algorithm& algorithm(const Context& on, const Problem& problem, const void* bias) noexcept {
   thread_local std::map<Problem, Algorithm> chosen;
   const auto found = chosen.find(problem);

@@ -11,7 +11,7 @@
 
 namespace starpipe::model::cuda {
 
-/// The precision in which cuBLASLt multiplies. It sums in fp32.
+/// Returns the precision in which cuBLASLt multiplies. It sums in fp32.
 inline cublasComputeType_t compute_type(Precision precision) noexcept {
   return precision == Precision::tf32 ? CUBLAS_COMPUTE_32F_FAST_TF32 : CUBLAS_COMPUTE_32F;
 }

@@ -12,7 +12,7 @@ namespace starpipe::model::cuda {
 /// The threads that share a row: a warp, or with PerBlock a block.
 template <bool PerBlock>
 struct Team {
-  /// The row of this thread's team.
+  /// Returns the row of this thread's team.
   __device__ static std::size_t row() {
     return PerBlock ? blockIdx.x
                     : std::size_t{blockIdx.x} * (blockDim.x / warp_size) + threadIdx.x / warp_size;
@@ -89,7 +89,7 @@ struct Columns : Team<PerBlock> {
   static constexpr unsigned min_blocks = 1024 / block_threads;
   unsigned count;
 
-  /// The column at which this thread's p-th pack begins; >= count when the thread has no such pack.
+  /// Returns the column at which this thread's p-th pack begins; >= count when the thread has no such pack.
   __device__ unsigned begin(unsigned p) const { return (p * this->size() + this->lane()) * N; }
 
   /// Calls function(p, column) for each pack p of this thread, which begins at `column`.

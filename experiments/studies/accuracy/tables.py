@@ -37,7 +37,7 @@ def threads(rows):
 
 
 def summary(rows):
-    head = ["runs", "number", "threads a core", "prediction: mean error", "median", "worst", "own durations: mean error",
+    head = ["runs", "number", "threads per core", "prediction: mean error", "median", "worst", "own durations: mean error",
             "median", "worst"]
     lines = []
     for name in (ALONE, WITH_POLLING, WITH_WORKERS):
@@ -51,7 +51,7 @@ def summary(rows):
 
 def combinations(rows):
     """A row for each combination, the worst of its repetitions counting."""
-    head = ["model", "schedule", "workers", "ranks", "threads a core", "measured, ms", "prediction: error", "own durations: error",
+    head = ["model", "schedule", "workers", "ranks", "threads per core", "measured, ms", "prediction: error", "own durations: error",
             "own durations: worst step"]
     key = ("model", "schedule", "workers", "ranks")
     lines = []
@@ -69,7 +69,7 @@ def combinations(rows):
 
 
 def all_tables(rows):
-    parts = ["Absolute errors of the makespan, relative to the measured one. *Prediction*: the durations are those of the "
+    parts = ["Absolute errors of the makespan, relative to the measured one. *Prediction*: the durations come from the "
              "compared steps, as `train` prints it. *Own durations*: each step is simulated again with its own durations.\n",
              summary(rows)]
     for name in (ALONE, WITH_POLLING, WITH_WORKERS):

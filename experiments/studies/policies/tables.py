@@ -55,7 +55,7 @@ def all_tables(results):
     worst = max(results, key=lambda r: r["over_control"])
     versions = results[0]["versions"]
     text = (f"{machine['cores']} cores ({machine['processor']}), starpipe {versions['starpipe']}, StarPU "
-            f"{versions['starpu']}. The largest makespan of ours, bounded or not, over that of the best control: "
+            f"{versions['starpu']}. The largest makespan of ours, bounded or not, over the makespan of the best control: "
             f"{worst['over_control']:.3f} ({worst['name']}).\n\n{summary(results)}")
     for group in dict.fromkeys(r["group"] for r in results):
         members = "\n".join(full(r) for r in results if r["group"] == group)

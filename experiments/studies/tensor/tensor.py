@@ -91,7 +91,7 @@ def vocabulary():
 def emulated():
     small = {"model.hidden": 64, "model.context": 512, "model.vocabulary": 256, "training.microbatches": 16, "training.steps": 3,
              **{f"runtime.emulate.{name}": f"{time * SLOWER:g}ms" for name, time in BLOCK.items()}}  # fmt: skip
-    runs = [settings(*layout) for layout in layouts(WORKERS) if layout[0] < WORKERS]  # T = 8 takes minutes a step
+    runs = [settings(*layout) for layout in layouts(WORKERS) if layout[0] < WORKERS]  # T = 8 takes minutes per step
     grid = {"runtime.emulate.links": [links(slow, SCALE, SLOWER) for slow in (100, 12.5)]}
     return {"command": "train", "config": str(HERE / "gpt.yaml"), "set": small, "runs": runs, "grid": grid}
 

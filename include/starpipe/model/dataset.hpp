@@ -79,7 +79,7 @@ class Dataset {
   /// Returns the number of tokens before each of the micro-batch's sequences in the file; empty for data that
   /// is not a file.
   [[nodiscard]] virtual std::vector<std::uint64_t> offsets(int step, int microbatch) const = 0;
-  /// The unit of throughput, "tokens" or "samples", and its number per micro-batch.
+  /// Returns the unit of throughput, "tokens" or "samples", and its number per micro-batch.
   [[nodiscard]] virtual std::string sample_word() const = 0;
   [[nodiscard]] virtual std::size_t samples_per_microbatch() const = 0;
   /// Returns the samples that an evaluation counts when it is asked for so many micro-batches. A file counts

@@ -34,11 +34,11 @@ struct Piece {
   /// True for a part of a tensor, false for the empty piece of a parameter that is a tensor of its own.
   explicit operator bool() const { return !whole.empty(); }
 
-  /// The number of elements of the tensor.
+  /// Returns the number of elements of the tensor.
   [[nodiscard]] std::size_t whole_size() const;
-  /// The shape of the piece, which has as many extents as the tensor.
+  /// Returns the shape of the piece, which has as many extents as the tensor.
   [[nodiscard]] std::vector<std::size_t> shape() const;
-  /// The half-open ranges of rows and columns: "[0:16,0:32]" of a matrix, "[0:8+16:24]" of a vector.
+  /// Returns the half-open ranges of rows and columns: "[0:16,0:32]" of a matrix, "[0:8+16:24]" of a vector.
   [[nodiscard]] std::string text() const;
 
   /// Calls f(offset in the tensor, offset in the piece, count) for each run of neighbouring elements. `size`:
@@ -91,10 +91,10 @@ struct Parameter {
   Piece piece = {};
 
   [[nodiscard]] std::size_t size() const;
-  /// The shape and the size of the whole tensor.
+  /// Returns the shape and the size of the whole tensor.
   [[nodiscard]] const std::vector<std::size_t>& whole_shape() const { return piece ? piece.whole : shape; }
   [[nodiscard]] std::size_t whole_size() const { return piece ? piece.whole_size() : size(); }
-  /// The name, followed by the piece's text(): "h.0.mlp.c_fc.bias[0:64]". Unique in a network.
+  /// Returns the name, followed by the piece's text(): "h.0.mlp.c_fc.bias[0:64]". Unique in a network.
   [[nodiscard]] std::string label() const;
 };
 
@@ -175,7 +175,8 @@ class Layer : public Passes<ConstFloatView, FloatView> {
   [[nodiscard]] virtual std::size_t stash_size() const {
     return (keeps_input() ? rows_ * columns_ : 0) + statistics_size();
   }
-  /// Numbers at the stash's end that are floats in any precision: statistics of rows, or token ids.
+  /// Returns how many numbers at the stash's end are floats in any precision: statistics of rows, or token
+  /// ids.
   [[nodiscard]] virtual std::size_t statistics_size() const { return 0; }
   /// True if the stash begins with an unchanged copy of the input. F then also accepts an `input` that lies
   /// at the stash's beginning, where the pass before wrote it, and copies nothing.
@@ -190,7 +191,7 @@ class Layer : public Passes<ConstFloatView, FloatView> {
   [[nodiscard]] virtual bool writes_floats() const { return false; }
   /// Floats of scratch, enough for each of the passes.
   [[nodiscard]] virtual std::size_t scratch_size() const { return 0; }
-  /// Estimated floating-point operations of F for one micro-batch, to balance stages.
+  /// Returns the estimated floating-point operations of F for one micro-batch, to balance stages.
   [[nodiscard]] virtual double flops() const = 0;
 
   /// F: writes output[rows x output_columns] and the stash whole.
@@ -201,9 +202,10 @@ class Layer : public Passes<ConstFloatView, FloatView> {
   virtual void backward_weights(const Weights& /*pass*/) const noexcept {}
 
   [[nodiscard]] Precision precision() const { return precision_; }
-  /// Numbers of all parameters together.
+  /// Returns the number of elements of all parameters together.
   [[nodiscard]] std::size_t parameter_size() const { return parameter_size_; }
-  /// Words of 4 bytes of the stash in the layer's precision: an array of elements, then one of statistics.
+  /// Returns the size of the stash in words of 4 bytes: an array of elements in the layer's precision, then
+  /// an array of statistics.
   [[nodiscard]] std::size_t stash_words() const {
     return words(precision_, stash_size() - statistics_size(), statistics_size());
   }
@@ -212,9 +214,10 @@ class Layer : public Passes<ConstFloatView, FloatView> {
   [[nodiscard]] std::size_t target_offset() const {
     return words(precision_, stash_size() - statistics_size()) + statistics_size() - target_size();
   }
-  /// Words of scratch on a GPU or a CPU in the layer's precision, enough for each of the passes.
+  /// Returns the size of the scratch on a GPU or a CPU in words of 4 bytes, enough for each of the passes.
   [[nodiscard]] std::size_t scratch_words(bool on_gpu) const;
-  /// The layer's CUDA implementation; null in a program without CUDA, and for shapes without a kernel.
+  /// Returns the layer's CUDA implementation; null in a program without CUDA, and for shapes without a
+  /// kernel.
   [[nodiscard]] const std::shared_ptr<const CudaLayer>& cuda() const { return cuda_; }
 
  protected:
@@ -305,7 +308,7 @@ bool register_loss(std::string kind) {
 std::unique_ptr<Layer> make_layer(const LayerSpec& spec, Precision precision = Precision::fp32);
 std::unique_ptr<Loss> make_loss(std::string_view kind, std::size_t rows, std::size_t columns,
                                 Precision precision = Precision::fp32);
-/// The registered kinds, sorted by name.
+/// Returns the registered kinds, sorted by name.
 std::vector<std::string> layer_kinds();
 std::vector<std::string> loss_kinds();
 

@@ -66,7 +66,7 @@ int option_or(const ModelConfig& config, std::string_view key, int otherwise);
 /// Returns the largest number of shards of a layer (`model.tensor`); 1 for a kind without this key.
 int max_shards(const ModelConfig& config);
 
-/// A value for people and for files: "4", "0.5", "true", "relu", "[2, 1]".
+/// Returns a value for people and for files: "4", "0.5", "true", "relu", "[2, 1]".
 std::string to_string(const OptionValue& value);
 
 /// A set of parameters, which are held, updated and saved together: the own parameters of one stage, or
@@ -78,7 +78,7 @@ struct ParameterSet {
   Precision precision = Precision::fp32;
 
   [[nodiscard]] int first_stage() const { return stages.front(); }
-  /// Size of the weights, the copy that passes read, in words of 4 bytes.
+  /// Returns the size of the weights, the copy that passes read, in words of 4 bytes.
   [[nodiscard]] std::size_t weights_size() const { return words(precision, size); }
   /// True if the optimizer keeps an fp32 master of the parameters, besides the weights that passes read.
   [[nodiscard]] bool has_master() const { return precision == Precision::bf16 && size > 0; }
@@ -110,23 +110,23 @@ struct Network {
   /// Maps each stage to its part of the chain of stages that the network would have without shards. Shards of
   /// the vocabulary, and the loss that joins them, are detached parts. Empty without shards.
   std::vector<plan::StagePart> parts = {};
-  /// The number of stages of that chain; without shards, of `graph`.
+  /// Returns the number of stages of that chain; without shards, of `graph`.
   [[nodiscard]] int whole_stages() const;
   /// T, the largest number of shards side by side; 1 without shards. Shards of the vocabulary do not count.
   [[nodiscard]] int shards() const;
   /// Returns all parameters, each once. Set s has stage s's own parameters and may be empty. The shared
   /// sets follow, in the order of the first layers that use them.
   [[nodiscard]] std::vector<ParameterSet> sets() const;
-  /// The numbers in sets() of the sets that `stage` shares, in the order of Stage::shared().
+  /// Returns the numbers in sets() of the sets that `stage` shares, in the order of Stage::shared().
   [[nodiscard]] std::vector<std::size_t> shared_sets(int stage) const;
   /// [stage]: bytes that the stage exchanges and keeps. Weights that it shares are not counted here.
   [[nodiscard]] std::vector<plan::StageSizes> sizes() const;
-  /// The shared sets: the stages that use each, and its bytes.
+  /// Returns the shared sets: the stages that use each, and its bytes.
   [[nodiscard]] std::vector<plan::SharedWeights> shared_weights() const;
   [[nodiscard]] std::size_t parameter_count() const;
-  /// The position of `stage` among the stages that read the data, ascending: `branch` of Dataset::input. 0
-  /// for all shards of the embedding, which read the same data. -1 when the stage reads another stage's
-  /// output.
+  /// Returns the position of `stage` among the stages that read the data, ascending: `branch` of
+  /// Dataset::input. 0 for all shards of the embedding, which read the same data. -1 when the stage reads
+  /// another stage's output.
   [[nodiscard]] int source_index(int stage) const;
 };
 
@@ -143,7 +143,7 @@ struct Network {
 Network build_network(const ModelConfig& config, int microbatch_size, int stages,
                       const std::vector<int>& cuts = {});
 
-/// The network with each unit as a stage. Throws InputError as `build_network` does.
+/// Returns the network with each unit as a stage. Throws InputError as `build_network` does.
 Network build_units(const ModelConfig& config, int microbatch_size);
 
 /// Returns the network without shards, as one stage; nullopt if it has no shards.
@@ -153,7 +153,7 @@ std::optional<Network> whole_network(const Network& network);
 /// Throws InputError as `build_network` does.
 std::vector<std::string> unit_names(const ModelConfig& config);
 
-/// The values that `model.kind` may have, ascending.
+/// Returns the values that `model.kind` may have, ascending.
 std::vector<std::string> network_kinds();
 
 /// Writes the start values of parameters, in sequence, to `values`. They depend only on `seed` and each

@@ -94,7 +94,7 @@ bool register_network(NetworkKind kind);
 /// meanwhile. Its data may be empty: it then trains on a data set of the program.
 void replace_network(NetworkKind kind);
 
-/// All kinds by name, ascending.
+/// Returns all kinds by name, ascending.
 std::vector<NetworkKind> registered_networks();
 
 /// Returns why the key does not take `value` ("0 is not at least 1 and at most 8"), or "".

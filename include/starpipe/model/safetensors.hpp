@@ -60,8 +60,8 @@ std::vector<std::uint16_t> stored_numbers(StoredType type, std::span<const float
 /// Returns the first number that is finite and becomes infinity in the type; nullopt if there is none.
 std::optional<float> first_overflow(StoredType type, std::span<const float> values);
 
-/// The start of a file in the safetensors format: the length of the header and the header. The tensors' data
-/// must follow it without gaps, in the order of `tensors`.
+/// Returns the start of a file in the safetensors format: the length of the header and the header. The
+/// tensors' data must follow it without gaps, in the order of `tensors`.
 std::string safetensors_start(std::span<const TensorShape> tensors,
                               const std::map<std::string, std::string>& metadata,
                               StoredType type = StoredType::fp32);
@@ -86,7 +86,7 @@ class SafetensorsReader {
                              std::map<std::string, std::string>* metadata = nullptr,
                              const std::function<bool(const std::string& name)>& wanted = {});
 
-  /// The wanted tensors, in the order of their data in the file.
+  /// Returns the wanted tensors, in the order of their data in the file.
   [[nodiscard]] const std::vector<TensorShape>& tensors() const { return tensors_; }
   /// Returns the shape of a tensor, owned by the reader; null if the file does not have it.
   [[nodiscard]] const std::vector<std::size_t>* shape(const std::string& name) const;

@@ -105,20 +105,20 @@ class Stage {
   /// True if the optimizer keeps an fp32 master of the parameters, besides the weights that passes read.
   [[nodiscard]] bool has_master() const { return precision_ == Precision::bf16 && parameter_size_ > 0; }
 
-  /// The number of values of all the stage's own parameters. Their gradient has as many floats.
+  /// Returns the number of values of all the stage's own parameters. Their gradient has as many floats.
   [[nodiscard]] std::size_t parameter_size() const { return parameter_size_; }
 
   // Sizes in words of 4 bytes.
   /// The `parameters` that passes read.
   [[nodiscard]] std::size_t weights_size() const { return words(precision_, parameter_size_); }
-  /// The size of an input, and of its gradient. `input`: index in input_columns().
+  /// Returns the size of an input, and of its gradient. `input`: index in input_columns().
   [[nodiscard]] std::size_t input_size(std::size_t input) const {
     return matrix_size(reads_ids_ ? Precision::fp32 : precision_, input_columns_[input]);
   }
-  /// The size of the output activation, and of its gradient; 0 for a sink.
+  /// Returns the size of the output activation, and of its gradient; 0 for a sink.
   [[nodiscard]] std::size_t output_size() const { return matrix_size(output_precision_, output_columns()); }
   [[nodiscard]] std::size_t stash_size() const { return stash_size_; }
-  /// The gradients that B keeps for W where the backward pass is split.
+  /// Returns the size of the gradients that B keeps for W where the backward pass is split.
   [[nodiscard]] std::size_t gradient_stash_size() const { return gradient_stash_size_; }
   /// Scratch (working memory) on a GPU or a CPU, enough for each of the passes.
   [[nodiscard]] std::size_t scratch_size(bool on_gpu = false) const {
@@ -129,11 +129,11 @@ class Stage {
     return scratch_size(on_gpu) + largest_stash_;
   }
 
-  /// The stage's own parameters, in the order in which they lie in `parameters.own`.
+  /// Returns the stage's own parameters, in the order in which they lie in `parameters.own`.
   [[nodiscard]] std::vector<Parameter> parameters() const;
-  /// The sets of parameters that the stage shares, in the order of their first layers.
+  /// Returns the sets of parameters that the stage shares, in the order of their first layers.
   [[nodiscard]] const std::vector<SharedParameters>& shared() const { return shared_; }
-  /// Estimated floating-point operations of F for one micro-batch.
+  /// Returns the estimated floating-point operations of F for one micro-batch.
   [[nodiscard]] double flops() const { return model::flops(ops_); }
   [[nodiscard]] const std::vector<StageOp>& ops() const { return ops_; }
   [[nodiscard]] const std::shared_ptr<const Loss>& loss() const { return loss_; }
@@ -218,12 +218,12 @@ class Stage {
   [[nodiscard]] bool is(StageOp::Kind kind, std::size_t op) const {
     return op < ops_.size() && ops_[op].kind == kind;
   }
-  /// Index of the activation that ops_[op] reads. Each residual_begin directly before ops_[op] passes it on,
-  /// so it is the activation before the first of them.
+  /// Returns the index of the activation that ops_[op] reads. Each residual_begin directly before ops_[op]
+  /// passes it on, so it is the activation before the first of them.
   [[nodiscard]] std::size_t activation_read(std::size_t op) const;
-  /// Index of the activation whose gradient is the gradient of ops_[op]'s output. In the backward pass each
-  /// residual_end directly after ops_[op] passes the gradient on, so it is the activation after the last of
-  /// them.
+  /// Returns the index of the activation whose gradient is the gradient of ops_[op]'s output. In the backward
+  /// pass each residual_end directly after ops_[op] passes the gradient on, so it is the activation after the
+  /// last of them.
   [[nodiscard]] std::size_t activation_given(std::size_t op) const;
 
   /// The parts of a pass's scratch.

@@ -111,7 +111,7 @@ class PolicyCore {
   bool push(int worker, Task task, std::optional<plan::JobId> job, std::int64_t n = no_n);
   /// Queues a free task. Larger priorities come first, as StarPU's. Returns the worker to wake, or nullopt.
   [[nodiscard]] std::optional<int> push_free(Task task, int priority);
-  /// The task that `worker` starts now, or null: then the worker is idle until its next `start`.
+  /// Returns the task that `worker` starts now, or null: then the worker is idle until its next `start`.
   Task pop(int worker);
   /// Notes that `worker` starts a task, from `pop` or from StarPU itself: StarPU gives a worker tasks that
   /// name the worker without asking the policy. Returns the worker to wake, or nullopt.
@@ -158,10 +158,10 @@ class PolicyCore {
     std::vector<bool> can_run;  // by worker
   };
 
-  /// The queue of a worker that has jobs in this run. Call it under the worker's mutex.
+  /// Returns the queue of a worker that has jobs in this run. Call it under the worker's mutex.
   static plan::WorkerQueue& queue_of(Worker& worker);
-  /// The first pinned task without an n that awaits no inputs, or null. On the worker's thread, without its
-  /// mutex.
+  /// Returns the first pinned task without an n that awaits no inputs, or null. On the worker's thread,
+  /// without its mutex.
   Task find_without_wait(int worker_id);
   /// Takes from `idle_` the worker that became idle last among those that can run the task. Call it under
   /// `free_mutex_`.

@@ -18,8 +18,8 @@ namespace starpipe::sched {
 
 inline constexpr const char* policy_name = "starpipe";
 
-/// The policy, for `starpu_conf::sched_policy`. StarPU copies it. STARPU_SCHED in the environment wins over
-/// it.
+/// Returns the policy, for `starpu_conf::sched_policy`. StarPU copies it. STARPU_SCHED in the environment
+/// wins over it.
 starpu_sched_policy starpipe_policy();
 
 /// Returns the names of our policy and of StarPU's.
@@ -28,14 +28,14 @@ std::vector<std::string> known_policies();
 /// Returns StarPU's own policy of that name; nullptr if it has none.
 starpu_sched_policy* policy_of_starpu(std::string_view name);
 
-/// The core behind the policy that runs in StarPU's default context. Null under any other policy, and under
-/// another copy of this library that STARPU_SCHED_LIB names. Owned by the policy, from starpu_init to
+/// Returns the core behind the policy that runs in StarPU's default context. Null under any other policy, and
+/// under another copy of this library that STARPU_SCHED_LIB names. Owned by the policy, from starpu_init to
 /// starpu_shutdown.
 PolicyCore* active_policy_core();
 
-/// The same core, for programs that must not run under another policy: when StarPU does not find the policy
-/// that STARPU_SCHED names, it only warns and takes its own `lws`. Throws InputError under another policy;
-/// the line says which policy runs, and what is wrong with STARPU_SCHED and STARPU_SCHED_LIB. Throws
+/// Returns the same core, for programs that must not run under another policy: when StarPU does not find the
+/// policy that STARPU_SCHED names, it only warns and takes its own `lws`. Throws InputError under another
+/// policy; the line says which policy runs, and what is wrong with STARPU_SCHED and STARPU_SCHED_LIB. Throws
 /// std::logic_error before starpu_init.
 PolicyCore& require_active_policy();
 

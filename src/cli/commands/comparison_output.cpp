@@ -129,7 +129,7 @@ nlohmann::ordered_json to_json(const Comparison& comparison, const ComparedSched
   return report;
 }
 
-/// A line for each schedule that cuts the model into other numbers of stages than the first.
+/// Returns a line for each schedule that cuts the model into other numbers of stages than the first.
 std::string describe_stages(const std::vector<ComparedSchedule>& schedules) {
   std::string text;
   const plan::Schedule& first = schedules.front().schedule();
@@ -176,7 +176,7 @@ constexpr std::array<std::string_view, compare_columns.size()> compare_headings 
     "schedule", "policy",  "predicted",   "makespan", "difference",     "min .. max",
     "bubble",   "stashes", "stash bytes", "moved",    "policy that ran"};
 
-/// A row with a cell for each of `compare_columns`. `predicted`: nullopt in the row of a prediction.
+/// Returns a row with a cell for each of `compare_columns`. `predicted`: nullopt in the row of a prediction.
 TableRow row_of(const std::string& schedule, const std::string& policy, std::optional<double> predicted,
                 double makespan, const std::string& spread, const plan::Timeline& timeline,
                 const std::string& ran) {
@@ -193,7 +193,7 @@ TableRow row_of(const std::string& schedule, const std::string& policy, std::opt
           ran};
 }
 
-/// A line for each policy under which updates were skipped.
+/// Returns a line for each policy under which updates were skipped.
 std::string describe_skipped(const std::vector<ComparedSchedule>& schedules) {
   std::string text;
   for (const ComparedSchedule& compared : schedules) {
@@ -207,7 +207,7 @@ std::string describe_skipped(const std::vector<ComparedSchedule>& schedules) {
   return text;
 }
 
-/// A line for each key that some of the policies do not keep.
+/// Returns a line for each key that some of the policies do not keep.
 std::string describe_not_kept(const Comparison& comparison, const runtime::Config& config) {
   std::string text;
   for (const std::string& key : runtime::keys_of_policies(config)) {

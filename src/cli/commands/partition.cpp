@@ -149,7 +149,7 @@ std::string stage_table(const plan::PartitionResult& result) {
   return table_text(rows);
 }
 
-/// One bar for each worker: # for its computation, then ~ for its transfers.
+/// Returns one bar for each worker: # for its computation, then ~ for its transfers.
 std::string bars(const plan::Partition& found) {
   constexpr std::size_t columns = 50;
   constexpr std::array shown = {TableColumn{Align::left}, TableColumn{Align::left, columns},
@@ -201,14 +201,11 @@ nlohmann::ordered_json to_json(const PartitionOptions& options, const plan::Part
     json["loads"].push_back(
         {{"time", load.time}, {"transfers", load.transfers}, {"load", load.load()}, {"memory", load.memory}});
   }
-  json["predicted"] = {{"schedule", options.asked.schedule},
-                       {"microbatches", options.asked.microbatches},
-                       {"makespan", timeline.makespan},
-                       {"bubble_fraction", timeline.bubble_fraction},
-                       {"device_span", timeline.device_span},
-                       {"device_bubble_fraction", timeline.device_bubble_fraction},
-                       {"peak_stashes", timeline.peak_stashes},
-                       {"peak_stash_bytes", timeline.peak_stash_bytes}};
+  json["predicted"] = {
+      {"schedule", options.asked.schedule},    {"microbatches", options.asked.microbatches},
+      {"makespan", timeline.makespan},         {"bubble_fraction", timeline.bubble_fraction},
+      {"device_span", timeline.device_span},   {"device_bubble_fraction", timeline.device_bubble_fraction},
+      {"peak_stashes", timeline.peak_stashes}, {"peak_stash_bytes", timeline.peak_stash_bytes}};
   return json;
 }
 
@@ -254,7 +251,7 @@ std::string shown(const PartitionOptions& options, const plan::PartitionResult& 
   }
 }
 
-/// The link that --comm and --comm-per-byte describe.
+/// Returns the link that --comm and --comm-per-byte describe.
 plan::Link link_of(const PartitionOptions& options) {
   const auto time = [](const char* option, const std::optional<std::string>& text) {
     return text ? YamlValue(YAML::Node(*text), option).time_or_number() : Quantity{};

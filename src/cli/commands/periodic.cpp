@@ -58,7 +58,7 @@ void read_chain(const std::string& file, plan::PeriodicRequest& into) {
     read_stage(stage, into);
 }
 
-/// The starts of a pass in the period, each with its shift, such as "0 +2, 4 +3".
+/// Returns the starts of a pass in the period, each with its shift, such as "0 +2, 4 +3".
 std::string starts(const plan::PeriodicPattern& pattern, int stage, plan::Pass pass) {
   std::vector<std::pair<double, int>> found;
   for (const plan::PeriodicOperation& op : pattern.operations) {

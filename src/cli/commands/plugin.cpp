@@ -25,7 +25,7 @@ struct ScheduleResult {
 
 // A plug-in may crash or never return: its code runs in other processes only.
 
-/// The names of the schedules in the plug-in.
+/// Returns the names of the schedules in the plug-in.
 std::vector<std::string> names_of(const std::string& file, std::chrono::seconds max) {
   const SubprocessResult loaded = run_in_subprocess(
       [&] {

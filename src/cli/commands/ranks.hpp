@@ -15,8 +15,8 @@ namespace starpipe::cli {
 /// every rank or on none. Any other exception ends the job.
 int run_on_ranks(const std::function<void(Runtime& runtime)>& work);
 
-/// Collective. The configurations that `configure` returns on each rank. Throws InputError on every rank when
-/// `configure` does on some rank, and when ranks have other configurations or another `request`.
+/// Collective. Returns the configurations that `configure` returns on each rank. Throws InputError on every
+/// rank when `configure` does on some rank, and when ranks have other configurations or another `request`.
 std::vector<Config> agree_on_configs(const Runtime& runtime, const runtime::RankRequest& request,
                                      const std::function<std::vector<Config>()>& configure);
 Config agree_on_config(const Runtime& runtime, const runtime::RankRequest& request,

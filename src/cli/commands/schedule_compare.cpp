@@ -22,7 +22,7 @@ namespace {
 /// A schedule of the command line: NAME or NAME:OPTION=VALUE,OPTION=VALUE
 struct NamedSchedule {
   std::string name;
-  plan::ScheduleOptions options = {};  ///< they count before those of --option
+  plan::ScheduleOptions options = {};  ///< they count before the options of --option
   std::string text;                    ///< for people; with the schedule's name in place of an alias
 };
 
@@ -41,12 +41,12 @@ struct ScheduleCompareOptions {
   bool json = false;
   OutputFiles outputs;
 
-  /// Stages on a worker that count as one in limits and peaks.
+  /// Returns the number of stages on a worker that count as one in limits and peaks.
   [[nodiscard]] double parts(int stages) const {
     return per_share ? static_cast<double>(stages) / workers : 1;
   }
 
-  /// The schedule's own options, and the options of --option that it has.
+  /// Returns the schedule's own options, and the options of --option that it has.
   [[nodiscard]] plan::ScheduleOptions options_of(const NamedSchedule& schedule) const {
     plan::ScheduleOptions own = schedule.options;
     for (const plan::ScheduleOption& option : plan::find_schedule(schedule.name).options) {
@@ -143,7 +143,7 @@ void require_known_options(const ScheduleCompareOptions& options) {
   }
 }
 
-/// One row for each number of micro-batches and each schedule.
+/// Returns one row for each number of micro-batches and each schedule.
 std::vector<Row> rows_of(const ScheduleCompareOptions& options, std::string& unit) {
   const auto stages_of = [&](const NamedSchedule& schedule) {
     return plan::default_stages(plan::find_schedule(schedule.name), options.workers,

@@ -58,7 +58,7 @@ plan::SearchResult search_with_progress(const plan::SearchRequest& request, plan
   return result;
 }
 
-/// A memory limit: a number of stashes, or with --stash a size such as 12GiB, in bytes.
+/// Returns a memory limit: a number of stashes, or with --stash a size such as 12GiB, in bytes.
 double read_limit(const SearchCommand& options, const std::string& text) {
   if (!options.stash.empty()) {
     const std::uint64_t bytes = bytes_in(text).value_or(0);
@@ -105,7 +105,7 @@ plan::SearchRequest read_request(const SearchCommand& options, std::string& unit
   return request;
 }
 
-/// The line below the drawing.
+/// Returns the line below the drawing.
 std::string result_line(const plan::SearchResult& result, const std::string& unit, bool in_bytes) {
   const double makespan = result.timeline.makespan;
   const double above = result.lower_bound > 0 ? 100 * (makespan / result.lower_bound - 1) : 0;

@@ -41,7 +41,7 @@ constexpr int simulated_steps = 2;
 constexpr int max_nodes = 4096;
 constexpr int max_ranks_per_node = 8;
 
-/// The engine on SimGrid, which lies next to this program or is installed with it.
+/// Returns the engine on SimGrid, which lies next to this program or is installed with it.
 fs::path find_engine() {
   const fs::path folder = fs::read_symlink("/proc/self/exe").parent_path();
   const fs::path name = "starpipe-simulated.so";
@@ -86,7 +86,7 @@ nlohmann::json simulate_ranks(const SimulatedRequest& request, const runtime::Cl
   return nlohmann::json::parse(read_file(request.result));
 }
 
-/// The kind of device of each stage. Empty where the cluster names none.
+/// Returns the kind of device of each stage. Empty where the cluster names none.
 std::vector<std::string> devices_of_stages(const plan::Schedule& schedule, const runtime::Cluster& cluster) {
   std::vector<std::string> devices(index(schedule.stages()));
   for (const plan::JobId id : schedule.order()) {
@@ -95,8 +95,8 @@ std::vector<std::string> devices_of_stages(const plan::Schedule& schedule, const
     std::string& known = devices[index(stage)];
     if (!known.empty() && known != device) {
       throw InputError(fmt::format(
-          "--cluster: device: stage {} runs on {} and on {}; durations by kind of device are those of a "
-          "stage on one kind",
+          "--cluster: device: stage {} runs on {} and on {}; durations by kind of device need stages "
+          "on one kind each",
           stage, known, device));
     }
     known = device;
@@ -104,7 +104,7 @@ std::vector<std::string> devices_of_stages(const plan::Schedule& schedule, const
   return devices;
 }
 
-/// The durations of --durations, by stage.
+/// Returns the durations of --durations, by stage.
 std::vector<plan::Durations> given_durations(const SimOptions& options, const runtime::Config& config,
                                              const runtime::Cluster& cluster) {
   const runtime::Experiment experiment = runtime::make_experiment(config);
@@ -165,9 +165,9 @@ runtime::Config with_durations(const SimOptions& options, const runtime::Cluster
       "--durations or schedule.partition with a profile give them, too");
 }
 
-/// The configuration that the ranks read. SimGrid loads the engine once for each rank, and plug-ins would not
-/// find its functions: a schedule that one of them makes reaches the ranks as a file in `folder`. Throws
-/// InputError where the ranks would need the plug-in itself. `kinds`: the networks without plug-ins.
+/// Returns the configuration that the ranks read. SimGrid loads the engine once for each rank, and plug-ins
+/// would not find its functions: a schedule that one of them makes reaches the ranks as a file in `folder`.
+/// Throws InputError where the ranks would need the plug-in itself. `kinds`: the networks without plug-ins.
 runtime::Config without_plugins(runtime::Config config, const runtime::Experiment& experiment,
                                 const std::vector<std::string>& kinds, const TemporaryFolder& folder) {
   if (config.schedule.plugins.empty()) return config;

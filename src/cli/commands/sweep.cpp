@@ -62,7 +62,7 @@ StudyOptions options_of(const SweepOptions& command, const std::vector<StudyRun>
   return options;
 }
 
-/// The runs of block K of N: every N-th one, so that long and short runs are shared out.
+/// Returns the runs of block K of N: every N-th one, so that long and short runs are shared out.
 std::vector<StudyRun> runs_of_block(const std::string& block, const std::vector<StudyRun>& runs) {
   const auto slash = block.find('/');
   std::errc error{};
@@ -94,7 +94,7 @@ std::string summary(const StudyCounts& counts, std::size_t runs, const std::file
          fmt::format("; {} and results.jsonl have a row for each\n", (folder / "results.csv").string());
 }
 
-/// A line for each reason for which runs of this sweep have failed.
+/// Returns a line for each reason for which runs of this sweep have failed.
 std::string failures(const Study& study, const std::vector<StudyRun>& runs,
                      const std::filesystem::path& folder) {
   struct Reason {

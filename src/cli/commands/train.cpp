@@ -358,7 +358,7 @@ void add_train(CLI::App& app, Action& action) {
              byte_count(1))
       ->needs(weights);
   command->add_flag("--resume", options->resume,
-                    "Go on from the newest checkpoint in checkpoint.folder, if there is one");
+                    "Continue from the newest checkpoint in checkpoint.folder, if there is one");
   command->footer(
       "Examples:\n"
       "  starpipe train experiments/quickstart.yaml --set training.steps=10 --report report.json\n"

@@ -47,7 +47,7 @@ json read_one(const YamlValue& value, const ValueType& type) {
   return type.words.empty() ? value.word() : value.one_of(type.words);
 }
 
-/// The values that a list key accepts, for messages.
+/// Returns the values that a list key accepts, for messages.
 std::string expected_list(const ValueType& type) {
   if (type.kind == ValueType::Kind::whole) return "a list of integers such as [0, 1]";
   if (type.kind == ValueType::Kind::time) return "a time such as 2ms, or one for each stage";
@@ -67,7 +67,7 @@ json read_values_by_name(const YamlValue& value, const ValueType& type) {
   return map;
 }
 
-/// A value in the form that ConfigKey::set takes.
+/// Reads a value in the form that ConfigKey::set takes.
 json read(const YamlValue& value, const ValueType& type) {
   if (type.count == ValueType::Count::one) return read_one(value, type);
   if (type.count == ValueType::Count::map) return read_values_by_name(value, type);
@@ -102,7 +102,7 @@ void refuse_other_limit(const ConfigKey& key, const YamlValue& value) {
   }
 }
 
-/// The section that holds a key or section: "" for "model", "training" for "training.optimizer".
+/// Returns the section that holds a key or section: "" for "model", "training" for "training.optimizer".
 std::string section_of(std::string_view name) {
   const auto dot = name.rfind('.');
   return std::string(name.substr(0, dot == std::string_view::npos ? 0 : dot));
@@ -183,7 +183,7 @@ class Given {
   }
   [[nodiscard]] bool has(std::string_view name) const { return find(name) != nullptr; }
   [[nodiscard]] bool is_overridden(const std::string& name) const { return overridden_.contains(name); }
-  /// The keys that --set gives, whole or in part.
+  /// Returns the keys that --set gives, whole or in part.
   [[nodiscard]] std::set<std::string> overridden() const {
     std::set<std::string> all = overridden_;
     for (const auto& [name, members] : members_) all.insert(name);

@@ -25,7 +25,7 @@ namespace starpipe::cli {
 /// only shows when model and schedule are built.
 runtime::Config load_config(const std::filesystem::path& file, const std::vector<std::string>& overrides);
 
-/// The keys that these arguments of --set give. Throws InputError as `load_config` does.
+/// Returns the keys that these arguments of --set give. Throws InputError as `load_config` does.
 std::set<std::string> overridden_keys(const std::vector<std::string>& overrides);
 
 /// The links between the workers of a machine, as a file says.
@@ -44,8 +44,8 @@ LinksFile read_links(const std::filesystem::path& file);
 /// Reads the value of the key `levels` of a map in `file`, as `read_links` does.
 LinksFile read_levels(const YamlValue& levels, const std::string& file);
 
-/// The text of a file that `read_links` reads as these links, whose times are in seconds. `comments`: lines
-/// that come first.
+/// Returns the text of a file that `read_links` reads as these links, whose times are in seconds. `comments`:
+/// lines that come first.
 std::string links_yaml(const plan::Links& links, std::span<const std::string> comments);
 
 /// Reads a profile: a map whose key `layers` has a list of units. A unit is a map with: the times F, B and W
@@ -56,7 +56,7 @@ std::string links_yaml(const plan::Links& links, std::span<const std::string> co
 /// that units share: maps with `name`, `units` (their numbers, ascending), `weights` and `master`.
 plan::Profile read_profile(const std::filesystem::path& file);
 
-/// A measured profile, which read_profile reads again.
+/// Returns a measured profile, which read_profile reads again.
 nlohmann::ordered_json profile_json(const runtime::MeasuredUnits& measured);
 std::string profile_yaml(const runtime::MeasuredUnits& measured);
 
@@ -75,8 +75,8 @@ struct SimulatedRequest {
 };
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(SimulatedRequest, config, cluster, sharing, steps, result)
 
-/// The configuration of the request on its cluster: transfers take the cluster's links, also where schedules
-/// are made for times. Its plug-ins must have been loaded; the configuration of ranks names none.
+/// Returns the configuration of the request on its cluster: transfers take the cluster's links, also where
+/// schedules are made for times. Its plug-ins must have been loaded; the configuration of ranks names none.
 runtime::Config configuration_of(const SimulatedRequest& request);
 
 }  // namespace starpipe::cli

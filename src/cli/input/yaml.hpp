@@ -55,18 +55,18 @@ class YamlValue {
   [[nodiscard]] const YAML::Node& node() const { return node_; }
   /// "POSITION: PATH".
   [[nodiscard]] std::string label() const { return path_.empty() ? position_ : position_ + ": " + path_; }
-  /// The value `node` of a key of this map.
+  /// Returns the value `node` of a key of this map.
   [[nodiscard]] YamlValue member(const std::string& key, const YAML::Node& node) const {
     return {node, position_, path_.empty() ? key : path_ + "." + key};
   }
-  /// The items of this list, with its label. Throws InputError "LABEL: expected WHAT, got VALUE" if it is not
-  /// a list.
+  /// Returns the items of this list, with its label. Throws InputError "LABEL: expected WHAT, got VALUE" if
+  /// it is not a list.
   [[nodiscard]] std::vector<YamlValue> items(std::string_view what) const;
-  /// As `items`, of a list in `file` that must not be empty. Each item has its own line, and its index in its
-  /// path.
+  /// Does the same as `items` for a list in `file` that must not be empty. Each item has its own line, and
+  /// its index in its path.
   [[nodiscard]] std::vector<YamlValue> items_in(const std::string& file, std::string_view what) const;
   [[noreturn]] void fail(std::string_view message) const;
-  /// As `fail`, about a key of this map.
+  /// Fails as `fail` does, about a key of this map.
   [[noreturn]] void fail_at(const YAML::Node& key, std::string_view message) const;
   /// Throws InputError "LABEL: expected WHAT, got VALUE".
   [[noreturn]] void expected(std::string_view what) const;
@@ -76,20 +76,21 @@ class YamlValue {
   [[nodiscard]] Integer whole(Integer min, Integer max = std::numeric_limits<Integer>::max()) const;
   [[nodiscard]] double number(const Interval& interval) const;
   [[nodiscard]] bool boolean() const;
-  /// A number of bytes, with a unit (16MiB) or without.
+  /// Reads a number of bytes, with a unit (16MiB) or without.
   [[nodiscard]] std::uint64_t bytes() const;
-  /// Bytes per second with a unit (25GB/s, 100Gbit/s), or bytes per unit of time, a number of more than 0.
+  /// Reads bytes per second with a unit (25GB/s, 100Gbit/s), or bytes per unit of time, a number of more than
+  /// 0.
   [[nodiscard]] Quantity bandwidth() const;
-  /// A time with its unit (s, ms, us), in seconds.
+  /// Reads a time with its unit (s, ms, us), in seconds.
   [[nodiscard]] double time() const;
-  /// A time with its unit, or a number in a unit without a name.
+  /// Reads a time with its unit, or a number in a unit without a name.
   [[nodiscard]] Quantity time_or_number() const;
-  /// Text that is not empty.
+  /// Reads text that is not empty.
   [[nodiscard]] std::string word() const;
   [[nodiscard]] std::string one_of(const std::vector<std::string>& words) const;
 
  private:
-  /// The time in seconds; nullopt if the value is not a number followed by a unit.
+  /// Returns the time in seconds; nullopt if the value is not a number followed by a unit.
   [[nodiscard]] std::optional<double> seconds() const;
 
   YAML::Node node_;
@@ -98,7 +99,7 @@ class YamlValue {
   std::string file_ = {};  // empty unless made by in_file
 };
 
-/// The bytes that a text names, in decimal, with a unit (16MiB) or without; nullopt if it names none.
+/// Returns the bytes that a text names, in decimal, with a unit (16MiB) or without; nullopt if it names none.
 std::optional<std::uint64_t> bytes_in(const std::string& text);
 /// The text that `bytes_in` takes, for "expected ..., got ...".
 inline constexpr const char* bytes_words = "a number of bytes such as 4096 or 16MiB";
@@ -106,7 +107,7 @@ inline constexpr const char* bytes_words = "a number of bytes such as 4096 or 16
 /// "FILE:LINE" of something in `file`.
 std::string position_of(const std::string& file, const YAML::Node& node);
 
-/// The one document in a file; null when it is empty. Throws InputError naming file and line.
+/// Reads the one document in a file; null when it is empty. Throws InputError naming file and line.
 YAML::Node load_yaml(const std::filesystem::path& file);
 
 /// A key of a map that is read into a T.

@@ -36,7 +36,7 @@ std::vector<std::string> format_names() {
   return names;
 }
 
-/// Width of the terminal; nullopt if standard output is not a terminal.
+/// Returns the width of the terminal; nullopt if standard output is not a terminal.
 std::optional<int> terminal_columns() {
   winsize size{};
   if (::isatty(STDOUT_FILENO) == 0 || ::ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) != 0) return std::nullopt;

@@ -105,7 +105,7 @@ std::string text_of(std::FILE* file) {
   return text;
 }
 
-/// As `cli::how_it_failed`, for a child that ends with `exit_exception` when its work throws.
+/// Does the same as `cli::how_it_failed` for a child that ends with `exit_exception` when its work throws.
 std::string failure_of(int status) {
   const bool threw = WIFEXITED(status) && WEXITSTATUS(status) == exit_exception;
   return threw ? "it threw an exception" : how_it_failed(status);

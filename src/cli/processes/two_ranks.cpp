@@ -62,7 +62,7 @@ json prepare(const std::string& plugin, const std::string& name, const std::stri
   return {{"refusal", refusal}};
 }
 
-/// The error message of starpipe, or else the last line of the output.
+/// Returns the error message of starpipe, or else the last line of the output.
 std::string complaint(const SubprocessResult& run) {
   std::istringstream lines(run.output);
   std::string last;
@@ -73,7 +73,7 @@ std::string complaint(const SubprocessResult& run) {
   return last.empty() ? run.failure : fmt::format("{}: {}", run.failure, last);
 }
 
-/// The command that starts MPI ranks; if there is none, the reason is in `problem`.
+/// Returns the command that starts MPI ranks; if there is none, the reason is in `problem`.
 std::optional<std::string> find_launcher(std::string& problem) {
   if (runtime::launcher_rank()) {
     problem = "this command was itself started by an MPI launcher";

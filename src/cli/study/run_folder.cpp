@@ -21,7 +21,7 @@ namespace fs = std::filesystem;
 
 fs::path record_of(const fs::path& folder) { return folder / "run.json"; }
 
-/// The last line of the log that is a message of starpipe; empty if there is none.
+/// Returns the last line of the log that is a message of starpipe; empty if there is none.
 std::string last_message(const fs::path& log) {
   std::error_code error;
   if (!fs::exists(log, error)) return {};

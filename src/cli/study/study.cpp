@@ -41,7 +41,7 @@ std::string instead_of(std::string_view option) {
   return {};
 }
 
-/// A value as `--set` takes it: YAML on one line.
+/// Returns a value as `--set` takes it: YAML on one line.
 std::string flow_text(const YamlValue& value) {
   const YAML::Node& node = value.node();
   if (!node.IsDefined() || node.IsNull()) value.expected("a value");
@@ -135,7 +135,7 @@ GridLine read_line(const Study& study, const std::string& name, const YamlValue&
   return line;
 }
 
-/// The settings of all values of a line, each name once.
+/// Returns the settings of all values of a line, each name once.
 Settings settings_of(const GridLine& line) {
   Settings all;
   for (const Settings& settings : line) {

@@ -146,7 +146,8 @@ void put_sim(Json& row, const Json& report) {
     std::map<std::string_view, Json> max;
     Json moved;
     for (const Json& worker : workers) {
-      for (const auto& [column, name] : {Column(peaks[0], peaks[0]), Column(peaks[1], peaks[1]), Column("memory", "gpu_memory")})
+      for (const auto& [column, name] :
+           {Column(peaks[0], peaks[0]), Column(peaks[1], peaks[1]), Column("memory", "gpu_memory")})
         max[column] = std::max(max[column], at(worker, fmt::format("/{}/{}", name, which)));
       const Json bytes = bytes_moved(worker, which);
       if (!bytes.is_null())
@@ -179,7 +180,7 @@ void put_compared(Json& row, const Json& report, const Json& policy) {
   }
 }
 
-/// The cells that tell which run a row is of.
+/// Returns the cells that tell which run a row is of.
 Json row_of(const StudyRun& run, const RunOutcome& outcome, bool repeated) {
   constexpr std::array words = {"open", "done", "failed"};
   Json row = {{"run", run.name}};

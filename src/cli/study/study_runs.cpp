@@ -30,7 +30,7 @@ namespace {
 
 constexpr std::size_t max_runs = 100'000;
 
-/// The settings of each run but for `set`: an entry of `runs`, and a point of the grid.
+/// Returns the settings of each run but for `set`: an entry of `runs`, and a point of the grid.
 std::vector<Settings> combinations(const Study& study) {
   std::vector<Settings> points = study.runs;
   for (const GridLine& line : study.grid) {
@@ -57,7 +57,7 @@ std::vector<std::string> overrides_of(const Settings& settings) {
   return overrides;
 }
 
-/// Each option as one word. A flag that is off has none.
+/// Returns each option as one word. A flag that is off has none.
 std::vector<std::string> options_of(const Settings& settings) {
   std::vector<std::string> options;
   for (const auto& [name, value] : settings) {
@@ -77,7 +77,7 @@ std::string short_text(const Setting& setting) {
   return text;
 }
 
-/// The name of the run's folder. `hash` stands for all that the run does.
+/// Returns the name of the run's folder. `hash` stands for all that the run does.
 std::string name_of(const StudyRun& run, bool repeated, std::uint64_t hash) {
   constexpr std::size_t max = 120;
   std::vector<std::string> parts;
@@ -99,8 +99,8 @@ int ranks_of(const Settings& settings) {
   return found == settings.end() ? 1 : std::stoi(found->value);
 }
 
-/// The workers of a run. A file of a schedule has its own number, and shards have workers of their own. A
-/// schedule that cannot be made has 1: its run fails, and says why.
+/// Returns the number of workers of a run. A file of a schedule has its own number, and shards have workers
+/// of their own. A schedule that cannot be made has 1: its run fails, and says why.
 int workers_of(const runtime::Config& config) {
   if (!config.schedule.file && !config.model.options.contains(model::tensor_key))
     return config.schedule.workers.value_or(1);
@@ -226,10 +226,10 @@ std::string shell_text(std::span<const std::string> command) {
 
 namespace {
 
-/// A value of an option in a line of #SBATCH. Slurm reads such a line as a shell does.
+/// Returns a value of an option in a line of #SBATCH. Slurm reads such a line as a shell does.
 std::string option_text(const std::string& value) { return shell_text(std::array{value}); }
 
-/// The logs of the tasks. Slurm replaces %A, %a and other patterns in the name, and %% by %.
+/// Returns the logs of the tasks. Slurm replaces %A, %a and other patterns in the name, and %% by %.
 std::string log_pattern(const std::filesystem::path& folder) {
   std::string pattern;
   for (const char letter : std::filesystem::absolute(folder).string())

@@ -26,9 +26,9 @@ struct BatchSize {
 std::unique_ptr<Dataset> make_dataset(const DataConfig& data, const ModelConfig& model, BatchSize batch,
                                       std::uint64_t seed);
 
-/// The data of evaluations. For text and tokens: the sequences of the file `DataConfig::validation`, in the
-/// order of the file. For synthetic data: samples of the same task that make_dataset() does not have. An
-/// evaluation reads step 0. Throws InputError as make_dataset() does.
+/// Returns the data of evaluations. For text and tokens: the sequences of the file `DataConfig::validation`,
+/// in the order of the file. For synthetic data: samples of the same task that make_dataset() does not have.
+/// An evaluation reads step 0. Throws InputError as make_dataset() does.
 std::unique_ptr<Dataset> make_validation(const DataConfig& data, const ModelConfig& model, BatchSize batch,
                                          std::uint64_t seed);
 

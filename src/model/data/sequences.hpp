@@ -28,7 +28,7 @@ class Permutation {
   /// `size` is at least 1. The permutation depends on the next numbers of `keys` only.
   Permutation(std::uint64_t size, std::mt19937_64& keys);
 
-  /// The element at a place in [0, size). No two places have the same. Thread-safe.
+  /// Returns the element at a place in [0, size). No two places have the same. Thread-safe.
   [[nodiscard]] std::uint64_t operator()(std::uint64_t place) const;
 
  private:
@@ -56,7 +56,7 @@ class SequenceStarts {
   /// sequences in micro-batches of 4 become 2 twice, and 1 four times.
   [[nodiscard]] std::vector<std::uint64_t> evaluated(int microbatches) const;
 
-  /// The sequences into which the file is cut.
+  /// Returns the number of sequences into which the file is cut.
   [[nodiscard]] std::uint64_t sequences() const { return (tokens_ - 1) / context_; }
 
  private:

@@ -56,8 +56,8 @@ class TokenFile {
   /// with the file when it has become shorter, and with position, id and vocabulary for a token out of range.
   void read(std::uint64_t start, std::span<float> out) const;
 
-  /// A hash of the layout and of the 64 places, and of all tokens of a file of up to 64 MiB. Files that
-  /// differ almost certainly have different digests, except for larger files that differ in a few tokens
+  /// Returns a hash of the layout and of the 64 places, and of all tokens of a file of up to 64 MiB. Files
+  /// that differ almost certainly have different digests, except for larger files that differ in a few tokens
   /// only.
   [[nodiscard]] std::uint64_t digest() const { return digest_; }
 

@@ -41,7 +41,7 @@ constexpr const char* known_kinds = "20240520 with version 1, 20240801 with vers
 /// with GPT-2's 50,257 tokens begins like this.
 bool is_magic_number(std::int32_t number) { return number > 20240000 && number < 20250000; }
 
-/// The int32 number `place` of the file, or 0 behind the file's end.
+/// Returns the int32 number `place` of the file, or 0 behind the file's end.
 std::int32_t number_at(std::span<const unsigned char> file, std::size_t place) {
   std::int32_t number = 0;
   if (file.size() >= (place + 1) * sizeof number) {

@@ -18,10 +18,10 @@ struct TokenLayout {
   bool is_signed = false;  ///< true if the numbers are signed; no id is negative
 };
 
-/// The layout of text: each byte is a token. Throws InputError with `path` for a file that is packed.
+/// Returns the layout of text: each byte is a token. Throws InputError with `path` for a file that is packed.
 TokenLayout text_layout(const std::filesystem::path& path, std::span<const unsigned char> file);
 
-/// The layout of a file of token ids, `file` being all its bytes. Three forms of a file are known:
+/// Returns the layout of a file of token ids, `file` being all its bytes. Three forms of a file are known:
 /// - A file whose first 4 bytes are a magic number of llm.c has llm.c's header of 1,024 bytes: 256 int32, of
 ///   which the first three are the magic number, a version and the number of tokens. Magic number 20240520
 ///   with version 1 is for tokens of 2 bytes, 20240801 with version 7 for tokens of 4 (llm.c,

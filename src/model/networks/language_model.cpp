@@ -18,7 +18,7 @@ namespace {
 constexpr const char* tied_key = "tied";
 constexpr const char* head_weight = "lm_head.weight";
 
-/// The cross entropy of a head, which may be in shards.
+/// Returns the cross entropy of a head, which may be in shards.
 std::shared_ptr<const Loss> cross_entropy_of_head(const ModelConfig& config, std::size_t rows) {
   // The two numbers of each shard are floats in any precision.
   if (config.vocabulary.shards > 1)

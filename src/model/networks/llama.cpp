@@ -88,7 +88,7 @@ class Llama final : public LanguageModel {
             second_linear(name + ".down_proj", inner, shard)};
   }
 
-  /// The first linear layer of a half: shard k has rows of each part, since the weights are [outputs,
+  /// Returns the first linear layer of a half: shard k has rows of each part, since the weights are [outputs,
   /// inputs].
   [[nodiscard]] StageOp first_linear(const std::string& name, std::vector<Part> parts,
                                      const Shard& shard) const {
@@ -103,7 +103,7 @@ class Llama final : public LanguageModel {
     joined.parts = std::move(parts);
     return with_pieces(layer(joined), shard, std::move(pieces));
   }
-  /// The second one, with `inputs` of all shards together: shard k has columns.
+  /// Returns the second linear layer, with `inputs` of all shards together: shard k has columns.
   [[nodiscard]] StageOp second_linear(const std::string& name, std::size_t inputs, const Shard& shard) const {
     return with_pieces(layer(linear_spec(name, inputs / shard.of, hidden_)), shard,
                        {columns_piece(hidden_, inputs, shard.k, shard.of)});

@@ -17,8 +17,8 @@ namespace {
 
 constexpr int max_columns = 1 << 20;
 
-/// A hidden layer and its GELU for one of its shards, which has outputs of the linear layer. GELU takes each
-/// output by itself, so the next layer reads the outputs of all shards side by side.
+/// Returns a hidden layer and its GELU for one of its shards, which has outputs of the linear layer. GELU
+/// takes each output by itself, so the next layer reads the outputs of all shards side by side.
 std::vector<StageOp> hidden_shard(const ModelConfig& config, LayerSpec linear, const Shard& shard) {
   const std::size_t all = size_option(linear, "outputs");
   const std::size_t outputs = all / shard.of;

@@ -11,7 +11,7 @@
 
 namespace starpipe::model {
 
-/// The key `tensor`. `meaning`: what the kind cuts into shards.
+/// Returns the key `tensor`. `meaning`: what the kind cuts into shards.
 NetworkKey tensor_network_key(std::string meaning);
 
 /// Returns T of each of the kind's `layers`. Throws InputError for a list of another length.
@@ -26,7 +26,8 @@ struct Shard {
   std::size_t of;
 };
 
-/// The op of a shard, with a piece for each of its parameters; the op of the only shard has whole tensors.
+/// Returns the op of a shard, with a piece for each of its parameters; the op of the only shard has whole
+/// tensors.
 StageOp with_pieces(StageOp op, const Shard& shard, std::vector<Piece> pieces);
 
 }  // namespace starpipe::model

@@ -46,9 +46,9 @@ ordered_json figures_of(const Timeline& timeline) {
   return figures;
 }
 
-/// Jobs by worker in the order in which they ran: "start" counts from the end of the job before, "ready" back
-/// from the start, and "submitted" back from "ready". "weights" and "submitted" are left out where the
-/// weights of all jobs are where they ran, and where all jobs were submitted at time 0.
+/// Returns the jobs by worker in the order in which they ran: "start" counts from the end of the job before,
+/// "ready" back from the start, and "submitted" back from "ready". "weights" and "submitted" are left out
+/// where the weights of all jobs are where they ran, and where all jobs were submitted at time 0.
 ordered_json jobs_of(const RecordedStep& step, const Ticks& ticks) {
   const Schedule& schedule = step.as_run;
   Column ids;

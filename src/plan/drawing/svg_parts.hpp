@@ -21,7 +21,8 @@ constexpr const char* faint_ink = "#59636e";
 std::string escape(std::string_view text);
 /// Returns a number of pixels, with at most two decimals.
 std::string px(double value);
-/// Width in pixels of `text` in a common sans serif of `size` pixels, rather too wide than too narrow.
+/// Returns the width in pixels of `text` in a common sans serif of `size` pixels, rather too wide than too
+/// narrow.
 double text_width(std::string_view text, double size);
 
 /// Appends a text of `size` pixels at x on the base line y. `extra`: more SVG attributes, after a blank.

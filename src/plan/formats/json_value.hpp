@@ -69,7 +69,7 @@ class JsonValue {
     return all;
   }
 
-  /// The value itself, which must be an array, or an object.
+  /// Returns the value itself, which must be an array, or an object.
   const JsonValue& array() const;
   const JsonValue& object() const;
 

@@ -13,9 +13,9 @@
 namespace starpipe::plan {
 namespace {
 
-// The spans of the jobs in whole nanoseconds, by job. The trace viewer counts in these, and drops a slice
-// that ends within the next one of its row: so each start and end is rounded, instead of start and duration,
-// and a job starts where the one before it has ended.
+// Returns the spans of the jobs in whole nanoseconds, by job. The trace viewer counts in these, and drops a
+// slice that ends within the next one of its row: so each start and end is rounded, instead of start and
+// duration, and a job starts where the one before it has ended.
 std::vector<Span> in_nanoseconds(const Timeline& timeline, double nanoseconds_per_unit) {
   const double origin = first_start(timeline);
   const auto rounded = [&](double time) { return std::round((time - origin) * nanoseconds_per_unit); };

@@ -38,8 +38,8 @@ class PluginCall {
   const char* outer_;
 };
 
-// The name of a file, in memory that is never freed. Static destructors do not free it either: a plug-in that
-// calls exit runs them, and a signal handler may read the name after that.
+// Returns the name of a file, in memory that is never freed. Static destructors do not free it either: a
+// plug-in that calls exit runs them, and a signal handler may read the name after that.
 const char* kept_name(const std::filesystem::path& file) {
   static std::set<std::string>& names = *new std::set<std::string>;
   return names.insert(file.string()).first->c_str();

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Several chunks a worker in loops: stage s on worker s mod W.
+// Several chunks per worker in loops: stage s on worker s mod W.
 #include <algorithm>
 #include <numeric>
 
@@ -197,7 +197,7 @@ const bool registered_interleaved_low_memory = register_schedule(
          },
      .stages_per_worker = default_chunks});
 
-// All forward passes, then all backward passes in reverse.
+// Returns a schedule of all forward passes, then all backward passes in reverse.
 Schedule mirrored(const char* name, const ScheduleRequest& request, int group) {
   Loops loops(name, request, group);
   for (int w = 0; w < request.workers; ++w) {

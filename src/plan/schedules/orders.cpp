@@ -132,7 +132,7 @@ Grid::Grid(const BuildingBlock& block, int microbatches)
   place_weight_gradients();
 }
 
-// The first cell after all passes that `id` waits for.
+// Returns the first cell after all passes that `id` waits for.
 int Grid::ready(Id id, const std::vector<int>& cells) const {
   const int s = stage(id);
   const int b = microbatch(id);

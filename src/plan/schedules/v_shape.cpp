@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Controllable Memory: two chunks a worker. The second half of the stages goes back along the workers, so
+// Controllable Memory: two chunks per worker. The second half of the stages goes back along the workers, so
 // that each worker has a stage whose stashes live long and a stage whose stashes live shortly.
 #include "plan/schedules/read_request.hpp"
 #include "starpipe/base/index.hpp"
@@ -40,7 +40,7 @@ BuildingBlock v_block(int workers, const Offsets& by) {
   return block;
 }
 
-// The order for passes of one length: V-Min and V-Half do not depend on durations.
+// Returns the schedule in an order for passes of one length: V-Min and V-Half do not depend on durations.
 Schedule reordered(const char* name, const ScheduleRequest& request, const Offsets& offsets) {
   const StageGraph graph = requested_chain(name, request, chunks);
   Grid grid(v_block(request.workers, offsets), request.microbatches);

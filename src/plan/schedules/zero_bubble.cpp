@@ -46,7 +46,7 @@ WarmUp warm_up_of(int stages, int per_stage, int extra) {
   return warm_up;
 }
 
-// The paper's handcrafted schedules, for passes of one length.
+// Returns the paper's handcrafted schedule, for passes of one length.
 Schedule hand_made(const char* name, const ScheduleRequest& request, int per_stage, int extra) {
   const WarmUp warm_up = warm_up_of(request.workers, per_stage, extra);
   return filled(name, request, alternating_passes(warm_up, request.microbatches), warm_up.front(), {});
@@ -146,9 +146,9 @@ BuildingBlock close_block(int workers) {
   return block;
 }
 
-// The smallest memory that costs no time. The order of `close_block` needs 2 (W / 3) + 2 stashes. If 1F1B
-// holds no more than that (W <= 4, W = 6 or few micro-batches), its order is better, because it loses less
-// time at the ends.
+// Returns the schedule with the smallest memory that costs no time. The order of `close_block` needs 2 (W /
+// 3) + 2 stashes. If 1F1B holds no more than that (W <= 4, W = 6 or few micro-batches), its order is better,
+// because it loses less time at the ends.
 Schedule low_memory(const ScheduleRequest& request) {
   const StageGraph graph = requested_chain("zb-low-memory", request, 1);
   Grid grid(close_block(request.workers), request.microbatches);

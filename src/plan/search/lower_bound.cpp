@@ -165,7 +165,7 @@ double memory_bound(const Instance& instance, const Chain& chain, const Load& lo
   const double down = steps * load.min_backward;
   // True if memory has filled before it empties.
   const bool disjoint = known - fixed >= up + down;
-  // Whether, in addition, no B can start while memory fills, and no F can end while it empties (bound 7).
+  // True if, in addition, no B can start while memory fills, and no F can end while it empties (bound 7).
   const bool pure = disjoint && load.first_backward - load.head >= up &&
                     load.from_forward - load.max_forward >= load.after_backward - load.min_weights + down;
 

@@ -212,7 +212,7 @@ std::optional<Stages> in_order(const PartitionProblem& problem, int max) {
   return InOrder(problem, max, squares(problem, bottleneck)).found();
 }
 
-/// Stages on workers 0, 1, ... for each number of stages up to `max`; the best of all.
+/// Returns the best stages on workers 0, 1, ..., of all numbers of stages up to `max`.
 std::optional<Stages> first_workers(const PartitionProblem& problem, int max) {
   std::vector<int> workers(index(max));
   std::iota(workers.begin(), workers.end(), 0);

@@ -85,7 +85,7 @@ void OrderSearch::evaluate_tails() {
   }
 }
 
-// A random critical path, built from its last job back to its first.
+// Returns a random critical path, built from its last job back to its first.
 std::vector<JobId> OrderSearch::critical_path(Random& random) const {
   const double same = tiny * makespan_;
   std::vector<JobId> last;
@@ -180,7 +180,7 @@ bool OrderSearch::keeps_limit(const Move& move) const {
   return instance_.fits(move.worker, peak);
 }
 
-// The longest path through the jobs that change places, by the heads and tails before the move.
+// Returns the longest path through the jobs that change places, by the heads and tails before the move.
 double OrderSearch::estimate(const Move& move) {
   const auto& order = orders_[index(move.worker)];
   const std::size_t low = std::min(move.from, move.to);

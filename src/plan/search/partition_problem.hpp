@@ -69,8 +69,8 @@ class PartitionProblem {
   /// Returns a lower bound of the sum of speed(w) * time over the units of a range, for any workers w of the
   /// units.
   [[nodiscard]] double min_work(UnitRange range) const { return difference(min_work_, range); }
-  /// Time of the transfer of the activation that unit `boundary` reads, and of the gradient that the unit
-  /// before it reads, from one worker to another. 0 at the ends of the chain.
+  /// Returns the time of the transfer of the activation that unit `boundary` reads, and of the gradient that
+  /// the unit before it reads, from one worker to another. 0 at the ends of the chain.
   [[nodiscard]] double activation_transfer(int boundary, int from, int to) const {
     return transfer(activation_, boundary, request_.links.between(from, to));
   }
@@ -82,14 +82,14 @@ class PartitionProblem {
     const Link link = request_.links.cheapest();
     return transfer(activation_, boundary, link) + transfer(gradient_, boundary, link);
   }
-  /// Bytes that a stage holds when `following` stages come after it. Shared weights are left out.
+  /// Returns the bytes that a stage holds when `following` stages come after it. Shared weights are left out.
   [[nodiscard]] double memory(UnitRange range, int following) const {
     return difference(weights_, range) + held(following) * difference(stash_, range);
   }
   /// Returns the same with shared weights, for a worker that has no other stage.
   [[nodiscard]] StageValue memory_alone(UnitRange range, int following) const;
-  /// Bytes of shared weights that `unit` adds to the memory of its worker. All later units are placed
-  /// already, perhaps on the same worker. `owners`: the worker of each unit, from `unit` on.
+  /// Returns the bytes of shared weights that `unit` adds to the memory of its worker. All later units are
+  /// placed already, perhaps on the same worker. `owners`: the worker of each unit, from `unit` on.
   [[nodiscard]] double shared_memory(int unit, const std::vector<int>& owners) const;
   /// Returns the number of stashes that a stage holds when `following` stages come after it.
   [[nodiscard]] double held(int following) const;
@@ -162,7 +162,7 @@ BestStages branch_and_bound(const PartitionProblem& problem, Goal goal);
 /// Returns the largest load or memory of a worker.
 double value_of(const PartitionProblem& problem, Goal goal, const Stages& stages);
 
-/// Stages from the worker of each unit: neighbouring units on one worker are one stage.
+/// Returns the stages from the worker of each unit: neighbouring units on one worker are one stage.
 Stages stages_of(const std::vector<int>& owner);
 
 /// Returns a good partition to start from: the better of the contiguous optimum and a greedy partition, both

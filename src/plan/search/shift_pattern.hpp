@@ -33,7 +33,8 @@ struct ShiftPattern {
 
 /// Returns a pattern of random shape, with the durations of the instance or with equal durations on a grid.
 ShiftPattern random_pattern(const Instance& instance, Random& random);
-/// One micro-batch after the other. It keeps every memory limit that some schedule keeps.
+/// Returns the pattern that runs the micro-batches sequentially. It keeps every memory limit that some
+/// schedule keeps.
 ShiftPattern serial_pattern(const Instance& instance);
 /// Makes one to three random changes.
 void mutate(ShiftPattern& pattern, const Instance& instance, Random& random);

@@ -27,10 +27,10 @@ struct ReductionStep {
 /// worker is the only gradient worker and the only holder.
 std::vector<ReductionStep> reduction_plan(const Schedule& schedule, int stage);
 
-/// Workers that hold the weights of `stage` for any of its jobs, ascending.
+/// Returns the workers that hold the weights of `stage` for any of its jobs, ascending.
 std::vector<int> weight_holders(const Schedule& schedule, int stage);
 
-/// Workers that run W or BW of `stage`, and so accumulate its weight gradient, ascending.
+/// Returns the workers that run W or BW of `stage`, and so accumulate its weight gradient, ascending.
 std::vector<int> gradient_workers(const Schedule& schedule, int stage);
 
 /// The two functions above for weights that several stages share. `stages`: ascending. The holders of the

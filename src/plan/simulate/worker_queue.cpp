@@ -105,8 +105,8 @@ std::optional<JobId> WorkerQueue::pop_ordered() {
   return schedule_->order(worker_)[next_++];
 }
 
-// The jobs that may begin a stash now. Null under the greedy discipline, whose jobs are all in `ready_`, and
-// when the bounded discipline refuses every such job.
+// Returns the jobs that may begin a stash now. Null under the greedy discipline, whose jobs are all in
+// `ready_`, and when the bounded discipline refuses every such job.
 const WorkerQueue::ReadyJobs* WorkerQueue::allowed_to_begin() const {
   if (schedule_->discipline() == Discipline::greedy) return nullptr;
   if (schedule_->recompute()) return live_ < limit_ ? &stash_beginners_ : nullptr;

@@ -74,7 +74,7 @@ Engine make_engine(const Session& session, const AgreedRun& run, const model::St
 /// `training.nonfinite` is `continue`: no pass has read the weights of the last update.
 void require_finite_weights(const AgreedRun& run, const Engine& engine);
 
-/// A configuration that cannot work, beside others that can.
+/// A configuration that cannot work, among others that can.
 struct LeftOut {
   std::size_t config;   ///< its place among the configurations
   std::string problem;  ///< names the schedule

@@ -23,7 +23,7 @@
 namespace starpipe::runtime {
 namespace {
 
-// The number of a word of checkpoint_signals; nothing for "none".
+// Returns the number of a word of checkpoint_signals; nullopt for "none".
 std::optional<int> number_of(std::string_view signal) {
   constexpr std::array numbers = {std::pair{"USR1", SIGUSR1}, std::pair{"USR2", SIGUSR2},
                                   std::pair{"HUP", SIGHUP}, std::pair{"XCPU", SIGXCPU}};

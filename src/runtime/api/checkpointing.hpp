@@ -28,8 +28,8 @@ struct SetCopy {
   std::vector<float> optimizer = {};
 };
 
-/// The tensors of a copy, by parameter: its values, and each piece of its optimizer state. They are views of
-/// `copy`.
+/// Returns the tensors of a copy, by parameter: its values, and each piece of its optimizer state. They are
+/// views of `copy`.
 std::vector<TensorView> tensors_of(const AgreedRun& run, const SetCopy& copy);
 
 /// Returns the facts that must be the same when a run is resumed, by configuration key; and the content of
@@ -54,8 +54,8 @@ class CheckpointFolder {
   /// one found is of another training.
   CheckpointFolder(const AgreedRun& run, bool resume);
 
-  /// Steps that the checkpoint has done, and what it keeps; the same on every rank. Nothing when the run
-  /// starts with its first step.
+  /// Returns the number of steps that the checkpoint has done, and what it keeps; the same on every rank. 0
+  /// and nullopt when the run starts with its first step.
   [[nodiscard]] int first_step() const { return found_ ? static_cast<int>(found_->step) : 0; }
   [[nodiscard]] const std::optional<RunRecord>& resumed() const { return record_; }
 
@@ -100,7 +100,7 @@ class Checkpointing {
   /// Call it before the first step. From then on signals ask for checkpoints, unless `on_signal` is `none`.
   void accept_signals();
 
-  /// Call it after each step, `steps` having been done. Goes on with a checkpoint that is being written.
+  /// Call it after each step, `steps` having been done. Continues a checkpoint that is being written.
   /// Returns whether a checkpoint is due: by the number of steps, or because a signal to some rank asks for
   /// it. All ranks get the same answer.
   bool is_due(int steps);

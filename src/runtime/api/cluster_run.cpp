@@ -37,7 +37,7 @@ constexpr std::uint64_t block_of_starpu = 32 * mebibyte;
 
 std::uint64_t whole_mebibytes(std::uint64_t bytes) { return bytes / mebibyte * mebibyte; }
 
-// The bytes that each worker needs, all of which are GPUs.
+// Returns the bytes that each worker needs, all of which are GPUs.
 std::vector<std::uint64_t> needs_of(Config config, const Experiment& experiment, const plan::Costs& costs,
                                     const plan::Timeline& timeline) {
   config.runtime.device = {std::string(cuda_device)};

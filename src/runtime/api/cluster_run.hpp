@@ -33,7 +33,7 @@ void check_gpu_memory(const Config& config, const Experiment& experiment, const 
 ClusterRun read_cluster_run(const Config& config, const Experiment& experiment, const Cluster& cluster,
                             const plan::Costs& costs, const nlohmann::json& result, int steps);
 
-/// The figures of the run, and what `explain` reads.
+/// Returns the figures of the run, and what `explain` reads.
 nlohmann::ordered_json cluster_report(const ClusterRun& run);
 
 }  // namespace starpipe::runtime

@@ -42,9 +42,9 @@ struct ComparedPolicy {
   std::string ran;                      ///< StarPU's name of the policy that ran
   std::vector<Repetition> repetitions;  ///< on rank 0 only
 
-  /// Makespans of the repetitions, the smallest first, seconds.
+  /// Returns the makespans of the repetitions, the smallest first, seconds.
   [[nodiscard]] std::vector<double> makespans() const;
-  /// Steps of all repetitions whose update was skipped.
+  /// Returns the number of steps of all repetitions whose update was skipped.
   [[nodiscard]] int skipped() const;
   [[nodiscard]] double median() const { return makespans()[repetitions.size() / 2]; }
   [[nodiscard]] const Repetition& median_repetition() const;
@@ -69,9 +69,9 @@ using CompareCheck = std::function<void(const std::vector<AgreedRun>& runs)>;
 using CompareProgress =
     std::function<void(int repetition, const ComparedSchedule& schedule, const PolicyChoice& policy)>;
 
-/// The configurations of the schedules to compare: `config` alone, or one for each of `schedules`. Throws
-/// InputError for a policy or schedule that is unknown or named twice, and for a key that applies to no
-/// policy. Needs no ranks, so that mistakes are found before data are read or cores are bound.
+/// Returns the configurations of the schedules to compare: `config` alone, or one for each of `schedules`.
+/// Throws InputError for a policy or schedule that is unknown or named twice, and for a key that applies to
+/// no policy. Needs no ranks, so that mistakes are found before data are read or cores are bound.
 std::vector<OtherSchedule> configs_to_compare(const Config& config, const Comparison& comparison);
 
 /// Runs the same work under several schedules and policies. Each repetition of a schedule under a policy

@@ -43,7 +43,8 @@ constexpr std::array fixed_keys = {"data.kind", "data.order", "training.seed", "
 // schedule.
 constexpr std::array<std::string_view, 3> free_keys = {"model.init", "model.tensor", "model.sums"};
 
-// The pieces of optimizer state that each number of a parameter has, in the order of optimizer_step().
+// Returns the pieces of optimizer state that each number of a parameter has, in the order of
+// optimizer_step().
 std::vector<std::string> state_kinds(const model::OptimizerConfig& optimizer) {
   if (optimizer.kind == "adamw") return {"first_moment", "second_moment"};
   if (optimizer.momentum != 0) return {"velocity"};
@@ -217,7 +218,7 @@ RunRecord record_of(const Manifest& manifest, const std::string& name) {
   return record;
 }
 
-// A line for each of these settings that differs.
+// Returns a line for each of these settings that differs.
 std::vector<std::string> changed_settings(const nlohmann::json& before, const nlohmann::json& now) {
   const nlohmann::json old_values = before.flatten();
   const nlohmann::json new_values = now.flatten();

@@ -16,7 +16,7 @@
 namespace starpipe::runtime {
 namespace {
 
-// The copies since the last call, by GPU of this rank, which has memory node 1 and the ones after it.
+// Returns the copies since the last call, by GPU of this rank, which has memory node 1 and the ones after it.
 std::vector<Copies> take_copies(int gpus) {
   std::vector<Copies> all(index(gpus));
   for (int bus = 0; bus < starpu_bus_get_count(); ++bus) {
@@ -35,7 +35,7 @@ std::vector<Copies> take_copies(int gpus) {
   return all;
 }
 
-// A GPU for each worker of the rank.
+// Returns a GPU for each worker of the rank.
 GpuShare simulated_gpus(int workers, int rank) {
   GpuShare share;
   for (int gpu = 0; gpu < workers; ++gpu) {
@@ -54,7 +54,8 @@ CoreShare simulated_cores(int workers) {
   return {.binding = {}, .cores = workers, .workers = workers, .exclusive = true, .worker_pus = {}};
 }
 
-// The run of this rank, which trains `steps` steps. The ranks have the same configuration, from one file.
+// Returns the run of this rank, which trains `steps` steps. The ranks have the same configuration, from one
+// file.
 AgreedRun simulated_run(const Mpi& mpi, Config config, int steps) {
   Experiment experiment = make_experiment(config);
   experiment.rules.evaluated = 0;

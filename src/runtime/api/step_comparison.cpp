@@ -28,7 +28,7 @@ std::string_view word_of(Compared what) { return compared_words[static_cast<std:
 constexpr double fp32_unit = 0x1p-24;  // relative error of one rounding
 constexpr double infinity = std::numeric_limits<double>::infinity();
 
-// The largest finite size of some values.
+// Returns the largest finite size of some values.
 template <class Value>
 double largest(std::span<const Value> values) {
   double max = 0;
@@ -48,7 +48,7 @@ double largest_difference(std::span<const float> found, std::span<const Expected
   return max;
 }
 
-// The root of the mean square over the numbers with `counts(i)`.
+// Returns the root of the mean square over the numbers with `counts(i)`.
 template <class Counts>
 double mean_difference(std::span<const float> found, std::span<const float> expected, Counts&& counts) {
   double squares = 0;

@@ -23,8 +23,8 @@
 
 namespace starpipe::runtime {
 
-/// The configuration with what the parts decide. Registers their network. Throws InputError for a part that
-/// is missing or that the configuration has as well.
+/// Returns the configuration with what the parts decide. Registers their network. Throws InputError for a
+/// part that is missing or that the configuration has as well.
 Config with_parts(Config config, const TrainerParts& parts);
 
 /// The implementation of Trainer, and the steps of `compare` and `sim`; its functions throw RunFailure and
@@ -63,9 +63,9 @@ class Training {
   /// StarPU, which runs.
   [[nodiscard]] const Session& session() const { return *session_; }
   [[nodiscard]] const Measurement& measurement() const { return measurement_; }
-  /// The measurement of all steps. No step may follow.
+  /// Returns the measurement of all steps. No step may follow.
   [[nodiscard]] Measurement take_measurement() { return std::move(measurement_); }
-  /// The engine of a run that has started to train.
+  /// Returns the engine of a run that has started to train.
   [[nodiscard]] const Engine& engine() const { return *engine_; }
 
   /// The record of the steps, and on rank 0 the run compared with its prediction.
@@ -117,7 +117,7 @@ class Training {
   std::optional<Checkpointing> checkpoints_;
 };
 
-/// The report of the steps so far, on rank 0.
+/// Returns the report of the steps so far, on rank 0.
 nlohmann::ordered_json training_report(const Training& training, const Training::Result& result);
 
 }  // namespace starpipe::runtime

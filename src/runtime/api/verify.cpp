@@ -31,7 +31,7 @@ double additions_of(const Trainer& trainer) {
   return static_cast<double>(rows) * trainer.schedule().microbatches();
 }
 
-// The network with fp32 passes: differences of a loss say nothing about coarser ones.
+// Returns the network with fp32 passes: differences of a loss say nothing about coarser ones.
 model::Network fp32_network(const Trainer& trainer) {
   const model::Network& network = trainer.network();
   if (network.config.precision == model::Precision::fp32) return network;

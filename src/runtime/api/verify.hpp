@@ -46,8 +46,8 @@ struct Difference {
   [[nodiscard]] bool agrees() const { return absolute <= allowed; }
 };
 
-/// The relative difference that rounding explains (docs/verify.md states the rule). `other_kernels`: true
-/// if the two sides compute with different kernels, as a GPU does. `additions`: additions per gradient.
+/// Returns the relative difference that rounding explains (docs/verify.md states the rule). `other_kernels`:
+/// true if the two sides compute with different kernels, as a GPU does. `additions`: additions per gradient.
 double rounding_tolerance(model::Precision precision, bool other_kernels, double additions);
 
 /// Compares the engine's steps with expected ones. Each step is expected from the parameters that the engine
@@ -75,7 +75,7 @@ class StepComparison {
                         double rounding);
 
   [[nodiscard]] const std::vector<Difference>& all() const { return all_; }
-  /// One line about the first difference; empty if all agree.
+  /// Returns one line about the first difference; empty if all agree.
   [[nodiscard]] std::string problem() const;
   [[nodiscard]] std::string table() const;
   [[nodiscard]] nlohmann::ordered_json json() const;
@@ -106,7 +106,7 @@ class StepComparison {
                      double tolerance);
   void keep_smallest_gradients(const std::vector<std::vector<double>>& magnitudes,
                                const model::SetValues& gradients);
-  // The norm of the engine's own gradient, as its tasks compute it.
+  // Returns the norm of the engine's own gradient, as its tasks compute it.
   [[nodiscard]] double norm_of(const model::SetValues& gradients) const;
   void add_updates(const Step& result, const model::SetValues& gradients, const model::SetValues& found);
   [[nodiscard]] const Difference* first_wrong() const;
@@ -153,7 +153,7 @@ struct Verification {
   std::string problem;             ///< one line about what differs first; "" if all agree
 };
 
-/// The configuration of a run of these steps. Throws InputError when nothing can be compared.
+/// Returns the configuration of a run of these steps. Throws InputError when nothing can be compared.
 Config config_to_verify(Config config, const VerifyRequest& request);
 
 /// Trains the first steps of the configured run, and after each step compares it with the same step computed

@@ -29,7 +29,8 @@ struct TensorView {
 /// Names of optimizer state begin with it; names of parameters do not.
 inline constexpr std::string_view state_prefix = "optimizer:";
 
-/// The name of a piece of optimizer state ("first_moment") of a parameter: "optimizer:first_moment:NAME".
+/// Returns the name of a piece of optimizer state ("first_moment") of a parameter:
+/// "optimizer:first_moment:NAME".
 std::string state_name(const std::string& kind, const std::string& parameter);
 
 /// Writes the tensors of one rank to a file of the checkpoint that is being written, in the order given, and

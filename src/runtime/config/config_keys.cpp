@@ -18,7 +18,7 @@ using nlohmann::json;
 using nlohmann::ordered_json;
 using Keys = std::vector<ConfigKey>;
 
-/// A default for people.
+/// Returns a default for people.
 std::string text_of(const json& value, const ValueType& type) {
   if (value.is_null()) return "";
   if (value.is_string()) return value.get<std::string>();
@@ -142,7 +142,7 @@ std::string ConfigKey::full_meaning() const {
 
 namespace {
 
-/// The value as a configuration has it: a time with its unit.
+/// Returns the value as a configuration has it: a time with its unit.
 json readable(const ValueType& type, const json& value) {
   if (type.kind != ValueType::Kind::time) return value;
   if (value.is_number()) return fmt::format("{}s", value.get<double>());
@@ -151,7 +151,7 @@ json readable(const ValueType& type, const json& value) {
   return list;
 }
 
-/// A key's value as a word of a condition.
+/// Returns a key's value as a word of a condition.
 std::string word_of(const json& value) {
   if (value.is_number_float()) return fmt::format("{}", value.get<double>());  // 0, not 0.0
   return value.is_string() ? value.get<std::string>() : value.dump();

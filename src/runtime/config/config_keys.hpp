@@ -96,17 +96,18 @@ struct ConfigKey : KeyRules {
 
   /// For people: "8", "required", "0.01; 0 with `training.optimizer.kind: sgd`".
   [[nodiscard]] std::string default_for_people() const;
-  /// The meaning, and where the key applies.
+  /// Returns the meaning, and where the key applies.
   [[nodiscard]] std::string full_meaning() const;
 };
 
-/// All keys, with the keys of every kind of network, in the order of the documentation.
+/// Returns all keys, with the keys of every kind of network, in the order of the documentation.
 std::vector<ConfigKey> config_keys();
 
 /// Returns the key with this name; null if there is none.
 const ConfigKey* find_key(const std::vector<ConfigKey>& keys, std::string_view name);
 
-/// The configuration in a form that can be read again: the same run follows. Without keys that are unset.
+/// Returns the configuration in a form that can be read again: the same run follows. Without keys that are
+/// unset.
 nlohmann::ordered_json config_json(const Config& config);
 
 /// `keys` for people, a section after the other: name, values, default and meaning of each.

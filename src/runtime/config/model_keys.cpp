@@ -16,7 +16,7 @@
 namespace starpipe::runtime::keys {
 namespace {
 
-// The values of a network's key. Text that is empty is unset.
+// Returns the values of a network's key. Text that is empty is unset.
 json json_of(const model::OptionValue& value) {
   return std::visit([](const auto& one) { return to_json_value(one); }, value);
 }
@@ -38,7 +38,7 @@ ValueType type_of(const model::NetworkKey& key) {
   return type;
 }
 
-/// The key of a kind of network, by itself.
+/// Returns the key of a kind of network, by itself.
 ConfigKey network_key(const model::NetworkKind& kind, const model::NetworkKey& own) {
   const Condition of_kind = {"model.kind", {kind.name}};
   ConfigKey made{{}, "model." + own.name, type_of(own), own.meaning, json_of(own.default_value)};
@@ -75,7 +75,7 @@ void widen(ValueType& type, const ValueType& other) {
   }
 }
 
-/// The sentence as it stands after a colon.
+/// Returns the sentence as it stands after a colon.
 std::string with_small_letter(std::string sentence) {
   if (sentence.empty()) return sentence;
   sentence.front() = static_cast<char>(std::tolower(static_cast<unsigned char>(sentence.front())));

@@ -132,7 +132,7 @@ void add_evaluate_keys(Keys& keys) {
 
 namespace {
 
-/// A key of `runtime.emulate`, which is there when any of its keys is given.
+/// Returns a key of `runtime.emulate`, which is there when any of its keys is given.
 template <class T>
 ConfigKey emulation_key(const std::string& name, ValueType type, std::string meaning,
                         T EmulationConfig::*member, KeyRules rules = {}) {

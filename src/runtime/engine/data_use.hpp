@@ -49,7 +49,7 @@ class FetchedCopies {
 
   using Copy = std::pair<std::size_t, int>;  ///< datum, memory node
 
-  /// The copies of weights, in the order of the tasks that read them first.
+  /// Returns the copies of weights, in the order of the tasks that read them first.
   [[nodiscard]] std::span<const Copy> weights() const { return weights_; }
 
   /// Call it before each step.

@@ -126,7 +126,7 @@ class Emulation {
   void drop(std::size_t datum);
 
  private:
-  /// The links that bring the inputs of `task` from other workers; nullptr when they take no time.
+  /// Returns the links that bring the inputs of `task` from other workers; nullptr when they take no time.
   DelayLine* line_of(const Task& task);
 
   const plan::Costs& costs_;

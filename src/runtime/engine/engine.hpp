@@ -111,7 +111,7 @@ class Engine {
     return evaluator_ ? &evaluator_->graph() : nullptr;
   }
 
-  /// The parameters after the last step, and that step's mean weight gradient before clipping, by set
+  /// Returns the parameters after the last step, and that step's mean weight gradient before clipping, by set
   /// (Network::sets()), from each set's first holder. On rank 0 only.
   [[nodiscard]] std::vector<std::vector<float>> parameters() const { return run_.gathering().parameters(); }
   [[nodiscard]] std::vector<std::vector<float>> gradients() const { return run_.gathering().gradients(); }
@@ -147,7 +147,7 @@ class Engine {
   [[nodiscard]] std::uint64_t bytes_sent_by_starpu() const;
 
  private:
-  /// Collective. The first value of the step that is not finite, if the run looks for such values.
+  /// Collective. Returns the first value of the step that is not finite, if the run looks for such values.
   [[nodiscard]] std::optional<NonFiniteOrigin> first_nonfinite(
       const std::optional<GradientNorm>& gradient) const;
 

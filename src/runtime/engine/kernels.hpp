@@ -29,11 +29,11 @@ struct NonFinite {
   float sum = 0;      ///< in the accumulator of weight gradients, to which it has added
 };
 
-/// Words of working memory that the passes of `stage` need on the device. `rules`: of the graph, which may
-/// have evaluations.
+/// Returns the number of words of working memory that the passes of `stage` need on the device. `rules`: of
+/// the graph, which may have evaluations.
 std::size_t scratch_size(const plan::Schedule& schedule, const model::Stage& stage, bool on_gpu,
                          const StepRules& rules = {});
-/// Words of working memory that a GPU needs for any `norm` of the graph.
+/// Returns the number of words of working memory that a GPU needs for any `norm` of the graph.
 std::size_t norm_scratch_size(const TaskGraph& graph);
 
 /// Runs `task`, or enqueues it on the backend's stream. `data`: the memory of `task.data`, in the same order;
@@ -67,7 +67,7 @@ class Verdict {
   void merge(const Verdict& other) const noexcept;
 
   [[nodiscard]] std::span<double> sums() const noexcept { return entries_.first(entries_.size() - 1); }
-  /// The norm of the gradient, if all sums are known.
+  /// Returns the norm of the gradient, if all sums are known.
   [[nodiscard]] double norm() const noexcept;
   /// True if the step's update is to be skipped: a pass found infinity or NaN, or the gradient has such a
   /// value. The sum of the gradients of several workers may overflow though each of them is finite.

@@ -83,7 +83,7 @@ class Holdings {
 
   void sort() { std::ranges::sort(changes_, {}, &Change::moment); }
 
-  /// The memory at the moment with the largest total. Call it after `sort`.
+  /// Returns the memory at the moment with the largest total. Call it after `sort`.
   [[nodiscard]] WorkerMemory peak() const {
     WorkerMemory now;
     WorkerMemory max;
@@ -94,7 +94,7 @@ class Holdings {
     return max;
   }
 
-  /// The total until `end`, as DeviceNeed::over_time has it. Call it after `sort`.
+  /// Returns the total until `end`, as DeviceNeed::over_time has it. Call it after `sort`.
   [[nodiscard]] std::vector<MemoryLevel> levels(double end) const {
     std::vector<MemoryLevel> exact = exact_levels(end);
     if (exact.size() < max_levels) return exact;
@@ -122,7 +122,7 @@ class Holdings {
     std::int64_t bytes;
   };
 
-  /// The total after each time at which it changes; also a larger one that it has only at that time.
+  /// Returns the total after each time at which it changes; also a larger one that it has only at that time.
   [[nodiscard]] std::vector<MemoryLevel> exact_levels(double end) const {
     std::vector<MemoryLevel> levels;
     std::uint64_t now = 0;
@@ -293,8 +293,8 @@ class Accountant {
   std::vector<Holdings> holdings_;
 };
 
-/// The times of an evaluation that begins at `start`: each worker runs its jobs in the graph's order, each as
-/// soon as its inputs are there.
+/// Returns the times of an evaluation that begins at `start`: each worker runs its jobs in the graph's order,
+/// each as soon as its inputs are there.
 plan::Timeline evaluation_timeline(const plan::Schedule& forward, const TaskGraph& graph,
                                    const plan::Costs& costs, double start) {
   plan::Timeline timeline;

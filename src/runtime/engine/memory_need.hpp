@@ -62,8 +62,9 @@ struct WorkerDevices {
 /// While a GPU runs a job, it fetches the inputs of this many of its next jobs: the policy's `fetched_ahead`.
 inline constexpr std::size_t jobs_fetched_ahead = 2;
 
-/// The need of each device in one step, by device number. Without `workers.devices`, a device is a worker.
-/// `timeline`: the times of the step's jobs, by `simulate` or measured; `costs`: the times of transfers.
+/// Returns the need of each device in one step, by device number. Without `workers.devices`, a device is a
+/// worker. `timeline`: the times of the step's jobs, by `simulate` or measured; `costs`: the times of
+/// transfers.
 ///
 /// On its writer's device a datum takes memory from the start of the job that writes it to the end of the
 /// last job there that touches it, or until it has been sent. On another device it takes memory from its
@@ -96,14 +97,15 @@ struct DeviceNeed {
 };
 inline constexpr std::size_t max_levels = 400;
 
-/// The same as `memory_need`, and the need over time.
+/// Returns the same as `memory_need`, and the need over time.
 std::vector<DeviceNeed> memory_need_over_time(const plan::Schedule& schedule, const model::Network& network,
                                               const model::OptimizerConfig& optimizer,
                                               const plan::Costs& costs, const plan::Timeline& timeline,
                                               const WorkerDevices& workers = {}, const StepRules& rules = {});
 
-/// The same for a run that evaluates and does not train: weights without optimizer state, gradients and
-/// stashes. `schedule`: the training's schedule, whose forward passes run on `microbatches` micro-batches.
+/// Returns the same for a run that evaluates and does not train: weights without optimizer state, gradients
+/// and stashes. `schedule`: the training's schedule, whose forward passes run on `microbatches`
+/// micro-batches.
 std::vector<WorkerMemory> evaluation_memory_need(const plan::Schedule& schedule,
                                                  const model::Network& network, const plan::Costs& costs,
                                                  int microbatches, const WorkerDevices& workers = {});

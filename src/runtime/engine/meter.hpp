@@ -56,8 +56,8 @@ class Meter {
   /// Call it when the task has ended.
   void end(const Task& task, int worker, const TaskTimes& times);
 
-  /// The jobs that have ended, worker by worker; the jobs of one worker are in the order of their ends.
-  /// Forgets them, so that the records of a long step are there only once.
+  /// Returns the jobs that have ended, worker by worker; the jobs of one worker are in the order of their
+  /// ends. Forgets them, so that the records of a long step are there only once.
   [[nodiscard]] std::vector<JobRecord> take_jobs();
   /// Returns the records by logical worker; empty records for workers of other ranks.
   [[nodiscard]] std::vector<WorkerRecord> workers() const;

@@ -127,7 +127,7 @@ class TaskGraph::Builder {
 
   [[nodiscard]] bool has_parameters(int set) const { return sets_[index(set)].size > 0; }
 
-  // The workers that hold the weights of a set. An evaluation needs those that its jobs read.
+  // Returns the workers that hold the weights of a set. An evaluation needs those that its jobs read.
   [[nodiscard]] std::vector<int> holders(int set) const {
     const int first = sets_[index(set)].first_stage();
     if (!is_shared(set) || !schedule_.forward_only()) return plan::weight_holders(schedule_, first);
@@ -202,7 +202,7 @@ class TaskGraph::Builder {
 
   [[nodiscard]] std::uint32_t verdict(int worker) const { return find({DataKind::verdict, -1, -1, worker}); }
 
-  // The holder that computes the norm of a set.
+  // Returns the holder that computes the norm of a set.
   [[nodiscard]] int norm_worker(int s) const {
     const std::vector<int> all = holders(s);
     return all[index(s) % all.size()];
@@ -316,8 +316,8 @@ class TaskGraph::Builder {
     if (st.gradient_stash_size() == 0) write(task, {DataKind::end_of_b, s, b, task.worker, 1});
   }
 
-  // The gradient of a stage's output that `next`, which reads this output, computes. A stage that adds its
-  // inputs computes one for all of them, which counts as the gradient of the first.
+  // Returns the gradient of a stage's output that `next`, which reads this output, computes. A stage that
+  // adds its inputs computes one for all of them, which counts as the gradient of the first.
   [[nodiscard]] DatumKey gradient_key(int s, int b, int next) const {
     const int of = stage(next).adds_inputs() ? schedule_.graph().pred(next).front() : s;
     return {DataKind::gradient, of, b, next};

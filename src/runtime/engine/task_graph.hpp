@@ -128,7 +128,7 @@ struct SetParameters {
   std::vector<std::size_t> sizes;  ///< numbers of each parameter
   std::vector<model::DecayRange> ranges;
 
-  /// The stage to name in messages.
+  /// Returns the stage to name in messages.
   [[nodiscard]] int first_stage() const { return stages.front(); }
 };
 
@@ -170,7 +170,7 @@ class TaskGraph {
   [[nodiscard]] const std::vector<Datum>& data() const { return data_; }
   [[nodiscard]] const std::vector<Task>& tasks() const { return tasks_; }
   [[nodiscard]] const StepRules& rules() const { return rules_; }
-  /// The sets of parameters, as Network::sets() numbers them.
+  /// Returns the sets of parameters, as Network::sets() numbers them.
   [[nodiscard]] const std::vector<SetParameters>& parameters() const { return parameters_; }
   /// Returns the datum with the verdict that is complete after a step; nullopt in a graph without norms or
   /// without parameters.

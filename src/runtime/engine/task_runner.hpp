@@ -72,7 +72,7 @@ class TaskRunner {
     arrived_.clear();
   }
 
-  /// The codelet of a task of the graph.
+  /// Returns the codelet of a task of the graph.
   [[nodiscard]] starpu_codelet& codelet(const Task& task) const;
   /// The data of a task that codelets and callbacks get, from its insertion to its end.
   struct Argument;

@@ -114,9 +114,9 @@ class Waits {
     return status.phase == StepPhase::ending || (status.phase == StepPhase::running && status.next < 0);
   }
 
-  // The rank that holds up `waiting`. `waiting` is between steps, or waits for all ranks to begin or end a
-  // step. The result is the rank that has been silent for longest. In a step, when no rank is silent, it is
-  // the first rank that is behind. nullopt if there is none.
+  // Returns the rank that holds up `waiting`. `waiting` is between steps, or waits for all ranks to begin or
+  // end a step. The result is the rank that has been silent for longest. In a step, when no rank is silent,
+  // it is the first rank that is behind. nullopt if there is none.
   [[nodiscard]] std::optional<int> find_late(int waiting) const {
     const RankStatus& mine = of(waiting);
     std::optional<int> late;
@@ -161,7 +161,7 @@ class Waits {
     return written;
   }
 
-  // The last task before `reader` that writes the datum.
+  // Returns the last task before `reader` that writes the datum.
   [[nodiscard]] std::optional<std::size_t> find_writer(std::size_t datum, std::size_t reader) const {
     for (std::size_t t = reader; t-- > 0;) {
       for (const DataAccess& access : graph_.tasks()[t].data) {

@@ -203,7 +203,7 @@ class StatusExchange {
 
   /// Sends the message, unless the receiver has not taken the previous one of this kind.
   void send(int to, const WatchMessage& message);
-  /// The messages that have arrived since the last call, with their senders, in the order of arrival.
+  /// Returns the messages that have arrived since the last call, with their senders, in the order of arrival.
   std::vector<std::pair<int, WatchMessage>> receive();
 
  private:

@@ -39,7 +39,7 @@ constexpr std::array<std::string_view, 14> older_kernels = {
 
 bool older_kernels_run() { return std::ranges::find(older_kernels, blas_kernels()) != older_kernels.end(); }
 
-// The kernels for the features of this processor; null without AVX2.
+// Returns the kernels for the features of this processor; null without AVX2.
 const char* kernels_of_processor() {
 #ifdef __x86_64__
   const bool avx2 = __builtin_cpu_supports("avx2") != 0 && __builtin_cpu_supports("fma") != 0;

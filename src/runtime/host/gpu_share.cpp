@@ -20,7 +20,7 @@
 namespace starpipe::runtime {
 namespace {
 
-// Collective. The GPU of each worker of this rank that runs on one.
+// Collective. Returns the GPU of each worker of this rank that runs on one.
 std::vector<Device> own_gpus(const Mpi& mpi, const WorkerMap& map, const RuntimeConfig& config) {
   const std::vector<std::vector<Device>> visible = gather_devices(mpi, visible_gpus());
   const std::string host = find_hardware().host;

@@ -28,7 +28,7 @@ namespace starpipe::runtime {
 
 namespace {
 
-// The quota of one group in cores: version 2 has both numbers in one file.
+// Returns the quota of one group in cores: version 2 has both numbers in one file.
 std::optional<double> quota_of_group(const std::filesystem::path& folder) {
   std::ifstream both(folder / "cpu.max");
   std::ifstream only_quota(folder / "cpu.cfs_quota_us");
@@ -36,7 +36,7 @@ std::optional<double> quota_of_group(const std::filesystem::path& folder) {
   double quota = 0;
   double period = 0;
   const bool limited = (both >> quota >> period) || (only_quota >> quota && only_period >> period);
-  if (!limited || quota <= 0 || period <= 0) return std::nullopt;  // "max" is not a number, -1 is no limit
+  if (!limited || quota <= 0 || period <= 0) return std::nullopt;  // "max" is not a number, -1 is not a limit
   return quota / period;
 }
 

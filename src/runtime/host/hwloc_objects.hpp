@@ -32,7 +32,7 @@ class PuSet {
   std::unique_ptr<hwloc_bitmap_s, decltype(&hwloc_bitmap_free)> bits_;
 };
 
-/// The cores that have a PU in the set.
+/// Returns the cores that have a PU in the set.
 inline std::vector<hwloc_obj_t> cores_with(hwloc_topology_t topology, const PuSet& pus) {
   // Some virtual machines have no cores, only PUs.
   const bool has_cores = hwloc_get_nbobjs_by_type(topology, HWLOC_OBJ_CORE) > 0;
@@ -45,7 +45,7 @@ inline std::vector<hwloc_obj_t> cores_with(hwloc_topology_t topology, const PuSe
   return cores;
 }
 
-/// The first PU of the core that is in the set, in hwloc's logical numbering.
+/// Returns the first PU of the core that is in the set, in hwloc's logical numbering.
 inline unsigned first_pu(hwloc_topology_t topology, hwloc_obj_t core, const PuSet& pus) {
   const PuSet here;
   hwloc_bitmap_and(here.get(), core->cpuset, pus.get());

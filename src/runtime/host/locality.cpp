@@ -26,7 +26,7 @@ std::string address(const hwloc_obj_attr_u::hwloc_pcidev_attr_s& pci) {
   return fmt::format("{:04x}:{:02x}:{:02x}.{:01x}", pci.domain, pci.bus, pci.dev, pci.func);
 }
 
-/// The number in "cuda3".
+/// Returns the number in "cuda3".
 std::optional<int> cuda_number(hwloc_obj_t object) {
   const std::string_view name = object->name == nullptr ? "" : object->name;
   int number = 0;
@@ -59,7 +59,7 @@ std::vector<std::string> bridges_above(hwloc_obj_t object) {
   return bridges;
 }
 
-/// The host bridges of the part of the machine (a package, a group of cores) that has all these PUs.
+/// Returns the host bridges of the part of the machine (a package, a group of cores) that has all these PUs.
 std::vector<std::string> host_bridges_of(hwloc_topology_t topology, hwloc_const_bitmap_t pus) {
   std::vector<std::string> bridges;
   hwloc_obj_t bridge = nullptr;
@@ -71,8 +71,8 @@ std::vector<std::string> host_bridges_of(hwloc_topology_t topology, hwloc_const_
   return bridges;
 }
 
-/// The PCI address of a PCI device, or of the PCI device that an OS device belongs to; empty for any other
-/// object, such as a switch.
+/// Returns the PCI address of a PCI device, or of the PCI device that an OS device belongs to; empty for any
+/// other object, such as a switch.
 std::string address_of(hwloc_obj_t object) {
   while (object != nullptr && object->type == HWLOC_OBJ_OS_DEVICE) object = object->parent;
   return object != nullptr && object->type == HWLOC_OBJ_PCI_DEVICE ? address(object->attr->pcidev) : "";
@@ -122,7 +122,7 @@ class NvlinkMatrices {
   std::size_t count_ = 0;
 };
 
-/// The PUs below the largest cache above a PU that does not reach beyond the PU's NUMA nodes.
+/// Returns the PUs below the largest cache above a PU that does not reach beyond the PU's NUMA nodes.
 std::string cache_above(hwloc_obj_t pu) {
   std::string cache;
   for (hwloc_obj_t up = pu->parent; up != nullptr; up = up->parent) {

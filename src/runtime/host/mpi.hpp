@@ -50,8 +50,8 @@ class StarpuSettings {
   /// values. Call it while no other thread uses the environment.
   StarpuSettings();
 
-  /// The settings of this process: those that are in use, or new ones. The last user removes them from the
-  /// environment.
+  /// Returns the settings of this process: those that are in use, or new ones. The last user removes them
+  /// from the environment.
   static std::shared_ptr<StarpuSettings> of_process();
 
   /// True unless the user has asked for StarPU-MPI's statistics.
@@ -164,7 +164,7 @@ class Mpi {
   Mpi& operator=(const Mpi&) = delete;
 
   [[nodiscard]] MPI_Comm comm() const { return comm_; }
-  /// The same ranks, for StarPU-MPI alone.
+  /// Returns the same ranks, for StarPU-MPI alone.
   [[nodiscard]] MPI_Comm starpu_comm() const { return starpu_comm_; }
   [[nodiscard]] int rank() const { return rank_; }
   [[nodiscard]] int ranks() const { return ranks_; }
@@ -219,7 +219,7 @@ class Mpi {
   [[nodiscard]] std::string first_problem(const std::string& mine, int place = 0) const;
 
  private:
-  // Overwrites the bytes with those of rank `from`, which has as many.
+  // Overwrites the bytes with the bytes of rank `from`, which has as many.
   void share_bytes(std::span<std::byte> bytes, int from) const;
 
   std::shared_ptr<StarpuSettings> starpu_settings_;  // none on SimGrid, whose ranks share an environment

@@ -25,7 +25,7 @@ constexpr const char* by_itself = "STARPU_PERF_MODEL_DIR";
 
 std::error_code last_error() { return {errno, std::generic_category()}; }
 
-// The variable that the user's folder follows from, and the folder.
+// Returns the variable that the user's folder follows from, and the folder.
 std::pair<std::string, fs::path> users_folder() {
   if (const std::string folder = environment(by_itself).value_or(""); !folder.empty())
     return {by_itself, folder};

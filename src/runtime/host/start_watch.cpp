@@ -67,7 +67,7 @@ void for_each_number(const std::filesystem::path& folder, const std::function<vo
 
 using Processes = std::map<pid_t, Process>;
 
-// The processes of this host that have not ended.
+// Returns the processes of this host that have not ended.
 Processes processes_of_host() {
   Processes found;
   for_each_number("/proc", [&](pid_t id) {
@@ -84,7 +84,7 @@ Processes processes_of_host() {
 }
 
 // Returns the process that the launcher has started for the rank of process `id`, which is this process or an
-// ancestor of it; 0 if there is none. Processes with the launcher's own name help it, or are no rank yet.
+// ancestor of it; 0 if there is none. Processes with the launcher's own name help it, or are not a rank yet.
 pid_t started_for(const Processes& processes, pid_t id, pid_t launcher) {
   constexpr int max_depth = 100;  // processes that ended while others were read could form a circle
   const auto helper = processes.find(launcher);
@@ -107,13 +107,14 @@ std::optional<int> rank_of(pid_t process) {
   return std::nullopt;
 }
 
-// Returns the place of this rank among those of its host, by the launcher's variables.
+// Returns the place of this rank among the ranks of its host, by the launcher's variables.
 int place_on_host() {
   const auto place = environment_number("MPI_LOCALRANKID");
   return place ? *place : environment_number("SLURM_LOCALID").value_or(0);
 }
 
-// The ranks that the launcher has started on this host, by its own variables; empty if they do not say.
+// Returns the ranks that the launcher has started on this host, by its own variables; empty if they do not
+// say.
 std::set<int> launched_here() {
   std::set<int> ranks;
   if (const auto count = environment_number("MPI_LOCALNRANKS"), place = environment_number("MPI_LOCALRANKID");

@@ -47,11 +47,11 @@ class Topology {
  public:
   /// This process's host. Throws std::runtime_error when hwloc sees nothing.
   static const Topology& host();
-  /// The same with its PCI devices, which take longer to find.
+  /// Returns the same with its PCI devices, which take longer to find.
   static const Topology& host_with_devices();
   /// A host by hwloc's synthetic description ("package:2 core:4 pu:2"); an empty one is this process's host.
   explicit Topology(const std::string& description);
-  /// A host that `lstopo FILE.xml` wrote, with its PCI devices. Throws InputError for other files.
+  /// Returns a host that `lstopo FILE.xml` wrote, with its PCI devices. Throws InputError for other files.
   static Topology from_file(const std::filesystem::path& file);
 
   /// hwloc's object; this owns it.

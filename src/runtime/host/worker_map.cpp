@@ -136,7 +136,7 @@ class MappingProblem {
 
   [[nodiscard]] std::size_t size() const { return size_; }
   [[nodiscard]] const std::vector<Peer>& peers(std::size_t worker) const { return peers_[worker]; }
-  /// The kind of device `number`, which is also the kind that worker `number` needs.
+  /// Returns the kind of device `number`, which is also the kind that worker `number` needs.
   [[nodiscard]] DeviceKind kind(std::size_t number) const { return kinds_[number]; }
   [[nodiscard]] double distance(int a, int b) const { return distances_[index(a) * size_ + index(b)]; }
 

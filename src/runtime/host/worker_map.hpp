@@ -26,15 +26,15 @@ class WorkerMap {
   WorkerMap(int ranks, std::vector<int> slots);
 
   [[nodiscard]] int workers() const { return static_cast<int>(slots_.size()); }
-  /// The first slot of a rank.
+  /// Returns the first slot of a rank.
   [[nodiscard]] int first(int rank) const {
     return static_cast<int>(std::int64_t{workers()} * rank / ranks_);
   }
-  /// The number of slots of a rank.
+  /// Returns the number of slots of a rank.
   [[nodiscard]] int count(int rank) const { return first(rank + 1) - first(rank); }
   [[nodiscard]] int slot(int worker) const { return slots_[index(worker)]; }
   [[nodiscard]] int worker(int slot) const { return workers_[index(slot)]; }
-  /// The workers of a rank, by slot.
+  /// Returns the workers of a rank, by slot.
   [[nodiscard]] std::vector<int> workers_of(int rank) const;
   [[nodiscard]] int rank_of(int worker) const {
     // The inverse of `first`: the last rank whose slots start at or before this slot.

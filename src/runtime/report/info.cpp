@@ -90,11 +90,11 @@ std::string runtime_text(const nlohmann::ordered_json& facts) {
   rows.push_back({"BLAS kernels", text(machine["blas_kernels"])});
   if (const auto& rank = facts["rank"]; !rank.is_null()) {
     rows.push_back(
-        {"rank", fmt::format("{} of {}; on PUs {} in a run with equally many workers a rank",
+        {"rank", fmt::format("{} of {}; on PUs {} in a run with equally many workers per rank",
                              rank["rank"].get<int>(), rank["ranks"].get<int>(), text(rank["binding"]))});
   }
   rows.push_back(
-      {"StarPU has", fmt::format("up to {} CPU workers a process, CUDA {}, FxT traces {}", STARPU_MAXCPUS,
+      {"StarPU has", fmt::format("up to {} CPU workers per process, CUDA {}, FxT traces {}", STARPU_MAXCPUS,
                                  yes_or_no(facts["starpu_cuda"]), yes_or_no(facts["starpu_fxt"]))});
   if (!built_with_cuda()) {
     rows.push_back({"GPUs", "not looked for: built without STARPIPE_WITH_CUDA"});
@@ -117,7 +117,7 @@ std::string starpu_version() {
   return fmt::format("{}.{}.{}", major, minor, release);
 }
 
-// The first line of the MPI library's description, which may be a page long.
+// Returns the first line of the MPI library's description, which may be a page long.
 std::string mpi_version() {
   std::array<char, MPI_MAX_LIBRARY_VERSION_STRING> text{};
   int length = 0;

@@ -170,7 +170,7 @@ TableRow device_row(const Slot& slot, int worker) {
           thread};
 }
 
-/// The workers, grouped by node and by NUMA node.
+/// Returns the workers, grouped by node and by NUMA node.
 std::string drawing(const MappedWorkers& mapped) {
   std::map<std::pair<int, std::string>, std::vector<int>> groups;
   for (int worker = 0; worker < mapped.schedule.workers(); ++worker) {
@@ -216,7 +216,7 @@ std::string traffic_text(const MappedWorkers& mapped) {
   }
   std::vector<TableRow> kinds;
   for (const auto& [kind, bytes] : bytes_by_kind)
-    kinds.push_back({std::string(to_string(kind)), bytes_text(bytes) + " a step"});
+    kinds.push_back({std::string(to_string(kind)), bytes_text(bytes) + " per step"});
   return table_text(pairs, pair_columns) + "\n" + table_text(kinds, kind_columns);
 }
 

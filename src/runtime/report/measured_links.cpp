@@ -28,7 +28,7 @@ namespace {
 constexpr std::array<std::uint64_t, 7> sizes = {1, 1 << 10, 1 << 14, 1 << 17, 1 << 19, 1 << 21, 1 << 23};
 constexpr std::size_t max_pairs = 8;  // of a level
 
-/// Ranks on a host.
+/// Returns the number of ranks on each host.
 int ranks_per_host(std::span<const std::string> hosts) {
   if (hosts.size() < 2) throw InputError("--links: needs two ranks or more; start it under mpiexec or srun");
   std::vector<std::pair<std::string, int>> runs;
@@ -72,7 +72,7 @@ double median(std::vector<double> values) {
   return values.size() % 2 == 1 ? values[half] : (values[half - 1] + values[half]) / 2;
 }
 
-/// The level of pairs of ranks, and a line about it.
+/// Returns the level of pairs of ranks, and a line about it.
 std::pair<plan::LinkLevel, std::string> level_of(std::string name, std::span<const MeasuredPair> pairs) {
   std::vector<double> alphas;
   std::vector<double> betas;
@@ -176,7 +176,7 @@ MeasuredLinks links_of(std::span<const std::string> hosts, std::span<const Measu
   const int per_host = ranks_per_host(hosts);
   const auto [within, between] = by_level(pairs, per_host);
   MeasuredLinks result;
-  result.notes.push_back(fmt::format("Measured between {} on {}, for one worker a rank.",
+  result.notes.push_back(fmt::format("Measured between {} on {}, for one worker per rank.",
                                      counted_text(std::ssize(hosts), "rank"),
                                      counted_text(std::ssize(hosts) / per_host, "host")));
   std::vector<plan::LinkLevel> levels;

@@ -49,7 +49,7 @@ class MetricsFile {
   [[nodiscard]] std::string take_news() { return std::exchange(news_, {}); }
   /// Returns why the last lines are not in the file; "" if the file has all lines.
   [[nodiscard]] const std::string& problem() const { return problem_; }
-  /// The place in the file after all that has been written, and so many steps.
+  /// Returns the place in the file after all that has been written, and so many steps.
   [[nodiscard]] MetricsPosition position(int steps) const { return {steps, bytes_, hash_}; }
 
  private:

@@ -29,7 +29,7 @@ namespace {
 
 using nlohmann::ordered_json;
 
-// The chosen cuts, the load of each worker, and the times of the units.
+// Returns the chosen cuts, the load of each worker, and the times of the units.
 ordered_json to_json(const PartitionChoice& choice) {
   const auto& [profile, profile_file, chosen, placement, stage_kinds] = choice;
   ordered_json json = {{"cuts", chosen.cuts},
@@ -92,7 +92,7 @@ ordered_json both(ordered_json predicted, ordered_json measured) {
   return {{"predicted", std::move(predicted)}, {"measured", std::move(measured)}};
 }
 
-// Number and bytes of one kind of transfer that each worker received.
+// Returns number and bytes of one kind of transfer that each worker received.
 ordered_json transfers(const plan::Timeline& predicted, const std::vector<WorkerRecord>& measured,
                        plan::Received plan::Transfers::*kind) {
   ordered_json json;

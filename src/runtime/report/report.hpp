@@ -51,7 +51,7 @@ class Measurement {
 
   /// Call it after the last step, when at least one has ended. O(jobs log jobs) for each compared step.
   [[nodiscard]] plan::ComparedRun compared() const;
-  /// Makespans of all steps after the first, seconds.
+  /// Returns the makespans of all steps after the first, seconds.
   [[nodiscard]] const std::vector<double>& makespans() const { return makespans_; }
   /// Transfers and peak memory of each worker in the last step.
   [[nodiscard]] const std::vector<WorkerRecord>& workers() const { return workers_; }
@@ -110,7 +110,7 @@ std::string path_between_ranks(std::optional<bool> uses, bool mpi_can, bool disa
 GpuCopies find_gpu_copies(const Mpi& mpi);
 
 nlohmann::ordered_json to_json(const GpuCopies& copies);
-/// A line for copies within ranks and a line for copies between ranks, if there are any.
+/// Returns a line for copies within ranks and a line for copies between ranks, if there are any.
 std::string to_text(const GpuCopies& copies);
 
 // The memory of GPUs during a run, predicted and measured.
@@ -132,7 +132,7 @@ std::vector<GpuUse> gpu_use(std::span<const GpuMemory> measured, std::span<const
                             std::span<const DeviceNeed> needs);
 
 nlohmann::ordered_json to_json(std::span<const GpuUse> gpus);
-/// A table with notes; empty without GPUs.
+/// Returns a table with notes; empty without GPUs.
 std::string to_text(std::span<const GpuUse> gpus);
 
 /// The GPUs of a run.

@@ -30,7 +30,7 @@ class GpuBuffers {
   GpuBuffers(const GpuBuffers&) = delete;
   GpuBuffers& operator=(const GpuBuffers&) = delete;
 
-  /// As starpu_vector_data_register, for words of 4 bytes. The handle may outlive this.
+  /// Registers words of 4 bytes, as starpu_vector_data_register does. The handle may outlive this.
   static starpu_data_handle_t register_words(int home, std::uintptr_t memory, std::uint32_t words);
 };
 

@@ -24,7 +24,7 @@ struct GpuMemory {
   std::uint64_t driver_initialised = 0;  ///< when StarPU and cuBLAS had started
   std::uint64_t driver_peak = 0;
 
-  /// The increase during the steps.
+  /// Returns the increase during the steps.
   [[nodiscard]] std::uint64_t driver_added() const {
     return driver_peak > driver_initialised ? driver_peak - driver_initialised : 0;
   }

@@ -24,7 +24,7 @@ enum class Polling : std::uint8_t {
 };
 
 /// Collective. Makes the memory by which ranks of a host wake each other's thread (`called`). Returns false
-/// if this rank has none: sends then wake nobody. Call it while StarPU-MPI does not run.
+/// if this rank has none: sends then wake no thread. Call it while StarPU-MPI does not run.
 bool open_mailboxes(const Mpi& mpi);
 void close_mailboxes();
 

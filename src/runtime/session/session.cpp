@@ -38,8 +38,8 @@ void take_devices(starpu_conf& conf, int workers, const GpuShare& gpus) {
   }
 }
 
-// The workers of a kind that StarPU has started. The streams of one GPU are neighbours, in whatever order
-// StarPU numbers them.
+// Returns the workers of a kind that StarPU has started. The streams of one GPU are neighbours, in whatever
+// order StarPU numbers them.
 std::vector<int> started_workers(starpu_worker_archtype kind) {
   std::vector<int> ids(index(starpu_worker_get_count_by_type(kind)));
   starpu_worker_get_ids_by_type(kind, ids.data(), static_cast<unsigned>(ids.size()));
@@ -71,7 +71,8 @@ void choose_polling(const Mpi& mpi, const CoreShare& share, int workers, const P
     chosen = alone ? Polling::yielding : Polling::napping;
   }
   // Also a rank that does not wait so may send to one that does.
-  const bool some_wait = !on_simgrid && mpi.ranks() > 1 && mpi.combine(index(patience.load()), Combine::max) > 1;
+  const bool some_wait =
+      !on_simgrid && mpi.ranks() > 1 && mpi.combine(index(patience.load()), Combine::max) > 1;
   if (some_wait && open_mailboxes(mpi) && patience > 1 && choice.starpu == sched::policy_name)
     chosen = Polling::called;
   const Topology& host = Topology::host();
@@ -118,7 +119,7 @@ Session::Session(const Mpi& mpi, const WorkerMap& map, const CoreShare& share, P
   if (!gpus.gpus.empty()) use_gpu(gpus.gpus.front());
   for (const int gpu : gpus.gpus)
     gpu_memory_.push_back({.rank = mpi.rank(), .gpu = gpu, .driver_before = gpu_bytes_in_use(gpu)});
-  const int threads = map.count(mpi.rank()) + 2;  // with those of StarPU-MPI and of the watchdog
+  const int threads = map.count(mpi.rank()) + 2;  // with the threads of StarPU-MPI and of the watchdog
   constexpr std::uint64_t bytes_for_thread = std::uint64_t{16} << 20U;  // StarPU aborts without its threads
   require_free_memory(bytes_for_thread * index(threads), "StarPU and the stacks of its threads");
   if (!on_simgrid) require_threads(mpi, threads);

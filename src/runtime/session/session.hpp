@@ -52,7 +52,7 @@ class Session {
   [[nodiscard]] int starpu_worker(int logical) const {
     return starpu_ids_[index(map_.slot(logical) - map_.first(mpi_.rank()))];
   }
-  /// The logical worker of one of StarPU's; -1 for a worker that carries none.
+  /// Returns the logical worker of one of StarPU's; -1 for a worker that carries none.
   [[nodiscard]] int logical_worker(int starpu_worker) const { return logical_[index(starpu_worker)]; }
   /// By StarPU worker: its logical worker, or -1.
   [[nodiscard]] const std::vector<int>& logical_workers() const { return logical_; }
@@ -63,16 +63,16 @@ class Session {
   [[nodiscard]] std::vector<int> memory_nodes() const;
   /// Meters of the memory of this rank's GPUs.
   [[nodiscard]] GpuMemoryMeters& gpu_meters() const { return *gpu_meters_; }
-  /// The memory of this rank's GPUs, with the peaks that the meters have found so far.
+  /// Returns the memory of this rank's GPUs, with the peaks that the meters have found so far.
   [[nodiscard]] std::vector<GpuMemory> gpu_memory() const;
 
   /// Returns the next number for STARPU_WORKER_ORDER of a StarPU worker. StarPU counts the tasks of a worker
   /// from its start. For the thread that inserts tasks.
   [[nodiscard]] unsigned next_order(int starpu_worker) const { return ++orders_[index(starpu_worker)]; }
 
-  /// The policy that was asked for.
+  /// Returns the policy that was asked for.
   [[nodiscard]] const PolicyChoice& choice() const { return choice_; }
-  /// The policy that really runs, as StarPU tells it.
+  /// Returns the policy that really runs, as StarPU tells it.
   [[nodiscard]] const std::string& policy() const { return policy_; }
   /// Our policy, not a core of the CPU; null when another policy runs.
   [[nodiscard]] sched::PolicyCore* core() const { return core_; }

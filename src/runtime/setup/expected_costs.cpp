@@ -16,8 +16,8 @@ namespace starpipe::runtime {
 
 namespace {
 
-/// The times of groups of stages, divided among the stages of each group by their FLOPs; equally in a group
-/// that has none. `group_of`: of each stage, an index of `times`.
+/// Returns the times of groups of stages, divided among the stages of each group by their FLOPs; equally in a
+/// group that has none. `group_of`: of each stage, an index of `times`.
 template <class GroupOf>
 std::vector<plan::Durations> divided_by_flops(const std::vector<plan::Durations>& times,
                                               const model::Network& network, GroupOf group_of) {
@@ -39,7 +39,7 @@ std::vector<plan::Durations> divided_by_flops(const std::vector<plan::Durations>
   return of_stages;
 }
 
-/// The same for one group.
+/// Returns the same for one group.
 std::vector<plan::Durations> divided_by_flops(const plan::Durations& times, const model::Network& network) {
   return divided_by_flops(std::vector{times}, network, [](std::size_t) { return std::size_t{0}; });
 }

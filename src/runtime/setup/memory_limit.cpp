@@ -62,14 +62,14 @@ double makespan_of(const Experiment& run, const plan::Timeline& timeline) {
   return timeline.makespan / (run.emulated ? 1 : run.schedule.stages());
 }
 
-/// The workers of a named schedule that has as many in all as the run.
+/// Returns the number of workers to ask a named schedule for, so that the run has as many in all.
 int named_workers(const Config& config, const Experiment& run) {
   return run.schedule.workers() / config.workers_each();
 }
 
-/// The configuration with another named schedule, for the same workers and micro-batches. Settings with one
-/// value per stage (placement, cuts, emulated times) are dropped or scaled when the number of stages differs.
-/// `stages`: of the schedule; shards are parts of them. `share`: of a stage's work, see Outcome.
+/// Returns the configuration with another named schedule, for the same workers and micro-batches. Settings
+/// with one value per stage (placement, cuts, emulated times) are dropped or scaled when the number of stages
+/// differs. `stages`: of the schedule; shards are parts of them. `share`: of a stage's work, see Outcome.
 Config with_schedule(const Config& config, const Experiment& run, const plan::ScheduleEntry& entry,
                      int stages, double share) {
   Config other = config;
@@ -97,8 +97,8 @@ Config with_schedule(const Config& config, const Experiment& run, const plan::Sc
 
 constexpr const char* recomputing = "schedule.recompute: true";
 
-/// All runs with the same workers and micro-batches: first the configured schedule with recomputation, unless
-/// it recomputes already, then the named schedules without and with it.
+/// Returns all runs with the same workers and micro-batches: first the configured schedule with
+/// recomputation, unless it recomputes already, then the named schedules without and with it.
 std::vector<Outcome> alternatives(const Config& config, const Experiment& run) {
   std::vector<Outcome> found;
   const auto add = [&](std::string name, bool recompute, Config other, double share) {

@@ -267,7 +267,7 @@ class TimedMicrobatch {
   BenchVector input_, target_, gradient_;
 };
 
-/// The value below which the given share of the sorted values lies.
+/// Returns the value below which the given share of the sorted values lies.
 double quantile(const std::vector<double>& sorted, double share) {
   return sorted[static_cast<std::size_t>(std::lround(share * static_cast<double>(sorted.size() - 1)))];
 }

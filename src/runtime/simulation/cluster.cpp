@@ -49,8 +49,8 @@ namespace {
 constexpr std::string_view host_name = "simulated";  // StarPU's name for the machine, by which it finds files
 constexpr double fastest = 1e18;                     // bytes per second; SimGrid has no links without a limit
 
-// The tables that StarPU's transfer predictions use, by memory node: main memory, then the GPUs. StarPU reads
-// one column and row more than there are nodes.
+// Returns the tables that StarPU's transfer predictions use, by memory node: main memory, then the GPUs.
+// StarPU reads one column and row more than there are nodes.
 std::string table_by_node(int gpus, double with_host, double between_gpus) {
   std::string text = "#\n";
   for (int from = 0; from <= gpus + 1; ++from) {
@@ -103,13 +103,14 @@ class SimulatedLinks {
   explicit SimulatedLinks(const Cluster& cluster, int gpus_per_rank)
       : cluster_(cluster), gpus_per_rank_(gpus_per_rank) {}
 
-  /// The links of a transfer between GPUs of one rank.
+  /// Returns the links of a transfer between GPUs of one rank.
   std::vector<std::string> between_gpus(int from, int to) {
     const std::size_t level = cluster_.links.level(from, to);
     return ports("", level, cluster_.links.member(level, from), cluster_.links.member(level, to));
   }
 
-  /// The links of a message between ranks. A level's member smaller than a rank is taken as large as one.
+  /// Returns the links of a message between ranks. A level's member smaller than a rank is taken as large as
+  /// one.
   std::vector<std::string> between_ranks(int from, int to) {
     const auto& levels = cluster_.links.levels();
     const std::size_t level = cluster_.links.level(from * gpus_per_rank_, to * gpus_per_rank_);
@@ -117,7 +118,7 @@ class SimulatedLinks {
     return ports("mpi-", level, from * gpus_per_rank_ / member, to * gpus_per_rank_ / member);
   }
 
-  /// The link between a GPU and main memory, one way.
+  /// Returns the link between a GPU and main memory, one way.
   std::string with_host(int worker, std::string_view way) {
     std::string name = fmt::format("host-{}-{}", worker / cluster_.gpus_per_host_link, way);
     const plan::Link link = host_link(cluster_);
@@ -148,7 +149,7 @@ class SimulatedLinks {
   std::string text_;
 };
 
-// The main memory and the GPUs of a rank, by the names that StarPU has for them.
+// Returns the main memory and the GPUs of a rank, by the names that StarPU has for them.
 std::string rank_zone(const Cluster& cluster, SimulatedLinks& links, int rank, int gpus) {
   const std::string name = fmt::format("StarPU-MPI{}", rank);
   const std::string ram = name + "-RAM";
@@ -173,7 +174,7 @@ std::string rank_zone(const Cluster& cluster, SimulatedLinks& links, int rank, i
   return zone_element(name, hosts + routes);
 }
 
-// The ranks as MPI sees them.
+// Returns the ranks as MPI sees them.
 std::string network_zone(SimulatedLinks& links, int ranks) {
   std::string hosts;
   std::string routes;

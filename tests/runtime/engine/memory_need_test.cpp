@@ -34,7 +34,7 @@ std::vector<WorkerMemory> need(const Schedule& schedule, const model::Network& n
 /// A verdict on four parameters: five doubles.
 constexpr std::uint64_t verdict = 5 * 8;
 
-/// Two linear stages, 4 columns, 3 rows: 80 bytes of weights a stage, 48 of an activation.
+/// Two linear stages, 4 columns, 3 rows: 80 bytes of weights per stage, 48 per activation.
 TEST(MemoryNeed, OfTwoStagesByHand) {
   const model::Network network = dag_network(plan::StageGraph::chain(2));
   const std::uint64_t stash0 = network.sizes()[0].stash;

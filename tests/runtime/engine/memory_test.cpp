@@ -110,7 +110,7 @@ class BoundedMemory : public ::testing::TestWithParam<int> {};
 
 TEST_P(BoundedMemory, NeverPassesTheLimit) {
   const int workers = GetParam();
-  if (workers < mpi->ranks()) GTEST_SKIP() << "a worker a rank at least";
+  if (workers < mpi->ranks()) GTEST_SKIP() << "at least one worker per rank";
   const int cases = mpi->ranks() == 1 ? 1000 / 6 + 1 : 20;  // a thousand in all, on one rank
   const Session session = start(workers);
   Random random(static_cast<std::uint64_t>(workers));
@@ -145,7 +145,7 @@ TEST_P(BoundedMemory, NeverPassesTheLimit) {
 // zero here.
 TEST_P(BoundedMemory, OfAnExperimentIsAsPredicted) {
   const int workers = GetParam();
-  if (workers < mpi->ranks()) GTEST_SKIP() << "a worker a rank at least";
+  if (workers < mpi->ranks()) GTEST_SKIP() << "at least one worker per rank";
   const Session session = start(workers);
   for (const char* name : {"1f1b", "zb-h2", "v-half"}) {
     for (const int limit : {1, 3}) {

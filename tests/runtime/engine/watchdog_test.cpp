@@ -84,7 +84,7 @@ class TwoRanks {
   }
 
  private:
-  // A long task is no progress.
+  // A long task is not progress.
   double idle_of_other() {
     const RankStatus status = locked(other_);
     const bool runs = status.running >= 0 && status.running_for < 2;

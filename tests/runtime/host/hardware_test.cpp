@@ -97,7 +97,7 @@ TEST(Quota, OfVersion1BelongsToTheControllerCpu) {
   groups.write("sys/fs/cgroup/memory/other/cpu.cfs_period_us", "1000\n");
   groups.write("sys/fs/cgroup/cpu,cpuacct/cpu.cfs_quota_us", "-1\n");
   groups.write("sys/fs/cgroup/cpu,cpuacct/cpu.cfs_period_us", "100000\n");
-  EXPECT_TRUE(std::isinf(groups.cores())) << "-1 is no limit";
+  EXPECT_TRUE(std::isinf(groups.cores())) << "-1 is not a limit";
   // A container sees its own group at the root, although its path is one of the host.
   groups.write("sys/fs/cgroup/cpu,cpuacct/cpu.cfs_quota_us", "250000\n");
   EXPECT_EQ(groups.cores(), 2.5);

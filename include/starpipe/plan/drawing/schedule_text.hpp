@@ -41,7 +41,7 @@ class ShownUnit {
   [[nodiscard]] double factor() const { return factor_; }
   /// Returns the time's number in this unit, without the unit's name.
   [[nodiscard]] std::string number(double time) const;
-  /// Number and unit: "4.5 ms", or "4.5" when the unit has no name.
+  /// Returns number and unit: "4.5 ms", or "4.5" when the unit has no name.
   [[nodiscard]] std::string text(double time) const;
   /// "busy (ms)", or the heading alone when the unit has no name.
   [[nodiscard]] std::string heading(const std::string& heading) const;

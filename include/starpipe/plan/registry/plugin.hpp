@@ -111,9 +111,9 @@ class PluginOutOfMemory : public std::bad_alloc {
   std::shared_ptr<const std::string> message_;  // copies of an exception must not throw
 };
 
-/// The name of the plug-in whose code runs now: its initialisers, its function, or the function of one of its
-/// schedules. Null when none runs. A signal handler may call it. With several threads in plug-ins it names
-/// any one of them.
+/// Returns the name of the plug-in whose code runs now: its initialisers, its function, or the function of
+/// one of its schedules. Null when none runs. A signal handler may call it. With several threads in plug-ins
+/// it names any one of them.
 const char* running_plugin();
 
 }  // namespace starpipe::plan

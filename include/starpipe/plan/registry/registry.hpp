@@ -90,8 +90,8 @@ bool register_schedule(ScheduleEntry entry);
 /// Returns all registered schedules, sorted by name. Throws InputError when a registration failed.
 std::vector<ScheduleEntry> schedule_entries();
 
-/// The entry of a name or alias. Throws InputError for an unknown one, listing the known names, and when a
-/// registration failed.
+/// Returns the entry of a name or alias. Throws InputError for an unknown one, listing the known names, and
+/// when a registration failed.
 const ScheduleEntry& find_schedule(std::string_view name);
 
 /// Returns the number of stages of the default chain of this schedule, with these options and groups. Throws

@@ -159,7 +159,7 @@ class Schedule {
   [[nodiscard]] std::uint32_t turn(JobId id) const { return tables_->turn[id]; }
   /// `turn` by JobId; 0xffffffff for an id without a job.
   [[nodiscard]] std::span<const std::uint32_t> turns() const { return tables_->turn; }
-  /// Index of the job in `order(compute(id))`.
+  /// Returns the index of the job in `order(compute(id))`.
   [[nodiscard]] std::uint32_t position(JobId id) const { return tables_->position[id]; }
   /// Returns every job, smallest n first.
   [[nodiscard]] std::span<const JobId> order() const { return tables_->order; }

@@ -18,7 +18,7 @@ namespace starpipe::plan {
 /// after construction.
 class StageGraph {
  public:
-  /// Stages 0 -> 1 -> ... -> stages-1. Throws InputError when stages < 1.
+  /// Returns the chain of stages 0 -> 1 -> ... -> stages-1. Throws InputError when stages < 1.
   static StageGraph chain(int stages);
 
   /// Edges (from, to). Throws InputError for a stage out of [0, stages), a repeated edge, a cycle, or
@@ -26,14 +26,14 @@ class StageGraph {
   StageGraph(int stages, std::vector<std::pair<int, int>> edges);
 
   [[nodiscard]] int size() const { return static_cast<int>(depth_.size()); }
-  /// Stages whose output `stage` reads, ascending.
+  /// Returns the stages whose output `stage` reads, ascending.
   [[nodiscard]] std::span<const int> pred(int stage) const { return pred_[index(stage)]; }
-  /// Stages that read the output of `stage`, ascending.
+  /// Returns the stages that read the output of `stage`, ascending.
   [[nodiscard]] std::span<const int> succ(int stage) const { return succ_[index(stage)]; }
   [[nodiscard]] int sink() const { return sink_; }
-  /// Edges of the longest path from a source to `stage`; in a chain the stage's number.
+  /// Returns the number of edges of the longest path from a source to `stage`; in a chain the stage's number.
   [[nodiscard]] int depth(int stage) const { return depth_[index(stage)]; }
-  /// Stages on the longest path; in a chain the number of stages.
+  /// Returns the number of stages on the longest path; in a chain the number of stages.
   [[nodiscard]] int length() const { return depth(sink_) + 1; }
   [[nodiscard]] bool is_chain() const;
   /// (from, to), sorted.

@@ -45,8 +45,8 @@ struct StageSizes {
   /// True if the stage adds its inputs. Then the preceding stages all read one gradient of the same datum.
   bool adds_inputs = false;
 
-  /// Size of the parameters that the optimizer updates. A weight gradient, and each optimizer state, is as
-  /// large.
+  /// Returns the size of the parameters that the optimizer updates. A weight gradient, and each optimizer
+  /// state, is as large.
   [[nodiscard]] std::uint64_t updated() const { return master > 0 ? master : weights; }
 };
 

@@ -61,8 +61,8 @@ std::vector<int> stage_stashes(std::vector<int> limits, double parts);
 /// simulates the schedule, and throws InputError when it cannot.
 LimitedSchedule as_requested(const Schedule& schedule, const OrderRequest& request, const Costs& costs);
 
-/// One line for people, with a newline at its end: why the schedule `name` does not run in its own order.
-/// Empty if `reordering` is empty.
+/// Returns one line for people, with a newline at its end: why the schedule `name` does not run in its own
+/// order. Empty if `reordering` is empty.
 std::string describe_reordering(const std::string& name, const std::optional<Reordering>& reordering);
 
 }  // namespace starpipe::plan

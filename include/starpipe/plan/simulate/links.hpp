@@ -59,7 +59,7 @@ class Links {
   /// Empty where transfers take no time.
   [[nodiscard]] const std::vector<LinkLevel>& levels() const { return levels_; }
 
-  /// Index in `levels` of the level between two different workers. There must be a level.
+  /// Returns the index in `levels` of the level between two different workers. There must be a level.
   [[nodiscard]] std::size_t level(int from, int to) const {
     std::size_t level = 0;
     while (level + 1 < levels_.size() && from / levels_[level].workers != to / levels_[level].workers)

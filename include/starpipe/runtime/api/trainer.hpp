@@ -252,12 +252,12 @@ class Trainer {
 
   // Not collective.
 
-  /// The number of steps done, those before a checkpoint included.
+  /// Returns the number of steps done, those before a checkpoint included.
   [[nodiscard]] int steps_done() const;
-  /// The configuration of the run, with the cuts that `schedule.partition` chose.
+  /// Returns the configuration of the run, with the cuts that `schedule.partition` chose.
   [[nodiscard]] const Config& config() const;
   [[nodiscard]] const model::Network& network() const;
-  /// The schedule that runs: a greedy or bounded one has its order fixed.
+  /// Returns the schedule that runs: a greedy or bounded one has its order fixed.
   [[nodiscard]] const plan::Schedule& schedule() const;
 
   /// For starpipe's own sources.

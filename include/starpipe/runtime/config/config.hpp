@@ -123,7 +123,7 @@ struct RuntimeConfig {
   std::vector<std::uint64_t> memory_limits = {};  ///< bytes, one for all workers, or one for each
   std::optional<EmulationConfig> emulate = std::nullopt;
 
-  /// The bytes that this worker may need; nullopt without a limit.
+  /// Returns the bytes that this worker may need; nullopt without a limit.
   [[nodiscard]] std::optional<std::uint64_t> memory_limit_of(int worker) const {
     if (memory_limits.empty()) return std::nullopt;
     return memory_limits[memory_limits.size() == 1 ? 0 : index(worker)];
