@@ -118,7 +118,7 @@ struct RuntimeConfig {
   std::vector<std::string> device = {std::string(cpu_device)};  ///< one word for all workers, or one for each
   int workers_per_core = 4;
   double timeout = 300;  ///< seconds
-  int window = 10'000;   ///< most submitted tasks; bounds StarPU's memory for tasks
+  int window = 10'000;   ///< largest number of submitted tasks; bounds StarPU's memory for tasks
   MappingKind mapping = MappingKind::linear;
   std::vector<std::uint64_t> memory_limits = {};  ///< bytes, one for all workers, or one for each
   std::optional<EmulationConfig> emulate = std::nullopt;
