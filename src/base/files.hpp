@@ -53,7 +53,7 @@ void require_writable(std::string_view option, const std::filesystem::path& file
 /// the disk is full or fails. The temporary file is removed then, unless it was complete: then the message
 /// names it.
 void write_file(std::string_view option, const std::filesystem::path& file, std::string_view text);
-/// Like the function above; `write` puts the text into the stream, piece by piece. An exception of `write`
+/// Does the same; `write` puts the text into the stream, piece by piece. An exception of `write`
 /// goes through, and leaves no file.
 void write_file(std::string_view option, const std::filesystem::path& file,
                 const std::function<void(std::ostream&)>& write);

@@ -53,8 +53,9 @@ sigset_t ending_signal_set();
 /// thread.
 void end_on_signals(std::string_view subject, int pause_ms = 0);
 
-/// The same, but the ending signals are blocked in the calling thread, and so in the threads that it starts,
-/// until `unblock_ending_signals`. For a process that does not know yet whether other processes wait for it.
+/// Does the same, but the ending signals are blocked in the calling thread, and so in the threads that it
+/// starts, until `unblock_ending_signals`. For a process that does not know yet whether other processes wait
+/// for it.
 void hold_signals_to_end_on(std::string_view subject, int pause_ms = 0);
 
 /// Unblocks the signals that hold_signals_to_end_on() blocked. If one of them has come since, it ends the

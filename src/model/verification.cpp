@@ -185,7 +185,7 @@ SetValues joined(const Network& network, const SetValues& pieces, const Network&
   return sets;
 }
 
-/// The reverse, for the values of one kind.
+/// Does the reverse, for the values of one kind.
 std::vector<std::vector<double>> cut(const Network& network, const std::vector<std::vector<double>>& of_whole,
                                      const Network& whole) {
   std::vector<std::vector<double>> pieces;

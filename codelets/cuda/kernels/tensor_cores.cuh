@@ -53,7 +53,7 @@ __device__ inline Matrices load_matrices(const Bf16* row) {
   return to;
 }
 
-/// Like load_matrices(), but returns the transpose of each matrix.
+/// Loads matrices as load_matrices() does, and returns the transpose of each.
 __device__ inline Matrices load_matrices_transposed(const Bf16* row) {
   Matrices to;
   asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"

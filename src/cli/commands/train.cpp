@@ -222,7 +222,7 @@ std::string finish_run(const Runtime& runtime, Trainer& trainer, const TrainOpti
   return fmt::format("the last checkpoint, of step {}, could not be written", trainer.steps_done());
 }
 
-// Why a run counts as failed although its steps have succeeded; "" where it does not.
+// Why a run counts as failed although its steps have succeeded; "" if it does not.
 struct RunEnd {
   std::string problem = {};  // of its results
   // Why the file of metrics lacks lines. A stopped run does not fail by it: --resume writes the missing

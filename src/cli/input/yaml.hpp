@@ -49,7 +49,7 @@ class YamlValue {
   YamlValue(const YAML::Node& node, std::string position, std::string path = {})
       : node_(node), position_(std::move(position)), path_(std::move(path)) {}
 
-  /// A value in `file`. Messages about a key of it have the key's line.
+  /// Returns a value in `file`. Messages about a key of it have the key's line.
   static YamlValue in_file(const YAML::Node& node, const std::string& file);
 
   [[nodiscard]] const YAML::Node& node() const { return node_; }

@@ -85,8 +85,8 @@ void end_if_plugin_exits();
 /// signal, and a call of exit by a plug-in gives status 1. Nothing is printed.
 void leave_plugin_crashes_to_parent();
 
-/// The last step of the conformance test. Trains a tiny network for three steps on the engine, as two MPI
-/// ranks, under schedule `name` of the plug-in, and compares the losses with a sequential run. Does not
+/// Runs the last step of the conformance test: trains a tiny network for three steps on the engine, as two
+/// MPI ranks, under schedule `name` of the plug-in, and compares the losses with a sequential run. Does not
 /// apply, and says why, if two ranks cannot be started. Loads the plug-in only in other processes; each
 /// is killed after `max`.
 plan::Finding train_on_two_ranks(const std::string& plugin, const std::string& name,

@@ -136,9 +136,9 @@ void OrderSearch::offer(int worker, std::size_t from, std::size_t to) {
   moves_.push_back(move);
 }
 
-// A sufficient condition, by the heads and tails before the move. A job may move behind the target if its
-// result cannot be needed by the target: every successor has less time left after it than the target has. It
-// may move before the target if it cannot depend on the target: its predecessor starts before the target
+// Returns a sufficient condition, by the heads and tails before the move. A job may move behind the target if
+// its result cannot be needed by the target: every successor has less time left after it than the target has.
+// It may move before the target if it cannot depend on the target: its predecessor starts before the target
 // ends.
 bool OrderSearch::cannot_cycle(const Move& move) const {
   const auto& order = orders_[index(move.worker)];

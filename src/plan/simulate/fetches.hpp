@@ -18,7 +18,7 @@ struct Fetch {
   enum class Kind : std::uint8_t { activation, stash, gradient_stash, gradient, weights };
   Kind kind;
   JobId producer;  ///< for weights: the holder
-  int stage;       ///< for weights that stages share: the number of stages, and the set's number
+  int stage;       ///< for weights that stages share: the number of stages plus the set's number
   int from;        ///< worker
   std::uint64_t bytes;
 };
@@ -59,7 +59,7 @@ class Fetches {
     for_each_of_weights(id, f);
   }
 
-  /// The same for weights alone.
+  /// Does the same for weights alone.
   template <class Function>
   void for_each_of_weights(JobId id, Function&& f) const {
     const Job job = schedule_.job(id);

@@ -47,8 +47,8 @@ struct RunRecord {
 /// The folder of checkpoints. Rank 0 holds its lock as long as this lives.
 class CheckpointFolder {
  public:
-  /// Collective. Locks the folder. With `resume` finds the newest checkpoint that is whole, and says on
-  /// standard error where the run continues, and which checkpoints cannot be read. Throws InputError on every
+  /// Collective. Locks the folder. With `resume` finds the newest checkpoint that is whole, and says
+  /// (Mpi::say) where the run continues, and which checkpoints cannot be read. Throws InputError on every
   /// rank: when another run has the folder; when a rank sees another folder of this name, or cannot write in
   /// it; without `resume` when it has checkpoints; with `resume` when all its checkpoints are damaged, or the
   /// one found is of another training.
@@ -101,7 +101,7 @@ class Checkpointing {
   void accept_signals();
 
   /// Call it after each step, `steps` having been done. Continues a checkpoint that is being written.
-  /// Returns whether a checkpoint is due: by the number of steps, or because a signal to some rank asks for
+  /// Returns true if a checkpoint is due: by the number of steps, or because a signal to some rank asks for
   /// it. All ranks get the same answer.
   bool is_due(int steps);
   /// True if a signal to some rank has asked for the end of the run; the same on every rank.

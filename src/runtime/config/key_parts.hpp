@@ -56,7 +56,7 @@ inline const Condition schedule_in_file = {.key = "schedule.file"};
 inline const Condition ordered_policy = {.key = "runtime.policy", .values = {"starpipe", "worker-order"}};
 inline const DefaultUnder value_in_file = {.condition = schedule_in_file, .value = {}, .text = "the file's"};
 
-/// The words of each enum of the configuration, in its order.
+/// Return the words of each enum of the configuration, in its order.
 inline std::span<const std::string_view> words_of(model::Precision) { return model::precision_words; }
 inline std::span<const std::string_view> words_of(model::SampleOrder) { return model::sample_order_words; }
 inline std::span<const std::string_view> words_of(model::TokenType) { return model::token_type_words; }

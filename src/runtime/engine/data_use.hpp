@@ -86,8 +86,8 @@ class DataSlots {
   /// no task is inserted.
   ///
   /// StarPU makes the first task of a slot's new datum wait for all tasks of the old datum. In the first case
-  /// these have ended. In the second case the wait goes forward in the graph's order of tasks, as all waits
-  /// do, so it adds no cycle; a worker only waits if it is this far ahead of another worker.
+  /// these have ended. In the second case it waits for tasks before it in the graph's order, as all tasks do,
+  /// so there is no new cycle; a worker only waits if it is this far ahead of another worker.
   DataSlots(const TaskGraph& graph, std::optional<int> window);
 
   [[nodiscard]] std::size_t of(std::size_t datum) const { return slots_[datum]; }

@@ -52,8 +52,8 @@ class DelayLine {
   /// thread may call it.
   [[nodiscard]] std::optional<double> oldest() const;
 
-  /// While the lock is held, no arrival ends. Hold it while a task is made to depend on arrivals: when an
-  /// arrival ended at that very moment, some tasks never started (StarPU 1.4.10).
+  /// Returns a lock: while it is held, no arrival ends. Hold it while a task is made to depend on arrivals:
+  /// when an arrival ended at that very moment, some tasks never started (StarPU 1.4.10).
   [[nodiscard]] std::unique_lock<std::mutex> hold() { return std::unique_lock(ending_); }
 
  private:

@@ -35,7 +35,8 @@ struct ReceivedData {
   std::vector<std::size_t> buffers;           ///< the largest datum in each
 };
 
-/// True if StarPU has to send the datum when the receiver is ready, since the receiver has `buffers`.
+/// True if StarPU must not send the datum before the receiver asks for it, since the receiver takes it into
+/// one of its `buffers`.
 bool waits_for_buffer(const Task& task, const DataAccess& access, const TaskGraph& graph);
 
 /// Returns the data that each rank receives, [rank]. `rank_of`: by worker.

@@ -78,7 +78,7 @@ using PinnedMemory = std::unique_ptr<float, Unpin>;
 void check_data_sizes(const TaskGraph& graph, const plan::Schedule& schedule, const model::Network& network,
                       const WorkerMap& map);
 
-/// The same for a run that evaluates with the schedule's forward passes and does not train.
+/// Checks the same for a run that evaluates with the schedule's forward passes and does not train.
 void check_evaluation_sizes(const plan::Schedule& schedule, const model::Network& network,
                             const WorkerMap& map);
 
@@ -147,7 +147,8 @@ class StepData {
     use(std::span<const float>(memory_[slots_.of(datum)].values));
   }
 
-  /// Like `read`; `use` may change the values. Call it before the first step or between steps.
+  /// Does the same as `read`, but `use` may change the values. Call it before the first step or between
+  /// steps.
   template <class Use>
   void write(std::size_t datum, std::string_view name, Use use) {
     const Acquired acquired(handle(datum), STARPU_RW, name);

@@ -100,7 +100,7 @@ class Waits {
            status.running_for >= limits_.long_task;
   }
 
-  // The same of an emulated transfer to the rank.
+  // True if an emulated transfer to the rank takes too long.
   [[nodiscard]] bool receives_too_long(int rank) const {
     const RankStatus& status = of(rank);
     return !is_elsewhere(status) && status.phase != StepPhase::outside &&

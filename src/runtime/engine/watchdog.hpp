@@ -95,9 +95,9 @@ class TaskProgress {
 
   /// The rank enters a part of step `step`. `beginning` forgets the tasks of the step before.
   void enter(StepPhase phase, int step);
-  /// A task of this rank starts.
+  /// Call it when a task of this rank starts.
   void start(const Task& task);
-  /// A task of this rank has ended.
+  /// Call it when a task of this rank has ended.
   void end(const Task& task);
 
   [[nodiscard]] RankStatus status() const;

@@ -80,8 +80,8 @@ bool can_end_job();
 /// MPI_Abort, which prints more, where the launcher permits it. `rank`, `ranks`: of MPI_COMM_WORLD.
 void report_and_end_job(int rank, int ranks, const std::string& reason);
 
-/// Like `end_job`, with any exit status, for signal handlers. Ends the other ranks only in the child of
-/// `watch_over_rank`; in other processes the launcher decides.
+/// Does the same as `end_job`, with any exit status, for signal handlers. Ends the other ranks only in the
+/// child of `watch_over_rank`; in other processes the launcher decides.
 [[noreturn]] void end_watched_job(int status) noexcept;
 
 /// Ends a run with `status_of_stopped_run` under hydra, which else gives status 0 when it has received a

@@ -36,7 +36,7 @@ std::pair<std::string, fs::path> users_folder() {
   return {"HOME is not set", sampling_folder("/tmp")};
 }
 
-// As StarPU names the host in the names of files.
+// Returns the name that StarPU gives the host in the names of files.
 std::string name_of_host() {
   if (const auto name = environment("STARPU_HOSTNAME")) return *name;
   std::array<char, 256> name{};

@@ -74,7 +74,7 @@ class Topology {
   /// Binds all threads of this process, and the threads that they will start. Ignores an error: the threads
   /// then keep their binding.
   void bind(const std::string& pus) const;
-  /// The same for the calling thread alone.
+  /// Does the same for the calling thread alone.
   void bind_thread(const std::string& pus) const;
 
   /// Returns the share of rank `rank` of `ranks`, all on this host. Ranks with the same binding (several on

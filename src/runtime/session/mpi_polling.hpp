@@ -28,33 +28,33 @@ enum class Polling : std::uint8_t {
 bool open_mailboxes(const Mpi& mpi);
 void close_mailboxes();
 
-/// Sets the way of polling for this process, which has `cores` cores. `pus`, when not empty, are those on
-/// which StarPU-MPI's thread runs from its first transfer on. While as many tasks compute, no core
-/// could use a message, so unless it is eager the thread then sleeps: until a task begins or a worker has no
-/// task, and 5 milliseconds at most, or 2 while a transfer is under way. Call it while StarPU-MPI does not
-/// run. It has an effect in programs that call the functions below, as starpipe does (cli/mpi_calls.cpp); in
-/// others StarPU-MPI polls eagerly.
+/// Sets the way of polling for this process, which has `cores` cores. While this many tasks compute, no core
+/// is free to use a message. So a thread that is not eager then sleeps until a task begins or a worker has no
+/// task: 5 milliseconds at most, or 2 while a transfer is under way. `pus`: if it is not empty, StarPU-MPI's
+/// thread runs on these PUs from its first transfer on. Call it while StarPU-MPI does not run. It has an
+/// effect in programs that call the functions below, as starpipe does (cli/mpi_calls.cpp); in others
+/// StarPU-MPI polls eagerly.
 void poll_mpi(Polling polling, int cores = 1, const std::string& pus = {});
 
 /// Call it after polling a request. `done`: the request was complete. With a StarPU that does not
 /// yield in its loop, a thread that is not eager yields and sleeps here, with the lock.
 void note_poll(bool done);
 
-/// The calling thread, StarPU-MPI's, starts a transfer.
+/// Call it on StarPU-MPI's thread when it starts a transfer.
 void note_transfer();
 
-/// A message for this rank of the run has been sent.
+/// Call it when a message has been sent to rank `to` of the run.
 void note_sent(int to);
 
 /// Call it instead of yielding. Returns true if the calling thread is StarPU-MPI's: it has then waited as the
 /// chosen way of polling requires. Other threads should yield.
 bool rest_of_mpi_thread();
 
-/// A worker's thread begins and ends a task that computes on its core.
+/// Call them on a worker's thread when it begins and ends a task that computes on its core.
 void note_task_begin();
 void note_task_end();
 
-/// A worker has no task to run.
+/// Call it when a worker has no task to run.
 void note_idle_worker();
 
 }  // namespace starpipe::runtime

@@ -291,7 +291,7 @@ plan::LimitedSchedule build_schedule(const ScheduleConfig& wanted, plan::Schedul
 
 namespace {
 
-// The first step of plan_run, and the only one that builds the network.
+// Builds the network: the first step of plan_run, and the only one that does so.
 CutModel cut_model(const Config& config, const std::optional<plan::Schedule>& own) {
   if (own) return cut_as(config, *own);
   if (config.schedule.file) return read_schedule(config);

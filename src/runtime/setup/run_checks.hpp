@@ -13,9 +13,9 @@ namespace starpipe::runtime {
 /// Throws InputError naming the key when this program or machine has no GPU for `runtime.device: cuda`.
 void check_device(const Config& config);
 
-/// Like check_device(), for one rank. A rank without a GPU is accepted in a run that mixes cores and GPUs;
-/// share_gpus refuses it later if it carries a GPU's worker. Where there is a GPU, StarPU's build and
-/// settings must suit it.
+/// Does the same as check_device() for one rank. A rank without a GPU is accepted in a run that mixes cores
+/// and GPUs; share_gpus refuses it later if it carries a GPU's worker. Where there is a GPU, StarPU's build
+/// and settings must suit it.
 void check_rank_device(const Config& config);
 
 /// Returns why StarPU, as it was built and as the environment sets it, cannot run a rank's GPU workers; an

@@ -169,14 +169,16 @@ struct Evaluation {
   double seconds = 0;         ///< this rank's clock
 };
 
-/// A schedule of a chain of stages from its two functions: the worker w(stage, micro-batch, pass), which
-/// holds the weights and computes, or a plan::Placement; and the priority n(stage, micro-batch, pass),
-/// smaller first.
+/// The size of a schedule of a chain of stages.
 struct ScheduleSize {
   int stages = 1;
   int workers = 1;
   int microbatches = 1;
 };
+
+/// Returns the schedule of two functions, with passes F and BW. `w`(stage, micro-batch, pass) returns the
+/// worker that holds the weights and computes, or a plan::Placement. `n`(stage, micro-batch, pass) returns
+/// the priority; of the ready jobs of a worker, the job with the smallest n runs first.
 template <class W, class N>
 plan::Schedule make_schedule(const ScheduleSize& size, W w, N n,
                              plan::Discipline discipline = plan::Discipline::greedy) {
