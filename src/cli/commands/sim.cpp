@@ -224,7 +224,7 @@ std::string worker_table(const runtime::ClusterRun& run) {
   constexpr std::array columns = {TableColumn{Align::left, 8}};
   std::vector<TableRow> rows = {
       {"", "peak", "peak", "GPU memory", "GPU memory", "bytes", "copied", "copied", "copied"},
-      {"worker", "stashes", "activation bytes", "predicted", "StarPU's peak", "received", "from GPUs",
+      {"worker", "stashes", "stash bytes", "predicted", "StarPU's peak", "received", "from GPUs",
        "from host", "to host"}};
   for (std::size_t w = 0; w < run.memory_need.size(); ++w) {
     const runtime::WorkerRecord& worker = run.simulated.workers.at(w);

@@ -291,11 +291,12 @@ AgreedRuns agree_on_runs(const Mpi& mpi, std::vector<Config> configs, const Trai
     const std::string value = environment(name).value_or("");
     if (!value.empty()) request.add(name, value);
   }
-  request.add_flag("TrainerParts::network", parts.network != nullptr);
-  request.add_flag("TrainerParts::schedule", parts.schedule.has_value());
-  request.add_flag("TrainerParts::data", parts.data != nullptr);
-  request.add_flag("TrainerParts::validation", parts.validation != nullptr);
-  request.add_flag("TrainerParts::weights", parts.weights.has_value());
+  for (const auto& [part, is_set] : {std::pair("TrainerParts::network", parts.network != nullptr),
+                                     {"TrainerParts::schedule", parts.schedule.has_value()},
+                                     {"TrainerParts::data", parts.data != nullptr},
+                                     {"TrainerParts::validation", parts.validation != nullptr},
+                                     {"TrainerParts::weights", parts.weights.has_value()}})
+    if (is_set) request.add(part, std::string("a value"));
   request.require_same(mpi, configs);
   std::vector<LeftOut> left_out;
   std::vector<PlannedRun> plans = plan_all(mpi, std::move(configs), parts, left_out);

@@ -356,7 +356,7 @@ std::string worker_table(const plan::Timeline& predicted, std::span<const Worker
   constexpr std::array columns = {TableColumn{Align::left, 8},   TableColumn{Align::right, 12},
                                   TableColumn{Align::right, 20}, TableColumn{Align::right, 14},
                                   TableColumn{Align::right, 14}, TableColumn{Align::right, 14}};
-  std::vector<TableRow> rows = {{"", "peak", "peak"}, {"worker", "stashes", "activation bytes"}};
+  std::vector<TableRow> rows = {{"", "peak", "peak"}, {"worker", "stashes", "stash bytes"}};
   for (const plan::TransferKind& kind : plan::transfer_kinds) {
     if (!kind.always_shown) continue;
     rows[0].emplace_back(kind.label);

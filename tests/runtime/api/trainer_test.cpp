@@ -112,7 +112,7 @@ TEST(Trainer, RefusesDataOfSomeRanksOnly) {
   TrainerParts parts;
   if (runtime.rank() == 0) parts.data = std::make_shared<Circle>();
   EXPECT_THAT(message_of<InputError>([&] { Trainer(runtime, mlp(), parts); }),
-              HasSubstr("TrainerParts::data"));
+              HasSubstr("TrainerParts::data: rank 0 has a value, rank 1 has no value"));
 }
 
 TEST(Trainer, RefusesNetworksThatCannotWork) {
