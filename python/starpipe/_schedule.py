@@ -180,7 +180,7 @@ class Schedule:
             ordered by micro-batch, stage and pass.
         split_backward: whether (stage, micro-batch) has the passes B and W instead of BW: for all, or a function.
         discipline: how a worker uses n; see `Discipline`.
-        memory_limit: the most stashes that a worker may hold at once: one for all workers, or one for each.
+        memory_limit: the largest number of stashes that a worker may hold at once: one for all workers, or one for each.
         recompute: F keeps only the stage's input, and the backward pass computes F again first.
         name: for people and files.
         costs: with which it is simulated when no others are given.
@@ -363,7 +363,7 @@ class Schedule:
         return Schedule._of(self._handle.with_discipline(discipline, limits), self.costs)
 
     def with_memory_limit(self, memory_limit: Limits, costs: Costs | None = None) -> Schedule:
-        """The schedule within a memory limit: the most stashes of a worker, one for all or one for each.
+        """The schedule within a memory limit: the largest number of stashes of a worker, one for all or one for each.
 
         A schedule whose order needs no more keeps its order. Otherwise it runs under the bounded discipline, and
         `reordering` of the result says why. `check` says whether the limit can be kept.
@@ -541,7 +541,7 @@ def schedule(
     groups: independent pipelines G of lpp and fslpp, workers / G each.
     placement: the worker of each stage, for schedules that take one.
     discipline: how workers use the priorities (default: the schedule's own).
-    memory_limit: the most stashes that a worker may hold: one for all workers, or one for each. A schedule whose order
+    memory_limit: the largest number of stashes that a worker may hold: one for all workers, or one for each. A schedule whose order
         needs no more keeps its order; otherwise it runs in another one, and `reordering` says why.
     recompute: F keeps only the stage's input, and the backward pass computes F again.
     costs: times without recomputation, for schedules that choose their order by them, and for `simulate` later.

@@ -94,7 +94,7 @@ def search(
     layout: the worker of each stage. Without, both are tried.
     costs: of each stage, or one for all; times without recomputation, and transfers that overlap compute.
     stash: memory of one stash: one value for all stages, or one for each, in the unit of the limit.
-    memory_limit: the most memory of all stashes on a worker: one for all workers, or one for each. With stash = 1 it
+    memory_limit: the largest memory of all stashes on a worker: one for all workers, or one for each. With stash = 1 it
         counts stashes.
     budget: seconds after which the search ends with the best schedule so far.
     work: amount of work in seconds of a slow core, so that the result does not depend on the clock (default: budget).

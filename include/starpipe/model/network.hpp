@@ -137,7 +137,7 @@ struct Network {
 ///
 /// `cuts`: the first unit of each stage but the first, ascending. Without cuts, stages get contiguous units
 /// such that the largest share of FLOPs is the smallest possible. A network with several branches becomes a
-/// tree: n stages for each branch, one branch after the other, then the join as last stage, so `stages` is
+/// tree: n stages for each branch, branch by branch, then the join as last stage, so `stages` is
 /// branches * n + 1. `cuts` are then the n - 1 cuts of one branch, and all branches are cut alike.
 /// Throws InputError naming the key (`model.heads`, `schedule.cuts`, ...) for values that cannot work.
 Network build_network(const ModelConfig& config, int microbatch_size, int stages,

@@ -153,8 +153,8 @@ int info(bool json) {
 void add_info(CLI::App& app, Action& action) {
   CLI::App* const command = app.add_subcommand("info",
                                                "Show versions and hardware; with a configuration, the device "
-                                               "of each worker and the cores of each rank, under mpiexec or "
-                                               "srun of the ranks that it starts");
+                                               "of each worker and the cores of each rank (under mpiexec or "
+                                               "srun, of the ranks that it starts)");
   const auto options = std::make_shared<InfoOptions>();
   CLI::Option* const config = options->config.add_to(*command, /*required=*/false);
   options->config.add_plugin_to(*command);

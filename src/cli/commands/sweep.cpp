@@ -213,7 +213,7 @@ void add_sweep(CLI::App& app, Action& action) {
       ->required();
   CLI::Option* const jobs =
       add_option(*command, "--jobs N", options->jobs,
-                 "The most runs at a time. Runs that measure times get a share of the cores each",
+                 "Largest number of runs at a time. Runs that measure times get a share of the cores each",
                  whole_number(1, 1024))
           ->capture_default_str();
   CLI::Option* const retry = command->add_flag("--retry", options->retry, "Also run again what has failed");
@@ -223,9 +223,9 @@ void add_sweep(CLI::App& app, Action& action) {
       command->add_flag("--collect", options->collect, "Write the tables of what is done, and run nothing");
   CLI::Option* const block =
       add_option(*command, "--block K/N", options->block, "Run only the K-th of N parts of the study");
-  CLI::Option* const launcher = add_option(
-      *command, "--launcher \"COMMAND -n\"", options->launcher,
-      "What starts a run on several ranks; their number and the program follow. Default: MPICH's mpiexec -n");
+  CLI::Option* const launcher = add_option(*command, "--launcher \"COMMAND -n\"", options->launcher,
+                                           "Command that starts a run on several ranks; their number and the "
+                                           "program follow. Default: MPICH's mpiexec -n");
   CLI::Option* const slurm =
       add_option(*command, "--slurm TASKS", options->slurm,
                  "Print a script for sbatch: an array of so many tasks, which divide the runs among them",

@@ -76,7 +76,7 @@ void verify(Runtime& runtime, const VerifyOptions& options) {
 
 void add_verify(CLI::App& app, Action& action) {
   CLI::App* const command = app.add_subcommand(
-      "verify", "Train a few steps and compare each with the same step computed by one job after the other");
+      "verify", "Train a few steps and compare each with the same step of a sequential run");
   const auto options = std::make_shared<VerifyOptions>();
   runtime::VerifyRequest& request = options->request;
   options->config.add_to(*command);

@@ -152,7 +152,7 @@ double memory_bound(const Instance& instance, const Chain& chain, const Load& lo
   // The worker never holds more than all of its stashes. With the smaller limit, the F that fill the memory
   // and the B that empty it all lie within the schedule.
   const double limit = std::min(load.limit, instance.microbatches * load.stash);
-  // Memory fills by one F after the other, and empties by one B after the other: in `steps` steps each.
+  // Memory fills by sequential F, and empties by sequential B: in `steps` steps each.
   // `unfilled`: the sum over these steps of the memory that is not in use.
   double unfilled = 0;
   double steps = 0;

@@ -110,7 +110,7 @@ const ConfigKey* find_key(const std::vector<ConfigKey>& keys, std::string_view n
 /// unset.
 nlohmann::ordered_json config_json(const Config& config);
 
-/// `keys` for people, a section after the other: name, values, default and meaning of each.
+/// Returns `keys` for people, section by section: name, values, default and meaning of each.
 std::string describe_keys(const std::vector<ConfigKey>& keys);
 
 /// `keys` for programs: `name`, `values`, `default` and `meaning` of each.

@@ -107,9 +107,10 @@ void add_checkpoint_keys(Keys& keys) {
   Section section(keys, "checkpoint", {.only_with = {{"checkpoint.folder"}}}, &Config::checkpoint);
   section.add("every", whole(), "A checkpoint is written after every so many steps.",
               &CheckpointConfig::every);
-  section.add("keep", whole(),
-              "The most checkpoints that are kept. When a new one is whole, older ones are removed.",
-              &CheckpointConfig::keep);
+  section.add(
+      "keep", whole(),
+      "The largest number of checkpoints that are kept. When a new one is whole, older ones are removed.",
+      &CheckpointConfig::keep);
   section.add(
       "on_signal", one_of(checkpoint_signals),
       "The signal after which a checkpoint is written at the end of the step. SIGTERM then writes one, "
