@@ -8,7 +8,7 @@ namespace {
 constexpr float gelu_scale = 0.7978845608028654f;  // sqrt(2 / pi)
 constexpr float gelu_cubic = 0.044715f;
 
-/// (1 + tanh(u)) / 2 with u = gelu_scale * (x + gelu_cubic x^3), as the logistic function of 2u.
+/// Returns (1 + tanh(u)) / 2 with u = gelu_scale * (x + gelu_cubic x^3), as the logistic function of 2u.
 inline float gate(float x) noexcept {
   return cpu::logistic(2.0f * gelu_scale * (x + gelu_cubic * x * x * x));
 }

@@ -80,7 +80,7 @@ inline float exp_of(float x) noexcept {
   return p * std::bit_cast<float>(power);
 }
 
-/// 1 / (1 + e^-x).
+/// Returns 1 / (1 + e^-x).
 inline float logistic(float x) noexcept { return 1.0f / (1.0f + exp_of(-x)); }
 
 /// An operand of multiply(), stored row-major.

@@ -13,7 +13,8 @@ __device__ float logistic(float x) { return 1.0f / (1.0f + expf(-x)); }
 constexpr float gelu_scale = 0.7978845608028654f;  // sqrt(2 / pi)
 constexpr float gelu_cubic = 0.044715f;
 
-/// (1 + tanh(u)) / 2 with u = gelu_scale * (x + gelu_cubic x^3), computed as the logistic function of 2u.
+/// Returns (1 + tanh(u)) / 2 with u = gelu_scale * (x + gelu_cubic x^3), computed as the logistic function of
+/// 2u.
 __device__ float gelu_gate(float x) { return logistic(2.0f * gelu_scale * (x + gelu_cubic * x * x * x)); }
 
 __device__ float gelu(float x) { return x * gelu_gate(x); }

@@ -17,7 +17,8 @@ inline constexpr double infinity = std::numeric_limits<double>::infinity();
 /// Returns a number of bytes for people: "512 B", "1.5 MiB".
 std::string bytes_text(std::uint64_t bytes);
 
-/// At most five significant digits and no exponent for everyday magnitudes: "33", "0.2727", "1204.5".
+/// Returns at most five significant digits, and no exponent for everyday magnitudes: "33", "0.2727",
+/// "1204.5".
 std::string number_text(double value);
 
 /// Returns a share for people: 0.273 is "27.3 %".

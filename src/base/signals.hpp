@@ -24,7 +24,7 @@ constexpr int status_of_signal(int signal) { return 128 + signal; }
 /// Returns the ending signal that an exit status stands for, or nullopt for all other statuses.
 std::optional<int> signal_of_status(int status);
 
-/// "signal 15 (Terminated)".
+/// Returns the signal's number and name: "signal 15 (Terminated)".
 std::string signal_text(int signal);
 
 /// Notes which ending signals the process ignores: SIGHUP under nohup, SIGINT and SIGQUIT in the background

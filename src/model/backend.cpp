@@ -47,8 +47,8 @@ void add_bf16(ConstMemory a, ConstMemory b, Memory sum) {
 std::size_t inputs(const auto& of) { return of.rows() * of.input_columns(); }
 std::size_t outputs(const Layer& layer) { return layer.rows() * layer.output_columns(); }
 
-/// Elements of the stash in the layer's precision, and the word of a bf16 stash at which its statistics
-/// start.
+/// Returns the number of elements of the stash in the layer's precision, and the word of a bf16 stash at
+/// which its statistics start.
 std::size_t elements(const Layer& layer) { return layer.stash_size() - layer.statistics_size(); }
 std::size_t statistics_at(const Layer& layer) { return words(Precision::bf16, elements(layer)); }
 

@@ -66,9 +66,9 @@ struct Lane {
   int row = index / 4;                                    ///< in [0, 8)
   int column = index % 4 * 2;                             ///< 0, 2, 4 or 6
 
-  /// Offset, in elements from a tile's first element, of the row that this lane gives to load_matrices(). The
-  /// warp then loads the tile's first 16x16 elements, as 8x8 matrices in the order upper left, lower left,
-  /// upper right, lower right.
+  /// Returns the offset, in elements from a tile's first element, of the row that this lane gives to
+  /// load_matrices(). The warp then loads the tile's first 16x16 elements, as 8x8 matrices in the order upper
+  /// left, lower left, upper right, lower right.
   template <int D>
   __device__ int matrix_row() const {
     return index % fragment_size * tile_stride<D> + index / fragment_size * 8;

@@ -17,7 +17,7 @@ struct Team {
     return PerBlock ? blockIdx.x
                     : std::size_t{blockIdx.x} * (blockDim.x / warp_size) + threadIdx.x / warp_size;
   }
-  /// This thread's number in its team, in [0, size()).
+  /// Returns this thread's number in its team, in [0, size()).
   __device__ static unsigned lane() { return PerBlock ? threadIdx.x : threadIdx.x % warp_size; }
   __device__ static unsigned size() { return PerBlock ? blockDim.x : warp_size; }
 
@@ -66,11 +66,11 @@ struct OnlineSoftmax {
   __device__ float log_sum_exp() const { return top + logf(sum); }
 };
 
-/// Grid with a warp for each row, in blocks of default_threads.
+/// Returns a grid with a warp for each row, in blocks of default_threads.
 inline Grid warp_per_row(std::size_t rows) noexcept {
   return {dim3(static_cast<unsigned>(ceil_div(rows, default_threads / warp_size))), dim3(default_threads)};
 }
-/// Grid with a block of `threads` for each row.
+/// Returns a grid with a block of `threads` for each row.
 inline Grid block_per_row(std::size_t rows, unsigned threads) noexcept {
   return {dim3(static_cast<unsigned>(rows)), dim3(threads)};
 }
@@ -120,7 +120,7 @@ class Row {
       }
     }
   }
-  /// This thread's p-th pack, which begins at `column`.
+  /// Returns this thread's p-th pack, which begins at `column`.
   __device__ Values<Columns::N> at(unsigned p, unsigned column) const {
     if constexpr (Columns::Held > 0) {
       return floats(held_[p]);

@@ -73,7 +73,7 @@ __device__ inline unsigned pack(float low, float high) {
 /// Stores the two bf16 that pack() returned, at a multiple of 4 bytes.
 __device__ inline void store_pair(Bf16* to, unsigned both) { *reinterpret_cast<unsigned*>(to) = both; }
 
-/// 2^x with a relative error of at most 2^-22. Results below the smallest normal number are 0.
+/// Returns 2^x with a relative error of at most 2^-22. Results below the smallest normal number are 0.
 __device__ inline float exp2_approximate(float x) {
   float y;
   asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));

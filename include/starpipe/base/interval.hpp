@@ -15,7 +15,8 @@ struct Interval {
   bool zero = false;   ///< 0 is inside too, wherever the interval begins
 
   [[nodiscard]] bool contains(double value) const;
-  /// For people: "at least 0 and less than 1", "0, or at least 2"; empty if all numbers are inside.
+  /// Returns a text for people: "at least 0 and less than 1", "0, or at least 2"; empty if all numbers are
+  /// inside.
   [[nodiscard]] std::string text() const;
 
   friend bool operator==(const Interval&, const Interval&) = default;

@@ -27,7 +27,7 @@ class CudaLayer : public DevicePasses {
   explicit CudaLayer(const LayerSpec& spec) : rows_(spec.rows), columns_(spec.columns) {}
   virtual ~CudaLayer() = default;
 
-  /// Floats of scratch, enough for each of the passes.
+  /// Returns the number of floats of scratch, enough for each of the passes.
   [[nodiscard]] virtual std::size_t scratch_size() const { return 0; }
 
   virtual void forward(const cuda::Context& on, const Forward& pass) const noexcept = 0;

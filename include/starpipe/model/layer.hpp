@@ -183,13 +183,13 @@ class Layer : public Passes<ConstFloatView, FloatView> {
   [[nodiscard]] virtual bool keeps_input() const { return false; }
   /// True if the input is token ids, which are floats in any precision.
   [[nodiscard]] virtual bool reads_ids() const { return false; }
-  /// Floats per row of the target; 0 for a layer that reads no target. The target is the last part of the
-  /// layer's statistics. It is put into the stash before F, and F leaves it there.
+  /// Returns the number of floats per row of the target; 0 for a layer that reads no target. The target is
+  /// the last part of the layer's statistics. It is put into the stash before F, and F leaves it there.
   [[nodiscard]] virtual std::size_t target_columns() const { return 0; }
   /// True if the output and its gradient are floats in any precision. Such a layer is the last of its stage,
   /// and has no parameters.
   [[nodiscard]] virtual bool writes_floats() const { return false; }
-  /// Floats of scratch, enough for each of the passes.
+  /// Returns the number of floats of scratch, enough for each of the passes.
   [[nodiscard]] virtual std::size_t scratch_size() const { return 0; }
   /// Returns the estimated floating-point operations of F for one micro-batch, to balance stages.
   [[nodiscard]] virtual double flops() const = 0;
@@ -209,7 +209,8 @@ class Layer : public Passes<ConstFloatView, FloatView> {
   [[nodiscard]] std::size_t stash_words() const {
     return words(precision_, stash_size() - statistics_size(), statistics_size());
   }
-  /// Floats of the target of a micro-batch, and the word of the stash at which they begin.
+  /// Returns the number of floats of the target of a micro-batch, and the word of the stash at which they
+  /// begin.
   [[nodiscard]] std::size_t target_size() const { return rows() * target_columns(); }
   [[nodiscard]] std::size_t target_offset() const {
     return words(precision_, stash_size() - statistics_size()) + statistics_size() - target_size();
@@ -256,8 +257,8 @@ class Loss {
 
   [[nodiscard]] std::size_t rows() const { return rows_; }
   [[nodiscard]] std::size_t input_columns() const { return columns_; }
-  /// Floats per row of the target: 1 for a token id, the output's columns for regression, 0 for a loss
-  /// that reads none.
+  /// Returns the number of floats per row of the target: 1 for a token id, the output's columns for
+  /// regression, 0 for a loss that reads none.
   [[nodiscard]] virtual std::size_t target_columns() const = 0;
   /// Returns how many numbers the stash has: as many as the input, unless a loss overrides it.
   [[nodiscard]] virtual std::size_t stash_size() const { return rows_ * columns_; }

@@ -112,14 +112,16 @@ struct Network {
   std::vector<plan::StagePart> parts = {};
   /// Returns the number of stages of that chain; without shards, of `graph`.
   [[nodiscard]] int whole_stages() const;
-  /// T, the largest number of shards side by side; 1 without shards. Shards of the vocabulary do not count.
+  /// Returns T, the largest number of shards side by side; 1 without shards. Shards of the vocabulary do not
+  /// count.
   [[nodiscard]] int shards() const;
   /// Returns all parameters, each once. Set s has stage s's own parameters and may be empty. The shared
   /// sets follow, in the order of the first layers that use them.
   [[nodiscard]] std::vector<ParameterSet> sets() const;
   /// Returns the numbers in sets() of the sets that `stage` shares, in the order of Stage::shared().
   [[nodiscard]] std::vector<std::size_t> shared_sets(int stage) const;
-  /// [stage]: bytes that the stage exchanges and keeps. Weights that it shares are not counted here.
+  /// Returns, by stage, the bytes that the stage exchanges and keeps. Weights that it shares are not counted
+  /// here.
   [[nodiscard]] std::vector<plan::StageSizes> sizes() const;
   /// Returns the shared sets: the stages that use each, and its bytes.
   [[nodiscard]] std::vector<plan::SharedWeights> shared_weights() const;

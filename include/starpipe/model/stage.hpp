@@ -91,10 +91,10 @@ class Stage {
   [[nodiscard]] const std::vector<std::size_t>& input_columns() const { return input_columns_; }
   /// True if the stage adds several inputs. Their gradients are then the same matrix, which B writes once.
   [[nodiscard]] bool adds_inputs() const { return join_ == Join::add && input_columns_.size() > 1; }
-  /// Columns of the output activation; 0 for a sink, which has none.
+  /// Returns the number of columns of the output activation; 0 for a sink, which has none.
   [[nodiscard]] std::size_t output_columns() const;
   [[nodiscard]] bool is_sink() const { return loss_ != nullptr; }
-  /// Floats per row of the target; 0 for a stage that does not read it.
+  /// Returns the number of floats per row of the target; 0 for a stage that does not read it.
   [[nodiscard]] std::size_t target_columns() const { return target_columns_; }
 
   [[nodiscard]] Precision precision() const { return precision_; }
@@ -120,11 +120,12 @@ class Stage {
   [[nodiscard]] std::size_t stash_size() const { return stash_size_; }
   /// Returns the size of the gradients that B keeps for W where the backward pass is split.
   [[nodiscard]] std::size_t gradient_stash_size() const { return gradient_stash_size_; }
-  /// Scratch (working memory) on a GPU or a CPU, enough for each of the passes.
+  /// Returns the size of the scratch (working memory) on a GPU or a CPU, enough for each of the passes.
   [[nodiscard]] std::size_t scratch_size(bool on_gpu = false) const {
     return 2 * buffer_size_ + residual_size_ + layer_scratch_[on_gpu ? 1 : 0];
   }
-  /// Scratch of an F that keeps no stash: with room for the stash of one layer at a time.
+  /// Returns the size of the scratch of an F that keeps no stash: with room for the stash of one layer at a
+  /// time.
   [[nodiscard]] std::size_t scratch_size_without_stash(bool on_gpu = false) const {
     return scratch_size(on_gpu) + largest_stash_;
   }

@@ -102,8 +102,8 @@ class PolicyCore {
   /// The caller asks, and begins to fetch, before `push`: after it another thread may run and destroy the
   /// task.
   [[nodiscard]] bool fetch_before_push(int worker, std::optional<plan::JobId> job, std::int64_t n = no_n);
-  /// Pushed tasks whose inputs to fetch now: jobs that have come among the next `fetched_ahead`, and the
-  /// pinned task that comes next. Call it after `pop`.
+  /// Returns the pushed tasks whose inputs should be fetched now: jobs that have come among the next
+  /// `fetched_ahead`, and the pinned task that comes next. Call it after `pop`.
   [[nodiscard]] std::vector<Task> to_fetch(int worker);
 
   /// Queues a job, or without `job` a pinned task, whose n is any 64-bit number; smaller comes first. (The n

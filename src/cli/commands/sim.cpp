@@ -190,7 +190,7 @@ runtime::Config without_plugins(runtime::Config config, const runtime::Experimen
   return config;
 }
 
-// "x" when prediction and simulation agree, "x / y" when they do not.
+// Returns "x" when prediction and simulation agree, "x / y" when they do not.
 std::string pair_text(const std::string& predicted, const std::string& simulated) {
   return predicted == simulated ? predicted : predicted + " / " + simulated;
 }
@@ -224,8 +224,8 @@ std::string worker_table(const runtime::ClusterRun& run) {
   constexpr std::array columns = {TableColumn{Align::left, 8}};
   std::vector<TableRow> rows = {
       {"", "peak", "peak", "GPU memory", "GPU memory", "bytes", "copied", "copied", "copied"},
-      {"worker", "stashes", "stash bytes", "predicted", "StarPU's peak", "received", "from GPUs",
-       "from host", "to host"}};
+      {"worker", "stashes", "stash bytes", "predicted", "StarPU's peak", "received", "from GPUs", "from host",
+       "to host"}};
   for (std::size_t w = 0; w < run.memory_need.size(); ++w) {
     const runtime::WorkerRecord& worker = run.simulated.workers.at(w);
     const runtime::Copies& copied = run.simulated.copied.at(w);

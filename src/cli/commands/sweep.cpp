@@ -36,7 +36,7 @@ std::vector<std::string> words_of(const std::string& text) {
   return words;
 }
 
-/// MPICH's launcher on PATH: by the names that Debian and hydra give it, else `mpiexec`.
+/// Returns MPICH's launcher on PATH: by the names that Debian and hydra give it, else `mpiexec`.
 std::string find_mpiexec() {
   for (const char* name : {"mpiexec.mpich", "mpiexec.hydra", "mpiexec"}) {
     std::istringstream folders(environment("PATH").value_or(""));

@@ -130,7 +130,7 @@ std::size_t edit_distance(std::string_view a, std::string_view b) {
   return row.back();
 }
 
-/// " (did you mean 'model.heads'?)" when some key is close: misspelt, or in another section.
+/// Returns " (did you mean 'model.heads'?)" when some key is close: misspelt, or in another section.
 std::string suggestion(const Keys& keys, std::string_view unknown) {
   std::vector<std::string> known;
   for (const ConfigKey& key : keys) {

@@ -153,7 +153,7 @@ plan::Profile read_profile(const std::filesystem::path& file) {
 
 namespace {
 
-/// Seconds, rounded to the clock's nanoseconds.
+/// Returns the times in seconds, rounded to the clock's nanoseconds.
 nlohmann::ordered_json times_json(plan::Durations times) {
   for (const plan::PassTime& pass : plan::pass_times) {
     double& seconds = times.*pass.time;

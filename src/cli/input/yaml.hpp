@@ -53,7 +53,7 @@ class YamlValue {
   static YamlValue in_file(const YAML::Node& node, const std::string& file);
 
   [[nodiscard]] const YAML::Node& node() const { return node_; }
-  /// "POSITION: PATH".
+  /// Returns the label of the value in messages: "POSITION: PATH".
   [[nodiscard]] std::string label() const { return path_.empty() ? position_ : position_ + ": " + path_; }
   /// Returns the value `node` of a key of this map.
   [[nodiscard]] YamlValue member(const std::string& key, const YAML::Node& node) const {
@@ -104,7 +104,7 @@ std::optional<std::uint64_t> bytes_in(const std::string& text);
 /// The text that `bytes_in` takes, for "expected ..., got ...".
 inline constexpr const char* bytes_words = "a number of bytes such as 4096 or 16MiB";
 
-/// "FILE:LINE" of something in `file`.
+/// Returns "FILE:LINE" of something in `file`.
 std::string position_of(const std::string& file, const YAML::Node& node);
 
 /// Reads the one document in a file; null when it is empty. Throws InputError naming file and line.
@@ -145,7 +145,7 @@ constexpr MapKey<T> time_key = {plan::pass_times[pass].name, [](const YamlValue&
                                   durations(into).*plan::pass_times[pass].time = value.number(amounts);
                                 }};
 
-/// For messages: "'abc'", "a list", "nothing".
+/// Returns a text for messages: "'abc'", "a list", "nothing".
 std::string described(const YAML::Node& node);
 
 }  // namespace starpipe::cli

@@ -231,7 +231,7 @@ class ResultOptions {
   void add_to(CLI::App& command);
   /// Adds --width, for commands whose text has a drawing.
   void add_width_to(CLI::App& command);
-  /// More outputs, which the command adds and writes.
+  /// Returns the other outputs, which the command adds and writes.
   OutputFiles& outputs() { return outputs_; }
   [[nodiscard]] const OutputFiles& outputs() const { return outputs_; }
   /// Checks all outputs of the command. `inputs`: the files that it reads. Call it before the work is done.

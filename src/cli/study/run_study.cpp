@@ -34,7 +34,7 @@ double seconds_since(Clock::time_point start) {
   return std::chrono::duration<double>(Clock::now() - start).count();
 }
 
-/// "40 s", "3 min", "1 h 20 min".
+/// Returns a duration as text: "40 s", "3 min", "1 h 20 min".
 std::string time_left_text(double seconds) {
   const auto minutes = static_cast<std::int64_t>(seconds / 60);
   if (minutes < 1) return fmt::format("{:.0f} s", seconds);

@@ -67,7 +67,7 @@ std::vector<std::string> options_of(const Settings& settings) {
   return options;
 }
 
-/// "name=1f1b": the last part of the setting's name, in characters that shells leave alone.
+/// Returns "name=1f1b": the last part of the setting's name, in characters that shells leave alone.
 std::string short_text(const Setting& setting) {
   std::string text = setting.name.substr(setting.name.find_last_of(".-") + 1) + "=" + setting.value;
   for (char& c : text) {

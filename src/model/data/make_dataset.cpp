@@ -79,7 +79,7 @@ class SyntheticDataset final : public Dataset {
   static constexpr std::uint32_t sample_stream = 1;
   static constexpr std::uint32_t validation_stream = 2;
 
-  /// Random weights [outputs, inputs], scaled so that outputs have the variance of the inputs.
+  /// Returns random weights [outputs, inputs], scaled so that outputs have the variance of the inputs.
   static std::vector<double> weights(Normal& normal, std::size_t inputs, std::size_t outputs) {
     std::vector<double> result(inputs * outputs);
     for (double& value : result) value = normal() / std::sqrt(static_cast<double>(inputs));

@@ -47,7 +47,7 @@ class SequenceStarts {
   SequenceStarts(SampleOrder order, std::uint64_t tokens, std::size_t context, BatchSize batch,
                  std::uint64_t seed);
 
-  /// [sequence]: the position of its first token, in [0, tokens - context).
+  /// Returns, by sequence, the position of its first token, in [0, tokens - context).
   [[nodiscard]] std::vector<std::uint64_t> of(int step, int microbatch) const;
 
   /// Returns how many different sequences each micro-batch of an evaluation has: of `microbatches`

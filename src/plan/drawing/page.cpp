@@ -97,7 +97,8 @@ std::int64_t job_of(const IdlePart& part) {
   return part.producer ? whole(*part.producer) : -1;
 }
 
-/// Idle parts by worker: "start" counts from the end of the part before, "cause" has a digit for each part.
+/// Returns the idle parts by worker: "start" counts from the end of the part before, "cause" has a digit for
+/// each part.
 ordered_json idle_of(const RecordedStep& step, const Ticks& ticks) {
   std::vector<std::size_t> rows(index(step.as_run.workers()), 0);
   Column start;

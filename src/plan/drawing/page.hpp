@@ -87,7 +87,7 @@ class Ticks {
   explicit Ticks(std::span<const RecordedStep* const> steps);
 
   [[nodiscard]] std::int64_t of(double time) const;
-  /// Length of a tick in units of time.
+  /// Returns the length of a tick in units of time.
   [[nodiscard]] double length() const;
 
  private:

@@ -53,7 +53,7 @@ struct IdlePart {
 /// log jobs).
 std::vector<IdlePart> idle_parts(const RecordedStep& step);
 
-/// Seconds by worker and cause (index of IdleCause).
+/// Returns the seconds by worker and cause (index of IdleCause).
 std::vector<std::array<double, idle_cause_count>> idle_seconds(std::span<const IdlePart> parts, int workers);
 
 /// Idle time that waits for the jobs of a kernel.

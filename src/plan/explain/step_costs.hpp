@@ -44,7 +44,7 @@ void require_work(const Schedule& schedule, std::span<const Durations> work);
 double work_of(std::span<const Durations> work, int stage, Pass pass);
 
 /// Returns the median; of an even number of values the smaller of the two in the middle, so that it is one of
-/// the values. Nothing of no values. Expected O(values).
+/// the values; nullopt if there are none. Expected O(values).
 inline std::optional<double> lower_median(std::vector<double> values) {
   if (values.empty()) return std::nullopt;
   const auto middle = values.begin() + static_cast<std::ptrdiff_t>((values.size() - 1) / 2);

@@ -13,7 +13,7 @@
 namespace starpipe::plan {
 
 /// A change to a recorded step. As text TARGET=VALUE:
-/// - comm=0, comm=0.5x: all transfers; link.0-1=0.5x: those from worker 0 to worker 1
+/// - comm=0, comm=0.5x: all transfers; link.0-1=0.5x: the transfers from worker 0 to worker 1
 /// - worker.2=median, worker.2=0.5x: the jobs that worker 2 ran
 /// - stage.3=0.5x, stage.3.F=0.5x, stage.3.BW=median: the jobs of stage 3, of one pass
 /// - runtime=0, runtime=0.5x: the runtime's own part of the step
@@ -36,7 +36,7 @@ WhatIf parse_what_if(std::string_view text);
 
 /// Returns the makespan that the step would have had, in seconds: the jobs on the workers and in the order in
 /// which they ran are simulated with the changed times, and the runtime's own part of the step is added.
-/// Without effect of the change it is the measured makespan. `work`: as of `kernel_speeds`. Not for changes
+/// A change without effect gives the measured makespan. `work`: as of `kernel_speeds`. Not for changes
 /// of the schedule. Throws InputError as `parse_what_if` when the step has no such worker, stage, pass or
 /// link. O(jobs log jobs).
 double makespan_with(const RecordedStep& step, const WhatIf& change, std::span<const Durations> work);

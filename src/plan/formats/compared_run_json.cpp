@@ -58,7 +58,8 @@ constexpr std::array<TimeColumn, 4> time_columns = {{{"submitted", &JobRun::subm
                                                      {"start", &JobRun::start},
                                                      {"end", &JobRun::end}}};
 
-/// "weights" and "ran_on" are the word "worker" when every job has its weights, or ran, where w computes it.
+/// Returns the jobs as arrays. "weights" and "ran_on" are the word "worker" when every job has its weights,
+/// or ran, where w computes it.
 ordered_json jobs_of(const RecordedStep& step) {
   const Schedule& planned = step.planned;
   std::vector<JobRun> runs;

@@ -25,7 +25,7 @@ struct CsvAction {
   std::string_view text = {};  ///< in the file
 };
 
-/// "row 1, cell 4", counted from 1.
+/// Returns "row 1, cell 4", counted from 1.
 std::string csv_position(std::size_t row, std::size_t cell);
 
 /// Proves that the communication actions of `rows` (one row per worker) are those that `schedule`, read from

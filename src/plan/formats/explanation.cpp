@@ -39,7 +39,7 @@ std::int64_t hundredths_of(const Difference& step, const DifferencePart& part) {
   return hundredths_of_ms(step.*part.to) - hundredths_of_ms(step.*part.from);
 }
 
-// "min .. max" over the compared steps.
+// Returns "min .. max" over the compared steps.
 template <class Of, class Text>
 std::string range_text(std::span<const Difference> steps, Of of, Text text) {
   std::vector<std::int64_t> all;

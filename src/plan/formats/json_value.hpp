@@ -17,7 +17,7 @@
 
 namespace starpipe::plan {
 
-/// Whole numbers without a decimal point: 33, not 33.0.
+/// Returns a number that is printed without a decimal point if it is whole: 33, not 33.0.
 nlohmann::ordered_json number(double value);
 
 /// Returns the nearest whole number of nanoseconds.
@@ -57,7 +57,7 @@ class JsonValue {
   [[nodiscard]] std::optional<JsonValue> find(std::string_view key) const;
   /// Returns the member `key` of an object, which must have it.
   [[nodiscard]] JsonValue at(std::string_view key) const;
-  /// Element `index` of an array, which must have it.
+  /// Returns element `index` of an array, which must have it.
   [[nodiscard]] JsonValue at(std::size_t index) const;
   [[nodiscard]] std::size_t size() const { return value_->size(); }
 
@@ -80,7 +80,7 @@ class JsonValue {
   [[nodiscard]] int whole(int min) const;
   [[nodiscard]] std::uint64_t bytes() const;
   [[nodiscard]] double number() const;
-  /// Seconds, of a whole number of nanoseconds that may be negative: at most 2^50, about 13 days.
+  /// Returns the seconds of a whole number of nanoseconds that may be negative: at most 2^50, about 13 days.
   [[nodiscard]] double nanoseconds() const;
   /// Returns a time: finite and not negative.
   [[nodiscard]] double time() const;

@@ -68,7 +68,7 @@ PeriodicResult solve_periodic(const PeriodicRequest& request);
 /// Returns the costs of the chain for `simulate`: B is the whole backward pass, W takes no time.
 Costs costs_of_chain(std::span<const ChainStage> chain);
 
-/// {"pattern": {...}}: what the theory adds to the JSON of the unrolled schedule. Callers include
+/// Returns {"pattern": {...}}: what the theory adds to the JSON of the unrolled schedule. Callers include
 /// <nlohmann/json.hpp>.
 nlohmann::ordered_json periodic_json(const PeriodicResult& result, std::span<const ChainStage> chain);
 

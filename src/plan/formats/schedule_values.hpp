@@ -14,14 +14,14 @@
 
 namespace starpipe::plan {
 
-/// {"F": time, "B": time, "W": time}, in the unit of the durations.
+/// Returns {"F": time, "B": time, "W": time}, in the unit of the durations.
 nlohmann::ordered_json durations_json(const Durations& durations);
 Durations read_durations(const JsonValue& value);
 std::vector<Durations> read_list_of_durations(const JsonValue& value);
 
 Pass read_pass(const JsonValue& value);
 
-/// {"worker", "stashes", "limit"}: the value of "reordered" in schedules and reports.
+/// Returns {"worker", "stashes", "limit"}: the value of "reordered" in schedules and reports.
 nlohmann::ordered_json reordering_json(const Reordering& reordering);
 
 /// Reads from an object what it says of a schedule: "stages", "microbatches", "discipline", "stage_graph",

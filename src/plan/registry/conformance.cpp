@@ -54,7 +54,8 @@ std::vector<std::optional<StageGraph>> chains(int workers) {
   return graphs;
 }
 
-// Trees of two branches that join, with three stages, with as many as there are workers, and twice as many.
+// Returns trees of two branches that join, with three stages, with as many as there are workers, and
+// twice as many.
 std::vector<std::optional<StageGraph>> trees(int workers) {
   std::vector<std::optional<StageGraph>> graphs;
   for (const int stages : std::set{3, workers, 2 * workers}) {
@@ -137,7 +138,8 @@ struct Answers {
     Refusals& alike = refusals[kind];
     if (++alike.count == 1) alike.first = fmt::format("{}: {}", describe(request), message);
   }
-  // "12 like "W=3 B=1: needs an even number of workers, not 3"", the largest group first.
+  // Returns the reasons with their counts: "12 like "W=3 B=1: needs an even number of workers, not 3"", the
+  // largest group first.
   [[nodiscard]] std::string reasons() const {
     constexpr std::size_t max = 3;
     std::vector<Refusals> groups;
@@ -154,7 +156,7 @@ struct Answers {
 };
 
 Answers ask_all(std::string_view name, GraphChoice graphs,
-            const std::function<void(const ScheduleRequest&, const Schedule&)>& look) {
+                const std::function<void(const ScheduleRequest&, const Schedule&)>& look) {
   Answers count;
   for (const ScheduleRequest& request : requests(graphs)) {
     std::string refusal;

@@ -21,7 +21,7 @@ struct ChainStage {
   double weights = 0;     ///< W_l, memory that the stage takes under any schedule
   double activation = 1;  ///< a_l, memory of each of its stashes
 
-  /// U = u_F + u_B.
+  /// Returns U = u_F + u_B.
   [[nodiscard]] double time() const { return forward + backward; }
 };
 
@@ -34,7 +34,7 @@ void require_chain(std::span<const ChainStage> chain);
 /// Throws InputError unless there is one limit per stage, each at least 1; also throws as `require_chain`.
 void require_limits(std::span<const ChainStage> chain, std::span<const int> limits);
 
-/// U of the stage that takes longest: no period is shorter.
+/// Returns U of the stage that takes longest: no period is shorter.
 double longest_stage(std::span<const ChainStage> chain);
 
 /// One pass of one stage on one worker, repeated every period. In period j it starts at j * T + start and
@@ -55,17 +55,17 @@ struct PeriodicPattern {
   int microbatches = 1;  ///< k
   std::vector<PeriodicOperation> operations;
 
-  /// T / k: the time a micro-batch takes in the long run.
+  /// Returns T / k: the time a micro-batch takes in the long run.
   [[nodiscard]] double normalized_period() const { return period / microbatches; }
 };
 
-/// NCA, the number of concurrent activations: for each stage, the largest number of stashes that are live at
-/// once (Pipelined Model Parallelism, section 3.2). It follows from the shifts: after an F, the live stashes
-/// belong to the micro-batches up to this one whose BW has not started. O(n k) for n operations.
+/// Returns NCA, the number of concurrent activations: for each stage, the largest number of stashes that are
+/// live at once (Pipelined Model Parallelism, section 3.2). It follows from the shifts: after an F, the live
+/// stashes belong to the micro-batches up to this one whose BW has not started. O(n k) for n operations.
 std::vector<int> concurrent_activations(const PeriodicPattern& pattern, std::span<const ChainStage> chain);
 
-/// Peak memory of each worker: the sum of W_l + NCA_l a_l over its stages (Pipelined Model Parallelism,
-/// section 3.2).
+/// Returns the peak memory of each worker: the sum of W_l + NCA_l a_l over its stages (Pipelined Model
+/// Parallelism, section 3.2).
 std::vector<double> pattern_memory(const PeriodicPattern& pattern, std::span<const ChainStage> chain);
 
 /// Returns the pattern repeated for micro-batches 0 to B - 1, as an ordered schedule with the pattern's order

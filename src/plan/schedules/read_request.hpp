@@ -30,7 +30,7 @@ Costs requested_costs(const ScheduleRequest& request);
 
 /// Throws InputError when the request has groups.
 void refuse_groups(std::string_view name, const ScheduleRequest& request);
-/// R of W = G * R. Throws InputError when the request has no groups G, or G does not divide W.
+/// Returns R of W = G * R. Throws InputError when the request has no groups G, or G does not divide W.
 int workers_per_group(std::string_view name, const ScheduleRequest& request);
 
 }  // namespace starpipe::plan

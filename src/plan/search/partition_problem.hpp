@@ -50,12 +50,12 @@ class PartitionProblem {
   [[nodiscard]] bool has_transfers() const { return request_.links.takes_time(); }
   /// True if all pairs of workers have the same link.
   [[nodiscard]] bool has_one_link() const { return request_.links.levels().size() <= 1; }
-  /// Equal for workers that have the same kind and the same links to all others.
+  /// Returns a pair that is equal for workers with the same kind and the same links to all others.
   [[nodiscard]] std::pair<int, int> likeness(int worker) const {
     return {kind(worker), has_one_link() ? 0 : worker / request_.links.levels().front().workers};
   }
 
-  /// F + B + W of the units on the worker's device.
+  /// Returns F + B + W of the units on the worker's device.
   [[nodiscard]] double time(UnitRange range, int worker) const {
     return difference(time_[index(kind(worker))], range);
   }
@@ -102,8 +102,8 @@ class PartitionProblem {
   [[nodiscard]] bool has_limit() const;
   [[nodiscard]] bool fits(int worker, double memory) const { return memory <= limit(worker) * (1 + 1e-12); }
 
-  /// No partition has a smaller bottleneck (or largest memory). The bound is the larger of the largest unit
-  /// and the mean over the workers, with the transfers that this number of workers needs.
+  /// Returns a bound: no partition has a smaller bottleneck (or largest memory). It is the larger of the
+  /// largest unit and the mean over the workers, with the transfers that this number of workers needs.
   [[nodiscard]] double lower_bound(Goal goal) const;
 
   /// Returns the units of one of the stages.

@@ -162,7 +162,7 @@ class GradientSums {
     if (--into.missing == 0) send_from(transfer.into);
   }
 
-  /// `now`, or the end of the job that the worker runs then.
+  /// Returns `now`, or the end of the job that the worker runs then.
   [[nodiscard]] double end_of_present_job(int worker, double now) const {
     const std::vector<JobId>& jobs = timeline_.order[index(worker)];
     const auto later =

@@ -137,7 +137,7 @@ class Simulation {
     return costs_.link(fetch.from, schedule_.compute(reader)).time(fetch.bytes);
   }
 
-  // With prefetch, where transfers may delay each other: whether the inputs of `id` have arrived. Otherwise
+  // With prefetch, where transfers may delay each other: true if the inputs of `id` have arrived. Otherwise
   // the time of their arrival is known when their producers end.
   [[nodiscard]] bool has_inputs(JobId id) const {
     return !shared_ || !costs_.prefetch || shared_->is_complete(id);

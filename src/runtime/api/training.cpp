@@ -23,7 +23,7 @@ namespace {
 
 constexpr const char* own_network = "own";
 
-// Throughput of the median step after the first.
+// Returns the throughput of the median step after the first.
 double samples_per_second(const Experiment& experiment, std::vector<double> seconds) {
   if (seconds.size() > 1) seconds.erase(seconds.begin());
   const auto median = seconds.begin() + static_cast<std::ptrdiff_t>(seconds.size() / 2);

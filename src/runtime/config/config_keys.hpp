@@ -39,7 +39,7 @@ struct ValueType {
   /// The key whose value is the length of a list; empty: any length.
   std::string length = {};
 
-  /// For people: "a whole number of at least 1".
+  /// Returns a text for people: "a whole number of at least 1".
   [[nodiscard]] std::string text() const;
   /// Returns why `value`, in the form of ConfigKey::get, is not one of these values: "must be at least 1, got
   /// 0". Empty if it is one.
@@ -51,7 +51,7 @@ struct Condition {
   std::string key = {};  ///< a key, or a section: some key of it is given; empty: always holds
   std::vector<std::string> values = {};  ///< holds when the key has one of these; empty: any value
 
-  /// For people: "`model.kind: gpt`", "`schedule.file`".
+  /// Returns a text for people: "`model.kind: gpt`", "`schedule.file`".
   [[nodiscard]] std::string text() const;
 };
 
@@ -94,7 +94,7 @@ struct ConfigKey : KeyRules {
   /// Its value, in the form that `set` takes; null when the configuration has none.
   std::function<nlohmann::json(const Config& config)> get = {};
 
-  /// For people: "8", "required", "0.01; 0 with `training.optimizer.kind: sgd`".
+  /// Returns a text for people: "8", "required", "0.01; 0 with `training.optimizer.kind: sgd`".
   [[nodiscard]] std::string default_for_people() const;
   /// Returns the meaning, and where the key applies.
   [[nodiscard]] std::string full_meaning() const;
@@ -113,7 +113,7 @@ nlohmann::ordered_json config_json(const Config& config);
 /// Returns `keys` for people, section by section: name, values, default and meaning of each.
 std::string describe_keys(const std::vector<ConfigKey>& keys);
 
-/// `keys` for programs: `name`, `values`, `default` and `meaning` of each.
+/// Returns `keys` for programs: `name`, `values`, `default` and `meaning` of each.
 nlohmann::ordered_json keys_json(const std::vector<ConfigKey>& keys);
 
 // Checks of one configuration against the descriptions of the keys.

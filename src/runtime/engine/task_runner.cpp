@@ -30,7 +30,7 @@ constexpr bool may_have_gpus = on_simgrid;
 // SimGrid has no tasks without any length.
 constexpr double shortest_microseconds = 1e-3;
 
-// Which data of a task are verdicts. `waits`: of an update that waits for one.
+// Returns which data of a task are verdicts. `waits`: of an update that waits for one.
 std::vector<std::size_t> verdicts_of(TaskKind kind, bool waits) {
   switch (kind) {
     case TaskKind::judge:

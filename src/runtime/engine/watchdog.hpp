@@ -49,7 +49,7 @@ struct RankStatus {
   std::uint64_t ended = 0;  ///< number of tasks that have ended since the start of the run
 };
 
-/// "step 3", "the evaluation after step 3" or "the evaluation before the first step".
+/// Returns "step 3", "the evaluation after step 3" or "the evaluation before the first step".
 inline std::string part_of_run(const RankStatus& status) {
   if (status.evaluates == 0) return "step " + std::to_string(status.step + 1);
   return status.step < 0 ? "the evaluation before the first step"

@@ -38,7 +38,7 @@ struct HostRanks {
   std::vector<std::string> groups;  // [index into ranks] of their CPU quotas
   std::size_t self = 0;             // this rank, as an index into `ranks`
 
-  // Indices into `ranks`: the ranks that share the CPU quota of this one.
+  // Returns the indices into `ranks`: the ranks that share the CPU quota of this one.
   [[nodiscard]] std::vector<std::size_t> in_group_of_self() const {
     std::vector<std::size_t> found;
     for (std::size_t rank = 0; rank < ranks.size(); ++rank) {

@@ -23,9 +23,9 @@ struct GpuShare {
   [[nodiscard]] bool has(int slot) const { return !devices.empty() && devices[index(slot)].has_value(); }
 };
 
-/// Collective, before StarPU starts. This rank's part of its host's GPUs: `divide_gpus` divides the GPUs that
-/// CUDA lets the ranks see among the workers that `runtime.device` puts on GPUs. Throws InputError on every
-/// rank when a rank's GPUs do not carry equally many of these.
+/// Collective, before StarPU starts. Returns this rank's part of its host's GPUs: `divide_gpus` divides the
+/// GPUs that CUDA lets the ranks see among the workers that `runtime.device` puts on GPUs. Throws InputError
+/// on every rank when a rank's GPUs do not carry equally many of these.
 GpuShare share_gpus(const Mpi& mpi, const WorkerMap& map, const RuntimeConfig& config);
 
 /// Orders `pus` ([slot]) as StarPU hands cores to its threads: first the core of each GPU's thread, then the

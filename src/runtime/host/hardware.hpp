@@ -20,7 +20,7 @@ struct CpuQuota {
   double cores = std::numeric_limits<double>::infinity();  ///< seconds of CPU time per second
   std::string group;  ///< identifies the group on its host: processes of one group share its quota
 
-  /// "1.5 cores"
+  /// Returns the quota as text: "1.5 cores".
   [[nodiscard]] std::string text() const;
 };
 
@@ -115,7 +115,7 @@ enum class LinkKind : std::uint8_t {
   network,
 };
 
-/// "NVLink", "PCIe switch", "across NUMA nodes", ...
+/// Returns "NVLink", "PCIe switch", "across NUMA nodes", ...
 std::string_view to_string(LinkKind kind);
 
 struct DeviceLink {

@@ -45,7 +45,7 @@ struct CoreShare {
 /// A host as hwloc sees it.
 class Topology {
  public:
-  /// This process's host. Throws std::runtime_error when hwloc sees nothing.
+  /// Returns this process's host. Throws std::runtime_error when hwloc sees nothing.
   static const Topology& host();
   /// Returns the same with its PCI devices, which take longer to find.
   static const Topology& host_with_devices();
@@ -54,7 +54,7 @@ class Topology {
   /// Returns a host that `lstopo FILE.xml` wrote, with its PCI devices. Throws InputError for other files.
   static Topology from_file(const std::filesystem::path& file);
 
-  /// hwloc's object; this owns it.
+  /// Returns hwloc's object, which this owns.
   [[nodiscard]] hwloc_topology* get() const { return topology_.get(); }
 
   /// Returns the number of cores with at least one PU in the set.

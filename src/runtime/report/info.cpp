@@ -25,8 +25,8 @@ namespace starpipe::runtime {
 
 namespace {
 
-// This rank among those that the launcher has started; null without a launcher. How many workers each rank
-// has is not known here, so that each counts as having one.
+// Returns this rank among those that the launcher has started; null without a launcher. How many workers each
+// rank has is not known here, so that each counts as having one.
 nlohmann::ordered_json describe_rank() {
   if (!launcher_rank()) return nullptr;
   const StartedMpi library;

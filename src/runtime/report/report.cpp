@@ -257,7 +257,7 @@ std::string describe_other_policy(const Config& config) {
 
 namespace {
 
-// How many times the mean work of a worker the busiest worker has.
+// Returns how many times the mean work of a worker the busiest worker has.
 double busiest_of_mean(const plan::Schedule& schedule, const plan::Costs& costs) {
   std::vector<double> work(index(schedule.workers()), 0);
   for (const plan::JobId id : schedule.order()) {
@@ -310,13 +310,13 @@ std::uint64_t bytes_between_ranks(const TaskGraph& graph, const WorkerMap& map) 
 
 namespace {
 
-// "x" when prediction and measurement agree, "x / y" when they do not.
+// Returns "x" when prediction and measurement agree, "x / y" when they do not.
 std::string predicted_and_measured(const std::string& predicted, const std::string& measured) {
   return predicted == measured ? predicted : predicted + " / " + measured;
 }
 
-// Predicted and measured values of a whole step. Cells of the last column are padded so that signs and
-// decimal points line up.
+// Returns the predicted and measured values of a whole step. Cells of the last column are padded so that
+// signs and decimal points line up.
 std::string whole_run_table(const plan::Timeline& predicted, const plan::Timeline& measured,
                             const TrainRecord& record) {
   constexpr std::array columns = {TableColumn{Align::left, 28}, TableColumn{Align::right, 10},

@@ -53,7 +53,7 @@ class Measurement {
   [[nodiscard]] plan::ComparedRun compared() const;
   /// Returns the makespans of all steps after the first, seconds.
   [[nodiscard]] const std::vector<double>& makespans() const { return makespans_; }
-  /// Transfers and peak memory of each worker in the last step.
+  /// Returns the transfers and peak memory of each worker in the last step.
   [[nodiscard]] const std::vector<WorkerRecord>& workers() const { return workers_; }
 
  private:
@@ -167,7 +167,8 @@ struct EvaluationRecord {
   int microbatches;
   double seconds;
 };
-/// "evaluation  loss 4.1234 (8 micro-batches: the first 1024 of 5000 tokens)". `data`: that were evaluated.
+/// Returns "evaluation  loss 4.1234 (8 micro-batches: the first 1024 of 5000 tokens)". `data`: that were
+/// evaluated.
 std::string evaluation_text(double loss, int microbatches, const model::Dataset& data);
 
 /// The record of a training run, complete on rank 0.

@@ -47,7 +47,7 @@ std::vector<int> started_workers(starpu_worker_archtype kind) {
   return ids;
 }
 
-// StarPU's workers by slot of this rank; fewer than `workers` when StarPU started fewer.
+// Returns StarPU's workers by slot of this rank; fewer than `workers` when StarPU started fewer.
 std::vector<int> workers_by_slot(int workers, const GpuShare& gpus) {
   const std::vector<int> on_gpus = started_workers(STARPU_CUDA_WORKER);
   const std::vector<int> on_cores = started_workers(STARPU_CPU_WORKER);

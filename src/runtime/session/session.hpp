@@ -48,20 +48,20 @@ class Session {
   [[nodiscard]] bool is_local(int worker) const { return map_.rank_of(worker) == mpi_.rank(); }
   /// Returns, by logical worker, true if it belongs to this rank.
   [[nodiscard]] std::vector<bool> local_workers() const;
-  /// StarPU's number of a logical worker of this rank.
+  /// Returns StarPU's number of a logical worker of this rank.
   [[nodiscard]] int starpu_worker(int logical) const {
     return starpu_ids_[index(map_.slot(logical) - map_.first(mpi_.rank()))];
   }
   /// Returns the logical worker of one of StarPU's; -1 for a worker that carries none.
   [[nodiscard]] int logical_worker(int starpu_worker) const { return logical_[index(starpu_worker)]; }
-  /// By StarPU worker: its logical worker, or -1.
+  /// Returns, by StarPU worker, its logical worker or -1.
   [[nodiscard]] const std::vector<int>& logical_workers() const { return logical_; }
 
   /// True if some of this rank's workers are on GPUs.
   [[nodiscard]] bool on_gpus() const { return cublas_.has_value(); }
-  /// StarPU's memory node of each logical worker: 0 is main memory, -1 for workers of other ranks.
+  /// Returns StarPU's memory node of each logical worker: 0 is main memory, -1 for workers of other ranks.
   [[nodiscard]] std::vector<int> memory_nodes() const;
-  /// Meters of the memory of this rank's GPUs.
+  /// Returns the meters of the memory of this rank's GPUs.
   [[nodiscard]] GpuMemoryMeters& gpu_meters() const { return *gpu_meters_; }
   /// Returns the memory of this rank's GPUs, with the peaks that the meters have found so far.
   [[nodiscard]] std::vector<GpuMemory> gpu_memory() const;
@@ -74,7 +74,7 @@ class Session {
   [[nodiscard]] const PolicyChoice& choice() const { return choice_; }
   /// Returns the policy that really runs, as StarPU tells it.
   [[nodiscard]] const std::string& policy() const { return policy_; }
-  /// Our policy, not a core of the CPU; null when another policy runs.
+  /// Returns our policy, not a core of the CPU; null when another policy runs.
   [[nodiscard]] sched::PolicyCore* core() const { return core_; }
   /// True if the worker of each job is known before the job runs: our policy and StarPU's static controls
   /// follow the schedule, other policies choose among the workers of the rank.

@@ -29,11 +29,12 @@ struct Cluster {
   int ranks_per_node = 1;           ///< MPI ranks among which the GPUs of each node are divided
   std::filesystem::path file = {};  ///< that says all this, for messages
 
-  /// Nodes of a run with this many workers. All nodes have `gpus_per_node` workers, unless one node has them
-  /// all. Throws InputError, naming schedule.workers, for other numbers, and when `devices` has kinds for
-  /// fewer nodes.
+  /// Returns the number of nodes of a run with this many workers. All nodes have `gpus_per_node` workers,
+  /// unless one node has them all. Throws InputError, naming schedule.workers, for other numbers, and when
+  /// `devices` has kinds for fewer nodes.
   [[nodiscard]] int nodes(int workers) const;
-  /// MPI ranks of a run with this many workers; all have equally many. Throws InputError, naming
+  /// Returns the number of MPI ranks of a run with this many workers; all have equally many. Throws
+  /// InputError, naming
   /// --ranks-per-node, when the workers of a node cannot be divided so, and as `nodes` does.
   [[nodiscard]] int ranks(int workers) const;
   /// Throws InputError as `ranks` does.

@@ -43,7 +43,7 @@ class ShownUnit {
   [[nodiscard]] std::string number(double time) const;
   /// Returns number and unit: "4.5 ms", or "4.5" when the unit has no name.
   [[nodiscard]] std::string text(double time) const;
-  /// "busy (ms)", or the heading alone when the unit has no name.
+  /// Returns "busy (ms)", or the heading alone when the unit has no name.
   [[nodiscard]] std::string heading(const std::string& heading) const;
 
  private:

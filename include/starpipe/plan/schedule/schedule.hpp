@@ -27,7 +27,7 @@ enum class Pass : std::uint8_t {
 
 inline constexpr std::size_t pass_count = 4;
 
-/// "F", "B", "W" or "BW".
+/// Returns "F", "B", "W" or "BW".
 std::string_view to_string(Pass pass);
 
 /// Reads the word that `to_string` writes. Throws InputError for any other word.
@@ -42,7 +42,7 @@ struct Job {
   friend auto operator<=>(const Job&, const Job&) = default;
 };
 
-/// For messages and traces: "F(2,5)" is the forward pass of stage 2 on micro-batch 5.
+/// Returns a text for messages and traces: "F(2,5)" is the forward pass of stage 2 on micro-batch 5.
 std::string to_string(const Job& job);
 
 /// w(s, b, d): who holds the weights (the source of truth) and who computes.
@@ -137,9 +137,9 @@ class Schedule {
     return (static_cast<JobId>(microbatch) * static_cast<JobId>(stages()) + static_cast<JobId>(stage)) *
            static_cast<JobId>(stride_);
   }
-  /// B, or BW where the backward pass is not split.
+  /// Returns B, or BW where the backward pass is not split.
   [[nodiscard]] JobId backward(int stage, int microbatch) const { return forward(stage, microbatch) + 1; }
-  /// W, or BW where the backward pass is not split.
+  /// Returns W, or BW where the backward pass is not split.
   [[nodiscard]] JobId weight_gradient(int stage, int microbatch) const {
     return forward(stage, microbatch) + (split_backward(stage, microbatch) ? 2 : 1);
   }
@@ -153,11 +153,11 @@ class Schedule {
 
   [[nodiscard]] Placement placement(JobId id) const { return tables_->placement[id]; }
   [[nodiscard]] int compute(JobId id) const { return tables_->placement[id].compute; }
-  /// w by JobId.
+  /// Returns w by JobId.
   [[nodiscard]] std::span<const Placement> placements() const { return tables_->placement; }
   /// Returns the job's position in the total order n of all jobs: 0 is first. Unique.
   [[nodiscard]] std::uint32_t turn(JobId id) const { return tables_->turn[id]; }
-  /// `turn` by JobId; 0xffffffff for an id without a job.
+  /// Returns `turn` by JobId; 0xffffffff for an id without a job.
   [[nodiscard]] std::span<const std::uint32_t> turns() const { return tables_->turn; }
   /// Returns the index of the job in `order(compute(id))`.
   [[nodiscard]] std::uint32_t position(JobId id) const { return tables_->position[id]; }
@@ -169,7 +169,7 @@ class Schedule {
   /// Returns the jobs of each worker, smallest n first.
   [[nodiscard]] const std::vector<std::vector<JobId>>& rows() const { return tables_->rows; }
 
-  /// Micro-batches, sorted by the smallest n of their forward passes.
+  /// Returns the micro-batches, sorted by the smallest n of their forward passes.
   [[nodiscard]] std::span<const int> microbatches_by_age() const { return tables_->by_age; }
 
   /// Calls f(JobId) for every job that must end before `id` starts: F of the preceding stages for F;

@@ -36,7 +36,7 @@ class StageGraph {
   /// Returns the number of stages on the longest path; in a chain the number of stages.
   [[nodiscard]] int length() const { return depth(sink_) + 1; }
   [[nodiscard]] bool is_chain() const;
-  /// (from, to), sorted.
+  /// Returns the edges (from, to), sorted.
   [[nodiscard]] const std::vector<std::pair<int, int>>& edges() const { return edges_; }
 
   /// Returns the same graph with shards: each list has the stages into which one stage was cut, in order.

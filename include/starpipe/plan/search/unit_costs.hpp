@@ -51,9 +51,9 @@ struct Profile {
 /// Cuts into `stages` stages with numbers of units as equal as possible: the naive partition of Separability.
 std::vector<int> equal_cuts(int units, int stages);
 
-/// Costs of the stages, for `simulate`: times and sizes are summed over a stage's units, activation and
-/// gradient come from its last unit. `kinds[s]` is the kind of stage s's device; empty: all 0. `shared`:
-/// weights of several units; the costs have them as weights of the stages with these units.
+/// Returns the costs of the stages, for `simulate`: times and sizes are summed over a stage's units,
+/// activation and gradient come from its last unit. `kinds[s]` is the kind of stage s's device; empty: all 0.
+/// `shared`: weights of several units; the costs have them as weights of the stages with these units.
 Costs stage_costs(std::span<const UnitCosts> units, std::span<const int> cuts,
                   std::span<const int> kinds = {}, std::span<const SharedUnits> shared = {});
 

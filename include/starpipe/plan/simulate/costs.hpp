@@ -18,7 +18,7 @@ struct Durations {
   double W = 1;
 
   [[nodiscard]] double of(Pass pass) const;
-  /// With recomputation: F's time is added to B, and so to BW.
+  /// Returns the durations with recomputation: F's time is added to B, and so to BW.
   [[nodiscard]] Durations with_recomputation() const { return {.F = F, .B = B + F, .W = W}; }
   friend bool operator==(const Durations&, const Durations&) = default;
 };

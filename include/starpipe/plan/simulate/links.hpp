@@ -56,7 +56,7 @@ class Links {
   /// or more groups of the level before.
   explicit Links(std::vector<LinkLevel> levels);
 
-  /// Empty where transfers take no time.
+  /// Returns the levels; empty where transfers take no time.
   [[nodiscard]] const std::vector<LinkLevel>& levels() const { return levels_; }
 
   /// Returns the index in `levels` of the level between two different workers. There must be a level.

@@ -47,8 +47,8 @@ class WorkerQueue {
   /// these are the next `max` jobs of the worker's order; under the others, `id` is near when fewer than
   /// `max` jobs are ready.
   [[nodiscard]] bool is_near(JobId id, std::size_t max) const;
-  /// Ready jobs that are likely to start soon, at most `max` of them. Under the ordered discipline: those
-  /// among the next `max` jobs of the worker's order. Under greedy: the job with the smallest n. Under
+  /// Returns ready jobs that are likely to start soon, at most `max` of them. Under the ordered discipline:
+  /// those among the next `max` jobs of the worker's order. Under greedy: the job with the smallest n. Under
   /// bounded at most two: the job with the smallest n of those that begin a stash, which the discipline may
   /// refuse now, and the job with the smallest n of all others. O(max).
   [[nodiscard]] std::vector<JobId> ready_and_near(std::size_t max) const;

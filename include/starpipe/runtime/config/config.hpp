@@ -162,7 +162,7 @@ struct Config {
   [[nodiscard]] bool evaluates() const {
     return evaluate.every || evaluate.microbatches || !data.validation.empty();
   }
-  /// D: how many workers of the run each worker of a named schedule becomes. 1 without shards.
+  /// Returns D: how many workers of the run each worker of a named schedule becomes. 1 without shards.
   [[nodiscard]] int workers_each() const { return schedule.tensor.value_or(model::max_shards(model)); }
 };
 
