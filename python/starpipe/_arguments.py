@@ -100,7 +100,7 @@ def _numbers(name: str, value: Any) -> list[float]:
 
 
 def _limits(name: str, value: Any) -> list[int]:
-    """A memory limit in stashes: one for all workers, or one for each; empty when there is none."""
+    """A memory limit in stashes: one for all workers, or one for each; empty if there is none."""
     return [] if value is None else [_whole(name, each) for each in _one_or_more(name, value, "a whole number")]
 
 

@@ -72,7 +72,7 @@ model::NetworkKind kind_named(const std::string& name, std::vector<NetworkKey> k
 const bool registered = model::register_network(
     kind_named("mixer", {{"mixers", 2, "Mixing layers.", model::from_1_to(64)},
                          {"spread", 0.02, "Standard deviation of start values.", {.min = 0, .above = true}},
-                         {"residual", true, "Whether mixers add to their input."},
+                         {"residual", true, "True if mixers add to their input."},
                          {"activation", std::string("gelu"), "After each mixer.", {}, {"none", "gelu"}},
                          {"prefix", std::string("mix."), "Start of the names of weights."},
                          {"context", 16, "Tokens of a sequence.", model::from_1_to(1024)}}));

@@ -39,7 +39,7 @@ struct Expected {
   Floats input_gradient;  ///< of all inputs, joined
 };
 
-/// Runs one op after the other, with memory of its own for each array.
+/// Runs the ops sequentially, with memory of its own for each array.
 class Evaluator {
  public:
   explicit Evaluator(const StageCase& of) : case_(of), scratch_(scratch_floats) {

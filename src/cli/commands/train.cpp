@@ -82,9 +82,6 @@ class StepProgress {
   std::chrono::steady_clock::time_point after_first_;  // when the first step had ended
 };
 
-// Outputs of the steps that a run has made. They are written at its end, so an existing file stays if the run
-// fails. Metrics are written during the run, and the weights before the outputs of the steps.
-constexpr std::array<std::string_view, 4> outputs_of_steps = {"--report", "--html", "--trace", "--timeline"};
 constexpr std::string_view metrics_option = "--metrics";
 constexpr std::string_view weights_option = "--save-weights";
 constexpr const char* precision_option = "--save-precision";
@@ -160,22 +157,52 @@ void run_each(std::span<const std::function<void()>> work) {
   if (first) std::rethrow_exception(first);
 }
 
-std::string trace_text(const plan::Schedule& schedule, const plan::ComparedRun& run) {
-  const std::array runs = {plan::DrawnRun{"predicted", &schedule, &run.predicted.timeline},
+// The steps that a run has made, and their report, which several outputs use.
+struct MadeSteps {
+  const plan::Schedule& schedule;
+  const plan::ComparedRun& run;
+  std::function<const nlohmann::ordered_json&()> report;
+};
+
+std::string trace_text(const MadeSteps& steps) {
+  const plan::ComparedRun& run = steps.run;
+  const std::array runs = {plan::DrawnRun{"predicted", &steps.schedule, &run.predicted.timeline},
                            plan::DrawnRun{"measured", &run.measured.as_run, &run.measured.timeline}};
   return plan::trace_json(runs).dump() + "\n";
 }
 
-std::string timeline_text(const plan::ComparedRun& run) {
-  const std::array runs = {plan::explained_run("predicted", run.predicted),
-                           plan::explained_run("measured", run.measured)};
+std::string timeline_text(const MadeSteps& steps) {
+  const std::array runs = {plan::explained_run("predicted", steps.run.predicted),
+                           plan::explained_run("measured", steps.run.measured)};
   return plan::timeline_svg(runs, {.unit = "s"});
 }
 
-std::string page_text(const std::string& title, const plan::ComparedRun& run, nlohmann::ordered_json report) {
-  const nlohmann::ordered_json shown = plan::report_for_page(std::move(report));
-  const std::array runs = {plan::compared_page_run(title, run, shown)};
+std::string page_text(const MadeSteps& steps) {
+  const nlohmann::ordered_json shown = plan::report_for_page(steps.report());
+  const std::array runs = {plan::compared_page_run(steps.schedule.name(), steps.run, shown)};
   return plan::report_page(runs);
+}
+
+// An output of the steps that a run has made. They are written at its end, so an existing file stays if the
+// run fails. Metrics are written during the run, and the weights before these outputs.
+struct StepOutput {
+  std::string_view name;  // as OutputFiles::add takes it
+  const char* help;
+  std::string (*text)(const MadeSteps& steps);
+
+  [[nodiscard]] std::string_view option() const { return name.substr(0, name.find(' ')); }
+};
+constexpr std::array step_outputs = {
+    StepOutput{"--report FILE.json", "Write losses, times, and predicted and measured values",
+               [](const MadeSteps& steps) { return plan::json_text(steps.report()); }},
+    StepOutput{"--html FILE.html", "Write the report as a page for a browser, in one file", page_text},
+    StepOutput{"--trace FILE.json",
+               "Write the predicted and the measured step as a trace for ui.perfetto.dev", trace_text},
+    StepOutput{"--timeline FILE.svg", "Draw the predicted and the measured step as an SVG image",
+               timeline_text}};
+
+bool has_step_outputs(const OutputFiles& outputs) {
+  return std::ranges::any_of(step_outputs, [&](const StepOutput& one) { return outputs.has(one.option()); });
 }
 
 // Writes the files before it prints the table: standard output may be a pipe that no program reads any more.
@@ -187,29 +214,28 @@ void write_outputs(const OutputFiles& outputs, const runtime::Training& training
   const runtime::TrainRecord& record = result.record;
   const plan::ComparedRun& run = *result.compared;
   std::optional<nlohmann::ordered_json> made;
-  const auto report = [&] { return made ? *made : made.emplace(runtime::training_report(training, result)); };
-  const auto print_table = [&] {
+  const MadeSteps steps{schedule, run, [&]() -> const nlohmann::ordered_json& {
+                          return made ? *made : made.emplace(runtime::training_report(training, result));
+                        }};
+  std::vector<std::function<void()>> work;
+  for (const StepOutput& one : step_outputs)
+    work.emplace_back([&] { outputs.write(one.option(), [&] { return one.text(steps); }); });
+  work.emplace_back([&] {
     print(fmt::format("\n{} on {}, {}, policy {}: {:.0f} {}/s\n{}{}\n{}", schedule.name(),
                       counted_text(schedule.workers(), "worker"), counted_text(agreed.mpi.ranks(), "rank"),
                       record.policy, record.samples_per_second, experiment.data->sample_word(),
                       describe_partition(agreed.partition),
                       plan::describe_reordering(schedule.name(), experiment.reordering),
                       training_table(run, training.measurement().workers(), record)));
-  };
-  run_each(std::array<std::function<void()>, 5>{
-      [&] { outputs.write("--report", [&] { return plan::json_text(report()); }); },
-      [&] { outputs.write("--html", [&] { return page_text(schedule.name(), run, report()); }); },
-      [&] { outputs.write("--trace", [&] { return trace_text(schedule, run); }); },
-      [&] { outputs.write("--timeline", [&] { return timeline_text(run); }); }, print_table});
+  });
+  run_each(work);
 }
 
 // Ends a run that was resumed after its last step: only the weights were missing.
 void finish_complete_run(const Runtime& runtime, const Trainer& trainer, const TrainOptions& options) {
   if (runtime.rank() != 0) return;
-  const bool measures =
-      std::ranges::any_of(outputs_of_steps, [&](const auto& name) { return options.outputs.has(name); });
   print(fmt::format("All {} steps are done; nothing is left to train{}.\n", trainer.config().training.steps,
-                    measures ? ", and there is no step to report" : ""));
+                    has_step_outputs(options.outputs) ? ", and there is no step to report" : ""));
 }
 
 // Collective. Writes the results of the steps. Returns why the run counts as failed although the steps have
@@ -340,11 +366,7 @@ void add_train(CLI::App& app, Action& action) {
   options->config.add_to(*command);
   options->config.add_plugin_to(*command);
   OutputFiles& outputs = options->outputs;
-  outputs.add(*command, "--report FILE.json", "Write losses, times, and predicted and measured values");
-  outputs.add(*command, "--html FILE.html", "Write the report as a page for a browser, in one file");
-  outputs.add(*command, "--trace FILE.json",
-              "Write the predicted and the measured step as a trace for ui.perfetto.dev");
-  outputs.add(*command, "--timeline FILE.svg", "Draw the predicted and the measured step as an SVG image");
+  for (const StepOutput& one : step_outputs) outputs.add(*command, one.name, one.help);
   outputs.add(*command, "--metrics FILE.jsonl",
               "Write a line of JSON after each step: loss, times, bubble, memory");
   CLI::Option* const weights =

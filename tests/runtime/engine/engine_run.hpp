@@ -101,8 +101,8 @@ inline void expect_trained(const Outcome& run, const Schedule& schedule, const m
   expect_close(run.parameters, reference.parameters, tolerance, "parameters");
 }
 
-// The ordered discipline fixes the order of every sum. So the engine gives the same bits as the tasks one
-// after the other, on 1, 2 and 4 ranks.
+// The ordered discipline fixes the order of every sum. So the engine gives the same bits as a sequential run
+// of the tasks, on 1, 2 and 4 ranks.
 inline void expect_same_bits(const Outcome& run, const Schedule& schedule, const model::Network& network,
                              const model::OptimizerConfig& optimizer, const model::Dataset& data) {
   SequentialRun sequential(schedule, network, optimizer, start_values(network));
