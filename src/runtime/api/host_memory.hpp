@@ -39,8 +39,8 @@ std::vector<MainMemory> require_main_memory(const Mpi& mpi, const Config& config
                                             const Experiment& experiment, const WorkerMap& map,
                                             const std::vector<RankLocation>& locations);
 
-/// Collective. Throws like `require_main_memory` if rank 0 has no memory for the sequential computation of
-/// `verify` beside the `needs` that `require_main_memory` has returned.
+/// Collective. Throws InputError as `require_main_memory` does if rank 0 has no memory for the sequential
+/// computation of `verify` in addition to the `needs` that `require_main_memory` has returned.
 void require_reference_memory(const Mpi& mpi, const model::Network& network, std::vector<MainMemory> needs,
                               const std::vector<RankLocation>& locations);
 
