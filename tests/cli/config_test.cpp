@@ -187,8 +187,8 @@ TEST_F(LoadConfig, SgdDecaysNothingUnlessAsked) {
 }
 
 TEST_F(LoadConfig, TheLastOverrideWins) {
-  const auto config = load(
-      minimal_mlp, {"training.steps=4", "schedule.placement=[1, 0]", "training.steps=5"});
+  const auto config =
+      load(minimal_mlp, {"training.steps=4", "schedule.placement=[1, 0]", "training.steps=5"});
   EXPECT_EQ(config.training.steps, 5);
   EXPECT_THAT(config.schedule.placement, ElementsAre(1, 0));
 }
