@@ -365,7 +365,7 @@ class Train(CommandTest):
         self.assertEqual(len(json.loads(result.stdout)["policies"]), 2)
 
     def test_a_tree_of_stages_from_a_file(self):
-        self.write("towers.yaml", "model: {kind: mlp, layers: 2, hidden: 8, inputs: 4, outputs: 2, legs: 2}\n"
+        self.write("towers.yaml", "model: {kind: mlp, layers: 2, hidden: 8, inputs: 4, outputs: 2, branches: 2}\n"
                    "training: {steps: 2, microbatches: 4}\nschedule: {name: 1f1b, workers: 3}\n")
         result = self.run_command("simulate", "towers.yaml", "-o", "t.csv")
         self.assertEqual((result.returncode, result.stderr),
@@ -678,7 +678,7 @@ class Train(CommandTest):
 
     def test_mapping(self):
         """Four workers in two distant pairs, on two ranks: the losses are the same, and each worker is on its device."""
-        self.write("towers.yaml", "model: {kind: mlp, layers: 3, hidden: 64, inputs: 4, outputs: 2, legs: 2}\n"
+        self.write("towers.yaml", "model: {kind: mlp, layers: 3, hidden: 64, inputs: 4, outputs: 2, branches: 2}\n"
                    "training: {steps: 2, microbatches: 4, microbatch_size: 8}\n"
                    "schedule: {name: 1f1b, workers: 5, stages: 5}\nruntime: {workers_per_core: 8}\n")
         reports = []

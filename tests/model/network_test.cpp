@@ -108,7 +108,7 @@ TEST(Mlp, HasTheTensorsOfLinearLayers) {
   EXPECT_EQ(shapes(build_network(mlp(1), 4, 2)), chain);
   const auto tree = shapes(build_network(mlp(2), 4, 3));
   EXPECT_EQ(tree.size(), 14u);
-  EXPECT_EQ(tree.at("legs.1.layers.0.weight"), (std::vector<std::size_t>{12, 5}));
+  EXPECT_EQ(tree.at("branches.1.layers.0.weight"), (std::vector<std::size_t>{12, 5}));
   EXPECT_EQ(tree.at("head.weight"), (std::vector<std::size_t>{3, 24}));
 }
 
@@ -258,7 +258,7 @@ TEST(InitialParameters, DependOnSeedAndNameAlone) {
   EXPECT_NE(one.at("transformer.h.0.attn.c_attn.weight"), one.at("transformer.h.1.attn.c_attn.weight"));
   const auto tree = values(build_network(mlp(2), 1, 3), 7);
   EXPECT_EQ(values(build_network(mlp(2), 1, 7), 7), tree);
-  EXPECT_NE(tree.at("legs.0.layers.1.weight"), tree.at("legs.1.layers.1.weight"));
+  EXPECT_NE(tree.at("branches.0.layers.1.weight"), tree.at("branches.1.layers.1.weight"));
 }
 
 TEST(InitialParameters, HaveTheDistributionsOfGpt2) {
