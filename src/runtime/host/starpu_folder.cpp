@@ -74,11 +74,26 @@ void remove_broken_files(const fs::path& folder, const std::string& host) {
   }
 }
 
-// True if StarPU finds all that it has to know about this host, and writes nothing.
+// The files with all that StarPU has to know about this host.
+std::array<fs::path, 4> files_of_host(const fs::path& links, const std::string& host) {
+  const auto file = [&](const char* kind) { return links / fmt::format("{}.{}", host, kind); };
+  return {file("config"), file("affinity"), file("latency"), file("bandwidth")};
+}
+
+// True if StarPU finds all of them, and writes nothing.
 bool is_complete(const fs::path& links, const std::string& host) {
-  return std::ranges::all_of(std::array{"config", "affinity", "latency", "bandwidth"}, [&](const char* kind) {
-    return access((links / fmt::format("{}.{}", host, kind)).c_str(), R_OK) == 0;
-  });
+  return std::ranges::all_of(files_of_host(links, host),
+                             [](const fs::path& file) { return access(file.c_str(), R_OK) == 0; });
+}
+
+// True if there is something else under the name of a file of StarPU's. Its files begin with a comment.
+bool is_foreign(const fs::path& file) {
+  std::error_code ignored;
+  const fs::file_status status = fs::status(file, ignored);
+  if (!fs::exists(status)) return false;
+  if (!fs::is_regular_file(status)) return true;
+  std::ifstream stream(file, std::ios::binary);
+  return stream && stream.peek() != '#';
 }
 
 // More than StarPU's files about a host usually need.
@@ -94,28 +109,40 @@ std::error_code write_probe(const fs::path& folder) {
   return failed;
 }
 
-// Makes the folder, and returns an error if StarPU could not work with it.
-std::error_code make_folder(const fs::path& folder) {
+struct Problem {
+  std::string what = {};  // StarPU cannot do
+  std::string_view remedy = {};
+};
+
+// Makes the folder. Returns an empty problem if StarPU can work with it.
+Problem make_folder(const fs::path& folder) {
   const std::string host = name_of_host();
   const fs::path links = folder / "bus";
   std::error_code error;
   fs::create_directories(links, error);
-  if (error) return error;
-  remove_broken_files(folder, host);
-  error = write_probe(links);
-  const bool is_read_only =
-      error == std::errc::permission_denied || error == std::errc::read_only_file_system;
-  return is_read_only && is_complete(links, host) ? std::error_code() : error;
+  if (!error) {
+    remove_broken_files(folder, host);
+    const auto files = files_of_host(links, host);
+    const auto foreign = std::ranges::find_if(files, is_foreign);
+    if (foreign != files.end()) return {fmt::format("cannot read {}", foreign->string()), "remove it"};
+    error = write_probe(links);
+    const bool is_read_only =
+        error == std::errc::permission_denied || error == std::errc::read_only_file_system;
+    if (is_read_only && is_complete(links, host)) error.clear();
+  }
+  if (!error) return {};
+  return {fmt::format("cannot write to its folder {}: {}", folder.string(), error.message()),
+          "free space there"};
 }
 
-// Only this user may have made it: others could put files there.
-std::error_code make_own_folder(const fs::path& folder) {
+// Makes the folder `own` if only this user may have made it: others could put files there. True if StarPU can
+// work with it.
+bool make_own_folder(const fs::path& own) {
   struct stat found {};
-  if (mkdir(folder.c_str(), S_IRWXU) != 0 && errno != EEXIST) return last_error();
-  if (lstat(folder.c_str(), &found) != 0) return last_error();
-  if (!S_ISDIR(found.st_mode) || found.st_uid != geteuid())
-    return std::make_error_code(std::errc::permission_denied);
-  return make_folder(sampling_folder(folder));
+  if (mkdir(own.c_str(), S_IRWXU) != 0 && errno != EEXIST) return false;
+  if (lstat(own.c_str(), &found) != 0) return false;
+  return S_ISDIR(found.st_mode) && found.st_uid == geteuid() &&
+         make_folder(sampling_folder(own)).what.empty();
 }
 
 }  // namespace
@@ -124,15 +151,14 @@ fs::path sampling_folder(const fs::path& cache) { return cache / ".starpu" / "sa
 
 StarpuFolder find_starpu_folder() {
   const auto [variable, folder] = users_folder();
-  const std::error_code error = make_folder(folder);
-  if (!error) return {};
-  const std::string reason =
-      fmt::format("{}: StarPU cannot write to its folder {}: {}", variable, folder.string(), error.message());
-  constexpr std::string_view remedy = "free space there, or set STARPU_HOME to another folder";
+  const Problem problem = make_folder(folder);
+  if (problem.what.empty()) return {};
+  const std::string reason = fmt::format("{}: StarPU {}", variable, problem.what);
+  const std::string remedy = fmt::format("{}, or set STARPU_HOME to another folder", problem.remedy);
   std::error_code ignored;
   for (const fs::path& place : {fs::temp_directory_path(ignored), fs::path("/tmp"), fs::path("/dev/shm")}) {
     const fs::path own = place / fmt::format("starpipe-{}", geteuid());
-    if (place.empty() || make_own_folder(own)) continue;
+    if (place.empty() || !make_own_folder(own)) continue;
     return {
         own,
         fmt::format("{}; its measurements of this machine are in {} now ({})", reason, own.string(), remedy),

@@ -90,5 +90,22 @@ TEST_F(StarpuFolders, LoseFilesThatAFullDiskHasCutShort) {
     EXPECT_TRUE(fs::exists(sampling / other)) << other;
 }
 
+TEST_F(StarpuFolders, WithFilesThatAreNotOfStarPUAreReplaced) {
+  const ScopedVariable home("HOME", folder_.path().string());
+  const fs::path links = folder_ / ".starpu/sampling/bus";
+  fs::create_directories(links / "node7.affinity");
+  const auto line_about = [](const fs::path& file) {
+    return AllOf(StartsWith("HOME: StarPU cannot read " + file.string() + "; its measurements"),
+                 HasSubstr("(remove it, or set STARPU_HOME to another folder)"));
+  };
+  EXPECT_THAT(find_starpu_folder().line, line_about(links / "node7.affinity"));
+  fs::remove(links / "node7.affinity");
+  std::ofstream(links / "node7.latency") << "notes of mine\n";
+  const StarpuFolder found = find_starpu_folder();
+  EXPECT_THAT(found.line, line_about(links / "node7.latency"));
+  EXPECT_EQ(found.own, own_);
+  EXPECT_TRUE(fs::exists(links / "node7.latency"));
+}
+
 }  // namespace
 }  // namespace starpipe::runtime
