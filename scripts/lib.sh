@@ -79,6 +79,26 @@ at_once() {
   trap - EXIT HUP INT TERM
 }
 
+# while_building PRESET COMMAND...: runs the command. Meanwhile the preset is built with the time of cores that the command
+# leaves idle; `build PRESET` then builds the rest.
+while_building() {
+  local preset=$1 status=0
+  shift
+  sessions=()
+  trap end_sessions EXIT
+  trap 'exit 129' HUP
+  trap 'exit 130' INT
+  trap 'exit 143' TERM
+  # The second setting is of the whole session, where the system shares cores among sessions.
+  setsid bash -c "set -euo pipefail; source '$project_dir/scripts/lib.sh'; chrt --idle --pid 0 \$\$
+    echo 19 >/proc/self/autogroup || true; build $preset" "$0" </dev/null &>/dev/null &
+  sessions[$!]=$!
+  "$@" || status=$?
+  end_sessions
+  trap - EXIT HUP INT TERM
+  return "$status"
+}
+
 end_sessions() {
   local session
   for session in "${sessions[@]}"; do
