@@ -79,10 +79,10 @@ at_once() {
   trap - EXIT HUP INT TERM
 }
 
-# while_building PRESET COMMAND...: runs the command. Meanwhile the preset is built with the time of cores that the command
-# leaves idle; `build PRESET` then builds the rest.
-while_building() {
-  local preset=$1 status=0
+# on_idle_cores AHEAD COMMAND...: runs the command. Meanwhile AHEAD, a word as for at_once, runs with the time of cores that
+# the command leaves idle, in silence; it is ended with the command.
+on_idle_cores() {
+  local ahead=$1 status=0
   shift
   sessions=()
   trap end_sessions EXIT
@@ -91,7 +91,7 @@ while_building() {
   trap 'exit 143' TERM
   # The second setting is of the whole session, where the system shares cores among sessions.
   setsid bash -c "set -euo pipefail; source '$project_dir/scripts/lib.sh'; chrt --idle --pid 0 \$\$
-    echo 19 >/proc/self/autogroup || true; build $preset" "$0" </dev/null &>/dev/null &
+    echo 19 >/proc/self/autogroup || true; $ahead" "$0" </dev/null &>/dev/null &
   sessions[$!]=$!
   "$@" || status=$?
   end_sessions

@@ -100,6 +100,15 @@ class AtOnce(unittest.TestCase):
             time.sleep(0.01)
         self.fail("a process still runs")
 
+    def test_idle_cores_are_used_until_the_command_ends(self):
+        wait = "while [[ ! -s a ]]; do sleep 0.01; done; cat /proc/$(cat a)/stat; exit 3"
+        text = f"set -euo pipefail; source '{PROJECT}/scripts/lib.sh'; on_idle_cores '{self.sleeper('a')}' bash -c '{wait}'"
+        done = subprocess.run(["bash", "-c", text], stdin=subprocess.DEVNULL, cwd=self.folder, text=True, check=False,
+                              capture_output=True, timeout=60)
+        self.assertEqual((done.returncode, done.stderr), (3, ""))
+        self.assertEqual(done.stdout.rpartition(")")[2].split()[38], "5")  # the policy SCHED_IDLE
+        self.assert_ends(self.number("a"))
+
     def test_it_waits_for_all(self):
         job = self.start("sleep 0.2; echo one", "echo two", "echo three", stdout=subprocess.PIPE)
         self.assertEqual(sorted(job.communicate(timeout=30)[0].split()), ["all", "one", "three", "two"])
