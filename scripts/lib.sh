@@ -57,15 +57,8 @@ run_logged() {
 # script, it ends the others with all processes that they have started: each command has a session of its own.
 at_once() {
   local command ended status=0
-  sessions=()
-  trap end_sessions EXIT
-  trap 'exit 129' HUP
-  trap 'exit 130' INT
-  trap 'exit 143' TERM
-  for command in "$@"; do
-    setsid bash -c "set -euo pipefail; source '$project_dir/scripts/lib.sh'; $command" "$0" </dev/null &
-    sessions[$!]=$!
-  done
+  own_sessions
+  for command in "$@"; do start_session "$command"; done
   while ((${#sessions[@]})); do
     wait -n -p ended "${sessions[@]}" 2>/dev/null || status=$?
     if [[ -z ${ended:-} ]]; then # bash forgets a job that ends together with another one, but keeps its status
@@ -79,20 +72,27 @@ at_once() {
   trap - EXIT HUP INT TERM
 }
 
-# on_idle_cores AHEAD COMMAND...: runs the command. Meanwhile AHEAD, a word as for at_once, runs with the time of cores that
-# the command leaves idle, in silence; it is ended with the command.
-on_idle_cores() {
-  local ahead=$1 status=0
-  shift
+own_sessions() { # until end_sessions: when the script ends, or a signal ends it, the sessions end, too
   sessions=()
   trap end_sessions EXIT
   trap 'exit 129' HUP
   trap 'exit 130' INT
   trap 'exit 143' TERM
-  # The second setting is of the whole session, where the system shares cores among sessions.
-  setsid bash -c "set -euo pipefail; source '$project_dir/scripts/lib.sh'; chrt --idle --pid 0 \$\$
-    echo 19 >/proc/self/autogroup || true; $ahead" "$0" </dev/null &>/dev/null &
+}
+
+start_session() { # COMMAND
+  setsid bash -c "set -euo pipefail; source '$project_dir/scripts/lib.sh'; $1" "$0" </dev/null &
   sessions[$!]=$!
+}
+
+# on_idle_cores AHEAD COMMAND...: runs the command. Meanwhile AHEAD, a word as for at_once, runs with the time of cores that
+# the command leaves idle, in silence; it is ended with the command.
+on_idle_cores() {
+  local ahead=$1 status=0
+  shift
+  own_sessions
+  # The second setting is of the whole session, where the system shares cores among sessions.
+  start_session "exec &>/dev/null; chrt --idle --pid 0 \$\$; echo 19 >/proc/self/autogroup || true; $ahead"
   "$@" || status=$?
   end_sessions
   trap - EXIT HUP INT TERM

@@ -15,7 +15,7 @@
 
 namespace starpipe {
 
-/// The beginning of a text that Git LFS leaves in the place of a file which it has not fetched.
+/// How a pointer of Git LFS begins. It takes the place of a file that was not fetched.
 inline constexpr std::string_view lfs_pointer = "version https://git-lfs.github.com/spec/";
 
 /// Returns the content of a text file, a pipe or what is typed in a terminal. Throws InputError with the file

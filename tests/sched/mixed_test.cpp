@@ -223,18 +223,20 @@ TEST(PinnedTasks, WhatDoesNotFitIsRefused) {
   }
 }
 
+// Runs a task on a StarPU of its own with one worker.
+void run_alone(void* sched_data) {
+  const StarPU starpu(1);
+  Ran ran;
+  starpu_task* const task = task_for(ran);
+  task->name = "lost";
+  task->sched_data = sched_data;
+  (void)starpu_task_submit(task);
+  starpu_task_wait_for_all();
+}
+
 TEST(PinnedTasksDeathTest, AWorkerThatDoesNotExist) {
   GTEST_FLAG_SET(death_test_style, "threadsafe");
-  const auto run = [] {
-    const StarPU starpu(1);
-    Ran ran;
-    starpu_task* const task = task_for(ran);
-    task->name = "lost";
-    task->sched_data = pack_pinned(largest_worker, 0);
-    (void)starpu_task_submit(task);
-    starpu_task_wait_for_all();
-  };
-  EXPECT_DEATH(run(), "task lost names worker 8191 of 1");
+  EXPECT_DEATH(run_alone(pack_pinned(largest_worker, 0)), "task lost names worker 8191 of 1");
 }
 
 TEST(RequiredPolicy, NeedsStarPU) { EXPECT_THROW(require_active_policy(), std::logic_error); }
@@ -247,18 +249,14 @@ TEST(RequiredPolicy, IsTheCoreThatRuns) {
 // An exception would leave StarPU's locks held: the next call would wait for them indefinitely.
 TEST(JobsDeathTest, NoExceptionLeavesThroughStarPU) {
   GTEST_FLAG_SET(death_test_style, "threadsafe");
-  const auto submits_a_job_of_no_schedule = [] {
-    const StarPU starpu(1);
-    Ran ran;
-    starpu_task* const task = task_for(ran);
-    task->sched_data = pack_sched_data(0, plan::JobId{3});
+  const auto run_a_job_of_no_schedule = [] {
     try {
-      static_cast<void>(starpu_task_submit(task));
+      run_alone(pack_sched_data(0, plan::JobId{3}));
     } catch (const std::logic_error&) {
       _exit(0);
     }
   };
-  EXPECT_DEATH(submits_a_job_of_no_schedule(),
+  EXPECT_DEATH(run_a_job_of_no_schedule(),
                "starpipe: the scheduling policy: a job of a worker that has none in this run");
 }
 

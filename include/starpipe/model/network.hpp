@@ -120,8 +120,8 @@ struct Network {
   [[nodiscard]] std::vector<ParameterSet> sets() const;
   /// Returns the numbers in sets() of the sets that `stage` shares, in the order of Stage::shared().
   [[nodiscard]] std::vector<std::size_t> shared_sets(int stage) const;
-  /// Returns, by stage, the bytes that the stage exchanges and keeps. Weights that it shares are not counted
-  /// here.
+  /// Returns the sizes of each stage's messages, stash and weights, in bytes, [stage]. Weights that stages
+  /// share are in `shared_weights`, not here.
   [[nodiscard]] std::vector<plan::StageSizes> sizes() const;
   /// Returns the shared sets: the stages that use each, and its bytes.
   [[nodiscard]] std::vector<plan::SharedWeights> shared_weights() const;

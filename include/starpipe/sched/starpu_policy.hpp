@@ -35,8 +35,8 @@ PolicyCore* active_policy_core();
 
 /// Returns the same core, for programs that must not run under another policy: when StarPU does not find the
 /// policy that STARPU_SCHED names, it only warns and takes its own `lws`. Throws InputError under another
-/// policy; the line says which policy runs, and what is wrong with STARPU_SCHED and STARPU_SCHED_LIB. Throws
-/// std::logic_error before starpu_init.
+/// policy. The message names the policy that runs, and the reason: a value of STARPU_SCHED or
+/// STARPU_SCHED_LIB. Throws std::logic_error before starpu_init.
 PolicyCore& require_active_policy();
 
 // The policy's knowledge of a task is packed into the pointer `starpu_task::sched_data`

@@ -62,7 +62,7 @@ StudyOptions options_of(const SweepOptions& command, const std::vector<StudyRun>
   return options;
 }
 
-/// Returns the runs of block K of N: every N-th one, so that long and short runs are shared out.
+/// Returns the runs of block K of N: run K, K + N, K + 2 N, ..., so that each block has long and short runs.
 std::vector<StudyRun> runs_of_block(const std::string& block, const std::vector<StudyRun>& runs) {
   const auto slash = block.find('/');
   std::errc error{};

@@ -157,7 +157,7 @@ void run_each(std::span<const std::function<void()>> work) {
   if (first) std::rethrow_exception(first);
 }
 
-// The steps that a run has made, and their report, which several outputs use.
+// What the outputs show. `report` makes the report in its first call: several outputs use it.
 struct MadeSteps {
   const plan::Schedule& schedule;
   const plan::ComparedRun& run;

@@ -44,8 +44,8 @@ LinksFile read_links(const std::filesystem::path& file);
 /// Reads the value of the key `levels` of a map in `file`, as `read_links` does.
 LinksFile read_levels(const YamlValue& levels, const std::string& file);
 
-/// Returns the text of a file that `read_links` reads as these links, whose times are in seconds. `comments`:
-/// lines that come first.
+/// Returns a file's text from which `read_links` reads these links. Their times are in seconds. `comments`:
+/// the lines at the top of the file.
 std::string links_yaml(const plan::Links& links, std::span<const std::string> comments);
 
 /// Reads a profile: a map whose key `layers` has a list of units. A unit is a map with: the times F, B and W

@@ -180,7 +180,7 @@ void put_compared(Json& row, const Json& report, const Json& policy) {
   }
 }
 
-/// Returns the cells that tell which run a row is of.
+/// Returns the first cells of a run's row: its name, settings and state.
 Json row_of(const StudyRun& run, const RunOutcome& outcome, bool repeated) {
   constexpr std::array words = {"open", "done", "failed"};
   Json row = {{"run", run.name}};

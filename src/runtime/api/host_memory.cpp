@@ -33,8 +33,8 @@ struct ProcessMemory {
 };
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(ProcessMemory, resident, limits)
 
-// For each parameter on rank 0, as measured with AdamW: values, gradients and optimizer state of both
-// computations, and in double what rounding may change.
+// Bytes per parameter that verify's sequential computation takes on rank 0 with AdamW, as measured
+// (docs/memory.md): values, gradients and optimizer state, and in double the change that rounding may make.
 constexpr std::uint64_t reference_bytes = 68;
 
 void add(WorkerMemory& sum, const WorkerMemory& more) {

@@ -93,7 +93,8 @@ bool is_foreign(const fs::path& file) {
   if (!fs::exists(status)) return false;
   if (!fs::is_regular_file(status)) return true;
   std::ifstream stream(file, std::ios::binary);
-  return stream && stream.peek() != '#';
+  const int first = stream.get();
+  return first != std::ifstream::traits_type::eof() && first != '#';  // another run may begin to write it
 }
 
 // More than StarPU's files about a host usually need.

@@ -62,7 +62,7 @@ struct Traffic {
   friend bool operator==(const Traffic&, const Traffic&) = default;
 };
 
-/// Returns one entry for each pair of workers that exchanges anything, sorted by sender, then by receiver.
+/// Returns one entry for each pair of a sender and a receiver of data, sorted by sender, then by receiver.
 /// The sum over the senders of one receiver is its total in `count_transfers`. O(jobs log workers).
 std::vector<Traffic> count_traffic(const Schedule& schedule, const Costs& costs);
 
