@@ -2,17 +2,17 @@
 # Finds MPI and a StarPU that uses the same MPI. This file is installed with starpipe, so that users of the package find
 # both in the same way.
 
-# starpipe_find_mpi(): finds MPI's C library, MPICH first (on Debian plain mpicc may belong to another MPI).
-# MPICC in the environment or MPI_C_COMPILER in the cache chooses another one. Enables the language C, without which
-# CMake does not find a library for it.
-macro(starpipe_find_mpi)
+# starpipe_find_mpi(MPI): finds the C library of `mpich` or `openmpi`, by the name that Debian gives its compiler if there is
+# one (there plain mpicc may belong to either). MPICC in the environment or MPI_C_COMPILER in the cache names another
+# compiler. Enables the language C, without which CMake does not find a library for it.
+macro(starpipe_find_mpi mpi)
   enable_language(C)
   if(NOT MPI_C_COMPILER AND DEFINED ENV{MPICC})
     find_program(MPI_C_COMPILER NAMES $ENV{MPICC})
   endif()
-  find_program(MPI_C_COMPILER NAMES mpicc.mpich mpicc)
-  if(MPI_C_COMPILER MATCHES "mpicc\\.mpich$")
-    find_program(MPIEXEC_EXECUTABLE NAMES mpiexec.mpich)
+  find_program(MPI_C_COMPILER NAMES mpicc.${mpi} mpicc)
+  if(MPI_C_COMPILER MATCHES "mpicc\\.(mpich|openmpi)$")
+    find_program(MPIEXEC_EXECUTABLE NAMES mpiexec.${CMAKE_MATCH_1})
   endif()
   find_package(MPI REQUIRED COMPONENTS C)
 endmacro()

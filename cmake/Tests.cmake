@@ -17,6 +17,14 @@ if(STARPIPE_SANITIZE)
   # This plug-in of hwloc leaks, and a suppression cannot name a library that is unloaded.
   list(APPEND STARPIPE_TEST_ENVIRONMENT HWLOC_PLUGINS_BLACKLIST=hwloc_pci.so)
 endif()
+if(STARPIPE_MPI STREQUAL "openmpi")
+  # By itself Open MPI starts neither as root nor more ranks than cores, and binds ranks. Its ranks poll without giving up
+  # their core unless it knows that they share cores.
+  list(APPEND STARPIPE_TEST_ENVIRONMENT
+    OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
+    OMPI_MCA_rmaps_base_oversubscribe=1 OMPI_MCA_hwloc_base_binding_policy=none)
+endif()
+list(APPEND STARPIPE_TEST_ENVIRONMENT STARPIPE_MPI=${STARPIPE_MPI})
 file(MAKE_DIRECTORY "${PROJECT_BINARY_DIR}/starpu-home")
 
 # Builds only the tests with the label threads, which are those that run under the thread sanitizer.

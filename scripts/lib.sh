@@ -10,13 +10,14 @@
 #   set_up [--tests]        runs scripts/setup and setup_environment; during a build of StarPU it compiles what needs none
 #
 # STARPIPE_DEPS   where scripts/setup installs what it builds (default: .deps in the source tree)
-# MPICC, MPICXX   the MPI to use (default: MPICH's compilers, else mpicc and mpicxx)
+# STARPIPE_MPI    mpich (the default) or openmpi. Each has its own StarPU and build folder (build/ and build/openmpi/).
+# MPICC, MPICXX   compilers of this MPI (default: Debian's, else mpicc and mpicxx); MPIEXEC its launcher
 # JOBS            parallel compile jobs of a build (default: the number of cores)
 
 project_dir=$(cd -- "$(dirname -- "${BASH_SOURCE[0]}")/.." && pwd)
 script_name=$(basename -- "$0")
 export STARPIPE_DEPS=${STARPIPE_DEPS:-$project_dir/.deps}
-starpu_prefix=$STARPIPE_DEPS/starpu
+export STARPIPE_MPI=${STARPIPE_MPI:-mpich}
 starpu_minimum=1.4.5
 
 log() {
@@ -28,6 +29,16 @@ die() {
   log "error: $*"
   exit 1
 }
+
+# shellcheck disable=SC2034 # for the scripts that source this file
+case $STARPIPE_MPI in
+  mpich) starpu_prefix=$STARPIPE_DEPS/starpu release_preset=release build_dir=build ;;
+  openmpi) starpu_prefix=$STARPIPE_DEPS/starpu-openmpi release_preset=openmpi build_dir=build/openmpi ;;
+  *)
+    log "error: STARPIPE_MPI must be mpich or openmpi, not '$STARPIPE_MPI'"
+    exit 2
+    ;;
+esac
 
 # Shows the newest line of its input, cut to the terminal's width, and removes it at the end.
 show_newest_line() {
@@ -161,11 +172,20 @@ prepend_path() { # NAME DIR: puts DIR first in the colon-separated list NAME
 }
 
 find_mpi() {
-  MPICC=${MPICC:-$(first_command mpicc.mpich mpicc || true)}
-  MPICXX=${MPICXX:-$(first_command mpicxx.mpich mpicxx || true)}
-  MPIEXEC=${MPIEXEC:-$(first_command mpiexec.mpich mpiexec || true)}
+  MPICC=${MPICC:-$(first_command "mpicc.$STARPIPE_MPI" mpicc || true)}
+  MPICXX=${MPICXX:-$(first_command "mpicxx.$STARPIPE_MPI" mpicxx || true)}
+  MPIEXEC=${MPIEXEC:-$(first_command "mpiexec.$STARPIPE_MPI" mpiexec || true)}
   [[ -n $MPICC && -n $MPICXX && -n $MPIEXEC ]] || die "no MPI compiler or launcher on PATH; run scripts/setup"
   export MPICC MPICXX MPIEXEC
+}
+
+# Settings for ranks that a script starts. Open MPI starts neither as root nor more ranks than cores unless it is told to,
+# and binds ranks by itself; starpipe binds workers.
+set_up_launcher() {
+  if [[ $STARPIPE_MPI == openmpi ]]; then
+    export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
+    export OMPI_MCA_rmaps_base_oversubscribe=1 OMPI_MCA_hwloc_base_binding_policy=none
+  fi
 }
 
 find_cuda() { # prints the root of a CUDA toolkit with cuBLAS, if there is one
@@ -223,6 +243,6 @@ set_up() { # [--tests]
   if starpu_fits >/dev/null; then
     scripts/setup "$@" # which builds it again if its recipe has changed
   else
-    at_once "scripts/setup $*" "build release starpipe_codelets -DSTARPIPE_WITH_RUNTIME=OFF -DSTARPIPE_WITH_CUDA=OFF"
+    at_once "scripts/setup $*" "build $release_preset starpipe_codelets -DSTARPIPE_WITH_RUNTIME=OFF -DSTARPIPE_WITH_CUDA=OFF"
   fi
 }

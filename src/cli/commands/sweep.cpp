@@ -7,6 +7,7 @@
 
 #include "base/environment.hpp"
 #include "cli/commands/subcommand.hpp"
+#include "cli/processes/launchers.hpp"
 #include "cli/study/study.hpp"
 #include "runtime/report/report.hpp"
 #include "starpipe/plan/registry/plugin.hpp"
@@ -36,9 +37,9 @@ std::vector<std::string> words_of(const std::string& text) {
   return words;
 }
 
-/// Returns MPICH's launcher on PATH: by the names that Debian and hydra give it, else `mpiexec`.
+/// Returns the launcher of our MPI on PATH.
 std::string find_mpiexec() {
-  for (const char* name : {"mpiexec.mpich", "mpiexec.hydra", "mpiexec"}) {
+  for (const char* name : mpi_launchers) {
     std::istringstream folders(environment("PATH").value_or(""));
     for (std::string folder; std::getline(folders, folder, ':');) {
       if (::access((std::filesystem::path(folder) / name).c_str(), X_OK) == 0) return name;
@@ -225,7 +226,7 @@ void add_sweep(CLI::App& app, Action& action) {
       add_option(*command, "--block K/N", options->block, "Run only the K-th of N parts of the study");
   CLI::Option* const launcher = add_option(*command, "--launcher \"COMMAND -n\"", options->launcher,
                                            "Command that starts a run on several ranks; their number and the "
-                                           "program follow. Default: MPICH's mpiexec -n");
+                                           "program follow. Default: mpiexec -n of starpipe's MPI");
   CLI::Option* const slurm =
       add_option(*command, "--slurm TASKS", options->slurm,
                  "Print a script for sbatch: an array of so many tasks, which divide the runs among them",

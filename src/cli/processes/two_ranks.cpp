@@ -11,6 +11,7 @@
 #include "base/files.hpp"
 #include "base/signals.hpp"
 #include "cli/input/input_files.hpp"
+#include "cli/processes/launchers.hpp"
 #include "cli/processes/processes.hpp"
 #include "model/reference.hpp"
 #include "model/weights.hpp"
@@ -80,7 +81,7 @@ std::optional<std::string> find_launcher(std::string& problem) {
     return std::nullopt;
   }
   problem = "there is no mpiexec on PATH";
-  for (const char* name : {"mpiexec.mpich", "mpiexec.hydra", "mpiexec"}) {
+  for (const char* name : mpi_launchers) {
     const SubprocessResult run = run_program({name, "-n", "2", "true"}, max_to_start);
     if (run.failure.empty()) return name;
     if (!run.output.empty()) problem = fmt::format("{} does not start: {}", name, complaint(run));

@@ -12,6 +12,7 @@
 #include "runtime/host/gpu_share.hpp"
 #include "runtime/host/hardware.hpp"
 #include "runtime/host/mpi.hpp"
+#include "runtime/host/mpi_errors.hpp"
 #include "runtime/host/topology.hpp"
 #include "runtime/host/worker_map.hpp"
 #include "runtime/session/gpu_buffers.hpp"
@@ -91,6 +92,7 @@ class Session {
   void check_start(const GpuShare& gpus);
 
   const Mpi& mpi_;
+  MpiErrors mpi_errors_{mpi_};
   WorkerMap map_;
   std::list<ScopedValue> values_;  // of environment variables
   bool hides_statistics_ = false;  // StarPU-MPI's statistics are dropped: the user has not asked for them

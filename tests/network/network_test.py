@@ -1,0 +1,239 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""Runs over a real network, on hosts that scripts/hosts makes of this machine: what crosses it, and its faults.
+
+usage: network_test.py HOSTS STARPIPE MPIEXEC   (status 77: this machine cannot make hosts)
+"""
+import json
+import os
+import pathlib
+import re
+import signal
+import subprocess
+import sys
+import tempfile
+import unittest
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent / "support"))
+from waiting import wait_until  # noqa: E402
+
+HOSTS, STARPIPE, MPIEXEC = sys.argv[1:]
+CANNOT = 3  # exit status of scripts/hosts
+# A set of hosts of its own, so that tests of two builds do not meet.
+ENVIRONMENT = {**os.environ, "STARPIPE_HOSTS": f"starpipe-test{os.getpid()}-", "MPIEXEC": MPIEXEC, "UCX_TLS": "tcp,self"}
+
+EMULATED = """
+model:    {kind: mlp, layers: 4, hidden: 128, inputs: 8, outputs: 2}
+data:     {kind: synthetic}
+training: {microbatches: 8, microbatch_size: 512, steps: 5}
+schedule: {name: 1f1b, workers: 4}
+runtime:  {emulate: {F: 20ms, B: 20ms, W: 20ms}}
+"""
+STEPS, MESSAGES, MESSAGE = 5, 8, 512 * 128 * 4  # in each direction between the hosts: messages per step, and their bytes
+
+# What a program sees of ports of 200 Mbit/s: 1448 of the 1514 bytes of each frame.
+LINKS = """
+levels:
+  - {name: host, workers: 2, latency: 5us, bandwidth: 2GB/s}
+  - {name: network, latency: 20us, bandwidth: 23.9MB/s, sharing: fair}
+"""
+
+ENDLESS = """
+model:    {kind: mlp, layers: 4, hidden: 32, inputs: 8, outputs: 2}
+data:     {kind: synthetic}
+training: {microbatches: 4, microbatch_size: 16, steps: 1000000}
+schedule: {name: 1f1b, workers: 2}
+runtime:  {emulate: {F: 2ms, B: 2ms, W: 2ms}, timeout: 3}
+"""
+
+# Kernels compute. At 50 Mbit/s a step sends for 0.2 s, so a checkpoint is under way for as long.
+COMPUTED = """
+model:      {kind: mlp, layers: 4, hidden: 128, inputs: 8, outputs: 2}
+data:       {kind: synthetic}
+training:   {microbatches: 8, microbatch_size: 256, steps: 8, seed: 1, clip: 0.5,
+             optimizer: {kind: adamw, learning_rate: 0.01, weight_decay: 0.1}}
+schedule:   {name: 1f1b, workers: 4}
+runtime:    {workers_per_core: 16, timeout: 3}
+checkpoint: {folder: FOLDER, every: 2, keep: 2}
+"""
+TIMES = "seconds", "tokens_per_second", "samples_per_second", "checkpoint_seconds", "bubble_fraction"
+
+
+def hosts(*words):
+    return subprocess.run([HOSTS, *map(str, words)], env=ENVIRONMENT, stdin=subprocess.DEVNULL, capture_output=True, text=True,
+                          timeout=60, check=True).stdout
+
+
+def port_bytes():
+    """The bytes that each host has sent and received: [(sent, received), ...]."""
+    return [tuple(int(word) for word in line.split()[1:]) for line in hosts("bytes").splitlines()[1:]]
+
+
+def bytes_on_wire(sent, received):
+    """The bytes of the frames that carry `sent` bytes by TCP, and that acknowledge `received` bytes, every second frame."""
+    payload, headers = 1448, 66
+    return sent + sent / payload * headers + received / payload / 2 * headers
+
+
+class Network(unittest.TestCase):
+    def setUp(self):
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        self.path = pathlib.Path(folder.name)
+        self.log = self.path / "log"
+
+    def write(self, name, text):
+        path = self.path / name
+        path.write_text(text)
+        return str(path)
+
+    def output(self):
+        return self.log.read_text(errors="replace")
+
+    def start(self, config, *arguments, ranks=2, per_host=1):
+        command = [HOSTS, "mpiexec", "-n", str(ranks), "-ppn", str(per_host), STARPIPE, "train", config, *map(str, arguments)]
+        with self.log.open("wb") as log:
+            self.job = subprocess.Popen(command, env=ENVIRONMENT, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
+        self.addCleanup(self.end)
+
+    def end(self):
+        self.job.kill()
+        self.job.wait()
+
+    def wait_for(self, holds):
+        """Waits until `holds()` while the job runs."""
+        held = wait_until(lambda: holds() or self.job.poll() is not None, seconds=30)
+        self.assertIsNone(self.job.poll(), self.output())
+        self.assertTrue(held, self.output())
+
+    def wait_for_steps(self):
+        self.wait_for(lambda: re.search(r"(?m)^step .*1/", self.output()))
+
+    def status(self, seconds):
+        try:
+            return self.job.wait(seconds)
+        except subprocess.TimeoutExpired:
+            self.fail(f"the job did not end in {seconds} s:\n{self.output()}")
+
+    def working_process(self, host):
+        """The process of the host's rank that works: the child of the one that the launcher has started."""
+        listed = subprocess.run(["ip", "netns", "pids", f"{ENVIRONMENT['STARPIPE_HOSTS']}{host}"], capture_output=True, text=True,
+                                check=True).stdout.split()
+        stats = [pathlib.Path(f"/proc/{pid}/stat").read_text().split() for pid in listed]
+        parent = {int(pid): int(parent) for pid, name, _, parent, *_ in stats if name == "(starpipe)"}
+        return next(pid for pid in parent if parent[pid] in parent)
+
+    def expect_silent_rank(self, rank):
+        """The watchdog ends the run, within its time and a few seconds, and names the rank."""
+        self.assertNotEqual(self.status(15), 0, self.output())
+        self.assertEqual(self.output().count("(runtime.timeout)"), 1, self.output())
+        self.assertRegex(self.output(), rf"(?m)^ +{rank}  silent for [3-5]\.\d s")
+
+    def test_the_run_is_as_predicted(self):
+        hosts("up", 2, "200mbit", os.getpid())
+        config, report = self.write("run.yaml", EMULATED), self.path / "report.json"
+        simulated = subprocess.run([STARPIPE, "simulate", config, "--links", self.write("links.yaml", LINKS), "--json"],
+                                   capture_output=True, text=True, timeout=30, check=True)
+        predicted = json.loads(simulated.stdout)["makespan"]
+        before = port_bytes()
+        self.start(config, "--report", report)
+        self.assertEqual(self.status(30), 0, self.output())
+        measured = json.loads(report.read_text())
+        between = measured["bytes_between_ranks"]
+        self.assertEqual(between["predicted"], between["measured"])
+        expected = bytes_on_wire(STEPS * MESSAGES * MESSAGE, STEPS * MESSAGES * MESSAGE)
+        for host, (first, last) in enumerate(zip(before, port_bytes()), start=1):
+            for direction, from_, to in zip(("sent", "received"), first, last):
+                with self.subTest(host=host, direction=direction):
+                    self.assertAlmostEqual((to - from_) / expected, 1, delta=0.05)
+        # A rendezvous of MPI's may let the directions take turns, which costs less than the hidden part of the transfers.
+        self.assertAlmostEqual(measured["makespan"]["measured"] / predicted, 1.05, delta=0.1)
+
+    def test_a_cable_that_is_out_for_seconds(self):
+        hosts("up", 2, "200mbit", os.getpid())
+        self.start(self.write("run.yaml", ENDLESS), "--set", "training.steps=150", "--set", "runtime.timeout=60")
+        self.wait_for_steps()
+        hosts("cut", 2)
+        with self.assertRaises(subprocess.TimeoutExpired, msg=self.output()):
+            self.job.wait(4)
+        self.assertNotIn("step 150/150", self.output())
+        hosts("mend", 2)
+        self.assertEqual(self.status(40), 0, self.output())
+        self.assertIn("step 150/150", self.output())
+
+    def test_a_cable_that_stays_out(self):
+        hosts("up", 2, "200mbit", os.getpid())
+        self.start(self.write("run.yaml", ENDLESS))
+        self.wait_for_steps()
+        hosts("cut", 2)
+        self.expect_silent_rank(1)
+
+    def test_a_host_without_power(self):
+        """No process of it says goodbye, and no rank's parent is left to name it."""
+        hosts("up", 2, "200mbit", os.getpid())
+        self.start(self.write("run.yaml", ENDLESS))
+        self.wait_for_steps()
+        hosts("cut", 2)
+        hosts("kill", 2)
+        self.expect_silent_rank(1)
+
+    def test_a_rank_that_is_killed(self):
+        hosts("up", 2, "200mbit", os.getpid())
+        self.start(self.write("run.yaml", ENDLESS))
+        self.wait_for_steps()
+        pid = self.working_process(2)
+        os.kill(pid, signal.SIGKILL)
+        self.assertNotEqual(self.status(10), 0, self.output())
+        self.assertIn(f"starpipe: rank 1 was lost: process {pid} was ended by signal 9", self.output())
+
+    def checkpoints(self):
+        return sorted(path.name for path in (self.path / "ckpt").iterdir() if path.name.startswith("step-"))
+
+    def records(self, name):
+        steps = [json.loads(line) for line in (self.path / name).read_text().splitlines()]
+        return [{key: value for key, value in step.items() if key not in TIMES} for step in steps]
+
+    def test_computed_on_one_host_and_on_four(self):
+        """The losses are the same, to the bit. On four hosts the network fails while a checkpoint is written; the run
+        continues from the one before it, with the same losses."""
+        hosts("up", 4, "50mbit", os.getpid())
+        config = self.write("run.yaml", COMPUTED.replace("FOLDER", str(self.path / "ckpt")))
+        files = {name: ["--metrics", self.path / f"{name}.jsonl", "--save-weights", self.path / f"{name}.safetensors"]
+                 for name in ("one", "four")}
+        self.start(config, *files["one"], "--set", f"checkpoint.folder={self.path / 'other'}", ranks=4, per_host=4)
+        self.assertEqual(self.status(30), 0, self.output())
+
+        self.start(config, "--resume", *files["four"], ranks=4)
+        under_way = "step-00000004.writing"
+        self.wait_for(lambda: (self.path / "ckpt" / under_way).exists())
+        hosts("cut", 3)
+        hosts("kill", 3)
+        self.expect_silent_rank(2)
+        self.assertEqual(self.checkpoints(), ["step-00000002", under_way])
+        self.assertFalse((self.path / "ckpt" / under_way / "manifest.json").exists())
+
+        hosts("mend", 3)
+        self.start(config, "--resume", *files["four"], ranks=4)
+        self.assertEqual(self.status(30), 0, self.output())
+        self.assertIn("resume: continues after step 2 of 8", self.output())
+        self.assertEqual(len(self.records("one.jsonl")), 8)
+        self.assertEqual(self.records("one.jsonl"), self.records("four.jsonl"))
+        one, four = ((self.path / f"{name}.safetensors").read_bytes() for name in files)
+        self.assertEqual(one, four)
+
+
+def main():
+    made = subprocess.run([HOSTS, "up", "2", "200mbit", str(os.getpid())], env=ENVIRONMENT, stdin=subprocess.DEVNULL,
+                          capture_output=True, text=True, timeout=60, check=False)
+    if made.returncode == CANNOT:
+        print(f"skipped: {made.stderr.strip()}")
+        sys.exit(77)
+    made.check_returncode()
+    try:
+        unittest.main(argv=sys.argv[:1], verbosity=2)
+    finally:
+        hosts("down")
+
+
+if __name__ == "__main__":
+    main()
