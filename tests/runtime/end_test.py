@@ -26,7 +26,7 @@ class End(unittest.TestCase):
 
     def test_over_tcp(self):
         """MPICH 4.0 does not end by itself in nine of ten runs."""
-        tcp = {"UCX_TLS": "tcp,self"}
+        tcp = {"UCX_TLS": "tcp,self", "OMPI_MCA_pml": "ob1", "OMPI_MCA_btl": "tcp,self"}
         if run(1, "0", environment=tcp).returncode != 0:
             self.skipTest("no UCX over TCP here")
         for _ in range(3):

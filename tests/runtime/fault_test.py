@@ -12,7 +12,7 @@ import subprocess
 import sys
 import unittest
 
-from job import JobTest
+from job import OPEN_MPI, JobTest
 
 STARPIPE, ENGINE_TEST, *LAUNCHER = sys.argv[1:]
 
@@ -30,7 +30,7 @@ class Faults(JobTest):
         self.assertNotIn("Abort(", self.output(), "a line of MPI's")
 
     def expect_line(self, rank, pid):
-        lines = [line for line in self.output().splitlines() if line.startswith("starpipe:")]
+        lines = self.own_lines()
         self.assertEqual(len(lines), 1, self.output())
         self.assertRegex(lines[0], rf"^starpipe: rank {rank} was lost: process {pid} was (killed|ended by signal 9)")
 
@@ -50,6 +50,8 @@ class Faults(JobTest):
         they do not see each other's processes."""
         if "srun" in LAUNCHER:
             self.skipTest("two nodes")
+        if OPEN_MPI:
+            self.skipTest("the launcher itself ends such a job, with lines of its own")
         for rank, end in (0, "exit 3"), (1, "exec /bin/true"):
             command = f'[ $PMI_RANK != {rank} ] || {end}; exec "$0" "$@"'
             done = subprocess.run([*LAUNCHER, "sh", "-c", command, STARPIPE, "train", str(self.config)], capture_output=True,

@@ -46,7 +46,7 @@ class OfARun(JobTest):
     binary = STARPIPE
 
     def expect_line(self, who, number):
-        lines = [line for line in self.output().splitlines() if line.startswith("starpipe:")]
+        lines = self.own_lines()
         self.assertEqual(len(lines), 1, self.output())
         self.assertRegex(lines[0], rf"^starpipe: {who} was ended by signal {number.value} \(.+\)$")
 

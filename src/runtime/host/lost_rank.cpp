@@ -125,6 +125,14 @@ std::string name_of_process(pid_t process) {
   return name;  // at most its first 15 characters
 }
 
+// True for the process that starts ranks on a host: hydra's proxy, Slurm's step daemon, and Open MPI's daemon
+// or, on the host where it runs, its launcher.
+bool starts_ranks(std::string_view name) {
+  constexpr std::array names{"hydra_pmi_proxy", "slurmstepd", "orted",           "orterun",
+                             "mpirun",          "mpiexec",    "mpiexec.openmpi", "mpirun.openmpi"};
+  return std::ranges::find(names, name) != names.end();
+}
+
 std::string who() {
   const std::optional<int> rank = launcher_rank();
   return rank ? fmt::format("rank {}", *rank) : "the run";
@@ -216,7 +224,7 @@ std::optional<int> launcher_rank() {
 std::optional<pid_t> launcher_of_host() {
   for (pid_t process = getppid(); process > 0;) {
     const std::string name = name_of_process(process);
-    if (name == "hydra_pmi_proxy" || name == "slurmstepd") return process;
+    if (starts_ranks(name)) return process;
     std::ifstream status(fmt::format("/proc/{}/status", process));
     process = 0;
     for (std::string line; std::getline(status, line);) {
@@ -322,7 +330,7 @@ std::optional<int> watch_over_rank() {
     return std::nullopt;
   }
   // Any other parent, such as a shell, may end before a run that continues in the background.
-  if (hydra || parent == "slurmstepd") {
+  if (starts_ranks(parent)) {
     prctl(PR_SET_PDEATHSIG, parent_died());
     if (getppid() != launcher) raise(parent_died());  // the launcher died before prctl
   }

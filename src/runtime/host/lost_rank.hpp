@@ -13,12 +13,12 @@
 
 namespace starpipe::runtime {
 
-/// Returns the rank that the launcher (hydra, Slurm) gave this process, known before MPI starts; nullopt
-/// without a launcher.
+/// Returns the rank that the launcher (hydra, Slurm, Open MPI's) gave this process, known before MPI starts;
+/// nullopt without a launcher.
 std::optional<int> launcher_rank();
 
-/// Returns the launcher's process on this host, hydra's proxy or Slurm's step daemon, which is an ancestor of
-/// this process; nullopt without one, or if it cannot be seen.
+/// Returns the launcher's process on this host (hydra's proxy, Slurm's step daemon, Open MPI's daemon or
+/// launcher), which is an ancestor of this process; nullopt without one, or if it cannot be seen.
 std::optional<pid_t> launcher_of_host();
 
 /// True if this process is in a user namespace that its launcher is not in, as in a container for each rank.
