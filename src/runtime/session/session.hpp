@@ -12,7 +12,6 @@
 #include "runtime/host/gpu_share.hpp"
 #include "runtime/host/hardware.hpp"
 #include "runtime/host/mpi.hpp"
-#include "runtime/host/mpi_errors.hpp"
 #include "runtime/host/topology.hpp"
 #include "runtime/host/worker_map.hpp"
 #include "runtime/session/gpu_buffers.hpp"
@@ -23,6 +22,23 @@
 #include "starpipe/sched/policy_core.hpp"
 
 namespace starpipe::runtime {
+
+/// Ends the job with one line of ours when MPI fails, and not with MPI's own lines on the first rank that
+/// notices. Over TCP a rank that dies closes its connections, so MPI fails on its neighbours before the dead
+/// rank's parent process has named it. The line comes after a pause, in which the parent does so and ends the
+/// job. There is one object at a time. It acts for the communicators of `mpi`, and for duplicates that are
+/// made of them meanwhile.
+class MpiErrors {
+ public:
+  explicit MpiErrors(const Mpi& mpi);
+  ~MpiErrors();
+  MpiErrors(const MpiErrors&) = delete;
+  MpiErrors& operator=(const MpiErrors&) = delete;
+
+ private:
+  const Mpi& mpi_;
+  MPI_Errhandler handler_ = MPI_ERRHANDLER_NULL;
+};
 
 /// StarPU and StarPU-MPI in this process, started and shut down. There is one CPU worker for each logical
 /// worker of this rank that is a core, and one CUDA worker (a stream) for each that is on a GPU, neighbours
