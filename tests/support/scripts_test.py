@@ -138,5 +138,31 @@ class AtOnce(unittest.TestCase):
                 (self.folder / name).unlink()
 
 
+class Mpi(unittest.TestCase):
+    def test_another_mpi_is_refused(self):
+        for script in "setup", "test", "quickstart":
+            done = subprocess.run([f"{PROJECT}/scripts/{script}"], env={**os.environ, "STARPIPE_MPI": "lam"}, stdin=subprocess.DEVNULL,
+                                  capture_output=True, text=True, timeout=30, check=False)
+            self.assertEqual((done.returncode, done.stdout), (2, ""))
+            self.assertEqual(done.stderr, f"[{script}] error: STARPIPE_MPI must be mpich or openmpi, not 'lam'\n")
+
+    def test_each_mpi_has_its_own_folders(self):
+        found = set()
+        for mpi in "mpich", "openmpi":
+            text = f"source '{PROJECT}/scripts/lib.sh'; echo \"$build_dir $starpu_prefix $release_preset\""
+            found |= set(subprocess.run(["bash", "-euc", text], env={**os.environ, "STARPIPE_MPI": mpi}, stdin=subprocess.DEVNULL,
+                                        capture_output=True, text=True, timeout=30, check=True).stdout.split())
+        self.assertEqual(len(found), 6)
+
+
+class Hosts(unittest.TestCase):
+    def test_usage(self):
+        for words in (), ("up",), ("up", "2"), ("cut",), ("down", "1"), ("mpiexec",), ("fly", "1"):
+            done = subprocess.run([f"{PROJECT}/scripts/hosts", *words], stdin=subprocess.DEVNULL, capture_output=True, text=True,
+                                  timeout=30, check=False)
+            self.assertEqual((done.returncode, done.stdout), (2, ""), words)
+            self.assertIn("hosts up N RATE", done.stderr)
+
+
 if __name__ == "__main__":
     unittest.main()
