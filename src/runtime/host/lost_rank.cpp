@@ -353,6 +353,8 @@ std::optional<int> watch_over_rank() {
   }
   if (!signal_of_status(status_of_signal(signal))) {
     if (signal == SIGKILL) sleep_through_signals(pause_after_kill);
+    // StarPU-MPI aborts when MPI fails because another rank is lost. That rank's parent speaks first.
+    if (signal == SIGABRT && launcher_rank()) sleep_through_signals(3 * pause_after_kill);
     print_message(fmt::format("starpipe: {} was lost: process {} was ended by {}\n", who(), child,
                               signal_text(signal)));
   } else if (prints_signal(end, awaited)) {

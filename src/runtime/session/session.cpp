@@ -138,6 +138,9 @@ void end_run(MPI_Comm* comm, int* error, ...) {
 MpiErrors::MpiErrors(const Mpi& mpi) : mpi_(mpi) {
   mpi_of_session = &mpi;
   MPI_Comm_create_errhandler(end_run, &handler_);
+}
+
+void MpiErrors::watch() {
   MPI_Comm_set_errhandler(mpi_.comm(), handler_);
   MPI_Comm_set_errhandler(mpi_.starpu_comm(), handler_);
 }
@@ -167,6 +170,7 @@ Session::Session(const Mpi& mpi, const WorkerMap& map, const CoreShare& share, P
   require_free_memory(bytes_for_thread * index(threads), "StarPU and the stacks of its threads");
   if (!on_simgrid) require_threads(mpi, threads);
   start(share, gpus);
+  mpi_errors_.watch();
   memory_guard_.emplace(mpi, gpus.gpus.empty() && !on_simgrid);
   // StarPU's measurement of links has left another GPU current.
   if (!gpus.gpus.empty()) use_gpu(gpus.gpus.front());

@@ -26,14 +26,17 @@ namespace starpipe::runtime {
 /// Ends the job with one line of ours when MPI fails, and not with MPI's own lines on the first rank that
 /// notices. Over TCP a rank that dies closes its connections, so MPI fails on its neighbours before the dead
 /// rank's parent process has named it. The line comes after a pause, in which the parent does so and ends the
-/// job. There is one object at a time. It acts for the communicators of `mpi`, and for duplicates that are
-/// made of them meanwhile.
+/// job. There is one object at a time.
 class MpiErrors {
  public:
   explicit MpiErrors(const Mpi& mpi);
   ~MpiErrors();
   MpiErrors(const MpiErrors&) = delete;
   MpiErrors& operator=(const MpiErrors&) = delete;
+
+  /// Begins to act for the communicators of `mpi`, and for duplicates that are made of them from now on. Call
+  /// it once StarPU-MPI runs, which asks MPI to return errors and then aborts on them.
+  void watch();
 
  private:
   const Mpi& mpi_;
