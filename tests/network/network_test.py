@@ -132,7 +132,7 @@ class Network(unittest.TestCase):
         else:
             self.assertNotEqual(self.status(15), 0, self.output())
         self.assertEqual(self.output().count("(runtime.timeout)"), 1, self.output())
-        self.assertRegex(self.output(), rf"(?m)^ +{rank}  silent for [3-5]\.\d s")
+        self.assertRegex(self.output(), rf"(?m)^ +{rank}  silent for [2-5]\.\d s")
 
     def test_the_run_is_as_predicted(self):
         hosts("up", 2, "200mbit", os.getpid())
