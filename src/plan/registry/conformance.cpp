@@ -317,23 +317,32 @@ Finding memory_limit(std::string_view name) {
   return {Outcome::passed, fmt::format("{} answers keep the smallest limit there is; {}", bounded, example)};
 }
 
-// Runs the reduction on sets: who has contributed to the sum that each worker has.
+// Runs the reduction of a large gradient on sets: who has contributed to the sum that each worker has, for
+// each part of the gradient that no step divides.
 void require_reduced(const Schedule& schedule, const ScheduleRequest& request, int stage) {
-  std::map<int, std::multiset<int>> sums;
+  constexpr std::uint64_t bytes = std::uint64_t{1} << 40;
   const std::vector<int> contributors = gradient_workers(schedule, stage);
-  for (const int worker : contributors) sums[worker] = {worker};
-  for (const ReductionStep& step : reduction_plan(schedule, stage)) {
-    const std::multiset<int> moved = sums[step.from];
-    if (step.broadcast) sums[step.into].clear();
-    sums[step.into].insert(moved.begin(), moved.end());
-  }
   const std::multiset<int> whole(contributors.begin(), contributors.end());
-  for (const int holder : weight_holders(schedule, stage)) {
-    if (sums[holder] == whole) continue;
-    fail(request,
-         "the gradient of stage {} does not reach worker {}, which holds its weights, "
-         "once from each of the workers {}",
-         stage, holder, fmt::join(contributors, ", "));
+  const std::vector<ReductionStep> steps = reduction_plan(schedule, stage, bytes);
+  std::set<std::uint64_t> parts = {0};
+  for (const ReductionStep& step : steps) parts.insert({step.first, step.first + step.bytes});
+  parts.erase(bytes);
+  for (const std::uint64_t part : parts) {
+    std::map<int, std::multiset<int>> sums;
+    for (const int worker : contributors) sums[worker] = {worker};
+    for (const ReductionStep& step : steps) {
+      if (part < step.first || part >= step.first + step.bytes) continue;
+      const std::multiset<int> moved = sums[step.from];
+      if (step.finished) sums[step.into].clear();
+      sums[step.into].insert(moved.begin(), moved.end());
+    }
+    for (const int holder : weight_holders(schedule, stage)) {
+      if (sums[holder] == whole) continue;
+      fail(request,
+           "the gradient of stage {} does not reach worker {}, which holds its weights, "
+           "once from each of the workers {}",
+           stage, holder, fmt::join(contributors, ", "));
+    }
   }
 }
 

@@ -2,9 +2,11 @@
 #include "plan/simulate/reductions.hpp"
 
 #include <algorithm>
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <map>
+#include <ranges>
 #include <set>
 #include <utility>
 
@@ -38,26 +40,144 @@ std::vector<int> gradient_workers(const Schedule& schedule, std::span<const int>
   return {workers.begin(), workers.end()};
 }
 
-std::vector<ReductionStep> reduction_plan(const Schedule& schedule, int stage) {
-  return reduction_plan(schedule, std::span(&stage, 1));
-}
+namespace {
 
-std::vector<ReductionStep> reduction_plan(const Schedule& schedule, std::span<const int> stages) {
-  if (schedule.forward_only()) return {};
-  const int stage = stages.front();
-  const auto holders = weight_holders(schedule, stage);
-  std::vector<int> tree = {holders.front()};
-  for (const int worker : gradient_workers(schedule, stages)) {
-    if (worker != holders.front()) tree.push_back(worker);
+/// Bytes [begin, end) of a gradient, which a worker has summed for its part of the tree.
+struct Slice {
+  int worker = 0;
+  std::uint64_t begin = 0;
+  std::uint64_t end = 0;
+};
+
+/// Joins the parts of the tree, and notes who sends what to whom.
+class Exchange {
+ public:
+  /// A part of the tree: who has which slice of its sum, by the slices' first byte.
+  struct Part {
+    std::vector<Slice> slices;
+    bool has_holder = false;
+  };
+  struct Move {
+    int from = 0;
+    int into = 0;
+    std::uint64_t first = 0;
+    std::uint64_t bytes = 0;
+  };
+  /// What the workers send each other to join parts of the same size.
+  struct Round {
+    std::vector<Move> sums;
+    std::vector<Move> finished;  // on the way back
+  };
+
+  void begin_round() { rounds_.emplace_back(); }
+
+  /// Joins `right` to `left`.
+  void join(Part& left, const Part& right) {
+    std::vector<Slice> joined;
+    const bool exchange = left.has_holder == right.has_holder;
+    bool left_first = true;
+    for (auto l = left.slices.cbegin(), r = right.slices.cbegin();
+         l != left.slices.cend() && r != right.slices.cend();) {
+      const std::uint64_t begin = std::max(l->begin, r->begin);
+      const std::uint64_t end = std::min(l->end, r->end);
+      // Both keep a half; in turn the first one, so that a worker with two neighbours keeps one slice of
+      // both.
+      const std::uint64_t middle = begin + (end - begin) / 2 / word * word;
+      const std::array<Slice, 2> halves = {{{.begin = begin, .end = middle}, {.begin = middle, .end = end}}};
+      for (std::size_t half = 0; half < halves.size(); ++half) {
+        const bool keeps_left = exchange ? (half == 0) == left_first : left.has_holder;
+        keep(keeps_left ? *l : *r, keeps_left ? *r : *l, halves[half], exchange && left.has_holder, joined);
+      }
+      left_first = !left_first;
+      if (l->end == end) ++l;
+      if (r->end == end) ++r;
+    }
+    left.slices = std::move(joined);
+    left.has_holder = left.has_holder || right.has_holder;
   }
-  std::vector<ReductionStep> steps;
-  for (std::size_t stride = 1; stride < tree.size(); stride *= 2) {
-    for (std::size_t i = 0; i + stride < tree.size(); i += 2 * stride) {
-      steps.push_back({stage, tree[i + stride], tree[i], false});
+
+  [[nodiscard]] const std::vector<Round>& rounds() const { return rounds_; }
+
+  static constexpr std::uint64_t word = 4;
+
+ private:
+  void keep(const Slice& keeps, const Slice& sends, const Slice& slice, bool comes_back,
+            std::vector<Slice>& joined) {
+    if (slice.begin == slice.end) return;
+    const Move move{sends.worker, keeps.worker, slice.begin, slice.end - slice.begin};
+    add(rounds_.back().sums, move);
+    if (comes_back) add(rounds_.back().finished, {move.into, move.from, move.first, move.bytes});
+    if (!joined.empty() && joined.back().worker == keeps.worker) {
+      joined.back().end = slice.end;
+    } else {
+      joined.push_back({keeps.worker, slice.begin, slice.end});
     }
   }
-  for (std::size_t h = 1; h < holders.size(); ++h)
-    steps.push_back({stage, holders.front(), holders[h], true});
+
+  // Two slices that touch are one message.
+  static void add(std::vector<Move>& moves, const Move& move) {
+    const auto same = std::ranges::find_if(moves, [&](const Move& before) {
+      return before.from == move.from && before.into == move.into &&
+             before.first + before.bytes == move.first;
+    });
+    if (same == moves.end()) {
+      moves.push_back(move);
+    } else {
+      same->bytes += move.bytes;
+    }
+  }
+
+  std::vector<Round> rounds_;
+};
+
+}  // namespace
+
+std::vector<ReductionStep> reduction_plan(const Schedule& schedule, int stage, std::uint64_t bytes) {
+  return reduction_plan(schedule, std::span(&stage, 1), bytes);
+}
+
+std::vector<ReductionStep> reduction_plan(const Schedule& schedule, std::span<const int> stages,
+                                          std::uint64_t bytes) {
+  if (schedule.forward_only()) return {};
+  const std::vector<int> holders = weight_holders(schedule, stages.front());
+  const std::vector<int> contributors = gradient_workers(schedule, stages);
+  constexpr std::uint64_t large = std::uint64_t{1} << 60;
+  const std::uint64_t size = bytes == 0 ? large : bytes;
+  const auto leaf = [&](int worker) {
+    return Exchange::Part{{{worker, 0, size}}, std::ranges::binary_search(holders, worker)};
+  };
+  std::vector<Exchange::Part> tree = {leaf(holders.front())};
+  for (const int worker : contributors) {
+    if (worker != holders.front()) tree.push_back(leaf(worker));
+  }
+  Exchange exchange;
+  for (std::size_t stride = 1; stride < tree.size(); stride *= 2) {
+    exchange.begin_round();
+    for (std::size_t i = 0; i + stride < tree.size(); i += 2 * stride)
+      exchange.join(tree[i], tree[i + stride]);
+  }
+
+  std::vector<ReductionStep> steps;
+  int round = 0;
+  const auto add = [&](const std::vector<Exchange::Move>& moves, bool finished) {
+    for (const auto& [from, into, first, count] : moves)
+      steps.push_back(
+          {stages.front(), round, from, into, finished, bytes == 0 ? 0 : first, bytes == 0 ? 0 : count});
+    ++round;
+  };
+  for (const Exchange::Round& of : exchange.rounds()) add(of.sums, false);
+  for (const Exchange::Round& of : std::views::reverse(exchange.rounds())) add(of.finished, true);
+  std::vector<int> complete;
+  std::vector<Exchange::Move> rest;
+  for (const int holder : holders) {
+    if (holder == holders.front() || std::ranges::binary_search(contributors, holder))
+      complete.push_back(holder);
+  }
+  for (const int holder : holders) {
+    if (!std::ranges::binary_search(complete, holder))
+      rest.push_back({complete[rest.size() % complete.size()], holder, 0, size});
+  }
+  add(rest, true);
   return steps;
 }
 
@@ -87,79 +207,89 @@ class GradientSums {
 
   /// Returns the time at which the last sum is on its last holder.
   double run() {
-    for (std::size_t p = 0; p < parts_.size(); ++p) {
-      if (parts_[p].missing == 0) send_from(p);
-    }
+    for (Sum& sum : sums_) go_on(sum);
     std::vector<std::uint32_t> arrived;
-    while (!ready_.empty() || in_flight_.next() < TransfersInFlight::never) {
+    while (!leaving_.empty() || in_flight_.next() < TransfersInFlight::never) {
       const double now =
-          ready_.empty() ? in_flight_.next() : std::min(ready_.begin()->first, in_flight_.next());
+          leaving_.empty() ? in_flight_.next() : std::min(leaving_.begin()->first, in_flight_.next());
       arrived.clear();
       in_flight_.advance(now, arrived);
       for (const std::uint32_t number : arrived) arrive(transfers_[number], now);
-      for (; !ready_.empty() && ready_.begin()->first == now; ready_.erase(ready_.begin())) {
-        const std::uint32_t number = ready_.begin()->second;
+      for (; !leaving_.empty() && leaving_.begin()->first == now; leaving_.erase(leaving_.begin())) {
+        const std::uint32_t number = leaving_.begin()->second;
         const Transfer& transfer = transfers_[number];
-        in_flight_.begin(now, parts_[transfer.from].worker, transfer.to, transfer.bytes, number);
+        in_flight_.begin(now, sums_[transfer.from].worker, sums_[transfer.into].worker, transfer.bytes,
+                         number);
       }
     }
     return last_;
   }
 
  private:
-  static constexpr std::size_t no_part = static_cast<std::size_t>(-1);
-
-  /// The sum of one gradient that a worker makes.
-  struct Part {
+  /// What a round brings to a worker's sum, and takes from it.
+  struct Round {
+    int missing = 0;                       // slices that have not arrived
+    std::optional<double> arrived = {};    // the last of the others
+    std::vector<std::uint32_t> sent = {};  // transfers
+  };
+  /// The sum of one gradient on a worker.
+  struct Sum {
     int worker;
-    double ready;                       // when all that the worker has so far is added
-    int missing = 0;                    // contributions that it has not added yet
-    std::vector<std::uint32_t> sent{};  // transfers
+    double ready = 0;                  // when all that the worker has so far is added
+    std::map<int, Round> rounds = {};  // that have not ended
+    bool sends = true;                 // the transfers of the first of them have not been sent
   };
   struct Transfer {
-    std::size_t from;  // part
-    std::size_t into;  // part; `no_part` for a finished sum
-    int to;            // worker
+    std::size_t from;  // sum
+    std::size_t into;
+    int round;
     std::uint64_t bytes;
   };
 
   void add(std::span<const int> stages, std::uint64_t bytes) {
-    const std::vector<ReductionStep> steps = reduction_plan(schedule_, stages);
+    const std::vector<ReductionStep> steps = reduction_plan(schedule_, stages, bytes);
     if (steps.empty()) return;
-    std::map<int, std::size_t> part_of;  // by worker
-    const auto part = [&](int worker) {
-      const auto [found, is_new] = part_of.try_emplace(worker, parts_.size());
-      if (is_new) parts_.push_back({.worker = worker, .ready = 0});
+    std::map<int, std::size_t> sum_of;  // by worker
+    const auto sum = [&](int worker) {
+      const auto [found, is_new] = sum_of.try_emplace(worker, sums_.size());
+      if (is_new) sums_.push_back({.worker = worker});
       return found->second;
     };
     for (const int stage : stages) {
       for (int b = 0; b < schedule_.microbatches(); ++b) {
         const JobId id = schedule_.weight_gradient(stage, b);
-        Part& own = parts_[part(schedule_.compute(id))];
+        Sum& own = sums_[sum(schedule_.compute(id))];
         own.ready = std::max(own.ready, timeline_.spans[id].end);
       }
     }
     for (const ReductionStep& step : steps) {
-      const std::size_t from = part(step.from);
-      const std::size_t into = step.broadcast ? no_part : part(step.into);
-      if (!step.broadcast) ++parts_[into].missing;
-      parts_[from].sent.push_back(static_cast<std::uint32_t>(transfers_.size()));
-      transfers_.push_back({from, into, step.into, bytes});
+      const std::size_t from = sum(step.from);
+      const std::size_t into = sum(step.into);
+      ++sums_[into].rounds[step.round].missing;
+      sums_[from].rounds[step.round].sent.push_back(static_cast<std::uint32_t>(transfers_.size()));
+      transfers_.push_back({from, into, step.round, step.bytes});
     }
   }
 
-  void send_from(std::size_t part) {
-    for (const std::uint32_t number : parts_[part].sent) ready_.emplace(parts_[part].ready, number);
+  void arrive(const Transfer& transfer, double now) {
+    Round& round = sums_[transfer.into].rounds.at(transfer.round);
+    round.arrived = now;
+    if (--round.missing == 0) go_on(sums_[transfer.into]);
   }
 
-  void arrive(const Transfer& transfer, double now) {
-    const double added = end_of_present_job(transfer.to, now);
-    last_ = std::max(last_, added);
-    if (transfer.into == no_part) return;
-    Part& into = parts_[transfer.into];
-    into.ready = std::max(into.ready, added);
-    last_ = std::max(last_, into.ready);
-    if (--into.missing == 0) send_from(transfer.into);
+  // Sends the slices of the sum's next round, and ends rounds that miss nothing.
+  void go_on(Sum& sum) {
+    while (!sum.rounds.empty()) {
+      Round& round = sum.rounds.begin()->second;
+      if (sum.sends) {
+        for (const std::uint32_t number : round.sent) leaving_.emplace(sum.ready, number);
+      }
+      sum.sends = round.missing == 0;
+      if (!sum.sends) return;
+      if (round.arrived) sum.ready = end_of_present_job(sum.worker, std::max(sum.ready, *round.arrived));
+      last_ = std::max(last_, sum.ready);
+      sum.rounds.erase(sum.rounds.begin());
+    }
   }
 
   /// Returns `now`, or the end of the job that the worker runs then.
@@ -173,10 +303,10 @@ class GradientSums {
   const Schedule& schedule_;
   const Timeline& timeline_;
   TransfersInFlight in_flight_;
-  std::vector<Part> parts_;
+  std::vector<Sum> sums_;
   std::vector<Transfer> transfers_;
   double last_ = 0;
-  std::set<std::pair<double, std::uint32_t>> ready_;  // when a transfer begins, and its number
+  std::set<std::pair<double, std::uint32_t>> leaving_;  // when a transfer begins, and its number
 };
 
 }  // namespace

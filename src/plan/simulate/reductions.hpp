@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <cstdint>
 #include <optional>
 #include <span>
 #include <vector>
@@ -11,21 +12,35 @@
 
 namespace starpipe::plan {
 
-/// One transfer in the reduction of a stage's weight gradient. Worker `from` sends what it has summed so far,
-/// and worker `into` adds it to its own sum. A broadcast sends the finished sum, and `into` takes it over.
+/// One message in the reduction of a stage's weight gradient: `from` sends a slice of what it has summed so
+/// far, and `into` adds it to its own sum. A finished slice has all contributions, and `into` takes it over.
 struct ReductionStep {
   int stage = 0;
+  int round = 0;  ///< a worker sends what it has when it has all that the rounds before bring to it
   int from = 0;
   int into = 0;
-  bool broadcast = false;
+  bool finished = false;
+  std::uint64_t first = 0;  ///< the slice is these bytes of the gradient: [first, first + bytes)
+  std::uint64_t bytes = 0;
   friend bool operator==(const ReductionStep&, const ReductionStep&) = default;
 };
 
-/// Returns the steps that reduce the weight gradient of `stage` from its gradient workers to every holder of
-/// its weights, in the order in which they run: a binary tree whose root is the first holder, then a
-/// broadcast to each further holder. The tree follows from w alone, so sums are reproducible. Empty where one
-/// worker is the only gradient worker and the only holder.
-std::vector<ReductionStep> reduction_plan(const Schedule& schedule, int stage);
+/// Returns the steps that reduce the weight gradient of `stage`, of `bytes` bytes, from its gradient workers
+/// to every holder of its weights, by rounds. Empty where one worker is the only gradient worker and the only
+/// holder.
+///
+/// Each number is summed along a binary tree, whose leaves are the first holder and then the other gradient
+/// workers, ascending. The tree follows from w alone, so sums are reproducible. Where both halves of a tree
+/// have holders, their workers exchange slices, and each adds up a part of the gradient: recursive halving.
+/// Then the finished slices go back the same way: recursive doubling (Thakur, Rabenseifner and Gropp,
+/// Optimization of Collective Communication Operations in MPICH, 2005, section 4.5). So a port carries twice
+/// (P - 1) / P of the gradient in each direction where P, a power of 2, workers are holders. Neighbours
+/// exchange the large slices: the workers of a host with each other. A half without holders gives all that it
+/// has to the other half. A holder that adds nothing gets the whole gradient in the last round.
+///
+/// Slices begin at a multiple of 4 bytes. A gradient of 0 bytes is one of unknown size: the steps are those
+/// of a large one, with 0 bytes each.
+std::vector<ReductionStep> reduction_plan(const Schedule& schedule, int stage, std::uint64_t bytes);
 
 /// Returns the workers that hold the weights of `stage` for any of its jobs, ascending.
 std::vector<int> weight_holders(const Schedule& schedule, int stage);
@@ -36,7 +51,8 @@ std::vector<int> gradient_workers(const Schedule& schedule, int stage);
 /// The two functions above for weights that several stages share. `stages`: ascending. The holders of the
 /// first stage's weights hold them. All workers that run W or BW of one of the stages accumulate the
 /// gradient.
-std::vector<ReductionStep> reduction_plan(const Schedule& schedule, std::span<const int> stages);
+std::vector<ReductionStep> reduction_plan(const Schedule& schedule, std::span<const int> stages,
+                                          std::uint64_t bytes);
 std::vector<int> gradient_workers(const Schedule& schedule, std::span<const int> stages);
 
 /// Says from which holder a job reads weights that several stages share.
@@ -63,12 +79,12 @@ class SharedHolders {
 /// where transfers take time and workers do not prefetch (Costs::prefetch).
 ///
 /// A worker's contribution to the gradient of a stage, or of weights that stages share, is complete at the
-/// end of the worker's last W of these stages. `reduction_plan` gives the steps. A sum leaves when the sender
-/// has added all that it receives for it, and takes the time of its bytes (`updated()`) on its link.
-/// Transfers of sums delay each other on links that they share (TransfersInFlight). If several begin at one
-/// time, the smallest stage goes first. Sums do not delay the transfers of jobs, nor do these delay the sums.
-/// An addition takes no time, but its worker runs one thing at a time: it waits for the end of the present
-/// job.
+/// end of the worker's last W of these stages. `reduction_plan` gives the steps, for `updated()` bytes. A
+/// slice leaves when the sender has added its own contribution and all that earlier rounds bring to it, and
+/// takes the time of its bytes on its link. Transfers of slices delay each other on links that they share
+/// (TransfersInFlight). If several begin at one time, the smallest stage goes first. Sums do not delay the
+/// transfers of jobs, nor do these delay the sums. An addition takes no time, but its worker runs one thing
+/// at a time: it waits for the end of the present job.
 ///
 /// O(stages * micro-batches + steps * log(jobs)).
 std::optional<double> gradients_summed(const Schedule& schedule, const Costs& costs,

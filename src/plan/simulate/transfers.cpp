@@ -35,8 +35,8 @@ void for_each_transfer(const Schedule& schedule, const Costs& costs, Function&& 
     });
   }
   const auto reduce = [&](std::span<const int> stages, std::uint64_t bytes) {
-    for (const ReductionStep& step : reduction_plan(schedule, stages))
-      f(step.from, step.into, &Transfers::weight_gradients, bytes);
+    for (const ReductionStep& step : reduction_plan(schedule, stages, bytes))
+      f(step.from, step.into, &Transfers::weight_gradients, step.bytes);
   };
   for (int s = 0; s < schedule.stages(); ++s) {
     if (costs.size(s).has_weights) reduce(std::span(&s, 1), costs.size(s).updated());

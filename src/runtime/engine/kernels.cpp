@@ -92,6 +92,7 @@ struct JobData {
         case DataKind::optimizer_state:
         case DataKind::verdict:
         case DataKind::end_of_b:
+        case DataKind::gradient_slice:
           break;  // no pass uses them
       }
     }
@@ -156,6 +157,19 @@ void find_nonfinite(const KernelContext& context, const Task& task, std::span<co
   }
 }
 
+void run_reduction(const KernelContext& context, const Task& task, std::span<const model::Memory> data,
+                   const model::Backend& backend) {
+  const bool sends = task.kind == TaskKind::slice;
+  const model::Memory slice = data[sends ? 1 : 0];
+  const std::size_t first = context.graph->slice(task.data[sends ? 1 : 0].datum).first;
+  const model::Memory words = data[sends ? 0 : 1].subspan(first, slice.size());
+  if (task.kind == TaskKind::add) {
+    backend.add(model::Precision::fp32, words, slice, words);
+  } else if (slice.data() != words.data()) {  // a core sends from the gradient's own memory
+    backend.copy(sends ? words : slice, sends ? slice : words);
+  }
+}
+
 void run_norm(const KernelContext& context, const Task& task, std::span<const model::Memory> data,
               model::Memory scratch, const model::Backend& backend) {
   const SetParameters& parameters = context.graph->parameters()[index(task.stage)];
@@ -209,11 +223,10 @@ void run_kernel(const KernelContext& context, const Task& task, std::span<const 
       break;
     case TaskKind::close:
       break;  // it only orders accesses to the accumulator
+    case TaskKind::slice:
     case TaskKind::add:
-      backend.add(model::Precision::fp32, data[1], data[0], data[1]);  // of weight gradients
-      break;
     case TaskKind::copy:
-      backend.copy(data[0], data[1]);
+      run_reduction(context, task, data, backend);
       break;
     case TaskKind::judge:
       Verdict(data[0]).begin(context.graph->rules().can_skip && found != nullptr && found->results != 0);

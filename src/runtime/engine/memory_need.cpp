@@ -51,6 +51,7 @@ Part part_of(DataKind kind) {
     case DataKind::optimizer_state:
       return &WorkerMemory::optimizer;
     case DataKind::weight_gradient:
+    case DataKind::gradient_slice:
       return &WorkerMemory::gradients;
     case DataKind::stash:
     case DataKind::gradient_stash:
@@ -205,6 +206,11 @@ class Accountant {
            workers_.rank_of[index(datum.worker)] != workers_.rank_of[index(worker)];
   }
 
+  // True if the datum lies in other data of its writer: a core sends slices from its gradient's memory.
+  [[nodiscard]] bool is_in_place(const Datum& datum) const {
+    return datum.kind == DataKind::gradient_slice && !workers_.on_gpu[index(datum.worker)];
+  }
+
   // Inputs and targets are in the host's memory. StarPU copies them to the GPU for the jobs that read them.
   [[nodiscard]] bool comes_and_goes(const Datum& datum) const {
     return is_temporary(datum.kind) || (is_from_host(datum.kind) && workers_.on_gpu[index(datum.worker)]);
@@ -265,7 +271,7 @@ class Accountant {
     for (const auto& [datum, access] : task.data) {
       const Datum& accessed = graph_.data()[datum];
       if (device(accessed.worker) == device(task.worker)) {
-        if (comes_and_goes(accessed))
+        if (comes_and_goes(accessed) && !is_in_place(accessed))
           touch(datum, task.worker,
                 is_temporary(accessed.kind) ? lifetime : Lifetime{fetched(task), lifetime.to});
         if (access != Access::read) written_[datum] = std::max(written_[datum], time.end);
@@ -278,7 +284,7 @@ class Accountant {
       // Where transfers delay each other, the datum may arrive later, but before the task starts.
       const bool delayed = costs_.transfers_wait() && sent < time.start;
       if (!is_counted) touch(datum, task.worker, {by_time(from, time.end).from, lifetime.to});
-      if (is_temporary(accessed.kind))
+      if (is_temporary(accessed.kind) && !is_in_place(accessed))
         touch(datum, accessed.worker, by_time(from, costs_.prefetch && !delayed ? sent : time.start));
     }
   }
@@ -360,7 +366,7 @@ void add_received(const TaskGraph& graph, const WorkerDevices& workers, const Li
     holdings[r].add(&WorkerMemory::activations, received[r].others, lifetime);
     if (!with_weights) continue;
     holdings[r].add(&WorkerMemory::weights, received[r].weights, lasting);
-    holdings[r].add(&WorkerMemory::gradients, received[r].gradients, lasting);
+    holdings[r].add(&WorkerMemory::gradients, received[r].slices, lasting);
   }
 }
 

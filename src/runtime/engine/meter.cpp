@@ -36,7 +36,7 @@ plan::Received* received(plan::Transfers& transfers, DataKind kind) {
       return &transfers.gradients;
     case DataKind::weights:
       return &transfers.weights;
-    case DataKind::weight_gradient:
+    case DataKind::gradient_slice:
       return &transfers.weight_gradients;
     default:
       return nullptr;  // no other worker reads it

@@ -25,26 +25,30 @@ void for_each_received(const TaskGraph& graph, std::span<const int> rank_of, Fun
 
 std::size_t rank_count(std::span<const int> rank_of) { return index(std::ranges::max(rank_of)) + 1; }
 
-// Gives each gradient of a rank the buffer that was free first, or a new one.
+// Gives each slice that a rank receives the buffer that was free first, or a new one.
 void assign_buffers(ReceivedData& data, const TaskGraph& graph) {
   std::vector<std::size_t> order;
-  order.reserve(data.gradients.size());
-  for (const auto& [datum, gradient] : data.gradients) order.push_back(datum);
-  std::ranges::sort(order, {}, [&](std::size_t d) { return data.gradients.at(d).first_use; });
+  order.reserve(data.slices.size());
+  for (const auto& [datum, slice] : data.slices) order.push_back(datum);
+  std::ranges::sort(order, {}, [&](std::size_t d) { return data.slices.at(d).first_use; });
+  const bool has_large = std::ranges::any_of(order, [&](std::size_t d) {
+    return graph.data()[d].size > (graph.data()[graph.slice(d).from].size + 1) / 2;
+  });
+  const std::size_t max_buffers = ReceivedData::max_buffers * (has_large ? 1 : 2);
   std::vector<std::size_t> last;  // by buffer: the datum that uses it
-  const auto last_use = [&](std::size_t datum) { return data.gradients.at(datum).last_use; };
+  const auto last_use = [&](std::size_t datum) { return data.slices.at(datum).last_use; };
   for (const std::size_t datum : order) {
-    ReceivedData::Gradient& gradient = data.gradients.at(datum);
+    ReceivedData::Slice& slice = data.slices.at(datum);
     const auto free = std::ranges::min_element(last, {}, last_use);
-    if (last.size() < ReceivedData::max_buffers || last_use(*free) >= gradient.first_use) {
-      gradient.buffer = last.size();
+    if (last.size() < max_buffers || last_use(*free) >= slice.first_use) {
+      slice.buffer = last.size();
       last.push_back(datum);
       data.buffers.push_back(datum);
     } else {
-      gradient.buffer = static_cast<std::size_t>(free - last.begin());
-      gradient.previous = std::exchange(*free, datum);
+      slice.buffer = static_cast<std::size_t>(free - last.begin());
+      slice.previous = std::exchange(*free, datum);
     }
-    std::size_t& largest = data.buffers[gradient.buffer];
+    std::size_t& largest = data.buffers[slice.buffer];
     if (graph.data()[datum].size > graph.data()[largest].size) largest = datum;
   }
 }
@@ -53,7 +57,7 @@ void assign_buffers(ReceivedData& data, const TaskGraph& graph) {
 
 bool waits_for_buffer(const Task& task, const DataAccess& access, const TaskGraph& graph) {
   return (task.kind == TaskKind::add || task.kind == TaskKind::copy) && access.access == Access::read &&
-         graph.data()[access.datum].kind == DataKind::weight_gradient;
+         graph.data()[access.datum].kind == DataKind::gradient_slice;
 }
 
 std::vector<ReceivedData> received_data(const TaskGraph& graph, std::span<const int> rank_of) {
@@ -62,8 +66,8 @@ std::vector<ReceivedData> received_data(const TaskGraph& graph, std::span<const 
       graph, rank_of, [&](std::uint32_t number, const Task& task, std::size_t datum, std::size_t rank) {
         if (graph.data()[datum].kind == DataKind::weights) all[rank].weights.insert(datum);
         if (!waits_for_buffer(task, {static_cast<std::uint32_t>(datum), Access::read}, graph)) return;
-        const ReceivedData::Gradient first{.first_use = number, .last_use = number, .previous = {}};
-        all[rank].gradients.try_emplace(datum, first).first->second.last_use = number;
+        const ReceivedData::Slice first{.first_use = number, .last_use = number, .previous = {}};
+        all[rank].slices.try_emplace(datum, first).first->second.last_use = number;
       });
   for (ReceivedData& data : all) assign_buffers(data, graph);
   return all;
@@ -75,13 +79,13 @@ std::vector<ReceivedBytes> received_bytes(const TaskGraph& graph, std::span<cons
   const std::vector<ReceivedData> received = received_data(graph, rank_of);
   for (std::size_t r = 0; r < all.size(); ++r) {
     for (const std::size_t datum : received[r].weights) all[r].weights += graph.data()[datum].bytes();
-    for (const std::size_t datum : received[r].buffers) all[r].gradients += graph.data()[datum].bytes();
+    for (const std::size_t datum : received[r].buffers) all[r].slices += graph.data()[datum].bytes();
   }
   const DataSlots slots(graph, window);
   std::vector<std::vector<bool>> seen(all.size(), std::vector<bool>(slots.count()));
   for_each_received(graph, rank_of, [&](std::uint32_t, const Task&, std::size_t datum, std::size_t rank) {
     const Datum& other = graph.data()[datum];
-    if (received[rank].weights.contains(datum) || received[rank].gradients.contains(datum)) return;
+    if (received[rank].weights.contains(datum) || received[rank].slices.contains(datum)) return;
     if (seen[rank][slots.of(datum)]) return;
     seen[rank][slots.of(datum)] = true;
     all[rank].others += other.bytes();

@@ -15,24 +15,25 @@
 
 namespace starpipe::runtime {
 
-/// Lists the weights and gradients that a rank receives, and says which memory each one uses. Fetched weights
-/// have memory of their own for the whole run. Gradients of other workers are read by tasks of kind `add` and
-/// `copy`. They take turns in a few buffers, in the graph's order of tasks. A sender waits until its receiver
-/// has a free buffer.
+/// Lists the weights and slices of gradients that a rank receives, and says which memory each one uses.
+/// Fetched weights have memory of their own for the whole run. Slices of other workers' gradients are read by
+/// tasks of kind `add` and `copy`. They take turns in a few buffers, in the graph's order of tasks. A sender
+/// waits until its receiver has a free buffer.
 struct ReceivedData {
-  /// While one gradient is added, the next one arrives.
+  /// While one slice is added, the next ones arrive. Where slices are halves of gradients or less, there are
+  /// twice as many, which take no more memory.
   static constexpr std::size_t max_buffers = 2;
 
-  struct Gradient {
+  struct Slice {
     std::uint32_t first_use;              ///< the task of the graph that reads it first on this rank
     std::uint32_t last_use;               ///< and last
     std::size_t buffer = 0;               ///< index into `buffers`
     std::optional<std::size_t> previous;  ///< the datum that used the buffer before, in the same step
   };
 
-  std::set<std::size_t> weights;              ///< data
-  std::map<std::size_t, Gradient> gradients;  ///< by datum
-  std::vector<std::size_t> buffers;           ///< the largest datum in each
+  std::set<std::size_t> weights;        ///< data
+  std::map<std::size_t, Slice> slices;  ///< by datum
+  std::vector<std::size_t> buffers;     ///< the largest datum in each
 };
 
 /// True if StarPU must not send the datum before the receiver asks for it, since the receiver takes it into
@@ -45,7 +46,7 @@ std::vector<ReceivedData> received_data(const TaskGraph& graph, std::span<const 
 /// Bytes for data that a rank receives in one step, each for the whole step.
 struct ReceivedBytes {
   std::uint64_t weights = 0;
-  std::uint64_t gradients = 0;
+  std::uint64_t slices = 0;  ///< of gradients: the buffers
   std::uint64_t others = 0;  ///< activations and their gradients: one datum in each slot (DataSlots)
 };
 

@@ -76,7 +76,8 @@ constexpr std::size_t max_message_bytes = std::numeric_limits<int>::max();
 
 /// Returns the stage to name in a message: for parameters, the first stage that uses them.
 int stage_of(const Datum& datum, const TaskGraph& graph) {
-  if (datum.stage < 0 || is_temporary(datum.kind)) return datum.stage;
+  const bool of_stage = is_temporary(datum.kind) && datum.kind != DataKind::gradient_slice;
+  if (datum.stage < 0 || of_stage) return datum.stage;
   return graph.parameters()[index(datum.stage)].first_stage();
 }
 
@@ -171,9 +172,14 @@ HostMemory StepData::host_memory(std::size_t number, const model::StartValues& s
   if (unused_.owner) return {unused_.owner, unused_.values.first(datum.size)};
   const bool lasts = is_mine(datum) ? !is_temporary(datum.kind) : step_.received.weights.contains(number);
   if (lasts) return start_memory(datum, start);
-  const auto gradient = step_.received.gradients.find(number);
-  if (gradient == step_.received.gradients.end()) return {};
-  const HostMemory& buffer = buffers_[gradient->second.buffer];
+  if (datum.kind == DataKind::gradient_slice && is_mine(datum) && !on_simgrid && !step_.session.on_gpus()) {
+    const GradientSlice& slice = step_.graph.slice(number);
+    const HostMemory& gradient = memory_[slots_.of(slice.from)];
+    return {gradient.owner, gradient.values.subspan(slice.first, datum.size)};
+  }
+  const auto received = step_.received.slices.find(number);
+  if (received == step_.received.slices.end()) return {};
+  const HostMemory& buffer = buffers_[received->second.buffer];
   return {buffer.owner, buffer.values.first(datum.size)};
 }
 
@@ -204,7 +210,7 @@ void StepData::register_datum(std::size_t number, const model::StartValues& star
   memory_[slot] = host_memory(number, start);
   if (memory_[slot].owner) {
     const std::span<float> memory = memory_[slot].values;
-    if (step_.session.on_gpus() && !step_.received.gradients.contains(number)) pinned_.push_back(pin(memory));
+    if (step_.session.on_gpus() && !step_.received.slices.contains(number)) pinned_.push_back(pin(memory));
     handle = register_words(datum.size, STARPU_MAIN_RAM, reinterpret_cast<std::uintptr_t>(memory.data()));
   } else {
     handle = register_words(datum.size);

@@ -121,10 +121,11 @@ void StepRun::submit() {
     wait_for_room();
     for (const DataAccess& access : data) {
       data_.prepare(access.datum);
-      const auto received = received_.gradients.find(access.datum);
-      if (received != received_.gradients.end() && received->second.first_use == tasks_.tasks[i] &&
-          received->second.previous)
-        wait_for_buffer(access.datum, *received->second.previous);
+      const auto received = received_.slices.find(access.datum);
+      if (received == received_.slices.end() || received->second.first_use != tasks_.tasks[i]) continue;
+      if (received->second.previous) wait_for(access.datum, *received->second.previous);
+      const std::optional<std::uint32_t>& replaced = graph_.slice(access.datum).replaces;
+      if (replaced && !session_.on_gpus()) wait_for(access.datum, *replaced);
     }
     insert(graph_.tasks()[tasks_.tasks[i]]);
     for (const DataAccess& access : data) {
@@ -147,7 +148,7 @@ void StepRun::wait_for_room() const {
 }
 
 // The wait goes forward in the graph's order of tasks, as all waits do: so it adds no cycle.
-void StepRun::wait_for_buffer(std::size_t datum, std::size_t previous) const {
+void StepRun::wait_for(std::size_t datum, std::size_t previous) const {
   static starpu_codelet wait = [] {
     starpu_codelet codelet{};
     starpu_codelet_init(&codelet);

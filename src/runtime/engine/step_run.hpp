@@ -85,9 +85,9 @@ class StepRun {
   // task that touches a datum, asks StarPU to drop the datum once this task has ended.
   void submit();
   void insert(const Task& task);
-  // Inserts a task that ends when the datum before it in its buffer has been dropped. StarPU receives the
-  // datum after that.
-  void wait_for_buffer(std::size_t datum, std::size_t previous) const;
+  // Inserts a task that ends when a datum has been sent, or used, and dropped that lies in the same memory as
+  // this one. StarPU receives this datum after that.
+  void wait_for(std::size_t datum, std::size_t previous) const;
   void wait_for_room() const;
 
   const Session& session_;

@@ -24,12 +24,23 @@ namespace starpipe::runtime {
 namespace {
 
 // In the order of the enums.
-constexpr std::array<std::string_view, 13> data_names = {
-    "weights", "master weights", "optimizer state", "weight gradient", "input",          "target",  "loss",
-    "verdict", "activation",     "stash",           "gradient",        "gradient stash", "end of B"};
-static_assert(data_names.size() == index(DataKind::end_of_b) + 1);
-constexpr std::array<std::string_view, 12> task_names = {
-    "zero", "F", "B", "W", "BW", "close", "add", "copy", "judge", "norm", "merge", "optimize"};
+constexpr std::array<std::string_view, 14> data_names = {"weights",
+                                                         "master weights",
+                                                         "optimizer state",
+                                                         "weight gradient",
+                                                         "input",
+                                                         "target",
+                                                         "loss",
+                                                         "verdict",
+                                                         "activation",
+                                                         "stash",
+                                                         "gradient",
+                                                         "gradient stash",
+                                                         "end of B",
+                                                         "slice of the weight gradient"};
+static_assert(data_names.size() == index(DataKind::gradient_slice) + 1);
+constexpr std::array<std::string_view, 13> task_names = {
+    "zero", "F", "B", "W", "BW", "close", "slice", "add", "copy", "judge", "norm", "merge", "optimize"};
 static_assert(task_names.size() == index(TaskKind::optimize) + 1);
 
 constexpr std::array passes = {TaskKind::F, TaskKind::B, TaskKind::W, TaskKind::BW};  // by plan::Pass
@@ -333,6 +344,18 @@ class TaskGraph::Builder {
     return find({DataKind::weight_gradient, s, -1, worker});
   }
 
+  // Adds the slice that a step of a reduction sends, and the task that takes it. `replaces`: see
+  // GradientSlice.
+  std::uint32_t add_slice(int s, const plan::ReductionStep& step, std::optional<std::uint32_t> replaces) {
+    const auto number = static_cast<std::uint32_t>(graph_.data_.size());
+    if (graph_.slices_.empty()) graph_.first_slice_ = number;
+    const std::uint32_t from = gradient(s, step.from);
+    graph_.data_.push_back({DataKind::gradient_slice, s, -1, step.from, step.bytes / sizeof(float)});
+    graph_.slices_.push_back({step.first / sizeof(float), from, replaces});
+    add_task({TaskKind::slice, s, step.from, {{from, Access::read}, {number, Access::write}}});
+    return number;
+  }
+
   // Reduces the gradient of a set, and computes its norm.
   void reduce(int s) {
     if (!has_parameters(s)) return;
@@ -341,11 +364,28 @@ class TaskGraph::Builder {
     for (const int worker : plan::gradient_workers(schedule_, sets_[index(s)].stages)) {
       add_task({TaskKind::close, s, worker, {{gradient(s, worker), Access::update}}});
     }
-    for (const plan::ReductionStep& step : plan::reduction_plan(schedule_, sets_[index(s)].stages)) {
-      const auto kind = step.broadcast ? TaskKind::copy : TaskKind::add;
-      const auto access = step.broadcast ? Access::write : Access::update;
-      add_task(
-          {kind, s, step.into, {{gradient(s, step.from), Access::read}, {gradient(s, step.into), access}}});
+    const std::uint64_t bytes = sets_[index(s)].size * sizeof(float);
+    const std::vector<plan::ReductionStep> steps =
+        plan::reduction_plan(schedule_, sets_[index(s)].stages, bytes);
+    std::map<std::tuple<int, int, std::uint64_t>, std::uint32_t> sent;  // by sender, receiver and first byte
+    for (auto first = steps.begin(); first != steps.end();) {
+      const auto next = std::ranges::find_if(
+          first, steps.end(), [&](int round) { return round != first->round; }, &plan::ReductionStep::round);
+      // All slices come before the additions: so both workers of an exchange send at once.
+      std::vector<std::uint32_t> slices;
+      for (auto step = first; step != next; ++step) {
+        const auto back = sent.find({step->into, step->from, step->first});
+        slices.push_back(
+            add_slice(s, *step, back == sent.end() ? std::nullopt : std::optional(back->second)));
+        sent.emplace(std::tuple(step->from, step->into, step->first), slices.back());
+      }
+      for (const std::uint32_t slice : slices) {
+        const plan::ReductionStep& step = *first++;
+        add_task({step.finished ? TaskKind::copy : TaskKind::add,
+                  s,
+                  step.into,
+                  {{slice, Access::read}, {gradient(s, step.into), Access::update}}});
+      }
     }
     if (!graph_.rules_.has_norm) return;
     const int worker = norm_worker(s);

@@ -1,12 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 // When weight gradients are summed: cases counted by hand, and against a slow reference.
 #include <algorithm>
+#include <cstdint>
 #include <map>
 #include <optional>
 #include <set>
 #include <utility>
 #include <vector>
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include "plan/simulate/reductions.hpp"
@@ -21,6 +23,7 @@
 namespace starpipe::plan {
 namespace {
 
+using ::testing::ElementsAre;
 using ::testing::Optional;
 
 Links one_level(double alpha, double beta, Sharing sharing = Sharing::none) {
@@ -28,21 +31,18 @@ Links one_level(double alpha, double beta, Sharing sharing = Sharing::none) {
 }
 
 // Four replicas of a stage, each with one micro-batch: all W end at 3. A transfer has a latency of 1, and its
-// 6 bytes pass a port in 3. Workers 1 and 3 send to 0 and 2: until 7. Worker 2 sends to 0: until 11. Worker 0
-// sends the sum to 1, 2 and 3.
-TEST(GradientsSummed, FollowTheTreeAndGoBackToAllHolders) {
+// bytes pass a port in a quarter each. Neighbours exchange halves, of 8 bytes, until 6, and workers 0 and 2, and
+// 1 and 3, quarters until 8. The sums go back: quarters until 10, halves until 13. Each port carries one
+// transfer at a time.
+TEST(GradientsSummed, TakeTheTimeOfHalvesAndQuarters) {
   const Schedule schedule =
       make_schedule("ddp", {.workers = 4, .microbatches = 4, .graph = StageGraph::chain(1)});
-  const auto summed = [&](Sharing sharing) {
-    const Costs costs{.sizes = {{.weights = 6}}, .links = one_level(1, 0.5, sharing)};
+  for (const Sharing sharing : {Sharing::none, Sharing::in_order, Sharing::fair}) {
+    const Costs costs{.sizes = {{.weights = 16}}, .links = one_level(1, 0.25, sharing)};
     const Timeline timeline = simulate(schedule, costs);
     EXPECT_EQ(timeline.makespan, 3);
-    return timeline.gradients_summed;
-  };
-  EXPECT_THAT(summed(Sharing::none), Optional(15));
-  // Their latencies overlap, until 12. Then worker 0's port out passes 3 times 6 bytes.
-  EXPECT_THAT(summed(Sharing::in_order), Optional(21));
-  EXPECT_THAT(summed(Sharing::fair), Optional(21));
+    EXPECT_THAT(timeline.gradients_summed, Optional(13));
+  }
 }
 
 // Worker 0 has stage 1 and micro-batch 0 of stage 0, worker 1 has micro-batch 1 of stage 0. W of stage 1
@@ -51,7 +51,7 @@ TEST(GradientsSummed, FollowTheTreeAndGoBackToAllHolders) {
 //              0   1   2   3   4   5   6   7       11      15
 //   worker 1   F01                 B01 W01
 //              0   1               5   6   7
-// So worker 1 sends its gradient of stage 0 at 7.
+// So both workers send half of their gradient of stage 0 at 7.
 Schedule with_late_additions() {
   const std::map<std::pair<int, int>, std::vector<int>> turns = {// stage, micro-batch: of F, B, W
                                                                  {{0, 0}, {0, 5, 6}},
@@ -81,17 +81,17 @@ TEST(GradientsSummed, AnAdditionWaitsForTheJobThatItsWorkerRuns) {
   const auto summed = [&](std::uint64_t bytes) {
     const Costs costs{.durations = {{1, 1, 1}, {1, 1, 4}},
                       .sizes = {{.weights = bytes}, {.weights = 100}},
-                      .links = one_level(0, 1)};
+                      .links = one_level(0, 0.5)};
     const Timeline timeline = simulate(schedule, costs);
     EXPECT_EQ(timeline.makespan, 15);
     return timeline.gradients_summed;
   };
-  // Comes at 10, is added at 11, and the sum is on worker 1 at 14: before the last job ends.
-  EXPECT_THAT(summed(3), Optional(15));
-  // Comes at 11, as W of one micro-batch ends and the next begins: is added between the two.
-  EXPECT_THAT(summed(4), Optional(15));
-  // Comes at 12, is added at 15, and the sum is on worker 1 at 20.
-  EXPECT_THAT(summed(5), Optional(20));
+  // Halves of 4 bytes come at 9. Worker 0 adds its half at 11, and it is on worker 1 at 13.
+  EXPECT_THAT(summed(8), Optional(15));
+  // They come at 11, as W of one micro-batch ends and the next begins: worker 0 adds between the two.
+  EXPECT_THAT(summed(16), Optional(15));
+  // They come at 13. Worker 0 adds at 15, and its half is on worker 1 at 21.
+  EXPECT_THAT(summed(24), Optional(21));
 }
 
 // Stage 1 is on worker 1 and shares its weights with stage 0, on worker 0, which holds them: 0 bytes, of
@@ -104,6 +104,50 @@ TEST(GradientsSummed, WeightsThatStagesShareAreSummedOnTheirHolder) {
   const Timeline timeline = simulate(schedule, costs);
   EXPECT_EQ(timeline.makespan, 6);
   EXPECT_THAT(timeline.gradients_summed, Optional(8));
+}
+
+Schedule replicas_of_one_stage(int workers) {
+  return make_schedule("ddp", {.workers = workers, .microbatches = workers, .graph = StageGraph::chain(1)});
+}
+
+// Eight workers: neighbours exchange halves, workers at a distance of 2 quarters, of 4 eighths, and back.
+TEST(ReductionPlan, HalvesAndDoubles) {
+  constexpr std::uint64_t bytes = 32;
+  std::map<int, std::vector<std::uint64_t>> sent;  // by worker
+  for (const ReductionStep& step : reduction_plan(replicas_of_one_stage(8), 0, bytes)) {
+    const int distance = 1 << (step.finished ? 5 - step.round : step.round);
+    EXPECT_EQ(step.from ^ step.into, distance);
+    sent[step.from].push_back(step.bytes);
+  }
+  for (int w = 0; w < 8; ++w) EXPECT_THAT(sent[w], ElementsAre(16, 8, 4, 4, 8, 16)) << w;
+}
+
+// Each port carries twice 2/3 of the gradient on average, and no worker sends more than three messages a way.
+TEST(ReductionPlan, TakesAnyNumberOfWorkers) {
+  constexpr std::uint64_t bytes = 12'000'000;
+  for (int workers = 2; workers <= 33; ++workers) {
+    std::map<int, std::uint64_t> sent;
+    std::map<int, std::uint64_t> received;
+    std::uint64_t all = 0;
+    for (const ReductionStep& step : reduction_plan(replicas_of_one_stage(workers), 0, bytes)) {
+      EXPECT_EQ(step.first % 4, 0U);
+      sent[step.from] += step.bytes;
+      received[step.into] += step.bytes;
+      all += step.bytes;
+    }
+    EXPECT_EQ(all, 2 * static_cast<std::uint64_t>(workers - 1) * bytes) << workers;
+    for (int w = 0; w < workers; ++w) {
+      EXPECT_LT(sent[w], 2.5 * bytes) << workers;
+      EXPECT_LT(received[w], 2.5 * bytes) << workers;
+    }
+  }
+}
+
+TEST(ReductionPlan, LeavesOutSlicesOfNoBytes) {
+  const std::vector<ReductionStep> steps = reduction_plan(replicas_of_one_stage(4), 0, 4);
+  EXPECT_EQ(steps.size(), 6U) << "each worker but one sends four bytes and gets them back";
+  for (const ReductionStep& step : steps) EXPECT_EQ(step.bytes, 4U);
+  EXPECT_EQ(reduction_plan(replicas_of_one_stage(4), 0, 0).size(), 16U) << "the size is not known";
 }
 
 TEST(GradientsSummed, AreThereOnlyWhereWorkersShareAGradient) {
@@ -135,15 +179,23 @@ std::optional<double> slow_sums(const Schedule& schedule, const Costs& costs, co
       double& own = ready[schedule.compute(id)];
       own = std::max(own, timeline.spans[id].end);
     }
-    for (const ReductionStep& step : reduction_plan(schedule, s)) {
-      any = true;
-      double at = ready[step.from] + costs.link(step.from, step.into).time(costs.size(s).updated());
-      for (const JobId id : schedule.order(step.into)) {
-        const Span span = timeline.spans[id];
-        if (span.start < at && at < span.end) at = span.end;
+    const std::vector<ReductionStep> steps = reduction_plan(schedule, s, costs.size(s).updated());
+    for (int round = 0; !steps.empty() && round <= steps.back().round; ++round) {
+      std::map<int, double> arrived;
+      for (const ReductionStep& step : steps) {
+        if (step.round != round) continue;
+        any = true;
+        double& at = arrived[step.into];
+        at = std::max(at, ready[step.from] + costs.link(step.from, step.into).time(step.bytes));
       }
-      if (!step.broadcast) at = ready[step.into] = std::max(ready[step.into], at);
-      last = std::max(last, at);
+      for (auto& [worker, at] : arrived) {
+        at = std::max(at, ready[worker]);
+        for (const JobId id : schedule.order(worker)) {
+          const Span span = timeline.spans[id];
+          if (span.start < at && at < span.end) at = span.end;
+        }
+      }
+      for (const auto& [worker, at] : arrived) last = std::max(last, ready[worker] = at);
     }
   }
   if (!any) return std::nullopt;

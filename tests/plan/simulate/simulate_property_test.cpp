@@ -276,10 +276,10 @@ TEST_P(Simulate, TransfersEqualBruteForce) {
     std::vector<Received> reductions(expected.size());
     for (int s = 0; s < c.schedule.stages(); ++s) {
       const auto weights = c.costs.sizes[c.costs.sizes.size() == 1 ? 0 : index(s)].weights;
-      for (const ReductionStep& step : reduction_plan(c.schedule, s)) {
+      for (const ReductionStep& step : reduction_plan(c.schedule, s, weights)) {
         Received& here = reductions.at(index(step.into));
         ++here.count;
-        here.bytes += weights;
+        here.bytes += step.bytes;
       }
     }
     ASSERT_EQ(counted.size(), expected.size());
@@ -332,9 +332,32 @@ TEST(Flows, SayWhoSends) {
               ::testing::ElementsAre(Traffic{0, 1, {2, 200}}, Traffic{1, 0, {2, 200}}));
 }
 
-/// Runs the plan on sets of contributions: in the end every holder has each one exactly once.
-TEST_P(Simulate, ReductionBringsEachContributionToEachHolderOnce) {
-  each(30, 800, [](const Case& c, testing::Random&) {
+/// The sum of a part of the gradient: how it was added up, and in how many additions one after the other.
+struct PartialSum {
+  std::string text;
+  int depth = 0;
+
+  /// Which of the two comes first does not change a bit.
+  [[nodiscard]] PartialSum plus(const PartialSum& other) const {
+    if (text.empty()) return other;
+    return {"(" + std::min(text, other.text) + "+" + std::max(text, other.text) + ")",
+            std::max(depth, other.depth) + 1};
+  }
+};
+
+/// Adds up a binary tree of these leaves.
+PartialSum tree_sum(std::vector<PartialSum> leaves) {
+  for (std::size_t stride = 1; stride < leaves.size(); stride *= 2) {
+    for (std::size_t i = 0; i + stride < leaves.size(); i += 2 * stride)
+      leaves[i] = leaves[i].plus(leaves[i + stride]);
+  }
+  return leaves.front();
+}
+
+/// Runs the plan on sums as text: in the end every holder has the sum of one tree, whose first leaf is the first
+/// holder. Every part of the gradient is added up in the same order, and nothing is sent that is not needed.
+TEST_P(Simulate, ReductionAddsUpOneTreeForEachHolder) {
+  each(30, 800, [](const Case& c, testing::Random& random) {
     for (int s = 0; s < c.schedule.stages(); ++s) {
       std::set<int> contributors, holders;
       for (const JobId id : c.schedule.order()) {
@@ -346,32 +369,35 @@ TEST_P(Simulate, ReductionBringsEachContributionToEachHolderOnce) {
       EXPECT_THAT(weight_holders(c.schedule, s), ::testing::ElementsAreArray(holders));
       EXPECT_THAT(gradient_workers(c.schedule, s), ::testing::ElementsAreArray(contributors));
 
-      std::map<int, std::multiset<int>> sums;
-      std::map<int, int> depth;
-      for (const int w : contributors) sums[w] = {w};
-      const auto plan = reduction_plan(c.schedule, s);
-      std::size_t additions = 0;
-      for (const ReductionStep& step : plan) {
-        EXPECT_EQ(step.stage, s);
-        EXPECT_NE(step.from, step.into);
-        if (step.broadcast) {
-          sums[step.into] = sums[step.from];
-          continue;
+      const int root = *holders.begin();
+      std::vector<PartialSum> leaves(1);
+      if (contributors.contains(root)) leaves[0].text = std::to_string(root);
+      for (const int w : contributors) {
+        if (w != root) leaves.push_back({std::to_string(w)});
+      }
+      const std::string expected = tree_sum(leaves).text;
+
+      const auto bytes = static_cast<std::uint64_t>(testing::between(random, 1, 40));
+      const auto plan = reduction_plan(c.schedule, s, bytes);
+      for (std::uint64_t byte = 0; byte < bytes; ++byte) {
+        std::map<int, PartialSum> sums;
+        for (const int w : contributors) sums[w].text = std::to_string(w);
+        std::size_t additions = 0;
+        std::size_t copies = 0;
+        int round = 0;
+        for (const ReductionStep& step : plan) {
+          EXPECT_EQ(step.stage, s);
+          EXPECT_NE(step.from, step.into);
+          EXPECT_GE(step.round, round);
+          round = step.round;
+          if (byte < step.first || byte >= step.first + step.bytes) continue;
+          ++(step.finished ? copies : additions);
+          sums[step.into] = step.finished ? sums[step.from] : sums[step.into].plus(sums[step.from]);
         }
-        ++additions;
-        const auto from = sums[step.from];
-        sums[step.into].insert(from.begin(), from.end());
-        depth[step.into] = std::max(depth[step.into], depth[step.from]) + 1;
+        for (const int h : holders) EXPECT_EQ(sums[h].text, expected) << "holder " << h;
+        EXPECT_EQ(additions, leaves.size() - 1) << "a move that brings nothing";
+        EXPECT_EQ(copies, holders.size() - 1);
       }
-      for (const int h : holders) {
-        EXPECT_THAT(sums[h], ::testing::ElementsAreArray(contributors)) << "holder " << h;
-      }
-      const auto others = contributors.size() - contributors.count(*holders.begin());
-      EXPECT_EQ(additions, others) << "a move that brings nothing";
-      EXPECT_EQ(plan.size() - additions, holders.size() - 1);
-      int levels = 0;
-      while ((std::size_t{1} << levels) < others + 1) ++levels;
-      EXPECT_LE(depth[*holders.begin()], levels) << "not a binary tree";
     }
   });
 }

@@ -36,20 +36,20 @@ void expect_buffers(const TaskGraph& graph, const std::vector<int>& rank_of) {
     const auto rank = index(rank_of[index(task.worker)]);
     if (rank_of[index(graph.data()[source].worker)] == rank_of[index(task.worker)]) continue;
     read[rank].insert(source);
-    const ReceivedData::Gradient& gradient = all[rank].gradients.at(source);
+    const ReceivedData::Slice& gradient = all[rank].slices.at(source);
     EXPECT_LE(gradient.first_use, t);
     EXPECT_GE(gradient.last_use, t);
     EXPECT_GE(graph.data()[all[rank].buffers[gradient.buffer]].size, graph.data()[source].size);
     if (!gradient.previous) continue;
-    const ReceivedData::Gradient& previous = all[rank].gradients.at(*gradient.previous);
+    const ReceivedData::Slice& previous = all[rank].slices.at(*gradient.previous);
     EXPECT_EQ(previous.buffer, gradient.buffer);
     EXPECT_LT(previous.last_use, gradient.first_use);
   }
   for (std::size_t r = 0; r < all.size(); ++r) {
-    EXPECT_EQ(all[r].gradients.size(), read[r].size());
+    EXPECT_EQ(all[r].slices.size(), read[r].size());
     EXPECT_EQ(all[r].buffers.size(), std::min(ReceivedData::max_buffers, read[r].size()));
     std::size_t first = 0;
-    for (const auto& [datum, gradient] : all[r].gradients) first += gradient.previous ? 0U : 1U;
+    for (const auto& [datum, slice] : all[r].slices) first += gradient.previous ? 0U : 1U;
     EXPECT_EQ(first, all[r].buffers.size()) << "every other gradient waits for the one before it";
   }
 }
