@@ -31,8 +31,8 @@ Links one_level(double alpha, double beta, Sharing sharing = Sharing::none) {
 }
 
 // Four replicas of a stage, each with one micro-batch: all W end at 3. A transfer has a latency of 1, and its
-// bytes pass a port in a quarter each. Neighbours exchange halves, of 8 bytes, until 6, and workers 0 and 2, and
-// 1 and 3, quarters until 8. The sums go back: quarters until 10, halves until 13. Each port carries one
+// bytes pass a port in a quarter each. Neighbours exchange halves, of 8 bytes, until 6, and workers 0 and 2,
+// and 1 and 3, quarters until 8. The sums go back: quarters until 10, halves until 13. Each port carries one
 // transfer at a time.
 TEST(GradientsSummed, TakeTheTimeOfHalvesAndQuarters) {
   const Schedule schedule =

@@ -339,7 +339,7 @@ struct PartialSum {
 
   /// Which of the two comes first does not change a bit.
   [[nodiscard]] PartialSum plus(const PartialSum& other) const {
-    if (text.empty()) return other;
+    if (text.empty() || other.text.empty()) return text.empty() ? other : *this;
     return {"(" + std::min(text, other.text) + "+" + std::max(text, other.text) + ")",
             std::max(depth, other.depth) + 1};
   }
@@ -354,8 +354,9 @@ PartialSum tree_sum(std::vector<PartialSum> leaves) {
   return leaves.front();
 }
 
-/// Runs the plan on sums as text: in the end every holder has the sum of one tree, whose first leaf is the first
-/// holder. Every part of the gradient is added up in the same order, and nothing is sent that is not needed.
+/// Runs the plan on sums as text: in the end every holder has the sum of one tree, whose first leaf is the
+/// first holder. Every part of the gradient is added up in the same order, and nothing is sent that is not
+/// needed.
 TEST_P(Simulate, ReductionAddsUpOneTreeForEachHolder) {
   each(30, 800, [](const Case& c, testing::Random& random) {
     for (int s = 0; s < c.schedule.stages(); ++s) {

@@ -248,7 +248,7 @@ plan::Received& received(plan::Transfers& transfers, DataKind kind) {
       return transfers.gradients;
     case DataKind::weights:
       return transfers.weights;
-    case DataKind::weight_gradient:
+    case DataKind::gradient_slice:
       return transfers.weight_gradients;
     default:
       ADD_FAILURE() << "data of kind " << static_cast<int>(kind) << " leaves its worker";
