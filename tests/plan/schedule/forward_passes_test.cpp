@@ -45,7 +45,7 @@ void expect_forward(const Schedule& schedule, int microbatches) {
   }
   for (int s = 0; s < schedule.stages(); ++s) {
     EXPECT_TRUE(gradient_workers(forward, s).empty());
-    EXPECT_TRUE(reduction_plan(forward, s).empty());
+    EXPECT_TRUE(reduction_plan(forward, s, 100).empty());
   }
   const Timeline timeline = simulate(forward, {});
   for (const int stashes : timeline.peak_stashes) EXPECT_EQ(stashes, 0);
