@@ -129,6 +129,7 @@ KEYS = {
                            "training.steps=1"),  # a job of more than ten timeouts is stuck
     "runtime.mapping": Key("info", MLP, "auto"),
     "runtime.memory_limit": Key("simulate", MLP, "1KiB"),
+    "runtime.links": Key("simulate", MLP, "far.yaml", "runtime.emulate={F: 2ms, B: 2ms, W: 1ms}", "runtime.links=near.yaml"),
     "runtime.emulate.F": Key("train", MLP, "3ms", EMULATED),
     "runtime.emulate.B": Key("train", MLP, "3ms", EMULATED),
     "runtime.emulate.W": Key("train", MLP, "3ms", EMULATED),
@@ -156,12 +157,12 @@ NOT_PREDICTED = {
 TRAINED = ["training.steps", "training.clip", "training.optimizer", "checkpoint", "model.init"]
 UNUSED = {
     "profile": [*TRAINED, "training.nonfinite", "data.validation", "evaluate", "schedule", "runtime.policy", "runtime.window", "runtime.workers_per_core",
-                "runtime.timeout", "runtime.mapping", "runtime.memory_limit", "runtime.emulate"],
+                "runtime.timeout", "runtime.mapping", "runtime.memory_limit", "runtime.emulate", "runtime.links"],
     "evaluate": [*TRAINED, "data.path", "data.order", "evaluate.every", "schedule.recompute", "schedule.memory_limit",
-                 "runtime.emulate"],
+                 "runtime.emulate", "runtime.links"],
     "compare": ["data.validation", "evaluate", "checkpoint"],
-    "verify": ["data.validation", "evaluate", "checkpoint"],
-    "sim": ["training.steps", "runtime.timeout", "runtime.mapping", "runtime.emulate.comm", "runtime.emulate.links"],
+    "verify": ["data.validation", "evaluate", "checkpoint", "runtime.links"],
+    "sim": ["training.steps", "runtime.timeout", "runtime.mapping", "runtime.emulate.comm", "runtime.emulate.links", "runtime.links"],
 }  # fmt: skip
 
 

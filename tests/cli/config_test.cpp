@@ -243,6 +243,7 @@ std::vector<std::string> needed_by(const runtime::ConfigKey& key) {
 
 TEST_F(LoadConfig, ReadsTheConfigOfAReport) {
   const std::map<std::string, std::string> files = {{"schedule.profile", "profile.yaml"},
+                                                    {"runtime.links", "links.yaml"},
                                                     {"runtime.emulate.links", "links.yaml"}};
   std::ofstream(folder_ / "profile.yaml") << "layers: [{F: 1}]";
   std::ofstream(folder_ / "links.yaml") << "levels: [{latency: 1us, bandwidth: 1GB/s}]";

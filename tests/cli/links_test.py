@@ -206,6 +206,67 @@ class Emulation(CommandTest):
         self.refused(["train", "both.yaml"], "runtime.emulate.comm", "links")
 
 
+class RealLinks(CommandTest):
+    """`runtime.links`: the real links, with which only the prediction counts."""
+
+    NETWORK = one_level("10ms", "1MB/s", ", sharing: fair")
+
+    def setUp(self):
+        super().setUp()
+        self.write("c.yaml", EMULATED.replace(", links: links.yaml}", "}, links: net.yaml"))
+        self.write("net.yaml", self.NETWORK)
+
+    def report(self, *more, launcher=()):
+        result = self.run_command("train", "c.yaml", "--report", "r.json", *more, launcher=launcher)
+        self.assertEqual(result.returncode, 0, result.stderr)
+        return json.loads(self.read("r.json"))
+
+    def test_only_the_prediction_counts_with_them(self):
+        simulated = json.loads(self.ok("simulate", "c.yaml", "--ranks", 2, "--json"))
+        self.write("levels.yaml", "levels: [{workers: 2, latency: 0us, bandwidth: 1GB/s}, " + self.NETWORK.split("[")[1])
+        as_option = self.ok("simulate", "c.yaml", "--ranks", 2, "--links", "levels.yaml", "--json")
+        self.assertAlmostEqual(simulated["makespan"], json.loads(as_option)["makespan"], places=5)
+        report = self.report(launcher=LAUNCHER)
+        self.assertAlmostEqual(report["makespan"]["predicted"], simulated["makespan"])
+        self.assertLess(report["makespan"]["measured"], report["makespan"]["predicted"] - 0.02)
+        costs = report["explain"]["record"]["costs"]
+        self.assertEqual((costs["workers_of_rank"], len(costs["links"])), (2, 2))
+        self.ok("explain", "r.json")
+        self.ok("compare", "c.yaml", "--repetitions", 1, "-o", "compared.json", launcher=LAUNCHER)
+        self.assertAlmostEqual(json.loads(self.read("compared.json"))["predicted"]["makespan"], simulated["makespan"])
+
+    def test_workers_of_a_rank_share_their_data(self):
+        self.assertAlmostEqual(self.report()["makespan"]["predicted"],
+                               json.loads(self.ok("simulate", "c.yaml", "--comm", "0s", "--json"))["makespan"])
+
+    def test_real_kernels(self):
+        self.write("c.yaml", EMULATED.split("runtime")[0] + "runtime: {links: net.yaml}\n")
+        costs = self.report(launcher=LAUNCHER)["explain"]["record"]["costs"]
+        self.assertEqual((costs["workers_of_rank"], costs["links"][1]["latency"]), (2, 0.01))
+        result = self.run_command("simulate", "c.yaml")
+        self.assertEqual((result.returncode, "runtime.links: does not count" in result.stderr), (0, True))
+        with_times = ["simulate", "c.yaml", *TIMES, "--json"]
+        self.assertEqual(json.loads(self.ok(*with_times))["makespan"],
+                         json.loads(self.ok(*with_times, "--links", "net.yaml"))["makespan"])
+
+    def test_refusals(self):
+        def refused(*culprits, more=()):
+            self.refused(["train", "c.yaml", *more], "runtime.links", *culprits, launcher=LAUNCHER)
+
+        refused("mapping", more=["--set", "runtime.mapping=auto"])
+        self.refused(["train", "c.yaml", "--set", "runtime.emulate.comm=1ms"], "runtime.emulate.comm", "runtime.links")
+        three = ["--set", "schedule.workers=3", "--set", "model.layers=6"]
+        refused("3 workers cannot be divided equally among 2 ranks", more=three)
+        six = ["--set", "schedule.workers=6", "--set", "model.layers=6"]
+        level = "{latency: 1us, bandwidth: 1GB/s"
+        self.write("net.yaml", f"levels: [{level}, name: pair, workers: 2}}, {level}}}]\n")
+        refused("level 0 (pair) has groups of 2 workers, a rank has 3", more=six)
+        self.write("net.yaml", f"levels: [{level}, workers: 4}}, {level}}}]\n")
+        refused("level 0 has groups of 4 workers, which do not divide the 6 workers", more=six)
+        self.write("net.yaml", one_level(1, 1))
+        refused("without units")
+
+
 class Measured(CommandTest):
     def test_the_file_can_be_used(self):
         self.ok("info", "--links", "links.yaml", launcher=LAUNCHER)

@@ -19,9 +19,10 @@ struct EvaluateOptions {
 };
 
 /// Keys and sections that change nothing in an evaluation: it updates no weights and stashes nothing.
-constexpr std::array<std::string_view, 10> unused_by_evaluate = {
+constexpr std::array<std::string_view, 11> unused_by_evaluate = {
     "model.init",    "data.path",          "data.order", "evaluate.every",     "training.steps",
-    "training.clip", "training.optimizer", "checkpoint", "schedule.recompute", "schedule.memory_limit"};
+    "training.clip", "training.optimizer", "checkpoint", "schedule.recompute", "schedule.memory_limit",
+    "runtime.links"};
 
 runtime::Config evaluation_of(const EvaluateOptions& options) {
   runtime::Config config = options.config.load();

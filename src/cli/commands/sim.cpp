@@ -133,9 +133,10 @@ std::vector<plan::Durations> given_durations(const SimOptions& options, const ru
 
 /// Keys that change nothing on simulated GPUs: the cluster has the links, SimGrid ends a run that cannot
 /// continue, and each GPU has one worker, in their order.
-constexpr std::array<std::string_view, 6> unused_by_sim = {
+constexpr std::array<std::string_view, 7> unused_by_sim = {
     "training.steps",  "runtime.timeout",      "runtime.workers_per_core",
-    "runtime.mapping", "runtime.emulate.comm", "runtime.emulate.links"};
+    "runtime.mapping", "runtime.emulate.comm", "runtime.emulate.links",
+    "runtime.links"};
 
 /// Refuses settings of the file with which a real run would differ from the simulated one.
 void check_simulated(const ConfigOptions& options, const runtime::Config& config) {

@@ -111,6 +111,20 @@ void apply(const SimulateOptions& options, plan::Costs& costs, std::string& unit
   costs.durations = plan::costs_of_stages(of_shares, schedule.workers(), schedule.stages()).durations;
 }
 
+/// Replaces the links by those of `runtime.links`, unless the command line gives others.
+void apply_links(const SimulateOptions& options, const runtime::Config& config,
+                 const plan::Schedule& schedule, plan::Costs& costs, const std::string& unit) {
+  if (config.runtime.links_file.empty() || options.costs.gives_links()) return;
+  if (unit != "s") {
+    print_message(
+        "starpipe: runtime.links: does not count, since the durations have no unit; --durations or "
+        "schedule.partition give seconds\n");
+    return;
+  }
+  costs = runtime::with_links_of_ranks(std::move(costs), config.runtime, schedule.workers(),
+                                       options.ranks.value_or(schedule.workers()));
+}
+
 /// Returns the workers of each of the ranks of --ranks. Throws InputError if --ranks would change nothing.
 int workers_of_rank(int ranks, const plan::Costs& costs, int workers) {
   if (!costs.links.takes_time() || !costs.prefetch)
@@ -137,6 +151,7 @@ int simulate(const SimulateOptions& options) {
   if (options.costs.gives_durations()) times.source = "of --durations";
   plan::Costs& costs = times.costs;
   apply(options, costs, times.unit, experiment.schedule);
+  apply_links(options, config, experiment.schedule, costs, times.unit);
   if (options.ranks)
     costs.workers_of_rank = workers_of_rank(*options.ranks, costs, experiment.schedule.workers());
   if (experiment.schedule.recompute()) costs = plan::with_recomputation(costs);
@@ -182,7 +197,7 @@ void add_simulate(CLI::App& app, Action& action) {
   options->costs.add_to(*command,
                         "the seconds of runtime.emulate; with schedule.partition the measured times; else in "
                         "proportion to the FLOPs of each stage, 1 for an average stage",
-                        "runtime.emulate.comm, else 0");
+                        "those of runtime.links or runtime.emulate, else 0");
   options->costs.add_no_prefetch_to(*command);
   command->add_flag("--per-share", options->per_share,
                     "The times of --durations are of 1/W of the model, whatever the number of stages");

@@ -15,7 +15,8 @@ struct VerifyOptions {
 };
 
 /// Keys and sections that change nothing in the compared steps.
-constexpr std::array<std::string_view, 3> unused_by_verify = {"data.validation", "evaluate", "checkpoint"};
+constexpr std::array<std::string_view, 4> unused_by_verify = {"data.validation", "evaluate", "checkpoint",
+                                                              "runtime.links"};
 
 Config config_to_check(const VerifyOptions& options) {
   Config config = options.config.load();

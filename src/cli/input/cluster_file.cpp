@@ -102,6 +102,7 @@ runtime::Config configuration_of(const SimulatedRequest& request) {
   emulate.links_file = request.cluster;
   emulate.links = read_cluster(request.cluster, request.sharing).links;
   emulate.prefetch = true;
+  config.runtime.links_file.clear();  // the cluster has the links
   return config;
 }
 

@@ -318,6 +318,13 @@ void require_consistent(const Keys& keys, const Given& given, const Config& conf
   }
 }
 
+/// Reads the links that a key names. Runs count in seconds.
+plan::Links links_of_key(std::string_view key, const std::string& file) {
+  LinksFile read = read_links(file);
+  if (!read.in_seconds) throw InputError(fmt::format("{}: {} has times without units", key, file));
+  return std::move(read.links);
+}
+
 }  // namespace
 
 runtime::Config load_config(const std::filesystem::path& file, const std::vector<std::string>& overrides) {
@@ -349,14 +356,10 @@ runtime::Config load_config(const std::filesystem::path& file, const std::vector
     config.schedule.options.clear();
   given.set_members(config);
   if (given.has("schedule.profile")) config.profile = read_profile(config.schedule.profile_file);
-  if (config.runtime.emulate && given.has("runtime.emulate.links")) {
-    runtime::EmulationConfig& emulate = *config.runtime.emulate;
-    const LinksFile read = read_links(emulate.links_file);
-    if (!read.in_seconds) {
-      throw InputError(fmt::format("runtime.emulate.links: {} has times without units", emulate.links_file));
-    }
-    emulate.links = read.links;
-  }
+  if (config.runtime.emulate && given.has("runtime.emulate.links"))
+    config.runtime.emulate->links = links_of_key("runtime.emulate.links", config.runtime.emulate->links_file);
+  if (given.has("runtime.links"))
+    config.runtime.links = links_of_key("runtime.links", config.runtime.links_file);
   return config;
 }
 

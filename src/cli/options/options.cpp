@@ -88,7 +88,8 @@ std::vector<fs::path> inputs_of(const runtime::Config& config) {
                                  config.data.validation,
                                  config.model.init.value_or(""),
                                  config.schedule.file.value_or(""),
-                                 config.schedule.profile_file};
+                                 config.schedule.profile_file,
+                                 config.runtime.links_file};
   if (config.runtime.emulate) files.emplace_back(config.runtime.emulate->links_file);
   if (config.model.init && model::is_safetensors_index(*config.model.init)) {
     try {

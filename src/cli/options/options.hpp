@@ -210,6 +210,8 @@ class CostOptions {
   [[nodiscard]] std::array<std::filesystem::path, 2> files() const;
   /// True if --durations was given.
   [[nodiscard]] bool gives_durations() const { return durations_.has_value(); }
+  /// True if --links or --comm gives the times of transfers.
+  [[nodiscard]] bool gives_links() const { return links_.has_value() || comm_.has_value(); }
 
  private:
   /// True if --durations has the times themselves and not the name of a file.

@@ -99,6 +99,7 @@ void require_same_file(const Mpi& mpi, std::string_view key, const std::filesyst
 void require_same_files(const Mpi& mpi, const Config& config) {
   const ScheduleConfig& schedule = config.schedule;
   require_same_file(mpi, "schedule.profile", schedule.profile_file, digest_of(config.profile));
+  require_same_file(mpi, "runtime.links", config.runtime.links_file, digest_of(config.runtime.links));
   if (const auto& emulated = config.runtime.emulate)
     require_same_file(mpi, "runtime.emulate.links", emulated->links_file, digest_of(emulated->links));
   for (const std::string& file : schedule.plugins) {
@@ -316,10 +317,14 @@ AgreedRuns agree_on_runs(const Mpi& mpi, std::vector<Config> configs, const Trai
         automatic ? map_to_ranks(mpi, devices, plan::count_traffic(made.schedule, made.costs)) : linear;
     check_sizes(planned.config, made, map);
     auto locations = locations_on_root(mpi, own_location(mpi, map, share, devices));
+    auto expected = agree(mpi, [&] {
+      check_link_levels(planned.config.runtime, made.schedule.workers(), locations);
+      return with_links_of_ranks(made.costs, planned.config.runtime, made.schedule.workers(), mpi.ranks());
+    });
     auto memory = require_main_memory(mpi, planned.config, made, map, locations);
     auto start = start_of(mpi, planned, parts.weights);
-    agreed.runs.push_back({std::move(planned), mpi, std::move(start), std::move(map), share, gpus,
-                           std::move(locations), std::move(memory)});
+    agreed.runs.push_back({std::move(planned), mpi, std::move(start), std::move(expected), std::move(map),
+                           share, gpus, std::move(locations), std::move(memory)});
   }
   return agreed;
 }

@@ -59,6 +59,7 @@ struct PlannedRun {
 struct AgreedRun : PlannedRun {
   const Mpi& mpi;
   model::StartValues start;  ///< empty with emulated jobs
+  plan::Costs expected;  ///< costs of the prediction: those of `experiment` with the links of `runtime.links`
   WorkerMap map;
   CoreShare share;
   GpuShare gpus;

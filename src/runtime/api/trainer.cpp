@@ -157,10 +157,14 @@ Prediction predict(const Config& config, const TrainerParts& parts,
     wanted = runtime::with_partition(std::move(wanted), *choice);
   if (!durations.empty()) wanted = runtime::with_emulated_times(std::move(wanted), durations);
   const runtime::Experiment run = runtime::plan_run(wanted, parts.schedule);
-  Prediction prediction{.schedule = run.schedule, .timeline = plan::simulate(run.schedule, run.costs)};
+  const plan::Costs costs = run.emulated
+                                ? runtime::with_links_of_ranks(run.costs, wanted.runtime,
+                                                               run.schedule.workers(), run.schedule.workers())
+                                : run.costs;
+  Prediction prediction{.schedule = run.schedule, .timeline = plan::simulate(run.schedule, costs)};
   for (const plan::Transfers& to : prediction.timeline.received)
     prediction.received_bytes.push_back(to.total().bytes);
-  for (const runtime::DeviceNeed& need : runtime::memory_need_of(wanted, run, run.costs, prediction.timeline))
+  for (const runtime::DeviceNeed& need : runtime::memory_need_of(wanted, run, costs, prediction.timeline))
     prediction.memory_bytes.push_back(need.peak.total());
   return prediction;
 }

@@ -114,13 +114,13 @@ Training::Training(const Mpi& mpi, Config config, TrainerParts parts)
                       return choice;
                     })),
       metrics_file_(std::move(parts.metrics)),
-      measurement_(run_.experiment.schedule, run_.experiment.costs, run_.experiment.emulated) {}
+      measurement_(run_.experiment.schedule, run_.expected, run_.experiment.emulated) {}
 
 Training::Training(const AgreedRun& run, PolicyChoice policy)
     : mpi_(run.mpi),
       run_(run),
       policy_(std::move(policy)),
-      measurement_(run.experiment.schedule, run.experiment.costs, run.experiment.emulated) {}
+      measurement_(run.experiment.schedule, run.expected, run.experiment.emulated) {}
 
 Training::~Training() = default;
 

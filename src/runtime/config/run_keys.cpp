@@ -168,7 +168,8 @@ void add_emulation_keys(Keys& keys) {
                     "stage has a part of the model's times in proportion to its FLOPs.",
                     &EmulationConfig::per_share));
   keys.push_back(emulation_key("comm", {.kind = Kind::time}, "How long each transfer between workers lasts.",
-                               &EmulationConfig::comm, {.not_with = {{"runtime.emulate.links"}}}));
+                               &EmulationConfig::comm,
+                               {.not_with = {{"runtime.emulate.links"}, {"runtime.links"}}}));
   keys.back().get = [](const Config& config) {
     const auto& emulate = config.runtime.emulate;
     return emulate && emulate->links_file.empty() ? to_json_value(emulate->comm) : json();
@@ -236,6 +237,12 @@ void add_runtime_keys(Keys& keys) {
            "run in which a worker needs more is refused.",
            &RuntimeConfig::memory_limits, of_fixed_order)
       .get = [](const Config& config) { return one_or_list(config.runtime.memory_limits); };
+  section.add("links", text(),
+              "A file with the real links between workers (docs/links.md), with which predictions count. It "
+              "changes nothing in the run itself. Without it, the transfers of emulated jobs over real links "
+              "count as taking no time, and those of real kernels as long as was measured.",
+              &RuntimeConfig::links_file,
+              {.not_with = {{"runtime.emulate.links"}, {"runtime.mapping", {"auto"}}}});
   add_emulation_keys(keys);
 }
 

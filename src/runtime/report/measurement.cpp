@@ -79,7 +79,11 @@ plan::ComparedRun Measurement::compared() const {
     if (known_) return costs_;
     plan::StepCosts all;
     for (const auto& jobs : kept_) all.add(recorded(jobs));
-    return all.costs(costs_.sizes, costs_.shared);
+    plan::Costs measured = all.costs(costs_.sizes, costs_.shared);
+    if (!costs_.links.takes_time()) return measured;
+    measured.links = costs_.links;
+    measured.workers_of_rank = costs_.workers_of_rank;
+    return measured;
   }();
   std::vector<plan::Difference> differences;
   for (const auto& jobs : kept_)

@@ -41,7 +41,8 @@ class Measurement {
   static constexpr std::size_t fewest_steps = 3;
 
   /// `costs`: as `simulate` takes them. `known`: they need not be measured, as the costs of emulated jobs;
-  /// else their sizes count, and their durations by FLOPs. `schedule` must outlive this.
+  /// else their sizes count, their durations by FLOPs, and their links where these take time. `schedule` must
+  /// outlive this.
   Measurement(const plan::Schedule& schedule, plan::Costs costs, bool known = false);
 
   /// Call it before each step. Drops the records that the step's records will replace, so that both are not

@@ -109,6 +109,73 @@ plan::Costs emulated_costs(const EmulationConfig& wanted, const model::Network& 
   return costs;
 }
 
+namespace {
+
+[[noreturn]] void refuse_links(const RuntimeConfig& config, const std::string& problem) {
+  throw InputError(fmt::format("runtime.links: {}: {}", config.links_file, problem));
+}
+
+std::string name_of(const plan::LinkLevel& level, std::size_t number) {
+  return level.name.empty() ? fmt::format("level {}", number)
+                            : fmt::format("level {} ({})", number, level.name);
+}
+
+}  // namespace
+
+plan::Costs with_links_of_ranks(plan::Costs costs, const RuntimeConfig& config, int workers, int ranks) {
+  if (config.links_file.empty()) return costs;
+  if (costs.links.takes_time())
+    throw InputError(
+        "runtime.links: does not apply with links of runtime.emulate: they delay the run itself");
+  if (workers % ranks != 0)
+    refuse_links(config, fmt::format("{} workers cannot be divided equally among {} ranks", workers, ranks));
+  const int each = workers / ranks;
+  const bool shares_data = !config.uses_gpus();
+  costs.workers_of_rank = each;
+  if (shares_data && ranks == 1) return costs;
+  const std::vector<plan::LinkLevel>& levels = config.links.levels();
+  std::vector<plan::LinkLevel> of_run;
+  if (shares_data && each > 1) of_run.push_back({.name = "rank", .workers = each});
+  for (std::size_t l = 0; l < levels.size(); ++l) {
+    const bool is_last = l + 1 == levels.size();
+    const int group = levels[l].workers;
+    if (!is_last && group < workers && workers % group != 0)
+      refuse_links(config,
+                   fmt::format("{} has groups of {} workers, which do not divide the {} workers of the run",
+                               name_of(levels[l], l), group, workers));
+    if (!is_last && group % each != 0 && each % group != 0)
+      refuse_links(config, fmt::format("{} has groups of {} workers, a rank has {}", name_of(levels[l], l),
+                                       group, each));
+    if (is_last || group > each || !shares_data) of_run.push_back(levels[l]);
+  }
+  costs.links = plan::Links(std::move(of_run));
+  return costs;
+}
+
+void check_link_levels(const RuntimeConfig& config, int workers, const std::vector<RankLocation>& locations) {
+  if (config.links_file.empty()) return;
+  std::vector<std::pair<std::string, int>> hosts;  // runs of neighbouring workers
+  for (const RankLocation& location : locations) {
+    if (hosts.empty() || hosts.back().first != location.machine) hosts.emplace_back(location.machine, 0);
+    hosts.back().second += location.workers;
+  }
+  if (hosts.size() < 2) return;
+  const int each = hosts.front().second;
+  for (const auto& [machine, count] : hosts) {
+    if (count != each)
+      refuse_links(
+          config,
+          fmt::format("host {} has {} neighbouring workers, host {} has {}; the groups of a level are equal",
+                      hosts.front().first, each, machine, count));
+  }
+  const std::vector<plan::LinkLevel>& levels = config.links.levels();
+  const auto is_host = [&](const plan::LinkLevel& level) { return level.workers == each; };
+  const bool host_is_rank = hosts.size() == locations.size() && !config.uses_gpus();
+  if (each == 1 || host_is_rank || std::any_of(levels.begin(), std::prev(levels.end()), is_host)) return;
+  refuse_links(config,
+               fmt::format("no level has groups of {} workers, the workers of a host, of {}", each, workers));
+}
+
 Config with_emulated_times(Config config, std::span<const plan::Durations> of_stages) {
   EmulationConfig emulate = config.runtime.emulate.value_or(EmulationConfig{});
   emulate.per_share = false;

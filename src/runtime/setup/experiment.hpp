@@ -10,6 +10,7 @@
 
 #include "runtime/engine/memory_need.hpp"
 #include "runtime/engine/task_graph.hpp"
+#include "runtime/host/worker_map.hpp"
 #include "starpipe/model/dataset.hpp"
 #include "starpipe/model/network.hpp"
 #include "starpipe/model/optimizer.hpp"
@@ -91,6 +92,18 @@ plan::Costs costs_by_flops(const model::Network& network);
 /// divided among the parts of a stage by their FLOPs; one time for each part is taken as it is. With
 /// `per_share`, all stages divide the times by their FLOPs.
 plan::Costs emulated_costs(const EmulationConfig& wanted, const model::Network& network, int workers);
+
+/// Returns the costs with the links of `runtime.links`, between the workers of so many ranks; as they are if
+/// the configuration has no such links. Each rank has as many neighbouring workers. On cores the workers of a
+/// rank share their data, so that transfers between them take no time and a rank has one port, whatever the
+/// file says. Throws InputError if the workers or the groups of the file's levels cannot be divided among the
+/// ranks.
+plan::Costs with_links_of_ranks(plan::Costs costs, const RuntimeConfig& config, int workers, int ranks);
+
+/// Throws InputError if the groups of the file of `runtime.links` are not those of the run: on several hosts,
+/// the workers of a host are neighbours, as many on each host, and a group of a level. `locations`: of all
+/// ranks.
+void check_link_levels(const RuntimeConfig& config, int workers, const std::vector<RankLocation>& locations);
 
 // Configurations of other runs.
 

@@ -179,6 +179,13 @@ TEST_F(OwnFolder, OtherLinksAndProfiles) {
   expect_refused(config, refusal);
   config.runtime.emulate->links = links(1e-3, plan::Sharing::fair);
   EXPECT_EQ(message_of([&] { agree_on_runs(*testing::mpi, {config}); }), "");
+  config.runtime.emulate->links = {};
+  config.runtime.emulate->links_file.clear();
+  config.runtime.links_file = "net.yaml";
+  config.runtime.links = links(1e-3 + rank_ * 1e-3, plan::Sharing::none);
+  expect_refused(config, "runtime.links: net.yaml is not the same file on all ranks");
+  config.runtime.links = links(1e-3, plan::Sharing::fair);
+  EXPECT_EQ(message_of([&] { agree_on_runs(*testing::mpi, {config}); }), "");
   config.schedule.profile_file = "profile.yaml";
   config.profile.units = {{.time = {.F = 1.0 + rank_, .B = 1, .W = 1}}};
   expect_refused(config, "schedule.profile: profile.yaml is not the same file on all ranks");

@@ -121,6 +121,8 @@ struct RuntimeConfig {
   int window = 10'000;   ///< largest number of submitted tasks; bounds StarPU's memory for tasks
   MappingKind mapping = MappingKind::linear;
   std::vector<std::uint64_t> memory_limits = {};  ///< bytes, one for all workers, or one for each
+  std::string links_file = {};  ///< `links`: of the network between the ranks; the prediction counts with it
+  plan::Links links = {};       ///< its content
   std::optional<EmulationConfig> emulate = std::nullopt;
 
   /// Returns the bytes that this worker may need; nullopt without a limit.
