@@ -109,10 +109,13 @@ struct Dataclass<plan::LinkLevel> {
 template <>
 struct Dataclass<plan::Costs> {
   static constexpr const char* name = "Costs";
-  static constexpr std::tuple fields = {
-      Field{"durations", &plan::Costs::durations}, Field{"sizes", &plan::Costs::sizes},
-      Field{"shared", &plan::Costs::shared},       Field{"links", &plan::Costs::links},
-      Field{"prefetch", &plan::Costs::prefetch},   Field{"workers_of_rank", &plan::Costs::workers_of_rank}};
+  static constexpr std::tuple fields = {Field{"durations", &plan::Costs::durations},
+                                        Field{"sizes", &plan::Costs::sizes},
+                                        Field{"shared", &plan::Costs::shared},
+                                        Field{"links", &plan::Costs::links},
+                                        Field{"prefetch", &plan::Costs::prefetch},
+                                        Field{"workers_of_rank", &plan::Costs::workers_of_rank},
+                                        Field{"ordered_messages", &plan::Costs::ordered_messages}};
 };
 template <>
 struct Dataclass<plan::Job> {

@@ -149,6 +149,7 @@ class Costs:
     unit: str
     includes_recomputation: bool
     workers_of_rank: int
+    ordered_messages: bool
 
     def __init__(
         self,
@@ -161,6 +162,7 @@ class Costs:
         unit: str = "",
         includes_recomputation: bool = False,
         workers_of_rank: int = 1,
+        ordered_messages: bool = False,
     ) -> None:
         """Makes the costs of a schedule's stages.
 
@@ -175,6 +177,7 @@ class Costs:
         includes_recomputation: whether B includes F's time already, as in the files of schedules that recompute.
         workers_of_rank: so many neighbouring workers are a rank. With prefetch, a rank receives a datum of another rank
             once for all of its workers, and transfers from one of its workers to another follow each other.
+        ordered_messages: whether messages from one rank to another pass one at a time, on levels with fair sharing.
 
         Raises InputError for values of another form, and for both `comm` and `links`.
         """
@@ -190,5 +193,6 @@ class Costs:
             ("unit", unit),
             ("includes_recomputation", _flag("includes_recomputation", includes_recomputation)),
             ("workers_of_rank", _whole("workers_of_rank", workers_of_rank, 1)),
+            ("ordered_messages", _flag("ordered_messages", ordered_messages)),
         ):
             object.__setattr__(self, name, value)

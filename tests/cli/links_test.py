@@ -209,7 +209,7 @@ class Emulation(CommandTest):
 class RealLinks(CommandTest):
     """`runtime.links`: the real links, with which only the prediction counts."""
 
-    NETWORK = one_level("10ms", "1MB/s", ", sharing: fair")
+    NETWORK = one_level("10ms", "1MB/s")
 
     def setUp(self):
         super().setUp()
@@ -223,7 +223,7 @@ class RealLinks(CommandTest):
 
     def test_only_the_prediction_counts_with_them(self):
         simulated = json.loads(self.ok("simulate", "c.yaml", "--ranks", 2, "--json"))
-        self.write("levels.yaml", "levels: [{workers: 2, latency: 0us, bandwidth: 1GB/s}, " + self.NETWORK.split("[")[1])
+        self.write("levels.yaml", "levels: [{workers: 2, latency: 0us, bandwidth: 1000GB/s}, " + self.NETWORK.split("[")[1])
         as_option = self.ok("simulate", "c.yaml", "--ranks", 2, "--links", "levels.yaml", "--json")
         self.assertAlmostEqual(simulated["makespan"], json.loads(as_option)["makespan"], places=5)
         report = self.report(launcher=LAUNCHER)
@@ -231,7 +231,9 @@ class RealLinks(CommandTest):
         self.assertLess(report["makespan"]["measured"], report["makespan"]["predicted"] - 0.02)
         costs = report["explain"]["record"]["costs"]
         self.assertEqual((costs["workers_of_rank"], len(costs["links"])), (2, 2))
-        self.ok("explain", "r.json")
+        self.assertIn("Busiest port: out of rank 0 (workers 0 to 1) at level 1: its bytes take", self.ok("explain", "r.json"))
+        ports = json.loads(self.ok("explain", "r.json", "--json"))["ports"]
+        self.assertEqual([(port["workers"], port["direction"]) for port in ports[:2]], [([0, 1], "out"), ([0, 1], "in")])
         self.ok("compare", "c.yaml", "--repetitions", 1, "-o", "compared.json", launcher=LAUNCHER)
         self.assertAlmostEqual(json.loads(self.read("compared.json"))["predicted"]["makespan"], simulated["makespan"])
 
@@ -242,7 +244,7 @@ class RealLinks(CommandTest):
     def test_real_kernels(self):
         self.write("c.yaml", EMULATED.split("runtime")[0] + "runtime: {links: net.yaml}\n")
         costs = self.report(launcher=LAUNCHER)["explain"]["record"]["costs"]
-        self.assertEqual((costs["workers_of_rank"], costs["links"][1]["latency"]), (2, 0.01))
+        self.assertEqual((costs["workers_of_rank"], costs["links"][1]["comm"]), (2, 0.01))
         result = self.run_command("simulate", "c.yaml")
         self.assertEqual((result.returncode, "runtime.links: does not count" in result.stderr), (0, True))
         with_times = ["simulate", "c.yaml", *TIMES, "--json"]

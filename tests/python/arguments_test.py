@@ -88,6 +88,7 @@ WRONG = [
     (Costs, {}, "sizes", [3, None, [3], "x", []]),
     (Costs, {}, "shared", [3, [3]]),
     (Costs, {}, "prefetch", [1, "no"]),
+    (Costs, {}, "ordered_messages", [1, "no"]),
     (Costs, {}, "unit", [3, "ms"]),
     (SOUND.with_discipline, {}, "discipline", [3]),
     (SOUND.id_of, {"stage": 0, "microbatch": 0}, "pass_", [3]),

@@ -14,6 +14,7 @@
 
 #include "base/messages.hpp"
 #include "base/numbers.hpp"
+#include "plan/explain/busy_ports.hpp"
 #include "plan/explain/critical_path.hpp"
 #include "plan/explain/idle_causes.hpp"
 #include "plan/explain/step_costs.hpp"
@@ -83,6 +84,23 @@ std::vector<std::array<std::int64_t, idle_cause_count + 1>> shares(const Recorde
   return all;
 }
 
+// Names the port whose bytes take longest, and the port at which workers waited longest if it is another one.
+std::string ports_text(const ComparedRun& run) {
+  const std::vector<BusyPort> ports = busy_ports(run.measured, run.costs);
+  const double makespan = run.measured.timeline.makespan;
+  if (ports.empty() || makespan <= 0) return "";
+  const BusyPort& busiest = ports.front();
+  std::string text = fmt::format(
+      "Busiest port: {}: its bytes take {:.2f} ms, {} of the step; workers waited {:.2f} ms for them.\n",
+      to_string(busiest, run.costs.links), busiest.passing * 1e3, percent_text(busiest.passing / makespan),
+      busiest.waited * 1e3);
+  const BusyPort& slowest = *std::ranges::max_element(ports, {}, &BusyPort::waited);
+  if (slowest.waited > busiest.waited)
+    text += fmt::format("Longest waits at a port: {}, {:.2f} ms.\n", to_string(slowest, run.costs.links),
+                        slowest.waited * 1e3);
+  return text;
+}
+
 }  // namespace
 
 std::string difference_table(const ComparedRun& run) {
@@ -146,7 +164,7 @@ std::string idle_table(const ComparedRun& run) {
     text += fmt::format("Longest wait for transfers: from worker {} to {}, {:.2f} ms.\n", links.front().from,
                         links.front().to, links.front().seconds * 1e3);
   }
-  return text;
+  return text + ports_text(run);
 }
 
 namespace {
@@ -316,6 +334,16 @@ ordered_json explanation_json(const ComparedRun& run) {
             {"transfers", link.transfers},
             {"median", nanoseconds(link.median)},
             {"times_typical", link.ratio}};
+  });
+  const std::vector<BusyPort> ports = busy_ports(run.measured, run.costs);
+  if (ports.empty()) return result;
+  result["ports"] = array_of(ports, [&](const BusyPort& port) -> ordered_json {
+    return {{"level", port.level},
+            {"name", run.costs.links.levels()[port.level].name},
+            {"workers", {port.first_worker, port.last_worker}},
+            {"direction", port.out ? "out" : "in"},
+            {"passing", nanoseconds(port.passing)},
+            {"waited", nanoseconds(port.waited)}};
   });
   return result;
 }

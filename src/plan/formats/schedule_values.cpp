@@ -124,6 +124,7 @@ void add_links(ordered_json& object, const Costs& costs) {
   }
   if (costs.workers_of_rank > 1 && costs.links.takes_time())
     object["workers_of_rank"] = costs.workers_of_rank;
+  if (costs.ordered_messages && costs.links.takes_time()) object["ordered_messages"] = true;
 }
 
 LinkLevel read_level(const JsonValue& value, bool last) {
@@ -169,6 +170,7 @@ void read_links(const JsonValue& object, Costs& costs) {
     if (per_byte) require_bytes(*per_byte);
   }
   if (const auto workers = object.find("workers_of_rank")) costs.workers_of_rank = workers->whole(1);
+  if (const auto ordered = object.find("ordered_messages")) costs.ordered_messages = ordered->truth();
 }
 
 void add_weights(ordered_json& object, const Costs& costs, int stages) {

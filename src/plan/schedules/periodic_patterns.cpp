@@ -73,8 +73,8 @@ Schedule periodic(const char* name, const ScheduleRequest& request,
   // A pattern is made for one limit. Where workers have different limits, the order is changed as any other
   // is.
   const std::vector<int>& asked = request.memory_limits;
-  const bool same = std::ranges::adjacent_find(asked, std::not_equal_to()) == asked.end();
-  const std::vector<int> limits = same ? asked : std::vector<int>{};
+  const bool is_same = std::ranges::adjacent_find(asked, std::not_equal_to()) == asked.end();
+  const std::vector<int> limits = is_same ? asked : std::vector<int>{};
   const LinkedChain linked(requested_costs(request), stages, limits);
   PeriodicPattern pattern = best(linked.chain, linked.limits);
   for (PeriodicOperation& op : pattern.operations) op.stage = op.worker = linked.stages[index(op.stage)];

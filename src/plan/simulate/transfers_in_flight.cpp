@@ -45,6 +45,10 @@ void TransfersInFlight::start(double now, std::uint32_t entry) {
       transfer.left = passing;
       transfer.since = at_ports;
       transfer.undelayed = end;
+      const int from_rank = transfer.from / workers_of_rank_;
+      const int to_rank = transfer.to / workers_of_rank_;
+      if (ordered_messages_ && from_rank != to_rank)
+        transfer.connection = &connections_[{from_rank, to_rank}];
       push(at_ports, Event::Kind::ports_begin, entry);
       return;
     }
@@ -97,17 +101,41 @@ bool TransfersInFlight::is_void(const Event& event) const {
 void TransfersInFlight::handle(const Event& event, std::vector<std::uint32_t>& arrived) {
   if (event.kind == Event::Kind::arrival) return arrive(event.transfer, event.time, arrived);
   if (is_void(event)) return;
-  for (const std::size_t port : {transfers_[event.transfer].out, transfers_[event.transfer].in}) {
+  if (event.kind == Event::Kind::ports_end) {
+    leave_ports(event.transfer, event.time);
+    return arrive(event.transfer, event.time, arrived);
+  }
+  Stream* const connection = transfers_[event.transfer].connection;
+  if (connection != nullptr && std::exchange(connection->busy, true))
+    return connection->waiting.push_back(event.transfer);
+  pass_ports(event.transfer);
+}
+
+// Lets the bytes of a transfer pass from now on.
+void TransfersInFlight::pass_ports(std::uint32_t entry) {
+  for (const std::size_t port : {transfers_[entry].out, transfers_[entry].in}) {
     std::vector<std::uint32_t>& users = ports_[port].users;
-    const auto at = std::ranges::lower_bound(users, event.transfer);
-    if (event.kind == Event::Kind::ports_begin) {
-      users.insert(at, event.transfer);
-    } else {
-      users.erase(at);
-    }
+    users.insert(std::ranges::lower_bound(users, entry), entry);
     changed_.push_back(port);
   }
-  if (event.kind == Event::Kind::ports_end) arrive(event.transfer, event.time, arrived);
+}
+
+// The bytes of a transfer have passed. The next message of its connection follows.
+void TransfersInFlight::leave_ports(std::uint32_t entry, double now) {
+  for (const std::size_t port : {transfers_[entry].out, transfers_[entry].in}) {
+    std::vector<std::uint32_t>& users = ports_[port].users;
+    users.erase(std::ranges::lower_bound(users, entry));
+    changed_.push_back(port);
+  }
+  Stream* const connection = transfers_[entry].connection;
+  if (connection == nullptr) return;
+  connection->busy = !connection->waiting.empty();
+  if (!connection->busy) return;
+  const std::uint32_t next = connection->waiting.front();
+  connection->waiting.pop_front();
+  transfers_[next].since = now;
+  transfers_[next].undelayed = now + transfers_[next].left;
+  pass_ports(next);
 }
 
 std::size_t TransfersInFlight::port_of(std::size_t level, int worker, bool out) {
@@ -189,7 +217,7 @@ SharedTransfers::SharedTransfers(const Schedule& schedule, const Costs& costs, c
       results_(schedule.id_count()),
       inputs_(schedule.id_count()),
       missing_(schedule.id_count(), 0),
-      in_flight_(costs.links, costs.workers_of_rank) {
+      in_flight_(costs.links, costs.workers_of_rank, costs.ordered_messages) {
   std::unordered_map<std::uint64_t, std::uint32_t> copies;
   const auto first_of_rank = [&](int worker) { return worker - worker % costs.workers_of_rank; };
   for (const JobId id : schedule.order()) {

@@ -34,15 +34,18 @@ namespace starpipe::plan {
 /// calls of `begin`, on links of any kind: a StarPU process has one CUDA stream for each pair of its GPUs. A
 /// transfer that takes no time does not wait.
 ///
+/// With `ordered_messages` the bytes of fair transfers from one rank to another pass in the order in which
+/// their latencies end, one transfer at a time. The transfers that pass share the ports.
+///
 /// An undelayed transfer arrives after exactly `Link::time(bytes)`. Times have the unit of the links.
 /// Deterministic. Not thread-safe.
 class TransfersInFlight {
  public:
   static constexpr double never = std::numeric_limits<double>::infinity();
 
-  /// `links` must outlive this. `workers_of_rank`: see Costs.
-  explicit TransfersInFlight(const Links& links, int workers_of_rank = 1)
-      : links_(links), workers_of_rank_(workers_of_rank) {}
+  /// `links` must outlive this. `workers_of_rank`, `ordered_messages`: see Costs.
+  explicit TransfersInFlight(const Links& links, int workers_of_rank = 1, bool ordered_messages = false)
+      : links_(links), workers_of_rank_(workers_of_rank), ordered_messages_(ordered_messages) {}
 
   /// Begins a transfer between two different workers at `now`, which must not be before the time of an
   /// earlier call. Transfers of equal `now` are served in the order of the calls. `number`: the caller's
@@ -58,7 +61,8 @@ class TransfersInFlight {
   void advance(double now, std::vector<std::uint32_t>& arrived);
 
  private:
-  /// The transfers from one worker to another of the same rank: one is under way, the others wait.
+  /// The transfers from one worker to another of the same rank, or the messages from one rank to another: one
+  /// is under way, the others wait.
   struct Stream {
     bool busy = false;
     std::deque<std::uint32_t> waiting = {};
@@ -71,7 +75,8 @@ class TransfersInFlight {
     std::uint32_t number = 0;  ///< the caller's
     Stream* stream = nullptr;  ///< null between ranks
     // With fair sharing:
-    std::size_t out = 0;  ///< its two ports
+    Stream* connection = nullptr;  ///< with ordered messages, between ranks
+    std::size_t out = 0;           ///< its two ports
     std::size_t in = 0;
     double left = 0;  ///< time that the bytes left at `since` need with the whole bandwidth
     double since = 0;
@@ -103,6 +108,8 @@ class TransfersInFlight {
   std::uint64_t push(double time, Event::Kind kind, std::uint32_t entry);
   [[nodiscard]] bool is_void(const Event& event) const;
   void handle(const Event& event, std::vector<std::uint32_t>& arrived);
+  void pass_ports(std::uint32_t entry);
+  void leave_ports(std::uint32_t entry, double now);
   std::size_t port_of(std::size_t level, int worker, bool out);
   void reach_ports();
   void change_rates(double now);
@@ -110,9 +117,11 @@ class TransfersInFlight {
 
   const Links& links_;
   int workers_of_rank_;
+  bool ordered_messages_;
   std::vector<Transfer> transfers_;
-  std::vector<std::uint32_t> unused_;              // entries of transfers_ whose transfers have arrived
-  std::map<std::pair<int, int>, Stream> streams_;  // by sender and receiver
+  std::vector<std::uint32_t> unused_;                  // entries of transfers_ whose transfers have arrived
+  std::map<std::pair<int, int>, Stream> streams_;      // by sender and receiver
+  std::map<std::pair<int, int>, Stream> connections_;  // by the ranks of sender and receiver
   std::map<std::tuple<std::size_t, int, bool>, std::size_t> port_numbers_;  // by level, member, direction
   std::vector<Port> ports_;
   std::vector<std::size_t> changed_;  // ports that a transfer began or ceased to use

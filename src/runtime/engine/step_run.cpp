@@ -181,7 +181,10 @@ void StepRun::insert(const Task& task) {
   const bool yields_to_jobs = task.kind == TaskKind::norm || task.kind == TaskKind::optimize;
   int priority = std::numeric_limits<int>::max();
   if (task.job) priority = -static_cast<int>(schedule_.turn(*task.job));
-  if (yields_to_jobs) priority = std::numeric_limits<int>::min();
+  // StarPU-MPI sends messages that are ready together in the order of priorities. No job waits for a sum of
+  // gradients, so the messages of jobs go first. (The policy starpipe does not order tasks by this number.)
+  const bool sums = task.kind == TaskKind::add || task.kind == TaskKind::copy;
+  if (yields_to_jobs || (sums && session_.core() != nullptr)) priority = std::numeric_limits<int>::min();
   void* sched_data = nullptr;
   if (session_.core() != nullptr && is_local) {
     const int to = session_.starpu_worker(task.worker);

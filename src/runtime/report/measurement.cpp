@@ -83,6 +83,7 @@ plan::ComparedRun Measurement::compared() const {
     if (!costs_.links.takes_time()) return measured;
     measured.links = costs_.links;
     measured.workers_of_rank = costs_.workers_of_rank;
+    measured.ordered_messages = costs_.ordered_messages;
     return measured;
   }();
   std::vector<plan::Difference> differences;

@@ -66,8 +66,8 @@ TEST(Links, RefuseGroupsThatDoNotNest) {
 
 /// Returns the time at which each transfer arrives. `sent`: in the order of their times.
 std::vector<double> arrivals(const Links& links, const std::vector<testing::Sent>& sent,
-                             int workers_of_rank = 1) {
-  TransfersInFlight in_flight(links, workers_of_rank);
+                             int workers_of_rank = 1, bool ordered_messages = false) {
+  TransfersInFlight in_flight(links, workers_of_rank, ordered_messages);
   std::vector<double> times(sent.size(), -1);
   const auto advance = [&](double until) {
     while (in_flight.next() <= until && in_flight.next() < TransfersInFlight::never) {
@@ -144,6 +144,17 @@ TEST(TransfersInFlight, FromOneWorkerToAnotherOfItsRankFollowEachOther) {
               ElementsAre(1, 2, 6));
 }
 
+TEST(TransfersInFlight, OrderedMessagesFromOneRankToAnotherFollowEachOther) {
+  const Links links = one_level(Sharing::fair);
+  // The bytes follow each other, the latencies overlap.
+  EXPECT_THAT(arrivals(links, {{0, 0, 2, 4}, {0, 1, 3, 2}}, 2, true), ElementsAre(5, 7));
+  EXPECT_THAT(arrivals(links, {{0, 0, 1, 4}, {7, 0, 1, 4}}, 1, true), ElementsAre(5, 12));
+  // Connections share a port fairly: the second to worker 2 waits for the first alone.
+  EXPECT_THAT(arrivals(links, {{0, 0, 2, 2}, {0, 0, 2, 2}, {0, 1, 2, 4}}, 1, true), ElementsAre(5, 9, 9));
+  // Other links have no connections.
+  EXPECT_THAT(arrivals(one_level(Sharing::none), {{0, 0, 1, 4}, {0, 0, 1, 4}}, 1, true), ElementsAre(5, 5));
+}
+
 TEST(TransfersInFlight, ArriveAsInTheSlowReference) {
   testing::Random random(1);
   for (int round = 0; round < rounds(1500) && !HasFailure(); ++round) {
@@ -158,8 +169,9 @@ TEST(TransfersInFlight, ArriveAsInTheSlowReference) {
       transfer.bytes = static_cast<std::uint64_t>(testing::between(random, 0, 6));
     }
     std::ranges::stable_sort(sent, {}, &testing::Sent::at);
-    const std::vector<double> fast = arrivals(links, sent, workers_of_rank);
-    const std::vector<double> slow = testing::slow_arrivals(links, sent, workers_of_rank);
+    const bool ordered = testing::chance(random, 0.5);
+    const std::vector<double> fast = arrivals(links, sent, workers_of_rank, ordered);
+    const std::vector<double> slow = testing::slow_arrivals(links, sent, workers_of_rank, ordered);
     for (std::size_t i = 0; i < sent.size(); ++i) {
       EXPECT_NEAR(fast[i], slow[i], 1e-6) << "round " << round << ", transfer " << i << " of " << sent.size();
     }

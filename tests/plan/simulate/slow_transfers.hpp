@@ -25,7 +25,7 @@ struct Sent {
 
 /// The arrivals by another way: all transfers and all ports of the machine are gone through at each event.
 inline std::vector<double> slow_arrivals(const Links& links, const std::vector<Sent>& sent,
-                                         int workers_of_rank) {
+                                         int workers_of_rank, bool ordered_messages = false) {
   using Port = std::tuple<std::size_t, int, bool>;
   constexpr std::size_t none = static_cast<std::size_t>(-1);
   struct Transfer {
@@ -68,8 +68,22 @@ inline std::vector<double> slow_arrivals(const Links& links, const std::vector<S
       const bool begun = t.after == none && t.at_ports <= now;
       if (t.arrival < 0 && begun && t.left <= 1e-12) t.arrival = now;
     }
+    // With ordered messages: an earlier one between the same ranks has not arrived.
+    const auto waits = [&](const Transfer& t) {
+      const auto connection = [&](const Transfer& of) {
+        const Sent& s = sent[index(&of - all.data())];
+        return std::pair(s.from / workers_of_rank, s.to / workers_of_rank);
+      };
+      const auto [from, to] = connection(t);
+      if (!ordered_messages || from == to || links.levels()[t.level].sharing != Sharing::fair) return false;
+      return std::ranges::any_of(all, [&](const Transfer& other) {
+        return other.arrival < 0 && other.left > 1e-12 && connection(other) == std::pair(from, to) &&
+               links.levels()[other.level].sharing == Sharing::fair &&
+               std::pair(other.at_ports, &other) < std::pair(t.at_ports, &t);
+      });
+    };
     const auto busy = [&](const Transfer& t) {
-      return t.arrival < 0 && t.after == none && t.at_ports <= now;
+      return t.arrival < 0 && t.after == none && t.at_ports <= now && !waits(t);
     };
     // Rates.
     std::map<Port, double> used;

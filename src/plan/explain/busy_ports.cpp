@@ -1,0 +1,90 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "plan/explain/busy_ports.hpp"
+
+#include <algorithm>
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <tuple>
+#include <unordered_set>
+
+#include <fmt/format.h>
+
+#include "plan/explain/idle_causes.hpp"
+#include "plan/simulate/fetches.hpp"
+
+namespace starpipe::plan {
+namespace {
+
+class Ports {
+ public:
+  Ports(const Links& links, int workers) : links_(links), workers_(workers) {}
+
+  void add(int from, int to, double BusyPort::*sum, double seconds) {
+    const std::size_t level = links_.level(from, to);
+    if (links_.levels()[level].link.beta == 0) return;
+    port(level, from, true).*sum += seconds;
+    port(level, to, false).*sum += seconds;
+  }
+  [[nodiscard]] std::vector<BusyPort> largest_first() const {
+    std::vector<BusyPort> ports;
+    for (const auto& [place, port] : ports_) ports.push_back(port);
+    std::ranges::stable_sort(ports, std::greater<>{}, &BusyPort::passing);
+    return ports;
+  }
+
+ private:
+  BusyPort& port(std::size_t level, int worker, bool out) {
+    const int member = links_.member(level, worker);
+    const int size = level == 0 ? 1 : links_.levels()[level - 1].workers;
+    const BusyPort unused = {.level = level,
+                             .member = member,
+                             .first_worker = member * size,
+                             .last_worker = std::min(workers_, (member + 1) * size) - 1,
+                             .out = out};
+    return ports_.try_emplace({level, member, !out}, unused).first->second;
+  }
+
+  const Links& links_;
+  int workers_;
+  std::map<std::tuple<std::size_t, int, bool>, BusyPort> ports_;
+};
+
+}  // namespace
+
+std::vector<BusyPort> busy_ports(const RecordedStep& step, const Costs& costs) {
+  if (!costs.links.has_bandwidths()) return {};
+  const Schedule& schedule = step.as_run;
+  const Fetches fetches(schedule, costs);
+  const auto first_of_rank = [&](int worker) { return worker - worker % costs.workers_of_rank; };
+  Ports ports(costs.links, schedule.workers());
+  std::unordered_set<std::uint64_t> copies;
+  for (const JobId id : schedule.order()) {
+    const int worker = schedule.compute(id);
+    fetches.for_each(id, [&](const Fetch& fetch) {
+      const int rank = first_of_rank(worker);
+      const bool from_other_rank = step.prefetch && rank != first_of_rank(fetch.from);
+      const auto copy = fetches.copy(fetch, from_other_rank ? rank : worker);
+      if (copy && !copies.insert(*copy).second) return;
+      ports.add(fetch.from, worker, &BusyPort::passing,
+                costs.link(fetch.from, worker).beta * static_cast<double>(fetch.bytes));
+    });
+  }
+  for (const LinkWait& wait : link_waits(idle_parts(step))) {
+    if (wait.from >= 0) ports.add(wait.from, wait.to, &BusyPort::waited, wait.seconds);
+  }
+  return ports.largest_first();
+}
+
+std::string to_string(const BusyPort& port, const Links& links) {
+  const std::vector<LinkLevel>& levels = links.levels();
+  const std::string direction = port.out ? "out of" : "into";
+  const std::string& level = levels[port.level].name;
+  const std::string at = level.empty() ? fmt::format("level {}", port.level) : level;
+  if (port.level == 0) return fmt::format("{} worker {} at {}", direction, port.member, at);
+  const std::string& members = levels[port.level - 1].name;
+  return fmt::format("{} {} {} (workers {} to {}) at {}", direction, members.empty() ? "group" : members,
+                     port.member, port.first_worker, port.last_worker, at);
+}
+
+}  // namespace starpipe::plan
