@@ -209,7 +209,7 @@ class Emulation(CommandTest):
 class RealLinks(CommandTest):
     """`runtime.links`: the real links, with which only the prediction counts."""
 
-    NETWORK = one_level("10ms", "1MB/s")
+    NETWORK = one_level("40ms", "1MB/s")
 
     def setUp(self):
         super().setUp()
@@ -244,7 +244,7 @@ class RealLinks(CommandTest):
     def test_real_kernels(self):
         self.write("c.yaml", EMULATED.split("runtime")[0] + "runtime: {links: net.yaml}\n")
         costs = self.report(launcher=LAUNCHER)["explain"]["record"]["costs"]
-        self.assertEqual((costs["workers_of_rank"], costs["links"][1]["comm"]), (2, 0.01))
+        self.assertEqual((costs["workers_of_rank"], costs["links"][1]["comm"]), (2, 0.04))
         result = self.run_command("simulate", "c.yaml")
         self.assertEqual((result.returncode, "runtime.links: does not count" in result.stderr), (0, True))
         with_times = ["simulate", "c.yaml", *TIMES, "--json"]
