@@ -27,7 +27,11 @@ plan::Costs of_run(const RuntimeConfig& config, int workers, int ranks) {
 
 std::vector<RankLocation> hosts(const std::vector<std::string>& machines, int workers) {
   std::vector<RankLocation> locations;
-  for (const std::string& machine : machines) locations.push_back({.machine = machine, .workers = workers});
+  for (const std::string& machine : machines) {
+    RankLocation& location = locations.emplace_back();
+    location.machine = machine;
+    location.workers = workers;
+  }
   return locations;
 }
 
