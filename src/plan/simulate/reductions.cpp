@@ -196,7 +196,9 @@ namespace {
 class GradientSums {
  public:
   GradientSums(const Schedule& schedule, const Costs& costs, const Timeline& timeline)
-      : schedule_(schedule), timeline_(timeline), in_flight_(costs.links, costs.workers_of_rank) {
+      : schedule_(schedule),
+        timeline_(timeline),
+        in_flight_(costs.links, costs.workers_of_rank, costs.ordered_messages) {
     for (int s = 0; s < schedule.stages(); ++s) {
       if (costs.size(s).has_weights) add(std::span(&s, 1), costs.size(s).updated());
     }
