@@ -136,6 +136,7 @@ const RANK_WORDS: {[key: string]: string} = {
   mpi_thread: "MPI’s thread",
   logical_workers: "numbers of its workers",
   devices: "where its workers run",
+  transport: "messages over",
 };
 
 export function aboutSection(runs: Run[]): HTMLElement | null {

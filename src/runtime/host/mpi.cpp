@@ -92,15 +92,34 @@ int ranks_of_host() {
                                    .c_str()));
 }
 
-// While MPICH starts, ranks of a host wait for each other without giving up their cores. Its setting for ranks
-// that share no memory leaves these waits out. (UCX, which carries the messages, shares memory still.) Ranks
-// with different settings would not find each other, so only what all ranks see alike decides: whether all
-// are on one host, and its cores, on however few of them a rank may run.
+// While MPICH starts, ranks of a host wait for each other without giving up their cores. Its setting for
+// ranks that share no memory leaves these waits out. (UCX, which carries the messages, shares memory still.)
+// Ranks with different settings would not find each other, so only what all ranks see alike decides: whether
+// all are on one host, and its cores, on however few of them a rank may run.
 void start_without_waits() {
   const std::optional<int> here = environment_number("MPI_LOCALNRANKS");
   if (!here || here != environment_number("PMI_SIZE")) return;
   const auto cores = static_cast<int>(sysconf(_SC_NPROCESSORS_ONLN));
   if (patience_for(2 * *here, cores) > 1) setenv("MPIR_CVAR_NOLOCAL", "1", /*overwrite=*/0);
+}
+
+// The setting that ucx_endpoints.cpp relies on.
+void send_eagerly_over_tcp() { setenv("UCX_RNDV_SEND_NBR_THRESH", "inf", /*overwrite=*/0); }
+
+// A user's threshold brings back the rendezvous, under which the directions of TCP take turns.
+void warn_of_rendezvous(const std::function<void(const std::string& line)>& say) {
+  if (!say || launcher_rank() != 0 || !sends_over_tcp()) return;
+  const char* name = "UCX_RNDV_THRESH";
+  std::string value = environment(name).value_or("auto");
+  if (value == "auto") {
+    name = "UCX_RNDV_SEND_NBR_THRESH";
+    value = environment(name).value_or("inf");
+  }
+  if (value.find("inf") != std::string::npos) return;
+  say(
+      fmt::format("{}={}: of larger messages, TCP carries one direction of a pair of ranks at a time, so a "
+                  "step may take up to twice as long; unset it, or set inf",
+                  name, value));
 }
 
 // A program that a rank starts inherits the launcher's variables, but not always its socket: Python's
@@ -246,6 +265,7 @@ StartedMpi::StartedMpi(std::function<void(const std::string& line)> on_late, End
   require_launcher();
   patience = patience_for(2 * ranks_of_host(), static_cast<int>(std::thread::hardware_concurrency()));
   start_without_waits();
+  send_eagerly_over_tcp();
   warn_of_strangers(on_late_);
   int provided = 0;
   {
@@ -265,6 +285,7 @@ StartedMpi::StartedMpi(std::function<void(const std::string& line)> on_late, End
     std::this_thread::sleep_for(std::chrono::milliseconds(abort_pause_ms));
     end_job(2);
   }
+  warn_of_rendezvous(on_late_);
   world_ = duplicate(MPI_COMM_WORLD);
 }
 

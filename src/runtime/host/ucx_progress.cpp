@@ -3,18 +3,17 @@
 // barrier without polling UCX. A rank that is still disconnecting needs answers from the ranks that wait
 // there already, so over TCP most runs on several ranks would never end.
 //
-// So here are the functions of UCX that MPICH calls at its end, in place of UCX's own: a library of the
-// program comes before the libraries of its libraries when symbols are looked up. Each calls the function
-// that it replaces, under a lock once MPI_Finalize comes: a worker of UCX is for one thread at a time.
+// So here are the functions of UCX that MPICH calls at its end, in place of UCX's own. Each calls the
+// function that it replaces, under a lock once MPI_Finalize comes: a worker of UCX is for one thread at a
+// time.
 #include <algorithm>
 #include <array>
 #include <atomic>
 #include <cstdint>
 #include <mutex>
 
-#include <dlfcn.h>
-
 #include "runtime/host/mpi.hpp"
+#include "runtime/host/ucx.hpp"
 
 namespace starpipe::runtime {
 namespace {
@@ -32,15 +31,6 @@ Ucx ucx;
 std::unique_lock<std::recursive_mutex> lock_at_end() {
   return ucx.ends.load(std::memory_order_relaxed) ? std::unique_lock(ucx.mutex)
                                                   : std::unique_lock<std::recursive_mutex>();
-}
-
-template <class Function>
-Function* replaced(Function& /*ours*/, const char* name) {
-  void* found = dlsym(RTLD_NEXT, name);
-  // UCX that the program has loaded by dlopen, as Open MPI does, is not in the order of the libraries.
-  if (void* const library = found == nullptr ? dlopen("libucp.so.0", RTLD_LAZY | RTLD_NOLOAD) : nullptr)
-    found = dlsym(library, name);
-  return reinterpret_cast<Function*>(found);
 }
 
 }  // namespace

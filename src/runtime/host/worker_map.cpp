@@ -48,7 +48,7 @@ std::vector<int> WorkerMap::workers_of(int rank) const {
 }
 
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(RankLocation, machine, binding, bound_by, cores, workers, bound,
-                                   mpi_thread, logical_workers, devices)
+                                   mpi_thread, logical_workers, devices, transport)
 
 namespace {
 
@@ -76,7 +76,8 @@ RankLocation location_of(const std::string& machine, const Topology& host, const
                         .bound = !share.worker_pus.empty(),
                         .mpi_thread = mpi_thread_place(host, share, ranks),
                         .logical_workers = {},
-                        .devices = {}};
+                        .devices = {},
+                        .transport = {}};
   for (const Device& device : devices) location.devices.push_back(device.name);
   return location;
 }
@@ -87,6 +88,7 @@ RankLocation own_location(const Mpi& mpi, const WorkerMap& map, const CoreShare&
   RankLocation mine = location_of(hardware.machine, Topology::host(), hardware.binding, share,
                                   map.count(mpi.rank()), mpi.ranks(), devices);
   mine.logical_workers = map.workers_of(mpi.rank());
+  mine.transport = transports();
   return mine;
 }
 

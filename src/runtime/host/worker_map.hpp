@@ -58,10 +58,11 @@ struct RankLocation {
   std::string mpi_thread;            ///< where MPI's thread runs, in words
   std::vector<int> logical_workers;  ///< by slot
   std::vector<std::string> devices;  ///< by slot
+  std::string transport;             ///< what carries its messages, see `transports`
 };
 
-/// Returns the location of a rank with this share on `host`, but for `logical_workers`. `binding`: its PUs
-/// before it took the share. `ranks`: all of the run. `devices`: [slot].
+/// Returns the location of a rank with this share on `host`, but for `logical_workers` and `transport`.
+/// `binding`: its PUs before it took the share. `ranks`: all of the run. `devices`: [slot].
 RankLocation location_of(const std::string& machine, const Topology& host, const std::string& binding,
                          const CoreShare& share, int workers, int ranks, std::span<const Device> devices);
 

@@ -25,19 +25,21 @@ namespace starpipe::runtime {
 
 namespace {
 
+nlohmann::ordered_json null_if_empty(const std::string& text) {
+  return text.empty() ? nlohmann::ordered_json() : nlohmann::ordered_json(text);
+}
+
 // Returns this rank among those that the launcher has started; null without a launcher. How many workers each
 // rank has is not known here, so that each counts as having one.
 nlohmann::ordered_json describe_rank() {
   if (!launcher_rank()) return nullptr;
-  const StartedMpi library;
+  const StartedMpi library([](const std::string& line) { print_message("starpipe: " + line + "\n"); });
   const Mpi mpi;
   const WorkerMap one_each(mpi.ranks(), mpi.ranks());
   const RankLocation location = own_location(mpi, one_each, divide_host(mpi, one_each), {});
-  return {{"rank", mpi.rank()},
-          {"ranks", mpi.ranks()},
-          {"binding", location.binding},
-          {"bound_by", location.bound_by},
-          {"cores", location.cores}};
+  return {{"rank", mpi.rank()},          {"ranks", mpi.ranks()},
+          {"binding", location.binding}, {"bound_by", location.bound_by},
+          {"cores", location.cores},     {"transport", null_if_empty(location.transport)}};
 }
 
 }  // namespace
@@ -92,6 +94,7 @@ std::string runtime_text(const nlohmann::ordered_json& facts) {
     rows.push_back(
         {"rank", fmt::format("{} of {}; on PUs {} in a run with equally many workers per rank",
                              rank["rank"].get<int>(), rank["ranks"].get<int>(), text(rank["binding"]))});
+    if (!rank["transport"].is_null()) rows.push_back({"messages over", text(rank["transport"])});
   }
   rows.push_back(
       {"StarPU has", fmt::format("up to {} CPU workers per process, CUDA {}, FxT traces {}", STARPU_MAXCPUS,
@@ -159,8 +162,8 @@ std::string rank_table(std::span<const RankLocation> ranks) {
 
 nlohmann::ordered_json ranks_json(std::span<const RankLocation> ranks) {
   nlohmann::ordered_json all = nlohmann::ordered_json::array();
-  for (const auto& [machine, binding, bound_by, cores, workers, bound, mpi_thread, logical, devices] :
-       ranks) {
+  for (const auto& [machine, binding, bound_by, cores, workers, bound, mpi_thread, logical, devices,
+                    transport] : ranks) {
     all.push_back({{"machine", machine},
                    {"binding", binding},
                    {"bound_by", bound_by},
@@ -169,7 +172,8 @@ nlohmann::ordered_json ranks_json(std::span<const RankLocation> ranks) {
                    {"workers_bound", bound},
                    {"mpi_thread", mpi_thread},
                    {"logical_workers", logical},
-                   {"devices", devices}});
+                   {"devices", devices},
+                   {"transport", null_if_empty(transport)}});
   }
   return all;
 }
