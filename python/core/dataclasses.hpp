@@ -95,16 +95,30 @@ struct Dataclass<plan::SharedWeights> {
                                         Field{"master", &plan::SharedWeights::master}};
 };
 template <>
+struct Dataclass<plan::LinkTime> {
+  static constexpr const char* name = "LinkTime";
+  static constexpr std::tuple fields = {Field{"bytes", &plan::LinkTime::bytes},
+                                        Field{"time", &plan::LinkTime::time}};
+};
+template <>
 struct Dataclass<plan::Link> {
   static constexpr const char* name = "Link";
-  static constexpr std::tuple fields = {Field{"alpha", &plan::Link::alpha}, Field{"beta", &plan::Link::beta}};
+  static constexpr std::tuple fields = {Field{"alpha", &plan::Link::alpha}, Field{"beta", &plan::Link::beta},
+                                        Field{"times", &plan::Link::times}};
+};
+template <>
+struct Dataclass<plan::LinkPort> {
+  static constexpr const char* name = "LinkPort";
+  static constexpr std::tuple fields = {Field{"member", &plan::LinkPort::member},
+                                        Field{"beta", &plan::LinkPort::beta}};
 };
 template <>
 struct Dataclass<plan::LinkLevel> {
   static constexpr const char* name = "LinkLevel";
   static constexpr std::tuple fields = {
       Field{"link", &plan::LinkLevel::link}, Field{"workers", &plan::LinkLevel::workers},
-      Field{"sharing", &plan::LinkLevel::sharing}, Field{"name", &plan::LinkLevel::name}};
+      Field{"sharing", &plan::LinkLevel::sharing}, Field{"name", &plan::LinkLevel::name},
+      Field{"ports", &plan::LinkLevel::ports}};
 };
 template <>
 struct Dataclass<plan::Costs> {

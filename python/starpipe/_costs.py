@@ -59,13 +59,33 @@ class SharedWeights:
 
 
 @dataclass(frozen=True)
+class LinkTime:
+    """The time of a transfer of some bytes."""
+
+    bytes: int
+    time: float
+
+
+@dataclass(frozen=True)
 class Link:
-    """The cost of a transfer that has its link for itself: alpha + beta * bytes."""
+    """The cost of a transfer that has its link for itself: alpha + beta * bytes, or by a table."""
 
     alpha: float = 0.0
     """Time of each transfer, its latency."""
     beta: float = 0.0
     """Time of each byte, the inverse of the bandwidth."""
+    times: tuple[LinkTime, ...] = ()
+    """The table, ascending; empty for a straight line. Times between its sizes are interpolated, from alpha for 0 bytes. Beyond its
+    last size each byte takes beta."""
+
+
+@dataclass(frozen=True)
+class LinkPort:
+    """A port, in and out, whose bandwidth differs from the other ports of its level."""
+
+    member: int
+    beta: float
+    """Time of each byte."""
 
 
 Sharing = Literal["none", "in-order", "fair"]
@@ -89,6 +109,8 @@ class LinkLevel:
     """How transfers through one port delay each other."""
     name: str = ""
     """For people."""
+    ports: tuple[LinkPort, ...] = ()
+    """Those that differ, ascending by member."""
 
 
 DurationsLike = Union[Durations, tuple[float, float, float]]

@@ -76,6 +76,22 @@ class Links(CommandTest):
         first = [next(op for op in row if op["op"] == "F") for row in shown["ops"]]
         self.assertAlmostEqual(first[1]["start"], first[0]["end"] + 1e-3 + received * 1e-6)
 
+    def test_tables_and_ports(self):
+        """Stages 0 to 3 of one micro-batch, 1 ms each; node 1 is worker 1, whose port is slow."""
+        level = "levels: [{latency: 1ms, bandwidth: 1MB/s, times: [[1000, 1ms], [2000, 3ms]], sharing: SHARING, ports: {1: {bandwidth: 500kB/s}}}]\n"
+        for sharing in ("none", "in-order", "fair"):
+            self.write("links.yaml", level.replace("SHARING", sharing))
+            arguments = ["gpipe", "--workers", 4, "--microbatches", 1, *TIMES, "--links", "links.yaml", "--bytes", 3000]
+            shown = json.loads(self.ok("schedule", "show", *arguments, "--json"))
+            starts = [next(op["start"] for op in row if op["op"] == "F") for row in shown["ops"]]
+            for start, expected in zip(starts, (0, 8e-3, 16e-3, 21e-3)):
+                self.assertAlmostEqual(start, expected)
+            self.ok("schedule", "show", *arguments, "-o", "s.json")
+            again = json.loads(self.ok("schedule", "check", "s.json", "--json"))
+            self.assertEqual(again["makespan"], shown["makespan"])
+            self.ok("search", "--workers", 4, "--microbatches", 2, "--chunks", 1, *TIMES, "--links", "links.yaml", "--bytes", 3000,
+                    "--budget", 0.1, "--quiet", "--json")
+
     def test_compare_search_and_partition(self):
         self.write("links.yaml", MACHINE.replace("SHARING", "fair"))
         costs = (*TIMES, "--links", "links.yaml", "--bytes", "10KB")
@@ -118,6 +134,14 @@ class Links(CommandTest):
         refused(f"levels: [{{workers: 1, latency: 1us, bandwidth: 1GB/s}}, {level}]\n", "levels[0].workers", "at least 2")
         refused(f"levels: [{{workers: 4, latency: 1us, bandwidth: 1GB/s}}, {{workers: 6, latency: 1us, bandwidth: 1GB/s}}, {level}]\n",
                 "levels[1]: workers: 6 are not two or more groups of 4")
+        refused("levels: [{latency: 1us, bandwidth: 1GB/s, times: 3}]\n", "levels[0].times", "a list of pairs [bytes, time]")
+        refused("levels: [{latency: 1us, bandwidth: 1GB/s, times: [[1, 2us, 3]]}]\n", "levels[0].times", "a pair [bytes, time]")
+        refused("levels: [{latency: 1us, bandwidth: 1GB/s, times: [[1, 2]]}]\n", "levels[0]", "with units, or none")
+        refused("levels: [{latency: 3us, bandwidth: 1GB/s, times: [[1, 2us]]}]\n", "level 0: the times of a table must ascend")
+        refused("levels: [{latency: 1us, bandwidth: 1GB/s, ports: [1]}]\n", "levels[0].ports", "a map from members")
+        refused("levels: [{latency: 1us, bandwidth: 1GB/s, ports: {a: {bandwidth: 1GB/s}}}]\n", "levels[0].ports", "'a'")
+        refused("levels: [{latency: 1us, bandwidth: 1GB/s, ports: {1: {}}}]\n", "levels[0].ports.1", "bandwidth is missing")
+        refused("levels: [{latency: 1us, bandwidth: 1GB/s, ports: {1: {latency: 1us}}}]\n", "levels[0].ports.1", "unknown key 'latency'")
         refused("levels: [{latency: 1, bandwidth: 1GB/s}]\n", "levels[0]", "with units, or none")
         refused("levels: [{latency: 1, bandwidth: 1}]\n", "--links links.yaml", "no units, but the durations have")
         self.refused(["schedule", "show", "1f1b", "--workers", 4, "--microbatches", 4, *TIMES, "--links", "absent.yaml"],
@@ -273,8 +297,8 @@ class Measured(CommandTest):
     def test_the_file_can_be_used(self):
         self.ok("info", "--links", "links.yaml", launcher=LAUNCHER)
         text = self.read("links.yaml")
-        self.assertRegex(text, r"\n  - \{name: node, latency: [0-9.]+us, bandwidth: [0-9.e+-]+GB/s, sharing: none\}\n$")
-        self.assertIn("# node: 1 pair of ranks, messages of 1 B to 8.0 MiB", text)
+        self.assertRegex(text, r"\n  - \{name: node, latency: [0-9.]+us, bandwidth: [0-9.e+-]+GB/s, sharing: (none|in-order|fair)")
+        self.assertRegex(text, "# node: 1 pair of ranks, messages of 1 B to [0-9.]+ [KM]iB")
         self.ok("schedule", "show", "1f1b", "--workers", 4, "--microbatches", 6, *TIMES, "--links", "links.yaml", "--bytes", "1MiB")
 
     def test_refusals(self):

@@ -70,7 +70,7 @@ inline double transfer_time(const Costs& costs, int from, int to, std::uint64_t 
   for (const LinkLevel& level : costs.links.levels()) {
     const bool last = &level == &costs.links.levels().back();
     if (!last && from / level.workers != to / level.workers) continue;
-    return level.link.alpha + level.link.beta * static_cast<double>(bytes);
+    return level.link.time(bytes);
   }
   return 0;
 }

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include "cli/input/input_files.hpp"
 
@@ -19,6 +20,37 @@ struct ReadLevel {
 };
 
 using Value = const YamlValue&;
+
+// Reads the table: pairs of bytes and a time.
+void read_times(Value value, ReadLevel& into) {
+  for (const YamlValue& pair : value.items("a list of pairs [bytes, time]")) {
+    const std::vector<YamlValue> parts = pair.items("a pair [bytes, time]");
+    if (parts.size() != 2) pair.expected("a pair [bytes, time]");
+    const Quantity time = parts[1].time_or_number();
+    into.units.note(time);
+    into.level.link.times.push_back({.bytes = parts[0].bytes(), .time = time.value});
+  }
+}
+
+using PortKey = MapKey<std::optional<Quantity>>;
+constexpr std::array port_keys = {
+    PortKey{"bandwidth", [](Value value, std::optional<Quantity>& into) { into = value.bandwidth(); },
+            /*required=*/true}};
+
+// Reads a map from members to maps with their bandwidth.
+void read_ports(Value value, ReadLevel& into) {
+  if (!value.node().IsMap()) value.expected("a map from members to their ports");
+  for (const auto& entry : value.node()) {
+    const YamlValue port = value.member(entry.first.Scalar(), entry.second);
+    const int member = YamlValue(entry.first, value.label() + ": the number of a member").whole<int>(0);
+    std::optional<Quantity> bandwidth;
+    read_map<std::optional<Quantity>>(port, port_keys, bandwidth);
+    into.units.note(*bandwidth);
+    into.level.ports.push_back({.member = member, .beta = 1 / bandwidth->value});
+  }
+  std::ranges::sort(into.level.ports, {}, &plan::LinkPort::member);
+}
+
 using LevelKey = MapKey<ReadLevel>;
 constexpr std::array level_keys = {
     LevelKey{"name", [](Value value, ReadLevel& into) { into.level.name = value.word(); }},
@@ -37,6 +69,8 @@ constexpr std::array level_keys = {
                into.units.note(bandwidth);
              },
              /*required=*/true},
+    LevelKey{"times", read_times},
+    LevelKey{"ports", read_ports},
     LevelKey{"sharing", [](Value value, ReadLevel& into) {
                const auto& words = plan::sharing_words;
                const std::string word = value.one_of({words.begin(), words.end()});
@@ -73,7 +107,11 @@ LinksFile read_levels(const YamlValue& list, const std::string& file) {
     if (units.mixed()) item.fail("give all levels with units, or none");
     levels.push_back(read.level);
   }
-  return {plan::Links(std::move(levels)), units.with};
+  try {
+    return {plan::Links(std::move(levels)), units.with};
+  } catch (const InputError& error) {
+    list.fail(error.what());
+  }
 }
 
 LinksFile read_links(const std::filesystem::path& file) {
@@ -90,6 +128,12 @@ LinksFile read_links(const std::filesystem::path& file) {
   return *std::move(links);
 }
 
+namespace {
+
+std::string bandwidth_text(double beta) { return fmt::format("{:.4g}GB/s", 1e-9 / beta); }
+
+}  // namespace
+
 std::string links_yaml(const plan::Links& links, std::span<const std::string> comments) {
   std::string text;
   for (const std::string& line : comments) text += fmt::format("# {}\n", line);
@@ -98,8 +142,17 @@ std::string links_yaml(const plan::Links& links, std::span<const std::string> co
   for (const plan::LinkLevel& level : levels) {
     const std::string name = level.name.empty() ? "" : fmt::format("name: {}, ", level.name);
     const std::string workers = &level == &levels.back() ? "" : fmt::format("workers: {}, ", level.workers);
-    text += fmt::format("  - {{{}{}latency: {:.3f}us, bandwidth: {:.4g}GB/s, sharing: {}}}\n", name, workers,
-                        level.link.alpha * 1e6, 1e-9 / level.link.beta, plan::to_string(level.sharing));
+    std::vector<std::string> times;
+    for (const auto& [bytes, time] : level.link.times)
+      times.push_back(fmt::format("[{}, {:.3f}us]", bytes, time * 1e6));
+    std::vector<std::string> ports;
+    for (const auto& [member, beta] : level.ports)
+      ports.push_back(fmt::format("{}: {{bandwidth: {}}}", member, bandwidth_text(beta)));
+    text +=
+        fmt::format("  - {{{}{}latency: {:.3f}us, bandwidth: {}, sharing: {}{}{}}}\n", name, workers,
+                    level.link.alpha * 1e6, bandwidth_text(level.link.beta), plan::to_string(level.sharing),
+                    times.empty() ? "" : fmt::format(",\n     times: [{}]", fmt::join(times, ", ")),
+                    ports.empty() ? "" : fmt::format(",\n     ports: {{{}}}", fmt::join(ports, ", ")));
   }
   return text;
 }

@@ -107,8 +107,7 @@ bool says_bytes(const JsonValue& object, const Costs& costs) {
 }
 
 void add_links(ordered_json& object, const Costs& costs) {
-  if (costs.links.uniform()) {
-    const Link link = costs.link(0, 1);
+  if (const Link& link = costs.link(0, 1); costs.links.uniform() && link.times.empty()) {
     object["comm"] = number(link.alpha);
     if (link.beta != 0) object["comm_per_byte"] = link.beta;
   } else {
@@ -119,7 +118,10 @@ void add_links(ordered_json& object, const Costs& costs) {
       if (&level != &levels.back()) entry["workers"] = level.workers;
       entry["comm"] = number(level.link.alpha);
       entry["comm_per_byte"] = number(level.link.beta);
+      for (const auto& [bytes, time] : level.link.times) entry["times"].push_back({bytes, number(time)});
       entry["sharing"] = to_string(level.sharing);
+      for (const auto& [member, beta] : level.ports)
+        entry["ports"].push_back({{"member", member}, {"comm_per_byte", number(beta)}});
     }
   }
   if (costs.workers_of_rank > 1 && costs.links.takes_time())
@@ -128,12 +130,26 @@ void add_links(ordered_json& object, const Costs& costs) {
 }
 
 LinkLevel read_level(const JsonValue& value, bool last) {
-  constexpr std::array<std::string_view, 5> keys = {"name", "workers", "comm", "comm_per_byte", "sharing"};
+  constexpr std::array<std::string_view, 7> keys = {"name",  "workers", "comm", "comm_per_byte",
+                                                    "times", "sharing", "ports"};
   value.object().only(keys);
   LinkLevel level;
   if (const auto name = value.find("name")) level.name = name->word();
   if (!last) level.workers = value.at("workers").whole(2);
   level.link = {.alpha = value.at("comm").time(), .beta = value.at("comm_per_byte").time()};
+  if (const auto times = value.find("times")) {
+    level.link.times = times->list([](const JsonValue& pair) {
+      if (!pair.raw().is_array() || pair.size() != 2) pair.expected("bytes and a time");
+      return LinkTime{.bytes = pair.at(std::size_t{0}).bytes(), .time = pair.at(std::size_t{1}).time()};
+    });
+  }
+  if (const auto ports = value.find("ports")) {
+    constexpr std::array<std::string_view, 2> port_keys = {"member", "comm_per_byte"};
+    level.ports = ports->list([&](const JsonValue& port) {
+      port.object().only(port_keys);
+      return LinkPort{.member = port.at("member").whole(0), .beta = port.at("comm_per_byte").time()};
+    });
+  }
   const JsonValue sharing = value.at("sharing");
   const auto word = std::ranges::find(sharing_words, sharing.word());
   if (word == sharing_words.end()) sharing.expected("none, in-order or fair");

@@ -32,7 +32,7 @@ struct LinkedChain {
       add(own[index(s)], s,
           memory_limits.empty() ? std::numeric_limits<int>::max() : memory_limits[index(s)]);
       if (s + 1 == count || !costs.prefetch) continue;
-      const Link between = costs.link(s, s + 1);
+      const Link& between = costs.link(s, s + 1);
       const ChainStage link{.forward = between.time(costs.size(s).activation),
                             .backward = between.time(costs.size(s).gradient)};
       const double parts = std::min(std::ceil(link.time() / longest), max_parts);

@@ -49,7 +49,10 @@ class PartitionProblem {
   [[nodiscard]] int workers() const { return request_.workers; }
   [[nodiscard]] bool has_transfers() const { return request_.links.takes_time(); }
   /// True if all pairs of workers have the same link.
-  [[nodiscard]] bool has_one_link() const { return request_.links.levels().size() <= 1; }
+  [[nodiscard]] bool has_one_link() const {
+    const std::vector<plan::LinkLevel>& levels = request_.links.levels();
+    return levels.empty() || (levels.size() == 1 && levels.front().ports.empty());
+  }
   /// Returns a pair that is equal for workers with the same kind and the same links to all others.
   [[nodiscard]] std::pair<int, int> likeness(int worker) const {
     return {kind(worker), has_one_link() ? 0 : worker / request_.links.levels().front().workers};

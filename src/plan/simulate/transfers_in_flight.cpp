@@ -34,15 +34,17 @@ void TransfersInFlight::begin(double now, int from, int to, std::uint64_t bytes,
 void TransfersInFlight::start(double now, std::uint32_t entry) {
   Transfer& transfer = transfers_[entry];
   const std::size_t l = links_.level(transfer.from, transfer.to);
-  const auto& [name, workers, link, sharing] = links_.levels()[l];
-  const double passing = link.beta * static_cast<double>(transfer.bytes);
+  const Sharing sharing = links_.levels()[l].sharing;
+  const Link& link = links_.between(transfer.from, transfer.to);
+  const double passing = link.time(transfer.bytes) - link.alpha;
   const double at_ports = now + link.alpha;
   double end = now + link.time(transfer.bytes);
   if (sharing != Sharing::none && passing > 0) {
     transfer.out = port_of(l, transfer.from, true);
     transfer.in = port_of(l, transfer.to, false);
     if (sharing == Sharing::fair) {
-      transfer.left = passing;
+      transfer.alone = std::min(ports_[transfer.out].capacity, ports_[transfer.in].capacity);
+      transfer.left = passing * transfer.alone;
       transfer.since = at_ports;
       transfer.undelayed = end;
       const int from_rank = transfer.from / workers_of_rank_;
@@ -134,14 +136,15 @@ void TransfersInFlight::leave_ports(std::uint32_t entry, double now) {
   const std::uint32_t next = connection->waiting.front();
   connection->waiting.pop_front();
   transfers_[next].since = now;
-  transfers_[next].undelayed = now + transfers_[next].left;
+  transfers_[next].undelayed = now + transfers_[next].left / transfers_[next].alone;
   pass_ports(next);
 }
 
 std::size_t TransfersInFlight::port_of(std::size_t level, int worker, bool out) {
   const std::tuple place(level, links_.member(level, worker), out);
   const auto [found, is_new] = port_numbers_.try_emplace(place, ports_.size());
-  if (is_new) ports_.emplace_back();
+  if (is_new)
+    ports_.push_back({.capacity = 1 / links_.levels()[level].slowness(links_.member(level, worker))});
   return found->second;
 }
 
@@ -172,7 +175,7 @@ void TransfersInFlight::change_rates(double now) {
   reach_ports();
   for (const std::size_t p : reached_) {
     Port& port = ports_[p];
-    port.left = 1;
+    port.left = port.capacity;
     port.unfilled = port.users.size();
     for (const std::uint32_t user : port.users) transfers_[user].filled = false;
   }
@@ -203,7 +206,7 @@ void TransfersInFlight::change_rates(double now) {
 void TransfersInFlight::set_rate(std::uint32_t entry, double rate, double now) {
   Transfer& transfer = transfers_[entry];
   if (transfer.rate == rate) return;
-  const bool undelayed = transfer.rate == 0 && rate == 1;
+  const bool undelayed = transfer.rate == 0 && rate == transfer.alone;
   transfer.left = std::max(0.0, transfer.left - transfer.rate * (now - transfer.since));
   transfer.since = now;
   transfer.rate = rate;

@@ -37,6 +37,9 @@ namespace starpipe::plan {
 /// With `ordered_messages` the bytes of fair transfers from one rank to another pass in the order in which
 /// their latencies end, one transfer at a time. The transfers that pass share the ports.
 ///
+/// A port may have another bandwidth than its level (LinkLevel::ports). In order, a transfer then occupies
+/// both ports for as long as the slower one takes.
+///
 /// An undelayed transfer arrives after exactly `Link::time(bytes)`. Times have the unit of the links.
 /// Deterministic. Not thread-safe.
 class TransfersInFlight {
@@ -78,18 +81,20 @@ class TransfersInFlight {
     Stream* connection = nullptr;  ///< with ordered messages, between ranks
     std::size_t out = 0;           ///< its two ports
     std::size_t in = 0;
-    double left = 0;  ///< time that the bytes left at `since` need with the whole bandwidth
+    double alone = 1;  ///< its rate if nothing delays it
+    double left = 0;   ///< time that the bytes left at `since` need with the level's bandwidth
     double since = 0;
-    double rate = 0;              ///< share of the bandwidth since then
+    double rate = 0;              ///< share of the level's bandwidth since then
     double undelayed = 0;         ///< when it arrives if nothing ever delays it
     std::uint64_t end_event = 0;  ///< Event::order of its end at this rate; ends at former rates are void
     bool filled = false;          ///< has its new rate, during progressive filling
   };
   struct Port {
+    double capacity = 1;                    ///< its bandwidth, relative to the level's
     double free_at = 0;                     ///< in order: when all transfers that began have passed
     std::vector<std::uint32_t> users = {};  ///< fair: the transfers that use it, ascending
     // During progressive filling:
-    double left = 1;           ///< share of the bandwidth that no transfer has yet
+    double left = 1;           ///< part of the capacity that no transfer has yet
     std::size_t unfilled = 0;  ///< transfers that have no new rate yet
     bool reached = false;
   };

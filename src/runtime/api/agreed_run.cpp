@@ -51,6 +51,9 @@ std::uint64_t digest_of(const plan::Links& links) {
     digest = hash_of_number(level.link.alpha, hash_of_number(level.link.beta, digest));
     for (const int number : {level.workers, static_cast<int>(level.sharing)})
       digest = hash_of(static_cast<std::uint64_t>(number), digest);
+    for (const auto& [bytes, time] : level.link.times) digest = hash_of_number(time, hash_of(bytes, digest));
+    for (const auto& [member, beta] : level.ports)
+      digest = hash_of_number(beta, hash_of(static_cast<std::uint64_t>(member), digest));
   }
   return digest;
 }

@@ -135,11 +135,11 @@ class SimulatedLinks {
  private:
   // Each member of a level has a port out and a port in. The port out has all of the latency.
   std::vector<std::string> ports(std::string_view port, std::size_t level, int from, int to) {
-    const auto& [name, group, link, sharing] = cluster_.links.levels()[level];
+    const plan::LinkLevel& all = cluster_.links.levels()[level];
     const std::string out = fmt::format("{}{}-{}-out", port, level, from);
     const std::string in = fmt::format("{}{}-{}-in", port, level, to);
-    add(out, link, link.alpha, sharing);
-    add(in, link, 0, sharing);
+    add(out, all.link.slowed(all.slowness(from)), all.link.alpha, all.sharing);
+    add(in, all.link.slowed(all.slowness(to)), 0, all.sharing);
     return {out, in};
   }
 

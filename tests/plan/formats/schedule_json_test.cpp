@@ -110,6 +110,24 @@ TEST(ScheduleJson, RoundTripsTheWorkersOfARank) {
   }
 }
 
+TEST(ScheduleJson, RoundTripsTablesAndPorts) {
+  const Schedule schedule = named("1f1b", 4, 4);
+  Costs costs;
+  costs.sizes = {{.activation = 40, .gradient = 20}};
+  const Link table{.alpha = 0.5, .beta = 0.25, .times = {{16, 1}, {32, 4}}};
+  const Links with_ports(
+      {{.workers = 2, .link = table, .sharing = Sharing::fair},
+       {.link = {.alpha = 1, .beta = 1}, .sharing = Sharing::in_order, .ports = {{1, 2}}}});
+  for (const Links& links :
+       {with_ports, Links(table), Links({{.link = {.beta = 1}, .ports = {{2, 3}, {3, 0.5}}}})}) {
+    costs.links = links;
+    const Timeline timeline = simulate(schedule, costs);
+    const ImportedSchedule read = schedule_from_json(schedule_json(schedule, costs, timeline).dump(), "file");
+    EXPECT_EQ(read.costs.links, links);
+    EXPECT_EQ(simulate(read.schedule, read.costs).makespan, timeline.makespan);
+  }
+}
+
 TEST(ScheduleJson, RoundTripsSharedWeights) {
   const Schedule schedule = named("1f1b", 3, 2);
   Costs costs;

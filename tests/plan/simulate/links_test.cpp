@@ -52,16 +52,64 @@ TEST(Links, TheInnermostLevelThatHasBothWorkersConnectsThem) {
   EXPECT_EQ(Links().between(0, 1).time(7), 0);
 }
 
+std::string refusal_of_levels(const std::vector<LinkLevel>& levels) {
+  return message_of([&] { const Links links(levels); });
+}
+
 TEST(Links, RefuseGroupsThatDoNotNest) {
-  const auto refusal = [](const std::vector<LinkLevel>& levels) {
-    return message_of([&] { const Links links(levels); });
+  EXPECT_EQ(refusal_of_levels({{.workers = 2}, {.workers = 4}, {}}), "");
+  EXPECT_THAT(refusal_of_levels({}), HasSubstr("the list of levels is empty"));
+  EXPECT_THAT(refusal_of_levels({{.workers = 1}, {}}), HasSubstr("level 0: a group of 1"));
+  EXPECT_THAT(refusal_of_levels({{.workers = 4}, {.workers = 6}, {}}),
+              HasSubstr("level 1: 6 workers are not"));
+  EXPECT_THAT(refusal_of_levels({{.workers = 4}, {.workers = 4}, {}}),
+              HasSubstr("level 1: 4 workers are not"));
+  EXPECT_THAT(refusal_of_levels({{.link = {.alpha = -1}}}), HasSubstr("alpha=-1"));
+}
+
+TEST(Link, InterpolatesItsTable) {
+  const Link link{.alpha = 1, .beta = 2, .times = {{10, 3}, {20, 13}}};
+  EXPECT_EQ(link.time(0), 1);
+  EXPECT_EQ(link.time(5), 2);
+  EXPECT_EQ(link.time(10), 3);
+  EXPECT_EQ(link.time(12), 5);
+  EXPECT_EQ(link.time(20), 13);
+  EXPECT_EQ(link.time(25), 23);
+  EXPECT_EQ(link.slowed(3).time(12), 13);
+  EXPECT_EQ(link.slowed(3).time(25), 67);
+  EXPECT_TRUE((Link{.times = {{1, 1}}}).takes_time());
+  EXPECT_FALSE((Link{.alpha = 1, .times = {{1, 1}}}).has_bandwidth());
+}
+
+TEST(Link, RefusesAWrongTable) {
+  const auto table = [](std::vector<LinkTime> times) {
+    return refusal_of_levels({{.link = {.alpha = 2, .beta = 1, .times = std::move(times)}}});
   };
-  EXPECT_EQ(refusal({{.workers = 2}, {.workers = 4}, {}}), "");
-  EXPECT_THAT(refusal({}), HasSubstr("the list of levels is empty"));
-  EXPECT_THAT(refusal({{.workers = 1}, {}}), HasSubstr("level 0: a group of 1"));
-  EXPECT_THAT(refusal({{.workers = 4}, {.workers = 6}, {}}), HasSubstr("level 1: 6 workers are not"));
-  EXPECT_THAT(refusal({{.workers = 4}, {.workers = 4}, {}}), HasSubstr("level 1: 4 workers are not"));
-  EXPECT_THAT(refusal({{.link = {.alpha = -1}}}), HasSubstr("alpha=-1"));
+  for (const auto& times : std::vector<std::vector<LinkTime>>{
+           {{0, 3}}, {{5, 3}, {5, 4}}, {{5, 3}, {4, 4}}, {{5, 1}}, {{5, 3}, {6, 2}}, {{5, std::nan("")}}})
+    EXPECT_THAT(table(times), HasSubstr("the times of a table must ascend"));
+}
+
+TEST(Links, OwnBandwidthOfAPort) {
+  const Links links({{.workers = 2, .link = {.alpha = 1, .beta = 1}},
+                     {.link = {.alpha = 2, .beta = 2, .times = {{10, 2}}}, .ports = {{0, 1}, {2, 6}}}});
+  EXPECT_EQ(links.between(4, 5).time(5), 6);
+  EXPECT_EQ(links.between(2, 6).time(15), 12);  // node 1 to node 3
+  EXPECT_EQ(links.between(2, 4).time(15), 32);  // node 2 is slow, in and out
+  EXPECT_EQ(links.between(5, 0).time(15), 32);
+  EXPECT_EQ(links.between(0, 3).time(15), 12);                 // node 0 is fast, node 1 is not
+  EXPECT_EQ(links.cheapest(), (Link{.alpha = 1, .beta = 0}));  // the first bytes of the table take no time
+  EXPECT_FALSE(Links({{.link = {.beta = 2}, .ports = {{0, 1}}}}).uniform());
+}
+
+TEST(Links, RefuseWrongPorts) {
+  const auto ports = [](std::vector<LinkPort> list, double beta = 1) {
+    return refusal_of_levels({{.link = {.beta = beta}, .ports = std::move(list)}});
+  };
+  EXPECT_THAT(ports({{-1, 1}}), HasSubstr("members 0 or more, in ascending order"));
+  EXPECT_THAT(ports({{1, 1}, {1, 2}}), HasSubstr("ascending order"));
+  EXPECT_THAT(ports({{1, 0}}), HasSubstr("a port's bandwidth must be finite"));
+  EXPECT_THAT(ports({{1, 1}}, 0), HasSubstr("a port's bandwidth must be finite"));
 }
 
 /// Returns the time at which each transfer arrives. `sent`: in the order of their times.
@@ -120,6 +168,28 @@ TEST(TransfersInFlight, FairShareTheBandwidth) {
   EXPECT_THAT(arrivals(links, {{0, 0, 1, 4}, {0, 1, 0, 4}}), ElementsAre(5, 5));
 }
 
+TEST(TransfersInFlight, PassAPortAtItsOwnRate) {
+  const auto links = [](Sharing sharing) {
+    return Links({{.link = {.alpha = 1, .beta = 1}, .sharing = sharing, .ports = {{2, 4}}}});
+  };
+  for (const Sharing sharing : {Sharing::none, Sharing::in_order, Sharing::fair})
+    EXPECT_THAT(arrivals(links(sharing), {{0, 0, 1, 4}, {0, 3, 2, 4}}), ElementsAre(5, 17));
+  // In order the slow port keeps its sender.
+  EXPECT_THAT(arrivals(links(Sharing::in_order), {{0, 0, 2, 2}, {0, 0, 1, 2}}), ElementsAre(9, 11));
+  // Fair: the slow port takes a quarter of its sender's bandwidth, and leaves the rest to the other transfer.
+  EXPECT_THAT(arrivals(links(Sharing::fair), {{0, 0, 2, 2}, {0, 0, 1, 3}}), ElementsAre(9, 5));
+  EXPECT_THAT(arrivals(links(Sharing::fair), {{0, 2, 0, 2}, {0, 2, 1, 2}}), ElementsAre(17, 17));
+}
+
+TEST(TransfersInFlight, TakeTheTimeOfTheTable) {
+  for (const Sharing sharing : {Sharing::none, Sharing::in_order, Sharing::fair}) {
+    const Links links({{.link = {.alpha = 1, .beta = 4, .times = {{2, 2}}}, .sharing = sharing}});
+    EXPECT_THAT(arrivals(links, {{0, 0, 1, 2}, {0, 2, 3, 4}}), ElementsAre(2, 10));
+  }
+  const Links links({{.link = {.alpha = 1, .beta = 4, .times = {{2, 2}}}, .sharing = Sharing::in_order}});
+  EXPECT_THAT(arrivals(links, {{0, 0, 1, 2}, {0, 0, 2, 4}}), ElementsAre(2, 11));
+}
+
 TEST(TransfersInFlight, ShareThePortsOfTheirOwnLevelOnly) {
   for (const Sharing sharing : {Sharing::in_order, Sharing::fair}) {
     // 0 to 1 within a group, 0 to 2 between groups, 0 to 4 between nodes: nothing is shared.
@@ -155,12 +225,27 @@ TEST(TransfersInFlight, OrderedMessagesFromOneRankToAnotherFollowEachOther) {
   EXPECT_THAT(arrivals(one_level(Sharing::none), {{0, 0, 1, 4}, {0, 0, 1, 4}}, 1, true), ElementsAre(5, 5));
 }
 
+Links with_ports_and_tables(testing::Random& random, const Links& links) {
+  std::vector<LinkLevel> levels = links.levels();
+  for (LinkLevel& level : levels) {
+    const double first = level.link.alpha + testing::between(random, 0, 4) / 4.0;
+    if (testing::chance(random, 0.5)) level.link.times = {{2, first}, {3, first + 1}};
+    if (level.link.beta == 0) continue;
+    for (int member = 0; member < 4; ++member) {
+      if (testing::chance(random, 0.3))
+        level.ports.push_back({member, level.link.beta * testing::between(random, 1, 8) / 4.0});
+    }
+  }
+  return Links(std::move(levels));
+}
+
 TEST(TransfersInFlight, ArriveAsInTheSlowReference) {
   testing::Random random(1);
   for (int round = 0; round < rounds(1500) && !HasFailure(); ++round) {
     const int workers_of_rank = testing::chance(random, 0.5) ? 1 : 5;
-    const Links links = testing::random_links(
+    Links links = testing::random_links(
         random, workers_of_rank == 1 ? testing::every_sharing : testing::sharing_within_ranks);
+    if (testing::chance(random, 0.5)) links = with_ports_and_tables(random, links);
     std::vector<testing::Sent> sent(index(testing::between(random, 1, 14)));
     for (testing::Sent& transfer : sent) {
       transfer.at = testing::between(random, 0, 12) / 4.0;

@@ -32,7 +32,8 @@ inline std::vector<double> slow_arrivals(const Links& links, const std::vector<S
     std::size_t level;
     std::set<Port> ports;
     double at_ports;
-    double left;               // seconds alone
+    double left;  // seconds alone, at the level's bandwidth
+    double max_rate;
     std::size_t after = none;  // the one before it in its stream
     double rate = 0;
     double arrival = -1;
@@ -51,7 +52,8 @@ inline std::vector<double> slow_arrivals(const Links& links, const std::vector<S
     all.push_back({l,
                    {{l, from / inner, true}, {l, to / inner, false}},
                    at + level.link.alpha,
-                   level.link.beta * static_cast<double>(bytes)});
+                   level.link.time(bytes) - level.link.alpha,
+                   1 / std::max(level.slowness(from / inner), level.slowness(to / inner))});
     if (from / workers_of_rank != to / workers_of_rank || level.link.time(bytes) == 0) continue;
     const auto [stream, is_new] = last_of_stream.try_emplace({from, to}, all.size() - 1);
     if (!is_new) all.back().after = std::exchange(stream->second, all.size() - 1);
@@ -93,7 +95,7 @@ inline std::vector<double> slow_arrivals(const Links& links, const std::vector<S
       t.rate = 0;
       if (!busy(t)) continue;
       const Sharing sharing = links.levels()[t.level].sharing;
-      if (sharing == Sharing::none) t.rate = 1;
+      if (sharing == Sharing::none) t.rate = t.max_rate;
       if (sharing == Sharing::fair) open.insert(&t);
       if (sharing == Sharing::in_order) {
         // No earlier unfinished transfer uses one of the ports.
@@ -103,22 +105,25 @@ inline std::vector<double> slow_arrivals(const Links& links, const std::vector<S
               std::ranges::any_of(all[j].ports, [&](const Port& p) { return t.ports.contains(p); });
           if (meets && all[j].arrival < 0 && all[j].left > 0) first = false;
         }
-        t.rate = first ? 1 : 0;
+        t.rate = first ? t.max_rate : 0;
       }
     }
+    const auto capacity = [&](const Port& p) {
+      return 1 / links.levels()[std::get<0>(p)].slowness(std::get<1>(p));
+    };
     while (!open.empty()) {  // all open rates grow together until a port is full
       std::map<Port, int> users;
       for (const Transfer* t : open) {
         for (const Port& p : t->ports) ++users[p];
       }
       double step = infinity;
-      for (const auto& [p, count] : users) step = std::min(step, (1 - used[p]) / count);
+      for (const auto& [p, count] : users) step = std::min(step, (capacity(p) - used[p]) / count);
       for (const Transfer* t : open) {
         const_cast<Transfer*>(t)->rate += step;
         for (const Port& p : t->ports) used[p] += step;
       }
       std::erase_if(open, [&](const Transfer* t) {
-        return std::ranges::any_of(t->ports, [&](const Port& p) { return used[p] > 1 - 1e-9; });
+        return std::ranges::any_of(t->ports, [&](const Port& p) { return used[p] > capacity(p) - 1e-9; });
       });
     }
     double next = infinity;

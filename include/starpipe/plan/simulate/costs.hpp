@@ -85,7 +85,7 @@ struct Costs {
   /// True if the size of any datum is known.
   [[nodiscard]] bool has_sizes() const;
   /// Returns the price of a transfer between two different workers that has the link for itself.
-  [[nodiscard]] Link link(int from, int to) const { return links.between(from, to); }
+  [[nodiscard]] const Link& link(int from, int to) const { return links.between(from, to); }
   /// True if transfers may delay each other, on a port or between two workers of a rank.
   [[nodiscard]] bool transfers_wait() const {
     return links.shared() || (workers_of_rank > 1 && links.takes_time());

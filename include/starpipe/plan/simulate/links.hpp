@@ -9,14 +9,42 @@
 
 namespace starpipe::plan {
 
-/// The cost of a transfer that has its link for itself.
-struct Link {
-  double alpha = 0;  ///< time of each transfer, its latency
-  double beta = 0;   ///< time of each byte, the inverse of the bandwidth
+/// The time of a transfer of `bytes`.
+struct LinkTime {
+  std::uint64_t bytes = 0;
+  double time = 0;
+  friend bool operator==(const LinkTime&, const LinkTime&) = default;
+};
 
-  [[nodiscard]] double time(std::uint64_t bytes) const { return alpha + beta * static_cast<double>(bytes); }
-  [[nodiscard]] bool takes_time() const { return alpha > 0 || beta > 0; }
+/// The cost of a transfer that has its link for itself: alpha + beta * bytes, or by a table. A transfer of 0
+/// bytes takes alpha. Between the sizes of the table, times are interpolated linearly. Beyond its last size
+/// each byte takes beta.
+struct Link {
+  double alpha = 0;                  ///< time of each transfer, its latency
+  double beta = 0;                   ///< time of each byte, the inverse of the bandwidth
+  std::vector<LinkTime> times = {};  ///< the table, ascending in bytes; empty: a straight line
+
+  [[nodiscard]] double time(std::uint64_t bytes) const {
+    return times.empty() ? alpha + beta * static_cast<double>(bytes) : time_by_table(bytes);
+  }
+  [[nodiscard]] bool takes_time() const { return alpha > 0 || has_bandwidth(); }
+  /// True if the time depends on the bytes.
+  [[nodiscard]] bool has_bandwidth() const {
+    return beta > 0 || (!times.empty() && times.back().time > alpha);
+  }
+  /// Returns the same link where bytes take `factor` times as long.
+  [[nodiscard]] Link slowed(double factor) const;
   friend bool operator==(const Link&, const Link&) = default;
+
+ private:
+  [[nodiscard]] double time_by_table(std::uint64_t bytes) const;
+};
+
+/// A port, in and out, whose bandwidth differs from the other ports of its level.
+struct LinkPort {
+  int member = 0;   ///< of the level
+  double beta = 0;  ///< time of each byte
+  friend bool operator==(const LinkPort&, const LinkPort&) = default;
 };
 
 /// How transfers through the same port delay each other.
@@ -39,6 +67,10 @@ struct LinkLevel {
   int workers = 0;
   Link link = {};
   Sharing sharing = Sharing::none;
+  std::vector<LinkPort> ports = {};  ///< those that differ, ascending; needs `link.beta` > 0
+
+  /// Returns how many times as long as by `link` bytes take at the port of a member.
+  [[nodiscard]] double slowness(int member) const;
   friend bool operator==(const LinkLevel&, const LinkLevel&) = default;
 };
 
@@ -52,8 +84,9 @@ class Links {
   /// one of `finite_amounts`.
   Links(const Link& link);  // NOLINT(google-explicit-constructor): costs are given as {.links = Link{...}}
   /// `levels`: innermost first. Throws InputError, naming the level by its index, if there is none, if an
-  /// amount is not one of `finite_amounts`, and unless each group has at least 2 workers and consists of two
-  /// or more groups of the level before.
+  /// amount is not one of `finite_amounts`, unless each group has at least 2 workers and consists of two or
+  /// more groups of the level before, and for a table or ports that do not ascend as said above. The times of
+  /// a table ascend, too, from alpha on.
   explicit Links(std::vector<LinkLevel> levels);
 
   /// Returns the levels; empty where transfers take no time.
@@ -66,11 +99,15 @@ class Links {
       ++level;
     return level;
   }
-  /// Returns the link between two different workers.
-  [[nodiscard]] Link between(int from, int to) const {
-    return levels_.empty() ? Link{} : levels_[level(from, to)].link;
+  /// Returns the link between two different workers: the link of the level, at the bandwidth of the slower of
+  /// the two ports.
+  [[nodiscard]] const Link& between(int from, int to) const {
+    if (levels_.empty()) return free_;
+    const std::size_t l = level(from, to);
+    return levels_[l].ports.empty() ? levels_[l].link : between_ports(l, member(l, from), member(l, to));
   }
-  /// Returns a link of which no pair of workers has a cheaper one: the smallest alpha and the smallest beta.
+  /// Returns a straight line that no pair of workers is cheaper than: the smallest alpha, and the smallest
+  /// time of a further byte.
   [[nodiscard]] Link cheapest() const;
   /// True if all pairs of workers have one link, without sharing; it is then `between(0, 1)`.
   [[nodiscard]] bool uniform() const;
@@ -89,7 +126,12 @@ class Links {
   friend bool operator==(const Links&, const Links&) = default;
 
  private:
+  [[nodiscard]] const Link& between_ports(std::size_t level, int from, int to) const;
+
+  static inline const Link free_{};
   std::vector<LinkLevel> levels_;
+  std::vector<std::vector<Link>>
+      port_links_;  // [level]: the level's link at the bandwidth of each of its ports
 };
 
 }  // namespace starpipe::plan
