@@ -20,11 +20,19 @@ class Ports {
  public:
   Ports(const Links& links, int workers) : links_(links), workers_(workers) {}
 
-  void add(int from, int to, double BusyPort::*sum, double seconds) {
+  void pass(int from, int to, std::uint64_t bytes) {
+    const std::size_t level = links_.level(from, to);
+    const LinkLevel& at = links_.levels()[level];
+    if (at.link.beta == 0) return;
+    const double seconds = at.link.time(bytes) - at.link.alpha;
+    port(level, from, true).passing += seconds * at.slowness(links_.member(level, from));
+    port(level, to, false).passing += seconds * at.slowness(links_.member(level, to));
+  }
+  void wait(int from, int to, double seconds) {
     const std::size_t level = links_.level(from, to);
     if (links_.levels()[level].link.beta == 0) return;
-    port(level, from, true).*sum += seconds;
-    port(level, to, false).*sum += seconds;
+    port(level, from, true).waited += seconds;
+    port(level, to, false).waited += seconds;
   }
   [[nodiscard]] std::vector<BusyPort> largest_first() const {
     std::vector<BusyPort> ports;
@@ -66,12 +74,11 @@ std::vector<BusyPort> busy_ports(const RecordedStep& step, const Costs& costs) {
       const bool from_other_rank = step.prefetch && rank != first_of_rank(fetch.from);
       const auto copy = fetches.copy(fetch, from_other_rank ? rank : worker);
       if (copy && !copies.insert(*copy).second) return;
-      ports.add(fetch.from, worker, &BusyPort::passing,
-                costs.link(fetch.from, worker).beta * static_cast<double>(fetch.bytes));
+      ports.pass(fetch.from, worker, fetch.bytes);
     });
   }
   for (const LinkWait& wait : link_waits(idle_parts(step))) {
-    if (wait.from >= 0) ports.add(wait.from, wait.to, &BusyPort::waited, wait.seconds);
+    if (wait.from >= 0) ports.wait(wait.from, wait.to, wait.seconds);
   }
   return ports.largest_first();
 }
