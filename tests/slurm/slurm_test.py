@@ -232,7 +232,7 @@ class Slurm(unittest.TestCase):
         self.assertEqual((measured.returncode, measured.stdout), (0, ""), measured.stderr)
         text = (self.folder / "links.yaml").read_text()
         self.assertIn("# Measured between 8 ranks on 4 hosts, for one worker per rank.\n", text)
-        self.assertRegex(text, r"\n  - \{name: node, workers: 2, latency: .*\}\n  - \{name: network, latency: .*\}\n$")
+        self.assertRegex(text, r"(?s)\n  - \{name: node, workers: 2, latency: .*\}\n  - \{name: network, latency: .*\}\n$")
         shown = self.run_command(str(STARPIPE), "schedule", "show", "1f1b", "--workers", "8", "--microbatches", "8", "--durations",
                                  "F=1ms,B=1ms,W=1ms", "--links", "links.yaml", "--bytes", "1MiB", "--json")
         self.assertEqual([level["name"] for level in json.loads(shown.stdout)["links"]], ["node", "network"])
