@@ -6,7 +6,6 @@
 #include <cstddef>
 #include <cstdint>
 #include <map>
-#include <ranges>
 #include <set>
 #include <utility>
 
@@ -166,7 +165,7 @@ std::vector<ReductionStep> reduction_plan(const Schedule& schedule, std::span<co
     ++round;
   };
   for (const Exchange::Round& of : exchange.rounds()) add(of.sums, false);
-  for (const Exchange::Round& of : std::views::reverse(exchange.rounds())) add(of.finished, true);
+  for (auto of = exchange.rounds().rbegin(); of != exchange.rounds().rend(); ++of) add(of->finished, true);
   std::vector<int> complete;
   std::vector<Exchange::Move> rest;
   for (const int holder : holders) {

@@ -6,7 +6,6 @@
 #include <cmath>
 #include <limits>
 #include <map>
-#include <ranges>
 #include <set>
 #include <thread>
 #include <utility>
@@ -479,9 +478,9 @@ plan::Link link_of(std::span<const Ping> pings, double beta) {
   if (largest_deviation(line, pings) <= notable) return slower ? line.slowed(beta / alone) : line;
   plan::Link table{.alpha = last.time, .beta = slower || alone <= 0 ? beta : std::min(alone, beta)};
   // Disturbances only add time: a message takes no longer than a larger one.
-  for (const Ping& ping : std::views::reverse(pings)) {
-    table.alpha = std::min(table.alpha, ping.time);
-    table.times.insert(table.times.begin(), {ping.bytes, table.alpha});
+  for (auto ping = pings.rbegin(); ping != pings.rend(); ++ping) {
+    table.alpha = std::min(table.alpha, ping->time);
+    table.times.insert(table.times.begin(), {ping->bytes, table.alpha});
   }
   table.times.erase(table.times.begin());
   if (slower) table = plan::Link{table.alpha, alone, table.times}.slowed(beta / alone);
