@@ -363,7 +363,7 @@ Star choose_star(std::span<const MeasuredPair> pairs, int per_host, bool between
   if (between_hosts) {
     const PortBandwidths ports = port_bandwidths(pairs, stride);
     // A center among the others does no harm: all its messages pass its port.
-    std::ranges::stable_partition(alike, [&](int member) {
+    std::stable_partition(alike.begin(), alike.end(), [&](int member) {
       return std::ranges::find(ports.others, member, &plan::LinkPort::member) == ports.others.end();
     });
   }

@@ -72,14 +72,15 @@ inline std::vector<double> slow_arrivals(const Links& links, const std::vector<S
     }
     // With ordered messages: an earlier one between the same ranks has not arrived.
     const auto waits = [&](const Transfer& t) {
-      const auto connection = [&](const Transfer& of) {
-        const Sent& s = sent[index(&of - all.data())];
+      const auto connection = [&](const Transfer& transfer) {
+        const Sent& s = sent[index(&transfer - all.data())];
         return std::pair(s.from / workers_of_rank, s.to / workers_of_rank);
       };
-      const auto [from, to] = connection(t);
-      if (!ordered_messages || from == to || links.levels()[t.level].sharing != Sharing::fair) return false;
+      const std::pair<int, int> of = connection(t);
+      if (!ordered_messages || of.first == of.second || links.levels()[t.level].sharing != Sharing::fair)
+        return false;
       return std::ranges::any_of(all, [&](const Transfer& other) {
-        return other.arrival < 0 && other.left > 1e-12 && connection(other) == std::pair(from, to) &&
+        return other.arrival < 0 && other.left > 1e-12 && connection(other) == of &&
                links.levels()[other.level].sharing == Sharing::fair &&
                std::pair(other.at_ports, &other) < std::pair(t.at_ports, &t);
       });
