@@ -13,6 +13,7 @@
 #include "runtime/api/agreed_run.hpp"
 #include "runtime/config/config_keys.hpp"
 #include "runtime/host/lost_rank.hpp"
+#include "runtime/report/measured_links.hpp"
 #include "runtime/setup/partition_choice.hpp"
 #include "starpipe/model/layer.hpp"
 #include "starpipe/model/network.hpp"

@@ -157,7 +157,7 @@ void run_each(std::span<const std::function<void()>> work) {
   if (first) std::rethrow_exception(first);
 }
 
-// What the outputs show. `report` makes the report in its first call: several outputs use it.
+// Holds the figures that the outputs show. `report` makes the report in its first call, for several outputs.
 struct MadeSteps {
   const plan::Schedule& schedule;
   const plan::ComparedRun& run;

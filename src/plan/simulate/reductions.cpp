@@ -2,7 +2,6 @@
 #include "plan/simulate/reductions.hpp"
 
 #include <algorithm>
-#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <map>
@@ -62,7 +61,7 @@ class Exchange {
     std::uint64_t first = 0;
     std::uint64_t bytes = 0;
   };
-  /// What the workers send each other to join parts of the same size.
+  /// The messages that join all parts of one size.
   struct Round {
     std::vector<Move> sums;
     std::vector<Move> finished;  // on the way back
@@ -73,21 +72,23 @@ class Exchange {
   /// Joins `right` to `left`.
   void join(Part& left, const Part& right) {
     std::vector<Slice> joined;
-    const bool exchange = left.has_holder == right.has_holder;
     bool left_first = true;
     for (auto l = left.slices.cbegin(), r = right.slices.cbegin();
          l != left.slices.cend() && r != right.slices.cend();) {
       const std::uint64_t begin = std::max(l->begin, r->begin);
       const std::uint64_t end = std::min(l->end, r->end);
-      // Both keep a half; in turn the first one, so that a worker with two neighbours keeps one slice of
-      // both.
-      const std::uint64_t middle = begin + (end - begin) / 2 / word * word;
-      const std::array<Slice, 2> halves = {{{.begin = begin, .end = middle}, {.begin = middle, .end = end}}};
-      for (std::size_t half = 0; half < halves.size(); ++half) {
-        const bool keeps_left = exchange ? (half == 0) == left_first : left.has_holder;
-        keep(keeps_left ? *l : *r, keeps_left ? *r : *l, halves[half], exchange && left.has_holder, joined);
+      if (left.has_holder != right.has_holder) {
+        keep(left.has_holder ? *l : *r, left.has_holder ? *r : *l, begin, end, false, joined);
+      } else {
+        // Each keeps a half. Two halves of one worker that follow each other become one slice: so the order
+        // of the workers alternates.
+        const std::uint64_t middle = begin + (end - begin) / 2 / word * word;
+        const Slice& first = left_first ? *l : *r;
+        const Slice& second = left_first ? *r : *l;
+        keep(first, second, begin, middle, left.has_holder, joined);
+        keep(second, first, middle, end, left.has_holder, joined);
+        left_first = !left_first;
       }
-      left_first = !left_first;
       if (l->end == end) ++l;
       if (r->end == end) ++r;
     }
@@ -97,32 +98,19 @@ class Exchange {
 
   [[nodiscard]] const std::vector<Round>& rounds() const { return rounds_; }
 
+ private:
   static constexpr std::uint64_t word = 4;
 
- private:
-  void keep(const Slice& keeps, const Slice& sends, const Slice& slice, bool comes_back,
+  // The worker of `keeps` gets the bytes [begin, end) of the worker of `sends`.
+  void keep(const Slice& keeps, const Slice& sends, std::uint64_t begin, std::uint64_t end, bool comes_back,
             std::vector<Slice>& joined) {
-    if (slice.begin == slice.end) return;
-    const Move move{sends.worker, keeps.worker, slice.begin, slice.end - slice.begin};
-    add(rounds_.back().sums, move);
-    if (comes_back) add(rounds_.back().finished, {move.into, move.from, move.first, move.bytes});
+    if (begin == end) return;
+    rounds_.back().sums.push_back({sends.worker, keeps.worker, begin, end - begin});
+    if (comes_back) rounds_.back().finished.push_back({keeps.worker, sends.worker, begin, end - begin});
     if (!joined.empty() && joined.back().worker == keeps.worker) {
-      joined.back().end = slice.end;
+      joined.back().end = end;
     } else {
-      joined.push_back({keeps.worker, slice.begin, slice.end});
-    }
-  }
-
-  // Two slices that touch are one message.
-  static void add(std::vector<Move>& moves, const Move& move) {
-    const auto same = std::ranges::find_if(moves, [&](const Move& before) {
-      return before.from == move.from && before.into == move.into &&
-             before.first + before.bytes == move.first;
-    });
-    if (same == moves.end()) {
-      moves.push_back(move);
-    } else {
-      same->bytes += move.bytes;
+      joined.push_back({keeps.worker, begin, end});
     }
   }
 
@@ -227,7 +215,7 @@ class GradientSums {
   }
 
  private:
-  /// What a round brings to a worker's sum, and takes from it.
+  /// The slices that a round adds to a worker's sum, and those that the worker sends.
   struct Round {
     int missing = 0;                       // slices that have not arrived
     std::optional<double> arrived = {};    // the last of the others

@@ -12,8 +12,9 @@
 
 namespace starpipe::plan {
 
-/// One message in the reduction of a stage's weight gradient: `from` sends a slice of what it has summed so
-/// far, and `into` adds it to its own sum. A finished slice has all contributions, and `into` takes it over.
+/// One message in the reduction of a stage's weight gradient. `from` sends a slice of its present sum, and
+/// `into` adds the slice to its own sum. A finished slice is the sum of all contributions, and replaces the
+/// numbers of `into`.
 struct ReductionStep {
   int stage = 0;
   int round = 0;  ///< a worker sends what it has when it has all that the rounds before bring to it
@@ -38,8 +39,8 @@ struct ReductionStep {
 /// exchange the large slices: the workers of a host with each other. A half without holders gives all that it
 /// has to the other half. A holder that adds nothing gets the whole gradient in the last round.
 ///
-/// Slices begin at a multiple of 4 bytes. A gradient of 0 bytes is one of unknown size: the steps are those
-/// of a large one, with 0 bytes each.
+/// Slices begin at a multiple of 4 bytes. `bytes` is 0 where the size is not known. Then the steps are those
+/// of a large gradient, and have 0 bytes.
 std::vector<ReductionStep> reduction_plan(const Schedule& schedule, int stage, std::uint64_t bytes);
 
 /// Returns the workers that hold the weights of `stage` for any of its jobs, ascending.

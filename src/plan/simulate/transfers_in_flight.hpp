@@ -34,8 +34,9 @@ namespace starpipe::plan {
 /// calls of `begin`, on links of any kind: a StarPU process has one CUDA stream for each pair of its GPUs. A
 /// transfer that takes no time does not wait.
 ///
-/// With `ordered_messages` the bytes of fair transfers from one rank to another pass in the order in which
-/// their latencies end, one transfer at a time. The transfers that pass share the ports.
+/// With `ordered_messages` each pair of ranks has a connection for each direction. On fair links it passes
+/// the bytes of one transfer at a time, in the order in which the latencies of its transfers end. Connections
+/// share the ports.
 ///
 /// A port may have another bandwidth than its level (LinkLevel::ports). In order, a transfer then occupies
 /// both ports for as long as the slower one takes.

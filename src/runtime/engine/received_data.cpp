@@ -25,7 +25,7 @@ void for_each_received(const TaskGraph& graph, std::span<const int> rank_of, Fun
 
 std::size_t rank_count(std::span<const int> rank_of) { return index(std::ranges::max(rank_of)) + 1; }
 
-// Gives each slice that a rank receives the buffer that was free first, or a new one.
+// Gives a buffer to each slice that the rank receives: a new one, or the one that became free first.
 void assign_buffers(ReceivedData& data, const TaskGraph& graph) {
   std::vector<std::size_t> order;
   order.reserve(data.slices.size());

@@ -86,9 +86,9 @@ void expect_end_of_ucx();
 /// without UCX, or where UCX's functions are not replaced by ours: in programs that load MPI by dlopen.
 void poll_ucx();
 
-// What carries the messages (ucx_endpoints.cpp). Known where `poll_ucx` has an effect.
+// The two functions below know the transport of messages (ucx_endpoints.cpp) where `poll_ucx` has an effect.
 
-/// Returns what carries the messages from this rank to others: "TCP (eth0)"; "" where that is not known.
+/// Returns the transports of messages from this rank to others: "TCP (eth0)"; "" where they are not known.
 std::string transports();
 /// True if some messages of this rank are known to cross TCP.
 bool sends_over_tcp();

@@ -20,7 +20,7 @@ Function* replaced(Function& /*ours*/, const char* name) {
   return reinterpret_cast<Function*>(found);
 }
 
-/// What carries the messages of an endpoint, UCX's connection to another rank.
+/// The transport of an endpoint, which is UCX's connection to another rank.
 struct UcxEndpoint {
   bool is_self = false;  ///< it leads to this rank itself
   bool is_tcp = false;

@@ -5,7 +5,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "runtime/report/info.hpp"
+#include "runtime/report/measured_links.hpp"
 #include "starpipe/base/error.hpp"
 
 namespace starpipe::runtime {

@@ -74,9 +74,10 @@ struct Costs {
   /// another rank once, and its workers share it. Transfers from one of its workers to another follow each
   /// other (TransfersInFlight). This counts where transfers take time, with prefetch.
   int workers_of_rank = 1;
-  /// The bytes of messages from one rank to another pass one message at a time, first come, first served: MPI
-  /// has one connection for each pair of ranks. This counts on levels with fair sharing, whose ports the
-  /// connections then share. False: all transfers share the ports, as in SimGrid.
+  /// True if the bytes of messages from one rank to another pass one message at a time, first come, first
+  /// served, since MPI has one connection for each pair of ranks. The connections share the ports of a level
+  /// with fair sharing; on other levels this has no effect. False: all transfers share the ports, as in
+  /// SimGrid.
   bool ordered_messages = false;
 
   /// Returns the entry of `stage`, from 0.
