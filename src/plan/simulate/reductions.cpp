@@ -4,11 +4,9 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
-#include <map>
 #include <set>
 #include <utility>
 
-#include "plan/simulate/transfers_in_flight.hpp"
 #include "starpipe/base/index.hpp"
 
 namespace starpipe::plan {
@@ -175,137 +173,6 @@ int SharedHolders::of(JobId id) const {
   const int worker = schedule_.compute(id);
   if (std::ranges::binary_search(holders_, worker)) return worker;
   return schedule_.placement(schedule_.forward(first_stage_, schedule_.job(id).microbatch)).weights;
-}
-
-namespace {
-
-/// The reductions of a step, after its jobs.
-class GradientSums {
- public:
-  GradientSums(const Schedule& schedule, const Costs& costs, const Timeline& timeline)
-      : schedule_(schedule),
-        timeline_(timeline),
-        in_flight_(costs.links, costs.workers_of_rank, costs.ordered_messages) {
-    for (int s = 0; s < schedule.stages(); ++s) {
-      if (costs.size(s).has_weights) add(std::span(&s, 1), costs.size(s).updated());
-    }
-    for (const SharedWeights& weights : costs.shared) add(weights.stages, weights.updated());
-  }
-
-  [[nodiscard]] bool any() const { return !transfers_.empty(); }
-
-  /// Returns the time at which the last sum is on its last holder.
-  double run() {
-    for (Sum& sum : sums_) go_on(sum);
-    std::vector<std::uint32_t> arrived;
-    while (!leaving_.empty() || in_flight_.next() < TransfersInFlight::never) {
-      const double now =
-          leaving_.empty() ? in_flight_.next() : std::min(leaving_.begin()->first, in_flight_.next());
-      arrived.clear();
-      in_flight_.advance(now, arrived);
-      for (const std::uint32_t number : arrived) arrive(transfers_[number], now);
-      for (; !leaving_.empty() && leaving_.begin()->first == now; leaving_.erase(leaving_.begin())) {
-        const std::uint32_t number = leaving_.begin()->second;
-        const Transfer& transfer = transfers_[number];
-        in_flight_.begin(now, sums_[transfer.from].worker, sums_[transfer.into].worker, transfer.bytes,
-                         number);
-      }
-    }
-    return last_;
-  }
-
- private:
-  /// The slices that a round adds to a worker's sum, and those that the worker sends.
-  struct Round {
-    int missing = 0;                       // slices that have not arrived
-    std::optional<double> arrived = {};    // the last of the others
-    std::vector<std::uint32_t> sent = {};  // transfers
-  };
-  /// The sum of one gradient on a worker.
-  struct Sum {
-    int worker;
-    double ready = 0;                  // when all that the worker has so far is added
-    std::map<int, Round> rounds = {};  // that have not ended
-    bool sends = true;                 // the transfers of the first of them have not been sent
-  };
-  struct Transfer {
-    std::size_t from;  // sum
-    std::size_t into;
-    int round;
-    std::uint64_t bytes;
-  };
-
-  void add(std::span<const int> stages, std::uint64_t bytes) {
-    const std::vector<ReductionStep> steps = reduction_plan(schedule_, stages, bytes);
-    if (steps.empty()) return;
-    std::map<int, std::size_t> sum_of;  // by worker
-    const auto sum = [&](int worker) {
-      const auto [found, is_new] = sum_of.try_emplace(worker, sums_.size());
-      if (is_new) sums_.push_back({.worker = worker});
-      return found->second;
-    };
-    for (const int stage : stages) {
-      for (int b = 0; b < schedule_.microbatches(); ++b) {
-        const JobId id = schedule_.weight_gradient(stage, b);
-        Sum& own = sums_[sum(schedule_.compute(id))];
-        own.ready = std::max(own.ready, timeline_.spans[id].end);
-      }
-    }
-    for (const ReductionStep& step : steps) {
-      const std::size_t from = sum(step.from);
-      const std::size_t into = sum(step.into);
-      ++sums_[into].rounds[step.round].missing;
-      sums_[from].rounds[step.round].sent.push_back(static_cast<std::uint32_t>(transfers_.size()));
-      transfers_.push_back({from, into, step.round, step.bytes});
-    }
-  }
-
-  void arrive(const Transfer& transfer, double now) {
-    Round& round = sums_[transfer.into].rounds.at(transfer.round);
-    round.arrived = now;
-    if (--round.missing == 0) go_on(sums_[transfer.into]);
-  }
-
-  // Sends the slices of the sum's next round, and ends rounds that miss nothing.
-  void go_on(Sum& sum) {
-    while (!sum.rounds.empty()) {
-      Round& round = sum.rounds.begin()->second;
-      if (sum.sends) {
-        for (const std::uint32_t number : round.sent) leaving_.emplace(sum.ready, number);
-      }
-      sum.sends = round.missing == 0;
-      if (!sum.sends) return;
-      if (round.arrived) sum.ready = end_of_present_job(sum.worker, std::max(sum.ready, *round.arrived));
-      last_ = std::max(last_, sum.ready);
-      sum.rounds.erase(sum.rounds.begin());
-    }
-  }
-
-  /// Returns `now`, or the end of the job that the worker runs then.
-  [[nodiscard]] double end_of_present_job(int worker, double now) const {
-    const std::vector<JobId>& jobs = timeline_.order[index(worker)];
-    const auto later =
-        std::ranges::lower_bound(jobs, now, {}, [&](JobId id) { return timeline_.spans[id].start; });
-    return later == jobs.begin() ? now : std::max(now, timeline_.spans[*std::prev(later)].end);
-  }
-
-  const Schedule& schedule_;
-  const Timeline& timeline_;
-  TransfersInFlight in_flight_;
-  std::vector<Sum> sums_;
-  std::vector<Transfer> transfers_;
-  double last_ = 0;
-  std::set<std::pair<double, std::uint32_t>> leaving_;  // when a transfer begins, and its number
-};
-
-}  // namespace
-
-std::optional<double> gradients_summed(const Schedule& schedule, const Costs& costs,
-                                       const Timeline& timeline) {
-  if (schedule.forward_only() || (!costs.prefetch && costs.links.takes_time())) return std::nullopt;
-  GradientSums sums(schedule, costs, timeline);
-  if (!sums.any()) return std::nullopt;
-  return std::max(timeline.makespan, sums.run() - first_start(timeline));
 }
 
 }  // namespace starpipe::plan

@@ -2,13 +2,10 @@
 #pragma once
 
 #include <cstdint>
-#include <optional>
 #include <span>
 #include <vector>
 
 #include "starpipe/plan/schedule/schedule.hpp"
-#include "starpipe/plan/simulate/costs.hpp"
-#include "starpipe/plan/simulate/timeline.hpp"
 
 namespace starpipe::plan {
 
@@ -73,22 +70,5 @@ class SharedHolders {
   int first_stage_;
   std::vector<int> holders_;
 };
-
-/// Predicts when the weight gradients of all stages are summed, and the sums are on all holders of the
-/// weights: the time from the first job's start, at least the makespan. `timeline`: a run of `schedule`, of
-/// which only `spans` and `order` are read. Returns nullopt where no gradient is summed over workers, and
-/// where transfers take time and workers do not prefetch (Costs::prefetch).
-///
-/// A worker's contribution to the gradient of a stage, or of weights that stages share, is complete at the
-/// end of the worker's last W of these stages. `reduction_plan` gives the steps, for `updated()` bytes. A
-/// slice leaves when the sender has added its own contribution and all that earlier rounds bring to it, and
-/// takes the time of its bytes on its link. Transfers of slices delay each other on links that they share
-/// (TransfersInFlight). If several begin at one time, the smallest stage goes first. Sums do not delay the
-/// transfers of jobs, nor do these delay the sums. An addition takes no time, but its worker runs one thing
-/// at a time: it waits for the end of the present job.
-///
-/// O(stages * micro-batches + steps * log(jobs)).
-std::optional<double> gradients_summed(const Schedule& schedule, const Costs& costs,
-                                       const Timeline& timeline);
 
 }  // namespace starpipe::plan

@@ -12,7 +12,7 @@
 #include <fmt/format.h>
 
 #include "plan/simulate/fetches.hpp"
-#include "plan/simulate/reductions.hpp"
+#include "plan/simulate/gradient_sums.hpp"
 #include "plan/simulate/transfers_in_flight.hpp"
 #include "starpipe/base/error.hpp"
 #include "starpipe/base/index.hpp"
@@ -65,11 +65,17 @@ class Simulation {
         spans_(schedule.id_count()),
         waiting_(schedule.id_count(), 0),
         ready_at_(schedule.id_count(), 0),
-        running_(index(schedule.workers()), false) {
+        running_(index(schedule.workers())) {
     queues_.reserve(running_.size());
     for (int w = 0; w < schedule.workers(); ++w) queues_.emplace_back(schedule, w);
-    if (costs.transfers_wait() && times.transfer.empty())
-      shared_ = std::make_unique<SharedTransfers>(schedule, costs, fetches_);
+    if (!costs.transfers_wait() || !times.transfer.empty()) return;
+    shared_ = std::make_unique<SharedTransfers>(schedule, costs, fetches_);
+    if (!costs.prefetch) return;
+    sums_.emplace(schedule, costs, [this](int worker, double time) {
+      const std::optional<JobId> present = running_[index(worker)];
+      return present ? std::max(time, spans_[*present].end) : time;
+    });
+    if (!sums_->any()) sums_.reset();
   }
 
   void run() {
@@ -80,10 +86,9 @@ class Simulation {
     }
     if (shared_) {
       complete_.clear();
-      shared_->begin(0);
+      begin_transfers(0);
     }
-    while (!events_.empty() || (shared_ && shared_->next() < TransfersInFlight::never)) {
-      const double now = next_time();
+    for (double now = next_time(); now < TransfersInFlight::never; now = next_time()) {
       handle_events(now);
       if (shared_) {
         handle_arrivals(now);
@@ -91,7 +96,7 @@ class Simulation {
       }
       for (const int worker : touched_) start_next(worker, now);
       touched_.clear();
-      if (shared_) shared_->begin(now);
+      if (shared_) begin_transfers(now);
     }
   }
 
@@ -118,6 +123,11 @@ class Simulation {
   }
   /// Returns the jobs in the order in which they started.
   [[nodiscard]] const std::vector<JobId>& started() const { return started_; }
+  /// Returns the time at which the last sum of gradients was on its last worker, where they delay transfers
+  /// of jobs; otherwise nullopt.
+  [[nodiscard]] std::optional<double> last_sum() const {
+    return sums_ ? std::optional(sums_->last()) : std::nullopt;
+  }
 
  private:
   struct Event {
@@ -128,9 +138,21 @@ class Simulation {
     friend auto operator<=>(const Event&, const Event&) = default;
   };
 
+  // Returns TransfersInFlight::never at the end.
   [[nodiscard]] double next_time() const {
-    const double transfer = shared_ ? shared_->next() : TransfersInFlight::never;
-    return events_.empty() ? transfer : std::min(events_.top().time, transfer);
+    double time = events_.empty() ? TransfersInFlight::never : events_.top().time;
+    if (shared_) time = std::min(time, shared_->next());
+    if (sums_) time = std::min(time, sums_->next());
+    return time;
+  }
+
+  // Messages of jobs leave before sums of gradients.
+  void begin_transfers(double now) {
+    shared_->begin(now);
+    if (!sums_) return;
+    sums_->send_until(now, [&](int from, int to, std::uint64_t bytes, std::uint32_t number) {
+      shared_->begin_other(now, from, to, bytes, number);
+    });
   }
 
   [[nodiscard]] double transfer_time(const Fetch& fetch, JobId reader) const {
@@ -201,7 +223,8 @@ class Simulation {
       return;
     }
     queue.finish(event.job);
-    running_[index(worker)] = false;
+    running_[index(worker)].reset();
+    if (sums_) sums_->job_ended(event.job, event.time);
     if (shared_ && costs_.prefetch) {
       shared_->send_results(event.job, complete_);
       make_complete_ready(event.time);
@@ -233,7 +256,9 @@ class Simulation {
   }
 
   void handle_arrivals(double now) {
-    shared_->advance(now, complete_);
+    others_.clear();
+    shared_->advance(now, complete_, others_);
+    for (const std::uint32_t number : others_) sums_->arrived(number, now);
     if (costs_.prefetch) return make_complete_ready(now);
     for (const JobId id : complete_) {
       if (!shared_->fetch_next(id)) begin(id, now);
@@ -246,7 +271,7 @@ class Simulation {
     if (running_[w]) return;
     const std::optional<JobId> id = queues_[w].pop();
     if (!id) return;
-    running_[w] = true;
+    running_[w] = id;
     started_.push_back(*id);
     if (costs_.prefetch || !transfers_cost_) return begin(*id, now);
     if (!shared_) return begin(*id, now + fetch_time(*id));
@@ -268,14 +293,16 @@ class Simulation {
   Fetches fetches_;
   bool transfers_cost_;
   std::unique_ptr<SharedTransfers> shared_;  // where transfers may delay each other
+  std::optional<GradientSums> sums_;         // then, with prefetch, if there are any
   std::vector<Span> spans_;
   std::vector<JobId> started_;
-  std::vector<int> waiting_;      // number of inputs still missing, by JobId
-  std::vector<double> ready_at_;  // by JobId: when it became ready
-  std::vector<bool> running_;     // by worker
+  std::vector<int> waiting_;                   // number of inputs still missing, by JobId
+  std::vector<double> ready_at_;               // by JobId: when it became ready
+  std::vector<std::optional<JobId>> running_;  // by worker
   std::vector<WorkerQueue> queues_;
   std::vector<int> touched_;     // workers that may start a job now
   std::vector<JobId> complete_;  // see SharedTransfers
+  std::vector<std::uint32_t> others_;
   std::unordered_set<std::uint64_t> fetched_;
   std::priority_queue<Event, std::vector<Event>, std::greater<>> events_;
 };
@@ -295,10 +322,13 @@ Simulation simulated(const Schedule& schedule, const Costs& costs, const JobTime
 }  // namespace
 
 Timeline simulate(const Schedule& schedule, const Costs& costs, const JobTimes& times) {
-  auto [spans, ready, order] = simulated(schedule, costs, times).take();
+  Simulation run = simulated(schedule, costs, times);
+  const std::optional<double> last_sum = run.last_sum();
+  auto [spans, ready, order] = std::move(run).take();
   Timeline timeline = evaluate(schedule, costs, std::move(spans), std::move(order));
   timeline.ready = std::move(ready);
-  timeline.gradients_summed = gradients_summed(schedule, costs, timeline);
+  timeline.gradients_summed = last_sum ? std::max(timeline.makespan, *last_sum - first_start(timeline))
+                                       : gradients_summed(schedule, costs, timeline);
   return timeline;
 }
 

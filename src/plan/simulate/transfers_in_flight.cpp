@@ -263,10 +263,17 @@ void SharedTransfers::begin(double now) {
   requests_.clear();
 }
 
-void SharedTransfers::advance(double now, std::vector<JobId>& complete) {
+void SharedTransfers::advance(double now, std::vector<JobId>& complete, std::vector<std::uint32_t>& others) {
   arrived_.clear();
   in_flight_.advance(now, arrived_);
-  for (const std::uint32_t transfer : arrived_) arrive(transfer, complete);
+  const auto own = static_cast<std::uint32_t>(transfers_.size());
+  for (const std::uint32_t transfer : arrived_) {
+    if (transfer < own) {
+      arrive(transfer, complete);
+    } else {
+      others.push_back(transfer - own);
+    }
+  }
 }
 
 void SharedTransfers::send(const std::vector<std::uint32_t>& transfers, std::vector<JobId>& complete) {

@@ -156,10 +156,15 @@ class SharedTransfers {
 
   /// Begins, at `now`, the transfers that were asked for.
   void begin(double now);
+  /// Begins a transfer on the same links that is no input of a job. `number`: the caller's.
+  void begin_other(double now, int from, int to, std::uint64_t bytes, std::uint32_t number) {
+    in_flight_.begin(now, from, to, bytes, static_cast<std::uint32_t>(transfers_.size()) + number);
+  }
   [[nodiscard]] double next() const { return in_flight_.next(); }
   /// Advances to `now`. Adds to `complete`: with prefetch, the jobs whose last missing input has
-  /// arrived; without prefetch, each job that asked for a transfer that has arrived.
-  void advance(double now, std::vector<JobId>& complete);
+  /// arrived; without prefetch, each job that asked for a transfer that has arrived. Adds to `others` the
+  /// numbers of other transfers that have arrived.
+  void advance(double now, std::vector<JobId>& complete, std::vector<std::uint32_t>& others);
 
  private:
   struct Transfer {

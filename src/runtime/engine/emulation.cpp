@@ -87,7 +87,6 @@ Emulation::Emulation(const plan::Costs& costs, const StepContext& step, const St
   // If the policy chooses the worker, the target of a datum is not known before its reader starts.
   if (!costs.prefetch || !costs.links.takes_time() || !step.session.knows_workers()) return;
   links_.emplace(costs.links);
-  sums_.emplace(costs.links);
 }
 
 void Emulation::run(const Task& task, int worker, std::span<const std::size_t> received, TaskTimes& times) {
@@ -111,8 +110,8 @@ void Emulation::run(const Task& task, int worker, std::span<const std::size_t> r
 
 std::vector<starpu_task*> Emulation::arrivals(const Task& task) {
   std::vector<starpu_task*> tasks;
-  DelayLine* const line = line_of(task);
-  if (line == nullptr) return tasks;
+  const bool sums = task.kind == TaskKind::add || task.kind == TaskKind::copy;
+  if (!links_ || (!task.job && !sums)) return tasks;
   const int reader = step_.session.map().rank_of(task.worker);
   for (const DataAccess& access : task.data) {
     const Datum& datum = step_.graph.data()[access.datum];
@@ -128,19 +127,11 @@ std::vector<starpu_task*> Emulation::arrivals(const Task& task) {
     }
     if (reader != step_.session.mpi().rank()) continue;
     starpu_task*& arrival = sent_[{access.datum, task.worker}];
-    if (arrival == nullptr) arrival = line->send(handle, datum.worker, task.worker, datum.bytes());
+    if (arrival == nullptr) arrival = links_->send(handle, datum.worker, task.worker, datum.bytes());
     tasks.push_back(arrival);
   }
   return tasks;
 }
-
-DelayLine* Emulation::line_of(const Task& task) {
-  const bool sums = task.kind == TaskKind::add || task.kind == TaskKind::copy;
-  std::optional<DelayLine>& line = sums ? sums_ : links_;
-  return line && (task.job || sums) ? &*line : nullptr;
-}
-
-std::unique_lock<std::mutex> Emulation::hold(const Task& task) { return line_of(task)->hold(); }
 
 void Emulation::drop(std::size_t datum) {
   const auto first = sent_.lower_bound({datum, 0});

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <algorithm>
 #include <condition_variable>
 #include <cstddef>
 #include <cstdint>
@@ -108,33 +107,29 @@ class Emulation {
 
   /// Returns StarPU tasks without work that end when the inputs of `task` have arrived at its worker; none
   /// without links, and for tasks other than jobs and the steps of reductions. As in `plan::simulate`, each
-  /// datum is sent once to each worker that reads it, and sums of gradients delay no other transfers.
+  /// datum is sent once to each worker that reads it.
   /// Collective: the owner of an input and the rank of the worker call it.
   std::vector<starpu_task*> arrivals(const Task& task);
 
   /// Returns the seconds since the oldest transfer to this rank that is under way has started; nullopt if
   /// there is none. Any thread may call it.
   [[nodiscard]] std::optional<double> oldest_transfer() const {
-    return links_ ? std::max(links_->oldest(), sums_->oldest()) : std::nullopt;
+    return links_ ? links_->oldest() : std::nullopt;
   }
 
-  /// Hold it while `task`, which has arrivals, is made to depend on them (see DelayLine::hold).
-  std::unique_lock<std::mutex> hold(const Task& task);
+  /// Hold it while a task that has arrivals is made to depend on them (see DelayLine::hold).
+  std::unique_lock<std::mutex> hold() { return links_->hold(); }
 
   /// Frees the arrivals of a datum when they have ended. Call it after the insertion of this rank's last task
   /// of the step that touches the datum.
   void drop(std::size_t datum);
 
  private:
-  /// Returns the links that bring the inputs of `task` from other workers; nullptr when they take no time.
-  DelayLine* line_of(const Task& task);
-
   const plan::Costs& costs_;
   StepContext step_;
   const StepData& data_;
   std::vector<double> busy_until_;  // by StarPU worker; only its own thread uses its element
   std::optional<DelayLine> links_;  // when transfers are sent ahead
-  std::optional<DelayLine> sums_;  // then too: of sums of gradients, which share no link with other transfers
   std::map<std::pair<std::size_t, int>, starpu_task*> sent_;  // arrivals in use, by datum and worker
 };
 

@@ -201,7 +201,7 @@ void StepRun::insert(const Task& task) {
   std::unique_lock<std::mutex> arrivals_wait;  // until the task depends on its arrivals, none may end
   if (emulation_ != nullptr) {
     awaited = emulation_->arrivals(task);
-    if (!awaited.empty()) arrivals_wait = emulation_->hold(task);
+    if (!awaited.empty()) arrivals_wait = emulation_->hold();
   }
   const std::string name = name_of(task, schedule_);
   TaskRunner::Argument* const argument = is_local ? runner_.new_argument(task, name) : nullptr;

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Schedules whose transfers share links.
 #include <algorithm>
+#include <cmath>
+#include <cstdint>
 #include <map>
 #include <tuple>
 #include <utility>
@@ -9,6 +11,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "plan/simulate/reductions.hpp"
 #include "plan/simulate/slow_transfers.hpp"
 #include "plan/simulate/transfers_in_flight.hpp"
 #include "plan/slow_reference.hpp"
@@ -206,11 +209,135 @@ TEST(SimulateOverSharedLinks, AJobWithoutLengthEndsWhenItsInputArrives) {
             expected);
 }
 
+/// A transfer for jobs, in the slow reference.
+struct Read {
+  double at;
+  std::uint32_t turn;  // of the first reader
+  std::size_t place;   // among the inputs of that reader
+  testing::Sent sent;
+  std::vector<JobId> readers;
+};
+
+/// Returns all transfers for jobs, in the order in which they begin.
+std::vector<Read> reads_of(const Case& c, const Timeline& timeline) {
+  std::map<std::pair<int, std::pair<int, std::tuple<int, int, int>>>, Read> reads;
+  for (const JobId id : c.schedule.order()) {
+    const int worker = c.schedule.compute(id);
+    std::size_t place = 0;
+    for (const testing::Input& input : testing::inputs(c.schedule, c.costs, id)) {
+      ++place;
+      if (input.from == worker) continue;
+      const double at = input.maker ? timeline.spans[*input.maker].end : 0;
+      Read& read =
+          reads
+              .try_emplace({worker, {input.kind, input.what}},
+                           Read{at, c.schedule.turn(id), place, {at, input.from, worker, input.bytes}, {}})
+              .first->second;
+      read.readers.push_back(id);
+    }
+  }
+  std::vector<Read> sorted;
+  for (auto& [key, read] : reads) sorted.push_back(std::move(read));
+  std::ranges::stable_sort(sorted, {}, [](const Read& r) { return std::tuple(r.at, r.turn, r.place); });
+  return sorted;
+}
+
+/// The slices of all sums, in the slow reference.
+class SlowSums {
+ public:
+  SlowSums(const Case& c, const Timeline& timeline) : c_(c), timeline_(timeline) {
+    for (int s = 0; s < c.schedule.stages(); ++s) {
+      if (!c.costs.size(s).has_weights) continue;
+      for (const ReductionStep& step : reduction_plan(c.schedule, s, c.costs.size(s).updated()))
+        steps_.push_back(step);
+    }
+    leaves_.resize(steps_.size(), never);
+    arrives_.resize(steps_.size(), never);
+  }
+
+  /// Sends the slices, which leave when those before have arrived, together with `jobs`, until nothing
+  /// changes. Returns the arrivals of `jobs`.
+  std::vector<double> send_with(const std::vector<testing::Sent>& jobs) {
+    while (true) {
+      const bool changed = leave();
+      std::vector<std::pair<testing::Sent, std::size_t>>
+          all;  // and the place in `jobs` and `steps_` together
+      for (std::size_t i = 0; i < jobs.size(); ++i) all.emplace_back(jobs[i], i);
+      for (std::size_t i = 0; i < steps_.size(); ++i) {
+        if (leaves_[i] < never)
+          all.emplace_back(testing::Sent{leaves_[i], steps_[i].from, steps_[i].into, steps_[i].bytes},
+                           jobs.size() + i);
+      }
+      std::ranges::stable_sort(all, {}, [](const auto& of) { return of.first.at; });
+      std::vector<testing::Sent> sent;
+      for (const auto& [transfer, place] : all) sent.push_back(transfer);
+      const std::vector<double> times =
+          testing::slow_arrivals(c_.costs.links, sent, c_.costs.workers_of_rank);
+      std::vector<double> arrived(jobs.size() + steps_.size(), never);
+      for (std::size_t i = 0; i < all.size(); ++i) arrived[all[i].second] = times[i];
+      std::ranges::copy(arrived.begin() + static_cast<std::ptrdiff_t>(jobs.size()), arrived.end(),
+                        arrives_.begin());
+      arrived.resize(jobs.size());
+      if (!changed) return arrived;
+    }
+  }
+
+  [[nodiscard]] bool any() const { return !steps_.empty(); }
+  [[nodiscard]] double last() const { return last_; }
+  /// True if rounding may decide whether a slice arrives before a job starts.
+  [[nodiscard]] bool rounded() const { return rounded_; }
+
+ private:
+  static constexpr double never = TransfersInFlight::never;
+
+  // Returns whether a slice leaves at another time than before.
+  bool leave() {
+    bool changed = false;
+    std::map<std::pair<int, int>, double> ready;  // by stage and worker
+    for (const JobId id : c_.schedule.order()) {
+      const Job job = c_.schedule.job(id);
+      double& at = ready[{job.stage, c_.schedule.compute(id)}];
+      if (job.pass == Pass::W || job.pass == Pass::BW) at = std::max(at, timeline_.spans[id].end);
+    }
+    for (std::size_t i = 0; i < steps_.size();) {
+      const ReductionStep& first = steps_[i];
+      std::map<int, double> arrived;
+      for (; i < steps_.size() && steps_[i].stage == first.stage && steps_[i].round == first.round; ++i) {
+        const ReductionStep& step = steps_[i];
+        const double at = ready[{step.stage, step.from}];
+        changed = changed || std::abs(at - leaves_[i]) > 1e-9;
+        leaves_[i] = at;
+        arrived[step.into] = std::max(arrived[step.into], arrives_[i]);
+      }
+      for (auto [worker, at] : arrived) {
+        at = std::max(at, ready[{first.stage, worker}]);
+        for (const JobId id : c_.schedule.order(worker)) {
+          const Span span = timeline_.spans[id];
+          rounded_ = rounded_ || std::abs(at - span.start) < 1e-9;
+          if (span.start < at && at < span.end) at = span.end;
+        }
+        last_ = ready[{first.stage, worker}] = at;
+      }
+    }
+    for (const auto& [of, at] : ready) last_ = std::max(last_, at);
+    return changed;
+  }
+
+  const Case& c_;
+  const Timeline& timeline_;
+  std::vector<ReductionStep> steps_;
+  std::vector<double> leaves_;
+  std::vector<double> arrives_;
+  double last_ = 0;
+  bool rounded_ = false;
+};
+
 /// With prefetch, each job is ready when its producers have ended and all that it reads has arrived, if all
-/// transfers began when their data were made, in the slow reference.
-TEST(SimulateOverSharedLinks, JobsAreReadyWhenTheReferenceSaysSo) {
+/// transfers began when their data were made, in the slow reference. Sums of gradients use the same links.
+TEST(SimulateOverSharedLinks, JobsAreReadyAndGradientsSummedWhenTheReferenceSaysSo) {
   testing::Random random(3);
   int delayed = 0;
+  int summed = 0;
   for (int round = 0; round < rounds(800) && !HasFailure(); ++round) {
     Case c = random_case(random);
     c.costs.prefetch = true;
@@ -221,41 +348,17 @@ TEST(SimulateOverSharedLinks, JobsAreReadyWhenTheReferenceSaysSo) {
                                                       ? std::vector{Sharing::in_order, Sharing::fair}
                                                       : testing::sharing_within_ranks);
     const Timeline timeline = simulate(c.schedule, c.costs);
-    struct Read {
-      double at;
-      std::uint32_t turn;  // of the first reader
-      std::size_t place;   // among the inputs of that reader
-      testing::Sent sent;
-      std::vector<JobId> readers;
-    };
-    std::map<std::pair<int, std::pair<int, std::tuple<int, int, int>>>, Read> reads;
-    for (const JobId id : c.schedule.order()) {
-      const int worker = c.schedule.compute(id);
-      std::size_t place = 0;
-      for (const testing::Input& input : testing::inputs(c.schedule, c.costs, id)) {
-        ++place;
-        if (input.from == worker) continue;
-        const double at = input.maker ? timeline.spans[*input.maker].end : 0;
-        Read& read =
-            reads
-                .try_emplace({worker, {input.kind, input.what}},
-                             Read{at, c.schedule.turn(id), place, {at, input.from, worker, input.bytes}, {}})
-                .first->second;
-        read.readers.push_back(id);
-      }
-    }
-    std::vector<Read> sorted;
-    for (auto& [key, read] : reads) sorted.push_back(std::move(read));
-    std::ranges::stable_sort(sorted, {}, [](const Read& r) { return std::tuple(r.at, r.turn, r.place); });
+    const std::vector<Read> reads = reads_of(c, timeline);
     std::vector<testing::Sent> sent;
-    for (const Read& read : sorted) sent.push_back(read.sent);
-    const std::vector<double> arrived = testing::slow_arrivals(c.costs.links, sent, c.costs.workers_of_rank);
+    for (const Read& read : reads) sent.push_back(read.sent);
+    SlowSums sums(c, timeline);
+    const std::vector<double> arrived = sums.send_with(sent);
     std::vector<double> ready(c.schedule.id_count(), 0);
     for (const JobId id : c.schedule.order()) {
       c.schedule.for_each_pred(id, [&](JobId p) { ready[id] = std::max(ready[id], timeline.spans[p].end); });
     }
-    for (std::size_t i = 0; i < sorted.size(); ++i) {
-      for (const JobId id : sorted[i].readers) ready[id] = std::max(ready[id], arrived[i]);
+    for (std::size_t i = 0; i < reads.size(); ++i) {
+      for (const JobId id : reads[i].readers) ready[id] = std::max(ready[id], arrived[i]);
       const Link link = c.costs.link(sent[i].from, sent[i].to);
       delayed += arrived[i] > sent[i].at + link.time(sent[i].bytes) + 1e-6 ? 1 : 0;
     }
@@ -263,8 +366,43 @@ TEST(SimulateOverSharedLinks, JobsAreReadyWhenTheReferenceSaysSo) {
       ASSERT_NEAR(timeline.ready[id], ready[id], 1e-6)
           << "round " << round << ", " << to_string(c.schedule.job(id));
     }
+    ASSERT_EQ(timeline.gradients_summed.has_value(), sums.any());
+    if (!sums.any() || sums.rounded()) continue;
+    ASSERT_NEAR(*timeline.gradients_summed, std::max(timeline.makespan, sums.last() - first_start(timeline)),
+                1e-6)
+        << "round " << round;
+    summed += *timeline.gradients_summed > timeline.makespan + 1e-6 ? 1 : 0;
   }
   EXPECT_GT(delayed, 0);
+  EXPECT_GT(summed, rounds(100));
+}
+
+/// Two stages with a replica each on two workers, and one port. When W of stage 1 ends, its gradient is
+/// summed while B of stage 0 waits for its input.
+TEST(SimulateOverSharedLinks, SumsAndTransfersOfJobsDelayEachOther) {
+  ScheduleSpec spec;
+  spec.graph = StageGraph::chain(2);
+  spec.workers = 4;
+  spec.microbatches = 2;
+  // Micro-batch b passes workers 2 b and 2 b + 1. Both run F, B and W; W of stage 1 comes before B leaves.
+  spec.placement = [](const Job& job) {
+    const int worker = 2 * job.microbatch + job.stage;
+    return Placement{.weights = worker, .compute = worker};
+  };
+  spec.priority = [](const Job& job) { return job.pass == Pass::F ? job.stage : 10 - job.stage; };
+  const Schedule schedule(spec);
+  Costs costs;
+  costs.sizes = {{.activation = 4, .gradient = 4, .weights = 8}};
+  costs.links = Links({{.link = {.alpha = 0, .beta = 1}, .sharing = Sharing::in_order}});
+  // F0 0-1, its activation until 5, F1 5-6, BW1 6-8. The gradient of 4 bytes leaves for worker 0 and 2 first,
+  // until 12; then a half of the sum goes from worker 1 to 3, and one from 3 to 1, until 16, and back
+  // until 20. BW0 runs from 12 to 14, and its sum goes until 18 and 22.
+  const Timeline timeline = simulate(schedule, costs);
+  EXPECT_EQ(timeline.makespan, 14);
+  EXPECT_EQ(timeline.gradients_summed, 22);
+  // With fair sharing they pass together: 4 bytes each way of both in 8.
+  costs.links = Links({{.link = {.alpha = 0, .beta = 1}, .sharing = Sharing::fair}});
+  EXPECT_EQ(simulate(schedule, costs).makespan, 18);
 }
 
 /// In a fixed order nothing is earlier because of sharing.

@@ -1,0 +1,98 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <optional>
+#include <set>
+#include <span>
+#include <utility>
+#include <vector>
+
+#include "plan/simulate/transfers_in_flight.hpp"
+#include "starpipe/plan/schedule/schedule.hpp"
+#include "starpipe/plan/simulate/costs.hpp"
+#include "starpipe/plan/simulate/timeline.hpp"
+
+namespace starpipe::plan {
+
+/// The sums of weight gradients over workers, as a step goes on. A worker's contribution to the gradient of a
+/// stage, or of weights that stages share, is complete at the end of the worker's last W of these stages.
+/// `reduction_plan` gives the steps, for `updated()` bytes. A slice leaves when the sender has added its own
+/// contribution and all that earlier rounds bring to it. An addition takes no time, but its worker runs one
+/// thing at a time: it waits for the end of the present job.
+///
+/// The caller tells when jobs end and slices arrive, and sends the slices. Times have the unit of the costs.
+class GradientSums {
+ public:
+  /// Returns the end of the job that a worker runs at a time, or the time itself where it runs none.
+  using PresentJobEnd = std::function<double(int worker, double time)>;
+  /// Sends a slice; `number` names it.
+  using Send = std::function<void(int from, int to, std::uint64_t bytes, std::uint32_t number)>;
+
+  /// `schedule` must outlive this.
+  GradientSums(const Schedule& schedule, const Costs& costs, PresentJobEnd present_job_end);
+
+  /// True if the gradient of some weights is summed over workers.
+  [[nodiscard]] bool any() const { return !slices_.empty(); }
+
+  /// Call it once for each job, in any order.
+  void job_ended(JobId id, double time);
+  void arrived(std::uint32_t number, double now);
+
+  /// Returns the time at which the next slice leaves, TransfersInFlight::never if none is ready.
+  [[nodiscard]] double next() const;
+  /// Sends the slices that leave at `now` or before: those of the smallest stage first.
+  void send_until(double now, const Send& send);
+
+  /// Returns the time at which the last sum so far was on a worker.
+  [[nodiscard]] double last() const { return last_; }
+
+ private:
+  /// The slices that a round adds to a worker's sum, and those that the worker sends.
+  struct Round {
+    int missing = 0;                       // slices that have not arrived
+    std::optional<double> arrived = {};    // the last of the others
+    std::vector<std::uint32_t> sent = {};  // slices
+  };
+  /// The sum of one gradient on a worker.
+  struct Sum {
+    int worker;
+    int jobs = 0;                      // that contribute and have not ended
+    double ready = 0;                  // when all that the worker has so far is added
+    std::map<int, Round> rounds = {};  // that have not ended
+    bool sends = true;                 // the slices of the first of them have not been sent
+  };
+  struct Slice {
+    std::size_t from;  // sum
+    std::size_t into;
+    int round;
+    std::uint64_t bytes;
+  };
+
+  void add(std::span<const int> stages, std::uint64_t bytes);
+  void go_on(Sum& sum);
+
+  const Schedule& schedule_;
+  PresentJobEnd present_job_end_;
+  std::vector<Sum> sums_;
+  std::vector<std::map<int, std::vector<std::size_t>>>
+      sums_of_;  // by stage and worker: sums that a W adds to
+  std::vector<Slice> slices_;
+  std::set<std::pair<double, std::uint32_t>> leaving_;  // when a slice leaves, and its number
+  double last_ = 0;
+};
+
+/// Predicts when the weight gradients of all stages are summed, and the sums are on all holders of the
+/// weights: the time from the first job's start, at least the makespan. `timeline`: a run of `schedule` in
+/// which no transfer delays another, of which only `spans` and `order` are read. Slices delay each other on
+/// links that they share. Returns nullopt where no gradient is summed over workers, and where transfers take
+/// time and workers do not prefetch (Costs::prefetch).
+///
+/// O(stages * micro-batches + steps * log(jobs)).
+std::optional<double> gradients_summed(const Schedule& schedule, const Costs& costs,
+                                       const Timeline& timeline);
+
+}  // namespace starpipe::plan
