@@ -13,6 +13,7 @@ import subprocess
 import sys
 import tempfile
 import unittest
+import unittest.mock
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent / "support"))
 from waiting import wait_until  # noqa: E402
@@ -153,6 +154,47 @@ class Network(unittest.TestCase):
                     self.assertAlmostEqual((to - from_) / expected, 1, delta=0.05)
         # A rendezvous of MPI's may let the directions take turns, which costs less than the hidden part of the transfers.
         self.assertAlmostEqual(measured["makespan"]["measured"] / predicted, 1.05, delta=0.1)
+
+    def test_workers_that_exchange_data_share_a_host(self):
+        """The stages are on workers 0, 2, 1 and 3. With two workers per host in their order, each message between stages
+        crosses the network; runtime.mapping: auto leaves one pair of stages apart."""
+        place = [0, 2, 1, 3]
+        config, show, file = self.write("run.yaml", EMULATED), self.path / "1f1b.json", self.path / "placed.json"
+        subprocess.run([STARPIPE, "schedule", "show", "1f1b", "--workers", "4", "--microbatches", str(MESSAGES), "-o", show],
+                       stdout=subprocess.DEVNULL, timeout=30, check=True)
+        ops = json.loads(show.read_text())["ops"]
+        placed = [[{"op": op["op"], "stage": op["stage"], "microbatch": op["microbatch"]} for op in ops[place.index(worker)]]
+                  for worker in range(4)]  # fmt: skip
+        file.write_text(json.dumps({"ops": placed}))
+        with unittest.mock.patch.dict(ENVIRONMENT, STARPIPE_HOSTS_APART="1"):
+            hosts("up", 2, "1gbit", os.getpid())
+            sent = {}
+            for mapping in ("linear", "auto"):
+                report, before = self.path / f"{mapping}.json", port_bytes()
+                self.start(config, "--set", f"schedule={{file: {file}}}", "--set", f"runtime.mapping={mapping}", "--report", report)
+                self.assertEqual(self.status(60), 0, self.output())
+                ranks = json.loads(report.read_text())["ranks"]
+                self.assertEqual(len({rank["machine"] for rank in ranks}), 2)
+                sent[mapping] = [last[0] - first[0] for first, last in zip(before, port_bytes())]
+        self.assertIn(sorted(ranks[0]["logical_workers"]), ([0, 2], [1, 3]))
+        pairs = {"linear": 3, "auto": 1}  # of stages on two hosts; one direction each way
+        for mapping, count in pairs.items():
+            for host, amount in enumerate(sent[mapping], start=1):
+                with self.subTest(mapping=mapping, host=host):
+                    self.assertAlmostEqual(amount / bytes_on_wire(*[count * STEPS * MESSAGES * MESSAGE] * 2), 1, delta=0.1)
+
+    def test_the_study_of_networks(self):
+        study = pathlib.Path(__file__).resolve().parents[2] / "experiments/networks/networks.py"
+        done = subprocess.run([study, "--hosts", HOSTS, "--starpipe", STARPIPE, "--cases", "emulated:2:200mbit", "--schedules",
+                               "1f1b", "--budget", "0.5"], env=ENVIRONMENT, capture_output=True, text=True, timeout=90,
+                              check=False)  # fmt: skip
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertIn("emulated.yaml, 2 hosts, 8 workers, ports of 200mbit:", done.stdout)
+        for name in ("searched", "1f1b"):
+            row = re.search(rf"(?m)^\| {name} \| ([0-9.,]+) \| ([0-9.,]+) \|", done.stdout)
+            self.assertIsNotNone(row, done.stdout)
+            predicted, measured = (float(number.replace(",", "")) for number in row.groups())
+            self.assertAlmostEqual(measured / predicted, 1.05, delta=0.1, msg=done.stdout)
 
     def test_a_cable_that_is_out_for_seconds(self):
         hosts("up", 2, "200mbit", os.getpid())
