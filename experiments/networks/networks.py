@@ -2,13 +2,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """Predicted and measured steps on hosts of this machine, with a real network between them (docs/networks.md).
 
-    experiments/networks/networks.py [--hosts scripts/hosts] [--starpipe build/bin/starpipe] [--cases emulated:4:200mbit,...]
+    experiments/networks/networks.py [--hosts scripts/hosts] [--programs build/bin] [--cases emulated:4:200mbit,...]
 
-A case is CONFIG:HOSTS:RATE or CONFIG:HOSTS:RATE:SLOW. CONFIG is `emulated` or `kernels`, a file beside this script. RATE is
-the rate of each host's port. With SLOW the port of the last host has this rate. Each case starts its hosts, writes or
-measures their links, trains under each schedule, and prints a table with predicted and measured makespans. `emulated`
-also runs the schedule that `starpipe search` finds for these links. A run that fails is a row with its message. Hosts need
-root and Linux (scripts/hosts --help).
+A case is CONFIG:HOSTS:RATE or CONFIG:HOSTS:RATE:SLOW. CONFIG is `emulated`, `kernels` or `sums`, a file beside this script.
+RATE is the rate of each host's port. With SLOW the port of the last host has this rate. Each case starts its hosts, writes
+or measures their links, trains under each schedule, and prints a table with predicted and measured makespans. `emulated`
+also runs the schedule that `starpipe search` finds for these links. `sums` has one replica on each host, and compares the
+time from the last job to the summed gradient with MPI_Allreduce. A run that fails is a row with its message. Hosts need root
+and Linux (scripts/hosts --help).
 """
 import argparse
 import json
@@ -22,7 +23,8 @@ import tempfile
 
 HERE = pathlib.Path(__file__).resolve().parent
 NAMED = "1f1b,gpipe,interleaved-1f1b,zb-h1,v-half,v-zb,looped-bfs,chimera,ddp,fsdp"
-CASES = "emulated:4:200mbit,emulated:2:200mbit,emulated:8:200mbit,emulated:4:100mbit,emulated:4:200mbit:100mbit,kernels:2:200mbit"
+CASES = ("emulated:4:200mbit,emulated:2:200mbit,emulated:8:200mbit,emulated:4:100mbit,emulated:4:200mbit:100mbit,kernels:2:200mbit,"
+         "sums:2:200mbit,sums:4:200mbit,sums:8:200mbit")  # fmt: skip
 UNITS = {"kbit": 1e3, "mbit": 1e6, "gbit": 1e9}
 # TCP's payload in a frame of Ethernet: 1,448 of 1,514 bytes, as the ports count.
 PAYLOAD = 1448 / 1514
@@ -52,7 +54,7 @@ class Case:
 
     def __init__(self, arguments, text, folder):
         self.name, hosts, self.rate, *slow = text.split(":")
-        if len(slow) > 1 or self.name not in ("emulated", "kernels"):
+        if len(slow) > 1 or self.name not in ("emulated", "kernels", "sums"):
             raise ValueError(text)
         self.hosts = int(hosts)
         self.slow = slow[0] if slow else None
@@ -61,11 +63,11 @@ class Case:
         self.workers = 8 if self.name == "emulated" else self.hosts
         self.environment = dict(os.environ, STARPIPE_HOSTS_BIND="1" if self.name == "kernels" else "0")
 
-    def call(self, *command, limit=RUN_LIMIT):
-        """The standard output of a command."""
+    def call(self, *command, limit=RUN_LIMIT, **variables):
+        """The standard output of a command. `variables`: of its environment."""
         try:
-            done = subprocess.run([str(word) for word in command], cwd=self.folder, env=self.environment, capture_output=True,
-                                  text=True, timeout=limit, stdin=subprocess.DEVNULL)  # fmt: skip
+            done = subprocess.run([str(word) for word in command], cwd=self.folder, env={**self.environment, **variables},
+                                  capture_output=True, text=True, timeout=limit, stdin=subprocess.DEVNULL)  # fmt: skip
         except subprocess.TimeoutExpired:
             raise Failure(f"not ready after {limit} s") from None
         if done.returncode != 0:
@@ -74,10 +76,10 @@ class Case:
         return done.stdout
 
     def starpipe(self, *command, **more):
-        return self.call(self.arguments.starpipe, *command, **more)
+        return self.call(self.arguments.programs / "starpipe", *command, **more)
 
-    def on_hosts(self, *command):
-        return self.call(self.arguments.hosts, "mpiexec", "-n", self.hosts, self.arguments.starpipe, *command)
+    def on_hosts(self, *command, program="starpipe", **more):
+        return self.call(self.arguments.hosts, "mpiexec", "-n", self.hosts, self.arguments.programs / program, *command, **more)
 
     def up(self):
         self.call(self.arguments.hosts, "up", self.hosts, self.rate)
@@ -102,11 +104,16 @@ class Case:
             levels = re.sub(r"(?m)^levels:\n", f"levels:\n{host}", levels)
         (self.folder / "workers.yaml").write_text(levels)
 
+    def train(self, *settings):
+        """The report of a training run."""
+        words = [word for setting in (*settings, "runtime.links=links.yaml") for word in ("--set", setting)]
+        self.on_hosts("train", self.config, *words, "--report", "report.json")
+        return json.loads((self.folder / "report.json").read_text())
+
     def run(self, setting):
         """The makespans, predicted and measured, of a training run in seconds."""
-        self.on_hosts("train", self.config, "--set", setting, "--set", "runtime.links=links.yaml", "--report", "report.json")
-        report = json.loads((self.folder / "report.json").read_text())["makespan"]
-        return report["predicted"], statistics.median(report["all_measured"])
+        makespan = self.train(setting)["makespan"]
+        return makespan["predicted"], statistics.median(makespan["all_measured"])
 
     def search(self):
         self.starpipe("search", "--workers", self.workers, "--microbatches", 16, "--chunks", 1, "--durations", "F=20ms,B=20ms,W=20ms",
@@ -115,8 +122,24 @@ class Case:
         return self.run("schedule={file: searched.json}")
 
 
+def table_of_sums(case):
+    """Lines of Markdown: the sum of gradients beside MPI_Allreduce and the limit of the ports."""
+    report = case.train(f"schedule.workers={case.hosts}", f"training.microbatches={2 * case.hosts}")
+    parameters = report["parameters"]
+    predicted, measured = (report["gradients_summed"][key] - report["makespan"][key] for key in ("predicted", "measured"))
+    # Rendezvous over TCP would let the two directions take turns (docs/links.md).
+    allreduce = float(case.on_hosts(parameters, program="allreduce_benchmark", UCX_RNDV_THRESH="inf"))
+    limit = 2 * (case.hosts - 1) / case.hosts * 4 * parameters / (float(bandwidth(case.rate)[:-4]) * 1e6)
+    figures = " | ".join(f"{seconds * 1e3:,.0f}" for seconds in (limit, predicted, measured, allreduce))
+    return [f"sums.yaml, {case.hosts} hosts, ports of {case.rate}, {4 * parameters / 1e6:.1f} MB:", "",
+            "| limit of the ports, ms | predicted | measured | MPI_Allreduce | measured / limit |", "|---|---|---|---|---|",
+            f"| {figures} | {measured / limit:.2f} |"]  # fmt: skip
+
+
 def table(case):
     """Lines of Markdown."""
+    if case.name == "sums":
+        return table_of_sums(case)
     slow = f", the last one {case.slow}" if case.slow else ""
     lines = [f"{case.config.name}, {case.hosts} hosts, {case.workers} workers, ports of {case.rate}{slow}:", "",
              "| schedule | predicted, ms | measured, ms | difference |", "|---|---|---|---|"]
@@ -138,7 +161,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     root = HERE.parent.parent
     parser.add_argument("--hosts", default=root / "scripts/hosts", help="the script that makes hosts (default: scripts/hosts)")
-    parser.add_argument("--starpipe", default=root / "build/bin/starpipe")
+    parser.add_argument("--programs", default=root / "build/bin", help="the folder of starpipe and allreduce_benchmark (default: build/bin)")
     parser.add_argument("--cases", default=CASES, help=f"comma-separated (default: {CASES})")
     parser.add_argument("--schedules", default=NAMED, help=f"comma-separated (default: {NAMED})")
     parser.add_argument("--links", choices=("rate", "measured"), default="rate",
@@ -148,7 +171,7 @@ def main():
     parser.add_argument("-o", metavar="FILE.md", help="write the tables there, not to standard output")
     arguments = parser.parse_args()
     arguments.hosts = os.path.abspath(arguments.hosts)
-    arguments.starpipe = os.path.abspath(arguments.starpipe)
+    arguments.programs = pathlib.Path(os.path.abspath(arguments.programs))
     pages = []
     with tempfile.TemporaryDirectory() as folder:
         try:

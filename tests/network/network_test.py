@@ -185,7 +185,7 @@ class Network(unittest.TestCase):
 
     def test_the_study_of_networks(self):
         study = pathlib.Path(__file__).resolve().parents[2] / "experiments/networks/networks.py"
-        done = subprocess.run([study, "--hosts", HOSTS, "--starpipe", STARPIPE, "--cases", "emulated:2:200mbit", "--schedules",
+        done = subprocess.run([study, "--hosts", HOSTS, "--programs", pathlib.Path(STARPIPE).parent, "--cases", "emulated:2:200mbit", "--schedules",
                                "1f1b", "--budget", "0.5"], env=ENVIRONMENT, capture_output=True, text=True, timeout=90,
                               check=False)  # fmt: skip
         self.assertEqual(done.returncode, 0, done.stderr)
