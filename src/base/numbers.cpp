@@ -19,6 +19,13 @@ std::string bytes_text(std::uint64_t bytes) {
   return fmt::format("{:.1f} {}", value, unit);
 }
 
+std::pair<std::string, std::string> bytes_texts(std::uint64_t first, std::uint64_t second) {
+  std::pair texts(bytes_text(first), bytes_text(second));
+  if (texts.first == texts.second && first != second)
+    texts = {fmt::format("{} bytes", first), fmt::format("{} bytes", second)};
+  return texts;
+}
+
 std::string number_text(double value) {
   const double size = std::abs(value);
   if (std::floor(value) == value && size < 1e9) return fmt::format("{:.0f}", value);

@@ -8,6 +8,7 @@
 #include <string>
 #include <string_view>
 #include <system_error>
+#include <utility>
 
 namespace starpipe {
 
@@ -16,6 +17,9 @@ inline constexpr double infinity = std::numeric_limits<double>::infinity();
 
 /// Returns a number of bytes for people: "512 B", "1.5 MiB".
 std::string bytes_text(std::uint64_t bytes);
+
+/// Returns both numbers of bytes for people; as "12345 bytes" where rounding would hide that they differ.
+std::pair<std::string, std::string> bytes_texts(std::uint64_t first, std::uint64_t second);
 
 /// Returns at most five significant digits, and no exponent for everyday magnitudes: "33", "0.2727",
 /// "1204.5".

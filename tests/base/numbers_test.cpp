@@ -17,6 +17,13 @@ TEST(Numbers, BytesHaveAUnitThatKeepsThemShort) {
   EXPECT_EQ(bytes_text(std::uint64_t{3} << 29), "1.5 GiB");
 }
 
+TEST(Numbers, BytesThatDifferHaveTextsThatDiffer) {
+  using Texts = std::pair<std::string, std::string>;
+  EXPECT_EQ(bytes_texts(20'000, 10'240), Texts("19.5 KiB", "10.0 KiB"));
+  EXPECT_EQ(bytes_texts(10'241, 10'240), Texts("10241 bytes", "10240 bytes"));
+  EXPECT_EQ(bytes_texts(512, 512), Texts("512 B", "512 B"));
+}
+
 TEST(Numbers, AtMostFiveSignificantDigits) {
   EXPECT_EQ(number_text(33), "33");
   EXPECT_EQ(number_text(3.0 / 11), "0.27273");

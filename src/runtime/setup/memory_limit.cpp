@@ -196,12 +196,7 @@ void require_memory(const Config& config, const Experiment& run) {
   const Need worst = worst_need(config, run, timeline);
   if (worst.excess() <= 0) return;
   const auto& [worker, memory, limit] = worst;
-  std::string need = bytes_text(memory.total());
-  std::string given = bytes_text(limit);
-  if (need == given) {  // rounding hides the difference
-    need = fmt::format("{} bytes", memory.total());
-    given = fmt::format("{} bytes", limit);
-  }
+  const auto [need, given] = bytes_texts(memory.total(), limit);
   std::string problem = fmt::format("runtime.memory_limit: under {}, worker {} needs {} ({}), more than {}",
                                     run.schedule.name(), worker, need, parts_text(memory), given);
   // The advice is on what a training step keeps between F and B.
