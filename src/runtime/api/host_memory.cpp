@@ -13,6 +13,8 @@
 
 #include "base/numbers.hpp"
 #include "plan/simulate/reductions.hpp"
+#include "runtime/engine/received_data.hpp"
+#include "runtime/engine/task_graph.hpp"
 #include "runtime/host/agreement.hpp"
 #include "runtime/host/hardware.hpp"
 #include "starpipe/base/error.hpp"
@@ -53,6 +55,7 @@ void require_within(const MemoryLimit& limit, std::span<const MainMemory> needs,
     add(sum.data, needs[r].data);
     sum.checkpoint += needs[r].checkpoint;
     sum.reference += needs[r].reference;
+    sum.message += needs[r].message;
     sum.process += needs[r].process;
   }
   if (sum.total() <= limit.bytes) return;
@@ -63,12 +66,13 @@ void require_within(const MemoryLimit& limit, std::span<const MainMemory> needs,
   for (const MemoryPart& part : memory_parts) name(part.name, sum.data.*part.bytes);
   name("copy for checkpoints", sum.checkpoint);
   name("sequential computation", sum.reference);
+  name("messages of emulated jobs", sum.message);
   name(ranks.size() == 1 ? "process" : "processes", sum.process);
+  const auto [need, given] = bytes_texts(sum.total(), limit.bytes);
   throw InputError(fmt::format("host {}: {} {} {} of main memory ({}), more than {}, {}",
                                locations[ranks.front()].machine, ranks.size() == 1 ? "rank" : "ranks",
-                               fmt::join(ranks, ", "),
-                               (ranks.size() == 1 ? "needs " : "need ") + bytes_text(sum.total()),
-                               fmt::join(parts, ", "), limit.name, bytes_text(limit.bytes)));
+                               fmt::join(ranks, ", "), (ranks.size() == 1 ? "needs " : "need ") + need,
+                               fmt::join(parts, ", "), limit.name, given));
 }
 
 void require_within_limits(std::span<const MainMemory> needs, std::span<const ProcessMemory> processes,
@@ -96,6 +100,14 @@ std::vector<MainMemory> main_memory_need(const Config& config, const Experiment&
     at.rank_of.push_back(map.rank_of(w));
     at.devices.push_back(on_gpu[index(w)] ? ranks + gpus++ : map.rank_of(w));
   }
+  std::vector<MainMemory> all(index(ranks));
+  if (experiment.emulated) {
+    const TaskGraph graph(experiment.schedule, experiment.network, config.training.optimizer,
+                          experiment.rules);
+    const std::vector<std::uint64_t> messages = largest_received(graph, at.rank_of);
+    for (std::size_t r = 0; r < messages.size(); ++r) all[r].message = messages[r];
+    return all;
+  }
   // Other policies get the tasks of a whole step.
   const bool keeps_order =
       experiment.schedule.discipline() == plan::Discipline::ordered &&
@@ -103,7 +115,6 @@ std::vector<MainMemory> main_memory_need(const Config& config, const Experiment&
   if (keeps_order) at.window = config.runtime.window;
   const std::vector<DeviceNeed> needs = memory_need_of(
       config, experiment, experiment.costs, plan::simulate(experiment.schedule, experiment.costs), at);
-  std::vector<MainMemory> all(index(ranks));
   for (std::size_t r = 0; r < all.size() && r < needs.size(); ++r) all[r].data = needs[r].peak;
   if (config.evaluate.alone || !config.checkpoint.enabled()) return all;
   for (const model::ParameterSet& set : experiment.network.sets()) {
@@ -117,14 +128,17 @@ std::vector<MainMemory> main_memory_need(const Config& config, const Experiment&
 std::vector<MainMemory> require_main_memory(const Mpi& mpi, const Config& config,
                                             const Experiment& experiment, const WorkerMap& map,
                                             const std::vector<RankLocation>& locations) {
-  if (experiment.emulated || on_simgrid) return {};
+  if (on_simgrid) return {};
   const std::vector<ProcessMemory> processes = processes_on_root(mpi);
   return agree(mpi, [&] {
     std::vector<MainMemory> needs;
     if (mpi.rank() != 0) return needs;
     needs = main_memory_need(config, experiment, map, mpi.ranks());
-    for (std::size_t r = 0; r < needs.size(); ++r) needs[r].process = processes[r].resident + runtime_bytes;
+    // Hundreds of emulated ranks share most of what their processes hold.
+    for (std::size_t r = 0; r < needs.size() && !experiment.emulated; ++r)
+      needs[r].process = processes[r].resident + runtime_bytes;
     require_within_limits(needs, processes, locations);
+    if (experiment.emulated) needs.clear();
     return needs;
   });
 }

@@ -18,9 +18,12 @@ struct MainMemory {
   WorkerMemory data;             ///< of all its workers together; of workers on GPUs the copies that stay
   std::uint64_t checkpoint = 0;  ///< the copy of parameters and optimizer state that a checkpoint is made of
   std::uint64_t reference = 0;   ///< what verify computes sequentially, on rank 0
+  std::uint64_t message = 0;     ///< in an emulated run the largest datum that it receives; it has no others
   std::uint64_t process = 0;     ///< the program, its libraries, StarPU, MPI and the training data
 
-  [[nodiscard]] std::uint64_t total() const { return data.total() + checkpoint + reference + process; }
+  [[nodiscard]] std::uint64_t total() const {
+    return data.total() + checkpoint + reference + message + process;
+  }
 };
 
 /// Covers the stacks and tables of StarPU, MPI and BLAS in a process, in bytes, as measured. The memory that
@@ -33,8 +36,8 @@ std::vector<MainMemory> main_memory_need(const Config& config, const Experiment&
 
 /// Collective. Returns the need of each rank, [rank], on rank 0; empty on the others. `locations`: on rank 0
 /// only. Throws InputError on every rank if the ranks of a host need more than its memory, or the ranks of a
-/// control group more than its limit: one line with the host, the need and the limit. Emulated jobs need no
-/// such memory: the result is then empty.
+/// control group more than its limit: one line with the host, the need and the limit. Of an emulated run only
+/// the messages count, and the result is empty.
 std::vector<MainMemory> require_main_memory(const Mpi& mpi, const Config& config,
                                             const Experiment& experiment, const WorkerMap& map,
                                             const std::vector<RankLocation>& locations);

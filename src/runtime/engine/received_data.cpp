@@ -73,6 +73,14 @@ std::vector<ReceivedData> received_data(const TaskGraph& graph, std::span<const 
   return all;
 }
 
+std::vector<std::uint64_t> largest_received(const TaskGraph& graph, std::span<const int> rank_of) {
+  std::vector<std::uint64_t> all(rank_count(rank_of));
+  for_each_received(graph, rank_of, [&](std::uint32_t, const Task&, std::size_t datum, std::size_t rank) {
+    all[rank] = std::max<std::uint64_t>(all[rank], graph.data()[datum].bytes());
+  });
+  return all;
+}
+
 std::vector<ReceivedBytes> received_bytes(const TaskGraph& graph, std::span<const int> rank_of,
                                           std::optional<int> window) {
   std::vector<ReceivedBytes> all(rank_count(rank_of));

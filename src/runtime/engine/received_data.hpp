@@ -50,6 +50,9 @@ struct ReceivedBytes {
   std::uint64_t others = 0;  ///< activations and their gradients: one datum in each slot (DataSlots)
 };
 
+/// Returns the bytes of the largest datum that each rank receives, [rank].
+std::vector<std::uint64_t> largest_received(const TaskGraph& graph, std::span<const int> rank_of);
+
 /// Returns the bytes of each rank, [rank]. `window`: as DataSlots has it.
 std::vector<ReceivedBytes> received_bytes(const TaskGraph& graph, std::span<const int> rank_of,
                                           std::optional<int> window);

@@ -97,6 +97,20 @@ TEST(AgreedRun, OfMoreMemoryThanTheHostHasIsRefused) {
   EXPECT_EQ(message_of([&] { agree_on_runs(*testing::mpi, {config}); }), "") << "no memory without numbers";
 }
 
+TEST(AgreedRun, AnEmulatedRankNeedsMemoryForItsMessages) {
+  Config config = config_of(small("mlp", {{"layers", 4}, {"hidden", 64}}), "1f1b", 2, 4, 2);
+  config.runtime.emulate = EmulationConfig{.F = {1e-3}, .B = {1e-3}, .W = {1e-3}};
+  const AgreedRuns agreed = agree_on_runs(*testing::mpi, {config});
+  const AgreedRun& run = agreed.runs.front();
+  EXPECT_TRUE(run.memory.empty());
+  const std::uint64_t message =
+      testing::mpi->ranks() == 1 ? 0 : run.experiment.network.sizes().front().activation;
+  for (const MainMemory& rank : main_memory_need(config, run.experiment, run.map, testing::mpi->ranks())) {
+    EXPECT_EQ(rank.message, message);
+    EXPECT_EQ(rank.total(), message);
+  }
+}
+
 TEST(AgreedRun, VerifyNeedsMemoryForTheWholeNetwork) {
   const bool is_root = testing::mpi->rank() == 0;
   const auto ranks = is_root ? index(testing::mpi->ranks()) : 0;

@@ -25,8 +25,8 @@ plan::Schedule schedule_of(const char* name, const model::Network& network, int 
   return plan::make_schedule(name, {.workers = workers, .microbatches = 4, .graph = network.graph});
 }
 
-// Each slice of another rank has a buffer that is large enough and that no earlier slice still uses. A rank that
-// receives halves and less has twice as many.
+// Each slice of another rank has a buffer that is large enough and that no earlier slice still uses. A rank
+// that receives halves and less has twice as many.
 void expect_buffers(const TaskGraph& graph, const std::vector<int>& rank_of) {
   const std::vector<ReceivedData> all = received_data(graph, rank_of);
   std::vector<std::set<std::size_t>> read(all.size());
@@ -88,6 +88,14 @@ TEST(ReceivedData, BytesOfFsdpByHand) {
   for (const ReceivedBytes& bytes : received_bytes(graph, std::vector<int>{0, 0, 0, 0}, 100)) {
     EXPECT_EQ(bytes.weights + bytes.slices + bytes.others, 0U);
   }
+}
+
+TEST(ReceivedData, TheLargestOfARank) {
+  const model::Network network = tiny_gpt(2);
+  const TaskGraph graph(schedule_of("1f1b", network, 2), network, adamw);
+  EXPECT_EQ(largest_received(graph, std::vector<int>{0, 1}),
+            std::vector<std::uint64_t>(2, network.sizes().front().activation));
+  EXPECT_EQ(largest_received(graph, std::vector<int>{0, 0}), std::vector<std::uint64_t>{0});
 }
 
 /// A rank's main memory has all that it receives; a worker with memory of its own has it while it needs it.
