@@ -381,8 +381,8 @@ class Refused(CheckpointTest):
 
 
 class Faults(CheckpointTest):
-    def damage(self, name):
-        file = pathlib.Path(self.path(f"ck/{name}/rank-0000.safetensors"))
+    def damage(self, name, rank=0):
+        file = pathlib.Path(self.path(f"ck/{name}/rank-000{rank}.safetensors"))
         content = bytearray(file.read_bytes())
         content[len(content) // 2] ^= 1
         file.write_bytes(content)
@@ -401,6 +401,22 @@ class Faults(CheckpointTest):
             if not name.endswith(".damaged"):
                 self.damage(name)
         self.refused(["train", "mlp.yaml", "--resume"], "resume: no checkpoint in ck can be read", "rank-0000.safetensors")
+
+    def test_damage_with_two_ranks(self):
+        """Each rank checks half of the files; the first that is damaged is named."""
+        self.run_once("mlp.yaml")
+        for launcher in (LAUNCHER, ()):
+            for ranks in ((1,), (1, 0)):
+                with self.subTest(launcher=launcher, ranks=ranks):
+                    shutil.rmtree(self.path("ck"), ignore_errors=True)
+                    self.train("mlp.yaml", launcher=LAUNCHER)
+                    for rank in ranks:
+                        self.damage("step-00000004", rank)
+                    result = self.train("mlp.yaml", "--resume", "--save-weights", "w.safetensors", launcher=launcher)
+                    lines = [line for line in self.messages(result) if "resume: " in line]
+                    self.assertRegex(lines[0], rf"skipped the checkpoint of step 4: .*rank-000{ranks[-1]}\.safetensors: has checksum")
+                    self.assertRegex(lines[1], r"continues after step 2 of 4, from ck/step-00000002$")
+                    self.assertEqual(self.bytes("w.safetensors"), self.bytes("once.safetensors"))
 
     def test_the_only_one_is_damaged(self):
         self.train("mlp.yaml", *settings("checkpoint.keep=1"))

@@ -68,8 +68,8 @@ class CheckpointFolder {
   [[nodiscard]] const std::filesystem::path& path() const { return run_.config.checkpoint.folder; }
 
  private:
-  // On rank 0.
-  void find(bool resume);
+  // On rank 0. `found`: with `resume`.
+  void choose(bool resume, Found found);
   // Collective, with the lock taken.
   void require_shared() const;
 

@@ -3,10 +3,13 @@
 #include <algorithm>
 #include <array>
 #include <cstdint>
+#include <exception>
+#include <filesystem>
 #include <set>
 #include <span>
 #include <string>
 #include <string_view>
+#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -237,6 +240,49 @@ std::vector<std::string> changed_settings(const nlohmann::json& before, const nl
   return lines;
 }
 
+/// The first file of a checkpoint that is damaged, of those that a rank has checked.
+using Problem = std::pair<std::size_t, std::string>;  // its number in the manifest, and one line
+
+// Collective. Each rank checks every n-th file, n being the number of ranks: one rank alone would read the
+// whole model. Returns the first problem of all ranks on rank 0; "" if there is none, and on the others.
+std::string problem_of_parts(const Mpi& mpi, const std::string& directory, const Manifest& manifest) {
+  Problem first(manifest.parts.size(), "");
+  for (std::size_t p = index(mpi.rank()); p < manifest.parts.size(); p += index(mpi.ranks())) {
+    try {
+      require_whole_part(directory, manifest.parts[p]);
+    } catch (const std::exception& problem) {
+      first = {p, problem.what()};
+      break;
+    }
+  }
+  const std::vector<Problem> all = values_on_root(mpi, first);
+  return all.empty() ? "" : std::ranges::min(all).second;
+}
+
+// Collective. Returns the same as find_newest() on rank 0, whose folder all ranks see.
+Found find_newest_together(const Mpi& mpi, const std::filesystem::path& folder) {
+  Found found;
+  if (mpi.rank() != 0) {
+    for (std::string directory; !(directory = mpi.share("")).empty();)
+      problem_of_parts(mpi, directory, parse_manifest(mpi.share("")));
+    return found;
+  }
+  std::exception_ptr failure;
+  try {
+    found = find_newest(folder, [&](const std::filesystem::path& directory, const Manifest& manifest) {
+      const std::string text = manifest_text(manifest);
+      std::ignore = mpi.share(directory.string());
+      const std::string problem = problem_of_parts(mpi, directory.string(), parse_manifest(mpi.share(text)));
+      if (!problem.empty()) throw InputError(problem);
+    });
+  } catch (...) {
+    failure = std::current_exception();
+  }
+  std::ignore = mpi.share("");  // no more checkpoints
+  if (failure) std::rethrow_exception(failure);
+  return found;
+}
+
 // True if the validation file has the same name but other content. (A changed name is reported as a changed
 // setting.)
 bool has_other_validation(const RunRecord& record, const AgreedRun& run) {
@@ -264,7 +310,9 @@ CheckpointFolder::CheckpointFolder(const AgreedRun& run, bool resume) : run_(run
   });
   require_shared();
   agree(run.mpi, [&] {
-    if (run.mpi.rank() == 0) find(resume);
+    Found found;
+    if (resume) found = find_newest_together(run.mpi, path());
+    if (run.mpi.rank() == 0) choose(resume, std::move(found));
     return true;
   });
   directory_ = run.mpi.share(directory_.string());
@@ -289,7 +337,7 @@ void CheckpointFolder::require_shared() const {
   });
 }
 
-void CheckpointFolder::find(bool resume) {
+void CheckpointFolder::choose(bool resume, Found found) {
   const auto say = [this](const std::string& line) { run_.mpi.say(line); };
   if (!lock_->warning().empty()) say(lock_->warning());
   if (!resume) {
@@ -297,7 +345,6 @@ void CheckpointFolder::find(bool resume) {
     throw InputError(fmt::format(
         "checkpoint.folder: {} has checkpoints; resume from them, or name another folder", path().string()));
   }
-  Found found = find_newest(path());
   if (!found.manifest) {
     if (!found.damaged.empty()) {
       throw InputError(fmt::format("resume: no checkpoint in {} can be read: {}", path().string(),

@@ -7,6 +7,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <filesystem>
+#include <functional>
 #include <map>
 #include <optional>
 #include <span>
@@ -80,10 +81,18 @@ struct Found {
 /// damaged.
 Manifest read_manifest(const std::filesystem::path& directory);
 
+/// Throws InputError, one line with the file, unless this file of a checkpoint has the size and the checksum
+/// of the manifest. Reads all bytes.
+void require_whole_part(const std::filesystem::path& directory, const PartRecord& part);
+
+/// Throws InputError, one line with the file, unless all files that the manifest lists are whole.
+using PartsCheck = std::function<void(const std::filesystem::path& directory, const Manifest& manifest)>;
+void require_whole_parts(const std::filesystem::path& directory, const Manifest& manifest);
+
 /// Finds the newest checkpoint that is whole: its manifest is valid, and all files have the manifest's sizes
-/// and checksums. Reads all bytes of it, so only rank 0 calls it. A folder that does not exist has no
-/// checkpoints. Throws InputError if the folder cannot be read.
-Found find_newest(const std::filesystem::path& folder);
+/// and checksums, which `check` finds out. A folder that does not exist has no checkpoints. Throws InputError
+/// if the folder cannot be read.
+Found find_newest(const std::filesystem::path& folder, const PartsCheck& check = require_whole_parts);
 
 /// True if the folder has checkpoints, whole or damaged.
 bool has_checkpoints(const std::filesystem::path& folder);

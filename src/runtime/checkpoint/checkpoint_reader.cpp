@@ -50,7 +50,22 @@ std::uint32_t checksum_of_file(const fs::path& file) {
   return checksum;
 }
 
-void require_whole_part(const fs::path& file, const PartRecord& part) {
+/// Returns the manifest of a checkpoint. Throws InputError, one line with the file, unless the checkpoint is
+/// whole.
+Manifest require_whole(const CheckpointDirectory& checkpoint, const PartsCheck& check) {
+  Manifest manifest = read_manifest(checkpoint.path);
+  if (manifest.step != checkpoint.step) {
+    throw InputError(
+        fmt::format("{}: is of step {}", (checkpoint.path / manifest_name).string(), manifest.step));
+  }
+  check(checkpoint.path, manifest);
+  return manifest;
+}
+
+}  // namespace
+
+void require_whole_part(const fs::path& directory, const PartRecord& part) {
+  const fs::path file = directory / part.file;
   if (const std::uint64_t bytes = size_of(file); bytes != part.bytes) {
     throw InputError(fmt::format("{}: has {} bytes, the manifest says {}", file.string(), bytes, part.bytes));
   }
@@ -61,19 +76,9 @@ void require_whole_part(const fs::path& file, const PartRecord& part) {
   }
 }
 
-/// Returns the manifest of a checkpoint. Throws InputError, one line with the file, unless the checkpoint is
-/// whole.
-Manifest require_whole(const CheckpointDirectory& checkpoint) {
-  Manifest manifest = read_manifest(checkpoint.path);
-  if (manifest.step != checkpoint.step) {
-    throw InputError(
-        fmt::format("{}: is of step {}", (checkpoint.path / manifest_name).string(), manifest.step));
-  }
-  for (const PartRecord& part : manifest.parts) require_whole_part(checkpoint.path / part.file, part);
-  return manifest;
+void require_whole_parts(const fs::path& directory, const Manifest& manifest) {
+  for (const PartRecord& part : manifest.parts) require_whole_part(directory, part);
 }
-
-}  // namespace
 
 Manifest read_manifest(const fs::path& directory) {
   const fs::path file = directory / manifest_name;
@@ -87,13 +92,13 @@ Manifest read_manifest(const fs::path& directory) {
   }
 }
 
-Found find_newest(const fs::path& folder) {
+Found find_newest(const fs::path& folder, const PartsCheck& check) {
   const FolderContent content = content_of(folder);
   Found found;
   found.unfinished = content.unfinished;
   for (const CheckpointDirectory& checkpoint : content.checkpoints) {
     try {
-      found.manifest = require_whole(checkpoint);
+      found.manifest = require_whole(checkpoint, check);
       found.directory = checkpoint.path;
       break;
     } catch (const std::exception& problem) {
