@@ -1,17 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 # Finds all libraries that starpipe links. Imported targets for other files: fmt::fmt,
-# nlohmann_json::nlohmann_json, PkgConfig::openblas; with the runtime yaml-cpp, CLI11::CLI11, ZLIB::ZLIB,
+# nlohmann_json::nlohmann_json, PkgConfig::openblas, starpipe::onednn; with the runtime yaml-cpp, CLI11::CLI11, ZLIB::ZLIB,
 # PkgConfig::hwloc, MPI::MPI_C, starpipe::starpu, starpipe::starpumpi, CUDA::cudart, CUDA::cublas,
 # CUDA::cublasLt, with STARPIPE_WITH_SIMGRID starpipe::simulated_starpu.
 find_package(Threads REQUIRED)
 find_package(PkgConfig REQUIRED)
 find_package(fmt REQUIRED)
 find_package(nlohmann_json REQUIRED)
-set(required "")
-if(STARPIPE_WITH_RUNTIME)
-  set(required REQUIRED)
-endif()
-pkg_check_modules(openblas ${required} QUIET IMPORTED_TARGET openblas)
+pkg_check_modules(openblas QUIET IMPORTED_TARGET openblas)
+include(Products)
 
 if(STARPIPE_WITH_RUNTIME)
   find_package(yaml-cpp REQUIRED)

@@ -7,6 +7,7 @@
 function(starpipe_sources result)
   list(TRANSFORM ARGN PREPEND "${PROJECT_SOURCE_DIR}/")
   file(GLOB files CONFIGURE_DEPENDS ${ARGN})
+  list(FILTER files EXCLUDE REGEX "${STARPIPE_OTHER_PRODUCTS}")
   set(${result} "${files}" PARENT_SCOPE)
 endfunction()
 

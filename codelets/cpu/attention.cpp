@@ -3,6 +3,7 @@
 #include <cmath>
 
 #include "codelets/cpu/math.hpp"
+#include "codelets/cpu/products.hpp"
 #include "starpipe/base/index.hpp"
 #include "starpipe/model/layer.hpp"
 
@@ -10,6 +11,7 @@ namespace starpipe::model {
 namespace {
 
 using cpu::multiply;
+using cpu::Result;
 
 /// Queries whose scores are computed together. Blocks bound the scratch, and no block computes scores of keys
 /// later than its last query.
@@ -62,13 +64,13 @@ class Attention final : public Layer {
           const std::size_t queries = std::min(block_rows, context_ - first);
           const std::size_t keys = first + queries;  // later keys are masked for the whole block
           float* scores = pass.scratch.data();
-          multiply(queries, keys, size_, scale_, {q + first * stride, stride}, {k, stride, true}, 0, scores,
-                   keys);
+          multiply(queries, keys, size_, {q + first * stride, stride}, {k, stride, true}, Result::replaces,
+                   scores, keys);
           for (std::size_t i = 0; i < queries; ++i) {
             log_sum[first + i] = softmax(scores + i * keys, first + i + 1, keys);
           }
-          multiply(queries, size_, keys, 1, {scores, keys}, {v, stride}, 0, out + first * out_stride,
-                   out_stride);
+          multiply(queries, size_, keys, {scores, keys}, {v, stride}, Result::replaces,
+                   out + first * out_stride, out_stride);
         }
       }
     }
@@ -96,29 +98,30 @@ class Attention final : public Layer {
           const std::size_t first = block * block_rows;
           const std::size_t queries = std::min(block_rows, context_ - first);
           const std::size_t keys = first + queries;
-          const float beta = first_of_group && block + 1 == blocks ? 0.0f : 1.0f;
+          const Result result = first_of_group && block + 1 == blocks ? Result::replaces : Result::is_added;
           float* p = pass.scratch.data();
           float* ds = p + queries * keys;
-          multiply(queries, keys, size_, scale_, {q + first * stride, stride}, {k, stride, true}, 0, p, keys);
+          multiply(queries, keys, size_, {q + first * stride, stride}, {k, stride, true}, Result::replaces, p,
+                   keys);
           for (std::size_t i = 0; i < queries; ++i) {
             float* row = p + i * keys;
             const std::size_t seen = first + i + 1;
             const float shift = log_sum[first + i];
-            for (std::size_t j = 0; j < seen; ++j) row[j] = cpu::exp_of(row[j] - shift);
+            for (std::size_t j = 0; j < seen; ++j) row[j] = cpu::exp_of(scale_ * row[j] - shift);
             std::fill(row + seen, row + keys, 0.0f);
           }
           const float* dy = dout + first * out_stride;
-          multiply(keys, size_, queries, 1, {p, keys, true}, {dy, out_stride}, beta, dv, stride);
-          multiply(queries, keys, size_, 1, {dy, out_stride}, {v, stride, true}, 0, ds, keys);
+          multiply(keys, size_, queries, {p, keys, true}, {dy, out_stride}, result, dv, stride);
+          multiply(queries, keys, size_, {dy, out_stride}, {v, stride, true}, Result::replaces, ds, keys);
           for (std::size_t i = 0; i < queries; ++i) {
             const float* row = p + i * keys;
             float* drow = ds + i * keys;
             const float mean = cpu::sum_of(first + i + 1, [=](std::size_t j) { return row[j] * drow[j]; });
-            for (std::size_t j = 0; j < keys; ++j) drow[j] = row[j] * (drow[j] - mean);
+            for (std::size_t j = 0; j < keys; ++j) drow[j] = scale_ * row[j] * (drow[j] - mean);
           }
-          multiply(queries, size_, keys, scale_, {ds, keys}, {k, stride}, 0, dq + first * stride, stride);
-          multiply(keys, size_, queries, scale_, {ds, keys, true}, {q + first * stride, stride}, beta, dk,
+          multiply(queries, size_, keys, {ds, keys}, {k, stride}, Result::replaces, dq + first * stride,
                    stride);
+          multiply(keys, size_, queries, {ds, keys, true}, {q + first * stride, stride}, result, dk, stride);
         }
       }
     }
@@ -139,11 +142,11 @@ class Attention final : public Layer {
             rows_ * columns_ + (sequence * heads_ + head) * context_};
   }
 
-  /// Replaces the first `seen` of a row's `keys` scores by their softmax, and the masked rest by 0. Returns
-  /// the log-sum-exp of the first `seen` scores.
-  static float softmax(float* row, std::size_t seen, std::size_t keys) noexcept {
-    const float top = cpu::max_of(row, seen);
-    for (std::size_t j = 0; j < seen; ++j) row[j] = cpu::exp_of(row[j] - top);
+  /// Replaces the first `seen` of a row's `keys` products of query and key by the softmax of their scores,
+  /// scale_ times the product, and the masked rest by 0. Returns the log-sum-exp of the first `seen` scores.
+  float softmax(float* row, std::size_t seen, std::size_t keys) const noexcept {
+    const float top = scale_ * cpu::max_of(row, seen);
+    for (std::size_t j = 0; j < seen; ++j) row[j] = cpu::exp_of(scale_ * row[j] - top);
     const float sum = cpu::sum_of(seen, [row](std::size_t j) { return row[j]; });
     const float scale = 1.0f / sum;
     for (std::size_t j = 0; j < seen; ++j) row[j] *= scale;

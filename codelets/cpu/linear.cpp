@@ -5,12 +5,14 @@
 #include <vector>
 
 #include "codelets/cpu/math.hpp"
+#include "codelets/cpu/products.hpp"
 #include "starpipe/model/layer.hpp"
 
 namespace starpipe::model {
 namespace {
 
 using cpu::multiply;
+using cpu::Result;
 
 /// y = x W + b. Options: outputs; bias (default 1); conv1d (default 0): the weight is stored as [outputs,
 /// inputs], as in torch.nn.Linear, or with conv1d as [inputs, outputs], as in GPT-2's Conv1D; deviation and
@@ -57,14 +59,14 @@ class Linear final : public Layer {
       const float* bias = pass.parameters.data() + columns_ * outputs_;
       for (std::size_t r = 0; r < rows_; ++r) std::copy_n(bias, outputs_, pass.output.data() + r * outputs_);
     }
-    multiply(rows_, outputs_, columns_, 1, {pass.input.data(), columns_}, weight(pass.parameters),
-             bias_ ? 1.0f : 0.0f, pass.output.data(), outputs_);
+    multiply(rows_, outputs_, columns_, {pass.input.data(), columns_}, weight(pass.parameters),
+             bias_ ? Result::is_added : Result::replaces, pass.output.data(), outputs_);
   }
 
   void backward_input(const Backward& pass) const noexcept override {
     cpu::Matrix transposed = weight(pass.parameters);
     transposed.transposed = !transposed.transposed;
-    multiply(rows_, columns_, outputs_, 1, {pass.output_gradient.data(), outputs_}, transposed, 0,
+    multiply(rows_, columns_, outputs_, {pass.output_gradient.data(), outputs_}, transposed, Result::replaces,
              pass.input_gradient.data(), columns_);
   }
 
@@ -73,9 +75,11 @@ class Linear final : public Layer {
     const float* dy = pass.output_gradient.data();
     float* dw = pass.parameter_gradient.data();
     if (conv1d_) {
-      multiply(columns_, outputs_, rows_, 1, {x, columns_, true}, {dy, outputs_}, 1, dw, outputs_);
+      multiply(columns_, outputs_, rows_, {x, columns_, true}, {dy, outputs_}, Result::is_added, dw,
+               outputs_);
     } else {
-      multiply(outputs_, columns_, rows_, 1, {dy, outputs_, true}, {x, columns_}, 1, dw, columns_);
+      multiply(outputs_, columns_, rows_, {dy, outputs_, true}, {x, columns_}, Result::is_added, dw,
+               columns_);
     }
     if (!bias_) return;
     float* db = dw + columns_ * outputs_;

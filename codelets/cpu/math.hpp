@@ -7,8 +7,6 @@
 #include <cstddef>
 #include <cstdint>
 
-#include <cblas.h>
-
 #include "model/arithmetic.hpp"
 #include "starpipe/model/layer.hpp"
 
@@ -82,22 +80,5 @@ inline float exp_of(float x) noexcept {
 
 /// Returns 1 / (1 + e^-x).
 inline float logistic(float x) noexcept { return 1.0f / (1.0f + exp_of(-x)); }
-
-/// An operand of multiply(), stored row-major.
-struct Matrix {
-  const float* data;
-  std::size_t stride;       ///< floats from row to row of the stored matrix
-  bool transposed = false;  ///< true if the operand is the transpose of the stored matrix
-};
-
-/// C = alpha * A B + beta * C. A is m x k, B k x n and C m x n, each row-major with a stride of floats from
-/// row to row.
-inline void multiply(std::size_t m, std::size_t n, std::size_t k, float alpha, Matrix a, Matrix b, float beta,
-                     float* c, std::size_t c_stride) noexcept {
-  const auto i = [](std::size_t value) { return static_cast<int>(value); };
-  cblas_sgemm(CblasRowMajor, a.transposed ? CblasTrans : CblasNoTrans,
-              b.transposed ? CblasTrans : CblasNoTrans, i(m), i(n), i(k), alpha, a.data, i(a.stride), b.data,
-              i(b.stride), beta, c, i(c_stride));
-}
 
 }  // namespace starpipe::model::cpu

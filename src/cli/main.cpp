@@ -14,9 +14,9 @@
 #include "base/signals.hpp"
 #include "cli/commands/subcommand.hpp"
 #include "cli/processes/processes.hpp"
-#include "runtime/host/blas.hpp"
 #include "runtime/host/lost_rank.hpp"
 #include "runtime/host/mpi.hpp"
+#include "runtime/host/product_library.hpp"
 #include "starpipe/base/error.hpp"
 #include "starpipe/base/registration.hpp"
 #include "starpipe/plan/registry/plugin.hpp"
@@ -43,7 +43,7 @@ void keep_freed_memory() noexcept {
   keep_freed_memory();
   starpipe::runtime::note_cores();
   starpipe::open_closed_streams();
-  if (!starpipe::runtime::has_room_to_load_blas()) {
+  if (!starpipe::runtime::has_room_to_load_products()) {
     starpipe::write_text(STDERR_FILENO,
                          "starpipe: out of memory: OpenBLAS with OpenMP needs 288 MiB to start\n");
     syscall(SYS_exit_group, exit_failure);
@@ -160,7 +160,7 @@ int main(int argc, char** argv) {
     // A file that may not grow further (ulimit -f) is then an error of the write, with one line.
     std::signal(SIGXFSZ, SIG_IGN);
     starpipe::runtime::restore_cores();
-    starpipe::runtime::choose_blas_kernels();
+    starpipe::runtime::choose_product_kernels();
     starpipe::cli::report_plugin_crashes();
     return run(argc, argv);
   } catch (const starpipe::EndedBySignal& error) {

@@ -98,9 +98,11 @@ class Info(CommandTest):
         text = self.ok("info")
         for word in ("CLI11", "yaml-cpp", "nlohmann-json", "StarPU", "sanitizer", "1f1b"):
             self.assertIn(word, text)
-        self.assertRegex(text, r"\nBLAS kernels +\w+\b")
-        chosen = self.ok("info", environment={"OPENBLAS_CORETYPE": "Prescott"})
-        self.assertRegex(chosen, r"\nBLAS kernels +\w+ \(OPENBLAS_CORETYPE is set\)\n")
+        library = re.search(r"\nproducts +(oneDNN|OpenBLAS) \d+\.\d+\.\d+", text)[1]
+        self.assertRegex(text, r"\nproduct kernels +\w+")
+        name, value = {"oneDNN": ("ONEDNN_MAX_CPU_ISA", "SSE41"), "OpenBLAS": ("OPENBLAS_CORETYPE", "Prescott")}[library]
+        chosen = self.ok("info", environment={name: value})
+        self.assertRegex(chosen, rf"\nproduct kernels +\S+ \({name} is set\)\n")
 
     def test_json(self):
         info = json.loads(self.ok("info", "--json"))

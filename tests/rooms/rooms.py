@@ -22,6 +22,8 @@ EXTERNAL = {
     "StarPU": (re.compile(r"starpu"), re.compile(r"\bstarpu_(mpi_)?(task|data|worker|tag|codelet|memory|init|shutdown)\w*\s*\(")),
     "MPI": (re.compile(r"mpi\.h$|starpu_mpi"), re.compile(r"\bMPI_[A-Z][a-z]\w*\s*\(")),
     "CUDA": (re.compile(r"cuda|cublas"), re.compile(r"\bcuda[A-Z]\w*\s*\(")),
+    "oneDNN": (re.compile(r"oneapi/dnnl/"), re.compile(r"\bdnnl_\w+\s*\(")),
+    "OpenBLAS": (re.compile(r"cblas\.h$"), re.compile(r"\b(cblas_\w+|openblas_[gs]et_\w+)\s*\(")),
     "hwloc": (re.compile(r"hwloc"), re.compile(r"\bhwloc_\w+\s*\(")),
     "CLI11": (re.compile(r"CLI/"), re.compile(r"\bCLI::")),
     "zlib": (re.compile(r"zlib\.h$"), re.compile(r"\bcrc32\w*\s*\(")),

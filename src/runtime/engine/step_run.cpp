@@ -10,8 +10,8 @@
 
 #include "base/environment.hpp"
 #include "runtime/engine/memory_need.hpp"
-#include "runtime/host/blas.hpp"
 #include "runtime/host/clock.hpp"
+#include "runtime/host/product_library.hpp"
 #include "starpipe/base/error.hpp"
 #include "starpipe/sched/starpu_policy.hpp"
 

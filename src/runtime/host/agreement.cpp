@@ -10,7 +10,7 @@
 #include <fmt/format.h>
 
 #include "base/environment.hpp"
-#include "runtime/host/blas.hpp"
+#include "runtime/host/product_library.hpp"
 #include "starpipe/plan/registry/plugin.hpp"
 
 namespace starpipe::runtime {
@@ -66,7 +66,7 @@ std::shared_ptr<StarpuSettings> StarpuSettings::of_process() {
   static std::weak_ptr<StarpuSettings> used;
   std::shared_ptr<StarpuSettings> settings = used.lock();
   if (!settings) {
-    choose_blas_kernels();
+    choose_product_kernels();
     used = settings = std::make_shared<StarpuSettings>();
   }
   return settings;

@@ -23,8 +23,8 @@
 #include "base/environment.hpp"
 #include "base/numbers.hpp"
 #include "runtime/host/agreement.hpp"
-#include "runtime/host/blas.hpp"
 #include "runtime/host/hardware.hpp"
+#include "runtime/host/product_library.hpp"
 #include "starpipe/base/error.hpp"
 #include "starpipe/base/index.hpp"
 
@@ -151,7 +151,7 @@ CoreShare share_cores(const Mpi& mpi, const WorkerMap& map, const RuntimeConfig&
                           .sharing_quota = sharing_quota});
   }
   for (const std::string& line :
-       {advice, own_workers > 0 && !config.emulate ? blas_advice() : std::string()}) {
+       {advice, own_workers > 0 && !config.emulate ? product_advice() : std::string()}) {
     const std::string first = mpi.first_problem(line);
     if (!first.empty()) mpi.say(first);
   }

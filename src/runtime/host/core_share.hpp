@@ -31,7 +31,7 @@ CoreShare divide_host(const Mpi& mpi, const WorkerMap& map);
 
 /// Collective, before StarPU starts. Returns the same share. Throws InputError on every rank if the cores,
 /// the CPU quota or StarPU's limits of some rank cannot carry its workers. Rank 0 says the `core_advice` of
-/// the lowest rank that has one, and the `blas_advice` likewise.
+/// the lowest rank that has one, and the `product_advice` likewise.
 CoreShare share_cores(const Mpi& mpi, const WorkerMap& map, const RuntimeConfig& config);
 
 // Advice to the user if workers are slower than they need be, because of their cores.

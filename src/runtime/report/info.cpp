@@ -4,18 +4,17 @@
 #include <cmath>
 #include <string_view>
 
-#include <cblas.h>
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 #include <hwloc.h>
 #include <mpi.h>
 #include <starpu.h>
 
-#include "runtime/host/blas.hpp"
 #include "runtime/host/core_share.hpp"
 #include "runtime/host/cuda_devices.hpp"
 #include "runtime/host/hardware.hpp"
 #include "runtime/host/lost_rank.hpp"
+#include "runtime/host/product_library.hpp"
 #include "runtime/session/policy_choice.hpp"
 #include "starpipe/base/index.hpp"
 #include "starpipe/model/layer.hpp"
@@ -55,7 +54,7 @@ nlohmann::ordered_json runtime_facts() {
             {"cores", hardware.cores},
             {"cpu_quota", quota},
             {"binding", hardware.binding},
-            {"blas_kernels", blas_kernels_text()}}},
+            {"product_kernels", product_kernels_text()}}},
           {"rank", describe_rank()},
           {"starpu_max_cpu_workers", STARPU_MAXCPUS},
 #ifdef STARPU_USE_CUDA
@@ -89,7 +88,7 @@ std::string runtime_text(const nlohmann::ordered_json& facts) {
                                          machine["cores"].get<int>(), text(machine["binding"]))});
   if (const auto& cores = machine["cpu_quota"]; !cores.is_null())
     rows.push_back({"CPU quota", CpuQuota{.cores = cores.get<double>(), .group = {}}.text()});
-  rows.push_back({"BLAS kernels", text(machine["blas_kernels"])});
+  rows.push_back({"product kernels", text(machine["product_kernels"])});
   if (const auto& rank = facts["rank"]; !rank.is_null()) {
     rows.push_back(
         {"rank", fmt::format("{} of {}; on PUs {} in a run with equally many workers per rank",
@@ -140,7 +139,7 @@ nlohmann::ordered_json versions() {
           {"build_type", build_type},
           {"starpu", starpu_version()},
           {"mpi", mpi_version()},
-          {"openblas", openblas_get_config()},
+          {"products", product_library()},
           {"hwloc", fmt::format("{}.{}.{}", HWLOC_API_VERSION >> 16, (HWLOC_API_VERSION >> 8) & 0xff,
                                 HWLOC_API_VERSION & 0xff)}};
 }

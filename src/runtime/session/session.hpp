@@ -8,10 +8,10 @@
 #include <vector>
 
 #include "base/environment.hpp"
-#include "runtime/host/blas.hpp"
 #include "runtime/host/gpu_share.hpp"
 #include "runtime/host/hardware.hpp"
 #include "runtime/host/mpi.hpp"
+#include "runtime/host/product_library.hpp"
 #include "runtime/host/topology.hpp"
 #include "runtime/host/worker_map.hpp"
 #include "runtime/session/gpu_buffers.hpp"
@@ -115,7 +115,7 @@ class Session {
   WorkerMap map_;
   std::list<ScopedValue> values_;  // of environment variables
   bool hides_statistics_ = false;  // StarPU-MPI's statistics are dropped: the user has not asked for them
-  OneBlasThread blas_;
+  OneProductThread one_product_thread_;
   ProcessBinding binding_;
   PolicyChoice choice_;
   std::string policy_;

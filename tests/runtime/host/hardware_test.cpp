@@ -15,7 +15,6 @@
 #include <sys/resource.h>
 #include <unistd.h>
 
-#include "runtime/host/blas.hpp"
 #include "starpipe/base/error.hpp"
 #include "starpipe/base/index.hpp"
 #include "support/folder.hpp"
@@ -37,31 +36,6 @@ std::vector<CoreShare> shares(const Topology& topology, const std::vector<RankOn
   std::vector<CoreShare> all;
   for (std::size_t rank = 0; rank < ranks.size(); ++rank) all.push_back(topology.share(ranks, rank));
   return all;
-}
-
-// Lets this process have room for one more buffer of OpenBLAS, and asks for more.
-[[noreturn]] void take_buffers_with_room_for_one() {
-  std::ifstream pages("/proc/self/statm");
-  rlim_t used = 0;
-  pages >> used;
-  const rlim_t limit = used * 4096 + (rlim_t{200} << 20U);
-  const rlimit limits = {.rlim_cur = limit, .rlim_max = limit};
-  setrlimit(RLIMIT_AS, &limits);
-  try {
-    // OpenBLAS may have taken some when it was loaded.
-    for (int products = 1; products <= 16; ++products) take_product_buffers(products);
-  } catch (const std::runtime_error& error) {
-    std::fprintf(stderr, "%s\n", error.what());
-    _exit(3);
-  }
-  _exit(0);
-}
-
-// OpenBLAS itself would wait indefinitely for a buffer.
-TEST(Memory, ThatOpenBlasCannotGetIsToldAtOnce) {
-  EXPECT_NO_THROW(require_free_memory(1U << 20U, "a test"));
-  EXPECT_EXIT(take_buffers_with_room_for_one(), ::testing::ExitedWithCode(3),
-              "out of memory: 128.0 MiB for OpenBLAS.*; the process may have .* \\(ulimit -v\\)");
 }
 
 /// A root with the groups of a process and the files of groups.

@@ -40,6 +40,8 @@ class Starpipe(CMakePackage, CudaPackage):
     depends_on("starpu~cuda+blocking", when="~cuda")
     depends_on("hwloc")
     depends_on("openblas")
+    # Matrix products on cores; on other processors OpenBLAS is faster.
+    depends_on("onednn@2.6: cpu_runtime=omp", when="target=x86_64:")
     depends_on("cli11")
     depends_on("yaml-cpp")
     depends_on("nlohmann-json")

@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // The kernels that OpenBLAS computes with, and its threads.
-#include "runtime/host/blas.hpp"
-
 #include <array>
 #include <atomic>
+#include <cstdio>
+#include <fstream>
 #include <optional>
+#include <stdexcept>
 #include <string>
 #include <thread>
 
@@ -12,8 +13,11 @@
 #include <gmock/gmock.h>
 #include <sched.h>
 #include <sys/resource.h>
+#include <unistd.h>
 
 #include "base/environment.hpp"
+#include "runtime/host/hardware.hpp"
+#include "runtime/host/product_library.hpp"
 
 extern "C" {
 void gotoblas_dynamic_init() __attribute__((weak));
@@ -97,12 +101,12 @@ bool products_are_right() {
 TEST_F(Kernels, OfOldProcessorsAreReplaced) {
   for (const char* old : {"Prescott", "Nehalem", "Barcelona", "Core2", "Sandybridge"}) {
     load(old);
-    ASSERT_EQ(blas_kernels(), old);
-    EXPECT_THAT(blas_advice(), HasSubstr(old));
-    choose_blas_kernels();
-    EXPECT_EQ(blas_kernels(), best_) << old;
-    EXPECT_THAT(blas_kernels_text(), HasSubstr(std::string("(") + old + " by OpenBLAS itself)"));
-    EXPECT_THAT(blas_advice(), IsEmpty());
+    ASSERT_EQ(product_kernels(), old);
+    EXPECT_THAT(product_advice(), HasSubstr(old));
+    choose_product_kernels();
+    EXPECT_EQ(product_kernels(), best_) << old;
+    EXPECT_THAT(product_kernels_text(), HasSubstr(std::string("(") + old + " by OpenBLAS itself)"));
+    EXPECT_THAT(product_advice(), IsEmpty());
     EXPECT_TRUE(products_are_right()) << old;
     EXPECT_EQ(environment(variable), std::nullopt);
   }
@@ -111,19 +115,19 @@ TEST_F(Kernels, OfOldProcessorsAreReplaced) {
 TEST_F(Kernels, ThatUseTheProcessorStay) {
   for (const char* good : {"Haswell", "Zen"}) {
     load(good);
-    choose_blas_kernels();
-    EXPECT_EQ(blas_kernels(), good);
-    EXPECT_THAT(blas_advice(), IsEmpty());
+    choose_product_kernels();
+    EXPECT_EQ(product_kernels(), good);
+    EXPECT_THAT(product_advice(), IsEmpty());
   }
 }
 
 TEST_F(Kernels, OfTheUserStay) {
   const ScopedVariable by_user(variable, "Prescott");
   load("Prescott");
-  choose_blas_kernels();
-  EXPECT_EQ(blas_kernels(), "Prescott");
-  EXPECT_EQ(blas_kernels_text(), "Prescott (OPENBLAS_CORETYPE is set)");
-  EXPECT_THAT(blas_advice(), IsEmpty());
+  choose_product_kernels();
+  EXPECT_EQ(product_kernels(), "Prescott");
+  EXPECT_EQ(product_kernels_text(), "Prescott (OPENBLAS_CORETYPE is set)");
+  EXPECT_THAT(product_advice(), IsEmpty());
 }
 
 // OpenMP counts threads for each thread that calls it.
@@ -131,8 +135,8 @@ TEST(BlasThreads, AreOneInEachThreadThatAsks) {
   const auto threads_after_calls = [] {
     int seen = 0;
     std::thread([&] {
-      use_one_blas_thread();
-      use_one_blas_thread();
+      use_one_product_thread();
+      use_one_product_thread();
       seen = threads;
     }).join();
     return seen;
@@ -165,15 +169,40 @@ TEST(BlasThreads, HaveTheCoresOfTheProcess) {
   }
 }
 
+// Lets this process have room for one more buffer of OpenBLAS, and asks for more.
+[[noreturn]] void take_buffers_with_room_for_one() {
+  std::ifstream pages("/proc/self/statm");
+  rlim_t used = 0;
+  pages >> used;
+  const rlim_t limit = used * 4096 + (rlim_t{200} << 20U);
+  const rlimit limits = {.rlim_cur = limit, .rlim_max = limit};
+  setrlimit(RLIMIT_AS, &limits);
+  try {
+    // OpenBLAS may have taken some when it was loaded.
+    for (int products = 1; products <= 16; ++products) take_product_buffers(products);
+  } catch (const std::runtime_error& error) {
+    std::fprintf(stderr, "%s\n", error.what());
+    _exit(3);
+  }
+  _exit(0);
+}
+
+// OpenBLAS itself would wait indefinitely for a buffer.
+TEST(BlasMemory, ThatIsMissingIsToldAtOnce) {
+  EXPECT_NO_THROW(require_free_memory(1U << 20U, "a test"));
+  EXPECT_EXIT(take_buffers_with_room_for_one(), ::testing::ExitedWithCode(3),
+              "out of memory: 128.0 MiB for OpenBLAS.*; the process may have .* \\(ulimit -v\\)");
+}
+
 TEST(BlasMemory, MustBeThereWhenOpenBlasWithOpenMpIsLoaded) {
   for (const int kind : {OPENBLAS_THREAD, OPENBLAS_OPENMP}) {
     parallel = kind;
-    EXPECT_TRUE(has_room_to_load_blas());
+    EXPECT_TRUE(has_room_to_load_products());
     rlimit before{};
     getrlimit(RLIMIT_AS, &before);
     const rlimit none{1, before.rlim_max};
     setrlimit(RLIMIT_AS, &none);
-    const bool has_room = has_room_to_load_blas();
+    const bool has_room = has_room_to_load_products();
     setrlimit(RLIMIT_AS, &before);
     EXPECT_EQ(has_room, kind == OPENBLAS_THREAD);
   }

@@ -1,6 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "runtime/host/blas.hpp"
-
 #include <algorithm>
 #include <array>
 #include <cstddef>
@@ -15,6 +13,7 @@
 
 #include "base/environment.hpp"
 #include "runtime/host/hardware.hpp"
+#include "runtime/host/product_library.hpp"
 
 // Functions of an OpenBLAS with kernels for many processors, which it calls when it is loaded. Its headers do
 // not have them, and an OpenBLAS for one processor has none.
@@ -37,7 +36,9 @@ constexpr std::array<std::string_view, 14> older_kernels = {
     "Prescott", "Core2",   "Penryn",       "Dunnington", "Nehalem", "Atom",   "Nano",
     "Athlon",   "Opteron", "Opteron_SSE3", "Barcelona",  "Bobcat",  "Banias", "Sandybridge"};
 
-bool older_kernels_run() { return std::ranges::find(older_kernels, blas_kernels()) != older_kernels.end(); }
+bool older_kernels_run() {
+  return std::ranges::find(older_kernels, product_kernels()) != older_kernels.end();
+}
 
 // Returns the kernels for the features of this processor; null without AVX2.
 const char* kernels_of_processor() {
@@ -55,34 +56,36 @@ std::string replaced_kernels;  // OpenBLAS's own choice, if it was another
 
 }  // namespace
 
-std::string blas_kernels() { return openblas_get_corename(); }
+std::string product_library() { return openblas_get_config(); }
 
-std::string blas_kernels_text() {
-  if (environment(by_user)) return fmt::format("{} ({} is set)", blas_kernels(), by_user);
-  if (replaced_kernels.empty()) return blas_kernels();
-  return fmt::format("{}, by the processor's features ({} by OpenBLAS itself)", blas_kernels(),
+std::string product_kernels() { return openblas_get_corename(); }
+
+std::string product_kernels_text() {
+  if (environment(by_user)) return fmt::format("{} ({} is set)", product_kernels(), by_user);
+  if (replaced_kernels.empty()) return product_kernels();
+  return fmt::format("{}, by the processor's features ({} by OpenBLAS itself)", product_kernels(),
                      replaced_kernels);
 }
 
-void choose_blas_kernels() {
+void choose_product_kernels() {
   const char* const kernels = kernels_of_processor();
   if (kernels == nullptr || environment(by_user) || !older_kernels_run()) return;
   if (gotoblas_dynamic_init == nullptr || gotoblas_dynamic_quit == nullptr) return;
-  replaced_kernels = blas_kernels();
+  replaced_kernels = product_kernels();
   const ScopedVariable chosen(by_user, kernels);
   gotoblas_dynamic_quit();
   gotoblas_dynamic_init();
 }
 
-std::string blas_advice() {
+std::string product_advice() {
   if (kernels_of_processor() == nullptr || environment(by_user) || !older_kernels_run()) return {};
   return fmt::format(
       "OpenBLAS computes with its kernels for {}, which do not use AVX2 of this processor: an OpenBLAS that "
       "is built with DYNAMIC_ARCH=1 is several times as fast",
-      blas_kernels());
+      product_kernels());
 }
 
-bool has_room_to_load_blas() noexcept {
+bool has_room_to_load_products() noexcept {
   if (openblas_get_parallel() != OPENBLAS_OPENMP) return true;
   constexpr std::size_t bytes = 2 * max_buffer_bytes + (std::size_t{32} << 20U);  // with other libraries'
   void* const memory = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
@@ -105,11 +108,11 @@ void restore_cores() noexcept {
     sched_setaffinity(0, sizeof noted_cores, &noted_cores);
 }
 
-OneBlasThread::OneBlasThread() : before_(openblas_get_num_threads()) { openblas_set_num_threads(1); }
+OneProductThread::OneProductThread() : before_(openblas_get_num_threads()) { openblas_set_num_threads(1); }
 
-OneBlasThread::~OneBlasThread() { openblas_set_num_threads(before_); }
+OneProductThread::~OneProductThread() { openblas_set_num_threads(before_); }
 
-void use_one_blas_thread() {
+void use_one_product_thread() {
   [[maybe_unused]] thread_local const bool done = [] {
     if (openblas_get_parallel() != OPENBLAS_OPENMP) return true;
     // OpenBLAS's own function changes the number for the whole process, too, without a lock.
