@@ -792,7 +792,7 @@ class Train(CommandTest):
         def run(kibibytes, launcher, *arguments):
             return self.run_command(*arguments, launcher=[*launcher, "bash", "-c", f'ulimit -v {kibibytes}; exec "$0" "$@"'])
 
-        step = 48 << 10
+        step = 32 << 10
         for launcher in [], LAUNCHER:
             limit, said = step, 0
             while run(limit, [], "--version").returncode != 0:
