@@ -12,17 +12,18 @@ function(starpipe_sources result)
 endfunction()
 
 # starpipe_library(NAME SOURCES PATTERN... [UNHURRIED_SOURCES PATTERN... UNHURRIED_OPTIMIZATION -O1|-Og]
-#                  [PUBLIC LIBRARY...] [PRIVATE LIBRARY...] [CHECK_POINTERS])
+#                  [PUBLIC LIBRARY...] [PRIVATE LIBRARY...] [CHECK_POINTERS] [EXACT_LOOPS])
 # makes the shared library libstarpipe_NAME, alias starpipe::NAME.
 #
 # UNHURRIED_SOURCES are the SOURCES that do not have to be fast. They compile in a third of the time: with JSON's
 # header precompiled, since most of them use JSON, and with starpipe_unhurried of UNHURRIED_OPTIMIZATION. Large files of
-# JSON are read and written five times as slowly with -Og as with -O1. CHECK_POINTERS: see starpipe_check_pointers.
+# JSON are read and written five times as slowly with -Og as with -O1. CHECK_POINTERS, EXACT_LOOPS: see
+# starpipe_check_pointers, starpipe_exact_loops.
 #
 # It is shared because layers and schedules register themselves: a linker drops files of a static library that
 # no code calls by name. And a plug-in must find the program's own registry.
 function(starpipe_library name)
-  cmake_parse_arguments(PARSE_ARGV 1 arg "CHECK_POINTERS" "UNHURRIED_OPTIMIZATION" "SOURCES;UNHURRIED_SOURCES;PUBLIC;PRIVATE")
+  cmake_parse_arguments(PARSE_ARGV 1 arg "CHECK_POINTERS;EXACT_LOOPS" "UNHURRIED_OPTIMIZATION" "SOURCES;UNHURRIED_SOURCES;PUBLIC;PRIVATE")
   starpipe_sources(sources ${arg_SOURCES})
   list(FILTER sources EXCLUDE REGEX "/simulated_[a-z_]*\\.cpp$") # see starpipe_simulated_program
   if(arg_UNHURRIED_SOURCES)
@@ -36,6 +37,9 @@ function(starpipe_library name)
   starpipe_target_options(${target})
   if(arg_CHECK_POINTERS)
     starpipe_check_pointers(${target})
+  endif()
+  if(arg_EXACT_LOOPS)
+    starpipe_exact_loops(${target})
   endif()
   set_target_properties(${target} PROPERTIES
     DEFINE_SYMBOL "" # a macro of its own would keep the target from using another's precompiled header

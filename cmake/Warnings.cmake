@@ -30,6 +30,13 @@ function(starpipe_check_pointers target)
   endif()
 endfunction()
 
+# starpipe_exact_loops(TARGET): the same bits at each width of vectors, and so on each processor (model/full_width.hpp): a
+# product and a sum are not contracted into one operation, which not all processors have. Without errno square roots are
+# computed in vectors.
+function(starpipe_exact_loops target)
+  target_compile_options(${target} PRIVATE "$<$<COMPILE_LANGUAGE:CXX>:-ffp-contract=off;-fno-math-errno>")
+endfunction()
+
 # Macros by which code sees a sanitizer. GCC and newer versions of Clang define them.
 set(STARPIPE_SANITIZER_MACROS "")
 foreach(sanitizer address thread)

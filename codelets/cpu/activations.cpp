@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "codelets/cpu/math.hpp"
+#include "model/full_width.hpp"
 #include "starpipe/model/layer.hpp"
 
 namespace starpipe::model {
@@ -24,24 +25,28 @@ class Gelu final : public Layer {
   void forward(const Forward& pass) const noexcept override {
     const std::size_t count = rows_ * columns_;
     cpu::keep_input(pass.input, pass.stash);
-    const float* __restrict x = pass.input.data();
-    float* __restrict y = pass.output.data();
-    for (std::size_t i = 0; i < count; ++i) y[i] = x[i] * gate(x[i]);
+    at_full_width([&] {
+      const float* __restrict x = pass.input.data();
+      float* __restrict y = pass.output.data();
+      for (std::size_t i = 0; i < count; ++i) y[i] = x[i] * gate(x[i]);
+    });
   }
 
   void backward_input(const Backward& pass) const noexcept override {
     const std::size_t count = rows_ * columns_;
-    const float* __restrict x = pass.stash.data();
-    const float* __restrict dy = pass.output_gradient.data();
-    float* __restrict dx = pass.input_gradient.data();
-    for (std::size_t i = 0; i < count; ++i) {
-      const float g = gate(x[i]);
-      // x is clamped for the second term: that term is 0 long before |x| = 16, but x^3 would overflow to
-      // infinity.
-      const float z = cpu::limit_to(cpu::limit_to(x[i], -16.0f, x[i] < -16.0f), 16.0f, x[i] > 16.0f);
-      const float slope = 2.0f * gelu_scale * (1.0f + 3.0f * gelu_cubic * z * z);  // d(2u)/dx
-      dx[i] = dy[i] * (g + z * g * (1.0f - g) * slope);
-    }
+    at_full_width([&] {
+      const float* __restrict x = pass.stash.data();
+      const float* __restrict dy = pass.output_gradient.data();
+      float* __restrict dx = pass.input_gradient.data();
+      for (std::size_t i = 0; i < count; ++i) {
+        const float g = gate(x[i]);
+        // x is clamped for the second term: that term is 0 long before |x| = 16, but x^3 would overflow to
+        // infinity.
+        const float z = cpu::limit_to(cpu::limit_to(x[i], -16.0f, x[i] < -16.0f), 16.0f, x[i] > 16.0f);
+        const float slope = 2.0f * gelu_scale * (1.0f + 3.0f * gelu_cubic * z * z);  // d(2u)/dx
+        dx[i] = dy[i] * (g + z * g * (1.0f - g) * slope);
+      }
+    });
   }
 };
 
@@ -61,31 +66,35 @@ class Swiglu final : public Layer {
 
   void forward(const Forward& pass) const noexcept override {
     cpu::keep_input(pass.input, pass.stash);
-    for (std::size_t r = 0; r < rows_; ++r) {
-      const float* __restrict gate = pass.input.data() + r * columns_;
-      const float* __restrict up = gate + half_;
-      float* __restrict y = pass.output.data() + r * half_;
-      for (std::size_t c = 0; c < half_; ++c) {
-        const float g = clamped(gate[c]);
-        y[c] = g * cpu::logistic(g) * up[c];
+    at_full_width([&] {
+      for (std::size_t r = 0; r < rows_; ++r) {
+        const float* __restrict gate = pass.input.data() + r * columns_;
+        const float* __restrict up = gate + half_;
+        float* __restrict y = pass.output.data() + r * half_;
+        for (std::size_t c = 0; c < half_; ++c) {
+          const float g = clamped(gate[c]);
+          y[c] = g * cpu::logistic(g) * up[c];
+        }
       }
-    }
+    });
   }
 
   void backward_input(const Backward& pass) const noexcept override {
-    for (std::size_t r = 0; r < rows_; ++r) {
-      const float* __restrict gate = pass.stash.data() + r * columns_;
-      const float* __restrict up = gate + half_;
-      const float* __restrict dy = pass.output_gradient.data() + r * half_;
-      float* __restrict dgate = pass.input_gradient.data() + r * columns_;
-      float* __restrict dup = dgate + half_;
-      for (std::size_t c = 0; c < half_; ++c) {
-        const float g = clamped(gate[c]);
-        const float opening = cpu::logistic(g);
-        dgate[c] = dy[c] * up[c] * opening * (1.0f + g * (1.0f - opening));
-        dup[c] = dy[c] * g * opening;
+    at_full_width([&] {
+      for (std::size_t r = 0; r < rows_; ++r) {
+        const float* __restrict gate = pass.stash.data() + r * columns_;
+        const float* __restrict up = gate + half_;
+        const float* __restrict dy = pass.output_gradient.data() + r * half_;
+        float* __restrict dgate = pass.input_gradient.data() + r * columns_;
+        float* __restrict dup = dgate + half_;
+        for (std::size_t c = 0; c < half_; ++c) {
+          const float g = clamped(gate[c]);
+          const float opening = cpu::logistic(g);
+          dgate[c] = dy[c] * up[c] * opening * (1.0f + g * (1.0f - opening));
+          dup[c] = dy[c] * g * opening;
+        }
       }
-    }
+    });
   }
 
  private:

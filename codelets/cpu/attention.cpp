@@ -4,6 +4,7 @@
 
 #include "codelets/cpu/math.hpp"
 #include "codelets/cpu/products.hpp"
+#include "model/full_width.hpp"
 #include "starpipe/base/index.hpp"
 #include "starpipe/model/layer.hpp"
 
@@ -66,9 +67,10 @@ class Attention final : public Layer {
           float* scores = pass.scratch.data();
           multiply(queries, keys, size_, {q + first * stride, stride}, {k, stride, true}, Result::replaces,
                    scores, keys);
-          for (std::size_t i = 0; i < queries; ++i) {
-            log_sum[first + i] = softmax(scores + i * keys, first + i + 1, keys);
-          }
+          at_full_width([&] {
+            for (std::size_t i = 0; i < queries; ++i)
+              log_sum[first + i] = softmax(scores + i * keys, first + i + 1, keys);
+          });
           multiply(queries, size_, keys, {scores, keys}, {v, stride}, Result::replaces,
                    out + first * out_stride, out_stride);
         }
@@ -103,22 +105,26 @@ class Attention final : public Layer {
           float* ds = p + queries * keys;
           multiply(queries, keys, size_, {q + first * stride, stride}, {k, stride, true}, Result::replaces, p,
                    keys);
-          for (std::size_t i = 0; i < queries; ++i) {
-            float* row = p + i * keys;
-            const std::size_t seen = first + i + 1;
-            const float shift = log_sum[first + i];
-            for (std::size_t j = 0; j < seen; ++j) row[j] = cpu::exp_of(scale_ * row[j] - shift);
-            std::fill(row + seen, row + keys, 0.0f);
-          }
+          at_full_width([&] {
+            for (std::size_t i = 0; i < queries; ++i) {
+              float* row = p + i * keys;
+              const std::size_t seen = first + i + 1;
+              const float shift = log_sum[first + i];
+              for (std::size_t j = 0; j < seen; ++j) row[j] = cpu::exp_of(scale_ * row[j] - shift);
+              std::fill(row + seen, row + keys, 0.0f);
+            }
+          });
           const float* dy = dout + first * out_stride;
           multiply(keys, size_, queries, {p, keys, true}, {dy, out_stride}, result, dv, stride);
           multiply(queries, keys, size_, {dy, out_stride}, {v, stride, true}, Result::replaces, ds, keys);
-          for (std::size_t i = 0; i < queries; ++i) {
-            const float* row = p + i * keys;
-            float* drow = ds + i * keys;
-            const float mean = cpu::sum_of(first + i + 1, [=](std::size_t j) { return row[j] * drow[j]; });
-            for (std::size_t j = 0; j < keys; ++j) drow[j] = scale_ * row[j] * (drow[j] - mean);
-          }
+          at_full_width([&] {
+            for (std::size_t i = 0; i < queries; ++i) {
+              const float* row = p + i * keys;
+              float* drow = ds + i * keys;
+              const float mean = cpu::sum_of(first + i + 1, [=](std::size_t j) { return row[j] * drow[j]; });
+              for (std::size_t j = 0; j < keys; ++j) drow[j] = scale_ * row[j] * (drow[j] - mean);
+            }
+          });
           multiply(queries, size_, keys, {ds, keys}, {k, stride}, Result::replaces, dq + first * stride,
                    stride);
           multiply(keys, size_, queries, {ds, keys, true}, {q + first * stride, stride}, result, dk, stride);

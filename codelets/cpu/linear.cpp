@@ -6,6 +6,7 @@
 
 #include "codelets/cpu/math.hpp"
 #include "codelets/cpu/products.hpp"
+#include "model/full_width.hpp"
 #include "starpipe/model/layer.hpp"
 
 namespace starpipe::model {
@@ -83,9 +84,11 @@ class Linear final : public Layer {
     }
     if (!bias_) return;
     float* db = dw + columns_ * outputs_;
-    for (std::size_t r = 0; r < rows_; ++r) {
-      for (std::size_t c = 0; c < outputs_; ++c) db[c] += dy[r * outputs_ + c];
-    }
+    at_full_width([&] {
+      for (std::size_t r = 0; r < rows_; ++r) {
+        for (std::size_t c = 0; c < outputs_; ++c) db[c] += dy[r * outputs_ + c];
+      }
+    });
   }
 
  private:

@@ -8,6 +8,7 @@
 #include <stdexcept>
 
 #include "codelets/cpu/math.hpp"
+#include "model/full_width.hpp"
 #include "starpipe/model/layer.hpp"
 
 namespace starpipe::model {
@@ -49,18 +50,20 @@ class CrossEntropy final : public Loss {
 
   float forward(ConstFloatView input, ConstFloatView target, FloatView stash) const noexcept override {
     double total = 0;
-    for (std::size_t r = 0; r < rows_; ++r) {
-      const float* x = input.data() + r * columns_;
-      float* p = stash.data() + r * columns_;
-      const float top = cpu::max_of(x, columns_);
-      for (std::size_t c = 0; c < columns_; ++c) p[c] = cpu::exp_of(x[c] - top);
-      const float sum = cpu::sum_of(columns_, [p](std::size_t c) { return p[c]; });
-      const float scale = 1.0f / (sum * static_cast<float>(rows_));
-      for (std::size_t c = 0; c < columns_; ++c) p[c] *= scale;
-      const std::size_t label = index_of(target[r], columns_);
-      p[label] -= 1.0f / static_cast<float>(rows_);
-      total += static_cast<double>(top - x[label]) + std::log(static_cast<double>(sum));
-    }
+    at_full_width([&] {
+      for (std::size_t r = 0; r < rows_; ++r) {
+        const float* x = input.data() + r * columns_;
+        float* p = stash.data() + r * columns_;
+        const float top = cpu::max_of(x, columns_);
+        for (std::size_t c = 0; c < columns_; ++c) p[c] = cpu::exp_of(x[c] - top);
+        const float sum = cpu::sum_of(columns_, [p](std::size_t c) { return p[c]; });
+        const float scale = 1.0f / (sum * static_cast<float>(rows_));
+        for (std::size_t c = 0; c < columns_; ++c) p[c] *= scale;
+        const std::size_t label = index_of(target[r], columns_);
+        p[label] -= 1.0f / static_cast<float>(rows_);
+        total += static_cast<double>(top - x[label]) + std::log(static_cast<double>(sum));
+      }
+    });
     return static_cast<float>(total / static_cast<double>(rows_));
   }
 };
@@ -88,29 +91,33 @@ class PartialCrossEntropy final : public Layer {
     cpu::keep_input(pass.input, pass.stash);
     float* logarithms = pass.stash.data() + rows_ * columns_;
     const float* target = logarithms + rows_;
-    for (std::size_t r = 0; r < rows_; ++r) {
-      const float* x = pass.stash.data() + r * columns_;
-      const float top = cpu::max_of(x, columns_);
-      const float sum = cpu::sum_of(columns_, [x, top](std::size_t c) { return cpu::exp_of(x[c] - top); });
-      logarithms[r] = static_cast<float>(static_cast<double>(top) + std::log(static_cast<double>(sum)));
-      pass.output[2 * r] = logarithms[r];
-      const std::size_t label = tokens_.row_of(target[r]);
-      pass.output[2 * r + 1] = label < columns_ ? x[label] : 0.0f;
-    }
+    at_full_width([&] {
+      for (std::size_t r = 0; r < rows_; ++r) {
+        const float* x = pass.stash.data() + r * columns_;
+        const float top = cpu::max_of(x, columns_);
+        const float sum = cpu::sum_of(columns_, [x, top](std::size_t c) { return cpu::exp_of(x[c] - top); });
+        logarithms[r] = static_cast<float>(static_cast<double>(top) + std::log(static_cast<double>(sum)));
+        pass.output[2 * r] = logarithms[r];
+        const std::size_t label = tokens_.row_of(target[r]);
+        pass.output[2 * r + 1] = label < columns_ ? x[label] : 0.0f;
+      }
+    });
   }
 
   void backward_input(const Backward& pass) const noexcept override {
     const float* logarithms = pass.stash.data() + rows_ * columns_;
     const float* target = logarithms + rows_;
-    for (std::size_t r = 0; r < rows_; ++r) {
-      const float* x = pass.stash.data() + r * columns_;
-      float* dx = pass.input_gradient.data() + r * columns_;
-      const float logarithm = logarithms[r];
-      const float scale = pass.output_gradient[2 * r];
-      for (std::size_t c = 0; c < columns_; ++c) dx[c] = scale * cpu::exp_of(x[c] - logarithm);
-      const std::size_t label = tokens_.row_of(target[r]);
-      if (label < columns_) dx[label] += pass.output_gradient[2 * r + 1];
-    }
+    at_full_width([&] {
+      for (std::size_t r = 0; r < rows_; ++r) {
+        const float* x = pass.stash.data() + r * columns_;
+        float* dx = pass.input_gradient.data() + r * columns_;
+        const float logarithm = logarithms[r];
+        const float scale = pass.output_gradient[2 * r];
+        for (std::size_t c = 0; c < columns_; ++c) dx[c] = scale * cpu::exp_of(x[c] - logarithm);
+        const std::size_t label = tokens_.row_of(target[r]);
+        if (label < columns_) dx[label] += pass.output_gradient[2 * r + 1];
+      }
+    });
   }
 
  private:

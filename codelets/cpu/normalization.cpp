@@ -2,6 +2,7 @@
 #include <cmath>
 
 #include "codelets/cpu/math.hpp"
+#include "model/full_width.hpp"
 #include "starpipe/model/layer.hpp"
 
 namespace starpipe::model {
@@ -42,49 +43,55 @@ class Normalization final : public Layer {
     const float* weight = pass.parameters.data();
     const float* bias = weight + columns_;
     const float n = static_cast<float>(columns_);
-    for (std::size_t r = 0; r < rows_; ++r) {
-      const float* x = pass.input.data() + r * columns_;
-      float* y = pass.output.data() + r * columns_;
-      float* xhat = pass.stash.data() + r * columns_;
-      float mean = 0;
-      if constexpr (Centered) mean = sum_of(columns_, [x](std::size_t c) { return x[c]; }) / n;
-      const float square =
-          sum_of(columns_, [x, mean](std::size_t c) { return (x[c] - mean) * (x[c] - mean); }) / n;
-      const float scale = 1.0f / std::sqrt(square + epsilon_);
-      pass.stash[rows_ * columns_ + r] = scale;
-      for (std::size_t c = 0; c < columns_; ++c) {
-        xhat[c] = (x[c] - mean) * scale;
-        y[c] = Centered ? xhat[c] * weight[c] + bias[c] : xhat[c] * weight[c];
+    at_full_width([&] {
+      for (std::size_t r = 0; r < rows_; ++r) {
+        const float* x = pass.input.data() + r * columns_;
+        float* y = pass.output.data() + r * columns_;
+        float* xhat = pass.stash.data() + r * columns_;
+        float mean = 0;
+        if constexpr (Centered) mean = sum_of(columns_, [x](std::size_t c) { return x[c]; }) / n;
+        const float square =
+            sum_of(columns_, [x, mean](std::size_t c) { return (x[c] - mean) * (x[c] - mean); }) / n;
+        const float scale = 1.0f / std::sqrt(square + epsilon_);
+        pass.stash[rows_ * columns_ + r] = scale;
+        for (std::size_t c = 0; c < columns_; ++c) {
+          xhat[c] = (x[c] - mean) * scale;
+          y[c] = Centered ? xhat[c] * weight[c] + bias[c] : xhat[c] * weight[c];
+        }
       }
-    }
+    });
   }
 
   void backward_input(const Backward& pass) const noexcept override {
     const float* weight = pass.parameters.data();
     const float n = static_cast<float>(columns_);
-    for (std::size_t r = 0; r < rows_; ++r) {
-      const float* xhat = pass.stash.data() + r * columns_;
-      const float* dy = pass.output_gradient.data() + r * columns_;
-      float* dx = pass.input_gradient.data() + r * columns_;
-      const float scale = pass.stash[rows_ * columns_ + r];
-      float mean = 0;
-      if constexpr (Centered) mean = sum_of(columns_, [=](std::size_t c) { return dy[c] * weight[c]; }) / n;
-      const float slope = sum_of(columns_, [=](std::size_t c) { return dy[c] * weight[c] * xhat[c]; }) / n;
-      for (std::size_t c = 0; c < columns_; ++c) {
-        dx[c] = scale * (dy[c] * weight[c] - mean - xhat[c] * slope);
+    at_full_width([&] {
+      for (std::size_t r = 0; r < rows_; ++r) {
+        const float* xhat = pass.stash.data() + r * columns_;
+        const float* dy = pass.output_gradient.data() + r * columns_;
+        float* dx = pass.input_gradient.data() + r * columns_;
+        const float scale = pass.stash[rows_ * columns_ + r];
+        float mean = 0;
+        if constexpr (Centered) mean = sum_of(columns_, [=](std::size_t c) { return dy[c] * weight[c]; }) / n;
+        const float slope = sum_of(columns_, [=](std::size_t c) { return dy[c] * weight[c] * xhat[c]; }) / n;
+        for (std::size_t c = 0; c < columns_; ++c) {
+          dx[c] = scale * (dy[c] * weight[c] - mean - xhat[c] * slope);
+        }
       }
-    }
+    });
   }
 
   void backward_weights(const Weights& pass) const noexcept override {
     float* dweight = pass.parameter_gradient.data();
     float* dbias = dweight + columns_;
-    for (std::size_t r = 0; r < rows_; ++r) {
-      const float* xhat = pass.stash.data() + r * columns_;
-      const float* dy = pass.output_gradient.data() + r * columns_;
-      for (std::size_t c = 0; c < columns_; ++c) dweight[c] += dy[c] * xhat[c];
-      for (std::size_t c = 0; Centered && c < columns_; ++c) dbias[c] += dy[c];
-    }
+    at_full_width([&] {
+      for (std::size_t r = 0; r < rows_; ++r) {
+        const float* xhat = pass.stash.data() + r * columns_;
+        const float* dy = pass.output_gradient.data() + r * columns_;
+        for (std::size_t c = 0; c < columns_; ++c) dweight[c] += dy[c] * xhat[c];
+        for (std::size_t c = 0; Centered && c < columns_; ++c) dbias[c] += dy[c];
+      }
+    });
   }
 
  private:

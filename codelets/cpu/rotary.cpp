@@ -3,6 +3,7 @@
 #include <cmath>
 
 #include "codelets/cpu/math.hpp"
+#include "model/full_width.hpp"
 #include "starpipe/model/layer.hpp"
 
 namespace starpipe::model {
@@ -53,7 +54,8 @@ class Rotary final : public Layer {
         sines[c] = static_cast<float>(std::sin(angle));
       }
       for (std::size_t row = position; row < rows_; row += context_) {
-        turn_row(cosines, sines, from.data() + row * columns_, to.data() + row * columns_);
+        at_full_width(
+            [&] { turn_row(cosines, sines, from.data() + row * columns_, to.data() + row * columns_); });
       }
     }
   }

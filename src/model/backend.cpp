@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <cstring>
 
+#include "model/full_width.hpp"
 #include "starpipe/model/layer.hpp"
 #include "starpipe/model/optimizer.hpp"
 
@@ -19,11 +20,13 @@ template <class Bits>
 bool all_finite(const std::byte* numbers, std::size_t count, Bits infinity) {
   constexpr auto without_sign = static_cast<Bits>(static_cast<Bits>(-1) >> 1U);
   Bits largest = 0;
-  for (std::size_t i = 0; i < count; ++i) {
-    Bits bits = 0;
-    std::memcpy(&bits, numbers + i * sizeof bits, sizeof bits);
-    largest = std::max(largest, static_cast<Bits>(bits & without_sign));
-  }
+  at_full_width([&] {
+    for (std::size_t i = 0; i < count; ++i) {
+      Bits bits = 0;
+      std::memcpy(&bits, numbers + i * sizeof bits, sizeof bits);
+      largest = std::max(largest, static_cast<Bits>(bits & without_sign));
+    }
+  });
   return largest < infinity;
 }
 
@@ -39,7 +42,9 @@ void add_bf16(ConstMemory a, ConstMemory b, Memory sum) {
     const std::size_t n = std::min(block, count - i);
     widen_bf16(a.subspan(i / 2), std::span(x).first(n));
     widen_bf16(b.subspan(i / 2), std::span(y).first(n));
-    for (std::size_t k = 0; k < n; ++k) x[k] += y[k];
+    at_full_width([&] {
+      for (std::size_t k = 0; k < n; ++k) x[k] += y[k];
+    });
     round_to_bf16(std::span(x).first(n), sum.subspan(i / 2));
   }
 }
@@ -97,7 +102,10 @@ class CpuBackend final : public Backend {
     const auto* x = a.as<float>();
     const auto* y = b.as<float>();
     auto* z = sum.as<float>();
-    for (std::size_t i = 0; i < sum.size(); ++i) z[i] = x[i] + y[i];
+    const std::size_t size = sum.size();
+    at_full_width([&] {
+      for (std::size_t i = 0; i < size; ++i) z[i] = x[i] + y[i];
+    });
   }
   void copy_columns(const std::byte* from, std::size_t from_stride, std::byte* to, std::size_t to_stride,
                     std::size_t columns, std::size_t rows) const noexcept override {

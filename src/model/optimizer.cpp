@@ -8,6 +8,7 @@
 #include <numbers>
 
 #include "model/arithmetic.hpp"
+#include "model/full_width.hpp"
 #include "starpipe/base/index.hpp"
 
 namespace starpipe::model {
@@ -15,7 +16,7 @@ namespace {
 
 /// Applies the formula to each number. The arrays do not overlap.
 template <class Formula, std::same_as<float>... Float>
-void apply(const Formula& formula, std::size_t count, const float* __restrict gradient,
+void apply(Formula formula, std::size_t count, const float* __restrict gradient,
            Float* __restrict... arrays) {
   for (std::size_t i = 0; i < count; ++i) formula(gradient[i], arrays[i]...);
 }
@@ -36,10 +37,12 @@ double chunk_sum(const float* values, std::size_t count) {
     const auto value = static_cast<double>(values[i]);
     lanes[lane] += value * value;
   };
-  for (std::size_t i = 0; i < whole; i += norm_lanes) {
-    for (std::size_t lane = 0; lane < norm_lanes; ++lane) add(lane, i + lane);
-  }
-  for (std::size_t i = whole; i < count; ++i) add(i - whole, i);
+  at_full_width([&] {
+    for (std::size_t i = 0; i < whole; i += norm_lanes) {
+      for (std::size_t lane = 0; lane < norm_lanes; ++lane) add(lane, i + lane);
+    }
+    for (std::size_t i = whole; i < count; ++i) add(i - whole, i);
+  });
   return sum_of(lanes);
 }
 
@@ -66,7 +69,7 @@ void optimizer_step(const OptimizerConfig& config, const Update& update, ConstFl
                     FloatView parameters, FloatView state) noexcept {
   for_each_range(config, update, gradient, parameters, state,
                  [](const auto& formula, std::size_t count, const float* g, auto*... arrays) {
-                   apply(formula, count, g, arrays...);
+                   at_full_width([&] { apply(formula, count, g, arrays...); });
                  });
 }
 
