@@ -63,6 +63,13 @@ std::optional<int> submission_window(const Session& session, const plan::Schedul
   return window;
 }
 
+// True if weights may go by relays, which need the weights in main memory, and a real network. An evaluation
+// fetches directly.
+bool uses_relays(const Session& session, const StepSetup& setup) {
+  const bool emulates_links = setup.emulated != nullptr && setup.emulated->links.takes_time();
+  return setup.optimizer != nullptr && !on_simgrid && !session.on_gpus() && !emulates_links;
+}
+
 }  // namespace
 
 // `insert` lets no arrival end while it inserts a task that depends on arrivals (Emulation::hold). If
@@ -91,6 +98,7 @@ StepRun::StepRun(const Session& session, TaskGraph graph, const StepSetup& setup
       window_(submission_window(session, schedule_, setup.window)),
       slots_(graph_, window_),
       data_(context_, slots_, window_, setup.start, setup.training),
+      relays_(uses_relays(session, setup) ? std::make_unique<Relays>(context_, data_) : nullptr),
       gathering_(context_, data_),
       expected_(schedule_, on_simgrid ? setup.emulated : nullptr),
       emulation_(setup.emulated == nullptr || on_simgrid
@@ -115,6 +123,7 @@ RankStatus StepRun::status() const {
 }
 
 void StepRun::submit() {
+  if (relays_) relays_->send();
   data_.fetch_weights();
   for (std::size_t i = 0; i < tasks_.tasks.size(); ++i) {
     const std::span<const DataAccess> data = graph_.tasks()[tasks_.tasks[i]].data;
@@ -223,6 +232,7 @@ StepRun::Outcome StepRun::run(const std::string& name, int number, int data_step
   meter_.reset();
   if (session_.core() != nullptr) session_.core()->begin(schedule_, session_.logical_workers());
   data_.begin_step(data_step, data);
+  if (relays_) relays_->receive();
   // Ranks that start together have timelines that start together.
   session_.mpi().barrier();
   progress_.enter(StepPhase::running, number);

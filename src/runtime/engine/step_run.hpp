@@ -13,6 +13,7 @@
 #include "runtime/engine/finite_check.hpp"
 #include "runtime/engine/gathering.hpp"
 #include "runtime/engine/meter.hpp"
+#include "runtime/engine/relays.hpp"
 #include "runtime/engine/step_data.hpp"
 #include "runtime/engine/task_graph.hpp"
 #include "runtime/engine/task_runner.hpp"
@@ -100,6 +101,7 @@ class StepRun {
   std::optional<int> window_;  // most tasks that this rank has submitted and not finished; nullopt: all
   DataSlots slots_;
   StepData data_;
+  std::unique_ptr<Relays> relays_;  // none where a holder sends to each rank that reads its weights
   Gathering gathering_;
   ExpectedTimes expected_;
   std::unique_ptr<Emulation> emulation_;  // none when kernels run, and on SimGrid
