@@ -129,7 +129,8 @@ struct Dataclass<plan::Costs> {
                                         Field{"links", &plan::Costs::links},
                                         Field{"prefetch", &plan::Costs::prefetch},
                                         Field{"workers_of_rank", &plan::Costs::workers_of_rank},
-                                        Field{"ordered_messages", &plan::Costs::ordered_messages}};
+                                        Field{"ordered_messages", &plan::Costs::ordered_messages},
+                                        Field{"relays", &plan::Costs::relays}};
 };
 template <>
 struct Dataclass<plan::Job> {

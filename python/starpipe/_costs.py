@@ -172,6 +172,7 @@ class Costs:
     includes_recomputation: bool
     workers_of_rank: int
     ordered_messages: bool
+    relays: bool
 
     def __init__(
         self,
@@ -185,6 +186,7 @@ class Costs:
         includes_recomputation: bool = False,
         workers_of_rank: int = 1,
         ordered_messages: bool = False,
+        relays: bool = False,
     ) -> None:
         """Makes the costs of a schedule's stages.
 
@@ -200,6 +202,7 @@ class Costs:
         workers_of_rank: so many neighbouring workers are a rank. With prefetch, a rank receives a datum of another rank
             once for all of its workers, and transfers from one of its workers to another follow each other.
         ordered_messages: whether messages from one rank to another pass one at a time, on levels with fair sharing.
+        relays: whether weights that several other ranks read are passed on from rank to rank, in slices.
 
         Raises InputError for values of another form, and for both `comm` and `links`.
         """
@@ -216,5 +219,6 @@ class Costs:
             ("includes_recomputation", _flag("includes_recomputation", includes_recomputation)),
             ("workers_of_rank", _whole("workers_of_rank", workers_of_rank, 1)),
             ("ordered_messages", _flag("ordered_messages", ordered_messages)),
+            ("relays", _flag("relays", relays)),
         ):
             object.__setattr__(self, name, value)

@@ -5,13 +5,16 @@
 #include <cstdint>
 #include <functional>
 #include <map>
+#include <set>
 #include <tuple>
 #include <unordered_set>
+#include <utility>
 
 #include <fmt/format.h>
 
 #include "plan/explain/idle_causes.hpp"
 #include "plan/simulate/fetches.hpp"
+#include "plan/simulate/relays.hpp"
 
 namespace starpipe::plan {
 namespace {
@@ -67,6 +70,17 @@ std::vector<BusyPort> busy_ports(const RecordedStep& step, const Costs& costs) {
   const auto first_of_rank = [&](int worker) { return worker - worker % costs.workers_of_rank; };
   Ports ports(costs.links, schedule.workers());
   std::unordered_set<std::uint64_t> copies;
+  std::set<std::pair<int, int>> relayed;  // stage and holder
+  if (costs.relays && step.prefetch) {
+    for (const FetchedWeights& weights : fetched_weights(schedule, costs, fetches)) {
+      for (const RelayStep& relay : relay_plan(weights, costs.workers_of_rank)) {
+        relayed.emplace(weights.stage, weights.from);
+        const bool is_first = relay.from == weights.from / costs.workers_of_rank;
+        ports.pass(is_first ? weights.from : weights.readers.at(relay.from), weights.readers.at(relay.to),
+                   relay.bytes);
+      }
+    }
+  }
   for (const JobId id : schedule.order()) {
     const int worker = schedule.compute(id);
     fetches.for_each(id, [&](const Fetch& fetch) {
@@ -74,6 +88,8 @@ std::vector<BusyPort> busy_ports(const RecordedStep& step, const Costs& costs) {
       const bool from_other_rank = step.prefetch && rank != first_of_rank(fetch.from);
       const auto copy = fetches.copy(fetch, from_other_rank ? rank : worker);
       if (copy && !copies.insert(*copy).second) return;
+      if (from_other_rank && fetch.kind == Fetch::Kind::weights && relayed.contains({fetch.stage, fetch.from}))
+        return;
       ports.pass(fetch.from, worker, fetch.bytes);
     });
   }

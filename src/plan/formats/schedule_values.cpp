@@ -127,6 +127,7 @@ void add_links(ordered_json& object, const Costs& costs) {
   if (costs.workers_of_rank > 1 && costs.links.takes_time())
     object["workers_of_rank"] = costs.workers_of_rank;
   if (costs.ordered_messages && costs.links.takes_time()) object["ordered_messages"] = true;
+  if (costs.relays && costs.links.takes_time()) object["relays"] = true;
 }
 
 LinkLevel read_level(const JsonValue& value, bool last) {
@@ -187,6 +188,7 @@ void read_links(const JsonValue& object, Costs& costs) {
   }
   if (const auto workers = object.find("workers_of_rank")) costs.workers_of_rank = workers->whole(1);
   if (const auto ordered = object.find("ordered_messages")) costs.ordered_messages = ordered->truth();
+  if (const auto relays = object.find("relays")) costs.relays = relays->truth();
 }
 
 void add_weights(ordered_json& object, const Costs& costs, int stages) {

@@ -2,14 +2,15 @@
 #include "plan/simulate/relays.hpp"
 
 #include <algorithm>
+#include <utility>
 
 namespace starpipe::plan {
 
 std::vector<RelayStep> relay_plan(int holder, std::span<const int> readers, std::uint64_t bytes) {
-  constexpr std::uint64_t smallest = std::uint64_t{64} << 10;
+  constexpr std::uint64_t smallest = std::uint64_t{128} << 10;
   constexpr std::uint64_t word = 4;
   const std::size_t count = readers.size();
-  const std::size_t branches = std::min(count, max_relay_slices);
+  const std::size_t branches = std::min(count, max_relay_branches);
   if (count < 2 || bytes < branches * smallest) return {};
   const std::size_t each = std::min<std::uint64_t>(max_relay_slices, bytes / smallest) / branches;
   const std::size_t slices = branches * each;
@@ -28,6 +29,34 @@ std::vector<RelayStep> relay_plan(int holder, std::span<const int> readers, std:
     }
   }
   return steps;
+}
+
+std::vector<FetchedWeights> fetched_weights(const Schedule& schedule, const Costs& costs,
+                                            const Fetches& fetches) {
+  std::map<std::pair<int, int>, FetchedWeights> found;  // by stage and holder
+  for (const JobId id : schedule.order()) {
+    const int worker = schedule.compute(id);
+    fetches.for_each_of_weights(id, [&](const Fetch& fetch) {
+      const int rank = worker / costs.workers_of_rank;
+      if (rank == fetch.from / costs.workers_of_rank) return;
+      const std::uint32_t turn = schedule.turn(id);
+      FetchedWeights& weights =
+          found.try_emplace({fetch.stage, fetch.from}, FetchedWeights{fetch.stage, fetch.from, fetch.bytes, turn})
+              .first->second;
+      weights.turn = std::min(weights.turn, turn);
+      weights.readers.try_emplace(rank, worker);
+    });
+  }
+  std::vector<FetchedWeights> all;
+  for (auto& [of, weights] : found) all.push_back(std::move(weights));
+  std::ranges::stable_sort(all, {}, &FetchedWeights::turn);
+  return all;
+}
+
+std::vector<RelayStep> relay_plan(const FetchedWeights& weights, int workers_of_rank) {
+  std::vector<int> readers;
+  for (const auto& [rank, worker] : weights.readers) readers.push_back(rank);
+  return relay_plan(weights.from / workers_of_rank, readers, weights.bytes);
 }
 
 }  // namespace starpipe::plan

@@ -3,8 +3,13 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <map>
 #include <span>
 #include <vector>
+
+#include "plan/simulate/fetches.hpp"
+#include "starpipe/plan/schedule/schedule.hpp"
+#include "starpipe/plan/simulate/costs.hpp"
 
 namespace starpipe::plan {
 
@@ -20,15 +25,34 @@ struct RelayStep {
 
 /// Returns the messages that bring weights of `bytes` bytes from the rank `holder` to the ranks `readers`,
 /// ascending, each byte once to each reader. Empty where the holder sends the whole weights to each reader:
-/// to one reader, and where slices would be smaller than 64 KiB.
+/// to one reader, and where slices would be smaller than 128 KiB.
 ///
-/// The holder sends each slice to one reader, so all of its bytes leave its port once. That reader passes the
-/// slice on: to all other readers where there are at most `max_relay_slices`, else along a tree with this many
-/// branches at a node. The trees of the slices begin with different readers, so a reader sends less than
+/// The holder sends each slice to one reader, so each byte leaves its port once. That reader passes the slice
+/// on: to all other readers if there are at most `max_relay_branches` readers, else along a tree with so many
+/// branches at each node. The trees of the slices begin with different readers, so a reader sends less than
 /// twice the bytes that it receives (SplitStream, Castro et al., 2003, has such trees). The readers follow the
 /// holder in the order of ranks: so over several holders all ranks send alike.
+///
+/// A step comes after the step that brings its slice to the sender. The plan knows no speed of links.
 std::vector<RelayStep> relay_plan(int holder, std::span<const int> readers, std::uint64_t bytes);
 
-inline constexpr std::size_t max_relay_slices = 8;
+inline constexpr std::size_t max_relay_branches = 8;
+inline constexpr std::size_t max_relay_slices = 16;
+
+/// Weights of one holder that jobs on other ranks read.
+struct FetchedWeights {
+  int stage = 0;  ///< as Fetch::stage
+  int from = 0;   ///< worker
+  std::uint64_t bytes = 0;
+  std::uint32_t turn = 0;         ///< of the first of these jobs
+  std::map<int, int> readers{};  ///< by rank: the first worker that reads them
+};
+
+/// Returns them in the order in which jobs need them. Ranks are as in Costs::workers_of_rank.
+std::vector<FetchedWeights> fetched_weights(const Schedule& schedule, const Costs& costs,
+                                            const Fetches& fetches);
+
+/// Returns relay_plan for `weights`: steps between ranks.
+std::vector<RelayStep> relay_plan(const FetchedWeights& weights, int workers_of_rank);
 
 }  // namespace starpipe::plan

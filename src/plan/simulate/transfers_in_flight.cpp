@@ -2,10 +2,13 @@
 #include "plan/simulate/transfers_in_flight.hpp"
 
 #include <algorithm>
+#include <map>
 #include <optional>
+#include <tuple>
 #include <unordered_map>
 #include <utility>
 
+#include "plan/simulate/relays.hpp"
 #include "starpipe/base/index.hpp"
 
 namespace starpipe::plan {
@@ -222,6 +225,7 @@ SharedTransfers::SharedTransfers(const Schedule& schedule, const Costs& costs, c
       missing_(schedule.id_count(), 0),
       in_flight_(costs.links, costs.workers_of_rank, costs.ordered_messages) {
   std::unordered_map<std::uint64_t, std::uint32_t> copies;
+  std::map<std::tuple<int, int, int>, std::uint32_t> of_rank;  // weights, by stage, holder and rank
   const auto first_of_rank = [&](int worker) { return worker - worker % costs.workers_of_rank; };
   for (const JobId id : schedule.order()) {
     const int worker = schedule.compute(id);
@@ -233,6 +237,8 @@ SharedTransfers::SharedTransfers(const Schedule& schedule, const Costs& costs, c
       if (copy) transfer = copies.try_emplace(*copy, transfer).first->second;
       if (transfer == transfers_.size()) {
         transfers_.push_back({fetch.from, worker, fetch.bytes, {}});
+        if (fetch.kind == Fetch::Kind::weights && from_other_rank)
+          of_rank[{fetch.stage, fetch.from, worker / costs.workers_of_rank}] = transfer;
         (fetch.kind == Fetch::Kind::weights ? weights_ : results_[fetch.producer]).push_back(transfer);
       }
       transfers_[transfer].readers.push_back(id);
@@ -240,6 +246,46 @@ SharedTransfers::SharedTransfers(const Schedule& schedule, const Costs& costs, c
     });
     missing_[id] = static_cast<std::uint32_t>(inputs_[id].size());
   }
+  if (costs.relays && costs.prefetch) add_relays(fetches, of_rank);
+}
+
+// Replaces transfers of weights by slices. `of_rank`: the transfers, by stage, holder and the receiver's rank.
+void SharedTransfers::add_relays(const Fetches& fetches,
+                                 const std::map<std::tuple<int, int, int>, std::uint32_t>& of_rank) {
+  const int each = costs_.workers_of_rank;
+  for (const FetchedWeights& weights : fetched_weights(schedule_, costs_, fetches)) {
+    const auto transfer_to = [&](int rank) { return of_rank.at({weights.stage, weights.from, rank}); };
+    std::map<std::pair<std::size_t, int>, std::uint32_t> arriving;  // by slice of the weights and rank
+    for (const RelayStep& step : relay_plan(weights, each)) {
+      const auto number = static_cast<std::uint32_t>(slices_.size());
+      const std::uint32_t transfer = transfer_to(step.to);
+      const bool is_first = step.from == weights.from / each;
+      slices_.push_back({.from = is_first ? weights.from : transfers_[transfer_to(step.from)].to,
+                         .to = transfers_[transfer].to,
+                         .bytes = step.bytes,
+                         .turn = weights.turn,
+                         .transfer = transfer,
+                         .connection = &connections_[{step.from, step.to}]});
+      ++transfers_[transfer].slices;
+      arriving[{step.slice, step.to}] = number;
+      (is_first ? first_slices_ : slices_[arriving.at({step.slice, step.from})].next).push_back(number);
+    }
+  }
+  std::erase_if(weights_, [&](std::uint32_t transfer) { return transfers_[transfer].slices > 0; });
+}
+
+void SharedTransfers::send_slice(std::uint32_t slice) {
+  Connection& connection = *slices_[slice].connection;
+  connection.waiting.insert(slice);
+  changed_.push_back(&connection);
+}
+
+void SharedTransfers::arrive_slice(std::uint32_t slice, std::vector<JobId>& complete) {
+  slices_[slice].connection->busy = false;
+  changed_.push_back(slices_[slice].connection);
+  for (const std::uint32_t next : slices_[slice].next) send_slice(next);
+  const std::uint32_t transfer = slices_[slice].transfer;
+  if (--transfers_[transfer].slices == 0) arrive(transfer, complete);
 }
 
 bool SharedTransfers::fetch_next(JobId id) {
@@ -256,9 +302,23 @@ bool SharedTransfers::fetch_next(JobId id) {
 }
 
 void SharedTransfers::begin(double now) {
+  const auto own = static_cast<std::uint32_t>(transfers_.size());
+  for (Connection* const connection : changed_) {
+    if (connection->waiting.empty() || std::exchange(connection->busy, true)) continue;
+    const std::uint32_t slice = *connection->waiting.begin();
+    connection->waiting.erase(connection->waiting.begin());
+    requests_.emplace(slices_[slice].turn, own + slice);
+  }
+  changed_.clear();
+  const auto send = [&](const auto& of, std::uint32_t number) {
+    in_flight_.begin(now, of.from, of.to, of.bytes, number);
+  };
   for (const auto& [turn, number] : requests_) {
-    const Transfer& transfer = transfers_[number];
-    in_flight_.begin(now, transfer.from, transfer.to, transfer.bytes, number);
+    if (number < own) {
+      send(transfers_[number], number);
+    } else {
+      send(slices_[number - own], number);
+    }
   }
   requests_.clear();
 }
@@ -267,11 +327,14 @@ void SharedTransfers::advance(double now, std::vector<JobId>& complete, std::vec
   arrived_.clear();
   in_flight_.advance(now, arrived_);
   const auto own = static_cast<std::uint32_t>(transfers_.size());
-  for (const std::uint32_t transfer : arrived_) {
-    if (transfer < own) {
-      arrive(transfer, complete);
+  const std::uint32_t own_and_slices = own + static_cast<std::uint32_t>(slices_.size());
+  for (const std::uint32_t number : arrived_) {
+    if (number < own) {
+      arrive(number, complete);
+    } else if (number < own_and_slices) {
+      arrive_slice(number - own, complete);
     } else {
-      others.push_back(transfer - own);
+      others.push_back(number - own_and_slices);
     }
   }
 }

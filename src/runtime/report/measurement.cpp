@@ -84,6 +84,7 @@ plan::ComparedRun Measurement::compared() const {
     measured.links = costs_.links;
     measured.workers_of_rank = costs_.workers_of_rank;
     measured.ordered_messages = costs_.ordered_messages;
+    measured.relays = costs_.relays;
     return measured;
   }();
   std::vector<plan::Difference> differences;

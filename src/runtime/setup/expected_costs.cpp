@@ -133,6 +133,7 @@ plan::Costs with_links_of_ranks(plan::Costs costs, const RuntimeConfig& config, 
   const bool shares_data = !config.uses_gpus();
   costs.workers_of_rank = each;
   costs.ordered_messages = true;
+  costs.relays = shares_data;
   if (shares_data && ranks == 1) return costs;
   const std::vector<plan::LinkLevel>& levels = config.links.levels();
   std::vector<plan::LinkLevel> of_run;

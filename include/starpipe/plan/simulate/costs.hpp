@@ -79,6 +79,10 @@ struct Costs {
   /// with fair sharing; on other levels this has no effect. False: all transfers share the ports, as in
   /// SimGrid.
   bool ordered_messages = false;
+  /// True if weights that jobs on several other ranks read go by relays: the ranks pass slices on to each
+  /// other, one slice at a time from one rank to another. False: the holder sends them to each of these ranks.
+  /// This counts where transfers take time, with prefetch.
+  bool relays = false;
 
   /// Returns the entry of `stage`, from 0.
   [[nodiscard]] const Durations& duration(int stage) const;
@@ -87,9 +91,10 @@ struct Costs {
   [[nodiscard]] bool has_sizes() const;
   /// Returns the price of a transfer between two different workers that has the link for itself.
   [[nodiscard]] const Link& link(int from, int to) const { return links.between(from, to); }
-  /// True if transfers may delay each other, on a port or between two workers of a rank.
+  /// True if transfers may delay each other: on a port, between two workers of a rank, or as slices of
+  /// relayed weights.
   [[nodiscard]] bool transfers_wait() const {
-    return links.shared() || (workers_of_rank > 1 && links.takes_time());
+    return links.shared() || ((workers_of_rank > 1 || relays) && links.takes_time());
   }
 };
 
