@@ -88,7 +88,8 @@ std::vector<BusyPort> busy_ports(const RecordedStep& step, const Costs& costs) {
       const bool from_other_rank = step.prefetch && rank != first_of_rank(fetch.from);
       const auto copy = fetches.copy(fetch, from_other_rank ? rank : worker);
       if (copy && !copies.insert(*copy).second) return;
-      if (from_other_rank && fetch.kind == Fetch::Kind::weights && relayed.contains({fetch.stage, fetch.from}))
+      if (from_other_rank && fetch.kind == Fetch::Kind::weights &&
+          relayed.contains({fetch.stage, fetch.from}))
         return;
       ports.pass(fetch.from, worker, fetch.bytes);
     });

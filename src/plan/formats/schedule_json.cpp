@@ -156,8 +156,8 @@ void require_known_keys(const JsonValue& file) {
   add({"schedule", "workers", "stages", "microbatches", "split_backward", "discipline", "stage_graph",
        "memory_limits", "recompute", "unit"},
       is_read);
-  add({"durations", "comm", "comm_per_byte", "links", "workers_of_rank", "ordered_messages", "relays", "prefetch",
-       "sizes", "shared_weights", "stages_without_weights", "stages_that_add", "shards", "ops"},
+  add({"durations", "comm", "comm_per_byte", "links", "workers_of_rank", "ordered_messages", "relays",
+       "prefetch", "sizes", "shared_weights", "stages_without_weights", "stages_that_add", "shards", "ops"},
       is_read);
   add({"makespan", "gradients_summed", "bubble_fraction", "device_span", "device_bubble_fraction",
        "lower_bound"},

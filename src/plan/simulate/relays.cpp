@@ -40,9 +40,10 @@ std::vector<FetchedWeights> fetched_weights(const Schedule& schedule, const Cost
       const int rank = worker / costs.workers_of_rank;
       if (rank == fetch.from / costs.workers_of_rank) return;
       const std::uint32_t turn = schedule.turn(id);
-      FetchedWeights& weights =
-          found.try_emplace({fetch.stage, fetch.from}, FetchedWeights{fetch.stage, fetch.from, fetch.bytes, turn})
-              .first->second;
+      FetchedWeights& weights = found
+                                    .try_emplace({fetch.stage, fetch.from},
+                                                 FetchedWeights{fetch.stage, fetch.from, fetch.bytes, turn})
+                                    .first->second;
       weights.turn = std::min(weights.turn, turn);
       weights.readers.try_emplace(rank, worker);
     });

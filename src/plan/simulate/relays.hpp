@@ -30,8 +30,8 @@ struct RelayStep {
 /// The holder sends each slice to one reader, so each byte leaves its port once. That reader passes the slice
 /// on: to all other readers if there are at most `max_relay_branches` readers, else along a tree with so many
 /// branches at each node. The trees of the slices begin with different readers, so a reader sends less than
-/// twice the bytes that it receives (SplitStream, Castro et al., 2003, has such trees). The readers follow the
-/// holder in the order of ranks: so over several holders all ranks send alike.
+/// twice the bytes that it receives (SplitStream, Castro et al., 2003, has such trees). The readers follow
+/// the holder in the order of ranks: so over several holders all ranks send alike.
 ///
 /// A step comes after the step that brings its slice to the sender. The plan knows no speed of links.
 std::vector<RelayStep> relay_plan(int holder, std::span<const int> readers, std::uint64_t bytes);
@@ -44,7 +44,7 @@ struct FetchedWeights {
   int stage = 0;  ///< as Fetch::stage
   int from = 0;   ///< worker
   std::uint64_t bytes = 0;
-  std::uint32_t turn = 0;         ///< of the first of these jobs
+  std::uint32_t turn = 0;        ///< of the first of these jobs
   std::map<int, int> readers{};  ///< by rank: the first worker that reads them
 };
 

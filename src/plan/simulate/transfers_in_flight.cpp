@@ -249,7 +249,8 @@ SharedTransfers::SharedTransfers(const Schedule& schedule, const Costs& costs, c
   if (costs.relays && costs.prefetch) add_relays(fetches, of_rank);
 }
 
-// Replaces transfers of weights by slices. `of_rank`: the transfers, by stage, holder and the receiver's rank.
+// Replaces transfers of weights by slices. `of_rank`: the transfers, by stage, holder and the receiver's
+// rank.
 void SharedTransfers::add_relays(const Fetches& fetches,
                                  const std::map<std::tuple<int, int, int>, std::uint32_t>& of_rank) {
   const int each = costs_.workers_of_rank;

@@ -163,7 +163,8 @@ class SharedTransfers {
   void begin(double now);
   /// Begins a transfer on the same links that is no input of a job. `number`: the caller's.
   void begin_other(double now, int from, int to, std::uint64_t bytes, std::uint32_t number) {
-    in_flight_.begin(now, from, to, bytes, static_cast<std::uint32_t>(transfers_.size() + slices_.size()) + number);
+    in_flight_.begin(now, from, to, bytes,
+                     static_cast<std::uint32_t>(transfers_.size() + slices_.size()) + number);
   }
   [[nodiscard]] double next() const { return in_flight_.next(); }
   /// Advances to `now`. Adds to `complete`: with prefetch, the jobs whose last missing input has
@@ -190,9 +191,9 @@ class SharedTransfers {
     int from = 0;
     int to = 0;
     std::uint64_t bytes = 0;
-    std::uint32_t turn = 0;                 // of the first job that reads the weights
-    std::uint32_t transfer = 0;             // that it is a part of
-    std::vector<std::uint32_t> next = {};   // slices that the receiver sends then
+    std::uint32_t turn = 0;                // of the first job that reads the weights
+    std::uint32_t transfer = 0;            // that it is a part of
+    std::vector<std::uint32_t> next = {};  // slices that the receiver sends then
     Connection* connection = nullptr;
   };
 
@@ -208,14 +209,14 @@ class SharedTransfers {
   const Schedule& schedule_;
   const Costs& costs_;
   std::vector<Transfer> transfers_;
-  std::vector<std::uint32_t> weights_;               // transfers of weights, without relays
-  std::vector<Slice> slices_;                        // in the order in which they are needed
-  std::vector<std::uint32_t> first_slices_;          // those that the holders send
+  std::vector<std::uint32_t> weights_;                     // transfers of weights, without relays
+  std::vector<Slice> slices_;                              // in the order in which they are needed
+  std::vector<std::uint32_t> first_slices_;                // those that the holders send
   std::map<std::pair<int, int>, Connection> connections_;  // by ranks
   std::vector<Connection*> changed_;                       // connections that may send now
-  std::vector<std::vector<std::uint32_t>> results_;  // transfers by JobId of the producer
-  std::vector<std::vector<std::uint32_t>> inputs_;   // transfers by JobId of the reader
-  std::vector<std::uint32_t> missing_;               // by JobId: inputs that have not arrived
+  std::vector<std::vector<std::uint32_t>> results_;        // transfers by JobId of the producer
+  std::vector<std::vector<std::uint32_t>> inputs_;         // transfers by JobId of the reader
+  std::vector<std::uint32_t> missing_;                     // by JobId: inputs that have not arrived
   // Transfers that were asked for since the last `begin`: the turn of the job that reads it, and its index.
   std::set<std::pair<std::uint32_t, std::uint32_t>> requests_;
   std::vector<std::uint32_t> arrived_;

@@ -149,8 +149,8 @@ void Relays::send_next(int to) {
     message = std::make_unique<Message>(Message{*waiting.begin(), to});
     waiting.erase(waiting.begin());
   }
-  // StarPU-MPI sends what is ready in the order of priorities: these before activations of this rank's jobs,
-  // as weights come before the jobs that read them.
+  // StarPU-MPI sends what is ready in the order of priorities. Messages of jobs have 0 or less: weights go
+  // first, as on a step's first jobs all others wait.
   require(starpu_mpi_isend_detached_prio(message->slice->handle.get(), to, message->slice->tag, 0,
                                          step_.session.mpi().starpu_comm(), sent, message.get()),
           "StarPU", "sending", "weights");

@@ -81,8 +81,8 @@ class Relays {
 
   StepContext step_;
   std::vector<Weights> weights_;
-  std::vector<Slice> slices_;  // in the order in which they are needed
-  std::mutex mutex_;           // of the members below, and of Weights::left
+  std::vector<Slice> slices_;                // in the order in which they are needed
+  std::mutex mutex_;                         // of the members below, and of Weights::left
   std::map<int, std::set<Slice*>> waiting_;  // by receiver
   std::set<int> busy_;                       // receivers of a slice that is under way
 };

@@ -98,6 +98,7 @@ TEST(ScheduleJson, RoundTripsTheWorkersOfARank) {
   costs.sizes.assign(4, {.weights = 2});
   costs.workers_of_rank = 2;
   costs.ordered_messages = true;
+  costs.relays = true;
   const Links two_levels({{.workers = 2, .link = {.alpha = 0, .beta = 1}, .sharing = Sharing::fair},
                           {.link = {.alpha = 0, .beta = 1}, .sharing = Sharing::fair}});
   for (const Links& links : {two_levels, Links(Link{.alpha = 1, .beta = 1}), Links(Link{.alpha = 1})}) {
@@ -106,6 +107,7 @@ TEST(ScheduleJson, RoundTripsTheWorkersOfARank) {
     const ImportedSchedule read = schedule_from_json(schedule_json(schedule, costs, timeline).dump(), "file");
     EXPECT_EQ(read.costs.workers_of_rank, 2);
     EXPECT_TRUE(read.costs.ordered_messages);
+    EXPECT_TRUE(read.costs.relays);
     EXPECT_EQ(simulate(read.schedule, read.costs).makespan, timeline.makespan);
   }
 }

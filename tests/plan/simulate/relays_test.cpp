@@ -31,11 +31,12 @@ using ::testing::IsEmpty;
 constexpr std::uint64_t slice = std::uint64_t{128} << 10;
 
 TEST(RelayPlan, ThreeReadersPassAThirdOnToEachOther) {
-  EXPECT_THAT(relay_plan(1, std::vector{0, 2, 3}, 3 * slice),
-              ElementsAre(RelayStep{0, 1, 2, 0, slice}, RelayStep{0, 2, 3, 0, slice}, RelayStep{0, 2, 0, 0, slice},
-                          RelayStep{1, 1, 3, slice, slice}, RelayStep{1, 3, 0, slice, slice},
-                          RelayStep{1, 3, 2, slice, slice}, RelayStep{2, 1, 0, 2 * slice, slice},
-                          RelayStep{2, 0, 2, 2 * slice, slice}, RelayStep{2, 0, 3, 2 * slice, slice}));
+  EXPECT_THAT(
+      relay_plan(1, std::vector{0, 2, 3}, 3 * slice),
+      ElementsAre(RelayStep{0, 1, 2, 0, slice}, RelayStep{0, 2, 3, 0, slice}, RelayStep{0, 2, 0, 0, slice},
+                  RelayStep{1, 1, 3, slice, slice}, RelayStep{1, 3, 0, slice, slice},
+                  RelayStep{1, 3, 2, slice, slice}, RelayStep{2, 1, 0, 2 * slice, slice},
+                  RelayStep{2, 0, 2, 2 * slice, slice}, RelayStep{2, 0, 3, 2 * slice, slice}));
 }
 
 TEST(RelayPlan, OneReaderAndSmallWeightsNeedNone) {
@@ -54,7 +55,8 @@ TEST(RelayPlan, BringsEachByteOnceToEachReaderByFewMessages) {
       if (r != holder && testing::chance(random, 0.8)) readers.push_back(r);
     }
     if (readers.size() < 2) continue;
-    const std::uint64_t bytes = 8 * slice + 4 * static_cast<std::uint64_t>(testing::between(random, 0, 10'000'000));
+    const std::uint64_t bytes =
+        8 * slice + 4 * static_cast<std::uint64_t>(testing::between(random, 0, 10'000'000));
     const std::vector<RelayStep> plan = relay_plan(holder, readers, bytes);
     std::map<std::pair<int, std::size_t>, int> hops = {};  // by rank and slice
     std::map<int, std::uint64_t> sent;
@@ -167,7 +169,8 @@ std::map<std::tuple<int, int, int>, double> slow_relays(const Schedule& schedule
   std::vector<testing::Sent> sent;
   std::vector<const Message*> of_sent;
   while (true) {
-    const std::vector<double> arrived = testing::slow_arrivals(costs.links, sent, each, costs.ordered_messages);
+    const std::vector<double> arrived =
+        testing::slow_arrivals(costs.links, sent, each, costs.ordered_messages);
     std::map<std::tuple<int, int, std::size_t, int>, double> there;  // by stage, holder, slice and rank
     std::map<std::pair<int, int>, double> free;
     std::map<std::tuple<int, int, int>, double> complete;
@@ -206,8 +209,8 @@ TEST(Relays, ArriveWhenTheReferenceSaysSo) {
     const int each = testing::between(random, 1, 2);
     const int workers = each * testing::between(random, 3, 5);
     const int stages = testing::between(random, 1, 5);
-    const Schedule schedule =
-        make_schedule("fsdp", {.workers = workers, .microbatches = workers, .graph = StageGraph::chain(stages)});
+    const Schedule schedule = make_schedule(
+        "fsdp", {.workers = workers, .microbatches = workers, .graph = StageGraph::chain(stages)});
     Costs costs = of_weights(0, Sharing::fair);
     costs.sizes.resize(static_cast<std::size_t>(stages));
     for (StageSizes& size : costs.sizes)

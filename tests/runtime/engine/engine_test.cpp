@@ -14,6 +14,7 @@
 #include "model/reference.hpp"
 #include "model/verification.hpp"
 #include "runtime/engine/engine_run.hpp"
+#include "runtime/engine/relays.hpp"
 #include "runtime/sequential_run.hpp"
 #include "starpipe/base/index.hpp"
 #include "starpipe/plan/registry/registry.hpp"
@@ -56,6 +57,23 @@ TEST(Engine, SharedParametersUnderNamedSchedules) {
       const Outcome run = expect_sound(schedule, c.network, 2);
       if (our_policy()) expect_peaks(run, schedule, c.network);
     }
+  }
+}
+
+// From three ranks on, two or more read the weights of each stage, and pass slices of them on to each other.
+TEST(Engine, LargeWeightsComeByRelays) {
+  for (const model::Precision precision : {model::Precision::fp32, model::Precision::bf16}) {
+    model::ModelConfig config = small("gpt", {{"layers", 4}, {"hidden", 128}});
+    config.precision = precision;
+    const model::Network network = model::build_network(config, 1, 2);
+    const Schedule schedule =
+        plan::make_schedule("fsdp", {.workers = workers(), .microbatches = 4, .graph = network.graph});
+    std::vector<int> rank_of;
+    for (int w = 0; w < workers(); ++w) rank_of.push_back(session->map().rank_of(w));
+    const std::size_t relayed = session->mpi().ranks() > 2 ? 2 : 0;
+    EXPECT_EQ(relayed_weights(TaskGraph(schedule, network, {}), schedule, rank_of).size(), relayed);
+    expect_sound(schedule, network, 3);
+    expect_sound(schedule.with_recomputation(), network, 2);
   }
 }
 

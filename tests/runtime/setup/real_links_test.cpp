@@ -40,6 +40,7 @@ TEST(RealLinks, WorkersOfARankShareTheirData) {
     const plan::Costs costs = of_run(config, 8, 4);
     EXPECT_EQ(costs.workers_of_rank, 2);
     EXPECT_TRUE(costs.ordered_messages);
+    EXPECT_TRUE(costs.relays);
     EXPECT_EQ(costs.links, plan::Links({{.name = "rank", .workers = 2}, network}));
   }
   EXPECT_EQ(of_run(config_of({pair, network}), 8, 8).links, config_of({pair, network}).links);
@@ -51,7 +52,10 @@ TEST(RealLinks, WorkersOfARankShareTheirData) {
 TEST(RealLinks, WorkersOnGpusSendToEachOther) {
   RuntimeConfig config = config_of({pair, network});
   config.device = {"cuda"};
-  for (const int ranks : {1, 4, 8}) EXPECT_EQ(of_run(config, 8, ranks).links, config.links);
+  for (const int ranks : {1, 4, 8}) {
+    EXPECT_EQ(of_run(config, 8, ranks).links, config.links);
+    EXPECT_FALSE(of_run(config, 8, ranks).relays);
+  }
 }
 
 TEST(RealLinks, WithoutAFileTheCostsStay) {
