@@ -48,6 +48,15 @@ schedule: {name: 1f1b, workers: 2}
 runtime:  {emulate: {F: 2ms, B: 2ms, W: 2ms}, timeout: 3}
 """
 
+# One holder, whose weights three other hosts read.
+WEIGHTS = """
+model:    {kind: gpt, layers: 4, hidden: 128, heads: 4, context: 32}
+data:     {kind: text, path: /usr/share/common-licenses/GPL-3}
+training: {microbatches: 4, microbatch_size: 1, steps: 3}
+schedule: {name: fsdp, workers: 4, stages: 1}
+runtime:  {emulate: {F: 5ms, B: 5ms, W: 5ms}}
+"""
+
 # Kernels compute. At 50 Mbit/s a step sends for 0.2 s, so a checkpoint is under way for as long.
 COMPUTED = """
 model:      {kind: mlp, layers: 4, hidden: 128, inputs: 8, outputs: 2}
@@ -185,8 +194,8 @@ class Network(unittest.TestCase):
 
     def test_the_study_of_networks(self):
         study = pathlib.Path(__file__).resolve().parents[2] / "experiments/networks/networks.py"
-        done = subprocess.run([study, "--hosts", HOSTS, "--programs", pathlib.Path(STARPIPE).parent, "--cases", "emulated:2:200mbit", "--schedules",
-                               "1f1b", "--budget", "0.5"], env=ENVIRONMENT, capture_output=True, text=True, timeout=90,
+        done = subprocess.run([study, "--hosts", HOSTS, "--programs", pathlib.Path(STARPIPE).parent, "--cases", "emulated:2:200mbit",
+                               "--schedules", "1f1b", "--budget", "0.5"], env=ENVIRONMENT, capture_output=True, text=True, timeout=90,
                               check=False)  # fmt: skip
         self.assertEqual(done.returncode, 0, done.stderr)
         self.assertIn("emulated.yaml, 2 hosts, 8 workers, ports of 200mbit:", done.stdout)
@@ -195,6 +204,20 @@ class Network(unittest.TestCase):
             self.assertIsNotNone(row, done.stdout)
             predicted, measured = (float(number.replace(",", "")) for number in row.groups())
             self.assertAlmostEqual(measured / predicted, 1.05, delta=0.1, msg=done.stdout)
+
+    def test_weights_leave_their_holder_once(self):
+        hosts("up", 4, "200mbit", os.getpid())
+        config, report = self.write("run.yaml", WEIGHTS), self.path / "report.json"
+        before = port_bytes()
+        self.start(config, "--report", report, ranks=4)
+        self.assertEqual(self.status(30), 0, self.output())
+        received = json.loads(report.read_text())["received"]["weights"]["bytes"]["measured"]
+        self.assertEqual(received, [0] + 3 * [max(received)])
+        # Each host sends them once, at most twice, and its part of the sums of gradients.
+        weights = 3 * max(received)
+        sent = [last[0] - first[0] for first, last in zip(before, port_bytes())]
+        self.assertAlmostEqual(sent[0] / weights, 1.05, delta=0.1)
+        self.assertLess(max(sent), 2.2 * weights)
 
     def test_a_cable_that_is_out_for_seconds(self):
         hosts("up", 2, "200mbit", os.getpid())

@@ -265,8 +265,7 @@ void SharedTransfers::add_relays(const Fetches& fetches,
                          .to = transfers_[transfer].to,
                          .bytes = step.bytes,
                          .turn = weights.turn,
-                         .transfer = transfer,
-                         .connection = &connections_[{step.from, step.to}]});
+                         .transfer = transfer});
       ++transfers_[transfer].slices;
       arriving[{step.slice, step.to}] = number;
       (is_first ? first_slices_ : slices_[arriving.at({step.slice, step.from})].next).push_back(number);
@@ -275,16 +274,12 @@ void SharedTransfers::add_relays(const Fetches& fetches,
   std::erase_if(weights_, [&](std::uint32_t transfer) { return transfers_[transfer].slices > 0; });
 }
 
-void SharedTransfers::send_slice(std::uint32_t slice) {
-  Connection& connection = *slices_[slice].connection;
-  connection.waiting.insert(slice);
-  changed_.push_back(&connection);
+void SharedTransfers::ask_for_slice(std::uint32_t slice) {
+  requests_.emplace(slices_[slice].turn, static_cast<std::uint32_t>(transfers_.size()) + slice);
 }
 
 void SharedTransfers::arrive_slice(std::uint32_t slice, std::vector<JobId>& complete) {
-  slices_[slice].connection->busy = false;
-  changed_.push_back(slices_[slice].connection);
-  for (const std::uint32_t next : slices_[slice].next) send_slice(next);
+  for (const std::uint32_t next : slices_[slice].next) ask_for_slice(next);
   const std::uint32_t transfer = slices_[slice].transfer;
   if (--transfers_[transfer].slices == 0) arrive(transfer, complete);
 }
@@ -304,13 +299,6 @@ bool SharedTransfers::fetch_next(JobId id) {
 
 void SharedTransfers::begin(double now) {
   const auto own = static_cast<std::uint32_t>(transfers_.size());
-  for (Connection* const connection : changed_) {
-    if (connection->waiting.empty() || std::exchange(connection->busy, true)) continue;
-    const std::uint32_t slice = *connection->waiting.begin();
-    connection->waiting.erase(connection->waiting.begin());
-    requests_.emplace(slices_[slice].turn, own + slice);
-  }
-  changed_.clear();
   const auto send = [&](const auto& of, std::uint32_t number) {
     in_flight_.begin(now, of.from, of.to, of.bytes, number);
   };

@@ -139,8 +139,8 @@ class TransfersInFlight {
 /// The transfers of a step where transfers may delay each other. Each datum is sent once to each worker that
 /// reads it; with prefetch, once to each other rank, whose workers share the copy. Transfers that are asked
 /// for at the same time begin in the order of n of the jobs that read them. With Costs::relays, weights go by
-/// relay_plan: a rank passes a slice on when it has arrived, and from one rank to another one slice is under
-/// way at a time, first that of the weights that jobs need first.
+/// relay_plan: a rank passes a slice on when it has arrived. Slices that leave at the same time begin in the
+/// order in which jobs need their weights.
 class SharedTransfers {
  public:
   /// The references must outlive this.
@@ -150,7 +150,7 @@ class SharedTransfers {
   /// no time arrive at once. Adds the jobs whose last missing input has arrived to `complete`.
   void send_weights(std::vector<JobId>& complete) {
     send(weights_, complete);
-    for (const std::uint32_t slice : first_slices_) send_slice(slice);
+    for (const std::uint32_t slice : first_slices_) ask_for_slice(slice);
   }
   void send_results(JobId producer, std::vector<JobId>& complete) { send(results_[producer], complete); }
   /// With prefetch: true if all inputs of `id` from other workers have arrived.
@@ -181,11 +181,6 @@ class SharedTransfers {
     bool asked_for = false;      // without prefetch
     std::uint32_t slices = 0;    // by relays: those that have not arrived
   };
-  /// The slices from one rank to another that have not arrived.
-  struct Connection {
-    bool busy = false;  // one is under way
-    std::set<std::uint32_t> waiting = {};
-  };
   /// A slice of relayed weights, on its way to a rank.
   struct Slice {
     int from = 0;
@@ -194,7 +189,6 @@ class SharedTransfers {
     std::uint32_t turn = 0;                // of the first job that reads the weights
     std::uint32_t transfer = 0;            // that it is a part of
     std::vector<std::uint32_t> next = {};  // slices that the receiver sends then
-    Connection* connection = nullptr;
   };
 
   [[nodiscard]] double time(const Transfer& transfer) const {
@@ -203,20 +197,18 @@ class SharedTransfers {
   void send(const std::vector<std::uint32_t>& transfers, std::vector<JobId>& complete);
   void arrive(std::uint32_t transfer, std::vector<JobId>& complete);
   void add_relays(const Fetches& fetches, const std::map<std::tuple<int, int, int>, std::uint32_t>& of_rank);
-  void send_slice(std::uint32_t slice);
+  void ask_for_slice(std::uint32_t slice);
   void arrive_slice(std::uint32_t slice, std::vector<JobId>& complete);
 
   const Schedule& schedule_;
   const Costs& costs_;
   std::vector<Transfer> transfers_;
-  std::vector<std::uint32_t> weights_;                     // transfers of weights, without relays
-  std::vector<Slice> slices_;                              // in the order in which they are needed
-  std::vector<std::uint32_t> first_slices_;                // those that the holders send
-  std::map<std::pair<int, int>, Connection> connections_;  // by ranks
-  std::vector<Connection*> changed_;                       // connections that may send now
-  std::vector<std::vector<std::uint32_t>> results_;        // transfers by JobId of the producer
-  std::vector<std::vector<std::uint32_t>> inputs_;         // transfers by JobId of the reader
-  std::vector<std::uint32_t> missing_;                     // by JobId: inputs that have not arrived
+  std::vector<std::uint32_t> weights_;               // transfers of weights, without relays
+  std::vector<Slice> slices_;                        // in the order in which they are needed
+  std::vector<std::uint32_t> first_slices_;          // those that the holders send
+  std::vector<std::vector<std::uint32_t>> results_;  // transfers by JobId of the producer
+  std::vector<std::vector<std::uint32_t>> inputs_;   // transfers by JobId of the reader
+  std::vector<std::uint32_t> missing_;               // by JobId: inputs that have not arrived
   // Transfers that were asked for since the last `begin`: the turn of the job that reads it, and its index.
   std::set<std::pair<std::uint32_t, std::uint32_t>> requests_;
   std::vector<std::uint32_t> arrived_;

@@ -88,6 +88,7 @@ Costs of_weights(std::uint64_t bytes, Sharing sharing) {
   costs.sizes = {{.weights = bytes}};
   costs.links = Links({{.link = {.alpha = 0, .beta = 1.0 / slice}, .sharing = sharing}});
   costs.relays = true;
+  costs.ordered_messages = true;
   return costs;
 }
 
@@ -145,8 +146,8 @@ TEST(Relays, WorkersOfARankShareACopy) {
   EXPECT_THAT(first_starts(schedule, costs), ElementsAre(0, 0, 0, 2, 2, 2));
 }
 
-/// Each slice begins when it is at its sender and no other one is on its way to the same rank, in the slow
-/// reference. Returns when each rank has all of the weights, by stage, holder and rank.
+/// Each slice begins when it is at its sender, in the slow reference. Returns when each rank has all of the
+/// weights, by stage, holder and rank.
 std::map<std::tuple<int, int, int>, double> slow_relays(const Schedule& schedule, const Costs& costs) {
   struct Message {
     RelayStep step;
@@ -172,12 +173,10 @@ std::map<std::tuple<int, int, int>, double> slow_relays(const Schedule& schedule
     const std::vector<double> arrived =
         testing::slow_arrivals(costs.links, sent, each, costs.ordered_messages);
     std::map<std::tuple<int, int, std::size_t, int>, double> there;  // by stage, holder, slice and rank
-    std::map<std::pair<int, int>, double> free;
     std::map<std::tuple<int, int, int>, double> complete;
     for (std::size_t i = 0; i < sent.size(); ++i) {
       const auto& [stage, holder, rank] = of_sent[i]->of;
       there[{stage, holder, of_sent[i]->step.slice, rank}] = arrived[i];
-      free[{of_sent[i]->step.from, rank}] = arrived[i];
       complete[of_sent[i]->of] = std::max(complete[of_sent[i]->of], arrived[i]);
     }
     Message* next = nullptr;
@@ -185,11 +184,11 @@ std::map<std::tuple<int, int, int>, double> slow_relays(const Schedule& schedule
     for (Message& message : messages) {
       if (message.is_sent) continue;
       const auto& [stage, holder, rank] = message.of;
-      double at = free[{message.step.from, rank}];
+      double at = 0;
       if (message.step.from != holder / each) {
         const auto parent = there.find({stage, holder, message.step.slice, message.step.from});
         if (parent == there.end()) continue;
-        at = std::max(at, parent->second);
+        at = parent->second;
       }
       if (next == nullptr || at < begins - 1e-9) {
         next = &message;

@@ -80,8 +80,8 @@ struct Costs {
   /// SimGrid.
   bool ordered_messages = false;
   /// True if weights that jobs on several other ranks read go by relays: the ranks pass slices on to each
-  /// other, one slice at a time from one rank to another. False: the holder sends them to each of these
-  /// ranks. This counts where transfers take time, with prefetch.
+  /// other. False: the holder sends them to each of these ranks. This counts where transfers take time, with
+  /// prefetch.
   bool relays = false;
 
   /// Returns the entry of `stage`, from 0.
