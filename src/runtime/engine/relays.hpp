@@ -32,8 +32,9 @@ std::vector<RelayedWeights> relayed_weights(const TaskGraph& graph, const plan::
                                             std::span<const int> rank_of);
 
 /// Brings the weights that jobs of several other ranks read to these ranks, by plan::relay_plan. No worker is
-/// needed: StarPU-MPI's thread passes a slice on as soon as it has arrived. One slice at a time is on its way
-/// from this rank to another; of those that wait, the slice of the weights that jobs need first goes first.
+/// needed: StarPU-MPI's thread passes a slice on as soon as it has arrived. MPI gets one slice at a time for
+/// each other rank, the next one when it has sent that. Of those that wait, the slice of the weights that
+/// jobs need first goes first.
 ///
 /// The rank's copy belongs to this object from `receive` until all slices are there, and the holder's weights
 /// until all are sent: so the jobs that read the copy, and the update of the weights, wait.
