@@ -72,7 +72,7 @@ std::vector<BusyPort> busy_ports(const RecordedStep& step, const Costs& costs) {
   std::unordered_set<std::uint64_t> copies;
   std::set<std::pair<int, int>> relayed;  // stage and holder
   if (costs.relays && step.prefetch) {
-    for (const FetchedWeights& weights : fetched_weights(schedule, costs, fetches)) {
+    for (const FetchedWeights& weights : relayed_weights(schedule, costs, fetches)) {
       for (const RelayStep& relay : relay_plan(weights, costs.workers_of_rank)) {
         relayed.emplace(weights.stage, weights.from);
         const bool is_first = relay.from == weights.from / costs.workers_of_rank;

@@ -5,6 +5,15 @@
 #include <utility>
 
 namespace starpipe::plan {
+namespace {
+
+WeightsToSend between_ranks(const FetchedWeights& weights, int workers_of_rank) {
+  WeightsToSend result{.holder = weights.from / workers_of_rank, .readers = {}, .bytes = weights.bytes};
+  for (const auto& [rank, worker] : weights.readers) result.readers.push_back(rank);
+  return result;
+}
+
+}  // namespace
 
 std::vector<RelayStep> relay_plan(int holder, std::span<const int> readers, std::uint64_t bytes) {
   constexpr std::uint64_t smallest = std::uint64_t{128} << 10;
@@ -31,7 +40,22 @@ std::vector<RelayStep> relay_plan(int holder, std::span<const int> readers, std:
   return steps;
 }
 
-std::vector<FetchedWeights> fetched_weights(const Schedule& schedule, const Costs& costs,
+bool relays_help(std::span<const WeightsToSend> weights) {
+  std::map<int, std::uint64_t> sent;  // by rank
+  std::map<int, std::uint64_t> received;
+  for (const auto& [holder, readers, bytes] : weights) {
+    sent[holder] += bytes * readers.size();
+    for (const int reader : readers) received[reader] += bytes;
+  }
+  const auto most = [](const std::map<int, std::uint64_t>& of) {
+    std::uint64_t most = 0;
+    for (const auto& [rank, bytes] : of) most = std::max(most, bytes);
+    return most;
+  };
+  return most(sent) >= most(received) + most(received) / 4;
+}
+
+std::vector<FetchedWeights> relayed_weights(const Schedule& schedule, const Costs& costs,
                                             const Fetches& fetches) {
   std::map<std::pair<int, int>, FetchedWeights> found;  // by stage and holder
   for (const JobId id : schedule.order()) {
@@ -49,15 +73,19 @@ std::vector<FetchedWeights> fetched_weights(const Schedule& schedule, const Cost
     });
   }
   std::vector<FetchedWeights> all;
-  for (auto& [of, weights] : found) all.push_back(std::move(weights));
+  std::vector<WeightsToSend> to_send;
+  for (auto& [of, weights] : found) {
+    to_send.push_back(between_ranks(weights, costs.workers_of_rank));
+    all.push_back(std::move(weights));
+  }
+  if (!relays_help(to_send)) return {};
   std::ranges::stable_sort(all, {}, &FetchedWeights::turn);
   return all;
 }
 
 std::vector<RelayStep> relay_plan(const FetchedWeights& weights, int workers_of_rank) {
-  std::vector<int> readers;
-  for (const auto& [rank, worker] : weights.readers) readers.push_back(rank);
-  return relay_plan(weights.from / workers_of_rank, readers, weights.bytes);
+  const auto [holder, readers, bytes] = between_ranks(weights, workers_of_rank);
+  return relay_plan(holder, readers, bytes);
 }
 
 }  // namespace starpipe::plan

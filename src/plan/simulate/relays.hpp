@@ -39,6 +39,18 @@ std::vector<RelayStep> relay_plan(int holder, std::span<const int> readers, std:
 inline constexpr std::size_t max_relay_branches = 8;
 inline constexpr std::size_t max_relay_slices = 16;
 
+/// Weights on the rank `holder` that the ranks `readers` read.
+struct WeightsToSend {
+  int holder = 0;
+  std::vector<int> readers{};
+  std::uint64_t bytes = 0;
+};
+
+/// True if weights should go by relays: if the holders sent all of them to each reader, the busiest rank
+/// would send at least a quarter more than any rank receives. Otherwise the ports of the receivers are the
+/// limit, as under `fsdp` with equal stages on all ranks, and relays would only add messages.
+bool relays_help(std::span<const WeightsToSend> weights);
+
 /// Weights of one holder that jobs on other ranks read.
 struct FetchedWeights {
   int stage = 0;  ///< as Fetch::stage
@@ -48,8 +60,9 @@ struct FetchedWeights {
   std::map<int, int> readers{};  ///< by rank: the first worker that reads them
 };
 
-/// Returns them in the order in which jobs need them. Ranks are as in Costs::workers_of_rank.
-std::vector<FetchedWeights> fetched_weights(const Schedule& schedule, const Costs& costs,
+/// Returns the weights that may go by relays, in the order in which jobs need them; none where relays do not
+/// help. Ranks are as in Costs::workers_of_rank.
+std::vector<FetchedWeights> relayed_weights(const Schedule& schedule, const Costs& costs,
                                             const Fetches& fetches);
 
 /// Returns relay_plan for `weights`: steps between ranks.

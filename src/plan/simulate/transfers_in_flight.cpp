@@ -254,7 +254,7 @@ SharedTransfers::SharedTransfers(const Schedule& schedule, const Costs& costs, c
 void SharedTransfers::add_relays(const Fetches& fetches,
                                  const std::map<std::tuple<int, int, int>, std::uint32_t>& of_rank) {
   const int each = costs_.workers_of_rank;
-  for (const FetchedWeights& weights : fetched_weights(schedule_, costs_, fetches)) {
+  for (const FetchedWeights& weights : relayed_weights(schedule_, costs_, fetches)) {
     const auto transfer_to = [&](int rank) { return of_rank.at({weights.stage, weights.from, rank}); };
     std::map<std::pair<std::size_t, int>, std::uint32_t> arriving;  // by slice of the weights and rank
     for (const RelayStep& step : relay_plan(weights, each)) {

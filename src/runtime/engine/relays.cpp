@@ -31,12 +31,16 @@ std::vector<RelayedWeights> relayed_weights(const TaskGraph& graph, const plan::
     }
   }
   std::vector<std::pair<std::uint32_t, RelayedWeights>> found;
+  std::vector<plan::WeightsToSend> all_weights;
   for (const auto& [datum, reading] : readings) {
     const std::vector<int> readers(reading.ranks.begin(), reading.ranks.end());
     const Datum& of = graph.data()[datum];
-    if (plan::relay_plan(rank_of[index(of.worker)], readers, of.bytes()).empty()) continue;
+    const int holder = rank_of[index(of.worker)];
+    all_weights.push_back({holder, readers, of.bytes()});
+    if (plan::relay_plan(holder, readers, of.bytes()).empty()) continue;
     found.emplace_back(reading.turn, RelayedWeights{datum, readers});
   }
+  if (!plan::relays_help(all_weights)) return {};
   std::ranges::stable_sort(found, {}, &std::pair<std::uint32_t, RelayedWeights>::first);
   std::vector<RelayedWeights> all;
   for (auto& [turn, weights] : found) all.push_back(std::move(weights));

@@ -27,7 +27,7 @@ struct RelayedWeights {
 };
 
 /// Returns them in the order in which jobs need them: by the turn of the first job on another rank that reads
-/// them. `rank_of`: by worker.
+/// them; none where plan::relays_help says so. `rank_of`: by worker.
 std::vector<RelayedWeights> relayed_weights(const TaskGraph& graph, const plan::Schedule& schedule,
                                             std::span<const int> rank_of);
 
