@@ -48,9 +48,9 @@ bool relays_help(std::span<const WeightsToSend> weights) {
     for (const int reader : readers) received[reader] += bytes;
   }
   const auto most = [](const std::map<int, std::uint64_t>& of) {
-    std::uint64_t most = 0;
-    for (const auto& [rank, bytes] : of) most = std::max(most, bytes);
-    return most;
+    std::uint64_t result = 0;
+    for (const auto& [rank, bytes] : of) result = std::max(result, bytes);
+    return result;
   };
   return most(sent) >= most(received) + most(received) / 4;
 }

@@ -79,7 +79,7 @@ struct Costs {
   /// with fair sharing; on other levels this has no effect. False: all transfers share the ports, as in
   /// SimGrid.
   bool ordered_messages = false;
-  /// True if weights that jobs on several other ranks read go by relays: the ranks pass slices on to each
+  /// True if weights that few ranks hold and several read may go by relays: the ranks pass slices on to each
   /// other. False: the holder sends them to each of these ranks. This counts where transfers take time, with
   /// prefetch.
   bool relays = false;
