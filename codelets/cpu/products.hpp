@@ -14,7 +14,7 @@ struct Matrix {
   bool transposed = false;  ///< true if the operand is the transpose of the stored matrix
 };
 
-/// What a product does with its result.
+/// Says whether a product replaces C, or is added to C.
 enum class Result { replaces, is_added };
 
 /// C = A B, or C += A B. A is m x k, B k x n and C m x n, row-major with `c_stride` floats from row to row.

@@ -17,9 +17,9 @@
 
 namespace starpipe::model {
 
-/// Calls loop() in a copy that is compiled for the processor, with all that is called there inline. Levels
-/// compute the same bits: the compiler neither reorders sums nor contracts a product and a sum into one
-/// operation (-ffp-contract=off in starpipe_exact_loops), and none of it depends on addresses.
+/// Runs loop(), compiled for the vectors of this processor; functions that the loop calls are compiled with
+/// it. All levels give the same bits: the compiler neither reorders sums nor contracts a product and a sum
+/// into one operation (-ffp-contract=off in starpipe_exact_loops), and no result depends on addresses.
 template <class Loop>
 STARPIPE_FULL_WIDTH void at_full_width(const Loop& loop) noexcept {
   loop();

@@ -38,20 +38,22 @@ class GradientSums {
   /// True if the gradient of some weights is summed over workers.
   [[nodiscard]] bool any() const { return !slices_.empty(); }
 
-  /// Call it once for each job, in any order.
+  /// Notes that a job has ended at `time`. Call it once for each job, in any order.
   void job_ended(JobId id, double time);
+  /// Notes that slice `number` has arrived. Call it in the order of the arrivals.
   void arrived(std::uint32_t number, double now);
 
   /// Returns the time at which the next slice leaves, TransfersInFlight::never if none is ready.
   [[nodiscard]] double next() const;
-  /// Sends the slices that leave at `now` or before: those of the smallest stage first.
+  /// Sends the slices that leave at `now` or before, in the order of their times. Of several at one time, the
+  /// slice of the smallest stage goes first.
   void send_until(double now, const Send& send);
 
-  /// Returns the time at which the last sum so far was on a worker.
+  /// Returns when the latest of all sums was complete on a worker, as far as the caller has told.
   [[nodiscard]] double last() const { return last_; }
 
  private:
-  /// The slices that a round adds to a worker's sum, and those that the worker sends.
+  /// One round of the plan on one worker: slices come in and are added, and slices are sent.
   struct Round {
     int missing = 0;                       // slices that have not arrived
     std::optional<double> arrived = {};    // the last of the others
@@ -86,10 +88,10 @@ class GradientSums {
 };
 
 /// Predicts when the weight gradients of all stages are summed, and the sums are on all holders of the
-/// weights: the time from the first job's start, at least the makespan. `timeline`: a run of `schedule` in
-/// which no transfer delays another, of which only `spans` and `order` are read. Slices delay each other on
-/// links that they share. Returns nullopt where no gradient is summed over workers, and where transfers take
-/// time and workers do not prefetch (Costs::prefetch).
+/// weights: the time from the first job's start, at least the makespan. `timeline` is a run of `schedule` in
+/// which transfers do not delay each other; only its `spans` and `order` are read. Returns nullopt where no
+/// gradient is summed over workers, and where transfers take time and workers do not prefetch
+/// (Costs::prefetch).
 ///
 /// O(stages * micro-batches + steps * log(jobs)).
 std::optional<double> gradients_summed(const Schedule& schedule, const Costs& costs,

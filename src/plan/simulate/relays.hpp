@@ -13,7 +13,7 @@
 
 namespace starpipe::plan {
 
-/// One message of weights on their way from their holder to the ranks that read them.
+/// One message: a rank sends a slice of some weights to a rank that reads them.
 struct RelayStep {
   std::size_t slice = 0;
   int from = 0;  ///< the holder's rank, or a rank that got the slice by an earlier step
@@ -27,11 +27,11 @@ struct RelayStep {
 /// ascending, each byte once to each reader. Empty where the holder sends the whole weights to each reader:
 /// to one reader, and where slices would be smaller than 128 KiB.
 ///
-/// The holder sends each slice to one reader, so each byte leaves its port once. That reader passes the slice
-/// on: to all other readers if there are at most `max_relay_branches` readers, else along a tree with so many
-/// branches at each node. The trees of the slices begin with different readers, so a reader sends less than
-/// twice the bytes that it receives (SplitStream, Castro et al., 2003, has such trees). The readers follow
-/// the holder in the order of ranks: so over several holders all ranks send alike.
+/// The holder sends each slice to one reader only. So each byte leaves the holder's port once. This reader
+/// passes the slice on: to all other readers if there are at most `max_relay_branches` readers, else along a
+/// tree with so many branches at each node. The trees of the slices begin with different readers, so a reader
+/// sends less than twice the bytes that it receives (SplitStream, Castro et al., 2003, has such trees). The
+/// readers follow the holder in the order of ranks: so over several holders all ranks send alike.
 ///
 /// A step comes after the step that brings its slice to the sender. The plan knows no speed of links.
 std::vector<RelayStep> relay_plan(int holder, std::span<const int> readers, std::uint64_t bytes);
@@ -51,7 +51,7 @@ struct WeightsToSend {
 /// limit, as under `fsdp` with equal stages on all ranks, and relays would only add messages.
 bool relays_help(std::span<const WeightsToSend> weights);
 
-/// Weights of one holder that jobs on other ranks read.
+/// The weights of a stage on one holder, which jobs on other ranks read.
 struct FetchedWeights {
   int stage = 0;  ///< as Fetch::stage
   int from = 0;   ///< worker
