@@ -160,6 +160,7 @@ void TaskRunner::run_on_cpu(void** buffers, void* argument) noexcept {
   } else {
     times.start = times.end = clock_seconds();
   }
+  note_result();
   meter.end(task, worker, times);
   runner.parts_.progress.end(task);
 }

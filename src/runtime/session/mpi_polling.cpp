@@ -10,6 +10,7 @@
 #include <random>
 #include <thread>
 #include <utility>
+#include <vector>
 
 #include <fcntl.h>
 #include <fmt/format.h>
@@ -82,6 +83,7 @@ struct Mailboxes {
   Mailbox* all = nullptr;
   std::size_t ranks = 0;
   std::size_t own = 0;
+  bool of_all_ranks = false;  // the run has no ranks on other hosts
 } mailboxes;
 
 long futex(std::atomic<std::uint32_t>& word, int operation, std::uint32_t value, const timespec* limit) {
@@ -101,6 +103,7 @@ struct Rounds {
   int vain = 0;            // rounds since something was started or found
   int vain_polls = 0;      // in this round; with a StarPU that does not yield, since something was found
   microseconds napped{0};  // since something was started or found
+  std::vector<std::size_t> sent_to;  // ranks to wake at the end of this round
 
   void start_over() {
     vain = 0;
@@ -114,6 +117,9 @@ struct Rounds {
   }
 };
 thread_local Rounds rounds;
+
+// A task of this worker has ended since the worker woke StarPU-MPI's thread.
+thread_local bool has_result = true;
 
 // A round that found something is often followed by another one.
 constexpr int eager_rounds = 2;
@@ -129,7 +135,9 @@ void sleep_until_called(bool transfer) {
     return;
   }
   wake_on_time();
-  const std::chrono::nanoseconds limit = transfer ? rounds.next_nap() : patience.load() * microseconds(500);
+  // A message of another host wakes no thread.
+  const microseconds unasked(mailboxes.of_all_ranks ? 2000 : 500);
+  const std::chrono::nanoseconds limit = transfer ? rounds.next_nap() : patience.load() * unasked;
   const timespec time{.tv_sec = 0, .tv_nsec = limit.count()};
   if (word.load() == 1) futex(word, FUTEX_WAIT, 1, &time);
   word = 0;
@@ -192,6 +200,8 @@ void note_transfer() {
 bool rest_of_mpi_thread() {
   if (!rounds.is_mpi_thread) return false;
   rounds.yields = true;
+  for (const std::size_t rank : rounds.sent_to) wake(rank);
+  rounds.sent_to.clear();
   // Each round polls for new messages; a second poll is for a transfer that has not ended.
   const bool transfer = rounds.vain_polls > 1;
   rounds.vain_polls = 0;
@@ -200,7 +210,7 @@ bool rest_of_mpi_thread() {
   return true;
 }
 
-bool open_mailboxes(const Mpi& mpi) {
+bool open_mailboxes(const Mpi& mpi, bool of_all_ranks) {
   std::random_device random;
   const std::uint64_t number = mpi.share_value(std::uint64_t{random()} << 32U | random(), 0);
   const std::string name = fmt::format("/starpipe-{:016x}", number);
@@ -213,7 +223,7 @@ bool open_mailboxes(const Mpi& mpi) {
   mpi.barrier();  // all ranks have opened it
   shm_unlink(name.c_str());
   if (memory == MAP_FAILED) return false;
-  mailboxes = {static_cast<Mailbox*>(memory), index(mpi.ranks()), index(mpi.rank())};
+  mailboxes = {static_cast<Mailbox*>(memory), index(mpi.ranks()), index(mpi.rank()), of_all_ranks};
   return true;
 }
 
@@ -225,7 +235,13 @@ void close_mailboxes() {
 void note_sent(int to) {
   if (mailboxes.all == nullptr || index(to) >= mailboxes.ranks) return;
   std::atomic_thread_fence(std::memory_order_seq_cst);
-  wake(index(to));
+  // StarPU-MPI sends a datum in two messages. One call for both spares the other rank a round.
+  if (rounds.is_mpi_thread && rounds.yields) {
+    if (std::ranges::find(rounds.sent_to, index(to)) == rounds.sent_to.end())
+      rounds.sent_to.push_back(index(to));
+  } else {
+    wake(index(to));
+  }
 }
 
 void note_task_begin() {
@@ -239,8 +255,10 @@ void note_task_end() {
   if (polling.load(std::memory_order_relaxed) == Polling::napping) mpi_sleep().end();
 }
 
+void note_result() { has_result = true; }
+
 void note_idle_worker() {
-  if (mailboxes.all != nullptr) wake(mailboxes.own);
+  if (std::exchange(has_result, false) && mailboxes.all != nullptr) wake(mailboxes.own);
   mpi_sleep().end();
 }
 
