@@ -1,4 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <optional>
+
 #include "codelets/cpu/math.hpp"
 #include "model/full_width.hpp"
 #include "starpipe/model/layer.hpp"
@@ -23,26 +25,47 @@ class Gelu final : public Layer {
   double flops() const override { return 20.0 * static_cast<double>(rows_) * static_cast<double>(columns_); }
 
   void forward(const Forward& pass) const noexcept override {
-    const std::size_t count = rows_ * columns_;
     cpu::keep_input(pass.input, pass.stash);
+    activate(pass.input.data(), pass.output.data());
+  }
+  void forward_bf16(const DevicePasses::Forward& pass) const noexcept override {
+    cpu::keep_input(pass.input, pass.stash);
+    activate(pass.input.as<Bf16>(), pass.output.as<Bf16>());
+  }
+
+  void backward_input(const Backward& pass) const noexcept override {
+    slope(pass.stash.data(), pass.output_gradient.data(), pass.input_gradient.data());
+  }
+  void backward_input_bf16(const DevicePasses::Backward& pass) const noexcept override {
+    slope(pass.stash.as<Bf16>(), pass.output_gradient.as<Bf16>(), pass.input_gradient.as<Bf16>());
+  }
+
+ private:
+  std::optional<std::size_t> prepare_bf16() override { return 0; }
+
+  template <class Number>
+  void activate(const Number* input, Number* output) const noexcept {
+    const std::size_t count = rows_ * columns_;
     at_full_width([&] {
-      const float* __restrict x = pass.input.data();
-      float* __restrict y = pass.output.data();
+      const Number* __restrict x = input;
+      Number* __restrict y = output;
       for (std::size_t i = 0; i < count; ++i) y[i] = x[i] * gate(x[i]);
     });
   }
 
-  void backward_input(const Backward& pass) const noexcept override {
+  template <class Number>
+  void slope(const Number* input, const Number* output_gradient, Number* input_gradient) const noexcept {
     const std::size_t count = rows_ * columns_;
     at_full_width([&] {
-      const float* __restrict x = pass.stash.data();
-      const float* __restrict dy = pass.output_gradient.data();
-      float* __restrict dx = pass.input_gradient.data();
+      const Number* __restrict of_x = input;
+      const Number* __restrict dy = output_gradient;
+      Number* __restrict dx = input_gradient;
       for (std::size_t i = 0; i < count; ++i) {
-        const float g = gate(x[i]);
+        const float x = of_x[i];
+        const float g = gate(x);
         // x is clamped for the second term: that term is 0 long before |x| = 16, but x^3 would overflow to
         // infinity.
-        const float z = cpu::limit_to(cpu::limit_to(x[i], -16.0f, x[i] < -16.0f), 16.0f, x[i] > 16.0f);
+        const float z = cpu::limit_to(cpu::limit_to(x, -16.0f, x < -16.0f), 16.0f, x > 16.0f);
         const float slope = 2.0f * gelu_scale * (1.0f + 3.0f * gelu_cubic * z * z);  // d(2u)/dx
         dx[i] = dy[i] * (g + z * g * (1.0f - g) * slope);
       }
@@ -66,11 +89,30 @@ class Swiglu final : public Layer {
 
   void forward(const Forward& pass) const noexcept override {
     cpu::keep_input(pass.input, pass.stash);
+    activate(pass.input.data(), pass.output.data());
+  }
+  void forward_bf16(const DevicePasses::Forward& pass) const noexcept override {
+    cpu::keep_input(pass.input, pass.stash);
+    activate(pass.input.as<Bf16>(), pass.output.as<Bf16>());
+  }
+
+  void backward_input(const Backward& pass) const noexcept override {
+    slope(pass.stash.data(), pass.output_gradient.data(), pass.input_gradient.data());
+  }
+  void backward_input_bf16(const DevicePasses::Backward& pass) const noexcept override {
+    slope(pass.stash.as<Bf16>(), pass.output_gradient.as<Bf16>(), pass.input_gradient.as<Bf16>());
+  }
+
+ private:
+  std::optional<std::size_t> prepare_bf16() override { return 0; }
+
+  template <class Number>
+  void activate(const Number* input, Number* output) const noexcept {
     at_full_width([&] {
       for (std::size_t r = 0; r < rows_; ++r) {
-        const float* __restrict gate = pass.input.data() + r * columns_;
-        const float* __restrict up = gate + half_;
-        float* __restrict y = pass.output.data() + r * half_;
+        const Number* __restrict gate = input + r * columns_;
+        const Number* __restrict up = gate + half_;
+        Number* __restrict y = output + r * half_;
         for (std::size_t c = 0; c < half_; ++c) {
           const float g = clamped(gate[c]);
           y[c] = g * cpu::logistic(g) * up[c];
@@ -79,14 +121,15 @@ class Swiglu final : public Layer {
     });
   }
 
-  void backward_input(const Backward& pass) const noexcept override {
+  template <class Number>
+  void slope(const Number* input, const Number* output_gradient, Number* input_gradient) const noexcept {
     at_full_width([&] {
       for (std::size_t r = 0; r < rows_; ++r) {
-        const float* __restrict gate = pass.stash.data() + r * columns_;
-        const float* __restrict up = gate + half_;
-        const float* __restrict dy = pass.output_gradient.data() + r * half_;
-        float* __restrict dgate = pass.input_gradient.data() + r * columns_;
-        float* __restrict dup = dgate + half_;
+        const Number* __restrict gate = input + r * columns_;
+        const Number* __restrict up = gate + half_;
+        const Number* __restrict dy = output_gradient + r * half_;
+        Number* __restrict dgate = input_gradient + r * columns_;
+        Number* __restrict dup = dgate + half_;
         for (std::size_t c = 0; c < half_; ++c) {
           const float g = clamped(gate[c]);
           const float opening = cpu::logistic(g);
@@ -97,7 +140,6 @@ class Swiglu final : public Layer {
     });
   }
 
- private:
   /// Returns the gate, but at least -80: silu and its slope are below 1e-32 there. Further out exp_of() no
   /// longer follows e^x, and a product with a large gate would not be small.
   static float clamped(float gate) noexcept { return cpu::limit_to(gate, -80.0f, gate < -80.0f); }

@@ -1,5 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
+#include <optional>
+
 #include "codelets/cpu/math.hpp"
+#include "model/full_width.hpp"
 #include "starpipe/model/layer.hpp"
 
 namespace starpipe::model {
@@ -38,34 +42,60 @@ class Embedding final : public Layer {
   }
 
   void forward(const Forward& pass) const noexcept override {
-    std::copy_n(pass.input.data(), rows_, pass.stash.data());
-    const float* positions = pass.parameters.data() + table_.count * outputs_;
-    for (std::size_t r = 0; r < rows_; ++r) {
-      float* y = pass.output.data() + r * outputs_;
-      const std::size_t row = table_.row_of(pass.input[r]);
-      if (row == table_.count) {
-        std::fill_n(y, outputs_, 0.0f);
-        continue;
-      }
-      std::copy_n(pass.parameters.data() + row * outputs_, outputs_, y);
-      if (!positions_) continue;
-      const float* position = positions + r % context_ * outputs_;
-      for (std::size_t c = 0; c < outputs_; ++c) y[c] += position[c];
-    }
+    look_up(pass.input.data(), pass.parameters.data(), pass.output.data(), pass.stash.data());
+  }
+  void forward_bf16(const DevicePasses::Forward& pass) const noexcept override {
+    look_up(pass.input.as<float>(), pass.parameters.as<Bf16>(), pass.output.as<Bf16>(),
+            pass.stash.as<float>());
   }
 
   /// Token ids have no gradient: writes zeros.
   void backward_input(const Backward& pass) const noexcept override {
     std::fill_n(pass.input_gradient.data(), rows_, 0.0f);
   }
+  void backward_input_bf16(const DevicePasses::Backward& pass) const noexcept override {
+    std::fill_n(pass.input_gradient.as<float>(), rows_, 0.0f);
+  }
 
   void backward_weights(const Weights& pass) const noexcept override {
-    float* positions = pass.parameter_gradient.data() + table_.count * outputs_;
+    add_gradient(pass.stash.data(), pass.output_gradient.data(), pass.parameter_gradient.data());
+  }
+  void backward_weights_bf16(const DevicePasses::Weights& pass) const noexcept override {
+    add_gradient(pass.stash.as<float>(), pass.output_gradient.as<Bf16>(), pass.parameter_gradient.data());
+  }
+
+ private:
+  std::optional<std::size_t> prepare_bf16() override { return 0; }
+
+  template <class Number>
+  void look_up(const float* ids, const Number* tokens, Number* output, float* stash) const noexcept {
+    std::copy_n(ids, rows_, stash);
+    const Number* positions = tokens + table_.count * outputs_;
     for (std::size_t r = 0; r < rows_; ++r) {
-      const std::size_t row = table_.row_of(pass.stash[r]);
+      Number* y = output + r * outputs_;
+      const std::size_t row = table_.row_of(ids[r]);
+      if (row == table_.count) {
+        std::fill_n(y, outputs_, 0.0f);
+        continue;
+      }
+      const Number* token = tokens + row * outputs_;
+      if (!positions_) {
+        std::copy_n(token, outputs_, y);
+        continue;
+      }
+      const Number* position = positions + r % context_ * outputs_;
+      for (std::size_t c = 0; c < outputs_; ++c) y[c] = token[c] + position[c];
+    }
+  }
+
+  template <class Number>
+  void add_gradient(const float* ids, const Number* output_gradient, float* gradient) const noexcept {
+    float* positions = gradient + table_.count * outputs_;
+    for (std::size_t r = 0; r < rows_; ++r) {
+      const std::size_t row = table_.row_of(ids[r]);
       if (row == table_.count) continue;
-      float* token = pass.parameter_gradient.data() + row * outputs_;
-      const float* dy = pass.output_gradient.data() + r * outputs_;
+      float* token = gradient + row * outputs_;
+      const Number* dy = output_gradient + r * outputs_;
       for (std::size_t c = 0; c < outputs_; ++c) token[c] += dy[c];
       if (!positions_) continue;
       float* position = positions + r % context_ * outputs_;
@@ -73,7 +103,6 @@ class Embedding final : public Layer {
     }
   }
 
- private:
   TokenRange table_;
   bool positions_ = false;
   std::size_t context_ = 0;
@@ -99,27 +128,52 @@ class Positions final : public Layer {
   }
 
   void forward(const Forward& pass) const noexcept override {
-    for (std::size_t r = 0; r < rows_; ++r) {
-      const float* __restrict x = pass.input.data() + r * columns_;
-      const float* __restrict position = pass.parameters.data() + r % context_ * columns_;
-      float* __restrict y = pass.output.data() + r * columns_;
-      for (std::size_t c = 0; c < columns_; ++c) y[c] = x[c] + position[c];
-    }
+    add_positions(pass.input.data(), pass.parameters.data(), pass.output.data());
+  }
+  void forward_bf16(const DevicePasses::Forward& pass) const noexcept override {
+    add_positions(pass.input.as<Bf16>(), pass.parameters.as<Bf16>(), pass.output.as<Bf16>());
   }
 
   void backward_input(const Backward& pass) const noexcept override {
     std::copy_n(pass.output_gradient.data(), rows_ * columns_, pass.input_gradient.data());
   }
+  void backward_input_bf16(const DevicePasses::Backward& pass) const noexcept override {
+    std::copy_n(pass.output_gradient.as<Bf16>(), rows_ * columns_, pass.input_gradient.as<Bf16>());
+  }
 
   void backward_weights(const Weights& pass) const noexcept override {
-    for (std::size_t r = 0; r < rows_; ++r) {
-      const float* __restrict dy = pass.output_gradient.data() + r * columns_;
-      float* __restrict position = pass.parameter_gradient.data() + r % context_ * columns_;
-      for (std::size_t c = 0; c < columns_; ++c) position[c] += dy[c];
-    }
+    add_gradient(pass.output_gradient.data(), pass.parameter_gradient.data());
+  }
+  void backward_weights_bf16(const DevicePasses::Weights& pass) const noexcept override {
+    add_gradient(pass.output_gradient.as<Bf16>(), pass.parameter_gradient.data());
   }
 
  private:
+  std::optional<std::size_t> prepare_bf16() override { return 0; }
+
+  template <class Number>
+  void add_positions(const Number* input, const Number* positions, Number* output) const noexcept {
+    at_full_width([&] {
+      for (std::size_t r = 0; r < rows_; ++r) {
+        const Number* __restrict x = input + r * columns_;
+        const Number* __restrict position = positions + r % context_ * columns_;
+        Number* __restrict y = output + r * columns_;
+        for (std::size_t c = 0; c < columns_; ++c) y[c] = x[c] + position[c];
+      }
+    });
+  }
+
+  template <class Number>
+  void add_gradient(const Number* output_gradient, float* gradient) const noexcept {
+    at_full_width([&] {
+      for (std::size_t r = 0; r < rows_; ++r) {
+        const Number* __restrict dy = output_gradient + r * columns_;
+        float* __restrict position = gradient + r % context_ * columns_;
+        for (std::size_t c = 0; c < columns_; ++c) position[c] += dy[c];
+      }
+    });
+  }
+
   std::size_t context_ = 0;
   double deviation_ = 0;
 };

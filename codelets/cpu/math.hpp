@@ -6,8 +6,10 @@
 #include <bit>
 #include <cstddef>
 #include <cstdint>
+#include <cstring>
 
 #include "model/arithmetic.hpp"
+#include "model/bf16.hpp"
 #include "starpipe/model/layer.hpp"
 
 namespace starpipe::model::cpu {
@@ -15,6 +17,9 @@ namespace starpipe::model::cpu {
 /// Copies the input to the beginning of the stash, unless the input lies there already.
 inline void keep_input(ConstFloatView input, FloatView stash) noexcept {
   if (input.data() != stash.data()) std::ranges::copy(input, stash.begin());
+}
+inline void keep_input(ConstMemory input, Memory stash) noexcept {
+  if (input.data() != stash.data()) std::memcpy(stash.data(), input.data(), input.size() * sizeof(float));
 }
 
 // Sums and maxima have eight partial results, called lanes: element i belongs to lane i % 8, the rest after

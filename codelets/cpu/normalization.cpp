@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <cmath>
+#include <optional>
 
 #include "codelets/cpu/math.hpp"
 #include "model/full_width.hpp"
@@ -40,37 +41,70 @@ class Normalization final : public Layer {
   }
 
   void forward(const Forward& pass) const noexcept override {
-    const float* weight = pass.parameters.data();
-    const float* bias = weight + columns_;
+    normalize(pass.input.data(), pass.parameters.data(), pass.output.data(), pass.stash.data(),
+              pass.stash.data() + rows_ * columns_);
+  }
+  void forward_bf16(const DevicePasses::Forward& pass) const noexcept override {
+    normalize(pass.input.as<Bf16>(), pass.parameters.as<Bf16>(), pass.output.as<Bf16>(),
+              pass.stash.as<Bf16>(), pass.stash.as<float>() + bf16_scales());
+  }
+
+  void backward_input(const Backward& pass) const noexcept override {
+    slope(pass.stash.data(), pass.stash.data() + rows_ * columns_, pass.parameters.data(),
+          pass.output_gradient.data(), pass.input_gradient.data());
+  }
+  void backward_input_bf16(const DevicePasses::Backward& pass) const noexcept override {
+    slope(pass.stash.as<Bf16>(), pass.stash.as<float>() + bf16_scales(), pass.parameters.as<Bf16>(),
+          pass.output_gradient.as<Bf16>(), pass.input_gradient.as<Bf16>());
+  }
+
+  void backward_weights(const Weights& pass) const noexcept override {
+    add_gradient(pass.stash.data(), pass.output_gradient.data(), pass.parameter_gradient.data());
+  }
+  void backward_weights_bf16(const DevicePasses::Weights& pass) const noexcept override {
+    add_gradient(pass.stash.as<Bf16>(), pass.output_gradient.as<Bf16>(), pass.parameter_gradient.data());
+  }
+
+ private:
+  std::optional<std::size_t> prepare_bf16() override { return 0; }
+  /// Returns the word of a bf16 stash at which the factors begin.
+  std::size_t bf16_scales() const { return words(Precision::bf16, rows_ * columns_); }
+
+  template <class Number>
+  void normalize(const Number* input, const Number* weight, Number* output, Number* stash,
+                 float* scales) const noexcept {
+    const Number* bias = weight + columns_;
     const float n = static_cast<float>(columns_);
     at_full_width([&] {
       for (std::size_t r = 0; r < rows_; ++r) {
-        const float* x = pass.input.data() + r * columns_;
-        float* y = pass.output.data() + r * columns_;
-        float* xhat = pass.stash.data() + r * columns_;
+        const Number* x = input + r * columns_;
+        Number* y = output + r * columns_;
+        Number* xhat = stash + r * columns_;
         float mean = 0;
         if constexpr (Centered) mean = sum_of(columns_, [x](std::size_t c) { return x[c]; }) / n;
         const float square =
             sum_of(columns_, [x, mean](std::size_t c) { return (x[c] - mean) * (x[c] - mean); }) / n;
         const float scale = 1.0f / std::sqrt(square + epsilon_);
-        pass.stash[rows_ * columns_ + r] = scale;
+        scales[r] = scale;
         for (std::size_t c = 0; c < columns_; ++c) {
-          xhat[c] = (x[c] - mean) * scale;
-          y[c] = Centered ? xhat[c] * weight[c] + bias[c] : xhat[c] * weight[c];
+          const float normal = (x[c] - mean) * scale;
+          xhat[c] = normal;
+          y[c] = Centered ? normal * weight[c] + bias[c] : normal * weight[c];
         }
       }
     });
   }
 
-  void backward_input(const Backward& pass) const noexcept override {
-    const float* weight = pass.parameters.data();
+  template <class Number>
+  void slope(const Number* stash, const float* scales, const Number* weight, const Number* output_gradient,
+             Number* input_gradient) const noexcept {
     const float n = static_cast<float>(columns_);
     at_full_width([&] {
       for (std::size_t r = 0; r < rows_; ++r) {
-        const float* xhat = pass.stash.data() + r * columns_;
-        const float* dy = pass.output_gradient.data() + r * columns_;
-        float* dx = pass.input_gradient.data() + r * columns_;
-        const float scale = pass.stash[rows_ * columns_ + r];
+        const Number* xhat = stash + r * columns_;
+        const Number* dy = output_gradient + r * columns_;
+        Number* dx = input_gradient + r * columns_;
+        const float scale = scales[r];
         float mean = 0;
         if constexpr (Centered) mean = sum_of(columns_, [=](std::size_t c) { return dy[c] * weight[c]; }) / n;
         const float slope = sum_of(columns_, [=](std::size_t c) { return dy[c] * weight[c] * xhat[c]; }) / n;
@@ -81,20 +115,19 @@ class Normalization final : public Layer {
     });
   }
 
-  void backward_weights(const Weights& pass) const noexcept override {
-    float* dweight = pass.parameter_gradient.data();
+  template <class Number>
+  void add_gradient(const Number* stash, const Number* output_gradient, float* dweight) const noexcept {
     float* dbias = dweight + columns_;
     at_full_width([&] {
       for (std::size_t r = 0; r < rows_; ++r) {
-        const float* xhat = pass.stash.data() + r * columns_;
-        const float* dy = pass.output_gradient.data() + r * columns_;
+        const Number* xhat = stash + r * columns_;
+        const Number* dy = output_gradient + r * columns_;
         for (std::size_t c = 0; c < columns_; ++c) dweight[c] += dy[c] * xhat[c];
         for (std::size_t c = 0; Centered && c < columns_; ++c) dbias[c] += dy[c];
       }
     });
   }
 
- private:
   float epsilon_ = 1e-5f;
 };
 

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
 #include <cmath>
+#include <optional>
 
 #include "codelets/cpu/math.hpp"
 #include "model/full_width.hpp"
@@ -35,16 +36,25 @@ class Rotary final : public Layer {
   double flops() const override { return 6.0 * static_cast<double>(rows_ * heads_ * half_); }
 
   void forward(const Forward& pass) const noexcept override {
-    turn(1, pass.input, pass.output, pass.scratch);
+    turn(1, pass.input.data(), pass.output.data(), pass.scratch);
+  }
+  void forward_bf16(const DevicePasses::Forward& pass) const noexcept override {
+    turn(1, pass.input.as<Bf16>(), pass.output.as<Bf16>(), pass.scratch);
   }
 
   void backward_input(const Backward& pass) const noexcept override {
-    turn(-1, pass.output_gradient, pass.input_gradient, pass.scratch);
+    turn(-1, pass.output_gradient.data(), pass.input_gradient.data(), pass.scratch);
+  }
+  void backward_input_bf16(const DevicePasses::Backward& pass) const noexcept override {
+    turn(-1, pass.output_gradient.as<Bf16>(), pass.input_gradient.as<Bf16>(), pass.scratch);
   }
 
  private:
+  std::optional<std::size_t> prepare_bf16() override { return scratch_size(); }
+
   /// Turns all rows, forward with `direction` 1 and back with -1.
-  void turn(double direction, ConstFloatView from, FloatView to, FloatView scratch) const noexcept {
+  template <class Number>
+  void turn(double direction, const Number* from, Number* to, FloatView scratch) const noexcept {
     float* cosines = scratch.data();
     float* sines = cosines + half_;
     for (std::size_t position = 0; position < context_; ++position) {
@@ -54,14 +64,14 @@ class Rotary final : public Layer {
         sines[c] = static_cast<float>(std::sin(angle));
       }
       for (std::size_t row = position; row < rows_; row += context_) {
-        at_full_width(
-            [&] { turn_row(cosines, sines, from.data() + row * columns_, to.data() + row * columns_); });
+        at_full_width([&] { turn_row(cosines, sines, from + row * columns_, to + row * columns_); });
       }
     }
   }
 
-  void turn_row(const float* __restrict cosines, const float* __restrict sines, const float* __restrict x,
-                float* __restrict y) const noexcept {
+  template <class Number>
+  void turn_row(const float* __restrict cosines, const float* __restrict sines, const Number* __restrict x,
+                Number* __restrict y) const noexcept {
     for (std::size_t head = 0; head < heads_; ++head) {
       const std::size_t left = head * 2 * half_;
       const std::size_t right = left + half_;

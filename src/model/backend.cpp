@@ -124,6 +124,7 @@ class CpuBackend final : public Backend {
     if (!is_bf16(layer.precision()))
       return layer.forward({pass.parameters.floats(), pass.input.floats(), pass.output.floats(),
                             pass.stash.floats(), pass.scratch});
+    if (layer.bf16_scratch_size()) return layer.forward_bf16(pass);
     WidenedArrays arrays(pass.scratch);
     const auto weights = arrays.widened(pass.parameters, layer.parameter_size());
     const auto x = layer.reads_ids() ? pass.input.floats().first(inputs(layer))
@@ -145,6 +146,7 @@ class CpuBackend final : public Backend {
       return layer.backward_input({pass.parameters.floats(), pass.stash.floats(),
                                    pass.output_gradient.floats(), pass.input_gradient.floats(),
                                    pass.scratch});
+    if (layer.bf16_scratch_size()) return layer.backward_input_bf16(pass);
     WidenedArrays arrays(pass.scratch);
     const auto weights = arrays.widened(pass.parameters, layer.parameter_size());
     const auto kept = arrays.stash(layer, pass.stash);
@@ -158,6 +160,7 @@ class CpuBackend final : public Backend {
     if (!is_bf16(layer.precision()))
       return layer.backward_weights(
           {pass.stash.floats(), pass.output_gradient.floats(), pass.parameter_gradient, pass.scratch});
+    if (layer.bf16_scratch_size()) return layer.backward_weights_bf16(pass);
     WidenedArrays arrays(pass.scratch);
     const auto kept = arrays.stash(layer, pass.stash);
     const auto dy = arrays.output_gradient(layer, pass.output_gradient);

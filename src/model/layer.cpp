@@ -151,6 +151,7 @@ std::size_t size_option(const LayerSpec& spec, std::string_view key, std::size_t
 std::size_t Layer::scratch_words(bool on_gpu) const {
   if (on_gpu) return cuda_ != nullptr ? cuda_->scratch_size() : 0;
   if (precision_ != Precision::bf16) return scratch_size();
+  if (bf16_scratch_size_) return *bf16_scratch_size_;
   // In bf16 the fp32 passes run on arrays of floats, which are in the scratch too: cpu_backend().
   return scratch_size() + parameter_size_ + stash_size() + rows() * (input_columns() + output_columns());
 }
@@ -188,6 +189,7 @@ std::unique_ptr<Layer> make_layer(const LayerSpec& spec, Precision precision) {
   auto layer = (*factory)(spec);
   require_products(spec.kind, spec.name, layer->rows(), layer->output_columns());
   layer->precision_ = precision;
+  if (precision == Precision::bf16) layer->bf16_scratch_size_ = layer->prepare_bf16();
   for (const Parameter& parameter : layer->parameters()) layer->parameter_size_ += parameter.size();
   if (const auto* make_cuda = find_factory<CudaLayerFactory>(spec.kind))
     layer->cuda_ = (*make_cuda)(spec, precision);

@@ -55,8 +55,9 @@ class Backend : public DevicePasses {
                            Memory scratch) const noexcept = 0;
 };
 
-/// Returns the backend of the calling thread. Thread-safe. A bf16 layer runs its fp32 passes: its arrays are
-/// widened to floats in the scratch first, and the results are rounded to bf16 afterwards.
+/// Returns the backend of the calling thread. Thread-safe. A layer in bf16 that has no passes on bf16 runs
+/// its fp32 passes: its arrays are widened to floats in the scratch first, and the results are rounded to
+/// bf16 afterwards.
 const Backend& cpu_backend();
 
 }  // namespace starpipe::model

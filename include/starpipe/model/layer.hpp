@@ -156,9 +156,10 @@ using DevicePasses = Passes<ConstMemory, Memory>;
 /// One operator of the network with its F, B and W passes.
 ///
 /// Inputs and outputs are row-major matrices of `rows()` rows; token ids travel as floats (exact up to 2^24).
-/// The passes here run on a CPU and on fp32, whatever the layer's precision: cpu_backend() converts. A layer
-/// is immutable after construction and its passes are thread-safe: all state is in the spans. Spans never
-/// overlap, except for the input of a layer that keeps_input(). Passes do not allocate and do not throw.
+/// The passes here run on a CPU and on fp32, whatever the layer's precision: cpu_backend() converts, unless
+/// the layer also has passes on bf16. A layer is immutable after construction and its passes are thread-safe:
+/// all state is in the spans. Spans never overlap, except for the input of a layer that keeps_input(). Passes
+/// do not allocate and do not throw.
 class Layer : public Passes<ConstFloatView, FloatView> {
  public:
   explicit Layer(const LayerSpec& spec) : name_(spec.name), rows_(spec.rows), columns_(spec.columns) {}
@@ -201,6 +202,14 @@ class Layer : public Passes<ConstFloatView, FloatView> {
   /// W: adds to parameter_gradient. Has no effect without parameters.
   virtual void backward_weights(const Weights& /*pass*/) const noexcept {}
 
+  // The same passes on arrays in bf16, as in Backend, for a layer that needs no copies of them as floats.
+  virtual void forward_bf16(const DevicePasses::Forward& /*pass*/) const noexcept {}
+  virtual void backward_input_bf16(const DevicePasses::Backward& /*pass*/) const noexcept {}
+  virtual void backward_weights_bf16(const DevicePasses::Weights& /*pass*/) const noexcept {}
+  /// Returns the floats of scratch of the passes on bf16; nullopt if the layer has none on this machine, or
+  /// is not in bf16.
+  [[nodiscard]] const std::optional<std::size_t>& bf16_scratch_size() const { return bf16_scratch_size_; }
+
   [[nodiscard]] Precision precision() const { return precision_; }
   /// Returns the number of elements of all parameters together.
   [[nodiscard]] std::size_t parameter_size() const { return parameter_size_; }
@@ -228,7 +237,12 @@ class Layer : public Passes<ConstFloatView, FloatView> {
 
  private:
   friend std::unique_ptr<Layer> make_layer(const LayerSpec& spec, Precision precision);
+  /// Prepares the passes on bf16. make_layer() calls it for a layer in bf16, and keeps the result as
+  /// bf16_scratch_size().
+  virtual std::optional<std::size_t> prepare_bf16() { return std::nullopt; }
+
   Precision precision_ = Precision::fp32;
+  std::optional<std::size_t> bf16_scratch_size_;
   std::size_t parameter_size_ = 0;
   std::shared_ptr<const CudaLayer> cuda_;
 };
