@@ -5,7 +5,6 @@
 #include <string>
 
 #include <CLI/CLI.hpp>
-#include <malloc.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
@@ -27,20 +26,8 @@ namespace {
 constexpr int exit_failure = 1;
 constexpr int exit_bad_input = 2;
 
-// Keeps memory that is freed for the next allocation. StarPU frees a stash after its B and allocates the next
-// one for another F. By default the allocator gives such a large block back to the system, and the first
-// write to each page of the next one is a page fault: up to half the time of an F on a virtual machine.
-void keep_freed_memory() noexcept {
-  // One heap for all threads. A thread's own heap has 64 MiB: the allocator gives it back when it is empty,
-  // and a block that does not fit into it at once.
-  mallopt(M_ARENA_MAX, 1);
-  mallopt(M_MMAP_MAX, 0);
-  mallopt(M_TRIM_THRESHOLD, -1);
-}
-
 // The loader calls it before the constructors of shared libraries, which start threads.
 [[gnu::used, gnu::section(".preinit_array")]] void (*const before_libraries)() noexcept = []() noexcept {
-  keep_freed_memory();
   starpipe::runtime::note_cores();
   starpipe::open_closed_streams();
   if (!starpipe::runtime::has_room_to_load_products()) {

@@ -354,12 +354,14 @@ void Stage::backward(const Backward& pass, const Backend& backend) const noexcep
     }
     const ConstMemory layer_stash = pass.stash.subspan(layout.stash, layout.stash_size);
     if (layout.parameter_size > 0) {
-      if (!pass.gradient_stash.empty())
+      if (!pass.gradient_stash.empty()) {
         copy(backend, dy, pass.gradient_stash.subspan(layout.gradient, dy.size()));
-      if (!pass.parameter_gradient.empty()) {
-        backend.backward_weights(
-            *ops_[i].layer, {layer_stash, dy, gradient_of(layout, pass.parameter_gradient), parts.layer});
+        // The padding behind the numbers is never written.
+        if (pass.found != nullptr)
+          backend.find_nonfinite(precision_, dy, rows_ * layout.columns, pass.found->results);
       }
+      if (!pass.parameter_gradient.empty())
+        add_weight_gradient(i, pass.stash, dy, pass.parameter_gradient, parts.layer, backend, pass.found);
     }
     if (source && i == end) return;
     const Memory dx = place_for(i, dy);
@@ -377,27 +379,25 @@ void Stage::backward(const Backward& pass, const Backend& backend) const noexcep
 }
 
 void Stage::backward_weights(ConstMemory stash, ConstMemory gradient_stash,
-                             ParameterGradients parameter_gradient, Memory scratch,
-                             const Backend& backend) const noexcept {
+                             ParameterGradients parameter_gradient, Memory scratch, const Backend& backend,
+                             NonFinite* found) const noexcept {
   const Scratch parts = divide(scratch, false);
   for (std::size_t i = 0; i < ops_.size(); ++i) {
     const OpLayout& layout = layouts_[i];
     if (layout.parameter_size == 0) continue;
-    backend.backward_weights(
-        *ops_[i].layer, {stash.subspan(layout.stash, layout.stash_size),
-                         gradient_stash.subspan(layout.gradient, matrix_size(precision_, layout.columns)),
-                         gradient_of(layout, parameter_gradient), parts.layer});
+    const ConstMemory dy = gradient_stash.subspan(layout.gradient, matrix_size(precision_, layout.columns));
+    add_weight_gradient(i, stash, dy, parameter_gradient, parts.layer, backend, found);
   }
 }
 
-// Looks at the gradients only; the padding between them is never written.
-void Stage::find_nonfinite(ConstMemory gradient_stash, float& found, const Backend& backend) const noexcept {
-  for (const OpLayout& layout : layouts_) {
-    if (layout.parameter_size == 0) continue;
-    const std::size_t words = matrix_size(precision_, layout.columns);
-    backend.find_nonfinite(precision_, gradient_stash.subspan(layout.gradient, words), rows_ * layout.columns,
-                           found);
-  }
+void Stage::add_weight_gradient(std::size_t op, ConstMemory stash, ConstMemory dy,
+                                ParameterGradients gradients, FloatView scratch, const Backend& backend,
+                                NonFinite* found) const noexcept {
+  const OpLayout& layout = layouts_[op];
+  const FloatView sum = gradient_of(layout, gradients);
+  backend.backward_weights(*ops_[op].layer,
+                           {stash.subspan(layout.stash, layout.stash_size), dy, sum, scratch});
+  if (found != nullptr) backend.find_nonfinite(Precision::fp32, sum, sum.size(), found->sum);
 }
 
 }  // namespace starpipe::model

@@ -161,6 +161,49 @@ TEST(Stage, CopiesNothingBetweenItsLayers) {
   EXPECT_EQ(counter.copies, 1);  // the gradient of the last layer's output, which the next stage owns
 }
 
+// B and BW search each gradient that a layer with parameters gets, W and BW each sum.
+TEST(Stage, FindsNumbersThatAreNotFinite) {
+  const Stage stage({linear("a", 2, 3), linear("b", 3, 2)}, row_count, {2}, nullptr);
+  const Floats parameters = random_floats(stage.parameter_size(), 1);
+  const Floats x = random_floats(row_count * 2, 2);
+  const std::vector<ConstMemory> in = {x};
+  Floats y(row_count * 2), stash(stage.stash_size()), scratch(stage.scratch_size()), dx(row_count * 2);
+  stage.forward(parameters, in, {}, y, stash, scratch);
+  const std::vector<Memory> out = {dx};
+  for (const bool is_spoilt : {false, true}) {
+    const float flag = is_spoilt ? 1 : 0;
+    Floats dy = random_floats(row_count * 2, 3);
+    if (is_spoilt) dy.back() = not_a_number;
+    const std::vector<ConstMemory> gradients = {dy};
+    Floats kept(stage.gradient_stash_size(), not_a_number);  // nothing looks at the padding
+    Floats sums(stage.parameter_size());
+    NonFinite of_b;
+    NonFinite of_w;
+    NonFinite of_bw;
+    Stage::Backward pass = {.parameters = parameters,
+                            .stash = stash,
+                            .output_gradients = gradients,
+                            .loss_scale = 1,
+                            .input_gradients = out,
+                            .gradient_stash = kept,
+                            .scratch = scratch,
+                            .found = &of_b};
+    stage.backward(pass);
+    EXPECT_EQ(of_b.results, flag);
+    EXPECT_EQ(of_b.sum, 0);
+    stage.backward_weights(stash, kept, sums, scratch, cpu_backend(), &of_w);
+    EXPECT_EQ(of_w.results, 0);
+    EXPECT_EQ(of_w.sum, flag);
+    Floats more(stage.parameter_size());
+    pass.gradient_stash = {};
+    pass.parameter_gradient = more;
+    pass.found = &of_bw;
+    stage.backward(pass);
+    EXPECT_EQ(of_bw.results, 0);
+    EXPECT_EQ(of_bw.sum, flag);
+  }
+}
+
 TEST(Stage, KnowsItsSizes) {
   const Stage stage({linear("a", 9, 8), layer({"gelu", "g", row_count, 8, {}})}, row_count, {3, 6}, nullptr);
   EXPECT_EQ(stage.rows(), row_count);

@@ -70,6 +70,13 @@ struct ParameterViews {
 using ConstParameters = ParameterViews<ConstMemory>;
 using ParameterGradients = ParameterViews<Memory>;
 
+/// Flags of a pass: 1 where it found infinity or NaN, else 0. In memory that the backend's device can write
+/// to (Backend::find_nonfinite).
+struct NonFinite {
+  float results = 0;  ///< in the data that it has written: activations, loss, gradients
+  float sum = 0;      ///< in the gradient of parameters, to which it has added
+};
+
 /// Consecutive layers that are placed together, with the F, B, W and BW passes over all of them. Activations,
 /// their gradients and weights are arrays in the stage's precision; token ids, targets, losses, weight
 /// gradients and the outputs of layers that write floats are floats. All views are of the memory of the
@@ -160,18 +167,18 @@ class Stage {
     Memory gradient_stash = {};
     ParameterGradients parameter_gradient = {};
     Memory scratch;
+    /// If given: the pass searches the gradients for W, and the gradient of parameters, for numbers that are
+    /// not finite. It does so layer by layer, while caches have the numbers.
+    NonFinite* found = nullptr;
   };
 
   /// B or BW.
   void backward(const Backward& pass, const Backend& backend = cpu_backend()) const noexcept;
 
-  /// W: adds to `parameter_gradient`.
+  /// W: adds to `parameter_gradient`, and searches it if `found` is given.
   void backward_weights(ConstMemory stash, ConstMemory gradient_stash, ParameterGradients parameter_gradient,
-                        Memory scratch, const Backend& backend = cpu_backend()) const noexcept;
-
-  /// Sets `found` to 1 if a gradient that B has kept for W is infinite or NaN (Backend::find_nonfinite).
-  void find_nonfinite(ConstMemory gradient_stash, float& found,
-                      const Backend& backend = cpu_backend()) const noexcept;
+                        Memory scratch, const Backend& backend = cpu_backend(),
+                        NonFinite* found = nullptr) const noexcept;
 
  private:
   static constexpr std::size_t none = static_cast<std::size_t>(-1);
@@ -208,6 +215,9 @@ class Stage {
   [[nodiscard]] ConstMemory weights_of(const OpLayout& layout, ConstParameters parameters) const;
 
   static FloatView gradient_of(const OpLayout& layout, ParameterGradients gradients);
+  /// W of ops_[op], a layer with parameters. `dy`: the gradient of its output.
+  void add_weight_gradient(std::size_t op, ConstMemory stash, ConstMemory dy, ParameterGradients gradients,
+                           FloatView scratch, const Backend& backend, NonFinite* found) const noexcept;
 
   // Parts of the constructor; they throw as it does. `columns`: number of columns of the activation before
   // the op, which add_layer() replaces by the number after the op.

@@ -53,6 +53,7 @@ void require_within(const MemoryLimit& limit, std::span<const MainMemory> needs,
       continue;
     ranks.push_back(r);
     add(sum.data, needs[r].data);
+    sum.kept += needs[r].kept;
     sum.checkpoint += needs[r].checkpoint;
     sum.reference += needs[r].reference;
     sum.message += needs[r].message;
@@ -64,6 +65,7 @@ void require_within(const MemoryLimit& limit, std::span<const MainMemory> needs,
     if (bytes > 0) parts.push_back(fmt::format("{} {}", of, bytes_text(bytes)));
   };
   for (const MemoryPart& part : memory_parts) name(part.name, sum.data.*part.bytes);
+  name("kept for later data", sum.kept);
   name("copy for checkpoints", sum.checkpoint);
   name("sequential computation", sum.reference);
   name("messages of emulated jobs", sum.message);
@@ -115,7 +117,14 @@ std::vector<MainMemory> main_memory_need(const Config& config, const Experiment&
   if (keeps_order) at.window = config.runtime.window;
   const std::vector<DeviceNeed> needs = memory_need_of(
       config, experiment, experiment.costs, plan::simulate(experiment.schedule, experiment.costs), at);
-  for (std::size_t r = 0; r < all.size() && r < needs.size(); ++r) all[r].data = needs[r].peak;
+  for (std::size_t r = 0; r < all.size() && r < needs.size(); ++r) {
+    all[r].data = needs[r].peak;
+    all[r].kept = needs[r].kept;
+  }
+  // StarPU allocates the main memory of a rank that has GPUs, and keeps none.
+  for (int w = 0; w < workers; ++w) {
+    if (on_gpu[index(w)]) all[index(map.rank_of(w))].kept = 0;
+  }
   if (config.evaluate.alone || !config.checkpoint.enabled()) return all;
   for (const model::ParameterSet& set : experiment.network.sets()) {
     const int holder = plan::weight_holders(experiment.schedule, set.first_stage()).front();

@@ -100,7 +100,7 @@ struct JobData {
 };
 
 void run_job(const KernelContext& context, const Task& task, std::span<const model::Memory> data,
-             model::Memory scratch, const model::Backend& backend) {
+             model::Memory scratch, NonFinite* found, const model::Backend& backend) {
   thread_local JobData job;
   job.sort(*context.graph, task, data);
   const model::Stage& stage = context.network->stages[index(task.stage)];
@@ -112,7 +112,7 @@ void run_job(const KernelContext& context, const Task& task, std::span<const mod
       stage.forward(job.weights(), job.inputs, job.target, job.output, job.stash, scratch, backend);
       break;
     case TaskKind::W:
-      stage.backward_weights(job.stash, job.gradient_stash, job.weight_gradient(), scratch, backend);
+      stage.backward_weights(job.stash, job.gradient_stash, job.weight_gradient(), scratch, backend, found);
       break;
     default:  // B or BW: only BW's data have the gradient of the weights
       stage.backward({.parameters = job.weights(),
@@ -122,14 +122,15 @@ void run_job(const KernelContext& context, const Task& task, std::span<const mod
                       .input_gradients = job.input_gradients,
                       .gradient_stash = job.gradient_stash,
                       .parameter_gradient = job.weight_gradient(),
-                      .scratch = scratch},
+                      .scratch = scratch,
+                      .found = found},
                      backend);
       break;
   }
 }
 
-// Looks at everything that the pass has written except F's stash: the stash mixes formats, and a bad number
-// in it shows in the output.
+// Looks at what the pass has written for other stages. Stage has looked at gradients for W and of weights.
+// Nothing looks at F's stash: it mixes formats, and a bad number in it shows in the output.
 void find_nonfinite(const KernelContext& context, const Task& task, std::span<const model::Memory> data,
                     NonFinite& found, const model::Backend& backend) {
   for (std::size_t i = 0; i < data.size(); ++i) {
@@ -144,12 +145,6 @@ void find_nonfinite(const KernelContext& context, const Task& task, std::span<co
         break;
       case DataKind::loss:
         backend.find_nonfinite(model::Precision::fp32, data[i], 1, found.results);
-        break;
-      case DataKind::gradient_stash:
-        stage().find_nonfinite(data[i], found.results, backend);
-        break;
-      case DataKind::weight_gradient:
-        backend.find_nonfinite(model::Precision::fp32, data[i], datum.size, found.sum);
         break;
       default:
         break;
@@ -244,7 +239,7 @@ void run_kernel(const KernelContext& context, const Task& task, std::span<const 
     case TaskKind::B:
     case TaskKind::W:
     case TaskKind::BW:
-      run_job(context, task, data, scratch, backend);
+      run_job(context, task, data, scratch, found, backend);
       if (found != nullptr) find_nonfinite(context, task, data, *found, backend);
       break;
   }

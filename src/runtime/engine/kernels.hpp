@@ -23,11 +23,7 @@ struct KernelContext {
   double learning_rate = 0;  ///< of the step
 };
 
-/// Flags of one pass: 1 where it found infinity or NaN, else 0. In memory that a GPU can write to.
-struct NonFinite {
-  float results = 0;  ///< in the data that it has written: activations, loss, gradients
-  float sum = 0;      ///< in the accumulator of weight gradients, to which it has added
-};
+using model::NonFinite;  // a pass's flags, in memory that a GPU can write to
 
 /// Returns the number of words of working memory that the passes of `stage` need on the device. `rules`: of
 /// the graph, which may have evaluations.

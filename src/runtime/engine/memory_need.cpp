@@ -4,7 +4,9 @@
 #include <algorithm>
 #include <compare>
 #include <cstdint>
+#include <cstdlib>
 #include <limits>
+#include <map>
 #include <numeric>
 #include <set>
 #include <utility>
@@ -93,6 +95,24 @@ class Holdings {
       if (change.bytes > 0 && now.total() > max.total()) max = now;
     }
     return max;
+  }
+
+  /// Returns the memory that would be enough if each piece of it served data of one size only. Call it after
+  /// `sort`.
+  [[nodiscard]] std::uint64_t total_by_size() const {
+    struct Count {
+      std::uint64_t now = 0;
+      std::uint64_t max = 0;
+    };
+    std::map<std::uint64_t, Count> by_size;
+    for (const Change& change : changes_) {
+      Count& count = by_size[static_cast<std::uint64_t>(std::abs(change.bytes))];
+      count.now += change.bytes > 0 ? 1 : std::uint64_t{0} - 1;
+      count.max = std::max(count.max, count.now);
+    }
+    std::uint64_t total = 0;
+    for (const auto& [size, count] : by_size) total += size * count.max;
+    return total;
   }
 
   /// Returns the total until `end`, as DeviceNeed::over_time has it. Call it after `sort`.
@@ -445,7 +465,9 @@ std::vector<DeviceNeed> memory_need_over_time(const plan::Schedule& schedule, co
   for (Holdings& device : step_holdings(schedule, network, optimizer, costs, timeline,
                                         complete(workers, schedule.workers()), rules)) {
     device.sort();
-    needs.push_back({.peak = device.peak(), .over_time = device.levels(end)});
+    const WorkerMemory peak = device.peak();
+    needs.push_back(
+        {.peak = peak, .over_time = device.levels(end), .kept = device.total_by_size() - peak.total()});
   }
   return needs;
 }

@@ -24,6 +24,7 @@
 #include "runtime/host/worker_map.hpp"
 #include "runtime/session/gpu_buffers.hpp"
 #include "runtime/session/gpu_memory.hpp"
+#include "runtime/session/host_buffers.hpp"
 #include "runtime/session/session.hpp"
 #include "starpipe/base/error.hpp"
 #include "starpipe/base/index.hpp"
@@ -214,6 +215,7 @@ class StepData {
   }
   [[nodiscard]] std::span<float> memory_of(std::size_t datum) { return memory_[slots_.of(datum)].values; }
 
+  KeptHostBuffers kept_buffers_;  // of the handles below, which end first
   StepContext step_;
   const DataSlots& slots_;
   std::vector<int> nodes_;                // StarPU's memory node of each logical worker; -1 on other ranks

@@ -15,6 +15,7 @@
 
 #include "base/numbers.hpp"
 #include "runtime/host/hardware.hpp"
+#include "runtime/session/host_buffers.hpp"
 
 namespace starpipe::runtime {
 namespace {
@@ -41,7 +42,7 @@ void on_no_memory() {
 
 // StarPU would put the task back, and wait indefinitely.
 int allocate_data(unsigned /*node*/, void** memory, std::size_t size, int /*flags*/) {
-  *memory = std::malloc(std::max<std::size_t>(1, size));
+  *memory = take_host_buffer(size);
   if (*memory != nullptr) return 0;
   const Mpi* const mpi = guarded;
   if (mpi != nullptr)
@@ -49,8 +50,8 @@ int allocate_data(unsigned /*node*/, void** memory, std::size_t size, int /*flag
   return -ENOMEM;
 }
 
-int release_data(unsigned /*node*/, void* memory, std::size_t /*bytes*/, int /*flags*/) {
-  std::free(memory);
+int release_data(unsigned /*node*/, void* memory, std::size_t size, int /*flags*/) {
+  give_back_host_buffer(memory, size);
   return 0;
 }
 

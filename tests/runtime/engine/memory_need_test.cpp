@@ -55,6 +55,26 @@ TEST(MemoryNeed, OfTwoStagesByHand) {
   EXPECT_EQ(need(schedule, network, plain_sgd)[0].optimizer, 0U);
 }
 
+// Cores use memory again for data of the same size only.
+TEST(MemoryNeed, KeptBeyondThePeak) {
+  const auto need_of_first = [](const char* name, int workers) {
+    plan::Costs costs;
+    const Schedule schedule = plan::make_schedule(name, {.workers = workers, .microbatches = 6});
+    const model::Network network = tiny_gpt(schedule.stages());
+    costs.sizes = network.sizes();
+    return memory_need_over_time(schedule, network, adamw, costs, plan::simulate(schedule, costs)).front();
+  };
+  // One worker: stash, gradients for W and workspace are there together, once in each micro-batch.
+  EXPECT_EQ(need_of_first("1f1b", 1).kept, 0U);
+  EXPECT_EQ(need_of_first("zb-h1", 1).kept, 0U);
+  // Two stages on a worker have stashes of two sizes, and not the most of both at once.
+  for (const char* name : {"v-half", "v-min", "interleaved-1f1b"}) {
+    const DeviceNeed need = need_of_first(name, 2);
+    EXPECT_GT(need.kept, 0U) << name;
+    EXPECT_LT(need.kept, need.peak.stashes / 2) << name;
+  }
+}
+
 TEST(MemoryNeed, OverTimeOfTwoStagesByHand) {
   const model::Network network = dag_network(plan::StageGraph::chain(2));
   const Schedule schedule = plan::make_schedule("gpipe", {.workers = 2, .microbatches = 3});

@@ -1,0 +1,26 @@
+// SPDX-License-Identifier: Apache-2.0
+// The memory of StarPU's data in a run on cores.
+#pragma once
+
+#include <cstddef>
+
+namespace starpipe::runtime {
+
+/// Returns `bytes` of memory; null if the system has none. Thread-safe.
+void* take_host_buffer(std::size_t bytes) noexcept;
+
+/// Keeps a buffer for the next take_host_buffer() of the same size. An allocator would return a large buffer
+/// to the system, and the first write to each page of the next one would be a page fault. So at most as many
+/// buffers of a size are kept as have been in use at once. Small buffers are freed. Thread-safe.
+void give_back_host_buffer(void* buffer, std::size_t bytes) noexcept;
+
+/// Frees the buffers that are kept when it ends.
+class KeptHostBuffers {
+ public:
+  KeptHostBuffers() = default;
+  ~KeptHostBuffers();
+  KeptHostBuffers(const KeptHostBuffers&) = delete;
+  KeptHostBuffers& operator=(const KeptHostBuffers&) = delete;
+};
+
+}  // namespace starpipe::runtime
