@@ -1,0 +1,106 @@
+// SPDX-License-Identifier: Apache-2.0
+// Measures the passes of a GPT in one stage on one core: F beside one stash and beside eight, BW, B and W.
+// --benchmark_enable_random_interleaving=true --benchmark_repetitions=20 runs them in turn.
+#include <vector>
+
+#include <benchmark/benchmark.h>
+
+#include "starpipe/base/index.hpp"
+#include "starpipe/model/backend.hpp"
+#include "starpipe/model/network.hpp"
+#include "starpipe/model/stage.hpp"
+
+namespace starpipe::model {
+namespace {
+
+constexpr std::size_t most_stashes = 8;
+
+/// A stage with all its data. A micro-batch has `sequences` sequences of `context` tokens.
+struct Passes {
+  Passes(int hidden, int context, int sequences)
+      : network([&] {
+          ModelConfig config;
+          config.kind = "gpt";
+          config.options = {{"layers", 4}, {"hidden", hidden}, {"heads", 4}, {"context", context}};
+          return build_network(config, sequences, 1);
+        }()) {
+    for (std::size_t i = 0; i < weights.size(); ++i)
+      weights[i] = 1e-4f * (static_cast<float>(i * 2654435761U % 401) - 200);
+    for (std::size_t i = 0; i < tokens.size(); ++i) tokens[i] = static_cast<float>(i * 7 % 97);
+    for (std::size_t i = 0; i < target.size(); ++i) target[i] = static_cast<float>((i + 1) * 7 % 97);
+    for (std::vector<float>& stash : stashes) forward(stash);
+  }
+
+  static Memory view(std::vector<float>& of) { return {of.data(), of.size()}; }
+
+  void forward(std::vector<float>& stash) {
+    const std::vector<ConstMemory> inputs = {view(tokens)};
+    stage.forward(ConstParameters(ConstMemory(view(weights))), inputs, view(target), view(loss).first(1),
+                  view(stash), view(scratch));
+  }
+  void backward(bool split) {
+    Stage::Backward pass{.parameters = ConstParameters(ConstMemory(view(weights))),
+                         .stash = view(stashes[0]),
+                         .output_gradients = {},
+                         .loss_scale = 1e-9f,  // sums of many passes stay finite
+                         .input_gradients = {},
+                         .scratch = view(scratch),
+                         .found = &found};
+    if (split) {
+      pass.gradient_stash = view(gradient_stash);
+    } else {
+      pass.parameter_gradient = ParameterGradients(view(sum));
+    }
+    stage.backward(pass);
+  }
+  void backward_weights() {
+    stage.backward_weights(view(stashes[0]), view(gradient_stash), ParameterGradients(view(sum)),
+                           view(scratch), cpu_backend(), &found);
+  }
+
+  Network network;
+  const Stage& stage = network.stages[0];
+  std::vector<float> weights = std::vector<float>(stage.weights_size());
+  std::vector<float> tokens = std::vector<float>(stage.input_size(0));
+  std::vector<float> target = std::vector<float>(stage.rows() * stage.target_columns());
+  std::vector<float> loss = std::vector<float>(4);
+  std::vector<std::vector<float>> stashes{most_stashes, std::vector<float>(stage.stash_size())};
+  std::vector<float> gradient_stash = std::vector<float>(stage.gradient_stash_size());
+  std::vector<float> sum = std::vector<float>(stage.parameter_size());
+  std::vector<float> scratch = std::vector<float>(stage.scratch_size());
+  NonFinite found;
+};
+
+/// The quickstart's model, and a larger one.
+Passes& passes_of(const benchmark::State& state) {
+  static Passes quickstart(128, 128, 4);
+  static Passes larger(256, 256, 1);
+  return state.range(0) == 128 ? quickstart : larger;
+}
+
+void f(benchmark::State& state) {
+  Passes& passes = passes_of(state);
+  std::size_t turn = 0;
+  for ([[maybe_unused]] auto iteration : state)
+    passes.forward(passes.stashes[turn++ % index(static_cast<int>(state.range(1)))]);
+}
+void bw(benchmark::State& state) {
+  Passes& passes = passes_of(state);
+  for ([[maybe_unused]] auto iteration : state) passes.backward(false);
+}
+void b_and_w(benchmark::State& state) {
+  Passes& passes = passes_of(state);
+  for ([[maybe_unused]] auto iteration : state) {
+    passes.backward(true);
+    passes.backward_weights();
+  }
+}
+BENCHMARK(f)
+    ->ArgNames({"hidden", "stashes"})
+    ->ArgsProduct({{128, 256}, {1, 8}})
+    ->Unit(benchmark::kMillisecond);
+BENCHMARK(bw)->ArgName("hidden")->Arg(128)->Arg(256)->Unit(benchmark::kMillisecond);
+BENCHMARK(b_and_w)->ArgName("hidden")->Arg(128)->Arg(256)->Unit(benchmark::kMillisecond);
+
+}  // namespace
+}  // namespace starpipe::model
