@@ -16,32 +16,43 @@ inline float gate(float x) noexcept {
   return cpu::logistic(2.0f * gelu_scale * (x + gelu_cubic * x * x * x));
 }
 
-/// GPT-2's gelu_new: torch.nn.GELU(approximate="tanh"). No options. The stash is the input.
-class Gelu final : public Layer {
+/// An activation function whose stash is the input. `Kind` has its loops, for floats and for bf16:
+/// activate(x, y) of F, and differentiate(x, dy, dx) of B.
+template <class Kind>
+class Activation : public Layer {
  public:
-  explicit Gelu(const LayerSpec& spec) : Layer(spec) { check_options(spec, {}); }
+  using Layer::Layer;
 
-  bool keeps_input() const override { return true; }
-  double flops() const override { return 20.0 * static_cast<double>(rows_) * static_cast<double>(columns_); }
+  bool keeps_input() const final { return true; }
 
-  void forward(const Forward& pass) const noexcept override {
+  void forward(const Forward& pass) const noexcept final {
     cpu::keep_input(pass.input, pass.stash);
-    activate(pass.input.data(), pass.output.data());
+    kind().activate(pass.input.data(), pass.output.data());
   }
-  void forward_bf16(const DevicePasses::Forward& pass) const noexcept override {
+  void forward_bf16(const DevicePasses::Forward& pass) const noexcept final {
     cpu::keep_input(pass.input, pass.stash);
-    activate(pass.input.as<Bf16>(), pass.output.as<Bf16>());
+    kind().activate(pass.input.as<Bf16>(), pass.output.as<Bf16>());
   }
 
-  void backward_input(const Backward& pass) const noexcept override {
-    slope(pass.stash.data(), pass.output_gradient.data(), pass.input_gradient.data());
+  void backward_input(const Backward& pass) const noexcept final {
+    kind().differentiate(pass.stash.data(), pass.output_gradient.data(), pass.input_gradient.data());
   }
-  void backward_input_bf16(const DevicePasses::Backward& pass) const noexcept override {
-    slope(pass.stash.as<Bf16>(), pass.output_gradient.as<Bf16>(), pass.input_gradient.as<Bf16>());
+  void backward_input_bf16(const DevicePasses::Backward& pass) const noexcept final {
+    kind().differentiate(pass.stash.as<Bf16>(), pass.output_gradient.as<Bf16>(),
+                         pass.input_gradient.as<Bf16>());
   }
 
  private:
-  std::optional<std::size_t> prepare_bf16() override { return 0; }
+  const Kind& kind() const noexcept { return static_cast<const Kind&>(*this); }
+  std::optional<std::size_t> prepare_bf16() final { return 0; }
+};
+
+/// GPT-2's gelu_new: torch.nn.GELU(approximate="tanh"). No options. The stash is the input.
+class Gelu final : public Activation<Gelu> {
+ public:
+  explicit Gelu(const LayerSpec& spec) : Activation(spec) { check_options(spec, {}); }
+
+  double flops() const override { return 20.0 * static_cast<double>(rows_) * static_cast<double>(columns_); }
 
   template <class Number>
   void activate(const Number* input, Number* output) const noexcept {
@@ -54,7 +65,8 @@ class Gelu final : public Layer {
   }
 
   template <class Number>
-  void slope(const Number* input, const Number* output_gradient, Number* input_gradient) const noexcept {
+  void differentiate(const Number* input, const Number* output_gradient,
+                     Number* input_gradient) const noexcept {
     const std::size_t count = rows_ * columns_;
     at_full_width([&] {
       const Number* __restrict of_x = input;
@@ -76,35 +88,15 @@ class Gelu final : public Layer {
 /// Swish-gated linear unit (Shazeer, arXiv 2002.05202) without its linear maps. Input: rows [gate | up] of
 /// two halves; output: rows of half as many columns, silu(gate) * up with silu(g) = g / (1 + e^-g). No
 /// options. The stash is the input.
-class Swiglu final : public Layer {
+class Swiglu final : public Activation<Swiglu> {
  public:
-  explicit Swiglu(const LayerSpec& spec) : Layer(spec), half_(spec.columns / 2) {
+  explicit Swiglu(const LayerSpec& spec) : Activation(spec), half_(spec.columns / 2) {
     check_options(spec, {});
     check_fit(spec, columns_ % 2 == 0, "columns are not even");
   }
 
   std::size_t output_columns() const override { return half_; }
-  bool keeps_input() const override { return true; }
   double flops() const override { return 20.0 * static_cast<double>(rows_) * static_cast<double>(half_); }
-
-  void forward(const Forward& pass) const noexcept override {
-    cpu::keep_input(pass.input, pass.stash);
-    activate(pass.input.data(), pass.output.data());
-  }
-  void forward_bf16(const DevicePasses::Forward& pass) const noexcept override {
-    cpu::keep_input(pass.input, pass.stash);
-    activate(pass.input.as<Bf16>(), pass.output.as<Bf16>());
-  }
-
-  void backward_input(const Backward& pass) const noexcept override {
-    slope(pass.stash.data(), pass.output_gradient.data(), pass.input_gradient.data());
-  }
-  void backward_input_bf16(const DevicePasses::Backward& pass) const noexcept override {
-    slope(pass.stash.as<Bf16>(), pass.output_gradient.as<Bf16>(), pass.input_gradient.as<Bf16>());
-  }
-
- private:
-  std::optional<std::size_t> prepare_bf16() override { return 0; }
 
   template <class Number>
   void activate(const Number* input, Number* output) const noexcept {
@@ -122,7 +114,8 @@ class Swiglu final : public Layer {
   }
 
   template <class Number>
-  void slope(const Number* input, const Number* output_gradient, Number* input_gradient) const noexcept {
+  void differentiate(const Number* input, const Number* output_gradient,
+                     Number* input_gradient) const noexcept {
     at_full_width([&] {
       for (std::size_t r = 0; r < rows_; ++r) {
         const Number* __restrict gate = input + r * columns_;
@@ -140,6 +133,7 @@ class Swiglu final : public Layer {
     });
   }
 
+ private:
   /// Returns the gate, but at least -80: silu and its slope are below 1e-32 there. Further out exp_of() no
   /// longer follows e^x, and a product with a large gate would not be small.
   static float clamped(float gate) noexcept { return cpu::limit_to(gate, -80.0f, gate < -80.0f); }

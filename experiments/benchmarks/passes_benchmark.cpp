@@ -5,7 +5,6 @@
 
 #include <benchmark/benchmark.h>
 
-#include "starpipe/base/index.hpp"
 #include "starpipe/model/backend.hpp"
 #include "starpipe/model/network.hpp"
 #include "starpipe/model/stage.hpp"
@@ -13,7 +12,7 @@
 namespace starpipe::model {
 namespace {
 
-constexpr std::size_t most_stashes = 8;
+constexpr std::size_t max_stashes = 8;
 
 /// A stage with all its data. A micro-batch has `sequences` sequences of `context` tokens.
 struct Passes {
@@ -64,7 +63,7 @@ struct Passes {
   std::vector<float> tokens = std::vector<float>(stage.input_size(0));
   std::vector<float> target = std::vector<float>(stage.rows() * stage.target_columns());
   std::vector<float> loss = std::vector<float>(4);
-  std::vector<std::vector<float>> stashes{most_stashes, std::vector<float>(stage.stash_size())};
+  std::vector<std::vector<float>> stashes{max_stashes, std::vector<float>(stage.stash_size())};
   std::vector<float> gradient_stash = std::vector<float>(stage.gradient_stash_size());
   std::vector<float> sum = std::vector<float>(stage.parameter_size());
   std::vector<float> scratch = std::vector<float>(stage.scratch_size());
@@ -82,7 +81,7 @@ void f(benchmark::State& state) {
   Passes& passes = passes_of(state);
   std::size_t turn = 0;
   for ([[maybe_unused]] auto iteration : state)
-    passes.forward(passes.stashes[turn++ % index(static_cast<int>(state.range(1)))]);
+    passes.forward(passes.stashes[turn++ % static_cast<std::size_t>(state.range(1))]);
 }
 void bw(benchmark::State& state) {
   Passes& passes = passes_of(state);

@@ -106,8 +106,8 @@ class Case:
 
     def train(self, *settings):
         """The report of a training run."""
-        jobs = [f"runtime.emulate.{job}={self.arguments.job}" for job in "FBW"] if self.name == "emulated" else []
-        words = [word for setting in (*settings, *jobs, "runtime.links=links.yaml") for word in ("--set", setting)]
+        emulated = [f"runtime.emulate.{name}={self.arguments.duration}" for name in "FBW"] if self.name == "emulated" else []
+        words = [word for setting in (*settings, *emulated, "runtime.links=links.yaml") for word in ("--set", setting)]
         self.on_hosts("train", self.config, *words, "--report", "report.json")
         return json.loads((self.folder / "report.json").read_text())
 
@@ -117,7 +117,7 @@ class Case:
         return makespan["predicted"], statistics.median(makespan["all_measured"])
 
     def search(self):
-        durations = ",".join(f"{job}={self.arguments.job}" for job in "FBW")
+        durations = ",".join(f"{name}={self.arguments.duration}" for name in "FBW")
         self.starpipe("search", "--workers", self.workers, "--microbatches", 16, "--chunks", 1, "--durations", durations,
                       "--links", "workers.yaml", "--bytes", MESSAGE, "--budget", self.arguments.budget, "--quiet", "-o",
                       "searched.json", limit=RUN_LIMIT + 10 * self.arguments.budget)  # fmt: skip
@@ -176,7 +176,7 @@ def main():
     parser.add_argument("--links", choices=("rate", "measured"), default="rate",
                         help="the network's links: from the ports' rates, or as `starpipe info --links` measures them on the "
                         "hosts (default: rate)")  # fmt: skip
-    parser.add_argument("--job", default="20ms", help="how long a pass of `emulated` takes (default: 20ms)")
+    parser.add_argument("--duration", default="20ms", help="of each pass of `emulated` (default: 20ms)")
     parser.add_argument("--budget", type=float, default=5, help="seconds of a start of the search (default: 5)")
     parser.add_argument("-o", metavar="FILE.md", help="write the tables there, not to standard output")
     arguments = parser.parse_args()

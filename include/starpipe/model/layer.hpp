@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstddef>
+#include <exception>
 #include <functional>
 #include <initializer_list>
 #include <map>
@@ -202,12 +203,17 @@ class Layer : public Passes<ConstFloatView, FloatView> {
   /// W: adds to parameter_gradient. Has no effect without parameters.
   virtual void backward_weights(const Weights& /*pass*/) const noexcept {}
 
-  // The same passes on arrays in bf16, as in Backend, for a layer that needs no copies of them as floats.
-  virtual void forward_bf16(const DevicePasses::Forward& /*pass*/) const noexcept {}
-  virtual void backward_input_bf16(const DevicePasses::Backward& /*pass*/) const noexcept {}
-  virtual void backward_weights_bf16(const DevicePasses::Weights& /*pass*/) const noexcept {}
-  /// Returns the floats of scratch of the passes on bf16; nullopt if the layer has none on this machine, or
-  /// is not in bf16.
+  // The same passes on arrays in bf16, as in Backend, for a layer that needs no copies of them as floats. A
+  // layer with prepare_bf16() overrides F and B, and W if it has parameters.
+  virtual void forward_bf16(const DevicePasses::Forward& /*pass*/) const noexcept { std::terminate(); }
+  virtual void backward_input_bf16(const DevicePasses::Backward& /*pass*/) const noexcept {
+    std::terminate();
+  }
+  virtual void backward_weights_bf16(const DevicePasses::Weights& /*pass*/) const noexcept {
+    if (parameter_size_ > 0) std::terminate();
+  }
+  /// Returns the floats of scratch of the passes on bf16; nullopt if the layer has no such passes, or is not
+  /// in bf16.
   [[nodiscard]] const std::optional<std::size_t>& bf16_scratch_size() const { return bf16_scratch_size_; }
 
   [[nodiscard]] Precision precision() const { return precision_; }
@@ -237,8 +243,8 @@ class Layer : public Passes<ConstFloatView, FloatView> {
 
  private:
   friend std::unique_ptr<Layer> make_layer(const LayerSpec& spec, Precision precision);
-  /// Prepares the passes on bf16. make_layer() calls it for a layer in bf16, and keeps the result as
-  /// bf16_scratch_size().
+  /// Returns the floats of scratch of the passes on bf16; nullopt if the layer has none. make_layer() calls
+  /// it for a layer in bf16, and keeps the result as bf16_scratch_size().
   virtual std::optional<std::size_t> prepare_bf16() { return std::nullopt; }
 
   Precision precision_ = Precision::fp32;

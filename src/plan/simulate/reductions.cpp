@@ -78,8 +78,8 @@ class Exchange {
       if (left.has_holder != right.has_holder) {
         keep(left.has_holder ? *l : *r, left.has_holder ? *r : *l, begin, end, false, joined);
       } else {
-        // Each worker keeps a half. From one slice to the next the halves change sides, so that two halves of
-        // one worker lie side by side and become one slice.
+        // Each of the two workers keeps a half. In every second slice the right worker keeps the first half:
+        // so a worker's halves of two neighbouring slices touch, and become one slice.
         const std::uint64_t middle = begin + (end - begin) / 2 / word * word;
         const Slice& first = left_first ? *l : *r;
         const Slice& second = left_first ? *r : *l;

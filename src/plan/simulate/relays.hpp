@@ -13,7 +13,7 @@
 
 namespace starpipe::plan {
 
-/// One message: a rank sends a slice of some weights to a rank that reads them.
+/// A message: rank `from` sends a slice of weights to rank `to`, whose jobs read these weights.
 struct RelayStep {
   std::size_t slice = 0;
   int from = 0;  ///< the holder's rank, or a rank that got the slice by an earlier step
@@ -51,7 +51,7 @@ struct WeightsToSend {
 /// limit, as under `fsdp` with equal stages on all ranks, and relays would only add messages.
 bool relays_help(std::span<const WeightsToSend> weights);
 
-/// The weights of a stage on one holder, which jobs on other ranks read.
+/// Weights that lie on one holder and are read by jobs on other ranks.
 struct FetchedWeights {
   int stage = 0;  ///< as Fetch::stage
   int from = 0;   ///< worker

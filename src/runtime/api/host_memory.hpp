@@ -16,7 +16,7 @@ namespace starpipe::runtime {
 /// Holds the bytes that a rank needs in main memory, at its peak.
 struct MainMemory {
   WorkerMemory data;             ///< of all its workers together; of workers on GPUs the copies that stay
-  std::uint64_t kept = 0;        ///< what cores keep beyond that for later data (DeviceNeed::kept)
+  std::uint64_t kept = 0;        ///< kept on cores beyond that for later data (DeviceNeed::kept)
   std::uint64_t checkpoint = 0;  ///< the copy of parameters and optimizer state that a checkpoint is made of
   std::uint64_t reference = 0;   ///< what verify computes sequentially, on rank 0
   std::uint64_t message = 0;     ///< in an emulated run the largest datum that it receives; it has no others

@@ -94,8 +94,8 @@ struct DeviceNeed {
   /// entries; else each entry is the largest need in a part of the step, of which there are `max_levels`.
   /// Evaluations, which come after the step, are not in it. Empty when the step takes no time.
   std::vector<MemoryLevel> over_time;
-  /// What cores keep beyond the peak for later data: memory that is free is used again for data of the same
-  /// size only (session/host_buffers.hpp).
+  /// Bytes that workers on cores keep beyond the peak: free memory serves later data of the same size only
+  /// (session/host_buffers.hpp).
   std::uint64_t kept = 0;
 };
 inline constexpr std::size_t max_levels = 400;

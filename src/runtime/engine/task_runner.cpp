@@ -221,6 +221,7 @@ void TaskRunner::end_on_gpu(void* /*unused*/) {
   if (on_simgrid) note_simulated_start(ended);
   const StepParts& parts = ended.runner->parts_;
   ended.times.end = clock_seconds();
+  note_result();
   parts.meter.end(*ended.task, ended.worker, ended.times);
   parts.finite.end(*ended.task);
   parts.data.drop_fetched(*ended.task);

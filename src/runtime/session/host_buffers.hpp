@@ -6,7 +6,8 @@
 
 namespace starpipe::runtime {
 
-/// Returns `bytes` of memory; null if the system has none. Thread-safe.
+/// Returns `bytes` of memory, a kept buffer of this size if there is one; null if the system has none even
+/// when all kept buffers are freed. Thread-safe.
 void* take_host_buffer(std::size_t bytes) noexcept;
 
 /// Keeps a buffer for the next take_host_buffer() of the same size. An allocator would return a large buffer

@@ -76,14 +76,15 @@ Sleep& mpi_sleep() {
 // that rank is asleep, or about to sleep.
 struct Mailbox {
   alignas(64) std::atomic<std::uint32_t> is_asleep;
+  std::atomic<bool> is_open;  // set before the first barrier: the rank uses this memory
 };
-static_assert(std::atomic<std::uint32_t>::is_always_lock_free);
+static_assert(std::atomic<std::uint32_t>::is_always_lock_free && std::atomic<bool>::is_always_lock_free);
 
 struct Mailboxes {
   Mailbox* all = nullptr;
   std::size_t ranks = 0;
   std::size_t own = 0;
-  bool of_all_ranks = false;  // the run has no ranks on other hosts
+  bool of_all_ranks = false;  // each rank of the run wakes this one: none is on another host
 } mailboxes;
 
 long futex(std::atomic<std::uint32_t>& word, int operation, std::uint32_t value, const timespec* limit) {
@@ -103,7 +104,7 @@ struct Rounds {
   int vain = 0;            // rounds since something was started or found
   int vain_polls = 0;      // in this round; with a StarPU that does not yield, since something was found
   microseconds napped{0};  // since something was started or found
-  std::vector<std::size_t> sent_to;  // ranks to wake at the end of this round
+  std::vector<std::size_t> to_wake;  // ranks, at the end of this round
 
   void start_over() {
     vain = 0;
@@ -135,7 +136,7 @@ void sleep_until_called(bool transfer) {
     return;
   }
   wake_on_time();
-  // A message of another host wakes no thread.
+  // A message from another host wakes no thread.
   const microseconds unasked(mailboxes.of_all_ranks ? 2000 : 500);
   const std::chrono::nanoseconds limit = transfer ? rounds.next_nap() : patience.load() * unasked;
   const timespec time{.tv_sec = 0, .tv_nsec = limit.count()};
@@ -200,8 +201,8 @@ void note_transfer() {
 bool rest_of_mpi_thread() {
   if (!rounds.is_mpi_thread) return false;
   rounds.yields = true;
-  for (const std::size_t rank : rounds.sent_to) wake(rank);
-  rounds.sent_to.clear();
+  for (const std::size_t rank : rounds.to_wake) wake(rank);
+  rounds.to_wake.clear();
   // Each round polls for new messages; a second poll is for a transfer that has not ended.
   const bool transfer = rounds.vain_polls > 1;
   rounds.vain_polls = 0;
@@ -210,7 +211,7 @@ bool rest_of_mpi_thread() {
   return true;
 }
 
-bool open_mailboxes(const Mpi& mpi, bool of_all_ranks) {
+bool open_mailboxes(const Mpi& mpi) {
   std::random_device random;
   const std::uint64_t number = mpi.share_value(std::uint64_t{random()} << 32U | random(), 0);
   const std::string name = fmt::format("/starpipe-{:016x}", number);
@@ -220,10 +221,14 @@ bool open_mailboxes(const Mpi& mpi, bool of_all_ranks) {
   if (file >= 0 && posix_fallocate(file, 0, static_cast<off_t>(bytes)) == 0)
     memory = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
   if (file >= 0) close(file);
+  auto* const all = static_cast<Mailbox*>(memory);
+  if (memory != MAP_FAILED) all[index(mpi.rank())].is_open = true;
   mpi.barrier();  // all ranks have opened it
   shm_unlink(name.c_str());
   if (memory == MAP_FAILED) return false;
-  mailboxes = {static_cast<Mailbox*>(memory), index(mpi.ranks()), index(mpi.rank()), of_all_ranks};
+  mailboxes = {all, index(mpi.ranks()), index(mpi.rank()), true};
+  for (std::size_t r = 0; r < mailboxes.ranks; ++r)
+    mailboxes.of_all_ranks = mailboxes.of_all_ranks && all[r].is_open;
   return true;
 }
 
@@ -237,8 +242,8 @@ void note_sent(int to) {
   std::atomic_thread_fence(std::memory_order_seq_cst);
   // StarPU-MPI sends a datum in two messages. One call for both spares the other rank a round.
   if (rounds.is_mpi_thread && rounds.yields) {
-    if (std::ranges::find(rounds.sent_to, index(to)) == rounds.sent_to.end())
-      rounds.sent_to.push_back(index(to));
+    if (std::ranges::find(rounds.to_wake, index(to)) == rounds.to_wake.end())
+      rounds.to_wake.push_back(index(to));
   } else {
     wake(index(to));
   }

@@ -24,9 +24,8 @@ enum class Polling : std::uint8_t {
 };
 
 /// Collective. Makes the memory by which ranks of a host wake each other's thread (`called`). Returns false
-/// if this rank has none: sends then wake no thread. `of_all_ranks`: all ranks of the run are on this host.
-/// Call it while StarPU-MPI does not run.
-bool open_mailboxes(const Mpi& mpi, bool of_all_ranks);
+/// if this rank has none: sends then wake no thread. Call it while StarPU-MPI does not run.
+bool open_mailboxes(const Mpi& mpi);
 void close_mailboxes();
 
 /// Sets the way of polling for this process, which has `cores` cores. While this many tasks compute, no core
@@ -58,7 +57,8 @@ void note_task_end();
 /// Call it on a worker's thread when a task has ended: other ranks may wait for what it has made.
 void note_result();
 
-/// Call it when a worker has no task to run, or one that leaves its core idle.
+/// Call it on a worker's thread when it has no task to run, or begins an emulated job, which only waits. If a
+/// task of this worker has ended since the last call, it wakes StarPU-MPI's thread.
 void note_idle_worker();
 
 }  // namespace starpipe::runtime

@@ -77,8 +77,7 @@ void choose_polling(const Mpi& mpi, const CoreShare& share, int workers, const P
   // Also a rank that does not wait so may send to one that does.
   const bool some_wait =
       !on_simgrid && mpi.ranks() > 1 && mpi.combine(index(patience.load()), Combine::max) > 1;
-  if (some_wait && open_mailboxes(mpi, share.ranks == mpi.ranks()) && patience > 1 &&
-      choice.starpu == sched::policy_name)
+  if (some_wait && open_mailboxes(mpi) && patience > 1 && choice.starpu == sched::policy_name)
     chosen = Polling::called;
   const Topology& host = Topology::host();
   poll_mpi(chosen, std::min(workers, host.cores(share.binding)),
