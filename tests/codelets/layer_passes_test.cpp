@@ -241,12 +241,12 @@ TEST_P(LayerPasses, AreExact) {
     EXPECT_EQ(results.input_gradient, Floats(input_.size(), 0.0f));
   } else {
     expect_slopes([&](const Doubles& x) { return weighted(exact(spec(), parameters, x)); }, input,
-                  results.input_gradient, 0, input.size(), "input gradient", tolerance_);
+                  results.input_gradient, 0, input.size(), "input gradient", tolerance_, weights_);
   }
   std::size_t first = 0;
   for (const Parameter& parameter : layer_->parameters()) {
     expect_slopes([&](const Doubles& p) { return weighted(exact(spec(), p, input)); }, parameters,
-                  results.parameter_gradient, first, parameter.size(), parameter.name, tolerance_);
+                  results.parameter_gradient, first, parameter.size(), parameter.name, tolerance_, weights_);
     first += parameter.size();
   }
 }

@@ -47,17 +47,18 @@ inline std::vector<std::size_t> sample(std::size_t count) {
 }
 
 /// Compares `gradient` with finite differences of f at x, for a sample of the coordinates in [first, first +
-/// count). The largest of these numbers is the scale of the tolerance, but a single one may be small because
-/// its terms cancel each other: then the largest of all is.
+/// count). The largest of these numbers is the scale of the tolerance. A single number may be small because the
+/// terms of its sum cancel each other: then the largest of all numbers and of `terms` is.
 inline void expect_slopes(const std::function<double(const Doubles&)>& f, const Doubles& x,
                           const Floats& gradient, std::size_t first, std::size_t count,
-                          const std::string& what, double tolerance) {
+                          const std::string& what, double tolerance, const Floats& terms = {}) {
   double largest = 0;
   for (std::size_t i = first; i < first + count; ++i) {
     ASSERT_TRUE(std::isfinite(gradient[i])) << what << "[" << i << "] was not written";
     largest = std::max(largest, std::abs(static_cast<double>(gradient[i])));
   }
   if (count == 1) {
+    for (const float term : terms) largest = std::max(largest, std::abs(static_cast<double>(term)));
     for (const float number : gradient) largest = std::max(largest, std::abs(static_cast<double>(number)));
   }
   for (const std::size_t offset : sample(count)) {
