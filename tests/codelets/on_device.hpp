@@ -42,7 +42,7 @@ inline std::vector<std::size_t> sample(std::size_t count) {
   for (std::size_t i = 0; i < count; ++i) all[i] = i;
   std::mt19937_64 bits(seed());
   std::shuffle(all.begin(), all.end(), bits);
-  all.resize(std::min<std::size_t>(count, 100));
+  all.resize(std::min<std::size_t>(count, 40));
   return all;
 }
 
