@@ -225,7 +225,7 @@ std::map<std::tuple<int, int, int>, double> slow_relays(const Schedule& schedule
 TEST(Relays, ArriveWhenTheReferenceSaysSo) {
   testing::Random random(5);
   int relayed = 0;
-  for (int round = 0; round < rounds(60) && !HasFailure(); ++round) {
+  for (int round = 0; round < rounds(20) && !HasFailure(); ++round) {
     const int each = testing::between(random, 1, 2);
     const int workers = each * testing::between(random, 3, 5);
     const int stages = testing::between(random, 1, 5);
