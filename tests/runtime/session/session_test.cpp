@@ -14,6 +14,7 @@
 #include <sstream>
 #include <stdexcept>
 #include <string>
+#include <string_view>
 #include <thread>
 #include <vector>
 
@@ -43,14 +44,21 @@ std::ptrdiff_t thread_count() {
 }
 
 const std::ptrdiff_t threads_at_start = thread_count();
-std::ptrdiff_t max_threads_at_a_change = 0;  // of the environment, before the tests: while MPI starts
+std::ptrdiff_t max_threads_at_a_change = 0;  // of our variables, before the tests: while MPI starts
 int changes = 0;
 bool tests_run = false;
 
+/// Open MPI changes variables of its own while it has threads.
+bool is_ours(std::string_view variable) {
+  return std::ranges::any_of(std::array{"STARP", "UCX_", "MPIR_"},
+                             [variable](const char* prefix) { return variable.starts_with(prefix); });
+}
+
 template <class Function>
-Function* next(const char* name) {
+Function* next(const char* name, const char* variable) {
   ++changes;
-  if (!tests_run) max_threads_at_a_change = std::max(max_threads_at_a_change, thread_count());
+  if (!tests_run && is_ours(variable))
+    max_threads_at_a_change = std::max(max_threads_at_a_change, thread_count());
   return reinterpret_cast<Function*>(dlsym(RTLD_NEXT, name));
 }
 
@@ -58,10 +66,10 @@ Function* next(const char* name) {
 
 // Libraries call these in place of the system's.
 extern "C" int setenv(const char* name, const char* value, int overwrite) {
-  return next<decltype(setenv)>("setenv")(name, value, overwrite);
+  return next<decltype(setenv)>("setenv", name)(name, value, overwrite);
 }
-extern "C" int unsetenv(const char* name) { return next<decltype(unsetenv)>("unsetenv")(name); }
-extern "C" int putenv(char* text) { return next<decltype(putenv)>("putenv")(text); }
+extern "C" int unsetenv(const char* name) { return next<decltype(unsetenv)>("unsetenv", name)(name); }
+extern "C" int putenv(char* text) { return next<decltype(putenv)>("putenv", text)(text); }
 
 namespace starpipe::runtime {
 namespace {
