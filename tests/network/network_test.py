@@ -4,6 +4,7 @@
 
 usage: network_test.py HOSTS STARPIPE MPIEXEC   (status 77: this machine cannot make hosts)
 """
+import contextlib
 import json
 import os
 import pathlib
@@ -126,12 +127,21 @@ class Network(unittest.TestCase):
         except subprocess.TimeoutExpired:
             self.fail(f"the job did not end in {seconds} s:\n{self.output()}")
 
-    def working_process(self, host):
-        """The process of the host's rank that works: the child of the one that the launcher has started."""
+    def rank_processes(self, host):
+        """The processes of the host's ranks, and their parents."""
         listed = subprocess.run(["ip", "netns", "pids", f"{ENVIRONMENT['STARPIPE_HOSTS']}{host}"], capture_output=True, text=True,
                                 check=True).stdout.split()
-        stats = [pathlib.Path(f"/proc/{pid}/stat").read_text().split() for pid in listed]
-        parent = {int(pid): int(parent) for pid, name, _, parent, *_ in stats if name == "(starpipe)"}
+        parents = {}
+        for pid in listed:
+            with contextlib.suppress(FileNotFoundError, ProcessLookupError):  # it has ended
+                _, name, _, parent, *_ = pathlib.Path(f"/proc/{pid}/stat").read_text().split()
+                if name == "(starpipe)":
+                    parents[int(pid)] = int(parent)
+        return parents
+
+    def working_process(self, host):
+        """The process of the host's rank that works: the child of the one that the launcher has started."""
+        parent = self.rank_processes(host)
         return next(pid for pid in parent if parent[pid] in parent)
 
     def expect_silent_rank(self, rank):
@@ -139,6 +149,7 @@ class Network(unittest.TestCase):
         if OPEN_MPI:  # its launcher waits for a host that does not answer
             self.wait_for(lambda: "(runtime.timeout)" in self.output())
             self.end()
+            self.assertTrue(wait_until(lambda: not self.rank_processes(1), seconds=10), "a rank on host 1 has not ended")
         else:
             self.assertNotEqual(self.status(15), 0, self.output())
         self.assertEqual(self.output().count("(runtime.timeout)"), 1, self.output())

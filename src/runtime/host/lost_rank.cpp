@@ -198,16 +198,21 @@ int signal_of(const ChildEnd& end) {
   return signal_of_status(WEXITSTATUS(end.status)).value_or(0);
 }
 
+// Waits. Returns true if the launcher asked this rank to end, before or meanwhile.
+bool launcher_asks(ChildEnd& end, const sigset_t& awaited, std::chrono::milliseconds pause) {
+  sleep_through_signals(pause);
+  constexpr timespec now{};
+  while (take_signal(end, awaited, &now) > 0) {  // signals that came after the child had ended
+  }
+  return end.asked_by_launcher;
+}
+
 // True if this rank prints which signal ended the run. Rank 0 always does. Another rank waits first: if the
 // signal reached rank 0 too, rank 0 prints and the job ends during this wait. After it, the rank prints
 // unless the launcher sent the signal, since the launcher sends it to rank 0 too.
 bool prints_signal(ChildEnd& end, const sigset_t& awaited) {
   if (launcher_rank().value_or(0) == 0) return true;
-  sleep_through_signals(std::chrono::milliseconds(signal_line_pause_ms()));
-  constexpr timespec now{};
-  while (take_signal(end, awaited, &now) > 0) {  // signals that came after the child had ended
-  }
-  return !end.asked_by_launcher;
+  return !launcher_asks(end, awaited, std::chrono::milliseconds(signal_line_pause_ms()));
 }
 
 }  // namespace
@@ -353,8 +358,10 @@ std::optional<int> watch_over_rank() {
   }
   if (!signal_of_status(status_of_signal(signal))) {
     if (signal == SIGKILL) sleep_through_signals(pause_after_kill);
-    // StarPU-MPI aborts when MPI fails because another rank is lost. That rank's parent speaks first.
-    if (signal == SIGABRT && launcher_rank()) sleep_through_signals(3 * pause_after_kill);
+    // StarPU-MPI aborts when MPI fails because another rank is lost, and Open MPI writes to the lost rank's
+    // connection. That rank's parent speaks first, and the launcher ends the others.
+    const bool may_follow = (signal == SIGABRT || signal == SIGPIPE) && launcher_rank();
+    if (may_follow && launcher_asks(end, awaited, 3 * pause_after_kill)) return status_of_signal(signal);
     print_message(fmt::format("starpipe: {} was lost: process {} was ended by {}\n", who(), child,
                               signal_text(signal)));
   } else if (prints_signal(end, awaited)) {
