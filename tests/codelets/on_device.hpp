@@ -47,8 +47,8 @@ inline std::vector<std::size_t> sample(std::size_t count) {
 }
 
 /// Compares `gradient` with finite differences of f at x, for a sample of the coordinates in [first, first +
-/// count). The largest of these numbers is the scale of the tolerance. A single number may be small because the
-/// terms of its sum cancel each other: then the largest of all numbers and of `terms` is.
+/// count). The largest of these numbers is the scale of the tolerance. A single number may be small because
+/// the terms of its sum cancel each other: then the largest of all numbers and of `terms` is.
 inline void expect_slopes(const std::function<double(const Doubles&)>& f, const Doubles& x,
                           const Floats& gradient, std::size_t first, std::size_t count,
                           const std::string& what, double tolerance, const Floats& terms = {}) {
