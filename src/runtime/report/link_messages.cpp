@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <array>
 #include <chrono>
+#include <functional>
 #include <limits>
 #include <map>
 #include <set>
@@ -165,14 +166,6 @@ double both_ways(Pinger& pinger, const MeasuredPair& pair, std::uint64_t bytes) 
   });
 }
 
-/// On the two ranks of a pair. Returns the time per byte of both directions at once, on the first rank.
-/// `whole`: the time of messages of so many bytes. The difference to smaller ones leaves out the latency, and
-/// what an idle port does faster.
-double time_per_byte(Pinger& pinger, const MeasuredPair& pair, std::uint64_t bytes, double whole) {
-  const double quarter = both_ways(pinger, pair, bytes / 4);
-  return std::max(whole - quarter, whole / 4) / (static_cast<double>(bytes) * 0.75);
-}
-
 /// On rank `center` and the others, which may be one rank twice: messages between it and each of the others
 /// at once. Returns the arrivals of the first and of the last one, on `center`, where the last one is the
 /// earliest.
@@ -243,6 +236,12 @@ Star choose_star(std::span<const MeasuredPair> pairs, int per_host, bool between
   return {0, {stride, between_hosts && per_host > 1 ? stride + 1 : stride}};
 }
 
+/// The pairs of a level whose first rank is this one.
+struct OwnPairs {
+  std::vector<MeasuredPair> pairs;
+  std::map<int, double> alone;  ///< by the second rank: the time of both_ways
+};
+
 /// Holds what one rank has measured.
 struct Measured {
   std::vector<MeasuredPair> pairs;
@@ -257,6 +256,45 @@ std::vector<Value> of_all_ranks(const Mpi& mpi, const std::vector<Value>& mine) 
   return all;
 }
 
+/// On the two ranks of a pair. Measures both directions at once, with messages of so many bytes and of a
+/// quarter, and keeps the results on the first rank if they are shorter than those of an earlier call.
+void measure_both_ways(Pinger& pinger, const MeasuredPair& pair, std::uint64_t bytes, OwnPairs& own) {
+  const double whole = both_ways(pinger, pair, bytes);
+  const double quarter = both_ways(pinger, pair, bytes / 4);
+  // The difference leaves out the latency, and what an idle port does faster.
+  const double beta = std::max(whole - quarter, whole / 4) / (static_cast<double>(bytes) * 0.75);
+  if (pinger.rank() != pair.first) return;
+  auto found = std::ranges::find(own.pairs, pair.second, &MeasuredPair::second);
+  if (found == own.pairs.end()) {
+    found = own.pairs.insert(found, pair);
+  } else if (beta >= found->both_ways) {
+    return;
+  }
+  found->both_ways = beta;
+  own.alone[pair.second] = whole;
+}
+
+/// Collective. Measures pairs whose ports differ from the others again, for as long as `in_time` and in three
+/// rounds at most: busy cores make a pair slow for a while, a port makes it slow each time. Returns the pairs
+/// of all ranks.
+std::vector<MeasuredPair> measure_ports_again(const Mpi& mpi, Pinger& pinger, std::uint64_t bytes,
+                                              int per_host, OwnPairs& own,
+                                              const std::function<bool()>& in_time) {
+  std::vector<MeasuredPair> all = of_all_ranks(mpi, own.pairs);
+  for (int round = 0; round < 3 && !all.empty(); ++round) {
+    const PortBandwidths ports = port_bandwidths(all, per_host);
+    if (ports.others.empty() || !in_time()) break;
+    mpi.show("links of the network: ports that differ, again");
+    for (const MeasuredPair& pair : all) {
+      const bool differs = ports.is_other(pair.first / per_host) || ports.is_other(pair.second / per_host);
+      if (differs && (mpi.rank() == pair.first || mpi.rank() == pair.second))
+        measure_both_ways(pinger, pair, bytes, own);
+    }
+    all = of_all_ranks(mpi, own.pairs);
+  }
+  return all;
+}
+
 /// Measures a level. Collective.
 void measure_level(const Mpi& mpi, Pinger& pinger, std::vector<MeasuredPair> pairs, int per_host,
                    Measured& measured) {
@@ -268,40 +306,19 @@ void measure_level(const Mpi& mpi, Pinger& pinger, std::vector<MeasuredPair> pai
     return mpi.share_value(end - clock_seconds() > (1 - part) * level_limit, 0);
   };
   std::uint64_t bytes = 0;
-  std::vector<MeasuredPair> mine;
-  std::map<int, double> alone;  // by the second rank: the time of both_ways
+  OwnPairs own;
   for (std::size_t i = 0; i < pairs.size() && in_time(0.6); ++i) {
     mpi.show(fmt::format("links of the {}: pair {} of {}", name, i + 1, pairs.size()));
     MeasuredPair& pair = pairs[i];
     const bool here = mpi.rank() == pair.first || mpi.rank() == pair.second;
     if (here && i < max_pings) pair.pings = ping(pinger, pair);
     if (i == 0) bytes = mpi.share_value(here ? pair.pings.back().bytes : 0, pair.first);
-    if (!here) continue;
-    const double whole = both_ways(pinger, pair, bytes);
-    pair.both_ways = time_per_byte(pinger, pair, bytes, whole);
-    if (mpi.rank() != pair.first) continue;
-    alone[pair.second] = whole;
-    mine.push_back(pair);
+    if (here) measure_both_ways(pinger, pair, bytes, own);
   }
-  std::vector<MeasuredPair> done = of_all_ranks(mpi, mine);
+  const std::vector<MeasuredPair> done =
+      between_hosts ? measure_ports_again(mpi, pinger, bytes, per_host, own, [&] { return in_time(0.7); })
+                    : of_all_ranks(mpi, own.pairs);
   if (done.empty()) return;
-  // Busy cores make pairs slow for a while, a port makes them slow each time.
-  for (int round = 0; between_hosts && round < 3; ++round) {
-    const PortBandwidths ports = port_bandwidths(done, per_host);
-    if (ports.others.empty() || !in_time(0.7)) break;
-    mpi.show(fmt::format("links of the {}: ports that differ, again", name));
-    for (const MeasuredPair& pair : done) {
-      const bool differs = ports.is_other(pair.first / per_host) || ports.is_other(pair.second / per_host);
-      if (!differs || (mpi.rank() != pair.first && mpi.rank() != pair.second)) continue;
-      const double whole = both_ways(pinger, pair, bytes);
-      const double again = time_per_byte(pinger, pair, bytes, whole);
-      const auto own = std::ranges::find(mine, pair.second, &MeasuredPair::second);
-      if (mpi.rank() != pair.first || again >= own->both_ways) continue;
-      own->both_ways = again;
-      alone[pair.second] = whole;
-    }
-    done = of_all_ranks(mpi, mine);
-  }
   const Star chosen = choose_star(done, per_host, between_hosts, mpi.ranks());
   for (const bool out : {true, false}) {
     if (!in_time(0.8)) break;
@@ -323,11 +340,11 @@ void measure_level(const Mpi& mpi, Pinger& pinger, std::vector<MeasuredPair> pai
     for (const MeasuredPair& pair : together) {
       if (mpi.rank() != pair.first && mpi.rank() != pair.second) continue;
       const double time = both_ways(pinger, pair, bytes);
-      const auto own = std::ranges::find(mine, pair.second, &MeasuredPair::second);
-      if (own != mine.end()) own->at_once = time / alone[pair.second];
+      const auto found = std::ranges::find(own.pairs, pair.second, &MeasuredPair::second);
+      if (found != own.pairs.end()) found->at_once = time / own.alone[pair.second];
     }
   }
-  measured.pairs.insert(measured.pairs.end(), mine.begin(), mine.end());
+  measured.pairs.insert(measured.pairs.end(), own.pairs.begin(), own.pairs.end());
 }
 
 }  // namespace
