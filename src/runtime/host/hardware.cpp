@@ -151,12 +151,27 @@ std::string problem_of_threads(int count) {
   return "";
 }
 
-void require_free_memory(std::uint64_t bytes, std::string_view purpose) {
-  void* const memory = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+namespace {
+
+void require_mapping(std::uint64_t bytes, int protection, int flags, std::string_view purpose) {
+  void* const memory = mmap(nullptr, bytes, protection, MAP_PRIVATE | MAP_ANONYMOUS | flags, -1, 0);
   if (memory == MAP_FAILED)
     throw std::runtime_error(
         fmt::format("out of memory: {} for {}{}", bytes_text(bytes), purpose, memory_limit_text()));
   munmap(memory, bytes);
+}
+
+}  // namespace
+
+void require_free_memory(std::uint64_t bytes, std::string_view purpose) {
+  require_mapping(bytes, PROT_READ | PROT_WRITE, 0, purpose);
+}
+
+void require_free_addresses(int threads, std::string_view purpose) {
+  // The C library reserves 64 MiB for what a thread allocates, and for a moment twice as much. As much again is
+  // for the libraries. No memory stands behind these addresses, so only a limit on addresses counts them.
+  constexpr std::uint64_t bytes_of_thread = std::uint64_t{64} << 20U;
+  require_mapping((index(threads) + 2) * bytes_of_thread, PROT_NONE, MAP_NORESERVE, purpose);
 }
 
 namespace {

@@ -60,9 +60,10 @@ void require_limits() {
   require_input(limit.rlim_cur >= stack, "ulimit -s",
                 fmt::format("a stack may have at most {}, but the threads of StarPU and MPI need {}",
                             bytes_text(limit.rlim_cur), bytes_text(stack)));
-  constexpr std::uint64_t with_stacks = std::uint64_t{64} << 20U;
-  require_free_memory(with_stacks, "MPI and the stacks of its threads");
   constexpr int threads = 3;  // of UCX, StartWatch, and of the watch for lost ranks
+  constexpr std::uint64_t bytes = std::uint64_t{64} << 20U;
+  require_free_memory(bytes, "MPI");
+  require_free_addresses(threads, "MPI and its threads");
   if (const std::string problem = problem_of_threads(threads); !problem.empty()) throw InputError(problem);
 }
 

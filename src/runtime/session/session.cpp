@@ -168,6 +168,7 @@ Session::Session(const Mpi& mpi, const WorkerMap& map, const CoreShare& share, P
   const int threads = map.count(mpi.rank()) + 2;  // with the threads of StarPU-MPI and of the watchdog
   constexpr std::uint64_t bytes_for_thread = std::uint64_t{16} << 20U;  // StarPU aborts without its threads
   require_free_memory(bytes_for_thread * index(threads), "StarPU and the stacks of its threads");
+  require_free_addresses(threads, "StarPU and its threads");
   if (!on_simgrid) require_threads(mpi, threads);
   start(share, gpus);
   mpi_errors_.watch();
