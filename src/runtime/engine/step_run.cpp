@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "runtime/engine/step_run.hpp"
 
+#include <algorithm>
 #include <limits>
 #include <mutex>
 #include <utility>
@@ -63,6 +64,14 @@ std::optional<int> submission_window(const Session& session, const plan::Schedul
   return window;
 }
 
+// Where many ranks share few cores, the submission of whole steps would keep their first jobs waiting for a
+// core. So a rank is a few tasks of each worker ahead there.
+std::optional<int> submitted_ahead(const Session& session, std::optional<int> window) {
+  constexpr int tasks_of_worker = 64;
+  if (!window || patience == 1) return window;
+  return std::min(*window, tasks_of_worker * session.map().count(session.mpi().rank()));
+}
+
 // True if weights may go by relays, which need the weights in main memory, and a real network. An evaluation
 // fetches directly.
 bool uses_relays(const Session& session, const StepSetup& setup) {
@@ -96,6 +105,7 @@ StepRun::StepRun(const Session& session, TaskGraph graph, const StepSetup& setup
       context_{session, schedule_, setup.network, graph_, tasks_, received_},
       meter_(graph_, schedule_.workers(), session.local_workers()),
       window_(submission_window(session, schedule_, setup.window)),
+      ahead_(submitted_ahead(session, window_)),
       slots_(graph_, window_),
       data_(context_, slots_, window_, setup.start, setup.training),
       relays_(uses_relays(session, setup) ? std::make_unique<Relays>(context_, data_) : nullptr),
@@ -151,8 +161,8 @@ void StepRun::submit() {
 // to insert it. This holds for data that share a slot as well: a slot's new datum comes after all tasks of
 // the old one in this order.
 void StepRun::wait_for_room() const {
-  if (!window_ || starpu_task_nsubmitted() < *window_) return;
-  require(starpu_task_wait_for_n_submitted(static_cast<unsigned>(*window_) / 2), "StarPU", "waiting for",
+  if (!ahead_ || starpu_task_nsubmitted() < *ahead_) return;
+  require(starpu_task_wait_for_n_submitted(static_cast<unsigned>(*ahead_) / 2), "StarPU", "waiting for",
           "the submission window");
 }
 

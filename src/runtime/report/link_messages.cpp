@@ -40,6 +40,8 @@ class Pinger {
   explicit Pinger(const Mpi& mpi) : mpi_(mpi), sent_(sizes.back()), received_(2 * sizes.back()) {}
 
   [[nodiscard]] int rank() const { return mpi_.rank(); }
+  /// The time that the repetitions of a message may take together, in seconds.
+  void set_enough(double seconds) { enough_ = seconds; }
   void send(std::uint64_t bytes, int to) {
     MPI_Isend(sent_.data(), static_cast<int>(bytes), MPI_BYTE, to, tag, mpi_.comm(),
               &requests_.emplace_back());
@@ -107,9 +109,8 @@ class Pinger {
 
  private:
   // The first time sets up buffers.
-  static int repetitions(double time) {
-    constexpr double enough = 0.15;
-    return std::clamp(static_cast<int>(enough / time), 2, 20);
+  [[nodiscard]] int repetitions(double time) const {
+    return std::clamp(static_cast<int>(enough_ / time), 2, 20);
   }
 
   // A port that has been idle may be faster for a while. Messages of a step come after pauses, too.
@@ -121,6 +122,7 @@ class Pinger {
 
   static constexpr int tag = 17;
   const Mpi& mpi_;
+  double enough_ = 0.1;
   std::vector<char> sent_;
   std::vector<char> received_;
   std::vector<MPI_Request> requests_;
@@ -236,10 +238,16 @@ Star choose_star(std::span<const MeasuredPair> pairs, int per_host, bool between
   return {0, {stride, between_hosts && per_host > 1 ? stride + 1 : stride}};
 }
 
+/// The shortest times of `both_ways` for a pair.
+struct BothWays {
+  double whole = std::numeric_limits<double>::infinity();
+  double quarter = std::numeric_limits<double>::infinity();  ///< with a quarter of the bytes
+};
+
 /// The pairs of a level whose first rank is this one.
 struct OwnPairs {
   std::vector<MeasuredPair> pairs;
-  std::map<int, double> alone;  ///< by the second rank: the time of both_ways
+  std::map<int, BothWays> alone;  ///< by the second rank
 };
 
 /// Holds what one rank has measured.
@@ -257,21 +265,18 @@ std::vector<Value> of_all_ranks(const Mpi& mpi, const std::vector<Value>& mine) 
 }
 
 /// On the two ranks of a pair. Measures both directions at once, with messages of so many bytes and of a
-/// quarter, and keeps the results on the first rank if they are shorter than those of an earlier call.
+/// quarter. The first rank keeps the shortest times of all calls.
 void measure_both_ways(Pinger& pinger, const MeasuredPair& pair, std::uint64_t bytes, OwnPairs& own) {
   const double whole = both_ways(pinger, pair, bytes);
   const double quarter = both_ways(pinger, pair, bytes / 4);
-  // The difference leaves out the latency, and what an idle port does faster.
-  const double beta = std::max(whole - quarter, whole / 4) / (static_cast<double>(bytes) * 0.75);
   if (pinger.rank() != pair.first) return;
+  BothWays& alone = own.alone[pair.second];
+  alone = {std::min(alone.whole, whole), std::min(alone.quarter, quarter)};
   auto found = std::ranges::find(own.pairs, pair.second, &MeasuredPair::second);
-  if (found == own.pairs.end()) {
-    found = own.pairs.insert(found, pair);
-  } else if (beta >= found->both_ways) {
-    return;
-  }
-  found->both_ways = beta;
-  own.alone[pair.second] = whole;
+  if (found == own.pairs.end()) found = own.pairs.insert(found, pair);
+  // The difference leaves out the latency, and what an idle port does faster.
+  found->both_ways =
+      std::max(alone.whole - alone.quarter, alone.whole / 4) / (static_cast<double>(bytes) * 0.75);
 }
 
 /// Collective. Measures pairs whose ports differ from the others again, for as long as `in_time` and in three
@@ -303,11 +308,16 @@ void measure_level(const Mpi& mpi, Pinger& pinger, std::vector<MeasuredPair> pai
   const std::string_view name = between_hosts ? "network" : "node";
   const double end = clock_seconds() + level_limit;
   const auto in_time = [&](double part) {
+    // Ranks without a part in a measurement sleep here. Past it they would poll, and take cores from others.
+    mpi.barrier();
     return mpi.share_value(end - clock_seconds() > (1 - part) * level_limit, 0);
   };
+  constexpr double for_pairs = 0.6;  // of the limit
+  // A pair takes about six times as long as the repetitions of one message.
+  pinger.set_enough(std::clamp(for_pairs * level_limit / static_cast<double>(6 * pairs.size()), 0.1, 0.3));
   std::uint64_t bytes = 0;
   OwnPairs own;
-  for (std::size_t i = 0; i < pairs.size() && in_time(0.6); ++i) {
+  for (std::size_t i = 0; i < pairs.size() && in_time(for_pairs); ++i) {
     mpi.show(fmt::format("links of the {}: pair {} of {}", name, i + 1, pairs.size()));
     MeasuredPair& pair = pairs[i];
     const bool here = mpi.rank() == pair.first || mpi.rank() == pair.second;
@@ -341,7 +351,7 @@ void measure_level(const Mpi& mpi, Pinger& pinger, std::vector<MeasuredPair> pai
       if (mpi.rank() != pair.first && mpi.rank() != pair.second) continue;
       const double time = both_ways(pinger, pair, bytes);
       const auto found = std::ranges::find(own.pairs, pair.second, &MeasuredPair::second);
-      if (found != own.pairs.end()) found->at_once = time / own.alone[pair.second];
+      if (found != own.pairs.end()) found->at_once = time / own.alone[pair.second].whole;
     }
   }
   measured.pairs.insert(measured.pairs.end(), own.pairs.begin(), own.pairs.end());
