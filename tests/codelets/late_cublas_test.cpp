@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The libraries that replace cuBLAS until it is needed (cmake/LateCublas.cmake). The test runs twice: as every program
-// without a GPU, and with libraries that find a device.
+// The libraries that replace cuBLAS until it is needed (cmake/LateCublas.cmake). The test runs twice: as
+// every program without a GPU, and with libraries that find a device.
 #include <cstddef>
 
 #include <dlfcn.h>
@@ -22,7 +22,8 @@ TEST(LateCublas, EndsTheProgramWithoutADriver) {
 TEST(LateCublas, JumpsToTheLibraryWhereADeviceIs) {
   void* const library = dlopen(STARPIPE_CUBLAS, RTLD_LAZY | RTLD_NOLOAD);
   ASSERT_NE(library, nullptr);
-  const auto text = reinterpret_cast<decltype(&cublasGetStatusString)>(dlsym(library, "cublasGetStatusString"));
+  const auto text =
+      reinterpret_cast<decltype(&cublasGetStatusString)>(dlsym(library, "cublasGetStatusString"));
   const auto version = reinterpret_cast<decltype(&cublasLtGetVersion)>(dlsym(library, "cublasLtGetVersion"));
   EXPECT_NE(text, &cublasGetStatusString);
   EXPECT_STREQ(cublasGetStatusString(1), text(1));

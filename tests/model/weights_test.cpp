@@ -130,7 +130,8 @@ TEST_F(Weights, StartFromTheFileOfTheConfiguration) {
 
 // Parameters are saved in pieces of any order; a file has at least one tensor.
 TEST_F(Weights, SaveInSeveralFilesAndOtherTypes) {
-  const Network shards = build_network(small("gpt", {{"hidden", 8}, {"context", 4}, {"tensor", std::vector<int>{2}}}), 1, 2);
+  const Network shards =
+      build_network(small("gpt", {{"hidden", 8}, {"context", 4}, {"tensor", std::vector<int>{2}}}), 1, 2);
   for (const StoredType type : {StoredType::fp32, StoredType::bf16}) {
     for (const std::uint64_t limit : {1U, 600U, 1U << 20U}) {
       SCOPED_TRACE(limit);

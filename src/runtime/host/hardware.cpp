@@ -44,7 +44,7 @@ std::optional<double> quota_of_group(const std::filesystem::path& folder) {
 // `id`: identifies the group on its host.
 template <class Function>
 void for_each_group(const std::filesystem::path& root, const std::string& controller, Function&& f) {
-  namespace fs = std::filesystem;
+  using Path = std::filesystem::path;
   std::ifstream groups(root / "proc/self/cgroup");
   // "0::/path" of version 2, "4:cpu,cpuacct:/path" of version 1.
   for (std::string line; std::getline(groups, line);) {
@@ -57,8 +57,8 @@ void for_each_group(const std::filesystem::path& root, const std::string& contro
     // Version 2 is alone, or next to version 1. In a container the path may be one of the host: then only the
     // root is there.
     for (const std::string& mount : {std::string(), controllers, controller, std::string("unified")}) {
-      const fs::path top = root / "sys/fs/cgroup" / mount;
-      for (fs::path group = fs::path(line.substr(second + 1)).relative_path();; group = group.parent_path()) {
+      const Path top = root / "sys/fs/cgroup" / mount;
+      for (Path group = Path(line.substr(second + 1)).relative_path();; group = group.parent_path()) {
         struct stat found {};
         if (stat((top / group).c_str(), &found) == 0)
           f(top / group, fmt::format("{}:{}", found.st_dev, found.st_ino));
@@ -168,8 +168,8 @@ void require_free_memory(std::uint64_t bytes, std::string_view purpose) {
 }
 
 void require_free_addresses(int threads, std::string_view purpose) {
-  // The C library reserves 64 MiB for what a thread allocates, and for a moment twice as much. As much again is
-  // for the libraries. No memory stands behind these addresses, so only a limit on addresses counts them.
+  // The C library reserves 64 MiB for what a thread allocates, and for a moment twice as much. As much again
+  // is for the libraries. No memory stands behind these addresses, so only a limit on addresses counts them.
   constexpr std::uint64_t bytes_of_thread = std::uint64_t{64} << 20U;
   require_mapping((index(threads) + 2) * bytes_of_thread, PROT_NONE, MAP_NORESERVE, purpose);
 }

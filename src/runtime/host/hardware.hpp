@@ -103,8 +103,8 @@ std::string problem_of_threads(int count);
 /// Throws std::runtime_error, which names the purpose, if the process cannot get `bytes` of memory.
 void require_free_memory(std::uint64_t bytes, std::string_view purpose);
 
-/// Throws like `require_free_memory` if `ulimit -v` leaves too few addresses for so many threads more. Libraries
-/// end the process with messages of their own, or crash, where an allocation fails.
+/// Throws like `require_free_memory` if `ulimit -v` leaves too few addresses for so many threads more.
+/// Libraries end the process with messages of their own, or crash, where an allocation fails.
 void require_free_addresses(int threads, std::string_view purpose);
 
 /// The connection between two devices, nearest first.

@@ -7,9 +7,9 @@
 #include <fmt/format.h>
 #include <starpu_mpi.h>
 
+#include "base/messages.hpp"
 #include "runtime/host/mpi.hpp"
 #include "runtime/host/simulated_exchange.hpp"
-#include "base/messages.hpp"
 
 namespace starpipe::runtime {
 

@@ -5,6 +5,7 @@
 #include <array>
 #include <atomic>
 #include <chrono>
+#include <cstdlib>
 #include <stdexcept>
 #include <utility>
 
@@ -126,7 +127,10 @@ std::string cause_of(int error) {
 // Any thread that calls MPI may come here. MPI wants a variadic function.
 void end_run(MPI_Comm* comm, int* error, ...) {
   const Mpi* const mpi = mpi_of_session;
-  if (mpi == nullptr) MPI_Abort(*comm, 1);
+  if (mpi == nullptr) {
+    MPI_Abort(*comm, 1);
+    std::_Exit(1);  // MPI_Abort does not return
+  }
   // The parent of a rank that was killed speaks after half a second. Then the ranks take turns, so that one
   // does.
   sleep_through_signals(std::chrono::milliseconds(1500 + 300 * std::min(mpi->rank(), 10)));

@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
+#include "runtime/report/measured_links.hpp"
+
 #include <string>
 #include <vector>
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "runtime/report/measured_links.hpp"
 #include "starpipe/base/error.hpp"
 
 namespace starpipe::runtime {
