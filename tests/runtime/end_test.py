@@ -35,8 +35,8 @@ class End(unittest.TestCase):
 
     def test_mpi_that_does_not_end(self):
         """Rank 0 stays in MPI_Finalize, and the others wait for it in MPI's last barrier. One line says so, and neither
-        the ranks nor the launcher take it for a failure. Open MPI's launcher has no message by
-        which a rank could tell it: it returns 1, or crashes."""
+        the ranks nor the launcher take it for a failure. Open MPI's launcher has no message by which a rank could tell
+        it: it returns 1, or crashes."""
         for ranks in 1, 2, 4:
             for status in 0, 3:
                 with self.subTest(ranks=ranks, status=status):

@@ -99,7 +99,7 @@ class StepRun {
   StepContext context_;
   Meter meter_;
   std::optional<int> window_;  // most tasks that this rank may have submitted and not finished; nullopt: all
-  std::optional<int> ahead_;   // as many it has: fewer where ranks share few cores
+  std::optional<int> ahead_;   // most tasks that it does have: fewer where ranks share few cores
   DataSlots slots_;
   StepData data_;
   std::unique_ptr<Relays> relays_;  // none where a holder sends to each rank that reads its weights

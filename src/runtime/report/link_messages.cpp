@@ -37,11 +37,11 @@ constexpr std::size_t max_pings = 3;   // pairs of a level that measure all size
 // Messages of the measurement. Waits give up the core, since ranks may share it.
 class Pinger {
  public:
-  explicit Pinger(const Mpi& mpi) : mpi_(mpi), sent_(sizes.back()), received_(2 * sizes.back()) {}
+  /// `enough`: the seconds that the repetitions of a message may take together.
+  Pinger(const Mpi& mpi, double enough)
+      : mpi_(mpi), enough_(enough), sent_(sizes.back()), received_(2 * sizes.back()) {}
 
   [[nodiscard]] int rank() const { return mpi_.rank(); }
-  /// The time that the repetitions of a message may take together, in seconds.
-  void set_enough(double seconds) { enough_ = seconds; }
   void send(std::uint64_t bytes, int to) {
     MPI_Isend(sent_.data(), static_cast<int>(bytes), MPI_BYTE, to, tag, mpi_.comm(),
               &requests_.emplace_back());
@@ -122,7 +122,7 @@ class Pinger {
 
   static constexpr int tag = 17;
   const Mpi& mpi_;
-  double enough_ = 0.1;
+  double enough_;
   std::vector<char> sent_;
   std::vector<char> received_;
   std::vector<MPI_Request> requests_;
@@ -291,30 +291,29 @@ std::vector<MeasuredPair> measure_ports_again(const Mpi& mpi, Pinger& pinger, st
     if (ports.others.empty() || !in_time()) break;
     mpi.show("links of the network: ports that differ, again");
     for (const MeasuredPair& pair : all) {
-      const bool differs = ports.is_other(pair.first / per_host) || ports.is_other(pair.second / per_host);
-      if (differs && (mpi.rank() == pair.first || mpi.rank() == pair.second))
-        measure_both_ways(pinger, pair, bytes, own);
+      if (!ports.is_other(pair.first / per_host) && !ports.is_other(pair.second / per_host)) continue;
+      mpi.barrier();  // see measure_level
+      if (mpi.rank() == pair.first || mpi.rank() == pair.second) measure_both_ways(pinger, pair, bytes, own);
     }
     all = of_all_ranks(mpi, own.pairs);
   }
   return all;
 }
 
-/// Measures a level. Collective.
-void measure_level(const Mpi& mpi, Pinger& pinger, std::vector<MeasuredPair> pairs, int per_host,
-                   Measured& measured) {
+/// Measures a level. Collective. Before each measurement is a barrier, in which ranks without a part in the
+/// one before sleep: past it they would poll, and take cores from others.
+void measure_level(const Mpi& mpi, std::vector<MeasuredPair> pairs, int per_host, Measured& measured) {
   if (pairs.empty()) return;
   const bool between_hosts = pairs.front().first / per_host != pairs.front().second / per_host;
   const std::string_view name = between_hosts ? "network" : "node";
   const double end = clock_seconds() + level_limit;
   const auto in_time = [&](double part) {
-    // Ranks without a part in a measurement sleep here. Past it they would poll, and take cores from others.
     mpi.barrier();
     return mpi.share_value(end - clock_seconds() > (1 - part) * level_limit, 0);
   };
   constexpr double for_pairs = 0.6;  // of the limit
   // A pair takes about six times as long as the repetitions of one message.
-  pinger.set_enough(std::clamp(for_pairs * level_limit / static_cast<double>(6 * pairs.size()), 0.1, 0.3));
+  Pinger pinger(mpi, std::clamp(for_pairs * level_limit / static_cast<double>(6 * pairs.size()), 0.1, 0.3));
   std::uint64_t bytes = 0;
   OwnPairs own;
   for (std::size_t i = 0; i < pairs.size() && in_time(for_pairs); ++i) {
@@ -364,10 +363,9 @@ MeasuredLinks measure_links(const Mpi& mpi) {
   const std::vector<std::string> names = mpi.gather(hardware.machine);
   const std::vector<std::string> hosts = distinct_hosts(names, mpi.gather(hardware.host));
   const int per_host = ranks_per_host(hosts);
-  Pinger pinger(mpi);
   Measured measured;
   for (const std::vector<MeasuredPair>& level : by_level(pairs_to_measure(hosts, max_pairs), per_host))
-    measure_level(mpi, pinger, level, per_host, measured);
+    measure_level(mpi, level, per_host, measured);
   const std::vector<MeasuredPair> pairs = of_all_ranks(mpi, measured.pairs);
   const std::vector<SharedPort> ports = of_all_ranks(mpi, measured.ports);
   return agree(mpi, [&] { return links_of(hosts, pairs, ports); });
