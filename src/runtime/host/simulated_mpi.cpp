@@ -1,7 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 // Takes the place of mpi.cpp on SimGrid, where MPI belongs to StarPU-MPI's thread alone.
-#include "runtime/host/mpi.hpp"
-
 #include <algorithm>
 #include <cstdlib>
 #include <utility>
@@ -10,6 +8,7 @@
 #include <starpu_mpi.h>
 
 #include "base/messages.hpp"
+#include "runtime/host/mpi.hpp"
 #include "runtime/host/simulated_exchange.hpp"
 
 namespace starpipe::runtime {
