@@ -28,9 +28,10 @@ using py::literals::operator""_a;
 template <class Value>
 using Table = py::array_t<Value, py::array::c_style | py::array::forcecast>;
 
-/// w and n by job: micro-batch by micro-batch, stage by stage, F before B (BW) before W.
+/// w and n by job: micro-batch by micro-batch, stage by stage, F before B (BW) before W before R.
 struct JobTables {
-  Table<bool> split;  ///< by micro-batch and stage
+  Table<bool> split;         ///< by micro-batch and stage
+  Table<std::uint8_t> home;  ///< by micro-batch and stage, as `home_words` counts
   Table<std::int32_t> weights;
   Table<std::int32_t> compute;
   Table<std::int64_t> priority;
@@ -38,11 +39,17 @@ struct JobTables {
 
 plan::Schedule schedule_of_tables(std::string name, const plan::StageGraph& graph, int microbatches,
                                   int workers, const JobTables& tables, plan::Discipline discipline,
-                                  std::vector<int> memory_limits, bool recompute) {
+                                  std::vector<int> memory_limits, bool late_recomputation) {
   const auto split = tables.split.unchecked<1>();
+  const auto home = tables.home.unchecked<1>();
+  const auto home_of = [&](py::ssize_t pair) {
+    if (home(pair) >= plan::home_words.size()) throw std::logic_error("home: no such home");
+    return static_cast<plan::Home>(home(pair));
+  };
+  if (home.shape(0) != split.shape(0)) throw std::logic_error("split and home: one value for each pair");
   std::vector<py::ssize_t> first = {0};  // job of each pair of micro-batch and stage
   for (py::ssize_t pair = 0; pair < split.shape(0); ++pair)
-    first.push_back(first.back() + (split(pair) ? 3 : 2));
+    first.push_back(first.back() + 2 + (split(pair) ? 1 : 0) + (home_of(pair) == plan::Home::none ? 1 : 0));
   const auto pair_of = [stages = graph.size()](int stage, int microbatch) {
     return index(microbatch) * index(stages) + index(stage);
   };
@@ -52,8 +59,9 @@ plan::Schedule schedule_of_tables(std::string name, const plan::StageGraph& grap
     if (size != first.back()) throw std::logic_error("w and n: one value for each job");
   }
   const auto job_of = [&](const plan::Job& job) {
-    const py::ssize_t pass = job.pass == plan::Pass::F ? 0 : job.pass == plan::Pass::W ? 2 : 1;
-    return first[pair_of(job.stage, job.microbatch)] + pass;
+    const std::size_t pair = pair_of(job.stage, job.microbatch);
+    if (job.pass == plan::Pass::R) return first[pair + 1] - 1;
+    return first[pair] + (job.pass == plan::Pass::F ? 0 : job.pass == plan::Pass::W ? 2 : 1);
   };
   const auto weights = tables.weights.unchecked<1>();
   const auto compute = tables.compute.unchecked<1>();
@@ -74,7 +82,11 @@ plan::Schedule schedule_of_tables(std::string name, const plan::StageGraph& grap
                          .priority = [&](const plan::Job& job) { return priority(job_of(job)); },
                          .discipline = discipline,
                          .memory_limits = std::move(memory_limits),
-                         .recompute = recompute});
+                         .home =
+                             [&](int stage, int microbatch) {
+                               return home_of(static_cast<py::ssize_t>(pair_of(stage, microbatch)));
+                             },
+                         .late_recomputation = late_recomputation});
 }
 
 const plan::Schedule& schedule_of(py::handle self) { return self.cast<const plan::Schedule&>(); }
@@ -147,23 +159,34 @@ void bind_schedule(py::module_& module) {
   };
   py::class_<Schedule>(module, "Schedule")
       .def(py::init([](std::string name, const plan::StageGraph& graph, int microbatches, int workers,
-                       Table<bool> split, Table<std::int32_t> weights, Table<std::int32_t> compute,
-                       Table<std::int64_t> priority, plan::Discipline discipline,
-                       std::vector<int> memory_limits, bool recompute) {
-             return schedule_of_tables(
-                 std::move(name), graph, microbatches, workers,
-                 {std::move(split), std::move(weights), std::move(compute), std::move(priority)}, discipline,
-                 std::move(memory_limits), recompute);
+                       Table<bool> split, Table<std::uint8_t> home, Table<std::int32_t> weights,
+                       Table<std::int32_t> compute, Table<std::int64_t> priority, plan::Discipline discipline,
+                       std::vector<int> memory_limits, bool late_recomputation) {
+             return schedule_of_tables(std::move(name), graph, microbatches, workers,
+                                       {std::move(split), std::move(home), std::move(weights),
+                                        std::move(compute), std::move(priority)},
+                                       discipline, std::move(memory_limits), late_recomputation);
            }),
-           "name"_a, "graph"_a, "microbatches"_a, "workers"_a, "split"_a, "weights"_a, "compute"_a,
-           "priority"_a, "discipline"_a, "memory_limits"_a, "recompute"_a)
+           "name"_a, "graph"_a, "microbatches"_a, "workers"_a, "split"_a, "home"_a, "weights"_a, "compute"_a,
+           "priority"_a, "discipline"_a, "memory_limits"_a, "late_recomputation"_a)
       .def_property_readonly("name", &Schedule::name)
       .def_property_readonly("graph", &Schedule::graph)
       .def_property_readonly("microbatches", &Schedule::microbatches)
       .def_property_readonly("workers", &Schedule::workers)
       .def_property_readonly("discipline", &Schedule::discipline)
       .def_property_readonly("memory_limits", limits)
-      .def_property_readonly("recompute", &Schedule::recompute)
+      .def_property_readonly("recomputes", py::overload_cast<>(&Schedule::recomputes, py::const_))
+      .def_property_readonly("recomputes_late", &Schedule::recomputes_late)
+      .def_property_readonly("home",
+                             [](const Schedule& self) {
+                               py::array_t<std::uint8_t> homes(self.microbatches() * self.stages());
+                               auto home = homes.mutable_unchecked<1>();
+                               for (int b = 0; b < self.microbatches(); ++b) {
+                                 for (int s = 0; s < self.stages(); ++s)
+                                   home(b * self.stages() + s) = static_cast<std::uint8_t>(self.home(s, b));
+                               }
+                               return homes;
+                             })
       .def_property_readonly("id_count", &Schedule::id_count)
       .def_property_readonly("job_count", &Schedule::job_count)
       .def_property_readonly("split_backward", py::overload_cast<>(&Schedule::split_backward, py::const_))
@@ -182,7 +205,17 @@ void bind_schedule(py::module_& module) {
           "worker"_a)
       .def("job", &Schedule::job, "id"_a)
       .def("find", &Schedule::find, "job"_a)
-      .def("with_recomputation", &Schedule::with_recomputation)
+      .def(
+          "with_homes",
+          [](const Schedule& self, const std::vector<std::uint8_t>& homes) {
+            if (homes.size() != index(self.stages()) * index(self.microbatches()))
+              throw std::logic_error("homes: one for each pair");
+            return self.with_homes([&](int stage, int microbatch) {
+              return static_cast<plan::Home>(
+                  homes.at(index(microbatch) * index(self.stages()) + index(stage)));
+            });
+          },
+          "homes"_a)
       .def("with_discipline", &Schedule::with, "discipline"_a, "memory_limits"_a)
       .def("__eq__", [](const Schedule& self, const Schedule& other) { return self == other; });
 }
@@ -214,11 +247,13 @@ py::tuple named_schedule(const std::string& name, int workers, int microbatches,
                          const std::optional<plan::StageGraph>& graph, const std::optional<int>& groups,
                          std::vector<int> stage_workers, plan::ScheduleOptions options,
                          const std::optional<plan::Discipline>& discipline, std::vector<int> memory_limits,
-                         bool recompute, const plan::Costs& costs, bool per_share) {
+                         const std::vector<std::string>& homes, const plan::Costs& costs, bool per_share) {
+  std::vector<plan::Home> parsed;
+  for (const std::string& home : homes) parsed.push_back(plan::parse_home(home));
   const plan::ScheduleRequest request{.workers = workers,
                                       .microbatches = microbatches,
                                       .graph = graph,
-                                      .recompute = recompute,
+                                      .homes = std::move(parsed),
                                       .groups = groups,
                                       .stage_workers = std::move(stage_workers),
                                       .options = std::move(options)};
@@ -253,7 +288,7 @@ void bind_schedules(py::module_& module) {
   module.def("check", check, "schedule"_a);
   module.def("schedule_entries", entries);
   module.def("named_schedule", named_schedule, "name"_a, "workers"_a, "microbatches"_a, "graph"_a, "groups"_a,
-             "stage_workers"_a, "options"_a, "discipline"_a, "memory_limits"_a, "recompute"_a, "costs"_a,
+             "stage_workers"_a, "options"_a, "discipline"_a, "memory_limits"_a, "homes"_a, "costs"_a,
              "per_share"_a);
   module.def(
       "as_requested",
@@ -265,7 +300,6 @@ void bind_schedules(py::module_& module) {
         return py::make_tuple(made.schedule, made.reordering);
       },
       "schedule"_a, "memory_limits"_a, "costs"_a);
-  module.def("with_recomputation", &plan::with_recomputation, "costs"_a);
   module.def(
       "load_plugin", [](const std::string& file) { return plan::load_plugin(file); }, "file"_a);
 }

@@ -53,6 +53,7 @@ void bind_timeline(py::module_& module) {
       .def_readonly("makespan", &Timeline::makespan)
       .def_readonly("gradients_summed", &Timeline::gradients_summed)
       .def_readonly("bubble_fraction", &Timeline::bubble_fraction)
+      .def_readonly("recomputed_fraction", &Timeline::recomputed_fraction)
       .def_readonly("device_span", &Timeline::device_span)
       .def_readonly("device_bubble_fraction", &Timeline::device_bubble_fraction)
       .def_property_readonly("busy", vector_view(&Timeline::busy))

@@ -12,7 +12,7 @@ Times have any one unit, sizes are in bytes. Errors in what is given are `InputE
 from starpipe._core import InputError, StageGraph
 from starpipe._core import version as __version__
 from starpipe._costs import Costs, Durations, Link, LinkLevel, LinkPort, LinkTime, SharedWeights, Sharing, StageSizes
-from starpipe._jobs import Discipline, Job, Pass, Placement
+from starpipe._jobs import Discipline, Home, Job, Pass, Placement
 from starpipe._partition import Partition, SharedUnits, Unit, WorkerLoad, partition
 from starpipe._periodic import ChainStage, PeriodicOperation, PeriodicResult, periodic
 from starpipe._report import Explanation, Report, save_page
@@ -38,6 +38,7 @@ __all__ = [
     "Discipline",
     "Durations",
     "Explanation",
+    "Home",
     "IdleCause",
     "IdlePart",
     "InputError",

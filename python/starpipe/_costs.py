@@ -169,7 +169,6 @@ class Costs:
     links: tuple[LinkLevel, ...]
     prefetch: bool
     unit: str
-    includes_recomputation: bool
     workers_of_rank: int
     ordered_messages: bool
     relays: bool
@@ -183,7 +182,6 @@ class Costs:
         shared: Sequence[SharedWeights] = (),
         prefetch: bool = True,
         unit: str = "",
-        includes_recomputation: bool = False,
         workers_of_rank: int = 1,
         ordered_messages: bool = False,
         relays: bool = False,
@@ -198,7 +196,6 @@ class Costs:
         shared: parameters that several stages use.
         prefetch: whether transfers overlap compute. Without, a worker fetches a job's inputs once it has picked the job.
         unit: of all times: "s", or "" when it has no name. Pictures show short times in seconds as ms or µs.
-        includes_recomputation: whether B includes F's time already, as in the files of schedules that recompute.
         workers_of_rank: so many neighbouring workers are a rank. With prefetch, a rank receives a datum of another rank
             once for all of its workers, and transfers from one of its workers to another follow each other.
         ordered_messages: whether messages from one rank to another pass one at a time, on levels with fair sharing.
@@ -216,7 +213,6 @@ class Costs:
             ("links", _levels(comm, links)),
             ("prefetch", _flag("prefetch", prefetch)),
             ("unit", unit),
-            ("includes_recomputation", _flag("includes_recomputation", includes_recomputation)),
             ("workers_of_rank", _whole("workers_of_rank", workers_of_rank, 1)),
             ("ordered_messages", _flag("ordered_messages", ordered_messages)),
             ("relays", _flag("relays", relays)),

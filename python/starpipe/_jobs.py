@@ -6,8 +6,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
-Pass = Literal["F", "B", "W", "BW"]
-"""What a job computes: F forward, B the gradient of the stage's input, W the gradient of its weights, BW both."""
+Pass = Literal["F", "B", "W", "BW", "R"]
+"""What a job computes: F forward, B the gradient of the stage's input, W the gradient of its weights, BW both, R the
+stash again."""
+
+Home = Literal["worker", "none"]
+"""Where the stash of a stage and micro-batch waits from F to B. worker: with the worker that computes F. none: nowhere, R
+makes it again."""
 
 Discipline = Literal["greedy", "bounded", "ordered"]
 """How a worker uses the priority n. greedy: of the jobs that are ready, the smallest n. bounded: the same within the
@@ -23,7 +28,7 @@ class Job:
     microbatch: int
     """From 0."""
     pass_: Pass
-    """F, B, W or BW."""
+    """F, B, W, BW or R."""
 
     def __str__(self) -> str:
         return f"{self.pass_}({self.stage},{self.microbatch})"

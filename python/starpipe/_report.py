@@ -78,7 +78,7 @@ class Report:
         return timelines.get("measured") or timelines.get("simulated")
 
     def _timeline(self, run: _core.ReportRun, step: _core.Step) -> Timeline:
-        costs = replace(run.costs, unit=run.unit, includes_recomputation=step.as_run.recompute)
+        costs = replace(run.costs, unit=run.unit)
         return Timeline._of(Schedule._of(step.as_run, costs), costs, step.timeline, step=step)
 
     def explain(self, *what_if: str) -> Explanation:

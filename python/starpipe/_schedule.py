@@ -30,7 +30,7 @@ from starpipe._arguments import (
 )
 from starpipe._core import InputError, StageGraph
 from starpipe._costs import Costs
-from starpipe._jobs import Discipline, Job, Pass, Placement
+from starpipe._jobs import Discipline, Home, Job, Pass, Placement
 
 if TYPE_CHECKING:
     import pandas  # type: ignore[import]
@@ -40,6 +40,11 @@ PlacementFunction = Callable[[int, int, Pass], Union[int, tuple[int, int], Place
 
 PriorityFunction = Callable[[int, int, Pass], Any]
 """n(s, b, d): numbers, or other values with an order such as tuples of numbers. Smaller goes first."""
+
+Homes = Union[Home, Sequence[Home], Callable[[int, int], Home]]
+"""h(s, b): where stashes wait. One home for all stages, one for each, or a function of stage and micro-batch."""
+
+_HOMES: tuple[Home, ...] = ("worker", "none")  # as C++ counts them
 
 Limits = Union[int, Sequence[int], None]
 
@@ -68,6 +73,29 @@ class CheckError(InputError):
 
 def _graph(graph: StageGraph | int) -> StageGraph:
     return graph if isinstance(graph, StageGraph) else StageGraph.chain(_whole("graph", graph, 1, _MOST_STAGES))
+
+
+def _home(name: str, home: object) -> int:
+    _require_word(name, home)
+    if home not in _HOMES:
+        raise InputError(f"{name}: expected one of {', '.join(_HOMES)}, got {_shown(home)}")
+    return _HOMES.index(home)  # type: ignore[arg-type]
+
+
+def _home_words(homes: object, stages: int) -> list[Home]:
+    """The homes of all stages (one entry), or of each."""
+    words = [homes] if isinstance(homes, str) else _list("home", homes, "homes")
+    if len(words) not in (1, stages):
+        raise InputError(f"home: expected one home or {stages}, one for each stage, got {len(words)}")
+    return [_HOMES[_home("home", word)] for word in words]
+
+
+def _homes(homes: Homes, stages: int, pairs: list[tuple[int, int]]) -> list[int]:
+    """The home of each pair of stage and micro-batch, as C++ counts them."""
+    if callable(homes):
+        return [_home(f"home: stage {s}, micro-batch {b}", homes(s, b)) for s, b in pairs]
+    words = _home_words(homes, stages)
+    return [_HOMES.index(words[s % len(words)]) for s, _ in pairs]
 
 
 def _job_text(job: tuple[int, int, Pass]) -> str:
@@ -166,7 +194,7 @@ class Schedule:
         split_backward: bool | Callable[[int, int], bool] = False,
         discipline: Discipline = "ordered",
         memory_limit: Limits = None,
-        recompute: bool = False,
+        home: Homes = "worker",
         name: str = "mine",
         costs: Costs = Costs(),
     ) -> None:
@@ -181,7 +209,8 @@ class Schedule:
         split_backward: whether (stage, micro-batch) has the passes B and W instead of BW: for all, or a function.
         discipline: how a worker uses n; see `Discipline`.
         memory_limit: the largest number of stashes that a worker may hold at once: one for all workers, or one for each.
-        recompute: F keeps only the stage's input, and the backward pass computes F again first.
+        home: h(s, b): where the stash waits from F to B. With "none" R makes it again before B, from the stage's input. R
+            needs w and n of its own.
         name: for people and files.
         costs: with which it is simulated when no others are given.
 
@@ -202,18 +231,24 @@ class Schedule:
             split = [_flag(f"split_backward: stage {s}, micro-batch {b}", split_backward(s, b)) for s, b in pairs]
         else:
             split = [_flag("split_backward", split_backward)] * len(pairs)
+        homes = _homes(home, graph.stages, pairs)
         fused: tuple[Pass, ...] = ("F", "BW")
         divided: tuple[Pass, ...] = ("F", "B", "W")
-        jobs = [(s, b, d) for (s, b), is_split in zip(pairs, split) for d in (divided if is_split else fused)]
+        again: tuple[Pass, ...] = ("R",)
+        jobs = [
+            (s, b, d)
+            for (s, b), is_split, waits in zip(pairs, split, homes)
+            for d in (divided if is_split else fused) + (again if _HOMES[waits] == "none" else ())
+        ]
         weights, compute = _placements([placement(s, b, d) for s, b, d in jobs], jobs)
         for values in (compute, weights):
             _require_workers(values, jobs, workers)
         priorities = _priorities([priority(s, b, d) for s, b, d in jobs], jobs)
         limits = _limits("memory_limit", memory_limit)
         self._handle = _core.Schedule(
-            name, graph, microbatches, workers, np.array(split), np.array(weights, dtype=np.int32),
-            np.array(compute, dtype=np.int32), priorities, discipline,
-            limits * workers if len(limits) == 1 else limits, _flag("recompute", recompute),
+            name, graph, microbatches, workers, np.array(split), np.array(homes, dtype=np.uint8),
+            np.array(weights, dtype=np.int32), np.array(compute, dtype=np.int32), priorities, discipline,
+            limits * workers if len(limits) == 1 else limits, False,
         )  # fmt: skip
         self.costs = costs
         self.reordering = None
@@ -262,9 +297,21 @@ class Schedule:
         return tuple(self._handle.memory_limits)
 
     @property
-    def recompute(self) -> bool:
-        """True if the backward pass computes F again."""
-        return self._handle.recompute
+    def recomputes(self) -> bool:
+        """True if R makes any stash again."""
+        return self._handle.recomputes
+
+    @property
+    def recomputes_late(self) -> bool:
+        """True if R waits for the gradients that B waits for: under greedy and bounded, and in an order that they gave."""
+        return self._handle.recomputes_late
+
+    def home(self, stage: int, microbatch: int) -> Home:
+        """h(s, b): where the stash waits from F to B. Raises InputError for a pair that does not exist."""
+        for key, value, count in (("stage", stage, self.stages), ("microbatch", microbatch, self.microbatches)):
+            if _whole(key, value, 0) >= count:
+                raise InputError(f"{key}: there is no {key} {value}; the last is {count - 1}")
+        return _HOMES[self._handle.home[microbatch * self.stages + stage]]
 
     @property
     def split_backward(self) -> bool:
@@ -320,10 +367,12 @@ class Schedule:
         """The pass of each id: F, B, W or BW; empty text for an id without a job."""
         stride = self._stride()
         which = np.arange(self.id_count) % stride
-        words: npt.NDArray[np.str_] = np.array(["F", "B", "W", "BW"])[which]
         exists = self.turn != 0xFFFFFFFF
-        fused = (which == 1) & ~np.append(exists[1:], False) if stride == 3 else which == 1
-        words[fused] = "BW"
+        words: npt.NDArray[np.str_] = np.array(["F", "BW", "W", ""])[which]
+        if self.split_backward:
+            words[(which == 1) & np.append(exists[1:], False)] = "B"
+        if self.recomputes:
+            words[which == stride - 1] = "R"
         words[~exists] = ""
         return words
 
@@ -372,19 +421,15 @@ class Schedule:
         core, reordering = _core.as_requested(self._handle, _limits("memory_limit", memory_limit), used)
         return Schedule._of(core, used, reordering)
 
-    def with_recomputation(self) -> Schedule:
-        """The same jobs, w and n, where the backward pass computes F again."""
-        return Schedule._of(self._handle.with_recomputation(), self.costs, self.reordering)
+    def with_homes(self, home: Homes) -> Schedule:
+        """The same schedule with other homes. A new R runs directly before B, on its worker."""
+        pairs = [(s, b) for b in range(self.microbatches) for s in range(self.stages)]
+        return Schedule._of(self._handle.with_homes(_homes(home, self.stages, pairs)), self.costs, self.reordering)
 
     def _complete(self, costs: Costs | None) -> Costs:
-        """The costs as the simulator takes them: with recomputation, B includes F."""
         given = self.costs if costs is None else costs
         _require("costs", given, Costs)
-        if given.includes_recomputation and not self.recompute:
-            raise InputError(f"costs: their B includes the time of F, but {self.name} does not recompute")
-        if not self.recompute or given.includes_recomputation:
-            return given
-        return replace(_core.with_recomputation(given), unit=given.unit, includes_recomputation=True)
+        return given
 
     def save(self, file: str | os.PathLike[str], format: str | None = None) -> None:
         """Writes the schedule with its predicted run, as `Timeline.save` does: .json and .csv are schedule files.
@@ -421,9 +466,12 @@ class Schedule:
     def __reduce__(self) -> tuple[Any, ...]:
         exists = self.turn != 0xFFFFFFFF
         stride = self._stride()
-        split = exists[2::3] if stride == 3 else np.zeros(self.id_count // stride, dtype=np.bool_)
-        tables = (split, self.weights[exists], self.compute[exists], self.turn[exists].astype(np.int64))
-        core = (self.name, self.graph, self.microbatches, self.workers, *tables, self.discipline, self.memory_limits, self.recompute)
+        split = exists[2::stride] if self.split_backward else np.zeros(self.id_count // stride, dtype=np.bool_)
+        tables = (split, self._handle.home, self.weights[exists], self.compute[exists], self.turn[exists].astype(np.int64))
+        core = (
+            self.name, self.graph, self.microbatches, self.workers, *tables, self.discipline, self.memory_limits,
+            self._handle.recomputes_late,
+        )  # fmt: skip
         return _unpickled, (core, self.costs, self.reordering)
 
     def __eq__(self, other: object) -> bool:
@@ -517,7 +565,7 @@ def read_schedule(file: str | os.PathLike[str]) -> Schedule:
     not a schedule. docs/schedule-files.md describes both formats.
     """
     core, costs, unit = _core.read_schedule(os.fspath(file))
-    return Schedule._of(core, replace(costs, unit=unit, includes_recomputation=core.recompute))
+    return Schedule._of(core, replace(costs, unit=unit))
 
 
 def schedule(
@@ -530,7 +578,7 @@ def schedule(
     placement: Sequence[int] = (),
     discipline: Discipline | None = None,
     memory_limit: Limits = None,
-    recompute: bool = False,
+    home: Home | Sequence[Home] | None = None,
     costs: Costs = Costs(),
     per_share: bool = False,
     **options: int,
@@ -543,8 +591,9 @@ def schedule(
     discipline: how workers use the priorities (default: the schedule's own).
     memory_limit: the largest number of stashes that a worker may hold: one for all workers, or one for each. A schedule whose order
         needs no more keeps its order; otherwise it runs in another one, and `reordering` says why.
-    recompute: F keeps only the stage's input, and the backward pass computes F again.
-    costs: times without recomputation, for schedules that choose their order by them, and for `simulate` later.
+    home: where stashes wait from F to B: one home for all stages, or one for each (default: the schedule's own).
+        `Schedule.with_homes` takes a function, too.
+    costs: for schedules that choose their order by them, and for `simulate` later.
     per_share: costs and memory_limit are for 1/W of the model, whatever the number of stages.
     options: of the schedule, such as waves=2; `schedules` has them.
 
@@ -556,16 +605,16 @@ def schedule(
         _require_word("discipline", discipline)
     workers = _whole("workers", workers, 1, _MOST_WORKERS)
     microbatches = _whole("microbatches", microbatches, 1, _MOST_MICROBATCHES)
-    recompute = _flag("recompute", recompute)
-    if costs.includes_recomputation:
-        raise InputError("costs: give times without recomputation")
     stage_workers = [_whole("placement", worker, 0) for worker in _list("placement", placement, "workers")]
     if graph is None and stage_workers:
         graph = len(stage_workers)
+    homes: list[Home] = []
+    if home is not None:
+        homes = [_HOMES[_home("home", word)] for word in ([home] if isinstance(home, str) else _list("home", home, "homes"))]
     core, reordering, used = _core.named_schedule(
         name, workers, microbatches, None if graph is None else _graph(graph),
         None if groups is None else _whole("groups", groups, 0), stage_workers,
         {key: _whole(key, value, -_GREATEST_INT) for key, value in options.items()}, discipline,
-        _limits("memory_limit", memory_limit), recompute, costs, _flag("per_share", per_share),
+        _limits("memory_limit", memory_limit), homes, costs, _flag("per_share", per_share),
     )  # fmt: skip
-    return Schedule._of(core, replace(used, unit=costs.unit, includes_recomputation=recompute), reordering)
+    return Schedule._of(core, replace(used, unit=costs.unit), reordering)

@@ -112,8 +112,6 @@ def search(
         _require_function("progress", progress, "a SearchProgress")
     if layout is not None:
         _require_word("layout", layout)
-    if costs.includes_recomputation:
-        raise InputError("costs: the search is for schedules without recomputation")
     found = _core.search(
         _whole("workers", workers, 1, size_limits["search_workers"]),
         _whole("microbatches", microbatches, 1, size_limits["search_microbatches"]),

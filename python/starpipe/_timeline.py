@@ -154,6 +154,12 @@ class Timeline:
         return self._handle.bubble_fraction
 
     @property
+    def recomputed_fraction(self) -> float:
+        """Share of the makespan in which workers compute F again: the time of all R / (workers * makespan). bubble_fraction
+        counts it as work."""
+        return self._handle.recomputed_fraction
+
+    @property
     def device_span(self) -> float:
         """The longest time from the first start to the last end of one worker."""
         return self._handle.device_span

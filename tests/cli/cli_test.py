@@ -250,12 +250,12 @@ class Simulate(CommandTest):
         wide = ("--set", "training.microbatch_size=64", "--set", "schedule.name=gpipe")
         need, need_recomputing = (
             max(sum(parts.values()) for parts in json.loads(self.ok("simulate", "gpt.yaml", *wide, *more, "--json"))["memory"])
-            for more in ((), ("--set", "schedule.recompute=true")))
+            for more in ((), ("--set", "schedule.home=none")))
         self.ok("simulate", "gpt.yaml", *wide, "--set", f"runtime.memory_limit={need}")
         limit = ("--set", f"runtime.memory_limit={need_recomputing}")
         message = self.refused(["simulate", "gpt.yaml", *wide, *limit], "runtime.memory_limit: under gpipe, worker ",
-                               " needs ", "stashes", "more than", "it fits with schedule.recompute: true")
-        self.ok("simulate", "gpt.yaml", *wide, *limit, "--set", "schedule.recompute=true")
+                               " needs ", "stashes", "more than", "it fits with schedule.home: none")
+        self.ok("simulate", "gpt.yaml", *wide, *limit, "--set", "schedule.home=none")
         # The schedule that the message names as the fastest within the limit does fit.
         fastest = re.search(r"the fastest that fits is ([^(]*) \(", message).group(1)
         self.ok("simulate", "gpt.yaml", *wide, *limit,

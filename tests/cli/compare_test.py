@@ -77,7 +77,7 @@ class Emulation(ReportTest):
                 ("F: [1ms, 2ms, 3ms, 4ms], B: 2ms, W: 0us", "name: zb-1p, workers: 4", ()),
                 ("F: 0us, B: 1ms, W: 0us", "name: 1f1b, workers: 4", ()),
                 (one + ", comm: 300us", "name: v-half, workers: 4", ("schedule.memory_limit=4",)),
-                (one + ", comm: 300us", "name: 1f1b, workers: 4", ("schedule.discipline=greedy", "schedule.recompute=true")),
+                (one + ", comm: 300us", "name: 1f1b, workers: 4", ("schedule.discipline=greedy", "schedule.home=none")),
                 (one, "name: 1f1b, workers: 4", ("schedule.discipline=greedy", "schedule.dynamic=true"))):
             with self.subTest(times=times, schedule=schedule, more=more):
                 sets = [word for key in more for word in ("--set", key)]

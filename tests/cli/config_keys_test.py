@@ -116,7 +116,7 @@ KEYS = {
     "schedule.discipline": Key("train", MLP, "greedy"),
     "schedule.memory_limit": Key("simulate", MLP, 1),
     "schedule.dynamic": Key("simulate", MLP, "true", "schedule.memory_limit=4"),
-    "schedule.recompute": Key("simulate", MLP, "true"),
+    "schedule.home": Key("simulate", MLP, "none"),
     "schedule.vocabulary.shards": Key("simulate", GPT, 2),
     "schedule.vocabulary.placement": Key("simulate", GPT, "last", VOCABULARY),
     "schedule.vocabulary.ahead": Key("simulate", GPT, 0, VOCABULARY, "training.microbatches=6"),
@@ -158,7 +158,7 @@ TRAINED = ["training.steps", "training.clip", "training.optimizer", "checkpoint"
 UNUSED = {
     "profile": [*TRAINED, "training.nonfinite", "data.validation", "evaluate", "schedule", "runtime.policy", "runtime.window", "runtime.workers_per_core",
                 "runtime.timeout", "runtime.mapping", "runtime.memory_limit", "runtime.emulate", "runtime.links"],
-    "evaluate": [*TRAINED, "data.path", "data.order", "evaluate.every", "schedule.recompute", "schedule.memory_limit",
+    "evaluate": [*TRAINED, "data.path", "data.order", "evaluate.every", "schedule.home", "schedule.memory_limit",
                  "runtime.emulate", "runtime.links"],
     "compare": ["data.validation", "evaluate", "checkpoint"],
     "verify": ["data.validation", "evaluate", "checkpoint", "runtime.links"],

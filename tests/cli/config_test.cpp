@@ -109,7 +109,7 @@ training:
   seed: 18446744073709551615
   optimizer: {kind: adamw, learning_rate: 3.0e-4, weight_decay: 0.1, beta1: 0.8, beta2: .95, epsilon: 1e-6}
 schedule: {name: fslpp, workers: 4, stages: 8, groups: 2, placement: [0, 3], cuts: [1, 2],
-           discipline: bounded, memory_limit: 3, recompute: true}
+           discipline: bounded, memory_limit: 3, home: none}
 runtime: {policy: worker-order, device: cuda, precision: tf32, window: 70, timeout: 1.5, mapping: auto,
           memory_limit: 2MiB}
 )");
@@ -134,7 +134,7 @@ runtime: {policy: worker-order, device: cuda, precision: tf32, window: 70, timeo
   EXPECT_THAT(config.schedule.cuts, ElementsAre(1, 2));
   EXPECT_EQ(config.schedule.discipline, plan::Discipline::bounded);
   EXPECT_EQ(config.schedule.memory_limits, std::vector<int>{3});
-  EXPECT_TRUE(config.schedule.recompute);
+  EXPECT_EQ(config.schedule.homes, std::vector{plan::Home::none});
   EXPECT_EQ(config.runtime.policy, "worker-order");
   EXPECT_EQ(config.runtime.device, std::vector<std::string>{"cuda"});
   EXPECT_EQ(config.model.precision, model::Precision::tf32);

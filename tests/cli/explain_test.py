@@ -93,7 +93,7 @@ class Pipeline:
                 "schedule": {"name": "gpipe", "workers": self.workers, "stages": self.workers,
                              "microbatches": self.microbatches, "discipline": "ordered",
                              "stage_graph": [[s, s + 1] for s in range(self.workers - 1)], "memory_limits": [],
-                             "recompute": False, "groups": None},
+                             "groups": None},
                 "costs": {"durations": [{"F": 0.004, "B": 0.008, "W": 0}] * self.workers, "comm": 0.001, "prefetch": True},
                 "work": [uniform] * self.workers,
                 "prefetch": True,

@@ -25,7 +25,7 @@ class ScheduleCompare(CommandTest):
         names = [entry["name"] for entry in json.loads(self.ok("schedule", "list", "--json"))["schedules"]]
         names = [name for name in names if name not in ("lpp", "fslpp")]  # they need --groups
         for per, flag in (("share", ["--per-share"]), ("stage", [])):
-            for more in ((), ("--recompute",), ("--memory-limit", 5), ("--no-prefetch",)):
+            for more in ((), ("--home", "none"), ("--memory-limit", 5), ("--no-prefetch",)):
                 if per == "stage" and more:
                     continue
                 compared = self.compare(*names, "--workers", 4, "--microbatches", "8,12", f"--per-{per}", *DURATIONS, *more)

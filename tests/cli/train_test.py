@@ -52,23 +52,19 @@ class Train(CommandTest):
                 self.assertEqual(sorted(os.listdir(self.folder)), sorted(files))
 
     def test_contradictions(self):
-        """Nothing that was asked for is ignored: a file that recomputes, a policy on the command line, a section without keys."""
-        self.ok("schedule", "show", "1f1b", "--workers", 2, "--microbatches", 4, "--recompute", "-o", "rc.json")
-        files = ("gpt.yaml", "mlp.yaml", "rc.json", "text")
-        self.refused_by_all(["mlp.yaml", "--set", "schedule.file=rc.json", "--set", "schedule.recompute=false"],
-                            "schedule.recompute: false", "rc.json", files=files)
-        self.refused_by_all(["mlp.yaml", "--set", "runtime.policy=prio"], "STARPU_SCHED: lws", "runtime.policy=prio", files=files,
+        """Nothing that was asked for is ignored: a policy on the command line, a section without keys."""
+        self.refused_by_all(["mlp.yaml", "--set", "runtime.policy=prio"], "STARPU_SCHED: lws", "runtime.policy=prio",
                             environment={"STARPU_SCHED": "lws"})
         for command in ("simulate", "verify", "info", "profile"):
             self.refused([command, "mlp.yaml", "--set", "runtime.policy=prio"],
                          "STARPU_SCHED: lws contradicts --set runtime.policy=prio", environment={"STARPU_SCHED": "lws"})
         for value in ("", "{}"):
-            self.refused_by_all(["mlp.yaml", "--set", f"runtime.emulate={value}"], "--set runtime.emulate", files=files)
-        self.refused_by_all(["mlp.yaml"], "STARPU_MPI_DRIVER_CALL_FREQUENCY", files=files,
+            self.refused_by_all(["mlp.yaml", "--set", f"runtime.emulate={value}"], "--set runtime.emulate")
+        self.refused_by_all(["mlp.yaml"], "STARPU_MPI_DRIVER_CALL_FREQUENCY",
                             environment={"STARPU_MPI_DRIVER_CALL_FREQUENCY": "1"})
         os.symlink("a.json", self.path("b.json"))  # to a file that does not exist yet
         self.refused_by_all(["mlp.yaml", "--report", "a.json", "--trace", "b.json"], "--trace", "b.json",
-                            files=("b.json", *files))
+                            files=("b.json", "gpt.yaml", "mlp.yaml", "text"))
 
     def test_metrics(self):
         """A line per step, the same losses as the report's, on one and on two ranks; a picture of the losses."""
@@ -438,8 +434,8 @@ class Train(CommandTest):
                 "training.microbatches=8", "--set", "runtime.workers_per_core=16")
         for launcher in ([], LAUNCHER):
             kept = self.report_of(*size, launcher=launcher)
-            report = self.report_of(*size, "--set", "schedule.recompute=true", launcher=launcher)
-            self.assertTrue(report["config"]["schedule"]["recompute"])
+            report = self.report_of(*size, "--set", "schedule.home=none", launcher=launcher)
+            self.assertEqual(report["config"]["schedule"]["home"], "none")
             self.assertEqual(report["losses"], kept["losses"])
             self.assertEqual(report["peak_stashes"], {"predicted": [1] * 4, "measured": [1] * 4})
             figures = report["peak_stash_bytes"]
@@ -456,23 +452,23 @@ class Train(CommandTest):
         config = mlp_config(schedule="file: s.json").replace("layers: 2", "layers: 4")
         self.write("mlp.yaml", config)
         reports = []
-        for shown, wanted in (("--recompute",), ()), ((), ("--set", "schedule.recompute=true")):
+        for shown, wanted in (("--home", "none"), ()), ((), ("--set", "schedule.home=none")):
             self.ok("schedule", "show", "1f1b", "--workers", 4, "--microbatches", 4, *shown, "-o", "s.json")
             reports.append(self.report_of("--set", "runtime.workers_per_core=16", *wanted))
             self.assertEqual(reports[-1]["peak_stashes"], {"predicted": [1] * 4, "measured": [1] * 4})
         for key in ("losses", "peak_stash_bytes"):
             self.assertEqual(reports[0][key], reports[1][key])
 
-    def test_recomputation_puts_f_into_b(self):
-        arguments = ("--set", "schedule={name: 1f1b, workers: 4, recompute: true}", "--set", "model.layers=4", "--set",
+    def test_r_of_an_emulated_run(self):
+        arguments = ("--set", "schedule={name: 1f1b, workers: 4, home: none}", "--set", "model.layers=4", "--set",
                      "training.microbatches=8")
         report = self.report_of(*arguments, "--set", "runtime.emulate={F: 2ms, B: 3ms, W: 1ms}")
-        self.assertEqual(report["durations"], [{"F": 0.002, "B": 0.005, "W": 0.001}] * 4)
-        self.assertAlmostEqual(report["makespan"]["predicted"], (8 + 4 - 1) * 8e-3)
+        self.assertEqual(report["durations"], [{"F": 0.002, "B": 0.003, "W": 0.001}] * 4)
+        self.assertAlmostEqual(report["makespan"]["predicted"], 82e-3)
         self.assertGreater(report["makespan"]["measured"], 0.99 * report["makespan"]["predicted"])
         self.assertEqual(report["peak_stashes"]["measured"], [1] * 4)
         result = json.loads(self.ok("simulate", "mlp.yaml", *arguments, "--durations", "F=2,B=3,W=1", "--json"))
-        self.assertEqual(result["makespan"], (8 + 4 - 1) * 8)
+        self.assertEqual(result["makespan"], 82)
 
     def test_two_ranks(self):
         result = self.run_command("train", "mlp.yaml", "--report", "r.json", launcher=LAUNCHER)

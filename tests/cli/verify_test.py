@@ -64,7 +64,7 @@ class Verify(CommandTest):
                             ["gpt.yaml", "model.tied=true", *recipe],
                             ["gpt.yaml", "model.tied=true", "schedule.name=fsdp", "runtime.precision=bf16"],
                             ["gpt.yaml", "schedule.name=zb-h1", "runtime.precision=bf16", *recipe],
-                            ["mlp.yaml", "training.optimizer.kind=sgd", "training.optimizer.momentum=0.9", "schedule.recompute=true"]):
+                            ["mlp.yaml", "training.optimizer.kind=sgd", "training.optimizer.momentum=0.9", "schedule.home=none"]):
             for launcher in ([], LAUNCHER):
                 with self.subTest(file=file, keys=keys, ranks=2 if launcher else 1):
                     words = [word for key in keys for word in ("--set", key)]

@@ -50,7 +50,7 @@ class Vocabulary(CommandTest):
             ("model.tied=true",),
             ("model={kind: llama, layers: 2, hidden: 16, heads: 4, intermediate: 12, context: 16}",),
             ("schedule.name=zb-h1",),
-            ("schedule.recompute=true",),
+            ("schedule.home=none",),
             ("schedule.name=interleaved-1f1b", "training.microbatches=4"),
         ):
             with self.subTest(settings=settings):

@@ -31,20 +31,27 @@ struct Input {
   std::optional<JobId> maker;
 };
 
+/// The job that makes the stash.
+inline JobId maker_of(const Schedule& schedule, int stage, int microbatch) {
+  const std::optional<JobId> again = schedule.find({stage, microbatch, Pass::R});
+  return again ? *again : *schedule.find({stage, microbatch, Pass::F});
+}
+
 inline std::vector<Input> inputs(const Schedule& schedule, const Costs& costs, JobId id) {
   const Job j = schedule.job(id);
   const auto size = [&](int s) { return costs.sizes[costs.sizes.size() == 1 ? 0 : index(s)]; };
   const auto at = [&](JobId other) { return schedule.compute(other); };
   std::vector<Input> result;
+  const bool remade = schedule.home(j.stage, j.microbatch) == Home::none;
+  const bool late = j.pass == Pass::R && schedule.recomputes_late();
   const bool backward = j.pass == Pass::B || j.pass == Pass::BW;
-  if (j.pass == Pass::F || (backward && schedule.recompute())) {
+  if (j.pass == Pass::F || j.pass == Pass::R) {
     for (const int s : schedule.graph().pred(j.stage)) {
       const JobId maker = schedule.forward(s, j.microbatch);
       result.push_back({Input::activation, at(maker), {s, j.microbatch, 0}, size(s).activation, maker});
     }
   } else {
-    const JobId maker = schedule.recompute() ? schedule.backward(j.stage, j.microbatch)
-                                             : schedule.forward(j.stage, j.microbatch);
+    const JobId maker = *schedule.find({j.stage, j.microbatch, remade ? Pass::R : Pass::F});
     result.push_back({Input::stash, at(maker), {j.stage, j.microbatch, 0}, size(j.stage).stash, maker});
   }
   if (j.pass == Pass::W) {
@@ -52,7 +59,7 @@ inline std::vector<Input> inputs(const Schedule& schedule, const Costs& costs, J
     result.push_back(
         {Input::gradient_stash, at(maker), {j.stage, j.microbatch, 0}, size(j.stage).gradient_stash, maker});
   }
-  if (backward) {
+  if (backward || late) {
     for (const int s : schedule.graph().succ(j.stage)) {
       const JobId maker = schedule.backward(s, j.microbatch);
       result.push_back(
@@ -80,6 +87,7 @@ inline double duration(const Schedule& schedule, const Costs& costs, JobId id) {
   const Durations& d = costs.durations[costs.durations.size() == 1 ? 0 : index(j.stage)];
   switch (j.pass) {
     case Pass::F:
+    case Pass::R:
       return d.F;
     case Pass::B:
       return d.B;
@@ -132,21 +140,26 @@ inline SlowRun slow_simulate(const Schedule& schedule, const Costs& costs) {
   }
 
   const auto stash_is_live = [&](int s, int b, int worker) {
-    const JobId maker = schedule.recompute() ? schedule.backward(s, b) : schedule.forward(s, b);
+    const JobId maker = maker_of(schedule, s, b);
     return schedule.compute(maker) == worker && started[maker] &&
            !(ended[schedule.backward(s, b)] && ended[schedule.weight_gradient(s, b)]);
   };
   const auto refused = [&](JobId id, int worker) {
     const Job j = schedule.job(id);
     if (schedule.memory_limits().empty()) return false;
-    if (schedule.recompute()) {
+    const bool begins = maker_of(schedule, j.stage, j.microbatch) == id;
+    bool all_remade = true;
+    for (const JobId other : all)
+      all_remade = all_remade &&
+                   schedule.home(schedule.job(other).stage, schedule.job(other).microbatch) == Home::none;
+    if (all_remade) {
       int live = 0;
       for (int b = 0; b < schedule.microbatches(); ++b) {
         for (int s = 0; s < schedule.stages(); ++s) live += stash_is_live(s, b, worker) ? 1 : 0;
       }
-      return (j.pass == Pass::B || j.pass == Pass::BW) && live >= schedule.memory_limits()[index(worker)];
+      return begins && live >= schedule.memory_limits()[index(worker)];
     }
-    if (j.pass != Pass::F) return false;
+    if (!begins) return false;
     std::size_t max_stages = 0;
     std::map<std::uint32_t, int> unfinished;  // age -> micro-batch
     int others = 0;
@@ -154,7 +167,7 @@ inline SlowRun slow_simulate(const Schedule& schedule, const Costs& costs) {
       std::size_t here = 0;
       std::uint32_t age = std::numeric_limits<std::uint32_t>::max();
       for (int s = 0; s < schedule.stages(); ++s) {
-        here += schedule.compute(schedule.forward(s, b)) == worker ? 1U : 0U;
+        here += schedule.compute(maker_of(schedule, s, b)) == worker ? 1U : 0U;
         age = std::min(age, schedule.turn(schedule.forward(s, b)));
       }
       max_stages = std::max(max_stages, here);
@@ -279,7 +292,7 @@ inline SlowMemory slow_memory(const Schedule& schedule, const Costs& costs, cons
   for (int b = 0; b < schedule.microbatches(); ++b) {
     for (int s = 0; s < schedule.stages(); ++s) {
       const StageSizes& size = costs.sizes[costs.sizes.size() == 1 ? 0 : index(s)];
-      const JobId f = schedule.forward(s, b);
+      const JobId f = maker_of(schedule, s, b);
       const JobId bw = schedule.backward(s, b);
       const JobId w = schedule.weight_gradient(s, b);
       const bool f_here = schedule.compute(f) == worker;
@@ -295,7 +308,7 @@ inline SlowMemory slow_memory(const Schedule& schedule, const Costs& costs, cons
         if (with_f && f_here) from = place(f), to = b_here || w_here ? to : place(f);
         return from <= now && now <= to;
       };
-      if (live(!schedule.recompute())) {
+      if (live(true)) {
         ++result.stashes;
         result.bytes += size.stash;
       }
@@ -304,13 +317,14 @@ inline SlowMemory slow_memory(const Schedule& schedule, const Costs& costs, cons
       int from = std::numeric_limits<int>::max();
       int to = -1;
       for (const int next : schedule.graph().succ(s)) {
-        for (const JobId reader : {schedule.forward(next, b), schedule.backward(next, b)}) {
+        if (schedule.home(next, b) != Home::none) continue;
+        for (const JobId reader : {schedule.forward(next, b), maker_of(schedule, next, b)}) {
           if (schedule.compute(reader) != worker) continue;
           from = std::min(from, place(reader));
           to = std::max(to, place(reader));
         }
       }
-      if (schedule.recompute() && from <= now && now <= to) result.bytes += size.activation;
+      if (from <= now && now <= to) result.bytes += size.activation;
     }
   }
   return result;

@@ -43,7 +43,7 @@ WRONG = [
     (make, {"graph": 2**16}, "microbatches", [2**20]),
     (make, {}, "workers", [0, "2", 2.0, 10**9, HUGE]),
     (make, {}, "split_backward", ["no", None, 1, lambda s, b: None, lambda s, b: "B"]),
-    (make, {}, "recompute", ["no", 0, None]),
+    (make, {}, "home", ["no", 0, None, ["none"] * 7, [0], lambda s, b: None, lambda s, b: "B"]),
     (make, {}, "name", [None, 3, b"x"]),
     (make, {}, "discipline", [None, 3, ["ordered"]]),
     (make, {}, "memory_limit", [1.5, "2", [], [2.5], [None], np.array([]), HUGE]),
@@ -59,7 +59,7 @@ WRONG = [
     (starpipe.schedule, {**NAMED, "workers": 2**10}, "microbatches", [2**20]),
     (starpipe.schedule, NAMED, "discipline", [3, ("ordered",)]),
     (starpipe.schedule, NAMED, "placement", [3, "01", [0.5], [None], None, [-1, 0]]),
-    (starpipe.schedule, NAMED, "recompute", ["no", 1]),
+    (starpipe.schedule, NAMED, "home", ["no", 1, [1]]),
     (starpipe.schedule, NAMED, "per_share", ["no", 1]),
     (starpipe.schedule, NAMED, "memory_limit", [[], 0, 2.5, "x"]),
     (starpipe.search, SEARCH, "workers", [0, 10**6, None]),
@@ -111,7 +111,7 @@ class Arguments(unittest.TestCase):
                     self.assertLess(len(words), 250)
 
     def test_numpys_values_are_taken(self):
-        self.assertEqual(make(workers=np.int64(2), microbatches=np.uint8(2), recompute=np.bool_(False), memory_limit=np.array([2, 2]),
+        self.assertEqual(make(workers=np.int64(2), microbatches=np.uint8(2), memory_limit=np.array([2, 2]),
                               discipline="bounded"),
                          make(workers=2, microbatches=2, memory_limit=[2, 2], discipline="bounded"))  # fmt: skip
         named = starpipe.schedule("1f1b", workers=2, microbatches=4, placement=np.array([0, 1, 1, 0]))

@@ -241,31 +241,50 @@ class Named(unittest.TestCase):
     def test_it_is_the_schedule_of_the_command(self):
         with tempfile.TemporaryDirectory() as folder:
             file = pathlib.Path(folder) / "a.json"
-            for name, options in (("v-half", ()), ("zb-2p", ()), ("1f1b", ("--memory-limit", "2")), ("fsdp", ("--recompute",))):
+            for name, options in (("v-half", ()), ("zb-2p", ()), ("1f1b", ("--memory-limit", "2")), ("fsdp", ("--home", "none"))):
                 subprocess.run([STARPIPE, "schedule", "show", name, "--workers", "4", "--microbatches", "8", "--durations",
                                 "F=1,B=2,W=1", "--comm", "0.25", *options, "-o", file], check=True)  # fmt: skip
-                more = {"memory_limit": 2} if "--memory-limit" in options else {"recompute": bool(options)}
+                more = {"memory_limit": 2} if "--memory-limit" in options else {"home": "none" if options else None}
                 ours = starpipe.schedule(name, workers=4, microbatches=8, costs=Costs((1, 2, 1), comm=0.25), **more)
                 self.assertEqual(starpipe.simulate(ours).json(), file.read_text(), name)
                 read = starpipe.read_schedule(file)
                 self.assertEqual(starpipe.simulate(read).makespan, starpipe.simulate(ours).makespan, name)
 
 
-class Recomputation(unittest.TestCase):
-    def test_the_time_of_f_is_added_once(self):
-        schedule = starpipe.schedule("1f1b", workers=2, microbatches=4, recompute=True, costs=Costs((1, 2, 0)))
-        makespan = starpipe.simulate(schedule).makespan
-        self.assertEqual(makespan, starpipe.simulate(schedule, Costs((1, 2, 0))).makespan)
-        self.assertEqual(makespan, starpipe.simulate(starpipe.schedule("1f1b", workers=2, microbatches=4), Costs((1, 3, 0))).makespan)
+class Homes(unittest.TestCase):
+    def test_r_takes_the_time_of_f(self):
+        schedule = starpipe.schedule("1f1b", workers=2, microbatches=4, home="none", costs=Costs((1, 2, 0)))
+        self.assertTrue(schedule.recomputes)
+        timeline = starpipe.simulate(schedule)
+        again = schedule.passes == "R"
+        self.assertEqual(again.sum(), 8)
+        self.assertEqual(set(timeline.end[again] - timeline.start[again]), {1.0})
         with tempfile.TemporaryDirectory() as folder:
             schedule.save(f"{folder}/r.json")
-            self.assertEqual(starpipe.simulate(starpipe.read_schedule(f"{folder}/r.json")).makespan, makespan)
+            read = starpipe.read_schedule(f"{folder}/r.json")
+        self.assertEqual(read, schedule)
+        self.assertEqual(starpipe.simulate(read).makespan, timeline.makespan)
 
-    def test_times_with_f_are_refused_elsewhere(self):
-        of_run = starpipe.simulate(starpipe.schedule("1f1b", workers=2, microbatches=4, recompute=True)).costs
-        self.assertTrue(of_run.includes_recomputation)
-        with self.assertRaisesRegex(InputError, "gpipe does not recompute"):
-            starpipe.simulate(starpipe.schedule("gpipe", workers=2, microbatches=4), of_run)
+    def test_homes_by_stage_and_by_function(self):
+        plain = starpipe.schedule("zb-h1", workers=4, microbatches=8)
+        self.assertFalse(plain.recomputes)
+        by_stage = plain.with_homes(["none", "worker", "worker", "none"])
+        self.assertEqual(by_stage, plain.with_homes(lambda s, b: "none" if s in (0, 3) else "worker"))
+        self.assertEqual(by_stage, starpipe.schedule("zb-h1", workers=4, microbatches=8, home=["none", "worker", "worker", "none"]))
+        self.assertEqual([by_stage.home(s, 5) for s in range(4)], ["none", "worker", "worker", "none"])
+        self.assertEqual((by_stage.passes == "R").sum(), 16)
+        self.assertEqual(by_stage.with_homes("worker"), plain)
+        self.assertEqual(pickle.loads(pickle.dumps(by_stage)), by_stage)
+        with self.assertRaisesRegex(InputError, "stage: there is no stage 4"):
+            by_stage.home(4, 0)
+
+    def test_r_on_another_worker(self):
+        """R has w and n of its own."""
+        schedule = Schedule(2, 1, 2, placement=lambda s, b, d: 1 - s if d == "R" else s, home=lambda s, b: "none" if s == 0 else "worker",
+                            priority=lambda s, b, d: ("F", "R", "BW").index(d))  # fmt: skip
+        self.assertEqual([(job.pass_, int(schedule.compute[schedule.id_of(job.stage, 0, job.pass_)]))
+                          for job in (schedule.job(int(id)) for id in schedule.order)],
+                         [("F", 0), ("F", 1), ("R", 1), ("BW", 0), ("BW", 1)])  # fmt: skip
 
 
 class Files(unittest.TestCase):

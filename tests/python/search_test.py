@@ -51,7 +51,6 @@ class Search(unittest.TestCase):
             ("costs: expected Costs, got 3", {"costs": 3}),
             ("progress: expected a function", {"progress": 3}),
             ("unknown layout", {"layout": "x"}),
-            ("costs: the search is for schedules without recomputation", {"costs": Costs(includes_recomputation=True)}),
             ("memory_limit: expected a number, got 'x'", {"memory_limit": ["x"]}),
         ):
             with self.assertRaisesRegex(InputError, words):

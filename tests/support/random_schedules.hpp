@@ -66,7 +66,7 @@ struct Options {
   int max_stages = 6;
   int max_microbatches = 6;
   int max_workers = 5;
-  /// Place F, B and W of a stage and micro-batch on one worker.
+  /// Place all passes of a stage and micro-batch on one worker.
   bool one_worker_a_stash = false;
   /// Share of the schedules whose priority follows the data dependencies.
   double sound_priority = 0.7;
@@ -74,7 +74,7 @@ struct Options {
 
 enum class PlacementKind { by_stage, by_microbatch, by_stash, by_job };
 
-/// A spec with tabulated random w and n, ordered and without limits.
+/// A spec with tabulated random w, n and homes, ordered and without limits.
 inline ScheduleSpec random_spec(Random& random, const Options& options = {}) {
   ScheduleSpec spec;
   spec.name = "random";
@@ -92,12 +92,22 @@ inline ScheduleSpec random_spec(Random& random, const Options& options = {}) {
     spec.split_backward = [splits, stages](int s, int b) { return splits[index(b * stages + s)]; };
   }
 
+  const int remade = between(random, 0, 5);  // no stash, some or all
+  std::vector<Home> homes(splits.size());
+  for (Home& home : homes)
+    home = remade == 0 || (remade == 1 && chance(random, 0.5)) ? Home::none : Home::worker;
+  if (remade < 2) {
+    spec.home = [homes, stages](int s, int b) { return homes[index(b * stages + s)]; };
+    spec.late_recomputation = chance(random, 0.3);
+  }
+
+  constexpr int passes = static_cast<int>(pass_count);
   const auto slot = [stages](const Job& j) {
-    return index((j.microbatch * stages + j.stage) * 4 + static_cast<int>(j.pass));
+    return index((j.microbatch * stages + j.stage) * passes + static_cast<int>(j.pass));
   };
   const auto kind = static_cast<PlacementKind>(between(random, 0, options.one_worker_a_stash ? 2 : 3));
   const int weights = between(random, 0, 2);
-  std::vector<Placement> placement(index(stages * microbatches * 4));
+  std::vector<Placement> placement(index(stages * microbatches * passes));
   std::vector<int> of_stage(index(stages));
   std::vector<int> of_microbatch(index(microbatches));
   std::vector<int> holder(index(stages));
@@ -107,7 +117,7 @@ inline ScheduleSpec random_spec(Random& random, const Options& options = {}) {
   for (int b = 0; b < microbatches; ++b) {
     for (int s = 0; s < stages; ++s) {
       const int of_stash = between(random, 0, workers - 1);
-      for (int d = 0; d < 4; ++d) {
+      for (int d = 0; d < passes; ++d) {
         Placement& p = placement[slot({s, b, static_cast<Pass>(d)})];
         switch (kind) {
           case PlacementKind::by_stage:
@@ -222,7 +232,7 @@ inline std::vector<int> random_limits(Random& random, const Schedule& schedule) 
   return limits;
 }
 
-/// A random schedule of the discipline that `check` accepts, sometimes with recomputation. `sound_priority`:
+/// A random schedule of the discipline that `check` accepts. `sound_priority`:
 /// as in Options.
 inline Schedule sound_schedule(Random& random, Discipline discipline,
                                double sound_priority = Options{}.sound_priority) {
@@ -232,7 +242,7 @@ inline Schedule sound_schedule(Random& random, Discipline discipline,
     const Schedule drawn(random_spec(random, options));
     const Schedule schedule =
         drawn.with(discipline, bounded ? random_limits(random, drawn) : std::vector<int>{});
-    if (check(schedule).ok()) return chance(random, 0.25) ? schedule.with_recomputation() : schedule;
+    if (check(schedule).ok()) return schedule;
   }
 }
 

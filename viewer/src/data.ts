@@ -2,9 +2,9 @@
 // The data of the page as src/plan/drawing writes them, and as the page uses them.
 
 import {column, offsetsOf, sums} from "./columns";
-import {Jobs} from "./jobs";
+import {Jobs, slotsOf} from "./jobs";
 
-const VERSION = 1; // data_version in src/plan/drawing/page.cpp
+const VERSION = 2; // data_version in src/plan/drawing/page.cpp
 
 export type Json = null | boolean | number | string | Json[] | {[key: string]: Json};
 export type JsonObject = {[key: string]: Json};
@@ -14,9 +14,11 @@ export interface ScheduleData {
   workers: number;
   stages: number;
   microbatches: number;
-  passes: number;
+  split_backward: boolean;
   discipline: string;
-  recompute: boolean;
+  recomputes: boolean;
+  /** True: R also waits for the gradients that B waits for. */
+  recomputes_late: boolean;
   edges?: [number, number][];
   /** By stage: its number, with a letter when it is a shard; only where there are shards. */
   labels?: string[];
@@ -263,7 +265,7 @@ export class Run {
     this.tick = data.tick;
     this.hasBytes = data.has_bytes;
     this.schedule = {...data.schedule, name: inLine(data.schedule.name)};
-    const ids = data.schedule.microbatches * data.schedule.stages * data.schedule.passes;
+    const ids = data.schedule.microbatches * data.schedule.stages * slotsOf(data.schedule);
     this.timelines = data.timelines.map((timeline) => new Timeline(timeline, ids));
     this.jobs = new Jobs(data.schedule, this.timelines[0].entry);
     this.report = asObject(data.report);

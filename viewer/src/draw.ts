@@ -3,13 +3,13 @@
 // each pass takes, exactly: so drawing takes O(pixels log jobs), however many jobs there are.
 
 import {CAUSES, lastAtMost, type Run} from "./data";
-import {PASSES} from "./jobs";
+import {F, PASSES, R} from "./jobs";
 import {type JobOfRun, type Lane, HEADER} from "./lane";
 import type {Colours} from "./theme";
 
 export type ColourBy = "pass" | "micro-batch" | "stage";
 
-/** Light for F, dark for the other passes: the palette of the SVG drawings (src/plan/drawing/svg_text.hpp). */
+/** Light for F and R, dark for the other passes: the palette of the SVG drawings (src/plan/drawing/svg_text.hpp). */
 const HUES: readonly (readonly [string, string])[] = [
   ["#a9d0f2", "#1c5d9c"],
   ["#fbd19b", "#a85200"],
@@ -197,7 +197,7 @@ function colourOf(picture: Picture, run: Run, id: number): [string, string] {
   const {stage, microbatch, pass} = run.jobs.job(id);
   if (picture.colourBy === "pass") return [picture.colours.passes[pass], picture.colours.onPasses[pass]];
   const [light, dark] = HUES[(picture.colourBy === "stage" ? stage : microbatch) % HUES.length];
-  return pass === 0 ? [light, "#000000"] : [dark, "#ffffff"];
+  return pass === F || pass === R ? [light, "#000000"] : [dark, "#ffffff"];
 }
 
 function drawJob(picture: Picture, lane: Lane, id: number, x0: number, x1: number, top: number, dimmed = false): void {

@@ -76,7 +76,7 @@ export function subtitle(run: Run): string {
     counted(schedule.stages, "stage"),
     counted(schedule.microbatches, "micro-batch"),
     schedule.discipline,
-    ...(schedule.recompute ? ["recomputation"] : []),
+    ...(schedule.recomputes ? ["recomputation"] : []),
     ...(ranks > 0 ? [counted(ranks, "rank")] : []),
     ...(asText(policy["ran"]) ? [`policy ${inLine(asText(policy["ran"]))}`] : []),
     ...(report["emulated"] === true ? ["emulated"] : []),

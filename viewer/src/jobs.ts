@@ -3,11 +3,12 @@
 
 import type {ScheduleData} from "./data";
 
-export const PASSES = ["F", "B", "W", "BW"] as const;
+export const PASSES = ["F", "B", "W", "BW", "R"] as const;
 export const F = 0;
 export const B = 1;
 export const W = 2;
 export const BW = 3;
+export const R = 4;
 
 export interface Job {
   stage: number;
@@ -16,7 +17,13 @@ export interface Job {
   pass: number;
 }
 
+/** The ids of a stage and micro-batch: F, then B or BW, then W if any pair has it, then R if any pair has it. */
+export function slotsOf(schedule: ScheduleData): number {
+  return 2 + (schedule.split_backward ? 1 : 0) + (schedule.recomputes ? 1 : 0);
+}
+
 export class Jobs {
+  private readonly slots: number;
   private readonly predecessors: number[][];
   private readonly successors: number[][];
 
@@ -26,6 +33,7 @@ export class Jobs {
     private readonly entry: Int32Array,
   ) {
     const {stages} = schedule;
+    this.slots = slotsOf(schedule);
     this.predecessors = Array.from({length: stages}, () => []);
     this.successors = Array.from({length: stages}, () => []);
     const chain = Array.from({length: stages - 1}, (_, s): [number, number] => [s, s + 1]);
@@ -36,17 +44,18 @@ export class Jobs {
   }
 
   job(id: number): Job {
-    const {passes, stages} = this.schedule;
-    const pair = Math.floor(id / passes);
+    const {stages} = this.schedule;
+    const pair = Math.floor(id / this.slots);
     return {stage: pair % stages, microbatch: Math.floor(pair / stages), pass: this.pass(id)};
   }
 
   pass(id: number): number {
-    const {passes} = this.schedule;
-    const position = id % passes;
+    const {split_backward, recomputes} = this.schedule;
+    const position = id % this.slots;
     if (position === 0) return F;
+    if (recomputes && position === this.slots - 1) return R;
     if (position === 2) return W;
-    return passes === 3 && this.entry[id + 1] >= 0 ? B : BW;
+    return split_backward && this.entry[id + 1] >= 0 ? B : BW;
   }
 
   name(id: number): string {
@@ -69,12 +78,18 @@ export class Jobs {
   find(stage: number, microbatch: number, pass: number): number | undefined {
     const {stages, microbatches} = this.schedule;
     if (!(stage >= 0 && stage < stages && microbatch >= 0 && microbatch < microbatches)) return undefined;
-    const id = this.forward(stage, microbatch) + (pass === F ? 0 : pass === W ? 2 : 1);
+    const place = pass === F ? 0 : pass === R ? this.slots - 1 : pass === W ? 2 : 1;
+    const id = this.forward(stage, microbatch) + place;
     return id < this.entry.length && this.entry[id] >= 0 && this.pass(id) === pass ? id : undefined;
   }
 
   private forward(stage: number, microbatch: number): number {
-    return (microbatch * this.schedule.stages + stage) * this.schedule.passes;
+    return (microbatch * this.schedule.stages + stage) * this.slots;
+  }
+
+  /** R of the stage and micro-batch; undefined when there is none. */
+  private remaker(stage: number, microbatch: number): number | undefined {
+    return this.schedule.recomputes ? this.find(stage, microbatch, R) : undefined;
   }
 
   /** Jobs that must end before this one starts. */
@@ -82,17 +97,24 @@ export class Jobs {
     const {stage, microbatch, pass} = this.job(id);
     if (pass === F) return this.predecessors[stage].map((s) => this.forward(s, microbatch));
     if (pass === W) return [id - 1];
+    const forward = this.forward(stage, microbatch);
     const backward = this.successors[stage].map((s) => this.forward(s, microbatch) + 1);
-    return [this.forward(stage, microbatch), ...backward];
+    if (pass === R) return this.schedule.recomputes_late ? [forward, ...backward] : [forward];
+    return [this.remaker(stage, microbatch) ?? forward, ...backward];
   }
 
   /** Jobs that cannot start before this one has ended. */
   after(id: number): number[] {
     const {stage, microbatch, pass} = this.job(id);
     if (pass === W) return [];
-    if (pass === F) return [...this.successors[stage].map((s) => this.forward(s, microbatch)), id + 1];
+    if (pass === R) return [this.forward(stage, microbatch) + 1];
+    if (pass === F) {
+      const reader = this.remaker(stage, microbatch) ?? id + 1;
+      return [...this.successors[stage].map((s) => this.forward(s, microbatch)), reader];
+    }
     const backward = this.predecessors[stage].map((s) => this.forward(s, microbatch) + 1);
-    return pass === B ? [id + 1, ...backward] : backward;
+    const late = this.schedule.recomputes_late ? this.predecessors[stage].flatMap((s) => this.remaker(s, microbatch) ?? []) : [];
+    return [...(pass === B ? [id + 1] : []), ...backward, ...late];
   }
 
   /** All jobs on which this one depends, and all that depend on it, with the dependencies among them. */

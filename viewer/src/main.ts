@@ -39,7 +39,7 @@ function legend(runs: Run[], by: ColourBy): HTMLElement {
     for (let i = 0; i < id.length && used.size < PASSES.length; ++i) used.add(jobs.pass(id[i]));
   }
   const element = h("div", {class: "legend"});
-  if (by !== "pass") element.append(h("span", {}, `a hue for each ${by}: eight, again and again; F is light, other passes are dark`));
+  if (by !== "pass") element.append(h("span", {}, `a hue for each ${by}: eight, again and again; F and R are light, other passes are dark`));
   PASSES.forEach((pass, p) => {
     if (by === "pass" && used.has(p)) element.append(h("span", {class: `key pass-${pass.toLowerCase()}`}, h("i", {}), `${pass}: ${PASS_MEANING[pass]}`));
   });
@@ -51,7 +51,7 @@ function legend(runs: Run[], by: ColourBy): HTMLElement {
 /** "2,5,F" or "F(2,5)", spaces anywhere; a shard's stage may have its letter: "2b,5,F". */
 function parseJob(text: string): {stage: string; microbatch: number; pass: number} | undefined {
   const plain = text.replace(/\s+/g, "").toUpperCase();
-  const found = /^(\d+[A-Z]*),(\d+),(F|BW|B|W)$/.exec(plain) ?? /^(F|BW|B|W)\((\d+[A-Z]*),(\d+)\)$/.exec(plain);
+  const found = /^(\d+[A-Z]*),(\d+),(F|BW|B|W|R)$/.exec(plain) ?? /^(F|BW|B|W|R)\((\d+[A-Z]*),(\d+)\)$/.exec(plain);
   if (!found) return undefined;
   const [stage, microbatch, pass] = /^\d/.test(found[1])
     ? [found[1], found[2], found[3]]

@@ -11,6 +11,7 @@ export const PASS_MEANING: {[pass in (typeof PASSES)[number]]: string} = {
   B: "backward, for the input",
   W: "backward, for the weights",
   BW: "backward",
+  R: "forward again",
 };
 
 const WORDS: [string, string][] = [

@@ -20,8 +20,8 @@ struct EvaluateOptions {
 
 /// Keys and sections that change nothing in an evaluation: it updates no weights and stashes nothing.
 constexpr std::array<std::string_view, 11> unused_by_evaluate = {
-    "model.init",    "data.path",          "data.order", "evaluate.every",     "training.steps",
-    "training.clip", "training.optimizer", "checkpoint", "schedule.recompute", "schedule.memory_limit",
+    "model.init",    "data.path",          "data.order", "evaluate.every", "training.steps",
+    "training.clip", "training.optimizer", "checkpoint", "schedule.home",  "schedule.memory_limit",
     "runtime.links"};
 
 runtime::Config evaluation_of(const EvaluateOptions& options) {

@@ -137,7 +137,7 @@ void add_show(CLI::App& schedule, Action& action) {
   add_option(*command, "--discipline NAME", options->discipline,
              "How a worker uses the priorities: greedy, bounded or ordered (default: the schedule's own)",
              one_of(plan::discipline_words));
-  add_memory_options(*command, options->memory_limits, options->request.recompute);
+  add_memory_options(*command, options->memory_limits, options->request.homes);
   command->add_flag("--per-share", options->per_share,
                     "Durations and --memory-limit are of 1/W of the model, whatever the number of stages");
   options->tensor.add_to(*command);
@@ -155,7 +155,7 @@ void add_show(CLI::App& schedule, Action& action) {
 struct CheckOptions {
   std::string file;
   std::vector<int> memory_limits;
-  bool recompute = false;
+  std::vector<plan::Home> homes;
   TensorOptions tensor;
   CostOptions costs;
   ResultOptions result;
@@ -169,15 +169,9 @@ void require_finishing(const std::string& file, const plan::Schedule& schedule) 
 int check(const CheckOptions& options) {
   options.result.check(options.costs.inputs(std::vector{std::filesystem::path(options.file)}));
   auto [schedule, costs, unit] = plan::schedule_from_text(read_file(options.file), options.file);
-  if (options.recompute && schedule.recompute()) {
-    throw InputError(fmt::format("--recompute: {} says already that it recomputes", options.file));
-  }
   require_one_or_each("--memory-limit", options.memory_limits.size(), schedule.workers());
-  // Times in a file with recomputation have F's time in B. Times of the command line never have.
-  const bool has_repeated_forward = schedule.recompute() && !options.costs.gives_durations();
   options.costs.apply(costs, unit, schedule.stages());
-  if (options.recompute) schedule = schedule.with_recomputation();
-  if (schedule.recompute() && !has_repeated_forward) costs = plan::with_recomputation(costs);
+  schedule = schedule.with_homes(options.homes);
   require_finishing(options.file, schedule);
   plan::LimitedSchedule made = plan::as_requested(schedule, {.memory_limits = options.memory_limits}, costs);
   require_finishing(options.file, made.schedule);
@@ -200,7 +194,7 @@ void add_check(CLI::App& schedule, Action& action) {
              "JSON that `schedule show` wrote, or CSV of torch.distributed.pipelining, with or without its "
              "communication actions")
       ->required();
-  add_memory_options(*command, options->memory_limits, options->recompute);
+  add_memory_options(*command, options->memory_limits, options->homes);
   options->tensor.add_to(*command);
   options->costs.add_to(*command, "the times in the file, or 1 for each pass",
                         "the time in the file, else 0");

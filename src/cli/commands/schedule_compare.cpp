@@ -34,7 +34,7 @@ struct ScheduleCompareOptions {
   std::vector<int> microbatches;
   std::vector<int> memory_limits;
   plan::ScheduleOptions schedule_options;
-  bool recompute = false;
+  std::vector<plan::Home> homes;
   bool per_share = true;
   TensorOptions tensor;
   CostOptions costs;
@@ -88,8 +88,8 @@ std::optional<double> bound_of(const ScheduleCompareOptions& options, const plan
                               .microbatches = schedule.microbatches(),
                               .stage_workers = *stage_workers,
                               .costs = costs};
-  // With recomputation a stash begins in B, and the bound's argument on memory does not hold.
-  if (!limits.empty() && !options.recompute) problem.memory_limits.assign(limits.begin(), limits.end());
+  // The bound knows no R. A stash that begins there is live for a shorter time than the bound assumes.
+  if (!limits.empty() && !schedule.recomputes()) problem.memory_limits.assign(limits.begin(), limits.end());
   return plan::lower_bound(problem);
 }
 
@@ -98,7 +98,7 @@ Run predict(const ScheduleCompareOptions& options, const NamedSchedule& named, c
   const plan::ScheduleRequest request{.workers = options.workers,
                                       .microbatches = row.microbatches,
                                       .graph = plan::StageGraph::chain(row.stages),
-                                      .recompute = options.recompute,
+                                      .homes = options.homes,
                                       .options = options.options_of(named)};
   auto [made, costs] = plan::make_costed_schedule(
       named.name, request, {.memory_limits = options.memory_limits}, given, options.per_share);
@@ -203,7 +203,7 @@ constexpr std::array figures = {
 Json to_json(const ScheduleCompareOptions& options, const std::vector<Row>& rows, const std::string& unit) {
   Json json = {{"workers", options.workers}, {"per", options.per_share ? "share" : "stage"}, {"unit", unit}};
   if (!options.memory_limits.empty()) json["memory_limits"] = options.memory_limits;
-  json["recompute"] = options.recompute;
+  for (const plan::Home home : options.homes) json["homes"].push_back(plan::to_string(home));
   if (!options.schedule_options.empty()) json["options"] = options.schedule_options;
   for (const Row& row : rows) {
     Json& entry = json["schedules"].emplace_back();
@@ -277,7 +277,7 @@ std::string to_text(const ScheduleCompareOptions& options, const std::vector<Row
   return text + table_text(table, columns) + notes +
          "Peak stashes: the largest of a worker. Lower bound: no schedule with these stages on these "
          "workers" +
-         (!options.memory_limits.empty() && !options.recompute ? " and within this memory limit" : "") +
+         (!options.memory_limits.empty() && options.homes.empty() ? " and within this memory limit" : "") +
          " ends earlier." +
          (summed ? " Gradients summed: until the holders of each stage's weights have its summed gradient.\n"
                  : "\n");
@@ -368,7 +368,7 @@ void add_schedule_compare(CLI::App& schedule, Action& action) {
   add_schedule_option(
       *command, options->schedule_options,
       "Option of those schedules that have it, as `schedule list --long` shows them; may be repeated");
-  add_memory_options(*command, options->memory_limits, options->recompute);
+  add_memory_options(*command, options->memory_limits, options->homes);
   command->add_flag(
       "--per-share,!--per-stage", options->per_share,
       "Durations and stashes are of 1/W of the model (the default), so that all schedules do the "

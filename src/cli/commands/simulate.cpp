@@ -57,7 +57,7 @@ std::string summary(std::string_view times, std::string_view policy, std::string
   std::string text =
       fmt::format("{}: {} workers, {} stages, {} micro-batches, {}{}; {} parameters\n{}times {}\n{}\n",
                   schedule.name(), schedule.workers(), schedule.stages(), schedule.microbatches(),
-                  plan::to_string(*discipline), schedule.recompute() ? ", with recomputation" : "",
+                  plan::to_string(*discipline), schedule.recomputes() ? ", with recomputation" : "",
                   experiment.network.parameter_count(), cuts, times, policy);
 
   std::vector<TableRow> stages = {
@@ -154,7 +154,6 @@ int simulate(const SimulateOptions& options) {
   apply_links(options, config, experiment.schedule, costs, times.unit);
   if (options.ranks)
     costs.workers_of_rank = workers_of_rank(*options.ranks, costs, experiment.schedule.workers());
-  if (experiment.schedule.recompute()) costs = plan::with_recomputation(costs);
   const plan::Timeline timeline = plan::simulate(experiment.schedule, costs);
   const std::vector<runtime::DeviceNeed> memory =
       runtime::memory_need_of(config, experiment, costs, timeline);

@@ -157,8 +157,8 @@ void add_schedule_option(CLI::App& command, plan::ScheduleOptions& options,
                          const std::string& help =
                              "Option of the schedule, as `schedule list --long` shows them; may be repeated");
 
-/// Adds --memory-limit and --recompute.
-void add_memory_options(CLI::App& command, std::vector<int>& memory_limits, bool& recompute);
+/// Adds --memory-limit and --home.
+void add_memory_options(CLI::App& command, std::vector<int>& memory_limits, std::vector<plan::Home>& homes);
 
 /// Options that cut the stages of a schedule into shards: --tensor and --tensor-workers.
 class TensorOptions {

@@ -53,7 +53,7 @@ void add_schedule_option(CLI::App& command, plan::ScheduleOptions& options, cons
       ->allow_extra_args(false);
 }
 
-void add_memory_options(CLI::App& command, std::vector<int>& memory_limits, bool& recompute) {
+void add_memory_options(CLI::App& command, std::vector<int>& memory_limits, std::vector<plan::Home>& homes) {
   add_option(
       command, "--memory-limit M,...", memory_limits,
       "The largest number of stashes that a worker may hold, counted like the peaks in the output: one "
@@ -62,8 +62,18 @@ void add_memory_options(CLI::App& command, std::vector<int>& memory_limits, bool
       "the bounded discipline, and the output says so. The discipline greedy keeps no limit and is "
       "refused",
       whole_number(1, std::numeric_limits<int>::max()));
-  command.add_flag("--recompute", recompute,
-                   "F keeps only the stage's inputs, and B computes F again, so its time includes F's");
+  const auto read = [&homes](const std::vector<std::string>& words) {
+    homes.clear();
+    for (const std::string& word : words) homes.push_back(plan::parse_home(word));
+  };
+  command
+      .add_option_function<std::vector<std::string>>(
+          "--home", read,
+          "Where stashes wait from F to B: worker, or none: F keeps only the stage's inputs, and the pass R, "
+          "which takes as long as F, computes it again before B. One word for all stages, or one for each")
+      ->type_name("HOME,...")
+      ->delimiter(',')
+      ->check(CLI::IsMember(std::vector<std::string>(plan::home_words.begin(), plan::home_words.end())));
 }
 
 void TensorOptions::add_to(CLI::App& command) {

@@ -176,16 +176,17 @@ ordered_json traffic_of(const RecordedStep& step, const Costs& costs) {
   return all;
 }
 
-constexpr int data_version = 1;  // viewer/src/data.ts has the same
+constexpr int data_version = 2;  // viewer/src/data.ts has the same
 
 ordered_json schedule_data(const Schedule& schedule) {
   ordered_json data = {{"name", schedule.name()},
                        {"workers", schedule.workers()},
                        {"stages", schedule.stages()},
                        {"microbatches", schedule.microbatches()},
-                       {"passes", schedule.split_backward() ? 3 : 2},
+                       {"split_backward", schedule.split_backward()},
                        {"discipline", to_string(schedule.discipline())},
-                       {"recompute", schedule.recompute()}};
+                       {"recomputes", schedule.recomputes()},
+                       {"recomputes_late", schedule.recomputes_late()}};
   if (!schedule.graph().is_chain()) data["edges"] = schedule.graph().edges();
   if (!schedule.graph().shards().empty()) {
     for (int s = 0; s < schedule.stages(); ++s) data["labels"].push_back(schedule.graph().label(s));

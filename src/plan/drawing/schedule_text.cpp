@@ -27,6 +27,8 @@ std::string paint(std::string text, const Job& job) {
       return fmt::format("\x1b[38;5;231;48;5;{}m{}\x1b[0m", hue.dark_code, text);
     case Pass::W:
       return fmt::format("\x1b[7;38;5;{};48;5;16m{}\x1b[0m", hue.light_code, text);
+    case Pass::R:  // as F, and underlined
+      return fmt::format("\x1b[4;38;5;16;48;5;{}m{}\x1b[0m", hue.light_code, text);
   }
   return text;
 }
@@ -260,12 +262,13 @@ std::string makespan_text(const Timeline& timeline, const std::function<std::str
   std::string text = fmt::format("makespan                       {}\n", time_text(timeline.makespan));
   if (timeline.gradients_summed)
     text += fmt::format("with gradients summed          {}\n", time_text(*timeline.gradients_summed));
+  text += fmt::format("bubble fraction, by makespan   {}\n", percent_text(timeline.bubble_fraction));
+  if (timeline.recomputed_fraction > 0)
+    text += fmt::format("recomputation, by makespan     {}\n", percent_text(timeline.recomputed_fraction));
   return text + fmt::format(
-                    "bubble fraction, by makespan   {}\n"
                     "device span                    {}\n"
                     "bubble fraction, device span   {}\n",
-                    percent_text(timeline.bubble_fraction), time_text(timeline.device_span),
-                    percent_text(timeline.device_bubble_fraction));
+                    time_text(timeline.device_span), percent_text(timeline.device_bubble_fraction));
 }
 
 std::string makespan_sentence(const Timeline& timeline, std::string_view makespan) {
@@ -277,7 +280,7 @@ std::string schedule_text(const Schedule& schedule, const Timeline& timeline, co
   std::string text =
       fmt::format("{}: {} workers, {} stages, {} micro-batches, {}{}\n\n", schedule.name(),
                   schedule.workers(), schedule.stages(), schedule.microbatches(),
-                  to_string(schedule.discipline()), schedule.recompute() ? ", with recomputation" : "");
+                  to_string(schedule.discipline()), schedule.recomputes() ? ", with recomputation" : "");
   if (const auto drawing = Drawing(schedule, timeline, options).draw()) {
     text += *drawing;
   } else {

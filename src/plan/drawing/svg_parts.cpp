@@ -222,7 +222,8 @@ class Legend {
 double draw_legend(const LegendItems& items, double left, double right, double y, std::string& svg) {
   Legend legend(left, right, y + 4, svg);
   constexpr std::array<std::string_view, pass_count> passes = {
-      "F forward", "B gradient of the input", "W gradient of the weights", "BW backward, fused"};
+      "F forward", "B gradient of the input", "W gradient of the weights", "BW backward, fused",
+      "R forward again"};
   for (std::size_t p = 0; p < passes.size(); ++p) {
     if (items.passes[p]) legend.entry(paint(look_of(static_cast<Pass>(p)), 0), passes[p]);
   }
@@ -249,12 +250,17 @@ double draw_legend(const LegendItems& items, double left, double right, double y
 }
 
 Look look_of(Pass pass) {
-  return pass == Pass::F ? Look::light : pass == Pass::W ? Look::outlined : Look::dark;
+  constexpr std::array<Look, pass_count> of_passes = {Look::light, Look::dark, Look::outlined, Look::dark,
+                                                      Look::dashed};
+  return of_passes[index(pass)];
 }
 
 std::string paint(Look look, std::size_t hue) {
   if (look == Look::outlined)
     return fmt::format("fill=\"#ffffff\" stroke=\"{}\" stroke-width=\"1.2\"", palette[hue].dark);
+  if (look == Look::dashed)
+    return fmt::format("fill=\"{}\" stroke=\"{}\" stroke-width=\"1.2\" stroke-dasharray=\"3 2\"",
+                       palette[hue].light, palette[hue].dark);
   return fmt::format("fill=\"{}\"", look == Look::light ? palette[hue].light : palette[hue].dark);
 }
 

@@ -60,8 +60,8 @@ double tick_step(double min);
 
 // The cells of SVG images: the shade shows the pass, the hue the micro-batch.
 
-enum class Look : std::size_t { light, dark, outlined };
-constexpr std::size_t looks = 3;
+enum class Look : std::size_t { light, dark, outlined, dashed };
+constexpr std::size_t looks = 4;
 
 Look look_of(Pass pass);
 

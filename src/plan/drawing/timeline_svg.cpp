@@ -31,7 +31,7 @@ constexpr std::size_t max_svg_jobs = 10'000;  // an image of more takes viewers 
 class JobLabels {
  public:
   explicit JobLabels(const RunFrame& frame) : frame_(frame), schedule_(*frame.run.schedule) {
-    for (const Pass pass : {Pass::F, Pass::B, Pass::W, Pass::BW}) styles_[index(pass)] = style_of(pass);
+    for (std::size_t pass = 0; pass < pass_count; ++pass) styles_[pass] = style_of(static_cast<Pass>(pass));
   }
 
   enum class Drawn { nothing, stage_and_microbatch, microbatch };
@@ -255,10 +255,11 @@ class Svg {
           const Job job = frame.run.schedule->job(id);
           const Span span = frame.run.timeline->spans[id];
           const double width = (span.end - span.start) * scale_;
-          // Cells are separated by a light seam. An outline lies on the border, so W is drawn half a pixel
-          // smaller.
+          // Cells are separated by a light seam. An outline lies on the border, so W and R are drawn half
+          // a pixel smaller.
           const double seam = std::min(width > 6 ? 1.0 : 0.4, width / 4);
-          const double inset = look_of(job.pass) == Look::outlined ? std::min(0.5, width / 4) : 0;
+          const bool has_outline = look_of(job.pass) == Look::outlined || look_of(job.pass) == Look::dashed;
+          const double inset = has_outline ? std::min(0.5, width / 4) : 0;
           fmt::format_to(std::back_inserter(group),
                          "<rect x=\"{}\" y=\"{}\" width=\"{}\" height=\"{}\"{}><title>{} on worker {}, {} to "
                          "{}</title></rect>\n",
@@ -282,9 +283,9 @@ class Svg {
           legend_.numbers = legend_.numbers || drawn == JobLabels::Drawn::microbatch;
         },
         [](Look look, std::size_t hue) {
-          const char* const fill = look == Look::dark    ? "#ffffff"
-                                   : look == Look::light ? ink
-                                                         : palette[hue].dark;
+          const char* const fill = look == Look::dark       ? "#ffffff"
+                                   : look == Look::outlined ? palette[hue].dark
+                                                            : ink;
           return fmt::format("class=\"labels\" text-anchor=\"middle\" fill=\"{}\"", fill);
         });
   }

@@ -58,6 +58,7 @@ Schedule run_in_order(const Schedule& planned, const std::vector<int>& worker,
   };
   spec.priority = [&](const Job& job) { return position[id(job)]; };
   spec.discipline = Discipline::ordered;
+  spec.late_recomputation = planned.recomputes_late();
   spec.memory_limits = {};
   return Schedule(spec);
 }
@@ -99,8 +100,7 @@ class FreeGradients {
 
  private:
   [[nodiscard]] bool adds(JobId id) const {
-    const Pass pass = step_.as_run.job(id).pass;
-    return pass == Pass::W || pass == Pass::BW;
+    return gives_weight_gradient(step_.as_run.job(id).pass);
   }
   // A stage has a gradient on each worker that was to compute it.
   [[nodiscard]] std::pair<int, int> key(JobId id) const {

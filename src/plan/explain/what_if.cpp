@@ -7,6 +7,7 @@
 #include <vector>
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include "base/numbers.hpp"
 #include "plan/explain/step_costs.hpp"
@@ -74,11 +75,10 @@ void parse_target(std::string_view name, WhatIf& change) {
     change.target = kind == "stage" ? WhatIf::Target::stage : WhatIf::Target::worker;
     change.first = parse_index(change.text, parts[1]);
     if (parts.size() == 3) {
-      constexpr std::array passes = {Pass::F, Pass::B, Pass::W, Pass::BW};
-      const auto pass = std::ranges::find(passes, parts[2], [](Pass each) { return to_string(each); });
-      if (pass == passes.end())
-        refuse(change.text, fmt::format("'{}' is not a pass: F, B, W or BW", parts[2]));
-      change.pass = *pass;
+      const auto pass = std::ranges::find(pass_words, parts[2]);
+      if (pass == pass_words.end())
+        refuse(change.text, fmt::format("'{}' is not a pass: {}", parts[2], fmt::join(pass_words, ", ")));
+      change.pass = static_cast<Pass>(pass - pass_words.begin());
     }
   } else {
     refuse(change.text, fmt::format("'{}' is not one of comm, link.N-N, worker.N, stage.N, stage.N.PASS, "

@@ -190,13 +190,16 @@ Schedule schedule_from_listing(const Listing& listing) {
   spec.workers = static_cast<int>(listing.rows.size());
   spec.discipline = listing.discipline;
   spec.memory_limits = listing.memory_limits;
-  spec.recompute = listing.recompute;
+  spec.late_recomputation = listing.late_recomputation;
   spec.graph = listing.graph(stages);
 
   const auto at = [&](const Job& job) -> const ListEntry& { return *complete.find(job); };
   const auto is_split = [](const ListEntry& e) { return e.job().pass == Pass::B; };
   if (std::ranges::any_of(complete.entries(), is_split))
     spec.split_backward = [&](int s, int b) { return complete.find({s, b, Pass::B}) != nullptr; };
+  const auto is_remade = [](const ListEntry& e) { return e.job().pass == Pass::R; };
+  if (std::ranges::any_of(complete.entries(), is_remade))
+    spec.home = [&](int s, int b) { return complete.find({s, b, Pass::R}) ? Home::none : Home::worker; };
   spec.placement = [&](const Job& job) {
     return Placement{.weights = at(job).listed->weights, .compute = static_cast<int>(at(job).row)};
   };

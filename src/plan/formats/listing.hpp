@@ -34,7 +34,7 @@ struct Listing {
   /// How a worker uses its row. A row is the order under `ordered`; else n is the position in the row.
   Discipline discipline = Discipline::ordered;
   std::vector<int> memory_limits = {};
-  bool recompute = false;
+  bool late_recomputation = false;
 };
 
 /// Returns the schedule that a listing describes. Throws InputError, naming source and cell, when a job is

@@ -44,7 +44,7 @@ std::string lost_in_csv(const Schedule& schedule) {
   std::vector<std::string_view> lost;
   if (!schedule.graph().is_chain()) lost.emplace_back("which stages read which");
   if (moves_weights) lost.emplace_back("which workers hold the weights");
-  if (schedule.recompute()) lost.emplace_back("that B computes F again");
+  if (schedule.recomputes()) lost.emplace_back("that F is computed again");
   if (lost.empty()) return "";
   return fmt::format("a CSV file cannot say {}; a JSON file can", fmt::join(lost, " and "));
 }

@@ -48,7 +48,10 @@ std::string_view action(Pass pass) {
       ->text;
 }
 
-std::string csv(const Schedule& schedule, const std::vector<std::vector<JobId>>& rows) {
+std::string csv(const Schedule& schedule, std::vector<std::vector<JobId>> rows) {
+  // These files have no word for R.
+  for (std::vector<JobId>& row : rows)
+    std::erase_if(row, [&](JobId id) { return schedule.job(id).pass == Pass::R; });
   std::size_t cells = 2;  // at least 2, so that the row of a worker without jobs is not a blank line
   for (const auto& row : rows) cells = std::max(cells, row.size());
   std::string text;

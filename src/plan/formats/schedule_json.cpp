@@ -154,12 +154,12 @@ void require_known_keys(const JsonValue& file) {
   };
   const auto is_read = [](const JsonValue& /*value*/) {};
   add({"schedule", "workers", "stages", "microbatches", "split_backward", "discipline", "stage_graph",
-       "memory_limits", "recompute", "unit"},
+       "memory_limits", "recompute", "late_recomputation", "unit"},
       is_read);
   add({"durations", "comm", "comm_per_byte", "links", "workers_of_rank", "ordered_messages", "relays",
        "prefetch", "sizes", "shared_weights", "stages_without_weights", "stages_that_add", "shards", "ops"},
       is_read);
-  add({"makespan", "gradients_summed", "bubble_fraction", "device_span", "device_bubble_fraction",
+  add({"makespan", "gradients_summed", "bubble_fraction", "recomputed_fraction", "device_span", "device_bubble_fraction",
        "lower_bound"},
       [](const JsonValue& value) { static_cast<void>(value.number()); });
   add({"peak_stashes", "peak_stash_bytes", "memory", "memory_over_time", "cuts"},
@@ -194,12 +194,14 @@ ordered_json schedule_json(const Schedule& schedule, const Costs& costs, const T
   if (!schedule.graph().is_chain()) result["stage_graph"] = schedule.graph().edges();
   if (!schedule.graph().shards().empty()) result["shards"] = schedule.graph().shards();
   if (!schedule.memory_limits().empty()) result["memory_limits"] = schedule.memory_limits();
-  if (schedule.recompute()) result["recompute"] = true;
+  if (schedule.recomputes_late() && schedule.discipline() == Discipline::ordered)
+    result["late_recomputation"] = true;
   if (!unit.empty()) result["unit"] = unit;
   add_costs(result, costs, schedule.stages(), CostsForm::schedule);
   result["makespan"] = number(timeline.makespan);
   if (timeline.gradients_summed) result["gradients_summed"] = number(*timeline.gradients_summed);
   result["bubble_fraction"] = number(timeline.bubble_fraction);
+  if (schedule.recomputes()) result["recomputed_fraction"] = number(timeline.recomputed_fraction);
   result["device_span"] = number(timeline.device_span);
   result["device_bubble_fraction"] = number(timeline.device_bubble_fraction);
   result["peak_stashes"] = timeline.peak_stashes;

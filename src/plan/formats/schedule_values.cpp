@@ -261,7 +261,7 @@ std::vector<Durations> read_list_of_durations(const JsonValue& value) {
   return value.list([](const JsonValue& of_stage) { return read_durations(of_stage.object()); });
 }
 
-Pass read_pass(const JsonValue& value) { return value.parsed(parse_pass, "F, B, W or BW"); }
+Pass read_pass(const JsonValue& value) { return value.parsed(parse_pass, fmt::format("{}", fmt::join(pass_words, ", "))); }
 
 ordered_json reordering_json(const Reordering& reordering) {
   return {{"worker", reordering.worker}, {"stashes", reordering.held}, {"limit", reordering.limit}};
@@ -272,7 +272,9 @@ void read_schedule(const JsonValue& object, Listing& listing) {
   if (const auto value = object.find("microbatches")) listing.microbatches = value->whole(1);
   if (const auto value = object.find("stage_graph")) listing.graph = read_graph(*value);
   if (const auto value = object.find("shards")) listing.graph = with_shards(listing.graph, *value);
-  if (const auto value = object.find("recompute")) listing.recompute = value->truth();
+  if (const auto value = object.find("recompute"); value && value->truth())
+    value->fail("is of an earlier version, in which B computed F again; list a pass R before B instead");
+  if (const auto value = object.find("late_recomputation")) listing.late_recomputation = value->truth();
   if (const auto value = object.find("discipline"))
     listing.discipline =
         value->parsed(parse_discipline, fmt::format("{}", fmt::join(discipline_words, ", ")));

@@ -56,6 +56,20 @@ LimitedSchedule make_for_run(const std::string& name, ScheduleRequest request, c
   }
 }
 
+// Returns the homes of the run's stashes, for another schedule.
+std::vector<Home> homes_of_stages(const WhatIf& change, const Schedule& planned) {
+  std::vector<Home> homes;
+  if (!planned.recomputes()) return homes;
+  for (int s = 0; s < planned.stages(); ++s) {
+    homes.push_back(planned.home(s, 0));
+    for (int b = 1; b < planned.microbatches(); ++b) {
+      if (planned.home(s, b) != homes.back())
+        throw InputError(fmt::format("what-if {}: the homes of stage {} differ by micro-batch", change.text, s));
+    }
+  }
+  return homes;
+}
+
 Schedule named_schedule(const WhatIf& change, const ComparedRun& run, const std::vector<int>& memory_limits) {
   const Schedule& planned = run.measured.planned;
   const Costs costs = divided_costs(run);
@@ -66,7 +80,7 @@ Schedule named_schedule(const WhatIf& change, const ComparedRun& run, const std:
                                         {.workers = planned.workers(),
                                          .microbatches = planned.microbatches(),
                                          .graph = planned.graph(),
-                                         .recompute = planned.recompute(),
+                                         .homes = homes_of_stages(change, planned),
                                          .costs = costs,
                                          .groups = run.groups,
                                          .stage_workers = planned_stage_workers(planned)},

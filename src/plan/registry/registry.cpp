@@ -107,11 +107,6 @@ Schedule build(const ScheduleEntry& entry, const ScheduleRequest& request) {
   }
 }
 
-// Returns the costs of the schedule's jobs. `costs`: for the request; a schedule may recompute unasked.
-Costs costs_of(const Schedule& schedule, const ScheduleRequest& request, const Costs& costs) {
-  return schedule.recompute() && !request.recompute ? with_recomputation(costs) : costs;
-}
-
 // Returns nullopt if the schedule is not defined for the request.
 std::optional<Schedule> try_make(std::string_view name, const ScheduleRequest& request) {
   try {
@@ -182,21 +177,20 @@ Schedule make_schedule(std::string_view name, const ScheduleRequest& request) {
     complete.graph =
         StageGraph::chain(default_stages(entry, request.workers, request.options, request.groups));
   Schedule schedule = build(entry, complete);
-  return request.recompute ? schedule.with_recomputation() : schedule;
+  return schedule.with_homes(request.homes);
 }
 
 LimitedSchedule make_limited_schedule(std::string_view name, ScheduleRequest request,
                                       const OrderRequest& order, const Costs& costs) {
   request.memory_limits = order.memory_limits;
   const Schedule for_limit = make_schedule(name, request);
-  LimitedSchedule result = as_requested(for_limit, order, costs_of(for_limit, request, costs));
+  LimitedSchedule result = as_requested(for_limit, order, costs);
   if (order.memory_limits.empty() || order.dynamic) return result;
   request.memory_limits.clear();
   const std::optional<Schedule> own = try_make(name, request);
   if (!own || *own == for_limit) return result;
-  const Costs own_costs = costs_of(*own, request, costs);
-  const LimitedSchedule unlimited = as_requested(*own, {.memory_limits = order.memory_limits}, own_costs);
-  if (!unlimited.reordering) return order.discipline ? as_requested(*own, order, own_costs) : unlimited;
+  const LimitedSchedule unlimited = as_requested(*own, {.memory_limits = order.memory_limits}, costs);
+  if (!unlimited.reordering) return order.discipline ? as_requested(*own, order, costs) : unlimited;
   if (!result.reordering) result.reordering = unlimited.reordering;
   return result;
 }
@@ -212,11 +206,9 @@ CostedSchedule make_costed_schedule(std::string_view name, ScheduleRequest reque
     order.memory_limits =
         stage_stashes(std::move(order.memory_limits), static_cast<double>(stages) / request.workers);
   }
-  if (request.recompute) of_stages = with_recomputation(std::move(of_stages));
-  request.costs = of_stages;
+  request.costs = with_recomputation(of_stages, request.homes);
   LimitedSchedule made = make_limited_schedule(name, request, order, of_stages);
-  Costs costs_of_made = costs_of(made.schedule, request, of_stages);
-  return {std::move(made), std::move(costs_of_made)};
+  return {std::move(made), std::move(of_stages)};
 }
 
 }  // namespace starpipe::plan

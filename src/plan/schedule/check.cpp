@@ -61,15 +61,16 @@ std::string out_of_range(const Schedule& schedule, JobId id) {
 }
 
 // Returns, for each worker, the smallest limit with which the bounded discipline finishes: the largest number
-// of stages of one micro-batch whose forward passes it runs (c of WorkerQueue). With recomputation 1: a stash
+// of stages of one micro-batch whose stashes it makes (c of WorkerQueue). 1 where no stash has a home: a stash
 // then waits only for its W, which the worker can run right after B.
 std::vector<int> max_stages(const Schedule& schedule) {
-  std::vector<int> max(index(schedule.workers()), schedule.recompute() ? 1 : 0);
+  const bool all = recomputes_all(schedule);
+  std::vector<int> max(index(schedule.workers()), all ? 1 : 0);
   std::vector<int> here(max.size());
-  for (int b = 0; b < schedule.microbatches() && !schedule.recompute(); ++b) {
+  for (int b = 0; b < schedule.microbatches() && !all; ++b) {
     std::ranges::fill(here, 0);
     for (int s = 0; s < schedule.stages(); ++s) {
-      const auto w = index(schedule.compute(schedule.forward(s, b)));
+      const auto w = index(schedule.compute(schedule.stash_maker(s, b)));
       max[w] = std::max(max[w], ++here[w]);
     }
   }
@@ -84,7 +85,7 @@ void for_each_new_stash(const Schedule& schedule, int worker, Function&& f) {
   if (schedule.forward_only()) return;
   for (const JobId id : schedule.order(worker)) {
     const auto [s, b, pass] = schedule.job(id);
-    if (schedule.recompute() && pass == Pass::F) continue;
+    if (schedule.recomputes(s, b) && pass == Pass::F) continue;
     bool is_first = true;
     bool is_last = true;
     for (const JobId other :
@@ -102,13 +103,14 @@ void for_each_new_stash(const Schedule& schedule, int worker, Function&& f) {
 std::string bounded_problem(const Schedule& schedule) {
   for (const JobId id : schedule.order()) {
     const Job job = schedule.job(id);
-    if (schedule.recompute() && job.pass == Pass::F) continue;
+    const bool is_remade = schedule.recomputes(job.stage, job.microbatch);
+    if (is_remade && job.pass == Pass::F) continue;
     const JobId maker = schedule.stash_maker(job.stage, job.microbatch);
     if (schedule.compute(id) == schedule.compute(maker)) continue;
     return fmt::format(
         "the bounded discipline needs {} of a stage and micro-batch on one worker, but {} runs on worker {} "
         "and its {} on {}",
-        schedule.recompute() ? "B and W" : "F, B and W", to_string(job), schedule.compute(id),
+        is_remade ? "R, B and W" : "F, B and W", to_string(job), schedule.compute(id),
         to_string(schedule.job(maker).pass), schedule.compute(maker));
   }
   const auto limits = schedule.memory_limits();
@@ -194,6 +196,15 @@ CheckResult check(const Schedule& schedule) {
   }
   result.problem = memory_problem(schedule);
   return result;
+}
+
+bool recomputes_all(const Schedule& schedule) {
+  if (!schedule.recomputes()) return false;
+  const auto made_by_f = [&](JobId id) {
+    const Job job = schedule.job(id);
+    return job.pass == Pass::F && !schedule.recomputes(job.stage, job.microbatch);
+  };
+  return std::ranges::none_of(schedule.order(), made_by_f);
 }
 
 std::vector<int> stashes_in_order(const Schedule& schedule) {

@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include "starpipe/base/error.hpp"
 #include "starpipe/base/index.hpp"
@@ -17,16 +18,6 @@ void check_memory_limits(const std::string& name, int workers, const std::vector
   throw InputError(fmt::format("{}: {} memory limits for {} workers", name, limits.size(), workers));
 }
 
-// Returns, by micro-batch and stage, whether B and W are two jobs.
-std::vector<bool> split_pairs(const ScheduleSpec& spec) {
-  const std::size_t stages = index(spec.graph.size());
-  std::vector<bool> split(stages * index(spec.microbatches), false);
-  for (std::size_t i = 0; spec.split_backward && i < split.size(); ++i) {
-    split[i] = spec.split_backward(static_cast<int>(i % stages), static_cast<int>(i / stages));
-  }
-  return split;
-}
-
 }  // namespace
 
 std::string_view to_string(Discipline discipline) { return discipline_words[index(discipline)]; }
@@ -38,34 +29,59 @@ Discipline parse_discipline(std::string_view word) {
   throw InputError(fmt::format("unknown discipline '{}' (greedy, bounded or ordered)", word));
 }
 
+std::string_view to_string(Home home) { return home_words[index(home)]; }
+
+Home parse_home(std::string_view word) {
+  for (const Home home : {Home::worker, Home::none}) {
+    if (word == to_string(home)) return home;
+  }
+  throw InputError(fmt::format("unknown home '{}' ({})", word, fmt::join(home_words, " or ")));
+}
+
+std::vector<Schedule::Passes> Schedule::passes_of(const ScheduleSpec& spec) {
+  std::vector<Passes> passes(index(spec.graph.size()) * index(spec.microbatches));
+  for (std::size_t i = 0; i < passes.size(); ++i) {
+    const int stage = static_cast<int>(i % index(spec.graph.size()));
+    const int microbatch = static_cast<int>(i / index(spec.graph.size()));
+    if (spec.split_backward) passes[i].split = spec.split_backward(stage, microbatch);
+    if (spec.home) passes[i].has_home = spec.home(stage, microbatch) != Home::none;
+  }
+  return passes;
+}
+
 Schedule::Schedule(const ScheduleSpec& spec, bool forward_only)
     : name_(spec.name),
       graph_(spec.graph),
       microbatches_(spec.microbatches),
       workers_(spec.workers),
+      late_recomputation_(spec.late_recomputation),
       discipline_(spec.discipline),
-      memory_limits_(spec.memory_limits),
-      recompute_(spec.recompute) {
+      memory_limits_(spec.memory_limits) {
   if (microbatches_ < 1)
     throw InputError(fmt::format("{}: {} micro-batches, need at least 1", name_, microbatches_));
   if (workers_ < 1) throw InputError(fmt::format("{}: {} workers, need at least 1", name_, workers_));
   if (!spec.placement || !spec.priority) throw InputError(name_ + ": a schedule needs w and n");
   check_memory_limits(name_, workers_, memory_limits_);
 
-  const std::vector<bool> split = split_pairs(spec);
-  stride_ = std::ranges::find(split, true) == split.end() ? 2 : 3;
-  if (forward_only) stride_ = 1;
-  const auto ids = split.size() * static_cast<std::uint64_t>(stride_);
+  const std::vector<Passes> passes = passes_of(spec);
+  if (forward_only) {
+    stride_ = 1;
+  } else {
+    has_w_ = std::ranges::any_of(passes, &Passes::split);
+    has_r_ = !std::ranges::all_of(passes, &Passes::has_home);
+    stride_ = 2 + (has_w_ ? 1 : 0) + (has_r_ ? 1 : 0);
+  }
+  const auto ids = passes.size() * static_cast<std::uint64_t>(stride_);
   if (ids >= no_turn) {
     throw InputError(
         fmt::format("{}: {} stages x {} micro-batches are too many jobs", name_, stages(), microbatches_));
   }
 
-  tables_ = std::make_shared<const Tables>(make_tables(spec, split));
+  tables_ = std::make_shared<const Tables>(make_tables(spec, passes));
 }
 
-Schedule::Tables Schedule::make_tables(const ScheduleSpec& spec, const std::vector<bool>& split) const {
-  const std::size_t ids = split.size() * index(stride_);
+Schedule::Tables Schedule::make_tables(const ScheduleSpec& spec, std::span<const Passes> passes) const {
+  const std::size_t ids = passes.size() * index(stride_);
   Tables tables;
   tables.turn.assign(ids, no_turn);
   tables.position.assign(ids, 0);
@@ -79,15 +95,16 @@ Schedule::Tables Schedule::make_tables(const ScheduleSpec& spec, const std::vect
   for (int b = 0; b < microbatches_; ++b) {
     for (int s = 0; s < stages(); ++s) {
       const JobId first = forward(s, b);
-      const bool is_split = split[first / static_cast<JobId>(stride_)];
+      const auto [is_split, has_home] = passes[first / static_cast<JobId>(stride_)];
       add(first, {s, b, Pass::F});
       if (forward_only()) continue;
+      if (!has_home) add(recomputation(s, b), {s, b, Pass::R});
       add(first + 1, {s, b, is_split ? Pass::B : Pass::BW});
       if (is_split) add(first + 2, {s, b, Pass::W});
     }
   }
   tables.order.shrink_to_fit();
-  // Job numbers ascend by micro-batch, stage and pass, the documented order of jobs with equal n.
+  // They are in the documented order of jobs with equal n.
   std::ranges::stable_sort(tables.order, {}, [&](JobId id) { return priority[id]; });
   tables.rows.resize(index(workers_));
   std::vector<bool> seen(index(microbatches_), false);
@@ -110,13 +127,13 @@ Schedule::Tables Schedule::make_tables(const ScheduleSpec& spec, const std::vect
 
 bool operator==(const Schedule& a, const Schedule& b) {
   return a.name_ == b.name_ && a.graph_ == b.graph_ && a.microbatches_ == b.microbatches_ &&
-         a.workers_ == b.workers_ && a.stride_ == b.stride_ && a.discipline_ == b.discipline_ &&
-         a.memory_limits_ == b.memory_limits_ && a.recompute_ == b.recompute_ &&
+         a.workers_ == b.workers_ && a.stride_ == b.stride_ && a.has_w_ == b.has_w_ &&
+         a.discipline_ == b.discipline_ && a.recomputes_late() == b.recomputes_late() && a.memory_limits_ == b.memory_limits_ &&
          (a.tables_ == b.tables_ || *a.tables_ == *b.tables_);
 }
 
 bool Schedule::split_backward(int stage, int microbatch) const {
-  return stride_ == 3 && exists(forward(stage, microbatch) + 2);
+  return has_w_ && exists(forward(stage, microbatch) + 2);
 }
 
 Schedule Schedule::with(Discipline discipline, std::vector<int> memory_limits) const {
@@ -137,20 +154,43 @@ ScheduleSpec Schedule::spec() const {
           .priority = [this](const Job& job) { return std::int64_t{turn(*find(job))}; },
           .discipline = discipline_,
           .memory_limits = memory_limits_,
-          .recompute = recompute_};
+          .home = [this](int stage, int microbatch) { return home(stage, microbatch); },
+          .late_recomputation = late_recomputation_};
 }
 
 Schedule Schedule::ordered_by(std::span<const std::int64_t> priorities) const {
   ScheduleSpec ordered = spec();
   ordered.priority = [&](const Job& job) { return priorities[*find(job)]; };
   ordered.discipline = Discipline::ordered;
+  ordered.late_recomputation = recomputes_late();
   return Schedule(ordered);
 }
 
+Schedule Schedule::with_homes(const std::function<Home(int stage, int microbatch)>& home) const {
+  if (forward_only()) return *this;
+  ScheduleSpec changed = spec();
+  changed.home = home;
+  // A new R has the turn of B, and comes before it.
+  const auto as_now = [this](const Job& job) {
+    const std::optional<JobId> id = find(job);
+    return id ? *id : backward(job.stage, job.microbatch);
+  };
+  changed.placement = [&](const Job& job) { return placement(as_now(job)); };
+  changed.priority = [&](const Job& job) { return std::int64_t{turn(as_now(job))}; };
+  return Schedule(changed);
+}
+
+Schedule Schedule::with_homes(std::span<const Home> homes) const {
+  if (homes.empty()) return *this;
+  if (homes.size() != 1 && homes.size() != index(stages())) {
+    throw InputError(fmt::format("{}: {} homes for {} stages; give one for all, or one for each", name_,
+                                 homes.size(), stages()));
+  }
+  return with_homes([homes](int stage, int) { return homes[homes.size() == 1 ? 0 : index(stage)]; });
+}
+
 Schedule Schedule::with_recomputation() const {
-  Schedule changed = *this;
-  changed.recompute_ = !forward_only();
-  return changed;
+  return with_homes([](int, int) { return Home::none; });
 }
 
 std::optional<JobId> Schedule::find(const Job& wanted) const {
@@ -161,8 +201,9 @@ std::optional<JobId> Schedule::find(const Job& wanted) const {
   JobId id = forward(wanted.stage, wanted.microbatch);
   if (forward_only()) return wanted.pass == Pass::F ? std::optional(id) : std::nullopt;
   if (wanted.pass == Pass::W) id = weight_gradient(wanted.stage, wanted.microbatch);
-  if (wanted.pass == Pass::B || wanted.pass == Pass::BW) id = backward(wanted.stage, wanted.microbatch);
-  if (job(id) != wanted) return std::nullopt;
+  if (gives_input_gradient(wanted.pass)) id = backward(wanted.stage, wanted.microbatch);
+  if (wanted.pass == Pass::R) id = recomputation(wanted.stage, wanted.microbatch);
+  if (job(id) != wanted || !exists(id)) return std::nullopt;
   return id;
 }
 
@@ -177,25 +218,11 @@ int Schedule::pred_count(JobId id) const {
   return count;
 }
 
-std::string_view to_string(Pass pass) {
-  switch (pass) {
-    case Pass::F:
-      return "F";
-    case Pass::B:
-      return "B";
-    case Pass::W:
-      return "W";
-    case Pass::BW:
-      return "BW";
-  }
-  return "?";
-}
-
 Pass parse_pass(std::string_view word) {
-  for (const Pass pass : {Pass::F, Pass::B, Pass::W, Pass::BW}) {
-    if (word == to_string(pass)) return pass;
-  }
-  throw InputError(fmt::format("unknown pass '{}' (F, B, W or BW)", word));
+  const auto found = std::ranges::find(pass_words, word);
+  if (found == pass_words.end())
+    throw InputError(fmt::format("unknown pass '{}' ({})", word, fmt::join(pass_words, ", ")));
+  return static_cast<Pass>(found - pass_words.begin());
 }
 
 std::string to_string(const Job& job) {
@@ -220,7 +247,7 @@ Schedule forward_passes(const Schedule& schedule, int microbatches) {
   };
   if (schedule.discipline() != Discipline::ordered) spec.discipline = Discipline::greedy;
   spec.memory_limits = {};
-  spec.recompute = false;
+  spec.home = {};
   return {spec, true};
 }
 

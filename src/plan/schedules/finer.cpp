@@ -61,7 +61,7 @@ Schedule with_parts(const Schedule& schedule, const StageGraph& finer, std::span
   };
   const auto priority = [&](const Job& job) {
     const int depth = finer.depth(job.stage);
-    const int place = job.pass == Pass::F ? depth : finer.length() - 1 - depth;
+    const int place = job.pass == Pass::F || job.pass == Pass::R ? depth : finer.length() - 1 - depth;
     return std::int64_t{schedule.turn(whole(job))} * finer.length() + place;
   };
   return Schedule({.name = schedule.name(),
@@ -71,7 +71,10 @@ Schedule with_parts(const Schedule& schedule, const StageGraph& finer, std::span
                    .split_backward = split_backward,
                    .placement = placement,
                    .priority = priority,
-                   .recompute = schedule.recompute()});
+                   .home = [&](int stage, int microbatch) {
+                     return schedule.home(part_of(stage).stage, microbatch);
+                   },
+                   .late_recomputation = schedule.recomputes_late()});
 }
 
 Costs costs_of_whole_stages(const Costs& costs, const StageGraph& finer, std::span<const StagePart> parts,

@@ -108,7 +108,11 @@ Schedule in_order(std::string name, const StageGraph& graph, int microbatches,
                          const int worker = cell(job).worker;
                          return Placement{.weights = worker, .compute = worker};
                        },
-                   .priority = [&](const Job& job) { return cell(job).position; }});
+                   .priority = [&](const Job& job) { return cell(job).position; },
+                   .home =
+                       [&](int s, int b) {
+                         return cell({s, b, Pass::R}).position >= 0 ? Home::none : Home::worker;
+                       }});
 }
 
 Grid::Grid(const BuildingBlock& block, int microbatches)

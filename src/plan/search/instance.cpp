@@ -139,7 +139,7 @@ std::optional<Orders> from_schedule(const Instance& instance, const Schedule& sc
   const bool same_size = schedule.graph() == StageGraph::chain(instance.stages) &&
                          schedule.microbatches() == instance.microbatches &&
                          schedule.workers() == instance.workers;
-  if (!same_size) return std::nullopt;
+  if (!same_size || schedule.recomputes()) return std::nullopt;
   for (const JobId id : schedule.order()) {
     const int worker = instance.worker_of[index(schedule.job(id).stage)];
     if (schedule.placement(id) != Placement{.weights = worker, .compute = worker}) return std::nullopt;

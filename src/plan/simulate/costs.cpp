@@ -31,6 +31,7 @@ void repeat(Values& values, int shares, int stages) {
 double Durations::of(Pass pass) const {
   switch (pass) {
     case Pass::F:
+    case Pass::R:
       return F;
     case Pass::B:
       return B;
@@ -42,8 +43,17 @@ double Durations::of(Pass pass) const {
   return 0;
 }
 
-Costs with_recomputation(Costs costs) {
-  for (Durations& durations : costs.durations) durations = durations.with_recomputation();
+Costs with_recomputation(Costs costs, std::span<const Home> homes) {
+  if (homes.empty()) return costs;
+  std::vector<Durations>& durations = costs.durations;
+  if (durations.size() == 1) durations.resize(homes.size(), durations.front());
+  if (homes.size() != 1 && homes.size() != durations.size()) {
+    throw InputError(fmt::format("{} homes for {} stages; give one for all, or one for each", homes.size(),
+                                 durations.size()));
+  }
+  for (std::size_t s = 0; s < durations.size(); ++s) {
+    if (homes[homes.size() == 1 ? 0 : s] == Home::none) durations[s].B += durations[s].F;
+  }
   return costs;
 }
 

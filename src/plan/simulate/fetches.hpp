@@ -49,7 +49,7 @@ class Fetches {
     } else {
       from(stash_maker, Fetch::Kind::stash, size.stash);
     }
-    if (job.pass == Pass::B || job.pass == Pass::BW) {
+    if (gives_input_gradient(job.pass) || (job.pass == Pass::R && schedule_.recomputes_late())) {
       for (const int s : schedule_.graph().succ(job.stage)) {
         from(schedule_.backward(s, job.microbatch), Fetch::Kind::gradient, size.gradient);
       }
@@ -87,10 +87,14 @@ class Fetches {
   /// has one reader.
   [[nodiscard]] std::optional<std::uint64_t> copy(const Fetch& fetch, int worker) const {
     if (fetch.kind == Fetch::Kind::gradient_stash) return std::nullopt;
-    if (fetch.kind == Fetch::Kind::gradient && !costs_.size(schedule_.job(fetch.producer).stage).adds_inputs)
-      return std::nullopt;
+    // A stage that adds its inputs has one gradient for all of them. Else each has its own, which B reads, and a
+    // late R before it.
+    const bool is_of_stage = fetch.kind == Fetch::Kind::gradient &&
+                             !costs_.size(schedule_.job(fetch.producer).stage).adds_inputs;
+    if (is_of_stage && !schedule_.recomputes_late()) return std::nullopt;
     // A holder may send the weights of several stages, so these need their stage too.
-    const auto stage = fetch.kind == Fetch::Kind::weights ? static_cast<std::uint64_t>(fetch.stage) : 0;
+    const bool needs_stage = is_of_stage || fetch.kind == Fetch::Kind::weights;
+    const auto stage = needs_stage ? static_cast<std::uint64_t>(fetch.stage) : 0;
     const auto workers = static_cast<std::uint64_t>(schedule_.workers());
     const auto producers = static_cast<std::uint64_t>(schedule_.id_count()) + workers;
     const std::uint64_t datum = static_cast<std::uint64_t>(fetch.kind) * producers + fetch.producer;
@@ -106,13 +110,13 @@ class Fetches {
 };
 
 /// Calls f(JobId) for every job that must end before `id` starts, and for each earlier job whose result `id`
-/// reads: F's stash for W, and with recomputation the activations of preceding stages for B and BW.
+/// reads: the stash for W, and the activations of preceding stages for R.
 template <class Function>
 void for_each_producer(const Schedule& schedule, JobId id, Function&& f) {
   schedule.for_each_pred(id, f);
   const Job job = schedule.job(id);
-  if (job.pass == Pass::W && !schedule.recompute()) f(schedule.forward(job.stage, job.microbatch));
-  if (schedule.recompute() && (job.pass == Pass::B || job.pass == Pass::BW)) {
+  if (job.pass == Pass::W) f(schedule.stash_maker(job.stage, job.microbatch));
+  if (job.pass == Pass::R) {
     for (const int stage : schedule.graph().pred(job.stage)) f(schedule.forward(stage, job.microbatch));
   }
 }

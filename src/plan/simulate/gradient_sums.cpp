@@ -49,7 +49,7 @@ void GradientSums::add(std::span<const int> stages, std::uint64_t bytes) {
 
 void GradientSums::job_ended(JobId id, double time) {
   const Job job = schedule_.job(id);
-  if (job.pass != Pass::W && job.pass != Pass::BW) return;
+  if (!gives_weight_gradient(job.pass)) return;
   const auto& of_stage = sums_of_[index(job.stage)];
   const auto found = of_stage.find(schedule_.compute(id));
   if (found == of_stage.end()) return;

@@ -38,18 +38,18 @@ class Changes {
   [[nodiscard]] const JobChanges& of(JobId id) const { return of_[id]; }
 
  private:
-  // The data of one stage and micro-batch: its stash; its gradient stash, which B makes for W; and with
-  // recomputation its output, which F and B of the succeeding stages read.
+  // The data of one stage and micro-batch: its stash; its gradient stash, which B makes for W; and its output,
+  // which F and R of the succeeding stages read.
   void add_data_of(int stage, int microbatch, const StageSizes& size) {
     const JobId backward = schedule_.backward(stage, microbatch);
     const JobId last = schedule_.weight_gradient(stage, microbatch);
     keep(std::array{schedule_.stash_maker(stage, microbatch), backward, last}, 1, size.stash);
     if (last != backward) keep(std::array{backward, last}, 0, size.gradient_stash);
-    if (!schedule_.recompute()) return;
     std::vector<JobId> readers;
     for (const int next : schedule_.graph().succ(stage)) {
+      if (!schedule_.recomputes(next, microbatch)) continue;
       readers.push_back(schedule_.forward(next, microbatch));
-      readers.push_back(schedule_.backward(next, microbatch));
+      readers.push_back(schedule_.recomputation(next, microbatch));
     }
     keep(readers, 0, size.activation);
   }

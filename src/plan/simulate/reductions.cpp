@@ -14,11 +14,12 @@ namespace starpipe::plan {
 std::vector<int> weight_holders(const Schedule& schedule, int stage) {
   std::set<int> holders;
   for (int b = 0; b < schedule.microbatches(); ++b) {
-    holders.insert(schedule.placement(schedule.forward(stage, b)).weights);
+    const JobId forward = schedule.forward(stage, b);
+    holders.insert(schedule.placement(forward).weights);
     if (schedule.forward_only()) continue;
-    for (const JobId id : {schedule.backward(stage, b), schedule.weight_gradient(stage, b)}) {
+    for (const JobId id :
+         {schedule.stash_maker(stage, b), schedule.backward(stage, b), schedule.weight_gradient(stage, b)})
       holders.insert(schedule.placement(id).weights);
-    }
   }
   return {holders.begin(), holders.end()};
 }

@@ -26,12 +26,14 @@ Timeline evaluate(const Schedule& schedule, const Costs& costs, std::vector<Span
   timeline.busy.assign(workers, 0);
   double first = infinity;
   double last = -infinity;
+  double recomputed = 0;
   for (int worker = 0; worker < schedule.workers(); ++worker) {
     double worker_first = infinity;
     double worker_last = -infinity;
     for (const JobId id : schedule.order(worker)) {
       const Span& span = spans[id];
       timeline.busy[index(worker)] += span.end - span.start;
+      if (schedule.job(id).pass == Pass::R) recomputed += span.end - span.start;
       worker_first = std::min(worker_first, span.start);
       worker_last = std::max(worker_last, span.end);
     }
@@ -43,8 +45,11 @@ Timeline evaluate(const Schedule& schedule, const Costs& costs, std::vector<Span
   timeline.makespan = last - first;
   double busy = 0;
   for (const double time : timeline.busy) busy += time;
-  if (timeline.makespan > 0)
-    timeline.bubble_fraction = 1 - busy / (static_cast<double>(workers) * timeline.makespan);
+  if (timeline.makespan > 0) {
+    const double all = static_cast<double>(workers) * timeline.makespan;
+    timeline.bubble_fraction = 1 - busy / all;
+    timeline.recomputed_fraction = recomputed / all;
+  }
   if (timeline.device_span > 0) {
     timeline.device_bubble_fraction = 1 - *std::ranges::max_element(timeline.busy) / timeline.device_span;
   }

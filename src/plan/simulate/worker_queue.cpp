@@ -5,6 +5,7 @@
 #include <limits>
 
 #include "starpipe/base/index.hpp"
+#include "starpipe/plan/schedule/check.hpp"
 
 namespace starpipe::plan {
 
@@ -21,6 +22,7 @@ WorkerQueue::WorkerQueue(const Schedule& schedule, int worker)
 void WorkerQueue::prepare_bounded() {
   const Schedule& schedule = *schedule_;
   const auto microbatches = index(schedule.microbatches());
+  recomputes_all_ = recomputes_all(schedule);
   limit_ = schedule.memory_limits().empty() ? std::numeric_limits<int>::max()
                                             : schedule.memory_limits()[index(worker_)];
   unfinished_of_.assign(microbatches, 0);
@@ -30,7 +32,7 @@ void WorkerQueue::prepare_bounded() {
   for (const JobId id : schedule.order(worker_)) {
     const Job job = schedule.job(id);
     ++unfinished_of_[index(job.microbatch)];
-    if (job.pass == Pass::F) reserve_ = std::max(reserve_, ++stages_of[index(job.microbatch)]);
+    if (begins_stash(id)) reserve_ = std::max(reserve_, ++stages_of[index(job.microbatch)]);
   }
   skip_finished();
 }
@@ -109,7 +111,7 @@ std::optional<JobId> WorkerQueue::pop_ordered() {
 // `ready_`, and when the bounded discipline refuses every such job.
 const WorkerQueue::ReadyJobs* WorkerQueue::allowed_to_begin() const {
   if (schedule_->discipline() == Discipline::greedy) return nullptr;
-  if (schedule_->recompute()) return live_ < limit_ ? &stash_beginners_ : nullptr;
+  if (recomputes_all_) return live_ < limit_ ? &stash_beginners_ : nullptr;
   const auto by_age = schedule_->microbatches_by_age();
   if (oldest_ == by_age.size()) return nullptr;
   const auto oldest = index(by_age[oldest_]);
@@ -132,7 +134,7 @@ std::optional<JobId> WorkerQueue::pop_by_turn() {
 void WorkerQueue::finish(JobId id) {
   --unfinished_;
   const Job job = schedule_->job(id);
-  if ((job.pass == Pass::W || job.pass == Pass::BW) && keeps_stash(id)) {
+  if (gives_weight_gradient(job.pass) && keeps_stash(id)) {
     --live_;
     if (!held_.empty()) --held_[index(job.microbatch)];
   }

@@ -119,7 +119,7 @@ void require_same(const Mpi& mpi, const plan::Schedule& schedule, const Schedule
   std::uint64_t digest = hash_start;
   const auto add = [&digest](std::uint64_t word) { digest = hash_of(word, digest); };
   add(static_cast<std::uint64_t>(schedule.discipline()));
-  add(schedule.recompute() ? 1 : 0);
+  add(schedule.recomputes() ? schedule.recomputes_late() ? 2 : 1 : 0);
   for (const int limit : schedule.memory_limits()) add(static_cast<std::uint64_t>(limit));
   for (const plan::JobId id : schedule.order()) {
     add(id);

@@ -61,6 +61,7 @@ inline std::span<const std::string_view> words_of(model::Precision) { return mod
 inline std::span<const std::string_view> words_of(model::SampleOrder) { return model::sample_order_words; }
 inline std::span<const std::string_view> words_of(model::TokenType) { return model::token_type_words; }
 inline std::span<const std::string_view> words_of(plan::Discipline) { return plan::discipline_words; }
+inline std::span<const std::string_view> words_of(plan::Home) { return plan::home_words; }
 inline std::span<const std::string_view> words_of(plan::ShardPlacement) {
   return plan::shard_placement_words;
 }
@@ -77,7 +78,14 @@ json to_json_value(const T& value) {
   } else if constexpr (requires { value.has_value(); }) {
     return value ? to_json_value(*value) : json();
   } else if constexpr (requires { value.empty(); }) {
-    return value.empty() ? json() : json(value);
+    if (value.empty()) return {};
+    if constexpr (requires { requires std::is_enum_v<typename T::value_type>; }) {
+      json list = json::array();
+      for (const auto& item : value) list.push_back(to_json_value(item));
+      return list;
+    } else {
+      return value;
+    }
   } else {
     return value;
   }
@@ -86,7 +94,7 @@ json to_json_value(const T& value) {
 /// Returns a list with one value as that value.
 template <class T>
 json one_or_list(const std::vector<T>& values) {
-  return values.size() == 1 ? json(values.front()) : to_json_value(values);
+  return values.size() == 1 ? to_json_value(values.front()) : to_json_value(values);
 }
 
 /// The way back from `to_json_value`. The value must have passed ValueType::problem; only an optional takes
@@ -101,6 +109,9 @@ void from_json_value(const json& from, T& value) {
   } else if constexpr (requires { value.has_value(); }) {
     value.reset();
     if (!from.is_null()) from_json_value(from, value.emplace());
+  } else if constexpr (requires { requires std::is_enum_v<typename T::value_type>; }) {
+    value.clear();
+    for (const json& item : from) from_json_value(item, value.emplace_back());
   } else {
     from.get_to(value);
   }

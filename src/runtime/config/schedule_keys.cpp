@@ -115,10 +115,14 @@ void add_order_keys(Keys& keys) {
            "before the run, and every run follows it.",
            &ScheduleConfig::dynamic, {.not_with = {{"runtime.policy", {"worker-order"}}}})
       .get = [](const Config& config) { return config.schedule.dynamic ? json(true) : json(); };
-  section.add("recompute", boolean(),
-              "True: F keeps only the stage's inputs, and B computes F again. False unless a file says "
-              "otherwise.",
-              &ScheduleConfig::recompute, {.defaults = {value_in_file}});
+  section
+      .add(
+          "home", one_of(plan::home_words, Count::one_or_list),
+          "Where stashes wait from F to B: `worker`, with the worker that computes F; or `none`, nowhere: F "
+          "keeps only the stage's inputs, and the pass R computes F again before B. One word for all stages, "
+          "or a list with one for each.",
+          &ScheduleConfig::homes, {.default_text = "as the schedule has them, in general `worker`"})
+      .get = [](const Config& config) { return one_or_list(config.schedule.homes); };
 }
 
 }  // namespace

@@ -91,6 +91,7 @@ struct JobData {
         case DataKind::master:
         case DataKind::optimizer_state:
         case DataKind::verdict:
+        case DataKind::end_of_f:
         case DataKind::end_of_b:
         case DataKind::gradient_slice:
           break;  // no pass uses them
@@ -104,11 +105,9 @@ void run_job(const KernelContext& context, const Task& task, std::span<const mod
   thread_local JobData job;
   job.sort(*context.graph, task, data);
   const model::Stage& stage = context.network->stages[index(task.stage)];
-  if (task.kind != TaskKind::F && !job.inputs.empty()) {  // recomputation
-    stage.forward(job.weights(), job.inputs, job.target, {}, job.stash, scratch, backend);
-  }
   switch (task.kind) {
     case TaskKind::F:
+    case TaskKind::R:  // it has no output
       stage.forward(job.weights(), job.inputs, job.target, job.output, job.stash, scratch, backend);
       break;
     case TaskKind::W:
@@ -199,7 +198,7 @@ void run_optimize(const KernelContext& context, const Task& task, std::span<cons
 
 std::size_t scratch_size(const plan::Schedule& schedule, const model::Stage& stage, bool on_gpu,
                          const StepRules& rules) {
-  const bool without_stash = schedule.recompute() || schedule.forward_only() || rules.evaluated > 0;
+  const bool without_stash = schedule.recomputes() || schedule.forward_only() || rules.evaluated > 0;
   return without_stash ? stage.scratch_size_without_stash(on_gpu) : stage.scratch_size(on_gpu);
 }
 
@@ -239,6 +238,7 @@ void run_kernel(const KernelContext& context, const Task& task, std::span<const 
     case TaskKind::B:
     case TaskKind::W:
     case TaskKind::BW:
+    case TaskKind::R:
       run_job(context, task, data, scratch, found, backend);
       if (found != nullptr) find_nonfinite(context, task, data, *found, backend);
       break;

@@ -24,26 +24,18 @@ namespace starpipe::runtime {
 namespace {
 
 // In the order of the enums.
-constexpr std::array<std::string_view, 14> data_names = {"weights",
-                                                         "master weights",
-                                                         "optimizer state",
-                                                         "weight gradient",
-                                                         "input",
-                                                         "target",
-                                                         "loss",
-                                                         "verdict",
-                                                         "activation",
-                                                         "stash",
-                                                         "gradient",
-                                                         "gradient stash",
-                                                         "end of B",
-                                                         "slice of the weight gradient"};
+constexpr std::array<std::string_view, 15> data_names = {
+    "weights",  "master weights", "optimizer state", "weight gradient", "input",
+    "target",   "loss",           "verdict",         "activation",      "stash",
+    "gradient", "gradient stash", "end of F",        "end of B",        "slice of the weight gradient"};
 static_assert(data_names.size() == index(DataKind::gradient_slice) + 1);
-constexpr std::array<std::string_view, 13> task_names = {
-    "zero", "F", "B", "W", "BW", "close", "slice", "add", "copy", "judge", "norm", "merge", "optimize"};
+constexpr std::array<std::string_view, 14> task_names = {
+    "zero", "F", "B", "W", "BW", "R", "close", "slice", "add", "copy", "judge", "norm", "merge", "optimize"};
 static_assert(task_names.size() == index(TaskKind::optimize) + 1);
 
-constexpr std::array passes = {TaskKind::F, TaskKind::B, TaskKind::W, TaskKind::BW};  // by plan::Pass
+constexpr std::array passes = {TaskKind::F, TaskKind::B, TaskKind::W, TaskKind::BW,
+                               TaskKind::R};  // by plan::Pass
+static_assert(passes.size() == plan::pass_count);
 
 // The key of a datum: kind, stage, micro-batch and a fourth number where these three are ambiguous. For
 // weights, accumulators and host-filled data it is the writer; for a gradient, the stage that writes it; else
@@ -195,14 +187,22 @@ class TaskGraph::Builder {
       const auto number = static_cast<int>(set);
       task.data.push_back({find({DataKind::weights, number, -1, shared_holder(set).of(id)}), Access::read});
     }
-    if (j.pass == plan::Pass::F) {
-      forward(j, task);
-    } else if (j.pass == plan::Pass::W) {
-      weights(j, task);
-    } else {
-      backward(j, task);
+    switch (j.pass) {
+      case plan::Pass::F:
+        forward(j, task);
+        break;
+      case plan::Pass::R:
+        recomputation(j, task);
+        break;
+      case plan::Pass::W:
+        weights(j, task);
+        break;
+      case plan::Pass::B:
+      case plan::Pass::BW:
+        backward(j, task);
+        break;
     }
-    if (j.pass == plan::Pass::W || j.pass == plan::Pass::BW) {
+    if (plan::gives_weight_gradient(j.pass)) {
       if (has_weights) task.data.push_back({gradient(j.stage, worker), Access::accumulate});
       for (const std::size_t set : shared_sets_[index(j.stage)])
         task.data.push_back({gradient(static_cast<int>(set), worker), Access::accumulate});
@@ -272,7 +272,7 @@ class TaskGraph::Builder {
     read(task, key);
   }
 
-  // The inputs of F, except the weights.
+  // The inputs of F and R, except the weights.
   void read_inputs(const plan::Job& j, Draft& task) {
     const auto& [s, b, pass] = j;
     const model::Stage& st = stage(s);
@@ -301,22 +301,29 @@ class TaskGraph::Builder {
     } else {
       write(task, {DataKind::activation, s, b, task.worker, st.output_size()});
     }
-    if (!schedule_.recompute() && !schedule_.forward_only()) write_stash(j, task);
+    if (schedule_.forward_only()) return;
+    if (schedule_.recomputes(s, b)) {
+      write(task, {DataKind::end_of_f, s, b, task.worker, 1});
+    } else {
+      write_stash(j, task);
+    }
+  }
+
+  void recomputation(const plan::Job& j, Draft& task) {
+    const auto& [s, b, pass] = j;
+    read_inputs(j, task);
+    write_stash(j, task);
+    read(task, {DataKind::end_of_f, s, b, 0});
+    if (schedule_.recomputes_late()) read_output_gradients(j, task);
   }
 
   void backward(const plan::Job& j, Draft& task) {
     const auto& [s, b, pass] = j;
     const model::Stage& st = stage(s);
-    if (schedule_.recompute()) {
-      read_inputs(j, task);
-      write_stash(j, task);
-    } else {
-      read(task, {DataKind::stash, s, b, 0});
-    }
+    read(task, {DataKind::stash, s, b, 0});
     // The sink's B waits for its F. Other stages wait for a gradient, which comes later.
-    const bool has_stash = !schedule_.recompute() && stage(s).stash_size() > 0;
-    if (!has_stash) read(task, {DataKind::loss, s, b, 0});
-    for (const int next : schedule_.graph().succ(s)) read(task, gradient_key(s, b, next));
+    if (stage(s).stash_size() == 0) read(task, {DataKind::loss, s, b, 0});
+    read_output_gradients(j, task);
     const auto preds = schedule_.graph().pred(s);
     const std::size_t gradients = st.adds_inputs() ? 1 : preds.size();
     for (std::size_t i = 0; i < gradients; ++i) {
@@ -325,6 +332,11 @@ class TaskGraph::Builder {
     if (pass != plan::Pass::B) return;
     write(task, {DataKind::gradient_stash, s, b, task.worker, st.gradient_stash_size()});
     if (st.gradient_stash_size() == 0) write(task, {DataKind::end_of_b, s, b, task.worker, 1});
+  }
+
+  void read_output_gradients(const plan::Job& j, Draft& task) {
+    for (const int next : schedule_.graph().succ(j.stage))
+      read(task, gradient_key(j.stage, j.microbatch, next));
   }
 
   // Returns the gradient of a stage's output that `next`, which reads this output, computes. A stage that

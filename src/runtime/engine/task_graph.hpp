@@ -46,6 +46,7 @@ enum class DataKind : std::uint8_t {
   stash,
   gradient,
   gradient_stash,
+  end_of_f,        // one word, which R reads: so R waits for F
   end_of_b,        // one word, which W reads where B leaves it no gradient stash: so W waits for B
   gradient_slice,  // of a weight gradient, on its way to another worker: class GradientSlice
 };
@@ -89,6 +90,7 @@ enum class TaskKind : std::uint8_t {
   B,
   W,
   BW,
+  R,
   close,     // takes an accumulator exclusively, after all tasks that accumulate
   slice,     // takes a slice of the worker's sum, for another worker
   add,       // adds another worker's slice to the worker's own sum
@@ -100,8 +102,8 @@ enum class TaskKind : std::uint8_t {
 };
 
 std::string_view to_string(TaskKind kind);
-/// F, B, W or BW.
-constexpr bool is_pass(TaskKind kind) { return kind >= TaskKind::F && kind <= TaskKind::BW; }
+/// F, B, W, BW or R.
+constexpr bool is_pass(TaskKind kind) { return kind >= TaskKind::F && kind <= TaskKind::R; }
 
 struct DataAccess {
   std::uint32_t datum;  // its number in TaskGraph::data()

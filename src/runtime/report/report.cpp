@@ -180,6 +180,8 @@ ordered_json make_report(const Config& config, const std::optional<PartitionChoi
   if (measured.gradients_summed)
     report["gradients_summed"] = both(*predicted.gradients_summed, *measured.gradients_summed);
   report["bubble_fraction"] = both(predicted.bubble_fraction, measured.bubble_fraction);
+  if (experiment.schedule.recomputes())
+    report["recomputed_fraction"] = both(predicted.recomputed_fraction, measured.recomputed_fraction);
   report["device_span"] = both(predicted.device_span, measured.device_span);
   report["device_bubble_fraction"] = both(predicted.device_bubble_fraction, measured.device_bubble_fraction);
   report["peak_stashes"] =
@@ -330,9 +332,13 @@ std::string whole_run_table(const plan::Timeline& predicted, const plan::Timelin
   add_time("makespan", predicted.makespan, measured.makespan);
   if (measured.gradients_summed)
     add_time("with gradients summed", *predicted.gradients_summed, *measured.gradients_summed);
-  rows.push_back(
-      {"bubble fraction", percent_text(predicted.bubble_fraction), percent_text(measured.bubble_fraction),
-       fmt::format("{:>+4.1f} points", (measured.bubble_fraction - predicted.bubble_fraction) * 100)});
+  const auto add_fraction = [&](const char* name, double expected, double found) {
+    rows.push_back({name, percent_text(expected), percent_text(found),
+                    fmt::format("{:>+4.1f} points", (found - expected) * 100)});
+  };
+  add_fraction("bubble fraction", predicted.bubble_fraction, measured.bubble_fraction);
+  if (predicted.recomputed_fraction > 0)
+    add_fraction("recomputation", predicted.recomputed_fraction, measured.recomputed_fraction);
   const auto add_count = [&](const char* name, std::size_t count) {
     if (count > 0) rows.push_back({name, "", fmt::format("{} of {}", count, record.step_seconds.size())});
   };

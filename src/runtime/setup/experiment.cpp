@@ -154,9 +154,6 @@ CutModel read_schedule(const Config& config) {
   if (schedule.graph() != graph(schedule.stages())) {
     throw InputError(fmt::format("{}: its stage graph differs from the model's", file));
   }
-  if (schedule.recompute() && wanted.recompute == false) {
-    throw InputError(fmt::format("schedule.recompute: false, but {} recomputes", file));
-  }
   return {*std::move(network), std::move(schedule)};
 }
 
@@ -249,15 +246,13 @@ plan::LimitedSchedule build_sharded_schedule(const Config& config, const model::
                                       known ? std::optional(whole(*known)) : std::nullopt),
                      whole(expected));
   discipline = made.schedule.discipline();
-  const bool own_recomputation = made.schedule.recompute() && !config.schedule.recompute.value_or(false);
-  const plan::Costs costs = own_recomputation ? plan::with_recomputation(expected) : expected;
   if (discipline != plan::Discipline::ordered)
-    made.schedule = plan::ordered_as_simulated(made.schedule, whole(costs));
+    made.schedule = plan::ordered_as_simulated(made.schedule, whole(expected));
   made.schedule = plan::with_parts(made.schedule, network.graph, network.parts, each,
                                    network.config.vocabulary.placement);
   if (network.config.vocabulary.shards > 1) {
-    made.schedule =
-        plan::with_detached_where_free(made.schedule, network.parts, costs, config.schedule.vocabulary_ahead);
+    made.schedule = plan::with_detached_where_free(made.schedule, network.parts, expected,
+                                                   config.schedule.vocabulary_ahead);
   }
   return finishing(std::move(made));
 }
@@ -273,9 +268,8 @@ plan::ScheduleRequest schedule_request(const Config& config, plan::StageGraph gr
   request.groups = config.schedule.groups;
   request.stage_workers = config.schedule.placement;
   request.options = config.schedule.options;
-  request.recompute = config.schedule.recompute.value_or(false);
-  request.costs = known;
-  if (known && request.recompute) request.costs = plan::with_recomputation(*known);
+  request.homes = config.schedule.homes;
+  if (known) request.costs = plan::with_recomputation(*known, request.homes);
   return request;
 }
 
@@ -316,7 +310,7 @@ void check_cut(const Config& config, CutModel& cut, const std::optional<plan::Sc
   refuse_large_stages(config, network);
 }
 
-// Returns the costs of emulated jobs, without recomputation; nullopt if the run is not emulated.
+// Returns the costs of emulated jobs; nullopt if the run is not emulated.
 std::optional<plan::Costs> known_costs(const Config& config, const CutModel& cut) {
   if (!config.runtime.emulate) return std::nullopt;
   const int workers = cut.listed ? cut.listed->workers() : config.schedule.workers.value() * cut.workers_each;
@@ -344,6 +338,14 @@ std::shared_ptr<const model::Dataset> open_validation(const Config& config, cons
       config.training.seed);
 }
 
+plan::Schedule with_homes(const plan::Schedule& schedule, const ScheduleConfig& wanted) {
+  try {
+    return schedule.with_homes(wanted.homes);
+  } catch (const InputError& error) {
+    throw InputError(fmt::format("schedule.home: {}", error.what()));
+  }
+}
+
 }  // namespace
 
 Experiment plan_run(const Config& config, const std::optional<plan::Schedule>& own) {
@@ -354,25 +356,19 @@ Experiment plan_run(const Config& config, const std::optional<plan::Schedule>& o
   CutModel cut = cut_model(config, own);
   check_cut(config, cut, own);
   auto& [network, listed, each] = cut;
-  const bool recomputes = config.schedule.recompute.value_or(false);
-  if (listed && recomputes) listed = listed->with_recomputation();
+  if (listed) listed = with_homes(*listed, config.schedule);
   const std::optional<plan::Costs> known = known_costs(config, cut);
-  const plan::Costs passes = known ? *known : costs_by_flops(network);
-  const auto costs_with = [&](bool recompute) {
-    return recompute ? plan::with_recomputation(passes) : passes;
-  };
-  const plan::Costs expected = costs_with(listed ? listed->recompute() : recomputes);
+  plan::Costs costs = known ? *known : costs_by_flops(network);
   std::optional<plan::Discipline> chain_discipline;  // set if the stages are cut into shards
   auto [schedule, reordering] =
-      listed ? finishing(plan::as_requested(*listed, order_request(config.schedule), expected))
+      listed ? finishing(plan::as_requested(*listed, order_request(config.schedule), costs))
       : network.parts.empty()
-          ? build_schedule(config.schedule, schedule_request(config, network.graph, known), expected)
-          : build_sharded_schedule(config, network, known, expected, each, chain_discipline);
+          ? build_schedule(config.schedule, schedule_request(config, network.graph, known), costs)
+          : build_sharded_schedule(config, network, known, costs, each, chain_discipline);
   const plan::Discipline discipline = chain_discipline.value_or(schedule.discipline());
   if (discipline == plan::Discipline::ordered && config.schedule.dynamic) {
     throw InputError("schedule.dynamic: the ordered discipline leaves nothing to pick at run time");
   }
-  plan::Costs costs = costs_with(schedule.recompute());
   if (schedule.discipline() != plan::Discipline::ordered && !config.schedule.dynamic) {
     schedule = plan::ordered_as_simulated(schedule, costs);
   }

@@ -12,6 +12,7 @@
 #include "runtime/setup/experiment.hpp"
 #include "starpipe/base/error.hpp"
 #include "starpipe/plan/registry/registry.hpp"
+#include "starpipe/plan/schedule/check.hpp"
 #include "starpipe/plan/simulate/simulate.hpp"
 
 namespace starpipe::runtime {
@@ -95,7 +96,7 @@ Config with_schedule(const Config& config, const Experiment& run, const plan::Sc
   return other;
 }
 
-constexpr const char* recomputing = "schedule.recompute: true";
+constexpr const char* recomputing = "schedule.home: none";
 
 /// Returns all runs with the same workers and micro-batches: first the configured schedule with
 /// recomputation, unless it recomputes already, then the named schedules without and with it.
@@ -103,7 +104,7 @@ std::vector<Outcome> alternatives(const Config& config, const Experiment& run) {
   std::vector<Outcome> found;
   const auto add = [&](std::string name, bool recompute, Config other, double share) {
     try {
-      other.schedule.recompute = recompute;
+      other.schedule.homes = {recompute ? plan::Home::none : plan::Home::worker};
       const Experiment planned = plan_run(other);
       const plan::Timeline timeline = plan::simulate(planned.schedule, planned.costs);
       found.push_back({.name = std::move(name),
@@ -113,7 +114,7 @@ std::vector<Outcome> alternatives(const Config& config, const Experiment& run) {
     } catch (const InputError&) {  // the schedule lacks an option, or the model has too few units
     }
   };
-  if (!run.schedule.recompute()) add(recomputing, true, config, 1);
+  if (!plan::recomputes_all(run.schedule)) add(recomputing, true, config, 1);
   if (run.schedule.job_count() > max_jobs_to_compare) return found;
   // A file may have any number of workers, and a named schedule has D for each of its own.
   if (run.schedule.workers() % config.workers_each() != 0) return found;
@@ -127,7 +128,7 @@ std::vector<Outcome> alternatives(const Config& config, const Experiment& run) {
     if (stages != own) name += fmt::format(", stages: {}", stages);
     const Config other = with_schedule(config, run, entry, stages, share);
     add(name, false, other, share);
-    add(name + ", recompute: true", true, other, share);
+    add(name + ", home: none", true, other, share);
   }
   return found;
 }
@@ -163,7 +164,7 @@ std::string advice(const Config& config, const Experiment& run, double makespan)
            described(*fastest);
   }
   if (run.schedule.job_count() > max_jobs_to_compare)
-    return "it does not fit with schedule.recompute: true either";
+    return "it does not fit with schedule.home: none either";
   std::string text =
       "no named schedule fits with this number of workers and micro-batches, with or without recomputation";
   const auto excess = [](const Outcome& o) { return o.need.excess(); };

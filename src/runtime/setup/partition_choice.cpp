@@ -14,6 +14,7 @@
 #include "runtime/setup/experiment.hpp"
 #include "starpipe/base/error.hpp"
 #include "starpipe/base/index.hpp"
+#include "starpipe/plan/schedule/check.hpp"
 #include "starpipe/plan/search/search_problem.hpp"
 #include "starpipe/plan/search/unit_costs.hpp"
 #include "starpipe/plan/simulate/simulate.hpp"
@@ -115,11 +116,14 @@ bool leaves_placement_open(const Config& config, const plan::ScheduleRequest& re
   return can_be_built(config, looped(request));
 }
 
-/// True if B computes F again in the run: as configured, or because the schedule does so by itself.
+/// True if every F is computed again in the run: as configured, or because the schedule does so by itself.
+/// Throws InputError where some are.
 bool recomputes(const Config& config, const plan::ScheduleRequest& request) {
-  if (request.recompute) return true;
   const bool open = leaves_placement_open(config, request);
-  return build_schedule(config.schedule, open ? looped(request) : request).schedule.recompute();
+  const plan::Schedule schedule = build_schedule(config.schedule, open ? looped(request) : request).schedule;
+  if (!schedule.recomputes()) return false;
+  if (plan::recomputes_all(schedule)) return true;
+  throw InputError("schedule.partition: auto: needs one home for all stages (schedule.home)");
 }
 
 /// Returns a placement with stage s on worker s.
@@ -185,13 +189,13 @@ std::vector<int> kinds_of(const Candidate& candidate, const std::vector<int>& ki
   return std::vector<int>(index(candidate.request.workers), kinds.front());
 }
 
-/// Returns the units' costs. With recomputation B computes F again.
+/// Returns the units' costs. With recomputation B includes F.
 std::vector<plan::UnitCosts> costs_of(const plan::Profile& profile, bool recompute) {
   std::vector<plan::UnitCosts> units = profile.units;
   if (!recompute) return units;
   for (plan::UnitCosts& unit : units) {
-    unit.time = unit.time.with_recomputation();
-    for (plan::Durations& other : unit.others) other = other.with_recomputation();
+    unit.time.B += unit.time.F;
+    for (plan::Durations& other : unit.others) other.B += other.F;
   }
   return units;
 }

@@ -90,7 +90,8 @@ inline Schedule elsewhere(Random& random, const Schedule& schedule) {
     return Placement{.weights = schedule.placement(id).weights, .compute = worker[id]};
   };
   spec.priority = [&](const Job& job) { return priority[*schedule.find(job)]; };
-  spec.recompute = schedule.recompute();
+  spec.home = [&](int s, int b) { return schedule.home(s, b); };
+  spec.late_recomputation = schedule.recomputes_late();
   return Schedule(spec);
 }
 

@@ -321,6 +321,8 @@ TEST(ScheduleJson, NamesTheCulpritInBadInput) {
       {R"({"peak_stashes": 1, "ops": )" + good + "}", {"peak_stashes", "an array"}},
       {R"({"received": [], "ops": )" + good + "}", {"received", "an object"}},
       {R"({"recompute": "yes", "ops": )" + good + "}", {"recompute", "true or false", "yes"}},
+      {R"({"recompute": true, "ops": )" + good + "}",
+       {"recompute", "an earlier version", "a pass R before B"}},
   };
   testing::expect_refused(inputs, "dir/bad.json",
                           [](const std::string& text) { schedule_from_json(text, "dir/bad.json"); });
@@ -330,13 +332,12 @@ TEST(ScheduleJson, KeepsRecomputation) {
   ScheduleRequest request;
   request.workers = 3;
   request.microbatches = 4;
-  request.recompute = true;
-  const Costs costs = with_recomputation({});
+  request.homes = {Home::none, Home::worker, Home::none};
+  const Costs costs;
   const Schedule schedule = make_schedule("1f1b", request);
   const auto json = schedule_json(schedule, costs, simulate(schedule, costs));
-  EXPECT_TRUE(json.at("recompute"));
   const ImportedSchedule back = schedule_from_json(json_text(json), "x.json");
-  EXPECT_TRUE(back.schedule.recompute());
+  for (int s = 0; s < 3; ++s) EXPECT_EQ(back.schedule.home(s, 1), request.homes[index(s)]);
   EXPECT_EQ(simulate(back.schedule, back.costs).peak_stashes, simulate(schedule, costs).peak_stashes);
 }
 

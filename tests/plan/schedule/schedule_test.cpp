@@ -202,9 +202,10 @@ TEST(Schedule, RandomSchedulesAreConsistent) {
       for (int s = 0; s < spec.graph.size(); ++s) {
         const bool split = spec.split_backward && spec.split_backward(s, b);
         EXPECT_EQ(schedule.split_backward(s, b), split);
-        for (const Pass pass : {Pass::F, Pass::B, Pass::W, Pass::BW}) {
+        for (const Pass pass : {Pass::F, Pass::B, Pass::W, Pass::BW, Pass::R}) {
           const Job job{s, b, pass};
-          const bool wanted = pass == Pass::F || (pass == Pass::BW) != split;
+          const bool remade = spec.home && spec.home(s, b) == Home::none;
+          const bool wanted = pass == Pass::F || (pass == Pass::R ? remade : (pass == Pass::BW) != split);
           const auto id = schedule.find(job);
           ASSERT_EQ(id.has_value(), wanted) << to_string(job);
           if (!id) continue;
@@ -229,7 +230,9 @@ TEST(Schedule, RandomSchedulesAreConsistent) {
       if (r == 0) continue;
       const auto key = [&](JobId id) {
         const Job j = schedule.job(id);
-        return std::tuple(spec.priority(j), j.microbatch, j.stage, j.pass);
+        // F, R, B, W
+        const int pass = j.pass == Pass::F ? -2 : j.pass == Pass::R ? -1 : static_cast<int>(j.pass);
+        return std::tuple(spec.priority(j), j.microbatch, j.stage, pass);
       };
       EXPECT_LT(key(order[r - 1]), key(order[r]));
     }

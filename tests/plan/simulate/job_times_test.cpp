@@ -86,13 +86,13 @@ TEST_P(JobTimesTest, KeepsTheTimesOfEachJob) {
 }
 
 /// Gives `simulate` the costs' times as times of jobs: the result is the same. Leaves out recomputation:
-/// there B waits for an F from which it reads nothing. Costs then have no transfer, but times of jobs have
+/// there R waits for an F from which it reads nothing. Costs then have no transfer, but times of jobs have
 /// one.
 TEST_P(JobTimesTest, EqualTheCostsWhenTheySayTheSame) {
   testing::Random random(80 + static_cast<std::uint64_t>(GetParam()));
   for (int round = 0; round < 600 && !HasFailure(); ++round) {
     const Schedule schedule = testing::sound_schedule(random, GetParam());
-    if (schedule.recompute()) continue;
+    if (schedule.recomputes()) continue;
     Costs costs = testing::random_costs(random, schedule.stages());
     costs.prefetch = true;
     const double latency = costs.link(0, 1).alpha;

@@ -146,7 +146,6 @@ Case random_case(testing::Random& random) {
     Schedule schedule(testing::random_spec(random, {.sound_priority = 0.5}));
     schedule = schedule.with(discipline);
     if (!check(schedule).ok()) continue;
-    if (testing::chance(random, 0.25)) schedule = schedule.with_recomputation();
     const int stages = schedule.stages();
     return {std::move(schedule), testing::random_costs(random, stages)};
   }

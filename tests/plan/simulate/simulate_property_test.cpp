@@ -41,7 +41,7 @@ std::string describe(const Case& c, const std::vector<Span>& spans) {
   out << to_string(c.schedule.discipline()) << " S=" << c.schedule.stages()
       << " B=" << c.schedule.microbatches() << " W=" << c.schedule.workers()
       << " links=" << c.costs.links.levels().size() << " prefetch=" << c.costs.prefetch
-      << " recompute=" << c.schedule.recompute() << "\n";
+      << " recompute=" << c.schedule.recomputes() << "\n";
   for (const JobId id : c.schedule.order()) {
     out << to_string(c.schedule.job(id)) << " on " << c.schedule.compute(id) << ": " << spans[id].start
         << ".." << spans[id].end << "\n";
@@ -218,6 +218,10 @@ void expect_metrics(const Case& c, const Timeline& timeline) {
   EXPECT_EQ(timeline.device_span, device_span);
   if (last > first) {
     EXPECT_DOUBLE_EQ(timeline.bubble_fraction, 1 - busy / (c.schedule.workers() * (last - first)));
+    double again = 0;
+    for (const JobId id : c.schedule.order())
+      again += c.schedule.job(id).pass == Pass::R ? spans[id].end - spans[id].start : 0;
+    EXPECT_DOUBLE_EQ(timeline.recomputed_fraction, again / (c.schedule.workers() * (last - first)));
   }
   if (device_span > 0) {
     EXPECT_DOUBLE_EQ(timeline.device_bubble_fraction, 1 - max_busy / device_span);

@@ -21,9 +21,11 @@ constexpr int workers = 4;
 
 TaskGraph graph_of(const char* name, int microbatches, bool recompute = false) {
   const model::Network network = tiny_gpt(workers);
-  const plan::Schedule schedule = plan::make_schedule(
-      name,
-      {.workers = workers, .microbatches = microbatches, .graph = network.graph, .recompute = recompute});
+  const plan::Schedule schedule =
+      plan::make_schedule(name, {.workers = workers,
+                                 .microbatches = microbatches,
+                                 .graph = network.graph,
+                                 .homes = {recompute ? plan::Home::none : plan::Home::worker}});
   return {schedule, network, {.kind = "adamw"}};
 }
 

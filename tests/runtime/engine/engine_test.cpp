@@ -177,7 +177,7 @@ TEST(Engine, Bf16) {
       if (our_policy()) expect_peaks(run, schedule, gpt);
     }
     const Schedule recomputing =
-        plan::make_schedule(name, {.workers = workers(), .microbatches = 6, .recompute = true});
+        plan::make_schedule(name, {.workers = workers(), .microbatches = 6, .homes = {plan::Home::none}});
     SCOPED_TRACE(recomputing.name() + ", recomputing");
     const Outcome run = expect_sound(recomputing, gpt, 2);
     if (our_policy()) expect_peaks(run, recomputing, gpt);
@@ -198,7 +198,9 @@ TEST(Engine, Llama) {
     for (const char* name : {"1f1b", "zb-h1", "fsdp"}) {
       for (const bool recompute : {false, true}) {
         const Schedule schedule =
-            plan::make_schedule(name, {.workers = workers(), .microbatches = 6, .recompute = recompute});
+            plan::make_schedule(name, {.workers = workers(),
+                                       .microbatches = 6,
+                                       .homes = {recompute ? plan::Home::none : plan::Home::worker}});
         SCOPED_TRACE(schedule.name() + (recompute ? ", recomputing" : ""));
         const Outcome run = expect_sound(schedule, llama, 2);
         if (our_policy()) expect_peaks(run, schedule, llama);
@@ -359,7 +361,9 @@ TEST(Engine, NothingIsLeftInMemory) {
     SCOPED_TRACE(name);
     for (const bool recompute : {false, true}) {
       const Schedule schedule =
-          plan::make_schedule(name, {.workers = workers(), .microbatches = 4, .recompute = recompute});
+          plan::make_schedule(name, {.workers = workers(),
+                                     .microbatches = 4,
+                                     .homes = {recompute ? plan::Home::none : plan::Home::worker}});
       std::size_t scratch = 0;
       for (const model::Stage& stage : network.stages)
         scratch += scratch_size(schedule, stage, session->on_gpus()) * sizeof(float);
@@ -385,8 +389,10 @@ TEST(Engine, TheSubmissionWindowChangesNothing) {
                                         {"zb-h1", false},
                                         {"ddp", false},
                                         {"fsdp", false}}) {
-    const Schedule schedule = plan::make_schedule(
-        name, {.workers = workers(), .microbatches = 4 * workers(), .recompute = recompute});
+    const Schedule schedule =
+        plan::make_schedule(name, {.workers = workers(),
+                                   .microbatches = 4 * workers(),
+                                   .homes = {recompute ? plan::Home::none : plan::Home::worker}});
     for (const int window : {1, 7}) {
       SCOPED_TRACE(::testing::Message() << name << (recompute ? ", recompute" : "") << ", window " << window);
       const Outcome run =

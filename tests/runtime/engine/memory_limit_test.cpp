@@ -30,7 +30,6 @@ std::string problem(const Config& config) {
 WorkerMemory largest(const Config& config) {
   const Experiment e = make_experiment(config);
   plan::Costs costs = costs_by_flops(e.network);
-  if (e.schedule.recompute()) costs = plan::with_recomputation(costs);
   const auto needs =
       memory_need(e.schedule, e.network, config.training.optimizer, costs, plan::simulate(e.schedule, costs));
   return *std::ranges::max_element(needs, {}, &WorkerMemory::total);
@@ -73,14 +72,14 @@ TEST(MemoryLimit, EachWorkerMayHaveItsOwn) {
 TEST(MemoryLimit, RecomputationIsNamedWhenItFits) {
   Config config = gpipe_config();
   Config recomputing = config;
-  recomputing.schedule.recompute = true;
+  recomputing.schedule.homes = {plan::Home::none};
   const std::uint64_t bytes = largest(recomputing).total();
   config.runtime.memory_limits = {bytes};
-  EXPECT_THAT(problem(config), HasSubstr("it fits with schedule.recompute: true"));
+  EXPECT_THAT(problem(config), HasSubstr("it fits with schedule.home: none"));
   recomputing.runtime.memory_limits = {bytes};
   EXPECT_EQ(problem(recomputing), "");
   config.runtime.memory_limits = {bytes - 1};
-  EXPECT_THAT(problem(config), Not(HasSubstr("it fits with schedule.recompute: true")));
+  EXPECT_THAT(problem(config), Not(HasSubstr("it fits with schedule.home: none")));
 }
 
 /// Tries all schedules one by one.
@@ -93,11 +92,10 @@ TEST(MemoryLimit, TheFastestThatFitsIsNamed) {
     for (const bool recompute : {false, true}) {
       Config other = config;
       other.schedule.name = entry.name;
-      other.schedule.recompute = recompute;
+      other.schedule.homes = {recompute ? plan::Home::none : plan::Home::worker};
       if (!problem(other).empty()) continue;
       const Experiment e = make_experiment(other);
       plan::Costs costs = costs_by_flops(e.network);
-      if (recompute) costs = plan::with_recomputation(costs);
       const double makespan = plan::simulate(e.schedule, costs).makespan / e.schedule.stages();
       if (makespan >= shortest) continue;
       shortest = makespan;

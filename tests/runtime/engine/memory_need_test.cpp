@@ -268,7 +268,9 @@ TEST(MemoryNeed, InputsComeToAGpuWhenTheyAreRead) {
   const plan::Costs costs = costs_of(network);
   const auto activations = [&](const char* name, int microbatches, int worker, bool recompute = false) {
     const Schedule schedule =
-        plan::make_schedule(name, {.workers = 2, .microbatches = microbatches, .recompute = recompute});
+        plan::make_schedule(name, {.workers = 2,
+                                   .microbatches = microbatches,
+                                   .homes = {recompute ? plan::Home::none : plan::Home::worker}});
     return memory_need(schedule, network, plain_sgd, costs, plan::simulate(schedule, costs),
                        {.devices = {}, .on_gpu = {true, true}})[index(worker)]
         .activations;
@@ -332,8 +334,10 @@ TEST(MemoryNeed, CountsWhatWaitsToBeRead) {
 TEST(MemoryNeed, FollowsFromTheSchedule) {
   const model::Network network = tiny_gpt(4);
   const auto of = [&](const char* name, bool recompute = false) {
-    return need(plan::make_schedule(name, {.workers = 4, .microbatches = 8, .recompute = recompute}), network,
-                adamw);
+    return need(plan::make_schedule(name, {.workers = 4,
+                                           .microbatches = 8,
+                                           .homes = {recompute ? plan::Home::none : plan::Home::worker}}),
+                network, adamw);
   };
   const auto gpipe = of("gpipe");
   const auto fewer = of("1f1b");

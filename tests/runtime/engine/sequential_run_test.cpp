@@ -59,7 +59,7 @@ TEST(TaskGraph, TasksInOrderTrain) {
 TEST(TaskGraph, RecomputationChangesNoBit) {
   openblas_set_num_threads(1);
   for_each_case([](const GraphCase& c) {
-    if (!c.schedule.recompute()) return;
+    if (!c.schedule.recomputes()) return;
     const Schedule plain(plan::ScheduleSpec{
         .name = "plain",
         .graph = c.schedule.graph(),

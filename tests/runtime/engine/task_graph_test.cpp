@@ -157,8 +157,6 @@ TEST(TaskGraph, TemporariesAreWrittenOnceAndReadAfterwards) {
     for (std::size_t d = 0; d < graph.data().size(); ++d) {
       if (!is_temporary(graph.data()[d].kind)) continue;
       EXPECT_EQ(written[d], 1);
-      // BW that recomputes uses the stash itself.
-      if (graph.data()[d].kind == DataKind::stash && c.schedule.recompute()) continue;
       EXPECT_GE(read[d], 1) << "a datum that no task reads: kind " << static_cast<int>(graph.data()[d].kind);
     }
   });
@@ -293,29 +291,29 @@ TEST(TaskGraph, TransfersAreThoseOfThePlan) {
   });
 }
 
-// F writes no stash; B, or BW, computes it from the inputs of F.
-TEST(TaskGraph, RecomputationMovesTheStashToB) {
+// Without a home F writes no stash; R computes it from the inputs of F.
+TEST(TaskGraph, RWritesTheStashWithoutAHome) {
   int recomputing = 0;
   for_each_case([&](const GraphCase& c) {
-    if (!c.schedule.recompute()) return;
+    if (!c.schedule.recomputes()) return;
     ++recomputing;
     const TaskGraph graph(c.schedule, c.network, sgd);
     std::map<plan::JobId, std::multiset<std::tuple<DataKind, int, int>>> inputs;
     for (const Task& task : graph.tasks()) {
       if (!task.job) continue;
       const plan::Job job = c.schedule.job(*task.job);
-      const bool is_backward = job.pass == plan::Pass::B || job.pass == plan::Pass::BW;
+      const bool has_home = !c.schedule.recomputes(job.stage, job.microbatch);
       for (const DataAccess& access : task.data) {
         const auto& [kind, stage, microbatch, worker, size] = graph.data()[access.datum];
         if (kind == DataKind::stash) {
-          EXPECT_EQ(access.access, is_backward ? Access::write : Access::read);
-          EXPECT_NE(job.pass, plan::Pass::F);
+          const bool makes = job.pass == (has_home ? plan::Pass::F : plan::Pass::R);
+          EXPECT_EQ(access.access, makes ? Access::write : Access::read);
         }
         const bool is_input =
             kind == DataKind::input || kind == DataKind::activation || kind == DataKind::target;
         if (is_input && access.access == Access::read) inputs[*task.job].emplace(kind, stage, microbatch);
       }
-      if (is_backward) {
+      if (job.pass == plan::Pass::R) {
         EXPECT_EQ(inputs[*task.job], inputs[c.schedule.forward(job.stage, job.microbatch)]);
       }
     }

@@ -36,9 +36,9 @@ ImportedSchedule schedule_from_text(std::string_view text, const std::string& so
 ///
 /// Times are in the unit of the durations; memory is in stage activations. Arrays are indexed by worker;
 /// "ops" has one array for each worker, sorted by start. "durations" is an object when all stages cost the
-/// same, else an array with one object per stage. "stage_graph" (edges), "recompute", "memory_limits",
+/// same, else an array with one object per stage. "stage_graph" (edges), "memory_limits",
 /// "comm_per_byte", "prefetch", "sizes", "peak_stash_bytes" and "received_bytes" appear only where they
-/// differ from the default: a chain, false, none, 0, true, all zero. The command line adds "reordered"
+/// differ from the default: a chain, none, 0, true, all zero. The command line adds "reordered"
 /// (`reordering_json`) and other members about how it got the schedule. Callers that look inside the result
 /// include <nlohmann/json.hpp>. `unit`: of all times, "s", or empty for a unit without a name ("unit" is then
 /// left out).

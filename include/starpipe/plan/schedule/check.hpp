@@ -25,9 +25,12 @@ struct CheckResult {
 /// ordered discipline, have no cycle. O(jobs).
 CheckResult check(const Schedule& schedule);
 
+/// True if the schedule has backward passes, and no stash has a home. O(jobs).
+bool recomputes_all(const Schedule& schedule);
+
 /// Returns, for each worker, the largest number of stashes that it holds when it runs its jobs in the order
 /// of n. A stash counts from the first to the last of those passes of its stage and micro-batch that the
-/// worker runs; with recomputation F does not count among them. A run in this order has these peaks, so the
+/// worker runs; F does not count among them where R makes the stash. A run in this order has these peaks, so the
 /// order keeps a memory limit that is not smaller. Every job must be on a worker that exists. O(jobs).
 std::vector<int> stashes_in_order(const Schedule& schedule);
 

@@ -23,12 +23,20 @@ enum class Pass : std::uint8_t {
   B,   ///< gradient with respect to the stage's input
   W,   ///< gradient with respect to the stage's weights
   BW,  ///< B and W fused, for schedules that do not split the backward pass
+  R,   ///< F again, from the stage's inputs: it makes the stash that F did not keep
 };
 
-inline constexpr std::size_t pass_count = 4;
+/// The words of the passes, in the order of the enum.
+inline constexpr std::array<std::string_view, 5> pass_words = {"F", "B", "W", "BW", "R"};
+inline constexpr std::size_t pass_count = pass_words.size();
 
-/// Returns "F", "B", "W" or "BW".
-std::string_view to_string(Pass pass);
+/// Returns the pass's word.
+inline std::string_view to_string(Pass pass) { return pass_words[static_cast<std::size_t>(pass)]; }
+
+/// True for the pass that computes the gradient with respect to the stage's input: B or BW.
+constexpr bool gives_input_gradient(Pass pass) { return pass == Pass::B || pass == Pass::BW; }
+/// True for the pass that adds to the gradient of the weights, and is the last to read the stash: W or BW.
+constexpr bool gives_weight_gradient(Pass pass) { return pass == Pass::W || pass == Pass::BW; }
 
 /// Reads the word that `to_string` writes. Throws InputError for any other word.
 Pass parse_pass(std::string_view word);
@@ -44,6 +52,18 @@ struct Job {
 
 /// Returns a text for messages and traces: "F(2,5)" is the forward pass of stage 2 on micro-batch 5.
 std::string to_string(const Job& job);
+
+/// Where the stash of a stage and micro-batch waits from F to B: the third member of a place, h(s, b).
+enum class Home : std::uint8_t {
+  worker,  ///< with the worker that computes F
+  none,    ///< nowhere: R makes it again (ML at Scale, rematerialisation; 1F1B-R of Separability)
+};
+
+/// The homes' words, in the order of the enum.
+inline constexpr std::array<std::string_view, 2> home_words = {"worker", "none"};
+std::string_view to_string(Home home);
+/// Throws InputError for any other word.
+Home parse_home(std::string_view word);
 
 /// w(s, b, d): who holds the weights (the source of truth) and who computes.
 struct Placement {
@@ -79,14 +99,15 @@ struct ScheduleSpec {
   std::function<bool(int stage, int microbatch)> split_backward = {};
   /// w(s, b, d).
   std::function<Placement(const Job&)> placement = {};
-  /// n(s, b, d), smaller first. Equal values are ordered by micro-batch, stage and pass.
+  /// n(s, b, d), smaller first. Equal values are ordered by micro-batch, stage and pass: F, R, B, W.
   std::function<std::int64_t(const Job&)> priority = {};
   Discipline discipline = Discipline::ordered;
   /// Number of stashes that each worker may hold at once; empty for no limits.
   std::vector<int> memory_limits = {};
-  /// F keeps only the stage's input, and B or BW computes F again first (ML at Scale, rematerialisation;
-  /// 1F1B-R of Separability).
-  bool recompute = false;
+  /// h(s, b). Empty: every stash waits with its worker.
+  std::function<Home(int stage, int microbatch)> home = {};
+  /// For the ordered discipline; see Schedule::recomputes_late.
+  bool late_recomputation = false;
 };
 
 /// A schedule as a value: stage graph, micro-batches, workers, w, n, discipline and memory limits,
@@ -110,15 +131,33 @@ class Schedule {
   [[nodiscard]] Discipline discipline() const { return discipline_; }
   [[nodiscard]] std::span<const int> memory_limits() const { return memory_limits_; }
   /// True when any (stage, micro-batch) has B and W as two jobs.
-  [[nodiscard]] bool split_backward() const { return stride_ == 3; }
+  [[nodiscard]] bool split_backward() const { return has_w_; }
   [[nodiscard]] bool split_backward(int stage, int microbatch) const;
 
-  /// True if B and BW compute F again from the stage's inputs. A stash is then live from B on.
-  [[nodiscard]] bool recompute() const { return recompute_; }
+  /// True when any (stage, micro-batch) has R: its stash is live from R on.
+  [[nodiscard]] bool recomputes() const { return has_r_; }
+  [[nodiscard]] bool recomputes(int stage, int microbatch) const {
+    return has_r_ && exists(recomputation(stage, microbatch));
+  }
+  [[nodiscard]] Home home(int stage, int microbatch) const {
+    return recomputes(stage, microbatch) ? Home::none : Home::worker;
+  }
+  /// True if R waits for what B waits for, so that no stash is made before B can use it. Greedy and bounded
+  /// workers recompute late. An ordered schedule says by n when R runs, and may run it early, in a bubble (Mario,
+  /// "Overlap recomputation"), unless it is the order of workers that recomputed late.
+  [[nodiscard]] bool recomputes_late() const {
+    return has_r_ && (discipline_ != Discipline::ordered || late_recomputation_);
+  }
   /// True if F is the only pass (see `forward_passes`). Nothing is stashed then, and no function may be asked
   /// for a backward pass.
   [[nodiscard]] bool forward_only() const { return stride_ == 1; }
-  /// Returns the same jobs, w and n with recomputation.
+  /// Returns the same schedule with other homes. Passes keep w, and their order by n. A new R runs directly
+  /// before B, on B's worker. A schedule of forward passes alone stays as it is.
+  [[nodiscard]] Schedule with_homes(const std::function<Home(int stage, int microbatch)>& home) const;
+  /// The same by stage: `homes` has one for all stages, or one for each. Empty: returns this schedule. Throws
+  /// InputError for another number.
+  [[nodiscard]] Schedule with_homes(std::span<const Home> homes) const;
+  /// Returns the same schedule without a home for any stash.
   [[nodiscard]] Schedule with_recomputation() const;
 
   /// Returns the same jobs, w and n under another discipline or other limits.
@@ -143,9 +182,13 @@ class Schedule {
   [[nodiscard]] JobId weight_gradient(int stage, int microbatch) const {
     return forward(stage, microbatch) + (split_backward(stage, microbatch) ? 2 : 1);
   }
-  /// Returns the job that writes the stash: F, or with recomputation B (BW).
+  /// Returns R, if the stage and micro-batch have one.
+  [[nodiscard]] JobId recomputation(int stage, int microbatch) const {
+    return forward(stage, microbatch) + static_cast<JobId>(stride_) - 1;
+  }
+  /// Returns the job that makes the stash: F, or R if the stash has no home.
   [[nodiscard]] JobId stash_maker(int stage, int microbatch) const {
-    return recompute_ ? backward(stage, microbatch) : forward(stage, microbatch);
+    return recomputes(stage, microbatch) ? recomputation(stage, microbatch) : forward(stage, microbatch);
   }
   /// Returns nullopt if the schedule has no such job (BW where the backward pass is split, a stage out of
   /// range, ...).
@@ -172,8 +215,9 @@ class Schedule {
   /// Returns the micro-batches, sorted by the smallest n of their forward passes.
   [[nodiscard]] std::span<const int> microbatches_by_age() const { return tables_->by_age; }
 
-  /// Calls f(JobId) for every job that must end before `id` starts: F of the preceding stages for F;
-  /// its own F and the backward passes of the succeeding stages for B and BW; its own B for W.
+  /// Calls f(JobId) for every job that must end before `id` starts: F of the preceding stages for F; the
+  /// maker of the stash and the backward passes of the succeeding stages for B and BW; its own B for W; its
+  /// own F for R, and where R is late (see `recomputes_late`) the backward passes that B waits for.
   template <class Function>
   void for_each_pred(JobId id, Function&& f) const;
   /// The inverse of `for_each_pred`.
@@ -199,7 +243,13 @@ class Schedule {
 
     friend bool operator==(const Tables&, const Tables&) = default;
   };
-  [[nodiscard]] Tables make_tables(const ScheduleSpec& spec, const std::vector<bool>& split) const;
+  /// By micro-batch and stage, what the jobs are.
+  struct Passes {
+    bool split = false;    // B and W are two jobs
+    bool has_home = true;  // else there is R
+  };
+  [[nodiscard]] static std::vector<Passes> passes_of(const ScheduleSpec& spec);
+  [[nodiscard]] Tables make_tables(const ScheduleSpec& spec, std::span<const Passes> passes) const;
 
   static constexpr std::uint32_t no_turn = 0xffffffffU;
 
@@ -207,19 +257,23 @@ class Schedule {
   StageGraph graph_;
   int microbatches_;
   int workers_;
-  int stride_ = 2;
+  int stride_ = 2;  // F, then B or BW, then W if there is any, then R if there is any
+  bool has_w_ = false;
+  bool has_r_ = false;
+  bool late_recomputation_ = false;
   Discipline discipline_;
   std::vector<int> memory_limits_;
-  bool recompute_;
   std::shared_ptr<const Tables> tables_;
 };
 
 inline Job Schedule::job(JobId id) const {
   const auto stride = static_cast<JobId>(stride_);
   const JobId pair = id / stride;
+  const JobId place = id % stride;
   Pass pass = Pass::F;
-  if (id % stride == 1) pass = stride == 3 && exists(id + 1) ? Pass::B : Pass::BW;
-  if (id % stride == 2) pass = Pass::W;
+  if (place == 1) pass = has_w_ && exists(id + 1) ? Pass::B : Pass::BW;
+  if (place == 2) pass = Pass::W;
+  if (has_r_ && place == stride - 1) pass = Pass::R;
   const auto stages_of_graph = static_cast<JobId>(stages());
   return {.stage = static_cast<int>(pair % stages_of_graph),
           .microbatch = static_cast<int>(pair / stages_of_graph),
@@ -233,9 +287,14 @@ void Schedule::for_each_pred(JobId id, Function&& f) const {
     case Pass::F:
       for (const int s : graph_.pred(j.stage)) f(forward(s, j.microbatch));
       break;
+    case Pass::R:
+      f(forward(j.stage, j.microbatch));
+      if (!recomputes_late()) break;
+      for (const int s : graph_.succ(j.stage)) f(backward(s, j.microbatch));
+      break;
     case Pass::B:
     case Pass::BW:
-      f(forward(j.stage, j.microbatch));
+      f(stash_maker(j.stage, j.microbatch));
       for (const int s : graph_.succ(j.stage)) f(backward(s, j.microbatch));
       break;
     case Pass::W:
@@ -250,13 +309,21 @@ void Schedule::for_each_succ(JobId id, Function&& f) const {
   switch (j.pass) {
     case Pass::F:
       for (const int s : graph_.succ(j.stage)) f(forward(s, j.microbatch));
-      if (!forward_only()) f(backward(j.stage, j.microbatch));
+      if (forward_only()) break;
+      f(recomputes(j.stage, j.microbatch) ? recomputation(j.stage, j.microbatch)
+                                          : backward(j.stage, j.microbatch));
+      break;
+    case Pass::R:
+      f(backward(j.stage, j.microbatch));
       break;
     case Pass::B:
       f(weight_gradient(j.stage, j.microbatch));
       [[fallthrough]];
     case Pass::BW:
-      for (const int s : graph_.pred(j.stage)) f(backward(s, j.microbatch));
+      for (const int s : graph_.pred(j.stage)) {
+        f(backward(s, j.microbatch));
+        if (recomputes_late() && recomputes(s, j.microbatch)) f(recomputation(s, j.microbatch));
+      }
       break;
     case Pass::W:
       break;

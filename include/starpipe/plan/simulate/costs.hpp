@@ -3,6 +3,7 @@
 
 #include <array>
 #include <cstdint>
+#include <span>
 #include <string_view>
 #include <vector>
 
@@ -11,15 +12,13 @@
 
 namespace starpipe::plan {
 
-/// Time of each pass of one stage, in any one unit. BW lasts B + W.
+/// Time of each pass of one stage, in any one unit. BW lasts B + W, and R as long as F.
 struct Durations {
   double F = 1;
   double B = 1;
   double W = 1;
 
   [[nodiscard]] double of(Pass pass) const;
-  /// Returns the durations with recomputation: F's time is added to B, and so to BW.
-  [[nodiscard]] Durations with_recomputation() const { return {.F = F, .B = B + F, .W = W}; }
   friend bool operator==(const Durations&, const Durations&) = default;
 };
 
@@ -105,8 +104,9 @@ struct Costs {
 /// `shares`.
 Costs costs_of_stages(const Costs& of_shares, int shares, int stages);
 
-/// Returns the costs of a schedule with recomputation, see Durations. `simulate` does not add F's time by
-/// itself, because measured durations have F in B already.
-Costs with_recomputation(Costs costs);
+/// Returns the costs with F's time added to B, for the stages whose stashes have no home. Functions that build
+/// schedules get these, since they place no R. `homes`: one for all stages, or one for each; empty: as
+/// Home::worker. Throws InputError for another number of homes than durations, unless either is one.
+Costs with_recomputation(Costs costs, std::span<const Home> homes);
 
 }  // namespace starpipe::plan

@@ -55,7 +55,7 @@ std::vector<int> stage_stashes(std::vector<int> limits, double parts);
 ///   a bounded schedule is the order in which `simulate` runs it.
 /// - Any other schedule becomes bounded, and `reordering` says why.
 ///
-/// `costs`: as `simulate` takes them; with recomputation, B includes F. The result may be unable to run, as
+/// `costs`: as `simulate` takes them. The result may be unable to run, as
 /// `check` then reports: a limit below the stages of one micro-batch on a worker, or a requested order that
 /// exceeds a limit. A requested limit may need the order of a greedy or bounded schedule. Then the function
 /// simulates the schedule, and throws InputError when it cannot.

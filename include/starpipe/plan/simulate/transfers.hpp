@@ -24,10 +24,10 @@ struct Received {
 /// once. Examples: an activation that two of the worker's jobs read; the weights of a stage, which serve all
 /// micro-batches of the step. Weights of one stage from two holders are two data.
 struct Transfers {
-  Received activations;       ///< outputs of preceding stages, for F, and for a B that recomputes F
+  Received activations;       ///< outputs of preceding stages, for F and R
   Received stashes;           ///< stashes for B and W, and gradient stashes for W
-  Received gradients;         ///< gradients of succeeding stages, for B
-  Received weights;           ///< weights from their holder, for F, B and BW
+  Received gradients;         ///< gradients of succeeding stages, for B and for R that waits for them
+  Received weights;           ///< weights from their holder, for F, R, B and BW
   Received weight_gradients;  ///< contributions to reductions on this worker, and finished sums from others
 
   /// Returns the sum over all kinds.

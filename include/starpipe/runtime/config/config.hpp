@@ -82,14 +82,13 @@ struct ScheduleConfig {
   std::vector<int>
       memory_limits;  ///< in stashes, one or one per worker; RuntimeConfig::memory_limits are in bytes
   bool dynamic = false;
-  std::optional<bool> recompute;  ///< unset: false, or what the file says
+  std::vector<plan::Home> homes;  ///< one for all stages, or one for each; empty: as the schedule has them
   /// `vocabulary.ahead`, in micro-batches. The other keys of `vocabulary` are in model::ModelConfig.
   int vocabulary_ahead = 1;
 };
 
 /// `runtime.emulate:` of the configuration: timed waits instead of kernels, so that any number of logical
-/// workers runs on a small machine. Times are in seconds. BW lasts B + W; with recomputation B and BW last F
-/// more.
+/// workers runs on a small machine. Times are in seconds. BW lasts B + W, and R as long as F.
 struct EmulationConfig {
   std::vector<double> F;
   std::vector<double> B;
