@@ -66,27 +66,26 @@ plan::Schedule schedule_of_tables(std::string name, const plan::StageGraph& grap
   const auto weights = tables.weights.unchecked<1>();
   const auto compute = tables.compute.unchecked<1>();
   const auto priority = tables.priority.unchecked<1>();
-  return plan::Schedule({.name = std::move(name),
-                         .graph = graph,
-                         .microbatches = microbatches,
-                         .workers = workers,
-                         .split_backward =
-                             [&](int stage, int microbatch) {
-                               return split(static_cast<py::ssize_t>(pair_of(stage, microbatch)));
-                             },
-                         .placement =
-                             [&](const plan::Job& job) {
-                               const py::ssize_t at = job_of(job);
-                               return plan::Placement{.weights = weights(at), .compute = compute(at)};
-                             },
-                         .priority = [&](const plan::Job& job) { return priority(job_of(job)); },
-                         .discipline = discipline,
-                         .memory_limits = std::move(memory_limits),
-                         .home =
-                             [&](int stage, int microbatch) {
-                               return home_of(static_cast<py::ssize_t>(pair_of(stage, microbatch)));
-                             },
-                         .late_recomputation = late_recomputation});
+  return plan::Schedule(
+      {.name = std::move(name),
+       .graph = graph,
+       .microbatches = microbatches,
+       .workers = workers,
+       .split_backward =
+           [&](int stage, int microbatch) {
+             return split(static_cast<py::ssize_t>(pair_of(stage, microbatch)));
+           },
+       .placement =
+           [&](const plan::Job& job) {
+             const py::ssize_t at = job_of(job);
+             return plan::Placement{.weights = weights(at), .compute = compute(at)};
+           },
+       .priority = [&](const plan::Job& job) { return priority(job_of(job)); },
+       .discipline = discipline,
+       .memory_limits = std::move(memory_limits),
+       .home = [&](int stage,
+                   int microbatch) { return home_of(static_cast<py::ssize_t>(pair_of(stage, microbatch))); },
+       .late_recomputation = late_recomputation});
 }
 
 const plan::Schedule& schedule_of(py::handle self) { return self.cast<const plan::Schedule&>(); }

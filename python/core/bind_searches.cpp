@@ -127,8 +127,8 @@ void bind_search(py::module_& module) {
       "search",
       [](int workers, int microbatches, const std::optional<int>& chunks,
          const std::optional<std::string>& layout, const plan::Costs& costs, const std::vector<double>& stash,
-         const std::vector<double>& memory_limits, double budget, const std::optional<double>& work,
-         std::uint64_t seed, const py::object& progress) {
+         const std::vector<double>& memory_limits, const std::vector<std::string>& homes, double budget,
+         const std::optional<double>& work, std::uint64_t seed, const py::object& progress) {
         plan::require_few_jobs("microbatches", std::int64_t{workers} * chunks.value_or(1), microbatches,
                                plan::size_limits::search_pairs);
         plan::SearchRequest request{.workers = workers, .microbatches = microbatches, .chunks = chunks};
@@ -136,10 +136,12 @@ void bind_search(py::module_& module) {
         request.costs = costs;
         request.stash = stash;
         if (!memory_limits.empty()) request.memory_limits = memory_limits;
+        request.homes.clear();
+        for (const std::string& home : homes) request.homes.push_back(plan::parse_home(home));
         return search(request, {.budget = budget, .work = work, .seed = seed}, progress);
       },
       "workers"_a, "microbatches"_a, "chunks"_a, "layout"_a, "costs"_a, "stash"_a, "memory_limits"_a,
-      "budget"_a, "work"_a, "seed"_a, "progress"_a);
+      "homes"_a, "budget"_a, "work"_a, "seed"_a, "progress"_a);
 }
 
 /// Returns a unit of the package's dataclass: its devices are the kinds, in the order of `devices`.

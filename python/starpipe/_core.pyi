@@ -228,6 +228,7 @@ def search(
     costs: Costs,
     stash: Sequence[float],
     memory_limits: Sequence[float],
+    homes: Sequence[str],
     budget: float,
     work: float | None,
     seed: int,

@@ -79,15 +79,20 @@ def _home(name: str, home: object) -> int:
     _require_word(name, home)
     if home not in _HOMES:
         raise InputError(f"{name}: expected one of {', '.join(_HOMES)}, got {_shown(home)}")
-    return _HOMES.index(home)  # type: ignore[arg-type]
+    return _HOMES.index(home)
+
+
+def _home_list(name: str, homes: object) -> list[Home]:
+    """One home, or a list of homes, as a list."""
+    return [_HOMES[_home(name, word)] for word in ([homes] if isinstance(homes, str) else _list(name, homes, "homes"))]
 
 
 def _home_words(homes: object, stages: int) -> list[Home]:
     """The homes of all stages (one entry), or of each."""
-    words = [homes] if isinstance(homes, str) else _list("home", homes, "homes")
+    words = _home_list("home", homes)
     if len(words) not in (1, stages):
         raise InputError(f"home: expected one home or {stages}, one for each stage, got {len(words)}")
-    return [_HOMES[_home("home", word)] for word in words]
+    return words
 
 
 def _homes(homes: Homes, stages: int, pairs: list[tuple[int, int]]) -> list[int]:
@@ -311,7 +316,7 @@ class Schedule:
         for key, value, count in (("stage", stage, self.stages), ("microbatch", microbatch, self.microbatches)):
             if _whole(key, value, 0) >= count:
                 raise InputError(f"{key}: there is no {key} {value}; the last is {count - 1}")
-        return _HOMES[self._handle.home[microbatch * self.stages + stage]]
+        return _HOMES[int(self._handle.home[microbatch * self.stages + stage])]
 
     @property
     def split_backward(self) -> bool:
@@ -608,9 +613,7 @@ def schedule(
     stage_workers = [_whole("placement", worker, 0) for worker in _list("placement", placement, "workers")]
     if graph is None and stage_workers:
         graph = len(stage_workers)
-    homes: list[Home] = []
-    if home is not None:
-        homes = [_HOMES[_home("home", word)] for word in ([home] if isinstance(home, str) else _list("home", home, "homes"))]
+    homes = [] if home is None else _home_list("home", home)
     core, reordering, used = _core.named_schedule(
         name, workers, microbatches, None if graph is None else _graph(graph),
         None if groups is None else _whole("groups", groups, 0), stage_workers,

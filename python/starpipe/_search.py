@@ -12,7 +12,8 @@ from starpipe import _core
 from starpipe._arguments import _number, _numbers, _require, _require_function, _require_word, _whole
 from starpipe._core import InputError, size_limits
 from starpipe._costs import Costs
-from starpipe._schedule import Schedule
+from starpipe._jobs import Home
+from starpipe._schedule import Schedule, _home_list
 from starpipe._timeline import Timeline
 
 Layout = Literal["loop", "v"]
@@ -83,6 +84,7 @@ def search(
     costs: Costs = Costs(),
     stash: float | Sequence[float] = 1.0,
     memory_limit: Union[float, Sequence[float], None] = None,
+    homes: Sequence[Home] = ("worker",),
     budget: float = 10.0,
     work: float | None = None,
     seed: int = 1,
@@ -92,10 +94,12 @@ def search(
 
     chunks: stages on each worker. Without, 1 to 4 are tried; costs and stash then belong to 1/W of the model.
     layout: the worker of each stage. Without, both are tried.
-    costs: of each stage, or one for all; times without recomputation, and transfers that overlap compute.
+    costs: of each stage, or one for all, and transfers that overlap compute.
     stash: memory of one stash: one value for all stages, or one for each, in the unit of the limit.
     memory_limit: the largest memory of all stashes on a worker: one for all workers, or one for each. With stash = 1 it
         counts stashes.
+    homes: that a stash may have. With "none" and "worker" the search may compute F again where memory is short. It then works
+        twice, first without recomputation, and takes up to twice the budget.
     budget: seconds after which the search ends with the best schedule so far.
     work: amount of work in seconds of a slow core, so that the result does not depend on the clock (default: budget).
     seed: of the random choices.
@@ -116,7 +120,7 @@ def search(
         _whole("workers", workers, 1, size_limits["search_workers"]),
         _whole("microbatches", microbatches, 1, size_limits["search_microbatches"]),
         None if chunks is None else _whole("chunks", chunks, 1, size_limits["search_chunks"]), layout, costs, _numbers("stash", stash),
-        [] if memory_limit is None else _numbers("memory_limit", memory_limit), _number("budget", budget, 0.01, 1e6),
+        [] if memory_limit is None else _numbers("memory_limit", memory_limit), _home_list("homes", homes), _number("budget", budget, 0.01, 1e6),
         None if work is None else _number("work", work, 0.01, 1e6), _whole("seed", seed, 0, 2**64 - 1), progress,
     )  # fmt: skip
     used = replace(found["costs"], unit=costs.unit)

@@ -41,18 +41,22 @@ def check(data, expect=None):
             need(key not in jobs, f"{key} is there twice")
             jobs[key] = (worker, op)
             cost = durations[op["stage"]]
-            length = cost["B"] + cost["W"] if op["op"] == "BW" else cost[op["op"]]
+            lengths = {**cost, "BW": cost["B"] + cost["W"], "R": cost["F"]}
+            length = lengths[op["op"]]
             need(abs(op["end"] - op["start"] - length) < EPS * (1 + op["end"]), f"{key} lasts not {length}")
             need(op["start"] >= before - EPS, f"{key} starts before the job ahead of it on its worker ends")
             need(0 <= op["weights_from"] < workers, f"{key}: weights from worker {op['weights_from']}")
             before = op["end"]
     expected = set()
     backward = {}  # (stage, micro-batch) -> key of the pass (B or BW) that computes the input's gradient
+    maker = {}  # (stage, micro-batch) -> key of the pass (F or R) that makes the stash
     for s in range(stages):
         for b in range(count):
             fused = (s, b, "BW") in jobs
             expected |= {(s, b, "F"), (s, b, "BW")} if fused else {(s, b, "F"), (s, b, "B"), (s, b, "W")}
             backward[s, b] = (s, b, "BW" if fused else "B")
+            maker[s, b] = (s, b, "R" if (s, b, "R") in jobs else "F")
+            expected.add(maker[s, b])
     need(set(jobs) == expected, f"jobs missing or unknown: {sorted(set(jobs) ^ expected)[:5]}")
     if problems:
         return problems
@@ -68,15 +72,20 @@ def check(data, expect=None):
         return jobs[key][1]["end"]
 
     # Each job starts after the jobs it depends on and the transfers between.
+    late = data["discipline"] != "ordered" or data.get("late_recomputation", False)
     prefetch = data.get("prefetch", True)
     for key, (worker, op) in jobs.items():
         s, b, d = key
+        gradients = [backward[n, b] for n in succ[s]]
         if d == "F":
             inputs = [(p, b, "F") for p in pred[s]]
+        elif d == "R":
+            inputs = [(p, b, "F") for p in pred[s]] + (gradients if late else [])
+            need(start(key) >= end((s, b, "F")) - EPS, f"{key} starts before F has ended")
         elif d == "W":
-            inputs = [(s, b, "F"), (s, b, "B")]
+            inputs = [maker[s, b], (s, b, "B")]
         else:
-            inputs = [(s, b, "F")] + [backward[n, b] for n in succ[s]]
+            inputs = [maker[s, b], *gradients]
         for source in inputs:
             wait = comm if where(source) != worker else 0
             need(start(key) >= end(source) + wait - EPS, f"{key} starts before {source} is there")
@@ -92,16 +101,18 @@ def check(data, expect=None):
     if makespan > 0:
         bubble = 1 - sum(busy) / (workers * makespan)
         need(abs(bubble - data["bubble_fraction"]) < 1e-9, f"bubble_fraction is {bubble}")
+        again = sum(op["end"] - op["start"] for (_, _, d), (_, op) in jobs.items() if d == "R") / (workers * makespan)
+        need(abs(again - data.get("recomputed_fraction", 0)) < 1e-9, f"recomputed_fraction is {again}")
         device = 1 - max(busy) / max(spans)
         need(abs(max(spans) - data["device_span"]) < EPS * (1 + makespan), f"device_span is {max(spans)}")
         need(abs(device - data["device_bubble_fraction"]) < 1e-9, f"device_bubble_fraction is {device}")
 
-    # A stash lasts from the start of F to the end of its last reader on that worker; a copy on another worker lasts
-    # from the end of F. At equal times ends come before starts.
+    # A stash lasts from the start of its maker (F or R) to the end of its last reader on that worker; a copy on another
+    # worker lasts from the end of the maker. At equal times ends come before starts.
     changes = [[] for _ in range(workers)]
     for s in range(stages):
         for b in range(count):
-            forward = (s, b, "F")
+            forward = maker[s, b]
             readers = [k for k in ((s, b, "B"), (s, b, "W"), (s, b, "BW")) if k in jobs]
             for holder in {where(forward), *map(where, readers)}:
                 home = holder == where(forward)
@@ -126,16 +137,19 @@ def check(data, expect=None):
     for (s, b, d), (worker, op) in jobs.items():
         if d != "W" and op["weights_from"] != worker:
             sets["weights"][worker].add((s, op["weights_from"]))
-        if d == "F":
+        gradients = {(s, n, b) for n in succ[s] if where(backward[n, b]) != worker}
+        if d in ("F", "R"):
             sets["activations"][worker] |= {(p, b) for p in pred[s] if where((p, b, "F")) != worker}
+            if d == "R" and late:
+                sets["gradients"][worker] |= gradients
             continue
-        if where((s, b, "F")) != worker:
+        if where(maker[s, b]) != worker:
             sets["stashes"][worker].add((s, b, "F"))
         if d == "W":
             if where((s, b, "B")) != worker:
                 sets["stashes"][worker].add((s, b, "B"))
         else:
-            sets["gradients"][worker] |= {(s, n, b) for n in succ[s] if where(backward[n, b]) != worker}
+            sets["gradients"][worker] |= gradients
     for kind, received in sets.items():
         counts = [len(r) for r in received]
         need(counts == data["received"][kind], f"received.{kind} are {counts}")

@@ -271,6 +271,8 @@ EFFECTS = {
         "--bytes": Effect(f"{FREE_SEARCH} --links links.yaml --bytes 0", "--bytes 8"),
         "--memory-limit": Effect(SEARCH, "--memory-limit 3"),
         "--stash": Effect(SEARCH, "--stash 1MiB --json"),
+        "--homes": Effect("search --workers 4 --microbatches 12 --chunks 2 --layout v --memory-limit 2 --budget 0.2 --quiet --json",
+                          "--homes none,worker"),
         "--budget": Effect("search --workers 4 --microbatches 16 --comm 0.7 --memory-limit 3 --quiet --format csv --budget 0.02",
                            "--budget 1"),
         "--seed": Effect("search --workers 4 --microbatches 8 --chunks 2 --layout v --comm 0.7 --durations F=2,B=3,W=1.5 "

@@ -32,8 +32,9 @@ def stash_peaks(data, sizes):
     peaks = []
     for row in data["ops"]:
         changes = []
+        remade = {(op["stage"], op["microbatch"]) for op in row if op["op"] == "R"}
         for op in row:
-            if op["op"] == "F":
+            if op["op"] == ("R" if (op["stage"], op["microbatch"]) in remade else "F"):
                 changes.append((op["start"], 1, sizes[op["stage"]]))
             elif op["op"] in ("W", "BW"):
                 changes.append((op["end"], 0, -sizes[op["stage"]]))
@@ -67,6 +68,19 @@ class Search(CommandTest):
         data = self.search("--workers", 16, "--microbatches", 16, "--chunks", 2, "--layout", "v", "--durations",
                            "F=6.48,B=6.61,W=4.88", "--comm", 0.67, "--memory-limit", 32, budget=4)
         self.assertLessEqual(data["bubble_fraction"], 0.204)
+
+    @needs_speed
+    def test_recomputation_where_memory_is_short(self):
+        case = ("--workers", 8, "--microbatches", 24, "--chunks", 2, "--layout", "v", "--durations", "F=6.48,B=6.61,W=4.88",
+                "--comm", 0.67, "--memory-limit", 6)
+        kept = self.search(*case, budget=1)
+        data = self.search(*case, "--homes", "none,worker", budget=1)
+        self.assertLess(data["makespan"], 0.95 * kept["makespan"])
+        self.assertLess(data["lower_bound"], kept["lower_bound"])
+        self.assertGreater(data["recomputed_fraction"], 0)
+        self.assertLessEqual(max(stash_peaks(data, [1] * 16)), 6)
+        self.assertLessEqual(max(data["peak_stashes"]), 6)
+        self.refused(("search", *case, "--homes", "none"), "--homes must include worker")
 
     def test_a_bound_is_not_above_the_makespan_by_rounding(self):
         times = ("--durations", "F=5.4,B=6.1,W=1.1", "--comm", 2.2, "--seed", 1)

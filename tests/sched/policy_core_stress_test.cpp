@@ -165,8 +165,8 @@ class Stress {
     Worker& here = at(worker);
     --here.ready;
     here.ran.push_back(id);
-    const plan::Pass pass = schedule_.job(id).pass;
-    if (pass == plan::Pass::F) ++here.live;
+    const auto [stage, microbatch, pass] = schedule_.job(id);
+    if (id == schedule_.stash_maker(stage, microbatch)) ++here.live;
     here.max_live = std::max(here.max_live, here.live);
     if (pass == plan::Pass::W || pass == plan::Pass::BW) --here.live;
     core_.finish(worker, id);

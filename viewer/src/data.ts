@@ -35,6 +35,8 @@ export interface Figures {
   /** First start until the weight gradients are summed; only where workers sum them. */
   gradients_summed?: number;
   bubble_fraction: number;
+  /** The time of all R, divided as for the bubble fraction. */
+  recomputed_fraction: number;
   device_span: number;
   device_bubble_fraction: number;
   busy: number[];

@@ -28,6 +28,13 @@ const FIGURES: Figure[] = [
     applies: (run) => run.timelines.every((timeline) => timeline.figures.gradients_summed !== undefined),
   },
   {name: "bubble fraction, by makespan", of: (f) => f.bubble_fraction, text: (v) => percent(v), points: true},
+  {
+    name: "recomputation, by makespan",
+    of: (f) => f.recomputed_fraction,
+    text: (v) => percent(v),
+    points: true,
+    applies: (run) => run.schedule.recomputes,
+  },
   {name: "device span", of: (f) => f.device_span, text: (v, times) => times.text(v)},
   {name: "bubble fraction, by device span", of: (f) => f.device_bubble_fraction, text: (v) => percent(v), points: true},
   {name: "peak stashes of a worker", of: (f) => most(f.peak_stashes), text: (v) => number(v)},
@@ -156,6 +163,8 @@ export function keyFigures(run: Run, times: Times): HTMLElement {
       both ? `${percent(first.figures.bubble_fraction)} ${first.title}` : "by makespan",
     ),
   );
+  if (run.schedule.recomputes)
+    element.append(key("recomputation", percent(last.figures.recomputed_fraction), "F computed again, by makespan"));
   const rate = throughput(run);
   if (rate) element.append(key("throughput", `${number(rate.rate, 4)} ${rate.word}/s`, "median step after the first"));
   const bound = asNumber(run.report["lower_bound"]);

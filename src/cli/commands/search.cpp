@@ -3,6 +3,8 @@
 
 #include <chrono>
 #include <limits>
+#include <string>
+#include <vector>
 
 #include "cli/commands/subcommand.hpp"
 #include "cli/input/yaml.hpp"
@@ -81,6 +83,8 @@ plan::SearchRequest read_request(const SearchCommand& options, std::string& unit
   if (options.layout != "any" && request.chunks == 1) {
     throw InputError("--layout: applies to --chunks of 2 or more");
   }
+  if (std::ranges::find(request.homes, plan::Home::worker) == request.homes.end())
+    throw InputError("--homes must include worker");
   if (options.layout != "any") request.layout = plan::parse_layout(options.layout);
   options.costs.apply(request.costs, unit, stages);
   require_one_or_each("--memory-limit", options.memory_limits.size(), request.workers);
@@ -160,6 +164,20 @@ void add_memory_options(CLI::App& command, SearchCommand& options) {
       "Size of one stash, such as 512MiB: one value for all stages or one for each; without --chunks the "
       "values are of 1/W of the model",
       byte_count());
+  const auto read_homes = [&options](const std::vector<std::string>& words) {
+    options.request.homes.clear();
+    for (const std::string& word : words) options.request.homes.push_back(plan::parse_home(word));
+  };
+  command
+      .add_option_function<std::vector<std::string>>(
+          "--homes", read_homes,
+          "Homes that the search may choose for a stash (default: worker). With none,worker it may compute F "
+          "again "
+          "before B where memory is short. It then works twice, first without recomputation, and takes up to "
+          "twice the budget")
+      ->type_name("HOME,...")
+      ->delimiter(',')
+      ->check(CLI::IsMember(std::vector<std::string>(plan::home_words.begin(), plan::home_words.end())));
 }
 
 }  // namespace

@@ -36,6 +36,7 @@ ordered_json figures_of(const Timeline& timeline) {
   }
   ordered_json figures = {{"makespan", timeline.makespan},
                           {"bubble_fraction", timeline.bubble_fraction},
+                          {"recomputed_fraction", timeline.recomputed_fraction},
                           {"device_span", timeline.device_span},
                           {"device_bubble_fraction", timeline.device_bubble_fraction},
                           {"busy", timeline.busy},

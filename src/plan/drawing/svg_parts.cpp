@@ -221,9 +221,9 @@ class Legend {
 
 double draw_legend(const LegendItems& items, double left, double right, double y, std::string& svg) {
   Legend legend(left, right, y + 4, svg);
-  constexpr std::array<std::string_view, pass_count> passes = {
-      "F forward", "B gradient of the input", "W gradient of the weights", "BW backward, fused",
-      "R forward again"};
+  constexpr std::array<std::string_view, pass_count> passes = {"F forward", "B gradient of the input",
+                                                               "W gradient of the weights",
+                                                               "BW backward, fused", "R forward again"};
   for (std::size_t p = 0; p < passes.size(); ++p) {
     if (items.passes[p]) legend.entry(paint(look_of(static_cast<Pass>(p)), 0), passes[p]);
   }

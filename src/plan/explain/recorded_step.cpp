@@ -99,9 +99,7 @@ class FreeGradients {
   }
 
  private:
-  [[nodiscard]] bool adds(JobId id) const {
-    return gives_weight_gradient(step_.as_run.job(id).pass);
-  }
+  [[nodiscard]] bool adds(JobId id) const { return gives_weight_gradient(step_.as_run.job(id).pass); }
   // A stage has a gradient on each worker that was to compute it.
   [[nodiscard]] std::pair<int, int> key(JobId id) const {
     return {step_.as_run.job(id).stage, step_.planned.compute(id)};

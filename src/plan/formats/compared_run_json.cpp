@@ -42,9 +42,9 @@ ordered_json schedule_of(const Schedule& schedule, std::optional<int> groups) {
                         {"discipline", to_string(schedule.discipline())},
                         {"stage_graph", schedule.graph().edges()},
                         {"memory_limits", schedule.memory_limits()},
-                        {"late_recomputation", schedule.recomputes_late()},
                         {"groups", groups ? ordered_json(*groups) : ordered_json()}};
   if (!schedule.graph().shards().empty()) about["shards"] = schedule.graph().shards();
+  if (schedule.recomputes_late()) about["late_recomputation"] = true;
   return about;
 }
 
@@ -184,8 +184,7 @@ Schedule read_planned(const JsonValue& record, const std::vector<int>& compute, 
     order.push_back({stages.at(i).whole(0), microbatches.at(i).whole(0), read_pass(passes.at(i))});
     listing.rows[index(compute[i])].push_back({order.back(), weights[i], i});
   }
-  for (const char* const key :
-       {"stages", "microbatches", "discipline", "stage_graph", "memory_limits", "late_recomputation"})
+  for (const char* const key : {"stages", "microbatches", "discipline", "stage_graph", "memory_limits"})
     static_cast<void>(about.at(key));
   read_schedule(about, listing);
   return with_total_order(schedule_from_listing(listing), order);

@@ -159,8 +159,8 @@ void require_known_keys(const JsonValue& file) {
   add({"durations", "comm", "comm_per_byte", "links", "workers_of_rank", "ordered_messages", "relays",
        "prefetch", "sizes", "shared_weights", "stages_without_weights", "stages_that_add", "shards", "ops"},
       is_read);
-  add({"makespan", "gradients_summed", "bubble_fraction", "recomputed_fraction", "device_span", "device_bubble_fraction",
-       "lower_bound"},
+  add({"makespan", "gradients_summed", "bubble_fraction", "recomputed_fraction", "device_span",
+       "device_bubble_fraction", "lower_bound"},
       [](const JsonValue& value) { static_cast<void>(value.number()); });
   add({"peak_stashes", "peak_stash_bytes", "memory", "memory_over_time", "cuts"},
       [](const JsonValue& value) { value.array(); });

@@ -261,7 +261,9 @@ std::vector<Durations> read_list_of_durations(const JsonValue& value) {
   return value.list([](const JsonValue& of_stage) { return read_durations(of_stage.object()); });
 }
 
-Pass read_pass(const JsonValue& value) { return value.parsed(parse_pass, fmt::format("{}", fmt::join(pass_words, ", "))); }
+Pass read_pass(const JsonValue& value) {
+  return value.parsed(parse_pass, fmt::format("{}", fmt::join(pass_words, ", ")));
+}
 
 ordered_json reordering_json(const Reordering& reordering) {
   return {{"worker", reordering.worker}, {"stashes", reordering.held}, {"limit", reordering.limit}};

@@ -25,8 +25,8 @@ Pass read_pass(const JsonValue& value);
 nlohmann::ordered_json reordering_json(const Reordering& reordering);
 
 /// Reads from an object what it says of a schedule: "stages", "microbatches", "discipline", "stage_graph",
-/// "shards", "memory_limits" (by worker, none without an entry) and "late_recomputation". `listing` has its rows, and
-/// keeps the values of members that are missing.
+/// "shards", "memory_limits" (by worker, none without an entry) and "late_recomputation". `listing` has its
+/// rows, and keeps the values of members that are missing.
 void read_schedule(const JsonValue& object, Listing& listing);
 
 /// Returns the name of a schedule. It is printed, so it has no control characters.

@@ -64,7 +64,8 @@ std::vector<Home> homes_of_stages(const WhatIf& change, const Schedule& planned)
     homes.push_back(planned.home(s, 0));
     for (int b = 1; b < planned.microbatches(); ++b) {
       if (planned.home(s, b) != homes.back())
-        throw InputError(fmt::format("what-if {}: the homes of stage {} differ by micro-batch", change.text, s));
+        throw InputError(
+            fmt::format("what-if {}: the homes of stage {} differ by micro-batch", change.text, s));
     }
   }
   return homes;

@@ -128,8 +128,8 @@ Schedule::Tables Schedule::make_tables(const ScheduleSpec& spec, std::span<const
 bool operator==(const Schedule& a, const Schedule& b) {
   return a.name_ == b.name_ && a.graph_ == b.graph_ && a.microbatches_ == b.microbatches_ &&
          a.workers_ == b.workers_ && a.stride_ == b.stride_ && a.has_w_ == b.has_w_ &&
-         a.discipline_ == b.discipline_ && a.recomputes_late() == b.recomputes_late() && a.memory_limits_ == b.memory_limits_ &&
-         (a.tables_ == b.tables_ || *a.tables_ == *b.tables_);
+         a.discipline_ == b.discipline_ && a.recomputes_late() == b.recomputes_late() &&
+         a.memory_limits_ == b.memory_limits_ && (a.tables_ == b.tables_ || *a.tables_ == *b.tables_);
 }
 
 bool Schedule::split_backward(int stage, int microbatch) const {

@@ -64,17 +64,16 @@ Schedule with_parts(const Schedule& schedule, const StageGraph& finer, std::span
     const int place = job.pass == Pass::F || job.pass == Pass::R ? depth : finer.length() - 1 - depth;
     return std::int64_t{schedule.turn(whole(job))} * finer.length() + place;
   };
-  return Schedule({.name = schedule.name(),
-                   .graph = finer,
-                   .microbatches = schedule.microbatches(),
-                   .workers = schedule.workers() * workers_each,
-                   .split_backward = split_backward,
-                   .placement = placement,
-                   .priority = priority,
-                   .home = [&](int stage, int microbatch) {
-                     return schedule.home(part_of(stage).stage, microbatch);
-                   },
-                   .late_recomputation = schedule.recomputes_late()});
+  return Schedule(
+      {.name = schedule.name(),
+       .graph = finer,
+       .microbatches = schedule.microbatches(),
+       .workers = schedule.workers() * workers_each,
+       .split_backward = split_backward,
+       .placement = placement,
+       .priority = priority,
+       .home = [&](int stage, int microbatch) { return schedule.home(part_of(stage).stage, microbatch); },
+       .late_recomputation = schedule.recomputes_late()});
 }
 
 Costs costs_of_whole_stages(const Costs& costs, const StageGraph& finer, std::span<const StagePart> parts,

@@ -64,6 +64,7 @@ Instance::Instance(const SearchProblem& problem)
   limits.resize(index(workers), limits.front());
   for (const double limit : limits) limits_with_slack.push_back(limit * (1 + 1e-9));
   for (JobId id = 0; id < jobs(); ++id) stage_of_job.push_back(static_cast<int>(id) / 3 % stages);
+  remade.assign(jobs() / 3, false);
   stages_of.resize(index(workers));
   const Costs& costs = problem.costs;
   for (int s = 0; s < stages; ++s) {
@@ -81,12 +82,23 @@ Instance::Instance(const SearchProblem& problem)
     forward_lag.push_back(lag(costs.size(s).activation));
     backward_lag.push_back(lag(costs.size(s).gradient));
   }
+  // R waits for its own F, which ends before F and B of the next stage run.
+  head_start.assign(index(stages), 0);
+  for (std::size_t s = 0; s + 1 < index(stages); ++s) {
+    head_start[s] = std::min(time[0][s], forward_lag[s] + time[0][s + 1] + time[1][s + 1] + backward_lag[s]);
+  }
 }
 
 double Instance::min_memory(int worker) const {
   double sum = 0;
   for (const int s : stages_of[index(worker)]) sum += stash[index(s)];
   return sum;
+}
+
+double Instance::largest_stash(int worker) const {
+  double largest = 0;
+  for (const int s : stages_of[index(worker)]) largest = std::max(largest, stash[index(s)]);
+  return largest;
 }
 
 std::vector<double> Instance::peak_memory(const Orders& orders) const {
@@ -129,10 +141,16 @@ Schedule to_schedule(const Instance& instance, const Orders& orders) {
                        },
                    .priority =
                        [&](const Job& job) {
-                         const int pass = job.pass == Pass::F ? 0 : job.pass == Pass::B ? 1 : 2;
+                         // R has the place of B, and of two jobs in one place R is the first.
+                         const int pass = job.pass == Pass::F ? 0 : job.pass == Pass::W ? 2 : 1;
                          return position[instance.job(pass, job.stage, job.microbatch)];
                        },
-                   .memory_limits = std::move(limits)});
+                   .memory_limits = std::move(limits),
+                   .home =
+                       [&](int stage, int microbatch) {
+                         return instance.recomputes(instance.job(0, stage, microbatch)) ? Home::none
+                                                                                        : Home::worker;
+                       }});
 }
 
 std::optional<Orders> from_schedule(const Instance& instance, const Schedule& schedule, const Costs& costs) {

@@ -22,6 +22,9 @@ using Orders = std::vector<std::vector<JobId>>;
 /// the job number is `3 * (micro-batch * stages + stage) + pass`, where F is 0, B is 1 and W is 2. A job
 /// waits for at most one other job of its micro-batch: F for F of the stage before, B for B of the stage
 /// after, B of the last stage for its F, W for its B. These imply that B comes after F of its own stage.
+///
+/// Where a stash has no home, R is part of B: B lasts F longer, takes the memory that F does not, and begins
+/// F before the gradient arrives.
 struct Instance {
   /// Throws InputError for a problem whose counts, times, sizes or workers do not fit together.
   explicit Instance(const SearchProblem& problem);
@@ -33,7 +36,12 @@ struct Instance {
   [[nodiscard]] int stage_of(JobId job) const { return stage_of_job[job]; }
   [[nodiscard]] int microbatch_of(JobId job) const { return static_cast<int>(job) / 3 / stages; }
   [[nodiscard]] JobId jobs() const { return static_cast<JobId>(stages * microbatches * 3); }
-  [[nodiscard]] double time_of(JobId job) const { return time[job % 3][index(stage_of(job))]; }
+  [[nodiscard]] double time_of(JobId job) const {
+    const std::size_t s = index(stage_of(job));
+    return time[job % 3][s] + (pass_of(job) == 1 && recomputes(job) ? time[0][s] : 0);
+  }
+  /// True if the stash of the job's stage and micro-batch has no home.
+  [[nodiscard]] bool recomputes(JobId job) const { return remade[job / 3]; }
 
   /// Calls f(JobId, double) for each job that waits for the result of `job`, and the time of its transfer.
   template <class Function>
@@ -42,13 +50,17 @@ struct Instance {
     if (pass_of(job) == 0) {
       s + 1 < stages ? f(job + 3, forward_lag[index(s)]) : f(job + 1, 0.0);
     } else if (pass_of(job) == 1) {
-      if (s > 0) f(job - 3, backward_lag[index(s - 1)]);
+      if (s > 0)
+        f(job - 3, backward_lag[index(s - 1)] - (recomputes(job - 3) ? head_start[index(s - 1)] : 0));
       f(job + 1, 0.0);
     }
   }
-  /// Returns the memory that the worker takes for the job's stash at its start (F), or frees at its end (W).
+  /// Returns the memory that the worker takes for the job's stash at its start (F, or B where it includes R),
+  /// or frees at its end (W).
   [[nodiscard]] double memory_change(JobId job) const {
-    return (1 - pass_of(job)) * stash[index(stage_of(job))];
+    const double size = stash[index(stage_of(job))];
+    if (pass_of(job) == 2) return -size;
+    return (pass_of(job) == 1) == recomputes(job) ? size : 0;
   }
 
   /// True if `memory`, taken by stashes, is within the worker's limit.
@@ -58,6 +70,8 @@ struct Instance {
   /// Returns the memory of one stash of each of the worker's stages. No stash of a micro-batch ends before
   /// its last stage has run F, so the worker must hold all of these at once.
   [[nodiscard]] double min_memory(int worker) const;
+  /// Returns the memory of the worker's largest stash: enough where no stash has a home.
+  [[nodiscard]] double largest_stash(int worker) const;
   /// Returns the peak memory of each worker's stashes.
   [[nodiscard]] std::vector<double> peak_memory(const Orders& orders) const;
 
@@ -70,7 +84,9 @@ struct Instance {
   std::array<std::vector<double>, 3> time;  // by pass (0 to 2), then by stage
   std::vector<double> forward_lag;          // by stage: time of the activation's transfer to the next stage
   std::vector<double> backward_lag;         // by stage: time of the gradient's transfer from the next stage
+  std::vector<double> head_start;           // by stage: how long R may run before the gradient arrives
   std::vector<double> stash;                // by stage, the memory of one stash
+  std::vector<bool> remade;                 // by job number / 3: the stash has no home
   std::vector<double> limits;               // by worker
   std::vector<double> limits_with_slack;    // above `limits` by the rounding errors of sums
 };

@@ -192,6 +192,41 @@ double memory_bound(const Instance& instance, const Chain& chain, const Load& lo
   return fixed + (area + ramps) / limit;
 }
 
+/// Bound 8, for a worker whose stashes may have no home. The more F it computes again, the longer its work
+/// takes, and the less area its stashes need. Returns the smallest larger one of the two, over all shares of
+/// recomputed F.
+double recomputation_bound(const Instance& instance, const Chain& chain, const Load& load, int worker) {
+  struct Saving {
+    double area;  // that recomputation of all micro-batches saves
+    double time;  // that it takes
+  };
+  std::vector<Saving> savings;
+  double area = 0;
+  for (const int stage : instance.stages_of[index(worker)]) {
+    const std::size_t s = index(stage);
+    const double forward = instance.time[0][s];
+    const double life = chain.backward_start[s] + instance.time[1][s] - chain.forward_start[s];
+    const double of_all = instance.microbatches * instance.stash[s];
+    area += of_all * (life + load.min_weights);
+    savings.push_back(
+        {of_all * std::max(0.0, life - forward - instance.time[1][s]), instance.microbatches * forward});
+  }
+  std::ranges::sort(savings, std::greater<>(), [](const Saving& saving) {
+    return saving.time > 0 ? saving.area / saving.time : infinity;
+  });
+  double work = load.head + instance.microbatches * (load.forward + load.backward + load.weights);
+  const auto by_area = [&] { return load.head + load.after_backward - load.min_weights + area / load.limit; };
+  for (const Saving& saving : savings) {
+    if (work >= by_area()) break;
+    // The share of this stage's micro-batches at which both bounds are equal.
+    const double slope = saving.time + saving.area / load.limit;
+    const double share = slope > 0 ? std::min(1.0, (by_area() - work) / slope) : 1.0;
+    work += share * saving.time;
+    area -= share * saving.area;
+  }
+  return std::max(work, by_area());
+}
+
 double bound_of(const Instance& instance) {
   const Chain chain = chain_of(instance);
   double bound = chain.from_forward[0];
@@ -209,12 +244,24 @@ double bound_of(const Instance& instance) {
 
 }  // namespace
 
-double lower_bound(const SearchProblem& problem) { return bound_of(Instance(problem)); }
+double lower_bound(const SearchProblem& problem) {
+  const Instance instance(problem);
+  if (!problem.may_recompute) return bound_of(instance);
+  // Without R and without a limit, a schedule that recomputes takes at most as long.
+  SearchProblem unlimited = problem;
+  unlimited.memory_limits = {infinity};
+  double bound = bound_of(Instance(unlimited));
+  const Chain chain = chain_of(instance);
+  for (int w = 0; w < instance.workers; ++w)
+    bound = std::max(bound, recomputation_bound(instance, chain, load_of(instance, chain, w), w));
+  return bound;
+}
 
 double min_memory_limit(const SearchProblem& problem) {
   const Instance instance(problem);
   double min = 0;
-  for (int w = 0; w < instance.workers; ++w) min = std::max(min, instance.min_memory(w));
+  for (int w = 0; w < instance.workers; ++w)
+    min = std::max(min, problem.may_recompute ? instance.largest_stash(w) : instance.min_memory(w));
   return min;
 }
 

@@ -8,8 +8,8 @@
 namespace starpipe::plan {
 
 /// Returns the smallest memory limit that any schedule of the problem can keep, in the unit of
-/// `SearchProblem::stash`: the largest `Instance::min_memory` of a worker. Micro-batches that run
-/// sequentially do not need more.
+/// `SearchProblem::stash`: the largest `Instance::min_memory` of a worker, or where stashes need no home its
+/// largest stash. Micro-batches that run sequentially do not need more.
 double min_memory_limit(const SearchProblem& problem);
 
 /// Returns a makespan that no schedule of the problem can beat, whatever transfers delay each other.

@@ -341,7 +341,9 @@ class PartialRun {
     const std::size_t s = index(stage);
     const int worker = instance_.worker_of[s];
     const std::size_t w = index(worker);
-    if (pass == 0 && !instance_.fits(worker, live_[w] + instance_.stash[s] + later_[s])) return never;
+    const double more = instance_.memory_change(instance_.job(pass, stage, b));
+    const double reserve = pass == 0 ? later_[s] : 0;
+    if (more > 0 && !instance_.fits(worker, live_[w] + more + reserve)) return never;
     return std::max(free_at_[w], arrival);
   }
 

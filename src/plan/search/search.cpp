@@ -81,18 +81,61 @@ class Board {
   double done_ = 0;
 };
 
-/// The best orders of a search.
+/// The best orders of a search, and which stashes have no home.
 struct BestOrders {
   double makespan = std::numeric_limits<double>::infinity();
   Orders orders;
+  std::vector<bool> remade;
 };
+
+Instance with_homes(Instance instance, const std::vector<bool>& remade) {
+  instance.remade = remade;
+  return instance;
+}
+
+/// Gives stashes their home back where the worker's memory has room for them, those that it holds shortest
+/// first. The orders stay as they are.
+std::vector<bool> kept_where_they_fit(Instance instance, const Orders& orders) {
+  for (int w = 0; w < instance.workers; ++w) {
+    const std::vector<JobId>& order = orders[index(w)];
+    struct Wait {
+      JobId pair;
+      std::size_t from, to;  // places of F and B
+    };
+    std::vector<Wait> waits;
+    std::vector<std::size_t> forward(instance.jobs() / 3, 0);
+    std::vector<double> live;  // while the job in this place runs
+    double now = 0;
+    for (std::size_t i = 0; i < order.size(); ++i) {
+      const JobId job = order[i];
+      const double change = instance.memory_change(job);
+      live.push_back(now + std::max(0.0, change));
+      now += change;
+      if (Instance::pass_of(job) == 0) forward[job / 3] = i;
+      if (Instance::pass_of(job) == 1 && instance.recomputes(job))
+        waits.push_back({job / 3, forward[job / 3], i});
+    }
+    std::ranges::stable_sort(waits, {}, [](const Wait& wait) { return wait.to - wait.from; });
+    for (const auto& [pair, from, to] : waits) {
+      const double size = instance.stash[index(instance.stage_of(pair * 3))];
+      const auto fits = [&](double at) { return instance.fits(w, at + size); };
+      const std::span<double> while_it_waits(live.data() + from, to - from);
+      if (!std::ranges::all_of(while_it_waits, fits)) continue;
+      for (double& at : while_it_waits) at += size;
+      instance.remade[pair] = false;
+    }
+  }
+  return instance.remade;
+}
 
 /// Searches patterns first, then orders.
 class Searcher {
  public:
-  Searcher(const Instance& instance, double seconds, double bound, std::uint64_t seed, Clock& clock,
-           Board& board)
+  Searcher(const Instance& instance, bool homes, double seconds, double bound, std::uint64_t seed,
+           Clock& clock, Board& board)
       : instance_(instance),
+        homes_(homes),
+        has_room_(has_room(instance)),
         scheduler_(instance),
         random_(seed),
         rounds_(std::max(50.0, seconds * jobs_per_second / (instance.jobs() + 100))),
@@ -102,14 +145,15 @@ class Searcher {
 
   BestOrders run(const std::vector<Orders>& seeds) {
     search_patterns();
-    improve(scheduler_.run(best_pattern_, true).orders);
-    for (const Orders& seed : seeds) improve(seed);
+    improve(scheduler_.run(best_pattern_, true).orders, remade_by(best_pattern_, instance_));
+    for (const Orders& seed : seeds) improve(seed, instance_.remade);
     // Small problems leave work: search around the best orders and from random orders in turn.
     for (int k = 0; left_ > 0 && best_.makespan > good_enough_ && !clock_.over(); ++k) {
       if (k % 2 == 1) {
-        improve(random_orders(instance_, random_));
+        const std::vector<bool>& remade = has_room_ ? instance_.remade : best_.remade;
+        improve(random_orders(with_homes(instance_, remade), random_), remade);
       } else {
-        improve(best_.orders, k == 0 ? 0 : random_.between(1, 20));
+        improve(best_.orders, best_.remade, k == 0 ? 0 : random_.between(1, 20));
       }
     }
     return best_;
@@ -120,6 +164,8 @@ class Searcher {
     const auto samples = static_cast<long>(rounds_ * 0.2);
     const auto changes = static_cast<long>(rounds_ * 0.3);
     ShiftPattern pattern = serial_pattern(instance_);
+    if (homes_)
+      pattern.remade.assign(index(ceil_div(instance_.stages, instance_.workers)), has_room_ ? 0 : 1);
     double best = std::numeric_limits<double>::infinity();
     for (long i = 0; i < samples + changes; ++i) {
       const PatternRun& run = scheduler_.run(pattern);
@@ -134,7 +180,7 @@ class Searcher {
       if (clock_.over()) break;
       if (i % 64 == 63) board_.work(64 * 0.5 / static_cast<double>(samples + changes) / searchers);
       if (i < samples) {
-        pattern = random_pattern(instance_, random_);
+        pattern = random_pattern(instance_, random_, homes_);
       } else {
         pattern = best_pattern_;
         mutate(pattern, instance_, random_);
@@ -143,8 +189,10 @@ class Searcher {
     left_ = static_cast<long>(rounds_);  // a move costs about half as much as a list schedule
   }
 
-  void improve(const Orders& orders, int shaken = 0) {
-    OrderSearch search(instance_, orders);
+  void improve(const Orders& orders, const std::vector<bool>& remade, int shaken = 0) {
+    const Instance instance =
+        with_homes(instance_, homes_ ? kept_where_they_fit(with_homes(instance_, remade), orders) : remade);
+    OrderSearch search(instance, orders);
     search.shake(shaken, random_);
     long seen = 0;
     left_ -= search.run(left_, good_enough_, random_, [&](long moves) {
@@ -154,10 +202,20 @@ class Searcher {
       return clock_.over();
     });
     board_.makespan(search.makespan());
-    if (search.makespan() < best_.makespan) best_ = {search.makespan(), search.orders()};
+    if (search.makespan() < best_.makespan) best_ = {search.makespan(), search.orders(), instance.remade};
   }
 
-  const Instance& instance_;
+  // True if each worker has room for one stash of each of its stages.
+  static bool has_room(const Instance& instance) {
+    for (int w = 0; w < instance.workers; ++w) {
+      if (!instance.fits(w, instance.min_memory(w))) return false;
+    }
+    return true;
+  }
+
+  const Instance& instance_;  // all stashes have homes
+  bool homes_;                // some may have none
+  bool has_room_;
   PatternScheduler scheduler_;
   Random random_;
   double rounds_;  // number of list schedules that the work allows
@@ -196,7 +254,7 @@ std::vector<Orders> registered(const Instance& instance, const SearchProblem& pr
         }
         reason.clear();
         misfit.clear();
-        found.push_back({OrderSearch(instance, *orders).makespan(), *orders});
+        found.push_back({OrderSearch(instance, *orders).makespan(), *orders, instance.remade});
         break;
       } catch (const InputError& error) {  // the schedule does not support this request
         if (!placed || misfit.empty()) misfit = error.what();
@@ -230,14 +288,16 @@ BestOrders search_variant(const Variant& variant, double seconds, std::uint64_t 
     std::vector<Orders> own;
     if (index(searcher) < seeds.size()) own.push_back(seeds[index(searcher)]);
     running.push_back(std::async(std::launch::async, [&, searcher, own = std::move(own)] {
-      return Searcher(instance, seconds, variant.bound, seed * searchers + index(searcher), clock, board)
+      return Searcher(instance, variant.problem.may_recompute, seconds, variant.bound,
+                      seed * searchers + index(searcher), clock, board)
           .run(own);
     }));
   }
   BestOrders best;
   const auto consider = [&](BestOrders found) {
     if (variant.problem.costs.links.shared())
-      found.makespan = simulated_makespan(to_schedule(instance, found.orders), variant.problem.costs);
+      found.makespan = simulated_makespan(to_schedule(with_homes(instance, found.remade), found.orders),
+                                          variant.problem.costs);
     if (found.makespan < best.makespan) best = std::move(found);
   };
   for (auto& searcher : running) {
@@ -254,7 +314,7 @@ BestOrders search_variant(const Variant& variant, double seconds, std::uint64_t 
   }
   // The searchers know of no delays on shared links, so they may have made a good start worse.
   for (std::size_t i = 0; variant.problem.costs.links.shared() && i < seeds.size(); ++i)
-    consider({.orders = seeds[i]});
+    consider({.orders = seeds[i], .remade = instance.remade});
   return best;
 }
 
@@ -265,7 +325,8 @@ SearchProblem divided(const SearchRequest& request, int chunks) {
                         .microbatches = request.microbatches,
                         .costs = request.costs,
                         .stash = request.stash,
-                        .memory_limits = request.memory_limits};
+                        .memory_limits = request.memory_limits,
+                        .may_recompute = std::ranges::find(request.homes, Home::none) != request.homes.end()};
   if (chunks == 1) return problem;
   const auto one_for_all_or_each = [&](std::size_t count) {
     return count == 1 || count == index(request.workers);  // else `Instance` reports the error
@@ -309,35 +370,39 @@ std::vector<Variant> variants_of(const SearchRequest& request) {
 std::optional<std::pair<int, double>> first_excess(const SearchProblem& problem) {
   const Instance instance(problem);
   for (int w = 0; w < instance.workers; ++w) {
-    if (!instance.fits(w, instance.min_memory(w))) return std::pair(w, instance.min_memory(w));
+    const double need = problem.may_recompute ? instance.largest_stash(w) : instance.min_memory(w);
+    if (!instance.fits(w, need)) return std::pair(w, need);
   }
   return std::nullopt;
 }
 
 /// Removes the problems that no schedule solves. Throws InputError when none is left.
 void require_feasible(const SearchRequest& request, std::vector<Variant>& variants) {
+  const bool homes = variants.front().problem.may_recompute;
   const auto [worker, need] = first_excess(variants.front().problem).value_or(std::pair(0, 0.0));
   double min = std::numeric_limits<double>::infinity();
   for (const Variant& variant : variants) min = std::min(min, min_memory_limit(variant.problem));
   std::erase_if(variants, [](const Variant& variant) { return first_excess(variant.problem).has_value(); });
   if (!variants.empty()) return;
   if (request.memory_limits.size() > 1) {
-    throw InputError(fmt::format(
-        "no schedule fits the memory limits: worker {} needs at least {}, one stash of each of its stages",
-        worker, need));
+    throw InputError(fmt::format("no schedule fits the memory limits: worker {} needs at least {}, {}",
+                                 worker, need,
+                                 homes ? "its largest stash" : "one stash of each of its stages"));
   }
   if (!request.stash.empty()) min = std::ceil(min * (1 - 1e-9));  // bytes
-  throw InputError(
-      fmt::format("no schedule fits a memory limit of {}: the smallest feasible limit is {}, one stash of "
-                  "each stage of a worker",
-                  request.memory_limits.front(), min));
+  throw InputError(fmt::format("no schedule fits a memory limit of {}: the smallest feasible limit is {}, {}",
+                               request.memory_limits.front(), min,
+                               homes ? "the largest stash" : "one stash of each stage of a worker"));
 }
 
-}  // namespace
+/// True if some schedule keeps the request's memory limits.
+bool has_solution(const SearchRequest& request) {
+  return std::ranges::any_of(variants_of(request),
+                             [](const Variant& variant) { return !first_excess(variant.problem); });
+}
 
-SearchResult search(const SearchRequest& request, const SearchOptions& options) {
-  if (request.workers < 1)
-    throw InputError(fmt::format("search: needs at least 1 worker, not {}", request.workers));
+/// The search with the same homes in all of its work.
+SearchResult search_once(const SearchRequest& request, const SearchOptions& options) {
   std::vector<Variant> variants = variants_of(request);
   require_feasible(request, variants);
   for (Variant& variant : variants) variant.bound = lower_bound(variant.problem);
@@ -357,7 +422,7 @@ SearchResult search(const SearchRequest& request, const SearchOptions& options) 
       chosen = &variant;
     }
   }
-  const Instance instance(chosen->problem);
+  const Instance instance = with_homes(Instance(chosen->problem), best.remade);
   Schedule schedule = to_schedule(instance, best.orders);
   Timeline timeline = simulate(schedule, chosen->problem.costs);
   std::vector<UnusedStart> unused;
@@ -375,6 +440,41 @@ SearchResult search(const SearchRequest& request, const SearchOptions& options) 
           .lower_bound = bound,
           .complete = !clock.was_over(),
           .unused = std::move(unused)};
+}
+
+}  // namespace
+
+SearchResult search(const SearchRequest& request, const SearchOptions& options) {
+  if (request.workers < 1)
+    throw InputError(fmt::format("search: needs at least 1 worker, not {}", request.workers));
+  if (std::ranges::find(request.homes, Home::worker) == request.homes.end())
+    throw InputError("search: the homes of stashes must include worker");
+  if (std::ranges::find(request.homes, Home::none) == request.homes.end())
+    return search_once(request, options);
+  // First without recomputation, so that its result is never better.
+  SearchRequest kept = request;
+  kept.homes = {Home::worker};
+  std::optional<SearchResult> best;
+  bool stopped = false;
+  SearchOptions half = options;
+  half.stop = [&] { return stopped = stopped || (options.stop && options.stop()); };
+  const auto in_part = [&](double from) {
+    if (!options.progress) return;
+    half.progress = [&options, from](SearchProgress progress) {
+      progress.done = from + progress.done / 2;
+      options.progress(progress);
+    };
+  };
+  if (has_solution(kept)) {
+    in_part(0);
+    best = search_once(kept, half);
+  }
+  in_part(0.5);
+  SearchResult found = search_once(request, half);
+  if (!best || found.timeline.makespan < best->timeline.makespan * (1 - 1e-9)) return found;
+  best->lower_bound = bound_of_makespan(found.lower_bound, best->timeline.makespan);
+  best->complete = best->complete && found.complete;
+  return *std::move(best);
 }
 
 }  // namespace starpipe::plan

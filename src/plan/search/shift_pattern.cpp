@@ -144,9 +144,36 @@ void change_rules(ShiftPattern& pattern, const Instance& instance, Random& rando
   }
 }
 
+/// Changes the share of the micro-batches whose stashes have no home, in one chunk or in all.
+void change_homes(ShiftPattern& pattern, Random& random) {
+  const auto share = [&](double now) {
+    if (random.chance(0.2)) return 0.0;
+    if (random.chance(0.5)) return random.uniform(0, 1);
+    return std::clamp(now + random.uniform(-0.1, 0.1), 0.0, 1.0);
+  };
+  if (random.chance(0.3)) {
+    for (double& of_chunk : pattern.remade) of_chunk = share(of_chunk);
+  } else {
+    double& of_chunk = pattern.remade[random.below(pattern.remade.size())];
+    of_chunk = share(of_chunk);
+  }
+}
+
 }  // namespace
 
-ShiftPattern random_pattern(const Instance& instance, Random& random) {
+std::vector<bool> remade_by(const ShiftPattern& pattern, const Instance& instance) {
+  std::vector<bool> remade(instance.jobs() / 3, false);
+  if (pattern.remade.empty()) return remade;
+  for (int b = 0; b < instance.microbatches; ++b) {
+    for (int s = 0; s < instance.stages; ++s) {
+      const double share = pattern.remade[index(s / instance.workers)];
+      remade[instance.job(0, s, b) / 3] = std::floor((b + 1) * share) > std::floor(b * share);
+    }
+  }
+  return remade;
+}
+
+ShiftPattern random_pattern(const Instance& instance, Random& random, bool homes) {
   const Scale scale = scale_of(instance);
   ShiftPattern pattern =
       random.chance(0.5) ? grid_pattern(instance, random) : timed_pattern(instance, random, scale);
@@ -166,6 +193,10 @@ ShiftPattern random_pattern(const Instance& instance, Random& random) {
   if (random.chance(0.5)) pattern.weight_backlog = random.between(0, 2 * instance.stages);
   pattern.weights_before_early = random.chance(0.5);
   if (random.chance(0.33)) pattern.spare = random.uniform(0, 1);
+  if (homes) {
+    pattern.remade.assign(index(ceil_div(instance.stages, instance.workers)), 0);
+    if (random.chance(0.75)) change_homes(pattern, random);
+  }
   return pattern;
 }
 
@@ -182,6 +213,10 @@ void mutate(ShiftPattern& pattern, const Instance& instance, Random& random) {
     const double size = 3 * pattern.period / passes * std::pow(10, random.uniform(-2, 0.7));
     const double shift = random.uniform(-size, size);
     const std::size_t stage = random.below(index(instance.stages));
+    if (!pattern.remade.empty() && random.chance(0.2)) {
+      change_homes(pattern, random);
+      continue;
+    }
     switch (random.below(10)) {
       case 0:
       case 1:
@@ -208,8 +243,8 @@ void mutate(ShiftPattern& pattern, const Instance& instance, Random& random) {
   }
 }
 
-PatternScheduler::PatternScheduler(const Instance& instance)
-    : instance_(instance), workers_(index(instance.workers)) {}
+PatternScheduler::PatternScheduler(Instance instance)
+    : instance_(std::move(instance)), workers_(index(instance_.workers)) {}
 
 double PatternScheduler::due(int pass, int stage, int microbatch) const {
   return pass == 0 ? pattern_->forward[index(stage)] + forward_at_[index(microbatch)]
@@ -235,12 +270,21 @@ bool PatternScheduler::make_lists() {
         if (b < f && due(1, s, b) < earliest) earliest = due(1, s, b), pass = 1, stage = s;
       }
       if (stage < 0) break;
-      live += (pass == 0 ? 1 : -1) * instance_.stash[index(stage)];
-      if (!instance_.fits(w, live)) return false;
-      list.push_back(instance_.job(pass, stage, (pass == 0 ? forward : backward)[index(stage)]++));
+      const JobId job = instance_.job(pass, stage, (pass == 0 ? forward : backward)[index(stage)]++);
+      if (!pass_in_list(w, job, 0, live)) return false;
+      list.push_back(job);
     }
   }
   return true;
+}
+
+// Lets a job of the list run while stashes take `live` and `more`, and its W if it is a B. False if the limit
+// is exceeded.
+bool PatternScheduler::pass_in_list(int w, JobId job, double more, double& live) const {
+  live += instance_.memory_change(job);
+  const bool fits = instance_.fits(w, live + more);
+  if (Instance::pass_of(job) == 1) live -= instance_.stash[index(instance_.stage_of(job))];
+  return fits;
 }
 
 const PatternRun& PatternScheduler::run(const ShiftPattern& pattern, bool with_orders) {
@@ -254,6 +298,7 @@ const PatternRun& PatternScheduler::run(const ShiftPattern& pattern, bool with_o
     forward_at_.push_back(pattern.period * (first + (b - first) * pattern.forward_spacing));
     backward_at_.push_back(pattern.period * (first + (b - first) * pattern.backward_spacing));
   }
+  instance_.remade = remade_by(pattern, instance_);
   if (!make_lists()) return result_;
   arrival_.assign(instance_.jobs(), never);
   started_.assign(instance_.jobs(), false);
@@ -311,9 +356,8 @@ PatternScheduler::Choice PatternScheduler::choose(int w, double now, JobId& chos
   const double gap = arrival_[in_turn] - now;
   const bool many = has_weights && backlog > pattern_->weight_backlog;
   if (gap <= 0) {
-    const bool forward = Instance::pass_of(in_turn) == 0;
-    const bool fits =
-        !forward || instance_.fits(w, worker.live + instance_.stash[index(instance_.stage_of(in_turn))]);
+    const double more = instance_.memory_change(in_turn);
+    const bool fits = more == 0 || instance_.fits(w, worker.live + more);
     if (!fits && !has_weights) return Choice::stuck;
     if (fits && !many) chosen = in_turn;
     return Choice::job;
@@ -335,9 +379,9 @@ bool PatternScheduler::early(int w, double now, double gap, JobId& chosen) {
   const auto offer = [&](int pass, int s, int b, double share) {
     const JobId job = instance_.job(pass, s, b);
     const double time = due(pass, s, b);
-    if (arrival_[job] > now || gap < share * instance_.time[index(pass)][index(s)] || time >= earliest)
-      return;
-    if (pass == 0 && !keeps_limit(w, job, instance_.stash[index(s)], releasable)) return;
+    if (arrival_[job] > now || gap < share * instance_.time_of(job) || time >= earliest) return;
+    const double size = instance_.memory_change(job);
+    if (size > 0 && !keeps_limit(w, job, size, releasable)) return;
     earliest = time;
     chosen = job;
   };
@@ -358,8 +402,7 @@ bool PatternScheduler::keeps_limit(int w, JobId early, double size, double relea
   for (std::size_t i = worker.next; worker.list[i] != early; ++i) {
     if (!instance_.fits(w, live + more)) return false;
     const JobId job = worker.list[i];
-    if (started_[job]) continue;
-    live += (Instance::pass_of(job) == 0 ? 1 : -1) * instance_.stash[index(instance_.stage_of(job))];
+    if (!started_[job] && !pass_in_list(w, job, more, live)) return false;
   }
   return instance_.fits(w, live + more);
 }

@@ -29,13 +29,18 @@ struct ShiftPattern {
   int weight_backlog = 1 << 30;       ///< if more W wait than this, W runs before the job in order
   bool weights_before_early = false;  ///< in a gap, W runs before early F and B
   double spare = 0;                   ///< share of the memory limit that an early F leaves free
+  /// [chunk], share of the micro-batches whose stashes have no home, spread evenly; empty: none.
+  std::vector<double> remade;
 };
 
 /// Returns a pattern of random shape, with the durations of the instance or with equal durations on a grid.
-ShiftPattern random_pattern(const Instance& instance, Random& random);
+/// `homes`: whether some stashes may have no home.
+ShiftPattern random_pattern(const Instance& instance, Random& random, bool homes);
 /// Returns the pattern that runs the micro-batches sequentially. It keeps every memory limit that some
 /// schedule keeps.
 ShiftPattern serial_pattern(const Instance& instance);
+/// Returns the stashes without a home, as Instance::remade.
+std::vector<bool> remade_by(const ShiftPattern& pattern, const Instance& instance);
 /// Makes one to three random changes.
 void mutate(ShiftPattern& pattern, const Instance& instance, Random& random);
 
@@ -54,8 +59,7 @@ struct PatternRun {
 /// O(jobs (W + C)).
 class PatternScheduler {
  public:
-  /// Keeps a reference to `instance`.
-  explicit PatternScheduler(const Instance& instance);
+  explicit PatternScheduler(Instance instance);
   /// The result is valid until the next call.
   const PatternRun& run(const ShiftPattern& pattern, bool with_orders = false);
 
@@ -72,11 +76,12 @@ class PatternScheduler {
   bool make_lists();
   Choice choose(int worker, double now, JobId& chosen);
   bool early(int worker, double now, double gap, JobId& chosen);
-  bool keeps_limit(int worker, JobId early, double size, double releasable) const;
+  [[nodiscard]] bool keeps_limit(int worker, JobId early, double size, double releasable) const;
+  bool pass_in_list(int worker, JobId job, double more, double& live) const;
   void start(int worker, double now, JobId job);
   [[nodiscard]] double due(int pass, int stage, int microbatch) const;
 
-  const Instance& instance_;
+  Instance instance_;  // with the pattern's homes
   const ShiftPattern* pattern_ = nullptr;
   PatternRun result_;
   std::vector<Worker> workers_;

@@ -87,10 +87,10 @@ class Fetches {
   /// has one reader.
   [[nodiscard]] std::optional<std::uint64_t> copy(const Fetch& fetch, int worker) const {
     if (fetch.kind == Fetch::Kind::gradient_stash) return std::nullopt;
-    // A stage that adds its inputs has one gradient for all of them. Else each has its own, which B reads, and a
-    // late R before it.
-    const bool is_of_stage = fetch.kind == Fetch::Kind::gradient &&
-                             !costs_.size(schedule_.job(fetch.producer).stage).adds_inputs;
+    // A stage that adds its inputs has one gradient for all of them. Else each has its own, which B reads,
+    // and a late R before it.
+    const bool is_of_stage =
+        fetch.kind == Fetch::Kind::gradient && !costs_.size(schedule_.job(fetch.producer).stage).adds_inputs;
     if (is_of_stage && !schedule_.recomputes_late()) return std::nullopt;
     // A holder may send the weights of several stages, so these need their stage too.
     const bool needs_stage = is_of_stage || fetch.kind == Fetch::Kind::weights;

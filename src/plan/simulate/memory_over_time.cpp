@@ -38,8 +38,8 @@ class Changes {
   [[nodiscard]] const JobChanges& of(JobId id) const { return of_[id]; }
 
  private:
-  // The data of one stage and micro-batch: its stash; its gradient stash, which B makes for W; and its output,
-  // which F and R of the succeeding stages read.
+  // The data of one stage and micro-batch: its stash; its gradient stash, which B makes for W; and its
+  // output, which F and R of the succeeding stages read.
   void add_data_of(int stage, int microbatch, const StageSizes& size) {
     const JobId backward = schedule_.backward(stage, microbatch);
     const JobId last = schedule_.weight_gradient(stage, microbatch);

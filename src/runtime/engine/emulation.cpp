@@ -117,8 +117,7 @@ std::vector<starpu_task*> Emulation::arrivals(const Task& task) {
     const Datum& datum = step_.graph.data()[access.datum];
     if (access.access != Access::read || datum.worker == task.worker) continue;
     // The task waits for these and does not use them.
-    if (datum.kind == DataKind::loss || datum.kind == DataKind::end_of_f || datum.kind == DataKind::end_of_b)
-      continue;
+    if (datum.kind == DataKind::loss || datum.kind == DataKind::end_of_pass) continue;
     if (costs_.link(datum.worker, task.worker).time(datum.bytes()) == 0) continue;
     const starpu_data_handle_t handle = data_.handle(access.datum);
     if (data_.owner(datum) != reader) {

@@ -91,8 +91,7 @@ struct JobData {
         case DataKind::master:
         case DataKind::optimizer_state:
         case DataKind::verdict:
-        case DataKind::end_of_f:
-        case DataKind::end_of_b:
+        case DataKind::end_of_pass:
         case DataKind::gradient_slice:
           break;  // no pass uses them
       }

@@ -24,10 +24,20 @@ namespace starpipe::runtime {
 namespace {
 
 // In the order of the enums.
-constexpr std::array<std::string_view, 15> data_names = {
-    "weights",  "master weights", "optimizer state", "weight gradient", "input",
-    "target",   "loss",           "verdict",         "activation",      "stash",
-    "gradient", "gradient stash", "end of F",        "end of B",        "slice of the weight gradient"};
+constexpr std::array<std::string_view, 14> data_names = {"weights",
+                                                         "master weights",
+                                                         "optimizer state",
+                                                         "weight gradient",
+                                                         "input",
+                                                         "target",
+                                                         "loss",
+                                                         "verdict",
+                                                         "activation",
+                                                         "stash",
+                                                         "gradient",
+                                                         "gradient stash",
+                                                         "end of a pass",
+                                                         "slice of the weight gradient"};
 static_assert(data_names.size() == index(DataKind::gradient_slice) + 1);
 constexpr std::array<std::string_view, 14> task_names = {
     "zero", "F", "B", "W", "BW", "R", "close", "slice", "add", "copy", "judge", "norm", "merge", "optimize"};
@@ -292,6 +302,14 @@ class TaskGraph::Builder {
     write(task, {DataKind::stash, s, b, task.worker, stage(s).stash_size()});
   }
 
+  // One word, where a pass leaves nothing that the pass that waits for it reads.
+  void write_end(const plan::Job& j, Draft& task) {
+    write(task, {DataKind::end_of_pass, j.stage, j.microbatch, task.worker, 1}, static_cast<int>(j.pass));
+  }
+  void read_end(const plan::Job& j, Draft& task) {
+    read(task, {DataKind::end_of_pass, j.stage, j.microbatch, static_cast<int>(j.pass)});
+  }
+
   void forward(const plan::Job& j, Draft& task) {
     const auto& [s, b, pass] = j;
     const model::Stage& st = stage(s);
@@ -303,7 +321,7 @@ class TaskGraph::Builder {
     }
     if (schedule_.forward_only()) return;
     if (schedule_.recomputes(s, b)) {
-      write(task, {DataKind::end_of_f, s, b, task.worker, 1});
+      write_end(j, task);
     } else {
       write_stash(j, task);
     }
@@ -313,7 +331,8 @@ class TaskGraph::Builder {
     const auto& [s, b, pass] = j;
     read_inputs(j, task);
     write_stash(j, task);
-    read(task, {DataKind::end_of_f, s, b, 0});
+    if (stage(s).stash_size() == 0) write_end(j, task);
+    read_end({s, b, plan::Pass::F}, task);
     if (schedule_.recomputes_late()) read_output_gradients(j, task);
   }
 
@@ -322,7 +341,10 @@ class TaskGraph::Builder {
     const model::Stage& st = stage(s);
     read(task, {DataKind::stash, s, b, 0});
     // The sink's B waits for its F. Other stages wait for a gradient, which comes later.
-    if (stage(s).stash_size() == 0) read(task, {DataKind::loss, s, b, 0});
+    if (stage(s).stash_size() == 0) {
+      read(task, {DataKind::loss, s, b, 0});
+      read_end({s, b, plan::Pass::R}, task);
+    }
     read_output_gradients(j, task);
     const auto preds = schedule_.graph().pred(s);
     const std::size_t gradients = st.adds_inputs() ? 1 : preds.size();
@@ -331,7 +353,7 @@ class TaskGraph::Builder {
     }
     if (pass != plan::Pass::B) return;
     write(task, {DataKind::gradient_stash, s, b, task.worker, st.gradient_stash_size()});
-    if (st.gradient_stash_size() == 0) write(task, {DataKind::end_of_b, s, b, task.worker, 1});
+    if (st.gradient_stash_size() == 0) write_end(j, task);
   }
 
   void read_output_gradients(const plan::Job& j, Draft& task) {
@@ -349,7 +371,7 @@ class TaskGraph::Builder {
   void weights(const plan::Job& j, Draft& task) {
     read(task, {DataKind::stash, j.stage, j.microbatch, 0});
     read(task, {DataKind::gradient_stash, j.stage, j.microbatch, 0});
-    read(task, {DataKind::end_of_b, j.stage, j.microbatch, 0});
+    read_end({j.stage, j.microbatch, plan::Pass::B}, task);
   }
 
   [[nodiscard]] std::uint32_t gradient(int s, int worker) const {

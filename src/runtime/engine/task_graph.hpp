@@ -46,8 +46,7 @@ enum class DataKind : std::uint8_t {
   stash,
   gradient,
   gradient_stash,
-  end_of_f,        // one word, which R reads: so R waits for F
-  end_of_b,        // one word, which W reads where B leaves it no gradient stash: so W waits for B
+  end_of_pass,     // one word: R waits for F, B for an R without stash, W for a B without gradient stash
   gradient_slice,  // of a weight gradient, on its way to another worker: class GradientSlice
 };
 

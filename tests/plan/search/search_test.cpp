@@ -42,7 +42,13 @@ SearchProblem problem_of(const SearchRequest& request) {
           .stage_workers = layout_workers(*request.layout, request.workers, *request.chunks),
           .costs = request.costs,
           .stash = request.stash,
-          .memory_limits = request.memory_limits};
+          .memory_limits = request.memory_limits,
+          .may_recompute = request.homes.size() > 1};
+}
+
+int recomputed(const Schedule& schedule) {
+  return static_cast<int>(
+      std::ranges::count_if(schedule.order(), [&](JobId id) { return schedule.job(id).pass == Pass::R; }));
 }
 
 TEST(Layout, PlacesTheStages) {
@@ -96,6 +102,66 @@ TEST(Search, ResultsKeepTheLimitAndTheBound) {
       EXPECT_LE(result.peak_memory[w], limit * (1 + 1e-9)) << "worker " << w;
     }
   }
+}
+
+// The same with recomputation. A schedule is never worse than what the same work finds without it.
+TEST(Search, RecomputesWhereMemoryIsShort) {
+  std::mt19937 random(8);
+  const auto pick = [&](int low, int high) { return low + static_cast<int>(random() % (high - low + 1)); };
+  int better = 0;
+  int only = 0;
+  for (int round = 0; round < rounds(60); ++round) {
+    SearchRequest kept = uneven_request(pick, 4, 2, 8);
+    const double min = min_memory_limit(problem_of(kept));
+    SearchRequest r = kept;
+    r.homes = {Home::none, Home::worker};
+    r.memory_limits = {min_memory_limit(problem_of(r)) * (1 + 0.25 * pick(0, 6))};
+    kept.memory_limits = r.memory_limits;
+    const SearchResult result = search(r, work(0.01));
+    SCOPED_TRACE(round);
+
+    ASSERT_EQ(check(result.schedule).problem, "");
+    EXPECT_EQ(result.timeline.makespan, simulate(result.schedule, result.costs).makespan);
+    EXPECT_NEAR(result.lower_bound, lower_bound(problem_of(r)), 1e-9 * result.lower_bound);
+    EXPECT_GE(result.timeline.makespan, result.lower_bound);
+    for (const double peak : result.peak_memory) EXPECT_LE(peak, r.memory_limits.front() * (1 + 1e-9));
+    // The stashes that a run holds, by their sizes.
+    Costs sized = result.costs;
+    sized.sizes.clear();
+    for (const double size : r.stash) sized.sizes.push_back({.stash = static_cast<std::uint64_t>(size)});
+    for (const std::uint64_t peak : simulate(result.schedule, sized).peak_stash_bytes)
+      EXPECT_LE(static_cast<double>(peak), r.memory_limits.front() * (1 + 1e-9));
+
+    if (r.memory_limits.front() < min) {
+      ++only;
+      EXPECT_GT(recomputed(result.schedule), 0);
+      EXPECT_THROW(search(kept, work(0.01)), InputError);
+      continue;
+    }
+    const double without = search(kept, work(0.01)).timeline.makespan;
+    EXPECT_LE(result.timeline.makespan, without * (1 + 1e-9));
+    better += result.timeline.makespan < without * (1 - 1e-9) ? 1 : 0;
+  }
+  EXPECT_GT(better, rounds(5));
+  EXPECT_GT(only, rounds(5));
+}
+
+TEST(Search, RefusesHomesWithoutWorker) {
+  SearchRequest r = request(2, 4, 1, Layout::v, {1, 1, 1}, 0, 1);
+  r.homes = {Home::none};
+  EXPECT_THAT([&] { search(r); },
+              ThrowsMessage<InputError>(HasSubstr("homes of stashes must include worker")));
+}
+
+// Source: docs/search.md. The profile of Controllable Memory with 16 workers and 64 micro-batches, six units
+// of memory: no order without recomputation has less than 21.5 % of bubble, and none was found below 27.
+TEST(Search, RecomputationPaysAtSixUnits) {
+  constexpr double work_of_all = 64 * (12.96 + 13.22 + 9.76);
+  SearchRequest r = request(16, 64, 2, Layout::v, {6.48, 6.61, 4.88}, 0.67, 12);
+  r.homes = {Home::none, Home::worker};
+  const SearchResult result = search(r, work(rounds(100) == 100 ? 3 : 1));
+  EXPECT_LE(1 - work_of_all / result.timeline.makespan, 0.24) << "recomputed work counts as bubble";
+  for (const int peak : result.timeline.peak_stashes) EXPECT_LE(peak, 12);
 }
 
 // Over shared links the moves are judged without delays, but the result is not, and no registered schedule
@@ -316,6 +382,41 @@ TEST(LowerBound, IsBelowTheOptimum) {
     if (lower_bound(problem) >= optimum * (1 - 1e-9)) ++reached;
   }
   EXPECT_GE(reached, 20);
+}
+
+// The same where F may be computed again; the exact method runs R at any time.
+TEST(LowerBound, IsBelowTheOptimumWithRecomputation) {
+  std::mt19937 random(12);
+  const auto pick = [&](int low, int high) { return low + static_cast<int>(random() % (high - low + 1)); };
+  int reached = 0;
+  int recomputed = 0;
+  for (int round = 0; round < rounds(2000); ++round) {
+    SearchRequest r = uneven_request(pick, 2, 2, 3);
+    if (r.workers * *r.chunks * r.microbatches > 8) continue;
+    SearchProblem problem = problem_of(r);
+    const double kept = min_memory_limit(problem);
+    problem.may_recompute = true;
+    problem.memory_limits = {min_memory_limit(problem) * (1 + 0.25 * pick(0, 4))};
+    const double optimum = exact::BranchAndBound(problem).run(1e9);
+    EXPECT_LE(lower_bound(problem), optimum * (1 + 1e-9)) << round;
+    if (lower_bound(problem) >= optimum * (1 - 1e-9)) ++reached;
+    if (problem.memory_limits.front() < kept) ++recomputed;
+  }
+  EXPECT_GT(reached, rounds(300));
+  EXPECT_GT(recomputed, rounds(200));
+}
+
+// The sum of what must be idle and what must be computed again, where every second stash fits. One stage on
+// one worker: F, B and W take 1, and two of four micro-batches are computed again.
+TEST(LowerBound, LetsRecomputationTakeItsTime) {
+  SearchProblem problem{.workers = 2, .microbatches = 4, .stage_workers = {0, 1}};
+  problem.memory_limits = {1};
+  const double kept = lower_bound(problem);
+  problem.may_recompute = true;
+  const double bound = lower_bound(problem);
+  EXPECT_LT(bound, kept);
+  EXPECT_GT(bound, 12);
+  EXPECT_LE(bound, exact::BranchAndBound(problem).run(1e9) * (1 + 1e-9));
 }
 
 TEST(LowerBound, OfOneWorkerIsItsWork) {

@@ -282,7 +282,9 @@ TEST(MemoryNeed, InputsComeToAGpuWhenTheyAreRead) {
   EXPECT_EQ(activations("gpipe", 3, 0), 2 * size);
   EXPECT_EQ(activations("gpipe", 20, 0), 2 * size);
   EXPECT_EQ(activations("gpipe", 3, 1), 2 * size + 3 * loss);
-  EXPECT_EQ(activations("gpipe", 3, 0, true), 4 * size) << "B reads the inputs again";
+  constexpr std::uint64_t word = 4;
+  EXPECT_EQ(activations("gpipe", 3, 0, true), 3 * size + 3 * word)
+      << "R reads an input again, and waits for F";
   // An F with the input of the next F, which comes after a B; and a gradient.
   EXPECT_EQ(activations("1f1b", 20, 0), 3 * size);
 }

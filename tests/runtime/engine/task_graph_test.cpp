@@ -265,7 +265,7 @@ TEST(TaskGraph, TransfersAreThoseOfThePlan) {
         const Datum& datum = graph.data()[access.datum];
         if (datum.worker == task.worker || datum.kind == DataKind::loss) continue;
         // A few bytes: bytes_between_ranks counts them.
-        if (datum.kind == DataKind::verdict || datum.kind == DataKind::end_of_b) continue;
+        if (datum.kind == DataKind::verdict || datum.kind == DataKind::end_of_pass) continue;
         if (!seen.emplace(access.datum, task.worker).second) continue;
         plan::Received& count = received(counted[index(task.worker)], datum.kind);
         ++count.count;

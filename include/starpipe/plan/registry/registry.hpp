@@ -35,12 +35,12 @@ struct ScheduleRequest {
   int microbatches = 1;
   /// Stage graph of the model. When absent, a chain with the schedule's number of stages per worker.
   std::optional<StageGraph> graph = {};
-  /// Homes of the stashes (`Schedule::with_homes`): one for all stages, or one for each; empty: as the schedule
-  /// has them.
+  /// Homes of the stashes (`Schedule::with_homes`): one for all stages, or one for each; empty: as the
+  /// schedule has them.
   std::vector<Home> homes = {};
   /// The costs for which schedules that depend on durations (zb-1p, zb-2p, v-zb, 1f1b-star, ...) choose their
-  /// order; other schedules ignore them. For stages without a home B includes F (`with_recomputation`). Unit costs
-  /// when absent.
+  /// order; other schedules ignore them. For stages without a home B includes F (`with_recomputation`). Unit
+  /// costs when absent.
   std::optional<Costs> costs = {};
   /// Number of stashes that a worker may hold: one for all workers, or one for each; empty: no limit.
   /// Schedules that are made for a limit (1f1b-star, k-periodic) then have it as their own where it is the
@@ -140,8 +140,8 @@ struct CostedSchedule {
 /// request's costs. ScheduleRequest::costs and ScheduleRequest::memory_limits are not read. A request without
 /// a graph gets the schedule's own chain.
 ///
-/// `costs`: as `simulate` takes them. With `per_share`, costs and limits are of 1/W of the model, see `costs_of_stages` and `stage_stashes`. Throws
-/// as make_limited_schedule and costs_of_stages do.
+/// `costs`: as `simulate` takes them. With `per_share`, costs and limits are of 1/W of the model, see
+/// `costs_of_stages` and `stage_stashes`. Throws as make_limited_schedule and costs_of_stages do.
 CostedSchedule make_costed_schedule(std::string_view name, ScheduleRequest request, OrderRequest order,
                                     const Costs& costs, bool per_share);
 

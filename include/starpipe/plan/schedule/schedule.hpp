@@ -143,8 +143,8 @@ class Schedule {
     return recomputes(stage, microbatch) ? Home::none : Home::worker;
   }
   /// True if R waits for what B waits for, so that no stash is made before B can use it. Greedy and bounded
-  /// workers recompute late. An ordered schedule says by n when R runs, and may run it early, in a bubble (Mario,
-  /// "Overlap recomputation"), unless it is the order of workers that recomputed late.
+  /// workers recompute late. An ordered schedule says by n when R runs, and may run it early, in a bubble
+  /// (Mario, "Overlap recomputation"), unless it is the order of workers that recomputed late.
   [[nodiscard]] bool recomputes_late() const {
     return has_r_ && (discipline_ != Discipline::ordered || late_recomputation_);
   }

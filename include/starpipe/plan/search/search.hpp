@@ -29,6 +29,8 @@ struct SearchRequest {
   std::vector<double> stash = {1};
   /// One for all workers, or one for each.
   std::vector<double> memory_limits = {std::numeric_limits<double>::infinity()};
+  /// The homes that a stash may have. With Home::none the search chooses which F are computed again.
+  std::vector<Home> homes = {Home::worker};
 };
 
 /// State of a running search.
@@ -83,9 +85,14 @@ struct SearchResult {
 /// the registered schedules' orders, are then compared with all delays. A `complete` result depends on the
 /// amount of work and the seed alone.
 ///
+/// With Home::none among the homes, the search works twice, first without recomputation and then with it,
+/// each time for as long as the options say, and returns the better schedule. Patterns then also say which
+/// share of each chunk's F is computed again, and stashes get their home back where memory has room. R runs
+/// directly before B on B's worker.
+///
 /// Throws InputError for counts below 1, costs or sizes that are negative, not finite or of a wrong number,
-/// transfers that do not overlap compute, and a memory limit that no schedule can keep; the message then has
-/// the smallest limit that works.
+/// transfers that do not overlap compute, homes without Home::worker, and a memory limit that no schedule can
+/// keep; the message then has the smallest limit that works.
 SearchResult search(const SearchRequest& request, const SearchOptions& options = {});
 
 }  // namespace starpipe::plan

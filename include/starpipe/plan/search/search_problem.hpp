@@ -23,6 +23,8 @@ struct SearchProblem {
   std::vector<double> stash = {1};
   /// Largest memory of all stashes on a worker: one limit for all workers, or one for each.
   std::vector<double> memory_limits = {std::numeric_limits<double>::infinity()};
+  /// True if a stash may have no home: R then makes it again, before B on the same worker.
+  bool may_recompute = false;
 };
 
 /// Placement of a chain of W * C stages on W workers. Each worker has C stages, its chunks.

@@ -104,8 +104,8 @@ struct Costs {
 /// `shares`.
 Costs costs_of_stages(const Costs& of_shares, int shares, int stages);
 
-/// Returns the costs with F's time added to B, for the stages whose stashes have no home. Functions that build
-/// schedules get these, since they place no R. `homes`: one for all stages, or one for each; empty: as
+/// Returns the costs with F's time added to B, for the stages whose stashes have no home. Functions that
+/// build schedules get these, since they place no R. `homes`: one for all stages, or one for each; empty: as
 /// Home::worker. Throws InputError for another number of homes than durations, unless either is one.
 Costs with_recomputation(Costs costs, std::span<const Home> homes);
 

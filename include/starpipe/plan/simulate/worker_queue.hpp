@@ -16,16 +16,16 @@ namespace starpipe::plan {
 /// Why the bounded discipline always makes progress. Let c be the largest number of stages of one micro-batch
 /// whose stashes the worker makes. The age of a micro-batch is the smallest n of its forward jobs, over all
 /// workers; smaller is older. The oldest micro-batch here is the oldest with unfinished jobs on this worker.
-/// It may always start the jobs that make its stashes (F, or R). All other micro-batches together may hold at most limit - c
-/// stashes, so c stashes are left for the oldest. So the micro-batch that is oldest on all workers can always
-/// continue, whatever the timing, and no worker exceeds its limit. With one stage per worker (c = 1) the rule
-/// is: a stash must not begin while it would exceed the limit, and the other micro-batches together hold at
-/// most limit - 1 stashes. `check` refuses limits below c, and schedules that run the maker of a stash, B and W
-/// of a stage and micro-batch on different workers.
+/// It may always start the jobs that make its stashes (F, or R). All other micro-batches together may hold at
+/// most limit - c stashes, so c stashes are left for the oldest. So the micro-batch that is oldest on all
+/// workers can always continue, whatever the timing, and no worker exceeds its limit. With one stage per
+/// worker (c = 1) the rule is: a stash must not begin while it would exceed the limit, and the other
+/// micro-batches together hold at most limit - 1 stashes. `check` refuses limits below c, and schedules that
+/// run the maker of a stash, B and W of a stage and micro-batch on different workers.
 ///
-/// Where no stash has a home, R is refused while the worker holds as many stashes as its limit. This rule never
-/// stops a worker for good: R is late, so its B is ready as soon as it has ended, W is ready as soon as B has
-/// ended, and neither is ever refused.
+/// Where no stash has a home, R is refused while the worker holds as many stashes as its limit. This rule
+/// never stops a worker for good: R is late, so its B is ready as soon as it has ended, W is ready as soon as
+/// B has ended, and neither is ever refused.
 ///
 /// Not thread-safe. The schedule must outlive the queue.
 class WorkerQueue {
@@ -58,8 +58,8 @@ class WorkerQueue {
   /// Returns the number of jobs of this worker that have not ended.
   [[nodiscard]] std::size_t unfinished() const { return unfinished_; }
   /// Returns the number of stashes of jobs that have started here and whose W (or BW) has not ended. A stash
-  /// counts when this worker computes both the job that makes the stash (F or R) and W (or BW) of its stage and
-  /// micro-batch.
+  /// counts when this worker computes both the job that makes the stash (F or R) and W (or BW) of its stage
+  /// and micro-batch.
   [[nodiscard]] int live() const { return live_; }
 
  private:
