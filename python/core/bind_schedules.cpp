@@ -291,14 +291,16 @@ void bind_schedules(py::module_& module) {
              "per_share"_a);
   module.def(
       "as_requested",
-      [](const plan::Schedule& schedule, std::vector<int> memory_limits, const plan::Costs& costs) {
+      [](const plan::Schedule& schedule, std::vector<int> memory_limits, bool homes_to_fit,
+         const plan::Costs& costs) {
         const plan::LimitedSchedule made = [&] {
           const py::gil_scoped_release released;
-          return plan::as_requested(schedule, {.memory_limits = std::move(memory_limits)}, costs);
+          return plan::as_requested(
+              schedule, {.memory_limits = std::move(memory_limits), .homes_to_fit = homes_to_fit}, costs);
         }();
         return py::make_tuple(made.schedule, made.reordering);
       },
-      "schedule"_a, "memory_limits"_a, "costs"_a);
+      "schedule"_a, "memory_limits"_a, "homes_to_fit"_a, "costs"_a);
   module.def(
       "load_plugin", [](const std::string& file) { return plan::load_plugin(file); }, "file"_a);
 }

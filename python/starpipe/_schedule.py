@@ -423,13 +423,25 @@ class Schedule:
         `reordering` of the result says why. `check` says whether the limit can be kept.
         """
         used = self._complete(costs)
-        core, reordering = _core.as_requested(self._handle, _limits("memory_limit", memory_limit), used)
+        core, reordering = _core.as_requested(self._handle, _limits("memory_limit", memory_limit), False, used)
         return Schedule._of(core, used, reordering)
 
     def with_homes(self, home: Homes) -> Schedule:
         """The same schedule with other homes. A new R runs directly before B, on its worker."""
         pairs = [(s, b) for b in range(self.microbatches) for s in range(self.stages)]
         return Schedule._of(self._handle.with_homes(_homes(home, self.stages, pairs)), self.costs, self.reordering)
+
+    def with_homes_to_fit(self, memory_limit: Limits, costs: Costs | None = None) -> Schedule:
+        """The schedule in its own order, where as few stashes as the limit needs have no home.
+
+        memory_limit: the largest number of stashes of a worker, one for all or one for each.
+        costs: with which the order of a greedy or bounded schedule is simulated.
+
+        Raises InputError if recomputation cannot keep the limit.
+        """
+        used = self._complete(costs)
+        core, reordering = _core.as_requested(self._handle, _limits("memory_limit", memory_limit), True, used)
+        return Schedule._of(core, used, reordering)
 
     def _complete(self, costs: Costs | None) -> Costs:
         given = self.costs if costs is None else costs

@@ -267,6 +267,18 @@ class Homes(unittest.TestCase):
         copied = pickle.loads(pickle.dumps(starpipe.schedule("1f1b", workers=2, microbatches=4, home="none", discipline="greedy")))
         self.assertTrue(copied.recomputes_late)
 
+    def test_homes_that_fit_a_limit(self):
+        schedule = starpipe.schedule("1f1b", workers=4, microbatches=8, costs=Costs((1, 2, 0)))
+        fitting = schedule.with_homes_to_fit(2)
+        self.assertEqual(fitting.discipline, "ordered")
+        self.assertEqual((fitting.passes == "R").sum(), 7)
+        timeline = starpipe.simulate(fitting)
+        self.assertEqual((max(timeline.peak_stashes), timeline.makespan), (2, 35))
+        self.assertAlmostEqual(timeline.recomputed_fraction, 7 / (4 * 35))
+        self.assertEqual(schedule.with_homes_to_fit(4).passes.tolist(), schedule.passes.tolist())
+        with self.assertRaisesRegex(InputError, "memory limit"):
+            starpipe.schedule("zb-h2", workers=4, microbatches=8).with_homes_to_fit(1)
+
     def test_homes_by_stage_and_by_function(self):
         plain = starpipe.schedule("zb-h1", workers=4, microbatches=8)
         self.assertFalse(plain.recomputes)

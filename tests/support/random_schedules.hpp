@@ -224,7 +224,7 @@ inline std::vector<int> random_limits(Random& random, const Schedule& schedule) 
     int max = 0;
     for (int b = 0; b < schedule.microbatches(); ++b) {
       int here = 0;
-      for (int s = 0; s < schedule.stages(); ++s) here += schedule.compute(schedule.forward(s, b)) == w;
+      for (int s = 0; s < schedule.stages(); ++s) here += schedule.compute(schedule.stash_maker(s, b)) == w;
       max = std::max(max, here);
     }
     limits.push_back(std::max(1, max + between(random, 0, 3)));

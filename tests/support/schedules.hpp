@@ -14,6 +14,7 @@
 #include "starpipe/base/error.hpp"
 #include "starpipe/base/index.hpp"
 #include "starpipe/plan/registry/registry.hpp"
+#include "starpipe/plan/schedule/check.hpp"
 #include "starpipe/plan/schedule/schedule.hpp"
 
 namespace starpipe {
@@ -129,13 +130,15 @@ inline plan::Schedule scattered(const plan::StageGraph& graph, int workers, int 
   return plan::Schedule(spec);
 }
 
-/// For each worker, the most stages of one micro-batch that it computes: the smallest limit that can work.
+/// For each worker, the most stages of one micro-batch whose stashes it makes: the smallest limit that can
+/// work. 1 where no stash has a home.
 inline std::vector<int> smallest_limits(const plan::Schedule& schedule) {
   std::vector<int> limits(index(schedule.workers()), 1);
+  if (plan::recomputes_all(schedule)) return limits;
   for (int b = 0; b < schedule.microbatches(); ++b) {
     std::vector<int> here(limits.size(), 0);
     for (int s = 0; s < schedule.stages(); ++s) {
-      const auto w = index(schedule.compute(schedule.forward(s, b)));
+      const auto w = index(schedule.compute(schedule.stash_maker(s, b)));
       limits[w] = std::max(limits[w], ++here[w]);
     }
   }

@@ -207,12 +207,12 @@ runtime:  {workers_per_core: 2}
         self.open(self.make("schedule", "show", "zb-h1", "--workers", 4, "--microbatches", 2500, "--html", "p.html"))
         self.assertLess((self.folder / "p.html").stat().st_size, 2_000_000)
         jobs, sums = self.js("""const run = page.runs[0], t = run.timelines[0], lane = view.lanes[0], sums = [], jobs = [];
-            const shares = new Float64Array(1000 * 4), end = t.last, width = end / 1000;
+            const shares = new Float64Array(1000 * 5), end = t.last, width = end / 1000;
             lane.shares.fill(1, 0, end, 1000, shares);
-            for (let k = 0; k < 4; ++k) { let sum = 0; for (let c = 0; c < 1000; ++c) sum += shares[c * 4 + k] * width; sums.push(sum); jobs.push(0); }
+            for (let k = 0; k < 5; ++k) { let sum = 0; for (let c = 0; c < 1000; ++c) sum += shares[c * 5 + k] * width; sums.push(sum); jobs.push(0); }
             for (let i = t.offsets[1]; i < t.offsets[2]; ++i) jobs[run.jobs.pass(t.id[i])] += t.end[i] - t.start[i];
             return [jobs, sums];""")
-        self.assertEqual(jobs, [2500, 2500, 2500, 0])
+        self.assertEqual(jobs, [2500, 2500, 2500, 0, 0])
         for expected, found in zip(jobs, sums):
             self.assertAlmostEqual(found, expected, delta=1e-6 * 2500)
         self.js("view.show(3500, 3900)")

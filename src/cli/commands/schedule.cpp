@@ -75,6 +75,7 @@ struct ShowOptions {
   std::optional<int> stages;
   std::optional<std::string> discipline;
   std::vector<int> memory_limits;
+  HomeOptions homes;
   bool per_share = false;
   TensorOptions tensor;
   CostOptions costs;
@@ -94,6 +95,7 @@ int show(const ShowOptions& options) {
   plan::load_plugins_for(options.plugins, {options.name}, "--plugin");
   require_one_or_each("--memory-limit", options.memory_limits.size(), options.request.workers);
   plan::ScheduleRequest request = options.request;
+  request.homes = options.homes.homes;
   std::optional<int> stages = options.stages;
   if (!stages && !request.stage_workers.empty()) stages = static_cast<int>(request.stage_workers.size());
   const int own_stages = plan::default_stages(plan::find_schedule(options.name), request.workers,
@@ -104,7 +106,7 @@ int show(const ShowOptions& options) {
   plan::Costs costs;
   std::string unit;
   options.costs.apply(costs, unit, options.per_share ? request.workers : *stages);
-  plan::OrderRequest order{.memory_limits = options.memory_limits};
+  plan::OrderRequest order{.memory_limits = options.memory_limits, .homes_to_fit = options.homes.to_fit};
   if (options.discipline) order.discipline = plan::parse_discipline(*options.discipline);
   try {
     plan::CostedSchedule made =
@@ -137,7 +139,7 @@ void add_show(CLI::App& schedule, Action& action) {
   add_option(*command, "--discipline NAME", options->discipline,
              "How a worker uses the priorities: greedy, bounded or ordered (default: the schedule's own)",
              one_of(plan::discipline_words));
-  add_memory_options(*command, options->memory_limits, options->request.homes);
+  add_memory_options(*command, options->memory_limits, options->homes);
   command->add_flag("--per-share", options->per_share,
                     "Durations and --memory-limit are of 1/W of the model, whatever the number of stages");
   options->tensor.add_to(*command);
@@ -155,7 +157,7 @@ void add_show(CLI::App& schedule, Action& action) {
 struct CheckOptions {
   std::string file;
   std::vector<int> memory_limits;
-  std::vector<plan::Home> homes;
+  HomeOptions homes;
   TensorOptions tensor;
   CostOptions costs;
   ResultOptions result;
@@ -171,9 +173,10 @@ int check(const CheckOptions& options) {
   auto [schedule, costs, unit] = plan::schedule_from_text(read_file(options.file), options.file);
   require_one_or_each("--memory-limit", options.memory_limits.size(), schedule.workers());
   options.costs.apply(costs, unit, schedule.stages());
-  schedule = schedule.with_homes(options.homes);
+  schedule = schedule.with_homes(options.homes.homes);
   require_finishing(options.file, schedule);
-  plan::LimitedSchedule made = plan::as_requested(schedule, {.memory_limits = options.memory_limits}, costs);
+  plan::LimitedSchedule made = plan::as_requested(
+      schedule, {.memory_limits = options.memory_limits, .homes_to_fit = options.homes.to_fit}, costs);
   require_finishing(options.file, made.schedule);
   if (!made.reordering && made.schedule.discipline() != schedule.discipline()) {
     print_message(

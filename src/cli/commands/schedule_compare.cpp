@@ -34,7 +34,7 @@ struct ScheduleCompareOptions {
   std::vector<int> microbatches;
   std::vector<int> memory_limits;
   plan::ScheduleOptions schedule_options;
-  std::vector<plan::Home> homes;
+  HomeOptions homes;
   bool per_share = true;
   TensorOptions tensor;
   CostOptions costs;
@@ -88,8 +88,8 @@ std::optional<double> bound_of(const ScheduleCompareOptions& options, const plan
                               .microbatches = schedule.microbatches(),
                               .stage_workers = *stage_workers,
                               .costs = costs};
-  // The bound knows no R. A stash that begins there is live for a shorter time than the bound assumes.
-  if (!limits.empty() && !schedule.recomputes()) problem.memory_limits.assign(limits.begin(), limits.end());
+  problem.may_recompute = schedule.recomputes();
+  if (!limits.empty()) problem.memory_limits.assign(limits.begin(), limits.end());
   return plan::lower_bound(problem);
 }
 
@@ -98,10 +98,11 @@ Run predict(const ScheduleCompareOptions& options, const NamedSchedule& named, c
   const plan::ScheduleRequest request{.workers = options.workers,
                                       .microbatches = row.microbatches,
                                       .graph = plan::StageGraph::chain(row.stages),
-                                      .homes = options.homes,
+                                      .homes = options.homes.homes,
                                       .options = options.options_of(named)};
   auto [made, costs] = plan::make_costed_schedule(
-      named.name, request, {.memory_limits = options.memory_limits}, given, options.per_share);
+      named.name, request, {.memory_limits = options.memory_limits, .homes_to_fit = options.homes.to_fit},
+      given, options.per_share);
   auto& [schedule, reordering] = made;
   const std::vector<int> limits = plan::stage_stashes(options.memory_limits, options.parts(row.stages));
   options.tensor.apply(schedule, costs);
@@ -203,7 +204,8 @@ constexpr std::array figures = {
 Json to_json(const ScheduleCompareOptions& options, const std::vector<Row>& rows, const std::string& unit) {
   Json json = {{"workers", options.workers}, {"per", options.per_share ? "share" : "stage"}, {"unit", unit}};
   if (!options.memory_limits.empty()) json["memory_limits"] = options.memory_limits;
-  for (const plan::Home home : options.homes) json["homes"].push_back(plan::to_string(home));
+  for (const plan::Home home : options.homes.homes) json["homes"].push_back(plan::to_string(home));
+  if (options.homes.to_fit) json["homes"] = "auto";
   if (!options.schedule_options.empty()) json["options"] = options.schedule_options;
   for (const Row& row : rows) {
     Json& entry = json["schedules"].emplace_back();
@@ -277,8 +279,7 @@ std::string to_text(const ScheduleCompareOptions& options, const std::vector<Row
   return text + table_text(table, columns) + notes +
          "Peak stashes: the largest of a worker. Lower bound: no schedule with these stages on these "
          "workers" +
-         (!options.memory_limits.empty() && options.homes.empty() ? " and within this memory limit" : "") +
-         " ends earlier." +
+         (!options.memory_limits.empty() ? " and within this memory limit" : "") + " ends earlier." +
          (summed ? " Gradients summed: until the holders of each stage's weights have its summed gradient.\n"
                  : "\n");
 }

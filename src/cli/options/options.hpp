@@ -157,8 +157,14 @@ void add_schedule_option(CLI::App& command, plan::ScheduleOptions& options,
                          const std::string& help =
                              "Option of the schedule, as `schedule list --long` shows them; may be repeated");
 
+/// The values of --home: homes, or `auto`.
+struct HomeOptions {
+  std::vector<plan::Home> homes;
+  bool to_fit = false;
+};
+
 /// Adds --memory-limit and --home.
-void add_memory_options(CLI::App& command, std::vector<int>& memory_limits, std::vector<plan::Home>& homes);
+void add_memory_options(CLI::App& command, std::vector<int>& memory_limits, HomeOptions& homes);
 
 /// Options that cut the stages of a schedule into shards: --tensor and --tensor-workers.
 class TensorOptions {

@@ -110,7 +110,7 @@ void ResultOptions::show(const plan::PredictedRun& run, const std::function<std:
   } else if (chosen == "trace") {
     result = plan::predicted_trace(run);
   } else {
-    result = note + text();
+    result = note + text() + plan::describe_kept(run);
   }
   const bool is_in_result = chosen == "json" || chosen == "text";
   if (run.reordering && !is_in_result) print_message("starpipe: " + note);

@@ -53,7 +53,7 @@ void add_schedule_option(CLI::App& command, plan::ScheduleOptions& options, cons
       ->allow_extra_args(false);
 }
 
-void add_memory_options(CLI::App& command, std::vector<int>& memory_limits, std::vector<plan::Home>& homes) {
+void add_memory_options(CLI::App& command, std::vector<int>& memory_limits, HomeOptions& homes) {
   add_option(
       command, "--memory-limit M,...", memory_limits,
       "The largest number of stashes that a worker may hold, counted like the peaks in the output: one "
@@ -63,17 +63,25 @@ void add_memory_options(CLI::App& command, std::vector<int>& memory_limits, std:
       "refused",
       whole_number(1, std::numeric_limits<int>::max()));
   const auto read = [&homes](const std::vector<std::string>& words) {
-    homes.clear();
-    for (const std::string& word : words) homes.push_back(plan::parse_home(word));
+    homes = {.homes = {}, .to_fit = words == std::vector<std::string>{"auto"}};
+    for (const std::string& word : words) {
+      if (!homes.to_fit) homes.homes.push_back(plan::parse_home(word));
+    }
   };
   command
       .add_option_function<std::vector<std::string>>(
           "--home", read,
           "Where stashes wait from F to B: worker, or none: F keeps only the stage's inputs, and the pass R, "
-          "which takes as long as F, computes it again before B. One word for all stages, or one for each")
-      ->type_name("HOME,...")
+          "which takes as long as F, computes it again before B. One word for all stages, or one for each. "
+          "auto: "
+          "none for as few stashes as --memory-limit needs, in the schedule's own order")
+      ->type_name("HOME,...|auto")
       ->delimiter(',')
-      ->check(CLI::IsMember(std::vector<std::string>(plan::home_words.begin(), plan::home_words.end())));
+      ->check([](const std::string& word) {
+        if (word == "auto" || std::ranges::find(plan::home_words, word) != plan::home_words.end())
+          return std::string();
+        return fmt::format("'{}' is none of auto, {}", word, fmt::join(plan::home_words, ", "));
+      });
 }
 
 void TensorOptions::add_to(CLI::App& command) {

@@ -20,6 +20,7 @@
 #include "plan/schedules/best_pattern.hpp"
 #include "starpipe/base/error.hpp"
 #include "starpipe/base/index.hpp"
+#include "starpipe/plan/drawing/schedule_text.hpp"
 #include "starpipe/plan/formats/schedule_json.hpp"
 #include "starpipe/plan/registry/registry.hpp"
 #include "starpipe/plan/search/unit_costs.hpp"
@@ -33,9 +34,37 @@ nlohmann::ordered_json predicted_json(const PredictedRun& run, const nlohmann::o
   json.erase("ops");
   if (run.discipline) json["discipline"] = to_string(*run.discipline);
   if (run.reordering) json["reordered"] = reordering_json(*run.reordering);
+  if (const auto kept = with_stashes_kept(run.schedule, run.costs)) {
+    json["stashes_kept"] = {{"remade", kept->remade},
+                            {"stashes", kept->stashes},
+                            {"makespan", kept->makespan},
+                            {"peak_stashes", kept->peak_stashes}};
+  }
   json.update(more);
   json["ops"] = std::move(ops);
   return json;
+}
+
+std::optional<KeptRun> with_stashes_kept(const Schedule& schedule, const Costs& costs) {
+  if (!schedule.recomputes()) return std::nullopt;
+  const Schedule kept =
+      schedule.with_homes([](int, int) { return Home::worker; })
+          .with(schedule.discipline() == Discipline::bounded ? Discipline::greedy : schedule.discipline());
+  const Timeline timeline = simulate(kept, costs);
+  const auto is_r = [&](JobId id) { return schedule.job(id).pass == Pass::R; };
+  return KeptRun{.remade = static_cast<int>(std::ranges::count_if(schedule.order(), is_r)),
+                 .stashes = schedule.stages() * schedule.microbatches(),
+                 .makespan = timeline.makespan,
+                 .peak_stashes = timeline.peak_stashes};
+}
+
+std::string describe_kept(const PredictedRun& run) {
+  const std::optional<KeptRun> kept = with_stashes_kept(run.schedule, run.costs);
+  if (!kept) return "";
+  const ShownUnit shown(run.unit, run.timeline.makespan);
+  return fmt::format(
+      "{} of {} stashes are made again; with all kept, the makespan is {}, and a worker holds up to {}\n",
+      kept->remade, kept->stashes, shown.text(kept->makespan), std::ranges::max(kept->peak_stashes));
 }
 
 std::string lost_in_csv(const Schedule& schedule) {

@@ -36,6 +36,18 @@ nlohmann::ordered_json predicted_json(const PredictedRun& run, const nlohmann::o
 /// Returns a line (without a newline) that names the parts of the schedule that a CSV file lacks, or an empty
 /// text.
 std::string lost_in_csv(const Schedule& schedule);
+/// The run of a schedule in the same order with all stashes kept, to see what recomputation costs.
+struct KeptRun {
+  int remade = 0;   ///< stashes that the schedule makes again
+  int stashes = 0;  ///< all
+  double makespan = 0;
+  std::vector<int> peak_stashes = {};  ///< by worker
+};
+/// Returns nullopt if the schedule makes no stash again. Simulates.
+std::optional<KeptRun> with_stashes_kept(const Schedule& schedule, const Costs& costs);
+/// Returns one line for people with the parts of `with_stashes_kept`, with a newline at its end; empty
+/// without them.
+std::string describe_kept(const PredictedRun& run);
 /// Returns the page of the predicted run. `more`: PageRun::report.
 std::string predicted_page(const PredictedRun& run, const nlohmann::ordered_json& more);
 /// Returns the predicted run as an SVG image.

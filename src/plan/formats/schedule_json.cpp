@@ -175,6 +175,7 @@ void require_known_keys(const JsonValue& file) {
   add_object("pattern", {"period", "microbatches", "normalized_period", "lower_bound", "optimal",
                          "concurrent_activations", "memory", "operations"});
   add_object("reordered", {"worker", "stashes", "limit"});
+  add_object("stashes_kept", {"remade", "stashes", "makespan", "peak_stashes"});
   file.only(known);
 }
 

@@ -64,6 +64,8 @@ Schedule with_parts(const Schedule& schedule, const StageGraph& finer, std::span
     const int place = job.pass == Pass::F || job.pass == Pass::R ? depth : finer.length() - 1 - depth;
     return std::int64_t{schedule.turn(whole(job))} * finer.length() + place;
   };
+  // R of a detached part would run as soon as its worker is free, long before B.
+  const bool late = schedule.recomputes_late() || std::ranges::any_of(parts, &StagePart::detached);
   return Schedule(
       {.name = schedule.name(),
        .graph = finer,
@@ -73,7 +75,7 @@ Schedule with_parts(const Schedule& schedule, const StageGraph& finer, std::span
        .placement = placement,
        .priority = priority,
        .home = [&](int stage, int microbatch) { return schedule.home(part_of(stage).stage, microbatch); },
-       .late_recomputation = schedule.recomputes_late()});
+       .late_recomputation = late});
 }
 
 Costs costs_of_whole_stages(const Costs& costs, const StageGraph& finer, std::span<const StagePart> parts,

@@ -19,6 +19,7 @@
 #include "starpipe/base/error.hpp"
 #include "starpipe/base/index.hpp"
 #include "starpipe/plan/registry/registry.hpp"
+#include "starpipe/plan/schedule/homes_to_fit.hpp"
 #include "starpipe/plan/simulate/simulate.hpp"
 
 namespace starpipe::plan {
@@ -93,39 +94,30 @@ Instance with_homes(Instance instance, const std::vector<bool>& remade) {
   return instance;
 }
 
-/// Gives stashes their home back where the worker's memory has room for them, those that it holds shortest
-/// first. The orders stay as they are.
-std::vector<bool> kept_where_they_fit(Instance instance, const Orders& orders) {
+/// Returns which stashes have no home, so that the orders keep the limits and as few F as possible are
+/// computed again. Orders that keep the limits with some homes keep them with these.
+std::vector<bool> fewest_remade(const Instance& instance, const Orders& orders) {
+  std::vector<bool> remade(instance.jobs() / 3, false);
+  std::vector<StashWait> waits(remade.size());
   for (int w = 0; w < instance.workers; ++w) {
     const std::vector<JobId>& order = orders[index(w)];
-    struct Wait {
-      JobId pair;
-      std::size_t from, to;  // places of F and B
-    };
-    std::vector<Wait> waits;
-    std::vector<std::size_t> forward(instance.jobs() / 3, 0);
-    std::vector<double> live;  // while the job in this place runs
-    double now = 0;
+    std::vector<JobId> pairs;
     for (std::size_t i = 0; i < order.size(); ++i) {
-      const JobId job = order[i];
-      const double change = instance.memory_change(job);
-      live.push_back(now + std::max(0.0, change));
-      now += change;
-      if (Instance::pass_of(job) == 0) forward[job / 3] = i;
-      if (Instance::pass_of(job) == 1 && instance.recomputes(job))
-        waits.push_back({job / 3, forward[job / 3], i});
+      StashWait& wait = waits[order[i] / 3];
+      if (Instance::pass_of(order[i]) == 0) pairs.push_back(order[i] / 3);
+      (Instance::pass_of(order[i]) == 0   ? wait.forward
+       : Instance::pass_of(order[i]) == 1 ? wait.backward
+                                          : wait.last) = i;
     }
-    std::ranges::stable_sort(waits, {}, [](const Wait& wait) { return wait.to - wait.from; });
-    for (const auto& [pair, from, to] : waits) {
-      const double size = instance.stash[index(instance.stage_of(pair * 3))];
-      const auto fits = [&](double at) { return instance.fits(w, at + size); };
-      const std::span<double> while_it_waits(live.data() + from, to - from);
-      if (!std::ranges::all_of(while_it_waits, fits)) continue;
-      for (double& at : while_it_waits) at += size;
-      instance.remade[pair] = false;
+    std::vector<StashWait> here;
+    for (const JobId pair : pairs) {
+      here.push_back(waits[pair]);
+      here.back().size = instance.stash[index(instance.stage_of(pair * 3))];
     }
+    const auto dropped = dropped_to_fit(here, instance.limits_with_slack[index(w)]).value();
+    for (std::size_t i = 0; i < pairs.size(); ++i) remade[pairs[i]] = dropped[i];
   }
-  return instance.remade;
+  return remade;
 }
 
 /// Searches patterns first, then orders.
@@ -145,15 +137,15 @@ class Searcher {
 
   BestOrders run(const std::vector<Orders>& seeds) {
     search_patterns();
-    improve(scheduler_.run(best_pattern_, true).orders, remade_by(best_pattern_, instance_));
-    for (const Orders& seed : seeds) improve(seed, instance_.remade);
+    improve(scheduler_.run(best_pattern_, true).orders);
+    for (const Orders& seed : seeds) improve(seed);
     // Small problems leave work: search around the best orders and from random orders in turn.
     for (int k = 0; left_ > 0 && best_.makespan > good_enough_ && !clock_.over(); ++k) {
       if (k % 2 == 1) {
         const std::vector<bool>& remade = has_room_ ? instance_.remade : best_.remade;
-        improve(random_orders(with_homes(instance_, remade), random_), remade);
+        improve(random_orders(with_homes(instance_, remade), random_));
       } else {
-        improve(best_.orders, best_.remade, k == 0 ? 0 : random_.between(1, 20));
+        improve(best_.orders, k == 0 ? 0 : random_.between(1, 20));
       }
     }
     return best_;
@@ -189,9 +181,9 @@ class Searcher {
     left_ = static_cast<long>(rounds_);  // a move costs about half as much as a list schedule
   }
 
-  void improve(const Orders& orders, const std::vector<bool>& remade, int shaken = 0) {
+  void improve(const Orders& orders, int shaken = 0) {
     const Instance instance =
-        with_homes(instance_, homes_ ? kept_where_they_fit(with_homes(instance_, remade), orders) : remade);
+        with_homes(instance_, homes_ ? fewest_remade(instance_, orders) : instance_.remade);
     OrderSearch search(instance, orders);
     search.shake(shaken, random_);
     long seen = 0;

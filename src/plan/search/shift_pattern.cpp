@@ -159,8 +159,7 @@ void change_homes(ShiftPattern& pattern, Random& random) {
   }
 }
 
-}  // namespace
-
+/// Returns the stashes without a home, as Instance::remade.
 std::vector<bool> remade_by(const ShiftPattern& pattern, const Instance& instance) {
   std::vector<bool> remade(instance.jobs() / 3, false);
   if (pattern.remade.empty()) return remade;
@@ -172,6 +171,8 @@ std::vector<bool> remade_by(const ShiftPattern& pattern, const Instance& instanc
   }
   return remade;
 }
+
+}  // namespace
 
 ShiftPattern random_pattern(const Instance& instance, Random& random, bool homes) {
   const Scale scale = scale_of(instance);

@@ -39,8 +39,6 @@ ShiftPattern random_pattern(const Instance& instance, Random& random, bool homes
 /// Returns the pattern that runs the micro-batches sequentially. It keeps every memory limit that some
 /// schedule keeps.
 ShiftPattern serial_pattern(const Instance& instance);
-/// Returns the stashes without a home, as Instance::remade.
-std::vector<bool> remade_by(const ShiftPattern& pattern, const Instance& instance);
 /// Makes one to three random changes.
 void mutate(ShiftPattern& pattern, const Instance& instance, Random& random);
 

@@ -11,6 +11,7 @@
 #include "starpipe/base/error.hpp"
 #include "starpipe/base/index.hpp"
 #include "starpipe/plan/schedule/check.hpp"
+#include "starpipe/plan/schedule/homes_to_fit.hpp"
 #include "starpipe/plan/simulate/simulate.hpp"
 
 namespace starpipe::plan {
@@ -32,6 +33,20 @@ std::optional<Reordering> first_excess(const Schedule& ordered, const std::vecto
     if (held[w] > limits[w]) return Reordering{static_cast<int>(w), held[w], limits[w]};
   }
   return std::nullopt;
+}
+
+LimitedSchedule with_fitting_homes(const Schedule& schedule, const OrderRequest& request,
+                                   const Costs& costs) {
+  if (request.memory_limits.empty()) throw InputError("home: auto needs a memory limit");
+  if (request.dynamic || request.discipline.value_or(Discipline::ordered) != Discipline::ordered)
+    throw InputError("home: auto keeps the schedule's order, so the discipline is ordered");
+  const std::vector<int> limits =
+      smaller_limits(schedule, limits_of_workers(request.memory_limits, schedule.workers()));
+  const Schedule free =
+      schedule.discipline() == Discipline::bounded ? schedule.with(Discipline::greedy) : schedule;
+  const Schedule ordered =
+      free.discipline() == Discipline::ordered ? free : ordered_as_simulated(free, costs);
+  return {with_homes_to_fit(ordered, limits).with(Discipline::ordered, limits)};
 }
 
 }  // namespace
@@ -57,6 +72,7 @@ std::vector<int> stage_stashes(std::vector<int> limits, double parts) {
 }
 
 LimitedSchedule as_requested(const Schedule& schedule, const OrderRequest& request, const Costs& costs) {
+  if (request.homes_to_fit) return with_fitting_homes(schedule, request, costs);
   if (request.memory_limits.empty()) {
     if (!request.discipline) return {schedule};
     return {schedule.with(*request.discipline, own_limits(schedule))};

@@ -115,14 +115,27 @@ void add_order_keys(Keys& keys) {
            "before the run, and every run follows it.",
            &ScheduleConfig::dynamic, {.not_with = {{"runtime.policy", {"worker-order"}}}})
       .get = [](const Config& config) { return config.schedule.dynamic ? json(true) : json(); };
-  section
-      .add(
-          "home", one_of(plan::home_words, Count::one_or_list),
-          "Where stashes wait from F to B: `worker`, with the worker that computes F; or `none`, nowhere: F "
-          "keeps only the stage's inputs, and the pass R computes F again before B. One word for all stages, "
-          "or a list with one for each.",
-          &ScheduleConfig::homes, {.default_text = "as the schedule has them, in general `worker`"})
-      .get = [](const Config& config) { return one_or_list(config.schedule.homes); };
+  ConfigKey& home = section.add(
+      "home", {.count = Count::one_or_list, .words = {"worker", "none", "auto"}},
+      "Where stashes wait from F to B: `worker`, with the worker that computes F; or `none`, nowhere: F "
+      "keeps only the stage's inputs, and the pass R computes F again before B. One word for all stages, "
+      "or a list with one for each. `auto`: `none` for as few stashes as `memory_limit` needs, in the "
+      "schedule's own "
+      "order.",
+      &ScheduleConfig::homes, {.default_text = "as the schedule has them, in general `worker`"});
+  home.set = [](Config& config, const json& value) {
+    ScheduleConfig& schedule = config.schedule;
+    schedule.homes_to_fit = value == json::array({"auto"});
+    schedule.homes.clear();
+    if (value.is_null() || schedule.homes_to_fit) return;
+    for (const json& word : value) {
+      if (word == "auto") throw InputError("schedule.home: auto is for all stages");
+      from_json_value(word, schedule.homes.emplace_back());
+    }
+  };
+  home.get = [](const Config& config) {
+    return config.schedule.homes_to_fit ? json("auto") : one_or_list(config.schedule.homes);
+  };
 }
 
 }  // namespace

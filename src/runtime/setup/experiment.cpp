@@ -167,7 +167,10 @@ CutModel cut_as(const Config& config, const plan::Schedule& own) {
 }
 
 plan::OrderRequest order_request(const ScheduleConfig& wanted) {
-  return {.discipline = wanted.discipline, .memory_limits = wanted.memory_limits, .dynamic = wanted.dynamic};
+  return {.discipline = wanted.discipline,
+          .memory_limits = wanted.memory_limits,
+          .dynamic = wanted.dynamic,
+          .homes_to_fit = wanted.homes_to_fit};
 }
 
 // Returns the schedule as it is. Throws InputError if it cannot finish.

@@ -45,9 +45,9 @@ inline constexpr std::array<std::string_view, 2> shard_placement_words = {"all",
 /// them have one backward pass, BW, whatever their stage has: nothing waits for W of a source, and a sink has
 /// no weights.
 ///
-/// Discipline and homes stay as in the schedule. Throws InputError unless the schedule is ordered: a
-/// limit in stashes says nothing of parts. Throws std::logic_error when a part is of no stage, or D is less
-/// than 1.
+/// Discipline and homes stay as in the schedule; with detached parts, R is late. Throws InputError unless the
+/// schedule is ordered: a limit in stashes says nothing of parts. Throws std::logic_error when a part is of
+/// no stage, or D is less than 1.
 Schedule with_parts(const Schedule& schedule, const StageGraph& finer, std::span<const StagePart> parts,
                     int workers_each, ShardPlacement detached = ShardPlacement::all);
 

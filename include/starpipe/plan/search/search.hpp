@@ -87,8 +87,8 @@ struct SearchResult {
 ///
 /// With Home::none among the homes, the search works twice, first without recomputation and then with it,
 /// each time for as long as the options say, and returns the better schedule. Patterns then also say which
-/// share of each chunk's F is computed again, and stashes get their home back where memory has room. R runs
-/// directly before B on B's worker.
+/// share of each chunk's F is computed again, and the homes of an order are the fewest that memory needs
+/// (`dropped_to_fit`). R runs directly before B on B's worker.
 ///
 /// Throws InputError for counts below 1, costs or sizes that are negative, not finite or of a wrong number,
 /// transfers that do not overlap compute, homes without Home::worker, and a memory limit that no schedule can

@@ -19,6 +19,8 @@ struct OrderRequest {
   std::vector<int> memory_limits = {};
   /// Workers pick jobs as they run. No order is known before the run, so none can be kept.
   bool dynamic = false;
+  /// Keep the order, and let as few stashes as the limits need have no home (`with_homes_to_fit`).
+  bool homes_to_fit = false;
 };
 
 /// Why a schedule does not run in its own order: the first worker that would hold more than its limit.
@@ -45,6 +47,10 @@ std::vector<int> limits_of_workers(std::span<const int> limits, int workers);
 std::vector<int> stage_stashes(std::vector<int> limits, double parts);
 
 /// Returns the schedule as requested, with the smaller of its own limit and the requested one on each worker.
+///
+/// With `homes_to_fit` the schedule gets its own order, homes that keep the limits, and the ordered
+/// discipline. Throws InputError without a limit, with another discipline or `dynamic`, and as
+/// `with_homes_to_fit` does.
 ///
 /// A requested discipline is used as it is. Without a limit `dynamic` has no effect here. With a limit, but
 /// without a discipline, the first of these cases counts:
