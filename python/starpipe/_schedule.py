@@ -369,7 +369,7 @@ class Schedule:
 
     @property
     def passes(self) -> npt.NDArray[np.str_]:
-        """The pass of each id: F, B, W or BW; empty text for an id without a job."""
+        """The pass of each id: F, B, W, BW or R; empty text for an id without a job."""
         stride = self._stride()
         which = np.arange(self.id_count) % stride
         exists = self.turn != 0xFFFFFFFF

@@ -14,7 +14,6 @@
 #include "starpipe/base/error.hpp"
 #include "starpipe/base/index.hpp"
 #include "starpipe/plan/registry/registry.hpp"
-#include "starpipe/plan/schedule/check.hpp"
 #include "starpipe/plan/schedule/schedule.hpp"
 
 namespace starpipe {
@@ -134,7 +133,7 @@ inline plan::Schedule scattered(const plan::StageGraph& graph, int workers, int 
 /// work. 1 where no stash has a home.
 inline std::vector<int> smallest_limits(const plan::Schedule& schedule) {
   std::vector<int> limits(index(schedule.workers()), 1);
-  if (plan::recomputes_all(schedule)) return limits;
+  if (schedule.recomputes_all()) return limits;
   for (int b = 0; b < schedule.microbatches(); ++b) {
     std::vector<int> here(limits.size(), 0);
     for (int s = 0; s < schedule.stages(); ++s) {

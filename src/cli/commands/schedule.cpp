@@ -178,7 +178,7 @@ int check(const CheckOptions& options) {
   plan::LimitedSchedule made = plan::as_requested(
       schedule, {.memory_limits = options.memory_limits, .homes_to_fit = options.homes.to_fit}, costs);
   require_finishing(options.file, made.schedule);
-  if (!made.reordering && made.schedule.discipline() != schedule.discipline()) {
+  if (!made.reordering && !options.homes.to_fit && made.schedule.discipline() != schedule.discipline()) {
     print_message(
         fmt::format("starpipe: {}: its run keeps the memory limit; its order is now fixed (discipline {})\n",
                     options.file, plan::to_string(made.schedule.discipline())));

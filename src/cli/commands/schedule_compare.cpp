@@ -88,7 +88,7 @@ std::optional<double> bound_of(const ScheduleCompareOptions& options, const plan
                               .microbatches = schedule.microbatches(),
                               .stage_workers = *stage_workers,
                               .costs = costs};
-  problem.may_recompute = schedule.recomputes();
+  problem.may_recompute = options.homes.may_recompute() || schedule.recomputes();
   if (!limits.empty()) problem.memory_limits.assign(limits.begin(), limits.end());
   return plan::lower_bound(problem);
 }
@@ -195,6 +195,8 @@ constexpr std::array figures = {
     Figure{"makespan", [](const Run& run) -> Json { return run.step.timeline.makespan; }},
     Figure{"gradients_summed", [](const Run& run) { return or_null(run.step.timeline.gradients_summed); }},
     Figure{"bubble_fraction", [](const Run& run) -> Json { return run.step.timeline.bubble_fraction; }},
+    Figure{"recomputed_fraction",
+           [](const Run& run) -> Json { return run.step.timeline.recomputed_fraction; }},
     Figure{"device_bubble_fraction",
            [](const Run& run) -> Json { return run.step.timeline.device_bubble_fraction; }},
     Figure{"peak_stashes", [](const Run& run) -> Json { return run.peak; }},
@@ -250,10 +252,14 @@ std::string to_text(const ScheduleCompareOptions& options, const std::vector<Row
   std::string notes;
   const bool summed = std::ranges::any_of(
       rows, [](const Row& row) { return row.run && row.run->step.timeline.gradients_summed; });
+  const bool recomputed =
+      std::ranges::any_of(rows, [](const Row& row) { return row.run && row.run->schedule.recomputes(); });
   std::vector<TableRow> table = {{"micro-batches", "schedule", "stages", shown.heading("makespan")}};
   if (summed) table.front().push_back(shown.heading("gradients summed"));
+  table.front().emplace_back("bubble");
+  if (recomputed) table.front().emplace_back("recomputation");
   table.front().insert(table.front().end(),
-                       {"bubble", "peak stashes", "transfers", shown.heading("lower bound"), "above"});
+                       {"peak stashes", "transfers", shown.heading("lower bound"), "above"});
   for (const Row& row : rows) {
     TableRow& cells = table.emplace_back();
     cells = {std::to_string(row.microbatches), row.name, std::to_string(row.stages)};
@@ -269,6 +275,7 @@ std::string to_text(const ScheduleCompareOptions& options, const std::vector<Row
     if (summed)
       cells.push_back(step.timeline.gradients_summed ? shown.number(*step.timeline.gradients_summed) : "");
     cells.push_back(percent_text(step.timeline.bubble_fraction));
+    if (recomputed) cells.push_back(percent_text(step.timeline.recomputed_fraction));
     cells.push_back(number_text(peak));
     cells.push_back(std::to_string(transfers_of(*row.run)));
     if (lower_bound) cells.push_back(shown.number(*lower_bound));

@@ -161,6 +161,10 @@ void add_schedule_option(CLI::App& command, plan::ScheduleOptions& options,
 struct HomeOptions {
   std::vector<plan::Home> homes;
   bool to_fit = false;
+
+  [[nodiscard]] bool may_recompute() const {
+    return to_fit || std::ranges::find(homes, plan::Home::none) != homes.end();
+  }
 };
 
 /// Adds --memory-limit and --home.

@@ -65,7 +65,9 @@ void add_memory_options(CLI::App& command, std::vector<int>& memory_limits, Home
   const auto read = [&homes](const std::vector<std::string>& words) {
     homes = {.homes = {}, .to_fit = words == std::vector<std::string>{"auto"}};
     for (const std::string& word : words) {
-      if (!homes.to_fit) homes.homes.push_back(plan::parse_home(word));
+      if (homes.to_fit) continue;
+      if (word == "auto") throw InputError("--home: auto is for all stages");
+      homes.homes.push_back(plan::parse_home(word));
     }
   };
   command

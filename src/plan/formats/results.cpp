@@ -47,9 +47,9 @@ nlohmann::ordered_json predicted_json(const PredictedRun& run, const nlohmann::o
 
 std::optional<KeptRun> with_stashes_kept(const Schedule& schedule, const Costs& costs) {
   if (!schedule.recomputes()) return std::nullopt;
-  const Schedule kept =
-      schedule.with_homes([](int, int) { return Home::worker; })
-          .with(schedule.discipline() == Discipline::bounded ? Discipline::greedy : schedule.discipline());
+  const Schedule ordered =
+      schedule.discipline() == Discipline::ordered ? schedule : ordered_as_simulated(schedule, costs);
+  const Schedule kept = ordered.with_homes([](int, int) { return Home::worker; }).with(Discipline::ordered);
   const Timeline timeline = simulate(kept, costs);
   const auto is_r = [&](JobId id) { return schedule.job(id).pass == Pass::R; };
   return KeptRun{.remade = static_cast<int>(std::ranges::count_if(schedule.order(), is_r)),

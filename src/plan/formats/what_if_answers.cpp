@@ -76,13 +76,14 @@ Schedule named_schedule(const WhatIf& change, const ComparedRun& run, const std:
   const Costs costs = divided_costs(run);
   std::optional<int> stages;  // that the schedule has by itself
   try {
+    const std::vector<Home> homes = homes_of_stages(change, planned);
     stages = default_stages(find_schedule(change.schedule), planned.workers(), {}, run.groups);
     LimitedSchedule made = make_for_run(change.schedule,
                                         {.workers = planned.workers(),
                                          .microbatches = planned.microbatches(),
                                          .graph = planned.graph(),
-                                         .homes = homes_of_stages(change, planned),
-                                         .costs = costs,
+                                         .homes = homes,
+                                         .costs = with_recomputation(costs, homes),
                                          .groups = run.groups,
                                          .stage_workers = planned_stage_workers(planned)},
                                         {.memory_limits = memory_limits}, costs);

@@ -64,7 +64,7 @@ std::string out_of_range(const Schedule& schedule, JobId id) {
 // of stages of one micro-batch whose stashes it makes (c of WorkerQueue). 1 where no stash has a home: a
 // stash then waits only for its W, which the worker can run right after B.
 std::vector<int> max_stages(const Schedule& schedule) {
-  const bool all = recomputes_all(schedule);
+  const bool all = schedule.recomputes_all();
   std::vector<int> max(index(schedule.workers()), all ? 1 : 0);
   std::vector<int> here(max.size());
   for (int b = 0; b < schedule.microbatches() && !all; ++b) {
@@ -196,15 +196,6 @@ CheckResult check(const Schedule& schedule) {
   }
   result.problem = memory_problem(schedule);
   return result;
-}
-
-bool recomputes_all(const Schedule& schedule) {
-  if (!schedule.recomputes()) return false;
-  const auto made_by_f = [&](JobId id) {
-    const Job job = schedule.job(id);
-    return job.pass == Pass::F && !schedule.recomputes(job.stage, job.microbatch);
-  };
-  return std::ranges::none_of(schedule.order(), made_by_f);
 }
 
 std::vector<int> stashes_in_order(const Schedule& schedule) {

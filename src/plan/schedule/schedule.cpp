@@ -69,6 +69,7 @@ Schedule::Schedule(const ScheduleSpec& spec, bool forward_only)
   } else {
     has_w_ = std::ranges::any_of(passes, &Passes::split);
     has_r_ = !std::ranges::all_of(passes, &Passes::has_home);
+    recomputes_all_ = std::ranges::none_of(passes, &Passes::has_home);
     stride_ = 2 + (has_w_ ? 1 : 0) + (has_r_ ? 1 : 0);
   }
   const auto ids = passes.size() * static_cast<std::uint64_t>(stride_);

@@ -196,6 +196,7 @@ double memory_bound(const Instance& instance, const Chain& chain, const Load& lo
 /// takes, and the less area its stashes need. Returns the smallest larger one of the two, over all shares of
 /// recomputed F.
 double recomputation_bound(const Instance& instance, const Chain& chain, const Load& load, int worker) {
+  if (load.stash == 0) return 0;  // then there is no area, and bound 2 has the work
   struct Saving {
     double area;  // that recomputation of all micro-batches saves
     double time;  // that it takes

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <array>
+#include <stdexcept>
 #include <utility>
 
 #include "starpipe/base/index.hpp"
@@ -136,10 +137,10 @@ void OrderSearch::offer(int worker, std::size_t from, std::size_t to) {
   moves_.push_back(move);
 }
 
-// Returns a sufficient condition, by the heads and tails before the move. A job may move behind the target if
-// its result cannot be needed by the target: every successor has less time left after it than the target has.
-// It may move before the target if it cannot depend on the target: its predecessor starts before the target
-// ends.
+// Returns a sufficient condition, by the heads and tails before the move, where no lag is negative. A job may
+// move behind the target if its result cannot be needed by the target: every successor has less time left
+// after it than the target has. It may move before the target if it cannot depend on the target: its
+// predecessor starts before the target ends.
 bool OrderSearch::cannot_cycle(const Move& move) const {
   const auto& order = orders_[index(move.worker)];
   const JobId moved = order[move.from];
@@ -241,7 +242,7 @@ void OrderSearch::apply(const Move& move) {
 
 void OrderSearch::make(const Move& move) {
   apply(move);
-  if (!evaluate()) {  // a cycle is possible only between equal times, such as durations of 0
+  if (!evaluate()) {  // a cycle is possible between equal times, and where R begins before the gradient comes
     apply({.worker = move.worker, .from = move.to, .to = move.from});
     evaluate();
   }
@@ -390,6 +391,7 @@ Orders random_orders(const Instance& instance, Random& random) {
         if (time < earliest) earliest = time, pass = d, stage = s;
       }
     }
+    if (earliest == never) throw std::logic_error("random orders: no job fits into the memory");
     run.start(pass, stage);
   }
   return run.take_orders();

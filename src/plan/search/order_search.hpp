@@ -89,7 +89,9 @@ class OrderSearch {
 ///
 /// Orders are always found if some schedule keeps the memory limit. F of a stage leaves room for one stash of
 /// each later stage of its worker, and a stage runs its micro-batches in order. So younger micro-batches
-/// never hold the memory that the oldest unfinished micro-batch needs next. O(jobs S).
+/// never hold the memory that the oldest unfinished micro-batch needs next. Nor do they where no stash has a
+/// home, since a stash then waits for its own W alone. Where some have one, a dead end is possible: throws
+/// std::logic_error. O(jobs S).
 Orders random_orders(const Instance& instance, Random& random);
 
 }  // namespace starpipe::plan

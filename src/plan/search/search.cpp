@@ -128,6 +128,7 @@ class Searcher {
       : instance_(instance),
         homes_(homes),
         has_room_(has_room(instance)),
+        anywhere_(with_homes(instance, std::vector<bool>(instance.remade.size(), !has_room_))),
         scheduler_(instance),
         random_(seed),
         rounds_(std::max(50.0, seconds * jobs_per_second / (instance.jobs() + 100))),
@@ -142,8 +143,7 @@ class Searcher {
     // Small problems leave work: search around the best orders and from random orders in turn.
     for (int k = 0; left_ > 0 && best_.makespan > good_enough_ && !clock_.over(); ++k) {
       if (k % 2 == 1) {
-        const std::vector<bool>& remade = has_room_ ? instance_.remade : best_.remade;
-        improve(random_orders(with_homes(instance_, remade), random_));
+        improve(random_orders(anywhere_, random_));
       } else {
         improve(best_.orders, k == 0 ? 0 : random_.between(1, 20));
       }
@@ -208,6 +208,7 @@ class Searcher {
   const Instance& instance_;  // all stashes have homes
   bool homes_;                // some may have none
   bool has_room_;
+  Instance anywhere_;  // without room, no stash has a home: random orders then always end
   PatternScheduler scheduler_;
   Random random_;
   double rounds_;  // number of list schedules that the work allows

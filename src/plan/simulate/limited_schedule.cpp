@@ -42,10 +42,8 @@ LimitedSchedule with_fitting_homes(const Schedule& schedule, const OrderRequest&
     throw InputError("home: auto keeps the schedule's order, so the discipline is ordered");
   const std::vector<int> limits =
       smaller_limits(schedule, limits_of_workers(request.memory_limits, schedule.workers()));
-  const Schedule free =
-      schedule.discipline() == Discipline::bounded ? schedule.with(Discipline::greedy) : schedule;
   const Schedule ordered =
-      free.discipline() == Discipline::ordered ? free : ordered_as_simulated(free, costs);
+      schedule.discipline() == Discipline::ordered ? schedule : ordered_as_simulated(schedule, costs);
   return {with_homes_to_fit(ordered, limits).with(Discipline::ordered, limits)};
 }
 

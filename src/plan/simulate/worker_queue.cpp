@@ -5,7 +5,6 @@
 #include <limits>
 
 #include "starpipe/base/index.hpp"
-#include "starpipe/plan/schedule/check.hpp"
 
 namespace starpipe::plan {
 
@@ -22,7 +21,6 @@ WorkerQueue::WorkerQueue(const Schedule& schedule, int worker)
 void WorkerQueue::prepare_bounded() {
   const Schedule& schedule = *schedule_;
   const auto microbatches = index(schedule.microbatches());
-  recomputes_all_ = recomputes_all(schedule);
   limit_ = schedule.memory_limits().empty() ? std::numeric_limits<int>::max()
                                             : schedule.memory_limits()[index(worker_)];
   unfinished_of_.assign(microbatches, 0);
@@ -111,7 +109,7 @@ std::optional<JobId> WorkerQueue::pop_ordered() {
 // `ready_`, and when the bounded discipline refuses every such job.
 const WorkerQueue::ReadyJobs* WorkerQueue::allowed_to_begin() const {
   if (schedule_->discipline() == Discipline::greedy) return nullptr;
-  if (recomputes_all_) return live_ < limit_ ? &stash_beginners_ : nullptr;
+  if (schedule_->recomputes_all()) return live_ < limit_ ? &stash_beginners_ : nullptr;
   const auto by_age = schedule_->microbatches_by_age();
   if (oldest_ == by_age.size()) return nullptr;
   const auto oldest = index(by_age[oldest_]);

@@ -221,6 +221,7 @@ void refuse_with_shards(const Config& config, const model::Network& network) {
   };
   refuse(!config.schedule.memory_limits.empty(), "schedule.memory_limit",
          "stashes of whole stages and of shards differ");
+  refuse(config.schedule.homes_to_fit, "schedule.home: auto", "stashes of whole stages and of shards differ");
   refuse(config.schedule.dynamic, "schedule.dynamic", "shards run in a fixed order");
 }
 

@@ -12,7 +12,6 @@
 #include "runtime/setup/experiment.hpp"
 #include "starpipe/base/error.hpp"
 #include "starpipe/plan/registry/registry.hpp"
-#include "starpipe/plan/schedule/check.hpp"
 #include "starpipe/plan/simulate/simulate.hpp"
 
 namespace starpipe::runtime {
@@ -115,7 +114,7 @@ std::vector<Outcome> alternatives(const Config& config, const Experiment& run) {
     } catch (const InputError&) {  // the schedule lacks an option, or the model has too few units
     }
   };
-  if (!plan::recomputes_all(run.schedule)) add(recomputing, true, config, 1);
+  if (!run.schedule.recomputes_all()) add(recomputing, true, config, 1);
   if (run.schedule.job_count() > max_jobs_to_compare) return found;
   // A file may have any number of workers, and a named schedule has D for each of its own.
   if (run.schedule.workers() % config.workers_each() != 0) return found;

@@ -14,7 +14,6 @@
 #include "runtime/setup/experiment.hpp"
 #include "starpipe/base/error.hpp"
 #include "starpipe/base/index.hpp"
-#include "starpipe/plan/schedule/check.hpp"
 #include "starpipe/plan/search/search_problem.hpp"
 #include "starpipe/plan/search/unit_costs.hpp"
 #include "starpipe/plan/simulate/simulate.hpp"
@@ -122,7 +121,7 @@ bool recomputes(const Config& config, const plan::ScheduleRequest& request) {
   const bool open = leaves_placement_open(config, request);
   const plan::Schedule schedule = build_schedule(config.schedule, open ? looped(request) : request).schedule;
   if (!schedule.recomputes()) return false;
-  if (plan::recomputes_all(schedule)) return true;
+  if (schedule.recomputes_all()) return true;
   throw InputError("schedule.partition: auto: needs one home for all stages (schedule.home)");
 }
 
@@ -241,10 +240,10 @@ std::optional<PartitionChoice> choose_partition(const Config& config) {
     std::vector<int> of_stages = kinds_of_stages(found, kinds);
     if (to_try.size() > 1) {
       schedule.stage_workers = found.stage_workers;
-      const double makespan =
-          plan::simulate(build_schedule(wanted, schedule).schedule,
-                         plan::stage_costs(units, found.cuts, of_stages, choice.profile.shared))
-              .makespan;
+      const double makespan = plan::simulate(build_schedule(wanted, schedule).schedule,
+                                             plan::stage_costs(choice.profile.units, found.cuts, of_stages,
+                                                               choice.profile.shared))
+                                  .makespan;
       if (makespan >= shortest) continue;
       shortest = makespan;
       choice.placement = found.stage_workers;

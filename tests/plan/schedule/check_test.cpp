@@ -161,8 +161,8 @@ TEST(Check, BoundedSchedulesFinishWithinTheirLimitsWhateverTheTiming) {
       // the message names the worker.
       std::vector<int> fewer = limits;
       const auto w = index(testing::between(random, 0, jobs.workers() - 1));
-      int max = recomputes_all(jobs) ? 1 : 0;
-      for (int b = 0; b < jobs.microbatches() && !recomputes_all(jobs); ++b) {
+      int max = jobs.recomputes_all() ? 1 : 0;
+      for (int b = 0; b < jobs.microbatches() && !jobs.recomputes_all(); ++b) {
         int here = 0;
         for (int s = 0; s < jobs.stages(); ++s) {
           here += jobs.compute(jobs.stash_maker(s, b)) == static_cast<int>(w) ? 1 : 0;

@@ -10,6 +10,7 @@
 #include "starpipe/base/error.hpp"
 #include "starpipe/plan/registry/registry.hpp"
 #include "starpipe/plan/schedule/check.hpp"
+#include "starpipe/plan/simulate/limited_schedule.hpp"
 #include "starpipe/plan/simulate/simulate.hpp"
 #include "support/random_schedules.hpp"
 #include "support/rounds.hpp"
@@ -118,6 +119,21 @@ TEST(HomesToFit, KeepTheOrderAndTheLimit) {
   const Schedule made = with_homes_to_fit(one_f_one_b, std::vector{2, 2, 2, 2});
   EXPECT_THAT(stashes_in_order(made), ElementsAre(2, 2, 2, 1));
   EXPECT_EQ(made, with_homes_to_fit(made, std::vector{2, 2, 2, 2})) << "what R makes already stays";
+}
+
+// The order of a bounded schedule keeps its own limit without R.
+TEST(HomesToFit, OfABoundedScheduleNeedROnlyForASmallerLimit) {
+  const Schedule bounded =
+      make_schedule("gpipe", {.workers = 2, .microbatches = 4}).with(Discipline::bounded, {2, 2});
+  const auto remade = [&](int limit) {
+    const Schedule made =
+        as_requested(bounded, {.memory_limits = {limit}, .homes_to_fit = true}, {}).schedule;
+    EXPECT_EQ(check(made).problem, "");
+    return made.recomputes();
+  };
+  EXPECT_FALSE(remade(4));
+  EXPECT_FALSE(remade(2));
+  EXPECT_TRUE(remade(1));
 }
 
 TEST(HomesToFit, RefuseWhatRecomputationCannotMend) {

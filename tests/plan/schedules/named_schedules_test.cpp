@@ -404,7 +404,7 @@ TEST(NamedSchedules, RecomputationTakesTimeForMemory) {
     ScheduleRequest wanted = request(W, 12, plain);
     wanted.homes = {Home::none};
     const Schedule schedule = make_schedule("1f1b", wanted);
-    EXPECT_TRUE(recomputes_all(schedule));
+    EXPECT_TRUE(schedule.recomputes_all());
     const Timeline timeline = simulate(schedule, plain);
     // The last backward pass of the first worker waits for those of the others, and R does not.
     EXPECT_DOUBLE_EQ(timeline.makespan, 12 * (2 + 2 + 3 + 1) + (W - 1) * (2 + 3 + 1));

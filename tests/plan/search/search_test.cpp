@@ -146,6 +146,17 @@ TEST(Search, RecomputesWhereMemoryIsShort) {
   EXPECT_GT(only, rounds(5));
 }
 
+// Little memory and many starts, so that random orders are among them.
+TEST(Search, AlwaysEndsWhereOnlyRecomputationFits) {
+  for (std::uint64_t seed = 1; seed <= 30; ++seed) {
+    SearchRequest r = request(2, 5, 2, Layout::v, {1, 1, 1}, 0, 1);
+    r.homes = {Home::none, Home::worker};
+    const SearchResult result = search(r, work(0.05, seed));
+    EXPECT_EQ(std::ranges::max(result.timeline.peak_stashes), 1);
+    EXPECT_EQ(check(result.schedule).problem, "");
+  }
+}
+
 TEST(Search, RefusesHomesWithoutWorker) {
   SearchRequest r = request(2, 4, 1, Layout::v, {1, 1, 1}, 0, 1);
   r.homes = {Home::none};

@@ -25,9 +25,6 @@ struct CheckResult {
 /// ordered discipline, have no cycle. O(jobs).
 CheckResult check(const Schedule& schedule);
 
-/// True if the schedule has backward passes, and no stash has a home. O(jobs).
-bool recomputes_all(const Schedule& schedule);
-
 /// Returns, for each worker, the largest number of stashes that it holds when it runs its jobs in the order
 /// of n. A stash counts from the first to the last of those passes of its stage and micro-batch that the
 /// worker runs; F does not count among them where R makes the stash. A run in this order has these peaks, so

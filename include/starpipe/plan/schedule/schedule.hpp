@@ -136,6 +136,8 @@ class Schedule {
 
   /// True when any (stage, micro-batch) has R: its stash is live from R on.
   [[nodiscard]] bool recomputes() const { return has_r_; }
+  /// True when every (stage, micro-batch) has R.
+  [[nodiscard]] bool recomputes_all() const { return recomputes_all_; }
   [[nodiscard]] bool recomputes(int stage, int microbatch) const {
     return has_r_ && exists(recomputation(stage, microbatch));
   }
@@ -260,6 +262,7 @@ class Schedule {
   int stride_ = 2;  // F, then B or BW, then W if there is any, then R if there is any
   bool has_w_ = false;
   bool has_r_ = false;
+  bool recomputes_all_ = false;
   bool late_recomputation_ = false;
   Discipline discipline_;
   std::vector<int> memory_limits_;

@@ -91,7 +91,6 @@ class WorkerQueue {
   std::size_t next_ = 0;
 
   // bounded
-  bool recomputes_all_ = false;     // no stash has a home
   int limit_ = 0;                   // stashes
   int reserve_ = 0;                 // c of the class comment
   std::size_t oldest_ = 0;          // index into the schedule's micro-batches by age
