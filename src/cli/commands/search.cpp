@@ -172,9 +172,8 @@ void add_memory_options(CLI::App& command, SearchCommand& options) {
       .add_option_function<std::vector<std::string>>(
           "--homes", read_homes,
           "Homes that the search may choose for a stash (default: worker). With none,worker it may compute F "
-          "again "
-          "before B where memory is short. It then works twice, first without recomputation, and takes up to "
-          "twice the budget")
+          "again before B where memory is short. It then works twice, first without recomputation, and takes "
+          "up to twice the budget")
       ->type_name("HOME,...")
       ->delimiter(',')
       ->check(CLI::IsMember(std::vector<std::string>(plan::home_words.begin(), plan::home_words.end())));

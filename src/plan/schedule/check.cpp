@@ -61,8 +61,8 @@ std::string out_of_range(const Schedule& schedule, JobId id) {
 }
 
 // Returns, for each worker, the smallest limit with which the bounded discipline finishes: the largest number
-// of stages of one micro-batch whose stashes it makes (c of WorkerQueue). 1 where no stash has a home: a
-// stash then waits only for its W, which the worker can run right after B.
+// of stashes of one micro-batch that it makes (c of WorkerQueue). If no stash has a home, one is enough: the
+// worker can run R, B and W of a stash one after the other.
 std::vector<int> max_stages(const Schedule& schedule) {
   const bool all = schedule.recomputes_all();
   std::vector<int> max(index(schedule.workers()), all ? 1 : 0);

@@ -94,8 +94,8 @@ Instance with_homes(Instance instance, const std::vector<bool>& remade) {
   return instance;
 }
 
-/// Returns which stashes have no home, so that the orders keep the limits and as few F as possible are
-/// computed again. Orders that keep the limits with some homes keep them with these.
+/// Returns the stashes that get no home (Instance::remade). The orders then keep the memory limits, and no
+/// other choice computes fewer F again. The orders must keep the limits with some choice of homes.
 std::vector<bool> fewest_remade(const Instance& instance, const Orders& orders) {
   std::vector<bool> remade(instance.jobs() / 3, false);
   std::vector<StashWait> waits(remade.size());

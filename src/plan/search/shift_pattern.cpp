@@ -162,7 +162,6 @@ void change_homes(ShiftPattern& pattern, Random& random) {
 /// Returns the stashes without a home, as Instance::remade.
 std::vector<bool> remade_by(const ShiftPattern& pattern, const Instance& instance) {
   std::vector<bool> remade(instance.jobs() / 3, false);
-  if (pattern.remade.empty()) return remade;
   for (int b = 0; b < instance.microbatches; ++b) {
     for (int s = 0; s < instance.stages; ++s) {
       const double share = pattern.remade[index(s / instance.workers)];
@@ -299,7 +298,7 @@ const PatternRun& PatternScheduler::run(const ShiftPattern& pattern, bool with_o
     forward_at_.push_back(pattern.period * (first + (b - first) * pattern.forward_spacing));
     backward_at_.push_back(pattern.period * (first + (b - first) * pattern.backward_spacing));
   }
-  instance_.remade = remade_by(pattern, instance_);
+  if (!pattern.remade.empty()) instance_.remade = remade_by(pattern, instance_);
   if (!make_lists()) return result_;
   arrival_.assign(instance_.jobs(), never);
   started_.assign(instance_.jobs(), false);

@@ -87,8 +87,8 @@ class Fetches {
   /// has one reader.
   [[nodiscard]] std::optional<std::uint64_t> copy(const Fetch& fetch, int worker) const {
     if (fetch.kind == Fetch::Kind::gradient_stash) return std::nullopt;
-    // A stage that adds its inputs has one gradient for all of them. Else each has its own, which B reads,
-    // and a late R before it.
+    // A stage that adds its inputs computes one gradient, which all stages before it read. Any other stage
+    // computes one for each stage before it. Only B of that stage reads it, and R if R is late.
     const bool is_of_stage =
         fetch.kind == Fetch::Kind::gradient && !costs_.size(schedule_.job(fetch.producer).stage).adds_inputs;
     if (is_of_stage && !schedule_.recomputes_late()) return std::nullopt;

@@ -27,8 +27,8 @@ CheckResult check(const Schedule& schedule);
 
 /// Returns, for each worker, the largest number of stashes that it holds when it runs its jobs in the order
 /// of n. A stash counts from the first to the last of those passes of its stage and micro-batch that the
-/// worker runs; F does not count among them where R makes the stash. A run in this order has these peaks, so
-/// the order keeps a memory limit that is not smaller. Every job must be on a worker that exists. O(jobs).
+/// worker runs. Where R makes the stash, F does not count. A run in this order has these peaks, so the order
+/// keeps a memory limit of this number. Every job must be on a worker that exists. O(jobs).
 std::vector<int> stashes_in_order(const Schedule& schedule);
 
 /// Returns every job once, after all jobs that it waits for: the producers of its data and, under the ordered

@@ -144,9 +144,10 @@ class Schedule {
   [[nodiscard]] Home home(int stage, int microbatch) const {
     return recomputes(stage, microbatch) ? Home::none : Home::worker;
   }
-  /// True if R waits for what B waits for, so that no stash is made before B can use it. Greedy and bounded
-  /// workers recompute late. An ordered schedule says by n when R runs, and may run it early, in a bubble
-  /// (Mario, "Overlap recomputation"), unless it is the order of workers that recomputed late.
+  /// True if R also waits for the gradients that B waits for. Otherwise a greedy worker would run R right
+  /// after F, and hold as many stashes as without R. So greedy and bounded schedules are late. An ordered
+  /// schedule says by n when R runs. It may run R early, in a bubble (Mario, "Overlap recomputation"), unless
+  /// its spec says `late_recomputation`, or it is the order of a greedy or bounded run.
   [[nodiscard]] bool recomputes_late() const {
     return has_r_ && (discipline_ != Discipline::ordered || late_recomputation_);
   }

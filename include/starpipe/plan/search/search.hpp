@@ -29,7 +29,8 @@ struct SearchRequest {
   std::vector<double> stash = {1};
   /// One for all workers, or one for each.
   std::vector<double> memory_limits = {std::numeric_limits<double>::infinity()};
-  /// The homes that a stash may have. With Home::none the search chooses which F are computed again.
+  /// Homes that the search may give to stashes. Home::worker must be among them. With Home::none the search
+  /// chooses for which stashes R computes F again.
   std::vector<Home> homes = {Home::worker};
 };
 

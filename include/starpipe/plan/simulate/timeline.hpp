@@ -34,8 +34,8 @@ struct Timeline {
   /// makespan; see `gradients_summed`. nullopt where no gradient is summed over workers, and from `evaluate`.
   std::optional<double> gradients_summed = {};
   double bubble_fraction = 0;  ///< 1 - busy / (workers * makespan)
-  /// The time of all R / (workers * makespan). `bubble_fraction` counts R as work; the sum of both is the
-  /// share of time in which no worker does what the schedule would do without recomputation.
+  /// The time of all R / (workers * makespan). `bubble_fraction` counts R as work. The sum of both is the
+  /// share that F, B and W leave.
   double recomputed_fraction = 0;
   double device_span = 0;  ///< the longest first start to last end of one worker
   /// 1 - work / device_span, work being the longest busy time of one worker: the zero-bubble papers'
