@@ -142,8 +142,8 @@ TEST(Search, RecomputesWhereMemoryIsShort) {
     EXPECT_LE(result.timeline.makespan, without * (1 + 1e-9));
     better += result.timeline.makespan < without * (1 - 1e-9) ? 1 : 0;
   }
-  EXPECT_GT(better, rounds(5));
-  EXPECT_GT(only, rounds(5));
+  EXPECT_GE(better, rounds(5));
+  EXPECT_GE(only, rounds(5));
 }
 
 // Little memory and many starts, so that random orders are among them.
