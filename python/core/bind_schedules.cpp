@@ -28,7 +28,8 @@ using py::literals::operator""_a;
 template <class Value>
 using Table = py::array_t<Value, py::array::c_style | py::array::forcecast>;
 
-/// w and n by job: micro-batch by micro-batch, stage by stage, F before B (BW) before W before R.
+/// w and n by job: micro-batch by micro-batch, stage by stage, F before B (BW) before W before R, or before O
+/// and L.
 struct JobTables {
   Table<bool> split;         ///< by micro-batch and stage
   Table<std::uint8_t> home;  ///< by micro-batch and stage, as `home_words` counts
@@ -47,9 +48,13 @@ plan::Schedule schedule_of_tables(std::string name, const plan::StageGraph& grap
     return static_cast<plan::Home>(home(pair));
   };
   if (home.shape(0) != split.shape(0)) throw std::logic_error("split and home: one value for each pair");
+  const auto more_jobs = [&](py::ssize_t pair) {
+    const plan::Home waits = home_of(pair);
+    return waits == plan::Home::none ? 1 : plan::is_copied(waits) ? 2 : 0;
+  };
   std::vector<py::ssize_t> first = {0};  // job of each pair of micro-batch and stage
   for (py::ssize_t pair = 0; pair < split.shape(0); ++pair)
-    first.push_back(first.back() + 2 + (split(pair) ? 1 : 0) + (home_of(pair) == plan::Home::none ? 1 : 0));
+    first.push_back(first.back() + 2 + (split(pair) ? 1 : 0) + more_jobs(pair));
   const auto pair_of = [stages = graph.size()](int stage, int microbatch) {
     return index(microbatch) * index(stages) + index(stage);
   };
@@ -60,7 +65,8 @@ plan::Schedule schedule_of_tables(std::string name, const plan::StageGraph& grap
   }
   const auto job_of = [&](const plan::Job& job) {
     const std::size_t pair = pair_of(job.stage, job.microbatch);
-    if (job.pass == plan::Pass::R) return first[pair + 1] - 1;
+    if (job.pass == plan::Pass::R || job.pass == plan::Pass::L) return first[pair + 1] - 1;
+    if (job.pass == plan::Pass::O) return first[pair + 1] - 2;
     return first[pair] + (job.pass == plan::Pass::F ? 0 : job.pass == plan::Pass::W ? 2 : 1);
   };
   const auto weights = tables.weights.unchecked<1>();
@@ -176,6 +182,7 @@ void bind_schedule(py::module_& module) {
       .def_property_readonly("memory_limits", limits)
       .def_property_readonly("recomputes", py::overload_cast<>(&Schedule::recomputes, py::const_))
       .def_property_readonly("recomputes_late", &Schedule::recomputes_late)
+      .def_property_readonly("copies", py::overload_cast<>(&Schedule::copies, py::const_))
       .def_property_readonly("home",
                              [](const Schedule& self) {
                                py::array_t<std::uint8_t> homes(self.microbatches() * self.stages());

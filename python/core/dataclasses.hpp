@@ -121,6 +121,12 @@ struct Dataclass<plan::LinkLevel> {
       Field{"ports", &plan::LinkLevel::ports}};
 };
 template <>
+struct Dataclass<plan::HomeLink> {
+  static constexpr const char* name = "HomeLink";
+  static constexpr std::tuple fields = {Field{"link", &plan::HomeLink::link},
+                                        Field{"workers", &plan::HomeLink::workers}};
+};
+template <>
 struct Dataclass<plan::Costs> {
   static constexpr const char* name = "Costs";
   static constexpr std::tuple fields = {Field{"durations", &plan::Costs::durations},
@@ -130,7 +136,9 @@ struct Dataclass<plan::Costs> {
                                         Field{"prefetch", &plan::Costs::prefetch},
                                         Field{"workers_of_rank", &plan::Costs::workers_of_rank},
                                         Field{"ordered_messages", &plan::Costs::ordered_messages},
-                                        Field{"relays", &plan::Costs::relays}};
+                                        Field{"relays", &plan::Costs::relays},
+                                        Field{"host", &plan::Costs::host},
+                                        Field{"disk", &plan::Costs::disk}};
 };
 template <>
 struct Dataclass<plan::Job> {
@@ -155,10 +163,12 @@ struct Dataclass<plan::Received> {
 template <>
 struct Dataclass<plan::Transfers> {
   static constexpr const char* name = "Transfers";
-  static constexpr std::tuple fields = {
-      Field{"activations", &plan::Transfers::activations}, Field{"stashes", &plan::Transfers::stashes},
-      Field{"gradients", &plan::Transfers::gradients}, Field{"weights", &plan::Transfers::weights},
-      Field{"weight_gradients", &plan::Transfers::weight_gradients}};
+  static constexpr std::tuple fields = {Field{"activations", &plan::Transfers::activations},
+                                        Field{"stashes", &plan::Transfers::stashes},
+                                        Field{"gradients", &plan::Transfers::gradients},
+                                        Field{"weights", &plan::Transfers::weights},
+                                        Field{"weight_gradients", &plan::Transfers::weight_gradients},
+                                        Field{"reloads", &plan::Transfers::reloads}};
 };
 
 }  // namespace starpipe::python

@@ -113,6 +113,16 @@ class LinkLevel:
     """Those that differ, ascending by member."""
 
 
+@dataclass(frozen=True)
+class HomeLink:
+    """The links between workers and the homes of one kind, host or disk, to which they copy stashes, in both directions."""
+
+    link: Link
+    """Of a copy that has it for itself."""
+    workers: int = 1
+    """So many neighbouring workers share a link, fairly."""
+
+
 DurationsLike = Union[Durations, tuple[float, float, float]]
 
 
@@ -172,6 +182,8 @@ class Costs:
     workers_of_rank: int
     ordered_messages: bool
     relays: bool
+    host: HomeLink | None
+    disk: HomeLink | None
 
     def __init__(
         self,
@@ -185,6 +197,9 @@ class Costs:
         workers_of_rank: int = 1,
         ordered_messages: bool = False,
         relays: bool = False,
+        copy: float | None = None,
+        host: HomeLink | None = None,
+        disk: HomeLink | None = None,
     ) -> None:
         """Makes the costs of a schedule's stages.
 
@@ -200,12 +215,23 @@ class Costs:
             once for all of its workers, and transfers from one of its workers to another follow each other.
         ordered_messages: whether messages from one rank to another pass one at a time, on levels with fair sharing.
         relays: whether weights that several other ranks read are passed on from rank to rank, in slices.
+        copy: time of any copy of a stash to the home host or disk, and back, in place of `host` and `disk`.
+        host, disk: links to these homes of stashes. A schedule with such homes needs them.
 
-        Raises InputError for values of another form, and for both `comm` and `links`.
+        Raises InputError for values of another form, for both `comm` and `links`, and for `copy` with `host` or `disk`.
         """
         each = _all_durations(durations)
         if unit not in ("", "s"):
             raise InputError(f"unit: expected 's', or '' for a unit without a name, got {_shown(unit)}")
+        homes = {"host": host, "disk": disk}
+        for name, home in homes.items():
+            if home is not None:
+                _require(name, home, HomeLink)
+                _whole(f"{name}.workers", home.workers, 1)
+                if copy is not None:
+                    raise InputError(f"copy: does not apply together with {name}")
+            elif copy is not None:
+                homes[name] = HomeLink(Link(alpha=_number("copy", copy, 0, 1e99)))
         for name, value in (
             ("durations", each),
             ("sizes", _each("sizes", _one_or_more("sizes", sizes, "StageSizes"), StageSizes)),
@@ -216,5 +242,7 @@ class Costs:
             ("workers_of_rank", _whole("workers_of_rank", workers_of_rank, 1)),
             ("ordered_messages", _flag("ordered_messages", ordered_messages)),
             ("relays", _flag("relays", relays)),
+            ("host", homes["host"]),
+            ("disk", homes["disk"]),
         ):
             object.__setattr__(self, name, value)

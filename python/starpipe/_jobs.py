@@ -6,13 +6,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
-Pass = Literal["F", "B", "W", "BW", "R"]
-"""What a job computes: F forward, B the gradient of the stage's input, W the gradient of its weights, BW both, R the
-stash again."""
+Pass = Literal["F", "B", "W", "BW", "R", "O", "L"]
+"""What a job does: F forward, B the gradient of the stage's input, W the gradient of its weights, BW both, R makes the
+stash again, O copies it to its home, L copies it back."""
 
-Home = Literal["worker", "none"]
+Home = Literal["worker", "none", "host", "disk"]
 """Where the stash of a stage and micro-batch waits from F to B. worker: with the worker that computes F. none: nowhere, R
-makes it again."""
+makes it again. host, disk: O copies it to the main memory or a disk of the worker's host, and L copies it back."""
 
 Discipline = Literal["greedy", "bounded", "ordered"]
 """How a worker uses the priority n. greedy: of the jobs that are ready, the smallest n. bounded: the same within the
@@ -28,7 +28,7 @@ class Job:
     microbatch: int
     """From 0."""
     pass_: Pass
-    """F, B, W, BW or R."""
+    """F, B, W, BW, R, O or L."""
 
     def __str__(self) -> str:
         return f"{self.pass_}({self.stage},{self.microbatch})"

@@ -44,7 +44,7 @@ PriorityFunction = Callable[[int, int, Pass], Any]
 Homes = Union[Home, Sequence[Home], Callable[[int, int], Home]]
 """h(s, b): where stashes wait. One home for all stages, one for each, or a function of stage and micro-batch."""
 
-_HOMES: tuple[Home, ...] = ("worker", "none")  # as C++ counts them
+_HOMES: tuple[Home, ...] = ("worker", "none", "host", "disk")  # as C++ counts them
 
 Limits = Union[int, Sequence[int], None]
 
@@ -215,7 +215,8 @@ class Schedule:
         discipline: how a worker uses n; see `Discipline`.
         memory_limit: the largest number of stashes that a worker may hold at once: one for all workers, or one for each.
         home: h(s, b): where the stash waits from F to B. With "none" R makes it again before B, from the stage's input. R
-            needs w and n of its own.
+            needs w and n of its own. With "host" and "disk" O copies it there, and L copies it back. O and L need n alone:
+            they run beside F and beside the backward pass.
         name: for people and files.
         costs: with which it is simulated when no others are given.
 
@@ -239,13 +240,13 @@ class Schedule:
         homes = _homes(home, graph.stages, pairs)
         fused: tuple[Pass, ...] = ("F", "BW")
         divided: tuple[Pass, ...] = ("F", "B", "W")
-        again: tuple[Pass, ...] = ("R",)
+        more: dict[Home, tuple[Pass, ...]] = {"worker": (), "none": ("R",), "host": ("O", "L"), "disk": ("O", "L")}
         jobs = [
             (s, b, d)
             for (s, b), is_split, waits in zip(pairs, split, homes)
-            for d in (divided if is_split else fused) + (again if _HOMES[waits] == "none" else ())
+            for d in (divided if is_split else fused) + more[_HOMES[waits]]
         ]
-        weights, compute = _placements([placement(s, b, d) for s, b, d in jobs], jobs)
+        weights, compute = _placements([0 if d in ("O", "L") else placement(s, b, d) for s, b, d in jobs], jobs)
         for values in (compute, weights):
             _require_workers(values, jobs, workers)
         priorities = _priorities([priority(s, b, d) for s, b, d in jobs], jobs)
@@ -311,6 +312,11 @@ class Schedule:
         """True if R waits for the gradients that B waits for: under greedy and bounded, and in an order that they gave."""
         return self._handle.recomputes_late
 
+    @property
+    def copies(self) -> bool:
+        """True if any stash is copied to its home, and back."""
+        return self._handle.copies
+
     def home(self, stage: int, microbatch: int) -> Home:
         """h(s, b): where the stash waits from F to B. Raises InputError for a pair that does not exist."""
         for key, value, count in (("stage", stage, self.stages), ("microbatch", microbatch, self.microbatches)):
@@ -373,11 +379,14 @@ class Schedule:
         stride = self._stride()
         which = np.arange(self.id_count) % stride
         exists = self.turn != 0xFFFFFFFF
-        words: npt.NDArray[np.str_] = np.array(["F", "BW", "W", ""])[which]
+        words: npt.NDArray[np.str_] = np.array(["F", "BW", "W", "", ""])[which]
         if self.split_backward:
             words[(which == 1) & np.append(exists[1:], False)] = "B"
-        if self.recomputes:
-            words[which == stride - 1] = "R"
+        last = 3 if self.split_backward else 2  # R or O
+        homes = np.repeat(self._handle.home, stride)
+        words[which == last] = "O"
+        words[(which == last) & (homes == _HOMES.index("none"))] = "R"
+        words[which == last + 1] = "L"
         words[~exists] = ""
         return words
 
@@ -427,7 +436,11 @@ class Schedule:
         return Schedule._of(core, used, reordering)
 
     def with_homes(self, home: Homes) -> Schedule:
-        """The same schedule with other homes. A new R runs directly before B, on its worker."""
+        """The same schedule with other homes.
+
+        A new R runs directly before B, on its worker. A new O may last until the end of the job after F, and a new L may
+        begin with the job before B.
+        """
         pairs = [(s, b) for b in range(self.microbatches) for s in range(self.stages)]
         return Schedule._of(self._handle.with_homes(_homes(home, self.stages, pairs)), self.costs, self.reordering)
 

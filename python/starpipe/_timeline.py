@@ -40,6 +40,7 @@ class Transfers:
     gradients: Received
     weights: Received
     weight_gradients: Received
+    reloads: Received
 
 
 class MemoryCurve(NamedTuple):
@@ -53,7 +54,7 @@ class MemoryCurve(NamedTuple):
     """Of stashes, gradient stashes, and inputs kept for recomputation."""
 
 
-IdleCause = Literal["fill", "drain", "producer", "transfer", "order", "runtime"]
+IdleCause = Literal["fill", "drain", "producer", "transfer", "order", "runtime", "copy"]
 """Why a worker was idle; docs/explain.md has the meanings."""
 
 

@@ -136,6 +136,8 @@ KEYS = {
     "runtime.emulate.per_share": Key("simulate", MLP, "true", EMULATED, "schedule.name=looped-bfs", "schedule.workers=1"),
     "runtime.emulate.comm": Key("train", MLP, "3ms", EMULATED),
     "runtime.emulate.links": Key("train", MLP, "far.yaml", "runtime.emulate={F: 2ms, B: 2ms, W: 1ms, links: near.yaml}"),
+    "runtime.emulate.copy": Key("train", MLP, "9ms", "runtime.emulate={F: 2ms, B: 2ms, W: 1ms, copy: 0s}", "schedule.home=host"),
+    "runtime.stash_folder": Key("train", MLP, "nowhere", "runtime.stash_folder=.", "schedule.home=disk"),
     "runtime.emulate.prefetch": Key("train", MLP, "false", EMULATED),
 }
 
@@ -157,12 +159,13 @@ NOT_PREDICTED = {
 TRAINED = ["training.steps", "training.clip", "training.optimizer", "checkpoint", "model.init"]
 UNUSED = {
     "profile": [*TRAINED, "training.nonfinite", "data.validation", "evaluate", "schedule", "runtime.policy", "runtime.window", "runtime.workers_per_core",
-                "runtime.timeout", "runtime.mapping", "runtime.memory_limit", "runtime.emulate", "runtime.links"],
+                "runtime.timeout", "runtime.mapping", "runtime.memory_limit", "runtime.emulate", "runtime.links", "runtime.stash_folder"],
     "evaluate": [*TRAINED, "data.path", "data.order", "evaluate.every", "schedule.home", "schedule.memory_limit",
-                 "runtime.emulate", "runtime.links"],
+                 "runtime.emulate", "runtime.links", "runtime.stash_folder"],
     "compare": ["data.validation", "evaluate", "checkpoint"],
     "verify": ["data.validation", "evaluate", "checkpoint", "runtime.links"],
-    "sim": ["training.steps", "runtime.timeout", "runtime.mapping", "runtime.emulate.comm", "runtime.emulate.links", "runtime.links"],
+    "sim": ["training.steps", "runtime.timeout", "runtime.mapping", "runtime.emulate.comm", "runtime.emulate.links", "runtime.emulate.copy",
+            "runtime.links", "runtime.stash_folder"],
 }  # fmt: skip
 
 

@@ -176,6 +176,7 @@ EFFECTS = {
         **results("simulate mlp.yaml"),
         "--durations": Effect("simulate mlp.yaml", "--durations F=3,B=1,W=1"),
         "--comm": Effect("simulate mlp.yaml", "--comm 0.5"),
+        "--copy": Effect("simulate mlp.yaml --set schedule.home=host --copy 0", "--copy 3"),
         "--links": Effect("simulate mlp.yaml", "--links links.yaml"),
         "--workers": Effect("simulate mlp.yaml", "--workers 3"),
         "--ranks": Effect("simulate mlp.yaml --set schedule.name=fsdp --set schedule.workers=4 --set schedule.stages=2 --links links.yaml",
@@ -215,6 +216,7 @@ EFFECTS = {
         "--home": Effect(SHOW, "--home none"),
         "--durations": Effect(SHOW, "--durations F=1,B=2,W=1"),
         "--comm": Effect(SHOW, "--comm 0.5"),
+        "--copy": Effect(f"{SHOW} --home host --copy 0", "--copy 3"),
         "--links": Effect(SHOW, LINKS),
         "--bytes": Effect(f"{SHOW} --links links.yaml --bytes 0", "--bytes 8"),
         "--no-prefetch": Effect(COSTLY, "--no-prefetch"),
@@ -235,6 +237,7 @@ EFFECTS = {
         "--tensor-workers": Effect(f"{SIDE_BY_SIDE} --tensor 2", "--tensor-workers 1"),
         "--durations": Effect(SIDE_BY_SIDE, "--durations F=1,B=2,W=1"),
         "--comm": Effect(SIDE_BY_SIDE, "--comm 0.5"),
+        "--copy": Effect(f"{SIDE_BY_SIDE} --home host --copy 0", "--copy 3"),
         "--links": Effect(SIDE_BY_SIDE, LINKS),
         "--bytes": Effect(f"{SIDE_BY_SIDE} --links links.yaml --bytes 0", "--bytes 8"),
         "--no-prefetch": Effect(f"{SIDE_BY_SIDE} --comm 1", "--no-prefetch"),
@@ -250,6 +253,7 @@ EFFECTS = {
         "--tensor-workers": Effect("schedule check s.csv --tensor 2", "--tensor-workers 1"),
         "--durations": Effect("schedule check s.csv", "--durations F=1,B=2,W=1"),
         "--comm": Effect("schedule check s.csv", "--comm 0.5"),
+        "--copy": Effect("schedule check s.csv --home host --copy 0", "--copy 3"),
         "--links": Effect("schedule check s.csv", LINKS),
         "--bytes": Effect("schedule check s.csv --links links.yaml --bytes 0", "--bytes 8"),
         "--no-prefetch": Effect("schedule check s.csv --comm 1 --durations F=1,B=2,W=1", "--no-prefetch"),
@@ -271,6 +275,8 @@ EFFECTS = {
         "--bytes": Effect(f"{FREE_SEARCH} --links links.yaml --bytes 0", "--bytes 8"),
         "--memory-limit": Effect(SEARCH, "--memory-limit 3"),
         "--stash": Effect(SEARCH, "--stash 1MiB --json"),
+        "--copy": Effect("search --workers 4 --microbatches 12 --chunks 2 --layout v --memory-limit 3 --budget 0.2 --quiet --json "
+                         "--homes worker,host --copy 0.1", "--copy 50"),
         "--homes": Effect("search --workers 4 --microbatches 12 --chunks 2 --layout v --memory-limit 2 --budget 0.2 --quiet --json",
                           "--homes none,worker"),
         "--budget": Effect("search --workers 4 --microbatches 16 --comm 0.7 --memory-limit 3 --quiet --format csv --budget 0.02",
@@ -323,9 +329,11 @@ EFFECTS = {
 
 # Commands of which all pairs of options are tried.
 PAIRED = ("schedule list", "schedule show", "schedule check", "simulate", "partition", "periodic", "info")
-TIMES = ("--durations", "--comm", "--links", "--no-prefetch")
+TIMES = ("--durations", "--comm", "--copy", "--links", "--no-prefetch")
 # (command, option, other): with these values, `option` changes nothing if `other` is given.
 SILENCED = {
+    # Without a home to which stashes are copied there are no copies.
+    ("schedule show", "--copy", "--home"), ("schedule check", "--copy", "--home"),
     # The CSV has the order only.
     *(("schedule show", option, "--format") for option in (*TIMES, "--bytes", "--per-share")),
     *(("schedule check", option, "--format") for option in (*TIMES, "--bytes")),

@@ -6,6 +6,7 @@
 #include <map>
 #include <optional>
 #include <set>
+#include <span>
 #include <tuple>
 #include <vector>
 
@@ -42,6 +43,7 @@ inline std::vector<Input> inputs(const Schedule& schedule, const Costs& costs, J
   const auto size = [&](int s) { return costs.sizes[costs.sizes.size() == 1 ? 0 : index(s)]; };
   const auto at = [&](JobId other) { return schedule.compute(other); };
   std::vector<Input> result;
+  if (j.pass == Pass::O || j.pass == Pass::L) return result;
   const bool remade = schedule.home(j.stage, j.microbatch) == Home::none;
   const bool late = j.pass == Pass::R && schedule.recomputes_late();
   const bool backward = j.pass == Pass::B || j.pass == Pass::BW;
@@ -95,15 +97,57 @@ inline double duration(const Schedule& schedule, const Costs& costs, JobId id) {
       return d.W;
     case Pass::BW:
       return d.B + d.W;
+    case Pass::O:
+    case Pass::L: {
+      const HomeLink& home = schedule.home(j.stage, j.microbatch) == Home::disk ? *costs.disk : *costs.host;
+      const StageSizes& size = costs.sizes[costs.sizes.size() == 1 ? 0 : index(j.stage)];
+      return home.link.alpha + home.link.beta * static_cast<double>(size.stash);
+    }
   }
   return 0;
+}
+
+/// Returns the jobs whose data `id` reads, or for which it waits as for data.
+inline std::vector<JobId> data_preds(const Schedule& schedule, JobId id) {
+  const auto [s, b, pass] = schedule.job(id);
+  const bool copied = schedule.home(s, b) == Home::host || schedule.home(s, b) == Home::disk;
+  const bool backward = pass == Pass::B || pass == Pass::BW;
+  std::vector<Job> wanted;
+  if (pass == Pass::F) {
+    for (const int p : schedule.graph().pred(s)) wanted.push_back({p, b, Pass::F});
+  }
+  if (pass == Pass::O || pass == Pass::R) wanted.push_back({s, b, Pass::F});
+  if (pass == Pass::L) wanted.push_back({s, b, Pass::O});
+  if (backward) {
+    wanted.push_back({s, b, copied ? Pass::L : schedule.home(s, b) == Home::none ? Pass::R : Pass::F});
+  }
+  if (pass == Pass::W) wanted.push_back({s, b, Pass::B});
+  std::vector<JobId> jobs;
+  for (const Job& job : wanted) jobs.push_back(*schedule.find(job));
+  if (backward || (pass == Pass::R && schedule.recomputes_late())) {
+    for (const int n : schedule.graph().succ(s)) jobs.push_back(schedule.backward(n, b));
+  }
+  return jobs;
+}
+
+/// True if n says that `id` waits for the memory that `other` frees.
+inline bool waits_for_memory(const Schedule& schedule, JobId id, JobId other) {
+  if (!schedule.copies() || schedule.compute(id) != schedule.compute(other)) return false;
+  if (schedule.turn(other) > schedule.turn(id)) return false;
+  const Pass pass = schedule.job(id).pass;
+  const Pass before = schedule.job(other).pass;
+  return (pass == Pass::F || pass == Pass::R || pass == Pass::L) &&
+         (before == Pass::O || before == Pass::W || before == Pass::BW);
 }
 
 /// Returns the time at which the last input of `id` is on its worker, given the ends of the jobs before it.
 inline double arrival(const Schedule& schedule, const Costs& costs, const std::vector<Span>& spans,
                       JobId id) {
   double result = 0;
-  schedule.for_each_pred(id, [&](JobId before) { result = std::max(result, spans[before].end); });
+  for (const JobId before : data_preds(schedule, id)) result = std::max(result, spans[before].end);
+  for (const JobId other : schedule.copies() ? schedule.order() : std::span<const JobId>()) {
+    if (waits_for_memory(schedule, id, other)) result = std::max(result, spans[other].end);
+  }
   if (!costs.prefetch) return result;
   for (const Input& input : inputs(schedule, costs, id)) {
     const double travel = input.from == schedule.compute(id)
@@ -139,6 +183,21 @@ inline SlowRun slow_simulate(const Schedule& schedule, const Costs& costs) {
     if (schedule.exists(id)) all.push_back(id);
   }
 
+  // What a worker does at once: it computes, it copies out, it copies back.
+  const auto lane_of = [&](JobId id) {
+    const Pass pass = schedule.job(id).pass;
+    return 3 * schedule.compute(id) + (pass == Pass::O ? 1 : pass == Pass::L ? 2 : 0);
+  };
+  std::vector<std::vector<JobId>> preds(schedule.id_count());
+  for (const JobId id : all) preds[id] = data_preds(schedule, id);
+  const auto is_ready = [&](JobId id) {
+    for (const JobId before : preds[id]) {
+      if (!ended[before]) return false;
+    }
+    if (!schedule.copies()) return true;
+    return std::ranges::none_of(
+        all, [&](JobId other) { return waits_for_memory(schedule, id, other) && !ended[other]; });
+  };
   const auto stash_is_live = [&](int s, int b, int worker) {
     const JobId maker = maker_of(schedule, s, b);
     return schedule.compute(maker) == worker && started[maker] &&
@@ -191,17 +250,16 @@ inline SlowRun slow_simulate(const Schedule& schedule, const Costs& costs) {
     for (const JobId id : all) ended[id] = started[id] && run.spans[id].end <= now;
 
     std::vector<std::pair<int, JobId>> picks;
-    for (int worker = 0; worker < schedule.workers(); ++worker) {
+    for (int lane = 0; lane < 3 * schedule.workers(); ++lane) {
+      const int worker = lane / 3;
       std::optional<JobId> first_waiting, pick;
       bool busy = false;
       for (const JobId id : all) {
-        if (schedule.compute(id) != worker) continue;
+        if (lane_of(id) != lane) continue;
         busy = busy || (started[id] && !ended[id]);
         if (started[id]) continue;
         if (!first_waiting || schedule.turn(id) < schedule.turn(*first_waiting)) first_waiting = id;
-        bool ready = true;
-        schedule.for_each_pred(id, [&](JobId before) { ready = ready && ended[before]; });
-        if (!ready || arrival(schedule, costs, run.spans, id) > now) continue;
+        if (!is_ready(id) || arrival(schedule, costs, run.spans, id) > now) continue;
         if (schedule.discipline() == Discipline::bounded && refused(id, worker)) continue;
         if (!pick || schedule.turn(id) < schedule.turn(*pick)) pick = id;
       }
@@ -219,7 +277,7 @@ inline SlowRun slow_simulate(const Schedule& schedule, const Costs& costs) {
       started[id] = true;
       run.picked[id] = now;
       run.spans[id] = {now + fetch, now + fetch + duration(schedule, costs, id)};
-      run.ran[index(worker)].push_back(id);
+      if (lane_of(id) % 3 == 0) run.ran[index(worker)].push_back(id);
     }
     if (!picks.empty()) continue;  // ask again at the same moment: jobs may have ended
 
@@ -229,9 +287,7 @@ inline SlowRun slow_simulate(const Schedule& schedule, const Costs& costs) {
         if (!ended[id]) next = std::min(next, run.spans[id].end);
         continue;
       }
-      bool ready = true;
-      schedule.for_each_pred(id, [&](JobId before) { ready = ready && ended[before]; });
-      if (ready) {
+      if (is_ready(id)) {
         const double at = arrival(schedule, costs, run.spans, id);
         if (at > now) next = std::min(next, at);
       }
@@ -273,6 +329,10 @@ inline std::vector<Transfers> slow_transfers(const Schedule& schedule, const Cos
       ++received->count;
       received->bytes += input.bytes;
     }
+    const Job j = schedule.job(id);
+    if (j.pass != Pass::L) continue;
+    ++result[index(worker)].reloads.count;
+    result[index(worker)].reloads.bytes += costs.sizes[costs.sizes.size() == 1 ? 0 : index(j.stage)].stash;
   }
   return result;
 }
@@ -325,6 +385,48 @@ inline SlowMemory slow_memory(const Schedule& schedule, const Costs& costs, cons
         }
       }
       if (from <= now && now <= to) result.bytes += size.activation;
+    }
+  }
+  return result;
+}
+
+/// The memory that `worker` holds at `time`, at which no job of the run starts or ends. All passes of a stash
+/// run on one worker.
+inline SlowMemory slow_memory_at(const Schedule& schedule, const Costs& costs, const std::vector<Span>& spans,
+                                 int worker, double time) {
+  SlowMemory result;
+  for (int b = 0; b < schedule.microbatches(); ++b) {
+    for (int s = 0; s < schedule.stages(); ++s) {
+      if (schedule.compute(schedule.forward(s, b)) != worker) continue;
+      const StageSizes& size = costs.sizes[costs.sizes.size() == 1 ? 0 : index(s)];
+      const auto runs = [&](JobId from, JobId to) {
+        return spans[from].start < time && time < spans[to].end;
+      };
+      const JobId b_job = schedule.backward(s, b);
+      const JobId last = schedule.weight_gradient(s, b);
+      const std::optional<JobId> o = schedule.find({s, b, Pass::O});
+      const std::optional<JobId> l = schedule.find({s, b, Pass::L});
+      const bool held =
+          o ? runs(schedule.forward(s, b), *o) || runs(*l, last) : runs(maker_of(schedule, s, b), last);
+      result.stashes += held ? 1 : 0;
+      result.bytes += held ? size.stash : 0;
+      if (last != b_job && runs(b_job, last)) result.bytes += size.gradient_stash;
+    }
+  }
+  for (int b = 0; b < schedule.microbatches(); ++b) {
+    for (int s = 0; s < schedule.stages(); ++s) {
+      double from = std::numeric_limits<double>::infinity();
+      double to = -from;
+      for (const int next : schedule.graph().succ(s)) {
+        if (schedule.home(next, b) != Home::none) continue;
+        for (const JobId reader : {schedule.forward(next, b), maker_of(schedule, next, b)}) {
+          if (schedule.compute(reader) != worker) continue;
+          from = std::min(from, spans[reader].start);
+          to = std::max(to, spans[reader].end);
+        }
+      }
+      if (from < time && time < to)
+        result.bytes += costs.sizes[costs.sizes.size() == 1 ? 0 : index(s)].activation;
     }
   }
   return result;

@@ -279,6 +279,42 @@ class Homes(unittest.TestCase):
         with self.assertRaisesRegex(InputError, "memory limit"):
             starpipe.schedule("zb-h2", workers=4, microbatches=8).with_homes_to_fit(1)
 
+    def test_copies_take_the_time_of_their_link(self):
+        plain = starpipe.schedule("1f1b", workers=4, microbatches=8, costs=Costs((1, 2, 0), copy=0.5))
+        schedule = plain.with_homes(["host", "disk", "worker", "worker"])
+        self.assertTrue(schedule.copies)
+        self.assertEqual([schedule.home(s, 3) for s in range(4)], ["host", "disk", "worker", "worker"])
+        timeline = starpipe.simulate(schedule)
+        for name in ("O", "L"):
+            copies = schedule.passes == name
+            self.assertEqual(copies.sum(), 16)
+            self.assertEqual(set(timeline.end[copies] - timeline.start[copies]), {0.5})
+        self.assertEqual(timeline.received[0].reloads.count, 8)
+        self.assertEqual(timeline.peak_stashes[0], 3)
+        self.assertEqual(pickle.loads(pickle.dumps(schedule)), schedule)
+        self.assertEqual(schedule.with_homes("worker"), plain)
+        with tempfile.TemporaryDirectory() as folder:
+            schedule.save(f"{folder}/o.json")
+            read = starpipe.read_schedule(f"{folder}/o.json")
+        self.assertEqual(list(read.passes), list(schedule.passes))
+        self.assertEqual(list(starpipe.simulate(read).start), list(timeline.start))
+        with self.assertRaisesRegex(InputError, "home host: the time of a copy"):
+            starpipe.simulate(schedule, Costs((1, 2, 0)))
+        shared = Costs((1, 2, 0), host=starpipe.HomeLink(starpipe.Link(alpha=0.5)), disk=starpipe.HomeLink(starpipe.Link(alpha=0.5), 2))
+        self.assertEqual(starpipe.simulate(schedule, shared).makespan, timeline.makespan)
+        with self.assertRaisesRegex(InputError, "copy: does not apply together with host"):
+            Costs(copy=1, host=starpipe.HomeLink(starpipe.Link()))
+        with self.assertRaisesRegex(InputError, "copy: "):
+            Costs(copy=-1)
+
+    def test_copies_with_n_of_their_own(self):
+        """O and L have n and no w."""
+        n = {"F": 0, "O": 1.5, "L": 8.5, "BW": 10}
+        schedule = Schedule(1, 4, 1, placement=lambda s, b, d: 0, home="host", costs=Costs(copy=0.5), priority=lambda s, b, d: n[d] + b)
+        starpipe.check(schedule)
+        self.assertEqual([str(schedule.job(int(id))) for id in schedule.order][:4], ["F(0,0)", "F(0,1)", "O(0,0)", "F(0,2)"])
+        self.assertEqual(max(starpipe.simulate(schedule).peak_stashes), 2)
+
     def test_homes_by_stage_and_by_function(self):
         plain = starpipe.schedule("zb-h1", workers=4, microbatches=8)
         self.assertFalse(plain.recomputes)

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <map>
 #include <span>
 #include <string>
 #include <utility>
@@ -95,6 +96,7 @@ class SequentialRun {
       for (const DataAccess& access : task.data) memory.emplace_back(memory_[access.datum]);
       Floats scratch(task.job ? scratch_size(schedule_, network_.stages[index(task.stage)], false) : 0);
       run_kernel(context_, task, memory, scratch);
+      if (is_stash_copy(task.kind)) copy(task);
     }
     Floats losses(index(schedule_.microbatches()));
     for (std::size_t d = 0; d < memory_.size(); ++d) {
@@ -132,6 +134,22 @@ class SequentialRun {
   [[nodiscard]] const TaskGraph& graph() const { return graph_; }
 
  private:
+  // A copied stash waits in `homes_`, and nowhere else.
+  void copy(const Task& task) {
+    for (const DataAccess& access : task.data) {
+      if (graph_.data()[access.datum].kind != DataKind::stash) continue;
+      Floats& stash = memory_[access.datum];
+      const plan::Job job = schedule_.job(*task.job);
+      const plan::JobId offload = schedule_.offload(job.stage, job.microbatch);
+      if (task.kind == TaskKind::O) {
+        homes_[offload] = stash;
+        std::ranges::fill(stash, std::numeric_limits<float>::quiet_NaN());
+      } else {
+        stash = std::move(homes_.extract(offload).mapped());
+      }
+    }
+  }
+
   [[nodiscard]] std::vector<Floats> of_first_holder(DataKind kind) const {
     std::vector<Floats> all(graph_.parameters().size());
     for (int s = 0; std::cmp_less(s, all.size()); ++s) {
@@ -147,6 +165,7 @@ class SequentialRun {
   const plan::Schedule& schedule_;
   const model::Network& network_;
   TaskGraph graph_;
+  std::map<plan::JobId, Floats> homes_;
   KernelContext context_;
   std::vector<Floats> memory_;
 };

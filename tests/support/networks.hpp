@@ -156,7 +156,7 @@ inline plan::Costs costs_of(const model::Network& network) {
   plan::Costs costs;
   costs.sizes = network.sizes();
   costs.shared = network.shared_weights();
-  return costs;
+  return plan::with_known_copies(costs);
 }
 
 }  // namespace starpipe

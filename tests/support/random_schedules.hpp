@@ -68,6 +68,9 @@ struct Options {
   int max_workers = 5;
   /// Place all passes of a stage and micro-batch on one worker.
   bool one_worker_a_stash = false;
+  /// Copy some stashes to host or disk. These schedules place all passes of a stash on one worker, and can
+  /// only be ordered.
+  bool copies = false;
   /// Share of the schedules whose priority follows the data dependencies.
   double sound_priority = 0.7;
 };
@@ -92,11 +95,17 @@ inline ScheduleSpec random_spec(Random& random, const Options& options = {}) {
     spec.split_backward = [splits, stages](int s, int b) { return splits[index(b * stages + s)]; };
   }
 
+  const bool copies = options.copies && chance(random, 0.25);
   const int remade = between(random, 0, 5);  // no stash, some or all
   std::vector<Home> homes(splits.size());
   for (Home& home : homes)
     home = remade == 0 || (remade == 1 && chance(random, 0.5)) ? Home::none : Home::worker;
-  if (remade < 2) {
+  if (copies) {
+    for (Home& home : homes) {
+      if (chance(random, 0.6)) home = chance(random, 0.5) ? Home::host : Home::disk;
+    }
+  }
+  if (remade < 2 || copies) {
     spec.home = [homes, stages](int s, int b) { return homes[index(b * stages + s)]; };
     spec.late_recomputation = chance(random, 0.3);
   }
@@ -105,7 +114,8 @@ inline ScheduleSpec random_spec(Random& random, const Options& options = {}) {
   const auto slot = [stages](const Job& j) {
     return index((j.microbatch * stages + j.stage) * passes + static_cast<int>(j.pass));
   };
-  const auto kind = static_cast<PlacementKind>(between(random, 0, options.one_worker_a_stash ? 2 : 3));
+  const auto kind =
+      static_cast<PlacementKind>(between(random, 0, options.one_worker_a_stash || copies ? 2 : 3));
   const int weights = between(random, 0, 2);
   std::vector<Placement> placement(index(stages * microbatches * passes));
   std::vector<int> of_stage(index(stages));
@@ -155,6 +165,7 @@ inline ScheduleSpec random_spec(Random& random, const Options& options = {}) {
     std::vector<JobId> free;
     for (const JobId id : jobs.order()) {
       waits[id] = jobs.pred_count(id);
+      jobs.for_each_before_by_n(id, [&](JobId) { --waits[id]; });  // n is chosen here
       if (waits[id] == 0) free.push_back(id);
     }
     const bool depth_first = chance(random, 0.5);
@@ -165,9 +176,12 @@ inline ScheduleSpec random_spec(Random& random, const Options& options = {}) {
       const JobId id = free.back();
       free.pop_back();
       priority[slot(jobs.job(id))] = n;
-      jobs.for_each_succ(id, [&](JobId next) {
+      std::vector<JobId> after;
+      jobs.for_each_succ(id, [&](JobId next) { after.push_back(next); });
+      jobs.for_each_after_by_n(id, [&](JobId) { after.pop_back(); });  // they come last
+      for (const JobId next : after) {
         if (--waits[next] == 0) free.push_back(next);
-      });
+      }
     }
     spec.priority = [priority, slot](const Job& j) { return priority[slot(j)]; };
   }
@@ -200,6 +214,8 @@ inline Costs random_costs(Random& random, int stages) {
   const double beta = chance(random, 0.6) ? quarter(2) : 0;
   costs.links = Link{.alpha = alpha, .beta = beta};
   costs.prefetch = chance(random, 0.6);
+  costs.host = HomeLink{.link = {.alpha = quarter(4), .beta = quarter(2)}};
+  costs.disk = HomeLink{.link = {.alpha = quarter(8)}};
   return costs;
 }
 
@@ -237,7 +253,9 @@ inline std::vector<int> random_limits(Random& random, const Schedule& schedule) 
 inline Schedule sound_schedule(Random& random, Discipline discipline,
                                double sound_priority = Options{}.sound_priority) {
   const bool bounded = discipline == Discipline::bounded;
-  const Options options{.one_worker_a_stash = bounded, .sound_priority = sound_priority};
+  const Options options{.one_worker_a_stash = bounded,
+                        .copies = discipline == Discipline::ordered,
+                        .sound_priority = sound_priority};
   while (true) {
     const Schedule drawn(random_spec(random, options));
     const Schedule schedule =

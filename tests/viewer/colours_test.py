@@ -20,8 +20,8 @@ VISION = {
     "tritanopia": ((1.255528, -0.076749, -0.178779), (-0.078411, 0.930809, 0.147602), (0.004733, 0.691367, 0.303900)),
 }
 GROUPS = {  # colours that lie side by side, and the least difference of two of them
-    "passes": (12, [f"pass-{name}" for name in ("f", "b", "w", "bw")]),
-    "idle time": (12, ["busy", *(f"idle-{cause}" for cause in ("fill", "drain", "producer", "transfer", "order", "runtime"))]),
+    "passes": (12, [f"pass-{name}" for name in ("f", "b", "w", "bw", "o", "l")]),
+    "idle time": (12, ["busy", *(f"idle-{cause}" for cause in ("fill", "drain", "producer", "transfer", "order", "runtime", "copy"))]),
     "curves": (30, [f"line-{i}" for i in range(6)]),
 }
 

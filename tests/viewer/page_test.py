@@ -152,6 +152,121 @@ runtime:  {workers_per_core: 2}
         self.browser.keys("\ue00c")  # Escape
         self.assertIsNone(self.js("return view.selected"))
 
+    # ---- copies of stashes ----
+
+    def copying(self, name="1f1b", homes="host,disk,worker,worker", microbatches=8, copy=5, durations="F=1,B=1.5,W=0.5"):
+        self.open(self.make("schedule", "show", name, "--workers", 4, "--microbatches", microbatches, "--durations", durations, "--home", homes,
+                            "--copy", copy, "-o", "s.json", "--html", "p.html"))
+        return json.loads((self.folder / "s.json").read_text())
+
+    def test_every_copy_is_there(self):
+        """With W apart from B, and with stashes that are made again: so ids have all slots."""
+        written = self.copying("zb-h1", "host,none,worker,disk", microbatches=6, copy=1.25)
+        found = self.js("""const run = page.runs[0], t = run.timelines[0], rows = [];
+            for (let r = 0; r < t.rows; ++r) { const row = []; rows.push(row);
+              for (let i = t.offsets[r]; i < t.offsets[r + 1]; ++i)
+                row.push([run.jobs.name(t.id[i]), t.start[i] * run.tick, t.end[i] * run.tick, run.jobs.homeOf(t.id[i]), t.workerOf(i)]); }
+            return rows;""")
+        for w, row in enumerate(written["ops"]):
+            self.assertEqual(found[w], [[f"{op['op']}({op['stage']},{op['microbatch']})", op["start"], op["end"], "", w] for op in row])
+        self.assertEqual([len(row) for row in found[4:]], [6, 6, 0, 0, 0, 0, 6, 6])  # O and L of each worker
+        for stage, home in ((0, "host"), (3, "disk")):
+            for row, pass_ in ((4 + 2 * stage, "O"), (5 + 2 * stage, "L")):
+                self.assertEqual([(name[0], home_, worker) for name, _, _, home_, worker in found[row]], [(pass_, home, stage)] * 6)
+                self.assertTrue(all(end - start == 1.25 for _, start, end, *_ in found[row]))
+                self.assertTrue(all(one[2] <= other[1] for one, other in zip(found[row], found[row][1:])))
+        chain = """const {jobs} = page.runs[0]; return [...arguments].map(([stage, pass]) => [jobs.before, jobs.after].map(of =>
+            of.call(jobs, jobs.find(stage, 2, pass)).map(id => jobs.name(id))))"""
+        self.assertEqual(self.js(chain, [0, 0], [0, 5], [0, 6], [0, 1], [1, 4]),
+                         [[[], ["F(1,2)", "O(0,2)"]], [["F(0,2)"], ["L(0,2)"]], [["O(0,2)"], ["B(0,2)"]],
+                          [["L(0,2)", "B(1,2)"], ["W(0,2)"]], [["F(1,2)"], ["B(1,2)"]]])
+        none = "const {jobs} = page.runs[0]; return [...arguments].map(([stage, pass]) => jobs.find(stage, 2, pass) ?? null)"
+        self.assertEqual(self.js(none, [1, 5], [2, 6], [2, 4]), [None] * 3)
+
+    def test_copies_are_strips_under_the_rows(self):
+        self.copying()
+        places = [self.place(0, 0, 3, pass_) for pass_ in (0, 5, 6)] + [self.place(0, 1, 3, 0)]
+        self.assertEqual(sorted(place["y"] for place in places), [place["y"] for place in places])
+        tip = self.hover(0, 1, 3, 5)
+        self.assertIn("O(1,3): pass O of stage 1, micro-batch 3, to disk\npredicted: worker 1, ", tip)
+        self.assertIn("took 5;", tip)
+        self.assertIn("Waited for it: L(1,3) on worker 1, O(1,4) copied next", tip)
+        self.assertIn("L(0,3): pass L of stage 0, micro-batch 3, from host", self.hover(0, 0, 3, 6))
+        # Between two copies of a strip there is nothing to say, though the worker above is idle.
+        at = self.place(0, 0, 0, 6)
+        self.browser.move(self.place(0, 0, 0, 0)["x"], at["y"])
+        self.assertTrue(self.browser.run("return document.querySelector('.tip').hidden"))
+        # L waits for the memory of the stash before, and F for that of a stash under way.
+        text = "const {run} = view.lanes[0]; view.select({run, id: run.jobs.find(...arguments)}); return document.querySelector('#job').innerText"
+        for job, words in (((0, 3, 6), ("home\thost", "waited for memory that BW(0,2) freed.", "O(0,3)\tinput", "L(0,2)\tsame channel",
+                                        "BW(0,3)\toutput")),
+                           ((0, 1, 5), ("waited for O(0,0), which was copied before it.", "F(0,1)\tinput", "O(0,2)\tsame channel")),
+                           ((0, 0, 5), ("waited for F(0,0).",)),
+                           ((0, 4, 0), ("waited for memory that O(0,3) freed. Idle before: 3 copy (O(0,3)).",))):
+            shown = self.js(text, *job)
+            for word in words:
+                self.assertIn(word, shown)
+        self.assertNotIn("home", self.js(text, 0, 3, 0))
+
+    def test_a_copy_is_found_and_selected(self):
+        self.copying()
+        self.browser.run("document.querySelector('input[type=search]').focus()")
+        self.browser.keys("0,3,O\ue007")
+        name = "return page.runs[0].jobs.name(view.selected.id)"
+        self.assertEqual(self.js(name), "O(0,3)")
+        chain = self.js("return [...page.runs[0].jobs.chain(view.selected.id).jobs].map(id => page.runs[0].jobs.name(id)).sort()")
+        self.assertEqual(chain, ["BW(0,3)", "F(0,3)", "L(0,3)", "O(0,3)"])
+        self.browser.run("document.querySelector('canvas').focus()")
+        for key, job in ((".", "O(0,4)"), (",", "O(0,3)"), ("]", "L(0,3)"), ("]", "BW(0,3)"), ("[", "BW(1,3)")):
+            self.browser.keys(key)
+            self.assertEqual(self.js(name), job)
+        self.browser.run("document.querySelector('#timelines').scrollIntoView()")
+        at = self.place(0, 0, 3, 6)
+        self.browser.move(at["x"], at["y"], click=True)
+        self.assertEqual(self.js(name), "L(0,3)")
+        self.browser.run("document.querySelector('input[type=search]').select()")
+        self.browser.keys("2,3,O\ue007")  # a stash that waits with its worker
+        self.assertEqual(self.js(name), "L(0,3)")
+
+    def test_copies_have_words_and_figures(self):
+        written = self.copying()
+        text = self.browser.run("document.querySelectorAll('details').forEach(d => d.open = true); return document.body.innerText")
+        for words in ("O: stash to its home (upper strip)", "L: stash back (lower strip)", "copies of stashes", "stashes brought back\t16",
+                      "transfers between workers\t48", "O copied 16 stashes from workers to their homes", "O (offload)",
+                      "its next job waits for a stash that L brings back"):
+            self.assertIn(words, text)
+        heads = "return [...document.querySelectorAll('#idle thead th')].slice(1, 9).map(e => e.textContent)"
+        self.assertEqual(self.browser.run(heads), ["busy", "fill", "drain", "producer", "transfer", "order", "runtime", "copy"])
+        last = "return [...document.querySelectorAll('#idle .scroll tbody tr')].map(r => r.lastChild.textContent)"
+        self.assertGreater(float(self.browser.run(last)[0]), 0)
+        # The critical path goes through copies, and its parts are the whole step.
+        names, length = self.js("""const run = page.runs[0], {path} = run.timelines[0];
+            return [[...path.job].map(id => run.jobs.name(id)), path.end.at(-1) - path.start[0]];""")
+        offloads = [name for name in names if name.startswith("O(")]
+        self.assertTrue(offloads, names)
+        self.assertEqual(length * self.js("return page.runs[0].tick"), written["makespan"])
+        stage = offloads[0][2]  # each stage is on the worker of its number
+        self.assertIn(f"O of stage {stage} on worker {stage}", text)
+        self.browser.run("[...document.querySelectorAll('.controls label')].find(l => l.textContent === 'critical path').firstChild.click()")
+        self.browser.run_async("requestAnimationFrame(() => requestAnimationFrame(arguments[0]))")
+        self.assertEqual(self.browser.messages(), [])
+
+    def test_without_copies_nothing_speaks_of_them(self):
+        self.open(self.make("schedule", "show", "1f1b", "--workers", 3, "--microbatches", 4, "--home", "none", "--html", "p.html"))
+        text = self.browser.run("document.querySelectorAll('section details').forEach(d => d.open = true); return document.querySelector('#page').innerText")
+        for words in ("copy", "copies", "copied", "brought back", "channel", "strip"):
+            self.assertNotIn(words, text)
+        self.assertNotIn("reloads", (self.folder / "p.html").read_text().split('id="data">', 1)[1].split("</script>", 1)[0])
+        self.assertEqual(self.js("const [lane] = view.lanes; return [lane.timeline.rows, lane.pitch - lane.rowHeight]"), [3, 0])
+
+    def test_many_copies_are_shares_of_pixels(self):
+        self.copying("zb-h1", "host,none,worker,disk", microbatches=2500, copy=0.5)
+        sums = self.js("""const [lane] = view.lanes, t = lane.timeline, kinds = lane.shares.kinds, shares = new Float64Array(kinds);
+            return [5, 6].map(pass => {
+              lane.shares.fill(t.rowOfCopies(3, pass), 0, t.last, 1, shares);
+              return [...shares].map(share => Math.round(share * t.last * page.runs[0].tick)); });""")
+        self.assertEqual(sums, [[0, 0, 0, 0, 0, 1250, 0], [0, 0, 0, 0, 0, 0, 1250]])
+
     # ---- zoom ----
 
     def test_zoom_keeps_its_place(self):
@@ -207,12 +322,12 @@ runtime:  {workers_per_core: 2}
         self.open(self.make("schedule", "show", "zb-h1", "--workers", 4, "--microbatches", 2500, "--html", "p.html"))
         self.assertLess((self.folder / "p.html").stat().st_size, 2_000_000)
         jobs, sums = self.js("""const run = page.runs[0], t = run.timelines[0], lane = view.lanes[0], sums = [], jobs = [];
-            const shares = new Float64Array(1000 * 5), end = t.last, width = end / 1000;
+            const kinds = lane.shares.kinds, shares = new Float64Array(1000 * kinds), end = t.last, width = end / 1000;
             lane.shares.fill(1, 0, end, 1000, shares);
-            for (let k = 0; k < 5; ++k) { let sum = 0; for (let c = 0; c < 1000; ++c) sum += shares[c * 5 + k] * width; sums.push(sum); jobs.push(0); }
+            for (let k = 0; k < kinds; ++k) { let sum = 0; for (let c = 0; c < 1000; ++c) sum += shares[c * kinds + k] * width; sums.push(sum); jobs.push(0); }
             for (let i = t.offsets[1]; i < t.offsets[2]; ++i) jobs[run.jobs.pass(t.id[i])] += t.end[i] - t.start[i];
             return [jobs, sums];""")
-        self.assertEqual(jobs, [2500, 2500, 2500, 0, 0])
+        self.assertEqual(jobs, [2500, 2500, 2500, 0, 0, 0, 0])
         for expected, found in zip(jobs, sums):
             self.assertAlmostEqual(found, expected, delta=1e-6 * 2500)
         self.js("view.show(3500, 3900)")

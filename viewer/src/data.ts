@@ -2,7 +2,7 @@
 // The data of the page as src/plan/drawing writes them, and as the page uses them.
 
 import {column, offsetsOf, sums} from "./columns";
-import {Jobs, slotsOf} from "./jobs";
+import {copies, Jobs, L, slotsOf} from "./jobs";
 
 const VERSION = 2; // data_version in src/plan/drawing/page.cpp
 
@@ -23,6 +23,11 @@ export interface ScheduleData {
   /** By stage: its number, with a letter when it is a shard; only where there are shards. */
   labels?: string[];
   memory_limits?: number[];
+  /**
+   * Only where stashes are copied: a digit for the home of each stash, by micro-batch and stage; of one micro-batch
+   * where all are alike.
+   */
+  homes?: string;
 }
 
 interface Received {
@@ -80,7 +85,12 @@ interface PageData {
 }
 
 /** Causes of idle time, by their number (IdleCause of src/plan/explain). */
-export const CAUSES = ["fill", "drain", "producer", "transfer", "order", "runtime"] as const;
+export const CAUSES = ["fill", "drain", "producer", "transfer", "order", "runtime", "copy"] as const;
+
+/** Those that there can be: without copies nothing waits for them. */
+export function causesOf(runs: Run[]): (typeof CAUSES)[number][] {
+  return CAUSES.filter((cause) => cause !== "copy" || runs.some(({schedule}) => copies(schedule)));
+}
 
 /** Idle times; those of worker w are `offsets[w]` to `offsets[w + 1]`, in the order of time. Times in ticks. */
 export interface Idle {
@@ -125,11 +135,15 @@ function digits(text: string): Uint8Array {
   return values;
 }
 
-/** A predicted or measured step. Its jobs are entries, worker by worker in the order in which they ran. */
+/**
+ * A predicted or measured step. Its jobs are entries, row by row. The row of each worker has its jobs in the order in
+ * which they ran. Where stashes are copied, two rows for each worker follow: its O, and its L.
+ */
 export class Timeline {
   readonly title: string;
   readonly figures: Figures;
-  /** Entries of worker w: `offsets[w]` to `offsets[w + 1]`. */
+  readonly workers: number;
+  /** Entries of row r: `offsets[r]` to `offsets[r + 1]`. Rows 0 to `workers` - 1 are those of workers. */
   readonly offsets: Int32Array;
   readonly id: Int32Array;
   readonly start: Float64Array;
@@ -148,12 +162,13 @@ export class Timeline {
   readonly last: number;
   private readonly holderOffset: Float64Array | null;
 
-  constructor(data: TimelineData, ids: number) {
+  constructor(data: TimelineData, ids: number, workers: number) {
+    this.workers = workers;
     this.title = data.title;
     this.figures = data.figures;
     const {jobs, idle, path, memory} = data;
     this.offsets = offsetsOf(jobs.rows);
-    const count = this.count;
+    const count = this.offsets[this.rows];
     this.id = Int32Array.from(sums(jobs.id, this.offsets));
     this.start = column(jobs.start, count);
     this.end = column(jobs.length, count);
@@ -208,16 +223,29 @@ export class Timeline {
     this.last = last;
   }
 
-  get workers(): number {
+  get rows(): number {
     return this.offsets.length - 1;
   }
+  /** The jobs of workers, without copies. */
   get count(): number {
-    return this.offsets[this.offsets.length - 1];
+    return this.offsets[this.workers];
   }
 
-  /** The worker that ran an entry. */
+  rowOf(entry: number): number {
+    return lastAtMost(this.offsets, entry, 0, this.rows);
+  }
+  /** The worker whose row this is. */
+  workerOfRow(row: number): number {
+    return row < this.workers ? row : (row - this.workers) >> 1;
+  }
+  /** The row of a worker's O or L. */
+  rowOfCopies(worker: number, pass: number): number {
+    return this.workers + 2 * worker + (pass === L ? 1 : 0);
+  }
+
+  /** The worker that ran an entry, or whose stash it copied. */
   workerOf(entry: number): number {
-    return lastAtMost(this.offsets, entry, 0, this.offsets.length - 1);
+    return this.workerOfRow(this.rowOf(entry));
   }
 
   /** The worker from which an entry had its weights. */
@@ -268,7 +296,7 @@ export class Run {
     this.hasBytes = data.has_bytes;
     this.schedule = {...data.schedule, name: inLine(data.schedule.name)};
     const ids = data.schedule.microbatches * data.schedule.stages * slotsOf(data.schedule);
-    this.timelines = data.timelines.map((timeline) => new Timeline(timeline, ids));
+    this.timelines = data.timelines.map((timeline) => new Timeline(timeline, ids, data.schedule.workers));
     this.jobs = new Jobs(data.schedule, this.timelines[0].entry);
     this.report = asObject(data.report);
   }

@@ -4,6 +4,7 @@
 import type {Run} from "./data";
 import {button, h, table, type Cell} from "./dom";
 import type {Times} from "./format";
+import {isCopy} from "./jobs";
 import {describe, factsOf, idleBefore, waitedFor} from "./job-text";
 import type {JobOfRun} from "./lane";
 
@@ -21,6 +22,8 @@ export function details(job: JobOfRun, times: Times, go: (job: JobOfRun | null) 
     row("end", (facts) => times.text(facts.end)),
     row("duration", (facts) => times.fine(facts.end - facts.start)),
   ];
+  const copy = isCopy(run.jobs.pass(id));
+  if (copy) rows.splice(1, 0, ["home", ...all.map(({facts}) => (facts ? run.jobs.homeOf(id) : ""))]);
   const fetches = all.some(({timeline, facts}) => facts && timeline.holderOf(facts.entry) !== facts.worker);
   if (fetches) {
     const holders = all.map(({timeline, facts}) => (facts ? String(timeline.holderOf(facts.entry)) : ""));
@@ -46,8 +49,9 @@ export function details(job: JobOfRun, times: Times, go: (job: JobOfRun | null) 
     }
     return found;
   };
-  const before = withNeighbours(run, run.jobs.before(id), "input", neighbours("previous"));
-  const after = withNeighbours(run, run.jobs.after(id), "output", neighbours("next"));
+  const same = copy ? "same channel" : "same worker";
+  const before = withNeighbours(run, run.jobs.before(id), "input", same, neighbours("previous"));
+  const after = withNeighbours(run, run.jobs.after(id), "output", same, neighbours("next"));
   return h(
     "div",
     {class: "details", id: "job"},
@@ -71,15 +75,21 @@ export function details(job: JobOfRun, times: Times, go: (job: JobOfRun | null) 
   );
 }
 
-/** The jobs before or after on the worker, and the titles of the timelines where they are that. */
+/** The jobs before or after on the worker (or on its channel of copies), and the titles of the timelines where they are that. */
 type Neighbours = Map<number, string[]>;
 
-/** Jobs and why they are listed: `kind`, or that they are neighbours on the worker, or both. */
-function withNeighbours(run: Run, jobs: number[], kind: string, neighbours: Neighbours): [string, number][] {
+/** Jobs and why they are listed: `kind`, or `same` as they are neighbours on the worker, or both. */
+function withNeighbours(
+  run: Run,
+  jobs: number[],
+  kind: string,
+  same: string,
+  neighbours: Neighbours,
+): [string, number][] {
   const where = (id: number): string => {
     const titles = neighbours.get(id) ?? [];
     if (titles.length === 0) return "";
-    return titles.length === run.timelines.length ? "same worker" : `same worker (${titles.join(", ")})`;
+    return titles.length === run.timelines.length ? same : `${same} (${titles.join(", ")})`;
   };
   const all = jobs.map((id): [string, number] => [[kind, where(id)].filter((text) => text).join(", "), id]);
   for (const id of neighbours.keys()) if (!jobs.includes(id)) all.push([where(id), id]);

@@ -3,13 +3,13 @@
 // each pass takes, exactly: so drawing takes O(pixels log jobs), however many jobs there are.
 
 import {CAUSES, lastAtMost, type Run} from "./data";
-import {F, PASSES, R} from "./jobs";
+import {F, O, PASSES, R} from "./jobs";
 import {type JobOfRun, type Lane, HEADER} from "./lane";
 import type {Colours} from "./theme";
 
 export type ColourBy = "pass" | "micro-batch" | "stage";
 
-/** Light for F and R, dark for the other passes: the palette of the SVG drawings (src/plan/drawing/svg_text.hpp). */
+/** Light for F, R and O, dark for the other passes: the palette of the SVG drawings (src/plan/drawing/svg_text.hpp). */
 const HUES: readonly (readonly [string, string])[] = [
   ["#a9d0f2", "#1c5d9c"],
   ["#fbd19b", "#a85200"],
@@ -63,22 +63,24 @@ export function drawLane(picture: Picture, lane: Lane): void {
   context.fillText(fitted(context, lane.title, `: ${lane.makespan}`, right - 8), 8, y + HEADER / 2 + 1);
   const chain = picture.selected?.run === lane.run ? lane.run.jobs.chain(picture.selected.id) : null;
   const xOf = scaleOf(picture, lane.run);
-  for (let worker = 0; worker < lane.timeline.workers; ++worker) {
-    const top = lane.rowTop(worker) - picture.scroll + picture.top;
-    if (top > picture.height || top + lane.rowHeight < picture.top) continue;
+  for (let row = 0; row < lane.timeline.rows; ++row) {
+    const top = lane.rowTop(row) - picture.scroll + picture.top;
+    const height = lane.heightOf(row);
+    if (top > picture.height || top + height < picture.top) continue;
     context.fillStyle = colours.panel;
-    context.fillRect(left, top, right - left, lane.rowHeight - 1);
+    context.fillRect(left, top, right - left, height - 1);
     context.fillStyle = colours.line;
-    for (const x of picture.grid) context.fillRect(x, top, 1, lane.rowHeight - 1);
+    for (const x of picture.grid) context.fillRect(x, top, 1, height - 1);
     context.fillStyle = colours.muted;
     context.font = "11px system-ui, sans-serif";
     context.textAlign = "right";
-    if (worker % Math.ceil(12 / lane.rowHeight) === 0) context.fillText(String(worker), left - 7, top + lane.rowHeight / 2);
+    if (row < lane.timeline.workers && row % Math.ceil(12 / lane.pitch) === 0)
+      context.fillText(String(row), left - 7, top + height / 2);
     context.save();
     context.beginPath();
-    context.rect(left, top, right - left, lane.rowHeight);
+    context.rect(left, top, right - left, height);
     context.clip();
-    drawRow(picture, lane, worker, top, xOf, chain !== null);
+    drawRow(picture, lane, row, top, xOf, chain !== null);
     context.restore();
   }
   context.save();
@@ -122,47 +124,58 @@ function scaleOf(picture: Picture, run: Run): Scale {
 }
 
 /** `dimmed`: behind a chain that lights up. Labels stay legible. */
-function drawRow(picture: Picture, lane: Lane, worker: number, top: number, xOf: Scale, dimmed: boolean): void {
+function drawRow(picture: Picture, lane: Lane, row: number, top: number, xOf: Scale, dimmed: boolean): void {
   const {timeline, run} = lane;
   const {offsets, start, end} = timeline;
   const from = picture.from / run.tick;
   const to = picture.to / run.tick;
-  const begin = Math.max(offsets[worker], lastAtMost(start, from, offsets[worker], offsets[worker + 1]));
-  const stop = lastAtMost(start, to, offsets[worker], offsets[worker + 1]) + 1;
-  const {idle} = timeline;
-  const firstIdle = Math.max(
-    idle.offsets[worker],
-    lastAtMost(idle.start, from, idle.offsets[worker], idle.offsets[worker + 1]),
-  );
+  const begin = Math.max(offsets[row], lastAtMost(start, from, offsets[row], offsets[row + 1]));
+  const stop = lastAtMost(start, to, offsets[row], offsets[row + 1]) + 1;
   if (dimmed) picture.context.globalAlpha = DIMMED;
-  const lastIdle = lastAtMost(idle.start, to, idle.offsets[worker], idle.offsets[worker + 1]) + 1;
+  const showIdle = picture.showIdle && row < timeline.workers;
   if ((stop - begin) * NARROW > picture.right - picture.left) {
-    drawShares(picture, lane, worker, top, from, to);
+    drawShares(picture, lane, row, top, from, to, showIdle);
     return;
   }
-  if (picture.showIdle) {
-    const height = Math.max(1, Math.min(Math.max(3, Math.round(lane.rowHeight * 0.22)), Math.round(lane.rowHeight / 3)));
-    for (let i = firstIdle; i < lastIdle; ++i) {
-      const x = xOf(idle.start[i]);
-      const width = xOf(idle.end[i]) - x;
-      if (width < 0.3) continue;
-      picture.context.fillStyle = picture.colours.causes[idle.cause[i]];
-      picture.context.fillRect(x, top + lane.rowHeight - 1 - height, width, height);
-    }
-  }
-  for (let i = begin; i < stop; ++i) drawJob(picture, lane, timeline.id[i], xOf(start[i]), xOf(end[i]), top, dimmed);
+  if (showIdle) drawIdle(picture, lane, row, top, from, to, xOf);
+  for (let i = begin; i < stop; ++i)
+    drawJob(picture, lane, timeline.id[i], xOf(start[i]), xOf(end[i]), top, lane.heightOf(row), dimmed);
 }
 
-function drawShares(picture: Picture, lane: Lane, worker: number, top: number, from: number, to: number): void {
+/** Why the worker was idle: at the foot of its row. */
+function drawIdle(picture: Picture, lane: Lane, worker: number, top: number, from: number, to: number, xOf: Scale): void {
+  const {idle} = lane.timeline;
+  const [begin, end] = [idle.offsets[worker], idle.offsets[worker + 1]];
+  const first = Math.max(begin, lastAtMost(idle.start, from, begin, end));
+  const stop = lastAtMost(idle.start, to, begin, end) + 1;
+  const height = Math.max(1, Math.min(Math.max(3, Math.round(lane.rowHeight * 0.22)), Math.round(lane.rowHeight / 3)));
+  for (let i = first; i < stop; ++i) {
+    const x = xOf(idle.start[i]);
+    const width = xOf(idle.end[i]) - x;
+    if (width < 0.3) continue;
+    picture.context.fillStyle = picture.colours.causes[idle.cause[i]];
+    picture.context.fillRect(x, top + lane.rowHeight - 1 - height, width, height);
+  }
+}
+
+function drawShares(
+  picture: Picture,
+  lane: Lane,
+  row: number,
+  top: number,
+  from: number,
+  to: number,
+  showIdle: boolean,
+): void {
   const {context, colours, ratio} = picture;
   const columns = Math.max(1, Math.round((picture.right - picture.left) * ratio));
-  const height = Math.max(1, Math.round((lane.rowHeight - 1) * ratio));
+  const height = Math.max(1, Math.round((lane.heightOf(row) - 1) * ratio));
   const passes = PASSES.length;
   const busy = new Float64Array(columns * passes);
-  lane.shares.fill(worker, from, to, columns, busy);
+  lane.shares.fill(row, from, to, columns, busy);
   const causes = CAUSES.length;
-  const waiting = picture.showIdle ? new Float64Array(columns * causes) : null;
-  if (waiting) lane.shareOfIdle.fill(worker, from, to, columns, waiting);
+  const waiting = showIdle ? new Float64Array(columns * causes) : null;
+  if (waiting) lane.shareOfIdle.fill(row, from, to, columns, waiting);
   const image = context.createImageData(columns, height);
   const pixels = new Uint32Array(image.data.buffer);
   const solid = colours.passes.map((colour) => pixelOf(colour, 255));
@@ -182,7 +195,7 @@ function drawShares(picture: Picture, lane: Lane, worker: number, top: number, f
   scratch.width = columns;
   scratch.height = height;
   scratch.getContext("2d")?.putImageData(image, 0, 0);
-  context.drawImage(scratch, picture.left, top, picture.right - picture.left, lane.rowHeight - 1);
+  context.drawImage(scratch, picture.left, top, picture.right - picture.left, lane.heightOf(row) - 1);
 }
 
 const scratch = document.createElement("canvas");
@@ -197,16 +210,25 @@ function colourOf(picture: Picture, run: Run, id: number): [string, string] {
   const {stage, microbatch, pass} = run.jobs.job(id);
   if (picture.colourBy === "pass") return [picture.colours.passes[pass], picture.colours.onPasses[pass]];
   const [light, dark] = HUES[(picture.colourBy === "stage" ? stage : microbatch) % HUES.length];
-  return pass === F || pass === R ? [light, "#000000"] : [dark, "#ffffff"];
+  return pass === F || pass === R || pass === O ? [light, "#000000"] : [dark, "#ffffff"];
 }
 
-function drawJob(picture: Picture, lane: Lane, id: number, x0: number, x1: number, top: number, dimmed = false): void {
+function drawJob(
+  picture: Picture,
+  lane: Lane,
+  id: number,
+  x0: number,
+  x1: number,
+  top: number,
+  height: number,
+  dimmed = false,
+): void {
   const {context} = picture;
   const width = x1 - x0;
   const [fill, ink] = colourOf(picture, lane.run, id);
   context.fillStyle = fill;
-  context.fillRect(x0, top, Math.max(width > 4 ? width - 1 : width, 0.5), lane.rowHeight - 1);
-  if (width < 16 || lane.rowHeight < 11) return;
+  context.fillRect(x0, top, Math.max(width > 4 ? width - 1 : width, 0.5), height - 1);
+  if (width < 16 || height < 11) return;
   const {stage, microbatch, pass} = lane.run.jobs.job(id);
   const several = lane.run.schedule.stages > lane.run.schedule.workers;
   const short = `${PASSES[pass]}${microbatch}`;
@@ -218,7 +240,7 @@ function drawJob(picture: Picture, lane: Lane, id: number, x0: number, x1: numbe
   context.fillStyle = dimmed ? picture.colours.muted : ink;
   context.font = "11px system-ui, sans-serif";
   context.textAlign = "left";
-  context.fillText(text, seen + 3, top + lane.rowHeight / 2);
+  context.fillText(text, seen + 3, top + height / 2);
   if (dimmed) context.globalAlpha = DIMMED;
 }
 
@@ -228,17 +250,18 @@ export function placeOf(
   lane: Lane,
   id: number,
   xOf: Scale = scaleOf(picture, lane.run),
-): {x0: number; x1: number; top: number} | null {
+): {x0: number; x1: number; top: number; height: number} | null {
   const entry = lane.timeline.entry[id];
   if (entry === undefined || entry < 0) return null;
-  const top = lane.rowTop(lane.timeline.workerOf(entry)) - picture.scroll + picture.top;
-  return {x0: xOf(lane.timeline.start[entry]), x1: xOf(lane.timeline.end[entry]), top};
+  const row = lane.timeline.rowOf(entry);
+  const top = lane.rowTop(row) - picture.scroll + picture.top;
+  return {x0: xOf(lane.timeline.start[entry]), x1: xOf(lane.timeline.end[entry]), top, height: lane.heightOf(row)};
 }
 
 function drawOne(picture: Picture, lane: Lane, id: number, xOf: Scale): void {
   const place = placeOf(picture, lane, id, xOf);
   if (!place || place.x1 < picture.left || place.x0 > picture.right) return;
-  drawJob(picture, lane, id, place.x0, Math.max(place.x1, place.x0 + 2), place.top);
+  drawJob(picture, lane, id, place.x0, Math.max(place.x1, place.x0 + 2), place.top, place.height);
 }
 
 function outline(picture: Picture, lane: Lane, id: number, xOf: Scale, colour: string): void {
@@ -246,7 +269,7 @@ function outline(picture: Picture, lane: Lane, id: number, xOf: Scale, colour: s
   if (!place) return;
   picture.context.strokeStyle = colour;
   picture.context.lineWidth = 2;
-  picture.context.strokeRect(place.x0 - 0.5, place.top - 0.5, Math.max(3, place.x1 - place.x0), lane.rowHeight);
+  picture.context.strokeRect(place.x0 - 0.5, place.top - 0.5, Math.max(3, place.x1 - place.x0), place.height);
 }
 
 /** Lines from the end of each job to the start of one that waits for it. */
@@ -260,8 +283,8 @@ function drawLinks(picture: Picture, lane: Lane, links: [number, number][], xOf:
     const b = placeOf(picture, lane, to, xOf);
     if (!a || !b || a.top === b.top) continue;
     const bend = Math.min(24, Math.max(4, (b.x0 - a.x1) / 2));
-    const ya = a.top + lane.rowHeight / 2;
-    const yb = b.top + lane.rowHeight / 2;
+    const ya = a.top + a.height / 2;
+    const yb = b.top + b.height / 2;
     context.moveTo(a.x1, ya);
     context.bezierCurveTo(a.x1 + bend, ya, b.x0 - bend, yb, b.x0, yb);
   }
@@ -273,8 +296,6 @@ function drawPath(picture: Picture, lane: Lane, xOf: Scale): void {
   const {context, colours} = picture;
   const count = path.kind.length;
   const first = Math.max(0, lastAtMost(path.start, picture.from / lane.run.tick, 0, count) - 1);
-  const rowOf = (i: number): number =>
-    lane.rowTop(lane.timeline.workerOf(entry[path.job[i]])) - picture.scroll + picture.top;
   context.strokeStyle = colours.path;
   context.lineWidth = 2;
   context.lineJoin = "round";
@@ -286,16 +307,18 @@ function drawPath(picture: Picture, lane: Lane, xOf: Scale): void {
     if (x0 > picture.right) break;
     if (path.kind[i] !== 0) continue;
     const x1 = xOf(path.end[i]);
-    const top = rowOf(i);
+    const row = lane.timeline.rowOf(entry[path.job[i]]);
+    const top = lane.rowTop(row) - picture.scroll + picture.top;
     if (x1 - lastX < 0.5 && top === lastTop) continue;
     const y = top + 1.5;
     if (Number.isNaN(lastTop)) context.moveTo(x0, y);
     else context.lineTo(x0, y);
     context.lineTo(x1, y);
-    if (x1 - x0 > 6) {
+    const foot = top + lane.heightOf(row) - 2.5;
+    if (x1 - x0 > 6 && foot > y) {
       context.moveTo(x0, y);
-      context.lineTo(x0, top + lane.rowHeight - 2.5);
-      context.lineTo(x1 - 1, top + lane.rowHeight - 2.5);
+      context.lineTo(x0, foot);
+      context.lineTo(x1 - 1, foot);
       context.lineTo(x1 - 1, y);
     }
     context.moveTo(x1, y);

@@ -2,10 +2,10 @@
 // Why a step took as long as it did: parts of the difference, idle time by cause, the critical path, what is slow.
 
 import {extent} from "d3-array";
-import {asNumber, asNumbers, asObject, asObjects, asText, CAUSES, type Json, type Run, type Timeline} from "./data";
+import {asNumber, asNumbers, asObject, asObjects, asText, CAUSES, causesOf, type Json, type Run, type Timeline} from "./data";
 import {type Cell, h, section, svg, table} from "./dom";
 import {number, percent, signed, type Times} from "./format";
-import {PASSES} from "./jobs";
+import {isCopy, PASSES} from "./jobs";
 import {paged} from "./pager";
 import {MEANING} from "./tip";
 
@@ -88,11 +88,12 @@ const MOST_BARS = 64;
 
 export function idleSection(runs: Run[], times: Times): HTMLElement | null {
   const legend = h("p", {class: "legend"}, h("span", {class: "key busy"}, h("i", {}), "busy"));
-  for (const cause of CAUSES) legend.append(h("span", {class: `key idle-${cause}`}, h("i", {}), cause));
+  const causes = causesOf(runs);
+  for (const cause of causes) legend.append(h("span", {class: `key idle-${cause}`}, h("i", {}), cause));
   const element = cards("Where each worker’s time went", "idle", runs, (run) => idleParts(run, times));
   if (runs.some((run) => run.timelines.length > 1)) element?.classList.add("wide");
   element?.insertBefore(legend, element.children[1]);
-  const meanings = CAUSES.map((cause) => [cause, MEANING[cause]]);
+  const meanings = causes.map((cause) => [cause, MEANING[cause]]);
   element?.append(h("details", {}, h("summary", {}, "Why a worker is idle"), table(["", ""], meanings, {words: [1]})));
   return element;
 }
@@ -100,18 +101,19 @@ export function idleSection(runs: Run[], times: Times): HTMLElement | null {
 function idleParts(run: Run, times: Times): Node[] {
   const {timelines} = run;
   const several = timelines.length > 1;
+  const causes = causesOf([run]);
   const sums = timelines.map(idleSums);
   const span = timelines.map((timeline) => timeline.last - timeline.first);
   /** Of the step: busy, then by cause. */
   const shares = (t: number, w: number): number[] => {
-    if (!(span[t] > 0)) return [0, ...CAUSES.map(() => 0)];
-    const idle = CAUSES.map((_, c) => sums[t][w][c] / span[t]);
+    if (!(span[t] > 0)) return [0, ...causes.map(() => 0)];
+    const idle = causes.map((_, c) => sums[t][w][c] / span[t]);
     return [1 - idle.reduce((a, b) => a + b, 0), ...idle];
   };
   const {workers} = run.schedule;
   const all = Array.from({length: workers}, (_, w) => w);
   const means = timelines.map((_, t) =>
-    ["", ...CAUSES].map((_, k) => all.reduce((sum, w) => sum + shares(t, w)[k], 0) / workers),
+    ["", ...causes].map((_, k) => all.reduce((sum, w) => sum + shares(t, w)[k], 0) / workers),
   );
   const line = (name: string, t: number, values: number[]): string[] => [
     t === 0 ? name : "",
@@ -122,7 +124,7 @@ function idleParts(run: Run, times: Times): Node[] {
   const shown = paged(workers, MOST_BARS, "workers", (begin, end) => {
     const rows = all.slice(begin, end).flatMap((w) => timelines.map((_, t) => line(String(w), t, shares(t, w))));
     rows.push(...timelines.map((_, t) => line("mean", t, means[t])));
-    const heads = ["worker", ...(several ? [""] : []), "busy", ...CAUSES];
+    const heads = ["worker", ...(several ? [""] : []), "busy", ...causes];
     return [
       h(
         "div",
@@ -155,7 +157,7 @@ function idleBars(
     role: "img",
     "aria-label": "Busy and idle time of each worker, as in the table",
   });
-  const kinds = ["busy", ...CAUSES];
+  const kinds = ["busy", ...causesOf([run])];
   for (let w = begin; w < end; ++w) {
     const top = (w - begin) * row;
     if ((w - begin) % Math.ceil(11 / row) === 0) {
@@ -202,7 +204,7 @@ function pathSums(run: Run, timeline: Timeline): PathSum[] {
       `transfer from worker ${path.from[i]} to ${worker}`,
       "runtime",
     ][path.kind[i]];
-    const kind = ["compute", "transfer", "runtime"][path.kind[i]];
+    const kind = [isCopy(job.pass) ? "copy" : "compute", "transfer", "runtime"][path.kind[i]];
     const sum = sums.get(name) ?? {name, count: 0, ticks: 0, kind};
     sum.count += 1;
     sum.ticks += path.end[i] - path.start[i];

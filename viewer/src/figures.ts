@@ -4,6 +4,7 @@
 import {asNumber, asObject, asText, type Figures, inLine, type Run, type Timeline} from "./data";
 import {type Cell, h, section, table} from "./dom";
 import {bytes, change, counted, number, percent, signed, type Times} from "./format";
+import {copies} from "./jobs";
 
 interface Figure {
   name: string;
@@ -16,8 +17,11 @@ interface Figure {
 }
 
 const most = (values: number[]): number => values.reduce((a, b) => Math.max(a, b), 0);
-const total = (figures: Figures, what: "count" | "bytes"): number =>
-  Object.values(figures.received).reduce((sum, kind) => sum + kind[what].reduce((a, b) => a + b, 0), 0);
+const sum = (values: number[]): number => values.reduce((a, b) => a + b, 0);
+/** Between workers: L brings stashes back from their homes. */
+const total = ({received}: Figures, what: "count" | "bytes"): number =>
+  sum(Object.keys(received).map((kind) => (kind === "reloads" ? 0 : sum(received[kind][what]))));
+export const reloaded = ({received}: Figures, what: "count" | "bytes"): number => sum(received["reloads"]?.[what] ?? []);
 
 const FIGURES: Figure[] = [
   {name: "makespan", of: (f) => f.makespan, text: (v, times) => times.text(v)},
@@ -46,6 +50,18 @@ const FIGURES: Figure[] = [
   },
   {name: "transfers between workers", of: (f) => total(f, "count"), text: (v) => number(v, 9)},
   {name: "bytes between workers", of: (f) => total(f, "bytes"), text: bytes, applies: (run) => run.hasBytes},
+  {
+    name: "stashes brought back",
+    of: (f) => reloaded(f, "count"),
+    text: (v) => number(v, 9),
+    applies: (run) => copies(run.schedule),
+  },
+  {
+    name: "bytes brought back",
+    of: (f) => reloaded(f, "bytes"),
+    text: bytes,
+    applies: (run) => run.hasBytes && copies(run.schedule),
+  },
 ];
 
 function difference(figure: Figure, from: Timeline, to: Timeline): string {
@@ -84,6 +100,7 @@ export function subtitle(run: Run): string {
     counted(schedule.microbatches, "micro-batch"),
     schedule.discipline,
     ...(schedule.recomputes ? ["recomputation"] : []),
+    ...(copies(schedule) ? ["copies of stashes"] : []),
     ...(ranks > 0 ? [counted(ranks, "rank")] : []),
     ...(asText(policy["ran"]) ? [`policy ${inLine(asText(policy["ran"]))}`] : []),
     ...(report["emulated"] === true ? ["emulated"] : []),

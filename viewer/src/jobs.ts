@@ -3,12 +3,28 @@
 
 import type {ScheduleData} from "./data";
 
-export const PASSES = ["F", "B", "W", "BW", "R"] as const;
+export const PASSES = ["F", "B", "W", "BW", "R", "O", "L"] as const;
 export const F = 0;
 export const B = 1;
 export const W = 2;
 export const BW = 3;
 export const R = 4;
+export const O = 5;
+export const L = 6;
+
+/** Where a stash waits: the digits of `ScheduleData.homes`. */
+const HOMES = ["worker", "none", "host", "disk"] as const;
+const NONE = 1;
+
+/** True for a copy of a stash, which takes no time of its worker. */
+export function isCopy(pass: number): boolean {
+  return pass === O || pass === L;
+}
+
+/** True where stashes are copied. */
+export function copies(schedule: ScheduleData): boolean {
+  return schedule.homes !== undefined;
+}
 
 export interface Job {
   stage: number;
@@ -17,13 +33,19 @@ export interface Job {
   pass: number;
 }
 
-/** The ids of a stage and micro-batch: F, then B or BW, then W if any pair has it, then R if any pair has it. */
+/** The ids of a stage and micro-batch: F, then B or BW, then W if any pair has it, then R or O if any has it, then L. */
 export function slotsOf(schedule: ScheduleData): number {
-  return 2 + (schedule.split_backward ? 1 : 0) + (schedule.recomputes ? 1 : 0);
+  return remadeOrOffloaded(schedule) + (copies(schedule) ? 2 : schedule.recomputes ? 1 : 0);
+}
+
+function remadeOrOffloaded(schedule: ScheduleData): number {
+  return schedule.split_backward ? 3 : 2;
 }
 
 export class Jobs {
   private readonly slots: number;
+  /** Of R and O, from F on. */
+  private readonly remade: number;
   private readonly predecessors: number[][];
   private readonly successors: number[][];
 
@@ -34,6 +56,7 @@ export class Jobs {
   ) {
     const {stages} = schedule;
     this.slots = slotsOf(schedule);
+    this.remade = remadeOrOffloaded(schedule);
     this.predecessors = Array.from({length: stages}, () => []);
     this.successors = Array.from({length: stages}, () => []);
     const chain = Array.from({length: stages - 1}, (_, s): [number, number] => [s, s + 1]);
@@ -50,12 +73,23 @@ export class Jobs {
   }
 
   pass(id: number): number {
-    const {split_backward, recomputes} = this.schedule;
     const position = id % this.slots;
     if (position === 0) return F;
-    if (recomputes && position === this.slots - 1) return R;
+    if (position === this.remade) return this.homeDigit(id) === NONE ? R : O;
+    if (position > this.remade) return L;
     if (position === 2) return W;
-    return split_backward && this.entry[id + 1] >= 0 ? B : BW;
+    return this.schedule.split_backward && this.entry[id + 1] >= 0 ? B : BW;
+  }
+
+  /** The home of a job's stash: where stashes are copied, as `HOMES` has it; else each that is made again has none. */
+  private homeDigit(id: number): number {
+    const {homes} = this.schedule;
+    return homes === undefined ? NONE : Number(homes[Math.floor(id / this.slots) % homes.length]);
+  }
+
+  /** The home that O copies to, or L from; "" for other passes. */
+  homeOf(id: number): string {
+    return isCopy(this.pass(id)) ? HOMES[this.homeDigit(id)] : "";
   }
 
   name(id: number): string {
@@ -78,7 +112,8 @@ export class Jobs {
   find(stage: number, microbatch: number, pass: number): number | undefined {
     const {stages, microbatches} = this.schedule;
     if (!(stage >= 0 && stage < stages && microbatch >= 0 && microbatch < microbatches)) return undefined;
-    const place = pass === F ? 0 : pass === R ? this.slots - 1 : pass === W ? 2 : 1;
+    const places = [0, 1, 2, 1, this.remade, this.remade, this.remade + 1];
+    const place = places[pass];
     const id = this.forward(stage, microbatch) + place;
     return id < this.entry.length && this.entry[id] >= 0 && this.pass(id) === pass ? id : undefined;
   }
@@ -92,24 +127,32 @@ export class Jobs {
     return this.schedule.recomputes ? this.find(stage, microbatch, R) : undefined;
   }
 
-  /** Jobs that must end before this one starts. */
+  /** O or L of the stage and micro-batch; undefined when there is none. */
+  private copy(stage: number, microbatch: number, pass: typeof O | typeof L): number | undefined {
+    return copies(this.schedule) ? this.find(stage, microbatch, pass) : undefined;
+  }
+
+  /** Jobs that must end before this one starts, except for the sake of memory. */
   before(id: number): number[] {
     const {stage, microbatch, pass} = this.job(id);
     if (pass === F) return this.predecessors[stage].map((s) => this.forward(s, microbatch));
-    if (pass === W) return [id - 1];
+    if (pass === W || pass === L) return [id - 1];
     const forward = this.forward(stage, microbatch);
+    if (pass === O) return [forward];
     const backward = this.successors[stage].map((s) => this.forward(s, microbatch) + 1);
     if (pass === R) return this.schedule.recomputes_late ? [forward, ...backward] : [forward];
-    return [this.remaker(stage, microbatch) ?? forward, ...backward];
+    const stash = this.copy(stage, microbatch, L) ?? this.remaker(stage, microbatch) ?? forward;
+    return [stash, ...backward];
   }
 
   /** Jobs that cannot start before this one has ended. */
   after(id: number): number[] {
     const {stage, microbatch, pass} = this.job(id);
     if (pass === W) return [];
-    if (pass === R) return [this.forward(stage, microbatch) + 1];
+    if (pass === R || pass === L) return [this.forward(stage, microbatch) + 1];
+    if (pass === O) return [id + 1];
     if (pass === F) {
-      const reader = this.remaker(stage, microbatch) ?? id + 1;
+      const reader = this.copy(stage, microbatch, O) ?? this.remaker(stage, microbatch) ?? id + 1;
       return [...this.successors[stage].map((s) => this.forward(s, microbatch)), reader];
     }
     const backward = this.predecessors[stage].map((s) => this.forward(s, microbatch) + 1);

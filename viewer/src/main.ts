@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 // The page: reads its data, and puts the sections together.
 
-import {CAUSES, type Page, readLicences, readPage, type Run} from "./data";
+import {causesOf, type Page, readLicences, readPage, type Run} from "./data";
 import {details} from "./details";
 import {button, h, section} from "./dom";
 import type {ColourBy} from "./draw";
 import {differenceSection, idleSection, pathSection, slownessSection} from "./explain";
 import {figuresSection, headline, keyFigures, subtitle} from "./figures";
 import {jobTimesOf, type Times, timesOf} from "./format";
-import {PASSES} from "./jobs";
+import {copies, PASSES} from "./jobs";
 import {type JobOfRun, Lane} from "./lane";
 import {memorySection} from "./memory";
 import {aboutSection, footer, trainingSection} from "./sections";
@@ -39,19 +39,20 @@ function legend(runs: Run[], by: ColourBy): HTMLElement {
     for (let i = 0; i < id.length && used.size < PASSES.length; ++i) used.add(jobs.pass(id[i]));
   }
   const element = h("div", {class: "legend"});
-  if (by !== "pass") element.append(h("span", {}, `a hue for each ${by}: eight, again and again; F and R are light, other passes are dark`));
+  const light = runs.some(({schedule}) => copies(schedule)) ? "F, R and O" : "F and R";
+  if (by !== "pass") element.append(h("span", {}, `a hue for each ${by}: eight, again and again; ${light} are light, other passes are dark`));
   PASSES.forEach((pass, p) => {
     if (by === "pass" && used.has(p)) element.append(h("span", {class: `key pass-${pass.toLowerCase()}`}, h("i", {}), `${pass}: ${PASS_MEANING[pass]}`));
   });
   element.append(h("span", {class: "gap"}, "idle:"));
-  for (const cause of CAUSES) element.append(h("span", {class: `key idle-${cause}`}, h("i", {}), cause));
+  for (const cause of causesOf(runs)) element.append(h("span", {class: `key idle-${cause}`}, h("i", {}), cause));
   return element;
 }
 
 /** "2,5,F" or "F(2,5)", spaces anywhere; a shard's stage may have its letter: "2b,5,F". */
 function parseJob(text: string): {stage: string; microbatch: number; pass: number} | undefined {
   const plain = text.replace(/\s+/g, "").toUpperCase();
-  const found = /^(\d+[A-Z]*),(\d+),(F|BW|B|W|R)$/.exec(plain) ?? /^(F|BW|B|W|R)\((\d+[A-Z]*),(\d+)\)$/.exec(plain);
+  const found = /^(\d+[A-Z]*),(\d+),(F|BW|B|W|R|O|L)$/.exec(plain) ?? /^(F|BW|B|W|R|O|L)\((\d+[A-Z]*),(\d+)\)$/.exec(plain);
   if (!found) return undefined;
   const [stage, microbatch, pass] = /^\d/.test(found[1])
     ? [found[1], found[2], found[3]]

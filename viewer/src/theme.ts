@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // Light and dark. Colours are those of the style sheet, so that drawings and tables have the same.
 
+import {CAUSES} from "./data";
 import {button} from "./dom";
+import {PASSES} from "./jobs";
 
 type Theme = "auto" | "light" | "dark";
 
@@ -35,9 +37,9 @@ export function colours(): Colours {
     muted: colour("muted"),
     line: colour("line"),
     accent: colour("accent"),
-    passes: ["f", "b", "w", "bw", "r"].map((pass) => colour(`pass-${pass}`)),
-    onPasses: ["f", "b", "w", "bw", "r"].map((pass) => colour(`on-pass-${pass}`)),
-    causes: ["fill", "drain", "producer", "transfer", "order", "runtime"].map((cause) => colour(`idle-${cause}`)),
+    passes: PASSES.map((pass) => colour(`pass-${pass.toLowerCase()}`)),
+    onPasses: PASSES.map((pass) => colour(`on-pass-${pass.toLowerCase()}`)),
+    causes: CAUSES.map((cause) => colour(`idle-${cause}`)),
     path: colour("path"),
     selected: colour("selected"),
   };

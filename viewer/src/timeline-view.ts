@@ -159,7 +159,7 @@ export class TimelineView {
     const place = placeOf(this.picture, this.lanes[lane], id);
     if (!place) return null;
     const box = this.canvas.getBoundingClientRect();
-    return {x: box.left + (place.x0 + place.x1) / 2, y: box.top + place.top + this.lanes[lane].rowHeight / 2};
+    return {x: box.left + (place.x0 + place.x1) / 2, y: box.top + place.top + place.height / 2};
   }
 
   // ---- drawing ----
@@ -283,10 +283,11 @@ export class TimelineView {
       const span = narrow ? Math.max((end - start) * 30, (100 * (this.end - this.begin)) / this.mostZoom()) : to - from;
       this.show((start + end - span) / 2, (start + end + span) / 2);
     }
-    const row = lane.rowTop(timeline.workerOf(entry));
+    const row = timeline.rowOf(entry);
+    const place = lane.rowTop(row);
     const top = this.scroller.scrollTop;
     const height = this.picture.height - AXIS;
-    if (row < top || row + lane.rowHeight > top + height) this.scroller.scrollTop = row - height / 2;
+    if (place < top || place + lane.heightOf(row) > top + height) this.scroller.scrollTop = place - height / 2;
   }
 
   // ---- hover, click, keys ----
@@ -308,7 +309,7 @@ export class TimelineView {
     this.pan(pixels / (this.picture.right - this.picture.left));
   }
 
-  private hit(event: MouseEvent): {lane: Lane; worker: number; time: number; job: JobOfRun | null} | null {
+  private hit(event: MouseEvent): {lane: Lane; row: number; time: number; job: JobOfRun | null} | null {
     const {picture} = this;
     const box = this.canvas.getBoundingClientRect();
     const x = event.clientX - box.left;
@@ -316,16 +317,16 @@ export class TimelineView {
     if (x < picture.left || x > picture.right || event.clientY - box.top < AXIS) return null;
     const lane = this.lanes.find((of) => of.rowAt(y) >= 0);
     if (!lane) return null;
-    const worker = lane.rowAt(y);
+    const row = lane.rowAt(y);
     const perPixel = (picture.to - picture.from) / (picture.right - picture.left);
     const time = picture.from + (x - picture.left) * perPixel;
     const {timeline, run} = lane;
     const tick = time / run.tick;
-    const begin = timeline.offsets[worker];
-    const i = lastAtMost(timeline.start, tick, begin, timeline.offsets[worker + 1]);
+    const begin = timeline.offsets[row];
+    const i = lastAtMost(timeline.start, tick, begin, timeline.offsets[row + 1]);
     const slack = Math.min(2, picture.width) * (perPixel / run.tick); // jobs narrower than a pixel can be hit
     const found = i >= begin && timeline.end[i] + slack >= tick ? i : -1;
-    return {lane, worker, time, job: found < 0 ? null : {run, id: timeline.id[found]}};
+    return {lane, row, time, job: found < 0 ? null : {run, id: timeline.id[found]}};
   }
 
   private point(event: PointerEvent): void {
@@ -341,7 +342,7 @@ export class TimelineView {
     }
     const lines = hit.job
       ? jobLines(hit.lane, hit.job, this.times)
-      : idleLines(hit.lane, hit.worker, hit.time, this.times);
+      : idleLines(hit.lane, hit.row, hit.time, this.times);
     this.tip.hidden = lines.length === 0;
     this.tip.replaceChildren(...lines.map((line, i) => h("div", {class: i === 0 ? "title" : undefined}, line)));
     const box = this.element.getBoundingClientRect();

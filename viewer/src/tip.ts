@@ -30,11 +30,13 @@ export const MEANING: {[cause in (typeof CAUSES)[number]]: string} = {
   transfer: "the result that its next job reads is under way",
   order: "another job is ready, and the order holds it back",
   runtime: "its next job is ready and has not started",
+  copy: "its next job waits for a stash that L brings back, or for memory that O frees",
 };
 
-/** Of a worker at `time`, in units. Empty when it is not idle then. */
+/** Of a worker at `time`, in units. Empty when it is not idle then, and for rows of copies. */
 export function idleLines({timeline, run, title}: Lane, worker: number, time: number, times: Times): string[] {
   const {idle} = timeline;
+  if (worker >= timeline.workers) return [];
   const i = lastAtMost(idle.start, time / run.tick, idle.offsets[worker], idle.offsets[worker + 1]);
   if (i < idle.offsets[worker] || idle.end[i] < time / run.tick) return [];
   const cause = CAUSES[idle.cause[i]];

@@ -3,7 +3,9 @@
 
 import type {Run, Traffic} from "./data";
 import {type Cell, h, section, svg, table} from "./dom";
+import {reloaded} from "./figures";
 import {bytes, counted, number} from "./format";
+import {copies} from "./jobs";
 
 /** Workers up to which cells have numbers, and above which only the largest pairs are listed. */
 const MOST_NUMBERS = 12;
@@ -20,13 +22,23 @@ export function trafficSection(runs: Run[]): HTMLElement {
       const titles = [timeline, ...same].map((one) => one.title).join(", ");
       return h("div", {}, run.timelines.length > 1 ? h("h4", {}, titles) : null, of(run, timeline.traffic));
     });
-    columns.append(h("div", {}, runs.length > 1 ? h("h3", {}, run.title) : null, h("div", {class: "tables"}, ...parts)));
+    const title = runs.length > 1 ? h("h3", {}, run.title) : null;
+    columns.append(h("div", {}, title, h("div", {class: "tables"}, ...parts), copied(run)));
   }
   const note = h("p", {class: "note"}, "In one step: rows send, columns receive.");
   const element = section("What moved between workers", "traffic", columns, note);
   if (runs.some(({schedule, timelines}) => timelines.length > 2 || (schedule.workers > 6 && schedule.workers <= MOST_NUMBERS)))
     element.classList.add("wide");
   return element;
+}
+
+/** What moved between workers and homes: the copies of all timelines are the same. */
+function copied(run: Run): HTMLElement | null {
+  if (!copies(run.schedule)) return null;
+  const [{figures}] = run.timelines;
+  const size = run.hasBytes ? ` (${bytes(reloaded(figures, "bytes"))})` : "";
+  const stashes = counted(reloaded(figures, "count"), "stash");
+  return h("p", {}, `Besides, O copied ${stashes}${size} from workers to their homes, and L copied them back.`);
 }
 
 function isEqual(a: Traffic[], b: Traffic[]): boolean {

@@ -3,7 +3,7 @@
 
 import type {Run} from "./data";
 import {h, table} from "./dom";
-import {PASSES} from "./jobs";
+import {copies, PASSES} from "./jobs";
 
 /** What a pass does, by its letter. */
 export const PASS_MEANING: {[pass in (typeof PASSES)[number]]: string} = {
@@ -12,6 +12,8 @@ export const PASS_MEANING: {[pass in (typeof PASSES)[number]]: string} = {
   W: "backward, for the weights",
   BW: "backward",
   R: "forward again",
+  O: "stash to its home (upper strip)",
+  L: "stash back (lower strip)",
 };
 
 const WORDS: [string, string][] = [
@@ -37,9 +39,17 @@ const WORDS: [string, string][] = [
   ["critical path", "a chain of jobs, transfers and delays from the start to the end of the step; shortening it shortens the step"],
 ];
 
+/** Only where stashes are copied. */
+const COPY_WORDS: [string, string][] = [
+  ["home", "where a stash waits for its backward pass: with its worker, in the main memory of the host, on a disk"],
+  ["O, L", "copies of a stash: O (offload) takes it from its worker to its home, L (reload) brings it back. They take no time of the worker"],
+  ["channel", "what a worker copies with, beside its jobs: one for O, one for L. Each copies one stash at a time"],
+];
+
 export function wordsOf(runs: Run[]): HTMLElement {
   const disciplines = new Set(runs.map((run) => run.schedule.discipline));
   const others = ["ordered", "greedy", "bounded"].filter((word) => !disciplines.has(word));
-  const shown = WORDS.filter(([word]) => !others.includes(word));
+  const of = runs.some(({schedule}) => copies(schedule)) ? [...WORDS, ...COPY_WORDS] : WORDS;
+  const shown = of.filter(([word]) => !others.includes(word));
   return h("details", {id: "words"}, h("summary", {}, "What the words mean"), table(["", ""], shown, {words: [1], kind: "settings"}));
 }

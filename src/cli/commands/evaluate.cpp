@@ -19,10 +19,10 @@ struct EvaluateOptions {
 };
 
 /// Keys and sections that change nothing in an evaluation: it updates no weights and stashes nothing.
-constexpr std::array<std::string_view, 11> unused_by_evaluate = {
-    "model.init",    "data.path",          "data.order", "evaluate.every", "training.steps",
-    "training.clip", "training.optimizer", "checkpoint", "schedule.home",  "schedule.memory_limit",
-    "runtime.links"};
+constexpr std::array<std::string_view, 12> unused_by_evaluate = {
+    "model.init",    "data.path",           "data.order", "evaluate.every", "training.steps",
+    "training.clip", "training.optimizer",  "checkpoint", "schedule.home",  "schedule.memory_limit",
+    "runtime.links", "runtime.stash_folder"};
 
 runtime::Config evaluation_of(const EvaluateOptions& options) {
   runtime::Config config = options.config.load();

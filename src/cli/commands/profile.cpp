@@ -20,13 +20,13 @@ struct ProfileOptions {
 };
 
 /// Keys and sections that change nothing in a profile: it runs no schedule, and updates no weights.
-constexpr std::array<std::string_view, 17> unused_by_profile = {
+constexpr std::array<std::string_view, 18> unused_by_profile = {
     "model.init",         "data.validation",    "evaluate",
     "training.steps",     "training.nonfinite", "training.clip",
     "training.optimizer", "checkpoint",         "schedule",
     "runtime.policy",     "runtime.window",     "runtime.workers_per_core",
     "runtime.timeout",    "runtime.mapping",    "runtime.memory_limit",
-    "runtime.emulate",    "runtime.links"};
+    "runtime.emulate",    "runtime.links",      "runtime.stash_folder"};
 
 /// Measuring takes time: an existing profile is not overwritten by accident.
 void check_output(const ProfileOptions& options) {

@@ -144,6 +144,7 @@ void add_show(CLI::App& schedule, Action& action) {
                     "Durations and --memory-limit are of 1/W of the model, whatever the number of stages");
   options->tensor.add_to(*command);
   options->costs.add_to(*command, "1 for each pass");
+  options->costs.add_copy_to(*command);
   options->costs.add_bytes_to(*command);
   options->costs.add_no_prefetch_to(*command);
   options->result.add_to(*command);
@@ -201,6 +202,7 @@ void add_check(CLI::App& schedule, Action& action) {
   options->tensor.add_to(*command);
   options->costs.add_to(*command, "the times in the file, or 1 for each pass",
                         "the time in the file, else 0");
+  options->costs.add_copy_to(*command);
   options->costs.add_bytes_to(*command);
   options->costs.add_no_prefetch_to(*command);
   options->result.add_to(*command);

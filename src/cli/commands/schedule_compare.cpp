@@ -89,7 +89,9 @@ std::optional<double> bound_of(const ScheduleCompareOptions& options, const plan
                               .stage_workers = *stage_workers,
                               .costs = costs};
   problem.may_recompute = options.homes.may_recompute() || schedule.recomputes();
-  if (!limits.empty()) problem.memory_limits.assign(limits.begin(), limits.end());
+  // What is copied does not count. The bound knows no copies, so where they are allowed it knows no limit.
+  const bool may_copy = schedule.copies() || (options.homes.to_fit && (costs.host || costs.disk));
+  if (!limits.empty() && !may_copy) problem.memory_limits.assign(limits.begin(), limits.end());
   return plan::lower_bound(problem);
 }
 
@@ -383,6 +385,7 @@ void add_schedule_compare(CLI::App& schedule, Action& action) {
       "same work, or of a stage");
   options->tensor.add_to(*command);
   options->costs.add_to(*command, "1 for each pass");
+  options->costs.add_copy_to(*command);
   options->costs.add_bytes_to(*command);
   options->costs.add_no_prefetch_to(*command);
   command->add_flag("--json", options->json, "Print JSON");

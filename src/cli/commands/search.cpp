@@ -172,8 +172,9 @@ void add_memory_options(CLI::App& command, SearchCommand& options) {
       .add_option_function<std::vector<std::string>>(
           "--homes", read_homes,
           "Homes that the search may choose for a stash (default: worker). With none,worker it may compute F "
-          "again before B where memory is short. It then works twice, first without recomputation, and takes "
-          "up to twice the budget")
+          "again before B where memory is short, and works twice. With host or disk it may also copy stashes "
+          "there and back (--copy), and works four more times, for more memory. Each time takes up to the "
+          "budget")
       ->type_name("HOME,...")
       ->delimiter(',')
       ->check(CLI::IsMember(std::vector<std::string>(plan::home_words.begin(), plan::home_words.end())));
@@ -202,6 +203,7 @@ void add_search(CLI::App& app, Action& action) {
       "search knows chains of stages only; cut the stages of what it finds: starpipe schedule check "
       "found.json --tensor T");
   options->costs.add_to(*command, "1 for each pass");
+  options->costs.add_copy_to(*command);
   options->costs.add_bytes_to(*command);
   add_memory_options(*command, *options);
   add_option(*command, "--budget SECONDS", options->search.budget,

@@ -133,10 +133,10 @@ std::vector<plan::Durations> given_durations(const SimOptions& options, const ru
 
 /// Keys that change nothing on simulated GPUs: the cluster has the links, SimGrid ends a run that cannot
 /// continue, and each GPU has one worker, in their order.
-constexpr std::array<std::string_view, 7> unused_by_sim = {
+constexpr std::array<std::string_view, 9> unused_by_sim = {
     "training.steps",  "runtime.timeout",      "runtime.workers_per_core",
     "runtime.mapping", "runtime.emulate.comm", "runtime.emulate.links",
-    "runtime.links"};
+    "runtime.links",   "runtime.emulate.copy", "runtime.stash_folder"};
 
 /// Refuses settings of the file with which a real run would differ from the simulated one.
 void check_simulated(const ConfigOptions& options, const runtime::Config& config) {
@@ -275,6 +275,8 @@ int sim(SimOptions options) {
   write_file("sim", request.config, runtime::config_json(given).dump());
   const runtime::Config config = configuration_of(request);
   const runtime::Experiment experiment = runtime::make_experiment(config);
+  if (experiment.schedule.copies())
+    throw InputError("schedule.home: sim does not copy stashes to the homes host and disk");
   const int workers = experiment.schedule.workers();
   plan::Costs costs = experiment.costs;
   costs.workers_of_rank = workers / cluster.ranks(workers);

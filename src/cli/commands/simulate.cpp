@@ -54,11 +54,10 @@ std::string summary(std::string_view times, std::string_view policy, std::string
   const auto& [schedule, costs, timeline, unit, reordering, discipline] = run;
   const plan::ShownUnit shown(unit, timeline.makespan);
   const auto number = [&shown](double time) { return fmt::format("{:.4g}", time * shown.factor()); };
-  std::string text =
-      fmt::format("{}: {} workers, {} stages, {} micro-batches, {}{}; {} parameters\n{}times {}\n{}\n",
-                  schedule.name(), schedule.workers(), schedule.stages(), schedule.microbatches(),
-                  plan::to_string(*discipline), schedule.recomputes() ? ", with recomputation" : "",
-                  experiment.network.parameter_count(), cuts, times, policy);
+  std::string text = fmt::format(
+      "{}: {} workers, {} stages, {} micro-batches, {}{}; {} parameters\n{}times {}\n{}\n", schedule.name(),
+      schedule.workers(), schedule.stages(), schedule.microbatches(), plan::to_string(*discipline),
+      plan::describe_homes(schedule), experiment.network.parameter_count(), cuts, times, policy);
 
   std::vector<TableRow> stages = {
       {"stage", "parameters", shown.heading("F"), shown.heading("B"), shown.heading("W"), "output", "stash"}};
@@ -197,6 +196,7 @@ void add_simulate(CLI::App& app, Action& action) {
                         "the seconds of runtime.emulate; with schedule.partition the measured times; else in "
                         "proportion to the FLOPs of each stage, 1 for an average stage",
                         "those of runtime.links or runtime.emulate, else 0");
+  options->costs.add_copy_to(*command);
   options->costs.add_no_prefetch_to(*command);
   command->add_flag("--per-share", options->per_share,
                     "The times of --durations are of 1/W of the model, whatever the number of stages");

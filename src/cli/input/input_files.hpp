@@ -4,6 +4,7 @@
 #pragma once
 
 #include <filesystem>
+#include <optional>
 #include <set>
 #include <span>
 #include <string>
@@ -15,6 +16,7 @@
 #include "plan/search/partition.hpp"
 #include "runtime/setup/partition_choice.hpp"
 #include "runtime/simulation/cluster.hpp"
+#include "starpipe/plan/simulate/costs.hpp"
 #include "starpipe/plan/simulate/links.hpp"
 #include "starpipe/runtime/config/config.hpp"
 
@@ -30,15 +32,18 @@ std::set<std::string> overridden_keys(const std::vector<std::string>& overrides)
 
 /// The links between the workers of a machine, as a file says.
 struct LinksFile {
-  plan::Links links;
+  plan::Links links = {};
+  std::optional<plan::HomeLink> host = {};  ///< `host_link`
+  std::optional<plan::HomeLink> disk = {};  ///< `disk_link`
   /// Times are in seconds; otherwise they are in a unit without a name.
   bool in_seconds = false;
 };
 
 /// Reads a map whose key `levels` has a list of maps, innermost level first, each with `latency` and
 /// `bandwidth`, all with units or all without; `workers`, the workers of a group, in all but the last;
-/// perhaps `name`, and `sharing`: none, in-order or fair. docs/links.md describes the file. The file of a
-/// cluster (read_cluster) has such levels, too; its other keys are not read.
+/// perhaps `name`, and `sharing`: none, in-order or fair. The keys `host_link` and `disk_link` may have the
+/// links to homes of stashes, maps with `latency`, `bandwidth` and perhaps `workers`. docs/links.md describes
+/// the file. The file of a cluster (read_cluster) is one, too; its other keys are not read.
 LinksFile read_links(const std::filesystem::path& file);
 
 /// Reads the value of the key `levels` of a map in `file`, as `read_links` does.

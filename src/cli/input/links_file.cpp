@@ -108,23 +108,68 @@ LinksFile read_levels(const YamlValue& list, const std::string& file) {
     levels.push_back(read.level);
   }
   try {
-    return {plan::Links(std::move(levels)), units.with};
+    return {.links = plan::Links(std::move(levels)), .in_seconds = units.with};
   } catch (const InputError& error) {
     list.fail(error.what());
   }
 }
+
+namespace {
+
+struct ReadHomeLink {
+  plan::HomeLink home;
+  UnitsSeen units;
+};
+using HomeKey = MapKey<ReadHomeLink>;
+constexpr std::array home_keys = {
+    HomeKey{"latency",
+            [](Value value, ReadHomeLink& into) {
+              const Quantity latency = value.time_or_number();
+              into.home.link.alpha = latency.value;
+              into.units.note(latency);
+            },
+            /*required=*/true},
+    HomeKey{"bandwidth",
+            [](Value value, ReadHomeLink& into) {
+              const Quantity bandwidth = value.bandwidth();
+              into.home.link.beta = 1 / bandwidth.value;
+              into.units.note(bandwidth);
+            },
+            /*required=*/true},
+    HomeKey{"workers", [](Value value, ReadHomeLink& into) { into.home.workers = value.whole(1); }}};
+
+plan::HomeLink read_home_link(Value value, UnitsSeen& units) {
+  ReadHomeLink read;
+  read_map<ReadHomeLink>(value, home_keys, read);
+  units.note(read.units);
+  if (units.mixed()) value.fail("give all latencies and bandwidths with units, or none");
+  return read.home;
+}
+
+}  // namespace
 
 LinksFile read_links(const std::filesystem::path& file) {
   const std::string name = file.string();
   const YamlValue root = YamlValue::in_file(load_yaml(file), name);
   std::optional<LinksFile> links;
   // The other keys describe a cluster, and say nothing about links between workers.
-  constexpr std::array<std::string_view, 5> root_keys = {"levels", "gpus_per_node", "gpu_memory", "device",
-                                                         "host_link"};
+  constexpr std::array<std::string_view, 6> root_keys = {"levels",        "host_link",  "disk_link",
+                                                         "gpus_per_node", "gpu_memory", "device"};
+  std::optional<plan::HomeLink> host;
+  std::optional<plan::HomeLink> disk;
+  UnitsSeen units;
   read_map(root, root_keys, [&](std::size_t key, const YamlValue& value) {
-    if (key == 0) links = read_levels(value, name);
+    if (key == 0) {
+      links = read_levels(value, name);
+      units.note({.with = links->in_seconds, .without = !links->in_seconds});
+      if (units.mixed()) value.fail("give all latencies and bandwidths with units, or none");
+    }
+    if (key == 1) host = read_home_link(value, units);
+    if (key == 2) disk = read_home_link(value, units);
   });
   if (!links) root.fail("levels is missing");
+  links->host = host;
+  links->disk = disk;
   return *std::move(links);
 }
 

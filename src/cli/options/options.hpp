@@ -192,8 +192,8 @@ class TensorOptions {
 /// to do instead.
 void refuse_tensor(CLI::App& command, const std::string& reason);
 
-/// Costs of passes and transfers: --durations, --comm or --links, and where they are added --bytes and
-/// --no-prefetch.
+/// Costs of passes and transfers: --durations, --comm or --links; where they are added, also --copy, --bytes
+/// and --no-prefetch.
 class CostOptions {
  public:
   /// `default_durations`, `default_comm`: the costs without --durations and --comm, for the help.
@@ -201,6 +201,8 @@ class CostOptions {
   /// Adds only --durations, for commands that know the links.
   void add_durations_to(CLI::App& command, const std::string& default_durations);
   void add_no_prefetch_to(CLI::App& command);
+  /// Adds --copy, for commands with --home.
+  void add_copy_to(CLI::App& command);
   /// Adds --bytes, for commands that do not know a model, and so not the bytes that its stages send.
   void add_bytes_to(CLI::App& command);
   /// Replaces the costs that the command line gives. `unit`, of all times of the costs, becomes "s" if they
@@ -232,6 +234,7 @@ class CostOptions {
   std::optional<std::string> durations_;
   std::optional<std::string> comm_;
   std::optional<std::string> links_;
+  std::optional<std::string> copy_;
   std::optional<std::uint64_t> bytes_;
   bool needs_bytes_ = false;  ///< there is no model that gives the sizes of results
   bool no_prefetch_ = false;

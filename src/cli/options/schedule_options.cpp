@@ -73,10 +73,12 @@ void add_memory_options(CLI::App& command, std::vector<int>& memory_limits, Home
   command
       .add_option_function<std::vector<std::string>>(
           "--home", read,
-          "Where stashes wait from F to B: worker, or none: F keeps only the stage's inputs, and the pass R, "
-          "which takes as long as F, computes it again before B. One word for all stages, or one for each. "
-          "auto: "
-          "none for as few stashes as --memory-limit needs, in the schedule's own order")
+          "Where stashes wait from F to B: worker; none: F keeps only the stage's inputs, and the pass R, "
+          "which takes as long as F, computes it again before B; host or disk: the copy O takes it there, "
+          "and "
+          "the copy L brings it back (--copy). One word for all stages, or one for each. auto: none for as "
+          "few stashes as --memory-limit needs, in the schedule's own order; with --copy also host, where "
+          "that takes less time")
       ->type_name("HOME,...|auto")
       ->delimiter(',')
       ->check([](const std::string& word) {
@@ -203,6 +205,18 @@ std::vector<Reading> file_durations(const std::filesystem::path& file, int stage
   return stage_durations(root[device], name, stages);
 }
 
+// Returns a time that an option gives, in the unit of the durations.
+double time_in(const std::string& unit, std::string_view option, const std::string& text) {
+  const Quantity time = YamlValue(YAML::Node(text), std::string(option)).time_or_number();
+  if (time.value > 0 && time.has_unit != (unit == "s")) {
+    throw InputError(
+        time.has_unit
+            ? fmt::format("{} {}: has a unit, but the durations have none", option, text)
+            : fmt::format("{} {}: needs a unit (s, ms, us), as the durations have one", option, text));
+  }
+  return time.value;
+}
+
 }  // namespace
 
 void CostOptions::add_to(CLI::App& command, const std::string& default_durations,
@@ -224,6 +238,13 @@ void CostOptions::add_durations_to(CLI::App& command, const std::string& default
       "or a YAML file with a map of F, B and W, or with a list of such maps, one for each stage. A fused "
       "backward pass takes B + W. Default: " +
           default_durations);
+}
+
+void CostOptions::add_copy_to(CLI::App& command) {
+  add_option(
+      command, "--copy T", copy_,
+      "Time of a copy of a stash to the home host or disk, and back, with a unit when the durations have "
+      "one. Without it, --links has host_link and disk_link");
 }
 
 void CostOptions::add_bytes_to(CLI::App& command) {
@@ -266,6 +287,16 @@ void CostOptions::apply(plan::Costs& costs, std::string& unit, int stages, const
         std::ranges::any_of(readings, [](const Reading& reading) { return reading.units.with; });
     unit = in_seconds ? "s" : "";
   }
+  if (copy_) {
+    costs.host = costs.disk = plan::HomeLink{.link = {.alpha = time_in(unit, "--copy", *copy_)}};
+  } else if (unit != former_unit && links_) {
+    costs.host = costs.disk = std::nullopt;  // the file of links may have them in the new unit
+  } else if (unit != former_unit && (costs.host || costs.disk)) {
+    throw InputError(
+        fmt::format("--durations: the times of copies are {} a unit, unlike the durations; give "
+                    "--copy too",
+                    former_unit.empty() ? "without" : "with"));
+  }
   if (links_) {
     apply_links(costs, unit);
   } else {
@@ -303,15 +334,9 @@ void CostOptions::apply_comm(plan::Costs& costs, const std::string& unit,
                                  former_unit.empty() ? "without" : "with"));
   }
   if (comm_) {
-    const Quantity time = YamlValue(YAML::Node(*comm_), "--comm").time_or_number();
-    if (time.value > 0 && time.has_unit != (unit == "s")) {
-      throw InputError(
-          time.has_unit
-              ? fmt::format("--comm {}: has a unit, but the durations have none", *comm_)
-              : fmt::format("--comm {}: needs a unit (s, ms, us), as the durations have one", *comm_));
-    }
+    const double time = time_in(unit, "--comm", *comm_);
     const double per_byte = costs.links.uniform() ? costs.link(0, 1).beta : 0;
-    costs.links = plan::Link{.alpha = time.value, .beta = per_byte};
+    costs.links = plan::Link{.alpha = time, .beta = per_byte};
   } else if (unit != former_unit && costs.links.takes_time()) {
     throw InputError(
         fmt::format("--durations: the times of transfers are {} a unit, unlike the durations; give "
@@ -328,6 +353,8 @@ void CostOptions::apply_links(plan::Costs& costs, const std::string& unit) const
                                                  : "have no units, but the durations have"));
   }
   costs.links = std::move(file.links);
+  if (file.host && !copy_) costs.host = file.host;
+  if (file.disk && !copy_) costs.disk = file.disk;
   if (bytes_) {
     for (plan::StageSizes& sizes : costs.sizes) sizes.activation = sizes.gradient = *bytes_;
     return;

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstddef>
+#include <iterator>
 #include <stdexcept>
 #include <utility>
 
@@ -25,9 +26,11 @@ using nlohmann::ordered_json;
 
 std::int64_t whole(JobId id) { return id; }
 
-ordered_json figures_of(const Timeline& timeline) {
+ordered_json figures_of(const RecordedStep& step) {
+  const Timeline& timeline = step.timeline;
   ordered_json received;
   for (const TransferKind& kind : transfer_kinds) {
+    if (kind.member == &Transfers::reloads && !step.as_run.copies()) continue;
     ordered_json& of_kind = received[kind.key];
     for (const Transfers& to : timeline.received) {
       of_kind["count"].push_back((to.*kind.member).count);
@@ -47,9 +50,25 @@ ordered_json figures_of(const Timeline& timeline) {
   return figures;
 }
 
-/// Returns the jobs by worker in the order in which they ran: "start" counts from the end of the job before,
-/// "ready" back from the start, and "submitted" back from "ready". "weights" and "submitted" are left out
-/// where the weights of all jobs are where they ran, and where all jobs were submitted at time 0.
+/// Returns the jobs of each worker in the order in which they ran. Where stashes are copied, two rows for
+/// each worker follow: its O and its L, in the order in which they started.
+std::vector<std::vector<JobId>> rows_of(const RecordedStep& step) {
+  const Schedule& schedule = step.as_run;
+  std::vector<std::vector<JobId>> rows = step.timeline.order;
+  for (int w = 0; w < schedule.workers() && schedule.copies(); ++w) {
+    for (const Pass pass : {Pass::O, Pass::L}) {
+      std::vector<JobId>& row = rows.emplace_back();
+      std::ranges::copy_if(schedule.copies_of(w), std::back_inserter(row),
+                           [&](JobId id) { return schedule.job(id).pass == pass; });
+      std::ranges::stable_sort(row, {}, [&](JobId id) { return step.timeline.spans[id].start; });
+    }
+  }
+  return rows;
+}
+
+/// Returns the jobs by row, see `rows_of`: "start" counts from the end of the job before, "ready" back from
+/// the start, and "submitted" back from "ready". "weights" and "submitted" are left out where the weights of
+/// all jobs are where they ran, and where all jobs were submitted at time 0.
 ordered_json jobs_of(const RecordedStep& step, const Ticks& ticks) {
   const Schedule& schedule = step.as_run;
   Column ids;
@@ -61,7 +80,7 @@ ordered_json jobs_of(const RecordedStep& step, const Ticks& ticks) {
   bool all_at_zero = true;
   bool all_at_home = true;
   std::vector<std::size_t> rows;
-  for (const std::vector<JobId>& row : step.timeline.order) {
+  for (const std::vector<JobId>& row : rows_of(step)) {
     rows.push_back(row.size());
     ids.restart();
     std::int64_t end_before = 0;
@@ -69,7 +88,9 @@ ordered_json jobs_of(const RecordedStep& step, const Ticks& ticks) {
       const Span span = step.timeline.spans[id];
       const std::int64_t starts = ticks.of(span.start);
       const std::int64_t is_ready = ticks.of(step.timeline.ready[id]);
-      const int holder = schedule.placement(id).weights;
+      // A copy reads no weights.
+      const bool is_stash = schedule.copies() && is_copy(schedule.job(id).pass);
+      const int holder = is_stash ? schedule.compute(id) : schedule.placement(id).weights;
       ids.add_difference(whole(id));
       start.add(starts - end_before);
       end_before = ticks.of(span.end);
@@ -179,6 +200,19 @@ ordered_json traffic_of(const RecordedStep& step, const Costs& costs) {
 
 constexpr int data_version = 2;  // viewer/src/data.ts has the same
 
+/// Returns a digit for the home of each stash, by micro-batch and stage; of one micro-batch if all are alike.
+std::string homes_of(const Schedule& schedule) {
+  std::string homes;
+  for (int b = 0; b < schedule.microbatches(); ++b) {
+    for (int s = 0; s < schedule.stages(); ++s)
+      homes += static_cast<char>('0' + static_cast<int>(schedule.home(s, b)));
+  }
+  const std::string_view all = homes;
+  const std::size_t stages = index(schedule.stages());
+  const bool alike = all.substr(stages) == all.substr(0, all.size() - stages);
+  return alike ? homes.substr(0, stages) : homes;
+}
+
 ordered_json schedule_data(const Schedule& schedule) {
   ordered_json data = {{"name", schedule.name()},
                        {"workers", schedule.workers()},
@@ -193,6 +227,7 @@ ordered_json schedule_data(const Schedule& schedule) {
     for (int s = 0; s < schedule.stages(); ++s) data["labels"].push_back(schedule.graph().label(s));
   }
   if (!schedule.memory_limits().empty()) data["memory_limits"] = schedule.memory_limits();
+  if (schedule.copies()) data["homes"] = homes_of(schedule);
   return data;
 }
 
@@ -269,7 +304,7 @@ std::string report_page(std::span<const PageRun> runs) {
 
 ordered_json timeline_data(const PageTimeline& timeline, const Costs& costs, const Ticks& ticks) {
   const RecordedStep& step = *timeline.step;
-  return {{"title", timeline.title},           {"figures", figures_of(step.timeline)},
+  return {{"title", timeline.title},           {"figures", figures_of(step)},
           {"jobs", jobs_of(step, ticks)},      {"idle", idle_of(step, ticks)},
           {"path", path_of(step, ticks)},      {"memory", memory_of(step, costs, ticks)},
           {"traffic", traffic_of(step, costs)}};

@@ -94,8 +94,9 @@ class Ticks {
   int exponent_ = -9;  // a tick is 10^exponent_ units
 };
 
-/// Returns a step as the page reads it (viewer/src/data.ts): figures; and as columns the jobs by worker, idle
-/// times by worker, the critical path, memory over time by worker, and the traffic between workers.
+/// Returns a step as the page reads it (viewer/src/data.ts): figures; and as columns the jobs by worker, and
+/// copies, idle times by worker, the critical path, memory over time by worker, and the traffic between
+/// workers.
 nlohmann::ordered_json timeline_data(const PageTimeline& timeline, const Costs& costs, const Ticks& ticks);
 
 }  // namespace starpipe::plan

@@ -4,7 +4,9 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <iterator>
 #include <optional>
+#include <span>
 #include <utility>
 
 #include <fmt/format.h>
@@ -29,6 +31,9 @@ std::string paint(std::string text, const Job& job) {
       return fmt::format("\x1b[7;38;5;{};48;5;16m{}\x1b[0m", hue.light_code, text);
     case Pass::R:  // as F, and underlined
       return fmt::format("\x1b[4;38;5;16;48;5;{}m{}\x1b[0m", hue.light_code, text);
+    case Pass::O:
+    case Pass::L:
+      return fmt::format("\x1b[38;5;{}m{}\x1b[0m", hue.light_code, text);
   }
   return text;
 }
@@ -73,11 +78,18 @@ class Drawing {
     if (!labelled) scale_ = std::max(1.0, room()) / timeline_.makespan;
     std::string text;
     const auto& rows = timeline_.order;
+    const auto draw_any = [&](const std::string& name, std::span<const JobId> jobs) {
+      labelled ? draw_row(name, jobs, text) : draw_scaled_row(name, jobs, text);
+    };
     for (std::size_t w = 0; w < rows.size(); ++w) {
-      if (labelled) {
-        draw_row(w, rows[w], text);
-      } else {
-        draw_scaled_row(w, rows[w], text);
+      draw_any(fmt::format("worker {}", w), rows[w]);
+      const auto copies = schedule_.copies_of(static_cast<int>(w));
+      if (copies.empty()) continue;
+      for (const auto& [name, pass] : {std::pair("  out", Pass::O), std::pair("  in", Pass::L)}) {
+        std::vector<JobId> channel;
+        std::ranges::copy_if(copies, std::back_inserter(channel),
+                             [&](JobId id) { return schedule_.job(id).pass == pass; });
+        draw_any(name, channel);
       }
     }
     draw_axis(text);
@@ -110,10 +122,12 @@ class Drawing {
   }
 
   [[nodiscard]] std::string key() const {
-    if (!with_stage_) return "F5: pass F of micro-batch 5; . idle";
-    return schedule_.graph().shards().empty()
-               ? "F2.5: pass F of stage 2, micro-batch 5; . idle"
-               : "F2a.5: pass F of stage 2, a first shard (b: a second), micro-batch 5; . idle";
+    const std::string copies = schedule_.copies() ? "; O and L: copies of stashes" : "";
+    if (!with_stage_) return "F5: pass F of micro-batch 5; . idle" + copies;
+    return (schedule_.graph().shards().empty()
+                ? "F2.5: pass F of stage 2, micro-batch 5; . idle"
+                : "F2a.5: pass F of stage 2, a first shard (b: a second), micro-batch 5; . idle") +
+           copies;
   }
 
   [[nodiscard]] std::string scaled_key() const {
@@ -148,8 +162,8 @@ class Drawing {
     return static_cast<std::size_t>(std::lround((time - origin_) * scale_));
   }
 
-  void draw_row(std::size_t worker, const std::vector<JobId>& jobs, std::string& text) const {
-    text += fmt::format("{:<{}}", fmt::format("worker {}", worker), gutter_);
+  void draw_row(const std::string& name, std::span<const JobId> jobs, std::string& text) const {
+    text += fmt::format("{:<{}}", name, gutter_);
     std::size_t at = 0;
     const auto idle_to = [&](std::size_t until) {
       if (until <= at) return;
@@ -163,9 +177,9 @@ class Drawing {
       idle_to(column(span.start));
       if (to <= at) continue;
       const Job job = schedule_.job(id);
-      const std::string name = label(job);
-      text += options_.colour ? paint(fmt::format("{:<{}}", name, to - at), job)
-                              : fmt::format("{:=<{}} ", name, to - at - 1);
+      const std::string cell = label(job);
+      text += options_.colour ? paint(fmt::format("{:<{}}", cell, to - at), job)
+                              : fmt::format("{:=<{}} ", cell, to - at - 1);
       at = to;
     }
     idle_to(column(origin_ + timeline_.makespan));
@@ -175,7 +189,7 @@ class Drawing {
 
   /// Draws one character per column: the pass that takes the longest in it, or a dot if the worker is idle
   /// for longer.
-  void draw_scaled_row(std::size_t worker, const std::vector<JobId>& jobs, std::string& text) const {
+  void draw_scaled_row(const std::string& name, std::span<const JobId> jobs, std::string& text) const {
     struct Share {
       double time = 0;
       JobId job = 0;
@@ -194,7 +208,7 @@ class Drawing {
         busy[c] += time;
       }
     }
-    text += fmt::format("{:<{}}", fmt::format("worker {}", worker), gutter_);
+    text += fmt::format("{:<{}}", name, gutter_);
     for (std::size_t c = 0; c < columns; ++c) {
       const Share& max = *std::ranges::max_element(shares[c], {}, &Share::time);
       if (1 - busy[c] > max.time) {
@@ -276,11 +290,15 @@ std::string makespan_sentence(const Timeline& timeline, std::string_view makespa
                      percent_text(timeline.bubble_fraction), percent_text(timeline.device_bubble_fraction));
 }
 
+std::string describe_homes(const Schedule& schedule) {
+  return fmt::format("{}{}", schedule.recomputes() ? ", with recomputation" : "",
+                     schedule.copies() ? ", with copies of stashes" : "");
+}
+
 std::string schedule_text(const Schedule& schedule, const Timeline& timeline, const TextOptions& options) {
-  std::string text =
-      fmt::format("{}: {} workers, {} stages, {} micro-batches, {}{}\n\n", schedule.name(),
-                  schedule.workers(), schedule.stages(), schedule.microbatches(),
-                  to_string(schedule.discipline()), schedule.recomputes() ? ", with recomputation" : "");
+  std::string text = fmt::format("{}: {} workers, {} stages, {} micro-batches, {}{}\n\n", schedule.name(),
+                                 schedule.workers(), schedule.stages(), schedule.microbatches(),
+                                 to_string(schedule.discipline()), describe_homes(schedule));
   if (const auto drawing = Drawing(schedule, timeline, options).draw()) {
     text += *drawing;
   } else {

@@ -63,6 +63,7 @@ constexpr std::array<Hatching, idle_cause_count> hatchings = {{
     {"idle: transfer", "#e3f1fb", "#3b8ac4", 5, 1.4, 90},
     {"idle: order", "#f3edf9", "#9a6cc2", 5, 1.4, 0},
     {"idle: runtime", "#fdeae7", "#d4483b", 5, 1.8, -45},
+    {"idle: copy of a stash", "#e6f4ea", "#3d9160", 5, 1.4, 45},
 }};
 
 std::string meaning_of(const IdlePart& part, const Schedule& schedule) {
@@ -81,6 +82,8 @@ std::string meaning_of(const IdlePart& part, const Schedule& schedule) {
       return fmt::format("{} is ready, {} comes first", name(part.held_back), name(part.next));
     case IdleCause::runtime:
       return fmt::format("{} could start", name(part.next));
+    case IdleCause::copy:
+      return fmt::format("{} waits for {}", name(part.next), name(part.producer));
   }
   return {};
 }
@@ -130,19 +133,29 @@ bool draw_critical_path(const RunFrame& frame, std::string& svg) {
   std::string outlines;
   auto out = std::back_inserter(outlines);
   const PathPart* before = nullptr;
+  const auto row_of = [&](const PathPart& of) { return index(frame.run.schedule->compute(of.job)); };
+  struct Box {
+    double y;
+    double height;
+    [[nodiscard]] double middle() const { return y + height / 2; }
+  };
+  const auto box_of = [&](const PathPart& part) {
+    const Pass pass = frame.run.schedule->job(part.job).pass;
+    if (!is_copy(pass)) return Box{frame.y(row_of(part)), frame.row_height};
+    return Box{frame.strip_y(row_of(part), pass), frame.strip};
+  };
   for (const PathPart& part : frame.run.path) {
     if (part.kind != PathPart::Kind::compute) continue;
-    const auto row_of = [&](const PathPart& of) { return index(frame.run.schedule->compute(of.job)); };
-    const std::size_t row = row_of(part);
+    const Box box = box_of(part);
     const double left = frame.x(part.start);
-    if (before != nullptr && (row_of(*before) != row || left - frame.x(before->end) > 1)) {
-      fmt::format_to(out, "M{} {}L{} {}", px(frame.x(before->end) - 1), px(frame.middle(row_of(*before))),
-                     px(left), px(frame.middle(row)));
+    if (before != nullptr && (box_of(*before).y != box.y || left - frame.x(before->end) > 1)) {
+      fmt::format_to(out, "M{} {}L{} {}", px(frame.x(before->end) - 1), px(box_of(*before).middle()),
+                     px(left), px(box.middle()));
     }
     // The outline lies within the cell, whose seam is on its right.
     const double width = std::max(0.0, frame.x(part.end) - left - 3);
-    fmt::format_to(out, "M{} {}h{}v{}h-{}z", px(left + 1), px(frame.y(row) + 1), px(width),
-                   px(frame.row_height - 2), px(width));
+    fmt::format_to(out, "M{} {}h{}v{}h-{}z", px(left + 1), px(box.y + 1), px(width),
+                   px(std::max(0.0, box.height - 2)), px(width));
     before = &part;
   }
   if (outlines.empty()) return false;
@@ -221,9 +234,13 @@ class Legend {
 
 double draw_legend(const LegendItems& items, double left, double right, double y, std::string& svg) {
   Legend legend(left, right, y + 4, svg);
-  constexpr std::array<std::string_view, pass_count> passes = {"F forward", "B gradient of the input",
+  constexpr std::array<std::string_view, pass_count> passes = {"F forward",
+                                                               "B gradient of the input",
                                                                "W gradient of the weights",
-                                                               "BW backward, fused", "R forward again"};
+                                                               "BW backward, fused",
+                                                               "R forward again",
+                                                               "O stash to its home (upper strip)",
+                                                               "L stash back (lower strip)"};
   for (std::size_t p = 0; p < passes.size(); ++p) {
     if (items.passes[p]) legend.entry(paint(look_of(static_cast<Pass>(p)), 0), passes[p]);
   }
@@ -250,8 +267,8 @@ double draw_legend(const LegendItems& items, double left, double right, double y
 }
 
 Look look_of(Pass pass) {
-  constexpr std::array<Look, pass_count> of_passes = {Look::light, Look::dark, Look::outlined, Look::dark,
-                                                      Look::dashed};
+  constexpr std::array<Look, pass_count> of_passes = {Look::light,  Look::dark,  Look::outlined, Look::dark,
+                                                      Look::dashed, Look::light, Look::dark};
   return of_passes[index(pass)];
 }
 

@@ -77,10 +77,14 @@ struct RunFrame {
   double scale = 1;       ///< pixels per unit of time
   double row_height = 0;  ///< pixels
   double row_pitch = 0;   ///< from the top of a row to the top of the next
+  double strip = 0;       ///< height of each of the two strips of copies under a row
 
   [[nodiscard]] double x(double time) const { return left + (time - origin) * scale; }
   [[nodiscard]] double y(std::size_t row) const { return top + static_cast<double>(row) * row_pitch; }
-  [[nodiscard]] double middle(std::size_t row) const { return y(row) + row_height / 2; }
+  /// Returns the y of the strip of O or L under a row.
+  [[nodiscard]] double strip_y(std::size_t row, Pass pass) const {
+    return y(row) + row_height + 1 + (pass == Pass::L ? strip + 1 : 0);
+  }
 };
 
 /// Returns the <defs> element with the hatching of idle time, and with its hatchings by cause if `causes`.

@@ -159,13 +159,15 @@ class Svg {
         px(16), px(y + 18), ink, escape(run.title), faint_ink, escape(figures));
     y += title_height - 6;
 
-    const RunFrame frame = {.run = run,
-                            .left = left_margin,
-                            .top = y,
-                            .origin = first_start(timeline),
-                            .scale = scale_,
-                            .row_height = row_height_,
-                            .row_pitch = row_height_ + (row_height_ > 12 ? row_gap : 1)};
+    RunFrame frame = {.run = run,
+                      .left = left_margin,
+                      .top = y,
+                      .origin = first_start(timeline),
+                      .scale = scale_,
+                      .row_height = row_height_,
+                      .row_pitch = row_height_ + (row_height_ > 12 ? row_gap : 1),
+                      .strip = run.schedule->copies() ? std::clamp(row_height_ * 0.2, 2.0, 6.0) : 0};
+    frame.row_pitch += frame.strip > 0 ? 2 * frame.strip + 3 : 0;
     const double label_size = std::clamp(row_height_ * 0.7, 7.0, 12.0);
     for (std::size_t w = 0; w < timeline.order.size(); ++w) {
       const double top = frame.y(w);
@@ -176,10 +178,32 @@ class Svg {
     }
     draw_idle(frame, unit_, body_);
     draw_cells(frame);
+    draw_copies(frame);
     draw_chunks(frame);
     draw_labels(frame);
     legend_.critical_path = draw_critical_path(frame, body_) || legend_.critical_path;
     return draw_memory(frame, frame.y(timeline.order.size()));
+  }
+
+  /// Draws copies as strips under the row of their worker: O above L.
+  void draw_copies(const RunFrame& frame) {
+    const Schedule& schedule = *frame.run.schedule;
+    if (!schedule.copies()) return;
+    put("<g class=\"copies\">\n");
+    for (int w = 0; w < schedule.workers(); ++w) {
+      for (const JobId id : schedule.copies_of(w)) {
+        const Job job = schedule.job(id);
+        const Span span = frame.run.timeline->spans[id];
+        put("<rect x=\"{}\" y=\"{}\" width=\"{}\" height=\"{}\" {}><title>{} of worker {}, {} {}, {} to "
+            "{}</title></rect>\n",
+            px(frame.x(span.start)), px(frame.strip_y(index(w), job.pass)),
+            px((span.end - span.start) * scale_), px(frame.strip),
+            paint(look_of(job.pass), hue_of(job.microbatch)), to_string(job), w,
+            job.pass == Pass::O ? "to" : "from", to_string(schedule.home(job.stage, job.microbatch)),
+            unit_.number(span.start), unit_.number(span.end));
+      }
+    }
+    put("</g>\n");
   }
 
   /// Draws lines at the foot of each cell: as many as the worker has stages before the job's stage.

@@ -40,6 +40,7 @@ class BackwardWalk {
   // Adds what lies between the start of `id` and the end of the job for which it waited last. Returns that
   // job, or nullopt at the begin of the step.
   std::optional<JobId> before(JobId id) {
+    if (is_copy(step_.as_run.job(id).pass)) return before_copy(id);
     const InputWait wait = input_wait(step_, id);
     const PathPart runtime = {.kind = PathPart::Kind::runtime, .job = id};
     const PathPart transfer = {
@@ -48,6 +49,10 @@ class BackwardWalk {
     const double free_since = previous ? step_.timeline.spans[*previous].end : begin_;
     // Without prefetch the worker itself waits for the transfer, whatever came before.
     if (!step_.prefetch) add(wait.transfer_from, transfer);
+    if (wait.input.copy && wait.input.copied > std::max(free_since, wait.transfer_to)) {
+      add(wait.input.copied, runtime);
+      return wait.input.copy;
+    }
     const double arrived = step_.prefetch ? wait.transfer_to : wait.produced;
     if (wait.input.from && (!previous || arrived > free_since)) {
       add(arrived, runtime);
@@ -57,6 +62,16 @@ class BackwardWalk {
     }
     add(free_since, runtime);
     return previous;
+  }
+
+  // A copy waits for jobs and copies of its own worker only.
+  JobId before_copy(JobId id) {
+    std::optional<JobId> last;
+    step_.as_run.for_each_pred(id, [&](JobId p) {
+      if (!last || step_.timeline.spans[p].end > step_.timeline.spans[*last].end) last = p;
+    });
+    add(step_.timeline.spans[*last].end, {.kind = PathPart::Kind::runtime, .job = id});
+    return *last;
   }
 
   [[nodiscard]] std::optional<JobId> previous_on_worker(JobId id) const {

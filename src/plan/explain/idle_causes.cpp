@@ -43,8 +43,13 @@ class WorkerIdle {
   // Explains the time from `start` to `end`, before the job at `position`.
   void explain(std::size_t position, double start, double end) {
     const InputWait wait = input_wait(step_, row_[position]);
-    std::array<double, 6> times = {wait.produced,  wait.transfer_from,    wait.transfer_to,
-                                   wait.startable, later_[position].time, end};
+    std::array<double, 7> times = {wait.produced,
+                                   wait.transfer_from,
+                                   wait.transfer_to,
+                                   wait.startable,
+                                   wait.input.copied,
+                                   later_[position].time,
+                                   end};
     std::ranges::sort(times);
     for (const double time : times) {
       const double to = std::min(time, end);
@@ -73,6 +78,9 @@ class WorkerIdle {
       part.cause = position == 0 ? IdleCause::fill : IdleCause::producer;
     } else if (under_way) {
       set_transfer(part, wait);
+    } else if (time < wait.input.copied) {
+      part.cause = IdleCause::copy;
+      part.producer = wait.input.copy;
     }
     return part;
   }
@@ -182,7 +190,8 @@ class Chains {
       const Piece* now = piece(worker);
       if (now == nullptr) return std::nullopt;
       if (now->idle == nullptr) return now->job;
-      if (now->idle->cause == IdleCause::transfer || !now->idle->producer) return std::nullopt;
+      const bool of_job = now->idle->cause != IdleCause::transfer && now->idle->cause != IdleCause::copy;
+      if (!of_job || !now->idle->producer) return std::nullopt;
       worker = index(step_.as_run.compute(*now->idle->producer));
     }
     return std::nullopt;

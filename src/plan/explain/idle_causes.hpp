@@ -17,7 +17,7 @@
 namespace starpipe::plan {
 
 /// Why a worker was idle. Of several causes at one time, the first in this list counts:
-/// runtime (the next job was ready), order, fill or producer, transfer, runtime (anything else).
+/// runtime (the next job was ready), order, fill or producer, transfer, copy, runtime (anything else).
 enum class IdleCause : std::uint8_t {
   fill,      ///< before its first job, which waits for jobs on other workers
   drain,     ///< after its last job
@@ -27,11 +27,12 @@ enum class IdleCause : std::uint8_t {
   /// The next job was ready and had not started. Or its inputs were there and it had not been submitted or
   /// was not yet known to be ready.
   runtime,
+  copy,  ///< the next job waits for a stash that L brings back, or for memory that O frees
 };
-inline constexpr std::size_t idle_cause_count = 6;
+inline constexpr std::size_t idle_cause_count = 7;
 /// In the order of the enum.
 inline constexpr std::array<std::string_view, idle_cause_count> idle_cause_words = {
-    "fill", "drain", "producer", "transfer", "order", "runtime"};
+    "fill", "drain", "producer", "transfer", "order", "runtime", "copy"};
 std::string_view to_string(IdleCause cause);
 
 /// A time in which a worker computed nothing, for one cause. A worker's parts follow each other without
@@ -43,7 +44,8 @@ struct IdlePart {
   IdleCause cause = IdleCause::drain;
   std::optional<JobId> next = {};  ///< the job that the worker ran next; none in drain
   /// With fill, producer and order: the job of another worker for which the next job waits. With transfer:
-  /// the job whose result is under way. Empty for weights, and where only the order holds a job back.
+  /// the job whose result is under way. With copy: L or O. Empty for weights, and where only the order holds
+  /// a job back.
   std::optional<JobId> producer = {};
   int from = -1;                        ///< transfer: the worker that sends
   std::optional<JobId> held_back = {};  ///< order: a job that was ready

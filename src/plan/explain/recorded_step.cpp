@@ -7,6 +7,7 @@
 #include <iterator>
 #include <limits>
 #include <map>
+#include <ranges>
 #include <utility>
 
 #include <fmt/format.h>
@@ -14,6 +15,7 @@
 #include "plan/explain/step_costs.hpp"
 #include "plan/simulate/fetches.hpp"
 #include "starpipe/base/error.hpp"
+#include "starpipe/base/index.hpp"
 #include "starpipe/plan/schedule/check.hpp"
 #include "starpipe/plan/simulate/simulate.hpp"
 
@@ -44,6 +46,27 @@ void require_runs(const Schedule& planned, std::span<const JobRun> jobs) {
   for (const JobId id : planned.order()) {
     if (!seen[id]) throw InputError(fmt::format("a measured step lacks {}", to_string(planned.job(id))));
   }
+}
+
+// Returns the jobs of `order`, which are in the order of starts, in an order in which n says when memory was
+// free for copies: jobs that free memory (O, and W or BW) come where they ended.
+std::vector<JobId> with_memory_in_order(const Schedule& planned, const std::vector<int>& worker,
+                                        const std::vector<Span>& spans, std::vector<JobId> order) {
+  if (!planned.copies()) return order;
+  std::vector<double> place(spans.size());
+  // Measured spans of one worker may overlap by the clock's resolution; its jobs stay in their order.
+  std::vector<double> next(index(planned.workers()), std::numeric_limits<double>::infinity());
+  for (const JobId id : std::views::reverse(order)) {
+    const Pass pass = planned.job(id).pass;
+    place[id] = spans[id].start;
+    if (pass == Pass::O) place[id] = spans[id].end;
+    if (is_copy(pass)) continue;
+    double& after = next[index(worker[id])];
+    if (gives_weight_gradient(pass)) place[id] = std::min(spans[id].end, after);
+    after = place[id];
+  }
+  std::ranges::stable_sort(order, {}, [&](JobId id) { return place[id]; });
+  return order;
 }
 
 // Returns the schedule as it was run: `order` has every job in the order of starts.
@@ -191,7 +214,7 @@ RecordedStep measured_step(const Schedule& planned, std::span<const JobRun> jobs
     const Span& right = spans[b];
     return left.start != right.start ? left.start < right.start : left.end < right.end;
   });
-  Schedule as_run = run_in_order(planned, worker, order);
+  Schedule as_run = run_in_order(planned, worker, with_memory_in_order(planned, worker, spans, order));
   if (const CheckResult result = check(as_run); !result.ok()) {
     throw InputError(fmt::format("a measured step of schedule {}: {}", planned.name(), result.problem));
   }
@@ -207,6 +230,16 @@ RecordedStep simulated_step(const Schedule& schedule, const Costs& costs, const 
   Timeline timeline = simulate(schedule, costs, times);
   std::vector<int> worker(schedule.id_count(), 0);
   for (const JobId id : schedule.order()) worker[id] = schedule.compute(id);
+  // An ordered schedule with copies ran as planned. Where a copy ended last, no transfer kept the job
+  // waiting.
+  if (schedule.copies()) {
+    RecordedStep step = with_transfers(schedule, schedule.with(Discipline::ordered), std::move(timeline),
+                                       std::vector<double>(schedule.id_count(), 0), costs.prefetch);
+    for (const JobId id : step.as_run.order()) {
+      if (last_input(step.as_run, step.timeline, id).copied >= step.timeline.ready[id]) step.transfer[id] = 0;
+    }
+    return step;
+  }
   std::vector<JobId> order;
   for (const std::vector<JobId>& row : timeline.order) order.insert(order.end(), row.begin(), row.end());
   return with_transfers(schedule, run_in_order(schedule, worker, order), std::move(timeline),
@@ -231,6 +264,11 @@ LastInput last_input(const Schedule& as_run, const Timeline& timeline, JobId id)
   LastInput input;
   for_each_producer(as_run, id, [&](JobId producer) {
     const double end = timeline.spans[producer].end;
+    const bool copied = as_run.copies() && is_copy(as_run.job(producer).pass);
+    if (copied && (!input.copy || end > input.copied)) {
+      input.copy = producer;
+      input.copied = end;
+    }
     if (as_run.compute(producer) == at.compute) {
       input.own_produced = std::max(input.own_produced, end);
     } else if (!input.producer || end > input.produced) {
@@ -239,7 +277,8 @@ LastInput last_input(const Schedule& as_run, const Timeline& timeline, JobId id)
       input.produced = end;
     }
   });
-  const bool fetches_weights = as_run.job(id).pass != Pass::W && at.weights != at.compute;
+  const Pass pass = as_run.job(id).pass;
+  const bool fetches_weights = pass != Pass::W && !is_copy(pass) && at.weights != at.compute;
   if (!input.from && fetches_weights) input.from = at.weights;
   return input;
 }

@@ -17,7 +17,8 @@ namespace starpipe::plan {
 struct RecordedStep {
   Schedule planned;
   /// The same jobs under the ordered discipline: its w names the worker that ran each job, its n is the order
-  /// in which they started. The holders of weights are those planned.
+  /// in which they started. The holders of weights are those planned. Copies have an n such that no job waits
+  /// for memory that was not free when it started.
   Schedule as_run;
   Timeline timeline;              ///< of `as_run`, with `ready`
   std::vector<double> submitted;  ///< may be negative. Simulated: all 0
@@ -79,6 +80,10 @@ struct LastInput {
   std::optional<JobId> producer = {};  ///< nullopt for weights
   double produced = 0;                 ///< end of the producer; of weights 0, the begin of the step
   double own_produced = 0;  ///< the latest end of a producer on the job's own worker; 0 without one
+  /// The copy that ended last of those for which the job waits: L, or O that frees memory; nullopt without
+  /// one.
+  std::optional<JobId> copy = {};
+  double copied = 0;  ///< its end
 };
 
 /// Returns the last input of job `id`: the result of the producer on another worker that ended last. A job

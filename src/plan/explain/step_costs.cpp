@@ -21,8 +21,10 @@ void StepCosts::add(const RecordedStep& step) {
   for (const JobId id : schedule.order()) {
     const Job job = schedule.job(id);
     const std::size_t kind = index(job.stage) * pass_count + index(job.pass);
-    sums[kind] += step.timeline.spans[id].end - step.timeline.spans[id].start;
+    const double seconds = step.timeline.spans[id].end - step.timeline.spans[id].start;
+    sums[kind] += seconds;
     ++counts[kind];
+    if (is_copy(job.pass)) copies_[schedule.home(job.stage, job.microbatch)].push_back(seconds);
   }
   for (const auto& [link, times] : observed_transfers(step))
     transfers_[link].insert(transfers_[link].end(), times.begin(), times.end());
@@ -40,6 +42,8 @@ Costs StepCosts::costs(std::vector<StageSizes> sizes, std::vector<SharedWeights>
   std::vector<double> links;
   for (const auto& [link, times] : transfers_) links.push_back(*lower_median(times));
   costs.links = Link{.alpha = lower_median(std::move(links)).value_or(0)};
+  for (const auto& [home, times] : copies_)
+    (home == Home::host ? costs.host : costs.disk) = HomeLink{.link = {.alpha = *lower_median(times)}};
   costs.durations.clear();
   for (std::size_t first = 0; first < means_.size(); first += pass_count) {
     const auto of = [&](Pass pass) { return lower_median(means_[first + index(pass)]); };
@@ -57,6 +61,7 @@ void require_work(const Schedule& schedule, std::span<const Durations> work) {
 }
 
 double work_of(std::span<const Durations> work, int stage, Pass pass) {
+  if (is_copy(pass)) return 0;
   return (work.size() == 1 ? work.front() : work[index(stage)]).of(pass);
 }
 
@@ -64,6 +69,7 @@ std::vector<KernelSpeed> kernel_speeds(const RecordedStep& step, std::span<const
   require_work(step.as_run, work);
   std::map<Kernel, KernelSpeed> kernels;
   for (const JobId id : step.as_run.order()) {
+    if (is_copy(step.as_run.job(id).pass)) continue;
     const Kernel key = kernel_of(step.as_run, id);
     KernelSpeed& kernel = kernels.try_emplace(key, KernelSpeed{key}).first->second;
     ++kernel.jobs;

@@ -27,13 +27,15 @@ class StepCosts {
   ///
   /// All pairs of workers get one link, with `beta` 0. Its `alpha` is the lower median over the pairs of the
   /// lower median of the transfers observed from one to the other. So one slow pair among others does not
-  /// count, however many transfers it has.
+  /// count, however many transfers it has. Copies to each kind of home, and back, get the lower median time
+  /// of one, whatever its size.
   [[nodiscard]] Costs costs(std::vector<StageSizes> sizes = {StageSizes{}},
                             std::vector<SharedWeights> shared = {}) const;
 
  private:
   std::vector<std::vector<double>> means_;               // [stage * pass_count + pass]: one per step
   std::map<WorkerPair, std::vector<double>> transfers_;  // observed ones
+  std::map<Home, std::vector<double>> copies_;
   bool prefetch_ = true;
 };
 

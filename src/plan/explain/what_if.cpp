@@ -63,6 +63,8 @@ void parse_target(std::string_view name, WhatIf& change) {
     change.target = WhatIf::Target::comm;
   } else if (parts.size() == 1 && kind == "runtime") {
     change.target = WhatIf::Target::runtime;
+  } else if (parts.size() == 1 && kind == "copy") {
+    change.target = WhatIf::Target::copy;
   } else if (parts.size() == 1 && kind == "schedule") {
     change.target = WhatIf::Target::schedule;
   } else if (parts.size() == 2 && kind == "link") {
@@ -82,7 +84,7 @@ void parse_target(std::string_view name, WhatIf& change) {
     }
   } else {
     refuse(change.text, fmt::format("'{}' is not one of comm, link.N-N, worker.N, stage.N, stage.N.PASS, "
-                                    "runtime and schedule",
+                                    "copy, runtime and schedule",
                                     name));
   }
 }
@@ -91,9 +93,11 @@ bool changes(const RecordedStep& step, const WhatIf& change, JobId id) {
   const Job job = step.as_run.job(id);
   switch (change.target) {
     case WhatIf::Target::worker:
-      return step.as_run.compute(id) == change.first;
+      return step.as_run.compute(id) == change.first && !is_copy(job.pass);
     case WhatIf::Target::stage:
-      return job.stage == change.first && change.pass.value_or(job.pass) == job.pass;
+      return job.stage == change.first && (change.pass ? *change.pass == job.pass : !is_copy(job.pass));
+    case WhatIf::Target::copy:
+      return is_copy(job.pass);
     case WhatIf::Target::link:
       return step.as_run.compute(id) == change.second &&
              last_input(step.as_run, step.timeline, id).from == change.first;
@@ -188,7 +192,7 @@ void require_in_step(const WhatIf& change, const RecordedStep& step) {
            fmt::format("there is no stage {} (stages 0..{})", change.first, step.as_run.stages() - 1));
   }
   const bool of_times = change.target == WhatIf::Target::worker || change.target == WhatIf::Target::stage ||
-                        change.target == WhatIf::Target::link;
+                        change.target == WhatIf::Target::link || change.target == WhatIf::Target::copy;
   if (!of_times) return;
   const bool found =
       std::ranges::any_of(step.as_run.order(), [&](JobId id) { return changes(step, change, id); });

@@ -16,12 +16,13 @@ namespace starpipe::plan {
 /// - comm=0, comm=0.5x: all transfers; link.0-1=0.5x: the transfers from worker 0 to worker 1
 /// - worker.2=median, worker.2=0.5x: the jobs that worker 2 ran
 /// - stage.3=0.5x, stage.3.F=0.5x, stage.3.BW=median: the jobs of stage 3, of one pass
+/// - copy=0, copy=0.5x: the copies of stashes to their homes and back, O and L
 /// - runtime=0, runtime=0.5x: the runtime's own part of the step
 /// - schedule=zb-h1: another schedule
 /// A factor is a number with an x, from 0x; 0 is the same as 0x. With `median`, each job takes the median
 /// time of a unit of work, over all jobs of its pass.
 struct WhatIf {
-  enum class Target : std::uint8_t { comm, link, worker, stage, runtime, schedule };
+  enum class Target : std::uint8_t { comm, link, worker, stage, copy, runtime, schedule };
   std::string text;  ///< as given
   Target target = Target::comm;
   int first = 0;   ///< link: sender; worker, stage: its number

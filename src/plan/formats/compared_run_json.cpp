@@ -58,8 +58,8 @@ constexpr std::array<TimeColumn, 4> time_columns = {{{"submitted", &JobRun::subm
                                                      {"start", &JobRun::start},
                                                      {"end", &JobRun::end}}};
 
-/// Returns the jobs as arrays. "weights" and "ran_on" are the word "worker" when every job has its weights,
-/// or ran, where w computes it.
+/// Returns the jobs as arrays. "home" is there if stashes are copied. "weights" and "ran_on" are the word
+/// "worker" when every job has its weights, or ran, where w computes it.
 ordered_json jobs_of(const RecordedStep& step) {
   const Schedule& planned = step.planned;
   std::vector<JobRun> runs;
@@ -74,6 +74,12 @@ ordered_json jobs_of(const RecordedStep& step) {
       {"microbatch", by_job([&](const JobRun& run) { return planned.job(run.job).microbatch; })},
       {"pass", by_job([&](const JobRun& run) { return to_string(planned.job(run.job).pass); })},
       {"worker", by_job([&](const JobRun& run) { return planned.compute(run.job); })}};
+  if (planned.copies()) {
+    jobs["home"] = by_job([&](const JobRun& run) {
+      const Job job = planned.job(run.job);
+      return to_string(planned.home(job.stage, job.microbatch));
+    });
+  }
   const auto workers = [&](auto of) -> ordered_json {
     const auto same = [&](const JobRun& run) { return of(run) == planned.compute(run.job); };
     if (std::ranges::all_of(runs, same)) return same_workers;
@@ -178,11 +184,22 @@ Schedule read_planned(const JsonValue& record, const std::vector<int>& compute, 
     return fmt::format("{}, job {}", jobs.path(), cell);
   };
   listing.name = read_name(about.at("name"));
+  listing.copy_text = [&](std::size_t worker, std::size_t cell) {
+    return fmt::format("{}, copy {} of worker {}", jobs.path(), cell, worker);
+  };
   listing.rows.resize(index(workers));
+  listing.copies.resize(index(workers));
   std::vector<Job> order;
   for (std::size_t i = 0; i < compute.size(); ++i) {
     order.push_back({stages.at(i).whole(0), microbatches.at(i).whole(0), read_pass(passes.at(i))});
-    listing.rows[index(compute[i])].push_back({order.back(), weights[i], i});
+    std::vector<ListedJob>& row = listing.rows[index(compute[i])];
+    if (is_copy(order.back().pass)) {
+      const JsonValue home = array_with(jobs, "home", compute.size()).at(i);
+      listing.copies[index(compute[i])].push_back(
+          {order.back(), home.parsed(parse_home, "host or disk"), row.size()});
+    } else {
+      row.push_back({order.back(), weights[i], i});
+    }
   }
   for (const char* const key : {"stages", "microbatches", "discipline", "stage_graph", "memory_limits"})
     static_cast<void>(about.at(key));

@@ -63,6 +63,12 @@ std::string tenths_text(std::int64_t tenths) {
   return fmt::format("{:.1f}", static_cast<double>(tenths) / 10);
 }
 
+// Without copies nothing waits for them.
+std::span<const std::string_view> shown_causes(const RecordedStep& step) {
+  const std::span all(idle_cause_words);
+  return step.as_run.copies() ? all : all.first(index(IdleCause::copy));
+}
+
 // Shares of a step in tenths of a percent: [worker][0] of computing, [worker][1 + cause] of idle time. Sums
 // are rounded, not shares: so the shares of a worker add up to 100 %.
 std::vector<std::array<std::int64_t, idle_cause_count + 1>> shares(const RecordedStep& step,
@@ -141,10 +147,10 @@ std::string idle_table(const ComparedRun& run) {
   const auto predicted = shares(run.predicted, predicted_parts);
   const auto measured = shares(run.measured, measured_parts);
   std::vector<TableRow> rows = {{"worker", "busy"}};
-  for (const std::string_view cause : idle_cause_words) rows[0].emplace_back(cause);
+  for (const std::string_view cause : shown_causes(run.measured)) rows[0].emplace_back(cause);
   for (std::size_t w = 0; w < measured.size(); ++w) {
     TableRow& row = rows.emplace_back(TableRow{std::to_string(w)});
-    for (std::size_t c = 0; c < measured[w].size(); ++c)
+    for (std::size_t c = 0; c + 1 < rows[0].size(); ++c)
       row.push_back(tenths_text(predicted[w][c]) + " / " + tenths_text(measured[w][c]));
   }
   constexpr std::array columns = {TableColumn{Align::left, 8}};
@@ -260,13 +266,14 @@ using nlohmann::ordered_json;
 // Boundaries are rounded before they are subtracted: so the parts of a worker add up to the makespan.
 std::int64_t length(double start, double end) { return nanoseconds(end) - nanoseconds(start); }
 
-ordered_json idle_json(std::span<const IdlePart> parts, int workers) {
-  std::vector<std::array<std::int64_t, idle_cause_count>> by_cause(index(workers));
+ordered_json idle_json(std::span<const IdlePart> parts, const RecordedStep& step) {
+  std::vector<std::array<std::int64_t, idle_cause_count>> by_cause(index(step.as_run.workers()));
   for (const IdlePart& part : parts)
     by_cause[index(part.worker)][index(part.cause)] += length(part.start, part.end);
-  return array_of(by_cause, [](const auto& of_worker) {
+  return array_of(by_cause, [&](const auto& of_worker) {
     ordered_json one;
-    for (std::size_t c = 0; c < of_worker.size(); ++c) one[idle_cause_words[c]] = of_worker[c];
+    const auto causes = shown_causes(step);
+    for (std::size_t c = 0; c < causes.size(); ++c) one[causes[c]] = of_worker[c];
     return one;
   });
 }
@@ -308,12 +315,11 @@ ordered_json path_json(const RecordedStep& step) {
 
 ordered_json explanation_json(const ComparedRun& run) {
   const std::vector<IdlePart> parts = idle_parts(run.measured);
-  const int workers = run.measured.as_run.workers();
   ordered_json result = {
       {"busy", {{"predicted", busy_json(run.predicted)}, {"measured", busy_json(run.measured)}}},
       {"idle",
-       {{"predicted", idle_json(idle_parts(run.predicted), workers)},
-        {"measured", idle_json(parts, workers)}}}};
+       {{"predicted", idle_json(idle_parts(run.predicted), run.predicted)},
+        {"measured", idle_json(parts, run.measured)}}}};
   result["waited_for"] = array_of(producer_waits(parts, run.measured), [](const ProducerWait& wait) {
     ordered_json one = kernel_json(wait);
     one["time"] = nanoseconds(wait.seconds);

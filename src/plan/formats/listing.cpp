@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cstdint>
 #include <filesystem>
+#include <map>
 #include <tuple>
 #include <utility>
 
@@ -21,6 +22,75 @@ struct ListEntry {
   std::size_t position;
 
   [[nodiscard]] const Job& job() const { return listed->job; }
+};
+
+/// Proves that a listing has both O and L of each stash that is copied, and gives their home and n.
+class Copies {
+ public:
+  explicit Copies(const Listing& listing) : listing_(listing) {
+    for (std::size_t r = 0; r < listing.copies.size(); ++r) {
+      const std::vector<ListedCopy>& row = listing.copies[r];
+      most_ = std::max(most_, row.size());
+      for (std::size_t p = 0; p < row.size(); ++p) {
+        if (row[p].position > listing.rows.at(r).size())
+          fail(r, p, "position {} is behind the {} jobs of the worker", row[p].position,
+               listing.rows[r].size());
+        if (p > 0 && row[p].position < row[p - 1].position)
+          fail(r, p, "position {} is before that of the copy before", row[p].position);
+        if (!entries_.try_emplace(row[p].job, Entry{&row[p], r, p}).second)
+          fail(r, p, "{} is listed twice", to_string(row[p].job));
+      }
+    }
+    for (const auto& [job, entry] : entries_) {
+      const Job other = {job.stage, job.microbatch, job.pass == Pass::O ? Pass::L : Pass::O};
+      const auto found = entries_.find(other);
+      if (found == entries_.end()) fail(entry.row, entry.cell, "{} is missing", to_string(other));
+      if (found->second.listed->home != entry.listed->home)
+        fail(entry.row, entry.cell, "its home is another than that of {}", to_string(other));
+    }
+  }
+
+  [[nodiscard]] bool empty() const { return entries_.empty(); }
+  /// Returns the home of a stash; Home::worker if it is not copied.
+  [[nodiscard]] Home home(int stage, int microbatch) const {
+    const auto found = entries_.find({stage, microbatch, Pass::O});
+    return found == entries_.end() ? Home::worker : found->second.listed->home;
+  }
+  /// Returns n of a copy, and of the job at `position` in a row.
+  [[nodiscard]] std::int64_t n(const Job& job) const {
+    const Entry& entry = entries_.at(job);
+    return static_cast<std::int64_t>(entry.listed->position * (most_ + 1) + entry.cell);
+  }
+  [[nodiscard]] std::int64_t n(std::size_t position) const {
+    return static_cast<std::int64_t>(position * (most_ + 1) + most_);
+  }
+  /// Refuses a copy that is not one of the schedule's, or not on this worker.
+  void require_all_in(const Schedule& schedule) const {
+    for (const auto& [job, entry] : entries_) {
+      const std::optional<JobId> id = schedule.find(job);
+      if (!id) fail(entry.row, entry.cell, "{} is out of range, or its stash is made again", to_string(job));
+      if (schedule.compute(*id) != static_cast<int>(entry.row))
+        fail(entry.row, entry.cell, "{} is of worker {}, which runs {}", to_string(job),
+             schedule.compute(*id), job.pass == Pass::O ? "its F" : "its backward pass");
+    }
+  }
+
+ private:
+  struct Entry {
+    const ListedCopy* listed;
+    std::size_t row;
+    std::size_t cell;
+  };
+  template <class... Args>
+  [[noreturn]] void fail(std::size_t row, std::size_t cell, fmt::format_string<Args...> format,
+                         Args&&... args) const {
+    throw InputError(fmt::format("{}: {}: {}", listing_.source_name, listing_.copy_text(row, cell),
+                                 fmt::format(format, std::forward<Args>(args)...)));
+  }
+
+  const Listing& listing_;
+  std::map<Job, Entry> entries_;
+  std::size_t most_ = 0;  // copies of a worker
 };
 
 auto by_job(const Job& job) { return std::tuple(job.microbatch, job.stage, job.pass); }
@@ -155,7 +225,8 @@ class Completeness {
 /// Proves that the schedule can finish in the order of the rows.
 void require_progress(const Completeness& jobs, const Schedule& schedule) {
   const std::vector<Job> cycle = check(schedule).cycle;
-  if (cycle.empty()) return;
+  // Copies are in no row. The message of `check` names all jobs of the cycle.
+  if (cycle.empty() || std::ranges::any_of(cycle, [](const Job& job) { return is_copy(job.pass); })) return;
   // Each job of the cycle waits for the one before it, either because of their order in a row or for its
   // data. The message starts with a job that waits for data.
   const auto before = [&](std::size_t i) { return jobs.find(cycle[i == 0 ? cycle.size() - 1 : i - 1]); };
@@ -181,6 +252,7 @@ void require_progress(const Completeness& jobs, const Schedule& schedule) {
 
 Schedule schedule_from_listing(const Listing& listing) {
   const Completeness complete(listing);
+  const Copies copies(listing);
   const int stages = complete.stages();
 
   ScheduleSpec spec;
@@ -198,13 +270,16 @@ Schedule schedule_from_listing(const Listing& listing) {
   if (std::ranges::any_of(complete.entries(), is_split))
     spec.split_backward = [&](int s, int b) { return complete.find({s, b, Pass::B}) != nullptr; };
   const auto is_remade = [](const ListEntry& e) { return e.job().pass == Pass::R; };
-  if (std::ranges::any_of(complete.entries(), is_remade))
-    spec.home = [&](int s, int b) { return complete.find({s, b, Pass::R}) ? Home::none : Home::worker; };
+  if (std::ranges::any_of(complete.entries(), is_remade) || !copies.empty())
+    spec.home = [&](int s, int b) { return complete.find({s, b, Pass::R}) ? Home::none : copies.home(s, b); };
   spec.placement = [&](const Job& job) {
     return Placement{.weights = at(job).listed->weights, .compute = static_cast<int>(at(job).row)};
   };
-  spec.priority = [&](const Job& job) { return static_cast<std::int64_t>(at(job).position); };
+  spec.priority = [&](const Job& job) {
+    return is_copy(job.pass) ? copies.n(job) : copies.n(at(job).position);
+  };
   Schedule schedule(spec);
+  copies.require_all_in(schedule);
   require_progress(complete, schedule);
   return schedule;
 }

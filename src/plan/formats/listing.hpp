@@ -21,6 +21,13 @@ struct ListedJob {
   std::size_t cell = 0;  ///< position in the row, from 0
 };
 
+/// O or L in a file.
+struct ListedCopy {
+  Job job;
+  Home home = Home::host;    ///< of the stash
+  std::size_t position = 0;  ///< of n: so many jobs of its worker's row, the first ones, come before
+};
+
 /// Rows of jobs read from a file, in the order each worker runs them.
 struct Listing {
   std::string source_name;
@@ -28,6 +35,10 @@ struct Listing {
   std::function<std::string(std::size_t row, std::size_t cell)> position_text = {};
   std::string name = {};  ///< of the schedule; when empty, the stem of the file's name
   std::vector<std::vector<ListedJob>> rows = {};
+  /// By worker, in the order of n; empty where no stash is copied.
+  std::vector<std::vector<ListedCopy>> copies = {};
+  /// As `position_text`, of a copy.
+  std::function<std::string(std::size_t row, std::size_t cell)> copy_text = {};
   std::optional<int> stages = {};
   std::optional<int> microbatches = {};
   GraphOfStages graph = StageGraph::chain;

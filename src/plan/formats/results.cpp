@@ -39,6 +39,7 @@ nlohmann::ordered_json predicted_json(const PredictedRun& run, const nlohmann::o
                             {"stashes", kept->stashes},
                             {"makespan", kept->makespan},
                             {"peak_stashes", kept->peak_stashes}};
+    if (kept->copied > 0) json["stashes_kept"]["copied"] = kept->copied;
   }
   json.update(more);
   json["ops"] = std::move(ops);
@@ -46,13 +47,17 @@ nlohmann::ordered_json predicted_json(const PredictedRun& run, const nlohmann::o
 }
 
 std::optional<KeptRun> with_stashes_kept(const Schedule& schedule, const Costs& costs) {
-  if (!schedule.recomputes()) return std::nullopt;
+  if (!schedule.recomputes() && !schedule.copies()) return std::nullopt;
   const Schedule ordered =
       schedule.discipline() == Discipline::ordered ? schedule : ordered_as_simulated(schedule, costs);
   const Schedule kept = ordered.with_homes([](int, int) { return Home::worker; }).with(Discipline::ordered);
   const Timeline timeline = simulate(kept, costs);
-  const auto is_r = [&](JobId id) { return schedule.job(id).pass == Pass::R; };
-  return KeptRun{.remade = static_cast<int>(std::ranges::count_if(schedule.order(), is_r)),
+  const auto count = [&](Pass pass) {
+    const auto has = [&](JobId id) { return schedule.job(id).pass == pass; };
+    return static_cast<int>(std::ranges::count_if(schedule.order(), has));
+  };
+  return KeptRun{.remade = count(Pass::R),
+                 .copied = count(Pass::O),
                  .stashes = schedule.stages() * schedule.microbatches(),
                  .makespan = timeline.makespan,
                  .peak_stashes = timeline.peak_stashes};
@@ -62,9 +67,13 @@ std::string describe_kept(const PredictedRun& run) {
   const std::optional<KeptRun> kept = with_stashes_kept(run.schedule, run.costs);
   if (!kept) return "";
   const ShownUnit shown(run.unit, run.timeline.makespan);
-  return fmt::format(
-      "{} of {} stashes are made again; with all kept, the makespan is {}, and a worker holds up to {}\n",
-      kept->remade, kept->stashes, shown.text(kept->makespan), std::ranges::max(kept->peak_stashes));
+  std::string what = fmt::format("{} of {} stashes are made again", kept->remade, kept->stashes);
+  if (kept->copied > 0) {
+    what = fmt::format("{} of {} stashes are copied to their homes", kept->copied, kept->stashes);
+    if (kept->remade > 0) what += fmt::format(", {} are made again", kept->remade);
+  }
+  return fmt::format("{}; with all kept, the makespan is {}, and a worker holds up to {}\n", what,
+                     shown.text(kept->makespan), std::ranges::max(kept->peak_stashes));
 }
 
 std::string lost_in_csv(const Schedule& schedule) {
@@ -74,6 +83,7 @@ std::string lost_in_csv(const Schedule& schedule) {
   if (!schedule.graph().is_chain()) lost.emplace_back("which stages read which");
   if (moves_weights) lost.emplace_back("which workers hold the weights");
   if (schedule.recomputes()) lost.emplace_back("that F is computed again");
+  if (schedule.copies()) lost.emplace_back("that stashes are copied");
   if (lost.empty()) return "";
   return fmt::format("a CSV file cannot say {}; a JSON file can", fmt::join(lost, " and "));
 }

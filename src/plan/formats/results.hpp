@@ -39,11 +39,12 @@ std::string lost_in_csv(const Schedule& schedule);
 /// The run of a schedule in the same order with all stashes kept, to see what recomputation costs.
 struct KeptRun {
   int remade = 0;   ///< stashes that the schedule makes again
+  int copied = 0;   ///< stashes that it copies to their homes
   int stashes = 0;  ///< all
   double makespan = 0;
   std::vector<int> peak_stashes = {};  ///< by worker
 };
-/// Returns nullopt if the schedule makes no stash again. Simulates.
+/// Returns nullopt if all stashes of the schedule wait with their workers. Simulates.
 std::optional<KeptRun> with_stashes_kept(const Schedule& schedule, const Costs& costs);
 /// Returns one line for people with the parts of `with_stashes_kept`, with a newline at its end; empty
 /// without them.

@@ -23,10 +23,12 @@ namespace {
 using nlohmann::json;
 using nlohmann::ordered_json;
 
-/// Returns, for each kind of transfers, the counts or the bytes that each worker received.
-ordered_json received(const Timeline& timeline, std::uint64_t Received::*figure) {
+/// Returns, for each kind of transfers, the counts or the bytes that each worker received. Without copies
+/// there are no reloads.
+ordered_json received(const Schedule& schedule, const Timeline& timeline, std::uint64_t Received::*figure) {
   ordered_json result;
   for (const TransferKind& kind : transfer_kinds) {
+    if (kind.member == &Transfers::reloads && !schedule.copies()) continue;
     auto& row = result[kind.key] = ordered_json::array();
     for (const Transfers& transfers : timeline.received) row.push_back(transfers.*kind.member.*figure);
   }
@@ -52,6 +54,46 @@ ordered_json ops(const Schedule& schedule, const Timeline& timeline) {
   return all;
 }
 
+/// Returns the copies of each worker. `position`: so many ops of the worker come before, by n.
+ordered_json copies(const Schedule& schedule, const Timeline& timeline) {
+  ordered_json all = ordered_json::array();
+  for (int worker = 0; worker < schedule.workers(); ++worker) {
+    ordered_json row = ordered_json::array();
+    const auto order = schedule.order(worker);
+    for (const JobId id : schedule.copies_of(worker)) {
+      const Job job = schedule.job(id);
+      const Span span = timeline.spans[id];
+      const auto before = std::ranges::partition_point(
+          order, [&](JobId other) { return schedule.turn(other) < schedule.turn(id); });
+      row.push_back({{"op", to_string(job.pass)},
+                     {"stage", job.stage},
+                     {"microbatch", job.microbatch},
+                     {"home", to_string(schedule.home(job.stage, job.microbatch))},
+                     {"position", before - order.begin()},
+                     {"start", number(span.start)},
+                     {"end", number(span.end)}});
+    }
+    all.push_back(std::move(row));
+  }
+  return all;
+}
+
+ListedCopy read_copy(const JsonValue& value) {
+  constexpr std::array<std::string_view, 7> keys = {"op",       "stage", "microbatch", "home",
+                                                    "position", "start", "end"};
+  value.object().only(keys);
+  ListedCopy copy = {
+      .job = {value.at("stage").whole(0), value.at("microbatch").whole(0), read_pass(value.at("op"))},
+      .home = value.at("home").parsed(parse_home, "host or disk"),
+      .position = index(value.at("position").whole(0))};
+  if (!is_copy(copy.job.pass)) value.at("op").expected("O or L");
+  if (!is_copied(copy.home)) value.at("home").expected("host or disk");
+  for (const char* const time : {"start", "end"}) {
+    if (const auto given = value.find(time)) static_cast<void>(given->number());
+  }
+  return copy;
+}
+
 constexpr std::array<std::string_view, 6> op_keys = {"op",    "stage", "microbatch",
                                                      "start", "end",   "weights_from"};
 
@@ -68,6 +110,7 @@ using OpRow = std::vector<ReadOp>;
 ReadOp read_op(const JsonValue& value) {
   value.object().only(op_keys);
   const Pass pass = read_pass(value.at("op"));
+  if (is_copy(pass)) value.at("op").fail("is a copy, and belongs in \"copies\"");
   ReadOp op{value, {value.at("stage").whole(0), value.at("microbatch").whole(0), pass}};
   if (const auto weights = value.find("weights_from")) op.weights = weights->whole(0);
   if (const auto start = value.find("start")) {
@@ -131,8 +174,10 @@ void require_ready(const std::vector<OpRow>& rows, const Schedule& schedule) {
     for (const ReadOp& op : row) ops[schedule.find(op.job).value()] = &op;
   }
   for (const JobId id : schedule.order()) {
+    if (ops[id] == nullptr) continue;  // a copy
     const ReadOp& op = *ops[id];
     schedule.for_each_pred(id, [&](JobId before) {
+      if (ops[before] == nullptr) return;
       const ReadOp& input = *ops[before];
       const std::optional<double> end = input.end ? input.end : input.start;
       if (!op.start || !end || !is_before(*op.start, *end)) return;
@@ -157,7 +202,8 @@ void require_known_keys(const JsonValue& file) {
        "memory_limits", "recompute", "late_recomputation", "unit"},
       is_read);
   add({"durations", "comm", "comm_per_byte", "links", "workers_of_rank", "ordered_messages", "relays",
-       "prefetch", "sizes", "shared_weights", "stages_without_weights", "stages_that_add", "shards", "ops"},
+       "prefetch", "sizes", "shared_weights", "stages_without_weights", "stages_that_add", "shards", "ops",
+       "copies", "host_link", "disk_link"},
       is_read);
   add({"makespan", "gradients_summed", "bubble_fraction", "recomputed_fraction", "device_span",
        "device_bubble_fraction", "lower_bound"},
@@ -175,11 +221,14 @@ void require_known_keys(const JsonValue& file) {
   add_object("pattern", {"period", "microbatches", "normalized_period", "lower_bound", "optimal",
                          "concurrent_activations", "memory", "operations"});
   add_object("reordered", {"worker", "stashes", "limit"});
-  add_object("stashes_kept", {"remade", "stashes", "makespan", "peak_stashes"});
+  add_object("stashes_kept", {"remade", "stashes", "makespan", "peak_stashes", "copied"});
   file.only(known);
 }
 
 std::string op_position(std::size_t row, std::size_t cell) { return fmt::format("ops[{}][{}]", row, cell); }
+std::string copy_position(std::size_t row, std::size_t cell) {
+  return fmt::format("copies[{}][{}]", row, cell);
+}
 
 }  // namespace
 
@@ -206,12 +255,13 @@ ordered_json schedule_json(const Schedule& schedule, const Costs& costs, const T
   result["device_span"] = number(timeline.device_span);
   result["device_bubble_fraction"] = number(timeline.device_bubble_fraction);
   result["peak_stashes"] = timeline.peak_stashes;
-  result["received"] = received(timeline, &Received::count);
+  result["received"] = received(schedule, timeline, &Received::count);
   if (costs.has_sizes()) {
     result["peak_stash_bytes"] = timeline.peak_stash_bytes;
-    result["received_bytes"] = received(timeline, &Received::bytes);
+    result["received_bytes"] = received(schedule, timeline, &Received::bytes);
   }
   result["ops"] = ops(schedule, timeline);
+  if (schedule.copies()) result["copies"] = copies(schedule, timeline);
   return result;
 }
 
@@ -231,6 +281,12 @@ ImportedSchedule schedule_from_json(std::string_view text, const std::string& so
     const int worker = static_cast<int>(listing.rows.size());
     std::vector<ListedJob>& jobs = listing.rows.emplace_back();
     for (const ReadOp& op : row) jobs.push_back({op.job, op.weights.value_or(worker), jobs.size()});
+  }
+  if (const auto value = file.find("copies")) {
+    if (value->size() != rows.size())
+      value->fail(fmt::format("{} entries, but \"ops\" has {} rows", value->size(), rows.size()));
+    listing.copies = value->list([](const JsonValue& row) { return row.list(read_copy); });
+    listing.copy_text = copy_position;
   }
   if (const auto value = file.find("workers")) {
     if (index(value->whole(1)) != rows.size())

@@ -106,7 +106,27 @@ bool says_bytes(const JsonValue& object, const Costs& costs) {
   });
 }
 
+void add_link(ordered_json& object, const Link& link) {
+  object["comm"] = number(link.alpha);
+  object["comm_per_byte"] = number(link.beta);
+  for (const auto& [bytes, time] : link.times) object["times"].push_back({bytes, number(time)});
+}
+
+struct HomeLinkKey {
+  std::string_view key;
+  std::optional<HomeLink> Costs::*link;
+};
+constexpr std::array<HomeLinkKey, 2> home_links = {
+    {{"host_link", &Costs::host}, {"disk_link", &Costs::disk}}};
+
 void add_links(ordered_json& object, const Costs& costs) {
+  for (const auto& [key, home] : home_links) {
+    const std::optional<HomeLink>& link = costs.*home;
+    if (!link) continue;
+    ordered_json& entry = object[key];
+    add_link(entry, link->link);
+    entry["workers"] = link->workers;
+  }
   if (const Link& link = costs.link(0, 1); costs.links.uniform() && link.times.empty()) {
     object["comm"] = number(link.alpha);
     if (link.beta != 0) object["comm_per_byte"] = link.beta;
@@ -116,9 +136,7 @@ void add_links(ordered_json& object, const Costs& costs) {
       ordered_json& entry = object["links"].emplace_back();
       if (!level.name.empty()) entry["name"] = level.name;
       if (&level != &levels.back()) entry["workers"] = level.workers;
-      entry["comm"] = number(level.link.alpha);
-      entry["comm_per_byte"] = number(level.link.beta);
-      for (const auto& [bytes, time] : level.link.times) entry["times"].push_back({bytes, number(time)});
+      add_link(entry, level.link);
       entry["sharing"] = to_string(level.sharing);
       for (const auto& [member, beta] : level.ports)
         entry["ports"].push_back({{"member", member}, {"comm_per_byte", number(beta)}});
@@ -130,6 +148,29 @@ void add_links(ordered_json& object, const Costs& costs) {
   if (costs.relays && costs.links.takes_time()) object["relays"] = true;
 }
 
+Link read_link(const JsonValue& value) {
+  Link link = {.alpha = value.at("comm").time(), .beta = value.at("comm_per_byte").time()};
+  if (const auto times = value.find("times")) {
+    link.times = times->list([](const JsonValue& pair) {
+      if (!pair.raw().is_array() || pair.size() != 2) pair.expected("bytes and a time");
+      return LinkTime{.bytes = pair.at(std::size_t{0}).bytes(), .time = pair.at(std::size_t{1}).time()};
+    });
+  }
+  return link;
+}
+
+HomeLink read_home_link(const JsonValue& value) {
+  constexpr std::array<std::string_view, 4> keys = {"comm", "comm_per_byte", "times", "workers"};
+  value.object().only(keys);
+  const HomeLink home = {.link = read_link(value), .workers = value.at("workers").whole(1)};
+  try {
+    static_cast<void>(Links(home.link));
+  } catch (const InputError& error) {
+    value.fail(error.what());
+  }
+  return home;
+}
+
 LinkLevel read_level(const JsonValue& value, bool last) {
   constexpr std::array<std::string_view, 7> keys = {"name",  "workers", "comm", "comm_per_byte",
                                                     "times", "sharing", "ports"};
@@ -137,13 +178,7 @@ LinkLevel read_level(const JsonValue& value, bool last) {
   LinkLevel level;
   if (const auto name = value.find("name")) level.name = name->word();
   if (!last) level.workers = value.at("workers").whole(2);
-  level.link = {.alpha = value.at("comm").time(), .beta = value.at("comm_per_byte").time()};
-  if (const auto times = value.find("times")) {
-    level.link.times = times->list([](const JsonValue& pair) {
-      if (!pair.raw().is_array() || pair.size() != 2) pair.expected("bytes and a time");
-      return LinkTime{.bytes = pair.at(std::size_t{0}).bytes(), .time = pair.at(std::size_t{1}).time()};
-    });
-  }
+  level.link = read_link(value);
   if (const auto ports = value.find("ports")) {
     constexpr std::array<std::string_view, 2> port_keys = {"member", "comm_per_byte"};
     level.ports = ports->list([&](const JsonValue& port) {
@@ -185,6 +220,9 @@ void read_links(const JsonValue& object, Costs& costs) {
   } else {
     costs.links = Link{.alpha = latency ? latency->time() : 0, .beta = per_byte ? per_byte->time() : 0};
     if (per_byte) require_bytes(*per_byte);
+  }
+  for (const auto& [key, home] : home_links) {
+    if (const auto link = object.find(key)) costs.*home = read_home_link(*link);
   }
   if (const auto workers = object.find("workers_of_rank")) costs.workers_of_rank = workers->whole(1);
   if (const auto ordered = object.find("ordered_messages")) costs.ordered_messages = ordered->truth();

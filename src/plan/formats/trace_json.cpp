@@ -16,7 +16,8 @@ namespace {
 // Returns the spans of the jobs in whole nanoseconds, by job. The trace viewer counts in these, and drops a
 // slice that ends within the next one of its row: so each start and end is rounded, instead of start and
 // duration, and a job starts where the one before it has ended.
-std::vector<Span> in_nanoseconds(const Timeline& timeline, double nanoseconds_per_unit) {
+std::vector<Span> in_nanoseconds(const Schedule& schedule, const Timeline& timeline,
+                                 double nanoseconds_per_unit) {
   const double origin = first_start(timeline);
   const auto rounded = [&](double time) { return std::round((time - origin) * nanoseconds_per_unit); };
   std::vector<Span> spans(timeline.spans.size());
@@ -26,6 +27,12 @@ std::vector<Span> in_nanoseconds(const Timeline& timeline, double nanoseconds_pe
       const double start = std::max(previous, rounded(timeline.spans[id].start));
       spans[id] = {start, std::max(start, rounded(timeline.spans[id].end))};
       previous = spans[id].end;
+    }
+  }
+  for (int worker = 0; worker < schedule.workers(); ++worker) {
+    for (const JobId id : schedule.copies_of(worker)) {
+      const double start = rounded(timeline.spans[id].start);
+      spans[id] = {start, std::max(start, rounded(timeline.spans[id].end))};
     }
   }
   return spans;
@@ -80,16 +87,16 @@ nlohmann::ordered_json trace_json(std::span<const DrawnRun> runs, double microse
   for (const DrawnRun& run : runs) {
     ++pid;  // from 1: Perfetto takes process 0 for the idle task
     const Schedule& schedule = *run.schedule;
-    const std::vector<Span> spans = in_nanoseconds(*run.timeline, 1000 * microseconds_per_unit);
+    const std::vector<Span> spans = in_nanoseconds(schedule, *run.timeline, 1000 * microseconds_per_unit);
     metadata("process_name", pid, 0, {{"name", run.title}});
     metadata("process_sort_index", pid, 0, {{"sort_index", pid}});
 
-    const auto& rows = run.timeline->order;
-    for (std::size_t w = 0; w < rows.size(); ++w) {
-      const int tid = static_cast<int>(w) + 1;
-      metadata("thread_name", pid, tid, {{"name", fmt::format("worker {}", w)}});
+    int last_tid = 0;
+    const auto add_row = [&](int tid, const std::string& name, std::span<const JobId> jobs) {
+      last_tid = std::max(last_tid, tid);
+      metadata("thread_name", pid, tid, {{"name", name}});
       metadata("thread_sort_index", pid, tid, {{"sort_index", tid}});
-      for (const JobId id : rows[w]) {
+      for (const JobId id : jobs) {
         const Job job = schedule.job(id);
         const Span span = spans[id];
         events.push_back({{"ph", "X"},
@@ -105,6 +112,18 @@ nlohmann::ordered_json trace_json(std::span<const DrawnRun> runs, double microse
                             {"pass", to_string(job.pass)},
                             {"weights_from", schedule.placement(id).weights}}}});
         if (const auto shard = schedule.graph().shard(job.stage)) events.back()["args"]["shard"] = *shard;
+      }
+    };
+    const auto& rows = run.timeline->order;
+    for (std::size_t w = 0; w < rows.size(); ++w)
+      add_row(static_cast<int>(w) + 1, fmt::format("worker {}", w), rows[w]);
+    // Behind the workers, whose threads have their numbers.
+    for (int w = 0; w < schedule.workers(); ++w) {
+      for (const auto& [pass, way] : {std::pair(Pass::O, "out"), {Pass::L, "in"}}) {
+        std::vector<JobId> channel;
+        std::ranges::copy_if(schedule.copies_of(w), std::back_inserter(channel),
+                             [&](JobId id) { return schedule.job(id).pass == pass; });
+        if (!channel.empty()) add_row(last_tid + 1, fmt::format("worker {}, copies {}", w, way), channel);
       }
     }
 

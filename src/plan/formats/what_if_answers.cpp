@@ -59,7 +59,7 @@ LimitedSchedule make_for_run(const std::string& name, ScheduleRequest request, c
 // Returns the homes of the run's stashes, for another schedule.
 std::vector<Home> homes_of_stages(const WhatIf& change, const Schedule& planned) {
   std::vector<Home> homes;
-  if (!planned.recomputes()) return homes;
+  if (!planned.recomputes() && !planned.copies()) return homes;
   for (int s = 0; s < planned.stages(); ++s) {
     homes.push_back(planned.home(s, 0));
     for (int b = 1; b < planned.microbatches(); ++b) {

@@ -18,6 +18,7 @@ template <class Function>
 void for_each_next(const Schedule& schedule, JobId id, Function&& f) {
   schedule.for_each_succ(id, f);
   if (schedule.discipline() != Discipline::ordered) return;
+  if (schedule.copies() && is_copy(schedule.job(id).pass)) return;
   const auto order = schedule.order(schedule.compute(id));
   const std::size_t next = schedule.position(id) + std::size_t{1};
   if (next < order.size()) f(order[next]);
@@ -27,6 +28,7 @@ template <class Function>
 void for_each_previous(const Schedule& schedule, JobId id, Function&& f) {
   schedule.for_each_pred(id, f);
   if (schedule.discipline() != Discipline::ordered) return;
+  if (schedule.copies() && is_copy(schedule.job(id).pass)) return;
   const auto position = schedule.position(id);
   if (position > 0) f(schedule.order(schedule.compute(id))[position - 1]);
 }
@@ -77,15 +79,45 @@ std::vector<int> max_stages(const Schedule& schedule) {
   return max;
 }
 
+// Returns why O and L cannot run. Memory is free when W or BW has ended, so all passes of a stash must be on
+// one worker: also of stashes that are not copied.
+std::string copies_problem(const Schedule& schedule) {
+  if (!schedule.copies()) return {};
+  if (schedule.discipline() != Discipline::ordered) {
+    return fmt::format(
+        "homes host and disk need an ordered schedule, in which n says when memory is free; this one is {}",
+        to_string(schedule.discipline()));
+  }
+  for (int b = 0; b < schedule.microbatches(); ++b) {
+    for (int s = 0; s < schedule.stages(); ++s) {
+      const JobId maker = schedule.stash_maker(s, b);
+      for (const JobId id : {schedule.backward(s, b), schedule.weight_gradient(s, b)}) {
+        if (schedule.compute(id) == schedule.compute(maker)) continue;
+        return fmt::format(
+            "a schedule with the homes host or disk has all passes of a stash on one worker, but {} runs on "
+            "worker {} and {} on {}",
+            to_string(schedule.job(id)), schedule.compute(id), to_string(schedule.job(maker)),
+            schedule.compute(maker));
+      }
+    }
+  }
+  return {};
+}
+
 // Calls f(JobId, held) for each job of the worker with which it begins to hold a stash, in the order of n.
-// `held`: the number of stashes with this one.
-template <class Function>
-void for_each_new_stash(const Schedule& schedule, int worker, Function&& f) {
-  int held = 0;
+// `held`: the stashes with this one. `size(stage)`: of a stash.
+template <class Size, class Function>
+void for_each_new_stash(const Schedule& schedule, int worker, Size&& size, Function&& f) {
+  auto held = size(0) - size(0);
   if (schedule.forward_only()) return;
-  for (const JobId id : schedule.order(worker)) {
+  for (const JobId id : schedule.order_with_copies(worker)) {
     const auto [s, b, pass] = schedule.job(id);
     if (schedule.recomputes(s, b) && pass == Pass::F) continue;
+    if (schedule.copies(s, b)) {
+      if (pass == Pass::F || pass == Pass::L) f(id, held += size(s));
+      if (pass == Pass::O || gives_weight_gradient(pass)) held -= size(s);
+      continue;
+    }
     bool is_first = true;
     bool is_last = true;
     for (const JobId other :
@@ -94,8 +126,8 @@ void for_each_new_stash(const Schedule& schedule, int worker, Function&& f) {
       is_first = is_first && schedule.position(other) >= schedule.position(id);
       is_last = is_last && schedule.position(other) <= schedule.position(id);
     }
-    if (is_first) f(id, ++held);
-    if (is_last) --held;
+    if (is_first) f(id, held += size(s));
+    if (is_last) held -= size(s);
   }
 }
 
@@ -125,6 +157,8 @@ std::string bounded_problem(const Schedule& schedule) {
   return {};
 }
 
+int one_stash(int /*stage*/) { return 1; }
+
 std::string memory_problem(const Schedule& schedule) {
   const auto limits = schedule.memory_limits();
   if (limits.empty()) {
@@ -141,7 +175,7 @@ std::string memory_problem(const Schedule& schedule) {
   if (schedule.discipline() == Discipline::bounded) return bounded_problem(schedule);
   for (int w = 0; w < schedule.workers(); ++w) {
     std::string problem;
-    for_each_new_stash(schedule, w, [&](JobId id, int held) {
+    for_each_new_stash(schedule, w, one_stash, [&](JobId id, int held) {
       if (held <= limits[index(w)] || !problem.empty()) return;
       problem = fmt::format("worker {}: {} needs stash number {}, over its memory limit of {}", w,
                             to_string(schedule.job(id)), held, limits[index(w)]);
@@ -188,6 +222,8 @@ CheckResult check(const Schedule& schedule) {
     result.problem = out_of_range(schedule, id);
     if (!result.ok()) return result;
   }
+  result.problem = copies_problem(schedule);
+  if (!result.ok()) return result;
   const auto waiting = run_all(schedule, std::stack<JobId>{}, [](JobId) {});
   if (std::ranges::any_of(waiting, [](int count) { return count > 0; })) {
     result.cycle = find_cycle(schedule, waiting);
@@ -201,7 +237,18 @@ CheckResult check(const Schedule& schedule) {
 std::vector<int> stashes_in_order(const Schedule& schedule) {
   std::vector<int> max(index(schedule.workers()), 0);
   for (int w = 0; w < schedule.workers(); ++w) {
-    for_each_new_stash(schedule, w, [&](JobId, int held) { max[index(w)] = std::max(max[index(w)], held); });
+    for_each_new_stash(schedule, w, one_stash,
+                       [&](JobId, int held) { max[index(w)] = std::max(max[index(w)], held); });
+  }
+  return max;
+}
+
+std::vector<double> memory_in_order(const Schedule& schedule, std::span<const double> sizes) {
+  std::vector<double> max(index(schedule.workers()), 0);
+  const auto size = [&](int stage) { return sizes[sizes.size() == 1 ? 0 : index(stage)]; };
+  for (int w = 0; w < schedule.workers(); ++w) {
+    for_each_new_stash(schedule, w, size,
+                       [&](JobId, double held) { max[index(w)] = std::max(max[index(w)], held); });
   }
   return max;
 }

@@ -2,6 +2,7 @@
 #include "starpipe/plan/schedule/schedule.hpp"
 
 #include <algorithm>
+#include <iterator>
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -32,10 +33,10 @@ Discipline parse_discipline(std::string_view word) {
 std::string_view to_string(Home home) { return home_words[index(home)]; }
 
 Home parse_home(std::string_view word) {
-  for (const Home home : {Home::worker, Home::none}) {
-    if (word == to_string(home)) return home;
-  }
-  throw InputError(fmt::format("unknown home '{}' ({})", word, fmt::join(home_words, " or ")));
+  const auto found = std::ranges::find(home_words, word);
+  if (found == home_words.end())
+    throw InputError(fmt::format("unknown home '{}' ({})", word, fmt::join(home_words, ", ")));
+  return static_cast<Home>(found - home_words.begin());
 }
 
 std::vector<Schedule::Passes> Schedule::passes_of(const ScheduleSpec& spec) {
@@ -44,7 +45,7 @@ std::vector<Schedule::Passes> Schedule::passes_of(const ScheduleSpec& spec) {
     const int stage = static_cast<int>(i % index(spec.graph.size()));
     const int microbatch = static_cast<int>(i / index(spec.graph.size()));
     if (spec.split_backward) passes[i].split = spec.split_backward(stage, microbatch);
-    if (spec.home) passes[i].has_home = spec.home(stage, microbatch) != Home::none;
+    if (spec.home) passes[i].home = spec.home(stage, microbatch);
   }
   return passes;
 }
@@ -68,9 +69,11 @@ Schedule::Schedule(const ScheduleSpec& spec, bool forward_only)
     stride_ = 1;
   } else {
     has_w_ = std::ranges::any_of(passes, &Passes::split);
-    has_r_ = !std::ranges::all_of(passes, &Passes::has_home);
-    recomputes_all_ = std::ranges::none_of(passes, &Passes::has_home);
-    stride_ = 2 + (has_w_ ? 1 : 0) + (has_r_ ? 1 : 0);
+    const auto is_remade = [](const Passes& of) { return of.home == Home::none; };
+    has_r_ = std::ranges::any_of(passes, is_remade);
+    recomputes_all_ = std::ranges::all_of(passes, is_remade);
+    has_copies_ = std::ranges::any_of(passes, [](const Passes& of) { return is_copied(of.home); });
+    stride_ = 2 + (has_w_ ? 1 : 0) + (has_copies_ ? 2 : has_r_ ? 1 : 0);
   }
   const auto ids = passes.size() * static_cast<std::uint64_t>(stride_);
   if (ids >= no_turn) {
@@ -78,7 +81,9 @@ Schedule::Schedule(const ScheduleSpec& spec, bool forward_only)
         fmt::format("{}: {} stages x {} micro-batches are too many jobs", name_, stages(), microbatches_));
   }
 
-  tables_ = std::make_shared<const Tables>(make_tables(spec, passes));
+  const auto tables = std::make_shared<Tables>(make_tables(spec, passes));
+  tables_ = tables;
+  if (has_copies_) order_copies(*tables);
 }
 
 Schedule::Tables Schedule::make_tables(const ScheduleSpec& spec, std::span<const Passes> passes) const {
@@ -89,18 +94,29 @@ Schedule::Tables Schedule::make_tables(const ScheduleSpec& spec, std::span<const
   tables.placement.assign(ids, Placement{});
   std::vector<std::int64_t> priority(ids);
   const auto add = [&](JobId id, const Job& job) {
-    tables.placement[id] = spec.placement(job);
+    // A copy runs beside the job whose stash it takes or brings.
+    const auto beside = forward(job.stage, job.microbatch) + (job.pass == Pass::L ? 1 : 0);
+    tables.placement[id] = is_copy(job.pass) ? tables.placement[beside] : spec.placement(job);
     priority[id] = spec.priority(job);
     tables.order.push_back(id);
   };
+  if (has_r_ || has_copies_) {
+    for (const Passes& of : passes) tables.homes.push_back(of.home);
+  }
   for (int b = 0; b < microbatches_; ++b) {
     for (int s = 0; s < stages(); ++s) {
       const JobId first = forward(s, b);
-      const auto [is_split, has_home] = passes[first / static_cast<JobId>(stride_)];
+      const auto [is_split, home] = passes[pair(s, b)];
+      const Pass backward = is_split ? Pass::B : Pass::BW;
       add(first, {s, b, Pass::F});
       if (forward_only()) continue;
-      if (!has_home) add(recomputation(s, b), {s, b, Pass::R});
-      add(first + 1, {s, b, is_split ? Pass::B : Pass::BW});
+      if (is_copied(home)) {
+        tables.placement[first + 1] = spec.placement({s, b, backward});
+        add(offload(s, b), {s, b, Pass::O});
+        add(reload(s, b), {s, b, Pass::L});
+      }
+      if (home == Home::none) add(recomputation(s, b), {s, b, Pass::R});
+      add(first + 1, {s, b, backward});
       if (is_split) add(first + 2, {s, b, Pass::W});
     }
   }
@@ -108,6 +124,7 @@ Schedule::Tables Schedule::make_tables(const ScheduleSpec& spec, std::span<const
   // They are in the documented order of jobs with equal n.
   std::ranges::stable_sort(tables.order, {}, [&](JobId id) { return priority[id]; });
   tables.rows.resize(index(workers_));
+  tables.copies.resize(has_copies_ ? index(workers_) : 0);
   std::vector<bool> seen(index(microbatches_), false);
   for (std::uint32_t t = 0; t < tables.order.size(); ++t) {
     const JobId id = tables.order[t];
@@ -120,10 +137,53 @@ Schedule::Tables Schedule::make_tables(const ScheduleSpec& spec, std::span<const
     }
     const int worker = tables.placement[id].compute;
     if (worker < 0 || worker >= workers_) continue;  // `check` reports it
-    tables.position[id] = static_cast<std::uint32_t>(tables.rows[index(worker)].size());
-    tables.rows[index(worker)].push_back(id);
+    const bool copy =
+        has_copies_ && id % stride >= remade_or_offloaded() && is_copied(tables.homes[id / stride]);
+    std::vector<JobId>& row = (copy ? tables.copies : tables.rows)[index(worker)];
+    tables.position[id] = static_cast<std::uint32_t>(row.size());
+    row.push_back(id);
   }
   return tables;
+}
+
+// Fills `waits_for` and `waited_for`. What a job waits for because an earlier job of its channel does is left
+// out.
+void Schedule::order_copies(Tables& tables) const {
+  constexpr ThreeJobs none{no_job, no_job, no_job};
+  tables.waits_for.assign(tables.turn.size(), none);
+  tables.waited_for.assign(tables.turn.size(), none);
+  const auto wait_for = [&](JobId id, JobId& other) {
+    if (other == no_job) return;
+    add(tables.waits_for[id], other);
+    add(tables.waited_for[other], id);
+    other = no_job;
+  };
+  for (int worker = 0; worker < workers_; ++worker) {
+    JobId last_o = no_job;  // of the channel
+    JobId last_l = no_job;
+    // The last jobs that free memory, as long as no job of the channel waits for them: O for passes and for
+    // L, and W or BW for L.
+    JobId o_for_pass = no_job;
+    JobId o_for_l = no_job;
+    JobId w_for_l = no_job;
+    for (const JobId id : order_with_copies(worker)) {
+      const auto [s, b, pass] = job(id);
+      if (pass == Pass::O) {
+        wait_for(id, last_o);
+        last_o = o_for_pass = o_for_l = id;
+      } else if (pass == Pass::L) {
+        wait_for(id, last_l);
+        if (o_for_l == offload(s, b)) o_for_l = no_job;  // L waits for its own O anyway
+        wait_for(id, o_for_l);
+        wait_for(id, w_for_l);
+        last_l = id;
+      } else if (pass == Pass::F || pass == Pass::R) {
+        wait_for(id, o_for_pass);
+      } else if (gives_weight_gradient(pass)) {
+        w_for_l = id;
+      }
+    }
+  }
 }
 
 bool operator==(const Schedule& a, const Schedule& b) {
@@ -171,13 +231,28 @@ Schedule Schedule::with_homes(const std::function<Home(int stage, int microbatch
   if (forward_only()) return *this;
   ScheduleSpec changed = spec();
   changed.home = home;
-  // A new R has the turn of B, and comes before it.
-  const auto as_now = [this](const Job& job) {
-    const std::optional<JobId> id = find(job);
-    return id ? *id : backward(job.stage, job.microbatch);
+  // A new R has the turn of B, and comes before it. Between two turns there is room for a new L, for the jobs
+  // of the turn, and for a new O.
+  enum Part : std::uint8_t { new_l, jobs, new_o, parts };
+  const auto at = [this](JobId id, Part part) { return std::int64_t{parts} * turn(id) + part; };
+  const auto new_copy = [&](const Job& job) {
+    const JobId f = forward(job.stage, job.microbatch);
+    const JobId b = backward(job.stage, job.microbatch);
+    const auto row = order(compute(f));
+    const std::size_t first = position(f);
+    const std::size_t last = position(b);
+    const bool on_one = compute(f) == compute(b);
+    if (job.pass == Pass::O) return at(on_one && first + 1 < last ? row[first + 1] : f, new_o);
+    return at(on_one && first + 2 < last ? row[last - 1] : b, new_l);
   };
-  changed.placement = [&](const Job& job) { return placement(as_now(job)); };
-  changed.priority = [&](const Job& job) { return std::int64_t{turn(as_now(job))}; };
+  changed.placement = [this](const Job& job) {
+    const std::optional<JobId> id = find(job);
+    return placement(id ? *id : backward(job.stage, job.microbatch));
+  };
+  changed.priority = [&](const Job& job) {
+    if (const std::optional<JobId> id = find(job)) return at(*id, jobs);
+    return is_copy(job.pass) ? new_copy(job) : at(backward(job.stage, job.microbatch), jobs);
+  };
   return Schedule(changed);
 }
 
@@ -203,7 +278,10 @@ std::optional<JobId> Schedule::find(const Job& wanted) const {
   if (forward_only()) return wanted.pass == Pass::F ? std::optional(id) : std::nullopt;
   if (wanted.pass == Pass::W) id = weight_gradient(wanted.stage, wanted.microbatch);
   if (gives_input_gradient(wanted.pass)) id = backward(wanted.stage, wanted.microbatch);
-  if (wanted.pass == Pass::R) id = recomputation(wanted.stage, wanted.microbatch);
+  const Home waits = home(wanted.stage, wanted.microbatch);
+  if (wanted.pass == Pass::R && waits == Home::none) id = recomputation(wanted.stage, wanted.microbatch);
+  if (wanted.pass == Pass::O && is_copied(waits)) id = offload(wanted.stage, wanted.microbatch);
+  if (wanted.pass == Pass::L && is_copied(waits)) id = reload(wanted.stage, wanted.microbatch);
   if (job(id) != wanted || !exists(id)) return std::nullopt;
   return id;
 }
@@ -211,6 +289,22 @@ std::optional<JobId> Schedule::find(const Job& wanted) const {
 std::span<const JobId> Schedule::order(int worker) const {
   if (worker < 0 || worker >= workers_) return {};
   return tables_->rows[index(worker)];
+}
+
+std::span<const JobId> Schedule::copies_of(int worker) const {
+  if (!has_copies_ || worker < 0 || worker >= workers_) return {};
+  return tables_->copies[index(worker)];
+}
+
+std::vector<JobId> Schedule::order_with_copies(int worker) const {
+  const auto row = order(worker);
+  const auto copied = copies_of(worker);
+  std::vector<JobId> all;
+  all.reserve(row.size() + copied.size());
+  std::ranges::merge(
+      row, copied, std::back_inserter(all), {}, [this](JobId id) { return turn(id); },
+      [this](JobId id) { return turn(id); });
+  return all;
 }
 
 int Schedule::pred_count(JobId id) const {

@@ -10,7 +10,10 @@
 #include <utility>
 #include <vector>
 
+#include <fmt/format.h>
+
 #include "plan/simulate/fetches.hpp"
+#include "starpipe/base/error.hpp"
 #include "starpipe/base/index.hpp"
 #include "starpipe/plan/simulate/simulate.hpp"
 
@@ -193,6 +196,9 @@ class DetachedRun {
 
 Schedule with_detached_where_free(const Schedule& schedule, std::span<const StagePart> parts,
                                   const Costs& costs, int ahead) {
+  if (schedule.copies())
+    throw InputError(
+        fmt::format("{}: homes host and disk do not apply with shards of the vocabulary", schedule.name()));
   std::optional<Schedule> best;
   double shortest = 0;
   ahead = std::min(ahead, schedule.microbatches());

@@ -26,7 +26,7 @@ namespace starpipe::plan {
 ///
 /// While an order is made, transfers take the time that links need for one alone; with `costs.prefetch ==
 /// false` too. Throws InputError as `simulate` does for durations that do not fit. O(jobs log jobs log
-/// ahead).
+/// ahead). Throws it also for a schedule that copies stashes.
 Schedule with_detached_where_free(const Schedule& schedule, std::span<const StagePart> parts,
                                   const Costs& costs, int ahead);
 

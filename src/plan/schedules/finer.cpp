@@ -66,16 +66,20 @@ Schedule with_parts(const Schedule& schedule, const StageGraph& finer, std::span
   };
   // R of a detached part would run as soon as its worker is free, long before B.
   const bool late = schedule.recomputes_late() || std::ranges::any_of(parts, &StagePart::detached);
-  return Schedule(
-      {.name = schedule.name(),
-       .graph = finer,
-       .microbatches = schedule.microbatches(),
-       .workers = schedule.workers() * workers_each,
-       .split_backward = split_backward,
-       .placement = placement,
-       .priority = priority,
-       .home = [&](int stage, int microbatch) { return schedule.home(part_of(stage).stage, microbatch); },
-       .late_recomputation = late});
+  return Schedule({.name = schedule.name(),
+                   .graph = finer,
+                   .microbatches = schedule.microbatches(),
+                   .workers = schedule.workers() * workers_each,
+                   .split_backward = split_backward,
+                   .placement = placement,
+                   .priority = priority,
+                   .home =
+                       [&](int stage, int microbatch) {
+                         const Home home = schedule.home(part_of(stage).stage, microbatch);
+                         // The sum of the shards' losses has no stash to copy.
+                         return is_copied(home) && stage == finer.sink() ? Home::worker : home;
+                       },
+                   .late_recomputation = late});
 }
 
 Costs costs_of_whole_stages(const Costs& costs, const StageGraph& finer, std::span<const StagePart> parts,

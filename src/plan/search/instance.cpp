@@ -71,6 +71,7 @@ Instance::Instance(const SearchProblem& problem)
     stages_of[index(worker_of[index(s)])].push_back(s);
     const Durations& d = costs.duration(s);
     time[0].push_back(d.F);
+    remaking.push_back(d.F * problem.remaking);
     time[1].push_back(d.B);
     time[2].push_back(d.W);
     stash.push_back(problem.stash.size() == 1 ? problem.stash.front() : problem.stash[index(s)]);
@@ -85,7 +86,7 @@ Instance::Instance(const SearchProblem& problem)
   // R waits for its own F, which ends before F and B of the next stage run.
   head_start.assign(index(stages), 0);
   for (std::size_t s = 0; s + 1 < index(stages); ++s) {
-    head_start[s] = std::min(time[0][s], forward_lag[s] + time[0][s + 1] + time[1][s + 1] + backward_lag[s]);
+    head_start[s] = std::min(remaking[s], forward_lag[s] + time[0][s + 1] + time[1][s + 1] + backward_lag[s]);
   }
 }
 

@@ -23,8 +23,8 @@ using Orders = std::vector<std::vector<JobId>>;
 /// waits for at most one other job of its micro-batch: F for F of the stage before, B for B of the stage
 /// after, B of the last stage for its F, W for its B. These imply that B comes after F of its own stage.
 ///
-/// Where a stash has no home, R is part of B: B lasts F longer, takes the memory that F does not, and begins
-/// F before the gradient arrives.
+/// Where a stash has no home, R is part of B: B lasts R longer, takes the memory that F does not, and begins
+/// R before the gradient arrives.
 struct Instance {
   /// Throws InputError for a problem whose counts, times, sizes or workers do not fit together.
   explicit Instance(const SearchProblem& problem);
@@ -38,7 +38,7 @@ struct Instance {
   [[nodiscard]] JobId jobs() const { return static_cast<JobId>(stages * microbatches * 3); }
   [[nodiscard]] double time_of(JobId job) const {
     const std::size_t s = index(stage_of(job));
-    return time[job % 3][s] + (pass_of(job) == 1 && recomputes(job) ? time[0][s] : 0);
+    return time[job % 3][s] + (pass_of(job) == 1 && recomputes(job) ? remaking[s] : 0);
   }
   /// True if the stash of the job's stage and micro-batch has no home.
   [[nodiscard]] bool recomputes(JobId job) const { return remade[job / 3]; }
@@ -84,6 +84,7 @@ struct Instance {
   std::array<std::vector<double>, 3> time;  // by pass (0 to 2), then by stage
   std::vector<double> forward_lag;          // by stage: time of the activation's transfer to the next stage
   std::vector<double> backward_lag;         // by stage: time of the gradient's transfer from the next stage
+  std::vector<double> remaking;             // by stage: time of R
   std::vector<double> head_start;           // by stage: how long R may run before the gradient arrives
   std::vector<double> stash;                // by stage, the memory of one stash
   std::vector<bool> remade;                 // by job number / 3: the stash has no home

@@ -274,17 +274,17 @@ double placement_bound(const Schedule& schedule, const Costs& costs) {
   const Fetches fetches(schedule, costs);
   // Calls f(job that `id` waits for, shortest time between the two).
   const auto for_each_wait = [&](JobId id, auto&& f) {
-    schedule.for_each_pred(id, [&](JobId before) { f(before, 0.0); });
+    std::vector<JobId> before;
+    schedule.for_each_pred(id, [&](JobId other) { before.push_back(other); });
+    schedule.for_each_before_by_n(id, [&](JobId) { before.pop_back(); });  // they come last; n is not given
+    for (const JobId other : before) f(other, 0.0);
     if (!costs.prefetch) return;
     fetches.for_each(id, [&](const Fetch& fetch) {
       if (fetch.kind == Fetch::Kind::weights) return;
       f(fetch.producer, costs.link(fetch.from, schedule.compute(id)).time(fetch.bytes));
     });
   };
-  const auto duration = [&](JobId id) {
-    const Job job = schedule.job(id);
-    return costs.duration(job.stage).of(job.pass);
-  };
+  const auto duration = [&](JobId id) { return costs.time(schedule, id); };
   const std::vector<JobId> order = topological_order(schedule);
   std::vector<double> start(schedule.id_count(), 0);  // earliest
   std::vector<double> after(schedule.id_count(), 0);  // shortest time from the job's end to the end of all

@@ -6,6 +6,7 @@
 #include <chrono>
 #include <cmath>
 #include <future>
+#include <limits>
 #include <map>
 #include <mutex>
 #include <utility>
@@ -19,6 +20,7 @@
 #include "starpipe/base/error.hpp"
 #include "starpipe/base/index.hpp"
 #include "starpipe/plan/registry/registry.hpp"
+#include "starpipe/plan/schedule/check.hpp"
 #include "starpipe/plan/schedule/homes_to_fit.hpp"
 #include "starpipe/plan/simulate/simulate.hpp"
 
@@ -394,9 +396,10 @@ bool has_solution(const SearchRequest& request) {
                              [](const Variant& variant) { return !first_excess(variant.problem); });
 }
 
-/// The search with the same homes in all of its work.
-SearchResult search_once(const SearchRequest& request, const SearchOptions& options) {
+/// The search with the same homes in all of its work. `remaking`: see SearchProblem.
+SearchResult search_once(const SearchRequest& request, const SearchOptions& options, double remaking = 1) {
   std::vector<Variant> variants = variants_of(request);
+  for (Variant& variant : variants) variant.problem.remaking = remaking;
   require_feasible(request, variants);
   for (Variant& variant : variants) variant.bound = lower_bound(variant.problem);
   std::ranges::stable_sort(variants, {}, &Variant::bound);
@@ -437,11 +440,10 @@ SearchResult search_once(const SearchRequest& request, const SearchOptions& opti
 
 }  // namespace
 
-SearchResult search(const SearchRequest& request, const SearchOptions& options) {
-  if (request.workers < 1)
-    throw InputError(fmt::format("search: needs at least 1 worker, not {}", request.workers));
-  if (std::ranges::find(request.homes, Home::worker) == request.homes.end())
-    throw InputError("search: the homes of stashes must include worker");
+namespace {
+
+/// The search whose stashes wait with their workers or nowhere.
+SearchResult search_without_copies(const SearchRequest& request, const SearchOptions& options) {
   if (std::ranges::find(request.homes, Home::none) == request.homes.end())
     return search_once(request, options);
   // First without recomputation, so that its result is never better.
@@ -467,6 +469,95 @@ SearchResult search(const SearchRequest& request, const SearchOptions& options) 
   if (!best || found.timeline.makespan < best->timeline.makespan * (1 - 1e-9)) return found;
   best->lower_bound = bound_of_makespan(found.lower_bound, best->timeline.makespan);
   best->complete = best->complete && found.complete;
+  return *std::move(best);
+}
+
+/// Replaces `best` by `found` with other homes, if that is shorter, or if there is no best: stashes are
+/// copied, and some of them made again if the request allows it, until they fit. `found`: an order, whatever
+/// its homes.
+void consider_copies(const SearchRequest& request, Home copies, const SearchResult& found,
+                     const std::vector<double>& stash, std::optional<SearchResult>& best) {
+  const bool may_recompute = std::ranges::find(request.homes, Home::none) != request.homes.end();
+  std::vector<double> limits = request.memory_limits;
+  limits.resize(index(request.workers), limits.front());
+  for (double& limit : limits) limit *= 1 + 1e-9;  // sums of sizes are rounded
+  const Schedule order =
+      found.schedule.with_homes([](int, int) { return Home::worker; }).with(Discipline::ordered);
+  constexpr int parts = 4;
+  constexpr int spares = 6;  // 0 to 5
+  for (int way = 0; way < spares * (may_recompute ? parts : 1); ++way) {
+    try {
+      Schedule fitted = with_homes_to_fit(order, limits,
+                                          {.copies = copies,
+                                           .remade = static_cast<double>(way / spares) / parts,
+                                           .spare = way % spares,
+                                           .sizes = stash});
+      const double makespan = simulated_makespan(fitted, found.costs);
+      if (best && makespan >= best->timeline.makespan * (1 - 1e-9)) continue;
+      Timeline timeline = simulate(fitted, found.costs);
+      best = found;
+      best->peak_memory = memory_in_order(fitted, stash);
+      best->timeline = std::move(timeline);
+      best->schedule = std::move(fitted);
+      best->memory_limits = request.memory_limits;
+    } catch (const InputError&) {  // the stashes in use at once take more than the limit
+    }
+  }
+}
+
+}  // namespace
+
+SearchResult search(const SearchRequest& request, const SearchOptions& options) {
+  if (request.workers < 1)
+    throw InputError(fmt::format("search: needs at least 1 worker, not {}", request.workers));
+  if (std::ranges::find(request.homes, Home::worker) == request.homes.end())
+    throw InputError("search: the homes of stashes must include worker");
+  SearchRequest near = request;
+  std::erase_if(near.homes, is_copied);
+  const auto copied = std::ranges::find_if(request.homes, is_copied);
+  if (copied == request.homes.end()) return search_without_copies(request, options);
+  if (near.homes.size() + 1 < request.homes.size())
+    throw InputError("search: takes one of the homes host and disk");
+  static_cast<void>(request.costs.home_link(*copied));  // for its error
+  if (std::ranges::all_of(request.memory_limits, [](double limit) { return std::isinf(limit); }))
+    return search_without_copies(near, options);
+  // Orders for an ideal home, with room for the copies under way.
+  constexpr int rooms = 4;
+  SearchOptions part = options;
+  bool stopped = false;
+  part.stop = [&] { return stopped = stopped || (options.stop && options.stop()); };
+  double done = 0;
+  const auto take_part = [&](double share) {
+    if (!options.progress) return;
+    part.progress = [&options, done, share](SearchProgress progress) {
+      progress.done = done + share * progress.done;
+      options.progress(progress);
+    };
+    done += share;
+  };
+  constexpr double each = 1.0 / (rooms + 1);
+  std::optional<SearchResult> best;
+  take_part(each);
+  if (has_solution(near)) best = search_without_copies(near, part);
+  bool complete = !best || best->complete;
+  for (int room = 0; room < rooms; ++room) {
+    SearchRequest ideal = request;
+    ideal.homes = {Home::none, Home::worker};
+    for (double& limit : ideal.memory_limits) limit -= room * std::ranges::max(request.stash);
+    take_part(each);
+    if (std::ranges::min(ideal.memory_limits) <= 0 || !has_solution(ideal)) continue;
+    const SearchResult found = search_once(ideal, part, 0);
+    complete = complete && found.complete;
+    consider_copies(request, *copied, found, divided(request, request.chunks ? 1 : found.chunks).stash, best);
+  }
+  if (!best) return search_without_copies(near, options);  // for its error
+  // Copies take no time of a worker, and the bound knows no other.
+  SearchRequest unlimited = near;
+  unlimited.memory_limits = {std::numeric_limits<double>::infinity()};
+  double bound = std::numeric_limits<double>::infinity();
+  for (const Variant& variant : variants_of(unlimited)) bound = std::min(bound, lower_bound(variant.problem));
+  best->lower_bound = bound_of_makespan(bound, best->timeline.makespan);
+  best->complete = complete;
   return *std::move(best);
 }
 

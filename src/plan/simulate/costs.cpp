@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <stdexcept>
 #include <utility>
 
 #include <fmt/format.h>
@@ -39,8 +40,17 @@ double Durations::of(Pass pass) const {
       return W;
     case Pass::BW:
       return B + W;
+    case Pass::O:
+    case Pass::L:
+      break;
   }
-  return 0;
+  throw std::logic_error("a copy has no duration");
+}
+
+Costs with_known_copies(Costs costs) {
+  if (!costs.host) costs.host = HomeLink{};
+  if (!costs.disk) costs.disk = HomeLink{};
+  return costs;
 }
 
 Costs with_recomputation(Costs costs, std::span<const Home> homes) {
@@ -75,6 +85,22 @@ Costs costs_of_stages(const Costs& of_shares, int shares, int stages) {
 
 const Durations& Costs::duration(int stage) const {
   return durations.size() == 1 ? durations.front() : durations[index(stage)];
+}
+
+const HomeLink& Costs::home_link(Home home) const {
+  const std::optional<HomeLink>& link = home == Home::host ? host : disk;
+  if (!link)
+    throw InputError(
+        fmt::format("home {0}: the time of a copy to the {0} is not known; give it as --copy, as "
+                    "{0}_link in a file of links, or as runtime.emulate.copy",
+                    to_string(home)));
+  return *link;
+}
+
+double Costs::time(const Schedule& schedule, JobId id) const {
+  const Job job = schedule.job(id);
+  if (!is_copy(job.pass)) return duration(job.stage).of(job.pass);
+  return home_link(schedule.home(job.stage, job.microbatch)).link.time(size(job.stage).stash);
 }
 
 bool Costs::has_sizes() const {

@@ -23,7 +23,8 @@ struct Fetch {
   std::uint64_t bytes;
 };
 
-/// The inputs that the jobs of a schedule read from other workers. The references must outlive this.
+/// The inputs that the jobs of a schedule read from other workers. Copies of stashes are none of them. The
+/// references must outlive this.
 class Fetches {
  public:
   Fetches(const Schedule& schedule, const Costs& costs) : schedule_(schedule), costs_(costs) {
@@ -35,6 +36,7 @@ class Fetches {
   template <class Function>
   void for_each(JobId id, Function&& f) const {
     const Job job = schedule_.job(id);
+    if (is_copy(job.pass)) return;
     const Placement at = schedule_.placement(id);
     const StageSizes& size = costs_.size(job.stage);
     const auto from = [&](JobId producer, Fetch::Kind kind, std::uint64_t bytes) {
@@ -64,7 +66,7 @@ class Fetches {
   void for_each_of_weights(JobId id, Function&& f) const {
     const Job job = schedule_.job(id);
     const auto [holder, worker] = schedule_.placement(id);
-    if (job.pass == Pass::W) return;
+    if (job.pass == Pass::W || is_copy(job.pass)) return;
     const StageSizes& size = costs_.size(job.stage);
     if (holder != worker && size.has_weights)
       f(Fetch{Fetch::Kind::weights, static_cast<JobId>(holder), job.stage, holder, size.weights});

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <string>
 #include <utility>
 
 #include <fmt/format.h>
@@ -35,6 +36,40 @@ std::optional<Reordering> first_excess(const Schedule& ordered, const std::vecto
   return std::nullopt;
 }
 
+// Returns the ways that `home: auto` tries: all stashes that do not fit are made again; where copies have a
+// time, all are copied, or some.
+std::vector<FitWays> ways_to_fit(const Costs& costs) {
+  constexpr int parts = 4;
+  std::vector<FitWays> ways = {{.remade = 1}};
+  for (const auto& [home, link] : {std::pair(Home::host, &costs.host), {Home::disk, &costs.disk}}) {
+    for (int remade = 0; *link && remade < parts; ++remade) {
+      for (const int spare : {0, 1, 2})
+        ways.push_back({.copies = home, .remade = static_cast<double>(remade) / parts, .spare = spare});
+    }
+  }
+  return ways;
+}
+
+// Returns the schedule with the homes that take the least time. Throws InputError if no homes fit.
+Schedule with_cheapest_homes(const Schedule& ordered, const std::vector<int>& limits, const Costs& costs) {
+  std::optional<Schedule> best;
+  double shortest = 0;
+  std::string problem;
+  for (const FitWays& ways : ways_to_fit(costs)) {
+    try {
+      Schedule made = with_homes_to_fit(ordered, limits, ways);
+      const double makespan = simulated_makespan(made, costs);
+      if (best && makespan >= shortest) continue;
+      best = std::move(made);
+      shortest = makespan;
+    } catch (const InputError& error) {
+      if (problem.empty()) problem = error.what();
+    }
+  }
+  if (!best) throw InputError(problem);
+  return *std::move(best);
+}
+
 LimitedSchedule with_fitting_homes(const Schedule& schedule, const OrderRequest& request,
                                    const Costs& costs) {
   if (request.memory_limits.empty()) throw InputError("home: auto needs a memory limit");
@@ -44,7 +79,7 @@ LimitedSchedule with_fitting_homes(const Schedule& schedule, const OrderRequest&
       smaller_limits(schedule, limits_of_workers(request.memory_limits, schedule.workers()));
   const Schedule ordered =
       schedule.discipline() == Discipline::ordered ? schedule : ordered_as_simulated(schedule, costs);
-  return {with_homes_to_fit(ordered, limits).with(Discipline::ordered, limits)};
+  return {with_cheapest_homes(ordered, limits, costs).with(Discipline::ordered, limits)};
 }
 
 }  // namespace
@@ -88,6 +123,12 @@ LimitedSchedule as_requested(const Schedule& schedule, const OrderRequest& reque
       schedule.discipline() == Discipline::ordered ? schedule : ordered_as_simulated(schedule, costs);
   const std::optional<Reordering> reordering = first_excess(ordered, limits);
   if (may_keep && !reordering) return {ordered.with(Discipline::ordered, std::move(limits))};
+  if (schedule.copies() && reordering) {
+    throw InputError(
+        fmt::format("{}: worker {} holds {} stashes in the order of n, above the memory limit of {}; a "
+                    "schedule that copies stashes keeps its order",
+                    schedule.name(), reordering->worker, reordering->held, reordering->limit));
+  }
   return {schedule.with(Discipline::bounded, std::move(limits)), reordering};
 }
 

@@ -3,7 +3,10 @@
 
 #include <algorithm>
 #include <array>
+#include <compare>
 #include <span>
+
+#include "starpipe/base/index.hpp"
 
 namespace starpipe::plan {
 namespace {
@@ -43,7 +46,12 @@ class Changes {
   void add_data_of(int stage, int microbatch, const StageSizes& size) {
     const JobId backward = schedule_.backward(stage, microbatch);
     const JobId last = schedule_.weight_gradient(stage, microbatch);
-    keep(std::array{schedule_.stash_maker(stage, microbatch), backward, last}, 1, size.stash);
+    if (schedule_.copies(stage, microbatch)) {
+      hold(schedule_.forward(stage, microbatch), schedule_.offload(stage, microbatch), 1, size.stash);
+      hold(schedule_.reload(stage, microbatch), last, 1, size.stash);
+    } else {
+      keep(std::array{schedule_.stash_maker(stage, microbatch), backward, last}, 1, size.stash);
+    }
     if (last != backward) keep(std::array{backward, last}, 0, size.gradient_stash);
     std::vector<JobId> readers;
     for (const int next : schedule_.graph().succ(stage)) {
@@ -57,7 +65,6 @@ class Changes {
   // Each worker that computes any of `jobs` keeps the datum from the start of the first of its jobs to the
   // end of the last.
   void keep(std::span<const JobId> jobs, int stashes, std::uint64_t size) {
-    const auto bytes = static_cast<std::int64_t>(size);
     for (auto job = jobs.begin(); job != jobs.end(); ++job) {
       const auto is_here = [this, worker = schedule_.compute(*job)](JobId id) {
         return schedule_.compute(id) == worker;
@@ -70,11 +77,17 @@ class Changes {
         if (position_[id] < position_[first]) first = id;
         if (position_[id] > position_[last]) last = id;
       }
-      Change& start = of_[first].start;
-      start = {start.stashes + stashes, start.bytes + bytes};
-      Change& end = of_[last].end;
-      end = {end.stashes - stashes, end.bytes - bytes};
+      hold(first, last, stashes, size);
     }
+  }
+
+  // The worker of the two jobs holds the datum from the start of the first to the end of the last.
+  void hold(JobId first, JobId last, int stashes, std::uint64_t size) {
+    const auto bytes = static_cast<std::int64_t>(size);
+    Change& start = of_[first].start;
+    start = {start.stashes + stashes, start.bytes + bytes};
+    Change& end = of_[last].end;
+    end = {end.stashes - stashes, end.bytes - bytes};
   }
 
   const Schedule& schedule_;
@@ -82,34 +95,60 @@ class Changes {
   std::vector<JobChanges> of_;           // by JobId
 };
 
+// The start or the end of a job.
+struct Moment {
+  double time;
+  bool follows;  // false for the end of a job that took time
+  std::uint32_t turn;
+  bool is_end;
+  JobId job;
+  friend auto operator<=>(const Moment&, const Moment&) = default;
+};
+
+// Returns the starts and ends of a worker's jobs in the order in which memory changes.
+std::vector<Moment> moments(const Schedule& schedule, const Timeline& timeline, int worker) {
+  std::vector<Moment> all;
+  const auto add = [&](JobId id, double start, double end) {
+    all.push_back({start, true, schedule.turn(id), false, id});
+    all.push_back({end, start == end, schedule.turn(id), true, id});
+  };
+  // Measured spans of one worker may overlap by the clock's resolution; moments stay in the order of time.
+  double last =
+      timeline.order[index(worker)].empty() ? 0 : timeline.spans[timeline.order[index(worker)].front()].start;
+  for (const JobId id : timeline.order[index(worker)]) {
+    const double start = std::max(last, timeline.spans[id].start);
+    last = std::max(start, timeline.spans[id].end);
+    add(id, start, last);
+  }
+  if (schedule.copies_of(worker).empty()) return all;
+  for (const JobId id : schedule.copies_of(worker)) add(id, timeline.spans[id].start, timeline.spans[id].end);
+  std::ranges::sort(all);
+  return all;
+}
+
 }  // namespace
 
 std::vector<std::vector<MemoryStep>> memory_over_time(const Schedule& schedule, const Costs& costs,
                                                       const Timeline& timeline) {
   const Changes changes(schedule, costs, timeline.order);
   std::vector<std::vector<MemoryStep>> steps(timeline.order.size());
-  for (std::size_t w = 0; w < steps.size(); ++w) {
+  for (int w = 0; w < schedule.workers(); ++w) {
+    std::vector<MemoryStep>& of_worker = steps[index(w)];
     MemoryStep now;
-    const auto take = [&](const Change& change, double time, bool joins) {
-      if (change.is_none()) return;
-      // Measured spans of one worker may overlap by the clock's resolution; steps stay in the order of time.
-      now.time = std::max(now.time, time);
+    bool after_end = false;  // the last step is the end of a job
+    for (const Moment& moment : moments(schedule, timeline, w)) {
+      const JobChanges& of_job = changes.of(moment.job);
+      const Change& change = moment.is_end ? of_job.end : of_job.start;
+      if (change.is_none()) continue;
+      now.time = moment.time;
       now.stashes += change.stashes;
       now.bytes += static_cast<std::uint64_t>(change.bytes);  // a negative change subtracts, modulo 2^64
-      if (joins && !steps[w].empty() && steps[w].back().time == now.time) {
-        steps[w].back() = now;
+      if (!moment.is_end && after_end && of_worker.back().time == now.time) {
+        of_worker.back() = now;
       } else {
-        steps[w].push_back(now);
+        of_worker.push_back(now);
       }
-    };
-    if (!timeline.order[w].empty()) now.time = timeline.spans[timeline.order[w].front()].start;
-    bool after_end = false;  // the last step is the end of a job
-    for (const JobId id : timeline.order[w]) {
-      const JobChanges& of_job = changes.of(id);
-      take(of_job.start, timeline.spans[id].start, after_end);
-      after_end = after_end && of_job.start.is_none();
-      take(of_job.end, timeline.spans[id].end, false);
-      after_end = after_end || !of_job.end.is_none();
+      after_end = moment.is_end;
     }
   }
   return steps;

@@ -27,9 +27,13 @@ struct MemoryStep {
 /// way, or waiting unread, do not count.
 ///
 /// The gradient stash, which B keeps for W, counts in the same way, from the start of B. With recomputation,
-/// B makes the stash, from the stage's inputs. A worker then holds each input from the start of its first F
-/// or B that reads the input to the end of the last. Inputs of the network are not counted, since they are in
+/// R makes the stash, from the stage's inputs. A worker then holds each input from the start of its first F
+/// or R that reads the input to the end of the last. Inputs of the network are not counted, since they are in
 /// memory anyway.
+///
+/// A stash that is copied counts from the start of F to the end of O, and from the start of L to the end of
+/// the last of B and W. Of a worker's jobs and copies at one time, those that end come first, then the others
+/// in the order of n.
 ///
 /// The end of a job and the start of the next at the same time make one step. Jobs that take no time hold
 /// their stashes too: several steps may then have the same time. O(jobs).

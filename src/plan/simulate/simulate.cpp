@@ -11,6 +11,7 @@
 
 #include <fmt/format.h>
 
+#include "plan/simulate/copies_in_flight.hpp"
 #include "plan/simulate/fetches.hpp"
 #include "plan/simulate/gradient_sums.hpp"
 #include "plan/simulate/transfers_in_flight.hpp"
@@ -68,6 +69,8 @@ class Simulation {
         running_(index(schedule.workers())) {
     queues_.reserve(running_.size());
     for (int w = 0; w < schedule.workers(); ++w) queues_.emplace_back(schedule, w);
+    if (schedule.copies() && times.duration.empty())
+      copies_ = std::make_unique<CopiesInFlight>(schedule, costs);
     if (!costs.transfers_wait() || !times.transfer.empty()) return;
     shared_ = std::make_unique<SharedTransfers>(schedule, costs, fetches_);
     if (!costs.prefetch) return;
@@ -94,6 +97,7 @@ class Simulation {
         handle_arrivals(now);
         handle_events(now);  // ends of jobs without length that waited for an arrival, before any job starts
       }
+      if (copies_) end_copies(now);
       for (const int worker : touched_) start_next(worker, now);
       touched_.clear();
       if (shared_) begin_transfers(now);
@@ -143,6 +147,7 @@ class Simulation {
     double time = events_.empty() ? TransfersInFlight::never : events_.top().time;
     if (shared_) time = std::min(time, shared_->next());
     if (sums_) time = std::min(time, sums_->next());
+    if (copies_) time = std::min(time, copies_->next());
     return time;
   }
 
@@ -213,7 +218,29 @@ class Simulation {
     }
   }
 
+  [[nodiscard]] bool is_copy_of_stash(JobId id) const {
+    return schedule_.copies() && is_copy(schedule_.job(id).pass);
+  }
+
+  void begin_copy(JobId id, double now) {
+    ready_at_[id] = now;
+    spans_[id].start = now;
+    if (copies_) return copies_->begin(now, id);
+    spans_[id].end = now + times_.duration[id];
+    events_.push({spans_[id].end, id, Event::Kind::end});
+  }
+
+  void end_copies(double now) {
+    ended_copies_.clear();
+    copies_->advance(now, ended_copies_);
+    for (const JobId id : ended_copies_) {
+      spans_[id].end = now;
+      make_successors_ready(id, now);
+    }
+  }
+
   void handle(const Event& event) {
+    if (is_copy_of_stash(event.job)) return make_successors_ready(event.job, event.time);
     const int worker = schedule_.compute(event.job);
     touched_.push_back(worker);
     auto& queue = queues_[index(worker)];
@@ -229,18 +256,23 @@ class Simulation {
       shared_->send_results(event.job, complete_);
       make_complete_ready(event.time);
     }
-    schedule_.for_each_succ(event.job, [&](JobId next) {
+    make_successors_ready(event.job, event.time);
+  }
+
+  void make_successors_ready(JobId ended, double now) {
+    schedule_.for_each_succ(ended, [&](JobId next) {
       if (--waiting_[next] > 0 || !has_inputs(next)) return;
       const double time = inputs_arrival(next);
-      if (time > event.time) {
+      if (time > now) {
         events_.push({time, next, Event::Kind::ready});
         return;
       }
-      make_ready(next, event.time);
+      make_ready(next, now);
     });
   }
 
   void make_ready(JobId id, double now) {
+    if (is_copy_of_stash(id)) return begin_copy(id, now);
     ready_at_[id] = now;
     const int worker = schedule_.compute(id);
     queues_[index(worker)].push(id);
@@ -280,9 +312,7 @@ class Simulation {
 
   void begin(JobId id, double start) {
     if (!costs_.prefetch) ready_at_[id] = start;
-    const Job job = schedule_.job(id);
-    const double duration =
-        times_.duration.empty() ? costs_.duration(job.stage).of(job.pass) : times_.duration[id];
+    const double duration = times_.duration.empty() ? costs_.time(schedule_, id) : times_.duration[id];
     spans_[id] = {start, start + duration};
     events_.push({spans_[id].end, id, Event::Kind::end});
   }
@@ -294,6 +324,7 @@ class Simulation {
   bool transfers_cost_;
   std::unique_ptr<SharedTransfers> shared_;  // where transfers may delay each other
   std::optional<GradientSums> sums_;         // then, with prefetch, if there are any
+  std::unique_ptr<CopiesInFlight> copies_;   // where stashes are copied, and no duration is given
   std::vector<Span> spans_;
   std::vector<JobId> started_;
   std::vector<int> waiting_;                   // number of inputs still missing, by JobId
@@ -303,6 +334,7 @@ class Simulation {
   std::vector<int> touched_;     // workers that may start a job now
   std::vector<JobId> complete_;  // see SharedTransfers
   std::vector<std::uint32_t> others_;
+  std::vector<std::uint32_t> ended_copies_;
   std::unordered_set<std::uint64_t> fetched_;
   std::priority_queue<Event, std::vector<Event>, std::greater<>> events_;
 };
@@ -337,6 +369,11 @@ double simulated_makespan(const Schedule& schedule, const Costs& costs, const Jo
 }
 
 Schedule ordered_as_simulated(const Schedule& schedule, const Costs& costs) {
+  // n of an ordered schedule says more than who comes first on a worker: when memory is free for copies.
+  if (schedule.copies()) {
+    simulated_makespan(schedule, with_known_copies(costs));  // for its errors
+    return schedule;
+  }
   const JobTimes none;
   const Simulation run = simulated(schedule, costs, none);
   std::vector<std::int64_t> position(schedule.id_count(), 0);

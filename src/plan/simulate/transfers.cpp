@@ -49,6 +49,7 @@ void for_each_transfer(const Schedule& schedule, const Costs& costs, Function&& 
 Received Transfers::total() const {
   Received sum;
   for (const TransferKind& kind : transfer_kinds) {
+    if (kind.member == &Transfers::reloads) continue;
     sum.count += (this->*kind.member).count;
     sum.bytes += (this->*kind.member).bytes;
   }
@@ -60,6 +61,12 @@ std::vector<Transfers> count_transfers(const Schedule& schedule, const Costs& co
   for_each_transfer(schedule, costs, [&](int, int to, Received Transfers::*kind, std::uint64_t bytes) {
     add(received[index(to)].*kind, bytes);
   });
+  for (int w = 0; w < schedule.workers(); ++w) {
+    for (const JobId id : schedule.copies_of(w)) {
+      const Job job = schedule.job(id);
+      if (job.pass == Pass::L) add(received[index(w)].reloads, costs.size(job.stage).stash);
+    }
+  }
   return received;
 }
 

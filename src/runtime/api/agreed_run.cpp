@@ -125,6 +125,8 @@ void require_same(const Mpi& mpi, const plan::Schedule& schedule, const Schedule
     add(id);
     add(static_cast<std::uint64_t>(schedule.placement(id).compute));
     add(static_cast<std::uint64_t>(schedule.placement(id).weights));
+    const plan::Job job = schedule.job(id);
+    add(static_cast<std::uint64_t>(schedule.home(job.stage, job.microbatch)));
   }
   if (wanted.file) return require_same_file(mpi, "schedule.file", *wanted.file, digest);
   if (mpi.all_equal(digest)) return;
@@ -170,6 +172,7 @@ PlannedRun plan_on_ranks(const Mpi& mpi, Config config, const plan::Profile& mea
     Experiment made = make_experiment(config, parts);
     check_kernels(config, made.network);
     check_submission_limits(made.schedule, made.emulated);
+    check_homes(made.schedule, config.runtime);
     return made;
   });
   require_same(mpi, experiment.schedule, config.schedule);

@@ -11,6 +11,7 @@
 #include <fmt/ranges.h>
 
 #include "runtime/api/training.hpp"
+#include "runtime/engine/step_run.hpp"
 #include "runtime/report/report.hpp"
 
 namespace starpipe::runtime {
@@ -103,6 +104,9 @@ ComparedRuns compare(const Mpi& mpi, std::vector<OtherSchedule> configs, const C
     check_shared_links(runs.front().config.runtime, policy.choice, mpi.ranks());
   agree(mpi, [&] {
     check(runs);
+    for (const AgreedRun& run : runs) {
+      for (const ComparedPolicy& policy : policies) check_homes(run.experiment.schedule, policy.choice);
+    }
     return true;
   });
   for (std::size_t s = 0; s < runs.size(); ++s)

@@ -115,8 +115,9 @@ std::vector<MainMemory> main_memory_need(const Config& config, const Experiment&
       experiment.schedule.discipline() == plan::Discipline::ordered &&
       (config.runtime.policy == RuntimeConfig().policy || config.runtime.policy == "worker-order");
   if (keeps_order) at.window = config.runtime.window;
-  const std::vector<DeviceNeed> needs = memory_need_of(
-      config, experiment, experiment.costs, plan::simulate(experiment.schedule, experiment.costs), at);
+  const plan::Costs costs = plan::with_known_copies(experiment.costs);
+  const std::vector<DeviceNeed> needs =
+      memory_need_of(config, experiment, costs, plan::simulate(experiment.schedule, costs), at);
   for (std::size_t r = 0; r < all.size() && r < needs.size(); ++r) {
     all[r].data = needs[r].peak;
     all[r].kept = needs[r].kept;

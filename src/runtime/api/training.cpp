@@ -111,6 +111,7 @@ Training::Training(const Mpi& mpi, Config config, TrainerParts parts)
                     [&] {
                       PolicyChoice choice = configured_policy(run_.config);
                       check_shared_links(run_.config.runtime, choice, mpi.ranks());
+                      if (!run_.config.evaluate.alone) check_homes(run_.experiment.schedule, choice);
                       return choice;
                     })),
       metrics_file_(std::move(parts.metrics)),
@@ -150,7 +151,8 @@ void Training::start() {
     return true;
   });
   show("starts StarPU");
-  session_.emplace(mpi_, run_.map, run_.share, policy_, run_.gpus);
+  session_.emplace(mpi_, run_.map, run_.share, policy_, run_.gpus,
+                   trains && run_.experiment.schedule.copies());
   const bool resumed = folder_ && folder_->resumed();
   model::StartValues start_values = run_.start;
   if (start_values && resumed) start_values = [](std::size_t, std::span<float>) {};  // `restore` writes all

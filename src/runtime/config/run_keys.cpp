@@ -179,6 +179,10 @@ void add_emulation_keys(Keys& keys) {
                     "A file with the links between workers, in place of `comm`: the latency and the "
                     "bandwidth of each level of a machine. The model gives the bytes.",
                     &EmulationConfig::links_file));
+  keys.push_back(emulation_key("copy", {.kind = Kind::time},
+                               "How long each copy of a stash to its home lasts, and each copy back; for the "
+                               "homes host and disk.",
+                               &EmulationConfig::copy));
   keys.push_back(emulation_key("prefetch", boolean(),
                                "True: transfers overlap compute. False: a worker fetches the inputs of a job "
                                "after it has picked it.",
@@ -243,6 +247,11 @@ void add_runtime_keys(Keys& keys) {
               "count as taking no time, and those of real kernels as long as was measured.",
               &RuntimeConfig::links_file,
               {.not_with = {{"runtime.emulate.links"}, {"runtime.mapping", {"auto"}}}});
+  section.add(
+      "stash_folder", text(),
+      "The folder on the disk to which stashes with the home disk are copied. Each rank has a file there "
+      "without a name: it goes with the process.",
+      &RuntimeConfig::stash_folder, {.not_with = {emulated}});
   add_emulation_keys(keys);
 }
 

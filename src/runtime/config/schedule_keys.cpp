@@ -116,12 +116,12 @@ void add_order_keys(Keys& keys) {
            &ScheduleConfig::dynamic, {.not_with = {{"runtime.policy", {"worker-order"}}}})
       .get = [](const Config& config) { return config.schedule.dynamic ? json(true) : json(); };
   ConfigKey& home = section.add(
-      "home", {.count = Count::one_or_list, .words = {"worker", "none", "auto"}},
-      "Where stashes wait from F to B: `worker`, with the worker that computes F; or `none`, nowhere: F "
-      "keeps only the stage's inputs, and the pass R computes F again before B. One word for all stages, "
+      "home", {.count = Count::one_or_list, .words = {"worker", "none", "host", "disk", "auto"}},
+      "Where stashes wait from F to B: `worker`, with the worker that computes F; `none`, nowhere: F "
+      "keeps only the stage's inputs, and the pass R computes F again before B; `host` or `disk`: O copies "
+      "them there, and L copies them back before B. One word for all stages, "
       "or a list with one for each. `auto`: `none` for as few stashes as `memory_limit` needs, in the "
-      "schedule's own "
-      "order.",
+      "schedule's own order; with `runtime.emulate.copy` also `host`, where that takes less time.",
       &ScheduleConfig::homes, {.default_text = "as the schedule has them, in general `worker`"});
   home.set = [](Config& config, const json& value) {
     ScheduleConfig& schedule = config.schedule;

@@ -80,23 +80,31 @@ struct FreeSlot {
 // job of the new datum. In this time StarPU hands the slot over, and the host fills inputs.
 constexpr std::size_t slack = 8;
 
-// Knows which jobs have certainly ended when a job starts: the jobs that its worker ran before, the jobs
-// whose results it reads, and all jobs that had ended when one of these started. `add` takes jobs in the
-// graph's order.
+// The workers of `jobs`, and behind them their channels for O and for L. Each of these runs its jobs
+// sequentially.
+std::size_t runner_of(const Task& task, std::size_t workers) {
+  const std::size_t channel = task.kind == TaskKind::O ? 1 : task.kind == TaskKind::L ? 2 : 0;
+  return channel * workers + index(task.worker);
+}
+
+// Knows which jobs have certainly ended when a job starts: the jobs that its worker (or its channel) ran
+// before, the jobs whose results it reads, and all jobs that had ended when one of these started. `add` takes
+// jobs in the graph's order.
 class EndedJobs {
  public:
-  explicit EndedJobs(std::size_t workers) : after_last_(workers, Ended(workers, 0)), starts_(workers) {}
+  explicit EndedJobs(std::size_t workers)
+      : workers_(workers), after_last_(3 * workers, Ended(3 * workers, 0)), starts_(3 * workers) {}
 
   // Returns the jobs that have ended when the worker starts the job that is `slack` jobs before `task` in its
   // order; an empty list if there is no such job. Call it before `add`.
   [[nodiscard]] const Ended& long_before(const Task& task) const {
     static const Ended none_yet;
-    const std::deque<Ended>& starts = starts_[index(task.worker)];
+    const std::deque<Ended>& starts = starts_[runner_of(task, workers_)];
     return starts.size() == slack ? starts.front() : none_yet;
   }
 
   void add(const TaskGraph& graph, const Task& task) {
-    const std::size_t worker = index(task.worker);
+    const std::size_t worker = runner_of(task, workers_);
     Ended ended = after_last_[worker];
     for (const DataAccess& access : task.data) {
       const auto writer = after_writer_.find(access.datum);
@@ -125,6 +133,7 @@ class EndedJobs {
   }
 
  private:
+  std::size_t workers_;
   std::vector<Ended> after_last_;          // by worker: jobs that have ended when its last job ends
   std::vector<std::deque<Ended>> starts_;  // by worker: the same for the start of its last `slack` jobs
   // By datum that a later task touches:

@@ -98,7 +98,7 @@ void Emulation::run(const Task& task, int worker, std::span<const std::size_t> r
       fetching += costs_.link(datum.worker, worker).time(datum.bytes());
     }
   }
-  const double duration = costs_.duration(task.stage).of(step_.schedule.job(*task.job).pass);
+  const double duration = costs_.time(step_.schedule, *task.job);
   wake_on_time();
   double& busy_until = busy_until_[starpu_worker_get_id_check()];
   const double now = clock_seconds();

@@ -66,6 +66,7 @@ Engine::Engine(const Session& session, const plan::Schedule& schedule, const mod
            {.schedule = schedule,
             .network = network,
             .window = config.window,
+            .stash_folder = config.stash_folder,
             .start = start,
             .optimizer = &optimizer_,
             .emulated = emulated,

@@ -241,6 +241,9 @@ void run_kernel(const KernelContext& context, const Task& task, std::span<const 
       run_job(context, task, data, scratch, found, backend);
       if (found != nullptr) find_nonfinite(context, task, data, *found, backend);
       break;
+    case TaskKind::O:
+    case TaskKind::L:
+      break;  // class StashFile copies
   }
 }
 

@@ -8,6 +8,7 @@
 #include <limits>
 #include <map>
 #include <numeric>
+#include <ranges>
 #include <set>
 #include <utility>
 
@@ -179,6 +180,22 @@ class Accountant {
     for (const std::vector<plan::JobId>& row : timeline.order) {
       for (std::size_t i = 0; i < row.size(); ++i) position_[row[i]] = static_cast<std::uint32_t>(i);
     }
+    if (!schedule.copies()) return;
+    place_ = {schedule.turns().begin(), schedule.turns().end()};
+    // O may last until L begins, or until a job waits for the memory that it frees. A channel runs one O at a
+    // time.
+    for (int worker = 0; worker < schedule.workers(); ++worker) {
+      double next = std::numeric_limits<double>::infinity();  // when the O behind must have ended
+      for (const plan::JobId id : std::views::reverse(schedule.copies_of(worker))) {
+        const plan::Job job = schedule.job(id);
+        if (job.pass != plan::Pass::O) continue;
+        next = std::min(next, timeline.spans[schedule.reload(job.stage, job.microbatch)].start);
+        schedule.for_each_after_by_n(id, [&](plan::JobId waits) {
+          if (schedule.job(waits).pass != plan::Pass::O) next = std::min(next, timeline.spans[waits].start);
+        });
+        freed_[id] = next;
+      }
+    }
   }
 
   /// `with_weights`: the weights that last over the steps are counted, too.
@@ -266,7 +283,14 @@ class Accountant {
 
   [[nodiscard]] Lifetime lifetime_of(const Task& task, plan::Span time) const {
     if (!task.job) return by_time(time.start, time.end);
-    const std::uint32_t position = position_[*task.job];
+    const std::uint32_t position = place_.empty() ? position_[*task.job] : place_[*task.job];
+    if (const auto freed = freed_.find(*task.job); freed != freed_.end()) {
+      return {{.time = time.start, .position = position},
+              {.time = std::max(freed->second, time.end),
+               .phase = Moment::Phase::end,
+               .position = position,
+               .is_end = true}};
+    }
     const auto end = time.start < time.end ? Moment::Phase::end : Moment::Phase::job;
     return {{.time = time.start, .position = position},
             {.time = time.end, .phase = end, .position = position, .is_end = true}};
@@ -314,6 +338,8 @@ class Accountant {
   const TaskGraph& graph_;
   const WorkerDevices& workers_;         // complete
   std::vector<std::uint32_t> position_;  // by JobId: index in the order of its worker
+  std::vector<std::uint32_t> place_;     // by JobId, where stashes are copied: its place by n
+  std::map<plan::JobId, double> freed_;  // of each O: the latest time at which it has freed the stash
   std::vector<double> written_;          // by datum: when its value is ready
   std::vector<Touch> touches_;           // uses of data that come and go, and of copies of all other data
   std::vector<Holdings> holdings_;
@@ -454,7 +480,7 @@ std::vector<DeviceNeed> memory_need_over_time(const plan::Schedule& schedule, co
                                               const WorkerDevices& workers, const StepRules& rules) {
   std::vector<DeviceNeed> needs;
   if (timeline.makespan <= 0) {  // then the order, not the times, tells which data are there together
-    plan::Costs timed = costs;
+    plan::Costs timed = plan::with_known_copies(costs);
     timed.durations = {{1, 1, 1}};
     needs = memory_need_over_time(schedule, network, optimizer, timed, plan::simulate(schedule, timed),
                                   workers, rules);

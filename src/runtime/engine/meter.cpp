@@ -9,20 +9,17 @@
 namespace starpipe::runtime {
 namespace {
 
-// Returns, by datum, true if it is kept for backward passes: stashes, gradient stashes, and with
-// recomputation the activations that B reads.
-std::vector<bool> kept(const TaskGraph& graph) {
-  std::vector<bool> result(graph.data().size());
+// Returns the stages and micro-batches whose stash R makes: their F and R keep the inputs.
+std::set<std::pair<int, int>> remade(const TaskGraph& graph) {
+  std::set<std::pair<int, int>> pairs;
   for (const Task& task : graph.tasks()) {
+    if (task.kind != TaskKind::R) continue;
     for (const DataAccess& access : task.data) {
-      const DataKind kind = graph.data()[access.datum].kind;
-      if (kind == DataKind::stash || kind == DataKind::gradient_stash ||
-          (kind == DataKind::activation && task.kind != TaskKind::F)) {
-        result[access.datum] = true;
-      }
+      const Datum& datum = graph.data()[access.datum];
+      if (datum.microbatch >= 0) pairs.emplace(task.stage, datum.microbatch);
     }
   }
-  return result;
+  return pairs;
 }
 
 plan::Received* received(plan::Transfers& transfers, DataKind kind) {
@@ -46,16 +43,15 @@ plan::Received* received(plan::Transfers& transfers, DataKind kind) {
 }  // namespace
 
 Meter::Meter(const TaskGraph& graph, int workers, const std::vector<bool>& local)
-    : graph_(graph), workers_(index(workers)) {
+    : graph_(graph), remade_(remade(graph)), workers_(index(workers)) {
   for (std::size_t w = 0; w < workers_.size(); ++w) {
     if (local[w]) workers_[w] = std::make_unique<Worker>();
   }
-  const std::vector<bool> is_kept = kept(graph);
   for (const Task& task : graph.tasks()) {
     if (!local[index(task.worker)]) continue;
     if (task.job) ++workers_[index(task.worker)]->placed_jobs;
     for (const DataAccess& access : task.data) {
-      if (!is_kept[access.datum] || !keeps(access)) continue;
+      if (!keeps(task, access)) continue;
       Copy& copy = workers_[index(task.worker)]->copies[access.datum];
       if (access.access == Access::read) ++copy.readers;
     }
@@ -82,8 +78,11 @@ void Meter::reset() {
   }
 }
 
-bool Meter::keeps(const DataAccess& access) const {
-  return access.access == Access::read || graph_.data()[access.datum].kind != DataKind::activation;
+bool Meter::keeps(const Task& task, const DataAccess& access) const {
+  const Datum& datum = graph_.data()[access.datum];
+  if (datum.kind == DataKind::stash || datum.kind == DataKind::gradient_stash) return true;
+  return datum.kind == DataKind::activation && access.access == Access::read &&
+         remade_.contains({task.stage, datum.microbatch});
 }
 
 void Meter::hold(const Datum& datum, Copy& copy, Worker& worker) {
@@ -122,13 +121,16 @@ std::vector<std::size_t> Meter::start(const Task& task, int worker) {
     const std::scoped_lock lock(runs.mutex);
     for (const DataAccess& access : task.data) {
       if (receive(access, runs)) received.push_back(access.datum);
+      if (task.kind != TaskKind::L || graph_.data()[access.datum].kind != DataKind::stash) continue;
+      ++runs.record.received.reloads.count;
+      runs.record.received.reloads.bytes += graph_.data()[access.datum].bytes();
     }
   }
   Worker& named = *workers_[index(task.worker)];
   const std::scoped_lock lock(named.mutex);
   for (const DataAccess& access : task.data) {
     const auto copy = named.copies.find(access.datum);
-    if (copy != named.copies.end() && keeps(access) && !copy->second.held)
+    if (copy != named.copies.end() && keeps(task, access) && !copy->second.held)
       hold(graph_.data()[access.datum], copy->second, named);
   }
   return received;
@@ -148,7 +150,7 @@ void Meter::end(const Task& task, int worker, const TaskTimes& times) {
     const auto found = named.copies.find(access.datum);
     if (found == named.copies.end()) continue;
     Copy& copy = found->second;
-    if (access.access == Access::read) --copy.readers_left;
+    if (access.access == Access::read && keeps(task, access)) --copy.readers_left;
     if (copy.held && copy.readers_left == 0) release(graph_.data()[access.datum], copy, named);
   }
 }

@@ -6,8 +6,10 @@
 #include <cstdint>
 #include <memory>
 #include <mutex>
+#include <set>
 #include <type_traits>
 #include <unordered_map>
+#include <utility>
 #include <vector>
 
 #include "runtime/engine/task_graph.hpp"
@@ -81,9 +83,9 @@ class Meter {
     std::uint64_t live_bytes = 0;
   };
 
-  // True if a task with this access holds the worker's copy: every access to a stash does, and only reads of
-  // an activation do.
-  [[nodiscard]] bool keeps(const DataAccess& access) const;
+  // True if a task with this access holds the worker's copy for backward passes: every access to a stash
+  // does, and of an activation the reads of F and R where R makes the stash.
+  [[nodiscard]] bool keeps(const Task& task, const DataAccess& access) const;
   // Call these under the worker's mutex.
   // Notes that the worker has the datum. Returns true if it had to receive it.
   bool receive(const DataAccess& access, Worker& worker) const;
@@ -91,6 +93,7 @@ class Meter {
   static void release(const Datum& datum, Copy& copy, Worker& worker);
 
   const TaskGraph& graph_;
+  std::set<std::pair<int, int>> remade_;          // stage and micro-batch: R makes the stash
   std::vector<std::unique_ptr<Worker>> workers_;  // by logical worker; null for workers of other ranks
 };
 

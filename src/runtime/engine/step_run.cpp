@@ -96,6 +96,32 @@ void check_submission_limits(const plan::Schedule& schedule, bool emulated) {
   }
 }
 
+void check_homes(const plan::Schedule& schedule, const RuntimeConfig& config) {
+  if (!schedule.copies()) return;
+  require_input(!on_simgrid && !config.uses_gpus(), "schedule.home",
+                "host and disk need runtime.device cpu: GPUs do not copy stashes yet");
+  if (config.emulate) {
+    require_input(config.emulate->copy.has_value(), "runtime.emulate.copy",
+                  "is needed with the homes host and disk");
+    return;
+  }
+  for (int s = 0; s < schedule.stages(); ++s) {
+    for (int b = 0; b < schedule.microbatches(); ++b) {
+      require_input(
+          schedule.home(s, b) != plan::Home::host, "schedule.home",
+          "host: the workers are cores, whose stashes are in the main memory of their host already");
+    }
+  }
+  require_input(!config.stash_folder.empty(), "runtime.stash_folder", "is needed with the home disk");
+  static_cast<void>(StashFile(config.stash_folder));  // for its errors
+}
+
+void check_homes(const plan::Schedule& schedule, const PolicyChoice& policy) {
+  require_input(!schedule.copies() || policy.starpu == sched::policy_name, "schedule.home",
+                fmt::format("host and disk need the policy {}, which leaves workers to copies alone; not {}",
+                            sched::policy_name, policy.name));
+}
+
 StepRun::StepRun(const Session& session, TaskGraph graph, const StepSetup& setup)
     : session_(session),
       schedule_(setup.schedule),
@@ -115,6 +141,9 @@ StepRun::StepRun(const Session& session, TaskGraph graph, const StepSetup& setup
                      ? nullptr
                      : std::make_unique<Emulation>(*setup.emulated, context_, data_)),
       finite_(graph_, schedule_.workers(), session.on_gpus(), setup.finds_nonfinite),
+      stashes_(schedule_.copies() && setup.emulated == nullptr
+                   ? std::make_unique<StashFile>(setup.stash_folder)
+                   : nullptr),
       progress_(graph_, session.local_workers(), setup.optimizer == nullptr),
       watched_{graph_, schedule_, [this] { return status(); }},
       runner_(session,
@@ -122,8 +151,8 @@ StepRun::StepRun(const Session& session, TaskGraph graph, const StepSetup& setup
                .network = &setup.network,
                .optimizer = setup.optimizer,
                .loss_scale = 1.0F / static_cast<float>(schedule_.microbatches())},
-              {meter_, data_, expected_, finite_, progress_}, emulation_.get()) {
-  if (setup.emulated == nullptr) take_product_buffers(static_cast<int>(starpu_cpu_worker_get_count()));
+              {meter_, data_, expected_, finite_, progress_, stashes_.get()}, emulation_.get()) {
+  if (setup.emulated == nullptr) take_product_buffers(session.map().count(session.mpi().rank()));
 }
 
 RankStatus StepRun::status() const {
@@ -208,6 +237,10 @@ void StepRun::insert(const Task& task) {
   if (session_.core() != nullptr && is_local) {
     const int to = session_.starpu_worker(task.worker);
     sched_data = yields_to_jobs ? sched::pack_pinned(to, 0) : sched::pack_sched_data(to, task.job);
+    if (is_stash_copy(task.kind)) {
+      const int channel = session_.copy_worker(task.worker, task.kind == TaskKind::L);
+      sched_data = sched::pack_pinned(channel, schedule_.turn(*task.job));
+    }
   }
   int worker = -1;
   unsigned order = 0;

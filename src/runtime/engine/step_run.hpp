@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <filesystem>
 #include <memory>
 #include <optional>
 #include <span>
@@ -14,16 +15,19 @@
 #include "runtime/engine/gathering.hpp"
 #include "runtime/engine/meter.hpp"
 #include "runtime/engine/relays.hpp"
+#include "runtime/engine/stash_file.hpp"
 #include "runtime/engine/step_data.hpp"
 #include "runtime/engine/task_graph.hpp"
 #include "runtime/engine/task_runner.hpp"
 #include "runtime/engine/watchdog.hpp"
+#include "runtime/session/policy_choice.hpp"
 #include "runtime/session/session.hpp"
 #include "starpipe/model/dataset.hpp"
 #include "starpipe/model/network.hpp"
 #include "starpipe/model/optimizer.hpp"
 #include "starpipe/plan/schedule/schedule.hpp"
 #include "starpipe/plan/simulate/costs.hpp"
+#include "starpipe/runtime/config/config.hpp"
 
 namespace starpipe::runtime {
 
@@ -32,11 +36,17 @@ namespace starpipe::runtime {
 /// emulated run, or one whose workers choose among ready jobs.
 void check_submission_limits(const plan::Schedule& schedule, bool emulated);
 
+/// Throws InputError if the run cannot copy stashes to the homes of the schedule, or cannot do so with this
+/// policy.
+void check_homes(const plan::Schedule& schedule, const RuntimeConfig& config);
+void check_homes(const plan::Schedule& schedule, const PolicyChoice& policy);
+
 /// The values that a StepRun is made of, besides its tasks. The references and pointers must outlive it.
 struct StepSetup {
   const plan::Schedule& schedule;
   const model::Network& network;
   int window = 0;                                     ///< `runtime.window`
+  std::filesystem::path stash_folder = {};            ///< `runtime.stash_folder`
   model::StartValues start = {};                      ///< see StepData
   const StepData* training = nullptr;                 ///< the data with the weights of an evaluation
   const model::OptimizerConfig* optimizer = nullptr;  ///< nullptr: an evaluation
@@ -107,6 +117,7 @@ class StepRun {
   ExpectedTimes expected_;
   std::unique_ptr<Emulation> emulation_;  // none when kernels run, and on SimGrid
   FiniteCheck finite_;
+  std::unique_ptr<StashFile> stashes_;  // none where no stash is copied to a disk
   TaskProgress progress_;
   Watched watched_;
   TaskRunner runner_;

@@ -39,12 +39,13 @@ constexpr std::array<std::string_view, 14> data_names = {"weights",
                                                          "end of a pass",
                                                          "slice of the weight gradient"};
 static_assert(data_names.size() == index(DataKind::gradient_slice) + 1);
-constexpr std::array<std::string_view, 14> task_names = {
-    "zero", "F", "B", "W", "BW", "R", "close", "slice", "add", "copy", "judge", "norm", "merge", "optimize"};
+constexpr std::array<std::string_view, 16> task_names = {"zero",  "F",    "B",     "W",       "BW",  "R",
+                                                         "O",     "L",    "close", "slice",   "add", "copy",
+                                                         "judge", "norm", "merge", "optimize"};
 static_assert(task_names.size() == index(TaskKind::optimize) + 1);
 
 constexpr std::array passes = {TaskKind::F, TaskKind::B, TaskKind::W, TaskKind::BW,
-                               TaskKind::R};  // by plan::Pass
+                               TaskKind::R, TaskKind::O, TaskKind::L};  // by plan::Pass
 static_assert(passes.size() == plan::pass_count);
 
 // The key of a datum: kind, stage, micro-batch and a fourth number where these three are ambiguous. For
@@ -188,6 +189,11 @@ class TaskGraph::Builder {
     const plan::Job j = schedule_.job(id);
     const auto [holder, worker] = schedule_.placement(id);
     Draft task{.kind = passes[index(j.pass)], .stage = j.stage, .worker = worker, .job = id};
+    if (plan::is_copy(j.pass)) {
+      copy(j, task);
+      wait_by_n(j, task);
+      return add_task(task);
+    }
     const bool has_weights = has_parameters(j.stage);
     if (has_weights && j.pass != plan::Pass::W) {
       task.data.push_back({find({DataKind::weights, j.stage, -1, holder}), Access::read});
@@ -211,12 +217,16 @@ class TaskGraph::Builder {
       case plan::Pass::BW:
         backward(j, task);
         break;
+      case plan::Pass::O:
+      case plan::Pass::L:
+        break;
     }
     if (plan::gives_weight_gradient(j.pass)) {
       if (has_weights) task.data.push_back({gradient(j.stage, worker), Access::accumulate});
       for (const std::size_t set : shared_sets_[index(j.stage)])
         task.data.push_back({gradient(static_cast<int>(set), worker), Access::accumulate});
     }
+    wait_by_n(j, task);
     if (can_skip_) task.data.push_back({verdict(worker), Access::precede});
     add_task(task);
   }
@@ -297,9 +307,32 @@ class TaskGraph::Builder {
       read_from_host(task, DataKind::target, s, b, st.rows() * st.target_columns());
   }
 
+  // L writes another datum than F.
   void write_stash(const plan::Job& j, Draft& task) {
     const auto& [s, b, pass] = j;
-    write(task, {DataKind::stash, s, b, task.worker, stage(s).stash_size()});
+    write(task, {DataKind::stash, s, b, task.worker, stage(s).stash_size()}, pass == plan::Pass::L ? 1 : 0);
+  }
+
+  void copy(const plan::Job& j, Draft& task) {
+    const auto& [s, b, pass] = j;
+    if (pass == plan::Pass::O) {
+      read(task, {DataKind::stash, s, b, 0});
+      if (stage(s).stash_size() == 0) read_end({s, b, plan::Pass::F}, task);
+    } else {
+      read_end({s, b, plan::Pass::O}, task);
+      write_stash(j, task);
+    }
+    if (pass == plan::Pass::O || stage(s).stash_size() == 0) write_end(j, task);
+  }
+
+  // Where n says when memory is free: waits for the jobs that free it.
+  void wait_by_n(const plan::Job& j, Draft& task) {
+    const plan::JobId id = *schedule_.find(j);
+    schedule_.for_each_before_by_n(id, [&](plan::JobId other) { read_end(schedule_.job(other), task); });
+    bool is_awaited = false;
+    schedule_.for_each_after_by_n(id, [&](plan::JobId) { is_awaited = true; });
+    const DatumKey own = {DataKind::end_of_pass, j.stage, j.microbatch, static_cast<int>(j.pass)};
+    if (is_awaited && !numbers_.contains(own)) write_end(j, task);
   }
 
   // One word, where a pass leaves nothing that the pass that waits for it reads.
@@ -320,11 +353,8 @@ class TaskGraph::Builder {
       write(task, {DataKind::activation, s, b, task.worker, st.output_size()});
     }
     if (schedule_.forward_only()) return;
-    if (schedule_.recomputes(s, b)) {
-      write_end(j, task);
-    } else {
-      write_stash(j, task);
-    }
+    if (!schedule_.recomputes(s, b)) write_stash(j, task);
+    if (schedule_.recomputes(s, b) || (schedule_.copies(s, b) && st.stash_size() == 0)) write_end(j, task);
   }
 
   void recomputation(const plan::Job& j, Draft& task) {
@@ -339,11 +369,12 @@ class TaskGraph::Builder {
   void backward(const plan::Job& j, Draft& task) {
     const auto& [s, b, pass] = j;
     const model::Stage& st = stage(s);
-    read(task, {DataKind::stash, s, b, 0});
+    read_stash(j, task);
     // The sink's B waits for its F. Other stages wait for a gradient, which comes later.
     if (stage(s).stash_size() == 0) {
       read(task, {DataKind::loss, s, b, 0});
       read_end({s, b, plan::Pass::R}, task);
+      read_end({s, b, plan::Pass::L}, task);
     }
     read_output_gradients(j, task);
     const auto preds = schedule_.graph().pred(s);
@@ -368,8 +399,13 @@ class TaskGraph::Builder {
     return {DataKind::gradient, of, b, next};
   }
 
+  void read_stash(const plan::Job& j, Draft& task) {
+    const int copy = schedule_.copies(j.stage, j.microbatch) ? 1 : 0;  // that L wrote
+    read(task, {DataKind::stash, j.stage, j.microbatch, copy});
+  }
+
   void weights(const plan::Job& j, Draft& task) {
-    read(task, {DataKind::stash, j.stage, j.microbatch, 0});
+    read_stash(j, task);
     read(task, {DataKind::gradient_stash, j.stage, j.microbatch, 0});
     read_end({j.stage, j.microbatch, plan::Pass::B}, task);
   }

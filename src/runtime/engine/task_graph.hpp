@@ -46,7 +46,7 @@ enum class DataKind : std::uint8_t {
   stash,
   gradient,
   gradient_stash,
-  end_of_pass,     // one word: R waits for F, B for an R without stash, W for a B without gradient stash
+  end_of_pass,     // one word, for a job that waits for another one and reads no result of it
   gradient_slice,  // of a weight gradient, on its way to another worker: class GradientSlice
 };
 
@@ -90,6 +90,8 @@ enum class TaskKind : std::uint8_t {
   W,
   BW,
   R,
+  O,
+  L,
   close,     // takes an accumulator exclusively, after all tasks that accumulate
   slice,     // takes a slice of the worker's sum, for another worker
   add,       // adds another worker's slice to the worker's own sum
@@ -101,8 +103,11 @@ enum class TaskKind : std::uint8_t {
 };
 
 std::string_view to_string(TaskKind kind);
-/// F, B, W, BW or R.
+/// F, B, W, BW or R: it computes.
 constexpr bool is_pass(TaskKind kind) { return kind >= TaskKind::F && kind <= TaskKind::R; }
+
+/// O or L: it copies.
+constexpr bool is_stash_copy(TaskKind kind) { return kind == TaskKind::O || kind == TaskKind::L; }
 
 struct DataAccess {
   std::uint32_t datum;  // its number in TaskGraph::data()
@@ -158,7 +163,9 @@ struct SetParameters {
 /// A set of parameters that several stages share has its weights on the holders of the first of these stages.
 /// Each worker that computes W or BW of such a stage has an accumulator, which all of these stages use.
 ///
-/// With recomputation B, or BW, reads the inputs of F, computes F again and writes the stash.
+/// Where a stash has no home, R reads the inputs of F, computes F again and writes the stash. Where a stash
+/// is copied, it is two data: F writes the first, which O reads, and L writes the second, which B and W read.
+/// What waits for memory by n reads the word `end_of_pass` of the job that frees it.
 ///
 /// The graph of a schedule of forward passes alone (`plan::forward_passes`) is an evaluation: it reads the
 /// weights, writes losses, and has no other tasks than jobs. A source's F also reads the loss of the

@@ -3,13 +3,16 @@
 
 #include <algorithm>
 #include <array>
+#include <chrono>
 #include <cstdlib>
+#include <exception>
 #include <limits>
 #include <new>
 #include <type_traits>
 #include <vector>
 
 #include "base/environment.hpp"
+#include "base/signals.hpp"
 #include "runtime/host/clock.hpp"
 #include "runtime/host/product_library.hpp"
 #include "runtime/session/memory_guard.hpp"
@@ -142,11 +145,16 @@ void TaskRunner::run_on_cpu(void** buffers, void* argument) noexcept {
   TaskTimes& times = running.times;
   const RunningTask named(running.name.data());
   const TaskMemory& memory = memory_of(task, buffers);
-  const int worker = runner.calling_worker();
+  const bool copies = is_stash_copy(task.kind);
+  const int worker = copies ? task.worker : runner.calling_worker();
   Meter& meter = runner.parts_.meter;
   runner.parts_.progress.start(task);
   const std::vector<std::size_t> received = meter.start(task, worker);
-  if (runner.emulation_ == nullptr) {
+  if (copies && runner.emulation_ == nullptr) {
+    times.start = clock_seconds();
+    runner.copy_stash(task, memory.data);
+    times.end = clock_seconds();
+  } else if (runner.emulation_ == nullptr) {
     use_one_product_thread();
     note_task_begin();
     times.start = clock_seconds();
@@ -163,6 +171,23 @@ void TaskRunner::run_on_cpu(void** buffers, void* argument) noexcept {
   note_result();
   meter.end(task, worker, times);
   runner.parts_.progress.end(task);
+}
+
+void TaskRunner::copy_stash(const Task& task, std::span<const model::Memory> data) const noexcept {
+  for (std::size_t i = 0; i < data.size(); ++i) {
+    if (context_.graph->data()[task.data[i].datum].kind != DataKind::stash) continue;
+    try {
+      if (task.kind == TaskKind::O) {
+        parts_.stashes->write(*task.job, data[i]);
+      } else {
+        parts_.stashes->read(*task.job - 1, data[i]);
+      }
+    } catch (const std::exception& error) {
+      // Several ranks may share the disk. They take turns, so that one speaks and ends the run.
+      sleep_through_signals(std::chrono::milliseconds(300 * std::min(session_.mpi().rank(), 10)));
+      session_.mpi().abort(error.what());
+    }
+  }
 }
 
 // Returns when the kernels are on the stream; StarPU sees them end and calls end_on_gpu.
@@ -233,10 +258,7 @@ ExpectedTimes::ExpectedTimes(const plan::Schedule& schedule, const plan::Costs* 
       is_known_(known != nullptr),
       expected_(index(schedule.stages()) * plan::pass_count, std::numeric_limits<double>::quiet_NaN()) {
   if (!is_known_) return;
-  for (const plan::JobId job : schedule.order()) {
-    const plan::Job of = schedule.job(job);
-    expected_[position(job)] = known->duration(of.stage).of(of.pass) * 1e6;
-  }
+  for (const plan::JobId job : schedule.order()) expected_[position(job)] = known->time(schedule, job) * 1e6;
 }
 
 std::size_t ExpectedTimes::position(plan::JobId job) const {

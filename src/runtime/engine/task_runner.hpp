@@ -15,6 +15,7 @@
 #include "runtime/engine/finite_check.hpp"
 #include "runtime/engine/kernels.hpp"
 #include "runtime/engine/meter.hpp"
+#include "runtime/engine/stash_file.hpp"
 #include "runtime/engine/step_data.hpp"
 #include "runtime/engine/task_graph.hpp"
 #include "runtime/engine/watchdog.hpp"
@@ -53,6 +54,7 @@ struct StepParts {
   const ExpectedTimes& expected;
   FiniteCheck& finite;
   TaskProgress& progress;
+  StashFile* stashes;  ///< nullptr where no stash is copied to a disk
 };
 
 /// Owns the codelets that StarPU calls for the tasks of a step, the expected times that a policy may ask for,
@@ -95,6 +97,7 @@ class TaskRunner {
   static void note_start_on_gpu(Argument& starting);
   static void note_simulated_start(Argument& ended);
   double weights_arrived(const Argument& reader);
+  void copy_stash(const Task& task, std::span<const model::Memory> data) const noexcept;
   [[nodiscard]] int calling_worker() const;
 
   const Session& session_;

@@ -264,7 +264,7 @@ double busiest_of_mean(const plan::Schedule& schedule, const plan::Costs& costs)
   std::vector<double> work(index(schedule.workers()), 0);
   for (const plan::JobId id : schedule.order()) {
     const plan::Job job = schedule.job(id);
-    work[index(schedule.compute(id))] += costs.duration(job.stage).of(job.pass);
+    if (!plan::is_copy(job.pass)) work[index(schedule.compute(id))] += costs.duration(job.stage).of(job.pass);
   }
   const double all = std::reduce(work.begin(), work.end());
   return all > 0 ? std::ranges::max(work) * static_cast<double>(work.size()) / all : 1;
@@ -361,10 +361,17 @@ std::string whole_run_table(const plan::Timeline& predicted, const plan::Timelin
 std::string worker_table(const plan::Timeline& predicted, std::span<const WorkerRecord> measured) {
   constexpr std::array columns = {TableColumn{Align::left, 8},   TableColumn{Align::right, 12},
                                   TableColumn{Align::right, 20}, TableColumn{Align::right, 14},
-                                  TableColumn{Align::right, 14}, TableColumn{Align::right, 14}};
+                                  TableColumn{Align::right, 14}, TableColumn{Align::right, 14},
+                                  TableColumn{Align::right, 14}};
   std::vector<TableRow> rows = {{"", "peak", "peak"}, {"worker", "stashes", "stash bytes"}};
+  const auto is_shown = [&](const plan::TransferKind& kind) {
+    return kind.always_shown || (kind.member == &plan::Transfers::reloads &&
+                                 std::ranges::any_of(predicted.received, [](const plan::Transfers& to) {
+                                   return to.reloads.count > 0;
+                                 }));
+  };
   for (const plan::TransferKind& kind : plan::transfer_kinds) {
-    if (!kind.always_shown) continue;
+    if (!is_shown(kind)) continue;
     rows[0].emplace_back(kind.label);
     rows[1].emplace_back("received");
   }
@@ -377,7 +384,7 @@ std::string worker_table(const plan::Timeline& predicted, std::span<const Worker
                                    predicted_and_measured(bytes_text(predicted.peak_stash_bytes[w]),
                                                           bytes_text(worker.peak_stash_bytes))});
     for (const plan::TransferKind& kind : plan::transfer_kinds) {
-      if (!kind.always_shown) continue;
+      if (!is_shown(kind)) continue;
       row.push_back(predicted_and_measured(fmt::to_string((predicted.received[w].*kind.member).count),
                                            fmt::to_string((worker.received.*kind.member).count)));
     }

@@ -157,8 +157,8 @@ MpiErrors::~MpiErrors() {
 }
 
 Session::Session(const Mpi& mpi, const WorkerMap& map, const CoreShare& share, PolicyChoice policy,
-                 const GpuShare& gpus)
-    : mpi_(mpi), map_(map), binding_(share.binding), choice_(std::move(policy)) {
+                 const GpuShare& gpus, bool copies)
+    : mpi_(mpi), map_(map), binding_(share.binding), choice_(std::move(policy)), copies_(copies) {
   // This policy of StarPU's holds all tasks back until a wait for all of them. With several ranks, tasks wait
   // for tasks of other ranks before.
   require_input(mpi.ranks() == 1 || choice_.starpu != "graph_test", "runtime.policy",
@@ -169,7 +169,8 @@ Session::Session(const Mpi& mpi, const WorkerMap& map, const CoreShare& share, P
   if (!gpus.gpus.empty()) use_gpu(gpus.gpus.front());
   for (const int gpu : gpus.gpus)
     gpu_memory_.push_back({.rank = mpi.rank(), .gpu = gpu, .driver_before = gpu_bytes_in_use(gpu)});
-  const int threads = map.count(mpi.rank()) + 2;  // with the threads of StarPU-MPI and of the watchdog
+  const int threads =
+      map.count(mpi.rank()) + copy_workers() + 2;  // with the threads of StarPU-MPI and of the watchdog
   constexpr std::uint64_t bytes_for_thread = std::uint64_t{16} << 20U;  // StarPU aborts without its threads
   require_free_memory(bytes_for_thread * index(threads), "StarPU and the stacks of its threads");
   require_free_addresses(threads, "StarPU and its threads");
@@ -211,6 +212,7 @@ void Session::start(const CoreShare& share, const GpuShare& gpus) {
   conf.precedence_over_environment_variables = 1;
   conf.catch_signals = 0;
   take_devices(conf, map_.count(mpi_.rank()), gpus);
+  conf.ncpus += copy_workers();
   if (!share.worker_pus.empty()) bind_workers(conf, share, gpus);
   starpu_sched_policy ours = sched::starpipe_policy();
   conf.sched_policy = choice_.starpu == sched::policy_name ? &ours : choice_.policy;
@@ -236,12 +238,17 @@ void Session::check_start(const GpuShare& gpus) {
   }
   const int workers = map_.count(mpi_.rank());
   starpu_ids_ = workers_by_slot(workers, gpus);
+  const std::vector<int> cores = started_workers(STARPU_CPU_WORKER);
+  const auto computing = workers - gpus.workers_each * static_cast<int>(gpus.gpus.size());
+  if (std::cmp_greater_equal(cores.size(), computing + copy_workers()))
+    copy_ids_.assign(cores.begin() + computing, cores.begin() + computing + copy_workers());
   std::string problem;
   if (policy_ != choice_.starpu) {
     problem = fmt::format("policy '{}' was asked for, but StarPU runs '{}'", choice_.name, policy_);
-  } else if (std::ssize(starpu_ids_) < workers) {
-    problem = fmt::format("rank {}: StarPU started {} CUDA and {} CPU workers for {}", mpi_.rank(),
-                          starpu_cuda_worker_get_count(), starpu_cpu_worker_get_count(), workers);
+  } else if (std::ssize(starpu_ids_) < workers || std::ssize(copy_ids_) < copy_workers()) {
+    problem =
+        fmt::format("rank {}: StarPU started {} CUDA and {} CPU workers for {}", mpi_.rank(),
+                    starpu_cuda_worker_get_count(), starpu_cpu_worker_get_count(), workers + copy_workers());
   }
   problem = mpi_.first_problem(problem);
   if (problem.empty()) return;

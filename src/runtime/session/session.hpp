@@ -45,8 +45,9 @@ class MpiErrors {
 
 /// StarPU and StarPU-MPI in this process, started and shut down. There is one CPU worker for each logical
 /// worker of this rank that is a core, and one CUDA worker (a stream) for each that is on a GPU, neighbours
-/// on the same GPU. All threads of the process are bound to its share of the host's cores. When the share has
-/// a core for each worker, workers are bound to their cores.
+/// on the same GPU. Where stashes are copied (`copies`), there are two more CPU workers for each logical
+/// worker, which only copy: out, and back. All threads of the process are bound to its share of the host's
+/// cores. When the share has a core for each worker, workers are bound to their cores.
 ///
 /// Settings for which StarPU has no function are environment variables (StarpuSettings, which `mpi` owns). A
 /// session overwrites the values of STARPU_SCHED, STARPU_NWORKER_PER_CUDA, STARPU_WORKERS_NOBIND and
@@ -58,7 +59,7 @@ class Session {
   /// Collective. Throws InputError when StarPU runs another policy than was asked for (it falls back to `lws`
   /// in silence); std::runtime_error when StarPU does not start.
   Session(const Mpi& mpi, const WorkerMap& map, const CoreShare& share, PolicyChoice policy,
-          const GpuShare& gpus = {});
+          const GpuShare& gpus = {}, bool copies = false);
   ~Session();
   Session(const Session&) = delete;
   Session& operator=(const Session&) = delete;
@@ -72,6 +73,14 @@ class Session {
   [[nodiscard]] int starpu_worker(int logical) const {
     return starpu_ids_[index(map_.slot(logical) - map_.first(mpi_.rank()))];
   }
+  /// Returns StarPU's number of the worker that runs the copies of stashes out of a logical worker of this
+  /// rank, or back into it.
+  [[nodiscard]] int copy_worker(int logical, bool back) const {
+    const std::size_t slot = index(map_.slot(logical) - map_.first(mpi_.rank()));
+    return copy_ids_[2 * slot + (back ? 1 : 0)];
+  }
+  /// True if there are workers that copy stashes.
+  [[nodiscard]] bool copies() const { return copies_; }
   /// Returns the logical worker of one of StarPU's; -1 for a worker that carries none.
   [[nodiscard]] int logical_worker(int starpu_worker) const { return logical_[index(starpu_worker)]; }
   /// Returns, by StarPU worker, its logical worker or -1.
@@ -105,6 +114,8 @@ class Session {
  private:
   void write_values(const CoreShare& share, const GpuShare& gpus);
   void start(const CoreShare& share, const GpuShare& gpus);
+  /// Returns the number of StarPU's workers of this rank that only copy stashes.
+  [[nodiscard]] int copy_workers() const { return copies_ ? 2 * map_.count(mpi_.rank()) : 0; }
   void shut_down();
   /// Collective. Notes the policy and the workers that StarPU has started. If some rank has others than the
   /// run asked for, shuts StarPU down and throws InputError.
@@ -124,8 +135,10 @@ class Session {
   std::optional<MemoryGuard> memory_guard_;
   std::vector<GpuMemory> gpu_memory_;  // by GPU, without the peaks
   std::unique_ptr<GpuMemoryMeters> gpu_meters_;
-  sched::PolicyCore* core_ = nullptr;     // StarPU's policy owns it
+  sched::PolicyCore* core_ = nullptr;  // StarPU's policy owns it
+  bool copies_;
   std::vector<int> starpu_ids_;           // by slot of this rank
+  std::vector<int> copy_ids_;             // two for each slot, where stashes are copied: out, back
   std::vector<int> logical_;              // by StarPU worker
   mutable std::vector<unsigned> orders_;  // by StarPU worker: the numbers given so far
 };

@@ -193,7 +193,7 @@ std::vector<DeviceNeed> memory_need_of(const Config& config, const Experiment& e
 
 void require_memory(const Config& config, const Experiment& run) {
   if (config.runtime.memory_limits.empty()) return;
-  const plan::Timeline timeline = plan::simulate(run.schedule, run.costs);
+  const plan::Timeline timeline = plan::simulate(run.schedule, plan::with_known_copies(run.costs));
   const Need worst = worst_need(config, run, timeline);
   if (worst.excess() <= 0) return;
   const auto& [worker, memory, limit] = worst;

@@ -45,6 +45,24 @@ RecordedStep step_of(const std::string& name, double alpha = 0, double duration 
   return simulated_step(schedule, costs);
 }
 
+// Stages 0 and 1 copy their stashes, for half a unit each; stage 2 makes them again.
+RecordedStep copying_step(const std::string& name) {
+  Costs costs;
+  costs.durations = {{.F = 1, .B = 1, .W = 1}};
+  costs.host = HomeLink{.link = {.alpha = 0.5}};
+  costs.disk = costs.host;
+  const Schedule schedule =
+      make_schedule(name, {.workers = 3, .microbatches = 4, .graph = StageGraph::chain(3)});
+  constexpr Home homes[] = {Home::host, Home::disk, Home::none};
+  return simulated_step(schedule.with_homes(homes), costs);
+}
+
+// The text of the data in a page.
+std::string data_in(const std::string& html) {
+  const std::size_t begin = html.find("id=\"data\">") + std::string_view("id=\"data\">").size();
+  return html.substr(begin, html.find("</script>", begin) - begin);
+}
+
 Ticks ticks_of(const RecordedStep& step) {
   const RecordedStep* const steps[] = {&step};
   return Ticks(steps);
@@ -109,6 +127,45 @@ TEST(TimelineData, JobsHaveTheTimesOfTheTimeline) {
   }
 }
 
+TEST(TimelineData, CopiesAreRowsBelowThoseOfWorkers) {
+  const RecordedStep step = copying_step("zb-h1");
+  const auto data = timeline_data({"predicted", &step}, Costs{}, ticks_of(step));
+  const auto& jobs = data["jobs"];
+  // The third worker's stashes are made again.
+  EXPECT_EQ(jobs["rows"], (std::vector<std::size_t>{12, 12, 16, 4, 4, 4, 4, 0, 0}));
+  EXPECT_FALSE(jobs.contains("weights"));
+  const auto ids = read(jobs["id"].get<std::string>());
+  const auto starts = read(jobs["start"].get<std::string>());
+  const auto lengths = read(jobs["length"].get<std::string>());
+  const auto readies = read(jobs["ready"].get<std::string>());
+  ASSERT_EQ(ids.size(), step.as_run.job_count());
+  std::size_t i = 40;
+  for (const int worker : {0, 1}) {
+    for (const Pass pass : {Pass::O, Pass::L}) {
+      std::int64_t id = 0;
+      std::int64_t time = 0;
+      for (int b = 0; b < 4; ++b, ++i) {
+        id += ids[i];
+        time += starts[i];
+        const auto job = static_cast<JobId>(id);
+        EXPECT_EQ(step.as_run.job(job), (Job{worker, b, pass}));
+        EXPECT_DOUBLE_EQ(static_cast<double>(time) * 0.1, step.timeline.spans[job].start);
+        EXPECT_EQ(lengths[i], 5);
+        EXPECT_EQ(readies[i], 0);  // a simulated copy begins once it may
+        time += lengths[i];
+      }
+    }
+  }
+  EXPECT_EQ(data["figures"]["received"]["reloads"]["count"], (std::vector<int>{4, 4, 0}));
+}
+
+TEST(TimelineData, WithoutCopiesNothingSaysSo) {
+  const RecordedStep step = step_of("1f1b");
+  const auto data = timeline_data({"predicted", &step}, Costs{}, ticks_of(step));
+  EXPECT_EQ(data["jobs"]["rows"].size(), 3U);
+  EXPECT_FALSE(data["figures"]["received"].contains("reloads"));
+}
+
 TEST(TimelineData, IdleTimesAndJobsFillTheStep) {
   const RecordedStep step = step_of("1f1b", 0.5);
   const auto data = timeline_data({"predicted", &step}, Costs{}, ticks_of(step));
@@ -132,15 +189,31 @@ TEST(Page, HasDataThatNoTextCanLeave) {
     EXPECT_THROW(require_page("--html"), InputError);
     return;
   }
-  const std::string html = report_page(runs);
-  const std::size_t begin = html.find("id=\"data\">") + std::string_view("id=\"data\">").size();
-  const std::string data = html.substr(begin, html.find("</script>", begin) - begin);
+  const std::string data = data_in(report_page(runs));
   for (const char c : data) {
     EXPECT_TRUE(c >= ' ' && c <= '~' && c != '<' && c != '>' && c != '&') << static_cast<int>(c);
   }
   const auto parsed = nlohmann::ordered_json::parse(data);
   EXPECT_EQ(parsed["runs"][0]["title"], "</SCRIPT>");
   EXPECT_EQ(parsed["runs"][0]["report"].begin().key(), "</script><!--");
+}
+
+TEST(Page, SaysWhereCopiedStashesWait) {
+  if (!has_page()) GTEST_SKIP() << "built without the page";
+  const auto homes_of = [](const RecordedStep& step) {
+    const PageRun runs[] = {
+        {.title = "run", .unit = "", .costs = {}, .timelines = {{"predicted", &step}}, .report = nullptr}};
+    const auto data = nlohmann::ordered_json::parse(data_in(report_page(runs)));
+    return data["runs"][0]["schedule"].value("homes", "none are copied");
+  };
+  const RecordedStep by_stage = copying_step("1f1b");
+  EXPECT_EQ(homes_of(by_stage), "231");  // digits of the enum
+  const Schedule mixed = by_stage.as_run.with_homes(
+      [](int stage, int microbatch) { return stage == microbatch ? Home::disk : Home::worker; });
+  Costs costs;
+  costs.disk = HomeLink{};
+  EXPECT_EQ(homes_of(simulated_step(mixed, costs)), "300030003000");
+  EXPECT_EQ(homes_of(step_of("1f1b")), "none are copied");
 }
 
 TEST(Page, LeavesOutWhatTheTimelinesHave) {

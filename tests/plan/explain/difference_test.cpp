@@ -108,7 +108,7 @@ TEST(Difference, TheRuntimesPartIsWhatNoSimulationHas) {
     const bool disturbed = testing::chance(random, 0.5);
     const int max = disturbed ? 3 : 0;
     auto runs = testing::random_run(random, as_run, {.submission = 4 * max, .delay = max});
-    const Costs own = {.prefetch = testing::chance(random, 0.5)};
+    const Costs own = with_known_copies({.prefetch = testing::chance(random, 0.5)});
     if (!own.prefetch) {
       for (JobRun& run : runs) run.ready = run.start;
     }
@@ -120,9 +120,15 @@ TEST(Difference, TheRuntimesPartIsWhatNoSimulationHas) {
       const bool receives = last_input(step.as_run, step.timeline, id).from.has_value();
       all_observed = all_observed && (!receives || step.transfer_observed[id]);
     }
-    const double runtime = part_of(difference(step, {}), "runtime");
+    const double runtime = part_of(difference(step, own), "runtime");
     EXPECT_GE(runtime, 0) << testing::describe(step);
-    if (disturbed || !all_observed) continue;
+    // Of jobs that start at one time, a record does not tell which came first, or waited for the other's
+    // memory.
+    const bool is_ambiguous = std::ranges::any_of(step.timeline.order, [&](const std::vector<JobId>& row) {
+      const auto start = [&](JobId id) { return step.timeline.spans[id].start; };
+      return std::ranges::adjacent_find(row, {}, start) != row.end();
+    });
+    if (disturbed || !all_observed || is_ambiguous || schedule.copies()) continue;
     EXPECT_EQ(runtime, 0) << testing::describe(step);
     ++without;
   }
@@ -267,7 +273,7 @@ TEST(MeasuredStep, OrdersJobsWithoutLengthByTheirDependencies) {
   Random random(6);
   for (int round = 0; round < 200 && !HasFailure(); ++round) {
     const Schedule schedule = testing::random_schedule(random);
-    const RecordedStep step = simulated_step(schedule, {.durations = {{0, 0, 0}}});
+    const RecordedStep step = simulated_step(schedule, with_known_copies({.durations = {{0, 0, 0}}}));
     EXPECT_NO_THROW(measured_step(schedule, runs_of(schedule, step.timeline)));
   }
 }

@@ -141,6 +141,13 @@ TEST(IdleParts, HaveTheirCauses) {
           EXPECT_NE(*part.held_back, next);
           EXPECT_LE(ready[*part.held_back], part.start);
           break;
+        case IdleCause::copy:
+          EXPECT_TRUE(all_ended);
+          ASSERT_TRUE(part.producer);
+          EXPECT_TRUE(is_copy(step.as_run.job(*part.producer).pass));
+          EXPECT_EQ(step.as_run.compute(*part.producer), part.worker);
+          EXPECT_GE(spans[*part.producer].end, part.end);
+          break;
         case IdleCause::runtime:
           EXPECT_TRUE(all_ended);
           break;
@@ -258,7 +265,8 @@ TEST(ProducerWaits, CountTheJobThatRunsMeanwhile) {
         if (part == parts.end() || !part->producer) continue;
         if (part->cause != IdleCause::producer && part->cause != IdleCause::order) continue;
         int at = worker;
-        while (part != parts.end() && part->cause != IdleCause::transfer && part->producer) {
+        while (part != parts.end() && part->cause != IdleCause::transfer && part->cause != IdleCause::copy &&
+               part->producer) {
           at = step.as_run.compute(*part->producer);
           part = part_at(at, middle);
         }

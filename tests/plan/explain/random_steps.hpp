@@ -48,7 +48,8 @@ inline std::vector<JobRun> random_run(Random& random, const Schedule& as_run,
     as_run.for_each_pred(id, [&](JobId producer) { ready = std::max(ready, by_id[producer].end); });
     if (receives) ready = std::max(ready, sent + quarter(disturbance.transfer));
     run.ready = ready + quarter(disturbance.delay);
-    double& free = free_since[index(run.worker)];
+    double own_channel = 0;  // a copy waits for the one before, see for_each_pred
+    double& free = is_copy(as_run.job(id).pass) ? own_channel : free_since[index(run.worker)];
     run.start = std::max(run.ready, free) + quarter(disturbance.delay);
     run.end = run.start + quarter(disturbance.duration);
     free = run.end;
@@ -63,6 +64,10 @@ inline std::vector<JobRun> random_run(Random& random, const Schedule& as_run,
 inline Schedule elsewhere(Random& random, const Schedule& schedule) {
   std::vector<int> worker(schedule.id_count());
   for (int& w : worker) w = between(random, 0, schedule.workers() - 1);
+  for (const JobId id : schedule.order()) {  // where stashes are copied, each is on one worker
+    const auto [s, b, pass] = schedule.job(id);
+    if (schedule.copies()) worker[id] = worker[schedule.forward(s, b)];
+  }
   std::vector<std::int64_t> priority(schedule.id_count());
   std::vector<int> waits(schedule.id_count());
   std::vector<JobId> free;

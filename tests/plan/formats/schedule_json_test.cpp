@@ -3,10 +3,12 @@
 #include "starpipe/plan/formats/schedule_json.hpp"
 
 #include <algorithm>
+#include <functional>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
 
@@ -19,12 +21,16 @@
 #include "starpipe/plan/simulate/simulate.hpp"
 #include "starpipe/plan/simulate/transfers.hpp"
 #include "support/message_of.hpp"
+#include "support/random_schedules.hpp"
+#include "support/rounds.hpp"
 #include "support/schedules.hpp"
 
 namespace starpipe::plan {
 namespace {
 
 using namespace nlohmann::literals;
+using ::testing::HasSubstr;
+using ::testing::ThrowsMessage;
 
 TEST(ScheduleJson, StatesTheFiguresOfTheDesign) {
   const Schedule schedule = named("1f1b", 4, 8);
@@ -339,6 +345,59 @@ TEST(ScheduleJson, KeepsRecomputation) {
   const ImportedSchedule back = schedule_from_json(json_text(json), "x.json");
   for (int s = 0; s < 3; ++s) EXPECT_EQ(back.schedule.home(s, 1), request.homes[index(s)]);
   EXPECT_EQ(simulate(back.schedule, back.costs).peak_stashes, simulate(schedule, costs).peak_stashes);
+}
+
+TEST(ScheduleJson, KeepsCopies) {
+  testing::Random random(5);
+  int copied = 0;
+  for (int round = 0; round < rounds(300); ++round) {
+    const Schedule schedule = testing::sound_schedule(random, Discipline::ordered);
+    const Costs costs = testing::random_costs(random, schedule.stages());
+    SCOPED_TRACE(round);
+    const Timeline timeline = simulate(schedule, costs);
+    const auto json = schedule_json(schedule, costs, timeline);
+    ASSERT_EQ(json.contains("copies"), schedule.copies());
+    const ImportedSchedule back = schedule_from_json(json_text(json), "x.json");
+    ASSERT_EQ(back.schedule.copies(), schedule.copies());
+    const Timeline again = simulate(back.schedule, back.costs);
+    for (const JobId id : schedule.order()) {
+      const JobId other = *back.schedule.find(schedule.job(id));
+      ASSERT_EQ(again.spans[other].start, timeline.spans[id].start) << to_string(schedule.job(id));
+      ASSERT_EQ(again.spans[other].end, timeline.spans[id].end);
+    }
+    ASSERT_EQ(again.peak_stashes, timeline.peak_stashes);
+    copied += schedule.copies() ? 1 : 0;
+  }
+  EXPECT_GE(copied, rounds(40));
+}
+
+/// Changes one copy of a file, which is then refused.
+TEST(ScheduleJson, RefusesWrongCopies) {
+  const Schedule schedule = make_schedule("1f1b", {.workers = 2, .microbatches = 3}).with_homes([](int, int) {
+    return Home::host;
+  });
+  const Costs costs{.host = HomeLink{}};
+  const auto json = schedule_json(schedule, costs, simulate(schedule, costs));
+  ASSERT_EQ(json["copies"][0].size(), 6U);
+  const auto refuse = [&](const std::function<void(nlohmann::ordered_json&)>& change,
+                          const std::string& text) {
+    nlohmann::ordered_json changed = json;
+    change(changed);
+    EXPECT_THAT([&] { schedule_from_json(json_text(changed), "x.json"); },
+                ThrowsMessage<InputError>(HasSubstr(text)));
+  };
+  using Json = nlohmann::ordered_json;
+  refuse([](Json& j) { j["copies"][0][0]["home"] = "worker"; }, "expected host or disk");
+  refuse([](Json& j) { j["copies"][0][0]["home"] = "disk"; }, "its home is another than that of");
+  refuse([](Json& j) { j["copies"][0][0]["op"] = "F"; }, "expected O or L");
+  refuse([](Json& j) { j["copies"][0].erase(5); }, "is missing");
+  refuse([](Json& j) { j["copies"][0][0]["position"] = 9; }, "position 9 is behind the 6 jobs of the worker");
+  refuse([](Json& j) { j["copies"][0][0]["position"] = 5; }, "is before that of the copy before");
+  refuse([](Json& j) { j["copies"][0][0]["stage"] = 7; }, "is missing");
+  refuse([](Json& j) { j["copies"].erase(1); }, "1 entries, but \"ops\" has 2 rows");
+  refuse([](Json& j) { std::swap(j["copies"][0], j["copies"][1]); }, "is of worker");
+  refuse([](Json& j) { j["ops"][0][0]["op"] = "O"; }, "belongs in \"copies\"");
+  refuse([](Json& j) { j["copies"][0].push_back(j["copies"][0][5]); }, "is listed twice");
 }
 
 }  // namespace

@@ -50,6 +50,25 @@ TEST(TraceJson, HasAnEventPerJobAndCountersThatReachThePeaks) {
   }
 }
 
+TEST(TraceJson, HasThreadsForCopies) {
+  const Schedule schedule =
+      named("1f1b", 2, 3).with_homes([](int s, int) { return s == 0 ? Home::host : Home::worker; });
+  const Costs costs{.host = HomeLink{.link = {.alpha = 0.5}}};
+  const Timeline timeline = simulate(schedule, costs);
+  const DrawnRun run{"predicted", &schedule, &timeline};
+  const auto trace = trace_json({&run, 1}, 1000);
+  std::map<int, std::string> threads;
+  std::map<int, int> slices;
+  for (const auto& event : trace["traceEvents"]) {
+    if (event["name"] == "thread_name") threads[event["tid"]] = event["args"]["name"];
+    if (event["ph"] == "X") ++slices[event["tid"]];
+  }
+  EXPECT_EQ(threads,
+            (std::map<int, std::string>{
+                {1, "worker 0"}, {2, "worker 1"}, {3, "worker 0, copies out"}, {4, "worker 0, copies in"}}));
+  EXPECT_EQ(slices, (std::map<int, int>{{1, 6}, {2, 6}, {3, 3}, {4, 3}}));
+}
+
 TEST(TraceJson, CountsMicrosecondsFromTheFirstStart) {
   const Schedule schedule = named("gpipe", 2, 2);
   Timeline timeline = simulate(schedule);

@@ -37,27 +37,35 @@ double peak_of(const std::vector<StashWait>& stashes, unsigned dropped, std::siz
   return peak;
 }
 
+/// The stashes of a worker that runs F, B and W (or BW) of some micro-batches in a random order.
+std::vector<StashWait> random_waits(testing::Random& random, std::size_t& place) {
+  const int count = testing::between(random, 1, 6);
+  std::vector<StashWait> stashes(index(count));
+  std::vector<int> next(index(count), 0);  // pass
+  place = 0;
+  for (int left = 3 * count; left > 0;) {
+    const std::size_t i = index(testing::between(random, 0, count - 1));
+    if (next[i] == 3) continue;
+    const bool fused = next[i] == 1 && testing::chance(random, 0.3);
+    if (next[i] == 0) stashes[i].forward = place;
+    if (next[i] == 1) stashes[i].backward = stashes[i].last = place;
+    if (next[i] == 2) stashes[i].last = place;
+    left -= fused ? 2 : 1;
+    next[i] += fused ? 2 : 1;
+    ++place;
+  }
+  return stashes;
+}
+
 // Against all choices, for random orders of F, B and W.
 TEST(DroppedToFit, AreTheFewest) {
   testing::Random random(3);
   int some = 0;
   int none_fits = 0;
   for (int round = 0; round < rounds(3000); ++round) {
-    const int count = testing::between(random, 1, 6);
-    std::vector<StashWait> stashes(index(count));
-    std::vector<int> next(index(count), 0);  // pass
     std::size_t place = 0;
-    for (int left = 3 * count; left > 0;) {
-      const std::size_t i = index(testing::between(random, 0, count - 1));
-      if (next[i] == 3) continue;
-      const bool fused = next[i] == 1 && testing::chance(random, 0.3);
-      if (next[i] == 0) stashes[i].forward = place;
-      if (next[i] == 1) stashes[i].backward = stashes[i].last = place;
-      if (next[i] == 2) stashes[i].last = place;
-      left -= fused ? 2 : 1;
-      next[i] += fused ? 2 : 1;
-      ++place;
-    }
+    const std::vector<StashWait> stashes = random_waits(random, place);
+    const int count = static_cast<int>(stashes.size());
     const double limit = testing::between(random, 1, 4);
     int fewest = count + 1;
     for (unsigned dropped = 0; dropped < 1U << index(count); ++dropped) {
@@ -75,6 +83,96 @@ TEST(DroppedToFit, AreTheFewest) {
   }
   EXPECT_GT(some, rounds(500));
   EXPECT_GT(none_fits, rounds(100));
+}
+
+// Copied stashes are away from O to L, and never earlier than the end of their F.
+TEST(FatesToFit, KeepTheLimit) {
+  testing::Random random(4);
+  int copied = 0;
+  int remade = 0;
+  for (int round = 0; round < rounds(3000); ++round) {
+    std::size_t places = 0;
+    const std::vector<StashWait> stashes = random_waits(random, places);
+    const double limit = testing::between(random, 2, 4);
+    const auto fates = fates_to_fit(stashes, limit, testing::between(random, 0, 4) / 4.0);
+    if (!fates) continue;
+    for (std::size_t place = 0; place < places; ++place) {
+      double live = 0;
+      for (std::size_t i = 0; i < stashes.size(); ++i) {
+        const auto [forward, backward, last, size] = stashes[i];
+        const auto [kind, out_before, back_from] = (*fates)[i];
+        const bool before = kind == StashFate::Kind::copied && forward <= place && place < out_before;
+        const std::size_t from = kind == StashFate::Kind::kept     ? forward
+                                 : kind == StashFate::Kind::remade ? backward
+                                                                   : back_from;
+        live += before || (from <= place && place <= last) ? size : 0;
+      }
+      ASSERT_LE(live, limit) << "round " << round << ", place " << place;
+    }
+    for (std::size_t i = 0; i < stashes.size(); ++i) {
+      const StashFate& fate = (*fates)[i];
+      remade += fate.kind == StashFate::Kind::remade ? 1 : 0;
+      if (fate.kind != StashFate::Kind::copied) continue;
+      ++copied;
+      ASSERT_GT(fate.out_before, stashes[i].forward) << round;
+      ASSERT_GE(fate.back_from, fate.out_before) << round;
+      ASSERT_LE(fate.back_from, stashes[i].backward) << round;
+    }
+  }
+  EXPECT_GT(copied, rounds(500));
+  EXPECT_GT(remade, rounds(300));
+}
+
+TEST(HomesToFit, CopyWhatDoesNotFit) {
+  for (const char* name : {"1f1b", "zb-h1", "gpipe", "interleaved-1f1b", "v-half", "zb-2p"}) {
+    SCOPED_TRACE(name);
+    const Schedule own = make_schedule(name, {.workers = 4, .microbatches = 8});
+    const Schedule schedule = own.discipline() == Discipline::ordered
+                                  ? own
+                                  : ordered_as_simulated(own.with(Discipline::greedy), {});
+    const int most = std::ranges::max(stashes_in_order(schedule));
+    for (int limit = 2; limit <= most; ++limit) {
+      const std::vector<int> limits(4, limit);
+      for (const double remade : {0.0, 0.5}) {
+        std::optional<Schedule> made;
+        try {
+          made = with_homes_to_fit(schedule, limits, {.copies = Home::host, .remade = remade});
+        } catch (const InputError&) {  // W that wait for others hold more
+          EXPECT_LT(limit, most);
+          continue;
+        }
+        EXPECT_EQ(check(made->with(Discipline::ordered, limits)).problem, "") << limit;
+        EXPECT_EQ(made->copies() || made->recomputes(), limit < most);
+        if (remade == 0) {
+          EXPECT_FALSE(made->recomputes());
+        }
+      }
+    }
+  }
+}
+
+// A copy that fits beside the passes costs nothing. One that is far too slow is never chosen.
+TEST(HomesToFit, TakeWhatCostsLeast) {
+  const Schedule schedule = make_schedule("1f1b", {.workers = 8, .microbatches = 32});
+  const auto makespan = [&](std::optional<double> copy) {
+    Costs costs{.durations = {{1, 1, 1}}};
+    if (copy) costs.host = HomeLink{.link = {.alpha = *copy}};
+    const LimitedSchedule made = as_requested(schedule, {.memory_limits = {4}, .homes_to_fit = true}, costs);
+    EXPECT_EQ(check(made.schedule).problem, "");
+    if (copy == 0.5) {
+      EXPECT_TRUE(made.schedule.copies());
+      EXPECT_FALSE(made.schedule.recomputes());
+    }
+    if (copy == 1000) {
+      EXPECT_FALSE(made.schedule.copies());
+    }
+    return simulate(made.schedule, costs).makespan;
+  };
+  const double kept = simulate(schedule, {.durations = {{1, 1, 1}}}).makespan;
+  EXPECT_EQ(makespan(0.5), kept);
+  EXPECT_GT(makespan(std::nullopt), kept);
+  EXPECT_EQ(makespan(1000), makespan(std::nullopt));
+  EXPECT_LE(makespan(2), makespan(std::nullopt));
 }
 
 // 1F1B on four workers: worker 0 holds four stashes. With room for two, every second F is computed again
@@ -137,6 +235,14 @@ TEST(HomesToFit, OfABoundedScheduleNeedROnlyForASmallerLimit) {
 }
 
 TEST(HomesToFit, RefuseWhatRecomputationCannotMend) {
+  const Schedule host = make_schedule("1f1b", {.workers = 2, .microbatches = 4}).with_homes([](int, int) {
+    return Home::host;
+  });
+  EXPECT_THAT(
+      [&] {
+        with_homes_to_fit(host, std::vector{2, 2});
+      },
+      ThrowsMessage<InputError>(HasSubstr("home: auto does not apply where stashes are copied")));
   const Schedule zb = make_schedule("zb-h2", {.workers = 4, .microbatches = 8});
   EXPECT_THAT(
       [&] {

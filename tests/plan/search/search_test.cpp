@@ -157,6 +157,61 @@ TEST(Search, AlwaysEndsWhereOnlyRecomputationFits) {
   }
 }
 
+// The same with copies. Slow ones are of no use, and then the result is that without.
+TEST(Search, CopiesWhereMemoryIsShort) {
+  std::mt19937 random(9);
+  const auto pick = [&](int low, int high) { return low + static_cast<int>(random() % (high - low + 1)); };
+  int copied = 0;
+  int kept = 0;
+  for (int round = 0; round < rounds(40); ++round) {
+    SearchRequest near = uneven_request(pick, 4, 2, 8);
+    near.memory_limits = {min_memory_limit(problem_of(near)) * (1 + 0.25 * pick(0, 3))};
+    if (round % 2 == 0) near.homes = {Home::none, Home::worker};
+    SearchRequest r = near;
+    r.homes.push_back(Home::host);
+    r.costs.host = HomeLink{.link = {.alpha = round % 4 == 3 ? 1000.0 : 0.25 * pick(1, 4)}};
+    const SearchResult without = search(near, work(0.01));
+    const SearchResult result = search(r, work(0.01));
+    SCOPED_TRACE(round);
+
+    EXPECT_EQ(check(result.schedule).problem, "");
+    EXPECT_EQ(result.timeline.makespan, simulate(result.schedule, result.costs).makespan);
+    EXPECT_LE(result.timeline.makespan, without.timeline.makespan * (1 + 1e-9));
+    EXPECT_LE(result.lower_bound, result.timeline.makespan);
+    for (const double peak : result.peak_memory) EXPECT_LE(peak, r.memory_limits.front() * (1 + 1e-8));
+    const std::vector<double> in_order = memory_in_order(result.schedule, r.stash);
+    for (std::size_t w = 0; w < in_order.size(); ++w) EXPECT_NEAR(result.peak_memory[w], in_order[w], 1e-9);
+    copied += result.schedule.copies() ? 1 : 0;
+    kept += result.schedule.copies() ? 0 : 1;
+    if (round % 4 == 3) {
+      EXPECT_FALSE(result.schedule.copies());
+    }
+  }
+  EXPECT_GE(copied, rounds(5));
+  EXPECT_GE(kept, rounds(10));
+}
+
+// Source: docs/search.md. Six units of memory of Controllable Memory's profile, and a link on which a stash
+// takes a quarter of its F + B + W: without homes no order has less than 21.5 % of bubble.
+TEST(Search, CopiesPayAtSixUnits) {
+  constexpr double work_of_all = 64 * (12.96 + 13.22 + 9.76);
+  SearchRequest r = request(16, 64, 2, Layout::v, {6.48, 6.61, 4.88}, 0.67, 12);
+  r.homes = {Home::worker, Home::host};
+  r.costs.host = HomeLink{.link = {.alpha = (6.48 + 6.61 + 4.88) / 4}};
+  const SearchResult result = search(r, work(rounds(100) == 100 ? 3 : 1));
+  EXPECT_LE(1 - work_of_all / result.timeline.makespan, 0.09);
+  EXPECT_EQ(std::ranges::max(stashes_in_order(result.schedule)), 12);
+}
+
+TEST(Search, RefusesCopiesWithoutTheirTime) {
+  SearchRequest r = request(2, 4, 1, Layout::v, {1, 1, 1}, 0, 1);
+  r.homes = {Home::worker, Home::disk};
+  EXPECT_THAT([&] { search(r); },
+              ThrowsMessage<InputError>(HasSubstr("home disk: the time of a copy to the disk is not known")));
+  r.homes = {Home::worker, Home::disk, Home::host};
+  EXPECT_THAT([&] { search(r); }, ThrowsMessage<InputError>(HasSubstr("one of the homes host and disk")));
+}
+
 TEST(Search, RefusesHomesWithoutWorker) {
   SearchRequest r = request(2, 4, 1, Layout::v, {1, 1, 1}, 0, 1);
   r.homes = {Home::none};

@@ -100,8 +100,7 @@ TEST_P(JobTimesTest, EqualTheCostsWhenTheySayTheSame) {
     JobTimes times;
     times.transfer.assign(schedule.id_count(), latency);
     for (JobId id = 0; id < schedule.id_count(); ++id) {
-      const Job job = schedule.job(id);
-      times.duration.push_back(schedule.exists(id) ? costs.duration(job.stage).of(job.pass) : -1);
+      times.duration.push_back(schedule.exists(id) ? costs.time(schedule, id) : -1);
     }
     Costs others;
     others.durations = {{7, 8, 9}};

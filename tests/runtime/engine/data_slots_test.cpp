@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // Which data share a slot, against the definition.
+#include <map>
 #include <optional>
 #include <set>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include <gtest/gtest.h>
@@ -19,13 +21,10 @@ using namespace testing;
 
 constexpr int workers = 4;
 
-TaskGraph graph_of(const char* name, int microbatches, bool recompute = false) {
+TaskGraph graph_of(const char* name, int microbatches, plan::Home home = plan::Home::worker) {
   const model::Network network = tiny_gpt(workers);
-  const plan::Schedule schedule =
-      plan::make_schedule(name, {.workers = workers,
-                                 .microbatches = microbatches,
-                                 .graph = network.graph,
-                                 .homes = {recompute ? plan::Home::none : plan::Home::worker}});
+  const plan::Schedule schedule = plan::make_schedule(
+      name, {.workers = workers, .microbatches = microbatches, .graph = network.graph, .homes = {home}});
   return {schedule, network, {.kind = "adamw"}};
 }
 
@@ -47,28 +46,30 @@ std::vector<Use> uses_of(const TaskGraph& graph) {
   return uses;
 }
 
-/// By task: the tasks that have always ended when it starts. Follows from the orders of the workers' jobs and
-/// from the data that jobs read.
+/// By task: the tasks that have always ended when it starts. Follows from the orders of the workers' jobs,
+/// and of each channel's copies, and from the data that jobs read.
 std::vector<std::vector<bool>> ended_before(const TaskGraph& graph) {
   const std::size_t count = graph.tasks().size();
   std::vector<std::vector<bool>> ended(count, std::vector<bool>(count));
-  std::vector<std::optional<std::size_t>> last(workers);
+  std::map<std::pair<int, TaskKind>, std::optional<std::size_t>> last;  // copies by their kind, jobs as F
   std::vector<std::optional<std::size_t>> writer(graph.data().size());
   for (std::size_t t = 0; t < count; ++t) {
     const Task& task = graph.tasks()[t];
     if (!task.job) continue;
-    const auto add = [&](std::optional<std::size_t> before) {
-      if (!before) return;
-      ended[t][*before] = true;
-      for (std::size_t i = 0; i < *before; ++i) ended[t][i] = ended[t][i] || ended[*before][i];
+    const auto add = [&](std::optional<std::size_t> task_before) {
+      if (!task_before) return;
+      ended[t][*task_before] = true;
+      for (std::size_t i = 0; i < *task_before; ++i) ended[t][i] = ended[t][i] || ended[*task_before][i];
     };
-    add(last[index(task.worker)]);
+    std::optional<std::size_t>& before =
+        last[{task.worker, is_stash_copy(task.kind) ? task.kind : TaskKind::F}];
+    add(before);
     for (const DataAccess& access : task.data) {
       if (access.access == Access::read && graph.data()[access.datum].microbatch >= 0)
         add(writer[access.datum]);
       if (access.access == Access::write) writer[access.datum] = t;
     }
-    last[index(task.worker)] = t;
+    before = t;
   }
   return ended;
 }
@@ -105,10 +106,10 @@ void expect_sound(const TaskGraph& graph, const DataSlots& slots, std::size_t di
 
 TEST(DataSlots, AreSharedByDataFarApart) {
   for (const char* name : {"1f1b", "zb-h1", "gpipe", "ddp", "fsdp"}) {
-    for (const bool recompute : {false, true}) {
-      const TaskGraph graph = graph_of(name, 12, recompute);
+    for (const plan::Home home : {plan::Home::worker, plan::Home::none, plan::Home::disk}) {
+      const TaskGraph graph = graph_of(name, 12, home);
       for (const int distance : {0, 1, 20, 100000}) {
-        SCOPED_TRACE(::testing::Message() << name << ", recompute " << recompute << ", " << distance);
+        SCOPED_TRACE(::testing::Message() << name << ", home " << to_string(home) << ", " << distance);
         const DataSlots slots(graph, distance);
         expect_sound(graph, slots, index(distance));
         // Under gpipe a worker may run any number of micro-batches ahead, so only the distance lets data

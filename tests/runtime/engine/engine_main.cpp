@@ -2,8 +2,8 @@
 // The main() of the engine's tests.
 //
 // --workers=N (4): logical workers. --device=cpu|cuda|mixed: their devices. --policy=NAME: the scheduling
-// policy. --slots=linear|reversed: the workers' slots. --stall=yes|gathering: no tests; rank 1 stops
-// answering, for fault_test.py.
+// policy. --slots=linear|reversed: the workers' slots. --copies=no|yes: the session can copy stashes.
+// --stall=yes|gathering: no tests; rank 1 stops answering, for fault_test.py.
 #include <chrono>
 #include <csignal>
 #include <cstdio>
@@ -92,7 +92,7 @@ int run(int argc, char** argv) {
     map = WorkerMap(mpi.ranks(), std::move(slots));
   }
   const Session started(mpi, map, share_cores(mpi, map, config), configured_policy(whole),
-                        share_gpus(mpi, map, config));
+                        share_gpus(mpi, map, config), option(argc, argv, "--copies", "no") == "yes");
   session = &started;
   const std::string stalls = option(argc, argv, "--stall", "no");
   if (stalls != "no") return stall(stalls == "gathering");

@@ -36,6 +36,12 @@ inline void for_each_case(const std::function<void(const GraphCase&)>& check) {
       cases.push_back(
           {named.name + ", greedy", named.network, named.schedule.with(plan::Discipline::greedy)});
       cases.push_back({named.name + ", recompute", named.network, named.schedule.with_recomputation()});
+      if (named.schedule.discipline() == plan::Discipline::ordered) {
+        const auto host = [](int, int) { return plan::Home::host; };
+        cases.push_back({named.name + ", copies", named.network, named.schedule.with_homes(host)});
+        cases.push_back(
+            {named.name + ", split, copies", named.network, split(named.schedule).with_homes(host)});
+      }
     }
     for (NamedCase& named : named_cases(4, microbatches, tied_gpt))
       cases.push_back({named.name + ", tied", named.network, named.schedule});
@@ -79,9 +85,9 @@ inline void for_each_case(const std::function<void(const GraphCase&)>& check) {
   const std::size_t named_count = cases.size();
   std::mt19937_64 random(7);
   while (cases.size() < named_count + 100) {
-    plan::Schedule schedule(plan::testing::random_spec(random, {.sound_priority = 1}));
+    plan::Schedule schedule(plan::testing::random_spec(random, {.copies = true, .sound_priority = 1}));
     if (!plan::check(schedule).ok()) continue;
-    if (cases.size() % 2 == 0) schedule = schedule.with_recomputation();
+    if (cases.size() % 2 == 0 && !schedule.copies()) schedule = schedule.with_recomputation();
     cases.push_back({"random " + std::to_string(cases.size()), dag_network(schedule.graph()), schedule});
   }
   for (const GraphCase& one : cases) {

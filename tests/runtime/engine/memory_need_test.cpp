@@ -362,7 +362,7 @@ TEST(MemoryNeed, FollowsFromTheSchedule) {
 TEST(MemoryNeed, IsNoLessThanThePeakOfStashes) {
   std::mt19937_64 random(7);
   for (int run = 0; run < 300; ++run) {
-    const Schedule drawn(plan::testing::random_spec(random, {.sound_priority = 1}));
+    const Schedule drawn(plan::testing::random_spec(random, {.copies = true, .sound_priority = 1}));
     const Schedule schedule = run % 3 == 0 ? drawn.with_recomputation() : drawn;
     if (!plan::check(schedule).ok()) continue;
     SCOPED_TRACE(::testing::Message() << "run " << run);

@@ -30,6 +30,9 @@ std::string makespan_text(const Timeline& timeline, const std::function<std::str
 /// Returns the makespan and the bubble fractions in one line. `makespan`: as text, with its unit.
 std::string makespan_sentence(const Timeline& timeline, std::string_view makespan);
 
+/// Returns what follows the discipline where not all stashes wait with their workers: ", with recomputation".
+std::string describe_homes(const Schedule& schedule);
+
 /// How times are shown: their unit, and the factor from the unit in which they are given. Short times in
 /// seconds are shown in ms or µs.
 class ShownUnit {

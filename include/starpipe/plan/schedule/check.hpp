@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -30,6 +31,9 @@ CheckResult check(const Schedule& schedule);
 /// worker runs. Where R makes the stash, F does not count. A run in this order has these peaks, so the order
 /// keeps a memory limit of this number. Every job must be on a worker that exists. O(jobs).
 std::vector<int> stashes_in_order(const Schedule& schedule);
+
+/// The same for the memory of stashes. `sizes`: of a stash, by stage, or one for all.
+std::vector<double> memory_in_order(const Schedule& schedule, std::span<const double> sizes);
 
 /// Returns every job once, after all jobs that it waits for: the producers of its data and, under the ordered
 /// discipline, the jobs before it on its worker. Among jobs free to go next, the smallest n comes first.

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <compare>
 #include <cstddef>
@@ -17,17 +18,19 @@
 
 namespace starpipe::plan {
 
-/// The computation of a job for one stage and micro-batch.
+/// What a job does for one stage and micro-batch.
 enum class Pass : std::uint8_t {
   F,   ///< forward
   B,   ///< gradient with respect to the stage's input
   W,   ///< gradient with respect to the stage's weights
   BW,  ///< B and W fused, for schedules that do not split the backward pass
   R,   ///< F again, from the stage's inputs: it makes the stash that F did not keep
+  O,   ///< offload: copies the stash from its worker to its home
+  L,   ///< reload: copies the stash from its home to the worker of B
 };
 
 /// The words of the passes, in the order of the enum.
-inline constexpr std::array<std::string_view, 5> pass_words = {"F", "B", "W", "BW", "R"};
+inline constexpr std::array<std::string_view, 7> pass_words = {"F", "B", "W", "BW", "R", "O", "L"};
 inline constexpr std::size_t pass_count = pass_words.size();
 
 /// Returns the pass's word.
@@ -37,6 +40,10 @@ inline std::string_view to_string(Pass pass) { return pass_words[static_cast<std
 constexpr bool gives_input_gradient(Pass pass) { return pass == Pass::B || pass == Pass::BW; }
 /// True for the pass that adds to the gradient of the weights, and is the last to read the stash: W or BW.
 constexpr bool gives_weight_gradient(Pass pass) { return pass == Pass::W || pass == Pass::BW; }
+
+/// True for a copy between a worker and a home. A copy takes no time of the worker, only of one of its two
+/// copy channels: one for O, one for L.
+constexpr bool is_copy(Pass pass) { return pass == Pass::O || pass == Pass::L; }
 
 /// Reads the word that `to_string` writes. Throws InputError for any other word.
 Pass parse_pass(std::string_view word);
@@ -57,10 +64,14 @@ std::string to_string(const Job& job);
 enum class Home : std::uint8_t {
   worker,  ///< with the worker that computes F
   none,    ///< nowhere: R makes it again (ML at Scale, rematerialisation; 1F1B-R of Separability)
+  host,    ///< in the main memory of the worker's host: O takes it there, L brings it back (PipeOffload)
+  disk,    ///< the same on a disk of the worker's host
 };
 
 /// The homes' words, in the order of the enum.
-inline constexpr std::array<std::string_view, 2> home_words = {"worker", "none"};
+inline constexpr std::array<std::string_view, 4> home_words = {"worker", "none", "host", "disk"};
+/// True for a home to which O takes the stash, and from which L brings it back.
+constexpr bool is_copied(Home home) { return home == Home::host || home == Home::disk; }
 std::string_view to_string(Home home);
 /// Throws InputError for any other word.
 Home parse_home(std::string_view word);
@@ -97,9 +108,9 @@ struct ScheduleSpec {
   int workers = 1;
   /// Returns true if (stage, micro-batch) has B and W as two jobs. Empty: no backward pass is split.
   std::function<bool(int stage, int microbatch)> split_backward = {};
-  /// w(s, b, d).
+  /// w(s, b, d). It is not asked for O, which runs beside its F, and L, which runs beside its B.
   std::function<Placement(const Job&)> placement = {};
-  /// n(s, b, d), smaller first. Equal values are ordered by micro-batch, stage and pass: F, R, B, W.
+  /// n(s, b, d), smaller first. Equal values are ordered by micro-batch, stage and pass: F, O, R, L, B, W.
   std::function<std::int64_t(const Job&)> priority = {};
   Discipline discipline = Discipline::ordered;
   /// Number of stashes that each worker may hold at once; empty for no limits.
@@ -139,10 +150,15 @@ class Schedule {
   /// True when every (stage, micro-batch) has R.
   [[nodiscard]] bool recomputes_all() const { return recomputes_all_; }
   [[nodiscard]] bool recomputes(int stage, int microbatch) const {
-    return has_r_ && exists(recomputation(stage, microbatch));
+    return has_r_ && home(stage, microbatch) == Home::none;
   }
   [[nodiscard]] Home home(int stage, int microbatch) const {
-    return recomputes(stage, microbatch) ? Home::none : Home::worker;
+    return tables_->homes.empty() ? Home::worker : tables_->homes[pair(stage, microbatch)];
+  }
+  /// True when any stash is copied to its home and back, by O and L.
+  [[nodiscard]] bool copies() const { return has_copies_; }
+  [[nodiscard]] bool copies(int stage, int microbatch) const {
+    return has_copies_ && is_copied(home(stage, microbatch));
   }
   /// True if R also waits for the gradients that B waits for. Otherwise a greedy worker would run R right
   /// after F, and hold as many stashes as without R. So greedy and bounded schedules are late. An ordered
@@ -155,7 +171,9 @@ class Schedule {
   /// for a backward pass.
   [[nodiscard]] bool forward_only() const { return stride_ == 1; }
   /// Returns the same schedule with other homes. Passes keep w, and their order by n. A new R runs directly
-  /// before B, on B's worker. A schedule of forward passes alone stays as it is.
+  /// before B, on B's worker. A new O may last until the end of the job after F in the order of the worker,
+  /// and a new L may begin with the job before B: so each copy overlaps one job, where there is one. A
+  /// schedule of forward passes alone stays as it is.
   [[nodiscard]] Schedule with_homes(const std::function<Home(int stage, int microbatch)>& home) const;
   /// The same by stage: `homes` has one for all stages, or one for each. Empty: returns this schedule. Throws
   /// InputError for another number.
@@ -187,8 +205,13 @@ class Schedule {
   }
   /// Returns R, if the stage and micro-batch have one.
   [[nodiscard]] JobId recomputation(int stage, int microbatch) const {
-    return forward(stage, microbatch) + static_cast<JobId>(stride_) - 1;
+    return forward(stage, microbatch) + remade_or_offloaded();
   }
+  /// Returns O or L, if the stage and micro-batch have them.
+  [[nodiscard]] JobId offload(int stage, int microbatch) const {
+    return forward(stage, microbatch) + remade_or_offloaded();
+  }
+  [[nodiscard]] JobId reload(int stage, int microbatch) const { return offload(stage, microbatch) + 1; }
   /// Returns the job that makes the stash: F, or R if the stash has no home.
   [[nodiscard]] JobId stash_maker(int stage, int microbatch) const {
     return recomputes(stage, microbatch) ? recomputation(stage, microbatch) : forward(stage, microbatch);
@@ -205,28 +228,48 @@ class Schedule {
   [[nodiscard]] std::uint32_t turn(JobId id) const { return tables_->turn[id]; }
   /// Returns `turn` by JobId; 0xffffffff for an id without a job.
   [[nodiscard]] std::span<const std::uint32_t> turns() const { return tables_->turn; }
-  /// Returns the index of the job in `order(compute(id))`.
+  /// Returns the index of the job in `order(compute(id))`; of O or L, in `copies_of(compute(id))`.
   [[nodiscard]] std::uint32_t position(JobId id) const { return tables_->position[id]; }
   /// Returns every job, smallest n first.
   [[nodiscard]] std::span<const JobId> order() const { return tables_->order; }
   /// Returns the jobs that `worker` computes, smallest n first. Empty for a worker that does not exist.
   [[nodiscard]] std::span<const JobId> order(int worker) const;
+  /// Returns all O and L of `worker`, smallest n first. Empty for a worker that does not exist.
+  [[nodiscard]] std::span<const JobId> copies_of(int worker) const;
+  /// Returns all jobs of `worker`, copies too, smallest n first.
+  [[nodiscard]] std::vector<JobId> order_with_copies(int worker) const;
 
-  /// Returns the jobs of each worker, smallest n first.
+  /// Returns the jobs that each worker computes, smallest n first.
   [[nodiscard]] const std::vector<std::vector<JobId>>& rows() const { return tables_->rows; }
 
   /// Returns the micro-batches, sorted by the smallest n of their forward passes.
   [[nodiscard]] std::span<const int> microbatches_by_age() const { return tables_->by_age; }
 
   /// Calls f(JobId) for every job that must end before `id` starts: F of the preceding stages for F; the
-  /// maker of the stash and the backward passes of the succeeding stages for B and BW; its own B for W; its
-  /// own F for R, and where R is late (see `recomputes_late`) the backward passes that B waits for.
+  /// maker of the stash (or L) and the backward passes of the succeeding stages for B and BW; its own B for
+  /// W; its own F for R, and where R is late (see `recomputes_late`) the backward passes that B waits for;
+  /// its own F for O, and its own O for L.
+  ///
+  /// Where stashes are copied, n also says when memory is free. The copies of a channel run in the order of
+  /// n. A job that begins to hold a stash (F, R, L) waits for all jobs of its worker with a smaller n that
+  /// end holding one (O, and W or BW). So a worker never holds more stashes than its order of n says,
+  /// however long copies take. These jobs come after those above.
   template <class Function>
   void for_each_pred(JobId id, Function&& f) const;
   /// The inverse of `for_each_pred`.
   template <class Function>
   void for_each_succ(JobId id, Function&& f) const;
   [[nodiscard]] int pred_count(JobId id) const;
+  /// Calls f(JobId) for the jobs for which `id` waits only because of n, where stashes are copied; they are
+  /// among those of `for_each_pred`. The second function: for the jobs that wait so for `id`.
+  template <class Function>
+  void for_each_before_by_n(JobId id, Function&& f) const {
+    if (has_copies_) for_each(tables_->waits_for[id], f);
+  }
+  template <class Function>
+  void for_each_after_by_n(JobId id, Function&& f) const {
+    if (has_copies_) for_each(tables_->waited_for[id], f);
+  }
 
   /// Compares the tables job by job.
   friend bool operator==(const Schedule& a, const Schedule& b);
@@ -234,6 +277,14 @@ class Schedule {
  private:
   friend Schedule forward_passes(const Schedule& schedule, int microbatches);
   Schedule(const ScheduleSpec& spec, bool forward_only);
+
+  using ThreeJobs = std::array<JobId, 3>;  // the first ones are jobs, the others `no_job`
+  static constexpr JobId no_job = 0xffffffffU;
+  static void add(ThreeJobs& jobs, JobId job) { *std::ranges::find(jobs, no_job) = job; }
+  template <class Function>
+  static void for_each(const ThreeJobs& jobs, Function&& f) {
+    for (auto job = jobs.begin(); job != jobs.end() && *job != no_job; ++job) f(*job);
+  }
 
   // w and n, never changed once made.
   struct Tables {
@@ -243,16 +294,27 @@ class Schedule {
     std::vector<JobId> order;
     std::vector<std::vector<JobId>> rows;  // by worker
     std::vector<int> by_age;
+    std::vector<Home> homes;  // by micro-batch and stage; empty: all with their workers
+    // Where stashes are copied:
+    std::vector<std::vector<JobId>> copies;  // by worker
+    std::vector<ThreeJobs> waits_for;        // by JobId: jobs that free memory, and the copy before
+    std::vector<ThreeJobs> waited_for;       // the inverse
 
     friend bool operator==(const Tables&, const Tables&) = default;
   };
   /// By micro-batch and stage, what the jobs are.
   struct Passes {
-    bool split = false;    // B and W are two jobs
-    bool has_home = true;  // else there is R
+    bool split = false;  // B and W are two jobs
+    Home home = Home::worker;
   };
   [[nodiscard]] static std::vector<Passes> passes_of(const ScheduleSpec& spec);
   [[nodiscard]] Tables make_tables(const ScheduleSpec& spec, std::span<const Passes> passes) const;
+  void order_copies(Tables& tables) const;
+  [[nodiscard]] std::size_t pair(int stage, int microbatch) const {
+    return static_cast<std::size_t>(microbatch) * static_cast<std::size_t>(stages()) +
+           static_cast<std::size_t>(stage);
+  }
+  [[nodiscard]] JobId remade_or_offloaded() const { return has_w_ ? 3 : 2; }
 
   static constexpr std::uint32_t no_turn = 0xffffffffU;
 
@@ -260,9 +322,10 @@ class Schedule {
   StageGraph graph_;
   int microbatches_;
   int workers_;
-  int stride_ = 2;  // F, then B or BW, then W if there is any, then R if there is any
+  int stride_ = 2;  // F, then B or BW, then W if there is any, then R or O if there is any, then L
   bool has_w_ = false;
   bool has_r_ = false;
+  bool has_copies_ = false;
   bool recomputes_all_ = false;
   bool late_recomputation_ = false;
   Discipline discipline_;
@@ -272,15 +335,16 @@ class Schedule {
 
 inline Job Schedule::job(JobId id) const {
   const auto stride = static_cast<JobId>(stride_);
-  const JobId pair = id / stride;
+  const JobId number = id / stride;
   const JobId place = id % stride;
   Pass pass = Pass::F;
   if (place == 1) pass = has_w_ && exists(id + 1) ? Pass::B : Pass::BW;
-  if (place == 2) pass = Pass::W;
-  if (has_r_ && place == stride - 1) pass = Pass::R;
+  if (place == 2 && has_w_) pass = Pass::W;
+  if (place == remade_or_offloaded()) pass = tables_->homes[number] == Home::none ? Pass::R : Pass::O;
+  if (place == remade_or_offloaded() + 1) pass = Pass::L;
   const auto stages_of_graph = static_cast<JobId>(stages());
-  return {.stage = static_cast<int>(pair % stages_of_graph),
-          .microbatch = static_cast<int>(pair / stages_of_graph),
+  return {.stage = static_cast<int>(number % stages_of_graph),
+          .microbatch = static_cast<int>(number / stages_of_graph),
           .pass = pass};
 }
 
@@ -298,13 +362,20 @@ void Schedule::for_each_pred(JobId id, Function&& f) const {
       break;
     case Pass::B:
     case Pass::BW:
-      f(stash_maker(j.stage, j.microbatch));
+      f(copies(j.stage, j.microbatch) ? reload(j.stage, j.microbatch) : stash_maker(j.stage, j.microbatch));
       for (const int s : graph_.succ(j.stage)) f(backward(s, j.microbatch));
       break;
     case Pass::W:
       f(backward(j.stage, j.microbatch));
       break;
+    case Pass::O:
+      f(forward(j.stage, j.microbatch));
+      break;
+    case Pass::L:
+      f(offload(j.stage, j.microbatch));
+      break;
   }
+  for_each_before_by_n(id, f);
 }
 
 template <class Function>
@@ -314,8 +385,8 @@ void Schedule::for_each_succ(JobId id, Function&& f) const {
     case Pass::F:
       for (const int s : graph_.succ(j.stage)) f(forward(s, j.microbatch));
       if (forward_only()) break;
-      f(recomputes(j.stage, j.microbatch) ? recomputation(j.stage, j.microbatch)
-                                          : backward(j.stage, j.microbatch));
+      f(home(j.stage, j.microbatch) == Home::worker ? backward(j.stage, j.microbatch)
+                                                    : forward(j.stage, j.microbatch) + remade_or_offloaded());
       break;
     case Pass::R:
       f(backward(j.stage, j.microbatch));
@@ -331,7 +402,14 @@ void Schedule::for_each_succ(JobId id, Function&& f) const {
       break;
     case Pass::W:
       break;
+    case Pass::O:
+      f(reload(j.stage, j.microbatch));
+      break;
+    case Pass::L:
+      f(backward(j.stage, j.microbatch));
+      break;
   }
+  for_each_after_by_n(id, f);
 }
 
 /// Returns the forward passes of `schedule` alone, on any number of micro-batches: the evaluation of a

@@ -30,7 +30,8 @@ struct SearchRequest {
   /// One for all workers, or one for each.
   std::vector<double> memory_limits = {std::numeric_limits<double>::infinity()};
   /// Homes that the search may give to stashes. Home::worker must be among them. With Home::none the search
-  /// chooses for which stashes R computes F again.
+  /// chooses for which stashes R computes F again. With Home::host, or Home::disk, it chooses which are
+  /// copied.
   std::vector<Home> homes = {Home::worker};
 };
 
@@ -90,6 +91,13 @@ struct SearchResult {
 /// each time for as long as the options say, and returns the better schedule. Patterns then also say which
 /// share of each chunk's F is computed again, and the homes of an order are the fewest that memory needs
 /// (`dropped_to_fit`). R runs directly before B on B's worker.
+///
+/// With Home::host or Home::disk, `costs` must have the link. The search then also looks for orders in which
+/// stashes come back at no time. It does so four times, with 0 to 3 stashes of the memory left for copies
+/// under way, each time for as long as the options say. In these orders stashes are copied, and with
+/// Home::none some are computed again, until they fit (`with_homes_to_fit`). The result is the shortest of
+/// all, and never longer than without such a home. Its bound is that without a memory limit, since copies
+/// take no time of a worker.
 ///
 /// Throws InputError for counts below 1, costs or sizes that are negative, not finite or of a wrong number,
 /// transfers that do not overlap compute, homes without Home::worker, and a memory limit that no schedule can

@@ -25,6 +25,9 @@ struct SearchProblem {
   std::vector<double> memory_limits = {std::numeric_limits<double>::infinity()};
   /// True if a stash may have no home: R then makes it again, before B on the same worker.
   bool may_recompute = false;
+  /// How long R takes, in F's time. 0: as if the stash came back from an ideal home, whose copies cost
+  /// nothing.
+  double remaking = 1;
 };
 
 /// Placement of a chain of W * C stages on W workers. Each worker has C stages, its chunks.

@@ -3,6 +3,7 @@
 
 #include <array>
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <string_view>
 #include <vector>
@@ -12,12 +13,14 @@
 
 namespace starpipe::plan {
 
-/// Time of each pass of one stage, in any one unit. BW lasts B + W, and R as long as F.
+/// Time of each pass of one stage, in any one unit. BW lasts B + W, and R as long as F. O and L have none:
+/// see Costs::time.
 struct Durations {
   double F = 1;
   double B = 1;
   double W = 1;
 
+  /// Throws std::logic_error for O and L.
   [[nodiscard]] double of(Pass pass) const;
   friend bool operator==(const Durations&, const Durations&) = default;
 };
@@ -59,6 +62,14 @@ struct SharedWeights {
   [[nodiscard]] std::uint64_t updated() const { return master > 0 ? master : weights; }
 };
 
+/// The links between workers and the homes of one kind to which they copy stashes, in both directions at
+/// once.
+struct HomeLink {
+  Link link = {};   ///< of a copy that has it for itself
+  int workers = 1;  ///< so many neighbours share a link, fairly: 0 to N - 1, N to 2 N - 1, ...
+  friend bool operator==(const HomeLink&, const HomeLink&) = default;
+};
+
 /// Durations, sizes and the price of transfers. Per-stage vectors have one entry per stage, or a single entry
 /// for all stages.
 struct Costs {
@@ -66,6 +77,8 @@ struct Costs {
   std::vector<StageSizes> sizes = std::vector<StageSizes>(1);
   std::vector<SharedWeights> shared = {};  ///< besides the stages' own weights
   Links links = {};                        ///< between workers
+  std::optional<HomeLink> host = {};       ///< to the main memory of their hosts; nullopt: not known
+  std::optional<HomeLink> disk = {};       ///< to the disks of their hosts
   /// With prefetch, transfers overlap compute: a result leaves when it is ready, weights leave at time 0.
   /// Without, a worker fetches the inputs of a job sequentially, once it has picked the job.
   bool prefetch = true;
@@ -88,6 +101,11 @@ struct Costs {
   [[nodiscard]] const StageSizes& size(int stage) const;
   /// True if the size of any datum is known.
   [[nodiscard]] bool has_sizes() const;
+  /// Returns the link to homes of this kind, host or disk. Throws InputError if it is not known.
+  [[nodiscard]] const HomeLink& home_link(Home home) const;
+  /// Returns how long a job takes: its pass, or a copy that has its link for itself. Throws InputError as
+  /// `home_link`.
+  [[nodiscard]] double time(const Schedule& schedule, JobId id) const;
   /// Returns the price of a transfer between two different workers that has the link for itself.
   [[nodiscard]] const Link& link(int from, int to) const { return links.between(from, to); }
   /// True if transfers may delay each other: on a port, between two workers of a rank, or as slices of
@@ -96,6 +114,10 @@ struct Costs {
     return links.shared() || ((workers_of_rank > 1 || relays) && links.takes_time());
   }
 };
+
+/// Returns the costs with copies that take no time, where their links are not known. Memory follows from n
+/// alone where stashes are copied, so such costs are enough to predict it.
+Costs with_known_copies(Costs costs);
 
 /// Returns the costs of `stages` equal stages of a model, made from the costs of `shares` equal parts of its
 /// chain. `of_shares` has one entry for each share, or one for all, and no shared weights. A stage takes its

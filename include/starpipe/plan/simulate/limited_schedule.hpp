@@ -19,7 +19,9 @@ struct OrderRequest {
   std::vector<int> memory_limits = {};
   /// Workers pick jobs as they run. No order is known before the run, so none can be kept.
   bool dynamic = false;
-  /// Keep the order, and let as few stashes as the limits need have no home (`with_homes_to_fit`).
+  /// Keep the order, and let as few stashes as the limits need leave their worker (`with_homes_to_fit`).
+  /// Where the costs have a time for copies, some of these stashes, or all, may be copied: what takes the
+  /// least time of some evenly mixed ways.
   bool homes_to_fit = false;
 };
 

@@ -20,17 +20,19 @@ struct Received {
   friend bool operator==(const Received&, const Received&) = default;
 };
 
-/// Everything that one worker receives in a step. A datum that the worker receives once and keeps is counted
-/// once. Examples: an activation that two of the worker's jobs read; the weights of a stage, which serve all
-/// micro-batches of the step. Weights of one stage from two holders are two data.
+/// Everything that one worker receives in a step, from other workers and from homes of stashes. A datum that
+/// the worker receives once and keeps is counted once. Examples: an activation that two of the worker's jobs
+/// read; the weights of a stage, which serve all micro-batches of the step. Weights of one stage from two
+/// holders are two data.
 struct Transfers {
   Received activations;       ///< outputs of preceding stages, for F and R
   Received stashes;           ///< stashes for B and W, and gradient stashes for W
   Received gradients;         ///< gradients of succeeding stages, for B and for R that waits for them
   Received weights;           ///< weights from their holder, for F, R, B and BW
   Received weight_gradients;  ///< contributions to reductions on this worker, and finished sums from others
+  Received reloads;           ///< stashes that L brings back from their homes; O took as many there
 
-  /// Returns the sum over all kinds.
+  /// Returns the sum over all kinds that come from other workers: without reloads.
   [[nodiscard]] Received total() const;
   friend bool operator==(const Transfers&, const Transfers&) = default;
 };
@@ -43,18 +45,19 @@ struct TransferKind {
   bool always_shown;  ///< by `schedule` and `train`, even when no worker receives any
 };
 /// The only list of the kinds, in the order of all reports.
-inline constexpr std::array<TransferKind, 5> transfer_kinds = {
+inline constexpr std::array<TransferKind, 6> transfer_kinds = {
     {{"activations", "activations", &Transfers::activations, true},
      {"gradients", "gradients", &Transfers::gradients, true},
      {"weights", "weights", &Transfers::weights, true},
      {"stashes", "stashes", &Transfers::stashes, false},
-     {"weight_gradients", "weight gradients", &Transfers::weight_gradients, false}}};
+     {"weight_gradients", "weight gradients", &Transfers::weight_gradients, false},
+     {"reloads", "reloads", &Transfers::reloads, false}}};
 
 /// Returns, for each worker, the transfers of one step that `w` alone makes it receive (Unifying Schemes,
 /// "Latency, network, and memory usage from w(s,b,d)"). O(jobs).
 std::vector<Transfers> count_transfers(const Schedule& schedule, const Costs& costs);
 
-/// Data that one worker sends another in a step: all kinds of `Transfers` together.
+/// Data that one worker sends another in a step: all kinds of `Transfers` together, except reloads.
 struct Traffic {
   int from = 0;  ///< worker
   int to = 0;    ///< another worker
@@ -63,7 +66,8 @@ struct Traffic {
 };
 
 /// Returns one entry for each pair of a sender and a receiver of data, sorted by sender, then by receiver.
-/// The sum over the senders of one receiver is its total in `count_transfers`. O(jobs log workers).
+/// The sum over the senders of one receiver is its total in `count_transfers`, without reloads: a home is no
+/// worker. O(jobs log workers).
 std::vector<Traffic> count_traffic(const Schedule& schedule, const Costs& costs);
 
 }  // namespace starpipe::plan

@@ -99,6 +99,7 @@ struct EmulationConfig {
   std::string links_file = {};  ///< `links`; when it is given, `comm` has no effect
   plan::Links links = {};       ///< its content
   bool prefetch = true;
+  std::optional<double> copy = {};  ///< of a stash to its home, and back
 };
 
 /// How workers are mapped to the ranks' devices: in order, or workers that exchange much on near devices.
@@ -123,6 +124,7 @@ struct RuntimeConfig {
   std::vector<std::uint64_t> memory_limits = {};  ///< bytes, one for all workers, or one for each
   std::string links_file = {};  ///< `links`: of the network between the ranks; the prediction counts with it
   plan::Links links = {};       ///< its content
+  std::string stash_folder = {};  ///< on the disk to which stashes are copied
   std::optional<EmulationConfig> emulate = std::nullopt;
 
   /// Returns the bytes that this worker may need; nullopt without a limit.
