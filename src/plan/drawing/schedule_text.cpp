@@ -85,11 +85,11 @@ class Drawing {
       draw_any(fmt::format("worker {}", w), rows[w]);
       const auto copies = schedule_.copies_of(static_cast<int>(w));
       if (copies.empty()) continue;
-      for (const auto& [name, pass] : {std::pair("  out", Pass::O), std::pair("  in", Pass::L)}) {
+      for (const Pass pass : {Pass::O, Pass::L}) {
         std::vector<JobId> channel;
         std::ranges::copy_if(copies, std::back_inserter(channel),
                              [&](JobId id) { return schedule_.job(id).pass == pass; });
-        draw_any(name, channel);
+        draw_any(pass == Pass::O ? "  out" : "  in", channel);
       }
     }
     draw_axis(text);

@@ -7,7 +7,6 @@
 #include <iterator>
 #include <limits>
 #include <map>
-#include <ranges>
 #include <utility>
 
 #include <fmt/format.h>
@@ -56,7 +55,8 @@ std::vector<JobId> with_memory_in_order(const Schedule& planned, const std::vect
   std::vector<double> place(spans.size());
   // Measured spans of one worker may overlap by the clock's resolution; its jobs stay in their order.
   std::vector<double> next(index(planned.workers()), std::numeric_limits<double>::infinity());
-  for (const JobId id : std::views::reverse(order)) {
+  for (auto at = order.rbegin(); at != order.rend(); ++at) {
+    const JobId id = *at;
     const Pass pass = planned.job(id).pass;
     place[id] = spans[id].start;
     if (pass == Pass::O) place[id] = spans[id].end;

@@ -119,10 +119,11 @@ nlohmann::ordered_json trace_json(std::span<const DrawnRun> runs, double microse
       add_row(static_cast<int>(w) + 1, fmt::format("worker {}", w), rows[w]);
     // Behind the workers, whose threads have their numbers.
     for (int w = 0; w < schedule.workers(); ++w) {
-      for (const auto& [pass, way] : {std::pair(Pass::O, "out"), {Pass::L, "in"}}) {
+      for (const Pass pass : {Pass::O, Pass::L}) {
         std::vector<JobId> channel;
         std::ranges::copy_if(schedule.copies_of(w), std::back_inserter(channel),
                              [&](JobId id) { return schedule.job(id).pass == pass; });
+        const char* const way = pass == Pass::O ? "out" : "in";
         if (!channel.empty()) add_row(last_tid + 1, fmt::format("worker {}, copies {}", w, way), channel);
       }
     }

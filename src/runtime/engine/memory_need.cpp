@@ -8,7 +8,6 @@
 #include <limits>
 #include <map>
 #include <numeric>
-#include <ranges>
 #include <set>
 #include <utility>
 
@@ -186,7 +185,9 @@ class Accountant {
     // time.
     for (int worker = 0; worker < schedule.workers(); ++worker) {
       double next = std::numeric_limits<double>::infinity();  // when the O behind must have ended
-      for (const plan::JobId id : std::views::reverse(schedule.copies_of(worker))) {
+      const auto copies = schedule.copies_of(worker);
+      for (auto at = copies.rbegin(); at != copies.rend(); ++at) {
+        const plan::JobId id = *at;
         const plan::Job job = schedule.job(id);
         if (job.pass != plan::Pass::O) continue;
         next = std::min(next, timeline.spans[schedule.reload(job.stage, job.microbatch)].start);

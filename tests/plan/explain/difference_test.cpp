@@ -101,7 +101,7 @@ TEST(Difference, AddsUpForRandomSchedules) {
 TEST(Difference, TheRuntimesPartIsWhatNoSimulationHas) {
   Random random(3);
   int without = 0;
-  for (int round = 0; round < 1000 && !HasFailure(); ++round) {
+  for (int round = 0; round < 3000 && !HasFailure(); ++round) {
     const Schedule schedule = testing::random_schedule(random);
     const Schedule as_run =
         testing::chance(random, 0.5) ? testing::elsewhere(random, schedule) : ordered_as_simulated(schedule);

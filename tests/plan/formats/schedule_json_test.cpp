@@ -368,7 +368,7 @@ TEST(ScheduleJson, KeepsCopies) {
     ASSERT_EQ(again.peak_stashes, timeline.peak_stashes);
     copied += schedule.copies() ? 1 : 0;
   }
-  EXPECT_GE(copied, rounds(40));
+  EXPECT_GE(copied, rounds(10));
 }
 
 /// Changes one copy of a file, which is then refused.

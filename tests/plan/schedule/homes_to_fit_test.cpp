@@ -119,8 +119,8 @@ TEST(FatesToFit, KeepTheLimit) {
       ASSERT_LE(fate.back_from, stashes[i].backward) << round;
     }
   }
-  EXPECT_GT(copied, rounds(500));
-  EXPECT_GT(remade, rounds(300));
+  EXPECT_GT(copied, rounds(200));
+  EXPECT_GT(remade, rounds(100));
 }
 
 TEST(HomesToFit, CopyWhatDoesNotFit) {

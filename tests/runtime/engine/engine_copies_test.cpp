@@ -15,6 +15,7 @@
 #include "support/networks.hpp"
 #include "support/random_schedules.hpp"
 #include "support/rounds.hpp"
+#include "support/schedules.hpp"
 
 namespace starpipe::runtime {
 namespace {
