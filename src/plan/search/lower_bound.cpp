@@ -205,12 +205,12 @@ double recomputation_bound(const Instance& instance, const Chain& chain, const L
   double area = 0;
   for (const int stage : instance.stages_of[index(worker)]) {
     const std::size_t s = index(stage);
-    const double forward = instance.time[0][s];
+    const double remaking = instance.remaking[s];
     const double life = chain.backward_start[s] + instance.time[1][s] - chain.forward_start[s];
     const double of_all = instance.microbatches * instance.stash[s];
     area += of_all * (life + load.min_weights);
     savings.push_back(
-        {of_all * std::max(0.0, life - forward - instance.time[1][s]), instance.microbatches * forward});
+        {of_all * std::max(0.0, life - remaking - instance.time[1][s]), instance.microbatches * remaking});
   }
   std::ranges::sort(savings, std::greater<>(), [](const Saving& saving) {
     return saving.time > 0 ? saving.area / saving.time : infinity;

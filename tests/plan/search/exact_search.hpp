@@ -68,7 +68,7 @@ class BranchAndBound {
 
   [[nodiscard]] double time(int pass, int s) const {
     const Durations& d = problem_.costs.duration(s);
-    return pass == 0 || pass == 3 ? d.F : pass == 1 ? d.B : d.W;
+    return pass == 3 ? d.F * problem_.remaking : pass == 0 ? d.F : pass == 1 ? d.B : d.W;
   }
   [[nodiscard]] double lag(int s) const {  // from s to s + 1 and back
     // Without bytes, so both ways take as long.

@@ -450,7 +450,8 @@ TEST(LowerBound, IsBelowTheOptimum) {
   EXPECT_GE(reached, 20);
 }
 
-// The same where F may be computed again; the exact method runs R at any time.
+// The same where F may be computed again, or the stash comes back from an ideal home. The exact method runs
+// R at any time.
 TEST(LowerBound, IsBelowTheOptimumWithRecomputation) {
   std::mt19937 random(12);
   const auto pick = [&](int low, int high) { return low + static_cast<int>(random() % (high - low + 1)); };
@@ -462,6 +463,7 @@ TEST(LowerBound, IsBelowTheOptimumWithRecomputation) {
     SearchProblem problem = problem_of(r);
     const double kept = min_memory_limit(problem);
     problem.may_recompute = true;
+    problem.remaking = pick(0, 1);
     problem.memory_limits = {min_memory_limit(problem) * (1 + 0.25 * pick(0, 4))};
     const double optimum = exact::BranchAndBound(problem).run(1e9);
     EXPECT_LE(lower_bound(problem), optimum * (1 + 1e-9)) << round;
