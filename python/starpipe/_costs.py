@@ -115,7 +115,7 @@ class LinkLevel:
 
 @dataclass(frozen=True)
 class HomeLink:
-    """The links between workers and the homes of one kind, host or disk, to which they copy stashes, in both directions."""
+    """The link between a worker and the host, or the disk, to which it copies stashes."""
 
     link: Link
     """Of a copy that has it for itself."""

@@ -183,10 +183,14 @@ inline SlowRun slow_simulate(const Schedule& schedule, const Costs& costs) {
     if (schedule.exists(id)) all.push_back(id);
   }
 
-  // What a worker does at once: it computes, it copies out, it copies back.
+  // A worker has three lanes that run at the same time: it computes, copies out, and copies back.
   const auto lane_of = [&](JobId id) {
     const Pass pass = schedule.job(id).pass;
-    return 3 * schedule.compute(id) + (pass == Pass::O ? 1 : pass == Pass::L ? 2 : 0);
+    return 3 * index(schedule.compute(id)) + (pass == Pass::O ? 1U : pass == Pass::L ? 2U : 0U);
+  };
+  struct Lane {
+    bool busy = false;
+    std::optional<JobId> first_waiting, pick;
   };
   std::vector<std::vector<JobId>> preds(schedule.id_count());
   for (const JobId id : all) preds[id] = data_preds(schedule, id);
@@ -203,22 +207,20 @@ inline SlowRun slow_simulate(const Schedule& schedule, const Costs& costs) {
     return schedule.compute(maker) == worker && started[maker] &&
            !(ended[schedule.backward(s, b)] && ended[schedule.weight_gradient(s, b)]);
   };
+  const bool all_remade = std::ranges::all_of(all, [&](JobId id) {
+    return schedule.home(schedule.job(id).stage, schedule.job(id).microbatch) == Home::none;
+  });
   const auto refused = [&](JobId id, int worker) {
     const Job j = schedule.job(id);
     if (schedule.memory_limits().empty()) return false;
-    const bool begins = maker_of(schedule, j.stage, j.microbatch) == id;
-    bool all_remade = true;
-    for (const JobId other : all)
-      all_remade = all_remade &&
-                   schedule.home(schedule.job(other).stage, schedule.job(other).microbatch) == Home::none;
+    if (maker_of(schedule, j.stage, j.microbatch) != id) return false;  // it begins no stash
     if (all_remade) {
       int live = 0;
       for (int b = 0; b < schedule.microbatches(); ++b) {
         for (int s = 0; s < schedule.stages(); ++s) live += stash_is_live(s, b, worker) ? 1 : 0;
       }
-      return begins && live >= schedule.memory_limits()[index(worker)];
+      return live >= schedule.memory_limits()[index(worker)];
     }
-    if (!begins) return false;
     std::size_t max_stages = 0;
     std::map<std::uint32_t, int> unfinished;  // age -> micro-batch
     int others = 0;
@@ -250,21 +252,22 @@ inline SlowRun slow_simulate(const Schedule& schedule, const Costs& costs) {
     for (const JobId id : all) ended[id] = started[id] && run.spans[id].end <= now;
 
     std::vector<std::pair<int, JobId>> picks;
-    for (int lane = 0; lane < 3 * schedule.workers(); ++lane) {
-      const int worker = lane / 3;
-      std::optional<JobId> first_waiting, pick;
-      bool busy = false;
-      for (const JobId id : all) {
-        if (lane_of(id) != lane) continue;
-        busy = busy || (started[id] && !ended[id]);
-        if (started[id]) continue;
-        if (!first_waiting || schedule.turn(id) < schedule.turn(*first_waiting)) first_waiting = id;
-        if (!is_ready(id) || arrival(schedule, costs, run.spans, id) > now) continue;
-        if (schedule.discipline() == Discipline::bounded && refused(id, worker)) continue;
-        if (!pick || schedule.turn(id) < schedule.turn(*pick)) pick = id;
+    std::vector<Lane> lanes(3 * index(schedule.workers()));
+    for (const JobId id : all) {
+      Lane& lane = lanes[lane_of(id)];
+      const int worker = schedule.compute(id);
+      lane.busy = lane.busy || (started[id] && !ended[id]);
+      if (started[id]) continue;
+      if (!lane.first_waiting || schedule.turn(id) < schedule.turn(*lane.first_waiting)) {
+        lane.first_waiting = id;
       }
-      if (schedule.discipline() == Discipline::ordered && pick != first_waiting) pick.reset();
-      if (!busy && pick) picks.emplace_back(worker, *pick);
+      if (!is_ready(id) || arrival(schedule, costs, run.spans, id) > now) continue;
+      if (schedule.discipline() == Discipline::bounded && refused(id, worker)) continue;
+      if (!lane.pick || schedule.turn(id) < schedule.turn(*lane.pick)) lane.pick = id;
+    }
+    for (const Lane& lane : lanes) {
+      const bool in_turn = schedule.discipline() != Discipline::ordered || lane.pick == lane.first_waiting;
+      if (!lane.busy && lane.pick && in_turn) picks.emplace_back(schedule.compute(*lane.pick), *lane.pick);
     }
     for (const auto& [worker, id] : picks) {
       double fetch = 0;

@@ -89,7 +89,7 @@ std::optional<double> bound_of(const ScheduleCompareOptions& options, const plan
                               .stage_workers = *stage_workers,
                               .costs = costs};
   problem.may_recompute = options.homes.may_recompute() || schedule.recomputes();
-  // What is copied does not count. The bound knows no copies, so where they are allowed it knows no limit.
+  // The bound does not model copies. Where stashes may be copied, it is the bound without a memory limit.
   const bool may_copy = schedule.copies() || (options.homes.to_fit && (costs.host || costs.disk));
   if (!limits.empty() && !may_copy) problem.memory_limits.assign(limits.begin(), limits.end());
   return plan::lower_bound(problem);

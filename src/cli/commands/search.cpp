@@ -173,8 +173,8 @@ void add_memory_options(CLI::App& command, SearchCommand& options) {
           "--homes", read_homes,
           "Homes that the search may choose for a stash (default: worker). With none,worker it may compute F "
           "again before B where memory is short, and works twice. With host or disk it may also copy stashes "
-          "there and back (--copy), and works four more times, for more memory. Each time takes up to the "
-          "budget")
+          "there and back (--copy), and works four more times, for orders in which stashes come back at no "
+          "time. Each time takes up to the budget")
       ->type_name("HOME,...")
       ->delimiter(',')
       ->check(CLI::IsMember(std::vector<std::string>(plan::home_words.begin(), plan::home_words.end())));

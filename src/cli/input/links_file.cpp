@@ -17,9 +17,33 @@ namespace {
 struct ReadLevel {
   plan::LinkLevel level;
   UnitsSeen units;
+  plan::Link& link() { return level.link; }
+};
+
+struct ReadHomeLink {
+  plan::HomeLink home;
+  UnitsSeen units;
+  plan::Link& link() { return home.link; }
 };
 
 using Value = const YamlValue&;
+
+template <class Read>
+constexpr MapKey<Read> latency_key{"latency",
+                                   [](Value value, Read& into) {
+                                     const Quantity latency = value.time_or_number();
+                                     into.link().alpha = latency.value;
+                                     into.units.note(latency);
+                                   },
+                                   /*required=*/true};
+template <class Read>
+constexpr MapKey<Read> bandwidth_key{"bandwidth",
+                                     [](Value value, Read& into) {
+                                       const Quantity bandwidth = value.bandwidth();
+                                       into.link().beta = 1 / bandwidth.value;
+                                       into.units.note(bandwidth);
+                                     },
+                                     /*required=*/true};
 
 // Reads the table: pairs of bytes and a time.
 void read_times(Value value, ReadLevel& into) {
@@ -55,20 +79,8 @@ using LevelKey = MapKey<ReadLevel>;
 constexpr std::array level_keys = {
     LevelKey{"name", [](Value value, ReadLevel& into) { into.level.name = value.word(); }},
     LevelKey{"workers", [](Value value, ReadLevel& into) { into.level.workers = value.whole(2); }},
-    LevelKey{"latency",
-             [](Value value, ReadLevel& into) {
-               const Quantity latency = value.time_or_number();
-               into.level.link.alpha = latency.value;
-               into.units.note(latency);
-             },
-             /*required=*/true},
-    LevelKey{"bandwidth",
-             [](Value value, ReadLevel& into) {
-               const Quantity bandwidth = value.bandwidth();
-               into.level.link.beta = 1 / bandwidth.value;
-               into.units.note(bandwidth);
-             },
-             /*required=*/true},
+    latency_key<ReadLevel>,
+    bandwidth_key<ReadLevel>,
     LevelKey{"times", read_times},
     LevelKey{"ports", read_ports},
     LevelKey{"sharing", [](Value value, ReadLevel& into) {
@@ -116,26 +128,9 @@ LinksFile read_levels(const YamlValue& list, const std::string& file) {
 
 namespace {
 
-struct ReadHomeLink {
-  plan::HomeLink home;
-  UnitsSeen units;
-};
 using HomeKey = MapKey<ReadHomeLink>;
 constexpr std::array home_keys = {
-    HomeKey{"latency",
-            [](Value value, ReadHomeLink& into) {
-              const Quantity latency = value.time_or_number();
-              into.home.link.alpha = latency.value;
-              into.units.note(latency);
-            },
-            /*required=*/true},
-    HomeKey{"bandwidth",
-            [](Value value, ReadHomeLink& into) {
-              const Quantity bandwidth = value.bandwidth();
-              into.home.link.beta = 1 / bandwidth.value;
-              into.units.note(bandwidth);
-            },
-            /*required=*/true},
+    latency_key<ReadHomeLink>, bandwidth_key<ReadHomeLink>,
     HomeKey{"workers", [](Value value, ReadHomeLink& into) { into.home.workers = value.whole(1); }}};
 
 plan::HomeLink read_home_link(Value value, UnitsSeen& units) {

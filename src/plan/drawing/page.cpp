@@ -57,9 +57,7 @@ std::vector<std::vector<JobId>> rows_of(const RecordedStep& step) {
   std::vector<std::vector<JobId>> rows = step.timeline.order;
   for (int w = 0; w < schedule.workers() && schedule.copies(); ++w) {
     for (const Pass pass : {Pass::O, Pass::L}) {
-      std::vector<JobId>& row = rows.emplace_back();
-      std::ranges::copy_if(schedule.copies_of(w), std::back_inserter(row),
-                           [&](JobId id) { return schedule.job(id).pass == pass; });
+      std::vector<JobId>& row = rows.emplace_back(schedule.copies_of(w, pass));
       std::ranges::stable_sort(row, {}, [&](JobId id) { return step.timeline.spans[id].start; });
     }
   }

@@ -83,14 +83,10 @@ class Drawing {
     };
     for (std::size_t w = 0; w < rows.size(); ++w) {
       draw_any(fmt::format("worker {}", w), rows[w]);
-      const auto copies = schedule_.copies_of(static_cast<int>(w));
-      if (copies.empty()) continue;
-      for (const Pass pass : {Pass::O, Pass::L}) {
-        std::vector<JobId> channel;
-        std::ranges::copy_if(copies, std::back_inserter(channel),
-                             [&](JobId id) { return schedule_.job(id).pass == pass; });
-        draw_any(pass == Pass::O ? "  out" : "  in", channel);
-      }
+      const int worker = static_cast<int>(w);
+      if (schedule_.copies_of(worker).empty()) continue;
+      draw_any("  out", schedule_.copies_of(worker, Pass::O));
+      draw_any("  in", schedule_.copies_of(worker, Pass::L));
     }
     draw_axis(text);
     const std::string unit = unit_.name().empty() ? "" : "; time in " + unit_.name();

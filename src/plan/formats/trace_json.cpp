@@ -120,9 +120,7 @@ nlohmann::ordered_json trace_json(std::span<const DrawnRun> runs, double microse
     // Behind the workers, whose threads have their numbers.
     for (int w = 0; w < schedule.workers(); ++w) {
       for (const Pass pass : {Pass::O, Pass::L}) {
-        std::vector<JobId> channel;
-        std::ranges::copy_if(schedule.copies_of(w), std::back_inserter(channel),
-                             [&](JobId id) { return schedule.job(id).pass == pass; });
+        const std::vector<JobId> channel = schedule.copies_of(w, pass);
         const char* const way = pass == Pass::O ? "out" : "in";
         if (!channel.empty()) add_row(last_tid + 1, fmt::format("worker {}, copies {}", w, way), channel);
       }

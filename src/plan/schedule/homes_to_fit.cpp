@@ -90,7 +90,7 @@ class Fitting {
 // Gives copies time where memory allows: lets each O end later and each L begin earlier, both by one place in
 // turn. L keep the order of their B.
 void give_time(std::span<const StashWait> stashes, double limit, std::vector<StashFate>& fates) {
-  constexpr int most_places = 8;  // a longer copy would not fit its channel anyway
+  constexpr int max_places = 8;  // a longer copy would not fit its channel anyway
   std::size_t places = 0;
   for (const StashWait& stash : stashes) places = std::max(places, stash.last + 1);
   std::vector<double> live(places, 0);
@@ -108,7 +108,7 @@ void give_time(std::span<const StashWait> stashes, double limit, std::vector<Sta
     hold(fates[i].kind == StashFate::Kind::kept ? stash.forward : stash.backward, stash.last + 1, stash.size);
   }
   std::ranges::sort(copied, {}, [&](std::size_t i) { return stashes[i].backward; });
-  for (int round = 0; round < most_places; ++round) {
+  for (int round = 0; round < max_places; ++round) {
     std::size_t earliest = 0;  // the L before
     for (const std::size_t i : copied) {
       auto& [kind, out, back] = fates[i];

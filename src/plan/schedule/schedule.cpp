@@ -64,6 +64,14 @@ Schedule::Schedule(const ScheduleSpec& spec, bool forward_only)
   if (!spec.placement || !spec.priority) throw InputError(name_ + ": a schedule needs w and n");
   check_memory_limits(name_, workers_, memory_limits_);
 
+  const auto require_numbers = [&](int jobs_each) {
+    const std::uint64_t ids = std::uint64_t{index(stages())} * index(microbatches_) * index(jobs_each);
+    if (ids >= no_turn) {
+      throw InputError(
+          fmt::format("{}: {} stages x {} micro-batches are too many jobs", name_, stages(), microbatches_));
+    }
+  };
+  require_numbers(forward_only ? 1 : 2);  // before a table of them takes memory and time
   const std::vector<Passes> passes = passes_of(spec);
   if (forward_only) {
     stride_ = 1;
@@ -75,11 +83,7 @@ Schedule::Schedule(const ScheduleSpec& spec, bool forward_only)
     has_copies_ = std::ranges::any_of(passes, [](const Passes& of) { return is_copied(of.home); });
     stride_ = 2 + (has_w_ ? 1 : 0) + (has_copies_ ? 2 : has_r_ ? 1 : 0);
   }
-  const auto ids = passes.size() * static_cast<std::uint64_t>(stride_);
-  if (ids >= no_turn) {
-    throw InputError(
-        fmt::format("{}: {} stages x {} micro-batches are too many jobs", name_, stages(), microbatches_));
-  }
+  require_numbers(stride_);
 
   const auto tables = std::make_shared<Tables>(make_tables(spec, passes));
   tables_ = tables;
@@ -294,6 +298,13 @@ std::span<const JobId> Schedule::order(int worker) const {
 std::span<const JobId> Schedule::copies_of(int worker) const {
   if (!has_copies_ || worker < 0 || worker >= workers_) return {};
   return tables_->copies[index(worker)];
+}
+
+std::vector<JobId> Schedule::copies_of(int worker, Pass pass) const {
+  std::vector<JobId> channel;
+  std::ranges::copy_if(copies_of(worker), std::back_inserter(channel),
+                       [&](JobId id) { return job(id).pass == pass; });
+  return channel;
 }
 
 std::vector<JobId> Schedule::order_with_copies(int worker) const {

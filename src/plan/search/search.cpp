@@ -259,7 +259,7 @@ SearchResult search_with_copies(const SearchRequest& request, const SearchReques
     consider_copies(request, home, found, divided(request, request.chunks ? 1 : found.chunks).stash, best);
   }
   if (!best) return search_without_copies(near, options);  // for its error
-  // Copies take no time of a worker, and the bound knows no other.
+  // Copies take none of a worker's compute time, so only the bound without a limit is known to hold.
   best->lower_bound = bound_of_makespan(bound_without_limit(near), best->timeline.makespan);
   best->complete = complete;
   return *std::move(best);

@@ -19,7 +19,8 @@ struct StashWait {
   double size = 1;           ///< in the unit of the limit
 };
 
-/// What happens to a stash between F and B.
+/// The way of a stash from F to B: it stays in the worker's memory, R makes it again, or it is copied to its
+/// home and back.
 struct StashFate {
   enum class Kind : std::uint8_t { kept, remade, copied };
   Kind kind = Kind::kept;
@@ -28,10 +29,11 @@ struct StashFate {
   std::size_t back_from = 0;   ///< L may begin with the job at this place
 };
 
-/// Returns the stashes that get no home (true), so that all stashes of the worker together never take more
-/// than `limit`. Returns nullopt if even the stashes that jobs are using take more. Where memory is short,
-/// the stash that is needed last is dropped (L. A. Belady, A study of replacement algorithms for a
-/// virtual-storage computer, 1966). Of stashes of one size no other choice drops fewer. O(n log n).
+/// Chooses the stashes of a worker that get no home, so that all its stashes together never take more than
+/// `limit`. Returns true for each of them, by index in `stashes`. Returns nullopt if the stashes that jobs
+/// use at one time take more than `limit`. Where memory is short, the stash that is needed last is dropped
+/// (L. A. Belady, A study of replacement algorithms for a virtual-storage computer, 1966). Of stashes of one
+/// size no other choice drops fewer. O(n log n).
 std::optional<std::vector<bool>> dropped_to_fit(std::span<const StashWait> stashes, double limit);
 
 /// The same where some of the dropped stashes are copied to a home. `remade`: the share of them that R makes
@@ -52,9 +54,9 @@ struct FitWays {
 
 /// Returns an ordered schedule with homes such that each worker's peak of stashes is within its limit, and as
 /// few stashes as possible leave their worker. Jobs keep their order, and each R runs directly before its B.
-/// A stash that has no home in `schedule` gets none. `limits`: one for each worker. Throws InputError if that
-/// does not help: a worker uses more stashes at once than its limit, or the passes of a stash are on several
-/// workers. Throws it also for a schedule that copies stashes.
+/// The stashes that have no home in `schedule` still have none. `limits`: one for each worker. Throws
+/// InputError if no choice of homes is enough: a worker uses more stashes at once than its limit, or the
+/// passes of a stash are on several workers. Throws it also for a schedule that copies stashes.
 Schedule with_homes_to_fit(const Schedule& schedule, std::span<const double> limits,
                            const FitWays& ways = {});
 /// The same with limits in stashes.

@@ -18,7 +18,7 @@
 
 namespace starpipe::plan {
 
-/// What a job does for one stage and micro-batch.
+/// The work of a job for its stage and micro-batch.
 enum class Pass : std::uint8_t {
   F,   ///< forward
   B,   ///< gradient with respect to the stage's input
@@ -70,7 +70,7 @@ enum class Home : std::uint8_t {
 
 /// The homes' words, in the order of the enum.
 inline constexpr std::array<std::string_view, 4> home_words = {"worker", "none", "host", "disk"};
-/// True for a home to which O takes the stash, and from which L brings it back.
+/// Returns true for the homes outside the worker's memory: O copies the stash there, and L copies it back.
 constexpr bool is_copied(Home home) { return home == Home::host || home == Home::disk; }
 std::string_view to_string(Home home);
 /// Throws InputError for any other word.
@@ -108,7 +108,7 @@ struct ScheduleSpec {
   int workers = 1;
   /// Returns true if (stage, micro-batch) has B and W as two jobs. Empty: no backward pass is split.
   std::function<bool(int stage, int microbatch)> split_backward = {};
-  /// w(s, b, d). It is not asked for O, which runs beside its F, and L, which runs beside its B.
+  /// w(s, b, d). It is called for no O and no L: O is on the worker of its F, and L on the worker of its B.
   std::function<Placement(const Job&)> placement = {};
   /// n(s, b, d), smaller first. Equal values are ordered by micro-batch, stage and pass: F, O, R, L, B, W.
   std::function<std::int64_t(const Job&)> priority = {};
@@ -236,6 +236,8 @@ class Schedule {
   [[nodiscard]] std::span<const JobId> order(int worker) const;
   /// Returns all O and L of `worker`, smallest n first. Empty for a worker that does not exist.
   [[nodiscard]] std::span<const JobId> copies_of(int worker) const;
+  /// Returns those of one pass, O or L: the jobs of one channel.
+  [[nodiscard]] std::vector<JobId> copies_of(int worker, Pass pass) const;
   /// Returns all jobs of `worker`, copies too, smallest n first.
   [[nodiscard]] std::vector<JobId> order_with_copies(int worker) const;
 
@@ -251,21 +253,22 @@ class Schedule {
   /// its own F for O, and its own O for L.
   ///
   /// Where stashes are copied, n also says when memory is free. The copies of a channel run in the order of
-  /// n. A job that begins to hold a stash (F, R, L) waits for all jobs of its worker with a smaller n that
-  /// end holding one (O, and W or BW). So a worker never holds more stashes than its order of n says,
-  /// however long copies take. These jobs come after those above.
+  /// n. F, R and L take memory for a stash; O frees it, and so do W and BW. A job that takes memory waits for
+  /// all jobs of its worker that free memory and have a smaller n. So a worker never holds more stashes than
+  /// in the order of n, however long copies take. These jobs come after those above.
   template <class Function>
   void for_each_pred(JobId id, Function&& f) const;
   /// The inverse of `for_each_pred`.
   template <class Function>
   void for_each_succ(JobId id, Function&& f) const;
   [[nodiscard]] int pred_count(JobId id) const;
-  /// Calls f(JobId) for the jobs for which `id` waits only because of n, where stashes are copied; they are
-  /// among those of `for_each_pred`. The second function: for the jobs that wait so for `id`.
+  /// Calls f(JobId) for the jobs for which `id` waits only because of n (see `for_each_pred`). There are
+  /// some only where stashes are copied. `for_each_pred` calls f for them last.
   template <class Function>
   void for_each_before_by_n(JobId id, Function&& f) const {
     if (has_copies_) for_each(tables_->waits_for[id], f);
   }
+  /// Calls f(JobId) for the jobs that wait for `id` only because of n.
   template <class Function>
   void for_each_after_by_n(JobId id, Function&& f) const {
     if (has_copies_) for_each(tables_->waited_for[id], f);

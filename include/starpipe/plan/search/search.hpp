@@ -30,8 +30,8 @@ struct SearchRequest {
   /// One for all workers, or one for each.
   std::vector<double> memory_limits = {std::numeric_limits<double>::infinity()};
   /// Homes that the search may give to stashes. Home::worker must be among them. With Home::none the search
-  /// chooses for which stashes R computes F again. With Home::host, or Home::disk, it chooses which are
-  /// copied.
+  /// may let R compute F again instead of keeping a stash. With Home::host or Home::disk, of which it takes
+  /// one, it may copy a stash there and back.
   std::vector<Home> homes = {Home::worker};
 };
 

@@ -62,8 +62,8 @@ struct SharedWeights {
   [[nodiscard]] std::uint64_t updated() const { return master > 0 ? master : weights; }
 };
 
-/// The links between workers and the homes of one kind to which they copy stashes, in both directions at
-/// once.
+/// The link between a worker and the host, or the disk, to which it copies stashes. Copies there and copies
+/// back do not delay each other.
 struct HomeLink {
   Link link = {};   ///< of a copy that has it for itself
   int workers = 1;  ///< so many neighbours share a link, fairly: 0 to N - 1, N to 2 N - 1, ...
