@@ -56,8 +56,8 @@ class Gelu final : public Activation<Gelu> {
 
   template <class Number>
   void activate(const Number* input, Number* output) const noexcept {
-    const std::size_t count = rows_ * columns_;
     at_full_width([&] {
+      const std::size_t count = rows_ * columns_;
       const Number* __restrict x = input;
       Number* __restrict y = output;
       for (std::size_t i = 0; i < count; ++i) y[i] = x[i] * gate(x[i]);
@@ -67,8 +67,8 @@ class Gelu final : public Activation<Gelu> {
   template <class Number>
   void differentiate(const Number* input, const Number* output_gradient,
                      Number* input_gradient) const noexcept {
-    const std::size_t count = rows_ * columns_;
     at_full_width([&] {
+      const std::size_t count = rows_ * columns_;
       const Number* __restrict of_x = input;
       const Number* __restrict dy = output_gradient;
       Number* __restrict dx = input_gradient;
@@ -101,11 +101,12 @@ class Swiglu final : public Activation<Swiglu> {
   template <class Number>
   void activate(const Number* input, Number* output) const noexcept {
     at_full_width([&] {
+      const std::size_t half = half_;
       for (std::size_t r = 0; r < rows_; ++r) {
         const Number* __restrict gate = input + r * columns_;
-        const Number* __restrict up = gate + half_;
-        Number* __restrict y = output + r * half_;
-        for (std::size_t c = 0; c < half_; ++c) {
+        const Number* __restrict up = gate + half;
+        Number* __restrict y = output + r * half;
+        for (std::size_t c = 0; c < half; ++c) {
           const float g = clamped(gate[c]);
           y[c] = g * cpu::logistic(g) * up[c];
         }
@@ -117,13 +118,14 @@ class Swiglu final : public Activation<Swiglu> {
   void differentiate(const Number* input, const Number* output_gradient,
                      Number* input_gradient) const noexcept {
     at_full_width([&] {
+      const std::size_t half = half_;
       for (std::size_t r = 0; r < rows_; ++r) {
         const Number* __restrict gate = input + r * columns_;
-        const Number* __restrict up = gate + half_;
-        const Number* __restrict dy = output_gradient + r * half_;
+        const Number* __restrict up = gate + half;
+        const Number* __restrict dy = output_gradient + r * half;
         Number* __restrict dgate = input_gradient + r * columns_;
-        Number* __restrict dup = dgate + half_;
-        for (std::size_t c = 0; c < half_; ++c) {
+        Number* __restrict dup = dgate + half;
+        for (std::size_t c = 0; c < half; ++c) {
           const float g = clamped(gate[c]);
           const float opening = cpu::logistic(g);
           dgate[c] = dy[c] * up[c] * opening * (1.0f + g * (1.0f - opening));

@@ -1,6 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
 #include <cmath>
+#include <map>
+#include <optional>
+#include <utility>
+#include <vector>
 
 #include "codelets/cpu/math.hpp"
 #include "codelets/cpu/products.hpp"
@@ -11,6 +15,8 @@
 namespace starpipe::model {
 namespace {
 
+using cpu::Bf16Product;
+using cpu::Bf16Sizes;
 using cpu::multiply;
 using cpu::Result;
 
@@ -60,7 +66,7 @@ class Attention final : public Layer {
         const float* k = pass.input.data() + at.k;
         const float* v = pass.input.data() + at.v;
         float* out = pass.output.data() + at.output;
-        float* log_sum = pass.stash.data() + at.log_sum;
+        float* log_sum = pass.stash.data() + rows_ * columns_ + at.statistics;
         for (std::size_t first = 0; first < context_; first += block_rows) {
           const std::size_t queries = std::min(block_rows, context_ - first);
           const std::size_t keys = first + queries;  // later keys are masked for the whole block
@@ -92,7 +98,7 @@ class Attention final : public Layer {
         float* dk = pass.input_gradient.data() + at.k;
         float* dv = pass.input_gradient.data() + at.v;
         const float* dout = pass.output_gradient.data() + at.output;
-        const float* log_sum = pass.stash.data() + at.log_sum;
+        const float* log_sum = pass.stash.data() + rows_ * columns_ + at.statistics;
         const bool first_of_group = head % (heads_ / kv_heads_) == 0;
         // The last block comes first: its queries see every key, so in a group's first head it writes all of
         // dk and dv. The other blocks and heads add to them.
@@ -106,24 +112,15 @@ class Attention final : public Layer {
           multiply(queries, keys, size_, {q + first * stride, stride}, {k, stride, true}, Result::replaces, p,
                    keys);
           at_full_width([&] {
-            for (std::size_t i = 0; i < queries; ++i) {
-              float* row = p + i * keys;
-              const std::size_t seen = first + i + 1;
-              const float shift = log_sum[first + i];
-              for (std::size_t j = 0; j < seen; ++j) row[j] = cpu::exp_of(scale_ * row[j] - shift);
-              std::fill(row + seen, row + keys, 0.0f);
-            }
+            for (std::size_t i = 0; i < queries; ++i)
+              softmax_again(p + i * keys, first + i + 1, keys, log_sum[first + i]);
           });
           const float* dy = dout + first * out_stride;
           multiply(keys, size_, queries, {p, keys, true}, {dy, out_stride}, result, dv, stride);
           multiply(queries, keys, size_, {dy, out_stride}, {v, stride, true}, Result::replaces, ds, keys);
           at_full_width([&] {
-            for (std::size_t i = 0; i < queries; ++i) {
-              const float* row = p + i * keys;
-              float* drow = ds + i * keys;
-              const float mean = cpu::sum_of(first + i + 1, [=](std::size_t j) { return row[j] * drow[j]; });
-              for (std::size_t j = 0; j < keys; ++j) drow[j] = scale_ * row[j] * (drow[j] - mean);
-            }
+            for (std::size_t i = 0; i < queries; ++i)
+              differentiate(p + i * keys, ds + i * keys, first + i + 1, keys);
           });
           multiply(queries, size_, keys, {ds, keys}, {k, stride}, Result::replaces, dq + first * stride,
                    stride);
@@ -133,20 +130,165 @@ class Attention final : public Layer {
     }
   }
 
+  void forward_bf16(const DevicePasses::Forward& pass) const noexcept override {
+    cpu::keep_input(pass.input, pass.stash);
+    const Bf16Scratch scratch = divide(pass.scratch);
+    float* const log_sums = pass.stash.subspan(statistics_at()).as<float>();
+    for (std::size_t sequence = 0; sequence < rows_ / context_; ++sequence) {
+      for (std::size_t head = 0; head < heads_; ++head) {
+        const HeadOffsets at = offsets(sequence, head);
+        const auto* const in = pass.input.as<Bf16>();
+        Bf16* const out = pass.output.as<Bf16>() + at.output;
+        for (std::size_t block = 0; block < products_.size(); ++block) {
+          const auto& [queries, keys, products] = products_[block];
+          const std::size_t first = block * block_rows;
+          products.scores(in + at.q + first * columns_, in + at.k, nullptr, scratch.p, scratch.products);
+          at_full_width([&] {
+            for (std::size_t i = 0; i < queries; ++i)
+              log_sums[at.statistics + first + i] = softmax(scratch.p + i * keys, first + i + 1, keys);
+            round(scratch.p, queries * keys, scratch.rounded);
+          });
+          products.output(scratch.rounded, in + at.v, nullptr, out + first * output_columns(),
+                          scratch.products);
+        }
+      }
+    }
+  }
+
+  void backward_input_bf16(const DevicePasses::Backward& pass) const noexcept override {
+    const Bf16Scratch scratch = divide(pass.scratch);
+    const float* const log_sums = pass.stash.subspan(statistics_at()).as<float>();
+    const std::size_t group = heads_ / kv_heads_;
+    for (std::size_t sequence = 0; sequence < rows_ / context_; ++sequence) {
+      for (std::size_t head = 0; head < heads_; ++head) {
+        const HeadOffsets at = offsets(sequence, head);
+        const auto* const in = pass.stash.as<Bf16>();
+        Bf16* const gradient = pass.input_gradient.as<Bf16>();
+        if (head % group == 0) std::fill_n(scratch.dk, 2 * context_ * size_, 0.0f);  // dv lies behind dk
+        for (std::size_t block = 0; block < products_.size(); ++block) {
+          const auto& [queries, keys, products] = products_[block];
+          const std::size_t first = block * block_rows;
+          const Bf16* const q = in + at.q + first * columns_;
+          const Bf16* const dy = pass.output_gradient.as<Bf16>() + at.output + first * output_columns();
+          products.scores(q, in + at.k, nullptr, scratch.p, scratch.products);
+          at_full_width([&] {
+            for (std::size_t i = 0; i < queries; ++i)
+              softmax_again(scratch.p + i * keys, first + i + 1, keys, log_sums[at.statistics + first + i]);
+            round(scratch.p, queries * keys, scratch.rounded);
+          });
+          products.dv(scratch.rounded, dy, nullptr, scratch.dv, scratch.products);
+          products.dscores(dy, in + at.v, nullptr, scratch.ds, scratch.products);
+          at_full_width([&] {
+            for (std::size_t i = 0; i < queries; ++i)
+              differentiate(scratch.p + i * keys, scratch.ds + i * keys, first + i + 1, keys);
+            round(scratch.ds, queries * keys, scratch.rounded);
+          });
+          products.dq(scratch.rounded, in + at.k, nullptr, gradient + at.q + first * columns_,
+                      scratch.products);
+          products.dk(scratch.rounded, q, nullptr, scratch.dk, scratch.products);
+        }
+        if (head % group != group - 1) continue;
+        at_full_width([&] {
+          for (std::size_t i = 0; i < context_; ++i) {
+            round(scratch.dk + i * size_, size_, gradient + at.k + i * columns_);
+            round(scratch.dv + i * size_, size_, gradient + at.v + i * columns_);
+          }
+        });
+      }
+    }
+  }
+
  private:
   /// Offsets of a sequence's head in the arrays.
   struct HeadOffsets {
     std::size_t q, k, v;  ///< in the input
     std::size_t output;
-    std::size_t log_sum;  ///< in the stash
+    std::size_t statistics;  ///< in the log-sum-exps
   };
   HeadOffsets offsets(std::size_t sequence, std::size_t head) const noexcept {
     const std::size_t start = sequence * context_ * columns_;
     const std::size_t k = heads_ + head / (heads_ / kv_heads_);
     return {start + head * size_, start + k * size_, start + (k + kv_heads_) * size_,
-            (sequence * context_ * heads_ + head) * size_,
-            rows_ * columns_ + (sequence * heads_ + head) * context_};
+            (sequence * context_ * heads_ + head) * size_, (sequence * heads_ + head) * context_};
   }
+
+  /// The products of the passes on bf16 for a block of queries.
+  struct Bf16Block {
+    struct Products {
+      Bf16Product scores, output, dv, dscores, dq, dk;
+    };
+    std::size_t queries;
+    std::size_t keys;  ///< from the first one; those behind a query are masked
+    Products products;
+  };
+  /// The scratch of the passes on bf16. Probabilities and the gradients of scores are queries x keys of a
+  /// block, first as floats, then rounded for the products that read them.
+  struct Bf16Scratch {
+    float* p;
+    float* ds;
+    Bf16* rounded;
+    float* dk;  ///< of a group's head of keys and values: context x size
+    float* dv;
+    FloatView products;
+  };
+
+  Bf16Scratch divide(FloatView scratch) const noexcept {
+    const std::size_t block = std::min(block_rows, context_) * context_;
+    const std::size_t head = context_ * size_;
+    float* const rounded = scratch.data() + 2 * block;
+    float* const dk = rounded + ceil_div(block, 2);
+    return {scratch.data(),
+            scratch.data() + block,
+            Memory(rounded, 0).as<Bf16>(),
+            dk,
+            dk + head,
+            scratch.subspan(2 * block + ceil_div(block, 2) + 2 * head)};
+  }
+
+  std::optional<Bf16Block::Products> prepare_block(std::size_t queries, std::size_t keys) const {
+    using To = Bf16Sizes::To;
+    const std::size_t in = columns_;
+    const std::size_t out = output_columns();
+    const auto scores = Bf16Product::prepare({queries, keys, size_, {in}, {in, true}, keys, To::floats});
+    const auto output = Bf16Product::prepare({queries, size_, keys, {keys}, {in}, out, To::bf16});
+    const auto dv =
+        Bf16Product::prepare({keys, size_, queries, {keys, true}, {out}, size_, To::added_to_floats});
+    const auto dscores = Bf16Product::prepare({queries, keys, size_, {out}, {in, true}, keys, To::floats});
+    const auto dq = Bf16Product::prepare({queries, size_, keys, {keys}, {in}, in, To::bf16});
+    const auto dk =
+        Bf16Product::prepare({keys, size_, queries, {keys, true}, {in}, size_, To::added_to_floats});
+    if (!scores || !output || !dv || !dscores || !dq || !dk) return std::nullopt;
+    return Bf16Block::Products{*scores, *output, *dv, *dscores, *dq, *dk};
+  }
+
+  std::optional<std::size_t> prepare_bf16() override {
+    const std::size_t blocks = ceil_div(context_, block_rows);
+    // Blocks have one of at most 16 numbers of keys, which bounds the memory of the prepared products.
+    const std::size_t keys_step = block_rows * ceil_div(blocks, 16);
+    std::map<std::pair<std::size_t, std::size_t>, std::optional<Bf16Block::Products>> prepared;
+    std::size_t largest = 0;
+    for (std::size_t block = 0; block < blocks; ++block) {
+      const std::size_t first = block * block_rows;
+      const std::size_t queries = std::min(block_rows, context_ - first);
+      const std::size_t keys = std::min(context_, ceil_div(first + queries, keys_step) * keys_step);
+      auto& products = prepared[{queries, keys}];
+      if (!products) products = prepare_block(queries, keys);
+      if (!products) return std::nullopt;
+      const auto& [scores, output, dv, dscores, dq, dk] = *products;
+      for (const Bf16Product* product : {&scores, &output, &dv, &dscores, &dq, &dk})
+        largest = std::max(largest, product->scratch_size());
+      products_.push_back({queries, keys, *products});
+    }
+    const std::size_t block = std::min(block_rows, context_) * context_;
+    return 2 * block + ceil_div(block, 2) + 2 * context_ * size_ + largest;
+  }
+
+  static void round(const float* __restrict from, std::size_t count, Bf16* __restrict to) noexcept {
+    for (std::size_t i = 0; i < count; ++i) to[i] = from[i];
+  }
+
+  /// Returns the word of a stash in bf16 at which the log-sum-exps begin.
+  std::size_t statistics_at() const noexcept { return words(Precision::bf16, rows_ * columns_); }
 
   /// Replaces the first `seen` of a row's `keys` products of query and key by the softmax of their scores,
   /// scale_ times the product, and the masked rest by 0. Returns the log-sum-exp of the first `seen` scores.
@@ -160,11 +302,24 @@ class Attention final : public Layer {
     return top + std::log(sum);
   }
 
+  /// Replaces a row's products of query and key by the softmax, from the log-sum-exp that F has kept.
+  void softmax_again(float* row, std::size_t seen, std::size_t keys, float log_sum) const noexcept {
+    for (std::size_t j = 0; j < seen; ++j) row[j] = cpu::exp_of(scale_ * row[j] - log_sum);
+    std::fill(row + seen, row + keys, 0.0f);
+  }
+
+  /// Replaces the gradient of a row's probabilities p by the gradient of its products of query and key.
+  void differentiate(const float* p, float* gradient, std::size_t seen, std::size_t keys) const noexcept {
+    const float mean = cpu::sum_of(seen, [=](std::size_t j) { return p[j] * gradient[j]; });
+    for (std::size_t j = 0; j < keys; ++j) gradient[j] = scale_ * p[j] * (gradient[j] - mean);
+  }
+
   std::size_t heads_ = 0;
   std::size_t kv_heads_ = 0;
   std::size_t context_ = 0;
   std::size_t size_ = 0;  ///< columns of one head
   float scale_ = 0;
+  std::vector<Bf16Block> products_;  ///< for each block of queries; empty without passes on bf16
 };
 
 const bool registered = register_layer<Attention>("attention");

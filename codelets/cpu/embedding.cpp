@@ -154,11 +154,12 @@ class Positions final : public Layer {
   template <class Number>
   void add_positions(const Number* input, const Number* positions, Number* output) const noexcept {
     at_full_width([&] {
+      const std::size_t columns = columns_;
       for (std::size_t r = 0; r < rows_; ++r) {
-        const Number* __restrict x = input + r * columns_;
-        const Number* __restrict position = positions + r % context_ * columns_;
-        Number* __restrict y = output + r * columns_;
-        for (std::size_t c = 0; c < columns_; ++c) y[c] = x[c] + position[c];
+        const Number* __restrict x = input + r * columns;
+        const Number* __restrict position = positions + r % context_ * columns;
+        Number* __restrict y = output + r * columns;
+        for (std::size_t c = 0; c < columns; ++c) y[c] = x[c] + position[c];
       }
     });
   }
@@ -166,10 +167,11 @@ class Positions final : public Layer {
   template <class Number>
   void add_gradient(const Number* output_gradient, float* gradient) const noexcept {
     at_full_width([&] {
+      const std::size_t columns = columns_;
       for (std::size_t r = 0; r < rows_; ++r) {
-        const Number* __restrict dy = output_gradient + r * columns_;
-        float* __restrict position = gradient + r % context_ * columns_;
-        for (std::size_t c = 0; c < columns_; ++c) position[c] += dy[c];
+        const Number* __restrict dy = output_gradient + r * columns;
+        float* __restrict position = gradient + r % context_ * columns;
+        for (std::size_t c = 0; c < columns; ++c) position[c] += dy[c];
       }
     });
   }

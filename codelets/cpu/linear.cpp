@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -12,6 +13,8 @@
 namespace starpipe::model {
 namespace {
 
+using cpu::Bf16Product;
+using cpu::Bf16Sizes;
 using cpu::multiply;
 using cpu::Result;
 
@@ -82,16 +85,79 @@ class Linear final : public Layer {
       multiply(outputs_, columns_, rows_, {dy, outputs_, true}, {x, columns_}, Result::is_added, dw,
                columns_);
     }
+    add_bias_gradient(dy, dw);
+  }
+
+  void forward_bf16(const DevicePasses::Forward& pass) const noexcept override {
+    cpu::keep_input(pass.input, pass.stash);
+    const auto* const weight = pass.parameters.as<Bf16>();
+    products_->forward(pass.input.as<Bf16>(), weight, bias_ ? weight + columns_ * outputs_ : nullptr,
+                       pass.output.data(), pass.scratch);
+  }
+
+  void backward_input_bf16(const DevicePasses::Backward& pass) const noexcept override {
+    products_->backward_input(pass.output_gradient.as<Bf16>(), pass.parameters.as<Bf16>(), nullptr,
+                              pass.input_gradient.data(), pass.scratch);
+  }
+
+  void backward_weights_bf16(const DevicePasses::Weights& pass) const noexcept override {
+    const auto* const x = pass.stash.as<Bf16>();
+    const auto* const dy = pass.output_gradient.as<Bf16>();
+    float* const dw = pass.parameter_gradient.data();
+    products_->backward_weights(conv1d_ ? x : dy, conv1d_ ? dy : x, nullptr, dw, pass.scratch);
+    add_bias_gradient(dy, dw);
+  }
+
+ private:
+  struct Bf16Products {
+    Bf16Product forward;
+    Bf16Product backward_input;
+    Bf16Product backward_weights;
+  };
+
+  std::optional<std::size_t> prepare_bf16() override {
+    const std::size_t weight_stride = conv1d_ ? outputs_ : columns_;
+    const auto y = Bf16Product::prepare({.m = rows_,
+                                         .n = outputs_,
+                                         .k = columns_,
+                                         .a = {columns_},
+                                         .b = {weight_stride, !conv1d_},
+                                         .c_stride = outputs_,
+                                         .c = Bf16Sizes::To::bf16,
+                                         .bias = bias_});
+    const auto dx = Bf16Product::prepare({.m = rows_,
+                                          .n = columns_,
+                                          .k = outputs_,
+                                          .a = {outputs_},
+                                          .b = {weight_stride, conv1d_},
+                                          .c_stride = columns_,
+                                          .c = Bf16Sizes::To::bf16});
+    const auto dw = Bf16Product::prepare({.m = conv1d_ ? columns_ : outputs_,
+                                          .n = weight_stride,
+                                          .k = rows_,
+                                          .a = {conv1d_ ? columns_ : outputs_, true},
+                                          .b = {weight_stride},
+                                          .c_stride = weight_stride,
+                                          .c = Bf16Sizes::To::added_to_floats});
+    if (!y || !dx || !dw) return std::nullopt;
+    products_ = {*y, *dx, *dw};
+    return std::max({y->scratch_size(), dx->scratch_size(), dw->scratch_size()});
+  }
+
+  /// Adds the sum of the rows of `dy` to the gradient of the bias, which lies behind the weight's.
+  template <class Number>
+  void add_bias_gradient(const Number* dy, float* dw) const noexcept {
     if (!bias_) return;
-    float* db = dw + columns_ * outputs_;
     at_full_width([&] {
+      const std::size_t outputs = outputs_;
+      float* __restrict db = dw + columns_ * outputs;
       for (std::size_t r = 0; r < rows_; ++r) {
-        for (std::size_t c = 0; c < outputs_; ++c) db[c] += dy[r * outputs_ + c];
+        const Number* __restrict row = dy + r * outputs;
+        for (std::size_t c = 0; c < outputs; ++c) db[c] += row[c];
       }
     });
   }
 
- private:
   /// Returns the weight as the [inputs, outputs] operand.
   cpu::Matrix weight(ConstFloatView parameters) const noexcept {
     return {parameters.data(), conv1d_ ? outputs_ : columns_, !conv1d_};
@@ -103,6 +169,7 @@ class Linear final : public Layer {
   double deviation_ = 0;
   double bias_deviation_ = 0;
   std::vector<std::pair<std::string, std::size_t>> parts_;  ///< as in LayerSpec
+  std::optional<Bf16Products> products_;                    ///< of the passes on bf16
 };
 
 const bool registered = register_layer<Linear>("linear");

@@ -71,22 +71,24 @@ class Normalization final : public Layer {
   std::size_t bf16_scales() const { return words(Precision::bf16, rows_ * columns_); }
 
   template <class Number>
-  void normalize(const Number* input, const Number* weight, Number* output, Number* stash,
+  void normalize(const Number* input, const Number* parameters, Number* output, Number* stash,
                  float* scales) const noexcept {
-    const Number* bias = weight + columns_;
-    const float n = static_cast<float>(columns_);
     at_full_width([&] {
+      const std::size_t columns = columns_;
+      const auto n = static_cast<float>(columns);
+      const Number* __restrict weight = parameters;
+      const Number* __restrict bias = weight + columns;
       for (std::size_t r = 0; r < rows_; ++r) {
-        const Number* x = input + r * columns_;
-        Number* y = output + r * columns_;
-        Number* xhat = stash + r * columns_;
+        const Number* x = input + r * columns;
+        Number* __restrict y = output + r * columns;
+        Number* __restrict xhat = stash + r * columns;
         float mean = 0;
-        if constexpr (Centered) mean = sum_of(columns_, [x](std::size_t c) { return x[c]; }) / n;
+        if constexpr (Centered) mean = sum_of(columns, [x](std::size_t c) { return x[c]; }) / n;
         const float square =
-            sum_of(columns_, [x, mean](std::size_t c) { return (x[c] - mean) * (x[c] - mean); }) / n;
+            sum_of(columns, [x, mean](std::size_t c) { return (x[c] - mean) * (x[c] - mean); }) / n;
         const float scale = 1.0f / std::sqrt(square + epsilon_);
         scales[r] = scale;
-        for (std::size_t c = 0; c < columns_; ++c) {
+        for (std::size_t c = 0; c < columns; ++c) {
           const float normal = (x[c] - mean) * scale;
           xhat[c] = normal;
           y[c] = Centered ? normal * weight[c] + bias[c] : normal * weight[c];
@@ -96,19 +98,21 @@ class Normalization final : public Layer {
   }
 
   template <class Number>
-  void slope(const Number* stash, const float* scales, const Number* weight, const Number* output_gradient,
-             Number* input_gradient) const noexcept {
-    const float n = static_cast<float>(columns_);
+  void slope(const Number* stash, const float* scales, const Number* parameters,
+             const Number* output_gradient, Number* input_gradient) const noexcept {
     at_full_width([&] {
+      const std::size_t columns = columns_;
+      const auto n = static_cast<float>(columns);
+      const Number* __restrict weight = parameters;
       for (std::size_t r = 0; r < rows_; ++r) {
-        const Number* xhat = stash + r * columns_;
-        const Number* dy = output_gradient + r * columns_;
-        Number* dx = input_gradient + r * columns_;
+        const Number* xhat = stash + r * columns;
+        const Number* dy = output_gradient + r * columns;
+        Number* __restrict dx = input_gradient + r * columns;
         const float scale = scales[r];
         float mean = 0;
-        if constexpr (Centered) mean = sum_of(columns_, [=](std::size_t c) { return dy[c] * weight[c]; }) / n;
-        const float slope = sum_of(columns_, [=](std::size_t c) { return dy[c] * weight[c] * xhat[c]; }) / n;
-        for (std::size_t c = 0; c < columns_; ++c) {
+        if constexpr (Centered) mean = sum_of(columns, [=](std::size_t c) { return dy[c] * weight[c]; }) / n;
+        const float slope = sum_of(columns, [=](std::size_t c) { return dy[c] * weight[c] * xhat[c]; }) / n;
+        for (std::size_t c = 0; c < columns; ++c) {
           dx[c] = scale * (dy[c] * weight[c] - mean - xhat[c] * slope);
         }
       }
@@ -116,14 +120,16 @@ class Normalization final : public Layer {
   }
 
   template <class Number>
-  void add_gradient(const Number* stash, const Number* output_gradient, float* dweight) const noexcept {
-    float* dbias = dweight + columns_;
+  void add_gradient(const Number* stash, const Number* output_gradient, float* gradient) const noexcept {
     at_full_width([&] {
+      const std::size_t columns = columns_;
+      float* __restrict dweight = gradient;
+      float* __restrict dbias = gradient + columns;
       for (std::size_t r = 0; r < rows_; ++r) {
-        const Number* xhat = stash + r * columns_;
-        const Number* dy = output_gradient + r * columns_;
-        for (std::size_t c = 0; c < columns_; ++c) dweight[c] += dy[c] * xhat[c];
-        for (std::size_t c = 0; Centered && c < columns_; ++c) dbias[c] += dy[c];
+        const Number* __restrict xhat = stash + r * columns;
+        const Number* __restrict dy = output_gradient + r * columns;
+        for (std::size_t c = 0; c < columns; ++c) dweight[c] += dy[c] * xhat[c];
+        for (std::size_t c = 0; Centered && c < columns; ++c) dbias[c] += dy[c];
       }
     });
   }

@@ -1,9 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-// Products in fp32 by oneDNN's dnnl_sgemm, which versions 2 and 3 have. It keeps nothing between calls.
+// Products in fp32 by oneDNN's dnnl_sgemm, which versions 2 and 3 have; it keeps nothing between calls.
+// Products in bf16 by its primitive `matmul`.
+#include <array>
 #include <exception>
 #include <new>
+#include <string_view>
+#include <unordered_map>
 
-#include <oneapi/dnnl/dnnl.h>
+#include <oneapi/dnnl/dnnl.hpp>
 
 #include "codelets/cpu/products.hpp"
 
@@ -36,6 +40,25 @@ class OneThread {
   int before_ = 1;
 };
 
+// A run's handler says which task had no memory.
+[[noreturn]] void end(bool out_of_memory) {
+  const std::new_handler handler = std::get_new_handler();
+  if (out_of_memory && handler != nullptr) handler();
+  std::terminate();
+}
+
+const dnnl::engine& cpu_engine() {
+  static const dnnl::engine engine(dnnl::engine::kind::cpu, 0);
+  return engine;
+}
+
+dnnl::memory::desc matrix(std::size_t rows, std::size_t columns, std::size_t stride, bool transposed,
+                          dnnl::memory::data_type type) {
+  const auto i = [](std::size_t value) { return static_cast<dnnl_dim_t>(value); };
+  return {dnnl::memory::dims{i(rows), i(columns)}, type,
+          transposed ? dnnl::memory::dims{1, i(stride)} : dnnl::memory::dims{i(stride), 1}};
+}
+
 }  // namespace
 
 void multiply(std::size_t m, std::size_t n, std::size_t k, Matrix a, Matrix b, Result result, float* c,
@@ -46,11 +69,63 @@ void multiply(std::size_t m, std::size_t n, std::size_t k, Matrix a, Matrix b, R
   const dnnl_status_t status =
       dnnl_sgemm(layout(a), layout(b), i(m), i(n), i(k), 1, a.data, i(a.stride), b.data, i(b.stride),
                  result == Result::is_added ? 1.0f : 0.0f, c, i(c_stride));
-  if (status == dnnl_success) return;
-  // oneDNN packs the operands into memory of malloc. A run's handler says which task had none.
-  const std::new_handler handler = std::get_new_handler();
-  if (status == dnnl_out_of_memory && handler != nullptr) handler();
-  std::terminate();
+  if (status != dnnl_success) end(status == dnnl_out_of_memory);  // operands are packed into memory of malloc
+}
+
+struct Bf16Product::Prepared {
+  dnnl::matmul::primitive_desc description;
+  dnnl::matmul primitive{description};
+};
+
+std::optional<Bf16Product> Bf16Product::prepare(const Bf16Sizes& of) {
+  using Type = dnnl::memory::data_type;
+  const auto has = static_cast<unsigned>(dnnl_get_effective_cpu_isa());
+  if ((has & dnnl_cpu_isa_avx512_core_bf16) != dnnl_cpu_isa_avx512_core_bf16) return std::nullopt;
+
+  const OneThread one_thread;  // a primitive keeps the number of threads for which it is made
+  const auto a = matrix(of.m, of.k, of.a.stride, of.a.transposed, Type::bf16);
+  const auto b = matrix(of.k, of.n, of.b.stride, of.b.transposed, Type::bf16);
+  const auto c = matrix(of.m, of.n, of.c_stride, false, of.c == Bf16Sizes::To::bf16 ? Type::bf16 : Type::f32);
+  const auto bias = of.bias ? matrix(1, of.n, of.n, false, Type::bf16) : dnnl::memory::desc();
+  dnnl::primitive_attr attributes;
+  attributes.set_scratchpad_mode(dnnl::scratchpad_mode::user);
+  if (of.c == Bf16Sizes::To::added_to_floats) {
+    dnnl::post_ops after;
+    after.append_sum(1);
+    attributes.set_post_ops(after);
+  }
+#if DNNL_VERSION_MAJOR < 3
+  const dnnl::matmul::primitive_desc description(dnnl::matmul::desc(a, b, bias, c), attributes, cpu_engine());
+#else
+  const dnnl::matmul::primitive_desc description(cpu_engine(), a, b, bias, c, attributes);
+#endif
+  if (std::string_view(description.impl_info_str()).starts_with("ref")) return std::nullopt;
+  const std::size_t scratch_bytes = description.scratchpad_desc().get_size();
+  return Bf16Product(std::make_shared<Prepared>(Prepared{description}),
+                     (scratch_bytes + sizeof(float) - 1) / sizeof(float));
+}
+
+void Bf16Product::operator()(const Bf16* a, const Bf16* b, const Bf16* bias, void* c,
+                             FloatView scratch) const noexcept try {
+  const OneThread one_thread;
+  const auto& of = prepared_->description;
+  // oneDNN's memory takes pointers to what it only reads as pointers to what it may write.
+  const auto read = [](const dnnl::memory::desc& description, const Bf16* data) {
+    // NOLINTNEXTLINE(cppcoreguidelines-pro-type-const-cast)
+    return dnnl::memory(description, cpu_engine(), const_cast<Bf16*>(data));
+  };
+  std::unordered_map<int, dnnl::memory> arguments = {
+      {DNNL_ARG_SRC, read(of.src_desc(), a)},
+      {DNNL_ARG_WEIGHTS, read(of.weights_desc(), b)},
+      {DNNL_ARG_DST, dnnl::memory(of.dst_desc(), cpu_engine(), c)},
+      {DNNL_ARG_SCRATCHPAD, dnnl::memory(of.scratchpad_desc(), cpu_engine(), scratch.data())}};
+  if (bias != nullptr) arguments.emplace(DNNL_ARG_BIAS, read(of.bias_desc(), bias));
+  thread_local dnnl::stream stream(cpu_engine());
+  prepared_->primitive.execute(stream, arguments);
+} catch (const dnnl::error& error) {
+  end(error.status == dnnl_out_of_memory);
+} catch (const std::bad_alloc&) {
+  end(true);
 }
 
 }  // namespace starpipe::model::cpu

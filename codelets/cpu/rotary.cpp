@@ -72,10 +72,11 @@ class Rotary final : public Layer {
   template <class Number>
   void turn_row(const float* __restrict cosines, const float* __restrict sines, const Number* __restrict x,
                 Number* __restrict y) const noexcept {
+    const std::size_t half = half_;
     for (std::size_t head = 0; head < heads_; ++head) {
-      const std::size_t left = head * 2 * half_;
-      const std::size_t right = left + half_;
-      for (std::size_t c = 0; c < half_; ++c) {
+      const std::size_t left = head * 2 * half;
+      const std::size_t right = left + half;
+      for (std::size_t c = 0; c < half; ++c) {
         y[left + c] = x[left + c] * cosines[c] - x[right + c] * sines[c];
         y[right + c] = x[right + c] * cosines[c] + x[left + c] * sines[c];
       }

@@ -9,6 +9,8 @@ namespace starpipe::model {
 
 /// The upper half of a float. Reads as the float; a float that is assigned is rounded to the nearest bf16,
 /// ties to even, and NaN stays NaN. It lies in memory that other code uses as words: so it may alias them.
+/// For the compiler it may alias everything else, too. So a loop that assigns to bf16 is vectorised only if
+/// its bounds and pointers are local constants.
 struct [[gnu::may_alias]] Bf16 {
   std::uint16_t bits;
 

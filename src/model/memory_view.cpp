@@ -10,16 +10,20 @@ namespace starpipe::model {
 std::string_view to_string(Precision precision) { return precision_words[index(precision)]; }
 
 void round_to_bf16(ConstFloatView from, Memory to) noexcept {
-  auto* const out = to.as<Bf16>();
   at_full_width([&] {
-    for (std::size_t i = 0; i < from.size(); ++i) out[i] = from[i];
+    const std::size_t count = from.size();
+    const float* __restrict in = from.data();
+    Bf16* __restrict out = to.as<Bf16>();
+    for (std::size_t i = 0; i < count; ++i) out[i] = in[i];
   });
 }
 
 void widen_bf16(ConstMemory from, FloatView to) noexcept {
-  const auto* const in = from.as<Bf16>();
   at_full_width([&] {
-    for (std::size_t i = 0; i < to.size(); ++i) to[i] = in[i];
+    const std::size_t count = to.size();
+    const Bf16* __restrict in = from.as<Bf16>();
+    float* __restrict out = to.data();
+    for (std::size_t i = 0; i < count; ++i) out[i] = in[i];
   });
 }
 

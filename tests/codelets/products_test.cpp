@@ -3,11 +3,14 @@
 #include "codelets/cpu/products.hpp"
 
 #include <algorithm>
+#include <bit>
 #include <cmath>
 #include <cstddef>
+#include <cstdint>
 #include <filesystem>
 #include <iterator>
 #include <limits>
+#include <optional>
 #include <thread>
 #include <vector>
 
@@ -136,6 +139,121 @@ TEST(Products, UseTheCallingThreadOnly) {
     const std::ptrdiff_t before = thread_count();
     omp_set_num_threads(4);
     EXPECT_EQ(product.compute(), alone);
+    EXPECT_EQ(thread_count(), before);
+    EXPECT_EQ(omp_get_max_threads(), 4) << "the caller's number stays";
+  }).join();
+}
+
+std::vector<Bf16> rounded(const Floats& values) {
+  std::vector<Bf16> result(values.size());
+  std::ranges::copy(values, result.begin());
+  return result;
+}
+
+/// The same product of operands that are rounded to bf16.
+struct RoundedProduct {
+  Product exact;
+  Bf16Sizes::To to;
+  bool with_bias;
+  std::vector<Bf16> a = rounded(exact.a);
+  std::vector<Bf16> b = rounded(exact.b);
+  std::vector<Bf16> bias = rounded(random_floats(exact.sizes.n, 3));
+  std::optional<Bf16Product> product = Bf16Product::prepare({.m = exact.sizes.m,
+                                                             .n = exact.sizes.n,
+                                                             .k = exact.sizes.k,
+                                                             .a = {exact.a_stride, exact.a_transposed},
+                                                             .b = {exact.b_stride, exact.b_transposed},
+                                                             .c_stride = exact.c_stride,
+                                                             .c = to,
+                                                             .bias = with_bias});
+
+  RoundedProduct(const Product& of, Bf16Sizes::To c, bool biased) : exact(of), to(c), with_bias(biased) {
+    std::ranges::copy(a, exact.a.begin());
+    std::ranges::copy(b, exact.b.begin());
+  }
+
+  /// Returns C with the room of its rows. `offset`: of all data, in their elements, behind an aligned
+  /// address.
+  template <class Number>
+  [[nodiscard]] std::vector<Number> compute(std::size_t offset = 0, float start = 0.5f) const {
+    const auto moved = [offset](const std::vector<Bf16>& values) {
+      std::vector<Bf16> result(offset);
+      result.insert(result.end(), values.begin(), values.end());
+      return result;
+    };
+    const auto moved_a = moved(a);
+    const auto moved_b = moved(b);
+    const auto moved_bias = moved(bias);
+    std::vector<Number> c(offset + exact.sizes.m * exact.c_stride);
+    std::ranges::fill(c, Product::outside);
+    for (std::size_t i = 0; i < exact.sizes.m; ++i) {
+      for (std::size_t j = 0; j < exact.sizes.n; ++j) c[offset + i * exact.c_stride + j] = start;
+    }
+    Floats scratch(offset + product->scratch_size(), std::numeric_limits<float>::quiet_NaN());
+    (*product)(moved_a.data() + offset, moved_b.data() + offset,
+               with_bias ? moved_bias.data() + offset : nullptr, c.data() + offset,
+               FloatView(scratch).subspan(offset));
+    return {c.begin() + static_cast<std::ptrdiff_t>(offset), c.end()};
+  }
+
+  template <class Number>
+  void check() const {
+    const auto [m, n, k] = exact.sizes;
+    SCOPED_TRACE(::testing::Message()
+                 << m << " x " << n << " x " << k << ", transposed " << exact.a_transposed
+                 << exact.b_transposed << ", to " << static_cast<int>(to) << ", bias " << with_bias);
+    const std::vector<Number> c = compute<Number>();
+    const double one_sum = 1e-6 * (4 + 4 * std::sqrt(static_cast<double>(k)));
+    for (std::size_t i = 0; i < m; ++i) {
+      for (std::size_t j = 0; j < n; ++j) {
+        const double wanted = exact.exact(i, j) + (with_bias ? static_cast<float>(bias[j]) : 0.0f);
+        const double rounding = to == Bf16Sizes::To::bf16 ? std::abs(wanted) / 256 : 0;
+        ASSERT_NEAR(static_cast<float>(c[i * exact.c_stride + j]), wanted, one_sum + rounding);
+      }
+      for (std::size_t j = n; j < exact.c_stride; ++j)
+        ASSERT_EQ(static_cast<float>(c[i * exact.c_stride + j]), Product::outside) << "behind a row";
+    }
+    for (const std::size_t offset : {1UL, 2UL, 3UL, 8UL, 31UL}) {
+      const std::vector<Number> again = compute<Number>(offset);
+      EXPECT_TRUE(std::ranges::equal(c, again,
+                                     [](float x, float y) {
+                                       return std::bit_cast<std::uint32_t>(x) ==
+                                              std::bit_cast<std::uint32_t>(y);
+                                     }))
+          << "other bits at offset " << offset;
+    }
+    if (to != Bf16Sizes::To::added_to_floats) {
+      EXPECT_EQ(static_cast<float>(compute<Number>(0, std::numeric_limits<float>::quiet_NaN())[0]),
+                static_cast<float>(c[0]))
+          << "reads what it replaces";
+    }
+  }
+};
+
+TEST(Bf16Products, AreThoseOfTheirDefinitionAtAllAddresses) {
+  using To = Bf16Sizes::To;
+  for (const Product& product : products()) {
+    const bool added = product.result == Result::is_added;
+    for (const To to : {To::bf16, To::floats, To::added_to_floats}) {
+      if (added != (to == To::added_to_floats)) continue;
+      for (const bool with_bias : {false, true}) {
+        const RoundedProduct rounded(product, to, with_bias && to == To::bf16);
+        if (!rounded.product) GTEST_SKIP() << "this processor or library has no products in bf16";
+        to == To::bf16 ? rounded.check<Bf16>() : rounded.check<float>();
+      }
+    }
+  }
+}
+
+TEST(Bf16Products, UseTheCallingThreadOnly) {
+  if (omp_set_num_threads == nullptr) GTEST_SKIP() << "the library is built without OpenMP";
+  std::thread([] {
+    omp_set_num_threads(4);
+    const RoundedProduct product({{512, 512, 512}, false, false, Result::replaces}, Bf16Sizes::To::bf16,
+                                 false);
+    if (!product.product) GTEST_SKIP() << "this processor or library has no products in bf16";
+    const std::ptrdiff_t before = thread_count();
+    (void)product.compute<Bf16>();
     EXPECT_EQ(thread_count(), before);
     EXPECT_EQ(omp_get_max_threads(), 4) << "the caller's number stays";
   }).join();
