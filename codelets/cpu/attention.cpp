@@ -20,8 +20,8 @@ using cpu::Bf16Sizes;
 using cpu::multiply;
 using cpu::Result;
 
-/// Queries whose scores are computed together. Blocks bound the scratch, and no block computes scores of keys
-/// later than its last query.
+/// Queries whose scores are computed together. Blocks bound the scratch, and a block computes few scores of
+/// keys later than its last query: in fp32 none.
 constexpr std::size_t block_rows = 64;
 
 /// Causal self-attention with several heads, of which neighbouring ones may share a head of keys and values
@@ -140,7 +140,9 @@ class Attention final : public Layer {
         const auto* const in = pass.input.as<Bf16>();
         Bf16* const out = pass.output.as<Bf16>() + at.output;
         for (std::size_t block = 0; block < products_.size(); ++block) {
-          const auto& [queries, keys, products] = products_[block];
+          const std::size_t queries = products_[block].queries;
+          const std::size_t keys = products_[block].keys;
+          const Bf16Products& products = products_[block].products;
           const std::size_t first = block * block_rows;
           products.scores(in + at.q + first * columns_, in + at.k, nullptr, scratch.p, scratch.products);
           at_full_width([&] {
@@ -166,7 +168,9 @@ class Attention final : public Layer {
         Bf16* const gradient = pass.input_gradient.as<Bf16>();
         if (head % group == 0) std::fill_n(scratch.dk, 2 * context_ * size_, 0.0f);  // dv lies behind dk
         for (std::size_t block = 0; block < products_.size(); ++block) {
-          const auto& [queries, keys, products] = products_[block];
+          const std::size_t queries = products_[block].queries;
+          const std::size_t keys = products_[block].keys;
+          const Bf16Products& products = products_[block].products;
           const std::size_t first = block * block_rows;
           const Bf16* const q = in + at.q + first * columns_;
           const Bf16* const dy = pass.output_gradient.as<Bf16>() + at.output + first * output_columns();
@@ -213,13 +217,13 @@ class Attention final : public Layer {
   }
 
   /// The products of the passes on bf16 for a block of queries.
+  struct Bf16Products {
+    Bf16Product scores, output, dv, dscores, dq, dk;
+  };
   struct Bf16Block {
-    struct Products {
-      Bf16Product scores, output, dv, dscores, dq, dk;
-    };
     std::size_t queries;
-    std::size_t keys;  ///< from the first one; those behind a query are masked
-    Products products;
+    std::size_t keys;  ///< the first so many; keys later than a query are masked
+    Bf16Products products;
   };
   /// The scratch of the passes on bf16. Probabilities and the gradients of scores are queries x keys of a
   /// block, first as floats, then rounded for the products that read them.
@@ -232,20 +236,21 @@ class Attention final : public Layer {
     FloatView products;
   };
 
+  /// Returns the floats of scratch without those of the products.
+  std::size_t own_scratch_size() const noexcept {
+    const std::size_t block = std::min(block_rows, context_) * context_;
+    return 2 * block + ceil_div(block, 2) + 2 * context_ * size_;
+  }
   Bf16Scratch divide(FloatView scratch) const noexcept {
     const std::size_t block = std::min(block_rows, context_) * context_;
-    const std::size_t head = context_ * size_;
-    float* const rounded = scratch.data() + 2 * block;
-    float* const dk = rounded + ceil_div(block, 2);
-    return {scratch.data(),
-            scratch.data() + block,
-            Memory(rounded, 0).as<Bf16>(),
-            dk,
-            dk + head,
-            scratch.subspan(2 * block + ceil_div(block, 2) + 2 * head)};
+    const Memory rounded = Memory(scratch).subspan(2 * block);
+    float* const dk = rounded.as<float>() + ceil_div(block, 2);
+    return {scratch.data(),        scratch.data() + block,
+            rounded.as<Bf16>(),    dk,
+            dk + context_ * size_, scratch.subspan(own_scratch_size())};
   }
 
-  std::optional<Bf16Block::Products> prepare_block(std::size_t queries, std::size_t keys) const {
+  std::optional<Bf16Products> prepare_block(std::size_t queries, std::size_t keys) const {
     using To = Bf16Sizes::To;
     const std::size_t in = columns_;
     const std::size_t out = output_columns();
@@ -258,14 +263,15 @@ class Attention final : public Layer {
     const auto dk =
         Bf16Product::prepare({keys, size_, queries, {keys, true}, {in}, size_, To::added_to_floats});
     if (!scores || !output || !dv || !dscores || !dq || !dk) return std::nullopt;
-    return Bf16Block::Products{*scores, *output, *dv, *dscores, *dq, *dk};
+    return Bf16Products{*scores, *output, *dv, *dscores, *dq, *dk};
   }
 
   std::optional<std::size_t> prepare_bf16() override {
     const std::size_t blocks = ceil_div(context_, block_rows);
-    // Blocks have one of at most 16 numbers of keys, which bounds the memory of the prepared products.
+    // Each number of keys needs products of its own. So numbers of keys are rounded up, to at most 16 of
+    // them.
     const std::size_t keys_step = block_rows * ceil_div(blocks, 16);
-    std::map<std::pair<std::size_t, std::size_t>, std::optional<Bf16Block::Products>> prepared;
+    std::map<std::pair<std::size_t, std::size_t>, std::optional<Bf16Products>> prepared;
     std::size_t largest = 0;
     for (std::size_t block = 0; block < blocks; ++block) {
       const std::size_t first = block * block_rows;
@@ -279,8 +285,7 @@ class Attention final : public Layer {
         largest = std::max(largest, product->scratch_size());
       products_.push_back({queries, keys, *products});
     }
-    const std::size_t block = std::min(block_rows, context_) * context_;
-    return 2 * block + ceil_div(block, 2) + 2 * context_ * size_ + largest;
+    return own_scratch_size() + largest;
   }
 
   static void round(const float* __restrict from, std::size_t count, Bf16* __restrict to) noexcept {
@@ -293,25 +298,28 @@ class Attention final : public Layer {
   /// Replaces the first `seen` of a row's `keys` products of query and key by the softmax of their scores,
   /// scale_ times the product, and the masked rest by 0. Returns the log-sum-exp of the first `seen` scores.
   float softmax(float* row, std::size_t seen, std::size_t keys) const noexcept {
-    const float top = scale_ * cpu::max_of(row, seen);
-    for (std::size_t j = 0; j < seen; ++j) row[j] = cpu::exp_of(scale_ * row[j] - top);
+    const float scale = scale_;  // a local constant: for the compiler, a row may alias the member
+    const float top = scale * cpu::max_of(row, seen);
+    for (std::size_t j = 0; j < seen; ++j) row[j] = cpu::exp_of(scale * row[j] - top);
     const float sum = cpu::sum_of(seen, [row](std::size_t j) { return row[j]; });
-    const float scale = 1.0f / sum;
-    for (std::size_t j = 0; j < seen; ++j) row[j] *= scale;
+    const float share = 1.0f / sum;
+    for (std::size_t j = 0; j < seen; ++j) row[j] *= share;
     std::fill(row + seen, row + keys, 0.0f);
     return top + std::log(sum);
   }
 
   /// Replaces a row's products of query and key by the softmax, from the log-sum-exp that F has kept.
   void softmax_again(float* row, std::size_t seen, std::size_t keys, float log_sum) const noexcept {
-    for (std::size_t j = 0; j < seen; ++j) row[j] = cpu::exp_of(scale_ * row[j] - log_sum);
+    const float scale = scale_;
+    for (std::size_t j = 0; j < seen; ++j) row[j] = cpu::exp_of(scale * row[j] - log_sum);
     std::fill(row + seen, row + keys, 0.0f);
   }
 
   /// Replaces the gradient of a row's probabilities p by the gradient of its products of query and key.
   void differentiate(const float* p, float* gradient, std::size_t seen, std::size_t keys) const noexcept {
     const float mean = cpu::sum_of(seen, [=](std::size_t j) { return p[j] * gradient[j]; });
-    for (std::size_t j = 0; j < keys; ++j) gradient[j] = scale_ * p[j] * (gradient[j] - mean);
+    const float scale = scale_;
+    for (std::size_t j = 0; j < keys; ++j) gradient[j] = scale * p[j] * (gradient[j] - mean);
   }
 
   std::size_t heads_ = 0;
@@ -319,7 +327,7 @@ class Attention final : public Layer {
   std::size_t context_ = 0;
   std::size_t size_ = 0;  ///< columns of one head
   float scale_ = 0;
-  std::vector<Bf16Block> products_;  ///< for each block of queries; empty without passes on bf16
+  std::vector<Bf16Block> products_;  ///< of the passes on bf16, for each block of queries
 };
 
 const bool registered = register_layer<Attention>("attention");

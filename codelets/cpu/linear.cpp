@@ -123,7 +123,7 @@ class Linear final : public Layer {
                                          .a = {columns_},
                                          .b = {weight_stride, !conv1d_},
                                          .c_stride = outputs_,
-                                         .c = Bf16Sizes::To::bf16,
+                                         .to = Bf16Sizes::To::bf16,
                                          .bias = bias_});
     const auto dx = Bf16Product::prepare({.m = rows_,
                                           .n = columns_,
@@ -131,14 +131,14 @@ class Linear final : public Layer {
                                           .a = {outputs_},
                                           .b = {weight_stride, conv1d_},
                                           .c_stride = columns_,
-                                          .c = Bf16Sizes::To::bf16});
+                                          .to = Bf16Sizes::To::bf16});
     const auto dw = Bf16Product::prepare({.m = conv1d_ ? columns_ : outputs_,
                                           .n = weight_stride,
                                           .k = rows_,
                                           .a = {conv1d_ ? columns_ : outputs_, true},
                                           .b = {weight_stride},
                                           .c_stride = weight_stride,
-                                          .c = Bf16Sizes::To::added_to_floats});
+                                          .to = Bf16Sizes::To::added_to_floats});
     if (!y || !dx || !dw) return std::nullopt;
     products_ = {*y, *dx, *dw};
     return std::max({y->scratch_size(), dx->scratch_size(), dw->scratch_size()});

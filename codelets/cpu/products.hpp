@@ -41,7 +41,7 @@ struct Bf16Sizes {
   std::size_t m, n, k;
   Operand a, b;
   std::size_t c_stride;
-  To c;
+  To to;
   bool bias = false;  ///< adds a row of n numbers in bf16 to each row of C
 };
 
@@ -55,7 +55,8 @@ class Bf16Product {
 
   /// Returns the floats of scratch that the product needs.
   [[nodiscard]] std::size_t scratch_size() const { return scratch_size_; }
-  /// Computes C. `bias` is null for sizes without one. C may hold anything if it is not added to.
+  /// Computes C, which is an array of Bf16 or of floats, as `to` of the sizes says. It may hold anything if
+  /// it is not added to. `bias` is null for sizes without one. The library may allocate memory.
   void operator()(const Bf16* a, const Bf16* b, const Bf16* bias, void* c, FloatView scratch) const noexcept;
 
  private:

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Products in fp32 by oneDNN's dnnl_sgemm, which versions 2 and 3 have; it keeps nothing between calls.
 // Products in bf16 by its primitive `matmul`.
-#include <array>
 #include <exception>
 #include <new>
 #include <string_view>
@@ -40,15 +39,17 @@ class OneThread {
   int before_ = 1;
 };
 
-// A run's handler says which task had no memory.
+// Ends the program. If memory is short, a run's handler says first which task had none.
 [[noreturn]] void end(bool out_of_memory) {
   const std::new_handler handler = std::get_new_handler();
   if (out_of_memory && handler != nullptr) handler();
   std::terminate();
 }
 
+// Never destroyed: threads may still compute while the program ends.
 const dnnl::engine& cpu_engine() {
-  static const dnnl::engine engine(dnnl::engine::kind::cpu, 0);
+  static const auto& engine =
+      *new dnnl::engine(dnnl::engine::kind::cpu, 0);  // NOLINT(cppcoreguidelines-owning-memory)
   return engine;
 }
 
@@ -85,11 +86,12 @@ std::optional<Bf16Product> Bf16Product::prepare(const Bf16Sizes& of) {
   const OneThread one_thread;  // a primitive keeps the number of threads for which it is made
   const auto a = matrix(of.m, of.k, of.a.stride, of.a.transposed, Type::bf16);
   const auto b = matrix(of.k, of.n, of.b.stride, of.b.transposed, Type::bf16);
-  const auto c = matrix(of.m, of.n, of.c_stride, false, of.c == Bf16Sizes::To::bf16 ? Type::bf16 : Type::f32);
+  const auto c =
+      matrix(of.m, of.n, of.c_stride, false, of.to == Bf16Sizes::To::bf16 ? Type::bf16 : Type::f32);
   const auto bias = of.bias ? matrix(1, of.n, of.n, false, Type::bf16) : dnnl::memory::desc();
   dnnl::primitive_attr attributes;
   attributes.set_scratchpad_mode(dnnl::scratchpad_mode::user);
-  if (of.c == Bf16Sizes::To::added_to_floats) {
+  if (of.to == Bf16Sizes::To::added_to_floats) {
     dnnl::post_ops after;
     after.append_sum(1);
     attributes.set_post_ops(after);

@@ -1,9 +1,10 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""The work of gpt2.py in PyTorch: the same network, micro-batches, optimizer and precision; prints one JSON object.
+"""The work of gpt2.py and cpu.py in PyTorch: the same network, micro-batches, optimizer and precision; prints one JSON object.
 
 Weights are fp32. With bf16, autocast makes bf16 copies for the matrix products, as is usual. The gradients of the
-micro-batches accumulate; then fused AdamW updates the weights (weight decay on all parameters, as in starpipe).
+micro-batches accumulate; then AdamW updates the weights, fused on a GPU (weight decay on all parameters, as in starpipe).
+PyTorch 1 has no fused attention: there it is products and a softmax, on the CPU only.
 """
 import argparse
 import contextlib
@@ -17,10 +18,16 @@ try:
     from torch.nn import functional
 except ImportError:
     sys.exit("PyTorch is not installed")
-if not hasattr(functional, "scaled_dot_product_attention"):
-    sys.exit(f"PyTorch {torch.__version__} has no scaled_dot_product_attention; 2.0 has")
 
 VOCABULARY = 256
+
+
+def attention(q, k, v):
+    if hasattr(functional, "scaled_dot_product_attention"):
+        return functional.scaled_dot_product_attention(q, k, v, is_causal=True)
+    later = torch.ones(q.shape[-2], q.shape[-2], dtype=torch.bool, device=q.device).triu(1)
+    scores = (q @ k.transpose(-2, -1)) * q.shape[-1] ** -0.5
+    return scores.masked_fill(later, float("-inf")).softmax(-1) @ v
 
 
 class Block(nn.Module):
@@ -35,7 +42,7 @@ class Block(nn.Module):
         batch, context, hidden = x.shape
         q, k, v = (part.view(batch, context, self.heads, hidden // self.heads).transpose(1, 2)
                    for part in self.c_attn(self.ln_1(x)).split(hidden, dim=2))
-        y = functional.scaled_dot_product_attention(q, k, v, is_causal=True)
+        y = attention(q, k, v)
         x = x + self.attn_proj(y.transpose(1, 2).reshape(batch, context, hidden))
         return x + self.mlp_proj(functional.gelu(self.c_fc(self.ln_2(x)), approximate="tanh"))
 
@@ -67,8 +74,11 @@ def main():
     parser.add_argument("--device", choices=["cuda", "cpu"], required=True)
     parser.add_argument("--precision", choices=["fp32", "tf32", "bf16"], required=True)
     parser.add_argument("--text", required=True)
+    parser.add_argument("--threads", type=int, default=1, help="on the CPU (default: 1, as starpipe with one stage)")
     parser.add_argument("--compile", action="store_true")
     arguments = parser.parse_args()
+    if (arguments.compile or arguments.device == "cuda") and not hasattr(torch, "compile"):
+        sys.exit(f"PyTorch {torch.__version__} is too old for this; 2.0 is not")
     if arguments.device == "cuda" and not torch.cuda.is_available():
         sys.exit(f"PyTorch {torch.__version__} finds no CUDA device")
 
@@ -76,11 +86,12 @@ def main():
     torch.set_float32_matmul_precision("high" if arguments.precision == "tf32" else "highest")
     device = torch.device(arguments.device)
     if arguments.device == "cpu":
-        torch.set_num_threads(1)  # the number of threads of starpipe with one stage
+        torch.set_num_threads(arguments.threads)
     with open(arguments.text, "rb") as file:
         text = torch.tensor(list(file.read()), device=device)
     model = Gpt(arguments.layers, arguments.hidden, arguments.heads, arguments.context).to(device)
-    optimizer = torch.optim.AdamW(model.parameters(), lr=3e-4, weight_decay=0.1, fused=arguments.device == "cuda")
+    fast = {"fused": True} if arguments.device == "cuda" else {"foreach": True}
+    optimizer = torch.optim.AdamW(model.parameters(), lr=3e-4, weight_decay=0.1, **fast)
     loss_of = torch.compile(model) if arguments.compile else model
     cast = (torch.autocast(arguments.device, dtype=torch.bfloat16) if arguments.precision == "bf16"
             else contextlib.nullcontext())

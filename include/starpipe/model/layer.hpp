@@ -160,7 +160,7 @@ using DevicePasses = Passes<ConstMemory, Memory>;
 /// The passes here run on a CPU and on fp32, whatever the layer's precision: cpu_backend() converts, unless
 /// the layer also has passes on bf16. A layer is immutable after construction and its passes are thread-safe:
 /// all state is in the spans. Spans never overlap, except for the input of a layer that keeps_input(). Passes
-/// do not allocate and do not throw.
+/// do not throw, and do not allocate; the library of matrix products may, for the time of a product.
 class Layer : public Passes<ConstFloatView, FloatView> {
  public:
   explicit Layer(const LayerSpec& spec) : name_(spec.name), rows_(spec.rows), columns_(spec.columns) {}

@@ -88,7 +88,7 @@ constexpr std::size_t words(Precision precision, std::size_t elements, std::size
 /// Rounds floats to the nearest bf16, ties to even; NaN stays NaN. `to` has words(bf16, from.size()) words
 /// and does not overlap `from`.
 void round_to_bf16(ConstFloatView from, Memory to) noexcept;
-/// Converts the first to.size() bf16 of `from` to floats.
+/// Converts the first to.size() bf16 of `from` to floats. `to` does not overlap `from`.
 void widen_bf16(ConstMemory from, FloatView to) noexcept;
 
 }  // namespace starpipe::model

@@ -243,7 +243,7 @@ TEST(MemoryNeed, OfTwoStagesInBf16) {
   EXPECT_EQ(first.activations, 3U * 32 + 32 + verdict);
 }
 
-/// On a CPU the kernels need room to widen bf16 to floats; on a GPU cuBLAS needs room for parts of products.
+/// On a CPU the kernels need room for widened data, or for oneDNN; on a GPU cuBLAS needs room for parts of products.
 TEST(MemoryNeed, TheWorkspaceIsThatOfTheDevice) {
   const model::Network network = tiny_gpt(2, model::Precision::bf16);
   const Schedule schedule = plan::make_schedule("gpipe", {.workers = 2, .microbatches = 3});
