@@ -45,12 +45,11 @@ TEST(DataSizes, FitOrAreRefused) {
               AllOf(HasSubstr("stage"), HasSubstr("stash"), HasSubstr("at most 4294967295")));
 }
 
-// In bf16 a layer's pass on a core runs on fp32 copies of its data, in the scratch memory, which is larger
-// than the data themselves.
-TEST(DataSizes, CountTheScratchMemoryOfBf16) {
+// The weights in bf16 alone would fit. Their gradients are in fp32, and so are copies in the scratch memory
+// on a processor without products in bf16.
+TEST(DataSizes, CountWhatIsLargerThanWeightsInBf16) {
   const Sizes sizes{.hidden = 55'000, .microbatch_size = 1, .precision = model::Precision::bf16};
   EXPECT_THAT(refusal(sizes), HasSubstr("words"));
-  // Weights of half the bytes, which alone would fit.
   EXPECT_THAT(refusal({.hidden = 40'000, .microbatch_size = 350'000, .precision = model::Precision::bf16}),
               HasSubstr("at most 4294967295"));
 }
