@@ -97,11 +97,13 @@ std::optional<Bf16Product> Bf16Product::prepare(const Bf16Sizes& of) {
     attributes.set_post_ops(after);
   }
 #if DNNL_VERSION_MAJOR < 3
-  const dnnl::matmul::primitive_desc description(dnnl::matmul::desc(a, b, bias, c), attributes, cpu_engine());
+  const dnnl::matmul::primitive_desc description(dnnl::matmul::desc(a, b, bias, c), attributes, cpu_engine(),
+                                                 /*allow_empty=*/true);
 #else
-  const dnnl::matmul::primitive_desc description(cpu_engine(), a, b, bias, c, attributes);
+  const dnnl::matmul::primitive_desc description(cpu_engine(), a, b, bias, c, attributes,
+                                                 /*allow_empty=*/true);
 #endif
-  if (std::string_view(description.impl_info_str()).starts_with("ref")) return std::nullopt;
+  if (!description || std::string_view(description.impl_info_str()).starts_with("ref")) return std::nullopt;
   const std::size_t scratch_bytes = description.scratchpad_desc().get_size();
   return Bf16Product(std::make_shared<Prepared>(Prepared{description}),
                      (scratch_bytes + sizeof(float) - 1) / sizeof(float));
@@ -111,7 +113,7 @@ void Bf16Product::operator()(const Bf16* a, const Bf16* b, const Bf16* bias, voi
                              FloatView scratch) const noexcept try {
   const OneThread one_thread;
   const auto& of = prepared_->description;
-  // oneDNN's memory takes pointers to what it only reads as pointers to what it may write.
+  // A memory object of oneDNN wants a pointer to writable data, also for an operand.
   const auto read = [](const dnnl::memory::desc& description, const Bf16* data) {
     // NOLINTNEXTLINE(cppcoreguidelines-pro-type-const-cast)
     return dnnl::memory(description, cpu_engine(), const_cast<Bf16*>(data));

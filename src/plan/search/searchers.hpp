@@ -54,7 +54,7 @@ struct BestOrders {
 /// if it has.
 using Starts = std::map<std::string, std::string>;
 
-/// One of the problems that a request stands for.
+/// A layout and a number of chunks that a request allows, with their problem.
 struct Variant {
   Layout layout;
   int chunks;
@@ -65,10 +65,11 @@ struct Variant {
 /// Returns `instance` in which the stashes `remade` (Instance::remade) have no home.
 Instance with_homes(Instance instance, const std::vector<bool>& remade);
 
-/// Searches for orders of one problem, with several searchers at the same time, which start from their own
-/// patterns and from the best registered schedules. `seconds`: work of each searcher (SearchOptions::work).
-/// The result is the same for the same work and seed, unless the clock runs out. `starts` gets an entry for
-/// each registered schedule. Calls the functions of `options` on the calling thread.
+/// Searches for orders of the variant. Several searchers run at the same time. Each starts from patterns of
+/// its own and from one of the best registered schedules. `seconds`: work of each searcher
+/// (SearchOptions::work). The result is the same for the same work and seed, unless the clock runs out.
+/// `starts` gets an entry for each registered schedule. Calls the functions of `options` on the calling
+/// thread.
 BestOrders search_variant(const Variant& variant, double seconds, SearchClock& clock,
                           const SearchOptions& options, Starts& starts);
 

@@ -165,7 +165,7 @@ struct SetParameters {
 ///
 /// Where a stash has no home, R reads the inputs of F, computes F again and writes the stash. Where a stash
 /// is copied, it is two data: F writes the first, which O reads, and L writes the second, which B and W read.
-/// A job that waits for memory because of n reads the word `end_of_pass` of the job that frees it.
+/// Where n makes a job wait for memory, it reads the word `end_of_pass` of the job that frees the memory.
 ///
 /// The graph of a schedule of forward passes alone (`plan::forward_passes`) is an evaluation: it reads the
 /// weights, writes losses, and has no other tasks than jobs. A source's F also reads the loss of the

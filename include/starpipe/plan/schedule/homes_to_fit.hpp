@@ -29,11 +29,10 @@ struct StashFate {
   std::size_t back_from = 0;   ///< L may begin with the job at this place
 };
 
-/// Chooses the stashes of a worker that get no home, so that all its stashes together never take more than
-/// `limit`. Returns true for each of them, by index in `stashes`. Returns nullopt if the stashes that jobs
-/// use at one time take more than `limit`. Where memory is short, the stash that is needed last is dropped
-/// (L. A. Belady, A study of replacement algorithms for a virtual-storage computer, 1966). Of stashes of one
-/// size no other choice drops fewer. O(n log n).
+/// Chooses which stashes of a worker get no home, so that the others fit into `limit` at every moment.
+/// Returns true for those without a home, by index in `stashes`; nullopt if no choice fits. Where memory is
+/// short, it drops the stash that is needed last (L. A. Belady, A study of replacement algorithms for a
+/// virtual-storage computer, 1966). Of stashes of one size no other choice drops fewer. O(n log n).
 std::optional<std::vector<bool>> dropped_to_fit(std::span<const StashWait> stashes, double limit);
 
 /// The same where some of the dropped stashes are copied to a home. `remade`: the share of them that R makes
