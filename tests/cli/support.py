@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Shared parts of the tests of the command. Needs only the standard library."""
 
+import json
 import os
 import pty
 import subprocess
@@ -103,3 +104,36 @@ data: {{kind: text, path: {path}}}
 training: {{steps: 2, microbatches: 4}}
 schedule: {{name: 1f1b, workers: 2}}
 """
+
+
+class TrainTest(CommandTest):
+    """Runs `train` with and without `launcher`, which starts two ranks. The folder has two models and a text."""
+
+    launcher = ()
+
+    def setUp(self):
+        super().setUp()
+        self.write("text", "The quick brown fox jumps over the lazy dog. " * 5)
+        self.write("mlp.yaml", mlp_config())
+        self.write("gpt.yaml", gpt_config("text"))
+
+    def refused_by_all(self, arguments, *culprits, files=("gpt.yaml", "mlp.yaml", "text"), environment=None):
+        """On one and on two ranks: one line, exit code 2, and no file left behind."""
+        for launcher in ([], self.launcher):
+            result = self.run_command("train", *arguments, launcher=launcher, environment=environment)
+            # The launcher may print on standard output that a rank has failed. Standard error has the line of starpipe
+            # and nothing else.
+            lines = [line for line in result.stderr.splitlines() if line.startswith("starpipe: ")]
+            with self.subTest(arguments=arguments, ranks=2 if launcher else 1, stderr=result.stderr):
+                self.assertEqual(result.returncode, 2)
+                self.assertEqual(len(lines), 1)
+                if not launcher:
+                    self.assertEqual(result.stderr.splitlines(), lines)
+                for culprit in culprits:
+                    self.assertIn(culprit, lines[0])
+                self.assertEqual(sorted(os.listdir(self.folder)), sorted(files))
+
+    def report_of(self, *arguments, **options):
+        result = self.run_command("train", "mlp.yaml", "--report", "r.json", *arguments, **options)
+        self.assertEqual(result.returncode, 0, result.stderr)
+        return json.loads(self.read("r.json"))
