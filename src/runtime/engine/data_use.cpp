@@ -3,9 +3,9 @@
 
 #include <algorithm>
 #include <deque>
-#include <functional>
+#include <memory>
 #include <tuple>
-#include <unordered_map>
+#include <utility>
 
 namespace starpipe::runtime {
 
@@ -66,85 +66,103 @@ namespace {
 constexpr std::uint32_t no_slot = std::numeric_limits<std::uint32_t>::max();
 constexpr std::uint32_t never = no_slot;
 
-// For each worker, how many of its first jobs have ended.
+// For each worker, and each of its channels, how many of its first jobs have ended.
 using Ended = std::vector<std::uint32_t>;
+
+// The last job of one worker, or channel, that touches a datum: the worker runs `count` jobs up to it.
+struct LastJob {
+  std::uint32_t runner;
+  std::uint32_t count;
+};
+using LastJobs = std::vector<LastJob>;  // one for each worker that touches the datum
 
 // A slot whose datum no later task touches.
 struct FreeSlot {
   std::uint32_t since;  // the number of the datum's last task
   std::uint32_t slot;
-  Ended needed;  // includes every job that touches the datum
+  LastJobs needed;
 };
 
 // The minimum number of jobs that a worker runs after the last job of a slot's old datum and before the first
 // job of the new datum. In this time StarPU hands the slot over, and the host fills inputs.
 constexpr std::size_t slack = 8;
 
-// The workers of `jobs`, and behind them their channels for O and for L. Each of these runs its jobs
-// sequentially.
-std::size_t runner_of(const Task& task, std::size_t workers) {
-  const std::size_t channel = task.kind == TaskKind::O ? 1 : task.kind == TaskKind::L ? 2 : 0;
-  return channel * workers + index(task.worker);
-}
-
 // Knows which jobs have certainly ended when a job starts: the jobs that its worker (or its channel) ran
 // before, the jobs whose results it reads, and all jobs that had ended when one of these started. `add` takes
 // jobs in the graph's order.
 class EndedJobs {
  public:
-  explicit EndedJobs(std::size_t workers)
-      : workers_(workers), after_last_(3 * workers, Ended(3 * workers, 0)), starts_(3 * workers) {}
+  EndedJobs(const TaskGraph& graph, std::size_t workers)
+      : graph_(graph),
+        workers_(workers),
+        runners_(std::ranges::any_of(graph.tasks(), is_stash_copy, &Task::kind) ? 3 * workers : workers),
+        last_(runners_),
+        after_writer_(graph.data().size()),
+        needed_(graph.data().size()) {}
 
-  // Returns the jobs that have ended when the worker starts the job that is `slack` jobs before `task` in its
-  // order; an empty list if there is no such job. Call it before `add`.
-  [[nodiscard]] const Ended& long_before(const Task& task) const {
-    static const Ended none_yet;
-    const std::deque<Ended>& starts = starts_[runner_of(task, workers_)];
-    return starts.size() == slack ? starts.front() : none_yet;
+  // True if all `needed` jobs have ended when the worker starts the job that is `slack` jobs before `task` in
+  // its order; false if there is no such job. Call it after `add` of this task.
+  [[nodiscard]] bool had_ended(const LastJobs& needed, const Task& task) const {
+    const std::uint32_t runner = runner_of(task);
+    const std::deque<std::shared_ptr<const Ended>>& last = last_[runner];
+    if (last.size() <= slack) return false;
+    return std::ranges::all_of(needed, [&](const LastJob& job) {
+      const std::uint32_t own = job.runner == runner ? 1 : 0;  // it has not ended when it starts
+      return (*last.front())[job.runner] - own >= job.count;
+    });
   }
 
-  void add(const TaskGraph& graph, const Task& task) {
-    const std::size_t worker = runner_of(task, workers_);
-    Ended ended = after_last_[worker];
+  void add(const Task& task) {
+    const std::uint32_t runner = runner_of(task);
+    std::deque<std::shared_ptr<const Ended>>& last = last_[runner];
+    auto ended = last.empty() ? std::make_shared<Ended>(runners_, 0) : std::make_shared<Ended>(*last.back());
     for (const DataAccess& access : task.data) {
-      const auto writer = after_writer_.find(access.datum);
-      if (writer != after_writer_.end())
-        std::ranges::transform(ended, writer->second, ended.begin(),
+      if (const std::shared_ptr<const Ended>& writer = after_writer_[access.datum])
+        std::ranges::transform(*ended, *writer, ended->begin(),
                                [](std::uint32_t a, std::uint32_t b) { return std::max(a, b); });
     }
-    starts_[worker].push_back(ended);
-    if (starts_[worker].size() > slack) starts_[worker].pop_front();
-    ++ended[worker];
+    const std::uint32_t count = ++(*ended)[runner];
     for (const DataAccess& access : task.data) {
-      if (graph.data()[access.datum].microbatch < 0) continue;
-      Ended& needed = needed_[access.datum];
-      needed.resize(ended.size(), 0);
-      needed[worker] = ended[worker];
+      if (graph_.data()[access.datum].microbatch < 0) continue;
+      note({runner, count}, needed_[access.datum]);
       if (access.access == Access::write) after_writer_[access.datum] = ended;
     }
-    after_last_[worker] = std::move(ended);
+    last.push_back(std::move(ended));
+    if (last.size() > slack + 1) last.pop_front();
   }
 
   // Returns the datum's FreeSlot::needed, and forgets the datum. Call it after the last job that touches the
   // datum.
-  Ended take_needed(std::uint32_t datum) {
-    after_writer_.erase(datum);
-    return std::move(needed_.extract(datum).mapped());
+  LastJobs take_needed(std::uint32_t datum) {
+    after_writer_[datum].reset();
+    return std::exchange(needed_[datum], {});
   }
 
  private:
-  std::size_t workers_;
-  std::vector<Ended> after_last_;          // by worker: jobs that have ended when its last job ends
-  std::vector<std::deque<Ended>> starts_;  // by worker: the same for the start of its last `slack` jobs
-  // By datum that a later task touches:
-  std::unordered_map<std::uint32_t, Ended> after_writer_;  // jobs that have ended when it is written
-  std::unordered_map<std::uint32_t, Ended> needed_;  // jobs that touch it, and earlier jobs of their workers
-};
+  // The workers of jobs, and behind them their channels for O and for L. Each of these runs its jobs
+  // sequentially.
+  [[nodiscard]] std::uint32_t runner_of(const Task& task) const {
+    const std::size_t channel = task.kind == TaskKind::O ? 1 : task.kind == TaskKind::L ? 2 : 0;
+    return static_cast<std::uint32_t>(channel * workers_ + index(task.worker));
+  }
+  static void note(LastJob job, LastJobs& jobs) {
+    const auto same = std::ranges::find(jobs, job.runner, &LastJob::runner);
+    if (same == jobs.end()) {
+      jobs.push_back(job);
+    } else {
+      same->count = job.count;
+    }
+  }
 
-// True if all needed jobs have ended; false if `ended` is empty.
-bool covers(const Ended& ended, const Ended& needed) {
-  return std::ranges::equal(ended, needed, std::ranges::greater_equal());
-}
+  const TaskGraph& graph_;
+  std::size_t workers_;
+  std::size_t runners_;
+  // By worker or channel: the jobs that have ended when its last job ends, and each of the `slack` before.
+  std::vector<std::deque<std::shared_ptr<const Ended>>> last_;
+  // By datum that a later task touches:
+  std::vector<std::shared_ptr<const Ended>> after_writer_;  // jobs that have ended when it is written
+  std::vector<LastJobs> needed_;
+};
 
 }  // namespace
 
@@ -155,19 +173,18 @@ DataSlots::DataSlots(const TaskGraph& graph, std::optional<int> window)
   const std::size_t workers = index(std::ranges::max(graph.tasks(), {}, &Task::worker).worker) + 1;
   std::vector<std::uint32_t> last = tasks_of_rank(graph, std::vector<bool>(workers, true)).last_use;
   std::map<Key, std::deque<FreeSlot>> free;  // oldest first
-  EndedJobs jobs(workers);
+  EndedJobs jobs(graph, workers);
   for (std::uint32_t t = 0; window && t < graph.tasks().size(); ++t) {
     const Task& task = graph.tasks()[t];
     if (!task.job) continue;  // such a task touches only data that last over the steps
-    const Ended ended = jobs.long_before(task);
-    jobs.add(graph, task);
+    jobs.add(task);
     for (const DataAccess& access : task.data) {
       const Datum& datum = graph.data()[access.datum];
       std::uint32_t& slot = slots_[access.datum];
       if (datum.microbatch < 0) continue;
       std::deque<FreeSlot>& of_kind = free[{datum.kind, datum.stage, datum.worker, datum.size}];
       const bool is_free = !of_kind.empty() && (of_kind.front().since + index(*window) < t ||
-                                                covers(ended, of_kind.front().needed));
+                                                jobs.had_ended(of_kind.front().needed, task));
       if (slot == no_slot && is_free) {
         slot = of_kind.front().slot;
         of_kind.pop_front();

@@ -10,7 +10,6 @@
 #include "plan/simulate/reductions.hpp"
 #include "runtime/engine/kernels.hpp"
 #include "runtime/host/agreement.hpp"
-#include "runtime/host/clock.hpp"
 #include "starpipe/base/index.hpp"
 #include "starpipe/model/backend.hpp"
 
@@ -29,7 +28,7 @@ void for_each_message(std::span<Value> values, Function&& f) {
 }  // namespace
 
 Gathering::Gathering(const StepContext& step, StepData& data)
-    : step_(step), data_(data), clock_offset_(measure_clock_offset(step.session.mpi())) {}
+    : step_(step), data_(data), clock_offset_(step.session.clock_offset()) {}
 
 std::optional<GradientNorm> Gathering::gradient_norm() const {
   const std::optional<std::size_t> complete = step_.graph.complete_verdict();

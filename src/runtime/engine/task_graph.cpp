@@ -10,6 +10,7 @@
 #include <set>
 #include <stdexcept>
 #include <tuple>
+#include <unordered_map>
 #include <utility>
 
 #include "plan/simulate/reductions.hpp"
@@ -48,11 +49,6 @@ constexpr std::array passes = {TaskKind::F, TaskKind::B, TaskKind::W, TaskKind::
                                TaskKind::R, TaskKind::O, TaskKind::L};  // by plan::Pass
 static_assert(passes.size() == plan::pass_count);
 
-// The key of a datum: kind, stage, micro-batch and a fourth number where these three are ambiguous. For
-// weights, accumulators and host-filled data it is the writer; for a gradient, the stage that writes it; else
-// 0.
-using DatumKey = std::tuple<DataKind, int, int, int>;
-
 }  // namespace
 
 std::string_view to_string(DataKind kind) { return data_names[index(kind)]; }
@@ -86,14 +82,37 @@ class TaskGraph::Builder {
   void build() {
     for (int set = 0; std::cmp_less(set, sets_.size()); ++set) persistent(set);
     if (graph_.rules_.has_norm) add_verdicts();
-    graph_.tasks_.reserve(schedule_.job_count());
+    // Room that is not needed costs no memory, and a vector that grows copies itself.
+    graph_.tasks_.reserve(2 * schedule_.job_count());
+    graph_.data_.reserve(4 * schedule_.job_count());
+    numbers_.reserve(2 * schedule_.job_count());
     for (const plan::JobId id : plan::topological_order(schedule_)) job(id);
     if (!schedule_.forward_only()) add_update();
-    graph_.tasks_.shrink_to_fit();
-    graph_.data_.shrink_to_fit();
   }
 
  private:
+  // The key of a datum: kind, stage, micro-batch and a fourth number where these three are ambiguous. For
+  // weights, accumulators and host-filled data it is the writer; for a gradient, the stage that writes it;
+  // else 0.
+  struct DatumKey {
+    DataKind kind;
+    int stage;
+    int microbatch;
+    int fourth;
+
+    bool operator==(const DatumKey&) const = default;
+  };
+
+  // Multiplies by the odd number next to 2^64 over the golden ratio, so that neighbours lie far apart.
+  struct DatumKeyHash {
+    std::size_t operator()(const DatumKey& key) const {
+      std::uint64_t hash = index(key.kind);
+      for (const int number : {key.stage, key.microbatch, key.fourth})
+        hash = (hash ^ static_cast<std::uint32_t>(number)) * 0x9e3779b97f4a7c15U ^ hash >> 32U;
+      return hash ^ hash >> 32U;
+    }
+  };
+
   // The tasks after the jobs.
   void add_update() {
     for (const int worker : judges_)
@@ -494,7 +513,9 @@ class TaskGraph::Builder {
   std::vector<model::ParameterSet> sets_;
   std::vector<std::vector<std::size_t>> shared_sets_;  // by stage
   std::vector<plan::SharedHolders> shared_holders_;    // of the sets that are shared
-  std::map<DatumKey, std::uint32_t> numbers_;          // of the graph's data
+  // Millions of keys, which are all forgotten at once.
+  std::pmr::monotonic_buffer_resource keys_;
+  std::pmr::unordered_map<DatumKey, std::uint32_t, DatumKeyHash> numbers_{&keys_};  // of the graph's data
 };
 
 TaskGraph::TaskGraph(const plan::Schedule& schedule, const model::Network& network,

@@ -223,8 +223,9 @@ void Watchdog::watch(const std::stop_token& stop) {
   }
 }
 
-StatusExchange::StatusExchange(const Mpi& mpi) : mpi_(mpi), clock_offset_(measure_clock_offset(mpi)) {
-  if (mpi.ranks() > 1) comm_ = duplicate(mpi.comm());
+StatusExchange::StatusExchange(const Session& session)
+    : mpi_(session.mpi()), clock_offset_(session.clock_offset()) {
+  if (mpi_.ranks() > 1) comm_ = duplicate(mpi_.comm());
 }
 
 // All messages are sent synchronously. So when all ranks have sent theirs, none is on its way any more.
@@ -273,7 +274,7 @@ std::vector<std::pair<int, WatchMessage>> StatusExchange::receive() {
 RunWatch::RunWatch(const Session& session, double timeout, const Watched& first)
     : session_(session), now_(&first) {
   if (on_simgrid) return;
-  exchange_.emplace(session.mpi());
+  exchange_.emplace(session);
   watchdog_.emplace(
       timeout, session.mpi().rank(), session.mpi().ranks(),
       WatchdogCalls{.status = [this] { return now_.load()->status(); },

@@ -195,7 +195,7 @@ class Watchdog {
 class StatusExchange {
  public:
   /// Collective. `mpi` must outlive this.
-  explicit StatusExchange(const Mpi& mpi);
+  explicit StatusExchange(const Session& session);
   /// Collective. Receives the messages that are still on their way.
   ~StatusExchange();
   StatusExchange(const StatusExchange&) = delete;

@@ -37,10 +37,6 @@ EndWatch::EndWatch(const Mpi& mpi, std::chrono::milliseconds limit) {
   });
 }
 
-bool Mpi::all_equal(std::uint64_t mine) const {
-  return combine(mine, Combine::min) == combine(mine, Combine::max);
-}
-
 std::string Mpi::first_problem(const std::string& mine, int place) const {
   constexpr std::uint64_t none = std::numeric_limits<std::uint64_t>::max();
   const std::uint64_t own = std::uint64_t{index(place)} << 32U | index(rank_);
@@ -49,15 +45,18 @@ std::string Mpi::first_problem(const std::string& mine, int place) const {
 }
 
 std::vector<std::string> texts_on_root(const Mpi& mpi, const std::string& mine) {
-  const std::uint64_t size = mine.size();
-  const auto sizes = gather_on_root<std::uint64_t>(mpi, std::span(&size, 1));
-  const auto all = gather_on_root<char>(mpi, mine);
+  std::string all;
+  std::vector<std::uint64_t> sizes;
+  mpi.gather_on_root(std::as_bytes(std::span(mine)), 1, [&](std::span<const std::uint64_t> counts) {
+    sizes.assign(counts.begin(), counts.end());
+    all.resize(std::accumulate(counts.begin(), counts.end(), std::uint64_t{0}));
+    return std::as_writable_bytes(std::span(all));
+  });
   std::vector<std::string> texts;
-  auto next = all.begin();
-  for (const std::uint64_t bytes : sizes) {
-    const auto end = next + static_cast<std::ptrdiff_t>(bytes);
-    texts.emplace_back(next, end);
-    next = end;
+  std::size_t next = 0;
+  for (const std::uint64_t size : sizes) {
+    texts.push_back(all.substr(next, size));
+    next += size;
   }
   return texts;
 }

@@ -4,7 +4,9 @@
 
 #include <chrono>
 #include <cstddef>
+#include <cstdint>
 #include <functional>
+#include <numeric>
 #include <optional>
 #include <span>
 #include <string>
@@ -75,8 +77,8 @@ Value share_all(const Mpi& mpi, const Value& mine) {
 template <class Record>
 std::vector<Record> gather_on_root(const Mpi& mpi, std::span<const Record> mine) {
   std::vector<Record> all;
-  mpi.gather_on_root(std::as_bytes(mine), sizeof(Record), [&all](std::size_t records) {
-    all.resize(records);
+  mpi.gather_on_root(std::as_bytes(mine), sizeof(Record), [&all](std::span<const std::uint64_t> counts) {
+    all.resize(std::accumulate(counts.begin(), counts.end(), std::uint64_t{0}));
     return std::as_writable_bytes(std::span(all));
   });
   return all;

@@ -248,12 +248,12 @@ bool wait_for(MPI_Request& request, void (*check)(), std::chrono::microseconds m
   for (int done = 0, polls = 1; MPI_Test(&request, &done, MPI_STATUS_IGNORE), done == 0; ++polls) {
     if (polls < eager_polls) continue;
     if (check != nullptr) check();
-    // A poll takes microseconds from whoever shares the core. So naps grow with the time waited, and add a
-    // thirtieth to it at most.
+    // A poll takes microseconds from whoever shares the core. So naps grow with the time waited: they add a
+    // thirtieth to it at most, or an eighth where many ranks share few cores, as long as one waits for them.
     const auto waited = std::chrono::duration_cast<microseconds>(std::chrono::steady_clock::now() - start);
     if (waited > max) return false;
-    std::this_thread::sleep_for(
-        std::clamp(waited / 30, microseconds(50), patience.load() * microseconds(500)));
+    const int others = patience.load();
+    std::this_thread::sleep_for(std::clamp(waited / 30, microseconds(50), others * microseconds(125)));
   }
   return true;
 }
@@ -353,6 +353,17 @@ std::uint64_t Mpi::combine(std::uint64_t mine, Combine how) const {
   return static_cast<std::uint64_t>(all) ^ changed;
 }
 
+// The bits of a number turned over order numbers the other way round. So one call finds both ends.
+bool Mpi::all_equal(std::uint64_t mine) const {
+  const auto own = static_cast<std::int64_t>(mine);
+  const std::array both = {own, ~own};
+  std::array<std::int64_t, 2> most{};
+  MPI_Request request = MPI_REQUEST_NULL;
+  MPI_Iallreduce(both.data(), most.data(), 2, MPI_INT64_T, MPI_MAX, comm_, &request);
+  wait_for(request);
+  return most[0] == ~most[1];
+}
+
 void Mpi::share_bytes(std::span<std::byte> bytes, int from) const {
   const int size = gather_places(std::array{std::uint64_t{bytes.size()}}).counts.front();
   MPI_Request request = MPI_REQUEST_NULL;
@@ -385,7 +396,7 @@ std::vector<std::string> Mpi::gather(const std::string& mine) const {
 }
 
 void Mpi::gather_on_root(std::span<const std::byte> mine, std::size_t record,
-                         const std::function<std::span<std::byte>(std::size_t)>& room) const {
+                         const RoomForRecords& room) const {
   // MPI counts in int: records, since bytes may be more.
   const std::uint64_t count = mine.size() / record;
   static_cast<void>(gather_places(std::array{combine(count, Combine::sum)}));  // all ranks throw together
@@ -393,13 +404,13 @@ void Mpi::gather_on_root(std::span<const std::byte> mine, std::size_t record,
   MPI_Request request = MPI_REQUEST_NULL;
   MPI_Igather(&count, 1, MPI_UINT64_T, counts.data(), 1, MPI_UINT64_T, 0, comm_, &request);
   wait_for(request);
-  const auto [sizes, starts, total] = gather_places(counts);
-  const std::span<std::byte> all = rank_ == 0 ? room(total) : std::span<std::byte>();
+  const GatherPlaces places = gather_places(counts);
+  const std::span<std::byte> all = rank_ == 0 ? room(counts) : std::span<std::byte>();
   MPI_Datatype type = MPI_DATATYPE_NULL;
   MPI_Type_contiguous(static_cast<int>(record), MPI_BYTE, &type);
   MPI_Type_commit(&type);
-  MPI_Igatherv(mine.data(), static_cast<int>(count), type, all.data(), sizes.data(), starts.data(), type, 0,
-               comm_, &request);
+  MPI_Igatherv(mine.data(), static_cast<int>(count), type, all.data(), places.counts.data(),
+               places.starts.data(), type, 0, comm_, &request);
   wait_for(request);
   MPI_Type_free(&type);
 }

@@ -199,10 +199,11 @@ class Mpi {
     return mine;
   }
 
+  /// Returns the memory for the records of all ranks together. `counts`: the number of each rank's records.
+  using RoomForRecords = std::function<std::span<std::byte>(std::span<const std::uint64_t> counts)>;
   /// Collective. Copies the records of all ranks, by rank, to rank 0. `record`: bytes of each. `room`: called
-  /// on rank 0 with the number of records; returns the memory for them.
-  void gather_on_root(std::span<const std::byte> mine, std::size_t record,
-                      const std::function<std::span<std::byte>(std::size_t)>& room) const;
+  /// on rank 0.
+  void gather_on_root(std::span<const std::byte> mine, std::size_t record, const RoomForRecords& room) const;
 
   /// Collective. Returns true if all ranks give the same number.
   [[nodiscard]] bool all_equal(std::uint64_t mine) const;

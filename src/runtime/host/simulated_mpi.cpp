@@ -46,6 +46,10 @@ std::uint64_t Mpi::combine(std::uint64_t mine, Combine how) const {
   return all;
 }
 
+bool Mpi::all_equal(std::uint64_t mine) const {
+  return combine(mine, Combine::min) == combine(mine, Combine::max);
+}
+
 void Mpi::share_bytes(std::span<std::byte> bytes, int from) const {
   const std::string text = share({reinterpret_cast<const char*>(bytes.data()), bytes.size()}, from);
   std::ranges::copy(std::as_bytes(std::span(text)), bytes.begin());
@@ -58,11 +62,14 @@ std::vector<std::string> Mpi::gather(const std::string& mine) const {
 }
 
 void Mpi::gather_on_root(std::span<const std::byte> mine, std::size_t record,
-                         const std::function<std::span<std::byte>(std::size_t)>& room) const {
+                         const RoomForRecords& room) const {
   std::string all;
-  for (const std::string& text : gather({reinterpret_cast<const char*>(mine.data()), mine.size()}))
+  std::vector<std::uint64_t> counts;
+  for (const std::string& text : gather({reinterpret_cast<const char*>(mine.data()), mine.size()})) {
     all += text;
-  if (rank_ == 0) std::ranges::copy(std::as_bytes(std::span(all)), room(all.size() / record).begin());
+    counts.push_back(text.size() / record);
+  }
+  if (rank_ == 0) std::ranges::copy(std::as_bytes(std::span(all)), room(counts).begin());
 }
 
 void Mpi::barrier() const { exchange_texts(rank_, ranks_, {}); }

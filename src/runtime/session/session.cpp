@@ -181,6 +181,7 @@ Session::Session(const Mpi& mpi, const WorkerMap& map, const CoreShare& share, P
   // StarPU's measurement of links has left another GPU current.
   if (!gpus.gpus.empty()) use_gpu(gpus.gpus.front());
   check_start(gpus);
+  clock_offset_ = measure_clock_offset(mpi);
   if (!gpus.gpus.empty()) {
     cublas_.emplace();
     gpu_buffers_.emplace();

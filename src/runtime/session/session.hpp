@@ -95,6 +95,9 @@ class Session {
   /// Returns the memory of this rank's GPUs, with the peaks that the meters have found so far.
   [[nodiscard]] std::vector<GpuMemory> gpu_memory() const;
 
+  /// Returns the seconds to add to this rank's clock to get rank 0's, as measured at the session's start.
+  [[nodiscard]] double clock_offset() const { return clock_offset_; }
+
   /// Returns the next number for STARPU_WORKER_ORDER of a StarPU worker. StarPU counts the tasks of a worker
   /// from its start. For the thread that inserts tasks.
   [[nodiscard]] unsigned next_order(int starpu_worker) const { return ++orders_[index(starpu_worker)]; }
@@ -128,6 +131,7 @@ class Session {
   bool hides_statistics_ = false;  // StarPU-MPI's statistics are dropped: the user has not asked for them
   OneProductThread one_product_thread_;
   ProcessBinding binding_;
+  double clock_offset_ = 0;
   PolicyChoice choice_;
   std::string policy_;
   std::optional<CublasHandles> cublas_;
