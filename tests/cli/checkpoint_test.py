@@ -208,6 +208,30 @@ class Resume(CheckpointTest):
         result = self.train("gpt.yaml", "--resume", *settings("training.steps=6", "data.validation=other", "evaluate.microbatches=3"))
         self.assertEqual(self.messages(result)[1:], [])
 
+    def test_another_processor_is_told(self):
+        """Products of SSE instructions, as a processor without AVX2 computes them, and then the processor's own."""
+        older = {"ONEDNN_MAX_CPU_ISA": "SSE41", "OPENBLAS_CORETYPE": "Nehalem"}
+        self.train("mlp.yaml", *settings("training.steps=2"), environment=older)
+        first = json.loads(self.read("ck/step-00000002/manifest.json"))["run"]["products"]
+        self.assertEqual(len(first), 1)
+        told = "\n".join(self.messages(self.train("mlp.yaml", "--resume")))
+        self.assertRegex(told, f"resume: matrix products were computed by {re.escape(first[0])}, and are by .* from now on")
+        self.train("gpt.yaml", *settings("training.steps=2", "checkpoint.folder=same"))
+        result = self.train("gpt.yaml", "--resume", *settings("checkpoint.folder=same"))
+        self.assertNotIn("matrix products", result.stderr)
+
+    def test_instructions_that_contradict(self):
+        """The key, the environment and the processor; the products of the report are those of the key."""
+        limits = {"ONEDNN_MAX_CPU_ISA": "SSE41", "OPENBLAS_CORETYPE": "Nehalem"}
+        self.refused(["train", "mlp.yaml", *settings("runtime.instructions=avx2")], "contradicts runtime.instructions: avx2",
+                     environment=limits)
+        flags = pathlib.Path("/proc/cpuinfo").read_text()
+        if "avx512f" not in flags:
+            self.refused(["train", "mlp.yaml", *settings("runtime.instructions=avx512")], "runtime.instructions: avx512: the processor")
+        if "avx2" in flags:
+            self.train("mlp.yaml", *settings("runtime.instructions=avx2"), "--report", "r.json")
+            self.assertRegex(self.report("r.json")["ranks"][0]["products"], "AVX2$|Haswell$")
+
     def test_start_weights_are_those_of_step_1(self):
         """A resumed run needs neither the file nor the key."""
         self.train("gpt.yaml", *settings("checkpoint.folder=other", "training.steps=1"), "--save-weights", "start.safetensors")

@@ -6,6 +6,7 @@ A key of `starpipe info --json` without an entry in KEYS is a failure, and so is
 
 import json
 import os
+import pathlib
 import shutil
 import signal
 import subprocess
@@ -53,6 +54,9 @@ class Key:
     def __init__(self, seen, text, value, *base):
         self.seen, self.text, self.value, self.base = seen, text, value, base
 
+
+# A limit of the instructions that the processor does not need changes nothing. One that it does not have is refused.
+HAS_AVX512 = "avx512f" in pathlib.Path("/proc/cpuinfo").read_text()
 
 KEYS = {
     "model.kind": Key("simulate", BARE, "gpt", "data={kind: synthetic}"),
@@ -123,6 +127,7 @@ KEYS = {
     "runtime.policy": Key("train", MLP, "lws"),
     "runtime.device": Key("simulate", MLP, "cuda"),
     "runtime.precision": Key("simulate", MLP, "bf16"),
+    "runtime.instructions": Key("train", MLP, "avx2" if HAS_AVX512 else "avx512"),
     "runtime.workers_per_core": Key("train on a core", MLP, 1),
     "runtime.window": Key("submission", MLP, 1, EMULATED),
     "runtime.timeout": Key("train", MLP, 0.02, "runtime.emulate={F: 500ms, B: 0s, W: 0s}", "training.microbatches=1",
@@ -152,7 +157,7 @@ NOT_PREDICTED = {
     *(f"checkpoint.{name}" for name in ("folder", "every", "keep", "on_signal")),
     *(f"training.optimizer.{name}" for name in ("learning_rate", "weight_decay", "decay", "beta1", "beta2", "epsilon")),
     *(f"training.optimizer.schedule.{name}" for name in ("kind", "warmup", "floor", "steps")),
-    "runtime.workers_per_core", "runtime.window", "runtime.timeout", "runtime.mapping"}  # fmt: skip
+    "runtime.instructions", "runtime.workers_per_core", "runtime.window", "runtime.timeout", "runtime.mapping"}  # fmt: skip
 
 
 # Keys and sections that change nothing in a command, which refuses --set with them.
@@ -221,6 +226,7 @@ class ConfigKeys(CommandTest):
         report = json.loads(self.read("r.json"))
         facts = {key: report.get(key) for key in FACTS + EMULATED_FACTS * report["emulated"]}
         facts["evaluations"] = [(one["step"], one["loss"]) for one in report.get("evaluations", [])]
+        facts["products"] = [rank["products"] for rank in report["ranks"]]
         facts["steps"] = len(report["step_seconds"])
         facts["checkpoints"] = [one["step"] for one in report.get("checkpoints", {}).get("steps", [])]
         facts["kept"] = sorted(os.listdir(self.path("ck"))) if os.path.exists(self.path("ck")) else []

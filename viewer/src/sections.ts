@@ -137,6 +137,7 @@ const RANK_WORDS: {[key: string]: string} = {
   logical_workers: "numbers of its workers",
   devices: "where its workers run",
   transport: "messages over",
+  products: "matrix products by",
 };
 
 export function aboutSection(runs: Run[]): HTMLElement | null {

@@ -104,8 +104,11 @@ int ranks_of(const Settings& settings) {
 int workers_of(const runtime::Config& config) {
   if (!config.schedule.file && !config.model.options.contains(model::tensor_key))
     return config.schedule.workers.value_or(1);
+  runtime::Config planned = config;
+  // The runs compute in processes of their own.
+  planned.runtime.instructions = runtime::native_instructions;
   try {
-    return runtime::plan_run(config).schedule.workers();
+    return runtime::plan_run(planned).schedule.workers();
   } catch (const InputError&) {
     return 1;
   }

@@ -96,7 +96,8 @@ void Checkpointing::begin_writing(const MetricsFile* metrics) {
   record_ = {.updates = engine_.updates(),
              .metrics = metrics != nullptr ? metrics->position(steps_) : MetricsPosition{.step = steps_},
              .facts = training_facts(run_),
-             .config = config_json(run_.config)};
+             .config = config_json(run_.config),
+             .products = products_of(run_)};
   if (metrics != nullptr) metrics_file_ = metrics->path();
   const bool alone = run_.mpi.ranks() == 1;  // no other rank's part is missing
   phase_ = alone ? Phase::commit : Phase::parts;

@@ -36,12 +36,17 @@ std::vector<TensorView> tensors_of(const AgreedRun& run, const SetCopy& copy);
 /// the validation data, which may change.
 nlohmann::ordered_json training_facts(const AgreedRun& run);
 
+/// Returns what computes the matrix products of a run on cores, each library and its kernels once: other
+/// kernels give other bits. On rank 0; empty on the others, and without workers on cores.
+std::vector<std::string> products_of(const AgreedRun& run);
+
 /// Everything that a checkpoint keeps besides the tensors and the number of steps.
 struct RunRecord {
-  int updates = 0;                ///< of the optimizer
-  MetricsPosition metrics;        ///< after the checkpoint's steps
-  nlohmann::ordered_json facts;   ///< training_facts()
-  nlohmann::ordered_json config;  ///< config_json() of the run that wrote it
+  int updates = 0;                         ///< of the optimizer
+  MetricsPosition metrics;                 ///< after the checkpoint's steps
+  nlohmann::ordered_json facts;            ///< training_facts()
+  nlohmann::ordered_json config;           ///< config_json() of the run that wrote it
+  std::vector<std::string> products = {};  ///< products_of(); empty in a checkpoint without them
 };
 
 /// The folder of checkpoints. Rank 0 holds its lock as long as this lives.

@@ -14,6 +14,7 @@
 #include <vector>
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 #include <nlohmann/json.hpp>
 
 #include "base/files.hpp"
@@ -218,6 +219,10 @@ RunRecord record_of(const Manifest& manifest, const std::string& name) {
   require(record.config.contains(Pointer("/training")) && record.config["training"].is_object(),
           "config.training");
   require(record.config.contains(Pointer("/runtime/precision")), "config.runtime.precision");
+  const nlohmann::json products = value("products");
+  const auto is_text = [](const nlohmann::json& one) { return one.is_string(); };
+  require(products.is_null() || (products.is_array() && std::ranges::all_of(products, is_text)), "products");
+  if (!products.is_null()) record.products = products.get<std::vector<std::string>>();
   return record;
 }
 
@@ -294,13 +299,25 @@ bool has_other_validation(const RunRecord& record, const AgreedRun& run) {
 
 }  // namespace
 
+std::vector<std::string> products_of(const AgreedRun& run) {
+  std::set<std::string> products;
+  for (const RankLocation& rank : run.locations) {
+    const RuntimeConfig& runtime = run.config.runtime;
+    const auto on_core = [&](int worker) { return !runtime.on_gpu(worker); };
+    if (!runtime.emulate && std::ranges::any_of(rank.logical_workers, on_core))
+      products.insert(rank.products);
+  }
+  return {products.begin(), products.end()};
+}
+
 nlohmann::json to_json(const RunRecord& record) {
   const auto or_null = [](const auto& value) { return value ? nlohmann::json(*value) : nlohmann::json(); };
   return {{"updates", record.updates},
           {"metrics_bytes", or_null(record.metrics.bytes)},
           {"metrics_hash", or_null(record.metrics.hash)},
           {"facts", record.facts},
-          {"config", record.config}};
+          {"config", record.config},
+          {"products", record.products}};
 }
 
 CheckpointFolder::CheckpointFolder(const AgreedRun& run, bool resume) : run_(run) {
@@ -371,6 +388,12 @@ void CheckpointFolder::choose(bool resume, Found found) {
     say("resume: " + line);
   if (has_other_validation(record, run_))
     say("resume: data.validation has other content than before, so its losses cannot be compared");
+  const std::vector<std::string> products = products_of(run_);
+  if (!record.products.empty() && !products.empty() && record.products != products)
+    say(fmt::format(
+        "resume: matrix products were computed by {}, and are by {} from now on, so bits may differ "
+        "from those of a run without a stop",
+        fmt::join(record.products, " and "), fmt::join(products, " and ")));
   directory_ = found.directory;
   found_ = std::move(found.manifest);
 }

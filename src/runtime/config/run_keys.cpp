@@ -216,6 +216,12 @@ void add_runtime_keys(Keys& keys) {
            "weights, activations, their gradients and stashes in bf16; sums, losses and the optimizer stay "
            "in fp32.",
            &model::ModelConfig::precision, {.refused_values = {{"tf32", {"runtime.device", {cpu}}}}});
+  section.add("instructions", one_of(instruction_words),
+              "The instructions of matrix products on cores: all that the processor has (native), or at most "
+              "those of avx2, avx512, avx512_bf16 or amx. Processors with different instructions give "
+              "different bits. Needs oneDNN.",
+              &RuntimeConfig::instructions,
+              {.only_with = {{"runtime.device", {cpu}}}, .not_with = {emulated}});
   section.add("workers_per_core", whole(),
               "The largest number of workers that share a core. Workers that share a core slow each other, "
               "so measured times are not a pipeline's.",

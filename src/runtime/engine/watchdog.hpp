@@ -194,7 +194,7 @@ class Watchdog {
 /// wait for another rank, so a rank that is lost or stopped delays no other rank.
 class StatusExchange {
  public:
-  /// Collective. `mpi` must outlive this.
+  /// Collective. `session` must outlive this.
   explicit StatusExchange(const Session& session);
   /// Collective. Receives the messages that are still on their way.
   ~StatusExchange();

@@ -248,12 +248,13 @@ bool wait_for(MPI_Request& request, void (*check)(), std::chrono::microseconds m
   for (int done = 0, polls = 1; MPI_Test(&request, &done, MPI_STATUS_IGNORE), done == 0; ++polls) {
     if (polls < eager_polls) continue;
     if (check != nullptr) check();
-    // A poll takes microseconds from whoever shares the core. So naps grow with the time waited: they add a
-    // thirtieth to it at most, or an eighth where many ranks share few cores, as long as one waits for them.
+    // A poll takes microseconds from whoever shares the core. So naps grow with the time waited, and add a
+    // thirtieth to it at most. Calls go through several ranks in turn, so where many share few cores, a
+    // longer nap would cost more time than it saves.
     const auto waited = std::chrono::duration_cast<microseconds>(std::chrono::steady_clock::now() - start);
     if (waited > max) return false;
-    const int others = patience.load();
-    std::this_thread::sleep_for(std::clamp(waited / 30, microseconds(50), others * microseconds(125)));
+    const microseconds longest = std::max(microseconds(500), patience.load() * microseconds(125));
+    std::this_thread::sleep_for(std::clamp(waited / 30, microseconds(50), longest));
   }
   return true;
 }

@@ -5,6 +5,7 @@
 #pragma once
 
 #include <string>
+#include <string_view>
 
 namespace starpipe::runtime {
 
@@ -23,6 +24,12 @@ std::string product_kernels_text();
 /// processor only. Sets this variable for a moment, so call it while no other thread uses OpenBLAS or the
 /// environment. oneDNN goes by the processor's features itself.
 void choose_product_kernels();
+
+/// Lets products use at most the instructions of a word of `instruction_words` (config.hpp), in this process,
+/// from now on. Throws InputError, with the key runtime.instructions, if the processor does not have them, if
+/// the environment says something else, or if the process has computed, or been told to, with others before;
+/// with OpenBLAS for each word but `native`. Call it before the first network is built. Thread-safe.
+void set_product_instructions(std::string_view instructions);
 
 /// Returns one line of advice if the library computes with older kernels than the processor can run, for
 /// another reason than the user's choice (OPENBLAS_CORETYPE); otherwise "".

@@ -14,6 +14,8 @@
 #include "base/environment.hpp"
 #include "runtime/host/hardware.hpp"
 #include "runtime/host/product_library.hpp"
+#include "starpipe/base/error.hpp"
+#include "starpipe/runtime/config/config.hpp"
 
 // Functions of an OpenBLAS with kernels for many processors, which it calls when it is loaded. Its headers do
 // not have them, and an OpenBLAS for one processor has none.
@@ -75,6 +77,14 @@ void choose_product_kernels() {
   const ScopedVariable chosen(by_user, kernels);
   gotoblas_dynamic_quit();
   gotoblas_dynamic_init();
+}
+
+void set_product_instructions(std::string_view instructions) {
+  if (instructions == native_instructions) return;
+  throw InputError(fmt::format(
+      "runtime.instructions: {}: matrix products of this build run in OpenBLAS, which has no limit of "
+      "instructions; OPENBLAS_CORETYPE names its kernels",
+      instructions));
 }
 
 std::string product_advice() {

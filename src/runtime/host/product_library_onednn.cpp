@@ -1,5 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
 #include <array>
+#include <mutex>
+#include <optional>
+#include <string>
 #include <string_view>
 #include <utility>
 
@@ -9,6 +13,8 @@
 
 #include "base/environment.hpp"
 #include "runtime/host/product_library.hpp"
+#include "starpipe/base/error.hpp"
+#include "starpipe/runtime/config/config.hpp"
 
 namespace starpipe::runtime {
 namespace {
@@ -28,7 +34,50 @@ constexpr std::array<std::pair<unsigned, std::string_view>, 7> instruction_sets 
     {dnnl_cpu_isa_sse41, "SSE4.1"},
 }};
 
+constexpr const char* key = "runtime.instructions";
+
+// By word of `instruction_words`, but for the first.
+constexpr std::array sets_of_words = {dnnl_cpu_isa_avx2, dnnl_cpu_isa_avx512_core,
+                                      dnnl_cpu_isa_avx512_core_bf16, dnnl_cpu_isa_avx512_core_amx};
+static_assert(sets_of_words.size() + 1 == instruction_words.size());
+
+std::mutex told_mutex;
+std::string told;  // by set_product_instructions; "": nothing yet
+
+std::optional<dnnl_cpu_isa_t> set_of(std::string_view instructions) {
+  const auto word = std::ranges::find(instruction_words, instructions) - instruction_words.begin();
+  if (word == 0) return std::nullopt;  // native
+  return sets_of_words.at(static_cast<std::size_t>(word - 1));
+}
+
+// oneDNN takes a limit once, before its first product, and before it is asked for its instructions.
+void limit_kernels(std::string_view instructions, dnnl_cpu_isa_t set) {
+  for (const char* const variable : by_user)
+    require_input(!environment(variable), variable, fmt::format("contradicts {}: {}", key, instructions));
+  const dnnl_status_t status = dnnl_set_max_cpu_isa(set);
+  require_input(status != dnnl_unimplemented, key,
+                fmt::format("{}: this oneDNN is built without a limit of its instructions", instructions));
+  if (status != dnnl_success)
+    throw InputError(fmt::format("{}: {}: this process has computed with {} before", key, instructions,
+                                 product_kernels()));
+}
+
 }  // namespace
+
+void set_product_instructions(std::string_view instructions) {
+  const std::scoped_lock lock(told_mutex);
+  const std::optional<dnnl_cpu_isa_t> set = set_of(instructions);
+  if (told.empty()) {
+    if (set) limit_kernels(instructions, *set);
+    told = instructions;
+  }
+  require_input(told == instructions, key,
+                fmt::format("{}: this process computes with {} since its first run", instructions, told));
+  if (!set) return;
+  const auto wanted = static_cast<unsigned>(*set);
+  if ((static_cast<unsigned>(dnnl_get_effective_cpu_isa()) & wanted) != wanted)
+    throw InputError(fmt::format("{}: {}: the processor has {} only", key, instructions, product_kernels()));
+}
 
 std::string product_library() {
   const dnnl_version_t& version = *dnnl_version();
@@ -45,6 +94,9 @@ std::string product_kernels() {
 std::string product_kernels_text() {
   for (const char* const variable : by_user)
     if (environment(variable)) return fmt::format("{} ({} is set)", product_kernels(), variable);
+  const std::scoped_lock lock(told_mutex);
+  if (!told.empty() && told != native_instructions)
+    return fmt::format("{} ({} is set)", product_kernels(), key);
   return product_kernels();
 }
 

@@ -17,6 +17,7 @@
 #include "runtime/host/core_share.hpp"
 #include "runtime/host/gpu_share.hpp"
 #include "runtime/host/hardware.hpp"
+#include "runtime/host/product_library.hpp"
 #include "starpipe/base/error.hpp"
 #include "starpipe/base/index.hpp"
 #include "starpipe/base/interval.hpp"
@@ -48,7 +49,7 @@ std::vector<int> WorkerMap::workers_of(int rank) const {
 }
 
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(RankLocation, machine, binding, bound_by, cores, workers, bound,
-                                   mpi_thread, logical_workers, devices, transport)
+                                   mpi_thread, logical_workers, devices, transport, products)
 
 namespace {
 
@@ -77,7 +78,8 @@ RankLocation location_of(const std::string& machine, const Topology& host, const
                         .mpi_thread = mpi_thread_place(host, share, ranks),
                         .logical_workers = {},
                         .devices = {},
-                        .transport = {}};
+                        .transport = {},
+                        .products = {}};
   for (const Device& device : devices) location.devices.push_back(device.name);
   return location;
 }
@@ -89,6 +91,7 @@ RankLocation own_location(const Mpi& mpi, const WorkerMap& map, const CoreShare&
                                   map.count(mpi.rank()), mpi.ranks(), devices);
   mine.logical_workers = map.workers_of(mpi.rank());
   mine.transport = transports();
+  mine.products = fmt::format("{}, {}", product_library(), product_kernels());
   return mine;
 }
 

@@ -59,9 +59,11 @@ struct RankLocation {
   std::vector<int> logical_workers;  ///< by slot
   std::vector<std::string> devices;  ///< by slot
   std::string transport;             ///< what carries its messages, see `transports`
+  std::string products;              ///< the library of matrix products on cores, and its kernels
 };
 
-/// Returns the location of a rank with this share on `host`, but for `logical_workers` and `transport`.
+/// Returns the location of a rank with this share on `host`, but for `logical_workers`,
+/// `transport` and `products`.
 /// `binding`: its PUs before it took the share. `ranks`: all of the run. `devices`: [slot].
 RankLocation location_of(const std::string& machine, const Topology& host, const std::string& binding,
                          const CoreShare& share, int workers, int ranks, std::span<const Device> devices);

@@ -162,7 +162,7 @@ std::string rank_table(std::span<const RankLocation> ranks) {
 nlohmann::ordered_json ranks_json(std::span<const RankLocation> ranks) {
   nlohmann::ordered_json all = nlohmann::ordered_json::array();
   for (const auto& [machine, binding, bound_by, cores, workers, bound, mpi_thread, logical, devices,
-                    transport] : ranks) {
+                    transport, products] : ranks) {
     all.push_back({{"machine", machine},
                    {"binding", binding},
                    {"bound_by", bound_by},
@@ -172,7 +172,8 @@ nlohmann::ordered_json ranks_json(std::span<const RankLocation> ranks) {
                    {"mpi_thread", mpi_thread},
                    {"logical_workers", logical},
                    {"devices", devices},
-                   {"transport", null_if_empty(transport)}});
+                   {"transport", null_if_empty(transport)},
+                   {"products", products}});
   }
   return all;
 }

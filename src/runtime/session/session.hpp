@@ -96,6 +96,7 @@ class Session {
   [[nodiscard]] std::vector<GpuMemory> gpu_memory() const;
 
   /// Returns the seconds to add to this rank's clock to get rank 0's, as measured at the session's start.
+  /// Clocks that drift apart later are not measured again.
   [[nodiscard]] double clock_offset() const { return clock_offset_; }
 
   /// Returns the next number for STARPU_WORKER_ORDER of a StarPU worker. StarPU counts the tasks of a worker

@@ -14,6 +14,7 @@
 #include "model/weights.hpp"
 #include "plan/schedules/detached_parts.hpp"
 #include "runtime/config/config_keys.hpp"
+#include "runtime/host/product_library.hpp"
 #include "starpipe/base/error.hpp"
 #include "starpipe/base/index.hpp"
 #include "starpipe/plan/formats/schedule_json.hpp"
@@ -64,12 +65,19 @@ model::OptimizerConfig optimizer_of(const Config& config) {
   return optimizer;
 }
 
+void use_instructions(const Config& config) {
+  const std::vector<std::string>& devices = config.runtime.device;
+  const bool on_cores = std::ranges::find(devices, cpu_device) != devices.end();
+  if (on_cores && !config.runtime.emulate) set_product_instructions(config.runtime.instructions);
+}
+
 void check_start(const Config& config, const model::Network& network) {
   if (config.model.init) model::check_weights(*config.model.init, network);
 }
 
 void check_for_profile(const Config& config) {
   check_values(config);
+  use_instructions(config);
   check_learning_rates(config.training);
   const model::Network units = model::build_units(config.model, config.training.microbatch_size);
   check_start(config, units);
@@ -354,6 +362,7 @@ plan::Schedule with_homes(const plan::Schedule& schedule, const ScheduleConfig& 
 
 Experiment plan_run(const Config& config, const std::optional<plan::Schedule>& own) {
   check_values(config);
+  use_instructions(config);
   if (config.runtime.emulate && config.runtime.uses_gpus()) {
     throw InputError("runtime.device: cuda: runtime.emulate needs device cpu");
   }

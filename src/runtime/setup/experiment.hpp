@@ -41,6 +41,11 @@ struct Experiment {
   std::shared_ptr<const model::Dataset> validation = {};  ///< null in a run that does not evaluate
 };
 
+/// Lets the matrix products of this process use the instructions of `runtime.instructions`, if the run
+/// computes on cores. Throws InputError as `set_product_instructions` does. Call it before a network of the
+/// run is built.
+void use_instructions(const Config& config);
+
 /// Checks the values, and builds model, schedule and data. Throws InputError naming the key for a
 /// configuration that cannot work, also for a schedule that cannot finish or that needs more than
 /// `runtime.memory_limit`.

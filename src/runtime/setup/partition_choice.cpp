@@ -215,6 +215,7 @@ std::optional<PartitionChoice> choose_partition(const Config& config) {
   const ScheduleConfig& wanted = config.schedule;
   if (!wanted.partition) return std::nullopt;
   check_values(config);
+  use_instructions(config);
   const int stages = stage_count(config);
   plan::ScheduleRequest schedule = schedule_request(
       config, model::build_network(config.model, config.training.microbatch_size, stages).graph);

@@ -113,13 +113,20 @@ inline constexpr std::string_view cpu_device = "cpu";
 inline constexpr std::string_view cuda_device = "cuda";
 inline constexpr std::array device_kinds = {cpu_device, cuda_device};
 
+/// The words of `RuntimeConfig::instructions`: all that the processor has, or at most those of one name.
+inline constexpr std::string_view native_instructions = "native";
+inline constexpr std::array instruction_words = {native_instructions, std::string_view("avx2"),
+                                                 std::string_view("avx512"), std::string_view("avx512_bf16"),
+                                                 std::string_view("amx")};
+
 /// `runtime:` of the configuration, but for `precision`, which is in model::ModelConfig.
 struct RuntimeConfig {
   std::string policy = "starpipe";
   std::vector<std::string> device = {std::string(cpu_device)};  ///< one word for all workers, or one for each
   int workers_per_core = 4;
-  double timeout = 300;  ///< seconds
-  int window = 10'000;   ///< largest number of submitted tasks; bounds StarPU's memory for tasks
+  std::string instructions{native_instructions};  ///< of matrix products on cores
+  double timeout = 300;                           ///< seconds
+  int window = 10'000;  ///< largest number of submitted tasks; bounds StarPU's memory for tasks
   MappingKind mapping = MappingKind::linear;
   std::vector<std::uint64_t> memory_limits = {};  ///< bytes, one for all workers, or one for each
   std::string links_file = {};  ///< `links`: of the network between the ranks; the prediction counts with it
