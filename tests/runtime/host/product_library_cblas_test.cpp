@@ -18,6 +18,7 @@
 #include "base/environment.hpp"
 #include "runtime/host/hardware.hpp"
 #include "runtime/host/product_library.hpp"
+#include "starpipe/base/error.hpp"
 
 extern "C" {
 void gotoblas_dynamic_init() __attribute__((weak));
@@ -192,6 +193,11 @@ TEST(BlasMemory, ThatIsMissingIsToldAtOnce) {
   EXPECT_NO_THROW(require_free_memory(1U << 20U, "a test"));
   EXPECT_EXIT(take_buffers_with_room_for_one(), ::testing::ExitedWithCode(3),
               "out of memory: 128.0 MiB for OpenBLAS.*; the process may have .* \\(ulimit -v\\)");
+}
+
+TEST(BlasKernels, HaveNoLimitOfInstructions) {
+  EXPECT_NO_THROW(set_product_instructions("native"));
+  EXPECT_THROW(set_product_instructions("avx2"), InputError);
 }
 
 TEST(BlasMemory, MustBeThereWhenOpenBlasWithOpenMpIsLoaded) {
