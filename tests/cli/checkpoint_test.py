@@ -220,18 +220,6 @@ class Resume(CheckpointTest):
         result = self.train("gpt.yaml", "--resume", *settings("checkpoint.folder=same"))
         self.assertNotIn("matrix products", result.stderr)
 
-    def test_instructions_that_contradict(self):
-        """The key, the environment and the processor; the products of the report are those of the key."""
-        limits = {"ONEDNN_MAX_CPU_ISA": "SSE41", "OPENBLAS_CORETYPE": "Nehalem"}
-        self.refused(["train", "mlp.yaml", *settings("runtime.instructions=avx2")], "contradicts runtime.instructions: avx2",
-                     environment=limits)
-        flags = pathlib.Path("/proc/cpuinfo").read_text()
-        if "avx512f" not in flags:
-            self.refused(["train", "mlp.yaml", *settings("runtime.instructions=avx512")], "runtime.instructions: avx512: the processor")
-        if "avx2" in flags:
-            self.train("mlp.yaml", *settings("runtime.instructions=avx2"), "--report", "r.json")
-            self.assertRegex(self.report("r.json")["ranks"][0]["products"], "AVX2$|Haswell$")
-
     def test_start_weights_are_those_of_step_1(self):
         """A resumed run needs neither the file nor the key."""
         self.train("gpt.yaml", *settings("checkpoint.folder=other", "training.steps=1"), "--save-weights", "start.safetensors")

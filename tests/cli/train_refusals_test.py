@@ -35,6 +35,25 @@ class TrainRefusals(TrainTest):
         self.refused_by_all(["mlp.yaml", "--report", "a.json", "--trace", "b.json"], "--trace", "b.json",
                             files=("b.json", "gpt.yaml", "mlp.yaml", "text"))
 
+    def test_instructions_of_products(self):
+        """The key, the environment and the processor. OpenBLAS has no limit of instructions."""
+        avx2, avx512 = (["mlp.yaml", "--set", f"runtime.instructions={word}"] for word in ("avx2", "avx512"))
+        flags = pathlib.Path("/proc/cpuinfo").read_text()
+        library = self.report_of()["versions"]["products"]
+        os.remove(self.path("r.json"))
+        if not library.startswith("oneDNN"):
+            self.refused_by_all(avx2, "runtime.instructions: avx2", "OpenBLAS")
+            return
+        self.refused_by_all(avx2, "ONEDNN_MAX_CPU_ISA: contradicts runtime.instructions: avx2",
+                            environment={"ONEDNN_MAX_CPU_ISA": "SSE41"})
+        if "avx512f" not in flags:
+            self.refused_by_all(avx512, "runtime.instructions: avx512: the processor")
+        if "avx2" in flags:
+            [rank] = self.report_of("--set", "runtime.instructions=avx2")["ranks"]
+            self.assertRegex(rank["products"], "^oneDNN .*, AVX2$")
+        [rank] = self.report_of("--set", "runtime.emulate={F: 1ms, B: 1ms, W: 1ms}")["ranks"]
+        self.assertIsNone(rank["products"])
+
     def test_metrics_that_cannot_be_written(self):
         """Training continues, all other results are there, and the status tells."""
         for launcher in ([], self.launcher):

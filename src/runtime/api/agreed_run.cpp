@@ -24,6 +24,7 @@
 #include "runtime/engine/step_data.hpp"
 #include "runtime/host/gpu_share.hpp"
 #include "runtime/host/locality.hpp"
+#include "runtime/host/product_library.hpp"
 #include "runtime/host/worker_map.hpp"
 #include "starpipe/base/error.hpp"
 #include "starpipe/base/index.hpp"
@@ -322,7 +323,10 @@ AgreedRuns agree_on_runs(const Mpi& mpi, std::vector<Config> configs, const Trai
     WorkerMap map =
         automatic ? map_to_ranks(mpi, devices, plan::count_traffic(made.schedule, made.costs)) : linear;
     check_sizes(planned.config, made, map);
-    auto locations = locations_on_root(mpi, own_location(mpi, map, share, devices));
+    RankLocation own = own_location(mpi, map, share, devices);
+    if (!runtime.emulate && workers_on_cores(map, runtime, mpi.rank()) > 0)
+      own.products = fmt::format("{}, {}", product_library(), product_kernels());
+    auto locations = locations_on_root(mpi, own);
     auto expected = agree(mpi, [&] {
       check_link_levels(planned.config.runtime, made.schedule.workers(), locations);
       return with_links_of_ranks(made.costs, planned.config.runtime, made.schedule.workers(), mpi.ranks());

@@ -302,10 +302,7 @@ bool has_other_validation(const RunRecord& record, const AgreedRun& run) {
 std::vector<std::string> products_of(const AgreedRun& run) {
   std::set<std::string> products;
   for (const RankLocation& rank : run.locations) {
-    const RuntimeConfig& runtime = run.config.runtime;
-    const auto on_core = [&](int worker) { return !runtime.on_gpu(worker); };
-    if (!runtime.emulate && std::ranges::any_of(rank.logical_workers, on_core))
-      products.insert(rank.products);
+    if (!rank.products.empty()) products.insert(rank.products);
   }
   return {products.begin(), products.end()};
 }

@@ -69,12 +69,13 @@ constexpr std::uint32_t never = no_slot;
 // For each worker, and each of its channels, how many of its first jobs have ended.
 using Ended = std::vector<std::uint32_t>;
 
-// The last job of one worker, or channel, that touches a datum: the worker runs `count` jobs up to it.
+// A worker, or one of its channels, that touches a datum. `count`: how many jobs it has run when it has
+// touched the datum for the last time.
 struct LastJob {
   std::uint32_t runner;
   std::uint32_t count;
 };
-using LastJobs = std::vector<LastJob>;  // one for each worker that touches the datum
+using LastJobs = std::vector<LastJob>;  // of one datum
 
 // A slot whose datum no later task touches.
 struct FreeSlot {

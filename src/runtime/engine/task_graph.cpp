@@ -17,6 +17,7 @@
 #include "runtime/engine/kernels.hpp"
 #include "starpipe/base/error.hpp"
 #include "starpipe/base/index.hpp"
+#include "starpipe/base/random.hpp"
 #include "starpipe/plan/schedule/check.hpp"
 #include "starpipe/plan/schedule/schedule.hpp"
 
@@ -82,7 +83,7 @@ class TaskGraph::Builder {
   void build() {
     for (int set = 0; std::cmp_less(set, sets_.size()); ++set) persistent(set);
     if (graph_.rules_.has_norm) add_verdicts();
-    // Room that is not needed costs no memory, and a vector that grows copies itself.
+    // Reserved memory that is never written costs nothing. Without it a growing vector copies its elements.
     graph_.tasks_.reserve(2 * schedule_.job_count());
     graph_.data_.reserve(4 * schedule_.job_count());
     numbers_.reserve(2 * schedule_.job_count());
@@ -103,13 +104,12 @@ class TaskGraph::Builder {
     bool operator==(const DatumKey&) const = default;
   };
 
-  // Multiplies by the odd number next to 2^64 over the golden ratio, so that neighbours lie far apart.
   struct DatumKeyHash {
     std::size_t operator()(const DatumKey& key) const {
-      std::uint64_t hash = index(key.kind);
+      std::uint64_t hash = hash_of(index(key.kind), hash_start);
       for (const int number : {key.stage, key.microbatch, key.fourth})
-        hash = (hash ^ static_cast<std::uint32_t>(number)) * 0x9e3779b97f4a7c15U ^ hash >> 32U;
-      return hash ^ hash >> 32U;
+        hash = hash_of(static_cast<std::uint32_t>(number), hash);
+      return hash;
     }
   };
 
@@ -513,7 +513,7 @@ class TaskGraph::Builder {
   std::vector<model::ParameterSet> sets_;
   std::vector<std::vector<std::size_t>> shared_sets_;  // by stage
   std::vector<plan::SharedHolders> shared_holders_;    // of the sets that are shared
-  // Millions of keys, which are all forgotten at once.
+  // There may be millions of keys, and all of them go at once.
   std::pmr::monotonic_buffer_resource keys_;
   std::pmr::unordered_map<DatumKey, std::uint32_t, DatumKeyHash> numbers_{&keys_};  // of the graph's data
 };

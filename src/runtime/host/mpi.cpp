@@ -354,7 +354,7 @@ std::uint64_t Mpi::combine(std::uint64_t mine, Combine how) const {
   return static_cast<std::uint64_t>(all) ^ changed;
 }
 
-// The bits of a number turned over order numbers the other way round. So one call finds both ends.
+// The larger x is, the smaller is ~x. So one call finds the maximum of x, and its minimum from that of ~x.
 bool Mpi::all_equal(std::uint64_t mine) const {
   const auto own = static_cast<std::int64_t>(mine);
   const std::array both = {own, ~own};

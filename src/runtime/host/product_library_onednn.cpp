@@ -2,10 +2,8 @@
 #include <algorithm>
 #include <array>
 #include <mutex>
-#include <optional>
 #include <string>
 #include <string_view>
-#include <utility>
 
 #include <fmt/format.h>
 #include <oneapi/dnnl/dnnl.h>
@@ -22,39 +20,41 @@ namespace {
 // The user's limit of the instructions: the name of today, and the name before oneDNN 2.0.
 constexpr std::array by_user = {"ONEDNN_MAX_CPU_ISA", "DNNL_MAX_CPU_ISA"};
 
-// Sets of instructions, the largest first. The number of a set has the bits of all smaller ones, so an
-// unknown newer set counts as the largest that it includes.
-constexpr std::array<std::pair<unsigned, std::string_view>, 7> instruction_sets = {{
-    {dnnl_cpu_isa_avx512_core_amx, "AMX"},
-    {dnnl_cpu_isa_avx512_core_bf16, "AVX-512 with BF16"},
+struct InstructionSet {
+  unsigned bits;
+  std::string_view name;
+  std::string_view word = {};  // of `instruction_words`
+};
+
+// The largest first. The number of a set has the bits of all smaller ones, so an unknown newer set counts as
+// the largest that it includes.
+constexpr std::array<InstructionSet, 7> instruction_sets = {{
+    {dnnl_cpu_isa_avx512_core_amx, "AMX", "amx"},
+    {dnnl_cpu_isa_avx512_core_bf16, "AVX-512 with BF16", "avx512_bf16"},
     {dnnl_cpu_isa_avx512_core_vnni, "AVX-512 with VNNI"},
-    {dnnl_cpu_isa_avx512_core, "AVX-512"},
-    {dnnl_cpu_isa_avx2, "AVX2"},
+    {dnnl_cpu_isa_avx512_core, "AVX-512", "avx512"},
+    {dnnl_cpu_isa_avx2, "AVX2", "avx2"},
     {dnnl_cpu_isa_avx, "AVX"},
     {dnnl_cpu_isa_sse41, "SSE4.1"},
 }};
 
-constexpr const char* key = "runtime.instructions";
+constexpr const InstructionSet* set_of(std::string_view word) {
+  return std::ranges::find(instruction_sets, word, &InstructionSet::word);
+}
+static_assert(std::ranges::all_of(instruction_words, [](std::string_view word) {
+  return word == native_instructions || set_of(word) != instruction_sets.end();
+}));
 
-// By word of `instruction_words`, but for the first.
-constexpr std::array sets_of_words = {dnnl_cpu_isa_avx2, dnnl_cpu_isa_avx512_core,
-                                      dnnl_cpu_isa_avx512_core_bf16, dnnl_cpu_isa_avx512_core_amx};
-static_assert(sets_of_words.size() + 1 == instruction_words.size());
+constexpr const char* key = "runtime.instructions";
 
 std::mutex told_mutex;
 std::string told;  // by set_product_instructions; "": nothing yet
 
-std::optional<dnnl_cpu_isa_t> set_of(std::string_view instructions) {
-  const auto word = std::ranges::find(instruction_words, instructions) - instruction_words.begin();
-  if (word == 0) return std::nullopt;  // native
-  return sets_of_words.at(static_cast<std::size_t>(word - 1));
-}
-
 // oneDNN takes a limit once, before its first product, and before it is asked for its instructions.
-void limit_kernels(std::string_view instructions, dnnl_cpu_isa_t set) {
+void limit_kernels(std::string_view instructions, unsigned set) {
   for (const char* const variable : by_user)
     require_input(!environment(variable), variable, fmt::format("contradicts {}: {}", key, instructions));
-  const dnnl_status_t status = dnnl_set_max_cpu_isa(set);
+  const dnnl_status_t status = dnnl_set_max_cpu_isa(static_cast<dnnl_cpu_isa_t>(set));
   require_input(status != dnnl_unimplemented, key,
                 fmt::format("{}: this oneDNN is built without a limit of its instructions", instructions));
   if (status != dnnl_success)
@@ -66,16 +66,15 @@ void limit_kernels(std::string_view instructions, dnnl_cpu_isa_t set) {
 
 void set_product_instructions(std::string_view instructions) {
   const std::scoped_lock lock(told_mutex);
-  const std::optional<dnnl_cpu_isa_t> set = set_of(instructions);
+  const bool is_limit = instructions != native_instructions;
+  const unsigned wanted = is_limit ? set_of(instructions)->bits : 0;
   if (told.empty()) {
-    if (set) limit_kernels(instructions, *set);
+    if (is_limit) limit_kernels(instructions, wanted);
     told = instructions;
   }
   require_input(told == instructions, key,
                 fmt::format("{}: this process computes with {} since its first run", instructions, told));
-  if (!set) return;
-  const auto wanted = static_cast<unsigned>(*set);
-  if ((static_cast<unsigned>(dnnl_get_effective_cpu_isa()) & wanted) != wanted)
+  if (is_limit && (static_cast<unsigned>(dnnl_get_effective_cpu_isa()) & wanted) != wanted)
     throw InputError(fmt::format("{}: {}: the processor has {} only", key, instructions, product_kernels()));
 }
 
@@ -86,7 +85,7 @@ std::string product_library() {
 
 std::string product_kernels() {
   const auto has = static_cast<unsigned>(dnnl_get_effective_cpu_isa());
-  for (const auto& [set, name] : instruction_sets)
+  for (const auto& [set, name, word] : instruction_sets)
     if ((has & set) == set) return std::string(name);
   return "without vectors";
 }

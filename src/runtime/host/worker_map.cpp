@@ -17,7 +17,6 @@
 #include "runtime/host/core_share.hpp"
 #include "runtime/host/gpu_share.hpp"
 #include "runtime/host/hardware.hpp"
-#include "runtime/host/product_library.hpp"
 #include "starpipe/base/error.hpp"
 #include "starpipe/base/index.hpp"
 #include "starpipe/base/interval.hpp"
@@ -91,7 +90,6 @@ RankLocation own_location(const Mpi& mpi, const WorkerMap& map, const CoreShare&
                                   map.count(mpi.rank()), mpi.ranks(), devices);
   mine.logical_workers = map.workers_of(mpi.rank());
   mine.transport = transports();
-  mine.products = fmt::format("{}, {}", product_library(), product_kernels());
   return mine;
 }
 

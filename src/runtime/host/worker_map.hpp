@@ -59,16 +59,15 @@ struct RankLocation {
   std::vector<int> logical_workers;  ///< by slot
   std::vector<std::string> devices;  ///< by slot
   std::string transport;             ///< what carries its messages, see `transports`
-  std::string products;              ///< the library of matrix products on cores, and its kernels
+  std::string products;  ///< the library of matrix products on cores, and its kernels; "" where none runs
 };
 
-/// Returns the location of a rank with this share on `host`, but for `logical_workers`,
-/// `transport` and `products`.
-/// `binding`: its PUs before it took the share. `ranks`: all of the run. `devices`: [slot].
+/// Returns the location of a rank with this share on `host`, but for `logical_workers`, `transport`
+/// and `products`. `binding`: its PUs before it took the share. `ranks`: all of the run. `devices`: [slot].
 RankLocation location_of(const std::string& machine, const Topology& host, const std::string& binding,
                          const CoreShare& share, int workers, int ranks, std::span<const Device> devices);
 
-/// Returns the location of this rank. `devices`: of this rank, [slot].
+/// Returns the location of this rank, but for `products`. `devices`: of this rank, [slot].
 RankLocation own_location(const Mpi& mpi, const WorkerMap& map, const CoreShare& share,
                           std::span<const Device> devices);
 

@@ -173,7 +173,7 @@ nlohmann::ordered_json ranks_json(std::span<const RankLocation> ranks) {
                    {"logical_workers", logical},
                    {"devices", devices},
                    {"transport", null_if_empty(transport)},
-                   {"products", products}});
+                   {"products", null_if_empty(products)}});
   }
   return all;
 }

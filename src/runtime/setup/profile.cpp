@@ -15,7 +15,6 @@
 #include "model/data/make_dataset.hpp"
 #include "model/weights.hpp"
 #include "runtime/host/product_library.hpp"
-#include "runtime/setup/experiment.hpp"
 #include "runtime/setup/partition_choice.hpp"
 #include "runtime/setup/run_checks.hpp"
 #include "starpipe/base/index.hpp"
@@ -312,7 +311,6 @@ std::vector<plan::SharedUnits> shared_units(const model::Network& by_unit) {
 }
 
 MeasuredUnits measure_units(const Config& config, int repetitions) {
-  use_instructions(config);
   const OneProductThread as_in_a_worker;
   take_product_buffers(1);
   check_device(config);

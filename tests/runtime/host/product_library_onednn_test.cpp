@@ -46,7 +46,7 @@ TEST(Onednn, IsNamedWithItsKernels) {
   std::_Exit(0);
 }
 
-// oneDNN takes one limit in a process, so each case has a process that starts anew.
+// A process can limit oneDNN only once. So each case runs in a process of its own.
 TEST(OnednnDeathTest, TakesOneLimitOfInstructions) {
 #ifdef __x86_64__
   if (__builtin_cpu_supports("avx2") == 0) GTEST_SKIP() << "no AVX2";

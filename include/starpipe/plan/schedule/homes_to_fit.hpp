@@ -29,7 +29,8 @@ struct StashFate {
   std::size_t back_from = 0;   ///< L may begin with the job at this place
 };
 
-/// Chooses which stashes of a worker get no home, so that the others fit into `limit` at every moment.
+/// Chooses the stashes of one worker that get no home. At every moment the others take at most `limit`
+/// together.
 /// Returns true for those without a home, by index in `stashes`; nullopt if no choice fits. Where memory is
 /// short, it drops the stash that is needed last (L. A. Belady, A study of replacement algorithms for a
 /// virtual-storage computer, 1966). Of stashes of one size no other choice drops fewer. O(n log n).

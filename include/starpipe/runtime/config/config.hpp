@@ -113,7 +113,8 @@ inline constexpr std::string_view cpu_device = "cpu";
 inline constexpr std::string_view cuda_device = "cuda";
 inline constexpr std::array device_kinds = {cpu_device, cuda_device};
 
-/// The words of `RuntimeConfig::instructions`: all that the processor has, or at most those of one name.
+/// The words of `RuntimeConfig::instructions`. `native`: all instructions of the processor. Each other word:
+/// at most the instructions of this name.
 inline constexpr std::string_view native_instructions = "native";
 inline constexpr std::array instruction_words = {native_instructions, std::string_view("avx2"),
                                                  std::string_view("avx512"), std::string_view("avx512_bf16"),
