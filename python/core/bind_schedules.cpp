@@ -32,7 +32,7 @@ using Table = py::array_t<Value, py::array::c_style | py::array::forcecast>;
 /// and L.
 struct JobTables {
   Table<bool> split;         ///< by micro-batch and stage
-  Table<std::uint8_t> home;  ///< by micro-batch and stage, as `home_words` counts
+  Table<std::int32_t> home;  ///< by micro-batch and stage, as Home::code
   Table<std::int32_t> weights;
   Table<std::int32_t> compute;
   Table<std::int64_t> priority;
@@ -44,8 +44,8 @@ plan::Schedule schedule_of_tables(std::string name, const plan::StageGraph& grap
   const auto split = tables.split.unchecked<1>();
   const auto home = tables.home.unchecked<1>();
   const auto home_of = [&](py::ssize_t pair) {
-    if (home(pair) >= plan::home_words.size()) throw std::logic_error("home: no such home");
-    return static_cast<plan::Home>(home(pair));
+    if (home(pair) < 0) throw std::logic_error("home: no such home");
+    return plan::Home::of_code(home(pair));
   };
   if (home.shape(0) != split.shape(0)) throw std::logic_error("split and home: one value for each pair");
   const auto more_jobs = [&](py::ssize_t pair) {
@@ -164,7 +164,7 @@ void bind_schedule(py::module_& module) {
   };
   py::class_<Schedule>(module, "Schedule")
       .def(py::init([](std::string name, const plan::StageGraph& graph, int microbatches, int workers,
-                       Table<bool> split, Table<std::uint8_t> home, Table<std::int32_t> weights,
+                       Table<bool> split, Table<std::int32_t> home, Table<std::int32_t> weights,
                        Table<std::int32_t> compute, Table<std::int64_t> priority, plan::Discipline discipline,
                        std::vector<int> memory_limits, bool late_recomputation) {
              return schedule_of_tables(std::move(name), graph, microbatches, workers,
@@ -185,11 +185,11 @@ void bind_schedule(py::module_& module) {
       .def_property_readonly("copies", py::overload_cast<>(&Schedule::copies, py::const_))
       .def_property_readonly("home",
                              [](const Schedule& self) {
-                               py::array_t<std::uint8_t> homes(self.microbatches() * self.stages());
+                               py::array_t<std::int32_t> homes(self.microbatches() * self.stages());
                                auto home = homes.mutable_unchecked<1>();
                                for (int b = 0; b < self.microbatches(); ++b) {
                                  for (int s = 0; s < self.stages(); ++s)
-                                   home(b * self.stages() + s) = static_cast<std::uint8_t>(self.home(s, b));
+                                   home(b * self.stages() + s) = self.home(s, b).code();
                                }
                                return homes;
                              })
@@ -213,12 +213,11 @@ void bind_schedule(py::module_& module) {
       .def("find", &Schedule::find, "job"_a)
       .def(
           "with_homes",
-          [](const Schedule& self, const std::vector<std::uint8_t>& homes) {
+          [](const Schedule& self, const std::vector<int>& homes) {
             if (homes.size() != index(self.stages()) * index(self.microbatches()))
               throw std::logic_error("homes: one for each pair");
             return self.with_homes([&](int stage, int microbatch) {
-              return static_cast<plan::Home>(
-                  homes.at(index(microbatch) * index(self.stages()) + index(stage)));
+              return plan::Home::of_code(homes.at(index(microbatch) * index(self.stages()) + index(stage)));
             });
           },
           "homes"_a)

@@ -138,7 +138,8 @@ struct Dataclass<plan::Costs> {
                                         Field{"ordered_messages", &plan::Costs::ordered_messages},
                                         Field{"relays", &plan::Costs::relays},
                                         Field{"host", &plan::Costs::host},
-                                        Field{"disk", &plan::Costs::disk}};
+                                        Field{"disk", &plan::Costs::disk},
+                                        Field{"peer", &plan::Costs::peer}};
 };
 template <>
 struct Dataclass<plan::Job> {

@@ -184,6 +184,7 @@ class Costs:
     relays: bool
     host: HomeLink | None
     disk: HomeLink | None
+    peer: HomeLink | None
 
     def __init__(
         self,
@@ -200,6 +201,7 @@ class Costs:
         copy: float | None = None,
         host: HomeLink | None = None,
         disk: HomeLink | None = None,
+        peer: HomeLink | None = None,
     ) -> None:
         """Makes the costs of a schedule's stages.
 
@@ -215,15 +217,17 @@ class Costs:
             once for all of its workers, and transfers from one of its workers to another follow each other.
         ordered_messages: whether messages from one rank to another pass one at a time, on levels with fair sharing.
         relays: whether weights that several other ranks read are passed on from rank to rank, in slices.
-        copy: time of any copy of a stash to the home host or disk, and back, in place of `host` and `disk`.
+        copy: time of any copy of a stash to its home, and back, in place of `host`, `disk` and `peer`.
         host, disk: links to these homes of stashes. A schedule with such homes needs them.
+        peer: link of copies to other workers, and back, which then delay no other transfer. Without it they are
+            transfers on `links`.
 
-        Raises InputError for values of another form, for both `comm` and `links`, and for `copy` with `host` or `disk`.
+        Raises InputError for values of another form, for both `comm` and `links`, and for `copy` with `host`, `disk` or `peer`.
         """
         each = _all_durations(durations)
         if unit not in ("", "s"):
             raise InputError(f"unit: expected 's', or '' for a unit without a name, got {_shown(unit)}")
-        homes = {"host": host, "disk": disk}
+        homes = {"host": host, "disk": disk, "peer": peer}
         for name, home in homes.items():
             if home is not None:
                 _require(name, home, HomeLink)
@@ -244,5 +248,6 @@ class Costs:
             ("relays", _flag("relays", relays)),
             ("host", homes["host"]),
             ("disk", homes["disk"]),
+            ("peer", homes["peer"]),
         ):
             object.__setattr__(self, name, value)

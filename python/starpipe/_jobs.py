@@ -4,13 +4,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal, NamedTuple
+from typing import Literal, NamedTuple, Union
 
 Pass = Literal["F", "B", "W", "BW", "R", "O", "L"]
 """What a job does: F forward, B the gradient of the stage's input, W the gradient of its weights, BW both, R makes the
 stash again, O copies it to its home, L copies it back."""
 
-Home = Literal["worker", "none", "host", "disk"]
+Home = Union[Literal["worker", "none", "host", "disk"], int]
 """Where the stash of a stage and micro-batch waits from F to B. worker: with the worker that computes F. none: nowhere, R
 makes it again. host, disk: O copies it to the main memory or a disk of the worker's host, and L copies it back."""
 

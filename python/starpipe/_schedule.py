@@ -7,7 +7,7 @@ import operator
 import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Union
+from typing import TYPE_CHECKING, Any, Literal, Union
 
 import numpy as np
 import numpy.typing as npt
@@ -44,7 +44,7 @@ PriorityFunction = Callable[[int, int, Pass], Any]
 Homes = Union[Home, Sequence[Home], Callable[[int, int], Home]]
 """h(s, b): where stashes wait. One home for all stages, one for each, or a function of stage and micro-batch."""
 
-_HOMES: tuple[Home, ...] = ("worker", "none", "host", "disk")  # as C++ counts them
+_HOME_WORDS: tuple[Literal["worker", "none", "host", "disk"], ...] = ("worker", "none", "host", "disk")  # by their codes in C++
 
 Limits = Union[int, Sequence[int], None]
 
@@ -75,32 +75,44 @@ def _graph(graph: StageGraph | int) -> StageGraph:
     return graph if isinstance(graph, StageGraph) else StageGraph.chain(_whole("graph", graph, 1, _MOST_STAGES))
 
 
-def _home(name: str, home: object) -> int:
-    _require_word(name, home)
-    if home not in _HOMES:
-        raise InputError(f"{name}: expected one of {', '.join(_HOMES)}, got {_shown(home)}")
-    return _HOMES.index(home)
+def _home_code(name: str, home: object) -> int:
+    """The code of a home in C++."""
+    if isinstance(home, (int, np.integer)) and not isinstance(home, bool):
+        return len(_HOME_WORDS) + _whole(name, home, 0)
+    if not isinstance(home, str) or home not in _HOME_WORDS:
+        raise InputError(f"{name}: expected one of {', '.join(_HOME_WORDS)}, or a worker's number, got {_shown(home)}")
+    return _HOME_WORDS.index(home)
 
 
-def _home_list(name: str, homes: object) -> list[Home]:
-    """One home, or a list of homes, as a list."""
-    return [_HOMES[_home(name, word)] for word in ([homes] if isinstance(homes, str) else _list(name, homes, "homes"))]
+def _home_of(code: int) -> Home:
+    return _HOME_WORDS[code] if code < len(_HOME_WORDS) else code - len(_HOME_WORDS)
 
 
-def _home_words(homes: object, stages: int) -> list[Home]:
-    """The homes of all stages (one entry), or of each."""
-    words = _home_list("home", homes)
-    if len(words) not in (1, stages):
-        raise InputError(f"home: expected one home or {stages}, one for each stage, got {len(words)}")
-    return words
+def _home_passes(code: int) -> tuple[Pass, ...]:
+    """The passes that a home with this code adds."""
+    home = _home_of(code)
+    return () if home == "worker" else ("R",) if home == "none" else ("O", "L")
+
+
+def _home_codes(name: str, homes: object) -> list[int]:
+    """One home, or a list of homes, as a list of their codes."""
+    one = isinstance(homes, (str, int, np.integer))
+    return [_home_code(name, home) for home in ([homes] if one else _list(name, homes, "homes"))]
+
+
+def _home_texts(name: str, homes: object) -> list[str]:
+    """One home, or a list of homes, as C++ reads them."""
+    return [home if isinstance(home, str) else f"worker:{home}" for home in map(_home_of, _home_codes(name, homes))]
 
 
 def _homes(homes: Homes, stages: int, pairs: list[tuple[int, int]]) -> list[int]:
-    """The home of each pair of stage and micro-batch, as C++ counts them."""
+    """The home of each pair of stage and micro-batch, as its code in C++."""
     if callable(homes):
-        return [_home(f"home: stage {s}, micro-batch {b}", homes(s, b)) for s, b in pairs]
-    words = _home_words(homes, stages)
-    return [_HOMES.index(words[s % len(words)]) for s, _ in pairs]
+        return [_home_code(f"home: stage {s}, micro-batch {b}", homes(s, b)) for s, b in pairs]
+    codes = _home_codes("home", homes)
+    if len(codes) not in (1, stages):
+        raise InputError(f"home: expected one home or {stages}, one for each stage, got {len(codes)}")
+    return [codes[s % len(codes)] for s, _ in pairs]
 
 
 def _job_text(job: tuple[int, int, Pass]) -> str:
@@ -240,11 +252,10 @@ class Schedule:
         homes = _homes(home, graph.stages, pairs)
         fused: tuple[Pass, ...] = ("F", "BW")
         divided: tuple[Pass, ...] = ("F", "B", "W")
-        more: dict[Home, tuple[Pass, ...]] = {"worker": (), "none": ("R",), "host": ("O", "L"), "disk": ("O", "L")}
         jobs = [
             (s, b, d)
             for (s, b), is_split, waits in zip(pairs, split, homes)
-            for d in (divided if is_split else fused) + more[_HOMES[waits]]
+            for d in (divided if is_split else fused) + _home_passes(waits)
         ]
         weights, compute = _placements([0 if d in ("O", "L") else placement(s, b, d) for s, b, d in jobs], jobs)
         for values in (compute, weights):
@@ -252,7 +263,7 @@ class Schedule:
         priorities = _priorities([priority(s, b, d) for s, b, d in jobs], jobs)
         limits = _limits("memory_limit", memory_limit)
         self._handle = _core.Schedule(
-            name, graph, microbatches, workers, np.array(split), np.array(homes, dtype=np.uint8),
+            name, graph, microbatches, workers, np.array(split), np.array(homes, dtype=np.int32),
             np.array(weights, dtype=np.int32), np.array(compute, dtype=np.int32), priorities, discipline,
             limits * workers if len(limits) == 1 else limits, False,
         )  # fmt: skip
@@ -322,7 +333,7 @@ class Schedule:
         for key, value, count in (("stage", stage, self.stages), ("microbatch", microbatch, self.microbatches)):
             if _whole(key, value, 0) >= count:
                 raise InputError(f"{key}: there is no {key} {value}; the last is {count - 1}")
-        return _HOMES[int(self._handle.home[microbatch * self.stages + stage])]
+        return _home_of(int(self._handle.home[microbatch * self.stages + stage]))
 
     @property
     def split_backward(self) -> bool:
@@ -385,7 +396,7 @@ class Schedule:
         last = 3 if self.split_backward else 2  # R or O
         homes = np.repeat(self._handle.home, stride)
         words[which == last] = "O"
-        words[(which == last) & (homes == _HOMES.index("none"))] = "R"
+        words[(which == last) & (homes == _HOME_WORDS.index("none"))] = "R"
         words[which == last + 1] = "L"
         words[~exists] = ""
         return words
@@ -638,7 +649,7 @@ def schedule(
     stage_workers = [_whole("placement", worker, 0) for worker in _list("placement", placement, "workers")]
     if graph is None and stage_workers:
         graph = len(stage_workers)
-    homes = [] if home is None else _home_list("home", home)
+    homes = [] if home is None else _home_texts("home", home)
     core, reordering, used = _core.named_schedule(
         name, workers, microbatches, None if graph is None else _graph(graph),
         None if groups is None else _whole("groups", groups, 0), stage_workers,

@@ -13,7 +13,7 @@ from starpipe._arguments import _number, _numbers, _require, _require_function, 
 from starpipe._core import InputError, size_limits
 from starpipe._costs import Costs
 from starpipe._jobs import Home
-from starpipe._schedule import Schedule, _home_list
+from starpipe._schedule import Schedule, _home_texts
 from starpipe._timeline import Timeline
 
 Layout = Literal["loop", "v"]
@@ -120,7 +120,7 @@ def search(
         _whole("workers", workers, 1, size_limits["search_workers"]),
         _whole("microbatches", microbatches, 1, size_limits["search_microbatches"]),
         None if chunks is None else _whole("chunks", chunks, 1, size_limits["search_chunks"]), layout, costs, _numbers("stash", stash),
-        [] if memory_limit is None else _numbers("memory_limit", memory_limit), _home_list("homes", homes), _number("budget", budget, 0.01, 1e6),
+        [] if memory_limit is None else _numbers("memory_limit", memory_limit), _home_texts("homes", homes), _number("budget", budget, 0.01, 1e6),
         None if work is None else _number("work", work, 0.01, 1e6), _whole("seed", seed, 0, 2**64 - 1), progress,
     )  # fmt: skip
     used = replace(found["costs"], unit=costs.unit)

@@ -99,9 +99,12 @@ inline double duration(const Schedule& schedule, const Costs& costs, JobId id) {
       return d.B + d.W;
     case Pass::O:
     case Pass::L: {
-      const HomeLink& home = schedule.home(j.stage, j.microbatch) == Home::disk ? *costs.disk : *costs.host;
+      const Home home = schedule.home(j.stage, j.microbatch);
       const StageSizes& size = costs.sizes[costs.sizes.size() == 1 ? 0 : index(j.stage)];
-      return home.link.alpha + home.link.beta * static_cast<double>(size.stash);
+      if (home.peer() && !costs.peer)
+        return transfer_time(costs, schedule.compute(id), *home.peer(), size.stash);
+      const HomeLink& link = home.peer() ? *costs.peer : home == Home::disk ? *costs.disk : *costs.host;
+      return link.link.alpha + link.link.beta * static_cast<double>(size.stash);
     }
   }
   return 0;
@@ -110,7 +113,7 @@ inline double duration(const Schedule& schedule, const Costs& costs, JobId id) {
 /// Returns the jobs whose data `id` reads, or for which it waits as for data.
 inline std::vector<JobId> data_preds(const Schedule& schedule, JobId id) {
   const auto [s, b, pass] = schedule.job(id);
-  const bool copied = schedule.home(s, b) == Home::host || schedule.home(s, b) == Home::disk;
+  const bool copied = schedule.home(s, b) != Home::worker && schedule.home(s, b) != Home::none;
   const bool backward = pass == Pass::B || pass == Pass::BW;
   std::vector<Job> wanted;
   if (pass == Pass::F) {
@@ -130,14 +133,27 @@ inline std::vector<JobId> data_preds(const Schedule& schedule, JobId id) {
   return jobs;
 }
 
+/// Returns the worker of whose memory a job takes a part, or frees one, if stashes are copied.
+struct MemoryUse {
+  std::optional<int> takes = {};
+  std::optional<int> frees = {};
+};
+inline MemoryUse memory_use(const Schedule& schedule, JobId id) {
+  const auto [s, b, pass] = schedule.job(id);
+  const int own = schedule.compute(id);
+  const std::optional<int> peer = schedule.home(s, b).peer();
+  if (pass == Pass::O) return {.takes = peer, .frees = own};
+  if (pass == Pass::L) return {.takes = own, .frees = peer};
+  if (pass == Pass::F || pass == Pass::R) return {.takes = own};
+  if (pass == Pass::W || pass == Pass::BW) return {.frees = own};
+  return {};
+}
+
 /// True if n says that `id` waits for the memory that `other` frees.
 inline bool waits_for_memory(const Schedule& schedule, JobId id, JobId other) {
-  if (!schedule.copies() || schedule.compute(id) != schedule.compute(other)) return false;
-  if (schedule.turn(other) > schedule.turn(id)) return false;
-  const Pass pass = schedule.job(id).pass;
-  const Pass before = schedule.job(other).pass;
-  return (pass == Pass::F || pass == Pass::R || pass == Pass::L) &&
-         (before == Pass::O || before == Pass::W || before == Pass::BW);
+  if (!schedule.copies() || schedule.turn(other) > schedule.turn(id)) return false;
+  const std::optional<int> taken = memory_use(schedule, id).takes;
+  return taken && id != other && taken == memory_use(schedule, other).frees;
 }
 
 /// Returns the time at which the last input of `id` is on its worker, given the ends of the jobs before it.
@@ -183,10 +199,16 @@ inline SlowRun slow_simulate(const Schedule& schedule, const Costs& costs) {
     if (schedule.exists(id)) all.push_back(id);
   }
 
-  // A worker has three lanes that run at the same time: it computes, copies out, and copies back.
-  const auto lane_of = [&](JobId id) {
-    const Pass pass = schedule.job(id).pass;
-    return 3 * index(schedule.compute(id)) + (pass == Pass::O ? 1U : pass == Pass::L ? 2U : 0U);
+  // A worker has three lanes that run at the same time: it computes, copies out, and copies in. A copy from a
+  // worker to another one uses a lane of both.
+  const auto lanes_of = [&](JobId id) -> std::vector<std::size_t> {
+    const auto [s, b, pass] = schedule.job(id);
+    const std::size_t own = 3 * index(schedule.compute(id));
+    const std::optional<int> peer = schedule.home(s, b).peer();
+    if (pass != Pass::O && pass != Pass::L) return {own};
+    const std::size_t out = pass == Pass::O ? 1 : 2;
+    if (!peer) return {own + out};
+    return {own + out, 3 * index(*peer) + 3 - out};
   };
   struct Lane {
     bool busy = false;
@@ -254,20 +276,26 @@ inline SlowRun slow_simulate(const Schedule& schedule, const Costs& costs) {
     std::vector<std::pair<int, JobId>> picks;
     std::vector<Lane> lanes(3 * index(schedule.workers()));
     for (const JobId id : all) {
-      Lane& lane = lanes[lane_of(id)];
-      const int worker = schedule.compute(id);
-      lane.busy = lane.busy || (started[id] && !ended[id]);
-      if (started[id]) continue;
-      if (!lane.first_waiting || schedule.turn(id) < schedule.turn(*lane.first_waiting)) {
-        lane.first_waiting = id;
+      for (const std::size_t number : lanes_of(id)) {
+        Lane& lane = lanes[number];
+        lane.busy = lane.busy || (started[id] && !ended[id]);
+        if (started[id]) continue;
+        if (!lane.first_waiting || schedule.turn(id) < schedule.turn(*lane.first_waiting)) {
+          lane.first_waiting = id;
+        }
+        if (!is_ready(id) || arrival(schedule, costs, run.spans, id) > now) continue;
+        if (schedule.discipline() == Discipline::bounded && refused(id, schedule.compute(id))) continue;
+        if (!lane.pick || schedule.turn(id) < schedule.turn(*lane.pick)) lane.pick = id;
       }
-      if (!is_ready(id) || arrival(schedule, costs, run.spans, id) > now) continue;
-      if (schedule.discipline() == Discipline::bounded && refused(id, worker)) continue;
-      if (!lane.pick || schedule.turn(id) < schedule.turn(*lane.pick)) lane.pick = id;
     }
-    for (const Lane& lane : lanes) {
-      const bool in_turn = schedule.discipline() != Discipline::ordered || lane.pick == lane.first_waiting;
-      if (!lane.busy && lane.pick && in_turn) picks.emplace_back(schedule.compute(*lane.pick), *lane.pick);
+    for (const JobId id : all) {
+      const std::vector<std::size_t> its = lanes_of(id);
+      const bool picked = std::ranges::all_of(its, [&](std::size_t number) {
+        const Lane& lane = lanes[number];
+        const bool in_turn = schedule.discipline() != Discipline::ordered || lane.first_waiting == id;
+        return !lane.busy && lane.pick == id && in_turn;
+      });
+      if (picked) picks.emplace_back(schedule.compute(id), id);
     }
     for (const auto& [worker, id] : picks) {
       double fetch = 0;
@@ -280,7 +308,7 @@ inline SlowRun slow_simulate(const Schedule& schedule, const Costs& costs) {
       started[id] = true;
       run.picked[id] = now;
       run.spans[id] = {now + fetch, now + fetch + duration(schedule, costs, id)};
-      if (lane_of(id) % 3 == 0) run.ran[index(worker)].push_back(id);
+      if (lanes_of(id).front() % 3 == 0) run.ran[index(worker)].push_back(id);
     }
     if (!picks.empty()) continue;  // ask again at the same moment: jobs may have ended
 
@@ -333,9 +361,12 @@ inline std::vector<Transfers> slow_transfers(const Schedule& schedule, const Cos
       received->bytes += input.bytes;
     }
     const Job j = schedule.job(id);
-    if (j.pass != Pass::L) continue;
-    ++result[index(worker)].reloads.count;
-    result[index(worker)].reloads.bytes += costs.sizes[costs.sizes.size() == 1 ? 0 : index(j.stage)].stash;
+    const std::optional<int> peer = schedule.home(j.stage, j.microbatch).peer();
+    if (j.pass != Pass::L && !(j.pass == Pass::O && peer)) continue;
+    Transfers& to = result[index(j.pass == Pass::O ? *peer : worker)];
+    Received& copied = peer ? to.stashes : to.reloads;
+    ++copied.count;
+    copied.bytes += costs.sizes[costs.sizes.size() == 1 ? 0 : index(j.stage)].stash;
   }
   return result;
 }
@@ -400,11 +431,16 @@ inline SlowMemory slow_memory_at(const Schedule& schedule, const Costs& costs, c
   SlowMemory result;
   for (int b = 0; b < schedule.microbatches(); ++b) {
     for (int s = 0; s < schedule.stages(); ++s) {
-      if (schedule.compute(schedule.forward(s, b)) != worker) continue;
       const StageSizes& size = costs.sizes[costs.sizes.size() == 1 ? 0 : index(s)];
       const auto runs = [&](JobId from, JobId to) {
         return spans[from].start < time && time < spans[to].end;
       };
+      if (schedule.home(s, b).peer() == worker &&
+          runs(*schedule.find({s, b, Pass::O}), *schedule.find({s, b, Pass::L}))) {
+        ++result.stashes;
+        result.bytes += size.stash;
+      }
+      if (schedule.compute(schedule.forward(s, b)) != worker) continue;
       const JobId b_job = schedule.backward(s, b);
       const JobId last = schedule.weight_gradient(s, b);
       const std::optional<JobId> o = schedule.find({s, b, Pass::O});

@@ -68,8 +68,8 @@ struct Options {
   int max_workers = 5;
   /// Place all passes of a stage and micro-batch on one worker.
   bool one_worker_a_stash = false;
-  /// Copy some stashes to host or disk. These schedules place all passes of a stash on one worker, and can
-  /// only be ordered.
+  /// Copy some stashes to host, disk or another worker. These schedules place all passes of a stash on one
+  /// worker, and can only be ordered.
   bool copies = false;
   /// Share of the schedules whose priority follows the data dependencies.
   double sound_priority = 0.7;
@@ -102,7 +102,9 @@ inline ScheduleSpec random_spec(Random& random, const Options& options = {}) {
     home = remade == 0 || (remade == 1 && chance(random, 0.5)) ? Home::none : Home::worker;
   if (copies) {
     for (Home& home : homes) {
-      if (chance(random, 0.6)) home = chance(random, 0.5) ? Home::host : Home::disk;
+      if (!chance(random, 0.6)) continue;
+      const int kind = between(random, 0, 3);
+      home = kind == 0 ? Home::host : kind == 1 ? Home::disk : Home::at(between(random, 0, workers - 1));
     }
   }
   if (remade < 2 || copies) {
@@ -216,6 +218,7 @@ inline Costs random_costs(Random& random, int stages) {
   costs.prefetch = chance(random, 0.6);
   costs.host = HomeLink{.link = {.alpha = quarter(4), .beta = quarter(2)}};
   costs.disk = HomeLink{.link = {.alpha = quarter(8)}};
+  if (chance(random, 0.5)) costs.peer = HomeLink{.link = {.alpha = quarter(4), .beta = quarter(2)}};
   return costs;
 }
 

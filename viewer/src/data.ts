@@ -24,10 +24,10 @@ export interface ScheduleData {
   labels?: string[];
   memory_limits?: number[];
   /**
-   * Only where stashes are copied: a digit for the home of each stash, by micro-batch and stage; of one micro-batch
-   * where all are alike.
+   * Only where stashes are copied: the number of each stash's home (Home::code), by micro-batch and stage; of one
+   * micro-batch where all are alike.
    */
-  homes?: string;
+  homes?: number[];
 }
 
 interface Received {

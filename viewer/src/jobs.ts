@@ -12,7 +12,7 @@ export const R = 4;
 export const O = 5;
 export const L = 6;
 
-/** Where a stash waits: the digits of `ScheduleData.homes`. */
+/** Where a stash waits, by the numbers of `ScheduleData.homes`; behind these words come the workers. */
 const HOMES = ["worker", "none", "host", "disk"] as const;
 const NONE = 1;
 
@@ -75,21 +75,23 @@ export class Jobs {
   pass(id: number): number {
     const position = id % this.slots;
     if (position === 0) return F;
-    if (position === this.remade) return this.homeDigit(id) === NONE ? R : O;
+    if (position === this.remade) return this.homeNumber(id) === NONE ? R : O;
     if (position > this.remade) return L;
     if (position === 2) return W;
     return this.schedule.split_backward && this.entry[id + 1] >= 0 ? B : BW;
   }
 
   /** The home of a job's stash: where stashes are copied, as `HOMES` has it; else each that is made again has none. */
-  private homeDigit(id: number): number {
+  private homeNumber(id: number): number {
     const {homes} = this.schedule;
-    return homes === undefined ? NONE : Number(homes[Math.floor(id / this.slots) % homes.length]);
+    return homes === undefined ? NONE : homes[Math.floor(id / this.slots) % homes.length];
   }
 
   /** The home that O copies to, or L from; "" for other passes. */
   homeOf(id: number): string {
-    return isCopy(this.pass(id)) ? HOMES[this.homeDigit(id)] : "";
+    if (!isCopy(this.pass(id))) return "";
+    const home = this.homeNumber(id);
+    return home < HOMES.length ? HOMES[home] : `worker ${home - HOMES.length}`;
   }
 
   name(id: number): string {

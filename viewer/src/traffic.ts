@@ -36,6 +36,7 @@ export function trafficSection(runs: Run[]): HTMLElement {
 function copied(run: Run): HTMLElement | null {
   if (!copies(run.schedule)) return null;
   const [{figures}] = run.timelines;
+  if (reloaded(figures, "count") === 0) return null; // between workers, above
   const size = run.hasBytes ? ` (${bytes(reloaded(figures, "bytes"))})` : "";
   const stashes = counted(reloaded(figures, "count"), "stash");
   return h("p", {}, `Besides, O copied ${stashes}${size} from workers to their homes, and L copied them back.`);

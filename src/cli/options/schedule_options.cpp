@@ -82,9 +82,13 @@ void add_memory_options(CLI::App& command, std::vector<int>& memory_limits, Home
       ->type_name("HOME,...|auto")
       ->delimiter(',')
       ->check([](const std::string& word) {
-        if (word == "auto" || std::ranges::find(plan::home_words, word) != plan::home_words.end())
+        if (word == "auto") return std::string();
+        try {
+          static_cast<void>(plan::parse_home(word));
           return std::string();
-        return fmt::format("'{}' is none of auto, {}", word, fmt::join(plan::home_words, ", "));
+        } catch (const InputError& error) {
+          return fmt::format("{}, or auto", error.what());
+        }
       });
 }
 
@@ -288,10 +292,10 @@ void CostOptions::apply(plan::Costs& costs, std::string& unit, int stages, const
     unit = in_seconds ? "s" : "";
   }
   if (copy_) {
-    costs.host = costs.disk = plan::HomeLink{.link = {.alpha = time_in(unit, "--copy", *copy_)}};
+    costs.set_copy(time_in(unit, "--copy", *copy_));
   } else if (unit != former_unit && links_) {
-    costs.host = costs.disk = std::nullopt;  // the file of links may have them in the new unit
-  } else if (unit != former_unit && (costs.host || costs.disk)) {
+    costs.host = costs.disk = costs.peer = std::nullopt;  // the file of links may have them in the new unit
+  } else if (unit != former_unit && (costs.host || costs.disk || costs.peer)) {
     throw InputError(
         fmt::format("--durations: the times of copies are {} a unit, unlike the durations; give "
                     "--copy too",

@@ -57,7 +57,10 @@ std::vector<std::vector<JobId>> rows_of(const RecordedStep& step) {
   std::vector<std::vector<JobId>> rows = step.timeline.order;
   for (int w = 0; w < schedule.workers() && schedule.copies(); ++w) {
     for (const Pass pass : {Pass::O, Pass::L}) {
-      std::vector<JobId>& row = rows.emplace_back(schedule.copies_of(w, pass));
+      std::vector<JobId>& row = rows.emplace_back();
+      std::ranges::copy_if(schedule.copies_of(w), std::back_inserter(row), [&](JobId id) {
+        return schedule.job(id).pass == pass && schedule.compute(id) == w;
+      });
       std::ranges::stable_sort(row, {}, [&](JobId id) { return step.timeline.spans[id].start; });
     }
   }
@@ -199,16 +202,14 @@ ordered_json traffic_of(const RecordedStep& step, const Costs& costs) {
 constexpr int data_version = 2;  // viewer/src/data.ts has the same
 
 /// Returns a digit for the home of each stash, by micro-batch and stage; of one micro-batch if all are alike.
-std::string homes_of(const Schedule& schedule) {
-  std::string homes;
+std::vector<int> homes_of(const Schedule& schedule) {
+  std::vector<int> homes;
   for (int b = 0; b < schedule.microbatches(); ++b) {
-    for (int s = 0; s < schedule.stages(); ++s)
-      homes += static_cast<char>('0' + static_cast<int>(schedule.home(s, b)));
+    for (int s = 0; s < schedule.stages(); ++s) homes.push_back(schedule.home(s, b).code());
   }
-  const std::string_view all = homes;
-  const std::size_t stages = index(schedule.stages());
-  const bool alike = all.substr(stages) == all.substr(0, all.size() - stages);
-  return alike ? homes.substr(0, stages) : homes;
+  const auto stages = schedule.stages();
+  if (std::equal(homes.begin() + stages, homes.end(), homes.begin())) homes.resize(index(stages));
+  return homes;
 }
 
 ordered_json schedule_data(const Schedule& schedule) {

@@ -85,8 +85,8 @@ class Drawing {
       draw_any(fmt::format("worker {}", w), rows[w]);
       const int worker = static_cast<int>(w);
       if (schedule_.copies_of(worker).empty()) continue;
-      draw_any("  out", schedule_.copies_of(worker, Pass::O));
-      draw_any("  in", schedule_.copies_of(worker, Pass::L));
+      draw_any("  out", schedule_.copies_of(worker, Channel::out));
+      draw_any("  in", schedule_.copies_of(worker, Channel::in));
     }
     draw_axis(text);
     const std::string unit = unit_.name().empty() ? "" : "; time in " + unit_.name();

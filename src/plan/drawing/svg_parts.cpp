@@ -140,9 +140,10 @@ bool draw_critical_path(const RunFrame& frame, std::string& svg) {
     [[nodiscard]] double middle() const { return y + height / 2; }
   };
   const auto box_of = [&](const PathPart& part) {
-    const Pass pass = frame.run.schedule->job(part.job).pass;
-    if (!is_copy(pass)) return Box{frame.y(row_of(part)), frame.row_height};
-    return Box{frame.strip_y(row_of(part), pass), frame.strip};
+    const Schedule& schedule = *frame.run.schedule;
+    if (!is_copy(schedule.job(part.job).pass)) return Box{frame.y(row_of(part)), frame.row_height};
+    const Channel channel = schedule.channel(part.job, schedule.compute(part.job));
+    return Box{frame.strip_y(row_of(part), channel), frame.strip};
   };
   for (const PathPart& part : frame.run.path) {
     if (part.kind != PathPart::Kind::compute) continue;

@@ -81,9 +81,9 @@ struct RunFrame {
 
   [[nodiscard]] double x(double time) const { return left + (time - origin) * scale; }
   [[nodiscard]] double y(std::size_t row) const { return top + static_cast<double>(row) * row_pitch; }
-  /// Returns the y of the strip of O or L under a row.
-  [[nodiscard]] double strip_y(std::size_t row, Pass pass) const {
-    return y(row) + row_height + 1 + (pass == Pass::L ? strip + 1 : 0);
+  /// Returns the y of the strip of a channel under a row.
+  [[nodiscard]] double strip_y(std::size_t row, Channel channel) const {
+    return y(row) + row_height + 1 + (channel == Channel::in ? strip + 1 : 0);
   }
 };
 

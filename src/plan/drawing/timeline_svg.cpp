@@ -185,7 +185,7 @@ class Svg {
     return draw_memory(frame, frame.y(timeline.order.size()));
   }
 
-  /// Draws copies as strips under the row of their worker: O above L.
+  /// Draws copies as strips under the rows of their workers: what leaves above what comes in.
   void draw_copies(const RunFrame& frame) {
     const Schedule& schedule = *frame.run.schedule;
     if (!schedule.copies()) return;
@@ -196,9 +196,9 @@ class Svg {
         const Span span = frame.run.timeline->spans[id];
         put("<rect x=\"{}\" y=\"{}\" width=\"{}\" height=\"{}\" {}><title>{} of worker {}, {} {}, {} to "
             "{}</title></rect>\n",
-            px(frame.x(span.start)), px(frame.strip_y(index(w), job.pass)),
+            px(frame.x(span.start)), px(frame.strip_y(index(w), schedule.channel(id, w))),
             px((span.end - span.start) * scale_), px(frame.strip),
-            paint(look_of(job.pass), hue_of(job.microbatch)), to_string(job), w,
+            paint(look_of(job.pass), hue_of(job.microbatch)), to_string(job), schedule.compute(id),
             job.pass == Pass::O ? "to" : "from", to_string(schedule.home(job.stage, job.microbatch)),
             unit_.number(span.start), unit_.number(span.end));
       }

@@ -64,7 +64,7 @@ class BackwardWalk {
     return previous;
   }
 
-  // A copy waits for jobs and copies of its own worker only.
+  // Nothing is sent to a copy: it waits for ends of jobs and copies alone.
   JobId before_copy(JobId id) {
     std::optional<JobId> last;
     step_.as_run.for_each_pred(id, [&](JobId p) {

@@ -48,10 +48,13 @@ void require_runs(const Schedule& planned, std::span<const JobRun> jobs) {
 }
 
 // Returns the jobs of `order`, which are in the order of starts, in an order in which n says when memory was
-// free for copies: jobs that free memory (O, and W or BW) come where they ended.
+// free for copies: jobs that free memory (O, and W or BW) come where they ended. L from another worker takes
+// memory where it starts and frees some where it ends, so there the planned order stays: it is the one that
+// ran.
 std::vector<JobId> with_memory_in_order(const Schedule& planned, const std::vector<int>& worker,
                                         const std::vector<Span>& spans, std::vector<JobId> order) {
   if (!planned.copies()) return order;
+  if (planned.has_peers()) return {planned.order().begin(), planned.order().end()};
   std::vector<double> place(spans.size());
   // Measured spans of one worker may overlap by the clock's resolution; its jobs stay in their order.
   std::vector<double> next(index(planned.workers()), std::numeric_limits<double>::infinity());
@@ -261,6 +264,7 @@ std::map<WorkerPair, std::vector<double>> observed_transfers(const RecordedStep&
 
 LastInput last_input(const Schedule& as_run, const Timeline& timeline, JobId id) {
   const Placement at = as_run.placement(id);
+  const Pass pass = as_run.job(id).pass;
   LastInput input;
   for_each_producer(as_run, id, [&](JobId producer) {
     const double end = timeline.spans[producer].end;
@@ -269,7 +273,8 @@ LastInput last_input(const Schedule& as_run, const Timeline& timeline, JobId id)
       input.copy = producer;
       input.copied = end;
     }
-    if (as_run.compute(producer) == at.compute) {
+    // A copy brings what it copies, and nobody sends anything to it.
+    if (as_run.compute(producer) == at.compute || copied || (as_run.copies() && is_copy(pass))) {
       input.own_produced = std::max(input.own_produced, end);
     } else if (!input.producer || end > input.produced) {
       input.from = as_run.compute(producer);
@@ -277,7 +282,6 @@ LastInput last_input(const Schedule& as_run, const Timeline& timeline, JobId id)
       input.produced = end;
     }
   });
-  const Pass pass = as_run.job(id).pass;
   const bool fetches_weights = pass != Pass::W && !is_copy(pass) && at.weights != at.compute;
   if (!input.from && fetches_weights) input.from = at.weights;
   return input;

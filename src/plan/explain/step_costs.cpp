@@ -24,7 +24,10 @@ void StepCosts::add(const RecordedStep& step) {
     const double seconds = step.timeline.spans[id].end - step.timeline.spans[id].start;
     sums[kind] += seconds;
     ++counts[kind];
-    if (is_copy(job.pass)) copies_[schedule.home(job.stage, job.microbatch)].push_back(seconds);
+    if (is_copy(job.pass)) {
+      const Home home = schedule.home(job.stage, job.microbatch);
+      copies_[home.peer() ? Home::at(0) : home].push_back(seconds);
+    }
   }
   for (const auto& [link, times] : observed_transfers(step))
     transfers_[link].insert(transfers_[link].end(), times.begin(), times.end());
@@ -42,8 +45,11 @@ Costs StepCosts::costs(std::vector<StageSizes> sizes, std::vector<SharedWeights>
   std::vector<double> links;
   for (const auto& [link, times] : transfers_) links.push_back(*lower_median(times));
   costs.links = Link{.alpha = lower_median(std::move(links)).value_or(0)};
-  for (const auto& [home, times] : copies_)
-    (home == Home::host ? costs.host : costs.disk) = HomeLink{.link = {.alpha = *lower_median(times)}};
+  for (const auto& [home, times] : copies_) {
+    (home.peer()          ? costs.peer
+     : home == Home::host ? costs.host
+                          : costs.disk) = HomeLink{.link = {.alpha = *lower_median(times)}};
+  }
   costs.durations.clear();
   for (std::size_t first = 0; first < means_.size(); first += pass_count) {
     const auto of = [&](Pass pass) { return lower_median(means_[first + index(pass)]); };

@@ -193,12 +193,13 @@ Schedule read_planned(const JsonValue& record, const std::vector<int>& compute, 
   for (std::size_t i = 0; i < compute.size(); ++i) {
     order.push_back({stages.at(i).whole(0), microbatches.at(i).whole(0), read_pass(passes.at(i))});
     std::vector<ListedJob>& row = listing.rows[index(compute[i])];
+    const auto n = static_cast<std::int64_t>(i);
     if (is_copy(order.back().pass)) {
       const JsonValue home = array_with(jobs, "home", compute.size()).at(i);
       listing.copies[index(compute[i])].push_back(
-          {order.back(), home.parsed(parse_home, "host or disk"), row.size()});
+          {order.back(), home.parsed(parse_home, "host, disk or worker:N"), row.size(), n});
     } else {
-      row.push_back({order.back(), weights[i], i});
+      row.push_back({order.back(), weights[i], i, n});
     }
   }
   for (const char* const key : {"stages", "microbatches", "discipline", "stage_graph", "memory_limits"})

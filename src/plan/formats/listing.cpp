@@ -64,6 +64,19 @@ class Copies {
   [[nodiscard]] std::int64_t n(std::size_t position) const {
     return static_cast<std::int64_t>(position * (most_ + 1) + most_);
   }
+  [[nodiscard]] const ListedCopy& listed(const Job& job) const { return *entries_.at(job).listed; }
+  /// True if any stash waits on another worker.
+  [[nodiscard]] bool any_on_worker() const {
+    return std::ranges::any_of(entries_,
+                               [](const auto& of) { return of.second.listed->home.peer().has_value(); });
+  }
+  /// Refuses a copy without n.
+  void require_n() const {
+    for (const auto& [job, entry] : entries_) {
+      if (!entry.listed->n)
+        fail(entry.row, entry.cell, "{} needs \"n\", since stashes wait on other workers", to_string(job));
+    }
+  }
   /// Refuses a copy that is not one of the schedule's, or not on this worker.
   void require_all_in(const Schedule& schedule) const {
     for (const auto& [job, entry] : entries_) {
@@ -248,6 +261,22 @@ void require_progress(const Completeness& jobs, const Schedule& schedule) {
             cycle.size());
 }
 
+/// Refuses jobs without n, and an n that is not larger than that of the job before in the row.
+void require_n(const Completeness& complete, const Copies& copies) {
+  std::vector<const ListEntry*> rows;
+  for (const ListEntry& entry : complete.entries()) {
+    if (!entry.listed->n)
+      complete.fail(entry, "{} needs \"n\", since stashes wait on other workers", to_string(entry.job()));
+    rows.push_back(&entry);
+  }
+  std::ranges::sort(rows, {}, [](const ListEntry* entry) { return std::tuple(entry->row, entry->position); });
+  for (std::size_t i = 1; i < rows.size(); ++i) {
+    if (rows[i]->row == rows[i - 1]->row && *rows[i]->listed->n <= *rows[i - 1]->listed->n)
+      complete.fail(*rows[i], "n is not larger than that of the job before");
+  }
+  copies.require_n();
+}
+
 }  // namespace
 
 Schedule schedule_from_listing(const Listing& listing) {
@@ -275,7 +304,10 @@ Schedule schedule_from_listing(const Listing& listing) {
   spec.placement = [&](const Job& job) {
     return Placement{.weights = at(job).listed->weights, .compute = static_cast<int>(at(job).row)};
   };
+  const bool has_peers = copies.any_on_worker();
+  if (has_peers) require_n(complete, copies);
   spec.priority = [&](const Job& job) {
+    if (has_peers) return is_copy(job.pass) ? *copies.listed(job).n : *at(job).listed->n;
     return is_copy(job.pass) ? copies.n(job) : copies.n(at(job).position);
   };
   Schedule schedule(spec);

@@ -4,6 +4,7 @@
 // Schedules in the form of files: rows of jobs. Private to plan.
 
 #include <cstddef>
+#include <cstdint>
 #include <functional>
 #include <optional>
 #include <string>
@@ -19,6 +20,7 @@ struct ListedJob {
   Job job;
   int weights = 0;       ///< worker that holds the weights
   std::size_t cell = 0;  ///< position in the row, from 0
+  std::optional<std::int64_t> n = {};
 };
 
 /// O or L in a file.
@@ -26,9 +28,11 @@ struct ListedCopy {
   Job job;
   Home home = Home::host;    ///< of the stash
   std::size_t position = 0;  ///< of n: so many jobs of its worker's row, the first ones, come before
+  std::optional<std::int64_t> n = {};
 };
 
-/// Rows of jobs read from a file, in the order each worker runs them.
+/// Rows of jobs read from a file, in the order each worker runs them. Where a stash waits on another worker,
+/// n also compares jobs of two workers, so all jobs and copies need one; elsewhere it has no effect.
 struct Listing {
   std::string source_name;
   /// Text for messages that names a cell: "ops[0][3]" or "row 1, cell 4".

@@ -48,19 +48,21 @@ ordered_json ops(const Schedule& schedule, const Timeline& timeline) {
                      {"start", number(span.start)},
                      {"end", number(span.end)},
                      {"weights_from", schedule.placement(id).weights}});
+      if (schedule.has_peers()) row.back()["n"] = schedule.turn(id);
     }
     all.push_back(std::move(row));
   }
   return all;
 }
 
-/// Returns the copies of each worker. `position`: so many ops of the worker come before, by n.
+/// Returns the copies of each worker's stashes. `position`: so many ops of the worker come before, by n.
 ordered_json copies(const Schedule& schedule, const Timeline& timeline) {
   ordered_json all = ordered_json::array();
   for (int worker = 0; worker < schedule.workers(); ++worker) {
     ordered_json row = ordered_json::array();
     const auto order = schedule.order(worker);
     for (const JobId id : schedule.copies_of(worker)) {
+      if (schedule.compute(id) != worker) continue;
       const Job job = schedule.job(id);
       const Span span = timeline.spans[id];
       const auto before = std::ranges::partition_point(
@@ -72,36 +74,44 @@ ordered_json copies(const Schedule& schedule, const Timeline& timeline) {
                      {"position", before - order.begin()},
                      {"start", number(span.start)},
                      {"end", number(span.end)}});
+      if (schedule.has_peers()) row.back()["n"] = schedule.turn(id);
     }
     all.push_back(std::move(row));
   }
   return all;
 }
 
+std::optional<std::int64_t> read_n(const JsonValue& job) {
+  const auto n = job.find("n");
+  return n ? std::optional<std::int64_t>(n->whole(0)) : std::nullopt;
+}
+
 ListedCopy read_copy(const JsonValue& value) {
-  constexpr std::array<std::string_view, 7> keys = {"op",       "stage", "microbatch", "home",
-                                                    "position", "start", "end"};
+  constexpr std::array<std::string_view, 8> keys = {"op",       "stage", "microbatch", "home",
+                                                    "position", "start", "end",        "n"};
   value.object().only(keys);
   ListedCopy copy = {
       .job = {value.at("stage").whole(0), value.at("microbatch").whole(0), read_pass(value.at("op"))},
-      .home = value.at("home").parsed(parse_home, "host or disk"),
-      .position = index(value.at("position").whole(0))};
+      .home = value.at("home").parsed(parse_home, "host, disk or worker:N"),
+      .position = index(value.at("position").whole(0)),
+      .n = read_n(value)};
   if (!is_copy(copy.job.pass)) value.at("op").expected("O or L");
-  if (!is_copied(copy.home)) value.at("home").expected("host or disk");
+  if (!is_copied(copy.home)) value.at("home").expected("host, disk or worker:N");
   for (const char* const time : {"start", "end"}) {
     if (const auto given = value.find(time)) static_cast<void>(given->number());
   }
   return copy;
 }
 
-constexpr std::array<std::string_view, 6> op_keys = {"op",    "stage", "microbatch",
-                                                     "start", "end",   "weights_from"};
+constexpr std::array<std::string_view, 7> op_keys = {"op",  "stage",        "microbatch", "start",
+                                                     "end", "weights_from", "n"};
 
 /// An op of a file. Its times describe the run that was written; reading checks them and does not use them.
 struct ReadOp {
   JsonValue value;
   Job job;
   std::optional<int> weights = {};
+  std::optional<std::int64_t> n = {};
   std::optional<double> start = {};
   std::optional<double> end = {};
 };
@@ -113,6 +123,7 @@ ReadOp read_op(const JsonValue& value) {
   if (is_copy(pass)) value.at("op").fail("is a copy, and belongs in \"copies\"");
   ReadOp op{value, {value.at("stage").whole(0), value.at("microbatch").whole(0), pass}};
   if (const auto weights = value.find("weights_from")) op.weights = weights->whole(0);
+  op.n = read_n(value);
   if (const auto start = value.find("start")) {
     op.start = start->number();
     if (*op.start < 0) start->fail(fmt::format("{} is before the run", *op.start));
@@ -203,7 +214,7 @@ void require_known_keys(const JsonValue& file) {
       is_read);
   add({"durations", "comm", "comm_per_byte", "links", "workers_of_rank", "ordered_messages", "relays",
        "prefetch", "sizes", "shared_weights", "stages_without_weights", "stages_that_add", "shards", "ops",
-       "copies", "host_link", "disk_link"},
+       "copies", "host_link", "disk_link", "peer_link"},
       is_read);
   add({"makespan", "gradients_summed", "bubble_fraction", "recomputed_fraction", "device_span",
        "device_bubble_fraction", "lower_bound"},
@@ -280,7 +291,7 @@ ImportedSchedule schedule_from_json(std::string_view text, const std::string& so
   for (const OpRow& row : rows) {
     const int worker = static_cast<int>(listing.rows.size());
     std::vector<ListedJob>& jobs = listing.rows.emplace_back();
-    for (const ReadOp& op : row) jobs.push_back({op.job, op.weights.value_or(worker), jobs.size()});
+    for (const ReadOp& op : row) jobs.push_back({op.job, op.weights.value_or(worker), jobs.size(), op.n});
   }
   if (const auto value = file.find("copies")) {
     if (value->size() != rows.size())

@@ -116,8 +116,8 @@ struct HomeLinkKey {
   std::string_view key;
   std::optional<HomeLink> Costs::*link;
 };
-constexpr std::array<HomeLinkKey, 2> home_links = {
-    {{"host_link", &Costs::host}, {"disk_link", &Costs::disk}}};
+constexpr std::array<HomeLinkKey, 3> home_links = {
+    {{"host_link", &Costs::host}, {"disk_link", &Costs::disk}, {"peer_link", &Costs::peer}}};
 
 void add_links(ordered_json& object, const Costs& costs) {
   for (const auto& [key, home] : home_links) {

@@ -119,10 +119,10 @@ nlohmann::ordered_json trace_json(std::span<const DrawnRun> runs, double microse
       add_row(static_cast<int>(w) + 1, fmt::format("worker {}", w), rows[w]);
     // Behind the workers, whose threads have their numbers.
     for (int w = 0; w < schedule.workers(); ++w) {
-      for (const Pass pass : {Pass::O, Pass::L}) {
-        const std::vector<JobId> channel = schedule.copies_of(w, pass);
-        const char* const way = pass == Pass::O ? "out" : "in";
-        if (!channel.empty()) add_row(last_tid + 1, fmt::format("worker {}, copies {}", w, way), channel);
+      for (const Channel channel : {Channel::out, Channel::in}) {
+        const std::vector<JobId> copies = schedule.copies_of(w, channel);
+        const char* const way = channel == Channel::out ? "out" : "in";
+        if (!copies.empty()) add_row(last_tid + 1, fmt::format("worker {}, copies {}", w, way), copies);
       }
     }
 

@@ -56,6 +56,13 @@ std::vector<int> run_all(const Schedule& schedule, Queue free, Visit visit) {
 std::string out_of_range(const Schedule& schedule, JobId id) {
   const auto bad = [&](int worker) { return worker < 0 || worker >= schedule.workers(); };
   const Placement at = schedule.placement(id);
+  if (schedule.copies() && is_copy(schedule.job(id).pass)) {
+    const std::optional<int> peer = schedule.peer(id);
+    if (peer && bad(*peer)) {
+      return fmt::format("{} copies a stash to or from worker {}, which does not exist (workers 0..{})",
+                         to_string(schedule.job(id)), *peer, schedule.workers() - 1);
+    }
+  }
   if (!bad(at.compute) && !bad(at.weights)) return {};
   return fmt::format("{} {} worker {}, which does not exist (workers 0..{})", to_string(schedule.job(id)),
                      bad(at.compute) ? "runs on" : "takes its weights from",
@@ -85,7 +92,9 @@ std::string copies_problem(const Schedule& schedule) {
   if (!schedule.copies()) return {};
   if (schedule.discipline() != Discipline::ordered) {
     return fmt::format(
-        "homes host and disk need an ordered schedule, in which n says when memory is free; this one is {}",
+        "homes to which stashes are copied need an ordered schedule, in which n says when memory is free; "
+        "this "
+        "one is {}",
         to_string(schedule.discipline()));
   }
   for (int b = 0; b < schedule.microbatches(); ++b) {
@@ -94,8 +103,9 @@ std::string copies_problem(const Schedule& schedule) {
       for (const JobId id : {schedule.backward(s, b), schedule.weight_gradient(s, b)}) {
         if (schedule.compute(id) == schedule.compute(maker)) continue;
         return fmt::format(
-            "a schedule with the homes host or disk has all passes of a stash on one worker, but {} runs on "
-            "worker {} and {} on {}",
+            "a schedule that copies stashes has all passes of a stash on one worker, but {} runs on worker "
+            "{} "
+            "and {} on {}",
             to_string(schedule.job(id)), schedule.compute(id), to_string(schedule.job(maker)),
             schedule.compute(maker));
       }
@@ -113,9 +123,17 @@ void for_each_new_stash(const Schedule& schedule, int worker, Size&& size, Funct
   for (const JobId id : schedule.order_with_copies(worker)) {
     const auto [s, b, pass] = schedule.job(id);
     if (schedule.recomputes(s, b) && pass == Pass::F) continue;
+    if (is_copy(pass)) {
+      if (schedule.channel(id, worker) == Channel::out) {
+        held -= size(s);
+      } else {
+        f(id, held += size(s));
+      }
+      continue;
+    }
     if (schedule.copies(s, b)) {
-      if (pass == Pass::F || pass == Pass::L) f(id, held += size(s));
-      if (pass == Pass::O || gives_weight_gradient(pass)) held -= size(s);
+      if (pass == Pass::F) f(id, held += size(s));
+      if (gives_weight_gradient(pass)) held -= size(s);
       continue;
     }
     bool is_first = true;

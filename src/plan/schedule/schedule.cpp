@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <iterator>
+#include <ranges>
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -30,22 +31,16 @@ Discipline parse_discipline(std::string_view word) {
   throw InputError(fmt::format("unknown discipline '{}' (greedy, bounded or ordered)", word));
 }
 
-std::string_view to_string(Home home) { return home_words[index(home)]; }
-
-Home parse_home(std::string_view word) {
-  const auto found = std::ranges::find(home_words, word);
-  if (found == home_words.end())
-    throw InputError(fmt::format("unknown home '{}' ({})", word, fmt::join(home_words, ", ")));
-  return static_cast<Home>(found - home_words.begin());
-}
-
 std::vector<Schedule::Passes> Schedule::passes_of(const ScheduleSpec& spec) {
   std::vector<Passes> passes(index(spec.graph.size()) * index(spec.microbatches));
   for (std::size_t i = 0; i < passes.size(); ++i) {
     const int stage = static_cast<int>(i % index(spec.graph.size()));
     const int microbatch = static_cast<int>(i / index(spec.graph.size()));
     if (spec.split_backward) passes[i].split = spec.split_backward(stage, microbatch);
-    if (spec.home) passes[i].home = spec.home(stage, microbatch);
+    if (!spec.home) continue;
+    Home& home = passes[i].home = spec.home(stage, microbatch);
+    if (home.peer() && spec.placement({stage, microbatch, Pass::F}).compute == *home.peer())
+      home = Home::worker;
   }
   return passes;
 }
@@ -81,6 +76,7 @@ Schedule::Schedule(const ScheduleSpec& spec, bool forward_only)
     has_r_ = std::ranges::any_of(passes, is_remade);
     recomputes_all_ = std::ranges::all_of(passes, is_remade);
     has_copies_ = std::ranges::any_of(passes, [](const Passes& of) { return is_copied(of.home); });
+    has_peers_ = std::ranges::any_of(passes, [](const Passes& of) { return of.home.peer().has_value(); });
     stride_ = 2 + (has_w_ ? 1 : 0) + (has_copies_ ? 2 : has_r_ ? 1 : 0);
   }
   require_numbers(stride_);
@@ -141,9 +137,13 @@ Schedule::Tables Schedule::make_tables(const ScheduleSpec& spec, std::span<const
     }
     const int worker = tables.placement[id].compute;
     if (worker < 0 || worker >= workers_) continue;  // `check` reports it
-    const bool copy =
-        has_copies_ && id % stride >= remade_or_offloaded() && is_copied(tables.homes[id / stride]);
-    std::vector<JobId>& row = (copy ? tables.copies : tables.rows)[index(worker)];
+    if (has_copies_ && id % stride >= remade_or_offloaded() && is_copied(tables.homes[id / stride])) {
+      tables.copies[index(worker)].push_back(id);
+      const std::optional<int> peer = tables.homes[id / stride].peer();
+      if (peer && *peer < workers_) tables.copies[index(*peer)].push_back(id);
+      continue;
+    }
+    std::vector<JobId>& row = tables.rows[index(worker)];
     tables.position[id] = static_cast<std::uint32_t>(row.size());
     row.push_back(id);
   }
@@ -153,7 +153,7 @@ Schedule::Tables Schedule::make_tables(const ScheduleSpec& spec, std::span<const
 // Fills `waits_for` and `waited_for`. What a job waits for because an earlier job of its channel does is left
 // out.
 void Schedule::order_copies(Tables& tables) const {
-  constexpr ThreeJobs none{no_job, no_job, no_job};
+  constexpr FewJobs none{no_job, no_job, no_job, no_job};
   tables.waits_for.assign(tables.turn.size(), none);
   tables.waited_for.assign(tables.turn.size(), none);
   const auto wait_for = [&](JobId id, JobId& other) {
@@ -163,28 +163,28 @@ void Schedule::order_copies(Tables& tables) const {
     other = no_job;
   };
   for (int worker = 0; worker < workers_; ++worker) {
-    JobId last_o = no_job;  // of the channel
-    JobId last_l = no_job;
-    // The last jobs that free memory, as long as no job of the channel waits for them: O for passes and for
-    // L, and W or BW for L.
-    JobId o_for_pass = no_job;
-    JobId o_for_l = no_job;
-    JobId w_for_l = no_job;
+    JobId last_out = no_job;  // of the channel
+    JobId last_in = no_job;
+    // The last jobs that free memory, as long as no job of the channel waits for them: copies out for passes
+    // and for copies in, and W or BW for copies in.
+    JobId out_for_pass = no_job;
+    JobId out_for_in = no_job;
+    JobId w_for_in = no_job;
     for (const JobId id : order_with_copies(worker)) {
       const auto [s, b, pass] = job(id);
-      if (pass == Pass::O) {
-        wait_for(id, last_o);
-        last_o = o_for_pass = o_for_l = id;
-      } else if (pass == Pass::L) {
-        wait_for(id, last_l);
-        if (o_for_l == offload(s, b)) o_for_l = no_job;  // L waits for its own O anyway
-        wait_for(id, o_for_l);
-        wait_for(id, w_for_l);
-        last_l = id;
+      if (is_copy(pass) && channel(id, worker) == Channel::out) {
+        wait_for(id, last_out);
+        last_out = out_for_pass = out_for_in = id;
+      } else if (is_copy(pass)) {
+        wait_for(id, last_in);
+        if (out_for_in == offload(s, b)) out_for_in = no_job;  // L waits for its own O anyway
+        wait_for(id, out_for_in);
+        wait_for(id, w_for_in);
+        last_in = id;
       } else if (pass == Pass::F || pass == Pass::R) {
-        wait_for(id, o_for_pass);
+        wait_for(id, out_for_pass);
       } else if (gives_weight_gradient(pass)) {
-        w_for_l = id;
+        w_for_in = id;
       }
     }
   }
@@ -231,14 +231,43 @@ Schedule Schedule::ordered_by(std::span<const std::int64_t> priorities) const {
   return Schedule(ordered);
 }
 
+// The start of each job, by JobId, if F, B, W and R take 1, BW takes 2, and copies no time.
+std::vector<std::int64_t> Schedule::starts_of_equal_passes() const {
+  std::vector<std::int64_t> starts(id_count(), 0);
+  std::vector<std::int64_t> worker_free(index(workers_), 0);
+  const auto end_of = [&](JobId id) {
+    const Pass pass = job(id).pass;
+    return starts[id] + (is_copy(pass) ? 0 : pass == Pass::BW ? 2 : 1);
+  };
+  for (const JobId id : topological_order(*this)) {
+    for_each_pred(id, [&](JobId before) { starts[id] = std::max(starts[id], end_of(before)); });
+    if (is_copy(job(id).pass)) continue;
+    std::int64_t& free = worker_free[index(compute(id))];
+    starts[id] = std::max(starts[id], free);
+    free = end_of(id);
+  }
+  return starts;
+}
+
 Schedule Schedule::with_homes(const std::function<Home(int stage, int microbatch)>& home) const {
   if (forward_only()) return *this;
   ScheduleSpec changed = spec();
   changed.home = home;
-  // A new R has the turn of B, and comes before it. Between two turns there is room for a new L, for the jobs
-  // of the turn, and for a new O.
+  std::vector<std::int64_t> places(tables_->turn.begin(), tables_->turn.end());
+  const std::vector<Passes> passes = passes_of(changed);
+  const auto has_new_peer = [&](std::size_t pair) {
+    return passes[pair].home.peer() && (tables_->homes.empty() || tables_->homes[pair] != passes[pair].home);
+  };
+  if (std::ranges::any_of(std::views::iota(std::size_t{0}, passes.size()), has_new_peer)) {
+    const std::vector<std::int64_t> starts = starts_of_equal_passes();
+    std::vector<JobId> by_start(order().begin(), order().end());
+    std::ranges::stable_sort(by_start, {}, [&](JobId id) { return starts[id]; });
+    for (std::size_t i = 0; i < by_start.size(); ++i) places[by_start[i]] = static_cast<std::int64_t>(i);
+  }
+  // A new R has the place of B, and comes before it. Between two places there is room for a new L, for the
+  // jobs of the place, and for a new O.
   enum Part : std::uint8_t { new_l, jobs, new_o, parts };
-  const auto at = [this](JobId id, Part part) { return std::int64_t{parts} * turn(id) + part; };
+  const auto at = [&](JobId id, Part part) { return parts * places[id] + part; };
   const auto new_copy = [&](const Job& job) {
     const JobId f = forward(job.stage, job.microbatch);
     const JobId b = backward(job.stage, job.microbatch);
@@ -300,11 +329,17 @@ std::span<const JobId> Schedule::copies_of(int worker) const {
   return tables_->copies[index(worker)];
 }
 
-std::vector<JobId> Schedule::copies_of(int worker, Pass pass) const {
-  std::vector<JobId> channel;
-  std::ranges::copy_if(copies_of(worker), std::back_inserter(channel),
-                       [&](JobId id) { return job(id).pass == pass; });
-  return channel;
+std::vector<JobId> Schedule::copies_of(int worker, Channel wanted) const {
+  std::vector<JobId> copies;
+  std::ranges::copy_if(copies_of(worker), std::back_inserter(copies),
+                       [&](JobId id) { return channel(id, worker) == wanted; });
+  return copies;
+}
+
+std::pair<int, int> Schedule::ends(JobId copy) const {
+  const int own = compute(copy);
+  const int other = peer(copy).value_or(own);
+  return job(copy).pass == Pass::O ? std::pair(own, other) : std::pair(other, own);
 }
 
 std::vector<JobId> Schedule::order_with_copies(int worker) const {

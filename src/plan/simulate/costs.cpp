@@ -100,7 +100,10 @@ const HomeLink& Costs::home_link(Home home) const {
 double Costs::time(const Schedule& schedule, JobId id) const {
   const Job job = schedule.job(id);
   if (!is_copy(job.pass)) return duration(job.stage).of(job.pass);
-  return home_link(schedule.home(job.stage, job.microbatch)).link.time(size(job.stage).stash);
+  const std::uint64_t bytes = size(job.stage).stash;
+  if (!schedule.peer(id)) return home_link(schedule.home(job.stage, job.microbatch)).link.time(bytes);
+  const auto [from, to] = schedule.ends(id);
+  return (peer ? peer->link : link(from, to)).time(bytes);
 }
 
 bool Costs::has_sizes() const {

@@ -19,7 +19,8 @@ struct Change {
   [[nodiscard]] bool is_none() const { return stashes == 0 && bytes == 0; }
 };
 
-// Changes when a job starts and when it ends.
+// Changes when a job starts and when it ends. Of a copy, the worker that receives the stash has the change at
+// the start, and the worker that sends it the change at the end.
 struct JobChanges {
   Change start;
   Change end;
@@ -47,8 +48,11 @@ class Changes {
     const JobId backward = schedule_.backward(stage, microbatch);
     const JobId last = schedule_.weight_gradient(stage, microbatch);
     if (schedule_.copies(stage, microbatch)) {
-      hold(schedule_.forward(stage, microbatch), schedule_.offload(stage, microbatch), 1, size.stash);
-      hold(schedule_.reload(stage, microbatch), last, 1, size.stash);
+      const JobId out = schedule_.offload(stage, microbatch);
+      const JobId back = schedule_.reload(stage, microbatch);
+      hold(schedule_.forward(stage, microbatch), out, 1, size.stash);
+      if (schedule_.peer(out)) hold(out, back, 1, size.stash);  // the peer
+      hold(back, last, 1, size.stash);
     } else {
       keep(std::array{schedule_.stash_maker(stage, microbatch), backward, last}, 1, size.stash);
     }
@@ -81,7 +85,7 @@ class Changes {
     }
   }
 
-  // The worker of the two jobs holds the datum from the start of the first to the end of the last.
+  // A worker of the two jobs holds the datum from the start of the first to the end of the last.
   void hold(JobId first, JobId last, int stashes, std::uint64_t size) {
     const auto bytes = static_cast<std::int64_t>(size);
     Change& start = of_[first].start;
@@ -121,7 +125,12 @@ std::vector<Moment> moments(const Schedule& schedule, const Timeline& timeline, 
     add(id, start, last);
   }
   if (schedule.copies_of(worker).empty()) return all;
-  for (const JobId id : schedule.copies_of(worker)) add(id, timeline.spans[id].start, timeline.spans[id].end);
+  for (const JobId id : schedule.copies_of(worker)) {
+    const bool takes = schedule.channel(id, worker) == Channel::in;
+    const Span& span = timeline.spans[id];
+    all.push_back(
+        {takes ? span.start : span.end, takes || span.end == span.start, schedule.turn(id), !takes, id});
+  }
   std::ranges::sort(all);
   return all;
 }

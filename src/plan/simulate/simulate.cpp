@@ -156,7 +156,7 @@ class Simulation {
     shared_->begin(now);
     if (!sums_) return;
     sums_->send_until(now, [&](int from, int to, std::uint64_t bytes, std::uint32_t number) {
-      shared_->begin_other(now, from, to, bytes, number);
+      shared_->begin_other(now, from, to, bytes, 2 * number);
     });
   }
 
@@ -175,7 +175,7 @@ class Simulation {
   [[nodiscard]] std::optional<double> last_sent(JobId id) const {
     std::optional<double> last;
     for_each_producer(schedule_, id, [&](JobId producer) {
-      if (schedule_.compute(producer) == schedule_.compute(id)) return;
+      if (schedule_.compute(producer) == schedule_.compute(id) || is_copy_of_stash(producer)) return;
       last = std::max(last.value_or(0), spans_[producer].end);
     });
     return last;
@@ -184,7 +184,7 @@ class Simulation {
   // With prefetch, where transfers do not delay each other: returns the time at which all inputs of `id` are
   // on its worker. Their producers must have ended. Otherwise returns 0.
   [[nodiscard]] double inputs_arrival(JobId id) const {
-    if (!costs_.prefetch || !transfers_cost_ || shared_) return 0;
+    if (!costs_.prefetch || !transfers_cost_ || shared_ || is_copy_of_stash(id)) return 0;
     if (!times_.transfer.empty()) {
       const std::optional<double> sent = last_sent(id);
       return sent || fetches_.any_of_weights(id) ? sent.value_or(0) + times_.transfer[id] : 0;
@@ -225,18 +225,25 @@ class Simulation {
   void begin_copy(JobId id, double now) {
     ready_at_[id] = now;
     spans_[id].start = now;
-    if (copies_) return copies_->begin(now, id);
-    spans_[id].end = now + times_.duration[id];
+    if (copies_ && !schedule_.peer(id)) return copies_->begin(now, id);
+    if (copies_ && shared_ && !costs_.peer) {
+      const auto [from, to] = schedule_.ends(id);
+      shared_->begin_other(now, from, to, costs_.size(schedule_.job(id).stage).stash, 2 * id + 1);
+      return;
+    }
+    spans_[id].end = now + (copies_ ? costs_.time(schedule_, id) : times_.duration[id]);
     events_.push({spans_[id].end, id, Event::Kind::end});
   }
 
   void end_copies(double now) {
     ended_copies_.clear();
     copies_->advance(now, ended_copies_);
-    for (const JobId id : ended_copies_) {
-      spans_[id].end = now;
-      make_successors_ready(id, now);
-    }
+    for (const JobId id : ended_copies_) end_copy(id, now);
+  }
+
+  void end_copy(JobId id, double now) {
+    spans_[id].end = now;
+    make_successors_ready(id, now);
   }
 
   void handle(const Event& event) {
@@ -290,7 +297,13 @@ class Simulation {
   void handle_arrivals(double now) {
     others_.clear();
     shared_->advance(now, complete_, others_);
-    for (const std::uint32_t number : others_) sums_->arrived(number, now);
+    for (const std::uint32_t number : others_) {
+      if (number % 2 == 0) {
+        sums_->arrived(number / 2, now);
+      } else {
+        end_copy(number / 2, now);
+      }
+    }
     if (costs_.prefetch) return make_complete_ready(now);
     for (const JobId id : complete_) {
       if (!shared_->fetch_next(id)) begin(id, now);
@@ -331,9 +344,9 @@ class Simulation {
   std::vector<double> ready_at_;               // by JobId: when it became ready
   std::vector<std::optional<JobId>> running_;  // by worker
   std::vector<WorkerQueue> queues_;
-  std::vector<int> touched_;     // workers that may start a job now
-  std::vector<JobId> complete_;  // see SharedTransfers
-  std::vector<std::uint32_t> others_;
+  std::vector<int> touched_;           // workers that may start a job now
+  std::vector<JobId> complete_;        // see SharedTransfers
+  std::vector<std::uint32_t> others_;  // see `begin_transfers` and `begin_copy`
   std::vector<std::uint32_t> ended_copies_;
   std::unordered_set<std::uint64_t> fetched_;
   std::priority_queue<Event, std::vector<Event>, std::greater<>> events_;

@@ -33,6 +33,10 @@ void for_each_transfer(const Schedule& schedule, const Costs& costs, Function&& 
       if (copy && !copies.insert(*copy).second) return;
       f(fetch.from, schedule.compute(id), counted_as[index(fetch.kind)], fetch.bytes);
     });
+    if (schedule.copies() && is_copy(schedule.job(id).pass) && schedule.peer(id)) {
+      const auto [from, to] = schedule.ends(id);
+      f(from, to, &Transfers::stashes, costs.size(schedule.job(id).stage).stash);
+    }
   }
   const auto reduce = [&](std::span<const int> stages, std::uint64_t bytes) {
     for (const ReductionStep& step : reduction_plan(schedule, stages, bytes))
@@ -64,7 +68,8 @@ std::vector<Transfers> count_transfers(const Schedule& schedule, const Costs& co
   for (int w = 0; w < schedule.workers(); ++w) {
     for (const JobId id : schedule.copies_of(w)) {
       const Job job = schedule.job(id);
-      if (job.pass == Pass::L) add(received[index(w)].reloads, costs.size(job.stage).stash);
+      if (job.pass == Pass::L && !schedule.peer(id))
+        add(received[index(w)].reloads, costs.size(job.stage).stash);
     }
   }
   return received;

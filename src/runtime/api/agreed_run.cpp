@@ -127,7 +127,7 @@ void require_same(const Mpi& mpi, const plan::Schedule& schedule, const Schedule
     add(static_cast<std::uint64_t>(schedule.placement(id).compute));
     add(static_cast<std::uint64_t>(schedule.placement(id).weights));
     const plan::Job job = schedule.job(id);
-    add(static_cast<std::uint64_t>(schedule.home(job.stage, job.microbatch)));
+    add(static_cast<std::uint64_t>(schedule.home(job.stage, job.microbatch).code()));
   }
   if (wanted.file) return require_same_file(mpi, "schedule.file", *wanted.file, digest);
   if (mpi.all_equal(digest)) return;

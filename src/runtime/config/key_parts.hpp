@@ -61,7 +61,6 @@ inline std::span<const std::string_view> words_of(model::Precision) { return mod
 inline std::span<const std::string_view> words_of(model::SampleOrder) { return model::sample_order_words; }
 inline std::span<const std::string_view> words_of(model::TokenType) { return model::token_type_words; }
 inline std::span<const std::string_view> words_of(plan::Discipline) { return plan::discipline_words; }
-inline std::span<const std::string_view> words_of(plan::Home) { return plan::home_words; }
 inline std::span<const std::string_view> words_of(plan::ShardPlacement) {
   return plan::shard_placement_words;
 }
@@ -73,13 +72,16 @@ template <class T>
 json to_json_value(const T& value) {
   if constexpr (std::is_enum_v<T>) {
     return words_of(value)[index(value)];
+  } else if constexpr (std::same_as<T, plan::Home>) {
+    return to_string(value);
   } else if constexpr (std::same_as<T, std::filesystem::path>) {
     return to_json_value(value.string());
   } else if constexpr (requires { value.has_value(); }) {
     return value ? to_json_value(*value) : json();
   } else if constexpr (requires { value.empty(); }) {
     if (value.empty()) return {};
-    if constexpr (requires { requires std::is_enum_v<typename T::value_type>; }) {
+    if constexpr (requires { requires std::is_enum_v<typename T::value_type>; } ||
+                  std::same_as<T, std::vector<plan::Home>>) {
       json list = json::array();
       for (const auto& item : value) list.push_back(to_json_value(item));
       return list;
@@ -104,12 +106,15 @@ void from_json_value(const json& from, T& value) {
   if constexpr (std::is_enum_v<T>) {
     const auto words = words_of(value);
     value = static_cast<T>(std::ranges::find(words, from.get<std::string>()) - words.begin());
+  } else if constexpr (std::same_as<T, plan::Home>) {
+    value = plan::parse_home(from.get<std::string>());
   } else if constexpr (std::same_as<T, std::filesystem::path>) {
     value = from.get<std::string>();
   } else if constexpr (requires { value.has_value(); }) {
     value.reset();
     if (!from.is_null()) from_json_value(from, value.emplace());
-  } else if constexpr (requires { requires std::is_enum_v<typename T::value_type>; }) {
+  } else if constexpr (requires { requires std::is_enum_v<typename T::value_type>; } ||
+                       std::same_as<T, std::vector<plan::Home>>) {
     value.clear();
     for (const json& item : from) from_json_value(item, value.emplace_back());
   } else {

@@ -74,7 +74,7 @@ plan::Costs emulated_costs(const EmulationConfig& wanted, const model::Network& 
     return times[times.size() == 1 ? 0 : part];
   };
   plan::Costs costs;
-  if (wanted.copy) costs.host = costs.disk = plan::HomeLink{.link = {.alpha = *wanted.copy}};
+  if (wanted.copy) costs.set_copy(*wanted.copy);
   costs.durations.clear();
   for (std::size_t p = 0; p < parts; ++p) {
     costs.durations.push_back(

@@ -204,15 +204,16 @@ TEST(Page, SaysWhereCopiedStashesWait) {
     const PageRun runs[] = {
         {.title = "run", .unit = "", .costs = {}, .timelines = {{"predicted", &step}}, .report = nullptr}};
     const auto data = nlohmann::ordered_json::parse(data_in(report_page(runs)));
-    return data["runs"][0]["schedule"].value("homes", "none are copied");
+    return data["runs"][0]["schedule"].value("homes", nlohmann::ordered_json("none are copied"));
   };
   const RecordedStep by_stage = copying_step("1f1b");
-  EXPECT_EQ(homes_of(by_stage), "231");  // digits of the enum
+  EXPECT_EQ(homes_of(by_stage), nlohmann::ordered_json({2, 3, 1}));  // Home::code
   const Schedule mixed = by_stage.as_run.with_homes(
       [](int stage, int microbatch) { return stage == microbatch ? Home::disk : Home::worker; });
   Costs costs;
   costs.disk = HomeLink{};
-  EXPECT_EQ(homes_of(simulated_step(mixed, costs)), "300030003000");
+  EXPECT_EQ(homes_of(simulated_step(mixed, costs)),
+            nlohmann::ordered_json({3, 0, 0, 0, 3, 0, 0, 0, 3, 0, 0, 0}));
   EXPECT_EQ(homes_of(step_of("1f1b")), "none are copied");
 }
 

@@ -60,8 +60,10 @@ inline std::vector<JobRun> random_run(Random& random, const Schedule& as_run,
   return runs;
 }
 
-/// The same jobs on random workers, in a random order that can finish.
+/// The same jobs on random workers, in a random order that can finish. A schedule whose stashes wait on other
+/// workers stays as it is: a record has its planned order.
 inline Schedule elsewhere(Random& random, const Schedule& schedule) {
+  if (schedule.has_peers()) return schedule;
   std::vector<int> worker(schedule.id_count());
   for (int& w : worker) w = between(random, 0, schedule.workers() - 1);
   for (const JobId id : schedule.order()) {  // where stashes are copied, each is on one worker

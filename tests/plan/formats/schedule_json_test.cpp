@@ -387,7 +387,7 @@ TEST(ScheduleJson, RefusesWrongCopies) {
                 ThrowsMessage<InputError>(HasSubstr(text)));
   };
   using Json = nlohmann::ordered_json;
-  refuse([](Json& j) { j["copies"][0][0]["home"] = "worker"; }, "expected host or disk");
+  refuse([](Json& j) { j["copies"][0][0]["home"] = "worker"; }, "expected host, disk or worker:N");
   refuse([](Json& j) { j["copies"][0][0]["home"] = "disk"; }, "its home is another than that of");
   refuse([](Json& j) { j["copies"][0][0]["op"] = "F"; }, "expected O or L");
   refuse([](Json& j) { j["copies"][0].erase(5); }, "is missing");

@@ -89,8 +89,10 @@ TEST(Copies, KeepTheMemoryLimitOfAWorker) {
 
 TEST(Copies, NeedAnOrder) {
   const Schedule schedule = on_one_worker(two_at_once, {Home::host, Home::worker, Home::worker});
-  EXPECT_THAT(check(schedule.with(Discipline::greedy)).problem,
-              HasSubstr("homes host and disk need an ordered schedule, in which n says when memory is free"));
+  EXPECT_THAT(
+      check(schedule.with(Discipline::greedy)).problem,
+      HasSubstr(
+          "homes to which stashes are copied need an ordered schedule, in which n says when memory is free"));
   EXPECT_THAT(check(schedule.with(Discipline::bounded, {3})).problem, HasSubstr("this one is bounded"));
 }
 

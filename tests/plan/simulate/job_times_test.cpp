@@ -27,7 +27,8 @@ struct Receipt {
 Receipt receipt(const Schedule& schedule, const std::vector<Span>& spans, JobId id) {
   Receipt result;
   const auto from = [&](JobId producer) {
-    if (schedule.compute(producer) == schedule.compute(id)) return;
+    const bool copies = is_copy(schedule.job(producer).pass) || is_copy(schedule.job(id).pass);
+    if (copies || schedule.compute(producer) == schedule.compute(id)) return;
     result.receives = true;
     result.sent = std::max(result.sent.value_or(0), spans[producer].end);
   };

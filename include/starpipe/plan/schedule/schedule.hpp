@@ -12,8 +12,10 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
+#include "starpipe/plan/schedule/home.hpp"
 #include "starpipe/plan/schedule/stage_graph.hpp"
 
 namespace starpipe::plan {
@@ -42,8 +44,11 @@ constexpr bool gives_input_gradient(Pass pass) { return pass == Pass::B || pass 
 constexpr bool gives_weight_gradient(Pass pass) { return pass == Pass::W || pass == Pass::BW; }
 
 /// True for a copy between a worker and a home. A copy takes no time of the worker, only of one of its two
-/// copy channels: one for O, one for L.
+/// copy channels. From a worker to another one it takes a channel of both.
 constexpr bool is_copy(Pass pass) { return pass == Pass::O || pass == Pass::L; }
+
+/// The copy channels of a worker, by what they do to its memory: `out` frees it, `in` takes it.
+enum class Channel : std::uint8_t { out, in };
 
 /// Reads the word that `to_string` writes. Throws InputError for any other word.
 Pass parse_pass(std::string_view word);
@@ -59,22 +64,6 @@ struct Job {
 
 /// Returns a text for messages and traces: "F(2,5)" is the forward pass of stage 2 on micro-batch 5.
 std::string to_string(const Job& job);
-
-/// Where the stash of a stage and micro-batch waits from F to B: the third member of a place, h(s, b).
-enum class Home : std::uint8_t {
-  worker,  ///< with the worker that computes F
-  none,    ///< nowhere: R makes it again (ML at Scale, rematerialisation; 1F1B-R of Separability)
-  host,    ///< in the main memory of the worker's host: O takes it there, L brings it back (PipeOffload)
-  disk,    ///< the same on a disk of the worker's host
-};
-
-/// The homes' words, in the order of the enum.
-inline constexpr std::array<std::string_view, 4> home_words = {"worker", "none", "host", "disk"};
-/// Returns true for the homes outside the worker's memory: O copies the stash there, and L copies it back.
-constexpr bool is_copied(Home home) { return home == Home::host || home == Home::disk; }
-std::string_view to_string(Home home);
-/// Throws InputError for any other word.
-Home parse_home(std::string_view word);
 
 /// w(s, b, d): who holds the weights (the source of truth) and who computes.
 struct Placement {
@@ -108,7 +97,8 @@ struct ScheduleSpec {
   int workers = 1;
   /// Returns true if (stage, micro-batch) has B and W as two jobs. Empty: no backward pass is split.
   std::function<bool(int stage, int microbatch)> split_backward = {};
-  /// w(s, b, d). It is called for no O and no L: O is on the worker of its F, and L on the worker of its B.
+  /// w(s, b, d). It is called for no O and no L: O is on the worker of its F, and L on the worker of its B,
+  /// whatever the home.
   std::function<Placement(const Job&)> placement = {};
   /// n(s, b, d), smaller first. Equal values are ordered by micro-batch, stage and pass: F, O, R, L, B, W.
   std::function<std::int64_t(const Job&)> priority = {};
@@ -157,6 +147,8 @@ class Schedule {
   }
   /// True when any stash is copied to its home and back, by O and L.
   [[nodiscard]] bool copies() const { return has_copies_; }
+  /// True when any stash waits on another worker than that of its F.
+  [[nodiscard]] bool has_peers() const { return has_peers_; }
   [[nodiscard]] bool copies(int stage, int microbatch) const {
     return has_copies_ && is_copied(home(stage, microbatch));
   }
@@ -172,8 +164,10 @@ class Schedule {
   [[nodiscard]] bool forward_only() const { return stride_ == 1; }
   /// Returns the same schedule with other homes. Passes keep w, and their order by n. A new R runs directly
   /// before B, on B's worker. A new O may last until the end of the job after F in the order of the worker,
-  /// and a new L may begin with the job before B: so each copy overlaps one job, where there is one. A
-  /// schedule of forward passes alone stays as it is.
+  /// and a new L may begin with the job before B: so each copy overlaps one job, where there is one. With a
+  /// new home on another worker, n also compares jobs of two workers: jobs then keep the order of each
+  /// worker, and come in the order of their starts if F, B, W and R take 1 and BW takes 2. Throws InputError,
+  /// then, if this schedule cannot finish. A schedule of forward passes alone stays as it is.
   [[nodiscard]] Schedule with_homes(const std::function<Home(int stage, int microbatch)>& home) const;
   /// The same by stage: `homes` has one for all stages, or one for each. Empty: returns this schedule. Throws
   /// InputError for another number.
@@ -228,17 +222,31 @@ class Schedule {
   [[nodiscard]] std::uint32_t turn(JobId id) const { return tables_->turn[id]; }
   /// Returns `turn` by JobId; 0xffffffff for an id without a job.
   [[nodiscard]] std::span<const std::uint32_t> turns() const { return tables_->turn; }
-  /// Returns the index of the job in `order(compute(id))`; of O or L, in `copies_of(compute(id))`.
+  /// Returns the index of the job in `order(compute(id))`. O and L have none.
   [[nodiscard]] std::uint32_t position(JobId id) const { return tables_->position[id]; }
   /// Returns every job, smallest n first.
   [[nodiscard]] std::span<const JobId> order() const { return tables_->order; }
   /// Returns the jobs that `worker` computes, smallest n first. Empty for a worker that does not exist.
   [[nodiscard]] std::span<const JobId> order(int worker) const;
-  /// Returns all O and L of `worker`, smallest n first. Empty for a worker that does not exist.
+  /// Returns all O and L that use a channel of `worker`, smallest n first: those of its own stashes, and
+  /// those of stashes that wait on it. Empty for a worker that does not exist.
   [[nodiscard]] std::span<const JobId> copies_of(int worker) const;
-  /// Returns those of one pass, O or L: the jobs of one channel.
-  [[nodiscard]] std::vector<JobId> copies_of(int worker, Pass pass) const;
-  /// Returns all jobs of `worker`, copies too, smallest n first.
+  /// Returns those of one channel.
+  [[nodiscard]] std::vector<JobId> copies_of(int worker, Channel channel) const;
+  /// Returns the channel of `worker` that O or L uses: `out` for O of its own stashes, and for L of stashes
+  /// that waited on it.
+  [[nodiscard]] Channel channel(JobId copy, int worker) const {
+    return (job(copy).pass == Pass::O) == (compute(copy) == worker) ? Channel::out : Channel::in;
+  }
+  /// Returns the worker on which the stash of O or L waits; nullopt if it is no worker.
+  [[nodiscard]] std::optional<int> peer(JobId copy) const {
+    const Job of = job(copy);
+    return home(of.stage, of.microbatch).peer();
+  }
+  /// Returns the workers that O or L takes the stash from, and brings it to; the same one twice if the home
+  /// is no worker.
+  [[nodiscard]] std::pair<int, int> ends(JobId copy) const;
+  /// Returns all jobs of `worker`, and the copies that use its channels, smallest n first.
   [[nodiscard]] std::vector<JobId> order_with_copies(int worker) const;
 
   /// Returns the jobs that each worker computes, smallest n first.
@@ -253,9 +261,9 @@ class Schedule {
   /// its own F for O, and its own O for L.
   ///
   /// Where stashes are copied, n also says when memory is free. The copies of a channel run in the order of
-  /// n. F, R and L take memory for a stash; O frees it, and so do W and BW. A job that takes memory waits for
-  /// all jobs of its worker that free memory and have a smaller n. So a worker never holds more stashes than
-  /// in the order of n, however long copies take. These jobs come after those above.
+  /// n. F, R and copies in take memory for a stash; copies out free it, and so do W and BW. A job that takes
+  /// memory waits for all jobs of this worker that free memory and have a smaller n. So a worker never holds
+  /// more stashes than in the order of n, however long copies take. These jobs come after those above.
   template <class Function>
   void for_each_pred(JobId id, Function&& f) const;
   /// The inverse of `for_each_pred`.
@@ -281,11 +289,14 @@ class Schedule {
   friend Schedule forward_passes(const Schedule& schedule, int microbatches);
   Schedule(const ScheduleSpec& spec, bool forward_only);
 
-  using ThreeJobs = std::array<JobId, 3>;  // the first ones are jobs, the others `no_job`
+  using FewJobs = std::array<JobId, 4>;  // the first ones are jobs, the others `no_job`
   static constexpr JobId no_job = 0xffffffffU;
-  static void add(ThreeJobs& jobs, JobId job) { *std::ranges::find(jobs, no_job) = job; }
+  static void add(FewJobs& jobs, JobId job) {
+    const auto at = std::ranges::find_if(jobs, [job](JobId here) { return here == no_job || here == job; });
+    *at = job;
+  }
   template <class Function>
-  static void for_each(const ThreeJobs& jobs, Function&& f) {
+  static void for_each(const FewJobs& jobs, Function&& f) {
     for (auto job = jobs.begin(); job != jobs.end() && *job != no_job; ++job) f(*job);
   }
 
@@ -300,8 +311,8 @@ class Schedule {
     std::vector<Home> homes;  // by micro-batch and stage; empty: all with their workers
     // Where stashes are copied:
     std::vector<std::vector<JobId>> copies;  // by worker
-    std::vector<ThreeJobs> waits_for;        // by JobId: jobs that free memory, and the copy before
-    std::vector<ThreeJobs> waited_for;       // the inverse
+    std::vector<FewJobs> waits_for;          // by JobId: jobs that free memory, and the copies before
+    std::vector<FewJobs> waited_for;         // the inverse
 
     friend bool operator==(const Tables&, const Tables&) = default;
   };
@@ -313,6 +324,7 @@ class Schedule {
   [[nodiscard]] static std::vector<Passes> passes_of(const ScheduleSpec& spec);
   [[nodiscard]] Tables make_tables(const ScheduleSpec& spec, std::span<const Passes> passes) const;
   void order_copies(Tables& tables) const;
+  [[nodiscard]] std::vector<std::int64_t> starts_of_equal_passes() const;
   [[nodiscard]] std::size_t pair(int stage, int microbatch) const {
     return static_cast<std::size_t>(microbatch) * static_cast<std::size_t>(stages()) +
            static_cast<std::size_t>(stage);
@@ -329,6 +341,7 @@ class Schedule {
   bool has_w_ = false;
   bool has_r_ = false;
   bool has_copies_ = false;
+  bool has_peers_ = false;
   bool recomputes_all_ = false;
   bool late_recomputation_ = false;
   Discipline discipline_;

@@ -79,6 +79,9 @@ struct Costs {
   Links links = {};                        ///< between workers
   std::optional<HomeLink> host = {};       ///< to the main memory of their hosts; nullopt: not known
   std::optional<HomeLink> disk = {};       ///< to the disks of their hosts
+  /// Of copies to other workers, and back, which then delay no other transfer; nullopt: they are transfers on
+  /// `links`. No workers share such a link.
+  std::optional<HomeLink> peer = {};
   /// With prefetch, transfers overlap compute: a result leaves when it is ready, weights leave at time 0.
   /// Without, a worker fetches the inputs of a job sequentially, once it has picked the job.
   bool prefetch = true;
@@ -95,6 +98,9 @@ struct Costs {
   /// other. False: the holder sends them to each of these ranks. This counts where transfers take time, with
   /// prefetch.
   bool relays = false;
+
+  /// Gives every copy of a stash this time, whatever its home.
+  void set_copy(double time) { host = disk = peer = HomeLink{.link = {.alpha = time}}; }
 
   /// Returns the entry of `stage`, from 0.
   [[nodiscard]] const Durations& duration(int stage) const;
