@@ -134,8 +134,17 @@ class SequentialRun {
   [[nodiscard]] const TaskGraph& graph() const { return graph_; }
 
  private:
-  // A copied stash waits in `homes_`, and nowhere else.
+  // A copied stash waits in `homes_`, or in the memory of another worker, and nowhere else.
   void copy(const Task& task) {
+    std::vector<Floats*> stashes;
+    for (const DataAccess& access : task.data) {
+      if (graph_.data()[access.datum].kind == DataKind::stash) stashes.push_back(&memory_[access.datum]);
+    }
+    if (stashes.size() == 2) {
+      *stashes[1] = *stashes[0];
+      std::ranges::fill(*stashes[0], std::numeric_limits<float>::quiet_NaN());
+      return;
+    }
     for (const DataAccess& access : task.data) {
       if (graph_.data()[access.datum].kind != DataKind::stash) continue;
       Floats& stash = memory_[access.datum];

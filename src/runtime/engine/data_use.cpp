@@ -140,11 +140,11 @@ class EndedJobs {
   }
 
  private:
-  // The workers of jobs, and behind them their channels for O and for L. Each of these runs its jobs
+  // The workers of jobs, and behind them their channels, out and in. Each of these runs its jobs
   // sequentially.
   [[nodiscard]] std::uint32_t runner_of(const Task& task) const {
-    const std::size_t channel = task.kind == TaskKind::O ? 1 : task.kind == TaskKind::L ? 2 : 0;
-    return static_cast<std::uint32_t>(channel * workers_ + index(task.worker));
+    const std::size_t behind = task.channel ? 1 + index(*task.channel) : 0;
+    return static_cast<std::uint32_t>(behind * workers_ + index(task.worker));
   }
   static void note(LastJob job, LastJobs& jobs) {
     const auto same = std::ranges::find(jobs, job.runner, &LastJob::runner);

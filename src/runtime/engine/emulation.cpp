@@ -91,7 +91,7 @@ Emulation::Emulation(const plan::Costs& costs, const StepContext& step, const St
 
 void Emulation::run(const Task& task, int worker, std::span<const std::size_t> received, TaskTimes& times) {
   double fetching = 0;
-  if (!links_) {
+  if (!links_ && !is_stash_copy(task.kind)) {
     // Where a policy chooses the workers, the datum may have been made elsewhere than on the planned worker.
     for (const std::size_t number : received) {
       const Datum& datum = step_.graph.data()[number];
@@ -111,7 +111,7 @@ void Emulation::run(const Task& task, int worker, std::span<const std::size_t> r
 std::vector<starpu_task*> Emulation::arrivals(const Task& task) {
   std::vector<starpu_task*> tasks;
   const bool sums = task.kind == TaskKind::add || task.kind == TaskKind::copy;
-  if (!links_ || (!task.job && !sums)) return tasks;
+  if (!links_ || (!task.job && !sums) || is_stash_copy(task.kind)) return tasks;
   const int reader = step_.session.map().rank_of(task.worker);
   for (const DataAccess& access : task.data) {
     const Datum& datum = step_.graph.data()[access.datum];

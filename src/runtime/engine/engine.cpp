@@ -73,6 +73,17 @@ Engine::Engine(const Session& session, const plan::Schedule& schedule, const mod
             .finds_nonfinite = computes_ && nonfinite != NonFinitePolicy::proceed}),
       watch_(session, config.timeout, started(session, run_)) {}
 
+void Engine::take_peaks_from_times(StepResult& result) const {
+  std::vector<plan::Span> spans(schedule_.id_count());
+  for (const JobRecord& job : result.jobs) spans[job.job] = {job.start, job.end};
+  const plan::Timeline timeline =
+      plan::evaluate(schedule_, {.sizes = network_.sizes()}, std::move(spans), schedule_.rows());
+  for (std::size_t w = 0; w < result.workers.size(); ++w) {
+    result.workers[w].peak_stashes = timeline.peak_stashes[w];
+    result.workers[w].peak_stash_bytes = timeline.peak_stash_bytes[w];
+  }
+}
+
 StepResult Engine::run_step(int step, const model::Dataset& data) {
   StepResult result;
   result.learning_rate = model::learning_rate(optimizer_.schedule, optimizer_.learning_rate, step);
@@ -86,6 +97,7 @@ StepResult Engine::run_step(int step, const model::Dataset& data) {
   if (computes_) result.losses = gathering.losses();
   result.jobs = gathering.jobs(std::move(outcome.jobs));
   result.workers = gathering.workers(run_.meter().workers());
+  if (schedule_.has_peers() && !result.jobs.empty()) take_peaks_from_times(result);
   const auto gradient = computes_ ? gathering.gradient_norm() : std::nullopt;
   if (gradient) result.gradient_norm = gradient->norm;
   result.skipped_for = first_nonfinite(gradient);

@@ -181,20 +181,21 @@ class Accountant {
     }
     if (!schedule.copies()) return;
     place_ = {schedule.turns().begin(), schedule.turns().end()};
-    // O may last until L begins, or until a job waits for the memory that it frees. A channel runs one O at a
-    // time.
+    // A copy out may last until the stash is needed at its other end, or until a job waits for the memory
+    // that it frees. A channel runs one at a time.
     for (int worker = 0; worker < schedule.workers(); ++worker) {
-      double next = std::numeric_limits<double>::infinity();  // when the O behind must have ended
-      const auto copies = schedule.copies_of(worker);
+      double next = std::numeric_limits<double>::infinity();  // when the copy behind must have ended
+      const std::vector<plan::JobId> copies = schedule.copies_of(worker, plan::Channel::out);
       for (auto at = copies.rbegin(); at != copies.rend(); ++at) {
-        const plan::JobId id = *at;
-        const plan::Job job = schedule.job(id);
-        if (job.pass != plan::Pass::O) continue;
-        next = std::min(next, timeline.spans[schedule.reload(job.stage, job.microbatch)].start);
-        schedule.for_each_after_by_n(id, [&](plan::JobId waits) {
-          if (schedule.job(waits).pass != plan::Pass::O) next = std::min(next, timeline.spans[waits].start);
+        const auto [stage, microbatch, pass] = schedule.job(*at);
+        const plan::JobId reader =
+            pass == plan::Pass::O ? schedule.reload(stage, microbatch) : schedule.backward(stage, microbatch);
+        next = std::min(next, timeline.spans[reader].start);
+        schedule.for_each_after_by_n(*at, [&](plan::JobId waits) {
+          const bool is_behind = at.base() != copies.end() && *at.base() == waits;
+          if (!is_behind) next = std::min(next, timeline.spans[waits].start);
         });
-        freed_[id] = next;
+        freed_[*at] = next;
       }
     }
   }
@@ -285,13 +286,8 @@ class Accountant {
   [[nodiscard]] Lifetime lifetime_of(const Task& task, plan::Span time) const {
     if (!task.job) return by_time(time.start, time.end);
     const std::uint32_t position = place_.empty() ? position_[*task.job] : place_[*task.job];
-    if (const auto freed = freed_.find(*task.job); freed != freed_.end()) {
-      return {{.time = time.start, .position = position},
-              {.time = std::max(freed->second, time.end),
-               .phase = Moment::Phase::end,
-               .position = position,
-               .is_end = true}};
-    }
+    if (const auto freed = freed_.find(*task.job); freed != freed_.end())
+      time.end = std::max(freed->second, time.end);
     const auto end = time.start < time.end ? Moment::Phase::end : Moment::Phase::job;
     return {{.time = time.start, .position = position},
             {.time = time.end, .phase = end, .position = position, .is_end = true}};
@@ -323,6 +319,11 @@ class Accountant {
         continue;
       }
       if (is_on_host(accessed, task.worker)) continue;
+      if (is_stash_copy(task.kind) && accessed.kind == DataKind::stash) {
+        // It stays where it is until the copy has ended; `add_received` counts the buffers of a rank.
+        touch(datum, accessed.worker, lifetime);
+        continue;
+      }
       const bool is_counted = is_received(accessed, task.worker) && !workers_.on_gpu[index(task.worker)];
       const double sent = arrival(datum, task.worker);
       const double from = costs_.prefetch ? std::min(sent, time.start) : time.start;
@@ -391,7 +392,7 @@ void add_workspaces(const plan::Schedule& schedule, const model::Network& networ
   std::vector<std::set<int>> stages(workers.devices.size());  // by worker: the stages that it computes
   std::vector<bool> has_norm(workers.devices.size(), false);
   for (const Task& task : graph.tasks()) {
-    if (task.job) stages[index(task.worker)].insert(task.stage);
+    if (is_pass(task.kind)) stages[index(task.worker)].insert(task.stage);
     if (task.kind == TaskKind::norm) has_norm[index(task.worker)] = true;
   }
   for (std::size_t w = 0; w < stages.size(); ++w) {
@@ -414,6 +415,7 @@ void add_received(const TaskGraph& graph, const WorkerDevices& workers, const Li
     if (!with_weights) continue;
     holdings[r].add(&WorkerMemory::weights, received[r].weights, lasting);
     holdings[r].add(&WorkerMemory::gradients, received[r].slices, lasting);
+    holdings[r].add(&WorkerMemory::stashes, received[r].stashes, lasting);
   }
 }
 

@@ -22,6 +22,14 @@ std::set<std::pair<int, int>> remade(const TaskGraph& graph) {
   return pairs;
 }
 
+// True for the stash that L brings from the host or a disk: it reads none.
+bool comes_from_host(const Task& task, const DataAccess& access, const TaskGraph& graph) {
+  const auto is_stash = [&](const DataAccess& other) {
+    return graph.data()[other.datum].kind == DataKind::stash;
+  };
+  return task.kind == TaskKind::L && is_stash(access) && std::ranges::count_if(task.data, is_stash) == 1;
+}
+
 plan::Received* received(plan::Transfers& transfers, DataKind kind) {
   switch (kind) {
     case DataKind::activation:
@@ -80,7 +88,9 @@ void Meter::reset() {
 
 bool Meter::keeps(const Task& task, const DataAccess& access) const {
   const Datum& datum = graph_.data()[access.datum];
-  if (datum.kind == DataKind::stash || datum.kind == DataKind::gradient_stash) return true;
+  // O and L read stashes of other workers, where these count.
+  if (datum.kind == DataKind::stash) return !is_stash_copy(task.kind) || datum.worker == task.worker;
+  if (datum.kind == DataKind::gradient_stash) return true;
   return datum.kind == DataKind::activation && access.access == Access::read &&
          remade_.contains({task.stage, datum.microbatch});
 }
@@ -121,7 +131,7 @@ std::vector<std::size_t> Meter::start(const Task& task, int worker) {
     const std::scoped_lock lock(runs.mutex);
     for (const DataAccess& access : task.data) {
       if (receive(access, runs)) received.push_back(access.datum);
-      if (task.kind != TaskKind::L || graph_.data()[access.datum].kind != DataKind::stash) continue;
+      if (!comes_from_host(task, access, graph_)) continue;
       ++runs.record.received.reloads.count;
       runs.record.received.reloads.bytes += graph_.data()[access.datum].bytes();
     }

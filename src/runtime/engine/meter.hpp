@@ -26,8 +26,8 @@ struct TaskTimes {
   double end = 0;
 };
 
-/// One job as it ran, on a logical worker. Times are as in `TaskTimes`. Records travel between ranks as
-/// bytes.
+/// One job as it ran, on a logical worker: a copy to another worker, on that one. Times are as in
+/// `TaskTimes`. Records travel between ranks as bytes.
 using JobRecord = plan::JobRun;
 static_assert(std::is_trivially_copyable_v<JobRecord>);
 

@@ -177,8 +177,8 @@ HostMemory StepData::host_memory(std::size_t number, const model::StartValues& s
     const HostMemory& gradient = memory_[slots_.of(slice.from)];
     return {gradient.owner, gradient.values.subspan(slice.first, datum.size)};
   }
-  const auto received = step_.received.slices.find(number);
-  if (received == step_.received.slices.end()) return {};
+  const auto received = step_.received.turns.find(number);
+  if (received == step_.received.turns.end()) return {};
   const HostMemory& buffer = buffers_[received->second.buffer];
   return {buffer.owner, buffer.values.first(datum.size)};
 }
@@ -210,7 +210,7 @@ void StepData::register_datum(std::size_t number, const model::StartValues& star
   memory_[slot] = host_memory(number, start);
   if (memory_[slot].owner) {
     const std::span<float> memory = memory_[slot].values;
-    if (step_.session.on_gpus() && !step_.received.slices.contains(number)) pinned_.push_back(pin(memory));
+    if (step_.session.on_gpus() && !step_.received.turns.contains(number)) pinned_.push_back(pin(memory));
     handle = register_words(datum.size, STARPU_MAIN_RAM, reinterpret_cast<std::uintptr_t>(memory.data()));
   } else {
     handle = register_words(datum.size);

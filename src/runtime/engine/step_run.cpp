@@ -96,30 +96,40 @@ void check_submission_limits(const plan::Schedule& schedule, bool emulated) {
   }
 }
 
+namespace {
+
+bool uses_home(const plan::Schedule& schedule, plan::Home home) {
+  for (int s = 0; s < schedule.stages(); ++s) {
+    for (int b = 0; b < schedule.microbatches(); ++b) {
+      if (schedule.home(s, b) == home) return true;
+    }
+  }
+  return false;
+}
+
+}  // namespace
+
 void check_homes(const plan::Schedule& schedule, const RuntimeConfig& config) {
   if (!schedule.copies()) return;
   require_input(!on_simgrid && !config.uses_gpus(), "schedule.home",
-                "host and disk need runtime.device cpu: GPUs do not copy stashes yet");
+                "host, disk and other workers need runtime.device cpu: GPUs do not copy stashes yet");
   if (config.emulate) {
     require_input(config.emulate->copy.has_value(), "runtime.emulate.copy",
-                  "is needed with the homes host and disk");
+                  "is needed where stashes are copied to their homes");
     return;
   }
-  for (int s = 0; s < schedule.stages(); ++s) {
-    for (int b = 0; b < schedule.microbatches(); ++b) {
-      require_input(
-          schedule.home(s, b) != plan::Home::host, "schedule.home",
-          "host: the workers are cores, whose stashes are in the main memory of their host already");
-    }
-  }
+  require_input(!uses_home(schedule, plan::Home::host), "schedule.home",
+                "host: the workers are cores, whose stashes are in the main memory of their host already");
+  if (!uses_home(schedule, plan::Home::disk)) return;
   require_input(!config.stash_folder.empty(), "runtime.stash_folder", "is needed with the home disk");
   static_cast<void>(StashFile(config.stash_folder));  // for its errors
 }
 
 void check_homes(const plan::Schedule& schedule, const PolicyChoice& policy) {
-  require_input(!schedule.copies() || policy.starpu == sched::policy_name, "schedule.home",
-                fmt::format("host and disk need the policy {}, which leaves workers to copies alone; not {}",
-                            sched::policy_name, policy.name));
+  require_input(
+      !schedule.copies() || policy.starpu == sched::policy_name, "schedule.home",
+      fmt::format("copies of stashes need the policy {}, which leaves workers to copies alone; not {}",
+                  sched::policy_name, policy.name));
 }
 
 StepRun::StepRun(const Session& session, TaskGraph graph, const StepSetup& setup)
@@ -141,7 +151,7 @@ StepRun::StepRun(const Session& session, TaskGraph graph, const StepSetup& setup
                      ? nullptr
                      : std::make_unique<Emulation>(*setup.emulated, context_, data_)),
       finite_(graph_, schedule_.workers(), session.on_gpus(), setup.finds_nonfinite),
-      stashes_(schedule_.copies() && setup.emulated == nullptr
+      stashes_(uses_home(schedule_, plan::Home::disk) && setup.emulated == nullptr
                    ? std::make_unique<StashFile>(setup.stash_folder)
                    : nullptr),
       progress_(graph_, session.local_workers(), setup.optimizer == nullptr),
@@ -169,9 +179,10 @@ void StepRun::submit() {
     wait_for_room();
     for (const DataAccess& access : data) {
       data_.prepare(access.datum);
-      const auto received = received_.slices.find(access.datum);
-      if (received == received_.slices.end() || received->second.first_use != tasks_.tasks[i]) continue;
+      const auto received = received_.turns.find(access.datum);
+      if (received == received_.turns.end() || received->second.first_use != tasks_.tasks[i]) continue;
       if (received->second.previous) wait_for(access.datum, *received->second.previous);
+      if (graph_.data()[access.datum].kind != DataKind::gradient_slice) continue;
       const std::optional<std::uint32_t>& replaced = graph_.slice(access.datum).replaces;
       if (replaced && !session_.on_gpus()) wait_for(access.datum, *replaced);
     }
@@ -197,6 +208,7 @@ void StepRun::wait_for_room() const {
 
 // The wait goes forward in the graph's order of tasks, as all waits do: so it adds no cycle.
 void StepRun::wait_for(std::size_t datum, std::size_t previous) const {
+  if (data_.handle(datum) == data_.handle(previous)) return;  // StarPU keeps the order of tasks on a handle
   static starpu_codelet wait = [] {
     starpu_codelet codelet{};
     starpu_codelet_init(&codelet);
@@ -237,8 +249,8 @@ void StepRun::insert(const Task& task) {
   if (session_.core() != nullptr && is_local) {
     const int to = session_.starpu_worker(task.worker);
     sched_data = yields_to_jobs ? sched::pack_pinned(to, 0) : sched::pack_sched_data(to, task.job);
-    if (is_stash_copy(task.kind)) {
-      const int channel = session_.copy_worker(task.worker, task.kind == TaskKind::L);
+    if (task.channel) {
+      const int channel = session_.copy_worker(task.worker, *task.channel == plan::Channel::in);
       sched_data = sched::pack_pinned(channel, schedule_.turn(*task.job));
     }
   }

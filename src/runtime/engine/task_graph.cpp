@@ -131,13 +131,14 @@ class TaskGraph::Builder {
     int worker;
     std::vector<DataAccess> data = {};
     std::optional<plan::JobId> job = std::nullopt;
+    std::optional<plan::Channel> channel = std::nullopt;
   };
 
   void add_task(const Draft& task) {
     std::pmr::polymorphic_allocator<DataAccess> allocator(graph_.memory_.get());
     const std::span<DataAccess> data(allocator.allocate(task.data.size()), task.data.size());
     std::ranges::uninitialized_copy(task.data, data);
-    graph_.tasks_.push_back({task.kind, task.stage, task.worker, task.job, data});
+    graph_.tasks_.push_back({task.kind, task.stage, task.worker, task.job, data, task.channel});
   }
 
   // `fourth`: of the datum's key.
@@ -209,6 +210,8 @@ class TaskGraph::Builder {
     const auto [holder, worker] = schedule_.placement(id);
     Draft task{.kind = passes[index(j.pass)], .stage = j.stage, .worker = worker, .job = id};
     if (plan::is_copy(j.pass)) {
+      task.worker = schedule_.ends(id).second;
+      task.channel = schedule_.channel(id, task.worker);
       copy(j, task);
       wait_by_n(j, task);
       return add_task(task);
@@ -326,22 +329,30 @@ class TaskGraph::Builder {
       read_from_host(task, DataKind::target, s, b, st.rows() * st.target_columns());
   }
 
-  // L writes another datum than F.
-  void write_stash(const plan::Job& j, Draft& task) {
+  // The parts of the keys of stashes: what F or R makes, what L brings back, and what waits on another
+  // worker.
+  enum StashCopy : std::uint8_t { made, brought_back, on_peer };
+
+  void write_stash(const plan::Job& j, Draft& task, StashCopy copy) {
     const auto& [s, b, pass] = j;
-    write(task, {DataKind::stash, s, b, task.worker, stage(s).stash_size()}, pass == plan::Pass::L ? 1 : 0);
+    write(task, {DataKind::stash, s, b, task.worker, stage(s).stash_size()}, copy);
   }
 
   void copy(const plan::Job& j, Draft& task) {
     const auto& [s, b, pass] = j;
+    const bool has_peer = schedule_.home(s, b).peer().has_value();
+    const bool is_empty = stage(s).stash_size() == 0;
     if (pass == plan::Pass::O) {
-      read(task, {DataKind::stash, s, b, 0});
-      if (stage(s).stash_size() == 0) read_end({s, b, plan::Pass::F}, task);
+      read(task, {DataKind::stash, s, b, made});
+      if (has_peer) write_stash(j, task, on_peer);
+      if (is_empty) read_end({s, b, plan::Pass::F}, task);
+      if (is_empty || !has_peer) write_end(j, task);
     } else {
-      read_end({s, b, plan::Pass::O}, task);
-      write_stash(j, task);
+      if (has_peer) read(task, {DataKind::stash, s, b, on_peer});
+      if (is_empty || !has_peer) read_end({s, b, plan::Pass::O}, task);
+      write_stash(j, task, brought_back);
+      if (is_empty) write_end(j, task);
     }
-    if (pass == plan::Pass::O || stage(s).stash_size() == 0) write_end(j, task);
   }
 
   // Where n says when memory is free: waits for the jobs that free it.
@@ -372,14 +383,14 @@ class TaskGraph::Builder {
       write(task, {DataKind::activation, s, b, task.worker, st.output_size()});
     }
     if (schedule_.forward_only()) return;
-    if (!schedule_.recomputes(s, b)) write_stash(j, task);
+    if (!schedule_.recomputes(s, b)) write_stash(j, task, made);
     if (schedule_.recomputes(s, b) || (schedule_.copies(s, b) && st.stash_size() == 0)) write_end(j, task);
   }
 
   void recomputation(const plan::Job& j, Draft& task) {
     const auto& [s, b, pass] = j;
     read_inputs(j, task);
-    write_stash(j, task);
+    write_stash(j, task, made);
     if (stage(s).stash_size() == 0) write_end(j, task);
     read_end({s, b, plan::Pass::F}, task);
     if (schedule_.recomputes_late()) read_output_gradients(j, task);
@@ -419,8 +430,8 @@ class TaskGraph::Builder {
   }
 
   void read_stash(const plan::Job& j, Draft& task) {
-    const int copy = schedule_.copies(j.stage, j.microbatch) ? 1 : 0;  // that L wrote
-    read(task, {DataKind::stash, j.stage, j.microbatch, copy});
+    read(task, {DataKind::stash, j.stage, j.microbatch,
+                schedule_.copies(j.stage, j.microbatch) ? brought_back : made});
   }
 
   void weights(const plan::Job& j, Draft& task) {

@@ -130,7 +130,8 @@ struct Task {
   int stage;   // for a task that is not a pass: the set of parameters
   int worker;  // the logical worker that runs it
   std::optional<plan::JobId> job;
-  std::span<const DataAccess> data;  // the graph owns them
+  std::span<const DataAccess> data;           // the graph owns them
+  std::optional<plan::Channel> channel = {};  // of `worker`, for O and L
 };
 
 /// Returns the task's name for people: F(2,0) for F of stage 2, micro-batch 0; else kind and stage or set.
@@ -165,7 +166,8 @@ struct SetParameters {
 ///
 /// Where a stash has no home, R reads the inputs of F, computes F again and writes the stash. Where a stash
 /// is copied, it is two data: F writes the first, which O reads, and L writes the second, which B and W read.
-/// Where n makes a job wait for memory, it reads the word `end_of_pass` of the job that frees the memory.
+/// If it waits on another worker, O runs there and writes a third one, which L reads. Where n makes a job
+/// wait for memory, it reads the word `end_of_pass` of the job that frees the memory.
 ///
 /// The graph of a schedule of forward passes alone (`plan::forward_passes`) is an evaluation: it reads the
 /// weights, writes losses, and has no other tasks than jobs. A source's F also reads the loss of the

@@ -75,9 +75,9 @@ class Session {
   }
   /// Returns StarPU's number of the worker that runs the copies of stashes out of a logical worker of this
   /// rank, or back into it.
-  [[nodiscard]] int copy_worker(int logical, bool back) const {
+  [[nodiscard]] int copy_worker(int logical, bool in) const {
     const std::size_t slot = index(map_.slot(logical) - map_.first(mpi_.rank()));
-    return copy_ids_[2 * slot + (back ? 1 : 0)];
+    return copy_ids_[2 * slot + (in ? 1 : 0)];
   }
   /// True if there are workers that copy stashes.
   [[nodiscard]] bool copies() const { return copies_; }

@@ -51,7 +51,8 @@ std::vector<Use> uses_of(const TaskGraph& graph) {
 std::vector<std::vector<bool>> ended_before(const TaskGraph& graph) {
   const std::size_t count = graph.tasks().size();
   std::vector<std::vector<bool>> ended(count, std::vector<bool>(count));
-  std::map<std::pair<int, TaskKind>, std::optional<std::size_t>> last;  // copies by their kind, jobs as F
+  using Runner = std::pair<int, std::optional<plan::Channel>>;
+  std::map<Runner, std::optional<std::size_t>> last;
   std::vector<std::optional<std::size_t>> writer(graph.data().size());
   for (std::size_t t = 0; t < count; ++t) {
     const Task& task = graph.tasks()[t];
@@ -61,8 +62,7 @@ std::vector<std::vector<bool>> ended_before(const TaskGraph& graph) {
       ended[t][*task_before] = true;
       for (std::size_t i = 0; i < *task_before; ++i) ended[t][i] = ended[t][i] || ended[*task_before][i];
     };
-    std::optional<std::size_t>& before =
-        last[{task.worker, is_stash_copy(task.kind) ? task.kind : TaskKind::F}];
+    std::optional<std::size_t>& before = last[{task.worker, task.channel}];
     add(before);
     for (const DataAccess& access : task.data) {
       if (access.access == Access::read && graph.data()[access.datum].microbatch >= 0)

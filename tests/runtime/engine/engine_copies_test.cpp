@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Stashes that are copied to a disk and back. The session must have workers for copies: --copies=yes. Every
-// test is collective.
+// Stashes that are copied to a disk or another worker, and back. The session must have workers for copies:
+// --copies=yes. Every test is collective.
 #include <array>
 #include <string>
 
@@ -66,6 +66,23 @@ TEST(Copies, WithRecomputationAndStashesThatStay) {
   }
 }
 
+TEST(Copies, ToOtherWorkers) {
+  if (!session->copies()) GTEST_SKIP() << "runtime_engine_copies_* runs it";
+  for (const NamedCase& c : named_cases(workers(), 6)) {
+    for (const bool is_split : {false, true}) {
+      const Schedule kept = is_split ? split(c.schedule) : c.schedule;
+      if (kept.discipline() != Discipline::ordered) continue;
+      SCOPED_TRACE(kept.name());
+      const Schedule moved = kept.with_homes([&](int stage, int microbatch) {
+        if (microbatch % 3 == 2) return plan::Home::disk;
+        const int own = kept.compute(kept.forward(stage, microbatch));
+        return plan::Home::at((own + 1 + microbatch) % workers());
+      });
+      expect_same_as_kept(moved, kept, c.network, 2);
+    }
+  }
+}
+
 /// Random graphs, w, n and homes.
 TEST(Copies, RandomSchedules) {
   if (!session->copies()) GTEST_SKIP() << "runtime_engine_copies_* runs it";
@@ -81,7 +98,11 @@ TEST(Copies, RandomSchedules) {
       const int worker = (7 * job.stage + 3 * job.microbatch * (round % 2)) % workers();
       return plan::Placement{worker, worker};
     };
-    spec.home = [&](int s, int b) { return drawn.copies(s, b) ? plan::Home::disk : drawn.home(s, b); };
+    spec.home = [&](int s, int b) {
+      const plan::Home home = drawn.home(s, b);
+      if (home == plan::Home::host) return plan::Home::disk;
+      return home.peer() ? plan::Home::at((s + 2 * b) % workers()) : home;
+    };
     const Schedule schedule(spec);
     if (!plan::check(schedule).ok()) continue;
     ++copied;

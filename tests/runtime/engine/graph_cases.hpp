@@ -39,6 +39,9 @@ inline void for_each_case(const std::function<void(const GraphCase&)>& check) {
       if (named.schedule.discipline() == plan::Discipline::ordered) {
         const auto host = [](int, int) { return plan::Home::host; };
         cases.push_back({named.name + ", copies", named.network, named.schedule.with_homes(host)});
+        cases.push_back({named.name + ", peers", named.network, named.schedule.with_homes([](int s, int b) {
+                           return plan::Home::at((s + b) % 4);
+                         })});
         cases.push_back(
             {named.name + ", split, copies", named.network, split(named.schedule).with_homes(host)});
       }

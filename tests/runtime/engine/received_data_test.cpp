@@ -32,29 +32,37 @@ void expect_buffers(const TaskGraph& graph, const std::vector<int>& rank_of) {
   std::vector<std::set<std::size_t>> read(all.size());
   for (std::size_t t = 0; t < graph.tasks().size(); ++t) {
     const Task& task = graph.tasks()[t];
-    if (task.kind != TaskKind::add && task.kind != TaskKind::copy) continue;
+    const bool sums = task.kind == TaskKind::add || task.kind == TaskKind::copy;
+    if (task.data.empty() || (!sums && !is_stash_copy(task.kind))) continue;
     const std::size_t source = task.data[0].datum;
+    if (!sums && graph.data()[source].kind != DataKind::stash) continue;
     const auto rank = index(rank_of[index(task.worker)]);
     if (rank_of[index(graph.data()[source].worker)] == rank_of[index(task.worker)]) continue;
     read[rank].insert(source);
-    const ReceivedData::Slice& slice = all[rank].slices.at(source);
+    const ReceivedData::Turn& slice = all[rank].turns.at(source);
     EXPECT_LE(slice.first_use, t);
     EXPECT_GE(slice.last_use, t);
     EXPECT_GE(graph.data()[all[rank].buffers[slice.buffer]].size, graph.data()[source].size);
     if (!slice.previous) continue;
-    const ReceivedData::Slice& previous = all[rank].slices.at(*slice.previous);
+    const ReceivedData::Turn& previous = all[rank].turns.at(*slice.previous);
     EXPECT_EQ(previous.buffer, slice.buffer);
     EXPECT_LT(previous.last_use, slice.first_use);
   }
   for (std::size_t r = 0; r < all.size(); ++r) {
-    EXPECT_EQ(all[r].slices.size(), read[r].size());
+    EXPECT_EQ(all[r].turns.size(), read[r].size());
+    const auto is_stash = [&](std::size_t d) { return graph.data()[d].kind == DataKind::stash; };
+    const auto stashes = static_cast<std::size_t>(std::ranges::count_if(read[r], is_stash));
+    std::set<std::pair<int, int>> stash_buffers;
+    for (const std::size_t d : read[r]) {
+      if (is_stash(d)) stash_buffers.emplace(graph.data()[d].stage, graph.data()[d].worker);
+    }
     const bool large = std::ranges::any_of(read[r], [&](std::size_t d) {
-      return 2 * graph.data()[d].size > graph.data()[graph.slice(d).from].size + 1;
+      return !is_stash(d) && 2 * graph.data()[d].size > graph.data()[graph.slice(d).from].size + 1;
     });
     const std::size_t buffers = ReceivedData::max_buffers * (large ? 1 : 2);
-    EXPECT_EQ(all[r].buffers.size(), std::min(buffers, read[r].size()));
+    EXPECT_EQ(all[r].buffers.size(), std::min(buffers, read[r].size() - stashes) + stash_buffers.size());
     std::size_t first = 0;
-    for (const auto& [datum, slice] : all[r].slices) first += slice.previous ? 0U : 1U;
+    for (const auto& [datum, slice] : all[r].turns) first += slice.previous ? 0U : 1U;
     EXPECT_EQ(first, all[r].buffers.size()) << "every other slice waits for the one before it";
   }
 }
@@ -69,6 +77,21 @@ TEST(ReceivedData, SlicesUseAFewBuffersInTurn) {
       expect_buffers(graph, {0, 0, 1, 1});
       expect_buffers(graph, {0, 0, 0, 0});
     }
+  }
+}
+
+TEST(ReceivedData, StashesUseAFewBuffersInTurn) {
+  for (const std::string name : {"1f1b", "zb-h1", "chimera"}) {
+    SCOPED_TRACE(name);
+    const model::Network network = tiny_gpt(4);
+    const plan::Schedule moved = schedule_of(name.c_str(), network, 4).with_homes([](int s, int b) {
+      return plan::Home::at((s + b) % 4);
+    });
+    const TaskGraph graph(moved, network, adamw);
+    expect_buffers(graph, {0, 1, 2, 3});
+    expect_buffers(graph, {0, 0, 1, 1});
+    const std::vector<ReceivedBytes> received = received_bytes(graph, std::vector<int>{0, 1, 2, 3}, 100);
+    for (const ReceivedBytes& of_rank : received) EXPECT_GT(of_rank.stashes, 0U);
   }
 }
 
