@@ -297,16 +297,16 @@ void bind_schedules(py::module_& module) {
              "per_share"_a);
   module.def(
       "as_requested",
-      [](const plan::Schedule& schedule, std::vector<int> memory_limits, bool homes_to_fit,
+      [](const plan::Schedule& schedule, std::vector<int> memory_limits, std::string home_way,
          const plan::Costs& costs) {
         const plan::LimitedSchedule made = [&] {
           const py::gil_scoped_release released;
           return plan::as_requested(
-              schedule, {.memory_limits = std::move(memory_limits), .homes_to_fit = homes_to_fit}, costs);
+              schedule, {.memory_limits = std::move(memory_limits), .home_way = std::move(home_way)}, costs);
         }();
         return py::make_tuple(made.schedule, made.reordering);
       },
-      "schedule"_a, "memory_limits"_a, "homes_to_fit"_a, "costs"_a);
+      "schedule"_a, "memory_limits"_a, "home_way"_a, "costs"_a);
   module.def(
       "load_plugin", [](const std::string& file) { return plan::load_plugin(file); }, "file"_a);
 }

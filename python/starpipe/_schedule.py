@@ -443,15 +443,26 @@ class Schedule:
         `reordering` of the result says why. `check` says whether the limit can be kept.
         """
         used = self._complete(costs)
-        core, reordering = _core.as_requested(self._handle, _limits("memory_limit", memory_limit), False, used)
+        core, reordering = _core.as_requested(self._handle, _limits("memory_limit", memory_limit), "", used)
         return Schedule._of(core, used, reordering)
 
-    def with_homes(self, home: Homes) -> Schedule:
+    def with_homes(self, home: Homes | str, memory_limit: Limits = None, costs: Costs | None = None) -> Schedule:
         """The same schedule with other homes.
+
+        home: homes, or the name of a way to choose them: "auto", "bpipe", "mario", "megatron" or "pipeoffload".
+        memory_limit, costs: of a way.
 
         A new R runs directly before B, on its worker. A new O may last until the end of the job after F, and a new L may
         begin with the job before B.
+
+        Raises InputError for what the way is not defined for.
         """
+        if isinstance(home, str) and home not in _HOME_WORDS:
+            used = self._complete(costs)
+            core, reordering = _core.as_requested(self._handle, _limits("memory_limit", memory_limit), home, used)
+            return Schedule._of(core, used, reordering)
+        if memory_limit is not None or costs is not None:
+            raise InputError("memory_limit, costs: only with the name of a way")
         pairs = [(s, b) for b in range(self.microbatches) for s in range(self.stages)]
         return Schedule._of(self._handle.with_homes(_homes(home, self.stages, pairs)), self.costs, self.reordering)
 
@@ -464,7 +475,7 @@ class Schedule:
         Raises InputError if recomputation cannot keep the limit.
         """
         used = self._complete(costs)
-        core, reordering = _core.as_requested(self._handle, _limits("memory_limit", memory_limit), True, used)
+        core, reordering = _core.as_requested(self._handle, _limits("memory_limit", memory_limit), "auto", used)
         return Schedule._of(core, used, reordering)
 
     def _complete(self, costs: Costs | None) -> Costs:

@@ -106,7 +106,7 @@ int show(const ShowOptions& options) {
   plan::Costs costs;
   std::string unit;
   options.costs.apply(costs, unit, options.per_share ? request.workers : *stages);
-  plan::OrderRequest order{.memory_limits = options.memory_limits, .homes_to_fit = options.homes.to_fit};
+  plan::OrderRequest order{.memory_limits = options.memory_limits, .home_way = options.homes.way};
   if (options.discipline) order.discipline = plan::parse_discipline(*options.discipline);
   try {
     plan::CostedSchedule made =
@@ -177,9 +177,9 @@ int check(const CheckOptions& options) {
   schedule = schedule.with_homes(options.homes.homes);
   require_finishing(options.file, schedule);
   plan::LimitedSchedule made = plan::as_requested(
-      schedule, {.memory_limits = options.memory_limits, .homes_to_fit = options.homes.to_fit}, costs);
+      schedule, {.memory_limits = options.memory_limits, .home_way = options.homes.way}, costs);
   require_finishing(options.file, made.schedule);
-  if (!made.reordering && !options.homes.to_fit && made.schedule.discipline() != schedule.discipline()) {
+  if (!made.reordering && options.homes.way.empty() && made.schedule.discipline() != schedule.discipline()) {
     print_message(
         fmt::format("starpipe: {}: its run keeps the memory limit; its order is now fixed (discipline {})\n",
                     options.file, plan::to_string(made.schedule.discipline())));

@@ -90,7 +90,7 @@ std::optional<double> bound_of(const ScheduleCompareOptions& options, const plan
                               .costs = costs};
   problem.may_recompute = options.homes.may_recompute() || schedule.recomputes();
   // The bound does not model copies. Where stashes may be copied, it is the bound without a memory limit.
-  const bool may_copy = schedule.copies() || (options.homes.to_fit && (costs.host || costs.disk));
+  const bool may_copy = schedule.copies() || !options.homes.way.empty();
   if (!limits.empty() && !may_copy) problem.memory_limits.assign(limits.begin(), limits.end());
   return plan::lower_bound(problem);
 }
@@ -103,8 +103,8 @@ Run predict(const ScheduleCompareOptions& options, const NamedSchedule& named, c
                                       .homes = options.homes.homes,
                                       .options = options.options_of(named)};
   auto [made, costs] = plan::make_costed_schedule(
-      named.name, request, {.memory_limits = options.memory_limits, .homes_to_fit = options.homes.to_fit},
-      given, options.per_share);
+      named.name, request, {.memory_limits = options.memory_limits, .home_way = options.homes.way}, given,
+      options.per_share);
   auto& [schedule, reordering] = made;
   const std::vector<int> limits = plan::stage_stashes(options.memory_limits, options.parts(row.stages));
   options.tensor.apply(schedule, costs);
@@ -209,7 +209,7 @@ Json to_json(const ScheduleCompareOptions& options, const std::vector<Row>& rows
   Json json = {{"workers", options.workers}, {"per", options.per_share ? "share" : "stage"}, {"unit", unit}};
   if (!options.memory_limits.empty()) json["memory_limits"] = options.memory_limits;
   for (const plan::Home home : options.homes.homes) json["homes"].push_back(plan::to_string(home));
-  if (options.homes.to_fit) json["homes"] = "auto";
+  if (!options.homes.way.empty()) json["homes"] = options.homes.way;
   if (!options.schedule_options.empty()) json["options"] = options.schedule_options;
   for (const Row& row : rows) {
     Json& entry = json["schedules"].emplace_back();

@@ -157,13 +157,13 @@ void add_schedule_option(CLI::App& command, plan::ScheduleOptions& options,
                          const std::string& help =
                              "Option of the schedule, as `schedule list --long` shows them; may be repeated");
 
-/// The values of --home: homes, or `auto`.
+/// The values of --home: homes, or the name of a way to choose them.
 struct HomeOptions {
   std::vector<plan::Home> homes;
-  bool to_fit = false;
+  std::string way = {};
 
   [[nodiscard]] bool may_recompute() const {
-    return to_fit || std::ranges::find(homes, plan::Home::none) != homes.end();
+    return !way.empty() || std::ranges::find(homes, plan::Home::none) != homes.end();
   }
 };
 

@@ -21,6 +21,7 @@
 #include "starpipe/base/error.hpp"
 #include "starpipe/base/index.hpp"
 #include "starpipe/plan/schedules/finer.hpp"
+#include "starpipe/plan/simulate/home_ways.hpp"
 #include "starpipe/plan/simulate/transfers.hpp"
 
 namespace starpipe::cli {
@@ -53,6 +54,22 @@ void add_schedule_option(CLI::App& command, plan::ScheduleOptions& options, cons
       ->allow_extra_args(false);
 }
 
+namespace {
+
+std::vector<std::string> home_way_names() {
+  std::vector<std::string> names;
+  for (const plan::HomeWay& way : plan::home_ways()) names.push_back(way.name);
+  return names;
+}
+
+std::string home_way_help() {
+  std::string help;
+  for (const plan::HomeWay& way : plan::home_ways()) help += fmt::format(". {}: {}", way.name, way.summary);
+  return help;
+}
+
+}  // namespace
+
 void add_memory_options(CLI::App& command, std::vector<int>& memory_limits, HomeOptions& homes) {
   add_option(
       command, "--memory-limit M,...", memory_limits,
@@ -63,10 +80,13 @@ void add_memory_options(CLI::App& command, std::vector<int>& memory_limits, Home
       "refused",
       whole_number(1, std::numeric_limits<int>::max()));
   const auto read = [&homes](const std::vector<std::string>& words) {
-    homes = {.homes = {}, .to_fit = words == std::vector<std::string>{"auto"}};
+    homes = {};
+    if (words.size() == 1 && plan::is_home_way(words.front())) {
+      homes.way = words.front();
+      return;
+    }
     for (const std::string& word : words) {
-      if (homes.to_fit) continue;
-      if (word == "auto") throw InputError("--home: auto is for all stages");
+      if (plan::is_home_way(word)) throw InputError(fmt::format("--home: {} is for all stages", word));
       homes.homes.push_back(plan::parse_home(word));
     }
   };
@@ -74,20 +94,20 @@ void add_memory_options(CLI::App& command, std::vector<int>& memory_limits, Home
       .add_option_function<std::vector<std::string>>(
           "--home", read,
           "Where stashes wait from F to B: worker; none: F keeps only the stage's inputs, and the pass R, "
-          "which takes as long as F, computes it again before B; host or disk: the copy O takes it there, "
-          "and "
-          "the copy L brings it back (--copy). One word for all stages, or one for each. auto: none for as "
-          "few stashes as --memory-limit needs, in the schedule's own order; with --copy also host, where "
-          "that takes less time")
-      ->type_name("HOME,...|auto")
+          "which takes as long as F, computes it again before B; host, disk or worker:N, another worker: the "
+          "copy O takes it there, and the copy L brings it back (--copy). One word for all stages, or one "
+          "for "
+          "each. Or a way that chooses the homes of all stashes, in the schedule's own order" +
+              home_way_help())
+      ->type_name("HOME,...|WAY")
       ->delimiter(',')
       ->check([](const std::string& word) {
-        if (word == "auto") return std::string();
+        if (plan::is_home_way(word)) return std::string();
         try {
           static_cast<void>(plan::parse_home(word));
           return std::string();
         } catch (const InputError& error) {
-          return fmt::format("{}, or auto", error.what());
+          return fmt::format("{}, or one of the ways {}", error.what(), fmt::join(home_way_names(), ", "));
         }
       });
 }

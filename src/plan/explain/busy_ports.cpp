@@ -82,6 +82,10 @@ std::vector<BusyPort> busy_ports(const RecordedStep& step, const Costs& costs) {
     }
   }
   for (const JobId id : schedule.order()) {
+    if (schedule.copies() && is_copy(schedule.job(id).pass) && schedule.peer(id)) {
+      const auto [from, to] = schedule.ends(id);
+      ports.pass(from, to, costs.size(schedule.job(id).stage).stash);
+    }
     const int worker = schedule.compute(id);
     fetches.for_each(id, [&](const Fetch& fetch) {
       const int rank = first_of_rank(worker);

@@ -182,7 +182,7 @@ Schedule make_schedule(std::string_view name, const ScheduleRequest& request) {
 
 LimitedSchedule make_limited_schedule(std::string_view name, ScheduleRequest request,
                                       const OrderRequest& order, const Costs& costs) {
-  if (order.homes_to_fit) return as_requested(make_schedule(name, request), order, costs);
+  if (!order.home_way.empty()) return as_requested(make_schedule(name, request), order, costs);
   request.memory_limits = order.memory_limits;
   const Schedule for_limit = make_schedule(name, request);
   LimitedSchedule result = as_requested(for_limit, order, costs);

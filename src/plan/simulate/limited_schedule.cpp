@@ -12,7 +12,7 @@
 #include "starpipe/base/error.hpp"
 #include "starpipe/base/index.hpp"
 #include "starpipe/plan/schedule/check.hpp"
-#include "starpipe/plan/schedule/homes_to_fit.hpp"
+#include "starpipe/plan/simulate/home_ways.hpp"
 #include "starpipe/plan/simulate/simulate.hpp"
 
 namespace starpipe::plan {
@@ -36,50 +36,23 @@ std::optional<Reordering> first_excess(const Schedule& ordered, const std::vecto
   return std::nullopt;
 }
 
-// Returns the ways that `home: auto` tries: all stashes that do not fit are made again; where copies have a
-// time, all are copied, or some.
-std::vector<FitWays> ways_to_fit(const Costs& costs) {
-  constexpr int parts = 4;
-  std::vector<FitWays> ways = {{.remade = 1}};
-  for (const auto& [home, link] : {std::pair(Home::host, &costs.host), {Home::disk, &costs.disk}}) {
-    for (int remade = 0; *link && remade < parts; ++remade) {
-      for (const int spare : {0, 1, 2})
-        ways.push_back({.copies = home, .remade = static_cast<double>(remade) / parts, .spare = spare});
-    }
-  }
-  return ways;
-}
-
-// Returns the schedule with the homes that take the least time. Throws InputError if no homes fit.
-Schedule with_cheapest_homes(const Schedule& ordered, const std::vector<int>& limits, const Costs& costs) {
-  std::optional<Schedule> best;
-  double shortest = 0;
-  std::string problem;
-  for (const FitWays& ways : ways_to_fit(costs)) {
-    try {
-      Schedule made = with_homes_to_fit(ordered, limits, ways);
-      const double makespan = simulated_makespan(made, costs);
-      if (best && makespan >= shortest) continue;
-      best = std::move(made);
-      shortest = makespan;
-    } catch (const InputError& error) {
-      if (problem.empty()) problem = error.what();
-    }
-  }
-  if (!best) throw InputError(problem);
-  return *std::move(best);
-}
-
-LimitedSchedule with_fitting_homes(const Schedule& schedule, const OrderRequest& request,
-                                   const Costs& costs) {
-  if (request.memory_limits.empty()) throw InputError("home: auto needs a memory limit");
+// Returns the schedule with the homes of a named way.
+LimitedSchedule with_named_homes(const Schedule& schedule, const OrderRequest& request, const Costs& costs) {
+  const HomeWay& way = find_home_way(request.home_way);
+  if (way.needs_limits && request.memory_limits.empty())
+    throw InputError(fmt::format("home: {} needs a memory limit", way.name));
   if (request.dynamic || request.discipline.value_or(Discipline::ordered) != Discipline::ordered)
-    throw InputError("home: auto keeps the schedule's order, so the discipline is ordered");
-  const std::vector<int> limits =
-      smaller_limits(schedule, limits_of_workers(request.memory_limits, schedule.workers()));
+    throw InputError(
+        fmt::format("home: {} keeps the schedule's order, so the discipline is ordered", way.name));
+  std::vector<int> limits = own_limits(schedule);
+  if (!request.memory_limits.empty())
+    limits = smaller_limits(schedule, limits_of_workers(request.memory_limits, schedule.workers()));
   const Schedule ordered =
       schedule.discipline() == Discipline::ordered ? schedule : ordered_as_simulated(schedule, costs);
-  return {with_cheapest_homes(ordered, limits, costs).with(Discipline::ordered, limits)};
+  if (ordered.copies())
+    throw InputError(
+        fmt::format("{}: home: {} does not apply where stashes are copied", schedule.name(), way.name));
+  return {way.choose(ordered.with(Discipline::ordered), {limits, costs}).with(Discipline::ordered, limits)};
 }
 
 }  // namespace
@@ -105,7 +78,7 @@ std::vector<int> stage_stashes(std::vector<int> limits, double parts) {
 }
 
 LimitedSchedule as_requested(const Schedule& schedule, const OrderRequest& request, const Costs& costs) {
-  if (request.homes_to_fit) return with_fitting_homes(schedule, request, costs);
+  if (!request.home_way.empty()) return with_named_homes(schedule, request, costs);
   if (request.memory_limits.empty()) {
     if (!request.discipline) return {schedule};
     return {schedule.with(*request.discipline, own_limits(schedule))};

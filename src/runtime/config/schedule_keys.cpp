@@ -1,5 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <fmt/format.h>
+
 #include "runtime/config/key_parts.hpp"
+#include "starpipe/base/error.hpp"
+#include "starpipe/plan/simulate/home_ways.hpp"
 
 namespace starpipe::runtime::keys {
 namespace {
@@ -116,25 +120,39 @@ void add_order_keys(Keys& keys) {
            &ScheduleConfig::dynamic, {.not_with = {{"runtime.policy", {"worker-order"}}}})
       .get = [](const Config& config) { return config.schedule.dynamic ? json(true) : json(); };
   ConfigKey& home = section.add(
-      "home", {.count = Count::one_or_list, .words = {"worker", "none", "host", "disk", "auto"}},
+      "home", {.count = Count::one_or_list},
       "Where stashes wait from F to B: `worker`, with the worker that computes F; `none`, nowhere: F "
-      "keeps only the stage's inputs, and the pass R computes F again before B; `host` or `disk`: O copies "
-      "them there, and L copies them back before B. One word for all stages, "
-      "or a list with one for each. `auto`: `none` for as few stashes as `memory_limit` needs, in the "
-      "schedule's own order; with `runtime.emulate.copy` also `host`, where that takes less time.",
+      "keeps only the stage's inputs, and the pass R computes F again before B; `host`, `disk` or "
+      "`worker:N`, "
+      "another worker: O copies them there, and L copies them back before B. One word for all stages, "
+      "or a list with one for each. Or a [way](stashes.md#named-ways) that chooses the homes of all stashes, "
+      "in "
+      "the schedule's own order: `auto`, `bpipe`, `mario`, `megatron`, `pipeoffload`.",
       &ScheduleConfig::homes, {.default_text = "as the schedule has them, in general `worker`"});
   home.set = [](Config& config, const json& value) {
     ScheduleConfig& schedule = config.schedule;
-    schedule.homes_to_fit = value == json::array({"auto"});
+    schedule.home_way.clear();
     schedule.homes.clear();
-    if (value.is_null() || schedule.homes_to_fit) return;
-    for (const json& word : value) {
-      if (word == "auto") throw InputError("schedule.home: auto is for all stages");
-      from_json_value(word, schedule.homes.emplace_back());
+    if (value.is_null()) return;
+    for (const json& entry : value) {
+      const auto word = entry.get<std::string>();
+      const bool is_way = plan::is_home_way(word);
+      if (is_way && value.size() > 1)
+        throw InputError(fmt::format("schedule.home: {} is for all stages", word));
+      if (is_way) {
+        schedule.home_way = word;
+        continue;
+      }
+      try {
+        schedule.homes.push_back(plan::parse_home(word));
+      } catch (const InputError& error) {
+        throw InputError(fmt::format("schedule.home: {}, or a way such as auto", error.what()));
+      }
     }
   };
   home.get = [](const Config& config) {
-    return config.schedule.homes_to_fit ? json("auto") : one_or_list(config.schedule.homes);
+    const ScheduleConfig& schedule = config.schedule;
+    return schedule.home_way.empty() ? one_or_list(schedule.homes) : json(schedule.home_way);
   };
 }
 

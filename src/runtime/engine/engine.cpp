@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 #include <numeric>
 #include <string>
 #include <utility>
@@ -73,9 +74,19 @@ Engine::Engine(const Session& session, const plan::Schedule& schedule, const mod
             .finds_nonfinite = computes_ && nonfinite != NonFinitePolicy::proceed}),
       watch_(session, config.timeout, started(session, run_)) {}
 
-void Engine::take_peaks_from_times(StepResult& result) const {
+void Engine::complete_copies_between_workers(StepResult& result) const {
   std::vector<plan::Span> spans(schedule_.id_count());
   for (const JobRecord& job : result.jobs) spans[job.job] = {job.start, job.end};
+  for (JobRecord& job : result.jobs) {
+    if (!plan::is_copy(schedule_.job(job.job).pass) || !schedule_.peer(job.job)) continue;
+    double possible = -std::numeric_limits<double>::infinity();
+    schedule_.for_each_pred(job.job,
+                            [&](plan::JobId before) { possible = std::max(possible, spans[before].end); });
+    job.start = std::min(job.start, possible);
+    job.ready = std::min(job.ready, job.start);
+    job.submitted = std::min(job.submitted, job.ready);
+    spans[job.job].start = job.start;
+  }
   const plan::Timeline timeline =
       plan::evaluate(schedule_, {.sizes = network_.sizes()}, std::move(spans), schedule_.rows());
   for (std::size_t w = 0; w < result.workers.size(); ++w) {
@@ -97,7 +108,7 @@ StepResult Engine::run_step(int step, const model::Dataset& data) {
   if (computes_) result.losses = gathering.losses();
   result.jobs = gathering.jobs(std::move(outcome.jobs));
   result.workers = gathering.workers(run_.meter().workers());
-  if (schedule_.has_peers() && !result.jobs.empty()) take_peaks_from_times(result);
+  if (schedule_.has_peers() && !result.jobs.empty()) complete_copies_between_workers(result);
   const auto gradient = computes_ ? gathering.gradient_norm() : std::nullopt;
   if (gradient) result.gradient_norm = gradient->norm;
   result.skipped_for = first_nonfinite(gradient);

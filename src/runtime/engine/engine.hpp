@@ -147,9 +147,10 @@ class Engine {
   [[nodiscard]] std::uint64_t bytes_sent_by_starpu() const;
 
  private:
-  // Where a stash waits on another worker, a copy frees memory on one worker and takes memory on another one,
-  // which may be of another rank. So the peaks follow from the times of all jobs, which rank 0 has.
-  void take_peaks_from_times(StepResult& result) const;
+  // Completes what single ranks cannot know of copies from one worker to another; on rank 0. Such a copy
+  // begins when nothing but the way to the other worker holds it. Its memory is freed on one worker and taken
+  // on another one, so peaks follow from the times of all jobs.
+  void complete_copies_between_workers(StepResult& result) const;
 
   /// Collective. Returns the first value of the step that is not finite, if the run looks for such values.
   [[nodiscard]] std::optional<NonFiniteOrigin> first_nonfinite(

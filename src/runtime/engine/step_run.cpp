@@ -114,8 +114,11 @@ void check_homes(const plan::Schedule& schedule, const RuntimeConfig& config) {
   require_input(!on_simgrid && !config.uses_gpus(), "schedule.home",
                 "host, disk and other workers need runtime.device cpu: GPUs do not copy stashes yet");
   if (config.emulate) {
-    require_input(config.emulate->copy.has_value(), "runtime.emulate.copy",
-                  "is needed where stashes are copied to their homes");
+    const bool only_peers = !uses_home(schedule, plan::Home::host) && !uses_home(schedule, plan::Home::disk);
+    require_input(config.emulate->copy || only_peers, "runtime.emulate.copy",
+                  "is needed with the homes host and disk");
+    require_input(config.emulate->copy || !config.emulate->links.shared(), "runtime.emulate.copy",
+                  "is needed where stashes go to other workers on links that transfers share");
     return;
   }
   require_input(!uses_home(schedule, plan::Home::host), "schedule.home",

@@ -178,7 +178,7 @@ plan::OrderRequest order_request(const ScheduleConfig& wanted) {
   return {.discipline = wanted.discipline,
           .memory_limits = wanted.memory_limits,
           .dynamic = wanted.dynamic,
-          .homes_to_fit = wanted.homes_to_fit};
+          .home_way = wanted.home_way};
 }
 
 // Returns the schedule as it is. Throws InputError if it cannot finish.
@@ -229,7 +229,7 @@ void refuse_with_shards(const Config& config, const model::Network& network) {
   };
   refuse(!config.schedule.memory_limits.empty(), "schedule.memory_limit",
          "stashes of whole stages and of shards differ");
-  refuse(config.schedule.homes_to_fit, "schedule.home: auto", "stashes of whole stages and of shards differ");
+  refuse(!config.schedule.home_way.empty(), "schedule.home: a way", "stashes of whole stages and of shards differ");
   refuse(config.schedule.dynamic, "schedule.dynamic", "shards run in a fixed order");
 }
 

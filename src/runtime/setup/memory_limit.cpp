@@ -103,7 +103,7 @@ std::vector<Outcome> alternatives(const Config& config, const Experiment& run) {
   std::vector<Outcome> found;
   const auto add = [&](std::string name, bool recompute, Config other, double share) {
     try {
-      other.schedule.homes_to_fit = false;
+      other.schedule.home_way.clear();
       other.schedule.homes = {recompute ? plan::Home::none : plan::Home::worker};
       const Experiment planned = plan_run(other);
       const plan::Timeline timeline = plan::simulate(planned.schedule, planned.costs);

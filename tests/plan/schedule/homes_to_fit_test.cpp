@@ -157,7 +157,7 @@ TEST(HomesToFit, TakeWhatCostsLeast) {
   const auto makespan = [&](std::optional<double> copy) {
     Costs costs{.durations = {{1, 1, 1}}};
     if (copy) costs.host = HomeLink{.link = {.alpha = *copy}};
-    const LimitedSchedule made = as_requested(schedule, {.memory_limits = {4}, .homes_to_fit = true}, costs);
+    const LimitedSchedule made = as_requested(schedule, {.memory_limits = {4}, .home_way = "auto"}, costs);
     EXPECT_EQ(check(made.schedule).problem, "");
     if (copy == 0.5) {
       EXPECT_TRUE(made.schedule.copies());
@@ -225,7 +225,7 @@ TEST(HomesToFit, OfABoundedScheduleNeedROnlyForASmallerLimit) {
       make_schedule("gpipe", {.workers = 2, .microbatches = 4}).with(Discipline::bounded, {2, 2});
   const auto remade = [&](int limit) {
     const Schedule made =
-        as_requested(bounded, {.memory_limits = {limit}, .homes_to_fit = true}, {}).schedule;
+        as_requested(bounded, {.memory_limits = {limit}, .home_way = "auto"}, {}).schedule;
     EXPECT_EQ(check(made).problem, "");
     return made.recomputes();
   };

@@ -19,10 +19,8 @@ struct OrderRequest {
   std::vector<int> memory_limits = {};
   /// Workers pick jobs as they run. No order is known before the run, so none can be kept.
   bool dynamic = false;
-  /// Keep the order, and let as few stashes as the limits need leave their worker (`with_homes_to_fit`).
-  /// Where the costs have a time for copies, some of these stashes, or all, may be copied: what takes the
-  /// least time of some evenly mixed ways.
-  bool homes_to_fit = false;
+  /// Keep the order, and choose the homes of all stashes in this way (`find_home_way`); empty: they stay.
+  std::string home_way = {};
 };
 
 /// Why a schedule does not run in its own order: the first worker that would hold more than its limit.
@@ -50,9 +48,9 @@ std::vector<int> stage_stashes(std::vector<int> limits, double parts);
 
 /// Returns the schedule as requested, with the smaller of its own limit and the requested one on each worker.
 ///
-/// With `homes_to_fit` the schedule gets its own order, homes that keep the limits, and the ordered
-/// discipline. Throws InputError without a limit, with another discipline or `dynamic`, and as
-/// `with_homes_to_fit` does.
+/// With `home_way` the schedule gets its own order, the homes that the way chooses, and the ordered
+/// discipline. Throws InputError without a limit that the way needs, with another discipline or `dynamic`,
+/// and as the way does.
 ///
 /// A requested discipline is used as it is. Without a limit `dynamic` has no effect here. With a limit, but
 /// without a discipline, the first of these cases counts:

@@ -83,7 +83,7 @@ struct ScheduleConfig {
       memory_limits;  ///< in stashes, one or one per worker; RuntimeConfig::memory_limits are in bytes
   bool dynamic = false;
   std::vector<plan::Home> homes;  ///< one for all stages, or one for each; empty: as the schedule has them
-  bool homes_to_fit = false;      ///< `home: auto`: `homes` is empty, and they follow from the memory limits
+  std::string home_way = {};      ///< `home: NAME` of plan::find_home_way; `homes` is empty then
   /// `vocabulary.ahead`, in micro-batches. The other keys of `vocabulary` are in model::ModelConfig.
   int vocabulary_ahead = 1;
 };

@@ -1,0 +1,91 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
+#include <vector>
+
+#include <fmt/format.h>
+
+#include "plan/simulate/timed_copies.hpp"
+#include "starpipe/base/error.hpp"
+#include "starpipe/base/index.hpp"
+#include "starpipe/plan/schedule/check.hpp"
+#include "starpipe/plan/schedule/homes_to_fit.hpp"
+#include "starpipe/plan/simulate/home_ways.hpp"
+#include "starpipe/plan/simulate/simulate.hpp"
+
+namespace starpipe::plan {
+namespace {
+
+int partner(const Schedule& schedule, int worker) { return schedule.workers() - 1 - worker; }
+
+// Returns the stashes that the worker sends away, so that it holds at most `limit`: those that are needed
+// last.
+std::vector<TimedCopy> evicted(const Schedule& ordered, const Timeline& timeline, const Costs& costs,
+                               int worker, int limit) {
+  std::vector<StashWait> waits;
+  std::vector<TimedCopy> stashes;
+  for (const JobId id : ordered.order(worker)) {
+    const auto [stage, microbatch, pass] = ordered.job(id);
+    if (pass != Pass::F) continue;
+    const JobId backward = ordered.backward(stage, microbatch);
+    const JobId last = ordered.weight_gradient(stage, microbatch);
+    if (ordered.recomputes(stage, microbatch) || ordered.compute(backward) != worker ||
+        ordered.compute(last) != worker)
+      throw InputError(
+          "home: bpipe needs stashes whose passes are all on one worker, and none that is made again");
+    waits.push_back({ordered.position(id), ordered.position(backward), ordered.position(last)});
+    const Link link = costs.peer ? costs.peer->link : costs.link(worker, partner(ordered, worker));
+    stashes.push_back({.stage = stage,
+                       .microbatch = microbatch,
+                       .made = timeline.spans[id].end,
+                       .needed = timeline.spans[backward].start,
+                       .copy = link.time(costs.size(stage).stash)});
+  }
+  const auto fates = fates_to_fit(waits, limit, 0);
+  if (!fates)
+    throw InputError(fmt::format("home: bpipe: worker {} uses more than {} stashes at once", worker, limit));
+  std::vector<TimedCopy> copies;
+  for (std::size_t i = 0; i < stashes.size(); ++i) {
+    if ((*fates)[i].kind == StashFate::Kind::copied) copies.push_back(stashes[i]);
+  }
+  return copies;
+}
+
+// Workers x and p - 1 - x are partners. The one that holds more stashes sends the rest to the other one, so
+// that each holds at most one more than their mean: under 1F1B ceil((p + 2) / 2), as in BPipe.
+Schedule with_partners(const Schedule& ordered, const HomeWish& wish) {
+  const std::vector<int> held = stashes_in_order(ordered);
+  const Timeline timeline = simulate(ordered, wish.costs);
+  std::vector<int> limits = held;
+  std::vector<TimedCopy> all;
+  for (int w = 0; w < ordered.workers(); ++w) {
+    const int own = held[index(w)];
+    const int other = held[index(partner(ordered, w))];
+    const int limit = (own + other) / 2 + 1;
+    limits[index(w)] = std::max(own, other) > limit ? limit : std::max(own, other);
+    if (own <= limit) continue;
+    std::vector<TimedCopy> copies = evicted(ordered, timeline, wish.costs, w, limit - 1);
+    place_copies(copies);
+    all.insert(all.end(), copies.begin(), copies.end());
+  }
+  Schedule balanced = with_timed_copies(ordered, timeline, all, [&](int stage, int microbatch) {
+    return Home::at(partner(ordered, ordered.compute(ordered.forward(stage, microbatch))));
+  });
+  const std::vector<int> now = stashes_in_order(balanced);
+  for (std::size_t w = 0; w < now.size(); ++w) {
+    if (now[w] <= limits[w]) continue;
+    throw InputError(fmt::format(
+        "home: bpipe: worker {} would hold {} stashes, not the {} of balanced partners: copies take too "
+        "long",
+        w, now[w], limits[w]));
+  }
+  return balanced;
+}
+
+const bool registered_bpipe =
+    register_home_way({.name = "bpipe",
+                       .summary = "on the worker's partner, as many as balance the memory of both",
+                       .source = "BPipe: Memory-Balanced Pipeline Parallelism, 2023, section 3",
+                       .choose = with_partners});
+
+}  // namespace
+}  // namespace starpipe::plan
