@@ -12,7 +12,8 @@ stash again, O copies it to its home, L copies it back."""
 
 Home = Union[Literal["worker", "none", "host", "disk"], int]
 """Where the stash of a stage and micro-batch waits from F to B. worker: with the worker that computes F. none: nowhere, R
-makes it again. host, disk: O copies it to the main memory or a disk of the worker's host, and L copies it back."""
+makes it again. host, disk: O copies it to the main memory or a disk of the worker's host, and L copies it back. A number: on
+this worker, to which O sends it, and from which L brings it back."""
 
 Discipline = Literal["greedy", "bounded", "ordered"]
 """How a worker uses the priority n. greedy: of the jobs that are ready, the smallest n. bounded: the same within the

@@ -91,7 +91,9 @@ def _home_of(code: int) -> Home:
 def _home_passes(code: int) -> tuple[Pass, ...]:
     """The passes that a home with this code adds."""
     home = _home_of(code)
-    return () if home == "worker" else ("R",) if home == "none" else ("O", "L")
+    if home == "none":
+        return ("R",)
+    return () if home == "worker" else ("O", "L")
 
 
 def _home_codes(name: str, homes: object) -> list[int]:
@@ -105,7 +107,7 @@ def _home_texts(name: str, homes: object) -> list[str]:
     return [home if isinstance(home, str) else f"worker:{home}" for home in map(_home_of, _home_codes(name, homes))]
 
 
-def _homes(homes: Homes, stages: int, pairs: list[tuple[int, int]]) -> list[int]:
+def _homes(homes: Homes | str, stages: int, pairs: list[tuple[int, int]]) -> list[int]:
     """The home of each pair of stage and micro-batch, as its code in C++."""
     if callable(homes):
         return [_home_code(f"home: stage {s}, micro-batch {b}", homes(s, b)) for s, b in pairs]
@@ -250,6 +252,10 @@ class Schedule:
         else:
             split = [_flag("split_backward", split_backward)] * len(pairs)
         homes = _homes(home, graph.stages, pairs)
+        for i, (s, b) in enumerate(pairs):
+            if isinstance(_home_of(homes[i]), int):  # the worker of F itself is the home "worker"
+                _, (own,) = _placements([placement(s, b, "F")], [(s, b, "F")])
+                homes[i] = 0 if _home_of(homes[i]) == own else homes[i]
         fused: tuple[Pass, ...] = ("F", "BW")
         divided: tuple[Pass, ...] = ("F", "B", "W")
         jobs = [

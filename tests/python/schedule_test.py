@@ -279,6 +279,41 @@ class Homes(unittest.TestCase):
         with self.assertRaisesRegex(InputError, "memory limit"):
             starpipe.schedule("zb-h2", workers=4, microbatches=8).with_homes_to_fit(1)
 
+    def test_stashes_wait_on_other_workers(self):
+        plain = starpipe.schedule("1f1b", workers=4, microbatches=8, costs=Costs((1, 2, 0), copy=0.5))
+        schedule = plain.with_homes(lambda s, b: 3 if s == 0 else "worker")
+        self.assertEqual([schedule.home(s, 3) for s in range(4)], [3, "worker", "worker", "worker"])
+        self.assertEqual(schedule, plain.with_homes([3, "worker", "worker", "worker"]))
+        self.assertEqual(schedule, starpipe.schedule("1f1b", workers=4, microbatches=8, home=[3, "worker", "worker", 3]))
+        timeline = starpipe.simulate(schedule)
+        self.assertEqual((timeline.received[3].stashes.count, timeline.received[0].stashes.count), (8, 8))
+        self.assertEqual(timeline.peak_stashes[0], 3)
+        self.assertEqual(pickle.loads(pickle.dumps(schedule)), schedule)
+        with tempfile.TemporaryDirectory() as folder:
+            schedule.save(f"{folder}/p.json")
+            self.assertEqual(list(starpipe.simulate(starpipe.read_schedule(f"{folder}/p.json")).start), list(timeline.start))
+        own = starpipe.Schedule(2, 2, 2, placement=lambda s, b, d: s, home=lambda s, b: 1, priority=lambda s, b, d: {
+            (0, 0): {"F": 0, "O": 1, "L": 8, "BW": 9}, (0, 1): {"F": 2, "O": 3, "L": 10, "BW": 11},
+            (1, 0): {"F": 4, "BW": 5}, (1, 1): {"F": 6, "BW": 7}}[s, b][d])  # fmt: skip
+        self.assertEqual([own.home(s, 0) for s in range(2)], [1, "worker"])
+        starpipe.check(own)
+        for wrong in (-1, 1.5, "worker:1x", True):
+            with self.assertRaises(InputError):
+                plain.with_homes(lambda s, b, home=wrong: home)
+
+    def test_named_ways(self):
+        plain = starpipe.schedule("1f1b", workers=8, microbatches=24, costs=Costs((1, 2, 0), copy=0.5))
+        balanced = plain.with_homes("bpipe")
+        timeline = starpipe.simulate(balanced)
+        self.assertEqual((max(timeline.peak_stashes), timeline.makespan), (5, starpipe.simulate(plain).makespan))
+        self.assertEqual((plain.with_homes("megatron", memory_limit=4).passes == "R").any(), True)
+        with self.assertRaisesRegex(InputError, "home: megatron needs a memory limit"):
+            plain.with_homes("megatron")
+        with self.assertRaisesRegex(InputError, "unknown home 'bpip'"):
+            plain.with_homes("bpip")
+        with self.assertRaisesRegex(InputError, "only with the name of a way"):
+            plain.with_homes("none", memory_limit=3)
+
     def test_copies_take_the_time_of_their_link(self):
         plain = starpipe.schedule("1f1b", workers=4, microbatches=8, costs=Costs((1, 2, 0), copy=0.5))
         schedule = plain.with_homes(["host", "disk", "worker", "worker"])
