@@ -91,9 +91,11 @@ def _home_of(code: int) -> Home:
 def _home_passes(code: int) -> tuple[Pass, ...]:
     """The passes that a home with this code adds."""
     home = _home_of(code)
+    if home == "worker":
+        return ()
     if home == "none":
         return ("R",)
-    return () if home == "worker" else ("O", "L")
+    return ("O", "L")
 
 
 def _home_codes(name: str, homes: object) -> list[int]:

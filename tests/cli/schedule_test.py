@@ -153,7 +153,9 @@ class ScheduleShow(CommandTest):
         """`check` takes --memory-limit and --home, and says the same of a file as `show` of the schedule."""
         times = ("--durations", "F=1,B=2,W=1")
         self.ok("schedule", "show", "1f1b", "--workers", 3, "--microbatches", 6, *times, "-o", "plain.json")
-        for more in ([], ["--home", "none"], ["--memory-limit", 3], ["--memory-limit", 2], ["--memory-limit", 2, "--home", "none"]):
+        for more in ([], ["--home", "none"], ["--memory-limit", 3], ["--memory-limit", 2], ["--memory-limit", 2, "--home", "none"],
+                     ["--home", "worker:2,worker,worker", "--copy", 0.5], ["--home", "bpipe", "--copy", 0.5], ["--home", "mario"],
+                     ["--home", "megatron", "--memory-limit", 2], ["--home", "pipeoffload", "--copy", 0.5]):
             with self.subTest(more=more):
                 shown = self.show("1f1b", 3, 6, *times, *more)
                 checked = json.loads(self.ok("schedule", "check", "plain.json", *more, "--json"))
@@ -162,6 +164,11 @@ class ScheduleShow(CommandTest):
                 self.assertEqual(json.loads(self.ok("schedule", "check", "again.json", *times, "--json"))["makespan"],
                                  shown["makespan"])
         self.refused(["schedule", "check", "plain.json", "--memory-limit", 0], "--memory-limit")
+        for home, *culprits in (("worker:9,worker,worker", "O(0,0)", "worker 9", "workers 0..2"), ("worker:x", "unknown home 'worker:x'"),
+                                ("mpipe", "unknown home 'mpipe'", "bpipe"), ("bpipe,none,none", "--home: bpipe is for all stages"),
+                                ("megatron", "home: megatron needs a memory limit"), ("pipeoffload", "time of a copy to the host"),
+                                ("worker:1,none", "2 homes for 3 stages")):  # fmt: skip
+            self.refused(["schedule", "check", "plain.json", "--home", home], *culprits)
         # A time a byte has the unit of the file's times.
         priced = {**self.show("1f1b", 3, 6), "comm_per_byte": 0.01, "sizes": {"activation": 100}}
         for unit, other in (({}, "F=2ms,B=2ms,W=2ms"), ({"unit": "s"}, "F=2,B=2,W=2")):

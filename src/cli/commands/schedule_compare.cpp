@@ -90,7 +90,7 @@ std::optional<double> bound_of(const ScheduleCompareOptions& options, const plan
                               .costs = costs};
   problem.may_recompute = options.homes.may_recompute() || schedule.recomputes();
   // The bound does not model copies. Where stashes may be copied, it is the bound without a memory limit.
-  const bool may_copy = schedule.copies() || !options.homes.way.empty();
+  const bool may_copy = schedule.copies() || (options.homes.way == "auto" && (costs.host || costs.disk));
   if (!limits.empty() && !may_copy) problem.memory_limits.assign(limits.begin(), limits.end());
   return plan::lower_bound(problem);
 }

@@ -240,8 +240,8 @@ double draw_legend(const LegendItems& items, double left, double right, double y
                                                                "W gradient of the weights",
                                                                "BW backward, fused",
                                                                "R forward again",
-                                                               "O stash to its home (upper strip)",
-                                                               "L stash back (lower strip)"};
+                                                               "O stash to its home",
+                                                               "L stash back (upper strip: out, lower: in)"};
   for (std::size_t p = 0; p < passes.size(); ++p) {
     if (items.passes[p]) legend.entry(paint(look_of(static_cast<Pass>(p)), 0), passes[p]);
   }

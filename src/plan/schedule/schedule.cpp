@@ -3,7 +3,6 @@
 
 #include <algorithm>
 #include <iterator>
-#include <ranges>
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -255,10 +254,12 @@ Schedule Schedule::with_homes(const std::function<Home(int stage, int microbatch
   changed.home = home;
   std::vector<std::int64_t> places(tables_->turn.begin(), tables_->turn.end());
   const std::vector<Passes> passes = passes_of(changed);
-  const auto has_new_peer = [&](std::size_t pair) {
-    return passes[pair].home.peer() && (tables_->homes.empty() || tables_->homes[pair] != passes[pair].home);
-  };
-  if (std::ranges::any_of(std::views::iota(std::size_t{0}, passes.size()), has_new_peer)) {
+  bool has_new_peer = false;
+  for (std::size_t pair = 0; pair < passes.size(); ++pair) {
+    const bool is_new = tables_->homes.empty() || tables_->homes[pair] != passes[pair].home;
+    has_new_peer = has_new_peer || (is_new && passes[pair].home.peer());
+  }
+  if (has_new_peer) {
     const std::vector<std::int64_t> starts = starts_of_equal_passes();
     std::vector<JobId> by_start(order().begin(), order().end());
     std::ranges::stable_sort(by_start, {}, [&](JobId id) { return starts[id]; });

@@ -1,10 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
+#include <functional>
 #include <optional>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "starpipe/base/error.hpp"
+#include "starpipe/plan/schedule/check.hpp"
 #include "starpipe/plan/schedule/homes_to_fit.hpp"
 #include "starpipe/plan/simulate/home_ways.hpp"
 #include "starpipe/plan/simulate/simulate.hpp"
@@ -26,21 +29,31 @@ std::vector<FitWays> ways_to_fit(const Costs& costs) {
   return ways;
 }
 
+bool keeps(const Schedule& schedule, const std::vector<int>& limits) {
+  return std::ranges::equal(stashes_in_order(schedule), limits, std::less_equal<>{});
+}
+
 // Returns the schedule with the homes that take the least time. Throws InputError if no homes fit.
 Schedule with_cheapest_homes(const Schedule& ordered, const HomeWish& wish) {
   std::optional<Schedule> best;
   double shortest = 0;
+  const auto consider = [&](Schedule made) {
+    const double makespan = simulated_makespan(made, wish.costs);
+    if (best && makespan >= shortest) return;
+    best = std::move(made);
+    shortest = makespan;
+  };
   std::string problem;
   for (const FitWays& ways : ways_to_fit(wish.costs)) {
     try {
-      Schedule made = with_homes_to_fit(ordered, wish.limits, ways);
-      const double makespan = simulated_makespan(made, wish.costs);
-      if (best && makespan >= shortest) continue;
-      best = std::move(made);
-      shortest = makespan;
+      consider(with_homes_to_fit(ordered, wish.limits, ways));
     } catch (const InputError& error) {
       if (problem.empty()) problem = error.what();
     }
+  }
+  if (wish.costs.host) {
+    Schedule timed = find_home_way("pipeoffload").choose(ordered, wish);
+    if (keeps(timed, wish.limits)) consider(std::move(timed));
   }
   if (!best) throw InputError(problem);
   return *std::move(best);

@@ -229,7 +229,8 @@ void refuse_with_shards(const Config& config, const model::Network& network) {
   };
   refuse(!config.schedule.memory_limits.empty(), "schedule.memory_limit",
          "stashes of whole stages and of shards differ");
-  refuse(!config.schedule.home_way.empty(), "schedule.home: a way", "stashes of whole stages and of shards differ");
+  refuse(!config.schedule.home_way.empty(), "schedule.home: a way",
+         "stashes of whole stages and of shards differ");
   refuse(config.schedule.dynamic, "schedule.dynamic", "shards run in a fixed order");
 }
 

@@ -224,8 +224,7 @@ TEST(HomesToFit, OfABoundedScheduleNeedROnlyForASmallerLimit) {
   const Schedule bounded =
       make_schedule("gpipe", {.workers = 2, .microbatches = 4}).with(Discipline::bounded, {2, 2});
   const auto remade = [&](int limit) {
-    const Schedule made =
-        as_requested(bounded, {.memory_limits = {limit}, .home_way = "auto"}, {}).schedule;
+    const Schedule made = as_requested(bounded, {.memory_limits = {limit}, .home_way = "auto"}, {}).schedule;
     EXPECT_EQ(check(made).problem, "");
     return made.recomputes();
   };
