@@ -83,6 +83,14 @@ Instance::Instance(const SearchProblem& problem)
     forward_lag.push_back(lag(costs.size(s).activation));
     backward_lag.push_back(lag(costs.size(s).gradient));
   }
+  if (problem.copies) {
+    const HomeLink& home = costs.home_link(*problem.copies);
+    link_workers = home.workers;
+    for (int s = 0; s < stages; ++s) {
+      copy_time.push_back(home.link.time(costs.size(s).stash));
+      copy_passing.push_back(home.workers > 1 ? copy_time.back() - home.link.alpha : 0);
+    }
+  }
   // R waits for its own F, which ends before F and B of the next stage run.
   head_start.assign(index(stages), 0);
   for (std::size_t s = 0; s + 1 < index(stages); ++s) {

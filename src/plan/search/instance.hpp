@@ -86,6 +86,9 @@ struct Instance {
   std::vector<double> backward_lag;         // by stage: time of the gradient's transfer from the next stage
   std::vector<double> remaking;             // by stage: time of R
   std::vector<double> head_start;           // by stage: how long R may run before the gradient arrives
+  std::vector<double> copy_time;            // by stage: time of O, and of L; empty if stashes are not copied
+  std::vector<double> copy_passing;         // by stage: the part in which bytes pass the link
+  int link_workers = 1;                     // so many neighbours share a link to the home
   std::vector<double> stash;                // by stage, the memory of one stash
   std::vector<bool> remade;                 // by job number / 3: the stash has no home
   std::vector<double> limits;               // by worker

@@ -6,7 +6,9 @@
 #include <vector>
 
 #include "base/numbers.hpp"
+#include "plan/search/copies_bound.hpp"
 #include "plan/search/instance.hpp"
+#include "plan/search/worker_load.hpp"
 #include "plan/simulate/fetches.hpp"
 #include "starpipe/base/index.hpp"
 #include "starpipe/plan/schedule/check.hpp"
@@ -15,107 +17,28 @@
 namespace starpipe::plan {
 namespace {
 
-/// Times of one micro-batch that runs alone, by stage.
-struct Chain {
-  std::vector<double> forward_start;   ///< `f(s)`, earliest start of F
-  std::vector<double> backward_start;  ///< `b(s)`, earliest start of B
-  std::vector<double> after_backward;  ///< `t(s)`, shortest time from the end of B to the end of the schedule
-  std::vector<double> from_forward;  ///< `r(s)`, shortest time from the start of F to the end of the schedule
-};
-
-Chain chain_of(const Instance& instance) {
-  const auto stages = index(instance.stages);
-  const auto& [F, B, W] = instance.time;
-  Chain chain{std::vector<double>(stages), std::vector<double>(stages), std::vector<double>(stages),
-              std::vector<double>(stages)};
-  for (std::size_t s = 1; s < stages; ++s) {
-    chain.forward_start[s] = chain.forward_start[s - 1] + F[s - 1] + instance.forward_lag[s - 1];
-  }
-  const std::size_t last = stages - 1;
-  chain.backward_start[last] = chain.forward_start[last] + F[last];
-  for (std::size_t s = last; s-- > 0;) {
-    chain.backward_start[s] = chain.backward_start[s + 1] + B[s + 1] + instance.backward_lag[s];
-  }
-  chain.after_backward[0] = W[0];
-  for (std::size_t s = 1; s < stages; ++s) {
-    chain.after_backward[s] =
-        std::max(W[s], instance.backward_lag[s - 1] + B[s - 1] + chain.after_backward[s - 1]);
-  }
-  chain.from_forward[last] = F[last] + B[last] + chain.after_backward[last];
-  for (std::size_t s = last; s-- > 0;) {
-    chain.from_forward[s] = F[s] + instance.forward_lag[s] + chain.from_forward[s + 1];
-  }
-  return chain;
-}
-
-/// Sums, smallest and largest values over the stages of one worker.
-struct Load {
-  double head = infinity;                         ///< `h`, smallest f(s)
-  double first_backward = infinity;               ///< smallest b(s)
-  double from_forward = infinity;                 ///< smallest r(s)
-  double after_backward = infinity;               ///< smallest t(s)
-  double forward = 0, backward = 0, weights = 0;  ///< times of all F, B and W of one micro-batch
-  double min_forward = infinity, min_backward = infinity, min_weights = infinity;
-  double max_forward = 0;
-  double stash = 0;          ///< memory of all stashes of one micro-batch
-  double max_stash = 0;      ///< memory of the largest stash
-  double forward_rate = 0;   ///< largest time of F per memory of its stash
-  double backward_rate = 0;  ///< largest time of B and W per memory of their stash
-  double limit = 0;          ///< `K`; a multiple of the stash where all stashes are equal
-};
-
-Load load_of(const Instance& instance, const Chain& chain, int worker) {
-  const auto& [F, B, W] = instance.time;
-  Load load;
-  double min_stash = infinity;
-  for (const int stage : instance.stages_of[index(worker)]) {
-    const std::size_t s = index(stage);
-    const double size = instance.stash[s];
-    load.head = std::min(load.head, chain.forward_start[s]);
-    load.first_backward = std::min(load.first_backward, chain.backward_start[s]);
-    load.from_forward = std::min(load.from_forward, chain.from_forward[s]);
-    load.after_backward = std::min(load.after_backward, chain.after_backward[s]);
-    load.forward += F[s];
-    load.backward += B[s];
-    load.weights += W[s];
-    load.min_forward = std::min(load.min_forward, F[s]);
-    load.min_backward = std::min(load.min_backward, B[s]);
-    load.min_weights = std::min(load.min_weights, W[s]);
-    load.max_forward = std::max(load.max_forward, F[s]);
-    load.stash += size;
-    load.max_stash = std::max(load.max_stash, size);
-    min_stash = std::min(min_stash, size);
-    if (size > 0) {
-      load.forward_rate = std::max(load.forward_rate, F[s] / size);
-      load.backward_rate = std::max(load.backward_rate, (B[s] + W[s]) / size);
-    } else {
-      load.forward_rate = load.backward_rate = infinity;
-    }
-  }
-  const bool whole =
-      min_stash == load.max_stash && min_stash > 0 && instance.limits[index(worker)] < infinity;
-  const double limit = instance.limits_with_slack[index(worker)];
-  load.limit = whole ? std::floor(limit / min_stash) * min_stash : limit;
-  return load;
-}
-
 /// Returns the time of passes whose stashes fill `memory`, at `rate` of time per memory. Infinite without a
 /// memory limit, whatever the rate.
 double time_for(double memory, double rate) { return memory < infinity ? memory * rate : infinity; }
 
 /// Bounds 2 to 5: the work of a worker, with the time in which it must idle before its first B (fill) and
-/// after its last F began (drain).
-double work_bound(const Load& load, double microbatches) {
+/// after its last F began (drain). `rate`: of copies, which make room for more F, and bring back stashes for
+/// more B and W (bound 9).
+double work_bound(const Load& load, double microbatches, const CopyRate& rate = {}) {
   const double work = microbatches * (load.forward + load.backward + load.weights);
   // Time of the F that can run before the first B.
-  const double early = std::min({load.first_backward - load.head, time_for(load.limit, load.forward_rate),
+  const double early_memory = load.limit + rate.memory_in(load.first_backward - rate.first_copy);
+  const double early = std::min({load.first_backward - load.head, time_for(early_memory, load.forward_rate),
                                  microbatches * load.forward});
   const double idle_before = load.first_backward - early;
   // Work that can run after the last F began, this F included.
-  const double late = load.max_forward + time_for(load.limit, load.backward_rate);
-  const double idle_after = std::max(0.0, load.from_forward - late);
+  const double late_memory = load.limit + rate.memory_in(load.from_forward - rate.after_copies);
+  const double late = load.max_forward + time_for(late_memory, load.backward_rate);
+  // Where copies bring back stashes faster than B and W use them, later F leave no idle time.
+  const bool fast = time_for(rate.memory, load.backward_rate) >= 1;
+  const double idle_after = fast ? 0 : std::max(0.0, load.from_forward - late);
   // True if fill and drain cannot overlap (bound 5).
-  const bool disjoint = microbatches * load.stash > load.limit * (1 + 1e-9);
+  const bool disjoint = microbatches * load.stash > early_memory * (1 + 1e-9);
   const double bound = disjoint ? idle_before + work + idle_after
                                 : std::max(idle_before + work, load.head + work + idle_after);
   return std::max(bound, load.head + microbatches * (load.forward + load.backward) + load.after_backward);
@@ -247,22 +170,30 @@ double bound_of(const Instance& instance) {
 
 double lower_bound(const SearchProblem& problem) {
   const Instance instance(problem);
-  if (!problem.may_recompute) return bound_of(instance);
-  // Without R and without a limit, a schedule that recomputes takes at most as long.
+  if (!problem.may_recompute && !problem.copies) return bound_of(instance);
+  // Without R, copies and a limit, a schedule that has them takes at most as long.
   SearchProblem unlimited = problem;
   unlimited.memory_limits = {infinity};
   double bound = bound_of(Instance(unlimited));
   const Chain chain = chain_of(instance);
-  for (int w = 0; w < instance.workers; ++w)
-    bound = std::max(bound, recomputation_bound(instance, chain, load_of(instance, chain, w), w));
-  return bound;
+  std::vector<Load> loads;
+  for (int w = 0; w < instance.workers; ++w) loads.push_back(load_of(instance, chain, w));
+  for (int w = 0; w < instance.workers; ++w) {
+    if (!problem.copies)
+      bound = std::max(bound, recomputation_bound(instance, chain, loads[index(w)], w));
+    else if (!problem.may_recompute)
+      bound = std::max(bound,
+                       work_bound(loads[index(w)], instance.microbatches, copy_rate_of(instance, chain, w)));
+  }
+  if (!problem.copies) return bound;
+  return copies_bound(instance, chain, loads, problem.may_recompute, bound);
 }
 
 double min_memory_limit(const SearchProblem& problem) {
   const Instance instance(problem);
   double min = 0;
   for (int w = 0; w < instance.workers; ++w)
-    min = std::max(min, problem.may_recompute ? instance.largest_stash(w) : instance.min_memory(w));
+    min = std::max(min, problem.keeps_all() ? instance.min_memory(w) : instance.largest_stash(w));
   return min;
 }
 

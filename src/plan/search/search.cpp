@@ -26,6 +26,12 @@ bool may_recompute(const SearchRequest& request) {
   return std::ranges::find(request.homes, Home::none) != request.homes.end();
 }
 
+/// Returns the home outside the worker that the request allows.
+std::optional<Home> copied_home(const SearchRequest& request) {
+  const auto copied = std::ranges::find_if(request.homes, is_copied);
+  return copied == request.homes.end() ? std::nullopt : std::optional(*copied);
+}
+
 /// Returns the problem with each share of the model divided into `chunks` equal stages; it has no placement
 /// yet.
 SearchProblem divided(const SearchRequest& request, int chunks) {
@@ -34,7 +40,8 @@ SearchProblem divided(const SearchRequest& request, int chunks) {
                         .costs = request.costs,
                         .stash = request.stash,
                         .memory_limits = request.memory_limits,
-                        .may_recompute = may_recompute(request)};
+                        .may_recompute = may_recompute(request),
+                        .copies = copied_home(request)};
   if (chunks == 1) return problem;
   const auto one_for_all_or_each = [&](std::size_t count) {
     return count == 1 || count == index(request.workers);  // else `Instance` reports the error
@@ -78,7 +85,7 @@ std::vector<Variant> variants_of(const SearchRequest& request) {
 std::optional<std::pair<int, double>> first_excess(const SearchProblem& problem) {
   const Instance instance(problem);
   for (int w = 0; w < instance.workers; ++w) {
-    const double need = problem.may_recompute ? instance.largest_stash(w) : instance.min_memory(w);
+    const double need = problem.keeps_all() ? instance.min_memory(w) : instance.largest_stash(w);
     if (!instance.fits(w, need)) return std::pair(w, need);
   }
   return std::nullopt;
@@ -86,7 +93,7 @@ std::optional<std::pair<int, double>> first_excess(const SearchProblem& problem)
 
 /// Removes the problems that no schedule solves. Throws InputError when none is left.
 void require_feasible(const SearchRequest& request, std::vector<Variant>& variants) {
-  const bool homes = variants.front().problem.may_recompute;
+  const bool homes = !variants.front().problem.keeps_all();
   const auto [worker, need] = first_excess(variants.front().problem).value_or(std::pair(0, 0.0));
   double min = std::numeric_limits<double>::infinity();
   for (const Variant& variant : variants) min = std::min(min, min_memory_limit(variant.problem));
@@ -198,11 +205,12 @@ SearchResult search_without_copies(const SearchRequest& request, const SearchOpt
   return *std::move(best);
 }
 
-/// Returns the smallest makespan that any layout allows without a memory limit.
-double bound_without_limit(SearchRequest request) {
-  request.memory_limits = {std::numeric_limits<double>::infinity()};
+/// Returns a makespan that no schedule of any layout can beat, where stashes may be copied.
+double bound_with_copies(const SearchRequest& request) {
   double bound = std::numeric_limits<double>::infinity();
-  for (const Variant& variant : variants_of(request)) bound = std::min(bound, lower_bound(variant.problem));
+  for (const Variant& variant : variants_of(request)) {
+    if (!first_excess(variant.problem)) bound = std::min(bound, lower_bound(variant.problem));
+  }
   return bound;
 }
 
@@ -259,8 +267,7 @@ SearchResult search_with_copies(const SearchRequest& request, const SearchReques
     consider_copies(request, home, found, divided(request, request.chunks ? 1 : found.chunks).stash, best);
   }
   if (!best) return search_without_copies(near, options);  // for its error
-  // Copies take none of a worker's compute time, so only the bound without a limit is known to hold.
-  best->lower_bound = bound_of_makespan(bound_without_limit(near), best->timeline.makespan);
+  best->lower_bound = bound_of_makespan(bound_with_copies(request), best->timeline.makespan);
   best->complete = complete;
   return *std::move(best);
 }
@@ -272,8 +279,8 @@ SearchResult search(const SearchRequest& request, const SearchOptions& options) 
     throw InputError(fmt::format("search: needs at least 1 worker, not {}", request.workers));
   if (std::ranges::find(request.homes, Home::worker) == request.homes.end())
     throw InputError("search: the homes of stashes must include worker");
-  const auto copied = std::ranges::find_if(request.homes, is_copied);
-  if (copied == request.homes.end()) return search_without_copies(request, options);
+  const std::optional<Home> copied = copied_home(request);
+  if (!copied) return search_without_copies(request, options);
   SearchRequest near = request;
   std::erase_if(near.homes, is_copied);
   if (near.homes.size() + 1 < request.homes.size())

@@ -96,8 +96,8 @@ struct SearchResult {
 /// stashes come back at no time. It does so four times, with 0 to 3 stashes of the memory left for copies
 /// under way, each time for as long as the options say. In these orders stashes are copied, and with
 /// Home::none some are computed again, until they fit (`with_homes_to_fit`). The result is the shortest of
-/// all, and never longer than without such a home. Its bound is that without a memory limit, since copies
-/// take no time of a worker.
+/// all, and never longer than without such a home. Its bound counts the time of copies on their channels, and
+/// how long a stash needs memory although it is copied.
 ///
 /// Throws InputError for counts below 1, costs or sizes that are negative, not finite or of a wrong number,
 /// transfers that do not overlap compute, homes without Home::worker, and a memory limit that no schedule can

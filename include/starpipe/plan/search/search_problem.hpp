@@ -4,9 +4,11 @@
 #include <array>
 #include <cstdint>
 #include <limits>
+#include <optional>
 #include <string_view>
 #include <vector>
 
+#include "starpipe/plan/schedule/home.hpp"
 #include "starpipe/plan/simulate/costs.hpp"
 
 namespace starpipe::plan {
@@ -28,6 +30,12 @@ struct SearchProblem {
   /// How long R takes, in F's time. 0: as if the stash came back from an ideal home, whose copies cost
   /// nothing.
   double remaking = 1;
+  /// Home::host or Home::disk if stashes may also be copied there and back, over the link that `costs` has.
+  /// Only the lower bound reads this: orders are found first, and their copies are chosen later.
+  std::optional<Home> copies = {};
+
+  /// True if every stash waits with its worker.
+  [[nodiscard]] bool keeps_all() const { return !may_recompute && !copies; }
 };
 
 /// Placement of a chain of W * C stages on W workers. Each worker has C stages, its chunks.
