@@ -65,7 +65,8 @@ struct Surroundings {
   double without = 0;
 };
 
-/// `latency`: of each copy, before its bytes pass. For the channels of a worker, 0.
+/// `after_latency`: true for a shared link, whose bytes pass after the latency of a copy; false for a
+/// worker's channels.
 Surroundings surroundings_of(const Instance& instance, const Chain& chain, const std::vector<int>& stages,
                              bool after_latency) {
   double after_f = infinity, after_latency_of_o = infinity, after_o = infinity;

@@ -26,7 +26,7 @@ namespace starpipe::plan::exact {
 /// Where workers share a link, one copy at a time passes it in each direction. The link must have no latency.
 class CopyingBranchAndBound {
  public:
-  explicit CopyingBranchAndBound(const SearchProblem& problem, long max_states = 200'000)
+  explicit CopyingBranchAndBound(const SearchProblem& problem, long max_states)
       : problem_(problem),
         stages_(static_cast<int>(problem.stage_workers.size())),
         max_states_(max_states),
