@@ -88,18 +88,19 @@ Surroundings surroundings_of(const Instance& instance, const Chain& chain, const
 
 /// Adds a worker's conditions and the ways of its stages.
 void add_worker(const Instance& instance, const Chain& chain, const Load& load, int worker,
-                bool may_recompute, LinkGroup& group) {
+                bool may_recompute, double known, LinkGroup& group) {
   const auto& [F, B, W] = instance.time;
   const double n = instance.microbatches;
+  const double limit = std::min(load.limit, n * load.stash);
   const auto& stages = instance.stages_of[index(worker)];
   const Surroundings around = surroundings_of(instance, chain, stages, false);
   // No more than `with_copies - without`, whatever is copied; nothing where nothing is.
   const double part = (around.with_copies - around.without) / static_cast<double>(stages.size());
-  double area = 0;
+  double area = ramps_of(load, limit, known).unused / limit;
   for (const int stage : stages) {
     const std::size_t s = index(stage);
     const double life = chain.backward_start[s] + B[s] - chain.forward_start[s];
-    const double of_all = n * instance.stash[s] / load.limit;
+    const double of_all = n * instance.stash[s] / limit;
     const double copy = instance.copy_time[s];
     area += of_all * (life + load.min_weights);
     StageWays ways{.worker = group.area.size()};
@@ -113,7 +114,8 @@ void add_worker(const Instance& instance, const Chain& chain, const Load& load, 
     group.stages.push_back(ways);
   }
   group.area.push_back(load.head + load.after_backward - load.min_weights + area);
-  group.work.push_back(load.head + n * (load.forward + load.backward + load.weights));
+  group.work.push_back(load.head + n * (load.forward + load.backward + load.weights) +
+                       idle_after_backward(load, n));
   group.channel.push_back(around.without);
 }
 
@@ -189,7 +191,7 @@ double copies_bound(const Instance& instance, const Chain& chain, const std::vec
       stages.insert(stages.end(), of_worker.begin(), of_worker.end());
       const Load& load = loads[index(next)];
       if (load.stash > 0 && load.limit > 0 && load.limit < infinity)
-        add_worker(instance, chain, load, next, may_recompute, group);
+        add_worker(instance, chain, load, next, may_recompute, known, group);
     }
     first = next;
     // Without copies and R, `known` meets all conditions.

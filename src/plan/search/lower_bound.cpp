@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <optional>
 #include <vector>
 
 #include "base/numbers.hpp"
@@ -16,10 +17,6 @@
 // docs/search.md, "The lower bound", defines the names in `backquotes` and numbers and proves the bounds.
 namespace starpipe::plan {
 namespace {
-
-/// Returns the time of passes whose stashes fill `memory`, at `rate` of time per memory. Infinite without a
-/// memory limit, whatever the rate.
-double time_for(double memory, double rate) { return memory < infinity ? memory * rate : infinity; }
 
 /// Bounds 2 to 5: the work of a worker, with the time in which it must idle before its first B (fill) and
 /// after its last F began (drain). `rate`: of copies, which make room for more F, and bring back stashes for
@@ -41,7 +38,7 @@ double work_bound(const Load& load, double microbatches, const CopyRate& rate = 
   const bool disjoint = microbatches * load.stash > early_memory * (1 + 1e-9);
   const double bound = disjoint ? idle_before + work + idle_after
                                 : std::max(idle_before + work, load.head + work + idle_after);
-  return std::max(bound, load.head + microbatches * (load.forward + load.backward) + load.after_backward);
+  return std::max(bound, idle_before + work + idle_after_backward(load, microbatches));
 }
 
 /// Bound 7: the area, memory times time, that the stashes of one micro-batch on two stages of a worker need
@@ -75,22 +72,12 @@ double memory_bound(const Instance& instance, const Chain& chain, const Load& lo
   // The worker never holds more than all of its stashes. With the smaller limit, the F that fill the memory
   // and the B that empty it all lie within the schedule.
   const double limit = std::min(load.limit, instance.microbatches * load.stash);
-  // Memory fills by sequential F, and empties by sequential B: in `steps` steps each.
-  // `unfilled`: the sum over these steps of the memory that is not in use.
-  double unfilled = 0;
-  double steps = 0;
-  for (double live = load.max_stash; live < limit; live += load.max_stash) {
-    unfilled += limit - live;
-    ++steps;
-  }
   const double fixed = load.head + load.after_backward - load.min_weights;
-  const double up = steps * load.min_forward;
-  const double down = steps * load.min_backward;
-  // True if memory has filled before it empties.
-  const bool disjoint = known - fixed >= up + down;
+  const Ramps ramps = ramps_of(load, limit, known);
   // True if, in addition, no B can start while memory fills, and no F can end while it empties (bound 7).
-  const bool pure = disjoint && load.first_backward - load.head >= up &&
-                    load.from_forward - load.max_forward >= load.after_backward - load.min_weights + down;
+  const bool pure =
+      ramps.disjoint && load.first_backward - load.head >= ramps.up &&
+      load.from_forward - load.max_forward >= load.after_backward - load.min_weights + ramps.down;
 
   double area = 0;
   double below = 0;
@@ -110,22 +97,22 @@ double memory_bound(const Instance& instance, const Chain& chain, const Load& lo
     const double max_live = min > 0 ? std::floor(limit / min * (1 + 1e-9)) : infinity;
     if (pure) area += std::max(0.0, instance.microbatches - max_live) * excess;
   }
-  const double ramps = unfilled * (disjoint ? load.min_forward + load.min_backward
-                                            : std::max(load.min_forward, load.min_backward));
-  return fixed + (area + ramps) / limit;
+  return fixed + (area + ramps.unused) / limit;
 }
 
 /// Bound 8, for a worker whose stashes may have no home. The more F it computes again, the longer its work
 /// takes, and the less area its stashes need. Returns the smallest larger one of the two, over all shares of
-/// recomputed F.
-double recomputation_bound(const Instance& instance, const Chain& chain, const Load& load, int worker) {
+/// recomputed F. `known`: a makespan that no schedule can beat.
+double recomputation_bound(const Instance& instance, const Chain& chain, const Load& load, int worker,
+                           double known) {
   if (load.stash == 0) return 0;  // then there is no area, and bound 2 has the work
   struct Saving {
     double area;  // that recomputation of all micro-batches saves
     double time;  // that it takes
   };
   std::vector<Saving> savings;
-  double area = 0;
+  const double limit = std::min(load.limit, instance.microbatches * load.stash);
+  double area = ramps_of(load, limit, known).unused;
   for (const int stage : instance.stages_of[index(worker)]) {
     const std::size_t s = index(stage);
     const double remaking = instance.remaking[s];
@@ -138,17 +125,31 @@ double recomputation_bound(const Instance& instance, const Chain& chain, const L
   std::ranges::sort(savings, std::greater<>(), [](const Saving& saving) {
     return saving.time > 0 ? saving.area / saving.time : infinity;
   });
-  double work = load.head + instance.microbatches * (load.forward + load.backward + load.weights);
-  const auto by_area = [&] { return load.head + load.after_backward - load.min_weights + area / load.limit; };
+  double work = load.head + instance.microbatches * (load.forward + load.backward + load.weights) +
+                idle_after_backward(load, instance.microbatches);
+  const auto by_area = [&] { return load.head + load.after_backward - load.min_weights + area / limit; };
   for (const Saving& saving : savings) {
     if (work >= by_area()) break;
     // The share of this stage's micro-batches at which both bounds are equal.
-    const double slope = saving.time + saving.area / load.limit;
+    const double slope = saving.time + saving.area / limit;
     const double share = slope > 0 ? std::min(1.0, (by_area() - work) / slope) : 1.0;
     work += share * saving.time;
     area -= share * saving.area;
   }
   return std::max(work, by_area());
+}
+
+/// The bound of a worker's work, fill and last B where stashes may leave it (bounds 8 and 9). `rate`: as
+/// above. `remaking`: how long R takes, in F's time; nullopt where no F is computed again.
+double ends_bound(const Load& load, double microbatches, const CopyRate& rate,
+                  std::optional<double> remaking) {
+  const double possible = std::min(load.first_backward - load.head, microbatches * load.forward);
+  const double memory = load.limit + rate.memory_in(load.first_backward - rate.first_copy);
+  double early = std::min(possible, time_for(memory, load.forward_rate));
+  // Other F may run early if they are computed again, which takes as long as they have saved, or less.
+  if (remaking) early += std::max(0.0, 1 - *remaking) * (possible - early);
+  return load.first_backward - early + microbatches * (load.forward + load.backward + load.weights) +
+         idle_after_backward(load, microbatches);
 }
 
 double bound_of(const Instance& instance) {
@@ -179,14 +180,17 @@ double lower_bound(const SearchProblem& problem) {
   std::vector<Load> loads;
   for (int w = 0; w < instance.workers; ++w) loads.push_back(load_of(instance, chain, w));
   for (int w = 0; w < instance.workers; ++w) {
-    if (!problem.copies)
-      bound = std::max(bound, recomputation_bound(instance, chain, loads[index(w)], w));
-    else if (!problem.may_recompute)
-      bound = std::max(bound,
-                       work_bound(loads[index(w)], instance.microbatches, copy_rate_of(instance, chain, w)));
+    const CopyRate rate = copy_rate_of(instance, chain, w);
+    const double n = instance.microbatches;
+    const auto remaking = problem.may_recompute ? std::optional(problem.remaking) : std::nullopt;
+    bound = std::max(bound, ends_bound(loads[index(w)], n, rate, remaking));
+    if (!problem.may_recompute) bound = std::max(bound, work_bound(loads[index(w)], n, rate));
   }
-  if (!problem.copies) return bound;
-  return copies_bound(instance, chain, loads, problem.may_recompute, bound);
+  if (problem.copies) return copies_bound(instance, chain, loads, problem.may_recompute, bound);
+  double best = bound;
+  for (int w = 0; w < instance.workers; ++w)
+    best = std::max(best, recomputation_bound(instance, chain, loads[index(w)], w, bound));
+  return best;
 }
 
 double min_memory_limit(const SearchProblem& problem) {

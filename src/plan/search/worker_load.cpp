@@ -57,8 +57,10 @@ Load load_of(const Instance& instance, const Chain& chain, int worker) {
     if (size > 0) {
       load.forward_rate = std::max(load.forward_rate, F[s] / size);
       load.backward_rate = std::max(load.backward_rate, (B[s] + W[s]) / size);
+      load.weights_rate = std::max(load.weights_rate, W[s] / size);
     } else {
       load.forward_rate = load.backward_rate = infinity;
+      if (W[s] > 0) load.weights_rate = infinity;
     }
   }
   const bool whole =
@@ -66,6 +68,25 @@ Load load_of(const Instance& instance, const Chain& chain, int worker) {
   const double limit = instance.limits_with_slack[index(worker)];
   load.limit = whole ? std::floor(limit / min_stash) * min_stash : limit;
   return load;
+}
+
+double idle_after_backward(const Load& load, double microbatches) {
+  const double late = std::min(microbatches * load.weights, time_for(load.limit, load.weights_rate));
+  return std::max(0.0, load.after_backward - late);
+}
+
+Ramps ramps_of(const Load& load, double limit, double known) {
+  double steps = 0;
+  double unfilled = 0;  // the sum over these steps of the memory that is not in use
+  for (double live = load.max_stash; live < limit; live += load.max_stash) {
+    unfilled += limit - live;
+    ++steps;
+  }
+  Ramps ramps{.up = steps * load.min_forward, .down = steps * load.min_backward};
+  ramps.disjoint = known - (load.head + load.after_backward - load.min_weights) >= ramps.up + ramps.down;
+  ramps.unused = unfilled * (ramps.disjoint ? load.min_forward + load.min_backward
+                                            : std::max(load.min_forward, load.min_backward));
+  return ramps;
 }
 
 }  // namespace starpipe::plan
