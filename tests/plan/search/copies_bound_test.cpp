@@ -66,12 +66,12 @@ SearchProblem copying_problem(Dice& dice, bool far) {
   return problem;
 }
 
-// No schedule of a small problem is below the bound, whatever its order and homes. With --gtest_repeat each
-// repetition has other problems.
+// No schedule of a small problem is below the bound, whatever its order and homes. With --gtest_repeat=30 it
+// solves more than 2,000 problems: each repetition has other ones.
 TEST(CopiesBound, IsBelowEverySchedule) {
   static Dice dice(21);
   int solved = 0, reached = 0, by_copies = 0, reached_by_copies = 0;
-  for (int round = 0; round < rounds(400); ++round) {
+  for (int round = 0; round < rounds(100); ++round) {
     const SearchProblem problem = copying_problem(dice, round % 2 == 0);
     const double bound = lower_bound(problem);
     constexpr double more = 1.2;
@@ -91,9 +91,9 @@ TEST(CopiesBound, IsBelowEverySchedule) {
   RecordProperty("reached", reached);
   RecordProperty("by_copies", by_copies);
   RecordProperty("reached_by_copies", reached_by_copies);
-  EXPECT_GE(solved, rounds(250));
-  EXPECT_GE(reached, rounds(60));
-  EXPECT_GE(by_copies, rounds(40));
+  EXPECT_GE(solved, rounds(100) / 2);
+  EXPECT_GE(reached, rounds(100) / 4);
+  EXPECT_GE(by_copies, rounds(100) / 15);
 }
 
 // The same against the search, for larger problems. Up to four workers share a link fairly.
