@@ -13,7 +13,8 @@ namespace starpipe::plan {
 double min_memory_limit(const SearchProblem& problem);
 
 /// Returns a makespan that no schedule of the problem can beat, whatever transfers delay each other.
-/// docs/search.md has the proof. O(S^2) for S stages. Throws InputError as `search` does.
+/// docs/search.md has the proof. O(S^2) for S stages; where stashes may be copied, also a linear program for
+/// each worker or shared link. Throws InputError as `search` does.
 double lower_bound(const SearchProblem& problem);
 
 /// Returns the bound, or the makespan where rounding alone puts the bound above it.
