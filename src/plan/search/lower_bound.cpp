@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "base/numbers.hpp"
-#include "plan/search/copies_bound.hpp"
+#include "plan/search/homes_bound.hpp"
 #include "plan/search/instance.hpp"
 #include "plan/search/worker_load.hpp"
 #include "plan/simulate/fetches.hpp"
@@ -98,58 +98,6 @@ double memory_bound(const Instance& instance, const Chain& chain, const Load& lo
     if (pure) area += std::max(0.0, instance.microbatches - max_live) * excess;
   }
   return fixed + (area + ramps.unused) / limit;
-}
-
-/// Bound 8, for a worker whose stashes may have no home. The more F it computes again, the longer its work
-/// takes, and the less area its stashes need. Returns the smallest larger one of the two, over all shares of
-/// recomputed F. `known`: a makespan that no schedule can beat.
-double recomputation_bound(const Instance& instance, const Chain& chain, const Load& load, int worker,
-                           double known) {
-  if (load.stash == 0) return 0;  // then there is no area, and bound 2 has the work
-  struct Saving {
-    double area;  // that recomputation of all micro-batches saves
-    double time;  // that it takes
-  };
-  std::vector<Saving> savings;
-  const double limit = std::min(load.limit, instance.microbatches * load.stash);
-  double area = ramps_of(load, limit, known).unused;
-  for (const int stage : instance.stages_of[index(worker)]) {
-    const std::size_t s = index(stage);
-    const double remaking = instance.remaking[s];
-    const double life = chain.backward_start[s] + instance.time[1][s] - chain.forward_start[s];
-    const double of_all = instance.microbatches * instance.stash[s];
-    area += of_all * (life + load.min_weights);
-    savings.push_back(
-        {of_all * std::max(0.0, life - remaking - instance.time[1][s]), instance.microbatches * remaking});
-  }
-  std::ranges::sort(savings, std::greater<>(), [](const Saving& saving) {
-    return saving.time > 0 ? saving.area / saving.time : infinity;
-  });
-  double work = load.head + instance.microbatches * (load.forward + load.backward + load.weights) +
-                idle_after_backward(load, instance.microbatches);
-  const auto by_area = [&] { return load.head + load.after_backward - load.min_weights + area / limit; };
-  for (const Saving& saving : savings) {
-    if (work >= by_area()) break;
-    // The share of this stage's micro-batches at which both bounds are equal.
-    const double slope = saving.time + saving.area / limit;
-    const double share = slope > 0 ? std::min(1.0, (by_area() - work) / slope) : 1.0;
-    work += share * saving.time;
-    area -= share * saving.area;
-  }
-  return std::max(work, by_area());
-}
-
-/// The bound of a worker's work, fill and last B where stashes may leave it (bounds 8 and 9). `rate`: as
-/// above. `remaking`: how long R takes, in F's time; nullopt where no F is computed again.
-double ends_bound(const Load& load, double microbatches, const CopyRate& rate,
-                  std::optional<double> remaking) {
-  const double possible = std::min(load.first_backward - load.head, microbatches * load.forward);
-  const double memory = load.limit + rate.memory_in(load.first_backward - rate.first_copy);
-  double early = std::min(possible, time_for(memory, load.forward_rate));
-  // Other F may run early if they are computed again, which takes as long as they have saved, or less.
-  if (remaking) early += std::max(0.0, 1 - *remaking) * (possible - early);
-  return load.first_backward - early + microbatches * (load.forward + load.backward + load.weights) +
-         idle_after_backward(load, microbatches);
 }
 
 double bound_of(const Instance& instance) {

@@ -1,13 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "plan/search/copies_bound.hpp"
+#include "plan/search/homes_bound.hpp"
 
 #include <algorithm>
 #include <cmath>
+#include <cstddef>
+#include <functional>
+#include <numeric>
+#include <utility>
 
-#include "plan/search/simplex.hpp"
 #include "starpipe/base/index.hpp"
 
-// docs/search.md, "The lower bound", defines the names in `backquotes` and proves bound 9.
+// docs/search.md, "The lower bound", defines the names in `backquotes` and proves bounds 8 and 9.
 namespace starpipe::plan {
 
 double CopyRate::memory_in(double time) const {
@@ -31,6 +34,72 @@ CopyRate copy_rate_of(const Instance& instance, const Chain& chain, int worker) 
 }
 
 namespace {
+
+/// A linear program: the largest `gain` x u over all u >= 0 with `rows[i]` x u <= `limits[i]` for each i. No
+/// limit is negative, so u = 0 is allowed. Numbers should be near 1: those below 1e-11 count as 0.
+struct LinearProgram {
+  std::vector<std::vector<double>> rows = {};
+  std::vector<double> limits = {};
+  std::vector<double> gain = {};
+};
+
+constexpr double near_zero = 1e-11;
+
+/// Exchanges a variable that is 0 (`column`) and one that is not (`row`). Variables beyond those of u are the
+/// distances of the rows from their limits.
+void pivot(LinearProgram& program, std::size_t row, std::size_t column) {
+  std::vector<double>& pivot_row = program.rows[row];
+  const double by = pivot_row[column];
+  pivot_row[column] = 1;
+  for (double& value : pivot_row) value /= by;
+  program.limits[row] /= by;
+  const auto subtract = [&](std::vector<double>& values) {
+    const double factor = std::exchange(values[column], 0);
+    if (factor == 0) return 0.0;
+    for (std::size_t c = 0; c < values.size(); ++c) values[c] -= factor * pivot_row[c];
+    return factor;
+  };
+  for (std::size_t r = 0; r < program.rows.size(); ++r) {
+    if (r != row) program.limits[r] -= subtract(program.rows[r]) * program.limits[row];
+  }
+  subtract(program.gain);
+}
+
+/// Returns the best u by the simplex method with Bland's rule, which ends always. Stops after `max_pivots`
+/// with the best u so far. Rounding may exceed limits by a little.
+std::vector<double> maximized(LinearProgram program, int max_pivots = 10'000) {
+  const std::size_t count = program.gain.size();
+  std::vector<std::size_t> at_zero(count);               // variable of each column
+  std::vector<std::size_t> in_row(program.rows.size());  // variable of each row
+  std::iota(at_zero.begin(), at_zero.end(), std::size_t{0});
+  std::iota(in_row.begin(), in_row.end(), count);
+  for (int pivots = 0; pivots < max_pivots; ++pivots) {
+    // Bland's rule: of the variables that may enter, and of those that may leave, the first.
+    std::size_t column = count;
+    for (std::size_t c = 0; c < count; ++c) {
+      if (program.gain[c] > near_zero && (column == count || at_zero[c] < at_zero[column])) column = c;
+    }
+    if (column == count) break;
+    std::size_t row = program.rows.size();
+    double least = 0;
+    for (std::size_t r = 0; r < program.rows.size(); ++r) {
+      if (program.rows[r][column] <= near_zero) continue;
+      const double ratio = program.limits[r] / program.rows[r][column];
+      if (row == program.rows.size() || ratio < least || (ratio == least && in_row[r] < in_row[row])) {
+        row = r;
+        least = ratio;
+      }
+    }
+    if (row == program.rows.size()) break;  // no limit: not for bounded programs, but for rounding
+    pivot(program, row, column);
+    std::swap(at_zero[column], in_row[row]);
+  }
+  std::vector<double> best(count, 0);
+  for (std::size_t r = 0; r < program.rows.size(); ++r) {
+    if (in_row[r] < count) best[in_row[r]] = program.limits[r];
+  }
+  return best;
+}
 
 /// What the two ways to save area mean for the makespan, if all stashes of a stage go this way.
 struct StageWays {
@@ -176,6 +245,53 @@ double proved_by(const LinkGroup& group, std::vector<double> weights) {
 }
 
 }  // namespace
+
+double recomputation_bound(const Instance& instance, const Chain& chain, const Load& load, int worker,
+                           double known) {
+  if (load.stash == 0) return 0;  // then there is no area, and bound 2 has the work
+  struct Saving {
+    double area;  // that recomputation of all micro-batches saves
+    double time;  // that it takes
+  };
+  std::vector<Saving> savings;
+  const double limit = std::min(load.limit, instance.microbatches * load.stash);
+  double area = ramps_of(load, limit, known).unused;
+  for (const int stage : instance.stages_of[index(worker)]) {
+    const std::size_t s = index(stage);
+    const double remaking = instance.remaking[s];
+    const double life = chain.backward_start[s] + instance.time[1][s] - chain.forward_start[s];
+    const double of_all = instance.microbatches * instance.stash[s];
+    area += of_all * (life + load.min_weights);
+    savings.push_back(
+        {of_all * std::max(0.0, life - remaking - instance.time[1][s]), instance.microbatches * remaking});
+  }
+  std::ranges::sort(savings, std::greater<>(), [](const Saving& saving) {
+    return saving.time > 0 ? saving.area / saving.time : infinity;
+  });
+  double work = load.head + instance.microbatches * (load.forward + load.backward + load.weights) +
+                idle_after_backward(load, instance.microbatches);
+  const auto by_area = [&] { return load.head + load.after_backward - load.min_weights + area / limit; };
+  for (const Saving& saving : savings) {
+    if (work >= by_area()) break;
+    // The share of this stage's micro-batches at which both bounds are equal.
+    const double slope = saving.time + saving.area / limit;
+    const double share = slope > 0 ? std::min(1.0, (by_area() - work) / slope) : 1.0;
+    work += share * saving.time;
+    area -= share * saving.area;
+  }
+  return std::max(work, by_area());
+}
+
+double ends_bound(const Load& load, double microbatches, const CopyRate& rate,
+                  std::optional<double> remaking) {
+  const double possible = std::min(load.first_backward - load.head, microbatches * load.forward);
+  const double memory = load.limit + rate.memory_in(load.first_backward - rate.first_copy);
+  double early = std::min(possible, time_for(memory, load.forward_rate));
+  // Other F may run early if they are computed again, which takes as long as they have saved, or less.
+  if (remaking) early += std::max(0.0, 1 - *remaking) * (possible - early);
+  return load.first_backward - early + microbatches * (load.forward + load.backward + load.weights) +
+         idle_after_backward(load, microbatches);
+}
 
 double copies_bound(const Instance& instance, const Chain& chain, const std::vector<Load>& loads,
                     bool may_recompute, double known) {
