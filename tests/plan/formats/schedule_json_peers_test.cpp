@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
 
+#include "plan/formats/json_value.hpp"
 #include "starpipe/base/error.hpp"
 #include "starpipe/plan/formats/schedule_json.hpp"
 #include "starpipe/plan/registry/registry.hpp"
