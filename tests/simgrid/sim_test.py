@@ -65,9 +65,12 @@ class Sim(CommandTest):
                     self.assertEqual(received[what]["simulated"], received[what]["predicted"], (number, kind))
             if report["ranks"] == 1:
                 # StarPU counts itself what it copied.
-                received = sum(received["bytes"]["predicted"] for received in worker["received"].values())
-                self.assertEqual(worker["copied"]["from_gpus"], received, number)
-                self.assertLessEqual(worker["copied"]["to_host"], to_host, number)
+                received = {kind: one["bytes"]["predicted"] for kind, one in worker["received"].items()}
+                reloads = received.pop("reloads")
+                self.assertEqual(worker["copied"]["from_gpus"], sum(received.values()), number)
+                self.assertGreaterEqual(worker["copied"]["from_host"], reloads, number)
+                self.assertGreaterEqual(worker["copied"]["to_host"], reloads, number)
+                self.assertLessEqual(worker["copied"]["to_host"], reloads + to_host, number)
         times = report["makespan"]
         self.assertLessEqual(abs(times["simulated"] / times["predicted"] - 1), makespan, times)
 
@@ -124,6 +127,41 @@ class Sim(CommandTest):
                 self.refused(self.arguments(text, memory=f"{math.floor(need / MIB)}MiB"), "gpu_memory", "needs")
                 less = {**single, "STARPU_LIMIT_CUDA_MEM": str(math.floor(0.95 * need / MIB))}
                 self.assertGreater(sum(w["copied"]["to_host"] for w in self.simulate(text, environment=less)["workers"]), 0)
+
+    def test_stashes_on_the_host(self):
+        """StarPU moves them over host_link, beside the passes, and frees the GPU's memory. A copy takes about half a pass."""
+        slow = CLUSTER.replace("bandwidth: 25GB/s", "bandwidth: 8GB/s")
+        single = {"STARPU_SUBALLOCATOR": "0"}
+        for name in self.names():
+            with self.subTest(schedule=name):
+                text = config(self.schedule(name, 4) + ", home: host", hidden=1024, batch=512)
+                report = self.simulate(text, cluster=slow, environment=single)
+                reloads = sum(w["received"]["reloads"]["bytes"]["simulated"] for w in report["workers"])
+                self.assertGreaterEqual(reloads, 16 * 16 * 4 * 512 * 1024)  # a layer keeps 4 bytes for each unit and sample
+                self.assert_as_predicted(report)
+
+    def test_stashes_on_the_host_with_ranks(self):
+        """Some stashes wait on the host, two GPUs share a link to it, and ranks exchange messages. A run fits into memory that is too
+        little without homes."""
+        shared = CLUSTER.replace("host_link: {{", "host_link: {{workers: 2, ").replace("bandwidth: 25GB/s", "bandwidth: 12GB/s")
+        home = ", home: [host, none, host, worker]"
+        for ranks in (1, 2, 4):
+            with self.subTest(ranks=ranks):
+                report = self.simulate(config("name: 1f1b, workers: 4" + home, hidden=1024, batch=512), "--ranks-per-node", ranks, cluster=shared)
+                # Messages between ranks use host_link, too, and the prediction does not know.
+                self.assert_as_predicted(report, makespan=0.05 if ranks > 1 else 0.02)
+        single = {"STARPU_SUBALLOCATOR": "0"}
+        less = config("name: gpipe, workers: 4, home: host", hidden=1024, batch=512)
+        need = max(w["gpu_memory"]["predicted"] for w in self.simulate(less, environment=single)["workers"])
+        enough = f"{math.ceil(1.05 * need / MIB)}MiB"
+        report = self.simulate(less, memory=enough, environment=single)
+        self.assert_as_predicted(report)
+        self.refused(self.arguments(less.replace(", home: host", ""), memory=enough), "gpu_memory", "needs")
+
+    def test_homes_that_gpus_do_not_have(self):
+        for home in ("disk", "'worker:3'"):
+            self.refused(self.arguments(config(f"name: 1f1b, workers: 4, home: {home}")), "schedule.home", "GPUs copy stashes to the host only")
+        self.refused([*self.arguments(config("name: 1f1b, workers: 4, home: host")), "--gpu-direct"], "--gpu-direct", "host_link")
 
     def test_too_little_memory_does_not_hang(self):
         """StarPU moves data out and in again, or SimGrid finds the deadlock."""

@@ -11,6 +11,7 @@
 #include "plan/formats/explanation.hpp"
 #include "runtime/api/cluster_run.hpp"
 #include "runtime/config/config_keys.hpp"
+#include "runtime/engine/step_run.hpp"
 #include "runtime/setup/experiment.hpp"
 #include "runtime/setup/partition_choice.hpp"
 #include "runtime/simulation/cluster.hpp"
@@ -65,12 +66,13 @@ std::string without_backtraces(const std::string& output) {
 }
 
 /// Runs the engine on SimGrid, with files in `folder`. Returns what rank 0 has written.
+/// `copies`: the schedule copies stashes.
 nlohmann::json simulate_ranks(const SimulatedRequest& request, const runtime::Cluster& cluster, int workers,
-                              const TemporaryFolder& folder) {
+                              bool copies, const TemporaryFolder& folder) {
   const fs::path engine = find_engine();
   const std::string request_file = folder / "request.json";
   write_file("sim", request_file, nlohmann::json(request).dump());
-  const runtime::MachineFiles files = runtime::write_machine_files(cluster, workers, folder.path());
+  const runtime::MachineFiles files = runtime::write_machine_files(cluster, workers, folder.path(), copies);
   const SubprocessResult run = run_program(
       runtime::smpirun_command(files, engine, {request_file}, folder.path()), std::chrono::hours(24));
   // SimGrid's exit status says nothing: it is 0 after a deadlock too.
@@ -275,15 +277,18 @@ int sim(SimOptions options) {
   write_file("sim", request.config, runtime::config_json(given).dump());
   const runtime::Config config = configuration_of(request);
   const runtime::Experiment experiment = runtime::make_experiment(config);
-  if (experiment.schedule.copies())
-    throw InputError("schedule.home: sim does not copy stashes to the homes host and disk");
+  if (experiment.schedule.copies()) {
+    runtime::check_homes_of_gpus(experiment.schedule);
+    if (cluster.gpu_direct)
+      throw InputError("--gpu-direct: does not apply with copies of stashes, which need host_link");
+  }
   const int workers = experiment.schedule.workers();
   plan::Costs costs = experiment.costs;
   costs.workers_of_rank = workers / cluster.ranks(workers);
   runtime::check_gpu_memory(config, experiment, cluster, costs);
   write_file("sim", request.config,
              runtime::config_json(without_plugins(given, experiment, kinds, folder)).dump());
-  const nlohmann::json result = simulate_ranks(request, cluster, workers, folder);
+  const nlohmann::json result = simulate_ranks(request, cluster, workers, experiment.schedule.copies(), folder);
   const runtime::ClusterRun run =
       runtime::read_cluster_run(config, experiment, cluster, costs, result, simulated_steps);
   print(cluster_table(run));

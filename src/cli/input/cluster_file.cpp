@@ -100,7 +100,9 @@ runtime::Config configuration_of(const SimulatedRequest& request) {
   runtime::Config config = load_config(request.config, {});
   runtime::EmulationConfig& emulate = config.runtime.emulate.value();
   emulate.links_file = request.cluster;
-  emulate.links = read_cluster(request.cluster, request.sharing).links;
+  const Cluster cluster = read_cluster(request.cluster, request.sharing);
+  emulate.links = cluster.links;
+  emulate.host = {.link = cluster.host_link, .workers = cluster.gpus_per_host_link};
   emulate.prefetch = true;
   config.runtime.links_file.clear();  // the cluster has the links
   return config;

@@ -63,14 +63,17 @@ AgreedRun simulated_run(const Mpi& mpi, Config config, int steps) {
   config.training.nonfinite = NonFinitePolicy::proceed;  // no values are computed
   const WorkerMap map(experiment.schedule.workers(), mpi.ranks());
   const int workers = map.count(mpi.rank());
-  return {{.config = std::move(config), .partition = std::nullopt, .experiment = std::move(experiment)},
-          mpi,
-          {},
-          map,
-          simulated_cores(workers),
-          simulated_gpus(workers, mpi.rank()),
-          {},
-          {}};
+  const plan::Costs costs = experiment.costs;
+  return AgreedRun{
+      {.config = std::move(config), .partition = std::nullopt, .experiment = std::move(experiment)},
+      mpi,
+      {},
+      costs,
+      map,
+      simulated_cores(workers),
+      simulated_gpus(workers, mpi.rank()),
+      {},
+      {}};
 }
 
 }  // namespace

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <deque>
 #include <memory>
+#include <numeric>
 #include <tuple>
 #include <utility>
 
@@ -93,8 +94,10 @@ constexpr std::size_t slack = 8;
 // jobs in the graph's order.
 class EndedJobs {
  public:
-  EndedJobs(const TaskGraph& graph, std::size_t workers)
+  // `first_of`: by datum, the datum that is the first one in its memory.
+  EndedJobs(const TaskGraph& graph, std::span<const std::uint32_t> first_of, std::size_t workers)
       : graph_(graph),
+        first_of_(first_of),
         workers_(workers),
         runners_(std::ranges::any_of(graph.tasks(), is_stash_copy, &Task::kind) ? 3 * workers : workers),
         last_(runners_),
@@ -118,15 +121,15 @@ class EndedJobs {
     std::deque<std::shared_ptr<const Ended>>& last = last_[runner];
     auto ended = last.empty() ? std::make_shared<Ended>(runners_, 0) : std::make_shared<Ended>(*last.back());
     for (const DataAccess& access : task.data) {
-      if (const std::shared_ptr<const Ended>& writer = after_writer_[access.datum])
+      if (const std::shared_ptr<const Ended>& writer = after_writer_[first_of_[access.datum]])
         std::ranges::transform(*ended, *writer, ended->begin(),
                                [](std::uint32_t a, std::uint32_t b) { return std::max(a, b); });
     }
     const std::uint32_t count = ++(*ended)[runner];
     for (const DataAccess& access : task.data) {
       if (graph_.data()[access.datum].microbatch < 0) continue;
-      note({runner, count}, needed_[access.datum]);
-      if (access.access == Access::write) after_writer_[access.datum] = ended;
+      note({runner, count}, needed_[first_of_[access.datum]]);
+      if (access.access == Access::write) after_writer_[first_of_[access.datum]] = ended;
     }
     last.push_back(std::move(ended));
     if (last.size() > slack + 1) last.pop_front();
@@ -156,6 +159,7 @@ class EndedJobs {
   }
 
   const TaskGraph& graph_;
+  std::span<const std::uint32_t> first_of_;
   std::size_t workers_;
   std::size_t runners_;
   // By worker or channel: the jobs that have ended when its last job ends, and each of the `slack` before.
@@ -165,23 +169,50 @@ class EndedJobs {
   std::vector<LastJobs> needed_;
 };
 
+// Returns, by datum, the first datum in its memory: itself, but for a stash that L moves back the one that O
+// has moved out.
+std::vector<std::uint32_t> first_in_memory(const TaskGraph& graph, bool moves_stashes) {
+  std::vector<std::uint32_t> first(graph.data().size());
+  std::iota(first.begin(), first.end(), 0U);
+  if (!moves_stashes) return first;
+  std::map<std::pair<int, int>, std::uint32_t> moved_out;  // by stage and micro-batch
+  for (const Task& task : graph.tasks()) {
+    if (!is_stash_copy(task.kind)) continue;
+    for (const DataAccess& access : task.data) {
+      const Datum& datum = graph.data()[access.datum];
+      if (datum.kind != DataKind::stash) continue;
+      const std::pair stash(datum.stage, datum.microbatch);
+      if (task.kind == TaskKind::O) moved_out.emplace(stash, access.datum);
+      if (task.kind == TaskKind::L) first[access.datum] = moved_out.at(stash);
+    }
+  }
+  return first;
+}
+
 }  // namespace
 
-DataSlots::DataSlots(const TaskGraph& graph, std::optional<int> window)
-    : slots_(graph.data().size(), no_slot) {
+DataSlots::DataSlots(const TaskGraph& graph, std::optional<int> window, bool moves_stashes)
+    : slots_(graph.data().size(), no_slot), continues_(moves_stashes ? graph.data().size() : 0, false) {
   using Key = std::tuple<DataKind, int, int, std::size_t>;
   const auto add_slot = [this] { return static_cast<std::uint32_t>(count_++); };
   const std::size_t workers = index(std::ranges::max(graph.tasks(), {}, &Task::worker).worker) + 1;
   std::vector<std::uint32_t> last = tasks_of_rank(graph, std::vector<bool>(workers, true)).last_use;
+  const std::vector<std::uint32_t> first_of = first_in_memory(graph, moves_stashes);
+  for (std::uint32_t d = 0; d < first_of.size(); ++d) {
+    if (first_of[d] == d) continue;
+    last[first_of[d]] = last[d];
+    continues_[first_of[d]] = true;
+  }
   std::map<Key, std::deque<FreeSlot>> free;  // oldest first
-  EndedJobs jobs(graph, workers);
+  EndedJobs jobs(graph, first_of, workers);
   for (std::uint32_t t = 0; window && t < graph.tasks().size(); ++t) {
     const Task& task = graph.tasks()[t];
     if (!task.job) continue;  // such a task touches only data that last over the steps
     jobs.add(task);
     for (const DataAccess& access : task.data) {
-      const Datum& datum = graph.data()[access.datum];
-      std::uint32_t& slot = slots_[access.datum];
+      const std::uint32_t first = first_of[access.datum];
+      const Datum& datum = graph.data()[first];
+      std::uint32_t& slot = slots_[first];
       if (datum.microbatch < 0) continue;
       std::deque<FreeSlot>& of_kind = free[{datum.kind, datum.stage, datum.worker, datum.size}];
       const bool is_free = !of_kind.empty() && (of_kind.front().since + index(*window) < t ||
@@ -191,13 +222,15 @@ DataSlots::DataSlots(const TaskGraph& graph, std::optional<int> window)
         of_kind.pop_front();
       }
       if (slot == no_slot) slot = add_slot();
-      if (last[access.datum] != t) continue;
-      of_kind.push_back({t, slot, jobs.take_needed(access.datum)});
-      last[access.datum] = never;  // free the slot once, though a task may name a datum twice
+      if (last[first] != t) continue;
+      of_kind.push_back({t, slot, jobs.take_needed(first)});
+      last[first] = never;  // free the slot once, though a task may name a datum twice
     }
   }
-  for (std::uint32_t& slot : slots_) {
+  for (std::uint32_t d = 0; d < slots_.size(); ++d) {
+    std::uint32_t& slot = slots_[first_of[d]];
     if (slot == no_slot) slot = add_slot();
+    slots_[d] = slot;
   }
 }
 

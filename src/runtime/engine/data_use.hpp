@@ -88,14 +88,21 @@ class DataSlots {
   /// StarPU makes the first task of a slot's new datum wait for all tasks of the old datum. In the first case
   /// these have ended. In the second case it waits for tasks before it in the graph's order, as all tasks do,
   /// so there is no new cycle; a worker only waits if it is this far ahead of another worker.
-  DataSlots(const TaskGraph& graph, std::optional<int> window);
+  ///
+  /// `moves_stashes`: the stash that L brings back has the slot of the one that O took out: StarPU moves the
+  /// value of one handle between a GPU's memory and the host's. Only for schedules whose copies are all to
+  /// the host.
+  DataSlots(const TaskGraph& graph, std::optional<int> window, bool moves_stashes = false);
 
   [[nodiscard]] std::size_t of(std::size_t datum) const { return slots_[datum]; }
+  /// True if a later datum has the same value in the same slot.
+  [[nodiscard]] bool continues(std::size_t datum) const { return !continues_.empty() && continues_[datum]; }
   [[nodiscard]] std::size_t count() const { return count_; }
 
  private:
   std::size_t count_ = 0;
   std::vector<std::uint32_t> slots_;  // by datum
+  std::vector<bool> continues_;       // by datum; empty where none does
 };
 
 }  // namespace starpipe::runtime

@@ -74,7 +74,7 @@ Engine::Engine(const Session& session, const plan::Schedule& schedule, const mod
             .finds_nonfinite = computes_ && nonfinite != NonFinitePolicy::proceed}),
       watch_(session, config.timeout, started(session, run_)) {}
 
-void Engine::complete_copies_between_workers(StepResult& result) const {
+void Engine::complete_copies(StepResult& result) const {
   std::vector<plan::Span> spans(schedule_.id_count());
   for (const JobRecord& job : result.jobs) spans[job.job] = {job.start, job.end};
   for (JobRecord& job : result.jobs) {
@@ -108,7 +108,8 @@ StepResult Engine::run_step(int step, const model::Dataset& data) {
   if (computes_) result.losses = gathering.losses();
   result.jobs = gathering.jobs(std::move(outcome.jobs));
   result.workers = gathering.workers(run_.meter().workers());
-  if (schedule_.has_peers() && !result.jobs.empty()) complete_copies_between_workers(result);
+  const bool counts_late = on_simgrid && schedule_.copies();
+  if ((schedule_.has_peers() || counts_late) && !result.jobs.empty()) complete_copies(result);
   const auto gradient = computes_ ? gathering.gradient_norm() : std::nullopt;
   if (gradient) result.gradient_norm = gradient->norm;
   result.skipped_for = first_nonfinite(gradient);

@@ -147,10 +147,10 @@ class Engine {
   [[nodiscard]] std::uint64_t bytes_sent_by_starpu() const;
 
  private:
-  // Completes what single ranks cannot know of copies from one worker to another; on rank 0. Such a copy
-  // begins when nothing but the way to the other worker holds it. Its memory is freed on one worker and taken
-  // on another one, so peaks follow from the times of all jobs.
-  void complete_copies_between_workers(StepResult& result) const;
+  // Completes what single ranks do not know of a step with copies, on rank 0: peaks follow from the times of
+  // all jobs. A copy to another worker begins when nothing but the way there holds it; its memory is freed on
+  // one worker and taken on another one. On SimGrid a rank learns of a GPU's task only at its end.
+  void complete_copies(StepResult& result) const;
 
   /// Collective. Returns the first value of the step that is not finite, if the run looks for such values.
   [[nodiscard]] std::optional<NonFiniteOrigin> first_nonfinite(

@@ -169,7 +169,8 @@ class Accountant {
  public:
   Accountant(const plan::Schedule& schedule, const plan::Costs& costs, const plan::Timeline& timeline,
              const TaskGraph& graph, const WorkerDevices& workers)
-      : costs_(costs),
+      : schedule_(schedule),
+        costs_(costs),
         timeline_(timeline),
         graph_(graph),
         workers_(workers),
@@ -233,10 +234,12 @@ class Accountant {
 
   [[nodiscard]] int device(int worker) const { return workers_.devices[index(worker)]; }
 
-  // True if the datum of a GPU's worker is in the host's memory. Only verdicts are. If passes precede a
-  // verdict, StarPU copies it to the GPU.
+  // True if the datum of a GPU's worker is in the host's memory. Verdicts are, and ends of passes where GPUs
+  // copy stashes. If passes precede a verdict, StarPU copies it to the GPU.
   [[nodiscard]] bool is_on_host(const Datum& datum, int worker) const {
-    return datum.kind == DataKind::verdict && !graph_.rules().can_skip && workers_.on_gpu[index(worker)];
+    if (!workers_.on_gpu[index(worker)]) return false;
+    return datum.kind == DataKind::verdict ? !graph_.rules().can_skip
+                                           : datum.kind == DataKind::end_of_pass && schedule_.copies();
   }
 
   // True if the worker receives the datum from another rank: `add_received` counts it.
@@ -306,13 +309,26 @@ class Accountant {
     touches_.push_back({datum, device(worker), lifetime});
   }
 
+  // Notes the host's memory of a stash that a GPU's worker copies there: from the start of O to the end of L.
+  void wait_on_host(const Task& task) {
+    const plan::Job job = schedule_.job(*task.job);
+    const double end = timeline_.spans[schedule_.reload(job.stage, job.microbatch)].end;
+    for (const DataAccess& access : task.data) {
+      if (graph_.data()[access.datum].kind != DataKind::stash) continue;
+      hold(access.datum, workers_.rank_of[index(task.worker)],
+           by_time(timeline_.spans[*task.job].start, end));
+    }
+  }
+
   void take(const Task& task) {
     const plan::Span time = time_of(task);
     const Lifetime lifetime = lifetime_of(task, time);
+    if (task.kind == TaskKind::O && !workers_.rank_of.empty() && workers_.on_gpu[index(task.worker)])
+      wait_on_host(task);
     for (const auto& [datum, access] : task.data) {
       const Datum& accessed = graph_.data()[datum];
       if (device(accessed.worker) == device(task.worker)) {
-        if (comes_and_goes(accessed) && !is_in_place(accessed))
+        if (comes_and_goes(accessed) && !is_in_place(accessed) && !is_on_host(accessed, task.worker))
           touch(datum, task.worker,
                 is_temporary(accessed.kind) ? lifetime : Lifetime{fetched(task), lifetime.to});
         if (access != Access::read) written_[datum] = std::max(written_[datum], time.end);
@@ -335,6 +351,7 @@ class Accountant {
     }
   }
 
+  const plan::Schedule& schedule_;
   const plan::Costs& costs_;
   const plan::Timeline& timeline_;
   const TaskGraph& graph_;

@@ -360,6 +360,7 @@ std::vector<float> StepData::losses() {
 }
 
 void StepData::drop(std::size_t datum) const {
+  if (slots_.continues(datum)) return;
   starpu_mpi_cache_flush(step_.session.mpi().starpu_comm(), handle(datum));
   if (unused_.owner) return;
   const Datum& dropped = step_.graph.data()[datum];

@@ -109,10 +109,19 @@ bool uses_home(const plan::Schedule& schedule, plan::Home home) {
 
 }  // namespace
 
+void check_homes_of_gpus(const plan::Schedule& schedule) {
+  require_input(!uses_home(schedule, plan::Home::disk) && !schedule.has_peers(), "schedule.home",
+                "GPUs copy stashes to the host only, not to disks and other workers");
+}
+
 void check_homes(const plan::Schedule& schedule, const RuntimeConfig& config) {
   if (!schedule.copies()) return;
-  require_input(!on_simgrid && !config.uses_gpus(), "schedule.home",
-                "host, disk and other workers need runtime.device cpu: GPUs do not copy stashes yet");
+  if (config.uses_gpus()) {
+    check_homes_of_gpus(schedule);
+    require_input(std::ranges::count(config.device, cpu_device) == 0, "schedule.home",
+                  "host: needs GPUs for all workers; stashes of cores are in the main memory of their host");
+    return;
+  }
   if (config.emulate) {
     const bool only_peers = !uses_home(schedule, plan::Home::host) && !uses_home(schedule, plan::Home::disk);
     require_input(config.emulate->copy || only_peers, "runtime.emulate.copy",
@@ -145,7 +154,7 @@ StepRun::StepRun(const Session& session, TaskGraph graph, const StepSetup& setup
       meter_(graph_, schedule_.workers(), session.local_workers()),
       window_(submission_window(session, schedule_, setup.window)),
       ahead_(submitted_ahead(session, window_)),
-      slots_(graph_, window_),
+      slots_(graph_, window_, session.moves_stashes()),
       data_(context_, slots_, window_, setup.start, setup.training),
       relays_(uses_relays(session, setup) ? std::make_unique<Relays>(context_, data_) : nullptr),
       gathering_(context_, data_),
@@ -235,6 +244,8 @@ void StepRun::insert(const Task& task) {
     // Otherwise the receiver would have to keep what arrives while its buffers are in use.
     if (emulation_ == nullptr && !on_simgrid && !is_local && waits_for_buffer(task, access, graph_))
       mode = static_cast<starpu_data_access_mode>(mode | STARPU_SSEND);
+    const bool is_stash = graph_.data()[access.datum].kind == DataKind::stash;
+    if (session_.moves_stashes() && is_stash_copy(task.kind) && is_stash) mode = STARPU_RW;  // moves it
     data.push_back({data_.handle(access.datum), mode});
   }
   if (const starpu_data_handle_t scratch = data_.scratch(task)) data.push_back({scratch, STARPU_SCRATCH});
@@ -264,6 +275,8 @@ void StepRun::insert(const Task& task) {
     if (task.job && control == StarpuControl::worker_order) order = session_.next_order(worker);
   }
   void (*const epilogue)(void*) = session_.on_gpus() ? TaskRunner::end_on_gpu : nullptr;
+  const bool moves = session_.moves_stashes() && is_stash_copy(task.kind);
+  void (*const begin)(void*) = moves && is_local ? TaskRunner::begin_move : nullptr;
   std::vector<starpu_task*> awaited;
   std::unique_lock<std::mutex> arrivals_wait;  // until the task depends on its arrivals, none may end
   if (emulation_ != nullptr) {
@@ -278,7 +291,8 @@ void StepRun::insert(const Task& task) {
       STARPU_CL_ARGS, argument, sizeof *argument, STARPU_PRIORITY, priority, STARPU_TASK_SCHED_DATA,
       sched_data, STARPU_EXECUTE_ON_WORKER, worker, STARPU_WORKER_ORDER, order, STARPU_NAME,
       is_local ? argument->name.data() : nullptr, STARPU_PROLOGUE_CALLBACK, TaskRunner::note_ready,
-      STARPU_PROLOGUE_CALLBACK_ARG_NFREE, argument, STARPU_EPILOGUE_CALLBACK, epilogue,
+      STARPU_PROLOGUE_CALLBACK_ARG_NFREE, argument, STARPU_PROLOGUE_CALLBACK_POP, begin,
+      STARPU_PROLOGUE_CALLBACK_POP_ARG_NFREE, argument, STARPU_EPILOGUE_CALLBACK, epilogue,
       STARPU_TASK_DEPS_ARRAY, static_cast<int>(awaited.size()), awaited.data(), 0);
   require(status, "StarPU", "inserting", name);
 }

@@ -39,6 +39,8 @@ void check_submission_limits(const plan::Schedule& schedule, bool emulated);
 /// Throws InputError if the run cannot copy stashes to the homes of the schedule, or cannot do so with this
 /// policy.
 void check_homes(const plan::Schedule& schedule, const RuntimeConfig& config);
+/// Throws InputError, naming schedule.home, if some stash has a home to which GPUs do not copy.
+void check_homes_of_gpus(const plan::Schedule& schedule);
 void check_homes(const plan::Schedule& schedule, const PolicyChoice& policy);
 
 /// The values that a StepRun is made of, besides its tasks. The references and pointers must outlive it.

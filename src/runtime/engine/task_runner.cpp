@@ -75,6 +75,13 @@ TaskRunner::TaskRunner(const Session& session, const KernelContext& context, con
   if (on_simgrid) starpu_profiling_status_set(STARPU_PROFILING_ENABLE);  // for the times of tasks
 }
 
+namespace {
+
+// Returns where a stash that a GPU copies must be for the task: O takes it to the host, L to the GPU.
+int node_of_stash(TaskKind kind, int gpu) { return kind == TaskKind::L ? gpu : STARPU_MAIN_RAM; }
+
+}  // namespace
+
 TaskRunner::Argument* TaskRunner::new_argument(const Task& task, std::string_view name) {
   static_assert(std::is_trivially_destructible_v<Argument>);  // StarPU calls free()
   void* const memory = std::malloc(sizeof(Argument));
@@ -89,7 +96,22 @@ void TaskRunner::note_ready(void* argument) {
   static_cast<Argument*>(argument)->times.ready = clock_seconds();
 }
 
-starpu_codelet& TaskRunner::codelet(const Task& task) const {
+// A job waits by n for ends of others, on other devices: they stay in main memory, so that nothing is copied.
+std::vector<int> TaskRunner::nodes_of(const Task& task) const {
+  std::vector<int> nodes;
+  for (const DataAccess& access : task.data) {
+    const DataKind kind = context_.graph->data()[access.datum].kind;
+    if (kind == DataKind::stash && is_stash_copy(task.kind)) {
+      nodes.push_back(node_of_stash(task.kind, session_.memory_node(task.worker)));
+    } else {
+      nodes.push_back(kind == DataKind::end_of_pass ? STARPU_SPECIFIC_NODE_CPU : STARPU_SPECIFIC_NODE_LOCAL);
+    }
+  }
+  nodes.push_back(STARPU_SPECIFIC_NODE_LOCAL);  // scratch memory
+  return nodes;
+}
+
+starpu_codelet& TaskRunner::codelet(const Task& task) {
   static starpu_perfmodel expected_time = [] {
     starpu_perfmodel model{};
     model.type = STARPU_PER_ARCH;
@@ -121,7 +143,16 @@ starpu_codelet& TaskRunner::codelet(const Task& task) const {
   }();
   const bool waits =
       task.kind == TaskKind::optimize && context_.graph->data()[task.data[0].datum].kind == DataKind::verdict;
-  return codelets[waits ? task_kinds : index(task.kind)];
+  starpu_codelet& usual = codelets[waits ? task_kinds : index(task.kind)];
+  if (!session_.moves_stashes() || !task.job || !session_.is_local(task.worker)) return usual;
+  std::vector<int> nodes = nodes_of(task);
+  const auto [found, is_new] = codelets_.try_emplace({task.kind, nodes}, NodesCodelet{nodes, usual});
+  NodesCodelet& named = found->second;
+  if (is_new) {
+    named.codelet.specific_nodes = 1;
+    named.codelet.dyn_nodes = named.nodes.data();
+  }
+  return named.codelet;
 }
 
 // Policies that plan by time ask for it. On SimGrid it is the duration of the task. There only jobs take
@@ -129,7 +160,8 @@ starpu_codelet& TaskRunner::codelet(const Task& task) const {
 double TaskRunner::expected_microseconds(starpu_task* task, starpu_perfmodel_arch* /*device*/,
                                          unsigned /*implementation*/) {
   const Argument& argument = *static_cast<const Argument*>(task->cl_arg);
-  if (!argument.task->job) return on_simgrid ? shortest_microseconds : 1;
+  const bool moves = is_stash_copy(argument.task->kind) && argument.runner->session_.moves_stashes();
+  if (!argument.task->job || moves) return on_simgrid ? shortest_microseconds : 1;
   const double expected = argument.runner->parts_.expected.microseconds(*argument.task->job);
   return on_simgrid ? std::max(expected, shortest_microseconds) : expected;
 }
@@ -142,6 +174,7 @@ void TaskRunner::run_on_cpu(void** buffers, void* argument) noexcept {
   Argument& running = *static_cast<Argument*>(argument);
   TaskRunner& runner = *running.runner;
   const Task& task = *running.task;
+  if (is_stash_copy(task.kind) && runner.session_.moves_stashes()) return;  // StarPU has moved the stash
   TaskTimes& times = running.times;
   const RunningTask named(running.name.data());
   const TaskMemory& memory = memory_of(task, buffers);
@@ -246,10 +279,33 @@ double TaskRunner::weights_arrived(const Argument& reader) {
   return last;
 }
 
+void TaskRunner::begin_move(void* argument) {
+  Argument& begun = *static_cast<Argument*>(argument);
+  begun.times.start = clock_seconds();
+  begun.runner->parts_.progress.start(*begun.task);
+  begun.runner->parts_.meter.start(*begun.task, begun.task->worker);
+}
+
+// The memory that the stash has left would else be StarPU's until the next value of the handle.
+void TaskRunner::end_move(Argument& ended) {
+  const StepParts& parts = ended.runner->parts_;
+  const Task& task = *ended.task;
+  const int gpu = ended.runner->session_.memory_node(task.worker);
+  for (const DataAccess& access : task.data) {
+    if (ended.runner->context_.graph->data()[access.datum].kind != DataKind::stash) continue;
+    const int left = task.kind == TaskKind::O ? gpu : STARPU_MAIN_RAM;
+    starpu_data_evict_from_node(parts.data.handle(access.datum), static_cast<unsigned>(left));
+  }
+  ended.times.end = clock_seconds();
+  parts.meter.end(task, task.worker, ended.times);
+  parts.progress.end(task);
+}
+
 void TaskRunner::end_on_gpu(void* /*unused*/) {
+  Argument& ended = *static_cast<Argument*>(starpu_task_get_current()->cl_arg);
+  if (is_stash_copy(ended.task->kind)) return end_move(ended);
   // Where a policy chooses the worker, the task may have run on a core.
   if (starpu_worker_get_type(starpu_worker_get_id()) != STARPU_CUDA_WORKER) return;
-  Argument& ended = *static_cast<Argument*>(starpu_task_get_current()->cl_arg);
   if (on_simgrid) note_simulated_start(ended);
   const StepParts& parts = ended.runner->parts_;
   ended.times.end = clock_seconds();

@@ -75,7 +75,7 @@ class TaskRunner {
   }
 
   /// Returns the codelet of a task of the graph.
-  [[nodiscard]] starpu_codelet& codelet(const Task& task) const;
+  [[nodiscard]] starpu_codelet& codelet(const Task& task);
   /// The data of a task that codelets and callbacks get, from its insertion to its end.
   struct Argument;
   /// Makes the argument of a task that this rank runs and inserts now. StarPU owns it (STARPU_CL_ARGS) and
@@ -88,6 +88,9 @@ class TaskRunner {
   /// before it releases the tasks that wait for this one. On SimGrid StarPU calls no codelet, and this notes
   /// the start, too.
   static void end_on_gpu(void* unused);
+  /// The callback of O and L of stashes on GPUs, which gets `argument`: StarPU calls it when a copy worker
+  /// takes the task, before it moves the stash.
+  static void begin_move(void* argument);
 
  private:
   static double expected_microseconds(starpu_task* task, starpu_perfmodel_arch* device,
@@ -96,7 +99,9 @@ class TaskRunner {
   static void run_on_gpu(void** buffers, void* argument) noexcept;
   static void note_start_on_gpu(Argument& starting);
   static void note_simulated_start(Argument& ended);
+  static void end_move(Argument& ended);
   double weights_arrived(const Argument& reader);
+  [[nodiscard]] std::vector<int> nodes_of(const Task& task) const;
   void copy_stash(const Task& task, std::span<const model::Memory> data) const noexcept;
   [[nodiscard]] int calling_worker() const;
 
@@ -105,6 +110,13 @@ class TaskRunner {
   StepParts parts_;
   Emulation* emulation_;
   std::map<std::pair<std::size_t, int>, double> arrived_;  // on SimGrid: when weights came to a worker
+
+  // A codelet that names the memory node of each datum of its tasks.
+  struct NodesCodelet {
+    std::vector<int> nodes;
+    starpu_codelet codelet;
+  };
+  std::map<std::pair<TaskKind, std::vector<int>>, NodesCodelet> codelets_;  // where GPUs copy stashes
 };
 
 struct TaskRunner::Argument {

@@ -153,12 +153,12 @@ std::string problem_of_threads(int count) {
 
 namespace {
 
-void require_mapping(std::uint64_t bytes, int protection, int flags, std::string_view purpose) {
-  void* const memory = mmap(nullptr, bytes, protection, MAP_PRIVATE | MAP_ANONYMOUS | flags, -1, 0);
+void require_mapping(std::uint64_t size, int protection, int flags, std::string_view purpose) {
+  void* const memory = mmap(nullptr, size, protection, MAP_PRIVATE | MAP_ANONYMOUS | flags, -1, 0);
   if (memory == MAP_FAILED)
     throw std::runtime_error(
-        fmt::format("out of memory: {} for {}{}", bytes_text(bytes), purpose, memory_limit_text()));
-  munmap(memory, bytes);
+        fmt::format("out of memory: {} for {}{}", bytes_text(size), purpose, memory_limit_text()));
+  munmap(memory, size);
 }
 
 }  // namespace

@@ -139,17 +139,21 @@ void end_run(MPI_Comm* comm, int* error, ...) {
 
 }  // namespace
 
+// SimGrid's ranks are one process, whose MPI does not fail, and which crashes where a handler replaces another.
 MpiErrors::MpiErrors(const Mpi& mpi) : mpi_(mpi) {
+  if (on_simgrid) return;
   mpi_of_session = &mpi;
   MPI_Comm_create_errhandler(end_run, &handler_);
 }
 
 void MpiErrors::watch() {
+  if (on_simgrid) return;
   MPI_Comm_set_errhandler(mpi_.comm(), handler_);
   MPI_Comm_set_errhandler(mpi_.starpu_comm(), handler_);
 }
 
 MpiErrors::~MpiErrors() {
+  if (on_simgrid) return;
   mpi_of_session = nullptr;
   MPI_Comm_set_errhandler(mpi_.comm(), MPI_ERRORS_ARE_FATAL);
   MPI_Comm_set_errhandler(mpi_.starpu_comm(), MPI_ERRORS_ARE_FATAL);
@@ -263,12 +267,13 @@ std::vector<bool> Session::local_workers() const {
   return local;
 }
 
+int Session::memory_node(int logical) const {
+  return static_cast<int>(starpu_worker_get_memory_node(static_cast<unsigned>(starpu_worker(logical))));
+}
+
 std::vector<int> Session::memory_nodes() const {
   std::vector<int> nodes(index(map_.workers()), -1);
-  for (const int worker : map_.workers_of(mpi_.rank())) {
-    const auto starpu_id = static_cast<unsigned>(starpu_worker(worker));
-    nodes[index(worker)] = static_cast<int>(starpu_worker_get_memory_node(starpu_id));
-  }
+  for (const int worker : map_.workers_of(mpi_.rank())) nodes[index(worker)] = memory_node(worker);
   return nodes;
 }
 

@@ -81,6 +81,8 @@ class Session {
   }
   /// True if there are workers that copy stashes.
   [[nodiscard]] bool copies() const { return copies_; }
+  /// True if StarPU moves stashes between the memory of GPUs and the host's.
+  [[nodiscard]] bool moves_stashes() const { return copies_ && on_gpus(); }
   /// Returns the logical worker of one of StarPU's; -1 for a worker that carries none.
   [[nodiscard]] int logical_worker(int starpu_worker) const { return logical_[index(starpu_worker)]; }
   /// Returns, by StarPU worker, its logical worker or -1.
@@ -88,6 +90,8 @@ class Session {
 
   /// True if some of this rank's workers are on GPUs.
   [[nodiscard]] bool on_gpus() const { return cublas_.has_value(); }
+  /// Returns StarPU's memory node of a logical worker of this rank: 0 is main memory.
+  [[nodiscard]] int memory_node(int logical) const;
   /// Returns StarPU's memory node of each logical worker: 0 is main memory, -1 for workers of other ranks.
   [[nodiscard]] std::vector<int> memory_nodes() const;
   /// Returns the meters of the memory of this rank's GPUs.

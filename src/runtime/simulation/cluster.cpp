@@ -150,12 +150,13 @@ class SimulatedLinks {
 };
 
 // Returns the main memory and the GPUs of a rank, by the names that StarPU has for them.
-std::string rank_zone(const Cluster& cluster, SimulatedLinks& links, int rank, int gpus) {
+std::string rank_zone(const Cluster& cluster, SimulatedLinks& links, int rank, int gpus, bool copies) {
   const std::string name = fmt::format("StarPU-MPI{}", rank);
   const std::string ram = name + "-RAM";
   std::string hosts;
-  for (const std::string_view host : {"MAIN", "CPU0", "RAM"})
-    hosts += host_element(fmt::format("{}-{}", name, host));
+  for (const std::string_view host : {"MAIN", "RAM"}) hosts += host_element(fmt::format("{}-{}", name, host));
+  for (int core = 0; core < (copies ? 2 * gpus : 1); ++core)
+    hosts += host_element(fmt::format("{}-CPU{}", name, core));
   std::string routes;
   const auto gpu = [&](int number) { return fmt::format("{}-CUDA{}", name, number); };
   for (int to = 0; to < gpus; ++to) {
@@ -204,7 +205,8 @@ std::vector<std::string> simgrid_options() {
 
 }  // namespace
 
-MachineFiles write_machine_files(const Cluster& cluster, int workers, const std::filesystem::path& folder) {
+MachineFiles write_machine_files(const Cluster& cluster, int workers, const std::filesystem::path& folder,
+                                 bool copies) {
   const int ranks = cluster.ranks(workers);
   const int gpus = workers / ranks;
   const std::filesystem::path bus = folder / "bus";
@@ -224,7 +226,7 @@ MachineFiles write_machine_files(const Cluster& cluster, int workers, const std:
   std::string zones = network_zone(links, ranks);
   std::string hosts;
   for (int rank = 0; rank < ranks; ++rank) {
-    zones += rank_zone(cluster, links, rank, gpus);
+    zones += rank_zone(cluster, links, rank, gpus, copies);
     hosts += mpi_host(rank) + "\n";
   }
   const std::string platform =

@@ -53,8 +53,9 @@ struct MachineFiles {
 };
 
 /// Writes the files of a run with this many workers into `folder`, which exists. `folder` must not be removed
-/// before the run has ended.
-MachineFiles write_machine_files(const Cluster& cluster, int workers, const std::filesystem::path& folder);
+/// before the run has ended. `copies`: each GPU has two cores that copy stashes, as in `Session`.
+MachineFiles write_machine_files(const Cluster& cluster, int workers, const std::filesystem::path& folder,
+                                 bool copies = false);
 
 /// Returns the command line of SimGrid's `smpirun` that runs `program` on the machine. `program` is a shared
 /// library; smpirun loads a copy of it for each rank. `folder`: for temporary files.
