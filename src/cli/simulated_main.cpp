@@ -5,6 +5,7 @@
 // The request names the configuration and the file for the result, which rank 0 writes.
 #include <csignal>
 #include <exception>
+#include <string>
 
 #include <nlohmann/json.hpp>
 #include <starpu.h>  // renames main: StarPU starts SimGrid, and then calls it
@@ -21,7 +22,10 @@ int main(int argc, char** argv) {
   // smpirun is a shell that waits for this process. When it is killed, with `sim`, this one would continue.
   prctl(PR_SET_PDEATHSIG, SIGKILL);
   try {
-    if (argc != 2) throw std::runtime_error("starpipe-simulated.so: `starpipe sim` starts it");
+    if (argc != 3) throw std::runtime_error("starpipe-simulated.so: `starpipe sim` starts it");
+    // `sim` may have been killed before. A process that has ended has no command line.
+    const std::string caller = std::string("/proc/") + argv[2] + "/cmdline";
+    if (starpipe::read_file(caller).empty()) throw std::runtime_error("`starpipe sim` has ended");
     const cli::SimulatedRequest request = nlohmann::json::parse(starpipe::read_file(argv[1]));
     const nlohmann::json result = runtime::run_simulated_rank(cli::configuration_of(request), request.steps);
     if (!result.is_null()) starpipe::write_file("sim", request.result, result.dump());

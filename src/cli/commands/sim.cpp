@@ -2,6 +2,9 @@
 #include <chrono>
 #include <map>
 #include <sstream>
+#include <string>
+
+#include <unistd.h>
 
 #include "base/environment.hpp"
 #include "base/signals.hpp"
@@ -74,7 +77,8 @@ nlohmann::json simulate_ranks(const SimulatedRequest& request, const runtime::Cl
   write_file("sim", request_file, nlohmann::json(request).dump());
   const runtime::MachineFiles files = runtime::write_machine_files(cluster, workers, folder.path(), copies);
   const SubprocessResult run = run_program(
-      runtime::smpirun_command(files, engine, {request_file}, folder.path()), std::chrono::hours(24));
+      runtime::smpirun_command(files, engine, {request_file, std::to_string(getpid())}, folder.path()),
+      std::chrono::hours(24));
   // SimGrid's exit status says nothing: it is 0 after a deadlock too.
   if (!fs::exists(request.result)) {
     print_message(without_backtraces(run.output));
@@ -288,7 +292,8 @@ int sim(SimOptions options) {
   runtime::check_gpu_memory(config, experiment, cluster, costs);
   write_file("sim", request.config,
              runtime::config_json(without_plugins(given, experiment, kinds, folder)).dump());
-  const nlohmann::json result = simulate_ranks(request, cluster, workers, experiment.schedule.copies(), folder);
+  const nlohmann::json result =
+      simulate_ranks(request, cluster, workers, experiment.schedule.copies(), folder);
   const runtime::ClusterRun run =
       runtime::read_cluster_run(config, experiment, cluster, costs, result, simulated_steps);
   print(cluster_table(run));
