@@ -309,10 +309,12 @@ class Accountant {
     touches_.push_back({datum, device(worker), lifetime});
   }
 
-  // Notes the host's memory of a stash that a GPU's worker copies there: from the start of O to the end of L.
+  // Notes the host's memory of a stash that a GPU's worker copies there: from the start of O to the end of
+  // the last pass that reads the stash, since StarPU keeps the host's memory of a handle that it has moved
+  // back.
   void wait_on_host(const Task& task) {
     const plan::Job job = schedule_.job(*task.job);
-    const double end = timeline_.spans[schedule_.reload(job.stage, job.microbatch)].end;
+    const double end = timeline_.spans[schedule_.weight_gradient(job.stage, job.microbatch)].end;
     for (const DataAccess& access : task.data) {
       if (graph_.data()[access.datum].kind != DataKind::stash) continue;
       hold(access.datum, workers_.rank_of[index(task.worker)],

@@ -286,15 +286,15 @@ void TaskRunner::begin_move(void* argument) {
   begun.runner->parts_.meter.start(*begun.task, begun.task->worker);
 }
 
-// The memory that the stash has left would else be StarPU's until the next value of the handle.
 void TaskRunner::end_move(Argument& ended) {
   const StepParts& parts = ended.runner->parts_;
   const Task& task = *ended.task;
-  const int gpu = ended.runner->session_.memory_node(task.worker);
+  // Otherwise StarPU would keep the GPU's memory until the handle is dropped, as it keeps the host's after L.
+  const auto gpu = static_cast<unsigned>(ended.runner->session_.memory_node(task.worker));
   for (const DataAccess& access : task.data) {
-    if (ended.runner->context_.graph->data()[access.datum].kind != DataKind::stash) continue;
-    const int left = task.kind == TaskKind::O ? gpu : STARPU_MAIN_RAM;
-    starpu_data_evict_from_node(parts.data.handle(access.datum), static_cast<unsigned>(left));
+    const bool is_stash = ended.runner->context_.graph->data()[access.datum].kind == DataKind::stash;
+    if (is_stash && task.kind == TaskKind::O)
+      starpu_data_evict_from_node(parts.data.handle(access.datum), gpu);
   }
   ended.times.end = clock_seconds();
   parts.meter.end(task, task.worker, ended.times);

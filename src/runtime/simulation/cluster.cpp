@@ -192,13 +192,15 @@ std::string network_zone(SimulatedLinks& links, int ranks) {
 }
 
 // SimGrid's options. MPI's factors for real networks are off: a link has the latency and the bandwidth that
-// the cluster file gives it, also for messages.
+// the cluster file gives it, also for messages. SimGrid maps one block of memory again and again where values
+// would be: with large blocks, large stashes on the host take few of the mappings that Linux allows
+// (vm.max_map_count).
 std::vector<std::string> simgrid_options() {
   std::vector<std::string> options = {"--log=root.thresh:critical"};
-  for (const char* setting :
-       {"network/model:CM02", "network/TCP-gamma:-1", "network/latency-factor:1",
-        "network/bandwidth-factor:1", "network/weight-S:0", "network/crosstraffic:0",
-        "smpi/simulate-computation:no", "smpi/host-speed:1", "contexts/stack-size:1024"})
+  for (const char* setting : {"network/model:CM02", "network/TCP-gamma:-1", "network/latency-factor:1",
+                              "network/bandwidth-factor:1", "network/weight-S:0", "network/crosstraffic:0",
+                              "smpi/simulate-computation:no", "smpi/host-speed:1", "contexts/stack-size:1024",
+                              "smpi/shared-malloc-blocksize:268435456"})
     options.push_back(fmt::format("--cfg={}", setting));
   return options;
 }

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Which data share a slot, against the definition.
+#include <algorithm>
 #include <map>
 #include <optional>
 #include <set>
@@ -84,13 +85,36 @@ bool all_ended(const TaskGraph& graph, const std::vector<std::vector<bool>>& end
   return true;
 }
 
-void expect_sound(const TaskGraph& graph, const DataSlots& slots, std::size_t distance) {
-  const std::vector<Use> uses = uses_of(graph);
+/// By datum: the datum as which it counts. With `moves`, the stash that L brings back is the one that F has
+/// made.
+std::vector<std::size_t> counted_as(const TaskGraph& graph, bool moves) {
+  std::vector<std::size_t> as(graph.data().size());
+  std::map<std::pair<int, int>, std::size_t> made;
+  for (std::size_t d = 0; d < as.size(); ++d) {
+    const Datum& datum = graph.data()[d];
+    const bool is_stash = moves && datum.kind == DataKind::stash;
+    as[d] = is_stash ? made.try_emplace({datum.stage, datum.microbatch}, d).first->second : d;
+  }
+  return as;
+}
+
+void expect_sound(const TaskGraph& graph, const DataSlots& slots, std::size_t distance, bool moves = false) {
+  const std::vector<std::size_t> as = counted_as(graph, moves);
+  std::vector<Use> uses = uses_of(graph);
+  for (std::size_t d = 0; d < as.size(); ++d) {
+    if (as[d] == d) continue;
+    uses[as[d]].last = uses[d].last;
+    uses[d] = uses[as[d]];
+  }
   const auto ended = ended_before(graph);
   for (std::size_t a = 0; a < uses.size(); ++a) {
     ASSERT_LT(slots.of(a), slots.count());
     for (std::size_t b = 0; b < uses.size(); ++b) {
-      if (a == b || slots.of(a) != slots.of(b) || uses[a].first > uses[b].first) continue;
+      if (as[a] == as[b]) {
+        EXPECT_EQ(slots.of(a), slots.of(b));
+        continue;
+      }
+      if (slots.of(a) != slots.of(b) || uses[a].first > uses[b].first) continue;
       const Datum& one = graph.data()[a];
       const Datum& other = graph.data()[b];
       EXPECT_TRUE(uses[b].first > uses[a].last + distance || all_ended(graph, ended, a, uses[b].first))
@@ -120,6 +144,29 @@ TEST(DataSlots, AreSharedByDataFarApart) {
         }
       }
     }
+  }
+}
+
+// The stash that L brings back lies where F has made it, and no other datum does in between.
+TEST(DataSlots, OfStashesThatMove) {
+  for (const char* name : {"1f1b", "zb-h1", "gpipe", "ddp", "interleaved-1f1b"}) {
+    const TaskGraph graph = graph_of(name, 12, plan::Home::host);
+    const std::vector<std::size_t> as = counted_as(graph, true);
+    for (const std::optional<int> distance : {std::optional(0), std::optional(20), std::optional<int>()}) {
+      SCOPED_TRACE(::testing::Message() << name << ", " << distance.value_or(-1));
+      const DataSlots slots(graph, distance, true);
+      expect_sound(graph, slots, index(distance.value_or(0)), true);
+      int moved = 0;
+      for (std::size_t d = 0; d < as.size(); ++d) {
+        if (as[d] == d) continue;
+        ++moved;
+        EXPECT_TRUE(slots.continues(as[d])) << d;
+        EXPECT_FALSE(slots.continues(d)) << d;
+      }
+      EXPECT_EQ(moved, 12 * workers) << "one stage for each worker";
+    }
+    const DataSlots copied(graph, 20);
+    for (std::size_t d = 0; d < as.size(); ++d) EXPECT_FALSE(copied.continues(d));
   }
 }
 

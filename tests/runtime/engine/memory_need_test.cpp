@@ -243,7 +243,8 @@ TEST(MemoryNeed, OfTwoStagesInBf16) {
   EXPECT_EQ(first.activations, 3U * 32 + 32 + verdict);
 }
 
-/// On a CPU the kernels need room for widened data, or for oneDNN; on a GPU cuBLAS needs room for parts of products.
+/// On a CPU the kernels need room for widened data, or for oneDNN; on a GPU cuBLAS needs room for parts of
+/// products.
 TEST(MemoryNeed, TheWorkspaceIsThatOfTheDevice) {
   const model::Network network = tiny_gpt(2, model::Precision::bf16);
   const Schedule schedule = plan::make_schedule("gpipe", {.workers = 2, .microbatches = 3});
@@ -287,6 +288,37 @@ TEST(MemoryNeed, InputsComeToAGpuWhenTheyAreRead) {
       << "R reads an input again, and waits for F";
   // An F with the input of the next F, which comes after a B; and a gradient.
   EXPECT_EQ(activations("1f1b", 20, 0), 3 * size);
+}
+
+// A stash that a GPU copies to the host has memory there from the start of O to the end of BW, and none on
+// the GPU between O and L.
+TEST(MemoryNeed, OfStashesOnTheHost) {
+  const model::Network network = dag_network(plan::StageGraph::chain(2));
+  plan::Costs costs = costs_of(network);
+  costs.set_copy(0.5);
+  const Schedule schedule = plan::make_schedule(
+      "gpipe", {.workers = 2, .microbatches = 5, .homes = {plan::Home::host, plan::Home::worker}});
+  const plan::Timeline timeline = plan::simulate(schedule, costs);
+  constexpr int host = 0;
+  constexpr int gpu = 1;
+  const std::vector<WorkerMemory> need = memory_need(
+      schedule, network, plain_sgd, costs, timeline,
+      {.devices = {gpu, gpu + 1}, .on_gpu = {true, true}, .rank_of = {host, host}, .window = 100});
+  // With a stash at each start of O, since nothing else comes to the host.
+  int most = 0;
+  for (int b = 0; b < 5; ++b) {
+    const double now = timeline.spans[schedule.offload(0, b)].start;
+    int waiting = 0;
+    for (int other = 0; other < 5; ++other) {
+      const bool has_come = timeline.spans[schedule.offload(0, other)].start <= now;
+      waiting += has_come && timeline.spans[schedule.weight_gradient(0, other)].end > now ? 1 : 0;
+    }
+    most = std::max(most, waiting);
+  }
+  EXPECT_EQ(most, 5);
+  EXPECT_EQ(need[host].stashes, index(most) * network.sizes()[0].stash);
+  EXPECT_EQ(need[gpu].stashes, 2 * network.sizes()[0].stash) << "one that F makes, one that O copies";
+  EXPECT_EQ(need[gpu + 1].stashes, 5 * network.sizes()[1].stash);
 }
 
 // GPUs have no verdicts, but for StarPU's copy where passes precede one.
