@@ -7,8 +7,8 @@
 Each GPU has 4 layers of a GPT (hidden size 4096, context 2048, bf16, micro-batches of one sequence), and F, B and W of a layer take the
 time of their FLOP at 400 TFLOP/s. For each link to the host, the script runs schedules with all stashes on the GPUs, and within a half
 and a quarter of that memory, with `home: auto`. It writes results.csv and prints its table: predicted and simulated makespan, and
-GPU memory. With 64 GPUs, nodes of 8 are connected by a network of 50 GB/s a node. starpipe must have simulated GPUs (scripts/setup
---simgrid; cmake --preset simgrid).
+GPU memory. With --gpus 64, nodes of 8 are connected by a network of 400 GB/s a node, and a case takes minutes. starpipe must have
+simulated GPUs (scripts/setup --simgrid; cmake --preset simgrid).
 """
 
 import argparse
@@ -82,7 +82,7 @@ def rows(options, folder):
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--starpipe", default="starpipe")
-    parser.add_argument("--gpus", type=int, nargs="+", default=[8, 64])
+    parser.add_argument("--gpus", type=int, nargs="+", default=[8])
     parser.add_argument("--schedules", nargs="+", default=list(SCHEDULES), choices=SCHEDULES)
     parser.add_argument("-o", "--output", type=pathlib.Path, default=pathlib.Path("results/memory-on-gpus"), metavar="FOLDER")
     options = parser.parse_args()

@@ -1,16 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0
 // Stashes that are copied to a disk or another worker, and back. The session must have workers for copies:
 // --copies=yes. Every test is collective.
+#include <algorithm>
 #include <array>
+#include <optional>
 #include <string>
 
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include "runtime/engine/engine_run.hpp"
+#include "starpipe/base/error.hpp"
 #include "starpipe/base/index.hpp"
 #include "starpipe/plan/registry/registry.hpp"
 #include "starpipe/plan/schedule/check.hpp"
+#include "starpipe/plan/simulate/limited_schedule.hpp"
 #include "support/network_schedules.hpp"
 #include "support/networks.hpp"
 #include "support/random_schedules.hpp"
@@ -83,10 +87,11 @@ TEST(Copies, ToOtherWorkers) {
   }
 }
 
-/// Random graphs, w, n and homes.
+/// Random graphs, w, n and homes. Each value of --gtest_random_seed gives 40 other cases, the same on all
+/// ranks.
 TEST(Copies, RandomSchedules) {
   if (!session->copies()) GTEST_SKIP() << "runtime_engine_copies_* runs it";
-  plan::testing::Random random(3);
+  plan::testing::Random random(3 + index(GTEST_FLAG_GET(random_seed)));
   int copied = 0;
   for (int round = 0; copied < rounds(40); ++round) {
     plan::ScheduleSpec spec = plan::testing::random_spec(
@@ -109,6 +114,43 @@ TEST(Copies, RandomSchedules) {
     SCOPED_TRACE(fmt::format("round {}", round));
     const Schedule kept = schedule.with_homes([](int, int) { return plan::Home::worker; });
     expect_same_as_kept(schedule, kept, dag_network(schedule.graph()), 1);
+    if (HasFailure()) return;
+  }
+}
+
+/// The same with the homes that `auto` chooses, for a random limit below what the workers hold.
+TEST(Copies, WithinTightLimits) {
+  if (!session->copies()) GTEST_SKIP() << "runtime_engine_copies_* runs it";
+  plan::testing::Random random(5 + index(GTEST_FLAG_GET(random_seed)));
+  int fitted = 0;
+  for (int round = 0; fitted < rounds(40); ++round) {
+    plan::ScheduleSpec spec = plan::testing::random_spec(
+        random, {.max_workers = 1, .one_worker_a_stash = true, .sound_priority = 1});
+    spec.workers = workers();
+    spec.placement = [&](const plan::Job& job) {
+      const int worker = (7 * job.stage + 3 * job.microbatch * (round % 2)) % workers();
+      return plan::Placement{worker, worker};
+    };
+    spec.discipline = Discipline::ordered;
+    spec.memory_limits.clear();
+    spec.home = nullptr;
+    const Schedule kept(spec);
+    if (!plan::check(kept).ok()) continue;
+    const int most = std::ranges::max(plan::stashes_in_order(kept));
+    if (most < 2) continue;
+    const int limit = plan::testing::between(random, 1, most - 1);
+    plan::Costs costs;
+    costs.disk = plan::HomeLink{.link = {.alpha = 0.25 * plan::testing::between(random, 0, 8)}};
+    std::optional<Schedule> schedule;
+    try {
+      schedule = plan::as_requested(kept, {.memory_limits = {limit}, .home_way = "auto"}, costs).schedule;
+    } catch (const InputError&) {
+      continue;  // no homes keep the limit
+    }
+    ++fitted;
+    SCOPED_TRACE(fmt::format("round {}, limit {} of {}", round, limit, most));
+    EXPECT_LE(std::ranges::max(plan::stashes_in_order(*schedule)), limit);
+    expect_same_as_kept(*schedule, kept, dag_network(kept.graph()), 1);
     if (HasFailure()) return;
   }
 }
