@@ -99,7 +99,7 @@ struct EmulationConfig {
   std::string links_file = {};  ///< `links`; when it is given, `comm` has no effect
   plan::Links links = {};       ///< its content
   bool prefetch = true;
-  std::optional<double> copy = {};  ///< of a stash to its home, and back
+  std::optional<double> copy = {};          ///< of a stash to its home, and back
   std::optional<plan::HomeLink> host = {};  ///< of simulated GPUs; `copy` has no effect then
 };
 
