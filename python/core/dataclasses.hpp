@@ -124,7 +124,8 @@ template <>
 struct Dataclass<plan::HomeLink> {
   static constexpr const char* name = "HomeLink";
   static constexpr std::tuple fields = {Field{"link", &plan::HomeLink::link},
-                                        Field{"workers", &plan::HomeLink::workers}};
+                                        Field{"workers", &plan::HomeLink::workers},
+                                        Field{"memory", &plan::HomeLink::memory}};
 };
 template <>
 struct Dataclass<plan::Costs> {

@@ -121,6 +121,8 @@ class HomeLink:
     """Of a copy that has it for itself."""
     workers: int = 1
     """So many neighbouring workers share a link, fairly."""
+    memory: int | None = None
+    """Bytes of stashes that these workers may have there at once; None: no limit."""
 
 
 DurationsLike = Union[Durations, tuple[float, float, float]]

@@ -337,6 +337,10 @@ class Homes(unittest.TestCase):
             starpipe.simulate(schedule, Costs((1, 2, 0)))
         shared = Costs((1, 2, 0), host=starpipe.HomeLink(starpipe.Link(alpha=0.5)), disk=starpipe.HomeLink(starpipe.Link(alpha=0.5), 2))
         self.assertEqual(starpipe.simulate(schedule, shared).makespan, timeline.makespan)
+        sized = Costs((1, 2, 0), sizes=starpipe.StageSizes(stash=100), host=starpipe.HomeLink(starpipe.Link(alpha=0.5), memory=800))
+        self.assertEqual(sized.host.memory, 800)
+        with self.assertRaisesRegex(InputError, "host_link: memory: up to [0-9]+ B of stashes of worker 0 wait"):
+            starpipe.simulate(schedule, Costs((1, 2, 0), sizes=starpipe.StageSizes(stash=100), host=starpipe.HomeLink(starpipe.Link(), memory=99)))
         with self.assertRaisesRegex(InputError, "copy: does not apply together with host"):
             Costs(copy=1, host=starpipe.HomeLink(starpipe.Link()))
         with self.assertRaisesRegex(InputError, "copy: "):

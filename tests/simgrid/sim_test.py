@@ -164,6 +164,8 @@ class Sim(CommandTest):
         for home in ("disk", "'worker:3'"):
             self.refused(self.arguments(config(f"name: 1f1b, workers: 4, home: {home}")), "schedule.home", "GPUs copy stashes to the host only")
         self.refused([*self.arguments(config("name: 1f1b, workers: 4, home: host")), "--gpu-direct"], "--gpu-direct", "host_link")
+        little = CLUSTER.replace("host_link: {{", "host_link: {{memory: 100KiB, ")
+        self.refused(self.arguments(config("name: 1f1b, workers: 4, home: host"), cluster=little), "host_link: memory", "worker 0 ")
 
     def test_too_little_memory_does_not_hang(self):
         """StarPU moves data out and in again, or SimGrid finds the deadlock."""

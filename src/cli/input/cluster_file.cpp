@@ -28,9 +28,10 @@ constexpr std::array host_link_keys = {
                  cluster.host_link.beta = 1 / bandwidth.value;
                },
                /*required=*/true},
-    ClusterKey{"workers", [](Value value, Cluster& cluster) {
-                 cluster.gpus_per_host_link = value.whole<int>(1, max_gpus);
-               }}};
+    ClusterKey{
+        "workers",
+        [](Value value, Cluster& cluster) { cluster.gpus_per_host_link = value.whole<int>(1, max_gpus); }},
+    ClusterKey{"memory", [](Value value, Cluster& cluster) { cluster.host_memory = value.bytes(); }}};
 
 void read_devices(Value value, Cluster& cluster) {
   if (!value.node().IsSequence()) {
@@ -102,7 +103,8 @@ runtime::Config configuration_of(const SimulatedRequest& request) {
   emulate.links_file = request.cluster;
   const Cluster cluster = read_cluster(request.cluster, request.sharing);
   emulate.links = cluster.links;
-  emulate.host = {.link = cluster.host_link, .workers = cluster.gpus_per_host_link};
+  emulate.host = {
+      .link = cluster.host_link, .workers = cluster.gpus_per_host_link, .memory = cluster.host_memory};
   emulate.prefetch = true;
   config.runtime.links_file.clear();  // the cluster has the links
   return config;

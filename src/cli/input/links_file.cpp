@@ -131,7 +131,8 @@ namespace {
 using HomeKey = MapKey<ReadHomeLink>;
 constexpr std::array home_keys = {
     latency_key<ReadHomeLink>, bandwidth_key<ReadHomeLink>,
-    HomeKey{"workers", [](Value value, ReadHomeLink& into) { into.home.workers = value.whole(1); }}};
+    HomeKey{"workers", [](Value value, ReadHomeLink& into) { into.home.workers = value.whole(1); }},
+    HomeKey{"memory", [](Value value, ReadHomeLink& into) { into.home.memory = value.bytes(); }}};
 
 plan::HomeLink read_home_link(Value value, UnitsSeen& units) {
   ReadHomeLink read;

@@ -126,6 +126,7 @@ void add_links(ordered_json& object, const Costs& costs) {
     ordered_json& entry = object[key];
     add_link(entry, link->link);
     entry["workers"] = link->workers;
+    if (link->memory) entry["memory"] = *link->memory;
   }
   if (const Link& link = costs.link(0, 1); costs.links.uniform() && link.times.empty()) {
     object["comm"] = number(link.alpha);
@@ -160,9 +161,10 @@ Link read_link(const JsonValue& value) {
 }
 
 HomeLink read_home_link(const JsonValue& value) {
-  constexpr std::array<std::string_view, 4> keys = {"comm", "comm_per_byte", "times", "workers"};
+  constexpr std::array<std::string_view, 5> keys = {"comm", "comm_per_byte", "times", "workers", "memory"};
   value.object().only(keys);
-  const HomeLink home = {.link = read_link(value), .workers = value.at("workers").whole(1)};
+  HomeLink home = {.link = read_link(value), .workers = value.at("workers").whole(1)};
+  if (const auto memory = value.find("memory")) home.memory = memory->bytes();
   try {
     static_cast<void>(Links(home.link));
   } catch (const InputError& error) {

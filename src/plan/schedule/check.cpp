@@ -2,6 +2,7 @@
 #include "starpipe/plan/schedule/check.hpp"
 
 #include <algorithm>
+#include <functional>
 #include <queue>
 #include <stack>
 
@@ -149,6 +150,30 @@ void for_each_new_stash(const Schedule& schedule, int worker, Size&& size, Funct
   }
 }
 
+// Adds up the stashes that wait at homes of one kind, O by O of one worker.
+class Waiting {
+ public:
+  /// O of a stash of this size begins. `made`: the place of the pass that has made it. `read`: the place of
+  /// the pass behind its L.
+  void begin(std::uint32_t made, std::uint32_t read, double size) {
+    // The copies of a channel follow each other, so what has left before one of them has left before the
+    // next.
+    now_ = std::max(now_, made);
+    for (; !left_.empty() && left_.top().first < now_; left_.pop()) held_ -= left_.top().second;
+    left_.emplace(read, size);
+    held_ += size;
+    most_ = std::max(most_, held_);
+  }
+  [[nodiscard]] double most() const { return most_; }
+
+ private:
+  using Stash = std::pair<std::uint32_t, double>;
+  std::priority_queue<Stash, std::vector<Stash>, std::greater<>> left_;
+  std::uint32_t now_ = 0;
+  double held_ = 0;
+  double most_ = 0;
+};
+
 // Returns why the bounded discipline cannot keep the limits, each of which is at least 1.
 std::string bounded_problem(const Schedule& schedule) {
   for (const JobId id : schedule.order()) {
@@ -269,6 +294,21 @@ std::vector<double> memory_in_order(const Schedule& schedule, std::span<const do
                        [&](JobId, double held) { max[index(w)] = std::max(max[index(w)], held); });
   }
   return max;
+}
+
+std::vector<double> waiting_at_homes(const Schedule& schedule, Home home, std::span<const double> sizes) {
+  std::vector<double> most(index(schedule.workers()), 0);
+  for (int w = 0; w < schedule.workers() && schedule.copies(); ++w) {
+    Waiting waiting;
+    for (const JobId id : schedule.copies_of(w, Channel::out)) {
+      const auto [s, b, pass] = schedule.job(id);
+      if (pass != Pass::O || schedule.home(s, b) != home) continue;
+      waiting.begin(schedule.position(schedule.stash_maker(s, b)), schedule.position(schedule.backward(s, b)),
+                    sizes[sizes.size() == 1 ? 0 : index(s)]);
+    }
+    most[index(w)] = waiting.most();
+  }
+  return most;
 }
 
 std::vector<JobId> topological_order(const Schedule& schedule) {

@@ -285,7 +285,8 @@ SearchResult search(const SearchRequest& request, const SearchOptions& options) 
   std::erase_if(near.homes, is_copied);
   if (near.homes.size() + 1 < request.homes.size())
     throw InputError("search: takes one of the homes host and disk");
-  static_cast<void>(request.costs.home_link(*copied));  // for its error
+  if (request.costs.home_link(*copied).memory)
+    throw InputError(fmt::format("{}_link: memory: search does not keep to it", to_string(*copied)));
   const bool limited = std::ranges::any_of(request.memory_limits, [](double l) { return std::isfinite(l); });
   return limited ? search_with_copies(request, near, *copied, options) : search_without_copies(near, options);
 }

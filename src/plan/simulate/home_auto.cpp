@@ -44,16 +44,18 @@ Schedule with_cheapest_homes(const Schedule& ordered, const HomeWish& wish) {
     shortest = makespan;
   };
   std::string problem;
-  for (const FitWays& ways : ways_to_fit(wish.costs)) {
+  const auto try_homes = [&](const auto& choose) {
     try {
-      consider(with_homes_to_fit(ordered, wish.limits, ways));
+      consider(choose());
     } catch (const InputError& error) {
       if (problem.empty()) problem = error.what();
     }
-  }
+  };
+  for (const FitWays& ways : ways_to_fit(wish.costs))
+    try_homes([&] { return with_homes_to_fit(ordered, wish.limits, ways); });
   if (wish.costs.host) {
     Schedule timed = find_home_way("pipeoffload").choose(ordered, wish);
-    if (keeps(timed, wish.limits)) consider(std::move(timed));
+    if (keeps(timed, wish.limits)) try_homes([&] { return std::move(timed); });
   }
   if (!best) throw InputError(problem);
   return *std::move(best);

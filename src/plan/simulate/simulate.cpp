@@ -14,6 +14,7 @@
 #include "plan/simulate/copies_in_flight.hpp"
 #include "plan/simulate/fetches.hpp"
 #include "plan/simulate/gradient_sums.hpp"
+#include "plan/simulate/home_room.hpp"
 #include "plan/simulate/transfers_in_flight.hpp"
 #include "starpipe/base/error.hpp"
 #include "starpipe/base/index.hpp"
@@ -354,6 +355,7 @@ class Simulation {
 
 Simulation simulated(const Schedule& schedule, const Costs& costs, const JobTimes& times) {
   check_costs(schedule, costs);
+  check_room_at_homes(schedule, costs);
   check_times(schedule, times.duration, "durations");
   check_times(schedule, times.transfer, "transfer times");
   if (const CheckResult result = check(schedule); !result.ok()) {

@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -21,6 +22,7 @@ struct Cluster {
   plan::Link host_link = {};  ///< between a GPU and its node's main memory, in each direction; in seconds
   int gpus_per_host_link =
       1;  ///< neighbouring GPUs of a node that share this link; a divisor of gpus_per_node
+  std::optional<std::uint64_t> host_memory = {};  ///< see plan::HomeLink::memory
   /// Between GPUs, in seconds. A node is a group of one of the levels. No port is shared in order.
   plan::Links links = {};
   /// True if messages between ranks go from GPU to GPU. SimGrid has no such messages, so `host_link` then

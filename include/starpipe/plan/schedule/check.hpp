@@ -35,6 +35,11 @@ std::vector<int> stashes_in_order(const Schedule& schedule);
 /// The same for the memory of stashes. `sizes`: of a stash, by stage, or one for all.
 std::vector<double> memory_in_order(const Schedule& schedule, std::span<const double> sizes);
 
+/// Returns, for each worker, a bound for the memory of its stashes that wait at homes of one kind (host or
+/// disk) at once, however long jobs and copies take. A stash counts from the start of its O until an O of the
+/// worker begins that follows a pass behind its L. `sizes`: as in `memory_in_order`. O(jobs log jobs).
+std::vector<double> waiting_at_homes(const Schedule& schedule, Home home, std::span<const double> sizes);
+
 /// Returns every job once, after all jobs that it waits for: the producers of its data and, under the ordered
 /// discipline, the jobs before it on its worker. Among jobs free to go next, the smallest n comes first.
 /// Throws InputError with `check`'s message if such an order does not exist.
