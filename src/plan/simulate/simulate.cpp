@@ -14,7 +14,6 @@
 #include "plan/simulate/copies_in_flight.hpp"
 #include "plan/simulate/fetches.hpp"
 #include "plan/simulate/gradient_sums.hpp"
-#include "plan/simulate/home_room.hpp"
 #include "plan/simulate/transfers_in_flight.hpp"
 #include "starpipe/base/error.hpp"
 #include "starpipe/base/index.hpp"

@@ -14,9 +14,13 @@ namespace starpipe::plan {
 ///
 /// `times`: durations and transfer times of single jobs, where these are known.
 ///
-/// Throws InputError with `check`'s message when the schedule cannot finish, or when a cost or a job's time
-/// is negative or a vector has a wrong length.
+/// Throws InputError with `check`'s message when the schedule cannot finish, as `check_room_at_homes`, or
+/// when a cost or a job's time is negative or a vector has a wrong length.
 Timeline simulate(const Schedule& schedule, const Costs& costs = {}, const JobTimes& times = {});
+
+/// Throws InputError if more stashes may wait at once on a host or a disk than it has memory for (HomeLink),
+/// or if there is such a limit, in bytes, and the sizes of stashes are not known. See `waiting_at_homes`.
+void check_room_at_homes(const Schedule& schedule, const Costs& costs);
 
 /// Returns the makespan alone of `simulate(schedule, costs, times)`, for less memory and time.
 double simulated_makespan(const Schedule& schedule, const Costs& costs = {}, const JobTimes& times = {});
