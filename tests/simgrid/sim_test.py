@@ -164,6 +164,7 @@ class Sim(CommandTest):
         for home in ("disk", "'worker:3'"):
             self.refused(self.arguments(config(f"name: 1f1b, workers: 4, home: {home}")), "schedule.home", "GPUs copy stashes to the host only")
         self.refused([*self.arguments(config("name: 1f1b, workers: 4, home: host")), "--gpu-direct"], "--gpu-direct", "host_link")
+        self.refused(self.arguments(config("name: 1f1b, workers: 4, home: host")), "schedule.home", "policy", environment={"STARPU_SCHED": "lws"})
         little = CLUSTER.replace("host_link: {{", "host_link: {{memory: 100KiB, ")
         self.refused(self.arguments(config("name: 1f1b, workers: 4, home: host"), cluster=little), "host_link: memory", "worker 0 ")
 

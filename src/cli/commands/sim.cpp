@@ -283,6 +283,7 @@ int sim(SimOptions options) {
   const runtime::Experiment experiment = runtime::make_experiment(config);
   if (experiment.schedule.copies()) {
     runtime::check_homes_of_gpus(experiment.schedule);
+    runtime::check_homes(experiment.schedule, runtime::configured_policy(config));
     if (cluster.gpu_direct)
       throw InputError("--gpu-direct: does not apply with copies of stashes, which need host_link");
   }

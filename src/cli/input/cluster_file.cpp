@@ -105,6 +105,7 @@ runtime::Config configuration_of(const SimulatedRequest& request) {
   emulate.links = cluster.links;
   emulate.host = {
       .link = cluster.host_link, .workers = cluster.gpus_per_host_link, .memory = cluster.host_memory};
+  emulate.copy.reset();
   emulate.prefetch = true;
   config.runtime.links_file.clear();  // the cluster has the links
   return config;

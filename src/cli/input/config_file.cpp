@@ -322,6 +322,10 @@ void require_consistent(const Keys& keys, const Given& given, const Config& conf
 plan::Links links_of_key(std::string_view key, const std::string& file) {
   LinksFile read = read_links(file);
   if (!read.in_seconds) throw InputError(fmt::format("{}: {} has times without units", key, file));
+  for (const auto& [name, home] : {std::pair("host_link", read.host), {"disk_link", read.disk}}) {
+    if (home && home->memory)
+      throw InputError(fmt::format("{}: {}: {}: memory: runs do not keep to it", key, file, name));
+  }
   return std::move(read.links);
 }
 

@@ -44,6 +44,8 @@ void check_room(const Schedule& schedule, const Costs& costs, Home home,
 }  // namespace
 
 void check_room_at_homes(const Schedule& schedule, const Costs& costs) {
+  if (costs.peer && costs.peer->memory)
+    throw InputError("peer_link: memory: the schedule's memory limit is that of other workers");
   if (!schedule.copies()) return;
   check_room(schedule, costs, Home::host, costs.host);
   check_room(schedule, costs, Home::disk, costs.disk);

@@ -169,9 +169,9 @@ class EndedJobs {
   std::vector<LastJobs> needed_;
 };
 
-// Returns, by datum, the first datum in its memory: itself, but for a stash that L moves back the one that O
-// has moved out.
-std::vector<std::uint32_t> first_in_memory(const TaskGraph& graph, bool moves_stashes) {
+// Returns, by datum, the first datum in its slot. That is the datum itself. But a stash that L brings back
+// has the slot of the stash that F made, where stashes move.
+std::vector<std::uint32_t> first_in_slot(const TaskGraph& graph, bool moves_stashes) {
   std::vector<std::uint32_t> first(graph.data().size());
   std::iota(first.begin(), first.end(), 0U);
   if (!moves_stashes) return first;
@@ -197,7 +197,7 @@ DataSlots::DataSlots(const TaskGraph& graph, std::optional<int> window, bool mov
   const auto add_slot = [this] { return static_cast<std::uint32_t>(count_++); };
   const std::size_t workers = index(std::ranges::max(graph.tasks(), {}, &Task::worker).worker) + 1;
   std::vector<std::uint32_t> last = tasks_of_rank(graph, std::vector<bool>(workers, true)).last_use;
-  const std::vector<std::uint32_t> first_of = first_in_memory(graph, moves_stashes);
+  const std::vector<std::uint32_t> first_of = first_in_slot(graph, moves_stashes);
   for (std::uint32_t d = 0; d < first_of.size(); ++d) {
     if (first_of[d] == d) continue;
     last[first_of[d]] = last[d];

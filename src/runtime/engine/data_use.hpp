@@ -89,9 +89,9 @@ class DataSlots {
   /// these have ended. In the second case it waits for tasks before it in the graph's order, as all tasks do,
   /// so there is no new cycle; a worker only waits if it is this far ahead of another worker.
   ///
-  /// `moves_stashes`: the stash that L brings back has the slot of the one that O took out: StarPU moves the
-  /// value of one handle between a GPU's memory and the host's. Only for schedules whose copies are all to
-  /// the host.
+  /// `moves_stashes`: StarPU moves stashes between a GPU's memory and the host's, and each stash keeps its
+  /// handle. So the datum that L brings back has the slot of the datum that F made. All copies of the
+  /// schedule must be to the host.
   DataSlots(const TaskGraph& graph, std::optional<int> window, bool moves_stashes = false);
 
   [[nodiscard]] std::size_t of(std::size_t datum) const { return slots_[datum]; }

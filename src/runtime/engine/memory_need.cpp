@@ -309,9 +309,8 @@ class Accountant {
     touches_.push_back({datum, device(worker), lifetime});
   }
 
-  // Notes the host's memory of a stash that a GPU's worker copies there: from the start of O to the end of
-  // the last pass that reads the stash, since StarPU keeps the host's memory of a handle that it has moved
-  // back.
+  // Notes the host's memory of a stash that a GPU's worker copies there. It begins with O. StarPU does not
+  // free it when L ends, but after the last pass that reads the stash.
   void wait_on_host(const Task& task) {
     const plan::Job job = schedule_.job(*task.job);
     const double end = timeline_.spans[schedule_.weight_gradient(job.stage, job.microbatch)].end;

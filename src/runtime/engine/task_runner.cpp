@@ -75,13 +75,6 @@ TaskRunner::TaskRunner(const Session& session, const KernelContext& context, con
   if (on_simgrid) starpu_profiling_status_set(STARPU_PROFILING_ENABLE);  // for the times of tasks
 }
 
-namespace {
-
-// Returns where a stash that a GPU copies must be for the task: O takes it to the host, L to the GPU.
-int node_of_stash(TaskKind kind, int gpu) { return kind == TaskKind::L ? gpu : STARPU_MAIN_RAM; }
-
-}  // namespace
-
 TaskRunner::Argument* TaskRunner::new_argument(const Task& task, std::string_view name) {
   static_assert(std::is_trivially_destructible_v<Argument>);  // StarPU calls free()
   void* const memory = std::malloc(sizeof(Argument));
@@ -96,13 +89,14 @@ void TaskRunner::note_ready(void* argument) {
   static_cast<Argument*>(argument)->times.ready = clock_seconds();
 }
 
-// A job waits by n for ends of others, on other devices: they stay in main memory, so that nothing is copied.
+// Returns the memory node of each datum of a job. O takes a stash to the host's memory, L to the GPU's. The
+// ends of jobs for which others wait stay in the host's, so that StarPU copies none of them.
 std::vector<int> TaskRunner::nodes_of(const Task& task) const {
   std::vector<int> nodes;
   for (const DataAccess& access : task.data) {
     const DataKind kind = context_.graph->data()[access.datum].kind;
     if (kind == DataKind::stash && is_stash_copy(task.kind)) {
-      nodes.push_back(node_of_stash(task.kind, session_.memory_node(task.worker)));
+      nodes.push_back(task.kind == TaskKind::O ? STARPU_MAIN_RAM : session_.memory_node(task.worker));
     } else {
       nodes.push_back(kind == DataKind::end_of_pass ? STARPU_SPECIFIC_NODE_CPU : STARPU_SPECIFIC_NODE_LOCAL);
     }
@@ -145,14 +139,12 @@ starpu_codelet& TaskRunner::codelet(const Task& task) {
       task.kind == TaskKind::optimize && context_.graph->data()[task.data[0].datum].kind == DataKind::verdict;
   starpu_codelet& usual = codelets[waits ? task_kinds : index(task.kind)];
   if (!session_.moves_stashes() || !task.job || !session_.is_local(task.worker)) return usual;
-  std::vector<int> nodes = nodes_of(task);
-  const auto [found, is_new] = codelets_.try_emplace({task.kind, nodes}, NodesCodelet{nodes, usual});
-  NodesCodelet& named = found->second;
-  if (is_new) {
-    named.codelet.specific_nodes = 1;
-    named.codelet.dyn_nodes = named.nodes.data();
-  }
-  return named.codelet;
+  const std::pair key(task.kind, nodes_of(task));
+  if (const auto known = codelets_.find(key); known != codelets_.end()) return known->second.codelet;
+  NodesCodelet& added = codelets_.emplace(key, NodesCodelet{key.second, usual}).first->second;
+  added.codelet.specific_nodes = 1;
+  added.codelet.dyn_nodes = added.nodes.data();
+  return added.codelet;
 }
 
 // Policies that plan by time ask for it. On SimGrid it is the duration of the task. There only jobs take

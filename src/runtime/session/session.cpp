@@ -139,8 +139,8 @@ void end_run(MPI_Comm* comm, int* error, ...) {
 
 }  // namespace
 
-// SimGrid's ranks are one process, whose MPI does not fail, and which crashes where a handler replaces
-// another.
+// SimGrid needs no handlers: its ranks are one process, so none is lost. Its MPI crashes when one handler
+// replaces another.
 MpiErrors::MpiErrors(const Mpi& mpi) : mpi_(mpi) {
   if (on_simgrid) return;
   mpi_of_session = &mpi;

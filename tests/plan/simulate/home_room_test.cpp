@@ -30,9 +30,9 @@ using ::testing::ThrowsMessage;
 
 constexpr std::array one_stash = {1.0};
 
-/// The most stashes of a worker that wait at homes of this kind at once in a run, from the start of O to the
-/// end of L.
-int most_waiting(const Schedule& schedule, const Timeline& timeline, int worker, Home home) {
+/// Returns how many stashes of a worker wait at homes of this kind at once in a run, at most: from the start
+/// of O to the end of L.
+int max_waiting(const Schedule& schedule, const Timeline& timeline, int worker, Home home) {
   int most = 0;
   const std::vector<JobId> copies = schedule.copies_of(worker, Channel::out);
   const auto waits = [&](JobId id, double time) {
@@ -82,7 +82,7 @@ TEST(HomeRoom, IsABoundWhateverTheTimes) {
         costs.set_copy(0.25 * testing::between(random, 0, 12));
         const Timeline timeline = simulate(schedule, costs);
         for (int w = 0; w < schedule.workers(); ++w)
-          most[index(w)] = std::max(most[index(w)], most_waiting(schedule, timeline, w, home));
+          most[index(w)] = std::max(most[index(w)], max_waiting(schedule, timeline, w, home));
       }
       for (std::size_t w = 0; w < bound.size(); ++w) {
         EXPECT_LE(most[w], bound[w]) << "worker " << w;
@@ -114,6 +114,10 @@ TEST(HomeRoom, IsEnoughOrTheScheduleIsRefused) {
               ThrowsMessage<InputError>(HasSubstr("workers 0 to 1")));
   EXPECT_THAT([&] { return simulate(schedule, with_room(299, 1)); },
               ThrowsMessage<InputError>(HasSubstr("of stashes of worker 0 wait there")));
+  Costs of_peers = with_room(1000, 4);
+  of_peers.peer->memory = 1000;
+  EXPECT_THAT([&] { return simulate(schedule, of_peers); },
+              ThrowsMessage<InputError>(HasSubstr("peer_link: memory")));
   Costs no_sizes = with_room(1000, 4);
   no_sizes.sizes = {{}};
   EXPECT_THAT([&] { return simulate(schedule, no_sizes); },

@@ -118,7 +118,8 @@ TEST(Copies, RandomSchedules) {
   }
 }
 
-/// The same with the homes that `auto` chooses, for a random limit below what the workers hold.
+/// Random graphs, w and n, and a random limit below the stashes that the workers would hold. `auto` chooses
+/// the homes. The seed is that of gtest, as above.
 TEST(Copies, WithinTightLimits) {
   if (!session->copies()) GTEST_SKIP() << "runtime_engine_copies_* runs it";
   plan::testing::Random random(5 + index(GTEST_FLAG_GET(random_seed)));

@@ -67,7 +67,8 @@ struct SharedWeights {
 struct HomeLink {
   Link link = {};   ///< of a copy that has it for itself
   int workers = 1;  ///< so many neighbours share a link, fairly: 0 to N - 1, N to 2 N - 1, ...
-  /// Bytes of stashes that these neighbours may have there at once; nullopt: no limit. Not of other workers.
+  /// Bytes of stashes that these neighbours may have on the host, or disk, at once; nullopt: no limit. Other
+  /// workers have none: their memory is limited by the schedule's own limit.
   std::optional<std::uint64_t> memory = {};
   friend bool operator==(const HomeLink&, const HomeLink&) = default;
 };

@@ -19,7 +19,8 @@ namespace starpipe::plan {
 Timeline simulate(const Schedule& schedule, const Costs& costs = {}, const JobTimes& times = {});
 
 /// Throws InputError if more stashes may wait at once on a host or a disk than it has memory for (HomeLink),
-/// or if there is such a limit, in bytes, and the sizes of stashes are not known. See `waiting_at_homes`.
+/// if there is such a limit, in bytes, and the sizes of stashes are not known, and for a limit of other
+/// workers. See `waiting_at_homes`.
 void check_room_at_homes(const Schedule& schedule, const Costs& costs);
 
 /// Returns the makespan alone of `simulate(schedule, costs, times)`, for less memory and time.

@@ -100,7 +100,7 @@ struct EmulationConfig {
   plan::Links links = {};       ///< its content
   bool prefetch = true;
   std::optional<double> copy = {};          ///< of a stash to its home, and back
-  std::optional<plan::HomeLink> host = {};  ///< of simulated GPUs; `copy` has no effect then
+  std::optional<plan::HomeLink> host = {};  ///< of simulated GPUs, in place of `copy`
 };
 
 /// How workers are mapped to the ranks' devices: in order, or workers that exchange much on near devices.
