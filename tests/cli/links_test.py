@@ -21,6 +21,9 @@ runtime: {emulate: {F: 4ms, B: 8ms, W: 4ms, links: links.yaml}}
 """
 
 
+LITTLE_HOME = "disk_link: {latency: 1us, bandwidth: 1GB/s, memory: 1GiB}\n"  # runs keep to no such limit
+
+
 def one_level(latency, bandwidth, more=""):
     return f"levels: [{{latency: {latency}, bandwidth: {bandwidth}{more}}}]\n"
 
@@ -226,6 +229,8 @@ class Emulation(CommandTest):
         self.refused(["train", "c.yaml", "--set", "runtime.emulate.prefetch=false"], "runtime.emulate.links", "prefetch")
         self.write("links.yaml", one_level(1, 1))
         self.refused(["train", "c.yaml"], "runtime.emulate.links", "units")
+        self.write("links.yaml", one_level("1us", "1GB/s") + LITTLE_HOME)
+        self.refused(["train", "c.yaml"], "runtime.emulate.links", "links.yaml", "disk_link: memory")
         self.write("both.yaml", EMULATED.replace("links:", "comm: 1ms, links:"))
         self.refused(["train", "both.yaml"], "runtime.emulate.comm", "links")
 
@@ -291,6 +296,8 @@ class RealLinks(CommandTest):
         refused("level 0 has groups of 4 workers, which do not divide the 6 workers", more=six)
         self.write("net.yaml", one_level(1, 1))
         refused("without units")
+        self.write("net.yaml", one_level("1us", "1GB/s") + LITTLE_HOME)
+        refused("net.yaml", "disk_link: memory")
 
 
 class Measured(CommandTest):

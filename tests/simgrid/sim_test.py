@@ -160,6 +160,13 @@ class Sim(CommandTest):
         self.assert_as_predicted(report)
         self.refused(self.arguments(less.replace(", home: host", ""), memory=enough), "gpu_memory", "needs")
 
+    def test_copies_take_what_the_cluster_says(self):
+        """A configuration that `train` reads, too, may say how long emulated copies take. Simulated ones do not take so long."""
+        home = "name: 1f1b, workers: 4, home: host"
+        slow = EMULATED.replace("}}", ", copy: 1s}}")
+        alone, beside = (self.simulate(config(home, runtime=runtime)) for runtime in (EMULATED, slow))
+        self.assertEqual(beside["makespan"], alone["makespan"])
+
     def test_homes_that_gpus_do_not_have(self):
         for home in ("disk", "'worker:3'"):
             self.refused(self.arguments(config(f"name: 1f1b, workers: 4, home: {home}")), "schedule.home", "GPUs copy stashes to the host only")

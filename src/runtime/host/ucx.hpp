@@ -30,4 +30,8 @@ struct UcxEndpoint {
 /// Reads the text that `ucp_ep_print_info` writes.
 UcxEndpoint read_endpoint(std::string_view info);
 
+/// Returns true if this thread's polls of UCX have found something since the last call. A poll may find no
+/// more than one message. False where MPI does not use UCX.
+bool found_by_ucx();
+
 }  // namespace starpipe::runtime

@@ -5,12 +5,13 @@
 //
 // So here are the functions of UCX that MPICH calls at its end, in place of UCX's own. Each calls the
 // function that it replaces, under a lock once MPI_Finalize comes: a worker of UCX is for one thread at a
-// time.
+// time. The function that polls also notes whether it has found something.
 #include <algorithm>
 #include <array>
 #include <atomic>
 #include <cstdint>
 #include <mutex>
+#include <utility>
 
 #include "runtime/host/mpi.hpp"
 #include "runtime/host/ucx.hpp"
@@ -27,6 +28,8 @@ struct Ucx {
   std::uint64_t polls_before = 0;         // at the last call of poll_ucx
 };
 Ucx ucx;
+
+thread_local bool found = false;
 
 std::unique_lock<std::recursive_mutex> lock_at_end() {
   return ucx.ends.load(std::memory_order_relaxed) ? std::unique_lock(ucx.mutex)
@@ -62,7 +65,9 @@ unsigned ucp_worker_progress(void* worker) {
   static auto* const progress = starpipe::runtime::replaced(ucp_worker_progress, "ucp_worker_progress");
   const auto lock = starpipe::runtime::lock_at_end();
   if (lock) ++ucx.polls;
-  return progress(worker);
+  const unsigned events = progress(worker);
+  starpipe::runtime::found = starpipe::runtime::found || events != 0;
+  return events;
 }
 
 void* ucp_disconnect_nb(void* endpoint) {
@@ -83,6 +88,8 @@ void ucp_request_release(void* request) {
 // NOLINTEND(readability-identifier-naming)
 
 namespace starpipe::runtime {
+
+bool found_by_ucx() { return std::exchange(found, false); }
 
 void expect_end_of_ucx() { ucx.ends = true; }
 

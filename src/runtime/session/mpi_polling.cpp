@@ -22,6 +22,7 @@
 
 #include "runtime/host/clock.hpp"
 #include "runtime/host/topology.hpp"
+#include "runtime/host/ucx.hpp"
 #include "starpipe/base/index.hpp"
 
 namespace starpipe::runtime {
@@ -128,8 +129,10 @@ constexpr int eager_rounds = 2;
 constexpr int yielding_rounds = 100;
 
 // In the first call it only says that it is about to sleep: what was sent before is found in the next round,
-// and what is sent later ends the sleep.
+// and what is sent later ends the sleep. A round may find only the first of several messages, and this one
+// may be for another thread. So the thread does not sleep after such a round.
 void sleep_until_called(bool transfer) {
+  if (found_by_ucx()) return;
   std::atomic<std::uint32_t>& word = mailboxes.all[mailboxes.own].is_asleep;
   if (!std::exchange(rounds.is_about_to_sleep, true)) {
     word = 1;
