@@ -2,9 +2,7 @@
 #include "runtime/engine/step_data.hpp"
 
 #include <algorithm>
-#include <atomic>
 #include <cstdint>
-#include <cstdlib>
 #include <limits>
 #include <memory>
 #include <new>
@@ -14,7 +12,6 @@
 
 #include <fmt/format.h>
 #include <starpu_mpi.h>
-#include <sys/mman.h>
 
 #include "base/environment.hpp"
 #include "base/numbers.hpp"
@@ -38,49 +35,6 @@ void keep_on_node(starpu_data_handle_t handle, int node) { starpu_data_set_wt_ma
 std::uint32_t starpu_words(std::size_t size) {
   if (size > max_datum_words) throw std::length_error("a datum is too large for StarPU");
   return static_cast<std::uint32_t>(size);
-}
-
-// Returns zeros in pages of their own. Throws std::bad_alloc.
-HostMemory mapped_memory(std::size_t size, int flags) {
-  const std::size_t bytes = std::max<std::size_t>(1, size) * sizeof(float);
-  void* const memory =
-      mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | flags, -1, 0);
-  if (memory == MAP_FAILED) throw std::bad_alloc();
-  return {{memory, [bytes](void* mapped) { munmap(mapped, bytes); }}, {static_cast<float*>(memory), size}};
-}
-
-// Reserves addresses for `size` numbers where nothing computes. They take no pages until something writes
-// them, and their sum may be larger than the host's memory. Throws std::bad_alloc.
-HostMemory unused_memory(std::size_t size) { return mapped_memory(size, MAP_NORESERVE); }
-
-constexpr std::size_t huge_page = std::size_t{2} << 20U;
-
-// The first number of a datum in its first huge page. The numbers of data that are read together, such as
-// those of an optimizer, would compete for the same places of the caches if all began where a page does.
-std::size_t next_offset() {
-  static std::atomic<std::size_t> count = 0;
-  constexpr std::size_t cache_line = 64 / sizeof(float);
-  return count.fetch_add(1) % 31 * 65 * cache_line;
-}
-
-// Returns zeros. A large memory takes no pages before it is written, and is in huge pages where the system
-// has them: an optimizer reads its state before it first writes it, and would have two page faults for each
-// small page, the second of which interrupts all cores of the process. Throws std::bad_alloc.
-HostMemory zero_memory(std::size_t size) {
-  const std::size_t bytes = std::max<std::size_t>(1, size) * sizeof(float);
-  if (bytes < huge_page) {
-    const std::shared_ptr<float> memory(static_cast<float*>(std::calloc(bytes, 1)), std::free);
-    if (!memory) throw std::bad_alloc();
-    return {memory, {memory.get(), size}};
-  }
-  const std::size_t offset = next_offset();
-  const HostMemory memory = mapped_memory(offset + size + huge_page / sizeof(float), 0);
-  void* begin = memory.values.data();
-  std::size_t room = memory.values.size_bytes();
-  std::align(huge_page, bytes, begin, room);
-  const std::size_t used = offset * sizeof(float) + bytes;
-  madvise(begin, used - used % huge_page, MADV_HUGEPAGE);
-  return {memory.owner, {static_cast<float*>(begin) + offset, size}};
 }
 
 // Locks pages of host memory, so that copies between the memory and a GPU need not wait for each other.

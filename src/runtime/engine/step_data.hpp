@@ -59,12 +59,6 @@ class Acquired {
   starpu_data_handle_t handle_;
 };
 
-/// The host's memory behind a datum. Moving the object does not change the address of the memory.
-struct HostMemory {
-  std::shared_ptr<void> owner = {};
-  std::span<float> values = {};
-};
-
 /// Ends the lock of pages of host memory.
 struct Unpin {
   std::size_t bytes = 0;

@@ -2,10 +2,12 @@
 #include "runtime/session/host_buffers.hpp"
 
 #include <algorithm>
+#include <atomic>
 #include <cstdlib>
 #include <map>
 #include <memory>
 #include <mutex>
+#include <new>
 #include <vector>
 
 #include <sys/mman.h>
@@ -45,6 +47,22 @@ Kept& kept() {
   return all;
 }
 
+// Returns zeros in pages of their own.
+HostMemory mapped_memory(std::size_t size, int flags) {
+  const std::size_t bytes = std::max<std::size_t>(1, size) * sizeof(float);
+  void* const memory =
+      mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | flags, -1, 0);
+  if (memory == MAP_FAILED) throw std::bad_alloc();
+  return {{memory, [bytes](void* mapped) { munmap(mapped, bytes); }}, {static_cast<float*>(memory), size}};
+}
+
+// The first number of a datum in its first huge page. The numbers of data that are read together, such as
+// those of an optimizer, would compete for the same places of the caches if all began where a page does.
+std::size_t next_offset() {
+  static std::atomic<std::size_t> count = 0;
+  return count.fetch_add(1) % 31 * 65 * cache_line / sizeof(float);
+}
+
 void free_kept() {
   const std::scoped_lock lock(kept().mutex);
   kept().buffers.clear();
@@ -73,6 +91,27 @@ void give_back_host_buffer(void* buffer, std::size_t bytes) noexcept {
   const std::scoped_lock lock(kept().mutex);
   kept().buffers[bytes].emplace_back(buffer);
 }
+
+// In small pages an optimizer, which reads its state before it first writes it, would have two page faults
+// for each page, the second of which interrupts all cores of the process.
+HostMemory zero_memory(std::size_t size) {
+  const std::size_t bytes = std::max<std::size_t>(1, size) * sizeof(float);
+  if (bytes < huge_page) {
+    const std::shared_ptr<float> memory(static_cast<float*>(std::calloc(bytes, 1)), std::free);
+    if (!memory) throw std::bad_alloc();
+    return {memory, {memory.get(), size}};
+  }
+  const std::size_t offset = next_offset();
+  const HostMemory memory = mapped_memory(offset + size + huge_page / sizeof(float), 0);
+  void* begin = memory.values.data();
+  std::size_t room = memory.values.size_bytes();
+  std::align(huge_page, bytes, begin, room);
+  const std::size_t used = offset * sizeof(float) + bytes;
+  madvise(begin, used - used % huge_page, MADV_HUGEPAGE);
+  return {memory.owner, {static_cast<float*>(begin) + offset, size}};
+}
+
+HostMemory unused_memory(std::size_t size) { return mapped_memory(size, MAP_NORESERVE); }
 
 KeptHostBuffers::~KeptHostBuffers() { free_kept(); }
 

@@ -3,6 +3,8 @@
 #pragma once
 
 #include <cstddef>
+#include <memory>
+#include <span>
 
 namespace starpipe::runtime {
 
@@ -23,5 +25,19 @@ class KeptHostBuffers {
   KeptHostBuffers(const KeptHostBuffers&) = delete;
   KeptHostBuffers& operator=(const KeptHostBuffers&) = delete;
 };
+
+/// The host's memory behind a datum. Moving the object does not change the address of the memory.
+struct HostMemory {
+  std::shared_ptr<void> owner = {};
+  std::span<float> values = {};
+};
+
+/// Returns zeros, for data that last. A large memory takes no pages before it is written, and is in huge
+/// pages where the system has them. Throws std::bad_alloc. Thread-safe.
+HostMemory zero_memory(std::size_t size);
+
+/// Reserves addresses for `size` numbers where nothing computes. They take no pages until something writes
+/// them, and their sum may be larger than the host's memory. Throws std::bad_alloc. Thread-safe.
+HostMemory unused_memory(std::size_t size);
 
 }  // namespace starpipe::runtime

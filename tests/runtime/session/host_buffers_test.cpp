@@ -1,10 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "runtime/session/host_buffers.hpp"
 
+#include <algorithm>
 #include <cstdint>
 #include <cstring>
+#include <fstream>
+#include <string>
 
 #include <gtest/gtest.h>
+#include <sys/resource.h>
 
 namespace starpipe::runtime {
 namespace {
@@ -43,6 +47,39 @@ TEST(HostBuffers, HaveAllTheirBytes) {
 #ifndef __SANITIZE_ADDRESS__  // its allocator ends the program
 TEST(HostBuffers, AreNullWithoutMemory) { EXPECT_EQ(take_host_buffer(SIZE_MAX / 2), nullptr); }
 #endif
+
+TEST(ZeroMemory, IsZeroAndBeginsAtDifferentPlacesOfAPage) {
+  const std::size_t size = huge_bytes / sizeof(float) + 3;
+  const HostMemory first = zero_memory(size);
+  const HostMemory second = zero_memory(size);
+  ASSERT_TRUE(first.values.size() == size && second.values.size() == size);
+  EXPECT_TRUE(std::ranges::all_of(first.values, [](float value) { return value == 0; }));
+  std::ranges::fill(first.values, 1.0F);
+  EXPECT_TRUE(std::ranges::all_of(second.values, [](float value) { return value == 0; }));
+  const auto place = [](const HostMemory& memory) {
+    return reinterpret_cast<std::uintptr_t>(memory.values.data()) % huge_bytes;
+  };
+  EXPECT_EQ(place(first) % 64, 0U);
+  EXPECT_NE(place(first), place(second));
+  EXPECT_EQ(zero_memory(0).values.size(), 0U);
+}
+
+long page_faults() {
+  rusage use{};
+  getrusage(RUSAGE_SELF, &use);
+  return use.ru_minflt;
+}
+
+TEST(ZeroMemory, HasFewPageFaultsWhereItIsReadBeforeItIsWritten) {
+  std::string mode;
+  std::getline(std::ifstream("/sys/kernel/mm/transparent_hugepage/enabled"), mode);
+  if (mode.empty() || mode.find("[never]") != std::string::npos) GTEST_SKIP() << "no huge pages: " << mode;
+  const HostMemory memory = zero_memory((std::size_t{64} << 20U) / sizeof(float));
+  const long before = page_faults();
+  for (float& value : memory.values) value += 1;
+  // In small pages there would be 32,768. The system may be short of huge pages.
+  EXPECT_LT(page_faults() - before, 8000);
+}
 
 }  // namespace
 }  // namespace starpipe::runtime
