@@ -220,7 +220,8 @@ class OfOtherCommands(JobTest):
             self.assertEqual(self.job.wait(10), 128 + number, self.output())
             self.assertRegex(self.output(), rf"^starpipe: ended by signal {number.value} \(.+\)\n$")
             self.assertTrue(wait_until(lambda: not users_of(scratch), seconds=10), "left running")
-            self.assertEqual(list(scratch.iterdir()), [], "left behind")
+            # Open MPI leaves its own folder where a process ends by a signal while MPI starts.
+            self.assertEqual([item for item in scratch.iterdir() if not item.name.startswith("ompi.")], [], "left behind")
 
     def computing(self, _):
         """Holds when the process has used half a second of CPU time, of which its start takes a tenth."""
