@@ -169,8 +169,8 @@ class EndedJobs {
   std::vector<LastJobs> needed_;
 };
 
-// Returns, by datum, the first datum in its slot. That is the datum itself. But a stash that L brings back
-// has the slot of the stash that F made, where stashes move.
+// Returns, for each datum, the datum that it continues, or itself. Where StarPU moves stashes, the result of
+// L continues the result of F.
 std::vector<std::uint32_t> first_in_slot(const TaskGraph& graph, bool moves_stashes) {
   std::vector<std::uint32_t> first(graph.data().size());
   std::iota(first.begin(), first.end(), 0U);

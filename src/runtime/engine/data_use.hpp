@@ -89,9 +89,9 @@ class DataSlots {
   /// these have ended. In the second case it waits for tasks before it in the graph's order, as all tasks do,
   /// so there is no new cycle; a worker only waits if it is this far ahead of another worker.
   ///
-  /// `moves_stashes`: StarPU moves stashes between a GPU's memory and the host's, and each stash keeps its
-  /// handle. So the datum that L brings back has the slot of the datum that F made. All copies of the
-  /// schedule must be to the host.
+  /// `moves_stashes`: StarPU moves a stash between the memories of a GPU and of its host, and the stash keeps
+  /// its handle. The task graph has two data for it, the result of F and the result of L. They share a slot.
+  /// All copies of the schedule must be to the host.
   DataSlots(const TaskGraph& graph, std::optional<int> window, bool moves_stashes = false);
 
   [[nodiscard]] std::size_t of(std::size_t datum) const { return slots_[datum]; }

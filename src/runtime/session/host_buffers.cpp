@@ -2,7 +2,6 @@
 #include "runtime/session/host_buffers.hpp"
 
 #include <algorithm>
-#include <atomic>
 #include <cstdlib>
 #include <map>
 #include <memory>
@@ -21,13 +20,17 @@ constexpr std::size_t smallest_kept = std::size_t{64} << 10U;
 constexpr std::size_t cache_line = 64;
 constexpr std::size_t huge_page = std::size_t{2} << 20U;
 
+void ask_for_huge_pages(void* begin, std::size_t bytes) noexcept {
+  madvise(begin, bytes - bytes % huge_page, MADV_HUGEPAGE);
+}
+
 // In huge pages, where the buffer is large enough and the system has them. From malloc's memory: after the
 // session StarPU gives buffers to free().
 void* allocate(std::size_t bytes) noexcept {
   void* buffer = nullptr;
   const bool is_huge = bytes >= huge_page;
   if (posix_memalign(&buffer, is_huge ? huge_page : cache_line, bytes) != 0) return nullptr;
-  if (is_huge) madvise(buffer, bytes - bytes % huge_page, MADV_HUGEPAGE);
+  if (is_huge) ask_for_huge_pages(buffer, bytes);
   return buffer;
 }
 
@@ -54,13 +57,6 @@ HostMemory mapped_memory(std::size_t size, int flags) {
       mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | flags, -1, 0);
   if (memory == MAP_FAILED) throw std::bad_alloc();
   return {{memory, [bytes](void* mapped) { munmap(mapped, bytes); }}, {static_cast<float*>(memory), size}};
-}
-
-// The first number of a datum in its first huge page. The numbers of data that are read together, such as
-// those of an optimizer, would compete for the same places of the caches if all began where a page does.
-std::size_t next_offset() {
-  static std::atomic<std::size_t> count = 0;
-  return count.fetch_add(1) % 31 * 65 * cache_line / sizeof(float);
 }
 
 void free_kept() {
@@ -101,14 +97,12 @@ HostMemory zero_memory(std::size_t size) {
     if (!memory) throw std::bad_alloc();
     return {memory, {memory.get(), size}};
   }
-  const std::size_t offset = next_offset();
-  const HostMemory memory = mapped_memory(offset + size + huge_page / sizeof(float), 0);
+  const HostMemory memory = mapped_memory(size + huge_page / sizeof(float), 0);
   void* begin = memory.values.data();
   std::size_t room = memory.values.size_bytes();
   std::align(huge_page, bytes, begin, room);
-  const std::size_t used = offset * sizeof(float) + bytes;
-  madvise(begin, used - used % huge_page, MADV_HUGEPAGE);
-  return {memory.owner, {static_cast<float*>(begin) + offset, size}};
+  ask_for_huge_pages(begin, bytes);
+  return {memory.owner, {static_cast<float*>(begin), size}};
 }
 
 HostMemory unused_memory(std::size_t size) { return mapped_memory(size, MAP_NORESERVE); }

@@ -32,8 +32,8 @@ struct HostMemory {
   std::span<float> values = {};
 };
 
-/// Returns zeros, for data that last. A large memory takes no pages before it is written, and is in huge
-/// pages where the system has them. Throws std::bad_alloc. Thread-safe.
+/// Returns `size` zeros, for data that last. A large memory takes no pages before it is written, and is in
+/// huge pages where the system has them. Throws std::bad_alloc. Thread-safe.
 HostMemory zero_memory(std::size_t size);
 
 /// Reserves addresses for `size` numbers where nothing computes. They take no pages until something writes

@@ -85,8 +85,7 @@ bool all_ended(const TaskGraph& graph, const std::vector<std::vector<bool>>& end
   return true;
 }
 
-/// Returns, by datum, the datum whose slot it must have: itself. With `moves`, the stash that L brings back
-/// is the one that F has made.
+/// Returns, for each datum, the datum as which it counts. With `moves` the result of L counts as that of F.
 std::vector<std::size_t> counted_as(const TaskGraph& graph, bool moves) {
   std::vector<std::size_t> as(graph.data().size());
   std::map<std::pair<int, int>, std::size_t> made;

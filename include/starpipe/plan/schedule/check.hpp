@@ -36,9 +36,10 @@ std::vector<int> stashes_in_order(const Schedule& schedule);
 std::vector<double> memory_in_order(const Schedule& schedule, std::span<const double> sizes);
 
 /// Returns, for each worker, a bound for the memory of its stashes that wait at homes of one kind (host or
-/// disk) at once. It holds however long jobs and copies take. L ends before its B begins, and O begins after
-/// its F. So a stash whose B comes before F of another stash on the worker has left when O of that one
-/// begins. `sizes`: as in `memory_in_order`, whose unit the bound has. O(jobs log jobs).
+/// disk) at once. It holds however long jobs and copies take. L of a stash ends before its
+/// B, and O begins after its F. So if a worker runs B of one stash before F of another, the first one has
+/// left its home before the other comes there. `sizes`: as in `memory_in_order`, whose unit the bound has.
+/// O(jobs log jobs).
 std::vector<double> waiting_at_homes(const Schedule& schedule, Home home, std::span<const double> sizes);
 
 /// Returns every job once, after all jobs that it waits for: the producers of its data and, under the ordered
