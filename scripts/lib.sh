@@ -96,6 +96,16 @@ start_session() { # COMMAND
   sessions[$!]=$!
 }
 
+# run_ctest BUILD_DIR ARG...: runs the tests of a build. After a failure the last lines of each failed test are repeated at the
+# end, where a log is read first.
+run_ctest() {
+  local folder=$1 status=0
+  shift
+  ctest --test-dir "$folder" --output-on-failure --output-junit results.xml "$@" || status=$?
+  if ((status)); then "$project_dir/scripts/failures" "$folder/results.xml"; fi
+  return "$status"
+}
+
 # on_idle_cores AHEAD COMMAND...: runs the command. Meanwhile AHEAD, a word as for at_once, runs with the time of cores that
 # the command leaves idle, in silence; it is ended with the command.
 on_idle_cores() {

@@ -166,12 +166,22 @@ def has_package():
     return any((build / "python/starpipe").glob("_core*.so"))
 
 
+def launcher(folder):
+    """Returns a folder with an mpiexec that is this build's: where two MPIs are installed, the system's may be the other."""
+    bin_folder = folder / ".bin"
+    bin_folder.mkdir()
+    command = bin_folder / "mpiexec"
+    command.write_text(f'#!/bin/sh\nexec "{mpiexec}" "$@"\n')
+    command.chmod(0o755)
+    return bin_folder
+
+
 def main():
     blocks = re.findall(r"^```(\w+)\n(.*?)^```$(?=\n*(```text)?)", page.read_text(), re.M | re.S)
     with tempfile.TemporaryDirectory() as name:
         folder = pathlib.Path(name)
         env = dict(os.environ)
-        env["PATH"] = f"{starpipe.parent}:{mpiexec.parent}:{env['PATH']}"
+        env["PATH"] = f"{starpipe.parent}:{launcher(folder)}:{env['PATH']}"
         if any("cmake" in block for language, block, _ in blocks if language == "console"):
             run(["cmake", "--install", build, "--prefix", folder / "prefix"], folder, env)
             env["CMAKE_PREFIX_PATH"] = str(folder / "prefix")

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
 """scripts/lib.sh: long commands show their newest line on a terminal and stay quiet in a log; a failure shows the log's end.
-Commands that run at once end together.
+Commands that run at once end together. Failed tests are named again at the end.
 Usage: scripts_test.py PROJECT_DIR"""
 import os
 import pathlib
@@ -18,6 +18,20 @@ PROJECT = sys.argv.pop(1)
 
 def script(log, body):
     return f'source "{PROJECT}/scripts/lib.sh"; set -euo pipefail; run_logged "{log}" bash -c \'{body}\''
+
+
+class RunCtest(unittest.TestCase):
+    def test_failed_tests_are_repeated_at_the_end(self):
+        with tempfile.TemporaryDirectory() as name:
+            folder = pathlib.Path(name)
+            (folder / "CTestTestfile.cmake").write_text("""
+add_test(good "true")
+add_test(bad "sh" "-c" "seq 1 20; echo 'a < b'; exit 3")
+""")
+            body = f'source "{PROJECT}/scripts/lib.sh"; run_ctest "{folder}" --quiet'
+            result = subprocess.run(["bash", "-c", body], capture_output=True, text=True, timeout=30)
+            self.assertNotEqual(result.returncode, 0)
+            self.assertEqual(result.stdout, "bad ended with:\n    16\n    17\n    18\n    19\n    20\n    a < b\n")
 
 
 class RunLogged(unittest.TestCase):
