@@ -1,10 +1,11 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Tokens/s of GPTs on two cores: starpipe, PyTorch, and the matrix products of a step alone.
+"""Tokens/s of networks on two cores: starpipe, PyTorch, and the matrix products of a step alone.
 
     experiments/benchmarks/cpu.py [--models 4x256x1,6x384x1,4x512x2] [--precisions fp32,bf16] [--schedules ddp,1f1b]
 
-A model is layers x hidden x sequences of 256 tokens in each of 8 micro-batches. starpipe has two workers. PyTorch
+A model is a GPT, layers x hidden x sequences of 256 tokens in each of 8 micro-batches, or an MLP, such as mlp8x1024x64: layers
+x hidden x samples in each of 8 micro-batches; for it "tokens" are samples. starpipe has two workers. PyTorch
 (gpt2_pytorch.py) has one process with one thread and one with two; the faster one counts. "Products" are those of
 starpipe's layers, on both cores, without anything else (step_products_benchmark). All programs run in turn, several
 times; the figures are medians over the steps of all runs. Nothing else should run on the machine.
@@ -24,9 +25,12 @@ import tempfile
 HERE = pathlib.Path(__file__).resolve().parent
 TEXT = "/usr/share/common-licenses/GPL-3"
 CONTEXT, MICROBATCHES = 256, 8
-CONFIG = """
+GPT = """
 model:    {{kind: gpt, layers: {layers}, hidden: {hidden}, heads: {heads}, context: {context}}}
-data:     {{kind: text, path: {text}}}
+data:     {{kind: text, path: {text}}}"""
+MLP = """
+model:    {{kind: mlp, layers: {layers}, hidden: {hidden}, inputs: {hidden}, outputs: {hidden}}}"""
+CONFIG = """
 training: {{microbatches: {microbatches}, microbatch_size: {sequences}, steps: {steps}, seed: 1,
            optimizer: {{kind: adamw, learning_rate: 3.0e-4, weight_decay: 0.1}}}}
 schedule: {{name: {schedule}, workers: 2}}
@@ -51,24 +55,26 @@ def kernels():
 def starpipe(arguments, model, precision, schedule):
     with tempfile.TemporaryDirectory() as folder:
         config, report = (pathlib.Path(folder) / name for name in ("gpt.yaml", "report.json"))
-        config.write_text(CONFIG.format(text=TEXT, context=CONTEXT, microbatches=MICROBATCHES, steps=arguments.steps,
-                                        schedule=schedule, precision=precision, **model))
+        text = (MLP if model["mlp"] else GPT) + CONFIG
+        config.write_text(text.format(text=TEXT, microbatches=MICROBATCHES, steps=arguments.steps, schedule=schedule,
+                                      precision=precision, **model))
         ended(subprocess.run([arguments.starpipe, "train", config, "--report", report], capture_output=True, text=True,
                              check=False))
         return json.loads(report.read_text())
 
 
 def pytorch(arguments, model, precision, threads):
-    command = [arguments.python, HERE / "gpt2_pytorch.py", "--text", TEXT, "--device", "cpu", "--precision", precision,
-               "--threads", threads, "--layers", model["layers"], "--hidden", model["hidden"], "--heads", model["heads"],
-               "--context", CONTEXT, "--microbatches", MICROBATCHES, "--microbatch-size", model["sequences"],
-               "--steps", arguments.steps]
+    command = [arguments.python, HERE / "gpt2_pytorch.py", "--device", "cpu", "--precision", precision, "--threads", threads,
+               "--layers", model["layers"], "--hidden", model["hidden"], "--microbatches", MICROBATCHES,
+               "--microbatch-size", model["sequences"], "--steps", arguments.steps]
+    command += ["--mlp"] if model["mlp"] else ["--text", TEXT, "--heads", model["heads"], "--context", CONTEXT]
     return json.loads(ended(subprocess.run(list(map(str, command)), capture_output=True, text=True, check=False,
                                            env=kernels())).stdout)
 
 
 def products(arguments, model, precision):
-    command = [arguments.products, precision, model["layers"], model["hidden"], CONTEXT, model["sequences"]]
+    command = [arguments.products, *(["--mlp"] if model["mlp"] else []), precision, model["layers"], model["hidden"],
+               model["context"], model["sequences"]]
     return float(ended(subprocess.run(list(map(str, command)), capture_output=True, text=True, check=False,
                                       env={**kernels(), "OPENBLAS_NUM_THREADS": "1"})).stdout)
 
@@ -76,7 +82,7 @@ def products(arguments, model, precision):
 def measure(arguments, model, precision):
     """Tokens/s of each program, and its last loss."""
     seconds, losses, alone = {}, {}, []
-    tokens = MICROBATCHES * model["sequences"] * CONTEXT
+    tokens = MICROBATCHES * model["sequences"] * model["context"]
     for _ in range(arguments.runs):
         alone.append(products(arguments, model, precision))
         runs = [(schedule, starpipe(arguments, model, precision, schedule)) for schedule in arguments.schedules.split(",")]
@@ -108,8 +114,10 @@ def main():
             sys.exit(f"{program} is not there: scripts/test builds it")
     print(f"{'model':<10}{'':<6}{'':<20}{'tokens/s':>10}{'of products':>13}{'x PyTorch':>11}{'loss':>8}", flush=True)
     for name in arguments.models.split(","):
-        layers, hidden, sequences = map(int, name.split("x"))
-        model = {"layers": layers, "hidden": hidden, "heads": hidden // 64, "sequences": sequences}
+        mlp = name.startswith("mlp")
+        layers, hidden, sequences = map(int, name.removeprefix("mlp").split("x"))
+        model = {"mlp": mlp, "layers": layers, "hidden": hidden, "heads": hidden // 64, "context": 1 if mlp else CONTEXT,
+                 "sequences": sequences}
         for precision in arguments.precisions.split(","):
             alone, rates, losses = measure(arguments, model, precision)
             best = max((rate for run, rate in rates.items() if run.startswith("PyTorch")), default=None)

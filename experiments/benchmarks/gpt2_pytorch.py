@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
 """The work of gpt2.py and cpu.py in PyTorch: the same network, micro-batches, optimizer and precision; prints one JSON object.
+With --mlp the network is cpu.py's MLP, and a micro-batch has samples.
 
 Weights are fp32. With bf16, autocast makes bf16 copies for the matrix products, as is usual. The gradients of the
 micro-batches accumulate; then AdamW updates the weights, fused on a GPU (weight decay on all parameters, as in starpipe).
@@ -67,16 +68,53 @@ class Gpt(nn.Module):
         return functional.cross_entropy(logits.view(-1, VOCABULARY), targets.reshape(-1))
 
 
+class Mlp(nn.Module):
+    def __init__(self, layers, hidden):
+        super().__init__()
+        hidden_layers = (module for _ in range(layers) for module in (nn.Linear(hidden, hidden), nn.GELU(approximate="tanh")))
+        self.layers = nn.Sequential(*hidden_layers, nn.Linear(hidden, hidden))
+
+    def forward(self, inputs, targets):
+        return functional.mse_loss(self.layers(inputs).float(), targets)
+
+
+def work(arguments, device):
+    """The network, and a function that draws inputs and targets of a micro-batch."""
+    if arguments.mlp:
+        teacher = torch.randn(arguments.hidden, arguments.hidden, device=device) / arguments.hidden**0.5
+
+        def samples():
+            inputs = torch.randn(arguments.microbatch_size, arguments.hidden, device=device)
+            return inputs, (inputs @ teacher).tanh()
+
+        return Mlp(arguments.layers, arguments.hidden).to(device), samples
+
+    with open(arguments.text, "rb") as file:
+        text = torch.tensor(list(file.read()), device=device)
+
+    def sequences():
+        starts = torch.randint(len(text) - arguments.context, (arguments.microbatch_size, 1), device=device)
+        at = starts + torch.arange(arguments.context, device=device)
+        return text[at], text[at + 1]
+
+    return Gpt(arguments.layers, arguments.hidden, arguments.heads, arguments.context).to(device), sequences
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
-    for name in ("layers", "hidden", "heads", "context", "microbatches", "microbatch-size", "steps"):
+    for name in ("layers", "hidden", "microbatches", "microbatch-size", "steps"):
         parser.add_argument("--" + name, type=int, required=True)
+    for name in ("heads", "context"):
+        parser.add_argument("--" + name, type=int, help="of a GPT")
+    parser.add_argument("--mlp", action="store_true")
     parser.add_argument("--device", choices=["cuda", "cpu"], required=True)
     parser.add_argument("--precision", choices=["fp32", "tf32", "bf16"], required=True)
-    parser.add_argument("--text", required=True)
+    parser.add_argument("--text", help="of a GPT")
     parser.add_argument("--threads", type=int, default=1, help="on the CPU (default: 1, as starpipe with one stage)")
     parser.add_argument("--compile", action="store_true")
     arguments = parser.parse_args()
+    if not arguments.mlp and None in (arguments.heads, arguments.context, arguments.text):
+        parser.error("a GPT needs --heads, --context and --text")
     if (arguments.compile or arguments.device == "cuda") and not hasattr(torch, "compile"):
         sys.exit(f"PyTorch {torch.__version__} is too old for this; 2.0 is not")
     if arguments.device == "cuda" and not torch.cuda.is_available():
@@ -87,9 +125,7 @@ def main():
     device = torch.device(arguments.device)
     if arguments.device == "cpu":
         torch.set_num_threads(arguments.threads)
-    with open(arguments.text, "rb") as file:
-        text = torch.tensor(list(file.read()), device=device)
-    model = Gpt(arguments.layers, arguments.hidden, arguments.heads, arguments.context).to(device)
+    model, batch = work(arguments, device)
     fast = {"fused": True} if arguments.device == "cuda" else {"foreach": True}
     optimizer = torch.optim.AdamW(model.parameters(), lr=3e-4, weight_decay=0.1, **fast)
     loss_of = torch.compile(model) if arguments.compile else model
@@ -99,10 +135,9 @@ def main():
     def step():
         loss_sum = torch.zeros((), device=device)
         for _ in range(arguments.microbatches):
-            starts = torch.randint(len(text) - arguments.context, (arguments.microbatch_size, 1), device=device)
-            at = starts + torch.arange(arguments.context, device=device)
+            inputs, targets = batch()
             with cast:
-                loss = loss_of(text[at], text[at + 1]) / arguments.microbatches
+                loss = loss_of(inputs, targets) / arguments.microbatches
             loss.backward()
             loss_sum += loss.detach()
         optimizer.step()

@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// The matrix products of a GPT's F and BW alone, with the sizes that the layers on cores have: no bias, no
-// other loops, no tasks. Each of two threads computes whole micro-batches, as the workers of ddp do. All
+// The matrix products of F and BW of a GPT or an MLP alone, with the sizes that the layers on cores have: no
+// bias, no other loops, no tasks. Each of two threads computes whole micro-batches, as the workers of ddp do. All
 // products of a thread share three arrays, which stay in caches, so the result is an upper bound. Prints
 // tokens per second of both threads together, the median of several times. cpu.py compares training with it.
 //
 //   step_products_benchmark fp32|bf16 LAYERS HIDDEN CONTEXT SEQUENCES
+//   step_products_benchmark --mlp fp32|bf16 LAYERS HIDDEN 1 SAMPLES
 #include <algorithm>
 #include <array>
 #include <barrier>
@@ -32,6 +33,7 @@ constexpr std::size_t block = 64;  // queries whose scores are computed together
 struct Shape {
   std::string precision;
   std::size_t layers, hidden, context, sequences;
+  bool mlp;  ///< linear layers only, all of them hidden x hidden, and one more behind them
 };
 
 /// The products of one micro-batch, in the order of a step, with memory of their own.
@@ -41,15 +43,12 @@ class Products {
   explicit Products(const Shape& shape) : bf16_(shape.precision == "bf16") {
     const std::size_t rows = shape.context * shape.sequences;
     const std::size_t h = shape.hidden;
-    const std::size_t heads = h / head_size;
-    for (std::size_t layer = 0; layer < shape.layers; ++layer) {
-      add_linear(rows, h, 3 * h);
-      for (std::size_t i = 0; i < shape.sequences * heads; ++i) add_head(shape.context, 3 * h, h);
-      add_linear(rows, h, h);
-      add_linear(rows, h, 4 * h);
-      add_linear(rows, 4 * h, h);
+    if (shape.mlp) {
+      for (std::size_t layer = 0; layer <= shape.layers; ++layer) add_linear(rows, h, h, layer > 0);
+    } else {
+      for (std::size_t layer = 0; layer < shape.layers; ++layer) add_block(shape);
+      add_linear(rows, h, vocabulary);
     }
-    add_linear(rows, h, vocabulary);
     const std::size_t largest =
         std::max({rows * 4 * h, 4 * h * h, h * vocabulary, rows * vocabulary, shape.context * block});
     for (std::vector<float>& array : arrays_) array.assign(largest, 0.01f);
@@ -85,9 +84,21 @@ class Products {
     }
   }
 
-  void add_linear(std::size_t rows, std::size_t in, std::size_t out) {
+  void add_block(const Shape& shape) {
+    const std::size_t rows = shape.context * shape.sequences;
+    const std::size_t h = shape.hidden;
+    const std::size_t heads = h / head_size;
+    add_linear(rows, h, 3 * h);
+    for (std::size_t i = 0; i < shape.sequences * heads; ++i) add_head(shape.context, 3 * h, h);
+    add_linear(rows, h, h);
+    add_linear(rows, h, 4 * h);
+    add_linear(rows, 4 * h, h);
+  }
+
+  /// The first layer of an MLP has no gradient of its input.
+  void add_linear(std::size_t rows, std::size_t in, std::size_t out, bool input_gradient = true) {
     add(rows, out, in, {in}, {out}, out, To::bf16);
-    add(rows, in, out, {out}, {out, true}, in, To::bf16);
+    if (input_gradient) add(rows, in, out, {out}, {out, true}, in, To::bf16);
     add(in, out, rows, {in, true}, {out}, out, To::added_to_floats);
   }
 
@@ -140,7 +151,8 @@ double tokens_per_second(const Shape& shape) {
 
 int main(int argc, char** argv) {
   starpipe::model::cpu::Shape shape{};
-  CLI::App command("The rate of the matrix products of a GPT's step on two cores, without anything else.");
+  CLI::App command("The rate of the matrix products of a step on two cores, without anything else.");
+  command.add_flag("--mlp", shape.mlp, "Of an MLP; the default is a GPT");
   command.add_option("precision", shape.precision)->required()->check(CLI::IsMember({"fp32", "bf16"}));
   command.add_option("layers", shape.layers)->required()->check(CLI::PositiveNumber);
   command.add_option("hidden", shape.hidden, "A multiple of 64")->required()->check(CLI::PositiveNumber);

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The benchmark of GPTs on two cores at its smallest, without PyTorch. No check depends on time.
+"""The benchmark of networks on two cores at its smallest, without PyTorch. No check depends on time.
 
 Usage: cpu_test.py BINARY STEP_PRODUCTS SCRIPT
 """
@@ -18,11 +18,17 @@ class Cpu(unittest.TestCase):
                               capture_output=True, text=True, timeout=250, check=False)  # fmt: skip
 
     def test_small(self):
-        run = self.run_small()
+        self.check_small("1x64x1")
+
+    def test_small_mlp(self):
+        self.check_small("mlp2x64x16")
+
+    def check_small(self, model):
+        run = self.run_small("--models", model)
         self.assertEqual(run.returncode, 0, run.stderr)
         _, alone, *schedules = run.stdout.splitlines()
         *name, rate = alone.split()
-        self.assertEqual(name, ["1x64x1", "fp32", "products", "alone"])
+        self.assertEqual(name, [model, "fp32", "products", "alone"])
         products = float(rate.replace(",", ""))
         losses = set()
         for row, schedule in zip(schedules, ("ddp", "1f1b"), strict=True):
