@@ -5,6 +5,7 @@
 
 #include <benchmark/benchmark.h>
 
+#include "aligned_floats.hpp"
 #include "starpipe/model/backend.hpp"
 #include "starpipe/model/network.hpp"
 #include "starpipe/model/stage.hpp"
@@ -24,15 +25,18 @@ struct Passes {
           return build_network(config, sequences, 1);
         }()) {
     for (std::size_t i = 0; i < weights.size(); ++i)
-      weights[i] = 1e-4f * (static_cast<float>(i * 2654435761U % 401) - 200);
-    for (std::size_t i = 0; i < tokens.size(); ++i) tokens[i] = static_cast<float>(i * 7 % 97);
-    for (std::size_t i = 0; i < target.size(); ++i) target[i] = static_cast<float>((i + 1) * 7 % 97);
-    for (std::vector<float>& stash : stashes) forward(stash);
+      weights.data()[i] = 1e-4f * (static_cast<float>(i * 2654435761U % 401) - 200);
+    for (std::size_t i = 0; i < tokens.size(); ++i) tokens.data()[i] = static_cast<float>(i * 7 % 97);
+    for (std::size_t i = 0; i < target.size(); ++i) target.data()[i] = static_cast<float>((i + 1) * 7 % 97);
+    for (std::size_t i = 0; i < max_stashes; ++i) {
+      stashes.emplace_back(stage.stash_size());
+      forward(stashes[i]);
+    }
   }
 
-  static Memory view(std::vector<float>& of) { return {of.data(), of.size()}; }
+  static Memory view(AlignedFloats& of) { return {of.data(), of.size()}; }
 
-  void forward(std::vector<float>& stash) {
+  void forward(AlignedFloats& stash) {
     const std::vector<ConstMemory> inputs = {view(tokens)};
     stage.forward(ConstParameters(ConstMemory(view(weights))), inputs, view(target), view(loss).first(1),
                   view(stash), view(scratch));
@@ -54,20 +58,20 @@ struct Passes {
   }
   void backward_weights() {
     stage.backward_weights(view(stashes[0]), view(gradient_stash), ParameterGradients(view(sum)),
-                           view(scratch), cpu_backend(), &found);
+                           view(scratch));
   }
 
   Network network;
   const Stage& stage = network.stages[0];
-  std::vector<float> weights = std::vector<float>(stage.weights_size());
-  std::vector<float> tokens = std::vector<float>(stage.input_size(0));
-  std::vector<float> target = std::vector<float>(stage.rows() * stage.target_columns());
-  std::vector<float> loss = std::vector<float>(4);
-  std::vector<std::vector<float>> stashes{max_stashes, std::vector<float>(stage.stash_size())};
-  std::vector<float> gradient_stash = std::vector<float>(stage.gradient_stash_size());
-  std::vector<float> sum = std::vector<float>(stage.parameter_size());
-  std::vector<float> scratch = std::vector<float>(stage.scratch_size());
-  NonFinite found;
+  AlignedFloats weights{stage.weights_size()};
+  AlignedFloats tokens{stage.input_size(0)};
+  AlignedFloats target{stage.rows() * stage.target_columns()};
+  AlignedFloats loss{4};
+  std::vector<AlignedFloats> stashes;
+  AlignedFloats gradient_stash{stage.gradient_stash_size()};
+  AlignedFloats sum{stage.parameter_size()};
+  AlignedFloats scratch{stage.scratch_size()};
+  float found = 0;
 };
 
 /// The quickstart's model, and a larger one.

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The matrix products of F and BW of a GPT or an MLP alone, with the sizes that the layers on cores have: no
-// bias, no other loops, no tasks. Each of two threads computes whole micro-batches, as the workers of ddp do. All
-// products of a thread share three arrays, which stay in caches, so the result is an upper bound. Prints
+// bias, no other loops, no tasks. Each of two threads computes whole micro-batches, as the workers of ddp do.
+// All products of a thread share three arrays, which stay in caches, so the result is an upper bound. Prints
 // tokens per second of both threads together, the median of several times. cpu.py compares training with it.
 //
 //   step_products_benchmark fp32|bf16 LAYERS HIDDEN CONTEXT SEQUENCES
@@ -13,6 +13,7 @@
 #include <cstddef>
 #include <exception>
 #include <functional>
+#include <optional>
 #include <stdexcept>
 #include <string>
 #include <thread>
@@ -21,6 +22,7 @@
 #include <CLI/CLI.hpp>
 #include <fmt/format.h>
 
+#include "aligned_floats.hpp"
 #include "codelets/cpu/products.hpp"
 
 namespace starpipe::model::cpu {
@@ -51,8 +53,8 @@ class Products {
     }
     const std::size_t largest =
         std::max({rows * 4 * h, 4 * h * h, h * vocabulary, rows * vocabulary, shape.context * block});
-    for (std::vector<float>& array : arrays_) array.assign(largest, 0.01f);
-    scratch_.resize(scratch_size_);
+    for (int i = 0; i < 3; ++i) arrays_.emplace_back(largest, 0.01f);
+    scratch_.emplace(scratch_size_);
   }
 
   Products(const Products&) = delete;  // its products point to it
@@ -72,8 +74,7 @@ class Products {
       if (!product) throw std::runtime_error("this processor or library has no products in bf16");
       scratch_size_ = std::max(scratch_size_, product->scratch_size());
       products_.emplace_back([this, product = *product] {
-        product(Memory(arrays_[0]).as<Bf16>(), Memory(arrays_[1]).as<Bf16>(), nullptr, arrays_[2].data(),
-                scratch_);
+        product(operand(0), operand(1), nullptr, arrays_[2].data(), {scratch_->data(), scratch_->size()});
       });
     } else {
       products_.emplace_back([=, this] {
@@ -116,10 +117,12 @@ class Products {
     }
   }
 
+  const Bf16* operand(std::size_t array) { return Memory(arrays_[array].data(), 1).as<Bf16>(); }
+
   bool bf16_;
-  std::array<std::vector<float>, 3> arrays_;
+  std::vector<AlignedFloats> arrays_;
   std::size_t scratch_size_ = 0;
-  std::vector<float> scratch_;
+  std::optional<AlignedFloats> scratch_;
   std::vector<std::function<void()>> products_;
 };
 

@@ -358,10 +358,10 @@ void Stage::backward(const Backward& pass, const Backend& backend) const noexcep
         copy(backend, dy, pass.gradient_stash.subspan(layout.gradient, dy.size()));
         // The padding behind the numbers is never written.
         if (pass.found != nullptr)
-          backend.find_nonfinite(precision_, dy, rows_ * layout.columns, pass.found->results);
+          backend.find_nonfinite(precision_, dy, rows_ * layout.columns, *pass.found);
       }
       if (!pass.parameter_gradient.empty())
-        add_weight_gradient(i, pass.stash, dy, pass.parameter_gradient, parts.layer, backend, pass.found);
+        add_weight_gradient(i, pass.stash, dy, pass.parameter_gradient, parts.layer, backend);
     }
     if (source && i == end) return;
     const Memory dx = place_for(i, dy);
@@ -379,25 +379,23 @@ void Stage::backward(const Backward& pass, const Backend& backend) const noexcep
 }
 
 void Stage::backward_weights(ConstMemory stash, ConstMemory gradient_stash,
-                             ParameterGradients parameter_gradient, Memory scratch, const Backend& backend,
-                             NonFinite* found) const noexcept {
+                             ParameterGradients parameter_gradient, Memory scratch,
+                             const Backend& backend) const noexcept {
   const Scratch parts = divide(scratch, false);
   for (std::size_t i = 0; i < ops_.size(); ++i) {
     const OpLayout& layout = layouts_[i];
     if (layout.parameter_size == 0) continue;
     const ConstMemory dy = gradient_stash.subspan(layout.gradient, matrix_size(precision_, layout.columns));
-    add_weight_gradient(i, stash, dy, parameter_gradient, parts.layer, backend, found);
+    add_weight_gradient(i, stash, dy, parameter_gradient, parts.layer, backend);
   }
 }
 
 void Stage::add_weight_gradient(std::size_t op, ConstMemory stash, ConstMemory dy,
-                                ParameterGradients gradients, FloatView scratch, const Backend& backend,
-                                NonFinite* found) const noexcept {
+                                ParameterGradients gradients, FloatView scratch,
+                                const Backend& backend) const noexcept {
   const OpLayout& layout = layouts_[op];
-  const FloatView sum = gradient_of(layout, gradients);
-  backend.backward_weights(*ops_[op].layer,
-                           {stash.subspan(layout.stash, layout.stash_size), dy, sum, scratch});
-  if (found != nullptr) backend.find_nonfinite(Precision::fp32, sum, sum.size(), found->sum);
+  backend.backward_weights(*ops_[op].layer, {stash.subspan(layout.stash, layout.stash_size), dy,
+                                             gradient_of(layout, gradients), scratch});
 }
 
 }  // namespace starpipe::model

@@ -171,15 +171,11 @@ TEST(Stage, FindsNumbersThatAreNotFinite) {
   stage.forward(parameters, in, {}, y, stash, scratch);
   const std::vector<Memory> out = {dx};
   for (const bool is_spoilt : {false, true}) {
-    const float flag = is_spoilt ? 1 : 0;
     Floats dy = random_floats(row_count * 2, 3);
     if (is_spoilt) dy.back() = not_a_number;
     const std::vector<ConstMemory> gradients = {dy};
     Floats kept(stage.gradient_stash_size(), not_a_number);  // nothing looks at the padding
-    Floats sums(stage.parameter_size());
-    NonFinite of_b;
-    NonFinite of_w;
-    NonFinite of_bw;
+    float found = 0;
     Stage::Backward pass = {.parameters = parameters,
                             .stash = stash,
                             .output_gradients = gradients,
@@ -187,20 +183,9 @@ TEST(Stage, FindsNumbersThatAreNotFinite) {
                             .input_gradients = out,
                             .gradient_stash = kept,
                             .scratch = scratch,
-                            .found = &of_b};
+                            .found = &found};
     stage.backward(pass);
-    EXPECT_EQ(of_b.results, flag);
-    EXPECT_EQ(of_b.sum, 0);
-    stage.backward_weights(stash, kept, sums, scratch, cpu_backend(), &of_w);
-    EXPECT_EQ(of_w.results, 0);
-    EXPECT_EQ(of_w.sum, flag);
-    Floats more(stage.parameter_size());
-    pass.gradient_stash = {};
-    pass.parameter_gradient = more;
-    pass.found = &of_bw;
-    stage.backward(pass);
-    EXPECT_EQ(of_bw.results, 0);
-    EXPECT_EQ(of_bw.sum, flag);
+    EXPECT_EQ(found, is_spoilt ? 1 : 0);
   }
 }
 

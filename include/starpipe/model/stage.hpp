@@ -70,13 +70,6 @@ struct ParameterViews {
 using ConstParameters = ParameterViews<ConstMemory>;
 using ParameterGradients = ParameterViews<Memory>;
 
-/// Flags of a pass: 1 where it found infinity or NaN, else 0. In memory that the backend's device can write
-/// to (Backend::find_nonfinite).
-struct NonFinite {
-  float results = 0;  ///< in the data that it has written: activations, loss, gradients
-  float sum = 0;      ///< in the gradient of parameters, to which it has added
-};
-
 /// Consecutive layers that are placed together, with the F, B, W and BW passes over all of them. Activations,
 /// their gradients and weights are arrays in the stage's precision; token ids, targets, losses, weight
 /// gradients and the outputs of layers that write floats are floats. All views are of the memory of the
@@ -167,18 +160,18 @@ class Stage {
     Memory gradient_stash = {};
     ParameterGradients parameter_gradient = {};
     Memory scratch;
-    /// If given: the pass searches the gradients for W, and the gradient of parameters, for numbers that are
-    /// not finite. It does so layer by layer, while caches have the numbers.
-    NonFinite* found = nullptr;
+    /// If given: the pass searches the gradients for W for numbers that are not finite, layer by layer, while
+    /// caches have them. It sets this float to 1 if there are any. In memory that the backend's device can
+    /// write to (Backend::find_nonfinite).
+    float* found = nullptr;
   };
 
   /// B or BW.
   void backward(const Backward& pass, const Backend& backend = cpu_backend()) const noexcept;
 
-  /// W: adds to `parameter_gradient`, and searches it if `found` is given.
+  /// W: adds to `parameter_gradient`.
   void backward_weights(ConstMemory stash, ConstMemory gradient_stash, ParameterGradients parameter_gradient,
-                        Memory scratch, const Backend& backend = cpu_backend(),
-                        NonFinite* found = nullptr) const noexcept;
+                        Memory scratch, const Backend& backend = cpu_backend()) const noexcept;
 
  private:
   static constexpr std::size_t none = static_cast<std::size_t>(-1);
@@ -217,7 +210,7 @@ class Stage {
   static FloatView gradient_of(const OpLayout& layout, ParameterGradients gradients);
   /// W of ops_[op], a layer with parameters. `dy`: the gradient of its output.
   void add_weight_gradient(std::size_t op, ConstMemory stash, ConstMemory dy, ParameterGradients gradients,
-                           FloatView scratch, const Backend& backend, NonFinite* found) const noexcept;
+                           FloatView scratch, const Backend& backend) const noexcept;
 
   // Parts of the constructor; they throw as it does. `columns`: number of columns of the activation before
   // the op, which add_layer() replaces by the number after the op.

@@ -16,18 +16,18 @@ namespace {
 
 // Returns flags in the host's memory. `on_gpus`: the GPUs of this process write to the same memory by the
 // same addresses. Throws std::runtime_error if CUDA has no memory for that.
-std::shared_ptr<NonFinite[]> shared_flags(std::size_t count, [[maybe_unused]] bool on_gpus) {
+std::shared_ptr<float[]> shared_flags(std::size_t count, [[maybe_unused]] bool on_gpus) {
 #ifdef STARPIPE_WITH_CUDA
   if (on_gpus) {
     // With one address space for host and GPUs, a GPU writes to this memory by the host's address.
     void* memory = nullptr;
-    if (cudaHostAlloc(&memory, std::max<std::size_t>(1, count) * sizeof(NonFinite),
+    if (cudaHostAlloc(&memory, std::max<std::size_t>(1, count) * sizeof(float),
                       cudaHostAllocPortable | cudaHostAllocMapped) != cudaSuccess)
       throw std::runtime_error("CUDA gives no memory that host and GPU share");
-    return {static_cast<NonFinite*>(memory), [](NonFinite* used) { cudaFreeHost(used); }};
+    return {static_cast<float*>(memory), [](float* used) { cudaFreeHost(used); }};
   }
 #endif
-  return std::make_shared<NonFinite[]>(count);
+  return std::make_shared<float[]>(count);
 }
 
 }  // namespace
@@ -36,38 +36,26 @@ FiniteCheck::FiniteCheck(const TaskGraph& graph, int workers, bool on_gpus, bool
     : graph_(graph),
       is_used_(is_used),
       flags_(shared_flags(is_used ? graph.tasks().size() : 0, on_gpus)),
-      not_finite_(graph.data().size()),
       first_task_(index(workers)) {
   begin_step();
 }
 
 void FiniteCheck::begin_step() {
-  if (is_used_) std::fill_n(flags_.get(), graph_.tasks().size(), NonFinite{});
-  for (auto& sum : not_finite_) sum = false;
+  if (is_used_) std::fill_n(flags_.get(), graph_.tasks().size(), 0.0F);
   for (auto& task : first_task_) task = none;
 }
 
-NonFinite* FiniteCheck::flags(const Task& task) const {
+float* FiniteCheck::flag(const Task& task) const {
   if (!is_used_ || (!is_pass(task.kind) && task.kind != TaskKind::judge)) return nullptr;
-  NonFinite& own = flags_[static_cast<std::ptrdiff_t>(graph_.number_of(task))];
-  if (task.kind == TaskKind::judge) own.results = first_task_[index(task.worker)] != none ? 1.0F : 0.0F;
+  float& own = flags_[static_cast<std::ptrdiff_t>(graph_.number_of(task))];
+  if (task.kind == TaskKind::judge) own = first_task_[index(task.worker)] != none ? 1.0F : 0.0F;
   return &own;
 }
 
 void FiniteCheck::end(const Task& task) {
-  const NonFinite* const flags = is_pass(task.kind) ? this->flags(task) : nullptr;
-  if (flags == nullptr) return;
-  bool found = flags->results != 0;
-  if (flags->sum != 0) {
-    // Passes add to one accumulator sequentially, so the first pass that ends with a bad sum has caused it.
-    // Which of a pass's sums is bad is not known, so all count as bad from now on.
-    bool is_first = true;
-    for (const DataAccess& access : task.data) {
-      if (access.access == Access::accumulate && not_finite_[access.datum].exchange(true)) is_first = false;
-    }
-    if (is_first) found = true;
-  }
-  if (!found) return;
+  if (!is_pass(task.kind)) return;
+  const float* const found = flag(task);
+  if (found == nullptr || *found == 0) return;
   auto& smallest = first_task_[index(task.worker)];
   const std::size_t number = graph_.number_of(task);
   std::size_t known = smallest;

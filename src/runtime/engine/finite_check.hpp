@@ -17,8 +17,7 @@ namespace starpipe::runtime {
 /// The origin of a step's first value that is not finite.
 struct NonFiniteOrigin {
   std::optional<plan::JobId> pass = std::nullopt;  ///< the pass that computed it
-  /// Without such a pass: the parameter whose gradient overflowed when the sums of several workers, all
-  /// finite, were added up.
+  /// Without such a pass: a parameter whose gradient is not finite, though all results of passes are.
   std::string parameter = {};
 };
 
@@ -35,9 +34,10 @@ class FiniteCheck {
   /// Forgets the last step.
   void begin_step();
 
-  /// Returns the flags for the task's findings; for `judge`, set if a pass of its worker has found infinity
-  /// or NaN. Returns nullptr for all other tasks, and if the run does not look for such values.
-  [[nodiscard]] NonFinite* flags(const Task& task) const;
+  /// Returns the flag that the task sets to 1 if it finds infinity or NaN; for `judge`, one that is 1 if a
+  /// pass of its worker has found some. Returns nullptr for all other tasks, and if the run does not look for
+  /// such values.
+  [[nodiscard]] float* flag(const Task& task) const;
   /// Notes the task's findings. Call it when the task has ended, before tasks that depend on it start. Tasks
   /// that do not search are ignored.
   void end(const Task& task);
@@ -45,8 +45,7 @@ class FiniteCheck {
   /// Collective. Returns, on every rank, the first pass of the step, on any rank, with infinity or NaN in its
   /// results; nullopt if there is none. "First" is by the graph's order of tasks, in which a pass comes after
   /// all passes that it depends on. So no other pass caused the value, and under the ordered discipline each
-  /// run finds the same pass. Once an accumulator of weight gradients is not finite, every later pass that
-  /// adds to it finds this too. Only the first of these passes counts for the accumulator.
+  /// run finds the same pass. W finds nothing: the gradient norm shows a gradient that is not finite.
   [[nodiscard]] std::optional<plan::JobId> first(const Mpi& mpi) const;
 
  private:
@@ -54,8 +53,7 @@ class FiniteCheck {
 
   const TaskGraph& graph_;
   bool is_used_;
-  std::shared_ptr<NonFinite[]> flags_;                // by task; GPUs write to them
-  std::vector<std::atomic<bool>> not_finite_;         // by datum: accumulators that are not finite
+  std::shared_ptr<float[]> flags_;                    // by task; GPUs write to them
   std::vector<std::atomic<std::size_t>> first_task_;  // by logical worker: its first task with a finding
 };
 

@@ -100,7 +100,7 @@ struct JobData {
 };
 
 void run_job(const KernelContext& context, const Task& task, std::span<const model::Memory> data,
-             model::Memory scratch, NonFinite* found, const model::Backend& backend) {
+             model::Memory scratch, float* found, const model::Backend& backend) {
   thread_local JobData job;
   job.sort(*context.graph, task, data);
   const model::Stage& stage = context.network->stages[index(task.stage)];
@@ -110,7 +110,7 @@ void run_job(const KernelContext& context, const Task& task, std::span<const mod
       stage.forward(job.weights(), job.inputs, job.target, job.output, job.stash, scratch, backend);
       break;
     case TaskKind::W:
-      stage.backward_weights(job.stash, job.gradient_stash, job.weight_gradient(), scratch, backend, found);
+      stage.backward_weights(job.stash, job.gradient_stash, job.weight_gradient(), scratch, backend);
       break;
     default:  // B or BW: only BW's data have the gradient of the weights
       stage.backward({.parameters = job.weights(),
@@ -127,10 +127,11 @@ void run_job(const KernelContext& context, const Task& task, std::span<const mod
   }
 }
 
-// Looks at what the pass has written for other stages. Stage has looked at gradients for W and of weights.
-// Nothing looks at F's stash: it mixes formats, and a bad number in it shows in the output.
+// Looks at what the pass has written for other stages. Stage has looked at gradients for W. Nothing looks at
+// F's stash: it mixes formats, and a bad number in it shows in the output. The norm looks at gradients of
+// weights, once a step.
 void find_nonfinite(const KernelContext& context, const Task& task, std::span<const model::Memory> data,
-                    NonFinite& found, const model::Backend& backend) {
+                    float& found, const model::Backend& backend) {
   for (std::size_t i = 0; i < data.size(); ++i) {
     const Datum& datum = context.graph->data()[task.data[i].datum];
     if (task.data[i].access == Access::read) continue;
@@ -139,10 +140,10 @@ void find_nonfinite(const KernelContext& context, const Task& task, std::span<co
       case DataKind::activation:
       case DataKind::gradient:  // both have the size of the stage's output
         backend.find_nonfinite(stage().output_precision(), data[i], stage().rows() * stage().output_columns(),
-                               found.results);
+                               found);
         break;
       case DataKind::loss:
-        backend.find_nonfinite(model::Precision::fp32, data[i], 1, found.results);
+        backend.find_nonfinite(model::Precision::fp32, data[i], 1, found);
         break;
       default:
         break;
@@ -209,7 +210,7 @@ std::size_t norm_scratch_size(const TaskGraph& graph) {
 }
 
 void run_kernel(const KernelContext& context, const Task& task, std::span<const model::Memory> data,
-                model::Memory scratch, NonFinite* found, const model::Backend& backend) noexcept {
+                model::Memory scratch, float* found, const model::Backend& backend) noexcept {
   switch (task.kind) {
     case TaskKind::zero:
       backend.zero(data[0]);
@@ -222,7 +223,7 @@ void run_kernel(const KernelContext& context, const Task& task, std::span<const 
       run_reduction(context, task, data, backend);
       break;
     case TaskKind::judge:
-      Verdict(data[0]).begin(context.graph->rules().can_skip && found != nullptr && found->results != 0);
+      Verdict(data[0]).begin(context.graph->rules().can_skip && found != nullptr && *found != 0);
       break;
     case TaskKind::norm:
       run_norm(context, task, data, scratch, backend);
@@ -250,7 +251,7 @@ void run_kernel(const KernelContext& context, const Task& task, std::span<const 
 #ifdef STARPIPE_WITH_CUDA
 
 void run_kernel_on_stream(const KernelContext& context, const Task& task, std::span<const model::Memory> data,
-                          model::Memory scratch, NonFinite* found) noexcept {
+                          model::Memory scratch, float* found) noexcept {
   // cuBLAS documents that its handles are cuBLASLt's too, by this cast.
   const model::cuda::StreamBackend backend(
       {starpu_cuda_get_local_stream(), reinterpret_cast<cublasLtHandle_t>(starpu_cublas_get_local_handle())});
@@ -261,7 +262,7 @@ void run_kernel_on_stream(const KernelContext& context, const Task& task, std::s
 
 void run_kernel_on_stream(const KernelContext& /*context*/, const Task& /*task*/,
                           std::span<const model::Memory> /*data*/, model::Memory /*scratch*/,
-                          NonFinite* /*found*/) noexcept {
+                          float* /*found*/) noexcept {
   std::abort();
 }
 

@@ -23,8 +23,6 @@ struct KernelContext {
   double learning_rate = 0;  ///< of the step
 };
 
-using model::NonFinite;  // a pass's flags, in memory that a GPU can write to
-
 /// Returns the number of words of working memory that the passes of `stage` need on the device. `rules`: of
 /// the graph, which may have evaluations.
 std::size_t scratch_size(const plan::Schedule& schedule, const model::Stage& stage, bool on_gpu,
@@ -34,17 +32,17 @@ std::size_t norm_scratch_size(const TaskGraph& graph);
 
 /// Runs `task`, or enqueues it on the backend's stream. `data`: the memory of `task.data`, in the same order;
 /// verdicts are in the host's memory, and their tasks have ended. `scratch`: scratch_size() words for a pass,
-/// norm_scratch_size() words for a norm on a GPU. `found`: where a pass notes values that are not finite, and
-/// where `judge` reads what all passes of its worker have noted; nullptr: the run does not look for such
+/// norm_scratch_size() words for a norm on a GPU. `found`: a pass sets it to 1 if it finds infinity or NaN,
+/// and `judge` reads there what all passes of its worker have found; nullptr: the run does not look for such
 /// values. Thread-safe for tasks that write different data.
 void run_kernel(const KernelContext& context, const Task& task, std::span<const model::Memory> data,
-                model::Memory scratch, NonFinite* found = nullptr,
+                model::Memory scratch, float* found = nullptr,
                 const model::Backend& backend = model::cpu_backend()) noexcept;
 
 /// Enqueues a task's kernels on the stream of the CUDA worker that calls: see run_kernel. `found`: in
-/// SharedFlags, or nullptr. In builds without CUDA it is never called.
+/// memory that the GPU can write to, or nullptr. In builds without CUDA it is never called.
 void run_kernel_on_stream(const KernelContext& context, const Task& task, std::span<const model::Memory> data,
-                          model::Memory scratch, NonFinite* found) noexcept;
+                          model::Memory scratch, float* found) noexcept;
 
 /// A worker's verdict on a step, in the host's memory: the sum of squares of each parameter's gradient, in
 /// the model's order, and a flag that a pass found infinity or NaN. 0 stands for an unknown entry; a sum that
@@ -66,7 +64,7 @@ class Verdict {
   /// Returns the norm of the gradient, if all sums are known.
   [[nodiscard]] double norm() const noexcept;
   /// True if the step's update is to be skipped: a pass found infinity or NaN, or the gradient has such a
-  /// value. The sum of the gradients of several workers may overflow though each of them is finite.
+  /// value. A gradient may overflow though all results of passes are finite.
   [[nodiscard]] bool skips() const noexcept;
 
  private:

@@ -183,7 +183,7 @@ void TaskRunner::run_on_cpu(void** buffers, void* argument) noexcept {
     use_one_product_thread();
     note_task_begin();
     times.start = clock_seconds();
-    run_kernel(runner.context_, task, memory.data, memory.scratch, runner.parts_.finite.flags(task));
+    run_kernel(runner.context_, task, memory.data, memory.scratch, runner.parts_.finite.flag(task));
     runner.parts_.finite.end(task);
     times.end = clock_seconds();
     note_task_end();
@@ -230,7 +230,7 @@ void TaskRunner::run_on_gpu(void** buffers, void* argument) noexcept {
   note_start_on_gpu(running);
   running.times.start = clock_seconds();
   run_kernel_on_stream(runner.context_, *running.task, memory.data, memory.scratch,
-                       runner.parts_.finite.flags(*running.task));
+                       runner.parts_.finite.flag(*running.task));
 }
 
 void TaskRunner::note_start_on_gpu(Argument& starting) {
