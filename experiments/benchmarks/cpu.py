@@ -112,7 +112,7 @@ def main():
     for program in (arguments.starpipe, arguments.products):
         if not pathlib.Path(program).exists():
             sys.exit(f"{program} is not there: scripts/test builds it")
-    print(f"{'model':<10}{'':<6}{'':<20}{'tokens/s':>10}{'of products':>13}{'x PyTorch':>11}{'loss':>8}", flush=True)
+    print(f"{'model':<14}{'':<6}{'':<20}{'tokens/s':>10}{'of products':>13}{'x PyTorch':>11}{'loss':>8}", flush=True)
     for name in arguments.models.split(","):
         mlp = name.startswith("mlp")
         layers, hidden, sequences = map(int, name.removeprefix("mlp").split("x"))
@@ -121,10 +121,10 @@ def main():
         for precision in arguments.precisions.split(","):
             alone, rates, losses = measure(arguments, model, precision)
             best = max((rate for run, rate in rates.items() if run.startswith("PyTorch")), default=None)
-            print(f"{name:<10}{precision:<6}{'products alone':<20}{alone:>10,.0f}")
+            print(f"{name:<14}{precision:<6}{'products alone':<20}{alone:>10,.0f}")
             for run, rate in rates.items():
                 ratio = f"{rate / best:>11.2f}" if best and not run.startswith("PyTorch") else " " * 11
-                print(f"{'':<16}{run:<20}{rate:>10,.0f}{rate / alone:>13.0%}{ratio}{losses[run]:>8.3f}", flush=True)
+                print(f"{'':<20}{run:<20}{rate:>10,.0f}{rate / alone:>13.0%}{ratio}{losses[run]:>8.3f}", flush=True)
 
 
 if __name__ == "__main__":
