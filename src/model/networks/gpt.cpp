@@ -46,9 +46,10 @@ class Gpt final : public LanguageModel {
   }
   [[nodiscard]] std::vector<std::vector<StageOp>> halves(int block, const Shard& shard) const override {
     const std::string name = fmt::format("transformer.h.{}", block);
+    const std::size_t heads = heads_ / shard.of;
     const LayerSpec attention =
         spec("attention", name + ".attn", 3 * hidden_ / shard.of,
-             {{"heads", static_cast<double>(heads_ / shard.of)}, {"context", option(config_, "context")}});
+             {{"heads", static_cast<double>(heads)}, {"context", option(config_, "context")}});
     const LayerSpec gelu = spec("gelu", name + ".mlp.act", 4 * hidden_ / shard.of);
     return {
         half({name + ".ln_1", name + ".attn.c_attn", attention, name + ".attn.c_proj", 3, hidden_}, shard),

@@ -312,7 +312,7 @@ ExpectedTimes::ExpectedTimes(const plan::Schedule& schedule, const plan::Costs* 
     : schedule_(schedule),
       is_known_(known != nullptr),
       expected_(index(schedule.stages()) * plan::pass_count, std::numeric_limits<double>::quiet_NaN()) {
-  if (!is_known_) return;
+  if (known == nullptr) return;
   for (const plan::JobId job : schedule.order()) expected_[position(job)] = known->time(schedule, job) * 1e6;
 }
 

@@ -52,6 +52,7 @@ void restore_cores() noexcept;
 class OneProductThread {
  public:
   OneProductThread();
+  // NOLINTNEXTLINE(performance-trivially-destructible): it is not with OpenBLAS
   ~OneProductThread();
   OneProductThread(const OneProductThread&) = delete;
   OneProductThread& operator=(const OneProductThread&) = delete;
