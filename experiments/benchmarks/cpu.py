@@ -54,7 +54,7 @@ def kernels():
 
 def starpipe(arguments, model, precision, schedule):
     with tempfile.TemporaryDirectory() as folder:
-        config, report = (pathlib.Path(folder) / name for name in ("gpt.yaml", "report.json"))
+        config, report = (pathlib.Path(folder) / name for name in ("network.yaml", "report.json"))
         text = (MLP if model["mlp"] else GPT) + CONFIG
         config.write_text(text.format(text=TEXT, microbatches=MICROBATCHES, steps=arguments.steps, schedule=schedule,
                                       precision=precision, **model))

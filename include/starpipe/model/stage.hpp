@@ -160,9 +160,9 @@ class Stage {
     Memory gradient_stash = {};
     ParameterGradients parameter_gradient = {};
     Memory scratch;
-    /// If given: the pass searches the gradients for W for numbers that are not finite, layer by layer, while
-    /// caches have them. It sets this float to 1 if there are any. In memory that the backend's device can
-    /// write to (Backend::find_nonfinite).
+    /// If given: B searches the gradients for W for numbers that are not finite, layer by layer, while caches
+    /// have them. It sets this float to 1 if there are any. In memory that the backend's device can write to
+    /// (Backend::find_nonfinite). BW keeps no gradients for W and searches nothing.
     float* found = nullptr;
   };
 

@@ -84,10 +84,9 @@ void add_training_keys(Keys& keys) {
       "nonfinite", one_of(nonfinite_words),
       "After a step in which a pass or a gradient has infinity or NaN: stop ends the run with status 1 and "
       "names the first such pass, or the parameter; skip leaves weights and optimizer as they were before "
-      "the step, and "
-      "the report counts it; continue makes no check. With stop and skip, weights that are not finite after "
-      "the last step end the run with status 1. skip undoes no update: once an update has left infinity or "
-      "NaN in the weights, every later step is skipped.",
+      "the step, and the report counts it; continue makes no check. With stop and skip, weights that are not "
+      "finite after the last step end the run with status 1. skip undoes no update: once an update has left "
+      "infinity or NaN in the weights, every later step is skipped.",
       &TrainingConfig::nonfinite);
   Section(keys, "training", of_values, &Config::training, &TrainingConfig::optimizer)
       .add("clip", fp32_number(positive),

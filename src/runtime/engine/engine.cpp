@@ -25,8 +25,7 @@ namespace {
 std::string origin_text(int step, const NonFiniteOrigin& origin, const plan::Schedule& schedule) {
   constexpr std::string_view key = "(training.nonfinite: stop)";
   if (!origin.pass) {
-    return fmt::format("step {}: the gradient of {} has infinity or NaN, though no result of a pass has {}",
-                       step + 1, origin.parameter, key);
+    return fmt::format("step {}: the gradient of {} has infinity or NaN {}", step + 1, origin.parameter, key);
   }
   const plan::Job job = schedule.job(*origin.pass);
   return fmt::format("step {}, micro-batch {}, stage {}, pass {}: the first result with infinity or NaN {}",

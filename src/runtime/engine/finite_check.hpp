@@ -17,7 +17,7 @@ namespace starpipe::runtime {
 /// The origin of a step's first value that is not finite.
 struct NonFiniteOrigin {
   std::optional<plan::JobId> pass = std::nullopt;  ///< the pass that computed it
-  /// Without such a pass: a parameter whose gradient is not finite, though all results of passes are.
+  /// Without such a pass: the first parameter, in the model's order, whose gradient is not finite.
   std::string parameter = {};
 };
 
@@ -34,9 +34,9 @@ class FiniteCheck {
   /// Forgets the last step.
   void begin_step();
 
-  /// Returns the flag that the task sets to 1 if it finds infinity or NaN; for `judge`, one that is 1 if a
-  /// pass of its worker has found some. Returns nullptr for all other tasks, and if the run does not look for
-  /// such values.
+  /// Returns the flag of a pass. The pass sets it to 1 if it finds infinity or NaN. The flag of `judge` is 1
+  /// if some pass of its worker has found infinity or NaN. Other tasks have none: the result is nullptr. It
+  /// is also nullptr if the run does not look for such values.
   [[nodiscard]] float* flag(const Task& task) const;
   /// Notes the task's findings. Call it when the task has ended, before tasks that depend on it start. Tasks
   /// that do not search are ignored.

@@ -89,8 +89,8 @@ void TaskRunner::note_ready(void* argument) {
   static_cast<Argument*>(argument)->times.ready = clock_seconds();
 }
 
-// Returns the memory node of each datum of a job. O takes a stash to the host's memory, L to the GPU's. Data
-// that only say that a job has ended stay in the host's memory, so that StarPU does not copy them.
+// Returns the memory node of each datum of a job. O takes a stash to the host's memory, L to the GPU's. Some
+// data have no content and only put jobs in order. They stay in the host's memory: StarPU need not copy them.
 std::vector<int> TaskRunner::nodes_of(const Task& task) const {
   std::vector<int> nodes;
   for (const DataAccess& access : task.data) {

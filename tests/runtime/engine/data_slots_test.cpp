@@ -85,7 +85,8 @@ bool all_ended(const TaskGraph& graph, const std::vector<std::vector<bool>>& end
   return true;
 }
 
-/// Returns, for each datum, the datum as which it counts. With `moves` the result of L counts as that of F.
+/// Returns, for each datum, the datum whose slot it must have. That is the datum itself, with one exception:
+/// with `moves`, the result of L has the slot of the result of F.
 std::vector<std::size_t> counted_as(const TaskGraph& graph, bool moves) {
   std::vector<std::size_t> as(graph.data().size());
   std::map<std::pair<int, int>, std::size_t> made;
