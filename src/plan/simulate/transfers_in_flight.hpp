@@ -8,14 +8,10 @@
 #include <limits>
 #include <map>
 #include <queue>
-#include <set>
 #include <tuple>
 #include <utility>
 #include <vector>
 
-#include "plan/simulate/fetches.hpp"
-#include "starpipe/plan/schedule/schedule.hpp"
-#include "starpipe/plan/simulate/costs.hpp"
 #include "starpipe/plan/simulate/links.hpp"
 
 namespace starpipe::plan {
@@ -134,85 +130,6 @@ class TransfersInFlight {
   std::vector<std::size_t> reached_;  // ports whose users may change their rates when `changed_` do
   std::uint64_t pushed_ = 0;          // number of events ever
   std::priority_queue<Event, std::vector<Event>, std::greater<>> events_;
-};
-
-/// The transfers of a step where transfers may delay each other. Each datum is sent once to each worker that
-/// reads it; with prefetch, once to each other rank, whose workers share the copy. Transfers that are asked
-/// for at the same time begin in the order of n of the jobs that read them. With Costs::relays, weights go by
-/// relay_plan: a rank passes a slice on when it has arrived. Slices that leave at the same time begin in the
-/// order in which jobs need their weights.
-class SharedTransfers {
- public:
-  /// The references must outlive this.
-  SharedTransfers(const Schedule& schedule, const Costs& costs, const Fetches& fetches);
-
-  /// With prefetch: asks for all transfers of weights, or of the results of `producer`. Transfers that take
-  /// no time arrive at once. Adds the jobs whose last missing input has arrived to `complete`.
-  void send_weights(std::vector<JobId>& complete) {
-    send(weights_, complete);
-    for (const std::uint32_t slice : first_slices_) ask_for_slice(slice);
-  }
-  void send_results(JobId producer, std::vector<JobId>& complete) { send(results_[producer], complete); }
-  /// With prefetch: true if all inputs of `id` from other workers have arrived.
-  [[nodiscard]] bool is_complete(JobId id) const { return missing_[id] == 0; }
-
-  /// Without prefetch: asks for the next input of `id` that its worker lacks. Returns false if it lacks none.
-  bool fetch_next(JobId id);
-
-  /// Begins, at `now`, the transfers that were asked for.
-  void begin(double now);
-  /// Begins a transfer on the same links that is no input of a job. `number`: the caller's.
-  void begin_other(double now, int from, int to, std::uint64_t bytes, std::uint32_t number) {
-    in_flight_.begin(now, from, to, bytes,
-                     static_cast<std::uint32_t>(transfers_.size() + slices_.size()) + number);
-  }
-  [[nodiscard]] double next() const { return in_flight_.next(); }
-  /// Advances to `now`. Adds to `complete`: with prefetch, the jobs whose last missing input has
-  /// arrived; without prefetch, each job that asked for a transfer that has arrived. Adds to `others` the
-  /// numbers of other transfers that have arrived.
-  void advance(double now, std::vector<JobId>& complete, std::vector<std::uint32_t>& others);
-
- private:
-  struct Transfer {
-    int from;
-    int to;
-    std::uint64_t bytes;
-    std::vector<JobId> readers;  // by turn
-    bool asked_for = false;      // without prefetch
-    std::uint32_t slices = 0;    // by relays: those that have not arrived
-  };
-  /// A slice of relayed weights, on its way to a rank.
-  struct Slice {
-    int from = 0;
-    int to = 0;
-    std::uint64_t bytes = 0;
-    std::uint32_t turn = 0;                // of the first job that reads the weights
-    std::uint32_t transfer = 0;            // that it is a part of
-    std::vector<std::uint32_t> next = {};  // slices that the receiver sends then
-  };
-
-  [[nodiscard]] double time(const Transfer& transfer) const {
-    return costs_.link(transfer.from, transfer.to).time(transfer.bytes);
-  }
-  void send(const std::vector<std::uint32_t>& transfers, std::vector<JobId>& complete);
-  void arrive(std::uint32_t transfer, std::vector<JobId>& complete);
-  void add_relays(const Fetches& fetches, const std::map<std::tuple<int, int, int>, std::uint32_t>& of_rank);
-  void ask_for_slice(std::uint32_t slice);
-  void arrive_slice(std::uint32_t slice, std::vector<JobId>& complete);
-
-  const Schedule& schedule_;
-  const Costs& costs_;
-  std::vector<Transfer> transfers_;
-  std::vector<std::uint32_t> weights_;               // transfers of weights, without relays
-  std::vector<Slice> slices_;                        // in the order in which they are needed
-  std::vector<std::uint32_t> first_slices_;          // those that the holders send
-  std::vector<std::vector<std::uint32_t>> results_;  // transfers by JobId of the producer
-  std::vector<std::vector<std::uint32_t>> inputs_;   // transfers by JobId of the reader
-  std::vector<std::uint32_t> missing_;               // by JobId: inputs that have not arrived
-  // Transfers that were asked for since the last `begin`: the turn of the job that reads it, and its index.
-  std::set<std::pair<std::uint32_t, std::uint32_t>> requests_;
-  std::vector<std::uint32_t> arrived_;
-  TransfersInFlight in_flight_;
 };
 
 }  // namespace starpipe::plan
