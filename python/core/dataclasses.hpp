@@ -138,6 +138,7 @@ struct Dataclass<plan::Costs> {
                                         Field{"workers_of_rank", &plan::Costs::workers_of_rank},
                                         Field{"ordered_messages", &plan::Costs::ordered_messages},
                                         Field{"relays", &plan::Costs::relays},
+                                        Field{"messages_pass_hosts", &plan::Costs::messages_pass_hosts},
                                         Field{"host", &plan::Costs::host},
                                         Field{"disk", &plan::Costs::disk},
                                         Field{"peer", &plan::Costs::peer}};

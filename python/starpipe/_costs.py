@@ -184,6 +184,7 @@ class Costs:
     workers_of_rank: int
     ordered_messages: bool
     relays: bool
+    messages_pass_hosts: bool
     host: HomeLink | None
     disk: HomeLink | None
     peer: HomeLink | None
@@ -200,6 +201,7 @@ class Costs:
         workers_of_rank: int = 1,
         ordered_messages: bool = False,
         relays: bool = False,
+        messages_pass_hosts: bool = False,
         copy: float | None = None,
         host: HomeLink | None = None,
         disk: HomeLink | None = None,
@@ -219,6 +221,8 @@ class Costs:
             once for all of its workers, and transfers from one of its workers to another follow each other.
         ordered_messages: whether messages from one rank to another pass one at a time, on levels with fair sharing.
         relays: whether weights that several other ranks read are passed on from rank to rank, in slices.
+        messages_pass_hosts: whether messages from one rank to another also pass the links of `host`, at both ends, as those
+            of GPUs without GPUDirect do.
         copy: time of any copy of a stash to its home, and back, in place of `host`, `disk` and `peer`.
         host, disk: links to these homes of stashes. A schedule with such homes needs them.
         peer: link of copies to other workers, and back, which then delay no other transfer. Without it they are
@@ -248,6 +252,7 @@ class Costs:
             ("workers_of_rank", _whole("workers_of_rank", workers_of_rank, 1)),
             ("ordered_messages", _flag("ordered_messages", ordered_messages)),
             ("relays", _flag("relays", relays)),
+            ("messages_pass_hosts", _flag("messages_pass_hosts", messages_pass_hosts)),
             ("host", homes["host"]),
             ("disk", homes["disk"]),
             ("peer", homes["peer"]),

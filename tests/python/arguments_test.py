@@ -90,6 +90,7 @@ WRONG = [
     (Costs, {}, "prefetch", [1, "no"]),
     (Costs, {}, "ordered_messages", [1, "no"]),
     (Costs, {}, "relays", [1, "no"]),
+    (Costs, {}, "messages_pass_hosts", [1, "no"]),
     (Costs, {}, "unit", [3, "ms"]),
     (SOUND.with_discipline, {}, "discipline", [3]),
     (SOUND.id_of, {"stage": 0, "microbatch": 0}, "pass_", [3]),

@@ -290,6 +290,7 @@ int sim(SimOptions options) {
   const int workers = experiment.schedule.workers();
   plan::Costs costs = experiment.costs;
   costs.workers_of_rank = workers / cluster.ranks(workers);
+  costs.messages_pass_hosts = !cluster.gpu_direct;
   runtime::check_gpu_memory(config, experiment, cluster, costs);
   write_file("sim", request.config,
              runtime::config_json(without_plugins(given, experiment, kinds, folder)).dump());

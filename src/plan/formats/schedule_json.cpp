@@ -213,8 +213,8 @@ void require_known_keys(const JsonValue& file) {
        "memory_limits", "recompute", "late_recomputation", "unit"},
       is_read);
   add({"durations", "comm", "comm_per_byte", "links", "workers_of_rank", "ordered_messages", "relays",
-       "prefetch", "sizes", "shared_weights", "stages_without_weights", "stages_that_add", "shards", "ops",
-       "copies", "host_link", "disk_link", "peer_link"},
+       "messages_pass_hosts", "prefetch", "sizes", "shared_weights", "stages_without_weights",
+       "stages_that_add", "shards", "ops", "copies", "host_link", "disk_link", "peer_link"},
       is_read);
   add({"makespan", "gradients_summed", "bubble_fraction", "recomputed_fraction", "device_span",
        "device_bubble_fraction", "lower_bound"},

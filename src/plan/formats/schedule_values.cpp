@@ -143,10 +143,11 @@ void add_links(ordered_json& object, const Costs& costs) {
         entry["ports"].push_back({{"member", member}, {"comm_per_byte", number(beta)}});
     }
   }
-  if (costs.workers_of_rank > 1 && costs.links.takes_time())
+  if (costs.workers_of_rank > 1 && (costs.links.takes_time() || costs.has_slow_hosts()))
     object["workers_of_rank"] = costs.workers_of_rank;
   if (costs.ordered_messages && costs.links.takes_time()) object["ordered_messages"] = true;
   if (costs.relays && costs.links.takes_time()) object["relays"] = true;
+  if (costs.has_slow_hosts()) object["messages_pass_hosts"] = true;
 }
 
 Link read_link(const JsonValue& value) {
@@ -229,6 +230,7 @@ void read_links(const JsonValue& object, Costs& costs) {
   if (const auto workers = object.find("workers_of_rank")) costs.workers_of_rank = workers->whole(1);
   if (const auto ordered = object.find("ordered_messages")) costs.ordered_messages = ordered->truth();
   if (const auto relays = object.find("relays")) costs.relays = relays->truth();
+  if (const auto pass = object.find("messages_pass_hosts")) costs.messages_pass_hosts = pass->truth();
 }
 
 void add_weights(ordered_json& object, const Costs& costs, int stages) {

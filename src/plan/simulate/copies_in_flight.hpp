@@ -2,7 +2,6 @@
 #pragma once
 
 #include <algorithm>
-#include <array>
 #include <cstdint>
 #include <vector>
 
@@ -13,9 +12,46 @@
 
 namespace starpipe::plan {
 
-/// The copies of stashes under way, to homes and back. Each kind of home has links of its own (HomeLink),
-/// which no other transfer uses. Neighbours that share a link share its bandwidth fairly, in each direction.
-/// Deterministic. Not thread-safe.
+/// The transfers under way between workers and their hosts, or their disks (HomeLink). From a worker to its
+/// home, and back, they follow each other in the order of the calls of `begin`. Neighbours that share a link
+/// share its bandwidth fairly, in each direction. Deterministic. Not thread-safe.
+class HomeTransfers {
+ public:
+  explicit HomeTransfers(const HomeLink& home)
+      : workers_(home.workers),
+        links_(std::vector<LinkLevel>{{.link = home.link, .sharing = Sharing::fair}}),
+        flying_(links_, home.workers + 1) {}
+  HomeTransfers(const HomeTransfers&) = delete;
+  HomeTransfers& operator=(const HomeTransfers&) = delete;
+
+  /// As TransfersInFlight::begin. `out`: from the worker to its home.
+  void begin(double now, int worker, bool out, std::uint64_t bytes, std::uint32_t number) {
+    const int group = worker / workers_ * (workers_ + 1);
+    const int here = group + worker % workers_;
+    const int home = group + workers_;
+    flying_.begin(now, out ? here : home, out ? home : here, bytes, number);
+  }
+  [[nodiscard]] double next() const { return flying_.next(); }
+  void advance(double now, std::vector<std::uint32_t>& arrived) { flying_.advance(now, arrived); }
+
+ private:
+  // The workers that share a link, and then their home, are neighbours on one switch, and a rank. The link's
+  // bandwidth is that of the home's port.
+  int workers_;
+  Links links_;
+  TransfersInFlight flying_;
+};
+
+/// The way of a message between a worker and its host.
+struct PassedHost {
+  int worker = 0;
+  bool out = true;  ///< to the host
+  std::uint64_t bytes = 0;
+  std::uint32_t number = 0;  ///< the caller's
+};
+
+/// The copies of stashes under way, to homes and back, and the messages that pass a host
+/// (Costs::messages_pass_hosts). Each kind of home has links of its own. Deterministic. Not thread-safe.
 class CopiesInFlight {
  public:
   /// The references must outlive this.
@@ -31,43 +67,29 @@ class CopiesInFlight {
     const Home kind = schedule_.home(job.stage, job.microbatch);
     static_cast<void>(costs_.home_link(kind));  // for its error
     (kind == Home::host ? host_ : disk_)
-        .begin(now, schedule_.compute(id), job.pass, costs_.size(job.stage).stash, id);
+        .begin(now, schedule_.compute(id), job.pass == Pass::O, costs_.size(job.stage).stash, 2 * id);
+  }
+  /// Begins the way of a message between its worker and the host at `now`. `number`: the caller's.
+  void pass_host(double now, const PassedHost& message) {
+    host_.begin(now, message.worker, message.out, message.bytes, 2 * message.number + 1);
   }
   /// Returns the time of the next event, TransfersInFlight::never if there is none.
-  [[nodiscard]] double next() const { return std::min(host_.flying.next(), disk_.flying.next()); }
-  /// Advances to `now`. Adds the copies that have ended to `ended`.
-  void advance(double now, std::vector<std::uint32_t>& ended) {
-    host_.flying.advance(now, ended);
-    disk_.flying.advance(now, ended);
+  [[nodiscard]] double next() const { return std::min(host_.next(), disk_.next()); }
+  /// Advances to `now`. Adds the copies that have ended to `ended`, and the numbers of the messages that have
+  /// passed a host to `passed`.
+  void advance(double now, std::vector<JobId>& ended, std::vector<std::uint32_t>& passed) {
+    arrived_.clear();
+    host_.advance(now, arrived_);
+    disk_.advance(now, arrived_);
+    for (const std::uint32_t number : arrived_) (number % 2 == 0 ? ended : passed).push_back(number / 2);
   }
 
  private:
-  // The workers that share a link, and then their home, are neighbours on one switch. The link's bandwidth is
-  // that of the home's port.
-  struct HomeTransfers {
-    explicit HomeTransfers(const HomeLink& home)
-        : workers(home.workers),
-          links(std::vector<LinkLevel>{{.link = home.link, .sharing = Sharing::fair}}),
-          flying(links) {}
-    HomeTransfers(const HomeTransfers&) = delete;
-    HomeTransfers& operator=(const HomeTransfers&) = delete;
-
-    void begin(double now, int worker, Pass pass, std::uint64_t bytes, JobId id) {
-      const int group = worker / workers * (workers + 1);
-      const int here = group + worker % workers;
-      const int home = group + workers;
-      flying.begin(now, pass == Pass::O ? here : home, pass == Pass::O ? home : here, bytes, id);
-    }
-
-    int workers;
-    Links links;
-    TransfersInFlight flying;
-  };
-
   const Schedule& schedule_;
   const Costs& costs_;
   HomeTransfers host_;
   HomeTransfers disk_;
+  std::vector<std::uint32_t> arrived_;
 };
 
 }  // namespace starpipe::plan

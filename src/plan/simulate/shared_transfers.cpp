@@ -10,13 +10,15 @@
 
 namespace starpipe::plan {
 
-SharedTransfers::SharedTransfers(const Schedule& schedule, const Costs& costs, const Fetches& fetches)
+SharedTransfers::SharedTransfers(const Schedule& schedule, const Costs& costs, const Fetches& fetches,
+                                 CopiesInFlight& hosts)
     : schedule_(schedule),
       costs_(costs),
       results_(schedule.id_count()),
       inputs_(schedule.id_count()),
       missing_(schedule.id_count(), 0),
-      in_flight_(costs.links, costs.workers_of_rank, costs.ordered_messages) {
+      in_flight_(costs.links, costs.workers_of_rank, costs.ordered_messages),
+      hosts_(hosts) {
   std::unordered_map<std::uint64_t, std::uint32_t> copies;
   std::map<std::tuple<int, int, int>, std::uint32_t> of_rank;  // weights, by stage, holder and rank
   const auto first_of_rank = [&](int worker) { return worker - worker % costs.workers_of_rank; };
@@ -29,7 +31,7 @@ SharedTransfers::SharedTransfers(const Schedule& schedule, const Costs& costs, c
       const std::optional<std::uint64_t> copy = fetches.copy(fetch, from_other_rank ? rank : worker);
       if (copy) transfer = copies.try_emplace(*copy, transfer).first->second;
       if (transfer == transfers_.size()) {
-        transfers_.push_back({fetch.from, worker, fetch.bytes, {}});
+        transfers_.push_back({fetch.from, worker, fetch.bytes, {}, fetches.copy(fetch, 0)});
         if (fetch.kind == Fetch::Kind::weights && from_other_rank)
           of_rank[{fetch.stage, fetch.from, worker / costs.workers_of_rank}] = transfer;
         (fetch.kind == Fetch::Kind::weights ? weights_ : results_[fetch.producer]).push_back(transfer);
@@ -83,7 +85,7 @@ bool SharedTransfers::fetch_next(JobId id) {
     if (transfer.asked_for) continue;
     transfer.asked_for = true;
     transfer.readers = {id};
-    if (time(transfer) == 0) continue;
+    if (!takes_time(transfer)) continue;
     requests_.emplace(schedule_.turn(id), number);
     return true;
   }
@@ -93,7 +95,7 @@ bool SharedTransfers::fetch_next(JobId id) {
 void SharedTransfers::begin(double now) {
   const auto own = static_cast<std::uint32_t>(transfers_.size());
   const auto send = [&](const auto& of, std::uint32_t number) {
-    in_flight_.begin(now, of.from, of.to, of.bytes, number);
+    begin_way(now, {of.from, of.to, of.bytes}, number);
   };
   for (const auto& [turn, number] : requests_) {
     if (number < own) {
@@ -108,25 +110,76 @@ void SharedTransfers::begin(double now) {
 void SharedTransfers::advance(double now, std::vector<JobId>& complete, std::vector<std::uint32_t>& others) {
   arrived_.clear();
   in_flight_.advance(now, arrived_);
+  for (const std::uint32_t number : arrived_) {
+    const auto message = messages_.find(number);
+    if (message == messages_.end()) {
+      deliver(number, complete, others);
+      continue;
+    }
+    auto& [from, to, bytes, is_at_receiver] = message->second;
+    is_at_receiver = true;
+    hosts_.pass_host(now, {.worker = to, .out = false, .bytes = bytes, .number = number});
+  }
+}
+
+void SharedTransfers::begin_way(double now, const Message& message, std::uint32_t number) {
+  const auto& [from, to, bytes, is_at_receiver] = message;
+  if (!passes_hosts(from, to)) return in_flight_.begin(now, from, to, bytes, number);
+  messages_.emplace(number, message);
+  if (HostCopy* const copy = host_copy(number)) {
+    if (copy->is_there) return cross_network(now, number);
+    copy->waiting.push_back(number);
+    if (copy->waiting.size() > 1) return;
+  }
+  hosts_.pass_host(now, {.worker = from, .out = true, .bytes = bytes, .number = number});
+}
+
+// Returns what is known of the datum of a message at its sender's host; null for a message of its own.
+SharedTransfers::HostCopy* SharedTransfers::host_copy(std::uint32_t number) {
+  if (number >= transfers_.size() || !transfers_[number].datum) return nullptr;
+  return &at_hosts_[*transfers_[number].datum];
+}
+
+void SharedTransfers::cross_network(double now, std::uint32_t number) {
+  const Message& message = messages_.at(number);
+  in_flight_.begin(now, message.from, message.to, message.bytes, number);
+}
+
+void SharedTransfers::passed_hosts(double now, std::span<const std::uint32_t> messages,
+                                   std::vector<JobId>& complete, std::vector<std::uint32_t>& others) {
+  for (const std::uint32_t number : messages) {
+    const auto message = messages_.find(number);
+    if (message->second.is_at_receiver) {
+      messages_.erase(message);
+      deliver(number, complete, others);
+    } else if (HostCopy* const copy = host_copy(number)) {
+      copy->is_there = true;
+      for (const std::uint32_t waiting : copy->waiting) cross_network(now, waiting);
+    } else {
+      cross_network(now, number);
+    }
+  }
+}
+
+void SharedTransfers::deliver(std::uint32_t number, std::vector<JobId>& complete,
+                              std::vector<std::uint32_t>& others) {
   const auto own = static_cast<std::uint32_t>(transfers_.size());
   const std::uint32_t own_and_slices = own + static_cast<std::uint32_t>(slices_.size());
-  for (const std::uint32_t number : arrived_) {
-    if (number < own) {
-      arrive(number, complete);
-    } else if (number < own_and_slices) {
-      arrive_slice(number - own, complete);
-    } else {
-      others.push_back(number - own_and_slices);
-    }
+  if (number < own) {
+    arrive(number, complete);
+  } else if (number < own_and_slices) {
+    arrive_slice(number - own, complete);
+  } else {
+    others.push_back(number - own_and_slices);
   }
 }
 
 void SharedTransfers::send(const std::vector<std::uint32_t>& transfers, std::vector<JobId>& complete) {
   for (const std::uint32_t number : transfers) {
-    if (time(transfers_[number]) == 0) {
-      arrive(number, complete);
-    } else {
+    if (takes_time(transfers_[number])) {
       requests_.emplace(schedule_.turn(transfers_[number].readers.front()), number);
+    } else {
+      arrive(number, complete);
     }
   }
 }

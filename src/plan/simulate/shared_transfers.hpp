@@ -3,11 +3,15 @@
 
 #include <cstdint>
 #include <map>
+#include <optional>
 #include <set>
+#include <span>
 #include <tuple>
+#include <unordered_map>
 #include <utility>
 #include <vector>
 
+#include "plan/simulate/copies_in_flight.hpp"
 #include "plan/simulate/fetches.hpp"
 #include "plan/simulate/transfers_in_flight.hpp"
 #include "starpipe/plan/schedule/schedule.hpp"
@@ -19,11 +23,14 @@ namespace starpipe::plan {
 /// reads it; with prefetch, once to each other rank, whose workers share the copy. Transfers that are asked
 /// for at the same time begin in the order of n of the jobs that read them. With Costs::relays, weights go by
 /// relay_plan: a rank passes a slice on when it has arrived. Slices that leave at the same time begin in the
-/// order in which jobs need their weights.
+/// order in which jobs need their weights. With Costs::messages_pass_hosts a message between ranks has a way
+/// in three parts: to the sender's host, to the receiver's host, and to the receiver. A datum that goes to
+/// several ranks passes the sender's host once.
 class SharedTransfers {
  public:
-  /// The references must outlive this.
-  SharedTransfers(const Schedule& schedule, const Costs& costs, const Fetches& fetches);
+  /// The references must outlive this. `hosts`: where messages pass hosts; otherwise it is not used.
+  SharedTransfers(const Schedule& schedule, const Costs& costs, const Fetches& fetches,
+                  CopiesInFlight& hosts);
 
   /// With prefetch: asks for all transfers of weights, or of the results of `producer`. Transfers that take
   /// no time arrive at once. Adds the jobs whose last missing input has arrived to `complete`.
@@ -42,23 +49,28 @@ class SharedTransfers {
   void begin(double now);
   /// Begins a transfer on the same links that is no input of a job. `number`: the caller's.
   void begin_other(double now, int from, int to, std::uint64_t bytes, std::uint32_t number) {
-    in_flight_.begin(now, from, to, bytes,
-                     static_cast<std::uint32_t>(transfers_.size() + slices_.size()) + number);
+    begin_way(now, {from, to, bytes},
+              static_cast<std::uint32_t>(transfers_.size() + slices_.size()) + number);
   }
   [[nodiscard]] double next() const { return in_flight_.next(); }
   /// Advances to `now`. Adds to `complete`: with prefetch, the jobs whose last missing input has
   /// arrived; without prefetch, each job that asked for a transfer that has arrived. Adds to `others` the
   /// numbers of other transfers that have arrived.
   void advance(double now, std::vector<JobId>& complete, std::vector<std::uint32_t>& others);
+  /// Continues the way of the messages that have passed a host at `now`: CopiesInFlight gave their numbers.
+  /// Adds as `advance` does.
+  void passed_hosts(double now, std::span<const std::uint32_t> messages, std::vector<JobId>& complete,
+                    std::vector<std::uint32_t>& others);
 
  private:
   struct Transfer {
     int from;
     int to;
     std::uint64_t bytes;
-    std::vector<JobId> readers;  // by turn
-    bool asked_for = false;      // without prefetch
-    std::uint32_t slices = 0;    // by relays: those that have not arrived
+    std::vector<JobId> readers;               // by turn
+    std::optional<std::uint64_t> datum = {};  // nullopt: has one reader
+    bool asked_for = false;                   // without prefetch
+    std::uint32_t slices = 0;                 // by relays: those that have not arrived
   };
   /// A slice of relayed weights, on its way to a rank.
   struct Slice {
@@ -70,9 +82,30 @@ class SharedTransfers {
     std::vector<std::uint32_t> next = {};  // slices that the receiver sends then
   };
 
-  [[nodiscard]] double time(const Transfer& transfer) const {
-    return costs_.link(transfer.from, transfer.to).time(transfer.bytes);
+  /// A message between ranks, on its way through their hosts.
+  struct Message {
+    int from = 0;
+    int to = 0;
+    std::uint64_t bytes = 0;
+    bool is_at_receiver = false;  // has passed the network
+  };
+  /// A datum on its way to its worker's host, or there.
+  struct HostCopy {
+    bool is_there = false;
+    std::vector<std::uint32_t> waiting = {};  // messages
+  };
+
+  [[nodiscard]] bool passes_hosts(int from, int to) const {
+    return costs_.has_slow_hosts() && from / costs_.workers_of_rank != to / costs_.workers_of_rank;
   }
+  [[nodiscard]] bool takes_time(const Transfer& transfer) const {
+    return passes_hosts(transfer.from, transfer.to) ||
+           costs_.link(transfer.from, transfer.to).time(transfer.bytes) > 0;
+  }
+  [[nodiscard]] HostCopy* host_copy(std::uint32_t number);
+  void begin_way(double now, const Message& message, std::uint32_t number);
+  void cross_network(double now, std::uint32_t number);
+  void deliver(std::uint32_t number, std::vector<JobId>& complete, std::vector<std::uint32_t>& others);
   void send(const std::vector<std::uint32_t>& transfers, std::vector<JobId>& complete);
   void arrive(std::uint32_t transfer, std::vector<JobId>& complete);
   void add_relays(const Fetches& fetches, const std::map<std::tuple<int, int, int>, std::uint32_t>& of_rank);
@@ -92,6 +125,9 @@ class SharedTransfers {
   std::set<std::pair<std::uint32_t, std::uint32_t>> requests_;
   std::vector<std::uint32_t> arrived_;
   TransfersInFlight in_flight_;
+  CopiesInFlight& hosts_;
+  std::unordered_map<std::uint32_t, Message> messages_;   // by number: those that pass hosts, under way
+  std::unordered_map<std::uint64_t, HostCopy> at_hosts_;  // by datum
 };
 
 }  // namespace starpipe::plan

@@ -16,7 +16,6 @@
 #include "plan/simulate/gradient_sums.hpp"
 #include "plan/simulate/shared_transfers.hpp"
 #include "plan/simulate/transfers_in_flight.hpp"
-include "plan/simulate/transfers_in_flight.hpp"
 #include "starpipe/base/error.hpp"
 #include "starpipe/base/index.hpp"
 #include "starpipe/base/interval.hpp"
@@ -71,10 +70,11 @@ class Simulation {
         running_(index(schedule.workers())) {
     queues_.reserve(running_.size());
     for (int w = 0; w < schedule.workers(); ++w) queues_.emplace_back(schedule, w);
-    if (schedule.copies() && times.duration.empty())
+    const bool simulates_transfers = costs.transfers_wait() && times.transfer.empty();
+    if (simulates_transfers || (schedule.copies() && times.duration.empty()))
       copies_ = std::make_unique<CopiesInFlight>(schedule, costs);
-    if (!costs.transfers_wait() || !times.transfer.empty()) return;
-    shared_ = std::make_unique<SharedTransfers>(schedule, costs, fetches_);
+    if (!simulates_transfers) return;
+    shared_ = std::make_unique<SharedTransfers>(schedule, costs, fetches_, *copies_);
     if (!costs.prefetch) return;
     sums_.emplace(schedule, costs, [this](int worker, double time) {
       const std::optional<JobId> present = running_[index(worker)];
@@ -99,10 +99,11 @@ class Simulation {
         handle_arrivals(now);
         handle_events(now);  // ends of jobs without length that waited for an arrival, before any job starts
       }
-      if (copies_) end_copies(now);
+      if (copies_) handle_passed_links(now);
       for (const int worker : touched_) start_next(worker, now);
       touched_.clear();
       if (shared_) begin_transfers(now);
+      begin_copies(now);
     }
   }
 
@@ -227,20 +228,36 @@ class Simulation {
   void begin_copy(JobId id, double now) {
     ready_at_[id] = now;
     spans_[id].start = now;
-    if (copies_ && !schedule_.peer(id)) return copies_->begin(now, id);
-    if (copies_ && shared_ && !costs_.peer) {
+    const bool is_timed = !times_.duration.empty();
+    if (!is_timed && !schedule_.peer(id)) {
+      if (costs_.has_slow_hosts()) return starting_copies_.push_back(id);
+      return copies_->begin(now, id);
+    }
+    if (!is_timed && shared_ && !costs_.peer) {
       const auto [from, to] = schedule_.ends(id);
       shared_->begin_other(now, from, to, costs_.size(schedule_.job(id).stage).stash, 2 * id + 1);
       return;
     }
-    spans_[id].end = now + (copies_ ? costs_.time(schedule_, id) : times_.duration[id]);
+    spans_[id].end = now + (is_timed ? times_.duration[id] : costs_.time(schedule_, id));
     events_.push({spans_[id].end, id, Event::Kind::end});
   }
 
-  void end_copies(double now) {
+  // A message and a copy that a job's end allows ask for the host's link in this order, as in StarPU.
+  void begin_copies(double now) {
+    for (const JobId id : starting_copies_) copies_->begin(now, id);
+    starting_copies_.clear();
+  }
+
+  // Ends copies of stashes, and continues the way of messages, that have passed the link of a home.
+  void handle_passed_links(double now) {
     ended_copies_.clear();
-    copies_->advance(now, ended_copies_);
+    passed_hosts_.clear();
+    copies_->advance(now, ended_copies_, passed_hosts_);
     for (const JobId id : ended_copies_) end_copy(id, now);
+    if (passed_hosts_.empty()) return;
+    others_.clear();
+    shared_->passed_hosts(now, passed_hosts_, complete_, others_);
+    handle_arrived(now);
   }
 
   void end_copy(JobId id, double now) {
@@ -299,6 +316,11 @@ class Simulation {
   void handle_arrivals(double now) {
     others_.clear();
     shared_->advance(now, complete_, others_);
+    handle_arrived(now);
+  }
+
+  // Handles what is in `complete_` and `others_`.
+  void handle_arrived(double now) {
     for (const std::uint32_t number : others_) {
       if (number % 2 == 0) {
         sums_->arrived(number / 2, now);
@@ -337,19 +359,21 @@ class Simulation {
   const JobTimes& times_;
   Fetches fetches_;
   bool transfers_cost_;
+  std::unique_ptr<CopiesInFlight> copies_;  // where stashes are copied and no duration is given, or `shared_`
   std::unique_ptr<SharedTransfers> shared_;  // where transfers may delay each other
   std::optional<GradientSums> sums_;         // then, with prefetch, if there are any
-  std::unique_ptr<CopiesInFlight> copies_;   // where stashes are copied, and no duration is given
   std::vector<Span> spans_;
   std::vector<JobId> started_;
   std::vector<int> waiting_;                   // number of inputs still missing, by JobId
   std::vector<double> ready_at_;               // by JobId: when it became ready
   std::vector<std::optional<JobId>> running_;  // by worker
   std::vector<WorkerQueue> queues_;
-  std::vector<int> touched_;           // workers that may start a job now
-  std::vector<JobId> complete_;        // see SharedTransfers
-  std::vector<std::uint32_t> others_;  // see `begin_transfers` and `begin_copy`
-  std::vector<std::uint32_t> ended_copies_;
+  std::vector<int> touched_;            // workers that may start a job now
+  std::vector<JobId> complete_;         // see SharedTransfers
+  std::vector<std::uint32_t> others_;   // see `begin_transfers` and `begin_copy`
+  std::vector<JobId> starting_copies_;  // see `begin_copies`
+  std::vector<JobId> ended_copies_;
+  std::vector<std::uint32_t> passed_hosts_;
   std::unordered_set<std::uint64_t> fetched_;
   std::priority_queue<Event, std::vector<Event>, std::greater<>> events_;
 };

@@ -85,6 +85,7 @@ plan::ComparedRun Measurement::compared() const {
     measured.workers_of_rank = costs_.workers_of_rank;
     measured.ordered_messages = costs_.ordered_messages;
     measured.relays = costs_.relays;
+    measured.messages_pass_hosts = costs_.messages_pass_hosts;
     return measured;
   }();
   std::vector<plan::Difference> differences;

@@ -105,6 +105,8 @@ TEST(ScheduleJson, RoundTripsTheWorkersOfARank) {
   costs.workers_of_rank = 2;
   costs.ordered_messages = true;
   costs.relays = true;
+  costs.messages_pass_hosts = true;
+  costs.host = HomeLink{.link = {.alpha = 0.5}};
   const Links two_levels({{.workers = 2, .link = {.alpha = 0, .beta = 1}, .sharing = Sharing::fair},
                           {.link = {.alpha = 0, .beta = 1}, .sharing = Sharing::fair}});
   for (const Links& links : {two_levels, Links(Link{.alpha = 1, .beta = 1}), Links(Link{.alpha = 1})}) {
@@ -114,6 +116,7 @@ TEST(ScheduleJson, RoundTripsTheWorkersOfARank) {
     EXPECT_EQ(read.costs.workers_of_rank, 2);
     EXPECT_TRUE(read.costs.ordered_messages);
     EXPECT_TRUE(read.costs.relays);
+    EXPECT_TRUE(read.costs.messages_pass_hosts);
     EXPECT_EQ(simulate(read.schedule, read.costs).makespan, timeline.makespan);
   }
 }

@@ -14,6 +14,7 @@
 #include <gtest/gtest.h>
 
 #include "plan/simulate/slow_transfers.hpp"
+#include "plan/simulate/shared_transfers.hpp"
 #include "plan/simulate/transfers_in_flight.hpp"
 #include "starpipe/plan/registry/registry.hpp"
 #include "starpipe/plan/simulate/simulate.hpp"
@@ -244,7 +245,8 @@ TEST(Relays, ArriveWhenTheReferenceSaysSo) {
     if (expected.empty()) continue;
     ++relayed;
     const Fetches fetches(schedule, costs);
-    SharedTransfers transfers(schedule, costs, fetches);
+    CopiesInFlight no_hosts(schedule, costs);
+    SharedTransfers transfers(schedule, costs, fetches, no_hosts);
     std::vector<JobId> complete;
     std::vector<std::uint32_t> others;
     std::map<JobId, double> ready;

@@ -101,6 +101,10 @@ struct Costs {
   /// other. False: the holder sends them to each of these ranks. This counts where transfers take time, with
   /// prefetch.
   bool relays = false;
+  /// True if messages from one rank to another also pass the link between the sender's worker and its host,
+  /// then the one between the receiver's host and worker: those of `host`, in the order in which they and
+  /// copies of stashes come. So do GPUs without GPUDirect. This counts where `host` is known, with prefetch.
+  bool messages_pass_hosts = false;
 
   /// Gives every copy of a stash this time, whatever its home.
   void set_copy(double time) { host = disk = peer = HomeLink{.link = {.alpha = time}}; }
@@ -117,10 +121,14 @@ struct Costs {
   [[nodiscard]] double time(const Schedule& schedule, JobId id) const;
   /// Returns the price of a transfer between two different workers that has the link for itself.
   [[nodiscard]] const Link& link(int from, int to) const { return links.between(from, to); }
-  /// True if transfers may delay each other: on a port, between two workers of a rank, or as slices of
-  /// relayed weights.
+  /// True if messages between ranks pass `host`, and that takes time.
+  [[nodiscard]] bool has_slow_hosts() const {
+    return messages_pass_hosts && prefetch && host && host->link.takes_time();
+  }
+  /// True if transfers may delay each other: on a port, between two workers of a rank, as slices of relayed
+  /// weights, or on the link with a host.
   [[nodiscard]] bool transfers_wait() const {
-    return links.shared() || ((workers_of_rank > 1 || relays) && links.takes_time());
+    return links.shared() || ((workers_of_rank > 1 || relays) && links.takes_time()) || has_slow_hosts();
   }
 };
 
