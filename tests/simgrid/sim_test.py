@@ -134,13 +134,28 @@ class Sim(CommandTest):
         """StarPU moves them over host_link, beside the passes, and frees the GPU's memory. A copy takes about half a pass."""
         slow = CLUSTER.replace("bandwidth: 25GB/s", "bandwidth: 8GB/s")
         single = {"STARPU_SUBALLOCATOR": "0"}
-        for name in self.names():
+        for name in ("1f1b", "chimera", "ddp", "dualpipe-v", "fsdp", "gpipe", "interleaved-1f1b", "v-half", "zb-h1"):
             with self.subTest(schedule=name):
                 text = config(self.schedule(name, 4) + ", home: host", hidden=1024, batch=512)
                 report = self.simulate(text, cluster=slow, environment=single)
                 reloads = sum(w["received"]["reloads"]["bytes"]["simulated"] for w in report["workers"])
                 self.assertGreaterEqual(reloads, 16 * 16 * 4 * 512 * 1024)  # a layer keeps 4 bytes for each unit and sample
                 self.assert_as_predicted(report)
+
+    def test_stashes_on_other_gpus(self):
+        """StarPU moves them between GPUs of a rank, and frees the memory that they leave."""
+        slow = CLUSTER.replace("bandwidth: 300GB/s", "bandwidth: 30GB/s")
+        single = {"STARPU_SUBALLOCATOR": "0"}
+        for name, home in (("1f1b", "bpipe"), ("gpipe", "['worker:3', 'worker:2', 'worker', 'worker:0']"), ("zb-h1", "['worker:1', host, none, 'worker:0']")):
+            with self.subTest(schedule=name):
+                report = self.simulate(config(f"name: {name}, workers: 4, home: {home}", hidden=1024, batch=512), cluster=slow, environment=single)
+                self.assertGreater(sum(w["received"]["stashes"]["bytes"]["simulated"] for w in report["workers"]), 0)
+                self.assert_as_predicted(report)
+        balanced = config("name: 1f1b, workers: 4, home: bpipe", hidden=1024, batch=512)
+        need, kept = (max(w["gpu_memory"]["predicted"] for w in self.simulate(text, environment=single)["workers"])
+                      for text in (balanced, balanced.replace(", home: bpipe", "")))  # fmt: skip
+        self.assertLess(need, kept)
+        self.assert_as_predicted(self.simulate(balanced, memory=f"{math.ceil(1.05 * need / MIB)}MiB", environment=single))
 
     def test_stashes_on_the_host_with_ranks(self):
         """Some stashes wait on the host, two GPUs share a link to it, and ranks exchange messages. A run fits into memory that is too
@@ -150,8 +165,7 @@ class Sim(CommandTest):
         for ranks in (1, 2, 4):
             with self.subTest(ranks=ranks):
                 report = self.simulate(config("name: 1f1b, workers: 4" + home, hidden=1024, batch=512), "--ranks-per-node", ranks, cluster=shared)
-                # Messages between ranks use host_link, too, and the prediction does not know.
-                self.assert_as_predicted(report, makespan=0.05 if ranks > 1 else 0.02)
+                self.assert_as_predicted(report)
         single = {"STARPU_SUBALLOCATOR": "0"}
         less = config("name: gpipe, workers: 4, home: host", hidden=1024, batch=512)
         need = max(w["gpu_memory"]["predicted"] for w in self.simulate(less, environment=single)["workers"])
@@ -168,8 +182,8 @@ class Sim(CommandTest):
         self.assertEqual(beside["makespan"], alone["makespan"])
 
     def test_homes_that_gpus_do_not_have(self):
-        for home in ("disk", "'worker:3'"):
-            self.refused(self.arguments(config(f"name: 1f1b, workers: 4, home: {home}")), "schedule.home", "GPUs copy stashes to the host only")
+        self.refused(self.arguments(config("name: 1f1b, workers: 4, home: disk")), "schedule.home", "disk")
+        self.refused([*self.arguments(config("name: 1f1b, workers: 4, home: 'worker:3'")), "--ranks-per-node", "2"], "schedule.home", "worker:3", "rank")
         self.refused([*self.arguments(config("name: 1f1b, workers: 4, home: host")), "--gpu-direct"], "--gpu-direct", "host_link")
         self.refused(self.arguments(config("name: 1f1b, workers: 4, home: host")), "schedule.home", "policy", environment={"STARPU_SCHED": "lws"})
         little = CLUSTER.replace("host_link: {{", "host_link: {{memory: 100KiB, ")
@@ -196,6 +210,14 @@ class Sim(CommandTest):
                 self.assertEqual(between["simulated"], between["predicted"])
                 self.assertGreater(between["predicted"], 0)
                 self.assert_as_predicted(report)
+
+    def test_messages_through_main_memory(self):
+        """A message takes longer to main memory, and from it, than from rank to rank. Copies of stashes take these links, too."""
+        slow = CLUSTER.replace("bandwidth: 25GB/s", "bandwidth: 4GB/s")
+        for schedule, ranks in (("name: v-min", 4), ("name: zb-h2, home: [none, host, none, worker]", 4), ("name: interleaved-1f1b, home: host", 2)):
+            with self.subTest(schedule=schedule, ranks=ranks):
+                text = config(f"{schedule}, workers: 4", hidden=1024, batch=512)
+                self.assert_as_predicted(self.simulate(text, "--ranks-per-node", ranks, cluster=slow), makespan=0.01)
 
     def test_sharded_weights(self):
         """Fetching weights and adding up gradients takes many jobs' time, and overlaps with them as predicted: weights are fetched from

@@ -261,8 +261,7 @@ inline Schedule sound_schedule(Random& random, Discipline discipline,
                         .sound_priority = sound_priority};
   while (true) {
     const Schedule drawn(random_spec(random, options));
-    const Schedule schedule =
-        drawn.with(discipline, bounded ? random_limits(random, drawn) : std::vector<int>{});
+    Schedule schedule = drawn.with(discipline, bounded ? random_limits(random, drawn) : std::vector<int>{});
     if (check(schedule).ok()) return schedule;
   }
 }

@@ -281,13 +281,13 @@ int sim(SimOptions options) {
   write_file("sim", request.config, runtime::config_json(given).dump());
   const runtime::Config config = configuration_of(request);
   const runtime::Experiment experiment = runtime::make_experiment(config);
+  const int workers = experiment.schedule.workers();
   if (experiment.schedule.copies()) {
-    runtime::check_homes_of_gpus(experiment.schedule);
+    runtime::check_homes_of_gpus(experiment.schedule, runtime::WorkerMap(workers, cluster.ranks(workers)));
     runtime::check_homes(experiment.schedule, runtime::configured_policy(config));
     if (cluster.gpu_direct)
       throw InputError("--gpu-direct: does not apply with copies of stashes, which need host_link");
   }
-  const int workers = experiment.schedule.workers();
   plan::Costs costs = experiment.costs;
   costs.workers_of_rank = workers / cluster.ranks(workers);
   costs.messages_pass_hosts = !cluster.gpu_direct;

@@ -130,7 +130,7 @@ template <class T>
 std::set<std::string> read_map(const YamlValue& map, std::span<const MapKey<T>> keys, T& into) {
   std::vector<std::string_view> names;
   for (const MapKey<T>& key : keys) names.push_back(key.name);
-  const std::set<std::string> seen =
+  std::set<std::string> seen =
       read_map(map, names, [&](std::size_t key, const YamlValue& value) { keys[key].read(value, into); });
   for (const MapKey<T>& key : keys) {
     if (key.required && !seen.contains(std::string(key.name)))

@@ -147,7 +147,8 @@ class Simulation {
 
   // Returns TransfersInFlight::never at the end.
   [[nodiscard]] double next_time() const {
-    double time = events_.empty() ? TransfersInFlight::never : events_.top().time;
+    double time = TransfersInFlight::never;
+    if (!events_.empty()) time = events_.top().time;
     if (shared_) time = std::min(time, shared_->next());
     if (sums_) time = std::min(time, sums_->next());
     if (copies_) time = std::min(time, copies_->next());

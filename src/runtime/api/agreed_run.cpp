@@ -173,7 +173,7 @@ PlannedRun plan_on_ranks(const Mpi& mpi, Config config, const plan::Profile& mea
     Experiment made = make_experiment(config, parts);
     check_kernels(config, made.network);
     check_submission_limits(made.schedule, made.emulated);
-    check_homes(made.schedule, config.runtime);
+    check_homes(made.schedule, config.runtime, mpi.ranks());
     return made;
   });
   require_same(mpi, experiment.schedule, config.schedule);

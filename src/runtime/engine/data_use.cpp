@@ -170,7 +170,7 @@ class EndedJobs {
 };
 
 // Returns, for each datum, the datum that it continues, or itself. Where StarPU moves stashes, the result of
-// L continues the result of F.
+// L continues the result of F, as does a stash that waits on another worker.
 std::vector<std::uint32_t> first_in_slot(const TaskGraph& graph, bool moves_stashes) {
   std::vector<std::uint32_t> first(graph.data().size());
   std::iota(first.begin(), first.end(), 0U);
@@ -181,9 +181,9 @@ std::vector<std::uint32_t> first_in_slot(const TaskGraph& graph, bool moves_stas
     for (const DataAccess& access : task.data) {
       const Datum& datum = graph.data()[access.datum];
       if (datum.kind != DataKind::stash) continue;
-      const std::pair stash(datum.stage, datum.microbatch);
-      if (task.kind == TaskKind::O) moved_out.emplace(stash, access.datum);
-      if (task.kind == TaskKind::L) first[access.datum] = moved_out.at(stash);
+      const auto [moved, is_first] =
+          moved_out.try_emplace(std::pair(datum.stage, datum.microbatch), access.datum);
+      if (!is_first) first[access.datum] = moved->second;
     }
   }
   return first;
@@ -198,10 +198,11 @@ DataSlots::DataSlots(const TaskGraph& graph, std::optional<int> window, bool mov
   const std::size_t workers = index(std::ranges::max(graph.tasks(), {}, &Task::worker).worker) + 1;
   std::vector<std::uint32_t> last = tasks_of_rank(graph, std::vector<bool>(workers, true)).last_use;
   const std::vector<std::uint32_t> first_of = first_in_slot(graph, moves_stashes);
+  std::map<std::uint32_t, std::uint32_t> before;  // by the first datum of a slot: the datum to continue
   for (std::uint32_t d = 0; d < first_of.size(); ++d) {
     if (first_of[d] == d) continue;
     last[first_of[d]] = last[d];
-    continues_[first_of[d]] = true;
+    continues_[std::exchange(before.try_emplace(first_of[d], first_of[d]).first->second, d)] = true;
   }
   std::map<Key, std::deque<FreeSlot>> free;  // oldest first
   EndedJobs jobs(graph, first_of, workers);

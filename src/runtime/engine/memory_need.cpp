@@ -296,9 +296,11 @@ class Accountant {
             {.time = time.end, .phase = end, .position = position, .is_end = true}};
   }
 
-  // Returns the moment at which the policy asks for the inputs of the task, a job: other jobs of its worker
-  // run before it.
+  // Returns the moment at which StarPU is asked for the inputs of the task, a job: at the start of the step
+  // where GPUs copy stashes (StepData::fetch_ahead), else by the policy, and other jobs of its worker run
+  // before it.
   [[nodiscard]] Moment fetched(const Task& task) const {
+    if (schedule_.copies()) return {.time = 0, .phase = Moment::Phase::arrive};
     const std::vector<plan::JobId>& row = timeline_.order[index(task.worker)];
     const std::size_t position = position_[*task.job];
     const plan::JobId before = row[position - std::min(position, jobs_fetched_ahead)];
@@ -324,8 +326,8 @@ class Accountant {
   void take(const Task& task) {
     const plan::Span time = time_of(task);
     const Lifetime lifetime = lifetime_of(task, time);
-    if (task.kind == TaskKind::O && !workers_.rank_of.empty() && workers_.on_gpu[index(task.worker)])
-      wait_on_host(task);
+    const bool has_gpu = !workers_.rank_of.empty() && workers_.on_gpu[index(task.worker)];
+    if (task.kind == TaskKind::O && has_gpu && !schedule_.peer(*task.job)) wait_on_host(task);
     for (const auto& [datum, access] : task.data) {
       const Datum& accessed = graph_.data()[datum];
       if (device(accessed.worker) == device(task.worker)) {

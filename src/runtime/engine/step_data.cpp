@@ -23,6 +23,12 @@
 namespace starpipe::runtime {
 namespace {
 
+/// A copy that StarPU has been asked for. The callback that gives it back owns this.
+struct RequestedCopy {
+  starpu_data_handle_t handle;
+  int node;
+};
+
 constexpr std::size_t none = std::numeric_limits<std::size_t>::max();
 
 // Protects an accumulator on a GPU. Jobs that add to it access it as StarPU's readers do (step_run.cpp). So
@@ -90,6 +96,7 @@ StepData::StepData(const StepContext& step, const DataSlots& slots, std::optiona
     if (is_for_host(step_.graph.data()[d])) first_for_host_.push_back(d);
   }
   find_prepared(window);
+  find_sent();
   if (training_ == nullptr && !unused_.owner) register_scratch();
 }
 
@@ -359,6 +366,45 @@ void StepData::fetch_weights() const {
     require(starpu_data_prefetch_on_node_prio(handle(datum), static_cast<unsigned>(node), 1, --priority),
             "StarPU", "fetching", "weights");
   }
+}
+
+void StepData::find_sent() {
+  if (!step_.session.moves_stashes()) return;
+  is_for_other_ranks_.resize(step_.graph.data().size(), false);
+  for (const std::uint32_t number : step_.tasks.tasks) {
+    const Task& task = step_.graph.tasks()[number];
+    if (step_.session.is_local(task.worker)) continue;
+    for (const DataAccess& access : task.data) {
+      const Datum& datum = step_.graph.data()[access.datum];
+      if (datum.kind == DataKind::activation && is_mine(datum)) is_for_other_ranks_[access.datum] = true;
+    }
+  }
+}
+
+void StepData::fetch_ahead(const Task& task) const {
+  const plan::Schedule& schedule = step_.schedule;
+  if (!fetched_ || !task.job || is_stash_copy(task.kind) || !step_.session.is_local(task.worker)) return;
+  if (!schedule.copies() && !schedule.recomputes()) return;
+  const int to = node(task.worker);
+  if (to <= FetchedCopies::main_memory) return;
+  for (const DataAccess& access : task.data) {
+    const Datum& datum = step_.graph.data()[access.datum];
+    const bool is_sent = datum.kind == DataKind::activation || datum.kind == DataKind::gradient;
+    if (is_sent && access.access == Access::read && datum.worker != task.worker) fetch(access.datum, to);
+    if (is_from_host(datum.kind) && step_.session.moves_stashes()) fetch(access.datum, to);
+    const bool is_written = access.access != Access::read && !is_for_other_ranks_.empty();
+    if (is_written && is_for_other_ranks_[access.datum]) fetch(access.datum, FetchedCopies::main_memory);
+  }
+}
+
+void StepData::fetch(std::size_t datum, int node) const {
+  const auto release = [](void* argument) {
+    const std::unique_ptr<RequestedCopy> copy(static_cast<RequestedCopy*>(argument));
+    starpu_data_release_on_node(copy->handle, copy->node);
+  };
+  auto copy = std::make_unique<RequestedCopy>(RequestedCopy{handle(datum), node});
+  require(starpu_data_acquire_on_node_cb(handle(datum), node, STARPU_R, release, copy.release()), "StarPU",
+          "fetching", to_string(step_.graph.data()[datum].kind));
 }
 
 void StepData::drop_fetched(const Task& task) {

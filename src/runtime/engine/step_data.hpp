@@ -128,6 +128,13 @@ class StepData {
   /// tasks of the step are inserted. Does not wait.
   void fetch_weights() const;
 
+  /// Call it after the insertion of each of the rank's tasks. Where stashes are copied or made again, a job
+  /// may wait for that, and StarPU would copy its other inputs to its GPU only then. So asks StarPU to copy
+  /// what other workers send as soon as it is there, and inputs and targets, which would wait for stashes on
+  /// their way to the GPU. What F sends to another rank goes to the host before the stash does: a copy of a
+  /// stash takes much longer. Does not wait.
+  void fetch_ahead(const Task& task) const;
+
   /// Call it before the insertion of each of the rank's tasks, for each datum that the task touches. When
   /// the datum is the next one in its slot, asks StarPU to let the host keep the loss that was there before,
   /// or to let it copy the input's or target's values, as soon as the tasks of the slot's last datum have
@@ -191,6 +198,9 @@ class StepData {
     std::size_t datum;
     std::vector<float> values;  // of an input or a target
   };
+  void find_sent();
+  // Asks StarPU to copy a datum to a memory node once it is written.
+  void fetch(std::size_t datum, int node) const;
   // True if the host of this rank fills the datum before its tasks, or keeps its value after them.
   [[nodiscard]] bool is_for_host(const Datum& datum) const;
   // Notes that the slot of the datum now belongs to it.
@@ -213,6 +223,7 @@ class StepData {
   StepContext step_;
   const DataSlots& slots_;
   std::vector<int> nodes_;                // StarPU's memory node of each logical worker; -1 on other ranks
+  std::vector<bool> is_for_other_ranks_;  // by datum: an activation of this rank, where stashes are copied
   std::optional<FetchedCopies> fetched_;  // when some workers are GPUs and the worker of each task is known
   HostMemory unused_;                     // of all data where nothing computes; else empty
   std::vector<HostMemory> memory_;        // by slot; empty unless this rank's host provides it

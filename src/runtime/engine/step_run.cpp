@@ -109,15 +109,26 @@ bool uses_home(const plan::Schedule& schedule, plan::Home home) {
 
 }  // namespace
 
-void check_homes_of_gpus(const plan::Schedule& schedule) {
-  require_input(!uses_home(schedule, plan::Home::disk) && !schedule.has_peers(), "schedule.home",
-                "GPUs copy stashes to the host only, not to disks and other workers");
+void check_homes_of_gpus(const plan::Schedule& schedule, const WorkerMap& map) {
+  require_input(!uses_home(schedule, plan::Home::disk), "schedule.home",
+                "disk: GPUs do not copy stashes to disks");
+  for (const plan::JobId id : schedule.order()) {
+    if (!plan::is_copy(schedule.job(id).pass)) continue;
+    const auto [from, to] = schedule.ends(id);
+    require_input(
+        map.rank_of(from) == map.rank_of(to), "schedule.home",
+        fmt::format(
+            "worker:{}: GPUs copy stashes to GPUs of their rank only, and worker {} is on another one",
+            *schedule.peer(id), schedule.job(id).pass == plan::Pass::O ? from : to));
+  }
 }
 
-void check_homes(const plan::Schedule& schedule, const RuntimeConfig& config) {
+void check_homes(const plan::Schedule& schedule, const RuntimeConfig& config, int ranks) {
   if (!schedule.copies()) return;
   if (config.uses_gpus()) {
-    check_homes_of_gpus(schedule);
+    // StepRun checks another mapping, which is not known here.
+    if (config.mapping == MappingKind::linear)
+      check_homes_of_gpus(schedule, WorkerMap(schedule.workers(), ranks));
     require_input(std::ranges::count(config.device, cpu_device) == 0, "schedule.home",
                   "host: needs GPUs for all workers; stashes of cores are in the main memory of their host");
     return;
@@ -174,6 +185,7 @@ StepRun::StepRun(const Session& session, TaskGraph graph, const StepSetup& setup
                .optimizer = setup.optimizer,
                .loss_scale = 1.0F / static_cast<float>(schedule_.microbatches())},
               {meter_, data_, expected_, finite_, progress_, stashes_.get()}, emulation_.get()) {
+  if (session.moves_stashes()) check_homes_of_gpus(schedule_, session.map());
   if (setup.emulated == nullptr) take_product_buffers(session.map().count(session.mpi().rank()));
 }
 
@@ -199,6 +211,7 @@ void StepRun::submit() {
       if (replaced && !session_.on_gpus()) wait_for(access.datum, *replaced);
     }
     insert(graph_.tasks()[tasks_.tasks[i]]);
+    data_.fetch_ahead(graph_.tasks()[tasks_.tasks[i]]);
     for (const DataAccess& access : data) {
       if (tasks_.last_use[access.datum] != i) continue;
       if (emulation_ != nullptr) emulation_->drop(access.datum);
@@ -237,6 +250,8 @@ void StepRun::wait_for(std::size_t datum, std::size_t previous) const {
 void StepRun::insert(const Task& task) {
   const bool is_local = session_.is_local(task.worker);
   const StarpuControl control = session_.choice().control;
+  const bool moves = session_.moves_stashes() && is_stash_copy(task.kind);
+  bool moves_one = false;
   std::vector<starpu_data_descr> data;
   data.reserve(task.data.size() + 1);
   for (const DataAccess& access : task.data) {
@@ -244,8 +259,10 @@ void StepRun::insert(const Task& task) {
     // Otherwise the receiver would have to keep what arrives while its buffers are in use.
     if (emulation_ == nullptr && !on_simgrid && !is_local && waits_for_buffer(task, access, graph_))
       mode = static_cast<starpu_data_access_mode>(mode | STARPU_SSEND);
-    const bool is_stash = graph_.data()[access.datum].kind == DataKind::stash;
-    if (session_.moves_stashes() && is_stash_copy(task.kind) && is_stash) mode = STARPU_RW;  // moves it
+    if (moves && graph_.data()[access.datum].kind == DataKind::stash) {
+      if (std::exchange(moves_one, true)) continue;  // to or from another worker: the same handle
+      mode = STARPU_RW;
+    }
     data.push_back({data_.handle(access.datum), mode});
   }
   if (const starpu_data_handle_t scratch = data_.scratch(task)) data.push_back({scratch, STARPU_SCRATCH});
@@ -275,7 +292,6 @@ void StepRun::insert(const Task& task) {
     if (task.job && control == StarpuControl::worker_order) order = session_.next_order(worker);
   }
   void (*const epilogue)(void*) = session_.on_gpus() ? TaskRunner::end_on_gpu : nullptr;
-  const bool moves = session_.moves_stashes() && is_stash_copy(task.kind);
   void (*const begin)(void*) = moves && is_local ? TaskRunner::begin_move : nullptr;
   std::vector<starpu_task*> awaited;
   std::unique_lock<std::mutex> arrivals_wait;  // until the task depends on its arrivals, none may end

@@ -20,6 +20,7 @@
 #include "runtime/engine/task_graph.hpp"
 #include "runtime/engine/task_runner.hpp"
 #include "runtime/engine/watchdog.hpp"
+#include "runtime/host/worker_map.hpp"
 #include "runtime/session/policy_choice.hpp"
 #include "runtime/session/session.hpp"
 #include "starpipe/model/dataset.hpp"
@@ -36,11 +37,12 @@ namespace starpipe::runtime {
 /// emulated run, or one whose workers choose among ready jobs.
 void check_submission_limits(const plan::Schedule& schedule, bool emulated);
 
-/// Throws InputError if the run cannot copy stashes to the homes of the schedule, or cannot do so with this
-/// policy.
-void check_homes(const plan::Schedule& schedule, const RuntimeConfig& config);
-/// Throws InputError, naming schedule.home, if some stash has a home to which GPUs do not copy.
-void check_homes_of_gpus(const plan::Schedule& schedule);
+/// Throws InputError if a run on so many ranks cannot copy stashes to the homes of the schedule, or cannot do
+/// so with this policy.
+void check_homes(const plan::Schedule& schedule, const RuntimeConfig& config, int ranks);
+/// Throws InputError, naming schedule.home, if some stash has a home to which GPUs do not copy. `map`: the
+/// ranks of the workers.
+void check_homes_of_gpus(const plan::Schedule& schedule, const WorkerMap& map);
 void check_homes(const plan::Schedule& schedule, const PolicyChoice& policy);
 
 /// The values that a StepRun is made of, besides its tasks. The references and pointers must outlive it.

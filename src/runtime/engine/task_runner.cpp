@@ -89,14 +89,28 @@ void TaskRunner::note_ready(void* argument) {
   static_cast<Argument*>(argument)->times.ready = clock_seconds();
 }
 
-// Returns the memory node of each datum of a job. O takes a stash to the host's memory, L to the GPU's. Some
-// data have no content and only put jobs in order. They stay in the host's memory: StarPU need not copy them.
+// Returns the stashes of O or L: where it comes from and where it goes to, if both are workers.
+std::vector<std::uint32_t> TaskRunner::moved_stashes(const Task& task) const {
+  std::vector<std::uint32_t> stashes;
+  for (const DataAccess& access : task.data) {
+    const bool is_stash = context_.graph->data()[access.datum].kind == DataKind::stash;
+    if (is_stash && is_stash_copy(task.kind)) stashes.push_back(access.datum);
+  }
+  return stashes;
+}
+
+// Returns the memory node of each datum of a job. O takes a stash to the host's memory, or to the GPU of the
+// worker that is its home, and L to the GPU of the job that reads it. Some data have no content and only put
+// jobs in order. They stay in the host's memory: StarPU need not copy them.
 std::vector<int> TaskRunner::nodes_of(const Task& task) const {
+  const std::vector<std::uint32_t> moved = moved_stashes(task);
+  const bool goes_to_host = task.kind == TaskKind::O && moved.size() == 1;
   std::vector<int> nodes;
   for (const DataAccess& access : task.data) {
     const DataKind kind = context_.graph->data()[access.datum].kind;
-    if (kind == DataKind::stash && is_stash_copy(task.kind)) {
-      nodes.push_back(task.kind == TaskKind::O ? STARPU_MAIN_RAM : session_.memory_node(task.worker));
+    if (!moved.empty() && kind == DataKind::stash) {
+      if (access.datum != moved.front()) continue;  // StepRun::insert leaves it out
+      nodes.push_back(goes_to_host ? STARPU_MAIN_RAM : session_.memory_node(task.worker));
     } else {
       nodes.push_back(kind == DataKind::end_of_pass ? STARPU_SPECIFIC_NODE_CPU : STARPU_SPECIFIC_NODE_LOCAL);
     }
@@ -279,14 +293,16 @@ void TaskRunner::begin_move(void* argument) {
 }
 
 void TaskRunner::end_move(Argument& ended) {
-  const StepParts& parts = ended.runner->parts_;
+  const TaskRunner& runner = *ended.runner;
+  const StepParts& parts = runner.parts_;
   const Task& task = *ended.task;
   // Otherwise StarPU would keep the GPU's memory until the handle is dropped, as it keeps the host's after L.
-  const auto gpu = static_cast<unsigned>(ended.runner->session_.memory_node(task.worker));
-  for (const DataAccess& access : task.data) {
-    const bool is_stash = ended.runner->context_.graph->data()[access.datum].kind == DataKind::stash;
-    if (is_stash && task.kind == TaskKind::O)
-      starpu_data_evict_from_node(parts.data.handle(access.datum), gpu);
+  const std::vector<std::uint32_t> moved = runner.moved_stashes(task);
+  const bool comes_from_gpu = task.kind == TaskKind::O ? !moved.empty() : moved.size() == 2;
+  if (comes_from_gpu) {
+    const int worker = runner.context_.graph->data()[moved.front()].worker;
+    starpu_data_evict_from_node(parts.data.handle(moved.front()),
+                                static_cast<unsigned>(runner.session_.memory_node(worker)));
   }
   ended.times.end = clock_seconds();
   parts.meter.end(task, task.worker, ended.times);

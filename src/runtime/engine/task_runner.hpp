@@ -101,6 +101,7 @@ class TaskRunner {
   static void note_simulated_start(Argument& ended);
   static void end_move(Argument& ended);
   double weights_arrived(const Argument& reader);
+  [[nodiscard]] std::vector<std::uint32_t> moved_stashes(const Task& task) const;
   [[nodiscard]] std::vector<int> nodes_of(const Task& task) const;
   void copy_stash(const Task& task, std::span<const model::Memory> data) const noexcept;
   [[nodiscard]] int calling_worker() const;

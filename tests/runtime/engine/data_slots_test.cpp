@@ -115,8 +115,8 @@ void expect_sound(const TaskGraph& graph, const DataSlots& slots, std::size_t di
         continue;
       }
       if (slots.of(a) != slots.of(b) || uses[a].first > uses[b].first) continue;
-      const Datum& one = graph.data()[a];
-      const Datum& other = graph.data()[b];
+      const Datum& one = graph.data()[as[a]];
+      const Datum& other = graph.data()[as[b]];
       EXPECT_TRUE(uses[b].first > uses[a].last + distance || all_ended(graph, ended, a, uses[b].first))
           << "data " << a << ", " << b;
       EXPECT_EQ(one.kind, other.kind);
@@ -147,26 +147,35 @@ TEST(DataSlots, AreSharedByDataFarApart) {
   }
 }
 
-// The stash that L brings back lies where F has made it, and no other datum does in between.
+// The stash that L brings back lies where F has made it, as does one that waits on another worker, and no
+// other datum does in between.
 TEST(DataSlots, OfStashesThatMove) {
   for (const char* name : {"1f1b", "zb-h1", "gpipe", "ddp", "interleaved-1f1b"}) {
-    const TaskGraph graph = graph_of(name, 12, plan::Home::host);
-    const std::vector<std::size_t> as = counted_as(graph, true);
-    for (const std::optional<int> distance : {std::optional(0), std::optional(20), std::optional<int>()}) {
-      SCOPED_TRACE(::testing::Message() << name << ", " << distance.value_or(-1));
-      const DataSlots slots(graph, distance, true);
-      expect_sound(graph, slots, index(distance.value_or(0)), true);
-      int moved = 0;
-      for (std::size_t d = 0; d < as.size(); ++d) {
-        if (as[d] == d) continue;
-        ++moved;
-        EXPECT_TRUE(slots.continues(as[d])) << d;
-        EXPECT_FALSE(slots.continues(d)) << d;
+    for (const plan::Home home : {plan::Home::host, plan::Home::at(1)}) {
+      const TaskGraph graph = graph_of(name, 12, home);
+      const std::vector<std::size_t> as = counted_as(graph, true);
+      for (const std::optional<int> distance : {std::optional(0), std::optional(20), std::optional<int>()}) {
+        SCOPED_TRACE(::testing::Message()
+                     << name << ", " << to_string(home) << ", " << distance.value_or(-1));
+        const DataSlots slots(graph, distance, true);
+        expect_sound(graph, slots, index(distance.value_or(0)), true);
+        int moved = 0;
+        std::vector<bool> continues(as.size(), false);
+        std::map<std::size_t, std::size_t> last;
+        for (std::size_t d = 0; d < as.size(); ++d) {
+          if (as[d] != d) {
+            ++moved;
+            continues[last.at(as[d])] = true;
+          }
+          last[as[d]] = d;
+        }
+        for (std::size_t d = 0; d < as.size(); ++d) EXPECT_EQ(slots.continues(d), continues[d]) << d;
+        // One stage for each worker, and one of them is the home of the others.
+        EXPECT_EQ(moved, home.peer() ? 2 * 12 * (workers - 1) : 12 * workers);
       }
-      EXPECT_EQ(moved, 12 * workers) << "one stage for each worker";
+      const DataSlots copied(graph, 20);
+      for (std::size_t d = 0; d < as.size(); ++d) EXPECT_FALSE(copied.continues(d));
     }
-    const DataSlots copied(graph, 20);
-    for (std::size_t d = 0; d < as.size(); ++d) EXPECT_FALSE(copied.continues(d));
   }
 }
 
