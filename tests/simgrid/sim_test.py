@@ -52,7 +52,7 @@ class Sim(CommandTest):
         return ["sim", "run.yaml", "--cluster", "cluster.yaml", "--report", "report.json"]
 
     def simulate(self, text, *options, memory="16GiB", cluster=CLUSTER, environment=None):
-        self.ok(*self.arguments(text, memory, cluster), *options, environment=environment)
+        self.ok(*self.arguments(text, memory, cluster), *options, environment=environment, timeout=300)
         return json.loads(self.read("report.json"))
 
     def assert_as_predicted(self, report, makespan=0.02, to_host=0):

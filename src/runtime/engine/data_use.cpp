@@ -26,6 +26,19 @@ RankTasks tasks_of_rank(const TaskGraph& graph, const std::vector<bool>& local) 
   return mine;
 }
 
+std::vector<bool> early_inputs(const TaskGraph& graph) {
+  std::map<int, std::uint64_t> inputs;   // bytes, by stage
+  std::map<int, std::uint64_t> stashes;  // of one micro-batch
+  for (const Datum& datum : graph.data()) {
+    if (is_from_host(datum.kind)) inputs[datum.stage] += datum.bytes();
+    if (datum.kind == DataKind::stash) stashes[datum.stage] = datum.bytes();
+  }
+  std::vector<bool> early;
+  for (const Datum& datum : graph.data())
+    early.push_back(is_from_host(datum.kind) && inputs[datum.stage] <= stashes[datum.stage]);
+  return early;
+}
+
 FetchedCopies::FetchedCopies(const TaskGraph& graph, std::span<const int> nodes)
     : graph_(graph), nodes_(nodes.begin(), nodes.end()) {
   for (const Task& task : graph_.tasks()) {

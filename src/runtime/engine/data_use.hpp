@@ -33,6 +33,10 @@ struct RankTasks {
 /// `local`: by logical worker, true if it belongs to the rank.
 RankTasks tasks_of_rank(const TaskGraph& graph, const std::vector<bool>& local);
 
+/// Returns, by datum, true for the inputs and targets that a GPU gets as soon as their jobs are inserted, if
+/// GPUs copy stashes. Those of all micro-batches of such a stage take no more memory than one of its stashes.
+std::vector<bool> early_inputs(const TaskGraph& graph);
+
 // Weights and gradients stay registered over the steps, so StarPU keeps the copies that a GPU fetched of them
 // until the datum is written again. FetchedCopies tells when a copy is no longer needed.
 

@@ -11,6 +11,7 @@
 #include <set>
 #include <utility>
 
+#include "runtime/engine/data_use.hpp"
 #include "runtime/engine/kernels.hpp"
 #include "runtime/engine/received_data.hpp"
 #include "runtime/engine/task_graph.hpp"
@@ -174,6 +175,7 @@ class Accountant {
         timeline_(timeline),
         graph_(graph),
         workers_(workers),
+        early_(early_inputs(graph)),
         position_(schedule.id_count()),
         written_(graph.data().size(), 0),
         holdings_(index(std::ranges::max(workers.devices)) + 1) {
@@ -296,11 +298,10 @@ class Accountant {
             {.time = time.end, .phase = end, .position = position, .is_end = true}};
   }
 
-  // Returns the moment at which StarPU is asked for the inputs of the task, a job: at the start of the step
-  // where GPUs copy stashes (StepData::fetch_ahead), else by the policy, and other jobs of its worker run
-  // before it.
-  [[nodiscard]] Moment fetched(const Task& task) const {
-    if (schedule_.copies()) return {.time = 0, .phase = Moment::Phase::arrive};
+  // Returns the moment at which StarPU is asked for an input or a target of the task, a job: at the start of
+  // the step (StepData::fetch_ahead), or by the policy, and other jobs of its worker run before it.
+  [[nodiscard]] Moment fetched(std::size_t datum, const Task& task) const {
+    if (schedule_.copies() && early_[datum]) return {.time = 0, .phase = Moment::Phase::arrive};
     const std::vector<plan::JobId>& row = timeline_.order[index(task.worker)];
     const std::size_t position = position_[*task.job];
     const plan::JobId before = row[position - std::min(position, jobs_fetched_ahead)];
@@ -333,7 +334,7 @@ class Accountant {
       if (device(accessed.worker) == device(task.worker)) {
         if (comes_and_goes(accessed) && !is_in_place(accessed) && !is_on_host(accessed, task.worker))
           touch(datum, task.worker,
-                is_temporary(accessed.kind) ? lifetime : Lifetime{fetched(task), lifetime.to});
+                is_temporary(accessed.kind) ? lifetime : Lifetime{fetched(datum, task), lifetime.to});
         if (access != Access::read) written_[datum] = std::max(written_[datum], time.end);
         continue;
       }
@@ -359,6 +360,7 @@ class Accountant {
   const plan::Timeline& timeline_;
   const TaskGraph& graph_;
   const WorkerDevices& workers_;         // complete
+  std::vector<bool> early_;              // by datum: see `early_inputs`
   std::vector<std::uint32_t> position_;  // by JobId: index in the order of its worker
   std::vector<std::uint32_t> place_;     // by JobId, where stashes are copied: its place by n
   std::map<plan::JobId, double> freed_;  // of each O: the latest time at which it has freed the stash

@@ -370,6 +370,7 @@ void StepData::fetch_weights() const {
 
 void StepData::find_sent() {
   if (!step_.session.moves_stashes()) return;
+  early_ = early_inputs(step_.graph);
   is_for_other_ranks_.resize(step_.graph.data().size(), false);
   for (const std::uint32_t number : step_.tasks.tasks) {
     const Task& task = step_.graph.tasks()[number];
@@ -391,7 +392,7 @@ void StepData::fetch_ahead(const Task& task) const {
     const Datum& datum = step_.graph.data()[access.datum];
     const bool is_sent = datum.kind == DataKind::activation || datum.kind == DataKind::gradient;
     if (is_sent && access.access == Access::read && datum.worker != task.worker) fetch(access.datum, to);
-    if (is_from_host(datum.kind) && step_.session.moves_stashes()) fetch(access.datum, to);
+    if (!early_.empty() && early_[access.datum]) fetch(access.datum, to);
     const bool is_written = access.access != Access::read && !is_for_other_ranks_.empty();
     if (is_written && is_for_other_ranks_[access.datum]) fetch(access.datum, FetchedCopies::main_memory);
   }

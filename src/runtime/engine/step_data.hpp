@@ -130,9 +130,9 @@ class StepData {
 
   /// Call it after the insertion of each of the rank's tasks. Where stashes are copied or made again, a job
   /// may wait for that, and StarPU would copy its other inputs to its GPU only then. So asks StarPU to copy
-  /// what other workers send as soon as it is there, and inputs and targets, which would wait for stashes on
-  /// their way to the GPU. What F sends to another rank goes to the host before the stash does: a copy of a
-  /// stash takes much longer. Does not wait.
+  /// what other workers send as soon as it is there, and small inputs and targets, which would wait for
+  /// stashes on their way to the GPU. What F sends to another rank goes to the host before the stash does: a
+  /// copy of a stash takes much longer. Does not wait.
   void fetch_ahead(const Task& task) const;
 
   /// Call it before the insertion of each of the rank's tasks, for each datum that the task touches. When
@@ -223,6 +223,7 @@ class StepData {
   StepContext step_;
   const DataSlots& slots_;
   std::vector<int> nodes_;                // StarPU's memory node of each logical worker; -1 on other ranks
+  std::vector<bool> early_;               // see `early_inputs`; empty unless GPUs copy stashes
   std::vector<bool> is_for_other_ranks_;  // by datum: an activation of this rank, where stashes are copied
   std::optional<FetchedCopies> fetched_;  // when some workers are GPUs and the worker of each task is known
   HostMemory unused_;                     // of all data where nothing computes; else empty
