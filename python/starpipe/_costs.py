@@ -222,7 +222,7 @@ class Costs:
         ordered_messages: whether messages from one rank to another pass one at a time, on levels with fair sharing.
         relays: whether weights that several other ranks read are passed on from rank to rank, in slices.
         messages_pass_hosts: whether messages from one rank to another also pass the links of `host`, at both ends, as those
-            of GPUs without GPUDirect do.
+            of GPUs without GPUDirect do. Needs `host`.
         copy: time of any copy of a stash to its home, and back, in place of `host`, `disk` and `peer`.
         host, disk: links to these homes of stashes. A schedule with such homes needs them.
         peer: link of copies to other workers, and back, which then delay no other transfer. Without it they are

@@ -11,37 +11,28 @@ and writes results.csv and memory.svg. The searches take most of the time: up to
 import concurrent.futures
 import csv
 
-from ways import COPIES, HOMES, SCHEDULES, cases, make, memory, options_parser
+from ways import COPIES, HOMES, all_cases, make, memory, options_parser
 
 COLUMNS = ("schedule", "link", "homes", "limit", "memory", "makespan", "idle", "remade")
 COLOURS = {"no homes": "#4a535e", "recomputation": "#c06000", "host": "#0b6e53", "other worker": "#a82a22", "all": "#1c5d9c"}
 
 
-def all_cases(options):
-    """(schedule, link, homes, limit): what the curves are made of. Without a limit no homes are needed, so there limits choose orders."""
-    for schedule in options.schedules:
-        limits = range(1, options.workers + 1) if schedule == "searched" else range(1, options.microbatches + 1)
-        for homes in options.homes:
-            found = cases(schedule, homes)
-            if found is None:
-                continue
-            has_link, has_limit = found
-            for link in options.links if has_link else ("",):
-                for limit in limits if has_limit or homes == "no homes" else (None,):
-                    yield schedule, link, homes, limit
-
-
 def predict_all(options):
     def row(case):
-        schedule, link, homes, limit = case
+        schedule, homes, link, limit = case
         made = make(options, schedule, homes, COPIES.get(link), limit)
         if made is None:
             return None
         found = (memory(schedule, made), made["makespan"], made["bubble_fraction"], made.get("recomputed_fraction", 0))
         return dict(zip(COLUMNS, (schedule, link, homes, limit or "", *found)))
 
+    def limits(schedule, homes, has_limit):  # without homes a limit makes another order
+        if not has_limit and homes != "no homes":
+            return (None,)
+        return range(1, (options.workers if schedule == "searched" else options.microbatches) + 1)
+
     with concurrent.futures.ThreadPoolExecutor(2) as pool:
-        return [found for found in pool.map(row, all_cases(options)) if found]
+        return [found for found in pool.map(row, all_cases(options, limits)) if found]
 
 
 def frontier(rows):

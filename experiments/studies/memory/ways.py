@@ -81,20 +81,30 @@ def all_stashes(options, schedule):
     return memory(free, make(options, free, "no homes", None, None))
 
 
-def limited_cases(options):
-    """(case, schedule) of each run: homes that need a memory limit have a half and a quarter of the stashes that a worker holds without."""
+def all_cases(options, limits):
+    """(schedule, homes, link, limit) of all options. `limits(schedule, homes, has_limit)`: the memory limits of these homes."""
     for schedule in options.schedules:
-        half = max(1, round(all_stashes(options, schedule) / 2))
         for homes in options.homes:
             found = cases(schedule, homes)
             if found is None:
                 continue
             has_link, has_limit = found
             for link in options.links if has_link else ("",):
-                for limit in dict.fromkeys((half, max(1, half // 2))) if has_limit else (None,):
-                    made = make(options, schedule, homes, COPIES.get(link), limit)
-                    if made:
-                        yield {"schedule": schedule, "homes": homes, "link": link, "limit": limit or "", "stashes": memory(schedule, made)}, made
+                for limit in limits(schedule, homes, has_limit):
+                    yield schedule, homes, link, limit
+
+
+def limited_cases(options):
+    """(case, schedule) of each run: homes that need a memory limit have a half and a quarter of the stashes that a worker holds without."""
+    half = {schedule: max(1, round(all_stashes(options, schedule) / 2)) for schedule in options.schedules}
+
+    def limits(schedule, homes, has_limit):
+        return dict.fromkeys((half[schedule], max(1, half[schedule] // 2))) if has_limit else (None,)
+
+    for schedule, homes, link, limit in all_cases(options, limits):
+        made = make(options, schedule, homes, COPIES.get(link), limit)
+        if made:
+            yield {"schedule": schedule, "homes": homes, "link": link, "limit": limit or "", "stashes": memory(schedule, made)}, made
 
 
 def write_table(options, columns, run):

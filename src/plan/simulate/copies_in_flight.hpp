@@ -75,8 +75,8 @@ class CopiesInFlight {
   }
   /// Returns the time of the next event, TransfersInFlight::never if there is none.
   [[nodiscard]] double next() const { return std::min(host_.next(), disk_.next()); }
-  /// Advances to `now`. Adds the copies that have ended to `ended`, and the numbers of the messages that have
-  /// passed a host to `passed`.
+  /// Advances to `now`. Adds to `ended` the copies that have ended. Adds to `passed` the numbers of the
+  /// messages that have passed the link of a host.
   void advance(double now, std::vector<JobId>& ended, std::vector<std::uint32_t>& passed) {
     arrived_.clear();
     host_.advance(now, arrived_);

@@ -70,7 +70,7 @@ class SharedTransfers {
     std::vector<JobId> readers;               // by turn
     std::optional<std::uint64_t> datum = {};  // nullopt: has one reader
     bool asked_for = false;                   // without prefetch
-    std::uint32_t slices = 0;                 // by relays: those that have not arrived
+    std::uint32_t slices = 0;                 // with relays: how many have not arrived yet
   };
   /// A slice of relayed weights, on its way to a rank.
   struct Slice {
@@ -117,16 +117,16 @@ class SharedTransfers {
   std::vector<Transfer> transfers_;
   std::vector<std::uint32_t> weights_;               // transfers of weights, without relays
   std::vector<Slice> slices_;                        // in the order in which they are needed
-  std::vector<std::uint32_t> first_slices_;          // those that the holders send
+  std::vector<std::uint32_t> first_slices_;          // slices that leave the holders
   std::vector<std::vector<std::uint32_t>> results_;  // transfers by JobId of the producer
   std::vector<std::vector<std::uint32_t>> inputs_;   // transfers by JobId of the reader
   std::vector<std::uint32_t> missing_;               // by JobId: inputs that have not arrived
-  // Transfers that were asked for since the last `begin`: the turn of the job that reads it, and its index.
+  // Requests since the last `begin`: the turn of the job that reads the transfer, and the transfer's index.
   std::set<std::pair<std::uint32_t, std::uint32_t>> requests_;
   std::vector<std::uint32_t> arrived_;
   TransfersInFlight in_flight_;
   CopiesInFlight& hosts_;
-  std::unordered_map<std::uint32_t, Message> messages_;   // by number: those that pass hosts, under way
+  std::unordered_map<std::uint32_t, Message> messages_;   // by number: on their way through hosts
   std::unordered_map<std::uint64_t, HostCopy> at_hosts_;  // by datum
 };
 

@@ -34,6 +34,8 @@ void check_costs(const Schedule& schedule, const Costs& costs) {
   if (costs.sizes.size() != 1 && costs.sizes.size() != stages) {
     throw InputError(fmt::format("sizes of {} stages, the schedule has {}", costs.sizes.size(), stages));
   }
+  if (costs.messages_pass_hosts && !costs.host)
+    throw InputError("messages_pass_hosts: needs the links to the hosts (host_link)");
   for (std::size_t s = 0; s < costs.durations.size(); ++s) {
     const Durations& d = costs.durations[s];
     if (!finite_amounts.contains(d.F) || !finite_amounts.contains(d.B) || !finite_amounts.contains(d.W)) {

@@ -23,7 +23,7 @@
 namespace starpipe::runtime {
 namespace {
 
-/// A copy that StarPU has been asked for. The callback that gives it back owns this.
+/// A copy that StarPU was asked to make. The callback that releases the copy also deletes this object.
 struct RequestedCopy {
   starpu_data_handle_t handle;
   int node;

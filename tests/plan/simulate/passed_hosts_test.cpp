@@ -1,11 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // Messages between ranks that pass the main memory of their hosts, beside copies of stashes.
-#include <algorithm>
-#include <string>
-#include <vector>
-
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "starpipe/base/error.hpp"
 #include "starpipe/plan/registry/registry.hpp"
 #include "starpipe/plan/schedule/schedule.hpp"
 #include "starpipe/plan/simulate/simulate.hpp"
@@ -36,7 +34,14 @@ TEST(PassedHosts, TakeTimeAtBothEnds) {
   EXPECT_EQ(start_of(schedule, timeline, {0, 0, Pass::BW}), 7 + 1 + 1 + 2 + 2 + 2);
 }
 
-TEST(PassedHosts, AreInOneRankNone) {
+TEST(PassedHosts, NeedTheirLink) {
+  Costs costs = with_hosts();
+  costs.host.reset();
+  EXPECT_THAT([&] { simulate(make_schedule("gpipe", {.workers = 2, .microbatches = 1}), costs); },
+              ::testing::ThrowsMessage<InputError>(::testing::HasSubstr("messages_pass_hosts: needs")));
+}
+
+TEST(PassedHosts, AreNotPassedWithinARank) {
   const Schedule schedule = make_schedule("gpipe", {.workers = 2, .microbatches = 1});
   Costs costs = with_hosts();
   costs.workers_of_rank = 2;

@@ -101,9 +101,9 @@ struct Costs {
   /// other. False: the holder sends them to each of these ranks. This counts where transfers take time, with
   /// prefetch.
   bool relays = false;
-  /// True if messages from one rank to another also pass the link between the sender's worker and its host,
-  /// then the one between the receiver's host and worker: those of `host`, in the order in which they and
-  /// copies of stashes come. So do GPUs without GPUDirect. This counts where `host` is known, with prefetch.
+  /// True if a message from one rank to another also takes two links of `host`: from the sender to its host,
+  /// and from the receiver's host to the receiver. GPUs without GPUDirect send messages this way. On such a
+  /// link messages and copies of stashes follow each other. Needs `host`; counts with prefetch.
   bool messages_pass_hosts = false;
 
   /// Gives every copy of a stash this time, whatever its home.
