@@ -11,7 +11,7 @@
 namespace starpipe::plan {
 
 SharedTransfers::SharedTransfers(const Schedule& schedule, const Costs& costs, const Fetches& fetches,
-                                 CopiesInFlight& hosts)
+                                 CopiesInFlight* hosts)
     : schedule_(schedule),
       costs_(costs),
       results_(schedule.id_count()),
@@ -118,7 +118,7 @@ void SharedTransfers::advance(double now, std::vector<JobId>& complete, std::vec
     }
     auto& [from, to, bytes, is_at_receiver] = message->second;
     is_at_receiver = true;
-    hosts_.pass_host(now, {.worker = to, .out = false, .bytes = bytes, .number = number});
+    hosts_->pass_host(now, {.worker = to, .out = false, .bytes = bytes, .number = number});
   }
 }
 
@@ -131,7 +131,7 @@ void SharedTransfers::begin_way(double now, const Message& message, std::uint32_
     copy->waiting.push_back(number);
     if (copy->waiting.size() > 1) return;
   }
-  hosts_.pass_host(now, {.worker = from, .out = true, .bytes = bytes, .number = number});
+  hosts_->pass_host(now, {.worker = from, .out = true, .bytes = bytes, .number = number});
 }
 
 // Returns what is known of the datum of a message at its sender's host; null for a message of its own.

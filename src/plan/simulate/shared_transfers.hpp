@@ -28,9 +28,9 @@ namespace starpipe::plan {
 /// several ranks passes the sender's host once.
 class SharedTransfers {
  public:
-  /// The references must outlive this. `hosts`: where messages pass hosts; otherwise it is not used.
+  /// The references must outlive this, as must `hosts`, which may be null unless messages pass hosts.
   SharedTransfers(const Schedule& schedule, const Costs& costs, const Fetches& fetches,
-                  CopiesInFlight& hosts);
+                  CopiesInFlight* hosts);
 
   /// With prefetch: asks for all transfers of weights, or of the results of `producer`. Transfers that take
   /// no time arrive at once. Adds the jobs whose last missing input has arrived to `complete`.
@@ -125,7 +125,7 @@ class SharedTransfers {
   std::set<std::pair<std::uint32_t, std::uint32_t>> requests_;
   std::vector<std::uint32_t> arrived_;
   TransfersInFlight in_flight_;
-  CopiesInFlight& hosts_;
+  CopiesInFlight* hosts_;
   std::unordered_map<std::uint32_t, Message> messages_;   // by number: on their way through hosts
   std::unordered_map<std::uint64_t, HostCopy> at_hosts_;  // by datum
 };

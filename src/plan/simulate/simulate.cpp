@@ -73,10 +73,11 @@ class Simulation {
     queues_.reserve(running_.size());
     for (int w = 0; w < schedule.workers(); ++w) queues_.emplace_back(schedule, w);
     const bool simulates_transfers = costs.transfers_wait() && times.transfer.empty();
-    if (simulates_transfers || (schedule.copies() && times.duration.empty()))
+    const bool simulates_copies = schedule.copies() && times.duration.empty();
+    if (simulates_copies || (simulates_transfers && costs.has_slow_hosts()))
       copies_ = std::make_unique<CopiesInFlight>(schedule, costs);
     if (!simulates_transfers) return;
-    shared_ = std::make_unique<SharedTransfers>(schedule, costs, fetches_, *copies_);
+    shared_ = std::make_unique<SharedTransfers>(schedule, costs, fetches_, copies_.get());
     if (!costs.prefetch) return;
     sums_.emplace(schedule, costs, [this](int worker, double time) {
       const std::optional<JobId> present = running_[index(worker)];
@@ -362,7 +363,7 @@ class Simulation {
   const JobTimes& times_;
   Fetches fetches_;
   bool transfers_cost_;
-  std::unique_ptr<CopiesInFlight> copies_;  // where stashes are copied and no duration is given, or `shared_`
+  std::unique_ptr<CopiesInFlight> copies_;   // of stashes without given durations, or messages pass hosts
   std::unique_ptr<SharedTransfers> shared_;  // where transfers may delay each other
   std::optional<GradientSums> sums_;         // then, with prefetch, if there are any
   std::vector<Span> spans_;

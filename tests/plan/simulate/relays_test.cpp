@@ -13,8 +13,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "plan/simulate/slow_transfers.hpp"
 #include "plan/simulate/shared_transfers.hpp"
+#include "plan/simulate/slow_transfers.hpp"
 #include "plan/simulate/transfers_in_flight.hpp"
 #include "starpipe/plan/registry/registry.hpp"
 #include "starpipe/plan/simulate/simulate.hpp"
@@ -245,8 +245,7 @@ TEST(Relays, ArriveWhenTheReferenceSaysSo) {
     if (expected.empty()) continue;
     ++relayed;
     const Fetches fetches(schedule, costs);
-    CopiesInFlight no_hosts(schedule, costs);
-    SharedTransfers transfers(schedule, costs, fetches, no_hosts);
+    SharedTransfers transfers(schedule, costs, fetches, nullptr);
     std::vector<JobId> complete;
     std::vector<std::uint32_t> others;
     std::map<JobId, double> ready;
