@@ -5,7 +5,6 @@
 #include <iterator>
 
 #include <fmt/format.h>
-#include <fmt/ranges.h>
 
 #include "starpipe/base/error.hpp"
 #include "starpipe/base/index.hpp"
@@ -358,17 +357,6 @@ int Schedule::pred_count(JobId id) const {
   int count = 0;
   for_each_pred(id, [&count](JobId) { ++count; });
   return count;
-}
-
-Pass parse_pass(std::string_view word) {
-  const auto found = std::ranges::find(pass_words, word);
-  if (found == pass_words.end())
-    throw InputError(fmt::format("unknown pass '{}' ({})", word, fmt::join(pass_words, ", ")));
-  return static_cast<Pass>(found - pass_words.begin());
-}
-
-std::string to_string(const Job& job) {
-  return fmt::format("{}({},{})", to_string(job.pass), job.stage, job.microbatch);
 }
 
 // A topological order of all jobs, restricted to forward passes, keeps the order of each worker and puts
