@@ -21,7 +21,7 @@
 #include "model/weights.hpp"
 #include "model/weights_file.hpp"
 #include "runtime/config/config_keys.hpp"
-#include "runtime/engine/step_data.hpp"
+#include "runtime/engine/data_sizes.hpp"
 #include "runtime/host/gpu_share.hpp"
 #include "runtime/host/locality.hpp"
 #include "runtime/host/product_library.hpp"

@@ -15,6 +15,7 @@
 
 #include "base/environment.hpp"
 #include "base/numbers.hpp"
+#include "runtime/engine/data_sizes.hpp"
 #include "runtime/engine/kernels.hpp"
 #include "starpipe/base/error.hpp"
 #include "starpipe/base/index.hpp"
@@ -48,28 +49,6 @@ std::uint32_t starpu_words(std::size_t size) {
 PinnedMemory pin(std::span<float> memory) {
   const bool pinned = starpu_memory_pin(memory.data(), memory.size_bytes()) == 0;
   return {pinned ? memory.data() : nullptr, Unpin{memory.size_bytes()}};
-}
-
-constexpr std::size_t word_bytes = sizeof(float);
-constexpr std::size_t max_message_bytes = std::numeric_limits<int>::max();
-
-[[noreturn]] void refuse(int stage, std::string_view what, std::size_t words, std::string_view limit) {
-  throw InputError(fmt::format(
-      "stage {}: its {} would have {} words of {} bytes, {}; use more stages (schedule.stages) or smaller "
-      "micro-batches (training.microbatch_size)",
-      stage, what, words, word_bytes, limit));
-}
-
-/// Returns the stage to name in a message: for parameters, the first stage that uses them.
-int stage_of(const Datum& datum, const TaskGraph& graph) {
-  const bool of_stage = is_temporary(datum.kind) && datum.kind != DataKind::gradient_slice;
-  if (datum.stage < 0 || of_stage) return datum.stage;
-  return graph.parameters()[index(datum.stage)].first_stage();
-}
-
-void check_words(int stage, std::string_view what, std::size_t words) {
-  if (words > max_datum_words)
-    refuse(stage, what, words, fmt::format("StarPU takes at most {}", max_datum_words));
 }
 
 }  // namespace
@@ -148,8 +127,9 @@ HostMemory StepData::start_memory(const Datum& datum, const model::StartValues& 
   } catch (const InputError& error) {
     problem_ = error.what();
   } catch (const std::bad_alloc&) {
-    problem_ = fmt::format("stage {}: this host has no memory for its {}, {}", stage_of(datum, step_.graph),
-                           to_string(datum.kind), bytes_text(datum.size * word_bytes));
+    problem_ =
+        fmt::format("stage {}: this host has no memory for its {}, {}", stage_to_name(datum, step_.graph),
+                    to_string(datum.kind), bytes_text(datum.size * sizeof(float)));
   }
   return unused_memory(datum.size);
 }
@@ -420,33 +400,6 @@ void Unregister::operator()(starpu_data_handle_t handle) const {
   } else {
     starpu_data_unregister_no_coherency(handle);
   }
-}
-
-void check_data_sizes(const TaskGraph& graph, const plan::Schedule& schedule, const model::Network& network,
-                      const WorkerMap& map) {
-  for (const Datum& datum : graph.data())
-    check_words(stage_of(datum, graph), to_string(datum.kind), datum.size);
-  for (std::size_t s = 0; s < network.stages.size(); ++s) {
-    for (const bool on_gpu : {false, true}) {
-      check_words(static_cast<int>(s), "scratch memory",
-                  scratch_size(schedule, network.stages[s], on_gpu, graph.rules()));
-    }
-  }
-  for (const Task& task : graph.tasks()) {
-    for (const DataAccess& access : task.data) {
-      const Datum& datum = graph.data()[access.datum];
-      if (access.access == Access::precede || datum.size <= max_message_bytes / word_bytes) continue;
-      if (map.rank_of(datum.worker) == map.rank_of(task.worker)) continue;
-      refuse(stage_of(datum, graph), to_string(datum.kind), datum.size,
-             fmt::format("and ranks send each other at most {} bytes at once", max_message_bytes));
-    }
-  }
-}
-
-void check_evaluation_sizes(const plan::Schedule& schedule, const model::Network& network,
-                            const WorkerMap& map) {
-  const plan::Schedule forward = plan::forward_passes(schedule, schedule.microbatches());
-  check_data_sizes(TaskGraph::evaluation(schedule, forward, network), forward, network, map);
 }
 
 }  // namespace starpipe::runtime

@@ -66,17 +66,6 @@ struct Unpin {
 };
 using PinnedMemory = std::unique_ptr<float, Unpin>;
 
-/// Throws InputError, naming the stage and the datum, when a datum, or the scratch memory of a step, is too
-/// large for StarPU (more than 2^32 - 1 words of 4 bytes), or when ranks exchange a datum that is too large
-/// for one message (more than 2^31 - 1 bytes). StarPU and MPI would keep only the lower bits of such a size.
-/// All ranks get the same answer.
-void check_data_sizes(const TaskGraph& graph, const plan::Schedule& schedule, const model::Network& network,
-                      const WorkerMap& map);
-
-/// Checks the same for a run that evaluates with the schedule's forward passes and does not train.
-void check_evaluation_sizes(const plan::Schedule& schedule, const model::Network& network,
-                            const WorkerMap& map);
-
 /// The objects that all parts of a step refer to; they must outlive the parts.
 struct StepContext {
   const Session& session;
