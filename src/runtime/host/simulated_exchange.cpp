@@ -5,6 +5,7 @@
 
 #include <simgrid/barrier.h>
 #include <simgrid/forward.h>
+#include <smpi/mpi.h>
 #include <smpi/smpi.h>
 
 #include "starpipe/base/index.hpp"
@@ -20,6 +21,12 @@ void copy_if_short(smx_activity_t message, void* from, std::size_t bytes) {
   // SMPI passes a CommImpl as its base class, which comes first in it. Its headers do not define the class.
   smpi_comm_copy_buffer_callback(reinterpret_cast<simgrid::kernel::activity::CommImpl*>(message), from,
                                  bytes);
+}
+
+int bytes_of(MPI_Datatype type) {
+  int bytes = 0;
+  MPI_Type_size(type, &bytes);
+  return bytes;
 }
 
 }  // namespace
@@ -38,3 +45,19 @@ std::vector<std::string> exchange_texts(int rank, int ranks, std::string mine) {
 }
 
 }  // namespace starpipe::runtime
+
+// SMPI packs data of a derived type, which contiguous ones are to it, into a buffer of its own as soon as a
+// message begins, however long it waits for the other rank. So messages have plain bytes here. All types of
+// StarPU-MPI are contiguous, since all data of starpipe are vectors. The linker has StarPU-MPI call these two
+// functions (--wrap, src/CMakeLists.txt).
+// NOLINTBEGIN(bugprone-reserved-identifier,readability-identifier-naming)
+extern "C" int __wrap_MPI_Isend(const void* data, int count, MPI_Datatype type, int to, int tag,
+                                MPI_Comm comm, MPI_Request* request) {
+  return MPI_Isend(data, count * starpipe::runtime::bytes_of(type), MPI_BYTE, to, tag, comm, request);
+}
+
+extern "C" int __wrap_MPI_Irecv(void* data, int count, MPI_Datatype type, int from, int tag, MPI_Comm comm,
+                                MPI_Request* request) {
+  return MPI_Irecv(data, count * starpipe::runtime::bytes_of(type), MPI_BYTE, from, tag, comm, request);
+}
+// NOLINTEND(bugprone-reserved-identifier,readability-identifier-naming)
