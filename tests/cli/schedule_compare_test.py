@@ -83,6 +83,20 @@ class ScheduleCompare(CommandTest):
         text = self.ok("schedule", "compare", "1f1b", "v-half", "--workers", 4, "--microbatches", 8, "--memory-limit", 2)
         self.assertIn("not in v-half's own order", text)
 
+    def test_bound_with_copies(self):
+        """The bound within a limit knows copies over one link; with homes on other workers it is the one without a limit."""
+        def bound(*more, schedule="v-half"):
+            row = self.compare(schedule, "--workers", 8, "--microbatches", 32, *DURATIONS, *more)["schedules"][0]
+            self.assertLessEqual(row["lower_bound"], row["makespan"])
+            return row["lower_bound"]
+        limit = ("--memory-limit", 2, "--home", "auto")
+        without, made_again = bound(), bound(*limit)
+        copied = [bound(*limit, "--copy", copy) for copy in (2, 20)]
+        self.assertLess(without, copied[1])
+        self.assertLess(copied[0], copied[1])
+        self.assertLessEqual(copied[1], made_again)
+        self.assertEqual(bound("--home", "bpipe", "--copy", 0.5, "--memory-limit", 8, schedule="1f1b"), bound(schedule="1f1b"))
+
     def test_what_is_not_defined(self):
         """A row without figures, with the reason; an error where no schedule is defined."""
         arguments = ("schedule", "compare", "1f1b", "dualpipe", "--workers", 4, "--microbatches", "4,8", "-o", "c.csv")

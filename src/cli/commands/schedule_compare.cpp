@@ -76,6 +76,24 @@ struct Row {
   std::string problem;  ///< why there is no run
 };
 
+/// Returns all homes to which stashes may be copied.
+std::set<plan::Home> homes_of_copies(const ScheduleCompareOptions& options, const plan::Schedule& schedule,
+                                     const plan::Costs& costs) {
+  std::set<plan::Home> homes;
+  if (options.homes.way == "auto") {
+    if (costs.host) homes.insert(plan::Home::host);
+    if (costs.disk && costs.disk != costs.host) homes.insert(plan::Home::disk);
+  }
+  for (int s = 0; s < schedule.stages(); ++s) {
+    for (int b = 0; b < schedule.microbatches(); ++b) {
+      plan::Home home = schedule.home(s, b);
+      if (home == plan::Home::disk && costs.disk == costs.host) home = plan::Home::host;
+      if (plan::is_copied(home)) homes.insert(home);
+    }
+  }
+  return homes;
+}
+
 /// Returns a lower bound on the makespan; nullopt unless each stage is on one worker and transfers overlap
 /// compute.
 std::optional<double> bound_of(const ScheduleCompareOptions& options, const plan::Schedule& schedule,
@@ -89,9 +107,15 @@ std::optional<double> bound_of(const ScheduleCompareOptions& options, const plan
                               .stage_workers = *stage_workers,
                               .costs = costs};
   problem.may_recompute = options.homes.may_recompute() || schedule.recomputes();
-  // The bound does not model copies. Where stashes may be copied, it is the bound without a memory limit.
-  const bool may_copy = schedule.copies() || (options.homes.way == "auto" && (costs.host || costs.disk));
-  if (!limits.empty() && !may_copy) problem.memory_limits.assign(limits.begin(), limits.end());
+  if (limits.empty()) return plan::lower_bound(problem);
+  // The bound knows copies over one link, to the host or a disk. With others it is the one without a limit.
+  const std::set<plan::Home> homes = homes_of_copies(options, schedule, costs);
+  if (homes.size() > 1) return plan::lower_bound(problem);
+  if (!homes.empty()) {
+    if (homes.begin()->peer()) return plan::lower_bound(problem);
+    problem.copies = *homes.begin();
+  }
+  problem.memory_limits.assign(limits.begin(), limits.end());
   return plan::lower_bound(problem);
 }
 
