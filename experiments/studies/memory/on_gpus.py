@@ -6,7 +6,7 @@
 
 Each GPU has 2 layers of a GPT (hidden size 8192, context 2048, bf16, micro-batches of one sequence), and F, B and W of a layer take the
 time of their FLOP at 400 TFLOP/s. ways.py has the schedules, their homes and the links. For each, the script runs the schedule with all
-stashes on the GPUs, and with homes; where these need a memory limit, within a half and a quarter of that memory. It writes results.csv
+stashes on the GPUs, and with homes; where these need a memory limit, within parts of that memory. It writes results.csv
 and prints its table: predicted and simulated makespan, and GPU memory. With --gpus 64, nodes of 8 are connected by a network of 400 GB/s
 a node, and a case takes minutes. starpipe must have simulated GPUs (scripts/setup --simgrid; cmake --preset simgrid).
 """
@@ -16,7 +16,7 @@ import pathlib
 import subprocess
 import sys
 
-from ways import difference, options_parser, write_table
+from ways import difference, runs_parser, write_table
 
 BANDWIDTHS = {"PCIe 4": "25GB/s", "PCIe 5": "50GB/s", "NVLink-C2C": "300GB/s"}
 LAYER_SECONDS = 24 * 2048 * 8192**2 / 400e12  # of F (Korthikanti et al., 2022, without the scores of attention)
@@ -64,7 +64,7 @@ def simulate(options, folder, case, made):
 
 
 def main():
-    parser = options_parser(__doc__, "results/memory-on-gpus")
+    parser = runs_parser(__doc__, "results/memory-on-gpus")
     parser.add_argument("--gpus", dest="workers", type=int, default=8)
     parser.add_argument("--microbatches", type=int, help="default: four for each GPU")
     options = parser.parse_args()

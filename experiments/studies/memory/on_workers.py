@@ -5,7 +5,7 @@
     experiments/studies/memory/on_workers.py --starpipe build/bin/starpipe [-o results/memory-on-workers]
 
 F, B and W of a worker's share of the model take 10 ms each, and copies as long as ways.py says. For each link to the host, the script
-runs schedules with all stashes on their workers, and with homes; where these need a memory limit, within a half and a quarter of that
+runs schedules with all stashes on their workers, and with homes; where these need a memory limit, within parts of that
 memory. It writes results.csv and prints its table: predicted and measured makespan, the median of the steps after the first.
 """
 
@@ -13,7 +13,7 @@ import json
 import subprocess
 import sys
 
-from ways import COPIES, PEER_COPY, SCHEDULES, difference, options_parser, write_table
+from ways import COPIES, PEER_COPY, SCHEDULES, difference, runs_parser, write_table
 
 MILLISECONDS = 10
 COLUMNS = ("schedule", "homes", "link", "limit", "stashes", "measured_stashes", "predicted_ms", "measured_ms", "difference")
@@ -41,7 +41,7 @@ def measure(options, folder, case, made):
 
 
 def main():
-    parser = options_parser(__doc__, "results/memory-on-workers")
+    parser = runs_parser(__doc__, "results/memory-on-workers")
     parser.add_argument("--workers", type=int, default=8)
     parser.add_argument("--microbatches", type=int, default=32)
     parser.add_argument("--steps", type=int, default=4)

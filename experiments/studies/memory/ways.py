@@ -56,7 +56,25 @@ def make(options, schedule, homes, copy, limit):
         return None
     if run.returncode != 0:
         sys.exit(f"{' '.join(command)}: {run.stderr}")
-    return json.loads(run.stdout)
+    made = json.loads(run.stdout)
+    return with_adjacent_partners(made) if homes == "other worker" and "copies" in made else made
+
+
+def with_adjacent_partners(made):
+    """The schedule with other numbers of workers: partners x and p - 1 - x become 2x and 2x + 1, which are on one node. BPipe (Kim et
+    al., ICML 2023) assigns them so, too (pair-adjacent assignment)."""
+    workers = made["workers"]
+    number = [2 * min(x, workers - 1 - x) + (2 * x >= workers) for x in range(workers)]
+
+    def renumbered(lists):
+        return [lists[x] for x in sorted(range(workers), key=lambda x: number[x])]
+
+    for job in (job for jobs in made["copies"] for job in jobs):
+        job["home"] = f"worker:{number[int(job['home'].removeprefix('worker:'))]}"
+    for job in (job for jobs in made["ops"] for job in jobs):
+        job["weights_from"] = number[job["weights_from"]]
+    received = {kind: renumbered(counts) for kind, counts in made["received"].items()}
+    return {**made, **{key: renumbered(made[key]) for key in ("copies", "ops", "peak_stashes")}, "received": received}
 
 
 def memory(schedule, made):
@@ -72,6 +90,13 @@ def options_parser(description, output):
     parser.add_argument("--links", nargs="+", default=list(COPIES), choices=COPIES)
     parser.add_argument("--budget", type=float, default=5, help="seconds of each search, which works up to six times (default: 5)")
     parser.add_argument("-o", "--output", type=pathlib.Path, default=pathlib.Path(output), metavar="FOLDER")
+    return parser
+
+
+def runs_parser(description, output):
+    """Of the scripts that run `limited_cases`."""
+    parser = options_parser(description, output)
+    parser.add_argument("--parts", nargs="+", type=int, default=[2, 4], metavar="N", help="memory limits of 1/N of all stashes (default: 2 4)")
     return parser
 
 
@@ -95,11 +120,11 @@ def all_cases(options, limits):
 
 
 def limited_cases(options):
-    """(case, schedule) of each run: homes that need a memory limit have a half and a quarter of the stashes that a worker holds without."""
-    half = {schedule: max(1, round(all_stashes(options, schedule) / 2)) for schedule in options.schedules}
+    """(case, schedule) of each run: homes that need a memory limit have a part of the stashes that a worker holds without, see --parts."""
+    whole = {schedule: all_stashes(options, schedule) for schedule in options.schedules}
 
     def limits(schedule, homes, has_limit):
-        return dict.fromkeys((half[schedule], max(1, half[schedule] // 2))) if has_limit else (None,)
+        return dict.fromkeys(max(1, round(whole[schedule] / part)) for part in options.parts) if has_limit else (None,)
 
     for schedule, homes, link, limit in all_cases(options, limits):
         made = make(options, schedule, homes, COPIES.get(link), limit)
