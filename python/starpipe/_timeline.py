@@ -54,7 +54,7 @@ class MemoryCurve(NamedTuple):
     """Of stashes, gradient stashes, and inputs kept for recomputation."""
 
 
-IdleCause = Literal["fill", "drain", "producer", "transfer", "order", "runtime", "copy"]
+IdleCause = Literal["fill", "drain", "producer", "transfer", "order", "runtime", "copy", "recomputation"]
 """Why a worker was idle; docs/explain.md has the meanings."""
 
 
@@ -70,7 +70,7 @@ class IdlePart:
     """The job that the worker ran next; None in drain."""
     producer: Job | None
     """With fill, producer and order the job of another worker for which the next job waits; with transfer the job whose
-    result is under way."""
+    result is under way; with copy L or O, with recomputation R."""
     sender: int | None
     """With transfer: the worker that sends."""
     held_back: Job | None

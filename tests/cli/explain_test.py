@@ -153,6 +153,16 @@ class Explain(CommandTest):
         for word in PARTS + CAUSES + ["Critical path", "Slowest kernels", "Slowest links", "steps 2 to 5"]:
             self.assertIn(word, text)
 
+    def test_waits_for_recomputation(self):
+        """With one micro-batch all workers wait until the last stage has made its stash again; the others do so in bubbles."""
+        self.write("e.yaml", EMULATED)
+        once = ["--set", "training.microbatches=1", "--set", "schedule.home=none"]
+        self.run_command("train", "e.yaml", *once, "--report", "r.json")
+        idle = json.loads(self.read("r.json"))["explain"]["idle"]
+        self.assertEqual([round(worker["recomputation"] / MS) for worker in idle["predicted"]], [4, 4, 0])
+        self.assertGreater(idle["measured"][0]["recomputation"], 3.5 * MS)
+        self.assertRegex(self.ok("explain", "r.json"), "worker .* recomputation\n")
+
     def test_ranks(self):
         self.write("e.yaml", EMULATED)
         self.run_command("train", "e.yaml", "--report", "r.json", launcher=LAUNCHER)

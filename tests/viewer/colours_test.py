@@ -21,7 +21,7 @@ VISION = {
 }
 GROUPS = {  # colours that lie side by side, and the least difference of two of them
     "passes": (12, [f"pass-{name}" for name in ("f", "b", "w", "bw", "o", "l")]),
-    "idle time": (12, ["busy", *(f"idle-{cause}" for cause in ("fill", "drain", "producer", "transfer", "order", "runtime", "copy"))]),
+    "idle time": (12, ["busy", *(f"idle-{cause}" for cause in ("fill", "drain", "producer", "transfer", "order", "runtime", "copy", "recomputation"))]),
     "curves": (30, [f"line-{i}" for i in range(6)]),
 }
 

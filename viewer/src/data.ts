@@ -85,11 +85,14 @@ interface PageData {
 }
 
 /** Causes of idle time, by their number (IdleCause of src/plan/explain). */
-export const CAUSES = ["fill", "drain", "producer", "transfer", "order", "runtime", "copy"] as const;
+export const CAUSES = ["fill", "drain", "producer", "transfer", "order", "runtime", "copy", "recomputation"] as const;
 
-/** Those that there can be: without copies nothing waits for them. */
+/** Those that there can be: without copies, or R, nothing waits for them. */
 export function causesOf(runs: Run[]): (typeof CAUSES)[number][] {
-  return CAUSES.filter((cause) => cause !== "copy" || runs.some(({schedule}) => copies(schedule)));
+  const has = {copy: copies, recomputation: (schedule: ScheduleData) => schedule.recomputes};
+  return CAUSES.filter(
+    (cause) => (cause !== "copy" && cause !== "recomputation") || runs.some(({schedule}) => has[cause](schedule)),
+  );
 }
 
 /** Idle times; those of worker w are `offsets[w]` to `offsets[w + 1]`, in the order of time. Times in ticks. */

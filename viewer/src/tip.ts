@@ -31,6 +31,7 @@ export const MEANING: {[cause in (typeof CAUSES)[number]]: string} = {
   order: "another job is ready, and the order holds it back",
   runtime: "its next job is ready and has not started",
   copy: "its next job waits for a stash that L brings back, or for memory that O frees",
+  recomputation: "its next job waits for a job on another worker, and there, or further on, R delays B",
 };
 
 /** Of a worker at `time`, in units. Empty when it is not idle then, and for rows of copies. */

@@ -64,6 +64,7 @@ constexpr std::array<Hatching, idle_cause_count> hatchings = {{
     {"idle: order", "#f3edf9", "#9a6cc2", 5, 1.4, 0},
     {"idle: runtime", "#fdeae7", "#d4483b", 5, 1.8, -45},
     {"idle: copy of a stash", "#e6f4ea", "#3d9160", 5, 1.4, 45},
+    {"idle: recomputation on another worker", "#faf0e3", "#c8791a", 5, 1.4, -45},
 }};
 
 std::string meaning_of(const IdlePart& part, const Schedule& schedule) {
@@ -71,6 +72,7 @@ std::string meaning_of(const IdlePart& part, const Schedule& schedule) {
   switch (part.cause) {
     case IdleCause::fill:
     case IdleCause::producer:
+    case IdleCause::recomputation:
       return fmt::format("{} waits for {} on worker {}", name(part.next), name(part.producer),
                          schedule.compute(*part.producer));
     case IdleCause::drain:

@@ -15,6 +15,19 @@ struct ReadyJob {
   JobId job = 0;
 };
 
+// Appends the part, or makes the last one longer if it continues.
+void append(const IdlePart& part, std::vector<IdlePart>& parts) {
+  if (!parts.empty()) {
+    IdlePart& last = parts.back();
+    if (last.worker == part.worker && last.end == part.start && last.cause == part.cause &&
+        last.next == part.next && last.producer == part.producer) {
+      last.end = part.end;
+      return;
+    }
+  }
+  parts.push_back(part);
+}
+
 // The idle parts of one worker.
 class WorkerIdle {
  public:
@@ -36,7 +49,8 @@ class WorkerIdle {
       if (span.start > idle_from) explain(i, idle_from, span.start);
       idle_from = std::max(idle_from, span.end);
     }
-    if (end > idle_from) add({.worker = worker_, .start = idle_from, .end = end, .cause = IdleCause::drain});
+    if (end > idle_from)
+      append({.worker = worker_, .start = idle_from, .end = end, .cause = IdleCause::drain}, *parts_);
   }
 
  private:
@@ -57,7 +71,7 @@ class WorkerIdle {
       IdlePart part = cause_at(start, position, wait);
       part.start = start;
       part.end = to;
-      add(part);
+      append(part, *parts_);
       start = to;
     }
   }
@@ -91,20 +105,6 @@ class WorkerIdle {
     part.from = *wait.input.from;
   }
 
-  void add(const IdlePart& part) {
-    if (!parts_->empty()) {
-      IdlePart& last = parts_->back();
-      const bool continues = last.worker == part.worker && last.end == part.start &&
-                             last.cause == part.cause && last.next == part.next &&
-                             last.producer == part.producer;
-      if (continues) {
-        last.end = part.end;
-        return;
-      }
-    }
-    parts_->push_back(part);
-  }
-
   const RecordedStep& step_;
   int worker_;
   std::vector<IdlePart>* parts_;
@@ -115,16 +115,6 @@ class WorkerIdle {
 }  // namespace
 
 std::string_view to_string(IdleCause cause) { return idle_cause_words[index(cause)]; }
-
-std::vector<IdlePart> idle_parts(const RecordedStep& step) {
-  const double begin = first_start(step.timeline);
-  double end = begin;
-  for (const Span& span : step.timeline.spans) end = std::max(end, span.end);
-  std::vector<IdlePart> parts;
-  for (int worker = 0; worker < step.as_run.workers(); ++worker)
-    WorkerIdle(step, worker, parts).find(begin, end);
-  return parts;
-}
 
 namespace {
 
@@ -147,13 +137,27 @@ class Chains {
   }
 
   std::vector<ProducerWait> waits() {
-    for (std::size_t i = 0; i + 1 < times_.size(); ++i) {
-      for (std::size_t w = 0; w < pieces_.size(); ++w) {
-        while (now_[w] < pieces_[w].size() && pieces_[w][now_[w]].end <= times_[i]) ++now_[w];
+    std::map<Kernel, double> sums;
+    for_each_wait([&](const IdlePart& part, std::optional<JobId> running) {
+      if (running && part.cause != IdleCause::fill)
+        sums[kernel_of(step_.as_run, *running)] += part.end - part.start;
+    });
+    return largest_first<ProducerWait>(sums);
+  }
+
+  // Returns the parts, where those that wait for R have this cause.
+  std::vector<IdlePart> with_recomputation() {
+    std::vector<std::vector<IdlePart>> by_worker(pieces_.size());
+    for_each_wait([&](IdlePart part, std::optional<JobId> running) {
+      if (running && delays_backward(*running, part.start)) {
+        part.cause = IdleCause::recomputation;
+        part.producer = running;
       }
-      for (std::size_t w = 0; w < pieces_.size(); ++w) count(w, times_[i + 1] - times_[i]);
-    }
-    return largest_first<ProducerWait>(sums_);
+      append(part, by_worker[index(part.worker)]);
+    });
+    std::vector<IdlePart> all;
+    for (const std::vector<IdlePart>& parts : by_worker) all.insert(all.end(), parts.begin(), parts.end());
+    return all;
   }
 
  private:
@@ -180,7 +184,7 @@ class Chains {
   // Under the cause order the worker had something else to run. It waited all the same, for the job that its
   // next one reads.
   static bool waits_for_job(const IdlePart& idle) {
-    return idle.cause == IdleCause::producer || (idle.cause == IdleCause::order && idle.producer);
+    return idle.producer && idle.cause != IdleCause::transfer && idle.cause != IdleCause::copy;
   }
 
   // Returns the job that runs where the chain from `worker` ends, or nullopt if none runs there.
@@ -190,27 +194,60 @@ class Chains {
       const Piece* now = piece(worker);
       if (now == nullptr) return std::nullopt;
       if (now->idle == nullptr) return now->job;
-      const bool of_job = now->idle->cause != IdleCause::transfer && now->idle->cause != IdleCause::copy;
-      if (!of_job || !now->idle->producer) return std::nullopt;
+      if (!waits_for_job(*now->idle)) return std::nullopt;
       worker = index(step_.as_run.compute(*now->idle->producer));
     }
     return std::nullopt;
   }
 
-  void count(std::size_t worker, double seconds) {
-    const Piece* now = piece(worker);
-    if (now == nullptr || now->idle == nullptr || !waits_for_job(*now->idle)) return;
-    if (const std::optional<JobId> id = running(worker)) sums_[kernel_of(step_.as_run, *id)] += seconds;
+  // True for R that runs at `time`, when all else that its B waits for has ended: R is not in a bubble then.
+  [[nodiscard]] bool delays_backward(JobId id, double time) const {
+    const Schedule& schedule = step_.as_run;
+    const Job job = schedule.job(id);
+    if (job.pass != Pass::R) return false;
+    bool ended = true;
+    schedule.for_each_pred(schedule.backward(job.stage, job.microbatch), [&](JobId other) {
+      if (other != id && step_.timeline.spans[other].end > time) ended = false;
+    });
+    return ended;
+  }
+
+  // Calls f(part, job) for all idle time, in the order of time, divided where a chain may change: the job
+  // that runs at its end; nullopt if the worker waits for no job, or none runs there.
+  template <class Function>
+  void for_each_wait(Function f) {
+    for (std::size_t i = 0; i + 1 < times_.size(); ++i) {
+      for (std::size_t w = 0; w < pieces_.size(); ++w) {
+        while (now_[w] < pieces_[w].size() && pieces_[w][now_[w]].end <= times_[i]) ++now_[w];
+      }
+      for (std::size_t w = 0; w < pieces_.size(); ++w) {
+        const Piece* now = piece(w);
+        if (now == nullptr || now->idle == nullptr) continue;
+        IdlePart part = *now->idle;
+        part.start = times_[i];
+        part.end = times_[i + 1];
+        f(part, waits_for_job(part) ? running(w) : std::nullopt);
+      }
+    }
   }
 
   const RecordedStep& step_;
   std::vector<std::vector<Piece>> pieces_;  // by worker
   std::vector<std::size_t> now_;            // by worker: index of the piece at the time that is looked at
   std::vector<double> times_;               // at which some piece begins or ends
-  std::map<Kernel, double> sums_;
 };
 
 }  // namespace
+
+std::vector<IdlePart> idle_parts(const RecordedStep& step) {
+  const double begin = first_start(step.timeline);
+  double end = begin;
+  for (const Span& span : step.timeline.spans) end = std::max(end, span.end);
+  std::vector<IdlePart> parts;
+  for (int worker = 0; worker < step.as_run.workers(); ++worker)
+    WorkerIdle(step, worker, parts).find(begin, end);
+  return step.as_run.recomputes() ? Chains(parts, step).with_recomputation() : parts;
+}
 
 std::vector<std::array<double, idle_cause_count>> idle_seconds(std::span<const IdlePart> parts, int workers) {
   std::vector<std::array<double, idle_cause_count>> seconds(index(workers));

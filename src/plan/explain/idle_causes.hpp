@@ -16,8 +16,8 @@
 
 namespace starpipe::plan {
 
-/// Why a worker was idle. Of several causes at one time, the first in this list counts:
-/// runtime (the next job was ready), order, fill or producer, transfer, copy, runtime (anything else).
+/// Why a worker was idle. Of several causes at one time, the first in this list counts: runtime (the next job
+/// was ready), recomputation, order, fill or producer, transfer, copy, runtime (anything else).
 enum class IdleCause : std::uint8_t {
   fill,      ///< before its first job, which waits for jobs on other workers
   drain,     ///< after its last job
@@ -28,11 +28,14 @@ enum class IdleCause : std::uint8_t {
   /// was not yet known to be ready.
   runtime,
   copy,  ///< the next job waits for a stash that L brings back, or for memory that O frees
+  /// The next job waits for a job on another worker, which runs R, or waits for another worker in turn, and
+  /// so on to one that runs R; and all else that the B of this R waits for has ended.
+  recomputation,
 };
-inline constexpr std::size_t idle_cause_count = 7;
+inline constexpr std::size_t idle_cause_count = 8;
 /// In the order of the enum.
 inline constexpr std::array<std::string_view, idle_cause_count> idle_cause_words = {
-    "fill", "drain", "producer", "transfer", "order", "runtime", "copy"};
+    "fill", "drain", "producer", "transfer", "order", "runtime", "copy", "recomputation"};
 std::string_view to_string(IdleCause cause);
 
 /// A time in which a worker computed nothing, for one cause. A worker's parts follow each other without
@@ -44,8 +47,8 @@ struct IdlePart {
   IdleCause cause = IdleCause::drain;
   std::optional<JobId> next = {};  ///< the job that the worker ran next; none in drain
   /// With fill, producer and order: the job of another worker for which the next job waits. With transfer:
-  /// the job whose result is under way. With copy: L or O. Empty for weights, and where only the order holds
-  /// a job back.
+  /// the job whose result is under way. With copy: L or O. With recomputation: R. Empty for weights, and
+  /// where only the order holds a job back.
   std::optional<JobId> producer = {};
   int from = -1;                        ///< transfer: the worker that sends
   std::optional<JobId> held_back = {};  ///< order: a job that was ready
@@ -62,11 +65,11 @@ std::vector<std::array<double, idle_cause_count>> idle_seconds(std::span<const I
 struct ProducerWait : Kernel {
   double seconds = 0;  ///< sum over all workers that waited
 };
-/// Returns the jobs that workers waited for (causes producer and order), the largest sum first. When worker A
-/// waits for worker B, the time counts for the job that B runs. When B waits too, for worker C, the time
-/// counts for the job that C runs, and so on along the chain. So the result names the slow stage, not the
-/// stages that wait for it. When the chain ends at a transfer or at the runtime, the time counts for no job.
-/// `parts`: of `step`. O(jobs log jobs + jobs * workers).
+/// Returns the jobs that workers waited for (causes producer, order and recomputation), the largest sum
+/// first. When worker A waits for worker B, the time counts for the job that B runs. When B waits too, for
+/// worker C, the time counts for the job that C runs, and so on along the chain. So the result names the slow
+/// stage, not the stages that wait for it. When the chain ends at a transfer or at the runtime, the time
+/// counts for no job. `parts`: of `step`. O(jobs log jobs + jobs * workers).
 std::vector<ProducerWait> producer_waits(std::span<const IdlePart> parts, const RecordedStep& step);
 
 /// Idle time while data was under way.

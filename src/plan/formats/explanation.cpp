@@ -63,10 +63,16 @@ std::string tenths_text(std::int64_t tenths) {
   return fmt::format("{:.1f}", static_cast<double>(tenths) / 10);
 }
 
-// Without copies nothing waits for them.
-std::span<const std::string_view> shown_causes(const RecordedStep& step) {
-  const std::span all(idle_cause_words);
-  return step.as_run.copies() ? all : all.first(index(IdleCause::copy));
+// Without copies, or R, nothing waits for them.
+std::vector<IdleCause> shown_causes(const Schedule& schedule) {
+  std::vector<IdleCause> causes;
+  for (std::size_t c = 0; c < idle_cause_count; ++c) {
+    const auto cause = static_cast<IdleCause>(c);
+    if (cause == IdleCause::copy && !schedule.copies()) continue;
+    if (cause == IdleCause::recomputation && !schedule.recomputes()) continue;
+    causes.push_back(cause);
+  }
+  return causes;
 }
 
 // Shares of a step in tenths of a percent: [worker][0] of computing, [worker][1 + cause] of idle time. Sums
@@ -147,11 +153,15 @@ std::string idle_table(const ComparedRun& run) {
   const auto predicted = shares(run.predicted, predicted_parts);
   const auto measured = shares(run.measured, measured_parts);
   std::vector<TableRow> rows = {{"worker", "busy"}};
-  for (const std::string_view cause : shown_causes(run.measured)) rows[0].emplace_back(cause);
+  const std::vector<IdleCause> causes = shown_causes(run.measured.as_run);
+  for (const IdleCause cause : causes) rows[0].emplace_back(to_string(cause));
   for (std::size_t w = 0; w < measured.size(); ++w) {
     TableRow& row = rows.emplace_back(TableRow{std::to_string(w)});
-    for (std::size_t c = 0; c + 1 < rows[0].size(); ++c)
+    const auto add = [&, w](std::size_t c) {
       row.push_back(tenths_text(predicted[w][c]) + " / " + tenths_text(measured[w][c]));
+    };
+    add(0);
+    for (const IdleCause cause : causes) add(1 + index(cause));
   }
   constexpr std::array columns = {TableColumn{Align::left, 8}};
   std::string text =
@@ -272,8 +282,7 @@ ordered_json idle_json(std::span<const IdlePart> parts, const RecordedStep& step
     by_cause[index(part.worker)][index(part.cause)] += length(part.start, part.end);
   return array_of(by_cause, [&](const auto& of_worker) {
     ordered_json one;
-    const auto causes = shown_causes(step);
-    for (std::size_t c = 0; c < causes.size(); ++c) one[causes[c]] = of_worker[c];
+    for (const IdleCause cause : shown_causes(step.as_run)) one[to_string(cause)] = of_worker[index(cause)];
     return one;
   });
 }

@@ -3,6 +3,7 @@
 #include "plan/explain/idle_causes.hpp"
 
 #include <algorithm>
+#include <array>
 #include <iterator>
 #include <map>
 #include <numeric>
@@ -97,6 +98,20 @@ TEST(IdleParts, HaveTheirCauses) {
     SCOPED_TRACE(testing::describe(step));
     const auto& spans = step.timeline.spans;
     const auto& ready = step.timeline.ready;
+    const auto delays_b = [&](JobId id, double time) {
+      const Job job = step.as_run.job(id);
+      if (job.pass != Pass::R) return false;
+      bool delays = true;
+      for (const int s : step.as_run.graph().succ(job.stage))
+        delays = delays && spans[step.as_run.backward(s, job.microbatch)].end <= time;
+      return delays;
+    };
+    const auto runs_r = [&](int worker, const IdlePart& at) {
+      return std::ranges::any_of(step.timeline.order[index(worker)], [&](JobId id) {
+        const double from = std::max(spans[id].start, at.start);
+        return from < std::min(spans[id].end, at.end) && delays_b(id, from);
+      });
+    };
     for (const IdlePart& part : idle_parts(step)) {
       SCOPED_TRACE(std::string(to_string(part.cause)) + " on " + std::to_string(part.worker) + " " +
                    std::to_string(part.start) + ".." + std::to_string(part.end));
@@ -123,13 +138,24 @@ TEST(IdleParts, HaveTheirCauses) {
         EXPECT_EQ(part.cause, IdleCause::runtime);
         continue;
       }
-      EXPECT_EQ(part.cause == IdleCause::order, another_ready);
+      if (part.cause != IdleCause::recomputation) {
+        EXPECT_EQ(part.cause == IdleCause::order, another_ready);
+      }
       switch (part.cause) {
         case IdleCause::fill:
         case IdleCause::producer:
           EXPECT_EQ(part.cause == IdleCause::fill, before.empty());
           ASSERT_TRUE(part.producer && producers.contains(*part.producer));
           EXPECT_GE(producers[*part.producer], part.end);
+          EXPECT_FALSE(runs_r(step.as_run.compute(*part.producer), part));
+          break;
+        case IdleCause::recomputation:
+          EXPECT_FALSE(all_ended);
+          ASSERT_TRUE(part.producer);
+          EXPECT_TRUE(delays_b(*part.producer, part.start));
+          EXPECT_NE(step.as_run.compute(*part.producer), part.worker);
+          EXPECT_LE(spans[*part.producer].start, part.start);
+          EXPECT_GE(spans[*part.producer].end, part.end);
           break;
         case IdleCause::transfer:
           EXPECT_TRUE(all_ended);
@@ -214,6 +240,27 @@ TEST(IdleParts, Of1F1BByHand) {
   EXPECT_EQ(links[1].seconds, 0.5);
 }
 
+TEST(IdleParts, OfARecomputationByHand) {
+  const std::vector<Home> homes = {Home::worker, Home::none};
+  const Schedule schedule = named("1f1b", 2, 1).with_homes(homes);
+  // Worker 0: F 0..1, BW 5..7. Worker 1: F 1..2, R 2..3, BW 3..5.
+  const RecordedStep step = simulated_step(schedule, {.durations = {{1, 2, 0}}});
+  const auto parts = idle_parts(step);
+  ASSERT_EQ(parts.size(), 5U);
+  for (const auto& [i, start, end, cause] : {std::tuple(0U, 1, 2, IdleCause::producer),
+                                             {1U, 2, 3, IdleCause::recomputation},
+                                             {2U, 3, 5, IdleCause::producer}}) {
+    EXPECT_EQ(parts[i].worker, 0);
+    EXPECT_EQ(parts[i].start, start);
+    EXPECT_EQ(parts[i].end, end);
+    EXPECT_EQ(parts[i].cause, cause);
+  }
+  EXPECT_EQ(parts[1].producer, schedule.recomputation(1, 0));
+  std::map<Pass, double> waited;
+  for (const ProducerWait& wait : producer_waits(parts, step)) waited[wait.pass] = wait.seconds;
+  EXPECT_EQ(waited, (std::map<Pass, double>{{Pass::F, 1}, {Pass::R, 1}, {Pass::BW, 2}}));
+}
+
 /// Each stage waits for the next, but only one is slow.
 TEST(ProducerWaits, NameTheSlowStageAndNotThoseThatWaitForIt) {
   const Schedule schedule = named("gpipe", 4, 4);
@@ -265,7 +312,8 @@ TEST(ProducerWaits, CountTheJobThatRunsMeanwhile) {
       for (int worker = 0; worker < step.as_run.workers(); ++worker) {
         auto part = part_at(worker, middle);
         if (part == parts.end() || !part->producer) continue;
-        if (part->cause != IdleCause::producer && part->cause != IdleCause::order) continue;
+        constexpr std::array counted = {IdleCause::producer, IdleCause::order, IdleCause::recomputation};
+        if (std::ranges::count(counted, part->cause) == 0) continue;
         int at = worker;
         while (part != parts.end() && part->cause != IdleCause::transfer && part->cause != IdleCause::copy &&
                part->producer) {
