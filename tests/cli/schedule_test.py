@@ -454,13 +454,14 @@ class ScheduleCheck(CommandTest):
 
     def test_what_csv_cannot_say(self):
         """A command that writes a schedule which CSV cannot hold says so."""
-        for name, extra, lost in (("1f1b", (), ""), ("gpipe", ("--home", "none"), "that F is computed again"),
-                                  ("fsdp", (), "which workers hold the weights"),
-                                  ("fsdp", ("--home", "none"), "which workers hold the weights and that F is computed again"),
-                                  ("1f1b", ("--tensor", 2), "which stages read which")):
+        for name, extra, lost in (("1f1b", (), ""), ("fsdp", (), "which workers hold the weights"), ("1f1b", ("--tensor", 2), "which stages read which")):
             result = self.run_command("schedule", "show", name, "--workers", 2, "--microbatches", 4, *extra, "-o", "lost.csv")
             self.assertEqual(result.returncode, 0)
             self.assertEqual(result.stderr, f"starpipe: a CSV file cannot say {lost}; a JSON file can\n" if lost else "")
+        for home, missing in (("none", "that F is computed again"), ("host", "that stashes are copied"), ("worker:1", "that stashes are copied")):
+            self.refused(["schedule", "show", "1f1b", "--workers", 2, "--microbatches", 4, "--home", home, "--copy", 1, "-o", "none.csv"],
+                         f"a CSV file cannot say {missing}; a JSON file can")  # fmt: skip
+            self.assertFalse(os.path.exists(os.path.join(self.folder, "none.csv")))
 
     def test_csv(self):
         self.ok("schedule", "show", "1f1b", "--workers", 3, "--microbatches", 5, "-o", "s.csv")

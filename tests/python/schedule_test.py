@@ -400,6 +400,11 @@ class Files(unittest.TestCase):
             warnings.simplefilter("error")
             fold().save(self.folder / "y.csv")
 
+    def test_csv_refuses_homes(self):
+        with self.assertRaisesRegex(InputError, "a CSV file cannot say that F is computed again"):
+            starpipe.schedule("1f1b", workers=2, microbatches=2).with_homes("none").save(self.folder / "x.csv")
+        self.assertFalse((self.folder / "x.csv").exists())
+
     def test_wrong_files(self):
         (self.folder / "bad.csv").write_text("0F0,0F1,0B0,0B1\n1F0,1B1,1F1,1B0\n")
         with self.assertRaises(InputError) as raised:

@@ -82,8 +82,6 @@ std::string lost_in_csv(const Schedule& schedule) {
   std::vector<std::string_view> lost;
   if (!schedule.graph().is_chain()) lost.emplace_back("which stages read which");
   if (moves_weights) lost.emplace_back("which workers hold the weights");
-  if (schedule.recomputes()) lost.emplace_back("that F is computed again");
-  if (schedule.copies()) lost.emplace_back("that stashes are copied");
   if (lost.empty()) return "";
   return fmt::format("a CSV file cannot say {}; a JSON file can", fmt::join(lost, " and "));
 }

@@ -205,14 +205,24 @@ class RowReader {
   std::vector<CsvAction> actions_;
 };
 
+// Without R, O and L the file would be a schedule that needs more memory.
+void check_has_words(const Schedule& schedule) {
+  for (const auto& [has, what] : {std::pair(schedule.recomputes(), "that F is computed again"),
+                                  {schedule.copies(), "that stashes are copied"}}) {
+    if (has) throw InputError(fmt::format("a CSV file cannot say {}; a JSON file can", what));
+  }
+}
+
 }  // namespace
 
 std::string schedule_csv(const Schedule& schedule, const Timeline& timeline) {
+  check_has_words(schedule);
   return csv(schedule, timeline.order);
 }
 
 std::string schedule_csv(const Schedule& schedule) {
   if (schedule.discipline() != Discipline::ordered) return schedule_csv(schedule, simulate(schedule));
+  check_has_words(schedule);
   return csv(schedule, schedule.rows());
 }
 

@@ -13,7 +13,7 @@ namespace starpipe::plan {
 /// Returns the compute-only CSV of torch.distributed.pipelining: one row for each worker, one cell for each
 /// job. A cell is stage, action and micro-batch; the action is F, I (starpipe's B), W or B (starpipe's BW):
 /// 0F0, 1I2, 1W2, 0B3. Rows are in the order of the run and padded to one length. The format cannot say where
-/// weights live.
+/// weights live. Throws InputError for R, O and L, for which it has no words.
 std::string schedule_csv(const Schedule& schedule, const Timeline& timeline);
 
 /// Returns the same without a run. Rows are in the order of n under the ordered discipline, else in the order
