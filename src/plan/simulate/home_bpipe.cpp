@@ -1,5 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
+#include <functional>
+#include <optional>
+#include <span>
+#include <utility>
 #include <vector>
 
 #include <fmt/format.h>
@@ -50,35 +54,40 @@ std::vector<TimedCopy> evicted(const Schedule& ordered, const Timeline& timeline
   return copies;
 }
 
-// Workers x and p - 1 - x are partners. The one that holds more stashes sends the rest to the other one, so
-// that each holds at most one more than their mean: under 1F1B ceil((p + 2) / 2), as in BPipe.
-Schedule with_partners(const Schedule& ordered, const HomeWish& wish) {
-  const std::vector<int> held = stashes_in_order(ordered);
-  const Timeline timeline = simulate(ordered, wish.costs);
-  std::vector<int> limits = held;
+// Returns the schedule in which the one of two partners that holds more stashes sends the rest to the other
+// one, so that each holds at most `spare` more than their mean; nullopt if some worker would hold more.
+std::optional<Schedule> balanced(const Schedule& ordered, const Timeline& timeline, const Costs& costs,
+                                 std::span<const int> held, int spare) {
+  std::vector<int> limits(held.begin(), held.end());
   std::vector<TimedCopy> all;
   for (int w = 0; w < ordered.workers(); ++w) {
     const int own = held[index(w)];
     const int other = held[index(partner(ordered, w))];
-    const int limit = (own + other) / 2 + 1;
-    limits[index(w)] = std::max(own, other) > limit ? limit : std::max(own, other);
+    const int limit = (own + other) / 2 + spare;
+    limits[index(w)] = std::min(std::max(own, other), limit);
     if (own <= limit) continue;
-    std::vector<TimedCopy> copies = evicted(ordered, timeline, wish.costs, w, limit - 1);
+    std::vector<TimedCopy> copies = evicted(ordered, timeline, costs, w, limit - 1);
     place_copies(copies);
     all.insert(all.end(), copies.begin(), copies.end());
   }
-  Schedule balanced = with_timed_copies(ordered, timeline, all, [&](int stage, int microbatch) {
+  Schedule made = with_timed_copies(ordered, timeline, all, [&](int stage, int microbatch) {
     return Home::at(partner(ordered, ordered.compute(ordered.forward(stage, microbatch))));
   });
-  const std::vector<int> now = stashes_in_order(balanced);
-  for (std::size_t w = 0; w < now.size(); ++w) {
-    if (now[w] <= limits[w]) continue;
-    throw InputError(fmt::format(
-        "home: bpipe: worker {} would hold {} stashes, not the {} of balanced partners: copies take too "
-        "long",
-        w, now[w], limits[w]));
-  }
-  return balanced;
+  const bool fits = std::ranges::equal(stashes_in_order(made), limits, std::less_equal<>{});
+  return fits ? std::optional(std::move(made)) : std::nullopt;
+}
+
+// Workers x and p - 1 - x are partners. Each holds at most as many stashes more than their mean as copies
+// need that take no time. Under 1F1B that is one more, so ceil((p + 2) / 2) stashes, as in BPipe.
+Schedule with_partners(const Schedule& ordered, const HomeWish& wish) {
+  const std::vector<int> held = stashes_in_order(ordered);
+  const Timeline timeline = simulate(ordered, wish.costs);
+  Costs instant = wish.costs;
+  instant.peer = HomeLink{};
+  int spare = 1;
+  while (!balanced(ordered, timeline, instant, held, spare)) ++spare;
+  if (auto made = balanced(ordered, timeline, wish.costs, held, spare)) return *std::move(made);
+  throw InputError("home: bpipe: copies take too long to balance the memory of partners");
 }
 
 const bool registered_bpipe =
