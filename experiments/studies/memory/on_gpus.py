@@ -7,8 +7,8 @@
 Each GPU has 2 layers of a GPT (hidden size 8192, context 2048, bf16, micro-batches of one sequence), and F, B and W of a layer take the
 time of their FLOP at 400 TFLOP/s. ways.py has the schedules, their homes and the links. For each, the script runs the schedule with all
 stashes on the GPUs, and with homes; where these need a memory limit, within parts of that memory. It writes results.csv
-and prints its table: predicted and simulated makespan, and GPU memory. With --gpus 64, nodes of 8 are connected by a network of 400 GB/s
-a node, and a case takes minutes. starpipe must have simulated GPUs (scripts/setup --simgrid; cmake --preset simgrid).
+and prints its table: predicted and simulated makespan, how many GPUs hold more or fewer stashes than predicted, and GPU memory. With
+--gpus 64, nodes of 8 are connected by a network of 400 GB/s a node, and a case takes minutes. starpipe must have simulated GPUs (scripts/setup --simgrid; cmake --preset simgrid).
 """
 
 import json
@@ -20,7 +20,7 @@ from ways import difference, runs_parser, write_table
 
 BANDWIDTHS = {"PCIe 4": "25GB/s", "PCIe 5": "50GB/s", "NVLink-C2C": "300GB/s"}
 LAYER_SECONDS = 24 * 2048 * 8192**2 / 400e12  # of F (Korthikanti et al., 2022, without the scores of attention)
-COLUMNS = ("schedule", "gpus", "homes", "link", "limit", "stashes", "predicted_ms", "simulated_ms", "difference", "predicted_gib", "simulated_gib", "moved_gib")
+COLUMNS = ("schedule", "gpus", "homes", "link", "limit", "stashes", "predicted_ms", "simulated_ms", "difference", "other_peaks", "predicted_gib", "simulated_gib", "moved_gib")
 
 CLUSTER = """gpus_per_node: 8
 gpu_memory: 200GiB
@@ -52,13 +52,12 @@ def simulate(options, folder, case, made):
     report = json.loads((folder / "report.json").read_text(encoding="utf-8"))
     times = report["makespan"]
     peaks = [worker["peak_stashes"] for worker in report["workers"]]
-    if any(peak["simulated"] != peak["predicted"] for peak in peaks):
-        sys.exit(f"{case}: peaks of stashes differ: {peaks}")
+    other_peaks = sum(peak["simulated"] != peak["predicted"] for peak in peaks)
     largest = {of: max(worker["gpu_memory"][of] for worker in report["workers"]) for of in ("predicted", "simulated")}
     gib = 1 << 30
     moved = [sum(worker["received"][kind]["bytes"]["simulated"] for kind in ("reloads", "stashes")) for worker in report["workers"]]
     return {**case, "gpus": options.workers, "predicted_ms": round(times["predicted"] * 1e3, 1), "simulated_ms": round(times["simulated"] * 1e3, 1),
-            "difference": difference(times["simulated"], times["predicted"]),
+            "difference": difference(times["simulated"], times["predicted"]), "other_peaks": other_peaks,
             "predicted_gib": round(largest["predicted"] / gib, 1), "simulated_gib": round(largest["simulated"] / gib, 1),
             "moved_gib": round(max(moved) / gib, 1)}  # fmt: skip
 

@@ -3,9 +3,11 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <functional>
 #include <limits>
 #include <memory>
 #include <new>
+#include <set>
 #include <stdexcept>
 #include <string>
 #include <utility>
@@ -65,6 +67,7 @@ StepData::StepData(const StepContext& step, const DataSlots& slots, std::optiona
   if (training_ != nullptr) take_weights_of_training();
   if (!on_simgrid && !start && training_ == nullptr) unused_ = unused_memory(largest_datum());
   if (step_.session.knows_workers() && step_.session.on_gpus()) fetched_.emplace(step_.graph, nodes_);
+  if (step_.session.on_gpus()) find_common_sizes();
   for (const std::size_t largest : step_.received.buffers) {
     buffers_.push_back(start_memory(step_.graph.data()[largest], start));
     if (step_.session.on_gpus()) pinned_.push_back(pin(buffers_.back().values));
@@ -77,6 +80,22 @@ StepData::StepData(const StepContext& step, const DataSlots& slots, std::optiona
   find_prepared(window);
   find_sent();
   if (training_ == nullptr && !unused_.owner) register_scratch();
+}
+
+// A GPU's buffers are kept for later data of their size, so each size takes memory for the most data that it
+// ever has. The stashes of stages differ a little, as the first one's by its token ids.
+void StepData::find_common_sizes() {
+  constexpr std::size_t parts = 64;
+  std::set<std::size_t, std::greater<>> sizes;
+  for (std::size_t d = 0; d < step_.graph.data().size(); ++d) {
+    const Datum& datum = step_.graph.data()[d];
+    if (is_temporary(datum.kind) && step_.tasks.last_use[d] != RankTasks::unused) sizes.insert(datum.size);
+  }
+  std::size_t larger = 0;
+  for (const std::size_t size : sizes) {
+    if (larger < size || larger - size > size / parts) larger = size;
+    common_sizes_[size] = larger;
+  }
 }
 
 std::size_t StepData::largest_datum() const {
@@ -164,7 +183,11 @@ void StepData::fill(const Datum& datum, const model::StartValues& start, std::sp
 }
 
 starpu_data_handle_t StepData::register_words(std::size_t size, int home, std::uintptr_t memory) const {
-  if (step_.session.on_gpus()) return GpuBuffers::register_words(home, memory, starpu_words(size));
+  if (step_.session.on_gpus()) {
+    const auto common = memory == 0 ? common_sizes_.find(size) : common_sizes_.end();
+    const std::size_t buffer = common == common_sizes_.end() ? size : common->second;
+    return GpuBuffers::register_words(home, memory, starpu_words(size), starpu_words(buffer));
+  }
   starpu_data_handle_t handle = nullptr;
   starpu_vector_data_register(&handle, home, memory, starpu_words(size), sizeof(float));
   return handle;

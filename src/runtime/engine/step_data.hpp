@@ -167,6 +167,8 @@ class StepData {
   // Returns the memory of a datum that lasts over the steps, or that is received into memory of its own; an
   // empty one if StarPU allocates the memory.
   HostMemory host_memory(std::size_t number, const model::StartValues& start);
+  // Fills `common_sizes_`.
+  void find_common_sizes();
   // Returns the size of the largest datum that tasks of this rank touch.
   [[nodiscard]] std::size_t largest_datum() const;
   HostMemory start_memory(const Datum& datum, const model::StartValues& start);
@@ -218,9 +220,10 @@ class StepData {
   HostMemory unused_;                     // of all data where nothing computes; else empty
   std::vector<HostMemory> memory_;        // by slot; empty unless this rank's host provides it
   std::vector<HostMemory> buffers_;       // of ReceivedData
-  std::vector<PinnedMemory> pinned_;      // the part of them that GPUs copy from and to
-  std::string problem_;                   // of the start values
-  const StepData* training_;              // lends weights and scratch memory to an evaluation; else nullptr
+  std::map<std::size_t, std::size_t> common_sizes_;  // by size of a temporary: that of its buffers on GPUs
+  std::vector<PinnedMemory> pinned_;                 // the part of them that GPUs copy from and to
+  std::string problem_;                              // of the start values
+  const StepData* training_;  // lends weights and scratch memory to an evaluation; else nullptr
   std::vector<starpu_data_handle_t> handles_;  // by slot; none where this rank's tasks touch no datum
   std::vector<Handle> own_;                    // the handles that this object has registered
   std::vector<std::size_t> first_for_host_;    // the first datum of each slot that is for the host

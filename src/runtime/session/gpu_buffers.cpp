@@ -135,13 +135,14 @@ GpuBuffers::~GpuBuffers() {
   }
 }
 
-starpu_data_handle_t GpuBuffers::register_words(int home, std::uintptr_t memory, std::uint32_t words) {
+starpu_data_handle_t GpuBuffers::register_words(int home, std::uintptr_t memory, std::uint32_t words,
+                                                std::uint32_t buffer) {
   starpu_vector_interface vector{};
   vector.id = STARPU_VECTOR_INTERFACE_ID;
   vector.ptr = vector.dev_handle = memory;
   vector.nx = words;
   vector.elemsize = sizeof(float);
-  vector.allocsize = std::size_t{words} * sizeof(float);
+  vector.allocsize = std::size_t{buffer} * sizeof(float);
   starpu_data_handle_t handle = nullptr;
   starpu_data_register(&handle, home, &vector, &operations());
   return handle;

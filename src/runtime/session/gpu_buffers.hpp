@@ -31,8 +31,10 @@ class GpuBuffers {
   GpuBuffers(const GpuBuffers&) = delete;
   GpuBuffers& operator=(const GpuBuffers&) = delete;
 
-  /// Registers words of 4 bytes, as starpu_vector_data_register does. The handle may outlive this.
-  static starpu_data_handle_t register_words(int home, std::uintptr_t memory, std::uint32_t words);
+  /// Registers words of 4 bytes, as starpu_vector_data_register does. `buffer`: the words of the buffers that
+  /// StarPU allocates for them, at least `words`. The handle may outlive this.
+  static starpu_data_handle_t register_words(int home, std::uintptr_t memory, std::uint32_t words,
+                                             std::uint32_t buffer);
 };
 
 }  // namespace starpipe::runtime
