@@ -29,7 +29,7 @@ struct Ucx {
 };
 Ucx ucx;
 
-thread_local bool found = false;
+thread_local bool has_found = false;
 
 std::unique_lock<std::recursive_mutex> lock_at_end() {
   return ucx.ends.load(std::memory_order_relaxed) ? std::unique_lock(ucx.mutex)
@@ -66,7 +66,7 @@ unsigned ucp_worker_progress(void* worker) {
   const auto lock = starpipe::runtime::lock_at_end();
   if (lock) ++ucx.polls;
   const unsigned events = progress(worker);
-  starpipe::runtime::found = starpipe::runtime::found || events != 0;
+  starpipe::runtime::has_found = starpipe::runtime::has_found || events != 0;
   return events;
 }
 
@@ -89,7 +89,7 @@ void ucp_request_release(void* request) {
 
 namespace starpipe::runtime {
 
-bool found_by_ucx() { return std::exchange(found, false); }
+bool found_by_ucx() { return std::exchange(has_found, false); }
 
 void expect_end_of_ucx() { ucx.ends = true; }
 

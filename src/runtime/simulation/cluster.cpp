@@ -197,10 +197,10 @@ std::string network_zone(SimulatedLinks& links, int ranks) {
 // (vm.max_map_count).
 std::vector<std::string> simgrid_options() {
   std::vector<std::string> options = {"--log=root.thresh:critical"};
-  for (const char* setting : {"network/model:CM02", "network/TCP-gamma:-1", "network/latency-factor:1",
-                              "network/bandwidth-factor:1", "network/weight-S:0", "network/crosstraffic:0",
-                              "smpi/simulate-computation:no", "smpi/host-speed:1", "contexts/stack-size:1024",
-                              "smpi/shared-malloc-blocksize:268435456"})
+  for (const char* setting :
+       {"network/model:CM02", "network/TCP-gamma:-1", "network/latency-factor:1",
+        "network/bandwidth-factor:1", "network/weight-S:0", "network/crosstraffic:0",
+        "smpi/simulate-computation:no", "smpi/host-speed:1", "contexts/stack-size:1024"})
     options.push_back(fmt::format("--cfg={}", setting));
   return options;
 }
