@@ -37,8 +37,8 @@ FREED_TOO_MUCH = ("ddp", "dualpipe", "dualpipe-v", "fsdp", "gems", "interleaved-
 EXPERIMENTS = os.path.join(os.path.dirname(__file__), "..", "..", "experiments")
 
 
-def config(schedule, microbatches=16, hidden=64, batch=64, layers=16, runtime=EMULATED):
-    return f"""model: {{kind: mlp, layers: {layers}, hidden: {hidden}, inputs: {hidden}, outputs: 8}}
+def config(schedule, microbatches=16, hidden=64, batch=64, layers=16, runtime=EMULATED, inputs=None):
+    return f"""model: {{kind: mlp, layers: {layers}, hidden: {hidden}, inputs: {inputs or hidden}, outputs: 8}}
 data: {{kind: synthetic}}
 training: {{steps: 2, microbatches: {microbatches}, microbatch_size: {batch}}}
 schedule: {{{schedule}}}
@@ -136,7 +136,8 @@ class Sim(CommandTest):
         single = {"STARPU_SUBALLOCATOR": "0"}
         for name in ("1f1b", "chimera", "ddp", "dualpipe-v", "fsdp", "gpipe", "interleaved-1f1b", "v-half", "zb-h1"):
             with self.subTest(schedule=name):
-                text = config(self.schedule(name, 4) + ", home: host", hidden=1024, batch=512)
+                # Large inputs would go to the GPU before or behind a stash, as it comes.
+                text = config(self.schedule(name, 4) + ", home: host", hidden=1024, batch=512, inputs=8)
                 report = self.simulate(text, cluster=slow, environment=single)
                 reloads = sum(w["received"]["reloads"]["bytes"]["simulated"] for w in report["workers"])
                 self.assertGreaterEqual(reloads, 16 * 16 * 4 * 512 * 1024)  # a layer keeps 4 bytes for each unit and sample
