@@ -33,8 +33,8 @@ EXTERNAL = {
 COMMENT = re.compile(r"//.*?$|/\*.*?\*/", re.M | re.S)
 
 # A source without a header of its own contains one of these: a registration, the program, functions that mpi.h declares,
-# Python's module.
-ALONE = re.compile(r"\bregister_\w+(?:<.+>)?\(|\bint main\(|^extern \"C\" int MPI_|^PYBIND11_MODULE\(", re.M)
+# functions that the linker calls in place of a library's (--wrap), Python's module.
+ALONE = re.compile(r"\bregister_\w+(?:<.+>)?\(|\bint main\(|^extern \"C\" int MPI_|\b__wrap_\w+\(|^PYBIND11_MODULE\(", re.M)
 
 UMBRELLA = "include/starpipe/starpipe.hpp"  # includes what users need, from any room
 
