@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // Data that are larger than StarPU or MPI can count. Nothing is allocated.
+#include "runtime/engine/data_sizes.hpp"
+
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "runtime/engine/data_sizes.hpp"
 #include "starpipe/base/error.hpp"
 #include "starpipe/model/network.hpp"
 #include "starpipe/plan/registry/registry.hpp"
