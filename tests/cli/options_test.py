@@ -330,14 +330,15 @@ EFFECTS = {
 # Commands of which all pairs of options are tried.
 PAIRED = ("schedule list", "schedule show", "schedule check", "simulate", "partition", "periodic", "info")
 TIMES = ("--durations", "--comm", "--copy", "--links", "--no-prefetch")
+TIMES_IN_CSV = [option for option in TIMES if option != "--copy"]
 # (command, option, other): with these values, `option` changes nothing if `other` is given.
 SILENCED = {
     # Without a home to which stashes are copied there are no copies.
     ("schedule show", "--copy", "--home"), ("schedule check", "--copy", "--home"),
-    # The CSV has the order only.
-    *(("schedule show", option, "--format") for option in (*TIMES, "--bytes", "--per-share")),
-    *(("schedule check", option, "--format") for option in (*TIMES, "--bytes")),
-    *(("simulate", option, "--format") for option in (*TIMES, "--per-share", "--ranks")),
+    # The CSV has the order only, and refuses copies.
+    *(("schedule show", option, "--format") for option in (*TIMES_IN_CSV, "--bytes", "--per-share")),
+    *(("schedule check", option, "--format") for option in (*TIMES_IN_CSV, "--bytes")),
+    *(("simulate", option, "--format") for option in (*TIMES_IN_CSV, "--per-share", "--ranks")),
     # Both ask for JSON.
     *((command, "--json", "--output") for command in ("schedule show", "schedule check", "simulate", "partition", "periodic")),
     ("partition", "--format", "--output"),
