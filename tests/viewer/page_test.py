@@ -228,6 +228,15 @@ runtime:  {workers_per_core: 2}
         self.browser.keys("2,3,O\ue007")  # a stash that waits with its worker
         self.assertEqual(self.js(name), "L(0,3)")
 
+    def test_idle_time_for_a_recomputation(self):
+        """The last cause has its own column, though there is none for copies before it."""
+        self.open(self.make("schedule", "show", "1f1b", "--workers", 4, "--microbatches", 2, "--durations", "F=1,B=2,W=0", "--home", "none",
+                            "-o", "s.json", "--html", "p.html"))  # fmt: skip
+        rows = self.browser.run("return [...document.querySelectorAll('#idle .scroll tr')].slice(0, 3).map(r => [...r.cells].map(c => c.textContent))")
+        self.assertEqual(rows[0], ["worker", "busy", "fill", "drain", "producer", "transfer", "order", "runtime", "recomputation"])
+        self.assertEqual(rows[1], ["0", "47.1", "0.0", "0.0", "5.9", "0.0", "41.2", "0.0", "5.9"])  # of 17
+        self.assertEqual(rows[2][-1], "5.9")
+
     def test_copies_have_words_and_figures(self):
         written = self.copying()
         text = self.browser.run("document.querySelectorAll('details').forEach(d => d.open = true); return document.body.innerText")

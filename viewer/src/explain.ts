@@ -107,7 +107,7 @@ function idleParts(run: Run, times: Times): Node[] {
   /** Of the step: busy, then by cause. */
   const shares = (t: number, w: number): number[] => {
     if (!(span[t] > 0)) return [0, ...causes.map(() => 0)];
-    const idle = causes.map((_, c) => sums[t][w][c] / span[t]);
+    const idle = causes.map((cause) => sums[t][w][CAUSES.indexOf(cause)] / span[t]);
     return [1 - idle.reduce((a, b) => a + b, 0), ...idle];
   };
   const {workers} = run.schedule;

@@ -6,9 +6,10 @@
 
 Each GPU has 2 layers of a GPT (hidden size 8192, context 2048, bf16, micro-batches of one sequence), and F, B and W of a layer take the
 time of their FLOP at 400 TFLOP/s. ways.py has the schedules, their homes and the links. For each, the script runs the schedule with all
-stashes on the GPUs, and with homes; where these need a memory limit, within parts of that memory. It writes results.csv
-and prints its table: predicted and simulated makespan, how many GPUs hold more or fewer stashes than predicted, and GPU memory. With
---gpus 64, nodes of 8 are connected by a network of 400 GB/s a node, and a case takes minutes. starpipe must have simulated GPUs (scripts/setup --simgrid; cmake --preset simgrid).
+stashes on the GPUs, and with homes; where these need a memory limit, within parts of that memory (--parts). It writes results.csv and
+prints its table: predicted and simulated makespan, how many GPUs hold more or fewer stashes than predicted, and GPU memory. With --gpus
+64, nodes of 8 are connected by a network of 400 GB/s a node, and a case takes a minute. starpipe must have simulated GPUs
+(scripts/setup --simgrid; cmake --preset simgrid).
 """
 
 import json

@@ -5,8 +5,8 @@
     experiments/studies/memory/on_workers.py --starpipe build/bin/starpipe [-o results/memory-on-workers]
 
 F, B and W of a worker's share of the model take 10 ms each, and copies as long as ways.py says. For each link to the host, the script
-runs schedules with all stashes on their workers, and with homes; where these need a memory limit, within parts of that
-memory. It writes results.csv and prints its table: predicted and measured makespan, the median of the steps after the first.
+runs schedules with all stashes on their workers, and with homes; where these need a memory limit, within parts of that memory (--parts).
+It writes results.csv and prints its table: predicted and measured makespan, the median of the steps after the first.
 """
 
 import json

@@ -61,8 +61,8 @@ def make(options, schedule, homes, copy, limit):
 
 
 def with_adjacent_partners(made):
-    """The schedule with other numbers of workers: partners x and p - 1 - x become 2x and 2x + 1, which are on one node. BPipe (Kim et
-    al., ICML 2023) assigns them so, too (pair-adjacent assignment)."""
+    """The schedule with its workers renumbered: partners x and p - 1 - x become 2x and 2x + 1, so that they are on one node, as in BPipe's
+    pair-adjacent assignment (Kim et al., ICML 2023). Figures by worker that no reader needs are left out."""
     workers = made["workers"]
     number = [2 * min(x, workers - 1 - x) + (2 * x >= workers) for x in range(workers)]
 
@@ -73,8 +73,8 @@ def with_adjacent_partners(made):
         job["home"] = f"worker:{number[int(job['home'].removeprefix('worker:'))]}"
     for job in (job for jobs in made["ops"] for job in jobs):
         job["weights_from"] = number[job["weights_from"]]
-    received = {kind: renumbered(counts) for kind, counts in made["received"].items()}
-    return {**made, **{key: renumbered(made[key]) for key in ("copies", "ops", "peak_stashes")}, "received": received}
+    kept = {key: value for key, value in made.items() if key not in ("received", "stashes_kept")}
+    return {**kept, **{key: renumbered(made[key]) for key in ("copies", "ops", "peak_stashes")}}
 
 
 def memory(schedule, made):

@@ -76,7 +76,7 @@ struct Row {
   std::string problem;  ///< why there is no run
 };
 
-/// Returns all homes to which stashes may be copied.
+/// Returns the homes to which stashes may be copied. A disk whose link equals the host's counts as the host.
 std::set<plan::Home> homes_of_copies(const ScheduleCompareOptions& options, const plan::Schedule& schedule,
                                      const plan::Costs& costs) {
   std::set<plan::Home> homes;

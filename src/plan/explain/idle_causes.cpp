@@ -145,13 +145,13 @@ class Chains {
     return largest_first<ProducerWait>(sums);
   }
 
-  // Returns the parts, where those that wait for R have this cause.
+  // Returns the parts. A part that waits for R gets the cause recomputation.
   std::vector<IdlePart> with_recomputation() {
     std::vector<std::vector<IdlePart>> by_worker(pieces_.size());
     for_each_wait([&](IdlePart part, std::optional<JobId> running) {
-      if (running && delays_backward(*running, part.start)) {
+      if (const std::optional<JobId> remade = delaying(running, part.start)) {
         part.cause = IdleCause::recomputation;
-        part.producer = running;
+        part.producer = remade;
       }
       append(part, by_worker[index(part.worker)]);
     });
@@ -200,16 +200,22 @@ class Chains {
     return std::nullopt;
   }
 
-  // True for R that runs at `time`, when all else that its B waits for has ended: R is not in a bubble then.
-  [[nodiscard]] bool delays_backward(JobId id, double time) const {
+  // Returns the R that keeps the chain waiting at `time`, where `job` runs at the chain's end; nullopt if it
+  // is no R. While the B of an R waits for another worker anyway, this R is in a bubble: the chain goes on to
+  // that worker.
+  [[nodiscard]] std::optional<JobId> delaying(std::optional<JobId> job, double time) const {
     const Schedule& schedule = step_.as_run;
-    const Job job = schedule.job(id);
-    if (job.pass != Pass::R) return false;
-    bool ended = true;
-    schedule.for_each_pred(schedule.backward(job.stage, job.microbatch), [&](JobId other) {
-      if (other != id && step_.timeline.spans[other].end > time) ended = false;
-    });
-    return ended;
+    for (std::size_t hops = 0; hops < pieces_.size(); ++hops) {
+      if (!job || schedule.job(*job).pass != Pass::R) return std::nullopt;
+      const auto [stage, microbatch, pass] = schedule.job(*job);
+      std::optional<JobId> missing;
+      schedule.for_each_pred(schedule.backward(stage, microbatch), [&](JobId other) {
+        if (other != *job && step_.timeline.spans[other].end > time) missing = other;
+      });
+      if (!missing) return job;
+      job = running(index(schedule.compute(*missing)));
+    }
+    return std::nullopt;
   }
 
   // Calls f(part, job) for all idle time, in the order of time, divided where a chain may change: the job

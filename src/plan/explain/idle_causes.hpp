@@ -28,8 +28,9 @@ enum class IdleCause : std::uint8_t {
   /// was not yet known to be ready.
   runtime,
   copy,  ///< the next job waits for a stash that L brings back, or for memory that O frees
-  /// The next job waits for a job on another worker, which runs R, or waits for another worker in turn, and
-  /// so on to one that runs R; and all else that the B of this R waits for has ended.
+  /// The next job waits for another worker, which runs R. That worker may also wait for a third one, and so
+  /// on, until one runs R. This R delays its B: the other jobs before B have ended. An R in a bubble is
+  /// passed over.
   recomputation,
 };
 inline constexpr std::size_t idle_cause_count = 8;

@@ -54,21 +54,18 @@ std::vector<TimedCopy> evicted(const Schedule& ordered, const Timeline& timeline
   return copies;
 }
 
-// How many stashes a worker may hold, so that partners hold at most `spare` more than their mean.
-int limit_of(const Schedule& schedule, std::span<const int> held, int worker, int spare) {
-  return (held[index(worker)] + held[index(partner(schedule, worker))]) / 2 + spare;
-}
-
-// Returns the schedule in which workers above their limit send stashes to their partners; nullopt if some
-// worker would hold more than its limit then.
+// Returns the schedule in which the one of two partners that holds more stashes sends the rest to the other
+// one, so that each holds at most `spare` more than their mean; nullopt if some worker would hold more.
 std::optional<Schedule> balanced(const Schedule& ordered, const Timeline& timeline, const Costs& costs,
                                  std::span<const int> held, int spare) {
   std::vector<int> limits(held.begin(), held.end());
   std::vector<TimedCopy> all;
   for (int w = 0; w < ordered.workers(); ++w) {
-    const int limit = limit_of(ordered, held, w, spare);
-    limits[index(w)] = std::min(std::max(held[index(w)], held[index(partner(ordered, w))]), limit);
-    if (held[index(w)] <= limit) continue;
+    const int own = held[index(w)];
+    const int other = held[index(partner(ordered, w))];
+    const int limit = (own + other) / 2 + spare;
+    limits[index(w)] = std::min(std::max(own, other), limit);
+    if (own <= limit) continue;
     std::vector<TimedCopy> copies = evicted(ordered, timeline, costs, w, limit - 1);
     place_copies(copies);
     all.insert(all.end(), copies.begin(), copies.end());
@@ -81,20 +78,18 @@ std::optional<Schedule> balanced(const Schedule& ordered, const Timeline& timeli
 }
 
 // Workers x and p - 1 - x are partners. Under 1F1B each holds at most one stash more than their mean, so
-// ceil((p + 2) / 2) as in BPipe. Under other schedules it may be some more, where copies that take no time
-// would need them, too.
+// ceil((p + 2) / 2) as in BPipe. Other schedules may need more to spare, even with copies that take no time.
+// With enough to spare nothing is sent, so the loop ends.
 Schedule with_partners(const Schedule& ordered, const HomeWish& wish) {
   const std::vector<int> held = stashes_in_order(ordered);
   const Timeline timeline = simulate(ordered, wish.costs);
   Costs instant = wish.costs;
   instant.peer = HomeLink{};
   for (int spare = 1;; ++spare) {
-    bool sends = false;
-    for (int w = 0; w < ordered.workers(); ++w)
-      sends = sends || held[index(w)] > limit_of(ordered, held, w, spare);
-    if (!sends && spare == 1) return ordered;
-    if (!sends) throw InputError("home: bpipe: no copies balance the memory of partners");
-    if (auto made = balanced(ordered, timeline, wish.costs, held, spare)) return *std::move(made);
+    if (auto made = balanced(ordered, timeline, wish.costs, held, spare)) {
+      if (spare == 1 || made->copies()) return *std::move(made);
+      throw InputError("home: bpipe: no copies balance the memory of partners");
+    }
     if (balanced(ordered, timeline, instant, held, spare))
       throw InputError("home: bpipe: copies take too long to balance the memory of partners");
   }

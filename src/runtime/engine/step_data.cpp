@@ -82,8 +82,9 @@ StepData::StepData(const StepContext& step, const DataSlots& slots, std::optiona
   if (training_ == nullptr && !unused_.owner) register_scratch();
 }
 
-// A GPU's buffers are kept for later data of their size, so each size takes memory for the most data that it
-// ever has. The stashes of stages differ a little, as the first one's by its token ids.
+// GpuBuffers keeps a freed buffer for later data of the same size. So each size takes as much memory as its
+// data ever took at once. Stashes of two stages may differ a little: the first stage's have token ids. They
+// get buffers of one size, at most 1/64 too large.
 void StepData::find_common_sizes() {
   constexpr std::size_t parts = 64;
   std::set<std::size_t, std::greater<>> sizes;

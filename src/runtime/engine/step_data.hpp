@@ -117,11 +117,11 @@ class StepData {
   /// tasks of the step are inserted. Does not wait.
   void fetch_weights() const;
 
-  /// Call it after the insertion of each of the rank's tasks. Where stashes are copied or made again, a job
-  /// may wait for that, and StarPU would copy its other inputs to its GPU only then. So asks StarPU to copy
-  /// what other workers send as soon as it is there, and small inputs and targets, which would wait for
-  /// stashes on their way to the GPU. What F sends to another rank goes to the host before the stash does: a
-  /// copy of a stash takes much longer. Does not wait.
+  /// Call it after the insertion of each of the rank's tasks. It acts for jobs on GPUs, where stashes are
+  /// copied or made again. Such a job may wait for its stash, and by itself StarPU would copy the job's other
+  /// inputs to the GPU only afterwards. This function asks StarPU for them now: for what other workers send,
+  /// and for inputs and targets if they are small. What F sends to another rank goes to the host before the
+  /// stash does, since the copy of a stash takes much longer. Does not wait.
   void fetch_ahead(const Task& task) const;
 
   /// Call it before the insertion of each of the rank's tasks, for each datum that the task touches. When

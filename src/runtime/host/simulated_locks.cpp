@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // StarPU's mutexes and condition variables on SimGrid. SimGrid's own give up the processor at each lock and
-// unlock, so they took most of the time of a simulation. Here only a wait does. The ranks are coroutines of
-// one thread, which switch only within SimGrid's functions: so the code between them needs no lock. The
-// linker has StarPU call these functions in place of SimGrid's (--wrap, src/CMakeLists.txt).
+// unlock, so they took most of the time of a simulation. These give it up only to wait. All ranks run in one
+// thread, as coroutines. A coroutine continues until it calls SimGrid. So this code, too, needs no lock of
+// its own. The linker has StarPU call these functions in place of SimGrid's (--wrap, src/CMakeLists.txt).
 #include <deque>
 #include <memory>
 #include <utility>
@@ -15,7 +15,7 @@
 namespace starpipe::runtime {
 namespace {
 
-/// A wait of one coroutine. A wake-up that comes before the wait ends it at once.
+/// One coroutine's wait until another one wakes it. If it is woken before it waits, it does not wait.
 class Turn {
  public:
   Turn() {
@@ -45,7 +45,7 @@ class Turn {
   sg_sem_t semaphore_;
 };
 
-/// Those that wait, in the order in which they came.
+/// The coroutines that wait. The one that came first is woken first.
 class Queue {
  public:
   /// `before`: what the caller does once it is in the queue.

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The memory that StarPU allocates for data on SimGrid. SimGrid's own maps one file again and again, page by
-// page: half a millisecond for a stash of 100 MB, each time that it comes. Nobody reads or writes the data of
+// page, which took most of the time where stashes are copied. Nobody reads or writes the data of
 // a simulated step, so addresses without pages do. The linker has StarPU call these functions in place of
 // SimGrid's (--wrap, src/CMakeLists.txt).
 #include <cstddef>

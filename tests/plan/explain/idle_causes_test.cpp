@@ -261,6 +261,23 @@ TEST(IdleParts, OfARecomputationByHand) {
   EXPECT_EQ(waited, (std::map<Pass, double>{{Pass::F, 1}, {Pass::R, 1}, {Pass::BW, 2}}));
 }
 
+/// Worker 1 computes F again in a bubble. So worker 0 does not wait for it, but for worker 2.
+TEST(IdleParts, OfARecomputationBehindABubble) {
+  const Schedule schedule = named("1f1b", 3, 1).with_recomputation();
+  using Waits = std::map<int, std::pair<double, double>>;
+  const auto waits = [&](const std::vector<Durations>& durations) {
+    Waits found;
+    for (const IdlePart& part : idle_parts(simulated_step(schedule, {.durations = durations}))) {
+      if (part.cause == IdleCause::recomputation) found[part.worker] = {part.start, part.end};
+    }
+    return found;
+  };
+  // Worker 1: F 1..2, R 2..3. Worker 2: F 2..3, R 3..4, BW 4..6.
+  EXPECT_EQ(waits({{1, 2, 0}}), (Waits{{0, {3, 4}}, {1, {3, 4}}}));
+  // Worker 1: F 1..5, R 5..9. Worker 2: F 5..6, R 6..7, BW 7..9.
+  EXPECT_EQ(waits({{1, 2, 0}, {4, 2, 0}, {1, 2, 0}}), (Waits{{0, {6, 7}}}));
+}
+
 /// Each stage waits for the next, but only one is slow.
 TEST(ProducerWaits, NameTheSlowStageAndNotThoseThatWaitForIt) {
   const Schedule schedule = named("gpipe", 4, 4);
