@@ -136,8 +136,7 @@ void bind_search(py::module_& module) {
         request.costs = costs;
         request.stash = stash;
         if (!memory_limits.empty()) request.memory_limits = memory_limits;
-        request.homes.clear();
-        for (const std::string& home : homes) request.homes.push_back(plan::parse_home(home));
+        plan::set_homes(request, homes);
         return search(request, {.budget = budget, .work = work, .seed = seed}, progress);
       },
       "workers"_a, "microbatches"_a, "chunks"_a, "layout"_a, "costs"_a, "stash"_a, "memory_limits"_a,

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from typing import Literal, Union
 
 from starpipe import _core
-from starpipe._arguments import _number, _numbers, _require, _require_function, _require_word, _whole
+from starpipe._arguments import _list, _number, _numbers, _require, _require_function, _require_word, _whole
 from starpipe._core import InputError, size_limits
 from starpipe._costs import Costs
 from starpipe._jobs import Home
@@ -75,6 +75,13 @@ class SearchResult:
         return self.timeline.svg()
 
 
+def _searched_homes(homes: object) -> list[str]:
+    """The words as C++ reads them. "peer" stands for any other worker."""
+    words = _list("homes", homes, "homes")
+    near = [word for word in words if word != "peer"]
+    return _home_texts("homes", near) + ["peer"] * (len(near) < len(words))
+
+
 def search(
     *,
     workers: int,
@@ -84,7 +91,7 @@ def search(
     costs: Costs = Costs(),
     stash: float | Sequence[float] = 1.0,
     memory_limit: Union[float, Sequence[float], None] = None,
-    homes: Sequence[Home] = ("worker",),
+    homes: Sequence[Union[Home, Literal["peer"]]] = ("worker",),
     budget: float = 10.0,
     work: float | None = None,
     seed: int = 1,
@@ -98,8 +105,9 @@ def search(
     stash: memory of one stash: one value for all stages, or one for each, in the unit of the limit.
     memory_limit: the largest memory of all stashes on a worker: one for all workers, or one for each. With stash = 1 it
         counts stashes.
-    homes: that a stash may have. With "none" and "worker" the search may compute F again where memory is short. It then works
-        twice, first without recomputation, and takes up to twice the budget.
+    homes: that a stash may have, "worker" among them. With "none" the search may compute F again where memory is short. It then
+        works twice, first without recomputation, and takes up to twice the budget. With "host" or "disk" it may copy stashes
+        there, and with "peer" to other workers; `costs` then needs the times of these copies, and the search takes longer.
     budget: seconds after which the search ends with the best schedule so far.
     work: amount of work in seconds of a slow core, so that the result does not depend on the clock (default: budget).
     seed: of the random choices.
@@ -120,7 +128,7 @@ def search(
         _whole("workers", workers, 1, size_limits["search_workers"]),
         _whole("microbatches", microbatches, 1, size_limits["search_microbatches"]),
         None if chunks is None else _whole("chunks", chunks, 1, size_limits["search_chunks"]), layout, costs, _numbers("stash", stash),
-        [] if memory_limit is None else _numbers("memory_limit", memory_limit), _home_texts("homes", homes), _number("budget", budget, 0.01, 1e6),
+        [] if memory_limit is None else _numbers("memory_limit", memory_limit), _searched_homes(homes), _number("budget", budget, 0.01, 1e6),
         None if work is None else _number("work", work, 0.01, 1e6), _whole("seed", seed, 0, 2**64 - 1), progress,
     )  # fmt: skip
     used = replace(found["costs"], unit=costs.unit)

@@ -20,6 +20,7 @@ PEER_COPY = 0.23  # NVLink, 300 GB/s
 SCHEDULES = {"gpipe": 1, "1f1b": 1, "interleaved-1f1b": 2, "v-half": 2, "searched": 2}  # and their stages on a worker
 HOMES = ("no homes", "recomputation", "host", "other worker", "all")
 SEARCHED_HOMES = {"no homes": "worker", "recomputation": "none,worker", "host": "worker,host", "all": "none,worker,host"}
+NODE = 8  # workers of more nodes are not homes for each other: GPUs send stashes to GPUs of their rank only
 
 
 def cases(schedule, homes):
@@ -33,12 +34,13 @@ def arguments(options, schedule, homes, copy, limit):
     """The command line, without the program. `limit`: stashes of shares; None: no limit."""
     stages = SCHEDULES[schedule]
     command = ["--workers", str(options.workers), "--microbatches", str(options.microbatches)]
+    has_peers = homes == "all" and options.workers <= NODE
     if homes in ("host", "all"):
-        command += ["--copy", str(copy / stages)]
+        command += ["--copy", f"host={copy / stages}" + (f",peer={PEER_COPY / stages}" if has_peers else "")]
     if schedule == "searched":
         share = ",".join(f"{name}={1 / stages}" for name in "FBW")
         return ["search", *command, "--chunks", str(stages), "--layout", "v", "--durations", share, "--quiet", "--budget", str(options.budget),
-                "--memory-limit", str(limit * stages), "--homes", SEARCHED_HOMES[homes]]  # fmt: skip
+                "--memory-limit", str(limit * stages), "--homes", SEARCHED_HOMES[homes] + (",peer" if has_peers else "")]  # fmt: skip
     command = ["schedule", "show", schedule, *command, "--per-share", "--durations", "F=1,B=1,W=1"]
     if limit is not None:
         command += ["--memory-limit", str(limit)]

@@ -164,9 +164,10 @@ void add_memory_options(CLI::App& command, SearchCommand& options) {
       "Size of one stash, such as 512MiB: one value for all stages or one for each; without --chunks the "
       "values are of 1/W of the model",
       byte_count());
+  std::vector<std::string> known(plan::home_words.begin(), plan::home_words.end());
+  known.emplace_back(plan::peer_word);
   const auto read_homes = [&options](const std::vector<std::string>& words) {
-    options.request.homes.clear();
-    for (const std::string& word : words) options.request.homes.push_back(plan::parse_home(word));
+    plan::set_homes(options.request, words);
   };
   command
       .add_option_function<std::vector<std::string>>(
@@ -174,10 +175,12 @@ void add_memory_options(CLI::App& command, SearchCommand& options) {
           "Homes that the search may choose for a stash (default: worker). With none,worker it may compute F "
           "again before B where memory is short, and works twice. With host or disk it may also copy stashes "
           "there and back (--copy), and works four more times, for orders in which stashes come back at no "
-          "time. Each time takes up to the budget")
+          "time. With peer it may copy them to other workers, and works six more times. Each time takes up "
+          "to "
+          "the budget")
       ->type_name("HOME,...")
       ->delimiter(',')
-      ->check(CLI::IsMember(std::vector<std::string>(plan::home_words.begin(), plan::home_words.end())));
+      ->check(CLI::IsMember(known));
 }
 
 }  // namespace

@@ -106,6 +106,7 @@ runtime::Config configuration_of(const SimulatedRequest& request) {
   emulate.host = {
       .link = cluster.host_link, .workers = cluster.gpus_per_host_link, .memory = cluster.host_memory};
   emulate.copy.reset();
+  emulate.peer_copy.reset();
   emulate.prefetch = true;
   config.runtime.links_file.clear();  // the cluster has the links
   return config;

@@ -241,6 +241,24 @@ double time_in(const std::string& unit, std::string_view option, const std::stri
   return time.value;
 }
 
+/// Sets the times of copies. `text`: of --copy.
+void apply_copy(plan::Costs& costs, const std::string& unit, const std::string& text) {
+  if (text.find('=') == std::string::npos) return costs.set_copy(time_in(unit, "--copy", text));
+  constexpr std::array<std::pair<std::string_view, std::optional<plan::HomeLink> plan::Costs::*>, 3> links = {
+      {{"host", &plan::Costs::host}, {"disk", &plan::Costs::disk}, {"peer", &plan::Costs::peer}}};
+  costs.host = costs.disk = costs.peer = std::nullopt;
+  std::istringstream items(text);
+  for (std::string item; std::getline(items, item, ',');) {
+    const auto link = std::ranges::find_if(
+        links, [&](const auto& of) { return item.starts_with(fmt::format("{}=", of.first)); });
+    if (link == links.end())
+      throw InputError(fmt::format("--copy {}: expected host=T, disk=T or peer=T, got '{}'", text, item));
+    const auto& [name, member] = *link;
+    if (costs.*member) throw InputError(fmt::format("--copy {}: {} is given twice", text, name));
+    costs.*member = plan::HomeLink{.link = {.alpha = time_in(unit, "--copy", item.substr(name.size() + 1))}};
+  }
+}
+
 }  // namespace
 
 void CostOptions::add_to(CLI::App& command, const std::string& default_durations,
@@ -266,9 +284,10 @@ void CostOptions::add_durations_to(CLI::App& command, const std::string& default
 
 void CostOptions::add_copy_to(CLI::App& command) {
   add_option(
-      command, "--copy T", copy_,
-      "Time of a copy of a stash to the home host or disk, and back, with a unit when the durations have "
-      "one. Without it, --links has host_link and disk_link");
+      command, "--copy T|host=T,disk=T,peer=T", copy_,
+      "Time of a copy of a stash to its home, and back, with a unit when the durations have one: one for all "
+      "homes, or of the host, a disk and another worker (peer), any of them. Without it, --links has "
+      "host_link and disk_link");
 }
 
 void CostOptions::add_bytes_to(CLI::App& command) {
@@ -312,7 +331,7 @@ void CostOptions::apply(plan::Costs& costs, std::string& unit, int stages, const
     unit = in_seconds ? "s" : "";
   }
   if (copy_) {
-    costs.set_copy(time_in(unit, "--copy", *copy_));
+    apply_copy(costs, unit, *copy_);
   } else if (unit != former_unit && links_) {
     costs.host = costs.disk = costs.peer = std::nullopt;  // the file of links may have them in the new unit
   } else if (unit != former_unit && (costs.host || costs.disk || costs.peer)) {
@@ -377,8 +396,8 @@ void CostOptions::apply_links(plan::Costs& costs, const std::string& unit) const
                                                  : "have no units, but the durations have"));
   }
   costs.links = std::move(file.links);
-  if (file.host && !copy_) costs.host = file.host;
-  if (file.disk && !copy_) costs.disk = file.disk;
+  if (file.host && !(copy_ && costs.host)) costs.host = file.host;
+  if (file.disk && !(copy_ && costs.disk)) costs.disk = file.disk;
   if (bytes_) {
     for (plan::StageSizes& sizes : costs.sizes) sizes.activation = sizes.gradient = *bytes_;
     return;

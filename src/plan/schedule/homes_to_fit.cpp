@@ -126,7 +126,10 @@ std::optional<std::vector<StashFate>> fates_to_fit(std::span<const StashWait> st
                                                    double remade, int spare) {
   double largest = 0;
   for (const StashWait& stash : stashes) largest = std::max(largest, stash.size);
-  std::optional<std::vector<StashFate>> fates = Fitting(stashes, limit - spare * largest, remade).run();
+  std::optional<std::vector<StashFate>> fates = Fitting(stashes, limit, remade).run();
+  const auto is_kept = [](const StashFate& fate) { return fate.kind == StashFate::Kind::kept; };
+  if (fates && std::ranges::all_of(*fates, is_kept)) return fates;
+  if (spare > 0) fates = Fitting(stashes, limit - spare * largest, remade).run();
   if (fates) give_time(stashes, limit, *fates);
   return fates;
 }

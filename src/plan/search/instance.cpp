@@ -52,6 +52,19 @@ void check(const SearchProblem& problem) {
   require_input(std::ranges::find(used, false) == used.end(), "search", "a worker has no stage");
 }
 
+/// Returns a link over which no copy takes longer than over those that the problem has.
+HomeLink fastest_copies(const SearchProblem& problem) {
+  if (!problem.peers) return problem.costs.home_link(*problem.copies);
+  require_input(problem.costs.peer.has_value(), "search",
+                "the time of a copy to another worker is not known (--copy peer=T)");
+  HomeLink fastest{.link = problem.costs.peer->link};
+  if (!problem.copies) return fastest;
+  const Link& other = problem.costs.home_link(*problem.copies).link;
+  fastest.link = {.alpha = std::min(fastest.link.alpha, other.alpha),
+                  .beta = std::min(fastest.link.beta, other.beta)};
+  return fastest;
+}
+
 }  // namespace
 
 Instance::Instance(const SearchProblem& problem)
@@ -83,8 +96,8 @@ Instance::Instance(const SearchProblem& problem)
     forward_lag.push_back(lag(costs.size(s).activation));
     backward_lag.push_back(lag(costs.size(s).gradient));
   }
-  if (problem.copies) {
-    const HomeLink& home = costs.home_link(*problem.copies);
+  if (problem.may_copy()) {
+    const HomeLink home = fastest_copies(problem);
     link_workers = home.workers;
     for (int s = 0; s < stages; ++s) {
       copy_time.push_back(home.link.time(costs.size(s).stash));

@@ -119,7 +119,7 @@ double bound_of(const Instance& instance) {
 
 double lower_bound(const SearchProblem& problem) {
   const Instance instance(problem);
-  if (!problem.may_recompute && !problem.copies) return bound_of(instance);
+  if (problem.keeps_all()) return bound_of(instance);
   // Without R, copies and a limit, a schedule that has them takes at most as long.
   SearchProblem unlimited = problem;
   unlimited.memory_limits = {infinity};
@@ -134,7 +134,7 @@ double lower_bound(const SearchProblem& problem) {
     bound = std::max(bound, ends_bound(loads[index(w)], n, rate, remaking));
     if (!problem.may_recompute) bound = std::max(bound, work_bound(loads[index(w)], n, rate));
   }
-  if (problem.copies) return copies_bound(instance, chain, loads, problem.may_recompute, bound);
+  if (problem.may_copy()) return copies_bound(instance, chain, loads, problem.may_recompute, bound);
   double best = bound;
   for (int w = 0; w < instance.workers; ++w)
     best = std::max(best, recomputation_bound(instance, chain, loads[index(w)], w, bound));

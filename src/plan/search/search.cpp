@@ -11,6 +11,7 @@
 #include "plan/search/instance.hpp"
 #include "plan/search/lower_bound.hpp"
 #include "plan/search/searchers.hpp"
+#include "plan/simulate/homes_at_peers.hpp"
 #include "starpipe/base/error.hpp"
 #include "starpipe/base/index.hpp"
 #include "starpipe/plan/schedule/check.hpp"
@@ -41,7 +42,8 @@ SearchProblem divided(const SearchRequest& request, int chunks) {
                         .stash = request.stash,
                         .memory_limits = request.memory_limits,
                         .may_recompute = may_recompute(request),
-                        .copies = copied_home(request)};
+                        .copies = copied_home(request),
+                        .peers = request.peers};
   if (chunks == 1) return problem;
   const auto one_for_all_or_each = [&](std::size_t count) {
     return count == 1 || count == index(request.workers);  // else `Instance` reports the error
@@ -214,27 +216,39 @@ double bound_with_copies(const SearchRequest& request) {
   return bound;
 }
 
+/// Returns the ways to fit an order into memory that the search tries.
+std::vector<FitWays> ways_to_fit(const SearchRequest& request, const std::vector<double>& stash) {
+  constexpr int parts = 4;
+  constexpr int spares = 6;  // 0 to 5
+  const bool remakes = may_recompute(request);
+  const std::optional<Home> copied = copied_home(request);
+  const Home others = copied ? *copied : remakes ? Home::none : Home::worker;
+  std::vector<FitWays> ways;
+  for (int remade = 0; remade < (copied && remakes ? parts : 1); ++remade) {
+    for (int spare = 0; spare < spares; ++spare) {
+      ways.push_back(
+          {.copies = others, .remade = static_cast<double>(remade) / parts, .spare = spare, .sizes = stash});
+    }
+  }
+  return ways;
+}
+
 /// Replaces `best` by `found` with other homes, if that is shorter, or if there is no best: stashes are
 /// copied, and some of them made again if the request allows it, until they fit. `found`: an order, whatever
 /// its homes.
-void consider_copies(const SearchRequest& request, Home copies, const SearchResult& found,
-                     const std::vector<double>& stash, std::optional<SearchResult>& best) {
+void consider_copies(const SearchRequest& request, const SearchResult& found,
+                     std::optional<SearchResult>& best) {
+  const std::vector<double> stash = divided(request, request.chunks ? 1 : found.chunks).stash;
   std::vector<double> limits = request.memory_limits;
   limits.resize(index(request.workers), limits.front());
   for (double& limit : limits) limit *= 1 + 1e-9;  // sums of sizes are rounded
   const Schedule order =
       found.schedule.with_homes([](int, int) { return Home::worker; }).with(Discipline::ordered);
-  constexpr int parts = 4;
-  constexpr int spares = 6;  // 0 to 5
-  for (int way = 0; way < spares * (may_recompute(request) ? parts : 1); ++way) {
+  const auto consider = [&](const auto& fit) {
     try {
-      Schedule fitted = with_homes_to_fit(order, limits,
-                                          {.copies = copies,
-                                           .remade = static_cast<double>(way / spares) / parts,
-                                           .spare = way % spares,
-                                           .sizes = stash});
+      Schedule fitted = fit();
       const double makespan = simulated_makespan(fitted, found.costs);
-      if (best && makespan >= best->timeline.makespan * (1 - 1e-9)) continue;
+      if (best && makespan >= best->timeline.makespan * (1 - 1e-9)) return;
       Timeline timeline = simulate(fitted, found.costs);
       best = found;
       best->peak_memory = memory_in_order(fitted, stash);
@@ -243,28 +257,57 @@ void consider_copies(const SearchRequest& request, Home copies, const SearchResu
       best->memory_limits = request.memory_limits;
     } catch (const InputError&) {  // the stashes in use at once take more than the limit
     }
+  };
+  for (const FitWays& ways : ways_to_fit(request, stash)) {
+    if (is_copied(ways.copies)) consider([&] { return with_homes_to_fit(order, limits, ways); });
+    if (request.peers) consider([&] { return with_homes_at_peers(order, limits, found.costs, ways); });
   }
 }
 
-/// The search in which stashes may also be copied to `home`. `near`: the request without it.
-SearchResult search_with_copies(const SearchRequest& request, const SearchRequest& near, Home home,
-                                const SearchOptions& options) {
+/// Returns the requests whose orders `search_with_copies` fits into memory, with the time of R in each.
+std::vector<std::pair<SearchRequest, double>> requests_for_orders(const SearchRequest& request) {
   constexpr int rooms = 4;  // room for 0 to 3 copies under way
-  Parts parts(options, rooms + 1);
+  std::vector<std::pair<SearchRequest, double>> requests;
+  for (int room = 0; room < rooms; ++room) {
+    SearchRequest ideal = request;  // for an ideal home
+    ideal.homes = {Home::none, Home::worker};
+    ideal.peers = false;
+    for (double& limit : ideal.memory_limits) limit -= room * std::ranges::max(request.stash);
+    requests.emplace_back(std::move(ideal), 0);
+  }
+  if (!request.peers) return requests;
+  // The first workers of a pipeline hold their stashes longest, and the last ones have room for guests.
+  const double largest = std::ranges::max(request.stash);
+  for (const double slope : {0.35, 0.7}) {
+    SearchRequest sloping = request;
+    sloping.homes = {Home::worker};
+    sloping.peers = false;
+    sloping.memory_limits.resize(index(request.workers), request.memory_limits.front());
+    for (int w = 0; w < request.workers; ++w) {
+      double& limit = sloping.memory_limits[index(w)];
+      const double from_middle = request.workers > 1 ? 1 - 2.0 * w / (request.workers - 1) : 0;
+      limit = std::max(largest, (limit - largest / 2) * (1 + slope * from_middle));
+    }
+    requests.emplace_back(std::move(sloping), 1);
+  }
+  return requests;
+}
+
+/// The search in which stashes may also be copied. `near`: the request without copies.
+SearchResult search_with_copies(const SearchRequest& request, const SearchRequest& near,
+                                const SearchOptions& options) {
+  const auto requests = requests_for_orders(request);
+  Parts parts(options, static_cast<int>(requests.size()) + 1);
   std::optional<SearchResult> best;
   const SearchOptions& first = parts.next();
   if (has_solution(near)) best = search_without_copies(near, first);
   bool complete = !best || best->complete;
-  for (int room = 0; room < rooms; ++room) {
-    // Orders for an ideal home.
-    SearchRequest ideal = request;
-    ideal.homes = {Home::none, Home::worker};
-    for (double& limit : ideal.memory_limits) limit -= room * std::ranges::max(request.stash);
+  for (const auto& [wanted, remaking] : requests) {
     const SearchOptions& part = parts.next();
-    if (std::ranges::min(ideal.memory_limits) <= 0 || !has_solution(ideal)) continue;
-    const SearchResult found = search_once(ideal, part, 0);
+    if (std::ranges::min(wanted.memory_limits) <= 0 || !has_solution(wanted)) continue;
+    const SearchResult found = search_once(wanted, part, remaking);
     complete = complete && found.complete;
-    consider_copies(request, home, found, divided(request, request.chunks ? 1 : found.chunks).stash, best);
+    consider_copies(request, found, best);
   }
   if (!best) return search_without_copies(near, options);  // for its error
   best->lower_bound = bound_of_makespan(bound_with_copies(request), best->timeline.makespan);
@@ -274,21 +317,36 @@ SearchResult search_with_copies(const SearchRequest& request, const SearchReques
 
 }  // namespace
 
+void set_homes(SearchRequest& request, std::span<const std::string> words) {
+  request.homes.clear();
+  request.peers = false;
+  for (const std::string& word : words) {
+    if (word == peer_word) {
+      request.peers = true;
+    } else {
+      request.homes.push_back(parse_home(word));
+      if (request.homes.back().peer())
+        throw InputError(fmt::format("search: the home {}: write {} for any other worker", word, peer_word));
+    }
+  }
+}
+
 SearchResult search(const SearchRequest& request, const SearchOptions& options) {
   if (request.workers < 1)
     throw InputError(fmt::format("search: needs at least 1 worker, not {}", request.workers));
   if (std::ranges::find(request.homes, Home::worker) == request.homes.end())
     throw InputError("search: the homes of stashes must include worker");
   const std::optional<Home> copied = copied_home(request);
-  if (!copied) return search_without_copies(request, options);
+  if (!copied && !request.peers) return search_without_copies(request, options);
   SearchRequest near = request;
   std::erase_if(near.homes, is_copied);
-  if (near.homes.size() + 1 < request.homes.size())
+  near.peers = false;
+  if (near.homes.size() + (copied ? 1 : 0) < request.homes.size())
     throw InputError("search: takes one of the homes host and disk");
-  if (request.costs.home_link(*copied).memory)
+  if (copied && request.costs.home_link(*copied).memory)
     throw InputError(fmt::format("{}_link: memory: search does not keep to it", to_string(*copied)));
   const bool limited = std::ranges::any_of(request.memory_limits, [](double l) { return std::isfinite(l); });
-  return limited ? search_with_copies(request, near, *copied, options) : search_without_copies(near, options);
+  return limited ? search_with_copies(request, near, options) : search_without_copies(near, options);
 }
 
 }  // namespace starpipe::plan

@@ -137,7 +137,8 @@ void check_homes(const plan::Schedule& schedule, const RuntimeConfig& config, in
     const bool only_peers = !uses_home(schedule, plan::Home::host) && !uses_home(schedule, plan::Home::disk);
     require_input(config.emulate->copy || only_peers, "runtime.emulate.copy",
                   "is needed with the homes host and disk");
-    require_input(config.emulate->copy || !config.emulate->links.shared(), "runtime.emulate.copy",
+    require_input(config.emulate->copy || config.emulate->peer_copy || !config.emulate->links.shared(),
+                  "runtime.emulate.copy",
                   "is needed where stashes go to other workers on links that transfers share");
     return;
   }

@@ -75,6 +75,7 @@ plan::Costs emulated_costs(const EmulationConfig& wanted, const model::Network& 
   };
   plan::Costs costs;
   if (wanted.copy) costs.set_copy(*wanted.copy);
+  if (wanted.peer_copy) costs.peer = plan::HomeLink{.link = {.alpha = *wanted.peer_copy}};
   if (wanted.host) costs.host = wanted.host;
   costs.durations.clear();
   for (std::size_t p = 0; p < parts; ++p) {

@@ -116,6 +116,8 @@ TEST(CopiesBound, IsBelowWhatTheSearchFinds) {
                             .workers = dice.pick(1, 4)};
     r.homes = {Home::worker, Home::host};
     if (dice.pick(0, 1) == 0) r.homes.push_back(Home::none);
+    r.peers = dice.pick(0, 2) == 0;
+    r.costs.peer = HomeLink{.link = {.alpha = 0.25 * dice.pick(0, 4)}};
     r.memory_limits = {3.0 * *r.chunks + 0.5 * dice.pick(0, 8)};  // room for a stash of each stage
     SearchProblem problem{.workers = r.workers,
                           .microbatches = r.microbatches,
@@ -124,7 +126,8 @@ TEST(CopiesBound, IsBelowWhatTheSearchFinds) {
                           .stash = r.stash,
                           .memory_limits = r.memory_limits,
                           .may_recompute = r.homes.size() > 2,
-                          .copies = Home::host};
+                          .copies = Home::host,
+                          .peers = r.peers};
     const double bound = lower_bound(problem);
     const SearchResult result = search(r, {.budget = 1e6, .work = 0.002});
     EXPECT_NEAR(result.lower_bound, bound, 1e-9 * bound);
@@ -178,6 +181,29 @@ TEST(CopiesBound, IsBelowSchedulesWithFullChannels) {
     const double makespan = simulate(schedule, problem.costs).makespan;
     EXPECT_GE(makespan, lower_bound(problem));
     EXPECT_LE(makespan, lower_bound(problem) * 1.2);
+  }
+}
+
+// Other workers are as good as a host of one's own whose link is as fast as the fastest of both.
+TEST(CopiesBound, TakesTheFastestLinkWithPeers) {
+  Dice dice(24);
+  for (int round = 0; round < rounds(100); ++round) {
+    SearchProblem problem = copying_problem(dice, round % 2 == 0);
+    const HomeLink peer{.link = {.alpha = 0.5 * dice.pick(0, 4)}};
+    problem.costs.peer = peer;
+    problem.peers = true;
+    const double bound = lower_bound(problem);
+    problem.peers = false;
+    if (problem.copies) {
+      EXPECT_LE(bound, lower_bound(problem) * (1 + 1e-9)) << round;
+      problem.costs.host->link.alpha = std::min(problem.costs.host->link.alpha, peer.link.alpha);
+      problem.costs.host->link.beta = 0;
+      problem.costs.host->workers = 1;
+    } else {
+      problem.copies = Home::host;
+      problem.costs.host = peer;
+    }
+    EXPECT_NEAR(lower_bound(problem), bound, 1e-9 * bound) << round;
   }
 }
 

@@ -170,6 +170,8 @@ TEST(Search, CopiesWhereMemoryIsShort) {
     SearchRequest r = near;
     r.homes.push_back(Home::host);
     r.costs.host = HomeLink{.link = {.alpha = round % 4 == 3 ? 1000.0 : 0.25 * pick(1, 4)}};
+    r.peers = pick(0, 1) == 0;
+    r.costs.peer = r.costs.host;
     const SearchResult without = search(near, work(0.01));
     const SearchResult result = search(r, work(0.01));
     SCOPED_TRACE(round);
@@ -210,6 +212,22 @@ TEST(Search, RefusesCopiesWithoutTheirTime) {
               ThrowsMessage<InputError>(HasSubstr("home disk: the time of a copy to the disk is not known")));
   r.homes = {Home::worker, Home::disk, Home::host};
   EXPECT_THAT([&] { search(r); }, ThrowsMessage<InputError>(HasSubstr("one of the homes host and disk")));
+}
+
+// 1F1B with stashes at partners keeps five stashes a worker, which no order without them does in its time.
+TEST(Search, SendsStashesToOtherWorkers) {
+  SearchRequest r = request(8, 32, 1, Layout::v, {1, 1, 1}, 0, 5);
+  const double without = search(r, work(0.2)).timeline.makespan;
+  r.peers = true;
+  EXPECT_THAT([&] { search(r, work(0.2)); },
+              ThrowsMessage<InputError>(HasSubstr("a copy to another worker is not known")));
+  r.costs.peer = HomeLink{.link = {.alpha = 0.25}};
+  const SearchResult result = search(r, work(0.2));
+  EXPECT_EQ(check(result.schedule).problem, "");
+  EXPECT_TRUE(result.schedule.has_peers());
+  EXPECT_LE(std::ranges::max(result.peak_memory), 5);
+  EXPECT_LE(result.timeline.makespan, 120);
+  EXPECT_LT(result.timeline.makespan, 0.97 * without);
 }
 
 TEST(Search, RefusesHomesWithoutWorker) {

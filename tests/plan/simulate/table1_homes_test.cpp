@@ -196,7 +196,7 @@ void expect_leaving(const Schedule& named, const Expected& expected) {
       ASSERT_EQ(check(copied).problem, "");
       EXPECT_LE(table1::max(stashes_in_order(copied)), K);
       for (int w = 0; w < schedule.workers(); ++w) {
-        const int need = peaks[index(w)] <= K - spare ? 0 : expected(w, K - spare).copied;
+        const int need = peaks[index(w)] <= K ? 0 : expected(w, K - spare).copied;
         EXPECT_EQ(leaving(copied, w), (Leaving{.copied = need}))
             << "worker " << w << " K=" << K << " spare=" << spare;
       }

@@ -5,7 +5,9 @@
 #include <functional>
 #include <limits>
 #include <optional>
+#include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "starpipe/plan/schedule/schedule.hpp"
@@ -33,7 +35,16 @@ struct SearchRequest {
   /// may let R compute F again instead of keeping a stash. With Home::host or Home::disk, of which it takes
   /// one, it may copy a stash there and back.
   std::vector<Home> homes = {Home::worker};
+  /// True if it may also copy stashes to other workers. `costs` must then have `peer`.
+  bool peers = false;
 };
+
+/// The word for any other worker among the homes of a search.
+inline constexpr std::string_view peer_word = "peer";
+
+/// Sets the homes of a request to those that the words name: of `home_words`, and `peer_word`. Throws
+/// InputError for another word.
+void set_homes(SearchRequest& request, std::span<const std::string> words);
 
 /// State of a running search.
 struct SearchProgress {

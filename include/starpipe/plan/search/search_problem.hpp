@@ -33,9 +33,13 @@ struct SearchProblem {
   /// Home::host or Home::disk if stashes may also be copied there and back, over the link that `costs` has.
   /// Only the lower bound reads this: orders are found first, and their copies are chosen later.
   std::optional<Home> copies = {};
+  /// True if stashes may also be copied to other workers, over the link `peer` of `costs`. Only the lower
+  /// bound reads this, too.
+  bool peers = false;
 
+  [[nodiscard]] bool may_copy() const { return copies || peers; }
   /// True if every stash waits with its worker.
-  [[nodiscard]] bool keeps_all() const { return !may_recompute && !copies; }
+  [[nodiscard]] bool keeps_all() const { return !may_recompute && !may_copy(); }
 };
 
 /// Placement of a chain of W * C stages on W workers. Each worker has C stages, its chunks.

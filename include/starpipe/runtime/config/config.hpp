@@ -100,6 +100,7 @@ struct EmulationConfig {
   plan::Links links = {};       ///< its content
   bool prefetch = true;
   std::optional<double> copy = {};          ///< of a stash to its home, and back
+  std::optional<double> peer_copy = {};     ///< of a stash to another worker, and back, in place of `copy`
   std::optional<plan::HomeLink> host = {};  ///< of simulated GPUs, in place of `copy`
 };
 
