@@ -79,6 +79,24 @@ class ScheduleShow(CommandTest):
         self.assertEqual(self.show("ZBVZeroBubble", 3, 5), self.show("v-zb", 3, 5))
         self.assertIn("Interleaved1F1B in PyTorch", self.ok("schedule", "list"))
 
+    def test_copies_to_each_home_have_times_of_their_own(self):
+        def makespan(homes, copy, *more):
+            return self.show("1f1b", 4, 8, "--durations", "F=1,B=1,W=1", "--home", homes, "--copy", copy, *more)["makespan"]
+
+        for homes, home in (("host,worker,worker,worker", "host"), ("disk,worker,worker,worker", "disk"), ("worker:3,worker,worker,worker", "peer")):
+            others = {"host", "disk", "peer"} - {home}
+            slow = ",".join([f"{home}=20", *(f"{other}=0.5" for other in others)])
+            self.assertEqual(makespan(homes, f"{home}=0.5"), makespan(homes, 0.5))
+            self.assertEqual(makespan(homes, slow), makespan(homes, 20))
+        both = self.show("1f1b", 4, 8, "--home", "auto", "--memory-limit", 3, "--copy", "host=1000,peer=0.2")
+        self.assertEqual({copy["home"][:7] for copies in both["copies"] for copy in copies}, {"worker:"})
+        show = ("schedule", "show", "1f1b", "--workers", 4, "--microbatches", 8, "--home", "host", "--copy")
+        self.refused((*show, "host=1,host=2"), "--copy host=1,host=2: host is given twice")
+        self.refused((*show, "host=1,ram=2"), "--copy host=1,ram=2", "'ram=2'")
+        self.refused((*show, "host=-1"), "--copy", "-1")
+        self.refused((*show, "host=1ms"), "--copy 1ms: has a unit")
+        self.refused((*show, "peer=1"), "the time of a copy to the host is not known")
+
     def test_the_order_knows_durations_and_transfers(self):
         options = ["--durations", "F=1,B=3,W=0.5", "--comm", 0.4]
         order = lambda data: [[(op["op"], op["microbatch"]) for op in row] for row in data["ops"]]

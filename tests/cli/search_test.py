@@ -81,6 +81,7 @@ class Search(CommandTest):
         self.assertLessEqual(max(stash_peaks(data, [1] * 16)), 6)
         self.assertLessEqual(max(data["peak_stashes"]), 6)
         self.refused(("search", *case, "--homes", "none"), "--homes must include worker")
+        self.refused(("search", *case, "--homes", "worker,peer", "--copy", "host=1"), "a copy to another worker is not known")
 
     def test_a_bound_is_not_above_the_makespan_by_rounding(self):
         times = ("--durations", "F=5.4,B=6.1,W=1.1", "--comm", 2.2, "--seed", 1)

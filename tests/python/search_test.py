@@ -13,7 +13,7 @@ import unittest
 sys.path.insert(0, sys.argv[1])
 
 import starpipe  # noqa: E402
-from starpipe import Costs, InputError  # noqa: E402
+from starpipe import Costs, HomeLink, InputError, Link  # noqa: E402
 
 SMALL = {"workers": 4, "microbatches": 8, "chunks": 2, "layout": "v", "costs": Costs(comm=0.1), "memory_limit": 6}
 # No schedule that meets the bound is known, so the search continues until its budget ends. Ten minutes never end here.
@@ -52,9 +52,18 @@ class Search(unittest.TestCase):
             ("progress: expected a function", {"progress": 3}),
             ("unknown layout", {"layout": "x"}),
             ("memory_limit: expected a number, got 'x'", {"memory_limit": ["x"]}),
+            ("homes: expected one of worker, none, host, disk", {"homes": ["worker", "pear"]}),
+            ("a copy to another worker is not known", {"homes": ["worker", "peer"]}),
         ):
             with self.assertRaisesRegex(InputError, words):
                 starpipe.search(**{**SMALL, **changes})
+
+    def test_homes_on_other_workers(self):
+        case = {"workers": 8, "microbatches": 32, "chunks": 1, "memory_limit": 5, "costs": Costs(peer=HomeLink(Link(alpha=0.25))), "work": 0.1}
+        near, far = starpipe.search(**case), starpipe.search(**case, homes=["worker", "peer"])
+        self.assertLessEqual(far.lower_bound, near.lower_bound)
+        self.assertLessEqual(max(far.peak_memory), 5)
+        self.assertLess(far.makespan, near.makespan)
 
 
 class Stopping(unittest.TestCase):

@@ -26,10 +26,10 @@ runtime: {{emulate: {{F: {time}ms, B: {time}ms, W: {time}ms, per_share: true{cop
 
 
 def measure(options, folder, case, made):
-    copy = COPIES.get(case["link"], PEER_COPY) * MILLISECONDS / SCHEDULES[case["schedule"]]
+    copy, peer_copy = (time * MILLISECONDS / SCHEDULES[case["schedule"]] for time in (COPIES.get(case["link"], PEER_COPY), PEER_COPY))
     (folder / "run.yaml").write_text(
         RUN.format(layers=2 * options.workers, steps=options.steps, microbatches=options.microbatches, time=MILLISECONDS,
-                   copy=f", copy: {copy}ms" if "copies" in made else ""), encoding="utf-8")  # fmt: skip
+                   copy=f", copy: {copy}ms, peer_copy: {peer_copy}ms" if "copies" in made else ""), encoding="utf-8")  # fmt: skip
     run = subprocess.run([options.starpipe, "train", "run.yaml", "--report", "report.json"], cwd=folder, capture_output=True, text=True, check=False)
     if run.returncode != 0:
         sys.exit(f"{case}: {run.stderr}")

@@ -345,6 +345,8 @@ SearchResult search(const SearchRequest& request, const SearchOptions& options) 
     throw InputError("search: takes one of the homes host and disk");
   if (copied && request.costs.home_link(*copied).memory)
     throw InputError(fmt::format("{}_link: memory: search does not keep to it", to_string(*copied)));
+  if (request.peers && !request.costs.peer)
+    throw InputError("search: the time of a copy to another worker is not known (--copy peer=T)");
   const bool limited = std::ranges::any_of(request.memory_limits, [](double l) { return std::isfinite(l); });
   return limited ? search_with_copies(request, near, options) : search_without_copies(near, options);
 }

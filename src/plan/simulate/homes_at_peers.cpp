@@ -156,6 +156,7 @@ std::optional<Schedule> with_early_copies(const Schedule& schedule, const Schedu
 
 Schedule with_homes_at_peers(const Schedule& schedule, std::span<const double> limits, const Costs& costs,
                              const FitWays& ways) {
+  if (!costs.peer) throw InputError("the time of a copy to another worker is not known");
   const bool keeps_others = is_copied(ways.copies);
   FitWays fitting = ways;
   if (!keeps_others) fitting.copies = Home::host;
