@@ -38,8 +38,8 @@ std::optional<std::vector<bool>> dropped_to_fit(std::span<const StashWait> stash
 
 /// The same where some of the dropped stashes are copied to a home. `remade`: the share of them that R makes
 /// again, in [0, 1], spread evenly. A copied stash needs memory while F runs, so another one is dropped at
-/// its F. `spare`: where stashes must go, memory for so many of the largest ones is left for copies under way.
-/// O may then end later, and L begin earlier. L keep the order of their B. O(n log n + n places).
+/// its F. `spare`: where stashes must go, memory for so many of the largest ones is left for copies under
+/// way. O may then end later, and L begin earlier. L keep the order of their B. O(n log n + n places).
 std::optional<std::vector<StashFate>> fates_to_fit(std::span<const StashWait> stashes, double limit,
                                                    double remade, int spare = 0);
 
