@@ -161,7 +161,7 @@ Schedule with_homes_at_peers(const Schedule& schedule, std::span<const double> l
   FitWays fitting = ways;
   if (!keeps_others) fitting.copies = Home::host;
   const Schedule timed = with_timed_copies(schedule, simulate(schedule, costs), {}, {});
-  const Schedule fitted = with_homes_to_fit(timed, limits, fitting);
+  Schedule fitted = with_homes_to_fit(timed, limits, fitting);
   if (!fitted.copies()) return fitted;
   Schedule moved = Hosts(fitted, limits, costs, ways).moved();
   if (!keeps_others) {
