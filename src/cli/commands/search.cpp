@@ -175,9 +175,8 @@ void add_memory_options(CLI::App& command, SearchCommand& options) {
           "Homes that the search may choose for a stash (default: worker). With none,worker it may compute F "
           "again before B where memory is short, and works twice. With host or disk it may also copy stashes "
           "there and back (--copy), and works four more times, for orders in which stashes come back at no "
-          "time. With peer it may copy them to other workers, and works six more times. Each time takes up "
-          "to "
-          "the budget")
+          "time. With peer it may copy them to other workers, and works six more times in all. Each takes up "
+          "to the budget")
       ->type_name("HOME,...")
       ->delimiter(',')
       ->check(CLI::IsMember(known));

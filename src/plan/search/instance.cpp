@@ -52,7 +52,8 @@ void check(const SearchProblem& problem) {
   require_input(std::ranges::find(used, false) == used.end(), "search", "a worker has no stage");
 }
 
-/// Returns a link over which no copy takes longer than over those that the problem has.
+/// Returns the fastest link of copies: it has the smallest latency and the largest bandwidth of those to the
+/// homes that the problem allows.
 HomeLink fastest_copies(const SearchProblem& problem) {
   if (!problem.peers) return problem.costs.home_link(*problem.copies);
   require_input(problem.costs.peer.has_value(), "search",

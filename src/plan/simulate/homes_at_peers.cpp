@@ -19,8 +19,8 @@
 namespace starpipe::plan {
 namespace {
 
-/// The memory of stashes on one worker in the order of n. Between two of its own jobs it counts as all that
-/// is there at any moment.
+/// The memory of stashes on one worker in the order of n. A place is the time between two of the worker's own
+/// jobs. Every stash that is there at some moment of a place counts for all of it.
 class MemoryOfWorker {
  public:
   MemoryOfWorker(const Schedule& schedule, int worker) {
@@ -28,8 +28,8 @@ class MemoryOfWorker {
     memory_.assign(turns_.size() + 1, 0);
   }
 
-  /// Returns the most memory that is in use from one turn to another.
-  [[nodiscard]] double most(std::uint32_t from, std::uint32_t to) const {
+  /// Returns the peak of the memory between two turns.
+  [[nodiscard]] double peak(std::uint32_t from, std::uint32_t to) const {
     const auto [first, last] = places(from, to);
     return *std::max_element(memory_.begin() + first, memory_.begin() + last);
   }
@@ -40,8 +40,8 @@ class MemoryOfWorker {
   }
 
  private:
-  // Place i is from the turn of job i - 1 to that of job i. Memory counts with the turn that takes it, up to
-  // the one that frees it.
+  // Returns the first place, and the one after the last, of a stash that is there between two turns. Place i
+  // lies between job i - 1 and job i.
   [[nodiscard]] std::pair<std::ptrdiff_t, std::ptrdiff_t> places(std::uint32_t from, std::uint32_t to) const {
     const auto first = std::ranges::upper_bound(turns_, from) - turns_.begin();
     const auto last = std::ranges::lower_bound(turns_, to) - turns_.begin() + 1;
@@ -53,9 +53,9 @@ class MemoryOfWorker {
 };
 
 /// Chooses the workers to which copied stashes go.
-class Hosts {
+class Guests {
  public:
-  Hosts(const Schedule& fitted, std::span<const double> limits, const Costs& costs, const FitWays& ways)
+  Guests(const Schedule& fitted, std::span<const double> limits, const Costs& costs, const FitWays& ways)
       : fitted_(fitted),
         limits_(limits),
         sizes_(ways.sizes),
@@ -104,12 +104,12 @@ class Hosts {
     const int own = fitted_.compute(fitted_.forward(s, b));
     const int first = own / of_rank_ * of_rank_;
     Home home = fitted_.home(s, b);
-    double most_room = 0;
+    double max_room = 0;
     for (int w = first; w < std::min(first + of_rank_, fitted_.workers()); ++w) {
-      const double room = limits_[index(w)] - memory_[index(w)].most(out, back);
-      if (w == own || room < size(s) || room <= most_room) continue;
+      const double room = limits_[index(w)] - memory_[index(w)].peak(out, back);
+      if (w == own || room < size(s) || room <= max_room) continue;
       home = Home::at(w);
-      most_room = room;
+      max_room = room;
     }
     if (home.peer()) memory_[index(*home.peer())].hold(out, back, size(s));
     return home;
@@ -163,7 +163,7 @@ Schedule with_homes_at_peers(const Schedule& schedule, std::span<const double> l
   const Schedule timed = with_timed_copies(schedule, simulate(schedule, costs), {}, {});
   Schedule fitted = with_homes_to_fit(timed, limits, fitting);
   if (!fitted.copies()) return fitted;
-  Schedule moved = Hosts(fitted, limits, costs, ways).moved();
+  Schedule moved = Guests(fitted, limits, costs, ways).moved();
   if (!keeps_others) {
     moved = moved.with_homes([&](int s, int b) {
       const Home home = moved.home(s, b);

@@ -42,8 +42,8 @@ struct SearchRequest {
 /// The word for any other worker among the homes of a search.
 inline constexpr std::string_view peer_word = "peer";
 
-/// Sets the homes of a request to those that the words name: of `home_words`, and `peer_word`. Throws
-/// InputError for another word.
+/// Sets `homes` and `peers` of a request. `words`: some of `home_words` and `peer_word`. Throws InputError
+/// for another word.
 void set_homes(SearchRequest& request, std::span<const std::string> words);
 
 /// State of a running search.
@@ -109,6 +109,10 @@ struct SearchResult {
 /// Home::none some are computed again, until they fit (`with_homes_to_fit`). The result is the shortest of
 /// all, and never longer than without such a home. Its bound counts the time of copies on their channels, and
 /// how long a stash needs memory although it is copied.
+///
+/// With `peers`, `costs` must have `peer`. The search then also looks for orders with more memory on the
+/// first workers and less on the last ones, for as long as the options say, twice. A copied stash goes to a
+/// worker that has room for it, if there is one. The bound takes the fastest link, and assumes room for all.
 ///
 /// Throws InputError for counts below 1, costs or sizes that are negative, not finite or of a wrong number,
 /// transfers that do not overlap compute, homes without Home::worker, and a memory limit that no schedule can
