@@ -222,8 +222,29 @@ class Emulation(CommandTest):
             self.assertIn("with gradients summed", self.run_command("train", "c.yaml", *replicas, launcher=launcher).stdout)
             self.assertEqual(self.run_command("explain", "r.json").returncode, 0)
 
+    def test_links_to_homes(self):
+        """Copies take the time of host_link and the stash's bytes, and `auto` copies where that is cheap."""
+        self.write("c.yaml", EMULATED)
+        homes = ("--set", "schedule.home=auto", "--set", "schedule.memory_limit=1")
+        for bandwidth, copied in (("1kB/s", False), ("1GB/s", True)):
+            self.write("links.yaml", one_level("1us", "1GB/s") + f"host_link: {{latency: 1us, bandwidth: {bandwidth}}}\n")
+            predicted = json.loads(self.ok("simulate", "c.yaml", *homes, "--json"))
+            self.assertEqual(bool(predicted.get("copies")), copied)
+            report = self.report(*homes)
+            self.assertAlmostEqual(report["makespan"]["predicted"], predicted["makespan"])
+            self.assertEqual(max(report["peak_stashes"]["measured"]), 1)
+        # A stash has 5 to 12 KiB, so a copy takes 6 to 13 ms.
+        self.write("links.yaml", one_level("1us", "1GB/s") + "disk_link: {latency: 1ms, bandwidth: 1MB/s}\n")
+        on_disk = json.loads(self.ok("simulate", "c.yaml", "--set", "schedule.home=disk", "--json"))
+        report = self.report("--set", "schedule.home=disk")
+        self.assertAlmostEqual(report["makespan"]["predicted"], on_disk["makespan"])
+        self.assertGreaterEqual(report["makespan"]["measured"], on_disk["makespan"] * 0.97)
+        self.refused(["train", "c.yaml", "--set", "schedule.home=host"], "runtime.emulate.copy", "host_link")
+
     def test_refusals(self):
         self.write("c.yaml", EMULATED)
+        self.write("links.yaml", one_level("1us", "1GB/s") + "host_link: {latency: 1us, bandwidth: 1GB/s, workers: 2}\n")
+        self.refused(["train", "c.yaml"], "runtime.emulate.links", "links.yaml", "host_link: workers")
         self.write("links.yaml", MACHINE.replace("SHARING", "fair"))
         self.refused(["train", "c.yaml", "--set", "runtime.policy=lws"], "runtime.emulate.links", "lws")
         self.refused(["train", "c.yaml", "--set", "runtime.emulate.prefetch=false"], "runtime.emulate.links", "prefetch")

@@ -105,6 +105,7 @@ runtime::Config configuration_of(const SimulatedRequest& request) {
   emulate.links = cluster.links;
   emulate.host = {
       .link = cluster.host_link, .workers = cluster.gpus_per_host_link, .memory = cluster.host_memory};
+  emulate.disk.reset();
   emulate.copy.reset();
   emulate.peer_copy.reset();
   emulate.prefetch = true;

@@ -319,14 +319,28 @@ void require_consistent(const Keys& keys, const Given& given, const Config& conf
 }
 
 /// Reads the links that a key names. Runs count in seconds.
-plan::Links links_of_key(std::string_view key, const std::string& file) {
+LinksFile links_of_key(std::string_view key, const std::string& file) {
   LinksFile read = read_links(file);
   if (!read.in_seconds) throw InputError(fmt::format("{}: {} has times without units", key, file));
   for (const auto& [name, home] : {std::pair("host_link", read.host), {"disk_link", read.disk}}) {
     if (home && home->memory)
       throw InputError(fmt::format("{}: {}: {}: memory: runs do not keep to it", key, file, name));
   }
-  return std::move(read.links);
+  return read;
+}
+
+/// Reads the links that delay the transfers and the copies of an emulated run.
+void read_emulated_links(runtime::EmulationConfig& emulate) {
+  constexpr std::string_view key = "runtime.emulate.links";
+  LinksFile read = links_of_key(key, emulate.links_file);
+  emulate.links = std::move(read.links);
+  for (const auto& [name, home] : {std::pair("host_link", read.host), {"disk_link", read.disk}}) {
+    if (home && home->workers > 1)
+      throw InputError(fmt::format("{}: {}: {}: workers: emulated workers do not share such a link", key,
+                                   emulate.links_file, name));
+  }
+  emulate.host = read.host;
+  emulate.disk = read.disk;
 }
 
 }  // namespace
@@ -361,9 +375,9 @@ runtime::Config load_config(const std::filesystem::path& file, const std::vector
   given.set_members(config);
   if (given.has("schedule.profile")) config.profile = read_profile(config.schedule.profile_file);
   if (config.runtime.emulate && given.has("runtime.emulate.links"))
-    config.runtime.emulate->links = links_of_key("runtime.emulate.links", config.runtime.emulate->links_file);
+    read_emulated_links(*config.runtime.emulate);
   if (given.has("runtime.links"))
-    config.runtime.links = links_of_key("runtime.links", config.runtime.links_file);
+    config.runtime.links = links_of_key("runtime.links", config.runtime.links_file).links;
   return config;
 }
 

@@ -59,6 +59,15 @@ std::uint64_t digest_of(const plan::Links& links) {
   return digest;
 }
 
+std::uint64_t digest_of(const EmulationConfig& emulated) {
+  std::uint64_t digest = digest_of(emulated.links);
+  for (const auto& home : {emulated.host, emulated.disk}) {
+    digest = hash_of(std::uint64_t{home.has_value()}, digest);
+    if (home) digest = hash_of_number(home->link.alpha, hash_of_number(home->link.beta, digest));
+  }
+  return digest;
+}
+
 std::uint64_t digest_of(const plan::Profile& profile) {
   std::uint64_t digest = hash_start;
   const auto add = [&digest](std::uint64_t word) { digest = hash_of(word, digest); };
@@ -105,7 +114,7 @@ void require_same_files(const Mpi& mpi, const Config& config) {
   require_same_file(mpi, "schedule.profile", schedule.profile_file, digest_of(config.profile));
   require_same_file(mpi, "runtime.links", config.runtime.links_file, digest_of(config.runtime.links));
   if (const auto& emulated = config.runtime.emulate)
-    require_same_file(mpi, "runtime.emulate.links", emulated->links_file, digest_of(emulated->links));
+    require_same_file(mpi, "runtime.emulate.links", emulated->links_file, digest_of(*emulated));
   for (const std::string& file : schedule.plugins) {
     const std::uint64_t digest =
         agree(mpi, [&] { return hash_of(std::string_view(read_file(file)), hash_start); });

@@ -180,10 +180,11 @@ void add_emulation_keys(Keys& keys) {
                     "bandwidth of each level of a machine. The model gives the bytes.",
                     &EmulationConfig::links_file));
   keys.push_back(emulation_key("copy", {.kind = Kind::time},
-                               "How long each copy of a stash to its home lasts, and each copy back.",
+                               "How long each copy of a stash to its home lasts, and each copy back, in "
+                               "place of `host_link` and `disk_link` in the file of `links`.",
                                &EmulationConfig::copy));
   keys.push_back(emulation_key("peer_copy", {.kind = Kind::time},
-                               "The same for copies to other workers, in place of copy.",
+                               "The same for copies to other workers, in place of `copy`.",
                                &EmulationConfig::peer_copy));
   keys.push_back(emulation_key("prefetch", boolean(),
                                "True: transfers overlap compute. False: a worker fetches the inputs of a job "

@@ -134,9 +134,13 @@ void check_homes(const plan::Schedule& schedule, const RuntimeConfig& config, in
     return;
   }
   if (config.emulate) {
-    const bool only_peers = !uses_home(schedule, plan::Home::host) && !uses_home(schedule, plan::Home::disk);
-    require_input(config.emulate->copy || only_peers, "runtime.emulate.copy",
-                  "is needed with the homes host and disk");
+    for (const auto& [home, link] :
+         {std::pair(plan::Home::host, &config.emulate->host), {plan::Home::disk, &config.emulate->disk}}) {
+      require_input(
+          config.emulate->copy || *link || !uses_home(schedule, home), "runtime.emulate.copy",
+          fmt::format("is needed with the home {0}, or {0}_link in the file of runtime.emulate.links",
+                      plan::to_string(home)));
+    }
     require_input(config.emulate->copy || config.emulate->peer_copy || !config.emulate->links.shared(),
                   "runtime.emulate.copy",
                   "is needed where stashes go to other workers on links that transfers share");

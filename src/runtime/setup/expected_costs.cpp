@@ -76,7 +76,8 @@ plan::Costs emulated_costs(const EmulationConfig& wanted, const model::Network& 
   plan::Costs costs;
   if (wanted.copy) costs.set_copy(*wanted.copy);
   if (wanted.peer_copy) costs.peer = plan::HomeLink{.link = {.alpha = *wanted.peer_copy}};
-  if (wanted.host) costs.host = wanted.host;
+  if (!costs.host) costs.host = wanted.host;
+  if (!costs.disk) costs.disk = wanted.disk;
   costs.durations.clear();
   for (std::size_t p = 0; p < parts; ++p) {
     costs.durations.push_back(

@@ -193,6 +193,12 @@ TEST_F(OwnFolder, OtherLinksAndProfiles) {
   expect_refused(config, refusal);
   config.runtime.emulate->links = links(1e-3, plan::Sharing::fair);
   EXPECT_EQ(message_of([&] { agree_on_runs(*testing::mpi, {config}); }), "");
+  config.runtime.emulate->host = plan::HomeLink{.link = {1e-3 + rank_ * 1e-3, 1e-9}};
+  expect_refused(config, refusal);
+  config.runtime.emulate->host.reset();
+  if (rank_ == 0) config.runtime.emulate->disk = plan::HomeLink{};
+  expect_refused(config, refusal);
+  config.runtime.emulate->disk.reset();
   config.runtime.emulate->links = {};
   config.runtime.emulate->links_file.clear();
   config.runtime.links_file = "net.yaml";

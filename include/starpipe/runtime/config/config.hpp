@@ -101,7 +101,8 @@ struct EmulationConfig {
   bool prefetch = true;
   std::optional<double> copy = {};          ///< of a stash to its home, and back
   std::optional<double> peer_copy = {};     ///< of a stash to another worker, and back, in place of `copy`
-  std::optional<plan::HomeLink> host = {};  ///< of simulated GPUs, in place of `copy`
+  std::optional<plan::HomeLink> host = {};  ///< `host_link` of `links`, or of simulated GPUs
+  std::optional<plan::HomeLink> disk = {};  ///< `disk_link` of `links`; `copy` goes before both
 };
 
 /// How workers are mapped to the ranks' devices: in order, or workers that exchange much on near devices.
