@@ -18,16 +18,16 @@ namespace {
 class Embedding final : public Layer {
  public:
   explicit Embedding(const LayerSpec& spec) : Layer(spec) {
-    check_options(spec, {"vocabulary", "outputs"}, {"context", "deviation", "first"});
+    check_options(spec, {"vocabulary", "outputs"},
+                  {"context", "deviation", "first", "first_position", "positions"});
     table_ = token_range(spec, size_option(spec, "vocabulary"));
     positions_ = spec.options.contains("context");
-    context_ = size_option(spec, "context", rows_);
+    if (positions_) sequence_ = sequence_rows(spec);
     outputs_ = size_option(spec, "outputs");
     deviation_ = option(spec, "deviation", 0);
     check_fit(spec, !table_.is_shard || !positions_, "option first does not go with context");
     check_fit(spec, table_.end() <= max_ids, "token ids are floats, exact up to 2^24");
     check_fit(spec, columns_ == 1, "input is not one column");
-    check_fit(spec, rows_ % context_ == 0, "rows are not whole sequences");
   }
 
   std::size_t output_columns() const override { return outputs_; }
@@ -38,7 +38,7 @@ class Embedding final : public Layer {
   std::vector<Parameter> parameters() const override {
     if (!positions_) return {{name_ + ".weight", {table_.count, outputs_}, deviation_, 0}};
     return {{name_ + ".wte.weight", {table_.count, outputs_}, deviation_, 0},
-            {name_ + ".wpe.weight", {context_, outputs_}, deviation_, 0}};
+            {name_ + ".wpe.weight", {sequence_.context, outputs_}, deviation_, 0}};
   }
 
   void forward(const Forward& pass) const noexcept override {
@@ -83,7 +83,7 @@ class Embedding final : public Layer {
         std::copy_n(token, outputs_, y);
         continue;
       }
-      const Number* position = positions + r % context_ * outputs_;
+      const Number* position = positions + sequence_.position(r) * outputs_;
       for (std::size_t c = 0; c < outputs_; ++c) y[c] = token[c] + position[c];
     }
   }
@@ -98,14 +98,14 @@ class Embedding final : public Layer {
       const Number* dy = output_gradient + r * outputs_;
       for (std::size_t c = 0; c < outputs_; ++c) token[c] += dy[c];
       if (!positions_) continue;
-      float* position = positions + r % context_ * outputs_;
+      float* position = positions + sequence_.position(r) * outputs_;
       for (std::size_t c = 0; c < outputs_; ++c) position[c] += dy[c];
     }
   }
 
   TokenRange table_;
   bool positions_ = false;
-  std::size_t context_ = 0;
+  SequenceRows sequence_;
   std::size_t outputs_ = 0;
   double deviation_ = 0;
 };
@@ -115,16 +115,14 @@ class Embedding final : public Layer {
 /// equals an embedding with positions, bit by bit in fp32.
 class Positions final : public Layer {
  public:
-  explicit Positions(const LayerSpec& spec) : Layer(spec) {
-    check_options(spec, {"context"}, {"deviation"});
-    context_ = size_option(spec, "context");
+  explicit Positions(const LayerSpec& spec) : Layer(spec), sequence_(sequence_rows(spec)) {
+    check_options(spec, {"context"}, {"deviation", "first_position", "positions"});
     deviation_ = option(spec, "deviation", 0);
-    check_fit(spec, rows_ % context_ == 0, "rows are not whole sequences");
   }
 
   double flops() const override { return static_cast<double>(rows_) * static_cast<double>(columns_); }
   std::vector<Parameter> parameters() const override {
-    return {{name_ + ".weight", {context_, columns_}, deviation_, 0}};
+    return {{name_ + ".weight", {sequence_.context, columns_}, deviation_, 0}};
   }
 
   void forward(const Forward& pass) const noexcept override {
@@ -157,7 +155,7 @@ class Positions final : public Layer {
       const std::size_t columns = columns_;
       for (std::size_t r = 0; r < rows_; ++r) {
         const Number* __restrict x = input + r * columns;
-        const Number* __restrict position = positions + r % context_ * columns;
+        const Number* __restrict position = positions + sequence_.position(r) * columns;
         Number* __restrict y = output + r * columns;
         for (std::size_t c = 0; c < columns; ++c) y[c] = x[c] + position[c];
       }
@@ -170,13 +168,13 @@ class Positions final : public Layer {
       const std::size_t columns = columns_;
       for (std::size_t r = 0; r < rows_; ++r) {
         const Number* __restrict dy = output_gradient + r * columns;
-        float* __restrict position = gradient + r % context_ * columns;
+        float* __restrict position = gradient + sequence_.position(r) * columns;
         for (std::size_t c = 0; c < columns; ++c) position[c] += dy[c];
       }
     });
   }
 
-  std::size_t context_ = 0;
+  SequenceRows sequence_;
   double deviation_ = 0;
 };
 

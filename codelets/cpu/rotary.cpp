@@ -17,15 +17,13 @@ namespace {
 /// number of columns behind them, which stay. There is no stash: B turns the gradient back.
 class Rotary final : public Layer {
  public:
-  explicit Rotary(const LayerSpec& spec) : Layer(spec) {
-    check_options(spec, {"heads", "size", "context", "theta"});
+  explicit Rotary(const LayerSpec& spec) : Layer(spec), sequence_(sequence_rows(spec)) {
+    check_options(spec, {"heads", "size", "context", "theta"}, {"first_position", "positions"});
     heads_ = size_option(spec, "heads");
-    context_ = size_option(spec, "context");
     const std::size_t size = size_option(spec, "size");
     half_ = size / 2;
     check_fit(spec, size % 2 == 0, "a head's size is not even");
     check_fit(spec, heads_ * size <= columns_, "columns are fewer than the columns of the heads");
-    check_fit(spec, rows_ % context_ == 0, "rows are not whole sequences");
     const double theta = option(spec, "theta", 0);
     for (std::size_t c = 0; c < half_; ++c) {
       frequencies_.push_back(std::pow(theta, -static_cast<double>(c) / static_cast<double>(half_)));
@@ -57,13 +55,14 @@ class Rotary final : public Layer {
   void turn(double direction, const Number* from, Number* to, FloatView scratch) const noexcept {
     float* cosines = scratch.data();
     float* sines = cosines + half_;
-    for (std::size_t position = 0; position < context_; ++position) {
+    for (std::size_t first = 0; first < sequence_.count; ++first) {
+      const std::size_t position = sequence_.position(first);
       for (std::size_t c = 0; c < half_; ++c) {
         const double angle = direction * static_cast<double>(position) * frequencies_[c];
         cosines[c] = static_cast<float>(std::cos(angle));
         sines[c] = static_cast<float>(std::sin(angle));
       }
-      for (std::size_t row = position; row < rows_; row += context_) {
+      for (std::size_t row = first; row < rows_; row += sequence_.count) {
         at_full_width([&] { turn_row(cosines, sines, from + row * columns_, to + row * columns_); });
       }
     }
@@ -84,8 +83,8 @@ class Rotary final : public Layer {
     std::copy(x + heads_ * 2 * half_, x + columns_, y + heads_ * 2 * half_);
   }
 
+  SequenceRows sequence_;
   std::size_t heads_ = 0;
-  std::size_t context_ = 0;
   std::size_t half_ = 0;             ///< pairs of a head
   std::vector<double> frequencies_;  ///< [pair]: the angle of position 1
 };

@@ -78,14 +78,18 @@ struct Dataclass<plan::Durations> {
 template <>
 struct Dataclass<plan::StageSizes> {
   static constexpr const char* name = "StageSizes";
-  static constexpr std::tuple fields = {Field{"activation", &plan::StageSizes::activation},
-                                        Field{"gradient", &plan::StageSizes::gradient},
-                                        Field{"stash", &plan::StageSizes::stash},
-                                        Field{"gradient_stash", &plan::StageSizes::gradient_stash},
-                                        Field{"weights", &plan::StageSizes::weights},
-                                        Field{"master", &plan::StageSizes::master},
-                                        Field{"has_weights", &plan::StageSizes::has_weights},
-                                        Field{"adds_inputs", &plan::StageSizes::adds_inputs}};
+  static constexpr std::tuple fields = {
+      Field{"activation", &plan::StageSizes::activation},
+      Field{"gradient", &plan::StageSizes::gradient},
+      Field{"stash", &plan::StageSizes::stash},
+      Field{"gradient_stash", &plan::StageSizes::gradient_stash},
+      Field{"weights", &plan::StageSizes::weights},
+      Field{"master", &plan::StageSizes::master},
+      Field{"keys_values", &plan::StageSizes::keys_values},
+      Field{"keys_values_gradient", &plan::StageSizes::keys_values_gradient},
+      Field{"has_weights", &plan::StageSizes::has_weights},
+      Field{"has_keys_values", &plan::StageSizes::has_keys_values},
+      Field{"adds_inputs", &plan::StageSizes::adds_inputs}};
 };
 template <>
 struct Dataclass<plan::SharedWeights> {

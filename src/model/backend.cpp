@@ -91,6 +91,19 @@ class WidenedArrays {
   FloatView rest_;
 };
 
+/// The keys and values of several slices as floats.
+class FloatSlices {
+ public:
+  explicit FloatSlices(std::span<const ConstMemory> slices) : count_(slices.size()) {
+    for (std::size_t i = 0; i < count_; ++i) views_[i] = slices[i].floats();
+  }
+  [[nodiscard]] std::span<const ConstFloatView> views() const { return {views_.data(), count_}; }
+
+ private:
+  std::array<ConstFloatView, max_slices> views_;
+  std::size_t count_;
+};
+
 class CpuBackend final : public Backend {
  public:
   void zero(Memory memory) const noexcept override { std::ranges::fill(memory.floats(), 0.0f); }
@@ -121,9 +134,12 @@ class CpuBackend final : public Backend {
   }
 
   void forward(const Layer& layer, const Forward& pass) const noexcept override {
-    if (!is_bf16(layer.precision()))
+    if (!is_bf16(layer.precision())) {
+      const FloatSlices before(pass.keys_values);
       return layer.forward({pass.parameters.floats(), pass.input.floats(), pass.output.floats(),
-                            pass.stash.floats(), pass.scratch});
+                            pass.stash.floats(), pass.scratch, before.views(),
+                            pass.own_keys_values.floats()});
+    }
     if (layer.bf16_scratch_size()) return layer.forward_bf16(pass);
     WidenedArrays arrays(pass.scratch);
     const auto weights = arrays.widened(pass.parameters, layer.parameter_size());
@@ -142,10 +158,12 @@ class CpuBackend final : public Backend {
   }
 
   void backward_input(const Layer& layer, const Backward& pass) const noexcept override {
-    if (!is_bf16(layer.precision()))
+    if (!is_bf16(layer.precision())) {
+      const FloatSlices slices(pass.keys_values);
       return layer.backward_input({pass.parameters.floats(), pass.stash.floats(),
-                                   pass.output_gradient.floats(), pass.input_gradient.floats(),
-                                   pass.scratch});
+                                   pass.output_gradient.floats(), pass.input_gradient.floats(), pass.scratch,
+                                   slices.views(), pass.keys_values_gradient, pass.earlier_gradient});
+    }
     if (layer.bf16_scratch_size()) return layer.backward_input_bf16(pass);
     WidenedArrays arrays(pass.scratch);
     const auto weights = arrays.widened(pass.parameters, layer.parameter_size());

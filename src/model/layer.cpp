@@ -135,6 +135,16 @@ void check_fit(const LayerSpec& spec, bool fits, std::string_view problem) {
   if (!fits) throw std::invalid_argument(fmt::format("{} {}: {}", spec.kind, spec.name, problem));
 }
 
+SequenceRows sequence_rows(const LayerSpec& spec) {
+  SequenceRows rows = {.context = size_option(spec, "context"),
+                       .is_slice = spec.options.contains("positions")};
+  rows.first = option(spec, "first_position", 0) > 0 ? size_option(spec, "first_position") : 0;
+  rows.count = size_option(spec, "positions", rows.context);
+  check_fit(spec, rows.first + rows.count <= rows.context, "its positions are not in the context");
+  check_fit(spec, spec.rows % rows.count == 0, "rows are not whole sequences");
+  return rows;
+}
+
 double option(const LayerSpec& spec, std::string_view key, double fallback) {
   const auto found = spec.options.find(std::string(key));
   return found == spec.options.end() ? fallback : found->second;
@@ -191,7 +201,9 @@ std::unique_ptr<Layer> make_layer(const LayerSpec& spec, Precision precision) {
   layer->precision_ = precision;
   if (precision == Precision::bf16) layer->bf16_scratch_size_ = layer->prepare_bf16();
   for (const Parameter& parameter : layer->parameters()) layer->parameter_size_ += parameter.size();
-  if (const auto* make_cuda = find_factory<CudaLayerFactory>(spec.kind))
+  // The kernels of GPUs know no slices.
+  const bool is_slice = spec.options.contains("positions");
+  if (const auto* make_cuda = find_factory<CudaLayerFactory>(spec.kind); make_cuda != nullptr && !is_slice)
     layer->cuda_ = (*make_cuda)(spec, precision);
   return layer;
 }

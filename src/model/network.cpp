@@ -247,19 +247,29 @@ Network build_units(const ModelConfig& config, int microbatch_size) {
 std::vector<plan::StageSizes> Network::sizes() const {
   const auto bytes = [](std::size_t words) { return std::uint64_t{words} * sizeof(float); };
   std::vector<plan::StageSizes> result;
-  for (const Stage& stage : stages) {
-    plan::StageSizes size;
-    size.activation = bytes(stage.output_size());
-    size.gradient = size.activation;
-    size.stash = bytes(stage.stash_size());
-    size.gradient_stash = bytes(stage.gradient_stash_size());
-    size.weights = bytes(stage.weights_size());
-    if (stage.has_master()) size.master = bytes(stage.parameter_size());
-    size.has_weights = stage.parameter_size() > 0;
-    size.adds_inputs = stage.adds_inputs();
-    result.push_back(size);
+  for (int s = 0; std::cmp_less(s, stages.size()); ++s) {
+    for (int k = 0; k < std::max(1, static_cast<int>(slices.size())); ++k) {
+      const Stage& of = stage(s, k);
+      plan::StageSizes size;
+      size.activation = bytes(of.output_size());
+      size.gradient = size.activation;
+      size.stash = bytes(of.stash_size());
+      size.gradient_stash = bytes(of.gradient_stash_size());
+      size.keys_values = bytes(of.keys_values_size());
+      size.keys_values_gradient = bytes(of.keys_values_size());  // both are floats
+      size.weights = bytes(of.weights_size());
+      if (of.has_master()) size.master = bytes(of.parameter_size());
+      size.has_weights = of.parameter_size() > 0;
+      size.has_keys_values = slices.empty() || of.keys_values_size() > 0;
+      size.adds_inputs = of.adds_inputs();
+      result.push_back(size);
+    }
   }
   return result;
+}
+
+Piece::Range Network::rows_of_slice(int slice) const {
+  return share_of(index(option(config, "context")), index(slice), slices.size());
 }
 
 std::size_t Network::parameter_count() const {
@@ -369,12 +379,39 @@ Network cut_units(const ModelConfig& config, const UnitGraph& units, int microba
   return network;
 }
 
+void require_slices(const ModelConfig& config) {
+  if (std::cmp_greater(config.slices, max_slices))
+    throw InputError(fmt::format("schedule.slices: {} are more than {}", config.slices, max_slices));
+  if (config.slices > option_or(config, "context", config.slices))
+    throw InputError(fmt::format("schedule.slices: {} slices of model.context, {} tokens", config.slices,
+                                 option(config, "context")));
+  if (config.precision != Precision::fp32) throw InputError("schedule.slices: needs runtime.precision: fp32");
+  if (config.vocabulary.shards > 1)
+    throw InputError("schedule.slices: does not apply with schedule.vocabulary.shards");
+}
+
 }  // namespace
 
 Network build_network(const ModelConfig& config, int microbatch_size, int stages,
                       const std::vector<int>& cuts) {
   const UnitGraph units = make_units(config, microbatch_size);
-  return of_fitting_layers(config, [&] { return cut_units(config, units, microbatch_size, stages, cuts); });
+  const auto cut = [&](const ModelConfig& as, const UnitGraph& into, const std::vector<int>& at) {
+    return of_fitting_layers(config, [&] { return cut_units(as, into, microbatch_size, stages, at); });
+  };
+  Network network = cut(config, units, cuts);
+  if (config.slices == 1) return network;
+  require_slices(config);
+  std::size_t rows = 0;
+  ModelConfig of_slice = config;
+  for (int k = 0; k < config.slices; ++k) {
+    of_slice.slice = k;
+    const UnitGraph part = make_units(of_slice, microbatch_size);
+    rows += part.rows;
+    network.slices.push_back(cut(of_slice, part, network.cuts).stages);
+  }
+  if (rows != units.rows)
+    throw InputError(fmt::format("schedule.slices: does not apply to model.kind {}", config.kind));
+  return network;
 }
 
 std::optional<Network> whole_network(const Network& network) {

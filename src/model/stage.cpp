@@ -126,6 +126,10 @@ void Stage::add_layer(std::size_t op, std::size_t& columns, OpLayout& layout) {
   layout.stash = stash_size_;
   layout.stash_size = layer.stash_words();
   layout.gradient = gradient_stash_size_;
+  layout.keys_values = keys_values_size_;
+  layout.earlier_gradient = earlier_size_;
+  keys_values_size_ += words(precision_, layer.keys_values_size());
+  earlier_size_ += layer.earlier_keys_values_size();
   stash_size_ += padded(layout.stash_size);
   largest_stash_ = std::max(largest_stash_, padded(layout.stash_size));
   for (const bool gpu : {false, true}) {
@@ -172,6 +176,25 @@ void Stage::add_loss(std::size_t columns) {
     layer_scratch_[gpu ? 1 : 0] = std::max(layer_scratch_[gpu ? 1 : 0], loss_->scratch_words(gpu));
   }
 }
+
+// The layers of a stage have their rows one behind the other, so those of any slice lie at the same share.
+class Stage::LayerSlices {
+ public:
+  LayerSlices(const Stage& stage, std::size_t op, std::span<const ConstMemory> slices) {
+    const std::size_t size = words(stage.precision_, stage.ops_[op].layer->keys_values_size());
+    if (size == 0) return;
+    for (const ConstMemory slice : slices) {
+      const std::size_t rows = slice.size() / (stage.keys_values_size_ / stage.rows_);
+      views_[count_++] =
+          slice.subspan(stage.layouts_[op].keys_values / stage.rows_ * rows, size / stage.rows_ * rows);
+    }
+  }
+  [[nodiscard]] std::span<const ConstMemory> views() const { return {views_.data(), count_}; }
+
+ private:
+  std::array<ConstMemory, max_slices> views_;
+  std::size_t count_ = 0;
+};
 
 std::size_t Stage::activation_read(std::size_t op) const {
   while (op > 0 && is(StageOp::Kind::residual_begin, op - 1)) --op;
@@ -255,7 +278,8 @@ double flops(std::span<const StageOp> ops) {
 }
 
 void Stage::forward(ConstParameters parameters, std::span<const ConstMemory> inputs, ConstMemory target,
-                    Memory output, Memory stash, Memory scratch, const Backend& backend) const noexcept {
+                    Memory output, Memory stash, Memory scratch, const Backend& backend,
+                    const SliceForward& slice) const noexcept {
   const Scratch parts = divide(scratch, stash.empty());
   // Returns the memory for activation i. `current`: the activation that is still read, and must not be
   // overwritten.
@@ -295,7 +319,10 @@ void Stage::forward(ConstParameters parameters, std::span<const ConstMemory> inp
       if (layer.target_columns() > 0)
         backend.copy(target.first(layer.target_size()),
                      layer_stash.subspan(layer.target_offset(), layer.target_size()));
-      backend.forward(layer, {weights_of(layout, parameters), x, y, layer_stash, parts.layer});
+      const LayerSlices before(*this, i, slice.keys_values);
+      const Memory own = slice.own.subspan(layout.keys_values, words(precision_, layer.keys_values_size()));
+      backend.forward(layer,
+                      {weights_of(layout, parameters), x, y, layer_stash, parts.layer, before.views(), own});
     }
     x = y;
   }
@@ -365,8 +392,25 @@ void Stage::backward(const Backward& pass, const Backend& backend) const noexcep
     }
     if (source && i == end) return;
     const Memory dx = place_for(i, dy);
-    backend.backward_input(*ops_[i].layer,
-                           {weights_of(layout, pass.parameters), layer_stash, dy, dx, parts.layer});
+    const Layer& layer = *ops_[i].layer;
+    const LayerSlices slices(*this, i, pass.slice.keys_values);
+    const std::size_t before = layer.earlier_keys_values_size();
+    const auto handed = [&](ConstFloatView all) {
+      return all.empty() ? all
+                         : all.subspan(layout.earlier_gradient + layout.keys_values,
+                                       before + layer.keys_values_size());
+    };
+    backend.backward_input(layer, {.parameters = weights_of(layout, pass.parameters),
+                                   .stash = layer_stash,
+                                   .output_gradient = dy,
+                                   .input_gradient = dx,
+                                   .scratch = parts.layer,
+                                   .keys_values = slices.views(),
+                                   .keys_values_gradient = handed(pass.slice.gradient),
+                                   .earlier_gradient = pass.slice.earlier_gradient.empty()
+                                                           ? FloatView()
+                                                           : pass.slice.earlier_gradient.subspan(
+                                                                 layout.earlier_gradient, before)});
     dy = dx;
   }
   if (source) return;

@@ -121,6 +121,23 @@ void check_options(const LayerSpec& spec, std::initializer_list<std::string_view
                    std::initializer_list<std::string_view> optional = {});
 /// Throws std::invalid_argument with the problem unless the layer `fits` its specification.
 void check_fit(const LayerSpec& spec, bool fits, std::string_view problem);
+/// The largest number of slices of a sequence.
+inline constexpr std::size_t max_slices = 256;
+
+/// The rows of a layer in each sequence. Options: context, the tokens of a sequence. A slice of it has option
+/// positions, its number of tokens, and first_position, the number of tokens before it.
+struct SequenceRows {
+  std::size_t context = 0;
+  std::size_t first = 0;  ///< position of the first row
+  std::size_t count = 0;  ///< rows of a sequence
+  bool is_slice = false;
+
+  /// Returns the position of a row of the layer's matrices.
+  [[nodiscard]] std::size_t position(std::size_t row) const { return first + row % count; }
+};
+/// Throws std::invalid_argument unless the rows are whole sequences, or whole slices of them.
+SequenceRows sequence_rows(const LayerSpec& spec);
+
 /// Returns an option's value, or `fallback` if the specification does not have the option.
 double option(const LayerSpec& spec, std::string_view key, double fallback);
 /// Does the same for an option that is a count. Throws std::invalid_argument unless the result is a positive
@@ -129,6 +146,8 @@ std::size_t size_option(const LayerSpec& spec, std::string_view key, std::size_t
 
 /// The arrays of a layer's passes F, B and W: `View` is a span of floats on a CPU, or memory of a device. The
 /// gradient of parameters, which is laid out as the parameters, and the scratch (working memory) are floats.
+/// Slices of a sequence share keys and values (Layer::keys_values_size). `keys_values` has those of all
+/// slices before, in order; in B also the layer's own, the last.
 template <class ConstView, class View>
 struct Passes {
   struct Forward {
@@ -137,6 +156,8 @@ struct Passes {
     View output;
     View stash;
     FloatView scratch;
+    std::span<const ConstView> keys_values = {};
+    View own_keys_values = {};  ///< F writes it
   };
   struct Backward {
     ConstView parameters;
@@ -144,6 +165,11 @@ struct Passes {
     ConstView output_gradient;
     View input_gradient;
     FloatView scratch;
+    std::span<const ConstView> keys_values = {};
+    /// The gradient of all `keys_values`, one behind the other, by the slices after; empty in the last slice.
+    ConstFloatView keys_values_gradient = {};
+    /// Gets that of the slices before, with what this slice adds; empty in the first slice.
+    FloatView earlier_gradient = {};
   };
   struct Weights {
     ConstView stash;
@@ -191,6 +217,11 @@ class Layer : public Passes<ConstFloatView, FloatView> {
   /// True if the output and its gradient are floats in any precision. Such a layer is the last of its stage,
   /// and has no parameters.
   [[nodiscard]] virtual bool writes_floats() const { return false; }
+  /// Returns how many numbers the layers of later slices of the same sequences read of this one; 0 for a
+  /// layer that works on each row alone, or on whole sequences.
+  [[nodiscard]] virtual std::size_t keys_values_size() const { return 0; }
+  /// Returns the same for all slices before this one together.
+  [[nodiscard]] virtual std::size_t earlier_keys_values_size() const { return 0; }
   /// Returns the number of floats of scratch, enough for each of the passes.
   [[nodiscard]] virtual std::size_t scratch_size() const { return 0; }
   /// Returns the estimated floating-point operations of F for one micro-batch, to balance stages.

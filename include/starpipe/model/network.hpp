@@ -49,6 +49,9 @@ struct ModelConfig {
   std::optional<std::filesystem::path> init;  ///< file with the parameters to start from: load_weights
   Precision precision = Precision::fp32;      ///< `runtime.precision`: stages are built for it
   VocabularyShards vocabulary = {};           ///< `schedule.vocabulary`
+  int slices = 1;                             ///< `schedule.slices`: of each sequence
+  /// The slice for which NetworkKind::units makes layers; nullopt: whole sequences. build_network sets it.
+  std::optional<int> slice = {};
 };
 
 /// Returns the value of a key of the kind. Throws std::logic_error if the kind has no such key.
@@ -105,11 +108,19 @@ struct Network {
   ModelConfig config;
   int microbatch_size = 1;
   plan::StageGraph graph = plan::StageGraph::chain(1);
-  std::vector<Stage> stages;
+  std::vector<Stage> stages;  ///< for whole sequences
+  /// The same stages for each slice of a sequence, [slice][stage]; empty without slices.
+  std::vector<std::vector<Stage>> slices = {};
   std::vector<int> cuts = {};  ///< the first unit of each stage but the first; of the first branch
   /// Maps each stage to its part of the chain of stages that the network would have without shards. Shards of
   /// the vocabulary, and the loss that joins them, are detached parts. Empty without shards.
   std::vector<plan::StagePart> parts = {};
+  /// Returns the stage whose passes run on a micro-batch of the schedule: with slices, on one of them.
+  [[nodiscard]] const Stage& stage(int stage, int microbatch) const {
+    return slices.empty() ? stages[index(stage)] : slices[index(microbatch) % slices.size()][index(stage)];
+  }
+  /// Returns the tokens of a sequence before a slice, and in it.
+  [[nodiscard]] Piece::Range rows_of_slice(int slice) const;
   /// Returns the number of stages of that chain; without shards, of `graph`.
   [[nodiscard]] int whole_stages() const;
   /// Returns T, the largest number of shards side by side; 1 without shards. Shards of the vocabulary do not
@@ -120,8 +131,8 @@ struct Network {
   [[nodiscard]] std::vector<ParameterSet> sets() const;
   /// Returns the numbers in sets() of the sets that `stage` shares, in the order of Stage::shared().
   [[nodiscard]] std::vector<std::size_t> shared_sets(int stage) const;
-  /// Returns the sizes of each stage's messages, stash and weights, in bytes, [stage]. Weights that stages
-  /// share are in `shared_weights`, not here.
+  /// Returns the sizes of each stage's messages, stash and weights, in bytes, [stage], with slices
+  /// [stage][slice] one behind the other. Weights that stages share are in `shared_weights`, not here.
   [[nodiscard]] std::vector<plan::StageSizes> sizes() const;
   /// Returns the shared sets: the stages that use each, and its bytes.
   [[nodiscard]] std::vector<plan::SharedWeights> shared_weights() const;

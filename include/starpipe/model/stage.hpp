@@ -70,6 +70,21 @@ struct ParameterViews {
 using ConstParameters = ParameterViews<ConstMemory>;
 using ParameterGradients = ParameterViews<Memory>;
 
+/// What F of a stage that has a slice of each sequence reads and writes besides: the keys and values of the
+/// slices before, in order, and its own.
+struct SliceForward {
+  std::span<const ConstMemory> keys_values;
+  Memory own;
+};
+/// What its backward pass reads and writes besides: the keys and values of the slices before and, last, its
+/// own; their gradient by the slices after, empty in the last slice; that of the slices before, empty in the
+/// first one.
+struct SliceBackward {
+  std::span<const ConstMemory> keys_values;
+  ConstFloatView gradient;
+  FloatView earlier_gradient;
+};
+
 /// Consecutive layers that are placed together, with the F, B, W and BW passes over all of them. Activations,
 /// their gradients and weights are arrays in the stage's precision; token ids, targets, losses, weight
 /// gradients and the outputs of layers that write floats are floats. All views are of the memory of the
@@ -120,6 +135,11 @@ class Stage {
   [[nodiscard]] std::size_t stash_size() const { return stash_size_; }
   /// Returns the size of the gradients that B keeps for W where the backward pass is split.
   [[nodiscard]] std::size_t gradient_stash_size() const { return gradient_stash_size_; }
+  /// Returns the size of what later slices of the same sequences read of this one; 0 without slices.
+  [[nodiscard]] std::size_t keys_values_size() const { return keys_values_size_; }
+  /// Returns the size of the gradient of the keys and values of the slices before, which a slice hands to the
+  /// one before it.
+  [[nodiscard]] std::size_t earlier_gradient_size() const { return earlier_size_; }
   /// Returns the size of the scratch (working memory) on a GPU or a CPU, enough for each of the passes.
   [[nodiscard]] std::size_t scratch_size(bool on_gpu = false) const {
     return 2 * buffer_size_ + residual_size_ + layer_scratch_[on_gpu ? 1 : 0];
@@ -143,8 +163,8 @@ class Stage {
   /// empty unless the stage reads it. `output` may be empty: then F only fills the stash. `stash` may be
   /// empty: then F keeps none, and `scratch` must have scratch_size_without_stash() words.
   void forward(ConstParameters parameters, std::span<const ConstMemory> inputs, ConstMemory target,
-               Memory output, Memory stash, Memory scratch,
-               const Backend& backend = cpu_backend()) const noexcept;
+               Memory output, Memory stash, Memory scratch, const Backend& backend = cpu_backend(),
+               const SliceForward& slice = {}) const noexcept;
 
   /// The arrays of B, or with `parameter_gradient` of BW.
   struct Backward {
@@ -164,6 +184,7 @@ class Stage {
     /// have them. It sets this float to 1 if there are any. In memory that the backend's device can write to
     /// (Backend::find_nonfinite). BW keeps no gradients for W and searches nothing.
     float* found = nullptr;
+    SliceBackward slice = {};
   };
 
   /// B or BW.
@@ -181,10 +202,12 @@ class Stage {
     std::size_t parameters = 0, parameter_size = 0;  ///< in the stage's own parameters, or in the set
     std::size_t set = none;                          ///< the set that the layer shares, in shared()
     std::size_t stash = 0, stash_size = 0;           ///< in the stage's stash
-    std::size_t gradient = 0;  ///< place of the output's gradient in the gradient stash, if W needs it
-    std::size_t columns = 0;   ///< number of columns of the op's output
-    std::size_t partner = 0;   ///< index of the op at the other end of the residual connection
-    std::size_t residual = 0;  ///< place of the residual connection's part in Scratch::residuals
+    std::size_t gradient = 0;     ///< place of the output's gradient in the gradient stash, if W needs it
+    std::size_t columns = 0;      ///< number of columns of the op's output
+    std::size_t partner = 0;      ///< index of the op at the other end of the residual connection
+    std::size_t residual = 0;     ///< place of the residual connection's part in Scratch::residuals
+    std::size_t keys_values = 0;  ///< place of the layer's part of the slice's keys and values
+    std::size_t earlier_gradient = 0;  ///< the same of the gradient of the slices before
   };
 
   /// Activation i lies between two ops, 0 <= i <= number of ops: ops_[i - 1] writes it and ops_[i] reads it;
@@ -222,6 +245,9 @@ class Stage {
   [[nodiscard]] bool is(StageOp::Kind kind, std::size_t op) const {
     return op < ops_.size() && ops_[op].kind == kind;
   }
+  /// The keys and values of a layer in the slices before, and perhaps in its own.
+  class LayerSlices;
+
   /// Returns the index of the activation that ops_[op] reads. Each residual_begin directly before ops_[op]
   /// passes it on, so it is the activation before the first of them.
   [[nodiscard]] std::size_t activation_read(std::size_t op) const;
@@ -258,6 +284,8 @@ class Stage {
   std::size_t parameter_size_ = 0;
   std::size_t stash_size_ = 0;
   std::size_t gradient_stash_size_ = 0;
+  std::size_t keys_values_size_ = 0;
+  std::size_t earlier_size_ = 0;   ///< of the slices before
   std::size_t largest_stash_ = 0;  ///< of a single layer or the loss
   // Words of the parts of Scratch: one buffer, residuals, layer.
   std::size_t buffer_size_ = 0;

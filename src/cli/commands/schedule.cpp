@@ -101,7 +101,8 @@ int show(const ShowOptions& options) {
   const int own_stages = plan::default_stages(plan::find_schedule(options.name), request.workers,
                                               request.options, request.groups);
   if (!stages) stages = own_stages;
-  plan::require_few_jobs("--microbatches", options.tensor.stages(*stages), request.microbatches);
+  plan::require_few_jobs("--microbatches", options.tensor.stages(*stages),
+                         std::int64_t{request.microbatches} * request.slices);
   request.graph = plan::StageGraph::chain(*stages);
   plan::Costs costs;
   std::string unit;
@@ -126,6 +127,10 @@ void add_show(CLI::App& schedule, Action& action) {
   add_plugin_option(*command, options->plugins);
   add_size_options(*command, options->request.workers, plan::size_limits::workers,
                    options->request.microbatches, plan::size_limits::microbatches);
+  add_option(*command, "--slices K", options->request.slices,
+             "Slices (K) into which each micro-batch is cut along its sequences; durations and bytes are of "
+             "whole micro-batches",
+             whole_number(1, plan::size_limits::microbatches));
   add_option(*command, "--stages S", options->stages,
              "Number of stages (default: W times the schedule's number of stages on a worker)",
              whole_number(1, plan::size_limits::stages));

@@ -55,8 +55,8 @@ std::string summary(std::string_view times, std::string_view policy, std::string
   const plan::ShownUnit shown(unit, timeline.makespan);
   const auto number = [&shown](double time) { return fmt::format("{:.4g}", time * shown.factor()); };
   std::string text = fmt::format(
-      "{}: {} workers, {} stages, {} micro-batches, {}{}; {} parameters\n{}times {}\n{}\n", schedule.name(),
-      schedule.workers(), schedule.stages(), schedule.microbatches(), plan::to_string(*discipline),
+      "{}: {} workers, {} stages, {}, {}{}; {} parameters\n{}times {}\n{}\n", schedule.name(),
+      schedule.workers(), schedule.stages(), plan::microbatches_text(schedule), plan::to_string(*discipline),
       plan::describe_homes(schedule), experiment.network.parameter_count(), cuts, times, policy);
 
   std::vector<TableRow> stages = {

@@ -28,18 +28,15 @@ class Gpt final : public LanguageModel {
 
  private:
   [[nodiscard]] Unit embedding() const override {
-    LayerSpec tokens = spec("embedding", "transformer", 1,
-                            {{"vocabulary", option(config_, "vocabulary")},
-                             {"context", option(config_, "context")},
-                             {"outputs", option(config_, "hidden")},
-                             {"deviation", gpt_deviation}});
-    if (!is_tied() && !has_vocabulary_shards()) return {"embedding", {layer(tokens)}};
+    const std::map<std::string, double> table = {{"vocabulary", option(config_, "vocabulary")},
+                                                 {"outputs", option(config_, "hidden")},
+                                                 {"deviation", gpt_deviation}};
+    if (!is_tied() && !has_vocabulary_shards())
+      return {"embedding", {layer(positioned_spec("embedding", "transformer", 1, table))}};
     // The head shares the tokens' table, or shards have parts of it. So the positions need their own layer.
-    tokens.name = "transformer.wte";
-    tokens.options.erase("context");
     return embedding_of(
-        tokens, {layer(spec("positions", "transformer.wpe", hidden_,
-                            {{"context", option(config_, "context")}, {"deviation", gpt_deviation}}))});
+        spec("embedding", "transformer.wte", 1, table),
+        {layer(positioned_spec("positions", "transformer.wpe", hidden_, {{"deviation", gpt_deviation}}))});
   }
   [[nodiscard]] StageOp norm(const std::string& name) const override {
     return layer(spec("layernorm", name, hidden_));
@@ -47,9 +44,8 @@ class Gpt final : public LanguageModel {
   [[nodiscard]] std::vector<std::vector<StageOp>> halves(int block, const Shard& shard) const override {
     const std::string name = fmt::format("transformer.h.{}", block);
     const std::size_t heads = heads_ / shard.of;
-    const LayerSpec attention =
-        spec("attention", name + ".attn", 3 * hidden_ / shard.of,
-             {{"heads", static_cast<double>(heads)}, {"context", option(config_, "context")}});
+    const LayerSpec attention = positioned_spec("attention", name + ".attn", 3 * hidden_ / shard.of,
+                                                {{"heads", static_cast<double>(heads)}});
     const LayerSpec gelu = spec("gelu", name + ".mlp.act", 4 * hidden_ / shard.of);
     return {
         half({name + ".ln_1", name + ".attn.c_attn", attention, name + ".attn.c_proj", 3, hidden_}, shard),

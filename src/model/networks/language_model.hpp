@@ -42,6 +42,16 @@ class LanguageModel {
                                std::map<std::string, double> options = {}) const {
     return {std::move(kind), std::move(name), rows_, columns, std::move(options)};
   }
+  /// Describes a layer that knows the positions of its rows: of whole sequences, or of a slice of them.
+  [[nodiscard]] LayerSpec positioned_spec(std::string kind, std::string name, std::size_t columns,
+                                          std::map<std::string, double> options) const {
+    options["context"] = option(config_, "context");
+    if (config_.slice) {
+      options["first_position"] = static_cast<double>(part_.first);
+      options["positions"] = static_cast<double>(part_.count);
+    }
+    return spec(std::move(kind), std::move(name), columns, std::move(options));
+  }
   [[nodiscard]] StageOp layer(const LayerSpec& of) const { return layer_op(of, config_.precision); }
   /// Returns a normalisation whose parameters all shards share.
   [[nodiscard]] StageOp shared_norm(const std::string& name, const Shard& shard) const;
@@ -58,7 +68,8 @@ class LanguageModel {
   [[nodiscard]] Unit head_of(const std::string& norm_name, const LayerSpec& output) const;
 
   ModelConfig config_;
-  std::size_t rows_;  ///< tokens of a micro-batch
+  Piece::Range part_;  ///< tokens of each sequence
+  std::size_t rows_;   ///< tokens of a micro-batch
   std::size_t hidden_;
   std::size_t heads_;
 

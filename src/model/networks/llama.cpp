@@ -68,15 +68,13 @@ class Llama final : public LanguageModel {
     const std::string name = block + ".self_attn";
     return {shared_norm(block + ".input_layernorm", shard),
             first_linear(name, {{"q_proj", hidden_}, {"k_proj", of_keys}, {"v_proj", of_keys}}, shard),
-            layer(spec("rotary", name, columns,
-                       {{"heads", static_cast<double>(queries + keys)},
-                        {"size", static_cast<double>(size_)},
-                        {"context", option(config_, "context")},
-                        {"theta", option<double>(config_, "rope_theta")}})),
-            layer(spec("attention", name, columns,
-                       {{"heads", static_cast<double>(queries)},
-                        {"kv_heads", static_cast<double>(keys)},
-                        {"context", option(config_, "context")}})),
+            layer(positioned_spec("rotary", name, columns,
+                                  {{"heads", static_cast<double>(queries + keys)},
+                                   {"size", static_cast<double>(size_)},
+                                   {"theta", option<double>(config_, "rope_theta")}})),
+            layer(positioned_spec(
+                "attention", name, columns,
+                {{"heads", static_cast<double>(queries)}, {"kv_heads", static_cast<double>(keys)}})),
             second_linear(name + ".o_proj", hidden_, shard)};
   }
   [[nodiscard]] std::vector<StageOp> mlp_shard(const std::string& block, const Shard& shard) const {

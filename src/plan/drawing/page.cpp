@@ -30,7 +30,7 @@ ordered_json figures_of(const RecordedStep& step) {
   const Timeline& timeline = step.timeline;
   ordered_json received;
   for (const TransferKind& kind : transfer_kinds) {
-    if (kind.member == &Transfers::reloads && !step.as_run.copies()) continue;
+    if (!may_occur(kind, step.as_run)) continue;
     ordered_json& of_kind = received[kind.key];
     for (const Transfers& to : timeline.received) {
       of_kind["count"].push_back((to.*kind.member).count);

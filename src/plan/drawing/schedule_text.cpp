@@ -292,8 +292,8 @@ std::string describe_homes(const Schedule& schedule) {
 }
 
 std::string schedule_text(const Schedule& schedule, const Timeline& timeline, const TextOptions& options) {
-  std::string text = fmt::format("{}: {} workers, {} stages, {} micro-batches, {}{}\n\n", schedule.name(),
-                                 schedule.workers(), schedule.stages(), schedule.microbatches(),
+  std::string text = fmt::format("{}: {} workers, {} stages, {}, {}{}\n\n", schedule.name(),
+                                 schedule.workers(), schedule.stages(), microbatches_text(schedule),
                                  to_string(schedule.discipline()), describe_homes(schedule));
   if (const auto drawing = Drawing(schedule, timeline, options).draw()) {
     text += *drawing;

@@ -44,6 +44,7 @@ ordered_json schedule_of(const Schedule& schedule, std::optional<int> groups) {
                         {"memory_limits", schedule.memory_limits()},
                         {"groups", groups ? ordered_json(*groups) : ordered_json()}};
   if (!schedule.graph().shards().empty()) about["shards"] = schedule.graph().shards();
+  if (schedule.slices() > 1) about["slices"] = schedule.slices();
   if (schedule.recomputes_late()) about["late_recomputation"] = true;
   return about;
 }
@@ -157,7 +158,7 @@ void require_ready_in_time(const RecordedStep& step, std::span<const JobRun> run
 ordered_json recorded_step_json(const RecordedStep& step, const Costs& costs, std::span<const Durations> work,
                                 std::optional<int> groups) {
   ordered_json record = {{"schedule", schedule_of(step.planned, groups)}};
-  add_costs(record["costs"], costs, step.planned.stages(), CostsForm::record);
+  add_costs(record["costs"], costs, step.planned, CostsForm::record);
   if (!work.empty()) record["work"] = array_of(work, durations_json);
   record["prefetch"] = step.prefetch;
   if (step.timeline.gradients_summed)
@@ -166,8 +167,8 @@ ordered_json recorded_step_json(const RecordedStep& step, const Costs& costs, st
   return record;
 }
 
-Costs read_recorded_costs(const JsonValue& record, int stages) {
-  return read_costs(record.at("costs").object(), stages, CostsForm::record);
+Costs read_recorded_costs(const JsonValue& record, const Schedule& schedule) {
+  return read_costs(record.at("costs").object(), schedule, CostsForm::record);
 }
 
 /// Returns the planned schedule. `compute`: the worker of each job.
@@ -226,7 +227,7 @@ RecordedStep read_recorded_step(const JsonValue& record) {
     const JsonValue times = array_with(jobs, key, runs.size());
     for (std::size_t i = 0; i < runs.size(); ++i) runs[i].*time = times.at(i).nanoseconds();
   }
-  Costs costs = read_recorded_costs(record, planned.stages());  // for the sizes
+  Costs costs = read_recorded_costs(record, planned);  // for the sizes
   costs.prefetch = record.at("prefetch").truth();
   RecordedStep step = measured_step(planned, runs, costs);
   if (const auto summed = record.find("gradients_summed"))
@@ -338,7 +339,7 @@ ComparedRun compared_run_from_json(std::string_view text, const std::string& sou
     RecordedStep measured = read_recorded_step(record);
     if (work.size() != 1 && work.size() != index(measured.planned.stages()))
       record.at("work").fail(fmt::format("{} entries for {} stages", work.size(), measured.planned.stages()));
-    const Costs costs = read_recorded_costs(record, measured.planned.stages());
+    const Costs costs = read_recorded_costs(record, measured.planned);
     auto predicted = simulated_step(measured.planned, costs);
     ComparedRun run{.first_step = steps.at("first").whole(1),
                     .median_step = steps.at("median").whole(1),
@@ -369,7 +370,7 @@ PolicyRun read_policy(const JsonValue& policy) {
     if (std::abs(makespan - step.timeline.makespan) > 1.5e-9)  // both are rounded to nanoseconds
       record.fail(fmt::format("its jobs end after {} s, not with the makespan of the policy, {} s",
                               step.timeline.makespan, makespan));
-    return PolicyRun{std::move(name), read_recorded_costs(record, step.planned.stages()), std::move(step)};
+    return PolicyRun{std::move(name), read_recorded_costs(record, step.planned), std::move(step)};
   });
 }
 

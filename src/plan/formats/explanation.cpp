@@ -260,11 +260,10 @@ std::string answers_table(std::span<const Answer> all, double measured, std::str
 
 std::string explanation_text(const ComparedRun& run, std::span<const Answer> all) {
   const Schedule& schedule = run.measured.planned;
-  std::string text =
-      fmt::format("{} on {}, {}, {} micro-batches\n\n{}\n{}\n{}\n{}{}", schedule.name(),
-                  counted_text(schedule.workers(), "worker"), counted_text(schedule.stages(), "stage"),
-                  schedule.microbatches(), difference_table(run), idle_table(run), path_table(run.measured),
-                  kernel_table(run), link_table(run.measured));
+  std::string text = fmt::format(
+      "{} on {}, {}, {}\n\n{}\n{}\n{}\n{}{}", schedule.name(), counted_text(schedule.workers(), "worker"),
+      counted_text(schedule.stages(), "stage"), microbatches_text(schedule), difference_table(run),
+      idle_table(run), path_table(run.measured), kernel_table(run), link_table(run.measured));
   if (!all.empty()) text += answers_table(all, run.measured.timeline.makespan, run.found);
   return text;
 }

@@ -288,6 +288,7 @@ Schedule schedule_from_listing(const Listing& listing) {
   spec.name =
       listing.name.empty() ? std::filesystem::path(listing.source_name).stem().string() : listing.name;
   spec.microbatches = complete.microbatches();
+  spec.slices = listing.slices;
   spec.workers = static_cast<int>(listing.rows.size());
   spec.discipline = listing.discipline;
   spec.memory_limits = listing.memory_limits;

@@ -45,6 +45,7 @@ struct Listing {
   std::function<std::string(std::size_t row, std::size_t cell)> copy_text = {};
   std::optional<int> stages = {};
   std::optional<int> microbatches = {};
+  int slices = 1;
   GraphOfStages graph = StageGraph::chain;
   /// How a worker uses its row. A row is the order under `ordered`; else n is the position in the row.
   Discipline discipline = Discipline::ordered;

@@ -23,12 +23,11 @@ namespace {
 using nlohmann::json;
 using nlohmann::ordered_json;
 
-/// Returns, for each kind of transfers, the counts or the bytes that each worker received. Without copies
-/// there are no reloads.
+/// Returns, for each kind of transfers that may occur, the counts or the bytes that each worker received.
 ordered_json received(const Schedule& schedule, const Timeline& timeline, std::uint64_t Received::*figure) {
   ordered_json result;
   for (const TransferKind& kind : transfer_kinds) {
-    if (kind.member == &Transfers::reloads && !schedule.copies()) continue;
+    if (!may_occur(kind, schedule)) continue;
     auto& row = result[kind.key] = ordered_json::array();
     for (const Transfers& transfers : timeline.received) row.push_back(transfers.*kind.member.*figure);
   }
@@ -209,12 +208,19 @@ void require_known_keys(const JsonValue& file) {
     }
   };
   const auto is_read = [](const JsonValue& /*value*/) {};
-  add({"schedule", "workers", "stages", "microbatches", "split_backward", "discipline", "stage_graph",
-       "memory_limits", "recompute", "late_recomputation", "unit"},
+  add({"schedule", "workers", "stages", "microbatches", "slices", "split_backward", "discipline",
+       "stage_graph", "memory_limits", "recompute", "late_recomputation", "unit"},
       is_read);
-  add({"durations", "comm", "comm_per_byte", "links", "workers_of_rank", "ordered_messages", "relays",
-       "messages_pass_hosts", "prefetch", "sizes", "shared_weights", "stages_without_weights",
-       "stages_that_add", "shards", "ops", "copies", "host_link", "disk_link", "peer_link"},
+  add({"durations",       "comm",
+       "comm_per_byte",   "links",
+       "workers_of_rank", "ordered_messages",
+       "relays",          "messages_pass_hosts",
+       "prefetch",        "sizes",
+       "shared_weights",  "stages_without_weights",
+       "stages_that_add", "stages_without_keys_values",
+       "shards",          "ops",
+       "copies",          "host_link",
+       "disk_link",       "peer_link"},
       is_read);
   add({"makespan", "gradients_summed", "bubble_fraction", "recomputed_fraction", "device_span",
        "device_bubble_fraction", "lower_bound"},
@@ -250,6 +256,7 @@ ordered_json schedule_json(const Schedule& schedule, const Costs& costs, const T
   result["workers"] = schedule.workers();
   result["stages"] = schedule.stages();
   result["microbatches"] = schedule.microbatches();
+  if (schedule.slices() > 1) result["slices"] = schedule.slices();
   result["split_backward"] = schedule.split_backward();
   result["discipline"] = to_string(schedule.discipline());
   if (!schedule.graph().is_chain()) result["stage_graph"] = schedule.graph().edges();
@@ -258,7 +265,7 @@ ordered_json schedule_json(const Schedule& schedule, const Costs& costs, const T
   if (schedule.recomputes_late() && schedule.discipline() == Discipline::ordered)
     result["late_recomputation"] = true;
   if (!unit.empty()) result["unit"] = unit;
-  add_costs(result, costs, schedule.stages(), CostsForm::schedule);
+  add_costs(result, costs, schedule, CostsForm::schedule);
   result["makespan"] = number(timeline.makespan);
   if (timeline.gradients_summed) result["gradients_summed"] = number(*timeline.gradients_summed);
   result["bubble_fraction"] = number(timeline.bubble_fraction);
@@ -315,7 +322,7 @@ ImportedSchedule schedule_from_json(std::string_view text, const std::string& so
                               schedule.split_backward() ? "has a" : "has no"));
     }
   }
-  Costs costs = read_costs(file, schedule.stages(), CostsForm::schedule);
+  Costs costs = read_costs(file, schedule, CostsForm::schedule);
   std::string unit;
   if (const auto value = file.find("unit")) {
     unit = value->word();

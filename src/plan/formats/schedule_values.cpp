@@ -30,6 +30,10 @@ constexpr std::array<SizeKind, 6> size_kinds = {{{"activation", &StageSizes::act
                                                  {"weights", &StageSizes::weights},
                                                  {"master", &StageSizes::master}}};
 
+/// Sizes of what slices read of each other. Other schedules have none, and files leave zeros out.
+constexpr std::array<SizeKind, 2> slice_size_kinds = {
+    {{"keys_values", &StageSizes::keys_values}, {"keys_values_gradient", &StageSizes::keys_values_gradient}}};
+
 template <class Table, class Key>
 std::vector<std::string_view> keys_of(const Table& table, Key key) {
   std::vector<std::string_view> keys;
@@ -38,30 +42,68 @@ std::vector<std::string_view> keys_of(const Table& table, Key key) {
 }
 
 StageSizes read_stage_sizes(const JsonValue& value) {
-  value.only(keys_of(size_kinds, &SizeKind::key));
+  std::vector<std::string_view> known = keys_of(size_kinds, &SizeKind::key);
+  std::ranges::copy(keys_of(slice_size_kinds, &SizeKind::key), std::back_inserter(known));
+  value.only(known);
   StageSizes sizes;
-  for (const auto& [key, size] : size_kinds) {
-    if (const auto bytes = value.find(key)) sizes.*size = bytes->bytes();
-  }
+  const auto read = [&](const SizeKind& kind) {
+    if (const auto bytes = value.find(kind.key)) sizes.*kind.size = bytes->bytes();
+  };
+  std::ranges::for_each(size_kinds, read);
+  std::ranges::for_each(slice_size_kinds, read);
   return sizes;
 }
 
-/// Returns the value of `of(stage)` if it is the same for all stages, else an array with one value per stage.
+ordered_json sizes_json(const StageSizes& sizes) {
+  ordered_json all;
+  for (const auto& [key, size] : size_kinds) all[key] = sizes.*size;
+  for (const auto& [key, size] : slice_size_kinds) {
+    if (sizes.*size > 0) all[key] = sizes.*size;
+  }
+  return all;
+}
+
+/// Returns the value of `of(stage, slice)` if it is always the same, else an array with one value per stage,
+/// or per stage and slice where slices differ.
 template <class Of>
-ordered_json per_stage(int stages, Of of) {
+ordered_json per_stage(int stages, int slices, Of of) {
   ordered_json all = ordered_json::array();
-  for (int s = 0; s < stages; ++s) all.push_back(of(s));
+  for (int s = 0; s < stages; ++s) {
+    for (int k = 0; k < slices; ++k) all.push_back(of(s, k));
+  }
   const bool same = std::ranges::all_of(all, [&](const ordered_json& value) { return value == all[0]; });
   return same ? all[0] : all;
 }
-/// Reads what per_stage() returns: a list with one value for all stages, or one value per stage.
+/// Reads what per_stage() returns: a list with one value for all stages, or one value per stage, or per stage
+/// and slice.
 template <class Read>
-auto read_per_stage(const JsonValue& value, int stages, Read read) {
+auto read_per_stage(const JsonValue& value, const Schedule& schedule, Read read) {
   const auto read_object = [&](const JsonValue& one) { return read(one.object()); };
   if (!value.raw().is_array()) return std::vector{read_object(value)};
-  if (value.size() != index(stages))
-    value.fail(fmt::format("{} entries for {} stages", value.size(), stages));
+  const std::size_t stages = index(schedule.stages());
+  const std::size_t slices = index(schedule.slices());
+  if (value.size() != stages && value.size() != stages * slices) {
+    const std::string of_slices = slices > 1 ? fmt::format(" of {} slices", slices) : "";
+    value.fail(fmt::format("{} entries for {} stages{}", value.size(), stages, of_slices));
+  }
   return value.list(read_object);
+}
+
+/// Where slices have entries of their own, repeats the other entries for each slice.
+void complete_slices(Costs& costs, const Schedule& schedule) {
+  const std::size_t stages = index(schedule.stages());
+  const std::size_t all = stages * index(schedule.slices());
+  if (all == stages || (costs.durations.size() != all && costs.sizes.size() != all)) return;
+  costs.slices = schedule.slices();
+  const auto repeat = [&](auto& entries) {
+    if (entries.size() != stages || stages == 1) return;
+    auto of_slices = entries;
+    of_slices.clear();
+    for (const auto& entry : entries) of_slices.insert(of_slices.end(), index(costs.slices), entry);
+    entries = std::move(of_slices);
+  };
+  repeat(costs.durations);
+  repeat(costs.sizes);
 }
 
 /// Reads the edges [from, to] of a stage graph. The returned function throws InputError for a number of
@@ -241,6 +283,7 @@ void add_weights(ordered_json& object, const Costs& costs, int stages) {
   for (int s = 0; s < stages; ++s) {
     if (!costs.size(s).has_weights) object["stages_without_weights"].push_back(s);
     if (costs.size(s).adds_inputs) object["stages_that_add"].push_back(s);
+    if (!costs.size(s).has_keys_values) object["stages_without_keys_values"].push_back(s);
   }
 }
 
@@ -273,8 +316,11 @@ void read_weights(const JsonValue& object, int stages, Costs& costs) {
     const auto list = object.find(key);
     if (!list) return;
     const StageSizes same = costs.sizes.front();
-    if (costs.sizes.size() == 1) costs.sizes.assign(index(stages), same);
-    for (const int stage : read_stages(*list, stages)) f(stage, costs.sizes[index(stage)], *list);
+    if (costs.sizes.size() == 1) costs.sizes.assign(index(stages) * index(costs.slices), same);
+    for (const int stage : read_stages(*list, stages)) {
+      for (int k = 0; k < costs.slices; ++k)
+        f(stage, costs.sizes[index(stage) * index(costs.slices) + index(k)], *list);
+    }
   };
   for_each_listed("stages_without_weights", [](int stage, StageSizes& sizes, const JsonValue& list) {
     if (sizes.updated() > 0) list.fail(fmt::format("the sizes say that stage {} has weights", stage));
@@ -282,6 +328,8 @@ void read_weights(const JsonValue& object, int stages, Costs& costs) {
   });
   for_each_listed("stages_that_add",
                   [](int, StageSizes& sizes, const JsonValue&) { sizes.adds_inputs = true; });
+  for_each_listed("stages_without_keys_values",
+                  [](int, StageSizes& sizes, const JsonValue&) { sizes.has_keys_values = false; });
 }
 
 }  // namespace
@@ -314,6 +362,7 @@ ordered_json reordering_json(const Reordering& reordering) {
 void read_schedule(const JsonValue& object, Listing& listing) {
   if (const auto value = object.find("stages")) listing.stages = value->whole(1);
   if (const auto value = object.find("microbatches")) listing.microbatches = value->whole(1);
+  if (const auto value = object.find("slices")) listing.slices = value->whole(1);
   if (const auto value = object.find("stage_graph")) listing.graph = read_graph(*value);
   if (const auto value = object.find("shards")) listing.graph = with_shards(listing.graph, *value);
   if (const auto value = object.find("recompute"); value && value->truth())
@@ -338,24 +387,22 @@ std::string read_name(const JsonValue& value) {
   return name;
 }
 
-void add_costs(ordered_json& object, const Costs& costs, int stages, CostsForm form) {
+void add_costs(ordered_json& object, const Costs& costs, const Schedule& schedule, CostsForm form) {
   const bool of_record = form == CostsForm::record;
-  object["durations"] = of_record
-                            ? array_of(costs.durations, durations_json)
-                            : per_stage(stages, [&](int s) { return durations_json(costs.duration(s)); });
+  const int stages = schedule.stages();
+  object["durations"] = of_record ? array_of(costs.durations, durations_json)
+                                  : per_stage(stages, costs.slices, [&](int s, int k) {
+                                      return durations_json(costs.duration(s, k));
+                                    });
   add_links(object, costs);
   if (of_record || (!costs.prefetch && costs.links.takes_time())) object["prefetch"] = costs.prefetch;
-  if (costs.has_sizes() || costs.links.has_bandwidths()) {
-    object["sizes"] = per_stage(stages, [&](int s) {
-      ordered_json sizes;
-      for (const auto& [key, size] : size_kinds) sizes[key] = costs.size(s).*size;
-      return sizes;
-    });
-  }
+  if (costs.has_sizes() || costs.links.has_bandwidths())
+    object["sizes"] =
+        per_stage(stages, costs.slices, [&](int s, int k) { return sizes_json(costs.size(s, k)); });
   add_weights(object, costs, stages);
 }
 
-Costs read_costs(const JsonValue& object, int stages, CostsForm form) {
+Costs read_costs(const JsonValue& object, const Schedule& schedule, CostsForm form) {
   const bool of_record = form == CostsForm::record;
   Costs costs;
   if (of_record) {
@@ -364,15 +411,17 @@ Costs read_costs(const JsonValue& object, int stages, CostsForm form) {
   }
   if (const auto value = object.find("durations"))
     costs.durations =
-        of_record ? read_list_of_durations(*value) : read_per_stage(*value, stages, read_durations);
-  if (const auto value = object.find("sizes")) costs.sizes = read_per_stage(*value, stages, read_stage_sizes);
+        of_record ? read_list_of_durations(*value) : read_per_stage(*value, schedule, read_durations);
+  if (const auto value = object.find("sizes"))
+    costs.sizes = read_per_stage(*value, schedule, read_stage_sizes);
+  complete_slices(costs, schedule);
   read_links(object, costs);
   if (const auto value = object.find("prefetch")) {
     costs.prefetch = value->truth();
     if (!of_record && !costs.prefetch && !costs.links.takes_time())
       value->fail("false needs transfers that take time");
   }
-  read_weights(object, stages, costs);
+  read_weights(object, schedule.stages(), costs);
   return costs;
 }
 

@@ -34,15 +34,16 @@ std::string read_name(const JsonValue& value);
 
 /// How an object writes costs. Records of steps have every member, and "durations" as a list of any length.
 /// Schedules leave out what is not known or has no effect, and "durations" and "sizes" are a value if it is
-/// the same for all stages, else an array with one value per stage.
+/// the same for all stages, else an array with one value per stage. Where slices of a sequence differ, it has
+/// one per stage and slice.
 enum class CostsForm { schedule, record };
 
 /// Adds "durations"; transfers ("comm" and "comm_per_byte" if there is one link for all pairs of workers,
 /// else "links"); "prefetch"; "sizes", where any is known; which weights stages share ("shared_weights"),
-/// which stages have none of their own ("stages_without_weights"), and which add their inputs
-/// ("stages_that_add").
-void add_costs(nlohmann::ordered_json& object, const Costs& costs, int stages, CostsForm form);
+/// which stages have none of their own ("stages_without_weights"), which add their inputs
+/// ("stages_that_add"), and of which later slices read nothing ("stages_without_keys_values").
+void add_costs(nlohmann::ordered_json& object, const Costs& costs, const Schedule& schedule, CostsForm form);
 /// Reads these members. Times of bytes are refused where no transfer has bytes.
-Costs read_costs(const JsonValue& object, int stages, CostsForm form);
+Costs read_costs(const JsonValue& object, const Schedule& schedule, CostsForm form);
 
 }  // namespace starpipe::plan

@@ -10,6 +10,7 @@
 #include <fmt/ranges.h>
 
 #include "base/numbers.hpp"
+#include "plan/schedules/slices.hpp"
 #include "starpipe/base/index.hpp"
 #include "starpipe/base/registration.hpp"
 
@@ -176,8 +177,12 @@ Schedule make_schedule(std::string_view name, const ScheduleRequest& request) {
   if (!request.graph)
     complete.graph =
         StageGraph::chain(default_stages(entry, request.workers, request.options, request.groups));
-  Schedule schedule = build(entry, complete);
-  return schedule.with_homes(request.homes);
+  if (complete.costs) complete.costs = costs_of_microbatches(*std::move(complete.costs));
+  const auto of_whole = [&](int microbatches) {
+    complete.microbatches = microbatches;
+    return build(entry, complete);
+  };
+  return with_slices(request.microbatches, request.slices, of_whole).with_homes(request.homes);
 }
 
 LimitedSchedule make_limited_schedule(std::string_view name, ScheduleRequest request,
@@ -203,6 +208,7 @@ CostedSchedule make_costed_schedule(std::string_view name, ScheduleRequest reque
         default_stages(find_schedule(name), request.workers, request.options, request.groups));
   const int stages = request.graph->size();
   Costs of_stages = per_share ? costs_of_stages(costs, request.workers, stages) : costs;
+  of_stages = costs_of_slices(std::move(of_stages), request.slices);
   if (per_share) {
     order.memory_limits =
         stage_stashes(std::move(order.memory_limits), static_cast<double>(stages) / request.workers);

@@ -47,12 +47,16 @@ Schedule::Schedule(const ScheduleSpec& spec, bool forward_only)
     : name_(spec.name),
       graph_(spec.graph),
       microbatches_(spec.microbatches),
+      slices_(spec.slices),
       workers_(spec.workers),
       late_recomputation_(spec.late_recomputation),
       discipline_(spec.discipline),
       memory_limits_(spec.memory_limits) {
   if (microbatches_ < 1)
     throw InputError(fmt::format("{}: {} micro-batches, need at least 1", name_, microbatches_));
+  if (slices_ < 1 || microbatches_ % slices_ != 0)
+    throw InputError(
+        fmt::format("{}: {} micro-batches are not sequences of {} slices", name_, microbatches_, slices_));
   if (workers_ < 1) throw InputError(fmt::format("{}: {} workers, need at least 1", name_, workers_));
   if (!spec.placement || !spec.priority) throw InputError(name_ + ": a schedule needs w and n");
   check_memory_limits(name_, workers_, memory_limits_);
@@ -66,6 +70,9 @@ Schedule::Schedule(const ScheduleSpec& spec, bool forward_only)
   };
   require_numbers(forward_only ? 1 : 2);  // before a table of them takes memory and time
   const std::vector<Passes> passes = passes_of(spec);
+  const auto is_elsewhere = [](const Passes& of) { return of.home != Home::worker; };
+  if (slices_ > 1 && std::ranges::any_of(passes, is_elsewhere))
+    throw InputError(name_ + ": stashes of slices wait with their workers; other homes do not apply");
   if (forward_only) {
     stride_ = 1;
   } else {
@@ -190,9 +197,10 @@ void Schedule::order_copies(Tables& tables) const {
 
 bool operator==(const Schedule& a, const Schedule& b) {
   return a.name_ == b.name_ && a.graph_ == b.graph_ && a.microbatches_ == b.microbatches_ &&
-         a.workers_ == b.workers_ && a.stride_ == b.stride_ && a.has_w_ == b.has_w_ &&
-         a.discipline_ == b.discipline_ && a.recomputes_late() == b.recomputes_late() &&
-         a.memory_limits_ == b.memory_limits_ && (a.tables_ == b.tables_ || *a.tables_ == *b.tables_);
+         a.slices_ == b.slices_ && a.workers_ == b.workers_ && a.stride_ == b.stride_ &&
+         a.has_w_ == b.has_w_ && a.discipline_ == b.discipline_ &&
+         a.recomputes_late() == b.recomputes_late() && a.memory_limits_ == b.memory_limits_ &&
+         (a.tables_ == b.tables_ || *a.tables_ == *b.tables_);
 }
 
 bool Schedule::split_backward(int stage, int microbatch) const {
@@ -211,6 +219,7 @@ ScheduleSpec Schedule::spec() const {
   return {.name = name_,
           .graph = graph_,
           .microbatches = microbatches_,
+          .slices = slices_,
           .workers = workers_,
           .split_backward = [this](int stage, int microbatch) { return split_backward(stage, microbatch); },
           .placement = [this](const Job& job) { return placement(*find(job)); },
@@ -357,6 +366,12 @@ int Schedule::pred_count(JobId id) const {
   int count = 0;
   for_each_pred(id, [&count](JobId) { ++count; });
   return count;
+}
+
+std::string microbatches_text(const Schedule& schedule) {
+  const int whole = schedule.whole_microbatches();
+  if (schedule.slices() == 1) return fmt::format("{} micro-batches", whole);
+  return fmt::format("{} micro-batches of {} slices", whole, schedule.slices());
 }
 
 // A topological order of all jobs, restricted to forward passes, keeps the order of each worker and puts

@@ -171,7 +171,7 @@ class DetachedRun {
     worker.is_busy = true;
     position_[*id] = started_++;
     const Job job = schedule_.job(*id);
-    events_.insert({now + costs_.duration(job.stage).of(job.pass), *id, true});
+    events_.insert({now + costs_.duration(job).of(job.pass), *id, true});
     if (const auto held = released_by_.find(*id); held != released_by_.end()) {
       for (const JobId source : held->second) wait_for_one_less(source, now);
     }

@@ -69,6 +69,7 @@ Schedule with_parts(const Schedule& schedule, const StageGraph& finer, std::span
   return Schedule({.name = schedule.name(),
                    .graph = finer,
                    .microbatches = schedule.microbatches(),
+                   .slices = schedule.slices(),
                    .workers = schedule.workers() * workers_each,
                    .split_backward = split_backward,
                    .placement = placement,

@@ -83,8 +83,51 @@ Costs costs_of_stages(const Costs& of_shares, int shares, int stages) {
   return costs;
 }
 
-const Durations& Costs::duration(int stage) const {
-  return durations.size() == 1 ? durations.front() : durations[index(stage)];
+Costs costs_of_slices(Costs costs, int slices) {
+  const auto k = static_cast<std::uint64_t>(slices);
+  for (Durations& durations : costs.durations) {
+    for (const PassTime& pass : pass_times) durations.*pass.time /= slices;
+  }
+  for (StageSizes& sizes : costs.sizes) {
+    for (const auto divided :
+         {&StageSizes::activation, &StageSizes::gradient, &StageSizes::stash, &StageSizes::gradient_stash})
+      sizes.*divided = (sizes.*divided + k - 1) / k;
+  }
+  return costs;
+}
+
+Costs costs_of_microbatches(Costs costs) {
+  const auto slices = index(costs.slices);
+  costs.slices = 1;
+  const auto add_up = [slices](auto& entries, auto add) {
+    if (slices == 1 || entries.size() == 1) return;
+    for (std::size_t s = 0; s < entries.size() / slices; ++s) {
+      entries[s] = entries[s * slices];
+      for (std::size_t k = 1; k < slices; ++k) add(entries[s], entries[s * slices + k]);
+    }
+    entries.resize(entries.size() / slices);
+  };
+  add_up(costs.durations, [](Durations& sum, const Durations& slice) {
+    for (const PassTime& pass : pass_times) sum.*pass.time += slice.*pass.time;
+  });
+  add_up(costs.sizes, [](StageSizes& sum, const StageSizes& slice) {
+    for (const auto part :
+         {&StageSizes::activation, &StageSizes::gradient, &StageSizes::stash, &StageSizes::gradient_stash})
+      sum.*part += slice.*part;
+  });
+  return costs;
+}
+
+const Durations& Costs::duration(int stage, int microbatch) const {
+  return durations.size() == 1 ? durations.front()
+                               : durations[index(stage) * index(slices) + index(microbatch % slices)];
+}
+
+std::uint64_t Costs::handed_back(const Schedule& schedule, int stage, int microbatch) const {
+  std::uint64_t bytes = 0;
+  for (int b = microbatch - schedule.slice(microbatch); b <= microbatch; ++b)
+    bytes += size(stage, b).keys_values_gradient;
+  return bytes;
 }
 
 const HomeLink& Costs::home_link(Home home) const {
@@ -99,8 +142,8 @@ const HomeLink& Costs::home_link(Home home) const {
 
 double Costs::time(const Schedule& schedule, JobId id) const {
   const Job job = schedule.job(id);
-  if (!is_copy(job.pass)) return duration(job.stage).of(job.pass);
-  const std::uint64_t bytes = size(job.stage).stash;
+  if (!is_copy(job.pass)) return duration(job).of(job.pass);
+  const std::uint64_t bytes = size(job).stash;
   if (!schedule.peer(id)) return home_link(schedule.home(job.stage, job.microbatch)).link.time(bytes);
   const auto [from, to] = schedule.ends(id);
   return (peer ? peer->link : link(from, to)).time(bytes);
@@ -112,8 +155,8 @@ bool Costs::has_sizes() const {
   });
 }
 
-const StageSizes& Costs::size(int stage) const {
-  return sizes.size() == 1 ? sizes.front() : sizes[index(stage)];
+const StageSizes& Costs::size(int stage, int microbatch) const {
+  return sizes.size() == 1 ? sizes.front() : sizes[index(stage) * index(slices) + index(microbatch % slices)];
 }
 
 }  // namespace starpipe::plan

@@ -15,7 +15,15 @@ namespace starpipe::plan {
 
 /// An input of a job that lies on another worker.
 struct Fetch {
-  enum class Kind : std::uint8_t { activation, stash, gradient_stash, gradient, weights };
+  enum class Kind : std::uint8_t {
+    activation,
+    stash,
+    gradient_stash,
+    gradient,
+    keys_values,
+    keys_values_gradient,
+    weights
+  };
   Kind kind;
   JobId producer;  ///< for weights: the holder
   int stage;       ///< for weights that stages share: the number of stages plus the set's number
@@ -38,7 +46,7 @@ class Fetches {
     const Job job = schedule_.job(id);
     if (is_copy(job.pass)) return;
     const Placement at = schedule_.placement(id);
-    const StageSizes& size = costs_.size(job.stage);
+    const StageSizes& size = costs_.size(job);
     const auto from = [&](JobId producer, Fetch::Kind kind, std::uint64_t bytes) {
       const int worker = schedule_.compute(producer);
       if (worker != at.compute) f(Fetch{kind, producer, job.stage, worker, bytes});
@@ -46,7 +54,8 @@ class Fetches {
     const JobId stash_maker = schedule_.stash_maker(job.stage, job.microbatch);
     if (job.pass == Pass::F || id == stash_maker) {
       for (const int p : schedule_.graph().pred(job.stage)) {
-        from(schedule_.forward(p, job.microbatch), Fetch::Kind::activation, costs_.size(p).activation);
+        from(schedule_.forward(p, job.microbatch), Fetch::Kind::activation,
+             costs_.size(p, job.microbatch).activation);
       }
     } else {
       from(stash_maker, Fetch::Kind::stash, size.stash);
@@ -58,6 +67,7 @@ class Fetches {
     }
     if (job.pass == Pass::W)
       from(schedule_.backward(job.stage, job.microbatch), Fetch::Kind::gradient_stash, size.gradient_stash);
+    if (schedule_.slices() > 1 && size.has_keys_values) for_each_of_slices(job, from);
     for_each_of_weights(id, f);
   }
 
@@ -106,13 +116,27 @@ class Fetches {
   }
 
  private:
+  // What a job reads of the other slices of its sequences: the keys and values of those before, which B reads
+  // of its own slice, too, and the gradient that the slice after hands back.
+  template <class From>
+  void for_each_of_slices(const Job& job, From&& from) const {
+    const auto [s, b, pass] = job;
+    const bool is_backward = gives_input_gradient(pass);
+    if (pass != Pass::F && !is_backward) return;
+    for (int earlier = b - schedule_.slice(b); earlier < b + (is_backward ? 1 : 0); ++earlier)
+      from(schedule_.forward(s, earlier), Fetch::Kind::keys_values, costs_.size(s, earlier).keys_values);
+    if (is_backward && !schedule_.is_last_slice(b))
+      from(schedule_.backward(s, b + 1), Fetch::Kind::keys_values_gradient,
+           costs_.handed_back(schedule_, s, b));
+  }
+
   const Schedule& schedule_;
   const Costs& costs_;
   std::vector<SharedHolders> holders_;  // of Costs::shared
 };
 
 /// Calls f(JobId) for every job that must end before `id` starts, and for each earlier job whose result `id`
-/// reads: the stash for W, and the activations of preceding stages for R.
+/// reads: the stash for W, the activations of preceding stages for R, and keys and values of slices before.
 template <class Function>
 void for_each_producer(const Schedule& schedule, JobId id, Function&& f) {
   schedule.for_each_pred(id, f);
@@ -121,6 +145,11 @@ void for_each_producer(const Schedule& schedule, JobId id, Function&& f) {
   if (job.pass == Pass::R) {
     for (const int stage : schedule.graph().pred(job.stage)) f(schedule.forward(stage, job.microbatch));
   }
+  if (job.pass != Pass::F && !gives_input_gradient(job.pass)) return;
+  // F of the slice before is among those above for F.
+  const int end = job.microbatch - (job.pass == Pass::F ? 1 : 0);
+  for (int b = job.microbatch - schedule.slice(job.microbatch); b < end; ++b)
+    f(schedule.forward(job.stage, b));
 }
 
 }  // namespace starpipe::plan

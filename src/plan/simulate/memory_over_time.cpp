@@ -35,7 +35,11 @@ class Changes {
       for (std::size_t i = 0; i < row.size(); ++i) position_[row[i]] = static_cast<std::uint32_t>(i);
     }
     for (int s = 0; s < schedule.stages() && !schedule.forward_only(); ++s) {
-      for (int b = 0; b < schedule.microbatches(); ++b) add_data_of(s, b, costs.size(s));
+      for (int b = 0; b < schedule.microbatches(); ++b) add_data_of(s, b, costs.size(s, b));
+    }
+    if (schedule.slices() == 1 || schedule.forward_only()) return;
+    for (int s = 0; s < schedule.stages(); ++s) {
+      for (int b = 0; b < schedule.microbatches(); ++b) add_keys_values_of(s, b, costs);
     }
   }
 
@@ -64,6 +68,21 @@ class Changes {
       readers.push_back(schedule_.recomputation(next, microbatch));
     }
     keep(readers, 0, size.activation);
+  }
+
+  // What the later slices read of this one, and its B; and the gradients that its B gets of the slice after.
+  void add_keys_values_of(int stage, int microbatch, const Costs& costs) {
+    if (!costs.size(stage, microbatch).has_keys_values) return;
+    std::vector<JobId> readers;
+    for (int b = microbatch;; ++b) {
+      readers.push_back(schedule_.forward(stage, b));
+      readers.push_back(schedule_.backward(stage, b));
+      if (schedule_.is_last_slice(b)) break;
+    }
+    keep(readers, 0, costs.size(stage, microbatch).keys_values);
+    if (schedule_.is_last_slice(microbatch)) return;
+    keep(std::array{schedule_.backward(stage, microbatch + 1), schedule_.backward(stage, microbatch)}, 0,
+         costs.handed_back(schedule_, stage, microbatch));
   }
 
   // Each worker that computes any of `jobs` keeps the datum from the start of the first of its jobs to the

@@ -26,7 +26,9 @@ namespace starpipe::plan {
 namespace {
 
 void check_costs(const Schedule& schedule, const Costs& costs) {
-  const auto stages = index(schedule.stages());
+  if (costs.slices != 1 && costs.slices != schedule.slices())
+    throw InputError(fmt::format("costs of {} slices, the schedule has {}", costs.slices, schedule.slices()));
+  const auto stages = index(schedule.stages()) * index(costs.slices);
   if (costs.durations.size() != 1 && costs.durations.size() != stages) {
     throw InputError(
         fmt::format("durations for {} stages, the schedule has {}", costs.durations.size(), stages));

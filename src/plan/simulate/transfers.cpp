@@ -19,8 +19,10 @@ void add(Received& received, std::uint64_t bytes) {
 }
 
 // The members of Transfers that count the data of each Fetch::Kind.
-constexpr std::array counted_as = {&Transfers::activations, &Transfers::stashes, &Transfers::stashes,
-                                   &Transfers::gradients, &Transfers::weights};
+constexpr std::array counted_as = {&Transfers::activations, &Transfers::stashes,
+                                   &Transfers::stashes,     &Transfers::gradients,
+                                   &Transfers::keys_values, &Transfers::keys_values_gradients,
+                                   &Transfers::weights};
 
 // Calls f(from, to, kind, bytes) for each transfer of a step; `kind` is a member of Transfers.
 template <class Function>
@@ -58,6 +60,13 @@ Received Transfers::total() const {
     sum.bytes += (this->*kind.member).bytes;
   }
   return sum;
+}
+
+bool may_occur(const TransferKind& kind, const Schedule& schedule) {
+  if (kind.member == &Transfers::reloads) return schedule.copies();
+  const bool of_slices =
+      kind.member == &Transfers::keys_values || kind.member == &Transfers::keys_values_gradients;
+  return !of_slices || schedule.slices() > 1;
 }
 
 std::vector<Transfers> count_transfers(const Schedule& schedule, const Costs& costs) {

@@ -147,7 +147,7 @@ ordered_json training_facts(const AgreedRun& run) {
     if (key.name.starts_with("model.") && std::ranges::find(free_keys, key.name) == free_keys.end()) add(key);
   }
   for (const char* name : fixed_keys) add(*find_key(keys, name));
-  facts["training.microbatches"] = run.experiment.schedule.microbatches();
+  facts["training.microbatches"] = run.experiment.schedule.whole_microbatches();
   facts["data.path"] = fmt::format("content {:016x}", run.experiment.data->digest());
   if (const model::Dataset* const validation = run.experiment.validation.get())
     facts[validation_fact] = fmt::format("content {:016x}", validation->digest());

@@ -29,7 +29,7 @@ double samples_per_second(const Experiment& experiment, std::vector<double> seco
   const auto median = seconds.begin() + static_cast<std::ptrdiff_t>(seconds.size() / 2);
   std::ranges::nth_element(seconds, median);
   const std::size_t samples =
-      experiment.data->samples_per_microbatch() * index(experiment.schedule.microbatches());
+      experiment.data->samples_per_microbatch() * index(experiment.schedule.whole_microbatches());
   return static_cast<double>(samples) / *median;
 }
 
@@ -95,7 +95,8 @@ Config with_parts(Config config, const TrainerParts& parts) {
     config.schedule.options.clear();
     config.schedule.workers = parts.schedule->workers();
     config.schedule.stages = parts.schedule->stages();
-    config.training.microbatches = parts.schedule->microbatches();
+    config.training.microbatches = parts.schedule->whole_microbatches();
+    config.schedule.slices = parts.schedule->slices();
   }
   require_input(!config.checkpoint.enabled() || !config.runtime.emulate, "checkpoint.folder",
                 "does not apply with runtime.emulate");

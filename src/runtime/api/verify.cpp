@@ -28,7 +28,7 @@ constexpr double weights_tolerance = 0.01;
 double additions_of(const Trainer& trainer) {
   std::size_t rows = 0;
   for (const model::Stage& stage : trainer.network().stages) rows = std::max(rows, stage.rows());
-  return static_cast<double>(rows) * trainer.schedule().microbatches();
+  return static_cast<double>(rows) * trainer.schedule().whole_microbatches();
 }
 
 // Returns the network with fp32 passes: differences of a loss say nothing about coarser ones.
@@ -63,11 +63,12 @@ double tolerance_of(const Trainer& trainer, const VerifyRequest& request, bool o
 }
 
 StepComparison comparison_of(const Trainer& trainer, const VerifyRequest& request, model::SetValues start) {
-  // Shards add up the same products in another order, as a GPU's kernels do.
-  const bool other_kernels = trainer.config().runtime.uses_gpus() || !trainer.network().parts.empty();
+  // Shards and slices add up the same products in another order, as a GPU's kernels do.
+  const bool other_kernels = trainer.config().runtime.uses_gpus() || !trainer.network().parts.empty() ||
+                             !trainer.network().slices.empty();
   return {trainer.network(),
           *trainer.training().agreed().experiment.data,
-          trainer.schedule().microbatches(),
+          trainer.schedule().whole_microbatches(),
           optimizer_of(trainer.config()),
           std::move(start),
           tolerance_of(trainer, request, other_kernels)};
@@ -82,7 +83,7 @@ void finish(StepComparison& comparison, const Trainer& trainer, const VerifyRequ
     comparison.add_file_weights(start, *files.weights, weights_tolerance,
                                 tolerance_of(trainer, request, true));
   if (!request.derivatives) return;
-  const int microbatches = std::min(max_derivative_microbatches, trainer.schedule().microbatches());
+  const int microbatches = std::min(max_derivative_microbatches, trainer.schedule().whole_microbatches());
   const model::Dataset& data = *trainer.training().agreed().experiment.data;
   std::size_t parameters = 0;
   for (const model::ParameterSet& set : trainer.network().sets()) parameters += set.parameters.size();

@@ -169,14 +169,14 @@ void require_finite_losses(const EvaluationResult& result, std::optional<int> st
 
 Evaluator::Evaluator(const Session& session, const plan::Schedule& schedule, const model::Network& network,
                      const StepData& training, const RuntimeConfig& config, int microbatches, RunWatch& watch)
-    : schedule_(plan::forward_passes(schedule, microbatches)),
+    : schedule_(plan::forward_passes(schedule, microbatches * schedule.slices())),
       run_(session, TaskGraph::evaluation(schedule, schedule_, network),
            {.schedule = schedule_, .network = network, .window = config.window, .training = &training}),
       watch_(watch) {}
 
 Evaluator::Evaluator(const Session& session, const plan::Schedule& schedule, const model::Network& network,
                      const model::StartValues& weights, const RuntimeConfig& config, int microbatches)
-    : schedule_(plan::forward_passes(schedule, microbatches)),
+    : schedule_(plan::forward_passes(schedule, microbatches * schedule.slices())),
       run_(session, TaskGraph::evaluation(schedule, schedule_, network),
            {.schedule = schedule_, .network = network, .window = config.window, .start = weights}),
       watch_(own_watch_.emplace(session, config.timeout, started(session, run_))) {}
@@ -189,7 +189,7 @@ EvaluationResult Evaluator::run(const model::Dataset& data, std::optional<int> s
   EvaluationResult result{.losses = {}, .loss = 0, .seconds = clock_seconds() - start};
   result.losses = run_.gathering().losses();
   // A micro-batch weighs as many samples as it counts. Equal weights are 1, so that the mean is exact.
-  std::vector<std::uint64_t> counts = data.evaluated(schedule_.microbatches()).counts;
+  std::vector<std::uint64_t> counts = data.evaluated(schedule_.whole_microbatches()).counts;
   counts.resize(result.losses.size());
   const auto largest = static_cast<double>(std::ranges::max(counts));
   double weights = 0;

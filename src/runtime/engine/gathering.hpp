@@ -48,7 +48,7 @@ class Gathering {
   /// Returns, on every rank, the norm of the step's gradient before it is clipped; nullopt in a graph without
   /// norms.
   [[nodiscard]] std::optional<GradientNorm> gradient_norm() const;
-  /// Returns the losses of the step, [micro-batch], on every rank.
+  /// Returns the losses of the step, [whole micro-batch], on every rank.
   [[nodiscard]] std::vector<float> losses() const;
   /// Returns the jobs of all ranks, on rank 0's clock; on rank 0 only. `mine`: this rank's, on its own clock.
   [[nodiscard]] std::vector<JobRecord> jobs(std::vector<JobRecord> mine) const;
@@ -77,6 +77,7 @@ class Gathering {
   void write_state(const StateWriter& write) const;
 
  private:
+  [[nodiscard]] std::vector<float> losses_of_whole(const std::vector<float>& losses) const;
   // The data of a holder of a set.
   struct Held {
     int set = 0;

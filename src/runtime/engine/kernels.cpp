@@ -33,18 +33,23 @@ struct JobData {
   std::vector<model::Memory> shared_gradients;
   std::vector<model::ConstMemory> output_gradients;
   std::vector<model::Memory> input_gradients;
+  std::vector<model::ConstMemory> keys_values;
+  model::Memory own_keys_values;
+  model::ConstMemory keys_values_gradient;
+  model::Memory earlier_gradient;
 
   [[nodiscard]] model::ConstParameters weights() const { return {own_weights, shared_weights}; }
   [[nodiscard]] model::ParameterGradients weight_gradient() const { return {own_gradient, shared_gradients}; }
 
   void sort(const TaskGraph& graph, const Task& task, std::span<const model::Memory> data) {
-    own_weights = target = {};
-    output = stash = gradient_stash = own_gradient = {};
+    own_weights = target = keys_values_gradient = {};
+    output = stash = gradient_stash = own_gradient = own_keys_values = earlier_gradient = {};
     shared_weights.clear();
     shared_gradients.clear();
     inputs.clear();
     output_gradients.clear();
     input_gradients.clear();
+    keys_values.clear();
     for (std::size_t i = 0; i < data.size(); ++i) {
       const auto put = [&](bool is_single, auto& single, auto& several) {
         if (is_single) {
@@ -85,6 +90,16 @@ struct JobData {
         case DataKind::gradient_stash:
           gradient_stash = data[i];
           break;
+        case DataKind::keys_values:
+          put(!reads, own_keys_values, keys_values);
+          break;
+        case DataKind::keys_values_gradient:
+          if (reads) {
+            keys_values_gradient = data[i];
+          } else {
+            earlier_gradient = data[i];
+          }
+          break;
         case DataKind::weight_gradient:
           put(is_own, own_gradient, shared_gradients);
           break;
@@ -103,26 +118,32 @@ void run_job(const KernelContext& context, const Task& task, std::span<const mod
              model::Memory scratch, float* found, const model::Backend& backend) {
   thread_local JobData job;
   job.sort(*context.graph, task, data);
-  const model::Stage& stage = context.network->stages[index(task.stage)];
+  const model::Stage& stage = context.network->stage(task.stage, task.microbatch);
+  // A slice weighs as much as it has of the rows.
+  const float share = static_cast<float>(stage.rows()) /
+                      static_cast<float>(context.network->stages[index(task.stage)].rows());
   switch (task.kind) {
     case TaskKind::F:
     case TaskKind::R:  // it has no output
-      stage.forward(job.weights(), job.inputs, job.target, job.output, job.stash, scratch, backend);
+      stage.forward(job.weights(), job.inputs, job.target, job.output, job.stash, scratch, backend,
+                    {job.keys_values, job.own_keys_values});
       break;
     case TaskKind::W:
       stage.backward_weights(job.stash, job.gradient_stash, job.weight_gradient(), scratch, backend);
       break;
     default:  // B or BW: only BW's data have the gradient of the weights
-      stage.backward({.parameters = job.weights(),
-                      .stash = job.stash,
-                      .output_gradients = job.output_gradients,
-                      .loss_scale = context.loss_scale,
-                      .input_gradients = job.input_gradients,
-                      .gradient_stash = job.gradient_stash,
-                      .parameter_gradient = job.weight_gradient(),
-                      .scratch = scratch,
-                      .found = found},
-                     backend);
+      stage.backward(
+          {.parameters = job.weights(),
+           .stash = job.stash,
+           .output_gradients = job.output_gradients,
+           .loss_scale = context.loss_scale * share,
+           .input_gradients = job.input_gradients,
+           .gradient_stash = job.gradient_stash,
+           .parameter_gradient = job.weight_gradient(),
+           .scratch = scratch,
+           .found = found,
+           .slice = {job.keys_values, job.keys_values_gradient.floats(), job.earlier_gradient.floats()}},
+          backend);
       break;
   }
 }
@@ -135,7 +156,9 @@ void find_nonfinite(const KernelContext& context, const Task& task, std::span<co
   for (std::size_t i = 0; i < data.size(); ++i) {
     const Datum& datum = context.graph->data()[task.data[i].datum];
     if (task.data[i].access == Access::read) continue;
-    const auto stage = [&]() -> const model::Stage& { return context.network->stages[index(datum.stage)]; };
+    const auto stage = [&]() -> const model::Stage& {
+      return context.network->stage(datum.stage, datum.microbatch);
+    };
     switch (datum.kind) {
       case DataKind::activation:
       case DataKind::gradient:  // both have the size of the stage's output
@@ -144,6 +167,9 @@ void find_nonfinite(const KernelContext& context, const Task& task, std::span<co
         break;
       case DataKind::loss:
         backend.find_nonfinite(model::Precision::fp32, data[i], 1, found);
+        break;
+      case DataKind::keys_values_gradient:
+        backend.find_nonfinite(model::Precision::fp32, data[i], datum.size, found);
         break;
       default:
         break;

@@ -18,7 +18,7 @@ struct KernelContext {
   const TaskGraph* graph = nullptr;
   const model::Network* network = nullptr;
   const model::OptimizerConfig* optimizer = nullptr;
-  float loss_scale = 1;      ///< 1 / micro-batches: the objective is the mean over the step
+  float loss_scale = 1;      ///< 1 / whole micro-batches: the objective is the mean over the step
   int updates = 0;           ///< that the optimizer has done before
   double learning_rate = 0;  ///< of the step
 };

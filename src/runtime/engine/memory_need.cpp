@@ -58,6 +58,8 @@ Part part_of(DataKind kind) {
       return &WorkerMemory::gradients;
     case DataKind::stash:
     case DataKind::gradient_stash:
+    case DataKind::keys_values:
+    case DataKind::keys_values_gradient:
       return &WorkerMemory::stashes;
     default:
       return &WorkerMemory::activations;
@@ -386,7 +388,7 @@ plan::Timeline evaluation_timeline(const plan::Schedule& forward, const TaskGrap
       const double sent = here ? 0 : costs.link(read.worker, task.worker).time(read.bytes());
       begin = std::max(begin, written[datum] + sent);
     }
-    const double end = begin + costs.duration(task.stage).F;
+    const double end = begin + costs.duration(task.stage, task.microbatch).F;
     for (const auto& [datum, access] : task.data) {
       if (access == Access::write) written[datum] = end;
     }
@@ -446,7 +448,7 @@ void add_received(const TaskGraph& graph, const WorkerDevices& workers, const Li
 std::vector<Holdings> evaluation_holdings(const plan::Schedule& schedule, const model::Network& network,
                                           const plan::Costs& costs, int microbatches,
                                           const WorkerDevices& workers, double start, bool alone) {
-  const plan::Schedule forward = plan::forward_passes(schedule, microbatches);
+  const plan::Schedule forward = plan::forward_passes(schedule, microbatches * schedule.slices());
   const TaskGraph graph = TaskGraph::evaluation(schedule, forward, network);
   const plan::Timeline timeline = evaluation_timeline(forward, graph, costs, start);
   std::vector<Holdings> holdings = Accountant(forward, costs, timeline, graph, workers).holdings(alone);

@@ -39,6 +39,10 @@ plan::Received* received(plan::Transfers& transfers, DataKind kind) {
       return &transfers.stashes;
     case DataKind::gradient:
       return &transfers.gradients;
+    case DataKind::keys_values:
+      return &transfers.keys_values;
+    case DataKind::keys_values_gradient:
+      return &transfers.keys_values_gradients;
     case DataKind::weights:
       return &transfers.weights;
     case DataKind::gradient_slice:
@@ -90,7 +94,9 @@ bool Meter::keeps(const Task& task, const DataAccess& access) const {
   const Datum& datum = graph_.data()[access.datum];
   // O and L read stashes of other workers, where these count.
   if (datum.kind == DataKind::stash) return !is_stash_copy(task.kind) || datum.worker == task.worker;
-  if (datum.kind == DataKind::gradient_stash) return true;
+  if (datum.kind == DataKind::gradient_stash || datum.kind == DataKind::keys_values ||
+      datum.kind == DataKind::keys_values_gradient)
+    return true;
   return datum.kind == DataKind::activation && access.access == Access::read &&
          remade_.contains({task.stage, datum.microbatch});
 }

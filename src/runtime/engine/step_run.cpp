@@ -188,7 +188,7 @@ StepRun::StepRun(const Session& session, TaskGraph graph, const StepSetup& setup
               {.graph = &graph_,
                .network = &setup.network,
                .optimizer = setup.optimizer,
-               .loss_scale = 1.0F / static_cast<float>(schedule_.microbatches())},
+               .loss_scale = 1.0F / static_cast<float>(schedule_.whole_microbatches())},
               {meter_, data_, expected_, finite_, progress_, stashes_.get()}, emulation_.get()) {
   if (session.moves_stashes()) check_homes_of_gpus(schedule_, session.map());
   if (setup.emulated == nullptr) take_product_buffers(session.map().count(session.mpi().rank()));

@@ -26,7 +26,7 @@ namespace starpipe::runtime {
 namespace {
 
 // In the order of the enums.
-constexpr std::array<std::string_view, 14> data_names = {"weights",
+constexpr std::array<std::string_view, 16> data_names = {"weights",
                                                          "master weights",
                                                          "optimizer state",
                                                          "weight gradient",
@@ -38,6 +38,8 @@ constexpr std::array<std::string_view, 14> data_names = {"weights",
                                                          "stash",
                                                          "gradient",
                                                          "gradient stash",
+                                                         "keys and values",
+                                                         "gradient of keys and values",
                                                          "end of a pass",
                                                          "slice of the weight gradient"};
 static_assert(data_names.size() == index(DataKind::gradient_slice) + 1);
@@ -138,7 +140,8 @@ class TaskGraph::Builder {
     std::pmr::polymorphic_allocator<DataAccess> allocator(graph_.memory_.get());
     const std::span<DataAccess> data(allocator.allocate(task.data.size()), task.data.size());
     std::ranges::uninitialized_copy(task.data, data);
-    graph_.tasks_.push_back({task.kind, task.stage, task.worker, task.job, data, task.channel});
+    const int microbatch = task.job ? schedule_.job(*task.job).microbatch : -1;
+    graph_.tasks_.push_back({task.kind, task.stage, task.worker, task.job, data, task.channel, microbatch});
   }
 
   // `fourth`: of the datum's key.
@@ -155,7 +158,7 @@ class TaskGraph::Builder {
   // Throws std::out_of_range if no task has written the datum.
   [[nodiscard]] std::uint32_t find(const DatumKey& key) const { return numbers_.at(key); }
 
-  [[nodiscard]] const model::Stage& stage(int s) const { return network_.stages[index(s)]; }
+  [[nodiscard]] const model::Stage& stage(int s, int b) const { return network_.stage(s, b); }
 
   [[nodiscard]] bool is_shared(int set) const { return set >= schedule_.stages(); }
 
@@ -317,7 +320,7 @@ class TaskGraph::Builder {
   // The inputs of F and R, except the weights.
   void read_inputs(const plan::Job& j, Draft& task) {
     const auto& [s, b, pass] = j;
-    const model::Stage& st = stage(s);
+    const model::Stage& st = stage(s, b);
     const auto preds = schedule_.graph().pred(s);
     if (preds.empty()) read_from_host(task, DataKind::input, s, b, st.input_size(0));
     if (preds.empty() && in_flight_ > 0 && b >= in_flight_) {
@@ -335,13 +338,13 @@ class TaskGraph::Builder {
 
   void write_stash(const plan::Job& j, Draft& task, StashCopy copy) {
     const auto& [s, b, pass] = j;
-    write(task, {DataKind::stash, s, b, task.worker, stage(s).stash_size()}, copy);
+    write(task, {DataKind::stash, s, b, task.worker, stage(s, b).stash_size()}, copy);
   }
 
   void copy(const plan::Job& j, Draft& task) {
     const auto& [s, b, pass] = j;
     const bool has_peer = schedule_.home(s, b).peer().has_value();
-    const bool is_empty = stage(s).stash_size() == 0;
+    const bool is_empty = stage(s, b).stash_size() == 0;
     if (pass == plan::Pass::O) {
       read(task, {DataKind::stash, s, b, made});
       if (has_peer) write_stash(j, task, on_peer);
@@ -375,33 +378,60 @@ class TaskGraph::Builder {
 
   void forward(const plan::Job& j, Draft& task) {
     const auto& [s, b, pass] = j;
-    const model::Stage& st = stage(s);
+    const model::Stage& st = stage(s, b);
     read_inputs(j, task);
     if (st.is_sink()) {
       write(task, {DataKind::loss, s, b, task.worker, 1});
     } else {
       write(task, {DataKind::activation, s, b, task.worker, st.output_size()});
     }
+    if (schedule_.slices() > 1) forward_of_slice(j, task);
     if (schedule_.forward_only()) return;
     if (!schedule_.recomputes(s, b)) write_stash(j, task, made);
     if (schedule_.recomputes(s, b) || (schedule_.copies(s, b) && st.stash_size() == 0)) write_end(j, task);
+  }
+
+  // The keys and values of the slices before, and those of this one. A stage without any waits for the slice
+  // before, which is what the schedule says.
+  void forward_of_slice(const plan::Job& j, Draft& task) {
+    const auto& [s, b, pass] = j;
+    const std::size_t size = stage(s, b).keys_values_size();
+    for (int earlier = b - schedule_.slice(b); earlier < b; ++earlier)
+      read(task, {DataKind::keys_values, s, earlier, 0});
+    write(task, {DataKind::keys_values, s, b, task.worker, size});
+    if (size > 0) return;
+    if (schedule_.slice(b) > 0) read_end({s, b - 1, plan::Pass::F}, task);
+    if (!schedule_.is_last_slice(b)) write_end(j, task);
+  }
+
+  void backward_of_slice(const plan::Job& j, Draft& task) {
+    const auto& [s, b, pass] = j;
+    const model::Stage& st = stage(s, b);
+    for (int of = b - schedule_.slice(b); of <= b; ++of) read(task, {DataKind::keys_values, s, of, 0});
+    if (!schedule_.is_last_slice(b)) {
+      read(task, {DataKind::keys_values_gradient, s, b + 1, 0});
+      if (st.keys_values_size() == 0) read_end(schedule_.job(schedule_.backward(s, b + 1)), task);
+    }
+    write(task, {DataKind::keys_values_gradient, s, b, task.worker, st.earlier_gradient_size()});
+    const DatumKey own = {DataKind::end_of_pass, s, b, static_cast<int>(pass)};
+    if (st.keys_values_size() == 0 && schedule_.slice(b) > 0 && !numbers_.contains(own)) write_end(j, task);
   }
 
   void recomputation(const plan::Job& j, Draft& task) {
     const auto& [s, b, pass] = j;
     read_inputs(j, task);
     write_stash(j, task, made);
-    if (stage(s).stash_size() == 0) write_end(j, task);
+    if (stage(s, b).stash_size() == 0) write_end(j, task);
     read_end({s, b, plan::Pass::F}, task);
     if (schedule_.recomputes_late()) read_output_gradients(j, task);
   }
 
   void backward(const plan::Job& j, Draft& task) {
     const auto& [s, b, pass] = j;
-    const model::Stage& st = stage(s);
+    const model::Stage& st = stage(s, b);
     read_stash(j, task);
     // The sink's B waits for its F. Other stages wait for a gradient, which comes later.
-    if (stage(s).stash_size() == 0) {
+    if (stage(s, b).stash_size() == 0) {
       read(task, {DataKind::loss, s, b, 0});
       read_end({s, b, plan::Pass::R}, task);
       read_end({s, b, plan::Pass::L}, task);
@@ -412,9 +442,11 @@ class TaskGraph::Builder {
     for (std::size_t i = 0; i < gradients; ++i) {
       write(task, {DataKind::gradient, preds[i], b, task.worker, st.input_size(i)}, s);
     }
-    if (pass != plan::Pass::B) return;
-    write(task, {DataKind::gradient_stash, s, b, task.worker, st.gradient_stash_size()});
-    if (st.gradient_stash_size() == 0) write_end(j, task);
+    if (pass == plan::Pass::B) {
+      write(task, {DataKind::gradient_stash, s, b, task.worker, st.gradient_stash_size()});
+      if (st.gradient_stash_size() == 0) write_end(j, task);
+    }
+    if (schedule_.slices() > 1) backward_of_slice(j, task);
   }
 
   void read_output_gradients(const plan::Job& j, Draft& task) {
@@ -425,7 +457,7 @@ class TaskGraph::Builder {
   // Returns the gradient of a stage's output that `next`, which reads this output, computes. A stage that
   // adds its inputs computes one for all of them, which counts as the gradient of the first.
   [[nodiscard]] DatumKey gradient_key(int s, int b, int next) const {
-    const int of = stage(next).adds_inputs() ? schedule_.graph().pred(next).front() : s;
+    const int of = stage(next, b).adds_inputs() ? schedule_.graph().pred(next).front() : s;
     return {DataKind::gradient, of, b, next};
   }
 

@@ -46,8 +46,10 @@ enum class DataKind : std::uint8_t {
   stash,
   gradient,
   gradient_stash,
-  end_of_pass,     // one word, for a job that waits for another one and reads no result of it
-  gradient_slice,  // of a weight gradient, on its way to another worker: class GradientSlice
+  keys_values,           // of a slice, for the later slices of its sequences and for its own B
+  keys_values_gradient,  // of all slices up to one; the slice after hands it to this one
+  end_of_pass,           // one word, for a job that waits for another one and reads no result of it
+  gradient_slice,        // of a weight gradient, on its way to another worker: class GradientSlice
 };
 
 /// True if StarPU allocates the memory at the first write and frees it after the last reader. Otherwise the
@@ -132,6 +134,7 @@ struct Task {
   std::optional<plan::JobId> job;
   std::span<const DataAccess> data;           // the graph owns them
   std::optional<plan::Channel> channel = {};  // of `worker`, for O and L
+  int microbatch = -1;                        // of `job`
 };
 
 /// Returns the task's name for people: F(2,0) for F of stage 2, micro-batch 0; else kind and stage or set.

@@ -130,7 +130,7 @@ void MetricsFile::add(const plan::Schedule& schedule, const StepResult& step, in
   }
   if (step.clipped) line["clipped"] = true;
   if (step.skipped_for) line["skipped"] = true;
-  const std::size_t microbatches = index(schedule.microbatches()) * index(number + 1);  // so far
+  const std::size_t microbatches = index(schedule.whole_microbatches()) * index(number + 1);  // so far
   line[data.sample_word()] = data.samples_per_microbatch() * microbatches;
   line["seconds"] = step.seconds;
   if (pause) line["checkpoint_seconds"] = *pause;

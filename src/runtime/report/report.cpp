@@ -148,7 +148,7 @@ ordered_json make_report(const Config& config, const std::optional<PartitionChoi
   report["workers"] = experiment.schedule.workers();
   report["stages"] = experiment.schedule.stages();
   report["cuts"] = experiment.network.cuts;
-  report["microbatches"] = experiment.schedule.microbatches();
+  report["microbatches"] = experiment.schedule.whole_microbatches();
   report["parameters"] = experiment.network.parameter_count();
   report["emulated"] = experiment.emulated;
   report["first_step"] = record.first_step + 1;
@@ -169,7 +169,7 @@ ordered_json make_report(const Config& config, const std::optional<PartitionChoi
   ordered_json offsets = ordered_json::array();
   for (int step = record.first_step; step < std::min(record.first_step + 3, config.training.steps); ++step) {
     ordered_json of_step = ordered_json::array();
-    for (int b = 0; b < experiment.schedule.microbatches(); ++b)
+    for (int b = 0; b < experiment.schedule.whole_microbatches(); ++b)
       of_step.push_back(experiment.data->offsets(step, b));
     offsets.push_back(std::move(of_step));
   }
@@ -264,7 +264,7 @@ double busiest_of_mean(const plan::Schedule& schedule, const plan::Costs& costs)
   std::vector<double> work(index(schedule.workers()), 0);
   for (const plan::JobId id : schedule.order()) {
     const plan::Job job = schedule.job(id);
-    if (!plan::is_copy(job.pass)) work[index(schedule.compute(id))] += costs.duration(job.stage).of(job.pass);
+    if (!plan::is_copy(job.pass)) work[index(schedule.compute(id))] += costs.duration(job).of(job.pass);
   }
   const double all = std::reduce(work.begin(), work.end());
   return all > 0 ? std::ranges::max(work) * static_cast<double>(work.size()) / all : 1;

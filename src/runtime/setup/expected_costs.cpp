@@ -44,12 +44,30 @@ std::vector<plan::Durations> divided_by_flops(const plan::Durations& times, cons
   return divided_by_flops(std::vector{times}, network, [](std::size_t) { return std::size_t{0}; });
 }
 
+/// Divides the time of each stage among the slices of its sequences, by their FLOPs.
+void divide_among_slices(plan::Costs& costs, const model::Network& network) {
+  if (network.slices.empty()) return;
+  costs.slices = static_cast<int>(network.slices.size());
+  std::vector<plan::Durations> of_slices;
+  for (std::size_t s = 0; s < network.stages.size(); ++s) {
+    const auto& [F, B, W] = costs.durations[costs.durations.size() == 1 ? 0 : s];
+    double all = 0;
+    for (const std::vector<model::Stage>& slice : network.slices) all += slice[s].flops();
+    for (const std::vector<model::Stage>& slice : network.slices) {
+      const double part = all > 0 ? slice[s].flops() / all : 1.0 / costs.slices;
+      of_slices.push_back({.F = F * part, .B = B * part, .W = W * part});
+    }
+  }
+  costs.durations = std::move(of_slices);
+}
+
 }  // namespace
 
 plan::Costs costs_by_flops(const model::Network& network) {
   plan::Costs costs;
   const auto stages = static_cast<double>(network.stages.size());
   costs.durations = divided_by_flops({stages, stages, stages}, network);
+  divide_among_slices(costs, network);
   costs.sizes = network.sizes();
   costs.shared = network.shared_weights();
   return costs;
@@ -106,6 +124,7 @@ plan::Costs emulated_costs(const EmulationConfig& wanted, const model::Network& 
     costs.durations = divided_by_flops(costs.durations, network,
                                        [&](std::size_t s) { return index(network.parts[s].stage); });
   }
+  divide_among_slices(costs, network);
   costs.sizes = network.sizes();
   costs.shared = network.shared_weights();
   costs.links = wanted.links_file.empty() ? plan::Links(plan::Link{.alpha = wanted.comm}) : wanted.links;

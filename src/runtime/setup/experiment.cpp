@@ -111,7 +111,9 @@ void refuse_many_jobs(std::string_view key, int stages, int microbatches) {
 
 model::Network network_of(const Config& config, int stages) {
   try {
-    return model::build_network(config.model, config.training.microbatch_size, stages, config.schedule.cuts);
+    model::ModelConfig model = config.model;
+    model.slices = config.schedule.slices;
+    return model::build_network(model, config.training.microbatch_size, stages, config.schedule.cuts);
   } catch (const std::bad_alloc&) {
     throw InputError("model: this host has no memory for the description of so large a network");
   }
@@ -155,7 +157,8 @@ CutModel read_schedule(const Config& config) {
   for (const auto& [key, asked, found] :
        {std::tuple{"schedule.workers", wanted.workers, schedule.workers()},
         {"schedule.stages", sharded ? std::nullopt : wanted.stages, schedule.stages()},
-        {"training.microbatches", config.training.microbatches, schedule.microbatches()}}) {
+        {"schedule.slices", std::optional(wanted.slices), schedule.slices()},
+        {"training.microbatches", config.training.microbatches, schedule.whole_microbatches()}}) {
     if (asked && *asked != found)
       throw InputError(fmt::format("{}: {}, but {} has {}", key, *asked, file, found));
   }
@@ -169,6 +172,9 @@ CutModel read_schedule(const Config& config) {
 CutModel cut_as(const Config& config, const plan::Schedule& own) {
   if (has_shards(config)) throw InputError("model.tensor: does not apply to a schedule of the program");
   model::Network network = network_of(config, own.stages());
+  if (own.slices() != config.schedule.slices)
+    throw InputError(fmt::format("schedule.slices: {}, but the program's schedule has {}",
+                                 config.schedule.slices, own.slices()));
   if (own.graph() != network.graph)
     throw InputError(fmt::format("schedule {}: its stage graph differs from the model's", own.name()));
   return {std::move(network), own};
@@ -277,6 +283,7 @@ plan::ScheduleRequest schedule_request(const Config& config, plan::StageGraph gr
   plan::ScheduleRequest request;
   request.workers = config.schedule.workers.value();
   request.microbatches = config.training.microbatches.value();
+  request.slices = config.schedule.slices;
   request.graph = std::move(graph);
   request.groups = config.schedule.groups;
   request.stage_workers = config.schedule.placement;
@@ -305,6 +312,19 @@ CutModel cut_model(const Config& config, const std::optional<plan::Schedule>& ow
   const int stages = stage_count(config);
   refuse_many_jobs("training.microbatches", stages, config.training.microbatches.value());
   return {network_of(config, stages)};
+}
+
+// Throws InputError for keys that do not go with slices of sequences.
+void check_slices(const Config& config) {
+  if (config.schedule.slices == 1) return;
+  const auto refuse = [](bool is_set, const char* key) {
+    if (is_set) throw InputError(fmt::format("{}: does not apply with schedule.slices", key));
+  };
+  refuse(has_shards(config), "model.tensor");
+  refuse(config.schedule.partition, "schedule.partition");
+  refuse(!config.schedule.home_way.empty(), "schedule.home");
+  const auto is_elsewhere = [](plan::Home home) { return home != plan::Home::worker; };
+  refuse(std::ranges::any_of(config.schedule.homes, is_elsewhere), "schedule.home");
 }
 
 // Sets `cut.workers_each`. Throws InputError for a cut that cannot run, and for keys that do not go with it.
@@ -336,7 +356,7 @@ std::shared_ptr<const model::Dataset> open_data(const Config& config, const Expe
   if (config.evaluate.alone) return nullptr;
   return model::make_dataset(
       config.data, config.model,
-      {.microbatches = run.schedule.microbatches(), .microbatch_size = config.training.microbatch_size},
+      {.microbatches = run.schedule.whole_microbatches(), .microbatch_size = config.training.microbatch_size},
       config.training.seed);
 }
 
@@ -367,6 +387,7 @@ Experiment plan_run(const Config& config, const std::optional<plan::Schedule>& o
   if (config.runtime.emulate && config.runtime.uses_gpus()) {
     throw InputError("runtime.device: cuda: runtime.emulate needs device cpu");
   }
+  check_slices(config);
   CutModel cut = cut_model(config, own);
   check_cut(config, cut, own);
   auto& [network, listed, each] = cut;
@@ -386,7 +407,7 @@ Experiment plan_run(const Config& config, const std::optional<plan::Schedule>& o
   if (schedule.discipline() != plan::Discipline::ordered && !config.schedule.dynamic) {
     schedule = plan::ordered_as_simulated(schedule, costs);
   }
-  const StepRules rules = step_rules(config, schedule.microbatches());
+  const StepRules rules = step_rules(config, schedule.whole_microbatches());
   return {std::move(network), std::move(schedule), discipline, reordering, std::move(costs), rules,
           known.has_value()};
 }

@@ -79,7 +79,7 @@ Config with_schedule(const Config& config, const Experiment& run, const plan::Sc
   schedule.name = entry.name;
   schedule.options.clear();
   schedule.workers = named_workers(config, run);
-  other.training.microbatches = run.schedule.microbatches();
+  other.training.microbatches = run.schedule.whole_microbatches();
   schedule.stages = stages;
   schedule.discipline.reset();
   schedule.memory_limits.clear();

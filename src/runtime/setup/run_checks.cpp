@@ -59,6 +59,7 @@ std::string starpu_problem() {
 
 void check_kernels(const Config& config, const model::Network& network) {
   if (!config.runtime.uses_gpus()) return;
+  if (!network.slices.empty()) throw InputError("schedule.slices: GPUs have no kernels for slices");
   for (std::size_t s = 0; s < network.stages.size(); ++s) {
     const model::Stage& stage = network.stages[s];
     const bool all = std::ranges::all_of(stage.ops(), [](const model::StageOp& op) {

@@ -33,6 +33,9 @@ struct ScheduleOption {
 struct ScheduleRequest {
   int workers = 1;
   int microbatches = 1;
+  /// Slices K into which each micro-batch is cut, each a micro-batch of the schedule: it has K times
+  /// `microbatches`. `make_schedule` cuts; a schedule's function is called for whole micro-batches.
+  int slices = 1;
   /// Stage graph of the model. When absent, a chain with the schedule's number of stages per worker.
   std::optional<StageGraph> graph = {};
   /// Homes of the stashes (`Schedule::with_homes`): one for all stages, or one for each; empty: as the

@@ -41,6 +41,9 @@ struct ScheduleSpec {
   std::string name = {};
   StageGraph graph = StageGraph::chain(1);
   int microbatches = 1;
+  /// Slices K of a sequence: micro-batches q K to q K + K - 1 have the parts of the same sequences, in order.
+  /// K divides the number of micro-batches. See Schedule::slices.
+  int slices = 1;
   int workers = 1;
   /// Returns true if (stage, micro-batch) has B and W as two jobs. Empty: no backward pass is split.
   std::function<bool(int stage, int microbatch)> split_backward = {};
@@ -75,6 +78,15 @@ class Schedule {
   [[nodiscard]] const StageGraph& graph() const { return graph_; }
   [[nodiscard]] int stages() const { return graph_.size(); }
   [[nodiscard]] int microbatches() const { return microbatches_; }
+  /// Returns the number K of slices of a sequence. Micro-batches form chains of K. On each stage F of a slice
+  /// also waits for F of the slice before, whose keys and values it reads. B waits for B of the slice after,
+  /// which hands back the gradients of these keys and values.
+  [[nodiscard]] int slices() const { return slices_; }
+  /// Returns the number of micro-batches before they were cut into slices.
+  [[nodiscard]] int whole_microbatches() const { return microbatches_ / slices_; }
+  /// Returns which slice of its sequences a micro-batch has, from 0.
+  [[nodiscard]] int slice(int microbatch) const { return microbatch % slices_; }
+  [[nodiscard]] bool is_last_slice(int microbatch) const { return slice(microbatch) == slices_ - 1; }
   [[nodiscard]] int workers() const { return workers_; }
   [[nodiscard]] Discipline discipline() const { return discipline_; }
   [[nodiscard]] std::span<const int> memory_limits() const { return memory_limits_; }
@@ -202,7 +214,8 @@ class Schedule {
   /// Returns the micro-batches, sorted by the smallest n of their forward passes.
   [[nodiscard]] std::span<const int> microbatches_by_age() const { return tables_->by_age; }
 
-  /// Calls f(JobId) for every job that must end before `id` starts: F of the preceding stages for F; the
+  /// Calls f(JobId) for every job that must end before `id` starts: F of the preceding stages, and of the
+  /// slice before, for F; the backward pass of the slice after, for B and BW; the
   /// maker of the stash (or L) and the backward passes of the succeeding stages for B and BW; its own B for
   /// W; its own F for R, and where R is late (see `recomputes_late`) the backward passes that B waits for;
   /// its own F for O, and its own O for L.
@@ -283,6 +296,7 @@ class Schedule {
   std::string name_;
   StageGraph graph_;
   int microbatches_;
+  int slices_;
   int workers_;
   int stride_ = 2;  // F, then B or BW, then W if there is any, then R or O if there is any, then L
   bool has_w_ = false;
@@ -317,6 +331,7 @@ void Schedule::for_each_pred(JobId id, Function&& f) const {
   switch (j.pass) {
     case Pass::F:
       for (const int s : graph_.pred(j.stage)) f(forward(s, j.microbatch));
+      if (slice(j.microbatch) > 0) f(forward(j.stage, j.microbatch - 1));
       break;
     case Pass::R:
       f(forward(j.stage, j.microbatch));
@@ -327,6 +342,7 @@ void Schedule::for_each_pred(JobId id, Function&& f) const {
     case Pass::BW:
       f(copies(j.stage, j.microbatch) ? reload(j.stage, j.microbatch) : stash_maker(j.stage, j.microbatch));
       for (const int s : graph_.succ(j.stage)) f(backward(s, j.microbatch));
+      if (!is_last_slice(j.microbatch)) f(backward(j.stage, j.microbatch + 1));
       break;
     case Pass::W:
       f(backward(j.stage, j.microbatch));
@@ -347,6 +363,7 @@ void Schedule::for_each_succ(JobId id, Function&& f) const {
   switch (j.pass) {
     case Pass::F:
       for (const int s : graph_.succ(j.stage)) f(forward(s, j.microbatch));
+      if (!is_last_slice(j.microbatch)) f(forward(j.stage, j.microbatch + 1));
       if (forward_only()) break;
       f(home(j.stage, j.microbatch) == Home::worker ? backward(j.stage, j.microbatch)
                                                     : forward(j.stage, j.microbatch) + remade_or_offloaded());
@@ -362,6 +379,7 @@ void Schedule::for_each_succ(JobId id, Function&& f) const {
         f(backward(s, j.microbatch));
         if (recomputes_late() && recomputes(s, j.microbatch)) f(recomputation(s, j.microbatch));
       }
+      if (slice(j.microbatch) > 0) f(backward(j.stage, j.microbatch - 1));
       break;
     case Pass::W:
       break;
@@ -375,13 +393,16 @@ void Schedule::for_each_succ(JobId id, Function&& f) const {
   for_each_after_by_n(id, f);
 }
 
+/// Returns "6 micro-batches", or "2 micro-batches of 3 slices" where micro-batches are cut.
+std::string microbatches_text(const Schedule& schedule);
+
 /// Returns the forward passes of `schedule` alone, on any number of micro-batches: the evaluation of a
 /// network that `schedule` trains. The micro-batches are divided into rounds of `schedule.microbatches()`;
 /// the last round may be shorter. Within a round, each pass has the placement w that it has in `schedule`,
 /// and the passes keep their order n. Every pass comes before all passes of later rounds. An ordered schedule
 /// stays ordered. The others become greedy: nothing is stashed, so there is nothing to limit. The result can
 /// finish if `schedule` can. Throws InputError with `check`'s message when `schedule` cannot finish, and for
-/// fewer than one micro-batch or too many jobs.
+/// fewer than one micro-batch, too many jobs, or micro-batches that are not whole sequences.
 Schedule forward_passes(const Schedule& schedule, int microbatches);
 
 }  // namespace starpipe::plan

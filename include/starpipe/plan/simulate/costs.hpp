@@ -37,13 +37,16 @@ inline constexpr std::array<PassTime, 3> pass_times = {
 
 /// Sizes in bytes of the data of one stage and one micro-batch. All zero when no model is known.
 struct StageSizes {
-  std::uint64_t activation = 0;      ///< the stage's output
-  std::uint64_t gradient = 0;        ///< gradient with respect to the stage's output
-  std::uint64_t stash = 0;           ///< kept by F for B and W
-  std::uint64_t gradient_stash = 0;  ///< kept by B for W where the backward pass is split
-  std::uint64_t weights = 0;         ///< the stage's own parameters, as passes read them
-  std::uint64_t master = 0;          ///< the optimizer's own copy of them; 0 when it updates `weights`
-  bool has_weights = true;           ///< whether the stage has parameters of its own
+  std::uint64_t activation = 0;            ///< the stage's output
+  std::uint64_t gradient = 0;              ///< gradient with respect to the stage's output
+  std::uint64_t stash = 0;                 ///< kept by F for B and W
+  std::uint64_t gradient_stash = 0;        ///< kept by B for W where the backward pass is split
+  std::uint64_t keys_values = 0;           ///< of a slice: what later slices read of it (attention)
+  std::uint64_t keys_values_gradient = 0;  ///< their gradient, which later slices hand back
+  std::uint64_t weights = 0;               ///< the stage's own parameters, as passes read them
+  std::uint64_t master = 0;                ///< the optimizer's own copy of them; 0 when it updates `weights`
+  bool has_weights = true;                 ///< whether the stage has parameters of its own
+  bool has_keys_values = true;             ///< whether later slices read anything of it
   /// True if the stage adds its inputs. Then the preceding stages all read one gradient of the same datum.
   bool adds_inputs = false;
 
@@ -74,10 +77,13 @@ struct HomeLink {
 };
 
 /// Durations, sizes and the price of transfers. Per-stage vectors have one entry per stage, or a single entry
-/// for all stages.
+/// for all stages. Where slices of a sequence differ, they have one for each stage and slice.
 struct Costs {
   std::vector<Durations> durations = std::vector<Durations>(1);
   std::vector<StageSizes> sizes = std::vector<StageSizes>(1);
+  /// Slices K whose entries follow each other: that of stage s and slice k is s K + k. 1: all slices of a
+  /// stage have one entry.
+  int slices = 1;
   std::vector<SharedWeights> shared = {};  ///< besides the stages' own weights
   Links links = {};                        ///< between workers
   std::optional<HomeLink> host = {};       ///< to the main memory of their hosts; nullopt: not known
@@ -109,9 +115,17 @@ struct Costs {
   /// Gives every copy of a stash this time, whatever its home.
   void set_copy(double time) { host = disk = peer = HomeLink{.link = {.alpha = time}}; }
 
-  /// Returns the entry of `stage`, from 0.
-  [[nodiscard]] const Durations& duration(int stage) const;
-  [[nodiscard]] const StageSizes& size(int stage) const;
+  /// Returns the entry of `stage`, from 0, for the slice that the micro-batch has. All slices have the same
+  /// weights.
+  [[nodiscard]] const Durations& duration(int stage, int microbatch = 0) const;
+  [[nodiscard]] const StageSizes& size(int stage, int microbatch = 0) const;
+  [[nodiscard]] const Durations& duration(const Job& job) const {
+    return duration(job.stage, job.microbatch);
+  }
+  [[nodiscard]] const StageSizes& size(const Job& job) const { return size(job.stage, job.microbatch); }
+  /// Returns the bytes of the gradient of keys and values that the backward pass of the slice behind hands to
+  /// that of `microbatch`: those of all slices up to this one.
+  [[nodiscard]] std::uint64_t handed_back(const Schedule& schedule, int stage, int microbatch) const;
   /// True if the size of any datum is known.
   [[nodiscard]] bool has_sizes() const;
   /// Returns the link to homes of this kind, host or disk. Throws InputError if it is not known.
@@ -142,6 +156,13 @@ Costs with_known_copies(Costs costs);
 /// stay as they are. Throws InputError if there is an entry for each share and `stages` is not a multiple of
 /// `shares`.
 Costs costs_of_stages(const Costs& of_shares, int shares, int stages);
+
+/// Returns the costs of slices, K of each micro-batch: the durations and sizes of micro-batches divided by K,
+/// rounded up; weights stay.
+Costs costs_of_slices(Costs costs, int slices);
+
+/// Returns the costs of whole micro-batches: the sums over slices, where these have costs of their own.
+Costs costs_of_microbatches(Costs costs);
 
 /// Returns the costs with F's time added to B, for the stages whose stashes have no home. Functions that
 /// build schedules get these, since they place no R. `homes`: one for all stages, or one for each; empty: as

@@ -25,10 +25,12 @@ struct Received {
 /// read; the weights of a stage, which serve all micro-batches of the step. Weights of one stage from two
 /// holders are two data.
 struct Transfers {
-  Received activations;       ///< outputs of preceding stages, for F and R
-  Received stashes;           ///< stashes for B and W, and gradient stashes for W
-  Received gradients;         ///< gradients of succeeding stages, for B and for R that waits for them
-  Received weights;           ///< weights from their holder, for F, R, B and BW
+  Received activations;            ///< outputs of preceding stages, for F and R
+  Received stashes;                ///< stashes for B and W, and gradient stashes for W
+  Received gradients;              ///< gradients of succeeding stages, for B and for R that waits for them
+  Received keys_values;            ///< of slices before, for F and B (attention)
+  Received keys_values_gradients;  ///< what the slice after hands back, for B
+  Received weights;                ///< weights from their holder, for F, R, B and BW
   Received weight_gradients;  ///< contributions to reductions on this worker, and finished sums from others
   Received reloads;           ///< stashes that L brings back from their homes; O took as many there
 
@@ -45,13 +47,18 @@ struct TransferKind {
   bool always_shown;  ///< by `schedule` and `train`, even when no worker receives any
 };
 /// The only list of the kinds, in the order of all reports.
-inline constexpr std::array<TransferKind, 6> transfer_kinds = {
+inline constexpr std::array<TransferKind, 8> transfer_kinds = {
     {{"activations", "activations", &Transfers::activations, true},
      {"gradients", "gradients", &Transfers::gradients, true},
      {"weights", "weights", &Transfers::weights, true},
      {"stashes", "stashes", &Transfers::stashes, false},
+     {"keys_values", "keys and values", &Transfers::keys_values, false},
+     {"keys_values_gradients", "their gradients", &Transfers::keys_values_gradients, false},
      {"weight_gradients", "weight gradients", &Transfers::weight_gradients, false},
      {"reloads", "reloads", &Transfers::reloads, false}}};
+
+/// False for kinds that the schedule cannot have: reloads without copies, keys and values without slices.
+bool may_occur(const TransferKind& kind, const Schedule& schedule);
 
 /// Returns, for each worker, the transfers of one step that `w` alone makes it receive (Unifying Schemes,
 /// "Latency, network, and memory usage from w(s,b,d)"). O(jobs).
