@@ -14,13 +14,15 @@ namespace starpipe::plan {
 
 void StepCosts::add(const RecordedStep& step) {
   const Schedule& schedule = step.planned;
-  const std::size_t kinds = index(schedule.stages()) * pass_count;
+  slices_ = schedule.slices();
+  const std::size_t kinds = index(schedule.stages()) * index(slices_) * pass_count;
   means_.resize(kinds);
   std::vector<double> sums(kinds, 0);
   std::vector<int> counts(kinds, 0);
   for (const JobId id : schedule.order()) {
     const Job job = schedule.job(id);
-    const std::size_t kind = index(job.stage) * pass_count + index(job.pass);
+    const std::size_t of_slice = index(job.stage) * index(slices_) + index(schedule.slice(job.microbatch));
+    const std::size_t kind = of_slice * pass_count + index(job.pass);
     const double seconds = step.timeline.spans[id].end - step.timeline.spans[id].start;
     sums[kind] += seconds;
     ++counts[kind];
@@ -42,6 +44,7 @@ Costs StepCosts::costs(std::vector<StageSizes> sizes, std::vector<SharedWeights>
   costs.sizes = std::move(sizes);
   costs.shared = std::move(shared);
   costs.prefetch = prefetch_;
+  costs.slices = slices_;
   std::vector<double> links;
   for (const auto& [link, times] : transfers_) links.push_back(*lower_median(times));
   costs.links = Link{.alpha = lower_median(std::move(links)).value_or(0)};

@@ -20,10 +20,10 @@ class StepCosts {
   /// Adds a step. All steps are of one planned schedule. O(jobs).
   void add(const RecordedStep& step);
 
-  /// Returns, for each stage and pass, the mean duration over the micro-batches of a step, and of these the
-  /// median over the steps. The mean, because a makespan is a sum of durations; the median, because one
-  /// disturbed step must not count. BW counts as B, with W = 0. Where a stage has BW for some micro-batches
-  /// and B and W for others, BW is not counted. At least one step must have been added.
+  /// Returns, for each stage and pass, and each slice, the mean duration over the micro-batches of a step,
+  /// and of these the median over the steps. The mean, because a makespan is a sum of durations; the median,
+  /// because one disturbed step must not count. BW counts as B, with W = 0. Where a stage has BW for some
+  /// micro-batches and B and W for others, BW is not counted. At least one step must have been added.
   ///
   /// All pairs of workers get one link, with `beta` 0. Its `alpha` is the lower median over the pairs of the
   /// lower median of the transfers observed from one to the other. So one slow pair among others does not
@@ -33,7 +33,8 @@ class StepCosts {
                             std::vector<SharedWeights> shared = {}) const;
 
  private:
-  std::vector<std::vector<double>> means_;               // [stage * pass_count + pass]: one per step
+  int slices_ = 1;
+  std::vector<std::vector<double>> means_;  // [(stage * slices + slice) * pass_count + pass]: one per step
   std::map<WorkerPair, std::vector<double>> transfers_;  // observed ones
   std::map<Home, std::vector<double>> copies_;
   bool prefetch_ = true;

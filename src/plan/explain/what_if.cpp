@@ -238,13 +238,14 @@ double makespan_under(const RecordedStep& step, const Schedule& other, std::span
   require_equal(other.stages(), planned.stages(), "stages");
   require_equal(other.workers(), planned.workers(), "workers");
   require_equal(other.microbatches(), planned.microbatches(), "micro-batches");
+  require_equal(other.slices(), planned.slices(), "slices");
   StepCosts step_costs;
   step_costs.add(step);
   Costs costs = step_costs.costs();
   require_work(planned, work);
   if (splits_fused_backward(step, other)) {
     for (std::size_t s = 0; s < costs.durations.size(); ++s)
-      divide_backward(costs.durations[s], work[work.size() == 1 ? 0 : s]);
+      divide_backward(costs.durations[s], work[work.size() == 1 ? 0 : s / index(costs.slices)]);
   }
   return simulated_makespan(other, costs) + runtime_part(step);
 }

@@ -22,7 +22,7 @@ namespace {
 Costs divided_costs(const ComparedRun& run) {
   Costs costs = run.costs;
   for (std::size_t s = 0; s < costs.durations.size(); ++s)
-    divide_backward(costs.durations[s], run.work[run.work.size() == 1 ? 0 : s]);
+    divide_backward(costs.durations[s], run.work[run.work.size() == 1 ? 0 : s / index(costs.slices)]);
   return costs;
 }
 
@@ -80,7 +80,8 @@ Schedule named_schedule(const WhatIf& change, const ComparedRun& run, const std:
     stages = default_stages(find_schedule(change.schedule), planned.workers(), {}, run.groups);
     LimitedSchedule made = make_for_run(change.schedule,
                                         {.workers = planned.workers(),
-                                         .microbatches = planned.microbatches(),
+                                         .microbatches = planned.whole_microbatches(),
+                                         .slices = planned.slices(),
                                          .graph = planned.graph(),
                                          .homes = homes,
                                          .costs = with_recomputation(costs, homes),

@@ -71,6 +71,7 @@ void Measurement::end_step(StepResult step) {
 // A recorded step is far larger than its jobs, so only one exists at a time, and each is made twice.
 plan::ComparedRun Measurement::compared() const {
   plan::Costs sizes;
+  sizes.slices = costs_.slices;
   sizes.sizes = costs_.sizes;
   sizes.shared = costs_.shared;
   sizes.prefetch = prefetch_;
@@ -100,7 +101,7 @@ plan::ComparedRun Measurement::compared() const {
                         .median_step = first + static_cast<int>(*median),
                         .differences = std::move(differences),
                         .costs = costs,
-                        .work = costs_.durations,
+                        .work = plan::costs_of_microbatches(costs_).durations,
                         .predicted = plan::simulated_step(schedule_, costs),
                         .measured = recorded(kept_[*median])};
   if (run.predicted.timeline.gradients_summed && prefetch_)
