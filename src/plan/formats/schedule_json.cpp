@@ -96,9 +96,6 @@ ListedCopy read_copy(const JsonValue& value) {
       .n = read_n(value)};
   if (!is_copy(copy.job.pass)) value.at("op").expected("O or L");
   if (!is_copied(copy.home)) value.at("home").expected("host, disk or worker:N");
-  for (const char* const time : {"start", "end"}) {
-    if (const auto given = value.find(time)) static_cast<void>(given->number());
-  }
   return copy;
 }
 
@@ -116,13 +113,9 @@ struct ReadOp {
 };
 using OpRow = std::vector<ReadOp>;
 
-ReadOp read_op(const JsonValue& value) {
-  value.object().only(op_keys);
-  const Pass pass = read_pass(value.at("op"));
-  if (is_copy(pass)) value.at("op").fail("is a copy, and belongs in \"copies\"");
-  ReadOp op{value, {value.at("stage").whole(0), value.at("microbatch").whole(0), pass}};
-  if (const auto weights = value.find("weights_from")) op.weights = weights->whole(0);
-  op.n = read_n(value);
+/// Reads an op or a copy: its job and its times.
+ReadOp read_timed(const JsonValue& value) {
+  ReadOp op{value, {value.at("stage").whole(0), value.at("microbatch").whole(0), read_pass(value.at("op"))}};
   if (const auto start = value.find("start")) {
     op.start = start->number();
     if (*op.start < 0) start->fail(fmt::format("{} is before the run", *op.start));
@@ -131,6 +124,15 @@ ReadOp read_op(const JsonValue& value) {
     op.end = end->number();
     if (op.start && *op.end < *op.start) end->fail(fmt::format("{} is before the start", *op.end));
   }
+  return op;
+}
+
+ReadOp read_op(const JsonValue& value) {
+  value.object().only(op_keys);
+  ReadOp op = read_timed(value);
+  if (is_copy(op.job.pass)) value.at("op").fail("is a copy, and belongs in \"copies\"");
+  if (const auto weights = value.find("weights_from")) op.weights = weights->whole(0);
+  op.n = read_n(value);
   return op;
 }
 
@@ -184,10 +186,8 @@ void require_ready(const std::vector<OpRow>& rows, const Schedule& schedule) {
     for (const ReadOp& op : row) ops[schedule.find(op.job).value()] = &op;
   }
   for (const JobId id : schedule.order()) {
-    if (ops[id] == nullptr) continue;  // a copy
     const ReadOp& op = *ops[id];
     schedule.for_each_pred(id, [&](JobId before) {
-      if (ops[before] == nullptr) return;
       const ReadOp& input = *ops[before];
       const std::optional<double> end = input.end ? input.end : input.start;
       if (!op.start || !end || !is_before(*op.start, *end)) return;
@@ -293,7 +293,7 @@ ImportedSchedule schedule_from_json(std::string_view text, const std::string& so
 
   require_known_keys(file);
 
-  const std::vector<OpRow> rows = file.at("ops").list(read_row);
+  std::vector<OpRow> rows = file.at("ops").list(read_row);
   Listing listing{.source_name = source_name, .position_text = op_position, .graph = graph};
   for (const OpRow& row : rows) {
     const int worker = static_cast<int>(listing.rows.size());
@@ -301,6 +301,7 @@ ImportedSchedule schedule_from_json(std::string_view text, const std::string& so
     for (const ReadOp& op : row) jobs.push_back({op.job, op.weights.value_or(worker), jobs.size(), op.n});
   }
   if (const auto value = file.find("copies")) {
+    value->array();
     if (value->size() != rows.size())
       value->fail(fmt::format("{} entries, but \"ops\" has {} rows", value->size(), rows.size()));
     listing.copies = value->list([](const JsonValue& row) { return row.list(read_copy); });
@@ -315,6 +316,10 @@ ImportedSchedule schedule_from_json(std::string_view text, const std::string& so
   if (const auto limits = file.find("memory_limits"); limits && limits->size() == 0)
     limits->fail(fmt::format("0 entries for {} workers", rows.size()));
   Schedule schedule = schedule_from_listing(listing);
+  if (const auto copied = file.find("copies")) {
+    for (OpRow& row : copied->list([](const JsonValue& of) { return of.list(read_timed); }))
+      rows.push_back(std::move(row));
+  }
   require_ready(rows, schedule);
   if (const auto value = file.find("split_backward")) {
     if (value->truth() != schedule.split_backward()) {

@@ -186,7 +186,7 @@ void Schedule::order_copies(Tables& tables) const {
         wait_for(id, out_for_in);
         wait_for(id, w_for_in);
         last_in = id;
-      } else if (pass == Pass::F || pass == Pass::R) {
+      } else if (pass == Pass::R || (pass == Pass::F && home(s, b) != Home::none)) {
         wait_for(id, out_for_pass);
       } else if (gives_weight_gradient(pass)) {
         w_for_in = id;

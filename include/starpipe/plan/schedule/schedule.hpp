@@ -221,7 +221,8 @@ class Schedule {
   /// its own F for O, and its own O for L.
   ///
   /// Where stashes are copied, n also says when memory is free. The copies of a channel run in the order of
-  /// n. F, R and copies in take memory for a stash; copies out free it, and so do W and BW. A job that takes
+  /// n. F, R and copies in take memory for a stash, but not F of a stash without a home; copies out free it,
+  /// and so do W and BW. A job that takes
   /// memory waits for all jobs of this worker that free memory and have a smaller n. So a worker never holds
   /// more stashes than in the order of n, however long copies take. These jobs come after those above.
   template <class Function>
