@@ -39,8 +39,9 @@ struct JobTables {
 };
 
 plan::Schedule schedule_of_tables(std::string name, const plan::StageGraph& graph, int microbatches,
-                                  int workers, const JobTables& tables, plan::Discipline discipline,
-                                  std::vector<int> memory_limits, bool late_recomputation) {
+                                  int slices, int workers, const JobTables& tables,
+                                  plan::Discipline discipline, std::vector<int> memory_limits,
+                                  bool late_recomputation) {
   const auto split = tables.split.unchecked<1>();
   const auto home = tables.home.unchecked<1>();
   const auto home_of = [&](py::ssize_t pair) {
@@ -76,6 +77,7 @@ plan::Schedule schedule_of_tables(std::string name, const plan::StageGraph& grap
       {.name = std::move(name),
        .graph = graph,
        .microbatches = microbatches,
+       .slices = slices,
        .workers = workers,
        .split_backward =
            [&](int stage, int microbatch) {
@@ -163,20 +165,21 @@ void bind_schedule(py::module_& module) {
     return std::vector<int>(self.memory_limits().begin(), self.memory_limits().end());
   };
   py::class_<Schedule>(module, "Schedule")
-      .def(py::init([](std::string name, const plan::StageGraph& graph, int microbatches, int workers,
-                       Table<bool> split, Table<std::int32_t> home, Table<std::int32_t> weights,
+      .def(py::init([](std::string name, const plan::StageGraph& graph, int microbatches, int slices,
+                       int workers, Table<bool> split, Table<std::int32_t> home, Table<std::int32_t> weights,
                        Table<std::int32_t> compute, Table<std::int64_t> priority, plan::Discipline discipline,
                        std::vector<int> memory_limits, bool late_recomputation) {
-             return schedule_of_tables(std::move(name), graph, microbatches, workers,
+             return schedule_of_tables(std::move(name), graph, microbatches, slices, workers,
                                        {std::move(split), std::move(home), std::move(weights),
                                         std::move(compute), std::move(priority)},
                                        discipline, std::move(memory_limits), late_recomputation);
            }),
-           "name"_a, "graph"_a, "microbatches"_a, "workers"_a, "split"_a, "home"_a, "weights"_a, "compute"_a,
-           "priority"_a, "discipline"_a, "memory_limits"_a, "late_recomputation"_a)
+           "name"_a, "graph"_a, "microbatches"_a, "slices"_a, "workers"_a, "split"_a, "home"_a, "weights"_a,
+           "compute"_a, "priority"_a, "discipline"_a, "memory_limits"_a, "late_recomputation"_a)
       .def_property_readonly("name", &Schedule::name)
       .def_property_readonly("graph", &Schedule::graph)
       .def_property_readonly("microbatches", &Schedule::microbatches)
+      .def_property_readonly("slices", &Schedule::slices)
       .def_property_readonly("workers", &Schedule::workers)
       .def_property_readonly("discipline", &Schedule::discipline)
       .def_property_readonly("memory_limits", limits)
@@ -248,7 +251,7 @@ py::list entries() {
   return all;
 }
 
-py::tuple named_schedule(const std::string& name, int workers, int microbatches,
+py::tuple named_schedule(const std::string& name, int workers, int microbatches, int slices,
                          const std::optional<plan::StageGraph>& graph, const std::optional<int>& groups,
                          std::vector<int> stage_workers, plan::ScheduleOptions options,
                          const std::optional<plan::Discipline>& discipline, std::vector<int> memory_limits,
@@ -257,6 +260,7 @@ py::tuple named_schedule(const std::string& name, int workers, int microbatches,
   for (const std::string& home : homes) parsed.push_back(plan::parse_home(home));
   const plan::ScheduleRequest request{.workers = workers,
                                       .microbatches = microbatches,
+                                      .slices = slices,
                                       .graph = graph,
                                       .homes = std::move(parsed),
                                       .groups = groups,
@@ -264,7 +268,7 @@ py::tuple named_schedule(const std::string& name, int workers, int microbatches,
                                       .options = std::move(options)};
   const int stages =
       graph ? graph->size() : plan::default_stages(plan::find_schedule(name), workers, request.options);
-  plan::require_few_jobs("microbatches", stages, microbatches);
+  plan::require_few_jobs("microbatches", stages, std::int64_t{microbatches} * slices);
   plan::OrderRequest order{.discipline = discipline, .memory_limits = std::move(memory_limits)};
   const auto [made, of_stages] = [&] {
     const py::gil_scoped_release released;
@@ -292,9 +296,9 @@ void bind_schedules(py::module_& module) {
       "key"_a, "stages"_a, "microbatches"_a);
   module.def("check", check, "schedule"_a);
   module.def("schedule_entries", entries);
-  module.def("named_schedule", named_schedule, "name"_a, "workers"_a, "microbatches"_a, "graph"_a, "groups"_a,
-             "stage_workers"_a, "options"_a, "discipline"_a, "memory_limits"_a, "homes"_a, "costs"_a,
-             "per_share"_a);
+  module.def("named_schedule", named_schedule, "name"_a, "workers"_a, "microbatches"_a, "slices"_a, "graph"_a,
+             "groups"_a, "stage_workers"_a, "options"_a, "discipline"_a, "memory_limits"_a, "homes"_a,
+             "costs"_a, "per_share"_a);
   module.def(
       "as_requested",
       [](const plan::Schedule& schedule, std::vector<int> memory_limits, std::string home_way,

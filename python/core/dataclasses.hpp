@@ -136,6 +136,7 @@ struct Dataclass<plan::Costs> {
   static constexpr const char* name = "Costs";
   static constexpr std::tuple fields = {Field{"durations", &plan::Costs::durations},
                                         Field{"sizes", &plan::Costs::sizes},
+                                        Field{"slices", &plan::Costs::slices},
                                         Field{"shared", &plan::Costs::shared},
                                         Field{"links", &plan::Costs::links},
                                         Field{"prefetch", &plan::Costs::prefetch},
@@ -170,12 +171,15 @@ struct Dataclass<plan::Received> {
 template <>
 struct Dataclass<plan::Transfers> {
   static constexpr const char* name = "Transfers";
-  static constexpr std::tuple fields = {Field{"activations", &plan::Transfers::activations},
-                                        Field{"stashes", &plan::Transfers::stashes},
-                                        Field{"gradients", &plan::Transfers::gradients},
-                                        Field{"weights", &plan::Transfers::weights},
-                                        Field{"weight_gradients", &plan::Transfers::weight_gradients},
-                                        Field{"reloads", &plan::Transfers::reloads}};
+  static constexpr std::tuple fields = {
+      Field{"activations", &plan::Transfers::activations},
+      Field{"stashes", &plan::Transfers::stashes},
+      Field{"gradients", &plan::Transfers::gradients},
+      Field{"keys_values", &plan::Transfers::keys_values},
+      Field{"keys_values_gradients", &plan::Transfers::keys_values_gradients},
+      Field{"weights", &plan::Transfers::weights},
+      Field{"weight_gradients", &plan::Transfers::weight_gradients},
+      Field{"reloads", &plan::Transfers::reloads}};
 };
 
 }  // namespace starpipe::python

@@ -41,6 +41,7 @@ class Schedule:
         name: str,
         graph: StageGraph,
         microbatches: int,
+        slices: int,
         workers: int,
         split: npt.NDArray[np.bool_],
         home: npt.NDArray[np.uint8],
@@ -57,6 +58,8 @@ class Schedule:
     def graph(self) -> StageGraph: ...
     @property
     def microbatches(self) -> int: ...
+    @property
+    def slices(self) -> int: ...
     @property
     def workers(self) -> int: ...
     @property
@@ -180,6 +183,7 @@ def named_schedule(
     name: str,
     workers: int,
     microbatches: int,
+    slices: int,
     graph: StageGraph | None,
     groups: int | None,
     stage_workers: Sequence[int],

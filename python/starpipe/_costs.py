@@ -40,8 +40,14 @@ class StageSizes:
     """The stage's own parameters, as passes read them."""
     master: int = 0
     """The optimizer's own copy of the parameters; 0 when it updates `weights`."""
+    keys_values: int = 0
+    """Of a slice: what later slices of its sequences read of it (attention)."""
+    keys_values_gradient: int = 0
+    """Their gradient, which later slices hand back."""
     has_weights: bool = True
     """True if the stage has parameters of its own."""
+    has_keys_values: bool = True
+    """True if later slices read anything of the stage."""
     adds_inputs: bool = False
     """True if the stage adds its inputs. Then the preceding stages all read one gradient of the same datum."""
 
@@ -172,11 +178,13 @@ def _each(name: str, values: Sequence[Value], kind: type[Value]) -> tuple[Value,
 class Costs:
     """Durations, sizes and the price of transfers. Immutable.
 
-    `durations` and `sizes` have one entry for each stage, or a single one for all. All times have one unit: `unit`.
+    `durations` and `sizes` have one entry for each stage, or a single one for all. With `slices` K, where slices of a sequence
+    differ, they have K for each stage. All times have one unit: `unit`.
     """
 
     durations: tuple[Durations, ...]
     sizes: tuple[StageSizes, ...]
+    slices: int
     shared: tuple[SharedWeights, ...]
     links: tuple[LinkLevel, ...]
     prefetch: bool
@@ -206,6 +214,7 @@ class Costs:
         host: HomeLink | None = None,
         disk: HomeLink | None = None,
         peer: HomeLink | None = None,
+        slices: int = 1,
     ) -> None:
         """Makes the costs of a schedule's stages.
 
@@ -228,6 +237,8 @@ class Costs:
         peer: link of copies to other workers, and back, which then delay no other transfer. Without it they are
             transfers on `links`.
 
+        slices: K if `durations` and `sizes` have an entry for each stage and slice: that of stage s and slice k is s K + k.
+
         Raises InputError for values of another form, for both `comm` and `links`, and for `copy` with `host`, `disk` or `peer`.
         """
         each = _all_durations(durations)
@@ -245,6 +256,7 @@ class Costs:
         for name, value in (
             ("durations", each),
             ("sizes", _each("sizes", _one_or_more("sizes", sizes, "StageSizes"), StageSizes)),
+            ("slices", _whole("slices", slices, 1)),
             ("shared", _each("shared", shared, SharedWeights)),
             ("links", _levels(comm, links)),
             ("prefetch", _flag("prefetch", prefetch)),

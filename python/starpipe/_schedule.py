@@ -216,6 +216,7 @@ class Schedule:
         discipline: Discipline = "ordered",
         memory_limit: Limits = None,
         home: Homes = "worker",
+        slices: int = 1,
         name: str = "mine",
         costs: Costs = Costs(),
     ) -> None:
@@ -230,6 +231,8 @@ class Schedule:
         split_backward: whether (stage, micro-batch) has the passes B and W instead of BW: for all, or a function.
         discipline: how a worker uses n; see `Discipline`.
         memory_limit: the largest number of stashes that a worker may hold at once: one for all workers, or one for each.
+        slices: K of each sequence: micro-batches q K to q K + K - 1 have the parts of the same sequences, in order. On each stage F
+            of a slice also waits for F of the slice before, and B for B of the slice after.
         home: h(s, b): where the stash waits from F to B. With "none" R makes it again before B, from the stage's input. R
             needs w and n of its own. With "host" and "disk" O copies it there, and L copies it back. O and L need n alone:
             they run beside F and beside the backward pass.
@@ -271,7 +274,7 @@ class Schedule:
         priorities = _priorities([priority(s, b, d) for s, b, d in jobs], jobs)
         limits = _limits("memory_limit", memory_limit)
         self._handle = _core.Schedule(
-            name, graph, microbatches, workers, np.array(split), np.array(homes, dtype=np.int32),
+            name, graph, microbatches, _slices(slices, microbatches), workers, np.array(split), np.array(homes, dtype=np.int32),
             np.array(weights, dtype=np.int32), np.array(compute, dtype=np.int32), priorities, discipline,
             limits * workers if len(limits) == 1 else limits, False,
         )  # fmt: skip
@@ -303,8 +306,13 @@ class Schedule:
 
     @property
     def microbatches(self) -> int:
-        """Number of micro-batches of a step."""
+        """Number of micro-batches of a step; each slice counts."""
         return self._handle.microbatches
+
+    @property
+    def slices(self) -> int:
+        """Slices K of a sequence: micro-batches q K to q K + K - 1 have the parts of the same sequences. 1: there are none."""
+        return self._handle.slices
 
     @property
     def workers(self) -> int:
@@ -529,7 +537,7 @@ class Schedule:
         split = exists[2::stride] if self.split_backward else np.zeros(self.id_count // stride, dtype=np.bool_)
         tables = (split, self._handle.home, self.weights[exists], self.compute[exists], self.turn[exists].astype(np.int64))
         core = (
-            self.name, self.graph, self.microbatches, self.workers, *tables, self.discipline, self.memory_limits,
+            self.name, self.graph, self.microbatches, self.slices, self.workers, *tables, self.discipline, self.memory_limits,
             self._handle.recomputes_late,
         )  # fmt: skip
         return _unpickled, (core, self.costs, self.reordering)
@@ -544,6 +552,13 @@ class Schedule:
             f"<starpipe.Schedule {self.name}: {self.workers} workers, {self.stages} stages, {self.microbatches} micro-batches, "
             f"{self.discipline}>"
         )
+
+
+def _slices(slices: int, microbatches: int) -> int:
+    count = _whole("slices", slices, 1, _MOST_MICROBATCHES)
+    if microbatches % count != 0:
+        raise InputError(f"slices: {microbatches} micro-batches are not sequences of {count} slices")
+    return count
 
 
 def _unpickled(core: tuple[Any, ...], costs: Costs, reordering: Reordering | None) -> Schedule:
@@ -633,6 +648,7 @@ def schedule(
     *,
     workers: int,
     microbatches: int,
+    slices: int = 1,
     graph: StageGraph | int | None = None,
     groups: int | None = None,
     placement: Sequence[int] = (),
@@ -646,6 +662,8 @@ def schedule(
     """A named schedule, as `starpipe schedule show` makes it. `schedules` lists the names.
 
     graph: a StageGraph, or the number of stages of a chain (default: the schedule's own number of stages per worker).
+    slices: into which each micro-batch is cut along its sequences; the schedule has slices x microbatches micro-batches.
+        `costs` are of whole micro-batches.
     groups: independent pipelines G of lpp and fslpp, workers / G each.
     placement: the worker of each stage, for schedules that take one.
     discipline: how workers use the priorities (default: the schedule's own).
@@ -670,7 +688,7 @@ def schedule(
         graph = len(stage_workers)
     homes = [] if home is None else _home_texts("home", home)
     core, reordering, used = _core.named_schedule(
-        name, workers, microbatches, None if graph is None else _graph(graph),
+        name, workers, microbatches, _whole("slices", slices, 1, _MOST_MICROBATCHES), None if graph is None else _graph(graph),
         None if groups is None else _whole("groups", groups, 0), stage_workers,
         {key: _whole(key, value, -_GREATEST_INT) for key, value in options.items()}, discipline,
         _limits("memory_limit", memory_limit), homes, costs, _flag("per_share", per_share),

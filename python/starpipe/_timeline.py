@@ -38,6 +38,8 @@ class Transfers:
     activations: Received
     stashes: Received
     gradients: Received
+    keys_values: Received
+    keys_values_gradients: Received
     weights: Received
     weight_gradients: Received
     reloads: Received

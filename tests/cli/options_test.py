@@ -207,6 +207,7 @@ EFFECTS = {
         "--plugin": Effect("schedule show sound --workers 2 --microbatches 2", "--plugin PLUGIN"),
         "--workers": Effect("schedule show 1f1b --microbatches 8 --workers 4", "--workers 2"),
         "--microbatches": Effect("schedule show 1f1b --workers 4 --microbatches 8", "--microbatches 4"),
+        "--slices": Effect(SHOW, "--slices 2"),
         "--stages": Effect(SHOW, "--stages 8"),
         "--groups": Effect("schedule show lpp --workers 4 --microbatches 8 --groups 4", "--groups 2"),
         "--option": Effect(SHOW, "--option waves=2", status),
@@ -447,6 +448,9 @@ BAD_VALUES = [
     ("schedule show zb-h1 --workers 2 --microbatches 2 --groups 2", "--groups: zb-h1"),
     (f"{SHOW} --groups 2 --stages 4", "--stages: 1f1b"),
     (f"{SHOW} --groups 3", "--groups: 1f1b"),
+    (f"{SHOW} --slices 0", "--slices"),
+    (f"{SHOW} --slices 2 --home none", "slices"),
+    (f"{SHOW} --slices 2 --discipline bounded --memory-limit 8", "slices"),
     ("simulate mlp.yaml --set schedule.groups=2 --set schedule.stages=2", "schedule.stages: 1f1b"),
     ("simulate mlp.yaml --set model.layers=3 --set schedule.name=v-half --set schedule.placement=[0,1,1,0]", "schedule.placement: v-half"),
 ]

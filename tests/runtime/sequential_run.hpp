@@ -13,6 +13,7 @@
 
 #include <gtest/gtest.h>
 
+#include "model/data/slice_rows.hpp"
 #include "plan/simulate/reductions.hpp"
 #include "runtime/engine/kernels.hpp"
 #include "runtime/engine/task_graph.hpp"
@@ -65,7 +66,7 @@ class SequentialRun {
         context_{.graph = &graph_,
                  .network = &network,
                  .optimizer = &optimizer,
-                 .loss_scale = 1.0F / static_cast<float>(schedule.microbatches())} {
+                 .loss_scale = 1.0F / static_cast<float>(schedule.whole_microbatches())} {
     for (const Datum& datum : graph_.data()) {
       memory_.emplace_back(datum.size, 0.0F);
       const auto s = index(datum.stage);
@@ -75,7 +76,7 @@ class SequentialRun {
     }
   }
 
-  /// The losses by micro-batch.
+  /// The losses by whole micro-batch.
   Floats step(int step, const model::Dataset& data) {
     context_.updates = step;
     context_.learning_rate =
@@ -87,9 +88,9 @@ class SequentialRun {
         std::ranges::fill(memory_[d], std::numeric_limits<float>::quiet_NaN());
       }
       if (datum.kind == DataKind::input)
-        model::load_input(data, network_.stages[index(datum.stage)], step, datum.microbatch,
-                          network_.source_index(datum.stage), memory_[d]);
-      if (datum.kind == DataKind::target) data.target(step, datum.microbatch, memory_[d]);
+        model::load_input_rows(data, network_, datum.stage, step, datum.microbatch, memory_[d]);
+      if (datum.kind == DataKind::target)
+        model::load_target_rows(data, network_, datum.stage, step, datum.microbatch, memory_[d]);
     }
     for (const Task& task : graph_.tasks()) {
       std::vector<model::Memory> memory;
@@ -103,7 +104,7 @@ class SequentialRun {
       const Datum& datum = graph_.data()[d];
       if (datum.kind == DataKind::loss) losses[index(datum.microbatch)] = memory_[d][0];
     }
-    return losses;
+    return model::losses_of_whole(network_, losses);
   }
 
   /// The norm of the gradient of the last step.

@@ -47,10 +47,11 @@ struct NamedCase {
 
 /// Returns a case per schedule; under a sanitizer, a case for every fifth schedule, others in each call of a
 /// process. `make_network`: makes a network by its number of stages, with shards by its number of whole
-/// stages.
+/// stages. `slices`: of each micro-batch, as the network has them.
 inline std::vector<NamedCase> named_cases(
     int workers, int microbatches,
-    const std::function<model::Network(int)>& make_network = [](int stages) { return tiny_gpt(stages); }) {
+    const std::function<model::Network(int)>& make_network = [](int stages) { return tiny_gpt(stages); },
+    int slices = 1) {
   static int calls = 0;
   int left_out = calls++ % round_stride;
   std::vector<NamedCase> cases;
@@ -63,7 +64,7 @@ inline std::vector<NamedCase> named_cases(
       for (const int groups : {0, workers % 2 == 0 ? 2 : 1}) {
         for (const int count : {microbatches, 2 * workers}) {
           if (found) continue;
-          plan::ScheduleRequest request{.workers = workers, .microbatches = count};
+          plan::ScheduleRequest request{.workers = workers, .microbatches = count, .slices = slices};
           if (groups > 0) request.groups = groups;
           try {
             model::Network network = make_network(stages);

@@ -50,6 +50,13 @@ inline model::Network tiny_gpt(int stages, model::Precision precision = model::P
 /// A GPT whose head shares the embedding's table.
 inline model::Network tied_gpt(int stages) { return tiny_gpt(stages, model::Precision::fp32, 0, true); }
 
+/// A model whose sequences are cut into slices.
+inline model::Network sliced(const std::string& kind, int stages, int slices, const ModelKeys& keys = {}) {
+  model::ModelConfig config = with(small(kind, {{"layers", std::max(2, stages - 2)}}), keys);
+  config.slices = slices;
+  return model::build_network(config, 2, stages);
+}
+
 /// A GPT whose half-blocks are cut into shards. `shards`: the numbers of the blocks, in turn. `vocabulary`:
 /// the shards of embedding and head.
 inline model::Network sharded_gpt(int stages, const std::vector<int>& shards,
@@ -155,6 +162,7 @@ inline std::vector<Floats> start_values(const model::Network& network) {
 inline plan::Costs costs_of(const model::Network& network) {
   plan::Costs costs;
   costs.sizes = network.sizes();
+  costs.slices = std::max(1, static_cast<int>(network.slices.size()));
   costs.shared = network.shared_weights();
   return plan::with_known_copies(costs);
 }

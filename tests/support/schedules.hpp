@@ -85,6 +85,24 @@ inline std::vector<plan::Schedule> examples() {
   return all;
 }
 
+/// The same jobs in another order, with slice and stage (s, b) on worker s + b: all F, then all others.
+inline plan::Schedule slices_everywhere(const plan::Schedule& of) {
+  plan::ScheduleSpec spec = of.spec();
+  spec.name = of.name() + "-everywhere";
+  spec.placement = [&](const plan::Job& job) {
+    const int worker = (job.stage + job.microbatch) % of.workers();
+    return plan::Placement{.weights = job.stage % of.workers(), .compute = worker};
+  };
+  const std::int64_t all = std::int64_t{of.microbatches()} * of.stages();
+  spec.priority = [&](const plan::Job& job) {
+    const std::int64_t place = std::int64_t{job.microbatch} * of.stages() + of.graph().depth(job.stage);
+    return job.pass == plan::Pass::F ? 2 * place
+                                     : 2 * (2 * all - place) + (job.pass == plan::Pass::W ? 1 : 0);
+  };
+  spec.discipline = plan::Discipline::ordered;
+  return plan::Schedule(spec);
+}
+
 /// The schedule with all its backward passes split into B and W, with W right behind B.
 inline plan::Schedule split(const plan::Schedule& fused) {
   const auto whole = [fused](const plan::Job& job) {
@@ -95,6 +113,7 @@ inline plan::Schedule split(const plan::Schedule& fused) {
   spec.name = fused.name() + "-split";
   spec.graph = fused.graph();
   spec.microbatches = fused.microbatches();
+  spec.slices = fused.slices();
   spec.workers = fused.workers();
   spec.split_backward = [](int, int) { return true; };
   spec.placement = [=](const plan::Job& job) { return fused.placement(whole(job)); };

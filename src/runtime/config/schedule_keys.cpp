@@ -37,11 +37,19 @@ void add_shape_keys(Keys& keys) {
             "Groups (G) of W / G workers, each with a pipeline of its own (data parallelism); micro-batch b "
             "goes to group b mod G. Of naive, gpipe, 1f1b, eager-1f1b, lpp and fslpp.",
             &ScheduleConfig::groups);
-  section.add(
-      "slices", whole(),
-      "Slices (K) into which each micro-batch is cut along its sequences (gpt and llama): to the schedule "
-      "each is a micro-batch of its own, which reads the keys and values of the slices before.",
-      &ScheduleConfig::slices);
+  ConfigKey& slices =
+      section.add("slices", whole(),
+                  "Slices (K) into which each micro-batch is cut along its sequences (gpt and llama): to the "
+                  "schedule each is a "
+                  "micro-batch of its own, which reads the keys and values of the slices before.",
+                  &ScheduleConfig::slices, {.default_text = "1"});
+  slices.default_value = {};
+  slices.get = [](const Config& config) {
+    return config.schedule.slices == 1 ? json() : json(config.schedule.slices);
+  };
+  slices.set = [](Config& config, const json& value) {
+    config.schedule.slices = value.is_null() ? 1 : value.get<int>();
+  };
   named.add("options", {.kind = Kind::whole, .count = Count::map},
             "Options of the schedule, such as `{waves: 2}`: those that `starpipe schedule list --long` "
             "shows. The others have their defaults.",

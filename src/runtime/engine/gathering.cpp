@@ -7,6 +7,7 @@
 #include <span>
 #include <utility>
 
+#include "model/data/slice_rows.hpp"
 #include "plan/simulate/reductions.hpp"
 #include "runtime/engine/kernels.hpp"
 #include "runtime/host/agreement.hpp"
@@ -71,21 +72,7 @@ std::vector<float> Gathering::losses() const {
   MPI_Iallreduce(mine.data(), all.data(), static_cast<int>(mine.size()), MPI_FLOAT, MPI_SUM,
                  step_.session.mpi().comm(), &request);
   wait_for(request);
-  return losses_of_whole(all);
-}
-
-// The loss of a micro-batch is the mean over its rows, so each slice weighs as much as it has of them.
-std::vector<float> Gathering::losses_of_whole(const std::vector<float>& losses) const {
-  const int slices = step_.schedule.slices();
-  if (slices == 1) return losses;
-  const model::Stage& sink = step_.network.stages[index(step_.schedule.graph().sink())];
-  std::vector<float> whole(losses.size() / index(slices), 0.0F);
-  for (std::size_t b = 0; b < losses.size(); ++b) {
-    const model::Stage& of_slice = step_.network.stage(step_.schedule.graph().sink(), static_cast<int>(b));
-    const float share = static_cast<float>(of_slice.rows()) / static_cast<float>(sink.rows());
-    whole[b / index(slices)] += share * losses[b];
-  }
-  return whole;
+  return model::losses_of_whole(step_.network, all);
 }
 
 std::vector<JobRecord> Gathering::jobs(std::vector<JobRecord> mine) const {

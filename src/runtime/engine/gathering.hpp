@@ -77,7 +77,6 @@ class Gathering {
   void write_state(const StateWriter& write) const;
 
  private:
-  [[nodiscard]] std::vector<float> losses_of_whole(const std::vector<float>& losses) const;
   // The data of a holder of a set.
   struct Held {
     int set = 0;

@@ -17,6 +17,7 @@
 
 #include "base/environment.hpp"
 #include "base/numbers.hpp"
+#include "model/data/slice_rows.hpp"
 #include "runtime/engine/data_sizes.hpp"
 #include "runtime/engine/kernels.hpp"
 #include "starpipe/base/error.hpp"
@@ -315,38 +316,12 @@ void StepData::granted(void* argument) noexcept {
   starpu_data_release(data.handle(grant->datum));
 }
 
-// Fills `out` with the rows of a micro-batch: of a slice those that it has of each sequence. `load(whole,
-// all)` fills the rows of a whole micro-batch.
-template <class Load>
-void StepData::load_rows(const Datum& of, std::size_t columns, std::span<float> out, Load load) const {
-  const model::Network& network = step_.network;
-  const int slices = step_.schedule.slices();
-  if (slices == 1) return load(of.microbatch, out);
-  std::vector<float> all(network.stages[index(of.stage)].rows() * columns);
-  load(of.microbatch / slices, all);
-  const auto [first, count] = network.rows_of_slice(step_.schedule.slice(of.microbatch));
-  const std::size_t sequences = index(network.microbatch_size);
-  const std::size_t context = all.size() / columns / sequences;
-  for (std::size_t sequence = 0; sequence < sequences; ++sequence) {
-    std::copy_n(all.begin() + static_cast<std::ptrdiff_t>((sequence * context + first) * columns),
-                count * columns, out.begin() + static_cast<std::ptrdiff_t>(sequence * count * columns));
-  }
-}
-
 void StepData::load(std::size_t datum, std::span<float> out) {
   if (dataset_ == nullptr) return;
   const Datum& of = step_.graph.data()[datum];
   try {
-    if (of.kind == DataKind::input) {
-      load_rows(of, step_.network.stages[index(of.stage)].input_columns()[0], out,
-                [&](int whole, std::span<float> all) {
-                  model::load_input(*dataset_, step_.network.stages[index(of.stage)], number_, whole,
-                                    step_.network.source_index(of.stage), all);
-                });
-    } else {
-      load_rows(of, step_.network.stages[index(of.stage)].target_columns(), out,
-                [&](int whole, std::span<float> all) { dataset_->target(number_, whole, all); });
-    }
+    const auto load = of.kind == DataKind::input ? model::load_input_rows : model::load_target_rows;
+    load(*dataset_, step_.network, of.stage, number_, of.microbatch, out);
   } catch (const std::exception& error) {  // a program's data set may throw any exception
     std::ranges::fill(out, 0.0F);
     problems_.try_emplace(of.microbatch, error.what());

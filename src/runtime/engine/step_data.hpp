@@ -203,8 +203,6 @@ class StepData {
   // data set throws, and keeps its message for `data_problem`. So the tasks of the step run as on the other
   // ranks, and all ranks end together after the step.
   void load(std::size_t datum, std::span<float> out);
-  template <class Load>
-  void load_rows(const Datum& of, std::size_t columns, std::span<float> out, Load load) const;
   // Returns the values of an input or a target, which `begin_step` has prepared, or makes them now.
   [[nodiscard]] std::vector<float> values_of(std::size_t datum);
   void keep_loss(std::size_t datum) {

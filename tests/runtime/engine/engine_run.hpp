@@ -86,12 +86,13 @@ inline void expect_trained(const Outcome& run, const Schedule& schedule, const m
                            const model::OptimizerConfig& optimizer, const model::Dataset& data) {
   const double tolerance = tolerance_of(network);
   const auto steps = static_cast<int>(run.losses.size());
-  const auto reference =
-      model::train_reference(network, data, optimizer, start_values(network), schedule.microbatches(), steps);
+  const auto reference = model::train_reference(network, data, optimizer, start_values(network),
+                                                schedule.whole_microbatches(), steps);
   for (std::size_t step = 0; step < run.losses.size(); ++step) {
-    ASSERT_EQ(run.losses[step].size(), index(schedule.microbatches()));
+    ASSERT_EQ(run.losses[step].size(), index(schedule.whole_microbatches()));
     double mean = 0;
-    for (const float loss : run.losses[step]) mean += static_cast<double>(loss) / schedule.microbatches();
+    for (const float loss : run.losses[step])
+      mean += static_cast<double>(loss) / schedule.whole_microbatches();
     EXPECT_NEAR(mean, reference.losses[step], (step == 0 ? 1e-5 : tolerance) * reference.losses[step])
         << "step " << step;
     EXPECT_NEAR(run.norms[step], reference.norms[step], 10 * tolerance * reference.norms[step]);

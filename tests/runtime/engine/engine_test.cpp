@@ -48,6 +48,26 @@ TEST(Engine, NamedSchedulesOrdered) {
   }
 }
 
+// Slices read each other's keys and values, on one worker and on several. Three slices of 16 tokens differ.
+TEST(Engine, Slices) {
+  for (const auto& [kind, slices] : {std::pair("gpt", 3), std::pair("llama", 2), std::pair("gpt", 4)}) {
+    const auto network = [&](int stages) { return sliced(kind, stages, slices); };
+    for (const NamedCase& c : named_cases(workers(), 3, network, slices)) {
+      for (const bool is_split : {false, true}) {
+        const Schedule schedule = is_split ? split(c.schedule) : c.schedule;
+        SCOPED_TRACE(fmt::format("{}, {} slices of {}", schedule.name(), slices, kind));
+        const Outcome run = expect_sound(schedule, c.network, 2);
+        if (our_policy()) expect_peaks(run, schedule, c.network);
+      }
+    }
+    const model::Network tied = sliced(kind, workers(), slices, {{"tied", true}});
+    const Schedule chain = plan::make_schedule(
+        "gpipe", {.workers = workers(), .microbatches = 3, .slices = slices, .graph = tied.graph});
+    const Outcome run = expect_sound(slices_everywhere(chain), tied, 2);
+    if (our_policy()) expect_peaks(run, slices_everywhere(chain), tied);
+  }
+}
+
 // One table for the embedding and the head, on every schedule.
 TEST(Engine, SharedParametersUnderNamedSchedules) {
   for (const NamedCase& c : named_cases(workers(), 6, tied_gpt)) {

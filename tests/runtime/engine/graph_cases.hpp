@@ -49,6 +49,14 @@ inline void for_each_case(const std::function<void(const GraphCase&)>& check) {
     for (NamedCase& named : named_cases(4, microbatches, tied_gpt))
       cases.push_back({named.name + ", tied", named.network, named.schedule});
   }
+  for (const auto& [kind, slices] : {std::pair("gpt", 3), std::pair("llama", 2)}) {
+    const auto network = [&](int stages) { return sliced(kind, stages, slices); };
+    for (NamedCase& named : named_cases(4, 2, network, slices)) {
+      cases.push_back({named.name + ", slices", named.network, named.schedule});
+      cases.push_back({named.name + ", slices, split", named.network, split(named.schedule)});
+      cases.push_back({named.name + ", slices everywhere", named.network, slices_everywhere(named.schedule)});
+    }
+  }
   for (const std::vector<int>& shards : {std::vector{2}, std::vector{4}, std::vector{2, 4}}) {
     const model::Network network = sharded_gpt(2, shards);
     for (const char* name : {"1f1b", "fsdp"}) {

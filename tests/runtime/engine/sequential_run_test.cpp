@@ -39,7 +39,7 @@ TEST(TaskGraph, TasksInOrderTrain) {
     constexpr int steps = 2;
     SequentialRun run(c.schedule, c.network, optimizer, start_values(c.network));
     const auto reference = model::train_reference(c.network, *data, optimizer, start_values(c.network),
-                                                  c.schedule.microbatches(), steps);
+                                                  c.schedule.whole_microbatches(), steps);
     for (int step = 0; step < steps; ++step) {
       const Floats losses = run.step(step, *data);
       double mean = 0;

@@ -246,6 +246,10 @@ plan::Received& received(plan::Transfers& transfers, DataKind kind) {
       return transfers.stashes;
     case DataKind::gradient:
       return transfers.gradients;
+    case DataKind::keys_values:
+      return transfers.keys_values;
+    case DataKind::keys_values_gradient:
+      return transfers.keys_values_gradients;
     case DataKind::weights:
       return transfers.weights;
     case DataKind::gradient_slice:
@@ -287,6 +291,8 @@ TEST(TaskGraph, TransfersAreThoseOfThePlan) {
       expect_equal("activations", counted[w].activations, planned[w].activations);
       expect_equal("stashes", counted[w].stashes, planned[w].stashes);
       expect_equal("gradients", counted[w].gradients, planned[w].gradients);
+      expect_equal("keys and values", counted[w].keys_values, planned[w].keys_values);
+      expect_equal("their gradients", counted[w].keys_values_gradients, planned[w].keys_values_gradients);
       expect_equal("weights", counted[w].weights, planned[w].weights);
       expect_equal("weight gradients", counted[w].weight_gradients, planned[w].weight_gradients);
     }
