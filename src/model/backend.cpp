@@ -97,6 +97,10 @@ class FloatSlices {
   explicit FloatSlices(std::span<const ConstMemory> slices) : count_(slices.size()) {
     for (std::size_t i = 0; i < count_; ++i) views_[i] = slices[i].floats();
   }
+  /// Widens slices in bf16.
+  FloatSlices(std::span<const ConstMemory> slices, WidenedArrays& arrays) : count_(slices.size()) {
+    for (std::size_t i = 0; i < count_; ++i) views_[i] = arrays.widened(slices[i], 2 * slices[i].size());
+  }
   [[nodiscard]] std::span<const ConstFloatView> views() const { return {views_.data(), count_}; }
 
  private:
@@ -150,7 +154,10 @@ class CpuBackend final : public Backend {
     const auto kept = arrays.take(layer.stash_size());
     std::ranges::copy(pass.stash.subspan(layer.target_offset(), layer.target_size()).floats(),
                       kept.last(layer.target_size()).begin());
-    layer.forward({weights, x, y, kept, arrays.rest()});
+    const FloatSlices before(pass.keys_values, arrays);
+    const auto own = arrays.take(layer.keys_values_size());
+    layer.forward({weights, x, y, kept, arrays.rest(), before.views(), own});
+    round_to_bf16(own, pass.own_keys_values);
     if (!layer.writes_floats()) round_to_bf16(y, pass.output);
     round_to_bf16(kept.first(elements(layer)), pass.stash);
     std::ranges::copy(kept.subspan(elements(layer)),
@@ -170,7 +177,9 @@ class CpuBackend final : public Backend {
     const auto kept = arrays.stash(layer, pass.stash);
     const auto dy = arrays.output_gradient(layer, pass.output_gradient);
     const auto dx = layer.reads_ids() ? pass.input_gradient.floats() : arrays.take(inputs(layer));
-    layer.backward_input({weights, kept, dy, dx, arrays.rest()});
+    const FloatSlices slices(pass.keys_values, arrays);
+    layer.backward_input({weights, kept, dy, dx, arrays.rest(), slices.views(), pass.keys_values_gradient,
+                          pass.earlier_gradient});
     if (!layer.reads_ids()) round_to_bf16(dx, pass.input_gradient);
   }
 

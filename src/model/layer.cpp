@@ -163,7 +163,8 @@ std::size_t Layer::scratch_words(bool on_gpu) const {
   if (precision_ != Precision::bf16) return scratch_size();
   if (bf16_scratch_size_) return *bf16_scratch_size_;
   // In bf16 the fp32 passes run on arrays of floats, which are in the scratch too: cpu_backend().
-  return scratch_size() + parameter_size_ + stash_size() + rows() * (input_columns() + output_columns());
+  return scratch_size() + parameter_size_ + stash_size() + rows() * (input_columns() + output_columns()) +
+         earlier_keys_values_size() + keys_values_size();
 }
 
 std::size_t Loss::scratch_words(bool on_gpu) const {

@@ -256,7 +256,7 @@ std::vector<plan::StageSizes> Network::sizes() const {
       size.stash = bytes(of.stash_size());
       size.gradient_stash = bytes(of.gradient_stash_size());
       size.keys_values = bytes(of.keys_values_size());
-      size.keys_values_gradient = bytes(of.keys_values_size());  // both are floats
+      size.keys_values_gradient = bytes(of.keys_values_size()) * (of.precision() == Precision::bf16 ? 2 : 1);
       size.weights = bytes(of.weights_size());
       if (of.has_master()) size.master = bytes(of.parameter_size());
       size.has_weights = of.parameter_size() > 0;
@@ -385,7 +385,6 @@ void require_slices(const ModelConfig& config) {
   if (config.slices > option_or(config, "context", config.slices))
     throw InputError(fmt::format("schedule.slices: {} slices of model.context, {} tokens", config.slices,
                                  option(config, "context")));
-  if (config.precision != Precision::fp32) throw InputError("schedule.slices: needs runtime.precision: fp32");
   if (config.vocabulary.shards > 1)
     throw InputError("schedule.slices: does not apply with schedule.vocabulary.shards");
 }

@@ -128,6 +128,8 @@ void Stage::add_layer(std::size_t op, std::size_t& columns, OpLayout& layout) {
   layout.gradient = gradient_stash_size_;
   layout.keys_values = keys_values_size_;
   layout.earlier_gradient = earlier_size_;
+  layout.handed_back = handed_back_size_;
+  handed_back_size_ += layer.earlier_keys_values_size() + layer.keys_values_size();
   keys_values_size_ += words(precision_, layer.keys_values_size());
   earlier_size_ += layer.earlier_keys_values_size();
   stash_size_ += padded(layout.stash_size);
@@ -396,9 +398,7 @@ void Stage::backward(const Backward& pass, const Backend& backend) const noexcep
     const LayerSlices slices(*this, i, pass.slice.keys_values);
     const std::size_t before = layer.earlier_keys_values_size();
     const auto handed = [&](ConstFloatView all) {
-      return all.empty() ? all
-                         : all.subspan(layout.earlier_gradient + layout.keys_values,
-                                       before + layer.keys_values_size());
+      return all.empty() ? all : all.subspan(layout.handed_back, before + layer.keys_values_size());
     };
     backend.backward_input(layer, {.parameters = weights_of(layout, pass.parameters),
                                    .stash = layer_stash,

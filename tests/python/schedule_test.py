@@ -251,6 +251,40 @@ class Named(unittest.TestCase):
                 self.assertEqual(starpipe.simulate(read).makespan, starpipe.simulate(ours).makespan, name)
 
 
+class Slices(unittest.TestCase):
+    def test_named_schedules_take_them(self):
+        schedule = starpipe.schedule("1f1b", workers=4, microbatches=2, slices=3, costs=starpipe.Costs((3, 3, 3)))
+        self.assertEqual((schedule.slices, schedule.microbatches), (3, 6))
+        timeline = starpipe.simulate(schedule)
+        self.assertEqual(timeline.makespan, 27)
+        self.assertEqual(list(timeline.peak_stashes), [6, 5, 4, 3])
+        self.assertEqual(starpipe.schedule("1f1b", workers=4, microbatches=6).slices, 1)
+
+    def test_own_schedules_send_keys_and_values(self):
+        ring = starpipe.Schedule(1, 8, 4, slices=4, placement=lambda s, b, d: (0, b % 4), priority=lambda s, b, d: b if d == "F" else 100 - b,
+                                 costs=starpipe.Costs(sizes=starpipe.StageSizes(keys_values=100, keys_values_gradient=200)))  # fmt: skip
+        received = [(to.keys_values.bytes, to.keys_values_gradients.bytes) for to in starpipe.simulate(ring).received]
+        self.assertEqual(received, [(0, 400), (200, 800), (400, 1200), (600, 0)])
+        self.assertEqual(pickle.loads(pickle.dumps(ring)), ring)
+        self.assertEqual(pickle.loads(pickle.dumps(ring)).slices, 4)
+
+    def test_costs_of_slices(self):
+        costs = starpipe.Costs([(1, 2, 3), (10, 20, 30)], slices=2)
+        schedule = starpipe.schedule("gpipe", workers=1, microbatches=1, slices=2)
+        self.assertEqual(starpipe.simulate(schedule, costs).makespan, 66)
+
+    def test_wrong_values_get_one_clear_line(self):
+        make = dict(placement=lambda s, b, d: 0, priority=lambda s, b, d: b)
+        for wrong, message in (
+            (lambda: starpipe.Schedule(1, 5, 1, slices=2, **make), "slices: 5 micro-batches"),
+            (lambda: starpipe.schedule("1f1b", workers=2, microbatches=2, slices=0), "slices: expected a whole number"),
+            (lambda: starpipe.schedule("1f1b", workers=2, microbatches=2, slices=2, home="none"), "slices"),
+        ):
+            with self.assertRaises(starpipe.InputError) as raised:
+                wrong()
+            self.assertIn(message, str(raised.exception))
+
+
 class Homes(unittest.TestCase):
     def test_r_takes_the_time_of_f(self):
         schedule = starpipe.schedule("1f1b", workers=2, microbatches=4, home="none", costs=Costs((1, 2, 0)))

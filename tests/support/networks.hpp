@@ -51,8 +51,10 @@ inline model::Network tiny_gpt(int stages, model::Precision precision = model::P
 inline model::Network tied_gpt(int stages) { return tiny_gpt(stages, model::Precision::fp32, 0, true); }
 
 /// A model whose sequences are cut into slices.
-inline model::Network sliced(const std::string& kind, int stages, int slices, const ModelKeys& keys = {}) {
+inline model::Network sliced(const std::string& kind, int stages, int slices, const ModelKeys& keys = {},
+                             model::Precision precision = model::Precision::fp32) {
   model::ModelConfig config = with(small(kind, {{"layers", std::max(2, stages - 2)}}), keys);
+  config.precision = precision;
   config.slices = slices;
   return model::build_network(config, 2, stages);
 }

@@ -208,6 +208,7 @@ class Stage {
     std::size_t residual = 0;     ///< place of the residual connection's part in Scratch::residuals
     std::size_t keys_values = 0;  ///< place of the layer's part of the slice's keys and values
     std::size_t earlier_gradient = 0;  ///< the same of the gradient of the slices before
+    std::size_t handed_back = 0;       ///< and of the gradient that the slice after hands back
   };
 
   /// Activation i lies between two ops, 0 <= i <= number of ops: ops_[i - 1] writes it and ops_[i] reads it;
@@ -285,8 +286,9 @@ class Stage {
   std::size_t stash_size_ = 0;
   std::size_t gradient_stash_size_ = 0;
   std::size_t keys_values_size_ = 0;
-  std::size_t earlier_size_ = 0;   ///< of the slices before
-  std::size_t largest_stash_ = 0;  ///< of a single layer or the loss
+  std::size_t earlier_size_ = 0;      ///< of the slices before
+  std::size_t handed_back_size_ = 0;  ///< of the slices before and its own
+  std::size_t largest_stash_ = 0;     ///< of a single layer or the loss
   // Words of the parts of Scratch: one buffer, residuals, layer.
   std::size_t buffer_size_ = 0;
   std::size_t residual_size_ = 0;

@@ -208,7 +208,8 @@ class RowReader {
 // Without R, O and L the file would be a schedule that needs more memory.
 void check_has_words(const Schedule& schedule) {
   for (const auto& [has, what] : {std::pair(schedule.recomputes(), "that F is computed again"),
-                                  {schedule.copies(), "that stashes are copied"}}) {
+                                  {schedule.copies(), "that stashes are copied"},
+                                  {schedule.slices() > 1, "that micro-batches are slices"}}) {
     if (has) throw InputError(fmt::format("a CSV file cannot say {}; a JSON file can", what));
   }
 }

@@ -14,8 +14,8 @@ namespace starpipe::plan {
 /// Where w depends on stages alone, slices take the places of micro-batches: those of `made(n K)`. F runs in
 /// the order of the slices, and backward passes in the opposite order within each micro-batch. The first
 /// backward pass needs all slices of a micro-batch, so each worker runs its F passes d places earlier, K - 1
-/// at least: as many as the schedule needs to finish. For 1F1B this is Seq1F1B (Sun et al., NAACL 2025,
-/// section 3.2). Where w depends on micro-batches (ddp, chimera), each job of `made(n)` becomes K jobs in a
+/// at least: as many as the schedule needs to finish. For 1F1B this is Seq1F1B (Sun et al., arXiv
+/// 2406.03488). Where w depends on micro-batches (ddp, chimera), each job of `made(n)` becomes K jobs in a
 /// row, on the same worker.
 ///
 /// The result is ordered, unless each job becomes K jobs: then it has the discipline of `made(n)`. Throws

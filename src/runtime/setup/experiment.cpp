@@ -321,7 +321,6 @@ void check_slices(const Config& config) {
     if (is_set) throw InputError(fmt::format("{}: does not apply with schedule.slices", key));
   };
   refuse(has_shards(config), "model.tensor");
-  refuse(config.schedule.partition, "schedule.partition");
   refuse(!config.schedule.home_way.empty(), "schedule.home");
   const auto is_elsewhere = [](plan::Home home) { return home != plan::Home::worker; };
   refuse(std::ranges::any_of(config.schedule.homes, is_elsewhere), "schedule.home");

@@ -65,7 +65,7 @@ TEST(Slices, SuccessorsAreTheInverse) {
   }
 }
 
-// Sun et al., NAACL 2025, section 3.2: K - 1 more slices in the warm-up; Seq1F1B's bubble is (p - 1) slices.
+// Sun et al., arXiv 2406.03488: K - 1 more slices in the warm-up, so the bubble is that of p - 1 slices.
 TEST(Slices, OneF1BIsSeq1F1B) {
   for (const int workers : {1, 2, 3, 4, 8}) {
     for (const int microbatches : {1, 2, 8, 9}) {

@@ -60,6 +60,14 @@ TEST(Engine, Slices) {
         if (our_policy()) expect_peaks(run, schedule, c.network);
       }
     }
+    for (const model::Precision precision : {model::Precision::fp32, model::Precision::bf16}) {
+      const model::Network scattered_network = sliced(kind, 2, slices, {}, precision);
+      expect_sound(
+          slices_everywhere(plan::make_schedule(
+              "ddp",
+              {.workers = workers(), .microbatches = 3, .slices = slices, .graph = scattered_network.graph})),
+          scattered_network, 2);
+    }
     const model::Network tied = sliced(kind, workers(), slices, {{"tied", true}});
     const Schedule chain = plan::make_schedule(
         "gpipe", {.workers = workers(), .microbatches = 3, .slices = slices, .graph = tied.graph});

@@ -1,0 +1,139 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`schedule.slices` and --slices: sequences in slices compared with whole ones, on one rank and on several.
+
+Usage: slices_test.py BINARY LAUNCHER..., the launcher being what starts two ranks.
+"""
+
+import json
+import os
+import sys
+import unittest
+
+from support import CommandTest, mlp_config
+
+LAUNCHER = []
+
+CONFIG = """
+model:    {kind: gpt, layers: 2, hidden: 16, heads: 4, context: 16}
+data:     {kind: text, path: text}
+training: {steps: 4, microbatches: 3, microbatch_size: 2, seed: 1}
+schedule: {name: 1f1b, workers: 2}
+runtime:  {workers_per_core: 16}
+"""
+LLAMA = "model={kind: llama, layers: 2, hidden: 16, heads: 4, kv_heads: 2, intermediate: 12, context: 16}"
+
+
+class Slices(CommandTest):
+    def setUp(self):
+        super().setUp()
+        self.write("c.yaml", CONFIG)
+        self.write("text", "It is a truth universally acknowledged. " * 40)
+
+    def train(self, slices, *settings, arguments=(), **options):
+        words = [word for setting in (f"schedule.slices={slices}", *settings) for word in ("--set", setting)]
+        result = self.run_command("train", "c.yaml", *words, *arguments, "--report", "r.json", timeout=300, **options)
+        self.assertEqual(result.returncode, 0, result.stderr)
+        return json.loads(self.read("r.json"))
+
+    def assert_predicted(self, report):
+        for kinds in report["received"].values():
+            for figures in kinds.values():
+                self.assertEqual(figures["predicted"], figures["measured"])
+        for figures in (report["peak_stashes"], report["peak_stash_bytes"]):
+            self.assertEqual(figures["predicted"], figures["measured"])
+
+    def assert_near(self, report, whole, tolerance=2e-5):
+        self.assertEqual(len(report["losses"]), len(whole["losses"]))
+        for loss, expected in zip(report["losses"], whole["losses"]):
+            self.assertAlmostEqual(loss, expected, delta=tolerance * expected)
+
+    def test_slices_train_as_whole_sequences(self):
+        for settings in ((), (LLAMA,), ("runtime.precision=bf16",), (LLAMA, "runtime.precision=bf16"), ("model.tied=true",), ("schedule.name=zb-h1",), ("schedule.name=ddp",)):
+            with self.subTest(settings=settings):
+                whole = self.train(1, *settings)
+                for slices in (2, 3):
+                    report = self.train(slices, *settings)
+                    self.assert_predicted(report)
+                    self.assert_near(report, whole, 2e-3 if "runtime.precision=bf16" in settings else 2e-5)
+                    self.assertEqual(report["microbatches"], 3)
+                    self.assertEqual(report["tokens_per_second"] > 0, True)
+                # Many ranks give the same bits.
+                ranks = self.train(3, *settings, launcher=LAUNCHER)
+                self.assert_predicted(ranks)
+                self.assertEqual(ranks["losses"], report["losses"])
+
+    def test_slices_need_less_memory(self):
+        whole = self.train(1, "training.microbatches=6", "schedule.workers=3")
+        sliced = self.train(4, "training.microbatches=6", "schedule.workers=3")
+        # 1F1B on 3 workers: 3 stashes, and 3 + 3 of a quarter each.
+        self.assertEqual(sliced["peak_stashes"]["measured"][0], 6)
+        self.assertLess(sliced["peak_stash_bytes"]["measured"][0], 0.65 * whole["peak_stash_bytes"]["measured"][0])
+
+    def test_verify(self):
+        self.ok("verify", "c.yaml", "--set", "schedule.slices=3")
+
+    def test_a_run_resumes_with_other_slices(self):
+        whole = self.train(1)
+        folder = ("checkpoint.folder=ck", "checkpoint.every=2")
+        self.train(2, *folder, "training.steps=2")
+        resumed = self.train(3, *folder, arguments=("--resume",))
+        self.assertEqual(len(resumed["losses"]), 2)
+        for loss, expected in zip(resumed["losses"], whole["losses"][2:]):
+            self.assertAlmostEqual(loss, expected, delta=2e-5 * expected)
+
+    def test_evaluation(self):
+        settings = ("data.validation=text", "evaluate.every=2", "evaluate.microbatches=2")
+        whole, sliced = (self.train(slices, *settings)["evaluations"] for slices in (1, 3))
+        self.assertEqual(len(whole), len(sliced))
+        for expected, found in zip(whole, sliced):
+            self.assertAlmostEqual(found["loss"], expected["loss"], delta=2e-5 * expected["loss"])
+
+    def test_simulate_explain_and_files(self):
+        predicted = json.loads(self.ok("simulate", "c.yaml", "--set", "schedule.slices=2", "--json"))
+        self.assertEqual((predicted["slices"], predicted["microbatches"]), (2, 6))
+        # Later slices see more keys.
+        self.assertEqual(len(predicted["durations"]), 4)
+        self.assertGreater(predicted["durations"][1]["F"], predicted["durations"][0]["F"])
+        self.write("s.json", json.dumps(predicted))
+        again = json.loads(self.ok("schedule", "check", "s.json", "--json"))
+        for key in ("slices", "makespan", "peak_stash_bytes", "received_bytes", "ops"):
+            self.assertEqual(again[key], predicted[key])
+        report = self.train(2, "schedule={file: s.json, slices: 2}")
+        self.assert_predicted(report)
+        self.assertIn("3 micro-batches of 2 slices", self.ok("explain", "r.json", "--what-if", "schedule=gpipe"))
+        self.refused(["train", "c.yaml", "--set", "schedule={file: s.json}"], "schedule.slices: 1", "s.json has 2")
+
+    def test_emulated_times_are_of_micro_batches(self):
+        emulated = ("--set", "runtime.emulate={F: 6ms, B: 6ms, W: 6ms}", "--set", "data={kind: text, path: text}")
+        for slices in (1, 3):
+            shown = json.loads(self.ok("simulate", "c.yaml", *emulated, "--set", f"schedule.slices={slices}", "--json"))
+            busy = [sum(op["end"] - op["start"] for op in row) for row in shown["ops"]]
+            for time in busy:
+                self.assertAlmostEqual(time, 3 * 18e-3)
+
+    def test_schedule_show(self):
+        show = ["schedule", "show", "1f1b", "--workers", "4", "--microbatches", "2", "--durations", "F=1,B=1,W=1", "--json", "--slices"]
+        whole, sliced = (json.loads(self.ok(*show, k)) for k in ("1", "4"))
+        self.assertEqual((whole["makespan"], sliced["makespan"]), (15, 8.25))
+        self.assertEqual((whole["peak_stashes"][0], sliced["peak_stashes"][0]), (2, 7))
+        self.assertNotIn("slices", whole)
+        self.refused([*show[:-2], "--slices", "2", "-o", "s.csv"], "CSV", "slices")
+
+    def test_refusals(self):
+        def refused(*settings, parts):
+            self.refused(["train", "c.yaml", "--set", "schedule.slices=2", *(w for s in settings for w in ("--set", s))], *parts)
+
+        refused("model.tensor=2", parts=("model.tensor", "slices"))
+        refused("schedule.vocabulary.shards=2", parts=("vocabulary", "slices"))
+        refused("schedule.home=none", parts=("schedule.home", "slices"))
+        refused("schedule.home=auto", "schedule.memory_limit=2", parts=("schedule.home", "slices"))
+        refused("schedule.partition=auto", parts=("schedule.partition", "slices"))
+        refused("schedule.slices=17", parts=("schedule.slices", "17", "model.context"))
+        refused("schedule.slices=0", parts=("schedule.slices", "0"))
+        self.write("m.yaml", mlp_config())
+        self.refused(["train", "m.yaml", "--set", "schedule.slices=2"], "schedule.slices", "mlp")
+
+
+if __name__ == "__main__":
+    CommandTest.binary, LAUNCHER = os.path.abspath(sys.argv[1]), sys.argv[2:]
+    unittest.main(argv=sys.argv[:1])
