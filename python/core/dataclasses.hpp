@@ -85,11 +85,11 @@ struct Dataclass<plan::StageSizes> {
       Field{"gradient_stash", &plan::StageSizes::gradient_stash},
       Field{"weights", &plan::StageSizes::weights},
       Field{"master", &plan::StageSizes::master},
+      Field{"has_weights", &plan::StageSizes::has_weights},
+      Field{"adds_inputs", &plan::StageSizes::adds_inputs},
       Field{"keys_values", &plan::StageSizes::keys_values},
       Field{"keys_values_gradient", &plan::StageSizes::keys_values_gradient},
-      Field{"has_weights", &plan::StageSizes::has_weights},
-      Field{"has_keys_values", &plan::StageSizes::has_keys_values},
-      Field{"adds_inputs", &plan::StageSizes::adds_inputs}};
+      Field{"has_keys_values", &plan::StageSizes::has_keys_values}};
 };
 template <>
 struct Dataclass<plan::SharedWeights> {

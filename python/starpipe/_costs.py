@@ -40,16 +40,16 @@ class StageSizes:
     """The stage's own parameters, as passes read them."""
     master: int = 0
     """The optimizer's own copy of the parameters; 0 when it updates `weights`."""
+    has_weights: bool = True
+    """True if the stage has parameters of its own."""
+    adds_inputs: bool = False
+    """True if the stage adds its inputs. Then the preceding stages all read one gradient of the same datum."""
     keys_values: int = 0
     """Of a slice: what later slices of its sequences read of it (attention)."""
     keys_values_gradient: int = 0
     """Their gradient, which later slices hand back."""
-    has_weights: bool = True
-    """True if the stage has parameters of its own."""
     has_keys_values: bool = True
     """True if later slices read anything of the stage."""
-    adds_inputs: bool = False
-    """True if the stage adds its inputs. Then the preceding stages all read one gradient of the same datum."""
 
 
 @dataclass(frozen=True)

@@ -385,8 +385,6 @@ void require_slices(const ModelConfig& config) {
   if (config.slices > option_or(config, "context", config.slices))
     throw InputError(fmt::format("schedule.slices: {} slices of model.context, {} tokens", config.slices,
                                  option(config, "context")));
-  if (config.vocabulary.shards > 1)
-    throw InputError("schedule.slices: does not apply with schedule.vocabulary.shards");
 }
 
 }  // namespace

@@ -230,6 +230,7 @@ EFFECTS = {
         "--plugin": Effect("schedule compare sound --workers 2 --microbatches 2", "--plugin PLUGIN"),
         "--workers": Effect("schedule compare 1f1b --microbatches 8 --workers 4", "--workers 2"),
         "--microbatches": Effect("schedule compare 1f1b --workers 4 --microbatches 8", "--microbatches 4"),
+        "--slices": Effect("schedule compare 1f1b --workers 4 --microbatches 8", "--slices 2"),
         "--option": Effect(SIDE_BY_SIDE, "--option waves=2", status),
         "--memory-limit": Effect(SIDE_BY_SIDE, "--memory-limit 2"),
         "--home": Effect(SIDE_BY_SIDE, "--home none"),

@@ -48,7 +48,8 @@ class Slices(CommandTest):
             self.assertAlmostEqual(loss, expected, delta=tolerance * expected)
 
     def test_slices_train_as_whole_sequences(self):
-        for settings in ((), (LLAMA,), ("runtime.precision=bf16",), (LLAMA, "runtime.precision=bf16"), ("model.tied=true",), ("schedule.name=zb-h1",), ("schedule.name=ddp",)):
+        for settings in ((), (LLAMA,), ("runtime.precision=bf16",), (LLAMA, "runtime.precision=bf16"), ("model.tied=true",), ("schedule.name=zb-h1",), ("schedule.name=ddp",),
+                         ("model.tensor=2", "schedule.tensor=1"), ("schedule.vocabulary.shards=3",)):
             with self.subTest(settings=settings):
                 whole = self.train(1, *settings)
                 for slices in (2, 3):
@@ -117,14 +118,16 @@ class Slices(CommandTest):
         self.assertEqual((whole["makespan"], sliced["makespan"]), (15, 8.25))
         self.assertEqual((whole["peak_stashes"][0], sliced["peak_stashes"][0]), (2, 7))
         self.assertNotIn("slices", whole)
+        compared = json.loads(self.ok("schedule", "compare", "1f1b", "--workers", "4", "--microbatches", "2", "--slices", "4", "--json"))
+        row = compared["schedules"][0]
+        self.assertEqual((row["makespan"], row["peak_stashes"]), (8.25, 1.75))
+        self.assertLessEqual(row["lower_bound"], row["makespan"])
         self.refused([*show[:-2], "--slices", "2", "-o", "s.csv"], "CSV", "slices")
 
     def test_refusals(self):
         def refused(*settings, parts):
             self.refused(["train", "c.yaml", "--set", "schedule.slices=2", *(w for s in settings for w in ("--set", s))], *parts)
 
-        refused("model.tensor=2", parts=("model.tensor", "slices"))
-        refused("schedule.vocabulary.shards=2", parts=("vocabulary", "slices"))
         refused("schedule.home=none", parts=("schedule.home", "slices"))
         refused("schedule.home=auto", "schedule.memory_limit=2", parts=("schedule.home", "slices"))
         refused("schedule.partition=auto", parts=("schedule.partition", "slices"))

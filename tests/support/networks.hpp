@@ -62,13 +62,15 @@ inline model::Network sliced(const std::string& kind, int stages, int slices, co
 /// A GPT whose half-blocks are cut into shards. `shards`: the numbers of the blocks, in turn. `vocabulary`:
 /// the shards of embedding and head.
 inline model::Network sharded_gpt(int stages, const std::vector<int>& shards,
-                                  model::Precision precision = model::Precision::fp32, int vocabulary = 1) {
+                                  model::Precision precision = model::Precision::fp32, int vocabulary = 1,
+                                  int slices = 1) {
   const int layers = std::max(2, stages - 2);
   std::vector<int> of_blocks;
   for (int n = 0; n < layers; ++n) of_blocks.push_back(shards[index(n) % shards.size()]);
   model::ModelConfig config =
       small("gpt", {{"layers", layers}, {"heads", 4}, {"tensor", std::move(of_blocks)}});
   config.vocabulary.shards = vocabulary;
+  config.slices = slices;
   config.precision = precision;
   return model::build_network(config, 1, stages);
 }

@@ -32,6 +32,7 @@ struct ScheduleCompareOptions {
   std::vector<std::string> plugins;
   int workers = 1;
   std::vector<int> microbatches;
+  int slices = 1;
   std::vector<int> memory_limits;
   plan::ScheduleOptions schedule_options;
   HomeOptions homes;
@@ -123,6 +124,7 @@ Run predict(const ScheduleCompareOptions& options, const NamedSchedule& named, c
             const plan::Costs& given) {
   const plan::ScheduleRequest request{.workers = options.workers,
                                       .microbatches = row.microbatches,
+                                      .slices = options.slices,
                                       .graph = plan::StageGraph::chain(row.stages),
                                       .homes = options.homes.homes,
                                       .options = options.options_of(named)};
@@ -134,7 +136,8 @@ Run predict(const ScheduleCompareOptions& options, const NamedSchedule& named, c
   options.tensor.apply(schedule, costs);
   plan::RecordedStep step = plan::simulated_step(schedule, costs);
   const double makespan = step.timeline.makespan;
-  const double peak = std::ranges::max(step.timeline.peak_stashes) / options.parts(row.stages);
+  const double peak =
+      std::ranges::max(step.timeline.peak_stashes) / (options.parts(row.stages) * schedule.slices());
   std::optional<double> bound = bound_of(options, schedule, costs, limits);
   if (bound) bound = plan::bound_of_makespan(*bound, makespan);
   return {std::move(schedule), reordering, std::move(costs), std::move(step), peak, bound};
@@ -179,9 +182,9 @@ std::vector<Row> rows_of(const ScheduleCompareOptions& options, std::string& uni
   std::int64_t stages = 0;
   for (const NamedSchedule& schedule : options.schedules)
     stages += options.tensor.stages(stages_of(schedule));
-  plan::require_few_jobs(
-      "--microbatches", stages,
-      std::reduce(options.microbatches.begin(), options.microbatches.end(), std::int64_t{0}));
+  plan::require_few_jobs("--microbatches", stages,
+                         options.slices * std::reduce(options.microbatches.begin(),
+                                                      options.microbatches.end(), std::int64_t{0}));
   std::vector<Row> rows;
   for (const int microbatches : options.microbatches) {
     for (const NamedSchedule& schedule : options.schedules) {
@@ -399,6 +402,10 @@ void add_schedule_compare(CLI::App& schedule, Action& action) {
              "Numbers of micro-batches in a step, each compared on its own",
              whole_number(1, plan::size_limits::microbatches))
       ->required();
+  add_option(*command, "--slices K", options->slices,
+             "Slices (K) into which each micro-batch is cut along its sequences; all figures are of whole "
+             "micro-batches",
+             whole_number(1, plan::size_limits::microbatches));
   add_schedule_option(
       *command, options->schedule_options,
       "Option of those schedules that have it, as `schedule list --long` shows them; may be repeated");

@@ -257,7 +257,8 @@ plan::LimitedSchedule build_sharded_schedule(const Config& config, const model::
                                              const plan::Costs& expected, int each,
                                              std::optional<plan::Discipline>& discipline) {
   const auto whole = [&](const plan::Costs& costs) {
-    return plan::costs_of_whole_stages(costs, network.graph, network.parts, network.whole_stages(), each);
+    return plan::costs_of_whole_stages(plan::costs_of_microbatches(costs), network.graph, network.parts,
+                                       network.whole_stages(), each);
   };
   plan::LimitedSchedule made =
       build_schedule(config.schedule,
@@ -320,7 +321,6 @@ void check_slices(const Config& config) {
   const auto refuse = [](bool is_set, const char* key) {
     if (is_set) throw InputError(fmt::format("{}: does not apply with schedule.slices", key));
   };
-  refuse(has_shards(config), "model.tensor");
   refuse(!config.schedule.home_way.empty(), "schedule.home");
   const auto is_elsewhere = [](plan::Home home) { return home != plan::Home::worker; };
   refuse(std::ranges::any_of(config.schedule.homes, is_elsewhere), "schedule.home");

@@ -127,7 +127,7 @@ TEST(Slices, OnSeveralWorkersSendKeysAndValues) {
   const Schedule ring(spec);
   ASSERT_EQ(check(ring).problem, "");
   Costs costs;
-  costs.sizes = {{.keys_values = bytes, .keys_values_gradient = 2 * bytes, .has_weights = false}};
+  costs.sizes = {{.has_weights = false, .keys_values = bytes, .keys_values_gradient = 2 * bytes}};
   const std::vector<Transfers> received = count_transfers(ring, costs);
   for (int k = 0; k < slices; ++k) {
     const Transfers& to = received[index(k)];

@@ -76,6 +76,25 @@ TEST(Engine, Slices) {
   }
 }
 
+// Shards of half-blocks, and of the vocabulary, that have slices.
+TEST(Engine, SlicesOfShards) {
+  for (const int vocabulary : {1, 3}) {
+    const int pairs = std::max(workers() / 2, 1);
+    const model::Network network = sharded_gpt(pairs, {2}, model::Precision::fp32, vocabulary, 3);
+    if (workers() == 1) continue;
+    for (const char* name : {"1f1b", "gpipe", "ddp"}) {
+      SCOPED_TRACE(name);
+      const plan::ScheduleRequest request{.workers = pairs,
+                                          .microbatches = 4,
+                                          .slices = 3,
+                                          .graph = plan::StageGraph::chain(network.whole_stages())};
+      const Schedule schedule = sharded_schedule(plan::make_schedule(name, request), network, 2);
+      const Outcome run = expect_sound(schedule, network, 2);
+      if (our_policy()) expect_peaks(run, schedule, network);
+    }
+  }
+}
+
 // One table for the embedding and the head, on every schedule.
 TEST(Engine, SharedParametersUnderNamedSchedules) {
   for (const NamedCase& c : named_cases(workers(), 6, tied_gpt)) {

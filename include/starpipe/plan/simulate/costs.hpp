@@ -37,18 +37,18 @@ inline constexpr std::array<PassTime, 3> pass_times = {
 
 /// Sizes in bytes of the data of one stage and one micro-batch. All zero when no model is known.
 struct StageSizes {
-  std::uint64_t activation = 0;            ///< the stage's output
-  std::uint64_t gradient = 0;              ///< gradient with respect to the stage's output
-  std::uint64_t stash = 0;                 ///< kept by F for B and W
-  std::uint64_t gradient_stash = 0;        ///< kept by B for W where the backward pass is split
-  std::uint64_t keys_values = 0;           ///< of a slice: what later slices read of it (attention)
-  std::uint64_t keys_values_gradient = 0;  ///< their gradient, which later slices hand back
-  std::uint64_t weights = 0;               ///< the stage's own parameters, as passes read them
-  std::uint64_t master = 0;                ///< the optimizer's own copy of them; 0 when it updates `weights`
-  bool has_weights = true;                 ///< whether the stage has parameters of its own
-  bool has_keys_values = true;             ///< whether later slices read anything of it
+  std::uint64_t activation = 0;      ///< the stage's output
+  std::uint64_t gradient = 0;        ///< gradient with respect to the stage's output
+  std::uint64_t stash = 0;           ///< kept by F for B and W
+  std::uint64_t gradient_stash = 0;  ///< kept by B for W where the backward pass is split
+  std::uint64_t weights = 0;         ///< the stage's own parameters, as passes read them
+  std::uint64_t master = 0;          ///< the optimizer's own copy of them; 0 when it updates `weights`
+  bool has_weights = true;           ///< whether the stage has parameters of its own
   /// True if the stage adds its inputs. Then the preceding stages all read one gradient of the same datum.
   bool adds_inputs = false;
+  std::uint64_t keys_values = 0;           ///< of a slice: what later slices read of it (attention)
+  std::uint64_t keys_values_gradient = 0;  ///< their gradient, which later slices hand back
+  bool has_keys_values = true;             ///< whether later slices read anything of it
 
   /// Returns the size of the parameters that the optimizer updates. A weight gradient, and each optimizer
   /// state, is as large.
