@@ -1,4 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
+#include "codelets/cpu/attention.hpp"
+
 #include <algorithm>
 #include <cmath>
 #include <map>
@@ -7,10 +9,8 @@
 #include <utility>
 #include <vector>
 
-#include "codelets/cpu/attention_scores.hpp"
 #include "codelets/cpu/math.hpp"
 #include "codelets/cpu/products.hpp"
-#include "codelets/cpu/sliced_attention.hpp"
 #include "model/full_width.hpp"
 #include "starpipe/base/index.hpp"
 #include "starpipe/model/layer.hpp"

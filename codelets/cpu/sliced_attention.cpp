@@ -1,6 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "codelets/cpu/sliced_attention.hpp"
-
 #include <algorithm>
 #include <cmath>
 #include <map>
@@ -9,7 +7,7 @@
 #include <utility>
 #include <vector>
 
-#include "codelets/cpu/attention_scores.hpp"
+#include "codelets/cpu/attention.hpp"
 #include "codelets/cpu/products.hpp"
 #include "model/full_width.hpp"
 #include "starpipe/base/index.hpp"

@@ -10,9 +10,9 @@
 #include <fmt/ranges.h>
 
 #include "base/numbers.hpp"
-#include "plan/schedules/slices.hpp"
 #include "starpipe/base/index.hpp"
 #include "starpipe/base/registration.hpp"
+#include "starpipe/plan/registry/slices.hpp"
 
 namespace starpipe::plan {
 namespace {

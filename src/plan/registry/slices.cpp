@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "plan/schedules/slices.hpp"
+#include "starpipe/plan/registry/slices.hpp"
 
 #include <algorithm>
 #include <cstdint>

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Slices of sequences: the edges between them, the orders of named schedules, and what workers send.
-#include "plan/schedules/slices.hpp"
+#include "starpipe/plan/registry/slices.hpp"
 
 #include <algorithm>
 #include <set>

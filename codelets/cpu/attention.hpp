@@ -4,9 +4,11 @@
 #include <algorithm>
 #include <cmath>
 #include <cstddef>
+#include <memory>
 
 #include "codelets/cpu/math.hpp"
 #include "model/bf16.hpp"
+#include "starpipe/model/layer.hpp"
 
 namespace starpipe::model::cpu {
 
@@ -45,6 +47,11 @@ struct AttentionScores {
     for (std::size_t j = 0; j < keys; ++j) gradient[j] = by * p[j] * (gradient[j] - mean);
   }
 };
+
+/// Makes the layer "attention" of a slice of the context (sequence_rows), which also sees the keys and values
+/// of the slices before. Those of a slice are rows [k | v], which F copies: so the stash is q, and one
+/// log-sum-exp per row and head. All else is as without slices. Throws as make_layer() does.
+std::unique_ptr<Layer> make_sliced_attention(const LayerSpec& spec);
 
 inline void round_row(const float* __restrict from, std::size_t count, Bf16* __restrict to) noexcept {
   for (std::size_t i = 0; i < count; ++i) to[i] = from[i];
