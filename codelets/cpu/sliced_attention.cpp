@@ -113,7 +113,9 @@ class SlicedAttention final : public Layer {
         first += gather(slice.as<Bf16>(), 2 * slice.size(), sequence, group, first, scratch.kv);
       gather(pass.own_keys_values.as<Bf16>(), keys_values_size(), sequence, group, first, scratch.kv);
       for_each_block(sequence, group, [&](const Block& of) {
-        const auto& [queries, keys, products] = products_[of.number];
+        const std::size_t queries = products_[of.number].queries;
+        const std::size_t keys = products_[of.number].keys;
+        const Bf16Products& products = products_[of.number].products;
         products.scores(pass.input.as<Bf16>() + of.row * columns_ + of.column, scratch.kv.k, nullptr,
                         scratch.p, scratch.products);
         at_full_width([&] {
@@ -136,7 +138,9 @@ class SlicedAttention final : public Layer {
         first += gather(slice.as<Bf16>(), 2 * slice.size(), sequence, group, first, scratch.kv);
       std::fill_n(scratch.d.k, 2 * seen() * size_, 0.0f);
       for_each_block(sequence, group, [&](const Block& of) {
-        const auto& [queries, keys, products] = products_[of.number];
+        const std::size_t queries = products_[of.number].queries;
+        const std::size_t keys = products_[of.number].keys;
+        const Bf16Products& products = products_[of.number].products;
         const Bf16* const q = pass.stash.as<Bf16>() + of.row * output_columns() + of.column;
         const Bf16* const dy = pass.output_gradient.as<Bf16>() + of.row * output_columns() + of.column;
         products.scores_of_stash(q, scratch.kv.k, nullptr, scratch.p, scratch.products);

@@ -2,6 +2,7 @@
 #include "starpipe/model/network.hpp"
 
 #include <algorithm>
+#include <cmath>
 #include <limits>
 #include <stdexcept>
 #include <string_view>
@@ -268,10 +269,6 @@ std::vector<plan::StageSizes> Network::sizes() const {
   return result;
 }
 
-Piece::Range Network::rows_of_slice(int slice) const {
-  return share_of(index(option(config, "context")), index(slice), slices.size());
-}
-
 std::size_t Network::parameter_count() const {
   std::size_t count = 0;
   for (const ParameterSet& set : sets()) count += set.size;
@@ -385,6 +382,49 @@ void require_slices(const ModelConfig& config) {
   if (config.slices > option_or(config, "context", config.slices))
     throw InputError(fmt::format("schedule.slices: {} slices of model.context, {} tokens", config.slices,
                                  option(config, "context")));
+  if (option_or(config, "context", 0) == 0)
+    throw InputError(fmt::format("schedule.slices: does not apply to model.kind {}", config.kind));
+}
+
+double flops_of(const ModelConfig& config, Piece::Range tokens) {
+  ModelConfig of_slice = config;
+  of_slice.slice = tokens;
+  const UnitGraph units = make_units(of_slice, 1);
+  double all = 0;
+  for (const Unit& unit : units.branches.front()) all += flops(unit);
+  return all;
+}
+
+/// Returns the tokens of each slice. The work of the first t tokens is a t + b t^2 / 2, by the FLOPs of F: b
+/// is of attention, which sees the tokens before.
+std::vector<Piece::Range> slice_rows_of(const ModelConfig& config) {
+  const std::size_t context = index(option(config, "context"));
+  const std::size_t count = index(config.slices);
+  std::vector<Piece::Range> rows;
+  if (config.slice_sizes == SliceSizes::tokens) {
+    for (std::size_t k = 0; k < count; ++k) rows.push_back(share_of(context, k, count));
+    return rows;
+  }
+  const auto t = static_cast<double>(context);
+  const std::size_t middle = context / 2;
+  const auto m = static_cast<double>(middle);
+  const double half = flops_of(config, {0, middle});
+  const double all = half + flops_of(config, {middle, context - middle});
+  const double b = 2 * (all / t - half / m) / (t - m);
+  const double a = all / t - b * t / 2;
+  std::size_t first = 0;
+  for (std::size_t k = 1; k <= count; ++k) {
+    const double work = all * static_cast<double>(k) / static_cast<double>(count);
+    const double end = b > 0 ? (std::sqrt(a * a + 2 * b * work) - a) / b : work / a;
+    // Each slice has a token, and leaves one for each of those behind it.
+    const std::size_t last = context - (count - k);
+    const std::size_t next =
+        k == count ? context
+                   : std::clamp(static_cast<std::size_t>(std::max(0.0, std::round(end))), first + 1, last);
+    rows.push_back({first, next - first});
+    first = next;
+  }
+  return rows;
 }
 
 }  // namespace
@@ -398,10 +438,11 @@ Network build_network(const ModelConfig& config, int microbatch_size, int stages
   Network network = cut(config, units, cuts);
   if (config.slices == 1) return network;
   require_slices(config);
+  network.slice_rows = slice_rows_of(config);
   std::size_t rows = 0;
   ModelConfig of_slice = config;
-  for (int k = 0; k < config.slices; ++k) {
-    of_slice.slice = k;
+  for (const Piece::Range& tokens : network.slice_rows) {
+    of_slice.slice = tokens;
     const UnitGraph part = make_units(of_slice, microbatch_size);
     rows += part.rows;
     network.slices.push_back(cut(of_slice, part, network.cuts).stages);

@@ -104,6 +104,23 @@ class Slices(CommandTest):
         self.assertIn("3 micro-batches of 2 slices", self.ok("explain", "r.json", "--what-if", "schedule=gpipe"))
         self.refused(["train", "c.yaml", "--set", "schedule={file: s.json}"], "schedule.slices: 1", "s.json has 2")
 
+    def test_slices_of_equal_work(self):
+        long = ("--set", "model.context=512", "--set", "schedule.slices=4")
+        shown = [json.loads(self.ok("simulate", "c.yaml", *long, "--set", f"schedule.slice_sizes={word}", "--json")) for word in ("tokens", "work")]
+        def spread(run):
+            # Of the first stage: F of each slice. The stage's share of attention is not the network's.
+            times = [entry["F"] for entry in run["durations"][:4]]
+            return max(times) / min(times)
+        self.assertGreater(spread(shown[0]), 1.2)
+        self.assertLess(spread(shown[1]), 1.15)
+        self.assertLess(shown[1]["makespan"], shown[0]["makespan"])
+        self.write("text", "It is a truth universally acknowledged. " * 400)
+        settings = ("model.context=100", "schedule.name=zb-h1")
+        whole = self.train(1, *settings)
+        report = self.train(3, *settings, "schedule.slice_sizes=work")
+        self.assert_predicted(report)
+        self.assert_near(report, whole)
+
     def test_emulated_times_are_of_micro_batches(self):
         emulated = ("--set", "runtime.emulate={F: 6ms, B: 6ms, W: 6ms}", "--set", "data={kind: text, path: text}")
         for slices in (1, 3):

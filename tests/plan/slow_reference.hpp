@@ -144,7 +144,7 @@ inline MemoryUse memory_use(const Schedule& schedule, JobId id) {
   const std::optional<int> peer = schedule.home(s, b).peer();
   if (pass == Pass::O) return {.takes = peer, .frees = own};
   if (pass == Pass::L) return {.takes = own, .frees = peer};
-  if (pass == Pass::F || pass == Pass::R) return {.takes = own};
+  if (pass == Pass::R || (pass == Pass::F && schedule.home(s, b) != Home::none)) return {.takes = own};
   if (pass == Pass::W || pass == Pass::BW) return {.frees = own};
   return {};
 }

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <filesystem>
 #include <functional>
@@ -41,17 +42,26 @@ struct VocabularyShards {
   plan::ShardPlacement placement = plan::ShardPlacement::all;
 };
 
+/// What slices of a sequence have in common: their number of tokens, or the work of their passes. With a
+/// causal mask later tokens see more keys, so later slices of equal work have fewer tokens.
+enum class SliceSizes : std::uint8_t { tokens, work };
+
+/// The words of SliceSizes, in the order of the enum.
+inline constexpr std::array<std::string_view, 2> slice_size_words = {"tokens", "work"};
+
 /// `model:` of the configuration, and the precision.
 struct ModelConfig {
   std::string kind = "gpt";  ///< one of network_kinds()
   /// Values of the kind's own keys (`layers`, `hidden`, ...); a key that is not here has its default.
   std::map<std::string, OptionValue, std::less<>> options;
-  std::optional<std::filesystem::path> init;  ///< file with the parameters to start from: load_weights
-  Precision precision = Precision::fp32;      ///< `runtime.precision`: stages are built for it
-  VocabularyShards vocabulary = {};           ///< `schedule.vocabulary`
-  int slices = 1;                             ///< `schedule.slices`: of each sequence
-  /// The slice for which NetworkKind::units makes layers; nullopt: whole sequences. build_network sets it.
-  std::optional<int> slice = {};
+  std::optional<std::filesystem::path> init;    ///< file with the parameters to start from: load_weights
+  Precision precision = Precision::fp32;        ///< `runtime.precision`: stages are built for it
+  VocabularyShards vocabulary = {};             ///< `schedule.vocabulary`
+  int slices = 1;                               ///< `schedule.slices`: of each sequence
+  SliceSizes slice_sizes = SliceSizes::tokens;  ///< `schedule.slice_sizes`
+  /// The tokens of each sequence for which NetworkKind::units makes layers; nullopt: all. build_network sets
+  /// it.
+  std::optional<Piece::Range> slice = {};
 };
 
 /// Returns the value of a key of the kind. Throws std::logic_error if the kind has no such key.
@@ -111,6 +121,7 @@ struct Network {
   std::vector<Stage> stages;  ///< for whole sequences
   /// The same stages for each slice of a sequence, [slice][stage]; empty without slices.
   std::vector<std::vector<Stage>> slices = {};
+  std::vector<Piece::Range> slice_rows = {};  ///< by slice: its tokens of each sequence
   std::vector<int> cuts = {};  ///< the first unit of each stage but the first; of the first branch
   /// Maps each stage to its part of the chain of stages that the network would have without shards. Shards of
   /// the vocabulary, and the loss that joins them, are detached parts. Empty without shards.
@@ -119,8 +130,6 @@ struct Network {
   [[nodiscard]] const Stage& stage(int stage, int microbatch) const {
     return slices.empty() ? stages[index(stage)] : slices[index(microbatch) % slices.size()][index(stage)];
   }
-  /// Returns the tokens of a sequence before a slice, and in it.
-  [[nodiscard]] Piece::Range rows_of_slice(int slice) const;
   /// Returns the number of stages of that chain; without shards, of `graph`.
   [[nodiscard]] int whole_stages() const;
   /// Returns T, the largest number of shards side by side; 1 without shards. Shards of the vocabulary do not

@@ -17,7 +17,7 @@ void load_rows(const Network& network, int stage, int microbatch, std::size_t co
   const auto slices = static_cast<int>(network.slices.size());
   std::vector<float> all(network.stages[index(stage)].rows() * columns);
   load(microbatch / slices, FloatView(all));
-  const auto [first, count] = network.rows_of_slice(microbatch % slices);
+  const auto [first, count] = network.slice_rows[index(microbatch % slices)];
   const std::size_t sequences = index(network.microbatch_size);
   const std::size_t context = network.stages[index(stage)].rows() / sequences;
   for (std::size_t sequence = 0; sequence < sequences; ++sequence) {

@@ -69,9 +69,7 @@ void keep_rows(std::vector<std::size_t>& shape, std::size_t rows) {
 
 LanguageModel::LanguageModel(const ModelConfig& config, std::size_t microbatch_size)
     : config_(config),
-      part_(config.slice
-                ? share_of(index(option(config, "context")), index(*config.slice), index(config.slices))
-                : Piece::Range{0, index(option(config, "context"))}),
+      part_(config.slice.value_or(Piece::Range{0, index(option(config, "context"))})),
       rows_(microbatch_size * part_.count),
       hidden_(index(option(config, "hidden"))),
       heads_(index(option(config, "heads"))) {

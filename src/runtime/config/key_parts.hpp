@@ -60,6 +60,7 @@ inline const DefaultUnder value_in_file = {.condition = schedule_in_file, .value
 inline std::span<const std::string_view> words_of(model::Precision) { return model::precision_words; }
 inline std::span<const std::string_view> words_of(model::SampleOrder) { return model::sample_order_words; }
 inline std::span<const std::string_view> words_of(model::TokenType) { return model::token_type_words; }
+inline std::span<const std::string_view> words_of(model::SliceSizes) { return model::slice_size_words; }
 inline std::span<const std::string_view> words_of(plan::Discipline) { return plan::discipline_words; }
 inline std::span<const std::string_view> words_of(plan::ShardPlacement) {
   return plan::shard_placement_words;

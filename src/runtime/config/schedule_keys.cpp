@@ -50,6 +50,11 @@ void add_shape_keys(Keys& keys) {
   slices.set = [](Config& config, const json& value) {
     config.schedule.slices = value.is_null() ? 1 : value.get<int>();
   };
+  section.add("slice_sizes", one_of(model::slice_size_words),
+              "What the slices have in common: their number of tokens, or the work of their passes by FLOPs, "
+              "since later "
+              "tokens see more keys.",
+              &ScheduleConfig::slice_sizes, {.only_with = {{"schedule.slices"}}});
   named.add("options", {.kind = Kind::whole, .count = Count::map},
             "Options of the schedule, such as `{waves: 2}`: those that `starpipe schedule list --long` "
             "shows. The others have their defaults.",

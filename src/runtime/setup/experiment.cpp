@@ -113,6 +113,7 @@ model::Network network_of(const Config& config, int stages) {
   try {
     model::ModelConfig model = config.model;
     model.slices = config.schedule.slices;
+    model.slice_sizes = config.schedule.slice_sizes;
     return model::build_network(model, config.training.microbatch_size, stages, config.schedule.cuts);
   } catch (const std::bad_alloc&) {
     throw InputError("model: this host has no memory for the description of so large a network");

@@ -50,7 +50,9 @@ TEST(Engine, NamedSchedulesOrdered) {
 
 // Slices read each other's keys and values, on one worker and on several. Three slices of 16 tokens differ.
 TEST(Engine, Slices) {
-  for (const auto& [kind, slices] : {std::pair("gpt", 3), std::pair("llama", 2), std::pair("gpt", 4)}) {
+  for (const auto& of : {std::pair("gpt", 3), std::pair("llama", 2), std::pair("gpt", 4)}) {
+    const std::string kind = of.first;
+    const int slices = of.second;
     const auto network = [&](int stages) { return sliced(kind, stages, slices); };
     for (const NamedCase& c : named_cases(workers(), 3, network, slices)) {
       for (const bool is_split : {false, true}) {

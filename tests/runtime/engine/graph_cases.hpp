@@ -49,7 +49,9 @@ inline void for_each_case(const std::function<void(const GraphCase&)>& check) {
     for (NamedCase& named : named_cases(4, microbatches, tied_gpt))
       cases.push_back({named.name + ", tied", named.network, named.schedule});
   }
-  for (const auto& [kind, slices] : {std::pair("gpt", 3), std::pair("llama", 2)}) {
+  for (const auto& of : {std::pair("gpt", 3), std::pair("llama", 2)}) {
+    const std::string kind = of.first;
+    const int slices = of.second;
     const auto network = [&](int stages) { return sliced(kind, stages, slices); };
     for (NamedCase& named : named_cases(4, 2, network, slices)) {
       cases.push_back({named.name + ", slices", named.network, named.schedule});

@@ -74,6 +74,7 @@ struct ScheduleConfig {
   std::optional<int> tensor;  ///< unset: as many workers as shards, see Config::workers_each
   std::optional<int> groups;
   int slices = 1;  ///< of each sequence
+  model::SliceSizes slice_sizes = model::SliceSizes::tokens;
   std::map<std::string, int> options;
   std::vector<int> placement;
   std::vector<int> cuts;
