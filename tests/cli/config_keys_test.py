@@ -112,7 +112,7 @@ KEYS = {
     "schedule.stages": Key("simulate", MLP, 3),
     "schedule.tensor": Key("simulate", GPT, 1, "model.tensor=2"),
     "schedule.slices": Key("simulate", GPT, 2),
-    "schedule.slice_sizes": Key("simulate", GPT, "work", "schedule.slices=4", "model.context=512"),
+    "schedule.slice_sizes": Key("simulate", GPT, "work", "schedule.slices=8", "model.context=128"),
     "schedule.groups": Key("simulate", MLP, 2, "schedule={name: lpp, groups: 1}"),
     "schedule.options": Key("simulate", MLP, "{waves: 2}"),
     "schedule.placement": Key("simulate", MLP, "[1, 0]"),

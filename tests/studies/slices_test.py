@@ -1,0 +1,42 @@
+# SPDX-License-Identifier: Apache-2.0
+"""experiments/studies/slices: more slices take less time and memory, and slices of equal work less time than of equal tokens.
+
+Usage: slices_test.py BINARY FOLDER.
+"""
+
+import csv
+import os
+import subprocess
+import sys
+import unittest
+import xml.etree.ElementTree as ElementTree
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "cli"))
+from support import CommandTest  # noqa: E402
+
+
+class Study(CommandTest):
+    def test_more_slices_need_less(self):
+        subprocess.run([sys.executable, FOLDER / "slices.py", "--starpipe", self.binary, "--workers", "4", "--contexts", "4096", "--slices", "1", "4", "16",
+                        "-o", "s"], check=True,
+                       cwd=self.folder, stdout=subprocess.DEVNULL, env={**os.environ, "MPLCONFIGDIR": self.folder})  # fmt: skip
+        rows = list(csv.DictReader((Path(self.folder) / "s/results.csv").read_text(encoding="utf-8").splitlines()))
+        self.assertEqual(len(rows), 4 * 3 * 2)
+
+        def found(sizes, figure):
+            return [float(row[figure]) for row in rows if (row["schedule"], row["sizes"]) == ("1f1b", sizes)]
+
+        for sizes in ("tokens", "work"):
+            for figure in ("makespan", "gib"):
+                values = found(sizes, figure)
+                self.assertEqual(values, sorted(values, reverse=True))
+        self.assertEqual(found("tokens", "makespan")[0], found("work", "makespan")[0])
+        self.assertLess(found("work", "makespan")[1], found("tokens", "makespan")[1])
+        words = [element.text for element in ElementTree.parse(Path(self.folder) / "s/slices.svg").iter() if element.text]
+        self.assertIn("4 workers, context 4,096", words)
+
+
+if __name__ == "__main__":
+    CommandTest.binary, FOLDER = os.path.abspath(sys.argv[1]), Path(sys.argv[2]).resolve()
+    unittest.main(argv=sys.argv[:1])
