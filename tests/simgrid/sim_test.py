@@ -82,6 +82,30 @@ class Sim(CommandTest):
         self.refused([*self.arguments(config("name: counted, workers: 4, discipline: greedy, dynamic: true")), "--plugin", PLUGIN],
                      "schedule.dynamic", "fixed order")
 
+    def test_slices_of_sequences(self):
+        """Jobs of later slices last longer, and slices on several GPUs send each other keys and values."""
+        text = """model: {kind: gpt, layers: 4, hidden: 64, heads: 4, context: 64}
+data: {kind: text, path: text}
+training: {steps: 2, microbatches: 4, microbatch_size: 1}
+schedule: {SCHEDULE, slices: 4}
+runtime: {emulate: {F: 20ms, B: 20ms, W: 20ms}}
+"""
+        self.write("text", "It is a truth universally acknowledged. " * 40)
+        for name in ("1f1b", "zb-h1", "interleaved-1f1b"):
+            with self.subTest(schedule=name):
+                self.assert_as_predicted(self.simulate(text.replace("SCHEDULE", f"name: {name}, workers: 2")))
+        made = json.loads(self.ok("schedule", "show", "ddp", "--workers", "1", "--stages", "2", "--microbatches", "4", "--slices", "4", "--json"))
+        made["workers"] = 2  # slices 0 and 1 of each sequence on GPU 0, the others on GPU 1
+        (jobs,) = made["ops"]
+        made["ops"] = [[{**{key: job[key] for key in ("op", "stage", "microbatch")}, "weights_from": 0} for job in jobs if job["microbatch"] % 4 // 2 == gpu] for gpu in (0, 1)]
+        self.write("ring.json", json.dumps({key: made[key] for key in ("workers", "stages", "microbatches", "slices", "ops")}))
+        report = self.simulate(text.replace("SCHEDULE", "file: ring.json"))
+        self.assert_as_predicted(report)
+        received = report["workers"][1]["received"]
+        self.assertEqual(received["keys_values"]["count"]["simulated"], 4 * 2 * 2)  # micro-batches, stages, slices
+        self.assertGreater(received["keys_values"]["bytes"]["simulated"], 0)
+        self.assertGreater(report["workers"][0]["received"]["keys_values_gradients"]["bytes"]["simulated"], 0)
+
     def names(self):
         return [s["name"] for s in json.loads(self.ok("schedule", "list", "--json"))["schedules"]]
 

@@ -16,8 +16,8 @@
 
 namespace starpipe::plan {
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(Received, count, bytes)
-NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(Transfers, activations, stashes, gradients, weights, weight_gradients,
-                                   reloads)
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(Transfers, activations, stashes, gradients, keys_values,
+                                   keys_values_gradients, weights, weight_gradients, reloads)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(JobRun, job, worker, submitted, ready, start, end)
 }  // namespace starpipe::plan
 

@@ -327,14 +327,17 @@ void TaskRunner::end_on_gpu(void* /*unused*/) {
 ExpectedTimes::ExpectedTimes(const plan::Schedule& schedule, const plan::Costs* known)
     : schedule_(schedule),
       is_known_(known != nullptr),
-      expected_(index(schedule.stages()) * plan::pass_count, std::numeric_limits<double>::quiet_NaN()) {
+      expected_(index(schedule.stages()) * index(schedule.slices()) * plan::pass_count,
+                std::numeric_limits<double>::quiet_NaN()) {
   if (known == nullptr) return;
   for (const plan::JobId job : schedule.order()) expected_[position(job)] = known->time(schedule, job) * 1e6;
 }
 
 std::size_t ExpectedTimes::position(plan::JobId job) const {
   const plan::Job of = schedule_.job(job);
-  return index(of.stage) * plan::pass_count + index(of.pass);
+  const std::size_t slice =
+      index(of.stage) * index(schedule_.slices()) + index(schedule_.slice(of.microbatch));
+  return slice * plan::pass_count + index(of.pass);
 }
 
 void ExpectedTimes::learn(std::span<const JobRecord> jobs) {

@@ -25,9 +25,9 @@
 
 namespace starpipe::runtime {
 
-/// Owns the mean duration of each stage and pass in the last step, for StarPU's policies that plan by time
-/// (dmdas and its like) and for simulated GPUs. The thread that runs the steps calls `learn` when no task
-/// runs; any thread may ask during a step.
+/// Owns the mean duration of each stage, slice and pass in the last step, for StarPU's policies that plan by
+/// time (dmdas and its like) and for simulated GPUs. The thread that runs the steps calls `learn` when no
+/// task runs; any thread may ask during a step.
 class ExpectedTimes {
  public:
   /// `known`: the durations in seconds, if they are known; `learn` then does nothing. nullptr: unknown.
@@ -44,7 +44,7 @@ class ExpectedTimes {
 
   const plan::Schedule& schedule_;
   bool is_known_;
-  std::vector<double> expected_;  // microseconds, by stage and pass
+  std::vector<double> expected_;  // microseconds, by stage, slice and pass
 };
 
 /// The parts of the engine that codelets call while a task runs.

@@ -362,13 +362,16 @@ std::string worker_table(const plan::Timeline& predicted, std::span<const Worker
   constexpr std::array columns = {TableColumn{Align::left, 8},   TableColumn{Align::right, 12},
                                   TableColumn{Align::right, 20}, TableColumn{Align::right, 14},
                                   TableColumn{Align::right, 14}, TableColumn{Align::right, 14},
-                                  TableColumn{Align::right, 14}};
+                                  TableColumn{Align::right, 14}, TableColumn{Align::right, 14}};
   std::vector<TableRow> rows = {{"", "peak", "peak"}, {"worker", "stashes", "stash bytes"}};
   const auto is_shown = [&](const plan::TransferKind& kind) {
-    return kind.always_shown || (kind.member == &plan::Transfers::reloads &&
-                                 std::ranges::any_of(predicted.received, [](const plan::Transfers& to) {
-                                   return to.reloads.count > 0;
-                                 }));
+    const bool is_shown_if_any = kind.member == &plan::Transfers::reloads ||
+                                 kind.member == &plan::Transfers::keys_values ||
+                                 kind.member == &plan::Transfers::keys_values_gradients;
+    return kind.always_shown ||
+           (is_shown_if_any && std::ranges::any_of(predicted.received, [&](const plan::Transfers& to) {
+              return (to.*kind.member).count > 0;
+            }));
   };
   for (const plan::TransferKind& kind : plan::transfer_kinds) {
     if (!is_shown(kind)) continue;
