@@ -102,6 +102,7 @@ class Slices(CommandTest):
         report = self.train(2, "schedule={file: s.json, slices: 2}")
         self.assert_predicted(report)
         self.assertIn("3 micro-batches of 2 slices", self.ok("explain", "r.json", "--what-if", "schedule=gpipe"))
+        self.refused(["explain", "r.json", "--what-if", "stage.0=median"], "median", "slices")
         self.refused(["train", "c.yaml", "--set", "schedule={file: s.json}"], "schedule.slices: 1", "s.json has 2")
 
     def test_slices_of_equal_work(self):
@@ -128,6 +129,18 @@ class Slices(CommandTest):
             busy = [sum(op["end"] - op["start"] for op in row) for row in shown["ops"]]
             for time in busy:
                 self.assertAlmostEqual(time, 3 * 18e-3)
+
+    def test_durations_are_of_whole_micro_batches(self):
+        given = ("--durations", "F=6ms,B=6ms,W=12ms")
+        sliced = json.loads(self.ok("simulate", "c.yaml", "--set", "schedule.slices=3", *given, "--json"))
+        self.write("s.json", json.dumps(sliced))
+        again = json.loads(self.ok("schedule", "check", "s.json", "--durations", "F=12ms,B=12ms,W=24ms", "--json"))
+        show = ("schedule", "show", "1f1b", "--workers", "2", "--microbatches", "3", "--slices", "3", *given, "--json")
+        for run, factor in ((sliced, 1), (again, 2), (json.loads(self.ok(*show)), 1)):
+            for row in run["ops"]:
+                self.assertAlmostEqual(sum(op["end"] - op["start"] for op in row), factor * 3 * 24e-3)
+        # Later slices have longer times, as by FLOPs.
+        self.assertGreater(sliced["durations"][2]["F"], sliced["durations"][0]["F"])
 
     def test_schedule_show(self):
         show = ["schedule", "show", "1f1b", "--workers", "4", "--microbatches", "2", "--durations", "F=1,B=1,W=1", "--json", "--slices"]

@@ -272,6 +272,11 @@ class Slices(unittest.TestCase):
         costs = starpipe.Costs([(1, 2, 3), (10, 20, 30)], slices=2)
         schedule = starpipe.schedule("gpipe", workers=1, microbatches=1, slices=2)
         self.assertEqual(starpipe.simulate(schedule, costs).makespan, 66)
+        self.assertEqual(starpipe.simulate(starpipe.schedule("gpipe", workers=1, microbatches=1, slices=2, graph=1, costs=costs)).makespan, 66)
+        for wrong, message in ((dict(slices=4, costs=costs), "costs of 2 slices"), (dict(slices=2, graph=2, costs=costs), "2 entries for 2 stages")):
+            with self.assertRaises(starpipe.InputError) as raised:
+                starpipe.schedule("zb-1p", workers=2, microbatches=4, **wrong)
+            self.assertIn(message, str(raised.exception))
 
     def test_wrong_values_get_one_clear_line(self):
         make = dict(placement=lambda s, b, d: 0, priority=lambda s, b, d: b)

@@ -95,7 +95,7 @@ class SequentialRun {
     for (const Task& task : graph_.tasks()) {
       std::vector<model::Memory> memory;
       for (const DataAccess& access : task.data) memory.emplace_back(memory_[access.datum]);
-      Floats scratch(task.job ? scratch_size(schedule_, network_.stages[index(task.stage)], false) : 0);
+      Floats scratch(task.job ? scratch_size(schedule_, network_, task.stage, false) : 0);
       run_kernel(context_, task, memory, scratch);
       if (is_stash_copy(task.kind)) copy(task);
     }

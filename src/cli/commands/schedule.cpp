@@ -178,7 +178,9 @@ int check(const CheckOptions& options) {
   options.result.check(options.costs.inputs(std::vector{std::filesystem::path(options.file)}));
   auto [schedule, costs, unit] = plan::schedule_from_text(read_file(options.file), options.file);
   require_one_or_each("--memory-limit", options.memory_limits.size(), schedule.workers());
+  const plan::Costs before = costs;
   options.costs.apply(costs, unit, schedule.stages());
+  options.costs.divide_among_slices(costs, before, schedule);
   schedule = schedule.with_homes(options.homes.homes);
   require_finishing(options.file, schedule);
   plan::LimitedSchedule made = plan::as_requested(

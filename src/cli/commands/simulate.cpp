@@ -61,9 +61,10 @@ std::string summary(std::string_view times, std::string_view policy, std::string
 
   std::vector<TableRow> stages = {
       {"stage", "parameters", shown.heading("F"), shown.heading("B"), shown.heading("W"), "output", "stash"}};
+  const plan::Costs whole = plan::costs_of_microbatches(costs);
   for (int s = 0; s < schedule.stages(); ++s) {
-    const plan::Durations& d = costs.duration(s);
-    const plan::StageSizes& size = costs.size(s);
+    const plan::Durations& d = whole.duration(s);
+    const plan::StageSizes& size = whole.size(s);
     std::uint64_t weights = size.weights;
     for (const plan::SharedWeights& shared : costs.shared)
       weights += shared.stages.front() == s ? shared.weights : 0;
@@ -103,11 +104,14 @@ std::string summary(std::string_view times, std::string_view policy, std::string
 /// Replaces the costs that were given on the command line.
 void apply(const SimulateOptions& options, plan::Costs& costs, std::string& unit,
            const plan::Schedule& schedule) {
+  const plan::Costs before = costs;
   options.costs.apply(costs, unit, options.per_share ? schedule.workers() : schedule.stages());
-  if (!options.per_share) return;
-  plan::Costs of_shares;
-  of_shares.durations = costs.durations;
-  costs.durations = plan::costs_of_stages(of_shares, schedule.workers(), schedule.stages()).durations;
+  if (options.per_share) {
+    plan::Costs of_shares;
+    of_shares.durations = costs.durations;
+    costs.durations = plan::costs_of_stages(of_shares, schedule.workers(), schedule.stages()).durations;
+  }
+  options.costs.divide_among_slices(costs, before, schedule);
 }
 
 /// Replaces the links by those of `runtime.links`, unless the command line gives others.

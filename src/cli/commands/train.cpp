@@ -331,7 +331,7 @@ void train(Runtime& runtime, const TrainOptions& options) {
     if (runtime.rank() == 0 && !unequal.empty()) print_message("starpipe: " + unequal);
     const model::Dataset& data = *trainer.training().agreed().experiment.data;
     const auto samples =
-        static_cast<double>(data.samples_per_microbatch() * index(trainer.schedule().microbatches()));
+        static_cast<double>(data.samples_per_microbatch() * index(trainer.schedule().whole_microbatches()));
     const int first = trainer.steps_done();
     StepProgress progress(first, steps, data.sample_word());
     const model::Dataset* const validation = trainer.training().agreed().experiment.validation.get();

@@ -210,6 +210,10 @@ class CostOptions {
   /// empty if the caller knows none, and such a file is refused. Throws InputError naming the option or the
   /// file, also if only some times have a unit.
   void apply(plan::Costs& costs, std::string& unit, int stages, const std::string& device = {}) const;
+  /// Divides durations and bytes of the command line, which are of whole micro-batches, among the slices of a
+  /// schedule: durations as they were divided in `before`, the costs without the command line, else equally.
+  void divide_among_slices(plan::Costs& costs, const plan::Costs& before,
+                           const plan::Schedule& schedule) const;
   /// Prints a line on standard error if a run of the schedule `name` transfers data whose bytes --bytes does
   /// not give: these transfers have a latency only.
   void note_missing_bytes(const std::string& name, const plan::Timeline& timeline) const;

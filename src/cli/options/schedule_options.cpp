@@ -353,6 +353,35 @@ void CostOptions::apply(plan::Costs& costs, std::string& unit, int stages, const
   costs.prefetch = false;
 }
 
+void CostOptions::divide_among_slices(plan::Costs& costs, const plan::Costs& before,
+                                      const plan::Schedule& schedule) const {
+  const int slices = schedule.slices();
+  if (slices == 1) return;
+  if (bytes_) {
+    for (plan::StageSizes& sizes : costs.sizes)
+      sizes.activation = sizes.gradient = (*bytes_ + index(slices) - 1) / index(slices);
+  }
+  if (!durations_) return;
+  const std::vector<plan::Durations> whole = std::exchange(costs.durations, {});
+  for (int s = 0; s < schedule.stages(); ++s) {
+    for (int k = 0; k < slices; ++k) {
+      plan::Durations& of_slice = costs.durations.emplace_back();
+      for (const auto& [name, time] : plan::pass_times) {
+        double all = 0;
+        for (int other = 0; other < slices; ++other) all += before.duration(s, other).*time;
+        const double share = all > 0 ? before.duration(s, k).*time / all : 1.0 / slices;
+        of_slice.*time = share * whole[whole.size() == 1 ? 0 : index(s)].*time;
+      }
+    }
+  }
+  if (costs.slices == 1 && costs.sizes.size() > 1) {
+    const std::vector<plan::StageSizes> sizes = std::exchange(costs.sizes, {});
+    for (const plan::StageSizes& of_stage : sizes)
+      costs.sizes.insert(costs.sizes.end(), index(slices), of_stage);
+  }
+  costs.slices = slices;
+}
+
 void CostOptions::note_missing_bytes(const std::string& name, const plan::Timeline& timeline) const {
   if (bytes_.value_or(0) == 0) return;
   std::vector<std::string_view> kinds;

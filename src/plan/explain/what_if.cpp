@@ -130,6 +130,8 @@ void change_times(const RecordedStep& step, const WhatIf& change, std::span<cons
                   JobTimes& times) {
   const bool of_links = change.target == WhatIf::Target::comm || change.target == WhatIf::Target::link;
   std::vector<double>& changed = of_links ? times.transfer : times.duration;
+  if (!change.factor && !of_links && step.as_run.slices() > 1)
+    refuse(change.text, "median compares stages, and does not know how much work their slices are");
   const auto medians = change.factor ? std::array<double, pass_count>{} : median_speeds(step, work);
   for (const JobId id : step.as_run.order()) {
     if (!changes(step, change, id)) continue;

@@ -108,6 +108,18 @@ Schedule build(const ScheduleEntry& entry, const ScheduleRequest& request) {
   }
 }
 
+// Throws unless costs with entries of slices have them for the slices of the request.
+void require_costs_of(const Costs& costs, int stages, int slices) {
+  if (costs.slices == 1) return;
+  if (costs.slices != slices)
+    throw InputError(fmt::format("costs of {} slices, the schedule has {}", costs.slices, slices));
+  for (const std::size_t count : {costs.durations.size(), costs.sizes.size()}) {
+    if (count != 1 && count != index(stages) * index(slices))
+      throw InputError(
+          fmt::format("costs have {} entries for {} stages of {} slices", count, stages, slices));
+  }
+}
+
 // Returns nullopt if the schedule is not defined for the request.
 std::optional<Schedule> try_make(std::string_view name, const ScheduleRequest& request) {
   try {
@@ -177,6 +189,7 @@ Schedule make_schedule(std::string_view name, const ScheduleRequest& request) {
   if (!request.graph)
     complete.graph =
         StageGraph::chain(default_stages(entry, request.workers, request.options, request.groups));
+  if (complete.costs) require_costs_of(*complete.costs, complete.graph->size(), request.slices);
   if (complete.costs) complete.costs = costs_of_microbatches(*std::move(complete.costs));
   const auto of_whole = [&](int microbatches) {
     complete.microbatches = microbatches;
@@ -207,6 +220,8 @@ CostedSchedule make_costed_schedule(std::string_view name, ScheduleRequest reque
     request.graph = StageGraph::chain(
         default_stages(find_schedule(name), request.workers, request.options, request.groups));
   const int stages = request.graph->size();
+  require_costs_of(costs, stages, request.slices);
+  if (per_share && costs.slices > 1) throw InputError("costs of slices are of stages, not of shares");
   Costs of_stages = per_share ? costs_of_stages(costs, request.workers, stages) : costs;
   of_stages = costs_of_slices(std::move(of_stages), request.slices);
   if (per_share) {

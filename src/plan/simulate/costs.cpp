@@ -84,6 +84,7 @@ Costs costs_of_stages(const Costs& of_shares, int shares, int stages) {
 }
 
 Costs costs_of_slices(Costs costs, int slices) {
+  if (costs.slices > 1) return costs;  // they have been divided
   const auto k = static_cast<std::uint64_t>(slices);
   for (Durations& durations : costs.durations) {
     for (const PassTime& pass : pass_times) durations.*pass.time /= slices;
@@ -100,7 +101,9 @@ Costs costs_of_microbatches(Costs costs) {
   const auto slices = index(costs.slices);
   costs.slices = 1;
   const auto add_up = [slices](auto& entries, auto add) {
-    if (slices == 1 || entries.size() == 1) return;
+    if (slices == 1) return;
+    const auto first = entries.front();
+    if (entries.size() == 1) entries.resize(slices, first);
     for (std::size_t s = 0; s < entries.size() / slices; ++s) {
       entries[s] = entries[s * slices];
       for (std::size_t k = 1; k < slices; ++k) add(entries[s], entries[s * slices + k]);

@@ -96,7 +96,7 @@ nlohmann::ordered_json cluster_report(const ClusterRun& run) {
   nlohmann::ordered_json report = {
       {"schedule", schedule.name()},
       {"stages", schedule.stages()},
-      {"microbatches", schedule.microbatches()},
+      {"microbatches", schedule.whole_microbatches()},
       {"nodes", run.nodes},
       {"ranks", run.ranks},
       {"makespan", both(predicted.makespan, simulated.makespan)},

@@ -44,7 +44,7 @@ void check_data_sizes(const TaskGraph& graph, const plan::Schedule& schedule, co
   for (std::size_t s = 0; s < network.stages.size(); ++s) {
     for (const bool on_gpu : {false, true}) {
       check_words(static_cast<int>(s), "scratch memory",
-                  scratch_size(schedule, network.stages[s], on_gpu, graph.rules()));
+                  scratch_size(schedule, network, static_cast<int>(s), on_gpu, graph.rules()));
     }
   }
   for (const Task& task : graph.tasks()) {

@@ -222,10 +222,16 @@ void run_optimize(const KernelContext& context, const Task& task, std::span<cons
 
 }  // namespace
 
-std::size_t scratch_size(const plan::Schedule& schedule, const model::Stage& stage, bool on_gpu,
-                         const StepRules& rules) {
+std::size_t scratch_size(const plan::Schedule& schedule, const model::Network& network, int stage,
+                         bool on_gpu, const StepRules& rules) {
   const bool without_stash = schedule.recomputes() || schedule.forward_only() || rules.evaluated > 0;
-  return without_stash ? stage.scratch_size_without_stash(on_gpu) : stage.scratch_size(on_gpu);
+  std::size_t words = 0;
+  for (int slice = 0; slice < schedule.slices(); ++slice) {
+    const model::Stage& of_slice = network.stage(stage, slice);
+    words = std::max(
+        words, without_stash ? of_slice.scratch_size_without_stash(on_gpu) : of_slice.scratch_size(on_gpu));
+  }
+  return words;
 }
 
 std::size_t norm_scratch_size(const TaskGraph& graph) {

@@ -23,10 +23,10 @@ struct KernelContext {
   double learning_rate = 0;  ///< of the step
 };
 
-/// Returns the number of words of working memory that the passes of `stage` need on the device. `rules`: of
-/// the graph, which may have evaluations.
-std::size_t scratch_size(const plan::Schedule& schedule, const model::Stage& stage, bool on_gpu,
-                         const StepRules& rules = {});
+/// Returns the number of words of working memory that the passes of a stage need on the device, on any of its
+/// slices. `rules`: of the graph, which may have evaluations.
+std::size_t scratch_size(const plan::Schedule& schedule, const model::Network& network, int stage,
+                         bool on_gpu, const StepRules& rules = {});
 /// Returns the number of words of working memory that a GPU needs for any `norm` of the graph.
 std::size_t norm_scratch_size(const TaskGraph& graph);
 

@@ -422,8 +422,7 @@ void add_workspaces(const plan::Schedule& schedule, const model::Network& networ
   for (std::size_t w = 0; w < stages.size(); ++w) {
     const bool on_gpu = workers.on_gpu[w];
     std::size_t words = on_gpu && has_norm[w] ? norm_scratch_size(graph) : 0;
-    for (const int s : stages[w])
-      words += scratch_size(schedule, network.stages[index(s)], on_gpu, graph.rules());
+    for (const int s : stages[w]) words += scratch_size(schedule, network, s, on_gpu, graph.rules());
     holdings[index(workers.devices[w])].add(&WorkerMemory::workspace, words * sizeof(float), lasting);
   }
 }

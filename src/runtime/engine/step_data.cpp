@@ -219,9 +219,9 @@ void StepData::register_datum(std::size_t number, const model::StartValues& star
 void StepData::register_scratch() {
   norm_scratch_.reset(register_words(std::max<std::size_t>(1, norm_scratch_size(step_.graph))));
   for (const bool on_gpu : {false, true}) {
-    for (const model::Stage& stage : step_.network.stages) {
-      const std::size_t size =
-          std::max<std::size_t>(1, scratch_size(step_.schedule, stage, on_gpu, step_.graph.rules()));
+    for (int stage = 0; stage < step_.schedule.stages(); ++stage) {
+      const std::size_t size = std::max<std::size_t>(
+          1, scratch_size(step_.schedule, step_.network, stage, on_gpu, step_.graph.rules()));
       scratch_[on_gpu ? 1 : 0].emplace_back(register_words(size));
     }
   }
@@ -238,8 +238,8 @@ starpu_data_handle_t StepData::scratch(const Task& task) const {
   // The policy may choose a core or a GPU: take the larger of the two needs.
   if (!step_.session.knows_workers() && step_.session.on_gpus() &&
       std::ranges::count(nodes_, FetchedCopies::main_memory) > 0) {
-    gpu = scratch_size(step_.schedule, step_.network.stages[stage], true, step_.graph.rules()) >
-          scratch_size(step_.schedule, step_.network.stages[stage], false, step_.graph.rules());
+    gpu = scratch_size(step_.schedule, step_.network, task.stage, true, step_.graph.rules()) >
+          scratch_size(step_.schedule, step_.network, task.stage, false, step_.graph.rules());
   }
   return scratch_[gpu ? 1 : 0][stage].get();
 }

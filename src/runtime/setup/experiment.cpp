@@ -200,26 +200,31 @@ plan::LimitedSchedule finishing(plan::LimitedSchedule made) {
 // them as well. Before a run, check_data_sizes checks all other data, and the size of MPI's messages.
 void refuse_large_stages(const Config& config, const model::Network& network) {
   constexpr std::uint64_t max = max_datum_words * sizeof(float);
-  std::vector<plan::StageSizes> sizes = network.sizes();
+  std::vector<plan::StageSizes> sizes = network.sizes();  // with slices: several for each stage
+  const std::size_t slices = sizes.size() / network.stages.size();
   for (const plan::SharedWeights& shared : network.shared_weights()) {
-    plan::StageSizes& first = sizes[index(shared.stages.front())];
+    plan::StageSizes& first = sizes[index(shared.stages.front()) * slices];
     first.weights = std::max(first.weights, shared.weights);
     first.master = std::max(first.master, shared.master);
   }
+  std::uint64_t handed_back = 0;
   for (std::size_t s = 0; s < sizes.size(); ++s) {
     const plan::StageSizes& size = sizes[s];
+    handed_back = size.keys_values_gradient + (s % slices == 0 ? 0 : handed_back);
     const std::uint64_t state = model::optimizer_state_size(config.training.optimizer, size.updated());
     for (const auto& [what, bytes, in_training] : {std::tuple{"weights", size.weights, false},
                                                    {"an output", size.activation, false},
                                                    {"parameters", size.updated(), true},
                                                    {"optimizer state", state, true},
                                                    {"a stash", size.stash, true},
-                                                   {"a gradient stash", size.gradient_stash, true}}) {
+                                                   {"a gradient stash", size.gradient_stash, true},
+                                                   {"keys and values", size.keys_values, false},
+                                                   {"a gradient of keys and values", handed_back, true}}) {
       if (bytes <= max || (in_training && config.evaluate.alone)) continue;
       throw InputError(
           fmt::format("schedule.stages: stage {} has {} of {} bytes; one handle holds at most {} "
                       "(more stages, or a smaller training.microbatch_size)",
-                      s, what, bytes, max));
+                      s / slices, what, bytes, max));
     }
   }
 }

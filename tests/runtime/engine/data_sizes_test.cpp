@@ -5,7 +5,9 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "runtime/engine/kernels.hpp"
 #include "starpipe/base/error.hpp"
+#include "starpipe/base/index.hpp"
 #include "starpipe/model/network.hpp"
 #include "starpipe/plan/registry/registry.hpp"
 #include "support/message_of.hpp"
@@ -60,6 +62,22 @@ TEST(DataSizes, CountTheBytesOfMessages) {
   EXPECT_EQ(refusal(sizes), "");
   sizes.ranks = 2;
   EXPECT_THAT(refusal(sizes), AllOf(HasSubstr("at most 2147483647 bytes"), HasSubstr("stage 0")));
+}
+
+// Attention of a slice gathers the keys of all slices before. In a narrow network it needs more scratch than
+// the passes on whole sequences.
+TEST(ScratchSize, IsEnoughForEachSlice) {
+  const model::Network network = sliced(
+      "llama", 2, 2, {{"heads", 1}, {"kv_heads", 1}, {"hidden", 64}, {"intermediate", 64}, {"context", 128}});
+  const plan::Schedule schedule =
+      plan::make_schedule("1f1b", {.workers = 2, .microbatches = 2, .slices = 2, .graph = network.graph});
+  bool is_larger = false;
+  for (int stage = 0; stage < 2; ++stage) {
+    const std::size_t words = scratch_size(schedule, network, stage, false);
+    for (int slice = 0; slice < 2; ++slice) EXPECT_GE(words, network.stage(stage, slice).scratch_size());
+    is_larger = is_larger || words > network.stages[index(stage)].scratch_size();
+  }
+  EXPECT_TRUE(is_larger);
 }
 
 }  // namespace

@@ -414,8 +414,8 @@ TEST(Engine, NothingIsLeftInMemory) {
                                      .microbatches = 4,
                                      .homes = {recompute ? plan::Home::none : plan::Home::worker}});
       std::size_t scratch = 0;
-      for (const model::Stage& stage : network.stages)
-        scratch += scratch_size(schedule, stage, session->on_gpus()) * sizeof(float);
+      for (int stage = 0; stage < schedule.stages(); ++stage)
+        scratch += scratch_size(schedule, network, stage, session->on_gpus()) * sizeof(float);
       scratch *= index(session->map().count(session->mpi().rank()));
       Engine engine(*session, schedule, network, sgd, model::given_values(start_values(network)), patient);
       for (int step = 0; step < 20; ++step) {
