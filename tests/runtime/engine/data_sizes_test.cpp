@@ -67,12 +67,15 @@ TEST(DataSizes, CountTheBytesOfMessages) {
 // Attention of a slice gathers the keys of all slices before. In a narrow network it needs more scratch than
 // the passes on whole sequences.
 TEST(ScratchSize, IsEnoughForEachSlice) {
-  const model::Network network = sliced(
-      "llama", 2, 2, {{"heads", 1}, {"kv_heads", 1}, {"hidden", 64}, {"intermediate", 64}, {"context", 128}});
+  model::ModelConfig config = small(
+      "llama",
+      {{"layers", 1}, {"heads", 1}, {"kv_heads", 1}, {"hidden", 64}, {"intermediate", 64}, {"context", 128}});
+  config.slices = 2;
+  const model::Network network = model::build_network(config, 1, 3, {1, 2});
   const plan::Schedule schedule =
-      plan::make_schedule("1f1b", {.workers = 2, .microbatches = 2, .slices = 2, .graph = network.graph});
+      plan::make_schedule("1f1b", {.workers = 3, .microbatches = 2, .slices = 2, .graph = network.graph});
   bool is_larger = false;
-  for (int stage = 0; stage < 2; ++stage) {
+  for (int stage = 0; stage < 3; ++stage) {
     const std::size_t words = scratch_size(schedule, network, stage, false);
     for (int slice = 0; slice < 2; ++slice) EXPECT_GE(words, network.stage(stage, slice).scratch_size());
     is_larger = is_larger || words > network.stages[index(stage)].scratch_size();
