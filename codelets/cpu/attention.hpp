@@ -16,7 +16,7 @@ namespace starpipe::model::cpu {
 /// keys later than its last query: in fp32 none.
 inline constexpr std::size_t query_block = 64;
 
-/// What attention does to a row of products of a query with keys. Scores are `scale` times the products.
+/// Computes with rows of products of a query with keys. Scores are `scale` times the products.
 struct AttentionScores {
   float scale = 1;
 
@@ -48,11 +48,12 @@ struct AttentionScores {
   }
 };
 
-/// Makes the layer "attention" of a slice of the context (sequence_rows), which also sees the keys and values
-/// of the slices before. Those of a slice are rows [k | v], which F copies: so the stash is q, and one
-/// log-sum-exp per row and head. All else is as without slices. Throws as make_layer() does.
+/// Makes the layer "attention" of a slice of the context (sequence_rows). It also sees the keys and values of
+/// the slices before. F copies its own keys and values to Forward::own_keys_values, as rows [k | v]. So the
+/// stash has only q, and one log-sum-exp per row and head. Throws as make_layer() does.
 std::unique_ptr<Layer> make_sliced_attention(const LayerSpec& spec);
 
+/// Rounds `count` floats to bf16, to nearest.
 inline void round_row(const float* __restrict from, std::size_t count, Bf16* __restrict to) noexcept {
   for (std::size_t i = 0; i < count; ++i) to[i] = from[i];
 }

@@ -5,6 +5,7 @@
 #include <array>
 #include <cstdint>
 #include <cstring>
+#include <optional>
 
 #include "model/full_width.hpp"
 #include "starpipe/model/layer.hpp"
@@ -94,18 +95,28 @@ class WidenedArrays {
 /// The keys and values of several slices as floats.
 class FloatSlices {
  public:
-  explicit FloatSlices(std::span<const ConstMemory> slices) : count_(slices.size()) {
-    for (std::size_t i = 0; i < count_; ++i) views_[i] = slices[i].floats();
+  explicit FloatSlices(std::span<const ConstMemory> slices) {
+    fill(slices, [](ConstMemory slice) { return slice.floats(); });
   }
   /// Widens slices in bf16.
-  FloatSlices(std::span<const ConstMemory> slices, WidenedArrays& arrays) : count_(slices.size()) {
-    for (std::size_t i = 0; i < count_; ++i) views_[i] = arrays.widened(slices[i], 2 * slices[i].size());
+  FloatSlices(std::span<const ConstMemory> slices, WidenedArrays& arrays) {
+    fill(slices, [&](ConstMemory slice) { return arrays.widened(slice, 2 * slice.size()); });
   }
-  [[nodiscard]] std::span<const ConstFloatView> views() const { return {views_.data(), count_}; }
+  [[nodiscard]] std::span<const ConstFloatView> views() const {
+    return views_ ? std::span<const ConstFloatView>(*views_).first(count_)
+                  : std::span<const ConstFloatView>();
+  }
 
  private:
-  std::array<ConstFloatView, max_slices> views_;
-  std::size_t count_;
+  template <class Convert>
+  void fill(std::span<const ConstMemory> slices, Convert convert) {
+    if (slices.empty()) return;
+    std::ranges::transform(slices, views_.emplace().begin(), convert);
+    count_ = slices.size();
+  }
+
+  std::optional<std::array<ConstFloatView, max_slices>> views_;  // nothing to fill without slices
+  std::size_t count_ = 0;
 };
 
 class CpuBackend final : public Backend {

@@ -416,7 +416,7 @@ std::vector<Piece::Range> slice_rows_of(const ModelConfig& config) {
   for (std::size_t k = 1; k <= count; ++k) {
     const double work = all * static_cast<double>(k) / static_cast<double>(count);
     const double end = b > 0 ? (std::sqrt(a * a + 2 * b * work) - a) / b : work / a;
-    // Each slice has a token, and leaves one for each of those behind it.
+    // Each slice has at least one token, and so do those after it.
     const std::size_t last = context - (count - k);
     const std::size_t next =
         k == count ? context

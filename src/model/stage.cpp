@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <iterator>
 #include <numeric>
+#include <optional>
 #include <stdexcept>
 #include <string>
 #include <utility>
@@ -179,22 +180,26 @@ void Stage::add_loss(std::size_t columns) {
   }
 }
 
-// The layers of a stage have their rows one behind the other, so those of any slice lie at the same share.
+// In a slice's keys and values the layers' parts follow each other, and each has as many rows as the slice.
+// So the place of a layer's part is proportional to the rows.
 class Stage::LayerSlices {
  public:
   LayerSlices(const Stage& stage, std::size_t op, std::span<const ConstMemory> slices) {
     const std::size_t size = words(stage.precision_, stage.ops_[op].layer->keys_values_size());
-    if (size == 0) return;
+    if (size == 0 || slices.empty()) return;
+    views_.emplace();
     for (const ConstMemory slice : slices) {
       const std::size_t rows = slice.size() / (stage.keys_values_size_ / stage.rows_);
-      views_[count_++] =
+      (*views_)[count_++] =
           slice.subspan(stage.layouts_[op].keys_values / stage.rows_ * rows, size / stage.rows_ * rows);
     }
   }
-  [[nodiscard]] std::span<const ConstMemory> views() const { return {views_.data(), count_}; }
+  [[nodiscard]] std::span<const ConstMemory> views() const {
+    return views_ ? std::span<const ConstMemory>(*views_).first(count_) : std::span<const ConstMemory>();
+  }
 
  private:
-  std::array<ConstMemory, max_slices> views_;
+  std::optional<std::array<ConstMemory, max_slices>> views_;  // nothing to fill without slices
   std::size_t count_ = 0;
 };
 

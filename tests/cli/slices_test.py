@@ -35,13 +35,6 @@ class Slices(CommandTest):
         self.assertEqual(result.returncode, 0, result.stderr)
         return json.loads(self.read("r.json"))
 
-    def assert_predicted(self, report):
-        for kinds in report["received"].values():
-            for figures in kinds.values():
-                self.assertEqual(figures["predicted"], figures["measured"])
-        for figures in (report["peak_stashes"], report["peak_stash_bytes"]):
-            self.assertEqual(figures["predicted"], figures["measured"])
-
     def assert_near(self, report, whole, tolerance=2e-5):
         self.assertEqual(len(report["losses"]), len(whole["losses"]))
         for loss, expected in zip(report["losses"], whole["losses"]):

@@ -78,6 +78,14 @@ class CommandTest(unittest.TestCase):
         self.assertEqual((result.returncode, result.stderr), (0, ""), arguments)
         return result.stdout
 
+    def assert_predicted(self, report):
+        """What a worker receives and holds is as predicted, in the report of `train`."""
+        for kinds in report["received"].values():
+            for figures in kinds.values():
+                self.assertEqual(figures["predicted"], figures["measured"])
+        for figures in (report["peak_stashes"], report["peak_stash_bytes"]):
+            self.assertEqual(figures["predicted"], figures["measured"])
+
     def refused(self, arguments, *culprits, **options):
         """The command must exit with 2, print nothing on standard output and one line with all culprits on standard error."""
         result = self.run_command(*arguments, **options)

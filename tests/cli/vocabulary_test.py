@@ -36,13 +36,6 @@ class Vocabulary(CommandTest):
         self.assertEqual(result.returncode, 0, result.stderr)
         return json.loads(self.read("r.json"))
 
-    def assert_predicted(self, report):
-        for kinds in report["received"].values():
-            for figures in kinds.values():
-                self.assertEqual(figures["predicted"], figures["measured"])
-        for figures in (report["peak_stashes"], report["peak_stash_bytes"]):
-            self.assertEqual(figures["predicted"], figures["measured"])
-
     def test_shards_train_as_the_whole(self):
         for settings in (
             (),

@@ -166,9 +166,11 @@ struct Passes {
     View input_gradient;
     FloatView scratch;
     std::span<const ConstView> keys_values = {};
-    /// The gradient of all `keys_values`, one behind the other, by the slices after; empty in the last slice.
+    /// The gradients of all `keys_values`, one array after the other, which the slices after have added up.
+    /// Empty in the last slice.
     ConstFloatView keys_values_gradient = {};
-    /// Gets that of the slices before, with what this slice adds; empty in the first slice.
+    /// B writes the gradients for the slices before: those of `keys_values_gradient` plus its own part. Empty
+    /// in the first slice.
     FloatView earlier_gradient = {};
   };
   struct Weights {

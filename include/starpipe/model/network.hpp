@@ -42,7 +42,7 @@ struct VocabularyShards {
   plan::ShardPlacement placement = plan::ShardPlacement::all;
 };
 
-/// What slices of a sequence have in common: their number of tokens, or the work of their passes. With a
+/// Says what all slices of a sequence have equal: the number of tokens, or the work of the passes. With a
 /// causal mask later tokens see more keys, so later slices of equal work have fewer tokens.
 enum class SliceSizes : std::uint8_t { tokens, work };
 
@@ -140,8 +140,9 @@ struct Network {
   [[nodiscard]] std::vector<ParameterSet> sets() const;
   /// Returns the numbers in sets() of the sets that `stage` shares, in the order of Stage::shared().
   [[nodiscard]] std::vector<std::size_t> shared_sets(int stage) const;
-  /// Returns the sizes of each stage's messages, stash and weights, in bytes, [stage], with slices
-  /// [stage][slice] one behind the other. Weights that stages share are in `shared_weights`, not here.
+  /// Returns the sizes of each stage's messages, stash and weights, in bytes. The result has one entry for
+  /// each stage; with K slices it has K for each, and that of stage s and slice k is s K + k.
+  /// `shared_weights` has the weights that stages share.
   [[nodiscard]] std::vector<plan::StageSizes> sizes() const;
   /// Returns the shared sets: the stages that use each, and its bytes.
   [[nodiscard]] std::vector<plan::SharedWeights> shared_weights() const;

@@ -70,18 +70,17 @@ struct ParameterViews {
 using ConstParameters = ParameterViews<ConstMemory>;
 using ParameterGradients = ParameterViews<Memory>;
 
-/// What F of a stage that has a slice of each sequence reads and writes besides: the keys and values of the
-/// slices before, in order, and its own.
+/// Further arrays of F, for a stage that has a slice of each sequence.
 struct SliceForward {
-  std::span<const ConstMemory> keys_values;
-  Memory own;
+  std::span<const ConstMemory> keys_values;  ///< of the slices before, in order
+  Memory own;                                ///< F writes the slice's own keys and values
 };
-/// What its backward pass reads and writes besides: the keys and values of the slices before and, last, its
-/// own; their gradient by the slices after, empty in the last slice; that of the slices before, empty in the
-/// first one.
+/// Further arrays of its backward pass.
 struct SliceBackward {
-  std::span<const ConstMemory> keys_values;
+  std::span<const ConstMemory> keys_values;  ///< of the slices before, in order, and last its own
+  /// The gradients of `keys_values` that the slices after have added up. Empty in the last slice.
   ConstFloatView gradient;
+  /// The pass writes the gradients for the slices before. Empty in the first slice.
   FloatView earlier_gradient;
 };
 

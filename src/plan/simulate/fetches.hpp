@@ -116,8 +116,8 @@ class Fetches {
   }
 
  private:
-  // What a job reads of the other slices of its sequences: the keys and values of those before, which B reads
-  // of its own slice, too, and the gradient that the slice after hands back.
+  // Calls from() for what a job reads of slices: the keys and values of the slices before, for B also of its
+  // own slice, and for B the gradients of the slice after.
   template <class From>
   void for_each_of_slices(const Job& job, From&& from) const {
     const auto [s, b, pass] = job;

@@ -70,7 +70,8 @@ class Changes {
     keep(readers, 0, size.activation);
   }
 
-  // What the later slices read of this one, and its B; and the gradients that its B gets of the slice after.
+  // Keeps the keys and values that later slices and its own B read, and the gradients that B gets of the
+  // slice after.
   void add_keys_values_of(int stage, int microbatch, const Costs& costs) {
     if (!costs.size(stage, microbatch).has_keys_values) return;
     std::vector<JobId> readers;

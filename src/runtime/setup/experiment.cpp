@@ -207,10 +207,12 @@ void refuse_large_stages(const Config& config, const model::Network& network) {
     first.weights = std::max(first.weights, shared.weights);
     first.master = std::max(first.master, shared.master);
   }
-  std::uint64_t handed_back = 0;
+  std::uint64_t handed_back = 0;  // to the slice before
+  std::uint64_t up_to_here = 0;
   for (std::size_t s = 0; s < sizes.size(); ++s) {
     const plan::StageSizes& size = sizes[s];
-    handed_back = size.keys_values_gradient + (s % slices == 0 ? 0 : handed_back);
+    handed_back = s % slices == 0 ? 0 : up_to_here;
+    up_to_here = handed_back + size.keys_values_gradient;
     const std::uint64_t state = model::optimizer_state_size(config.training.optimizer, size.updated());
     for (const auto& [what, bytes, in_training] : {std::tuple{"weights", size.weights, false},
                                                    {"an output", size.activation, false},

@@ -403,7 +403,8 @@ std::string microbatches_text(const Schedule& schedule);
 /// and the passes keep their order n. Every pass comes before all passes of later rounds. An ordered schedule
 /// stays ordered. The others become greedy: nothing is stashed, so there is nothing to limit. The result can
 /// finish if `schedule` can. Throws InputError with `check`'s message when `schedule` cannot finish, and for
-/// fewer than one micro-batch, too many jobs, or micro-batches that are not whole sequences.
+/// fewer than one micro-batch, too many jobs, and for a number of micro-batches that cuts a sequence of
+/// slices.
 Schedule forward_passes(const Schedule& schedule, int microbatches);
 
 }  // namespace starpipe::plan

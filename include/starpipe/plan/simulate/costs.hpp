@@ -123,8 +123,8 @@ struct Costs {
     return duration(job.stage, job.microbatch);
   }
   [[nodiscard]] const StageSizes& size(const Job& job) const { return size(job.stage, job.microbatch); }
-  /// Returns the bytes of the gradient of keys and values that the backward pass of the slice behind hands to
-  /// that of `microbatch`: those of all slices up to this one.
+  /// Returns the bytes of gradients that the backward pass of `microbatch` gets of the slice after: of the
+  /// keys and values of all slices up to this one.
   [[nodiscard]] std::uint64_t handed_back(const Schedule& schedule, int stage, int microbatch) const;
   /// True if the size of any datum is known.
   [[nodiscard]] bool has_sizes() const;
