@@ -41,7 +41,7 @@ struct JobTables {
 plan::Schedule schedule_of_tables(std::string name, const plan::StageGraph& graph, int microbatches,
                                   int slices, int workers, const JobTables& tables,
                                   plan::Discipline discipline, std::vector<int> memory_limits,
-                                  bool late_recomputation) {
+                                  bool late_recomputation, bool pairs) {
   const auto split = tables.split.unchecked<1>();
   const auto home = tables.home.unchecked<1>();
   const auto home_of = [&](py::ssize_t pair) {
@@ -93,7 +93,8 @@ plan::Schedule schedule_of_tables(std::string name, const plan::StageGraph& grap
        .memory_limits = std::move(memory_limits),
        .home = [&](int stage,
                    int microbatch) { return home_of(static_cast<py::ssize_t>(pair_of(stage, microbatch))); },
-       .late_recomputation = late_recomputation});
+       .late_recomputation = late_recomputation,
+       .pairs = pairs});
 }
 
 const plan::Schedule& schedule_of(py::handle self) { return self.cast<const plan::Schedule&>(); }
@@ -168,14 +169,14 @@ void bind_schedule(py::module_& module) {
       .def(py::init([](std::string name, const plan::StageGraph& graph, int microbatches, int slices,
                        int workers, Table<bool> split, Table<std::int32_t> home, Table<std::int32_t> weights,
                        Table<std::int32_t> compute, Table<std::int64_t> priority, plan::Discipline discipline,
-                       std::vector<int> memory_limits, bool late_recomputation) {
+                       std::vector<int> memory_limits, bool late_recomputation, bool pairs) {
              return schedule_of_tables(std::move(name), graph, microbatches, slices, workers,
                                        {std::move(split), std::move(home), std::move(weights),
                                         std::move(compute), std::move(priority)},
-                                       discipline, std::move(memory_limits), late_recomputation);
+                                       discipline, std::move(memory_limits), late_recomputation, pairs);
            }),
            "name"_a, "graph"_a, "microbatches"_a, "slices"_a, "workers"_a, "split"_a, "home"_a, "weights"_a,
-           "compute"_a, "priority"_a, "discipline"_a, "memory_limits"_a, "late_recomputation"_a)
+           "compute"_a, "priority"_a, "discipline"_a, "memory_limits"_a, "late_recomputation"_a, "pairs"_a)
       .def_property_readonly("name", &Schedule::name)
       .def_property_readonly("graph", &Schedule::graph)
       .def_property_readonly("microbatches", &Schedule::microbatches)
@@ -186,6 +187,15 @@ void bind_schedule(py::module_& module) {
       .def_property_readonly("recomputes", py::overload_cast<>(&Schedule::recomputes, py::const_))
       .def_property_readonly("recomputes_late", &Schedule::recomputes_late)
       .def_property_readonly("copies", py::overload_cast<>(&Schedule::copies, py::const_))
+      .def_property_readonly("has_pairs", &Schedule::has_pairs)
+      .def_property_readonly("partner",
+                             [](const Schedule& self) {
+                               py::array_t<std::int64_t> partners(self.id_count());
+                               auto partner = partners.mutable_unchecked<1>();
+                               for (plan::JobId id = 0; id < self.id_count(); ++id)
+                                 partner(id) = self.partner(id) ? std::int64_t{*self.partner(id)} : -1;
+                               return partners;
+                             })
       .def_property_readonly("home",
                              [](const Schedule& self) {
                                py::array_t<std::int32_t> homes(self.microbatches() * self.stages());

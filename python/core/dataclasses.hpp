@@ -132,6 +132,13 @@ struct Dataclass<plan::HomeLink> {
                                         Field{"memory", &plan::HomeLink::memory}};
 };
 template <>
+struct Dataclass<plan::Overlap> {
+  static constexpr const char* name = "Overlap";
+  static constexpr std::tuple fields = {Field{"factor", &plan::Overlap::factor},
+                                        Field{"F_B", &plan::Overlap::F_B},
+                                        Field{"F_BW", &plan::Overlap::F_BW}};
+};
+template <>
 struct Dataclass<plan::Costs> {
   static constexpr const char* name = "Costs";
   static constexpr std::tuple fields = {Field{"durations", &plan::Costs::durations},
@@ -146,7 +153,8 @@ struct Dataclass<plan::Costs> {
                                         Field{"messages_pass_hosts", &plan::Costs::messages_pass_hosts},
                                         Field{"host", &plan::Costs::host},
                                         Field{"disk", &plan::Costs::disk},
-                                        Field{"peer", &plan::Costs::peer}};
+                                        Field{"peer", &plan::Costs::peer},
+                                        Field{"overlap", &plan::Costs::overlap}};
 };
 template <>
 struct Dataclass<plan::Job> {

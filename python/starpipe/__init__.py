@@ -11,7 +11,7 @@ Times have any one unit, sizes are in bytes. Errors in what is given are `InputE
 
 from starpipe._core import InputError, StageGraph
 from starpipe._core import version as __version__
-from starpipe._costs import Costs, Durations, HomeLink, Link, LinkLevel, LinkPort, LinkTime, SharedWeights, Sharing, StageSizes
+from starpipe._costs import Costs, Durations, HomeLink, Link, LinkLevel, LinkPort, LinkTime, Overlap, SharedWeights, Sharing, StageSizes
 from starpipe._jobs import Discipline, Home, Job, Pass, Placement
 from starpipe._partition import Partition, SharedUnits, Unit, WorkerLoad, partition
 from starpipe._periodic import ChainStage, PeriodicOperation, PeriodicResult, periodic
@@ -50,6 +50,7 @@ __all__ = [
     "LinkPort",
     "LinkTime",
     "MemoryCurve",
+    "Overlap",
     "Partition",
     "Pass",
     "PathPart",

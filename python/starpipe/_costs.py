@@ -131,6 +131,18 @@ class HomeLink:
     """Bytes of stashes that these workers may have there at once; None: no limit."""
 
 
+@dataclass(frozen=True)
+class Overlap:
+    """How long a worker takes for a pair: F and a backward pass at once."""
+
+    factor: float = 1.0
+    """Of the sum of both durations, where there is no time."""
+    F_B: float | None = None
+    """Of F and B, on any stages."""
+    F_BW: float | None = None
+    """Of F and BW, on any stages."""
+
+
 DurationsLike = Union[Durations, tuple[float, float, float]]
 
 
@@ -174,6 +186,16 @@ def _each(name: str, values: Sequence[Value], kind: type[Value]) -> tuple[Value,
     return tuple(elements)
 
 
+def _overlap(value: Overlap | float | None) -> Overlap | None:
+    """Checks how long pairs take."""
+    if value is None:
+        return None
+    overlap = value if isinstance(value, Overlap) else Overlap(factor=value)
+    times = {"overlap.F_B": overlap.F_B, "overlap.F_BW": overlap.F_BW}
+    of = {name: None if time is None else _number(name, time, 0, 1e99) for name, time in times.items()}
+    return Overlap(_number("overlap", overlap.factor, 0, 1), of["overlap.F_B"], of["overlap.F_BW"])
+
+
 @dataclass(frozen=True, init=False)
 class Costs:
     """Durations, sizes and the price of transfers. Immutable.
@@ -196,6 +218,7 @@ class Costs:
     host: HomeLink | None
     disk: HomeLink | None
     peer: HomeLink | None
+    overlap: Overlap | None
 
     def __init__(
         self,
@@ -215,6 +238,7 @@ class Costs:
         disk: HomeLink | None = None,
         peer: HomeLink | None = None,
         slices: int = 1,
+        overlap: Overlap | float | None = None,
     ) -> None:
         """Makes the costs of a schedule's stages.
 
@@ -237,6 +261,8 @@ class Costs:
         peer: link of copies to other workers, and back, which then delay no other transfer. Without it they are
             transfers on `links`.
 
+        overlap: how long pairs take; a number is the factor of `Overlap`. Without it the jobs of a pair follow each other as other
+            jobs do, and neither waits for the other.
         slices: K if `durations` and `sizes` have an entry for each stage and slice: that of stage s and slice k is s K + k.
 
         Raises InputError for values of another form, for both `comm` and `links`, and for `copy` with `host`, `disk` or `peer`.
@@ -268,5 +294,6 @@ class Costs:
             ("host", homes["host"]),
             ("disk", homes["disk"]),
             ("peer", homes["peer"]),
+            ("overlap", _overlap(overlap)),
         ):
             object.__setattr__(self, name, value)

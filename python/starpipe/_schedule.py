@@ -217,6 +217,7 @@ class Schedule:
         memory_limit: Limits = None,
         home: Homes = "worker",
         slices: int = 1,
+        pairs: bool = False,
         name: str = "mine",
         costs: Costs = Costs(),
     ) -> None:
@@ -233,6 +234,8 @@ class Schedule:
         memory_limit: the largest number of stashes that a worker may hold at once: one for all workers, or one for each.
         slices: K of each sequence: micro-batches q K to q K + K - 1 have the parts of the same sequences, in order. On each stage F
             of a slice also waits for F of the slice before, and B for B of the slice after.
+        pairs: whether F and a backward pass of one worker that have the same n are a pair, which the worker runs at once. Both
+            wait until both can start. `Costs.overlap` says how long they take.
         home: h(s, b): where the stash waits from F to B. With "none" R makes it again before B, from the stage's input. R
             needs w and n of its own. With "host" and "disk" O copies it there, and L copies it back. O and L need n alone:
             they run beside F and beside the backward pass.
@@ -251,13 +254,14 @@ class Schedule:
         _require_word("discipline", discipline)
         _require_function("placement", placement, "(s, b, d)")
         _require_function("priority", priority, "(s, b, d)")
-        pairs = [(s, b) for b in range(microbatches) for s in range(graph.stages)]
+        run_at_once = _flag("pairs", pairs)
+        stashes = [(s, b) for b in range(microbatches) for s in range(graph.stages)]
         if callable(split_backward):
-            split = [_flag(f"split_backward: stage {s}, micro-batch {b}", split_backward(s, b)) for s, b in pairs]
+            split = [_flag(f"split_backward: stage {s}, micro-batch {b}", split_backward(s, b)) for s, b in stashes]
         else:
-            split = [_flag("split_backward", split_backward)] * len(pairs)
-        homes = _homes(home, graph.stages, pairs)
-        for i, (s, b) in enumerate(pairs):
+            split = [_flag("split_backward", split_backward)] * len(stashes)
+        homes = _homes(home, graph.stages, stashes)
+        for i, (s, b) in enumerate(stashes):
             if isinstance(_home_of(homes[i]), int):  # the worker of F itself is the home "worker"
                 _, (own,) = _placements([placement(s, b, "F")], [(s, b, "F")])
                 homes[i] = 0 if _home_of(homes[i]) == own else homes[i]
@@ -265,7 +269,7 @@ class Schedule:
         divided: tuple[Pass, ...] = ("F", "B", "W")
         jobs = [
             (s, b, d)
-            for (s, b), is_split, waits in zip(pairs, split, homes)
+            for (s, b), is_split, waits in zip(stashes, split, homes)
             for d in (divided if is_split else fused) + _home_passes(waits)
         ]
         weights, compute = _placements([0 if d in ("O", "L") else placement(s, b, d) for s, b, d in jobs], jobs)
@@ -276,7 +280,7 @@ class Schedule:
         self._handle = _core.Schedule(
             name, graph, microbatches, _slices(slices, microbatches), workers, np.array(split), np.array(homes, dtype=np.int32),
             np.array(weights, dtype=np.int32), np.array(compute, dtype=np.int32), priorities, discipline,
-            limits * workers if len(limits) == 1 else limits, False,
+            limits * workers if len(limits) == 1 else limits, False, run_at_once,
         )  # fmt: skip
         self.costs = costs
         self.reordering = None
@@ -343,6 +347,16 @@ class Schedule:
     def copies(self) -> bool:
         """True if any stash is copied to its home, and back."""
         return self._handle.copies
+
+    @property
+    def has_pairs(self) -> bool:
+        """True if a worker runs any F and backward pass at once."""
+        return self._handle.has_pairs
+
+    @property
+    def partner(self) -> npt.NDArray[np.int64]:
+        """By JobId: the job that runs at once with this one, -1 for a job that runs alone."""
+        return self._handle.partner
 
     def home(self, stage: int, microbatch: int) -> Home:
         """h(s, b): where the stash waits from F to B. Raises InputError for a pair that does not exist."""
@@ -535,10 +549,13 @@ class Schedule:
         exists = self.turn != 0xFFFFFFFF
         stride = self._stride()
         split = exists[2::stride] if self.split_backward else np.zeros(self.id_count // stride, dtype=np.bool_)
-        tables = (split, self._handle.home, self.weights[exists], self.compute[exists], self.turn[exists].astype(np.int64))
+        # The backward pass of a pair has the n of its F, which has the smaller turn.
+        partner = self.partner
+        first = np.where(partner >= 0, np.minimum(self.turn, self.turn[partner]), self.turn)
+        tables = (split, self._handle.home, self.weights[exists], self.compute[exists], first[exists].astype(np.int64))
         core = (
             self.name, self.graph, self.microbatches, self.slices, self.workers, *tables, self.discipline, self.memory_limits,
-            self._handle.recomputes_late,
+            self._handle.recomputes_late, self._handle.has_pairs,
         )  # fmt: skip
         return _unpickled, (core, self.costs, self.reordering)
 

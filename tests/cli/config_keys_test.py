@@ -145,6 +145,7 @@ KEYS = {
     "runtime.emulate.links": Key("train", MLP, "far.yaml", "runtime.emulate={F: 2ms, B: 2ms, W: 1ms, links: near.yaml}"),
     "runtime.emulate.copy": Key("train", MLP, "9ms", "runtime.emulate={F: 2ms, B: 2ms, W: 1ms, copy: 0s}", "schedule.home=host"),
     "runtime.emulate.peer_copy": Key("train", MLP, "9ms", "runtime.emulate={F: 2ms, B: 2ms, W: 1ms, copy: 0s}", "schedule.home=[worker:1, worker]"),
+    "runtime.emulate.overlap": Key("train", MLP, "0.9", "runtime.emulate={F: 2ms, B: 2ms, W: 1ms, overlap: 1}", "schedule.name=combined-1f1b"),
     "runtime.stash_folder": Key("train", MLP, "nowhere", "runtime.stash_folder=.", "schedule.home=disk"),
     "runtime.emulate.prefetch": Key("train", MLP, "false", EMULATED),
 }
@@ -173,7 +174,7 @@ UNUSED = {
     "compare": ["data.validation", "evaluate", "checkpoint"],
     "verify": ["data.validation", "evaluate", "checkpoint", "runtime.links"],
     "sim": ["training.steps", "runtime.timeout", "runtime.mapping", "runtime.emulate.comm", "runtime.emulate.links", "runtime.emulate.copy",
-            "runtime.emulate.peer_copy", "runtime.links", "runtime.stash_folder"],
+            "runtime.emulate.peer_copy", "runtime.emulate.overlap", "runtime.links", "runtime.stash_folder"],
 }  # fmt: skip
 
 

@@ -176,6 +176,7 @@ EFFECTS = {
         **results("simulate mlp.yaml"),
         "--durations": Effect("simulate mlp.yaml", "--durations F=3,B=1,W=1"),
         "--comm": Effect("simulate mlp.yaml", "--comm 0.5"),
+        "--overlap": Effect("simulate mlp.yaml --set schedule.name=combined-1f1b --overlap 1", "--overlap 0.9"),
         "--copy": Effect("simulate mlp.yaml --set schedule.home=host --copy 0", "--copy 3"),
         "--links": Effect("simulate mlp.yaml", "--links links.yaml"),
         "--workers": Effect("simulate mlp.yaml", "--workers 3"),
@@ -217,6 +218,7 @@ EFFECTS = {
         "--home": Effect(SHOW, "--home none"),
         "--durations": Effect(SHOW, "--durations F=1,B=2,W=1"),
         "--comm": Effect(SHOW, "--comm 0.5"),
+        "--overlap": Effect("schedule show combined-1f1b --workers 4 --microbatches 8", "--overlap 0.9"),
         "--copy": Effect(f"{SHOW} --home host --copy 0", "--copy 3"),
         "--links": Effect(SHOW, LINKS),
         "--bytes": Effect(f"{SHOW} --links links.yaml --bytes 0", "--bytes 8"),
@@ -239,6 +241,7 @@ EFFECTS = {
         "--tensor-workers": Effect(f"{SIDE_BY_SIDE} --tensor 2", "--tensor-workers 1"),
         "--durations": Effect(SIDE_BY_SIDE, "--durations F=1,B=2,W=1"),
         "--comm": Effect(SIDE_BY_SIDE, "--comm 0.5"),
+        "--overlap": Effect("schedule compare 1f1b combined-1f1b --workers 4 --microbatches 8", "--overlap 0.9"),
         "--copy": Effect(f"{SIDE_BY_SIDE} --home host --copy 0", "--copy 3"),
         "--links": Effect(SIDE_BY_SIDE, LINKS),
         "--bytes": Effect(f"{SIDE_BY_SIDE} --links links.yaml --bytes 0", "--bytes 8"),
@@ -255,6 +258,7 @@ EFFECTS = {
         "--tensor-workers": Effect("schedule check s.csv --tensor 2", "--tensor-workers 1"),
         "--durations": Effect("schedule check s.csv", "--durations F=1,B=2,W=1"),
         "--comm": Effect("schedule check s.csv", "--comm 0.5"),
+        "--overlap": Effect("schedule check pairs.csv", "--overlap 0.9"),
         "--copy": Effect("schedule check s.csv --home host --copy 0", "--copy 3"),
         "--links": Effect("schedule check s.csv", LINKS),
         "--bytes": Effect("schedule check s.csv --links links.yaml --bytes 0", "--bytes 8"),
@@ -332,7 +336,7 @@ EFFECTS = {
 # Commands of which all pairs of options are tried.
 PAIRED = ("schedule list", "schedule show", "schedule check", "simulate", "partition", "periodic", "info")
 TIMES = ("--durations", "--comm", "--copy", "--links", "--no-prefetch")
-TIMES_IN_CSV = [option for option in TIMES if option != "--copy"]
+TIMES_IN_CSV = [*(option for option in TIMES if option != "--copy"), "--overlap"]
 # (command, option, other): with these values, `option` changes nothing if `other` is given.
 SILENCED = {
     # Without a home to which stashes are copied there are no copies.
@@ -511,6 +515,7 @@ class Inputs(CommandTest):
                                    "levels: [{latency: 1us, bandwidth: 1GB/s}]}")
         self.write("placed.yaml", "- {F: 1, B: 2, worker: 0}\n- {F: 2, B: 1, worker: 0}\n")
         self.write("s.csv", "0F0,0F1,0B0,0B1\n1F0,1B0,1F1,1B1\n")
+        self.write("pairs.csv", "0F0,0F1,0F2,0B0,0B1,0B2\n1F0,(1F1;1B0)OVERLAP_F_B,(1F2;1B1)OVERLAP_F_B,1B2\n")
         shutil.copy(os.path.join(EXPERIMENTS, "periodic/uneven.yaml"), self.path("uneven.yaml"))
         shutil.copy(os.path.join(EXPERIMENTS, "topologies/cube_mesh.xml"), self.path("cube.xml"))
         done = self.run_command("train", "mlp.yaml", *RUN.split(), "--set", "checkpoint.folder=done")

@@ -290,6 +290,43 @@ class Slices(unittest.TestCase):
             self.assertIn(message, str(raised.exception))
 
 
+class Pairs(unittest.TestCase):
+    def test_jobs_with_the_same_n_run_at_once(self):
+        schedule = starpipe.schedule("dualpipe", workers=4, microbatches=8)
+        self.assertTrue(schedule.has_pairs)
+        together = starpipe.simulate(schedule, starpipe.Costs(overlap=starpipe.Overlap(F_BW=2.5)))
+        self.assertEqual(together.makespan, 24)
+        self.assertEqual(starpipe.simulate(schedule).makespan, starpipe.simulate(schedule, starpipe.Costs(overlap=None)).makespan)
+        partner = schedule.partner
+        paired = np.flatnonzero(partner >= 0)
+        self.assertTrue((partner[partner[paired]] == paired).all())
+        self.assertTrue((schedule.compute[partner[paired]] == schedule.compute[paired]).all())
+        self.assertEqual(pickle.loads(pickle.dumps(schedule)), schedule)
+        self.assertTrue(pickle.loads(pickle.dumps(schedule)).has_pairs)
+
+    def test_own_schedules_have_them(self):
+        schedule = starpipe.Schedule(1, 3, 1, placement=lambda s, b, d: 0, pairs=True, priority=lambda s, b, d: b if d == "F" else b + 1)
+        alone = schedule.partner < 0
+        self.assertEqual([(int(b), str(d)) for b, d in zip(schedule.microbatch[alone], schedule.passes[alone])], [(0, "F"), (2, "BW")])
+        self.assertEqual(starpipe.simulate(schedule, starpipe.Costs(overlap=0.8)).makespan, 1 + 2 * 0.8 * 3 + 2)
+        self.assertEqual(starpipe.simulate(schedule).makespan, 9)
+
+    def test_wrong_values_get_one_clear_line(self):
+        schedule = starpipe.schedule("dualpipe", workers=4, microbatches=8)
+        for wrong, message in (
+            (lambda: starpipe.Costs(overlap=1.5), "overlap: expected a number from 0 to 1"),
+            (lambda: starpipe.Costs(overlap="fast"), "overlap: expected a number"),
+            (lambda: starpipe.Costs(overlap=starpipe.Overlap(F_BW=-1)), "overlap.F_BW: expected a number"),
+            (lambda: starpipe.simulate(schedule, starpipe.Costs(overlap=0.5)), "at least the longer"),
+            (lambda: starpipe.Schedule(1, 2, 1, placement=lambda s, b, d: 0, priority=lambda s, b, d: b, pairs=1), "pairs: expected True or False"),
+            (lambda: starpipe.Schedule(1, 2, 1, placement=lambda s, b, d: 0, priority=lambda s, b, d: b, pairs=True, discipline="greedy"),
+             "pairs need an ordered schedule"),
+        ):  # fmt: skip
+            with self.assertRaises(starpipe.InputError) as raised:
+                wrong()
+            self.assertIn(message, str(raised.exception))
+
+
 class Homes(unittest.TestCase):
     def test_r_takes_the_time_of_f(self):
         schedule = starpipe.schedule("1f1b", workers=2, microbatches=4, home="none", costs=Costs((1, 2, 0)))

@@ -84,6 +84,7 @@ struct ShowOptions {
 
 void show_prediction(const ResultOptions& result, const CostOptions& given, const plan::LimitedSchedule& made,
                      const plan::Costs& costs, const std::string& unit) {
+  given.require_pairs(made.schedule);
   const plan::Timeline timeline = plan::simulate(made.schedule, costs);
   given.note_missing_bytes(made.schedule.name(), timeline);
   const plan::PredictedRun run{made.schedule, costs, timeline, unit, made.reordering};
@@ -149,6 +150,7 @@ void add_show(CLI::App& schedule, Action& action) {
                     "Durations and --memory-limit are of 1/W of the model, whatever the number of stages");
   options->tensor.add_to(*command);
   options->costs.add_to(*command, "1 for each pass");
+  options->costs.add_overlap_to(*command);
   options->costs.add_copy_to(*command);
   options->costs.add_bytes_to(*command);
   options->costs.add_no_prefetch_to(*command);
@@ -209,6 +211,7 @@ void add_check(CLI::App& schedule, Action& action) {
   options->tensor.add_to(*command);
   options->costs.add_to(*command, "the times in the file, or 1 for each pass",
                         "the time in the file, else 0");
+  options->costs.add_overlap_to(*command);
   options->costs.add_copy_to(*command);
   options->costs.add_bytes_to(*command);
   options->costs.add_no_prefetch_to(*command);

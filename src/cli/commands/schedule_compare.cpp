@@ -99,6 +99,7 @@ std::set<plan::Home> homes_of_copies(const ScheduleCompareOptions& options, cons
 /// compute.
 std::optional<double> bound_of(const ScheduleCompareOptions& options, const plan::Schedule& schedule,
                                const plan::Costs& costs, const std::vector<int>& limits) {
+  if (costs.overlap) return plan::placement_bound(schedule, costs);
   const auto stage_workers = plan::stage_workers_of(schedule);
   if (!stage_workers || !costs.prefetch || options.tensor.shards() > 1) return std::nullopt;
   const std::set<int> used(stage_workers->begin(), stage_workers->end());
@@ -416,6 +417,7 @@ void add_schedule_compare(CLI::App& schedule, Action& action) {
       "same work, or of a stage");
   options->tensor.add_to(*command);
   options->costs.add_to(*command, "1 for each pass");
+  options->costs.add_overlap_to(*command);
   options->costs.add_copy_to(*command);
   options->costs.add_bytes_to(*command);
   options->costs.add_no_prefetch_to(*command);

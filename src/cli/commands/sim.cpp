@@ -139,17 +139,19 @@ std::vector<plan::Durations> given_durations(const SimOptions& options, const ru
 
 /// Keys that change nothing on simulated GPUs: the cluster has the links, SimGrid ends a run that cannot
 /// continue, and each GPU has one worker, in their order.
-constexpr std::array<std::string_view, 10> unused_by_sim = {
-    "training.steps",      "runtime.timeout",      "runtime.workers_per_core",
-    "runtime.mapping",     "runtime.emulate.comm", "runtime.emulate.links",
-    "runtime.links",       "runtime.emulate.copy", "runtime.emulate.peer_copy",
-    "runtime.stash_folder"};
+constexpr std::array<std::string_view, 11> unused_by_sim = {
+    "training.steps",       "runtime.timeout",        "runtime.workers_per_core",
+    "runtime.mapping",      "runtime.emulate.comm",   "runtime.emulate.links",
+    "runtime.links",        "runtime.emulate.copy",   "runtime.emulate.peer_copy",
+    "runtime.stash_folder", "runtime.emulate.overlap"};
 
 /// Refuses settings of the file with which a real run would differ from the simulated one.
 void check_simulated(const ConfigOptions& options, const runtime::Config& config) {
   options.refuse_overrides("sim", unused_by_sim);
   if (config.runtime.emulate && !config.runtime.emulate->prefetch)
     throw InputError("runtime.emulate.prefetch: false: simulated GPUs fetch the inputs of a job before it");
+  if (config.runtime.emulate && config.runtime.emulate->overlap)
+    throw InputError("runtime.emulate.overlap: simulated GPUs run one job at a time");
   if (config.runtime.mapping != runtime::MappingKind::linear)
     throw InputError("runtime.mapping: auto: the workers of simulated GPUs are in their order");
 }

@@ -150,6 +150,7 @@ int simulate(const SimulateOptions& options) {
   if (partition) config = runtime::with_partition(std::move(config), *partition);
   const runtime::Experiment experiment = runtime::make_experiment(config);
   runtime::check_start(config, experiment.network);
+  runtime::require_pairs(config, experiment.schedule);
   DefaultTimes times = default_times(config, partition, experiment);
   if (options.costs.gives_durations()) times.source = "of --durations";
   plan::Costs& costs = times.costs;
@@ -200,6 +201,7 @@ void add_simulate(CLI::App& app, Action& action) {
                         "the seconds of runtime.emulate; with schedule.partition the measured times; else in "
                         "proportion to the FLOPs of each stage, 1 for an average stage",
                         "those of runtime.links or runtime.emulate, else 0");
+  options->costs.add_overlap_to(*command);
   options->costs.add_copy_to(*command);
   options->costs.add_no_prefetch_to(*command);
   command->add_flag("--per-share", options->per_share,

@@ -326,6 +326,7 @@ void train(Runtime& runtime, const TrainOptions& options) {
       return true;
     });
     if (options.outputs.has(weights_option)) check_weights(runtime, trainer, options);
+    runtime::require_pairs(trainer.config(), trainer.schedule());
     const std::string unequal =
         runtime::describe_unequal_stages(trainer.config(), trainer.training().agreed().experiment);
     if (runtime.rank() == 0 && !unequal.empty()) print_message("starpipe: " + unequal);

@@ -192,8 +192,9 @@ class TensorOptions {
 /// to do instead.
 void refuse_tensor(CLI::App& command, const std::string& reason);
 
-/// Costs of passes and transfers: --durations, --comm or --links; where they are added, also --copy, --bytes
-/// and --no-prefetch.
+/// Costs of passes and transfers: --durations, --comm or --links; where they are added, also --overlap,
+/// --copy,
+/// --bytes and --no-prefetch.
 class CostOptions {
  public:
   /// `default_durations`, `default_comm`: the costs without --durations and --comm, for the help.
@@ -201,6 +202,8 @@ class CostOptions {
   /// Adds only --durations, for commands that know the links.
   void add_durations_to(CLI::App& command, const std::string& default_durations);
   void add_no_prefetch_to(CLI::App& command);
+  /// Adds --overlap, for commands that know schedules with pairs.
+  void add_overlap_to(CLI::App& command);
   /// Adds --copy, for commands with --home.
   void add_copy_to(CLI::App& command);
   /// Adds --bytes, for commands that do not know a model, and so not the bytes that its stages send.
@@ -217,6 +220,8 @@ class CostOptions {
   /// Prints a line on standard error if a run of the schedule `name` transfers data whose bytes --bytes does
   /// not give: these transfers have a latency only.
   void note_missing_bytes(const std::string& name, const plan::Timeline& timeline) const;
+  /// Throws InputError if --overlap is given and the schedule has no pairs.
+  void require_pairs(const plan::Schedule& schedule) const;
   /// Returns `others` and the files that --durations and --links name: what a command reads.
   [[nodiscard]] std::vector<std::filesystem::path> inputs(std::vector<std::filesystem::path> others) const;
   [[nodiscard]] std::vector<std::filesystem::path> inputs(const std::vector<std::string>& others) const {
@@ -238,6 +243,7 @@ class CostOptions {
   std::optional<std::string> durations_;
   std::optional<std::string> comm_;
   std::optional<std::string> links_;
+  std::optional<std::string> overlap_;
   std::optional<std::string> copy_;
   std::optional<std::uint64_t> bytes_;
   bool needs_bytes_ = false;  ///< there is no model that gives the sizes of results

@@ -259,6 +259,25 @@ void apply_copy(plan::Costs& costs, const std::string& unit, const std::string& 
   }
 }
 
+plan::Overlap read_overlap(const std::string& unit, const std::string& text) {
+  plan::Overlap overlap;
+  if (text.find('=') == std::string::npos) {
+    overlap.factor = YamlValue(YAML::Node(text), "--overlap").number(Interval{.min = 0, .max = 1});
+    return overlap;
+  }
+  std::istringstream items(text);
+  for (std::string item; std::getline(items, item, ',');) {
+    const bool is_split = item.starts_with("F+B=");
+    if (!is_split && !item.starts_with("F+BW="))
+      throw InputError(fmt::format("--overlap {}: expected a factor, F+B=T or F+BW=T, got '{}'", text, item));
+    std::optional<double>& time = is_split ? overlap.F_B : overlap.F_BW;
+    if (time)
+      throw InputError(fmt::format("--overlap {}: {} is given twice", text, is_split ? "F+B" : "F+BW"));
+    time = time_in(unit, "--overlap", item.substr(item.find('=') + 1));
+  }
+  return overlap;
+}
+
 }  // namespace
 
 void CostOptions::add_to(CLI::App& command, const std::string& default_durations,
@@ -280,6 +299,14 @@ void CostOptions::add_durations_to(CLI::App& command, const std::string& default
       "or a YAML file with a map of F, B and W, or with a list of such maps, one for each stage. A fused "
       "backward pass takes B + W. Default: " +
           default_durations);
+}
+
+void CostOptions::add_overlap_to(CLI::App& command) {
+  add_option(
+      command, "--overlap FACTOR|F+B=T,F+BW=T", overlap_,
+      "Time of a pair of F and a backward pass that a worker runs at once: a part of the sum of both, such "
+      "as "
+      "0.8, or the time of F with B, of F with BW, or both. Without it the jobs of a pair follow each other");
 }
 
 void CostOptions::add_copy_to(CLI::App& command) {
@@ -329,6 +356,13 @@ void CostOptions::apply(plan::Costs& costs, std::string& unit, int stages, const
     const bool in_seconds =
         std::ranges::any_of(readings, [](const Reading& reading) { return reading.units.with; });
     unit = in_seconds ? "s" : "";
+  }
+  if (overlap_) {
+    costs.overlap = read_overlap(unit, *overlap_);
+  } else if (unit != former_unit && costs.overlap && (costs.overlap->F_B || costs.overlap->F_BW)) {
+    throw InputError(
+        fmt::format("--durations: the times of pairs are {} a unit, unlike the durations; give --overlap too",
+                    former_unit.empty() ? "without" : "with"));
   }
   if (copy_) {
     apply_copy(costs, unit, *copy_);
@@ -380,6 +414,12 @@ void CostOptions::divide_among_slices(plan::Costs& costs, const plan::Costs& bef
       costs.sizes.insert(costs.sizes.end(), index(slices), of_stage);
   }
   costs.slices = slices;
+}
+
+void CostOptions::require_pairs(const plan::Schedule& schedule) const {
+  if (!overlap_ || schedule.has_pairs()) return;
+  throw InputError(
+      fmt::format("--overlap: schedule {} has no pairs of F and a backward pass", schedule.name()));
 }
 
 void CostOptions::note_missing_bytes(const std::string& name, const plan::Timeline& timeline) const {

@@ -264,6 +264,7 @@ double draw_legend(const LegendItems& items, double left, double right, double y
     legend.note(fmt::format("1 to {} lines at the foot: stages 2 to {} of the worker, in order",
                             items.foot_lines, items.foot_lines + 1));
   }
+  if (items.pairs) legend.note("line above: two jobs at once");
   if (items.numbers) legend.note(items.labels ? "5 alone: micro-batch 5" : "5: micro-batch 5");
   legend.hues(items.microbatches);
   return legend.bottom();

@@ -109,6 +109,7 @@ struct LegendItems {
   bool numbers = false;          ///< some label is the micro-batch alone
   int foot_lines = 0;            ///< the maximum number of lines at the foot of a cell
   int microbatches = 0;
+  bool pairs = false;  ///< some jobs are a pair
 };
 
 /// Appends the legend to `svg`, between the x of `left` and `right` and from `y` down. Returns the y below

@@ -180,6 +180,7 @@ class Svg {
     draw_cells(frame);
     draw_copies(frame);
     draw_chunks(frame);
+    draw_pairs(frame);
     draw_labels(frame);
     legend_.critical_path = draw_critical_path(frame, body_) || legend_.critical_path;
     return draw_memory(frame, frame.y(timeline.order.size()));
@@ -228,6 +229,23 @@ class Svg {
     }
     if (path.empty()) return;
     put("<path class=\"chunks\" d=\"{}\" stroke=\"{}\" stroke-width=\"1.6\" fill=\"none\"/>\n", path, ink);
+  }
+
+  /// Draws a line over the two jobs of each pair.
+  void draw_pairs(const RunFrame& frame) {
+    const Schedule& schedule = *frame.run.schedule;
+    std::string path;
+    for (const JobId id : schedule.order()) {
+      const JobId last = schedule.last_of_pair(id);
+      if (last == id) continue;
+      const double from = frame.x(frame.run.timeline->spans[id].start);
+      const double to = frame.x(frame.run.timeline->spans[last].end);
+      fmt::format_to(std::back_inserter(path), "M{} {}h{}", px(from + 1.5),
+                     px(frame.y(index(schedule.compute(id))) + 1.8), px(std::max(0.0, to - from - 4)));
+    }
+    if (path.empty()) return;
+    legend_.pairs = true;
+    put("<path class=\"pairs\" d=\"{}\" stroke=\"{}\" stroke-width=\"2\" fill=\"none\"/>\n", path, ink);
   }
 
   /// Draws the live stashes of each worker over time, on one scale, with the peaks as numbers. Returns the y

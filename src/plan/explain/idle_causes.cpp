@@ -273,7 +273,8 @@ std::vector<LinkWait> link_waits(std::span<const IdlePart> parts) {
   return largest_first<LinkWait>(sums);
 }
 
-InputWait input_wait(const RecordedStep& step, JobId id) {
+// As `input_wait`, of one job of a pair.
+static InputWait wait_of_one(const RecordedStep& step, JobId id) {
   InputWait wait;
   wait.input = last_input(step.as_run, step.timeline, id);
   wait.produced = wait.input.produced;
@@ -292,6 +293,14 @@ InputWait input_wait(const RecordedStep& step, JobId id) {
   wait.transfer_to =
       time >= ready - wait.transfer_from && wait.input.from ? ready : wait.transfer_from + time;
   return wait;
+}
+
+InputWait input_wait(const RecordedStep& step, JobId id) {
+  InputWait wait = wait_of_one(step, id);
+  const JobId last = step.as_run.last_of_pair(id);
+  if (last == id) return wait;
+  const InputWait of_partner = wait_of_one(step, last);
+  return of_partner.startable > wait.startable ? of_partner : wait;
 }
 
 }  // namespace starpipe::plan

@@ -82,7 +82,7 @@ Schedule run_in_order(const Schedule& planned, const std::vector<int>& worker,
   spec.placement = [&](const Job& job) {
     return Placement{.weights = planned.placement(id(job)).weights, .compute = worker[id(job)]};
   };
-  spec.priority = [&](const Job& job) { return position[id(job)]; };
+  spec.priority = [&](const Job& job) { return position[planned.first_of_pair(id(job))]; };
   spec.discipline = Discipline::ordered;
   spec.late_recomputation = planned.recomputes_late();
   spec.memory_limits = {};
@@ -230,6 +230,7 @@ RecordedStep measured_step(const Schedule& planned, std::span<const JobRun> jobs
 }
 
 RecordedStep simulated_step(const Schedule& schedule, const Costs& costs, const JobTimes& times) {
+  if (schedule.has_pairs() && !costs.overlap) return simulated_step(schedule.with_pairs(false), costs, times);
   Timeline timeline = simulate(schedule, costs, times);
   std::vector<int> worker(schedule.id_count(), 0);
   for (const JobId id : schedule.order()) worker[id] = schedule.compute(id);
@@ -267,7 +268,7 @@ LastInput last_input(const Schedule& as_run, const Timeline& timeline, JobId id)
   const Pass pass = as_run.job(id).pass;
   LastInput input;
   for_each_producer(as_run, id, [&](JobId producer) {
-    const double end = timeline.spans[producer].end;
+    const double end = timeline.spans[as_run.last_of_pair(producer)].end;
     const bool copied = as_run.copies() && is_copy(as_run.job(producer).pass);
     if (copied && (!input.copy || end > input.copied)) {
       input.copy = producer;

@@ -75,6 +75,8 @@ ordered_json jobs_of(const RecordedStep& step) {
       {"microbatch", by_job([&](const JobRun& run) { return planned.job(run.job).microbatch; })},
       {"pass", by_job([&](const JobRun& run) { return to_string(planned.job(run.job).pass); })},
       {"worker", by_job([&](const JobRun& run) { return planned.compute(run.job); })}};
+  if (planned.has_pairs())
+    jobs["with_next"] = by_job([&](const JobRun& run) { return planned.last_of_pair(run.job) != run.job; });
   if (planned.copies()) {
     jobs["home"] = by_job([&](const JobRun& run) {
       const Job job = planned.job(run.job);
@@ -191,6 +193,7 @@ Schedule read_planned(const JsonValue& record, const std::vector<int>& compute, 
   listing.rows.resize(index(workers));
   listing.copies.resize(index(workers));
   std::vector<Job> order;
+  const bool has_pairs = jobs.find("with_next").has_value();
   for (std::size_t i = 0; i < compute.size(); ++i) {
     order.push_back({stages.at(i).whole(0), microbatches.at(i).whole(0), read_pass(passes.at(i))});
     std::vector<ListedJob>& row = listing.rows[index(compute[i])];
@@ -200,7 +203,8 @@ Schedule read_planned(const JsonValue& record, const std::vector<int>& compute, 
       listing.copies[index(compute[i])].push_back(
           {order.back(), home.parsed(parse_home, "host, disk or worker:N"), row.size(), n});
     } else {
-      row.push_back({order.back(), weights[i], i, n});
+      const bool with_next = has_pairs && array_with(jobs, "with_next", compute.size()).at(i).truth();
+      row.push_back({order.back(), weights[i], i, n, with_next});
     }
   }
   for (const char* const key : {"stages", "microbatches", "discipline", "stage_graph", "memory_limits"})

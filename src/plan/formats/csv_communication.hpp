@@ -23,6 +23,7 @@ struct CsvAction {
   Job job = {};
   std::size_t cell = 0;
   std::string_view text = {};  ///< in the file
+  bool with_next = false;      ///< a pair with the action behind it
 };
 
 /// Returns "row 1, cell 4", counted from 1.

@@ -243,6 +243,11 @@ void require_progress(const Completeness& jobs, const Schedule& schedule) {
   // Each job of the cycle waits for the one before it, either because of their order in a row or for its
   // data. The message starts with a job that waits for data.
   const auto before = [&](std::size_t i) { return jobs.find(cycle[i == 0 ? cycle.size() - 1 : i - 1]); };
+  if (cycle.size() == 1) {
+    const JobId last = schedule.last_of_pair(schedule.find(cycle.front()).value());
+    jobs.fail(*jobs.find(cycle.front()), "{} and {} cannot run at once: the second waits for the first",
+              to_string(cycle.front()), to_string(schedule.job(last)));
+  }
   std::size_t first = 0;
   while (before(first)->row == jobs.find(cycle[first])->row &&
          before(first)->position < jobs.find(cycle[first])->position) {
@@ -259,6 +264,23 @@ void require_progress(const Completeness& jobs, const Schedule& schedule) {
   }
   jobs.fail(*jobs.find(cycle[first]), "{}{}: a cycle of {} jobs", text, cycle.size() > max ? ", ..." : "",
             cycle.size());
+}
+
+/// Returns true if any jobs are a pair. Refuses a pair of other jobs than F and the backward pass behind it.
+bool has_pairs(const Completeness& complete, const Listing& listing) {
+  bool any = false;
+  for (const ListEntry& entry : complete.entries()) {
+    if (!entry.listed->with_next) continue;
+    any = true;
+    const std::vector<ListedJob>& row = listing.rows[entry.row];
+    const bool is_last = entry.position + 1 == row.size();
+    if (entry.job().pass != Pass::F || is_last || !gives_input_gradient(row[entry.position + 1].job.pass))
+      complete.fail(entry, "{} is no F with a backward pass behind it, so they are no pair",
+                    to_string(entry.job()));
+    if (listing.discipline != Discipline::ordered)
+      complete.fail(entry, "a pair needs an ordered schedule; this one is {}", to_string(listing.discipline));
+  }
+  return any;
 }
 
 /// Refuses jobs without n, and an n that is not larger than that of the job before in the row.
@@ -307,9 +329,13 @@ Schedule schedule_from_listing(const Listing& listing) {
   };
   const bool has_peers = copies.any_on_worker();
   if (has_peers) require_n(complete, copies);
+  spec.pairs = has_pairs(complete, listing);
   spec.priority = [&](const Job& job) {
-    if (has_peers) return is_copy(job.pass) ? *copies.listed(job).n : *at(job).listed->n;
-    return is_copy(job.pass) ? copies.n(job) : copies.n(at(job).position);
+    if (is_copy(job.pass)) return has_peers ? *copies.listed(job).n : copies.n(job);
+    const ListEntry& entry = at(job);
+    const bool is_second = entry.position > 0 && listing.rows[entry.row][entry.position - 1].with_next;
+    const std::size_t position = entry.position - (is_second ? 1 : 0);
+    return has_peers ? *listing.rows[entry.row][position].n : copies.n(position);
   };
   Schedule schedule(spec);
   copies.require_all_in(schedule);

@@ -21,6 +21,7 @@ struct ListedJob {
   int weights = 0;       ///< worker that holds the weights
   std::size_t cell = 0;  ///< position in the row, from 0
   std::optional<std::int64_t> n = {};
+  bool with_next = false;  ///< a pair with the next job of the row
 };
 
 /// O or L in a file.

@@ -53,15 +53,24 @@ std::string csv(const Schedule& schedule, std::vector<std::vector<JobId>> rows) 
   for (std::vector<JobId>& row : rows)
     std::erase_if(row, [&](JobId id) { return schedule.job(id).pass == Pass::R; });
   std::size_t cells = 2;  // at least 2, so that the row of a worker without jobs is not a blank line
-  for (const auto& row : rows) cells = std::max(cells, row.size());
+  for (const auto& row : rows) {
+    const auto is_first = [&](JobId id) { return schedule.first_of_pair(id) == id; };
+    cells = std::max(cells, static_cast<std::size_t>(std::ranges::count_if(row, is_first)));
+  }
   std::string text;
   for (const auto& row : rows) {
-    for (std::size_t i = 0; i < row.size(); ++i) {
-      const Job job = schedule.job(row[i]);
-      fmt::format_to(std::back_inserter(text), "{}{}{}{}", i == 0 ? "" : ",", job.stage, action(job.pass),
-                     job.microbatch);
+    const auto word = [&](JobId id) {
+      const Job job = schedule.job(id);
+      return fmt::format("{}{}{}", job.stage, action(job.pass), job.microbatch);
+    };
+    std::size_t written = 0;
+    for (const JobId id : row) {
+      if (schedule.first_of_pair(id) != id) continue;  // it is written with its F
+      const JobId last = schedule.last_of_pair(id);
+      text += written++ == 0 ? "" : ",";
+      text += last == id ? word(id) : fmt::format("({};{})OVERLAP_F_B", word(id), word(last));
     }
-    text.append(cells - std::max<std::size_t>(row.size(), 1), ',');
+    text.append(cells - std::max<std::size_t>(written, 1), ',');
     text += '\n';
   }
   return text;
@@ -178,9 +187,17 @@ class RowReader {
       if (overlaps && action.kind != Kind::compute) fail(text, "overlaps an action that computes nothing");
       if (!overlaps && !transfers) fail(text, "batches an action that is not a send or a receive");
     }
+    if (overlaps) return join(added, text);
     // All transfers of a batch start together, so its receives do not delay its sends.
     std::stable_partition(added.begin(), added.end(),
                           [](const CsvAction& action) { return action.kind != Kind::receive; });
+  }
+
+  void join(std::span<CsvAction> pair, std::string_view text) const {
+    if (pair.front().job.pass != Pass::F) std::swap(pair.front(), pair.back());
+    if (pair.front().job.pass != Pass::F || !gives_input_gradient(pair.back().job.pass))
+      fail(text, "is not F and a backward pass");
+    pair.front().with_next = true;
   }
 
   void add(std::string_view text) {
@@ -247,7 +264,9 @@ Schedule schedule_from_csv(std::string_view text, const std::string& source_name
     const auto worker = static_cast<int>(listing.rows.size());
     auto& jobs = listing.rows.emplace_back();
     for (const CsvAction& action : row) {
-      if (action.kind == Kind::compute) jobs.push_back({action.job, worker, action.cell});
+      if (action.kind == Kind::compute)
+        jobs.push_back(
+            {.job = action.job, .weights = worker, .cell = action.cell, .with_next = action.with_next});
     }
   }
   Schedule schedule = schedule_from_listing(listing);

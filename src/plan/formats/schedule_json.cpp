@@ -48,6 +48,7 @@ ordered_json ops(const Schedule& schedule, const Timeline& timeline) {
                      {"end", number(span.end)},
                      {"weights_from", schedule.placement(id).weights}});
       if (schedule.has_peers()) row.back()["n"] = schedule.turn(id);
+      if (schedule.last_of_pair(id) != id) row.back()["with_next"] = true;
     }
     all.push_back(std::move(row));
   }
@@ -99,8 +100,8 @@ ListedCopy read_copy(const JsonValue& value) {
   return copy;
 }
 
-constexpr std::array<std::string_view, 7> op_keys = {"op",  "stage",        "microbatch", "start",
-                                                     "end", "weights_from", "n"};
+constexpr std::array<std::string_view, 8> op_keys = {"op",  "stage",        "microbatch", "start",
+                                                     "end", "weights_from", "n",          "with_next"};
 
 /// An op of a file. Its times describe the run that was written; reading checks them and does not use them.
 struct ReadOp {
@@ -110,6 +111,7 @@ struct ReadOp {
   std::optional<std::int64_t> n = {};
   std::optional<double> start = {};
   std::optional<double> end = {};
+  bool with_next = false;
 };
 using OpRow = std::vector<ReadOp>;
 
@@ -133,6 +135,7 @@ ReadOp read_op(const JsonValue& value) {
   if (is_copy(op.job.pass)) value.at("op").fail("is a copy, and belongs in \"copies\"");
   if (const auto weights = value.find("weights_from")) op.weights = weights->whole(0);
   op.n = read_n(value);
+  if (const auto pair = value.find("with_next")) op.with_next = pair->truth();
   return op;
 }
 
@@ -220,7 +223,8 @@ void require_known_keys(const JsonValue& file) {
        "stages_that_add", "stages_without_keys_values",
        "shards",          "ops",
        "copies",          "host_link",
-       "disk_link",       "peer_link"},
+       "disk_link",       "peer_link",
+       "overlap"},
       is_read);
   add({"makespan", "gradients_summed", "bubble_fraction", "recomputed_fraction", "device_span",
        "device_bubble_fraction", "lower_bound"},
@@ -298,7 +302,8 @@ ImportedSchedule schedule_from_json(std::string_view text, const std::string& so
   for (const OpRow& row : rows) {
     const int worker = static_cast<int>(listing.rows.size());
     std::vector<ListedJob>& jobs = listing.rows.emplace_back();
-    for (const ReadOp& op : row) jobs.push_back({op.job, op.weights.value_or(worker), jobs.size(), op.n});
+    for (const ReadOp& op : row)
+      jobs.push_back({op.job, op.weights.value_or(worker), jobs.size(), op.n, op.with_next});
   }
   if (const auto value = file.find("copies")) {
     value->array();

@@ -192,6 +192,31 @@ void add_links(ordered_json& object, const Costs& costs) {
   if (costs.has_slow_hosts()) object["messages_pass_hosts"] = true;
 }
 
+struct PairTime {
+  std::string_view key;
+  std::optional<double> Overlap::*time;
+};
+constexpr std::array<PairTime, 2> pair_times = {{{"F+B", &Overlap::F_B}, {"F+BW", &Overlap::F_BW}}};
+
+void add_overlap(ordered_json& object, const Costs& costs) {
+  if (!costs.overlap) return;
+  ordered_json& entry = object["overlap"] = {{"factor", number(costs.overlap->factor)}};
+  for (const auto& [key, time] : pair_times) {
+    if ((*costs.overlap).*time) entry[key] = number(*((*costs.overlap).*time));
+  }
+}
+
+Overlap read_overlap(const JsonValue& value) {
+  constexpr std::array<std::string_view, 3> keys = {"factor", "F+B", "F+BW"};
+  value.object().only(keys);
+  Overlap overlap;
+  if (const auto factor = value.find("factor")) overlap.factor = factor->number();
+  for (const auto& [key, time] : pair_times) {
+    if (const auto given = value.find(key)) overlap.*time = given->time();
+  }
+  return overlap;
+}
+
 Link read_link(const JsonValue& value) {
   Link link = {.alpha = value.at("comm").time(), .beta = value.at("comm_per_byte").time()};
   if (const auto times = value.find("times")) {
@@ -395,6 +420,7 @@ void add_costs(ordered_json& object, const Costs& costs, const Schedule& schedul
                                       return durations_json(costs.duration(s, k));
                                     });
   add_links(object, costs);
+  add_overlap(object, costs);
   if (of_record || (!costs.prefetch && costs.links.takes_time())) object["prefetch"] = costs.prefetch;
   if (costs.has_sizes() || costs.links.has_bandwidths())
     object["sizes"] =
@@ -416,6 +442,7 @@ Costs read_costs(const JsonValue& object, const Schedule& schedule, CostsForm fo
     costs.sizes = read_per_stage(*value, schedule, read_stage_sizes);
   complete_slices(costs, schedule);
   read_links(object, costs);
+  if (const auto overlap = object.find("overlap")) costs.overlap = read_overlap(*overlap);
   if (const auto value = object.find("prefetch")) {
     costs.prefetch = value->truth();
     if (!of_record && !costs.prefetch && !costs.links.takes_time())

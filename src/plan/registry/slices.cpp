@@ -40,6 +40,7 @@ Schedule in_rows(const Schedule& whole, int slices) {
     return std::int64_t{whole.turn(of_whole(job))} * slices +
            (job.pass == Pass::F ? slice : slices - 1 - slice);
   };
+  spec.pairs = false;
   return Schedule(spec);
 }
 
@@ -75,6 +76,7 @@ class Shifted {
       const Job other = {job.stage, instead_of(job.stage, job.microbatch), job.pass};
       return place(ordered_.find(other).value());
     };
+    spec.pairs = false;
     return Schedule(spec);
   }
 

@@ -14,10 +14,39 @@
 namespace starpipe::plan {
 namespace {
 
+// Calls f for all jobs that wait for the end of `id`, or of the pair of which it is the last job: F of a pair
+// also waits for what its partner waits for.
+template <class Function>
+void for_each_waiting(const Schedule& schedule, JobId id, Function&& f) {
+  const JobId first = schedule.first_of_pair(id);
+  for (const JobId of : {id, first}) {
+    schedule.for_each_succ(of, [&](JobId next) {
+      if (next == id && of == first) return;  // within the pair
+      f(next);
+      if (schedule.first_of_pair(next) != next) f(schedule.first_of_pair(next));
+    });
+    if (first == id) return;
+  }
+}
+
+// The inverse.
+template <class Function>
+void for_each_awaited(const Schedule& schedule, JobId id, Function&& f) {
+  const JobId last = schedule.last_of_pair(id);
+  for (const JobId of : {id, last}) {
+    schedule.for_each_pred(of, [&](JobId before) {
+      f(before);
+      const JobId ends = schedule.last_of_pair(before);
+      if (ends != before && ends != of) f(ends);
+    });
+    if (last == id) return;
+  }
+}
+
 // Successors by data and, when the discipline is ordered, the next job of the same worker.
 template <class Function>
 void for_each_next(const Schedule& schedule, JobId id, Function&& f) {
-  schedule.for_each_succ(id, f);
+  for_each_waiting(schedule, id, f);
   if (schedule.discipline() != Discipline::ordered) return;
   if (schedule.copies() && is_copy(schedule.job(id).pass)) return;
   const auto order = schedule.order(schedule.compute(id));
@@ -27,7 +56,7 @@ void for_each_next(const Schedule& schedule, JobId id, Function&& f) {
 
 template <class Function>
 void for_each_previous(const Schedule& schedule, JobId id, Function&& f) {
-  schedule.for_each_pred(id, f);
+  for_each_awaited(schedule, id, f);
   if (schedule.discipline() != Discipline::ordered) return;
   if (schedule.copies() && is_copy(schedule.job(id).pass)) return;
   const auto position = schedule.position(id);

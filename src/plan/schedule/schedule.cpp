@@ -18,6 +18,12 @@ void check_memory_limits(const std::string& name, int workers, const std::vector
   throw InputError(fmt::format("{}: {} memory limits for {} workers", name, limits.size(), workers));
 }
 
+void require_ordered_for_pairs(const std::string& name, Discipline discipline) {
+  if (discipline == Discipline::ordered) return;
+  throw InputError(
+      fmt::format("{}: pairs need an ordered schedule; this one is {}", name, to_string(discipline)));
+}
+
 }  // namespace
 
 std::string_view to_string(Discipline discipline) { return discipline_words[index(discipline)]; }
@@ -58,6 +64,7 @@ Schedule::Schedule(const ScheduleSpec& spec, bool forward_only)
     throw InputError(
         fmt::format("{}: {} micro-batches are not sequences of {} slices", name_, microbatches_, slices_));
   if (workers_ < 1) throw InputError(fmt::format("{}: {} workers, need at least 1", name_, workers_));
+  if (spec.pairs) require_ordered_for_pairs(name_, discipline_);
   if (!spec.placement || !spec.priority) throw InputError(name_ + ": a schedule needs w and n");
   check_memory_limits(name_, workers_, memory_limits_);
 
@@ -88,6 +95,7 @@ Schedule::Schedule(const ScheduleSpec& spec, bool forward_only)
 
   const auto tables = std::make_shared<Tables>(make_tables(spec, passes));
   tables_ = tables;
+  has_pairs_ = !tables->partner.empty();
   if (has_copies_) order_copies(*tables);
 }
 
@@ -127,14 +135,16 @@ Schedule::Tables Schedule::make_tables(const ScheduleSpec& spec, std::span<const
   }
   tables.order.shrink_to_fit();
   // They are in the documented order of jobs with equal n.
-  std::ranges::stable_sort(tables.order, {}, [&](JobId id) { return priority[id]; });
+  const auto stride = static_cast<JobId>(stride_);
+  std::ranges::stable_sort(tables.order, {},
+                           [&](JobId id) { return std::pair(priority[id], spec.pairs && id % stride != 0); });
+  if (spec.pairs && !forward_only()) find_pairs(priority, tables);
   tables.rows.resize(index(workers_));
   tables.copies.resize(has_copies_ ? index(workers_) : 0);
   std::vector<bool> seen(index(microbatches_), false);
   for (std::uint32_t t = 0; t < tables.order.size(); ++t) {
     const JobId id = tables.order[t];
     tables.turn[id] = t;
-    const auto stride = static_cast<JobId>(stride_);
     const auto microbatch = static_cast<int>(id / stride / static_cast<JobId>(stages()));
     if (id % stride == 0 && !seen[index(microbatch)]) {  // its first F
       seen[index(microbatch)] = true;
@@ -153,6 +163,38 @@ Schedule::Tables Schedule::make_tables(const ScheduleSpec& spec, std::span<const
     row.push_back(id);
   }
   return tables;
+}
+
+// Fills `partner`, and puts the backward pass of each pair directly behind its F in the order of all jobs.
+void Schedule::find_pairs(std::span<const std::int64_t> priority, Tables& tables) const {
+  const auto stride = static_cast<JobId>(stride_);
+  std::vector<JobId> partner(tables.turn.size(), no_job);
+  std::vector<JobId> last(index(workers_), no_job);
+  bool any = false;
+  for (const JobId id : tables.order) {
+    const bool copies_stash =
+        has_copies_ && id % stride >= remade_or_offloaded() && is_copied(tables.homes[id / stride]);
+    const int worker = tables.placement[id].compute;
+    if (copies_stash || worker < 0 || worker >= workers_)
+      continue;  // `check` reports a worker that does not exist
+    const JobId before = std::exchange(last[index(worker)], id);
+    if (before == no_job || before % stride != 0 || id % stride != 1 || priority[before] != priority[id])
+      continue;
+    partner[before] = id;
+    partner[id] = before;
+    any = true;
+  }
+  if (!any) return;
+  std::vector<JobId> order;
+  order.reserve(tables.order.size());
+  for (const JobId id : tables.order) {
+    const bool is_second = id % stride != 0 && partner[id] != no_job;
+    if (is_second) continue;
+    order.push_back(id);
+    if (partner[id] != no_job) order.push_back(partner[id]);
+  }
+  tables.order = std::move(order);
+  tables.partner = std::move(partner);
 }
 
 // Fills `waits_for` and `waited_for`. What a job waits for because an earlier job of its channel does is left
@@ -199,8 +241,8 @@ bool operator==(const Schedule& a, const Schedule& b) {
   return a.name_ == b.name_ && a.graph_ == b.graph_ && a.microbatches_ == b.microbatches_ &&
          a.slices_ == b.slices_ && a.workers_ == b.workers_ && a.stride_ == b.stride_ &&
          a.has_w_ == b.has_w_ && a.discipline_ == b.discipline_ &&
-         a.recomputes_late() == b.recomputes_late() && a.memory_limits_ == b.memory_limits_ &&
-         (a.tables_ == b.tables_ || *a.tables_ == *b.tables_);
+         a.recomputes_late() == b.recomputes_late() && a.has_pairs_ == b.has_pairs_ &&
+         a.memory_limits_ == b.memory_limits_ && (a.tables_ == b.tables_ || *a.tables_ == *b.tables_);
 }
 
 bool Schedule::split_backward(int stage, int microbatch) const {
@@ -211,6 +253,7 @@ Schedule Schedule::with(Discipline discipline, std::vector<int> memory_limits) c
   check_memory_limits(name_, workers_, memory_limits);
   Schedule changed = *this;
   changed.discipline_ = discipline;
+  changed.has_pairs_ = has_pairs_ && discipline == Discipline::ordered;
   changed.memory_limits_ = std::move(memory_limits);
   return changed;
 }
@@ -223,16 +266,24 @@ ScheduleSpec Schedule::spec() const {
           .workers = workers_,
           .split_backward = [this](int stage, int microbatch) { return split_backward(stage, microbatch); },
           .placement = [this](const Job& job) { return placement(*find(job)); },
-          .priority = [this](const Job& job) { return std::int64_t{turn(*find(job))}; },
+          .priority = [this](const Job& job) { return std::int64_t{turn(first_of_pair(*find(job)))}; },
           .discipline = discipline_,
           .memory_limits = memory_limits_,
           .home = [this](int stage, int microbatch) { return home(stage, microbatch); },
-          .late_recomputation = late_recomputation_};
+          .late_recomputation = late_recomputation_,
+          .pairs = has_pairs_};
+}
+
+Schedule Schedule::with_pairs(bool with) const {
+  Schedule changed = *this;
+  changed.has_pairs_ = with && !tables_->partner.empty();
+  if (changed.has_pairs_) require_ordered_for_pairs(name_, discipline_);
+  return changed;
 }
 
 Schedule Schedule::ordered_by(std::span<const std::int64_t> priorities) const {
   ScheduleSpec ordered = spec();
-  ordered.priority = [&](const Job& job) { return priorities[*find(job)]; };
+  ordered.priority = [&](const Job& job) { return priorities[first_of_pair(*find(job))]; };
   ordered.discipline = Discipline::ordered;
   ordered.late_recomputation = recomputes_late();
   return Schedule(ordered);
@@ -261,6 +312,7 @@ Schedule Schedule::with_homes(const std::function<Home(int stage, int microbatch
   ScheduleSpec changed = spec();
   changed.home = home;
   std::vector<std::int64_t> places(tables_->turn.begin(), tables_->turn.end());
+  for (const JobId id : order()) places[id] = places[first_of_pair(id)];
   const std::vector<Passes> passes = passes_of(changed);
   bool has_new_peer = false;
   for (std::size_t pair = 0; pair < passes.size(); ++pair) {
@@ -281,8 +333,8 @@ Schedule Schedule::with_homes(const std::function<Home(int stage, int microbatch
     const JobId f = forward(job.stage, job.microbatch);
     const JobId b = backward(job.stage, job.microbatch);
     const auto row = order(compute(f));
-    const std::size_t first = position(f);
-    const std::size_t last = position(b);
+    const std::size_t first = position(last_of_pair(f));
+    const std::size_t last = position(first_of_pair(b));
     const bool on_one = compute(f) == compute(b);
     if (job.pass == Pass::O) return at(on_one && first + 1 < last ? row[first + 1] : f, new_o);
     return at(on_one && first + 2 < last ? row[last - 1] : b, new_l);
@@ -293,7 +345,9 @@ Schedule Schedule::with_homes(const std::function<Home(int stage, int microbatch
   };
   changed.priority = [&](const Job& job) {
     if (const std::optional<JobId> id = find(job)) return at(*id, jobs);
-    return is_copy(job.pass) ? new_copy(job) : at(backward(job.stage, job.microbatch), jobs);
+    if (is_copy(job.pass)) return new_copy(job);
+    const JobId b = backward(job.stage, job.microbatch);
+    return at(b, partner(b) ? new_l : jobs);  // nothing lies between the jobs of a pair
   };
   return Schedule(changed);
 }
@@ -393,6 +447,7 @@ Schedule forward_passes(const Schedule& schedule, int microbatches) {
   if (schedule.discipline() != Discipline::ordered) spec.discipline = Discipline::greedy;
   spec.memory_limits = {};
   spec.home = {};
+  spec.pairs = false;
   return {spec, true};
 }
 

@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // DeepSeek-V3, 2024, arXiv 2412.19437, section 3.2.1. Each worker is on two pipelines, near the start of one
 // (way 0) and near the end of the other (way 1). It alternates between F of one way and the backward pass of
-// the other.
+// the other, and most of these run at once.
 #include <array>
 #include <deque>
+#include <set>
 
 #include <fmt/format.h>
 
@@ -23,17 +24,23 @@ struct Way {
 };
 
 // The jobs of one worker, in order. `length` workers lie between an end of the two ways and their middle;
-// this worker is number `depth` of them, counted from the end. `microbatches` micro-batches go each way.
+// this worker is number `depth` of them, counted from the end. `microbatches` micro-batches go each way. Adds
+// the F of pairs to `pairs`.
 class Row {
  public:
-  Row(int length, int depth, int microbatches, std::array<Way, 2> ways) : ways_(ways) {
+  Row(int length, int depth, int microbatches, std::array<Way, 2> ways, std::set<Job>& pairs)
+      : ways_(ways), pairs_(pairs) {
     const int before = length - 1 - depth;  // workers between this one and the middle
     const int after = depth + 1;
     repeat(2 * before, [&](int) { forward(0); });
     repeat(after, [&](int) { forward(0), forward(1); });
     repeat(before, [&](int) { split_backward(1), weight_gradient(), forward(1); });
-    repeat(microbatches - 2 * length + after, [&](int) { forward(0), backward(1), forward(1), backward(0); });
-    repeat(before, [&](int) { backward(1), forward(1), backward(0); });
+    repeat(microbatches - 2 * length + after, [&](int i) {
+      // The first two jobs of a worker in the middle are alone: that makes the bubble shorter.
+      i == 0 && before == 0 ? (forward(0), backward(1)) : pair(0, 1);
+      pair(1, 0);
+    });
+    repeat(before, [&](int) { backward(1), pair(1, 0); });
     // In the second half of these, W is left for the end.
     repeat(2 * after, [&](int i) { i < after ? backward(1 - i % 2) : split_backward(1 - i % 2); });
     repeat(before, [&](int) { weight_gradient(), split_backward(0); });
@@ -49,6 +56,11 @@ class Row {
   }
   void forward(int way) { jobs_.push_back({at(way).stage, at(way).forward++, Pass::F}); }
   void backward(int way) { jobs_.push_back({at(way).stage, at(way).backward++, Pass::BW}); }
+  void pair(int forward_way, int backward_way) {
+    forward(forward_way);
+    pairs_.insert(jobs_.back());
+    backward(backward_way);
+  }
   void split_backward(int way) {
     waiting_.push_back({at(way).stage, at(way).backward, Pass::W});
     jobs_.push_back({at(way).stage, at(way).backward++, Pass::B});
@@ -60,6 +72,7 @@ class Row {
   Way& at(int way) { return ways_[index(way)]; }
 
   std::array<Way, 2> ways_;
+  std::set<Job>& pairs_;
   std::vector<Job> jobs_;
   std::deque<Job> waiting_;  // W of split backward passes
 };
@@ -75,14 +88,15 @@ Schedule dualpipe(const ScheduleRequest& request) {
   }
   const int each_way = request.microbatches / 2;
   std::vector<std::vector<Job>> rows;
+  std::set<Job> pairs;
   for (int w = 0; w < workers; ++w) {
     const int depth = std::min(w, workers - 1 - w);
     const int down = w < workers / 2 ? 0 : each_way;  // first micro-batch of the way that starts near w
     const int up = each_way - down;
-    Row row(workers / 2, depth, each_way, {Way{depth, down, down}, Way{workers - 1 - depth, up, up}});
+    Row row(workers / 2, depth, each_way, {Way{depth, down, down}, Way{workers - 1 - depth, up, up}}, pairs);
     rows.push_back(row.take());
   }
-  return in_order("dualpipe", graph, request.microbatches, rows);
+  return in_order("dualpipe", graph, request.microbatches, rows, pairs);
 }
 
 const bool registered_dualpipe =
@@ -99,11 +113,12 @@ Schedule dualpipe_v(const ScheduleRequest& request) {
                                  request.microbatches));
   }
   std::vector<std::vector<Job>> rows;
+  std::set<Job> pairs;
   for (int w = 0; w < workers; ++w) {
-    Row row(workers, w, request.microbatches, {Way{w, 0, 0}, Way{2 * workers - 1 - w, 0, 0}});
+    Row row(workers, w, request.microbatches, {Way{w, 0, 0}, Way{2 * workers - 1 - w, 0, 0}}, pairs);
     rows.push_back(row.take());
   }
-  return in_order("dualpipe-v", graph, request.microbatches, rows);
+  return in_order("dualpipe-v", graph, request.microbatches, rows, pairs);
 }
 
 const bool registered_v =

@@ -81,7 +81,7 @@ std::vector<int> BuildingBlock::peak_memory() const {
 }
 
 Schedule in_order(std::string name, const StageGraph& graph, int microbatches,
-                  std::span<const std::vector<Job>> rows) {
+                  std::span<const std::vector<Job>> rows, const std::set<Job>& pairs) {
   struct Cell {
     int worker = 0;
     int position = -1;  // none
@@ -93,7 +93,12 @@ Schedule in_order(std::string name, const StageGraph& graph, int microbatches,
   };
   for (std::size_t w = 0; w < rows.size(); ++w) {
     int next = 0;
-    for (const Job& job : rows[w]) cell(job) = {static_cast<int>(w), next++};
+    bool is_second = false;
+    for (const Job& job : rows[w]) {
+      cell(job) = {static_cast<int>(w), next - (is_second ? 1 : 0)};
+      is_second = pairs.contains(job);
+      ++next;
+    }
   }
   return Schedule({.name = std::move(name),
                    .graph = graph,
@@ -112,7 +117,8 @@ Schedule in_order(std::string name, const StageGraph& graph, int microbatches,
                    .home =
                        [&](int s, int b) {
                          return cell({s, b, Pass::R}).position >= 0 ? Home::none : Home::worker;
-                       }});
+                       },
+                   .pairs = !pairs.empty()});
 }
 
 Grid::Grid(const BuildingBlock& block, int microbatches)

@@ -18,27 +18,31 @@ struct Slots {
 
 // Returns the schedule whose n is given by `slots(depth, number)`: the Slots of a stage at this depth of the
 // graph on the group's micro-batch `number`. Micro-batch b is number b / `groups` of its group.
+// With `pairs`, jobs of the same slot are pairs.
 template <class SlotsOf>
 Schedule in_slots(const char* name, const ScheduleRequest& request, int groups,
-                  const std::function<Placement(const Job&)>& placement, SlotsOf slots) {
+                  const std::function<Placement(const Job&)>& placement, SlotsOf slots, bool pairs = false) {
   const StageGraph& graph = request.graph.value();
   return Schedule({.name = name,
                    .graph = graph,
                    .microbatches = request.microbatches,
                    .workers = request.workers,
                    .placement = placement,
-                   .priority = [&](const Job& job) {
-                     const Slots of =
-                         slots(std::int64_t{graph.depth(job.stage)}, std::int64_t{job.microbatch / groups});
-                     return job.pass == Pass::F ? of.forward : of.backward;
-                   }});
+                   .priority =
+                       [&](const Job& job) {
+                         const Slots of = slots(std::int64_t{graph.depth(job.stage)},
+                                                std::int64_t{job.microbatch / groups});
+                         return job.pass == Pass::F ? of.forward : of.backward;
+                       },
+                   .pairs = pairs});
 }
 
 // Does the same with stage s on worker s of a group, or where the request places it.
 template <class SlotsOf>
-Schedule placed_by_stage(const char* name, const ScheduleRequest& request, SlotsOf slots) {
+Schedule placed_by_stage(const char* name, const ScheduleRequest& request, SlotsOf slots,
+                         bool pairs = false) {
   return in_slots(name, request, request.groups.value_or(1), by_stage(name, request, request.graph.value()),
-                  slots);
+                  slots, pairs);
 }
 
 // Returns the slots of a group that finishes a micro-batch before it begins the next one.
@@ -113,6 +117,26 @@ const bool registered_eager = register_schedule(
            return one_forward_one_backward(request, "eager-1f1b",
                                            [](std::int64_t left) { return 2 * left - 1; });
          },
+     .chain_of_group = true});
+
+// F(s,b) and the backward pass of micro-batch b - 2(S-s) + 1 have the same n, so that they are a pair, and
+// neither waits for the other on any stage.
+Schedule combined(const ScheduleRequest& request) {
+  const auto stages = std::int64_t{request.graph.value().length()};
+  return placed_by_stage(
+      "combined-1f1b", request,
+      [stages](std::int64_t depth, std::int64_t number) {
+        const std::int64_t backward = 2 * stages - 1 - depth + 2 * number;
+        return Slots{backward + 2 - 4 * (stages - depth), backward};
+      },
+      true);
+}
+
+const bool registered_combined = register_schedule(
+    {.name = "combined-1f1b",
+     .summary = "1F1B with F and the backward pass of another micro-batch at once, 2(S - s) in flight",
+     .source = "Megatron-LM, combined_1f1b: overlapped forward and backward passes of expert layers",
+     .build = combined,
      .chain_of_group = true});
 
 void refuse_stage_workers(const char* name, const ScheduleRequest& request) {

@@ -3,6 +3,8 @@
 
 #include <algorithm>
 #include <cmath>
+#include <functional>
+#include <numeric>
 #include <optional>
 #include <vector>
 
@@ -153,7 +155,33 @@ double bound_of_makespan(double bound, double makespan) {
   return bound > makespan && bound <= makespan * (1 + 1e-9) ? makespan : bound;
 }
 
-double placement_bound(const Schedule& schedule, const Costs& costs) {
+// Returns the most time that pairs can save the worker, whatever the order: each backward pass runs with the
+// longest F at best, and there are no more pairs than F.
+static double most_saved_by_pairs(const Schedule& schedule, const Costs& costs, int worker) {
+  if (!costs.overlap) return 0;
+  std::vector<Job> forward;
+  std::vector<Job> backward;
+  for (const JobId id : schedule.order(worker)) {
+    const Job job = schedule.job(id);
+    if (job.pass == Pass::F) forward.push_back(job);
+    if (gives_input_gradient(job.pass)) backward.push_back(job);
+  }
+  if (forward.empty()) return 0;
+  const Job longest =
+      *std::ranges::max_element(forward, {}, [&](const Job& job) { return costs.duration(job).F; });
+  std::vector<double> saved;
+  for (const Job& job : backward) {
+    const double f = costs.duration(longest).F;
+    const double b = costs.duration(job).of(job.pass);
+    saved.push_back(std::clamp(f + b - costs.pair_time(longest, job), 0.0, std::min(f, b)));
+  }
+  std::ranges::sort(saved, std::greater<>{});
+  saved.resize(std::min(saved.size(), forward.size()));
+  return std::accumulate(saved.begin(), saved.end(), 0.0);
+}
+
+double placement_bound(const Schedule& with_pairs, const Costs& costs) {
+  const Schedule schedule = with_pairs.with_pairs(false);  // a job of a pair takes at least as long as alone
   const Fetches fetches(schedule, costs);
   // Calls f(job that `id` waits for, shortest time between the two).
   const auto for_each_wait = [&](JobId id, auto&& f) {
@@ -192,7 +220,7 @@ double placement_bound(const Schedule& schedule, const Costs& costs) {
       first = std::min(first, start[id]);
       last = std::min(last, after[id]);
     }
-    if (work > 0) bound = std::max(bound, first + work + last);
+    if (work > 0) bound = std::max(bound, first + work - most_saved_by_pairs(schedule, costs, w) + last);
   }
   return bound;
 }

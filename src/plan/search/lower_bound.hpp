@@ -24,7 +24,8 @@ double bound_of_makespan(double bound, double makespan);
 /// counts, n and memory limits do not. The larger of two numbers: the longest path of jobs that wait for each
 /// other, with the transfers between them; and for each worker, the time of all of its jobs with the shortest
 /// time before the first and after the last of them. Any stage graph and any w, unlike `lower_bound`, which
-/// is tighter. Transfers without prefetch, and transfers of weights, take no time here. O(jobs log jobs).
+/// is tighter. With Costs::overlap the order may have any pairs. Transfers without prefetch, and transfers of
+/// weights, take no time here. O(jobs log jobs).
 double placement_bound(const Schedule& schedule, const Costs& costs);
 
 }  // namespace starpipe::plan

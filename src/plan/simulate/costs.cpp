@@ -143,8 +143,24 @@ const HomeLink& Costs::home_link(Home home) const {
   return *link;
 }
 
+double Costs::pair_time(const Job& forward, const Job& backward) const {
+  const std::optional<double> time = !overlap                   ? std::nullopt
+                                     : backward.pass == Pass::B ? overlap->F_B
+                                                                : overlap->F_BW;
+  if (time) return *time;
+  return (overlap ? overlap->factor : 1) *
+         (duration(forward).of(forward.pass) + duration(backward).of(backward.pass));
+}
+
 double Costs::time(const Schedule& schedule, JobId id) const {
   const Job job = schedule.job(id);
+  if (const std::optional<JobId> other = schedule.partner(id); other && overlap) {
+    const double own = duration(job).of(job.pass);
+    const double both = own + duration(schedule.job(*other)).of(schedule.job(*other).pass);
+    const double time =
+        pair_time(schedule.job(schedule.first_of_pair(id)), schedule.job(schedule.last_of_pair(id)));
+    return both > 0 ? time * own / both : time / 2;
+  }
   if (!is_copy(job.pass)) return duration(job).of(job.pass);
   const std::uint64_t bytes = size(job).stash;
   if (!schedule.peer(id)) return home_link(schedule.home(job.stage, job.microbatch)).link.time(bytes);

@@ -78,7 +78,6 @@ class Guests {
     }
     ScheduleSpec spec = fitted_.spec();
     spec.home = [&](int s, int b) { return homes[index(b) * index(fitted_.stages()) + index(s)]; };
-    spec.priority = [&](const Job& job) { return fitted_.turn(*fitted_.find(job)); };
     return Schedule(spec);
   }
 

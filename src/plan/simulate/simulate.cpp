@@ -25,6 +25,24 @@
 namespace starpipe::plan {
 namespace {
 
+// Refuses a pair that ends before the longer of its jobs, or after one job has followed the other.
+void check_pairs(const Schedule& schedule, const Costs& costs) {
+  if (!costs.prefetch) throw InputError("overlap: pairs need transfers that overlap compute (prefetch)");
+  constexpr double rounding = 1e-9;
+  for (const JobId id : schedule.order()) {
+    const JobId last = schedule.last_of_pair(id);
+    if (last == id) continue;
+    const double f = costs.duration(schedule.job(id)).F;
+    const double backward = costs.duration(schedule.job(last)).of(schedule.job(last).pass);
+    const double time = costs.pair_time(schedule.job(id), schedule.job(last));
+    if (time >= std::max(f, backward) * (1 - rounding) && time <= (f + backward) * (1 + rounding)) continue;
+    throw InputError(fmt::format(
+        "overlap: {} and {} at once take {}, but alone {} and {}; a pair takes at least the longer "
+        "of the two, and at most their sum",
+        to_string(schedule.job(id)), to_string(schedule.job(last)), time, f, backward));
+  }
+}
+
 void check_costs(const Schedule& schedule, const Costs& costs) {
   if (costs.slices != 1 && costs.slices != schedule.slices())
     throw InputError(fmt::format("costs of {} slices, the schedule has {}", costs.slices, schedule.slices()));
@@ -36,6 +54,7 @@ void check_costs(const Schedule& schedule, const Costs& costs) {
   if (costs.sizes.size() != 1 && costs.sizes.size() != stages) {
     throw InputError(fmt::format("sizes of {} stages, the schedule has {}", costs.sizes.size(), stages));
   }
+  if (schedule.has_pairs()) check_pairs(schedule, costs);
   if (costs.messages_pass_hosts && !costs.host)
     throw InputError("messages_pass_hosts: needs the links to the hosts (host_link)");
   for (std::size_t s = 0; s < costs.durations.size(); ++s) {
@@ -179,13 +198,18 @@ class Simulation {
     return !shared_ || !costs_.prefetch || shared_->is_complete(id);
   }
 
+  // Returns the time at which the results of a job leave, once it is known.
+  [[nodiscard]] double leaves_at(JobId producer) const {
+    return spans_[schedule_.last_of_pair(producer)].end;
+  }
+
   // Returns the last end of a producer on another worker (0 before it has ended), or nullopt without such a
   // producer.
   [[nodiscard]] std::optional<double> last_sent(JobId id) const {
     std::optional<double> last;
     for_each_producer(schedule_, id, [&](JobId producer) {
       if (schedule_.compute(producer) == schedule_.compute(id) || is_copy_of_stash(producer)) return;
-      last = std::max(last.value_or(0), spans_[producer].end);
+      last = std::max(last.value_or(0), leaves_at(producer));
     });
     return last;
   }
@@ -200,7 +224,7 @@ class Simulation {
     }
     double time = 0;
     fetches_.for_each(id, [&](const Fetch& fetch) {
-      const double sent = fetch.kind == Fetch::Kind::weights ? 0 : spans_[fetch.producer].end;
+      const double sent = fetch.kind == Fetch::Kind::weights ? 0 : leaves_at(fetch.producer);
       time = std::max(time, sent + transfer_time(fetch, id));
     });
     return time;
@@ -283,12 +307,19 @@ class Simulation {
     }
     queue.finish(event.job);
     running_[index(worker)].reset();
-    if (sums_) sums_->job_ended(event.job, event.time);
+    if (schedule_.last_of_pair(event.job) != event.job) return;
+    const JobId first = schedule_.first_of_pair(event.job);
+    if (first != event.job) release_results(first, event.time);
+    release_results(event.job, event.time);
+  }
+
+  void release_results(JobId id, double now) {
+    if (sums_) sums_->job_ended(id, now);
     if (shared_ && costs_.prefetch) {
-      shared_->send_results(event.job, complete_);
-      make_complete_ready(event.time);
+      shared_->send_results(id, complete_);
+      make_complete_ready(now);
     }
-    make_successors_ready(event.job, event.time);
+    make_successors_ready(id, now);
   }
 
   void make_successors_ready(JobId ended, double now) {
@@ -400,6 +431,7 @@ Simulation simulated(const Schedule& schedule, const Costs& costs, const JobTime
 }  // namespace
 
 Timeline simulate(const Schedule& schedule, const Costs& costs, const JobTimes& times) {
+  if (schedule.has_pairs() && !costs.overlap) return simulate(schedule.with_pairs(false), costs, times);
   Simulation run = simulated(schedule, costs, times);
   const std::optional<double> last_sum = run.last_sum();
   auto [spans, ready, order] = std::move(run).take();
@@ -411,6 +443,8 @@ Timeline simulate(const Schedule& schedule, const Costs& costs, const JobTimes& 
 }
 
 double simulated_makespan(const Schedule& schedule, const Costs& costs, const JobTimes& times) {
+  if (schedule.has_pairs() && !costs.overlap)
+    return simulated_makespan(schedule.with_pairs(false), costs, times);
   return simulated(schedule, costs, times).makespan();
 }
 
@@ -418,6 +452,10 @@ Schedule ordered_as_simulated(const Schedule& schedule, const Costs& costs) {
   // n of an ordered schedule says more than who comes first on a worker: when memory is free for copies.
   if (schedule.copies()) {
     simulated_makespan(schedule, with_known_copies(costs));  // for its errors
+    return schedule;
+  }
+  if (schedule.has_pairs()) {
+    simulated_makespan(schedule, costs);
     return schedule;
   }
   const JobTimes none;

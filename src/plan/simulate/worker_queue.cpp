@@ -102,7 +102,10 @@ std::vector<JobId> WorkerQueue::ready_and_near(std::size_t max) const {
 
 std::optional<JobId> WorkerQueue::pop_ordered() {
   if (next_ == is_ready_.size() || !is_ready_[next_]) return std::nullopt;
-  return schedule_->order(worker_)[next_++];
+  const JobId id = schedule_->order(worker_)[next_];
+  if (!is_ready_[schedule_->position(schedule_->last_of_pair(id))]) return std::nullopt;
+  ++next_;
+  return id;
 }
 
 // Returns the jobs that may begin a stash now. Null under the greedy discipline, whose jobs are all in

@@ -83,7 +83,11 @@ void DelayLine::deliver(const std::stop_token& stop) {
 }
 
 Emulation::Emulation(const plan::Costs& costs, const StepContext& step, const StepData& data)
-    : costs_(costs), step_(step), data_(data), busy_until_(starpu_worker_get_count(), 0) {
+    : costs_(costs),
+      step_(step),
+      data_(data),
+      devices_(starpu_worker_get_count()),
+      ready_(step.schedule.has_pairs() ? step.schedule.id_count() : 0) {
   // If the policy chooses the worker, the target of a datum is not known before its reader starts.
   if (!costs.prefetch || !costs.links.takes_time() || !step.session.knows_workers()) return;
   links_.emplace(costs.links);
@@ -98,13 +102,23 @@ void Emulation::run(const Task& task, int worker, std::span<const std::size_t> r
       fetching += costs_.link(datum.worker, worker).time(datum.bytes());
     }
   }
-  const double duration = costs_.time(step_.schedule, *task.job);
+  const plan::Schedule& schedule = step_.schedule;
+  const double duration = costs_.time(schedule, *task.job);
+  Device& device = devices_[starpu_worker_get_id_check()];
+  if (schedule.first_of_pair(*task.job) != *task.job) {
+    times.start = device.own_part_until;
+    times.end = device.busy_until;
+    return;
+  }
+  const plan::JobId last = schedule.last_of_pair(*task.job);
+  const double of_partner = last == *task.job ? 0 : costs_.time(schedule, last);
   wake_on_time();
-  double& busy_until = busy_until_[starpu_worker_get_id_check()];
   const double now = clock_seconds();
-  times.start = std::max(busy_until, times.ready) + fetching;
-  wait_until(times.start + duration);
-  times.end = busy_until = std::max(now, times.start + duration);
+  const double partner_ready = last == *task.job ? 0 : ready_[last].load();
+  times.start = std::max({device.busy_until, times.ready, partner_ready}) + fetching;
+  wait_until(times.start + duration + of_partner);
+  device.busy_until = std::max(now, times.start + duration + of_partner);
+  times.end = device.own_part_until = device.busy_until - of_partner;
   if (fetching > 0) times.ready = times.start;
 }
 

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <atomic>
 #include <condition_variable>
 #include <cstddef>
 #include <cstdint>
@@ -99,11 +100,17 @@ class Emulation {
   /// ended the job before. Writes start and end. If the job's end is past when the calling thread gets here,
   /// the job ends now. `received`: the data that `worker`, on which the job runs,
   /// had to receive for it. Without links that send ahead, the device first fetches them sequentially;
-  /// `times.ready` is then the end of the last.
+  /// `times.ready` is then the end of the last. F of a pair returns when the time of the pair is over, and
+  /// its partner at once. In `times` they share that time as plan::Costs::time says.
   void run(const Task& task, int worker, std::span<const std::size_t> received, TaskTimes& times);
 
   /// True if transfers overlap computing, or take no time.
   [[nodiscard]] bool sends_ahead() const { return links_ || !costs_.links.takes_time(); }
+
+  /// Notes the time at which StarPU found a job ready. Any thread may call it.
+  void note_ready(plan::JobId job, double time) {
+    if (!ready_.empty()) ready_[job] = time;
+  }
 
   /// Returns StarPU tasks without work that end when the inputs of `task` have arrived at its worker; none
   /// without links, and for tasks other than jobs and the steps of reductions. As in `plan::simulate`, each
@@ -128,8 +135,14 @@ class Emulation {
   const plan::Costs& costs_;
   StepContext step_;
   const StepData& data_;
-  std::vector<double> busy_until_;  // by StarPU worker; only its own thread uses its element
-  std::optional<DelayLine> links_;  // when transfers are sent ahead
+  /// One of StarPU's workers. Only its own thread uses it.
+  struct Device {
+    double busy_until = 0;
+    double own_part_until = 0;  // of F of a pair, which the device runs with its partner until `busy_until`
+  };
+  std::vector<Device> devices_;                               // by StarPU worker
+  std::vector<std::atomic<double>> ready_;                    // by JobId, where the schedule has pairs
+  std::optional<DelayLine> links_;                            // when transfers are sent ahead
   std::map<std::pair<std::size_t, int>, starpu_task*> sent_;  // arrivals in use, by datum and worker
 };
 

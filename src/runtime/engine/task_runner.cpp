@@ -86,7 +86,10 @@ TaskRunner::Argument* TaskRunner::new_argument(const Task& task, std::string_vie
 }
 
 void TaskRunner::note_ready(void* argument) {
-  static_cast<Argument*>(argument)->times.ready = clock_seconds();
+  Argument& ready = *static_cast<Argument*>(argument);
+  ready.times.ready = clock_seconds();
+  if (ready.runner->emulation_ && ready.task->job)
+    ready.runner->emulation_->note_ready(*ready.task->job, ready.times.ready);
 }
 
 // Returns the stashes of O or L: where it comes from and where it goes to, if both are workers.

@@ -96,6 +96,7 @@ plan::Costs emulated_costs(const EmulationConfig& wanted, const model::Network& 
   if (wanted.peer_copy) costs.peer = plan::HomeLink{.link = {.alpha = *wanted.peer_copy}};
   if (!costs.host) costs.host = wanted.host;
   if (!costs.disk) costs.disk = wanted.disk;
+  if (wanted.overlap) costs.overlap = plan::Overlap{.factor = *wanted.overlap};
   costs.durations.clear();
   for (std::size_t p = 0; p < parts; ++p) {
     costs.durations.push_back(

@@ -75,6 +75,12 @@ void check_start(const Config& config, const model::Network& network) {
   if (config.model.init) model::check_weights(*config.model.init, network);
 }
 
+void require_pairs(const Config& config, const plan::Schedule& schedule) {
+  require_input(!config.runtime.emulate || !config.runtime.emulate->overlap || schedule.has_pairs(),
+                "runtime.emulate.overlap",
+                fmt::format("schedule {} has no pairs of F and a backward pass", schedule.name()));
+}
+
 void check_for_profile(const Config& config) {
   check_values(config);
   use_instructions(config);
@@ -357,6 +363,15 @@ std::optional<plan::Costs> known_costs(const Config& config, const CutModel& cut
   return emulated_costs(*config.runtime.emulate, cut.network, workers);
 }
 
+// Returns the schedule with pairs only where the configuration says how long they last: other workers run one
+// job at a time. Its order is the same.
+plan::Schedule with_possible_pairs(const plan::Schedule& schedule, const RuntimeConfig& config) {
+  if (!config.emulate || !config.emulate->overlap) return schedule.with_pairs(false);
+  require_input(!schedule.has_pairs() || config.window >= 2 * schedule.workers(), "runtime.window",
+                "must be at least 2 for each worker, since F of a pair waits for its partner's task");
+  return schedule;
+}
+
 // Opens the training data. Returns null in a run that only evaluates.
 std::shared_ptr<const model::Dataset> open_data(const Config& config, const Experiment& run) {
   model::require_data_sizes(run.network, config.data.kind);
@@ -414,6 +429,7 @@ Experiment plan_run(const Config& config, const std::optional<plan::Schedule>& o
   if (schedule.discipline() != plan::Discipline::ordered && !config.schedule.dynamic) {
     schedule = plan::ordered_as_simulated(schedule, costs);
   }
+  schedule = with_possible_pairs(schedule, config.runtime);
   const StepRules rules = step_rules(config, schedule.whole_microbatches());
   return {std::move(network), std::move(schedule), discipline, reordering, std::move(costs), rules,
           known.has_value()};

@@ -63,6 +63,9 @@ model::OptimizerConfig optimizer_of(const Config& config);
 /// for commands that build the experiment and do not train it.
 void check_start(const Config& config, const model::Network& network);
 
+/// Refuses `runtime.emulate.overlap` where the schedule has no pairs.
+void require_pairs(const Config& config, const plan::Schedule& schedule);
+
 /// Checks what `profile` does not need for its measurements: the schedule (of `schedule.partition` only its
 /// name), the optimizer and `model.init`. Throws InputError as make_experiment does, but not for
 /// `runtime.memory_limit`: a model that does not fit yet may be measured.

@@ -106,7 +106,8 @@ TEST(ScheduleCsv, NamesTheCulpritInBadInput) {
       {"0F0,0B0,(0F1;0B1;0F2)OVERLAP_F_B", {"row 1, cell 3", "0B1;0F2"}},
       {"0F0,0B0,(0F1;0REDUCE_GRAD)OVERLAP_F_B", {"row 1, cell 3", "REDUCE_GRAD"}},
       {"(0F0;0B1)OVERLAP_F_B,0F1", {"row 1, cell 1", "backward", "micro-batch 0"}},
-      {"(0B0;0F0)OVERLAP_F_B", {"row 1, cell 1", "BW(0,0) can never start", "F(0,0)", "cycle"}},
+      {"(0B0;0F0)OVERLAP_F_B",
+       {"row 1, cell 1", "F(0,0) and BW(0,0) cannot run at once: the second waits for the first"}},
       {"0F0,0B0\n1B0,1F0", {"row 2, cell 1", "BW(1,0) can never start", "F(1,0) (row 2, cell 2)", "cycle"}},
       {"0F0,0B0,0F1,0B1\n1F1,1F0,1B0,1B1",
        {"row 1, cell 2: BW(0,0) can never start: it waits for BW(1,0) (row 2, cell 3), which waits for "

@@ -23,8 +23,11 @@ struct Cell {
   int stage = 0;
   std::string word;
   int microbatch = -1;
+  bool with_next = false;  // a pair with the cell behind it
 
-  friend auto operator<=>(const Cell&, const Cell&) = default;
+  friend auto operator<=>(const Cell& a, const Cell& b) {
+    return std::tie(a.stage, a.word, a.microbatch) <=> std::tie(b.stage, b.word, b.microbatch);
+  }
 };
 
 /// Returns the text without blanks around it.
@@ -67,8 +70,11 @@ inline std::optional<std::vector<std::vector<Cell>>> slow_parse(std::string text
     std::vector<std::string> parts = {cell};
     if (cell.starts_with('(') && std::regex_match(cell, pair, overlapped)) {
       parts = {stripped(pair[1]), stripped(pair[2])};
-      for (const std::string& part : parts) {
-        if (const auto read = slow_cell(part); !read || read->word.size() != 1) return std::nullopt;
+      const auto first = slow_cell(parts[0]);
+      const auto second = slow_cell(parts[1]);
+      if (!first || !second || (first->word == "F") == (second->word == "F")) return std::nullopt;
+      for (const auto& read : {first, second}) {
+        if (read->word != "F" && read->word != "B" && read->word != "I") return std::nullopt;
       }
     }
     for (const std::string& part : parts) {
@@ -76,6 +82,7 @@ inline std::optional<std::vector<std::vector<Cell>>> slow_parse(std::string text
       const auto read = slow_cell(part);
       if (!read) return std::nullopt;
       rows.back().push_back(*read);
+      rows.back().back().with_next = parts.size() == 2 && &part == &parts.front();
     }
     cell.clear();
     if (text[i] == '\n' && i + 1 < text.size()) rows.emplace_back();
@@ -167,6 +174,16 @@ inline bool slow_accepts(const std::string& text) {
         const Cell& c = (*rows)[r][next[r]];
         const Answer answer = ask(c, r);
         if (answer == Answer::never) return false;
+        if (c.with_next) {  // both of a pair begin, and end, at once
+          const Cell& other = (*rows)[r][next[r] + 1];
+          const Answer of_other = ask(other, r);
+          if (of_other == Answer::never) return false;
+          if (answer == Answer::waits || of_other == Answer::waits) break;
+          done.insert({c, other});
+          next[r] += 2;
+          progress = true;
+          continue;
+        }
         if (answer == Answer::waits) break;
         done.insert(c);
         if (c.word == "UNSHARD") states.insert({r, c.stage, "unsharded"});

@@ -59,6 +59,9 @@ struct ScheduleSpec {
   std::function<Home(int stage, int microbatch)> home = {};
   /// For the ordered discipline; see Schedule::recomputes_late.
   bool late_recomputation = false;
+  /// True if F and a backward pass (B or BW) of one worker that have the same n are a pair, unless a job lies
+  /// between them. F is then the first of the two. Needs the ordered discipline. See Schedule::has_pairs.
+  bool pairs = false;
 };
 
 /// A schedule as a value: stage graph, micro-batches, workers, w, n, discipline and memory limits,
@@ -134,11 +137,35 @@ class Schedule {
   /// Returns the same schedule without a home for any stash.
   [[nodiscard]] Schedule with_recomputation() const;
 
-  /// Returns the same jobs, w and n under another discipline or other limits.
+  /// True if any two jobs are a pair: F and the backward pass behind it, which their worker runs at once.
+  /// Both wait until both can start, and their results leave when both have ended.
+  [[nodiscard]] bool has_pairs() const { return has_pairs_; }
+  /// Returns the job that runs at once with `id`; nullopt if it runs alone.
+  [[nodiscard]] std::optional<JobId> partner(JobId id) const {
+    return has_pairs_ && tables_->partner[id] != no_job ? std::optional(tables_->partner[id]) : std::nullopt;
+  }
+  /// Returns the same schedule with pairs, or without: their jobs then follow each other as other jobs do.
+  /// `with_pairs(false)` can be undone. Throws InputError, if `with` is true, for a discipline other than the
+  /// ordered one.
+  [[nodiscard]] Schedule with_pairs(bool with) const;
+  /// Returns F of the pair of which `id` is the backward pass; any other job itself.
+  [[nodiscard]] JobId first_of_pair(JobId id) const {
+    const std::optional<JobId> other = partner(id);
+    return other && *other % static_cast<JobId>(stride_) == 0 ? *other : id;
+  }
+  /// Returns the job that ends when the results of `id` leave: the backward pass of a pair for its F, and any
+  /// other job itself.
+  [[nodiscard]] JobId last_of_pair(JobId id) const {
+    const std::optional<JobId> other = partner(id);
+    return other && id % static_cast<JobId>(stride_) == 0 ? *other : id;
+  }
+
+  /// Returns the same jobs, w and n under another discipline or other limits. Only ordered schedules have
+  /// pairs.
   [[nodiscard]] Schedule with(Discipline discipline, std::vector<int> memory_limits = {}) const;
 
   /// Returns the same jobs, w and limits under the ordered discipline with another n, which is given by
-  /// JobId.
+  /// JobId. The backward pass of a pair keeps the n of its F.
   [[nodiscard]] Schedule ordered_by(std::span<const std::int64_t> priorities) const;
 
   /// Job numbers run over [0, id_count()); with split backward passes some numbers may have no job.
@@ -269,7 +296,8 @@ class Schedule {
     std::vector<JobId> order;
     std::vector<std::vector<JobId>> rows;  // by worker
     std::vector<int> by_age;
-    std::vector<Home> homes;  // by micro-batch and stage; empty: all with their workers
+    std::vector<Home> homes;     // by micro-batch and stage; empty: all with their workers
+    std::vector<JobId> partner;  // by JobId, `no_job` for a job that runs alone; empty: no pairs
     // Where stashes are copied:
     std::vector<std::vector<JobId>> copies;  // by worker
     std::vector<FewJobs> waits_for;          // by JobId: jobs that free memory, and the copies before
@@ -285,6 +313,7 @@ class Schedule {
   [[nodiscard]] static std::vector<Passes> passes_of(const ScheduleSpec& spec);
   [[nodiscard]] Tables make_tables(const ScheduleSpec& spec, std::span<const Passes> passes) const;
   void order_copies(Tables& tables) const;
+  void find_pairs(std::span<const std::int64_t> priority, Tables& tables) const;
   [[nodiscard]] std::vector<std::int64_t> starts_of_equal_passes() const;
   [[nodiscard]] std::size_t pair(int stage, int microbatch) const {
     return static_cast<std::size_t>(microbatch) * static_cast<std::size_t>(stages()) +
@@ -304,6 +333,7 @@ class Schedule {
   bool has_r_ = false;
   bool has_copies_ = false;
   bool has_peers_ = false;
+  bool has_pairs_ = false;
   bool recomputes_all_ = false;
   bool late_recomputation_ = false;
   Discipline discipline_;

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <functional>
 #include <optional>
+#include <set>
 #include <span>
 #include <string>
 #include <vector>
@@ -49,10 +50,10 @@ struct BuildingBlock {
 };
 
 /// Returns the schedule in which worker w runs the jobs of `rows[w]` in that order, with the weights on the
-/// same worker. `rows` has each job once, with either BW or both B and W for a stage and micro-batch. The
-/// discipline is ordered.
+/// same worker. `rows` has each job once, with either BW or both B and W for a stage and micro-batch. Each F
+/// in `pairs` is a pair with the backward pass behind it. The discipline is ordered.
 Schedule in_order(std::string name, const StageGraph& graph, int microbatches,
-                  std::span<const std::vector<Job>> rows);
+                  std::span<const std::vector<Job>> rows, const std::set<Job>& pairs = {});
 
 /// A building block repeated for B micro-batches: the unit cells in which its passes run. The stages are a
 /// chain.

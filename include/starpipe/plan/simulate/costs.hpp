@@ -76,6 +76,14 @@ struct HomeLink {
   friend bool operator==(const HomeLink&, const HomeLink&) = default;
 };
 
+/// How long a worker takes for a pair (Schedule::has_pairs): F and a backward pass at once.
+struct Overlap {
+  double factor = 1;                ///< of the sum of both durations, where there is no time
+  std::optional<double> F_B = {};   ///< of F and B, on any stages
+  std::optional<double> F_BW = {};  ///< of F and BW, on any stages
+  friend bool operator==(const Overlap&, const Overlap&) = default;
+};
+
 /// Durations, sizes and the price of transfers. Per-stage vectors have one entry per stage, or a single entry
 /// for all stages. Where slices of a sequence differ, they have one for each stage and slice.
 struct Costs {
@@ -111,6 +119,9 @@ struct Costs {
   /// and from the receiver's host to the receiver. GPUs without GPUDirect send messages this way. On such a
   /// link messages and copies of stashes follow each other. Needs `host`; counts with prefetch.
   bool messages_pass_hosts = false;
+  /// Of pairs. nullopt: the jobs of a pair follow each other as other jobs do, and neither waits for the
+  /// other.
+  std::optional<Overlap> overlap = {};
 
   /// Gives every copy of a stash this time, whatever its home.
   void set_copy(double time) { host = disk = peer = HomeLink{.link = {.alpha = time}}; }
@@ -130,8 +141,10 @@ struct Costs {
   [[nodiscard]] bool has_sizes() const;
   /// Returns the link to homes of this kind, host or disk. Throws InputError if it is not known.
   [[nodiscard]] const HomeLink& home_link(Home home) const;
-  /// Returns how long a job takes: its pass, or a copy that has its link for itself. Throws InputError as
-  /// `home_link`.
+  /// Returns how long a worker takes for a pair.
+  [[nodiscard]] double pair_time(const Job& forward, const Job& backward) const;
+  /// Returns how long a job takes: its pass, or a copy that has its link for itself. The jobs of a pair share
+  /// its time as their durations are. Throws InputError as `home_link`.
   [[nodiscard]] double time(const Schedule& schedule, JobId id) const;
   /// Returns the price of a transfer between two different workers that has the link for itself.
   [[nodiscard]] const Link& link(int from, int to) const { return links.between(from, to); }

@@ -27,6 +27,8 @@ namespace starpipe::plan {
 /// never stops a worker for good: R is late, so its B is ready as soon as it has ended, W is ready as soon as
 /// B has ended, and neither is ever refused.
 ///
+/// F of a pair starts when its partner is ready, too.
+///
 /// Not thread-safe. The schedule must outlive the queue.
 class WorkerQueue {
  public:

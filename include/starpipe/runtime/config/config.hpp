@@ -105,6 +105,7 @@ struct EmulationConfig {
   std::optional<double> peer_copy = {};     ///< of a stash to another worker, and back, in place of `copy`
   std::optional<plan::HomeLink> host = {};  ///< `host_link` of `links`, or of simulated GPUs
   std::optional<plan::HomeLink> disk = {};  ///< `disk_link` of `links`; `copy` goes before both
+  std::optional<double> overlap = {};       ///< factor of plan::Overlap
 };
 
 /// How workers are mapped to the ranks' devices: in order, or workers that exchange much on near devices.
