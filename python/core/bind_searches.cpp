@@ -125,13 +125,14 @@ py::dict search(const plan::SearchRequest& request, plan::SearchOptions options,
 void bind_search(py::module_& module) {
   module.def(
       "search",
-      [](int workers, int microbatches, const std::optional<int>& chunks,
+      [](int workers, int microbatches, int slices, const std::optional<int>& chunks,
          const std::optional<std::string>& layout, const plan::Costs& costs, const std::vector<double>& stash,
          const std::vector<double>& memory_limits, const std::vector<std::string>& homes, double budget,
          const std::optional<double>& work, std::uint64_t seed, const py::object& progress) {
-        plan::require_few_jobs("microbatches", std::int64_t{workers} * chunks.value_or(1), microbatches,
-                               plan::size_limits::search_pairs);
-        plan::SearchRequest request{.workers = workers, .microbatches = microbatches, .chunks = chunks};
+        plan::require_few_jobs("microbatches", std::int64_t{workers} * chunks.value_or(1),
+                               std::int64_t{microbatches} * slices, plan::size_limits::search_pairs);
+        plan::SearchRequest request{
+            .workers = workers, .microbatches = microbatches, .slices = slices, .chunks = chunks};
         if (layout) request.layout = plan::parse_layout(*layout);
         request.costs = costs;
         request.stash = stash;
@@ -139,8 +140,8 @@ void bind_search(py::module_& module) {
         plan::set_homes(request, homes);
         return search(request, {.budget = budget, .work = work, .seed = seed}, progress);
       },
-      "workers"_a, "microbatches"_a, "chunks"_a, "layout"_a, "costs"_a, "stash"_a, "memory_limits"_a,
-      "homes"_a, "budget"_a, "work"_a, "seed"_a, "progress"_a);
+      "workers"_a, "microbatches"_a, "slices"_a, "chunks"_a, "layout"_a, "costs"_a, "stash"_a,
+      "memory_limits"_a, "homes"_a, "budget"_a, "work"_a, "seed"_a, "progress"_a);
 }
 
 /// Returns a unit of the package's dataclass: its devices are the kinds, in the order of `devices`.

@@ -234,6 +234,7 @@ def report_page(files: Sequence[ReportFile]) -> str: ...
 def search(
     workers: int,
     microbatches: int,
+    slices: int,
     chunks: int | None,
     layout: str | None,
     costs: Costs,

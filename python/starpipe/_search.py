@@ -86,6 +86,7 @@ def search(
     *,
     workers: int,
     microbatches: int,
+    slices: int = 1,
     chunks: int | None = None,
     layout: Layout | None = None,
     costs: Costs = Costs(),
@@ -99,6 +100,8 @@ def search(
 ) -> SearchResult:
     """Searches for the schedule with the smallest makespan within a memory limit, and bounds how short any can be.
 
+    slices: K into which each micro-batch is cut along its sequences. Costs, stash and limit are of whole micro-batches, unless
+        `costs.slices` is K; `stash` may then also have one value for each stage and slice.
     chunks: stages on each worker. Without, 1 to 4 are tried; costs and stash then belong to 1/W of the model.
     layout: the worker of each stage. Without, both are tried.
     costs: of each stage, or one for all, and transfers that overlap compute.
@@ -127,6 +130,7 @@ def search(
     found = _core.search(
         _whole("workers", workers, 1, size_limits["search_workers"]),
         _whole("microbatches", microbatches, 1, size_limits["search_microbatches"]),
+        _whole("slices", slices, 1, size_limits["search_microbatches"]),
         None if chunks is None else _whole("chunks", chunks, 1, size_limits["search_chunks"]), layout, costs, _numbers("stash", stash),
         [] if memory_limit is None else _numbers("memory_limit", memory_limit), _searched_homes(homes), _number("budget", budget, 0.01, 1e6),
         None if work is None else _number("work", work, 0.01, 1e6), _whole("seed", seed, 0, 2**64 - 1), progress,

@@ -273,6 +273,7 @@ EFFECTS = {
         "--plugin": Effect(SEARCH, "--plugin missing.so", status),
         "--workers": Effect(SEARCH, "--workers 2"),
         "--microbatches": Effect(SEARCH, "--microbatches 5"),
+        "--slices": Effect(SEARCH, "--slices 2"),
         "--chunks": Effect(SEARCH, "--chunks 1"),
         "--layout": Effect(f"{SEARCH} --layout loop", "--layout v"),
         "--durations": Effect(SEARCH, "--durations F=1,B=1,W=1"),

@@ -260,7 +260,7 @@ class Train(TrainTest):
 
     def test_a_file_says_how_many_workers_and_microbatches(self):
         self.write("x.csv", "0UNSHARD,0F0,0SEND_F0,0F1,0SEND_F1,0RECV_B0,0B0,0RECV_B1,0B1,0RESHARD,0REDUCE_GRAD\n"
-                   "1RECV_F0,1F0,1B0,1SEND_B0,1RECV_F1,(1F1;1B1)OVERLAP_F_B,1SEND_B1\n")
+                   "1RECV_F0,1F0,1RECV_F1,(1F1;1B0)OVERLAP_F_B,1SEND_B0,1B1,1SEND_B1\n")
         self.write("c.yaml", "model: {kind: mlp, layers: 2, hidden: 8, inputs: 4, outputs: 2}\n"
                    "training: {steps: 2}\nschedule: {file: x.csv}\n")
         result = self.run_command("train", "c.yaml", "--report", "r.json")

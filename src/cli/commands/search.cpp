@@ -79,7 +79,8 @@ double read_limit(const SearchCommand& options, const std::string& text) {
 plan::SearchRequest read_request(const SearchCommand& options, std::string& unit) {
   plan::SearchRequest request = options.request;
   const int stages = request.workers * request.chunks.value_or(1);
-  plan::require_few_jobs("--microbatches", stages, request.microbatches, plan::size_limits::search_pairs);
+  plan::require_few_jobs("--microbatches", stages, std::int64_t{request.microbatches} * request.slices,
+                         plan::size_limits::search_pairs);
   if (options.layout != "any" && request.chunks == 1) {
     throw InputError("--layout: applies to --chunks of 2 or more");
   }
@@ -191,6 +192,11 @@ void add_search(CLI::App& app, Action& action) {
   add_plugin_option(*command, options->plugins);
   add_size_options(*command, options->request.workers, plan::size_limits::search_workers,
                    options->request.microbatches, plan::size_limits::search_microbatches);
+  add_option(*command, "--slices K", options->request.slices,
+             "Slices (K) into which each micro-batch is cut along its sequences; durations, bytes, stashes "
+             "and the memory limit "
+             "are of whole micro-batches",
+             whole_number(1, plan::size_limits::search_microbatches));
   add_option(
       *command, "--chunks C", options->request.chunks,
       "Stages on each worker. Without this option the search tries several numbers; then durations and "

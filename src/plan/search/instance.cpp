@@ -18,13 +18,23 @@ void check(const SearchProblem& problem) {
   const Costs& costs = problem.costs;
   require_input(problem.workers >= 1, "search", "needs at least 1 worker");
   require_input(problem.microbatches >= 1, "search", "needs at least 1 micro-batch");
-  const auto one_a_stage = [&](std::size_t count, std::string_view what) {
-    require_input(count == 1 || count == stages, "search",
-                  fmt::format("{} must have one entry or {}, one per stage, not {}", what, stages, count));
+  require_input(
+      problem.slices >= 1 && problem.microbatches % problem.slices == 0, "search",
+      fmt::format("{} micro-batches are not sequences of {} slices", problem.microbatches, problem.slices));
+  require_input(problem.slices == 1 || problem.keeps_all(), "search",
+                "stashes of slices wait with their workers; other homes do not apply");
+  require_input(costs.slices == 1 || costs.slices == problem.slices, "search",
+                fmt::format("costs of {} slices, the schedule has {}", costs.slices, problem.slices));
+  require_input(!costs.overlap, "search", "orders with pairs are not searched (overlap)");
+  const auto one_an_entry = [&](std::size_t count, int slices, std::string_view what) {
+    const std::size_t all = stages * index(slices);
+    require_input(count == 1 || count == all, "search",
+                  fmt::format("{} must have one entry or {}, one per stage{}, not {}", what, all,
+                              slices == 1 ? "" : " and slice", count));
   };
-  one_a_stage(costs.durations.size(), "durations");
-  one_a_stage(costs.sizes.size(), "sizes");
-  one_a_stage(problem.stash.size(), "stash sizes");
+  one_an_entry(costs.durations.size(), costs.slices, "durations");
+  one_an_entry(costs.sizes.size(), costs.slices, "sizes");
+  one_an_entry(problem.stash.size(), problem.slices, "stash sizes");
   for (const Durations& d : costs.durations) {
     require_input(
         finite_amounts.contains(d.F) && finite_amounts.contains(d.B) && finite_amounts.contains(d.W),
@@ -71,6 +81,7 @@ HomeLink fastest_copies(const SearchProblem& problem) {
 Instance::Instance(const SearchProblem& problem)
     : workers(problem.workers),
       microbatches(problem.microbatches),
+      slices(problem.slices),
       stages(static_cast<int>(problem.stage_workers.size())),
       worker_of(problem.stage_workers) {
   check(problem);
@@ -81,21 +92,23 @@ Instance::Instance(const SearchProblem& problem)
   remade.assign(jobs() / 3, false);
   stages_of.resize(index(workers));
   const Costs& costs = problem.costs;
-  for (int s = 0; s < stages; ++s) {
-    stages_of[index(worker_of[index(s)])].push_back(s);
-    const Durations& d = costs.duration(s);
+  for (int s = 0; s < stages; ++s) stages_of[index(worker_of[index(s)])].push_back(s);
+  for (int entry = 0; entry < stages * slices; ++entry) {
+    const int s = entry / slices;
+    const int slice = entry % slices;
+    const Durations& d = costs.duration(s, slice);
     time[0].push_back(d.F);
     remaking.push_back(d.F * problem.remaking);
     time[1].push_back(d.B);
     time[2].push_back(d.W);
-    stash.push_back(problem.stash.size() == 1 ? problem.stash.front() : problem.stash[index(s)]);
+    stash.push_back(problem.stash.size() == 1 ? problem.stash.front() : problem.stash[index(entry)]);
     const int here = worker_of[index(s)];
     const int next = s + 1 < stages ? worker_of[index(s + 1)] : here;
     const auto lag = [&](std::uint64_t bytes) {
       return here == next ? 0.0 : costs.link(here, next).time(bytes);
     };
-    forward_lag.push_back(lag(costs.size(s).activation));
-    backward_lag.push_back(lag(costs.size(s).gradient));
+    forward_lag.push_back(lag(costs.size(s, slice).activation));
+    backward_lag.push_back(lag(costs.size(s, slice).gradient));
   }
   if (problem.may_copy()) {
     const HomeLink home = fastest_copies(problem);
@@ -106,21 +119,26 @@ Instance::Instance(const SearchProblem& problem)
     }
   }
   // R waits for its own F, which ends before F and B of the next stage run.
-  head_start.assign(index(stages), 0);
-  for (std::size_t s = 0; s + 1 < index(stages); ++s) {
+  head_start.assign(time[0].size(), 0);
+  for (std::size_t s = 0; slices == 1 && s + 1 < index(stages); ++s) {
     head_start[s] = std::min(remaking[s], forward_lag[s] + time[0][s + 1] + time[1][s + 1] + backward_lag[s]);
   }
 }
 
 double Instance::min_memory(int worker) const {
   double sum = 0;
-  for (const int s : stages_of[index(worker)]) sum += stash[index(s)];
+  for (const int s : stages_of[index(worker)]) {
+    for (int slice = 0; slice < slices; ++slice) sum += stash[index(s * slices + slice)];
+  }
   return sum;
 }
 
 double Instance::largest_stash(int worker) const {
   double largest = 0;
-  for (const int s : stages_of[index(worker)]) largest = std::max(largest, stash[index(s)]);
+  for (const int s : stages_of[index(worker)]) {
+    for (int slice = 0; slice < slices; ++slice)
+      largest = std::max(largest, stash[index(s * slices + slice)]);
+  }
   return largest;
 }
 
@@ -155,6 +173,7 @@ Schedule to_schedule(const Instance& instance, const Orders& orders) {
   return Schedule({.name = "search",
                    .graph = StageGraph::chain(instance.stages),
                    .microbatches = instance.microbatches,
+                   .slices = instance.slices,
                    .workers = instance.workers,
                    .split_backward = [](int, int) { return true; },
                    .placement =
@@ -179,7 +198,7 @@ Schedule to_schedule(const Instance& instance, const Orders& orders) {
 std::optional<Orders> from_schedule(const Instance& instance, const Schedule& schedule, const Costs& costs) {
   const bool same_size = schedule.graph() == StageGraph::chain(instance.stages) &&
                          schedule.microbatches() == instance.microbatches &&
-                         schedule.workers() == instance.workers;
+                         schedule.slices() == instance.slices && schedule.workers() == instance.workers;
   if (!same_size || schedule.recomputes()) return std::nullopt;
   for (const JobId id : schedule.order()) {
     const int worker = instance.worker_of[index(schedule.job(id).stage)];

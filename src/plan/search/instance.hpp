@@ -21,7 +21,8 @@ using Orders = std::vector<std::vector<JobId>>;
 /// A search problem as flat arrays. Jobs have the numbers of a Schedule whose backward passes are all split:
 /// the job number is `3 * (micro-batch * stages + stage) + pass`, where F is 0, B is 1 and W is 2. A job
 /// waits for at most one other job of its micro-batch: F for F of the stage before, B for B of the stage
-/// after, B of the last stage for its F, W for its B. These imply that B comes after F of its own stage.
+/// after, B of the last stage for its F, W for its B. These imply that B comes after F of its own stage. With
+/// slices F also waits for the slice before, and B for the slice after.
 ///
 /// Where a stash has no home, R is part of B: B lasts R longer, takes the memory that F does not, and begins
 /// R before the gradient arrives.
@@ -36,9 +37,14 @@ struct Instance {
   [[nodiscard]] int stage_of(JobId job) const { return stage_of_job[job]; }
   [[nodiscard]] int microbatch_of(JobId job) const { return static_cast<int>(job) / 3 / stages; }
   [[nodiscard]] JobId jobs() const { return static_cast<JobId>(stages * microbatches * 3); }
-  [[nodiscard]] double time_of(JobId job) const {
+  /// Returns the place of the job's stage, and of its slice, in the vectors "by stage and slice".
+  [[nodiscard]] std::size_t entry_of(JobId job) const {
     const std::size_t s = index(stage_of(job));
-    return time[job % 3][s] + (pass_of(job) == 1 && recomputes(job) ? remaking[s] : 0);
+    return slices == 1 ? s : s * index(slices) + index(microbatch_of(job) % slices);
+  }
+  [[nodiscard]] double time_of(JobId job) const {
+    const std::size_t at = entry_of(job);
+    return time[job % 3][at] + (pass_of(job) == 1 && recomputes(job) ? remaking[at] : 0);
   }
   /// True if the stash of the job's stage and micro-batch has no home.
   [[nodiscard]] bool recomputes(JobId job) const { return remade[job / 3]; }
@@ -47,18 +53,24 @@ struct Instance {
   template <class Function>
   void for_each_next(JobId job, Function&& f) const {
     const int s = stage_of(job);
+    const int slice = slices == 1 ? 0 : microbatch_of(job) % slices;
+    const auto of_microbatch = static_cast<JobId>(3 * stages);
     if (pass_of(job) == 0) {
-      s + 1 < stages ? f(job + 3, forward_lag[index(s)]) : f(job + 1, 0.0);
+      s + 1 < stages ? f(job + 3, forward_lag[entry_of(job)]) : f(job + 1, 0.0);
+      if (slice + 1 < slices) f(job + of_microbatch, 0.0);
     } else if (pass_of(job) == 1) {
-      if (s > 0)
-        f(job - 3, backward_lag[index(s - 1)] - (recomputes(job - 3) ? head_start[index(s - 1)] : 0));
+      if (s > 0) {
+        const std::size_t before = entry_of(job - 3);
+        f(job - 3, backward_lag[before] - (recomputes(job - 3) ? head_start[before] : 0));
+      }
       f(job + 1, 0.0);
+      if (slice > 0) f(job - of_microbatch, 0.0);
     }
   }
   /// Returns the memory that the worker takes for the job's stash at its start (F, or B where it includes R),
   /// or frees at its end (W).
   [[nodiscard]] double memory_change(JobId job) const {
-    const double size = stash[index(stage_of(job))];
+    const double size = stash[entry_of(job)];
     if (pass_of(job) == 2) return -size;
     return (pass_of(job) == 1) == recomputes(job) ? size : 0;
   }
@@ -67,8 +79,8 @@ struct Instance {
   [[nodiscard]] bool fits(int worker, double memory) const {
     return memory <= limits_with_slack[index(worker)];
   }
-  /// Returns the memory of one stash of each of the worker's stages. No stash of a micro-batch ends before
-  /// its last stage has run F, so the worker must hold all of these at once.
+  /// Returns the memory of one stash of each of the worker's stages and slices. No stash of a sequence ends
+  /// before its last stage has run F of the last slice, so the worker must hold all of these at once.
   [[nodiscard]] double min_memory(int worker) const;
   /// Returns the memory of the worker's largest stash: enough where no stash has a home.
   [[nodiscard]] double largest_stash(int worker) const;
@@ -77,19 +89,21 @@ struct Instance {
 
   int workers;
   int microbatches;
+  int slices;
   int stages;
   std::vector<int> worker_of;               // by stage
   std::vector<int> stage_of_job;            // by JobId; a table is faster than dividing
   std::vector<std::vector<int>> stages_of;  // by worker, ascending
-  std::array<std::vector<double>, 3> time;  // by pass (0 to 2), then by stage
-  std::vector<double> forward_lag;          // by stage: time of the activation's transfer to the next stage
-  std::vector<double> backward_lag;         // by stage: time of the gradient's transfer from the next stage
-  std::vector<double> remaking;             // by stage: time of R
-  std::vector<double> head_start;           // by stage: how long R may run before the gradient arrives
+  // By stage and slice (see entry_of):
+  std::array<std::vector<double>, 3> time;  // by pass (0 to 2) first
+  std::vector<double> forward_lag;          // time of the activation's transfer to the next stage
+  std::vector<double> backward_lag;         // time of the gradient's transfer from the next stage
+  std::vector<double> remaking;             // time of R
+  std::vector<double> head_start;           // how long R may run before the gradient arrives
+  std::vector<double> stash;                // the memory of one stash
   std::vector<double> copy_time;            // by stage: time of O, and of L; empty if stashes are not copied
   std::vector<double> copy_passing;         // by stage: the part in which bytes pass the link
   int link_workers = 1;                     // so many neighbours share a link to the home
-  std::vector<double> stash;                // by stage, the memory of one stash
   std::vector<bool> remade;                 // by job number / 3: the stash has no home
   std::vector<double> limits;               // by worker
   std::vector<double> limits_with_slack;    // above `limits` by the rounding errors of sums

@@ -117,10 +117,43 @@ double bound_of(const Instance& instance) {
   return best;
 }
 
+// Returns a problem without slices that no solution of `problem` beats: slices are micro-batches that wait
+// for no other one, and all of a stage are as short and small as the shortest and smallest.
+SearchProblem without_slices(const SearchProblem& problem) {
+  SearchProblem free = problem;
+  const int stages = static_cast<int>(problem.stage_workers.size());
+  free.slices = 1;
+  free.costs.slices = 1;
+  free.costs.durations.clear();
+  free.costs.sizes.clear();
+  free.stash.clear();
+  for (int s = 0; s < stages; ++s) {
+    Durations shortest = problem.costs.duration(s);
+    StageSizes smallest = problem.costs.size(s);
+    double stash = infinity;
+    for (int k = 0; k < problem.slices; ++k) {
+      for (const PassTime& pass : pass_times)
+        shortest.*pass.time = std::min(shortest.*pass.time, problem.costs.duration(s, k).*pass.time);
+      smallest.activation = std::min(smallest.activation, problem.costs.size(s, k).activation);
+      smallest.gradient = std::min(smallest.gradient, problem.costs.size(s, k).gradient);
+      stash = std::min(stash, problem.stash[problem.stash.size() == 1 ? 0 : index(s * problem.slices + k)]);
+    }
+    free.costs.durations.push_back(shortest);
+    free.costs.sizes.push_back(smallest);
+    free.stash.push_back(stash);
+  }
+  return free;
+}
+
 }  // namespace
 
 double lower_bound(const SearchProblem& problem) {
   const Instance instance(problem);
+  if (problem.slices > 1) {
+    const Schedule any = to_schedule(instance, Orders(index(instance.workers)));
+    return std::max(placement_bound(any.with(Discipline::greedy), problem.costs),
+                    lower_bound(without_slices(problem)));
+  }
   if (problem.keeps_all()) return bound_of(instance);
   // Without R, copies and a limit, a schedule that has them takes at most as long.
   SearchProblem unlimited = problem;

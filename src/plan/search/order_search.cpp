@@ -19,9 +19,8 @@ OrderSearch::OrderSearch(const Instance& instance, Orders orders)
     : instance_(instance),
       orders_(std::move(orders)),
       best_(orders_),
-      pred_(instance.jobs(), none),
-      lag_(instance.jobs(), 0),
-      succ_(instance.jobs(), {none, none}),
+      pred_(instance.jobs()),
+      succ_(instance.jobs()),
       position_(instance.jobs()),
       head_(instance.jobs()),
       tail_(instance.jobs()),
@@ -30,15 +29,35 @@ OrderSearch::OrderSearch(const Instance& instance, Orders orders)
     duration_.push_back(instance.time_of(id));
     worker_.push_back(instance.worker_of[index(instance.stage_of(id))]);
     memory_.push_back(instance.memory_change(id));
+    const auto add = [](auto& links, const Link& link) {
+      *std::ranges::find(links, none, &Link::job) = link;
+    };
     instance.for_each_next(id, [&](JobId next, double lag) {
-      pred_[next] = id;
-      lag_[next] = lag;
-      succ_[id][succ_[id][0] == none ? 0 : 1] = next;
+      add(pred_[next], {id, lag});
+      add(succ_[id], {next, lag});
     });
   }
   evaluate();
   evaluate_tails();
   best_makespan_ = makespan_;
+}
+
+// The time at which the last of its inputs is on the job's worker.
+double OrderSearch::inputs_arrival(JobId job) const {
+  double time = 0;
+  for (const Link& before : pred_[job]) {
+    if (before.job != none) time = std::max(time, head_[before.job] + duration_[before.job] + before.lag);
+  }
+  return time;
+}
+
+// The longest path from the end of the job, through a job that needs its result, to the end of the schedule.
+double OrderSearch::tail_after(JobId job) const {
+  double time = 0;
+  for (const Link& next : succ_[job]) {
+    if (next.job != none) time = std::max(time, tail_[next.job] + next.lag);
+  }
+  return time;
 }
 
 // Sets the earliest starts, in a topological order. False if the orders have a cycle.
@@ -49,7 +68,8 @@ bool OrderSearch::evaluate() {
     for (std::size_t i = 0; i < order.size(); ++i) {
       const JobId id = order[i];
       position_[id] = static_cast<std::uint32_t>(i);
-      waiting_[id] = static_cast<std::uint8_t>((i > 0 ? 1 : 0) + (pred_[id] != none ? 1 : 0));
+      const auto inputs = std::ranges::count_if(pred_[id], [](const Link& link) { return link.job != none; });
+      waiting_[id] = static_cast<std::uint8_t>((i > 0 ? 1 : 0) + inputs);
       if (waiting_[id] == 0) ready_.push_back(id);
     }
   }
@@ -62,12 +82,12 @@ bool OrderSearch::evaluate() {
     const std::size_t i = position_[id];
     double start = 0;
     if (i > 0) start = head_[order[i - 1]] + duration_[order[i - 1]];
-    if (pred_[id] != none) start = std::max(start, head_[pred_[id]] + duration_[pred_[id]] + lag_[id]);
+    start = std::max(start, inputs_arrival(id));
     head_[id] = start;
     makespan_ = std::max(makespan_, start + duration_[id]);
     if (i + 1 < order.size() && --waiting_[order[i + 1]] == 0) ready_.push_back(order[i + 1]);
-    for (const JobId next : succ_[id]) {
-      if (next != none && --waiting_[next] == 0) ready_.push_back(next);
+    for (const Link& next : succ_[id]) {
+      if (next.job != none && --waiting_[next.job] == 0) ready_.push_back(next.job);
     }
   }
   return topological_.size() == instance_.jobs();
@@ -79,9 +99,7 @@ void OrderSearch::evaluate_tails() {
     const auto& order = orders_[index(worker_[id])];
     double rest = 0;
     if (position_[id] + 1 < order.size()) rest = tail_[order[position_[id] + 1]];
-    for (const JobId next : succ_[id]) {
-      if (next != none) rest = std::max(rest, tail_[next] + lag_[next]);
-    }
+    rest = std::max(rest, tail_after(id));
     tail_[id] = rest + duration_[id];
   }
 }
@@ -103,10 +121,12 @@ std::vector<JobId> OrderSearch::critical_path(Random& random) const {
     const std::size_t i = position_[id];
     const JobId ahead = i > 0 ? orders_[index(worker_[id])][i - 1] : none;
     const bool by_worker = ahead != none && decides(ahead, 0);
-    const bool by_data = pred_[id] != none && decides(pred_[id], lag_[id]);
+    const auto input = std::ranges::find_if(
+        pred_[id], [&](const Link& before) { return before.job != none && decides(before.job, before.lag); });
+    const bool by_data = input != pred_[id].end();
     if (!by_worker && !by_data) break;
     const bool choose_worker = by_worker && (!by_data || random.chance(0.5));
-    path.push_back(choose_worker ? ahead : pred_[id]);
+    path.push_back(choose_worker ? ahead : input->job);
   }
   std::ranges::reverse(path);
   return path;
@@ -147,16 +167,17 @@ bool OrderSearch::cannot_cycle(const Move& move) const {
   const JobId target = order[move.to];
   const double same = tiny * makespan_;
   if (move.from < move.to) {
-    return std::ranges::all_of(succ_[moved], [&](JobId next) {
-      if (next == none) return true;
-      if (worker_[next] == move.worker) return position_[next] > move.to;
-      return tail_[next] - duration_[next] < tail_[target] - same;
+    return std::ranges::all_of(succ_[moved], [&](const Link& next) {
+      if (next.job == none) return true;
+      if (worker_[next.job] == move.worker) return position_[next.job] > move.to;
+      return tail_[next.job] - duration_[next.job] < tail_[target] - same;
     });
   }
-  const JobId before = pred_[moved];
-  if (before == none) return true;
-  if (worker_[before] == move.worker) return position_[before] < move.to;
-  return head_[before] < head_[target] + duration_[target] - same;
+  return std::ranges::all_of(pred_[moved], [&](const Link& before) {
+    if (before.job == none) return true;
+    if (worker_[before.job] == move.worker) return position_[before.job] < move.to;
+    return head_[before.job] < head_[target] + duration_[target] - same;
+  });
 }
 
 template <class Function>
@@ -194,7 +215,7 @@ double OrderSearch::estimate(const Move& move) {
   double free_at = low > 0 ? head_[order[low - 1]] + duration_[order[low - 1]] : 0;
   for (std::size_t k = 0; k < moved_.size(); ++k) {
     const JobId id = moved_[k];
-    if (pred_[id] != none) free_at = std::max(free_at, head_[pred_[id]] + duration_[pred_[id]] + lag_[id]);
+    free_at = std::max(free_at, inputs_arrival(id));
     moved_heads_[k] = free_at;
     free_at += duration_[id];
   }
@@ -202,9 +223,7 @@ double OrderSearch::estimate(const Move& move) {
   double longest = 0;
   for (std::size_t k = moved_.size(); k-- > 0;) {
     const JobId id = moved_[k];
-    for (const JobId next : succ_[id]) {
-      if (next != none) rest = std::max(rest, tail_[next] + lag_[next]);
-    }
+    rest = std::max(rest, tail_after(id));
     rest += duration_[id];
     longest = std::max(longest, moved_heads_[k] + rest);
   }
@@ -314,7 +333,7 @@ std::vector<double> later_stashes(const Instance& instance) {
 double mean_duration(const Instance& instance) {
   double mean = 0;
   for (const auto& times : instance.time) {
-    for (const double time : times) mean += time / (3 * instance.stages);
+    for (const double time : times) mean += time / static_cast<double>(3 * times.size());
   }
   return mean;
 }

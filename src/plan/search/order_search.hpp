@@ -40,6 +40,8 @@ class OrderSearch {
 
   bool evaluate();
   void evaluate_tails();
+  [[nodiscard]] double inputs_arrival(JobId job) const;
+  [[nodiscard]] double tail_after(JobId job) const;
   [[nodiscard]] std::vector<JobId> critical_path(Random& random) const;
   void collect_moves(const std::vector<JobId>& path);
   void offer(int worker, std::size_t from, std::size_t to);
@@ -67,9 +69,14 @@ class OrderSearch {
   static constexpr JobId none = 0xffffffffU;
   // Vectors with one entry per job:
   std::vector<double> duration_;
-  std::vector<JobId> pred_;  // the job whose result it needs, or none
-  std::vector<double> lag_;  // transfer time of this result
-  std::vector<std::array<JobId, 2>> succ_;
+  // A job whose result another one needs, and the transfer time of that result.
+  struct Link {
+    JobId job = none;
+    double lag = 0;
+  };
+  // Entries behind the last one are none.
+  std::vector<std::array<Link, 2>> pred_;
+  std::vector<std::array<Link, 3>> succ_;
   std::vector<int> worker_;
   std::vector<double> memory_;  // change of the worker's memory
   std::vector<std::uint32_t> position_;

@@ -35,7 +35,7 @@ std::optional<Home> copied_home(const SearchRequest& request) {
 
 /// Returns the problem with each share of the model divided into `chunks` equal stages; it has no placement
 /// yet.
-SearchProblem divided(const SearchRequest& request, int chunks) {
+SearchProblem divided_stages(const SearchRequest& request, int chunks) {
   SearchProblem problem{.workers = request.workers,
                         .microbatches = request.microbatches,
                         .costs = request.costs,
@@ -61,6 +61,23 @@ SearchProblem divided(const SearchRequest& request, int chunks) {
     const int stages = problem.stash.size() == 1 ? 1 : chunks;
     stash.insert(stash.end(), index(stages), in_bytes ? std::ceil(size) : size);
   }
+  problem.stash = std::move(stash);
+  return problem;
+}
+
+/// The same, with slices.
+SearchProblem divided(const SearchRequest& request, int chunks) {
+  SearchProblem problem = divided_stages(request, chunks);
+  const int slices = problem.slices = request.slices;
+  if (slices == 1) return problem;
+  require_input(slices > 1, "search", fmt::format("needs at least 1 slice, not {}", slices));
+  problem.microbatches *= slices;
+  problem.costs = costs_of_slices(problem.costs, slices);
+  const std::size_t stages = index(request.workers) * index(request.chunks.value_or(chunks));
+  if (problem.stash.size() == stages * index(slices)) return problem;
+  std::vector<double> stash;
+  for (const double whole : problem.stash)
+    stash.insert(stash.end(), problem.stash.size() == 1 ? 1 : index(slices), whole / slices);
   problem.stash = std::move(stash);
   return problem;
 }

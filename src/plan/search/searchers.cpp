@@ -91,12 +91,18 @@ class Searcher {
         board_(board) {}
 
   BestOrders run(const std::vector<Orders>& seeds) {
-    search_patterns();
-    improve(scheduler_.run(best_pattern_, true).orders);
+    // Patterns and random orders know no slices.
+    const bool has_slices = instance_.slices > 1;
+    if (has_slices) {
+      left_ = static_cast<long>(2 * rounds_);
+    } else {
+      search_patterns();
+      improve(scheduler_.run(best_pattern_, true).orders);
+    }
     for (const Orders& seed : seeds) improve(seed);
     // Small problems leave work: search around the best orders and from random orders in turn.
     for (int k = 0; left_ > 0 && best_.makespan > good_enough_ && !clock_.over(); ++k) {
-      if (k % 2 == 1) {
+      if (k % 2 == 1 && !has_slices) {
         improve(random_orders(anywhere_, random_));
       } else {
         improve(best_.orders, k == 0 ? 0 : random_.between(1, 20));
@@ -184,7 +190,8 @@ std::vector<Orders> registered(const Instance& instance, const SearchProblem& pr
     if (clock.over_or_stopped()) continue;
     std::string misfit;
     ScheduleRequest request{.workers = problem.workers,
-                            .microbatches = problem.microbatches,
+                            .microbatches = problem.microbatches / problem.slices,
+                            .slices = problem.slices,
                             .graph = StageGraph::chain(instance.stages),
                             .costs = problem.costs};
     for (const bool placed : {false, true}) {
@@ -212,6 +219,26 @@ std::vector<Orders> registered(const Instance& instance, const SearchProblem& pr
   return orders;
 }
 
+/// Returns orders in which each sequence ends before the next one begins: they need the least memory.
+Orders one_sequence_at_a_time(const Instance& instance) {
+  Orders orders(index(instance.workers));
+  const auto add = [&](int pass, int stage, int microbatch) {
+    orders[index(instance.worker_of[index(stage)])].push_back(instance.job(pass, stage, microbatch));
+  };
+  for (int first = 0; first < instance.microbatches; first += instance.slices) {
+    for (int b = first; b < first + instance.slices; ++b) {
+      for (int s = 0; s < instance.stages; ++s) add(0, s, b);
+    }
+    for (int b = first + instance.slices; b-- > first;) {
+      for (int s = instance.stages; s-- > 0;) {
+        add(1, s, b);
+        add(2, s, b);
+      }
+    }
+  }
+  return orders;
+}
+
 }  // namespace
 
 Instance with_homes(Instance instance, const std::vector<bool>& remade) {
@@ -223,12 +250,14 @@ BestOrders search_variant(const Variant& variant, double seconds, SearchClock& c
                           const SearchOptions& options, Starts& starts) {
   const Instance instance(variant.problem);
   std::vector<Orders> seeds = registered(instance, variant.problem, clock, starts);
+  if (instance.slices > 1 && seeds.empty()) seeds.push_back(one_sequence_at_a_time(instance));
   Board board;
   std::vector<std::future<BestOrders>> running;
   for (int searcher = 0; searcher < searchers; ++searcher) {
     // Searcher c starts from its own patterns and from the c-th best registered schedule.
     std::vector<Orders> own;
     if (index(searcher) < seeds.size()) own.push_back(seeds[index(searcher)]);
+    if (own.empty() && instance.slices > 1) own.push_back(seeds.front());
     running.push_back(std::async(std::launch::async, [&, searcher, own = std::move(own)] {
       return Searcher(instance, variant.problem.may_recompute, seconds, variant.bound,
                       options.seed * searchers + index(searcher), clock, board)

@@ -22,6 +22,10 @@ namespace starpipe::plan {
 struct SearchRequest {
   int workers = 1;
   int microbatches = 1;
+  /// Slices K into which each micro-batch is cut (Schedule::slices). Durations, bytes and stashes are of
+  /// whole micro-batches, and are divided equally, unless `costs` and `stash` have entries for each stage and
+  /// slice.
+  int slices = 1;
   /// C. If absent, the search tries 1 to 4; `costs` and `stash` then belong to shares of the model, 1/W each,
   /// and each share is divided into C equal stages.
   std::optional<int> chunks = {};

@@ -16,12 +16,15 @@ namespace starpipe::plan {
 /// A chain of stages, each placed on one worker, to find an order for. The backward pass is split.
 struct SearchProblem {
   int workers = 1;
-  int microbatches = 1;
+  int microbatches = 1;  ///< each slice counts
+  /// Slices K of a sequence (Schedule::slices). With K > 1 all stashes wait with their workers.
+  int slices = 1;
   /// Worker of each stage. Every worker has at least one stage.
   std::vector<int> stage_workers = {0};
   /// Durations of each stage and costs of transfers. Transfers overlap compute.
   Costs costs = {};
-  /// Memory of one stash of each stage, or one entry for all stages, in the unit of the limit.
+  /// Memory of one stash of each stage, or one entry for all stages, in the unit of the limit. With slices:
+  /// of each stage and slice, or one for all.
   std::vector<double> stash = {1};
   /// Largest memory of all stashes on a worker: one limit for all workers, or one for each.
   std::vector<double> memory_limits = {std::numeric_limits<double>::infinity()};
