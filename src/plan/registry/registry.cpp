@@ -50,11 +50,14 @@ ScheduleOptions complete_options(const ScheduleEntry& entry, ScheduleOptions giv
 
 // Throws unless the schedule has the size that was asked for: callers size their tables by the request.
 void require_as_asked(const ScheduleRequest& asked, const Schedule& built, const std::string& name) {
-  if (built.workers() != asked.workers || built.microbatches() != asked.microbatches) {
+  if (built.workers() != asked.workers || built.whole_microbatches() != asked.microbatches) {
     throw BrokenSchedule(
         fmt::format("schedule '{}': asked for {} workers and {} micro-batches, it has {} and {}", name,
-                    asked.workers, asked.microbatches, built.workers(), built.microbatches()));
+                    asked.workers, asked.microbatches, built.workers(), built.whole_microbatches()));
   }
+  if (built.slices() != asked.slices)
+    throw BrokenSchedule(
+        fmt::format("schedule '{}': asked for {} slices, it has {}", name, asked.slices, built.slices()));
   if (asked.graph && built.graph() != *asked.graph) {
     throw BrokenSchedule(
         fmt::format("schedule '{}': asked for a graph of {} stages, it has another one ({} stages)", name,
@@ -190,12 +193,15 @@ Schedule make_schedule(std::string_view name, const ScheduleRequest& request) {
     complete.graph =
         StageGraph::chain(default_stages(entry, request.workers, request.options, request.groups));
   if (complete.costs) require_costs_of(*complete.costs, complete.graph->size(), request.slices);
+  const Costs of_slices = costs_of_slices(complete.costs.value_or(Costs{}), request.slices);
   if (complete.costs) complete.costs = costs_of_microbatches(*std::move(complete.costs));
+  if (entry.makes_slices) return build(entry, complete).with_homes(request.homes);
+  complete.slices = 1;
   const auto of_whole = [&](int microbatches) {
     complete.microbatches = microbatches;
     return build(entry, complete);
   };
-  return with_slices(request.microbatches, request.slices, of_whole).with_homes(request.homes);
+  return with_slices(request.microbatches, request.slices, of_whole, of_slices).with_homes(request.homes);
 }
 
 LimitedSchedule make_limited_schedule(std::string_view name, ScheduleRequest request,

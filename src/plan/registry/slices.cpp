@@ -116,7 +116,8 @@ class Shifted {
 
 }  // namespace
 
-Schedule with_slices(int microbatches, int slices, const std::function<Schedule(int)>& made) {
+Schedule with_slices(int microbatches, int slices, const std::function<Schedule(int)>& made,
+                     const Costs& costs) {
   const Schedule whole = made(microbatches);
   if (slices == 1) return whole;
   if (whole.recomputes() || whole.copies() || !whole.memory_limits().empty())
@@ -131,7 +132,7 @@ Schedule with_slices(int microbatches, int slices, const std::function<Schedule(
     for (int earlier = slices - 1; earlier < most; earlier += slices - 1) {
       Schedule candidate = Shifted(parts, slices, earlier, among).made();
       if (!check(candidate).ok()) continue;
-      const double makespan = simulated_makespan(candidate, Costs{});
+      const double makespan = simulated_makespan(candidate, costs);
       if (!best || makespan < shortest) {
         best = std::move(candidate);
         shortest = makespan;

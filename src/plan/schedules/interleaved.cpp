@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <numeric>
 
+#include <fmt/format.h>
+
 #include "plan/schedules/read_request.hpp"
 #include "starpipe/base/index.hpp"
 #include "starpipe/plan/schedules/orders.hpp"
@@ -110,6 +112,43 @@ const bool registered_interleaved = register_schedule(
          },
      .stages_per_worker = default_chunks,
      .alias = "Interleaved1F1B"});
+
+// Groups of W slices go through all loops. The backward passes of a sequence take the reverse order of its F,
+// so the first worker holds the K slices of all its chunks and 2 (W - 1) more.
+Schedule slimpipe(const ScheduleRequest& request) {
+  const int workers = request.workers;
+  const int slices = request.slices;
+  constexpr int ahead = 2;
+  if (slices == 1)
+    return alternating("slimpipe", request,
+                       {.group = round_size(request), .ahead = ahead, .spread = 0, .split = false});
+  if (slices % workers != 0)
+    throw RequestError(
+        fmt::format("slices: slimpipe needs a multiple of the {} workers, not {}", workers, slices));
+  ScheduleRequest of_slices = request;
+  of_slices.microbatches *= slices;
+  Loops loops("slimpipe", of_slices, workers);
+  const int of_sequence = slices * loops.chunks();
+  for (int w = 0; w < workers; ++w) {
+    const int warm_up = of_sequence - 1 + ahead * (workers - 1 - w);
+    for (int i = -warm_up; i < loops.steps(); ++i) {
+      if (i + warm_up < loops.steps()) loops.forward(w, i + warm_up);
+      if (i >= 0) loops.mirror(w, i / of_sequence * of_sequence + of_sequence - 1 - i % of_sequence);
+    }
+  }
+  const Schedule made = loops.schedule();
+  ScheduleSpec spec = made.spec();
+  spec.slices = slices;
+  return Schedule(spec);
+}
+
+const bool registered_slimpipe = register_schedule(
+    {.name = "slimpipe",
+     .summary = "interleaved 1F1B of slices: groups of W slices through all loops, back in reverse",
+     .source = "SlimPipe, 2025, arXiv 2504.14519",
+     .build = slimpipe,
+     .stages_per_worker = default_chunks,
+     .makes_slices = true});
 
 // Groups of W / 2 leave no idle time between loops. The backward pass is split, so that W delays no other
 // worker's B.

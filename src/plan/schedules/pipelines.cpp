@@ -106,6 +106,16 @@ const bool registered_1f1b = register_schedule(
      .alias = "1F1B",
      .chain_of_group = true});
 
+const bool registered_seq1f1b = register_schedule(
+    {.name = "seq1f1b",
+     .summary = "1F1B, to be cut into slices: p - s + K - 1 slices in flight on stage s",
+     .source = "Seq1F1B, 2024, arXiv 2406.03488",
+     .build =
+         [](const ScheduleRequest& request) {
+           return one_forward_one_backward(request, "seq1f1b", [](std::int64_t left) { return left; });
+         },
+     .chain_of_group = true});
+
 const bool registered_eager = register_schedule(
     {.name = "eager-1f1b",
      .summary = "1F1B with 2(S - s) - 1 micro-batches in flight, to hide communication",

@@ -92,7 +92,8 @@ TEST(Slices, EveryNamedScheduleTakesThem) {
         return of;
       };
       const Schedule whole = make_schedule(entry.name, request(1));
-      for (const int slices : {2, 3}) {
+      const bool in_groups = entry.name == "slimpipe";  // of as many slices as workers
+      for (const int slices : {in_groups ? workers : 2, in_groups ? 2 * workers : 3}) {
         SCOPED_TRACE(entry.name + " on " + std::to_string(workers) + ", slices: " + std::to_string(slices));
         const Schedule schedule = make_schedule(entry.name, request(slices));
         ++made;
@@ -107,6 +108,29 @@ TEST(Slices, EveryNamedScheduleTakesThem) {
     }
   }
   EXPECT_GT(made, 80);
+}
+
+// SlimPipe: the first worker holds the K slices of all its v chunks and 2 (p - 1) more, and is idle for
+// (p - 1) / v of the time of a slice.
+TEST(Slices, SlimPipeHasItsMemoryAndBubble) {
+  for (const int workers : {2, 3, 4, 8}) {
+    for (const int chunks : {1, 2, 3}) {
+      for (const int rounds : {1, 2}) {
+        const int slices = rounds * workers;
+        const Schedule schedule = make_schedule("slimpipe", {.workers = workers,
+                                                             .microbatches = 3,
+                                                             .slices = slices,
+                                                             .graph = StageGraph::chain(chunks * workers)});
+        const Timeline timeline = simulate(schedule);
+        SCOPED_TRACE(std::to_string(workers) + " workers, " + std::to_string(chunks) + " chunks");
+        EXPECT_EQ(check(schedule).problem, "");
+        EXPECT_EQ(timeline.peak_stashes[0], slices * chunks + 2 * (workers - 1));
+        EXPECT_DOUBLE_EQ(timeline.makespan, 3.0 * (3 * slices * chunks + workers - 1));
+      }
+    }
+  }
+  EXPECT_THAT(message_of([] { make_schedule("slimpipe", {.workers = 4, .microbatches = 2, .slices = 6}); }),
+              HasSubstr("slices: slimpipe needs a multiple of the 4 workers, not 6"));
 }
 
 TEST(Slices, OneSliceChangesNothing) {

@@ -34,7 +34,8 @@ struct ScheduleRequest {
   int workers = 1;
   int microbatches = 1;
   /// Slices K into which each micro-batch is cut, each a micro-batch of the schedule: it has K times
-  /// `microbatches`. `make_schedule` cuts; a schedule's function is called for whole micro-batches.
+  /// `microbatches`. `make_schedule` cuts, and a schedule's function is called without slices, unless its entry
+  /// has `makes_slices`.
   int slices = 1;
   /// Stage graph of the model. When absent, a chain with the schedule's number of stages per worker.
   std::optional<StageGraph> graph = {};
@@ -84,6 +85,8 @@ struct ScheduleEntry {
   std::function<int(const ScheduleOptions& options)> stages_with = {};
   /// True if the default chain has stages for the W / G workers of a group, and not for all workers.
   bool chain_of_group = false;
+  /// True if the function makes the slices of a request. Otherwise `with_slices` does.
+  bool makes_slices = false;
 };
 
 /// Registers a schedule. Call it from a file-scope initialiser (`const bool registered = ...`). Returns
