@@ -295,7 +295,7 @@ void bind_schedules(py::module_& module) {
   namespace limits = plan::size_limits;
   module.attr("size_limits") = py::dict(
       "workers"_a = limits::workers, "microbatches"_a = limits::microbatches, "stages"_a = limits::stages,
-      "units"_a = limits::units, "search_workers"_a = limits::search_workers,
+      "units"_a = limits::units, "search_workers"_a = limits::search_workers, "slices"_a = limits::slices,
       "search_microbatches"_a = limits::search_microbatches, "search_chunks"_a = limits::search_chunks,
       "periodic_stages"_a = limits::periodic_stages, "periodic_repetitions"_a = limits::periodic_repetitions);
   module.def(

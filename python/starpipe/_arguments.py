@@ -15,6 +15,7 @@ from starpipe._core import InputError, require_few_jobs, size_limits
 _GREATEST_INT = 2**31 - 1
 _MOST_WORKERS = size_limits["workers"]
 _MOST_MICROBATCHES = size_limits["microbatches"]
+_MOST_SLICES = size_limits["slices"]
 _MOST_STAGES = size_limits["stages"]
 
 

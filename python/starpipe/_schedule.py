@@ -16,6 +16,7 @@ from starpipe import _core
 from starpipe._arguments import (
     _GREATEST_INT,
     _MOST_MICROBATCHES,
+    _MOST_SLICES,
     _MOST_STAGES,
     _MOST_WORKERS,
     _flag,
@@ -572,7 +573,7 @@ class Schedule:
 
 
 def _slices(slices: int, microbatches: int) -> int:
-    count = _whole("slices", slices, 1, _MOST_MICROBATCHES)
+    count = _whole("slices", slices, 1, _MOST_SLICES)
     if microbatches % count != 0:
         raise InputError(f"slices: {microbatches} micro-batches are not sequences of {count} slices")
     return count
@@ -705,7 +706,7 @@ def schedule(
         graph = len(stage_workers)
     homes = [] if home is None else _home_texts("home", home)
     core, reordering, used = _core.named_schedule(
-        name, workers, microbatches, _whole("slices", slices, 1, _MOST_MICROBATCHES), None if graph is None else _graph(graph),
+        name, workers, microbatches, _whole("slices", slices, 1, _MOST_SLICES), None if graph is None else _graph(graph),
         None if groups is None else _whole("groups", groups, 0), stage_workers,
         {key: _whole(key, value, -_GREATEST_INT) for key, value in options.items()}, discipline,
         _limits("memory_limit", memory_limit), homes, costs, _flag("per_share", per_share),

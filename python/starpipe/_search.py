@@ -130,7 +130,7 @@ def search(
     found = _core.search(
         _whole("workers", workers, 1, size_limits["search_workers"]),
         _whole("microbatches", microbatches, 1, size_limits["search_microbatches"]),
-        _whole("slices", slices, 1, size_limits["search_microbatches"]),
+        _whole("slices", slices, 1, size_limits["slices"]),
         None if chunks is None else _whole("chunks", chunks, 1, size_limits["search_chunks"]), layout, costs, _numbers("stash", stash),
         [] if memory_limit is None else _numbers("memory_limit", memory_limit), _searched_homes(homes), _number("budget", budget, 0.01, 1e6),
         None if work is None else _number("work", work, 0.01, 1e6), _whole("seed", seed, 0, 2**64 - 1), progress,

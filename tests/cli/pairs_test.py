@@ -77,6 +77,9 @@ class Pairs(CommandTest):
         self.assertAlmostEqual(shown["makespan"], 8 * 3 - pairs * 0.5 + 1.5)
         self.write("d.json", json.dumps(shown))
         self.assertEqual(json.loads(self.ok("schedule", "check", "d.json", "--json"))["makespan"], shown["makespan"])
+        for lost in (["--memory-limit", "4"], ["--tensor", "2"], ["--home", "pipeoffload", "--copy", "0.1"]):
+            self.refused(["schedule", "check", "d.json", *lost], "d.json", "pairs do not apply")
+        self.ok("schedule", "compare", "dualpipe", "dualpipe-v", "--workers", "4", "--microbatches", "8", "--overlap", "F+BW=2.5")
         self.ok("schedule", "show", "dualpipe", "--workers", "4", "--microbatches", "8", "--overlap", "0.8", "-o", "d.svg")
         self.assertIn('class="pairs"', self.read("d.svg"))
 
@@ -88,6 +91,9 @@ class Pairs(CommandTest):
         self.refused([*show, "F=1"], "--overlap F=1", "F+BW=T")
         self.refused([*show, "F+BW=2ms"], "--overlap 2ms", "unit")
         self.refused([*show, "F+BW=2,F+BW=2"], "--overlap", "twice")
+        self.refused([*show, "F+BW=2.5,"], "--overlap", "comma")
+        self.write("odd.json", '{"ops": [[{"op": "F", "stage": 0, "microbatch": 0}, {"op": "BW", "stage": 0, "microbatch": 0}]], "overlap": {"factor": 2}}')
+        self.refused(["schedule", "check", "odd.json"], "odd.json", "overlap.factor", "from 0 to 1")
         self.refused(["schedule", "show", "1f1b", "--workers", "4", "--microbatches", "8", "--overlap", "0.9"], "--overlap", "1f1b", "no pairs")
         train = ["train", "c.yaml", "--set", f"runtime.emulate.overlap={FACTOR}", "--set"]
         self.refused([*train, "schedule.name=1f1b"], "runtime.emulate.overlap", "no pairs")

@@ -63,6 +63,13 @@ class Slices(CommandTest):
         self.assertEqual(sliced["peak_stashes"]["measured"][0], 6)
         self.assertLess(sliced["peak_stash_bytes"]["measured"][0], 0.65 * whole["peak_stash_bytes"]["measured"][0])
 
+    def test_a_context_that_fits_only_in_slices(self):
+        settings = [word for setting in ("model.context=256", "training.steps=1", "runtime.memory_limit=2MiB") for word in ("--set", setting)]
+        self.write("text", "It is a truth universally acknowledged. " * 100)
+        self.refused(["train", "c.yaml", *settings], "runtime.memory_limit", "more than 2.0 MiB")
+        result = self.run_command("train", "c.yaml", *settings, "--set", "schedule.slices=8")
+        self.assertEqual(result.returncode, 0, result.stderr)
+
     def test_verify(self):
         self.ok("verify", "c.yaml", "--set", "schedule.slices=3")
 
@@ -115,6 +122,44 @@ class Slices(CommandTest):
         self.assert_predicted(report)
         self.assert_near(report, whole)
 
+    def test_profile_measures_slices(self):
+        long = ("model.context=64", "model.layers=1", "schedule.partition=auto", "schedule.profile=p.json")
+        words = [word for setting in long[:2] for word in ("--set", setting)]
+        self.ok("profile", "c.yaml", *words, "--set", "schedule.slices=3", "--repetitions", 3, "-o", "p.json")
+        profile = json.loads(self.read("p.json"))
+        for unit in profile["layers"]:
+            times = unit["cpu"]
+            self.assertEqual(len(times["slices"]), 3)
+            for name in "FBW":
+                self.assertGreater(times[name], 0)
+                self.assertTrue(all(slice[name] > 0 for slice in times["slices"]), unit["name"])
+        # Times that no machine has: of the first unit each slice takes twice as long as the one before.
+        for unit in profile["layers"]:
+            unit["cpu"]["slices"] = [{"F": 1 << k, "B": 2 << k, "W": 4 << k} for k in range(3)]
+            unit["cpu"].update(F=7, B=14, W=28)
+        self.write("p.json", json.dumps(profile))
+
+        def durations(slices):
+            given = [word for setting in (*long, f"schedule.slices={slices}") for word in ("--set", setting)]
+            return json.loads(self.ok("simulate", "c.yaml", *given, "--json"))
+
+        measured = durations(3)
+        units = len(profile["layers"])
+        first = measured["cuts"][0]
+        self.assertEqual([entry["F"] for entry in measured["durations"]], [(1 << k) * count for count in (first, units - first) for k in range(3)])
+        # Of another number of slices the file says nothing.
+        by_flops = durations(2)["durations"]
+        self.assertAlmostEqual(sum(entry["W"] for entry in by_flops), 28 * units)
+        report = self.train(3, *long)
+        self.assert_near(report, self.train(1, *long[:2]))
+        self.ok("partition", "p.json", "--workers", "2")
+        profile["layers"][0]["cpu"]["slices"].pop()
+        self.write("odd.json", json.dumps(profile))
+        self.refused(["partition", "odd.json", "--workers", "2"], "odd.json", "layers[1]", "another number of slices")
+        profile["layers"][0]["cpu"]["slices"] = [{"F": 1}]
+        self.write("odd.json", json.dumps(profile))
+        self.refused(["partition", "odd.json", "--workers", "2"], "layers[0]", "at least two slices")
+
     def test_emulated_times_are_of_micro_batches(self):
         emulated = ("--set", "runtime.emulate={F: 6ms, B: 6ms, W: 6ms}", "--set", "data={kind: text, path: text}")
         for slices in (1, 3):
@@ -153,7 +198,6 @@ class Slices(CommandTest):
 
         refused("schedule.home=none", parts=("schedule.home", "slices"))
         refused("schedule.home=auto", "schedule.memory_limit=2", parts=("schedule.home", "slices"))
-        refused("schedule.partition=auto", parts=("schedule.partition", "slices"))
         refused("schedule.slices=17", parts=("schedule.slices", "17", "model.context"))
         refused("schedule.slices=0", parts=("schedule.slices", "0"))
         self.write("m.yaml", mlp_config())

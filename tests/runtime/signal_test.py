@@ -78,7 +78,9 @@ class OfARun(JobTest):
             if OPEN_MPI and target in ("launcher", "all") and number in (signal.SIGTERM, signal.SIGINT):
                 # The launcher sends the ranks SIGTERM for either signal, and has a status of its own.
                 self.expect_line(who, number, signal.SIGTERM)
-                self.assertEqual(self.job.returncode, 1, self.output())
+                # Open MPI 4.1.4's launcher sometimes crashes at its own end when its ranks end at the same moment.
+                own_end = (1, -signal.SIGSEGV) if target == "all" else (1,)
+                self.assertIn(self.job.returncode, own_end, self.output())
             else:
                 self.expect_line(who, number)
                 self.assertEqual(self.job.returncode, 128 + number, self.output())

@@ -4,7 +4,7 @@
 
     experiments/studies/slices/slices.py --starpipe build/bin/starpipe [-o results/slices]
 
-A GPT has three blocks on each worker, and a step half as many micro-batches of one sequence as workers. F, B and W take times in proportion
+A GPT has four blocks on each worker, and a step half as many micro-batches of one sequence as workers. F, B and W take times in proportion
 to the FLOPs of each stage and slice. For each context, schedule and number of slices, of equal tokens and of equal work, the script
 predicts the step by `starpipe simulate`. With --search and the Python package (PYTHONPATH=build/python) it also searches for an order
 whose stashes, with keys and values, take no more memory than 1F1B's peak with the same slices, on at most 8 workers. (The gradients of keys and
@@ -36,7 +36,7 @@ def predict(options, folder, case):
     multiple of W slices."""
     workers, context, schedule, slices, sizes = case
     file = folder / f"{'-'.join(map(str, case))}.yaml"
-    file.write_text(CONFIG.format(layers=3 * workers, context=context, microbatches=max(2, workers // 2), schedule=schedule, workers=workers,
+    file.write_text(CONFIG.format(layers=4 * workers, context=context, microbatches=max(2, workers // 2), schedule=schedule, workers=workers,
                                   slices=slices, sizes=f", slice_sizes: {sizes}" if slices > 1 else ""), encoding="utf-8")  # fmt: skip
     run = subprocess.run([options.starpipe, "simulate", file.name, "--json"], cwd=folder, capture_output=True, text=True, check=False)
     if run.returncode == 2 and ("handle" in run.stderr or "needs a multiple" in run.stderr):

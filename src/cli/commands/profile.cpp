@@ -28,6 +28,9 @@ constexpr std::array<std::string_view, 18> unused_by_profile = {
     "runtime.timeout",    "runtime.mapping",    "runtime.memory_limit",
     "runtime.emulate",    "runtime.links",      "runtime.stash_folder"};
 
+/// But the slices whose times are measured.
+constexpr std::array<std::string_view, 2> used_by_profile = {"schedule.slices", "schedule.slice_sizes"};
+
 /// Measuring takes time: an existing profile is not overwritten by accident.
 void check_output(const ProfileOptions& options) {
   if (!options.file) return;
@@ -46,7 +49,8 @@ std::string summary(const runtime::MeasuredUnits& measured) {
   };
   const auto& [devices, units, shared] = measured.profile;
   for (std::size_t u = 0; u < units.size(); ++u) {
-    const auto& [name, first, sizes, others] = units[u];
+    const std::string& name = units[u].name;
+    const plan::StageSizes& sizes = units[u].sizes;
     for (std::size_t kind = 0; kind < devices.size(); ++kind) {
       const plan::Durations& median = units[u].on(static_cast<int>(kind));
       const plan::Durations& spread = measured.spread[kind][u];
@@ -66,7 +70,7 @@ std::string summary(const runtime::MeasuredUnits& measured) {
 int profile(const ProfileOptions& options) {
   check_output(options);
   const runtime::Config config = options.config.load();
-  options.config.refuse_overrides("profile", unused_by_profile);
+  options.config.refuse_overrides("profile", unused_by_profile, used_by_profile);
   OutputFiles({{"-o", options.file}}).check(inputs_of(config));
   runtime::check_for_profile(config);
   const runtime::MeasuredUnits measured = runtime::measure_units(config, options.repetitions);

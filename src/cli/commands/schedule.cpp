@@ -131,7 +131,7 @@ void add_show(CLI::App& schedule, Action& action) {
   add_option(*command, "--slices K", options->request.slices,
              "Slices (K) into which each micro-batch is cut along its sequences; durations and bytes are of "
              "whole micro-batches",
-             whole_number(1, plan::size_limits::microbatches));
+             whole_number(1, plan::size_limits::slices));
   add_option(*command, "--stages S", options->stages,
              "Number of stages (default: W times the schedule's number of stages on a worker)",
              whole_number(1, plan::size_limits::stages));
@@ -188,6 +188,7 @@ int check(const CheckOptions& options) {
   plan::LimitedSchedule made = plan::as_requested(
       schedule, {.memory_limits = options.memory_limits, .home_way = options.homes.way}, costs);
   require_finishing(options.file, made.schedule);
+  const bool runs_pairs = schedule.has_pairs() && costs.overlap;
   if (!made.reordering && options.homes.way.empty() && made.schedule.discipline() != schedule.discipline()) {
     print_message(
         fmt::format("starpipe: {}: its run keeps the memory limit; its order is now fixed (discipline {})\n",
@@ -195,6 +196,11 @@ int check(const CheckOptions& options) {
   }
   plan::require_few_jobs("--tensor", options.tensor.stages(schedule.stages()), schedule.microbatches());
   options.tensor.apply(made.schedule, costs);
+  if (runs_pairs && !made.schedule.has_pairs())
+    throw InputError(
+        fmt::format("{}: its pairs do not apply with these homes, shards or limits; remove \"overlap\" or "
+                    "\"with_next\" from the file",
+                    options.file));
   show_prediction(options.result, options.costs, made, costs, unit);
   return 0;
 }

@@ -99,13 +99,14 @@ std::set<plan::Home> homes_of_copies(const ScheduleCompareOptions& options, cons
 /// compute.
 std::optional<double> bound_of(const ScheduleCompareOptions& options, const plan::Schedule& schedule,
                                const plan::Costs& costs, const std::vector<int>& limits) {
-  if (costs.overlap) return plan::placement_bound(schedule, costs);
   const auto stage_workers = plan::stage_workers_of(schedule);
   if (!stage_workers || !costs.prefetch || options.tensor.shards() > 1) return std::nullopt;
   const std::set<int> used(stage_workers->begin(), stage_workers->end());
   if (std::cmp_less(used.size(), schedule.workers())) return std::nullopt;
+  if (costs.overlap) return plan::placement_bound(plan::with_split_passes(schedule), costs);
   plan::SearchProblem problem{.workers = schedule.workers(),
                               .microbatches = schedule.microbatches(),
+                              .slices = schedule.slices(),
                               .stage_workers = *stage_workers,
                               .costs = costs};
   problem.may_recompute = options.homes.may_recompute() || schedule.recomputes();
@@ -406,7 +407,7 @@ void add_schedule_compare(CLI::App& schedule, Action& action) {
   add_option(*command, "--slices K", options->slices,
              "Slices (K) into which each micro-batch is cut along its sequences; all figures are of whole "
              "micro-batches",
-             whole_number(1, plan::size_limits::microbatches));
+             whole_number(1, plan::size_limits::slices));
   add_schedule_option(
       *command, options->schedule_options,
       "Option of those schedules that have it, as `schedule list --long` shows them; may be repeated");

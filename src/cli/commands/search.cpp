@@ -196,7 +196,7 @@ void add_search(CLI::App& app, Action& action) {
              "Slices (K) into which each micro-batch is cut along its sequences; durations, bytes, stashes "
              "and the memory limit "
              "are of whole micro-batches",
-             whole_number(1, plan::size_limits::search_microbatches));
+             whole_number(1, plan::size_limits::slices));
   add_option(
       *command, "--chunks C", options->request.chunks,
       "Stages on each worker. Without this option the search tries several numbers; then durations and "

@@ -41,10 +41,15 @@ DefaultTimes default_times(const runtime::Config& config,
   // Only stages of a chain have the units whose times a partition measures.
   if (!partition || !experiment.network.graph.is_chain())
     return {std::move(costs), "", "by FLOPs, 1 for a pass of an average stage"};
+  const plan::Costs measured = plan::stage_costs(partition->profile.units, partition->partition.cuts,
+                                                 partition->stage_kinds, {}, costs.slices);
+  if (measured.slices == costs.slices) {
+    costs.durations = measured.durations;
+    return {std::move(costs), "s", "as measured for the partition"};
+  }
   costs.durations =
-      plan::stage_costs(partition->profile.units, partition->partition.cuts, partition->stage_kinds)
-          .durations;
-  return {std::move(costs), "s", "as measured for the partition"};
+      plan::durations_of_slices(measured.durations, costs, experiment.schedule.stages(), costs.slices);
+  return {std::move(costs), "s", "as measured for the partition, those of slices by FLOPs"};
 }
 
 /// `policy`: a line about the policy, or empty. `cuts`: a line about the cuts.

@@ -26,6 +26,7 @@ struct FileUnit {
   plan::UnitCosts costs;
   int count = 1;
   std::array<std::optional<plan::Durations>, runtime::device_kinds.size()> on_devices = {};
+  std::array<std::vector<std::vector<plan::Durations>>, runtime::device_kinds.size()> on_slices = {};
 
   [[nodiscard]] std::vector<std::string> devices() const {
     std::vector<std::string> names;
@@ -43,8 +44,20 @@ constexpr UnitKey spread = {"spread", [](Value value, FileUnit& /*unit*/) {
                               if (!value.node().IsMap()) value.expected("a map of F, B and W");
                             }};
 plan::Durations& times_of(FileUnit& unit) { return unit.costs.time; }
+constexpr std::array slice_keys = {time_key<0, FileUnit, times_of>, time_key<1, FileUnit, times_of>,
+                                   time_key<2, FileUnit, times_of>};
+constexpr UnitKey of_slices = {
+    "slices", [](Value value, FileUnit& unit) {
+      std::vector<plan::Durations>& slices = unit.costs.slices.emplace_back();
+      for (const YamlValue& item : value.items("a list of times, one map of F, B and W for each slice")) {
+        FileUnit slice;
+        read_map<FileUnit>(item, slice_keys, slice);
+        slices.push_back(slice.costs.time);
+      }
+      if (slices.size() < 2) value.fail("needs at least two slices");
+    }};
 constexpr std::array time_keys = {time_key<0, FileUnit, times_of>, time_key<1, FileUnit, times_of>,
-                                  time_key<2, FileUnit, times_of>, spread};
+                                  time_key<2, FileUnit, times_of>, spread, of_slices};
 
 bool has_times(const std::set<std::string>& seen) {
   return std::ranges::any_of(
@@ -58,6 +71,7 @@ constexpr UnitKey device_key = {runtime::device_kinds[kind], [](Value value, Fil
                                   if (!has_times(read_map<FileUnit>(value, time_keys, times)))
                                     value.fail("a time is missing (F, B or W)");
                                   unit.on_devices[kind] = times.costs.time;
+                                  unit.on_slices[kind] = times.costs.slices;
                                 }};
 
 constexpr std::array unit_keys = {
@@ -68,6 +82,7 @@ constexpr std::array unit_keys = {
     time_keys[0],
     time_keys[1],
     time_keys[2],
+    of_slices,
     UnitKey{"weights", [](Value v, FileUnit& u) { u.costs.sizes.weights = v.bytes(); }},
     UnitKey{"master", [](Value v, FileUnit& u) { u.costs.sizes.master = v.bytes(); }},
     UnitKey{"activation", [](Value v, FileUnit& u) { u.costs.sizes.activation = v.bytes(); }},
@@ -89,6 +104,15 @@ FileUnit read_unit(const YamlValue& value) {
   for (const std::optional<plan::Durations>& times : unit.on_devices) {
     if (times) unit.costs.others.push_back(*times);
   }
+  for (const auto& slices : unit.on_slices)
+    unit.costs.slices.insert(unit.costs.slices.end(), slices.begin(), slices.end());
+  const std::size_t kinds = std::max<std::size_t>(1, devices.size());
+  const auto of_other_number = [&](const auto& slices) {
+    return slices.size() != unit.costs.slices.front().size();
+  };
+  if (!unit.costs.slices.empty() &&
+      (unit.costs.slices.size() != kinds || std::ranges::any_of(unit.costs.slices, of_other_number)))
+    value.fail("slices: each kind of device needs the times of as many slices");
   if (!devices.empty()) {
     unit.costs.time = unit.costs.others.front();
     unit.costs.others.erase(unit.costs.others.begin());
@@ -140,6 +164,11 @@ plan::Profile read_profile(const std::filesystem::path& file) {
     const FileUnit unit = read_unit(value);
     if (!devices) devices = unit.devices();
     if (unit.devices() != *devices) value.fail("has times for other devices than layers[0]");
+    const auto slices_of = [](const plan::UnitCosts& of) {
+      return of.slices.empty() ? 0 : of.slices.front().size();
+    };
+    if (!profile.units.empty() && slices_of(unit.costs) != slices_of(profile.units.front()))
+      value.fail("has times of another number of slices than layers[0]");
     profile.units.insert(profile.units.end(), index(unit.count), unit.costs);
     if (profile.units.size() > plan::size_limits::units)
       throw InputError(fmt::format("{}: more than {} units", name, plan::size_limits::units));
@@ -194,6 +223,8 @@ nlohmann::ordered_json profile_json(const runtime::MeasuredUnits& measured) {
       nlohmann::ordered_json& times = unit[measured.profile.devices[kind]];
       times = times_json(costs.on(static_cast<int>(kind)));
       times["spread"] = times_json(measured.spread[kind][l]);
+      for (std::size_t k = 0; kind < costs.slices.size() && k < costs.slices[kind].size(); ++k)
+        times["slices"].push_back(times_json(costs.slices[kind][k]));
     }
     unit["weights"] = sizes.weights;
     if (sizes.master > 0) unit["master"] = sizes.master;

@@ -258,9 +258,10 @@ bool ConfigOptions::overrides(const std::string& key) const {
   return overridden_keys(overrides_).contains(key);
 }
 
-void ConfigOptions::refuse_overrides(std::string_view command,
-                                     std::span<const std::string_view> unused) const {
+void ConfigOptions::refuse_overrides(std::string_view command, std::span<const std::string_view> unused,
+                                     std::span<const std::string_view> used) const {
   for (const std::string& key : overridden_keys(overrides_)) {
+    if (std::ranges::find(used, key) != used.end()) continue;
     for (const std::string_view name : unused) {
       if (key == name || key.starts_with(fmt::format("{}.", name)))
         throw InputError(fmt::format("--set {}: does not apply to {}", key, command));

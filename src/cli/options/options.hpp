@@ -135,8 +135,9 @@ class ConfigOptions {
   /// True if --set gives this key.
   [[nodiscard]] bool overrides(const std::string& key) const;
   /// Throws InputError if --set gives one of the keys or sections in `unused`, which have no effect in the
-  /// command, or a key of such a section.
-  void refuse_overrides(std::string_view command, std::span<const std::string_view> unused) const;
+  /// command, or a key of such a section, unless it is one of `used`.
+  void refuse_overrides(std::string_view command, std::span<const std::string_view> unused,
+                        std::span<const std::string_view> used = {}) const;
 
  private:
   void check_policy(const runtime::Config& config) const;

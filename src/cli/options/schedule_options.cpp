@@ -265,6 +265,7 @@ plan::Overlap read_overlap(const std::string& unit, const std::string& text) {
     overlap.factor = YamlValue(YAML::Node(text), "--overlap").number(Interval{.min = 0, .max = 1});
     return overlap;
   }
+  if (text.ends_with(',')) throw InputError(fmt::format("--overlap {}: ends with a comma", text));
   std::istringstream items(text);
   for (std::string item; std::getline(items, item, ',');) {
     const bool is_split = item.starts_with("F+B=");
@@ -396,18 +397,7 @@ void CostOptions::divide_among_slices(plan::Costs& costs, const plan::Costs& bef
       sizes.activation = sizes.gradient = (*bytes_ + index(slices) - 1) / index(slices);
   }
   if (!durations_) return;
-  const std::vector<plan::Durations> whole = std::exchange(costs.durations, {});
-  for (int s = 0; s < schedule.stages(); ++s) {
-    for (int k = 0; k < slices; ++k) {
-      plan::Durations& of_slice = costs.durations.emplace_back();
-      for (const auto& [name, time] : plan::pass_times) {
-        double all = 0;
-        for (int other = 0; other < slices; ++other) all += before.duration(s, other).*time;
-        const double share = all > 0 ? before.duration(s, k).*time / all : 1.0 / slices;
-        of_slice.*time = share * whole[whole.size() == 1 ? 0 : index(s)].*time;
-      }
-    }
-  }
+  costs.durations = plan::durations_of_slices(costs.durations, before, schedule.stages(), slices);
   if (costs.slices == 1 && costs.sizes.size() > 1) {
     const std::vector<plan::StageSizes> sizes = std::exchange(costs.sizes, {});
     for (const plan::StageSizes& of_stage : sizes)
@@ -418,8 +408,10 @@ void CostOptions::divide_among_slices(plan::Costs& costs, const plan::Costs& bef
 
 void CostOptions::require_pairs(const plan::Schedule& schedule) const {
   if (!overlap_ || schedule.has_pairs()) return;
-  throw InputError(
-      fmt::format("--overlap: schedule {} has no pairs of F and a backward pass", schedule.name()));
+  throw InputError(fmt::format(
+      "--overlap: schedule {} has no pairs of F and a backward pass (nor has any order with shards, with "
+      "slices or for a memory limit)",
+      schedule.name()));
 }
 
 void CostOptions::note_missing_bytes(const std::string& name, const plan::Timeline& timeline) const {

@@ -210,7 +210,10 @@ Overlap read_overlap(const JsonValue& value) {
   constexpr std::array<std::string_view, 3> keys = {"factor", "F+B", "F+BW"};
   value.object().only(keys);
   Overlap overlap;
-  if (const auto factor = value.find("factor")) overlap.factor = factor->number();
+  if (const auto factor = value.find("factor")) {
+    overlap.factor = factor->number();
+    if (overlap.factor < 0 || overlap.factor > 1) factor->fail("must be from 0 to 1");
+  }
   for (const auto& [key, time] : pair_times) {
     if (const auto given = value.find(key)) overlap.*time = given->time();
   }

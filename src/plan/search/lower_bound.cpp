@@ -188,9 +188,12 @@ double bound_of_makespan(double bound, double makespan) {
   return bound > makespan && bound <= makespan * (1 + 1e-9) ? makespan : bound;
 }
 
+namespace {
+
 // Returns the most time that pairs can save the worker, whatever the order: each backward pass runs with the
-// longest F at best, and there are no more pairs than F.
-static double most_saved_by_pairs(const Schedule& schedule, const Costs& costs, int worker) {
+// longest F at best, and there are no more pairs than F. W of a split pass may be part of the pair: F then
+// runs with BW.
+double most_saved_by_pairs(const Schedule& schedule, const Costs& costs, int worker) {
   if (!costs.overlap) return 0;
   std::vector<Job> forward;
   std::vector<Job> backward;
@@ -202,15 +205,37 @@ static double most_saved_by_pairs(const Schedule& schedule, const Costs& costs, 
   if (forward.empty()) return 0;
   const Job longest =
       *std::ranges::max_element(forward, {}, [&](const Job& job) { return costs.duration(job).F; });
+  const double f = costs.duration(longest).F;
   std::vector<double> saved;
   for (const Job& job : backward) {
-    const double f = costs.duration(longest).F;
-    const double b = costs.duration(job).of(job.pass);
-    saved.push_back(std::clamp(f + b - costs.pair_time(longest, job), 0.0, std::min(f, b)));
+    double most = 0;
+    for (const Pass pass : {job.pass, Pass::BW}) {
+      const double b = costs.duration(job).of(pass);
+      const double time = costs.pair_time(longest, {job.stage, job.microbatch, pass});
+      most = std::max(most, std::min({f + b - time, f, b}));
+    }
+    saved.push_back(most);
   }
   std::ranges::sort(saved, std::greater<>{});
   saved.resize(std::min(saved.size(), forward.size()));
   return std::accumulate(saved.begin(), saved.end(), 0.0);
+}
+
+}  // namespace
+
+Schedule with_split_passes(const Schedule& schedule) {
+  ScheduleSpec spec = schedule.spec();
+  spec.split_backward = [](int, int) { return true; };
+  spec.placement = [&](const Job& job) {
+    return schedule.placement(job.pass == Pass::F ? schedule.forward(job.stage, job.microbatch)
+                                                  : schedule.backward(job.stage, job.microbatch));
+  };
+  spec.priority = [](const Job&) { return 0; };
+  spec.discipline = Discipline::greedy;
+  spec.memory_limits = {};
+  spec.home = {};
+  spec.pairs = false;
+  return Schedule(spec);
 }
 
 double placement_bound(const Schedule& with_pairs, const Costs& costs) {

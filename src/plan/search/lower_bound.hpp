@@ -28,4 +28,9 @@ double bound_of_makespan(double bound, double makespan);
 /// weights, take no time here. O(jobs log jobs).
 double placement_bound(const Schedule& schedule, const Costs& costs);
 
+/// Returns the jobs of a schedule with B and W apart for every backward pass, all stashes with their workers,
+/// and no limits: with `placement_bound`, no schedule with its stages on its workers beats them. W runs where
+/// B does.
+Schedule with_split_passes(const Schedule& schedule);
+
 }  // namespace starpipe::plan

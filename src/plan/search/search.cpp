@@ -83,6 +83,10 @@ SearchProblem divided(const SearchRequest& request, int chunks) {
 }
 
 std::vector<Variant> variants_of(const SearchRequest& request) {
+  require_input(
+      request.slices == 1 ||
+          (std::ranges::count(request.homes, Home::worker) == std::ssize(request.homes) && !request.peers),
+      "search", "stashes of slices wait with their workers; other homes do not apply");
   if (request.chunks && *request.chunks < 1) {
     throw InputError(fmt::format("search: needs at least 1 chunk, not {}", *request.chunks));
   }

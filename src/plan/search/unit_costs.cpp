@@ -35,19 +35,33 @@ std::vector<int> equal_cuts(int units, int stages) {
   return cuts;
 }
 
+namespace {
+
+bool has_slices(const UnitCosts& unit, std::size_t slices) {
+  return !unit.slices.empty() && unit.slices.front().size() == slices;
+}
+
+}  // namespace
+
 Costs stage_costs(std::span<const UnitCosts> units, std::span<const int> cuts, std::span<const int> kinds,
-                  std::span<const SharedUnits> shared) {
+                  std::span<const SharedUnits> shared, int wanted_slices) {
   Costs costs;
-  costs.durations.assign(cuts.size() + 1, Durations{.F = 0, .B = 0, .W = 0});
+  const bool by_slice = std::ranges::all_of(
+      units, [&](const UnitCosts& unit) { return has_slices(unit, index(wanted_slices)); });
+  const std::size_t slices = by_slice && wanted_slices > 1 ? index(wanted_slices) : 1;
+  costs.slices = static_cast<int>(slices);
+  costs.durations.assign((cuts.size() + 1) * slices, Durations{.F = 0, .B = 0, .W = 0});
   costs.sizes.assign(cuts.size() + 1, StageSizes{});
   std::size_t stage = 0;
   for (std::size_t l = 0; l < units.size(); ++l) {
     if (stage < cuts.size() && index(cuts[stage]) == l) ++stage;
-    const Durations& time = units[l].on(kinds.empty() ? 0 : kinds[stage]);
+    const int kind = kinds.empty() ? 0 : kinds[stage];
     const StageSizes& sizes = units[l].sizes;
-    costs.durations[stage].F += time.F;
-    costs.durations[stage].B += time.B;
-    costs.durations[stage].W += time.W;
+    for (std::size_t k = 0; k < slices; ++k) {
+      const Durations& time = slices == 1 ? units[l].on(kind) : units[l].slices[index(kind)][k];
+      for (const PassTime& pass : pass_times)
+        costs.durations[stage * slices + k].*pass.time += time.*pass.time;
+    }
     StageSizes& sum = costs.sizes[stage];
     sum.activation = sizes.activation;
     sum.gradient = sizes.gradient;
@@ -64,6 +78,10 @@ Costs stage_costs(std::span<const UnitCosts> units, std::span<const int> cuts, s
       if (weights.stages.empty() || weights.stages.back() != of_unit) weights.stages.push_back(of_unit);
     }
   }
+  if (slices == 1) return costs;
+  std::vector<StageSizes> of_slices;
+  for (const StageSizes& sizes : costs.sizes) of_slices.insert(of_slices.end(), slices, sizes);
+  costs.sizes = std::move(of_slices);
   return costs;
 }
 

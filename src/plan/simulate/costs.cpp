@@ -27,6 +27,13 @@ void repeat(Values& values, int shares, int stages) {
   values = std::move(of_stages);
 }
 
+void divide_pair_times(Costs& costs, double parts) {
+  if (!costs.overlap) return;
+  for (std::optional<double>* const time : {&costs.overlap->F_B, &costs.overlap->F_BW}) {
+    if (*time) **time /= parts;
+  }
+}
+
 }  // namespace
 
 double Durations::of(Pass pass) const {
@@ -75,6 +82,7 @@ Costs costs_of_stages(const Costs& of_shares, int shares, int stages) {
   for (Durations& durations : costs.durations) {
     for (const PassTime& pass : pass_times) durations.*pass.time /= parts;
   }
+  divide_pair_times(costs, parts);
   for (StageSizes& sizes : costs.sizes) {
     for (const auto divided :
          {&StageSizes::stash, &StageSizes::gradient_stash, &StageSizes::weights, &StageSizes::master})
@@ -89,12 +97,30 @@ Costs costs_of_slices(Costs costs, int slices) {
   for (Durations& durations : costs.durations) {
     for (const PassTime& pass : pass_times) durations.*pass.time /= slices;
   }
+  divide_pair_times(costs, slices);
   for (StageSizes& sizes : costs.sizes) {
     for (const auto divided :
          {&StageSizes::activation, &StageSizes::gradient, &StageSizes::stash, &StageSizes::gradient_stash})
       sizes.*divided = (sizes.*divided + k - 1) / k;
   }
   return costs;
+}
+
+std::vector<Durations> durations_of_slices(std::span<const Durations> whole, const Costs& like, int stages,
+                                           int slices) {
+  std::vector<Durations> all;
+  for (int s = 0; s < stages; ++s) {
+    for (int k = 0; k < slices; ++k) {
+      Durations& of_slice = all.emplace_back();
+      for (const PassTime& pass : pass_times) {
+        double sum = 0;
+        for (int other = 0; other < slices; ++other) sum += like.duration(s, other).*pass.time;
+        const double share = sum > 0 ? like.duration(s, k).*pass.time / sum : 1.0 / slices;
+        of_slice.*pass.time = share * whole[whole.size() == 1 ? 0 : index(s)].*pass.time;
+      }
+    }
+  }
+  return all;
 }
 
 Costs costs_of_microbatches(Costs costs) {

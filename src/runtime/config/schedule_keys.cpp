@@ -42,7 +42,7 @@ void add_shape_keys(Keys& keys) {
                   "Slices (K) into which each micro-batch is cut along its sequences (gpt and llama): to the "
                   "schedule each is a "
                   "micro-batch of its own, which reads the keys and values of the slices before.",
-                  &ScheduleConfig::slices, {.default_text = "1", .not_with = {{"schedule.partition"}}});
+                  &ScheduleConfig::slices, {.default_text = "1"});
   slices.default_value = {};
   slices.get = [](const Config& config) {
     return config.schedule.slices == 1 ? json() : json(config.schedule.slices);

@@ -75,6 +75,13 @@ void check_start(const Config& config, const model::Network& network) {
   if (config.model.init) model::check_weights(*config.model.init, network);
 }
 
+model::ModelConfig model_with_slices(const Config& config) {
+  model::ModelConfig model = config.model;
+  model.slices = config.schedule.slices;
+  model.slice_sizes = config.schedule.slice_sizes;
+  return model;
+}
+
 void require_pairs(const Config& config, const plan::Schedule& schedule) {
   require_input(!config.runtime.emulate || !config.runtime.emulate->overlap || schedule.has_pairs(),
                 "runtime.emulate.overlap",
@@ -117,10 +124,8 @@ void refuse_many_jobs(std::string_view key, int stages, int microbatches) {
 
 model::Network network_of(const Config& config, int stages) {
   try {
-    model::ModelConfig model = config.model;
-    model.slices = config.schedule.slices;
-    model.slice_sizes = config.schedule.slice_sizes;
-    return model::build_network(model, config.training.microbatch_size, stages, config.schedule.cuts);
+    return model::build_network(model_with_slices(config), config.training.microbatch_size, stages,
+                                config.schedule.cuts);
   } catch (const std::bad_alloc&) {
     throw InputError("model: this host has no memory for the description of so large a network");
   }

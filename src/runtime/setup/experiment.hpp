@@ -63,6 +63,9 @@ model::OptimizerConfig optimizer_of(const Config& config);
 /// for commands that build the experiment and do not train it.
 void check_start(const Config& config, const model::Network& network);
 
+/// Returns the model with the slices of `schedule`.
+model::ModelConfig model_with_slices(const Config& config);
+
 /// Refuses `runtime.emulate.overlap` where the schedule has no pairs.
 void require_pairs(const Config& config, const plan::Schedule& schedule);
 

@@ -241,10 +241,9 @@ std::optional<PartitionChoice> choose_partition(const Config& config) {
     std::vector<int> of_stages = kinds_of_stages(found, kinds);
     if (to_try.size() > 1) {
       schedule.stage_workers = found.stage_workers;
-      const double makespan = plan::simulate(build_schedule(wanted, schedule).schedule,
-                                             plan::stage_costs(choice.profile.units, found.cuts, of_stages,
-                                                               choice.profile.shared))
-                                  .makespan;
+      const plan::Costs costs = plan::stage_costs(choice.profile.units, found.cuts, of_stages,
+                                                  choice.profile.shared, wanted.slices);
+      const double makespan = plan::simulate(build_schedule(wanted, schedule).schedule, costs).makespan;
       if (makespan >= shortest) continue;
       shortest = makespan;
       choice.placement = found.stage_workers;

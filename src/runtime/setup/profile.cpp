@@ -13,8 +13,10 @@
 #include <vector>
 
 #include "model/data/make_dataset.hpp"
+#include "model/data/slice_rows.hpp"
 #include "model/weights.hpp"
 #include "runtime/host/product_library.hpp"
+#include "runtime/setup/experiment.hpp"
 #include "runtime/setup/partition_choice.hpp"
 #include "runtime/setup/run_checks.hpp"
 #include "starpipe/base/index.hpp"
@@ -151,19 +153,26 @@ struct SharedOnDevice {
   std::vector<model::Memory> gradients;
 };
 
-/// A unit and its data on the device.
+/// A unit of a slice, or of whole sequences, and its data on the device.
 struct UnitOnDevice {
-  UnitOnDevice(const KernelBench& bench, const model::Stage& s, SharedOnDevice sets, std::uint64_t seed)
+  /// `whole`: a unit of another slice, with the same weights; null for the first one.
+  UnitOnDevice(const KernelBench& bench, const model::Stage& s, SharedOnDevice sets, std::uint64_t seed,
+               const UnitOnDevice* other)
       : stage(&s),
         shared(std::move(sets)),
-        weights(bench,
-                model::rounded_weights(s.precision(), model::initial_parameters(s.parameters(), seed))),
+        weights(other != nullptr
+                    ? other->weights
+                    : BenchVector(bench, model::rounded_weights(s.precision(), model::initial_parameters(
+                                                                                   s.parameters(), seed)))),
         output(bench, s.is_sink() ? 1 : s.output_size()),
         stash(bench, s.stash_size()),
         gradient_stash(bench, s.gradient_stash_size()),
         input_gradient(bench, s.input_size(0)),
-        parameter_gradient(bench, s.parameter_size()),
-        scratch(bench, s.scratch_size(bench.is_gpu())) {}
+        parameter_gradient(other != nullptr ? other->parameter_gradient
+                                            : BenchVector(bench, s.parameter_size())),
+        scratch(bench, s.scratch_size(bench.is_gpu())),
+        keys_values(bench, s.keys_values_size()),
+        earlier_gradient(bench, s.earlier_gradient_size()) {}
 
   [[nodiscard]] model::ConstParameters parameters() const { return {weights, shared.weights}; }
   [[nodiscard]] model::ParameterGradients gradients() { return {parameter_gradient, shared.gradients}; }
@@ -171,53 +180,83 @@ struct UnitOnDevice {
   const model::Stage* stage;
   SharedOnDevice shared;
   BenchVector weights, output, stash, gradient_stash, input_gradient, parameter_gradient, scratch;
+  BenchVector keys_values, earlier_gradient;
 };
 
-/// A micro-batch: F through all units, then B and W back.
+/// Times by slice, unit and pass.
+using PassTimes = std::vector<std::vector<std::array<double, 3>>>;
+
+/// A micro-batch: F of each slice through all units, then B and W back from the last slice on.
 class TimedMicrobatch {
  public:
   TimedMicrobatch(const KernelBench& bench, const Config& config, const model::Network& network,
                   std::size_t units)
       : bench_(bench),
+        network_(network),
         data_(model::make_dataset(config.data, config.model,
                                   {.microbatches = config.training.microbatches.value_or(1),
                                    .microbatch_size = config.training.microbatch_size},
                                   config.training.seed)),
         loss_scale_(1.0F / static_cast<float>(config.training.microbatches.value_or(1))) {
-    add_units(network, units, config.training.seed);
-    const model::Stage& first = *units_.front().stage;
-    const model::Stage& last = *units_.back().stage;
-    host_input_.resize(first.input_size(0));
-    host_target_.resize(last.rows() * last.target_columns());
-    input_ = BenchVector(bench, host_input_.size());
-    target_ = BenchVector(bench, host_target_.size());
-    gradient_ = BenchVector(bench, Floats(last.output_size(), 1.0F));  // a number in any precision
+    const std::size_t slices = std::max<std::size_t>(1, network.slices.size());
+    for (std::size_t k = 0; k < slices; ++k)
+      add_units(network, static_cast<int>(k), units, config.training.seed);
+    for (const std::vector<UnitOnDevice>& slice : units_) {
+      const model::Stage& last = *slice.back().stage;
+      input_.emplace_back(bench, slice.front().stage->input_size(0));
+      target_.emplace_back(bench, last.rows() * last.target_columns());
+      gradient_.emplace_back(bench, Floats(last.output_size(), 1.0F));  // a number in any precision
+    }
   }
 
-  /// Returns the times by unit and pass.
-  std::vector<std::array<double, 3>> repeat(int microbatch) {
-    model::load_input(*data_, *units_.front().stage, 0, microbatch, 0, host_input_);
-    if (!host_target_.empty()) data_->target(0, microbatch, host_target_);
-    bench_.fill(input_, host_input_);
-    bench_.fill(target_, host_target_);
-    std::vector<std::array<double, 3>> times(units_.size());
-    for (std::size_t u = 0; u < units_.size(); ++u) {
-      UnitOnDevice& unit = units_[u];
-      const std::array input = {model::ConstMemory(u == 0 ? input_ : units_[u - 1].output)};
-      const auto target = unit.stage->is_sink() ? std::span<const float>(target_) : std::span<const float>();
-      times[u][0] = bench_.seconds([&] {
-        unit.stage->forward(unit.parameters(), input, target, unit.output, unit.stash, unit.scratch,
-                            bench_.backend());
-      });
+  PassTimes repeat(int microbatch) {
+    const auto slices = static_cast<int>(units_.size());
+    PassTimes times(units_.size(), std::vector<std::array<double, 3>>(units_.front().size()));
+    for (int k = 0; k < slices; ++k) {
+      load(k, microbatch * slices + k);
+      for (std::size_t u = 0; u < units_[index(k)].size(); ++u) times[index(k)][u][0] = forward(index(k), u);
     }
-    for (std::size_t u = units_.size(); u-- > 0;) backward(u, times[u]);
+    for (std::size_t k = units_.size(); k-- > 0;) {
+      for (std::size_t u = units_[k].size(); u-- > 0;) backward(k, u, times[k][u]);
+    }
     return times;
   }
 
  private:
-  void add_units(const model::Network& network, std::size_t units, std::uint64_t seed) {
+  void load(int slice, int microbatch) {
+    const auto k = index(slice);
+    Floats input(input_[k].size());
+    Floats target(target_[k].size());
+    model::load_input_rows(*data_, network_, 0, 0, microbatch, input);
+    const auto last = static_cast<int>(units_[k].size()) - 1;
+    if (!target.empty()) model::load_target_rows(*data_, network_, last, 0, microbatch, target);
+    bench_.fill(input_[k], input);
+    bench_.fill(target_[k], target);
+  }
+
+  /// Returns the keys and values of the first `count` slices of a unit; none where it has no slices.
+  [[nodiscard]] std::vector<model::ConstMemory> keys_values(std::size_t u, std::size_t count) const {
+    std::vector<model::ConstMemory> found;
+    for (std::size_t k = 0; k < count && network_.slices.size() > 1; ++k)
+      found.emplace_back(std::span<const float>(units_[k][u].keys_values));
+    return found;
+  }
+
+  double forward(std::size_t k, std::size_t u) {
+    UnitOnDevice& unit = units_[k][u];
+    const std::array input = {model::ConstMemory(u == 0 ? input_[k] : units_[k][u - 1].output)};
+    const auto target = unit.stage->is_sink() ? std::span<const float>(target_[k]) : std::span<const float>();
+    const std::vector<model::ConstMemory> before = keys_values(u, k);
+    return bench_.seconds([&] {
+      unit.stage->forward(unit.parameters(), input, target, unit.output, unit.stash, unit.scratch,
+                          bench_.backend(), {before, unit.keys_values});
+    });
+  }
+
+  void add_units(const model::Network& network, int slice, std::size_t units, std::uint64_t seed) {
+    std::vector<UnitOnDevice>& added = units_.emplace_back();
     for (std::size_t u = 0; u < units; ++u) {
-      const model::Stage& stage = network.stages[u];
+      const model::Stage& stage = network.stage(static_cast<int>(u), slice);
       const std::vector<std::size_t> numbers = network.shared_sets(static_cast<int>(u));
       SharedOnDevice shared;
       for (std::size_t k = 0; k < numbers.size(); ++k) {
@@ -231,14 +270,17 @@ class TimedMicrobatch {
         shared.weights.emplace_back(weights);
         shared.gradients.emplace_back(gradient);
       }
-      units_.emplace_back(bench_, stage, std::move(shared), seed);
+      added.emplace_back(bench_, stage, std::move(shared), seed, slice == 0 ? nullptr : &units_.front()[u]);
     }
   }
 
-  void backward(std::size_t u, std::array<double, 3>& times) {
-    UnitOnDevice& unit = units_[u];
-    const bool last = u + 1 == units_.size();
-    const model::ConstMemory after = last ? gradient_ : units_[u + 1].input_gradient;
+  void backward(std::size_t k, std::size_t u, std::array<double, 3>& times) {
+    UnitOnDevice& unit = units_[k][u];
+    const bool last = u + 1 == units_[k].size();
+    const model::ConstMemory after = last ? gradient_[k] : units_[k][u + 1].input_gradient;
+    const std::vector<model::ConstMemory> seen = keys_values(u, k + 1);
+    const auto handed_back = k + 1 < units_.size() ? std::span<const float>(units_[k + 1][u].earlier_gradient)
+                                                   : std::span<const float>();
     const std::span output_gradients(&after, unit.stage->is_sink() ? 0 : 1);
     const model::Memory before = unit.input_gradient;
     const std::span input_gradients(&before, u == 0 ? 0 : 1);
@@ -249,7 +291,8 @@ class TimedMicrobatch {
                             .loss_scale = loss_scale_,
                             .input_gradients = input_gradients,
                             .gradient_stash = unit.gradient_stash,
-                            .scratch = unit.scratch},
+                            .scratch = unit.scratch,
+                            .slice = {seen, handed_back, unit.earlier_gradient}},
                            bench_.backend());
     });
     times[2] = bench_.seconds([&] {
@@ -259,12 +302,12 @@ class TimedMicrobatch {
   }
 
   const KernelBench& bench_;
+  const model::Network& network_;
   std::unique_ptr<model::Dataset> data_;
   float loss_scale_;
   std::map<std::size_t, std::pair<BenchVector, BenchVector>> sets_;  // weights and gradient
-  std::vector<UnitOnDevice> units_;
-  Floats host_input_, host_target_;
-  BenchVector input_, target_, gradient_;
+  std::vector<std::vector<UnitOnDevice>> units_;                     // by slice
+  std::vector<BenchVector> input_, target_, gradient_;
 };
 
 /// Returns the value below which the given share of the sorted values lies.
@@ -276,19 +319,34 @@ plan::Durations at(const Samples& sorted, double share) {
   return {.F = quantile(sorted[0], share), .B = quantile(sorted[1], share), .W = quantile(sorted[2], share)};
 }
 
-/// Measures all units on one device. Returns the times of each unit, sorted.
-std::vector<Samples> measure_on(const KernelBench& bench, const Config& config, const model::Network& network,
-                                std::size_t units, int repetitions) {
+/// Times of each unit, sorted.
+struct UnitSamples {
+  Samples whole;                ///< of all slices together
+  std::vector<Samples> slices;  ///< of each; empty without slices
+};
+
+/// Measures all units on one device.
+std::vector<UnitSamples> measure_on(const KernelBench& bench, const Config& config,
+                                    const model::Network& network, std::size_t units, int repetitions) {
   TimedMicrobatch timed(bench, config, network, units);
-  std::vector<Samples> samples(units);
+  const std::size_t slices = network.slices.size();
+  std::vector<UnitSamples> samples(units, {.whole = {}, .slices = std::vector<Samples>(slices)});
   for (int r = 0; r <= repetitions; ++r) {
-    const auto times = timed.repeat(r % config.training.microbatches.value_or(1));
+    const PassTimes times = timed.repeat(r % config.training.microbatches.value_or(1));
     for (std::size_t u = 0; r > 0 && u < units; ++u) {
-      for (std::size_t pass = 0; pass < 3; ++pass) samples[u][pass].push_back(times[u][pass]);
+      for (std::size_t pass = 0; pass < 3; ++pass) {
+        double all = 0;
+        for (const auto& slice : times) all += slice[u][pass];
+        samples[u].whole[pass].push_back(all);
+        for (std::size_t k = 0; k < slices; ++k) samples[u].slices[k][pass].push_back(times[k][u][pass]);
+      }
     }
   }
-  for (Samples& unit : samples) {
-    for (std::vector<double>& pass : unit) std::ranges::sort(pass);
+  for (UnitSamples& unit : samples) {
+    for (std::vector<double>& pass : unit.whole) std::ranges::sort(pass);
+    for (Samples& slice : unit.slices) {
+      for (std::vector<double>& pass : slice) std::ranges::sort(pass);
+    }
   }
   return samples;
 }
@@ -315,9 +373,11 @@ MeasuredUnits measure_units(const Config& config, int repetitions) {
   take_product_buffers(1);
   check_device(config);
   const std::vector<std::string> names = model::unit_names(config.model);
-  const model::Network network = model::build_units(config.model, config.training.microbatch_size);
+  const model::Network network =
+      model::build_units(model_with_slices(config), config.training.microbatch_size);
   check_kernels(config, network);
-  const std::vector<plan::StageSizes> sizes = network.sizes();
+  const std::vector<plan::StageSizes> sizes =
+      model::build_units(config.model, config.training.microbatch_size).sizes();
   MeasuredUnits measured;
   measured.profile.shared = shared_units(network);
   for (std::size_t u = 0; u < names.size(); ++u)
@@ -329,8 +389,13 @@ MeasuredUnits measure_units(const Config& config, int repetitions) {
     std::vector<plan::Durations>& spread = measured.spread.emplace_back();
     for (std::size_t u = 0; u < names.size(); ++u) {
       plan::UnitCosts& costs = measured.profile.units[u];
-      (measured.profile.devices.empty() ? costs.time : costs.others.emplace_back()) = at(samples[u], 0.5);
-      const auto [low, high] = std::pair(at(samples[u], 0.25), at(samples[u], 0.75));
+      (measured.profile.devices.empty() ? costs.time : costs.others.emplace_back()) =
+          at(samples[u].whole, 0.5);
+      if (!samples[u].slices.empty()) {
+        std::vector<plan::Durations>& of_slices = costs.slices.emplace_back();
+        for (const Samples& slice : samples[u].slices) of_slices.push_back(at(slice, 0.5));
+      }
+      const auto [low, high] = std::pair(at(samples[u].whole, 0.25), at(samples[u].whole, 0.75));
       plan::Durations& between = spread.emplace_back();
       for (const plan::PassTime& pass : plan::pass_times) {
         between.*pass.time = high.*pass.time - low.*pass.time;

@@ -149,6 +149,9 @@ TEST(SearchSlices, RefusesWhatItDoesNotKnow) {
   EXPECT_THAT(message({.workers = 2, .microbatches = 2, .slices = 0}), HasSubstr("at least 1 slice"));
   EXPECT_THAT(message({.workers = 2, .microbatches = 2, .slices = 2, .homes = {Home::worker, Home::none}}),
               HasSubstr("stashes of slices wait with their workers"));
+  SearchRequest copies{.workers = 2, .microbatches = 2, .slices = 2, .homes = {Home::worker, Home::host}};
+  copies.costs.set_copy(1);
+  EXPECT_THAT(message(copies), HasSubstr("stashes of slices wait with their workers"));
   EXPECT_THAT(message({.workers = 2, .microbatches = 2, .slices = 2, .chunks = 1, .memory_limits = {0.5}}),
               HasSubstr("the smallest feasible limit is 1"));
   EXPECT_THAT(message({.workers = 2, .microbatches = 2, .slices = 2, .costs = {.slices = 3}}),

@@ -238,6 +238,22 @@ TEST(Pairs, SimulationEqualsItsDefinition) {
   EXPECT_GT(compared, 150);
 }
 
+// Orders with B and W apart may be shorter: they count in a bound of all schedules.
+TEST(Pairs, TheBoundOfAllSchedulesLetsPassesSplit) {
+  const Schedule fused = named("1f1b", 4, 8);
+  const double split = simulate(named("zb-h1", 4, 8)).makespan;
+  for (const Overlap overlap : {Overlap{.factor = 1}, Overlap{.F_BW = 2.5}, Overlap{.F_B = 1.5}}) {
+    const double bound = placement_bound(with_split_passes(fused), with_overlap(overlap));
+    EXPECT_LE(bound, split);
+    EXPECT_GT(bound, 8 * 1.5);
+  }
+}
+
+TEST(Pairs, TimesOfSharesAreDivided) {
+  const Costs stages = costs_of_stages(with_overlap({.factor = 0.9, .F_B = 1.5, .F_BW = 2.5}), 4, 8);
+  EXPECT_EQ(stages.overlap, (Overlap{.factor = 0.9, .F_B = 0.75, .F_BW = 1.25}));
+}
+
 TEST(Pairs, OnPortsThatTransfersShareResultsLeaveTogether) {
   const Schedule schedule = small();
   Costs costs = with_overlap({.F_BW = 5}, {.F = 2, .B = 2, .W = 2});

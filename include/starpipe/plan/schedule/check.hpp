@@ -53,6 +53,7 @@ namespace size_limits {
 
 inline constexpr int workers = 1 << 16;
 inline constexpr int microbatches = 1 << 20;
+inline constexpr int slices = 1 << 10;  ///< each reads something of all slices before it
 inline constexpr int stages = 1 << 16;
 inline constexpr int units = 4096;  ///< of a model that is partitioned
 inline constexpr int search_workers = 1 << 10;

@@ -19,6 +19,9 @@ struct UnitCosts {
   Durations time = {.F = 0, .B = 0, .W = 0};  ///< on devices of kind 0
   StageSizes sizes = {};
   std::vector<Durations> others = {};  ///< on devices of kinds 1, 2, ...
+  /// By kind of device: the times of each slice of the micro-batch's sequences, in order; empty: not
+  /// measured.
+  std::vector<std::vector<Durations>> slices = {};
 
   [[nodiscard]] const Durations& on(int kind) const { return kind == 0 ? time : others[index(kind - 1)]; }
 };
@@ -54,8 +57,10 @@ std::vector<int> equal_cuts(int units, int stages);
 /// Returns the costs of the stages, for `simulate`: times and sizes are summed over a stage's units,
 /// activation and gradient come from its last unit. `kinds[s]` is the kind of stage s's device; empty: all 0.
 /// `shared`: weights of several units; the costs have them as weights of the stages with these units.
+/// `slices`: if all units have times of so many slices, the costs have durations of each stage and slice, and
+/// the sizes of whole micro-batches for each slice.
 Costs stage_costs(std::span<const UnitCosts> units, std::span<const int> cuts,
-                  std::span<const int> kinds = {}, std::span<const SharedUnits> shared = {});
+                  std::span<const int> kinds = {}, std::span<const SharedUnits> shared = {}, int slices = 1);
 
 /// `PartitionRequest::stashes` of a schedule: the peak number of stashes of each stage, from the last stage
 /// to the first, in a run in which F, B and W all take 1. For 1F1B this is 1, 2, ... up to its number of

@@ -174,6 +174,11 @@ Costs costs_of_stages(const Costs& of_shares, int shares, int stages);
 /// rounded up; weights stay.
 Costs costs_of_slices(Costs costs, int slices);
 
+/// Returns the durations of each stage and slice: those of whole micro-batches, one for all stages or one for
+/// each, divided as `like` divides them, or equally where these are 0.
+std::vector<Durations> durations_of_slices(std::span<const Durations> whole, const Costs& like, int stages,
+                                           int slices);
+
 /// Returns the costs of whole micro-batches: the sums over slices, where these have costs of their own.
 Costs costs_of_microbatches(Costs costs);
 
