@@ -83,10 +83,6 @@ SearchProblem divided(const SearchRequest& request, int chunks) {
 }
 
 std::vector<Variant> variants_of(const SearchRequest& request) {
-  require_input(
-      request.slices == 1 ||
-          (std::ranges::count(request.homes, Home::worker) == std::ssize(request.homes) && !request.peers),
-      "search", "stashes of slices wait with their workers; other homes do not apply");
   if (request.chunks && *request.chunks < 1) {
     throw InputError(fmt::format("search: needs at least 1 chunk, not {}", *request.chunks));
   }
@@ -353,6 +349,10 @@ void set_homes(SearchRequest& request, std::span<const std::string> words) {
 }
 
 SearchResult search(const SearchRequest& request, const SearchOptions& options) {
+  const bool with_their_workers =
+      !request.peers && std::ranges::count(request.homes, Home::worker) == std::ssize(request.homes);
+  require_input(request.slices == 1 || with_their_workers, "search",
+                "stashes of slices wait with their workers; other homes do not apply");
   if (request.workers < 1)
     throw InputError(fmt::format("search: needs at least 1 worker, not {}", request.workers));
   if (std::ranges::find(request.homes, Home::worker) == request.homes.end())

@@ -25,7 +25,8 @@ std::string schedule_csv(const Schedule& schedule);
 ///
 /// Empty cells are idle time and have no effect. Rows may differ in length. A blank line between rows is a
 /// worker without jobs; blank lines at the end of the file are ignored, as are blanks around cells, quotes,
-/// CRLF and a byte order mark. An overlapped pair, (0F1;3B0)OVERLAP_F_B, becomes a pair (Schedule::has_pairs).
+/// CRLF and a byte order mark. An overlapped pair, (0F1;3B0)OVERLAP_F_B, becomes a pair
+/// (Schedule::has_pairs).
 ///
 /// With communication, 0SEND_F1 sends the activation of 0F1, and 1RECV_F1 receives it before 1F1; SEND_B and
 /// RECV_B do the same for gradients. 0UNSHARD and 0RESHARD bracket the use of a stage's weights. 0REDUCE_GRAD

@@ -34,8 +34,8 @@ struct ScheduleRequest {
   int workers = 1;
   int microbatches = 1;
   /// Slices K into which each micro-batch is cut, each a micro-batch of the schedule: it has K times
-  /// `microbatches`. `make_schedule` cuts, and a schedule's function is called without slices, unless its entry
-  /// has `makes_slices`.
+  /// `microbatches`. `make_schedule` cuts, and a schedule's function is called without slices, unless its
+  /// entry has `makes_slices`.
   int slices = 1;
   /// Stage graph of the model. When absent, a chain with the schedule's number of stages per worker.
   std::optional<StageGraph> graph = {};
