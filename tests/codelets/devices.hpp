@@ -164,11 +164,12 @@ class DeviceFloats {
   std::shared_ptr<float> memory_;
 };
 
-/// Expects |a[i] - b[i]| <= tolerance * max |b| for each i. NaN is never close.
+/// Expects |a[i] - b[i]| <= tolerance * max(|b|, largest) for each i. NaN is never close. `largest`: of the
+/// numbers that were added up, where their sum may be near 0.
 template <class Values>
-void expect_close(std::span<const float> a, const Values& b, const std::string& what, double tolerance) {
+void expect_close(std::span<const float> a, const Values& b, const std::string& what, double tolerance,
+                  double largest = 0) {
   ASSERT_EQ(a.size(), b.size()) << what;
-  double largest = 0;
   for (const auto value : b) largest = std::max(largest, std::abs(static_cast<double>(value)));
   for (std::size_t i = 0; i < a.size(); ++i) {
     const double off = std::abs(static_cast<double>(a[i]) - static_cast<double>(b[i]));
