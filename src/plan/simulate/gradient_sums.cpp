@@ -42,8 +42,8 @@ void GradientSums::add(std::span<const int> stages, std::uint64_t bytes) {
     const std::size_t from = sum(step.from);
     const std::size_t into = sum(step.into);
     ++sums_[into].rounds[step.round].missing;
-    sums_[from].rounds[step.round].sent.push_back(static_cast<std::uint32_t>(slices_.size()));
-    slices_.push_back({from, into, step.round, step.bytes});
+    sums_[from].rounds[step.round].sent.push_back(static_cast<std::uint32_t>(segments_.size()));
+    segments_.push_back({from, into, step.round, step.bytes});
   }
 }
 
@@ -61,14 +61,14 @@ void GradientSums::job_ended(JobId id, double time) {
 }
 
 void GradientSums::arrived(std::uint32_t number, double now) {
-  const Slice& slice = slices_[number];
-  Sum& sum = sums_[slice.into];
-  Round& round = sum.rounds.at(slice.round);
+  const Segment& segment = segments_[number];
+  Sum& sum = sums_[segment.into];
+  Round& round = sum.rounds.at(segment.round);
   round.arrived = now;
   if (--round.missing == 0 && sum.jobs == 0) go_on(sum);
 }
 
-// Sends the slices of the sum's next round, and ends rounds that miss nothing.
+// Sends the segments of the sum's next round, and ends rounds that miss nothing.
 void GradientSums::go_on(Sum& sum) {
   while (!sum.rounds.empty()) {
     Round& round = sum.rounds.begin()->second;
@@ -90,8 +90,8 @@ double GradientSums::next() const {
 void GradientSums::send_until(double now, const Send& send) {
   for (; next() <= now; leaving_.erase(leaving_.begin())) {
     const std::uint32_t number = leaving_.begin()->second;
-    const Slice& slice = slices_[number];
-    send(sums_[slice.from].worker, sums_[slice.into].worker, slice.bytes, number);
+    const Segment& segment = segments_[number];
+    send(sums_[segment.from].worker, sums_[segment.into].worker, segment.bytes, number);
   }
 }
 

@@ -40,7 +40,7 @@ std::vector<int> gradient_workers(const Schedule& schedule, std::span<const int>
 namespace {
 
 /// Bytes [begin, end) of a gradient, which a worker has summed for its part of the tree.
-struct Slice {
+struct Segment {
   int worker = 0;
   std::uint64_t begin = 0;
   std::uint64_t end = 0;
@@ -49,9 +49,9 @@ struct Slice {
 /// Joins the parts of the tree, and notes who sends what to whom.
 class Exchange {
  public:
-  /// A part of the tree: who has which slice of its sum, by the slices' first byte.
+  /// A part of the tree: who has which segment of its sum, by the segments' first byte.
   struct Part {
-    std::vector<Slice> slices;
+    std::vector<Segment> segments;
     bool has_holder = false;
   };
   struct Move {
@@ -70,20 +70,20 @@ class Exchange {
 
   /// Joins `right` to `left`.
   void join(Part& left, const Part& right) {
-    std::vector<Slice> joined;
+    std::vector<Segment> joined;
     bool left_first = true;
-    for (auto l = left.slices.cbegin(), r = right.slices.cbegin();
-         l != left.slices.cend() && r != right.slices.cend();) {
+    for (auto l = left.segments.cbegin(), r = right.segments.cbegin();
+         l != left.segments.cend() && r != right.segments.cend();) {
       const std::uint64_t begin = std::max(l->begin, r->begin);
       const std::uint64_t end = std::min(l->end, r->end);
       if (left.has_holder != right.has_holder) {
         keep(left.has_holder ? *l : *r, left.has_holder ? *r : *l, begin, end, false, joined);
       } else {
-        // Each of the two workers keeps a half. In every second slice the right worker keeps the first half:
-        // so a worker's halves of two neighbouring slices touch, and become one slice.
+        // Each of the two workers keeps a half. In every second segment the right worker keeps the first
+        // half: so a worker's halves of two neighbouring segments touch, and become one segment.
         const std::uint64_t middle = begin + (end - begin) / 2 / word * word;
-        const Slice& first = left_first ? *l : *r;
-        const Slice& second = left_first ? *r : *l;
+        const Segment& first = left_first ? *l : *r;
+        const Segment& second = left_first ? *r : *l;
         keep(first, second, begin, middle, left.has_holder, joined);
         keep(second, first, middle, end, left.has_holder, joined);
         left_first = !left_first;
@@ -91,7 +91,7 @@ class Exchange {
       if (l->end == end) ++l;
       if (r->end == end) ++r;
     }
-    left.slices = std::move(joined);
+    left.segments = std::move(joined);
     left.has_holder = left.has_holder || right.has_holder;
   }
 
@@ -101,8 +101,8 @@ class Exchange {
   static constexpr std::uint64_t word = 4;
 
   // The worker of `keeps` gets the bytes [begin, end) of the worker of `sends`.
-  void keep(const Slice& keeps, const Slice& sends, std::uint64_t begin, std::uint64_t end, bool comes_back,
-            std::vector<Slice>& joined) {
+  void keep(const Segment& keeps, const Segment& sends, std::uint64_t begin, std::uint64_t end,
+            bool comes_back, std::vector<Segment>& joined) {
     if (begin == end) return;
     rounds_.back().sums.push_back({sends.worker, keeps.worker, begin, end - begin});
     if (comes_back) rounds_.back().finished.push_back({keeps.worker, sends.worker, begin, end - begin});

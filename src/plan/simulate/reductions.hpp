@@ -9,16 +9,16 @@
 
 namespace starpipe::plan {
 
-/// One message in the reduction of a stage's weight gradient. `from` sends a slice of its present sum, and
-/// `into` adds the slice to its own sum. A finished slice is the sum of all contributions, and replaces the
-/// numbers of `into`.
+/// One message in the reduction of a stage's weight gradient. `from` sends a segment of its present sum, and
+/// `into` adds the segment to its own sum. A finished segment is the sum of all contributions, and replaces
+/// the numbers of `into`.
 struct ReductionStep {
   int stage = 0;
   int round = 0;  ///< a worker sends what it has when it has all that the rounds before bring to it
   int from = 0;
   int into = 0;
   bool finished = false;
-  std::uint64_t first = 0;  ///< the slice is these bytes of the gradient: [first, first + bytes)
+  std::uint64_t first = 0;  ///< the segment is these bytes of the gradient: [first, first + bytes)
   std::uint64_t bytes = 0;
   friend bool operator==(const ReductionStep&, const ReductionStep&) = default;
 };
@@ -29,15 +29,15 @@ struct ReductionStep {
 ///
 /// Each number is summed along a binary tree, whose leaves are the first holder and then the other gradient
 /// workers, ascending. The tree follows from w alone, so sums are reproducible. Where both halves of a tree
-/// have holders, their workers exchange slices, and each adds up a part of the gradient: recursive halving.
-/// Then the finished slices go back the same way: recursive doubling (Thakur, Rabenseifner and Gropp,
+/// have holders, their workers exchange segments, and each adds up a part of the gradient: recursive halving.
+/// Then the finished segments go back the same way: recursive doubling (Thakur, Rabenseifner and Gropp,
 /// Optimization of Collective Communication Operations in MPICH, 2005, section 4.5). So a port carries twice
 /// (P - 1) / P of the gradient in each direction where P, a power of 2, workers are holders. Neighbours
-/// exchange the large slices: the workers of a host with each other. A half without holders gives all that it
-/// has to the other half. A holder that adds nothing gets the whole gradient in the last round.
+/// exchange the large segments: the workers of a host with each other. A half without holders gives all that
+/// it has to the other half. A holder that adds nothing gets the whole gradient in the last round.
 ///
-/// Slices begin at a multiple of 4 bytes. `bytes` is 0 where the size is not known. Then the steps are those
-/// of a large gradient, and have 0 bytes.
+/// Segments begin at a multiple of 4 bytes. `bytes` is 0 where the size is not known. Then the steps are
+/// those of a large gradient, and have 0 bytes.
 std::vector<ReductionStep> reduction_plan(const Schedule& schedule, int stage, std::uint64_t bytes);
 
 /// Returns the workers that hold the weights of `stage` for any of its jobs, ascending.

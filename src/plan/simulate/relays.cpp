@@ -21,20 +21,21 @@ std::vector<RelayStep> relay_plan(int holder, std::span<const int> readers, std:
   const std::size_t count = readers.size();
   const std::size_t branches = std::min(count, max_relay_branches);
   if (count < 2 || bytes < branches * smallest) return {};
-  const std::size_t each = std::min<std::uint64_t>(max_relay_slices, bytes / smallest) / branches;
-  const std::size_t slices = branches * each;
+  const std::size_t each = std::min<std::uint64_t>(max_relay_segments, bytes / smallest) / branches;
+  const std::size_t segments = branches * each;
   const auto next = static_cast<std::size_t>(std::ranges::upper_bound(readers, holder) - readers.begin());
   std::vector<RelayStep> steps;
-  steps.reserve(slices * count);
-  for (std::size_t slice = 0; slice < slices; ++slice) {
-    const std::uint64_t first = bytes * slice / slices / word * word;
-    const std::uint64_t end = slice + 1 == slices ? bytes : bytes * (slice + 1) / slices / word * word;
-    const std::size_t begin = next + slice % branches * count / branches;
+  steps.reserve(segments * count);
+  for (std::size_t segment = 0; segment < segments; ++segment) {
+    const std::uint64_t first = bytes * segment / segments / word * word;
+    const std::uint64_t end =
+        segment + 1 == segments ? bytes : bytes * (segment + 1) / segments / word * word;
+    const std::size_t begin = next + segment % branches * count / branches;
     const auto reader = [&](std::size_t position) { return readers[(begin + position) % count]; };
     // The tree is a heap: the reader at position p sends to those at p * branches + 1 and the next ones.
     for (std::size_t position = 0; position < count; ++position) {
       const int from = position == 0 ? holder : reader((position - 1) / branches);
-      steps.push_back({slice, from, reader(position), first, end - first});
+      steps.push_back({segment, from, reader(position), first, end - first});
     }
   }
   return steps;

@@ -13,31 +13,31 @@
 
 namespace starpipe::plan {
 
-/// A message: rank `from` sends a slice of weights to rank `to`, whose jobs read these weights.
+/// A message: rank `from` sends a segment of weights to rank `to`, whose jobs read these weights.
 struct RelayStep {
-  std::size_t slice = 0;
-  int from = 0;  ///< the holder's rank, or a rank that got the slice by an earlier step
+  std::size_t segment = 0;
+  int from = 0;  ///< the holder's rank, or a rank that got the segment by an earlier step
   int to = 0;
-  std::uint64_t first = 0;  ///< the slice is these bytes of the weights: [first, first + bytes)
+  std::uint64_t first = 0;  ///< the segment is these bytes of the weights: [first, first + bytes)
   std::uint64_t bytes = 0;
   friend bool operator==(const RelayStep&, const RelayStep&) = default;
 };
 
 /// Returns the messages that bring weights of `bytes` bytes from the rank `holder` to the ranks `readers`,
 /// ascending, each byte once to each reader. Empty where the holder sends the whole weights to each reader:
-/// to one reader, and where slices would be smaller than 128 KiB.
+/// to one reader, and where segments would be smaller than 128 KiB.
 ///
-/// The holder sends each slice to one reader only. So each byte leaves the holder's port once. This reader
-/// passes the slice on: to all other readers if there are at most `max_relay_branches` readers, else along a
-/// tree with so many branches at each node. The trees of the slices begin with different readers, so a reader
-/// sends less than twice the bytes that it receives (SplitStream, Castro et al., 2003, has such trees). The
-/// readers follow the holder in the order of ranks: so over several holders all ranks send alike.
+/// The holder sends each segment to one reader only. So each byte leaves the holder's port once. This reader
+/// passes the segment on: to all other readers if there are at most `max_relay_branches` readers, else along
+/// a tree with so many branches at each node. The trees of the segments begin with different readers, so a
+/// reader sends less than twice the bytes that it receives (SplitStream, Castro et al., 2003, has such
+/// trees). The readers follow the holder in the order of ranks: so over several holders all ranks send alike.
 ///
-/// A step comes after the step that brings its slice to the sender. The plan knows no speed of links.
+/// A step comes after the step that brings its segment to the sender. The plan knows no speed of links.
 std::vector<RelayStep> relay_plan(int holder, std::span<const int> readers, std::uint64_t bytes);
 
 inline constexpr std::size_t max_relay_branches = 8;
-inline constexpr std::size_t max_relay_slices = 16;
+inline constexpr std::size_t max_relay_segments = 16;
 
 /// Weights on the rank `holder` that the ranks `readers` read.
 struct WeightsToSend {

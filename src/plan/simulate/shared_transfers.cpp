@@ -44,39 +44,39 @@ SharedTransfers::SharedTransfers(const Schedule& schedule, const Costs& costs, c
   if (costs.relays && costs.prefetch) add_relays(fetches, of_rank);
 }
 
-// Replaces transfers of weights by slices. `of_rank`: the transfers, by stage, holder and the receiver's
+// Replaces transfers of weights by segments. `of_rank`: the transfers, by stage, holder and the receiver's
 // rank.
 void SharedTransfers::add_relays(const Fetches& fetches,
                                  const std::map<std::tuple<int, int, int>, std::uint32_t>& of_rank) {
   const int each = costs_.workers_of_rank;
   for (const FetchedWeights& weights : relayed_weights(schedule_, costs_, fetches)) {
     const auto transfer_to = [&](int rank) { return of_rank.at({weights.stage, weights.from, rank}); };
-    std::map<std::pair<std::size_t, int>, std::uint32_t> arriving;  // by slice of the weights and rank
+    std::map<std::pair<std::size_t, int>, std::uint32_t> arriving;  // by segment of the weights and rank
     for (const RelayStep& step : relay_plan(weights, each)) {
-      const auto number = static_cast<std::uint32_t>(slices_.size());
+      const auto number = static_cast<std::uint32_t>(segments_.size());
       const std::uint32_t transfer = transfer_to(step.to);
       const bool is_first = step.from == weights.from / each;
-      slices_.push_back({.from = is_first ? weights.from : transfers_[transfer_to(step.from)].to,
-                         .to = transfers_[transfer].to,
-                         .bytes = step.bytes,
-                         .turn = weights.turn,
-                         .transfer = transfer});
-      ++transfers_[transfer].slices;
-      arriving[{step.slice, step.to}] = number;
-      (is_first ? first_slices_ : slices_[arriving.at({step.slice, step.from})].next).push_back(number);
+      segments_.push_back({.from = is_first ? weights.from : transfers_[transfer_to(step.from)].to,
+                           .to = transfers_[transfer].to,
+                           .bytes = step.bytes,
+                           .turn = weights.turn,
+                           .transfer = transfer});
+      ++transfers_[transfer].segments;
+      arriving[{step.segment, step.to}] = number;
+      (is_first ? first_segments_ : segments_[arriving.at({step.segment, step.from})].next).push_back(number);
     }
   }
-  std::erase_if(weights_, [&](std::uint32_t transfer) { return transfers_[transfer].slices > 0; });
+  std::erase_if(weights_, [&](std::uint32_t transfer) { return transfers_[transfer].segments > 0; });
 }
 
-void SharedTransfers::ask_for_slice(std::uint32_t slice) {
-  requests_.emplace(slices_[slice].turn, static_cast<std::uint32_t>(transfers_.size()) + slice);
+void SharedTransfers::ask_for_segment(std::uint32_t segment) {
+  requests_.emplace(segments_[segment].turn, static_cast<std::uint32_t>(transfers_.size()) + segment);
 }
 
-void SharedTransfers::arrive_slice(std::uint32_t slice, std::vector<JobId>& complete) {
-  for (const std::uint32_t next : slices_[slice].next) ask_for_slice(next);
-  const std::uint32_t transfer = slices_[slice].transfer;
-  if (--transfers_[transfer].slices == 0) arrive(transfer, complete);
+void SharedTransfers::arrive_segment(std::uint32_t segment, std::vector<JobId>& complete) {
+  for (const std::uint32_t next : segments_[segment].next) ask_for_segment(next);
+  const std::uint32_t transfer = segments_[segment].transfer;
+  if (--transfers_[transfer].segments == 0) arrive(transfer, complete);
 }
 
 bool SharedTransfers::fetch_next(JobId id) {
@@ -101,7 +101,7 @@ void SharedTransfers::begin(double now) {
     if (number < own) {
       send(transfers_[number], number);
     } else {
-      send(slices_[number - own], number);
+      send(segments_[number - own], number);
     }
   }
   requests_.clear();
@@ -164,13 +164,13 @@ void SharedTransfers::passed_hosts(double now, std::span<const std::uint32_t> me
 void SharedTransfers::deliver(std::uint32_t number, std::vector<JobId>& complete,
                               std::vector<std::uint32_t>& others) {
   const auto own = static_cast<std::uint32_t>(transfers_.size());
-  const std::uint32_t own_and_slices = own + static_cast<std::uint32_t>(slices_.size());
+  const std::uint32_t own_and_segments = own + static_cast<std::uint32_t>(segments_.size());
   if (number < own) {
     arrive(number, complete);
-  } else if (number < own_and_slices) {
-    arrive_slice(number - own, complete);
+  } else if (number < own_and_segments) {
+    arrive_segment(number - own, complete);
   } else {
-    others.push_back(number - own_and_slices);
+    others.push_back(number - own_and_segments);
   }
 }
 

@@ -22,10 +22,10 @@ namespace starpipe::plan {
 /// The transfers of a step where transfers may delay each other. Each datum is sent once to each worker that
 /// reads it; with prefetch, once to each other rank, whose workers share the copy. Transfers that are asked
 /// for at the same time begin in the order of n of the jobs that read them. With Costs::relays, weights go by
-/// relay_plan: a rank passes a slice on when it has arrived. Slices that leave at the same time begin in the
-/// order in which jobs need their weights. With Costs::messages_pass_hosts a message between ranks has a way
-/// in three parts: to the sender's host, to the receiver's host, and to the receiver. A datum that goes to
-/// several ranks passes the sender's host once.
+/// relay_plan: a rank passes a segment on when it has arrived. Segments that leave at the same time begin in
+/// the order in which jobs need their weights. With Costs::messages_pass_hosts a message between ranks has a
+/// way in three parts: to the sender's host, to the receiver's host, and to the receiver. A datum that goes
+/// to several ranks passes the sender's host once.
 class SharedTransfers {
  public:
   /// The references must outlive this, as must `hosts`, which may be null unless messages pass hosts.
@@ -36,7 +36,7 @@ class SharedTransfers {
   /// no time arrive at once. Adds the jobs whose last missing input has arrived to `complete`.
   void send_weights(std::vector<JobId>& complete) {
     send(weights_, complete);
-    for (const std::uint32_t slice : first_slices_) ask_for_slice(slice);
+    for (const std::uint32_t segment : first_segments_) ask_for_segment(segment);
   }
   void send_results(JobId producer, std::vector<JobId>& complete) { send(results_[producer], complete); }
   /// With prefetch: true if all inputs of `id` from other workers have arrived.
@@ -50,7 +50,7 @@ class SharedTransfers {
   /// Begins a transfer on the same links that is no input of a job. `number`: the caller's.
   void begin_other(double now, int from, int to, std::uint64_t bytes, std::uint32_t number) {
     begin_way(now, {from, to, bytes},
-              static_cast<std::uint32_t>(transfers_.size() + slices_.size()) + number);
+              static_cast<std::uint32_t>(transfers_.size() + segments_.size()) + number);
   }
   [[nodiscard]] double next() const { return in_flight_.next(); }
   /// Advances to `now`. Adds to `complete`: with prefetch, the jobs whose last missing input has
@@ -70,16 +70,16 @@ class SharedTransfers {
     std::vector<JobId> readers;               // by turn
     std::optional<std::uint64_t> datum = {};  // nullopt: has one reader
     bool asked_for = false;                   // without prefetch
-    std::uint32_t slices = 0;                 // with relays: how many have not arrived yet
+    std::uint32_t segments = 0;               // with relays: how many have not arrived yet
   };
-  /// A slice of relayed weights, on its way to a rank.
-  struct Slice {
+  /// A segment of relayed weights, on its way to a rank.
+  struct Segment {
     int from = 0;
     int to = 0;
     std::uint64_t bytes = 0;
     std::uint32_t turn = 0;                // of the first job that reads the weights
     std::uint32_t transfer = 0;            // that it is a part of
-    std::vector<std::uint32_t> next = {};  // slices that the receiver sends then
+    std::vector<std::uint32_t> next = {};  // segments that the receiver sends then
   };
 
   /// A message between ranks, on its way through their hosts.
@@ -109,15 +109,15 @@ class SharedTransfers {
   void send(const std::vector<std::uint32_t>& transfers, std::vector<JobId>& complete);
   void arrive(std::uint32_t transfer, std::vector<JobId>& complete);
   void add_relays(const Fetches& fetches, const std::map<std::tuple<int, int, int>, std::uint32_t>& of_rank);
-  void ask_for_slice(std::uint32_t slice);
-  void arrive_slice(std::uint32_t slice, std::vector<JobId>& complete);
+  void ask_for_segment(std::uint32_t segment);
+  void arrive_segment(std::uint32_t segment, std::vector<JobId>& complete);
 
   const Schedule& schedule_;
   const Costs& costs_;
   std::vector<Transfer> transfers_;
   std::vector<std::uint32_t> weights_;               // transfers of weights, without relays
-  std::vector<Slice> slices_;                        // in the order in which they are needed
-  std::vector<std::uint32_t> first_slices_;          // slices that leave the holders
+  std::vector<Segment> segments_;                    // in the order in which they are needed
+  std::vector<std::uint32_t> first_segments_;        // segments that leave the holders
   std::vector<std::vector<std::uint32_t>> results_;  // transfers by JobId of the producer
   std::vector<std::vector<std::uint32_t>> inputs_;   // transfers by JobId of the reader
   std::vector<std::uint32_t> missing_;               // by JobId: inputs that have not arrived

@@ -32,7 +32,7 @@ void check_words(int stage, std::string_view what, std::size_t words) {
 }  // namespace
 
 int stage_to_name(const Datum& datum, const TaskGraph& graph) {
-  const bool of_stage = is_temporary(datum.kind) && datum.kind != DataKind::gradient_slice;
+  const bool of_stage = is_temporary(datum.kind) && datum.kind != DataKind::gradient_segment;
   if (datum.stage < 0 || of_stage) return datum.stage;
   return graph.parameters()[index(datum.stage)].first_stage();
 }

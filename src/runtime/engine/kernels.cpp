@@ -107,7 +107,7 @@ struct JobData {
         case DataKind::optimizer_state:
         case DataKind::verdict:
         case DataKind::end_of_pass:
-        case DataKind::gradient_slice:
+        case DataKind::gradient_segment:
           break;  // no pass uses them
       }
     }
@@ -179,14 +179,14 @@ void find_nonfinite(const KernelContext& context, const Task& task, std::span<co
 
 void run_reduction(const KernelContext& context, const Task& task, std::span<const model::Memory> data,
                    const model::Backend& backend) {
-  const bool sends = task.kind == TaskKind::slice;
-  const model::Memory slice = data[sends ? 1 : 0];
-  const std::size_t first = context.graph->slice(task.data[sends ? 1 : 0].datum).first;
-  const model::Memory words = data[sends ? 0 : 1].subspan(first, slice.size());
+  const bool sends = task.kind == TaskKind::segment;
+  const model::Memory segment = data[sends ? 1 : 0];
+  const std::size_t first = context.graph->segment(task.data[sends ? 1 : 0].datum).first;
+  const model::Memory words = data[sends ? 0 : 1].subspan(first, segment.size());
   if (task.kind == TaskKind::add) {
-    backend.add(model::Precision::fp32, words, slice, words);
-  } else if (slice.data() != words.data()) {  // a core sends from the gradient's own memory
-    backend.copy(sends ? words : slice, sends ? slice : words);
+    backend.add(model::Precision::fp32, words, segment, words);
+  } else if (segment.data() != words.data()) {  // a core sends from the gradient's own memory
+    backend.copy(sends ? words : segment, sends ? segment : words);
   }
 }
 
@@ -249,7 +249,7 @@ void run_kernel(const KernelContext& context, const Task& task, std::span<const 
       break;
     case TaskKind::close:
       break;  // it only orders accesses to the accumulator
-    case TaskKind::slice:
+    case TaskKind::segment:
     case TaskKind::add:
     case TaskKind::copy:
       run_reduction(context, task, data, backend);

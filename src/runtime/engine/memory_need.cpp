@@ -54,7 +54,7 @@ Part part_of(DataKind kind) {
     case DataKind::optimizer_state:
       return &WorkerMemory::optimizer;
     case DataKind::weight_gradient:
-    case DataKind::gradient_slice:
+    case DataKind::gradient_segment:
       return &WorkerMemory::gradients;
     case DataKind::stash:
     case DataKind::gradient_stash:
@@ -252,9 +252,9 @@ class Accountant {
            workers_.rank_of[index(datum.worker)] != workers_.rank_of[index(worker)];
   }
 
-  // True if the datum lies in other data of its writer: a core sends slices from its gradient's memory.
+  // True if the datum lies in other data of its writer: a core sends segments from its gradient's memory.
   [[nodiscard]] bool is_in_place(const Datum& datum) const {
-    return datum.kind == DataKind::gradient_slice && !workers_.on_gpu[index(datum.worker)];
+    return datum.kind == DataKind::gradient_segment && !workers_.on_gpu[index(datum.worker)];
   }
 
   // Inputs and targets are in the host's memory. StarPU copies them to the GPU for the jobs that read them.
@@ -437,7 +437,7 @@ void add_received(const TaskGraph& graph, const WorkerDevices& workers, const Li
     holdings[r].add(&WorkerMemory::activations, received[r].others, lifetime);
     if (!with_weights) continue;
     holdings[r].add(&WorkerMemory::weights, received[r].weights, lasting);
-    holdings[r].add(&WorkerMemory::gradients, received[r].slices, lasting);
+    holdings[r].add(&WorkerMemory::gradients, received[r].segments, lasting);
     holdings[r].add(&WorkerMemory::stashes, received[r].stashes, lasting);
   }
 }

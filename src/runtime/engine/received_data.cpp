@@ -35,11 +35,11 @@ std::vector<std::size_t> by_first_use(const ReceivedData& data, const TaskGraph&
   return order;
 }
 
-// Gives a buffer to each slice that the rank receives: a new one, or the one that became free first.
-void assign_slices(ReceivedData& data, const TaskGraph& graph) {
-  const std::vector<std::size_t> order = by_first_use(data, graph, DataKind::gradient_slice);
+// Gives a buffer to each segment that the rank receives: a new one, or the one that became free first.
+void assign_segments(ReceivedData& data, const TaskGraph& graph) {
+  const std::vector<std::size_t> order = by_first_use(data, graph, DataKind::gradient_segment);
   const bool has_large = std::ranges::any_of(order, [&](std::size_t d) {
-    return graph.data()[d].size > (graph.data()[graph.slice(d).from].size + 1) / 2;
+    return graph.data()[d].size > (graph.data()[graph.segment(d).from].size + 1) / 2;
   });
   const std::size_t max_buffers = ReceivedData::max_buffers * (has_large ? 1 : 2);
   std::vector<std::size_t> last;  // by buffer: the datum that uses it
@@ -84,7 +84,7 @@ bool waits_for_buffer(const Task& task, const DataAccess& access, const TaskGrap
   if (access.access != Access::read) return false;
   const DataKind kind = graph.data()[access.datum].kind;
   if (is_stash_copy(task.kind)) return kind == DataKind::stash;
-  return (task.kind == TaskKind::add || task.kind == TaskKind::copy) && kind == DataKind::gradient_slice;
+  return (task.kind == TaskKind::add || task.kind == TaskKind::copy) && kind == DataKind::gradient_segment;
 }
 
 std::vector<ReceivedData> received_data(const TaskGraph& graph, std::span<const int> rank_of) {
@@ -98,7 +98,7 @@ std::vector<ReceivedData> received_data(const TaskGraph& graph, std::span<const 
                       all[rank].turns.try_emplace(datum, first).first->second.last_use = number;
                     });
   for (ReceivedData& data : all) {
-    assign_slices(data, graph);
+    assign_segments(data, graph);
     assign_stashes(data, graph);
   }
   return all;
@@ -120,7 +120,7 @@ std::vector<ReceivedBytes> received_bytes(const TaskGraph& graph, std::span<cons
     for (const std::size_t datum : received[r].weights) all[r].weights += graph.data()[datum].bytes();
     for (const std::size_t datum : received[r].buffers) {
       const Datum& largest = graph.data()[datum];
-      (largest.kind == DataKind::stash ? all[r].stashes : all[r].slices) += largest.bytes();
+      (largest.kind == DataKind::stash ? all[r].stashes : all[r].segments) += largest.bytes();
     }
   }
   const DataSlots slots(graph, window);

@@ -15,15 +15,15 @@
 
 namespace starpipe::runtime {
 
-/// Lists the weights, slices of gradients and stashes that a rank receives, and says which memory each one
-/// uses. Fetched weights have memory of their own for the whole run. Slices of other workers' gradients are
+/// Lists the weights, segments of gradients and stashes that a rank receives, and says which memory each one
+/// uses. Fetched weights have memory of their own for the whole run. Segments of other workers' gradients are
 /// read by tasks of kind `add` and `copy`, and take turns in a few buffers. Stashes of other workers are read
 /// by O and L, and take turns in a buffer for each stage and worker from which they come. Turns are in the
 /// graph's order of tasks. A sender waits until its receiver has a free buffer.
 struct ReceivedData {
-  /// While one slice is added, the next ones arrive. Where slices are halves of gradients or less, there are
-  /// twice as many, which take no more memory.
-  static constexpr std::size_t max_buffers = 2;  // of slices
+  /// While one segment is added, the next ones arrive. Where segments are halves of gradients or less, there
+  /// are twice as many, which take no more memory.
+  static constexpr std::size_t max_buffers = 2;  // of segments
 
   struct Turn {
     std::uint32_t first_use;              ///< the task of the graph that reads it first on this rank
@@ -33,7 +33,7 @@ struct ReceivedData {
   };
 
   std::set<std::size_t> weights;      ///< data
-  std::map<std::size_t, Turn> turns;  ///< of slices and stashes, by datum
+  std::map<std::size_t, Turn> turns;  ///< of segments and stashes, by datum
   std::vector<std::size_t> buffers;   ///< the largest datum in each
 };
 
@@ -47,9 +47,9 @@ std::vector<ReceivedData> received_data(const TaskGraph& graph, std::span<const 
 /// Bytes for data that a rank receives in one step, each for the whole step.
 struct ReceivedBytes {
   std::uint64_t weights = 0;
-  std::uint64_t slices = 0;   ///< of gradients: the buffers
-  std::uint64_t stashes = 0;  ///< the buffers of stashes
-  std::uint64_t others = 0;   ///< activations and their gradients: one datum in each slot (DataSlots)
+  std::uint64_t segments = 0;  ///< of gradients: the buffers
+  std::uint64_t stashes = 0;   ///< the buffers of stashes
+  std::uint64_t others = 0;    ///< activations and their gradients: one datum in each slot (DataSlots)
 };
 
 /// Returns the bytes of the largest datum that each rank receives, [rank].

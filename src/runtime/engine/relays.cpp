@@ -58,7 +58,7 @@ Relays::Relays(const StepContext& step, const StepData& data) : step_(step) {
     const int holder = data.owner(datum);
     const std::vector<plan::RelayStep> plan = plan::relay_plan(holder, relayed.readers, datum.bytes());
     const starpu_mpi_tag_t first = tag;
-    tag += static_cast<starpu_mpi_tag_t>(plan.back().slice) + 1;
+    tag += static_cast<starpu_mpi_tag_t>(plan.back().segment) + 1;
     if (holder != me && !std::ranges::binary_search(relayed.readers, me)) continue;
     const std::size_t number = weights_.size();
     weights_.push_back({.handle = data.handle(relayed.datum), .is_mine = holder == me});
@@ -67,20 +67,20 @@ Relays::Relays(const StepContext& step, const StepData& data) : step_(step) {
     auto* const memory =
         static_cast<std::byte*>(starpu_data_handle_to_pointer(weights.handle, STARPU_MAIN_RAM));
     for (const plan::RelayStep& message : plan) {
-      if (slices_.empty() || slices_.back().of != number ||
-          slices_.back().tag != first + static_cast<starpu_mpi_tag_t>(message.slice)) {
+      if (segments_.empty() || segments_.back().of != number ||
+          segments_.back().tag != first + static_cast<starpu_mpi_tag_t>(message.segment)) {
         starpu_data_handle_t handle = nullptr;
         starpu_vector_data_register(&handle, STARPU_MAIN_RAM,
                                     reinterpret_cast<std::uintptr_t>(memory + message.first),
                                     static_cast<std::uint32_t>(message.bytes / sizeof(float)), sizeof(float));
-        slices_.push_back({.relays = this,
-                           .of = number,
-                           .handle = Handle(handle),
-                           .tag = first + static_cast<starpu_mpi_tag_t>(message.slice)});
+        segments_.push_back({.relays = this,
+                             .of = number,
+                             .handle = Handle(handle),
+                             .tag = first + static_cast<starpu_mpi_tag_t>(message.segment)});
       }
-      Slice& slice = slices_.back();
-      if (message.to == me) slice.from = message.from;
-      if (message.from == me) slice.to.push_back(message.to);
+      Segment& segment = segments_.back();
+      if (message.to == me) segment.from = message.from;
+      if (message.from == me) segment.to.push_back(message.to);
       if (weights.is_mine ? message.from == me : message.to == me) ++weights.messages;
     }
   }
@@ -94,45 +94,45 @@ void Relays::receive() {
     if (!weights.is_mine) starpu_mpi_cached_receive_set(weights.handle);
     for (const int reader : weights.readers) starpu_mpi_cached_send_set(weights.handle, reader);
   }
-  for (Slice& slice : slices_) {
-    if (weights_[slice.of].is_mine) continue;
-    require(starpu_mpi_irecv_detached(slice.handle.get(), slice.from, slice.tag,
-                                      step_.session.mpi().starpu_comm(), arrived, &slice),
+  for (Segment& segment : segments_) {
+    if (weights_[segment.of].is_mine) continue;
+    require(starpu_mpi_irecv_detached(segment.handle.get(), segment.from, segment.tag,
+                                      step_.session.mpi().starpu_comm(), arrived, &segment),
             "StarPU", "receiving", "weights");
   }
 }
 
 void Relays::send() {
-  for (Slice& slice : slices_) {
-    if (weights_[slice.of].is_mine) pass_on(slice);
+  for (Segment& segment : segments_) {
+    if (weights_[segment.of].is_mine) pass_on(segment);
   }
 }
 
 void Relays::arrived(void* argument) noexcept {
-  Slice& slice = *static_cast<Slice*>(argument);
-  Relays& relays = *slice.relays;
-  relays.pass_on(slice);
-  relays.count(relays.weights_[slice.of]);
+  Segment& segment = *static_cast<Segment*>(argument);
+  Relays& relays = *segment.relays;
+  relays.pass_on(segment);
+  relays.count(relays.weights_[segment.of]);
 }
 
 void Relays::sent(void* argument) noexcept {
   const std::unique_ptr<const Message> message(static_cast<const Message*>(argument));
-  Relays& relays = *message->slice->relays;
+  Relays& relays = *message->segment->relays;
   {
     const std::scoped_lock lock(relays.mutex_);
     relays.busy_.erase(message->to);
   }
   relays.send_next(message->to);
-  Weights& weights = relays.weights_[message->slice->of];
+  Weights& weights = relays.weights_[message->segment->of];
   if (weights.is_mine) relays.count(weights);
 }
 
-void Relays::pass_on(Slice& slice) {
+void Relays::pass_on(Segment& segment) {
   {
     const std::scoped_lock lock(mutex_);
-    for (const int to : slice.to) waiting_[to].insert(&slice);
+    for (const int to : segment.to) waiting_[to].insert(&segment);
   }
-  for (const int to : slice.to) send_next(to);
+  for (const int to : segment.to) send_next(to);
 }
 
 // Notes that one message of the weights has passed. Gives them back after the last one.
@@ -148,14 +148,14 @@ void Relays::send_next(int to) {
   std::unique_ptr<Message> message;
   {
     const std::scoped_lock lock(mutex_);
-    std::set<Slice*>& waiting = waiting_[to];
+    std::set<Segment*>& waiting = waiting_[to];
     if (waiting.empty() || !busy_.insert(to).second) return;
     message = std::make_unique<Message>(Message{*waiting.begin(), to});
     waiting.erase(waiting.begin());
   }
   // StarPU-MPI sends what is ready in the order of priorities. Messages of jobs have 0 or less: weights go
   // first, as on a step's first jobs all others wait.
-  require(starpu_mpi_isend_detached_prio(message->slice->handle.get(), to, message->slice->tag, 0,
+  require(starpu_mpi_isend_detached_prio(message->segment->handle.get(), to, message->segment->tag, 0,
                                          step_.session.mpi().starpu_comm(), sent, message.get()),
           "StarPU", "sending", "weights");
   static_cast<void>(message.release());  // `sent` takes it

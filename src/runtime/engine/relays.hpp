@@ -32,12 +32,12 @@ std::vector<RelayedWeights> relayed_weights(const TaskGraph& graph, const plan::
                                             std::span<const int> rank_of);
 
 /// Brings the weights that jobs of several other ranks read to these ranks, by plan::relay_plan. No worker is
-/// needed: StarPU-MPI's thread passes a slice on as soon as it has arrived. MPI gets one slice at a time for
-/// each other rank, the next one when it has sent that. Of those that wait, the slice of the weights that
-/// jobs need first goes first.
+/// needed: StarPU-MPI's thread passes a segment on as soon as it has arrived. MPI gets one segment at a time
+/// for each other rank, the next one when it has sent that. Of those that wait, the segment of the weights
+/// that jobs need first goes first.
 ///
-/// The rank's copy belongs to this object from `receive` until all slices are there, and the holder's weights
-/// until all are sent: so the jobs that read the copy, and the update of the weights, wait.
+/// The rank's copy belongs to this object from `receive` until all segments are there, and the holder's
+/// weights until all are sent: so the jobs that read the copy, and the update of the weights, wait.
 class Relays {
  public:
   /// The references must outlive this.
@@ -45,8 +45,8 @@ class Relays {
   Relays(const Relays&) = delete;
   Relays& operator=(const Relays&) = delete;
 
-  /// Asks for all slices that this rank receives in the step. Call it before the step's tasks are inserted,
-  /// and before other ranks call `send`: then no slice arrives before its memory is known.
+  /// Asks for all segments that this rank receives in the step. Call it before the step's tasks are inserted,
+  /// and before other ranks call `send`: then no segment arrives before its memory is known.
   void receive();
   /// Begins to send the weights that this rank holds.
   void send();
@@ -60,7 +60,7 @@ class Relays {
     std::size_t messages = 0;       // that are sent, or received, in a step
     std::size_t left = 0;           // of them
   };
-  struct Slice {
+  struct Segment {
     Relays* relays = nullptr;
     std::size_t of = 0;  // weights
     Handle handle = {};
@@ -68,24 +68,24 @@ class Relays {
     int from = 0;  // rank
     std::vector<int> to = {};
   };
-  /// A slice on its way to another rank.
+  /// A segment on its way to another rank.
   struct Message {
-    Slice* slice;
+    Segment* segment;
     int to;
   };
 
-  static void arrived(void* slice) noexcept;
+  static void arrived(void* segment) noexcept;
   static void sent(void* message) noexcept;
-  void pass_on(Slice& slice);
+  void pass_on(Segment& segment);
   void count(Weights& weights);
   void send_next(int to);
 
   StepContext step_;
   std::vector<Weights> weights_;
-  std::vector<Slice> slices_;                // in the order in which they are needed
-  std::mutex mutex_;                         // of the members below, and of Weights::left
-  std::map<int, std::set<Slice*>> waiting_;  // by receiver
-  std::set<int> busy_;                       // receivers of a slice that is under way
+  std::vector<Segment> segments_;              // in the order in which they are needed
+  std::mutex mutex_;                           // of the members below, and of Weights::left
+  std::map<int, std::set<Segment*>> waiting_;  // by receiver
+  std::set<int> busy_;                         // receivers of a segment that is under way
 };
 
 }  // namespace starpipe::runtime

@@ -160,10 +160,10 @@ HostMemory StepData::host_memory(std::size_t number, const model::StartValues& s
   if (unused_.owner) return {unused_.owner, unused_.values.first(datum.size)};
   const bool lasts = is_mine(datum) ? !is_temporary(datum.kind) : step_.received.weights.contains(number);
   if (lasts) return start_memory(datum, start);
-  if (datum.kind == DataKind::gradient_slice && is_mine(datum) && !on_simgrid && !step_.session.on_gpus()) {
-    const GradientSlice& slice = step_.graph.slice(number);
-    const HostMemory& gradient = memory_[slots_.of(slice.from)];
-    return {gradient.owner, gradient.values.subspan(slice.first, datum.size)};
+  if (datum.kind == DataKind::gradient_segment && is_mine(datum) && !on_simgrid && !step_.session.on_gpus()) {
+    const GradientSegment& segment = step_.graph.segment(number);
+    const HostMemory& gradient = memory_[slots_.of(segment.from)];
+    return {gradient.owner, gradient.values.subspan(segment.first, datum.size)};
   }
   const auto received = step_.received.turns.find(number);
   if (received == step_.received.turns.end()) return {};

@@ -211,8 +211,8 @@ void StepRun::submit() {
       const auto received = received_.turns.find(access.datum);
       if (received == received_.turns.end() || received->second.first_use != tasks_.tasks[i]) continue;
       if (received->second.previous) wait_for(access.datum, *received->second.previous);
-      if (graph_.data()[access.datum].kind != DataKind::gradient_slice) continue;
-      const std::optional<std::uint32_t>& replaced = graph_.slice(access.datum).replaces;
+      if (graph_.data()[access.datum].kind != DataKind::gradient_segment) continue;
+      const std::optional<std::uint32_t>& replaced = graph_.segment(access.datum).replaces;
       if (replaced && !session_.on_gpus()) wait_for(access.datum, *replaced);
     }
     insert(graph_.tasks()[tasks_.tasks[i]]);

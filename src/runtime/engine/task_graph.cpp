@@ -41,10 +41,10 @@ constexpr std::array<std::string_view, 16> data_names = {"weights",
                                                          "keys and values",
                                                          "gradient of keys and values",
                                                          "end of a pass",
-                                                         "slice of the weight gradient"};
-static_assert(data_names.size() == index(DataKind::gradient_slice) + 1);
+                                                         "segment of the weight gradient"};
+static_assert(data_names.size() == index(DataKind::gradient_segment) + 1);
 constexpr std::array<std::string_view, 16> task_names = {"zero",  "F",    "B",     "W",       "BW",  "R",
-                                                         "O",     "L",    "close", "slice",   "add", "copy",
+                                                         "O",     "L",    "close", "segment", "add", "copy",
                                                          "judge", "norm", "merge", "optimize"};
 static_assert(task_names.size() == index(TaskKind::optimize) + 1);
 
@@ -476,15 +476,15 @@ class TaskGraph::Builder {
     return find({DataKind::weight_gradient, s, -1, worker});
   }
 
-  // Adds the slice that a step of a reduction sends, and the task that takes it. `replaces`: see
-  // GradientSlice.
-  std::uint32_t add_slice(int s, const plan::ReductionStep& step, std::optional<std::uint32_t> replaces) {
+  // Adds the segment that a step of a reduction sends, and the task that takes it. `replaces`: see
+  // GradientSegment.
+  std::uint32_t add_segment(int s, const plan::ReductionStep& step, std::optional<std::uint32_t> replaces) {
     const auto number = static_cast<std::uint32_t>(graph_.data_.size());
-    if (graph_.slices_.empty()) graph_.first_slice_ = number;
+    if (graph_.segments_.empty()) graph_.first_segment_ = number;
     const std::uint32_t from = gradient(s, step.from);
-    graph_.data_.push_back({DataKind::gradient_slice, s, -1, step.from, step.bytes / sizeof(float)});
-    graph_.slices_.push_back({step.first / sizeof(float), from, replaces});
-    add_task({TaskKind::slice, s, step.from, {{from, Access::read}, {number, Access::write}}});
+    graph_.data_.push_back({DataKind::gradient_segment, s, -1, step.from, step.bytes / sizeof(float)});
+    graph_.segments_.push_back({step.first / sizeof(float), from, replaces});
+    add_task({TaskKind::segment, s, step.from, {{from, Access::read}, {number, Access::write}}});
     return number;
   }
 
@@ -503,20 +503,20 @@ class TaskGraph::Builder {
     for (auto first = steps.begin(); first != steps.end();) {
       const auto next = std::ranges::find_if(
           first, steps.end(), [&](int round) { return round != first->round; }, &plan::ReductionStep::round);
-      // All slices come before the additions: so both workers of an exchange send at once.
-      std::vector<std::uint32_t> slices;
+      // All segments come before the additions: so both workers of an exchange send at once.
+      std::vector<std::uint32_t> segments;
       for (auto step = first; step != next; ++step) {
         const auto back = sent.find({step->into, step->from, step->first});
-        slices.push_back(
-            add_slice(s, *step, back == sent.end() ? std::nullopt : std::optional(back->second)));
-        sent.emplace(std::tuple(step->from, step->into, step->first), slices.back());
+        segments.push_back(
+            add_segment(s, *step, back == sent.end() ? std::nullopt : std::optional(back->second)));
+        sent.emplace(std::tuple(step->from, step->into, step->first), segments.back());
       }
-      for (const std::uint32_t slice : slices) {
+      for (const std::uint32_t segment : segments) {
         const plan::ReductionStep& step = *first++;
         add_task({step.finished ? TaskKind::copy : TaskKind::add,
                   s,
                   step.into,
-                  {{slice, Access::read}, {gradient(s, step.into), Access::update}}});
+                  {{segment, Access::read}, {gradient(s, step.into), Access::update}}});
       }
     }
     if (!graph_.rules_.has_norm) return;

@@ -49,7 +49,7 @@ enum class DataKind : std::uint8_t {
   keys_values,           // of a slice, for the later slices of its sequences and for its own B
   keys_values_gradient,  // of all slices up to one; the slice after hands it to this one
   end_of_pass,           // one word, for a job that waits for another one and reads no result of it
-  gradient_slice,        // of a weight gradient, on its way to another worker: class GradientSlice
+  gradient_segment,      // of a weight gradient, on its way to another worker: class GradientSegment
 };
 
 /// True if StarPU allocates the memory at the first write and frees it after the last reader. Otherwise the
@@ -95,9 +95,9 @@ enum class TaskKind : std::uint8_t {
   O,
   L,
   close,     // takes an accumulator exclusively, after all tasks that accumulate
-  slice,     // takes a slice of the worker's sum, for another worker
-  add,       // adds another worker's slice to the worker's own sum
-  copy,      // takes a finished slice of another worker over into the worker's own sum
+  segment,   // takes a segment of the worker's sum, for another worker
+  add,       // adds another worker's segment to the worker's own sum
+  copy,      // takes a finished segment of another worker over into the worker's own sum
   judge,     // begins a worker's verdict: notes if passes of the worker found infinity or NaN
   norm,      // adds a stage's gradient to a holder's verdict: the sum of squares of each parameter
   merge,     // joins another worker's verdict into the worker's own
@@ -116,15 +116,15 @@ struct DataAccess {
   Access access;
 };
 
-/// Where a slice of a weight gradient belongs.
-struct GradientSlice {
+/// Where a segment of a weight gradient belongs.
+struct GradientSegment {
   std::size_t first;   ///< index of its first word in the gradient
-  std::uint32_t from;  ///< the accumulator that it is a slice of: datum of the sender
-  /// The datum in which the receiver of a finished slice sent its own sum of the same words before.
+  std::uint32_t from;  ///< the accumulator that it is a segment of: datum of the sender
+  /// The datum in which the receiver of a finished segment sent its own sum of the same words before.
   std::optional<std::uint32_t> replaces;
 };
 
-/// A task of the step. The order of `data`: slice, add, copy, norm and merge have the source, then the
+/// A task of the step. The order of `data`: segment, add, copy, norm and merge have the source, then the
 /// target; an `optimize` that waits for a verdict has the verdict first. Kernels of passes find their data by
 /// kind; data of one kind are in the order of the stage's predecessors or successors.
 struct Task {
@@ -155,7 +155,7 @@ struct SetParameters {
 /// All data and tasks of a step of `schedule`. Their order is a valid sequential order that keeps the order
 /// of each worker: StarPU derives implicit dependencies from it. Accumulators are zeroed first. Jobs follow
 /// in topological order. Then accumulators are closed, gradients are reduced (plan::reduction_plan), each
-/// slice as a datum of its own, and the holders' optimizers run.
+/// segment as a datum of its own, and the holders' optimizers run.
 ///
 /// When the gradient of a set is complete, one of its holders computes the sum of squares of each parameter
 /// for its verdict (`norm`). All holders have the same gradient, bit by bit; different sets choose different
@@ -196,8 +196,10 @@ class TaskGraph {
   [[nodiscard]] const StepRules& rules() const { return rules_; }
   /// Returns the sets of parameters, as Network::sets() numbers them.
   [[nodiscard]] const std::vector<SetParameters>& parameters() const { return parameters_; }
-  /// Returns where a datum of the kind `gradient_slice` belongs.
-  [[nodiscard]] const GradientSlice& slice(std::size_t datum) const { return slices_[datum - first_slice_]; }
+  /// Returns where a datum of the kind `gradient_segment` belongs.
+  [[nodiscard]] const GradientSegment& segment(std::size_t datum) const {
+    return segments_[datum - first_segment_];
+  }
   /// Returns the datum with the verdict that is complete after a step; nullopt in a graph without norms or
   /// without parameters.
   [[nodiscard]] std::optional<std::size_t> complete_verdict() const;
@@ -216,8 +218,8 @@ class TaskGraph {
   StepRules rules_;
   std::vector<SetParameters> parameters_;
   std::vector<Datum> data_;
-  std::size_t first_slice_ = 0;  // slices are the last data
-  std::vector<GradientSlice> slices_;
+  std::size_t first_segment_ = 0;  // segments are the last data
+  std::vector<GradientSegment> segments_;
   // Owns the accesses of tasks, to which they have spans; a vector that grows would move them.
   std::unique_ptr<std::pmr::monotonic_buffer_resource> memory_ =
       std::make_unique<std::pmr::monotonic_buffer_resource>();

@@ -143,7 +143,7 @@ TEST(ReductionPlan, TakesAnyNumberOfWorkers) {
   }
 }
 
-TEST(ReductionPlan, LeavesOutSlicesOfNoBytes) {
+TEST(ReductionPlan, LeavesOutSegmentsOfNoBytes) {
   const std::vector<ReductionStep> steps = reduction_plan(replicas_of_one_stage(4), 0, 4);
   EXPECT_EQ(steps.size(), 6U) << "each worker but one sends four bytes and gets them back";
   for (const ReductionStep& step : steps) EXPECT_EQ(step.bytes, 4U);

@@ -29,21 +29,21 @@ using ::testing::Each;
 using ::testing::ElementsAre;
 using ::testing::IsEmpty;
 
-constexpr std::uint64_t slice = std::uint64_t{128} << 10;
+constexpr std::uint64_t segment = std::uint64_t{128} << 10;
 
 TEST(RelayPlan, ThreeReadersPassAThirdOnToEachOther) {
-  EXPECT_THAT(
-      relay_plan(1, std::vector{0, 2, 3}, 3 * slice),
-      ElementsAre(RelayStep{0, 1, 2, 0, slice}, RelayStep{0, 2, 3, 0, slice}, RelayStep{0, 2, 0, 0, slice},
-                  RelayStep{1, 1, 3, slice, slice}, RelayStep{1, 3, 0, slice, slice},
-                  RelayStep{1, 3, 2, slice, slice}, RelayStep{2, 1, 0, 2 * slice, slice},
-                  RelayStep{2, 0, 2, 2 * slice, slice}, RelayStep{2, 0, 3, 2 * slice, slice}));
+  EXPECT_THAT(relay_plan(1, std::vector{0, 2, 3}, 3 * segment),
+              ElementsAre(RelayStep{0, 1, 2, 0, segment}, RelayStep{0, 2, 3, 0, segment},
+                          RelayStep{0, 2, 0, 0, segment}, RelayStep{1, 1, 3, segment, segment},
+                          RelayStep{1, 3, 0, segment, segment}, RelayStep{1, 3, 2, segment, segment},
+                          RelayStep{2, 1, 0, 2 * segment, segment}, RelayStep{2, 0, 2, 2 * segment, segment},
+                          RelayStep{2, 0, 3, 2 * segment, segment}));
 }
 
 TEST(RelayPlan, OneReaderAndSmallWeightsNeedNone) {
-  EXPECT_THAT(relay_plan(0, std::vector{1}, 100 * slice), IsEmpty());
-  EXPECT_THAT(relay_plan(0, std::vector{1, 2, 3}, 3 * slice - 1), IsEmpty());
-  EXPECT_THAT(relay_plan(0, std::vector<int>{}, slice), IsEmpty());
+  EXPECT_THAT(relay_plan(0, std::vector{1}, 100 * segment), IsEmpty());
+  EXPECT_THAT(relay_plan(0, std::vector{1, 2, 3}, 3 * segment - 1), IsEmpty());
+  EXPECT_THAT(relay_plan(0, std::vector<int>{}, segment), IsEmpty());
 }
 
 TEST(RelayPlan, BringsEachByteOnceToEachReaderByFewMessages) {
@@ -57,18 +57,18 @@ TEST(RelayPlan, BringsEachByteOnceToEachReaderByFewMessages) {
     }
     if (readers.size() < 2) continue;
     const std::uint64_t bytes =
-        8 * slice + 4 * static_cast<std::uint64_t>(testing::between(random, 0, 10'000'000));
+        8 * segment + 4 * static_cast<std::uint64_t>(testing::between(random, 0, 10'000'000));
     const std::vector<RelayStep> plan = relay_plan(holder, readers, bytes);
-    std::map<std::pair<int, std::size_t>, int> hops = {};  // by rank and slice
+    std::map<std::pair<int, std::size_t>, int> hops = {};  // by rank and segment
     std::map<int, std::uint64_t> sent;
     std::map<int, std::map<std::uint64_t, std::uint64_t>> received;  // by rank: the first byte and the end
     for (const RelayStep& step : plan) {
       const bool is_first = step.from == holder;
-      ASSERT_TRUE(is_first || hops.contains({step.from, step.slice}));
+      ASSERT_TRUE(is_first || hops.contains({step.from, step.segment}));
       ASSERT_EQ(step.first % 4, 0U);
-      ASSERT_GE(step.bytes, slice - 4);
-      hops[{step.to, step.slice}] = is_first ? 1 : hops.at({step.from, step.slice}) + 1;
-      ASSERT_LE(hops.at({step.to, step.slice}), 4) << "1 + log_8 of 70 readers, and one";
+      ASSERT_GE(step.bytes, segment - 4);
+      hops[{step.to, step.segment}] = is_first ? 1 : hops.at({step.from, step.segment}) + 1;
+      ASSERT_LE(hops.at({step.to, step.segment}), 4) << "1 + log_8 of 70 readers, and one";
       sent[step.from] += step.bytes;
       ASSERT_TRUE(received[step.to].emplace(step.first, step.first + step.bytes).second);
     }
@@ -77,7 +77,7 @@ TEST(RelayPlan, BringsEachByteOnceToEachReaderByFewMessages) {
       std::uint64_t end = 0;
       for (const auto& [first, next] : received.at(reader)) EXPECT_EQ(first, std::exchange(end, next));
       EXPECT_EQ(end, bytes);
-      EXPECT_LE(received.at(reader).size(), max_relay_slices);
+      EXPECT_LE(received.at(reader).size(), max_relay_segments);
       EXPECT_LT(sent[reader], 2 * bytes);
     }
     EXPECT_EQ(received.size(), readers.size());
@@ -87,7 +87,7 @@ TEST(RelayPlan, BringsEachByteOnceToEachReaderByFewMessages) {
 Costs of_weights(std::uint64_t bytes, Sharing sharing) {
   Costs costs;
   costs.sizes = {{.weights = bytes}};
-  costs.links = Links({{.link = {.alpha = 0, .beta = 1.0 / slice}, .sharing = sharing}});
+  costs.links = Links({{.link = {.alpha = 0, .beta = 1.0 / segment}, .sharing = sharing}});
   costs.relays = true;
   costs.ordered_messages = true;
   return costs;
@@ -103,17 +103,17 @@ std::vector<double> first_starts(const Schedule& schedule, const Costs& costs) {
 TEST(Relays, AHoldersPortCarriesWeightsOnce) {
   const Schedule schedule =
       make_schedule("fsdp", {.workers = 4, .microbatches = 4, .graph = StageGraph::chain(1)});
-  // Three slices leave together, and arrive at 3. Then each port passes two.
-  Costs costs = of_weights(3 * slice, Sharing::fair);
+  // Three segments leave together, and arrive at 3. Then each port passes two.
+  Costs costs = of_weights(3 * segment, Sharing::fair);
   EXPECT_THAT(first_starts(schedule, costs), ElementsAre(0, 5, 5, 5));
   const std::vector<Transfers> received = count_transfers(schedule, costs);
   costs.relays = false;
   EXPECT_EQ(count_transfers(schedule, costs), received);
   EXPECT_THAT(first_starts(schedule, costs), ElementsAre(0, 9, 9, 9));
-  // Where no transfer waits for another, a slice takes 1.
-  EXPECT_THAT(first_starts(schedule, of_weights(3 * slice, Sharing::none)), ElementsAre(0, 2, 2, 2));
+  // Where no transfer waits for another, a segment takes 1.
+  EXPECT_THAT(first_starts(schedule, of_weights(3 * segment, Sharing::none)), ElementsAre(0, 2, 2, 2));
   // Without prefetch, weights come when a job reads them.
-  costs = of_weights(3 * slice, Sharing::fair);
+  costs = of_weights(3 * segment, Sharing::fair);
   costs.prefetch = false;
   EXPECT_THAT(first_starts(schedule, costs), ElementsAre(0, 9, 9, 9));
 }
@@ -140,7 +140,7 @@ TEST(Relays, HelpWhereAPortSendsMoreThanOneReceives) {
 TEST(Relays, WeightsComeInTheOrderOfJobs) {
   const Schedule schedule =
       make_schedule("fsdp", {.workers = 4, .microbatches = 4, .graph = StageGraph::chain(5)});
-  const Costs costs = of_weights(4 * slice, Sharing::fair);
+  const Costs costs = of_weights(4 * segment, Sharing::fair);
   EXPECT_FALSE(relayed_weights(schedule, costs, Fetches(schedule, costs)).empty());
   const Timeline timeline = simulate(schedule, costs);
   for (int worker = 0; worker < 4; ++worker) {
@@ -156,10 +156,10 @@ TEST(Relays, WeightsComeInTheOrderOfJobs) {
 TEST(Relays, WorkersOfARankShareACopy) {
   const Schedule schedule =
       make_schedule("fsdp", {.workers = 6, .microbatches = 6, .graph = StageGraph::chain(1)});
-  Costs costs = of_weights(2 * slice, Sharing::fair);
+  Costs costs = of_weights(2 * segment, Sharing::fair);
   costs.workers_of_rank = 2;
   costs.links = Links({{.workers = 2}, costs.links.levels().front()});
-  // The two slices arrive at 2, and are passed on.
+  // The two segments arrive at 2, and are passed on.
   EXPECT_THAT(first_starts(schedule, costs), ElementsAre(0, 0, 3, 3, 3, 3));
   // Two ranks: one reader.
   costs.workers_of_rank = 3;
@@ -167,7 +167,7 @@ TEST(Relays, WorkersOfARankShareACopy) {
   EXPECT_THAT(first_starts(schedule, costs), ElementsAre(0, 0, 0, 2, 2, 2));
 }
 
-/// Each slice begins when it is at its sender, in the slow reference. Returns when each rank has all of the
+/// Each segment begins when it is at its sender, in the slow reference. Returns when each rank has all of the
 /// weights, by stage, holder and rank.
 std::map<std::tuple<int, int, int>, double> slow_relays(const Schedule& schedule, const Costs& costs) {
   struct Message {
@@ -193,11 +193,11 @@ std::map<std::tuple<int, int, int>, double> slow_relays(const Schedule& schedule
   while (true) {
     const std::vector<double> arrived =
         testing::slow_arrivals(costs.links, sent, each, costs.ordered_messages);
-    std::map<std::tuple<int, int, std::size_t, int>, double> there;  // by stage, holder, slice and rank
+    std::map<std::tuple<int, int, std::size_t, int>, double> there;  // by stage, holder, segment and rank
     std::map<std::tuple<int, int, int>, double> complete;
     for (std::size_t i = 0; i < sent.size(); ++i) {
       const auto& [stage, holder, rank] = of_sent[i]->of;
-      there[{stage, holder, of_sent[i]->step.slice, rank}] = arrived[i];
+      there[{stage, holder, of_sent[i]->step.segment, rank}] = arrived[i];
       complete[of_sent[i]->of] = std::max(complete[of_sent[i]->of], arrived[i]);
     }
     Message* next = nullptr;
@@ -207,7 +207,7 @@ std::map<std::tuple<int, int, int>, double> slow_relays(const Schedule& schedule
       const auto& [stage, holder, rank] = message.of;
       double at = 0;
       if (message.step.from != holder / each) {
-        const auto parent = there.find({stage, holder, message.step.slice, message.step.from});
+        const auto parent = there.find({stage, holder, message.step.segment, message.step.from});
         if (parent == there.end()) continue;
         at = parent->second;
       }
@@ -235,8 +235,8 @@ TEST(Relays, ArriveWhenTheReferenceSaysSo) {
     Costs costs = of_weights(0, Sharing::fair);
     costs.sizes.resize(static_cast<std::size_t>(stages));
     for (StageSizes& size : costs.sizes)
-      size.weights = 4 * slice + 4 * static_cast<std::uint64_t>(testing::between(random, 1, 300'000));
-    const LinkLevel network{.link = {.alpha = testing::between(random, 0, 3) / 16.0, .beta = 1.0 / slice},
+      size.weights = 4 * segment + 4 * static_cast<std::uint64_t>(testing::between(random, 1, 300'000));
+    const LinkLevel network{.link = {.alpha = testing::between(random, 0, 3) / 16.0, .beta = 1.0 / segment},
                             .sharing = Sharing::fair};
     costs.workers_of_rank = each;
     costs.ordered_messages = testing::chance(random, 0.5);

@@ -241,7 +241,7 @@ std::vector<Read> reads_of(const Case& c, const Timeline& timeline) {
   return sorted;
 }
 
-/// The slices of all sums, in the slow reference.
+/// The segments of all sums, in the slow reference.
 class SlowSums {
  public:
   SlowSums(const Case& c, const Timeline& timeline) : c_(c), timeline_(timeline) {
@@ -254,7 +254,7 @@ class SlowSums {
     arrives_.resize(steps_.size(), never);
   }
 
-  /// Sends the slices, which leave when those before have arrived, together with `jobs`, until nothing
+  /// Sends the segments, which leave when those before have arrived, together with `jobs`, until nothing
   /// changes. Returns the arrivals of `jobs`.
   std::vector<double> send_with(const std::vector<testing::Sent>& jobs) {
     while (true) {
@@ -283,13 +283,13 @@ class SlowSums {
 
   [[nodiscard]] bool any() const { return !steps_.empty(); }
   [[nodiscard]] double last() const { return last_; }
-  /// True if rounding may decide whether a slice arrives before a job starts.
+  /// True if rounding may decide whether a segment arrives before a job starts.
   [[nodiscard]] bool rounded() const { return rounded_; }
 
  private:
   static constexpr double never = TransfersInFlight::never;
 
-  // Returns whether a slice leaves at another time than before.
+  // Returns whether a segment leaves at another time than before.
   bool leave() {
     bool changed = false;
     std::map<std::pair<int, int>, double> ready;  // by stage and worker

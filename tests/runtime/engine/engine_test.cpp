@@ -110,7 +110,7 @@ TEST(Engine, SharedParametersUnderNamedSchedules) {
 }
 
 // Two workers hold the weights. From four ranks on, their ranks would send more than a rank receives, so the
-// ranks pass slices on to each other.
+// ranks pass segments on to each other.
 TEST(Engine, LargeWeightsComeByRelays) {
   for (const model::Precision precision : {model::Precision::fp32, model::Precision::bf16}) {
     model::ModelConfig config = small("gpt", {{"layers", 4}, {"hidden", 128}});

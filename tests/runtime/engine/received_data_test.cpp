@@ -25,8 +25,8 @@ plan::Schedule schedule_of(const char* name, const model::Network& network, int 
   return plan::make_schedule(name, {.workers = workers, .microbatches = 4, .graph = network.graph});
 }
 
-// Each slice of another rank has a buffer that is large enough and that no earlier slice still uses. A rank
-// that receives halves and less has twice as many.
+// Each segment of another rank has a buffer that is large enough and that no earlier segment still uses. A
+// rank that receives halves and less has twice as many.
 void expect_buffers(const TaskGraph& graph, const std::vector<int>& rank_of) {
   const std::vector<ReceivedData> all = received_data(graph, rank_of);
   std::vector<std::set<std::size_t>> read(all.size());
@@ -39,14 +39,14 @@ void expect_buffers(const TaskGraph& graph, const std::vector<int>& rank_of) {
     const auto rank = index(rank_of[index(task.worker)]);
     if (rank_of[index(graph.data()[source].worker)] == rank_of[index(task.worker)]) continue;
     read[rank].insert(source);
-    const ReceivedData::Turn& slice = all[rank].turns.at(source);
-    EXPECT_LE(slice.first_use, t);
-    EXPECT_GE(slice.last_use, t);
-    EXPECT_GE(graph.data()[all[rank].buffers[slice.buffer]].size, graph.data()[source].size);
-    if (!slice.previous) continue;
-    const ReceivedData::Turn& previous = all[rank].turns.at(*slice.previous);
-    EXPECT_EQ(previous.buffer, slice.buffer);
-    EXPECT_LT(previous.last_use, slice.first_use);
+    const ReceivedData::Turn& segment = all[rank].turns.at(source);
+    EXPECT_LE(segment.first_use, t);
+    EXPECT_GE(segment.last_use, t);
+    EXPECT_GE(graph.data()[all[rank].buffers[segment.buffer]].size, graph.data()[source].size);
+    if (!segment.previous) continue;
+    const ReceivedData::Turn& previous = all[rank].turns.at(*segment.previous);
+    EXPECT_EQ(previous.buffer, segment.buffer);
+    EXPECT_LT(previous.last_use, segment.first_use);
   }
   for (std::size_t r = 0; r < all.size(); ++r) {
     EXPECT_EQ(all[r].turns.size(), read[r].size());
@@ -57,17 +57,17 @@ void expect_buffers(const TaskGraph& graph, const std::vector<int>& rank_of) {
       if (is_stash(d)) stash_buffers.emplace(graph.data()[d].stage, graph.data()[d].worker);
     }
     const bool large = std::ranges::any_of(read[r], [&](std::size_t d) {
-      return !is_stash(d) && 2 * graph.data()[d].size > graph.data()[graph.slice(d).from].size + 1;
+      return !is_stash(d) && 2 * graph.data()[d].size > graph.data()[graph.segment(d).from].size + 1;
     });
     const std::size_t buffers = ReceivedData::max_buffers * (large ? 1 : 2);
     EXPECT_EQ(all[r].buffers.size(), std::min(buffers, read[r].size() - stashes) + stash_buffers.size());
     std::size_t first = 0;
-    for (const auto& [datum, slice] : all[r].turns) first += slice.previous ? 0U : 1U;
-    EXPECT_EQ(first, all[r].buffers.size()) << "every other slice waits for the one before it";
+    for (const auto& [datum, segment] : all[r].turns) first += segment.previous ? 0U : 1U;
+    EXPECT_EQ(first, all[r].buffers.size()) << "every other segment waits for the one before it";
   }
 }
 
-TEST(ReceivedData, SlicesUseAFewBuffersInTurn) {
+TEST(ReceivedData, SegmentsUseAFewBuffersInTurn) {
   for (const std::string name : {"1f1b", "ddp", "fsdp", "chimera"}) {
     SCOPED_TRACE(name);
     for (const bool tied : {false, true}) {
@@ -105,11 +105,11 @@ TEST(ReceivedData, BytesOfFsdpByHand) {
   const std::vector<ReceivedBytes> received = received_bytes(graph, std::vector<int>{0, 1, 2, 3}, 100);
   for (std::size_t r = 0; r < 4; ++r) EXPECT_EQ(received[r].weights, all - weights[r]) << r;
   // Stage 0 comes whole from worker 1, and in halves from workers 2 and 3. Each of the two buffers has the
-  // size of the largest slice in it.
-  EXPECT_LE(received[0].slices, 2 * std::ranges::max(weights));
-  EXPECT_GE(received[0].slices, weights[0]);
+  // size of the largest segment in it.
+  EXPECT_LE(received[0].segments, 2 * std::ranges::max(weights));
+  EXPECT_GE(received[0].segments, weights[0]);
   for (const ReceivedBytes& bytes : received_bytes(graph, std::vector<int>{0, 0, 0, 0}, 100)) {
-    EXPECT_EQ(bytes.weights + bytes.slices + bytes.others, 0U);
+    EXPECT_EQ(bytes.weights + bytes.segments + bytes.others, 0U);
   }
 }
 
@@ -134,16 +134,16 @@ TEST(ReceivedData, IsInTheNeedOfARank) {
   const auto received = received_bytes(TaskGraph(schedule, network, adamw), ranks.rank_of, ranks.window);
   for (std::size_t r = 0; r < 4; ++r) {
     EXPECT_EQ(needs[r].weights, parameters);
-    EXPECT_EQ(needs[r].gradients, parameters + received[r].slices);
-    EXPECT_GT(received[r].slices, 0U);
-    EXPECT_LT(received[r].slices, parameters);
+    EXPECT_EQ(needs[r].gradients, parameters + received[r].segments);
+    EXPECT_GT(received[r].segments, 0U);
+    EXPECT_LT(received[r].segments, parameters);
   }
   // A GPU has its own memory, and the rank's main memory is the home of what lasts.
   ranks.devices = {4, 5, 6, 7};
   ranks.on_gpu = {true, true, true, true};
   const auto homes = memory_need(schedule, network, adamw, costs, timeline, ranks);
   EXPECT_EQ(homes[0].weights, parameters);
-  EXPECT_EQ(homes[0].gradients, parameters + received[0].slices);
+  EXPECT_EQ(homes[0].gradients, parameters + received[0].segments);
   EXPECT_EQ(homes[0].optimizer, 2 * parameters);
   EXPECT_EQ(homes[0].stashes, 0U);
   EXPECT_EQ(homes[4].weights, parameters);

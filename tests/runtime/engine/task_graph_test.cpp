@@ -252,7 +252,7 @@ plan::Received& received(plan::Transfers& transfers, DataKind kind) {
       return transfers.keys_values_gradients;
     case DataKind::weights:
       return transfers.weights;
-    case DataKind::gradient_slice:
+    case DataKind::gradient_segment:
       return transfers.weight_gradients;
     default:
       ADD_FAILURE() << "data of kind " << static_cast<int>(kind) << " leaves its worker";
