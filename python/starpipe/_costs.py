@@ -253,7 +253,7 @@ class Costs:
         workers_of_rank: so many neighbouring workers are a rank. With prefetch, a rank receives a datum of another rank
             once for all of its workers, and transfers from one of its workers to another follow each other.
         ordered_messages: whether messages from one rank to another pass one at a time, on levels with fair sharing.
-        relays: whether weights that several other ranks read are passed on from rank to rank, in slices.
+        relays: whether weights that several other ranks read are passed on from rank to rank, in segments.
         messages_pass_hosts: whether messages from one rank to another also pass the links of `host`, at both ends, as those
             of GPUs without GPUDirect do. Needs `host`.
         copy: time of any copy of a stash to its home, and back, in place of `host`, `disk` and `peer`.

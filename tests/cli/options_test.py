@@ -176,7 +176,6 @@ EFFECTS = {
         **results("simulate mlp.yaml"),
         "--durations": Effect("simulate mlp.yaml", "--durations F=3,B=1,W=1"),
         "--comm": Effect("simulate mlp.yaml", "--comm 0.5"),
-        "--overlap": Effect("simulate mlp.yaml --set schedule.name=combined-1f1b --overlap 1", "--overlap 0.9"),
         "--copy": Effect("simulate mlp.yaml --set schedule.home=host --copy 0", "--copy 3"),
         "--links": Effect("simulate mlp.yaml", "--links links.yaml"),
         "--workers": Effect("simulate mlp.yaml", "--workers 3"),
@@ -345,7 +344,7 @@ SILENCED = {
     # The CSV has the order only, and refuses copies.
     *(("schedule show", option, "--format") for option in (*TIMES_IN_CSV, "--bytes", "--per-share")),
     *(("schedule check", option, "--format") for option in (*TIMES_IN_CSV, "--bytes")),
-    *(("simulate", option, "--format") for option in (*TIMES_IN_CSV, "--per-share", "--ranks")),
+    *(("simulate", option, "--format") for option in (*TIMES_IN_CSV, "--per-share", "--ranks") if option != "--overlap"),
     # Both ask for JSON.
     *((command, "--json", "--output") for command in ("schedule show", "schedule check", "simulate", "partition", "periodic")),
     ("partition", "--format", "--output"),

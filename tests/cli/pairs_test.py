@@ -63,6 +63,14 @@ class Pairs(CommandTest):
             if reader is not None and worker[reader] == worker[first]:
                 self.assertGreaterEqual(start[reader], end[second] - slack)
 
+    def test_questions_about_a_run_with_pairs(self):
+        self.record(f"runtime.emulate.overlap={FACTOR}")
+        explained = json.loads(self.ok("explain", "r.json", "--what-if", "runtime=0", "--json"))
+        predicted = json.loads(self.read("r.json"))["explain"]["per_step"]["predicted"]
+        # Without the runtime's part the step takes as long as predicted: a result never leaves before its pair has ended.
+        self.assertGreater(explained["what_if"][0]["makespan"], 0.98 * predicted)
+        self.refused(["explain", "r.json", "--what-if", "schedule=1f1b"], "schedule=1f1b", "pairs", "durations of their own")
+
     def test_without_their_time_jobs_follow_each_other(self):
         self.assertNotIn("with_next", self.record())
 
@@ -77,7 +85,7 @@ class Pairs(CommandTest):
         self.assertAlmostEqual(shown["makespan"], 8 * 3 - pairs * 0.5 + 1.5)
         self.write("d.json", json.dumps(shown))
         self.assertEqual(json.loads(self.ok("schedule", "check", "d.json", "--json"))["makespan"], shown["makespan"])
-        for lost in (["--memory-limit", "4"], ["--tensor", "2"], ["--home", "pipeoffload", "--copy", "0.1"]):
+        for lost in (["--memory-limit", "4"], ["--tensor", "2"], ["--home", "pipeoffload", "--copy", "0.1"], ["--home", "worker:1", "--copy", "peer=0.1"]):
             self.refused(["schedule", "check", "d.json", *lost], "d.json", "pairs do not apply")
         self.ok("schedule", "compare", "dualpipe", "dualpipe-v", "--workers", "4", "--microbatches", "8", "--overlap", "F+BW=2.5")
         self.ok("schedule", "show", "dualpipe", "--workers", "4", "--microbatches", "8", "--overlap", "0.8", "-o", "d.svg")
@@ -92,6 +100,7 @@ class Pairs(CommandTest):
         self.refused([*show, "F+BW=2ms"], "--overlap 2ms", "unit")
         self.refused([*show, "F+BW=2,F+BW=2"], "--overlap", "twice")
         self.refused([*show, "F+BW=2.5,"], "--overlap", "comma")
+        self.refused(["schedule", "compare", "1f1b", "gpipe", "--workers", "4", "--microbatches", "8", "--overlap", "0.9"], "--overlap", "no pairs")
         self.write("odd.json", '{"ops": [[{"op": "F", "stage": 0, "microbatch": 0}, {"op": "BW", "stage": 0, "microbatch": 0}]], "overlap": {"factor": 2}}')
         self.refused(["schedule", "check", "odd.json"], "odd.json", "overlap.factor", "from 0 to 1")
         self.refused(["schedule", "show", "1f1b", "--workers", "4", "--microbatches", "8", "--overlap", "0.9"], "--overlap", "1f1b", "no pairs")

@@ -139,17 +139,20 @@ class Slices(CommandTest):
             unit["cpu"].update(F=7, B=14, W=28)
         self.write("p.json", json.dumps(profile))
 
-        def durations(slices):
-            given = [word for setting in (*long, f"schedule.slices={slices}") for word in ("--set", setting)]
+        def durations(slices, *more):
+            given = [word for setting in (*long, f"schedule.slices={slices}", *more) for word in ("--set", setting)]
             return json.loads(self.ok("simulate", "c.yaml", *given, "--json"))
 
         measured = durations(3)
         units = len(profile["layers"])
         first = measured["cuts"][0]
         self.assertEqual([entry["F"] for entry in measured["durations"]], [(1 << k) * count for count in (first, units - first) for k in range(3)])
-        # Of another number of slices the file says nothing.
-        by_flops = durations(2)["durations"]
-        self.assertAlmostEqual(sum(entry["W"] for entry in by_flops), 28 * units)
+        # Of other slices the file says nothing.
+        self.assertEqual(profile["slice_sizes"], "tokens")
+        for settings in ((2,), (3, "schedule.slice_sizes=work")):
+            by_flops = durations(*settings)["durations"]
+            self.assertAlmostEqual(sum(entry["W"] for entry in by_flops), 28 * units)
+            self.assertNotEqual([entry["W"] for entry in by_flops], [entry["W"] for entry in measured["durations"]])
         report = self.train(3, *long)
         self.assert_near(report, self.train(1, *long[:2]))
         self.ok("partition", "p.json", "--workers", "2")
@@ -157,6 +160,9 @@ class Slices(CommandTest):
         self.write("odd.json", json.dumps(profile))
         self.refused(["partition", "odd.json", "--workers", "2"], "odd.json", "layers[1]", "another number of slices")
         profile["layers"][0]["cpu"]["slices"] = [{"F": 1}]
+        self.write("odd.json", json.dumps(profile))
+        self.refused(["partition", "odd.json", "--workers", "2"], "layers[0]", "a time is missing")
+        profile["layers"][0]["cpu"]["slices"] = [{"F": 1, "B": 1, "W": 1}]
         self.write("odd.json", json.dumps(profile))
         self.refused(["partition", "odd.json", "--workers", "2"], "layers[0]", "at least two slices")
 

@@ -47,7 +47,7 @@ std::string summary(const runtime::MeasuredUnits& measured) {
   const auto time = [](double median, double spread) {
     return fmt::format("{:.3f} ms +- {:.3f}", median * 1e3, spread * 1e3);
   };
-  const auto& [devices, units, shared] = measured.profile;
+  const auto& [devices, units, shared, slice_sizes] = measured.profile;
   for (std::size_t u = 0; u < units.size(); ++u) {
     const std::string& name = units[u].name;
     const plan::StageSizes& sizes = units[u].sizes;

@@ -183,12 +183,12 @@ int check(const CheckOptions& options) {
   const plan::Costs before = costs;
   options.costs.apply(costs, unit, schedule.stages());
   options.costs.divide_among_slices(costs, before, schedule);
+  const bool runs_pairs = schedule.has_pairs() && costs.overlap;
   schedule = schedule.with_homes(options.homes.homes);
   require_finishing(options.file, schedule);
   plan::LimitedSchedule made = plan::as_requested(
       schedule, {.memory_limits = options.memory_limits, .home_way = options.homes.way}, costs);
   require_finishing(options.file, made.schedule);
-  const bool runs_pairs = schedule.has_pairs() && costs.overlap;
   if (!made.reordering && options.homes.way.empty() && made.schedule.discipline() != schedule.discipline()) {
     print_message(
         fmt::format("starpipe: {}: its run keeps the memory limit; its order is now fixed (discipline {})\n",
@@ -198,8 +198,8 @@ int check(const CheckOptions& options) {
   options.tensor.apply(made.schedule, costs);
   if (runs_pairs && !made.schedule.has_pairs())
     throw InputError(
-        fmt::format("{}: its pairs do not apply with these homes, shards or limits; remove \"overlap\" or "
-                    "\"with_next\" from the file",
+        fmt::format("{}: its pairs do not apply with these homes, shards or limits; without \"overlap\" and "
+                    "--overlap its jobs follow each other",
                     options.file));
   show_prediction(options.result, options.costs, made, costs, unit);
   return 0;

@@ -372,6 +372,10 @@ int compare(ScheduleCompareOptions options) {
   require_one_or_each("--memory-limit", options.memory_limits.size(), options.workers);
   std::string unit;
   const std::vector<Row> rows = rows_of(options, unit);
+  const auto runs_pairs = [](const Row& row) { return row.run && row.run->step.planned.has_pairs(); };
+  const auto first = std::ranges::find_if(rows, [](const Row& row) { return row.run.has_value(); });
+  if (first != rows.end() && std::ranges::none_of(rows, runs_pairs))
+    options.costs.require_pairs(first->run->step.planned);
   for (const Row& row : rows) {
     if (row.run && row.microbatches == options.microbatches.front())
       options.costs.note_missing_bytes(row.name, row.run->step.timeline);

@@ -194,8 +194,7 @@ void add_search(CLI::App& app, Action& action) {
                    options->request.microbatches, plan::size_limits::search_microbatches);
   add_option(*command, "--slices K", options->request.slices,
              "Slices (K) into which each micro-batch is cut along its sequences; durations, bytes, stashes "
-             "and the memory limit "
-             "are of whole micro-batches",
+             "and the memory limit are of whole micro-batches",
              whole_number(1, plan::size_limits::slices));
   add_option(
       *command, "--chunks C", options->request.chunks,

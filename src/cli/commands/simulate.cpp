@@ -41,15 +41,18 @@ DefaultTimes default_times(const runtime::Config& config,
   // Only stages of a chain have the units whose times a partition measures.
   if (!partition || !experiment.network.graph.is_chain())
     return {std::move(costs), "", "by FLOPs, 1 for a pass of an average stage"};
-  const plan::Costs measured = plan::stage_costs(partition->profile.units, partition->partition.cuts,
-                                                 partition->stage_kinds, {}, costs.slices);
-  if (measured.slices == costs.slices) {
-    costs.durations = measured.durations;
-    return {std::move(costs), "s", "as measured for the partition"};
-  }
-  costs.durations =
-      plan::durations_of_slices(measured.durations, costs, experiment.schedule.stages(), costs.slices);
-  return {std::move(costs), "s", "as measured for the partition, those of slices by FLOPs"};
+  const int slices = runtime::measured_slices(partition->profile, config);
+  plan::Costs measured = plan::stage_costs(partition->profile.units, partition->partition.cuts,
+                                           partition->stage_kinds, {}, slices);
+  if (measured.slices != costs.slices)
+    measured.durations =
+        plan::durations_of_slices(measured.durations, costs, experiment.schedule.stages(), costs.slices);
+  costs.durations = std::move(measured.durations);
+  std::string source = "as measured for the partition";
+  if (slices != costs.slices) source += ", those of slices by FLOPs";
+  if (costs.slices == 1 && !partition->profile.units.front().slices.empty())
+    source += ", as sums over slices";
+  return {std::move(costs), "s", std::move(source)};
 }
 
 /// `policy`: a line about the policy, or empty. `cuts`: a line about the cuts.
@@ -206,7 +209,6 @@ void add_simulate(CLI::App& app, Action& action) {
                         "the seconds of runtime.emulate; with schedule.partition the measured times; else in "
                         "proportion to the FLOPs of each stage, 1 for an average stage",
                         "those of runtime.links or runtime.emulate, else 0");
-  options->costs.add_overlap_to(*command);
   options->costs.add_copy_to(*command);
   options->costs.add_no_prefetch_to(*command);
   command->add_flag("--per-share", options->per_share,

@@ -51,7 +51,8 @@ constexpr UnitKey of_slices = {
       std::vector<plan::Durations>& slices = unit.costs.slices.emplace_back();
       for (const YamlValue& item : value.items("a list of times, one map of F, B and W for each slice")) {
         FileUnit slice;
-        read_map<FileUnit>(item, slice_keys, slice);
+        if (read_map<FileUnit>(item, slice_keys, slice).size() != slice_keys.size())
+          item.fail("a time is missing (F, B and W)");
         slices.push_back(slice.costs.time);
       }
       if (slices.size() < 2) value.fail("needs at least two slices");
@@ -152,11 +153,11 @@ plan::Profile read_profile(const std::filesystem::path& file) {
   const std::string name = file.string();
   const YamlValue top = YamlValue::in_file(load_yaml(file), name);
   if (!top.node().IsMap()) top.expected("a map with layers");
-  std::array<YAML::Node, 2> lists;
-  constexpr std::array<std::string_view, 2> top_keys = {"layers", "shared"};
+  std::array<YAML::Node, 3> lists;
+  constexpr std::array<std::string_view, 3> top_keys = {"layers", "shared", "slice_sizes"};
   read_map(top, top_keys,
            [&lists](std::size_t key, const YamlValue& value) { lists[key].reset(value.node()); });
-  const auto& [layers, shared] = lists;
+  const auto& [layers, shared, sizes] = lists;
   if (layers.IsSequence() && layers.size() == 0) top.fail("layers: the list is empty");
   plan::Profile profile;
   std::optional<std::vector<std::string>> devices;
@@ -174,6 +175,11 @@ plan::Profile read_profile(const std::filesystem::path& file) {
       throw InputError(fmt::format("{}: more than {} units", name, plan::size_limits::units));
   }
   profile.devices = *devices;
+  if (sizes.IsDefined() && !sizes.IsNull())
+    profile.slice_sizes = top.member("slice_sizes", sizes)
+                              .one_of({model::slice_size_words.begin(), model::slice_size_words.end()});
+  if (!profile.units.front().slices.empty() && profile.slice_sizes.empty())
+    top.fail("slice_sizes: is missing: what the slices of the layers have in common (tokens or work)");
   if (!shared.IsDefined() || shared.IsNull() || (shared.IsSequence() && shared.size() == 0)) return profile;
   for (const YamlValue& value : top.member("shared", shared).items_in(name, "a list of shared weights"))
     profile.shared.push_back(read_shared(value, profile.units.size()));
@@ -233,6 +239,7 @@ nlohmann::ordered_json profile_json(const runtime::MeasuredUnits& measured) {
     list.push_back(std::move(unit));
   }
   nlohmann::ordered_json json = {{"layers", std::move(list)}};
+  if (!measured.profile.slice_sizes.empty()) json["slice_sizes"] = measured.profile.slice_sizes;
   for (const plan::SharedUnits& set : measured.profile.shared) {
     nlohmann::ordered_json& one = json["shared"].emplace_back(
         nlohmann::ordered_json{{"name", set.name}, {"units", set.units}, {"weights", set.weights}});
@@ -248,7 +255,12 @@ std::string profile_yaml(const runtime::MeasuredUnits& measured) {
   out << YAML::BeginMap;
   const nlohmann::ordered_json json = profile_json(measured);
   for (const auto& [key, list] : json.items()) {
-    out << YAML::Key << key << YAML::Value << YAML::BeginSeq;
+    out << YAML::Key << key << YAML::Value;
+    if (!list.is_array()) {
+      emit(out, list);
+      continue;
+    }
+    out << YAML::BeginSeq;
     for (const auto& item : list) emit(out, item);
     out << YAML::EndSeq;
   }

@@ -194,8 +194,7 @@ class TensorOptions {
 void refuse_tensor(CLI::App& command, const std::string& reason);
 
 /// Costs of passes and transfers: --durations, --comm or --links; where they are added, also --overlap,
-/// --copy,
-/// --bytes and --no-prefetch.
+/// --copy, --bytes and --no-prefetch.
 class CostOptions {
  public:
   /// `default_durations`, `default_comm`: the costs without --durations and --comm, for the help.

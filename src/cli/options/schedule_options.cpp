@@ -306,8 +306,8 @@ void CostOptions::add_overlap_to(CLI::App& command) {
   add_option(
       command, "--overlap FACTOR|F+B=T,F+BW=T", overlap_,
       "Time of a pair of F and a backward pass that a worker runs at once: a part of the sum of both, such "
-      "as "
-      "0.8, or the time of F with B, of F with BW, or both. Without it the jobs of a pair follow each other");
+      "as 0.8, or the time of F with B, of F with BW, or both. Without it the jobs of a pair follow each "
+      "other");
 }
 
 void CostOptions::add_copy_to(CLI::App& command) {

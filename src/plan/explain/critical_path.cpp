@@ -58,7 +58,8 @@ class BackwardWalk {
       add(arrived, runtime);
       if (step_.prefetch) add(wait.transfer_from, transfer);
       add(wait.input.producer ? wait.produced : begin_, runtime);
-      return wait.input.producer;
+      if (!wait.input.producer) return std::nullopt;
+      return step_.as_run.last_of_pair(*wait.input.producer);
     }
     add(free_since, runtime);
     return previous;

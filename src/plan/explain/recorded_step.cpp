@@ -230,7 +230,7 @@ RecordedStep measured_step(const Schedule& planned, std::span<const JobRun> jobs
 }
 
 RecordedStep simulated_step(const Schedule& schedule, const Costs& costs, const JobTimes& times) {
-  if (schedule.has_pairs() && !costs.overlap) return simulated_step(schedule.with_pairs(false), costs, times);
+  if (schedule.has_pairs() && !costs.overlap) return simulated_step(schedule.without_pairs(), costs, times);
   Timeline timeline = simulate(schedule, costs, times);
   std::vector<int> worker(schedule.id_count(), 0);
   for (const JobId id : schedule.order()) worker[id] = schedule.compute(id);

@@ -111,6 +111,8 @@ bool changes(const RecordedStep& step, const WhatIf& change, JobId id) {
 }
 
 // Returns, by pass, the median time of a unit of work over all jobs; 0 when the work is not known.
+constexpr std::string_view no_own_durations = "the run has pairs, whose jobs have no durations of their own";
+
 std::array<double, pass_count> median_speeds(const RecordedStep& step, std::span<const Durations> work) {
   std::array<std::vector<double>, pass_count> times;
   for (const JobId id : step.as_run.order()) {
@@ -130,6 +132,7 @@ void change_times(const RecordedStep& step, const WhatIf& change, std::span<cons
                   JobTimes& times) {
   const bool of_links = change.target == WhatIf::Target::comm || change.target == WhatIf::Target::link;
   std::vector<double>& changed = of_links ? times.transfer : times.duration;
+  if (!change.factor && !of_links && step.as_run.has_pairs()) refuse(change.text, no_own_durations);
   if (!change.factor && !of_links && step.as_run.slices() > 1)
     refuse(change.text, "median compares stages, and does not know how much work their slices are");
   const auto medians = change.factor ? std::array<double, pass_count>{} : median_speeds(step, work);
@@ -148,6 +151,7 @@ void change_times(const RecordedStep& step, const WhatIf& change, std::span<cons
 double simulated_makespan(const RecordedStep& step, const JobTimes& times) {
   Costs costs;
   costs.prefetch = step.prefetch;
+  if (step.as_run.has_pairs()) costs.overlap = Overlap{};  // `times` has the durations
   return simulated_makespan(step.as_run, costs, times);
 }
 
@@ -241,6 +245,7 @@ double makespan_under(const RecordedStep& step, const Schedule& other, std::span
   require_equal(other.workers(), planned.workers(), "workers");
   require_equal(other.microbatches(), planned.microbatches(), "micro-batches");
   require_equal(other.slices(), planned.slices(), "slices");
+  if (planned.has_pairs()) refuse(text, no_own_durations);
   StepCosts step_costs;
   step_costs.add(step);
   Costs costs = step_costs.costs();

@@ -97,7 +97,7 @@ std::string predicted_page(const PredictedRun& run, const nlohmann::ordered_json
 }
 
 std::string predicted_svg(const PredictedRun& run) {
-  const Schedule schedule = run.costs.overlap ? run.schedule : run.schedule.with_pairs(false);
+  const Schedule schedule = run.costs.overlap ? run.schedule : run.schedule.without_pairs();
   const std::array runs = {DrawnRun{schedule.name(), &schedule, &run.timeline}};
   return timeline_svg(runs, {.unit = run.unit});
 }

@@ -14,8 +14,8 @@
 namespace starpipe::plan {
 namespace {
 
-// Calls f for all jobs that wait for the end of `id`, or of the pair of which it is the last job: F of a pair
-// also waits for what its partner waits for.
+// Calls f for each job that cannot start before `id` has ended. Results of a pair leave at the end of its
+// last job, and F of a pair waits for the inputs of both jobs.
 template <class Function>
 void for_each_waiting(const Schedule& schedule, JobId id, Function&& f) {
   const JobId first = schedule.first_of_pair(id);
@@ -29,7 +29,7 @@ void for_each_waiting(const Schedule& schedule, JobId id, Function&& f) {
   }
 }
 
-// The inverse.
+// Calls f for each job that must end before `id` can start.
 template <class Function>
 void for_each_awaited(const Schedule& schedule, JobId id, Function&& f) {
   const JobId last = schedule.last_of_pair(id);

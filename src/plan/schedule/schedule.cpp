@@ -274,10 +274,9 @@ ScheduleSpec Schedule::spec() const {
           .pairs = has_pairs_};
 }
 
-Schedule Schedule::with_pairs(bool with) const {
+Schedule Schedule::without_pairs() const {
   Schedule changed = *this;
-  changed.has_pairs_ = with && !tables_->partner.empty();
-  if (changed.has_pairs_) require_ordered_for_pairs(name_, discipline_);
+  changed.has_pairs_ = false;
   return changed;
 }
 

@@ -108,7 +108,7 @@ const bool registered_1f1b = register_schedule(
 
 const bool registered_seq1f1b = register_schedule(
     {.name = "seq1f1b",
-     .summary = "1F1B, to be cut into slices: p - s + K - 1 slices in flight on stage s",
+     .summary = "1F1B; with K slices of each micro-batch, S - s + K - 1 slices in flight on stage s",
      .source = "Seq1F1B, 2024, arXiv 2406.03488",
      .build =
          [](const ScheduleRequest& request) {

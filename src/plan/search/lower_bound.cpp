@@ -238,8 +238,8 @@ Schedule with_split_passes(const Schedule& schedule) {
   return Schedule(spec);
 }
 
-double placement_bound(const Schedule& with_pairs, const Costs& costs) {
-  const Schedule schedule = with_pairs.with_pairs(false);  // a job of a pair takes at least as long as alone
+double placement_bound(const Schedule& given, const Costs& costs) {
+  const Schedule schedule = given.without_pairs();  // a job of a pair takes at least as long as alone
   const Fetches fetches(schedule, costs);
   // Calls f(job that `id` waits for, shortest time between the two).
   const auto for_each_wait = [&](JobId id, auto&& f) {

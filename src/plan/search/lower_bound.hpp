@@ -29,8 +29,8 @@ double bound_of_makespan(double bound, double makespan);
 double placement_bound(const Schedule& schedule, const Costs& costs);
 
 /// Returns the jobs of a schedule with B and W apart for every backward pass, all stashes with their workers,
-/// and no limits: with `placement_bound`, no schedule with its stages on its workers beats them. W runs where
-/// B does.
+/// and no limits. W runs where B does. `placement_bound` of the result holds for every schedule that places
+/// the stages on the same workers.
 Schedule with_split_passes(const Schedule& schedule);
 
 }  // namespace starpipe::plan

@@ -74,7 +74,7 @@ SearchProblem divided(const SearchRequest& request, int chunks) {
   problem.microbatches *= slices;
   problem.costs = costs_of_slices(problem.costs, slices);
   const std::size_t stages = index(request.workers) * index(request.chunks.value_or(chunks));
-  if (problem.stash.size() == stages * index(slices)) return problem;
+  if (request.chunks && problem.stash.size() == stages * index(slices)) return problem;
   std::vector<double> stash;
   for (const double whole : problem.stash)
     stash.insert(stash.end(), problem.stash.size() == 1 ? 1 : index(slices), whole / slices);

@@ -94,7 +94,7 @@ class Searcher {
     // Patterns and random orders know no slices.
     const bool has_slices = instance_.slices > 1;
     if (has_slices) {
-      left_ = static_cast<long>(2 * rounds_);
+      left_ = static_cast<long>(2 * rounds_);  // the work of patterns, too
     } else {
       search_patterns();
       improve(scheduler_.run(best_pattern_, true).orders);
@@ -254,7 +254,8 @@ BestOrders search_variant(const Variant& variant, double seconds, SearchClock& c
   Board board;
   std::vector<std::future<BestOrders>> running;
   for (int searcher = 0; searcher < searchers; ++searcher) {
-    // Searcher c starts from its own patterns and from the c-th best registered schedule.
+    // Searcher c starts from its own patterns, if there are no slices, and from the c-th best registered
+    // schedule.
     std::vector<Orders> own;
     if (index(searcher) < seeds.size()) own.push_back(seeds[index(searcher)]);
     if (own.empty() && instance.slices > 1) own.push_back(seeds.front());

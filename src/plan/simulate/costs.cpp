@@ -125,6 +125,7 @@ std::vector<Durations> durations_of_slices(std::span<const Durations> whole, con
 
 Costs costs_of_microbatches(Costs costs) {
   const auto slices = index(costs.slices);
+  divide_pair_times(costs, 1.0 / costs.slices);
   costs.slices = 1;
   const auto add_up = [slices](auto& entries, auto add) {
     if (slices == 1) return;

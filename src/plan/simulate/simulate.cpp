@@ -102,7 +102,7 @@ class Simulation {
     if (!costs.prefetch) return;
     sums_.emplace(schedule, costs, [this](int worker, double time) {
       const std::optional<JobId> present = running_[index(worker)];
-      return present ? std::max(time, spans_[*present].end) : time;
+      return present ? std::max(time, leaves_at(*present)) : time;
     });
     if (!sums_->any()) sums_.reset();
   }
@@ -384,10 +384,16 @@ class Simulation {
     if (!shared_->fetch_next(*id)) begin(*id, now);
   }
 
+  [[nodiscard]] double duration_of(JobId id) const {
+    return times_.duration.empty() ? costs_.time(schedule_, id) : times_.duration[id];
+  }
+
   void begin(JobId id, double start) {
     if (!costs_.prefetch) ready_at_[id] = start;
-    const double duration = times_.duration.empty() ? costs_.time(schedule_, id) : times_.duration[id];
+    const double duration = duration_of(id);
     spans_[id] = {start, start + duration};
+    const JobId last = schedule_.last_of_pair(id);
+    if (last != id) spans_[last] = {spans_[id].end, spans_[id].end + duration_of(last)};
     events_.push({spans_[id].end, id, Event::Kind::end});
   }
 
@@ -431,7 +437,7 @@ Simulation simulated(const Schedule& schedule, const Costs& costs, const JobTime
 }  // namespace
 
 Timeline simulate(const Schedule& schedule, const Costs& costs, const JobTimes& times) {
-  if (schedule.has_pairs() && !costs.overlap) return simulate(schedule.with_pairs(false), costs, times);
+  if (schedule.has_pairs() && !costs.overlap) return simulate(schedule.without_pairs(), costs, times);
   Simulation run = simulated(schedule, costs, times);
   const std::optional<double> last_sum = run.last_sum();
   auto [spans, ready, order] = std::move(run).take();
@@ -444,18 +450,14 @@ Timeline simulate(const Schedule& schedule, const Costs& costs, const JobTimes& 
 
 double simulated_makespan(const Schedule& schedule, const Costs& costs, const JobTimes& times) {
   if (schedule.has_pairs() && !costs.overlap)
-    return simulated_makespan(schedule.with_pairs(false), costs, times);
+    return simulated_makespan(schedule.without_pairs(), costs, times);
   return simulated(schedule, costs, times).makespan();
 }
 
 Schedule ordered_as_simulated(const Schedule& schedule, const Costs& costs) {
   // n of an ordered schedule says more than who comes first on a worker: when memory is free for copies.
-  if (schedule.copies()) {
+  if (schedule.copies() || schedule.has_pairs()) {
     simulated_makespan(schedule, with_known_copies(costs));  // for its errors
-    return schedule;
-  }
-  if (schedule.has_pairs()) {
-    simulated_makespan(schedule, costs);
     return schedule;
   }
   const JobTimes none;

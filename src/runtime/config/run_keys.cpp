@@ -186,11 +186,13 @@ void add_emulation_keys(Keys& keys) {
   keys.push_back(emulation_key("peer_copy", {.kind = Kind::time},
                                "The same for copies to other workers, in place of `copy`.",
                                &EmulationConfig::peer_copy));
-  keys.push_back(emulation_key(
-      "overlap", number({.min = 0, .max = 1}),
-      "How long a pair of F and a backward pass lasts that a worker runs at once, as a part of the "
-      "sum of both. Without it the jobs of a pair follow each other.",
-      &EmulationConfig::overlap, {.only_with = {{"runtime.policy", {"starpipe"}}}}));
+  keys.push_back(emulation_key("overlap", number({.min = 0, .max = 1}),
+                               "A worker runs F and a backward pass of a pair at once. This is the time of "
+                               "the pair, as a part of the sum "
+                               "of both durations. Without it the jobs of a pair follow each other.",
+                               &EmulationConfig::overlap,
+                               {.only_with = {{"runtime.policy", {"starpipe"}}},
+                                .not_with = {{"runtime.emulate.prefetch", {"false"}}}}));
   keys.push_back(emulation_key("prefetch", boolean(),
                                "True: transfers overlap compute. False: a worker fetches the inputs of a job "
                                "after it has picked it.",

@@ -371,7 +371,7 @@ std::optional<plan::Costs> known_costs(const Config& config, const CutModel& cut
 // Returns the schedule with pairs only where the configuration says how long they last: other workers run one
 // job at a time. Its order is the same.
 plan::Schedule with_possible_pairs(const plan::Schedule& schedule, const RuntimeConfig& config) {
-  if (!config.emulate || !config.emulate->overlap) return schedule.with_pairs(false);
+  if (!config.emulate || !config.emulate->overlap) return schedule.without_pairs();
   require_input(!schedule.has_pairs() || config.window >= 2 * schedule.workers(), "runtime.window",
                 "must be at least 2 for each worker, since F of a pair waits for its partner's task");
   return schedule;

@@ -211,6 +211,14 @@ std::vector<int> kinds_of_stages(const plan::Partition& partition, const std::ve
 
 }  // namespace
 
+int measured_slices(const plan::Profile& profile, const Config& config) {
+  const bool same_sizes = profile.slice_sizes == model::slice_size_words[index(config.schedule.slice_sizes)];
+  const std::vector<std::vector<plan::Durations>>& slices = profile.units.front().slices;
+  if (slices.empty() || !same_sizes || std::cmp_not_equal(slices.front().size(), config.schedule.slices))
+    return 1;
+  return config.schedule.slices;
+}
+
 std::optional<PartitionChoice> choose_partition(const Config& config) {
   const ScheduleConfig& wanted = config.schedule;
   if (!wanted.partition) return std::nullopt;
@@ -241,8 +249,9 @@ std::optional<PartitionChoice> choose_partition(const Config& config) {
     std::vector<int> of_stages = kinds_of_stages(found, kinds);
     if (to_try.size() > 1) {
       schedule.stage_workers = found.stage_workers;
-      const plan::Costs costs = plan::stage_costs(choice.profile.units, found.cuts, of_stages,
-                                                  choice.profile.shared, wanted.slices);
+      const plan::Costs costs =
+          plan::stage_costs(choice.profile.units, found.cuts, of_stages, choice.profile.shared,
+                            measured_slices(choice.profile, config));
       const double makespan = plan::simulate(build_schedule(wanted, schedule).schedule, costs).makespan;
       if (makespan >= shortest) continue;
       shortest = makespan;

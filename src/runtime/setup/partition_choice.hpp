@@ -28,6 +28,9 @@ std::vector<plan::SharedUnits> shared_units(const model::Network& by_unit);
 /// `make_experiment` does for model and data, and for `cuda` without a GPU.
 MeasuredUnits measure_units(const Config& config, int repetitions = 9);
 
+/// Returns the number of slices whose times a profile has, if these are the configured slices; otherwise 1.
+int measured_slices(const plan::Profile& profile, const Config& config);
+
 /// The result of `schedule.partition: auto`: the stages, and the unit times that decided them.
 struct PartitionChoice {
   plan::Profile profile;       ///< times of the units

@@ -58,7 +58,7 @@ class KernelBench {
   }
 };
 
-/// An array of floats in a bench's memory.
+/// An array of floats in a bench's memory. Copies share the memory.
 class BenchVector {
  public:
   BenchVector() = default;
@@ -155,7 +155,8 @@ struct SharedOnDevice {
 
 /// A unit of a slice, or of whole sequences, and its data on the device.
 struct UnitOnDevice {
-  /// `whole`: a unit of another slice, with the same weights; null for the first one.
+  /// `other`: the same unit of the first slice, whose weights and gradient this one shares; null for the
+  /// first slice.
   UnitOnDevice(const KernelBench& bench, const model::Stage& s, SharedOnDevice sets, std::uint64_t seed,
                const UnitOnDevice* other)
       : stage(&s),
@@ -380,6 +381,8 @@ MeasuredUnits measure_units(const Config& config, int repetitions) {
       model::build_units(config.model, config.training.microbatch_size).sizes();
   MeasuredUnits measured;
   measured.profile.shared = shared_units(network);
+  if (!network.slices.empty())
+    measured.profile.slice_sizes = model::slice_size_words[index(config.schedule.slice_sizes)];
   for (std::size_t u = 0; u < names.size(); ++u)
     measured.profile.units.push_back({.name = names[u], .sizes = sizes[u]});
   for (const std::string_view kind : device_kinds) {

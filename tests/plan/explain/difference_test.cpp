@@ -69,7 +69,7 @@ TEST(Difference, AWaitForAWeightGradientIsNoTransfer) {
 TEST(Difference, AddsUpForEveryNamedScheduleAndAnyTimes) {
   Random random(1);
   for (const Schedule& example : examples()) {
-    const Schedule schedule = example.with_pairs(false);  // any times are not those of pairs
+    const Schedule schedule = example.without_pairs();  // any times are not those of pairs
     const Schedule as_run = testing::elsewhere(random, schedule);
     const Schedule own_order = ordered_as_simulated(schedule);
     for (const Schedule* ran : {&as_run, &own_order}) {

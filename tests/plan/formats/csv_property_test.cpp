@@ -144,7 +144,7 @@ TEST(PyTorchCsv, OverlappedPairsAreTwoJobsAtOnce) {
       "0F0,0F1,(0F2;1B0)OVERLAP_F_B, ( 1F1 ; 0B0 )OVERLAP_F_B ,1B1,0B1,1F2,1B2,0B2\n1F0", "x.csv");
   const Schedule split = schedule_from_csv("0F0,0F1,0F2,1B0,1F1,0B0,1B1,0B1,1F2,1B2,0B2\n1F0", "x.csv");
   EXPECT_TRUE(pairs.has_pairs());
-  EXPECT_EQ(schedule_csv(pairs.with_pairs(false)), schedule_csv(split));
+  EXPECT_EQ(schedule_csv(pairs.without_pairs()), schedule_csv(split));
   EXPECT_EQ(schedule_csv(pairs),
             "0F0,0F1,(0F2;1B0)OVERLAP_F_B,(1F1;0B0)OVERLAP_F_B,1B1,0B1,1F2,1B2,0B2\n1F0,,,,,,,,\n");
 }

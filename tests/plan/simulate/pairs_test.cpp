@@ -74,11 +74,10 @@ TEST(Pairs, AreJobsOfAWorkerWithTheSameN) {
   EXPECT_EQ(schedule.last_of_pair(f), bw);
   EXPECT_EQ(schedule.partner(schedule.forward(0, 0)), std::nullopt);
   EXPECT_EQ(schedule.last_of_pair(schedule.forward(0, 0)), schedule.forward(0, 0));
-  const Schedule without = schedule.with_pairs(false);
+  const Schedule without = schedule.without_pairs();
   EXPECT_FALSE(without.has_pairs());
   EXPECT_EQ(without.partner(f), std::nullopt);
   EXPECT_NE(without, schedule);
-  EXPECT_EQ(without.with_pairs(true), schedule);
   EXPECT_EQ(Schedule(schedule.spec()), schedule);
 }
 
@@ -113,7 +112,7 @@ TEST(Pairs, FollowEachOtherWithoutACostOfTheirOwn) {
   for (const char* name : {"dualpipe", "dualpipe-v", "combined-1f1b"}) {
     const Schedule schedule = named(name, 4, 12);
     EXPECT_TRUE(schedule.has_pairs()) << name;
-    EXPECT_EQ(simulate(schedule).makespan, simulate(schedule.with_pairs(false)).makespan) << name;
+    EXPECT_EQ(simulate(schedule).makespan, simulate(schedule.without_pairs()).makespan) << name;
   }
 }
 
@@ -269,7 +268,7 @@ TEST(Pairs, ThatCanNeverStartAreRefused) {
   const std::vector<std::vector<Job>> rows = {{{0, 0, Pass::F}, {0, 0, Pass::BW}}};
   const Schedule schedule = in_order("own", StageGraph::chain(1), 1, rows, {{0, 0, Pass::F}});
   EXPECT_THAT(check(schedule).problem, HasSubstr("can never finish"));
-  EXPECT_TRUE(check(schedule.with_pairs(false)).ok());
+  EXPECT_TRUE(check(schedule.without_pairs()).ok());
 }
 
 TEST(Pairs, TakeAtLeastTheLongerJobAndAtMostTheSum) {

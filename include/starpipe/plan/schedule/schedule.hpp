@@ -144,10 +144,8 @@ class Schedule {
   [[nodiscard]] std::optional<JobId> partner(JobId id) const {
     return has_pairs_ && tables_->partner[id] != no_job ? std::optional(tables_->partner[id]) : std::nullopt;
   }
-  /// Returns the same schedule with pairs, or without: their jobs then follow each other as other jobs do.
-  /// `with_pairs(false)` can be undone. Throws InputError, if `with` is true, for a discipline other than the
-  /// ordered one.
-  [[nodiscard]] Schedule with_pairs(bool with) const;
+  /// Returns the same schedule without pairs: their jobs follow each other as other jobs do.
+  [[nodiscard]] Schedule without_pairs() const;
   /// Returns F of the pair of which `id` is the backward pass; any other job itself.
   [[nodiscard]] JobId first_of_pair(JobId id) const {
     const std::optional<JobId> other = partner(id);

@@ -44,6 +44,8 @@ struct Profile {
   std::vector<std::string> devices = {};
   std::vector<UnitCosts> units = {};
   std::vector<SharedUnits> shared = {};
+  /// What the slices of UnitCosts::slices have in common: "tokens" or "work", as in `schedule.slice_sizes`.
+  std::string slice_sizes = {};
 
   /// Returns the kind of each worker's device, for PartitionRequest::kinds. `wanted` names the device of each
   /// worker, or one device for all. If the profile's kind has no name, any device will do, but the same for

@@ -111,9 +111,9 @@ struct Costs {
   /// with fair sharing; on other levels this has no effect. False: all transfers share the ports, as in
   /// SimGrid.
   bool ordered_messages = false;
-  /// True if weights that few ranks hold and several read may go by relays: the ranks pass slices on to each
-  /// other. False: the holder sends them to each of these ranks. This counts where transfers take time, with
-  /// prefetch.
+  /// True if weights that few ranks hold and several read may go by relays: the ranks pass segments on to
+  /// each other. False: the holder sends them to each of these ranks. This counts where transfers take time,
+  /// with prefetch.
   bool relays = false;
   /// True if a message from one rank to another also takes two links of `host`: from the sender to its host,
   /// and from the receiver's host to the receiver. GPUs without GPUDirect send messages this way. On such a
@@ -152,7 +152,7 @@ struct Costs {
   [[nodiscard]] bool has_slow_hosts() const {
     return messages_pass_hosts && prefetch && host && host->link.takes_time();
   }
-  /// True if transfers may delay each other: on a port, between two workers of a rank, as slices of relayed
+  /// True if transfers may delay each other: on a port, between two workers of a rank, as segments of relayed
   /// weights, or on the link with a host.
   [[nodiscard]] bool transfers_wait() const {
     return links.shared() || ((workers_of_rank > 1 || relays) && links.takes_time()) || has_slow_hosts();
