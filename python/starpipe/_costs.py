@@ -260,7 +260,6 @@ class Costs:
         host, disk: links to these homes of stashes. A schedule with such homes needs them.
         peer: link of copies to other workers, and back, which then delay no other transfer. Without it they are
             transfers on `links`.
-
         overlap: how long pairs take; a number is the factor of `Overlap`. Without it the jobs of a pair follow each other as other
             jobs do, and neither waits for the other.
         slices: K if `durations` and `sizes` have an entry for each stage and slice: that of stage s and slice k is s K + k.
