@@ -26,7 +26,7 @@ struct SimulateOptions {
 struct DefaultTimes {
   plan::Costs costs;
   std::string unit;
-  std::string_view source;  ///< in words
+  std::string source;  ///< in words
 };
 
 DefaultTimes default_times(const runtime::Config& config,
