@@ -59,7 +59,7 @@ Schedule small() {
                   {{0, 2, Pass::F}, {1, 1, Pass::F}, {1, 2, Pass::F}});
 }
 
-Span span_of(const Schedule& schedule, const Timeline& timeline, const Job& job) {
+Span span_of_job(const Schedule& schedule, const Timeline& timeline, const Job& job) {
   return timeline.spans[schedule.find(job).value()];
 }
 
@@ -93,7 +93,7 @@ TEST(Pairs, NeedAnOrder) {
 TEST(Pairs, EndTogetherAndWaitForEachOther) {
   const Schedule schedule = small();
   const Timeline timeline = simulate(schedule, with_overlap({.F_BW = 5}, {.F = 2, .B = 2, .W = 2}));
-  const auto at = [&](const Job& job) { return span_of(schedule, timeline, job); };
+  const auto at = [&](const Job& job) { return span_of_job(schedule, timeline, job); };
   EXPECT_EQ(at({1, 1, Pass::F}).start, 4);
   EXPECT_EQ(at({1, 0, Pass::BW}).end, 9);
   // Worker 0 waits with F2 until the gradient of micro-batch 0 is there.
@@ -260,8 +260,8 @@ TEST(Pairs, OnPortsThatTransfersShareResultsLeaveTogether) {
   costs.links = Links(std::vector{LinkLevel{.link = {.alpha = 0, .beta = 0.01}, .sharing = Sharing::fair}});
   const Timeline timeline = simulate(schedule, costs);
   // F2 of worker 0 leaves at the end of its pair and takes 0.1; so do the gradients before.
-  EXPECT_NEAR(span_of(schedule, timeline, {0, 2, Pass::F}).start, 9.2, 1e-9);
-  EXPECT_NEAR(span_of(schedule, timeline, {1, 2, Pass::F}).start, 14.3, 1e-9);
+  EXPECT_NEAR(span_of_job(schedule, timeline, {0, 2, Pass::F}).start, 9.2, 1e-9);
+  EXPECT_NEAR(span_of_job(schedule, timeline, {1, 2, Pass::F}).start, 14.3, 1e-9);
 }
 
 TEST(Pairs, ThatCanNeverStartAreRefused) {
