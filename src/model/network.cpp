@@ -416,7 +416,7 @@ std::vector<Piece::Range> slice_rows_of(const ModelConfig& config) {
   for (std::size_t k = 1; k <= count; ++k) {
     const double work = all * static_cast<double>(k) / static_cast<double>(count);
     const double end = b > 0 ? (std::sqrt(a * a + 2 * b * work) - a) / b : work / a;
-    // Each slice has at least one token, and so do those after it.
+    // Each later slice needs at least one token.
     const std::size_t last = context - (count - k);
     const std::size_t next =
         k == count ? context

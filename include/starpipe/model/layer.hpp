@@ -166,7 +166,7 @@ struct Passes {
     View input_gradient;
     FloatView scratch;
     std::span<const ConstView> keys_values = {};
-    /// The gradients of all `keys_values`, one array after the other, which the slices after have added up.
+    /// Holds the gradients of all `keys_values`, one array after the other: the sums over all later slices.
     /// Empty in the last slice.
     ConstFloatView keys_values_gradient = {};
     /// B writes the gradients for the slices before: those of `keys_values_gradient` plus its own part. Empty

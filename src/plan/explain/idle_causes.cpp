@@ -273,8 +273,10 @@ std::vector<LinkWait> link_waits(std::span<const IdlePart> parts) {
   return largest_first<LinkWait>(sums);
 }
 
-// As `input_wait`, of one job of a pair.
-static InputWait wait_of_one(const RecordedStep& step, JobId id) {
+namespace {
+
+// Returns the wait of one job, without the other job of its pair.
+InputWait wait_of_job(const RecordedStep& step, JobId id) {
   InputWait wait;
   wait.input = last_input(step.as_run, step.timeline, id);
   wait.produced = wait.input.produced;
@@ -295,11 +297,13 @@ static InputWait wait_of_one(const RecordedStep& step, JobId id) {
   return wait;
 }
 
+}  // namespace
+
 InputWait input_wait(const RecordedStep& step, JobId id) {
-  InputWait wait = wait_of_one(step, id);
+  InputWait wait = wait_of_job(step, id);
   const JobId last = step.as_run.last_of_pair(id);
   if (last == id) return wait;
-  const InputWait of_partner = wait_of_one(step, last);
+  const InputWait of_partner = wait_of_job(step, last);
   return of_partner.startable > wait.startable ? of_partner : wait;
 }
 

@@ -110,9 +110,9 @@ bool changes(const RecordedStep& step, const WhatIf& change, JobId id) {
   return false;
 }
 
-// Returns, by pass, the median time of a unit of work over all jobs; 0 when the work is not known.
 constexpr std::string_view no_own_durations = "the run has pairs, whose jobs have no durations of their own";
 
+// Returns, by pass, the median time of a unit of work over all jobs; 0 when the work is not known.
 std::array<double, pass_count> median_speeds(const RecordedStep& step, std::span<const Durations> work) {
   std::array<std::vector<double>, pass_count> times;
   for (const JobId id : step.as_run.order()) {

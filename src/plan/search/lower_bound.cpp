@@ -117,8 +117,9 @@ double bound_of(const Instance& instance) {
   return best;
 }
 
-// Returns a problem without slices that no solution of `problem` beats: slices are micro-batches that wait
-// for no other one, and all of a stage are as short and small as the shortest and smallest.
+// Returns a problem without slices whose lower bound also holds for `problem`. Each slice becomes a
+// micro-batch that waits for no other one. On each stage all are as short and small as the shortest and
+// smallest slice.
 SearchProblem without_slices(const SearchProblem& problem) {
   SearchProblem free = problem;
   const int stages = static_cast<int>(problem.stage_workers.size());
@@ -193,7 +194,7 @@ namespace {
 // Returns the most time that pairs can save the worker, whatever the order: each backward pass runs with the
 // longest F at best, and there are no more pairs than F. W of a split pass may be part of the pair: F then
 // runs with BW.
-double most_saved_by_pairs(const Schedule& schedule, const Costs& costs, int worker) {
+double max_saved_by_pairs(const Schedule& schedule, const Costs& costs, int worker) {
   if (!costs.overlap) return 0;
   std::vector<Job> forward;
   std::vector<Job> backward;
@@ -278,7 +279,7 @@ double placement_bound(const Schedule& given, const Costs& costs) {
       first = std::min(first, start[id]);
       last = std::min(last, after[id]);
     }
-    if (work > 0) bound = std::max(bound, first + work - most_saved_by_pairs(schedule, costs, w) + last);
+    if (work > 0) bound = std::max(bound, first + work - max_saved_by_pairs(schedule, costs, w) + last);
   }
   return bound;
 }

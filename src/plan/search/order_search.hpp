@@ -69,7 +69,7 @@ class OrderSearch {
   static constexpr JobId none = 0xffffffffU;
   // Vectors with one entry per job:
   std::vector<double> duration_;
-  // A job whose result another one needs, and the transfer time of that result.
+  // Names the job at the other end of an edge. `lag` is the transfer time of the result along it.
   struct Link {
     JobId job = none;
     double lag = 0;

@@ -70,8 +70,8 @@ class Changes {
     keep(readers, 0, size.activation);
   }
 
-  // Keeps the keys and values that later slices and its own B read, and the gradients that B gets of the
-  // slice after.
+  // Adds the keys and values of a slice, until later slices and its own B have read them. Adds the gradients
+  // of the next slice, until B has read them.
   void add_keys_values_of(int stage, int microbatch, const Costs& costs) {
     if (!costs.size(stage, microbatch).has_keys_values) return;
     std::vector<JobId> readers;

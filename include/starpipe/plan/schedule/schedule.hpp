@@ -59,8 +59,8 @@ struct ScheduleSpec {
   std::function<Home(int stage, int microbatch)> home = {};
   /// For the ordered discipline; see Schedule::recomputes_late.
   bool late_recomputation = false;
-  /// True if F and a backward pass (B or BW) of one worker that have the same n are a pair, unless a job lies
-  /// between them. F is then the first of the two. Needs the ordered discipline. See Schedule::has_pairs.
+  /// True if equal n makes a pair of F and a backward pass (B or BW) of one worker. No other job may lie
+  /// between them. F is the first of the two. Needs the ordered discipline. See Schedule::has_pairs.
   bool pairs = false;
 };
 
@@ -431,7 +431,7 @@ std::string microbatches_text(const Schedule& schedule);
 /// and the passes keep their order n. Every pass comes before all passes of later rounds. An ordered schedule
 /// stays ordered. The others become greedy: nothing is stashed, so there is nothing to limit. The result can
 /// finish if `schedule` can. Throws InputError with `check`'s message when `schedule` cannot finish, and for
-/// fewer than one micro-batch, too many jobs, and for a number of micro-batches that cuts a sequence of
+/// fewer than one micro-batch, too many jobs, and a number of micro-batches that is not a multiple of the
 /// slices.
 Schedule forward_passes(const Schedule& schedule, int microbatches);
 

@@ -44,7 +44,7 @@ struct Profile {
   std::vector<std::string> devices = {};
   std::vector<UnitCosts> units = {};
   std::vector<SharedUnits> shared = {};
-  /// What the slices of UnitCosts::slices have in common: "tokens" or "work", as in `schedule.slice_sizes`.
+  /// Says what is equal in all slices: "tokens" or "work", as `schedule.slice_sizes`. Empty without slices.
   std::string slice_sizes = {};
 
   /// Returns the kind of each worker's device, for PartitionRequest::kinds. `wanted` names the device of each

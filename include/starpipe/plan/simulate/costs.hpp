@@ -76,7 +76,8 @@ struct HomeLink {
   friend bool operator==(const HomeLink&, const HomeLink&) = default;
 };
 
-/// How long a worker takes for a pair (Schedule::has_pairs): F and a backward pass at once.
+/// How long a worker takes for a pair (Schedule::has_pairs): F and a backward pass at once. Times have the
+/// unit of the durations.
 struct Overlap {
   double factor = 1;                ///< of the sum of both durations, where there is no time
   std::optional<double> F_B = {};   ///< of F and B, on any stages
@@ -119,8 +120,8 @@ struct Costs {
   /// and from the receiver's host to the receiver. GPUs without GPUDirect send messages this way. On such a
   /// link messages and copies of stashes follow each other. Needs `host`; counts with prefetch.
   bool messages_pass_hosts = false;
-  /// Of pairs. nullopt: the jobs of a pair follow each other as other jobs do, and neither waits for the
-  /// other.
+  /// Says how long pairs take. nullopt: the jobs of a pair follow each other as other jobs do, and neither
+  /// waits for the other.
   std::optional<Overlap> overlap = {};
 
   /// Gives every copy of a stash this time, whatever its home.
@@ -144,7 +145,7 @@ struct Costs {
   /// Returns how long a worker takes for a pair.
   [[nodiscard]] double pair_time(const Job& forward, const Job& backward) const;
   /// Returns how long a job takes: its pass, or a copy that has its link for itself. The jobs of a pair share
-  /// its time as their durations are. Throws InputError as `home_link`.
+  /// its time in proportion to their own durations. Throws InputError as `home_link`.
   [[nodiscard]] double time(const Schedule& schedule, JobId id) const;
   /// Returns the price of a transfer between two different workers that has the link for itself.
   [[nodiscard]] const Link& link(int from, int to) const { return links.between(from, to); }
