@@ -1,12 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-#include <algorithm>
 #include <cmath>
-#include <initializer_list>
 
 #include "codelets/cuda/kernels/attention_bf16_backward.cuh"
 #include "codelets/cuda/kernels/attention_bf16_forward.cuh"
 #include "codelets/cuda/kernels/attention_fp32.cuh"
 #include "codelets/cuda/kernels/device.hpp"
+#include "codelets/cuda/kernels/for_each.cuh"
 #include "starpipe/base/index.hpp"
 #include "starpipe/model/cuda_layer.hpp"
 
@@ -25,6 +24,7 @@ struct Fp32Kernels {
   static constexpr std::size_t keys_shared = attention::backward_shared<D>;
   static constexpr auto forward = attention::forward<D>;
   static constexpr auto backward_queries = attention::backward_queries<D>;
+  template <class Gradient>  // float
   static constexpr auto backward_keys = attention::backward_keys<D>;
 };
 
@@ -35,70 +35,245 @@ struct TensorCoreKernels : attention::bf16::Tiles<D> {
   static constexpr unsigned threads = attention::bf16::block_threads;
   static constexpr auto forward = attention::bf16::forward<D>;
   static constexpr auto backward_queries = attention::bf16::backward_queries<D>;
-  static constexpr auto backward_keys = attention::bf16::backward_keys<D>;
+  template <class Gradient>
+  static constexpr auto backward_keys = attention::bf16::backward_keys<D, Gradient>;
 };
 
-/// Attention on a GPU's stream; codelets/cpu/attention.cpp says what it computes.
+/// What attention of whole sequences and of slices share; codelets/cpu/attention.cpp says what both compute.
 template <class Kernels>
-class Attention final : public CudaLayer {
+class Attention : public CudaLayer {
+ protected:
   using T = typename Kernels::Element;
+  template <class Element>
+  using Rows = attention::Rows<Element>;
 
- public:
   Attention(const LayerSpec& spec, const attention::Shape& shape) : CudaLayer(spec), shape_(shape) {}
 
-  /// Returns the words of the deltas, one float per row and query head. One kernel of B passes them to the
-  /// other.
-  std::size_t scratch_size() const override { return rows_ * static_cast<std::size_t>(shape_.heads); }
+  [[nodiscard]] std::size_t sequences() const noexcept { return rows_ / size_of(shape_.queries); }
+  /// Returns the floats of the deltas, one per row and query head, which one kernel of B passes to the other.
+  [[nodiscard]] std::size_t deltas() const noexcept { return rows_ * size_of(shape_.heads); }
+
+  void compute(const Context& on, Rows<const T> q, Rows<const T> kv, T* y, float* log_sums) const noexcept {
+    launch(on, "attention F", grid(shape_.queries, shape_.heads, Kernels::forward_shared), Kernels::forward,
+           shape_in(q.first, kv.first, y), q, kv, y, log_sums);
+  }
+  /// Replaces dq and dkv by the gradients.
+  template <class Gradient>
+  void differentiate(const Context& on, Rows<const T> q, Rows<const T> kv, const float* log_sums, const T* dy,
+                     Rows<T> dq, Rows<Gradient> dkv, float* deltas) const noexcept {
+    const attention::Shape shape = shape_in(q.first, kv.first, dy, dq.first, dkv.first);
+    launch(on, "attention B", grid(shape.queries, shape.heads, Kernels::queries_shared),
+           Kernels::backward_queries, shape, q, kv, log_sums, dy, dq, deltas);
+    launch(on, "attention B", grid(shape.keys, shape.heads / shape.group, Kernels::keys_shared),
+           Kernels::template backward_keys<Gradient>, shape, q, kv, log_sums,
+           static_cast<const float*>(deltas), dy, dkv);
+  }
+
+  attention::Shape shape_;
+
+ private:
+  static std::size_t size_of(int count) noexcept { return static_cast<std::size_t>(count); }
+  /// Returns the grid of a kernel in which each block has some of a head's `rows`. `heads`: of queries, or of
+  /// keys for the keys' kernel.
+  [[nodiscard]] Grid grid(int rows, int heads, std::size_t shared) const noexcept {
+    return {dim3(static_cast<unsigned>(sequences()) * static_cast<unsigned>(heads),
+                 static_cast<unsigned>(ceil_div(size_of(rows), std::size_t{Kernels::rows}))),
+            dim3(Kernels::threads), shared};
+  }
+  /// Returns the shape of a pass on these arrays, which says whether they are aligned.
+  template <class... Pointers>
+  [[nodiscard]] attention::Shape shape_in(Pointers... arrays) const noexcept {
+    attention::Shape shape = shape_;
+    shape.aligned = shape.size % 8 == 0 && pack_aligned(arrays...);
+    return shape;
+  }
+};
+
+/// Attention of whole sequences, on a GPU's stream.
+template <class Kernels>
+class WholeAttention final : public Attention<Kernels> {
+  using Base = Attention<Kernels>;
+  using Base::columns_, Base::rows_, Base::shape_;
+  using typename Base::T;
+
+ public:
+  using Forward = CudaLayer::Forward;
+  using Backward = CudaLayer::Backward;
+  WholeAttention(const LayerSpec& spec, const attention::Shape& shape) : Base(spec, shape) {}
+
+  std::size_t scratch_size() const override { return Base::deltas(); }
 
   void forward(const Context& on, const Forward& pass) const noexcept override {
     const std::size_t count = rows_ * columns_;
     keep_input(on, "attention F", pass.input, pass.stash, count * sizeof(T));
-    launch(on, "attention F", grid(shape_.heads, Kernels::forward_shared), Kernels::forward,
-           shape_in({pass.input, pass.output}), pass.input.as<T>(), pass.output.as<T>(),
-           floats_behind<T>(pass.stash, count));
+    const T* qkv = pass.input.as<T>();
+    Base::compute(on, {qkv, columns_}, {qkv + shape_.hidden, columns_}, pass.output.as<T>(),
+                  floats_behind<T>(pass.stash, count));
   }
 
   void backward_input(const Context& on, const Backward& pass) const noexcept override {
-    const attention::Shape shape = shape_in({pass.stash, pass.output_gradient, pass.input_gradient});
     const T* qkv = pass.stash.as<T>();
-    const float* log_sums = floats_behind<T>(pass.stash, rows_ * columns_);
-    const T* dy = pass.output_gradient.as<T>();
-    T* dqkv = pass.input_gradient.as<T>();
-    float* const deltas = pass.scratch.data();
-    launch(on, "attention B", grid(shape.heads, Kernels::queries_shared), Kernels::backward_queries, shape,
-           qkv, log_sums, dy, dqkv, deltas);
-    launch(on, "attention B", grid(shape.heads / shape.group, Kernels::keys_shared), Kernels::backward_keys,
-           shape, qkv, log_sums, static_cast<const float*>(deltas), dy, dqkv);
+    T* const dqkv = pass.input_gradient.as<T>();
+    Base::template differentiate<T>(on, {qkv, columns_}, {qkv + shape_.hidden, columns_},
+                                    floats_behind<T>(pass.stash, rows_ * columns_),
+                                    pass.output_gradient.as<T>(), {dqkv, columns_},
+                                    {dqkv + shape_.hidden, columns_}, pass.scratch.data());
+  }
+};
+
+/// Copies rows of `width` elements that follow each other to rows that are `stride` elements apart, N
+/// elements at a time, for for_each().
+template <class T, int N>
+struct SpreadRows {
+  const T* from;
+  T* to;
+  std::size_t width;
+  std::size_t stride;
+  __device__ void operator()(std::size_t pack) const {
+    const std::size_t i = pack * N;
+    store_pack(to + i / width * stride + i % width, load_pack<N>(from + i));
+  }
+};
+
+/// Gives a slice's gradients of keys and values away, N numbers at a time, for for_each(): `mine`, which has
+/// the slice's `of_sequence` numbers in every `stride_of_sequence`, plus what the slice after has `handed`
+/// back, if it has. `to` has rows of `width` numbers that are `stride` apart.
+template <class To, int N>
+struct GiveGradients {
+  const float* mine;
+  std::size_t of_sequence;
+  std::size_t stride_of_sequence;
+  const float* handed;
+  To* to;
+  std::size_t width;
+  std::size_t stride;
+  __device__ void operator()(std::size_t pack) const {
+    const std::size_t i = pack * N;
+    Values<N> sum = load<N>(mine + i / of_sequence * stride_of_sequence + i % of_sequence);
+    if (handed != nullptr) {
+      const Values<N> more = load<N>(handed + i);
+      for (int k = 0; k < N; ++k) sum[k] += more[k];
+    }
+    store(to + i / width * stride + i % width, sum);
+  }
+};
+
+/// Attention of slices of the sequences; codelets/cpu/sliced_attention.cpp has the same arrays. The keys and
+/// values of all slices up to the layer's own are gathered in the scratch, [sequence][key][k | v].
+template <class Kernels>
+class SlicedAttention final : public Attention<Kernels> {
+  using Base = Attention<Kernels>;
+  using Base::columns_, Base::rows_, Base::shape_;
+  using typename Base::T;
+
+ public:
+  using Forward = CudaLayer::Forward;
+  using Backward = CudaLayer::Backward;
+  SlicedAttention(const LayerSpec& spec, const attention::Shape& shape) : Base(spec, shape) {}
+
+  /// The gathered keys and values, their gradients in floats, and the deltas.
+  std::size_t scratch_size() const override {
+    return words_of<T>(gathered_size()) + gathered_size() + Base::deltas();
+  }
+
+  void forward(const Context& on, const Forward& pass) const noexcept override {
+    const T* const input = pass.input.as<T>();
+    T* const own = pass.own_keys_values.as<T>();
+    copy_columns(on, input, pass.stash.as<T>(), shape_.hidden);
+    copy_columns(on, input + shape_.hidden, own, kv_columns());
+    T* const gathered = Memory(pass.scratch).as<T>();
+    std::size_t first = 0;
+    for (const ConstMemory slice : pass.keys_values)
+      first += gather(on, slice.as<T>(), numbers(slice), first, gathered);
+    gather(on, own, rows_ * kv_columns(), first, gathered);
+    Base::compute(on, {input, columns_}, {gathered, kv_columns()}, pass.output.as<T>(),
+                  floats_behind<T>(pass.stash, rows_ * shape_.hidden));
+  }
+
+  void backward_input(const Context& on, const Backward& pass) const noexcept override {
+    T* const gathered = Memory(pass.scratch).as<T>();
+    float* const dkv = floats_behind<T>(Memory(pass.scratch), gathered_size());
+    T* const dx = pass.input_gradient.as<T>();
+    std::size_t first = 0;
+    for (const ConstMemory slice : pass.keys_values)
+      first += gather(on, slice.as<T>(), numbers(slice), first, gathered);
+    Base::template differentiate<float>(on, {pass.stash.as<T>(), shape_.hidden}, {gathered, kv_columns()},
+                                        floats_behind<T>(pass.stash, rows_ * shape_.hidden),
+                                        pass.output_gradient.as<T>(), {dx, columns_}, {dkv, kv_columns()},
+                                        dkv + gathered_size());
+    const auto handed = [&](std::size_t at) {
+      return pass.keys_values_gradient.empty() ? nullptr : pass.keys_values_gradient.data() + at;
+    };
+    first = 0;
+    for (const ConstMemory slice : pass.keys_values.first(pass.keys_values.size() - 1)) {
+      const std::size_t count = numbers(slice);
+      const std::size_t at = Base::sequences() * first;
+      give(on, dkv + first, count, handed(at), pass.earlier_gradient.data() + at, count, count);
+      first += count / Base::sequences();
+    }
+    give(on, dkv + first, rows_ * kv_columns(), handed(Base::sequences() * first), dx + shape_.hidden,
+         kv_columns(), columns_);
   }
 
  private:
-  /// Returns the grid of a kernel in which each block has rows of one head. `heads`: number of query heads,
-  /// or of key heads for the keys' kernel.
-  [[nodiscard]] Grid grid(int heads, std::size_t shared) const noexcept {
-    const auto context = static_cast<std::size_t>(shape_.context);
-    return {dim3(static_cast<unsigned>(rows_ / context) * static_cast<unsigned>(heads),
-                 static_cast<unsigned>(ceil_div(context, std::size_t{Kernels::rows}))),
-            dim3(Kernels::threads), shared};
+  [[nodiscard]] std::size_t kv_columns() const noexcept {
+    return 2 * static_cast<std::size_t>(shape_.heads / shape_.group * shape_.size);
   }
-  /// Returns the shape of a pass on these arrays, which says whether they are aligned.
-  [[nodiscard]] attention::Shape shape_in(std::initializer_list<ConstMemory> arrays) const noexcept {
-    attention::Shape shape = shape_;
-    shape.aligned = shape.size % 8 == 0 && std::all_of(arrays.begin(), arrays.end(), [](ConstMemory array) {
-                      return pack_aligned(array.as<T>());
-                    });
-    return shape;
+  /// Returns how many numbers the keys and values of a sequence have, up to the layer's own.
+  [[nodiscard]] std::size_t of_sequence() const noexcept {
+    return static_cast<std::size_t>(shape_.keys) * kv_columns();
+  }
+  [[nodiscard]] std::size_t gathered_size() const noexcept { return Base::sequences() * of_sequence(); }
+  static std::size_t numbers(ConstMemory slice) noexcept { return slice.size() * sizeof(float) / sizeof(T); }
+
+  /// Copies `columns` of the layer's input to rows that have no others.
+  void copy_columns(const Context& on, const T* from, T* to, std::size_t columns) const noexcept {
+    check(cudaMemcpy2DAsync(to, columns * sizeof(T), from, columns_ * sizeof(T), columns * sizeof(T), rows_,
+                            cudaMemcpyDeviceToDevice, on.stream),
+          "attention F");
   }
 
-  attention::Shape shape_;
+  /// Copies the keys and values of a slice, `count` numbers, behind the `first` numbers of each sequence.
+  /// Returns how many the slice has for each.
+  std::size_t gather(const Context& on, const T* from, std::size_t count, std::size_t first,
+                     T* gathered) const noexcept {
+    const std::size_t width = count / Base::sequences();
+    T* const to = gathered + first;
+    const bool packs = kv_columns() % pack_size<T> == 0 && pack_aligned(from, to);
+    with_pack_size<pack_size<T>>(packs, [&](auto size) {
+      for_each(on, "attention", count / size, SpreadRows<T, size>{from, to, width, of_sequence()});
+    });
+    return width;
+  }
+
+  template <class To>
+  void give(const Context& on, const float* mine, std::size_t count, const float* handed, To* to,
+            std::size_t width, std::size_t stride) const noexcept {
+    const std::size_t each = count / Base::sequences();
+    const bool packs =
+        kv_columns() % pack_size<To> == 0 && columns_ % pack_size<To> == 0 && pack_aligned(mine, handed, to);
+    with_pack_size<pack_size<To>>(packs, [&](auto size) {
+      for_each(on, "attention B", count / size,
+               GiveGradients<To, size>{mine, each, of_sequence(), handed, to, width, stride});
+    });
+  }
 };
+
+template <class Kernels>
+std::shared_ptr<const CudaLayer> of_sequences(const LayerSpec& spec, const attention::Shape& shape,
+                                              bool is_slice) {
+  if (is_slice) return std::make_shared<SlicedAttention<Kernels>>(spec, shape);
+  return std::make_shared<WholeAttention<Kernels>>(spec, shape);
+}
 
 /// Returns the layer with the smallest D that holds a head; null for heads wider than 128, whose tiles would
 /// not fit the shared memory of every GPU.
 template <template <int> class Kernels>
-std::shared_ptr<const CudaLayer> of_width(const LayerSpec& spec, const attention::Shape& shape) {
-  if (shape.size <= 32) return std::make_shared<Attention<Kernels<32>>>(spec, shape);
-  if (shape.size <= 64) return std::make_shared<Attention<Kernels<64>>>(spec, shape);
-  if (shape.size <= 128) return std::make_shared<Attention<Kernels<128>>>(spec, shape);
+std::shared_ptr<const CudaLayer> of_width(const LayerSpec& spec, const attention::Shape& shape,
+                                          bool is_slice) {
+  if (shape.size <= 32) return of_sequences<Kernels<32>>(spec, shape, is_slice);
+  if (shape.size <= 64) return of_sequences<Kernels<64>>(spec, shape, is_slice);
+  if (shape.size <= 128) return of_sequences<Kernels<128>>(spec, shape, is_slice);
   return nullptr;
 }
 
@@ -106,18 +281,19 @@ std::shared_ptr<const CudaLayer> make(const LayerSpec& spec, Precision precision
   constexpr std::size_t max_tiles = 65535;  // CUDA's limit on blocks in a grid's second dimension
   const std::size_t heads = size_option(spec, "heads");
   const std::size_t kv_heads = size_option(spec, "kv_heads", heads);
-  const std::size_t context = size_option(spec, "context");
+  const SequenceRows sequence = sequence_rows(spec);
+  const std::size_t keys = sequence.first + sequence.count;
   const std::size_t size = spec.columns / (heads + 2 * kv_heads);
-  if (ceil_div(context, attention::tile_rows) > max_tiles) return nullptr;
-  const attention::Shape shape = {.context = static_cast<int>(context),
+  if (ceil_div(keys, attention::tile_rows) > max_tiles) return nullptr;
+  const attention::Shape shape = {.queries = static_cast<int>(sequence.count),
+                                  .keys = static_cast<int>(keys),
                                   .heads = static_cast<int>(heads),
                                   .group = static_cast<int>(heads / kv_heads),
                                   .size = static_cast<int>(size),
                                   .scale = 1.0f / std::sqrt(static_cast<float>(size)),
-                                  .columns = spec.columns,
                                   .hidden = heads * size};
-  return precision == Precision::bf16 ? of_width<TensorCoreKernels>(spec, shape)
-                                      : of_width<Fp32Kernels>(spec, shape);
+  return precision == Precision::bf16 ? of_width<TensorCoreKernels>(spec, shape, sequence.is_slice)
+                                      : of_width<Fp32Kernels>(spec, shape, sequence.is_slice);
 }
 
 const bool registered = register_cuda_layer("attention", make);

@@ -11,18 +11,18 @@
 namespace starpipe::model::cuda {
 namespace {
 
-/// Each warp computes one row: output[row] = tokens[ids[row]] + positions[row % context]. For an id that is
-/// not in the table, tokens[id] counts as 0. `ids` may be null: then the row itself is the id. `positions`
-/// may be null: then no positions are added.
+/// Each warp computes one row: output[row] = tokens[ids[row]] + positions[row % count], where `count` is the
+/// number of rows of a sequence. For an id that is not in the table, tokens[id] counts as 0. `ids` may be
+/// null: then the row itself is the id. `positions` may be null: then no positions are added.
 template <class T, int N>
-__global__ void forward_rows(std::size_t rows, std::size_t columns, TokenRange table, std::size_t context,
+__global__ void forward_rows(std::size_t rows, std::size_t columns, TokenRange table, std::size_t count,
                              const float* __restrict__ ids, const T* __restrict__ tokens,
                              const T* __restrict__ positions, T* __restrict__ output) {
   const std::size_t row = Team<false>::row();
   if (row >= rows) return;
   const std::size_t id = ids == nullptr ? row : table.row_of(ids[row]);
   const T* const token = id < table.count ? tokens + id * columns : nullptr;
-  const T* const position = positions == nullptr ? nullptr : positions + row % context * columns;
+  const T* const position = positions == nullptr ? nullptr : positions + row % count * columns;
   for (std::size_t c = std::size_t{Team<false>::lane()} * N; c < columns; c += warp_size * N) {
     Values<N> y = {};
     if (token != nullptr) y = load<N>(token + c);
@@ -134,17 +134,17 @@ class Embedding final : public CudaLayer {
       : CudaLayer(spec),
         table_(token_range(spec, size_option(spec, "vocabulary"))),
         positions_(spec.options.contains("context")),
-        context_(size_option(spec, "context", spec.rows)),
+        sequence_(positions_ ? sequence_rows(spec) : SequenceRows{.count = spec.rows}),
         outputs_(size_option(spec, "outputs")) {}
 
   void forward(const Context& on, const Forward& pass) const noexcept override {
     keep_input(on, "embedding F", pass.input, pass.stash, rows_ * sizeof(float));
     const T* tokens = pass.parameters.as<T>();
-    const T* positions = positions_ ? tokens + table_.count * outputs_ : nullptr;
+    const T* positions = positions_ ? tokens + (table_.count + sequence_.first) * outputs_ : nullptr;
     T* y = pass.output.as<T>();
     with_pack_size<pack_size<T>>(packs_fill_rows() && pack_aligned(tokens, positions, y), [&](auto size) {
-      launch(on, "embedding F", warp_per_row(rows_), forward_rows<T, size>, rows_, outputs_, table_, context_,
-             pass.input.as<float>(), tokens, positions, y);
+      launch(on, "embedding F", warp_per_row(rows_), forward_rows<T, size>, rows_, outputs_, table_,
+             sequence_.count, pass.input.as<float>(), tokens, positions, y);
     });
   }
 
@@ -165,11 +165,10 @@ class Embedding final : public CudaLayer {
              outputs_, ids, by_row, dy, gradients);
     });
     if (!positions_) return;
-    // The gradients of the positions: sums over the sequences, with a sequence as one row of context_ *
-    // outputs_ columns.
-    const std::size_t sequence = context_ * outputs_;
-    add_column_sums(on, "embedding W", rows_ / context_, sequence, Elements<T>{dy},
-                    gradients + table_.count * outputs_, {});
+    // The gradients of the positions: sums over the sequences, with a sequence as one row of sequence_.count
+    // * outputs_ columns.
+    add_column_sums(on, "embedding W", rows_ / sequence_.count, sequence_.count * outputs_, Elements<T>{dy},
+                    gradients + (table_.count + sequence_.first) * outputs_, {});
   }
 
  private:
@@ -177,24 +176,24 @@ class Embedding final : public CudaLayer {
 
   TokenRange table_;
   bool positions_;
-  std::size_t context_;
+  SequenceRows sequence_;
   std::size_t outputs_;
 };
 
 template <class T>
 class Positions final : public CudaLayer {
  public:
-  explicit Positions(const LayerSpec& spec) : CudaLayer(spec), context_(size_option(spec, "context")) {}
+  explicit Positions(const LayerSpec& spec) : CudaLayer(spec), sequence_(sequence_rows(spec)) {}
 
   void forward(const Context& on, const Forward& pass) const noexcept override {
     const T* x = pass.input.as<T>();
-    const T* positions = pass.parameters.as<T>();
+    const T* positions = pass.parameters.as<T>() + sequence_.first * columns_;
     T* y = pass.output.as<T>();
     const bool packs = columns_ % pack_size<T> == 0 && pack_aligned(x, positions, y);
     const TokenRange all_rows = {0, rows_};
     with_pack_size<pack_size<T>>(packs, [&](auto size) {
       launch(on, "positions F", warp_per_row(rows_), forward_rows<T, size>, rows_, columns_, all_rows,
-             context_, static_cast<const float*>(nullptr), x, positions, y);
+             sequence_.count, static_cast<const float*>(nullptr), x, positions, y);
     });
   }
 
@@ -204,14 +203,15 @@ class Positions final : public CudaLayer {
           "positions B");
   }
 
-  /// Sums over the sequences, with a sequence as one row of context_ * columns_ columns.
+  /// Sums over the sequences, with a sequence as one row of sequence_.count * columns_ columns.
   void backward_weights(const Context& on, const Weights& pass) const noexcept override {
-    add_column_sums(on, "positions W", rows_ / context_, context_ * columns_,
-                    Elements<T>{pass.output_gradient.as<T>()}, pass.parameter_gradient.data(), {});
+    add_column_sums(on, "positions W", rows_ / sequence_.count, sequence_.count * columns_,
+                    Elements<T>{pass.output_gradient.as<T>()},
+                    pass.parameter_gradient.data() + sequence_.first * columns_, {});
   }
 
  private:
-  std::size_t context_;
+  SequenceRows sequence_;
 };
 
 const bool registered[] = {register_implementation<Embedding>("embedding"),

@@ -202,9 +202,7 @@ std::unique_ptr<Layer> make_layer(const LayerSpec& spec, Precision precision) {
   layer->precision_ = precision;
   if (precision == Precision::bf16) layer->bf16_scratch_size_ = layer->prepare_bf16();
   for (const Parameter& parameter : layer->parameters()) layer->parameter_size_ += parameter.size();
-  // The kernels of GPUs know no slices.
-  const bool is_slice = spec.options.contains("positions");
-  if (const auto* make_cuda = find_factory<CudaLayerFactory>(spec.kind); make_cuda != nullptr && !is_slice)
+  if (const auto* make_cuda = find_factory<CudaLayerFactory>(spec.kind))
     layer->cuda_ = (*make_cuda)(spec, precision);
   return layer;
 }

@@ -36,8 +36,6 @@ inline constexpr int tile_stride = D + 8;
 template <int D, int Rows>
 inline constexpr std::size_t tile_floats = tile_stride<D>* Rows / 2;
 
-__device__ inline int smaller(int a, int b) { return a < b ? a : b; }
-
 /// The rows of a thread block and the floats of its shared memory. A warp has as many rows as its registers
 /// hold, since each load of the other side's rows from shared memory serves all rows of the warp.
 template <int D>
@@ -75,37 +73,39 @@ struct Lane {
   }
 };
 
-/// Begins to load rows [first, first + Rows) of a head into a tile; the tile is there after wait_for_copies()
-/// and a barrier. All threads of the block call it. Columns beyond the head and rows beyond the context
-/// become 0. `head`: the head's first element in the sequence's first row; `stride`: elements from row to row
-/// there. Unless shape.aligned, the calling thread copies its elements one by one, before it returns.
-template <int D, int Rows>
-__device__ void begin_load(Bf16* tile, const Bf16* head, std::size_t stride, int first, const Shape& shape) {
+/// Begins to load rows [first, first + Count) of a head into a tile; the tile is there after
+/// wait_for_copies() and a barrier. All threads of the block call it. Columns beyond the head and rows behind
+/// its last become 0. `head`: its first element in the sequence's first row, and elements from row to row
+/// there; `rows_of_head`: of the sequence. Unless shape.aligned, the calling thread copies its elements one
+/// by one, before it returns.
+template <int D, int Count>
+__device__ void begin_load(Bf16* tile, Rows<const Bf16> head, int first, int rows_of_head,
+                           const Shape& shape) {
   // Rows that the block's threads copy at once.
   constexpr int rows_at_once = static_cast<int>(block_threads) * pack_elements / D;
-  static_assert(Rows % rows_at_once == 0);
+  static_assert(Count % rows_at_once == 0);
   const int row = static_cast<int>(threadIdx.x) * pack_elements / D;
   const int column = static_cast<int>(threadIdx.x) * pack_elements % D;
-  // Number of the context's rows from this thread's first row on; <= 0 when all its elements are outside.
-  const int rows = column < shape.size ? shape.context - first - row : 0;
+  // Number of the head's rows from this thread's first row on; <= 0 when all its elements are outside.
+  const int rows = column < shape.size ? rows_of_head - first - row : 0;
   const Bf16* const from =
-      head + static_cast<std::size_t>(first + row) * stride + static_cast<std::size_t>(column);
+      head.first + static_cast<std::size_t>(first + row) * head.columns + static_cast<std::size_t>(column);
   Bf16* const to = tile + row * tile_stride<D> + column;
   if (shape.aligned) {
 #pragma unroll
-    for (int r = 0; r < Rows; r += rows_at_once) {
+    for (int r = 0; r < Count; r += rows_at_once) {
       const bool inside = r < rows;
-      copy_async<16>(to + r * tile_stride<D>, inside ? from + static_cast<std::size_t>(r) * stride : head,
-                     inside);
+      copy_async<16>(to + r * tile_stride<D>,
+                     inside ? from + static_cast<std::size_t>(r) * head.columns : head.first, inside);
     }
   } else {
 #pragma unroll 1
-    for (int r = 0; r < Rows; r += rows_at_once) {
+    for (int r = 0; r < Count; r += rows_at_once) {
 #pragma unroll 1
       for (int c = 0; c < pack_elements; ++c) {
         to[r * tile_stride<D> + c] =
             r < rows && column + c < shape.size
-                ? from[static_cast<std::size_t>(r) * stride + static_cast<std::size_t>(c)]
+                ? from[static_cast<std::size_t>(r) * head.columns + static_cast<std::size_t>(c)]
                 : static_cast<Bf16>(0.0f);
       }
     }
@@ -206,8 +206,8 @@ __device__ void accumulate(const FragmentA (&weights)[M], const Bf16* tile, Sums
 template <int M>
 using PerRow = float[M][2];
 
-/// Calls function(m, half, row) for each of the lane's rows that is inside the context; [m][half] is its
-/// index in a PerRow, `row` its position in the sequence. `first`: position of the warp's first row.
+/// Calls function(m, half, query) for each of the lane's rows that is one of the sequence's queries;
+/// [m][half] is its index in a PerRow. `first`: the warp's first query.
 template <int M, class Function>
 __device__ void for_each_row(int first, const Lane& lane, const Shape& shape, Function function) {
 #pragma unroll
@@ -215,7 +215,7 @@ __device__ void for_each_row(int first, const Lane& lane, const Shape& shape, Fu
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
       const int row = first + m * fragment_size + half * 8 + lane.row;
-      if (row < shape.context) function(m, half, row);
+      if (row < shape.queries) function(m, half, row);
     }
   }
 }
@@ -237,12 +237,12 @@ __device__ inline float max_over_quad(float value) {
   return fmaxf(value, __shfl_xor_sync(all_lanes, value, 2));
 }
 
-/// Stores factor * sums, rounded, as rows [first, first + 16 * M) of a head; rows beyond the context are left
+/// Stores factor * sums, rounded, as rows [first, first + 16 * M) of a head; rows behind its last are left
 /// out. `buffer`: the warp's own rows of a tile that no thread reads any more. The sums go through the buffer
-/// so that each lane can store 16 neighbouring bytes. `head` and `stride` are as in begin_load().
+/// so that each lane can store 16 neighbouring bytes. `head` and `rows_of_head` are as in begin_load().
 template <int D, int M>
-__device__ void store_rows(const Sums<D, M>& sums, float factor, Bf16* buffer, Bf16* head, std::size_t stride,
-                           int first, const Lane& lane, const Shape& shape) {
+__device__ void store_rows(const Sums<D, M>& sums, float factor, Bf16* buffer, Rows<Bf16> head,
+                           int rows_of_head, int first, const Lane& lane, const Shape& shape) {
   __syncwarp();
 #pragma unroll
   for (int m = 0; m < M; ++m) {
@@ -259,13 +259,34 @@ __device__ void store_rows(const Sums<D, M>& sums, float factor, Bf16* buffer, B
   for (int i = lane.index * pack_elements; i < M * fragment_size * D; i += warp_size * pack_elements) {
     const int row = i / D;
     const int column = i % D;
-    if (first + row >= shape.context) continue;
+    if (first + row >= rows_of_head) continue;
     const Bf16* const from = buffer + row * tile_stride<D> + column;
-    Bf16* const to = head + static_cast<std::size_t>(first + row) * stride + static_cast<std::size_t>(column);
+    Bf16* const to =
+        head.first + static_cast<std::size_t>(first + row) * head.columns + static_cast<std::size_t>(column);
     if (!shape.aligned) {
       for (int c = 0; c < pack_elements && column + c < shape.size; ++c) to[c] = from[c];
     } else if (column < shape.size) {
       *reinterpret_cast<uint4*>(to) = *reinterpret_cast<const uint4*>(from);
+    }
+  }
+}
+
+/// Does the same for a head of floats, without the buffer.
+template <int D, int M>
+__device__ void store_rows(const Sums<D, M>& sums, float factor, Bf16* /*buffer*/, Rows<float> head,
+                           int rows_of_head, int first, const Lane& lane, const Shape& shape) {
+#pragma unroll
+  for (int m = 0; m < M; ++m) {
+#pragma unroll
+    for (int n = 0; n < D / 8; ++n) {
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        const int row = first + m * fragment_size + i / 2 * 8 + lane.row;
+        const int column = n * 8 + lane.column + i % 2;
+        if (row >= rows_of_head || column >= shape.size) continue;
+        head.first[static_cast<std::size_t>(row) * head.columns + static_cast<std::size_t>(column)] =
+            factor * sums[m][n].at[i];
+      }
     }
   }
 }
@@ -278,24 +299,28 @@ struct QueryBlock {
   static constexpr int tile_keys = Tiles<D>::others;
 
   const Shape& shape;
-  const Bf16* qkv;
+  Rows<const Bf16> kv;
   Lane lane = {};
-  HeadOffsets at = head_offsets(shape, blockIdx.x);
-  /// Position of the block's first query. Blocks start in the order of their numbers, so the smallest
-  /// blockIdx.y gets the last queries: they have the most keys.
+  HeadPlace at = {shape, blockIdx.x};
+  Rows<const Bf16> k = {at.k(kv), kv.columns};
+  Rows<const Bf16> v = {at.v(kv), kv.columns};
+  /// The block's first query. Blocks start in the order of their numbers, so the smallest blockIdx.y gets the
+  /// last queries: they have the most keys.
   int block = static_cast<int>(gridDim.y - 1 - blockIdx.y) * Tiles<D>::rows;
-  int first = block + lane.warp * M * fragment_size;          ///< position of the warp's first query
-  int keys = smaller(shape.context, block + Tiles<D>::rows);  ///< the block's queries see keys [0, keys)
-  int own = lane.warp * M * fragment_size * tile_stride<D>;   ///< offset of the warp's rows in their tile
-  Bf16* q = reinterpret_cast<Bf16*>(shared_floats());         ///< the tile of queries
+  int first = block + lane.warp * M * fragment_size;  ///< the warp's first query
+  int position = shape.first_position() + first;      ///< its key
+  /// The block's queries see keys [0, keys).
+  int keys = smaller(shape.keys, shape.first_position() + block + Tiles<D>::rows);
+  int own = lane.warp * M * fragment_size * tile_stride<D>;  ///< offset of the warp's rows in their tile
+  Bf16* q = reinterpret_cast<Bf16*>(shared_floats());        ///< the tile of queries
 
-  __device__ void begin_queries() const {
-    begin_load<D, Tiles<D>::rows>(q, qkv + at.q, shape.columns, block, shape);
+  __device__ void begin_queries(Rows<const Bf16> rows) const {
+    begin_load<D, Tiles<D>::rows>(q, {at.q(rows), rows.columns}, block, shape.queries, shape);
   }
   /// Begins to load keys [key, key + tile_keys) into a tile, and their values into the tile behind it.
   __device__ void begin_keys_and_values(Bf16* tile, int key) const {
-    begin_load<D, tile_keys>(tile, qkv + at.k, shape.columns, key, shape);
-    begin_load<D, tile_keys>(tile + tile_keys * tile_stride<D>, qkv + at.v, shape.columns, key, shape);
+    begin_load<D, tile_keys>(tile, k, key, shape.keys, shape);
+    begin_load<D, tile_keys>(tile + tile_keys * tile_stride<D>, v, key, shape.keys, shape);
   }
 };
 

@@ -58,12 +58,12 @@ __device__ void add_keys(QueryRows<D>& rows, const Bf16* k, const Bf16* v, float
 /// heads + head; each blockIdx.y is a block of Tiles<D>::rows queries.
 template <int D>
 __global__ void __launch_bounds__(block_threads)
-    backward_queries(Shape shape, const Bf16* qkv, const float* log_sums, const Bf16* dy, Bf16* dqkv,
-                     float* deltas) {
+    backward_queries(Shape shape, Rows<const Bf16> q, Rows<const Bf16> kv, const float* log_sums,
+                     const Bf16* dy, Rows<Bf16> dq, float* deltas) {
   using Block = QueryBlock<D>;
   constexpr int M = Block::M;
   constexpr int tile_keys = Block::tile_keys;
-  const Block block{shape, qkv};
+  const Block block{shape, kv};
   const Lane& lane = block.lane;
   const int tiles = static_cast<int>(ceil_div(static_cast<std::size_t>(block.keys), tile_keys));
   Bf16* const g = block.q + Tiles<D>::rows * tile_stride<D>;  // the tile of dy
@@ -73,12 +73,12 @@ __global__ void __launch_bounds__(block_threads)
     return g + (Tiles<D>::rows + step % 2 * 2 * tile_keys) * tile_stride<D>;
   };
   const auto first_key_of = [&](int step) { return (step < tiles ? step : step - tiles) * tile_keys; };
-  block.begin_queries();
-  begin_load<D, Tiles<D>::rows>(g, dy + block.at.output, shape.hidden, block.block, shape);
+  block.begin_queries(q);
+  begin_load<D, Tiles<D>::rows>(g, {block.at.y(dy), shape.hidden}, block.block, shape.queries, shape);
   block.begin_keys_and_values(tile_of(0), 0);
   QueryRows<D> rows;
   for_each_row<M>(block.first, lane, shape, [&](int m, int half, int query) {
-    rows.log_sums[m][half] = log2_e * log_sums[block.at.row + static_cast<std::size_t>(query)];
+    rows.log_sums[m][half] = log2_e * log_sums[block.at.row() + static_cast<std::size_t>(query)];
   });
   wait_for_copies();
   __syncthreads();
@@ -90,9 +90,9 @@ __global__ void __launch_bounds__(block_threads)
     if (step + 1 < 2 * tiles) block.begin_keys_and_values(tile_of(step + 1), first_key_of(step + 1));
     if (step == tiles) sum_over_quad(rows.deltas);
     const int key = first_key_of(step);
-    const int offset = block.first - key;
+    const int offset = block.position - key;
     // Number of the tile's keys that the warp's last query sees; 0 or less when it sees none.
-    const int count = block.first < block.keys
+    const int count = block.first < shape.queries
                           ? smaller(tile_keys, smaller(offset + M * fragment_size, block.keys - key))
                           : 0;
     const Bf16* const k = tile_of(step) + lane.matrix_row<D>();
@@ -107,10 +107,10 @@ __global__ void __launch_bounds__(block_threads)
   }
 
   for_each_row<M>(block.first, lane, shape, [&](int m, int half, int query) {
-    if (lane.column == 0) deltas[block.at.row + static_cast<std::size_t>(query)] = rows.deltas[m][half];
+    if (lane.column == 0) deltas[block.at.row() + static_cast<std::size_t>(query)] = rows.deltas[m][half];
   });
-  store_rows<D, M>(rows.dq, shape.scale, block.q + block.own, dqkv + block.at.q, shape.columns, block.first,
-                   lane, shape);
+  store_rows<D, M>(rows.dq, shape.scale, block.q + block.own, Rows<Bf16>{block.at.q(dq), dq.columns},
+                   shape.queries, block.first, lane, shape);
 }
 
 /// Registers of a warp of the keys' kernel, for its rows.
@@ -124,7 +124,7 @@ struct KeyRows {
 };
 
 /// Adds the contributions of a buffer's first `count` queries to the warp's dk and dv. `scale` has log2(e) as
-/// a factor. `offset`: position of the buffer's first query minus position of the warp's first key.
+/// a factor. `offset`: the key of the buffer's first query minus the warp's first key.
 template <int D>
 __device__ void add_queries(KeyRows<D>& rows, const float* buffer, float scale, int count, int offset,
                             const Lane& lane) {
@@ -134,7 +134,7 @@ __device__ void add_queries(KeyRows<D>& rows, const float* buffer, float scale, 
   const float* const log_sums = buffer + 2 * Tiles<D>::tile + lane.column;
   const float* const deltas = log_sums + Tiles<D>::others;
 #pragma unroll 1  // unrolled, it would need too many registers
-  for (int at = offset < 0 ? -offset : 0; at < count; at += fragment_size) {
+  for (int at = larger(-offset, 0) / fragment_size * fragment_size; at < count; at += fragment_size) {
     Accumulator p[M][2];   // scores at first; [key][query]
     Accumulator ds[M][2];  // dp at first
     multiply_rows<D>(rows.k, q + at * tile_stride<D>, p);
@@ -170,51 +170,54 @@ __device__ void add_queries(KeyRows<D>& rows, const float* buffer, float scale, 
 
 /// B for the keys and values: the same function as attention::backward_keys() for fp32. Runs after
 /// backward_queries(). blockIdx.x is sequence * heads + head, of the heads of keys and values; each
-/// blockIdx.y is a block of Tiles<D>::rows keys. Queries beyond the context are 0 in their tile, and
-/// so are their dy, log_sums and deltas: they contribute nothing.
-template <int D>
+/// blockIdx.y is a block of Tiles<D>::rows keys. Queries behind the last are 0 in their tile, and so are
+/// their dy, log_sums and deltas: they contribute nothing. The gradients are Bf16 or float.
+template <int D, class Gradient>
 __global__ void __launch_bounds__(block_threads)
-    backward_keys(Shape shape, const Bf16* qkv, const float* log_sums, const float* deltas, const Bf16* dy,
-                  Bf16* dqkv) {
+    backward_keys(Shape shape, Rows<const Bf16> queries, Rows<const Bf16> kv, const float* log_sums,
+                  const float* deltas, const Bf16* dy, Rows<Gradient> dkv) {
   constexpr int M = Tiles<D>::row_fragments;
   const Lane lane;
-  // The offsets of the group's first query head. The others follow it in all arrays.
-  const HeadOffsets at = head_offsets(shape, blockIdx.x * static_cast<std::size_t>(shape.group));
-  const int block = static_cast<int>(blockIdx.y) * Tiles<D>::rows;  // position of the block's first key
-  const int first = block + lane.warp * M * fragment_size;          // position of the warp's first key
+  // The place of the group's first query head. The others follow it in all arrays.
+  const HeadPlace at{shape, blockIdx.x * static_cast<std::size_t>(shape.group)};
+  const int block = static_cast<int>(blockIdx.y) * Tiles<D>::rows;  // the block's first key
+  const int first = block + lane.warp * M * fragment_size;          // the warp's first key
   Bf16* const k = reinterpret_cast<Bf16*>(shared_floats());
   Bf16* const v = k + Tiles<D>::rows * tile_stride<D>;
   // A step does a tile of queries of one head: `tiles` steps for each head of the group. Steps use the two
   // buffers in turn.
+  const int first_query = larger(block - shape.first_position(), 0);  // it is the first to see a key
   const int tiles =
-      static_cast<int>(ceil_div(static_cast<std::size_t>(shape.context - block), Tiles<D>::others));
+      static_cast<int>(ceil_div(static_cast<std::size_t>(shape.queries - first_query), Tiles<D>::others));
   const int steps = shape.group * tiles;
-  const auto first_query_of = [&](int step) { return block + step % tiles * Tiles<D>::others; };
+  const auto first_query_of = [&](int step) { return first_query + step % tiles * Tiles<D>::others; };
   const auto buffer_of = [&](int step) {
     return shared_floats() + tile_floats<D, 2 * Tiles<D>::rows> +
            static_cast<std::size_t>(step % 2) * Tiles<D>::buffer;
   };
+  const Bf16* const q = at.q(queries);
+  const Bf16* const y = at.y(dy);
   const auto begin_queries = [&](int step) {
     const int query = first_query_of(step);
     const auto member = static_cast<std::size_t>(step / tiles);
     const std::size_t column = member * static_cast<std::size_t>(shape.size);
     float* const buffer = buffer_of(step);
-    begin_load<D, Tiles<D>::others>(reinterpret_cast<Bf16*>(buffer), qkv + at.q + column, shape.columns,
-                                    query, shape);
-    begin_load<D, Tiles<D>::others>(reinterpret_cast<Bf16*>(buffer + Tiles<D>::tile), dy + at.output + column,
-                                    shape.hidden, query, shape);
+    begin_load<D, Tiles<D>::others>(reinterpret_cast<Bf16*>(buffer), {q + column, queries.columns}, query,
+                                    shape.queries, shape);
+    begin_load<D, Tiles<D>::others>(reinterpret_cast<Bf16*>(buffer + Tiles<D>::tile),
+                                    {y + column, shape.hidden}, query, shape.queries, shape);
     // Thread i < queries copies the i-th log_sum, the next `queries` threads the deltas.
     const int i = static_cast<int>(threadIdx.x) % Tiles<D>::others;
     const float* const statistics = static_cast<int>(threadIdx.x) < Tiles<D>::others ? log_sums : deltas;
     if (static_cast<int>(threadIdx.x) >= 2 * Tiles<D>::others) return;
-    const bool inside = query + i < shape.context;
+    const bool inside = query + i < shape.queries;
     copy_async<4>(buffer + 2 * Tiles<D>::tile + threadIdx.x,
-                  statistics + at.row + member * static_cast<std::size_t>(shape.context) +
+                  statistics + at.row() + member * static_cast<std::size_t>(shape.queries) +
                       (inside ? static_cast<std::size_t>(query + i) : 0),
                   inside);
   };
-  begin_load<D, Tiles<D>::rows>(k, qkv + at.k, shape.columns, block, shape);
-  begin_load<D, Tiles<D>::rows>(v, qkv + at.v, shape.columns, block, shape);
+  begin_load<D, Tiles<D>::rows>(k, {at.k(kv), kv.columns}, block, shape.keys, shape);
+  begin_load<D, Tiles<D>::rows>(v, {at.v(kv), kv.columns}, block, shape.keys, shape);
   begin_queries(0);
   wait_for_copies();
   __syncthreads();
@@ -227,13 +230,15 @@ __global__ void __launch_bounds__(block_threads)
   for (int step = 0; step < steps; ++step) {
     if (step + 1 < steps) begin_queries(step + 1);
     const int query = first_query_of(step);
-    const int count = smaller(Tiles<D>::others, shape.context - query);
-    add_queries(rows, buffer_of(step), scale, count, query - first, lane);
+    const int count = smaller(Tiles<D>::others, shape.queries - query);
+    add_queries(rows, buffer_of(step), scale, count, shape.first_position() + query - first, lane);
     wait_for_copies();
     __syncthreads();
   }
-  store_rows<D, M>(rows.dk, shape.scale, k + own, dqkv + at.k, shape.columns, first, lane, shape);
-  store_rows<D, M>(rows.dv, 1.0f, v + own, dqkv + at.v, shape.columns, first, lane, shape);
+  store_rows<D, M>(rows.dk, shape.scale, k + own, Rows<Gradient>{at.k(dkv), dkv.columns}, shape.keys, first,
+                   lane, shape);
+  store_rows<D, M>(rows.dv, 1.0f, v + own, Rows<Gradient>{at.v(dkv), dkv.columns}, shape.keys, first, lane,
+                   shape);
 }
 
 }  // namespace starpipe::model::cuda::attention::bf16

@@ -84,17 +84,17 @@ __device__ void divide_rows(Sums<D, M>& sums, const PerRow<M>& by) {
 /// blockIdx.y is a block of Tiles<D>::rows queries.
 template <int D>
 __global__ void __launch_bounds__(block_threads)
-    forward(Shape shape, const Bf16* qkv, Bf16* y, float* log_sums) {
+    forward(Shape shape, Rows<const Bf16> q, Rows<const Bf16> kv, Bf16* y, float* log_sums) {
   using Block = QueryBlock<D>;
   constexpr int M = Block::M;
   constexpr int tile_keys = Block::tile_keys;
-  const Block block{shape, qkv};
+  const Block block{shape, kv};
   const Lane& lane = block.lane;
   // The two buffers, each a tile of keys followed by the tile of their values, are used in turn.
   const auto tile_of = [&](int key) {
     return block.q + (Tiles<D>::rows + key % (2 * tile_keys) * 2) * tile_stride<D>;
   };
-  block.begin_queries();
+  block.begin_queries(q);
   block.begin_keys_and_values(tile_of(0), 0);
   wait_for_copies();
   __syncthreads();
@@ -106,9 +106,9 @@ __global__ void __launch_bounds__(block_threads)
   Sums<D, M> sums;
   for (int key = 0; key < block.keys; key += tile_keys) {
     if (key + tile_keys < block.keys) block.begin_keys_and_values(tile_of(key + tile_keys), key + tile_keys);
-    const int offset = block.first - key;
-    // Some query of the warp is in the context and sees some key of the tile.
-    if (offset + M * fragment_size > 0 && block.first < block.keys) {
+    const int offset = block.position - key;
+    // The warp has a query, and one of its queries sees some key of the tile.
+    if (offset + M * fragment_size > 0 && block.first < shape.queries) {
       const Bf16* const k = tile_of(key) + lane.matrix_row<D>();
       Accumulator scores[M][tile_keys / 8];
       multiply_rows<D>(queries, k, scores);
@@ -123,12 +123,12 @@ __global__ void __launch_bounds__(block_threads)
   sum_over_quad(softmax.sum);
   for_each_row<M>(block.first, lane, shape, [&](int m, int half, int query) {
     if (lane.column != 0) return;
-    log_sums[block.at.row + static_cast<std::size_t>(query)] =
+    log_sums[block.at.row() + static_cast<std::size_t>(query)] =
         shape.scale * softmax.top[m][half] + logf(softmax.sum[m][half]);
   });
   divide_rows<D>(sums, softmax.sum);
-  store_rows<D, M>(sums, 1.0f, block.q + block.own, y + block.at.output, shape.hidden, block.first, lane,
-                   shape);
+  store_rows<D, M>(sums, 1.0f, block.q + block.own, Rows<Bf16>{block.at.y(y), shape.hidden}, shape.queries,
+                   block.first, lane, shape);
 }
 
 }  // namespace starpipe::model::cuda::attention::bf16

@@ -6,8 +6,8 @@
 // sums each row, in a fixed order and without atomic operations. Memory grows linearly with the context.
 //
 // Tiles are D columns wide: the smallest of 32, 64 and 128 that holds a head's columns. Columns beyond the
-// head and rows beyond the context are 0 in a tile. The causal mask removes every key later than its query,
-// and so all keys beyond the context too.
+// head and rows behind the last are 0 in a tile. The causal mask removes every key later than its query, and
+// so all keys behind the last too.
 //
 // Names in B: p are the probabilities of a query's keys, dp = dy v' their gradients, and ds = p (dp - delta)
 // the gradients of the scaled scores. delta of a query is the sum of p dp over its keys.
@@ -30,14 +30,15 @@ static_assert(tile_rows == warp_size &&
 template <int D>
 inline constexpr int skewed_stride = D + 1;
 
-/// Loads rows [first, first + tile_rows) of a head into a tile. `head`: the head's columns in the sequence's
-/// first row; `stride`: floats from row to row there.
+/// Loads rows [first, first + tile_rows) of a head, which has `rows` rows, into a tile. `head`: the head's
+/// columns in the sequence's first row; `stride`: floats from row to row there.
 template <int D, int TileStride>
-__device__ void load(float* tile, const float* head, std::size_t stride, int first, const Shape& shape) {
+__device__ void load(float* tile, const float* head, std::size_t stride, int first, int rows,
+                     const Shape& shape) {
   for (int i = static_cast<int>(threadIdx.x); i < tile_rows * D; i += static_cast<int>(default_threads)) {
     const int row = i / D;
     const int column = i % D;
-    const bool inside = first + row < shape.context && column < shape.size;
+    const bool inside = first + row < rows && column < shape.size;
     tile[row * TileStride + column] =
         inside ? head[static_cast<std::size_t>(first + row) * stride + static_cast<std::size_t>(column)]
                : 0.0f;
@@ -71,14 +72,14 @@ __device__ void accumulate(const float* weights, const float* tile, int lane, Su
   }
 }
 
-/// Stores factor * sums[r] as row first + r of the head, for the warp's rows r.
+/// Stores factor * sums[r] as row first + r of the head, which has `rows` rows, for the warp's rows r.
 template <int D>
-__device__ void store(const Sums<D>& sums, float factor, float* head, std::size_t stride, int first, int lane,
-                      const Shape& shape) {
+__device__ void store(const Sums<D>& sums, float factor, float* head, std::size_t stride, int first, int rows,
+                      int lane, const Shape& shape) {
   for (int r = 0; r < warp_rows; ++r) {
     for (int t = 0; t < D / warp_size; ++t) {
       const int column = lane + t * warp_size;
-      if (first + r >= shape.context || column >= shape.size) continue;
+      if (first + r >= rows || column >= shape.size) continue;
       head[static_cast<std::size_t>(first + r) * stride + static_cast<std::size_t>(column)] =
           factor * sums[r][t];
     }
@@ -93,34 +94,37 @@ inline constexpr std::size_t backward_shared = tile_rows*(2 * D + 2 * skewed_str
 
 // The grid of all three kernels: blockIdx.y is the tile of rows that the block keeps, blockIdx.x is sequence
 // * heads + head. Heads are query heads, in backward_keys() heads of keys and values. Arrays are as Shape
-// describes them; log_sums and deltas have one float per row and query head, [sequence][head][row].
+// describes them, with k and v side by side in the rows `kv`; log_sums and deltas have one float per row and
+// query head, [sequence][head][row]. q, kv and their gradients may be parts of wider rows.
 
 /// F: y = softmax(scale q k') v under the causal mask, and log_sums, the log-sum-exp of each query's scaled
 /// scores.
 template <int D>
 __global__ void __launch_bounds__(default_threads)
-    forward(Shape shape, const float* qkv, float* y, float* log_sums) {
+    forward(Shape shape, Rows<const float> queries, Rows<const float> kv, float* y, float* log_sums) {
   float* const q = shared_floats();
   float* const k = q + tile_rows * D;
   float* const v = k + tile_rows * skewed_stride<D>;
   float* const weights = v + tile_rows * skewed_stride<D>;
-  const HeadOffsets at = head_offsets(shape, blockIdx.x);
+  const HeadPlace at{shape, blockIdx.x};
   const int first = static_cast<int>(blockIdx.y) * tile_rows;
+  const int first_key = shape.first_position() + first;  // the key of the block's first query
+  const int last_key = smaller(first_key + tile_rows, shape.keys);
   const int lane = static_cast<int>(threadIdx.x) % warp_size;
   const int row = static_cast<int>(threadIdx.x) / warp_size * warp_rows;  // the warp's first row in the tile
-  load<D, D>(q, qkv + at.q, shape.columns, first, shape);
+  load<D, D>(q, at.q(queries), queries.columns, first, shape.queries, shape);
 
   Sums<D> sums = {};
   OnlineSoftmax softmax[warp_rows];
-  for (int key = 0; key <= first; key += tile_rows) {
+  for (int key = 0; key < last_key; key += tile_rows) {
     __syncthreads();  // until all warps have read the tiles before
-    load<D, skewed_stride<D>>(k, qkv + at.k, shape.columns, key, shape);
-    load<D, skewed_stride<D>>(v, qkv + at.v, shape.columns, key, shape);
+    load<D, skewed_stride<D>>(k, at.k(kv), kv.columns, key, shape.keys, shape);
+    load<D, skewed_stride<D>>(v, at.v(kv), kv.columns, key, shape.keys, shape);
     __syncthreads();
     float scores[warp_rows];
     dots<D>(q + row * D, k + lane * skewed_stride<D>, scores);
     for (int r = 0; r < warp_rows; ++r) {
-      const bool seen = key + lane <= first + row + r;
+      const bool seen = key + lane <= first_key + row + r;
       const float score = seen ? shape.scale * scores[r] : -INFINITY;
       const float rescale = softmax[r].raise(warp_max(score));
       const float weight = expf(score - softmax[r].top);
@@ -134,50 +138,52 @@ __global__ void __launch_bounds__(default_threads)
   for (int r = 0; r < warp_rows; ++r) {
     const float factor = 1.0f / softmax[r].sum;
     for (float& sum : sums[r]) sum *= factor;
-    if (lane == 0 && first + row + r < shape.context) {
-      log_sums[at.row + static_cast<std::size_t>(first + row + r)] = softmax[r].log_sum_exp();
+    if (lane == 0 && first + row + r < shape.queries) {
+      log_sums[at.row() + static_cast<std::size_t>(first + row + r)] = softmax[r].log_sum_exp();
     }
   }
-  store<D>(sums, 1.0f, y + at.output, shape.hidden, first + row, lane, shape);
+  store<D>(sums, 1.0f, at.y(y), shape.hidden, first + row, shape.queries, lane, shape);
 }
 
 /// B for the queries: writes dq, and the deltas, which backward_keys() reads.
 template <int D>
 __global__ void __launch_bounds__(default_threads)
-    backward_queries(Shape shape, const float* qkv, const float* log_sums, const float* dy, float* dqkv,
-                     float* deltas) {
+    backward_queries(Shape shape, Rows<const float> queries, Rows<const float> kv, const float* log_sums,
+                     const float* dy, Rows<float> dq, float* deltas) {
   float* const q = shared_floats();
   float* const g = q + tile_rows * D;  // the tile of dy
   float* const k = g + tile_rows * D;
   float* const v = k + tile_rows * skewed_stride<D>;
   float* const weights = v + tile_rows * skewed_stride<D>;
-  const HeadOffsets at = head_offsets(shape, blockIdx.x);
+  const HeadPlace at{shape, blockIdx.x};
   const int first = static_cast<int>(blockIdx.y) * tile_rows;
+  const int first_key = shape.first_position() + first;  // the key of the block's first query
+  const int last_key = smaller(first_key + tile_rows, shape.keys);
   const int lane = static_cast<int>(threadIdx.x) % warp_size;
   const int row = static_cast<int>(threadIdx.x) / warp_size * warp_rows;
-  load<D, D>(q, qkv + at.q, shape.columns, first, shape);
-  load<D, D>(g, dy + at.output, shape.hidden, first, shape);
+  load<D, D>(q, at.q(queries), queries.columns, first, shape.queries, shape);
+  load<D, D>(g, at.y(dy), shape.hidden, first, shape.queries, shape);
   float log_sum[warp_rows];
   for (int r = 0; r < warp_rows; ++r) {
     const int query = first + row + r;
-    log_sum[r] = query < shape.context ? log_sums[at.row + static_cast<std::size_t>(query)] : 0.0f;
+    log_sum[r] = query < shape.queries ? log_sums[at.row() + static_cast<std::size_t>(query)] : 0.0f;
   }
 
   // Two sweeps over the keys, since ds needs delta, a sum over all keys: sweep 0 sums delta, sweep 1 sums dq.
   Sums<D> sums = {};
   float delta[warp_rows] = {};
   for (int sweep = 0; sweep < 2; ++sweep) {
-    for (int key = 0; key <= first; key += tile_rows) {
+    for (int key = 0; key < last_key; key += tile_rows) {
       __syncthreads();
-      load<D, skewed_stride<D>>(k, qkv + at.k, shape.columns, key, shape);
-      load<D, skewed_stride<D>>(v, qkv + at.v, shape.columns, key, shape);
+      load<D, skewed_stride<D>>(k, at.k(kv), kv.columns, key, shape.keys, shape);
+      load<D, skewed_stride<D>>(v, at.v(kv), kv.columns, key, shape.keys, shape);
       __syncthreads();
       float scores[warp_rows];
       float dp[warp_rows];
       dots<D>(q + row * D, k + lane * skewed_stride<D>, scores);
       dots<D>(g + row * D, v + lane * skewed_stride<D>, dp);
       for (int r = 0; r < warp_rows; ++r) {
-        const bool seen = key + lane <= first + row + r;
+        const bool seen = key + lane <= first_key + row + r;
         const float p = seen ? expf(shape.scale * scores[r] - log_sum[r]) : 0.0f;
         if (sweep == 0) delta[r] += p * dp[r];
         if (sweep == 1) weights[(row + r) * tile_rows + lane] = p * (dp[r] - delta[r]);
@@ -189,19 +195,19 @@ __global__ void __launch_bounds__(default_threads)
     for (int r = 0; r < warp_rows && sweep == 0; ++r) delta[r] = warp_sum(delta[r]);
   }
   for (int r = 0; r < warp_rows; ++r) {
-    if (lane == 0 && first + row + r < shape.context) {
-      deltas[at.row + static_cast<std::size_t>(first + row + r)] = delta[r];
+    if (lane == 0 && first + row + r < shape.queries) {
+      deltas[at.row() + static_cast<std::size_t>(first + row + r)] = delta[r];
     }
   }
-  store<D>(sums, shape.scale, dqkv + at.q, shape.columns, first + row, lane, shape);
+  store<D>(sums, shape.scale, at.q(dq), dq.columns, first + row, shape.queries, lane, shape);
 }
 
 /// B for the keys and values: writes dk and dv, summed over the query heads of the group. Runs after
 /// backward_queries().
 template <int D>
 __global__ void __launch_bounds__(default_threads)
-    backward_keys(Shape shape, const float* qkv, const float* log_sums, const float* deltas, const float* dy,
-                  float* dqkv) {
+    backward_keys(Shape shape, Rows<const float> queries, Rows<const float> kv, const float* log_sums,
+                  const float* deltas, const float* dy, Rows<float> dkv) {
   float* const k = shared_floats();
   float* const v = k + tile_rows * D;
   float* const q = v + tile_rows * D;
@@ -209,24 +215,25 @@ __global__ void __launch_bounds__(default_threads)
   float* const p_tile = g + tile_rows * skewed_stride<D>;
   float* const ds_tile = p_tile + tile_rows * tile_rows;
   const auto group = static_cast<std::size_t>(shape.group);
-  const HeadOffsets keys = head_offsets(shape, blockIdx.x * group);
+  const HeadPlace keys{shape, blockIdx.x * group};
   const int first = static_cast<int>(blockIdx.y) * tile_rows;
+  const int position = shape.first_position();
   const int lane = static_cast<int>(threadIdx.x) % warp_size;
   const int row = static_cast<int>(threadIdx.x) / warp_size * warp_rows;
-  load<D, D>(k, qkv + keys.k, shape.columns, first, shape);
-  load<D, D>(v, qkv + keys.v, shape.columns, first, shape);
+  load<D, D>(k, keys.k(kv), kv.columns, first, shape.keys, shape);
+  load<D, D>(v, keys.v(kv), kv.columns, first, shape.keys, shape);
 
   Sums<D> dk = {};
   Sums<D> dv = {};
   for (std::size_t member = 0; member < group; ++member) {
-    const HeadOffsets at = head_offsets(shape, blockIdx.x * group + member);
-    for (int query = first; query < shape.context; query += tile_rows) {
+    const HeadPlace at{shape, blockIdx.x * group + member};
+    for (int query = larger(first - position, 0); query < shape.queries; query += tile_rows) {
       __syncthreads();
-      load<D, skewed_stride<D>>(q, qkv + at.q, shape.columns, query, shape);
-      load<D, skewed_stride<D>>(g, dy + at.output, shape.hidden, query, shape);
+      load<D, skewed_stride<D>>(q, at.q(queries), queries.columns, query, shape.queries, shape);
+      load<D, skewed_stride<D>>(g, at.y(dy), shape.hidden, query, shape.queries, shape);
       __syncthreads();
-      const bool inside = query + lane < shape.context;
-      const std::size_t lane_query = at.row + static_cast<std::size_t>(query + lane);
+      const bool inside = query + lane < shape.queries;
+      const std::size_t lane_query = at.row() + static_cast<std::size_t>(query + lane);
       const float log_sum = inside ? log_sums[lane_query] : 0.0f;
       const float delta = inside ? deltas[lane_query] : 0.0f;
       float scores[warp_rows];
@@ -234,7 +241,7 @@ __global__ void __launch_bounds__(default_threads)
       dots<D>(k + row * D, q + lane * skewed_stride<D>, scores);
       dots<D>(v + row * D, g + lane * skewed_stride<D>, dp);
       for (int r = 0; r < warp_rows; ++r) {
-        const bool seen = inside && first + row + r <= query + lane;
+        const bool seen = inside && first + row + r <= position + query + lane;
         const float p = seen ? expf(shape.scale * scores[r] - log_sum) : 0.0f;
         p_tile[(row + r) * tile_rows + lane] = p;
         ds_tile[(row + r) * tile_rows + lane] = p * (dp[r] - delta);
@@ -244,8 +251,8 @@ __global__ void __launch_bounds__(default_threads)
       accumulate<D>(ds_tile + row * tile_rows, q, lane, dk);
     }
   }
-  store<D>(dk, shape.scale, dqkv + keys.k, shape.columns, first + row, lane, shape);
-  store<D>(dv, 1.0f, dqkv + keys.v, shape.columns, first + row, lane, shape);
+  store<D>(dk, shape.scale, keys.k(dkv), dkv.columns, first + row, shape.keys, lane, shape);
+  store<D>(dv, 1.0f, keys.v(dkv), dkv.columns, first + row, shape.keys, lane, shape);
 }
 
 }  // namespace starpipe::model::cuda::attention

@@ -59,18 +59,23 @@ std::string starpu_problem() {
 
 void check_kernels(const Config& config, const model::Network& network) {
   if (!config.runtime.uses_gpus()) return;
-  if (!network.slices.empty()) throw InputError("schedule.slices: GPUs have no kernels for slices");
-  for (std::size_t s = 0; s < network.stages.size(); ++s) {
-    const model::Stage& stage = network.stages[s];
-    const bool all = std::ranges::all_of(stage.ops(), [](const model::StageOp& op) {
-      return op.layer == nullptr || op.layer->cuda() != nullptr;
-    });
-    if (all && (stage.loss() == nullptr || stage.loss()->cuda() != nullptr)) continue;
-    throw InputError(
-        fmt::format("runtime.device: cuda: a layer of stage {} has no CUDA kernels for its shape (attention "
-                    "has them for heads of at most 128 columns)",
-                    s));
-  }
+  const auto has_kernels = [](const model::Stage& stage) {
+    return std::ranges::all_of(
+               stage.ops(),
+               [](const model::StageOp& op) { return op.layer == nullptr || op.layer->cuda() != nullptr; }) &&
+           (stage.loss() == nullptr || stage.loss()->cuda() != nullptr);
+  };
+  const auto check = [&](const std::vector<model::Stage>& stages) {
+    for (std::size_t s = 0; s < stages.size(); ++s) {
+      if (has_kernels(stages[s])) continue;
+      throw InputError(fmt::format(
+          "runtime.device: cuda: a layer of stage {} has no CUDA kernels for its shape (attention "
+          "has them for heads of at most 128 columns)",
+          s));
+    }
+  };
+  check(network.stages);
+  std::ranges::for_each(network.slices, check);
 }
 
 namespace {
