@@ -2,8 +2,9 @@
 #include "starpipe/model/network.hpp"
 
 #include <algorithm>
-#include <cmath>
+#include <array>
 #include <limits>
+#include <numeric>
 #include <stdexcept>
 #include <string_view>
 #include <utility>
@@ -15,6 +16,7 @@
 #include "starpipe/base/error.hpp"
 #include "starpipe/base/index.hpp"
 #include "starpipe/model/network_registry.hpp"
+#include "starpipe/model/slice_sizes.hpp"
 
 namespace starpipe::model {
 namespace {
@@ -257,7 +259,7 @@ std::vector<plan::StageSizes> Network::sizes() const {
       size.stash = bytes(of.stash_size());
       size.gradient_stash = bytes(of.gradient_stash_size());
       size.keys_values = bytes(of.keys_values_size());
-      size.keys_values_gradient = bytes(of.keys_values_size()) * (of.precision() == Precision::bf16 ? 2 : 1);
+      size.keys_values_gradient = bytes(of.keys_values_gradient_size());
       size.weights = bytes(of.weights_size());
       if (of.has_master()) size.master = bytes(of.parameter_size());
       size.has_weights = of.parameter_size() > 0;
@@ -395,39 +397,33 @@ double flops_of(const ModelConfig& config, Piece::Range tokens) {
   return all;
 }
 
-/// Returns the tokens of each slice. The work of the first t tokens is a t + b t^2 / 2, by the FLOPs of F: b
-/// is of attention, which sees the tokens before.
-std::vector<Piece::Range> slice_rows_of(const ModelConfig& config) {
-  const std::size_t context = index(option(config, "context"));
-  const std::size_t count = index(config.slices);
-  std::vector<Piece::Range> rows;
-  if (config.slice_sizes == SliceSizes::tokens) {
-    for (std::size_t k = 0; k < count; ++k) rows.push_back(share_of(context, k, count));
-    return rows;
-  }
-  const auto t = static_cast<double>(context);
-  const std::size_t middle = context / 2;
-  const auto m = static_cast<double>(middle);
-  const double half = flops_of(config, {0, middle});
-  const double all = half + flops_of(config, {middle, context - middle});
-  const double b = 2 * (all / t - half / m) / (t - m);
-  const double a = all / t - b * t / 2;
-  std::size_t first = 0;
-  for (std::size_t k = 1; k <= count; ++k) {
-    const double work = all * static_cast<double>(k) / static_cast<double>(count);
-    const double end = b > 0 ? (std::sqrt(a * a + 2 * b * work) - a) / b : work / a;
-    // Each later slice needs at least one token.
-    const std::size_t last = context - (count - k);
-    const std::size_t next =
-        k == count ? context
-                   : std::clamp(static_cast<std::size_t>(std::max(0.0, std::round(end))), first + 1, last);
-    rows.push_back({first, next - first});
-    first = next;
-  }
-  return rows;
-}
-
 }  // namespace
+
+std::vector<int> slice_sizes(const ModelConfig& config) {
+  require_slices(config);
+  const int context = option(config, "context");
+  const int count = config.slices;
+  if (!config.slice_tokens.empty()) {
+    const auto sum = std::accumulate(config.slice_tokens.begin(), config.slice_tokens.end(), std::int64_t{0});
+    if (std::cmp_not_equal(config.slice_tokens.size(), count))
+      throw InputError(fmt::format("schedule.slice_sizes: {} numbers for {} slices (schedule.slices)",
+                                   config.slice_tokens.size(), count));
+    if (sum != context)
+      throw InputError(
+          fmt::format("schedule.slice_sizes: the sum is {}, but model.context has {} tokens", sum, context));
+    return config.slice_tokens;
+  }
+  if (config.slice_sizes == SliceSizes::work) {
+    const std::array<int, 2> halves = {context / 2, context - context / 2};
+    const std::array<double, 2> work = {flops_of(config, {0, index(halves[0])}),
+                                        flops_of(config, {index(halves[0]), index(halves[1])})};
+    return even_slices(context, count, fit_work(halves, work));
+  }
+  std::vector<int> tokens;
+  for (int k = 0; k < count; ++k)
+    tokens.push_back(static_cast<int>(share_of(index(context), index(k), index(count)).count));
+  return tokens;
+}
 
 Network build_network(const ModelConfig& config, int microbatch_size, int stages,
                       const std::vector<int>& cuts) {
@@ -437,8 +433,11 @@ Network build_network(const ModelConfig& config, int microbatch_size, int stages
   };
   Network network = cut(config, units, cuts);
   if (config.slices == 1) return network;
-  require_slices(config);
-  network.slice_rows = slice_rows_of(config);
+  std::size_t first = 0;
+  for (const int count : slice_sizes(config)) {
+    network.slice_rows.push_back({first, index(count)});
+    first += index(count);
+  }
   std::size_t rows = 0;
   ModelConfig of_slice = config;
   for (const Piece::Range& tokens : network.slice_rows) {

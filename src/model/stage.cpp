@@ -131,7 +131,7 @@ void Stage::add_layer(std::size_t op, std::size_t& columns, OpLayout& layout) {
   layout.earlier_gradient = earlier_size_;
   layout.handed_back = handed_back_size_;
   handed_back_size_ += layer.earlier_keys_values_size() + layer.keys_values_size();
-  keys_values_size_ += words(precision_, layer.keys_values_size());
+  keys_values_size_ += layer.rows() * words(precision_, layer.keys_values_size() / layer.rows());
   earlier_size_ += layer.earlier_keys_values_size();
   stash_size_ += padded(layout.stash_size);
   largest_stash_ = std::max(largest_stash_, padded(layout.stash_size));
@@ -180,18 +180,19 @@ void Stage::add_loss(std::size_t columns) {
   }
 }
 
-// In a slice's keys and values the layers' parts follow each other, and each has as many rows as the slice.
-// So the place of a layer's part is proportional to the rows.
+// In a slice's keys and values the layers' parts follow each other. Each has room for as many rows as the
+// slice has, and in bf16 a row has room for a multiple of 8 numbers. So the place of a layer's part is
+// proportional to the rows. The numbers themselves lie one behind the other.
 class Stage::LayerSlices {
  public:
   LayerSlices(const Stage& stage, std::size_t op, std::span<const ConstMemory> slices) {
-    const std::size_t size = words(stage.precision_, stage.ops_[op].layer->keys_values_size());
-    if (size == 0 || slices.empty()) return;
+    const std::size_t numbers = stage.ops_[op].layer->keys_values_size() / stage.rows_;  // of a row
+    if (numbers == 0 || slices.empty()) return;
     views_.emplace();
     for (const ConstMemory slice : slices) {
       const std::size_t rows = slice.size() / (stage.keys_values_size_ / stage.rows_);
-      (*views_)[count_++] =
-          slice.subspan(stage.layouts_[op].keys_values / stage.rows_ * rows, size / stage.rows_ * rows);
+      (*views_)[count_++] = slice.subspan(stage.layouts_[op].keys_values / stage.rows_ * rows,
+                                          rows * numbers * element_bytes(stage.precision_) / sizeof(float));
     }
   }
   [[nodiscard]] std::span<const ConstMemory> views() const {

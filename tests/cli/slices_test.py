@@ -41,7 +41,9 @@ class Slices(CommandTest):
             self.assertAlmostEqual(loss, expected, delta=tolerance * expected)
 
     def test_slices_train_as_whole_sequences(self):
-        for settings in ((), (LLAMA,), ("runtime.precision=bf16",), (LLAMA, "runtime.precision=bf16"), ("model.tied=true",), ("schedule.name=zb-h1",), ("schedule.name=ddp",),
+        for settings in ((), (LLAMA,), ("runtime.precision=bf16",), (LLAMA, "runtime.precision=bf16"),
+                         # Rows of keys and values that are no multiple of 16 bytes.
+                         ("model.hidden=6", "model.heads=3", "model.context=15", "runtime.precision=bf16"), ("model.tied=true",), ("schedule.name=zb-h1",), ("schedule.name=ddp",),
                          ("model.tensor=2", "schedule.tensor=1"), ("schedule.vocabulary.shards=3",)):
             with self.subTest(settings=settings):
                 whole = self.train(1, *settings)
@@ -122,6 +124,35 @@ class Slices(CommandTest):
         self.assert_predicted(report)
         self.assert_near(report, whole)
 
+    def test_slices_of_given_sizes(self):
+        whole = self.train(1)
+        sizes = ("schedule.slice_sizes=[9, 1, 6]",)
+        report = self.train(3, *sizes)
+        self.assert_predicted(report)
+        self.assert_near(report, whole)
+        self.assertEqual(self.train(3, *sizes, launcher=LAUNCHER)["losses"], report["losses"])
+
+        def refuse(sizes, *parts):
+            self.refused(["train", "c.yaml", "--set", "schedule.slices=3", "--set", f"schedule.slice_sizes={sizes}"], "schedule.slice_sizes", *parts)
+
+        refuse("[9, 7]", "2 numbers for 3 slices")
+        refuse("[9, 7, 1]", "17", "16")
+        refuse("[16, 0, 0]", "'0'", "tokens")
+        refuse("even", "'even'", "tokens or work")
+
+    def test_profile_finds_slices_of_equal_times(self):
+        # Almost all of the time is attention's, so later slices are smaller.
+        long = [word for setting in ("model.context=768", "model.layers=1", "training.microbatches=1", "schedule.slices=4") for word in ("--set", setting)]
+        self.write("text", "It is a truth universally acknowledged. " * 100)
+        shown = self.ok("profile", "c.yaml", *long, "-o", "p.json")
+        profile = json.loads(self.read("p.json"))
+        even = profile["even_slices"]
+        self.assertEqual((sum(even), len(even)), (768, 4))
+        self.assertGreater(even[0], 1.2 * even[3])
+        line = f"schedule.slice_sizes: {even}"
+        self.assertIn(line, shown)
+        self.ok("simulate", "c.yaml", *long, "--set", line.replace(": ", "="))
+
     def test_profile_measures_slices(self):
         long = ("model.context=64", "model.layers=1", "schedule.partition=auto", "schedule.profile=p.json")
         words = [word for setting in long[:2] for word in ("--set", setting)]
@@ -148,7 +179,7 @@ class Slices(CommandTest):
         first = measured["cuts"][0]
         self.assertEqual([entry["F"] for entry in measured["durations"]], [(1 << k) * count for count in (first, units - first) for k in range(3)])
         # Of other slices the file says nothing.
-        self.assertEqual(profile["slice_sizes"], "tokens")
+        self.assertEqual(profile["slice_sizes"], [21, 21, 22])
         for settings in ((2,), (3, "schedule.slice_sizes=work")):
             by_flops = durations(*settings)["durations"]
             self.assertAlmostEqual(sum(entry["W"] for entry in by_flops), 28 * units)
@@ -156,6 +187,8 @@ class Slices(CommandTest):
         report = self.train(3, *long)
         self.assert_near(report, self.train(1, *long[:2]))
         self.ok("partition", "p.json", "--workers", "2")
+        self.write("odd.json", json.dumps({**profile, "slice_sizes": [32, 32]}))
+        self.refused(["partition", "odd.json", "--workers", "2"], "odd.json", "slice_sizes", "each slice")
         profile["layers"][0]["cpu"]["slices"].pop()
         self.write("odd.json", json.dumps(profile))
         self.refused(["partition", "odd.json", "--workers", "2"], "odd.json", "layers[1]", "another number of slices")

@@ -59,10 +59,15 @@ struct ModelConfig {
   VocabularyShards vocabulary = {};             ///< `schedule.vocabulary`
   int slices = 1;                               ///< `schedule.slices`: of each sequence
   SliceSizes slice_sizes = SliceSizes::tokens;  ///< `schedule.slice_sizes`
+  std::vector<int> slice_tokens = {};           ///< the same as a list; where it is given it counts
   /// The tokens of each sequence for which NetworkKind::units makes layers; nullopt: all. build_network sets
   /// it.
   std::optional<Piece::Range> slice = {};
 };
+
+/// Returns the tokens of each slice of a sequence. Throws InputError for slices that the kind or its context
+/// does not have.
+std::vector<int> slice_sizes(const ModelConfig& config);
 
 /// Returns the value of a key of the kind. Throws std::logic_error if the kind has no such key.
 OptionValue option_value(const ModelConfig& config, std::string_view key);

@@ -136,6 +136,8 @@ class Stage {
   [[nodiscard]] std::size_t gradient_stash_size() const { return gradient_stash_size_; }
   /// Returns the size of what later slices of the same sequences read of this one; 0 without slices.
   [[nodiscard]] std::size_t keys_values_size() const { return keys_values_size_; }
+  /// Returns the size of their gradient, which is floats in any precision.
+  [[nodiscard]] std::size_t keys_values_gradient_size() const { return handed_back_size_ - earlier_size_; }
   /// Returns the size of the gradient of the keys and values of the slices before, which a slice hands to the
   /// one before it.
   [[nodiscard]] std::size_t earlier_gradient_size() const { return earlier_size_; }

@@ -64,6 +64,9 @@ std::string summary(const runtime::MeasuredUnits& measured) {
     text += fmt::format("{}: {} of weights, shared by units {}\n", set.name, bytes_text(set.weights),
                         fmt::join(set.units, " and "));
   }
+  if (!slice_sizes.empty())
+    text += fmt::format("Slices of {} tokens. Of equal times: schedule.slice_sizes: [{}]\n",
+                        fmt::join(slice_sizes, ", "), fmt::join(measured.even_slices, ", "));
   return text + "Medians and interquartile ranges of one micro-batch.\n";
 }
 

@@ -153,11 +153,11 @@ plan::Profile read_profile(const std::filesystem::path& file) {
   const std::string name = file.string();
   const YamlValue top = YamlValue::in_file(load_yaml(file), name);
   if (!top.node().IsMap()) top.expected("a map with layers");
-  std::array<YAML::Node, 3> lists;
-  constexpr std::array<std::string_view, 3> top_keys = {"layers", "shared", "slice_sizes"};
+  std::array<YAML::Node, 4> lists;
+  constexpr std::array<std::string_view, 4> top_keys = {"layers", "shared", "slice_sizes", "even_slices"};
   read_map(top, top_keys,
            [&lists](std::size_t key, const YamlValue& value) { lists[key].reset(value.node()); });
-  const auto& [layers, shared, sizes] = lists;
+  const auto& [layers, shared, sizes, even] = lists;  // nobody reads the last but people
   if (layers.IsSequence() && layers.size() == 0) top.fail("layers: the list is empty");
   plan::Profile profile;
   std::optional<std::vector<std::string>> devices;
@@ -175,11 +175,14 @@ plan::Profile read_profile(const std::filesystem::path& file) {
       throw InputError(fmt::format("{}: more than {} units", name, plan::size_limits::units));
   }
   profile.devices = *devices;
-  if (sizes.IsDefined() && !sizes.IsNull())
-    profile.slice_sizes = top.member("slice_sizes", sizes)
-                              .one_of({model::slice_size_words.begin(), model::slice_size_words.end()});
-  if (!profile.units.front().slices.empty() && profile.slice_sizes.empty())
-    top.fail("slice_sizes: is missing: what the slices of the layers have in common (tokens or work)");
+  if (sizes.IsDefined() && !sizes.IsNull()) {
+    for (const YamlValue& value :
+         top.member("slice_sizes", sizes).items_in(name, "a list of numbers of tokens"))
+      profile.slice_sizes.push_back(value.whole<int>(1));
+  }
+  const std::vector<std::vector<plan::Durations>>& slices = profile.units.front().slices;
+  if (profile.slice_sizes.size() != (slices.empty() ? 0 : slices.front().size()))
+    top.fail("slice_sizes: needs the tokens of each slice that layers have times of");
   if (!shared.IsDefined() || shared.IsNull() || (shared.IsSequence() && shared.size() == 0)) return profile;
   for (const YamlValue& value : top.member("shared", shared).items_in(name, "a list of shared weights"))
     profile.shared.push_back(read_shared(value, profile.units.size()));
@@ -239,7 +242,10 @@ nlohmann::ordered_json profile_json(const runtime::MeasuredUnits& measured) {
     list.push_back(std::move(unit));
   }
   nlohmann::ordered_json json = {{"layers", std::move(list)}};
-  if (!measured.profile.slice_sizes.empty()) json["slice_sizes"] = measured.profile.slice_sizes;
+  if (!measured.profile.slice_sizes.empty()) {
+    json["slice_sizes"] = measured.profile.slice_sizes;
+    json["even_slices"] = measured.even_slices;
+  }
   for (const plan::SharedUnits& set : measured.profile.shared) {
     nlohmann::ordered_json& one = json["shared"].emplace_back(
         nlohmann::ordered_json{{"name", set.name}, {"units", set.units}, {"weights", set.weights}});

@@ -1,5 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
+#include <charconv>
+#include <string>
+#include <system_error>
+
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include "runtime/config/key_parts.hpp"
 #include "starpipe/base/error.hpp"
@@ -9,6 +15,47 @@ namespace starpipe::runtime::keys {
 namespace {
 
 const KeyRules of_names = {.not_with = {schedule_in_file}};
+
+/// Reads `schedule.slice_sizes`, which is a word or a list of numbers.
+void set_slice_sizes(Config& config, const json& value) {
+  ScheduleConfig& schedule = config.schedule;
+  schedule.slice_sizes = model::SliceSizes::tokens;
+  schedule.slice_tokens.clear();
+  if (value.is_null()) return;
+  for (const json& entry : value) {
+    const auto word = entry.get<std::string>();
+    const auto known = std::ranges::find(model::slice_size_words, word);
+    if (known != model::slice_size_words.end() && value.size() == 1) {
+      from_json_value(entry, schedule.slice_sizes);
+      continue;
+    }
+    int tokens = 0;
+    const auto [end, error] = std::from_chars(word.data(), word.data() + word.size(), tokens);
+    if (error != std::errc() || end != word.data() + word.size() || tokens < 1)
+      throw InputError(fmt::format("schedule.slice_sizes: '{}' is neither {} nor a number of tokens", word,
+                                   fmt::join(model::slice_size_words, " or ")));
+    schedule.slice_tokens.push_back(tokens);
+  }
+}
+
+void add_slice_sizes(Keys& keys) {
+  Section section(keys, "schedule", {}, &Config::schedule);
+  ConfigKey& sizes = section.add(
+      "slice_sizes", {.count = Count::one_or_list},
+      "What the slices have in common: `tokens`, their number of tokens, or `work`, the work of their passes "
+      "by FLOPs, since later tokens see more keys. Or a list with the tokens of each slice, such as the one "
+      "of "
+      "equal times that `starpipe profile` prints.",
+      &ScheduleConfig::slice_sizes, {.default_text = "tokens", .only_with = {{"schedule.slices"}}});
+  sizes.set = set_slice_sizes;
+  sizes.get = [](const Config& config) {
+    const ScheduleConfig& schedule = config.schedule;
+    if (schedule.slice_tokens.empty()) return to_json_value(schedule.slice_sizes);
+    json list = json::array();
+    for (const int tokens : schedule.slice_tokens) list.push_back(std::to_string(tokens));
+    return list;
+  };
+}
 
 /// Which schedule, of how many workers and stages.
 void add_shape_keys(Keys& keys) {
@@ -50,11 +97,7 @@ void add_shape_keys(Keys& keys) {
   slices.set = [](Config& config, const json& value) {
     config.schedule.slices = value.is_null() ? 1 : value.get<int>();
   };
-  section.add("slice_sizes", one_of(model::slice_size_words),
-              "What the slices have in common: their number of tokens, or the work of their passes by FLOPs, "
-              "since later "
-              "tokens see more keys.",
-              &ScheduleConfig::slice_sizes, {.only_with = {{"schedule.slices"}}});
+  add_slice_sizes(keys);
   named.add("options", {.kind = Kind::whole, .count = Count::map},
             "Options of the schedule, such as `{waves: 2}`: those that `starpipe schedule list --long` "
             "shows. The others have their defaults.",

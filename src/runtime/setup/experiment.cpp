@@ -79,6 +79,7 @@ model::ModelConfig model_with_slices(const Config& config) {
   model::ModelConfig model = config.model;
   model.slices = config.schedule.slices;
   model.slice_sizes = config.schedule.slice_sizes;
+  model.slice_tokens = config.schedule.slice_tokens;
   return model;
 }
 

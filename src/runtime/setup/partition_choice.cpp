@@ -212,11 +212,9 @@ std::vector<int> kinds_of_stages(const plan::Partition& partition, const std::ve
 }  // namespace
 
 int measured_slices(const plan::Profile& profile, const Config& config) {
-  const bool same_sizes = profile.slice_sizes == model::slice_size_words[index(config.schedule.slice_sizes)];
-  const std::vector<std::vector<plan::Durations>>& slices = profile.units.front().slices;
-  if (slices.empty() || !same_sizes || std::cmp_not_equal(slices.front().size(), config.schedule.slices))
-    return 1;
-  return config.schedule.slices;
+  const int count = config.schedule.slices;
+  const bool has_them = count > 1 && profile.slice_sizes == model::slice_sizes(model_with_slices(config));
+  return has_them ? count : 1;
 }
 
 std::optional<PartitionChoice> choose_partition(const Config& config) {

@@ -16,6 +16,8 @@ namespace starpipe::runtime {
 struct MeasuredUnits {
   plan::Profile profile;                             ///< medians in seconds, sizes in bytes
   std::vector<std::vector<plan::Durations>> spread;  ///< interquartile ranges in seconds, by device and unit
+  /// Tokens of slices whose times would be equal, by the times of all units; empty without slices.
+  std::vector<int> even_slices = {};
 };
 
 /// Returns the weights that the units of a model share. `by_unit`: the model with each unit as a stage.

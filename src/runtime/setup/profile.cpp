@@ -6,6 +6,7 @@
 #include <cstddef>
 #include <map>
 #include <memory>
+#include <numeric>
 #include <span>
 #include <stdexcept>
 #include <string_view>
@@ -21,6 +22,7 @@
 #include "runtime/setup/run_checks.hpp"
 #include "starpipe/base/index.hpp"
 #include "starpipe/model/backend.hpp"
+#include "starpipe/model/slice_sizes.hpp"
 #include "starpipe/runtime/config/config.hpp"
 
 #ifdef STARPIPE_WITH_CUDA
@@ -352,6 +354,19 @@ std::vector<UnitSamples> measure_on(const KernelBench& bench, const Config& conf
   return samples;
 }
 
+/// Returns the tokens of slices of equal times, by the times of all units on the first device.
+std::vector<int> even_slices_of(const plan::Profile& profile) {
+  const std::vector<int>& tokens = profile.slice_sizes;
+  std::vector<double> times(tokens.size());
+  for (const plan::UnitCosts& unit : profile.units) {
+    for (std::size_t k = 0; k < times.size(); ++k) {
+      for (const plan::PassTime& pass : plan::pass_times) times[k] += unit.slices.front()[k].*pass.time;
+    }
+  }
+  return model::even_slices(std::accumulate(tokens.begin(), tokens.end(), 0), static_cast<int>(tokens.size()),
+                            model::fit_work(tokens, times));
+}
+
 }  // namespace
 
 std::vector<plan::SharedUnits> shared_units(const model::Network& by_unit) {
@@ -381,8 +396,8 @@ MeasuredUnits measure_units(const Config& config, int repetitions) {
       model::build_units(config.model, config.training.microbatch_size).sizes();
   MeasuredUnits measured;
   measured.profile.shared = shared_units(network);
-  if (!network.slices.empty())
-    measured.profile.slice_sizes = model::slice_size_words[index(config.schedule.slice_sizes)];
+  for (const model::Piece::Range& slice : network.slice_rows)
+    measured.profile.slice_sizes.push_back(static_cast<int>(slice.count));
   for (std::size_t u = 0; u < names.size(); ++u)
     measured.profile.units.push_back({.name = names[u], .sizes = sizes[u]});
   for (const std::string_view kind : device_kinds) {
@@ -406,6 +421,7 @@ MeasuredUnits measure_units(const Config& config, int repetitions) {
     }
     measured.profile.devices.emplace_back(kind);
   }
+  if (!network.slices.empty()) measured.even_slices = even_slices_of(measured.profile);
   return measured;
 }
 

@@ -44,8 +44,7 @@ struct Profile {
   std::vector<std::string> devices = {};
   std::vector<UnitCosts> units = {};
   std::vector<SharedUnits> shared = {};
-  /// Says what is equal in all slices: "tokens" or "work", as `schedule.slice_sizes`. Empty without slices.
-  std::string slice_sizes = {};
+  std::vector<int> slice_sizes = {};  ///< tokens of each slice of a sequence; empty without slices
 
   /// Returns the kind of each worker's device, for PartitionRequest::kinds. `wanted` names the device of each
   /// worker, or one device for all. If the profile's kind has no name, any device will do, but the same for

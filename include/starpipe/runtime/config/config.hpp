@@ -75,6 +75,7 @@ struct ScheduleConfig {
   std::optional<int> groups;
   int slices = 1;  ///< of each sequence
   model::SliceSizes slice_sizes = model::SliceSizes::tokens;
+  std::vector<int> slice_tokens;  ///< `slice_sizes` as a list
   std::map<std::string, int> options;
   std::vector<int> placement;
   std::vector<int> cuts;
