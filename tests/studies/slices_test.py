@@ -36,6 +36,18 @@ class Study(CommandTest):
         words = [element.text for element in ElementTree.parse(Path(self.folder) / "s/slices.svg").iter() if element.text]
         self.assertIn("4 workers, context 4,096", words)
 
+    def test_runs_are_as_predicted(self):
+        run = subprocess.run([sys.executable, FOLDER / "on_workers.py", "--starpipe", self.binary, "--workers", "2", "--schedules", "1f1b", "slimpipe", "--contexts", "512",
+                              "131072", "--slices", "1", "2", "--time", "20", "--steps", "2", "-o", "w"], check=True, cwd=self.folder, stdout=subprocess.PIPE, text=True)  # fmt: skip
+        rows = list(csv.DictReader((Path(self.folder) / "w/results.csv").read_text(encoding="utf-8").splitlines()))
+        self.assertEqual([(row["context"], row["schedule"], row["slices"]) for row in rows],
+                         [(context, schedule, slices) for context in ("512", "131072") for schedule in ("1f1b", "slimpipe") for slices in "12"
+                          if (context, schedule, slices) != ("131072", "1f1b", "1")])  # a handle is too small for so large a stash
+        for row in rows:
+            self.assertEqual(row["stashes_as_predicted"], "True")
+            self.assertGreater(float(row["measured_ms"]), 0.999 * float(row["predicted_ms"]))
+            self.assertIn(row["difference"], run.stdout)
+
 
 if __name__ == "__main__":
     CommandTest.binary, FOLDER = os.path.abspath(sys.argv[1]), Path(sys.argv[2]).resolve()

@@ -31,38 +31,47 @@ schedule: {{name: {schedule}, workers: {workers}, slices: {slices}{sizes}}}
 """
 
 
+def is_refused(run):
+    """Whether starpipe cannot do it: a stash of so long a sequence fits no handle of StarPU, and SlimPipe needs a multiple of W slices."""
+    return run.returncode == 2 and ("handle" in run.stderr or "needs a multiple" in run.stderr)
+
+
 def predict(options, folder, case):
-    """The row of a case; None where starpipe refuses it: a stash of so long a sequence fits no handle of StarPU, and SlimPipe needs a
-    multiple of W slices."""
+    """The row of a case; None where starpipe refuses it."""
     workers, context, schedule, slices, sizes = case
     file = folder / f"{'-'.join(map(str, case))}.yaml"
     file.write_text(CONFIG.format(layers=4 * workers, context=context, microbatches=max(2, workers // 2), schedule=schedule, workers=workers,
                                   slices=slices, sizes=f", slice_sizes: {sizes}" if slices > 1 else ""), encoding="utf-8")  # fmt: skip
     run = subprocess.run([options.starpipe, "simulate", file.name, "--json"], cwd=folder, capture_output=True, text=True, check=False)
-    if run.returncode == 2 and ("handle" in run.stderr or "needs a multiple" in run.stderr):
+    if is_refused(run):
         return None
     if run.returncode != 0:
         raise SystemExit(f"{file.name}: {run.stderr}")
     return row_of(case, json.loads(run.stdout))
 
 
-def search(options, folder, case):
-    """The row of the order that the search finds with the costs of 1F1B, within 1F1B's peak of memory."""
+def search_order(file, slices, budget):
+    """The order that the search finds with the costs of a schedule in a file, within its peak of memory."""
     import starpipe
 
-    workers, context, _, slices, sizes = case
-    file = folder / f"{workers}-{context}-1f1b-{slices}-{sizes}.yaml"
-    run = subprocess.run([options.starpipe, "simulate", file.name, "--json"], cwd=folder, capture_output=True, text=True, check=False)
-    if run.returncode == 2 and "handle" in run.stderr:
-        return None
-    (folder / "1f1b.json").write_text(run.stdout, encoding="utf-8")
-    of = starpipe.read_schedule(folder / "1f1b.json")
+    of = starpipe.read_schedule(file)
     costs = of.costs
     stash = [size.stash + size.keys_values for size in costs.sizes]
     limits = starpipe.simulate(of).peak_stash_bytes
-    found = starpipe.search(workers=workers, microbatches=of.microbatches // slices, slices=slices, chunks=1, costs=costs, stash=stash,
-                            memory_limit=[int(limit) for limit in limits], budget=options.search)  # fmt: skip
-    return row_of(case, {"makespan": found.timeline.makespan, "busy": list(found.timeline.busy), "peak_stash_bytes": list(found.timeline.peak_stash_bytes)})
+    return starpipe.search(workers=len(limits), microbatches=of.microbatches // slices, slices=slices, chunks=1, costs=costs, stash=stash,
+                           memory_limit=[int(limit) for limit in limits], budget=budget)  # fmt: skip
+
+
+def search(options, folder, case):
+    """The row of the order that the search finds with the costs of 1F1B, within 1F1B's peak of memory."""
+    workers, context, _, slices, sizes = case
+    file = folder / f"{workers}-{context}-1f1b-{slices}-{sizes}.yaml"
+    run = subprocess.run([options.starpipe, "simulate", file.name, "--json"], cwd=folder, capture_output=True, text=True, check=False)
+    if is_refused(run):
+        return None
+    (folder / "1f1b.json").write_text(run.stdout, encoding="utf-8")
+    found = search_order(folder / "1f1b.json", slices, options.search).timeline
+    return row_of(case, {"makespan": found.makespan, "busy": list(found.busy), "peak_stash_bytes": list(found.peak_stash_bytes)})
 
 
 def row_of(case, found):
