@@ -9,9 +9,10 @@
 namespace starpipe::model {
 namespace {
 
-/// Token embedding plus learned position: y[r] = wte[x[r]] + wpe[r mod context]. Options: vocabulary,
-/// outputs; context: without it there are no positions, and the only parameter is "weight"; deviation of the
-/// start values (default 0). Token ids must be in [0, vocabulary). The stash is the token ids.
+/// Token embedding plus learned position: y[r] = wte[x[r]] + wpe[position of row r]. Options: vocabulary,
+/// outputs; those of sequence_rows: without context there are no positions, and the only parameter is
+/// "weight"; deviation of the start values (default 0). Token ids must be in [0, vocabulary). The stash is
+/// the token ids.
 ///
 /// Option first, of a shard, which has no positions: the table has the tokens in [first, first + vocabulary),
 /// and y[r] is zero for every other token.
@@ -110,9 +111,9 @@ class Embedding final : public Layer {
   double deviation_ = 0;
 };
 
-/// Adds a learned position to each row: y[r] = x[r] + weight[r mod context]. Options: context; deviation of
-/// the start values (default 0). There is no stash. An embedding without positions followed by this layer
-/// equals an embedding with positions, bit by bit in fp32.
+/// Adds a learned position to each row: y[r] = x[r] + weight[position of row r]. Options: those of
+/// sequence_rows; deviation of the start values (default 0). There is no stash. An embedding without
+/// positions followed by this layer equals an embedding with positions, bit by bit in fp32.
 class Positions final : public Layer {
  public:
   explicit Positions(const LayerSpec& spec) : Layer(spec), sequence_(sequence_rows(spec)) {

@@ -13,7 +13,8 @@ namespace {
 
 /// Each warp computes one row: output[row] = tokens[ids[row]] + positions[row % count], where `count` is the
 /// number of rows of a sequence. For an id that is not in the table, tokens[id] counts as 0. `ids` may be
-/// null: then the row itself is the id. `positions` may be null: then no positions are added.
+/// null: then the row itself is the id. `positions` begins with the position of a sequence's first row, or is
+/// null: then no positions are added.
 template <class T, int N>
 __global__ void forward_rows(std::size_t rows, std::size_t columns, TokenRange table, std::size_t count,
                              const float* __restrict__ ids, const T* __restrict__ tokens,

@@ -9,7 +9,7 @@ namespace starpipe::model {
 
 SequenceWork fit_work(std::span<const int> tokens, std::span<const double> work) {
   // The normal equations of work = each * n + seen * s, with n tokens of a slice that see s others in all.
-  double nn = 0, ns = 0, ss = 0, nw = 0, sw = 0, all = 0, first = 0;
+  double nn = 0, ns = 0, ss = 0, nw = 0, sw = 0, first = 0;
   for (std::size_t k = 0; k < tokens.size(); ++k) {
     const double n = tokens[k];
     const double s = n * (first + n / 2);
@@ -18,14 +18,14 @@ SequenceWork fit_work(std::span<const int> tokens, std::span<const double> work)
     ss += s * s;
     nw += n * work[k];
     sw += s * work[k];
-    all += work[k];
     first += n;
   }
   const double determinant = nn * ss - ns * ns;
   const double seen = determinant > 0 ? (nn * sw - ns * nw) / determinant : 0;
-  const double each = determinant > 0 ? (ss * nw - ns * sw) / determinant : 0;
-  if (seen > 0 && each >= 0) return {each, seen};
-  return {all / first, 0};  // nothing that says that later tokens cost more
+  const double each = determinant > 0 ? (ss * nw - ns * sw) / determinant : nw / nn;
+  if (seen <= 0) return {nw / nn, 0};
+  if (each < 0) return {0, sw / ss};
+  return {each, seen};
 }
 
 std::vector<int> even_slices(int context, int count, SequenceWork work) {

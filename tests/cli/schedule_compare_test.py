@@ -83,6 +83,12 @@ class ScheduleCompare(CommandTest):
         text = self.ok("schedule", "compare", "1f1b", "v-half", "--workers", 4, "--microbatches", 8, "--memory-limit", 2)
         self.assertIn("not in v-half's own order", text)
 
+    def test_limits_of_slices_are_of_whole_micro_batches(self):
+        rows = self.compare("1f1b", "gpipe", "--workers", 4, "--microbatches", 8, "--slices", 4, "--memory-limit", 2)["schedules"]
+        self.assertEqual(rows[0]["peak_stashes"], (4 + 3) / 4)
+        self.assertLessEqual(rows[0]["lower_bound"], rows[0]["makespan"])
+        self.assertIsNone(rows[1].get("makespan"))  # it holds all 8
+
     def test_bound_with_copies(self):
         """The bound within a limit knows copies over one link; with homes on other workers it is the one without a limit."""
         def bound(*more, schedule="v-half"):

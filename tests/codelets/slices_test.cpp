@@ -47,6 +47,8 @@ std::vector<SlicedCase> sliced_cases() {
       {"attention_blocks", whole_attention(1, 270, 1, 1, 8), {101, 169}},
       {"attention_grouped_blocks", whole_attention(2, 150, 3, 1, 8), {60, 50, 40}},
       {"attention_grouped_wide", whole_attention(1, 80, 2, 1, 72), {33, 47}},
+      {"attention_widest_blocks", whole_attention(1, 200, 2, 1, 128), {37, 163}},
+      {"attention_wide_sequences", whole_attention(2, 150, 2, 1, 64), {61, 89}},
       {"rotary",
        {"rotary", "r", 70, 112, {{"heads", 3}, {"size", 32}, {"context", 35}, {"theta", 10000}}},
        {5, 30}},
@@ -328,6 +330,7 @@ TEST_P(StagesOfSlices, MatchTheCpu) {
   SCOPED_TRACE("STARPIPE_TEST_SEED=" + std::to_string(seed()));
   for (ModelConfig config : {small("gpt", {{"hidden", 24}, {"context", 33}}),
                              small("llama", {{"hidden", 24}, {"intermediate", 20}, {"context", 33}}),
+                             small("gpt", {{"hidden", 32}, {"heads", 4}, {"context", 80}}),
                              small("gpt", {{"hidden", 6}, {"heads", 3}, {"context", 9}})}) {
     config.precision = precision_;
     config.slices = 3;

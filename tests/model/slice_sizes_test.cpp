@@ -40,6 +40,13 @@ TEST(FitWork, TakesEqualTokensWhereLaterOnesCostNoMore) {
   EXPECT_EQ(even_slices(30, 3, found), (std::vector<int>{10, 10, 10}));
 }
 
+TEST(FitWork, HasNoPartBelowZero) {
+  // Slices of 2 tokens see 2, 6 and 10 tokens in all. Without the bound, the fit would be -1.375 and 1.625.
+  const SequenceWork found = fit_work(std::vector<int>{2, 2, 2}, std::vector<double>{1, 6, 14});
+  EXPECT_EQ(found.each, 0);
+  EXPECT_DOUBLE_EQ(found.seen, (1 * 2 + 6 * 6 + 14 * 10) / 140.0);
+}
+
 TEST(EvenSlices, DifferByLessThanTheirLastTokens) {
   std::mt19937_64 bits(testing::seed());
   for (int round = 0; round < 200; ++round) {

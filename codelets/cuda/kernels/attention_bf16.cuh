@@ -278,14 +278,21 @@ __device__ void store_rows(const Sums<D, M>& sums, float factor, Bf16* /*buffer*
 #pragma unroll
   for (int m = 0; m < M; ++m) {
 #pragma unroll
-    for (int n = 0; n < D / 8; ++n) {
+    for (int half = 0; half < 2; ++half) {
+      const int row = first + m * fragment_size + half * 8 + lane.row;
+      if (row >= rows_of_head) continue;
+      float* const to = head.first + static_cast<std::size_t>(row) * head.columns;
 #pragma unroll
-      for (int i = 0; i < 4; ++i) {
-        const int row = first + m * fragment_size + i / 2 * 8 + lane.row;
-        const int column = n * 8 + lane.column + i % 2;
-        if (row >= rows_of_head || column >= shape.size) continue;
-        head.first[static_cast<std::size_t>(row) * head.columns + static_cast<std::size_t>(column)] =
-            factor * sums[m][n].at[i];
+      for (int n = 0; n < D / 8; ++n) {
+        const int column = n * 8 + lane.column;
+        const float left = factor * sums[m][n].at[2 * half];
+        const float right = factor * sums[m][n].at[2 * half + 1];
+        if (shape.aligned && column < shape.size) {
+          *reinterpret_cast<float2*>(to + column) = {left, right};
+        } else {
+          if (column < shape.size) to[column] = left;
+          if (column + 1 < shape.size) to[column + 1] = right;
+        }
       }
     }
   }
@@ -308,7 +315,7 @@ struct QueryBlock {
   /// last queries: they have the most keys.
   int block = static_cast<int>(gridDim.y - 1 - blockIdx.y) * Tiles<D>::rows;
   int first = block + lane.warp * M * fragment_size;  ///< the warp's first query
-  int position = shape.first_position() + first;      ///< its key
+  int position = shape.first_position() + first;      ///< its position
   /// The block's queries see keys [0, keys).
   int keys = smaller(shape.keys, shape.first_position() + block + Tiles<D>::rows);
   int own = lane.warp * M * fragment_size * tile_stride<D>;  ///< offset of the warp's rows in their tile

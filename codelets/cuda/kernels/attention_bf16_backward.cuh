@@ -124,7 +124,7 @@ struct KeyRows {
 };
 
 /// Adds the contributions of a buffer's first `count` queries to the warp's dk and dv. `scale` has log2(e) as
-/// a factor. `offset`: the key of the buffer's first query minus the warp's first key.
+/// a factor. `offset`: the position of the buffer's first query minus the warp's first key.
 template <int D>
 __device__ void add_queries(KeyRows<D>& rows, const float* buffer, float scale, int count, int offset,
                             const Lane& lane) {
@@ -186,7 +186,8 @@ __global__ void __launch_bounds__(block_threads)
   Bf16* const v = k + Tiles<D>::rows * tile_stride<D>;
   // A step does a tile of queries of one head: `tiles` steps for each head of the group. Steps use the two
   // buffers in turn.
-  const int first_query = larger(block - shape.first_position(), 0);  // it is the first to see a key
+  const int first_query =
+      larger(block - shape.first_position(), 0);  // the first that sees a key of the block
   const int tiles =
       static_cast<int>(ceil_div(static_cast<std::size_t>(shape.queries - first_query), Tiles<D>::others));
   const int steps = shape.group * tiles;
@@ -206,7 +207,7 @@ __global__ void __launch_bounds__(block_threads)
                                     shape.queries, shape);
     begin_load<D, Tiles<D>::others>(reinterpret_cast<Bf16*>(buffer + Tiles<D>::tile),
                                     {y + column, shape.hidden}, query, shape.queries, shape);
-    // Thread i < queries copies the i-th log_sum, the next `queries` threads the deltas.
+    // The first `others` threads copy a log_sum each, the next `others` threads a delta each.
     const int i = static_cast<int>(threadIdx.x) % Tiles<D>::others;
     const float* const statistics = static_cast<int>(threadIdx.x) < Tiles<D>::others ? log_sums : deltas;
     if (static_cast<int>(threadIdx.x) >= 2 * Tiles<D>::others) return;

@@ -108,18 +108,20 @@ __global__ void __launch_bounds__(default_threads)
   float* const weights = v + tile_rows * skewed_stride<D>;
   const HeadPlace at{shape, blockIdx.x};
   const int first = static_cast<int>(blockIdx.y) * tile_rows;
-  const int first_key = shape.first_position() + first;  // the key of the block's first query
+  const int first_key = shape.first_position() + first;  // the position of the block's first query
   const int last_key = smaller(first_key + tile_rows, shape.keys);
   const int lane = static_cast<int>(threadIdx.x) % warp_size;
   const int row = static_cast<int>(threadIdx.x) / warp_size * warp_rows;  // the warp's first row in the tile
   load<D, D>(q, at.q(queries), queries.columns, first, shape.queries, shape);
+  const float* const head_k = at.k(kv);  // out of the loop, since they divide
+  const float* const head_v = at.v(kv);
 
   Sums<D> sums = {};
   OnlineSoftmax softmax[warp_rows];
   for (int key = 0; key < last_key; key += tile_rows) {
     __syncthreads();  // until all warps have read the tiles before
-    load<D, skewed_stride<D>>(k, at.k(kv), kv.columns, key, shape.keys, shape);
-    load<D, skewed_stride<D>>(v, at.v(kv), kv.columns, key, shape.keys, shape);
+    load<D, skewed_stride<D>>(k, head_k, kv.columns, key, shape.keys, shape);
+    load<D, skewed_stride<D>>(v, head_v, kv.columns, key, shape.keys, shape);
     __syncthreads();
     float scores[warp_rows];
     dots<D>(q + row * D, k + lane * skewed_stride<D>, scores);
@@ -157,11 +159,13 @@ __global__ void __launch_bounds__(default_threads)
   float* const weights = v + tile_rows * skewed_stride<D>;
   const HeadPlace at{shape, blockIdx.x};
   const int first = static_cast<int>(blockIdx.y) * tile_rows;
-  const int first_key = shape.first_position() + first;  // the key of the block's first query
+  const int first_key = shape.first_position() + first;  // the position of the block's first query
   const int last_key = smaller(first_key + tile_rows, shape.keys);
   const int lane = static_cast<int>(threadIdx.x) % warp_size;
   const int row = static_cast<int>(threadIdx.x) / warp_size * warp_rows;
   load<D, D>(q, at.q(queries), queries.columns, first, shape.queries, shape);
+  const float* const head_k = at.k(kv);  // out of the loop, since they divide
+  const float* const head_v = at.v(kv);
   load<D, D>(g, at.y(dy), shape.hidden, first, shape.queries, shape);
   float log_sum[warp_rows];
   for (int r = 0; r < warp_rows; ++r) {
@@ -175,8 +179,8 @@ __global__ void __launch_bounds__(default_threads)
   for (int sweep = 0; sweep < 2; ++sweep) {
     for (int key = 0; key < last_key; key += tile_rows) {
       __syncthreads();
-      load<D, skewed_stride<D>>(k, at.k(kv), kv.columns, key, shape.keys, shape);
-      load<D, skewed_stride<D>>(v, at.v(kv), kv.columns, key, shape.keys, shape);
+      load<D, skewed_stride<D>>(k, head_k, kv.columns, key, shape.keys, shape);
+      load<D, skewed_stride<D>>(v, head_v, kv.columns, key, shape.keys, shape);
       __syncthreads();
       float scores[warp_rows];
       float dp[warp_rows];
@@ -227,10 +231,12 @@ __global__ void __launch_bounds__(default_threads)
   Sums<D> dv = {};
   for (std::size_t member = 0; member < group; ++member) {
     const HeadPlace at{shape, blockIdx.x * group + member};
+    const float* const head_q = at.q(queries);
+    const float* const head_dy = at.y(dy);
     for (int query = larger(first - position, 0); query < shape.queries; query += tile_rows) {
       __syncthreads();
-      load<D, skewed_stride<D>>(q, at.q(queries), queries.columns, query, shape.queries, shape);
-      load<D, skewed_stride<D>>(g, at.y(dy), shape.hidden, query, shape.queries, shape);
+      load<D, skewed_stride<D>>(q, head_q, queries.columns, query, shape.queries, shape);
+      load<D, skewed_stride<D>>(g, head_dy, shape.hidden, query, shape.queries, shape);
       __syncthreads();
       const bool inside = query + lane < shape.queries;
       const std::size_t lane_query = at.row() + static_cast<std::size_t>(query + lane);

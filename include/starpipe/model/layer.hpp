@@ -147,7 +147,8 @@ std::size_t size_option(const LayerSpec& spec, std::string_view key, std::size_t
 /// The arrays of a layer's passes F, B and W: `View` is a span of floats on a CPU, or memory of a device. The
 /// gradient of parameters, which is laid out as the parameters, and the scratch (working memory) are floats.
 /// Slices of a sequence share keys and values (Layer::keys_values_size). `keys_values` has those of all
-/// slices before, in order; in B also the layer's own, the last.
+/// slices before, in order; in B also the layer's own, the last. These views have the numbers alone, without
+/// the room that words() adds in bf16.
 template <class ConstView, class View>
 struct Passes {
   struct Forward {

@@ -13,8 +13,8 @@ struct SequenceWork {
   double seen = 0;
 };
 
-/// Returns the work that fits the `work` of slices of a sequence best, in least squares. `tokens`: of each
-/// slice, at least one slice. Units are those of `work`.
+/// Returns the work that fits the `work` of slices of a sequence best, in least squares, with neither part
+/// below 0. `tokens`: of each slice, at least one slice. Units are those of `work`.
 SequenceWork fit_work(std::span<const int> tokens, std::span<const double> work);
 
 /// Cuts a sequence of `context` tokens into `count` slices of work as equal as whole tokens allow, with at

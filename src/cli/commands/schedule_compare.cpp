@@ -1,4 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
+#include <cstdint>
+#include <limits>
 #include <list>
 #include <numeric>
 #include <set>
@@ -130,11 +133,16 @@ Run predict(const ScheduleCompareOptions& options, const NamedSchedule& named, c
                                       .graph = plan::StageGraph::chain(row.stages),
                                       .homes = options.homes.homes,
                                       .options = options.options_of(named)};
-  auto [made, costs] = plan::make_costed_schedule(
-      named.name, request, {.memory_limits = options.memory_limits, .home_way = options.homes.way}, given,
-      options.per_share);
+  // The limit is of whole micro-batches, as all figures here are.
+  std::vector<int> within = options.memory_limits;
+  for (int& limit : within)
+    limit = static_cast<int>(
+        std::min<std::int64_t>(std::int64_t{limit} * options.slices, std::numeric_limits<int>::max()));
+  auto [made, costs] = plan::make_costed_schedule(named.name, request,
+                                                  {.memory_limits = within, .home_way = options.homes.way},
+                                                  given, options.per_share);
   auto& [schedule, reordering] = made;
-  const std::vector<int> limits = plan::stage_stashes(options.memory_limits, options.parts(row.stages));
+  const std::vector<int> limits = plan::stage_stashes(within, options.parts(row.stages));
   options.tensor.apply(schedule, costs);
   plan::RecordedStep step = plan::simulated_step(schedule, costs);
   const double makespan = step.timeline.makespan;

@@ -42,7 +42,7 @@ void add_slice_sizes(Keys& keys) {
   Section section(keys, "schedule", {}, &Config::schedule);
   ConfigKey& sizes = section.add(
       "slice_sizes", {.count = Count::one_or_list},
-      "What the slices have in common: `tokens`, their number of tokens, or `work`, the work of their passes "
+      "How sequences are cut: `tokens`, into slices of equal numbers of tokens, or `work`, of equal work "
       "by FLOPs, since later tokens see more keys. Or a list with the tokens of each slice, such as the one "
       "of "
       "equal times that `starpipe profile` prints.",
@@ -67,10 +67,12 @@ void add_shape_keys(Keys& keys) {
             &ScheduleConfig::plugins);
   named.add("name", text(), "A schedule that `starpipe schedule list` shows.", &ScheduleConfig::name,
             {.required = always, .replaces = true});
-  section.add("file", text(),
-              "A CSV or JSON file with the order of the jobs, instead of a named schedule. Workers, stages "
-              "and micro-batches follow from it. Its path is relative to the folder in which starpipe runs.",
-              &ScheduleConfig::file, {.replaces = true});
+  section.add(
+      "file", text(),
+      "A CSV or JSON file with the order of the jobs, instead of a named schedule. Workers, stages "
+      "and micro-batches follow from it; its slices must be those of `schedule.slices`. Its path is relative "
+      "to the folder in which starpipe runs.",
+      &ScheduleConfig::file, {.replaces = true});
   section.add("workers", whole(), "Workers (W).", &ScheduleConfig::workers,
               {.defaults = {value_in_file}, .required = always});
   section.add(

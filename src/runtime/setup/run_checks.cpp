@@ -70,7 +70,7 @@ void check_kernels(const Config& config, const model::Network& network) {
       if (has_kernels(stages[s])) continue;
       throw InputError(fmt::format(
           "runtime.device: cuda: a layer of stage {} has no CUDA kernels for its shape (attention "
-          "has them for heads of at most 128 columns)",
+          "has them for heads of at most 128 columns, and 2,097,120 tokens)",
           s));
     }
   };

@@ -25,9 +25,12 @@ struct dim3 {
   constexpr explicit dim3(unsigned x_ = 1, unsigned y_ = 1, unsigned z_ = 1) : x(x_), y(y_), z(z_) {}
 };
 
-/// May alias objects of other types, as on a GPU, and must be aligned to 16 bytes.
+// Both may alias objects of other types, as on a GPU, and must be aligned.
 struct __attribute__((may_alias, aligned(16))) uint4 {
   unsigned x, y, z, w;
+};
+struct __attribute__((may_alias, aligned(8))) float2 {
+  float x, y;
 };
 
 // The indices of the thread whose fiber runs.
