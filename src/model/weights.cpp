@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <functional>
 #include <memory>
+#include <ranges>
 #include <span>
 #include <stdexcept>
 #include <string_view>
@@ -203,21 +204,23 @@ void check_weights(const std::filesystem::path& file, const Network& network) {
 }
 
 StartValues given_values(SetValues values) {
-  return [all = std::make_shared<const SetValues>(std::move(values))](std::size_t set, std::span<float> out) {
-    std::ranges::copy(all->at(set), out.begin());
+  return [all = std::make_shared<const SetValues>(std::move(values))](const SetParameter& of,
+                                                                      std::span<float> out) {
+    std::ranges::copy(std::span(all->at(of.set)).subspan(of.first, out.size()), out.begin());
   };
 }
 
 StartValues start_values(const std::shared_ptr<WeightsFile>& file, const Network& network) {
-  return
-      [file, sets = network.sets()](std::size_t set, std::span<float> out) { file->read(sets.at(set), out); };
+  return [file, sets = network.sets()](const SetParameter& of, std::span<float> out) {
+    file->read(sets.at(of.set).parameters.at(of.number), out);
+  };
 }
 
 StartValues start_values(const Network& network, std::uint64_t seed) {
   if (const auto& init = network.config.init)
     return start_values(std::make_shared<WeightsFile>(*init, network, FileContents::start_weights), network);
-  return [seed, sets = network.sets()](std::size_t set, std::span<float> out) {
-    initial_parameters(sets.at(set).parameters, seed, out);
+  return [seed, sets = network.sets()](const SetParameter& of, std::span<float> out) {
+    initial_parameters(std::span(sets.at(of.set).parameters).subspan(of.number, 1), seed, out);
   };
 }
 
@@ -226,7 +229,11 @@ SetValues start_parameters(const Network& network, std::uint64_t seed) {
   SetValues parameters;
   for (const ParameterSet& set : network.sets()) {
     const std::size_t number = parameters.size();
-    start(number, parameters.emplace_back(set.size));
+    std::vector<float>& values = parameters.emplace_back(set.size);
+    const auto sizes = set.parameters | std::views::transform(&Parameter::size);
+    for_each_parameter(number, sizes, [&](const SetParameter& of, std::size_t size) {
+      start(of, std::span(values).subspan(of.first, size));
+    });
   }
   return parameters;
 }

@@ -142,9 +142,27 @@ SetValues load_weights(const std::filesystem::path& file, const Network& network
 /// parameters.
 void check_weights(const std::filesystem::path& file, const Network& network);
 
-/// Writes the values that a set of parameters starts from. `set`: as Network::sets() numbers them. `values`:
-/// as many as the set has parameters. Not thread-safe. Throws InputError as WeightsFile::read does.
-using StartValues = std::function<void(std::size_t set, std::span<float> values)>;
+/// A parameter of a set.
+struct SetParameter {
+  std::size_t set = 0;     ///< as Network::sets() numbers them
+  std::size_t number = 0;  ///< in ParameterSet::parameters
+  std::size_t first = 0;   ///< place of its first number among those of the set
+};
+
+/// Writes the values that a parameter starts from. `values`: as many as it has numbers. Not thread-safe.
+/// Throws InputError as WeightsFile::read does.
+using StartValues = std::function<void(const SetParameter& of, std::span<float> values)>;
+
+/// Calls f(SetParameter, number of values) for each parameter of a set whose parameters have so many numbers.
+template <class Sizes, class Function>
+void for_each_parameter(std::size_t set, const Sizes& sizes, Function&& f) {
+  SetParameter of = {.set = set};
+  for (const std::size_t size : sizes) {
+    f(of, size);
+    of.first += size;
+    ++of.number;
+  }
+}
 
 class WeightsFile;
 

@@ -5,7 +5,6 @@
 #include <array>
 #include <bit>
 #include <cmath>
-#include <fstream>
 #include <functional>
 #include <set>
 #include <string_view>
@@ -246,16 +245,14 @@ void WeightsFile::add_rows(InFile& table, std::size_t first, std::span<float> va
 }
 
 std::uint64_t WeightsFile::place() const {
-  std::string host;  // hosts may have equal numbers of devices and files
-  std::getline(std::ifstream("/proc/sys/kernel/random/boot_id"), host);
-  std::uint64_t hash = hash_of(std::string_view(host), hash_start);
+  std::uint64_t hash = hash_start;
   for (const std::filesystem::path& path : paths_) {
     struct stat status = {};
     if (stat(path.c_str(), &status) != 0) continue;
-    for (const auto number :
-         {std::uint64_t{status.st_dev}, std::uint64_t{status.st_ino},
-          static_cast<std::uint64_t>(status.st_size), static_cast<std::uint64_t>(status.st_mtim.tv_sec),
-          static_cast<std::uint64_t>(status.st_mtim.tv_nsec)})
+    // Not the number of the device: a shared folder has another one on each host.
+    for (const auto number : {std::uint64_t{status.st_ino}, static_cast<std::uint64_t>(status.st_size),
+                              static_cast<std::uint64_t>(status.st_mtim.tv_sec),
+                              static_cast<std::uint64_t>(status.st_mtim.tv_nsec)})
       hash = hash_of(number, hash);
   }
   return hash;

@@ -30,7 +30,8 @@ class WeightsFile {
   /// Reads the numbers of all parameters of a set.
   void read(const ParameterSet& set, std::span<float> values);
 
-  /// Returns a hash of the place of the files: processes with the same hash read the same files.
+  /// Returns a hash of the files' inodes, sizes and times of change in nanoseconds. Processes with the same
+  /// hash read the same files, also on hosts that share a folder: copies differ in time or inode.
   [[nodiscard]] std::uint64_t place() const;
   /// Returns a hash of the names, shapes and values of all tensors. Reads all files.
   std::uint64_t digest();

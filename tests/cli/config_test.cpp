@@ -218,6 +218,7 @@ std::string other_value(const runtime::ConfigKey& key) {
   if (key.name == "model.kind") return "gpt";
   if (key.name == "data.kind") return "text";
   if (key.name == "schedule.home") return "worker:3";
+  if (key.name == "schedule.slice_sizes") return "7";
   return key.type.words.empty() ? "some: text" : key.type.words.back();
 }
 

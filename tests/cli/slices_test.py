@@ -138,7 +138,7 @@ class Slices(CommandTest):
         refuse("[9, 7]", "2 numbers for 3 slices")
         refuse("[9, 7, 1]", "17", "16")
         refuse("[16, 0, 0]", "'0'", "tokens")
-        refuse("even", "'even'", "tokens or work")
+        refuse("even", "'even'", "tokens nor work")
 
     def test_profile_finds_slices_of_equal_times(self):
         long = [word for setting in ("model.context=768", "model.layers=1", "training.microbatches=1", "schedule.slices=4") for word in ("--set", setting)]

@@ -29,7 +29,15 @@ schedule: {{name: gpipe, workers: 2}}
 """
 
 
-def make_group():
+EMULATED = """model: {kind: mlp, layers: 2, hidden: 8, inputs: 8, outputs: 2}
+data: {kind: synthetic}
+training: {steps: 1, microbatches: 2, microbatch_size: 1}
+schedule: {name: 1f1b, workers: 2}
+runtime: {emulate: {F: 1ms, B: 1ms, W: 1ms}}
+"""
+
+
+def make_group(bytes_):
     """A new group with the limit, or None."""
     for folder, limit in VERSIONS:
         group = folder / f"starpipe-test-{os.getpid()}"
@@ -38,19 +46,28 @@ def make_group():
         except OSError:
             continue
         with contextlib.suppress(OSError):
-            (group / limit).write_text(str(LIMIT), encoding="ascii")
+            (group / limit).write_text(str(bytes_), encoding="ascii")
             return group
         group.rmdir()
     return None
 
 
 class MemoryOfAGroup(CommandTest):
-    def test_homes_make_room(self):
-        group = make_group()
+    def group(self, bytes_):
+        """A launcher into a new group with the limit."""
+        group = make_group(bytes_)
         if group is None:
             self.skipTest("no control group with a limit of memory can be made here")
         self.addCleanup(group.rmdir)
-        launcher = ["sh", "-c", f'echo $$ > {group}/cgroup.procs && exec "$@"', "sh"]
+        return ["sh", "-c", f'echo $$ > {group}/cgroup.procs && exec "$@"', "sh"]
+
+    def test_emulated_processes_count(self):
+        self.write("emulated.yaml", EMULATED)
+        launcher = self.group(13_000_000)
+        self.refused(["train", "emulated.yaml"], "control group", "process", launcher=launcher)
+
+    def test_homes_make_room(self):
+        launcher = self.group(LIMIT)
         self.write("gpt.yaml", CONFIG)
         arguments = ["train", "gpt.yaml"]
         self.refused(arguments, "control group", "stashes", launcher=launcher)

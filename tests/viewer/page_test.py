@@ -152,6 +152,40 @@ runtime:  {workers_per_core: 2}
         self.browser.keys("\ue00c")  # Escape
         self.assertIsNone(self.js("return view.selected"))
 
+    def test_slices_wait_for_each_other(self):
+        self.open(self.make("schedule", "show", "1f1b", "--workers", 2, "--microbatches", 2, "--slices", 3, "--html", "p.html"))
+
+        def of(which, stage, microbatch, pass_):
+            return self.js(f"""const jobs = page.runs[0].jobs;
+                return jobs.{which}(jobs.find({stage}, {microbatch}, {pass_})).map(id => jobs.name(id)).sort();""")
+
+        forward, backward = 0, 3
+        self.assertEqual(of("before", 0, 0, forward), [])
+        self.assertEqual(of("before", 0, 1, forward), ["F(0,0)"])
+        self.assertEqual(of("before", 1, 2, forward), ["F(0,2)", "F(1,1)"])
+        self.assertEqual(of("before", 1, 3, forward), ["F(0,3)"])  # of the next sequence
+        self.assertEqual(of("after", 0, 0, forward), ["BW(0,0)", "F(0,1)", "F(1,0)"])
+        self.assertEqual(of("before", 0, 1, backward), ["BW(0,2)", "BW(1,1)", "F(0,1)"])
+        self.assertEqual(of("before", 0, 2, backward), ["BW(1,2)", "F(0,2)"])
+        self.assertEqual(of("after", 1, 1, backward), ["BW(0,1)", "BW(1,0)"])
+        self.assertIn("micro-batch 4, slice 1 of 3", self.hover(0, 1, 4, forward))
+        self.assertIn("slice", self.browser.run("return document.querySelector('#words').textContent"))
+
+    def test_pairs_run_at_once(self):
+        self.open(self.make("schedule", "show", "dualpipe", "--workers", 4, "--microbatches", 8, "--overlap", 0.8, "-o", "s.json", "--html", "p.html"))
+        ops = json.loads((self.folder / "s.json").read_text())["ops"]
+        written = {f"{op['op']}({op['stage']},{op['microbatch']})": f"{after['op']}({after['stage']},{after['microbatch']})"
+                   for row in ops for op, after in zip(row, row[1:]) if op.get("with_next")}  # fmt: skip
+        found = dict(self.js("const {jobs, schedule} = page.runs[0]; return schedule.pairs.map(ids => ids.map(id => jobs.name(id)));"))
+        self.assertEqual(found, written)
+        first, last = next(iter(written.items()))
+        stage, microbatch = map(int, first[2:-1].split(","))
+        self.assertIn(f"at once with {last}", self.hover(0, stage, microbatch, 0))
+        waits = self.js(f"""const jobs = page.runs[0].jobs, id = jobs.find({stage}, {microbatch}, 0), other = jobs.partner(id);
+            return [id, other].map(one => jobs.before(one).map(job => jobs.name(job)).sort());""")
+        self.assertEqual(waits[0], waits[1])
+        self.assertIn("pair", self.browser.run("return document.querySelector('#words').textContent"))
+
     # ---- copies of stashes ----
 
     def copying(self, name="1f1b", homes="host,disk,worker,worker", microbatches=8, copy=5, durations="F=1,B=1.5,W=0.5"):

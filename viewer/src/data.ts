@@ -28,6 +28,10 @@ export interface ScheduleData {
    * micro-batch where all are alike.
    */
   homes?: number[];
+  /** Slices of each sequence; only where there are some. Micro-batches q K to q K + K - 1 are slices of the same sequences. */
+  slices?: number;
+  /** The ids of F and of the backward pass that its worker runs at once with it; only where there are such pairs. */
+  pairs?: [number, number][];
 }
 
 interface Received {

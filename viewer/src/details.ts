@@ -23,6 +23,8 @@ export function details(job: JobOfRun, times: Times, go: (job: JobOfRun | null) 
     row("duration", (facts) => times.fine(facts.end - facts.start)),
   ];
   const copy = isCopy(run.jobs.pass(id));
+  const partner = run.jobs.partner(id);
+  if (partner !== undefined) rows.splice(1, 0, row("at once with", () => run.jobs.name(partner)));
   if (copy) rows.splice(1, 0, ["home", ...all.map(({facts}) => (facts ? run.jobs.homeOf(id) : ""))]);
   const fetches = all.some(({timeline, facts}) => facts && timeline.holderOf(facts.entry) !== facts.worker);
   if (fetches) {

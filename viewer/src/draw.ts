@@ -140,6 +140,22 @@ function drawRow(picture: Picture, lane: Lane, row: number, top: number, xOf: Sc
   if (showIdle) drawIdle(picture, lane, row, top, from, to, xOf);
   for (let i = begin; i < stop; ++i)
     drawJob(picture, lane, timeline.id[i], xOf(start[i]), xOf(end[i]), top, lane.heightOf(row), dimmed);
+  drawPairs(picture, lane, begin, stop, top, xOf);
+}
+
+/** A line over the two jobs of each pair. */
+function drawPairs(picture: Picture, lane: Lane, begin: number, stop: number, top: number, xOf: Scale): void {
+  const {run, timeline} = lane;
+  if (run.schedule.pairs === undefined) return;
+  picture.context.fillStyle = picture.colours.text;
+  for (let i = begin; i < stop; ++i) {
+    if (run.jobs.pass(timeline.id[i]) !== F) continue;
+    const partner = run.jobs.partner(timeline.id[i]);
+    const last = partner === undefined ? -1 : timeline.entry[partner];
+    if (last < 0) continue;
+    const x = xOf(timeline.start[i]) + 1.5;
+    picture.context.fillRect(x, top + 1, Math.max(0, xOf(timeline.end[last]) - x - 2.5), 2);
+  }
 }
 
 /** Why the worker was idle: at the foot of its row. */

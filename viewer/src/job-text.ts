@@ -51,7 +51,11 @@ export function factsOf(run: Run, timeline: Timeline, id: number): JobFacts | un
 export function describe(run: Run, id: number): string {
   const {stage, microbatch, pass} = run.jobs.job(id);
   const home = isCopy(pass) ? `, ${pass === O ? "to" : "from"} ${run.jobs.homeOf(id)}` : "";
-  return `pass ${PASSES[pass]} of stage ${run.jobs.label(stage)}, micro-batch ${microbatch}${home}`;
+  const {slices} = run.schedule;
+  const slice = slices === undefined ? "" : `, slice ${microbatch % slices} of ${slices}`;
+  const partner = run.jobs.partner(id);
+  const pair = partner === undefined ? "" : `, at once with ${run.jobs.name(partner)}`;
+  return `pass ${PASSES[pass]} of stage ${run.jobs.label(stage)}, micro-batch ${microbatch}${slice}${home}${pair}`;
 }
 
 /** The entry that was the last to free memory of the worker until `time`: W, BW or O. */

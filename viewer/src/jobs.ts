@@ -48,6 +48,7 @@ export class Jobs {
   private readonly remade: number;
   private readonly predecessors: number[][];
   private readonly successors: number[][];
+  private readonly partners = new Map<number, number>();
 
   /** `entry`: for each id, -1 when there is no such job. */
   constructor(
@@ -64,6 +65,12 @@ export class Jobs {
       this.successors[from].push(to);
       this.predecessors[to].push(from);
     }
+    for (const [first, last] of schedule.pairs ?? []) this.partners.set(first, last).set(last, first);
+  }
+
+  /** The job that the worker runs at once with this one; undefined for a job that runs alone. */
+  partner(id: number): number | undefined {
+    return this.partners.get(id);
   }
 
   job(id: number): Job {
@@ -134,17 +141,34 @@ export class Jobs {
     return copies(this.schedule) ? this.find(stage, microbatch, pass) : undefined;
   }
 
-  /** Jobs that must end before this one starts, except for the sake of memory. */
+  /** The micro-batch that is the slice before (-1) or after (1) of the same sequences; none where there is no such slice. */
+  private slice(microbatch: number, step: -1 | 1): number[] {
+    const {slices} = this.schedule;
+    if (slices === undefined) return [];
+    const place = (microbatch % slices) + step;
+    return place >= 0 && place < slices ? [microbatch + step] : [];
+  }
+
+  /** Jobs that must end before this one starts, except for the sake of memory. A pair waits for the inputs of both jobs. */
   before(id: number): number[] {
+    const partner = this.partner(id);
+    return partner === undefined ? this.inputs(id) : [...this.inputs(id), ...this.inputs(partner)];
+  }
+
+  private inputs(id: number): number[] {
     const {stage, microbatch, pass} = this.job(id);
-    if (pass === F) return this.predecessors[stage].map((s) => this.forward(s, microbatch));
+    if (pass === F) {
+      const earlier = this.slice(microbatch, -1).map((b) => this.forward(stage, b));
+      return [...this.predecessors[stage].map((s) => this.forward(s, microbatch)), ...earlier];
+    }
     if (pass === W || pass === L) return [id - 1];
     const forward = this.forward(stage, microbatch);
     if (pass === O) return [forward];
     const backward = this.successors[stage].map((s) => this.forward(s, microbatch) + 1);
     if (pass === R) return this.schedule.recomputes_late ? [forward, ...backward] : [forward];
     const stash = this.copy(stage, microbatch, L) ?? this.remaker(stage, microbatch) ?? forward;
-    return [stash, ...backward];
+    const later = this.slice(microbatch, 1).map((b) => this.forward(stage, b) + 1);
+    return [stash, ...backward, ...later];
   }
 
   /** Jobs that cannot start before this one has ended. */
@@ -155,11 +179,13 @@ export class Jobs {
     if (pass === O) return [id + 1];
     if (pass === F) {
       const reader = this.copy(stage, microbatch, O) ?? this.remaker(stage, microbatch) ?? id + 1;
-      return [...this.successors[stage].map((s) => this.forward(s, microbatch)), reader];
+      const later = this.slice(microbatch, 1).map((b) => this.forward(stage, b));
+      return [...this.successors[stage].map((s) => this.forward(s, microbatch)), ...later, reader];
     }
+    const earlier = this.slice(microbatch, -1).map((b) => this.forward(stage, b) + 1);
     const backward = this.predecessors[stage].map((s) => this.forward(s, microbatch) + 1);
     const late = this.schedule.recomputes_late ? this.predecessors[stage].flatMap((s) => this.remaker(s, microbatch) ?? []) : [];
-    return [...(pass === B ? [id + 1] : []), ...backward, ...late];
+    return [...(pass === B ? [id + 1] : []), ...backward, ...earlier, ...late];
   }
 
   /** All jobs on which this one depends, and all that depend on it, with the dependencies among them. */

@@ -46,10 +46,23 @@ const COPY_WORDS: [string, string][] = [
   ["channel", "what a worker copies with, beside its jobs: one for O, one for L. Each copies one stash at a time"],
 ];
 
+/** Only where there are slices, or pairs. */
+const SLICE_WORDS: [string, string][] = [
+  ["slice", "neighbouring tokens of each sequence of a micro-batch; to the schedule a micro-batch of its own. Its F waits for the slice before, its backward pass for the slice after"],
+];
+const PAIR_WORDS: [string, string][] = [
+  ["pair", "F and a backward pass that a worker runs at once, with a line over them: they start when both can, and their results leave when both have ended"],
+];
+
 export function wordsOf(runs: Run[]): HTMLElement {
   const disciplines = new Set(runs.map((run) => run.schedule.discipline));
   const others = ["ordered", "greedy", "bounded"].filter((word) => !disciplines.has(word));
-  const of = runs.some(({schedule}) => copies(schedule)) ? [...WORDS, ...COPY_WORDS] : WORDS;
+  const of = [
+    ...WORDS,
+    ...(runs.some(({schedule}) => copies(schedule)) ? COPY_WORDS : []),
+    ...(runs.some(({schedule}) => schedule.slices !== undefined) ? SLICE_WORDS : []),
+    ...(runs.some(({schedule}) => schedule.pairs !== undefined) ? PAIR_WORDS : []),
+  ];
   const shown = of.filter(([word]) => !others.includes(word));
   return h("details", {id: "words"}, h("summary", {}, "What the words mean"), table(["", ""], shown, {words: [1], kind: "settings"}));
 }

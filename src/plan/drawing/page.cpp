@@ -227,6 +227,10 @@ ordered_json schedule_data(const Schedule& schedule) {
   }
   if (!schedule.memory_limits().empty()) data["memory_limits"] = schedule.memory_limits();
   if (schedule.copies()) data["homes"] = homes_of(schedule);
+  if (schedule.slices() > 1) data["slices"] = schedule.slices();
+  for (const JobId id : schedule.order()) {
+    if (const JobId last = schedule.last_of_pair(id); last != id) data["pairs"].push_back({id, last});
+  }
   return data;
 }
 

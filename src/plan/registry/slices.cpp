@@ -114,6 +114,28 @@ class Shifted {
   std::vector<int> instead_of_;       // by JobId of F: the micro-batch whose places the backward passes take
 };
 
+// Returns schedules that can run, with ever smaller shifts: the last one has the smallest shift. A larger one
+// may take less time. Empty if no shift can run.
+std::vector<Schedule> shifted(const Schedule& parts, int slices, Among among) {
+  std::vector<Schedule> found;
+  const auto runs = [&](int earlier) {
+    Schedule candidate = Shifted(parts, slices, earlier, among).made();
+    const bool can_run = check(candidate).ok();
+    if (can_run) found.push_back(std::move(candidate));
+    return can_run;
+  };
+  const int step = slices - 1;
+  const int most = parts.stages() * parts.microbatches() + slices;
+  int large = step;
+  while (large < most && !runs(large)) large += step;
+  if (found.empty() || large == step) return found;
+  for (int small = large - step; large - small > 1;) {
+    const int middle = small + (large - small) / 2;
+    (runs(middle) ? large : small) = middle;
+  }
+  return found;
+}
+
 }  // namespace
 
 Schedule with_slices(int microbatches, int slices, const std::function<Schedule(int)>& made,
@@ -128,16 +150,13 @@ Schedule with_slices(int microbatches, int slices, const std::function<Schedule(
   std::optional<Schedule> best;
   double shortest = 0;
   for (const Among among : {Among::worker, Among::stage}) {
-    const int most = parts.stages() * parts.microbatches() + slices;
-    for (int earlier = slices - 1; earlier < most; earlier += slices - 1) {
-      Schedule candidate = Shifted(parts, slices, earlier, among).made();
-      if (!check(candidate).ok()) continue;
-      const double makespan = simulated_makespan(candidate, costs);
-      if (!best || makespan < shortest) {
-        best = std::move(candidate);
-        shortest = makespan;
-      }
-      break;
+    std::vector<Schedule> found = shifted(parts, slices, among);
+    // The later ones hold fewer stashes, so they come first.
+    for (auto candidate = found.rbegin(); candidate != found.rend(); ++candidate) {
+      const double makespan = simulated_makespan(*candidate, costs);
+      if (best && makespan >= shortest) continue;
+      best = std::move(*candidate);
+      shortest = makespan;
     }
   }
   if (!best)

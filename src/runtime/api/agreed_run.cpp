@@ -188,7 +188,16 @@ PlannedRun plan_on_ranks(const Mpi& mpi, Config config, const plan::Profile& mea
   require_same(mpi, experiment.schedule, config.schedule);
   require_same(mpi, "data.path", config.data.path, experiment.data.get());
   require_same(mpi, "data.validation", config.data.validation, experiment.validation.get());
-  return {std::move(config), std::move(partition), std::move(experiment)};
+  return {0, std::move(config), std::move(partition), std::move(experiment)};
+}
+
+// Leaves a configuration out, in the order of their numbers. Called where the error is caught, which it
+// throws again if there is no other configuration.
+void leave_out(std::vector<LeftOut>& left_out, std::size_t count, std::size_t number, const std::string& name,
+               const InputError& error) {
+  if (count == 1) throw;
+  const auto at = std::ranges::upper_bound(left_out, number, {}, &LeftOut::config);
+  left_out.insert(at, {number, fmt::format("--schedules: {}: {}", name, error.what())});
 }
 
 // Collective. Plans a run of each configuration. Of several, those that cannot work are left out; messages
@@ -200,11 +209,11 @@ std::vector<PlannedRun> plan_all(const Mpi& mpi, std::vector<Config> configs, co
   for (std::size_t c = 0; c < configs.size(); ++c) {
     const std::string name = configs[c].schedule.name;
     try {
-      const PlannedRun& made = plans.emplace_back(plan_on_ranks(mpi, std::move(configs[c]), measured, parts));
+      PlannedRun& made = plans.emplace_back(plan_on_ranks(mpi, std::move(configs[c]), measured, parts));
+      made.number = c;
       if (made.partition) measured = made.partition->profile;
     } catch (const InputError& error) {
-      if (configs.size() == 1) throw;
-      left_out.push_back({c, fmt::format("--schedules: {}: {}", name, error.what())});
+      leave_out(left_out, configs.size(), c, name, error);
     }
   }
   if (plans.empty()) throw InputError(left_out.front().problem);
@@ -212,7 +221,8 @@ std::vector<PlannedRun> plan_all(const Mpi& mpi, std::vector<Config> configs, co
 }
 
 // Collective. Throws InputError on every rank if the ranks have opened different weights under one name.
-// Ranks that read files of one place need not compare them. Of several places, one rank each reads all.
+// Ranks that read files of one place need not compare them, also where hosts share it. Of several places, one
+// rank each reads all.
 void require_same_weights(const Mpi& mpi, const Config& config, model::WeightsFile& file) {
   if (mpi.all_equal(file.place())) return;
   const std::string own = std::to_string(file.place());
@@ -316,6 +326,7 @@ AgreedRuns agree_on_runs(const Mpi& mpi, std::vector<Config> configs, const Trai
     if (is_set) request.add(part, std::string("a value"));
   request.require_same(mpi, configs);
   std::vector<LeftOut> left_out;
+  const std::size_t count = configs.size();
   std::vector<PlannedRun> plans = plan_all(mpi, std::move(configs), parts, left_out);
   // The configurations differ in their schedule only, so all runs use the same devices.
   const RuntimeConfig runtime = plans.front().config.runtime;
@@ -340,11 +351,18 @@ AgreedRuns agree_on_runs(const Mpi& mpi, std::vector<Config> configs, const Trai
       check_link_levels(planned.config.runtime, made.schedule.workers(), locations);
       return with_links_of_ranks(made.costs, planned.config.runtime, made.schedule.workers(), mpi.ranks());
     });
-    auto memory = require_main_memory(mpi, planned.config, made, map, locations);
+    std::vector<MainMemory> memory;
+    try {
+      memory = require_main_memory(mpi, planned.config, made, map, locations);
+    } catch (const InputError& error) {
+      leave_out(agreed.left_out, count, planned.number, planned.config.schedule.name, error);
+      continue;
+    }
     auto start = start_of(mpi, planned, parts.weights);
     agreed.runs.push_back({std::move(planned), mpi, std::move(start), std::move(expected), std::move(map),
                            share, gpus, std::move(locations), std::move(memory)});
   }
+  if (agreed.runs.empty()) throw InputError(agreed.left_out.front().problem);
   return agreed;
 }
 

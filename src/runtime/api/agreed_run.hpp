@@ -49,7 +49,8 @@ class RankRequest {
 
 /// A run before it is known where its workers are.
 struct PlannedRun {
-  Config config;  ///< with the cuts and the placement of `partition`
+  std::size_t number = 0;  ///< place of its configuration among those that are agreed on
+  Config config;           ///< with the cuts and the placement of `partition`
   std::optional<PartitionChoice>
       partition;          ///< on every rank; other ranks than 0 know cuts and placement only
   Experiment experiment;  ///< each rank has built it from `config`

@@ -31,9 +31,10 @@ namespace {
 /// Holds the memory that the process of a rank has now, in bytes, and the limits on it.
 struct ProcessMemory {
   std::uint64_t resident = 0;
+  std::uint64_t anonymous = 0;  ///< the part that is in no file, so that no other process shares it
   std::vector<MemoryLimit> limits;
 };
-NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(ProcessMemory, resident, limits)
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(ProcessMemory, resident, anonymous, limits)
 
 // Bytes per parameter that verify's sequential computation takes on rank 0 with AdamW, as measured
 // (docs/memory.md): values, gradients and optimizer state, and in double the change that rounding may make.
@@ -85,8 +86,9 @@ void require_within_limits(std::span<const MainMemory> needs, std::span<const Pr
 }
 
 std::vector<ProcessMemory> processes_on_root(const Mpi& mpi) {
-  return values_on_root(
-      mpi, ProcessMemory{.resident = memory_of_process("VmRSS"), .limits = find_memory_limits()});
+  return values_on_root(mpi, ProcessMemory{.resident = memory_of_process("VmRSS"),
+                                           .anonymous = memory_of_process("RssAnon"),
+                                           .limits = find_memory_limits()});
 }
 
 }  // namespace
@@ -144,9 +146,11 @@ std::vector<MainMemory> require_main_memory(const Mpi& mpi, const Config& config
     std::vector<MainMemory> needs;
     if (mpi.rank() != 0) return needs;
     needs = main_memory_need(config, experiment, map, mpi.ranks());
-    // Hundreds of emulated ranks share most of what their processes hold.
-    for (std::size_t r = 0; r < needs.size() && !experiment.emulated; ++r)
-      needs[r].process = processes[r].resident + runtime_bytes;
+    for (std::size_t r = 0; r < needs.size(); ++r) {
+      // Hundreds of emulated ranks share the libraries, which are most of what their processes hold.
+      needs[r].process = experiment.emulated ? processes[r].anonymous + emulated_runtime_bytes
+                                             : processes[r].resident + runtime_bytes;
+    }
     require_within_limits(needs, processes, locations);
     if (experiment.emulated) needs.clear();
     return needs;

@@ -30,6 +30,8 @@ struct MainMemory {
 /// Covers the stacks and tables of StarPU, MPI and BLAS in a process, in bytes, as measured. The memory that
 /// the process has before StarPU starts is not part of it.
 inline constexpr std::uint64_t runtime_bytes = std::uint64_t{24} << 20U;
+/// The same for a process whose jobs are emulated.
+inline constexpr std::uint64_t emulated_runtime_bytes = std::uint64_t{12} << 20U;
 
 /// Returns the need of each rank, [rank], without `process`.
 std::vector<MainMemory> main_memory_need(const Config& config, const Experiment& experiment,
@@ -37,8 +39,8 @@ std::vector<MainMemory> main_memory_need(const Config& config, const Experiment&
 
 /// Collective. Returns the need of each rank, [rank], on rank 0; empty on the others. `locations`: on rank 0
 /// only. Throws InputError on every rank if the ranks of a host need more than its memory, or the ranks of a
-/// control group more than its limit: one line with the host, the need and the limit. Of an emulated run only
-/// the messages count, and the result is empty.
+/// control group more than its limit: one line with the host, the need and the limit. Of an emulated run the
+/// messages count, and of its processes what they do not share; the result is empty.
 std::vector<MainMemory> require_main_memory(const Mpi& mpi, const Config& config,
                                             const Experiment& experiment, const WorkerMap& map,
                                             const std::vector<RankLocation>& locations);

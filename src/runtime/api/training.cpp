@@ -156,7 +156,8 @@ void Training::start() {
                    trains && run_.experiment.schedule.copies());
   const bool resumed = folder_ && folder_->resumed();
   model::StartValues start_values = run_.start;
-  if (start_values && resumed) start_values = [](std::size_t, std::span<float>) {};  // `restore` writes all
+  if (start_values && resumed)
+    start_values = [](const model::SetParameter&, std::span<float>) {};  // `restore` writes all
   if (!resumed) show(fmt::format("start values of {} parameters", run_.experiment.network.parameter_count()));
   std::string problem;  // of the start values; on every rank
   or_abort(mpi_, [&] {

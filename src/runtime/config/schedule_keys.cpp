@@ -33,7 +33,7 @@ void set_slice_sizes(Config& config, const json& value) {
     const auto [end, error] = std::from_chars(word.data(), word.data() + word.size(), tokens);
     if (error != std::errc() || end != word.data() + word.size() || tokens < 1)
       throw InputError(fmt::format("schedule.slice_sizes: '{}' is neither {} nor a number of tokens", word,
-                                   fmt::join(model::slice_size_words, " or ")));
+                                   fmt::join(model::slice_size_words, " nor ")));
     schedule.slice_tokens.push_back(tokens);
   }
 }

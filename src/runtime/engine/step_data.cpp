@@ -17,6 +17,7 @@
 
 #include "base/environment.hpp"
 #include "base/numbers.hpp"
+#include "model/bf16.hpp"
 #include "model/data/slice_rows.hpp"
 #include "runtime/engine/data_sizes.hpp"
 #include "runtime/engine/kernels.hpp"
@@ -173,15 +174,21 @@ HostMemory StepData::host_memory(std::size_t number, const model::StartValues& s
 
 void StepData::fill(const Datum& datum, const model::StartValues& start, std::span<float> memory) const {
   const std::size_t set = index(datum.stage);
-  const std::size_t size = step_.graph.parameters()[set].size;
   const model::Precision precision = step_.network.stages.front().precision();
-  if (datum.kind == DataKind::master || precision != model::Precision::bf16) {
-    start(set, memory.first(size));
-    return;
-  }
-  std::vector<float> values(size);
-  start(set, values);
-  std::ranges::copy(model::rounded_weights(precision, values), memory.begin());
+  const bool rounds = datum.kind != DataKind::master && precision == model::Precision::bf16;
+  std::vector<float> values;  // of one parameter, so that not the whole set is there twice
+  model::for_each_parameter(
+      set, step_.graph.parameters()[set].sizes, [&](const model::SetParameter& of, std::size_t size) {
+        if (!rounds) {
+          start(of, memory.subspan(of.first, size));
+          return;
+        }
+        values.resize(std::max(values.size(), size));
+        const std::span<float> own = std::span(values).first(size);
+        start(of, own);
+        model::Bf16* const rounded = model::Memory(memory).as<model::Bf16>() + of.first;
+        model::round_to_bf16(own, model::Memory(rounded, model::words(precision, size)));
+      });
 }
 
 starpu_data_handle_t StepData::register_words(std::size_t size, int home, std::uintptr_t memory) const {
