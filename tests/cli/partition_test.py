@@ -309,6 +309,16 @@ class PartitionTest(CommandTest):
         self.write("c.yaml", mlp_config(schedule=f"{gpipe}, partition: auto"))
         self.ok("profile", "c.yaml", "--repetitions", 1)
 
+    def test_profile_needs_memory_for_all_units(self):
+        self.write("huge.yaml", """model: {kind: gpt, layers: 1000, hidden: 8192, heads: 64, context: 64}
+data: {kind: text, path: huge.yaml}
+training: {steps: 1, microbatches: 2, microbatch_size: 1}
+schedule: {name: 1f1b, workers: 1002}
+""")
+        words = ("measuring the units", "main memory", "more than", "schedule.profile")
+        self.refused(["profile", "huge.yaml"], *words)
+        self.refused(["train", "huge.yaml", "--set", "schedule.partition=auto"], *words)
+
     def test_profile_overwrites_nothing_unasked(self):
         self.write("c.yaml", mlp_config())
         self.write("layers.yaml", "mine")

@@ -103,6 +103,9 @@ class Slices(CommandTest):
             self.assertEqual(again[key], predicted[key])
         report = self.train(2, "schedule={file: s.json, slices: 2}")
         self.assert_predicted(report)
+        for slices, problem in (("4", "6 micro-batches are no sequences of 4 slices"), ("5000", "5000 are more than 1024")):
+            self.write("odd.json", json.dumps({**predicted, "slices": int(slices)}))
+            self.refused(["schedule", "check", "odd.json"], "odd.json", "slices", problem)
         self.assertIn("3 micro-batches of 2 slices", self.ok("explain", "r.json", "--what-if", "schedule=gpipe"))
         self.refused(["explain", "r.json", "--what-if", "stage.0=median"], "median", "slices")
         self.refused(["train", "c.yaml", "--set", "schedule={file: s.json}"], "schedule.slices: 1", "s.json has 2")

@@ -311,6 +311,9 @@ Schedule schedule_from_listing(const Listing& listing) {
       listing.name.empty() ? std::filesystem::path(listing.source_name).stem().string() : listing.name;
   spec.microbatches = complete.microbatches();
   spec.slices = listing.slices;
+  if (spec.microbatches % spec.slices != 0)
+    throw InputError(fmt::format("{}: slices: {} micro-batches are no sequences of {} slices",
+                                 listing.source_name, spec.microbatches, spec.slices));
   spec.workers = static_cast<int>(listing.rows.size());
   spec.discipline = listing.discipline;
   spec.memory_limits = listing.memory_limits;

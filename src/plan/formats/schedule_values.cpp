@@ -13,6 +13,7 @@
 #include <fmt/ranges.h>
 
 #include "starpipe/base/index.hpp"
+#include "starpipe/plan/schedule/check.hpp"
 
 namespace starpipe::plan {
 namespace {
@@ -390,7 +391,11 @@ ordered_json reordering_json(const Reordering& reordering) {
 void read_schedule(const JsonValue& object, Listing& listing) {
   if (const auto value = object.find("stages")) listing.stages = value->whole(1);
   if (const auto value = object.find("microbatches")) listing.microbatches = value->whole(1);
-  if (const auto value = object.find("slices")) listing.slices = value->whole(1);
+  if (const auto value = object.find("slices")) {
+    listing.slices = value->whole(1);
+    if (listing.slices > size_limits::slices)
+      value->fail(fmt::format("{} are more than {}", listing.slices, size_limits::slices));
+  }
   if (const auto value = object.find("stage_graph")) listing.graph = read_graph(*value);
   if (const auto value = object.find("shards")) listing.graph = with_shards(listing.graph, *value);
   if (const auto value = object.find("recompute"); value && value->truth())

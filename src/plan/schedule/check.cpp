@@ -205,7 +205,8 @@ class Waiting {
 
 // Returns why the bounded discipline cannot keep the limits, each of which is at least 1.
 std::string bounded_problem(const Schedule& schedule) {
-  if (schedule.slices() > 1) return "the bounded discipline does not know slices of a sequence";
+  if (schedule.slices() > 1)
+    return "no order of slices is made for a memory limit (the discipline bounded does not know slices)";
   for (const JobId id : schedule.order()) {
     const Job job = schedule.job(id);
     const bool is_remade = schedule.recomputes(job.stage, job.microbatch);

@@ -4,6 +4,7 @@
 #include <chrono>
 #include <cmath>
 #include <cstddef>
+#include <cstdint>
 #include <map>
 #include <memory>
 #include <numeric>
@@ -13,13 +14,18 @@
 #include <utility>
 #include <vector>
 
+#include <fmt/format.h>
+
+#include "base/numbers.hpp"
 #include "model/data/make_dataset.hpp"
 #include "model/data/slice_rows.hpp"
 #include "model/weights.hpp"
+#include "runtime/host/hardware.hpp"
 #include "runtime/host/product_library.hpp"
 #include "runtime/setup/experiment.hpp"
 #include "runtime/setup/partition_choice.hpp"
 #include "runtime/setup/run_checks.hpp"
+#include "starpipe/base/error.hpp"
 #include "starpipe/base/index.hpp"
 #include "starpipe/model/backend.hpp"
 #include "starpipe/model/slice_sizes.hpp"
@@ -30,7 +36,6 @@
 #include <cuda_runtime_api.h>
 
 #include "codelets/cuda/backend/stream_backend.hpp"
-#include "starpipe/base/error.hpp"
 #endif
 
 namespace starpipe::runtime {
@@ -354,6 +359,30 @@ std::vector<UnitSamples> measure_on(const KernelBench& bench, const Config& conf
   return samples;
 }
 
+/// Throws InputError if this process has no main memory for the data of all units, which are measured one
+/// behind the other as they run.
+void require_memory_of_units(const model::Network& network, std::size_t units) {
+  std::uint64_t words = 0;
+  const std::size_t slices = std::max<std::size_t>(1, network.slices.size());
+  for (std::size_t u = 0; u < units; ++u) {
+    for (std::size_t k = 0; k < slices; ++k) {
+      const model::Stage& s = network.stage(static_cast<int>(u), static_cast<int>(k));
+      if (k == 0) words += s.weights_size() + s.parameter_size();
+      words += s.output_size() + s.stash_size() + s.gradient_stash_size() + s.input_size(0) +
+               s.scratch_size() + s.keys_values_size() + s.earlier_gradient_size();
+    }
+  }
+  const std::uint64_t need = memory_of_process("VmRSS") + words * sizeof(float);
+  for (const MemoryLimit& limit : find_memory_limits()) {
+    if (need <= limit.bytes) continue;
+    const auto [needed, given] = bytes_texts(need, limit.bytes);
+    throw InputError(fmt::format(
+        "measuring the units takes {} of main memory, since all of them are there at once: more than {}, "
+        "{}; schedule.profile takes times that were measured on another host",
+        needed, limit.name, given));
+  }
+}
+
 /// Returns the tokens of slices of equal times, by the times of all units on the first device.
 std::vector<int> even_slices_of(const plan::Profile& profile) {
   const std::vector<int>& tokens = profile.slice_sizes;
@@ -402,6 +431,7 @@ MeasuredUnits measure_units(const Config& config, int repetitions) {
     measured.profile.units.push_back({.name = names[u], .sizes = sizes[u]});
   for (const std::string_view kind : device_kinds) {
     if (std::ranges::find(config.runtime.device, kind) == config.runtime.device.end()) continue;
+    if (kind == cpu_device) require_memory_of_units(network, names.size());
     const std::unique_ptr<KernelBench> bench = make_kernel_bench(std::string(kind));
     const auto samples = measure_on(*bench, config, network, names.size(), repetitions);
     std::vector<plan::Durations>& spread = measured.spread.emplace_back();
