@@ -4,12 +4,12 @@
 #include <algorithm>
 #include <functional>
 #include <memory>
-#include <ranges>
 #include <span>
 #include <stdexcept>
 #include <string_view>
 #include <system_error>
 #include <utility>
+#include <vector>
 
 #include <fmt/format.h>
 
@@ -230,7 +230,8 @@ SetValues start_parameters(const Network& network, std::uint64_t seed) {
   for (const ParameterSet& set : network.sets()) {
     const std::size_t number = parameters.size();
     std::vector<float>& values = parameters.emplace_back(set.size);
-    const auto sizes = set.parameters | std::views::transform(&Parameter::size);
+    std::vector<std::size_t> sizes;
+    for (const Parameter& parameter : set.parameters) sizes.push_back(parameter.size());
     for_each_parameter(number, sizes, [&](const SetParameter& of, std::size_t size) {
       start(of, std::span(values).subspan(of.first, size));
     });
