@@ -140,7 +140,7 @@ std::vector<Schedule> shifted(const Schedule& parts, int slices, Among among) {
 
 Schedule with_slices(int microbatches, int slices, const std::function<Schedule(int)>& made,
                      const Costs& costs) {
-  const Schedule whole = made(microbatches);
+  Schedule whole = made(microbatches);
   if (slices == 1) return whole;
   if (whole.recomputes() || whole.copies() || !whole.memory_limits().empty())
     throw InputError(fmt::format("{}: slices need a schedule without homes and memory limits", whole.name()));
@@ -151,11 +151,11 @@ Schedule with_slices(int microbatches, int slices, const std::function<Schedule(
   double shortest = 0;
   for (const Among among : {Among::worker, Among::stage}) {
     std::vector<Schedule> found = shifted(parts, slices, among);
-    // The later ones hold fewer stashes, so they come first.
-    for (auto candidate = found.rbegin(); candidate != found.rend(); ++candidate) {
-      const double makespan = simulated_makespan(*candidate, costs);
+    std::ranges::reverse(found);  // the later ones hold fewer stashes
+    for (Schedule& candidate : found) {
+      const double makespan = simulated_makespan(candidate, costs);
       if (best && makespan >= shortest) continue;
-      best = std::move(*candidate);
+      best = std::move(candidate);
       shortest = makespan;
     }
   }

@@ -148,7 +148,7 @@ std::string copies_problem(const Schedule& schedule) {
 // `held`: the stashes with this one. `size(stage)`: of a stash.
 template <class Size, class Function>
 void for_each_new_stash(const Schedule& schedule, int worker, Size&& size, Function&& f) {
-  auto held = size(0) - size(0);
+  auto held = decltype(size(0)){};
   if (schedule.forward_only()) return;
   for (const JobId id : schedule.order_with_copies(worker)) {
     const auto [s, b, pass] = schedule.job(id);
