@@ -47,9 +47,10 @@ class Attention : public CudaLayer {
   template <class Element>
   using Rows = attention::Rows<Element>;
 
-  Attention(const LayerSpec& spec, const attention::Shape& shape) : CudaLayer(spec), shape_(shape) {}
+  Attention(const LayerSpec& spec, const attention::Shape& shape)
+      : CudaLayer(spec), shape_(shape), sequences_(rows_ / size_of(shape.queries)) {}
 
-  [[nodiscard]] std::size_t sequences() const noexcept { return rows_ / size_of(shape_.queries); }
+  [[nodiscard]] std::size_t sequences() const noexcept { return sequences_; }
   /// Returns the floats of the deltas, one per row and query head, which one kernel of B passes to the other.
   [[nodiscard]] std::size_t deltas() const noexcept { return rows_ * size_of(shape_.heads); }
 
@@ -72,6 +73,8 @@ class Attention : public CudaLayer {
   attention::Shape shape_;
 
  private:
+  std::size_t sequences_;
+
   static std::size_t size_of(int count) noexcept { return static_cast<std::size_t>(count); }
   /// Returns the grid of a kernel in which each block has some of a head's `rows`. `heads`: of queries, or of
   /// keys for the keys' kernel.
