@@ -33,10 +33,11 @@ def measure(options, folder, case):
     (folder / "run.yaml").write_text(text.replace("steps: 1", f"steps: {options.steps}") + EMULATED.format(time=options.time), encoding="utf-8")
     command = [options.starpipe, "train", "run.yaml", "--report", "report.json"]
     if schedule == SEARCHED:
-        found = search_order(options.starpipe, folder, "run.yaml", slices, options.search)
-        if found is None:
+        shown = subprocess.run([options.starpipe, "simulate", "run.yaml", "--json"], cwd=folder, capture_output=True, text=True, check=False)
+        if is_refused(shown):
             return None
-        found.save(str(folder / "found.json"))
+        (folder / "1f1b.json").write_text(shown.stdout, encoding="utf-8")
+        search_order(folder / "1f1b.json", slices, options.search).save(str(folder / "found.json"))
         command += ["--set", f"schedule={{file: found.json, slices: {slices}{sizes}}}"]
     run = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
     if is_refused(run):

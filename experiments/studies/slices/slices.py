@@ -7,8 +7,8 @@
 A GPT has four blocks on each worker, and a step half as many micro-batches of one sequence as workers. F, B and W take times in proportion
 to the FLOPs of each stage and slice. For each context, schedule and number of slices, of equal tokens and of equal work, the script
 predicts the step by `starpipe simulate`. With --search and the Python package (PYTHONPATH=build/python) it also searches for an order
-whose stashes, with keys and values, take no more memory than 1F1B's peak with the same slices, of one and of two stages on each of at most 8
-workers. (The gradients of keys and values come on top.) It writes results.csv and slices.svg, and prints a
+whose stashes, with keys and values, take no more memory than 1F1B's peak with the same slices, on at most 8 workers. (The gradients of keys and
+values come on top.) It writes results.csv and slices.svg, and prints a
 table: the makespan over the time in which the busiest worker computes, and the largest memory of stashes of a worker, in GiB. 64 workers
 take a few minutes.
 """
@@ -50,33 +50,27 @@ def predict(options, folder, case):
     return row_of(case, json.loads(run.stdout))
 
 
-def search_order(starpipe_program, folder, config, slices, budget):
-    """The order that the search finds within 1F1B's peak of memory: the shorter one of one stage on a worker, with the costs of 1F1B, and of
-    two in a V, with those of V-Half. `config`: its name in the folder, of 1F1B. None where 1F1B is refused."""
+def search_order(file, slices, budget):
+    """The order that the search finds with the costs of a schedule in a file, within its peak of memory."""
     import starpipe
 
-    best = limits = None
-    for schedule, chunks in (("1f1b", 1), ("v-half", 2)):
-        run = subprocess.run([starpipe_program, "simulate", config, "--set", f"schedule.name={schedule}", "--json"], cwd=folder, capture_output=True, text=True, check=False)
-        if is_refused(run):
-            return best
-        (folder / "costs.json").write_text(run.stdout, encoding="utf-8")
-        of = starpipe.read_schedule(folder / "costs.json")
-        limits = limits or [int(limit) for limit in starpipe.simulate(of).peak_stash_bytes]
-        found = starpipe.search(workers=len(limits), microbatches=of.microbatches // slices, slices=slices, chunks=chunks, layout="v", costs=of.costs,
-                                stash=[size.stash + size.keys_values for size in of.costs.sizes], memory_limit=limits, budget=budget)  # fmt: skip
-        if best is None or found.timeline.makespan < best.timeline.makespan:
-            best = found
-    return best
+    of = starpipe.read_schedule(file)
+    costs = of.costs
+    stash = [size.stash + size.keys_values for size in costs.sizes]
+    limits = starpipe.simulate(of).peak_stash_bytes
+    return starpipe.search(workers=len(limits), microbatches=of.microbatches // slices, slices=slices, chunks=1, costs=costs, stash=stash,
+                           memory_limit=[int(limit) for limit in limits], budget=budget)  # fmt: skip
 
 
 def search(options, folder, case):
-    """The row of the order that the search finds."""
+    """The row of the order that the search finds with the costs of 1F1B, within 1F1B's peak of memory."""
     workers, context, _, slices, sizes = case
-    order = search_order(options.starpipe, folder, f"{workers}-{context}-1f1b-{slices}-{sizes}.yaml", slices, options.search)
-    if order is None:
+    file = folder / f"{workers}-{context}-1f1b-{slices}-{sizes}.yaml"
+    run = subprocess.run([options.starpipe, "simulate", file.name, "--json"], cwd=folder, capture_output=True, text=True, check=False)
+    if is_refused(run):
         return None
-    found = order.timeline
+    (folder / "1f1b.json").write_text(run.stdout, encoding="utf-8")
+    found = search_order(folder / "1f1b.json", slices, options.search).timeline
     return row_of(case, {"makespan": found.makespan, "busy": list(found.busy), "peak_stash_bytes": list(found.peak_stash_bytes)})
 
 
