@@ -63,7 +63,7 @@ class MemoryOfAGroup(CommandTest):
 
     def test_emulated_processes_count(self):
         self.write("emulated.yaml", EMULATED)
-        launcher = self.group(13_000_000)
+        launcher = self.group(14_500_000)
         self.refused(["train", "emulated.yaml"], "control group", "process", launcher=launcher)
 
     def test_homes_make_room(self):
