@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <cmath>
+#include <span>
 
 #include "codelets/cuda/kernels/attention_bf16_backward.cuh"
 #include "codelets/cuda/kernels/attention_bf16_forward.cuh"
@@ -39,29 +40,36 @@ struct TensorCoreKernels : attention::bf16::Tiles<D> {
   static constexpr auto backward_keys = attention::bf16::backward_keys<D, Gradient>;
 };
 
-/// What attention of whole sequences and of slices share; codelets/cpu/attention.cpp says what both compute.
+/// Launches the kernels of attention, of whole sequences and of slices of them. codelets/cpu/attention.cpp
+/// says what they compute.
 template <class Kernels>
-class Attention : public CudaLayer {
- protected:
+class Launches {
+ public:
   using T = typename Kernels::Element;
   template <class Element>
   using Rows = attention::Rows<Element>;
 
-  Attention(const LayerSpec& spec, const attention::Shape& shape)
-      : CudaLayer(spec), shape_(shape), sequences_(rows_ / size_of(shape.queries)) {}
+  /// `rows`: of all sequences.
+  Launches(std::size_t rows, const attention::Shape& shape)
+      : shape_(shape), sequences_(rows / size_of(shape.queries)) {}
 
+  [[nodiscard]] const attention::Shape& shape() const noexcept { return shape_; }
   [[nodiscard]] std::size_t sequences() const noexcept { return sequences_; }
-  /// Returns the floats of the deltas, one per row and query head, which one kernel of B passes to the other.
-  [[nodiscard]] std::size_t deltas() const noexcept { return rows_ * size_of(shape_.heads); }
+  /// Returns the floats that B's kernel of queries leaves for its kernel of keys: a delta for each row and
+  /// query head.
+  [[nodiscard]] std::size_t deltas() const noexcept {
+    return sequences_ * size_of(shape_.queries) * size_of(shape_.heads);
+  }
 
-  void compute(const Context& on, Rows<const T> q, Rows<const T> kv, T* y, float* log_sums) const noexcept {
+  /// Writes the output and the log-sum-exps.
+  void forward(const Context& on, Rows<const T> q, Rows<const T> kv, T* y, float* log_sums) const noexcept {
     launch(on, "attention F", grid(shape_.queries, shape_.heads, Kernels::forward_shared), Kernels::forward,
            shape_in(q.first, kv.first, y), q, kv, y, log_sums);
   }
-  /// Replaces dq and dkv by the gradients.
+  /// Writes the gradients dq and dkv.
   template <class Gradient>
-  void differentiate(const Context& on, Rows<const T> q, Rows<const T> kv, const float* log_sums, const T* dy,
-                     Rows<T> dq, Rows<Gradient> dkv, float* deltas) const noexcept {
+  void backward(const Context& on, Rows<const T> q, Rows<const T> kv, const float* log_sums, const T* dy,
+                Rows<T> dq, Rows<Gradient> dkv, float* deltas) const noexcept {
     const attention::Shape shape = shape_in(q.first, kv.first, dy, dq.first, dkv.first);
     launch(on, "attention B", grid(shape.queries, shape.heads, Kernels::queries_shared),
            Kernels::backward_queries, shape, q, kv, log_sums, dy, dq, deltas);
@@ -70,16 +78,12 @@ class Attention : public CudaLayer {
            static_cast<const float*>(deltas), dy, dkv);
   }
 
-  attention::Shape shape_;
-
  private:
-  std::size_t sequences_;
-
   static std::size_t size_of(int count) noexcept { return static_cast<std::size_t>(count); }
   /// Returns the grid of a kernel in which each block has some of a head's `rows`. `heads`: of queries, or of
   /// keys for the keys' kernel.
   [[nodiscard]] Grid grid(int rows, int heads, std::size_t shared) const noexcept {
-    return {dim3(static_cast<unsigned>(sequences()) * static_cast<unsigned>(heads),
+    return {dim3(static_cast<unsigned>(sequences_) * static_cast<unsigned>(heads),
                  static_cast<unsigned>(ceil_div(size_of(rows), std::size_t{Kernels::rows}))),
             dim3(Kernels::threads), shared};
   }
@@ -90,42 +94,45 @@ class Attention : public CudaLayer {
     shape.aligned = shape.size % 8 == 0 && pack_aligned(arrays...);
     return shape;
   }
+
+  attention::Shape shape_;
+  std::size_t sequences_;
 };
 
 /// Attention of whole sequences, on a GPU's stream.
 template <class Kernels>
-class WholeAttention final : public Attention<Kernels> {
-  using Base = Attention<Kernels>;
-  using Base::columns_, Base::rows_, Base::shape_;
-  using typename Base::T;
+class WholeAttention final : public CudaLayer {
+  using T = typename Kernels::Element;
 
  public:
-  using Forward = CudaLayer::Forward;
-  using Backward = CudaLayer::Backward;
-  WholeAttention(const LayerSpec& spec, const attention::Shape& shape) : Base(spec, shape) {}
+  WholeAttention(const LayerSpec& spec, const attention::Shape& shape)
+      : CudaLayer(spec), kernels_(rows_, shape) {}
 
-  std::size_t scratch_size() const override { return Base::deltas(); }
+  std::size_t scratch_size() const override { return kernels_.deltas(); }
 
   void forward(const Context& on, const Forward& pass) const noexcept override {
     const std::size_t count = rows_ * columns_;
     keep_input(on, "attention F", pass.input, pass.stash, count * sizeof(T));
     const T* qkv = pass.input.as<T>();
-    Base::compute(on, {qkv, columns_}, {qkv + shape_.hidden, columns_}, pass.output.as<T>(),
-                  floats_behind<T>(pass.stash, count));
+    kernels_.forward(on, {qkv, columns_}, {qkv + kernels_.shape().hidden, columns_}, pass.output.as<T>(),
+                     floats_behind<T>(pass.stash, count));
   }
 
   void backward_input(const Context& on, const Backward& pass) const noexcept override {
     const T* qkv = pass.stash.as<T>();
     T* const dqkv = pass.input_gradient.as<T>();
-    Base::template differentiate<T>(on, {qkv, columns_}, {qkv + shape_.hidden, columns_},
-                                    floats_behind<T>(pass.stash, rows_ * columns_),
-                                    pass.output_gradient.as<T>(), {dqkv, columns_},
-                                    {dqkv + shape_.hidden, columns_}, pass.scratch.data());
+    const std::size_t hidden = kernels_.shape().hidden;
+    kernels_.template backward<T>(
+        on, {qkv, columns_}, {qkv + hidden, columns_}, floats_behind<T>(pass.stash, rows_ * columns_),
+        pass.output_gradient.as<T>(), {dqkv, columns_}, {dqkv + hidden, columns_}, pass.scratch.data());
   }
+
+ private:
+  Launches<Kernels> kernels_;
 };
 
-/// Copies rows of `width` elements that follow each other to rows that are `stride` elements apart, N
-/// elements at a time, for for_each().
+/// Copies an array to rows, for for_each(): N elements at a time. A row gets `width` elements, and the next
+/// row begins `stride` elements behind it.
 template <class T, int N>
 struct SpreadRows {
   const T* from;
@@ -138,9 +145,10 @@ struct SpreadRows {
   }
 };
 
-/// Gives a slice's gradients of keys and values away, N numbers at a time, for for_each(): `mine`, which has
-/// the slice's `of_sequence` numbers in every `stride_of_sequence`, plus what the slice after has `handed`
-/// back, if it has. `to` has rows of `width` numbers that are `stride` apart.
+/// Writes the gradients of a slice's keys and values, for for_each(): N numbers at a time. They are the sums
+/// of `mine` and of what the slice after has `handed` back, which may be null. Of each sequence `mine` has
+/// `of_sequence` numbers of the slice, and the next sequence begins `stride_of_sequence` numbers behind it. A
+/// row of `to` gets `width` numbers, and the next row begins `stride` numbers behind it.
 template <class To, int N>
 struct GiveGradients {
   const float* mine;
@@ -164,69 +172,63 @@ struct GiveGradients {
 /// Attention of slices of the sequences; codelets/cpu/sliced_attention.cpp has the same arrays. The keys and
 /// values of all slices up to the layer's own are gathered in the scratch, [sequence][key][k | v].
 template <class Kernels>
-class SlicedAttention final : public Attention<Kernels> {
-  using Base = Attention<Kernels>;
-  using Base::columns_, Base::rows_, Base::shape_;
-  using typename Base::T;
+class SlicedAttention final : public CudaLayer {
+  using T = typename Kernels::Element;
 
  public:
-  using Forward = CudaLayer::Forward;
-  using Backward = CudaLayer::Backward;
-  SlicedAttention(const LayerSpec& spec, const attention::Shape& shape) : Base(spec, shape) {}
+  SlicedAttention(const LayerSpec& spec, const attention::Shape& shape)
+      : CudaLayer(spec), kernels_(rows_, shape), hidden_(shape.hidden) {}
 
-  /// The gathered keys and values, their gradients in floats, and the deltas.
+  /// Counts the gathered keys and values, their gradients in floats, and the deltas.
   std::size_t scratch_size() const override {
-    return words_of<T>(gathered_size()) + gathered_size() + Base::deltas();
+    return words_of<T>(gathered_size()) + gathered_size() + kernels_.deltas();
   }
 
   void forward(const Context& on, const Forward& pass) const noexcept override {
     const T* const input = pass.input.as<T>();
     T* const own = pass.own_keys_values.as<T>();
-    copy_columns(on, input, pass.stash.as<T>(), shape_.hidden);
-    copy_columns(on, input + shape_.hidden, own, kv_columns());
+    copy_columns(on, input, pass.stash.as<T>(), hidden_);
+    copy_columns(on, input + hidden_, own, kv_columns());
     T* const gathered = Memory(pass.scratch).as<T>();
-    std::size_t first = 0;
-    for (const ConstMemory slice : pass.keys_values)
-      first += gather(on, slice.as<T>(), numbers(slice), first, gathered);
+    const std::size_t first = gather_all(on, pass.keys_values, gathered);
     gather(on, own, rows_ * kv_columns(), first, gathered);
-    Base::compute(on, {input, columns_}, {gathered, kv_columns()}, pass.output.as<T>(),
-                  floats_behind<T>(pass.stash, rows_ * shape_.hidden));
+    kernels_.forward(on, {input, columns_}, {gathered, kv_columns()}, pass.output.as<T>(),
+                     floats_behind<T>(pass.stash, rows_ * hidden_));
   }
 
   void backward_input(const Context& on, const Backward& pass) const noexcept override {
     T* const gathered = Memory(pass.scratch).as<T>();
     float* const dkv = floats_behind<T>(Memory(pass.scratch), gathered_size());
     T* const dx = pass.input_gradient.as<T>();
-    std::size_t first = 0;
-    for (const ConstMemory slice : pass.keys_values)
-      first += gather(on, slice.as<T>(), numbers(slice), first, gathered);
-    Base::template differentiate<float>(on, {pass.stash.as<T>(), shape_.hidden}, {gathered, kv_columns()},
-                                        floats_behind<T>(pass.stash, rows_ * shape_.hidden),
-                                        pass.output_gradient.as<T>(), {dx, columns_}, {dkv, kv_columns()},
-                                        dkv + gathered_size());
+    gather_all(on, pass.keys_values, gathered);
+    kernels_.template backward<float>(on, {pass.stash.as<T>(), hidden_}, {gathered, kv_columns()},
+                                      floats_behind<T>(pass.stash, rows_ * hidden_),
+                                      pass.output_gradient.as<T>(), {dx, columns_}, {dkv, kv_columns()},
+                                      dkv + gathered_size());
     const auto handed = [&](std::size_t at) {
       return pass.keys_values_gradient.empty() ? nullptr : pass.keys_values_gradient.data() + at;
     };
-    first = 0;
+    std::size_t first = 0;
     for (const ConstMemory slice : pass.keys_values.first(pass.keys_values.size() - 1)) {
       const std::size_t count = numbers(slice);
-      const std::size_t at = Base::sequences() * first;
+      const std::size_t at = kernels_.sequences() * first;
       give(on, dkv + first, count, handed(at), pass.earlier_gradient.data() + at, count, count);
-      first += count / Base::sequences();
+      first += count / kernels_.sequences();
     }
-    give(on, dkv + first, rows_ * kv_columns(), handed(Base::sequences() * first), dx + shape_.hidden,
+    give(on, dkv + first, rows_ * kv_columns(), handed(kernels_.sequences() * first), dx + hidden_,
          kv_columns(), columns_);
   }
 
  private:
   [[nodiscard]] std::size_t kv_columns() const noexcept {
-    return 2 * static_cast<std::size_t>(shape_.heads / shape_.group * shape_.size);
+    const attention::Shape& shape = kernels_.shape();
+    return 2 * static_cast<std::size_t>(shape.heads / shape.group * shape.size);
   }
   /// Returns how many numbers the keys and values of a sequence have, up to the layer's own.
   [[nodiscard]] std::size_t of_sequence() const noexcept {
-    return static_cast<std::size_t>(shape_.keys) * kv_columns();
+    return static_cast<std::size_t>(kernels_.shape().keys) * kv_columns();
   }
-  [[nodiscard]] std::size_t gathered_size() const noexcept { return Base::sequences() * of_sequence(); }
+  [[nodiscard]] std::size_t gathered_size() const noexcept { return kernels_.sequences() * of_sequence(); }
   static std::size_t numbers(ConstMemory slice) noexcept { return slice.size() * sizeof(float) / sizeof(T); }
 
   /// Copies `columns` of the layer's input to rows that have no others.
@@ -240,7 +242,7 @@ class SlicedAttention final : public Attention<Kernels> {
   /// Returns how many the slice has for each.
   std::size_t gather(const Context& on, const T* from, std::size_t count, std::size_t first,
                      T* gathered) const noexcept {
-    const std::size_t width = count / Base::sequences();
+    const std::size_t width = count / kernels_.sequences();
     T* const to = gathered + first;
     const bool packs = kv_columns() % pack_size<T> == 0 && pack_aligned(from, to);
     with_pack_size<pack_size<T>>(packs, [&](auto size) {
@@ -249,10 +251,20 @@ class SlicedAttention final : public Attention<Kernels> {
     return width;
   }
 
+  /// Does the same for several slices, from the first number on. Returns how many they have for each
+  /// sequence.
+  std::size_t gather_all(const Context& on, std::span<const ConstMemory> slices, T* gathered) const noexcept {
+    std::size_t first = 0;
+    for (const ConstMemory slice : slices)
+      first += gather(on, slice.as<T>(), numbers(slice), first, gathered);
+    return first;
+  }
+
+  /// Launches GiveGradients for a slice of `count` numbers.
   template <class To>
   void give(const Context& on, const float* mine, std::size_t count, const float* handed, To* to,
             std::size_t width, std::size_t stride) const noexcept {
-    const std::size_t each = count / Base::sequences();
+    const std::size_t each = count / kernels_.sequences();
     const bool packs =
         kv_columns() % pack_size<To> == 0 && columns_ % pack_size<To> == 0 && pack_aligned(mine, handed, to);
     with_pack_size<pack_size<To>>(packs, [&](auto size) {
@@ -260,6 +272,9 @@ class SlicedAttention final : public Attention<Kernels> {
                GiveGradients<To, size>{mine, each, of_sequence(), handed, to, width, stride});
     });
   }
+
+  Launches<Kernels> kernels_;
+  std::size_t hidden_;
 };
 
 template <class Kernels>

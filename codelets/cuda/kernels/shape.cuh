@@ -50,7 +50,7 @@ struct HeadPlace {
   }
   __device__ std::size_t head() const { return sequence_and_head % static_cast<std::size_t>(shape.heads); }
 
-  // Each returns the head's first element in the sequence's first row.
+  // Each returns the head's first element in the sequence's first row of a matrix.
   template <class T>
   __device__ T* q(Rows<T> rows) const {
     return rows.first + sequence() * static_cast<std::size_t>(shape.queries) * rows.columns +
@@ -65,7 +65,7 @@ struct HeadPlace {
   __device__ T* v(Rows<T> rows) const {
     return k(rows) + static_cast<std::size_t>(shape.heads / shape.group * shape.size);
   }
-  /// Of the output, or its gradient.
+  /// Does so for the output, or its gradient.
   template <class T>
   __device__ T* y(T* rows) const {
     return q(Rows<T>{rows, shape.hidden});

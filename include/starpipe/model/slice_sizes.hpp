@@ -6,15 +6,16 @@
 
 namespace starpipe::model {
 
-/// The work of the first t tokens of a sequence: each * t + seen * t^2 / 2. With a causal mask a token costs
-/// more the more tokens it sees.
+/// Describes the work of the first t tokens of a sequence: each * t + seen * t^2 / 2, in any unit. With a
+/// causal mask a token costs more the more tokens it sees.
 struct SequenceWork {
   double each = 0;
   double seen = 0;
 };
 
-/// Returns the work that fits the `work` of slices of a sequence best, in least squares, with neither part
-/// below 0. `tokens`: of each slice, at least one slice. Units are those of `work`.
+/// Fits the measured `work` of the slices of a sequence by least squares. Neither part of the result is
+/// negative, and its unit is that of `work`. `tokens`: the tokens of each slice, in order. There is at least
+/// one slice, and as many numbers in `work`.
 SequenceWork fit_work(std::span<const int> tokens, std::span<const double> work);
 
 /// Cuts a sequence of `context` tokens into `count` slices of work as equal as whole tokens allow, with at

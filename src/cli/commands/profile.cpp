@@ -28,7 +28,7 @@ constexpr std::array<std::string_view, 18> unused_by_profile = {
     "runtime.timeout",    "runtime.mapping",    "runtime.memory_limit",
     "runtime.emulate",    "runtime.links",      "runtime.stash_folder"};
 
-/// Lists the keys of a schedule that `profile` reads: they say which slices it measures.
+/// Lists the keys of `schedule` that `profile` reads. They say how it cuts sequences into slices.
 constexpr std::array<std::string_view, 2> used_by_profile = {"schedule.slices", "schedule.slice_sizes"};
 
 /// Measuring takes time: an existing profile is not overwritten by accident.

@@ -166,9 +166,9 @@ PartitionChoice decide_partition(const Mpi& mpi, const Config& config) {
   return choice;
 }
 
-// Collective. Plans one run. `measured`: the profile that was measured for an earlier schedule, or an empty
-// one. Without schedule.profile it decides the cuts, so that all schedules are cut by the same times.
-PlannedRun plan_on_ranks(const Mpi& mpi, Config config, const plan::Profile& measured,
+// Collective. Plans run `number`. `measured`: the profile that was measured for an earlier schedule, or an
+// empty one. Without schedule.profile it decides the cuts, so that all schedules are cut by the same times.
+PlannedRun plan_on_ranks(const Mpi& mpi, std::size_t number, Config config, const plan::Profile& measured,
                          const TrainerParts& parts) {
   require_same_files(mpi, config);
   std::optional<PartitionChoice> partition;
@@ -188,7 +188,7 @@ PlannedRun plan_on_ranks(const Mpi& mpi, Config config, const plan::Profile& mea
   require_same(mpi, experiment.schedule, config.schedule);
   require_same(mpi, "data.path", config.data.path, experiment.data.get());
   require_same(mpi, "data.validation", config.data.validation, experiment.validation.get());
-  return {0, std::move(config), std::move(partition), std::move(experiment)};
+  return {number, std::move(config), std::move(partition), std::move(experiment)};
 }
 
 // Leaves a configuration out, in the order of their numbers. Called where the error is caught, which it
@@ -209,8 +209,8 @@ std::vector<PlannedRun> plan_all(const Mpi& mpi, std::vector<Config> configs, co
   for (std::size_t c = 0; c < configs.size(); ++c) {
     const std::string name = configs[c].schedule.name;
     try {
-      PlannedRun& made = plans.emplace_back(plan_on_ranks(mpi, std::move(configs[c]), measured, parts));
-      made.number = c;
+      const PlannedRun& made =
+          plans.emplace_back(plan_on_ranks(mpi, c, std::move(configs[c]), measured, parts));
       if (made.partition) measured = made.partition->profile;
     } catch (const InputError& error) {
       leave_out(left_out, configs.size(), c, name, error);

@@ -147,7 +147,7 @@ std::vector<MainMemory> require_main_memory(const Mpi& mpi, const Config& config
     if (mpi.rank() != 0) return needs;
     needs = main_memory_need(config, experiment, map, mpi.ranks());
     for (std::size_t r = 0; r < needs.size(); ++r) {
-      // Hundreds of emulated ranks share the libraries, which are most of what their processes hold.
+      // Most memory of an emulated rank is libraries, and the ranks of a host share these.
       needs[r].process = experiment.emulated ? processes[r].anonymous + emulated_runtime_bytes
                                              : processes[r].resident + runtime_bytes;
     }

@@ -44,8 +44,7 @@ void add_slice_sizes(Keys& keys) {
       "slice_sizes", {.count = Count::one_or_list},
       "How sequences are cut: `tokens`, into slices of equal numbers of tokens, or `work`, of equal work "
       "by FLOPs, since later tokens see more keys. Or a list with the tokens of each slice, such as the one "
-      "of "
-      "equal times that `starpipe profile` prints.",
+      "of equal times that `starpipe profile` prints.",
       &ScheduleConfig::slice_sizes, {.default_text = "tokens", .only_with = {{"schedule.slices"}}});
   sizes.set = set_slice_sizes;
   sizes.get = [](const Config& config) {

@@ -35,7 +35,8 @@ std::vector<std::size_t> by_first_use(const ReceivedData& data, const TaskGraph&
   return order;
 }
 
-// Gives a buffer to each segment that the rank receives: a new one, or the one that became free first.
+// Assigns a buffer to each segment that the rank receives. It is a new one while there are few, and later the
+// one that became free first.
 void assign_segments(ReceivedData& data, const TaskGraph& graph) {
   const std::vector<std::size_t> order = by_first_use(data, graph, DataKind::gradient_segment);
   const bool has_large = std::ranges::any_of(order, [&](std::size_t d) {

@@ -17,9 +17,10 @@ namespace starpipe::plan {
 /// backward pass needs all slices of a micro-batch, so each worker runs its F passes d places earlier, K - 1
 /// at least: as many as the schedule needs to finish. For 1F1B this is Seq1F1B (Sun et al., arXiv
 /// 2406.03488). Where w depends on micro-batches (ddp, chimera), each job of `made(n)` becomes K jobs in a
-/// row, on the same worker. Several such orders are tried, and the shortest
-/// one with `costs`, the costs of slices, is returned. `make_schedule` passes the costs of its request, or
-/// unit costs if it has none.
+/// row, on the same worker.
+///
+/// Tries several such orders, with the smallest d among them. Returns the shortest one with `costs`, the
+/// costs of slices. `make_schedule` passes the costs of its request, or unit costs if it has none.
 ///
 /// The result is ordered, unless each job becomes K jobs: then it has the discipline of `made(n)`. Throws
 /// InputError for schedules with homes or memory limits, and where no d lets it finish.

@@ -430,9 +430,9 @@ std::string microbatches_text(const Schedule& schedule);
 /// the last round may be shorter. Within a round, each pass has the placement w that it has in `schedule`,
 /// and the passes keep their order n. Every pass comes before all passes of later rounds. An ordered schedule
 /// stays ordered. The others become greedy: nothing is stashed, so there is nothing to limit. The result can
-/// finish if `schedule` can. Throws InputError with `check`'s message when `schedule` cannot finish, and for
-/// fewer than one micro-batch, too many jobs, and a number of micro-batches that is not a multiple of the
-/// slices.
+/// finish if `schedule` can. Throws InputError with `check`'s message when `schedule` cannot finish. Also
+/// throws it for less than one micro-batch, for too many jobs, and where the slices do not divide
+/// `microbatches`.
 Schedule forward_passes(const Schedule& schedule, int microbatches);
 
 }  // namespace starpipe::plan
